@@ -1,0 +1,197 @@
+// Package backend is the contract between the recipes of package coord and
+// the service that coordinates them: a tree of small nodes, as ZooKeeper
+// defines it, with ephemeral and sequential nodes, one-shot watches and atomic
+// commits. A backend knows nodes, sessions and watches, and no recipe.
+//
+// Two backends come with the module: backend/memory and backend/zookeeper.
+// Package backendtest is this contract made executable; a new backend is done
+// when it passes.
+//
+// # Sessions
+//
+// A session is one life on the service. It is connected, suspended (no contact
+// at the moment, it may come back) or lost (over for good). A session is
+// pinned: once it is lost, Done is closed, Err says why, and every call fails
+// with ErrSessionLost. No call of a lost session reaches the service any more,
+// and no session ever turns into another one; the caller opens the next.
+//
+// Lost is declared locally. The session's lease is the send time of the latest
+// request that was answered, plus the negotiated timeout, less a margin; when
+// it has passed without another answer the session is lost, whatever the
+// service thinks. The lease is compared at call time too, so a process that
+// was paused learns of its loss from its first call, not from a late timer.
+// Suspension alone loses nothing.
+//
+// # Calls
+//
+// Every call takes a context and returns soon after it ends, even where the
+// transport below blocks. A call made while the session is suspended waits for
+// it to come back.
+//
+// Reads (Get, Exists, Children, Sync) have no uncertain outcome: when contact
+// breaks, the session repeats them until they are answered, ctx ends or the
+// session is lost. A Commit is never repeated. When contact breaks while it is
+// under way, its error matches ErrUncertain: it may have been applied or not,
+// and the caller finds out (Sync, then read). A Commit whose ctx ended, or
+// whose session was lost, while it was under way matches ErrUncertain as well
+// as the context's cause or ErrSessionLost. An error that does not match
+// ErrUncertain is definite: nothing was applied.
+//
+// The service handles the calls of one session in the order in which they were
+// made, as far as one call had returned before the next began. Sync gives the
+// one stronger order that recovery needs; see there.
+//
+// Reads are sequentially consistent, as ZooKeeper's: a session never sees the
+// tree go back, it sees its own writes, and it may be behind other sessions
+// until it calls Sync.
+//
+// # Watches
+//
+// A read may arm a Watch. Arming is atomic with the read: every change after
+// the state that the read returned fires it, and the read and its watch cost
+// one round trip. See Watch.
+//
+// # Data
+//
+// Absent data and empty data are the same; reads return nil for both. A
+// backend copies the data that it is given before the call returns, and what it
+// returns belongs to the caller.
+package backend
+
+import (
+	"context"
+	"time"
+)
+
+// A Backend opens sessions. It is safe for concurrent use. The sessions it
+// opens are independent of each other.
+type Backend interface {
+	// Open starts a session. It waits for a server until ctx ends; the error
+	// then names what was tried and matches the context's cause. It returns
+	// earlier when waiting is useless: bad options (ErrInvalid), credentials or
+	// certificates that are refused (ErrDenied). ctx bounds the opening only.
+	Open(ctx context.Context) (Session, error)
+}
+
+// A Session is one life on the service. All methods are safe for concurrent
+// use. See the package comment for what holds of every call.
+type Session interface {
+	// ID names the session; it is the EphemeralOwner of its ephemeral nodes.
+	// It is never zero and does not change.
+	ID() int64
+
+	// Timeout is the negotiated session timeout: the time without contact
+	// after which the service ends the session and removes its ephemerals.
+	Timeout() time.Duration
+
+	// Features tells which optional parts of the contract this service has.
+	Features() Features
+
+	// Status returns the phase of the session and a channel that is closed
+	// when the phase has changed, or may have. Fetch the channel anew after
+	// each change. A short suspension can be missed between two calls of
+	// Status, but then the channel was closed.
+	Status() (Phase, <-chan struct{})
+
+	// Done is closed when the session is lost or closed.
+	Done() <-chan struct{}
+
+	// Err is nil while the session lives. Afterwards it matches ErrSessionLost
+	// or, after Close, ErrClosed. It compares the lease with the clock: a
+	// session whose lease has passed is lost when Err returns.
+	Err() error
+
+	// Get returns the data and the Stat of the node at path, or ErrNotFound.
+	// With a watch that is not nil, and if the node exists, it arms the watch
+	// for changes of the data and for the deletion of the node. It arms
+	// nothing when the node is missing, so it leaves no watch behind.
+	Get(ctx context.Context, path string, w *Watch) ([]byte, Stat, error)
+
+	// Exists returns the Stat of the node at path, or ErrNotFound. A watch
+	// that is not nil is armed either way: for changes of data and deletion
+	// when the node exists, for its creation when it does not (the error is
+	// ErrNotFound then, and the watch is armed all the same).
+	Exists(ctx context.Context, path string, w *Watch) (Stat, error)
+
+	// Children returns the names (not paths) of the children of the node at
+	// path in no particular order, and the node's Stat, or ErrNotFound. With
+	// a watch that is not nil, and if the node exists, it arms the watch for
+	// the creation and deletion of children and the deletion of the node
+	// itself. Changes of the node's data do not fire it.
+	Children(ctx context.Context, path string, w *Watch) ([]string, Stat, error)
+
+	// Sync returns when the server that this session reads from has caught up
+	// with everything committed on the service before Sync began. It is also
+	// ordered behind every Commit that this session began before it,
+	// including those whose ctx ended and those whose outcome is uncertain:
+	// when Sync has returned nil, none of them will be applied any more that a
+	// following read does not show. path is a hint for services with
+	// partitions; ZooKeeper ignores all but its form.
+	Sync(ctx context.Context, path string) error
+
+	// Commit applies the operations in order, all or none, and is the only
+	// way to write. A single operation costs what a plain request costs. On
+	// success it returns one Result for each operation. All operations of one
+	// Commit bear the same zxid. When the service refused, the *Error carries
+	// the index of the operation to blame and its path.
+	//
+	// At least one operation is needed. Creating a Container is possible only
+	// as the single operation of its Commit. The sum of all paths and data is
+	// limited, see CheckOps.
+	Commit(ctx context.Context, ops ...Op) ([]Result, error)
+
+	// Close ends the session: new calls fail with ErrClosed, calls under way
+	// are given a short time to finish and then fail, and the service removes
+	// the session's ephemerals at once if it can be reached, else after the
+	// timeout. It returns within a few seconds in any case, when every
+	// goroutine of the session has ended. A second Close does nothing.
+	Close() error
+}
+
+// Phase tells how a session stands.
+type Phase int8
+
+// The phases of a session. Lost is final; so is closed, which shows as Lost.
+const (
+	Connected Phase = iota + 1
+	Suspended
+	Lost
+)
+
+// String returns the phase in lower case.
+func (p Phase) String() string {
+	switch p {
+	case Connected:
+		return "connected"
+	case Suspended:
+		return "suspended"
+	case Lost:
+		return "lost"
+	}
+	return "unknown"
+}
+
+// Features is a set of optional abilities of a service. It is a bit set and
+// not a set of interfaces, so that a wrapper around a session stays transparent.
+type Features uint32
+
+// Containers: the service knows nodes that it removes by itself some time after
+// their last child is gone. Without it, CreateMode Container is ErrUnsupported.
+const Containers Features = 1 << iota
+
+// Has reports whether all features of want are there.
+func (f Features) Has(want Features) bool { return f&want == want }
+
+// Stat is what the service knows about a node. The names are ZooKeeper's.
+type Stat struct {
+	Czxid          int64 // the commit that created the node: unique and growing for one history of the service
+	Mzxid          int64 // the commit that last changed the data
+	Pzxid          int64 // the commit that last changed the children
+	Ctime          int64 // when the node was created, by the service's clock, in milliseconds since 1970
+	Mtime          int64 // when the data last changed, likewise
+	Version        int32 // number of changes of the data
+	Cversion       int32 // number of changes of the children; wraps
+	EphemeralOwner int64 // the session that owns the node, zero for a node that is not ephemeral
+	DataLength     int32 // in bytes
+	NumChildren    int32
+}

@@ -1,0 +1,109 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"strconv"
+)
+
+// The errors of the contract. They come wrapped in *Error; find them with
+// errors.Is.
+var (
+	// ErrNotFound: the node, or the parent of a node to create, is missing.
+	ErrNotFound = errors.New("node not found")
+	// ErrExists: there is a node at the path already.
+	ErrExists = errors.New("node exists")
+	// ErrBadVersion: the node has another version than the operation asked for.
+	ErrBadVersion = errors.New("version does not match")
+	// ErrNotEmpty: the node has children and cannot be deleted.
+	ErrNotEmpty = errors.New("node has children")
+	// ErrNoChildren: the parent is ephemeral and cannot have children.
+	ErrNoChildren = errors.New("ephemeral nodes have no children")
+	// ErrSessionLost: the session is over. The caller opens another.
+	ErrSessionLost = errors.New("session lost")
+	// ErrClosed: the session, or what it belongs to, was closed by its owner.
+	ErrClosed = errors.New("closed")
+	// ErrUncertain: the outcome is unknown; the commit may have been applied.
+	ErrUncertain = errors.New("outcome uncertain")
+	// ErrTooLarge: data or request over the limit. Refused locally.
+	ErrTooLarge = errors.New("too large")
+	// ErrDenied: no permission, or credentials that the service refuses.
+	ErrDenied = errors.New("permission denied")
+	// ErrBadPath: the path breaks the rules of CheckPath. Refused locally.
+	ErrBadPath = errors.New("bad path")
+	// ErrUnsupported: the service does not have this feature.
+	ErrUnsupported = errors.New("not supported by the backend")
+	// ErrInvalid: an argument or option makes no sense. Refused locally.
+	ErrInvalid = errors.New("invalid argument")
+)
+
+// Error says which operation failed on which path, and why. Err matches one of
+// the errors of this package or a context's error.
+type Error struct {
+	Op    string // "open", "get", "exists", "children", "sync", "close", or of a Commit "create", "set", "delete", "check", "commit"
+	Path  string // as it was given; the path of the operation to blame in a Commit; empty for "open" and "close"
+	Index int    // Commit: the operation to blame, counted from 0, or -1 if none is. Zero for all other calls.
+	Err   error
+}
+
+// Error returns "coord: op path: reason".
+func (e *Error) Error() string {
+	s := "coord: " + e.Op
+	if e.Path != "" {
+		s += " " + quotePath(e.Path)
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Uncertain returns an error that matches ErrUncertain and, if it is not nil,
+// also cause: what ended the call before its outcome was known.
+func Uncertain(cause error) error {
+	if cause == nil || cause == ErrUncertain {
+		return ErrUncertain
+	}
+	return &uncertain{cause}
+}
+
+type uncertain struct{ cause error }
+
+func (u *uncertain) Error() string        { return ErrUncertain.Error() + ": " + u.cause.Error() }
+func (u *uncertain) Unwrap() error        { return u.cause }
+func (u *uncertain) Is(target error) bool { return target == ErrUncertain }
+
+// ContextError returns what ended ctx: an error that matches ctx.Err() and the
+// context's cause. It is nil while ctx lives.
+func ContextError(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil && cause != err {
+		return &ended{err, cause}
+	}
+	return err
+}
+
+type ended struct{ err, cause error }
+
+func (e *ended) Error() string   { return e.err.Error() + ": " + e.cause.Error() }
+func (e *ended) Unwrap() []error { return []error{e.err, e.cause} }
+
+// quotePath shows a path as it is when it holds nothing that could confuse a
+// log, and quoted and cut when it does.
+func quotePath(path string) string {
+	const most = 256
+	cut := path
+	if len(cut) > most {
+		cut = cut[:most] + "…"
+	}
+	if CheckPath(path) == nil {
+		return cut
+	}
+	return strconv.QuoteToASCII(cut)
+}

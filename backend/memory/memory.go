@@ -1,0 +1,160 @@
+// Package memory is the backend for tests and single processes: the whole
+// contract of package backend in one process, without a server.
+//
+// A Store is the service. It is a backend itself; Link gives further ways into
+// it, each with faults of its own, so that one test can have several clients
+// and cut off one of them. Sessions of a partitioned link really expire.
+//
+// The store works inside a testing/synctest bubble: it reads time and waits
+// only through package time and channels, runs no goroutine of its own, and
+// does everything in a fixed order. It keeps nothing on disk. Nothing in it is
+// shared between processes.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// Options of a Store. The zero value of a field means its default.
+type Options struct {
+	// SessionTimeout is how long a session outlives the contact of its link.
+	// The default is 10 s.
+	SessionTimeout time.Duration
+
+	// LossMargin is how much earlier than the store the client declares a
+	// session without contact lost. The default is a third of the timeout. It
+	// must be less than the timeout.
+	LossMargin time.Duration
+}
+
+// A Store is one service in memory. It is safe for concurrent use. There is
+// nothing to close: a store that nobody refers to is garbage.
+type Store struct {
+	timeout time.Duration
+	margin  time.Duration
+	bad     error // what is wrong with the options; reported by Open
+	link    *Link // the store's own, nameless way in
+
+	mu       sync.Mutex // guards all below, and the links and sessions of the store
+	tree     tree
+	watches  watches
+	links    map[string]*Link
+	sessions map[int64]*session // those the store has not ended yet
+	lastID   int64
+	scratch  change // of the commit under way, kept for its buffers
+}
+
+// New returns an empty store. Nil options mean the defaults; bad ones are
+// reported by Open.
+func New(o *Options) *Store {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	st := &Store{
+		timeout:  opts.SessionTimeout,
+		margin:   opts.LossMargin,
+		tree:     newTree(),
+		watches:  watches{paths: make(map[string]*pathWatches)},
+		links:    make(map[string]*Link),
+		sessions: make(map[int64]*session),
+		lastID:   0x1000,
+	}
+	if st.timeout == 0 {
+		st.timeout = 10 * time.Second
+	}
+	if st.margin == 0 {
+		st.margin = st.timeout / 3
+	}
+	switch {
+	case st.timeout < 0:
+		st.bad = fmt.Errorf("%w: negative session timeout %v", backend.ErrInvalid, st.timeout)
+	case st.margin < 0 || st.margin >= st.timeout:
+		st.bad = fmt.Errorf("%w: loss margin %v with session timeout %v", backend.ErrInvalid, st.margin, st.timeout)
+	}
+	st.link = newLink(st, "")
+	return st
+}
+
+// Open starts a session that is in contact with the store for all its life.
+func (st *Store) Open(ctx context.Context) (backend.Session, error) {
+	return st.link.Open(ctx)
+}
+
+// Link returns the way into the store that has this name; the same name gives
+// the same link.
+func (st *Store) Link(name string) *Link {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	l := st.links[name]
+	if l == nil {
+		l = newLink(st, name)
+		st.links[name] = l
+	}
+	return l
+}
+
+// SetSequence sets the number that the next sequential child of the node at
+// path gets, to try what happens near the end of the numbers.
+func (st *Store) SetSequence(path string, next int32) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	n := st.tree.nodes[path]
+	if n == nil {
+		return &backend.Error{Op: "set", Path: path, Err: backend.ErrNotFound}
+	}
+	n.created = next
+	return nil
+}
+
+// ReapContainers removes the containers that had children and have none now, as
+// ZooKeeper does about once a minute. The store never does it by itself.
+func (st *Store) ReapContainers() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for {
+		empty := st.tree.emptyContainers()
+		if len(empty) == 0 {
+			return
+		}
+		for _, path := range empty {
+			// Cannot fail: the node is there and has no children.
+			_ = st.apply([]backend.Op{backend.Delete(path, backend.AnyVersion)}, nil, 0)
+		}
+	}
+}
+
+// endSession is the service's end of a session: its ephemerals go in one
+// commit, in order of their paths. The caller holds mu.
+func (st *Store) endSession(s *session) {
+	if st.sessions[s.id] != s {
+		return
+	}
+	delete(st.sessions, s.id)
+	s.stopExpiry()
+	if paths := st.tree.ephemerals(s.id); len(paths) > 0 {
+		ops := make([]backend.Op, len(paths))
+		for i, p := range paths {
+			ops[i] = backend.Delete(p, backend.AnyVersion)
+		}
+		// Cannot fail: the nodes are there, and ephemerals have no children.
+		_ = st.apply(ops, nil, 0)
+	}
+}
+
+// apply does all operations or none, and fires the watches that they concern.
+// The caller holds mu.
+func (st *Store) apply(ops []backend.Op, results []backend.Result, owner int64) error {
+	c := &st.scratch
+	err := st.tree.apply(c, ops, results, owner)
+	if err == nil {
+		st.watches.fire(c.events)
+	}
+	c.reset()
+	return err
+}

@@ -1,0 +1,239 @@
+package memory
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// session is both halves of a session: what the client believes and what the
+// store knows. The fields below the blank line are guarded by store.mu.
+type session struct {
+	link  *Link
+	store *Store
+	id    int64
+	done  chan struct{}
+
+	phase    backend.Phase
+	changed  chan struct{} // closed and replaced at each change of phase
+	err      error         // why the client's half is over
+	ended    bool          // the store ended it while there was no contact
+	contact  int           // grows each time contact breaks
+	deadline time.Time     // of the lease; only while suspended
+	loss     *time.Timer   // declares the loss at the deadline
+	expiry   *time.Timer   // the store's own clock
+	lastDue  time.Time     // when the latest delayed request arrives
+	lastSent chan struct{} // closed when the latest delayed commit has arrived
+	watches  map[*armed]struct{}
+}
+
+func (s *session) ID() int64                  { return s.id }
+func (s *session) Timeout() time.Duration     { return s.store.timeout }
+func (s *session) Features() backend.Features { return backend.Containers }
+func (s *session) Done() <-chan struct{}      { return s.done }
+
+func (s *session) Status() (backend.Phase, <-chan struct{}) {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.checkLease()
+	return s.phase, s.changed
+}
+
+func (s *session) Err() error {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.checkLease()
+	return s.err
+}
+
+// suspended needs the store's mutex, as do all methods below it.
+func (s *session) suspended() bool { return s.phase == backend.Suspended }
+
+// checkLease declares the loss when its time has come, even if the timer is
+// late. In one process there is no suspend that stops the clock of one half
+// only, so the wall clock need not be compared.
+func (s *session) checkLease() {
+	if s.suspended() && !time.Now().Before(s.deadline) {
+		s.finish(backend.ErrSessionLost)
+	}
+}
+
+func (s *session) setPhase(p backend.Phase) {
+	s.phase = p
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// suspend breaks contact: the lease and the store's timeout begin to run.
+func (s *session) suspend() {
+	if s.phase != backend.Connected {
+		return
+	}
+	s.contact++
+	s.setPhase(backend.Suspended)
+	lease := s.store.timeout - s.store.margin
+	s.deadline = time.Now().Add(lease)
+	s.loss = time.AfterFunc(lease, func() {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		s.checkLease()
+	})
+	s.startExpiry()
+}
+
+// startExpiry starts the store's clock for a session without contact.
+func (s *session) startExpiry() {
+	if s.expiry != nil {
+		return
+	}
+	var t *time.Timer
+	t = time.AfterFunc(s.store.timeout, func() {
+		s.store.mu.Lock()
+		defer s.store.mu.Unlock()
+		if s.expiry != t {
+			return // stopped while it fired
+		}
+		s.ended = true
+		s.store.endSession(s)
+	})
+	s.expiry = t
+}
+
+// resume restores contact, if there is still a session.
+func (s *session) resume() {
+	s.checkLease()
+	switch {
+	case s.err != nil:
+		return // the store's half goes on until its timeout: nothing feeds it
+	case s.ended:
+		s.finish(backend.ErrSessionLost)
+		return
+	}
+	s.stopLoss()
+	s.stopExpiry()
+	s.setPhase(backend.Connected)
+	s.store.watches.lookAgain(s)
+}
+
+// blip breaks contact for a moment.
+func (s *session) blip() {
+	if s.phase != backend.Connected {
+		return
+	}
+	s.suspend()
+	s.resume()
+}
+
+func (s *session) stopLoss() {
+	if s.loss != nil {
+		s.loss.Stop()
+		s.loss = nil
+	}
+}
+
+func (s *session) stopExpiry() {
+	if s.expiry != nil {
+		s.expiry.Stop()
+		s.expiry = nil
+	}
+}
+
+// finish ends the client's half: first Err, then everything that waits.
+func (s *session) finish(err error) {
+	if s.err != nil {
+		return
+	}
+	s.err = err
+	s.contact++
+	s.stopLoss()
+	if i := slices.Index(s.link.live, s); i >= 0 {
+		s.link.live = slices.Delete(s.link.live, i, i+1)
+	}
+	s.setPhase(backend.Lost)
+	close(s.done)
+	s.store.watches.lookAgain(s)
+}
+
+// Close ends the session. With contact the store ends it at once, without it
+// after the timeout.
+func (s *session) Close() error {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	s.checkLease()
+	if s.err != nil {
+		return nil
+	}
+	connected := s.phase == backend.Connected
+	s.finish(backend.ErrClosed)
+	if connected {
+		s.store.endSession(s)
+	}
+	return nil
+}
+
+// begin waits until a request can be handed to the store. It returns with
+// store.mu held and the number of the contact that the request travels on, or
+// with an error and the mutex free. A read whose request is lost tries again; a
+// commit is uncertain.
+func (s *session) begin(ctx context.Context, commit bool) (int, error) {
+	for {
+		if err := backend.ContextError(ctx); err != nil {
+			return 0, err
+		}
+		s.store.mu.Lock()
+		s.checkLease()
+		if s.err != nil {
+			err := s.err
+			s.store.mu.Unlock()
+			return 0, err
+		}
+		if s.suspended() {
+			changed := s.changed
+			s.store.mu.Unlock()
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if s.link.dropRequest {
+			s.link.dropRequest = false
+			s.blip()
+			s.store.mu.Unlock()
+			if commit {
+				return 0, backend.Uncertain(nil)
+			}
+			continue
+		}
+		return s.contact, nil
+	}
+}
+
+// end gives the mutex back after the store has handled a request, and reports
+// whether the reply arrives: ok, or repeat a read, or the error of the call.
+func (s *session) end(ctx context.Context, contact int) (ok bool, err error) {
+	if s.link.dropReply {
+		s.link.dropReply = false
+		s.blip()
+	}
+	ok = s.contact == contact
+	latency := s.link.latency
+	err = s.err
+	s.store.mu.Unlock()
+	if err != nil || !ok || latency == 0 {
+		return ok && err == nil, err
+	}
+	t := time.NewTimer(latency)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.done:
+	case <-ctx.Done():
+		return false, backend.ContextError(ctx)
+	}
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	return s.contact == contact && s.err == nil, s.err
+}

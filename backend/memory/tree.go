@@ -1,0 +1,269 @@
+package memory
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// tree is the nodes and the counter of commits. All methods need the store's
+// mutex.
+type tree struct {
+	zxid  int64
+	nodes map[string]*node // by path
+}
+
+type node struct {
+	data      []byte
+	czxid     int64
+	mzxid     int64
+	pzxid     int64
+	ctime     int64
+	mtime     int64
+	owner     int64
+	version   int32
+	created   int32 // children ever created: the next sequence number
+	container bool
+	children  map[string]struct{} // nil until the first
+}
+
+func newTree() tree {
+	return tree{nodes: map[string]*node{"/": {}}}
+}
+
+func (n *node) stat() backend.Stat {
+	return backend.Stat{
+		Czxid: n.czxid, Mzxid: n.mzxid, Pzxid: n.pzxid,
+		Ctime: n.ctime, Mtime: n.mtime,
+		Version: n.version,
+		// ZooKeeper counts creations and reports creations and deletions.
+		Cversion:       2*n.created - int32(len(n.children)),
+		EphemeralOwner: n.owner,
+		DataLength:     int32(len(n.data)),
+		NumChildren:    int32(len(n.children)),
+	}
+}
+
+// names returns the children's names in order.
+func (n *node) names() []string {
+	names := make([]string, 0, len(n.children))
+	for name := range n.children {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ephemerals returns the paths of a session's ephemeral nodes in order. It
+// walks the whole tree: sessions end seldom, nodes are made often.
+func (t *tree) ephemerals(owner int64) []string {
+	var paths []string
+	for p, n := range t.nodes {
+		if n.owner == owner {
+			paths = append(paths, p)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+func (t *tree) emptyContainers() []string {
+	var paths []string
+	for p, n := range t.nodes {
+		if n.container && n.created > 0 && len(n.children) == 0 {
+			paths = append(paths, p)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// change is what one commit did, so far: the events that it will fire, and how
+// to take it back.
+type change struct {
+	events []event
+	undo   []undo
+}
+
+// reset empties c and keeps its buffers, unless they have grown large.
+func (c *change) reset() {
+	if cap(c.undo) > 64 {
+		*c = change{}
+		return
+	}
+	clear(c.events)
+	clear(c.undo)
+	c.events, c.undo = c.events[:0], c.undo[:0]
+}
+
+type event struct {
+	path string
+	what eventType
+}
+
+type eventType int8
+
+const (
+	created eventType = iota
+	deleted
+	dataChanged
+	childrenChanged
+)
+
+// undo restores one node to what it was: missing, or saved. child is the name
+// of a child that the commit added to or removed from the node's children.
+type undo struct {
+	path  string
+	node  *node // nil: was missing
+	saved node
+	child string
+	added bool
+}
+
+// apply does all operations or none, and collects the events in c. results may
+// be nil; otherwise it is as long as ops. All of it bears one zxid.
+func (t *tree) apply(c *change, ops []backend.Op, results []backend.Result, owner int64) error {
+	zxid, now := t.zxid+1, time.Now().UnixMilli()
+	for i := range ops {
+		path, stat, err := t.applyOne(c, &ops[i], zxid, now, owner)
+		if err != nil {
+			t.takeBack(c)
+			return &backend.Error{Op: ops[i].Kind.String(), Path: ops[i].Path, Index: i, Err: err}
+		}
+		if results != nil {
+			results[i] = backend.Result{Path: path, Stat: stat}
+		}
+	}
+	t.zxid = zxid
+	return nil
+}
+
+func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path string, stat backend.Stat, err error) {
+	if op.Kind == backend.OpCreate {
+		path, err = t.create(c, op, zxid, now, owner)
+		return path, stat, err
+	}
+	n := t.nodes[op.Path]
+	if n == nil {
+		return "", stat, backend.ErrNotFound
+	}
+	if op.Version != backend.AnyVersion && op.Version != n.version {
+		return "", stat, backend.ErrBadVersion
+	}
+	switch op.Kind {
+	case backend.OpSetData:
+		c.undo = append(c.undo, undo{path: op.Path, node: n, saved: *n})
+		n.data = slices.Clone(op.Data)
+		n.version++
+		n.mzxid, n.mtime = zxid, now
+		c.events = append(c.events, event{op.Path, dataChanged})
+		stat = n.stat()
+	case backend.OpDelete:
+		if len(n.children) > 0 {
+			return "", stat, backend.ErrNotEmpty
+		}
+		dir, name := split(op.Path)
+		parent := t.nodes[dir]
+		c.undo = append(c.undo, undo{path: op.Path, node: n, saved: *n},
+			undo{path: dir, node: parent, saved: *parent, child: name})
+		delete(t.nodes, op.Path)
+		delete(parent.children, name)
+		parent.pzxid = zxid
+		c.events = append(c.events, event{op.Path, deleted}, event{dir, childrenChanged})
+	}
+	return "", stat, nil
+}
+
+func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string, error) {
+	path := op.Path
+	dir, _ := split(path)
+	parent := t.nodes[dir]
+	if parent == nil {
+		return "", backend.ErrNotFound
+	}
+	if op.Mode.Sequential() {
+		path = appendSequence(path, parent.created)
+	}
+	if t.nodes[path] != nil {
+		return "", backend.ErrExists
+	}
+	if parent.owner != 0 {
+		return "", backend.ErrNoChildren
+	}
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	c.undo = append(c.undo, undo{path: path}, undo{path: dir, node: parent, saved: *parent, child: name, added: true})
+	n := &node{
+		data:  slices.Clone(op.Data),
+		czxid: zxid, mzxid: zxid, pzxid: zxid, ctime: now, mtime: now,
+		container: op.Mode == backend.Container,
+	}
+	if op.Mode.Ephemeral() {
+		n.owner = owner
+	}
+	t.nodes[path] = n
+	if parent.children == nil {
+		parent.children = make(map[string]struct{})
+	}
+	parent.children[name] = struct{}{}
+	// At the end of the numbers the counter stays where it is, as ZooKeeper's
+	// does: a smaller one is not taken over.
+	if next := parent.created + 1; next > parent.created {
+		parent.created = next
+	}
+	parent.pzxid = zxid
+	c.events = append(c.events, event{path, created}, event{dir, childrenChanged})
+	return path, nil
+}
+
+func (t *tree) takeBack(c *change) {
+	for i := len(c.undo) - 1; i >= 0; i-- {
+		u := &c.undo[i]
+		if u.node == nil {
+			delete(t.nodes, u.path)
+			continue
+		}
+		*u.node = u.saved
+		t.nodes[u.path] = u.node
+		if u.child == "" {
+			continue
+		}
+		if u.added {
+			delete(u.node.children, u.child)
+		} else {
+			u.node.children[u.child] = struct{}{}
+		}
+	}
+}
+
+// split returns the parent's path and the node's name. "/" is its own parent.
+func split(path string) (dir, name string) {
+	i := strings.LastIndexByte(path, '/')
+	if i <= 0 {
+		return "/", path[i+1:]
+	}
+	return path[:i], path[i+1:]
+}
+
+// appendSequence puts the number behind the path as ZooKeeper does: ten
+// characters with leading zeros, the sign included, or more where they do not
+// suffice.
+func appendSequence(path string, n int32) string {
+	var buf [128]byte
+	b := append(buf[:0], path...)
+	v, width := int64(n), 10
+	if v < 0 {
+		b = append(b, '-')
+		v, width = -v, width-1
+	}
+	digits := 1
+	for x := v; x >= 10; x /= 10 {
+		digits++
+	}
+	for ; digits < width; digits++ {
+		b = append(b, '0')
+	}
+	return string(strconv.AppendInt(b, v, 10))
+}

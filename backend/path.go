@@ -1,0 +1,146 @@
+package backend
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxRequest is the limit for the paths and data of one request, in bytes, with
+// an overhead of opOverhead for each operation. ZooKeeper's own limit is 1 MiB
+// by default, and it answers a larger request by dropping the connection with
+// everything that is under way on it, so the limit is kept locally and with
+// room to spare.
+const MaxRequest = 1_000_000
+
+// opOverhead covers headers, an ACL entry with credentials and the number of a
+// sequential node.
+const opOverhead = 128
+
+// CheckPath reports whether path can name a node: "/" or segments that each
+// begin with "/". No segment is empty, "." or "..". No character is a control,
+// a surrogate or not UTF-8, bidirectional formatting, of zero width, private
+// use or not a character at all, so that a path looks like what it is and every
+// client of the service can read it. Nothing under /zookeeper, which belongs to
+// the service. The error is an *Error that matches ErrBadPath.
+func CheckPath(path string) error {
+	if reason := badPath(path); reason != "" {
+		return &Error{Op: "check", Path: path, Err: fmt.Errorf("%w: %s", ErrBadPath, reason)}
+	}
+	return nil
+}
+
+func badPath(path string) string {
+	if path == "" {
+		return "empty"
+	}
+	if path[0] != '/' {
+		return "not absolute"
+	}
+	if path == "/" {
+		return ""
+	}
+	if path == "/zookeeper" || strings.HasPrefix(path, "/zookeeper/") {
+		return "/zookeeper belongs to the service"
+	}
+	start := 1 // of the segment
+	for i := 1; i < len(path); i++ {
+		c := path[i]
+		switch {
+		case c == '/':
+			if reason := badSegment(path[start:i]); reason != "" {
+				return reason
+			}
+			start = i + 1
+		case c < 0x20 || c == 0x7f:
+			return fmt.Sprintf("control character %U", c)
+		case c >= utf8.RuneSelf:
+			r, n := utf8.DecodeRuneInString(path[i:])
+			if reason := badRune(r, n); reason != "" {
+				return reason
+			}
+			i += n - 1
+		}
+	}
+	return badSegment(path[start:])
+}
+
+func badSegment(s string) string {
+	switch s {
+	case "":
+		return "empty segment"
+	case ".", "..":
+		return "dot segment"
+	}
+	return ""
+}
+
+func badRune(r rune, n int) string {
+	switch {
+	case r == utf8.RuneError && n == 1:
+		return "not UTF-8"
+	case unicode.Is(unicode.Cc, r):
+		return fmt.Sprintf("control character %U", r)
+	case unicode.Is(unicode.Cf, r), unicode.Is(unicode.Zl, r), unicode.Is(unicode.Zp, r):
+		return fmt.Sprintf("invisible or bidirectional character %U", r)
+	case unicode.Is(unicode.Co, r):
+		return fmt.Sprintf("private-use character %U", r)
+	case r >= 0xfff0 && r <= 0xffff, r >= 0xfdd0 && r <= 0xfdef, r > 0xffff:
+		// ZooKeeper's clients in Java see a character beyond the basic plane
+		// as two surrogates, which the server refuses.
+		return fmt.Sprintf("character %U cannot be stored", r)
+	}
+	return ""
+}
+
+// CheckOps reports whether the operations can be the arguments of Commit: at
+// least one, known kinds and modes, good paths ("/" can be neither created nor
+// deleted), versions of -1 or more, a Container alone, MaxRequest kept. It
+// refuses before anything is sent; the error is an *Error with the index of the
+// operation to blame.
+func CheckOps(ops []Op) error {
+	if len(ops) == 0 {
+		return &Error{Op: "commit", Index: -1, Err: fmt.Errorf("%w: no operation", ErrInvalid)}
+	}
+	size := 0
+	for i := range ops {
+		op := &ops[i]
+		if err := checkOp(op, len(ops) == 1); err != nil {
+			return &Error{Op: op.Kind.String(), Path: op.Path, Index: i, Err: err}
+		}
+		size += opOverhead + len(op.Path) + len(op.Data)
+		if size > MaxRequest {
+			return &Error{Op: op.Kind.String(), Path: op.Path, Index: i,
+				Err: fmt.Errorf("%w: request of at least %d bytes, limit %d", ErrTooLarge, size, MaxRequest)}
+		}
+	}
+	return nil
+}
+
+func checkOp(op *Op, single bool) error {
+	if reason := badPath(op.Path); reason != "" {
+		return fmt.Errorf("%w: %s", ErrBadPath, reason)
+	}
+	switch op.Kind {
+	case OpCreate:
+		switch {
+		case op.Path == "/":
+			return fmt.Errorf("%w: the root cannot be created", ErrBadPath)
+		case op.Mode < Persistent || op.Mode > Container:
+			return fmt.Errorf("%w: create mode %d", ErrInvalid, op.Mode)
+		case op.Mode == Container && !single:
+			return fmt.Errorf("%w: a container is created by a commit of its own", ErrUnsupported)
+		}
+	case OpSetData, OpDelete, OpCheck:
+		switch {
+		case op.Version < AnyVersion:
+			return fmt.Errorf("%w: version %d", ErrInvalid, op.Version)
+		case op.Kind == OpDelete && op.Path == "/":
+			return fmt.Errorf("%w: the root cannot be deleted", ErrBadPath)
+		}
+	default:
+		return fmt.Errorf("%w: operation kind %d", ErrInvalid, op.Kind)
+	}
+	return nil
+}

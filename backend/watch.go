@@ -1,0 +1,106 @@
+package backend
+
+import "sync"
+
+// Kind says what a fired watch means.
+type Kind int8
+
+const (
+	// LookAgain: something may have changed, read again. It is fired for
+	// every change but a deletion, after each reconnect, when the session
+	// ends, and in doubt. It may come without a change.
+	LookAgain Kind = iota + 1
+	// Deleted: the node existed when the watch was armed, and it has been
+	// deleted since. This is never said in doubt: a server's delete event came
+	// on the connection that armed the watch. (Another node may have been
+	// created at the path after that.)
+	Deleted
+)
+
+// String returns the kind as a word.
+func (k Kind) String() string {
+	switch k {
+	case LookAgain:
+		return "look again"
+	case Deleted:
+		return "deleted"
+	}
+	return "not fired"
+}
+
+// A Watch is a one-shot notice. The caller makes it with NewWatch, passes it to
+// one read, and then waits on Fired. After an error it is not armed (but see
+// Session.Exists); use a new one for the next read.
+//
+// The watches of one session fire in the order in which the service sent the
+// events: when a caller has seen one fire, every watch whose event came before
+// reports its Kind already. An event is marked before any read returns the
+// state that the event tells of. A session that ends is marked first (Err is
+// not nil), and then fires all its watches with LookAgain.
+//
+// A change is never missed while the watch is armed.
+type Watch struct {
+	fired chan struct{}
+
+	mu      sync.Mutex
+	kind    Kind
+	stopped bool
+	disarm  func(*Watch)
+}
+
+// NewWatch returns a watch that is not armed yet.
+func NewWatch() *Watch {
+	return &Watch{fired: make(chan struct{})}
+}
+
+// Fired is closed when the watch has fired. It stays open for ever after Stop.
+func (w *Watch) Fired() <-chan struct{} { return w.fired }
+
+// Kind is zero until the watch has fired.
+func (w *Watch) Kind() Kind {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.kind
+}
+
+// Stop gives the watch up: it does not fire any more. Stop is idempotent, and
+// does nothing on a watch that has fired or was never armed. It costs no
+// request; the server's half may stay until it fires.
+func (w *Watch) Stop() {
+	w.mu.Lock()
+	disarm := w.disarm
+	w.disarm = nil
+	w.stopped = true
+	w.mu.Unlock()
+	if disarm != nil {
+		disarm(w)
+	}
+}
+
+// Arm is for backends: it marks the watch as armed. Stop then calls disarm, at
+// most once, without holding a lock of the watch. Arm reports false if the
+// watch was stopped or has fired before; it is not armed then. disarm may be
+// nil.
+func (w *Watch) Arm(disarm func(*Watch)) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped || w.kind != 0 {
+		return false
+	}
+	w.disarm = disarm
+	return true
+}
+
+// Fire is for backends: it marks the watch as fired and closes Fired. The first
+// call counts; it does nothing after Stop. It calls no foreign code, so it may
+// be called with locks held.
+func (w *Watch) Fire(kind Kind) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped || w.kind != 0 {
+		return
+	}
+	w.kind = kind
+	w.disarm = nil
+	close(w.fired)
+}

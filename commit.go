@@ -1,0 +1,124 @@
+package coord
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// journalDir holds the journal nodes of all clients, below the namespace. It is
+// a container, as is its parent.
+const journalDir = "/_coord/journal"
+
+// slot is a small ephemeral node that proves whether a commit was applied. Each
+// commit that must not apply twice also writes its own id there. One operation
+// is under way for each slot, so what stands in it tells of that operation.
+type slot struct{ path string }
+
+// commitOnce applies ops exactly once or not at all, and says which. When the
+// outcome of the commit is unknown, it reads the slot after a Sync: the id
+// stands there if and only if the commit was applied, and if not, it is sent
+// again. Only when the session, or ctx, has ended first the error matches
+// ErrUncertain.
+//
+// The results are nil when the commit was found to be applied after its reply
+// was lost; zxid is known either way. The error of an operation carries its
+// index in ops.
+func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []backend.Result, zxid int64, err error) {
+	for {
+		sl, err := s.takeSlot(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		results, zxid, err := s.commitUnder(ctx, sl, ops)
+		if errors.Is(err, errAgain) {
+			continue // an outsider deleted the slot
+		}
+		return results, zxid, err
+	}
+}
+
+func (s *session) commitUnder(ctx context.Context, sl *slot, ops []backend.Op) ([]backend.Result, int64, error) {
+	id := newGUID()
+	all := append(ops[:len(ops):len(ops)], backend.SetData(sl.path, []byte(id), backend.AnyVersion))
+	for {
+		results, err := s.b.Commit(ctx, all...)
+		if err == nil {
+			s.giveSlot(sl)
+			return results[:len(ops)], results[len(ops)].Stat.Mzxid, nil
+		}
+		if !isUncertain(err) {
+			var e *backend.Error
+			if errors.As(err, &e) && e.Index == len(ops) {
+				if isNotFound(err) {
+					return nil, 0, errAgain
+				}
+				e.Index = -1 // no operation of the caller's is to blame
+			}
+			s.giveSlot(sl)
+			return nil, 0, err
+		}
+		if isOver(err) || ctx.Err() != nil {
+			s.removeLater(sl.path) // what it says is not to be trusted before the commit has settled
+			return nil, 0, err
+		}
+		lost := err
+		if err := s.b.Sync(ctx, sl.path); err != nil {
+			s.removeLater(sl.path)
+			return nil, 0, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.Uncertain(err)}
+		}
+		data, stat, err := s.b.Get(ctx, sl.path, nil)
+		switch {
+		case isNotFound(err):
+			return nil, 0, lost // nobody can tell any more
+		case err != nil:
+			s.removeLater(sl.path)
+			return nil, 0, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.Uncertain(err)}
+		case string(data) == id:
+			s.c.emit(ctx, Resolved{Path: ops[0].Path, Applied: true})
+			s.giveSlot(sl)
+			return nil, stat.Mzxid, nil
+		}
+		s.c.emit(ctx, Resolved{Path: ops[0].Path, Applied: false})
+	}
+}
+
+// takeSlot returns a free slot of the session, or a new one.
+func (s *session) takeSlot(ctx context.Context) (*slot, error) {
+	s.mu.Lock()
+	if n := len(s.slots); n > 0 {
+		sl := s.slots[n-1]
+		s.slots = s.slots[:n-1]
+		s.mu.Unlock()
+		return sl, nil
+	}
+	s.mu.Unlock()
+	dir := s.c.root + journalDir
+	path := dir + "/" + newGUID()
+	for {
+		_, err := s.b.Commit(ctx, backend.Create(path, nil, backend.Ephemeral))
+		switch {
+		case err == nil:
+			return &slot{path}, nil
+		case errors.Is(err, backend.ErrExists):
+			return &slot{path}, nil // an attempt whose reply was lost: nobody else has this name
+		case isNotFound(err):
+			if err := s.ensure(ctx, dir); err != nil {
+				return nil, err
+			}
+		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+		default:
+			if isUncertain(err) {
+				s.removeLater(path)
+			}
+			return nil, err
+		}
+	}
+}
+
+func (s *session) giveSlot(sl *slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slots = append(s.slots, sl)
+}

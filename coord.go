@@ -1,0 +1,312 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// Options of a Client. Nil options mean the defaults. The struct is copied.
+type Options struct {
+	// Namespace is put before the path of every recipe of the client, so that
+	// several applications or tests share one service. It is a path, or empty.
+	Namespace string
+
+	// Logger gets what an operator should know: sessions suspended, lost and
+	// reopened, clean-up that does not succeed. Nil means silence.
+	Logger *slog.Logger
+
+	// Trace is called for every Event, in the goroutine in which it happens and
+	// with no lock held. It must not block, and costs nothing when nil. The
+	// context is the caller's where there is one.
+	Trace func(context.Context, Event)
+}
+
+// A Client is what all recipes are made with. It keeps one session open at a
+// time, and opens the next one when a session is lost. It is safe for
+// concurrent use.
+//
+// Close the client when it is not needed any more.
+type Client struct {
+	backend backend.Backend
+	root    string // the namespace, "" for none
+	log     *slog.Logger
+	trace   func(context.Context, Event)
+
+	current atomic.Pointer[session]
+	state   *latest[State]
+	closing chan struct{} // closed when Close begins
+	stop    context.CancelFunc
+
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup         // every goroutine of the client; Add under mu while not closed
+	plain  map[string]struct{}    // directories known to hold no data, see session.createIn
+	locals map[string]*localQueue // of this client's callers on one path, see lock_local.go
+	ended  chan struct{}          // closed when Close is complete
+}
+
+// State says how the client's session stands.
+type State struct {
+	Phase   Phase
+	Session int64 // the id of the present or latest session
+	Err     error // why there is no session: set with Lost and Closed
+}
+
+// Phase is where a client's session is in its life.
+type Phase int8
+
+// The phases. Suspended: no contact at the moment, nothing is lost yet. Lost:
+// the session is over, every hold of it has ended, and the next session is being
+// opened. Closed is final.
+const (
+	Connected Phase = iota + 1
+	Suspended
+	Lost
+	Closed
+)
+
+// String returns the phase in lower case.
+func (p Phase) String() string {
+	switch p {
+	case Connected:
+		return "connected"
+	case Suspended:
+		return "suspended"
+	case Lost:
+		return "lost"
+	case Closed:
+		return "closed"
+	}
+	return "unknown"
+}
+
+// Open connects to the service. It waits until a session is there or ctx ends;
+// the error then says what was tried. ctx bounds the opening only. Bad options
+// are ErrInvalid or ErrBadPath; credentials that the service refuses are
+// ErrDenied, at once.
+func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
+	if b == nil {
+		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: nil backend", ErrInvalid)}
+	}
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	c := &Client{
+		backend: b,
+		root:    strings.TrimSuffix(opts.Namespace, "/"),
+		log:     opts.Logger,
+		trace:   opts.Trace,
+		closing: make(chan struct{}),
+		plain:   make(map[string]struct{}),
+		locals:  make(map[string]*localQueue),
+		ended:   make(chan struct{}),
+	}
+	if c.root != "" {
+		if err := backend.CheckPath(c.root); err != nil {
+			return nil, &backend.Error{Op: "open", Path: opts.Namespace, Err: errors.Unwrap(err)}
+		}
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	bs, err := b.Open(ctx)
+	if err != nil {
+		return nil, opError("open", "", err)
+	}
+	s := newSession(c, bs)
+	c.current.Store(s)
+	c.state = newLatest(State{Phase: Connected, Session: bs.ID()})
+	c.emit(ctx, StateChanged{State{Phase: Connected, Session: bs.ID()}})
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c.stop = stop
+	c.goWork(func() { c.keepSession(life, s) })
+	return c, nil
+}
+
+// Close ends the client: calls under way and new ones fail with ErrClosed, every
+// hold ends with it, and the session is ended on the service, which frees what
+// it holds at once, if the service can be reached. Close returns when every
+// goroutine of the client has ended, within the session timeout. It waits for
+// no function of the user's and may be called while one runs under a hold. A
+// second Close waits for the first.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.ended
+		return nil
+	}
+	c.closed = true
+	close(c.closing)
+	c.mu.Unlock()
+	c.stop()
+	c.work.Wait()
+	close(c.ended)
+	return nil
+}
+
+// States returns a channel with the present state and then every change. It is
+// latest-wins: a slow reader misses what lies between, never the newest. It is
+// closed when ctx ends, and after the state Closed.
+func (c *Client) States(ctx context.Context) <-chan State {
+	ch := make(chan State, 1)
+	if !c.goWork(func() { c.state.follow(ctx, ch) }) {
+		s, _, _ := c.state.get()
+		ch <- s
+		close(ch)
+	}
+	return ch
+}
+
+// Session returns the present session, waiting for one until ctx ends: the way
+// out of the recipes to the plain nodes. Its paths are absolute, outside of the
+// client's namespace. The session belongs to the client; do not close it.
+func (c *Client) Session(ctx context.Context) (backend.Session, error) {
+	s, err := c.session(ctx)
+	if err != nil {
+		return nil, opError("session", "", err)
+	}
+	return s.b, nil
+}
+
+// session waits for a session that lives.
+func (c *Client) session(ctx context.Context) (*session, error) {
+	for {
+		if s := c.current.Load(); s.b.Err() == nil {
+			return s, nil
+		}
+		// Fetch the channel before looking again, or the change could slip by.
+		st, changed, _ := c.state.get()
+		if st.Phase == Closed {
+			return nil, ErrClosed
+		}
+		if s := c.current.Load(); s.b.Err() == nil {
+			return s, nil
+		}
+		select {
+		case <-changed:
+		case <-c.closing:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, backend.ContextError(ctx)
+		}
+	}
+}
+
+// goWork runs f in a goroutine that Close joins. It reports false, and does
+// nothing, when the client is closed.
+func (c *Client) goWork(f func()) bool {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return false
+	}
+	c.work.Add(1)
+	c.mu.Unlock()
+	go func() {
+		defer c.work.Done()
+		f()
+	}()
+	return true
+}
+
+// keepSession follows the session, and opens the next one after a loss, until
+// ctx ends.
+func (c *Client) keepSession(ctx context.Context, s *session) {
+	for {
+		s.follow(ctx)
+		if ctx.Err() != nil {
+			s.end(ErrClosed)
+			c.publish(State{Phase: Closed, Session: s.b.ID(), Err: ErrClosed}, true)
+			s.b.Close()
+			return
+		}
+		err := s.b.Err()
+		s.end(err)
+		c.publish(State{Phase: Lost, Session: s.b.ID(), Err: err}, false)
+		c.log.Warn("coord: session lost", "session", sessionID(s.b.ID()), "error", err)
+		// Joining what the dead session leaves behind can take a moment; the
+		// next one need not wait for that.
+		old := s.b
+		if !c.goWork(func() { old.Close() }) {
+			old.Close()
+		}
+		bs, err := c.reopen(ctx)
+		if err != nil {
+			c.publish(State{Phase: Closed, Session: s.b.ID(), Err: ErrClosed}, true)
+			return
+		}
+		s = newSession(c, bs)
+		c.current.Store(s)
+		c.log.Info("coord: session opened", "session", sessionID(bs.ID()))
+		c.publish(State{Phase: Connected, Session: bs.ID()}, false)
+	}
+}
+
+// reopen opens the next session. Backend.Open waits for a server by itself; what
+// makes it return an error earlier may be mended by an operator, so it is tried
+// again, with a growing pause. The error is that of ctx.
+func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		bs, err := c.backend.Open(ctx)
+		if err == nil {
+			return bs, nil
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		st, _, _ := c.state.get()
+		c.publish(State{Phase: Lost, Session: st.Session, Err: err}, false)
+		c.log.Error("coord: cannot open a session", "error", err)
+		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *Client) publish(st State, final bool) {
+	c.state.set(st, final)
+	c.emit(context.Background(), StateChanged{st})
+}
+
+// path puts the namespace before a recipe's path. The error is for the caller of
+// the recipe's first method: constructors do no checks that could fail.
+func (c *Client) path(op, path string) (string, error) {
+	full := c.root + path
+	err := backend.CheckPath(path)
+	if err == nil && path == "/" {
+		err = &backend.Error{Err: fmt.Errorf("%w: the root is no place for a recipe", ErrBadPath)}
+	}
+	if err == nil {
+		err = backend.CheckPath(full)
+	}
+	if err != nil {
+		return "", &backend.Error{Op: op, Path: path, Err: errors.Unwrap(err)}
+	}
+	return full, nil
+}
+
+// sessionID writes an id as ZooKeeper's own tools do.
+func sessionID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
+	}
+}

@@ -1,0 +1,274 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// maxPlain bounds what a client remembers of directories.
+const maxPlain = 4096
+
+// spec says which node to create: a sequential ephemeral child of dir, named by
+// a GUID of its own.
+type spec struct {
+	dir    string
+	kind   string // what the sequence number follows, such as "lock-"
+	prefix string // the path of the node without its number
+	data   []byte
+	made   bool // an earlier attempt with this prefix may have made it: look first
+}
+
+func newSpec(dir, kind string, data []byte) spec {
+	var buf [128]byte
+	b := append(buf[:0], dir...)
+	b = append(b, '/')
+	b = append(b, guidPrefix...)
+	b = appendGUID(b)
+	b = append(b, '-')
+	b = append(b, kind...)
+	return spec{dir: dir, kind: kind, prefix: string(b), data: data}
+}
+
+// create makes the node of sp, exactly one of them, or none that lasts: when it
+// returns an error, whatever may have been made is removed in the background,
+// or goes with its session.
+//
+// A creation whose outcome is unknown is found by its GUID, after a Sync, since
+// the server we read from may lag (ZooKeeper's recipe guide; Curator-45, -79 for
+// what happens to those who do not look).
+func (s *session) create(ctx context.Context, sp *spec) (node, error) {
+	for {
+		if sp.made {
+			n, found, err := s.adopt(ctx, sp)
+			if err != nil {
+				s.disown(sp)
+				return node{}, err
+			}
+			s.c.emit(ctx, Resolved{Path: sp.prefix, Applied: found})
+			sp.made = false
+			if found {
+				return n, nil
+			}
+		}
+		n, err := s.createOnce(ctx, sp)
+		switch {
+		case err == nil:
+			return n, nil
+		case isUncertain(err):
+			sp.made = true
+			if ctx.Err() != nil || isOver(err) {
+				s.disown(sp)
+				return node{}, err
+			}
+		case isNotFound(err):
+			// The directory was never there, or was a container and has been
+			// reaped, or was replaced at the end of its numbers.
+			if err := s.ensure(ctx, sp.dir); err != nil {
+				return node{}, err
+			}
+		default:
+			return node{}, err
+		}
+	}
+}
+
+// createOnce sends one request to create the node.
+//
+// Where the directory is ours and holds no data, the same commit rewrites its
+// (empty) data: the Stat that comes back carries the czxid of the new node and
+// the number of children right after it, so an uncontended acquisition costs
+// one round trip. Elsewhere the rewrite would erase what others stored there,
+// or is denied; the caller reads then.
+func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
+	op := backend.Create(sp.prefix, sp.data, backend.EphemeralSequential)
+	plain, err := s.isPlain(ctx, sp.dir)
+	if err != nil {
+		return node{}, err
+	}
+	if plain {
+		res, err := s.b.Commit(ctx, op, backend.SetData(sp.dir, nil, backend.AnyVersion))
+		if err == nil {
+			return s.made(sp, res[0].Path, res[1].Stat)
+		}
+		var e *backend.Error
+		if !errors.Is(err, backend.ErrDenied) || !errors.As(err, &e) || e.Index != 1 {
+			return node{}, err
+		}
+		s.setPlain(sp.dir, false)
+	}
+	res, err := s.b.Commit(ctx, op)
+	if err != nil {
+		return node{}, err
+	}
+	return s.made(sp, res[0].Path, backend.Stat{NumChildren: -1})
+}
+
+// made is the node that a commit made, if its directory's Stat came with it.
+func (s *session) made(sp *spec, path string, dir backend.Stat) (node, error) {
+	seq, ok := parseSeq(base(path), sp.kind)
+	if !ok {
+		// The service counts in a way that is not ZooKeeper's.
+		s.removeLater(path)
+		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
+	}
+	return node{path: path, seq: seq, czxid: dir.Mzxid, siblings: dir.NumChildren}, nil
+}
+
+// adopt finds the node that an earlier attempt with the prefix of sp may have
+// made in this session. There can be two, if a first attempt was found missing
+// and came after all: the lowest is kept.
+func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
+	paths, err := s.find(ctx, sp)
+	if err != nil {
+		return node{}, false, err
+	}
+	var kept node
+	found := false
+	for _, p := range paths {
+		stat, err := s.b.Exists(ctx, p, nil)
+		if isNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return node{}, false, err
+		}
+		if stat.EphemeralOwner != s.b.ID() {
+			continue // it goes with the session that made it; it is not ours (Curator-498)
+		}
+		seq, _ := parseSeq(base(p), sp.kind)
+		n := node{path: p, seq: seq, czxid: stat.Czxid, siblings: -1}
+		switch {
+		case !found:
+			kept, found = n, true
+		case before(n.seq, kept.seq):
+			s.removeLater(kept.path)
+			kept = n
+		default:
+			s.removeLater(p)
+		}
+	}
+	return kept, found, nil
+}
+
+// find lists the nodes with the prefix of sp.
+func (s *session) find(ctx context.Context, sp *spec) ([]string, error) {
+	if err := s.b.Sync(ctx, sp.dir); err != nil {
+		return nil, err
+	}
+	names, _, err := s.b.Children(ctx, sp.dir, nil)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	mine := base(sp.prefix)
+	for _, name := range names {
+		if strings.HasPrefix(name, mine) {
+			if _, ok := parseSeq(name, sp.kind); ok {
+				paths = append(paths, sp.dir+"/"+name)
+			}
+		}
+	}
+	return paths, nil
+}
+
+// disown removes in the background what an attempt to create may have made. It
+// looks once more after it has found nothing.
+func (s *session) disown(sp *spec) {
+	gone := *sp
+	s.c.goWork(func() {
+		for misses := 0; misses < 2; {
+			s.retry("remove", gone.prefix, func(ctx context.Context) error {
+				paths, err := s.find(ctx, &gone)
+				if err != nil {
+					return err
+				}
+				if len(paths) == 0 {
+					misses++
+				}
+				for _, p := range paths {
+					if err := s.remove(ctx, p); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if s.b.Err() != nil {
+				return
+			}
+		}
+	})
+}
+
+// isPlain reports whether dir is ours to rewrite: it exists and holds no data.
+// It is read once for each client and directory.
+func (s *session) isPlain(ctx context.Context, dir string) (bool, error) {
+	if s.knownPlain(dir) {
+		return true, nil
+	}
+	_, stat, err := s.b.Get(ctx, dir, nil)
+	switch {
+	case errors.Is(err, backend.ErrDenied):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	plain := stat.DataLength == 0 && stat.EphemeralOwner == 0
+	s.setPlain(dir, plain)
+	return plain, nil
+}
+
+func (s *session) knownPlain(dir string) bool {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	_, ok := s.c.plain[dir]
+	return ok
+}
+
+func (s *session) setPlain(dir string, plain bool) {
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !plain {
+		delete(c.plain, dir)
+		return
+	}
+	if len(c.plain) >= maxPlain {
+		clear(c.plain)
+	}
+	c.plain[dir] = struct{}{}
+}
+
+// ensure makes the directory of a recipe and what is missing above it:
+// containers where the service has them, so that what is not used any more
+// goes by itself.
+func (s *session) ensure(ctx context.Context, dir string) error {
+	mode := backend.Persistent
+	if s.b.Features().Has(backend.Containers) {
+		mode = backend.Container
+	}
+	for {
+		_, err := s.b.Commit(ctx, backend.Create(dir, nil, mode))
+		switch {
+		case err == nil, errors.Is(err, backend.ErrExists):
+			return nil
+		case isNotFound(err):
+			i := strings.LastIndexByte(dir, '/')
+			if i <= 0 {
+				return err
+			}
+			if err := s.ensure(ctx, dir[:i]); err != nil {
+				return err
+			}
+		case errors.Is(err, backend.ErrUnsupported) && mode == backend.Container:
+			mode = backend.Persistent
+		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+			return err
+		}
+	}
+}

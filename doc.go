@@ -1,0 +1,2 @@
+// Package coord: to be written.
+package coord

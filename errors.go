@@ -1,0 +1,84 @@
+package coord
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// The errors of the recipes. Find them with errors.Is; they come wrapped with
+// what was done to which path. The package comment says what to do about each.
+var (
+	// ErrLost: the hold ended before it was released. It matches every early
+	// end, whatever the reason; the reason is wrapped beside it.
+	ErrLost = errors.New("hold lost")
+	// ErrReleased: the hold was released by its owner.
+	ErrReleased = errors.New("hold released")
+	// ErrDeleted: somebody else deleted the node of a hold. Matches ErrLost too
+	// where a hold ends with it.
+	ErrDeleted = errors.New("node deleted by somebody else")
+	// ErrLocked: TryLock found the lock taken.
+	ErrLocked = errors.New("locked")
+	// ErrLimit: a limit of the recipe is reached, such as the last sequence
+	// number of a directory.
+	ErrLimit = errors.New("limit reached")
+)
+
+// The errors of the backend, see package backend.
+var (
+	ErrNotFound    = backend.ErrNotFound
+	ErrExists      = backend.ErrExists
+	ErrBadVersion  = backend.ErrBadVersion
+	ErrNotEmpty    = backend.ErrNotEmpty
+	ErrNoChildren  = backend.ErrNoChildren
+	ErrSessionLost = backend.ErrSessionLost
+	ErrClosed      = backend.ErrClosed
+	ErrUncertain   = backend.ErrUncertain
+	ErrTooLarge    = backend.ErrTooLarge
+	ErrDenied      = backend.ErrDenied
+	ErrBadPath     = backend.ErrBadPath
+	ErrUnsupported = backend.ErrUnsupported
+	ErrInvalid     = backend.ErrInvalid
+)
+
+// errGone says inside a recipe that our own node has vanished from under us: the
+// caller takes a new place.
+var errGone = fmt.Errorf("own node: %w", ErrDeleted)
+
+// errAgain says inside a recipe that what was read does not hold any more.
+var errAgain = errors.New("look again")
+
+// opError wraps err with what was done to which path, unless it says so already.
+func opError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *backend.Error
+	if errors.As(err, &e) && e.Op == op && e.Path == path {
+		return err
+	}
+	return &backend.Error{Op: op, Path: path, Err: err}
+}
+
+// loss is why a hold ended early. It matches ErrLost and its cause.
+type loss struct {
+	path  string
+	cause error
+}
+
+func (l *loss) Error() string        { return "coord: hold " + l.path + " lost: " + l.cause.Error() }
+func (l *loss) Unwrap() error        { return l.cause }
+func (l *loss) Is(target error) bool { return target == ErrLost }
+
+// released is why a hold ended in order.
+type released struct{ path string } // part of its Hold
+
+func (r *released) Error() string        { return "coord: hold " + r.path + " released" }
+func (r *released) Is(target error) bool { return target == ErrReleased }
+
+// isOver reports whether err says that a session, or the client, is over: no
+// retry on this session can succeed.
+func isOver(err error) bool {
+	return errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrClosed)
+}

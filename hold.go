@@ -1,0 +1,286 @@
+package coord
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A Hold is something exclusive or counted that its holder has, and can lose: a
+// lock, a permit, a term of leadership. It stands on an ephemeral node of the
+// client's session.
+//
+// A hold ends when it is released, when its session is lost or the client
+// closed, and when somebody deletes its node. Then Done is closed and Err says
+// why; the holder must stop what it does under the hold.
+//
+// Done fires before anybody else is granted, as far as that can be promised to a
+// client of a distributed service: see "What is promised" in the package
+// comment. A process that is paused believes in its hold while it is paused.
+// Where that could do harm, let the resource refuse an old Token, or write in a
+// transaction under the Guard.
+//
+// A Hold is safe for concurrent use.
+type Hold struct {
+	s     *session
+	path  string
+	token int64
+	since time.Time // for Trace
+
+	recipe recipe
+
+	mu      sync.Mutex
+	err     error         // why it ended
+	done    chan struct{} // made on first use
+	ends    []*onEnd      // what else to call at the end
+	ended   released      // what err is after a Release
+	giving  bool          // Release was called
+	given   bool          // and is done
+	waiting chan struct{} // made by a second Release meanwhile, closed when given is set
+	giveErr error
+}
+
+// recipe is what a hold is a hold of.
+type recipe interface {
+	// release removes the node of a hold that its owner released, and passes
+	// on what there is to pass on.
+	release(*Hold) error
+	// lost is called once, after a hold ended early. It does no I/O.
+	lost(*Hold)
+}
+
+type onEnd struct{ f func(error) }
+
+// Done returns a channel that is closed when the hold ends. It compares the
+// session's lease with the clock, so after a pause of the process the channel
+// of a hold that is lost is closed already.
+func (h *Hold) Done() <-chan struct{} {
+	h.checkLease()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.done == nil {
+		h.done = make(chan struct{})
+		if h.err != nil {
+			close(h.done)
+		}
+	}
+	return h.done
+}
+
+// Err is nil while the hold stands. Afterwards it matches ErrReleased, or ErrLost
+// together with the reason: ErrSessionLost, ErrClosed, ErrDeleted. Like Done it
+// compares the lease with the clock.
+func (h *Hold) Err() error {
+	h.checkLease()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// Context returns a context that ends when parent ends or when the hold ends,
+// with Err as its cause. What is done under the hold should use it.
+func (h *Hold) Context(parent context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(parent)
+	e := &onEnd{f: cancel}
+	h.mu.Lock()
+	err := h.err
+	if err == nil {
+		h.ends = append(h.ends, e)
+	}
+	h.mu.Unlock()
+	if err != nil {
+		cancel(err)
+		return ctx
+	}
+	// Forget it when the parent ends first, or a long hold would collect them.
+	context.AfterFunc(ctx, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if i := slices.Index(h.ends, e); i >= 0 {
+			h.ends = slices.Delete(h.ends, i, i+1)
+		}
+	})
+	return ctx
+}
+
+// Token is the fencing number of an exclusive hold: it is greater than that of
+// every earlier holder on the same path, for one history of the service. (It is
+// the czxid of the hold's node.) A resource that remembers the highest token it
+// has seen, and refuses lower ones, is safe from a holder that was paused. Holds
+// that several can have at a time have no token; theirs is zero.
+func (h *Hold) Token() int64 { return h.token }
+
+// Path is the node that the hold stands on: an absolute path, the namespace
+// included.
+func (h *Hold) Path() string { return h.path }
+
+// Session is the id of the session that the hold stands on.
+func (h *Hold) Session() int64 { return h.s.b.ID() }
+
+// Guard returns the condition "this hold still stands" for a transaction.
+func (h *Hold) Guard() Guard {
+	return Guard{checks: []backend.Op{backend.Check(h.path, backend.AnyVersion)}}
+}
+
+// Verify asks the service whether the hold still stands: nil means that it did
+// when the service was asked. It costs two requests; the way to write safely is
+// the Guard. If the node is gone the hold ends, and Verify returns Err. Other
+// errors leave the question open.
+func (h *Hold) Verify(ctx context.Context) error {
+	if err := h.Err(); err != nil {
+		return err
+	}
+	err := h.s.b.Sync(ctx, h.path)
+	var stat backend.Stat
+	if err == nil {
+		stat, err = h.s.b.Exists(ctx, h.path, nil)
+	}
+	switch {
+	case isNotFound(err), err == nil && stat.Czxid != h.token && h.token != 0:
+		h.lose(ErrDeleted)
+	case isOver(err):
+		h.lose(err)
+	case err != nil:
+		return opError("verify", h.path, err)
+	}
+	return h.Err()
+}
+
+// Release gives the hold back: first it ends, so that Done fires, then its node
+// is removed, and Release returns. It is idempotent, and takes no context since
+// it must succeed: while contact is broken it waits, but not longer than the
+// session can last, with which the node goes. If the service refuses the
+// removal, Release returns that error and goes on trying in the background. If
+// the hold was lost before it was released, Release returns Err.
+func (h *Hold) Release() error {
+	h.checkLease()
+	h.mu.Lock()
+	if h.giving {
+		return h.waitGiven()
+	}
+	if h.err != nil {
+		defer h.mu.Unlock()
+		return h.err
+	}
+	h.giving = true
+	h.ended.path = h.path
+	ends := h.finish(&h.ended)
+	h.mu.Unlock()
+	h.s.forget(h)
+	runEnds(ends, &h.ended)
+	err := h.recipe.release(h)
+	if h.s.c.trace != nil {
+		h.s.c.emit(context.Background(), HoldReleased{Path: h.path, Token: h.token, Held: time.Since(h.since)})
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.given, h.giveErr = true, err
+	if h.waiting != nil {
+		close(h.waiting)
+	}
+	return err
+}
+
+// waitGiven waits for the Release that came first. The caller holds mu, which is
+// given back.
+func (h *Hold) waitGiven() error {
+	defer h.mu.Unlock()
+	if !h.given {
+		if h.waiting == nil {
+			h.waiting = make(chan struct{})
+		}
+		waiting := h.waiting
+		h.mu.Unlock()
+		<-waiting
+		h.mu.Lock()
+	}
+	return h.giveErr
+}
+
+// finish marks the end. It returns what to call. The caller holds mu, and has
+// seen that err is nil.
+func (h *Hold) finish(err error) []*onEnd {
+	h.err = err
+	if h.done != nil {
+		close(h.done)
+	}
+	ends := h.ends
+	h.ends = nil
+	return ends
+}
+
+func runEnds(ends []*onEnd, err error) {
+	for _, e := range ends {
+		e.f(err)
+	}
+}
+
+// lose ends the hold early.
+func (h *Hold) lose(cause error) {
+	err := &loss{h.path, cause}
+	h.mu.Lock()
+	if h.err != nil {
+		h.mu.Unlock()
+		return
+	}
+	ends := h.finish(err)
+	h.mu.Unlock()
+	h.s.forget(h)
+	runEnds(ends, err)
+	h.s.c.emit(context.Background(), HoldLost{Path: h.path, Token: h.token, Err: err})
+	h.recipe.lost(h)
+}
+
+// checkLease ends the hold if its session is over, even if nothing has told it
+// yet.
+func (h *Hold) checkLease() {
+	if err := h.s.b.Err(); err != nil {
+		h.lose(err)
+	}
+}
+
+// watchNode ends the hold when somebody deletes its node. It returns when the
+// hold has ended. own is an armed watch on the node's data, or nil.
+func (h *Hold) watchNode(own *backend.Watch) {
+	ctx, done := context.Background(), h.Done()
+	for {
+		if own == nil {
+			own = backend.NewWatch()
+			_, stat, err := h.s.b.Get(ctx, h.path, own)
+			switch {
+			case isNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
+				own.Stop()
+				h.lose(ErrDeleted)
+				return
+			case err != nil:
+				// Over: the session's end ends the hold too. Denied: the hold
+				// stands without a watch, and Verify and the Guard still tell.
+				return
+			}
+		}
+		select {
+		case <-own.Fired():
+			if own.Kind() == backend.Deleted {
+				h.lose(ErrDeleted)
+				return
+			}
+			own = nil
+		case <-done:
+			own.Stop()
+			return
+		}
+	}
+}
+
+// Guard is the condition "this hold still stands", for the service to check in
+// the same transaction in which something is written. It stays safe whatever
+// happened to the process of the holder meanwhile: once the hold's node is
+// gone, a commit under its Guard fails with ErrNotFound, and no later node ever
+// fulfils it. The zero Guard checks nothing.
+type Guard struct{ checks []backend.Op }
+
+// Ops returns the operations to put first into a Commit.
+func (g Guard) Ops() []backend.Op { return slices.Clone(g.checks) }

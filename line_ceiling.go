@@ -1,0 +1,93 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// ZooKeeper numbers the children of a node with an int32 that never goes back.
+// At 2^31-1 it begins to repeat the number, and then two contenders both find
+// themselves first: exclusion breaks. (ZOOKEEPER-4372; two clients of go-zookeeper
+// were made to hold one lock that way.) So a directory is replaced before that:
+// a new one begins at zero, and tokens go on growing, since they are czxids.
+//
+//   - From seqSoft on, a holder that leaves nobody behind deletes the directory
+//     together with its own node. The next contender makes a new one.
+//   - From seqClose on, where the line never was empty, a new contender
+//     withdraws and waits until the line has drained. Then whoever comes first
+//     deletes the directory, and all go to the new one.
+//   - From seqHard on contenders get ErrLimit. It takes clients that do not keep
+//     these rules to come there.
+const (
+	seqSoft  = 2_000_000_000
+	seqClose = 2_100_000_000
+	seqHard  = 2_147_000_000
+)
+
+// errDrained sends a contender to the new directory.
+var errDrained = errors.New("sequence numbers used up, directory replaced")
+
+// checkNumber returns nil for a place that may stand. Otherwise it has withdrawn
+// it, and returns errDrained once there is a new directory to go to.
+func (l *line) checkNumber(ctx context.Context, p place) error {
+	if p.seq >= 0 && p.seq < seqClose {
+		return nil
+	}
+	if err := p.s.remove(ctx, p.path); err != nil {
+		p.s.removeLater(p.path)
+		return err
+	}
+	if p.seq < 0 || p.seq >= seqHard {
+		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
+	}
+	for {
+		w := backend.NewWatch()
+		names, stat, err := p.s.b.Children(ctx, l.dir, w)
+		if isNotFound(err) {
+			return errDrained
+		}
+		if err != nil {
+			return err
+		}
+		if stat.NumChildren == 0 {
+			w.Stop()
+			_, err := p.s.b.Commit(ctx, backend.Delete(l.dir, backend.AnyVersion))
+			switch {
+			case err == nil, isNotFound(err):
+				return errDrained
+			case errors.Is(err, backend.ErrNotEmpty), isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+				continue
+			}
+			return err
+		}
+		if len(l.order(names)) == 0 {
+			w.Stop()
+			return fmt.Errorf("%w: sequence numbers are used up, and foreign nodes keep the directory", ErrLimit)
+		}
+		select {
+		case <-w.Fired():
+		case <-p.s.b.Done():
+			return p.s.b.Err()
+		case <-ctx.Done():
+			w.Stop()
+			return backend.ContextError(ctx)
+		}
+	}
+}
+
+// removeLast removes the node of a holder. If its number is high, the directory
+// goes with it, should nobody be in it.
+func (l *line) removeLast(s *session, path string) error {
+	ctx := context.Background()
+	if seq, ok := parseSeq(base(path), l.kind); ok && (seq >= seqSoft || seq < 0) {
+		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(l.dir, backend.AnyVersion))
+		if err == nil {
+			return nil
+		}
+		// Not empty, denied or unknown: the own node is what matters.
+	}
+	return s.remove(ctx, path)
+}

@@ -1,0 +1,191 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// lockKind is what a lock's nodes are called before their number, as Curator's.
+const lockKind = "lock-"
+
+// A Locker is something to be had under a lock: a *Mutex, or one side of a lock
+// that has several.
+type Locker interface {
+	Lock(ctx context.Context) (*Hold, error)
+	TryLock(ctx context.Context) (*Hold, error)
+	Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error
+}
+
+// MutexOptions may be nil.
+type MutexOptions struct {
+	// Data is stored in the node of each acquisition, for people and for
+	// Contenders: who this is. It may be large enough to slow the service down
+	// and must be within the request limit.
+	Data []byte
+}
+
+// A Mutex is an exclusive lock among all clients that use the same path (the
+// lock recipe of the ZooKeeper recipe guide). Waiters are granted in the order in
+// which their nodes were created. Nobody polls, and a release wakes at most two
+// clients however many wait.
+//
+// It guarantees that at most one client has a node at the head of the line, and
+// that tokens grow from one holder to the next. It cannot guarantee that a
+// process which is paused stops believing in its hold: see Hold for how to fence.
+//
+// It is not reentrant: a second Lock in the same process waits like any other,
+// and in the same goroutine for ever. Pass the Hold instead. Callers of one
+// Client on one path queue in the process, behind one node.
+//
+// Layout: path is a directory (a container, made on first use, with what is
+// missing above it), which belongs to the lock: its data is empty, and only
+// contenders' nodes are in it, ephemeral and sequential, named
+// _c_<uuid>-lock-<number>, as Curator's InterProcessMutex names them. Children
+// with other names are ignored.
+//
+// A Mutex is safe for concurrent use and holds nothing; there is nothing to
+// close. Two of them with one client and path are one lock.
+type Mutex struct {
+	c    *Client
+	path string
+	data []byte
+}
+
+// NewMutex returns the lock at path. It does no I/O; a bad path is reported by
+// the first call.
+func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
+	m := &Mutex{c: c, path: path}
+	if o != nil {
+		m.data = slices.Clone(o.Data)
+	}
+	return m
+}
+
+// Lock waits for the lock until ctx ends. ctx bounds the wait only, not the
+// hold. A session lost while waiting does not end the wait: the caller goes to
+// the tail of the line with the next session. Whatever ends the wait, no node of
+// it stays behind.
+//
+// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
+// data; ErrLimit when the directory's sequence numbers are used up.
+func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
+	return m.lock(ctx, &request{op: "lock", data: m.data})
+}
+
+// TryLock takes the lock if it is free, and returns ErrLocked if not. It does
+// not wait for other contenders, only for the service.
+func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
+	return m.lock(ctx, &request{op: "trylock", data: m.data, try: true})
+}
+
+// Do runs f under the lock, with a context that ends when the hold does. It
+// returns the errors of Lock, f and Release, joined: if the hold was lost before
+// f returned, the result matches ErrLost.
+func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
+	return do(ctx, m.Lock, f)
+}
+
+// do is Do for every lock.
+func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {
+	h, err := lock(ctx)
+	if err != nil {
+		return err
+	}
+	// Also when f panics, or ends the goroutine.
+	defer func() { err = errors.Join(err, h.Release()) }()
+	return f(h.Context(ctx), h)
+}
+
+func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
+	path, err := m.c.path(r.op, m.path)
+	if err != nil {
+		return nil, err
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return nil, opError(r.op, path, err)
+	}
+	r.since = m.c.now()
+	q, w, err := m.c.join(line{c: m.c, dir: path, kind: lockKind}, r.data, r.try)
+	if err != nil {
+		return nil, opError(r.op, path, err)
+	}
+	if w != nil {
+		if err := q.wait(ctx, w); err != nil {
+			return nil, opError(r.op, path, err)
+		}
+		r.made, r.maybe = w.made, w.maybe
+	}
+	r.owner = q
+	h, err := q.l.acquire(ctx, r)
+	if err != nil {
+		q.advance()
+		return nil, err
+	}
+	return h, nil
+}
+
+// A Contender is somebody in line for a lock. The first of them has it.
+type Contender struct {
+	Path    string    // of its node, absolute
+	Token   int64     // what Hold.Token is, or will be
+	Session int64     // that owns the node
+	Since   time.Time // when it came, by the service's clock
+	Data    []byte
+}
+
+// Contenders lists who has the lock and who waits for it, in order. It is a
+// picture of a moment that has passed. Callers that queue inside a process
+// behind another do not show. It costs one request and one more for each
+// contender.
+func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
+	path, err := m.c.path("contenders", m.path)
+	if err != nil {
+		return nil, err
+	}
+	l := &line{c: m.c, dir: path, kind: lockKind}
+	list, err := l.contenders(ctx)
+	return list, opError("contenders", path, err)
+}
+
+func (l *line) contenders(ctx context.Context) ([]Contender, error) {
+	for {
+		s, err := l.c.session(ctx)
+		if err != nil {
+			return nil, err
+		}
+		list, err := s.contenders(ctx, l)
+		if !errors.Is(err, backend.ErrSessionLost) {
+			return list, err
+		}
+	}
+}
+
+func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) {
+	names, _, err := s.b.Children(ctx, l.dir, nil)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []Contender
+	for _, q := range l.order(names) {
+		p := l.dir + "/" + q.name
+		data, stat, err := s.b.Get(ctx, p, nil)
+		if isNotFound(err) {
+			continue // gone since
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Contender{
+			Path: p, Token: stat.Czxid, Session: stat.EphemeralOwner,
+			Since: time.UnixMilli(stat.Ctime), Data: data,
+		})
+	}
+	return list, nil
+}

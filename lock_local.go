@@ -1,0 +1,207 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// localQueue is the callers of one client on one path. One of them at a time
+// has a node in the line on the service, the others wait here, in order of
+// arrival. So a contended lock inside one process costs one request a cycle: the
+// commit that deletes the node of the one who leaves makes the next one's. That
+// node is a new one with a new czxid. (A token taken otherwise could pass that of
+// a waiter outside who is queued already, and the fence would refuse him.) It
+// stands at the tail, behind everybody outside.
+//
+// A localQueue exists while somebody has or wants the lock.
+type localQueue struct {
+	l line
+
+	mu      sync.Mutex
+	waiting []*localWaiter
+}
+
+// localWaiter waits for its turn to have a node.
+type localWaiter struct {
+	data []byte
+
+	// Guarded by the queue's mu until turn is closed.
+	turn   chan struct{}
+	called bool   // taken off the queue; pass comes
+	passed bool   // turn is closed
+	gone   bool   // its ctx ended after it was called and before it was passed the turn
+	made   *place // a node that was made for it
+	maybe  string // the prefix of a node that may have been made for it
+}
+
+// join makes the caller the one with a node, or queues it. A nil waiter means
+// that it is the caller's turn at once.
+func (c *Client) join(l line, data []byte, try bool) (*localQueue, *localWaiter, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, nil, ErrClosed
+	}
+	q := c.locals[l.dir]
+	if q == nil {
+		q = &localQueue{l: l}
+		c.locals[l.dir] = q
+		return q, nil, nil
+	}
+	if try {
+		return nil, nil, ErrLocked
+	}
+	w := &localWaiter{data: data, turn: make(chan struct{})}
+	q.mu.Lock()
+	q.waiting = append(q.waiting, w)
+	q.mu.Unlock()
+	return q, w, nil
+}
+
+// call takes the first waiter off the queue, or returns nil.
+func (q *localQueue) call() *localWaiter {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		return nil
+	}
+	w := q.waiting[0]
+	q.waiting = slices.Delete(q.waiting, 0, 1)
+	w.called = true
+	return w
+}
+
+// wait waits for the caller's turn.
+func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
+	q.l.c.emit(ctx, WaitBegan{Path: q.l.dir})
+	select {
+	case <-w.turn:
+		return nil
+	case <-ctx.Done():
+	case <-q.l.c.closing:
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case !w.called:
+		i := slices.Index(q.waiting, w)
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	case w.passed:
+		return nil // it counts: the caller goes on, finds its ctx ended and passes the turn on
+	default:
+		w.gone = true // whoever called it passes the turn on
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return err
+	}
+	return ErrClosed
+}
+
+// pass gives the turn to a waiter that was called, with the node made for it or
+// the prefix of one that may have been made. It reports false if the waiter has
+// gone.
+func (q *localQueue) pass(w *localWaiter, made *place, maybe string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.gone {
+		return false
+	}
+	w.made, w.maybe, w.passed = made, maybe, true
+	close(w.turn)
+	return true
+}
+
+// advance passes the turn of somebody who has no node. It does no I/O. If nobody
+// waits the queue ceases to exist.
+func (q *localQueue) advance() {
+	c := q.l.c
+	for {
+		c.mu.Lock()
+		w := q.call()
+		if w == nil {
+			delete(c.locals, q.l.dir)
+		}
+		c.mu.Unlock()
+		if w == nil || q.pass(w, nil, "") {
+			return
+		}
+	}
+}
+
+// release ends the turn of a holder: its node goes, in one commit with the
+// creation of the next one's if somebody waits here.
+func (q *localQueue) release(h *Hold) error {
+	s, path := h.s, h.path
+	for {
+		w := q.call()
+		if w == nil {
+			err := q.l.removeLast(s, path)
+			if err != nil {
+				s.removeLater(path)
+				err = opError("release", path, err)
+			}
+			q.advance() // somebody may have come meanwhile
+			return err
+		}
+		made, maybe, err := q.l.handOver(s, path, w.data)
+		if q.pass(w, made, maybe) {
+			return err
+		}
+		switch {
+		case made != nil:
+			path = made.path // the next in turn gets it, or it is removed
+			continue
+		case maybe != "":
+			s.disown(&spec{dir: q.l.dir, kind: q.l.kind, prefix: maybe})
+		}
+		q.advance()
+		return err
+	}
+}
+
+// lost passes the turn of a holder whose hold ended early.
+func (q *localQueue) lost(*Hold) { q.advance() }
+
+// handOver deletes the node at path and makes one for the next caller. What it
+// returns is for pass: the new node; or the prefix of one whose making is
+// uncertain; or nothing, and the next makes its own. The error is that of
+// removing the node at path, which then goes on in the background.
+func (l *line) handOver(s *session, path string, data []byte) (made *place, maybe string, err error) {
+	ctx := context.Background()
+	sp := newSpec(l.dir, l.kind, data)
+	seq, _ := parseSeq(base(path), l.kind)
+	if s.knownPlain(l.dir) && seq >= 0 && seq < seqSoft {
+		res, err := s.b.Commit(ctx,
+			backend.Delete(path, backend.AnyVersion),
+			backend.Create(sp.prefix, data, backend.EphemeralSequential),
+			backend.SetData(l.dir, nil, backend.AnyVersion))
+		if err == nil {
+			n, err := s.made(&sp, res[1].Path, res[2].Stat)
+			if err != nil {
+				return nil, "", err
+			}
+			return &place{s, n}, "", nil
+		}
+		if isOver(err) {
+			return nil, "", nil
+		}
+		if isUncertain(err) {
+			// Should the commit still come, it fails, since the node that it
+			// deletes is gone; should it have come, the node is found by its name.
+			maybe = sp.prefix
+		}
+		var e *backend.Error
+		if errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2 {
+			s.setPlain(l.dir, false)
+		}
+	}
+	if err := l.removeLast(s, path); err != nil {
+		s.removeLater(path)
+		return nil, maybe, opError("release", path, err)
+	}
+	return nil, maybe, nil
+}

@@ -1,0 +1,99 @@
+package coord
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// node is a sequential ephemeral node of ours.
+type node struct {
+	path     string
+	seq      int32
+	czxid    int64 // 0: not known yet
+	siblings int32 // number of children of the directory right after the creation, own included; -1: not known
+}
+
+// A GUID in the name makes a node findable when the reply to its creation was
+// lost (ZooKeeper's recipe guide, "recoverable errors and the GUID"). Names have
+// Curator's form, so that its clients and ours queue together.
+const (
+	guidPrefix = "_c_"
+	guidLen    = 36
+)
+
+// newGUID returns 128 random bits in the usual form of a UUID. It must be
+// unique, not secret.
+func newGUID() string {
+	var b [guidLen]byte
+	return string(appendGUID(b[:0]))
+}
+
+func appendGUID(b []byte) []byte {
+	const hex = "0123456789abcdef"
+	for i := range 2 {
+		v := rand.Uint64()
+		for j := range 16 {
+			switch i*16 + j {
+			case 8, 12, 16, 20:
+				b = append(b, '-')
+			}
+			b = append(b, hex[v>>60])
+			v <<= 4
+		}
+	}
+	return b
+}
+
+// parseSeq returns the sequence number of a node's name: what follows the last
+// occurrence of kind, if it looks as the service writes it. Everything else in a
+// directory (a README, a name with too many digits) is foreign and not in line.
+func parseSeq(name, kind string) (int32, bool) {
+	i := strings.LastIndex(name, kind)
+	if i < 0 {
+		return 0, false
+	}
+	return parseDigits(name[i+len(kind):])
+}
+
+// parseDigits reads a number as ZooKeeper writes an int32 with format %010d:
+// ten characters with leading zeros, sign included, or eleven for the most
+// negative numbers.
+func parseDigits(s string) (int32, bool) {
+	negative := len(s) > 0 && s[0] == '-'
+	if len(s) != 10 && !(negative && len(s) == 11 && s[1] != '0') {
+		return 0, false
+	}
+	digits := s
+	if negative {
+		digits = s[1:]
+	}
+	n := int64(0)
+	for i := range len(digits) {
+		d := digits[i]
+		if d < '0' || d > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(d-'0')
+	}
+	if negative {
+		n = -n
+	}
+	if n != int64(int32(n)) || negative && n == 0 {
+		return 0, false
+	}
+	return int32(n), true
+}
+
+// before orders sequence numbers by which was given first. It is aware of the
+// wrap at 2^31-1, which pipelined creations run over: numbers in one queue are
+// never 2^31 apart.
+func before(a, b int32) bool { return a-b < 0 }
+
+// base returns the last segment of a path.
+func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
+func isNotFound(err error) bool  { return errors.Is(err, backend.ErrNotFound) }
+func isUncertain(err error) bool { return errors.Is(err, backend.ErrUncertain) }

@@ -1,0 +1,190 @@
+package coord
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// armDelay is how long a hold stands before the watch on its own node is armed.
+// The watch tells of an outsider's delete. It is off the critical path, and a
+// hold that is shorter never pays for it.
+const armDelay = 20 * time.Millisecond
+
+// session is one session of the backend, with the holds that stand on it.
+type session struct {
+	c *Client
+	b backend.Session
+
+	mu     sync.Mutex
+	err    error              // why the session is over, for its holds
+	holds  map[*Hold]struct{} // those that stand
+	toArm  []*Hold            // granted without a watch on their node, see armLater
+	spare  []*Hold            // the other buffer of toArm
+	arming bool               // armLoop runs
+	slots  []*slot            // journal nodes that are free, see commit.go
+}
+
+func newSession(c *Client, b backend.Session) *session {
+	return &session{c: c, b: b, holds: make(map[*Hold]struct{})}
+}
+
+// follow publishes the phases of a live session. It returns when the session is
+// over or ctx ends.
+func (s *session) follow(ctx context.Context) {
+	for told := backend.Connected; ; {
+		phase, changed := s.b.Status()
+		switch {
+		case phase == backend.Lost:
+			return
+		case phase == told:
+		case phase == backend.Suspended:
+			s.c.log.Warn("coord: session suspended", "session", sessionID(s.b.ID()))
+			s.c.publish(State{Phase: Suspended, Session: s.b.ID()}, false)
+		case phase == backend.Connected:
+			s.c.log.Info("coord: session connected again", "session", sessionID(s.b.ID()))
+			s.c.publish(State{Phase: Connected, Session: s.b.ID()}, false)
+		}
+		told = phase
+		select {
+		case <-changed:
+		case <-s.b.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// end marks the session as over and ends every hold of it.
+func (s *session) end(err error) {
+	s.mu.Lock()
+	if s.err == nil {
+		s.err = err
+	}
+	err = s.err
+	holds := s.holds
+	s.holds = nil
+	s.toArm, s.spare = nil, nil
+	s.mu.Unlock()
+	for h := range holds {
+		h.lose(err)
+	}
+}
+
+// grant makes h stand, if its session lives, its lease lasts and the watch on
+// its own node has not fired: all three are tested under one lock, which end
+// takes before it looks for holds. A grant that comes with another watch's event
+// is thus refused when the own node was deleted first on the wire. It returns
+// errAgain when own has fired.
+func (s *session) grant(h *Hold, own *backend.Watch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	if err := s.b.Err(); err != nil {
+		return err
+	}
+	if own != nil && own.Kind() != 0 {
+		return errAgain
+	}
+	s.holds[h] = struct{}{}
+	if own == nil {
+		s.armLater(h)
+	}
+	return nil
+}
+
+// forget drops a hold that has ended.
+func (s *session) forget(h *Hold) {
+	s.mu.Lock()
+	delete(s.holds, h)
+	s.mu.Unlock()
+}
+
+// armLater has a watch armed on the node of h after armDelay if it still stands
+// then. One goroutine serves all holds of a session. The caller holds s.mu.
+func (s *session) armLater(h *Hold) {
+	s.toArm = append(s.toArm, h)
+	if s.arming {
+		return
+	}
+	s.arming = s.c.goWork(s.armLoop)
+}
+
+// armLoop runs as long as holds are granted.
+func (s *session) armLoop() {
+	t := time.NewTicker(armDelay)
+	defer t.Stop()
+	var due []*Hold // granted before the latest tick, so that none waits less than a period
+	for {
+		select {
+		case <-t.C:
+		case <-s.b.Done():
+			return
+		}
+		for _, h := range due {
+			if h.Err() == nil {
+				s.c.goWork(func() { h.watchNode(nil) })
+			}
+		}
+		clear(due)
+		s.mu.Lock()
+		due, s.toArm, s.spare = s.toArm, s.spare[:0], due[:0]
+		if len(due) == 0 {
+			s.arming = false
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+	}
+}
+
+// remove deletes a node of ours whose name is never used again, and returns when
+// it is gone or goes with its session, which is nil, or when ctx ends, or when
+// the service refuses. A retry never meets a successor.
+func (s *session) remove(ctx context.Context, path string) error {
+	for {
+		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion))
+		switch {
+		case err == nil, isNotFound(err), isOver(err):
+			return nil
+		case ctx.Err() != nil || !isUncertain(err):
+			return err
+		}
+	}
+}
+
+// removeLater removes a node in the background for as long as the session
+// lives: whatever ended the caller's ctx must not leave a node that blocks
+// everybody behind it.
+func (s *session) removeLater(path string) {
+	s.c.goWork(func() {
+		s.retry("remove", path, func(ctx context.Context) error { return s.remove(ctx, path) })
+	})
+}
+
+// retry repeats do until it succeeds or the session is over. The pauses are for
+// errors that only an operator can mend, such as a permission that was taken
+// away; loss of contact is waited for by the session.
+func (s *session) retry(what, path string, do func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := do(ctx)
+		if err == nil || isOver(err) {
+			return
+		}
+		s.c.log.Warn("coord: clean-up failed, trying again", "operation", what, "path", path, "error", err)
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-s.b.Done():
+			t.Stop()
+			return
+		}
+	}
+}
