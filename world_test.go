@@ -1,0 +1,215 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkservice"
+)
+
+// world is a fresh service, in memory under fake time or on a real ZooKeeper.
+type world struct {
+	backendtest.Service
+	t       *testing.T
+	timeout time.Duration // of sessions
+}
+
+type memoryService struct{ *memory.Store }
+
+func (s memoryService) Root() string                      { return "/" }
+func (s memoryService) Link(name string) backendtest.Link { return s.Store.Link(name) }
+
+const worldTimeout = 3 * time.Second
+
+// onEach runs a test on memory, inside a synctest bubble, and on ZooKeeper.
+func onEach(t *testing.T, f func(w *world)) {
+	onMemory(t, f)
+	t.Run("zookeeper", func(t *testing.T) {
+		t.Parallel()
+		f(&world{
+			Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout}),
+			t:       t,
+			timeout: worldTimeout,
+		})
+	})
+}
+
+func onMemory(t *testing.T, f func(w *world)) {
+	t.Run("memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			st := memory.New(&memory.Options{SessionTimeout: worldTimeout})
+			f(&world{Service: memoryService{st}, t: t, timeout: worldTimeout})
+		})
+	})
+}
+
+// path is the absolute path of a recipe at p.
+func (w *world) path(p string) string {
+	if w.Root() == "/" {
+		return p
+	}
+	return w.Root() + p
+}
+
+// open opens a client over the link called name, which the test closes. Hooks
+// may be nil.
+func (w *world) open(name string, hooks *backendtest.Hooks) *coord.Client {
+	w.t.Helper()
+	var b backend.Backend = w.Link(name)
+	if hooks != nil {
+		b = backendtest.Intercept(b, *hooks)
+	}
+	return open(w.t, b, &coord.Options{Namespace: w.path("")})
+}
+
+// session opens a plain session, which the test closes.
+func (w *world) session(name string) backend.Session {
+	w.t.Helper()
+	s, err := w.Link(name).Open(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// children lists the names under the recipe at p.
+func (w *world) children(p string) []string {
+	w.t.Helper()
+	return children(w.t, w.Link("observer"), w.path(p))
+}
+
+// eventually waits for a condition that nothing signals. Under fake time the
+// pauses cost nothing.
+func (w *world) eventually(what string, cond func() bool) {
+	w.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !cond(); {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// empty waits until nothing is left under the recipe at p.
+func (w *world) empty(p string) {
+	w.t.Helper()
+	w.eventually("no node left at "+p, func() bool { return len(w.children(p)) == 0 })
+}
+
+// locking is a Lock under way.
+type locking struct {
+	w    *world
+	done chan struct{}
+	h    *coord.Hold
+	err  error
+}
+
+func (w *world) lock(ctx context.Context, m *coord.Mutex) *locking {
+	l := &locking{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		l.h, l.err = m.Lock(ctx)
+	}()
+	return l
+}
+
+// hold waits for the lock.
+func (l *locking) hold() *coord.Hold {
+	l.w.t.Helper()
+	select {
+	case <-l.done:
+	case <-time.After(30 * time.Second):
+		l.w.t.Fatal("the lock was never granted")
+	}
+	if l.err != nil {
+		l.w.t.Fatal(l.err)
+	}
+	return l.h
+}
+
+// pending fails the test if the Lock has returned.
+func (l *locking) pending() {
+	l.w.t.Helper()
+	select {
+	case <-l.done:
+		l.w.t.Fatalf("Lock returned %v, %v while another held the lock", l.h, l.err)
+	default:
+	}
+}
+
+// prime makes the directory of a lock known to a client, so that its next
+// request is the one that makes a node.
+func prime(t *testing.T, m *coord.Mutex) {
+	t.Helper()
+	mustRelease(t, mustLock(t, m))
+}
+
+// creates reports whether a call is a commit that makes a node.
+func creates(c backendtest.Call) bool { return commits(c, backend.OpCreate) }
+
+// deletes reports whether a call is a commit that deletes a node.
+func deletes(c backendtest.Call) bool { return commits(c, backend.OpDelete) }
+
+func commits(c backendtest.Call, kind backend.OpKind) bool {
+	for _, op := range c.Ops {
+		if op.Kind == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// nth makes a hook do something at the n-th call that matches, once armed.
+type nth struct {
+	mu    sync.Mutex
+	match func(backendtest.Call) bool
+	do    func(ctx context.Context, c backendtest.Call, err error) error
+	n     int
+}
+
+// arm makes the n-th matching call from now on, counted from 1, run do.
+func (x *nth) arm(n int, match func(backendtest.Call) bool, do func(ctx context.Context, c backendtest.Call, err error) error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.n, x.match, x.do = n, match, do
+}
+
+func (x *nth) before(ctx context.Context, c backendtest.Call) error { return x.after(ctx, c, nil) }
+
+func (x *nth) after(ctx context.Context, c backendtest.Call, err error) error {
+	x.mu.Lock()
+	if x.n == 0 || !x.match(c) {
+		x.mu.Unlock()
+		return err
+	}
+	x.n--
+	do := x.do
+	hit := x.n == 0
+	x.mu.Unlock()
+	if !hit {
+		return err
+	}
+	return do(ctx, c, err)
+}
+
+// lose loses the reply.
+func lose(context.Context, backendtest.Call, error) error { return backend.ErrUncertain }
+
+func wantErr(t *testing.T, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("error %v, want one that matches %q", err, target)
+		}
+	}
+}
