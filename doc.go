@@ -1,2 +1,106 @@
-// Package coord: to be written.
+// Package coord is coordination for Go services: the recipes of the ZooKeeper
+// recipe guide, with context cancellation and channels, over a small pluggable
+// backend. Package backend/zookeeper is the backend for production,
+// backend/memory the one for tests and single processes.
+//
+//	c, err := coord.Open(ctx, zookeeper.New(servers, nil), nil)
+//	if err != nil {
+//		return err
+//	}
+//	defer c.Close()
+//
+//	m := coord.NewMutex(c, "/locks/reindex", nil)
+//	err = m.Do(ctx, func(ctx context.Context, h *coord.Hold) error {
+//		return reindex(ctx, h.Token()) // ctx ends if the lock is lost
+//	})
+//
+// # Words
+//
+// A session is one life on the service. It is connected, suspended (no contact
+// at the moment, it may come back) or lost (over for good). A [Client] keeps one
+// session at a time and opens the next when one is lost; [Client.States] tells.
+//
+// A [Hold] is something that can be lost: a lock that was granted. Its Done
+// channel is closed when it ends, and its Context ends with it.
+//
+// A token is the fencing number of an exclusive hold. It grows from one holder
+// to the next on one path.
+//
+// A [Guard] is the condition "this hold still stands", which the service checks
+// in the transaction that writes something.
+//
+// # What is promised
+//
+// One holder. At most one client has a node at the head of a line, in the order
+// in which the nodes were created. No reply that is lost, no request that is
+// lost, no session that ends and no caller that gives up leaves a node behind
+// that blocks the others, or makes two holders.
+//
+// Told in time. A client declares its session lost by its own clock, before the
+// service ends it: after the time of the latest request that was answered, plus
+// the session timeout, less the backend's LossMargin. A lost session ends its
+// holds. So a holder that is cut off is told before anybody else is granted, as
+// far as this can be promised:
+//
+//   - A process that is paused, or whose machine is, believes in its hold while
+//     it is paused. When it goes on, Err, Done and the next call tell at once.
+//   - A follower of a ZooKeeper ensemble answers pings for up to syncLimit ticks
+//     after it has lost its leader. To be told first even then takes a LossMargin
+//     of at least (syncLimit + 2) ticks and the drift of the clocks.
+//   - Who deletes the node of a holder by hand, may find the next one granted
+//     before the old one is told.
+//
+// Exact where it must be. Where two writers at once could do harm, do not rely
+// on time. Either the resource refuses a token lower than the highest it has
+// seen; or what is written is a node of the same service, and is written in a
+// transaction under the Guard. Both are exact, whatever is paused, cut off or
+// deleted. Tokens do not survive the restoring of an older snapshot of the
+// service.
+//
+// Waiting goes on. A session that is lost while a caller waits does not end the
+// wait; the caller goes to the tail of the line with the next session. Only ctx
+// and Close end a wait. The ctx of an acquisition bounds the acquisition, never
+// the hold.
+//
+// Reads are sequentially consistent, as ZooKeeper's are.
+//
+// # Errors
+//
+// All errors are found with errors.Is, and say which operation failed on which
+// path (*backend.Error).
+//
+//	error            what it means                           what the caller does
+//	ctx's own        the wait was given up                   nothing is left behind
+//	ErrLocked        TryLock: somebody else has it           tries later, or waits with Lock
+//	ErrLost          the hold ended before its release       stops what it does under the hold
+//	ErrReleased      the hold was released                   nothing
+//	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold
+//	ErrDeleted       with ErrLost: the node was deleted      finds out who deletes nodes
+//	ErrClosed        the client was closed                   opens a new one
+//	ErrUncertain     a write may have been applied           reads, before it writes again
+//	ErrNotFound      under a guard: the hold has ended       does not write
+//	ErrDenied        no permission, or refused credentials   mends ACLs or credentials
+//	ErrTooLarge      over the limit of a request             stores less
+//	ErrBadPath       the path breaks backend.CheckPath       mends the path
+//	ErrInvalid       an option makes no sense                mends the option
+//	ErrUnsupported   the service lacks a feature             does without
+//	ErrLimit         sequence numbers are used up            removes what keeps the directory
+//
+// A release that returns an error other than ErrLost was refused by the service;
+// it is tried again in the background for as long as the session lives, and the
+// hold has ended in any case.
+//
+// # Nodes
+//
+// Each recipe documents its layout. The directories of recipes, and what is
+// missing above them, are made on first use as containers, which the service
+// removes some time after they are empty. The data of a recipe's directory
+// belongs to the recipe. Below the client's namespace, /_coord is the library's
+// own.
+//
+// # Testing with fake time
+//
+// The memory backend works inside a testing/synctest bubble: partitions, expiry
+// and waiting happen in fake time. A deadlock of the code under test shows as a
+// deadlock of the bubble.
 package coord

@@ -1,0 +1,231 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func TestCloseEndsEverything(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		c := w.open("a", &backendtest.Hooks{After: after.after})
+		states := c.States(context.Background())
+		held := coord.NewMutex(c, "/held", nil)
+		h := mustLock(w.t, held)
+		ctx := h.Context(context.Background())
+		local := w.lock(context.Background(), held)
+
+		other := mustLock(w.t, coord.NewMutex(w.open("b", nil), "/taken", nil))
+		outside := w.lock(context.Background(), coord.NewMutex(c, "/taken", nil))
+		w.eventually("the waiter stands in line", func() bool { return len(w.children("/taken")) == 2 })
+
+		create := coord.NewMutex(c, "/create", nil)
+		prime(w.t, create)
+		flying, let := make(chan struct{}), make(chan struct{})
+		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+			close(flying)
+			<-let
+			return err
+		})
+		creating := w.lock(context.Background(), create)
+		<-flying
+
+		// Close may be called while somebody works under a hold.
+		closed := make(chan struct{})
+		working := make(chan error)
+		go func() {
+			working <- coord.NewMutex(c, "/do", nil).Do(context.Background(), func(ctx context.Context, _ *coord.Hold) error {
+				if err := c.Close(); err != nil {
+					w.t.Error(err)
+				}
+				close(closed)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		}()
+		<-closed
+		close(let)
+		err := <-working
+		wantErr(w.t, err, coord.ErrLost, coord.ErrClosed)
+
+		<-ctx.Done()
+		wantErr(w.t, context.Cause(ctx), coord.ErrLost, coord.ErrClosed)
+		wantErr(w.t, h.Release(), coord.ErrClosed)
+		for name, l := range map[string]*locking{"local": local, "outside": outside, "creating": creating} {
+			<-l.done
+			if !errors.Is(l.err, coord.ErrClosed) {
+				w.t.Errorf("%s waiter: %v, want ErrClosed", name, l.err)
+			}
+		}
+		_, err = held.Lock(context.Background())
+		wantErr(w.t, err, coord.ErrClosed)
+		_, err = c.Session(context.Background())
+		wantErr(w.t, err, coord.ErrClosed)
+		_, err = held.Contenders(context.Background())
+		wantErr(w.t, err, coord.ErrClosed)
+		var last coord.State
+		for last = range states {
+		}
+		if last.Phase != coord.Closed || !errors.Is(last.Err, coord.ErrClosed) {
+			w.t.Errorf("last state %+v", last)
+		}
+		if st, ok := <-c.States(context.Background()); !ok || st.Phase != coord.Closed {
+			w.t.Errorf("state after Close: %+v, %v", st, ok)
+		}
+		if err := c.Close(); err != nil {
+			w.t.Error(err)
+		}
+		mustRelease(w.t, other)
+		w.empty("/held")
+		w.empty("/create")
+		w.empty("/taken")
+	})
+}
+
+func TestCloseWhilePartitionedReturnsInTime(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		w.Link("a").Partition()
+		start := time.Now()
+		c.Close()
+		if d := time.Since(start); d > w.timeout+5*time.Second {
+			w.t.Errorf("Close took %v", d)
+		}
+		w.empty("/l") // the service ends the session after its timeout
+		w.Link("a").Heal()
+	})
+}
+
+func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(&memory.Options{SessionTimeout: 3 * time.Second})
+		var mu sync.Mutex
+		var traced []coord.Phase
+		c := open(t, st.Link("a"), &coord.Options{Trace: func(_ context.Context, e coord.Event) {
+			if e, ok := e.(coord.StateChanged); ok {
+				mu.Lock()
+				traced = append(traced, e.State.Phase)
+				mu.Unlock()
+			}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		states := c.States(ctx)
+		next := func(want coord.Phase) coord.State {
+			t.Helper()
+			got := <-states
+			if got.Phase != want {
+				t.Fatalf("state %v, want %v", got.Phase, want)
+			}
+			return got
+		}
+		first := next(coord.Connected)
+		st.Link("a").Partition()
+		next(coord.Suspended)
+		st.Link("a").Heal()
+		next(coord.Connected)
+		start := time.Now()
+		st.Link("a").Partition()
+		next(coord.Suspended)
+		lost := next(coord.Lost)
+		if !errors.Is(lost.Err, coord.ErrSessionLost) || lost.Session != first.Session {
+			t.Errorf("lost: %+v", lost)
+		}
+		if d := time.Since(start); d != 2*time.Second {
+			t.Errorf("lost after %v, want the timeout less a third", d)
+		}
+		st.Link("a").Heal()
+		if again := next(coord.Connected); again.Session == first.Session {
+			t.Error("the same session after a loss")
+		}
+		cancel()
+		for range states { // closed
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		want := []coord.Phase{coord.Connected, coord.Suspended, coord.Connected, coord.Suspended, coord.Lost, coord.Connected}
+		if len(traced) != len(want) {
+			t.Fatalf("traced %v, want %v", traced, want)
+		}
+		for i := range want {
+			if traced[i] != want[i] {
+				t.Fatalf("traced %v, want %v", traced, want)
+			}
+		}
+	})
+}
+
+func TestBadInputIsRefusedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, err := coord.Open(t.Context(), nil, nil)
+		wantErr(t, err, coord.ErrInvalid)
+		_, err = coord.Open(t.Context(), memory.New(nil), &coord.Options{Namespace: "no slash"})
+		wantErr(t, err, coord.ErrBadPath)
+		_, err = coord.Open(t.Context(), memory.New(&memory.Options{SessionTimeout: -time.Second}), nil)
+		wantErr(t, err, coord.ErrInvalid)
+		_, err = coord.Open(t.Context(), memory.New(&memory.Options{SessionTimeout: time.Second, LossMargin: time.Second}), nil)
+		wantErr(t, err, coord.ErrInvalid)
+
+		st := memory.New(nil)
+		c := open(t, st, nil)
+		for _, path := range []string{
+			"", "/", "relative", "/a//b", "/a/", "/a/../b", "/./a", "/a\x00b", "/a\nb", "/a\u202eb", "/a\u200bb", "/a\ue000b",
+			"/a\xffb", "/zookeeper", "/zookeeper/quota",
+		} {
+			m := coord.NewMutex(c, path, nil)
+			for op, call := range map[string]func() error{
+				"lock":       func() error { _, err := m.Lock(t.Context()); return err },
+				"trylock":    func() error { _, err := m.TryLock(t.Context()); return err },
+				"contenders": func() error { _, err := m.Contenders(t.Context()); return err },
+			} {
+				err := call()
+				var e *backend.Error
+				if !errors.Is(err, coord.ErrBadPath) || !errors.As(err, &e) || e.Op != op || e.Path != path {
+					t.Errorf("%s %q: %v", op, path, err)
+				}
+				if strings.ContainsAny(err.Error(), "\x00\n\u202e\u200b") {
+					t.Errorf("%s: the error repeats what could confuse a log: %q", op, err)
+				}
+			}
+		}
+		_, err = coord.NewMutex(c, "/l", &coord.MutexOptions{Data: make([]byte, backend.MaxRequest+1)}).Lock(t.Context())
+		wantErr(t, err, coord.ErrTooLarge)
+		var e *backend.Error
+		if !errors.As(err, &e) || !strings.HasPrefix(e.Path, "/l") {
+			t.Errorf("too large: %v", err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		reason := errors.New("no time")
+		cancel(reason)
+		_, err = coord.NewMutex(c, "/l", nil).Lock(ctx)
+		wantErr(t, err, context.Canceled, reason)
+		synctest.Wait()
+		if left := children(t, st, "/l"); len(left) != 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	})
+}
+
+func TestANamespaceSeparatesClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		a := coord.NewMutex(open(t, st, &coord.Options{Namespace: "/app/a"}), "/l", nil)
+		b := coord.NewMutex(open(t, st, &coord.Options{Namespace: "/app/b/"}), "/l", nil)
+		ha, hb := mustLock(t, a), mustLock(t, b)
+		if !strings.HasPrefix(ha.Path(), "/app/a/l/") || !strings.HasPrefix(hb.Path(), "/app/b/l/") {
+			t.Error(ha.Path(), hb.Path())
+		}
+		mustRelease(t, ha)
+		mustRelease(t, hb)
+	})
+}
