@@ -254,7 +254,7 @@ func TestTwoCallersOfOneSessionNeverShareANode(t *testing.T) {
 		if _, err := second.TryLock(context.Background()); !errors.Is(err, coord.ErrLocked) {
 			w.t.Errorf("TryLock: %v, want ErrLocked", err)
 		}
-		waiter := w.lock(context.Background(), second)
+		waiter := w.waiting(context.Background(), second)
 		after.arm(1, creates, lose) // the hand-over
 		mustRelease(w.t, h)
 		h2 := waiter.hold()

@@ -87,7 +87,7 @@ func TestAGuardFailsHoweverTheHoldEnded(t *testing.T) {
 			w.resource("/r")
 			m := coord.NewMutex(w.open("a", nil), "/l", nil)
 			h := mustLock(w.t, m)
-			waiter := w.lock(context.Background(), m)
+			waiter := w.waiting(context.Background(), m)
 			mustRelease(w.t, h)
 			next := waiter.hold()
 			wantErr(w.t, w.guarded(h, "/r", "late"), coord.ErrNotFound)
@@ -144,6 +144,21 @@ func TestAWaiterWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 		mustRelease(w.t, holder)
 		mustRelease(w.t, waiter.hold())
 		w.empty("/l")
+	})
+}
+
+func TestVerifyFindsOutWhatNothingHasToldYet(t *testing.T) {
+	onEach(t, func(w *world) {
+		m := coord.NewMutex(w.open("a", nil), "/l", nil)
+		h := mustLock(w.t, m)
+		if err := h.Verify(context.Background()); err != nil {
+			w.t.Error(err)
+		}
+		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		wantErr(w.t, h.Verify(context.Background()), coord.ErrLost, coord.ErrDeleted)
+		<-h.Done()
 	})
 }
 
@@ -253,9 +268,8 @@ func TestAWaiterOutsideGetsAHigherTokenThanTheLocalHolderBefore(t *testing.T) {
 	onEach(t, func(w *world) {
 		a := coord.NewMutex(w.open("a", nil), "/l", nil)
 		first := mustLock(w.t, a)
-		outside := w.lock(context.Background(), coord.NewMutex(w.open("b", nil), "/l", nil))
-		w.eventually("the one outside stands in line", func() bool { return len(w.children("/l")) == 2 })
-		local := w.lock(context.Background(), a)
+		outside := w.waiting(context.Background(), coord.NewMutex(w.open("b", nil), "/l", nil))
+		local := w.waiting(context.Background(), a)
 		mustRelease(w.t, first)
 		second := outside.hold()
 		local.pending()
@@ -271,27 +285,47 @@ func TestAWaiterOutsideGetsAHigherTokenThanTheLocalHolderBefore(t *testing.T) {
 	})
 }
 
+// armed is when a waiter has armed the watch on its predecessor, and its call has
+// not returned: what happens now is seen all at once.
+func (w *world) armed(c backendtest.Call) bool {
+	return c.Op == "children" && c.Path != w.path("/l")
+}
+
 // Found while this was designed: a reconnect fires all watches, and taken for the
 // predecessor's deletion it grants a lock that is held.
 func TestAReconnectGrantsNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		var after nth
 		var listed atomic.Int32
-		c := w.open("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+		c := w.open("a", &backendtest.Hooks{After: func(ctx context.Context, c backendtest.Call, err error) error {
 			if c.Op == "children" && c.Path == w.path("/l") {
 				listed.Add(1)
 			}
-			return err
+			return after.after(ctx, c, err)
 		}})
-		waiter := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
-		w.eventually("the waiter stands in line", func() bool { return len(w.children("/l")) == 2 })
-		for range 3 {
-			before := listed.Load()
-			w.Link("a").Partition()
-			w.Link("a").Heal()
-			w.eventually("the waiter listed again", func() bool { return listed.Load() > before })
+		m := coord.NewMutex(c, "/l", nil)
+		for range 20 {
+			after.arm(1, w.armed, func(_ context.Context, c backendtest.Call, err error) error {
+				_, changed := c.Session.Status()
+				w.Link("a").Partition()
+				<-changed
+				w.Link("a").Heal()
+				if err := c.Session.Sync(context.Background(), w.path("/l")); err != nil { // connected again
+					w.t.Error(err)
+				}
+				return err
+			})
+			ctx, cancel := context.WithCancel(context.Background())
+			n := listed.Load()
+			waiter := w.lock(ctx, m)
+			w.eventually("the waiter listed again", func() bool { return listed.Load() >= n+2 })
+			w.settle()
 			waiter.pending()
+			cancel()
+			<-waiter.done
 		}
+		waiter := w.waiting(context.Background(), m)
 		mustRelease(w.t, holder)
 		mustRelease(w.t, waiter.hold())
 	})
@@ -301,24 +335,32 @@ func TestAReconnectGrantsNothing(t *testing.T) {
 // predecessor's event was read first, and a waiter without a node was granted.
 func TestAWaiterWithoutANodeIsNotGranted(t *testing.T) {
 	onEach(t, func(w *world) {
+		var after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		s := w.session("x")
 		for range 20 {
 			holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
-			m := coord.NewMutex(w.open("a", nil), "/l", nil)
-			waiter := w.lock(context.Background(), m)
-			var list []coord.Contender
-			w.eventually("the waiter stands in line", func() bool {
-				list, _ = m.Contenders(context.Background())
-				return len(list) == 2
+			var gone string
+			after.arm(1, w.armed, func(_ context.Context, c backendtest.Call, err error) error {
+				list, lerr := m.Contenders(context.Background())
+				if lerr != nil || len(list) != 2 {
+					w.t.Errorf("contenders %+v, %v", list, lerr)
+					return err
+				}
+				gone = list[1].Path
+				for _, p := range []string{gone, holder.Path()} {
+					if _, err := s.Commit(context.Background(), backend.Delete(p, backend.AnyVersion)); err != nil {
+						w.t.Error(err)
+					}
+				}
+				if err := c.Session.Sync(context.Background(), w.path("/l")); err != nil { // the events are here
+					w.t.Error(err)
+				}
+				return err
 			})
-			gone := list[1].Path
-			_, err := w.session("x").Commit(context.Background(),
-				backend.Delete(gone, backend.AnyVersion), backend.Delete(holder.Path(), backend.AnyVersion))
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			h := waiter.hold()
-			if h.Path() == gone {
-				w.t.Fatal("granted on a node that was deleted before")
+			h := mustLock(w.t, m)
+			if h.Path() == gone || gone == "" {
+				w.t.Fatalf("granted on %q, after %q was deleted", h.Path(), gone)
 			}
 			if err := h.Verify(context.Background()); err != nil {
 				w.t.Fatal(err)
@@ -326,6 +368,47 @@ func TestAWaiterWithoutANodeIsNotGranted(t *testing.T) {
 			mustRelease(w.t, h)
 			holder.Release()
 		}
+	})
+}
+
+// The hand-over: who knows that the one before is the head needs no read to know
+// that it is its turn, however long the line was.
+func TestAHandOverNeedsNoRead(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const n = 6
+		var calls [n]atomic.Int32
+		var waiters [n]*locking
+		h := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		for i := range n {
+			c := w.open(fmt.Sprint(i), &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+				calls[i].Add(1)
+				return nil
+			}})
+			waiters[i] = w.waiting(context.Background(), coord.NewMutex(c, "/l", nil))
+			w.settle()
+		}
+		for i := range n {
+			var before [n]int32
+			for j := range n {
+				before[j] = calls[j].Load()
+			}
+			mustRelease(w.t, h)
+			w.settle()
+			h = waiters[i].hold()
+			woken := 0
+			for j := i; j < n; j++ { // the one before i is the one who released
+				if d := calls[j].Load() - before[j]; d > 0 {
+					woken++
+					if j == i {
+						w.t.Errorf("waiter %d was granted with %d requests, want none", i, d)
+					}
+				}
+			}
+			if want := min(1, n-1-i); woken != want {
+				w.t.Errorf("release %d: %d others made requests, want %d", i, woken, want)
+			}
+		}
+		mustRelease(w.t, h)
 	})
 }
 
@@ -356,6 +439,7 @@ func TestAChangeOfThePredecessorsDataWakesNobody(t *testing.T) {
 		if err := raw.Sync(context.Background(), w.path("/l")); err != nil { // every event is here
 			w.t.Fatal(err)
 		}
+		w.settle()
 		waiter.pending()
 		if n := calls.Load() - before; n != 1 {
 			w.t.Errorf("%d requests while the predecessor's data changed, want the Sync alone", n)

@@ -20,9 +20,8 @@ func TestADirectoryWithDataKeepsIt(t *testing.T) {
 		}
 		m := coord.NewMutex(w.open("a", nil), "/l", nil)
 		first := mustLock(w.t, m)
-		local := w.lock(context.Background(), m)
-		outside := w.lock(context.Background(), coord.NewMutex(w.open("b", nil), "/l", nil))
-		w.eventually("the one outside stands in line", func() bool { return len(w.children("/l")) == 2 })
+		local := w.waiting(context.Background(), m)
+		outside := w.waiting(context.Background(), coord.NewMutex(w.open("b", nil), "/l", nil))
 		mustRelease(w.t, first)
 		second := outside.hold()
 		mustRelease(w.t, second)
@@ -56,7 +55,7 @@ func TestADirectoryThatMayNotBeWrittenIsUsedTheLongWay(t *testing.T) {
 		var last int64
 		for range 3 {
 			h := mustLock(w.t, m)
-			local := w.lock(context.Background(), m)
+			local := w.waiting(context.Background(), m)
 			if h.Token() <= last {
 				w.t.Errorf("token %d after %d", h.Token(), last)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,8 @@ type world struct {
 	backendtest.Service
 	t       *testing.T
 	timeout time.Duration // of sessions
+	waits   atomic.Int32  // how often a Lock has told that it waits
+	fake    bool          // time is
 }
 
 type memoryService struct{ *memory.Store }
@@ -30,8 +33,10 @@ func (s memoryService) Link(name string) backendtest.Link { return s.Store.Link(
 
 const worldTimeout = 3 * time.Second
 
-// onEach runs a test on memory, inside a synctest bubble, and on ZooKeeper.
+// onEach runs a test on memory, inside a synctest bubble, and on ZooKeeper,
+// beside other tests.
 func onEach(t *testing.T, f func(w *world)) {
+	t.Parallel()
 	onMemory(t, f)
 	t.Run("zookeeper", func(t *testing.T) {
 		t.Parallel()
@@ -47,7 +52,7 @@ func onMemory(t *testing.T, f func(w *world)) {
 	t.Run("memory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(&memory.Options{SessionTimeout: worldTimeout})
-			f(&world{Service: memoryService{st}, t: t, timeout: worldTimeout})
+			f(&world{Service: memoryService{st}, t: t, timeout: worldTimeout, fake: true})
 		})
 	})
 }
@@ -68,7 +73,22 @@ func (w *world) open(name string, hooks *backendtest.Hooks) *coord.Client {
 	if hooks != nil {
 		b = backendtest.Intercept(b, *hooks)
 	}
-	return open(w.t, b, &coord.Options{Namespace: w.path("")})
+	return open(w.t, b, &coord.Options{
+		Namespace: w.path(""),
+		Trace: func(_ context.Context, e coord.Event) {
+			if _, ok := e.(coord.WaitBegan); ok {
+				w.waits.Add(1)
+			}
+		},
+	})
+}
+
+// settle returns when nothing moves any more, where that can be known: under
+// fake time.
+func (w *world) settle() {
+	if w.fake {
+		synctest.Wait()
+	}
 }
 
 // session opens a plain session, which the test closes.
@@ -120,6 +140,16 @@ func (w *world) lock(ctx context.Context, m *coord.Mutex) *locking {
 		defer close(l.done)
 		l.h, l.err = m.Lock(ctx)
 	}()
+	return l
+}
+
+// waiting starts a Lock and returns when it waits, in line or for another caller
+// of its client.
+func (w *world) waiting(ctx context.Context, m *coord.Mutex) *locking {
+	w.t.Helper()
+	n := w.waits.Load()
+	l := w.lock(ctx, m)
+	w.eventually("the Lock waits", func() bool { return w.waits.Load() > n })
 	return l
 }
 

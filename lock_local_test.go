@@ -1,0 +1,135 @@
+package coord_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// Inside one client, with nobody outside, a cycle costs one request.
+func TestALocalHandOverCostsOneRequest(t *testing.T) {
+	onEach(t, func(w *world) {
+		var calls atomic.Int32
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+			calls.Add(1)
+			return nil
+		}}), "/l", nil)
+		h := mustLock(w.t, m)
+		for range 5 {
+			next := w.waiting(context.Background(), m)
+			before := calls.Load()
+			mustRelease(w.t, h)
+			last := h
+			h = next.hold()
+			// On a slow machine the watch on the old node can come in between.
+			if n := calls.Load() - before; n != 1 && w.fake {
+				w.t.Errorf("%d requests, want 1", n)
+			}
+			if h.Token() <= last.Token() {
+				w.t.Errorf("token %d after %d", h.Token(), last.Token())
+			}
+			if err := h.Verify(context.Background()); err != nil {
+				w.t.Error(err)
+			}
+		}
+		mustRelease(w.t, h)
+		w.empty("/l")
+	})
+}
+
+// A caller whose ctx ends while a node is made for it passes the turn on.
+func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
+	for _, name := range []string{"to the next", "to nobody", "with its outcome unknown"} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				var after nth
+				m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+				h := mustLock(w.t, m)
+				ctx, cancel := context.WithCancel(context.Background())
+				gone := w.waiting(ctx, m)
+				var next *locking
+				if name != "to nobody" {
+					next = w.waiting(context.Background(), m)
+				}
+				after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+					cancel()
+					<-gone.done
+					if name == "with its outcome unknown" {
+						return backend.ErrUncertain
+					}
+					return err
+				})
+				mustRelease(w.t, h)
+				wantErr(w.t, gone.err, context.Canceled)
+				if next != nil {
+					mustRelease(w.t, next.hold())
+				}
+				w.empty("/l")
+				mustRelease(w.t, mustLock(w.t, m))
+			})
+		})
+	}
+}
+
+// A hand-over whose outcome is unknown, and whose session is lost meanwhile: the
+// node that was made belongs to a session that still stands on the service, and
+// the next caller must not take it for its own.
+func TestANodeMadeInALostSessionIsNotTakenOver(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		h := mustLock(w.t, m)
+		waiter := w.waiting(context.Background(), m)
+		after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+			w.Link("a").Partition()
+			return backend.ErrUncertain
+		})
+		released := make(chan error)
+		go func() { released <- h.Release() }()
+		err := <-released // with the session
+		if err != nil {
+			w.t.Error(err)
+		}
+		w.Link("a").Heal()
+		next := waiter.hold()
+		if next.Session() == h.Session() {
+			w.t.Error("the hold stands on the lost session")
+		}
+		if err := next.Verify(context.Background()); err != nil {
+			w.t.Error(err)
+		}
+		stat, err := w.session("x").Exists(context.Background(), next.Path(), nil)
+		if err != nil || stat.EphemeralOwner != next.Session() {
+			w.t.Errorf("the node belongs to %x, the hold to %x, %v", stat.EphemeralOwner, next.Session(), err)
+		}
+		mustRelease(w.t, next)
+		w.empty("/l")
+	})
+}
+
+// Callers of one client that lose their session all go on.
+func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
+	onEach(t, func(w *world) {
+		m := coord.NewMutex(w.open("a", nil), "/l", nil)
+		h := mustLock(w.t, m)
+		var waiters []*locking
+		for range 3 {
+			waiters = append(waiters, w.waiting(context.Background(), m))
+		}
+		w.Link("a").Expire(h.Session())
+		<-h.Done()
+		for _, l := range waiters {
+			next := l.hold()
+			if next.Token() <= h.Token() {
+				w.t.Errorf("token %d after %d", next.Token(), h.Token())
+			}
+			h = next
+			mustRelease(w.t, h)
+		}
+		w.empty("/l")
+	})
+}
