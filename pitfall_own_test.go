@@ -331,6 +331,46 @@ func TestAReconnectGrantsNothing(t *testing.T) {
 	})
 }
 
+// The contract allows a watch to fire without a change; only Deleted of a known
+// head grants.
+func TestASpuriousWakeUpGrantsNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		nervous := &nervousBackend{Backend: w.Link("a")}
+		c := open(w.t, nervous, &coord.Options{Namespace: w.path("")})
+		waiter := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
+		w.eventually("the waiter was woken", func() bool { return nervous.fired.Load() >= 20 })
+		w.settle()
+		waiter.pending()
+		mustRelease(w.t, holder)
+		mustRelease(w.t, waiter.hold())
+	})
+}
+
+// nervousBackend has sessions whose first watches on children fire at once.
+type nervousBackend struct {
+	backend.Backend
+	fired atomic.Int32
+}
+
+func (b *nervousBackend) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	return &nervousSession{s, b}, err
+}
+
+type nervousSession struct {
+	backend.Session
+	b *nervousBackend
+}
+
+func (s *nervousSession) Children(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+	names, stat, err := s.Session.Children(ctx, path, w)
+	if w != nil && err == nil && s.b.fired.Add(1) <= 20 {
+		w.Fire(backend.LookAgain)
+	}
+	return names, stat, err
+}
+
 // Found while this was designed: the own node was deleted first, the
 // predecessor's event was read first, and a waiter without a node was granted.
 func TestAWaiterWithoutANodeIsNotGranted(t *testing.T) {

@@ -1,0 +1,180 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// documented reads the first column of the table of errors in doc.go.
+func documented(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(text), "what the caller does\n")
+	if !ok {
+		t.Fatal("doc.go has no table of errors")
+	}
+	var names []string
+	for line := range strings.Lines(table) {
+		row, ok := strings.CutPrefix(line, "//\t")
+		if !ok {
+			break
+		}
+		name, _, _ := strings.Cut(row, "  ")
+		names = append(names, name)
+	}
+	return names
+}
+
+// Each row of the table in the manual is something that a caller can meet, and
+// means what the table says.
+func TestTheManualsErrorsAreReached(t *testing.T) {
+	type scene struct {
+		t    *testing.T
+		st   *memory.Store
+		link *memory.Link
+		c    *coord.Client
+		m    *coord.Mutex
+	}
+	ctx := context.Background()
+	deny := func(x *scene) *coord.Client {
+		return open(x.t, backendtest.Intercept(x.st, backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				if c.Op == "commit" {
+					return backend.ErrDenied
+				}
+				return nil
+			},
+		}), nil)
+	}
+	raw := func(x *scene, ops ...backend.Op) error {
+		s, err := x.c.Session(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = s.Commit(ctx, ops...)
+		return err
+	}
+	rows := map[string]struct {
+		err   error
+		reach func(x *scene) error
+	}{
+		"ctx's own": {context.Canceled, func(x *scene) error {
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			_, err := x.m.Lock(ended)
+			return err
+		}},
+		"ErrLocked": {coord.ErrLocked, func(x *scene) error {
+			mustLock(x.t, x.m)
+			_, err := x.m.TryLock(ctx)
+			return err
+		}},
+		"ErrLost": {coord.ErrLost, func(x *scene) error {
+			h := mustLock(x.t, x.m)
+			x.link.Expire(h.Session())
+			<-h.Done()
+			return h.Err()
+		}},
+		"ErrReleased": {coord.ErrReleased, func(x *scene) error {
+			h := mustLock(x.t, x.m)
+			mustRelease(x.t, h)
+			return h.Err()
+		}},
+		"ErrSessionLost": {coord.ErrSessionLost, func(x *scene) error {
+			h := mustLock(x.t, x.m)
+			x.link.Partition()
+			<-h.Done()
+			return h.Release()
+		}},
+		"ErrDeleted": {coord.ErrDeleted, func(x *scene) error {
+			h := mustLock(x.t, x.m)
+			if err := raw(x, backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+				x.t.Fatal(err)
+			}
+			<-h.Done()
+			return h.Err()
+		}},
+		"ErrClosed": {coord.ErrClosed, func(x *scene) error {
+			x.c.Close()
+			_, err := x.m.Lock(ctx)
+			return err
+		}},
+		"ErrUncertain": {coord.ErrUncertain, func(x *scene) error {
+			x.link.DropNextReply()
+			return raw(x, backend.Create("/r", nil, backend.Persistent))
+		}},
+		"ErrNotFound": {coord.ErrNotFound, func(x *scene) error {
+			if err := raw(x, backend.Create("/r", nil, backend.Persistent)); err != nil {
+				x.t.Fatal(err)
+			}
+			h := mustLock(x.t, x.m)
+			mustRelease(x.t, h)
+			return raw(x, append(h.Guard().Ops(), backend.SetData("/r", nil, backend.AnyVersion))...)
+		}},
+		"ErrDenied": {coord.ErrDenied, func(x *scene) error {
+			_, err := coord.NewMutex(deny(x), "/l", nil).Lock(ctx)
+			return err
+		}},
+		"ErrTooLarge": {coord.ErrTooLarge, func(x *scene) error {
+			_, err := coord.NewMutex(x.c, "/l", &coord.MutexOptions{Data: make([]byte, 1<<20)}).Lock(ctx)
+			return err
+		}},
+		"ErrBadPath": {coord.ErrBadPath, func(x *scene) error {
+			_, err := coord.NewMutex(x.c, "l", nil).Lock(ctx)
+			return err
+		}},
+		"ErrInvalid": {coord.ErrInvalid, func(x *scene) error {
+			_, err := coord.Open(ctx, memory.New(&memory.Options{SessionTimeout: -1}), nil)
+			return err
+		}},
+		"ErrUnsupported": {coord.ErrUnsupported, func(x *scene) error {
+			return raw(x, backend.Check("/", backend.AnyVersion), backend.Create("/c", nil, backend.Container))
+		}},
+		"ErrLimit": {coord.ErrLimit, func(x *scene) error {
+			mustRelease(x.t, mustLock(x.t, x.m))
+			if err := x.st.SetSequence("/l", 2_147_000_000); err != nil {
+				x.t.Fatal(err)
+			}
+			_, err := x.m.Lock(ctx)
+			return err
+		}},
+	}
+	seen := 0
+	for _, name := range documented(t) {
+		row, ok := rows[name]
+		if !ok {
+			t.Errorf("%s is in the manual and has no test", name)
+			continue
+		}
+		seen++
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := &scene{t: t, st: memory.New(nil)}
+				x.link = x.st.Link("a")
+				x.c = open(t, x.link, nil)
+				x.m = coord.NewMutex(x.c, "/l", nil)
+				err := row.reach(x)
+				wantErr(t, err, row.err)
+				var e *backend.Error
+				if name != "ErrReleased" && !errors.Is(err, coord.ErrLost) && (!errors.As(err, &e) || e.Op == "") {
+					t.Errorf("%v names no operation", err)
+				}
+			})
+		})
+	}
+	if seen != len(rows) {
+		t.Errorf("%d rows in the manual, %d in the test", seen, len(rows))
+	}
+}
