@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"unicode/utf8"
 )
 
 // The errors of the contract. They come wrapped in *Error; find them with
@@ -40,9 +41,18 @@ var (
 // Error says which operation failed on which path, and why. Err matches one of
 // the errors of this package or a context's error.
 type Error struct {
-	Op    string // "open", "get", "exists", "children", "sync", "close", or of a Commit "create", "set", "delete", "check", "commit"
-	Path  string // as it was given; the path of the operation to blame in a Commit; empty for "open" and "close"
-	Index int    // Commit: the operation to blame, counted from 0, or -1 if none is. Zero for all other calls.
+	// Op is "open", "get", "exists", "children", "sync", "close"; for a Commit
+	// "create", "set", "delete" or "check" after the operation to blame, or the
+	// only one, and "commit" for several of which none is to blame. The recipes
+	// of package coord use the names of their methods.
+	Op string
+	// Path is as it was given: of a Commit that of the operation that Op speaks
+	// of, else that of its first. It is empty for "open" and "close".
+	Path string
+	// Index is the operation that made a Commit fail, counted from 0, or -1 if
+	// none is to blame: the session was lost, ctx ended, the outcome is unknown.
+	// It is zero for all other calls.
+	Index int
 	Err   error
 }
 
@@ -64,8 +74,11 @@ func (e *Error) Unwrap() error { return e.Err }
 // Uncertain returns an error that matches ErrUncertain and, if it is not nil,
 // also cause: what ended the call before its outcome was known.
 func Uncertain(cause error) error {
-	if cause == nil || cause == ErrUncertain {
+	switch {
+	case cause == nil:
 		return ErrUncertain
+	case errors.Is(cause, ErrUncertain):
+		return cause
 	}
 	return &uncertain{cause}
 }
@@ -100,7 +113,11 @@ func quotePath(path string) string {
 	const most = 256
 	cut := path
 	if len(cut) > most {
-		cut = cut[:most] + "…"
+		end := most
+		for end > 0 && !utf8.RuneStart(cut[end]) {
+			end--
+		}
+		cut = cut[:end] + "…"
 	}
 	if CheckPath(path) == nil {
 		return cut

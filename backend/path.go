@@ -82,7 +82,7 @@ func badRune(r rune, n int) string {
 		return "not UTF-8"
 	case unicode.Is(unicode.Cc, r):
 		return fmt.Sprintf("control character %U", r)
-	case unicode.Is(unicode.Cf, r), unicode.Is(unicode.Zl, r), unicode.Is(unicode.Zp, r):
+	case unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point):
 		return fmt.Sprintf("invisible or bidirectional character %U", r)
 	case unicode.Is(unicode.Co, r):
 		return fmt.Sprintf("private-use character %U", r)

@@ -45,6 +45,7 @@ type Watch struct {
 	mu      sync.Mutex
 	kind    Kind
 	stopped bool
+	armed   bool
 	disarm  func(*Watch)
 }
 
@@ -78,15 +79,16 @@ func (w *Watch) Stop() {
 }
 
 // Arm is for backends: it marks the watch as armed. Stop then calls disarm, at
-// most once, without holding a lock of the watch. Arm reports false if the
-// watch was stopped or has fired before; it is not armed then. disarm may be
-// nil.
+// most once, without holding a lock of the watch. Arm reports false, and does
+// nothing, if the watch was stopped, has fired, or is armed already. disarm may
+// be nil.
 func (w *Watch) Arm(disarm func(*Watch)) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stopped || w.kind != 0 {
+	if w.stopped || w.armed {
 		return false
 	}
+	w.armed = true
 	w.disarm = disarm
 	return true
 }
@@ -101,6 +103,7 @@ func (w *Watch) Fire(kind Kind) {
 		return
 	}
 	w.kind = kind
+	w.armed = true // never again
 	w.disarm = nil
 	close(w.fired)
 }

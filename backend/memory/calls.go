@@ -169,7 +169,7 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 	}
 	e := &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: err}
 	if len(ops) == 1 {
-		e.Op, e.Index = ops[0].Kind.String(), 0
+		e.Op = ops[0].Kind.String()
 	}
 	return nil, e
 }

@@ -1,0 +1,299 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A defect is what makes a mutant, and the leaf that must find it.
+type defect struct {
+	name  string
+	group string
+	leaf  string
+	make  func(l Link, m *mutant)
+}
+
+func defects() []defect {
+	return []defect{
+		{"none", "", "", func(Link, *mutant) {}},
+		{"every event is a deletion", "watch", "hears of a change of the data what the contract says", func(_ Link, m *mutant) {
+			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
+				return relay(w, func(backend.Kind) backend.Kind { return backend.Deleted })
+			})
+		}},
+		{"a deletion is a change", "watch", "hears of the deletion of the node what the contract says", func(_ Link, m *mutant) {
+			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
+				return relay(w, func(backend.Kind) backend.Kind { return backend.LookAgain })
+			})
+		}},
+		{"a watch in ten is lost", "watch", "is never missed while others write", func(_ Link, m *mutant) {
+			var mu sync.Mutex
+			n := 0
+			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
+				mu.Lock()
+				defer mu.Unlock()
+				if n++; n%10 == 9 {
+					return nil
+				}
+				return w
+			})
+		}},
+		{"the children's watch hears of the data", "watch", "hears of a change of the data what the contract says", func(_ Link, m *mutant) {
+			m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+				if _, _, err := m.Session.Get(ctx, path, w); err != nil {
+					return nil, backend.Stat{}, err
+				}
+				return m.Session.Children(ctx, path, w)
+			}
+		}},
+		{"get on a missing node is armed", "watch", "of get and children on a missing node is not armed", func(_ Link, m *mutant) {
+			m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+				if _, err := m.Session.Exists(ctx, path, w); err != nil {
+					var e *backend.Error
+					if errors.As(err, &e) {
+						e.Op = "get"
+					}
+					return nil, backend.Stat{}, err
+				}
+				return m.Session.Get(ctx, path, nil)
+			}
+		}},
+		{"events come after reads", "watch order", "has the event of a child before any read that shows it", late},
+		{"events come after own reads", "watch order", "has the event of an own write before the next read", late},
+		{"events come out of order", "watch order", "is that of the operations of one commit", func(_ Link, m *mutant) {
+			m.watched(func(path string, _ bool, w *backend.Watch) *backend.Watch {
+				return relay(w, func(k backend.Kind) backend.Kind {
+					time.Sleep(time.Duration(path[len(path)-1]) * time.Millisecond) // in a bubble: makes an order
+					return k
+				})
+			})
+		}},
+		{"a reconnect is silent", "watch after a break", "all fire LookAgain, though nothing happened", func(_ Link, m *mutant) {
+			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
+				_, changed := m.Status()
+				return relay(w, func(k backend.Kind) backend.Kind {
+					if isClosed(changed) {
+						return 0
+					}
+					return k
+				})
+			})
+		}},
+		{"a deletion is guessed after a reconnect", "watch after a break", "all fire LookAgain for a node deleted and created again meanwhile", func(_ Link, m *mutant) {
+			m.watched(func(path string, _ bool, w *backend.Watch) *backend.Watch {
+				before, _ := m.Session.Exists(context.Background(), path, nil)
+				return relay(w, func(k backend.Kind) backend.Kind {
+					if after, err := m.Session.Exists(context.Background(), path, nil); err != nil || after.Czxid != before.Czxid {
+						return backend.Deleted
+					}
+					return k
+				})
+			})
+		}},
+		{"results are in the wrong order", "atomic", "reports the path of what it created and the Stat of what it set", func(_ Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				r, err := m.Session.Commit(ctx, ops...)
+				slices.Reverse(r)
+				return r, err
+			}
+		}},
+		{"the first operation is always to blame", "atomic", "applies nothing when one operation is refused, and says which", func(_ Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				r, err := m.Session.Commit(ctx, ops...)
+				var e *backend.Error
+				if errors.As(err, &e) {
+					e.Index = 0
+				}
+				return r, err
+			}
+		}},
+		{"a commit is not atomic", "atomic", "applies nothing when one operation is refused, and says which", piecemeal},
+		{"a commit is many", "atomic", "applies all operations, with one zxid", piecemeal},
+		{"others see half a commit", "atomic", "shows no part of itself to others", piecemeal},
+		{"numbers are those of the living", "sequence", "does not use the number of a deleted child again", func(_ Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				if len(ops) == 1 && ops[0].Mode.Sequential() {
+					stat, err := m.Session.Exists(ctx, "/", nil)
+					if err != nil {
+						return nil, err
+					}
+					op := ops[0]
+					op.Path = fmt.Sprintf("%s%010d", op.Path, stat.NumChildren)
+					op.Mode = backend.Ephemeral
+					return m.Session.Commit(ctx, op)
+				}
+				return m.Session.Commit(ctx, ops...)
+			}
+		}},
+		{"a read is stale after a write", "order", "lets a session read its own writes", func(_ Link, m *mutant) {
+			cache := make(map[string][]byte)
+			m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+				data, stat, err := m.Session.Get(ctx, path, w)
+				old, ok := cache[path]
+				cache[path] = data
+				if ok {
+					data = old
+				}
+				return data, stat, err
+			}
+		}},
+		{"data is shared with the reader", "data", "is copied on the way out", func(_ Link, m *mutant) {
+			shared := make(map[string][]byte)
+			m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+				data, stat, err := m.Session.Get(ctx, path, w)
+				if shared[path] == nil {
+					shared[path] = data
+				}
+				return shared[path], stat, err
+			}
+		}},
+		{"empty data is not nil", "data", "that is empty reads as nil, like absent data", func(_ Link, m *mutant) {
+			m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+				data, stat, err := m.Session.Get(ctx, path, w)
+				return append([]byte{}, data...), stat, err
+			}
+		}},
+		{"an uncertain commit is repeated", "lost packets", "leave a commit uncertain: not applied with its request, applied once with its reply", func(_ Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				for {
+					r, err := m.Session.Commit(ctx, ops...)
+					if !errors.Is(err, backend.ErrUncertain) {
+						return r, err
+					}
+				}
+			}
+		}},
+		{"a commit that was given up says nothing of its outcome", "context", "that ends while a commit is under way leaves its outcome uncertain", func(_ Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				r, err := m.Session.Commit(ctx, ops...)
+				if err != nil && ctx.Err() != nil {
+					err = &backend.Error{Op: "commit", Index: -1, Err: backend.ContextError(ctx)}
+				}
+				return r, err
+			}
+		}},
+		{"a commit that was given up comes late", "order", "keeps a commit that was given up ahead of a later one", overtaken},
+		{"Sync does not wait for a commit that was given up", "order", "has every commit that was given up done or dead when Sync returns", overtaken},
+		{"a call does not mind its context", "context", "that ends while the session is suspended ends every call", func(_ Link, m *mutant) {
+			m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+				return m.Session.Children(context.WithoutCancel(ctx), path, w)
+			}
+		}},
+		{"the cause of a context is dropped", "context", "that has ended stops every call before it begins", func(_ Link, m *mutant) {
+			m.sync = func(ctx context.Context, path string) error {
+				if ctx.Err() != nil {
+					return &backend.Error{Op: "sync", Path: path, Err: ctx.Err()}
+				}
+				return m.Session.Sync(ctx, path)
+			}
+		}},
+		{"Close leaves the nodes", "close", "removes the session's nodes at once", func(_ Link, m *mutant) {
+			m.close = func() error { return nil }
+		}},
+		{"a lost session is silently replaced", "loss", "means that nothing of the session lands any more", func(l Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				r, err := m.Session.Commit(ctx, ops...)
+				if errors.Is(err, backend.ErrSessionLost) {
+					next, openErr := l.Open(ctx)
+					if openErr != nil {
+						return nil, openErr
+					}
+					defer next.Close()
+					return next.Commit(ctx, ops...)
+				}
+				return r, err
+			}
+		}},
+		{"the loss is noticed late", "loss", "is declared before the service gives the session's nodes up", func(_ Link, m *mutant) {
+			var once sync.Once
+			late := make(chan struct{})
+			m.done = func() <-chan struct{} {
+				once.Do(func() {
+					go func() {
+						<-m.Session.Done()
+						time.Sleep(m.Timeout())
+						close(late)
+					}()
+				})
+				return late
+			}
+			m.err = func() error {
+				if err := m.Session.Err(); errors.Is(err, backend.ErrClosed) || isClosed(m.done()) {
+					return err
+				}
+				return nil
+			}
+		}},
+	}
+}
+
+// late has every watch fire a moment after its event.
+func late(_ Link, m *mutant) {
+	m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
+		return relay(w, func(k backend.Kind) backend.Kind {
+			time.Sleep(time.Millisecond) // in a bubble: when all else waits
+			return k
+		})
+	})
+}
+
+// piecemeal applies the operations of a commit one by one.
+func piecemeal(_ Link, m *mutant) {
+	m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+		if err := backend.CheckOps(ops); err != nil {
+			return nil, err
+		}
+		var all []backend.Result
+		for i, op := range ops {
+			r, err := m.Session.Commit(ctx, op)
+			var e *backend.Error
+			if errors.As(err, &e) {
+				e.Index = i
+			}
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, r...)
+		}
+		return all, nil
+	}
+}
+
+// overtaken sends commits on their own, so that a later call may overtake one
+// that was given up.
+func overtaken(_ Link, m *mutant) {
+	m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+		type reply struct {
+			r   []backend.Result
+			err error
+		}
+		replies := make(chan reply, 1)
+		given := make(chan struct{})
+		defer close(given)
+		ops = slices.Clone(ops)
+		for i := range ops {
+			ops[i].Data = slices.Clone(ops[i].Data)
+		}
+		go func() {
+			select {
+			case <-given:
+				time.Sleep(10 * time.Millisecond) // in a bubble: after what comes next
+			case <-time.After(time.Microsecond):
+			}
+			r, err := m.Session.Commit(context.WithoutCancel(ctx), ops...)
+			replies <- reply{r, err}
+		}()
+		select {
+		case got := <-replies:
+			return got.r, got.err
+		case <-ctx.Done():
+			return nil, &backend.Error{Op: "commit", Index: -1, Err: backend.Uncertain(backend.ContextError(ctx))}
+		}
+	}
+}

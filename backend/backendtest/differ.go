@@ -1,0 +1,177 @@
+package backendtest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Differ plays one random script on two services, step by step, and fails t at
+// the first difference: in results, in errors and whom they blame, in Stats
+// (zxids by their order, times not at all), in children, in which watches have
+// fired with which kind, in who owns which ephemeral. The script has several
+// sessions that create in every mode, set, delete, check, read with and without
+// watches, lose requests and replies, close and expire. It depends on seed and
+// steps only.
+//
+// Each step is made by one session; afterwards all sessions catch up by Sync,
+// so that what they see does not depend on time. Left to chance on a real
+// service, and so not compared, are whether a watch heard of a deletion or of
+// the break of its own session first, and which operation an uncertain commit
+// names.
+//
+// A difference is printed with the seed and the latest steps, after an attempt
+// to find a shorter script that shows it. Differ does not use Harness.Leaf.
+func Differ(t *testing.T, a, b Harness, seed uint64, steps int) {
+	t.Helper()
+	script := newScript(seed, steps)
+	d, counts := compare(t, a, b, script)
+	if d == nil {
+		var all []string
+		for _, what := range slices.Sorted(maps.Keys(counts)) {
+			all = append(all, fmt.Sprintf("%s %d", what, counts[what]))
+		}
+		t.Logf("seed %d, %d steps, no difference; %s", seed, steps, strings.Join(all, ", "))
+		if missing := unplayed(counts); steps >= 1000 && len(missing) > 0 {
+			t.Errorf("the script tested nothing of %v", missing)
+		}
+		return
+	}
+	short, runs := shrink(t, a, b, script[:d.step+1], d)
+	t.Fatalf("seed %d: the services differ at step %d of %d.\n%v\nShortened to %d steps in %d runs:\n%v",
+		seed, d.step, steps, d, len(short.script), runs, short)
+}
+
+// unplayed returns what a long script must have met and has not.
+func unplayed(counts map[string]int) []string {
+	var missing []string
+	for _, what := range []string{
+		"success", "error: not found", "error: exists", "error: bad version", "error: not empty", "error: no children",
+		"error: uncertain", "error: bad path", "watch fired: look again", "watch fired: deleted", "close", "expire",
+	} {
+		if counts[what] == 0 {
+			missing = append(missing, what)
+		}
+	}
+	return missing
+}
+
+// A difference is where two services disagree.
+type difference struct {
+	script []step
+	step   int
+	reason string
+}
+
+// String shows the latest steps and the reason.
+func (d *difference) String() string {
+	const most = 25
+	var b strings.Builder
+	first := max(0, d.step+1-most)
+	if first > 0 {
+		fmt.Fprintf(&b, "  … %d steps before\n", first)
+	}
+	for i := first; i <= d.step; i++ {
+		fmt.Fprintf(&b, "  %d. %v\n", i, d.script[i])
+	}
+	b.WriteString(d.reason)
+	return b.String()
+}
+
+// compare plays a script on two fresh services, and tells what happened how
+// often on the first.
+func compare(t *testing.T, a, b Harness, script []step) (*difference, map[string]int) {
+	t.Helper()
+	pa, pb := newPlayer(t, a), newPlayer(t, b)
+	defer func() {
+		for _, p := range []*player{pa, pb} {
+			if err := p.end(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}
+	}()
+	var ranks ranking
+	for i, st := range script {
+		reason := ranks.disagree(pa.play(st), pb.play(st))
+		if reason == "" && (i%20 == 19 || i == len(script)-1) {
+			if reason = ranks.disagree(pa.picture(), pb.picture()); reason != "" {
+				reason = "In the tree after this step:\n" + reason
+			}
+		}
+		if reason != "" {
+			return &difference{script, i, reason}, pa.counts
+		}
+	}
+	return nil, pa.counts
+}
+
+// A ranking knows which zxids of two services belong together.
+type ranking struct {
+	pairs []zxidPair // in order of a, and so of b
+}
+
+type zxidPair struct{ a, b int64 }
+
+// disagree returns how two observations differ, or "".
+func (r *ranking) disagree(a, b *observation) string {
+	if a.text.String() != b.text.String() {
+		return fmt.Sprintf("The first says:\n%sThe second says:\n%s", indent(a.text.String()), indent(b.text.String()))
+	}
+	if len(a.zxids) != len(b.zxids) {
+		return fmt.Sprintf("%d zxids and %d zxids", len(a.zxids), len(b.zxids))
+	}
+	for i := range a.zxids {
+		if !r.fits(a.zxids[i], b.zxids[i]) {
+			const fields = "czxid, mzxid, pzxid"
+			return fmt.Sprintf("Both say:\n%sbut zxid %#x of the first stands for another commit than %#x of the second (number %d of: %s, …)",
+				indent(a.text.String()), a.zxids[i], b.zxids[i], i+1, fields)
+		}
+	}
+	return ""
+}
+
+// fits reports whether two zxids can be of the same commit, and remembers it.
+func (r *ranking) fits(a, b int64) bool {
+	i, found := slices.BinarySearchFunc(r.pairs, a, func(p zxidPair, a int64) int { return cmp.Compare(p.a, a) })
+	if found {
+		return r.pairs[i].b == b
+	}
+	if i > 0 && r.pairs[i-1].b >= b || i < len(r.pairs) && r.pairs[i].b <= b {
+		return false
+	}
+	r.pairs = slices.Insert(r.pairs, i, zxidPair{a, b})
+	return true
+}
+
+func indent(s string) string {
+	if s == "" {
+		return "    (nothing)\n"
+	}
+	return "    " + strings.ReplaceAll(strings.TrimSuffix(s, "\n"), "\n", "\n    ") + "\n"
+}
+
+// shrink drops steps as long as a difference stays, within limits.
+func shrink(t *testing.T, a, b Harness, script []step, found *difference) (*difference, int) {
+	t.Helper()
+	const mostRuns, mostTime = 150, 30 * time.Second
+	start, runs := time.Now(), 0
+	for size := (len(script) + 1) / 2; size > 0; size /= 2 {
+		for at := 0; at < len(script); {
+			if runs == mostRuns || time.Since(start) > mostTime {
+				return found, runs
+			}
+			runs++
+			rest := slices.Concat(script[:at], script[min(at+size, len(script)):])
+			if d, _ := compare(t, a, b, rest); d != nil {
+				found, script = d, rest[:d.step+1]
+			} else {
+				at += size
+			}
+		}
+	}
+	return found, runs
+}

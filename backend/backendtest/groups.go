@@ -1,0 +1,28 @@
+package backendtest
+
+// groups returns the whole contract, subject by subject.
+func groups() []group {
+	return []group{
+		{"create", createLeaves()},
+		{"sequence", sequenceLeaves()},
+		{"versions", versionLeaves()},
+		{"delete", deleteLeaves()},
+		{"stat", statLeaves()},
+		{"data", dataLeaves()},
+		{"ephemeral", ephemeralLeaves()},
+		{"atomic", atomicLeaves()},
+		{"order", orderLeaves()},
+		{"watch", watchLeaves()},
+		{"watch order", watchOrderLeaves()},
+		{"watch stop", watchStopLeaves()},
+		{"watch after a break", watchBreakLeaves()},
+		{"session", sessionLeaves()},
+		{"loss", lossLeaves()},
+		{"context", contextLeaves()},
+		{"lost packets", faultLeaves()},
+		{"close", closeLeaves()},
+		{"limits", limitLeaves()},
+		{"paths", pathLeaves()},
+		{"concurrency", concurrencyLeaves()},
+	}
+}

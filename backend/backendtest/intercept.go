@@ -1,0 +1,191 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A Call is one call that a hook sees.
+type Call struct {
+	// Session is the one below the wrapper; calls on it pass no hook. Its ID
+	// is that of the session above.
+	Session backend.Session
+	Op      string       // "get", "exists", "children", "sync" or "commit"
+	Path    string       // of a read; for a commit the path of its first operation
+	Ops     []backend.Op // of a commit; not to be changed
+}
+
+// Hooks is what happens around the calls of the sessions of one backend. Each
+// hook may be nil. Hooks run on the caller's goroutine, may block (they should
+// then mind ctx), and must be safe for concurrent use.
+type Hooks struct {
+	// Before runs before the call. With an error the call is not made and
+	// returns that error: a request that was lost, if the error is
+	// backend.ErrUncertain.
+	Before func(ctx context.Context, c Call) error
+
+	// After runs when the call has returned, and what it returns replaces the
+	// call's error. With an error the results of the call are dropped, and its
+	// watch is stopped where the contract says that it is not armed. An After
+	// that returns backend.ErrUncertain for a commit whose err is nil is a
+	// reply that was lost after the commit was applied. One that blocks is a
+	// reply that is held. It returns err to change nothing.
+	After func(ctx context.Context, c Call, err error) error
+
+	// Names may replace the names that a children call has returned, as a
+	// replica that lags behind would. The slice is the hook's own.
+	Names func(c Call, names []string) []string
+}
+
+// Intercept returns b with hooks around the calls of its sessions. All else
+// passes through: sessions keep their ID, status, watches and errors. Errors of
+// hooks are wrapped in a *backend.Error unless they are one.
+//
+// Lose the reply of the first commit, after it was applied:
+//
+//	var once sync.Once
+//	b = backendtest.Intercept(b, backendtest.Hooks{
+//		After: func(_ context.Context, c backendtest.Call, err error) error {
+//			if c.Op == "commit" && err == nil {
+//				once.Do(func() { err = backend.ErrUncertain })
+//			}
+//			return err
+//		},
+//	})
+//
+// Lose requests: the same in Before. Hold a reply until the test lets it go:
+//
+//	After: func(ctx context.Context, c backendtest.Call, err error) error {
+//		select {
+//		case <-release:
+//			return err
+//		case <-ctx.Done():
+//			return backend.Uncertain(context.Cause(ctx))
+//		}
+//	},
+func Intercept(b backend.Backend, h Hooks) backend.Backend {
+	return &intercepted{b, h}
+}
+
+type intercepted struct {
+	below backend.Backend
+	hooks Hooks
+}
+
+func (b *intercepted) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.below.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &interceptedSession{s, b.hooks}, nil
+}
+
+// interceptedSession replaces the calls that go to the service; the rest is
+// the session's own.
+type interceptedSession struct {
+	backend.Session
+	hooks Hooks
+}
+
+func (s *interceptedSession) Get(ctx context.Context, path string, w *backend.Watch) (data []byte, stat backend.Stat, err error) {
+	c := Call{Session: s.Session, Op: "get", Path: path}
+	err = s.around(ctx, c, w, func() (err error) {
+		data, stat, err = s.Session.Get(ctx, path, w)
+		return err
+	})
+	if err != nil {
+		return nil, backend.Stat{}, err
+	}
+	return data, stat, nil
+}
+
+func (s *interceptedSession) Exists(ctx context.Context, path string, w *backend.Watch) (stat backend.Stat, err error) {
+	c := Call{Session: s.Session, Op: "exists", Path: path}
+	err = s.around(ctx, c, w, func() (err error) {
+		stat, err = s.Session.Exists(ctx, path, w)
+		return err
+	})
+	if err != nil {
+		return backend.Stat{}, err
+	}
+	return stat, nil
+}
+
+func (s *interceptedSession) Children(ctx context.Context, path string, w *backend.Watch) (names []string, stat backend.Stat, err error) {
+	c := Call{Session: s.Session, Op: "children", Path: path}
+	err = s.around(ctx, c, w, func() (err error) {
+		names, stat, err = s.Session.Children(ctx, path, w)
+		return err
+	})
+	if err != nil {
+		return nil, backend.Stat{}, err
+	}
+	if s.hooks.Names != nil {
+		names = s.hooks.Names(c, names)
+	}
+	return names, stat, nil
+}
+
+func (s *interceptedSession) Sync(ctx context.Context, path string) error {
+	c := Call{Session: s.Session, Op: "sync", Path: path}
+	return s.around(ctx, c, nil, func() error { return s.Session.Sync(ctx, path) })
+}
+
+func (s *interceptedSession) Commit(ctx context.Context, ops ...backend.Op) (results []backend.Result, err error) {
+	c := Call{Session: s.Session, Op: "commit", Ops: slices.Clone(ops)}
+	if len(ops) > 0 {
+		c.Path = ops[0].Path
+	}
+	err = s.around(ctx, c, nil, func() (err error) {
+		results, err = s.Session.Commit(ctx, ops...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
+}
+
+// around makes the call between its hooks.
+func (s *interceptedSession) around(ctx context.Context, c Call, w *backend.Watch, call func() error) error {
+	if s.hooks.Before != nil {
+		if err := s.hooks.Before(ctx, c); err != nil {
+			return wrap(c, err)
+		}
+	}
+	err := call()
+	if s.hooks.After == nil {
+		return err
+	}
+	after := s.hooks.After(ctx, c, err)
+	if after == nil {
+		return nil
+	}
+	if w != nil && armed(c, err) && !armed(c, after) {
+		w.Stop()
+	}
+	return wrap(c, after)
+}
+
+// armed reports whether a read that returned err has armed its watch.
+func armed(c Call, err error) bool {
+	return err == nil || c.Op == "exists" && errors.Is(err, backend.ErrNotFound)
+}
+
+func wrap(c Call, err error) error {
+	var e *backend.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	e = &backend.Error{Op: c.Op, Path: c.Path, Err: err}
+	if c.Op == "commit" {
+		e.Index = -1
+		if len(c.Ops) == 1 {
+			e.Op = c.Ops[0].Kind.String()
+		}
+	}
+	return e
+}

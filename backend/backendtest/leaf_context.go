@@ -1,0 +1,219 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A callCase is one call of a session.
+type callCase struct {
+	name   string
+	op     string // what the error names as its operation
+	path   string // and as its path
+	commit bool
+	do     func(ctx context.Context, c backend.Session) error
+}
+
+// calls are all calls that go to the service. n exists; the commits create
+// nodes below it.
+func (s *scene) calls(n string) []callCase {
+	return []callCase{
+		{"get", "get", n, false, func(ctx context.Context, c backend.Session) error {
+			_, _, err := c.Get(ctx, n, nil)
+			return err
+		}},
+		{"exists", "exists", n, false, func(ctx context.Context, c backend.Session) error {
+			_, err := c.Exists(ctx, n, nil)
+			return err
+		}},
+		{"children", "children", n, false, func(ctx context.Context, c backend.Session) error {
+			_, _, err := c.Children(ctx, n, nil)
+			return err
+		}},
+		{"sync", "sync", n, false, func(ctx context.Context, c backend.Session) error {
+			return c.Sync(ctx, n)
+		}},
+		{"commit of one", "create", n + "/one-", true, func(ctx context.Context, c backend.Session) error {
+			_, err := c.Commit(ctx, backend.Create(n+"/one-", nil, backend.EphemeralSequential))
+			return err
+		}},
+		{"commit of two", "commit", n + "/two-", true, func(ctx context.Context, c backend.Session) error {
+			_, err := c.Commit(ctx,
+				backend.Create(n+"/two-", nil, backend.PersistentSequential),
+				backend.Check(n, backend.AnyVersion))
+			return err
+		}},
+	}
+}
+
+// over checks the error of a call that the session, or ctx, ended.
+func (c callCase) over(s *scene, err error, targets ...error) {
+	s.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			s.Errorf("%s returned %v, want an error that matches %q", c.name, err, target)
+			return
+		}
+	}
+	var e *backend.Error
+	if !errors.As(err, &e) {
+		s.Errorf("%s returned %v (%T), which is no *backend.Error", c.name, err, err)
+		return
+	}
+	index := 0
+	if c.commit {
+		index = -1 // none of its operations is to blame
+	}
+	if e.Op != c.op || e.Path != c.path || e.Index != index {
+		s.Errorf("%s returned an error that names %s %s [%d]", c.name, e.Op, e.Path, e.Index)
+	}
+}
+
+type endedContext struct {
+	name string
+	ctx  context.Context
+}
+
+// endedContexts have ended, each in its own way.
+func endedContexts(s *scene) []endedContext {
+	canceled, cancel := context.WithCancel(s.ctx)
+	cancel()
+	cause, cancelCause := context.WithCancelCause(s.ctx)
+	cancelCause(errors.New("the reason"))
+	child, cancelChild := context.WithTimeout(cause, time.Hour)
+	cancelChild()
+	late, cancelLate := context.WithDeadline(s.ctx, time.Now().Add(-time.Second))
+	cancelLate()
+	lateCause, cancelLateCause := context.WithDeadlineCause(s.ctx, time.Now().Add(-time.Second), errors.New("too late"))
+	cancelLateCause()
+	return []endedContext{
+		{"canceled", canceled}, {"canceled with a cause", cause}, {"child of one with a cause", child},
+		{"late", late}, {"late with a cause", lateCause},
+	}
+}
+
+func contextLeaves() []leaf {
+	return []leaf{
+		{"that has ended stops every call before it begins", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "v", backend.Persistent)
+			for _, e := range endedContexts(s) {
+				for _, call := range s.calls(n) {
+					err := call.do(e.ctx, c.Session)
+					call.over(s, err, e.ctx.Err(), context.Cause(e.ctx))
+					if errors.Is(err, backend.ErrUncertain) {
+						s.Errorf("%s, %s: nothing was sent, and the error says uncertain: %v", e.name, call.name, err)
+					}
+				}
+			}
+			c.sync()
+			if names, _ := c.children(n, nil); len(names) != 0 {
+				s.Fatalf("commits with ended contexts created %v", names)
+			}
+		}},
+		{"that ends while the session is suspended ends every call", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "v", backend.Persistent)
+			c.sync()
+			c.link.Partition()
+			c.phase(backend.Suspended)
+			ctx, cancel := context.WithCancelCause(s.ctx)
+			calls := s.calls(n)
+			errs := make([]chan error, len(calls))
+			for i, call := range calls {
+				errs[i] = make(chan error, 1)
+				go func() { errs[i] <- call.do(ctx, c.Session) }()
+			}
+			cause := errors.New("the reason")
+			cancel(cause)
+			start := time.Now()
+			for i, call := range calls {
+				call.over(s, <-errs[i], cause, context.Canceled)
+			}
+			s.prompt(start, "calls whose ctx ended in suspension")
+		}},
+		{"with a deadline in the suspension ends every call then", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "v", backend.Persistent)
+			c.sync()
+			c.link.Partition()
+			c.phase(backend.Suspended)
+			ctx, cancel := context.WithTimeout(s.ctx, s.timeout/10)
+			defer cancel()
+			calls := s.calls(n)
+			errs := make([]chan error, len(calls))
+			for i, call := range calls {
+				errs[i] = make(chan error, 1)
+				go func() { errs[i] <- call.do(ctx, c.Session) }()
+			}
+			for i, call := range calls {
+				call.over(s, <-errs[i], context.DeadlineExceeded)
+			}
+		}},
+		{"that ends while a read is under way ends the read and nothing else", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "v", backend.Persistent)
+			latency := s.delay(c.link)
+			ended := 0
+			for i := range 24 {
+				for _, call := range s.calls(n)[:4] {
+					ctx, cancel := context.WithTimeoutCause(s.ctx, latency*time.Duration(i%6)/2+time.Duration(i), errors.New("too slow"))
+					err := call.do(ctx, c.Session)
+					if err != nil {
+						ended++
+						call.over(s, err, context.DeadlineExceeded, context.Cause(ctx))
+					}
+					cancel()
+				}
+			}
+			if ended == 0 {
+				s.Error("no read was ended: the test hit nothing")
+			}
+			if data, _ := c.get(n, nil); data != "v" || c.Err() != nil {
+				s.Fatalf("read %q afterwards; Err is %v", data, c.Err())
+			}
+		}},
+		{"that ends while a commit is under way leaves its outcome uncertain", func(s *scene) {
+			s.abandon(func(*client, string, error) {})
+		}},
+		{"that ends after the call does nothing", func(s *scene) {
+			c := s.open("a")
+			ctx, cancel := context.WithCancel(s.ctx)
+			n := s.path("n")
+			if _, err := c.Commit(ctx, backend.Create(n, nil, backend.Ephemeral)); err != nil {
+				s.Fatal(err)
+			}
+			w := backend.NewWatch()
+			if _, _, err := c.Get(ctx, n, w); err != nil {
+				s.Fatal(err)
+			}
+			cancel()
+			c.silent(w, "its context has ended, which is no event")
+			c.set(n, "new")
+			s.fires(w, backend.LookAgain)
+		}},
+		{"that ended a read leaves its watch unarmed", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "", backend.Persistent)
+			ctx, cancel := context.WithCancel(s.ctx)
+			cancel()
+			get, exists, children := backend.NewWatch(), backend.NewWatch(), backend.NewWatch()
+			if _, _, err := c.Get(ctx, n, get); err == nil {
+				s.Fatal("get with an ended context succeeded")
+			}
+			if _, err := c.Exists(ctx, n, exists); err == nil {
+				s.Fatal("exists with an ended context succeeded")
+			}
+			if _, _, err := c.Children(ctx, n, children); err == nil {
+				s.Fatal("children with an ended context succeeded")
+			}
+			c.remove(n)
+			for _, w := range []*backend.Watch{get, exists, children} {
+				c.silent(w, "its read had failed")
+			}
+		}},
+	}
+}

@@ -1,0 +1,231 @@
+package backendtest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+func lossLeaves() []leaf {
+	return []leaf{
+		{"does not come from a suspension that ends in time", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			id := c.ID()
+			p := c.create("e", "v", backend.Ephemeral)
+			for range 3 {
+				c.sync()
+				phase, changed := c.Status()
+				if phase != backend.Connected {
+					s.Fatalf("phase %v", phase)
+				}
+				c.link.Partition()
+				s.await(changed, "the channel of Status, after a partition")
+				c.phase(backend.Suspended)
+				_, changed = c.Status()
+				if err := c.Err(); err != nil || isClosed(c.Done()) {
+					s.Fatalf("suspended, and Err is %v", err)
+				}
+				c.link.Heal()
+				s.await(changed, "the channel of Status, after healing")
+				c.phase(backend.Connected)
+				c.sync()
+			}
+			o.sync()
+			data, stat := o.get(p, nil)
+			if data != "v" || stat.EphemeralOwner != id || c.ID() != id {
+				s.Fatalf("the ephemeral holds %q of owner %d; the session was %d and is %d", data, stat.EphemeralOwner, id, c.ID())
+			}
+		}},
+		{"does not come to calls that wait for contact", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "v", backend.Persistent)
+			c.link.Partition()
+			c.phase(backend.Suspended)
+			calls := s.calls(n)
+			errs := make([]chan error, len(calls))
+			for i, call := range calls {
+				errs[i] = make(chan error, 1)
+				go func() { errs[i] <- call.do(s.ctx, c.Session) }()
+			}
+			c.link.Heal()
+			for i, call := range calls {
+				if err := <-errs[i]; err != nil {
+					s.Errorf("%s made without contact: %v", call.name, err)
+				}
+			}
+		}},
+		{"is declared by the lease when contact does not return", func(s *scene) {
+			c := s.open("a")
+			c.sync()
+			start := time.Now()
+			c.link.Partition()
+			c.lost()
+			phase, _ := c.Status()
+			if phase != backend.Lost {
+				s.Fatalf("phase %v of a lost session", phase)
+			}
+			// From the last answer before the partition, less the margin: never
+			// later than the timeout, but for a timer that is late.
+			if took := time.Since(start); took > s.timeout+2*time.Second {
+				s.Fatalf("declared lost after %v, the timeout is %v", took, s.timeout)
+			}
+			if err := c.Err(); errors.Is(err, backend.ErrClosed) {
+				s.Fatalf("the error of a lost session matches ErrClosed: %v", err)
+			}
+		}},
+		{"is declared before the service gives the session's nodes up", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			p := c.create("e", "", backend.Ephemeral)
+			o.sync()
+			w := backend.NewWatch()
+			o.stat(p, w)
+			c.link.Partition()
+			s.fires(w, backend.Deleted)
+			if err := c.Err(); !errors.Is(err, backend.ErrSessionLost) {
+				s.Fatalf("the service has given the session's node up, and its Err is %v", err)
+			}
+			if !isClosed(c.Done()) {
+				s.Fatal("Err says lost and Done is open")
+			}
+		}},
+		{"closes the channel of Status at each step", func(s *scene) {
+			c := s.open("a")
+			c.sync()
+			var seen []backend.Phase
+			phase, changed := c.Status()
+			c.link.Partition()
+			for seen = append(seen, phase); phase != backend.Lost; {
+				s.await(changed, "the channel of Status")
+				if phase, changed = c.Status(); phase != seen[len(seen)-1] {
+					seen = append(seen, phase)
+				}
+			}
+			want := []backend.Phase{backend.Connected, backend.Suspended, backend.Lost}
+			if fmt.Sprint(seen) != fmt.Sprint(want) {
+				s.Fatalf("phases %v, want %v", seen, want)
+			}
+			s.await(c.Done(), "Done")
+		}},
+		{"ends every call at once with ErrSessionLost, calls under way and new ones", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "v", backend.Persistent)
+			c.link.Partition()
+			c.phase(backend.Suspended)
+			calls := s.calls(n)
+			errs := make([]chan error, len(calls))
+			for i, call := range calls {
+				errs[i] = make(chan error, 1)
+				go func() { errs[i] <- call.do(s.ctx, c.Session) }()
+			}
+			c.lost()
+			start := time.Now()
+			for i, call := range calls {
+				call.over(s, <-errs[i], backend.ErrSessionLost)
+			}
+			for _, call := range calls {
+				err := call.do(s.ctx, c.Session)
+				call.over(s, err, backend.ErrSessionLost)
+				if errors.Is(err, backend.ErrUncertain) {
+					s.Errorf("%s on a lost session is uncertain: %v", call.name, err)
+				}
+			}
+			s.prompt(start, "calls of a lost session")
+		}},
+		{"means that nothing of the session lands any more", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			c.link.Partition()
+			c.phase(backend.Suspended)
+			const n = 5
+			errs := make(chan error, n)
+			for i := range n {
+				go func() {
+					_, err := c.Commit(s.ctx, backend.Create(s.path(fmt.Sprint("n", i)), nil, backend.CreateMode(i%2)))
+					errs <- err
+				}()
+			}
+			c.lost()
+			c.link.Heal()
+			for range n {
+				if err := <-errs; !errors.Is(err, backend.ErrSessionLost) {
+					s.Fatalf("a commit that waited for contact returned %v", err)
+				}
+			}
+			if _, err := c.Commit(s.ctx, backend.Create(s.path("late"), nil, backend.Persistent)); !errors.Is(err, backend.ErrSessionLost) {
+				s.Fatalf("a commit after the loss returned %v", err)
+			}
+			next := s.open("a") // the healed link works, for others
+			next.create("next", "", backend.Persistent)
+			timer := time.NewTimer(s.timeout)
+			defer timer.Stop()
+			<-timer.C
+			o.sync()
+			if names, _ := o.children(s.svc.Root(), nil); fmt.Sprint(names) != "[next]" {
+				s.Fatalf("children %v, want only that of the next session", names)
+			}
+			if phase, _ := c.Status(); phase != backend.Lost || !errors.Is(c.Err(), backend.ErrSessionLost) {
+				s.Fatalf("a lost session is %v, %v", phase, c.Err())
+			}
+		}},
+		{"frees the session's nodes though its link lives on with another session", func(s *scene) {
+			c := s.open("a")
+			p := c.create("e", "", backend.Ephemeral)
+			c.link.Partition()
+			c.lost()
+			c.link.Heal()
+			next := s.open("a")
+			if next.ID() == c.ID() {
+				s.Fatalf("the next session has the ID of the lost one, %d", c.ID())
+			}
+			next.sync()
+			next.gone(p)
+			if next.Err() != nil {
+				s.Fatalf("the next session ended: %v", next.Err())
+			}
+		}},
+		{"is heard of at once when the service ends a session in contact", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			n := c.create("n", "", backend.Persistent)
+			p := c.create("e", "", backend.Ephemeral)
+			c.link.Expire(c.ID())
+			start := time.Now()
+			c.lost()
+			if took := time.Since(start); took > s.timeout+2*time.Second {
+				s.Fatalf("heard after %v", took)
+			}
+			for _, call := range s.calls(n) {
+				call.over(s, call.do(s.ctx, c.Session), backend.ErrSessionLost)
+			}
+			if o.sync(); o.there(p, nil) {
+				s.Fatal("the ephemeral of the expired session is there")
+			}
+		}},
+		{"is heard of on return when the service ended the session meanwhile", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			p := c.create("e", "", backend.Ephemeral)
+			c.link.Partition()
+			c.phase(backend.Suspended)
+			c.link.Expire(c.ID())
+			if o.sync(); o.there(p, nil) {
+				s.Fatal("the ephemeral of the expired session is there")
+			}
+			c.link.Heal()
+			c.lost()
+			if _, err := c.Commit(s.ctx, backend.Create(s.path("n"), nil, backend.Persistent)); !errors.Is(err, backend.ErrSessionLost) {
+				s.Fatalf("a commit returned %v", err)
+			}
+		}},
+		{"stays the reason after Close", func(s *scene) {
+			c := s.open("a")
+			c.link.Expire(c.ID())
+			c.lost()
+			if err := c.Close(); err != nil {
+				s.Fatalf("closing a lost session: %v", err)
+			}
+			if err := c.Err(); !errors.Is(err, backend.ErrSessionLost) {
+				s.Fatalf("Err is %v", err)
+			}
+		}},
+	}
+}

@@ -1,0 +1,186 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+func orderLeaves() []leaf {
+	return []leaf{
+		{"lets a session read its own writes", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "", backend.Persistent)
+			for i := range 50 {
+				v := fmt.Sprint(i)
+				c.set(n, v)
+				if data, _ := c.get(n, nil); data != v {
+					s.Fatalf("read %q after writing %q", data, v)
+				}
+				p := c.create("child-", "", backend.PersistentSequential)
+				if !c.there(p, nil) {
+					s.Fatal("a created node is not there")
+				}
+				if names, _ := c.children(s.svc.Root(), nil); len(names) != 2 {
+					s.Fatalf("children %v, want 2", names)
+				}
+				c.remove(p)
+				if c.there(p, nil) {
+					s.Fatal("a deleted node is there")
+				}
+			}
+		}},
+		{"lets a session see after Sync what others had committed before", func(s *scene) {
+			a, b := s.open("a"), s.open("b")
+			n := a.create("n", "", backend.Persistent)
+			for i := range 50 {
+				v := fmt.Sprint(i)
+				a.set(n, v)
+				b.sync()
+				if data, _ := b.get(n, nil); data != v {
+					s.Fatalf("read %q after a sync, %q was committed", data, v)
+				}
+				a, b = b, a
+			}
+		}},
+		{"keeps a commit that was given up ahead of a later one", func(s *scene) {
+			s.abandon(func(c *client, n string, first error) {
+				c.commit(backend.SetData(n, []byte("later"), backend.AnyVersion))
+				data, stat := c.get(n, nil)
+				if data != "later" {
+					s.Fatalf("a commit that was given up (%v) came after a later one: %q with %+v", first, data, stat)
+				}
+				s.settle(c)
+				if again, now := c.get(n, nil); again != "later" || now != stat {
+					s.Fatalf("a commit that was given up (%v) came after a later one: %q with %+v", first, again, now)
+				}
+			})
+		}},
+		{"has every commit that was given up done or dead when Sync returns", func(s *scene) {
+			s.abandon(func(c *client, n string, first error) {
+				c.sync()
+				data, stat := c.get(n, nil)
+				s.settle(c)
+				if again, now := c.get(n, nil); again != data || now != stat {
+					s.Fatalf("%q with %+v after a sync, later %q with %+v, of a commit that was given up (%v)", data, stat, again, now, first)
+				}
+			})
+		}},
+		{"holds for a commit that was given up in suspension", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			n := c.create("n", "before", backend.Persistent)
+			c.link.Partition()
+			c.phase(backend.Suspended)
+			ctx, cancel := context.WithCancel(s.ctx)
+			given := make(chan error, 1)
+			go func() {
+				_, err := c.Commit(ctx, backend.SetData(n, []byte("given up"), backend.AnyVersion))
+				given <- err
+			}()
+			cancel()
+			err := <-given
+			if !errors.Is(err, context.Canceled) {
+				s.Fatalf("error %v, want one that matches %v", err, context.Canceled)
+			}
+			c.link.Heal()
+			c.phase(backend.Connected)
+			c.sync()
+			data, _ := c.get(n, nil)
+			if data != "before" && !errors.Is(err, backend.ErrUncertain) {
+				s.Fatalf("a commit that was definitely not applied (%v) was", err)
+			}
+			o.sync()
+			s.settle(o)
+			if again, _ := o.get(n, nil); again != data {
+				s.Fatalf("%q after a sync, later %q", data, again)
+			}
+		}},
+	}
+}
+
+// A slow link can delay what passes it, each way. Links need not have it; the
+// leaves about calls under way hit more with it.
+type slow interface{ SetLatency(d time.Duration) }
+
+// delay makes the link slow, if it can be, and returns by how much.
+func (s *scene) delay(link Link) time.Duration {
+	l, ok := link.(slow)
+	if !ok {
+		return 0
+	}
+	d := min(s.timeout/50, 3*time.Millisecond)
+	l.SetLatency(d)
+	return d
+}
+
+// settle lets everything that may still be on its way over a link arrive.
+func (s *scene) settle(c *client) {
+	s.Helper()
+	timer := time.NewTimer(min(s.timeout/15, 20*time.Millisecond))
+	defer timer.Stop()
+	<-timer.C
+	c.sync()
+}
+
+// abandon has a session give up commits at various moments and checks what
+// their errors say of them; then does the rest.
+func (s *scene) abandon(then func(c *client, n string, first error)) {
+	s.Helper()
+	c := s.open("a")
+	latency := s.delay(c.link)
+	const rounds = 16
+	var kinds [3]int // applied, not applied, uncertain
+	for i := range rounds {
+		n := c.create(fmt.Sprint("n", i), "before", backend.Persistent)
+		cause := fmt.Errorf("given up in round %d", i)
+		ctx, cancel := context.WithCancelCause(s.ctx)
+		buf := []byte("given up")
+		given := make(chan error, 1)
+		go func() {
+			_, err := c.Commit(ctx, backend.SetData(n, buf, backend.AnyVersion))
+			copy(buf, "REUSED!!") // the buffer is the caller's again
+			given <- err
+		}()
+		timer := time.NewTimer(latency * time.Duration(i%8) / 2)
+		var err error
+		select {
+		case err = <-given:
+			cancel(cause)
+		case <-timer.C:
+			cancel(cause)
+			start := time.Now()
+			err = <-given
+			s.prompt(start, "a commit after its ctx ended")
+		}
+		timer.Stop()
+		switch {
+		case err == nil:
+			kinds[0]++
+			if data, _ := c.get(n, nil); data != "given up" {
+				s.Fatalf("a successful commit left %q", data)
+			}
+		case !errors.Is(err, cause) || !errors.Is(err, context.Canceled):
+			s.Fatalf("error %v, want one that matches the cause and %v", err, context.Canceled)
+		case errors.Is(err, backend.ErrUncertain):
+			kinds[2]++
+		default:
+			kinds[1]++
+		}
+		then(c, n, err)
+		c.sync()
+		data, stat := c.get(n, nil)
+		applied := data == "given up" || data == "later" && stat.Version == 2
+		if data != "before" && data != "given up" && data != "later" {
+			s.Fatalf("the node holds %q, which was written into the buffer after Commit had returned", data)
+		}
+		if err != nil && applied && !errors.Is(err, backend.ErrUncertain) {
+			s.Fatalf("a commit was applied and returned %v, which does not match ErrUncertain", err)
+		}
+	}
+	if latency > 0 && (kinds[0] == 0 || kinds[2] == 0) {
+		s.Fatalf("%d commits applied, %d not, %d uncertain: the test hit nothing", kinds[0], kinds[1], kinds[2])
+	}
+}

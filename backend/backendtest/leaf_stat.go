@@ -1,0 +1,229 @@
+package backendtest
+
+import (
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+func statLeaves() []leaf {
+	return []leaf{
+		{"of a new node", func(s *scene) {
+			c := s.open("a")
+			before := c.stat(s.svc.Root(), nil)
+			p := c.create("n", "value", backend.Persistent)
+			got := c.stat(p, nil)
+			if got.Czxid == 0 || got.Czxid <= before.Pzxid || got.Ctime == 0 {
+				s.Fatalf("creation id and time of %+v, after a commit of zxid %d", got, before.Pzxid)
+			}
+			want := backend.Stat{
+				Czxid: got.Czxid, Mzxid: got.Czxid, Pzxid: got.Czxid,
+				Ctime: got.Ctime, Mtime: got.Ctime, DataLength: 5,
+			}
+			if got != want {
+				s.Fatalf("got %+v, want %+v", got, want)
+			}
+		}},
+		{"is the same from every read", func(s *scene) {
+			c := s.open("a")
+			p := c.create("n", "value", backend.Persistent)
+			c.create("n/child", "", backend.Persistent)
+			c.set(p, "other")
+			_, get := c.get(p, nil)
+			_, children := c.children(p, nil)
+			if exists := c.stat(p, nil); get != exists || children != exists {
+				s.Fatalf("get %+v, children %+v, exists %+v", get, children, exists)
+			}
+		}},
+		{"tells of a change of the data by Mzxid, Mtime, Version and DataLength only", func(s *scene) {
+			c := s.open("a")
+			p := c.create("n", "value", backend.Persistent)
+			before := c.stat(p, nil)
+			after := c.set(p, "longer value")
+			if after.Mzxid <= before.Mzxid || after.Mtime < before.Mtime {
+				s.Fatalf("set changed %+v to %+v", before, after)
+			}
+			want := before
+			want.Mzxid, want.Mtime, want.Version, want.DataLength = after.Mzxid, after.Mtime, 1, 12
+			if after != want {
+				s.Fatalf("set changed %+v to %+v", before, after)
+			}
+		}},
+		{"tells of a change of the children by Pzxid, Cversion and NumChildren only", func(s *scene) {
+			c := s.open("a")
+			dir := c.create("dir", "", backend.Persistent)
+			want := c.stat(dir, nil)
+			var creates, children int32
+			check := func(what string) {
+				s.Helper()
+				got := c.stat(dir, nil)
+				if got.Pzxid <= want.Pzxid {
+					s.Fatalf("%s: pzxid %d after %d", what, got.Pzxid, want.Pzxid)
+				}
+				// ZooKeeper reports the number of creations twice, less the
+				// number of children.
+				want.Pzxid, want.Cversion, want.NumChildren = got.Pzxid, 2*creates-children, children
+				if got != want {
+					s.Fatalf("%s: %+v, want %+v", what, got, want)
+				}
+			}
+			for _, name := range []string{"dir/a", "dir/b", "dir/c"} {
+				p := c.create(name, "", backend.Persistent)
+				creates++
+				children++
+				check("a child created")
+				if got := c.stat(p, nil).Czxid; got != want.Pzxid {
+					s.Fatalf("the child has czxid %d, its parent pzxid %d", got, want.Pzxid)
+				}
+			}
+			for _, name := range []string{"dir/b", "dir/a"} {
+				c.remove(s.path(name))
+				children--
+				check("a child deleted")
+			}
+			c.create("dir/n-", "", backend.EphemeralSequential)
+			creates++
+			children++
+			check("a sequential child created")
+		}},
+		{"does not tell of changes in a child", func(s *scene) {
+			c := s.open("a")
+			dir := c.create("dir", "", backend.Persistent)
+			c.create("dir/a", "", backend.Persistent)
+			before := c.stat(dir, nil)
+			c.set(s.path("dir/a"), "new")
+			c.create("dir/a/b", "", backend.Persistent)
+			if after := c.stat(dir, nil); after != before {
+				s.Fatalf("got %+v, want %+v as before", after, before)
+			}
+		}},
+		{"tells of the end of an ephemeral child", func(s *scene) {
+			c, d := s.open("a"), s.open("b")
+			dir := c.create("dir", "", backend.Persistent)
+			d.sync()
+			d.create("dir/e", "", backend.Ephemeral)
+			c.sync()
+			before := c.stat(dir, nil)
+			if err := d.Close(); err != nil {
+				s.Fatal(err)
+			}
+			c.sync()
+			after := c.stat(dir, nil)
+			if after.NumChildren != 0 || after.Cversion != 2 || after.Pzxid <= before.Pzxid {
+				s.Fatalf("got %+v after the child had gone, %+v before", after, before)
+			}
+		}},
+		{"has times of the service's clock in milliseconds", func(s *scene) {
+			c := s.open("a")
+			p := c.create("n", "", backend.Persistent)
+			stat := c.set(p, "v")
+			for _, ms := range []int64{stat.Ctime, stat.Mtime} {
+				if off := time.Since(time.UnixMilli(ms)).Abs(); off > time.Minute {
+					s.Fatalf("time %d of %+v is off by %v", ms, stat, off)
+				}
+			}
+			if stat.Mtime < stat.Ctime {
+				s.Fatalf("changed before it was created: %+v", stat)
+			}
+		}},
+		{"has creation ids that grow and never repeat", func(s *scene) {
+			c, d := s.open("a"), s.open("b")
+			var last int64
+			for i := range 20 {
+				by := []*client{c, d}[i%2]
+				p := by.create("n", "", backend.Persistent)
+				stat := by.stat(p, nil)
+				if stat.Czxid <= last {
+					s.Fatalf("creation id %d after %d", stat.Czxid, last)
+				}
+				last = stat.Czxid
+				by.remove(p)
+			}
+		}},
+	}
+}
+
+func ephemeralLeaves() []leaf {
+	return []leaf{
+		{"nodes have no children", func(s *scene) {
+			c := s.open("a")
+			e := c.create("e", "", backend.Ephemeral)
+			for _, mode := range []backend.CreateMode{backend.Persistent, backend.Ephemeral,
+				backend.PersistentSequential, backend.EphemeralSequential} {
+				_, err := c.Commit(s.ctx, backend.Create(e+"/n", nil, mode))
+				s.refused(err, backend.ErrNoChildren, "create", e+"/n", 0)
+			}
+			f := s.path("f")
+			_, err := c.Commit(s.ctx,
+				backend.Create(f, nil, backend.Ephemeral),
+				backend.Create(f+"/n", nil, backend.Persistent))
+			s.refused(err, backend.ErrNoChildren, "create", f+"/n", 1)
+		}},
+		{"nodes go when their session closes, and only those", func(s *scene) {
+			c, d, o := s.open("a"), s.open("a"), s.open("b")
+			mine, sequential := c.create("mine", "", backend.Ephemeral), c.create("n-", "", backend.EphemeralSequential)
+			plain := c.create("plain", "", backend.Persistent)
+			others := d.create("others", "", backend.Ephemeral)
+			if err := c.Close(); err != nil {
+				s.Fatal(err)
+			}
+			o.sync()
+			if o.there(mine, nil) || o.there(sequential, nil) {
+				s.Fatal("an ephemeral of the closed session is there")
+			}
+			if !o.there(plain, nil) || !o.there(others, nil) {
+				s.Fatal("a node of no session or of another session is gone")
+			}
+		}},
+		{"nodes go when the service ends their session, and only those", func(s *scene) {
+			c, d, o := s.open("a"), s.open("a"), s.open("b")
+			mine, sequential := c.create("mine", "", backend.Ephemeral), c.create("n-", "", backend.EphemeralSequential)
+			plain := c.create("plain", "", backend.Persistent)
+			others := d.create("others", "", backend.Ephemeral)
+			c.link.Expire(c.ID())
+			o.sync()
+			if o.there(mine, nil) || o.there(sequential, nil) {
+				s.Fatal("an ephemeral of the expired session is there")
+			}
+			if !o.there(plain, nil) || !o.there(others, nil) {
+				s.Fatal("a node of no session or of another session is gone")
+			}
+			c.lost()
+			if err := d.Err(); err != nil {
+				s.Fatalf("the other session ended: %v", err)
+			}
+		}},
+		{"nodes live as long as their session has contact", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			p := c.create("e", "", backend.Ephemeral)
+			o.sync()
+			w := backend.NewWatch()
+			o.get(p, w)
+			timer := time.NewTimer(3 * s.timeout)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-w.Fired():
+				s.Fatal("something happened to the node of an idle session")
+			}
+			if o.sync(); !o.there(p, nil) || c.Err() != nil {
+				s.Fatalf("the node of an idle session went; Err is %v", c.Err())
+			}
+		}},
+		{"nodes cannot be taken over: owner and creation id stay", func(s *scene) {
+			c, d := s.open("a"), s.open("b")
+			p := c.create("e", "", backend.Ephemeral)
+			d.sync()
+			before := d.stat(p, nil)
+			if after := d.set(p, "written by another"); after.EphemeralOwner != c.ID() || after.Czxid != before.Czxid {
+				s.Fatalf("a write by another session changed %+v to %+v", before, after)
+			}
+			if err := d.Close(); err != nil {
+				s.Fatal(err)
+			}
+			if c.sync(); !c.there(p, nil) {
+				s.Fatal("the node went with a session that does not own it")
+			}
+		}},
+	}
+}

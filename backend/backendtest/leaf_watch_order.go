@@ -1,0 +1,176 @@
+package backendtest
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/go-coord/coord/backend"
+)
+
+func watchOrderLeaves() []leaf {
+	return []leaf{
+		{"is that of the operations of one commit", func(s *scene) {
+			s.wireOrder(func(writers []*client, nodes []string) {
+				var ops []backend.Op
+				for _, n := range nodes {
+					ops = append(ops, backend.Delete(n, backend.AnyVersion))
+				}
+				writers[0].commit(ops...)
+			})
+		}},
+		{"is that of the commits of one session", func(s *scene) {
+			s.wireOrder(func(writers []*client, nodes []string) {
+				for _, n := range nodes {
+					writers[0].remove(n)
+				}
+			})
+		}},
+		{"is that of the commits of several sessions", func(s *scene) {
+			s.wireOrder(func(writers []*client, nodes []string) {
+				for i, n := range nodes {
+					writers[i%len(writers)].remove(n)
+				}
+			})
+		}},
+		{"has the event before any read that shows the change", func(s *scene) {
+			watcher, writer := s.open("a"), s.open("b")
+			n := writer.create("n", "", backend.Persistent)
+			watcher.sync()
+			const rounds = 150
+			var group sync.WaitGroup
+			defer group.Wait()
+			group.Go(func() {
+				for i := range rounds {
+					var err error
+					if i%10 == 9 {
+						_, err = writer.Commit(s.ctx, backend.Delete(n, backend.AnyVersion), backend.Create(n, nil, backend.Persistent))
+					} else {
+						_, err = writer.Commit(s.ctx, backend.SetData(n, nil, backend.AnyVersion))
+					}
+					if err != nil {
+						s.Errorf("write %d: %v", i, err)
+						return
+					}
+				}
+				if _, err := writer.Commit(s.ctx, backend.Delete(n, backend.AnyVersion)); err != nil {
+					s.Errorf("last delete: %v", err)
+				}
+			})
+			for {
+				w := backend.NewWatch()
+				data, armed, err := watcher.Get(s.ctx, n, w)
+				if err != nil {
+					s.refused(err, backend.ErrNotFound, "get", n, 0)
+					return
+				}
+				for { // until a read shows another state
+					stat, err := watcher.Exists(s.ctx, n, nil)
+					fired := w.Kind() != 0
+					if err != nil {
+						s.refused(err, backend.ErrNotFound, "exists", n, 0)
+					}
+					if err == nil && stat.Czxid == armed.Czxid && stat.Version == armed.Version {
+						continue
+					}
+					if !fired {
+						s.Fatalf("%q with %+v was read, then %+v (%v), and the watch between has not fired", data, armed, stat, err)
+					}
+					break
+				}
+			}
+		}},
+		{"has the event of a child before any read that shows it", func(s *scene) {
+			watcher, writer := s.open("a"), s.open("b")
+			dir := writer.create("dir", "", backend.Persistent)
+			watcher.sync()
+			for i := range 30 {
+				w := backend.NewWatch()
+				names, _ := watcher.children(dir, w)
+				if len(names) != i {
+					s.Fatalf("children %v, want %d", names, i)
+				}
+				p := writer.create("dir/n-", "", backend.PersistentSequential)
+				watcher.sync()
+				if !watcher.there(p, nil) {
+					s.Fatalf("%s is not there after a sync", p)
+				}
+				if w.Kind() != backend.LookAgain {
+					s.Fatalf("a read shows the new child and its parent's watch says %q", w.Kind())
+				}
+			}
+		}},
+		{"has the event of an own write before the next read", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "", backend.Persistent)
+			for range 30 {
+				look, del := backend.NewWatch(), backend.NewWatch()
+				c.get(n, look)
+				c.children(n, del)
+				c.set(n, "new")
+				c.get(n, nil)
+				if look.Kind() != backend.LookAgain {
+					s.Fatalf("after an own set and a read the watch says %q", look.Kind())
+				}
+				c.remove(n)
+				if c.there(n, nil) || del.Kind() != backend.Deleted {
+					s.Fatalf("after an own delete and a read the watch says %q", del.Kind())
+				}
+				c.create("n", "", backend.Persistent)
+			}
+		}},
+	}
+}
+
+// wireOrder has a row of nodes deleted in order, some rounds, while two
+// sessions watch them, and checks for each watch that fires that those of the
+// nodes before it are marked.
+func (s *scene) wireOrder(remove func(writers []*client, nodes []string)) {
+	s.Helper()
+	const rounds, width = 15, 12
+	watchers := []*client{s.open("a"), s.open("b")}
+	writers := []*client{s.open("c"), s.open("d"), s.open("a")}
+	var nodes []string
+	for i := range width {
+		nodes = append(nodes, s.path(fmt.Sprint("n", (i*7)%width))) // no natural order
+	}
+	for range rounds {
+		var ops []backend.Op
+		for _, n := range nodes {
+			ops = append(ops, backend.Create(n, nil, backend.Persistent))
+		}
+		writers[0].commit(ops...)
+		var group sync.WaitGroup
+		for i, c := range append(watchers, writers[1:]...) {
+			c.sync()
+			if i >= len(watchers) {
+				continue
+			}
+			var ws []*backend.Watch
+			for j, n := range nodes {
+				w := backend.NewWatch()
+				armers()[(i+j)%len(armers())].arm(c, n, w)
+				ws = append(ws, w)
+			}
+			for j := range ws {
+				group.Go(func() {
+					select {
+					case <-ws[j].Fired():
+					case <-s.ctx.Done():
+						s.Errorf("the watch of %s has not fired", nodes[j])
+						return
+					}
+					for k := range j + 1 {
+						if kind := ws[k].Kind(); kind != backend.Deleted {
+							s.Errorf("deletion %d has fired its watch, and the watch of deletion %d says %q", j, k, kind)
+						}
+					}
+				})
+			}
+		}
+		remove(writers, nodes)
+		group.Wait()
+		if s.Failed() {
+			return
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// The tests in this file test the suite: each defect, put into the memory
+// backend, must be found by the leaf that is there for it.
+
+// A mutant is a memory session with a defect in it.
+type mutant struct {
+	backend.Session
+	get      func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error)
+	children func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error)
+	exists   func(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error)
+	sync     func(ctx context.Context, path string) error
+	commit   func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error)
+	close    func() error
+	err      func() error
+	done     func() <-chan struct{}
+}
+
+func (m *mutant) Get(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+	if m.get != nil {
+		return m.get(ctx, path, w)
+	}
+	return m.Session.Get(ctx, path, w)
+}
+
+func (m *mutant) Children(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+	if m.children != nil {
+		return m.children(ctx, path, w)
+	}
+	return m.Session.Children(ctx, path, w)
+}
+
+func (m *mutant) Exists(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
+	if m.exists != nil {
+		return m.exists(ctx, path, w)
+	}
+	return m.Session.Exists(ctx, path, w)
+}
+
+func (m *mutant) Sync(ctx context.Context, path string) error {
+	if m.sync != nil {
+		return m.sync(ctx, path)
+	}
+	return m.Session.Sync(ctx, path)
+}
+
+func (m *mutant) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+	if m.commit != nil {
+		return m.commit(ctx, ops...)
+	}
+	return m.Session.Commit(ctx, ops...)
+}
+
+func (m *mutant) Close() error {
+	if m.close != nil {
+		return m.close()
+	}
+	return m.Session.Close()
+}
+
+func (m *mutant) Err() error {
+	if m.err != nil {
+		return m.err()
+	}
+	return m.Session.Err()
+}
+
+func (m *mutant) Done() <-chan struct{} {
+	if m.done != nil {
+		return m.done()
+	}
+	return m.Session.Done()
+}
+
+// watched lets every read of the mutant pass its watch through change.
+func (m *mutant) watched(change func(path string, children bool, w *backend.Watch) *backend.Watch) {
+	pass := func(path string, children bool, w *backend.Watch) *backend.Watch {
+		if w == nil {
+			return nil
+		}
+		return change(path, children, w)
+	}
+	m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+		return m.Session.Get(ctx, path, pass(path, false, w))
+	}
+	m.exists = func(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
+		return m.Session.Exists(ctx, path, pass(path, false, w))
+	}
+	m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+		return m.Session.Children(ctx, path, pass(path, true, w))
+	}
+}
+
+// relay returns a watch to arm in place of w. When it has fired, fire decides
+// what w fires with; zero for nothing.
+func relay(w *backend.Watch, fire func(backend.Kind) backend.Kind) *backend.Watch {
+	below := backend.NewWatch()
+	stop := make(chan struct{})
+	w.Arm(func(*backend.Watch) { below.Stop(); close(stop) })
+	go func() {
+		select {
+		case <-below.Fired():
+			if kind := fire(below.Kind()); kind != 0 {
+				w.Fire(kind)
+			}
+		case <-stop:
+		case <-time.After(time.Hour): // an unarmed watch; a bubble has all the time
+		}
+	}()
+	return below
+}
+
+// mutantLink opens mutants.
+type mutantLink struct {
+	Link
+	spoil func(l Link, m *mutant)
+}
+
+func (l mutantLink) Open(ctx context.Context) (backend.Session, error) {
+	s, err := l.Link.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m := &mutant{Session: s}
+	l.spoil(l.Link, m)
+	return m, nil
+}
+
+func (l mutantLink) SetLatency(d time.Duration) { l.Link.(slow).SetLatency(d) }
+
+type mutantService struct {
+	*memory.Store
+	spoil func(l Link, m *mutant)
+}
+
+func (s mutantService) Root() string          { return "/" }
+func (s mutantService) Link(name string) Link { return mutantLink{s.Store.Link(name), s.spoil} }
+
+func mutantHarness(spoil func(l Link, m *mutant)) Harness {
+	const timeout = time.Second
+	return Harness{
+		New: func(t *testing.T) Service {
+			t.Cleanup(func() { time.Sleep(3 * time.Hour) }) // of the bubble: lets relays end
+			return mutantService{memory.New(&memory.Options{SessionTimeout: timeout}), spoil}
+		},
+		Leaf:           synctest.Test,
+		SessionTimeout: timeout,
+	}
+}
+
+// A recorder is a testing.TB that keeps failures to itself.
+type recorder struct {
+	testing.TB
+	mu       sync.Mutex
+	failures []string
+}
+
+func (r *recorder) fail(s string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures = append(r.failures, s)
+}
+
+func (r *recorder) Failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.failures) > 0
+}
+
+func (r *recorder) Error(args ...any)            { r.fail(fmt.Sprint(args...)) }
+func (r *recorder) Errorf(f string, args ...any) { r.fail(fmt.Sprintf(f, args...)) }
+func (r *recorder) Fatal(args ...any)            { r.fail(fmt.Sprint(args...)); runtime.Goexit() }
+func (r *recorder) Fatalf(f string, args ...any) { r.fail(fmt.Sprintf(f, args...)); runtime.Goexit() }
+func (r *recorder) FailNow()                     { r.fail("failed"); runtime.Goexit() }
+
+// failures runs one leaf and returns what it finds.
+func failures(t *testing.T, h Harness, groupName, leafName string) []string {
+	t.Helper()
+	for _, g := range groups() {
+		for _, l := range g.leaves {
+			if g.name != groupName || l.name != leafName {
+				continue
+			}
+			var r *recorder
+			h.leaf(t, func(t *testing.T) {
+				r = &recorder{TB: t}
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					l.run(newScene(t, r, h))
+				}()
+				<-ended
+			})
+			return r.failures
+		}
+	}
+	t.Fatalf("there is no leaf %s/%s", groupName, leafName)
+	return nil
+}
+
+func TestTheSuiteFindsEachDefect(t *testing.T) {
+	for _, m := range defects()[1:] {
+		t.Run(m.name, func(t *testing.T) {
+			got := failures(t, mutantHarness(m.make), m.group, m.leaf)
+			if len(got) == 0 {
+				t.Fatalf("%s/%s has not found it", m.group, m.leaf)
+			}
+			t.Logf("%s/%s: %s", m.group, m.leaf, strings.Join(got, "; "))
+			if sound := failures(t, mutantHarness(defects()[0].make), m.group, m.leaf); len(sound) > 0 {
+				t.Errorf("%s/%s finds fault with a sound backend: %v", m.group, m.leaf, sound)
+			}
+		})
+	}
+}
+
+func TestDifferFindsEachDefectAndShortensTheScript(t *testing.T) {
+	sound := mutantHarness(defects()[0].make)
+	for _, name := range []string{
+		"every event is a deletion", "results are in the wrong order", "the first operation is always to blame",
+		"a commit is not atomic", "empty data is not nil", "an uncertain commit is repeated", "get on a missing node is armed",
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := slices.IndexFunc(defects(), func(d defect) bool { return d.name == name })
+			spoilt := mutantHarness(defects()[i].make)
+			synctest.Test(t, func(t *testing.T) {
+				script := newScript(7, 1500)
+				found, _ := compare(t, sound, spoilt, script)
+				if found == nil {
+					t.Fatal("not found")
+				}
+				short, runs := shrink(t, sound, spoilt, script[:found.step+1], found)
+				t.Logf("step %d, shortened in %d runs to:\n%v", found.step, runs, short)
+				if len(short.script) > 12 {
+					t.Errorf("the script still has %d steps", len(short.script))
+				}
+				if again, _ := compare(t, sound, spoilt, short.script); again == nil {
+					t.Error("the short script shows no difference")
+				}
+			})
+		})
+	}
+}

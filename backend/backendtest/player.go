@@ -1,0 +1,362 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A player plays a script on one service, and tells what it sees in words that
+// are the same for every service: paths from the root on, sessions by the order
+// of their opening, and zxids apart.
+type player struct {
+	ctx        context.Context
+	svc        Service
+	limit      time.Duration
+	slots      [scriptSessions]*actor
+	opened     map[int64]int // session ID to its number
+	sequential []string      // paths of sequential nodes, oldest first
+	watches    []*played
+	counts     map[string]int // what happened how often
+}
+
+// An actor is a session in a slot.
+type actor struct {
+	backend.Session
+	link Link
+}
+
+// A played watch belongs to a step of the script.
+type played struct {
+	*backend.Watch
+	owner   *actor
+	armed   bool
+	stopped bool
+	told    bool // that it fired
+}
+
+// An observation is what one step showed.
+type observation struct {
+	text  strings.Builder
+	zxids []int64 // in the order of their appearance
+}
+
+func (o *observation) addf(format string, args ...any) { fmt.Fprintf(&o.text, format, args...) }
+
+func newPlayer(t *testing.T, h Harness) *player {
+	return &player{
+		ctx:    t.Context(),
+		svc:    h.New(t),
+		limit:  10*time.Second + 4*h.SessionTimeout,
+		opened: make(map[int64]int),
+		counts: make(map[string]int),
+	}
+}
+
+// end closes what is open.
+func (p *player) end() error {
+	var errs []error
+	for _, a := range p.slots {
+		if a != nil {
+			errs = append(errs, a.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// play plays one step and then looks at all watches.
+func (p *player) play(st step) *observation {
+	o := new(observation)
+	ctx, cancel := context.WithTimeout(p.ctx, p.limit)
+	defer cancel()
+	a := p.slots[st.session]
+	if a == nil {
+		link := p.svc.Link(fmt.Sprint("slot", st.session))
+		s, err := link.Open(ctx)
+		if err != nil {
+			o.addf("open: %v\n", err)
+			return o
+		}
+		a = &actor{s, link}
+		p.slots[st.session] = a
+		p.opened[s.ID()] = len(p.opened) + 1
+	}
+	p.act(ctx, o, st, a)
+	p.lookAround(ctx, o, st, a)
+	return o
+}
+
+func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
+	var w *backend.Watch
+	if st.watch {
+		w = backend.NewWatch()
+	}
+	path := p.path(st.node)
+	switch st.what {
+	case commitStep, lostRequestStep, lostReplyStep:
+		switch st.what {
+		case lostRequestStep:
+			a.link.DropNextRequest()
+		case lostReplyStep:
+			a.link.DropNextReply()
+		}
+		ops := p.ops(st.ops)
+		results, err := a.Commit(ctx, ops...)
+		if st.what != commitStep && backend.CheckOps(ops) != nil {
+			a.Sync(ctx, "/") // uses the fault up, which the refused commit did not
+		}
+		p.tell(o, err)
+		for i, r := range results {
+			o.addf("result %d: %s ", i, p.short(r.Path))
+			p.stat(o, r.Stat, ops[i].Kind == backend.OpSetData)
+			if ops[i].Kind == backend.OpCreate && ops[i].Mode.Sequential() {
+				p.sequential = append(p.sequential, r.Path)
+			}
+		}
+	case getStep:
+		data, stat, err := a.Get(ctx, path, w)
+		p.keep(w, a, err == nil)
+		p.tell(o, err)
+		o.addf("data %q nil %v ", data, data == nil)
+		p.stat(o, stat, err == nil)
+	case existsStep:
+		stat, err := a.Exists(ctx, path, w)
+		p.keep(w, a, err == nil || errors.Is(err, backend.ErrNotFound))
+		p.tell(o, err)
+		p.stat(o, stat, err == nil)
+	case childrenStep:
+		names, stat, err := a.Children(ctx, path, w)
+		p.keep(w, a, err == nil)
+		p.tell(o, err)
+		slices.Sort(names)
+		o.addf("children %q ", names)
+		p.stat(o, stat, err == nil)
+	case syncStep:
+		p.tell(o, a.Sync(ctx, path))
+	case stopStep:
+		var own []*played
+		for _, w := range p.watches {
+			if w.owner == a && !w.told && !w.stopped {
+				own = append(own, w)
+			}
+		}
+		if len(own) > 0 {
+			w := own[st.victim%len(own)]
+			w.Stop()
+			w.stopped = true
+		}
+	case closeStep:
+		p.tell(o, a.Close())
+		p.slots[st.session] = nil
+	case expireStep:
+		a.link.Expire(a.ID())
+		select {
+		case <-a.Done():
+			p.tell(o, a.Err())
+		case <-ctx.Done():
+			o.addf("the session has not ended\n")
+		}
+		p.tell(o, a.Close())
+		p.slots[st.session] = nil
+	}
+	p.counts[st.what.String()]++
+}
+
+// lookAround lets all sessions catch up and tells which watches have fired.
+func (p *player) lookAround(ctx context.Context, o *observation, st step, actor *actor) {
+	for i, a := range p.slots {
+		if a == nil {
+			continue
+		}
+		if err := a.Sync(ctx, "/"); err != nil {
+			o.addf("session %d does not sync: %v\n", i, err)
+		}
+	}
+	broke := st.what >= lostRequestStep
+	for i, w := range p.watches {
+		if w.told || w.stopped {
+			if w.stopped && hasFired(w.Watch) {
+				o.addf("stopped watch %d has fired\n", i)
+			}
+			continue
+		}
+		own := broke && w.owner == actor
+		if own && w.armed {
+			// A break or the end of the session fires all its watches in time.
+			select {
+			case <-w.Fired():
+			case <-ctx.Done():
+			}
+		}
+		kind := w.Kind()
+		if kind == 0 {
+			if own && w.armed {
+				o.addf("watch %d is silent\n", i)
+			}
+			continue
+		}
+		w.told = true
+		p.counts["watch fired: "+kind.String()]++
+		if own {
+			// Whether the deletion or the break came first is chance.
+			o.addf("watch %d has fired\n", i)
+		} else {
+			o.addf("watch %d has fired: %v\n", i, kind)
+		}
+	}
+}
+
+func (p *player) keep(w *backend.Watch, a *actor, armed bool) {
+	if w != nil {
+		p.watches = append(p.watches, &played{Watch: w, owner: a, armed: armed})
+	}
+}
+
+// path returns the full path of a node.
+func (p *player) path(r nodeRef) string {
+	if r.below {
+		r.below = false
+		return p.path(r) + "/z"
+	}
+	if r.latest > 0 && len(p.sequential) > 0 {
+		return p.sequential[len(p.sequential)-1-(r.latest-1)%len(p.sequential)]
+	}
+	root := strings.TrimSuffix(p.svc.Root(), "/")
+	if r.path == "" {
+		return p.svc.Root()
+	}
+	return root + "/" + r.path
+}
+
+// short returns a path from the root of the service on.
+func (p *player) short(path string) string {
+	if path == p.svc.Root() {
+		return "/"
+	}
+	return strings.TrimPrefix(path, strings.TrimSuffix(p.svc.Root(), "/"))
+}
+
+func (p *player) ops(ops []scriptOp) []backend.Op {
+	all := make([]backend.Op, len(ops))
+	for i, op := range ops {
+		all[i] = backend.Op{Kind: op.kind, Path: p.path(op.node)}
+		switch op.kind {
+		case backend.OpCreate:
+			all[i].Data, all[i].Mode = []byte(op.data), op.mode
+			if op.node.latest == 0 && op.node.path == "" {
+				all[i].Path = "/" // a root cannot be created, whatever its path
+			}
+		case backend.OpSetData:
+			all[i].Data, all[i].Version = []byte(op.data), op.version
+		default:
+			all[i].Version = op.version
+			if op.kind == backend.OpDelete && op.node.latest == 0 && op.node.path == "" {
+				all[i].Path = "/"
+			}
+		}
+	}
+	return all
+}
+
+// stat tells of the Stat of a node, or that there is none.
+func (p *player) stat(o *observation, s backend.Stat, there bool) {
+	if !there {
+		if s != (backend.Stat{}) {
+			o.addf("stat %+v of nothing", s)
+		}
+		o.addf("\n")
+		return
+	}
+	o.zxids = append(o.zxids, s.Czxid, s.Mzxid, s.Pzxid)
+	o.addf("version %d cversion %d owner %d length %d children %d\n",
+		s.Version, s.Cversion, p.opened[s.EphemeralOwner], s.DataLength, s.NumChildren)
+	if s.EphemeralOwner != 0 && p.opened[s.EphemeralOwner] == 0 {
+		o.addf("unknown owner %d\n", s.EphemeralOwner)
+	}
+}
+
+// sentinels are the errors of the contract by name.
+func sentinels() []struct {
+	name string
+	err  error
+} {
+	return []struct {
+		name string
+		err  error
+	}{
+		{"not found", backend.ErrNotFound}, {"exists", backend.ErrExists}, {"bad version", backend.ErrBadVersion},
+		{"not empty", backend.ErrNotEmpty}, {"no children", backend.ErrNoChildren}, {"session lost", backend.ErrSessionLost},
+		{"closed", backend.ErrClosed}, {"uncertain", backend.ErrUncertain}, {"too large", backend.ErrTooLarge},
+		{"denied", backend.ErrDenied}, {"bad path", backend.ErrBadPath}, {"unsupported", backend.ErrUnsupported},
+		{"invalid", backend.ErrInvalid}, {"deadline", context.DeadlineExceeded}, {"canceled", context.Canceled},
+	}
+}
+
+// tell tells of an error by what it matches and whom it blames.
+func (p *player) tell(o *observation, err error) {
+	if err == nil {
+		p.counts["success"]++
+		return
+	}
+	o.addf("error:")
+	known := false
+	for _, s := range sentinels() {
+		if errors.Is(err, s.err) {
+			known = true
+			o.addf(" %s", s.name)
+			p.counts["error: "+s.name]++
+		}
+	}
+	if !known {
+		o.addf(" unknown %v", err)
+	}
+	var e *backend.Error
+	if errors.As(err, &e) && !errors.Is(err, backend.ErrUncertain) {
+		o.addf(" of %s %s [%d]", e.Op, p.short(e.Path), e.Index)
+	}
+	o.addf("\n")
+}
+
+// picture tells of the whole tree.
+func (p *player) picture() *observation {
+	o := new(observation)
+	ctx, cancel := context.WithTimeout(p.ctx, p.limit)
+	defer cancel()
+	s, err := p.svc.Link("observer").Open(ctx)
+	if err != nil {
+		o.addf("open: %v\n", err)
+		return o
+	}
+	defer s.Close()
+	if err := s.Sync(ctx, "/"); err != nil {
+		o.addf("sync: %v\n", err)
+	}
+	p.draw(ctx, o, s, p.svc.Root())
+	return o
+}
+
+// draw tells of a node and all below it.
+func (p *player) draw(ctx context.Context, o *observation, s backend.Session, path string) {
+	data, stat, err := s.Get(ctx, path, nil)
+	if err != nil {
+		p.tell(o, err)
+		return
+	}
+	o.addf("%s %q ", p.short(path), data)
+	p.stat(o, stat, true)
+	names, _, err := s.Children(ctx, path, nil)
+	if err != nil {
+		p.tell(o, err)
+		return
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		p.draw(ctx, o, s, strings.TrimSuffix(path, "/")+"/"+name)
+	}
+}

@@ -1,0 +1,204 @@
+package backendtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A step is one step of a script: one call of one session, or the end of one.
+// Steps name nodes and sessions so that any part of a script is a script.
+type step struct {
+	what    stepKind
+	session int // number of the slot; one without a session opens it first
+	node    nodeRef
+	ops     []scriptOp // of a commit
+	watch   bool       // of a read
+	victim  int        // of stopStep: which of the session's watches
+}
+
+type stepKind int
+
+const (
+	commitStep stepKind = iota
+	getStep
+	existsStep
+	childrenStep
+	syncStep
+	stopStep        // of a watch
+	lostRequestStep // a commit whose request is lost
+	lostReplyStep   // a commit whose reply is lost
+	closeStep
+	expireStep
+)
+
+func (k stepKind) String() string {
+	return [...]string{"commit", "get", "exists", "children", "sync", "stop a watch",
+		"commit, request lost,", "commit, reply lost,", "close", "expire"}[k]
+}
+
+// A nodeRef names a node relative to the root of the service: by its path, or
+// as one of the latest sequential nodes that were created.
+type nodeRef struct {
+	path   string
+	latest int  // counted from 1; zero for a node named by its path
+	below  bool // a child of it is meant
+}
+
+func (r nodeRef) String() string {
+	if r.below {
+		r.below = false
+		return r.String() + "/z"
+	}
+	if r.latest > 0 {
+		return fmt.Sprintf("<sequential %d from the end, or %s>", r.latest, r.path)
+	}
+	return r.path
+}
+
+type scriptOp struct {
+	kind    backend.OpKind
+	node    nodeRef
+	data    string
+	mode    backend.CreateMode
+	version int32
+}
+
+func (o scriptOp) String() string {
+	switch o.kind {
+	case backend.OpCreate:
+		mode := [...]string{"persistent", "ephemeral", "persistent sequential", "ephemeral sequential", "container"}[o.mode]
+		return fmt.Sprintf("create %s %q %s", o.node, o.data, mode)
+	case backend.OpSetData:
+		return fmt.Sprintf("set %s %q if version %d", o.node, o.data, o.version)
+	}
+	return fmt.Sprintf("%v %s if version %d", o.kind, o.node, o.version)
+}
+
+func (st step) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "session %d: %v", st.session, st.what)
+	switch st.what {
+	case getStep, existsStep, childrenStep:
+		fmt.Fprintf(&b, " %s", st.node)
+		if st.watch {
+			b.WriteString(" and watch")
+		}
+	}
+	for i, op := range st.ops {
+		if i > 0 {
+			b.WriteString(";")
+		}
+		fmt.Fprintf(&b, " %v", op)
+	}
+	return b.String()
+}
+
+const scriptSessions = 4
+
+// newScript returns a script of n steps, the same one for the same seed.
+func newScript(seed uint64, n int) []step {
+	g := scriptWriter{rand.New(rand.NewPCG(seed, 0xc00d))}
+	steps := make([]step, n)
+	for i := range steps {
+		steps[i] = g.step()
+	}
+	return steps
+}
+
+type scriptWriter struct{ *rand.Rand }
+
+// chance reports true in percent of 100 cases.
+func (g scriptWriter) chance(percent int) bool { return g.IntN(100) < percent }
+
+func (g scriptWriter) step() step {
+	st := step{session: g.IntN(scriptSessions), node: g.node(), watch: g.chance(60), victim: g.IntN(100)}
+	switch p := g.IntN(1000); {
+	case p < 350:
+		st.what, st.ops = commitStep, g.ops(1)
+	case p < 550:
+		st.what, st.ops = commitStep, g.ops(2+g.IntN(4))
+	case p < 660:
+		st.what = getStep
+	case p < 780:
+		st.what = existsStep
+	case p < 890:
+		st.what = childrenStep
+	case p < 920:
+		st.what = syncStep
+	case p < 945:
+		st.what = stopStep
+	case p < 955:
+		st.what, st.ops = lostRequestStep, g.ops(1+g.IntN(2))
+	case p < 965:
+		st.what, st.ops = lostReplyStep, g.ops(1+g.IntN(2))
+	case p < 985:
+		st.what = closeStep
+	default:
+		st.what = expireStep
+	}
+	return st
+}
+
+// node names one of few nodes, so that steps meet.
+func (g scriptWriter) node() nodeRef {
+	path := string("abc"[g.IntN(3)])
+	for g.chance(40) && len(path) < 5 {
+		path += "/" + string("xy"[g.IntN(2)])
+	}
+	r := nodeRef{path: path}
+	switch {
+	case g.chance(20):
+		r.latest = 1 + g.IntN(6)
+		r.below = g.chance(25)
+	case g.chance(3):
+		r.path = "" // the root of the service
+	case g.chance(2):
+		r.path = path + "//bad"
+	}
+	return r
+}
+
+func (g scriptWriter) ops(n int) []scriptOp {
+	if n == 1 && g.chance(2) {
+		// No step makes a child of it, or the service might remove it.
+		return []scriptOp{{kind: backend.OpCreate, node: nodeRef{path: "box" + string("12"[g.IntN(2)])}, mode: backend.Container}}
+	}
+	ops := make([]scriptOp, n)
+	for i := range ops {
+		op := scriptOp{node: g.node(), version: backend.AnyVersion}
+		if g.chance(50) {
+			op.version = int32(g.IntN(3))
+		}
+		op.data = strings.Repeat("d", g.IntN(4))
+		switch p := g.IntN(100); {
+		case p < 50:
+			op.kind = backend.OpCreate
+			op.mode = backend.CreateMode(g.IntN(4))
+			if op.mode == backend.Ephemeral && !strings.Contains(op.node.path, "/") && g.chance(80) {
+				op.mode = backend.Persistent // what can have children makes more happen
+			}
+			if op.mode.Sequential() {
+				op.node.latest, op.node.below = 0, false
+				op.node.path += "/s-"
+			}
+		case p < 70:
+			op.kind = backend.OpSetData
+		case p < 84:
+			op.kind = backend.OpDelete
+		default:
+			op.kind = backend.OpCheck
+		}
+		if n > 1 && g.chance(60) {
+			// Most multis of random operations fail; let some succeed.
+			op.version = backend.AnyVersion
+			if op.kind == backend.OpDelete {
+				op.kind = backend.OpSetData
+			}
+		}
+		ops[i] = op
+	}
+	return ops
+}

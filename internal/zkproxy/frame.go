@@ -1,0 +1,286 @@
+package zkproxy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+// The opcodes of requests (ZooDefs.OpCode). OpConnect marks the first frame of
+// each direction, which has no header; on the wire no request bears it.
+const (
+	OpEvent           int32 = 0 // a watch event from the server
+	OpCreate          int32 = 1
+	OpDelete          int32 = 2
+	OpExists          int32 = 3
+	OpGetData         int32 = 4
+	OpSetData         int32 = 5
+	OpGetACL          int32 = 6
+	OpSetACL          int32 = 7
+	OpGetChildren     int32 = 8
+	OpSync            int32 = 9
+	OpPing            int32 = 11
+	OpGetChildren2    int32 = 12
+	OpCheck           int32 = 13
+	OpMulti           int32 = 14
+	OpCreate2         int32 = 15
+	OpReconfig        int32 = 16
+	OpCheckWatches    int32 = 17
+	OpRemoveWatches   int32 = 18
+	OpCreateContainer int32 = 19
+	OpCreateTTL       int32 = 21
+	OpMultiRead       int32 = 22
+	OpAuth            int32 = 100
+	OpSetWatches      int32 = 101
+	OpSetWatches2     int32 = 105
+	OpAddWatch        int32 = 106
+	OpConnect         int32 = -10
+	OpClose           int32 = -11
+)
+
+var opNames = map[int32]string{
+	OpEvent: "event", OpCreate: "create", OpDelete: "delete", OpExists: "exists", OpGetData: "getData",
+	OpSetData: "setData", OpGetACL: "getACL", OpSetACL: "setACL", OpGetChildren: "getChildren", OpSync: "sync",
+	OpPing: "ping", OpGetChildren2: "getChildren2", OpCheck: "check", OpMulti: "multi", OpCreate2: "create2",
+	OpReconfig: "reconfig", OpCheckWatches: "checkWatches", OpRemoveWatches: "removeWatches",
+	OpCreateContainer: "createContainer", OpCreateTTL: "createTTL", OpMultiRead: "multiRead", OpAuth: "auth",
+	OpSetWatches: "setWatches", OpSetWatches2: "setWatches2", OpAddWatch: "addWatch", OpConnect: "connect", OpClose: "close",
+}
+
+// OpName returns the name of an opcode, or its number.
+func OpName(opcode int32) string {
+	if name, ok := opNames[opcode]; ok {
+		return name
+	}
+	return strconv.Itoa(int(opcode))
+}
+
+// The xids that are no request's number.
+const (
+	XidEvent      int32 = -1
+	XidPing       int32 = -2
+	XidAuth       int32 = -4
+	XidSetWatches int32 = -8
+)
+
+// Dir is the direction of a frame.
+type Dir int8
+
+// Up is from the client to the server, Down the other way.
+const (
+	Up Dir = iota
+	Down
+)
+
+// String returns "up" or "down".
+func (d Dir) String() string {
+	if d == Up {
+		return "up"
+	}
+	return "down"
+}
+
+// A Frame describes one frame that passes the proxy. The parts of a body that
+// the proxy does not understand are left zero.
+type Frame struct {
+	Conn   int   // the number of the connection, from 1
+	Dir    Dir   // Up: a request; Down: a reply or an event
+	Opcode int32 // of a reply: that of its request; of an event: OpEvent
+	Xid    int32
+	Path   string  // of a request; of a reply: that of its request; of a multi: the first; of an event: the node
+	Ops    []SubOp // of a multi or multiRead, and of its reply
+	Size   int     // on the wire, with the four bytes of the length
+
+	Zxid    int64 // of a reply or event
+	Err     int32 // of a reply: ZooKeeper's error code, 0 for none
+	Event   int32 // of an event: its type, 1 created, 2 deleted, 3 data changed, 4 children changed
+	Session int64 // of the two connect frames; 0 in a request for a new session and in the refusal of an old one
+}
+
+// isEvent tells a watch event from a reply or request.
+func (f Frame) isEvent() bool { return f.Dir == Down && f.Xid == XidEvent }
+
+// SubOp is one operation of a multi.
+type SubOp struct {
+	Opcode int32
+	Path   string
+}
+
+// String is for logs.
+func (f Frame) String() string {
+	return fmt.Sprintf("%d %v %s xid=%d path=%q err=%d", f.Conn, f.Dir, OpName(f.Opcode), f.Xid, f.Path, f.Err)
+}
+
+// maxFrame is the largest length that is taken for one. ZooKeeper's own limit
+// is 1 MiB by default for requests; replies may be larger.
+const maxFrame = 64 << 20
+
+var errMalformed = errors.New("malformed frame")
+
+// readFrame reads one frame, length included, and fails on a length below zero
+// or above maxFrame. It takes memory as the bytes come, not as the length
+// promises.
+func readFrame(r io.Reader) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := int32(binary.BigEndian.Uint32(head[:]))
+	if n < 0 || n > maxFrame {
+		return nil, fmt.Errorf("%w: length %d", errMalformed, n)
+	}
+	var b bytes.Buffer
+	b.Grow(min(int(n), 64<<10) + len(head))
+	b.Write(head[:])
+	if _, err := io.CopyN(&b, r, int64(n)); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// parseConnect parses the body of the first frame of a direction.
+func parseConnect(body []byte, dir Dir) (Frame, error) {
+	f := Frame{Dir: dir, Opcode: OpConnect, Size: len(body) + 4}
+	d := decoder{b: body}
+	d.int32() // protocol version
+	if dir == Up {
+		d.int64() // the last zxid that the client has seen
+	}
+	timeout := d.int32()
+	f.Session = d.int64()
+	if d.failed {
+		return f, fmt.Errorf("%w: connect of %d bytes", errMalformed, len(body))
+	}
+	if dir == Down && (timeout <= 0 || f.Session == 0) {
+		f.Err = -112 // what SESSIONEXPIRED would be, had this reply an error code
+	}
+	return f, nil
+}
+
+// parseRequest parses the body of a request.
+func parseRequest(body []byte) (Frame, error) {
+	d := decoder{b: body}
+	f := Frame{Dir: Up, Xid: d.int32(), Opcode: d.int32(), Size: len(body) + 4}
+	if d.failed {
+		return f, fmt.Errorf("%w: request of %d bytes", errMalformed, len(body))
+	}
+	switch f.Opcode {
+	case OpCreate, OpDelete, OpExists, OpGetData, OpSetData, OpGetACL, OpSetACL, OpGetChildren, OpSync,
+		OpGetChildren2, OpCheck, OpCreate2, OpCheckWatches, OpRemoveWatches, OpCreateContainer, OpCreateTTL, OpAddWatch:
+		f.Path = d.string()
+	case OpMulti, OpMultiRead:
+		f.Ops = d.subOps()
+		if len(f.Ops) > 0 {
+			f.Path = f.Ops[0].Path
+		}
+	}
+	return f, nil
+}
+
+// parseReply parses the body of a reply or an event. Opcode and path of a reply
+// are its request's, which is not known here.
+func parseReply(body []byte) (Frame, error) {
+	d := decoder{b: body}
+	f := Frame{Dir: Down, Xid: d.int32(), Zxid: d.int64(), Err: d.int32(), Size: len(body) + 4}
+	if d.failed {
+		return f, fmt.Errorf("%w: reply of %d bytes", errMalformed, len(body))
+	}
+	if f.Xid == XidEvent {
+		f.Opcode, f.Event = OpEvent, d.int32()
+		d.int32() // the state of the session
+		f.Path = d.string()
+	}
+	return f, nil
+}
+
+// A decoder reads ZooKeeper's encoding (jute). After the first value that is
+// not there it returns zero values.
+type decoder struct {
+	b      []byte
+	failed bool
+}
+
+func (d *decoder) take(n int) []byte {
+	if d.failed || n < 0 || n > len(d.b) {
+		d.failed = true
+		return nil
+	}
+	b := d.b[:n]
+	d.b = d.b[n:]
+	return b
+}
+
+func (d *decoder) int32() int32 {
+	if b := d.take(4); b != nil {
+		return int32(binary.BigEndian.Uint32(b))
+	}
+	return 0
+}
+
+func (d *decoder) int64() int64 {
+	if b := d.take(8); b != nil {
+		return int64(binary.BigEndian.Uint64(b))
+	}
+	return 0
+}
+
+func (d *decoder) bool() bool {
+	b := d.take(1)
+	return b != nil && b[0] != 0
+}
+
+// bytes reads a buffer or string; length -1 stands for null.
+func (d *decoder) bytes() []byte {
+	n := d.int32()
+	if n == -1 {
+		return nil
+	}
+	return d.take(int(n))
+}
+
+func (d *decoder) string() string { return string(d.bytes()) }
+
+// subOps reads the operations of a multi as far as it understands them.
+func (d *decoder) subOps() []SubOp {
+	var ops []SubOp
+	for {
+		opcode, done := d.int32(), d.bool()
+		d.int32() // error, unused in requests
+		if done || d.failed {
+			return ops
+		}
+		op := SubOp{Opcode: opcode, Path: d.string()}
+		switch opcode {
+		case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
+			d.bytes() // data
+			for n := d.int32(); n > 0 && !d.failed; n-- {
+				d.int32() // permissions
+				d.bytes() // scheme
+				d.bytes() // id
+			}
+			d.int32() // flags
+			if opcode == OpCreateTTL {
+				d.int64()
+			}
+		case OpSetData:
+			d.bytes()
+			d.int32() // version
+		case OpDelete, OpCheck:
+			d.int32()
+		case OpGetData, OpGetChildren:
+			d.bool() // watch
+		default:
+			return ops
+		}
+		if d.failed {
+			return ops
+		}
+		ops = append(ops, op)
+	}
+}

@@ -1,0 +1,66 @@
+package zktest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ErrNotInstalled is matched by the errors of Find and Start when there is no
+// ZooKeeper or no Java.
+var ErrNotInstalled = errors.New("ZooKeeper is not installed")
+
+// Where Debian's and Ubuntu's package zookeeper puts the jars. The manifest of
+// the main jar names its class path, all but the two others here: Netty's
+// codec, which TLS needs, and a logger.
+const (
+	mainJar   = "/usr/share/java/zookeeper.jar"
+	codecJar  = "/usr/share/java/netty-codec.jar"
+	loggerJar = "/usr/share/java/slf4j-simple.jar"
+)
+
+type installation struct {
+	java      string
+	classpath string
+}
+
+// Find returns the class path that servers are started with: the environment
+// variable ZOOKEEPER_CLASSPATH if it is set, else the jars of Debian's package
+// zookeeper. Java is taken from JAVA_HOME or PATH. The error matches
+// ErrNotInstalled and says what to install.
+func Find() (classpath string, err error) {
+	inst, err := find()
+	return inst.classpath, err
+}
+
+func find() (installation, error) {
+	const install = "install ZooKeeper 3.8 and Java (Debian, Ubuntu: apt-get install zookeeper default-jre-headless) " +
+		"or set ZOOKEEPER_CLASSPATH to its jars"
+	var inst installation
+	java := "java"
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		java = filepath.Join(home, "bin", "java")
+	}
+	path, err := exec.LookPath(java)
+	if err != nil {
+		return inst, fmt.Errorf("zktest: %w: no java (%v): %s", ErrNotInstalled, err, install)
+	}
+	inst.java = path
+	if inst.classpath = os.Getenv("ZOOKEEPER_CLASSPATH"); inst.classpath != "" {
+		return inst, nil
+	}
+	if _, err := os.Stat(mainJar); err != nil {
+		return inst, fmt.Errorf("zktest: %w: no jar (%v): %s", ErrNotInstalled, err, install)
+	}
+	jars := []string{mainJar}
+	for _, jar := range []string{codecJar, loggerJar} {
+		if _, err := os.Stat(jar); err == nil {
+			jars = append(jars, jar)
+		}
+	}
+	inst.classpath = strings.Join(jars, string(os.PathListSeparator))
+	return inst, nil
+}

@@ -1,0 +1,11 @@
+//go:build !unix
+
+package zktest
+
+import "os"
+
+// Processes cannot be paused here: Pause and Resume fail.
+var (
+	sigStop os.Signal = os.Interrupt
+	sigCont os.Signal = os.Interrupt
+)

@@ -1,0 +1,13 @@
+//go:build unix
+
+package zktest
+
+import (
+	"os"
+	"syscall"
+)
+
+var (
+	sigStop os.Signal = syscall.SIGSTOP
+	sigCont os.Signal = syscall.SIGCONT
+)
