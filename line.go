@@ -91,7 +91,7 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 				return h, nil
 			}
 			if !errors.Is(err, errGone) {
-				l.leave(p, r.try)
+				l.leave(ctx, p, r.try)
 			}
 		}
 		switch {
@@ -136,12 +136,13 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 }
 
 // leave removes a place that did not become a hold. A caller that only tried
-// waits for it, so that nothing of it is left when it returns.
-func (l *line) leave(p place, wait bool) {
+// waits for it while its ctx lasts, so that nothing of it is left when it
+// returns.
+func (l *line) leave(ctx context.Context, p place, wait bool) {
 	if p.s.b.Err() != nil {
 		return
 	}
-	if wait && p.s.remove(context.Background(), p.path) == nil {
+	if wait && p.s.remove(ctx, p.path) == nil {
 		return
 	}
 	p.s.removeLater(p.path)

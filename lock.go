@@ -138,9 +138,10 @@ type Contender struct {
 }
 
 // Contenders lists who has the lock and who waits for it, in order. It is a
-// picture of a moment that has passed. Callers that queue inside a process
-// behind another do not show. It costs one request and one more for each
-// contender.
+// picture of a moment that has passed: on an ensemble it may not show yet what
+// another client has just done, unless Sync was called on Client.Session before.
+// Callers that queue inside a process behind another do not show. It costs one
+// request and one more for each contender.
 func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
 	path, err := m.c.path("contenders", m.path)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 )
 
@@ -152,6 +153,29 @@ func TestTryLock(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustRelease(t, h)
+	})
+}
+
+func TestTryLockReturnsWhenItsContextEnds(t *testing.T) {
+	onEach(t, func(w *world) {
+		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		var after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+			w.Link("a").Partition()
+			return err
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		_, err := m.TryLock(ctx)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		if d := time.Since(start); d > time.Second {
+			w.t.Errorf("took %v", d)
+		}
+		w.Link("a").Heal()
+		w.eventually("only the holder is left", func() bool { return len(w.children("/l")) == 1 })
+		mustRelease(w.t, holder)
 	})
 }
 

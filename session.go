@@ -75,18 +75,21 @@ func (s *session) end(err error) {
 }
 
 // grant makes h stand, if its session lives, its lease lasts and the watch on
-// its own node has not fired: all three are tested under one lock, which end
-// takes before it looks for holds. A grant that comes with another watch's event
-// is thus refused when the own node was deleted first on the wire. It returns
-// errAgain when own has fired.
+// its own node has not fired. The session and the watch are tested under the
+// lock that end takes before it looks for holds. A grant that comes with another
+// watch's event is thus refused when the own node was deleted first on the wire.
+// It returns errAgain when own has fired.
+//
+// The lease is tested just before: its loss may call the user's Logger, and a
+// lease that passes after the test ends the hold as any later loss does.
 func (s *session) grant(h *Hold, own *backend.Watch) error {
+	if err := s.b.Err(); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return s.err
-	}
-	if err := s.b.Err(); err != nil {
-		return err
 	}
 	if own != nil && own.Kind() != 0 {
 		return errAgain

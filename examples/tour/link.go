@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
+)
+
+// A link is a client's way to the service, which the tour can cut. Programs have
+// no use for such a thing: they pass memory.New or zookeeper.New to coord.Open.
+type link interface {
+	backend.Backend
+	Partition()
+	Heal()
+}
+
+var (
+	_ link = (*memory.Link)(nil)
+	_ link = (*wire)(nil)
+)
+
+// wire is a link to ZooKeeper servers. It makes its connections itself, so it
+// can stall them: between Partition and Heal nothing gets through in either
+// direction, neither side is told, and nobody can connect.
+type wire struct {
+	backend.Backend
+
+	mu    sync.Mutex
+	cut   bool
+	conns map[*conn]struct{}
+}
+
+func newWire(servers []string, o zookeeper.Options) *wire {
+	w := &wire{conns: make(map[*conn]struct{})}
+	o.Dial = w.dial
+	w.Backend = zookeeper.New(servers, &o)
+	return w
+}
+
+// Partition stalls every connection and refuses new ones.
+func (w *wire) Partition() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = true
+	for c := range w.conns {
+		c.stalled.Store(true)
+	}
+}
+
+// Heal lets new connections through. What was sent over the old ones is lost, so
+// they break now.
+func (w *wire) Heal() {
+	w.mu.Lock()
+	w.cut = false
+	var broken []*conn
+	for c := range w.conns {
+		if c.stalled.Load() {
+			broken = append(broken, c)
+		}
+	}
+	w.mu.Unlock()
+	for _, c := range broken {
+		c.Close()
+	}
+}
+
+func (w *wire) isCut() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cut
+}
+
+var errCut = errors.New("the tour has cut this link")
+
+// dial is the Dial of zookeeper.Options.
+func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if w.isCut() {
+		return nil, errCut
+	}
+	var d net.Dialer
+	inner, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: inner, wire: w}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cut { // meanwhile
+		inner.Close()
+		return nil, errCut
+	}
+	w.conns[c] = struct{}{}
+	return c, nil
+}
+
+// conn is a connection of a wire.
+type conn struct {
+	net.Conn
+	wire    *wire
+	stalled atomic.Bool // for the rest of its life
+}
+
+// Read drops what arrives while the connection is stalled. Deadlines and Close
+// work as ever.
+func (c *conn) Read(p []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(p)
+		if err != nil || !c.stalled.Load() {
+			return n, err
+		}
+	}
+}
+
+// Write claims success while the connection is stalled, as a kernel that has
+// room to buffer does.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.stalled.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *conn) Close() error {
+	c.wire.mu.Lock()
+	delete(c.wire.conns, c)
+	c.wire.mu.Unlock()
+	return c.Conn.Close()
+}
