@@ -1,0 +1,274 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-zookeeper/zk"
+)
+
+// Get returns the data and the Stat of a node.
+func (s *session) Get(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+	type result struct {
+		data []byte
+		stat backend.Stat
+	}
+	r, err := read(ctx, s, "get", path, w, func(path string) (r result, err error) {
+		data, stat, err := s.zk.Get(path)
+		if err == nil {
+			r = result{data, statOf(stat)}
+		}
+		return r, err
+	})
+	if err != nil {
+		return nil, backend.Stat{}, err
+	}
+	if len(r.data) == 0 {
+		r.data = nil
+	}
+	return r.data, r.stat, nil
+}
+
+// Exists returns the Stat of a node.
+func (s *session) Exists(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
+	type result struct {
+		found bool
+		stat  backend.Stat
+	}
+	r, err := read(ctx, s, "exists", path, w, func(path string) (r result, err error) {
+		found, stat, err := s.zk.Exists(path)
+		if err == nil && found {
+			r = result{true, statOf(stat)}
+		}
+		return r, err
+	})
+	if err == nil && !r.found {
+		err = &backend.Error{Op: "exists", Path: path, Err: backend.ErrNotFound}
+	}
+	return r.stat, err
+}
+
+// Children returns the names of the children of a node, and its Stat.
+func (s *session) Children(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+	type result struct {
+		names []string
+		stat  backend.Stat
+	}
+	r, err := read(ctx, s, "children", path, w, func(path string) (r result, err error) {
+		names, stat, err := s.zk.Children(path)
+		if err == nil {
+			r = result{names, statOf(stat)}
+		}
+		return r, err
+	})
+	if err != nil {
+		return nil, backend.Stat{}, err
+	}
+	if len(r.names) == 0 {
+		r.names = nil
+	}
+	return r.names, r.stat, nil
+}
+
+// Sync brings the server up to date. ZooKeeper orders it behind what it has
+// received before on this connection. What another goroutine of the session has
+// begun may still be in the client's queue, or on a connection that broke: so it
+// waits until those commits have been answered, or their connection is gone.
+// What the old connection held in a server's buffers cannot be applied once the
+// session has moved to a new one: another server refuses it, and the same one
+// has dropped it.
+func (s *session) Sync(ctx context.Context, path string) error {
+	if err := checkRead("sync", path); err != nil {
+		return err
+	}
+	for _, t := range s.underWay() {
+		select {
+		case <-t.done:
+			continue
+		case <-ctx.Done():
+		case <-s.sealed:
+		}
+		break // read says why
+	}
+	_, err := read(ctx, s, "sync", path, nil, func(path string) (struct{}, error) {
+		_, err := s.zk.Sync(path)
+		return struct{}{}, err
+	})
+	return err
+}
+
+// checkRead refuses a path locally. The longest one still fits into a request:
+// servers drop the connection for a larger one.
+func checkRead(op, path string) error {
+	if err := backend.CheckPath(path); err != nil {
+		return &backend.Error{Op: op, Path: path, Err: reason(err)}
+	}
+	if len(path) > backend.MaxRequest {
+		return &backend.Error{Op: op, Path: path, Err: fmt.Errorf("%w: a path of %d bytes, limit %d", backend.ErrTooLarge, len(path), backend.MaxRequest)}
+	}
+	return nil
+}
+
+// read makes a request that changes nothing, again and again while contact
+// breaks.
+func read[T any](ctx context.Context, s *session, op, path string, w *backend.Watch, request func(path string) (T, error)) (T, error) {
+	var zero T
+	if err := checkRead(op, path); err != nil {
+		return zero, err
+	}
+	fail := func(err error) (T, error) {
+		return zero, &backend.Error{Op: op, Path: path, Err: err}
+	}
+	if err := s.enter(); err != nil {
+		return fail(err)
+	}
+	defer s.leave()
+	for {
+		if err := s.whenConnected(ctx); err != nil {
+			return fail(err)
+		}
+		marked := path
+		var i *interest
+		if w != nil {
+			i = s.hub.expect(path, w)
+			marked = markedForWatch(path, i.id)
+		}
+		v, err := await(ctx, s, func() (T, error) { return request(marked) })
+		if err == nil {
+			return v, nil
+		}
+		if i != nil {
+			s.hub.forget(i)
+		}
+		if left, ok := err.(*leftAlone); ok {
+			return fail(left.cause)
+		}
+		switch verdict, err := judge(err); verdict {
+		case refused:
+			return fail(err)
+		case expired:
+			s.lose(errExpired)
+		default:
+			if code, ok := codeOf(err); ok {
+				// An answer, though not one that reads are known to get.
+				return fail(fmt.Errorf("%w: %s", backend.ErrUnsupported, serverCode(code)))
+			}
+		}
+	}
+}
+
+// enter counts a call in, unless the session is over.
+func (s *session) enter() error {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	s.active++
+	return nil
+}
+
+// hold counts in what outlives its call. The call is counted in itself.
+func (s *session) hold() {
+	s.mu.Lock()
+	s.active++
+	s.mu.Unlock()
+}
+
+func (s *session) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active--
+	if s.active == 0 && s.err != nil {
+		close(s.idle)
+	}
+}
+
+// whenConnected waits for contact, here and not in the client's queue, which is
+// short and forgets nothing.
+func (s *session) whenConnected(ctx context.Context) error {
+	for {
+		if err := contextError(ctx); err != nil {
+			return err
+		}
+		s.checkLease()
+		s.mu.Lock()
+		linked, change, err := s.linked, s.change, s.err
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if linked {
+			return nil
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// leftAlone is the error of a request whose outcome nobody waited for.
+type leftAlone struct{ cause error }
+
+func (l *leftAlone) Error() string { return l.cause.Error() }
+
+// await makes a request of the client below, which knows no contexts, and waits
+// for it until ctx ends or the session is sealed. The error is a *leftAlone
+// then, and the request is left to itself.
+func await[T any](ctx context.Context, s *session, request func() (T, error)) (T, error) {
+	if ctx.Done() == nil {
+		// The client returns when the session is sealed.
+		return request()
+	}
+	type outcome struct {
+		v   T
+		err error
+	}
+	c := make(chan outcome, 1)
+	s.hold()
+	go func() {
+		defer s.leave()
+		v, err := request()
+		c <- outcome{v, err}
+	}()
+	select {
+	case o := <-c:
+		return o.v, o.err
+	case <-ctx.Done():
+	case <-s.sealed:
+	}
+	select {
+	case o := <-c:
+		return o.v, o.err
+	default:
+	}
+	var zero T
+	if err := contextError(ctx); err != nil {
+		return zero, &leftAlone{err}
+	}
+	return zero, &leftAlone{s.ended()}
+}
+
+// ended returns why a session that is sealed is over.
+func (s *session) ended() error {
+	<-s.done
+	return s.Err()
+}
+
+func statOf(st *zk.Stat) backend.Stat {
+	return backend.Stat{
+		Czxid:          st.Czxid,
+		Mzxid:          st.Mzxid,
+		Pzxid:          st.Pzxid,
+		Ctime:          st.Ctime,
+		Mtime:          st.Mtime,
+		Version:        st.Version,
+		Cversion:       st.Cversion,
+		EphemeralOwner: st.EphemeralOwner,
+		DataLength:     st.DataLength,
+		NumChildren:    st.NumChildren,
+	}
+}

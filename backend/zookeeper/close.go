@@ -1,0 +1,126 @@
+package zookeeper
+
+import (
+	"errors"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+const (
+	drainTime = time.Second             // in Close, for calls under way and for contact to come back
+	byeTime   = time.Second             // for the answer to the close request
+	closeTime = 3500 * time.Millisecond // for Close as a whole, should Options.Dial not return
+)
+
+// Close ends the session on the servers if it can.
+func (s *session) Close() error {
+	s.closeOnce.Do(func() {
+		s.end(backend.ErrClosed)
+		close(s.closing)
+	})
+	timer := time.NewTimer(closeTime)
+	defer timer.Stop()
+	select {
+	case <-s.joined:
+		return nil
+	case <-timer.C:
+		return &backend.Error{Op: "close", Err: errors.New("Options.Dial does not return though its context has ended")}
+	}
+}
+
+// own is the goroutine that watches the lease, takes the session down and joins
+// all others. It is the last to end.
+func (s *session) own() {
+	defer close(s.joined)
+	over := make(chan struct{}) // closed when the client has ended
+	go func() {
+		defer close(over)
+		for range s.events {
+		}
+	}()
+	s.watchLease()
+	if !s.isSealed() && s.drain() {
+		s.bye(over)
+	}
+	s.seal()
+	// The client is about to take its farewell, unless it has ended already.
+	// Told to close before, it could quit at a point where its own Close waits
+	// for a full second.
+	select {
+	case <-s.leaving:
+		s.zk.Close()
+	case <-over:
+	}
+	<-over
+	<-s.idle
+}
+
+// watchLease returns when the session is sealed or to be closed. It looks at the
+// clocks more often than the lease can end by the monotonic one, because that
+// one stands still while the machine is suspended.
+func (s *session) watchLease() {
+	select {
+	case <-s.opened:
+	case <-s.sealed:
+		return
+	case <-s.closing:
+		return
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			left := s.checkLease()
+			timer.Reset(max(min(left, s.Timeout()/8), time.Millisecond))
+		case <-s.sealed:
+			return
+		case <-s.closing:
+			return
+		}
+	}
+}
+
+// drain waits for the calls under way, and for a server if there is none at the
+// moment. It reports whether there is one.
+func (s *session) drain() bool {
+	timer := time.NewTimer(drainTime)
+	defer timer.Stop()
+	idle := s.idle
+	for {
+		s.mu.Lock()
+		linked, change := s.linked, s.change
+		s.mu.Unlock()
+		if linked && idle == nil {
+			return true
+		}
+		select {
+		case <-idle:
+			idle = nil
+		case <-change:
+		case <-timer.C:
+			return linked
+		case <-s.sealed:
+			return false
+		}
+	}
+}
+
+// bye has the client send its close request, and waits until it has ended.
+func (s *session) bye(over <-chan struct{}) {
+	timer := time.NewTimer(byeTime)
+	defer timer.Stop()
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		s.zk.Close()
+	}()
+	select {
+	case <-over:
+	case <-timer.C:
+		s.seal()
+	case <-s.sealed:
+	}
+	<-said
+}

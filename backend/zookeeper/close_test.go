@@ -1,0 +1,157 @@
+package zookeeper_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkproxy"
+)
+
+// Leaked goroutines are looked for when all tests have run.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	closes := func(s *scene, c backend.Session, most time.Duration) {
+		s.Helper()
+		start := time.Now()
+		if err := c.Close(); err != nil {
+			s.Errorf("close: %v", err)
+		}
+		if took := time.Since(start); took > most {
+			s.Errorf("Close took %v", took)
+		}
+		if err := c.Err(); !errors.Is(err, backend.ErrClosed) {
+			s.Errorf("Err: %v", err)
+		}
+	}
+	const most = 3 * time.Second
+
+	t.Run("waits for a create that is answered soon", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t, zookeeper.Options{})
+		c, o := s.open(s.link), s.other()
+		fault := s.link.Proxies[0].Drop(isOp(zkproxy.OpCreate), zkproxy.HoldReply)
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.Commit(s.ctx, backend.Create(s.path("n"), nil, backend.Persistent))
+			done <- err
+		}()
+		s.await(fault.Hit(), "the reply")
+		go func() {
+			<-c.Done()
+			fault.Release()
+		}()
+		closes(s, c, time.Second)
+		if err := <-done; err != nil {
+			t.Errorf("the create: %v", err)
+		}
+		if names := s.children(o); len(names) != 1 {
+			t.Errorf("children: %v", names)
+		}
+	})
+	t.Run("does not wait long for a create that is not", func(t *testing.T) {
+		t.Parallel()
+		for _, test := range []struct {
+			ctx  func(s *scene) context.Context
+			mode backend.CreateMode
+		}{
+			{func(s *scene) context.Context { return s.ctx }, backend.Ephemeral},
+			{func(*scene) context.Context { return context.Background() }, backend.Container},
+		} {
+			s := newScene(t, zookeeper.Options{})
+			c := s.open(s.link)
+			fault := s.link.Proxies[0].Drop(func(f zkproxy.Frame) bool {
+				return f.Opcode == zkproxy.OpCreate || f.Opcode == zkproxy.OpCreateContainer
+			}, zkproxy.HoldReply)
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.Commit(test.ctx(s), backend.Create(s.path("n"), nil, test.mode))
+				done <- err
+			}()
+			s.await(fault.Hit(), "the reply")
+			closes(s, c, most)
+			if err := <-done; !errors.Is(err, backend.ErrUncertain) || !errors.Is(err, backend.ErrClosed) {
+				t.Errorf("the create: %v", err)
+			}
+			fault.Release()
+		}
+	})
+	t.Run("ends the session on the server", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
+		c, o := s.open(s.link), s.other()
+		s.commit(c, backend.Create(s.path("e"), nil, backend.Ephemeral))
+		closes(s, c, time.Second)
+		if names := s.children(o); len(names) != 0 {
+			t.Errorf("children: %v", names)
+		}
+		closes(s, c, time.Second)
+	})
+	t.Run("catches a connection that comes back", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
+		c, o := s.open(s.link), s.other()
+		s.commit(c, backend.Create(s.path("e"), nil, backend.Ephemeral))
+		_, change := c.Status()
+		s.link.Proxies[0].Cut()
+		s.await(change, "the suspension")
+		closes(s, c, most)
+		if names := s.children(o); len(names) != 0 {
+			t.Errorf("children: %v", names)
+		}
+	})
+	t.Run("returns without contact", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t, zookeeper.Options{})
+		c := s.open(s.link)
+		_, change := c.Status()
+		s.link.Partition()
+		s.await(change, "the suspension")
+		closes(s, c, most)
+	})
+	t.Run("returns in a black hole, while it dials and before it is noticed", func(t *testing.T) {
+		t.Parallel()
+		for _, noticed := range []bool{false, true} {
+			s := newScene(t, zookeeper.Options{SessionTimeout: 2 * time.Second})
+			c := s.open(s.link)
+			s.link.Blackhole()
+			if noticed {
+				s.phase(c, backend.Suspended)
+			}
+			closes(s, c, most)
+		}
+	})
+	t.Run("says so when Dial does not return", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t, zookeeper.Options{})
+		var stuck atomic.Bool
+		release := make(chan struct{})
+		b := zookeeper.New(s.link.Addrs(), &zookeeper.Options{
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if stuck.Load() {
+					<-release
+					return nil, errors.New("released")
+				}
+				return new(net.Dialer).DialContext(ctx, network, address)
+			},
+		})
+		c := s.open(b)
+		stuck.Store(true)
+		_, change := c.Status()
+		s.link.Proxies[0].Cut()
+		s.await(change, "the suspension")
+		start := time.Now()
+		err := c.Close()
+		var e *backend.Error
+		if !errors.As(err, &e) || e.Op != "close" || time.Since(start) > most+time.Second {
+			t.Errorf("close: %v after %v", err, time.Since(start))
+		}
+		close(release)
+		closes(s, c, most)
+	})
+}

@@ -1,0 +1,245 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-zookeeper/zk"
+)
+
+// serverMax is below the size of a request for which a server drops the
+// connection, 1 MiB by default. CheckOps counts an ACL of one entry.
+const serverMax = 1<<20 - 1024
+
+var errBroke = errors.New("contact broke before the answer")
+
+// ticket stands for a Commit that has begun and may still be applied.
+type ticket struct{ done chan struct{} }
+
+func (s *session) takeTicket() *ticket {
+	t := &ticket{done: make(chan struct{})}
+	s.mu.Lock()
+	s.commits[t] = struct{}{}
+	s.mu.Unlock()
+	return t
+}
+
+func (s *session) giveTicket(t *ticket) {
+	s.mu.Lock()
+	delete(s.commits, t)
+	s.mu.Unlock()
+	close(t.done)
+}
+
+// underWay returns the commits that have begun and may still be applied.
+func (s *session) underWay() []*ticket {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tickets := make([]*ticket, 0, len(s.commits))
+	for t := range s.commits {
+		tickets = append(tickets, t)
+	}
+	return tickets
+}
+
+// Commit applies operations, all or none.
+func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+	if err := backend.CheckOps(ops); err != nil {
+		return nil, err
+	}
+	if err := s.checkSize(ops); err != nil {
+		return nil, err
+	}
+	fail := func(index int, err error) ([]backend.Result, error) {
+		e := &backend.Error{Op: "commit", Path: ops[0].Path, Index: index, Err: err}
+		if index < 0 && len(ops) == 1 {
+			e.Op = ops[0].Kind.String()
+		} else if index >= 0 {
+			e.Op, e.Path = ops[index].Kind.String(), ops[index].Path
+		}
+		return nil, e
+	}
+	if err := s.enter(); err != nil {
+		return fail(-1, err)
+	}
+	defer s.leave()
+
+	request := s.request(ops)
+	t := s.takeTicket()
+	if err := s.whenConnected(ctx); err != nil {
+		s.giveTicket(t)
+		return fail(-1, err)
+	}
+	results, err := await(ctx, s, func() ([]backend.Result, error) {
+		defer s.giveTicket(t)
+		return request()
+	})
+	if err == nil {
+		return results, nil
+	}
+	if left, ok := err.(*leftAlone); ok {
+		return fail(-1, backend.Uncertain(left.cause))
+	}
+	index := -1
+	if len(ops) == 1 {
+		index = 0
+	}
+	if blamed, ok := err.(*blame); ok {
+		index, err = blamed.index, blamed.err
+	}
+	switch verdict, mapped := judge(err); verdict {
+	case refused:
+		return fail(index, mapped)
+	case expired:
+		s.lose(errExpired)
+		return fail(-1, s.ended())
+	default:
+		if lost := s.Err(); lost != nil {
+			return fail(-1, backend.Uncertain(lost))
+		}
+		if err == zk.ErrConnectionClosed {
+			mapped = errBroke
+		}
+		return fail(-1, backend.Uncertain(mapped))
+	}
+}
+
+// checkSize refuses what an ACL of many entries makes too large for a server.
+func (s *session) checkSize(ops []backend.Op) error {
+	size := 0
+	for i := range ops {
+		size += 64 + len(ops[i].Path) + len(ops[i].Data)
+		if ops[i].Kind == backend.OpCreate {
+			size += s.cfg.aclSize
+		}
+		if size > serverMax {
+			return &backend.Error{Op: ops[i].Kind.String(), Path: ops[i].Path, Index: i,
+				Err: fmt.Errorf("%w: request of at least %d bytes with its ACLs, limit %d", backend.ErrTooLarge, size, serverMax)}
+		}
+	}
+	return nil
+}
+
+// request returns the function that sends the operations. It holds copies of
+// their data: the client encodes them later.
+func (s *session) request(ops []backend.Op) func() ([]backend.Result, error) {
+	if len(ops) > 1 || ops[0].Kind == backend.OpCheck {
+		return s.multi(ops)
+	}
+	op := ops[0]
+	data := copied(op.Data)
+	one := func(r backend.Result, err error) ([]backend.Result, error) {
+		if err != nil {
+			return nil, err
+		}
+		return []backend.Result{r}, nil
+	}
+	switch op.Kind {
+	case backend.OpCreate:
+		path, flags := op.Path, flagsOf(op.Mode)
+		if op.Mode == backend.Container {
+			// The client's CreateContainer reads the reply while it may be
+			// written, when the client is closed meanwhile.
+			path = markedForContainer(path)
+		}
+		return func() ([]backend.Result, error) {
+			path, err := s.zk.Create(path, data, flags, s.cfg.acl)
+			return one(backend.Result{Path: path}, err)
+		}
+	case backend.OpSetData:
+		return func() ([]backend.Result, error) {
+			stat, err := s.zk.Set(op.Path, data, op.Version)
+			if err != nil {
+				return nil, err
+			}
+			return one(backend.Result{Stat: statOf(stat)}, nil)
+		}
+	default:
+		return func() ([]backend.Result, error) {
+			return one(backend.Result{}, s.zk.Delete(op.Path, op.Version))
+		}
+	}
+}
+
+// blame is a failed multi's error with the index of the operation that failed.
+type blame struct {
+	index int
+	err   error
+}
+
+func (b *blame) Error() string { return b.err.Error() }
+
+func (s *session) multi(ops []backend.Op) func() ([]backend.Result, error) {
+	requests := make([]any, len(ops))
+	for i, op := range ops {
+		switch op.Kind {
+		case backend.OpCreate:
+			requests[i] = &zk.CreateRequest{Path: op.Path, Data: copied(op.Data), Acl: s.cfg.acl, Flags: flagsOf(op.Mode)}
+		case backend.OpSetData:
+			requests[i] = &zk.SetDataRequest{Path: op.Path, Data: copied(op.Data), Version: op.Version}
+		case backend.OpDelete:
+			requests[i] = &zk.DeleteRequest{Path: op.Path, Version: op.Version}
+		case backend.OpCheck:
+			requests[i] = &zk.CheckVersionRequest{Path: op.Path, Version: op.Version}
+		}
+	}
+	kinds := make([]backend.OpKind, len(ops))
+	for i := range ops {
+		kinds[i] = ops[i].Kind
+	}
+	return func() ([]backend.Result, error) {
+		replies, err := s.zk.Multi(requests...)
+		if err != nil {
+			return nil, blamed(replies, err)
+		}
+		if len(replies) != len(kinds) {
+			return nil, errMalformed
+		}
+		results := make([]backend.Result, len(kinds))
+		for i, r := range replies {
+			switch kinds[i] {
+			case backend.OpCreate:
+				results[i].Path = r.String
+			case backend.OpSetData:
+				if r.Stat == nil {
+					return nil, errMalformed
+				}
+				results[i].Stat = statOf(r.Stat)
+			}
+		}
+		return results, nil
+	}
+}
+
+// blamed finds the operation that made a multi fail. Those before it bear no
+// error, those after it one that says nothing.
+func blamed(replies []zk.MultiResponse, err error) error {
+	const afterFailure = -2
+	index := slices.IndexFunc(replies, func(r zk.MultiResponse) bool {
+		code, _ := codeOf(r.Error)
+		return r.Error != nil && code != afterFailure
+	})
+	if index < 0 {
+		return err
+	}
+	return &blame{index, replies[index].Error}
+}
+
+// copied returns a copy that is never nil: the client would write that as absent
+// data, which other clients tell from empty data.
+func copied(data []byte) []byte { return append(make([]byte, 0, len(data)), data...) }
+
+func flagsOf(m backend.CreateMode) int32 {
+	switch m {
+	case backend.Ephemeral:
+		return zk.FlagEphemeral
+	case backend.PersistentSequential:
+		return zk.FlagSequence
+	case backend.EphemeralSequential:
+		return zk.FlagEphemeralSequential
+	}
+	return zk.FlagPersistent
+}

@@ -1,0 +1,24 @@
+package zookeeper_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkservice"
+)
+
+// TestTheContract runs the whole contract, each sentence below a new root, with
+// a proxy for each link.
+func TestTheContract(t *testing.T) {
+	t.Parallel()
+	const timeout = 2 * time.Second
+	backendtest.Run(t, backendtest.Harness{
+		SessionTimeout: timeout,
+		Parallel:       true,
+		New: func(t *testing.T) backendtest.Service {
+			return zkservice.New(t, shared.Get(t), zookeeper.Options{SessionTimeout: timeout})
+		},
+	})
+}

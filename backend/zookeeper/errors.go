@@ -1,0 +1,116 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-zookeeper/zk"
+)
+
+// verdict says what an error of the client below means.
+type verdict int8
+
+const (
+	refused verdict = iota + 1 // by the server, or before anything was sent: it is final
+	broken                     // contact broke, or the answer is not one: applied or not
+	expired                    // by the server, because the session has ended
+)
+
+// judge returns what an error of the client below means, and for a refusal the
+// error to report. Only a code that servers give before they apply anything is
+// a refusal.
+func judge(err error) (verdict, error) {
+	switch err {
+	case zk.ErrNoNode:
+		return refused, backend.ErrNotFound
+	case zk.ErrNodeExists:
+		return refused, backend.ErrExists
+	case zk.ErrBadVersion:
+		return refused, backend.ErrBadVersion
+	case zk.ErrNotEmpty:
+		return refused, backend.ErrNotEmpty
+	case zk.ErrNoChildrenForEphemerals:
+		return refused, backend.ErrNoChildren
+	case zk.ErrNoAuth, zk.ErrAuthFailed:
+		return refused, backend.ErrDenied
+	case zk.ErrInvalidACL:
+		return refused, invalid("the server does not take the ACL")
+	case zk.ErrBadArguments:
+		return refused, invalid("the server does not take the arguments")
+	case zk.ErrInvalidPath:
+		return refused, backend.ErrBadPath
+	case zk.ErrSessionExpired:
+		return expired, nil
+	}
+	switch code, _ := codeOf(err); code {
+	case -6, -120: // unimplemented, ephemeral on a local session
+		return refused, fmt.Errorf("%w: %s", backend.ErrUnsupported, err)
+	case -119, -124, -125: // not read-only, SASL needed, quota exceeded
+		return refused, fmt.Errorf("%w: %s", backend.ErrDenied, serverCode(code))
+	}
+	return broken, err
+}
+
+// codeOf returns the code of an answer for which the client below has no error
+// value.
+func codeOf(err error) (int, bool) {
+	if err == nil {
+		return 0, false
+	}
+	text, ok := strings.CutPrefix(err.Error(), "unknown error: ")
+	if !ok {
+		return 0, false
+	}
+	code, err := strconv.Atoi(text)
+	return code, err == nil
+}
+
+func serverCode(code int) string {
+	switch code {
+	case -119:
+		return "the server is read-only"
+	case -124:
+		return "the server demands SASL"
+	case -125:
+		return "a quota is exceeded"
+	}
+	return "server error " + strconv.Itoa(code)
+}
+
+// contextError returns nil while ctx lives, and then an error that matches its
+// Err and its Cause.
+func contextError(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// reason returns the error without an *Error around it, which names another
+// operation.
+func reason(err error) error {
+	var e *backend.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// debugLog is where the client below logs to. It is told no secrets.
+type debugLog struct{ log *slog.Logger }
+
+func (l debugLog) Printf(format string, args ...any) {
+	if l.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.log.Debug("coord: zk: " + fmt.Sprintf(format, args...))
+	}
+}

@@ -1,0 +1,15 @@
+package zookeeper
+
+import "github.com/go-coord/coord/backend"
+
+// Interests returns how many watches a session knows, armed or expected.
+func Interests(s backend.Session) int {
+	h := s.(*session).hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := len(h.expected)
+	for _, set := range h.armed {
+		n += len(set)
+	}
+	return n + len(h.armed)
+}

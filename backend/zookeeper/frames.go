@@ -1,0 +1,293 @@
+package zookeeper
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"strconv"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// The parts of ZooKeeper's protocol that this package looks at itself. A frame
+// is a length of four bytes and a body; all numbers are big endian.
+//
+//	connect request   proto 4, last zxid 8, timeout 4, session 8, password
+//	connect response  proto 4, timeout 4, session 8, password
+//	request           xid 4, opcode 4, by opcode
+//	reply             xid 4, zxid 8, error 4, by opcode when the error is 0
+//	event             xid -1, zxid 8, error 4, type 4, state 4, path
+//
+// Strings and buffers have a length of four bytes before them.
+const (
+	opCreate    = 1
+	opDelete    = 2
+	opExists    = 3
+	opGetData   = 4
+	opSetData   = 5
+	opSync      = 9
+	opChildren  = 12
+	opCheck     = 13
+	opMulti     = 14
+	opContainer = 19
+	opAuth      = 100
+	opClose     = -11
+	opError     = -1
+
+	xidEvent = -1
+	xidPing  = -2
+
+	codeOK             = 0
+	codeNoNode         = -101
+	codeSessionExpired = -112
+	codeSessionMoved   = -118
+
+	eventCreated         = 1
+	eventDeleted         = 2
+	eventDataChanged     = 3
+	eventChildrenChanged = 4
+
+	flagContainer = 4
+
+	statSize    = 68
+	replySize   = 16 // of the header
+	maxFrame    = 64 << 20
+	timeoutFrom = 4  // offset in the body of a connect response
+	askedFrom   = 12 // offset in the body of a connect request
+)
+
+var errMalformed = errors.New("malformed frame")
+
+// A request that needs something that the client below cannot do is marked in
+// its path: the path, a zero-width space, which backend.CheckPath allows in no
+// path, and what is wanted. The mark is taken out before the request is sent.
+const (
+	mark          = "\u200b"
+	markContainer = "C" // create: make it a container
+	// any other text is the number of a watch, in base 36
+)
+
+func markedForWatch(path string, id uint64) string {
+	return path + mark + strconv.FormatUint(id, 36)
+}
+
+func markedForContainer(path string) string { return path + mark + markContainer }
+
+// unmark returns a request without its mark, appended to dst, and what the
+// mark said. The request is a whole frame. ok is false if it bears no mark; dst
+// is returned as it was then.
+func unmark(dst, frame []byte) (out []byte, said string, ok bool) {
+	const pathFrom = 16
+	if len(frame) < pathFrom {
+		return dst, "", false
+	}
+	switch int32At(frame, 8) {
+	case opExists, opGetData, opChildren, opCreate:
+	default:
+		return dst, "", false
+	}
+	n := int(int32At(frame, 12))
+	if n < 0 || n > len(frame)-pathFrom {
+		return dst, "", false
+	}
+	path, rest, ok := bytes.Cut(frame[pathFrom:pathFrom+n], []byte(mark))
+	if !ok {
+		return dst, "", false
+	}
+	from := len(dst)
+	dst = append(dst, frame[:12]...)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(path)))
+	dst = append(dst, path...)
+	dst = append(dst, frame[pathFrom+n:]...)
+	binary.BigEndian.PutUint32(dst[from:], uint32(len(dst)-from-4))
+	return dst, string(rest), true
+}
+
+// setWatchFlag sets the flag of a read, which is its last byte.
+func setWatchFlag(frame []byte) { frame[len(frame)-1] = 1 }
+
+// makeContainer turns a create request into one for a container.
+func makeContainer(frame []byte) {
+	binary.BigEndian.PutUint32(frame[8:], opContainer)
+	binary.BigEndian.PutUint32(frame[len(frame)-4:], flagContainer)
+}
+
+type connectResponse struct {
+	timeout int32 // in milliseconds
+	session int64
+}
+
+func parseConnectResponse(body []byte) (connectResponse, error) {
+	d := decoder{rest: body}
+	d.int32()
+	r := connectResponse{timeout: d.int32(), session: d.int64()}
+	d.buffer()
+	if d.failed || r.timeout < 0 {
+		return connectResponse{}, errMalformed
+	}
+	return r, nil
+}
+
+type replyHeader struct {
+	xid  int32
+	zxid int64
+	code int32
+}
+
+func parseReplyHeader(body []byte) (replyHeader, error) {
+	d := decoder{rest: body}
+	r := replyHeader{xid: d.int32(), zxid: d.int64(), code: d.int32()}
+	if d.failed {
+		return replyHeader{}, errMalformed
+	}
+	return r, nil
+}
+
+type event struct {
+	kind int32
+	path string
+}
+
+func parseEvent(body []byte) (event, error) {
+	d := decoder{rest: body}
+	d.skip(replySize)
+	e := event{kind: d.int32()}
+	d.int32() // the state of the session
+	e.path = string(d.buffer())
+	if d.failed {
+		return event{}, errMalformed
+	}
+	return e, nil
+}
+
+// checkReply reports whether the client below can decode the body of the
+// successful reply to a request. It would take a malformed one for a reason to
+// panic, or to allocate any amount of memory.
+func checkReply(op int32, body []byte) error {
+	d := decoder{rest: body}
+	d.skip(replySize)
+	switch op {
+	case opCreate, opContainer, opSync:
+		d.string()
+	case opExists, opSetData:
+		d.skip(statSize)
+	case opGetData:
+		d.buffer()
+		d.skip(statSize)
+	case opChildren:
+		n := d.int32()
+		d.failed = d.failed || n < 0
+		for ; n > 0 && !d.failed; n-- {
+			d.string()
+		}
+		d.skip(statSize)
+	case opMulti:
+		d.multi()
+	}
+	if d.failed {
+		return errMalformed
+	}
+	return nil
+}
+
+func (d *decoder) multi() {
+	for !d.failed {
+		kind, done := d.int32(), d.byte() != 0
+		d.int32()
+		if done {
+			return
+		}
+		switch kind {
+		case opCreate:
+			d.string()
+		case opSetData:
+			d.skip(statSize)
+		case opError:
+			d.int32()
+		case opDelete, opCheck:
+		default:
+			d.failed = true
+		}
+	}
+}
+
+// watchedBy returns which kind of watch a read arms with its reply, and whether
+// the node exists. ok is false if it arms none.
+func watchedBy(op, code int32) (kind watchKind, exists, ok bool) {
+	switch {
+	case op == opExists && code == codeNoNode:
+		return dataWatch, false, true
+	case op == opExists && code == codeOK, op == opGetData && code == codeOK:
+		return dataWatch, true, true
+	case op == opChildren && code == codeOK:
+		return childWatch, true, true
+	}
+	return 0, false, false
+}
+
+// firedBy returns what an event means for the armed watches of its path.
+func firedBy(kind int32) (data, child bool, as backend.Kind) {
+	switch kind {
+	case eventDeleted:
+		return true, true, backend.Deleted
+	case eventCreated, eventDataChanged:
+		return true, false, backend.LookAgain
+	case eventChildrenChanged:
+		return false, true, backend.LookAgain
+	}
+	return true, true, backend.LookAgain
+}
+
+func int32At(b []byte, i int) int32 { return int32(binary.BigEndian.Uint32(b[i:])) }
+
+// decoder reads the fields of a body. After the first field that is not there
+// it has failed and returns zeros.
+type decoder struct {
+	rest   []byte
+	failed bool
+}
+
+func (d *decoder) take(n int) []byte {
+	if d.failed || n < 0 || n > len(d.rest) {
+		d.failed = true
+		return nil
+	}
+	b := d.rest[:n]
+	d.rest = d.rest[n:]
+	return b
+}
+
+func (d *decoder) skip(n int) { d.take(n) }
+
+func (d *decoder) byte() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *decoder) int32() int32 {
+	if b := d.take(4); b != nil {
+		return int32(binary.BigEndian.Uint32(b))
+	}
+	return 0
+}
+
+func (d *decoder) int64() int64 {
+	if b := d.take(8); b != nil {
+		return int64(binary.BigEndian.Uint64(b))
+	}
+	return 0
+}
+
+// buffer reads a buffer, for which -1 stands for none.
+func (d *decoder) buffer() []byte {
+	n := d.int32()
+	if n == -1 {
+		return nil
+	}
+	return d.take(int(n))
+}
+
+// string is buffer where the client below knows no -1.
+func (d *decoder) string() []byte { return d.take(int(d.int32())) }

@@ -1,0 +1,328 @@
+package zookeeper
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	readBuffer = 16 << 10
+	keepFrame  = 64 << 10 // a larger buffer for a frame is not kept
+)
+
+var (
+	errSealed       = errors.New("the session is over")
+	errFrameSize    = errors.New("frame of a forbidden length")
+	errSessionMoved = errors.New("the session has moved to another server")
+)
+
+// guardConn is the connection that the client below gets from its dialer, and
+// the one place where everything between it and a server passes. The client
+// writes each frame with one Write, and has one goroutine at a time that reads
+// and one that writes.
+//
+// Each frame from the server is read whole and looked at before the client gets
+// its first byte: so watches are marked, the lease is renewed and a session that
+// has expired is ended before anyone can see the reply.
+type guardConn struct {
+	session *session
+	address string
+	raw     net.Conn // what is closed: TLS can block in taking leave
+	conn    net.Conn // raw, or TLS on it
+	until   time.Time
+
+	// The reader's.
+	r       *bufio.Reader
+	frame   []byte
+	rest    []byte // what the client has not read yet of frame
+	greeted bool   // the connect response has come
+	useful  bool   // a reply has come
+
+	mu    sync.Mutex
+	asked *instant // when the connect request was sent
+	sent  map[int32]request
+	pings []instant
+
+	scratch []byte // the writer's
+	breaks  sync.Once
+}
+
+// request is a request that has not been answered yet.
+type request struct {
+	op       int32
+	at       instant
+	interest *interest // nil if it arms no watch
+}
+
+// newGuardConn returns a connection whose handshake must be over at until.
+func newGuardConn(s *session, address string, raw, conn net.Conn, until time.Time) *guardConn {
+	return &guardConn{
+		session: s,
+		address: address,
+		raw:     raw,
+		conn:    conn,
+		until:   until,
+		r:       bufio.NewReaderSize(conn, readBuffer),
+		sent:    make(map[int32]request),
+	}
+}
+
+// Read hands the client the frames that are for it.
+func (c *guardConn) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		if err := c.next(); err != nil {
+			c.fail(err)
+			return 0, err
+		}
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+// next reads one frame and looks at it. c.rest is set if it is for the client.
+func (c *guardConn) next() error {
+	if cap(c.frame) < 4 || cap(c.frame) > keepFrame {
+		c.frame = make([]byte, 4, 512)
+	}
+	head := c.frame[:4]
+	if _, err := io.ReadFull(c.r, head); err != nil {
+		return err
+	}
+	size := int32At(head, 0)
+	if size < 0 || size > maxFrame {
+		return fmt.Errorf("%w: %d", errFrameSize, size)
+	}
+	if cap(c.frame) < 4+int(size) {
+		bigger := make([]byte, 4+int(size))
+		copy(bigger, head)
+		c.frame = bigger
+	}
+	frame := c.frame[:4+int(size)]
+	if _, err := io.ReadFull(c.r, frame[4:]); err != nil {
+		return err
+	}
+	forClient := true
+	var err error
+	if c.greeted {
+		forClient, err = c.incoming(frame[4:])
+	} else {
+		err = c.welcome(frame[4:])
+	}
+	if forClient && err == nil {
+		c.rest = frame
+	}
+	return err
+}
+
+// welcome looks at the connect response. It replaces the timeout in it, from
+// which the client derives when to ping and when to give a silent server up.
+func (c *guardConn) welcome(body []byte) error {
+	r, err := parseConnectResponse(body)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	asked := c.asked
+	c.mu.Unlock()
+	if asked == nil {
+		return errMalformed // an answer to nothing
+	}
+	pretend, err := c.session.greet(c, r, *asked)
+	if err != nil {
+		return err
+	}
+	binary.BigEndian.PutUint32(body[timeoutFrom:], uint32(pretend))
+	c.greeted = true
+	return c.conn.SetReadDeadline(time.Time{})
+}
+
+// incoming looks at a reply or an event.
+func (c *guardConn) incoming(body []byte) (forClient bool, err error) {
+	h, err := parseReplyHeader(body)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case h.xid == xidEvent:
+		e, err := parseEvent(body)
+		if err != nil {
+			return false, err
+		}
+		c.session.hub.event(e)
+		return false, nil // the client has no watches
+	case h.xid == xidPing:
+		c.mu.Lock()
+		if len(c.pings) == 0 {
+			c.mu.Unlock()
+			return false, errMalformed
+		}
+		at := c.pings[0]
+		c.pings = c.pings[1:]
+		c.mu.Unlock()
+		return true, c.answered(at)
+	case h.xid < 0:
+		return false, nil
+	}
+
+	c.mu.Lock()
+	r, ok := c.sent[h.xid]
+	delete(c.sent, h.xid)
+	c.mu.Unlock()
+	if !ok {
+		return false, errMalformed
+	}
+	switch h.code {
+	case codeOK:
+		if err := checkReply(r.op, body); err != nil {
+			return false, err
+		}
+	case codeSessionExpired:
+		// The client still gets the reply: to the request it is a definite no.
+		c.session.lose(errExpired)
+		return true, nil
+	case codeSessionMoved:
+		return false, errSessionMoved
+	}
+	if err := c.answered(r.at); err != nil {
+		return false, err
+	}
+	if r.interest != nil {
+		if kind, exists, ok := watchedBy(r.op, h.code); ok {
+			c.session.hub.arm(r.interest, kind, exists)
+		}
+	}
+	if r.op == opAuth {
+		if h.code == codeOK {
+			c.session.contact(c)
+		} else {
+			c.session.refusedLogin()
+		}
+	}
+	return true, nil
+}
+
+// answered renews the lease, unless it has passed.
+func (c *guardConn) answered(at instant) error {
+	if !c.useful {
+		c.useful = true
+		c.session.hosts.good()
+	}
+	return c.session.renew(at)
+}
+
+// Write sends a frame of the client. It never fails: the client is told of a
+// broken connection by Read alone, which it can handle in every state. On a
+// failed Write it can lock up for ever, and reports the failure in its own way.
+func (c *guardConn) Write(p []byte) (int, error) {
+	if c.session.isSealed() {
+		return len(p), nil
+	}
+	frame, err := c.outgoing(p)
+	if err == nil {
+		_, err = c.conn.Write(frame)
+	}
+	if err != nil {
+		c.fail(err)
+	}
+	return len(p), nil
+}
+
+// outgoing looks at a frame before it is sent, and returns what to send.
+func (c *guardConn) outgoing(p []byte) ([]byte, error) {
+	now := c.session.now()
+	if len(p) < 12 {
+		return nil, errMalformed
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked == nil {
+		c.asked = &now
+		if len(p) < 4+askedFrom+4 {
+			return nil, errMalformed
+		}
+		// The client asks for the timeout that it believes in.
+		out := append(c.scratch[:0], p...)
+		binary.BigEndian.PutUint32(out[4+askedFrom:], uint32(c.session.cfg.timeout/time.Millisecond))
+		return out, nil
+	}
+	xid, op := int32At(p, 4), int32At(p, 8)
+	if xid == xidPing {
+		c.pings = append(c.pings, now)
+		return p, nil
+	}
+	r := request{op: op, at: now}
+	if out, said, ok := unmark(c.scratch[:0], p); ok {
+		if op == opCreate {
+			makeContainer(out)
+			r.op = opContainer
+		} else if r.interest = c.session.hub.sent(said); r.interest != nil {
+			setWatchFlag(out)
+		}
+		p = out
+		if cap(out) <= keepFrame {
+			c.scratch = out
+		}
+	}
+	c.sent[xid] = r
+	return p, nil
+}
+
+// fail ends the connection for a reason, and with it what was written and has
+// not been sent: the system would go on sending it for minutes, perhaps until
+// after the session was declared lost.
+func (c *guardConn) fail(err error) {
+	c.breaks.Do(func() {
+		if tcp, ok := c.raw.(*net.TCPConn); ok {
+			tcp.SetLinger(0)
+		}
+		c.raw.Close()
+		c.session.lostContact(c, err)
+	})
+}
+
+// Close is called by the client, for a connection that has not failed when the
+// session has been closed.
+func (c *guardConn) Close() error {
+	c.breaks.Do(func() {
+		c.raw.Close()
+		c.session.lostContact(c, net.ErrClosed)
+	})
+	return nil
+}
+
+// SetReadDeadline keeps the deadline of the handshake until it is over. The
+// client would wait for it for several session timeouts, and for the end of it
+// for ever.
+func (c *guardConn) SetReadDeadline(t time.Time) error {
+	if !c.greeted && (t.IsZero() || t.After(c.until)) {
+		t = c.until
+	}
+	return c.conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline is for the connect request as short as for its response.
+func (c *guardConn) SetWriteDeadline(t time.Time) error {
+	if !t.IsZero() && t.After(c.until) && !c.hasAsked() {
+		t = c.until
+	}
+	return c.conn.SetWriteDeadline(t)
+}
+
+func (c *guardConn) hasAsked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked != nil
+}
+
+// The rest of net.Conn.
+
+func (c *guardConn) SetDeadline(t time.Time) error { return c.conn.SetDeadline(t) }
+func (c *guardConn) LocalAddr() net.Addr           { return c.conn.LocalAddr() }
+func (c *guardConn) RemoteAddr() net.Addr          { return c.conn.RemoteAddr() }

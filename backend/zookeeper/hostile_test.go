@@ -1,0 +1,381 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// startServer runs a server that handles each connection with serve, until the
+// test ends.
+func startServer(t *testing.T, serve func(net.Conn)) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var conns []net.Conn
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+			wg.Go(func() {
+				defer conn.Close()
+				serve(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, conn := range conns {
+			conn.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+// nextRequest reads one frame, without its length.
+func nextRequest(conn net.Conn) ([]byte, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return nil, err
+	}
+	body := make([]byte, be.Uint32(size[:]))
+	_, err := io.ReadFull(conn, body)
+	return body, err
+}
+
+func swallow(conn net.Conn) { io.Copy(io.Discard, conn) }
+
+// welcome answers the connect request with a session.
+func welcome(conn net.Conn, timeout int32) {
+	nextRequest(conn)
+	b := be.AppendUint32(be.AppendUint32(nil, 0), uint32(timeout))
+	conn.Write(framed(str(be.AppendUint64(b, 0x77), strings.Repeat("p", 16))))
+}
+
+// welcoming answers everything with success and no body.
+func welcoming(conn net.Conn) {
+	welcome(conn, 10_000)
+	for {
+		r, err := nextRequest(conn)
+		if err != nil {
+			return
+		}
+		conn.Write(framed(reply(int32At(r, 0), 0)))
+	}
+}
+
+func TestAHostileServerInTheHandshake(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string][]byte{
+		"a frame of a negative length": {0xff, 0xff, 0xff, 0xff},
+		"a frame of 2 GB":              {0x7f, 0xff, 0xff, 0xff},
+		"an empty frame":               {0, 0, 0, 0},
+		"half a frame":                 {0, 0, 0, 40, 1, 2},
+		"not ZooKeeper":                []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
+		"no session":                   framed(make([]byte, 37)),
+		"a session without a timeout":  framed(append(be.AppendUint64(make([]byte, 8), 5), make([]byte, 21)...)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr := startServer(t, func(conn net.Conn) {
+				nextRequest(conn)
+				conn.Write(answer)
+				conn.(*net.TCPConn).CloseWrite()
+				swallow(conn)
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			_, err := New([]string{addr}, &Options{SessionTimeout: time.Second}).Open(ctx)
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), addr) {
+				t.Errorf("open: %v", err)
+			}
+		})
+	}
+}
+
+// A malformed reply ends the connection. The client would panic on some, and
+// allocate gigabytes for others.
+func TestAHostileServerInTheSession(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string][]byte{
+		"a reply without its body":         reply(1, 0),
+		"a reply without its header":       {0, 0, 0, 1},
+		"a negative number of children":    reply(1, 0, append([]byte{0xff, 0xff, 0xff, 0xff}, make([]byte, statSize)...)...),
+		"two billion children":             reply(1, 0, append([]byte{0x7f, 0xff, 0xff, 0xff}, make([]byte, statSize)...)...),
+		"a reply to nothing":               reply(12345, 0, make([]byte, 4+statSize)...),
+		"a reply to a ping that was never": reply(xidPing, 0),
+		"half an event":                    reply(xidEvent, 0, 0, 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var conns atomic.Int32
+			addr := startServer(t, func(conn net.Conn) {
+				welcome(conn, 10_000)
+				for {
+					r, err := nextRequest(conn)
+					if err != nil {
+						return
+					}
+					b := append([]byte(nil), body...)
+					if len(b) >= 4 && int32At(b, 0) == 1 {
+						copy(b, r[:4])
+					}
+					if conns.Add(1) > 3 { // it has come to its senses
+						b = reply(int32At(r, 0), 0, make([]byte, 4+statSize)...)
+					}
+					conn.Write(framed(b))
+				}
+			})
+			s, err := New([]string{addr}, nil).Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			names, _, err := s.Children(t.Context(), "/", backend.NewWatch())
+			if err != nil || len(names) != 0 {
+				t.Errorf("children: %v, %v", names, err)
+			}
+			if n := conns.Load(); n != 4 {
+				t.Errorf("%d requests, want 4", n)
+			}
+		})
+	}
+}
+
+func TestAMalformedReplyLeavesACommitUncertain(t *testing.T) {
+	t.Parallel()
+	s, err := New([]string{startServer(t, welcoming)}, nil).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, ops := range [][]backend.Op{
+		{backend.Create("/a", nil, backend.Persistent)},
+		{backend.SetData("/a", nil, 0)},
+		{backend.Check("/a", 0)},
+		{backend.Delete("/a", 0), backend.Delete("/b", 0)},
+	} {
+		if _, err := s.Commit(t.Context(), ops...); !errors.Is(err, backend.ErrUncertain) {
+			t.Errorf("commit of %d: %v", len(ops), err)
+		}
+	}
+}
+
+// Credentials that are not taken when a session reconnects would leave it
+// suspended for ever, and each attempt would renew its lease.
+func TestCredentialsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	var refuse atomic.Bool
+	const authFailed = -115
+	addr := startServer(t, func(conn net.Conn) {
+		welcome(conn, 10_000)
+		for {
+			r, err := nextRequest(conn)
+			if err != nil {
+				return
+			}
+			code := int32(0)
+			if refuse.Load() && int32At(r, 4) == opAuth {
+				code = authFailed
+			}
+			conn.Write(framed(reply(int32At(r, 0), code)))
+			if code != 0 {
+				return
+			}
+			if int32At(r, 4) == opDelete && r[len(r)-1] == 9 {
+				return // told to hang up
+			}
+		}
+	})
+	b := New([]string{addr}, &Options{Digest: "user:secret"})
+	s, err := b.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	refuse.Store(true)
+	if _, err := s.Commit(t.Context(), backend.Delete("/a", 9)); err != nil {
+		t.Fatal(err)
+	}
+	<-s.Done()
+	if err := s.Err(); !errors.Is(err, backend.ErrSessionLost) || !errors.Is(err, backend.ErrDenied) {
+		t.Errorf("Err: %v", err)
+	}
+	if _, err := b.Open(t.Context()); !errors.Is(err, backend.ErrDenied) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("open: %v", err)
+	}
+}
+
+// The client asks for the timeout that it believes in; the server must hear the
+// one of the options, on each connection.
+func TestTheServerHearsTheTimeoutOfTheOptions(t *testing.T) {
+	t.Parallel()
+	var asked []int32
+	var mu sync.Mutex
+	addr := startServer(t, func(conn net.Conn) {
+		r, err := nextRequest(conn)
+		if err != nil {
+			return
+		}
+		mu.Lock()
+		asked = append(asked, int32At(r, askedFrom))
+		n := len(asked)
+		mu.Unlock()
+		b := be.AppendUint32(be.AppendUint32(nil, 0), 6000)
+		conn.Write(framed(str(binary.BigEndian.AppendUint64(b, 0x77), strings.Repeat("p", 16))))
+		if n < 3 {
+			return
+		}
+		for {
+			r, err := nextRequest(conn)
+			if err != nil {
+				return
+			}
+			conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+		}
+	})
+	s, err := New([]string{addr}, &Options{SessionTimeout: 8 * time.Second}).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Sync(t.Context(), "/"); err != nil || s.Timeout() != 6*time.Second {
+		t.Errorf("%v, %v", s.Timeout(), err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, ms := range asked {
+		if ms != 8000 || len(asked) < 3 {
+			t.Errorf("asked for: %v", asked)
+		}
+	}
+}
+
+// What a broken connection has not sent yet must not arrive when the session is
+// lost and the network back.
+func TestABrokenConnectionIsReset(t *testing.T) {
+	t.Parallel()
+	ended := make(chan error, 1)
+	var conns atomic.Int32
+	addr := startServer(t, func(conn net.Conn) {
+		if conns.Add(1) > 1 {
+			return
+		}
+		welcome(conn, 400)
+		_, err := io.Copy(io.Discard, conn)
+		ended <- err
+	})
+	s, err := New([]string{addr}, nil).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the server saw the end of the connection as %v", err)
+	}
+}
+
+// A commit that was given up may not have reached the client's queue yet.
+func TestSyncWaitsForTheCommitsThatBeganBefore(t *testing.T) {
+	t.Parallel()
+	var syncs atomic.Int32
+	addr := startServer(t, func(conn net.Conn) {
+		welcome(conn, 10_000)
+		for {
+			r, err := nextRequest(conn)
+			if err != nil {
+				return
+			}
+			if int32At(r, 4) == opSync {
+				syncs.Add(1)
+			}
+			conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+		}
+	})
+	b, err := New([]string{addr}, nil).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	s := b.(*session)
+	before := s.takeTicket()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.Sync(ctx, "/"); !errors.Is(err, context.DeadlineExceeded) || syncs.Load() != 0 {
+		t.Errorf("sync while a commit is under way: %v, %d sent", err, syncs.Load())
+	}
+	done := make(chan error)
+	go func() { done <- s.Sync(t.Context(), "/") }()
+	s.giveTicket(before)
+	if err := <-done; err != nil || syncs.Load() != 1 {
+		t.Errorf("sync: %v, %d sent", err, syncs.Load())
+	}
+	// One that begins later is not waited for.
+	if err := s.Sync(t.Context(), "/"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Other clients tell absent data from empty data.
+func TestNoDataIsSentAsEmptyData(t *testing.T) {
+	t.Parallel()
+	var requests []string
+	var mu sync.Mutex
+	addr := startServer(t, func(conn net.Conn) {
+		welcome(conn, 10_000)
+		for {
+			r, err := nextRequest(conn)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			requests = append(requests, string(r[8:]))
+			mu.Unlock()
+			conn.Write(framed(reply(int32At(r, 0), 0, make([]byte, 4+statSize)...)))
+		}
+	})
+	s, err := New([]string{addr}, nil).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, ops := range [][]backend.Op{
+		{backend.Create("/a", nil, backend.Persistent)},
+		{backend.SetData("/a", nil, 0)},
+		{backend.Create("/a", nil, backend.Ephemeral), backend.SetData("/a", nil, 0)},
+	} {
+		s.Commit(t.Context(), ops...) // the reply fits the first two only
+		mu.Lock()
+		request := requests[0]
+		requests = nil
+		mu.Unlock()
+		empty := string(str(str(nil, "/a"), ""))
+		if n := strings.Count(request, empty); n != len(ops) {
+			t.Errorf("%d of %d operations have empty data: %q", n, len(ops), request)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package zookeeper
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+const (
+	firstPause = 50 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
+
+// hosts is the list of servers of one session, in its own order. It is the
+// HostProvider of the client below, which asks it for the next server to dial.
+// It resolves no names; the dialer does, for each connection.
+//
+// After contact broke each server is tried once without a pause. Then there is
+// a pause before each further round, growing and jittered. The dialer makes the
+// pauses, since the client's own can only last a second.
+type hosts struct {
+	mu    sync.Mutex
+	list  []string
+	next  int
+	tried int           // servers handed out since the last good contact
+	most  time.Duration // of a pause
+}
+
+func newHosts(servers []string, timeout time.Duration) *hosts {
+	h := &hosts{
+		list: append([]string(nil), servers...),
+		most: min(max(timeout/10, firstPause), mostPause),
+	}
+	rand.Shuffle(len(h.list), func(i, j int) { h.list[i], h.list[j] = h.list[j], h.list[i] })
+	return h
+}
+
+// Init is part of zk.HostProvider.
+func (h *hosts) Init([]string) error { return nil }
+
+// Len is part of zk.HostProvider.
+func (h *hosts) Len() int { return len(h.list) }
+
+// Next is part of zk.HostProvider. It never says that all servers have been
+// tried: the client would sleep for a second, and give up its queue.
+func (h *hosts) Next() (server string, retryStart bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	server = h.list[h.next]
+	h.next = (h.next + 1) % len(h.list)
+	h.tried++
+	return server, false
+}
+
+// Connected is part of zk.HostProvider. It does nothing: a server that welcomes
+// a session and drops it at once is not good.
+func (h *hosts) Connected() {}
+
+// good says that a server has answered a request.
+func (h *hosts) good() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tried = 0
+}
+
+// pause returns how long to wait before the server last handed out is dialled.
+func (h *hosts) pause() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	round := (h.tried - 1) / len(h.list)
+	if round <= 0 || (h.tried-1)%len(h.list) != 0 {
+		return 0
+	}
+	d := h.most
+	if round <= 8 {
+		d = min(firstPause<<(round-1), h.most)
+	}
+	return d/2 + rand.N(d/2)
+}

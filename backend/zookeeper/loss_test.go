@@ -1,0 +1,276 @@
+package zookeeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// The client below keeps what it could not send, and opens another session when
+// its own has expired. Then it sends what it kept.
+func TestAQueuedCreateNeverCrossesIntoTheNextSession(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	var conns atomic.Pointer[stuckConn]
+	b := zookeeper.New(s.link.Addrs(), &zookeeper.Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			c := &stuckConn{Conn: conn, stuck: make(chan struct{}), closed: make(chan struct{})}
+			conns.Store(c)
+			return c, nil
+		},
+	})
+	c, o := s.open(b), s.other()
+	conn := conns.Load()
+	conn.on.Store(true)
+	const n = 60
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() {
+			_, errs[i] = c.Commit(s.ctx, backend.Create(s.path(fmt.Sprint("n", i)), nil, backend.Ephemeral))
+		})
+	}
+	s.await(conn.stuck, "a write that gets stuck") // and the others queue behind it
+	s.link.Expire(c.ID())
+	s.await(c.Done(), "the loss of the session")
+	wg.Wait()
+	for i, err := range errs {
+		if !errors.Is(err, backend.ErrSessionLost) && !errors.Is(err, backend.ErrUncertain) {
+			t.Errorf("commit %d: %v", i, err)
+		}
+	}
+	if names := s.children(o); len(names) != 0 {
+		t.Fatalf("%d nodes of an expired session: %v", len(names), names)
+	}
+}
+
+// stuckConn does not get rid of what is written, once it is on.
+type stuckConn struct {
+	net.Conn
+	on        atomic.Bool
+	stuckOnce sync.Once
+	stuck     chan struct{}
+	closeOnce sync.Once
+	closed    chan struct{}
+}
+
+func (c *stuckConn) Write(p []byte) (int, error) {
+	if !c.on.Load() {
+		return c.Conn.Write(p)
+	}
+	c.stuckOnce.Do(func() { close(c.stuck) })
+	<-c.closed
+	return 0, net.ErrClosed
+}
+
+func (c *stuckConn) Close() error {
+	c.closeOnce.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+func TestExpiryIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
+	c := s.open(s.link)
+	s.link.Expire(c.ID())
+	if took := s.await(c.Done(), "the loss of the session"); took > 2*time.Second {
+		t.Errorf("told after %v", took)
+	}
+	if err := c.Err(); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("Err: %v", err)
+	}
+	start := time.Now()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > 500*time.Millisecond {
+		t.Errorf("closing a lost session took %v", took)
+	}
+}
+
+// Servers that take connections and say nothing, as paused ones do, must not
+// eat the time that the third one needs.
+func TestSilentServersDoNotFreezeTheSession(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	good := s.link.Proxies[0]
+	addrs := []string{good.Addr()}
+	var silent []*zkproxy.Proxy
+	for range 2 {
+		p, err := zkproxy.New(shared.Get(t).Addrs()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		silent = append(silent, p)
+		addrs = append(addrs, p.Addr())
+	}
+	const timeout = 4 * time.Second
+	for range 3 {
+		// All but one fall silent, also the one that the session is on.
+		good.Refuse(true)
+		c := s.open(zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: timeout}))
+		id := c.ID()
+		s.commit(c, backend.Create(s.path("e"), nil, backend.Ephemeral))
+		for _, p := range silent {
+			p.Blackhole(true)
+		}
+		good.Refuse(false)
+		start := time.Now()
+		s.phase(c, backend.Suspended)
+		noticed := time.Since(start)
+		s.phase(c, backend.Connected)
+		if took := time.Since(start); c.ID() != id || took > timeout {
+			t.Errorf("session %#x became %#x after %v", id, c.ID(), took)
+		}
+		t.Logf("noticed after %v, back after %v", noticed, time.Since(start))
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, p := range silent {
+			p.Blackhole(false)
+		}
+	}
+}
+
+func TestAPausedServer(t *testing.T) {
+	t.Parallel()
+	e := zktest.Run(t, nil)
+	server := e.Servers()[0]
+	s := sceneOn(t, e, zookeeper.Options{SessionTimeout: 4 * time.Second})
+	c := s.open(s.link)
+	s.commit(c, backend.Create(s.path("n"), nil, backend.Ephemeral))
+
+	// A call returns with its context while nothing answers.
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("the caller's reason")
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	timer := time.AfterFunc(200*time.Millisecond, func() { cancel(cause) })
+	defer timer.Stop()
+	start := time.Now()
+	if _, _, err := c.Get(ctx, s.path("n"), nil); !errors.Is(err, cause) || !errors.Is(err, context.Canceled) {
+		t.Errorf("get: %v", err)
+	}
+	if _, err := c.Commit(ctx, backend.Delete(s.path("n"), 0)); !errors.Is(err, cause) || errors.Is(err, backend.ErrUncertain) {
+		t.Errorf("a commit after its context had ended: %v", err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("the calls returned after %v", took)
+	}
+
+	// It comes back before the session is over.
+	s.phase(c, backend.Suspended)
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	s.phase(c, backend.Connected)
+	if _, _, err := c.Get(s.ctx, s.path("n"), nil); err != nil {
+		t.Errorf("after the pause: %v", err)
+	}
+
+	// Close does not wait for it.
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	start = time.Now()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A session that is lost leaves nothing behind that speaks for it, or the server
+// would keep its nodes, and its owner would queue behind itself.
+func TestALostSessionSendsNothingAnyMore(t *testing.T) {
+	t.Parallel()
+	const timeout = 2 * time.Second
+	s := newScene(t, zookeeper.Options{SessionTimeout: timeout})
+	c, o := s.open(s.link), s.other()
+	s.commit(c, backend.Create(s.path("e"), nil, backend.Ephemeral))
+	if got := c.Timeout(); got != timeout {
+		t.Fatalf("negotiated %v", got)
+	}
+	proxy := s.link.Proxies[0]
+	proxy.HoldDown(true) // the server hears and its answers are lost
+	start := time.Now()
+	s.await(c.Done(), "the loss of the session")
+	if took := time.Since(start); took > timeout {
+		t.Errorf("lost after %v", took)
+	}
+	if _, err := o.Exists(s.ctx, s.path("e"), nil); err != nil {
+		t.Errorf("the server gave the session up before the session did: %v", err)
+	}
+	proxy.HoldDown(false)
+	before := proxy.Count()
+	s.gone(o, s.path("e"))
+	after := proxy.Count()
+	if after.AllRequests() != before.AllRequests() || after.Connections != before.Connections {
+		t.Errorf("sent by a lost session: before %v, after %v", before, after)
+	}
+}
+
+func TestTheLeaseIsRenewedByAnswersAlone(t *testing.T) {
+	t.Parallel()
+	const timeout, lease = 4 * time.Second, 2 * time.Second
+	s := newScene(t, zookeeper.Options{SessionTimeout: timeout, LossMargin: timeout - lease})
+	c, o := s.open(s.link), s.other()
+	s.commit(o, backend.Create(s.path("n"), nil, backend.Persistent))
+
+	// Quiet for longer than the lease: pings keep it.
+	timer := time.NewTimer(lease + time.Second/2)
+	defer timer.Stop()
+	select {
+	case <-c.Done():
+		t.Fatalf("an idle session was lost: %v", c.Err())
+	case <-timer.C:
+	}
+
+	// Events keep coming, and no request gets through: they prove nothing.
+	var watches []*backend.Watch
+	for i := range 20 {
+		path := s.path(fmt.Sprint("w", i))
+		s.commit(o, backend.Create(path, nil, backend.Persistent))
+		w := backend.NewWatch()
+		if _, _, err := c.Children(s.ctx, path, w); err != nil {
+			t.Fatal(err)
+		}
+		watches = append(watches, w)
+	}
+	s.link.Proxies[0].HoldUp(true)
+	start := time.Now()
+	for i := range watches {
+		select {
+		case <-c.Done():
+		case <-time.After(50 * time.Millisecond):
+			s.commit(o, backend.Delete(s.path(fmt.Sprint("w", i)), 0))
+		}
+	}
+	s.await(c.Done(), "the loss of the session")
+	if took := time.Since(start); took > lease+500*time.Millisecond {
+		t.Errorf("with a lease of %v it was lost after %v", lease, took)
+	}
+	if watches[0].Kind() != backend.Deleted {
+		t.Errorf("no event came through: %v", watches[0].Kind())
+	}
+}

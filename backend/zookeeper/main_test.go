@@ -1,0 +1,131 @@
+package zookeeper_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkservice"
+	"github.com/go-coord/coord/internal/zktest"
+	"go.uber.org/goleak"
+)
+
+// shared is the server of all tests that do not break it.
+var shared = zktest.Shared{Options: &zktest.Options{
+	JavaArgs: []string{"-Dznode.container.checkIntervalMs=300"},
+}}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
+
+// limit is the longest wait for anything that is to happen at once or by itself.
+const limit = 15 * time.Second
+
+// scene is a test's own part of the shared server, and a link to it.
+type scene struct {
+	*testing.T
+	service *zkservice.Service
+	link    *zkservice.Link
+	ctx     context.Context
+}
+
+func newScene(t *testing.T, o zookeeper.Options) *scene {
+	t.Helper()
+	return sceneOn(t, shared.Get(t), o)
+}
+
+func sceneOn(t *testing.T, e *zktest.Ensemble, o zookeeper.Options) *scene {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	s := zkservice.New(t, e, o)
+	return &scene{T: t, service: s, link: s.ZooKeeper("a"), ctx: ctx}
+}
+
+func (s *scene) path(name string) string { return s.service.Root() + "/" + name }
+
+// open opens a session and closes it with the test.
+func (s *scene) open(b backend.Backend) backend.Session {
+	s.Helper()
+	session, err := b.Open(s.ctx)
+	if err != nil {
+		s.Fatalf("open: %v", err)
+	}
+	s.Cleanup(func() { session.Close() })
+	return session
+}
+
+// other opens a session over a link of its own.
+func (s *scene) other() backend.Session {
+	s.Helper()
+	return s.open(s.service.ZooKeeper("other"))
+}
+
+func (s *scene) commit(session backend.Session, ops ...backend.Op) []backend.Result {
+	s.Helper()
+	results, err := session.Commit(s.ctx, ops...)
+	if err != nil {
+		s.Fatalf("commit: %v", err)
+	}
+	return results
+}
+
+// children returns the names below the root, as they are after a Sync.
+func (s *scene) children(session backend.Session) []string {
+	s.Helper()
+	if err := session.Sync(s.ctx, s.service.Root()); err != nil {
+		s.Fatalf("sync: %v", err)
+	}
+	names, _, err := session.Children(s.ctx, s.service.Root(), nil)
+	if err != nil {
+		s.Fatalf("children: %v", err)
+	}
+	return names
+}
+
+// await waits until ch is closed, and returns how long that took.
+func (s *scene) await(ch <-chan struct{}, what string) time.Duration {
+	s.Helper()
+	start := time.Now()
+	select {
+	case <-ch:
+	case <-time.After(limit):
+		s.Fatalf("waited %v in vain for %s", limit, what)
+	}
+	return time.Since(start)
+}
+
+// phase waits until the session is in the phase, and returns how long that took.
+func (s *scene) phase(session backend.Session, want backend.Phase) time.Duration {
+	s.Helper()
+	start := time.Now()
+	for {
+		got, change := session.Status()
+		if got == want {
+			return time.Since(start)
+		}
+		if got == backend.Lost {
+			s.Fatalf("the session is lost: %v", session.Err())
+		}
+		s.await(change, "the session to be "+want.String())
+	}
+}
+
+// gone waits until a node that another session owns is not there any more.
+func (s *scene) gone(session backend.Session, path string) {
+	s.Helper()
+	for {
+		w := backend.NewWatch()
+		_, err := session.Exists(s.ctx, path, w)
+		if errors.Is(err, backend.ErrNotFound) {
+			w.Stop()
+			return
+		}
+		if err != nil {
+			s.Fatalf("exists: %v", err)
+		}
+		s.await(w.Fired(), "the deletion of "+path)
+	}
+}

@@ -1,0 +1,211 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-zookeeper/zk"
+)
+
+// Open starts a session.
+func (b *service) Open(ctx context.Context) (backend.Session, error) {
+	if b.err != nil {
+		return nil, &backend.Error{Op: "open", Err: b.err}
+	}
+	if err := contextError(ctx); err != nil {
+		return nil, &backend.Error{Op: "open", Err: err}
+	}
+	for {
+		s := newSession(b.cfg)
+		if err := s.start(); err != nil {
+			return nil, &backend.Error{Op: "open", Err: err}
+		}
+		err := s.open(ctx)
+		if err == nil {
+			return s, nil
+		}
+		s.abort()
+		if !errors.Is(err, backend.ErrSessionLost) {
+			return nil, &backend.Error{Op: "open", Err: err}
+		}
+		// It ended before it was ready: before its credentials were taken.
+	}
+}
+
+// start starts the client below, which dials at once and goes on until it gets
+// its farewell.
+func (s *session) start() error {
+	conn, events, err := zk.Connect(s.cfg.servers, s.cfg.timeout,
+		zk.WithDialer(s.dial),
+		zk.WithHostProvider(s.hosts),
+		zk.WithLogger(debugLog{s.cfg.log}),
+		zk.WithLogInfo(s.cfg.log.Enabled(context.Background(), slog.LevelDebug)),
+	)
+	if err != nil {
+		return fmt.Errorf("%w: %w", backend.ErrInvalid, err)
+	}
+	s.zk, s.events = conn, events
+	go s.own()
+	return nil
+}
+
+// open waits until the session is ready for use.
+func (s *session) open(ctx context.Context) error {
+	refused := make(chan error, 1)
+	if s.cfg.digest != "" {
+		if err := s.enter(); err != nil {
+			return err
+		}
+		go func() {
+			defer s.leave()
+			if err := s.logIn(ctx); err != nil {
+				refused <- err
+			}
+		}()
+	}
+	select {
+	case <-s.opened:
+		return nil
+	case err := <-refused:
+		return err
+	case <-s.trouble.over:
+		return s.trouble.cause()
+	case <-s.sealed:
+		return s.ended()
+	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.trouble.errorLocked(contextError(ctx))
+	}
+}
+
+// logIn gives the client the credentials to send, now and at the beginning of
+// each further connection, until a server has taken them. Should contact break
+// between the answer and the client's taking note of it, the next connection
+// begins without them; so it is the answer on the present connection that
+// counts. The error is that of a server that refuses.
+func (s *session) logIn(ctx context.Context) error {
+	for {
+		_, err := await(ctx, s, func() (struct{}, error) {
+			return struct{}{}, s.zk.AddAuth("digest", []byte(s.cfg.digest))
+		})
+		if err == zk.ErrAuthFailed {
+			return fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
+		}
+		select {
+		case <-s.opened:
+			return nil
+		case <-s.sealed:
+			return nil
+		case <-ctx.Done():
+			return nil
+		default:
+		}
+	}
+}
+
+// abort ends a session that nobody will see.
+func (s *session) abort() {
+	select {
+	case <-s.opened:
+		// It has come up just now, or wants to be ended on the servers.
+	default:
+		s.end(backend.ErrClosed)
+		s.seal()
+	}
+	s.Close()
+}
+
+// dial is the dialer of the client below.
+func (s *session) dial(network, address string, _ time.Duration) (net.Conn, error) {
+	if pause := s.hosts.pause(); pause > 0 {
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-s.sealed:
+			timer.Stop()
+		}
+	}
+	budget := s.budget()
+	ctx, cancel := context.WithTimeout(context.Background(), budget)
+	defer cancel()
+	s.mu.Lock()
+	sealed := s.isSealed()
+	s.stopDial = cancel
+	s.mu.Unlock()
+	if sealed {
+		return newFarewell(func() { s.leaveOnce.Do(func() { close(s.leaving) }) }), nil
+	}
+	conn, err := s.connect(ctx, network, address)
+	if err != nil {
+		switch {
+		case closedByServer(err):
+			err = inHandshake(err)
+		case ctx.Err() == context.DeadlineExceeded:
+			err = fmt.Errorf("no connection within %v: %w", budget.Round(time.Millisecond), err)
+		}
+		s.mu.Lock()
+		if !s.ready {
+			s.trouble.noteLocked(address, err)
+		}
+		s.mu.Unlock()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// connect makes one connection, which is the session's when it returns.
+func (s *session) connect(ctx context.Context, network, address string) (*guardConn, error) {
+	raw, err := s.cfg.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	conn := raw
+	if s.cfg.tls != nil {
+		cfg := s.cfg.tls
+		if cfg.ServerName == "" {
+			host, _, _ := net.SplitHostPort(address)
+			cfg = cfg.Clone()
+			cfg.ServerName = host
+		}
+		secure := tls.Client(raw, cfg)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			raw.Close()
+			return nil, err
+		}
+		conn = secure
+	}
+	until, _ := ctx.Deadline()
+	c := newGuardConn(s, address, raw, conn, until)
+	s.mu.Lock()
+	sealed := s.isSealed()
+	if !sealed {
+		s.conn = c
+	}
+	s.mu.Unlock()
+	if sealed {
+		raw.Close()
+		return nil, errSealed
+	}
+	return c, nil
+}
+
+// budget returns how long an attempt to connect may take, handshakes included.
+// While the lease runs, each server gets a share of what is left of it.
+func (s *session) budget() time.Duration {
+	const least, most = 500 * time.Millisecond, 5 * time.Second
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.id == 0 {
+		return min(max(s.cfg.timeout/2, least), most)
+	}
+	share := s.lease.left(now) / time.Duration(len(s.cfg.servers)+1)
+	return max(share, s.timeout/10)
+}

@@ -1,0 +1,288 @@
+package zookeeper_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+func TestOptionsThatMakeNoSenseAreReportedByOpen(t *testing.T) {
+	t.Parallel()
+	one := []string{"127.0.0.1:1"}
+	for _, test := range []struct {
+		name    string
+		servers []string
+		options zookeeper.Options
+	}{
+		{"no server", nil, zookeeper.Options{}},
+		{"an empty server", []string{"127.0.0.1:1", ""}, zookeeper.Options{}},
+		{"a list in one string", []string{"a:1,b:2"}, zookeeper.Options{}},
+		{"a path behind the server", []string{"a:1/root"}, zookeeper.Options{}},
+		{"a port out of range", []string{"a:65536"}, zookeeper.Options{}},
+		{"a port of no digits", []string{"a:zk"}, zookeeper.Options{}},
+		{"no host", []string{":2181"}, zookeeper.Options{}},
+		{"too many colons", []string{"a:b:c"}, zookeeper.Options{}},
+		{"a negative timeout", one, zookeeper.Options{SessionTimeout: -1}},
+		{"a timeout below a millisecond", one, zookeeper.Options{SessionTimeout: time.Microsecond}},
+		{"a timeout beyond the protocol", one, zookeeper.Options{SessionTimeout: 1000 * 24 * time.Hour}},
+		{"a negative margin", one, zookeeper.Options{LossMargin: -1}},
+		{"a margin as long as the timeout", one, zookeeper.Options{SessionTimeout: time.Second, LossMargin: time.Second}},
+		{"a digest without a password", one, zookeeper.Options{Digest: "secret"}},
+		{"a digest without a user", one, zookeeper.Options{Digest: ":secret"}},
+		{"an ACL without a scheme", one, zookeeper.Options{ACL: []zookeeper.ACL{{ID: "anyone", Perms: zookeeper.PermAll}}}},
+		{"an ACL without permissions", one, zookeeper.Options{ACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone"}}}},
+		{"an ACL with unknown permissions", one, zookeeper.Options{ACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: 32}}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := zookeeper.New(test.servers, &test.options).Open(t.Context())
+			var e *backend.Error
+			if !errors.Is(err, backend.ErrInvalid) || !errors.As(err, &e) || e.Op != "open" {
+				t.Fatalf("got %v", err)
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("the digest is in the error: %v", err)
+			}
+		})
+	}
+}
+
+func TestAMarginLongerThanTheNegotiatedTimeoutIsReportedByOpen(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	// The server grants 10 s at most.
+	b := zookeeper.New(s.link.Addrs(), &zookeeper.Options{SessionTimeout: time.Minute, LossMargin: 20 * time.Second})
+	if _, err := b.Open(s.ctx); !errors.Is(err, backend.ErrInvalid) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestTheTimeoutIsNegotiated(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	for _, test := range []struct{ asked, granted time.Duration }{
+		{0, 10 * time.Second},
+		{time.Minute, 10 * time.Second},
+		{3 * time.Second, 3 * time.Second},
+		{10 * time.Millisecond, time.Second},
+	} {
+		c := s.open(zookeeper.New(s.link.Addrs(), &zookeeper.Options{SessionTimeout: test.asked}))
+		if got := c.Timeout(); got != test.granted {
+			t.Errorf("asked for %v: got %v, want %v", test.asked, got, test.granted)
+		}
+		// It stays through a reconnect, though the client below believes in
+		// another one.
+		_, change := c.Status()
+		s.link.Proxies[0].Cut()
+		s.await(change, "the suspension")
+		s.phase(c, backend.Connected)
+		if got := c.Timeout(); got != test.granted {
+			t.Errorf("asked for %v: after a reconnect %v, want %v", test.asked, got, test.granted)
+		}
+		c.Close()
+	}
+}
+
+func TestOpenWaitsForAServer(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	s.link.Proxies[0].Refuse(true)
+	type result struct {
+		session backend.Session
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		c, err := s.link.Open(s.ctx)
+		done <- result{c, err}
+	}()
+	timer := time.NewTimer(1500 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case r := <-done:
+		t.Fatalf("open returned without a server: %v", r.err)
+	case <-timer.C:
+	}
+	s.link.Proxies[0].Refuse(false)
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	if err := r.session.Sync(s.ctx, "/"); err != nil {
+		t.Error(err)
+	}
+	if err := r.session.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenTellsWhatItTried(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	closes, silent := s.service.ZooKeeper("closes").Proxies[0], s.service.ZooKeeper("silent").Proxies[0]
+	closes.Refuse(true)
+	silent.Blackhole(true)
+	defer silent.Blackhole(false)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := l.Addr().String()
+	l.Close()
+
+	cause := errors.New("the caller's reason")
+	ctx, cancel := context.WithTimeoutCause(s.ctx, 2500*time.Millisecond, cause)
+	defer cancel()
+	start := time.Now()
+	b := zookeeper.New([]string{nobody, closes.Addr(), silent.Addr(), "no.such.name.invalid:1"}, &zookeeper.Options{
+		SessionTimeout: time.Second,
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if strings.HasPrefix(address, "no.such") {
+				return nil, &net.DNSError{Err: "no such host", Name: address, IsNotFound: true}
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	})
+	_, err = b.Open(ctx)
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("open returned after %v", took)
+	}
+	if !errors.Is(err, cause) || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("open: %v", err)
+	}
+	for _, want := range []string{
+		nobody + ": connect: connection refused",
+		closes.Addr() + ": the server closed the connection during the handshake (maxClientCnxns",
+		silent.Addr() + ": the server accepted the connection and gave no answer",
+		"no.such.name.invalid:1: lookup",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+
+	// An attempt that ran out of its own time is not the caller's deadline.
+	ctx2, cancel2 := context.WithCancel(s.ctx)
+	timer := time.AfterFunc(1500*time.Millisecond, cancel2)
+	defer timer.Stop()
+	_, err = zookeeper.New([]string{silent.Addr()}, &zookeeper.Options{
+		SessionTimeout: time.Second,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	}).Open(ctx2)
+	if !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("open: %v", err)
+	}
+	if want := "no connection within 500ms"; !strings.Contains(err.Error(), want) {
+		t.Errorf("the error does not say %q: %v", want, err)
+	}
+}
+
+func TestOpenNamesALimitOfConnections(t *testing.T) {
+	t.Parallel()
+	e := zktest.Run(t, &zktest.Options{MaxClientCnxns: 1})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	b := zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: 2 * time.Second})
+	c, err := b.Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := b.Open(short); err == nil || !strings.Contains(err.Error(), "maxClientCnxns") {
+		t.Errorf("open: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if c, err = b.Open(ctx); err != nil {
+		t.Fatalf("after the first has closed: %v", err)
+	}
+	c.Close()
+}
+
+func TestACanceledContextOpensNothing(t *testing.T) {
+	t.Parallel()
+	dialled := false
+	b := zookeeper.New([]string{"127.0.0.1"}, &zookeeper.Options{
+		Dial: func(context.Context, string, string) (net.Conn, error) {
+			dialled = true
+			return nil, errors.New("dialled")
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Open(ctx); !errors.Is(err, context.Canceled) || dialled {
+		t.Errorf("dialled %v, %v", dialled, err)
+	}
+}
+
+// buffer is a writer for logs.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Not parallel: it looks at the output of the whole process.
+func TestLogs(t *testing.T) {
+	s := newScene(t, zookeeper.Options{})
+	var all buffer
+	before := log.Writer()
+	log.SetOutput(&all)
+	defer log.SetOutput(before)
+	eventful := func(logger *slog.Logger) {
+		c := s.open(zookeeper.New(s.link.Addrs(), &zookeeper.Options{SessionTimeout: 2 * time.Second, Digest: "user:hidden", Logger: logger}))
+		s.commit(c, backend.Create(s.path("n"), nil, backend.Ephemeral))
+		_, change := c.Status()
+		s.link.Proxies[0].Cut()
+		s.await(change, "the suspension")
+		s.phase(c, backend.Connected)
+		s.link.Expire(c.ID())
+		s.await(c.Done(), "the loss")
+		c.Close()
+	}
+	eventful(nil)
+	if out := all.String(); out != "" {
+		t.Errorf("printed without a logger: %s", out)
+	}
+	var own buffer
+	eventful(slog.New(slog.NewTextHandler(&own, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	out := own.String()
+	for _, want := range []string{"level=INFO", "session connected", "session suspended", "level=WARN", "session lost", "level=DEBUG"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the log does not say %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out+all.String(), "hidden") {
+		t.Errorf("the log holds the password:\n%s", out)
+	}
+	if all.String() != "" {
+		t.Errorf("printed beside the logger: %s", all.String())
+	}
+}

@@ -1,0 +1,317 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-zookeeper/zk"
+)
+
+// leastPretended keeps the ping interval of the client below above zero.
+const leastPretended = 12 * time.Millisecond
+
+// Why sessions are lost.
+var (
+	errExpired  = errors.New("the servers have ended it")
+	errUnheard  = errors.New("its lease passed without an answer")
+	errTooShort = errors.New("the negotiated timeout is not longer than LossMargin")
+	errNoLogin  = fmt.Errorf("%w: the server does not take the credentials any more", backend.ErrDenied)
+)
+
+// session is one life on the servers.
+//
+// Its state follows from what its guardConn sees; the client below is there to
+// encode requests, decode replies and redial. The session ends in two steps,
+// which are one when it is lost: first err is set and done is closed, then it
+// is sealed, after which nothing is sent. In between, Close drains.
+type session struct {
+	cfg    *config
+	now    func() instant
+	hub    *hub
+	hosts  *hosts
+	zk     *zk.Conn
+	events <-chan zk.Event // never read but for its end
+
+	opened  chan struct{} // closed when the session is ready for the first time
+	done    chan struct{} // closed when the session is lost or closed
+	idle    chan struct{} // closed when it has ended and no call is under way
+	sealed  chan struct{} // closed when nothing is sent any more
+	closing chan struct{} // closed by Close
+	leaving chan struct{} // closed when the client has its farewell
+	joined  chan struct{} // closed when every goroutine has ended
+
+	sealedFlag atomic.Bool // the same as sealed, for the writer
+	closeOnce  sync.Once
+	leaveOnce  sync.Once
+
+	mu       sync.Mutex
+	id       int64
+	timeout  time.Duration
+	lease    lease
+	conn     *guardConn // nil when there is none
+	linked   bool       // there is contact, on conn
+	ready    bool       // opened is closed
+	stopDial context.CancelFunc
+	err      error
+	change   chan struct{} // closed and replaced at each change of phase
+	active   int           // calls under way, and requests that their callers gave up
+	commits  map[*ticket]struct{}
+	trouble  *trouble
+}
+
+func newSession(cfg *config) *session {
+	return &session{
+		cfg:     cfg,
+		now:     cfg.clock(),
+		hub:     newHub(),
+		hosts:   newHosts(cfg.servers, cfg.timeout),
+		opened:  make(chan struct{}),
+		done:    make(chan struct{}),
+		idle:    make(chan struct{}),
+		sealed:  make(chan struct{}),
+		closing: make(chan struct{}),
+		leaving: make(chan struct{}),
+		joined:  make(chan struct{}),
+		change:  make(chan struct{}),
+		commits: make(map[*ticket]struct{}),
+		trouble: newTrouble(cfg.servers),
+	}
+}
+
+func (s *session) ID() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id
+}
+
+func (s *session) Timeout() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.timeout
+}
+
+func (s *session) Features() backend.Features { return backend.Containers }
+
+func (s *session) Done() <-chan struct{} { return s.done }
+
+func (s *session) Err() error {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *session) Status() (backend.Phase, <-chan struct{}) {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil:
+		return backend.Lost, s.change
+	case s.linked:
+		return backend.Connected, s.change
+	}
+	return backend.Suspended, s.change
+}
+
+// changedLocked, as every method named so, is called with mu held.
+func (s *session) changedLocked() {
+	close(s.change)
+	s.change = make(chan struct{})
+}
+
+// greet takes in the welcome of the server at the other end of c, whose request
+// was sent at the instant. It returns the timeout in milliseconds that the
+// client below is to believe in. The client gives a silent server up after two
+// thirds of that, and this has to leave time for another server.
+func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend int32, err error) {
+	timeout := time.Duration(r.timeout) * time.Millisecond
+	length := timeout - s.cfg.lossMargin(timeout)
+	now := s.now()
+
+	s.mu.Lock()
+	var lost error
+	switch {
+	case s.isSealed() || s.conn != c:
+		err = errSealed
+	case s.id != 0 && r.session != s.id:
+		// No session, or another one: this one is no more.
+		lost = errExpired
+	case r.session == 0 || r.timeout == 0:
+		err = errMalformed
+	case length <= 0 && s.id != 0:
+		lost = errTooShort
+	case length <= 0:
+		err = invalid("LossMargin %v: the servers grant a timeout of only %v", s.cfg.margin, timeout)
+		s.trouble.giveUpLocked(err)
+	case s.id != 0 && s.lease.left(now) <= 0:
+		lost = errUnheard
+	default:
+		if s.id == 0 {
+			s.lease.from = sent
+		}
+		s.id = r.session
+		s.timeout = timeout
+		s.lease.length = length
+		s.lease.renew(sent)
+	}
+	s.mu.Unlock()
+
+	if lost != nil {
+		s.lose(lost)
+		return 0, lost
+	}
+	if err != nil {
+		return 0, err
+	}
+	s.hub.reconnected()
+	if s.cfg.digest == "" {
+		s.contact(c)
+	}
+	return int32(max(length*3/4, leastPretended) / time.Millisecond), nil
+}
+
+// contact makes the session connected on c. With credentials that is when the
+// server has taken them, on each connection.
+func (s *session) contact(c *guardConn) {
+	s.mu.Lock()
+	if s.conn != c || s.isSealed() || s.linked {
+		s.mu.Unlock()
+		return
+	}
+	s.linked = true
+	first := !s.ready
+	s.ready = true
+	id, timeout := s.id, s.timeout
+	s.changedLocked()
+	s.mu.Unlock()
+	if first {
+		close(s.opened)
+	}
+	s.cfg.log.Info("coord: session connected", "session", hex(id), "server", c.address, "timeout", timeout)
+}
+
+// refusedLogin ends a session whose credentials are refused when it reconnects:
+// it would stay suspended for ever. Open has its own way to learn of that.
+func (s *session) refusedLogin() {
+	s.mu.Lock()
+	ready := s.ready
+	s.mu.Unlock()
+	if ready {
+		s.lose(errNoLogin)
+	}
+}
+
+// lostContact takes note of the end of a connection.
+func (s *session) lostContact(c *guardConn, why error) {
+	s.mu.Lock()
+	if s.conn != c {
+		s.mu.Unlock()
+		return
+	}
+	s.conn = nil
+	was, over, id := s.linked, s.err != nil, s.id
+	s.linked = false
+	if was {
+		s.changedLocked()
+	}
+	if !s.ready {
+		s.trouble.noteLocked(c.address, inHandshake(why))
+	}
+	s.mu.Unlock()
+	if was && !over {
+		s.cfg.log.Info("coord: session suspended", "session", hex(id), "server", c.address, "error", why)
+	}
+}
+
+// renew counts an answer to a request that was sent at the instant. An answer
+// that comes after the lease has passed does not bring the session back.
+func (s *session) renew(sent instant) error {
+	now := s.now()
+	s.mu.Lock()
+	over := s.lease.left(now) <= 0
+	if !over {
+		s.lease.renew(sent)
+	}
+	s.mu.Unlock()
+	if over {
+		s.lose(errUnheard)
+		return errUnheard
+	}
+	return nil
+}
+
+// checkLease ends the session if its lease has passed, and returns what is left
+// of it otherwise.
+func (s *session) checkLease() time.Duration {
+	now := s.now()
+	s.mu.Lock()
+	left := s.lease.left(now)
+	alive := s.err == nil && s.id != 0
+	s.mu.Unlock()
+	if alive && left <= 0 {
+		s.lose(errUnheard)
+	}
+	return left
+}
+
+// lose declares the session lost. The connection goes first, and with it what
+// was written but not sent.
+func (s *session) lose(why error) {
+	s.seal()
+	s.end(fmt.Errorf("%w: %w", backend.ErrSessionLost, why))
+}
+
+// end sets why the session is over, closes done and fires the watches, in this
+// order. The first reason counts.
+func (s *session) end(why error) {
+	s.mu.Lock()
+	if s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.err = why
+	id := s.id
+	close(s.done)
+	s.changedLocked()
+	if s.active == 0 {
+		close(s.idle)
+	}
+	s.mu.Unlock()
+	s.hub.end()
+	if errors.Is(why, backend.ErrClosed) {
+		s.cfg.log.Info("coord: session closed", "session", hex(id))
+	} else {
+		s.cfg.log.Warn("coord: session lost", "session", hex(id), "error", why)
+	}
+}
+
+func (s *session) isSealed() bool { return s.sealedFlag.Load() }
+
+// seal lets nothing through any more: the connection is closed, dialling is
+// stopped, and the next connection that the client makes is its farewell.
+func (s *session) seal() {
+	s.mu.Lock()
+	if s.sealedFlag.Swap(true) {
+		s.mu.Unlock()
+		return
+	}
+	conn, stop := s.conn, s.stopDial
+	s.mu.Unlock()
+	if conn != nil {
+		conn.fail(errSealed)
+	}
+	if stop != nil {
+		stop()
+	}
+	close(s.sealed)
+}
+
+// hex shows a session id as ZooKeeper's own tools do.
+func hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }

@@ -1,0 +1,254 @@
+// Package zookeeper is the backend for ZooKeeper servers, version 3.5 or later.
+// It stands on the client github.com/go-zookeeper/zk, of which nothing shows in
+// its API.
+//
+// New makes a backend.Backend from a list of servers. Each session it opens
+// has a client of its own that is never used for another session: a session
+// that the servers ended, or whose lease has passed, is lost for good, its
+// connection is closed and none is made again. What was queued for it is not
+// sent.
+//
+// # The lease
+//
+// The lease of a session is the send time of the latest request that was
+// answered, plus the negotiated timeout, less Options.LossMargin. Answers to
+// pings count, watch events do not. Time is what the monotonic clock or the
+// wall clock says, whichever is more: the first stops while a machine is
+// suspended, and a wall clock that is set forward by more than the lease
+// therefore ends the session.
+//
+// Contact is considered broken when a server has said nothing for half the
+// lease. The other half is for the other servers, or for the same one to come
+// back.
+//
+// A follower that lost its leader goes on answering for up to syncLimit ticks.
+// To be told of a loss before another client can be granted what this session
+// held, LossMargin must cover that time and the drift of the clocks.
+//
+// # Watches
+//
+// The watches of a session fire with backend.LookAgain when contact is back on
+// a new connection; nothing fires while the session is suspended. Servers have
+// no request to give a watch up, so the server's half of a stopped watch stays
+// until it fires or the connection ends. Our half goes at once, and stopped
+// watches of one node share one watch on the server.
+//
+// Later servers (3.8.4 on) do not tell an Exists watch of the changes of a node
+// that this session may not read.
+//
+// # Security
+//
+// A server derives the password of a session from its id, and the owner of an
+// ephemeral node can be seen by whoever can connect. So whoever can connect can
+// end other sessions. Use TLS with client certificates, or keep the servers in
+// a network of their own.
+package zookeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-zookeeper/zk"
+)
+
+const (
+	defaultTimeout = 10 * time.Second
+	defaultPort    = "2181"
+)
+
+// Options are the settings of a backend. The zero value of each field, and a
+// nil *Options, stand for the defaults. New copies them.
+type Options struct {
+	// SessionTimeout is the timeout to ask for, 10 s if zero. The servers
+	// grant one between their limits, by default 2 and 20 times their
+	// tickTime; Session.Timeout tells which.
+	SessionTimeout time.Duration
+
+	// LossMargin is how long before the end of the negotiated timeout an
+	// unanswered session declares itself lost. It must be shorter than that
+	// timeout. Zero stands for a third of it.
+	LossMargin time.Duration
+
+	// TLS, if it is not nil, is how servers are spoken to. An empty
+	// ServerName stands for the host name in the server's address.
+	TLS *tls.Config
+
+	// Digest is "user:password" for ZooKeeper's digest scheme. It is shown in
+	// no log and no error. ZooKeeper refuses no digest; a wrong one shows as
+	// ErrDenied of later calls.
+	Digest string
+
+	// ACL is put on each node that is created. The default is all permissions
+	// for everyone, or with Digest, all permissions for its user only.
+	ACL []ACL
+
+	// Logger is told of changes of a session's phase (Info, and Warn for
+	// losses) and of what the client below says (Debug). Nil: nothing is
+	// printed.
+	Logger *slog.Logger
+
+	// Dial makes the connections, before TLS. It is called with network "tcp"
+	// and the address as it was given to New, so names are resolved anew for
+	// each connection. It must return soon after ctx ends. Nil stands for the
+	// DialContext of a net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Perm is a set of permissions on a node.
+type Perm int32
+
+// The permissions of ZooKeeper. PermCreate and PermDelete are about the children
+// of the node.
+const (
+	PermRead Perm = 1 << iota
+	PermWrite
+	PermCreate
+	PermDelete
+	PermAdmin
+	PermAll = PermRead | PermWrite | PermCreate | PermDelete | PermAdmin
+)
+
+// ACL grants permissions on a node to who has an identity: {"world", "anyone",
+// …} to all, {"auth", "", …} to the identities of the creating session, or a
+// scheme and id of its own, such as "ip" and "10.0.0.0/8".
+type ACL struct {
+	Scheme string
+	ID     string
+	Perms  Perm
+}
+
+// New returns a backend on the ensemble of these servers, each given as host
+// or host:port (2181 when it is missing). It does no I/O. Servers and options
+// that make no sense are reported by Open (backend.ErrInvalid). The order in
+// which the servers are tried is shuffled for each session.
+func New(servers []string, o *Options) backend.Backend {
+	cfg, err := newConfig(servers, o)
+	return &service{cfg: cfg, err: err}
+}
+
+type service struct {
+	cfg *config
+	err error // why cfg is not usable
+}
+
+// config is what New made of its arguments. It is not changed afterwards.
+type config struct {
+	servers []string
+	timeout time.Duration
+	margin  time.Duration // 0: a third of the negotiated timeout
+	tls     *tls.Config
+	digest  string
+	acl     []zk.ACL
+	aclSize int // of the acl in a request
+	log     *slog.Logger
+	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	clock   func() func() instant // replaced by tests
+}
+
+func newConfig(servers []string, o *Options) (*config, error) {
+	if o == nil {
+		o = new(Options)
+	}
+	cfg := &config{
+		timeout: o.SessionTimeout,
+		margin:  o.LossMargin,
+		digest:  o.Digest,
+		log:     o.Logger,
+		dial:    o.Dial,
+		clock:   clock,
+	}
+	if cfg.log == nil {
+		cfg.log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.dial == nil {
+		cfg.dial = new(net.Dialer).DialContext
+	}
+	if o.TLS != nil {
+		cfg.tls = o.TLS.Clone()
+	}
+	if cfg.timeout == 0 {
+		cfg.timeout = defaultTimeout
+	}
+	if cfg.timeout < time.Millisecond || cfg.timeout > math.MaxInt32*time.Millisecond {
+		return nil, invalid("SessionTimeout %v", o.SessionTimeout)
+	}
+	if cfg.margin < 0 || cfg.margin >= cfg.timeout {
+		return nil, invalid("LossMargin %v with SessionTimeout %v", cfg.margin, cfg.timeout)
+	}
+	if user, _, ok := strings.Cut(cfg.digest, ":"); cfg.digest != "" && (!ok || user == "") {
+		return nil, invalid("Digest is not of the form user:password")
+	}
+	if len(servers) == 0 {
+		return nil, invalid("no server")
+	}
+	for _, server := range servers {
+		address, err := withPort(server)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(cfg.servers, address) {
+			cfg.servers = append(cfg.servers, address)
+		}
+	}
+	var err error
+	cfg.acl, err = aclOf(o)
+	for _, a := range cfg.acl {
+		cfg.aclSize += 12 + len(a.Scheme) + len(a.ID)
+	}
+	return cfg, err
+}
+
+func aclOf(o *Options) ([]zk.ACL, error) {
+	if len(o.ACL) == 0 {
+		if o.Digest != "" {
+			return zk.AuthACL(zk.PermAll), nil
+		}
+		return zk.WorldACL(zk.PermAll), nil
+	}
+	acl := make([]zk.ACL, len(o.ACL))
+	for i, a := range o.ACL {
+		if a.Scheme == "" || a.Perms <= 0 || a.Perms > PermAll {
+			return nil, invalid("ACL entry %d: scheme %q, permissions %#x", i, a.Scheme, a.Perms)
+		}
+		acl[i] = zk.ACL{Perms: int32(a.Perms), Scheme: a.Scheme, ID: a.ID}
+	}
+	return acl, nil
+}
+
+// withPort returns the address of a server as host:port.
+func withPort(server string) (string, error) {
+	host, port, err := net.SplitHostPort(server)
+	if err != nil {
+		// Without a port: a name, or an IPv6 address with or without brackets.
+		host, port = strings.TrimSuffix(strings.TrimPrefix(server, "["), "]"), defaultPort
+		if strings.Contains(host, ":") && net.ParseIP(host) == nil {
+			return "", invalid("server %q", server)
+		}
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if host == "" || err != nil || number == 0 || strings.ContainsAny(host, " ,/") {
+		return "", invalid("server %q", server)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", backend.ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// lossMargin returns the margin for a negotiated timeout.
+func (c *config) lossMargin(negotiated time.Duration) time.Duration {
+	if c.margin > 0 {
+		return c.margin
+	}
+	return negotiated / 3
+}
