@@ -279,21 +279,32 @@ func (c *Client) publish(st State, final bool) {
 	c.emit(context.Background(), StateChanged{st})
 }
 
-// path puts the namespace before a recipe's path. The error is for the caller of
-// the recipe's first method: constructors do no checks that could fail.
-func (c *Client) path(op, path string) (string, error) {
-	full := c.root + path
-	err := backend.CheckPath(path)
-	if err == nil && path == "/" {
-		err = &backend.Error{Err: fmt.Errorf("%w: the root is no place for a recipe", ErrBadPath)}
+// recipePath is where a recipe stands: its path with the namespace before it, or why
+// that is none. Constructors make it, and the first call reports the error.
+type recipePath struct {
+	given string
+	full  string
+	err   error
+}
+
+func (c *Client) recipePath(path string) recipePath {
+	p := recipePath{given: path, full: c.root + path}
+	if err := backend.CheckPath(path); err != nil {
+		p.err = errors.Unwrap(err)
+	} else if path == "/" {
+		p.err = fmt.Errorf("%w: the root is no place for a recipe", ErrBadPath)
+	} else if err := backend.CheckPath(p.full); err != nil {
+		p.err = errors.Unwrap(err)
 	}
-	if err == nil {
-		err = backend.CheckPath(full)
+	return p
+}
+
+// check returns the error that op reports for a bad path.
+func (p *recipePath) check(op string) error {
+	if p.err == nil {
+		return nil
 	}
-	if err != nil {
-		return "", &backend.Error{Op: op, Path: path, Err: errors.Unwrap(err)}
-	}
-	return full, nil
+	return &backend.Error{Op: op, Path: p.given, Err: p.err}
 }
 
 // sessionID writes an id as ZooKeeper's own tools do.

@@ -51,14 +51,14 @@ type MutexOptions struct {
 // close. Two of them with one client and path are one lock.
 type Mutex struct {
 	c    *Client
-	path string
+	path recipePath
 	data []byte
 }
 
 // NewMutex returns the lock at path. It does no I/O; a bad path is reported by
 // the first call.
 func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
-	m := &Mutex{c: c, path: path}
+	m := &Mutex{c: c, path: c.recipePath(path)}
 	if o != nil {
 		m.data = slices.Clone(o.Data)
 	}
@@ -101,10 +101,10 @@ func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(c
 }
 
 func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
-	path, err := m.c.path(r.op, m.path)
-	if err != nil {
+	if err := m.path.check(r.op); err != nil {
 		return nil, err
 	}
+	path := m.path.full
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(r.op, path, err)
 	}
@@ -143,10 +143,10 @@ type Contender struct {
 // Callers that queue inside a process behind another do not show. It costs one
 // request and one more for each contender.
 func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
-	path, err := m.c.path("contenders", m.path)
-	if err != nil {
+	if err := m.path.check("contenders"); err != nil {
 		return nil, err
 	}
+	path := m.path.full
 	l := &line{c: m.c, dir: path, kind: lockKind}
 	list, err := l.contenders(ctx)
 	return list, opError("contenders", path, err)

@@ -47,15 +47,18 @@ func badPath(path string) string {
 	start := 1 // of the segment
 	for i := 1; i < len(path); i++ {
 		c := path[i]
+		if c >= 0x20 && c < 0x7f && c != '/' {
+			continue
+		}
 		switch {
 		case c == '/':
 			if reason := badSegment(path[start:i]); reason != "" {
 				return reason
 			}
 			start = i + 1
-		case c < 0x20 || c == 0x7f:
+		case c < utf8.RuneSelf:
 			return fmt.Sprintf("control character %U", c)
-		case c >= utf8.RuneSelf:
+		default:
 			r, n := utf8.DecodeRuneInString(path[i:])
 			if reason := badRune(r, n); reason != "" {
 				return reason

@@ -1,5 +1,5 @@
-// Package zookeeper is the backend for ZooKeeper servers, version 3.5 or later.
-// It stands on the client github.com/go-zookeeper/zk, of which nothing shows in
+// Package zookeeper is the backend for ZooKeeper servers. It needs version 3.5 or
+// later, for containers, and is tested with 3.8. It stands on the client github.com/go-zookeeper/zk, of which nothing shows in
 // its API.
 //
 // New makes a backend.Backend from a list of servers. Each session it opens
@@ -33,8 +33,9 @@
 // until it fires or the connection ends. Our half goes at once, and stopped
 // watches of one node share one watch on the server.
 //
-// Later servers (3.8.4 on) do not tell an Exists watch of the changes of a node
-// that this session may not read.
+// Servers from 3.8.4 on check the permission to read when a watch fires (the fix
+// of CVE-2024-23944), so an Exists watch on a node that this session may not read
+// can stay silent there.
 //
 // # Security
 //

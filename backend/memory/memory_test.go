@@ -1,0 +1,196 @@
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type service struct{ *memory.Store }
+
+func (s service) Root() string                      { return "/" }
+func (s service) Link(name string) backendtest.Link { return s.Store.Link(name) }
+
+func harness(o memory.Options) backendtest.Harness {
+	return backendtest.Harness{
+		New:            func(*testing.T) backendtest.Service { return service{memory.New(&o)} },
+		SessionTimeout: o.SessionTimeout,
+	}
+}
+
+func TestTheContractIsKept(t *testing.T) {
+	t.Run("in real time", func(t *testing.T) {
+		h := harness(memory.Options{SessionTimeout: 400 * time.Millisecond})
+		h.Parallel = true
+		backendtest.Run(t, h)
+	})
+	t.Run("in a bubble", func(t *testing.T) {
+		h := harness(memory.Options{SessionTimeout: 10 * time.Second, LossMargin: 4 * time.Second})
+		h.Leaf = synctest.Test
+		backendtest.Run(t, h)
+	})
+}
+
+func open(t *testing.T, b backend.Backend) backend.Session {
+	t.Helper()
+	s, err := b.Open(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func create(t *testing.T, s backend.Session, path string, mode backend.CreateMode) string {
+	t.Helper()
+	res, err := s.Commit(context.Background(), backend.Create(path, nil, mode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res[0].Path
+}
+
+// As ZooKeeper's: ten characters, one that is repeated at the end.
+func TestSequenceNumbersNearTheirEnd(t *testing.T) {
+	st := memory.New(nil)
+	s := open(t, st)
+	create(t, s, "/d", backend.Persistent)
+	if err := st.SetSequence("/d", math.MaxInt32-1); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"/d/0-2147483646", "/d/1-2147483647", "/d/2-2147483647"} {
+		if got := create(t, s, fmt.Sprintf("/d/%d-", i), backend.EphemeralSequential); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if err := st.SetSequence("/d", -7); err != nil {
+		t.Fatal(err)
+	}
+	if got := create(t, s, "/d/n", backend.PersistentSequential); got != fmt.Sprintf("/d/n%010d", -7) {
+		t.Errorf("got %s", got)
+	}
+	if err := st.SetSequence("/missing", 1); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestContainersGoWhenTheyAreReaped(t *testing.T) {
+	st := memory.New(nil)
+	s := open(t, st)
+	create(t, s, "/c", backend.Container)
+	create(t, s, "/c/d", backend.Container)
+	create(t, s, "/new", backend.Container)
+	create(t, s, "/c/d/x", backend.Ephemeral)
+	st.ReapContainers()
+	if _, err := s.Exists(t.Context(), "/c/d", nil); err != nil {
+		t.Errorf("a container with a child was reaped: %v", err)
+	}
+	w := backend.NewWatch()
+	if _, err := s.Exists(t.Context(), "/c", w); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(), backend.Delete("/c/d/x", backend.AnyVersion)); err != nil {
+		t.Fatal(err)
+	}
+	st.ReapContainers()
+	if _, err := s.Exists(t.Context(), "/c", nil); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("the empty containers stand: %v", err)
+	}
+	if w.Kind() != backend.Deleted {
+		t.Errorf("watch: %v", w.Kind())
+	}
+	if _, err := s.Exists(t.Context(), "/new", nil); err != nil {
+		t.Errorf("a container that never had a child was reaped: %v", err)
+	}
+}
+
+func TestLatencyDelaysEachWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		s := open(t, st.Link("slow"))
+		st.Link("slow").SetLatency(10 * time.Millisecond)
+		start := time.Now()
+		create(t, s, "/a", backend.Persistent)
+		if d := time.Since(start); d != 20*time.Millisecond {
+			t.Errorf("a commit took %v", d)
+		}
+		start = time.Now()
+		if _, _, err := s.Get(t.Context(), "/a", nil); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start); d != 20*time.Millisecond {
+			t.Errorf("a read took %v", d)
+		}
+
+		// A commit that its caller gave up arrives all the same, and Sync comes
+		// behind it, whatever the latency is by then.
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		defer cancel()
+		_, err := s.Commit(ctx, backend.Create("/late", nil, backend.Persistent))
+		if !errors.Is(err, backend.ErrUncertain) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		st.Link("slow").SetLatency(0)
+		if err := s.Sync(t.Context(), "/"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Exists(t.Context(), "/late", nil); err != nil {
+			t.Errorf("after Sync: %v", err)
+		}
+	})
+}
+
+func TestALinkFailsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(&memory.Options{SessionTimeout: 3 * time.Second})
+		a, b := open(t, st.Link("a")), open(t, st.Link("b"))
+		create(t, a, "/a", backend.Ephemeral)
+		st.Link("a").Partition()
+		if p, _ := b.Status(); p != backend.Connected {
+			t.Errorf("the other link is %v", p)
+		}
+		time.Sleep(2 * time.Second)
+		if err := a.Err(); !errors.Is(err, backend.ErrSessionLost) {
+			t.Errorf("after the lease: %v", err)
+		}
+		if _, err := b.Exists(t.Context(), "/a", nil); err != nil {
+			t.Errorf("before the timeout: %v", err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if _, err := b.Exists(t.Context(), "/a", nil); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("after the timeout: %v", err)
+		}
+		st.Link("b").Expire(a.ID()) // not of this link
+		st.Link("a").Heal()
+	})
+}
+
+func BenchmarkCommit(b *testing.B) {
+	s, err := memory.New(nil).Open(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Commit(context.Background(), backend.Create("/a", nil, backend.Ephemeral)); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := s.Commit(context.Background(), backend.Delete("/a", backend.AnyVersion)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func ExampleMutex_Do() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	m := coord.NewMutex(c, "/locks/reindex", nil)
+	err = m.Do(ctx, func(ctx context.Context, h *coord.Hold) error {
+		fmt.Println("working")
+		return ctx.Err() // not nil as soon as the lock is lost
+	})
+	fmt.Println(err)
+	// Output:
+	// working
+	// <nil>
+}
+
+func ExampleMutex_TryLock() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	m := coord.NewMutex(c, "/locks/reindex", nil)
+	h, err := m.TryLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Release()
+
+	_, err = m.TryLock(ctx)
+	fmt.Println(errors.Is(err, coord.ErrLocked))
+	// Output: true
+}
+
+// Select over the loss of a lock and the work under it.
+func ExampleHold_Done() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/locks/consumer", nil).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Release()
+
+	work := make(chan string, 2)
+	work <- "first"
+	work <- "second"
+	close(work)
+	for {
+		select {
+		case <-h.Done():
+			log.Fatal(h.Err()) // stop: somebody else may have it now
+		case w, ok := <-work:
+			if !ok {
+				return
+			}
+			fmt.Println(w)
+		}
+	}
+	// Output:
+	// first
+	// second
+}
+
+// A write under the guard of a hold is applied only if the hold still stands.
+func ExampleHold_Guard() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	s, err := c.Session(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := s.Commit(ctx, backend.Create("/balance", []byte("100"), backend.Persistent)); err != nil {
+		log.Fatal(err)
+	}
+
+	m := coord.NewMutex(c, "/locks/balance", nil)
+	h, err := m.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	write := func(data string) error {
+		ops := append(h.Guard().Ops(), backend.SetData("/balance", []byte(data), backend.AnyVersion))
+		_, err := s.Commit(ctx, ops...)
+		return err
+	}
+	fmt.Println("while it stands:", write("90"))
+	h.Release()
+	fmt.Println("refused afterwards:", errors.Is(write("80"), coord.ErrNotFound))
+	// Output:
+	// while it stands: <nil>
+	// refused afterwards: true
+}
+
+// The memory backend works under fake time: a test of one's own code can cut a
+// client off and let the time of a session pass in no time.
+func TestExampleOfFakeTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(&memory.Options{SessionTimeout: 30 * time.Second})
+		a, err := coord.Open(t.Context(), store.Link("a"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		b, err := coord.Open(t.Context(), store.Link("b"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+
+		first, err := coord.NewMutex(a, "/lock", nil).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		store.Link("a").Partition()
+		second, err := coord.NewMutex(b, "/lock", nil).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start); d != 30*time.Second {
+			t.Errorf("handed over after %v", d)
+		}
+		if !errors.Is(first.Err(), coord.ErrLost) || second.Token() <= first.Token() {
+			t.Errorf("first %v, tokens %d, %d", first.Err(), first.Token(), second.Token())
+		}
+	})
+}
