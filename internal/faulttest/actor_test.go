@@ -1,0 +1,335 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// stage is where one scenario is played: an ensemble, a lock and a resource.
+type stage struct {
+	t        *testing.T
+	e        *zktest.Ensemble
+	lock     string
+	resource *resource
+}
+
+var stages atomic.Int64
+
+func newStage(t *testing.T, e *zktest.Ensemble) *stage {
+	t.Helper()
+	return &stage{t: t, e: e, lock: fmt.Sprintf("/locks/%d", stages.Add(1)), resource: newResource(t)}
+}
+
+// actor is a worker process, its way to the servers, and what it said.
+type actor struct {
+	t       *testing.T
+	name    string
+	e       *zktest.Ensemble
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	exited  chan struct{}
+	proxies []*zkproxy.Proxy // one in front of each server, of this actor alone
+	greeted []atomic.Int64   // by proxy: connections on which the session stood
+	pings   atomic.Int64     // that were answered
+
+	mu    sync.Mutex
+	lines []line
+	news  chan struct{} // closed and replaced with every line, and closed at the end
+	over  bool
+	errs  strings.Builder // standard error
+	next  int             // the first line that await has not passed
+}
+
+// start starts a worker and waits until it has a session.
+func (s *stage) start(name string, timeout, margin time.Duration) *actor {
+	t := s.t
+	t.Helper()
+	a := &actor{
+		t: t, name: name, e: s.e,
+		exited: make(chan struct{}), news: make(chan struct{}),
+		greeted: make([]atomic.Int64, len(s.e.Addrs())),
+	}
+	spec := workerSpec{SessionTimeout: timeout, LossMargin: margin, Lock: s.lock, Resource: s.resource.socket}
+	for i, addr := range s.e.Addrs() {
+		p, err := zkproxy.New(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		p.OnFrame(func(f zkproxy.Frame) {
+			switch {
+			case f.Dir == zkproxy.Down && f.Opcode == zkproxy.OpConnect && f.Session != 0:
+				a.greeted[i].Add(1)
+			case f.Dir == zkproxy.Down && f.Opcode == zkproxy.OpPing:
+				a.pings.Add(1)
+			}
+		})
+		a.proxies = append(a.proxies, p)
+		spec.Servers = append(spec.Servers, p.Addr())
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.cmd = exec.Command(exe)
+	a.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
+	a.cmd.Stderr = (*errorsOf)(a)
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := a.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan error, 1)
+	go a.run(out, started)
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.end)
+	a.await("opened")
+	return a
+}
+
+// run is the life of the process. The kernel kills a child when the thread that
+// started it ends, so the thread stays.
+func (a *actor) run(out io.Reader, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(a.exited)
+	err := a.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	for d := json.NewDecoder(out); ; {
+		var l line
+		err := d.Decode(&l)
+		a.mu.Lock()
+		close(a.news)
+		a.news = make(chan struct{})
+		if err != nil {
+			a.over = true
+			a.mu.Unlock()
+			break
+		}
+		a.lines = append(a.lines, l)
+		a.mu.Unlock()
+	}
+	_, _ = io.Copy(io.Discard, out) // a line cut short by a kill
+	_ = a.cmd.Wait()                // how it ended matters to nobody
+}
+
+// errorsOf collects what a worker writes to standard error.
+type errorsOf actor
+
+func (a *errorsOf) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.errs.Write(p)
+}
+
+// end ends the process, and shows what it said if the test failed.
+func (a *actor) end() {
+	a.kill()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.errs.Len() > 0 {
+		a.t.Errorf("%s wrote to standard error:\n%s", a.name, a.errs.String())
+	}
+	if a.t.Failed() {
+		var b strings.Builder
+		for _, l := range a.lines[max(0, len(a.lines)-40):] {
+			fmt.Fprintln(&b, l)
+		}
+		a.t.Logf("the last that %s said:\n%s", a.name, b.String())
+	}
+}
+
+// kill is kill -9. It returns when the process has ended.
+func (a *actor) kill() {
+	_ = a.cmd.Process.Kill() // it may have ended by itself
+	<-a.exited
+}
+
+func (a *actor) signal(sig syscall.Signal) {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(sig); err != nil {
+		a.t.Fatalf("%s: %v", a.name, err)
+	}
+}
+
+// tell gives commands.
+func (a *actor) tell(commands ...string) {
+	a.t.Helper()
+	if _, err := io.WriteString(a.stdin, strings.Join(commands, "\n")+"\n"); err != nil {
+		a.t.Fatalf("%s: %v", a.name, err)
+	}
+}
+
+// await returns the next line of a kind, and passes it.
+func (a *actor) await(kind string) line {
+	a.t.Helper()
+	l, ok := a.within(limit, kind)
+	if !ok {
+		a.t.Fatalf("%s never said %q", a.name, kind)
+	}
+	return l
+}
+
+// within is await for what may not come.
+func (a *actor) within(d time.Duration, kind string) (line, bool) {
+	a.t.Helper()
+	deadline := time.NewTimer(d)
+	defer deadline.Stop()
+	for {
+		a.mu.Lock()
+		for i := a.next; i < len(a.lines); i++ {
+			switch l := a.lines[i]; l.Kind {
+			case kind:
+				a.next = i + 1
+				a.mu.Unlock()
+				return l, true
+			case "failed":
+				a.mu.Unlock()
+				a.t.Fatalf("%s failed: %s", a.name, l.Text)
+			}
+		}
+		news, over := a.news, a.over
+		a.mu.Unlock()
+		if over {
+			a.t.Fatalf("%s ended before it said %q", a.name, kind)
+		}
+		select {
+		case <-news:
+		case <-deadline.C:
+			return line{}, false
+		}
+	}
+}
+
+// ask gives a command and returns the line that answers it.
+func (a *actor) ask(command, answer string) line {
+	a.t.Helper()
+	a.tell(command)
+	return a.await(answer)
+}
+
+// mark is a place in what the actor says, for silent.
+func (a *actor) mark() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.lines)
+}
+
+// silent fails the test if the actor has said one of the kinds since mark.
+func (a *actor) silent(mark int, kinds ...string) {
+	a.t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, l := range a.lines[mark:] {
+		if slices.Contains(kinds, l.Kind) {
+			a.t.Errorf("%s said: %v", a.name, l)
+		}
+	}
+}
+
+// hold makes the actor the holder.
+func (a *actor) hold() line {
+	a.t.Helper()
+	return a.ask("lock", "granted")
+}
+
+// wait puts the actor into the line behind others.
+func (a *actor) wait() line {
+	a.t.Helper()
+	return a.ask("lock", "waiting")
+}
+
+// write has the actor write without a look at its hold.
+func (a *actor) write(want string) {
+	a.t.Helper()
+	if l := a.ask("write", "wrote"); l.Text != want {
+		a.t.Errorf("the write of %s with token %#x was %s, want it %s", a.name, l.Token, l.Text, want)
+	}
+}
+
+// stands has the holder ask the service whether it still holds, and returns when
+// it has the answer.
+func (a *actor) stands() line {
+	a.t.Helper()
+	l := a.ask("verify", "verified")
+	if l.Text != "ok" {
+		a.t.Errorf("%s: %s", a.name, l.Text)
+	}
+	return l
+}
+
+// passTo hands the lock over, and returns how long that took and the grant.
+func (a *actor) passTo(b *actor) (time.Duration, line) {
+	a.t.Helper()
+	a.tell("release")
+	releasing := a.await("releasing")
+	granted := b.await("granted")
+	if l := a.await("released"); l.Text != "ok" {
+		a.t.Errorf("%s released: %s", a.name, l.Text)
+	}
+	if granted.At < releasing.At || granted.Token <= releasing.Token {
+		a.t.Errorf("%s was granted token %#x at %v, %s released %#x at %v",
+			b.name, granted.Token, granted.At, a.name, releasing.Token, releasing.At)
+	}
+	return granted.At - releasing.At, granted
+}
+
+// pin moves the actors' connections to one server and leaves no other way.
+func pin(s *zktest.Server, actors ...*actor) {
+	for _, a := range actors {
+		a.t.Helper()
+		at := slices.IndexFunc(a.e.Servers(), func(o *zktest.Server) bool { return o == s })
+		for i, p := range a.proxies {
+			p.Refuse(i != at)
+		}
+		before := a.greeted[at].Load()
+		for _, p := range a.proxies {
+			p.Cut()
+		}
+		eventually(a.t, a.name+" connects to the server that it is told to", func() bool { return a.greeted[at].Load() > before })
+	}
+}
+
+// unpin opens all ways. Connections stay where they are.
+func unpin(actors ...*actor) {
+	for _, a := range actors {
+		for _, p := range a.proxies {
+			p.Refuse(false)
+		}
+	}
+}
+
+// blackhole swallows all that the actor and the servers say to each other.
+func (a *actor) blackhole(on bool) {
+	for _, p := range a.proxies {
+		p.Blackhole(on)
+	}
+}

@@ -1,0 +1,182 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkservice"
+)
+
+// A round trip in these tests. The proxy delays every frame by half of it, so
+// that the time of an operation divided by it is the number of its round trips,
+// and what servers and clients need for themselves shows little.
+const (
+	oneWay    = 20 * time.Millisecond
+	roundTrip = 2 * oneWay
+)
+
+func newService(tb testing.TB) *zkservice.Service {
+	tb.Helper()
+	return zkservice.New(tb, server.Get(tb), zookeeper.Options{SessionTimeout: mostTimeout})
+}
+
+// inRoundTrips is a duration as a number of round trips.
+func inRoundTrips(d time.Duration) float64 { return float64(d) / float64(roundTrip) }
+
+// lockCost takes and releases a lock n times without contention. The first Lock
+// of a client on a path, which also reads the directory, is not among them.
+func lockCost(tb testing.TB, n int) (lock, release figures[float64], requests figures[int]) {
+	tb.Helper()
+	x := newContender(tb, newService(tb), "a")
+	for range 50 {
+		x.prime() // and the server's code gets warm
+	}
+	x.link.SetLatency(oneWay)
+	for range n {
+		before := x.link.Requests()
+		began := time.Now()
+		h := x.lock()
+		locked := time.Now()
+		if h.Token() == 0 {
+			tb.Fatal("no token")
+		}
+		x.release(h)
+		release.add(inRoundTrips(time.Since(locked)))
+		lock.add(inRoundTrips(locked.Sub(began)))
+		requests.add(x.link.Requests() - before)
+	}
+	return lock, release, requests
+}
+
+func TestAnUncontendedLockAndItsReleaseCostOneRoundTripEach(t *testing.T) {
+	lock, release, requests := lockCost(t, rounds(10))
+	t.Logf("figure: uncontended Lock with token %v round trips; Release %v; both together %v requests", lock, release, requests)
+	checkOneRoundTrip(t, "Lock", lock)
+	checkOneRoundTrip(t, "Release", release)
+	if requests.max() != 2 {
+		t.Errorf("%v requests, want 2", requests)
+	}
+}
+
+// checkOneRoundTrip fails the test unless what was measured costs one round trip.
+// What needs two never takes less than 2. What needs one takes a little more than
+// 1, and anything on a machine that is busy; so the limit of 1.2 is for the
+// quicker ones, and the half must be clearly nearer to one than to two.
+func checkOneRoundTrip(t *testing.T, what string, f figures[float64]) {
+	t.Helper()
+	// Less than the delay is impossible, and would mean that nothing was delayed.
+	if f.min() < 1 || f.quartile() > 1.2 || f.median() > 1.5 {
+		t.Errorf("%s costs %v round trips, lower quartile %.2f, want 1", what, f, f.quartile())
+	}
+}
+
+const (
+	handOverWaiters = 8
+	handOverSection = 100 * time.Millisecond
+)
+
+// handOverCost has 9 clients, each with its own session, take turns in a critical
+// section of 100 ms, so that 8 of them wait at each hand-over. A hand-over is the
+// time from the call of Release in one client to the return of Lock in the next:
+// the way up and the way down together are one round trip.
+func handOverCost(tb testing.TB, n int) figures[float64] {
+	tb.Helper()
+	s := newService(tb)
+	var clients []*contender
+	for i := range handOverWaiters + 1 {
+		x := newContender(tb, s, fmt.Sprint(i))
+		x.prime()
+		clients = append(clients, x)
+	}
+	for _, x := range clients {
+		x.link.SetLatency(oneWay)
+	}
+	type turn struct {
+		client             int
+		token              int64
+		granted, releasing time.Time
+	}
+	var (
+		mu    sync.Mutex
+		turns []turn
+		wg    sync.WaitGroup
+	)
+	// The first turns are those of a line that is not complete yet.
+	first := 2 * len(clients)
+	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Duration(n+first)*time.Second)
+	defer cancel()
+	for i, x := range clients {
+		wg.Go(func() {
+			for {
+				h, err := x.m.Lock(ctx)
+				granted := time.Now()
+				if ctx.Err() != nil {
+					if err == nil {
+						x.release(h)
+					}
+					return
+				}
+				if err != nil {
+					tb.Error(err)
+					return
+				}
+				<-time.After(handOverSection)
+				mu.Lock()
+				turns = append(turns, turn{i, h.Token(), granted, time.Now()})
+				enough := len(turns) == first+n+1
+				mu.Unlock()
+				if err := h.Release(); err != nil {
+					tb.Error(err)
+				}
+				if enough {
+					cancel()
+				}
+				x.drain()
+			}
+		})
+	}
+	wg.Wait()
+	if len(turns) <= first+n {
+		tb.Fatalf("%d turns, want %d", len(turns), first+n+1)
+	}
+	var cost figures[float64]
+	for i := first; i < first+n; i++ {
+		a, b := turns[i], turns[i+1]
+		if b.token <= a.token || b.client == a.client {
+			tb.Errorf("client %d with token %#x after client %d with %#x", b.client, b.token, a.client, a.token)
+		}
+		cost.add(inRoundTrips(b.granted.Sub(a.releasing)))
+	}
+	return cost
+}
+
+func TestAHandOverBetweenClientsCostsOneRoundTrip(t *testing.T) {
+	n := 16
+	if long() {
+		n = 100
+	}
+	cost := handOverCost(t, n)
+	t.Logf("figure: hand-over, %d waiters, critical section %v: from Release called to the next Lock returned %v round trips", handOverWaiters, handOverSection, cost)
+	checkOneRoundTrip(t, "a hand-over", cost)
+}
+
+// The figures of the tests above. Times per operation include the delay.
+
+func BenchmarkUncontendedLock(b *testing.B) {
+	lock, release, requests := lockCost(b, b.N)
+	b.ReportMetric(lock.mean(), "lock-rtt/op")
+	b.ReportMetric(release.mean(), "release-rtt/op")
+	b.ReportMetric(requests.mean(), "requests/op")
+}
+
+func BenchmarkHandOver(b *testing.B) {
+	cost := handOverCost(b, b.N)
+	b.ReportMetric(cost.mean(), "rtt/op")
+	b.ReportMetric(cost.median(), "median-rtt/op")
+}

@@ -1,0 +1,171 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// The ensembles. A margin of (syncLimit + 2) ticks is what the package promises
+// its order for: Done of a lost hold before the next grant.
+const (
+	tick        = 500 * time.Millisecond
+	shortSync   = 2
+	shortMargin = (shortSync + 2) * tick
+	longSync    = 10
+	longMargin  = (longSync + 2) * tick
+	mostTimeout = 20 * tick // the largest that servers grant by default
+)
+
+func ensemble(t *testing.T, syncLimit int) *zktest.Ensemble {
+	t.Helper()
+	return zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: syncLimit})
+}
+
+// TestTwoProcesses has two processes use one lock while one of them, the
+// network, or a server fails. The scenarios on one ensemble that harm only
+// processes run at the same time.
+func TestTwoProcesses(t *testing.T) {
+	zktest.Require(t)
+	together(t,
+		subtest{"processes", func(t *testing.T) {
+			e := ensemble(t, shortSync)
+			together(t,
+				subtest{"a holder that is killed is followed within the session timeout", func(t *testing.T) { holderKilled(t, e) }},
+				subtest{"a holder without network is told before another is granted", func(t *testing.T) { holderBlackholed(t, e) }},
+				subtest{"a holder that was paused sees its loss at its first look", func(t *testing.T) { holderPaused(t, e) }},
+				subtest{"a waiter that loses its session goes on and is granted", func(t *testing.T) { waiterExpires(t, e) }},
+			)
+		}},
+		subtest{"servers", func(t *testing.T) {
+			e := ensemble(t, shortSync)
+			t.Run("a leader that is killed costs nobody the lock", func(t *testing.T) { leaderKilled(t, e) })
+			t.Run("a follower that is killed costs nobody the lock", func(t *testing.T) { followerKilled(t, e) })
+			t.Run("a waiter whose server is killed keeps its place", func(t *testing.T) { waiterKeepsPlace(t, e) })
+		}},
+		subtest{"pauses", func(t *testing.T) {
+			e := ensemble(t, longSync)
+			t.Run("a leader that is paused costs nobody the lock", func(t *testing.T) { leaderPaused(t, e) })
+			t.Run("a margin too small lets the next grant come first", func(t *testing.T) { leaderPausedTooLong(t, e) })
+		}},
+		subtest{"margins", func(t *testing.T) {
+			e := ensemble(t, longSync)
+			t.Run("a margin large enough covers what a follower answers without its leader", func(t *testing.T) { marginCovers(t, e) })
+		}},
+	)
+}
+
+// holderKilled: nobody releases the lock of a dead process but the servers, when
+// its session has timed out.
+func holderKilled(t *testing.T, e *zktest.Ensemble) {
+	const timeout = 3 * time.Second
+	s := newStage(t, e)
+	var took figures[time.Duration]
+	violations, n := 0, rounds(3)
+	holder := s.start("worker 0", timeout, 0)
+	held := holder.hold()
+	for i := range n {
+		next := s.start(fmt.Sprintf("worker %d", i+1), timeout, 0)
+		next.wait()
+		holder.write("accepted")
+		killed := monotonic()
+		holder.kill()
+		granted := next.await("granted")
+		took.add(granted.At - killed)
+		if granted.At-killed > timeout+2*time.Second || granted.Token <= held.Token {
+			violations++
+			t.Errorf("round %d: granted token %#x after %#x, %v after the kill", i, granted.Token, held.Token, granted.At-killed)
+		}
+		holder, held = next, granted
+		holder.write("accepted")
+	}
+	t.Logf("figure: kill -9 of the holder to the next grant, session timeout %v: %v; %d rounds, %d violations", timeout, took, n, violations)
+}
+
+// holderBlackholed: client and servers both lose sight of each other and neither
+// is told. The client must give up first.
+func holderBlackholed(t *testing.T, e *zktest.Ensemble) {
+	const timeout = 6 * time.Second
+	s := newStage(t, e)
+	var gap, told figures[time.Duration]
+	violations, n := 0, rounds(2)
+	holder := s.start("worker a", timeout, shortMargin)
+	other := s.start("worker b", timeout, shortMargin)
+	holder.hold()
+	for i := range n {
+		held := holder.stands()
+		holder.write("accepted")
+		other.wait()
+		began := monotonic()
+		holder.blackhole(true)
+		done, granted := holder.await("done"), other.await("granted")
+		gap.add(granted.At - done.At)
+		told.add(done.At - began)
+		if done.At >= granted.At || granted.Token <= held.Token || !isLoss(done) {
+			violations++
+			t.Errorf("round %d: done with token %#x (%s) at %v, the other granted %#x at %v", i, done.Token, done.Text, done.At, granted.Token, granted.At)
+		}
+		// Whoever does not look at Done is stopped by the fence.
+		other.write("accepted")
+		holder.write("refused")
+		holder.blackhole(false)
+		holder, other = other, holder
+	}
+	_, refused, overlaps := s.resource.counts()
+	if refused != n || overlaps != n {
+		t.Errorf("%d writes refused, %d overlaps without the fence, want %d", refused, overlaps, n)
+	}
+	t.Logf("figure: network of the holder lost, session timeout %v, margin %v: Done before the next grant by %v; %d rounds, %d violations",
+		timeout, shortMargin, gap, n, violations)
+	t.Logf("figure: network lost to Done: %v", told)
+}
+
+// holderPaused: a process that does not run cannot be told. It must see its loss
+// as soon as it runs and looks, and the resource must refuse it when it does not
+// look.
+func holderPaused(t *testing.T, e *zktest.Ensemble) {
+	const timeout = 2 * time.Second
+	s := newStage(t, e)
+	var look figures[time.Duration]
+	violations, n := 0, rounds(3)
+	holder := s.start("worker a", timeout, 0)
+	other := s.start("worker b", timeout, 0)
+	for i := range n {
+		held := holder.hold()
+		holder.write("accepted")
+		other.wait()
+		holder.signal(syscall.SIGSTOP)
+		granted := other.await("granted")
+		other.write("accepted")
+		// The first that the holder does when it wakes up is to look, and the
+		// second to write all the same.
+		holder.tell("check", "write")
+		woken := monotonic()
+		holder.signal(syscall.SIGCONT)
+		checked, wrote := holder.await("checked"), holder.await("wrote")
+		look.add(checked.At - woken)
+		if !strings.HasPrefix(checked.Text, "done: ") || !isLoss(checked) || wrote.Text != "refused" || granted.Token <= held.Token {
+			violations++
+			t.Errorf("round %d: the holder saw %q, its write was %s, its token %#x, the other's %#x", i, checked.Text, wrote.Text, held.Token, granted.Token)
+		}
+		if l := other.ask("check", "checked"); l.Text != "stands" {
+			t.Errorf("round %d: the other's hold: %s", i, l.Text)
+		}
+		other.ask("release", "released")
+	}
+	_, refused, overlaps := s.resource.counts()
+	if refused != n || overlaps != n {
+		t.Errorf("%d writes refused, %d overlaps without the fence, want %d", refused, overlaps, n)
+	}
+	t.Logf("figure: SIGCONT of the holder to its first look, which shows the loss: %v; %d rounds, %d late writes refused, %d overlaps without the fence, %d violations",
+		look, n, refused, overlaps, violations)
+}
+
+// isLoss reports whether a line tells that a hold was lost with its session.
+func isLoss(l line) bool { return strings.Contains(l.Text, "lost") }

@@ -1,0 +1,111 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// The session timeout of the tests that kill servers: the largest by default. A
+// client that pings every quarter of its lease (8 s with the margin of 2 s) has
+// at least 6 s left for an election, which takes one or two on an idle machine.
+const killTimeout = mostTimeout
+
+func leaderOf(t *testing.T, e *zktest.Ensemble) *zktest.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	leader, err := e.Leader(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leader
+}
+
+// followersOf returns all servers but the leader, when they follow it.
+func followersOf(t *testing.T, e *zktest.Ensemble) []*zktest.Server {
+	t.Helper()
+	var followers []*zktest.Server
+	eventually(t, "two servers follow the third", func() bool {
+		followers = e.Followers(t.Context())
+		return len(followers) == 2
+	})
+	return followers
+}
+
+func restart(t *testing.T, s *zktest.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if err := s.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// survive plays rounds in which a server dies. before prepares a round and
+// returns the server. Nobody may lose anything, and when the server is back the
+// lock is handed over.
+func survive(t *testing.T, e *zktest.Ensemble, what string, n int, before func(round int, holder, waiter *actor) *zktest.Server) {
+	s := newStage(t, e)
+	var back, handOver figures[time.Duration]
+	violations := 0
+	holder := s.start("worker a", killTimeout, shortMargin)
+	waiter := s.start("worker b", killTimeout, shortMargin)
+	held := holder.hold()
+	for i := range n {
+		mh, mw := holder.mark(), waiter.mark()
+		place := waiter.wait()
+		victim := before(i, holder, waiter)
+		holder.write("accepted")
+		killed := monotonic()
+		victim.Kill()
+		back.add(holder.stands().At - killed)
+		restart(t, victim)
+		// Its answer comes after all that this server had to tell the holder.
+		holder.stands()
+		failed := t.Failed()
+		holder.silent(mh, "done", "requeued")
+		waiter.silent(mw, "done", "granted", "requeued")
+		took, granted := holder.passTo(waiter)
+		handOver.add(took)
+		if granted.Path != place.Path || granted.Token <= held.Token || t.Failed() && !failed {
+			violations++
+			t.Errorf("round %d: %v was granted after %v, waited at %s", i, granted, held, place.Path)
+		}
+		holder, waiter, held = waiter, holder, granted
+	}
+	if _, refused, overlaps := s.resource.counts(); refused != 0 || overlaps != 0 {
+		t.Errorf("%d writes refused, %d overlaps, want none", refused, overlaps)
+	}
+	t.Logf("figure: %s killed to the holder's next answer, session timeout %v: %v; %d rounds, %d violations; hand-over afterwards %v",
+		what, killTimeout, back, n, violations, handOver)
+}
+
+// leaderKilled: an election keeps all sessions, and so all holds.
+func leaderKilled(t *testing.T, e *zktest.Ensemble) {
+	survive(t, e, "leader", rounds(2), func(round int, holder, waiter *actor) *zktest.Server {
+		leader := leaderOf(t, e)
+		if round%2 == 0 {
+			pin(leader, holder)
+			unpin(holder)
+		} else {
+			pin(leader, waiter)
+			unpin(waiter)
+		}
+		return leader
+	})
+}
+
+// followerKilled: both clients lose their connection and find another server.
+func followerKilled(t *testing.T, e *zktest.Ensemble) {
+	survive(t, e, "the clients' follower", rounds(2), func(round int, holder, waiter *actor) *zktest.Server {
+		follower := followersOf(t, e)[round%2]
+		pin(follower, holder, waiter)
+		unpin(holder, waiter)
+		return follower
+	})
+}

@@ -1,0 +1,246 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkservice"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// contender is a client that takes a lock, in this process.
+type contender struct {
+	tb       testing.TB
+	link     *zkservice.Link
+	c        *coord.Client
+	m        *coord.Mutex
+	waiting  chan string // paths of its nodes, as it begins to wait
+	requeued chan error
+	granted  chan *coord.Hold
+}
+
+const contested = "/locks/contested"
+
+// newContender opens a client over a link of its own.
+func newContender(tb testing.TB, s *zkservice.Service, name string) *contender {
+	tb.Helper()
+	x := &contender{
+		tb: tb, link: s.ZooKeeper(name),
+		waiting:  make(chan string, 16),
+		requeued: make(chan error, 16),
+		granted:  make(chan *coord.Hold, 1),
+	}
+	c, err := coord.Open(context.Background(), x.link, &coord.Options{Namespace: s.Root(), Trace: x.trace})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { c.Close() })
+	x.c, x.m = c, coord.NewMutex(c, contested, nil)
+	return x
+}
+
+func (x *contender) trace(_ context.Context, e coord.Event) {
+	switch e := e.(type) {
+	case coord.WaitBegan:
+		x.waiting <- e.Path
+	case coord.Requeued:
+		x.requeued <- e.Err
+	}
+}
+
+// drain forgets what the trace told of waits that are over.
+func (x *contender) drain() {
+	for len(x.waiting) > 0 {
+		<-x.waiting
+	}
+}
+
+// prime makes the lock's directory known to the client: what follows costs what
+// it always costs.
+func (x *contender) prime() {
+	x.tb.Helper()
+	x.release(x.lock())
+}
+
+func (x *contender) lock() *coord.Hold {
+	x.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	h, err := x.m.Lock(ctx)
+	if err != nil {
+		x.tb.Fatal(err)
+	}
+	return h
+}
+
+func (x *contender) release(h *coord.Hold) {
+	x.tb.Helper()
+	if err := h.Release(); err != nil {
+		x.tb.Fatal(err)
+	}
+}
+
+// queue begins a Lock and returns the path of its node when it waits. What it is
+// granted comes on x.granted; nil is a failure that is reported already.
+func (x *contender) queue() string {
+	x.tb.Helper()
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*limit)
+		defer cancel()
+		h, err := x.m.Lock(ctx)
+		if err != nil {
+			x.tb.Error(err)
+		}
+		x.granted <- h
+	}()
+	return receive(x.tb, x.waiting, "a place in line")
+}
+
+// hold waits for what queue began.
+func (x *contender) hold() *coord.Hold {
+	x.tb.Helper()
+	h := receive(x.tb, x.granted, "the lock")
+	if h == nil {
+		x.tb.FailNow()
+	}
+	return h
+}
+
+func (x *contender) pending() {
+	x.tb.Helper()
+	select {
+	case h := <-x.granted:
+		x.tb.Fatalf("granted too early: %v", h)
+	default:
+	}
+}
+
+// waiterExpires: a waiter that loses its session takes a new place at the tail,
+// by itself, and is granted in the new order.
+func waiterExpires(t *testing.T, e *zktest.Ensemble) {
+	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: mostTimeout})
+	n := rounds(3)
+	a, b, c := newContender(t, s, "a"), newContender(t, s, "b"), newContender(t, s, "c")
+	for i := range n {
+		held := a.lock()
+		first := b.queue()
+		second := c.queue()
+		session, err := b.c.Session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.link.Expire(session.ID())
+		receive(t, b.requeued, "the loss of the place")
+		third := receive(t, b.waiting, "a new place in line")
+		if third == first {
+			t.Errorf("round %d: the place of a lost session is kept: %s", i, first)
+		}
+		line, err := a.m.Contenders(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := paths(line), []string{held.Path(), second, third}; !slices.Equal(got, want) {
+			t.Errorf("round %d: in line %v, want %v", i, got, want)
+		}
+		b.pending()
+		c.pending()
+		a.release(held)
+		hc := c.hold()
+		b.pending()
+		c.release(hc)
+		hb := b.hold()
+		if !(held.Token() < hc.Token() && hc.Token() < hb.Token()) || hb.Path() != third || hb.Session() == session.ID() {
+			t.Errorf("round %d: tokens %#x, %#x, %#x; the last at %s in session %#x, expired was %#x",
+				i, held.Token(), hc.Token(), hb.Token(), hb.Path(), hb.Session(), session.ID())
+		}
+		b.release(hb)
+	}
+	t.Logf("figure: %d waiters lost their session, went to the tail and were granted in order", n)
+}
+
+func paths(line []coord.Contender) []string {
+	var list []string
+	for _, c := range line {
+		list = append(list, c.Path)
+	}
+	return list
+}
+
+// waiterKeepsPlace: a waiter whose server dies finds another one, and its node
+// was never gone.
+func waiterKeepsPlace(t *testing.T, e *zktest.Ensemble) {
+	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
+	n := rounds(2)
+	a, b, c := newContender(t, s, "a"), newContender(t, s, "b"), newContender(t, s, "c")
+	for i := range n {
+		victim := followersOf(t, e)[i%2]
+		if i%3 == 2 {
+			victim = leaderOf(t, e)
+		}
+		at := slices.Index(e.Servers(), victim)
+		b.moveTo(at)
+		held := a.lock()
+		first := b.queue()
+		second := c.queue()
+		victim.Kill()
+		// An answer to b comes over another server.
+		b.link.Proxies[at].Refuse(true)
+		b.verifyContact()
+		restart(t, victim)
+		b.link.Proxies[at].Refuse(false)
+		b.pending()
+		c.pending()
+		a.release(held)
+		hb := b.hold()
+		c.pending()
+		b.release(hb)
+		hc := c.hold()
+		if hb.Path() != first || hc.Path() != second || !(held.Token() < hb.Token() && hb.Token() < hc.Token()) {
+			t.Errorf("round %d: granted %s %#x and %s %#x after %#x, want %s and %s",
+				i, hb.Path(), hb.Token(), hc.Path(), hc.Token(), held.Token(), first, second)
+		}
+		c.release(hc)
+		select {
+		case err := <-b.requeued:
+			t.Errorf("round %d: the waiter took a new place: %v", i, err)
+		default:
+		}
+	}
+	t.Logf("figure: %d waiters whose server was killed kept their place", n)
+}
+
+// moveTo makes the server at this index the one that the client is connected to.
+func (x *contender) moveTo(at int) {
+	x.tb.Helper()
+	for i, p := range x.link.Proxies {
+		p.Refuse(i != at)
+	}
+	for i, p := range x.link.Proxies {
+		if i != at {
+			p.Cut()
+		}
+	}
+	x.verifyContact()
+	for _, p := range x.link.Proxies {
+		p.Refuse(false)
+	}
+}
+
+// verifyContact returns when a server has answered.
+func (x *contender) verifyContact() {
+	x.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	s, err := x.c.Session(ctx)
+	if err == nil {
+		err = s.Sync(ctx, "/")
+	}
+	if err != nil {
+		x.tb.Fatal(err)
+	}
+}

@@ -1,0 +1,228 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/zookeeper"
+)
+
+// workerEnv makes the test binary a worker: a process that takes a lock when it
+// is told to. The value is a workerSpec.
+const workerEnv = "COORD_FAULTTEST_WORKER"
+
+type workerSpec struct {
+	Servers        []string
+	SessionTimeout time.Duration
+	LossMargin     time.Duration // zero: the default
+	Lock           string        // path
+	Resource       string        // socket
+}
+
+// A line is what a worker says, at the time of the clock that all share. What it
+// is about to do it says before it does it.
+//
+//	opened               the client has its first session
+//	want, waiting, granted
+//	done                 Done of the hold has fired, with the reason
+//	releasing, released  with the error or "ok"
+//	writing, wrote       to the resource, with its answer, whatever Done and Err say
+//	checked              "stands", or why not, by Done and Err
+//	verified             "ok" or the error, by the service
+//	phase                of the session
+//	requeued             the place in line was lost
+//	failed               the worker gives up
+type line struct {
+	At      time.Duration
+	Kind    string
+	Token   int64  `json:",omitempty"`
+	Path    string `json:",omitempty"` // of the node
+	Session int64  `json:",omitempty"`
+	Text    string `json:",omitempty"`
+}
+
+func (l line) String() string {
+	return fmt.Sprintf("%v %s %#x %s %s", l.At, l.Kind, l.Token, l.Path, l.Text)
+}
+
+// worker is what such a process has.
+type worker struct {
+	spec workerSpec
+	c    *coord.Client
+	m    *coord.Mutex
+
+	// To the resource. Used by the commands only, which come one at a time.
+	conn    net.Conn
+	answers *bufio.Reader
+
+	mu   sync.Mutex
+	hold *coord.Hold // the latest
+	out  sync.Mutex
+}
+
+func workerMain(spec string) (code int) {
+	w := &worker{}
+	if err := w.run(spec); err != nil {
+		w.say(line{Kind: "failed", Text: err.Error()})
+		return 1
+	}
+	return 0
+}
+
+// run opens the client and obeys the commands on standard input until its end.
+func (w *worker) run(spec string) error {
+	if err := json.Unmarshal([]byte(spec), &w.spec); err != nil {
+		return err
+	}
+	conn, err := net.Dial("unix", w.spec.Resource)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	w.conn, w.answers = conn, bufio.NewReader(conn)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	opening, opened := context.WithTimeout(ctx, limit)
+	defer opened()
+	w.c, err = coord.Open(opening, zookeeper.New(w.spec.Servers, &zookeeper.Options{
+		SessionTimeout: w.spec.SessionTimeout,
+		LossMargin:     w.spec.LossMargin,
+	}), &coord.Options{Trace: w.trace})
+	if err != nil {
+		return err
+	}
+	w.m = coord.NewMutex(w.c, w.spec.Lock, nil)
+	w.say(line{Kind: "opened"})
+
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer w.c.Close()
+	defer cancel()
+	commands := bufio.NewScanner(os.Stdin)
+	for commands.Scan() {
+		if err := w.obey(ctx, &work, commands.Text()); err != nil {
+			return fmt.Errorf("%s: %w", commands.Text(), err)
+		}
+	}
+	return commands.Err()
+}
+
+func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string) error {
+	if command == "lock" {
+		w.say(line{Kind: "want"})
+		work.Go(func() { w.lock(ctx, work) })
+		return nil
+	}
+	h := w.latest()
+	if h == nil {
+		return fmt.Errorf("nothing was ever held")
+	}
+	switch command {
+	case "release":
+		w.say(w.about(h, "releasing", ""))
+		w.say(w.about(h, "released", verdict(h.Release())))
+	case "write":
+		w.say(w.about(h, "writing", ""))
+		fmt.Fprintln(w.conn, h.Token(), h.Path())
+		answer, err := w.answers.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		w.say(w.about(h, "wrote", answer[:len(answer)-1]))
+	case "check":
+		text := "stands"
+		select {
+		case <-h.Done():
+			text = "done"
+		default:
+		}
+		if err := h.Err(); err != nil {
+			text += ": " + err.Error()
+		}
+		w.say(w.about(h, "checked", text))
+	case "verify":
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		w.say(w.about(h, "verified", verdict(h.Verify(ctx))))
+	default:
+		return fmt.Errorf("no such command")
+	}
+	return nil
+}
+
+func (w *worker) lock(ctx context.Context, work *sync.WaitGroup) {
+	h, err := w.m.Lock(ctx)
+	at := monotonic()
+	if err != nil {
+		if ctx.Err() == nil {
+			w.say(line{Kind: "failed", Text: err.Error()})
+		}
+		return
+	}
+	done := h.Done()
+	work.Go(func() {
+		<-done
+		at := monotonic()
+		l := w.about(h, "done", h.Err().Error())
+		l.At = at
+		w.say(l)
+	})
+	w.mu.Lock()
+	w.hold = h
+	w.mu.Unlock()
+	l := w.about(h, "granted", "")
+	l.At = at
+	w.say(l)
+}
+
+func (w *worker) latest() *coord.Hold {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hold
+}
+
+func (w *worker) about(h *coord.Hold, kind, text string) line {
+	return line{Kind: kind, Token: h.Token(), Path: h.Path(), Session: h.Session(), Text: text}
+}
+
+func (w *worker) trace(_ context.Context, e coord.Event) {
+	switch e := e.(type) {
+	case coord.WaitBegan:
+		w.say(line{Kind: "waiting", Path: e.Path})
+	case coord.Requeued:
+		w.say(line{Kind: "requeued", Path: e.Path, Text: e.Err.Error()})
+	case coord.StateChanged:
+		w.say(line{Kind: "phase", Session: e.State.Session, Text: e.State.Phase.String()})
+	}
+}
+
+// say writes one line. Lines without a time get that of now.
+func (w *worker) say(l line) {
+	if l.At == 0 {
+		l.At = monotonic()
+	}
+	text, err := json.Marshal(l)
+	if err != nil {
+		panic(err)
+	}
+	w.out.Lock()
+	defer w.out.Unlock()
+	os.Stdout.Write(append(text, '\n'))
+}
+
+func verdict(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return "ok"
+}
