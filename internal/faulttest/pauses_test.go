@@ -3,11 +3,7 @@
 package faulttest
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -21,34 +17,11 @@ import (
 // meanwhile, and more than short session timeouts.
 const leaderPause = 3500 * time.Millisecond
 
-// pause stops a server, and returns when it has stopped: on a busy machine its
-// threads run on for a while after the signal.
 func pause(t *testing.T, s *zktest.Server) {
 	t.Helper()
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "every thread of the server stops", func() bool { return stopped(s.Pid()) })
-}
-
-// stopped reports whether every thread of a process is in the state T, which is
-// what proc(5) says behind the name of the command.
-func stopped(pid int) bool {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	if err != nil || len(threads) == 0 {
-		return false
-	}
-	for _, file := range threads {
-		stat, err := os.ReadFile(file)
-		if err != nil {
-			return false
-		}
-		_, rest, ok := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
-		if !ok || rest[0] != 'T' {
-			return false
-		}
-	}
-	return true
 }
 
 // settle waits until all servers have told the leader of the sessions that they

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 )
 
 // A Server is one ZooKeeper process and its data. Its methods are safe for
@@ -127,7 +128,9 @@ func (s *Server) Kill() {
 }
 
 // Pause stops the process (SIGSTOP): its connections stay open and nothing
-// answers. Kill, Restart and Close work on a paused server too.
+// answers. It returns when every thread has stopped (on Linux): on a busy machine
+// they run on for a while after the signal. Kill, Restart and Close work on a
+// paused server too.
 func (s *Server) Pause() error { return s.setPaused(true) }
 
 // Resume lets a paused process go on (SIGCONT).
@@ -147,6 +150,9 @@ func (s *Server) setPaused(paused bool) error {
 		return fmt.Errorf("zktest: server %d: %w", s.id, err)
 	}
 	s.proc.paused = paused
+	for pid := s.proc.cmd.Process.Pid; paused && s.proc.alive() && !stopped(pid); {
+		time.Sleep(time.Millisecond) // nothing signals it
+	}
 	return nil
 }
 
