@@ -33,35 +33,86 @@ import (
 //   - only Deleted of a node known as head grants; every other wake-up lists;
 //   - reconnection fires all watches with LookAgain, so afterwards nothing is
 //     known until the directory was listed again.
+//
+// In a line of readers and writers, a reader waits for the nearest earlier writer
+// only. A writer waits for the node before its own, and lists again whenever it
+// is woken: a holder that downgrades deletes its writer's node and stands on a
+// reader's node with the same number, so the deletion of a known head is no grant
+// for a writer.
 type line struct {
-	c    *Client
-	dir  string
-	kind string // what the sequence number of a node follows in its name
+	c     *Client
+	dir   string
+	kinds lineKinds
 }
+
+// lineKinds says which names are contenders in a line.
+type lineKinds int8
+
+const (
+	lockLine   lineKinds = iota // exclusive holders
+	sharedLine                  // readers and writers
+)
+
+// What the number follows in the names of nodes: Curator's, and kazoo's.
+const (
+	lockKind      = "lock-"
+	kazooLockKind = "__lock__"
+	readKind      = "__READ__"
+	writeKind     = "__WRIT__"
+)
 
 // position is one contender's node in the order of the line.
 type position struct {
-	name string
-	seq  int32
+	name   string
+	seq    int32
+	shared bool // a reader
+}
+
+// parse reads the name of a contender. Everything else in the directory is
+// foreign, and not in line.
+func (k lineKinds) parse(name string) (position, bool) {
+	if k == sharedLine {
+		if seq, ok := parseSeq(name, readKind); ok {
+			return position{name, seq, true}, true
+		}
+		seq, ok := parseSeq(name, writeKind)
+		return position{name, seq, false}, ok
+	}
+	seq, ok := parseSeq(name, lockKind)
+	if !ok {
+		seq, ok = parseSeq(name, kazooLockKind)
+	}
+	return position{name, seq, false}, ok
 }
 
 // order returns the contenders among the children, first come first. It sorts
-// by the number alone, never by the whole name, and ignores what is not a
-// contender.
+// by the number alone, never by the whole name.
 func (l *line) order(names []string) []position {
 	var queue []position
 	for _, name := range names {
-		if seq, ok := parseSeq(name, l.kind); ok {
-			queue = append(queue, position{name, seq})
+		if q, ok := l.kinds.parse(name); ok {
+			queue = append(queue, q)
 		}
 	}
 	slices.SortFunc(queue, func(a, b position) int { return int(a.seq - b.seq) })
 	return queue
 }
 
+// blocker returns the index of the contender that the one at i waits for, or -1
+// if it is its turn.
+func blocker(queue []position, i int) int {
+	if !queue[i].shared {
+		return i - 1
+	}
+	for i--; i >= 0 && queue[i].shared; i-- {
+	}
+	return i
+}
+
 // request is one acquisition.
 type request struct {
 	op    string // for errors
+	kind  string // of the node
 	data  []byte // of the node
 	try   bool   // ErrLocked instead of waiting
 	since time.Time
@@ -76,6 +127,7 @@ type request struct {
 type place struct {
 	s *session
 	node
+	data []byte // as last read with the watch on the node
 }
 
 // acquire takes a place and waits for its turn. A lost session or a place that
@@ -122,16 +174,16 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	}
 	var sp spec
 	if r.maybe != "" {
-		sp = spec{dir: l.dir, kind: l.kind, prefix: r.maybe, data: r.data, made: true}
+		sp = spec{dir: l.dir, kind: r.kind, prefix: r.maybe, data: r.data, made: true}
 		r.maybe = ""
 	} else {
-		sp = newSpec(l.dir, l.kind, r.data)
+		sp = newSpec(l.dir, r.kind, r.data)
 	}
 	n, err := s.create(ctx, &sp)
 	if err != nil {
 		return place{}, err
 	}
-	p := place{s, n}
+	p := place{s: s, node: n}
 	return p, l.checkNumber(ctx, p)
 }
 
@@ -211,21 +263,19 @@ func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bo
 	return true, nil
 }
 
+// watchTurn reads the line until it is p's turn.
 func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*Hold, error) {
 	s, told := p.s, false
+	// A reader among readers, and who only tries, need nothing but a list that
+	// shows the own node and nobody in the way. (The token must be known.)
+	glance := r.kind == readKind || r.try && p.czxid != 0
 	for {
 		// The own watch first: it must be armed, and the node present, before
 		// anything that could become a grant is read.
-		if w.own == nil || w.own.Kind() != 0 {
-			w.own = backend.NewWatch()
-			_, stat, err := s.b.Get(ctx, p.path, w.own)
-			if isNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {
-				return nil, errGone
-			}
-			if err != nil {
+		if !glance && (w.own == nil || w.own.Kind() != 0) {
+			if err := l.watchOwn(ctx, p, w); err != nil {
 				return nil, err
 			}
-			p.czxid = stat.Czxid
 		}
 		names, _, err := s.b.Children(ctx, l.dir, nil)
 		if err != nil && !isNotFound(err) {
@@ -239,11 +289,15 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			if err := s.b.Sync(ctx, l.dir); err != nil {
 				return nil, err
 			}
-			w.own.Stop()
-			w.own = nil
+			if w.own != nil {
+				w.own.Stop()
+				w.own = nil
+			}
+			glance = false
 			continue
 		}
-		if i == 0 {
+		j := blocker(queue, i)
+		if j < 0 {
 			if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, errAgain) {
 				return h, err
 			}
@@ -252,16 +306,23 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		if r.try {
 			return nil, ErrLocked
 		}
+		if glance {
+			glance = false
+			continue
+		}
+		// The deletion of the blocker is the grant if nobody is in its way, and
+		// if it cannot be a downgrade that goes on in the way of a writer.
+		grants := l.grants(queue, i, j)
 		// The one ahead first: when it goes while we arm the other watch, we
-		// still learn of it.
-		if i == 1 {
+		// still learn of it. Who lists again anyway needs none.
+		if grants || l.kinds != lockLine {
 			w.ahead.stop()
-		} else if ok, err := w.ahead.watch(ctx, s, l.dir, queue[i-2].name); err != nil {
+		} else if ok, err := w.ahead.watch(ctx, s, l.dir, queue[j-1].name); err != nil {
 			return nil, err
 		} else if !ok {
 			continue
 		}
-		if ok, err := w.before.watch(ctx, s, l.dir, queue[i-1].name); err != nil {
+		if ok, err := w.before.watch(ctx, s, l.dir, queue[j].name); err != nil {
 			return nil, err
 		} else if !ok {
 			continue
@@ -272,7 +333,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		}
 		select {
 		case <-w.before.fired():
-			if i == 1 && w.before.w.Kind() == backend.Deleted {
+			if grants && w.before.w.Kind() == backend.Deleted {
 				if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, errAgain) {
 					return h, err
 				}
@@ -287,10 +348,36 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 	}
 }
 
+// grants reports whether the deletion of the blocker at j is the grant for the
+// contender at i.
+func (l *line) grants(queue []position, i, j int) bool {
+	if queue[i].shared {
+		return !slices.ContainsFunc(queue[:j], func(q position) bool { return !q.shared })
+	}
+	return l.kinds == lockLine && j == 0
+}
+
+// watchOwn arms the watch on the own node, if it is there and ours.
+func (l *line) watchOwn(ctx context.Context, p *place, w *waits) error {
+	w.own = backend.NewWatch()
+	data, stat, err := p.s.b.Get(ctx, p.path, w.own)
+	if isNotFound(err) || err == nil && stat.EphemeralOwner != p.s.b.ID() {
+		return errGone
+	}
+	if err != nil {
+		return err
+	}
+	p.czxid, p.data = stat.Czxid, data
+	return nil
+}
+
 // hold makes the place a hold. own is the armed watch on its node; nil has one
 // armed later. It returns errAgain if that watch has fired.
 func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch) (*Hold, error) {
 	h := &Hold{s: p.s, path: p.path, token: p.czxid, recipe: r.owner}
+	if r.kind == readKind {
+		h.token = 0 // several have it at a time
+	}
 	if l.c.trace != nil {
 		h.since = time.Now()
 	}

@@ -82,7 +82,7 @@ func (l *line) checkNumber(ctx context.Context, p place) error {
 // goes with it, should nobody be in it.
 func (l *line) removeLast(s *session, path string) error {
 	ctx := context.Background()
-	if seq, ok := parseSeq(base(path), l.kind); ok && (seq >= seqSoft || seq < 0) {
+	if q, ok := l.kinds.parse(base(path)); ok && (q.seq >= seqSoft || q.seq < 0) {
 		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(l.dir, backend.AnyVersion))
 		if err == nil {
 			return nil

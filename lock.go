@@ -9,9 +9,6 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// lockKind is what a lock's nodes are called before their number, as Curator's.
-const lockKind = "lock-"
-
 // A Locker is something to be had under a lock: a *Mutex, or one side of a lock
 // that has several.
 type Locker interface {
@@ -73,13 +70,13 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 // Errors: the context's; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
 // data; ErrLimit when the directory's sequence numbers are used up.
 func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
-	return m.lock(ctx, &request{op: "lock", data: m.data})
+	return m.lock(ctx, &request{op: "lock", kind: lockKind, data: m.data})
 }
 
 // TryLock takes the lock if it is free, and returns ErrLocked if not. It does
 // not wait for other contenders, only for the service.
 func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
-	return m.lock(ctx, &request{op: "trylock", data: m.data, try: true})
+	return m.lock(ctx, &request{op: "trylock", kind: lockKind, data: m.data, try: true})
 }
 
 // Do runs f under the lock, with a context that ends when the hold does. It
@@ -109,7 +106,7 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, opError(r.op, path, err)
 	}
 	r.since = m.c.now()
-	q, w, err := m.c.join(line{c: m.c, dir: path, kind: lockKind}, r.data, r.try)
+	q, w, err := m.c.join(line{c: m.c, dir: path, kinds: lockLine}, r.data, r.try)
 	if err != nil {
 		return nil, opError(r.op, path, err)
 	}
@@ -147,7 +144,7 @@ func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
 		return nil, err
 	}
 	path := m.path.full
-	l := &line{c: m.c, dir: path, kind: lockKind}
+	l := &line{c: m.c, dir: path, kinds: lockLine}
 	list, err := l.contenders(ctx)
 	return list, opError("contenders", path, err)
 }

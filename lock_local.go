@@ -156,7 +156,7 @@ func (q *localQueue) release(h *Hold) error {
 			path = made.path // the next in turn gets it, or it is removed
 			continue
 		case maybe != "":
-			s.disown(&spec{dir: q.l.dir, kind: q.l.kind, prefix: maybe})
+			s.disown(&spec{dir: q.l.dir, kind: lockKind, prefix: maybe})
 		}
 		q.advance()
 		return err
@@ -172,9 +172,9 @@ func (q *localQueue) lost(*Hold) { q.advance() }
 // removing the node at path, which then goes on in the background.
 func (l *line) handOver(s *session, path string, data []byte) (made *place, maybe string, err error) {
 	ctx := context.Background()
-	sp := newSpec(l.dir, l.kind, data)
-	seq, _ := parseSeq(base(path), l.kind)
-	if s.knownPlain(l.dir) && seq >= 0 && seq < seqSoft {
+	sp := newSpec(l.dir, lockKind, data)
+	own, _ := l.kinds.parse(base(path))
+	if s.knownPlain(l.dir) && own.seq >= 0 && own.seq < seqSoft {
 		res, err := s.b.Commit(ctx,
 			backend.Delete(path, backend.AnyVersion),
 			backend.Create(sp.prefix, data, backend.EphemeralSequential),
@@ -184,7 +184,7 @@ func (l *line) handOver(s *session, path string, data []byte) (made *place, mayb
 			if err != nil {
 				return nil, "", err
 			}
-			return &place{s, n}, "", nil
+			return &place{s: s, node: n}, "", nil
 		}
 		if isOver(err) {
 			return nil, "", nil

@@ -38,7 +38,7 @@ func FuzzParseSeq(f *testing.F) {
 }
 
 func TestOrderIsAwareOfTheWrap(t *testing.T) {
-	l := &line{kind: lockKind}
+	l := &line{kinds: lockLine}
 	queue := l.order([]string{
 		"b-lock--2147483648", "z-lock-2147483646", "README", "a-lock-2147483647", "c-lock--2147483647",
 	})
