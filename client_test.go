@@ -165,11 +165,75 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 	})
 }
 
+// Who follows the states while Close is under way learns of the end too.
+func TestStatesAskedForDuringCloseEndWithClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		c := open(t, slowClose{st}, nil)
+		go c.Close()
+		synctest.Wait()
+		var last coord.State
+		for last = range c.States(t.Context()) {
+		}
+		if last.Phase != coord.Closed || !errors.Is(last.Err, coord.ErrClosed) {
+			t.Errorf("last state %+v", last)
+		}
+	})
+}
+
+// slowClose has sessions that take a while to close.
+type slowClose struct{ backend.Backend }
+
+func (b slowClose) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	return slowlyClosed{s}, err
+}
+
+type slowlyClosed struct{ backend.Session }
+
+func (s slowlyClosed) Close() error {
+	time.Sleep(time.Second)
+	return s.Session.Close()
+}
+
+// Sessions that die at once do not follow each other without end.
+func TestSessionsThatDieAtOnceAreOpenedWithPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		var opened int
+		link := st.Link("a")
+		b := backendFunc(func(ctx context.Context) (backend.Session, error) {
+			s, err := link.Open(ctx)
+			if opened++; err == nil && opened > 1 {
+				link.Expire(s.ID())
+			}
+			return s, err
+		})
+		c := open(t, b, nil)
+		s, err := c.Session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		link.Expire(s.ID())
+		time.Sleep(10 * time.Second)
+		c.Close()
+		if opened < 5 || opened > 50 {
+			t.Errorf("%d sessions in ten seconds", opened)
+		}
+	})
+}
+
+type backendFunc func(context.Context) (backend.Session, error)
+
+func (f backendFunc) Open(ctx context.Context) (backend.Session, error) { return f(ctx) }
+
 func TestBadInputIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, err := coord.Open(t.Context(), nil, nil)
 		wantErr(t, err, coord.ErrInvalid)
 		_, err = coord.Open(t.Context(), memory.New(nil), &coord.Options{Namespace: "no slash"})
+		wantErr(t, err, coord.ErrBadPath)
+		_, err = coord.Open(t.Context(), memory.New(nil), &coord.Options{Namespace: "//"})
 		wantErr(t, err, coord.ErrBadPath)
 		_, err = coord.Open(t.Context(), memory.New(&memory.Options{SessionTimeout: -time.Second}), nil)
 		wantErr(t, err, coord.ErrInvalid)
@@ -180,7 +244,7 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 		c := open(t, st, nil)
 		for _, path := range []string{
 			"", "/", "relative", "/a//b", "/a/", "/a/../b", "/./a", "/a\x00b", "/a\nb", "/a\u202eb", "/a\u200bb", "/a\ue000b",
-			"/a\xffb", "/zookeeper", "/zookeeper/quota",
+			"/a\xffb", "/zookeeper", "/zookeeper/quota", "/_coord", "/_coord/journal",
 		} {
 			m := coord.NewMutex(c, path, nil)
 			for op, call := range map[string]func() error{

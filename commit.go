@@ -9,7 +9,10 @@ import (
 
 // journalDir holds the journal nodes of all clients, below the namespace. It is
 // a container, as is its parent.
-const journalDir = "/_coord/journal"
+const journalDir = ownDir + "/journal"
+
+// ownDir is what belongs to the library, below the namespace.
+const ownDir = "/_coord"
 
 // slot is a small ephemeral node that proves whether a commit was applied. Each
 // commit that must not apply twice also writes its own id there. One operation
@@ -42,6 +45,7 @@ func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []
 func (s *session) commitUnder(ctx context.Context, sl *slot, ops []backend.Op) ([]backend.Result, int64, error) {
 	id := newGUID()
 	all := append(ops[:len(ops):len(ops)], backend.SetData(sl.path, []byte(id), backend.AnyVersion))
+	var pause pauses
 	for {
 		results, err := s.b.Commit(ctx, all...)
 		if err == nil {
@@ -81,6 +85,7 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, ops []backend.Op) (
 			return nil, stat.Mzxid, nil
 		}
 		s.c.emit(ctx, Resolved{Path: ops[0].Path, Applied: false})
+		pause.wait(ctx.Done(), s.b.Done())
 	}
 }
 
@@ -96,6 +101,7 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 	s.mu.Unlock()
 	dir := s.c.root + journalDir
 	path := dir + "/" + newGUID()
+	var pause pauses
 	for {
 		_, err := s.b.Commit(ctx, backend.Create(path, nil, backend.Ephemeral))
 		switch {
@@ -108,6 +114,7 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 				return nil, err
 			}
 		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+			pause.wait(ctx.Done(), s.b.Done())
 		default:
 			if isUncertain(err) {
 				s.removeLater(path)

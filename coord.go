@@ -25,8 +25,9 @@ type Options struct {
 	Logger *slog.Logger
 
 	// Trace is called for every Event, in the goroutine in which it happens and
-	// with no lock held. It must not block, and costs nothing when nil. The
-	// context is the caller's where there is one.
+	// with no lock held. It must not block, panic, end its goroutine or call
+	// Close, since it runs in the middle of what it tells of. It costs nothing
+	// when nil. The context is the caller's where there is one.
 	Trace func(context.Context, Event)
 }
 
@@ -49,7 +50,7 @@ type Client struct {
 	mu     sync.Mutex
 	closed bool
 	work   sync.WaitGroup         // every goroutine of the client; Add under mu while not closed
-	plain  map[string]struct{}    // directories known to hold no data, see session.createIn
+	plain  map[string]bool        // what is known of directories, see session.isPlain
 	locals map[string]*localQueue // of this client's callers on one path, see lock_local.go
 	ended  chan struct{}          // closed when Close is complete
 }
@@ -107,12 +108,16 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 		log:     opts.Logger,
 		trace:   opts.Trace,
 		closing: make(chan struct{}),
-		plain:   make(map[string]struct{}),
+		plain:   make(map[string]bool),
 		locals:  make(map[string]*localQueue),
 		ended:   make(chan struct{}),
 	}
 	if c.root != "" {
-		if err := backend.CheckPath(c.root); err != nil {
+		err := backend.CheckPath(c.root)
+		if err == nil && c.root == "/" {
+			err = backend.CheckPath(opts.Namespace) // "//"
+		}
+		if err != nil {
 			return nil, &backend.Error{Op: "open", Path: opts.Namespace, Err: errors.Unwrap(err)}
 		}
 	}
@@ -136,7 +141,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 // Close ends the client: calls under way and new ones fail with ErrClosed, every
 // hold ends with it, and the session is ended on the service, which frees what
 // it holds at once, if the service can be reached. Close returns when every
-// goroutine of the client has ended, within the session timeout. It waits for
+// goroutine of the client has ended, within a few seconds. It waits for
 // no function of the user's and may be called while one runs under a hold. A
 // second Close waits for the first.
 func (c *Client) Close() error {
@@ -162,7 +167,7 @@ func (c *Client) States(ctx context.Context) <-chan State {
 	ch := make(chan State, 1)
 	if !c.goWork(func() { c.state.follow(ctx, ch) }) {
 		s, _, _ := c.state.get()
-		ch <- s
+		ch <- State{Phase: Closed, Session: s.Session, Err: ErrClosed}
 		close(ch)
 	}
 	return ch
@@ -223,12 +228,14 @@ func (c *Client) goWork(f func()) bool {
 // keepSession follows the session, and opens the next one after a loss, until
 // ctx ends.
 func (c *Client) keepSession(ctx context.Context, s *session) {
+	var pause pauses
 	for {
+		opened := time.Now()
 		s.follow(ctx)
 		if ctx.Err() != nil {
 			s.end(ErrClosed)
 			c.publish(State{Phase: Closed, Session: s.b.ID(), Err: ErrClosed}, true)
-			s.b.Close()
+			c.closeSession(s.b)
 			return
 		}
 		err := s.b.Err()
@@ -238,9 +245,15 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 		// Joining what the dead session leaves behind can take a moment; the
 		// next one need not wait for that.
 		old := s.b
-		if !c.goWork(func() { old.Close() }) {
-			old.Close()
+		if !c.goWork(func() { c.closeSession(old) }) {
+			c.closeSession(old)
 		}
+		// Sessions that die as soon as they are open would follow each other
+		// without end, and each can stand on the service for its full timeout.
+		if time.Since(opened) > mostPause {
+			pause.reset()
+		}
+		pause.wait(ctx.Done(), nil)
 		bs, err := c.reopen(ctx)
 		if err != nil {
 			c.publish(State{Phase: Closed, Session: s.b.ID(), Err: ErrClosed}, true)
@@ -250,6 +263,12 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 		c.current.Store(s)
 		c.log.Info("coord: session opened", "session", sessionID(bs.ID()))
 		c.publish(State{Phase: Connected, Session: bs.ID()}, false)
+	}
+}
+
+func (c *Client) closeSession(b backend.Session) {
+	if err := b.Close(); err != nil {
+		c.log.Error("coord: a session did not close in order", "session", sessionID(b.ID()), "error", err)
 	}
 }
 
@@ -293,6 +312,8 @@ func (c *Client) recipePath(path string) recipePath {
 		p.err = errors.Unwrap(err)
 	} else if path == "/" {
 		p.err = fmt.Errorf("%w: the root is no place for a recipe", ErrBadPath)
+	} else if path == ownDir || strings.HasPrefix(path, ownDir+"/") {
+		p.err = fmt.Errorf("%w: %s belongs to the library", ErrBadPath, ownDir)
 	} else if err := backend.CheckPath(p.full); err != nil {
 		p.err = errors.Unwrap(err)
 	}

@@ -40,6 +40,7 @@ func newSpec(dir, kind string, data []byte) spec {
 // the server we read from may lag (ZooKeeper's recipe guide; Curator-45, -79 for
 // what happens to those who do not look).
 func (s *session) create(ctx context.Context, sp *spec) (node, error) {
+	var pause pauses
 	for {
 		if sp.made {
 			n, found, err := s.adopt(ctx, sp)
@@ -63,9 +64,15 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 				s.disown(sp)
 				return node{}, err
 			}
+			if pause.n == 3 {
+				s.c.log.Warn("coord: the outcome of a creation is unknown again and again", "path", sp.prefix, "error", err)
+			}
+			pause.wait(ctx.Done(), s.b.Done())
 		case isNotFound(err):
 			// The directory was never there, or was a container and has been
-			// reaped, or was replaced at the end of its numbers.
+			// reaped, or was replaced at the end of its numbers. What others
+			// make in its place need not be empty.
+			s.forgetPlain(sp.dir)
 			if err := s.ensure(ctx, sp.dir); err != nil {
 				return node{}, err
 			}
@@ -206,14 +213,15 @@ func (s *session) disown(sp *spec) {
 }
 
 // isPlain reports whether dir is ours to rewrite: it exists and holds no data.
-// It is read once for each client and directory.
+// It is read once for each client and directory, as long as that stands.
 func (s *session) isPlain(ctx context.Context, dir string) (bool, error) {
-	if s.knownPlain(dir) {
-		return true, nil
+	if plain, known := s.plainness(dir); known {
+		return plain, nil
 	}
 	_, stat, err := s.b.Get(ctx, dir, nil)
 	switch {
 	case errors.Is(err, backend.ErrDenied):
+		s.setPlain(dir, false)
 		return false, nil
 	case err != nil:
 		return false, err
@@ -223,25 +231,27 @@ func (s *session) isPlain(ctx context.Context, dir string) (bool, error) {
 	return plain, nil
 }
 
-func (s *session) knownPlain(dir string) bool {
+func (s *session) plainness(dir string) (plain, known bool) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	_, ok := s.c.plain[dir]
-	return ok
+	plain, known = s.c.plain[dir]
+	return plain, known
 }
 
 func (s *session) setPlain(dir string, plain bool) {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !plain {
-		delete(c.plain, dir)
-		return
-	}
 	if len(c.plain) >= maxPlain {
 		clear(c.plain)
 	}
-	c.plain[dir] = struct{}{}
+	c.plain[dir] = plain
+}
+
+func (s *session) forgetPlain(dir string) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	delete(s.c.plain, dir)
 }
 
 // ensure makes the directory of a recipe and what is missing above it:
@@ -252,6 +262,7 @@ func (s *session) ensure(ctx context.Context, dir string) error {
 	if s.b.Features().Has(backend.Containers) {
 		mode = backend.Container
 	}
+	var pause pauses
 	for {
 		_, err := s.b.Commit(ctx, backend.Create(dir, nil, mode))
 		switch {
@@ -269,6 +280,8 @@ func (s *session) ensure(ctx context.Context, dir string) error {
 			mode = backend.Persistent
 		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
 			return err
+		default:
+			pause.wait(ctx.Done(), s.b.Done())
 		}
 	}
 }

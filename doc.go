@@ -58,16 +58,16 @@
 // service.
 //
 // Waiting goes on. A session that is lost while a caller waits does not end the
-// wait; the caller goes to the tail of the line with the next session. Only ctx
-// and Close end a wait. The ctx of an acquisition bounds the acquisition, never
-// the hold.
+// wait; the caller goes to the tail of the line with the next session. What ends
+// it is ctx, Close, or a refusal: no permission, a limit that is reached. The ctx
+// of an acquisition bounds the acquisition, never the hold.
 //
 // Reads are sequentially consistent, as ZooKeeper's are.
 //
 // # Errors
 //
-// All errors are found with errors.Is, and say which operation failed on which
-// path (*backend.Error).
+// All errors are found with errors.Is. Those of calls say which operation failed
+// on which path (*backend.Error), those that a hold ended with name its node.
 //
 //	error            what it means                           what the caller does
 //	ctx's own        the wait was given up                   nothing is left behind
@@ -76,6 +76,8 @@
 //	ErrReleased      the hold was released                   nothing
 //	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold
 //	ErrDeleted       with ErrLost: the node was deleted      finds out who deletes nodes
+//	ErrRevoked       with ErrLost: taken away by force       stops, and asks who and why
+//	ErrUpgrade       a reader asks to become the writer      releases first
 //	ErrClosed        the client was closed                   opens a new one
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      under a guard: the hold has ended       does not write

@@ -3,6 +3,7 @@ package coord
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -18,6 +19,12 @@ var (
 	// ErrDeleted: somebody else deleted the node of a hold. Matches ErrLost too
 	// where a hold ends with it.
 	ErrDeleted = errors.New("node deleted by somebody else")
+	// ErrRevoked: a holder who was asked to give a lock up, and did not, has had
+	// it taken away by force. It matches ErrLost and ErrDeleted too.
+	ErrRevoked = errors.New("hold revoked by force")
+	// ErrUpgrade: who has a lock for reading asks for it for writing, and would
+	// wait for himself for ever.
+	ErrUpgrade = errors.New("a reader cannot become the writer")
 	// ErrLocked: TryLock found the lock taken.
 	ErrLocked = errors.New("locked")
 	// ErrLimit: a limit of the recipe is reached, such as the last sequence
@@ -70,6 +77,21 @@ type loss struct {
 func (l *loss) Error() string        { return "coord: hold " + l.path + " lost: " + l.cause.Error() }
 func (l *loss) Unwrap() error        { return l.cause }
 func (l *loss) Is(target error) bool { return target == ErrLost }
+
+// revoked is why a hold ended that was taken away by force.
+type revoked struct{ r Revocation }
+
+func (r *revoked) Error() string {
+	s := ErrRevoked.Error()
+	if r.r.By != "" {
+		s += " by " + strconv.Quote(r.r.By)
+	}
+	if r.r.Reason != "" {
+		s += ": " + strconv.Quote(r.r.Reason)
+	}
+	return s
+}
+func (r *revoked) Is(target error) bool { return target == ErrRevoked || target == ErrDeleted }
 
 // released is why a hold ended in order.
 type released struct{ path string } // part of its Hold

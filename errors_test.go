@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -105,6 +106,21 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			}
 			<-h.Done()
 			return h.Err()
+		}},
+		"ErrRevoked": {coord.ErrRevoked, func(x *scene) error {
+			h := mustLock(x.t, x.m)
+			if err := x.m.Revoke(ctx, &coord.RevokeOptions{Force: time.Second}); err != nil {
+				x.t.Fatal(err)
+			}
+			<-h.Done()
+			return h.Err()
+		}},
+		"ErrUpgrade": {coord.ErrUpgrade, func(x *scene) error {
+			rw := coord.NewRWMutex(x.c, "/rw", nil)
+			return rw.RLocker().Do(ctx, func(ctx context.Context, _ *coord.Hold) error {
+				_, err := rw.Lock(ctx)
+				return err
+			})
 		}},
 		"ErrClosed": {coord.ErrClosed, func(x *scene) error {
 			x.c.Close()

@@ -25,14 +25,16 @@ import (
 //
 // A Hold is safe for concurrent use.
 type Hold struct {
-	s     *session
-	path  string
-	token int64
-	since time.Time // for Trace
-
+	s      *session
+	token  int64
+	since  time.Time // for Trace
 	recipe recipe
 
 	mu      sync.Mutex
+	path    string        // of its node; another after a downgrade
+	moving  chan struct{} // closed at the end of a downgrade under way, nil if there is none
+	request *Revocation   // that was read in the node
+	revoked chan struct{} // made on first use
 	err     error         // why it ended
 	done    chan struct{} // made on first use
 	ends    []*onEnd      // what else to call at the end
@@ -54,6 +56,14 @@ type recipe interface {
 
 type onEnd struct{ f func(error) }
 
+// heldContext is what the contexts of holds carry: the hold, and those around it.
+type heldContext struct {
+	h     *Hold
+	outer *heldContext
+}
+
+type heldKey struct{}
+
 // Done returns a channel that is closed when the hold ends. It compares the
 // session's lease with the clock, so after a pause of the process the channel
 // of a hold that is lost is closed already.
@@ -71,8 +81,8 @@ func (h *Hold) Done() <-chan struct{} {
 }
 
 // Err is nil while the hold stands. Afterwards it matches ErrReleased, or ErrLost
-// together with the reason: ErrSessionLost, ErrClosed, ErrDeleted. Like Done it
-// compares the lease with the clock.
+// together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked.
+// Like Done it compares the lease with the clock.
 func (h *Hold) Err() error {
 	h.checkLease()
 	h.mu.Lock()
@@ -83,7 +93,9 @@ func (h *Hold) Err() error {
 // Context returns a context that ends when parent ends or when the hold ends,
 // with Err as its cause. What is done under the hold should use it.
 func (h *Hold) Context(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
+	h.checkLease()
+	outer, _ := parent.Value(heldKey{}).(*heldContext)
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent, heldKey{}, &heldContext{h, outer}))
 	e := &onEnd{f: cancel}
 	h.mu.Lock()
 	err := h.err
@@ -114,15 +126,20 @@ func (h *Hold) Context(parent context.Context) context.Context {
 func (h *Hold) Token() int64 { return h.token }
 
 // Path is the node that the hold stands on: an absolute path, the namespace
-// included.
-func (h *Hold) Path() string { return h.path }
+// included. A downgrade changes it.
+func (h *Hold) Path() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.path
+}
 
 // Session is the id of the session that the hold stands on.
 func (h *Hold) Session() int64 { return h.s.b.ID() }
 
-// Guard returns the condition "this hold still stands" for a transaction.
+// Guard returns the condition "this hold still stands" for a transaction. After a
+// downgrade it is another.
 func (h *Hold) Guard() Guard {
-	return Guard{checks: []backend.Op{backend.Check(h.path, backend.AnyVersion)}}
+	return Guard{checks: []backend.Op{backend.Check(h.Path(), backend.AnyVersion)}}
 }
 
 // Verify asks the service whether the hold still stands: nil means that it did
@@ -133,18 +150,19 @@ func (h *Hold) Verify(ctx context.Context) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
-	err := h.s.b.Sync(ctx, h.path)
-	var stat backend.Stat
+	h.awaitMove()
+	path := h.Path()
+	err := h.s.b.Sync(ctx, path)
 	if err == nil {
-		stat, err = h.s.b.Exists(ctx, h.path, nil)
+		_, err = h.s.b.Exists(ctx, path, nil)
 	}
 	switch {
-	case isNotFound(err), err == nil && stat.Czxid != h.token && h.token != 0:
-		h.lose(ErrDeleted)
+	case isNotFound(err):
+		h.gone(path) // the name is never used again, so it was deleted
 	case isOver(err):
 		h.lose(err)
 	case err != nil:
-		return opError("verify", h.path, err)
+		return opError("verify", path, err)
 	}
 	return h.Err()
 }
@@ -171,15 +189,17 @@ func (h *Hold) Release() error {
 	h.mu.Unlock()
 	h.s.forget(h)
 	runEnds(ends, &h.ended)
+	h.awaitMove()
 	err := h.recipe.release(h)
-	if h.s.c.trace != nil {
-		h.s.c.emit(context.Background(), HoldReleased{Path: h.path, Token: h.token, Held: time.Since(h.since)})
-	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.given, h.giveErr = true, err
 	if h.waiting != nil {
 		close(h.waiting)
+	}
+	path := h.path
+	h.mu.Unlock()
+	if h.s.c.trace != nil {
+		h.s.c.emit(context.Background(), HoldReleased{Path: path, Token: h.token, Held: time.Since(h.since)})
 	}
 	return err
 }
@@ -220,17 +240,18 @@ func runEnds(ends []*onEnd, err error) {
 
 // lose ends the hold early.
 func (h *Hold) lose(cause error) {
-	err := &loss{h.path, cause}
 	h.mu.Lock()
 	if h.err != nil {
 		h.mu.Unlock()
 		return
 	}
+	path := h.path
+	err := &loss{path, cause}
 	ends := h.finish(err)
 	h.mu.Unlock()
 	h.s.forget(h)
 	runEnds(ends, err)
-	h.s.c.emit(context.Background(), HoldLost{Path: h.path, Token: h.token, Err: err})
+	h.s.c.emit(context.Background(), HoldLost{Path: path, Token: h.token, Err: err})
 	h.recipe.lost(h)
 }
 
@@ -239,39 +260,6 @@ func (h *Hold) lose(cause error) {
 func (h *Hold) checkLease() {
 	if err := h.s.b.Err(); err != nil {
 		h.lose(err)
-	}
-}
-
-// watchNode ends the hold when somebody deletes its node. It returns when the
-// hold has ended. own is an armed watch on the node's data, or nil.
-func (h *Hold) watchNode(own *backend.Watch) {
-	ctx, done := context.Background(), h.Done()
-	for {
-		if own == nil {
-			own = backend.NewWatch()
-			_, stat, err := h.s.b.Get(ctx, h.path, own)
-			switch {
-			case isNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
-				own.Stop()
-				h.lose(ErrDeleted)
-				return
-			case err != nil:
-				// Over: the session's end ends the hold too. Denied: the hold
-				// stands without a watch, and Verify and the Guard still tell.
-				return
-			}
-		}
-		select {
-		case <-own.Fired():
-			if own.Kind() == backend.Deleted {
-				h.lose(ErrDeleted)
-				return
-			}
-			own = nil
-		case <-done:
-			own.Stop()
-			return
-		}
 	}
 }
 

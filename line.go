@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -94,7 +95,12 @@ func (l *line) order(names []string) []position {
 			queue = append(queue, q)
 		}
 	}
-	slices.SortFunc(queue, func(a, b position) int { return int(a.seq - b.seq) })
+	slices.SortFunc(queue, func(a, b position) int {
+		if a.seq != b.seq {
+			return int(a.seq - b.seq)
+		}
+		return strings.Compare(a.name, b.name) // all agree, even past the end of the numbers
+	})
 	return queue
 }
 
@@ -146,16 +152,16 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 				l.leave(ctx, p, r.try)
 			}
 		}
+		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
 		switch {
 		case errors.Is(err, backend.ErrClosed):
 			return nil, opError(r.op, l.dir, ErrClosed)
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
 			return nil, opError(r.op, l.dir, backend.ContextError(ctx))
-		case errors.Is(err, errGone), errors.Is(err, backend.ErrSessionLost), errors.Is(err, errDrained):
-			l.c.emit(ctx, Requeued{Path: l.dir, Err: err})
-		default:
+		case !again:
 			return nil, opError(r.op, l.dir, err)
 		}
+		l.c.emit(ctx, Requeued{Path: l.dir, Err: err})
 	}
 }
 
@@ -165,7 +171,7 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 		p := *r.made
 		r.made = nil
 		if p.s.b.Err() == nil {
-			return p, l.checkNumber(ctx, p)
+			return p, l.checkNumber(ctx, p, r.try)
 		}
 	}
 	s, err := l.c.session(ctx)
@@ -184,7 +190,7 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 		return place{}, err
 	}
 	p := place{s: s, node: n}
-	return p, l.checkNumber(ctx, p)
+	return p, l.checkNumber(ctx, p, r.try)
 }
 
 // leave removes a place that did not become a hold. A caller that only tried
@@ -384,7 +390,10 @@ func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch
 	if err := p.s.grant(h, own); err != nil {
 		return nil, err
 	}
-	if own != nil && !l.c.goWork(func() { h.watchNode(own) }) {
+	if own != nil {
+		h.look(p.data)
+	}
+	if own != nil && !l.c.goWork(func() { h.watchNode(p.path, own) }) {
 		own.Stop()
 	}
 	if l.c.trace != nil {

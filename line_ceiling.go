@@ -31,8 +31,9 @@ const (
 var errDrained = errors.New("sequence numbers used up, directory replaced")
 
 // checkNumber returns nil for a place that may stand. Otherwise it has withdrawn
-// it, and returns errDrained once there is a new directory to go to.
-func (l *line) checkNumber(ctx context.Context, p place) error {
+// it, and returns errDrained once there is a new directory to go to; who only
+// tries does not wait for that.
+func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 	if p.seq >= 0 && p.seq < seqClose {
 		return nil
 	}
@@ -66,6 +67,10 @@ func (l *line) checkNumber(ctx context.Context, p place) error {
 		if len(l.order(names)) == 0 {
 			w.Stop()
 			return fmt.Errorf("%w: sequence numbers are used up, and foreign nodes keep the directory", ErrLimit)
+		}
+		if try {
+			w.Stop()
+			return ErrLocked
 		}
 		select {
 		case <-w.Fired():

@@ -68,7 +68,8 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 // it stays behind.
 //
 // Errors: the context's; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
-// data; ErrLimit when the directory's sequence numbers are used up.
+// data; ErrLimit when the directory's sequence numbers are used up; ErrNoChildren
+// when an ephemeral node stands at the path or above it.
 func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
 	return m.lock(ctx, &request{op: "lock", kind: lockKind, data: m.data})
 }
@@ -93,9 +94,17 @@ func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(c
 		return err
 	}
 	// Also when f panics, or ends the goroutine.
-	defer func() { err = errors.Join(err, h.Release()) }()
+	defer func() {
+		if rerr := h.Release(); err == nil {
+			err = rerr
+		} else if rerr != nil {
+			err = errors.Join(err, rerr)
+		}
+	}()
 	return f(h.Context(ctx), h)
 }
+
+func (m *Mutex) line() *line { return &line{c: m.c, dir: m.path.full, kinds: lockLine} }
 
 func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := m.path.check(r.op); err != nil {
@@ -106,7 +115,7 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, opError(r.op, path, err)
 	}
 	r.since = m.c.now()
-	q, w, err := m.c.join(line{c: m.c, dir: path, kinds: lockLine}, r.data, r.try)
+	q, w, err := m.c.join(*m.line(), r.data, r.try)
 	if err != nil {
 		return nil, opError(r.op, path, err)
 	}
@@ -144,22 +153,12 @@ func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
 		return nil, err
 	}
 	path := m.path.full
-	l := &line{c: m.c, dir: path, kinds: lockLine}
-	list, err := l.contenders(ctx)
+	list, err := m.line().contenders(ctx)
 	return list, opError("contenders", path, err)
 }
 
 func (l *line) contenders(ctx context.Context) ([]Contender, error) {
-	for {
-		s, err := l.c.session(ctx)
-		if err != nil {
-			return nil, err
-		}
-		list, err := s.contenders(ctx, l)
-		if !errors.Is(err, backend.ErrSessionLost) {
-			return list, err
-		}
-	}
+	return onSession(ctx, l.c, func(s *session) ([]Contender, error) { return s.contenders(ctx, l) })
 }
 
 func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) {
@@ -180,9 +179,10 @@ func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) 
 		if err != nil {
 			return nil, err
 		}
+		_, own := openEnvelope(data)
 		list = append(list, Contender{
 			Path: p, Token: stat.Czxid, Session: stat.EphemeralOwner,
-			Since: time.UnixMilli(stat.Ctime), Data: data,
+			Since: time.UnixMilli(stat.Ctime), Data: own,
 		})
 	}
 	return list, nil

@@ -135,7 +135,7 @@ func (q *localQueue) advance() {
 // release ends the turn of a holder: its node goes, in one commit with the
 // creation of the next one's if somebody waits here.
 func (q *localQueue) release(h *Hold) error {
-	s, path := h.s, h.path
+	s, path := h.s, h.Path()
 	for {
 		w := q.call()
 		if w == nil {
@@ -174,7 +174,7 @@ func (l *line) handOver(s *session, path string, data []byte) (made *place, mayb
 	ctx := context.Background()
 	sp := newSpec(l.dir, lockKind, data)
 	own, _ := l.kinds.parse(base(path))
-	if s.knownPlain(l.dir) && own.seq >= 0 && own.seq < seqSoft {
+	if plain, _ := s.plainness(l.dir); plain && own.seq >= 0 && own.seq < seqSoft {
 		res, err := s.b.Commit(ctx,
 			backend.Delete(path, backend.AnyVersion),
 			backend.Create(sp.prefix, data, backend.EphemeralSequential),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -38,6 +39,28 @@ func TestALostCreateRequestLeavesExactlyOneChild(t *testing.T) {
 		}
 		mustRelease(w.t, h)
 		w.empty("/l")
+	})
+}
+
+// A server can drop the connection for one request each time, such as one over its
+// own limit. That is not repeated without a pause.
+func TestARequestThatNeverGetsAnAnswerIsRepeatedWithPauses(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var sent atomic.Int32
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if creates(c) {
+				sent.Add(1)
+				return backend.ErrUncertain
+			}
+			return nil
+		}}), "/l", nil)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_, err := m.Lock(ctx)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		if n := sent.Load(); n < 5 || n > 50 {
+			w.t.Errorf("sent %d times in ten seconds", n)
+		}
 	})
 }
 

@@ -186,6 +186,21 @@ func TestTheDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 			mustRelease(t, h)
 		})
 	})
+	t.Run("who only tries does not wait for it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			st := memory.New(nil)
+			holder := mustLock(t, coord.NewMutex(open(t, st, nil), "/l", nil))
+			if err := st.SetSequence("/l", 2_100_000_000); err != nil {
+				t.Fatal(err)
+			}
+			m := coord.NewMutex(open(t, st, nil), "/l", nil)
+			if _, err := m.TryLock(t.Context()); !errors.Is(err, coord.ErrLocked) {
+				t.Errorf("got %v, want ErrLocked", err)
+			}
+			mustRelease(t, holder)
+			mustRelease(t, mustLock(t, m))
+		})
+	})
 	t.Run("at the very end there is an error, never two holders", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			for _, next := range []int32{math.MaxInt32 - 1, math.MaxInt32, math.MinInt32, -5} {

@@ -147,6 +147,28 @@ func TestAWaiterWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 	})
 }
 
+// A hold whose node cannot be read for a while is watched all the same.
+func TestARefusedWatchIsArmedLater(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: before.before}), "/l", nil)
+		prime(w.t, m)
+		gets := func(c backendtest.Call) bool { return c.Op == "get" }
+		refused := make(chan struct{})
+		before.arm(1, gets, func(context.Context, backendtest.Call, error) error {
+			close(refused)
+			return backend.ErrDenied
+		})
+		h := mustLock(w.t, m)
+		<-refused
+		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		<-h.Done()
+		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrDeleted)
+	})
+}
+
 func TestVerifyFindsOutWhatNothingHasToldYet(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.open("a", nil), "/l", nil)
@@ -526,6 +548,9 @@ func TestALateTimerDoesNotHideALoss(t *testing.T) {
 		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrSessionLost)
 		wantErr(w.t, h.Release(), coord.ErrLost)
 		<-ctx.Done()
+		if h.Context(context.Background()).Err() == nil {
+			w.t.Error("a context of a hold that is lost lives")
+		}
 		late.over.Store(false)
 	})
 }

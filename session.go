@@ -131,7 +131,7 @@ func (s *session) armLoop() {
 		}
 		for _, h := range due {
 			if h.Err() == nil {
-				s.c.goWork(func() { h.watchNode(nil) })
+				s.c.goWork(func() { h.watchNode("", nil) })
 			}
 		}
 		clear(due)
@@ -150,6 +150,7 @@ func (s *session) armLoop() {
 // it is gone or goes with its session, which is nil, or when ctx ends, or when
 // the service refuses. A retry never meets a successor.
 func (s *session) remove(ctx context.Context, path string) error {
+	var pause pauses
 	for {
 		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion))
 		switch {
@@ -158,6 +159,7 @@ func (s *session) remove(ctx context.Context, path string) error {
 		case ctx.Err() != nil || !isUncertain(err):
 			return err
 		}
+		pause.wait(ctx.Done(), s.b.Done())
 	}
 }
 
@@ -174,19 +176,13 @@ func (s *session) removeLater(path string) {
 // errors that only an operator can mend, such as a permission that was taken
 // away; loss of contact is waited for by the session.
 func (s *session) retry(what, path string, do func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		err := do(ctx)
+	for pause := (pauses{n: 1}); ; {
+		err := do(context.Background()) // the session bounds it
 		if err == nil || isOver(err) {
 			return
 		}
 		s.c.log.Warn("coord: clean-up failed, trying again", "operation", what, "path", path, "error", err)
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-s.b.Done():
-			t.Stop()
+		if !pause.wait(nil, s.b.Done()) {
 			return
 		}
 	}

@@ -17,9 +17,14 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
+var simTrace = flag.Bool("sim.trace", false, "print the seed of each schedule before it is played: a deadlock names none")
+
 var simSeed = flag.Uint64("sim.seed", 0, "run only this seed of the simulation")
 
-// simulation is clients that take one lock over links with latency, while links
+// long reports whether the full counts are wanted.
+func long() bool { return os.Getenv("COORD_LONG") != "" }
+
+// simulation is clients that use one recipe over links with latency, while links
 // are partitioned, sessions expire, messages are lost, callers give up and
 // outsiders delete nodes, all drawn from one seed. Each actor draws from numbers
 // of its own, so what one does does not shift what another draws.
@@ -27,13 +32,14 @@ type simulation struct {
 	t    *testing.T
 	seed uint64
 	st   *memory.Store
+	path string // of the recipe
 
 	mu      sync.Mutex
-	token   int64                   // the highest granted
-	holding map[*coord.Hold]bool    // those whose holder has not been told yet
-	outside map[int64]bool          // tokens whose node an outsider deleted
-	count   map[string]int          // what happened
-	clients map[string]*memory.Link // by name
+	token   int64                // the highest granted
+	holding map[*coord.Hold]bool // exclusive holds whose holder has not let go yet
+	outside map[string]bool      // paths of nodes that an outsider deleted
+	count   map[string]int       // what happened
+	links   []*memory.Link       // of the clients
 }
 
 func (x *simulation) rng(actor uint64) *rand.Rand { return rand.New(rand.NewPCG(x.seed, actor)) }
@@ -44,28 +50,40 @@ func (x *simulation) note(what string) {
 	x.mu.Unlock()
 }
 
-// granted checks what must hold at each grant.
+// granted checks what must hold at the grant of an exclusive hold.
 func (x *simulation) granted(h *coord.Hold) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.count["grant"]++
-	if x.outside[h.Token()] {
-		// Its node was deleted before the reply that granted it had come. It
-		// is told soon, and until then fence and guard refuse what it does.
+	x.grows(h)
+	x.conflict(h, x.holding)
+	x.holding[h] = true
+}
+
+// grows checks that tokens do. Like conflict it leaves out holds whose node an
+// outsider deleted: that can have happened before the reply that granted the hold
+// had come. Its holder is told soon, and until then fence and guard refuse what
+// he does.
+func (x *simulation) grows(h *coord.Hold) {
+	if x.outside[h.Path()] {
 		return
 	}
 	if h.Token() <= x.token {
 		x.t.Errorf("seed %d: token %d after %d", x.seed, h.Token(), x.token)
 	}
 	x.token = max(x.token, h.Token())
-	for other := range x.holding {
-		// Whoever held before must have been told, unless an outsider deleted
-		// the node: that is told as soon as the event comes.
-		if other.Err() == nil && !x.outside[other.Token()] {
-			x.t.Errorf("seed %d: token %d granted while %d holds", x.seed, h.Token(), other.Token())
+}
+
+// conflict checks that those who held before have been told.
+func (x *simulation) conflict(h *coord.Hold, others map[*coord.Hold]bool) {
+	if x.outside[h.Path()] {
+		return
+	}
+	for other := range others {
+		if other.Err() == nil && !x.outside[other.Path()] {
+			x.t.Errorf("seed %d: %s granted while %s holds", x.seed, h.Path(), other.Path())
 		}
 	}
-	x.holding[h] = true
 }
 
 func (x *simulation) ended(h *coord.Hold) {
@@ -78,10 +96,10 @@ func (x *simulation) ended(h *coord.Hold) {
 }
 
 // worker takes the lock some times.
-func (x *simulation) worker(c *coord.Client, actor uint64, rounds int) {
+func (x *simulation) worker(c *coord.Client, actor uint64) {
 	r := x.rng(actor)
-	m := coord.NewMutex(c, "/sim/lock", nil)
-	for range rounds {
+	m := coord.NewMutex(c, x.path, nil)
+	for range 6 {
 		ctx, cancel := context.Background(), context.CancelFunc(func() {})
 		if r.IntN(3) == 0 {
 			ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(400))*time.Millisecond)
@@ -122,8 +140,10 @@ func (x *simulation) worker(c *coord.Client, actor uint64, rounds int) {
 	}
 }
 
-// nemesis breaks things until stop is closed.
-func (x *simulation) nemesis(names []string, clients []*coord.Client, stop <-chan struct{}) {
+// nemesis breaks things for a number of steps, and mends them. After that nothing
+// wakes a waiter but the protocol, so a wake-up that was lost shows: the bubble
+// has a deadlock.
+func (x *simulation) nemesis(clients []*coord.Client) {
 	r := x.rng(1 << 32)
 	s, err := x.st.Open(context.Background())
 	if err != nil {
@@ -131,25 +151,20 @@ func (x *simulation) nemesis(names []string, clients []*coord.Client, stop <-cha
 		return
 	}
 	defer s.Close()
-	for {
-		select {
-		case <-stop:
-			for _, n := range names {
-				x.clients[n].Heal()
-			}
-			return
-		case <-time.After(time.Duration(r.IntN(60)) * time.Millisecond):
+	defer func() {
+		for _, l := range x.links {
+			l.Heal()
 		}
-		i := r.IntN(len(names))
-		link := x.clients[names[i]]
+	}()
+	for range 2 + r.IntN(40) {
+		time.Sleep(time.Duration(r.IntN(60)) * time.Millisecond)
+		i := r.IntN(len(clients))
+		link := x.links[i]
 		switch r.IntN(7) {
 		case 0:
 			x.note("partition")
 			link.Partition()
-			select {
-			case <-time.After(time.Duration(r.IntN(400)) * time.Millisecond):
-			case <-stop:
-			}
+			time.Sleep(time.Duration(r.IntN(400)) * time.Millisecond)
 			link.Heal()
 		case 1:
 			x.note("blip")
@@ -168,17 +183,13 @@ func (x *simulation) nemesis(names []string, clients []*coord.Client, stop <-cha
 		case 5:
 			link.SetLatency(time.Duration(r.IntN(3)) * time.Millisecond)
 		case 6:
-			list, _, _ := s.Children(context.Background(), "/sim/lock", nil)
+			list, _, _ := s.Children(context.Background(), x.path, nil)
 			if len(list) == 0 || r.IntN(3) > 0 {
 				continue
 			}
-			path := "/sim/lock/" + list[r.IntN(len(list))]
-			stat, err := s.Exists(context.Background(), path, nil)
-			if err != nil {
-				continue
-			}
+			path := x.path + "/" + list[r.IntN(len(list))]
 			x.mu.Lock()
-			x.outside[stat.Czxid] = true
+			x.outside[path] = true
 			x.mu.Unlock()
 			if _, err := s.Commit(context.Background(), backend.Delete(path, backend.AnyVersion)); err == nil {
 				x.note("outsider's delete")
@@ -187,36 +198,32 @@ func (x *simulation) nemesis(names []string, clients []*coord.Client, stop <-cha
 	}
 }
 
-// run plays one seed to the end and checks that nothing is left.
-func (x *simulation) run() {
-	const clients, workers, rounds = 4, 2, 6
+// play has clients with two workers each use the recipe at path, to the end, and
+// checks that nothing is left.
+func (x *simulation) play(path string, worker func(c *coord.Client, actor uint64)) {
+	const clients, workers = 4, 2
+	x.path = path
+	if *simTrace {
+		fmt.Println("seed", x.seed)
+	}
 	x.st = memory.New(&memory.Options{SessionTimeout: 300 * time.Millisecond})
-	x.holding, x.outside, x.clients = make(map[*coord.Hold]bool), make(map[int64]bool), make(map[string]*memory.Link)
-	var names []string
+	x.holding, x.outside = make(map[*coord.Hold]bool), make(map[string]bool)
 	var all []*coord.Client
 	var wg sync.WaitGroup
 	for i := range clients {
-		name := fmt.Sprint("client-", i)
-		names = append(names, name)
-		x.clients[name] = x.st.Link(name)
-		all = append(all, open(x.t, x.clients[name], nil))
+		x.links = append(x.links, x.st.Link(fmt.Sprint("client-", i)))
+		all = append(all, open(x.t, x.links[i], nil))
 	}
 	for i, c := range all {
 		for j := range workers {
-			wg.Go(func() { x.worker(c, uint64(i*workers+j), rounds) })
+			wg.Go(func() { worker(c, uint64(i*workers+j)) })
 		}
 	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		x.nemesis(names, all, stop)
-	}()
-	wg.Wait() // a lost wake-up is a deadlock of the bubble
-	close(stop)
-	<-stopped
+	wg.Go(func() { x.nemesis(all) })
+	wg.Wait()
 	time.Sleep(time.Second) // of fake time, for sessions that have to expire
 	synctest.Wait()
-	if left := children(x.t, x.st, "/sim/lock"); len(left) != 0 {
+	if left := children(x.t, x.st, path); len(left) != 0 {
 		x.t.Errorf("seed %d: left behind: %v", x.seed, left)
 	}
 	for _, c := range all {
@@ -226,7 +233,7 @@ func (x *simulation) run() {
 
 func TestTheMutexUnderRandomFaults(t *testing.T) {
 	seeds, first := uint64(300), uint64(1)
-	if os.Getenv("COORD_LONG") != "" {
+	if long() {
 		seeds = 20_000
 	}
 	if *simSeed != 0 {
@@ -235,7 +242,8 @@ func TestTheMutexUnderRandomFaults(t *testing.T) {
 	count := make(map[string]int)
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		synctest.Test(t, func(t *testing.T) {
-			(&simulation{t: t, seed: seed, count: count}).run()
+			x := &simulation{t: t, seed: seed, count: count}
+			x.play("/sim/lock", x.worker)
 		})
 	}
 	t.Logf("figure: simulation of the mutex, %d seeds: %v", seeds, count)

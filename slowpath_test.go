@@ -68,8 +68,32 @@ func TestADirectoryThatMayNotBeWrittenIsUsedTheLongWay(t *testing.T) {
 			mustRelease(w.t, next)
 		}
 		w.empty("/l")
-		if refused.Load() == 0 {
-			w.t.Error("nothing was refused")
+		if n := refused.Load(); n != 1 {
+			w.t.Errorf("refused %d times, want once: it is remembered", n)
+		}
+	})
+}
+
+// The directory is reaped, and somebody makes another in its place.
+func TestADirectoryThatWasMadeAnewWithDataKeepsIt(t *testing.T) {
+	onEach(t, func(w *world) {
+		var before nth
+		s := w.session("x")
+		ctx := context.Background()
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: before.before}), "/l", nil)
+		prime(w.t, m)
+		if _, err := s.Commit(ctx, backend.Delete(w.path("/l"), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		container := func(c backendtest.Call) bool { return creates(c) && c.Ops[0].Mode == backend.Container }
+		before.arm(1, container, func(context.Context, backendtest.Call, error) error {
+			_, err := s.Commit(ctx, backend.Create(w.path("/l"), []byte("foreign"), backend.Persistent))
+			return err
+		})
+		prime(w.t, m)
+		data, _, err := s.Get(ctx, w.path("/l"), nil)
+		if err != nil || string(data) != "foreign" {
+			w.t.Errorf("the directory's data is %q, %v", data, err)
 		}
 	})
 }

@@ -41,6 +41,18 @@ type HoldReleased struct {
 	Held  time.Duration
 }
 
+// Downgraded: a writer's hold became a reader's.
+type Downgraded struct {
+	Path  string // of the reader's node
+	Token int64
+}
+
+// RevocationRead: a holder found that somebody asks for what it holds.
+type RevocationRead struct {
+	Path       string
+	Revocation Revocation
+}
+
 // Resolved: a request with an unknown outcome was found out.
 type Resolved struct {
 	Path    string
@@ -50,13 +62,15 @@ type Resolved struct {
 // StateChanged: the client's session changed.
 type StateChanged struct{ State State }
 
-func (WaitBegan) event()    {}
-func (Granted) event()      {}
-func (Requeued) event()     {}
-func (HoldLost) event()     {}
-func (HoldReleased) event() {}
-func (Resolved) event()     {}
-func (StateChanged) event() {}
+func (WaitBegan) event()      {}
+func (Granted) event()        {}
+func (Requeued) event()       {}
+func (HoldLost) event()       {}
+func (HoldReleased) event()   {}
+func (Downgraded) event()     {}
+func (RevocationRead) event() {}
+func (Resolved) event()       {}
+func (StateChanged) event()   {}
 
 // emit calls the client's Trace. It is called with no lock held. Callers build
 // the event behind a check of c.trace where that costs anything.

@@ -1,0 +1,83 @@
+package coord
+
+import (
+	"context"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// watchNode watches the node of a hold: it ends the hold when somebody deletes
+// the node, and tells of a request to give it up. It returns when the hold has
+// ended. own is an armed watch on the data of the node at path, or nil.
+func (h *Hold) watchNode(path string, own *backend.Watch) {
+	ctx, done := context.Background(), h.Done()
+	var pause pauses
+	for {
+		if own == nil {
+			own = backend.NewWatch()
+			path = h.Path()
+			data, stat, err := h.s.b.Get(ctx, path, own)
+			switch {
+			case isNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
+				own.Stop()
+				if h.gone(path) {
+					return
+				}
+				own = nil
+				continue
+			case isOver(err):
+				return // the session's end ends the hold too
+			case err != nil:
+				// Not to watch would leave the holder without notice for ever.
+				own.Stop()
+				own = nil
+				h.s.c.log.Warn("coord: cannot watch a hold, trying again", "path", path, "error", err)
+				if pause.wait(done, h.s.b.Done()) {
+					continue
+				}
+				return
+			}
+			pause.reset()
+			h.look(data)
+		}
+		select {
+		case <-own.Fired():
+			if own.Kind() == backend.Deleted && h.gone(path) {
+				return
+			}
+			own = nil
+		case <-done:
+			own.Stop()
+			return
+		}
+	}
+}
+
+// gone takes note that the node at path has been deleted. It reports whether the
+// hold has ended; it has not if it has moved to another node.
+func (h *Hold) gone(path string) bool {
+	h.awaitMove()
+	h.mu.Lock()
+	moved, request := h.path != path, h.request
+	h.mu.Unlock()
+	if moved {
+		return false
+	}
+	if request != nil && request.Force {
+		h.lose(&revoked{*request})
+	} else {
+		h.lose(ErrDeleted)
+	}
+	return true
+}
+
+// awaitMove waits for the end of a downgrade that is under way. The session
+// bounds it.
+func (h *Hold) awaitMove() {
+	h.mu.Lock()
+	moving := h.moving
+	h.mu.Unlock()
+	if moving != nil {
+		<-moving
+	}
+}

@@ -1,0 +1,197 @@
+package coord
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A HoldSet is several holds that are had together: all or none. It is lost when
+// any of them is. It has no token, since each of its locks counts its own; what
+// is written under it is fenced by Guard, or by the tokens of its Holds.
+//
+// It is safe for concurrent use.
+type HoldSet struct {
+	holds []*Hold // in the order in which they were acquired
+	done  chan struct{}
+
+	mu  sync.Mutex
+	err error
+}
+
+// LockAll waits until it has all of the locks, which may be mutexes and the sides
+// of readers-writer locks, of one client or several. It takes them in the order of
+// their paths, whatever the order of the arguments, so two callers cannot wait for
+// each other. If one cannot be had, those that it has are released in reverse, and
+// all errors are joined. ctx bounds the whole.
+//
+// A hold that is lost while others are awaited ends the call with that loss: it
+// matches ErrLost. ErrInvalid: no locker, one that is not of this package, or one
+// path twice (which would wait for itself).
+func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
+	list, err := inOrder(lockers)
+	if err != nil {
+		return nil, err
+	}
+	s := &HoldSet{done: make(chan struct{})}
+	// A loss ends the wait for the rest.
+	wait, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, l := range list {
+		h, err := l.Lock(wait)
+		if err == nil {
+			s.holds = append(s.holds, h)
+			h.whenEnded(func(err error) { cancel(err) })
+		} else if lost := s.firstLoss(); lost != nil && ctx.Err() == nil {
+			err = lost
+		}
+		if err != nil {
+			return nil, errors.Join(err, s.release())
+		}
+	}
+	for _, h := range s.holds {
+		h.whenEnded(s.end)
+	}
+	if err := s.Err(); err != nil {
+		return nil, errors.Join(err, s.release())
+	}
+	return s, nil
+}
+
+// orderKey is what LockAll sorts by.
+type orderKey struct {
+	client *Client
+	path   recipePath
+}
+
+// ordered is a locker of this package.
+type ordered interface{ orderKey() orderKey }
+
+func (m *Mutex) orderKey() orderKey     { return orderKey{m.c, m.path} }
+func (rw *RWMutex) orderKey() orderKey  { return orderKey{rw.c, rw.path} }
+func (r readLocker) orderKey() orderKey { return r.rw.orderKey() }
+
+// inOrder sorts the lockers, and refuses what cannot be locked together.
+func inOrder(lockers []Locker) ([]Locker, error) {
+	if len(lockers) == 0 {
+		return nil, opError("lockall", "", fmt.Errorf("%w: no locker", ErrInvalid))
+	}
+	list := slices.Clone(lockers)
+	for _, l := range list {
+		o, ok := l.(ordered)
+		if !ok {
+			return nil, opError("lockall", "", fmt.Errorf("%w: %T is no lock of this package", ErrInvalid, l))
+		}
+		path := o.orderKey().path
+		if err := path.check("lockall"); err != nil {
+			return nil, err
+		}
+	}
+	key := func(l Locker) string { return l.(ordered).orderKey().path.full }
+	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(key(a), key(b)) })
+	for i := 1; i < len(list); i++ {
+		if key(list[i]) == key(list[i-1]) {
+			return nil, opError("lockall", key(list[i]), fmt.Errorf("%w: one path twice", ErrInvalid))
+		}
+	}
+	return list, nil
+}
+
+// whenEnded calls f when the hold ends, at once if it has.
+func (h *Hold) whenEnded(f func(error)) {
+	h.checkLease()
+	h.mu.Lock()
+	err := h.err
+	if err == nil {
+		h.ends = append(h.ends, &onEnd{f: f})
+	}
+	h.mu.Unlock()
+	if err != nil {
+		f(err)
+	}
+}
+
+// end marks the set as ended. The first reason counts.
+func (s *HoldSet) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+		close(s.done)
+	}
+}
+
+// firstLoss returns the loss of one of the holds, or nil.
+func (s *HoldSet) firstLoss() error {
+	for _, h := range s.holds {
+		if err := h.Err(); errors.Is(err, ErrLost) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Done returns a channel that is closed when any of the holds has ended.
+func (s *HoldSet) Done() <-chan struct{} {
+	s.firstLoss() // compares the leases with the clock
+	return s.done
+}
+
+// Err is nil while all of the holds stand, and then the Err of the first that
+// ended.
+func (s *HoldSet) Err() error {
+	s.firstLoss()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Context returns a context that ends when parent or the set ends, with Err as
+// its cause.
+func (s *HoldSet) Context(parent context.Context) context.Context {
+	for _, h := range s.holds {
+		parent = h.Context(parent)
+	}
+	return parent
+}
+
+// Holds returns the holds in the order of their paths.
+func (s *HoldSet) Holds() []*Hold { return slices.Clone(s.holds) }
+
+// Guard returns the condition that all of the holds still stand.
+func (s *HoldSet) Guard() Guard {
+	var checks []backend.Op
+	for _, h := range s.holds {
+		checks = append(checks, h.Guard().checks...)
+	}
+	return Guard{checks}
+}
+
+// Verify asks the service whether all of the holds still stand, as Hold.Verify.
+func (s *HoldSet) Verify(ctx context.Context) error {
+	for _, h := range s.holds {
+		if err := h.Verify(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release releases all of the holds, the last first, also when some are lost. It
+// returns their errors joined.
+func (s *HoldSet) Release() error { return s.release() }
+
+func (s *HoldSet) release() error {
+	var errs []error
+	for _, h := range slices.Backward(s.holds) {
+		if err := h.Release(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

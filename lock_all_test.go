@@ -1,0 +1,171 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+func TestLockAllHasAllOrNone(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		w.resource("/r")
+		c := w.open("a", nil)
+		x, y, rw := coord.NewMutex(c, "/x", nil), coord.NewMutex(c, "/y", nil), coord.NewRWMutex(c, "/rw", nil)
+		set, err := coord.LockAll(ctx, y, rw.RLocker(), x)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if holds := set.Holds(); len(holds) != 3 || holds[0].Token() != 0 || holds[1].Token() == 0 || holds[1].Token() >= holds[2].Token() {
+			w.t.Errorf("not taken in the order of the paths: %v", holds)
+		}
+		other := w.open("b", nil)
+		for _, l := range []coord.Locker{coord.NewMutex(other, "/x", nil), coord.NewMutex(other, "/y", nil), coord.NewRWMutex(other, "/rw", nil)} {
+			_, err := l.TryLock(ctx)
+			wantErr(w.t, err, coord.ErrLocked)
+		}
+		write := func() error {
+			_, err := w.session("guarded").Commit(ctx, append(set.Guard().Ops(), backend.SetData(w.path("/r"), nil, backend.AnyVersion))...)
+			return err
+		}
+		if err := write(); err != nil {
+			w.t.Error(err)
+		}
+		if err := set.Verify(ctx); err != nil {
+			w.t.Error(err)
+		}
+		inside := set.Context(ctx)
+		if err := set.Release(); err != nil {
+			w.t.Error(err)
+		}
+		<-set.Done()
+		<-inside.Done()
+		wantErr(w.t, set.Err(), coord.ErrReleased)
+		wantErr(w.t, context.Cause(inside), coord.ErrReleased)
+		wantErr(w.t, write(), coord.ErrNotFound)
+		for _, p := range []string{"/x", "/y", "/rw"} {
+			w.empty(p)
+		}
+	})
+}
+
+// Curator's InterProcessMultiLock goes on after a failure and counts the timeout
+// for each lock.
+func TestLockAllGivesBackWhatItHasWhenOneCannotBeHad(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		taken := mustLock(w.t, coord.NewMutex(w.open("b", nil), "/b", nil))
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		_, err := coord.LockAll(ctx, coord.NewMutex(c, "/c", nil), coord.NewMutex(c, "/b", nil), coord.NewMutex(c, "/a", nil))
+		wantErr(w.t, err, context.DeadlineExceeded)
+		if d := time.Since(start); d > 5*time.Second {
+			w.t.Errorf("took %v: one deadline for all", d)
+		}
+		w.empty("/a")
+		w.empty("/c")
+		mustRelease(w.t, taken)
+		w.empty("/b")
+	})
+}
+
+func TestLockAllIsLostWhenOneIsLost(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		set, err := coord.LockAll(context.Background(), coord.NewMutex(c, "/x", nil), coord.NewMutex(c, "/y", nil))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		ctx := set.Context(context.Background())
+		if _, err := w.session("x").Commit(context.Background(), backend.Delete(set.Holds()[1].Path(), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		<-set.Done()
+		<-ctx.Done()
+		wantErr(w.t, set.Err(), coord.ErrLost, coord.ErrDeleted)
+		wantErr(w.t, set.Release(), coord.ErrLost, coord.ErrDeleted)
+		w.empty("/x") // the other was given back
+	})
+}
+
+func TestLockAllEndsWhenAPartIsLostWhileItWaits(t *testing.T) {
+	onEach(t, func(w *world) {
+		taken := mustLock(w.t, coord.NewMutex(w.open("b", nil), "/b", nil))
+		c := w.open("a", nil)
+		a := coord.NewMutex(c, "/a", nil)
+		done := make(chan error, 1)
+		n := w.waits.Load()
+		go func() {
+			_, err := coord.LockAll(context.Background(), a, coord.NewMutex(c, "/b", nil))
+			done <- err
+		}()
+		w.eventually("LockAll waits for the second", func() bool { return w.waits.Load() > n })
+		list, err := a.Contenders(context.Background())
+		if err != nil || len(list) != 1 {
+			w.t.Fatal(list, err)
+		}
+		if _, err := w.session("x").Commit(context.Background(), backend.Delete(list[0].Path, backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		wantErr(w.t, <-done, coord.ErrLost, coord.ErrDeleted)
+		w.eventually("the wait is given up", func() bool { return len(w.children("/b")) == 1 })
+		mustRelease(w.t, taken)
+	})
+}
+
+func TestTwoCallersOfLockAllNeverWaitForEachOther(t *testing.T) {
+	onEach(t, func(w *world) {
+		var wg sync.WaitGroup
+		for i, name := range []string{"a", "b", "c"} {
+			c := w.open(name, nil)
+			x, y, z := coord.NewMutex(c, "/x", nil), coord.NewMutex(c, "/y", nil), coord.NewRWMutex(c, "/z", nil)
+			orders := [][]coord.Locker{{x, y, z}, {z, y, x}, {y, z, x}}
+			wg.Go(func() {
+				for range 10 {
+					set, err := coord.LockAll(context.Background(), orders[i]...)
+					if err != nil {
+						w.t.Error(err)
+						return
+					}
+					if err := set.Release(); err != nil {
+						w.t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		w.empty("/x")
+	})
+}
+
+func TestLockAllRefusesWhatMakesNoSense(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.open("a", nil)
+		m, rw := coord.NewMutex(c, "/x", nil), coord.NewRWMutex(c, "/rw", nil)
+		for name, lockers := range map[string][]coord.Locker{
+			"nothing":          nil,
+			"one path twice":   {m, coord.NewMutex(c, "/x", nil)},
+			"both sides":       {rw, rw.RLocker()},
+			"a foreign locker": {m, foreignLocker{m}},
+			"nil":              {nil},
+		} {
+			if _, err := coord.LockAll(context.Background(), lockers...); !errors.Is(err, coord.ErrInvalid) {
+				w.t.Errorf("%s: %v", name, err)
+			}
+		}
+		_, err := coord.LockAll(context.Background(), m, coord.NewMutex(c, "bad", nil))
+		wantErr(w.t, err, coord.ErrBadPath)
+		if left := w.children("/x"); len(left) != 0 {
+			w.t.Errorf("left behind: %v", left)
+		}
+	})
+}
+
+// foreignLocker is a Locker of somebody else's.
+type foreignLocker struct{ coord.Locker }

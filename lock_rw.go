@@ -1,0 +1,251 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// RWMutexOptions may be nil.
+type RWMutexOptions struct {
+	// Data is stored in the node of each acquisition, as MutexOptions.Data.
+	Data []byte
+}
+
+// An RWMutex is a lock that one writer or any number of readers have (the shared
+// locks recipe of the ZooKeeper recipe guide). All queue in one line, in the
+// order in which their nodes were created: a reader waits for the nearest earlier
+// writer, a writer for everybody before him. So writers do not starve, and a
+// reader does not pass a writer who waits.
+//
+// When a writer goes, all readers behind him up to the next writer go at once. Of
+// the writers the one behind the last reader wakes, and nobody else.
+//
+// A writer's hold has a token that is greater than that of every earlier writer.
+// Readers have none, since several have the lock at a time; they fence by Guard.
+//
+// A reader cannot become the writer: he would wait for himself. Lock and TryLock
+// refuse with ErrUpgrade when their ctx is that of a read hold on the same lock
+// (Hold.Context). A writer can become a reader, see Downgrade. Otherwise a second
+// acquisition by the same process waits like any other.
+//
+// Layout: as a Mutex's, with nodes _c_<uuid>-__READ__<number> and
+// _c_<uuid>-__WRIT__<number>, as Curator's InterProcessReadWriteLock names them.
+//
+// An RWMutex is safe for concurrent use and holds nothing.
+type RWMutex struct {
+	c    *Client
+	path recipePath
+	data []byte
+}
+
+// NewRWMutex returns the lock at path. It does no I/O; a bad path is reported by
+// the first call.
+func NewRWMutex(c *Client, path string, o *RWMutexOptions) *RWMutex {
+	rw := &RWMutex{c: c, path: c.recipePath(path)}
+	if o != nil {
+		rw.data = slices.Clone(o.Data)
+	}
+	return rw
+}
+
+// Lock waits for the lock as its only holder, as Mutex.Lock does.
+func (rw *RWMutex) Lock(ctx context.Context) (*Hold, error) {
+	return rw.lock(ctx, &request{op: "lock", kind: writeKind})
+}
+
+// TryLock takes the lock as its only holder if nobody has or awaits it, and
+// returns ErrLocked if not.
+func (rw *RWMutex) TryLock(ctx context.Context) (*Hold, error) {
+	return rw.lock(ctx, &request{op: "trylock", kind: writeKind, try: true})
+}
+
+// RLock waits for the lock as one of its readers.
+func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
+	return rw.lock(ctx, &request{op: "rlock", kind: readKind})
+}
+
+// TryRLock takes the lock as one of its readers if no writer has or awaits it, and
+// returns ErrLocked if not.
+func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
+	return rw.lock(ctx, &request{op: "tryrlock", kind: readKind, try: true})
+}
+
+// Do runs f as the only holder, as Mutex.Do does.
+func (rw *RWMutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
+	return do(ctx, rw.Lock, f)
+}
+
+// RLocker returns the readers' side as a Locker: its Lock is RLock, its TryLock
+// TryRLock, and its Do runs as a reader.
+func (rw *RWMutex) RLocker() Locker { return readLocker{rw} }
+
+type readLocker struct{ rw *RWMutex }
+
+func (r readLocker) Lock(ctx context.Context) (*Hold, error)    { return r.rw.RLock(ctx) }
+func (r readLocker) TryLock(ctx context.Context) (*Hold, error) { return r.rw.TryRLock(ctx) }
+func (r readLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
+	return do(ctx, r.rw.RLock, f)
+}
+
+// Contenders lists who has the lock and who waits for it, as Mutex.Contenders.
+func (rw *RWMutex) Contenders(ctx context.Context) ([]Contender, error) {
+	if err := rw.path.check("contenders"); err != nil {
+		return nil, err
+	}
+	list, err := rw.line().contenders(ctx)
+	return list, opError("contenders", rw.path.full, err)
+}
+
+func (rw *RWMutex) line() *line { return &line{c: rw.c, dir: rw.path.full, kinds: sharedLine} }
+
+func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
+	if err := rw.path.check(r.op); err != nil {
+		return nil, err
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return nil, opError(r.op, rw.path.full, err)
+	}
+	l := rw.line()
+	if r.kind == writeKind && l.readsUnder(ctx) {
+		return nil, opError(r.op, rw.path.full, ErrUpgrade)
+	}
+	r.data = rw.data
+	r.since = rw.c.now()
+	r.owner = l
+	return l.acquire(ctx, r)
+}
+
+// readsUnder reports whether ctx comes from a read hold in this line.
+func (l *line) readsUnder(ctx context.Context) bool {
+	u, _ := ctx.Value(heldKey{}).(*heldContext)
+	for ; u != nil; u = u.outer {
+		if u.h.s.c != l.c || u.h.Err() != nil {
+			continue
+		}
+		name, ok := strings.CutPrefix(u.h.Path(), l.dir+"/")
+		if !ok {
+			continue
+		}
+		if q, ok := l.kinds.parse(name); ok && q.shared {
+			return true
+		}
+	}
+	return false
+}
+
+// release and lost make a line the recipe of holds that each have a node of
+// their own.
+
+func (l *line) release(h *Hold) error {
+	path := h.Path()
+	err := l.removeLast(h.s, path)
+	if err != nil {
+		h.s.removeLater(path)
+	}
+	return opError("release", path, err)
+}
+
+func (l *line) lost(*Hold) {}
+
+// Downgrade makes a writer's hold a reader's, without a moment in between: one
+// commit deletes the writer's node and makes a reader's node with the same
+// number. Readers who wait right behind go; a writer who waits stays out until
+// all of them, and this one, have gone. The hold stays the same, with its token,
+// and another Path and Guard.
+//
+// If ctx ends first, the error matches ErrUncertain, and the downgrade goes on in
+// the background. ErrInvalid: h is no writer's hold of this lock.
+func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
+	if err := rw.path.check("downgrade"); err != nil {
+		return err
+	}
+	if h == nil || h.recipe == nil {
+		return opError("downgrade", rw.path.full, fmt.Errorf("%w: no hold", ErrInvalid))
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return opError("downgrade", rw.path.full, err)
+	}
+	old, moving, err := rw.beginMove(h)
+	if err != nil {
+		return opError("downgrade", rw.path.full, err)
+	}
+	i := strings.LastIndex(old, writeKind)
+	next := old[:i] + readKind + old[i+len(writeKind):]
+	result := make(chan error, 1)
+	move := func() {
+		err := h.s.replace(old, next, rw.data)
+		h.mu.Lock()
+		if err == nil {
+			h.path = next
+		}
+		h.moving = nil
+		h.mu.Unlock()
+		close(moving)
+		switch {
+		case isNotFound(err):
+			h.gone(old)
+			err = h.Err()
+		case err == nil:
+			rw.c.emit(ctx, Downgraded{Path: next, Token: h.token})
+		}
+		result <- err
+	}
+	if !rw.c.goWork(move) {
+		h.mu.Lock()
+		h.moving = nil
+		h.mu.Unlock()
+		close(moving)
+		return opError("downgrade", old, ErrClosed)
+	}
+	select {
+	case err := <-result:
+		return opError("downgrade", old, err)
+	case <-ctx.Done():
+		return opError("downgrade", old, backend.Uncertain(backend.ContextError(ctx)))
+	}
+}
+
+// beginMove marks a writer's hold as about to move to another node.
+func (rw *RWMutex) beginMove(h *Hold) (old string, moving chan struct{}, err error) {
+	if err := h.Err(); err != nil {
+		return "", nil, err
+	}
+	l := rw.line()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	name, ok := strings.CutPrefix(h.path, l.dir+"/")
+	q, known := l.kinds.parse(name)
+	switch {
+	case h.s.c != rw.c, !ok, !known, q.shared, h.moving != nil:
+		return "", nil, fmt.Errorf("%w: %s is no writer's hold of this lock", ErrInvalid, h.path)
+	case h.err != nil:
+		return "", nil, h.err
+	}
+	h.moving = make(chan struct{})
+	return h.path, h.moving, nil
+}
+
+// replace deletes the node at old and makes one at next, in one commit. It finds
+// out what became of it when the reply was lost. The error matches ErrNotFound if
+// old was deleted by somebody else.
+func (s *session) replace(old, next string, data []byte) error {
+	ctx := context.Background() // the session bounds it
+	var pause pauses
+	for {
+		_, err := s.b.Commit(ctx, backend.Create(next, data, backend.Ephemeral), backend.Delete(old, backend.AnyVersion))
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, backend.ErrExists):
+			return nil // an attempt whose reply was lost: the name is ours alone
+		case !isUncertain(err) || isOver(err):
+			return err
+		}
+		pause.wait(nil, s.b.Done())
+	}
+}

@@ -1,0 +1,413 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// side starts a Lock of any kind that is expected to wait, and returns when it
+// does.
+func (w *world) side(lock func(context.Context) (*coord.Hold, error)) *locking {
+	w.t.Helper()
+	n := w.waits.Load()
+	l := &locking{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		l.h, l.err = lock(context.Background())
+	}()
+	w.eventually("the Lock waits", func() bool { return w.waits.Load() > n })
+	return l
+}
+
+func must(t *testing.T, h *coord.Hold, err error) *coord.Hold {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestReadersShareAndWritersExclude(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		b := coord.NewRWMutex(w.open("b", nil), "/rw", nil)
+		h, err := a.RLock(ctx)
+		r1 := must(w.t, h, err)
+		h, err = b.RLock(ctx)
+		r2 := must(w.t, h, err)
+		if r1.Token() != 0 || r2.Token() != 0 {
+			w.t.Errorf("readers have tokens %d, %d", r1.Token(), r2.Token())
+		}
+		_, err = b.TryLock(ctx)
+		wantErr(w.t, err, coord.ErrLocked)
+		h, err = a.RLocker().TryLock(ctx)
+		mustRelease(w.t, must(w.t, h, err))
+		writer := w.side(b.Lock)
+		_, err = a.TryRLock(ctx)
+		wantErr(w.t, err, coord.ErrLocked) // a reader does not pass a writer who waits
+		late := w.side(a.RLock)
+		mustRelease(w.t, r1)
+		writer.pending()
+		mustRelease(w.t, r2)
+		wh := writer.hold()
+		late.pending()
+		if wh.Token() == 0 {
+			w.t.Error("the writer has no token")
+		}
+		_, err = a.TryRLock(ctx)
+		wantErr(w.t, err, coord.ErrLocked)
+		mustRelease(w.t, wh)
+		mustRelease(w.t, late.hold())
+		w.empty("/rw")
+	})
+}
+
+// kazoo 649: a reader waited for a later writer, who waited for him.
+func TestWritersAndReadersDrainInTurn(t *testing.T) {
+	onEach(t, func(w *world) {
+		rw := func(name string) *coord.RWMutex { return coord.NewRWMutex(w.open(name, nil), "/rw", nil) }
+		h, err := rw("w1").Lock(context.Background())
+		w1 := must(w.t, h, err)
+		r1 := w.side(rw("r1").RLock)
+		r2 := w.side(rw("r2").RLock)
+		w2 := w.side(rw("w2").Lock)
+		r3 := w.side(rw("r3").RLock)
+		mustRelease(w.t, w1)
+		h1, h2 := r1.hold(), r2.hold() // both go at once
+		w2.pending()
+		r3.pending()
+		mustRelease(w.t, h2)
+		mustRelease(w.t, h1)
+		wh := w2.hold()
+		r3.pending()
+		if wh.Token() <= w1.Token() {
+			w.t.Errorf("writer's token %d after %d", wh.Token(), w1.Token())
+		}
+		mustRelease(w.t, wh)
+		mustRelease(w.t, r3.hold())
+		w.empty("/rw")
+	})
+}
+
+// A writer who gives up must not hold up the readers behind him.
+func TestReadersGoWhenTheWriterBeforeThemGivesUp(t *testing.T) {
+	onEach(t, func(w *world) {
+		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		h, err := a.RLock(context.Background())
+		reader := must(w.t, h, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		b := coord.NewRWMutex(w.open("b", nil), "/rw", nil)
+		writer := w.side(func(context.Context) (*coord.Hold, error) { return b.Lock(ctx) })
+		behind := w.side(coord.NewRWMutex(w.open("c", nil), "/rw", nil).RLock)
+		cancel()
+		<-writer.done
+		wantErr(w.t, writer.err, context.Canceled)
+		mustRelease(w.t, behind.hold())
+		mustRelease(w.t, reader)
+		w.empty("/rw")
+	})
+}
+
+// Curator-276, -621: a downgrade let a writer in who waited.
+func TestAWaitingWriterStaysOutThroughADowngrade(t *testing.T) {
+	for _, lost := range []string{"nothing", "the request", "the reply"} {
+		t.Run("lost: "+lost, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				ctx := context.Background()
+				w.resource("/r")
+				a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+				h, err := a.Lock(ctx)
+				h = must(w.t, h, err)
+				token, path, guard := h.Token(), h.Path(), h.Guard()
+				writer := w.side(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Lock)
+				reader := w.side(coord.NewRWMutex(w.open("c", nil), "/rw", nil).RLock)
+				switch lost {
+				case "the request":
+					w.Link("a").DropNextRequest()
+				case "the reply":
+					w.Link("a").DropNextReply()
+				}
+				if err := a.Downgrade(ctx, h); err != nil {
+					w.t.Fatal(err)
+				}
+				if h.Err() != nil || h.Token() != token || h.Path() == path {
+					w.t.Errorf("after the downgrade: %v, token %d of %d, path %s", h.Err(), h.Token(), token, h.Path())
+				}
+				if err := h.Verify(ctx); err != nil {
+					w.t.Error(err)
+				}
+				// The writer's guard is void, the reader's holds.
+				_, err = w.session("x").Commit(ctx, append(guard.Ops(), backend.SetData(w.path("/r"), nil, backend.AnyVersion))...)
+				wantErr(w.t, err, coord.ErrNotFound)
+				if err := w.guarded(h, "/r", "reader"); err != nil {
+					w.t.Error(err)
+				}
+				w.settle()
+				writer.pending()
+				reader.pending() // behind the writer
+				if n := len(w.children("/rw")); n != 3 {
+					w.t.Errorf("%d nodes, want 3", n)
+				}
+				wantErr(w.t, a.Downgrade(ctx, h), coord.ErrInvalid)
+				mustRelease(w.t, h)
+				wh := writer.hold()
+				if wh.Token() <= token {
+					w.t.Errorf("token %d after %d", wh.Token(), token)
+				}
+				mustRelease(w.t, wh)
+				mustRelease(w.t, reader.hold())
+				w.empty("/rw")
+			})
+		})
+	}
+}
+
+func TestReadersRightBehindGoAtADowngrade(t *testing.T) {
+	onEach(t, func(w *world) {
+		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		h, err := a.Lock(context.Background())
+		h = must(w.t, h, err)
+		r1 := w.side(coord.NewRWMutex(w.open("b", nil), "/rw", nil).RLock)
+		r2 := w.side(coord.NewRWMutex(w.open("c", nil), "/rw", nil).RLock)
+		if err := a.Downgrade(context.Background(), h); err != nil {
+			w.t.Fatal(err)
+		}
+		h1, h2 := r1.hold(), r2.hold()
+		for _, h := range []*coord.Hold{h, h1, h2} {
+			if err := h.Verify(context.Background()); err != nil {
+				w.t.Error(err)
+			}
+			mustRelease(w.t, h)
+		}
+		w.empty("/rw")
+	})
+}
+
+// The hold's own watch has to follow the hold to its new node.
+func TestADowngradedHoldIsToldWhenItsNewNodeIsDeleted(t *testing.T) {
+	onEach(t, func(w *world) {
+		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		first, err := a.Lock(context.Background())
+		first = must(w.t, first, err)
+		second := w.side(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Lock)
+		mustRelease(w.t, first)
+		h := second.hold() // has its watch armed
+		b := coord.NewRWMutex(w.open("b2", nil), "/rw", nil)
+		wantErr(w.t, b.Downgrade(context.Background(), h), coord.ErrInvalid) // another client's
+		same := coord.NewRWMutex(w.open("b3", nil), "/other", nil)
+		wantErr(w.t, same.Downgrade(context.Background(), h), coord.ErrInvalid)
+		wantErr(w.t, same.Downgrade(context.Background(), nil), coord.ErrInvalid)
+		mustRelease(w.t, h)
+
+		h, err = a.Lock(context.Background())
+		h = must(w.t, h, err)
+		if err := a.Downgrade(context.Background(), h); err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		<-h.Done()
+		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrDeleted)
+	})
+}
+
+func TestADowngradeOfAHoldThatIsLostSaysSo(t *testing.T) {
+	onEach(t, func(w *world) {
+		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		h, err := a.Lock(context.Background())
+		h = must(w.t, h, err)
+		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		wantErr(w.t, a.Downgrade(context.Background(), h), coord.ErrLost, coord.ErrDeleted)
+		h, err = a.Lock(context.Background())
+		h = must(w.t, h, err)
+		w.Link("a").Expire(h.Session())
+		<-h.Done()
+		wantErr(w.t, a.Downgrade(context.Background(), h), coord.ErrLost, coord.ErrSessionLost)
+	})
+}
+
+func TestADowngradeGoesOnWithoutItsCaller(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		a := coord.NewRWMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/rw", nil)
+		h, err := a.Lock(context.Background())
+		h = must(w.t, h, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		let := make(chan struct{})
+		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+			cancel()
+			<-let
+			return err
+		})
+		wantErr(w.t, a.Downgrade(ctx, h), context.Canceled, coord.ErrUncertain)
+		released := make(chan error)
+		go func() { released <- h.Release() }() // waits for what is under way
+		close(let)
+		if err := <-released; err != nil {
+			w.t.Error(err)
+		}
+		w.empty("/rw")
+	})
+}
+
+func TestAReaderCannotBecomeTheWriter(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		rw := coord.NewRWMutex(c, "/rw", nil)
+		other := coord.NewMutex(c, "/m", nil)
+		err := rw.RLocker().Do(context.Background(), func(ctx context.Context, _ *coord.Hold) error {
+			_, err := rw.TryLock(ctx)
+			wantErr(w.t, err, coord.ErrUpgrade)
+			return other.Do(ctx, func(ctx context.Context, _ *coord.Hold) error {
+				_, err := rw.Lock(ctx) // within another hold too
+				wantErr(w.t, err, coord.ErrUpgrade)
+				h, err := rw.RLock(ctx)
+				mustRelease(w.t, must(w.t, h, err))
+				return nil
+			})
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := rw.Do(context.Background(), func(context.Context, *coord.Hold) error { return nil }); err != nil {
+			w.t.Fatal(err)
+		}
+		w.empty("/rw")
+	})
+}
+
+// Readers and writers under the faults of the mutex's simulation.
+func TestTheRWMutexUnderRandomFaults(t *testing.T) {
+	seeds := uint64(200)
+	if long() {
+		seeds = 10_000
+	}
+	first := uint64(1)
+	if *simSeed != 0 {
+		seeds, first = 1, *simSeed
+	}
+	count := make(map[string]int)
+	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
+		synctest.Test(t, func(t *testing.T) {
+			x := &simulation{t: t, seed: seed, count: count}
+			readers := make(map[*coord.Hold]bool)
+			x.play("/sim/rw", func(c *coord.Client, actor uint64) {
+				r := x.rng(actor)
+				rw := coord.NewRWMutex(c, "/sim/rw", nil)
+				for range 6 {
+					ctx, cancel := context.Background(), context.CancelFunc(func() {})
+					if r.IntN(3) == 0 {
+						ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(400))*time.Millisecond)
+					}
+					kind := r.IntN(5)
+					lock := []func(context.Context) (*coord.Hold, error){rw.Lock, rw.TryLock, rw.RLock, rw.RLock, rw.TryRLock}[kind]
+					h, err := lock(ctx)
+					cancel()
+					if err != nil {
+						if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, coord.ErrLocked) {
+							t.Errorf("seed %d: %v", seed, err)
+							return
+						}
+						continue
+					}
+					writes := kind < 2
+					x.mu.Lock()
+					x.count["grant"]++
+					if writes {
+						x.grows(h)
+						x.conflict(h, x.holding)
+						x.conflict(h, readers)
+						x.holding[h] = true
+					} else {
+						x.conflict(h, x.holding)
+						readers[h] = true
+					}
+					x.mu.Unlock()
+					wait := func() {
+						select {
+						case <-time.After(time.Duration(r.IntN(30)) * time.Millisecond):
+						case <-h.Done():
+						}
+					}
+					wait()
+					if writes && r.IntN(3) == 0 {
+						// From here on readers may join, other writers not.
+						x.mu.Lock()
+						delete(x.holding, h)
+						readers[h] = true
+						x.mu.Unlock()
+						if err := rw.Downgrade(context.Background(), h); err == nil {
+							x.note("downgrade")
+							wait()
+						} else if h.Err() == nil {
+							t.Errorf("seed %d: downgrade: %v", seed, err)
+						}
+					}
+					x.mu.Lock()
+					delete(x.holding, h)
+					delete(readers, h)
+					x.mu.Unlock()
+					h.Release()
+					if errors.Is(h.Err(), coord.ErrLost) {
+						x.note("loss")
+					}
+				}
+			})
+		})
+	}
+	t.Logf("figure: simulation of the RWMutex, %d seeds: %v", seeds, count)
+	for _, what := range []string{"grant", "loss", "downgrade", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
+		if count[what] == 0 {
+			t.Errorf("%q never happened: the simulation tested nothing of it", what)
+		}
+	}
+}
+
+// However long the line of writers is, a release wakes one client.
+func TestAWritersReleaseWakesOneClient(t *testing.T) {
+	for _, n := range []int{5, 50} {
+		t.Run(fmt.Sprint(n, " waiters"), func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				holder, err := coord.NewRWMutex(w.open("holder", nil), "/rw", nil).Lock(context.Background())
+				h := must(w.t, holder, err)
+				calls := make([]atomic.Int32, n)
+				waiters := make([]*locking, n)
+				for i := range n {
+					c := w.open(fmt.Sprint(i), &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+						calls[i].Add(1)
+						return nil
+					}})
+					waiters[i] = w.side(coord.NewRWMutex(c, "/rw", nil).Lock)
+				}
+				for i := range n {
+					before := make([]int32, n)
+					for j := range n {
+						before[j] = calls[j].Load()
+					}
+					mustRelease(w.t, h)
+					w.settle()
+					h = waiters[i].hold()
+					for j := i + 1; j < n; j++ {
+						if calls[j].Load() != before[j] {
+							w.t.Errorf("release %d woke waiter %d", i, j)
+						}
+					}
+				}
+				mustRelease(w.t, h)
+			})
+		})
+	}
+}

@@ -1,0 +1,42 @@
+package coord
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	firstPause = 10 * time.Millisecond
+	mostPause  = time.Second
+)
+
+// pauses is the growing, jittered pauses between attempts that fail again and
+// again for a reason that nothing signals: a permission that an operator took
+// away, a server that drops the connection for one request each time. The first
+// repetition is at once, since a single lost reply is the usual case.
+type pauses struct{ n int }
+
+// wait makes the next pause. It reports false if one of the channels closed
+// first.
+func (p *pauses) wait(a, b <-chan struct{}) bool {
+	d := time.Duration(0)
+	if p.n > 0 {
+		d = min(firstPause<<min(p.n-1, 16), mostPause)
+		d = d/2 + rand.N(d/2)
+	}
+	p.n++
+	if d == 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-a:
+	case <-b:
+	}
+	return false
+}
+
+func (p *pauses) reset() { p.n = 0 }
