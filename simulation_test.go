@@ -60,12 +60,15 @@ func (x *simulation) granted(h *coord.Hold) {
 	x.holding[h] = true
 }
 
-// grows checks that tokens do. Like conflict it leaves out holds whose node an
-// outsider deleted: that can have happened before the reply that granted the hold
-// had come. Its holder is told soon, and until then fence and guard refuse what
-// he does.
+// void reports whether a hold need not be first in anything: it was lost before
+// its holder came to say that he has it; or an outsider deleted its node, which can
+// have happened before the reply that granted it had come. Then its holder is told
+// soon, and until then fence and guard refuse what he does.
+func (x *simulation) void(h *coord.Hold) bool { return h.Err() != nil || x.outside[h.Path()] }
+
+// grows checks that tokens do.
 func (x *simulation) grows(h *coord.Hold) {
-	if x.outside[h.Path()] {
+	if x.void(h) {
 		return
 	}
 	if h.Token() <= x.token {
@@ -76,11 +79,11 @@ func (x *simulation) grows(h *coord.Hold) {
 
 // conflict checks that those who held before have been told.
 func (x *simulation) conflict(h *coord.Hold, others map[*coord.Hold]bool) {
-	if x.outside[h.Path()] {
+	if x.void(h) {
 		return
 	}
 	for other := range others {
-		if other.Err() == nil && !x.outside[other.Path()] {
+		if !x.void(other) {
 			x.t.Errorf("seed %d: %s granted while %s holds", x.seed, h.Path(), other.Path())
 		}
 	}
