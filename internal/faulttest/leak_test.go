@@ -82,7 +82,7 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 		}
 		wg.Wait()
 		eventually(t, "only the holder's node is left", func() bool {
-			line, err := holder.m.Contenders(t.Context())
+			line, err := coord.NewMutex(holder.c, contested, nil).Contenders(t.Context())
 			return err == nil && len(line) == 1 && line[0].Path == held.Path()
 		})
 	}

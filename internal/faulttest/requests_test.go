@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
@@ -116,12 +117,14 @@ type woken struct {
 // wakeUps has clients wait for a lock, each with its own session, and counts what
 // each of some releases does to them, the last of which leaves that many waiters.
 // The most is returned.
-func wakeUps(t *testing.T, waiters, releases int) (most woken) {
+func wakeUps(t *testing.T, waiters, releases int, locker func(*coord.Client) coord.Locker) (most woken) {
 	t.Helper()
 	s := newService(t)
 	var clients []*contender
 	for i := range waiters + releases {
-		clients = append(clients, newContender(t, s, fmt.Sprint(i)))
+		x := newContender(t, s, fmt.Sprint(i))
+		x.m = locker(x.c)
+		clients = append(clients, x)
 	}
 	frames := func() int {
 		n := 0
@@ -181,13 +184,21 @@ func quiet(t *testing.T, frames func() int) {
 }
 
 func TestAReleaseWakesTwoClientsHoweverManyWait(t *testing.T) {
-	few := wakeUps(t, 5, 3)
-	many := wakeUps(t, 50, 3)
-	t.Logf("figure: one release wakes: of 5 waiters %+v; of 50 waiters %+v", few, many)
-	if many.clients == 0 || many.clients > 2 || many.events > 2 {
-		t.Errorf("woken of 50 waiters: %+v, want at most 2 clients by one event each", many)
+	lockers := map[string]func(*coord.Client) coord.Locker{
+		"mutex":                    func(c *coord.Client) coord.Locker { return coord.NewMutex(c, contested, nil) },
+		"writers of a shared lock": func(c *coord.Client) coord.Locker { return coord.NewRWMutex(c, contested, nil) },
 	}
-	if few != many {
-		t.Errorf("of 5 waiters %+v, of 50 waiters %+v, want the same", few, many)
+	for name, locker := range lockers {
+		t.Run(name, func(t *testing.T) {
+			few := wakeUps(t, 5, 3, locker)
+			many := wakeUps(t, 200, 3, locker)
+			t.Logf("figure: one release of a %s wakes: of 5 waiters %+v; of 200 waiters %+v", name, few, many)
+			if many.clients == 0 || many.clients > 2 || many.events > 2 {
+				t.Errorf("woken of 200 waiters: %+v, want at most 2 clients by one event each", many)
+			}
+			if few != many {
+				t.Errorf("of 5 waiters %+v, of 200 waiters %+v, want the same", few, many)
+			}
+		})
 	}
 }

@@ -18,7 +18,7 @@ type contender struct {
 	tb       testing.TB
 	link     *zkservice.Link
 	c        *coord.Client
-	m        *coord.Mutex
+	m        coord.Locker
 	waiting  chan string // paths of its nodes, as it begins to wait
 	requeued chan error
 	granted  chan *coord.Hold
@@ -140,7 +140,7 @@ func waiterExpires(t *testing.T, e *zktest.Ensemble) {
 		if third == first {
 			t.Errorf("round %d: the place of a lost session is kept: %s", i, first)
 		}
-		line, err := a.m.Contenders(t.Context())
+		line, err := coord.NewMutex(a.c, contested, nil).Contenders(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
