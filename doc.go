@@ -14,6 +14,13 @@
 //		return reindex(ctx, h.Token()) // ctx ends if the lock is lost
 //	})
 //
+// # Which recipe
+//
+//   - [Mutex]: one holder at a time.
+//   - [RWMutex]: one writer, or any number of readers; a writer can become a reader.
+//   - [LockAll]: several locks, all or none.
+//   - Revoke, on both locks: ask the holder to give up, or make him.
+//
 // # Words
 //
 // A session is one life on the service. It is connected, suspended (no contact
