@@ -111,7 +111,7 @@ func checkRead(op, path string) error {
 }
 
 // read makes a request that changes nothing, again and again while contact
-// breaks.
+// breaks or servers are overloaded.
 func read[T any](ctx context.Context, s *session, op, path string, w *backend.Watch, request func(path string) (T, error)) (T, error) {
 	var zero T
 	if err := checkRead(op, path); err != nil {
@@ -124,6 +124,7 @@ func read[T any](ctx context.Context, s *session, op, path string, w *backend.Wa
 		return fail(err)
 	}
 	defer s.leave()
+	throttles := 0
 	for {
 		if err := s.whenConnected(ctx); err != nil {
 			return fail(err)
@@ -149,6 +150,11 @@ func read[T any](ctx context.Context, s *session, op, path string, w *backend.Wa
 			return fail(err)
 		case expired:
 			s.lose(errExpired)
+		case throttled:
+			throttles++
+			if err := s.easeOff(ctx, throttles); err != nil {
+				return fail(err)
+			}
 		default:
 			if code, ok := codeOf(err); ok {
 				// An answer, though not one that reads are known to get.
@@ -190,7 +196,7 @@ func (s *session) leave() {
 // short and forgets nothing.
 func (s *session) whenConnected(ctx context.Context) error {
 	for {
-		if err := contextError(ctx); err != nil {
+		if err := backend.ContextError(ctx); err != nil {
 			return err
 		}
 		s.checkLease()
@@ -246,7 +252,7 @@ func await[T any](ctx context.Context, s *session, request func() (T, error)) (T
 	default:
 	}
 	var zero T
-	if err := contextError(ctx); err != nil {
+	if err := backend.ContextError(ctx); err != nil {
 		return zero, &leftAlone{err}
 	}
 	return zero, &leftAlone{s.ended()}

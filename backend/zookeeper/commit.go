@@ -16,22 +16,37 @@ const serverMax = 1<<20 - 1024
 
 var errBroke = errors.New("contact broke before the answer")
 
-// ticket stands for a Commit that has begun and may still be applied.
-type ticket struct{ done chan struct{} }
+// ticket stands for a Commit that has begun and may still be applied. It is held
+// by the call, which may send again, and by its request, which can outlive the
+// call.
+type ticket struct {
+	done    chan struct{} // closed when nobody holds it
+	holders int           // guarded by the session's mu
+}
 
 func (s *session) takeTicket() *ticket {
-	t := &ticket{done: make(chan struct{})}
+	t := &ticket{done: make(chan struct{}), holders: 1}
 	s.mu.Lock()
 	s.commits[t] = struct{}{}
 	s.mu.Unlock()
 	return t
 }
 
+// shareTicket is called by a holder for another one.
+func (s *session) shareTicket(t *ticket) {
+	s.mu.Lock()
+	t.holders++
+	s.mu.Unlock()
+}
+
 func (s *session) giveTicket(t *ticket) {
 	s.mu.Lock()
-	delete(s.commits, t)
-	s.mu.Unlock()
-	close(t.done)
+	defer s.mu.Unlock()
+	t.holders--
+	if t.holders == 0 {
+		delete(s.commits, t)
+		close(t.done)
+	}
 }
 
 // underWay returns the commits that have begun and may still be applied.
@@ -45,7 +60,8 @@ func (s *session) underWay() []*ticket {
 	return tickets
 }
 
-// Commit applies operations, all or none.
+// Commit applies operations, all or none. It sends them once, and again only
+// after an overloaded server has answered that it did not run them.
 func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 	if err := backend.CheckOps(ops); err != nil {
 		return nil, err
@@ -69,41 +85,48 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 
 	request := s.request(ops)
 	t := s.takeTicket()
-	if err := s.whenConnected(ctx); err != nil {
-		s.giveTicket(t)
-		return fail(-1, err)
-	}
-	results, err := await(ctx, s, func() ([]backend.Result, error) {
-		defer s.giveTicket(t)
-		return request()
-	})
-	if err == nil {
-		return results, nil
-	}
-	if left, ok := err.(*leftAlone); ok {
-		return fail(-1, backend.Uncertain(left.cause))
-	}
-	index := -1
-	if len(ops) == 1 {
-		index = 0
-	}
-	if blamed, ok := err.(*blame); ok {
-		index, err = blamed.index, blamed.err
-	}
-	switch verdict, mapped := judge(err); verdict {
-	case refused:
-		return fail(index, mapped)
-	case expired:
-		s.lose(errExpired)
-		return fail(-1, s.ended())
-	default:
-		if lost := s.Err(); lost != nil {
-			return fail(-1, backend.Uncertain(lost))
+	defer s.giveTicket(t)
+	for tries := 1; ; tries++ {
+		if err := s.whenConnected(ctx); err != nil {
+			return fail(-1, err)
 		}
-		if err == zk.ErrConnectionClosed {
-			mapped = errBroke
+		s.shareTicket(t)
+		results, err := await(ctx, s, func() ([]backend.Result, error) {
+			defer s.giveTicket(t)
+			return request()
+		})
+		if err == nil {
+			return results, nil
 		}
-		return fail(-1, backend.Uncertain(mapped))
+		if left, ok := err.(*leftAlone); ok {
+			return fail(-1, backend.Uncertain(left.cause))
+		}
+		index := -1
+		if len(ops) == 1 {
+			index = 0
+		}
+		if blamed, ok := err.(*blame); ok {
+			index, err = blamed.index, blamed.err
+		}
+		switch verdict, mapped := judge(err); verdict {
+		case refused:
+			return fail(index, mapped)
+		case expired:
+			s.lose(errExpired)
+			return fail(-1, s.ended())
+		case throttled:
+			if err := s.easeOff(ctx, tries); err != nil {
+				return fail(-1, err)
+			}
+		default:
+			if lost := s.Err(); lost != nil {
+				return fail(-1, backend.Uncertain(lost))
+			}
+			if err == zk.ErrConnectionClosed {
+				mapped = errBroke
+			}
+			return fail(-1, backend.Uncertain(mapped))
+		}
 	}
 }
 
@@ -123,8 +146,8 @@ func (s *session) checkSize(ops []backend.Op) error {
 	return nil
 }
 
-// request returns the function that sends the operations. It holds copies of
-// their data: the client encodes them later.
+// request returns the function that sends the operations, as often as it is
+// called. It holds copies of their data: the client encodes them later.
 func (s *session) request(ops []backend.Op) func() ([]backend.Result, error) {
 	if len(ops) > 1 || ops[0].Kind == backend.OpCheck {
 		return s.multi(ops)
@@ -215,7 +238,8 @@ func (s *session) multi(ops []backend.Op) func() ([]backend.Result, error) {
 }
 
 // blamed finds the operation that made a multi fail. Those before it bear no
-// error, those after it one that says nothing.
+// error, those after it one that says nothing. There is none to blame when the
+// error is that of the whole reply.
 func blamed(replies []zk.MultiResponse, err error) error {
 	const afterFailure = -2
 	index := slices.IndexFunc(replies, func(r zk.MultiResponse) bool {

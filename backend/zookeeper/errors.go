@@ -16,9 +16,10 @@ import (
 type verdict int8
 
 const (
-	refused verdict = iota + 1 // by the server, or before anything was sent: it is final
-	broken                     // contact broke, or the answer is not one: applied or not
-	expired                    // by the server, because the session has ended
+	refused   verdict = iota + 1 // by the server, or before anything was sent: it is final
+	broken                       // contact broke, or the answer is not one: applied or not
+	expired                      // by the server, because the session has ended
+	throttled                    // by the server, which is overloaded and has not run it: ask again later
 )
 
 // judge returns what an error of the client below means, and for a refusal the
@@ -48,6 +49,8 @@ func judge(err error) (verdict, error) {
 		return expired, nil
 	}
 	switch code, _ := codeOf(err); code {
+	case codeThrottled:
+		return throttled, nil
 	case -6, -120: // unimplemented, ephemeral on a local session
 		return refused, fmt.Errorf("%w: %s", backend.ErrUnsupported, err)
 	case -119, -124, -125: // not read-only, SASL needed, quota exceeded
@@ -80,20 +83,6 @@ func serverCode(code int) string {
 		return "a quota is exceeded"
 	}
 	return "server error " + strconv.Itoa(code)
-}
-
-// contextError returns nil while ctx lives, and then an error that matches its
-// Err and its Cause.
-func contextError(ctx context.Context) error {
-	err := ctx.Err()
-	if err == nil {
-		return nil
-	}
-	cause := context.Cause(ctx)
-	if cause == nil || errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // reason returns the error without an *Error around it, which names another

@@ -41,6 +41,7 @@ const (
 	codeNoNode         = -101
 	codeSessionExpired = -112
 	codeSessionMoved   = -118
+	codeThrottled      = -127
 
 	eventCreated         = 1
 	eventDeleted         = 2

@@ -40,9 +40,11 @@ type guardConn struct {
 	// The reader's.
 	r       *bufio.Reader
 	frame   []byte
-	rest    []byte // what the client has not read yet of frame
-	greeted bool   // the connect response has come
-	useful  bool   // a reply has come
+	rest    []byte  // what the client has not read yet of frame
+	greeted bool    // the connect response has come
+	useful  bool    // a reply has come
+	since   instant // when the first did
+	lasting bool    // replies have come for a while
 
 	mu    sync.Mutex
 	asked *instant // when the connect request was sent
@@ -210,9 +212,16 @@ func (c *guardConn) incoming(body []byte) (forClient bool, err error) {
 
 // answered renews the lease, unless it has passed.
 func (c *guardConn) answered(at instant) error {
-	if !c.useful {
-		c.useful = true
-		c.session.hosts.good()
+	if !c.lasting {
+		now := c.session.now()
+		switch {
+		case !c.useful:
+			c.useful, c.since = true, now
+			c.session.hosts.answered()
+		case c.since.to(now) >= c.session.hosts.spell:
+			c.lasting = true
+			c.session.hosts.lasted()
+		}
 	}
 	return c.session.renew(at)
 }
@@ -276,10 +285,11 @@ func (c *guardConn) outgoing(p []byte) ([]byte, error) {
 
 // fail ends the connection for a reason, and with it what was written and has
 // not been sent: the system would go on sending it for minutes, perhaps until
-// after the session was declared lost.
+// after the session was declared lost. A connection of Options.Dial that has no
+// SetLinger is only closed.
 func (c *guardConn) fail(err error) {
 	c.breaks.Do(func() {
-		if tcp, ok := c.raw.(*net.TCPConn); ok {
+		if tcp, ok := c.raw.(interface{ SetLinger(int) error }); ok {
 			tcp.SetLinger(0)
 		}
 		c.raw.Close()

@@ -279,23 +279,98 @@ func TestTheServerHearsTheTimeoutOfTheOptions(t *testing.T) {
 // lost and the network back.
 func TestABrokenConnectionIsReset(t *testing.T) {
 	t.Parallel()
-	ended := make(chan error, 1)
-	var conns atomic.Int32
+	for name, wrap := range map[string]func(net.Conn) net.Conn{
+		"as it was dialled": func(conn net.Conn) net.Conn { return conn },
+		"in a wrapper":      func(conn net.Conn) net.Conn { return wrapper{conn.(*net.TCPConn)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan error, 1)
+			var conns atomic.Int32
+			addr := startServer(t, func(conn net.Conn) {
+				if conns.Add(1) > 1 {
+					return
+				}
+				welcome(conn, 400)
+				_, err := io.Copy(io.Discard, conn)
+				ended <- err
+			})
+			s, err := New([]string{addr}, &Options{
+				Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+					conn, err := new(net.Dialer).DialContext(ctx, network, address)
+					if err != nil {
+						return nil, err
+					}
+					return wrap(conn), nil
+				},
+			}).Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the server saw the end of the connection as %v", err)
+			}
+		})
+	}
+}
+
+// wrapper is a connection of another type that passes SetLinger through.
+type wrapper struct{ *net.TCPConn }
+
+// The server drops the connection for a request of one kind, as servers do for
+// one that they find too long.
+func TestAConnectionThatLastsIsGood(t *testing.T) {
+	t.Parallel()
 	addr := startServer(t, func(conn net.Conn) {
-		if conns.Add(1) > 1 {
-			return
+		welcome(conn, 10_000)
+		for {
+			r, err := nextRequest(conn)
+			if err != nil || int32At(r, 4) == opExists {
+				return
+			}
+			conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
 		}
-		welcome(conn, 400)
-		_, err := io.Copy(io.Discard, conn)
-		ended <- err
 	})
-	s, err := New([]string{addr}, nil).Open(t.Context())
+	b, err := New([]string{addr}, nil).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the server saw the end of the connection as %v", err)
+	defer b.Close()
+	s := b.(*session)
+	short := func() int {
+		s.hosts.mu.Lock()
+		defer s.hosts.mu.Unlock()
+		return s.hosts.short
+	}
+	ask := func() {
+		t.Helper()
+		if err := s.Sync(t.Context(), "/"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 {
+		ask()
+		if n := short(); n != i+1 {
+			t.Errorf("connection %d: %d in a row have not lasted", i, n)
+		}
+		_, change := s.Status()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-change
+			cancel()
+		}()
+		if _, err := s.Exists(ctx, "/", nil); !errors.Is(err, context.Canceled) {
+			t.Fatalf("exists: %v", err)
+		}
+	}
+	start := time.Now()
+	ask()
+	for short() != 0 && time.Since(start) < 5*s.hosts.spell {
+		ask()
+	}
+	if took := time.Since(start); short() != 0 || took < s.hosts.spell {
+		t.Errorf("a connection was good after %v, want %v", took, s.hosts.spell)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 const (
 	firstPause = 50 * time.Millisecond
 	mostPause  = 2 * time.Second
+	leastSpell = time.Second
 )
 
 // hosts is the list of servers of one session, in its own order. It is the
@@ -18,18 +19,26 @@ const (
 // After contact broke each server is tried once without a pause. Then there is
 // a pause before each further round, growing and jittered. The dialer makes the
 // pauses, since the client's own can only last a second.
+//
+// Contact that breaks again before it has lasted for a spell counts as a round
+// itself, but for the first time: a server can answer one request and drop the
+// connection for the next, each time that it comes.
 type hosts struct {
+	most  time.Duration // of a pause
+	spell time.Duration // how long contact must last to be good
+
 	mu    sync.Mutex
 	list  []string
 	next  int
-	tried int           // servers handed out since the last good contact
-	most  time.Duration // of a pause
+	tried int // servers handed out since the last answer
+	short int // contacts in a row that have not lasted, the present one included
 }
 
 func newHosts(servers []string, timeout time.Duration) *hosts {
 	h := &hosts{
-		list: append([]string(nil), servers...),
-		most: min(max(timeout/10, firstPause), mostPause),
+		list:  append([]string(nil), servers...),
+		most:  min(max(timeout/10, firstPause), mostPause),
+		spell: max(timeout/10, leastSpell),
 	}
 	rand.Shuffle(len(h.list), func(i, j int) { h.list[i], h.list[j] = h.list[j], h.list[i] })
 	return h
@@ -56,18 +65,27 @@ func (h *hosts) Next() (server string, retryStart bool) {
 // a session and drops it at once is not good.
 func (h *hosts) Connected() {}
 
-// good says that a server has answered a request.
-func (h *hosts) good() {
+// answered says that a server has answered the first request on a connection.
+func (h *hosts) answered() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tried = 0
+	h.short++
+}
+
+// lasted says that a server still answers on the same connection, a spell after
+// its first answer.
+func (h *hosts) lasted() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.short = 0
 }
 
 // pause returns how long to wait before the server last handed out is dialled.
 func (h *hosts) pause() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	round := (h.tried - 1) / len(h.list)
+	round := max(h.short-1, 0) + (h.tried-1)/len(h.list)
 	if round <= 0 || (h.tried-1)%len(h.list) != 0 {
 		return 0
 	}

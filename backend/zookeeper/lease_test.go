@@ -62,9 +62,39 @@ func TestHostsAreTriedInTurnWithPausesBetweenRounds(t *testing.T) {
 	if h.Next(); h.pause() == 0 {
 		t.Error("a connection without an answer counts as good")
 	}
-	h.good()
+	h.answered()
 	if h.Next(); h.pause() != 0 {
 		t.Error("a pause before the first server is dialled again")
+	}
+}
+
+func TestContactThatNeverLastsIsMadeMoreAndMoreSlowly(t *testing.T) {
+	for _, servers := range [][]string{{"a"}, {"a", "b", "c"}} {
+		h := newHosts(servers, 30*time.Second)
+		if h.spell != 3*time.Second {
+			t.Errorf("contact is to last for %v", h.spell)
+		}
+		again := func(most time.Duration) {
+			t.Helper()
+			h.Next()
+			if p := h.pause(); p > most || p < most/2 {
+				t.Errorf("%v: a pause of %v, at most %v", servers, p, most)
+			}
+		}
+		for range 2 {
+			h.Next()
+			h.answered()
+			again(0) // one blip is nothing
+			for i := range 12 {
+				h.answered()
+				again(min(firstPause<<i, mostPause))
+			}
+			h.answered()
+			h.lasted()
+			again(0)
+			h.answered()
+			h.lasted()
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 	if b.err != nil {
 		return nil, &backend.Error{Op: "open", Err: b.err}
 	}
-	if err := contextError(ctx); err != nil {
+	if err := backend.ContextError(ctx); err != nil {
 		return nil, &backend.Error{Op: "open", Err: err}
 	}
 	for {
@@ -81,7 +81,7 @@ func (s *session) open(ctx context.Context) error {
 	case <-ctx.Done():
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.trouble.errorLocked(contextError(ctx))
+		return s.trouble.errorLocked(backend.ContextError(ctx))
 	}
 }
 

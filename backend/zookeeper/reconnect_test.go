@@ -36,6 +36,35 @@ func TestOneServerIsDialledAgainWithoutASleep(t *testing.T) {
 	}
 }
 
+// A request for which servers drop the connection must not make the session
+// connect as fast as it can.
+func TestContactThatBreaksAfterItsFirstReplyIsNotMadeInALoop(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
+	c := s.open(s.link)
+	id := c.ID()
+	s.link.Proxies[0].ResetCounts()
+	const span = time.Second
+	for end := time.Now().Add(span); time.Now().Before(end); {
+		if err := c.Sync(s.ctx, "/"); err != nil {
+			t.Fatal(err)
+		}
+		_, change := c.Status()
+		s.link.Proxies[0].Cut()
+		s.await(change, "the suspension")
+	}
+	// The first comes without a pause. The pauses before the sixth come to 0.8 s
+	// at least, and one more is waited for.
+	if n := s.link.Proxies[0].Count().Connections; n < 3 || n > 7 {
+		t.Errorf("%d connections in %v", n, span)
+	} else {
+		t.Logf("%d connections in %v", n, span)
+	}
+	if s.phase(c, backend.Connected); c.ID() != id {
+		t.Error("the session is another one")
+	}
+}
+
 func TestNamesAreResolvedForEachConnection(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})

@@ -37,6 +37,21 @@
 // of CVE-2024-23944), so an Exists watch on a node that this session may not read
 // can stay silent there.
 //
+// # Load and limits
+//
+// An overloaded server can be set to answer requests without running them
+// (zookeeper.throttled_op_wait_time). Such a request, a Commit as well, is sent
+// again after a pause that grows from 10 ms to 1 s, until ctx ends or the session
+// is over; nothing was applied then. A Commit that may have been applied is never
+// sent again.
+//
+// Servers drop the connection for a request that is longer than their
+// jute.maxbuffer. backend.MaxRequest assumes their default of 1 MiB. Where it is
+// smaller, a larger Commit is always uncertain, and what else is under way on the
+// connection breaks with it. A session whose connection breaks again and again
+// within a second, or a tenth of its timeout if that is more, waits longer and
+// longer before it connects, up to a tenth of its timeout or 2 s if that is less.
+//
 // # Security
 //
 // A server derives the password of a session from its id, and the owner of an
@@ -101,6 +116,12 @@ type Options struct {
 	// and the address as it was given to New, so names are resolved anew for
 	// each connection. It must return soon after ctx ends. Nil stands for the
 	// DialContext of a net.Dialer.
+	//
+	// A connection that wraps a *net.TCPConn should have its method
+	// SetLinger(int) error. It is called with 0 before a broken connection is
+	// closed. Without it the system goes on sending what was written, for
+	// minutes, and a request of a session that is lost can still reach a server
+	// when the network is back.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 

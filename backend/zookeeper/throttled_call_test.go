@@ -1,0 +1,201 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-zookeeper/zk"
+)
+
+// throttling is a server that runs none of the first requests.
+type throttling struct {
+	first   int32 // how many
+	inMulti bool  // say so in the results of a multi, not in the header
+	asked   atomic.Int32
+	ran     atomic.Int32
+	began   chan struct{} // gets a value for each request that was not run, if there is room
+}
+
+func (f *throttling) serve(conn net.Conn) {
+	welcome(conn, 10_000)
+	for {
+		r, err := nextRequest(conn)
+		if err != nil {
+			return
+		}
+		xid, op := int32At(r, 0), int32At(r, 4)
+		if op == opClose {
+			conn.Write(framed(reply(xid, 0)))
+			return
+		}
+		if f.asked.Add(1) <= f.first {
+			body := reply(xid, codeThrottled)
+			if op == opMulti && f.inMulti {
+				body = reply(xid, 0)
+				for _, code := range []int32{codeThrottled, -2} {
+					body = be.AppendUint32(append(body, multiHead(opError, 0)...), uint32(code))
+				}
+				body = append(body, multiHead(opError, 1)...)
+			}
+			conn.Write(framed(body))
+			select {
+			case f.began <- struct{}{}:
+			default:
+			}
+			continue
+		}
+		f.ran.Add(1)
+		body := reply(xid, 0)
+		switch op {
+		case opMulti:
+			body = append(body, multiHead(opDelete, 0)...)
+			body = append(body, multiHead(opDelete, 0)...)
+			body = append(body, multiHead(opError, 1)...)
+		case opSync:
+			body = str(body, "/")
+		default:
+			body = append(body, make([]byte, 4+statSize)...)
+		}
+		conn.Write(framed(body))
+	}
+}
+
+func (f *throttling) open(t *testing.T) *session {
+	t.Helper()
+	f.began = make(chan struct{}, 1)
+	s, err := New([]string{startServer(t, f.serve)}, nil).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s.(*session)
+}
+
+func throttledCalls() map[string]func(context.Context, *session) error {
+	return map[string]func(context.Context, *session) error{
+		"a read": func(ctx context.Context, s *session) error {
+			_, _, err := s.Get(ctx, "/a", nil)
+			return err
+		},
+		"a sync": func(ctx context.Context, s *session) error { return s.Sync(ctx, "/a") },
+		"a commit": func(ctx context.Context, s *session) error {
+			_, err := s.Commit(ctx, backend.Delete("/a", 0))
+			return err
+		},
+		"a commit of two": func(ctx context.Context, s *session) error {
+			_, err := s.Commit(ctx, backend.Delete("/a", 0), backend.Delete("/b", 0))
+			return err
+		},
+	}
+}
+
+func TestAThrottledCallIsSentUntilItRuns(t *testing.T) {
+	t.Parallel()
+	for name, call := range throttledCalls() {
+		for _, inMulti := range []bool{false, true} {
+			f := &throttling{first: 3, inMulti: inMulti}
+			err := call(t.Context(), f.open(t))
+			if err != nil || f.asked.Load() != 4 || f.ran.Load() != 1 {
+				t.Errorf("%s, %v: %v after %d requests, %d ran", name, inMulti, err, f.asked.Load(), f.ran.Load())
+			}
+		}
+	}
+}
+
+func TestAThrottledCallEndsWithItsContextAndIsDefinite(t *testing.T) {
+	t.Parallel()
+	for name, call := range throttledCalls() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &throttling{first: 1 << 30}
+			s := f.open(t)
+			cause := errors.New("the caller's reason")
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, cause)
+			defer cancel()
+			start := time.Now()
+			err := call(ctx, s)
+			took := time.Since(start)
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, cause) || errors.Is(err, backend.ErrUncertain) {
+				t.Errorf("the error: %v", err)
+			}
+			n := f.asked.Load()
+			if least := firstEase / 2 * (1<<(n-1) - 1); n < 2 || took < least {
+				t.Errorf("%d requests in %v, the pauses between them come to %v at least", n, took, least)
+			}
+		})
+	}
+}
+
+func TestAThrottledCallEndsWithItsSessionAndIsDefinite(t *testing.T) {
+	t.Parallel()
+	for name, call := range throttledCalls() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &throttling{first: 1 << 30}
+			s := f.open(t)
+			done := make(chan error)
+			go func() { done <- call(t.Context(), s) }()
+			for f.asked.Load() < 8 {
+				<-f.began
+			}
+			// The call waits for half a second at least.
+			start := time.Now()
+			go s.Close()
+			err := <-done
+			if !errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUncertain) {
+				t.Errorf("the error: %v", err)
+			}
+			if took := time.Since(start); took > mostEase*4/10 {
+				t.Errorf("it came %v after Close", took)
+			}
+		})
+	}
+}
+
+// A commit that waits to be sent again has begun before the Sync.
+func TestSyncWaitsForAThrottledCommit(t *testing.T) {
+	t.Parallel()
+	f := &throttling{first: 4}
+	s := f.open(t)
+	done := make(chan error)
+	go func() {
+		_, err := s.Commit(t.Context(), backend.Delete("/a", 0))
+		done <- err
+	}()
+	<-f.began
+	if err := s.Sync(t.Context(), "/"); err != nil || f.asked.Load() != 6 || f.ran.Load() != 2 {
+		t.Errorf("sync: %v after %d requests, %d ran", err, f.asked.Load(), f.ran.Load())
+	}
+	if err := <-done; err != nil {
+		t.Errorf("commit: %v", err)
+	}
+	if n := len(s.underWay()); n != 0 {
+		t.Errorf("%d commits under way after all have returned", n)
+	}
+}
+
+func TestAThrottledMultiBlamesNoOperation(t *testing.T) {
+	t.Parallel()
+	code := errors.New("unknown error: -127")
+	after := errors.New("unknown error: -2")
+	for name, replies := range map[string][]zk.MultiResponse{
+		"in the header":           nil,
+		"in the first result":     {{Error: code}, {Error: after}},
+		"in a later result":       {{}, {Error: code}},
+		"in every result":         {{Error: code}, {Error: code}},
+		"after what says nothing": {{Error: after}, {Error: code}},
+	} {
+		err := blamed(replies, code)
+		if b, ok := err.(*blame); ok {
+			err = b.err
+		}
+		if v, mapped := judge(err); v != throttled || mapped != nil {
+			t.Errorf("%s: verdict %v, %v", name, v, mapped)
+		}
+	}
+}
