@@ -233,7 +233,7 @@ func TestTheLineInEveryOrderOfMessages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			seeds, first := uint64(2_000), uint64(1)
 			if long() {
-				seeds = 200_000
+				seeds = 50_000
 			}
 			if *simSeed != 0 {
 				seeds, first = 1, *simSeed
