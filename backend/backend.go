@@ -30,7 +30,8 @@
 //
 // Reads (Get, Exists, Children, Sync) have no uncertain outcome: when contact
 // breaks, the session repeats them until they are answered, ctx ends or the
-// session is lost. A Commit is never repeated. When contact breaks while it is
+// session is lost. A Commit that may have been applied is never repeated; one that
+// the service says it did not run is sent again. When contact breaks while it is
 // under way, its error matches ErrUncertain: it may have been applied or not,
 // and the caller finds out (Sync, then read). A Commit whose ctx ended, or
 // whose session was lost, while it was under way matches ErrUncertain as well
