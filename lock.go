@@ -44,6 +44,12 @@ type MutexOptions struct {
 // _c_<uuid>-lock-<number>, as Curator's InterProcessMutex names them. Children
 // with other names are ignored.
 //
+// Clients of other makes can queue on the same path. Curator's InterProcessMutex
+// and ours exclude each other as they are. So do kazoo's Lock and ours, if kazoo's
+// is made with extra_lock_patterns=["-lock-"]. Curator does not see kazoo's stock
+// names, so where all three meet, kazoo's nodes must bear Curator's: a subclass
+// with _NODE_NAME = "-lock-" and _EXCLUDE_NAMES = ["-lock-", "__lock__"].
+//
 // A Mutex is safe for concurrent use and holds nothing; there is nothing to
 // close. Two of them with one client and path are one lock.
 type Mutex struct {

@@ -112,6 +112,9 @@ func (h *Hold) look(data []byte) {
 	}
 	h.mu.Lock()
 	first := h.request == nil
+	if !first && h.request.Force {
+		r.Force = true // another request does not take back the force of an earlier one
+	}
 	h.request = r
 	if first && h.revoked != nil {
 		close(h.revoked)
@@ -126,6 +129,10 @@ func (h *Hold) look(data []byte) {
 // Revoke asks whoever has the lock at this moment to give it up, and returns when
 // he has, by consent, by force or otherwise; nobody having it is no error. It
 // does not take the lock. If ctx ends first the request stands all the same.
+//
+// Into the node of a client of another make the request is written as Curator's
+// Revoker writes it, without By and Reason. Such a holder that is not revocable
+// never consents, and one whose node is deleted by force may not notice.
 func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 	return m.line().revoke(ctx, &m.path, o)
 }
@@ -229,6 +236,9 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 			text, err := json.Marshal(envelope{Request: q, Data: own})
 			if err != nil {
 				return struct{}{}, err
+			}
+			if !isOurs(base(path)) {
+				text = []byte(curatorRequest) // all that a holder of Curator's understands
 			}
 			op := backend.SetData(path, text, stat.Version)
 			if force {

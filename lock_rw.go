@@ -34,7 +34,10 @@ type RWMutexOptions struct {
 // acquisition by the same process waits like any other.
 //
 // Layout: as a Mutex's, with nodes _c_<uuid>-__READ__<number> and
-// _c_<uuid>-__WRIT__<number>, as Curator's InterProcessReadWriteLock names them.
+// _c_<uuid>-__WRIT__<number>, as Curator's InterProcessReadWriteLock names them, so
+// that both exclude each other on one path. (When a writer of Curator's takes the
+// read lock as well, to downgrade, its reader's node stands at the tail, and a
+// writer who waits enters beside it. That is Curator's own way.)
 //
 // An RWMutex is safe for concurrent use and holds nothing.
 type RWMutex struct {

@@ -24,8 +24,9 @@ const (
 	guidLen    = 36
 )
 
-// newGUID returns 128 random bits in the usual form of a UUID. It must be
-// unique, not secret.
+// newGUID returns 122 random bits as a UUID of version 8 (RFC 9562: whatever its
+// maker likes). Curator's are of version 4, so a name tells whose it is. It must
+// be unique, not secret.
 func newGUID() string {
 	var b [guidLen]byte
 	return string(appendGUID(b[:0]))
@@ -35,6 +36,11 @@ func appendGUID(b []byte) []byte {
 	const hex = "0123456789abcdef"
 	for i := range 2 {
 		v := rand.Uint64()
+		if i == 0 {
+			v = v&^0xf000 | 0x8000 // the version
+		} else {
+			v = v&^(3<<62) | 2<<62 // the variant
+		}
 		for j := range 16 {
 			switch i*16 + j {
 			case 8, 12, 16, 20:
@@ -45,6 +51,12 @@ func appendGUID(b []byte) []byte {
 		}
 	}
 	return b
+}
+
+// isOurs reports whether a node's name was made by newGUID.
+func isOurs(name string) bool {
+	const version = len(guidPrefix) + 14
+	return len(name) > len(guidPrefix)+guidLen && strings.HasPrefix(name, guidPrefix) && name[version] == '8'
 }
 
 // parseSeq returns the sequence number of a node's name: what follows the last

@@ -96,6 +96,10 @@ missing() {
 		[[ -e $jars/netty-codec.jar ]] || echo libnetty-java # for TLS
 		[[ -e $jars/slf4j-simple.jar ]] || echo libslf4j-java
 	fi
+	# The tests with clients in other languages, see internal/interop/install_test.go.
+	command -v "${java}c" >/dev/null || echo default-jdk-headless
+	[[ -n ${CURATOR_CLASSPATH:-} || -e $jars/curator-recipes.jar ]] || echo libcurator-recipes-java
+	/usr/bin/python3 -c 'import kazoo' 2>/dev/null || python3 -c 'import kazoo' 2>/dev/null || echo python3-kazoo
 	# The race detector needs cgo.
 	if ! echo '#include <stdlib.h>' | ${CC:-gcc} -E -x c - >/dev/null 2>&1; then
 		echo gcc

@@ -1,0 +1,179 @@
+//go:build linux
+
+package interop
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/zookeeper"
+)
+
+// workerEnv makes the test binary a worker: "name server timeout". See peer.
+const workerEnv = "COORD_INTEROP_WORKER"
+
+// goWorker is a worker process with our locks. It knows one kind, mutex.
+type goWorker struct {
+	name    string
+	c       *coord.Client
+	work    sync.WaitGroup
+	stopped atomic.Bool
+
+	mu   sync.Mutex
+	held map[string]*coord.Hold
+	out  sync.Mutex
+}
+
+func workerMain(spec string) (code int) {
+	w := &goWorker{held: make(map[string]*coord.Hold)}
+	if err := w.run(spec); err != nil {
+		w.say("failed", err.Error())
+		return 1
+	}
+	return 0
+}
+
+func (w *goWorker) say(words ...string) {
+	w.out.Lock()
+	defer w.out.Unlock()
+	fmt.Println(strings.Join(words, " "))
+}
+
+func (w *goWorker) run(spec string) error {
+	words := strings.Fields(spec)
+	if len(words) != 3 {
+		return fmt.Errorf("bad specification %q", spec)
+	}
+	w.name = words[0]
+	timeout, err := time.ParseDuration(words[2])
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	opening, opened := context.WithTimeout(ctx, limit)
+	defer opened()
+	w.c, err = coord.Open(opening, zookeeper.New(words[1:2], &zookeeper.Options{SessionTimeout: timeout}),
+		&coord.Options{Trace: w.trace})
+	if err != nil {
+		return err
+	}
+	w.say("opened")
+	defer w.work.Wait()
+	defer w.c.Close()
+	defer cancel()
+	commands := bufio.NewScanner(os.Stdin)
+	for commands.Scan() {
+		if err := w.obey(ctx, strings.Fields(commands.Text())); err != nil {
+			w.say("failed", commands.Text()+":", err.Error())
+		}
+	}
+	return commands.Err()
+}
+
+func (w *goWorker) trace(_ context.Context, e coord.Event) {
+	switch e := e.(type) {
+	case coord.StateChanged:
+		w.say("state", e.State.Phase.String())
+	case coord.WaitBegan:
+		w.say("waiting", e.Path)
+	}
+}
+
+func (w *goWorker) obey(ctx context.Context, c []string) error {
+	switch {
+	case len(c) == 4 && c[0] == "lock" && c[2] == "mutex":
+		w.say("want", c[1])
+		w.work.Go(func() { w.lock(ctx, c[1], c[3]) })
+	case len(c) == 4 && c[0] == "loop" && c[1] == "mutex":
+		w.stopped.Store(false)
+		w.work.Go(func() {
+			turns, err := w.loop(ctx, c[2], c[3])
+			if err != nil {
+				w.say("failed", "loop:", err.Error())
+				return
+			}
+			w.say("looped", fmt.Sprint(turns))
+		})
+	case len(c) == 1 && c[0] == "stop":
+		w.stopped.Store(true)
+	case len(c) == 2 && c[0] == "release":
+		w.mu.Lock()
+		h := w.held[c[1]]
+		delete(w.held, c[1])
+		w.mu.Unlock()
+		if h == nil {
+			return fmt.Errorf("not held")
+		}
+		if err := h.Release(); err != nil {
+			return err
+		}
+		w.say("released", c[1])
+	default:
+		return fmt.Errorf("no such command")
+	}
+	return nil
+}
+
+func (w *goWorker) mutex(path string) *coord.Mutex {
+	return coord.NewMutex(w.c, path, &coord.MutexOptions{Data: []byte(w.name)})
+}
+
+func (w *goWorker) lock(ctx context.Context, id, path string) {
+	h, err := w.mutex(path).Lock(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.say("failed", id+":", err.Error())
+		}
+		return
+	}
+	w.mu.Lock()
+	w.held[id] = h
+	w.mu.Unlock()
+	w.say("granted", id, h.Path(), fmt.Sprint(h.Token()))
+}
+
+// loop takes and gives the lock until it is told to stop, and visits the room
+// under it.
+func (w *goWorker) loop(ctx context.Context, path, room string) (turns int, err error) {
+	conn, err := net.Dial("tcp", room)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	ask := func(words ...any) error {
+		if _, err := fmt.Fprintln(conn, words...); err != nil {
+			return err
+		}
+		_, err := answers.ReadString('\n')
+		return err
+	}
+	for m := w.mutex(path); !w.stopped.Load(); turns++ {
+		h, err := m.Lock(ctx)
+		if err != nil {
+			return turns, err
+		}
+		if err := ask("enter", w.name, h.Path()); err != nil {
+			return turns, err
+		}
+		if err := h.Verify(ctx); err != nil {
+			return turns, err
+		}
+		if err := ask("leave", w.name, h.Token()); err != nil {
+			return turns, err
+		}
+		if err := h.Release(); err != nil {
+			return turns, err
+		}
+	}
+	return turns, nil
+}
