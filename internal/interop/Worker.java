@@ -190,6 +190,32 @@ public final class Worker {
         }
     }
 
+    /** Has threads take and give one lock for a time, and counts their turns. */
+    private void spin(String path, int threads, long millis) throws Exception {
+        Lock lock = lock("spin", "mutex", path);
+        java.util.concurrent.atomic.AtomicLong turns = new java.util.concurrent.atomic.AtomicLong();
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
+        Thread[] all = new Thread[threads];
+        for (int i = 0; i < threads; i++) {
+            all[i] = new Thread(() -> {
+                try {
+                    while (System.nanoTime() < end) {
+                        lock.acquire();
+                        turns.incrementAndGet();
+                        lock.release();
+                    }
+                } catch (Exception e) {
+                    fail("spin", e);
+                }
+            });
+            all[i].start();
+        }
+        for (Thread t : all) {
+            t.join();
+        }
+        say("spun", Long.toString(turns.get()));
+    }
+
     private static void ask(PrintStream out, BufferedReader answers, String line) throws IOException {
         out.print(line + "\n");
         out.flush();
@@ -229,6 +255,9 @@ public final class Worker {
             case "loop":
                 stopped = false;
                 new Thread(() -> loop(c[1], c[2], c[3])).start();
+                break;
+            case "spin":
+                spin(c[1], Integer.parseInt(c[2]), Long.parseLong(c[3]));
                 break;
             case "stop":
                 stopped = true;
