@@ -18,6 +18,8 @@
 //
 //   - [Mutex]: one holder at a time.
 //   - [RWMutex]: one writer, or any number of readers; a writer can become a reader.
+//   - [Semaphore]: a number of permits; a caller takes any number of them, all or
+//     none.
 //   - [LockAll]: several locks, all or none.
 //   - Revoke, on both locks: ask the holder to give up, or make him.
 //

@@ -117,6 +117,9 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, err
 	}
 	path := m.path.full
+	if err := checkData(r.data); err != nil {
+		return nil, opError(r.op, path, err)
+	}
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(r.op, path, err)
 	}

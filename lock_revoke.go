@@ -76,6 +76,15 @@ func openEnvelope(data []byte) (*Revocation, []byte) {
 	}, e.Data
 }
 
+// checkData refuses data of a contender that would be read as a request to give
+// the lock up.
+func checkData(data []byte) error {
+	if r, _ := openEnvelope(data); r != nil {
+		return fmt.Errorf("%w: Data reads as a request to give the lock up", ErrInvalid)
+	}
+	return nil
+}
+
 // Revoked returns a channel that is closed when somebody asks for the hold to be
 // given up. The holder consents by Release; nothing happens if he does not,
 // unless the request says so. A request is read some time after it was made, and

@@ -110,6 +110,9 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := rw.path.check(r.op); err != nil {
 		return nil, err
 	}
+	if err := checkData(rw.data); err != nil {
+		return nil, opError(r.op, rw.path.full, err)
+	}
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(r.op, rw.path.full, err)
 	}

@@ -1,0 +1,297 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// SemaphoreOptions may be nil.
+type SemaphoreOptions struct {
+	// Data is stored in the node of each acquisition, as MutexOptions.Data.
+	Data []byte
+
+	// AdoptLimit takes the limit that stands on the service, whatever this
+	// client expects. Without it another limit is an error.
+	AdoptLimit bool
+}
+
+// A Semaphore is a number of permits among all clients that use the same path.
+// An acquisition takes any number of them, all or none: one that needs several
+// is one request, so two callers never hold half each and wait for the other
+// half for ever.
+//
+// Requests are granted in the order in which their nodes were created. A large
+// one is not passed by small ones behind it; it holds them up until it fits. Its
+// turn has come as soon as its weight and the weights of all before it are
+// within the limit. Nobody polls. A release wakes the first waiter, and each
+// grant one more, however many wait.
+//
+// The limit stands on the service, so that all agree on it. Whoever comes first
+// stores the one that he expects. A client that expects another one is refused
+// with ErrLimit unless it adopts what it finds, so a program that is rolled out
+// with a new limit cannot exceed the old one. SetLimit changes it. To raise it
+// wakes waiters at once. To lower it takes nothing away: who has permits keeps
+// them, and nobody gets new ones until the sum fits again. What is held never
+// exceeds the limit that stood when the turn of the last of the holders came; a
+// client may notice its turn after the limit has gone down again.
+//
+// Several have permits at a time, so holds have no token. They fence by Guard.
+// A crash or a lost session gives the permits back. A waiter learns of its turn
+// from the one before it in line, so while the process of a waiter whose turn
+// has come is paused, those right behind it wait too, until it runs on or its
+// session ends.
+//
+// A semaphore is not reentrant: who acquires one permit after another, while
+// others do the same, can wait for ever. Acquire them together.
+//
+// Layout: path/limit is a persistent node with the limit as a decimal number, so
+// it outlives all clients, and anybody can read it and set it by hand. The
+// directory path/requests (a container, made on first use) belongs to the
+// semaphore: its data is empty, and each request is an ephemeral sequential node
+// in it, named _c_<uuid>-permit-<weight>-<number>. Children with other names are
+// ignored. A request that was granted after it had waited is marked: its owner
+// writes the same data once more, so that its version is not zero. Nothing of a
+// semaphore is left when path/limit is deleted and nobody uses it.
+//
+// A Semaphore is safe for concurrent use and holds no resources; there is
+// nothing to close. Two of them with one client and path are one semaphore.
+type Semaphore struct {
+	c        *Client
+	path     recipePath
+	requests string // the directory of requests
+	limit    string // the node of the limit
+	data     []byte
+	adopt    bool
+	want     atomic.Int64 // the limit that this client expects
+	seen     atomic.Int64 // the limit that was found and accepted last, 0 for none
+}
+
+// maxPermits is the highest limit.
+const maxPermits = math.MaxInt32
+
+// NewSemaphore returns the semaphore at path, of which the caller expects that it
+// has limit permits. It does no I/O; a bad path or limit is reported by the first
+// call.
+func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semaphore {
+	s := &Semaphore{c: c, path: c.recipePath(path)}
+	s.requests = s.path.full + "/requests"
+	s.limit = s.path.full + "/limit"
+	s.want.Store(int64(limit))
+	if o != nil {
+		s.data, s.adopt = slices.Clone(o.Data), o.AdoptLimit
+	}
+	return s
+}
+
+// Acquire waits for n permits until ctx ends. ctx bounds the wait only, not the
+// hold. A session lost while waiting does not end the wait: the caller goes to
+// the tail of the line with the next session. Whatever ends the wait, no node of
+// it stays behind.
+//
+// Errors: ErrLimit when n is over the limit, at once and also when the limit is
+// lowered below n while the call waits; when the limit is not the one that this
+// client expects; and when the directory's sequence numbers are used up until
+// those in line have gone. ErrInvalid for n below 1, a limit that is none, or a
+// limit node that holds no number. And those of Mutex.Lock.
+func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
+	return s.acquire(ctx, &acquisition{sem: s, op: "acquire", n: n})
+}
+
+// TryAcquire takes n permits if it need not wait for others, who have permits or
+// wait for them, and returns ErrLocked if not.
+func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
+	return s.acquire(ctx, &acquisition{sem: s, op: "tryacquire", n: n, try: true})
+}
+
+func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) {
+	if err := s.check(ctx, a.op); err != nil {
+		return nil, err
+	}
+	want := int(s.want.Load())
+	switch {
+	case a.n < 1:
+		return nil, opError(a.op, s.path.full, fmt.Errorf("%w: %d permits", ErrInvalid, a.n))
+	case a.n > maxPermits:
+		return nil, opError(a.op, s.path.full, tooHeavy(a.n, maxPermits))
+	case a.n > want && !s.adopt:
+		return nil, opError(a.op, s.path.full, tooHeavy(a.n, want))
+	}
+	a.since = s.c.now()
+	return a.run(ctx)
+}
+
+// check returns what is wrong with the semaphore or ctx.
+func (s *Semaphore) check(ctx context.Context, op string) error {
+	if err := s.path.check(op); err != nil {
+		return err
+	}
+	err := checkLimit(s.want.Load())
+	if err == nil {
+		err = backend.ContextError(ctx)
+	}
+	return opError(op, s.path.full, err)
+}
+
+// SetLimit changes the limit for all clients. This Semaphore expects the new one
+// from now on; others that do not adopt limits refuse to acquire. All waiters
+// look at the new limit: those whose turn it makes are granted, those whom it is
+// too low for fail with ErrLimit.
+//
+// If its outcome is unknown when ctx or the session ends, the error matches
+// ErrUncertain.
+func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
+	if err := s.check(ctx, "setlimit"); err != nil {
+		return err
+	}
+	if err := checkLimit(int64(limit)); err != nil {
+		return opError("setlimit", s.path.full, err)
+	}
+	unknown, err := onSession(ctx, s.c, func(ss *session) (unknown error, err error) {
+		err = ss.setLimit(ctx, s, limit)
+		if isUncertain(err) {
+			return err, nil // not again: another's change may have come after it
+		}
+		return nil, err
+	})
+	if err == nil {
+		err = unknown
+	}
+	if err != nil {
+		return opError("setlimit", s.path.full, err)
+	}
+	s.want.Store(int64(limit))
+	return nil
+}
+
+// Limit returns the limit that stands on the service, or ErrNotFound if nobody
+// has used the semaphore yet.
+func (s *Semaphore) Limit(ctx context.Context) (int, error) {
+	if err := s.check(ctx, "limit"); err != nil {
+		return 0, err
+	}
+	l, err := onSession(ctx, s.c, func(ss *session) (permits, error) { return ss.readLimit(ctx, s.limit, nil) })
+	return l.n, opError("limit", s.path.full, err)
+}
+
+// A SemaphoreContender is a request for permits of a Semaphore.
+type SemaphoreContender struct {
+	Path    string    // of its node, absolute
+	Weight  int       // how many permits it is for
+	Granted bool      // it has them, or may take them as soon as its client notices
+	Session int64     // that owns the node
+	Since   time.Time // when it came, by the service's clock
+	Data    []byte
+}
+
+// Contenders lists who has permits and who waits for them, in order, as
+// Mutex.Contenders does. After the limit was lowered, one who got his permits
+// without waiting can show as not granted, until those before him have gone. It
+// costs two requests and one more for each contender.
+func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error) {
+	if err := s.check(ctx, "contenders"); err != nil {
+		return nil, err
+	}
+	list, err := onSession(ctx, s.c, func(ss *session) ([]SemaphoreContender, error) { return ss.permitContenders(ctx, s) })
+	return list, opError("contenders", s.path.full, err)
+}
+
+func (s *session) permitContenders(ctx context.Context, sem *Semaphore) ([]SemaphoreContender, error) {
+	names, _, err := s.b.Children(ctx, sem.requests, nil)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.readLimit(ctx, sem.limit, nil)
+	if err != nil && !isNotFound(err) {
+		return nil, err
+	}
+	var list []SemaphoreContender
+	granted, sum := 0, int64(0) // the first of the list have permits
+	for _, q := range orderPermits(names) {
+		sum += int64(q.weight)
+		path := sem.requests + "/" + q.name
+		data, stat, err := s.b.Get(ctx, path, nil)
+		if isNotFound(err) {
+			continue // gone since
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, SemaphoreContender{
+			Path: path, Weight: q.weight, Session: stat.EphemeralOwner,
+			Since: time.UnixMilli(stat.Ctime), Data: data,
+		})
+		if sum <= int64(l.n) || stat.Version > 0 {
+			granted = len(list)
+		}
+	}
+	for i := range granted {
+		list[i].Granted = true
+	}
+	return list, nil
+}
+
+// release and lost make a Semaphore the recipe of its holds.
+
+func (s *Semaphore) release(h *Hold) error {
+	path := h.Path()
+	err := s.remove(context.Background(), h.s, path)
+	if err != nil {
+		h.s.removeLater(path)
+	}
+	return opError("release", path, err)
+}
+
+func (s *Semaphore) lost(*Hold) {}
+
+// remove deletes a request. If its number is high, the directory goes with it,
+// should nobody else be in it: see line_ceiling.go.
+func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error {
+	if q, ok := parsePermit(base(path)); ok && (q.seq >= seqSoft || q.seq < 0) {
+		_, err := ss.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(s.requests, backend.AnyVersion))
+		if err == nil {
+			return nil
+		}
+		// Not empty, denied or unknown: the own node is what matters.
+	}
+	return ss.remove(ctx, path)
+}
+
+// checkNumber returns nil for a place whose number may stand. Otherwise it has
+// withdrawn it. The last one to go has taken the directory along, so that the
+// numbers begin anew.
+func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
+	if p.seq >= 0 && p.seq < seqClose {
+		return nil
+	}
+	if err := s.remove(ctx, p.s, p.path); err != nil {
+		p.s.removeLater(p.path)
+		return err
+	}
+	switch _, err := p.s.b.Exists(ctx, s.requests, nil); {
+	case isNotFound(err):
+		return errDrained
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%w: sequence numbers are used up until those in line have gone", ErrLimit)
+}
+
+// tooHeavy is the error for a request that the limit never admits.
+func tooHeavy(n, limit int) error {
+	return fmt.Errorf("%w: %d permits asked for, %d there are", ErrLimit, n, limit)
+}
+
+// requeues reports whether err sends a waiter to the tail of the line.
+func requeues(err error) bool {
+	return errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
+}

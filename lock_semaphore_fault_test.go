@@ -1,0 +1,216 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+func TestACrashGivesPermitsBack(t *testing.T) {
+	onEach(t, func(w *world) {
+		w.resource("/r")
+		s := w.semaphore("a", 2)
+		h1, h2 := acquire(w.t, s, 1), acquire(w.t, s, 1)
+		waiter := w.awaiting(w.semaphore("b", 2), 2)
+		if err := w.guarded(h1, "/r", "while it stands"); err != nil {
+			w.t.Error(err)
+		}
+		w.Link("a").Expire(h1.Session())
+		h := waiter.hold()
+		for _, old := range []*coord.Hold{h1, h2} {
+			<-old.Done()
+			wantErr(w.t, old.Err(), coord.ErrLost, coord.ErrSessionLost)
+			wantErr(w.t, w.guarded(old, "/r", "late"), coord.ErrNotFound)
+		}
+		if err := w.guarded(h, "/r", "next"); err != nil {
+			w.t.Error(err)
+		}
+		mustRelease(w.t, h)
+		wantErr(w.t, w.guarded(h, "/r", "released"), coord.ErrNotFound)
+		w.empty("/s/requests")
+	})
+}
+
+func TestALostCreateReplyLeavesOneRequest(t *testing.T) {
+	for name, fault := range map[string]func(backendtest.Link){
+		"request lost": backendtest.Link.DropNextRequest,
+		"reply lost":   backendtest.Link.DropNextReply,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				s := w.semaphore("a", 2)
+				mustRelease(w.t, acquire(w.t, s, 1))
+				fault(w.Link("a"))
+				h := acquire(w.t, s, 2)
+				if n := requests(w); n != 1 {
+					w.t.Errorf("%d requests, want one", n)
+				}
+				fault(w.Link("a"))
+				mustRelease(w.t, h)
+				w.empty("/s/requests")
+				mustRelease(w.t, acquire(w.t, s, 2))
+			})
+		})
+	}
+}
+
+// The mark is what the next in line waits for.
+func TestALostMarkIsMadeAgain(t *testing.T) {
+	for _, name := range []string{"request", "reply"} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				var x nth
+				hooks := &backendtest.Hooks{Before: x.before}
+				if name == "reply" {
+					hooks = &backendtest.Hooks{After: x.after}
+				}
+				a := w.semaphore("a", 2)
+				h := acquire(w.t, a, 2)
+				second := w.awaiting(coord.NewSemaphore(w.open("b", hooks), "/s", 2, nil), 1)
+				third := w.awaiting(w.semaphore("c", 2), 1)
+				x.arm(1, func(c backendtest.Call) bool { return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData }, lose)
+				mustRelease(w.t, h)
+				h2, h3 := second.hold(), third.hold() // both, although the second holds on
+				mustRelease(w.t, h2)
+				mustRelease(w.t, h3)
+				w.empty("/s/requests")
+			})
+		})
+	}
+}
+
+func TestAWaiterWhoGivesUpLeavesNoRequestAndTheNextGoesOn(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
+		h := acquire(w.t, a, 2)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		n := w.waits.Load()
+		heavy := &locking{w: w, done: make(chan struct{})}
+		go func() {
+			defer close(heavy.done)
+			heavy.h, heavy.err = b.Acquire(ctx, 3)
+		}()
+		w.eventually("the Acquire waits", func() bool { return w.waits.Load() > n })
+		small := w.awaiting(w.semaphore("c", 3), 1)
+		w.settle()
+		small.pending()
+		reason := errors.New("no time")
+		cancel(reason)
+		wantErr(w.t, heavy.failed(), context.Canceled, reason)
+		h2 := small.hold() // it fits beside the holder
+		if n := requests(w); n != 2 {
+			w.t.Errorf("%d requests, want 2", n)
+		}
+		mustRelease(w.t, h2)
+		mustRelease(w.t, h)
+		w.empty("/s/requests")
+	})
+}
+
+func TestAWaiterWhoseRequestIsDeletedMakesANewOne(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a := w.semaphore("a", 2)
+		h := acquire(w.t, a, 2)
+		first := w.awaiting(w.semaphore("b", 2), 1)
+		second := w.awaiting(w.semaphore("c", 2), 1)
+		third := w.awaiting(w.semaphore("d", 2), 2)
+		x := w.session("x")
+		// Whoever watches the directory, and who watches another waiter.
+		for i, rest := range [][]int{{1, 2, 1}, {1, 1, 2}} {
+			list, err := a.Contenders(ctx)
+			if err != nil || len(list) != 4 {
+				w.t.Fatal(list, err)
+			}
+			if _, err := x.Commit(ctx, backend.Delete(list[1+i].Path, backend.AnyVersion)); err != nil {
+				w.t.Fatal(err)
+			}
+			w.eventually("it stands in line again, at the tail", func() bool {
+				now, err := a.Contenders(ctx)
+				return err == nil && len(now) == 4 && now[3].Path != list[3].Path &&
+					now[1].Weight == rest[0] && now[2].Weight == rest[1] && now[3].Weight == rest[2]
+			})
+		}
+		// Now second, first, third.
+		mustRelease(w.t, h)
+		h1, h2 := first.hold(), second.hold()
+		w.settle()
+		third.pending()
+		mustRelease(w.t, h1)
+		mustRelease(w.t, h2)
+		h = third.hold()
+		// A holder is told.
+		if _, err := x.Commit(ctx, backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		<-h.Done()
+		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrDeleted)
+		w.empty("/s/requests")
+	})
+}
+
+func TestAWaitForPermitsSurvivesALostSession(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a := w.semaphore("a", 2)
+		h := acquire(w.t, a, 2)
+		var requeued atomic.Int32
+		c := open(w.t, w.Link("b"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e coord.Event) {
+			switch e.(type) {
+			case coord.Requeued:
+				requeued.Add(1)
+			case coord.WaitBegan:
+				w.waits.Add(1)
+			}
+		}})
+		waiter := w.awaiting(coord.NewSemaphore(c, "/s", 2, nil), 1)
+		behind := w.awaiting(w.semaphore("c", 2), 1)
+		for _, at := range []int{1, 2, 2} {
+			list, err := a.Contenders(ctx)
+			if err != nil || len(list) != 3 {
+				w.t.Fatal(list, err)
+			}
+			old := list[at].Session
+			w.Link("b").Expire(old)
+			w.eventually("it stands in line again, at the tail", func() bool {
+				now, err := a.Contenders(ctx)
+				return err == nil && len(now) == 3 && now[2].Session != old && now[2].Path != list[2].Path
+			})
+		}
+		waiter.pending()
+		mustRelease(w.t, h)
+		mustRelease(w.t, behind.hold())
+		mustRelease(w.t, waiter.hold())
+		if requeued.Load() == 0 {
+			w.t.Error("Trace did not tell")
+		}
+		w.empty("/s/requests")
+	})
+}
+
+func TestABlipLosesNoPermitAndNoWakeUp(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
+		h := acquire(w.t, a, 3)
+		first, second := w.awaiting(b, 2), w.awaiting(w.semaphore("c", 3), 1)
+		for _, name := range []string{"a", "b", "c"} {
+			w.Link(name).Partition()
+			w.Link(name).Heal()
+		}
+		w.settle()
+		first.pending()
+		second.pending()
+		if err := h.Verify(context.Background()); err != nil {
+			w.t.Error(err)
+		}
+		mustRelease(w.t, h)
+		mustRelease(w.t, first.hold())
+		mustRelease(w.t, second.hold())
+		w.empty("/s/requests")
+	})
+}

@@ -1,0 +1,118 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// permits is the limit of a semaphore as it stands on the service.
+type permits struct {
+	n       int
+	changed int64 // the zxid of its latest change
+}
+
+// checkLimit returns ErrInvalid for a number that cannot be a limit.
+func checkLimit(n int64) error {
+	if n < 1 || n > maxPermits {
+		return fmt.Errorf("%w: limit %d, want 1 to %d", ErrInvalid, n, maxPermits)
+	}
+	return nil
+}
+
+// readLimit reads the limit. With a watch it tells of the next change.
+func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) (permits, error) {
+	data, stat, err := s.b.Get(ctx, path, w)
+	if err != nil {
+		return permits{}, err
+	}
+	// Spaces as an operator's tool may leave them behind.
+	n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	if err == nil {
+		err = checkLimit(n)
+	}
+	if err != nil {
+		if w != nil {
+			w.Stop()
+		}
+		return permits{}, fmt.Errorf("%w: the limit at %s is %.40q", ErrInvalid, path, data)
+	}
+	return permits{int(n), stat.Mzxid}, nil
+}
+
+// makeLimit creates the node of the limit, or returns ErrExists. Who retries
+// cannot tell whether it was him that made it, and need not.
+func (s *session) makeLimit(ctx context.Context, sem *Semaphore, limit int) error {
+	var pause pauses
+	for {
+		_, err := s.b.Commit(ctx, backend.Create(sem.limit, formatLimit(limit), backend.Persistent))
+		switch {
+		case isNotFound(err):
+			if err := s.ensure(ctx, sem.path.full); err != nil {
+				return err
+			}
+		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+			return err
+		default:
+			pause.wait(ctx.Done(), s.b.Done())
+		}
+	}
+}
+
+// setLimit changes the limit.
+func (s *session) setLimit(ctx context.Context, sem *Semaphore, limit int) error {
+	for {
+		// Once: a repetition could undo what somebody else has set since.
+		_, _, err := s.commitOnce(ctx, backend.SetData(sem.limit, formatLimit(limit), backend.AnyVersion))
+		if !isNotFound(err) {
+			return err
+		}
+		if err := s.makeLimit(ctx, sem, limit); !errors.Is(err, backend.ErrExists) {
+			return err
+		}
+	}
+}
+
+func formatLimit(n int) []byte { return strconv.AppendInt(nil, int64(n), 10) }
+
+// limit reads the limit, and makes its node if nobody has. The first time it
+// also compares it with what the client expects. With watch it returns a watch
+// that is armed.
+func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permits, *backend.Watch, error) {
+	sem := a.sem
+	for {
+		var w *backend.Watch
+		if watch {
+			w = backend.NewWatch()
+		}
+		l, err := s.readLimit(ctx, sem.limit, w)
+		if isNotFound(err) {
+			// Nobody was here before, or somebody has deleted it.
+			n := sem.seen.Load()
+			if n == 0 {
+				n = sem.want.Load()
+			}
+			if err := s.makeLimit(ctx, sem, int(n)); err != nil && !errors.Is(err, backend.ErrExists) {
+				return permits{}, nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return permits{}, nil, err
+		}
+		if want := int(sem.want.Load()); !a.agreed && !sem.adopt && l.n != want {
+			if w != nil {
+				w.Stop()
+			}
+			sem.seen.Store(0)
+			return permits{}, nil, fmt.Errorf("%w: the semaphore has %d permits, this client expects %d", ErrLimit, l.n, want)
+		}
+		a.agreed = true
+		sem.seen.Store(int64(l.n))
+		return l, w, nil
+	}
+}

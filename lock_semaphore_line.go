@@ -1,0 +1,275 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// The protocol of the semaphore. Let S(i) be the sum of the weights of the
+// requests up to and including i, in the order of their numbers. S(i) never
+// grows, since no request comes in before another.
+//
+// The turn of i comes at the first moment at which S(i) is within the limit, and
+// stays come. Whose turn has come is always the first part of the line: what is
+// true of S(i) was true of those before i. So at the moment of every turn the sum
+// of all whose turn has come, holders or not yet, is S of the last of them and
+// within the limit of that moment: the limit is never exceeded.
+//
+// A client sees that its turn has come when it reads the line and then, not
+// before, the limit: at the time of the second read both were so. Or it reads the
+// line while a watch on the limit stands that was armed before.
+//
+// A waiter is woken by its own node, by the limit, and by one of
+//
+//   - the directory's children, if it is the first whose turn has not come;
+//   - else the node right before its own, which is that of a waiter whose turn
+//     must come first or who goes. When its turn comes its owner marks the node.
+//
+// The second needs certainty that the one before will mark. Everybody marks who
+// is granted, except for one whose turn came at the very creation of his node:
+// he has read the same sum as it was then, under a limit that has not changed
+// since. So a node without a mark will get one if its S was over the limit at its
+// creation. That is known if its S is over the limit now, and the limit is the
+// one under which it was created: its czxid is above the limit's mzxid. Once
+// known of a node it stays true, whatever becomes of the limit; a node before
+// ours is the one before ours until it goes. Where it is not known (the limit was
+// changed, and the one before has perhaps held on since) the waiter watches the
+// children too: a wake-up too many, never one too few.
+//
+// Without each of these conditions a lost wake-up, or a limit exceeded, is found
+// by the exhaustive model in the tests.
+
+// permitKind is what the weight follows in the name of a request.
+const permitKind = "permit-"
+
+// permit is a request in line.
+type permit struct {
+	name   string
+	seq    int32
+	weight int
+}
+
+// parsePermit reads the name of a request. Everything else in the directory is
+// foreign.
+func parsePermit(name string) (permit, bool) {
+	i := strings.LastIndex(name, permitKind)
+	if i < 0 {
+		return permit{}, false
+	}
+	weight, number, ok := strings.Cut(name[i+len(permitKind):], "-")
+	if !ok || weight == "" || weight[0] < '1' || weight[0] > '9' {
+		return permit{}, false
+	}
+	n, err := strconv.ParseInt(weight, 10, 32)
+	if err != nil {
+		return permit{}, false
+	}
+	seq, ok := parseDigits(number)
+	return permit{name, seq, int(n)}, ok
+}
+
+// orderPermits returns the requests among the children, first come first.
+func orderPermits(names []string) []permit {
+	var queue []permit
+	for _, name := range names {
+		if q, ok := parsePermit(name); ok {
+			queue = append(queue, q)
+		}
+	}
+	slices.SortFunc(queue, func(a, b permit) int {
+		if a.seq != b.seq {
+			return int(a.seq - b.seq)
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	return queue
+}
+
+// weigh returns the sum of the weights.
+func weigh(queue []permit) int64 {
+	sum := int64(0)
+	for _, q := range queue {
+		sum += int64(q.weight)
+	}
+	return sum
+}
+
+// acquisition is one call of Acquire or TryAcquire.
+type acquisition struct {
+	sem    *Semaphore
+	op     string // for errors
+	n      int
+	try    bool
+	since  time.Time
+	agreed bool // the limit was found to be one that the client accepts
+}
+
+// run makes requests until one is granted, or fails for good.
+func (a *acquisition) run(ctx context.Context) (*Hold, error) {
+	path := a.sem.path.full
+	for {
+		h, err := a.attempt(ctx)
+		switch {
+		case err == nil:
+			return h, nil
+		case errors.Is(err, backend.ErrClosed):
+			return nil, opError(a.op, path, ErrClosed)
+		case ctx.Err() != nil:
+			return nil, opError(a.op, path, backend.ContextError(ctx))
+		case requeues(err):
+			a.sem.c.emit(ctx, Requeued{Path: path, Err: err})
+		default:
+			return nil, opError(a.op, path, err)
+		}
+	}
+}
+
+// attempt makes one request. A node that does not become a hold is removed.
+func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
+	sem := a.sem
+	s, err := sem.c.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// A request that is bound to fail holds up those behind it for a moment. So
+	// ask first, unless the last answer is known and would do.
+	if seen := sem.seen.Load(); seen == 0 || int64(a.n) > seen {
+		l, _, err := a.limit(ctx, s, false)
+		if err != nil {
+			return nil, err
+		}
+		if a.n > l.n {
+			return nil, tooHeavy(a.n, l.n)
+		}
+	}
+	sp := newSpec(sem.requests, permitKind+strconv.Itoa(a.n)+"-", sem.data)
+	n, err := s.create(ctx, &sp)
+	if err != nil {
+		return nil, err
+	}
+	p := &place{s: s, node: n}
+	if err := sem.checkNumber(ctx, p); err != nil {
+		return nil, err
+	}
+	var w permitWaits
+	h, err := a.glance(ctx, p, &w)
+	if errors.Is(err, errAgain) {
+		h, err = a.wait(ctx, p, &w)
+		w.stop(err != nil)
+	}
+	if err != nil && !errors.Is(err, errGone) {
+		a.withdraw(ctx, p)
+	}
+	return h, err
+}
+
+// withdraw removes a request that was not granted. A caller that only tried waits
+// for it while its ctx lasts.
+func (a *acquisition) withdraw(ctx context.Context, p *place) {
+	if p.s.b.Err() != nil || a.try && p.s.remove(ctx, p.path) == nil {
+		return
+	}
+	p.s.removeLater(p.path)
+}
+
+// list returns the line up to and including p, which is the last of it. w may be
+// nil.
+func (a *acquisition) list(ctx context.Context, p *place, w *backend.Watch) ([]permit, error) {
+	for synced := false; ; synced = true {
+		names, _, err := p.s.b.Children(ctx, a.sem.requests, w)
+		if err != nil && !isNotFound(err) {
+			return nil, err
+		}
+		queue := orderPermits(names)
+		i := slices.IndexFunc(queue, func(q permit) bool { return q.name == base(p.path) })
+		if i >= 0 {
+			return queue[:i+1], nil
+		}
+		if synced {
+			return nil, errGone
+		}
+		// Gone, or the server lags behind what it has answered before.
+		if err := p.s.b.Sync(ctx, a.sem.requests); err != nil {
+			return nil, err
+		}
+		if isNotFound(err) {
+			continue // w is not armed
+		}
+		w = nil // armed, and older than what is read next
+	}
+}
+
+// glance grants a request that needs not wait. It returns errAgain if it must.
+func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
+	queue := []permit{{base(p.path), p.seq, a.n}}
+	if p.siblings != 1 {
+		var err error
+		if queue, err = a.list(ctx, p, nil); err != nil {
+			return nil, err
+		}
+	}
+	l, _, err := a.limit(ctx, p.s, false) // after the line
+	if err != nil {
+		return nil, err
+	}
+	sum := weigh(queue)
+	switch {
+	case a.n > l.n:
+		return nil, tooHeavy(a.n, l.n)
+	case sum <= int64(l.n):
+		// If nobody before us has gone since our node was created, and the limit
+		// is the one of then, our turn came with the node and nobody takes it for
+		// one that will be marked.
+		born := p.siblings == int32(len(queue)) && p.czxid > l.changed
+		return a.hold(ctx, p, nil, !born)
+	case a.try:
+		return nil, ErrLocked
+	}
+	w.first = sum-int64(a.n) <= int64(l.n)
+	return nil, errAgain
+}
+
+// hold makes the place a hold, and marks its node if mark says so. own is the
+// armed watch on the node; nil has one armed later. It returns errAgain if that
+// watch has fired.
+func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, mark bool) (*Hold, error) {
+	c, s := a.sem.c, p.s
+	h := &Hold{s: s, path: p.path, recipe: a.sem}
+	if c.trace != nil {
+		h.since = time.Now()
+	}
+	if err := s.grant(h, own); err != nil {
+		return nil, err
+	}
+	if mark {
+		c.goWork(func() { s.retry("mark", p.path, func(ctx context.Context) error { return a.mark(ctx, p) }) })
+	}
+	if own != nil && !c.goWork(func() { h.watchNode(p.path, own) }) {
+		own.Stop()
+	}
+	if c.trace != nil {
+		c.emit(ctx, Granted{Path: h.path, Waited: h.since.Sub(a.since)})
+	}
+	return h, nil
+}
+
+// mark tells whoever is behind in line that p was granted.
+func (a *acquisition) mark(ctx context.Context, p *place) error {
+	var pause pauses
+	for {
+		_, err := p.s.b.Commit(ctx, backend.SetData(p.path, a.sem.data, backend.AnyVersion))
+		switch {
+		case isNotFound(err):
+			return nil // released, which tells as much
+		case !isUncertain(err) || isOver(err):
+			return err
+		}
+		pause.wait(nil, p.s.b.Done())
+	}
+}

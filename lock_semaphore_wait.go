@@ -1,0 +1,171 @@
+package coord
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// permitWaits is what a waiter watches.
+type permitWaits struct {
+	own   *backend.Watch // the own node: data and deletion
+	limit *backend.Watch
+	dir   *backend.Watch // the children of the directory
+	ahead *backend.Watch // the node before the own one: mark and deletion
+
+	first  bool   // watch the directory
+	sure   string // the name of a node before ours that is marked when it is granted
+	unsure string // of one that may hold without a mark, or that has its mark
+}
+
+// stop gives up the watches; the own one too if it was not passed to a hold.
+func (w *permitWaits) stop(own bool) {
+	for _, x := range []**backend.Watch{&w.limit, &w.dir, &w.ahead} {
+		stopWatch(x)
+	}
+	if own {
+		stopWatch(&w.own)
+	}
+}
+
+func stopWatch(w **backend.Watch) {
+	if *w != nil {
+		(*w).Stop()
+		*w = nil
+	}
+}
+
+// stands reports whether a watch is armed and has not fired.
+func stands(w *backend.Watch) bool { return w != nil && w.Kind() == 0 }
+
+func fired(w *backend.Watch) <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.Fired()
+}
+
+// wait waits for the turn of p.
+func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
+	s, told := p.s, false
+	var l permits
+	for {
+		// The own watch before all that could become a grant, and the limit's
+		// before the line.
+		if !stands(w.own) {
+			if err := a.watchOwn(ctx, p, w); err != nil {
+				return nil, err
+			}
+		}
+		if !stands(w.limit) {
+			var err error
+			if l, w.limit, err = a.limit(ctx, s, true); err != nil {
+				return nil, err
+			}
+		}
+		var arm *backend.Watch
+		if w.first && !stands(w.dir) {
+			arm = backend.NewWatch()
+			w.dir = arm
+		}
+		queue, err := a.list(ctx, p, arm)
+		if err != nil {
+			return nil, err
+		}
+		if !stands(w.limit) {
+			continue
+		}
+		switch {
+		case a.n > l.n:
+			return nil, tooHeavy(a.n, l.n)
+		case weigh(queue) <= int64(l.n):
+			if h, err := a.hold(ctx, p, w.own, true); !errors.Is(err, errAgain) {
+				return h, err
+			}
+			continue
+		}
+		if err := a.follow(ctx, s, w, queue[:len(queue)-1], l); errors.Is(err, errAgain) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		if !told {
+			told = true
+			a.sem.c.emit(ctx, WaitBegan{Path: p.path})
+		}
+		select {
+		case <-fired(w.dir):
+		case <-fired(w.ahead):
+			// Marked, mostly: then we are the first.
+			w.first = w.ahead.Kind() == backend.LookAgain
+		case <-w.limit.Fired():
+		case <-w.own.Fired():
+		case <-s.b.Done():
+			return nil, s.b.Err()
+		case <-ctx.Done():
+			return nil, backend.ContextError(ctx)
+		}
+	}
+}
+
+// follow sees to the watch that tells a waiter of its turn: on the node right
+// before its own, or on the directory. It returns errAgain if the line must be
+// read again.
+func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ahead []permit, l permits) error {
+	if len(ahead) > 0 && weigh(ahead) > int64(l.n) {
+		prev := ahead[len(ahead)-1].name
+		if w.sure == prev && stands(w.ahead) {
+			w.follows()
+			return nil
+		}
+		if w.unsure != prev {
+			stopWatch(&w.ahead)
+			x := backend.NewWatch()
+			_, stat, err := s.b.Get(ctx, a.sem.requests+"/"+prev, x)
+			switch {
+			case isNotFound(err):
+				return errAgain
+			case err != nil:
+				return err
+			case stat.Version == 0 && (w.sure == prev || stat.Czxid > l.changed):
+				w.sure, w.ahead = prev, x
+				w.follows()
+				return nil
+			}
+			x.Stop()
+			w.unsure = prev
+		}
+	}
+	stopWatch(&w.ahead)
+	if !stands(w.dir) {
+		w.first = true
+		return errAgain
+	}
+	return nil
+}
+
+// follows gives up the watch on the directory for the one on the node ahead.
+func (w *permitWaits) follows() {
+	w.first = false
+	stopWatch(&w.dir)
+}
+
+// watchOwn arms the watch on the own node, if it is there and ours.
+func (a *acquisition) watchOwn(ctx context.Context, p *place, w *permitWaits) error {
+	stopWatch(&w.own)
+	x := backend.NewWatch()
+	data, stat, err := p.s.b.Get(ctx, p.path, x)
+	if err == nil && stat.EphemeralOwner != p.s.b.ID() {
+		x.Stop()
+		err = errGone
+	}
+	if isNotFound(err) {
+		err = errGone
+	}
+	if err != nil {
+		return err
+	}
+	w.own, p.data = x, data
+	return nil
+}
