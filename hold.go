@@ -82,7 +82,8 @@ func (h *Hold) Done() <-chan struct{} {
 
 // Err is nil while the hold stands. Afterwards it matches ErrReleased, or ErrLost
 // together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked.
-// Like Done it compares the lease with the clock.
+// (When the service ends a session, the deletion of its nodes can be told first;
+// the reason is ErrDeleted then.) Like Done it compares the lease with the clock.
 func (h *Hold) Err() error {
 	h.checkLease()
 	h.mu.Lock()

@@ -235,7 +235,7 @@ func TestADowngradeOfAHoldThatIsLostSaysSo(t *testing.T) {
 		h = must(w.t, h, err)
 		w.Link("a").Expire(h.Session())
 		<-h.Done()
-		wantErr(w.t, a.Downgrade(context.Background(), h), coord.ErrLost, coord.ErrSessionLost)
+		wantErr(w.t, a.Downgrade(context.Background(), h), coord.ErrLost)
 	})
 }
 

@@ -24,7 +24,7 @@ func TestACrashGivesPermitsBack(t *testing.T) {
 		h := waiter.hold()
 		for _, old := range []*coord.Hold{h1, h2} {
 			<-old.Done()
-			wantErr(w.t, old.Err(), coord.ErrLost, coord.ErrSessionLost)
+			wantErr(w.t, old.Err(), coord.ErrLost)
 			wantErr(w.t, w.guarded(old, "/r", "late"), coord.ErrNotFound)
 		}
 		if err := w.guarded(h, "/r", "next"); err != nil {

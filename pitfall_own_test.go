@@ -43,7 +43,7 @@ func TestAHolderWhoseSessionExpiresIsToldAndItsGuardFails(t *testing.T) {
 		}
 		w.Link("a").Expire(h.Session())
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrSessionLost)
+		wantErr(w.t, h.Err(), coord.ErrLost)
 		wantErr(w.t, w.guarded(h, "/r", "late"), coord.ErrNotFound)
 		next := mustLock(w.t, coord.NewMutex(w.open("b", nil), "/l", nil))
 		if next.Token() <= h.Token() {
