@@ -116,10 +116,15 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
 			pause.wait(ctx.Done(), s.b.Done())
 		default:
-			if isUncertain(err) {
-				s.removeLater(path)
+			if !isUncertain(err) {
+				return nil, err
 			}
-			return nil, err
+			// Only the slot is uncertain. What it is for was not sent.
+			s.removeLater(path)
+			if err := backend.ContextError(ctx); err != nil {
+				return nil, err
+			}
+			return nil, s.b.Err()
 		}
 	}
 }

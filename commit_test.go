@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -211,6 +212,38 @@ func TestCommitOnceSaysWhenNobodyCanTell(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	})
+}
+
+// The slot could not be made: nothing of the caller's was sent.
+func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		link := st.Link("a")
+		var once sync.Once
+		c, err := Open(t.Context(), backendtest.Intercept(link, backendtest.Hooks{
+			After: func(_ context.Context, c backendtest.Call, err error) error {
+				if len(c.Ops) == 1 && c.Ops[0].Mode == backend.Ephemeral && err == nil {
+					once.Do(func() {
+						link.Expire(c.Session.ID())
+						err = backend.Uncertain(backend.ErrSessionLost)
+					})
+				}
+				return err
+			},
+		}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		s, err := c.session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = s.commitOnce(t.Context(), backend.Create("/x", nil, backend.Persistent))
+		if !errors.Is(err, ErrSessionLost) || errors.Is(err, ErrUncertain) {
+			t.Errorf("got %v, want a definite loss", err)
+		}
 	})
 }
 

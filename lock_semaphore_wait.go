@@ -155,7 +155,7 @@ func (w *permitWaits) follows() {
 func (a *acquisition) watchOwn(ctx context.Context, p *place, w *permitWaits) error {
 	stopWatch(&w.own)
 	x := backend.NewWatch()
-	data, stat, err := p.s.b.Get(ctx, p.path, x)
+	_, stat, err := p.s.b.Get(ctx, p.path, x)
 	if err == nil && stat.EphemeralOwner != p.s.b.ID() {
 		x.Stop()
 		err = errGone
@@ -166,6 +166,6 @@ func (a *acquisition) watchOwn(ctx context.Context, p *place, w *permitWaits) er
 	if err != nil {
 		return err
 	}
-	w.own, p.data = x, data
+	w.own = x
 	return nil
 }

@@ -181,7 +181,7 @@ func (s *session) retry(what, path string, do func(context.Context) error) {
 		if err == nil || isOver(err) {
 			return
 		}
-		s.c.log.Warn("coord: clean-up failed, trying again", "operation", what, "path", path, "error", err)
+		s.c.log.Warn("coord: failed in the background, trying again", "operation", what, "path", path, "error", err)
 		if !pause.wait(nil, s.b.Done()) {
 			return
 		}
