@@ -1,0 +1,216 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// armed is when a waiter has armed the watch on its predecessor, and its call has
+// not returned: what happens now is seen all at once.
+func (w *world) armed(c backendtest.Call) bool {
+	return c.Op == "children" && c.Path != w.path("/l")
+}
+
+// Found while this was designed: a reconnect fires all watches, and taken for the
+// predecessor's deletion it grants a lock that is held.
+func TestAReconnectGrantsNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		var after nth
+		var listed atomic.Int32
+		c := w.open("a", &backendtest.Hooks{After: func(ctx context.Context, c backendtest.Call, err error) error {
+			if c.Op == "children" && c.Path == w.path("/l") {
+				listed.Add(1)
+			}
+			return after.after(ctx, c, err)
+		}})
+		m := coord.NewMutex(c, "/l", nil)
+		for range 20 {
+			after.arm(1, w.armed, func(_ context.Context, c backendtest.Call, err error) error {
+				_, changed := c.Session.Status()
+				w.Link("a").Partition()
+				<-changed
+				w.Link("a").Heal()
+				if err := c.Session.Sync(context.Background(), w.path("/l")); err != nil { // connected again
+					w.t.Error(err)
+				}
+				return err
+			})
+			ctx, cancel := context.WithCancel(context.Background())
+			n := listed.Load()
+			waiter := w.lock(ctx, m)
+			w.eventually("the waiter listed again", func() bool { return listed.Load() >= n+2 })
+			w.settle()
+			waiter.pending()
+			cancel()
+			<-waiter.done
+		}
+		waiter := w.waiting(context.Background(), m)
+		mustRelease(w.t, holder)
+		mustRelease(w.t, waiter.hold())
+	})
+}
+
+// The contract allows a watch to fire without a change; only Deleted of a known
+// head grants.
+func TestASpuriousWakeUpGrantsNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		nervous := &nervousBackend{Backend: w.Link("a")}
+		c := open(w.t, nervous, &coord.Options{Namespace: w.path("")})
+		waiter := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
+		w.eventually("the waiter was woken", func() bool { return nervous.fired.Load() >= 20 })
+		w.settle()
+		waiter.pending()
+		mustRelease(w.t, holder)
+		mustRelease(w.t, waiter.hold())
+	})
+}
+
+// nervousBackend has sessions whose first watches on children fire at once.
+type nervousBackend struct {
+	backend.Backend
+	fired atomic.Int32
+}
+
+func (b *nervousBackend) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	return &nervousSession{s, b}, err
+}
+
+type nervousSession struct {
+	backend.Session
+	b *nervousBackend
+}
+
+func (s *nervousSession) Children(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+	names, stat, err := s.Session.Children(ctx, path, w)
+	if w != nil && err == nil && s.b.fired.Add(1) <= 20 {
+		w.Fire(backend.LookAgain)
+	}
+	return names, stat, err
+}
+
+// Found while this was designed: the own node was deleted first, the
+// predecessor's event was read first, and a waiter without a node was granted.
+func TestAWaiterWithoutANodeIsNotGranted(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		s := w.session("x")
+		for range 20 {
+			holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+			var gone string
+			after.arm(1, w.armed, func(_ context.Context, c backendtest.Call, err error) error {
+				list, lerr := m.Contenders(context.Background())
+				if lerr != nil || len(list) != 2 {
+					w.t.Errorf("contenders %+v, %v", list, lerr)
+					return err
+				}
+				gone = list[1].Path
+				for _, p := range []string{gone, holder.Path()} {
+					if _, err := s.Commit(context.Background(), backend.Delete(p, backend.AnyVersion)); err != nil {
+						w.t.Error(err)
+					}
+				}
+				if err := c.Session.Sync(context.Background(), w.path("/l")); err != nil { // the events are here
+					w.t.Error(err)
+				}
+				return err
+			})
+			h := mustLock(w.t, m)
+			if h.Path() == gone || gone == "" {
+				w.t.Fatalf("granted on %q, after %q was deleted", h.Path(), gone)
+			}
+			if err := h.Verify(context.Background()); err != nil {
+				w.t.Fatal(err)
+			}
+			mustRelease(w.t, h)
+			holder.Release()
+		}
+	})
+}
+
+// The hand-over: who knows that the one before is the head needs no read to know
+// that it is its turn, however long the line was.
+func TestAHandOverNeedsNoRead(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const n = 6
+		var calls [n]atomic.Int32
+		var waiters [n]*locking
+		h := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		for i := range n {
+			c := w.open(fmt.Sprint(i), &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+				calls[i].Add(1)
+				return nil
+			}})
+			waiters[i] = w.waiting(context.Background(), coord.NewMutex(c, "/l", nil))
+			w.settle()
+		}
+		for i := range n {
+			var before [n]int32
+			for j := range n {
+				before[j] = calls[j].Load()
+			}
+			mustRelease(w.t, h)
+			w.settle()
+			h = waiters[i].hold()
+			woken := 0
+			for j := i; j < n; j++ { // the one before i is the one who released
+				if d := calls[j].Load() - before[j]; d > 0 {
+					woken++
+					if j == i {
+						w.t.Errorf("waiter %d was granted with %d requests, want none", i, d)
+					}
+				}
+			}
+			if want := min(1, n-1-i); woken != want {
+				w.t.Errorf("release %d: %d others made requests, want %d", i, woken, want)
+			}
+		}
+		mustRelease(w.t, h)
+	})
+}
+
+// A change of the predecessor's data (a request to revoke) wakes nobody.
+func TestAChangeOfThePredecessorsDataWakesNobody(t *testing.T) {
+	onEach(t, func(w *world) {
+		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		var calls atomic.Int32
+		c := w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+			calls.Add(1)
+			return nil
+		}})
+		waiter := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
+		w.eventually("the waiter waits", func() bool {
+			// create (after one that found no directory known), own watch, list, predecessor
+			return calls.Load() >= 5
+		})
+		s, before := w.session("x"), calls.Load()
+		for i := range 10 {
+			if _, err := s.Commit(context.Background(), backend.SetData(holder.Path(), fmt.Append(nil, i), backend.AnyVersion)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		raw, err := c.Session(context.Background())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := raw.Sync(context.Background(), w.path("/l")); err != nil { // every event is here
+			w.t.Fatal(err)
+		}
+		w.settle()
+		waiter.pending()
+		if n := calls.Load() - before; n != 1 {
+			w.t.Errorf("%d requests while the predecessor's data changed, want the Sync alone", n)
+		}
+		mustRelease(w.t, holder)
+		mustRelease(w.t, waiter.hold())
+	})
+}
