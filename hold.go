@@ -151,8 +151,17 @@ func (h *Hold) Verify(ctx context.Context) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
-	h.awaitMove()
-	path := h.Path()
+	h.mu.Lock()
+	path, moving := h.path, h.moving
+	h.mu.Unlock()
+	if moving != nil {
+		select {
+		case <-moving:
+			path = h.Path()
+		case <-ctx.Done():
+			return opError("verify", path, backend.ContextError(ctx))
+		}
+	}
 	err := h.s.b.Sync(ctx, path)
 	if err == nil {
 		_, err = h.s.b.Exists(ctx, path, nil)

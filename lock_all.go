@@ -145,10 +145,13 @@ func (s *HoldSet) Done() <-chan struct{} {
 // Err is nil while all of the holds stand, and then the Err of the first that
 // ended.
 func (s *HoldSet) Err() error {
-	s.firstLoss()
+	lost := s.firstLoss()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err
+	if s.err != nil {
+		return s.err
+	}
+	return lost
 }
 
 // Context returns a context that ends when parent or the set ends, with Err as

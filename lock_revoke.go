@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -27,8 +28,9 @@ type RevokeOptions struct {
 	By     string
 	Reason string
 
-	// Force is how long the holder has to consent. After that his node is
-	// deleted: his hold ends with ErrRevoked, his guard fails, and the next in
+	// Force is how long the holder has to consent, once he was asked. After that
+	// his node is deleted: his hold ends, with ErrRevoked if he has read the
+	// request by then and else with ErrDeleted, his guard fails, and the next in
 	// line is granted, perhaps before he is told. Zero means to wait for consent
 	// until ctx ends.
 	Force time.Duration
@@ -170,21 +172,22 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 	if err != nil {
 		return opError("revoke", path.full, err)
 	}
-	asking := time.Now()
+	q := requestJSON{By: opts.By, Reason: opts.Reason, At: time.Now().UnixMilli(), Force: opts.Force > 0}
+	for _, h := range holders {
+		if err := l.ask(ctx, h, &q, false); err != nil {
+			return opError("revoke", h, err)
+		}
+	}
+	// The time to consent begins when all have been asked.
 	var deadline <-chan time.Time
 	if opts.Force > 0 {
 		t := time.NewTimer(opts.Force)
 		defer t.Stop()
 		deadline = t.C
 	}
-	q := requestJSON{By: opts.By, Reason: opts.Reason, At: asking.UnixMilli(), Force: opts.Force > 0}
-	for _, h := range holders {
-		if err := l.ask(ctx, h, &q, false); err != nil {
-			return opError("revoke", h, err)
-		}
-	}
 	forced := false
-	for _, h := range holders {
+	for i := 0; i < len(holders); i++ {
+		h := holders[i]
 		for !forced {
 			gone, err := l.awaitGone(ctx, h, deadline)
 			if err != nil {
@@ -199,6 +202,15 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 			if err := l.ask(ctx, h, &q, true); err != nil {
 				return opError("revoke", h, err)
 			}
+		}
+		// A writer that has downgraded still has the lock, on a reader's node
+		// that knows nothing of the request.
+		if at := strings.LastIndex(h, writeKind); l.kinds == sharedLine && at >= 0 {
+			twin := h[:at] + readKind + h[at+len(writeKind):]
+			if err := l.ask(ctx, twin, &q, false); err != nil {
+				return opError("revoke", twin, err)
+			}
+			holders = append(holders, twin)
 		}
 	}
 	return nil
@@ -241,10 +253,18 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 			if err != nil {
 				return struct{}{}, err
 			}
-			_, own := openEnvelope(data)
-			text, err := json.Marshal(envelope{Request: q, Data: own})
+			old, own := openEnvelope(data)
+			mine := *q
+			mine.Force = q.Force || old != nil && old.Force
+			text, err := json.Marshal(envelope{Request: &mine, Data: own})
 			if err != nil {
 				return struct{}{}, err
+			}
+			if len(text) > backend.MaxRequest/2 {
+				// The request matters more than what the contender says of himself.
+				if text, err = json.Marshal(envelope{Request: &mine}); err != nil {
+					return struct{}{}, err
+				}
 			}
 			if !isOurs(base(path)) {
 				text = []byte(curatorRequest) // all that a holder of Curator's understands

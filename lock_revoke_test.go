@@ -240,6 +240,57 @@ func TestRevokeOnReadersAsksAllOfThem(t *testing.T) {
 	})
 }
 
+// A downgrade does not escape a request.
+func TestRevokeFollowsAWriterThatDowngrades(t *testing.T) {
+	onEach(t, func(w *world) {
+		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		h, err := a.Lock(context.Background())
+		h = must(w.t, h, err)
+		done := revoking(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{By: "b", Force: time.Second})
+		<-h.Revoked()
+		if err := a.Downgrade(context.Background(), h); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+		<-h.Done()
+		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrRevoked)
+		w.empty("/rw")
+	})
+}
+
+func TestAHolderWithMuchDataCanBeRevoked(t *testing.T) {
+	onMemory(t, func(w *world) {
+		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", &coord.MutexOptions{Data: make([]byte, 900<<10)}))
+		if err := coord.NewMutex(w.open("b", nil), "/l", nil).Revoke(context.Background(), &coord.RevokeOptions{Force: time.Second}); err != nil {
+			w.t.Fatal(err)
+		}
+		<-h.Done()
+		wantErr(w.t, h.Err(), coord.ErrRevoked)
+	})
+}
+
+// A lock below the directory of another is another lock.
+func TestALockBelowAnotherIsNotMistakenForIt(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.open("a", nil)
+		outer, inner := coord.NewRWMutex(c, "/a", nil), coord.NewRWMutex(c, "/a/b", nil)
+		err := inner.RLocker().Do(context.Background(), func(ctx context.Context, _ *coord.Hold) error {
+			h, err := outer.TryLock(ctx)
+			mustRelease(w.t, must(w.t, h, err))
+			return nil
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		h, err := inner.Lock(context.Background())
+		h = must(w.t, h, err)
+		wantErr(w.t, outer.Downgrade(context.Background(), h), coord.ErrInvalid)
+		mustRelease(w.t, h)
+	})
+}
+
 func TestRevokeSurvivesALostSession(t *testing.T) {
 	onEach(t, func(w *world) {
 		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))

@@ -134,7 +134,7 @@ func (l *line) readsUnder(ctx context.Context) bool {
 			continue
 		}
 		name, ok := strings.CutPrefix(u.h.Path(), l.dir+"/")
-		if !ok {
+		if !ok || strings.Contains(name, "/") {
 			continue
 		}
 		if q, ok := l.kinds.parse(name); ok && q.shared {
@@ -227,7 +227,7 @@ func (rw *RWMutex) beginMove(h *Hold) (old string, moving chan struct{}, err err
 	name, ok := strings.CutPrefix(h.path, l.dir+"/")
 	q, known := l.kinds.parse(name)
 	switch {
-	case h.s.c != rw.c, !ok, !known, q.shared, h.moving != nil:
+	case h.s.c != rw.c, !ok, strings.Contains(name, "/"), !known, q.shared, h.moving != nil:
 		return "", nil, fmt.Errorf("%w: %s is no writer's hold of this lock", ErrInvalid, h.path)
 	case h.err != nil:
 		return "", nil, h.err
