@@ -30,6 +30,15 @@ var (
 	// ErrLimit: a limit of the recipe is reached, such as the last sequence
 	// number of a directory.
 	ErrLimit = errors.New("limit reached")
+	// ErrSuspended: a leader that is to step down without contact has no contact.
+	// Matches ErrLost too.
+	ErrSuspended = errors.New("session suspended")
+	// ErrDuplicate: the id is another member's.
+	ErrDuplicate = errors.New("id taken by another member")
+	// ErrConflict: what was read has been changed since by somebody else.
+	ErrConflict = errors.New("changed by somebody else")
+	// ErrDecode: the codec refuses what a node holds.
+	ErrDecode = errors.New("cannot decode")
 )
 
 // The errors of the backend, see package backend.

@@ -25,7 +25,7 @@ import (
 //
 // A Hold is safe for concurrent use.
 type Hold struct {
-	s      *session
+	s      *session // nil for one that never stood, whose err says why
 	token  int64
 	since  time.Time // for Trace
 	recipe recipe
@@ -135,7 +135,12 @@ func (h *Hold) Path() string {
 }
 
 // Session is the id of the session that the hold stands on.
-func (h *Hold) Session() int64 { return h.s.b.ID() }
+func (h *Hold) Session() int64 {
+	if h.s == nil {
+		return 0
+	}
+	return h.s.b.ID()
+}
 
 // Guard returns the condition "this hold still stands" for a transaction. After a
 // downgrade it is another.
@@ -268,6 +273,9 @@ func (h *Hold) lose(cause error) {
 // checkLease ends the hold if its session is over, even if nothing has told it
 // yet.
 func (h *Hold) checkLease() {
+	if h.s == nil {
+		return // never stood
+	}
 	if err := h.s.b.Err(); err != nil {
 		h.lose(err)
 	}

@@ -52,12 +52,14 @@ type lineKinds int8
 const (
 	lockLine   lineKinds = iota // exclusive holders
 	sharedLine                  // readers and writers
+	latchLine                   // candidates
 )
 
 // What the number follows in the names of nodes: Curator's, and kazoo's.
 const (
 	lockKind      = "lock-"
-	kazooLockKind = "__lock__"
+	latchKind     = "latch-"
+	kazooLockKind = "__lock__" // of its Election too
 	readKind      = "__READ__"
 	writeKind     = "__WRIT__"
 )
@@ -79,7 +81,11 @@ func (k lineKinds) parse(name string) (position, bool) {
 		seq, ok := parseSeq(name, writeKind)
 		return position{name, seq, false}, ok
 	}
-	seq, ok := parseSeq(name, lockKind)
+	kind := lockKind
+	if k == latchLine {
+		kind = latchKind
+	}
+	seq, ok := parseSeq(name, kind)
 	if !ok {
 		seq, ok = parseSeq(name, kazooLockKind)
 	}
@@ -321,7 +327,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		grants := l.grants(queue, i, j)
 		// The one ahead first: when it goes while we arm the other watch, we
 		// still learn of it. Who lists again anyway needs none.
-		if grants || l.kinds != lockLine {
+		if grants || l.kinds == sharedLine {
 			w.ahead.stop()
 		} else if ok, err := w.ahead.watch(ctx, s, l.dir, queue[j-1].name); err != nil {
 			return nil, err
@@ -360,7 +366,7 @@ func (l *line) grants(queue []position, i, j int) bool {
 	if queue[i].shared {
 		return !slices.ContainsFunc(queue[:j], func(q position) bool { return !q.shared })
 	}
-	return l.kinds == lockLine && j == 0
+	return l.kinds != sharedLine && j == 0
 }
 
 // watchOwn arms the watch on the own node, if it is there and ours.

@@ -40,7 +40,8 @@ func (k Kind) String() string {
 //
 // A change is never missed while the watch is armed.
 type Watch struct {
-	fired chan struct{}
+	fired chan struct{} // nil in a set
+	set   *WatchSet     // or nil
 
 	mu      sync.Mutex
 	kind    Kind
@@ -54,7 +55,8 @@ func NewWatch() *Watch {
 	return &Watch{fired: make(chan struct{})}
 }
 
-// Fired is closed when the watch has fired. It stays open for ever after Stop.
+// Fired is closed when the watch has fired. It stays open for ever after Stop. It
+// is nil for a watch of a WatchSet.
 func (w *Watch) Fired() <-chan struct{} { return w.fired }
 
 // Kind is zero until the watch has fired.
@@ -75,6 +77,9 @@ func (w *Watch) Stop() {
 	w.mu.Unlock()
 	if disarm != nil {
 		disarm(w)
+	}
+	if w.set != nil {
+		w.set.forget(w)
 	}
 }
 
@@ -105,5 +110,9 @@ func (w *Watch) Fire(kind Kind) {
 	w.kind = kind
 	w.armed = true // never again
 	w.disarm = nil
+	if w.set != nil {
+		w.set.add(w)
+		return
+	}
 	close(w.fired)
 }

@@ -1,0 +1,93 @@
+package backend
+
+import "sync"
+
+// A WatchSet is the watches of one reader that waits for any of them: for
+// thousands of nodes it needs no goroutine each. Its methods are safe for
+// concurrent use.
+type WatchSet struct {
+	ready chan struct{} // of capacity 1: fired is not empty
+
+	mu      sync.Mutex
+	all     map[*Watch]struct{} // those that have neither fired nor been stopped
+	fired   []*Watch
+	stopped bool
+}
+
+// NewWatchSet returns an empty set.
+func NewWatchSet() *WatchSet {
+	return &WatchSet{ready: make(chan struct{}, 1), all: make(map[*Watch]struct{})}
+}
+
+// New returns a watch of the set, to be passed to one read. Its Fired channel is
+// nil; Ready and Take tell of it. Whoever does not pass it to a read, or
+// whose read fails, stops it.
+func (s *WatchSet) New() *Watch {
+	w := &Watch{set: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		w.stopped = true
+	} else {
+		s.all[w] = struct{}{}
+	}
+	return w
+}
+
+// Ready returns a channel that can be received from when watches have fired
+// since the latest Take.
+func (s *WatchSet) Ready() <-chan struct{} { return s.ready }
+
+// Take returns the watches that have fired since the latest Take, in the order
+// in which they fired.
+func (s *WatchSet) Take() []*Watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fired := s.fired
+	s.fired = nil
+	select {
+	case <-s.ready:
+	default:
+	}
+	return fired
+}
+
+// Len is the number of watches that have neither fired nor been stopped.
+func (s *WatchSet) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all)
+}
+
+// Stop stops every watch of the set, and those that New returns afterwards.
+func (s *WatchSet) Stop() {
+	s.mu.Lock()
+	all := s.all
+	s.all, s.fired, s.stopped = nil, nil, true
+	s.mu.Unlock()
+	for w := range all {
+		w.Stop()
+	}
+}
+
+// add takes a watch that has fired.
+func (s *WatchSet) add(w *Watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	delete(s.all, w)
+	s.fired = append(s.fired, w)
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
+
+// forget drops a watch that was stopped.
+func (s *WatchSet) forget(w *Watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, w)
+}

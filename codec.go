@@ -1,0 +1,71 @@
+package coord
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// A Codec turns values into the bytes of a node and back. The nodes of a recipe
+// hold just these bytes, so other programs can read and write them. Both
+// functions must be safe for concurrent use and keep nothing that they are given.
+// The zero Codec means JSON.
+type Codec[T any] struct {
+	Encode func(T) ([]byte, error)
+	Decode func([]byte) (T, error)
+}
+
+// JSON returns the codec that recipes use by default: encoding/json.
+func JSON[T any]() Codec[T] {
+	return Codec[T]{
+		Encode: func(v T) ([]byte, error) { return json.Marshal(v) },
+		Decode: func(data []byte) (v T, err error) { return v, json.Unmarshal(data, &v) },
+	}
+}
+
+// Bytes returns the codec that stores bytes as they are.
+func Bytes() Codec[[]byte] {
+	return Codec[[]byte]{
+		Encode: func(v []byte) ([]byte, error) { return slices.Clone(v), nil },
+		Decode: func(data []byte) ([]byte, error) { return slices.Clone(data), nil },
+	}
+}
+
+// Text returns the codec that stores a string as it is.
+func Text() Codec[string] {
+	return Codec[string]{
+		Encode: func(v string) ([]byte, error) { return []byte(v), nil },
+		Decode: func(data []byte) (string, error) { return string(data), nil },
+	}
+}
+
+// orJSON is the codec itself, or JSON for the zero one.
+func (k Codec[T]) orJSON() Codec[T] {
+	def := JSON[T]()
+	if k.Encode == nil {
+		k.Encode = def.Encode
+	}
+	if k.Decode == nil {
+		k.Decode = def.Decode
+	}
+	return k
+}
+
+// encode wraps what the codec says.
+func (k Codec[T]) encode(v T) ([]byte, error) {
+	data, err := k.Encode(v)
+	if err != nil {
+		return nil, fmt.Errorf("%w: cannot encode: %w", ErrInvalid, err)
+	}
+	return data, nil
+}
+
+// decode wraps what the codec says.
+func (k Codec[T]) decode(data []byte) (T, error) {
+	v, err := k.Decode(data)
+	if err != nil {
+		var zero T
+		return zero, fmt.Errorf("%w: %w", ErrDecode, err)
+	}
+	return v, nil
+}

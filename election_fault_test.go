@@ -1,0 +1,372 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// Curator-620, -653, -696: the node of the session before was first in line when
+// the client was back, and two led.
+func TestACandidateWaitsForTheEndOfItsOwnLostTerm(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		e := w.candidate("a", nil)
+		first := mustLead(t, e)
+		w.Link("a").Partition()
+		<-first.Done() // by the lease; the service still has the session
+		w.Link("a").Heal()
+		second := mustLead(t, e)
+		if second.Session() == first.Session() || second.Token() <= first.Token() {
+			t.Errorf("session %x token %d after %x, %d", second.Session(), second.Token(), first.Session(), first.Token())
+		}
+		if _, err := w.session("x").Exists(context.Background(), first.Path(), nil); !errors.Is(err, coord.ErrNotFound) {
+			t.Errorf("the node of the lost term still stands: %v", err)
+		}
+	})
+}
+
+// Curator-247, -405, -460, -561: told too late, or too early.
+func TestALeaderThatIsCutOffIsToldBeforeAnotherLeads(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		a, b := w.candidate("a", nil), w.candidate("b", nil)
+		first := mustLead(t, a)
+		done := make(chan time.Time, 1)
+		go func() {
+			<-first.Done()
+			done <- time.Now()
+		}()
+		w.Link("a").Partition()
+		w.Link("a").Heal()
+		if err := first.Verify(t.Context()); err != nil {
+			t.Errorf("lost by a blip: %v", err)
+		}
+		w.Link("a").Partition()
+		second := mustLead(t, b)
+		led := time.Now()
+		if told := next(t, done); told.After(led) {
+			t.Errorf("told %v after another led", told.Sub(led))
+		}
+		if second.Token() <= first.Token() {
+			t.Errorf("token %d after %d", second.Token(), first.Token())
+		}
+	})
+}
+
+// Curator-644, -645, -724: candidates that come back at the same time reset each
+// other for ever; or never come back when the directory is gone.
+func TestCandidatesThatComeBackAtOnceSettle(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		a, b := w.candidate("a", nil), w.candidate("b", nil)
+		la, lb := a.Leadership(ctx), b.Leadership(ctx)
+		var term *coord.Term
+		receive := func() {
+			select {
+			case term = <-la:
+			case term = <-lb:
+			case <-time.After(30 * time.Second):
+				t.Fatal("nobody leads")
+			}
+		}
+		receive()
+		for range 3 {
+			old := term
+			w.Link("a").Partition()
+			w.Link("b").Partition()
+			<-old.Done()
+			w.Link("a").Heal()
+			w.Link("b").Heal()
+			for term.Err() != nil {
+				receive()
+			}
+			if term.Token() <= old.Token() {
+				t.Errorf("token %d after %d", term.Token(), old.Token())
+			}
+			w.eventually("two nodes", func() bool { return len(w.children("/e")) == 2 })
+		}
+		// The directory goes, with all in it.
+		s := w.session("x")
+		w.eventually("the directory deleted", func() bool {
+			for _, name := range w.children("/e") {
+				s.Commit(context.Background(), backend.Delete(w.path("/e/"+name), backend.AnyVersion))
+			}
+			_, err := s.Commit(context.Background(), backend.Delete(w.path("/e"), backend.AnyVersion))
+			return err == nil
+		})
+		old := term
+		for term.Token() <= old.Token() || term.Err() != nil {
+			receive()
+		}
+		w.eventually("two nodes", func() bool { return len(w.children("/e")) == 2 })
+	})
+}
+
+// etcd #19597, #16221: a waiter whose own node is gone waits for ever.
+func TestACandidateWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		first := mustLead(t, w.candidate("a", nil))
+		waits := w.candidate("b", nil).Leadership(ctx)
+		w.candidates(2)
+		list, err := w.candidate("c", nil).Contenders(ctx)
+		if err != nil || len(list) != 2 {
+			t.Fatal(list, err)
+		}
+		if _, err := w.session("x").Commit(ctx, backend.Delete(list[1].Path, backend.AnyVersion)); err != nil {
+			t.Fatal(err)
+		}
+		w.candidates(2)
+		first.Release()
+		if term := next(t, waits); term.Err() != nil || term.Path() == list[1].Path {
+			t.Errorf("leads at %s: %v", term.Path(), term.Err())
+		}
+	})
+}
+
+// Curator-358: the leader vanishes between the list and the look at it.
+func TestALeaderThatVanishesWhileBeingLookedUpIsPassedOver(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		var x nth
+		first := mustLead(t, w.candidate("a", nil))
+		b := w.candidate("b", nil)
+		second := make(chan *coord.Term, 1)
+		go func() { second <- mustLead(t, b) }()
+		w.candidates(2)
+		e := coord.NewElection(w.open("c", &backendtest.Hooks{Before: x.before}), "/e", nil)
+		vanish := func(_ context.Context, _ backendtest.Call, err error) error {
+			first.Release()
+			<-first.Done()
+			return err
+		}
+		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, vanish)
+		l, err := e.Leader(t.Context())
+		if err != nil || l.ID != "b" {
+			t.Errorf("leader %v, %v", l, err)
+		}
+		term := next(t, second)
+		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(_ context.Context, _ backendtest.Call, err error) error {
+			term.Release()
+			return err
+		})
+		if list, err := e.Contenders(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("contenders %v, %v", list, err)
+		}
+		if l, err := e.Leader(t.Context()); err != nil || !l.Vacant() {
+			t.Errorf("leader %v, %v", l, err)
+		}
+	})
+}
+
+// etcd #18163, trillian: an observer that never hears "nobody", or whose channel
+// closes without a word.
+func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		c := w.open("observer", nil)
+		seen := coord.NewElection(c, "/e", nil).Observe(ctx)
+		if l := next(t, seen); !l.Vacant() {
+			t.Errorf("at first %v", l)
+		}
+		a := w.candidate("a", nil)
+		for i := range 4 {
+			term := mustLead(t, a)
+			if l := next(t, seen); l.Token != term.Token() || l.ID != "a" {
+				t.Errorf("round %d: %v, want token %d", i, l, term.Token())
+			}
+			switch i {
+			case 1: // contact breaks, and comes back: nothing to tell
+				w.Link("observer").Partition()
+				w.Link("observer").Heal()
+			case 2: // the observer's session is lost
+				st := next(t, c.States(ctx))
+				w.Link("observer").Expire(st.Session)
+				w.eventually("the next session", func() bool {
+					now := next(t, c.States(ctx))
+					return now.Session != st.Session && now.Phase == coord.Connected
+				})
+			}
+			if i == 3 {
+				w.Link("a").Expire(term.Session())
+			} else {
+				term.Release()
+			}
+			if l := next(t, seen); !l.Vacant() || l.Err != nil {
+				t.Errorf("round %d: after the end %v", i, l)
+			}
+		}
+		// While it is cut off the leader changes: it must not stay with the old one.
+		old := mustLead(t, a)
+		next(t, seen)
+		w.Link("observer").Partition()
+		old.Release()
+		now := mustLead(t, a)
+		w.Link("observer").Heal()
+		for l := next(t, seen); l.Token != now.Token(); l = next(t, seen) {
+			if !l.Vacant() {
+				t.Errorf("after the reconnection: %v, want %d", l, now.Token())
+			}
+		}
+		cancel()
+		for _, l := range closed(t, seen) {
+			t.Errorf("at the end: %v", l)
+		}
+	})
+}
+
+func TestForeignNodesStandInNoCandidatesWay(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		s := w.session("x")
+		for _, p := range []string{"/e", "/e/README", "/e/_c_s1", "/e/x-99999999999", "/e/-1", "/e/latch-", "/e/_c_0-lock-0000000000"} {
+			if _, err := s.Commit(t.Context(), backend.Create(w.path(p), nil, backend.Persistent)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e := w.candidate("a", nil)
+		seen := e.Observe(t.Context())
+		if l := next(t, seen); !l.Vacant() {
+			t.Errorf("at first %v", l)
+		}
+		term := mustLead(t, e)
+		if l := next(t, seen); l.Token != term.Token() {
+			t.Errorf("%v, want token %d", l, term.Token())
+		}
+		term.Release()
+		if l := next(t, seen); !l.Vacant() {
+			t.Errorf("after it %v", l)
+		}
+	})
+}
+
+// candidate campaigns some times, each time in another way.
+func (x *simulation) candidate(c *coord.Client, actor uint64) {
+	r := x.rng(actor)
+	e := coord.NewElection(c, x.path, &coord.ElectionOptions{ID: "candidate", StepDown: r.IntN(4) == 0})
+	lead := func(t *coord.Term) {
+		x.granted(t.Hold)
+		select {
+		case <-time.After(time.Duration(r.IntN(30)) * time.Millisecond):
+		case <-t.Done():
+		}
+		if r.IntN(3) == 0 && t.Announce(context.Background(), []byte("here")) == nil {
+			x.note("announced")
+		}
+		x.mu.Lock()
+		delete(x.holding, t.Hold)
+		x.mu.Unlock()
+	}
+	// For as long as it takes to lead a few times.
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	led := 0
+	enough := func() bool {
+		if led++; led == 5 {
+			cancel()
+		}
+		return led >= 5
+	}
+	switch r.IntN(3) {
+	case 0:
+		x.note("leadership")
+		for t := range e.Leadership(ctx) {
+			if t.Token() == 0 {
+				x.t.Errorf("seed %d: %v", x.seed, t.Err())
+				return
+			}
+			lead(t)
+			t.Release()
+			x.ended(t.Hold)
+			enough()
+		}
+	case 1:
+		x.note("terms")
+		for t, err := range e.Terms(ctx) {
+			if err != nil {
+				x.t.Errorf("seed %d: %v", x.seed, err)
+				return
+			}
+			lead(t)
+			x.ended(t.Hold)
+			if enough() {
+				break
+			}
+		}
+	case 2:
+		x.note("run")
+		for led < 5 {
+			running := 0
+			err := e.Run(ctx, func(_ context.Context, t *coord.Term) error {
+				if running++; running > 1 {
+					x.note("led again")
+				}
+				lead(t)
+				x.ended(t.Hold)
+				enough()
+				return nil
+			})
+			if err != nil && !errors.Is(err, coord.ErrLost) && !errors.Is(err, context.Canceled) {
+				x.t.Errorf("seed %d: %v", x.seed, err)
+				return
+			}
+		}
+	}
+}
+
+func TestTheElectionUnderRandomFaults(t *testing.T) {
+	seeds, first := uint64(150), uint64(1)
+	if long() {
+		seeds = 10_000
+	}
+	if *simSeed != 0 {
+		seeds, first = 1, *simSeed
+	}
+	count := make(map[string]int)
+	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
+		synctest.Test(t, func(t *testing.T) {
+			x := &simulation{t: t, seed: seed, count: count}
+			x.play("/sim/election", func(c *coord.Client, actor uint64) {
+				// Beside the candidate, somebody who follows, and must see the end.
+				ctx, cancel := context.WithCancel(context.Background())
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					for l := range coord.NewElection(c, x.path, nil).Observe(ctx) {
+						if l.Err != nil {
+							x.t.Errorf("seed %d: %v", x.seed, l.Err)
+						}
+						if !l.Vacant() {
+							x.note("observed")
+						}
+					}
+				})
+				x.candidate(c, actor)
+				cancel()
+				wg.Wait()
+			})
+		})
+	}
+	t.Logf("figure: simulation of the election, %d seeds: %v", seeds, count)
+	if *simSeed != 0 {
+		return
+	}
+	for _, what := range []string{"grant", "loss", "announced", "observed", "leadership", "terms", "run", "led again", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
+		if count[what] == 0 {
+			t.Errorf("%q never happened: the simulation tested nothing of it", what)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package coord
+
+import (
+	"context"
+	"time"
+)
+
+// Leadership campaigns, and sends each term that it gains on the channel. It
+// campaigns again after every loss, and after every Release of a term, until ctx
+// ends; then the channel is closed.
+//
+// A term that was received is the receiver's until he releases it, also after ctx
+// has ended. Nobody resigns for him: a receiver that stops working without Release
+// leads until his session ends.
+//
+// Nobody leads unawares: a term that was not received for the timeout of its
+// session, or until ctx ended, is resigned. Who comes to receive late may get a
+// term that is Done already, never one that only seems to stand.
+//
+// If campaigning fails for good (see Mutex.Lock for why it can), the last term on
+// the channel never stood: its Token is zero, it is Done, and Err says why.
+func (e *Election) Leadership(ctx context.Context) <-chan *Term {
+	out := newSignal[*Term]()
+	if !e.c.goWork(func() { e.lead(ctx, out) }) {
+		out.put(noTerm(opError("campaign", e.path.full, ErrClosed)))
+		close(out.ch)
+	}
+	return out.ch
+}
+
+// noTerm is a term that never stood.
+func noTerm(err error) *Term { return &Term{Hold: &Hold{err: err}} }
+
+func (e *Election) lead(ctx context.Context, out signal[*Term]) {
+	defer close(out.ch)
+	for {
+		t, err := e.Campaign(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				out.put(noTerm(err))
+			}
+			return
+		}
+		out.put(t)
+		unclaimed := time.NewTimer(t.s.b.Timeout())
+		select {
+		case <-t.Done():
+		case <-unclaimed.C:
+		case <-ctx.Done():
+		}
+		unclaimed.Stop()
+		if t.Err() == nil {
+			// Whether it was received is decided by who gets it from the channel.
+			if mine, ok := out.untaken(); ok {
+				mine.Release()
+			}
+		}
+		select {
+		case <-t.Done():
+		case <-ctx.Done():
+			return
+		}
+	}
+}

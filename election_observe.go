@@ -1,0 +1,228 @@
+package coord
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A Candidate is somebody in line for leadership.
+type Candidate struct {
+	ID      string
+	Data    []byte
+	Path    string    // of its node, absolute
+	Token   int64     // what the Token of its term is, or will be
+	Session int64     // that owns the node
+	Since   time.Time // when it came, by the service's clock
+
+	// Ready: it leads and has called Announce, with Announcement.
+	Ready        bool
+	Announcement []byte
+
+	mzxid int64
+}
+
+// Leader is who leads, or that nobody does.
+type Leader struct {
+	Candidate
+
+	// Err is set only in the last element that Observe sends, if it cannot go on.
+	Err error
+}
+
+// Vacant reports that nobody leads.
+func (l Leader) Vacant() bool { return l.Token == 0 }
+
+// candidateJSON is what a candidate says of itself.
+type candidateJSON struct {
+	ID           string `json:"id"`
+	Data         []byte `json:"data,omitempty"`
+	Ready        bool   `json:"ready,omitempty"`
+	Announcement []byte `json:"announcement,omitempty"`
+}
+
+type candidateEnvelope struct {
+	Candidate *candidateJSON `json:"coord-candidate"`
+}
+
+var candidateStart = []byte(`{"coord-candidate":`)
+
+// encode returns the plain ID, as Curator has it, if there is no more to say and
+// it cannot be mistaken.
+func (j *candidateJSON) encode() ([]byte, error) {
+	plain := []byte(j.ID)
+	if len(j.Data) == 0 && !j.Ready && !bytes.HasPrefix(plain, candidateStart) && checkData(plain) == nil {
+		return plain, nil
+	}
+	return json.Marshal(candidateEnvelope{j})
+}
+
+// openCandidate reads what a candidate says of itself. Everything that is not
+// ours is an ID.
+func openCandidate(data []byte) candidateJSON {
+	var e candidateEnvelope
+	if bytes.HasPrefix(data, candidateStart) && json.Unmarshal(data, &e) == nil && e.Candidate != nil {
+		return *e.Candidate
+	}
+	return candidateJSON{ID: string(data)}
+}
+
+func newCandidate(path string, data []byte, stat backend.Stat) Candidate {
+	_, own := openEnvelope(data)
+	j := openCandidate(own)
+	return Candidate{
+		ID: j.ID, Data: j.Data, Path: path,
+		Token: stat.Czxid, Session: stat.EphemeralOwner, Since: time.UnixMilli(stat.Ctime),
+		Ready: j.Ready, Announcement: j.Announcement,
+		mzxid: stat.Mzxid,
+	}
+}
+
+// Leader asks who leads. The zero Leader, which is Vacant, means nobody. It is a
+// picture of a moment that has passed: on an ensemble it may not show yet what
+// another client has just done, unless Sync was called on Client.Session before.
+// It costs two requests.
+func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	const op = "leader"
+	if err := e.path.check(op); err != nil {
+		return Leader{}, err
+	}
+	l, err := onSession(ctx, e.c, func(s *session) (Leader, error) { return e.readLeader(ctx, s, nil) })
+	return l, opError(op, e.path.full, err)
+}
+
+// Observe returns a channel with the present leader, and then every change:
+// another leader, nobody, an announcement. It is latest-wins: a slow reader misses
+// what lies between, never the newest. It goes on over lost sessions, and is
+// closed when ctx ends. If it fails for good the last element has Err set. It
+// costs nothing while nothing changes; candidates that come and go behind the
+// leader do not wake it.
+//
+// While the client has no contact the latest element stands; States tells of that.
+func (e *Election) Observe(ctx context.Context) <-chan Leader {
+	var last Leader
+	told := false
+	failed := func(err error) Leader { return Leader{Err: err} }
+	return observe(ctx, e.c, "observe", &e.path, failed, func(ctx context.Context, v *vigil, out signal[Leader]) error {
+		l, err := e.readLeader(ctx, v.s, v.ws)
+		if err != nil {
+			return err
+		}
+		if told && l.Token == last.Token && l.mzxid == last.mzxid {
+			return nil
+		}
+		last, told = l, true
+		out.put(l)
+		return nil
+	})
+}
+
+// readLeader reads who leads. With a set of watches, one of them tells of the next
+// change of the answer: on the leader's node if there is one, else on the
+// directory, or on its creation.
+func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.WatchSet) (Leader, error) {
+	dir := e.path.full
+	var dirWatch *backend.Watch
+	for {
+		names, _, err := s.b.Children(ctx, dir, dirWatch)
+		if isNotFound(err) {
+			if dirWatch != nil {
+				dirWatch.Stop()
+				dirWatch = nil
+			}
+			if ws == nil {
+				return Leader{}, nil
+			}
+			w := ws.New()
+			if _, err = s.b.Exists(ctx, dir, w); isNotFound(err) {
+				return Leader{}, nil
+			}
+			w.Stop()
+			if err != nil {
+				return Leader{}, err
+			}
+			continue
+		}
+		if err != nil {
+			return Leader{}, err
+		}
+		queue := e.line().order(names)
+		if len(queue) == 0 {
+			if ws == nil || dirWatch != nil {
+				return Leader{}, nil
+			}
+			dirWatch = ws.New()
+			continue // again with a watch; with candidates there, none is wanted
+		}
+		if dirWatch != nil {
+			dirWatch.Stop()
+			dirWatch = nil
+		}
+		path := dir + "/" + queue[0].name
+		var w *backend.Watch
+		if ws != nil {
+			w = ws.New()
+		}
+		data, stat, err := s.b.Get(ctx, path, w)
+		if err == nil {
+			return Leader{Candidate: newCandidate(path, data, stat)}, nil
+		}
+		if w != nil {
+			w.Stop()
+		}
+		if !isNotFound(err) {
+			return Leader{}, err
+		}
+		// Gone since the list was read; the next list does not show it.
+	}
+}
+
+// Contenders lists who leads and who waits to lead, in order. It is a picture of a
+// moment, as Leader's. It costs one request and one more for each candidate.
+func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
+	const op = "contenders"
+	if err := e.path.check(op); err != nil {
+		return nil, err
+	}
+	list, err := onSession(ctx, e.c, func(s *session) ([]Candidate, error) {
+		names, _, err := s.b.Children(ctx, e.path.full, nil)
+		if isNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var list []Candidate
+		for _, q := range e.line().order(names) {
+			path := e.path.full + "/" + q.name
+			data, stat, err := s.b.Get(ctx, path, nil)
+			if isNotFound(err) {
+				continue // gone since
+			}
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, newCandidate(path, data, stat))
+		}
+		return list, nil
+	})
+	if err != nil {
+		return nil, opError(op, e.path.full, err)
+	}
+	return list, nil
+}
+
+// String is for logs.
+func (l Leader) String() string {
+	switch {
+	case l.Err != nil:
+		return l.Err.Error()
+	case l.Vacant():
+		return "nobody"
+	}
+	return fmt.Sprintf("%q (token %d, ready %t)", l.ID, l.Token, l.Ready)
+}

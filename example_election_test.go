@@ -1,0 +1,95 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func ExampleElection_Run() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	e := coord.NewElection(c, "/election/billing", &coord.ElectionOptions{ID: "node-a"})
+	err = e.Run(ctx, func(ctx context.Context, term *coord.Term) error {
+		fmt.Println("leading") // until ctx ends; called again after a loss
+		return nil             // resigns
+	})
+	fmt.Println(err)
+	// Output:
+	// leading
+	// <nil>
+}
+
+// Select over leadership beside other work.
+func ExampleElection_Leadership() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	e := coord.NewElection(c, "/election/billing", &coord.ElectionOptions{ID: "node-a"})
+	leadership := e.Leadership(ctx)
+	requests := make(chan string, 1)
+	var lost <-chan struct{} // of the present term; nil while another leads
+	for {
+		select {
+		case term, ok := <-leadership:
+			if !ok {
+				return // ctx has ended
+			}
+			lost = term.Done()
+			fmt.Println("leading")
+			requests <- "first"
+		case <-lost:
+			lost = nil
+			fmt.Println("somebody else may lead now")
+		case r := <-requests:
+			fmt.Println("served", r, "as leader:", lost != nil)
+			return
+		}
+	}
+	// Output:
+	// leading
+	// served first as leader: true
+}
+
+// Those who do not lead want to know who does, and whether he is ready.
+func ExampleElection_Observe() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	e := coord.NewElection(c, "/election/billing", &coord.ElectionOptions{ID: "node-a"})
+	leaders := e.Observe(ctx)
+	fmt.Println("vacant:", (<-leaders).Vacant())
+
+	term, err := e.Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	l := <-leaders
+	fmt.Println(l.ID, "ready:", l.Ready)
+	if err := term.Announce(ctx, []byte("10.0.0.1:80")); err != nil {
+		log.Fatal(err)
+	}
+	l = <-leaders
+	fmt.Println(l.ID, "ready:", l.Ready, string(l.Announcement))
+	// Output:
+	// vacant: true
+	// node-a ready: false
+	// node-a ready: true 10.0.0.1:80
+}

@@ -1,0 +1,108 @@
+package coord
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// vigil is one session's part in following something that changes: a set of
+// watches, and what has fired of it. What a look arms stays armed from look to
+// look.
+type vigil struct {
+	s     *session
+	ws    *backend.WatchSet
+	fired []*backend.Watch // since the look before
+	first bool             // the first look of this session: nothing is armed, what was read before may be stale
+}
+
+// followLive calls look, and calls it again whenever one of the watches that it
+// has armed fires, and first of all with each new session, until ctx ends or
+// look fails for good. It returns why: the error of ctx, ErrClosed, or look's.
+// Every reconnection fires all watches, so nothing stale stays.
+func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
+	for {
+		s, err := c.session(ctx)
+		if err != nil {
+			return err
+		}
+		err = s.followOnce(ctx, look)
+		switch {
+		case ctx.Err() != nil:
+			return backend.ContextError(ctx)
+		case errors.Is(err, backend.ErrClosed):
+			return ErrClosed
+		case !errors.Is(err, backend.ErrSessionLost):
+			return err
+		}
+	}
+}
+
+func (s *session) followOnce(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
+	v := &vigil{s: s, ws: backend.NewWatchSet(), first: true}
+	defer v.ws.Stop()
+	for {
+		if err := look(ctx, v); err != nil {
+			return err
+		}
+		v.first = false
+		select {
+		case <-v.ws.Ready():
+			v.fired = v.ws.Take()
+		case <-s.b.Done():
+			return s.b.Err()
+		case <-ctx.Done():
+			return backend.ContextError(ctx)
+		}
+	}
+}
+
+// signal is the sending side of a latest-wins channel: of capacity 1, with one
+// sender. A slow reader misses what lies between and never the newest.
+type signal[T any] struct{ ch chan T }
+
+func newSignal[T any]() signal[T] { return signal[T]{make(chan T, 1)} }
+
+// put sends v in place of what was not taken.
+func (g signal[T]) put(v T) {
+	select {
+	case <-g.ch:
+	default:
+	}
+	g.ch <- v
+}
+
+// untaken takes back what the reader has not taken.
+func (g signal[T]) untaken() (v T, ok bool) {
+	select {
+	case v = <-g.ch:
+		return v, true
+	default:
+		return v, false
+	}
+}
+
+// observe returns a latest-wins channel that look feeds, as followLive calls it.
+// The channel is closed when ctx ends. If following fails for good, the last
+// element is what failed makes of the error, and then the channel is closed.
+func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, failed func(error) T, look func(ctx context.Context, v *vigil, out signal[T]) error) <-chan T {
+	out := newSignal[T]()
+	end := func(err error) {
+		if ctx.Err() == nil {
+			out.put(failed(opError(op, p.full, err)))
+		}
+		close(out.ch)
+	}
+	if err := p.check(op); err != nil {
+		out.put(failed(err))
+		close(out.ch)
+		return out.ch
+	}
+	if !c.goWork(func() {
+		end(c.followLive(ctx, func(ctx context.Context, v *vigil) error { return look(ctx, v, out) }))
+	}) {
+		end(ErrClosed)
+	}
+	return out.ch
+}
