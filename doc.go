@@ -22,6 +22,12 @@
 //     none.
 //   - [LockAll]: several locks, all or none.
 //   - Revoke, on both locks: ask the holder to give up, or make him.
+//   - [Election]: one leader among candidates, and who it is.
+//   - [Group]: who is there, under which name, with which address; and one of
+//     them to call.
+//   - [Value]: a typed configuration value that is watched.
+//   - [Counter]: a number to add to, and blocks of numbers for ids.
+//   - [Cache]: a live copy of a subtree, to read without a round trip.
 //
 // # Words
 //
@@ -29,8 +35,12 @@
 // at the moment, it may come back) or lost (over for good). A [Client] keeps one
 // session at a time and opens the next when one is lost; [Client.States] tells.
 //
-// A [Hold] is something that can be lost: a lock that was granted. Its Done
-// channel is closed when it ends, and its Context ends with it.
+// A [Hold] is something that can be lost: a lock that was granted, a [Term] of
+// leadership. Its Done channel is closed when it ends, and its Context ends with it.
+//
+// A channel that tells how things stand, of states, leaders, members or values, is
+// latest-wins: a slow reader misses what lies between and never the newest. It
+// ends with its context; if it fails for good, its last element says why.
 //
 // A token is the fencing number of an exclusive hold. It grows from one holder
 // to the next on one path.
@@ -86,8 +96,12 @@
 //	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold
 //	ErrDeleted       with ErrLost: the node was deleted      finds out who deletes nodes
 //	ErrRevoked       with ErrLost: taken away by force       stops, and asks who and why
+//	ErrSuspended     with ErrLost: StepDown, and no contact  campaigns again
 //	ErrUpgrade       a reader asks to become the writer      releases first
 //	ErrClosed        the client was closed                   opens a new one
+//	ErrDuplicate     the id is another member's              joins with another, or waits
+//	ErrConflict      changed by somebody else since          reads, and decides again
+//	ErrDecode        the codec refuses what a node holds     finds out who wrote it
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      under a guard: the hold has ended       does not write
 //	ErrDenied        no permission, or refused credentials   mends ACLs or credentials

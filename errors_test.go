@@ -115,6 +115,42 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			<-h.Done()
 			return h.Err()
 		}},
+		"ErrSuspended": {coord.ErrSuspended, func(x *scene) error {
+			term, err := coord.NewElection(x.c, "/e", &coord.ElectionOptions{StepDown: true}).Campaign(ctx)
+			if err != nil {
+				x.t.Fatal(err)
+			}
+			x.link.Partition()
+			<-term.Done()
+			return term.Err()
+		}},
+		"ErrDuplicate": {coord.ErrDuplicate, func(x *scene) error {
+			g := coord.NewGroup[string](x.c, "/g", nil)
+			if _, err := g.Join(ctx, "a", "here"); err != nil {
+				x.t.Fatal(err)
+			}
+			_, err := g.Join(ctx, "a", "there")
+			return err
+		}},
+		"ErrConflict": {coord.ErrConflict, func(x *scene) error {
+			v := coord.NewValue[int](x.c, "/v", nil)
+			old, err := v.Set(ctx, 1)
+			if err != nil {
+				x.t.Fatal(err)
+			}
+			if _, err := v.Set(ctx, 2); err != nil {
+				x.t.Fatal(err)
+			}
+			_, err = v.CompareAndSet(ctx, old, 3)
+			return err
+		}},
+		"ErrDecode": {coord.ErrDecode, func(x *scene) error {
+			if err := raw(x, backend.Create("/v", []byte("{"), backend.Persistent)); err != nil {
+				x.t.Fatal(err)
+			}
+			_, err := coord.NewValue[int](x.c, "/v", nil).Get(ctx)
+			return err
+		}},
 		"ErrUpgrade": {coord.ErrUpgrade, func(x *scene) error {
 			rw := coord.NewRWMutex(x.c, "/rw", nil)
 			return rw.RLocker().Do(ctx, func(ctx context.Context, _ *coord.Hold) error {

@@ -316,19 +316,3 @@ func (l *line) awaitGone(ctx context.Context, path string, deadline <-chan time.
 		}
 	})
 }
-
-// onSession runs f on a live session, again on the next one when that is lost.
-func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
-	for {
-		s, err := c.session(ctx)
-		if err != nil {
-			var zero T
-			return zero, err
-		}
-		v, err := f(s)
-		if errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil {
-			continue
-		}
-		return v, err
-	}
-}

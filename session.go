@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -186,4 +187,38 @@ func (s *session) retry(what, path string, do func(context.Context) error) {
 			return
 		}
 	}
+}
+
+// onSession runs f on a live session, again on the next one when that is lost.
+func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
+	for {
+		s, err := c.session(ctx)
+		if err != nil {
+			var zero T
+			return zero, err
+		}
+		v, err := f(s)
+		if errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil {
+			continue
+		}
+		return v, err
+	}
+}
+
+// onSessionOnce runs f as onSession does, and not again when the outcome of what
+// it did on a session that was lost is unknown.
+func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
+	var unknown error
+	v, err := onSession(ctx, c, func(s *session) (T, error) {
+		v, err := f(s)
+		if isUncertain(err) {
+			unknown = err
+			return v, nil
+		}
+		return v, err
+	})
+	if err == nil {
+		err = unknown
+	}
+	return v, err
 }

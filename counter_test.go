@@ -1,0 +1,220 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func TestACounterIsPlainDigits(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		n := coord.NewCounter(w.open("a", nil), "/x/n", nil)
+		want := func(op string, got int64, err error, want int64) {
+			w.t.Helper()
+			if err != nil || got != want {
+				w.t.Errorf("%s: %d, %v, want %d", op, got, err, want)
+			}
+		}
+		got, err := n.Get(ctx)
+		want("get, missing", got, err, 0)
+		got, err = n.Add(ctx, 40)
+		want("add", got, err, 40)
+		got, err = n.Add(ctx, -50)
+		want("add", got, err, -10)
+		if data, stat := w.nodeData("/x/n"); data != "-10" || stat.EphemeralOwner != 0 || stat.Version != 1 {
+			w.t.Errorf("node %q, %+v", data, stat)
+		}
+		got, err = n.Add(ctx, 0)
+		want("add", got, err, -10)
+		w.outsider(backend.SetData(w.path("/x/n"), []byte(" 7\n"), backend.AnyVersion))
+		got, err = n.Get(ctx)
+		want("get, by hand", got, err, 7)
+		got, err = n.Reserve(ctx, 3)
+		want("reserve", got, err, 8)
+		got, err = n.Reserve(ctx, 1)
+		want("reserve", got, err, 11)
+		got, err = coord.NewCounter(w.open("b", nil), "/x/n", nil).Add(ctx, 1)
+		want("another client", got, err, 12)
+		first, err := coord.NewCounter(w.open("c", nil), "/ids", nil).Reserve(ctx, 10)
+		want("the first number of all", first, err, 1)
+	})
+}
+
+func TestACounterThatWouldOverflowDoesNotChange(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		n := coord.NewCounter(w.open("a", nil), "/n", nil)
+		for _, c := range []struct {
+			start, delta int64
+			ok           bool
+		}{
+			{math.MaxInt64 - 1, 1, true}, {math.MaxInt64, 1, false}, {1, math.MaxInt64, false}, {math.MaxInt64, math.MaxInt64, false},
+			{math.MinInt64 + 1, -1, true}, {math.MinInt64, -1, false}, {-1, math.MinInt64, false}, {math.MinInt64, math.MinInt64, false},
+			{math.MaxInt64, math.MinInt64, true}, {math.MinInt64, math.MaxInt64, true}, {0, math.MinInt64, true},
+		} {
+			text := fmt.Sprint(c.start)
+			w.outsider(backend.Create(w.path("/n"), []byte(text), backend.Persistent))
+			got, err := n.Add(ctx, c.delta)
+			if c.ok {
+				if err != nil || got != c.start+c.delta {
+					w.t.Errorf("%d and %d: %d, %v", c.start, c.delta, got, err)
+				}
+			} else {
+				wantErr(w.t, err, coord.ErrLimit)
+				if data, stat := w.nodeData("/n"); data != text || stat.Version != 0 {
+					w.t.Errorf("%d and %d: the node holds %s", c.start, c.delta, data)
+				}
+				if c.delta > 0 {
+					_, err = n.Reserve(ctx, c.delta)
+					wantErr(w.t, err, coord.ErrLimit)
+				}
+			}
+			w.outsider(backend.Delete(w.path("/n"), backend.AnyVersion))
+		}
+		for _, count := range []int64{0, -1, math.MinInt64} {
+			_, err := n.Reserve(ctx, count)
+			wantErr(w.t, err, coord.ErrInvalid)
+		}
+		if names := w.children("/n"); len(names) != 0 {
+			w.t.Errorf("%v", names)
+		}
+	})
+}
+
+func TestACounterLeavesWhatIsNoNumberAlone(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		n := coord.NewCounter(w.open("a", nil), "/n", nil)
+		for _, text := range []string{"", " ", "x", "1 2", "1e3", "0x1", "1_000", "1.0", "9223372036854775808", "\x00", strings.Repeat("9", 100_000)} {
+			w.outsider(backend.Create(w.path("/n"), []byte(text), backend.Persistent))
+			for op, call := range map[string]func() error{
+				"get":     func() error { _, err := n.Get(ctx); return err },
+				"add":     func() error { _, err := n.Add(ctx, 1); return err },
+				"reserve": func() error { _, err := n.Reserve(ctx, 1); return err },
+			} {
+				err := call()
+				var e *backend.Error
+				if !errors.Is(err, coord.ErrDecode) || !errors.As(err, &e) || e.Op != op || e.Path != w.path("/n") {
+					w.t.Errorf("%s with %.40q: %v", op, text, err)
+				}
+				if len(err.Error()) > 300 {
+					w.t.Errorf("an error of %d bytes", len(err.Error()))
+				}
+			}
+			if data, stat := w.nodeData("/n"); data != text || stat.Version != 0 {
+				w.t.Errorf("the node holds %.40q", data)
+			}
+			w.outsider(backend.Delete(w.path("/n"), backend.AnyVersion))
+		}
+	})
+}
+
+// Applied, the reply lost, tried again: added twice.
+func TestAnAdditionWhoseReplyIsLostCountsOnce(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		var before, after nth
+		n := coord.NewCounter(w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/n", nil)
+		other := coord.NewCounter(w.open("b", nil), "/n", nil)
+		sum := int64(0)
+		for i, fault := range []*nth{&after, &before, &after, &before} {
+			fault.arm(1, w.writesTo("/n"), lose)
+			got, err := n.Add(ctx, 5)
+			if sum += 5; err != nil || got != sum {
+				w.t.Errorf("%d: %d, %v, want %d", i, got, err, sum)
+			}
+		}
+		// Somebody adds before it is known that ours was added.
+		after.arm(1, w.writesTo("/n"), func(context.Context, backendtest.Call, error) error {
+			if _, err := other.Add(ctx, 100); err != nil {
+				w.t.Error(err)
+			}
+			return backend.ErrUncertain
+		})
+		if first, err := n.Reserve(ctx, 5); err != nil || first != sum+1 {
+			w.t.Errorf("%d, %v, want %d", first, err, sum+1)
+		}
+		if got, err := n.Get(ctx); err != nil || got != sum+105 {
+			w.t.Errorf("%d, %v, want %d", got, err, sum+105)
+		}
+	})
+}
+
+func TestCallsOfOneCounterWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		link := st.Link("a")
+		link.SetLatency(time.Millisecond)
+		var mu sync.Mutex
+		calls := 0
+		c := open(t, backendtest.Intercept(link, backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls++
+			return nil
+		}}), nil)
+		n := coord.NewCounter(c, "/n", nil)
+		if _, err := n.Add(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		calls = 0
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				for range 5 {
+					if _, err := n.Add(t.Context(), 1); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("figure: 100 additions by 20 callers of one client: %d requests", calls)
+		if calls != 200 {
+			t.Errorf("%d requests for 100 additions, want 2 each", calls)
+		}
+
+		// Who waits for his turn can give up, and is not counted.
+		link.Partition()
+		going := make(chan error)
+		go func() { _, err := n.Add(t.Context(), 1); going <- err }()
+		synctest.Wait()
+		cause := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		waiting := make(chan error)
+		go func() { _, err := n.Add(ctx, 1000); waiting <- err }()
+		synctest.Wait()
+		cancel(cause)
+		wantErr(t, <-waiting, context.Canceled, cause)
+		link.Heal()
+		if err := <-going; err != nil {
+			t.Error(err)
+		}
+		if got, err := n.Get(t.Context()); err != nil || got != 101 {
+			t.Errorf("%d, %v", got, err)
+		}
+
+		// Close ends those who wait for their turn too.
+		link.Partition()
+		for range 3 {
+			go func() { _, err := n.Add(t.Context(), 1); going <- err }()
+		}
+		synctest.Wait()
+		c.Close()
+		for range 3 {
+			wantErr(t, <-going, coord.ErrClosed)
+		}
+	})
+}

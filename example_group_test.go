@@ -1,0 +1,94 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// An instance registers its address, and others find it.
+func ExampleGroup() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	g := coord.NewGroup[string](c, "/services/search", nil)
+	me, err := g.Join(ctx, "node-1", "10.0.0.1:8080")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer me.Leave()
+
+	m, err := g.Member(ctx, "node-1")
+	fmt.Println(m.Value, err)
+	// Output: 10.0.0.1:8080 <nil>
+}
+
+// Follow who comes and goes.
+func ExampleGroup_Watch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	g := coord.NewGroup[string](c, "/services/search", nil)
+	me, err := g.Join(ctx, "node-1", "10.0.0.1:8080")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for members := range g.Watch(ctx) {
+		for _, m := range members.Joined {
+			fmt.Println("joined:", m.ID)
+			me.Leave()
+		}
+		for _, m := range members.Left {
+			fmt.Println("left:", m.ID)
+			cancel()
+		}
+	}
+	// Output:
+	// joined: node-1
+	// left: node-1
+}
+
+// Spread work over the instances of a service.
+func ExampleGroup_Picker() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	g := coord.NewGroup[string](c, "/services/search", nil)
+	for _, id := range []string{"node-1", "node-2"} {
+		if _, err := g.Join(ctx, id, id+":8080"); err != nil {
+			log.Fatal(err)
+		}
+	}
+	p, err := g.Picker(ctx, coord.RoundRobin)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 3 {
+		m, err := p.Next(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(m.Value)
+	}
+	// Output:
+	// node-1:8080
+	// node-2:8080
+	// node-1:8080
+}

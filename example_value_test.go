@@ -1,0 +1,78 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func ExampleValue_Watch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	type Limits struct{ Rate int }
+	limits := coord.NewValue[Limits](c, "/app/limits", nil)
+	if _, err := limits.Set(ctx, Limits{Rate: 100}); err != nil {
+		log.Fatal(err)
+	}
+	for now := range limits.Watch(ctx) {
+		if now.Err != nil {
+			log.Print(now.Err) // keep what we have: deleted, or not understood
+			continue
+		}
+		fmt.Println("rate", now.Value.Rate)
+		break
+	}
+	// Output: rate 100
+}
+
+func ExampleValue_Update() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	hosts := coord.NewValue[[]string](c, "/app/hosts", nil)
+	for _, host := range []string{"a", "b"} {
+		_, err := hosts.Update(ctx, func(old []string) ([]string, error) {
+			return append(old, host), nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	now, err := hosts.Get(ctx)
+	fmt.Println(now.Value, err)
+	// Output: [a b] <nil>
+}
+
+func ExampleCounter_Reserve() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	ids := coord.NewCounter(c, "/app/ids", nil)
+	first, err := ids.Reserve(ctx, 100) // first to first+99 are ours alone
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(first)
+	first, _ = ids.Reserve(ctx, 100)
+	fmt.Println(first)
+	// Output:
+	// 1
+	// 101
+}

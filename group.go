@@ -1,0 +1,369 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// GroupOptions may be nil.
+type GroupOptions[T any] struct {
+	// Codec turns the members' values into the data of their nodes. The zero
+	// Codec is JSON. All who use one group should use one codec.
+	Codec Codec[T]
+
+	// Replace makes Join take an id over from whoever has it. Without it who
+	// has an id keeps it, and a newcomer is refused with ErrDuplicate.
+	Replace bool
+}
+
+// A Group is who is there: members that each have an id and a value, for as long
+// as they live. It is group membership, and with it naming (an id is registered
+// to an address and looked up) and the choice of a service instance (Picker).
+//
+// A member is there from the return of Join until it leaves, its client is
+// closed, or the service has not heard of it for the session timeout. A short
+// break of contact shows to nobody. A member that lost its session joins again by
+// itself, which shows as a new incarnation: the same id with another Token.
+//
+// Each incarnation is an ephemeral sequential node of its own below the path of
+// the group, called _c_<guid>-member-<id>-<number>; its data is what the codec
+// makes of the value. A name is never used again, so nothing that is repeated
+// late can hit a later incarnation. Everything else in the directory is ignored.
+// Where several nodes have one id, the one with the lowest number is the member
+// until it is gone: while a newcomer finds that the id is taken, and while one
+// incarnation follows another. So everybody sees each id at most once, and a
+// takeover or a new incarnation as one change. The numbers of one directory last
+// for some two billion joins; beyond them Join returns ErrLimit until the
+// directory has been empty once.
+//
+// Reads are sequentially consistent: who looks up what somebody else has just
+// registered may be too early.
+//
+// A Group is safe for concurrent use. All Watches and Pickers of one Group share
+// what they read from the service, so use one Group for one path.
+type Group[T any] struct {
+	c       *Client
+	path    recipePath
+	codec   Codec[T]
+	replace bool
+
+	mu   sync.Mutex
+	live *view[T] // what Watch, Wait and Picker share, while there is one of them
+}
+
+// NewGroup returns the group at path. It does no I/O; the first call reports a
+// bad path.
+func NewGroup[T any](c *Client, path string, o *GroupOptions[T]) *Group[T] {
+	g := &Group[T]{c: c, path: c.recipePath(path)}
+	if o != nil {
+		g.codec, g.replace = o.Codec, o.Replace
+	}
+	g.codec = g.codec.orJSON()
+	return g
+}
+
+// A Member is one incarnation of a member as it was read. What Value refers to is
+// shared with other readers and is not to be changed.
+type Member[T any] struct {
+	ID      string
+	Value   T
+	Token   int64     // which incarnation: it grows from one to the next of an id (the czxid of its node)
+	Session int64     // that the node belongs to
+	Since   time.Time // of this incarnation, by the service's clock
+	Path    string    // of its node: absolute, the namespace included
+	// Err is set where the Value could not be read: ErrDecode, the codec does not
+	// understand it; ErrDenied, no permission. The member is there all the same.
+	Err error
+}
+
+// Members returns all members, sorted by ID. Those that go while they are read
+// are left out. A group that nobody has joined yet is empty.
+func (g *Group[T]) Members(ctx context.Context) ([]Member[T], error) {
+	if err := g.path.check("members"); err != nil {
+		return nil, err
+	}
+	list, err := onSession(ctx, g.c, func(s *session) ([]Member[T], error) {
+		return g.readMembers(ctx, s, func(memberNode) bool { return true })
+	})
+	if err != nil {
+		return nil, opError("members", g.path.full, err)
+	}
+	return list, nil
+}
+
+// Member looks one member up. It returns ErrNotFound if nobody has the id.
+func (g *Group[T]) Member(ctx context.Context, id string) (Member[T], error) {
+	var zero Member[T]
+	err := g.path.check("member")
+	if err == nil {
+		err = opError("member", g.path.full, checkMemberID(id))
+	}
+	if err != nil {
+		return zero, err
+	}
+	list, err := onSession(ctx, g.c, func(s *session) ([]Member[T], error) {
+		return g.readMembers(ctx, s, func(n memberNode) bool { return n.id == id })
+	})
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("%w: no member %q", ErrNotFound, id)
+	}
+	if err != nil {
+		return zero, opError("member", g.path.full, err)
+	}
+	return list[0], nil
+}
+
+// readMembers reads the members among those that want picks.
+func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(memberNode) bool) ([]Member[T], error) {
+	var names []string
+	read := make(map[string]reading[T])
+	for lists, vanished := 0, true; ; {
+		// Whoever vanished may have been followed by a new incarnation.
+		if vanished && lists < mostLists {
+			var err error
+			names, _, err = s.b.Children(ctx, g.path.full, nil)
+			if err != nil && !isNotFound(err) {
+				return nil, err
+			}
+			lists++
+		}
+		var present, unread []memberNode
+		for _, n := range presentMembers(names) {
+			if !want(n) {
+				continue
+			}
+			present = append(present, n)
+			if _, ok := read[n.name]; !ok {
+				unread = append(unread, n)
+			}
+		}
+		if len(unread) == 0 {
+			list := make([]Member[T], 0, len(present))
+			for _, n := range present {
+				list = append(list, read[n.name].member)
+			}
+			return list, nil
+		}
+		got, err := g.read(ctx, s, unread, nil)
+		if err != nil {
+			return nil, err
+		}
+		vanished = false
+		for i, n := range unread {
+			if got[i].gone {
+				vanished = true
+				names = slices.DeleteFunc(names, func(name string) bool { return name == n.name })
+			} else {
+				read[n.name] = got[i]
+			}
+		}
+	}
+}
+
+// reading is what one node held.
+type reading[T any] struct {
+	member Member[T]
+	mzxid  int64          // of its latest change
+	w      *backend.Watch // armed, if one was wanted
+	gone   bool           // there was none
+	err    error
+}
+
+const (
+	// mostReads bounds how many reads of one look are under way at a time.
+	mostReads = 16
+	// mostLists bounds how often one look lists again because somebody vanished
+	// while it read: it ends however many come and go.
+	mostLists = 8
+)
+
+// read reads the nodes. Where watches is not nil it arms a watch of that set on
+// each.
+func (g *Group[T]) read(ctx context.Context, s *session, nodes []memberNode, watches *backend.WatchSet) ([]reading[T], error) {
+	got := make([]reading[T], len(nodes))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var next, failed int // guarded by mu
+	var mu sync.Mutex
+	failed = -1
+	work := func() {
+		for {
+			mu.Lock()
+			i := next
+			next++
+			mu.Unlock()
+			if i >= len(nodes) {
+				return
+			}
+			got[i] = g.readOne(ctx, s, nodes[i], watches)
+			if got[i].err != nil {
+				mu.Lock()
+				if failed < 0 {
+					failed = i
+				}
+				mu.Unlock()
+				cancel()
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(mostReads, len(nodes)) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+	if failed >= 0 {
+		return nil, got[failed].err
+	}
+	return got, nil
+}
+
+func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watches *backend.WatchSet) (r reading[T]) {
+	arm := func() *backend.Watch {
+		if watches == nil {
+			return nil
+		}
+		return watches.New()
+	}
+	path := g.path.full + "/" + n.name
+	r.w = arm()
+	data, stat, err := s.b.Get(ctx, path, r.w)
+	var denied error
+	if errors.Is(err, backend.ErrDenied) {
+		// That it is there may be known to all; one member must not blind
+		// everybody for the others.
+		disarm(r.w)
+		denied = err
+		r.w = arm()
+		stat, err = s.b.Exists(ctx, path, r.w)
+	}
+	switch {
+	case isNotFound(err):
+		disarm(r.w)
+		return reading[T]{gone: true}
+	case err != nil:
+		disarm(r.w)
+		return reading[T]{err: err}
+	}
+	r.mzxid = stat.Mzxid
+	r.member = Member[T]{
+		ID:      n.id,
+		Token:   stat.Czxid,
+		Session: stat.EphemeralOwner,
+		Since:   time.UnixMilli(stat.Ctime),
+		Path:    path,
+		Err:     denied,
+	}
+	if denied == nil {
+		r.member.Value, err = g.codec.decode(data)
+		r.member.Err = opError("member", path, err)
+	}
+	return r
+}
+
+func disarm(w *backend.Watch) {
+	if w != nil {
+		w.Stop()
+	}
+}
+
+const (
+	memberKind = "member-"
+
+	// maxMemberID is the greatest length of an id in bytes. With all around it, it
+	// stays below what file names may have, which other backends could need.
+	maxMemberID = 200
+)
+
+// memberNode is a member's node as its name tells.
+type memberNode struct {
+	name string
+	id   string
+	seq  int32
+}
+
+// older reports whether n was made before m.
+func (n memberNode) older(m memberNode) bool {
+	if n.seq != m.seq {
+		return before(n.seq, m.seq)
+	}
+	return n.name < m.name
+}
+
+// parseMember reads a name. The number is taken from the end, so an id may look
+// like anything. Numbers that no member stands with are foreign: with those below
+// zero, an id that ends with a dash could be told from others no more.
+func parseMember(name string) (memberNode, bool) {
+	const digits = 10
+	rest, ok := strings.CutPrefix(name, guidPrefix)
+	if !ok || len(rest) < guidLen || !isGUID(rest[:guidLen]) {
+		return memberNode{}, false
+	}
+	rest, ok = strings.CutPrefix(rest[guidLen:], "-"+memberKind)
+	i := len(rest) - digits
+	if !ok || i < 2 || rest[i-1] != '-' {
+		return memberNode{}, false
+	}
+	seq, ok := parseDigits(rest[i:])
+	if !ok || seq < 0 || seq >= seqHard {
+		return memberNode{}, false
+	}
+	return memberNode{name: name, id: rest[:i-1], seq: seq}, true
+}
+
+// isGUID reports whether s, of length guidLen, has the form of a GUID.
+func isGUID(s string) bool {
+	for i := range guidLen {
+		c := s[i]
+		switch i {
+		case 8, 13, 18, 23:
+			if c != '-' {
+				return false
+			}
+		default:
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// presentMembers picks of each id the node that is the member, sorted by id.
+func presentMembers(names []string) []memberNode {
+	first := make(map[string]memberNode, len(names))
+	for _, name := range names {
+		n, ok := parseMember(name)
+		if !ok {
+			continue
+		}
+		if other, taken := first[n.id]; !taken || n.older(other) {
+			first[n.id] = n
+		}
+	}
+	return slices.SortedFunc(maps.Values(first), func(a, b memberNode) int { return strings.Compare(a.id, b.id) })
+}
+
+// checkMemberID returns ErrInvalid or ErrBadPath for what cannot be an id.
+func checkMemberID(id string) error {
+	switch {
+	case id == "":
+		return fmt.Errorf("%w: empty id", ErrInvalid)
+	case len(id) > maxMemberID:
+		return fmt.Errorf("%w: id of %d bytes, limit %d", ErrInvalid, len(id), maxMemberID)
+	case strings.Contains(id, "/"):
+		return fmt.Errorf("%w: id with a slash", ErrBadPath)
+	}
+	if err := backend.CheckPath("/" + memberKind + id + "-"); err != nil {
+		return fmt.Errorf("id: %w", errors.Unwrap(err))
+	}
+	return nil
+}

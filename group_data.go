@@ -1,0 +1,128 @@
+package coord
+
+import (
+	"context"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// SetData changes the member's value. After nil the node has it, and so has every
+// later incarnation. While the membership has no node, SetData waits for the next
+// one, until ctx ends. Calls take turns in the order in which they come to it.
+//
+// If ctx ends before the outcome is known, the error also matches ErrUncertain:
+// the change may come to be seen, but never after that of a later SetData. After
+// any other error it does not. When the membership has ended, it returns Err.
+func (m *Membership[T]) SetData(ctx context.Context, v T) error {
+	data, err := m.g.codec.encode(v)
+	if err == nil {
+		// What the next incarnation could not be made with is refused now.
+		sp := newSpec(m.g.path.full, memberKind+m.id+"-", nil)
+		err = backend.CheckOps([]backend.Op{
+			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, nil, backend.AnyVersion),
+		})
+	}
+	if err != nil {
+		return opError("set", m.g.path.full, err)
+	}
+	select {
+	case m.turn <- struct{}{}:
+	case <-m.done:
+		return m.Err()
+	case <-ctx.Done():
+		return opError("set", m.g.path.full, backend.ContextError(ctx))
+	}
+	defer func() { <-m.turn }()
+	return opError("set", m.g.path.full, m.setData(ctx, data))
+}
+
+func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
+	st, err := m.standing(ctx, nil)
+	if err != nil {
+		return err
+	}
+	// Remembered before it is sent: the session may be lost at any time, and the
+	// next incarnation must not fall behind what others have seen.
+	m.mu.Lock()
+	old := m.data
+	m.data = data
+	m.rev++
+	rev := m.rev
+	m.mu.Unlock()
+	var pause pauses
+	for definite := true; ; {
+		err := m.write(ctx, st, data)
+		switch {
+		case err == nil:
+			return nil
+		case isUncertain(err):
+			definite = false
+			m.unsettled = st.s
+		}
+		switch {
+		case ctx.Err() == nil && isUncertain(err) && !isOver(err):
+			pause.wait(ctx.Done(), st.s.b.Done())
+			continue
+		case ctx.Err() == nil && (isNotFound(err) || isOver(err)):
+			// Lost or deleted; the next incarnation may have it already.
+			definite = false
+			st, err = m.standing(ctx, st)
+			if err == nil && st.rev == rev {
+				return nil
+			}
+			if err == nil {
+				continue
+			}
+			if ctx.Err() == nil {
+				return err // ended
+			}
+		}
+		if definite && m.takeBack(st, old) {
+			return err
+		}
+		return backend.Uncertain(err)
+	}
+}
+
+// write writes the data of the node, behind everything that was written before.
+func (m *Membership[T]) write(ctx context.Context, st *stand, data []byte) error {
+	if m.unsettled == st.s {
+		// A write whose outcome is unknown could come after this one.
+		if err := st.s.b.Sync(ctx, st.n.path); err != nil {
+			return err
+		}
+	}
+	m.unsettled = nil
+	_, err := st.s.b.Commit(ctx, backend.SetData(st.n.path, data, backend.AnyVersion))
+	return err
+}
+
+// takeBack restores the data if no incarnation can have been made with the new.
+// Where one is made, keep has taken the old one out of now before it reads data.
+func (m *Membership[T]) takeBack(st *stand, old []byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now, _, _ := m.now.get(); now != st {
+		return false
+	}
+	m.data = old
+	return true
+}
+
+// standing waits for an incarnation that is not the one called not.
+func (m *Membership[T]) standing(ctx context.Context, not *stand) (*stand, error) {
+	for {
+		st, changed, ended := m.now.get()
+		if ended {
+			return nil, m.Err()
+		}
+		if st != nil && st != not {
+			return st, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, backend.ContextError(ctx)
+		}
+	}
+}

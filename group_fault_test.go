@@ -1,0 +1,331 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// awaitPhase waits until the client's state is of that phase.
+func awaitPhase(t *testing.T, c *coord.Client, want coord.Phase) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for st := range c.States(ctx) {
+		if st.Phase == want {
+			return
+		}
+	}
+	t.Fatalf("the client was never %v", want)
+}
+
+// A retry after a lost reply made a second node elsewhere.
+func TestALostReplyOfAJoinLeavesExactlyOneNode(t *testing.T) {
+	onEach(t, func(w *world) {
+		g := w.group("a", nil)
+		mustLeave(w.t, mustJoin(w.t, g, "x", "0")) // the directory is known
+		for name, drop := range map[string]func(){"reply": w.Link("a").DropNextReply, "request": w.Link("a").DropNextRequest} {
+			drop()
+			m := mustJoin(w.t, g, "x", name)
+			if names := w.children("/g"); len(names) != 1 {
+				w.t.Errorf("lost %s: children %v, want one", name, names)
+			}
+			if got, err := g.Member(context.Background(), "x"); err != nil || got.Value != name {
+				w.t.Errorf("lost %s: %+v, %v", name, got, err)
+			}
+			drop()
+			mustLeave(w.t, m)
+			if names := w.children("/g"); len(names) != 0 {
+				w.t.Errorf("lost %s of a leave: children %v", name, names)
+			}
+		}
+	})
+}
+
+// Who gives up leaves nothing, wherever his join was.
+func TestAJoinThatIsGivenUpLeavesNoNode(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		a := w.group("a", nil)
+		c := w.open("b", &backendtest.Hooks{After: after.after})
+		for _, replace := range []bool{false, true} {
+			for what, match := range map[string]func(backendtest.Call) bool{
+				"create":  creates,
+				"list":    func(c backendtest.Call) bool { return c.Op == "children" },
+				"removal": deletes, // of its own node, or with replace of the other's
+			} {
+				m := mustJoin(w.t, a, "x", "a")
+				ctx, cancel := context.WithCancel(context.Background())
+				after.arm(1, match, func(ctx context.Context, c backendtest.Call, _ error) error {
+					cancel()
+					if c.Op == "commit" {
+						return backend.Uncertain(ctx.Err())
+					}
+					return ctx.Err()
+				})
+				_, err := textGroup(c, replace).Join(ctx, "x", "b")
+				wantErr(w.t, err, context.Canceled)
+				// The first one stands, or where it was taken over it may have ended.
+				w.eventually("nothing is left of the join after "+what, func() bool {
+					list, err := a.Members(context.Background())
+					if err != nil {
+						w.t.Fatal(err)
+					}
+					n := len(w.children("/g"))
+					return m.Err() == nil && n == 1 && brief(list) == "x=a" || m.Err() != nil && replace && what == "removal" && n == 0
+				})
+				m.Leave()
+				w.empty("/g")
+			}
+		}
+	})
+}
+
+// The death of a process is told to all in time.
+func TestAMemberThatIsCutOffOrDiesIsGoneInTime(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		watch := w.watch(ctx, w.group("reader", nil))
+		mustJoin(w.t, w.group("stays", nil), "s", "1")
+		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		watch.until("s=1 x=1")
+		start := time.Now()
+		w.Link("a").Partition()
+		watch.until("s=1")
+		d := time.Since(start)
+		if d > w.timeout+2*time.Second {
+			w.t.Errorf("gone after %v, the timeout is %v", d, w.timeout)
+		}
+		w.t.Logf("figure: a member that was cut off was gone after %v, timeout %v", d.Round(time.Millisecond), w.timeout)
+		if m.Err() != nil {
+			w.t.Errorf("the membership has ended: %v", m.Err())
+		}
+		w.Link("a").Heal()
+		watch.until("s=1 x=1") // joined again
+		old := watch.last.List[1]
+		start = time.Now()
+		w.Link("a").Expire(old.Session)
+		if now, _ := watch.another(old); now.Session == old.Session {
+			w.t.Errorf("%+v, before %+v", now, old)
+		}
+		if d := time.Since(start); d > w.timeout+2*time.Second {
+			w.t.Errorf("back after %v", d)
+		}
+	})
+}
+
+func TestABlipShowsToNobodyAndMakesNoNode(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		watch := w.watch(ctx, w.group("reader", nil))
+		c := w.open("a", nil)
+		m := mustJoin(w.t, textGroup(c, false), "x", "1")
+		watch.until("x=1")
+		before := watch.last.List[0]
+		names := w.children("/g")
+		for _, name := range []string{"a", "reader", "a", "reader"} {
+			w.Link(name).Partition()
+			w.settle()
+			w.Link(name).Heal()
+			w.settle()
+		}
+		// A write that both have got through after that.
+		if err := m.SetData(ctx, "2"); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, e := range watch.until("x=2") {
+			if len(e.Joined)+len(e.Left) != 0 {
+				w.t.Errorf("joined %v, left %v", e.Joined, e.Left)
+			}
+		}
+		if got := watch.last.List[0]; got.Token != before.Token || got.Session != before.Session {
+			w.t.Errorf("%+v, before %+v", got, before)
+		}
+		if after := w.children("/g"); !slices.Equal(names, after) {
+			w.t.Errorf("children %v, before %v", after, names)
+		}
+	})
+}
+
+// The client has given its session up, and the service has not yet: the member is
+// not refused by its own dead node, and nobody sees it twice or not at all.
+func TestAMemberJoinsAgainWhileItsOldNodeStillStands(t *testing.T) {
+	for _, replace := range []bool{false, true} {
+		t.Run(fmt.Sprint("replace ", replace), func(t *testing.T) {
+			onEach(t, func(w *world) {
+				ctx := context.Background()
+				watch := w.watch(ctx, w.group("reader", nil))
+				c := w.open("a", nil)
+				m := mustJoin(w.t, textGroup(c, replace), "x", "1")
+				watch.until("x=1")
+				old := watch.last.List[0]
+				w.Link("a").Partition()
+				awaitPhase(w.t, c, coord.Lost)
+				stood := len(w.children("/g")) == 1
+				healed := time.Now()
+				w.Link("a").Heal()
+				got, vacant := watch.another(old)
+				d := time.Since(healed)
+				if got.Value != "1" || got.Session == old.Session || m.Err() != nil {
+					w.t.Errorf("%+v, before %+v, %v", got, old, m.Err())
+				}
+				if w.fake && (!stood || vacant || d > 500*time.Millisecond) {
+					w.t.Errorf("the old node stood: %v; a moment with nobody: %v; told after %v", stood, vacant, d)
+				}
+				w.t.Logf("figure: the old node stood: %v; a moment with nobody: %v; told %v after the contact", stood, vacant, d.Round(time.Millisecond))
+				if names := w.children("/g"); len(names) != 1 {
+					w.t.Errorf("children %v, want one", names)
+				}
+				mustLeave(w.t, m)
+				w.empty("/g")
+			})
+		})
+	}
+}
+
+// Who leaves while he has no session leaves no dead node to the readers, once he
+// has contact.
+func TestALeaveWithoutASessionTakesTheOldNodeAway(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.open("a", nil)
+		m := mustJoin(w.t, textGroup(c, false), "x", "1")
+		w.Link("a").Partition()
+		awaitPhase(w.t, c, coord.Lost)
+		w.settle()
+		start := time.Now()
+		mustLeave(w.t, m)
+		if d := time.Since(start); d != 0 {
+			w.t.Errorf("Leave took %v", d)
+		}
+		if names := w.children("/g"); len(names) != 1 {
+			w.t.Fatalf("children %v: the service had ended the session", names)
+		}
+		w.Link("a").Heal()
+		w.settle()
+		if names := w.children("/g"); len(names) != 0 {
+			w.t.Errorf("left behind %v", names)
+		}
+	})
+}
+
+func TestALeaveWithoutContactReturnsWithTheSession(t *testing.T) {
+	onEach(t, func(w *world) {
+		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		w.Link("a").Partition()
+		start := time.Now()
+		m.Leave()
+		if d := time.Since(start); d > w.timeout+2*time.Second {
+			w.t.Errorf("Leave took %v", d)
+		}
+		wantErr(w.t, m.Err(), coord.ErrReleased)
+		w.empty("/g")
+		w.Link("a").Heal()
+	})
+}
+
+// A member whose own node had vanished waited for ever elsewhere.
+func TestAMemberWhoseNodeIsDeletedMakesANewOne(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		watch := w.watch(ctx, w.group("reader", nil))
+		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		s := w.session("x")
+		watch.until("x=1")
+		for _, directory := range []bool{false, true} {
+			old := watch.last.List[0]
+			ops := []backend.Op{backend.Delete(old.Path, backend.AnyVersion)}
+			if directory {
+				ops = append(ops, backend.Delete(w.path("/g"), backend.AnyVersion))
+			}
+			if _, err := s.Commit(ctx, ops...); err != nil {
+				w.t.Fatal(err)
+			}
+			if got, _ := watch.another(old); got.Value != "1" || got.Token < old.Token || m.Err() != nil {
+				w.t.Errorf("%+v, before %+v, %v", got, old, m.Err())
+			}
+			if err := m.SetData(ctx, "2"); err != nil {
+				w.t.Fatal(err)
+			}
+			watch.until("x=2")
+			if err := m.SetData(ctx, "1"); err != nil {
+				w.t.Fatal(err)
+			}
+			watch.until("x=1")
+		}
+		mustLeave(w.t, m)
+		w.empty("/g")
+	})
+}
+
+// User code ran on the event thread elsewhere, where it could not call back.
+func TestACodecMayUseTheClient(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		other := coord.NewGroup(c, "/other", &coord.GroupOptions[string]{Codec: coord.Text()})
+		mustJoin(w.t, other, "o", "1")
+		codec := coord.Text()
+		codec.Decode = func(data []byte) (string, error) {
+			list, err := other.Members(ctx)
+			return string(data) + "/" + brief(list), err
+		}
+		g := coord.NewGroup(c, "/g", &coord.GroupOptions[string]{Codec: codec})
+		watch := w.watch(ctx, g)
+		m := mustJoin(w.t, g, "x", "1")
+		watch.until("x=1/o=1")
+		if err := m.SetData(ctx, "2"); err != nil {
+			w.t.Fatal(err)
+		}
+		watch.until("x=2/o=1")
+	})
+}
+
+func TestAMembershipEndsWhenTheServiceRefuses(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var before nth
+		g := textGroup(w.open("a", &backendtest.Hooks{Before: before.before}), false)
+		m := mustJoin(w.t, g, "x", "1")
+		first, _ := g.Member(ctx, "x")
+		before.arm(1, creates, func(context.Context, backendtest.Call, error) error { return backend.ErrDenied })
+		w.Link("a").Expire(first.Session)
+		<-m.Done()
+		wantErr(w.t, m.Err(), coord.ErrDenied)
+		wantErr(w.t, m.Leave(), coord.ErrDenied)
+	})
+}
+
+// One member that may not be read does not hide the others.
+func TestAMemberThatMayNotBeReadIsListedWithItsError(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		a := w.group("a", nil)
+		mustJoin(w.t, a, "open", "1")
+		m := mustJoin(w.t, a, "secret", "1")
+		secret, _ := a.Member(ctx, "secret")
+		g := w.group("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Op == "get" && c.Path == secret.Path {
+				return backend.ErrDenied
+			}
+			return nil
+		}})
+		watch := w.watch(ctx, g)
+		e := watch.next()
+		if brief(e.List) != "open=1 secret=" || e.Err != nil {
+			w.t.Fatalf("%+v", e)
+		}
+		got := e.List[1]
+		wantErr(w.t, got.Err, coord.ErrDenied)
+		if got.Token != secret.Token || got.Session != secret.Session {
+			w.t.Errorf("%+v, want %+v", got, secret)
+		}
+		mustLeave(w.t, m)
+		watch.until("open=1")
+	})
+}

@@ -1,0 +1,314 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A Membership is one's own place in a group. It keeps itself: when the session
+// is lost it joins again on the next one, and when somebody deletes its node it
+// makes a new one. It ends when its owner leaves, when the client is closed, when
+// the id is another's by then (ErrDuplicate), or when the service refuses
+// (ErrDenied, ErrLimit).
+//
+// A process that is cut off, or paused, may believe in its membership for as
+// long as that lasts; a membership is not exclusive as a lock is.
+//
+// A Membership is safe for concurrent use.
+type Membership[T any] struct {
+	g    *Group[T]
+	id   string
+	stop context.CancelFunc // ends keep
+	done chan struct{}      // closed when it ends
+	left chan struct{}      // closed when keep has ended
+
+	now *latest[*stand] // its node; nil while it has none; final when it ends
+
+	mine []spec // nodes of ours that may stand, the present one last; of Join, then of keep
+
+	turn      chan struct{} // held by the SetData under way
+	unsettled *session      // a SetData of it may still be applied; of the holder of turn
+
+	mu       sync.Mutex
+	data     []byte // of the next incarnation
+	rev      int    // counts the changes of data
+	err      error  // why it ended
+	leaving  bool
+	leaveErr error // written before left is closed
+}
+
+// stand is one incarnation.
+type stand struct {
+	s   *session
+	n   node
+	rev int // of the data that it was made with
+}
+
+// Join enters the group under an id: any text of at most 200 bytes that can be
+// part of a node's name, without a slash. It returns when the node stands and the
+// id is its own. ctx bounds the joining only; if it ends first, nothing is left
+// behind.
+//
+// If the id is taken, Join returns ErrDuplicate, or with GroupOptions.Replace
+// takes it over: the other's node is removed in the commit that checks one's own,
+// and its Membership ends with ErrDuplicate and does not come back. Of several
+// that take over at once the last wins.
+//
+// The node of a process that has died stands until the service has ended its
+// session. Until then a successor with the same id gets ErrDuplicate, and tries
+// again as long as it likes, or has Replace.
+func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], error) {
+	if err := g.path.check("join"); err != nil {
+		return nil, err
+	}
+	if err := checkMemberID(id); err != nil {
+		return nil, opError("join", g.path.full, err)
+	}
+	data, err := g.codec.encode(v)
+	if err != nil {
+		return nil, opError("join", g.path.full, err)
+	}
+	m := &Membership[T]{
+		g: g, id: id, data: data,
+		done: make(chan struct{}),
+		left: make(chan struct{}),
+		turn: make(chan struct{}, 1),
+		now:  newLatest[*stand](nil),
+	}
+	st, err := m.enter(ctx, g.replace)
+	if err != nil {
+		return nil, opError("join", g.path.full, err)
+	}
+	m.now.set(st, false)
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	m.stop = stop
+	if !g.c.goWork(func() { m.keep(life, st) }) {
+		stop() // the node goes with the client's session
+		return nil, opError("join", g.path.full, ErrClosed)
+	}
+	return m, nil
+}
+
+// ID is the id that was joined under.
+func (m *Membership[T]) ID() string { return m.id }
+
+// Done is closed when the membership has ended for good. It stays open while a
+// lost session is being replaced.
+func (m *Membership[T]) Done() <-chan struct{} { return m.done }
+
+// Err is nil until Done is closed. Then it matches ErrReleased after Leave,
+// ErrDuplicate, ErrClosed, or what the service refused with.
+func (m *Membership[T]) Err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// Leave ends the membership: first Done is closed, then the node is removed, and
+// Leave returns. It is idempotent, and takes no context since it must succeed:
+// while contact is broken it waits, but not longer than the session can last,
+// with which the node goes. If the service refuses the removal, Leave returns
+// that error and goes on trying in the background. If the membership had ended
+// before, it returns Err.
+func (m *Membership[T]) Leave() error {
+	m.mu.Lock()
+	switch {
+	case m.leaving:
+		m.mu.Unlock()
+		<-m.left
+		return m.leaveErr
+	case m.err != nil:
+		defer m.mu.Unlock()
+		return m.err
+	}
+	m.leaving = true
+	m.err = opError("member", m.g.path.full, fmt.Errorf("%q left: %w", m.id, ErrReleased))
+	close(m.done)
+	m.mu.Unlock()
+	m.now.set(nil, true)
+	m.stop()
+	<-m.left
+	return m.leaveErr
+}
+
+// end ends the membership early.
+func (m *Membership[T]) end(err error) {
+	m.mu.Lock()
+	if m.err == nil {
+		m.err = opError("member", m.g.path.full, err)
+		close(m.done)
+	}
+	m.mu.Unlock()
+	m.now.set(nil, true)
+}
+
+// keep keeps the member there until ctx, which Leave ends, or for as long as it
+// can.
+func (m *Membership[T]) keep(ctx context.Context, st *stand) {
+	defer close(m.left)
+	defer m.stop()
+	c := m.g.c
+	for {
+		err := st.watch(ctx)
+		if ctx.Err() != nil {
+			m.leaveErr = m.withdraw(st)
+			return
+		}
+		m.now.set(nil, false)
+		if errors.Is(err, backend.ErrClosed) {
+			m.end(ErrClosed)
+			return
+		}
+		c.log.Warn("coord: a member has lost its node and joins again", "path", st.n.path, "error", err)
+		// Whoever has the id by now keeps it: to take it back would be a fight.
+		next, err := m.enter(ctx, false)
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				m.leaveErr = m.withdraw(next)
+			}
+			return
+		case err != nil:
+			m.end(err)
+			return
+		}
+		st = next
+		m.now.set(st, false)
+	}
+}
+
+// watch returns when the node has been deleted, errGone, when its session is
+// over, or when ctx ends. The watch is on the children, of which it has none:
+// nothing but the deletion fires it.
+func (st *stand) watch(ctx context.Context) error {
+	b := st.s.b
+	var pause pauses
+	for {
+		w := backend.NewWatch()
+		_, stat, err := b.Children(ctx, st.n.path, w)
+		switch {
+		case isNotFound(err), err == nil && stat.EphemeralOwner != b.ID():
+			w.Stop()
+			return errGone
+		case err != nil && (isOver(err) || ctx.Err() != nil):
+			w.Stop()
+			return err
+		case err != nil:
+			w.Stop()
+			st.s.c.log.Warn("coord: cannot watch a member's own node, trying again", "path", st.n.path, "error", err)
+			pause.wait(ctx.Done(), b.Done())
+			continue
+		}
+		pause.reset()
+		select {
+		case <-w.Fired():
+			if w.Kind() == backend.Deleted {
+				return errGone
+			}
+		case <-b.Done():
+			return b.Err()
+		case <-ctx.Done():
+			w.Stop()
+			return backend.ContextError(ctx)
+		}
+	}
+}
+
+// withdraw removes the node of a member that leaves. With a high number the
+// directory goes too, should nobody else be in it: the next one begins at zero.
+func (m *Membership[T]) withdraw(st *stand) error {
+	ctx := context.Background() // the session bounds it
+	if st.s.b.Err() != nil {
+		m.abandon()
+		return nil
+	}
+	if st.n.seq >= seqSoft {
+		_, err := st.s.b.Commit(ctx, backend.Delete(st.n.path, backend.AnyVersion), backend.Delete(m.g.path.full, backend.AnyVersion))
+		if err == nil {
+			return nil
+		}
+		// Not empty, denied or unknown: the own node is what matters.
+	}
+	if err := st.s.remove(ctx, st.n.path); err != nil {
+		st.s.removeLater(st.n.path)
+		return opError("leave", m.g.path.full, err)
+	}
+	if st.s.b.Err() != nil {
+		m.abandon()
+	}
+	return nil
+}
+
+// abandon removes, on the next session and in the background, what lost sessions
+// of ours may have left standing: the service can take a while to end them.
+func (m *Membership[T]) abandon() {
+	mine := m.mine
+	m.mine = nil
+	if len(mine) == 0 {
+		return
+	}
+	c := m.g.c
+	c.goWork(func() {
+		s, err := c.session(context.Background()) // Close ends it
+		if err != nil {
+			return
+		}
+		for i := range mine {
+			s.disown(&mine[i])
+		}
+	})
+}
+
+// enter makes a node and makes sure of the id, on the next session if one is
+// lost, until ctx ends. When it fails, nothing stays.
+func (m *Membership[T]) enter(ctx context.Context, takeover bool) (*stand, error) {
+	var pause pauses
+	for {
+		st, err := m.enterOnce(ctx, takeover)
+		if err == nil {
+			return st, nil
+		}
+		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost)
+		switch {
+		case errors.Is(err, backend.ErrClosed):
+			return nil, ErrClosed
+		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
+			m.abandon()
+			return nil, backend.ContextError(ctx)
+		case !again:
+			m.abandon()
+			return nil, err
+		}
+		pause.wait(ctx.Done(), m.g.c.closing)
+	}
+}
+
+func (m *Membership[T]) enterOnce(ctx context.Context, takeover bool) (*stand, error) {
+	s, err := m.g.c.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	data, rev := m.data, m.rev
+	m.mu.Unlock()
+	sp := newSpec(m.g.path.full, memberKind+m.id+"-", data)
+	m.mine = append(m.mine, sp)
+	n, err := s.create(ctx, &sp)
+	if err == nil {
+		if err = m.settle(ctx, s, n, takeover); err == nil {
+			m.mine = []spec{sp} // no other was found
+			return &stand{s, n, rev}, nil
+		}
+		if !errors.Is(err, errGone) && !errors.Is(err, ErrDuplicate) && s.b.Err() == nil {
+			s.removeLater(n.path)
+		}
+	}
+	if s.b.Err() == nil {
+		m.mine = m.mine[:len(m.mine)-1] // what there is of it is being removed
+	}
+	return nil, err
+}

@@ -1,0 +1,125 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// PickPolicy says which member a Picker picks.
+type PickPolicy int8
+
+const (
+	// RoundRobin picks the members one after the other in the order of their ids.
+	RoundRobin PickPolicy = iota
+	// Random picks any, each with the same probability.
+	Random
+)
+
+// A Picker picks one of the members of a group for each piece of work: the
+// client's side of a service with several instances. It follows the group and
+// picks without asking the service. It never picks an incarnation that a Watch
+// of the same Group has told to be gone before the pick began; one that has died
+// may be picked until the service has noticed.
+//
+// Members whose value cannot be read are not picked. A Picker is safe for
+// concurrent use.
+type Picker[T any] struct {
+	g      *Group[T]
+	v      *view[T]
+	policy PickPolicy
+	ended  chan struct{} // closed when the ctx that it was made with ends
+
+	mu   sync.Mutex
+	last string // the id that was picked last
+	err  error  // written before ended is closed
+}
+
+// Picker returns a picker. It follows the group until ctx ends; then it picks no
+// more.
+func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], error) {
+	if err := g.path.check("picker"); err != nil {
+		return nil, err
+	}
+	if policy != RoundRobin && policy != Random {
+		return nil, opError("picker", g.path.full, fmt.Errorf("%w: policy %d", ErrInvalid, policy))
+	}
+	v, err := g.attach()
+	if err != nil {
+		return nil, opError("picker", g.path.full, err)
+	}
+	p := &Picker[T]{g: g, v: v, policy: policy, ended: make(chan struct{})}
+	context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		p.err = backend.ContextError(ctx)
+		p.mu.Unlock()
+		close(p.ended)
+		g.detach(v)
+	})
+	return p, nil
+}
+
+// Next picks a member, and waits for one while there is none, until ctx ends. It
+// fails when the Picker has ended: with the error of its ctx, ErrClosed, or what
+// the service refused with.
+func (p *Picker[T]) Next(ctx context.Context) (Member[T], error) {
+	for {
+		if err := backend.ContextError(ctx); err != nil {
+			return Member[T]{}, opError("next", p.g.path.full, err)
+		}
+		m, ok, changed, err := p.pick()
+		if ok || err != nil {
+			return m, err
+		}
+		select {
+		case <-changed:
+		case <-p.ended:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// TryNext picks a member, or reports false if none is known at the moment: nobody
+// is there, the group has not been read yet, or the Picker has ended.
+func (p *Picker[T]) TryNext() (Member[T], bool) {
+	m, ok, _, _ := p.pick()
+	return m, ok
+}
+
+// pick picks from what is known. If there is nobody to pick, something new comes
+// when changed is closed.
+func (p *Picker[T]) pick() (m Member[T], ok bool, changed <-chan struct{}, err error) {
+	r, changed, final := p.v.seen.get()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err = p.err
+	if err == nil && final {
+		err = r.err
+	}
+	if err != nil {
+		return m, false, nil, opError("next", p.g.path.full, err)
+	}
+	if len(r.readable) == 0 {
+		return m, false, changed, nil
+	}
+	i := 0
+	if p.policy == Random {
+		i = rand.IntN(len(r.readable))
+	} else {
+		// By the id and not by the place in the list, in which others come and go.
+		var found bool
+		i, found = slices.BinarySearchFunc(r.readable, p.last, func(m Member[T], id string) int { return strings.Compare(m.ID, id) })
+		if found {
+			i++
+		}
+		i %= len(r.readable)
+	}
+	m = r.readable[i]
+	p.last = m.ID
+	return m, true, nil, nil
+}

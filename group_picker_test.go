@@ -1,0 +1,327 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func mustPicker(t *testing.T, ctx context.Context, g *coord.Group[string], policy coord.PickPolicy) *coord.Picker[string] {
+	t.Helper()
+	p, err := g.Picker(ctx, policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func mustPick(t *testing.T, p *coord.Picker[string]) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	m, err := p.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.ID
+}
+
+func TestRoundRobinPicksOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		g := textGroup(open(t, st, nil), false)
+		p := mustPicker(t, t.Context(), g, coord.RoundRobin)
+		joined := make(map[string]*coord.Membership[string])
+		for _, id := range []string{"c", "a", "b", "d"} {
+			joined[id] = mustJoin(t, g, id, "1")
+		}
+		synctest.Wait()
+		picks := func(want string) {
+			t.Helper()
+			got := ""
+			for range want {
+				got += mustPick(t, p)
+			}
+			if got != want {
+				t.Errorf("picked %s, want %s", got, want)
+			}
+		}
+		picks("abcdabc")
+		// Who goes or comes does not set the others back.
+		mustLeave(t, joined["c"])
+		synctest.Wait()
+		picks("dabdab")
+		joined["b2"] = mustJoin(t, g, "b2", "1")
+		mustLeave(t, joined["b"])
+		synctest.Wait()
+		if id := mustPick(t, p); id != "b2" {
+			t.Errorf("picked %s, want b2", id)
+		}
+		picks("da")
+		for _, id := range []string{"a", "b2", "d"} {
+			mustLeave(t, joined[id])
+		}
+	})
+}
+
+func TestRandomPicksEachWithTheSameProbability(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := textGroup(open(t, memory.New(nil), nil), false)
+		p := mustPicker(t, t.Context(), g, coord.Random)
+		const members, picks = 4, 4000
+		for i := range members {
+			mustJoin(t, g, fmt.Sprint(i), "1")
+		}
+		synctest.Wait()
+		count := make(map[string]int)
+		for range picks {
+			count[mustPick(t, p)]++
+		}
+		for i := range members {
+			// Six standard deviations of 27.
+			if n := count[fmt.Sprint(i)]; n < picks/members-165 || n > picks/members+165 {
+				t.Errorf("picked %v", count)
+			}
+		}
+	})
+}
+
+func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		life, cancel := context.WithCancel(ctx)
+		g := w.group("a", nil)
+		p := mustPicker(w.t, life, g, coord.RoundRobin)
+		if m, ok := p.TryNext(); ok {
+			w.t.Errorf("picked %+v of nobody", m)
+		}
+		short, stop := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer stop()
+		_, err := p.Next(short)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		picked := make(chan string)
+		go func() { picked <- mustPick(w.t, p) }()
+		// One whose value nobody understands is no one to pick.
+		type instance struct{ Port int }
+		c := w.open("b", nil)
+		ports := coord.NewGroup[instance](c, "/g", nil)
+		pp, err := ports.Picker(life, coord.Random)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		m := mustJoin(w.t, g, "x", "no json")
+		if id := <-picked; id != "x" {
+			w.t.Errorf("picked %q", id)
+		}
+		if got, ok := p.TryNext(); !ok || got.Value != "no json" {
+			w.t.Errorf("%+v, %v", got, ok)
+		}
+		if _, err := ports.Wait(ctx, 1); err != nil {
+			w.t.Fatal(err)
+		}
+		if got, ok := pp.TryNext(); ok {
+			w.t.Errorf("picked %+v", got)
+		}
+		if err := m.SetData(ctx, `{"Port":80}`); err != nil {
+			w.t.Fatal(err)
+		}
+		if got, err := pp.Next(ctx); err != nil || got.Value.Port != 80 {
+			w.t.Errorf("%+v, %v", got, err)
+		}
+		mustLeave(w.t, m)
+		w.eventually("nobody is picked", func() bool { _, ok := p.TryNext(); return !ok })
+		ended := make(chan error)
+		go func() {
+			_, err := p.Next(ctx)
+			ended <- err
+		}()
+		w.settle()
+		cancel()
+		wantErr(w.t, <-ended, context.Canceled)
+		_, err = p.Next(ctx)
+		wantErr(w.t, err, context.Canceled)
+	})
+}
+
+// The view of a group ends with its last user, and the next one begins anew.
+func TestWatchesAndPickersShareOneView(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		g := w.group("a", nil)
+		for round := range 3 {
+			m := mustJoin(w.t, w.group(fmt.Sprint("member", round), nil), "x", fmt.Sprint(round))
+			life, cancel := context.WithCancel(ctx)
+			p := mustPicker(w.t, life, g, coord.RoundRobin)
+			x, y := w.watch(life, g), w.watch(life, g)
+			x.until(fmt.Sprint("x=", round))
+			y.until(fmt.Sprint("x=", round))
+			mustLeave(w.t, m)
+			x.until("")
+			if got, ok := p.TryNext(); ok {
+				w.t.Errorf("picked %+v, who has left", got)
+			}
+			cancel()
+			x.closed()
+			y.closed()
+			w.settle()
+		}
+	})
+}
+
+// A Picker is never behind a Watch of the same Group, whoever asks and however
+// members come and go. Sessions expire too.
+func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		g := w.group("reader", nil)
+		rounds := 60
+		if long() {
+			rounds = 600
+		}
+		var mu sync.Mutex
+		gone := make(map[string]int) // path: as the how many-th it was told to have left
+		var picks, none atomic.Int64
+		var readers, members sync.WaitGroup
+		for range 2 {
+			ch := g.Watch(ctx)
+			readers.Go(func() {
+				for e := range ch {
+					mu.Lock()
+					for _, m := range e.Left {
+						if gone[m.Path] == 0 {
+							gone[m.Path] = len(gone) + 1
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		for i := range 4 {
+			p := mustPicker(w.t, ctx, g, coord.PickPolicy(i%2))
+			for range 2 {
+				readers.Go(func() {
+					for ctx.Err() == nil {
+						mu.Lock()
+						before := len(gone) // were told before the pick began
+						mu.Unlock()
+						m, ok := p.TryNext()
+						if !ok {
+							none.Add(1)
+						} else {
+							picks.Add(1)
+						}
+						mu.Lock()
+						n := gone[m.Path]
+						mu.Unlock()
+						if n > 0 && n <= before {
+							w.t.Errorf("picked %s, who was told to have left", m.Path)
+							return
+						}
+						time.Sleep(time.Millisecond)
+					}
+				})
+			}
+		}
+		for i := range 3 {
+			c := w.open(fmt.Sprint(i), nil)
+			members.Go(func() {
+				own, r := textGroup(c, false), rand.New(rand.NewPCG(1, uint64(i)))
+				for range rounds {
+					m := mustJoin(w.t, own, fmt.Sprint(i), "1")
+					time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
+					if r.IntN(8) == 0 {
+						w.Link(fmt.Sprint(i)).Expire(sessionOf(w.t, c))
+					}
+					if err := m.Leave(); err != nil {
+						w.t.Error(err)
+					}
+				}
+			})
+		}
+		// The reader's own contact breaks, and its session goes.
+		for range 4 {
+			time.Sleep(50 * time.Millisecond)
+			w.Link("reader").Partition()
+			w.Link("reader").Heal()
+		}
+		members.Wait()
+		w.eventually("all have left", func() bool { list, err := g.Members(ctx); return err == nil && len(list) == 0 })
+		cancel()
+		readers.Wait()
+		w.t.Logf("figure: %d told gone, %d picks, %d times nobody", len(gone), picks.Load(), none.Load())
+		if len(gone) == 0 || picks.Load() == 0 {
+			w.t.Error("nobody left, or nobody was picked: nothing was tested")
+		}
+	})
+}
+
+// The reader's next session may be on a server that is behind: what was told gone
+// does not come back.
+func TestAViewDoesNotGoBackOverALostSession(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var old atomic.Pointer[[]string]
+		var stale atomic.Bool
+		hooks := staleAfterLoss(&old, &stale)
+		c := w.open("reader", &hooks)
+		g := textGroup(c, false)
+		watch := w.watch(ctx, g)
+		a := mustJoin(w.t, w.group("a", nil), "x", "1")
+		watch.until("x=1")
+		names := w.children("/g")
+		old.Store(&names)
+		mustLeave(w.t, a)
+		watch.until("")
+		b := mustJoin(w.t, w.group("b", nil), "y", "1")
+		watch.until("y=1")
+		stale.Store(true)
+		w.Link("reader").Expire(sessionOf(w.t, c))
+		w.settle()
+		if err := b.SetData(ctx, "2"); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, e := range watch.until("y=2") {
+			if len(e.List) != 1 || len(e.Left)+len(e.Joined) != 0 {
+				w.t.Errorf("%+v", e)
+			}
+		}
+	})
+}
+
+// staleAfterLoss are hooks of a client whose next server shows the old names, until
+// it is told to catch up, while stale is set.
+func staleAfterLoss(old *atomic.Pointer[[]string], stale *atomic.Bool) backendtest.Hooks {
+	return backendtest.Hooks{
+		Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Op == "sync" {
+				stale.Store(false)
+			}
+			return nil
+		},
+		Names: func(_ backendtest.Call, names []string) []string {
+			if stale.Load() {
+				return *old.Load()
+			}
+			return names
+		},
+	}
+}
+
+// sessionOf is the id of a client's session.
+func sessionOf(t *testing.T, c *coord.Client) int64 {
+	t.Helper()
+	s, err := c.Session(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.ID()
+}

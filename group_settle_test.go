@@ -1,0 +1,379 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func TestAMemberWhoseIDWasTakenWhileItWasAwayEnds(t *testing.T) {
+	onEach(t, func(w *world) {
+		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		b := w.group("b", nil)
+		w.Link("a").Partition()
+		var other *coord.Membership[string]
+		// The caller's loop: the dead member's node stands for the timeout.
+		w.eventually("the id is free", func() bool {
+			var err error
+			other, err = b.Join(context.Background(), "x", "2")
+			if err != nil {
+				wantErr(w.t, err, coord.ErrDuplicate)
+			}
+			return err == nil
+		})
+		w.Link("a").Heal()
+		<-m.Done()
+		wantErr(w.t, m.Err(), coord.ErrDuplicate)
+		if names := w.children("/g"); len(names) != 1 || other.Err() != nil {
+			w.t.Errorf("children %v, %v", names, other.Err())
+		}
+		mustLeave(w.t, other)
+		w.empty("/g")
+	})
+}
+
+// A process that comes back finds the node of its former life: with Replace it
+// need not wait until the service has ended that.
+func TestASuccessorWithReplaceTakesADeadNodeOver(t *testing.T) {
+	onEach(t, func(w *world) {
+		watch := w.watch(context.Background(), w.group("reader", nil))
+		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		watch.until("x=1")
+		old := watch.last.List[0]
+		w.Link("a").Partition()
+		successor := mustJoin(w.t, textGroup(w.open("b", nil), true), "x", "2")
+		if now, vacant := watch.another(old); now.Value != "2" || vacant {
+			w.t.Errorf("%+v, a moment with nobody: %v", now, vacant)
+		}
+		w.Link("a").Heal() // it was not dead after all, and its session stands
+		<-m.Done()
+		wantErr(w.t, m.Err(), coord.ErrDuplicate)
+		if names := w.children("/g"); len(names) != 1 || successor.Err() != nil {
+			w.t.Errorf("children %v, %v", names, successor.Err())
+		}
+		mustLeave(w.t, successor)
+		w.empty("/g")
+	})
+}
+
+// Curator-258, -154, -241: another session's node was adopted, and its end
+// deleted the other's.
+func TestAnotherSessionsNodeIsNeverAdopted(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		var after nth
+		a := mustJoin(w.t, w.group("a", nil), "x", "same")
+		names := w.children("/g")
+		b := textGroup(w.open("b", &backendtest.Hooks{After: after.after}), false)
+		after.arm(1, creates, lose)
+		_, err := b.Join(ctx, "x", "same")
+		wantErr(w.t, err, coord.ErrDuplicate)
+		// Its withdrawal is lost too.
+		after.arm(1, deletes, lose)
+		_, err = b.Join(ctx, "x", "same")
+		wantErr(w.t, err, coord.ErrDuplicate)
+		w.eventually("the first one's node is left", func() bool { return slices.Equal(names, w.children("/g")) })
+		if a.Err() != nil {
+			w.t.Error(a.Err())
+		}
+		mustLeave(w.t, a)
+		w.empty("/g")
+	})
+}
+
+// The one that refuses a newcomer goes before the newcomer has withdrawn: then it
+// is not refused, and nobody sees it come and go.
+func TestANewcomerIsRefusedOnlyByOneThatStands(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before nth
+		watch := w.watch(context.Background(), w.group("reader", nil))
+		a := mustJoin(w.t, w.group("a", nil), "x", "1")
+		watch.until("x=1")
+		b := textGroup(w.open("b", &backendtest.Hooks{Before: before.before}), false)
+		before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+			mustLeave(w.t, a)
+			return nil
+		})
+		m := mustJoin(w.t, b, "x", "2")
+		watch.until("x=2")
+		mustLeave(w.t, m)
+	})
+}
+
+// The replaced one's place is taken only by a node that stands.
+func TestATakeoverRemovesNobodyForANodeThatIsGone(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before nth
+		a := mustJoin(w.t, w.group("a", nil), "x", "1")
+		s := w.session("s")
+		b := textGroup(w.open("b", &backendtest.Hooks{Before: before.before}), true)
+		ctx, cancel := context.WithCancel(context.Background())
+		before.arm(1, deletes, func(ctx context.Context, c backendtest.Call, _ error) error {
+			cancel()
+			if _, err := s.Commit(context.Background(), backend.Delete(c.Path, backend.AnyVersion)); err != nil {
+				w.t.Error(err)
+			}
+			return nil
+		})
+		_, err := b.Join(ctx, "x", "2")
+		wantErr(w.t, err, context.Canceled)
+		w.settle()
+		if a.Err() != nil || len(w.children("/g")) != 1 {
+			w.t.Errorf("%v, children %v", a.Err(), w.children("/g"))
+		}
+		mustLeave(w.t, a)
+	})
+}
+
+// Somebody takes over between a list and the read of the one who is replaced: the
+// id is never shown as nobody's.
+func TestATakeoverDuringALookShowsNoGap(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var before nth
+		a := mustJoin(w.t, w.group("a", nil), "x", "1")
+		b := textGroup(w.open("b", nil), true)
+		g := w.group("reader", &backendtest.Hooks{Before: before.before})
+		watch := w.watch(ctx, g)
+		watch.until("x=1")
+		takeover := func(value string) func(context.Context, backendtest.Call, error) error {
+			return func(context.Context, backendtest.Call, error) error {
+				mustJoin(w.t, b, "x", value)
+				return nil
+			}
+		}
+		reads := func(c backendtest.Call) bool { return c.Op == "get" }
+		before.arm(1, reads, func(ctx context.Context, c backendtest.Call, err error) error {
+			// What is told before the next list can be taken.
+			before.arm(1, func(c backendtest.Call) bool { return c.Op == "children" }, func(context.Context, backendtest.Call, error) error {
+				time.Sleep(time.Second)
+				return nil
+			})
+			return takeover("2")(ctx, c, err)
+		})
+		if err := a.SetData(ctx, "changed"); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, e := range watch.until("x=2") {
+			if len(e.List) != 1 {
+				w.t.Errorf("nobody has the id: %+v", e)
+			}
+		}
+		before.arm(1, reads, takeover("3"))
+		if m, err := w.groupOf("look-up", &before).Member(ctx, "x"); err != nil || m.Value != "3" {
+			w.t.Errorf("looked up %+v, %v", m, err)
+		}
+	})
+}
+
+// groupOf is the group for a client whose calls pass x first.
+func (w *world) groupOf(name string, x *nth) *coord.Group[string] {
+	return w.group(name, &backendtest.Hooks{Before: x.before})
+}
+
+// A dead node of one's own goes before anybody else is judged: the incumbent and
+// a newcomer never refuse each other both.
+func TestAnIncumbentAndANewcomerAreNotBothRefused(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var before, hold nth
+		ca := w.open("a", &backendtest.Hooks{Before: before.before})
+		a := mustJoin(w.t, textGroup(ca, false), "x", "a")
+		b := textGroup(w.open("b", &backendtest.Hooks{Before: hold.before}), false)
+		// What the incumbent does in the background comes late.
+		late := make(chan struct{})
+		defer close(late)
+		before.arm(1, func(c backendtest.Call) bool { return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpDelete }, func(context.Context, backendtest.Call, error) error {
+			<-late
+			return nil
+		})
+		// The newcomer has made its node, and is about to withdraw.
+		flying, let := make(chan struct{}), make(chan struct{})
+		hold.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+			close(flying)
+			<-let
+			return nil
+		})
+		w.Link("a").Partition()
+		awaitPhase(w.t, ca, coord.Lost)
+		joined := make(chan error)
+		go func() {
+			_, err := b.Join(ctx, "x", "b")
+			joined <- err
+		}()
+		<-flying
+		w.Link("a").Heal()
+		w.settle()
+		close(let)
+		if err := <-joined; err != nil {
+			w.t.Errorf("the newcomer: %v", err)
+		}
+		<-a.Done()
+		wantErr(w.t, a.Err(), coord.ErrDuplicate)
+		if names := w.children("/g"); len(names) != 1 {
+			w.t.Errorf("children %v, want one", names)
+		}
+	})
+}
+
+// Members are numbered by the directory, which numbers some two billion.
+func TestTheNumbersOfADirectoryEndWithAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		st := memory.New(nil)
+		g := textGroup(open(t, st, nil), false)
+		a := mustJoin(t, g, "a", "1")
+		if err := st.SetSequence("/g", 2_000_000_000); err != nil {
+			t.Fatal(err)
+		}
+		b := mustJoin(t, g, "b", "1")
+		for _, next := range []int32{2_147_000_000, 1<<31 - 1, -1 << 31, -7} {
+			if err := st.SetSequence("/g", next); err != nil {
+				t.Fatal(err)
+			}
+			_, err := g.Join(ctx, "c", "1")
+			wantErr(t, err, coord.ErrLimit)
+			synctest.Wait()
+			if list, err := g.Members(ctx); err != nil || brief(list) != "a=1 b=1" || len(children(t, st, "/g")) != 2 {
+				t.Errorf("%v, %v, children %v", list, err, children(t, st, "/g"))
+			}
+		}
+		mustLeave(t, a)
+		mustLeave(t, b) // the last with a high number takes the directory along
+		a = mustJoin(t, g, "a", "2")
+		got, err := g.Member(ctx, "a")
+		if err != nil || got.Path[len(got.Path)-10:] != "0000000000" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		mustLeave(t, a)
+	})
+}
+
+func TestTheIDIsRefusedWhileAnotherHasIt(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, b := w.group("a", nil), w.group("b", nil)
+		m := mustJoin(w.t, a, "x", "first")
+		watch := w.watch(ctx, b)
+		watch.until("x=first")
+		for _, g := range []*coord.Group[string]{b, a} {
+			_, err := g.Join(ctx, "x", "second")
+			wantErr(w.t, err, coord.ErrDuplicate)
+			if names := w.children("/g"); len(names) != 1 {
+				w.t.Errorf("children %v, want the first one's alone", names)
+			}
+		}
+		w.settle()
+		select {
+		case e := <-watch.ch:
+			w.t.Errorf("the watch told of a refused newcomer: %+v", e)
+		default:
+		}
+		// The refused one's end touches nobody.
+		if m.Err() != nil {
+			w.t.Error(m.Err())
+		}
+		mustLeave(w.t, m)
+		second := mustJoin(w.t, b, "x", "second")
+		watch.until("x=second")
+		mustLeave(w.t, second)
+		w.empty("/g")
+	})
+}
+
+func TestANewcomerWithReplaceTakesTheIDOver(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		watch := w.watch(ctx, w.group("reader", nil))
+		watch.next()
+		// The one who is replaced, whether he would replace others or not, does not
+		// come back.
+		for i, replace := range []bool{false, true} {
+			old := mustJoin(w.t, textGroup(w.open(fmt.Sprint("old", i), nil), replace), "x", "old")
+			watch.until("x=old")
+			from := watch.last.List[0]
+			m := mustJoin(w.t, textGroup(w.open(fmt.Sprint("new", i), nil), true), "x", "new")
+			<-old.Done()
+			w.settle()
+			wantErr(w.t, old.Err(), coord.ErrDuplicate)
+			wantErr(w.t, old.Leave(), coord.ErrDuplicate)
+			wantErr(w.t, old.SetData(ctx, "late"), coord.ErrDuplicate)
+			for _, e := range watch.until("x=new") {
+				if len(e.List) != 1 {
+					w.t.Errorf("nobody had the id for a moment: %+v", e)
+				}
+			}
+			if e := watch.last; len(e.Left) != 1 || e.Left[0].Token != from.Token || brief(e.Joined) != "x=new" {
+				w.t.Errorf("left %+v, joined %+v", e.Left, e.Joined)
+			}
+			if names := w.children("/g"); len(names) != 1 || w.path("/g/"+names[0]) != watch.last.List[0].Path || m.Err() != nil {
+				w.t.Errorf("children %v, told %+v, %v", names, watch.last.List, m.Err())
+			}
+			mustLeave(w.t, m)
+			watch.until("")
+		}
+		w.empty("/g")
+	})
+}
+
+func TestOfManyWhoJoinAtOnceOneHasTheID(t *testing.T) {
+	for _, replace := range []bool{false, true} {
+		t.Run(fmt.Sprint("replace ", replace), func(t *testing.T) {
+			onEach(t, func(w *world) {
+				const n = 6
+				ctx, cancel := context.WithCancel(context.Background())
+				watch := w.watch(ctx, w.group("reader", nil))
+				var mu sync.Mutex
+				var joined []*coord.Membership[string]
+				var wg sync.WaitGroup
+				for i := range n {
+					g := textGroup(w.open(fmt.Sprint(i%3), nil), replace)
+					wg.Go(func() {
+						m, err := g.Join(ctx, "x", fmt.Sprint(i))
+						if err != nil {
+							wantErr(w.t, err, coord.ErrDuplicate)
+							return
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						joined = append(joined, m)
+					})
+				}
+				wg.Wait()
+				stands := func() (m *coord.Membership[string], n int) {
+					for _, e := range joined {
+						if err := e.Err(); err == nil {
+							m, n = e, n+1
+						} else {
+							wantErr(w.t, err, coord.ErrDuplicate)
+						}
+					}
+					return m, n
+				}
+				if !replace && len(joined) != 1 {
+					w.t.Errorf("%d have joined", len(joined))
+				}
+				w.eventually("one is left", func() bool { _, n := stands(); return n == 1 && len(w.children("/g")) == 1 })
+				m, _ := stands()
+				list, err := w.group("check", nil).Wait(ctx, 1)
+				if err != nil || len(list) != 1 {
+					w.t.Fatalf("%v, %v", list, err)
+				}
+				watch.until("x=" + list[0].Value)
+				mustLeave(w.t, m)
+				watch.until("")
+				cancel()
+				w.empty("/g")
+			})
+		})
+	}
+}

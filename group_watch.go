@@ -1,0 +1,355 @@
+package coord
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// Members is what a Watch tells: who is there, and what has changed since the
+// element that the reader took before.
+type Members[T any] struct {
+	List []Member[T] // all who are there, sorted by ID
+
+	// Joined are the incarnations of List that were not there in the element
+	// taken before, Left those that were and are not in List, both sorted by ID.
+	// A member that comes as a new incarnation is in both. When only values have
+	// changed, both are empty.
+	Joined []Member[T]
+	Left   []Member[T]
+
+	// Err is why the watch has ended, set in the last element alone: ErrClosed,
+	// ErrDenied, ErrBadPath. The List is what was known last.
+	Err error
+}
+
+// Watch tells who is there, and then of every change. The first element has all
+// as Joined, and comes also when nobody is there. The channel is latest-wins: a
+// slow reader misses what lies between, never the newest, and the changes of
+// elements that he did not take are merged into the one that he takes. It goes on
+// over lost sessions, during which the List stays as it is, and over a missing
+// directory. It is closed when ctx ends, and after an element with Err.
+func (g *Group[T]) Watch(ctx context.Context) <-chan Members[T] {
+	out := newSignal[Members[T]]()
+	fail := func(err error) <-chan Members[T] {
+		out.put(Members[T]{Err: err})
+		close(out.ch)
+		return out.ch
+	}
+	if err := g.path.check("watch"); err != nil {
+		return fail(err)
+	}
+	v, err := g.attach()
+	if err != nil {
+		return fail(opError("watch", g.path.full, err))
+	}
+	if !g.c.goWork(func() {
+		defer g.detach(v)
+		g.tell(ctx, v, out)
+	}) {
+		g.detach(v)
+		return fail(opError("watch", g.path.full, ErrClosed))
+	}
+	return out.ch
+}
+
+// tell feeds one Watch.
+func (g *Group[T]) tell(ctx context.Context, v *view[T], out signal[Members[T]]) {
+	defer close(out.ch)
+	var taken, sent []Member[T] // the lists that the reader took last, and that was sent last
+	for {
+		r, changed, final := v.seen.get()
+		if ctx.Err() != nil {
+			return
+		}
+		if r.known || final {
+			if _, untaken := out.untaken(); !untaken {
+				taken = sent
+			}
+			m := Members[T]{List: slices.Clone(r.list)}
+			m.Joined, m.Left = memberChanges(taken, r.list)
+			if final {
+				m.Err = opError("watch", g.path.full, r.err)
+			}
+			out.put(m)
+			sent = r.list
+		}
+		if final {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// memberChanges compares two lists that are sorted by id.
+func memberChanges[T any](old, list []Member[T]) (joined, left []Member[T]) {
+	for len(old) > 0 || len(list) > 0 {
+		order := 0
+		switch {
+		case len(old) == 0:
+			order = 1
+		case len(list) == 0:
+			order = -1
+		default:
+			order = strings.Compare(old[0].ID, list[0].ID)
+		}
+		same := order == 0 && old[0].Path == list[0].Path
+		if order <= 0 {
+			if !same {
+				left = append(left, old[0])
+			}
+			old = old[1:]
+		}
+		if order >= 0 {
+			if !same {
+				joined = append(joined, list[0])
+			}
+			list = list[1:]
+		}
+	}
+	return joined, left
+}
+
+// Wait waits until at least n members are there, and returns them, sorted by ID.
+// It ends with ctx, or as a Watch ends. They were there at one moment; some may
+// have gone since.
+func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
+	if err := g.path.check("wait"); err != nil {
+		return nil, err
+	}
+	v, err := g.attach()
+	if err != nil {
+		return nil, opError("wait", g.path.full, err)
+	}
+	defer g.detach(v)
+	for {
+		r, changed, final := v.seen.get()
+		switch {
+		case ctx.Err() != nil:
+			return nil, opError("wait", g.path.full, backend.ContextError(ctx))
+		case final:
+			return nil, opError("wait", g.path.full, r.err)
+		case r.known && len(r.list) >= n:
+			return slices.Clone(r.list), nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// view is the live copy of a group that its Watches and Pickers share. It is
+// changed before any of them is fed, so none is behind what another has told. It
+// lives from the first of them to the last.
+type view[T any] struct {
+	seen  *latest[roster[T]]
+	stop  context.CancelFunc
+	users int // guarded by the group's mu
+}
+
+// roster is what a view has seen. The list is never changed.
+type roster[T any] struct {
+	list     []Member[T]
+	readable []Member[T] // those of them whose value could be read
+	known    bool        // it was read
+	err      error       // why nothing more comes
+}
+
+// attach returns the view, which the caller gives back with detach.
+func (g *Group[T]) attach() (*view[T], error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.live == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		v := &view[T]{seen: newLatest(roster[T]{}), stop: stop}
+		if !g.c.goWork(func() { g.follow(ctx, v) }) {
+			stop()
+			return nil, ErrClosed
+		}
+		g.live = v
+	}
+	g.live.users++
+	return g.live, nil
+}
+
+func (g *Group[T]) detach(v *view[T]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v.users--
+	if v.users > 0 {
+		return
+	}
+	v.stop()
+	if g.live == v {
+		g.live = nil
+	}
+}
+
+// follow keeps a view until ctx ends, with its last user, or following fails for
+// good.
+func (g *Group[T]) follow(ctx context.Context, v *view[T]) {
+	defer v.stop()
+	f := follower[T]{g: g, seen: v.seen, nodes: make(map[string]reading[T])}
+	err := g.c.followLive(ctx, f.look)
+	// Who comes now begins anew.
+	g.mu.Lock()
+	if g.live == v {
+		g.live = nil
+	}
+	g.mu.Unlock()
+	last, _, _ := v.seen.get()
+	last.err = err
+	v.seen.set(last, true)
+}
+
+// follower reads a group again and again: of the directory and of the members
+// only what has changed.
+type follower[T any] struct {
+	g     *Group[T]
+	seen  *latest[roster[T]]
+	known bool // it was read once
+
+	dir     *backend.Watch            // on the children of the directory, or on its creation; nil: to be read
+	names   []string                  // of the directory
+	nodes   map[string]reading[T]     // of those that are members; with w nil: to be read again
+	watched map[*backend.Watch]string // the names whose watch stands
+}
+
+// look is for followLive.
+func (f *follower[T]) look(ctx context.Context, v *vigil) error {
+	if v.first {
+		f.forgetWatches()
+		// Another server may be behind what an earlier session has seen, and who
+		// was told to be gone must not come back.
+		if err := v.s.b.Sync(ctx, f.g.path.full); err != nil {
+			return err
+		}
+	}
+	for _, w := range v.fired {
+		if w == f.dir {
+			f.dir = nil
+		}
+		if name, ok := f.watched[w]; ok {
+			delete(f.watched, w)
+			r := f.nodes[name]
+			r.w = nil
+			f.nodes[name] = r
+		}
+	}
+	if f.dir == nil {
+		if err := f.list(ctx, v); err != nil {
+			return err
+		}
+	}
+	list, changed, err := f.readMembers(ctx, v)
+	if err != nil {
+		return err
+	}
+	if changed || !f.known {
+		f.known = true
+		readable := list
+		if unreadable := func(m Member[T]) bool { return m.Err != nil }; slices.ContainsFunc(list, unreadable) {
+			readable = slices.DeleteFunc(slices.Clone(list), unreadable)
+		}
+		f.seen.set(roster[T]{list: list, readable: readable, known: true}, false)
+	}
+	return nil
+}
+
+// forgetWatches begins anew on another session. What was read is kept to compare
+// with.
+func (f *follower[T]) forgetWatches() {
+	f.dir = nil
+	f.watched = make(map[*backend.Watch]string)
+	for name, r := range f.nodes {
+		r.w = nil
+		f.nodes[name] = r
+	}
+}
+
+// list lists the directory with a watch, or waits for it to be made.
+func (f *follower[T]) list(ctx context.Context, v *vigil) error {
+	for {
+		w := v.ws.New()
+		names, _, err := v.s.b.Children(ctx, f.g.path.full, w)
+		if err == nil {
+			f.dir, f.names = w, names
+			return nil
+		}
+		w.Stop()
+		if !isNotFound(err) {
+			return err
+		}
+		w = v.ws.New()
+		_, err = v.s.b.Exists(ctx, f.g.path.full, w)
+		if isNotFound(err) {
+			f.dir, f.names = w, nil
+			return nil
+		}
+		w.Stop()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// readMembers reads those members that are new or whose watch has fired. It
+// returns all, and whether any has come, gone or changed.
+func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[T], changed bool, err error) {
+	for lists := 0; ; {
+		present := presentMembers(f.names)
+		var unread []memberNode
+		for _, n := range present {
+			if r, ok := f.nodes[n.name]; !ok || r.w == nil {
+				unread = append(unread, n)
+			}
+		}
+		if len(unread) == 0 {
+			gone := maps.Clone(f.nodes)
+			for _, n := range present {
+				list = append(list, f.nodes[n.name].member)
+				delete(gone, n.name)
+			}
+			for name, r := range gone {
+				changed = true
+				disarm(r.w)
+				delete(f.watched, r.w)
+				delete(f.nodes, name)
+			}
+			return list, changed, nil
+		}
+		got, err := f.g.read(ctx, v.s, unread, v.ws)
+		if err != nil {
+			return nil, false, err
+		}
+		vanished := false
+		for i, n := range unread {
+			r := got[i]
+			if r.gone {
+				vanished = true
+				f.names = slices.DeleteFunc(f.names, func(name string) bool { return name == n.name })
+				continue
+			}
+			old, ok := f.nodes[n.name]
+			changed = changed || !ok || old.mzxid != r.mzxid || old.member.Token != r.member.Token
+			f.nodes[n.name] = r
+			f.watched[r.w] = n.name
+		}
+		// Who has followed may have come after the list, and is to be told in one
+		// with who has gone. (That the directory has changed is known by now.)
+		if vanished && f.dir.Kind() != 0 && lists < mostLists {
+			lists++
+			if err := f.list(ctx, v); err != nil {
+				return nil, false, err
+			}
+		}
+	}
+}

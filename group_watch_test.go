@@ -1,0 +1,343 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// watching is a Watch whose elements are checked as they are taken.
+type watching struct {
+	w    *world
+	ch   <-chan coord.Members[string]
+	last coord.Members[string]
+	gone map[string]bool // paths that were told to have left
+}
+
+func (w *world) watch(ctx context.Context, g *coord.Group[string]) *watching {
+	return &watching{w: w, ch: g.Watch(ctx), gone: make(map[string]bool)}
+}
+
+// next takes the next element.
+func (x *watching) next() coord.Members[string] {
+	x.w.t.Helper()
+	select {
+	case m, ok := <-x.ch:
+		if !ok {
+			x.w.t.Fatalf("the watch was closed after %s", brief(x.last.List))
+		}
+		if err := x.take(m); err != nil {
+			x.w.t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		x.w.t.Fatalf("the watch told nothing after %s", brief(x.last.List))
+	}
+	return x.last
+}
+
+// take checks that the changes, applied to the list before, give the list, and
+// that no incarnation comes back.
+func (x *watching) take(m coord.Members[string]) error {
+	type key struct {
+		id    string
+		token int64
+	}
+	have := make(map[key]bool)
+	for _, e := range x.last.List {
+		have[key{e.ID, e.Token}] = true
+	}
+	for _, e := range m.Left {
+		k := key{e.ID, e.Token}
+		if !have[k] {
+			return fmt.Errorf("%s left, who was not there", e.Path)
+		}
+		delete(have, k)
+		x.gone[e.Path] = true
+	}
+	for _, e := range m.Joined {
+		k := key{e.ID, e.Token}
+		if have[k] {
+			return fmt.Errorf("%s joined, who was there", e.Path)
+		}
+		if x.gone[e.Path] {
+			return fmt.Errorf("%s joined again under the same name", e.Path)
+		}
+		have[k] = true
+	}
+	for _, list := range [][]coord.Member[string]{m.List, m.Joined, m.Left} {
+		if !slices.IsSortedFunc(list, func(a, b coord.Member[string]) int { return strings.Compare(a.ID, b.ID) }) {
+			return fmt.Errorf("not sorted: %s", brief(list))
+		}
+	}
+	for i, e := range m.List {
+		if !have[key{e.ID, e.Token}] {
+			return fmt.Errorf("%s is listed, and the changes do not say so", e.Path)
+		}
+		if i > 0 && m.List[i-1].ID == e.ID {
+			return fmt.Errorf("%q is listed twice", e.ID)
+		}
+	}
+	if len(have) != len(m.List) {
+		return fmt.Errorf("%d by the changes, %d in the list", len(have), len(m.List))
+	}
+	x.last = m
+	return nil
+}
+
+// until takes elements until the list is want. It returns them.
+func (x *watching) until(want string) (all []coord.Members[string]) {
+	x.w.t.Helper()
+	for {
+		m := x.next()
+		all = append(all, m)
+		if brief(m.List) == want {
+			return all
+		}
+		if len(all) > 1000 {
+			x.w.t.Fatalf("never came: %s", want)
+		}
+	}
+}
+
+// another takes elements until the id has another incarnation than old. It
+// returns that, and whether nobody had the id in between.
+func (x *watching) another(old coord.Member[string]) (now coord.Member[string], vacant bool) {
+	x.w.t.Helper()
+	for {
+		i := slices.IndexFunc(x.last.List, func(m coord.Member[string]) bool { return m.ID == old.ID })
+		switch {
+		case i < 0:
+			vacant = true
+		case x.last.List[i].Token != old.Token:
+			return x.last.List[i], vacant
+		}
+		x.next()
+	}
+}
+
+// closed drains the channel and returns its last element.
+func (x *watching) closed() coord.Members[string] {
+	x.w.t.Helper()
+	for m := range x.ch {
+		if err := x.take(m); err != nil {
+			x.w.t.Error(err)
+		}
+	}
+	return x.last
+}
+
+// Signal channels have queued, dropped the newest and blocked their sender
+// elsewhere; here the changes that were not taken are merged.
+func TestASlowReaderGetsTheChangesMerged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		w := &world{Service: memoryService{st}, t: t, fake: true}
+		g := w.group("a", nil)
+		x := w.watch(t.Context(), w.group("b", nil))
+		a := mustJoin(t, g, "a", "1")
+		b := mustJoin(t, g, "b", "1")
+		synctest.Wait()
+		if m := x.next(); brief(m.Joined) != "a=1 b=1" {
+			t.Errorf("%+v", m)
+		}
+		c := mustJoin(t, g, "c", "1")
+		synctest.Wait()
+		mustLeave(t, a)
+		synctest.Wait()
+		mustLeave(t, c) // nobody has heard of it
+		synctest.Wait()
+		mustLeave(t, b)
+		synctest.Wait()
+		b = mustJoin(t, g, "b", "2")
+		synctest.Wait()
+		if m := x.next(); brief(m.List) != "b=2" || brief(m.Joined) != "b=2" || brief(m.Left) != "a=1 b=1" {
+			t.Errorf("%+v", m)
+		}
+		select {
+		case m := <-x.ch:
+			t.Errorf("and then %+v", m)
+		default:
+		}
+		// The end merges too.
+		mustLeave(t, b)
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		other := w.open("c", nil)
+		y := w.watch(ctx, textGroup(other, false))
+		mustJoin(t, g, "d", "1")
+		synctest.Wait()
+		other.Close()
+		if m := y.next(); brief(m.Joined) != "d=1" || !errors.Is(m.Err, coord.ErrClosed) {
+			t.Errorf("%+v", m)
+		}
+		if _, ok := <-y.ch; ok {
+			t.Error("an element after the last")
+		}
+		cancel()
+	})
+}
+
+func TestWaitWaitsForTheNumber(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		g := w.group("a", nil)
+		if list, err := g.Wait(ctx, 0); err != nil || len(list) != 0 {
+			w.t.Errorf("%v, %v", list, err)
+		}
+		type result struct {
+			list []coord.Member[string]
+			err  error
+		}
+		waiter := w.group("b", nil)
+		got := make(chan result, 1)
+		go func() {
+			list, err := waiter.Wait(ctx, 3)
+			got <- result{list, err}
+		}()
+		var all []*coord.Membership[string]
+		for _, id := range []string{"a", "b", "c"} {
+			w.settle()
+			select {
+			case r := <-got:
+				w.t.Fatalf("Wait returned before %s had joined: %v, %v", id, r.list, r.err)
+			default:
+			}
+			all = append(all, mustJoin(w.t, g, id, "1"))
+		}
+		if r := <-got; r.err != nil || brief(r.list) != "a=1 b=1 c=1" {
+			w.t.Errorf("%v, %v", r.list, r.err)
+		}
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		_, err := waiter.Wait(short, 4)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		for _, m := range all {
+			mustLeave(w.t, m)
+		}
+	})
+}
+
+func TestTheWatchOutlivesTheDirectory(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		g, s := w.group("a", nil), w.session("x")
+		watch := w.watch(ctx, w.group("b", nil))
+		watch.next()
+		for i := range 3 {
+			m := mustJoin(w.t, g, "x", fmt.Sprint(i))
+			watch.until(fmt.Sprint("x=", i))
+			mustLeave(w.t, m)
+			watch.until("")
+			// As the service does with a container, or an outsider.
+			if _, err := s.Commit(ctx, backend.Delete(w.path("/g"), backend.AnyVersion)); err != nil {
+				w.t.Fatal(err)
+			}
+			if i == 1 {
+				w.settle() // the watch waits for the directory to be made
+			}
+		}
+	})
+}
+
+// A Wait that gives up leaves no watch and no goroutine behind.
+func TestAWaitThatGivesUpLeavesNothing(t *testing.T) {
+	onMemory(t, func(w *world) {
+		g := w.group("a", nil)
+		mustJoin(w.t, g, "x", "0")
+		for range 1000 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			_, err := g.Wait(ctx, 2)
+			wantErr(w.t, err, context.DeadlineExceeded)
+			cancel()
+		}
+		w.settle()
+		// One goroutine of the client, one of the membership, that of the test and
+		// those of the bubble; a thousand views would show.
+		if n := runtime.NumGoroutine(); n > 500 {
+			w.t.Errorf("%d goroutines", n)
+		}
+	})
+}
+
+func TestAWatchThatIsRefusedEndsWithTheError(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var before nth
+		g := w.group("a", &backendtest.Hooks{Before: before.before})
+		m := mustJoin(w.t, g, "x", "1")
+		watch := w.watch(ctx, g)
+		watch.until("x=1")
+		before.arm(1, func(c backendtest.Call) bool { return c.Op == "children" && c.Path == "/g" }, func(context.Context, backendtest.Call, error) error {
+			return backend.ErrDenied
+		})
+		mustLeave(w.t, m)
+		last := watch.closed()
+		wantErr(w.t, last.Err, coord.ErrDenied)
+		if brief(last.List) != "x=1" {
+			w.t.Errorf("%+v, want what was known last", last)
+		}
+		// Whoever comes later begins anew.
+		if e := w.watch(ctx, g).next(); e.Err != nil || len(e.List) != 0 {
+			w.t.Errorf("%+v", e)
+		}
+	})
+}
+
+// Only what has changed is read again, and nothing when nothing has.
+func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		const n = 200
+		var lists, gets atomic.Int32
+		g := w.group("a", nil)
+		reader := w.open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			switch c.Op {
+			case "children":
+				lists.Add(1)
+			case "get":
+				gets.Add(1)
+			}
+			return nil
+		}})
+		var all []*coord.Membership[string]
+		for i := range n {
+			all = append(all, mustJoin(w.t, g, fmt.Sprintf("%03d", i), "1"))
+		}
+		r := textGroup(reader, false)
+		x, y := w.watch(ctx, r), w.watch(ctx, r)
+		x.next()
+		y.next()
+		counted := func(what string, wantLists, wantGets int32) {
+			w.t.Helper()
+			w.settle()
+			if l, g := lists.Swap(0), gets.Swap(0); l > wantLists || g > wantGets {
+				w.t.Errorf("%s: %d lists and %d reads, want at most %d and %d", what, l, g, wantLists, wantGets)
+			}
+		}
+		counted("the first look, for two", 1, n)
+		if err := all[7].SetData(ctx, "2"); err != nil {
+			w.t.Fatal(err)
+		}
+		counted("one value", 0, 1)
+		mustLeave(w.t, all[9])
+		counted("one leaves", 2, 1)
+		mustJoin(w.t, g, "new", "1")
+		counted("one joins", 1, 1)
+		if l := len(x.next().List); l != n {
+			w.t.Errorf("%d are listed", l)
+		}
+	})
+}

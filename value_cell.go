@@ -1,0 +1,257 @@
+package coord
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// fits reports whether data can be written, with all that goes with it into one
+// commit at most.
+func (n *cell) fits(data []byte) error {
+	err := backend.CheckOps([]backend.Op{
+		backend.Delete(n.path.full, 0),
+		backend.Create(n.path.full, data, backend.Persistent),
+		backend.SetData(n.c.root+journalDir+"/"+newGUID(), make([]byte, guidLen), backend.AnyVersion),
+	})
+	return errors.Unwrap(err)
+}
+
+// set writes data, whatever stands there.
+func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error) {
+	for {
+		results, zxid, err := s.commitOnce(ctx, backend.SetData(n.path.full, data, backend.AnyVersion))
+		switch {
+		case err == nil && results != nil:
+			return content{created: results[0].Stat.Czxid, version: results[0].Stat.Version, changed: zxid}, nil
+		case err == nil:
+			stat, err := s.b.Exists(ctx, n.path.full, nil)
+			if err != nil || stat.Mzxid != zxid {
+				return content{created: -1, version: -1, changed: zxid}, nil
+			}
+			return content{created: stat.Czxid, version: stat.Version, changed: zxid}, nil
+		case !isNotFound(err):
+			return content{}, err
+		}
+		if st, err := n.create(ctx, s, data); !errors.Is(err, ErrConflict) {
+			return st, err
+		}
+	}
+}
+
+// create makes the node and what is missing above it, or returns ErrConflict.
+func (n *cell) create(ctx context.Context, s *session, data []byte) (content, error) {
+	for {
+		_, zxid, err := s.commitOnce(ctx, backend.Create(n.path.full, data, backend.Persistent))
+		switch {
+		case err == nil:
+			return content{created: zxid, changed: zxid}, nil
+		case errors.Is(err, backend.ErrExists):
+			return content{}, fmt.Errorf("%w: there is one", ErrConflict)
+		case !isNotFound(err):
+			return content{}, err
+		}
+		dir := n.path.full[:strings.LastIndexByte(n.path.full, '/')]
+		if dir == "" {
+			return content{}, err // no service is without a root
+		}
+		if err := s.ensure(ctx, dir); err != nil {
+			if !isUncertain(err) {
+				return content{}, err
+			}
+			// Only the parent is uncertain. The value was not sent.
+			return content{}, cmp.Or(backend.ContextError(ctx), s.b.Err(), err)
+		}
+	}
+}
+
+// replace writes data in place of old, which was read just before, or returns
+// ErrConflict. Beside ErrConflict the content is not zero if the data was written
+// all the same: in a node that was made since, and has the same version.
+func (n *cell) replace(ctx context.Context, s *session, old content, data []byte) (content, error) {
+	path := n.path.full
+	if old.created == 0 {
+		return n.create(ctx, s, data)
+	}
+	ops := []backend.Op{backend.SetData(path, data, old.version)}
+	switch {
+	case old.version < 0:
+		return content{}, errVersions // -1 would mean any version
+	case old.version == math.MaxInt32:
+		// There is no version after this one. A new node begins with 0.
+		ops = []backend.Op{backend.Delete(path, old.version), backend.Create(path, data, backend.Persistent)}
+	}
+	results, zxid, err := s.commitOnce(ctx, ops...)
+	if err != nil {
+		return content{}, conflict(err)
+	}
+	if len(ops) == 2 {
+		return content{created: zxid, changed: zxid}, nil
+	}
+	st := content{created: old.created, version: old.version + 1, changed: zxid}
+	if results != nil {
+		st.created = results[0].Stat.Czxid
+	} else if stat, err := s.b.Exists(ctx, path, nil); err == nil && stat.Czxid < zxid {
+		st.created = stat.Czxid // it stands since before our commit
+	}
+	if st.created != old.created {
+		return st, fmt.Errorf("%w: deleted and made again just before it was written", ErrConflict)
+	}
+	return st, nil
+}
+
+// conflict is the error of a commit under a version.
+func conflict(err error) error {
+	switch {
+	case errors.Is(err, backend.ErrBadVersion):
+		return fmt.Errorf("%w: %w", ErrConflict, err)
+	case isNotFound(err):
+		return errVanished
+	}
+	return err
+}
+
+// remove deletes what stands there if it is old.
+func (n *cell) remove(ctx context.Context, s *session, old content) error {
+	err := n.expect(ctx, s, old)
+	switch {
+	case err != nil || old.created == 0:
+		return err
+	case old.version < 0:
+		return errVersions
+	}
+	// Once: a repetition could meet a successor of the same version.
+	_, _, err = s.commitOnce(ctx, backend.Delete(n.path.full, old.version))
+	return conflict(err)
+}
+
+// update replaces what stands there with what fn makes of it, exactly once.
+//
+// Conflicts are no failure of the service: with each of them somebody else has
+// succeeded. The pauses spare it the requests of those who would only collide
+// once more.
+func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error)) (content, error) {
+	var refusal error // of fn. It ends the update, whatever it matches.
+	var pause pauses
+	st, err := onSessionOnce(ctx, n.c, func(s *session) (content, error) {
+		old, err := n.read(ctx, s)
+		for err == nil {
+			var data []byte
+			data, refusal = fn(old)
+			if refusal == nil {
+				var st content
+				st, err = n.replace(ctx, s, old, data)
+				if !errors.Is(err, ErrConflict) || st.created != 0 {
+					return st, err
+				}
+				pause.wait(ctx.Done(), s.b.Done())
+			}
+			// What this server shows may be what fn has just seen.
+			if err = s.b.Sync(ctx, n.path.full); err != nil {
+				break
+			}
+			seen := old
+			old, err = n.read(ctx, s)
+			if refusal != nil && old.same(seen) {
+				break
+			}
+		}
+		return content{}, err
+	})
+	if err == nil {
+		err = refusal
+	}
+	return st, err
+}
+
+// cell is a node that is read and written back, by everybody who likes to.
+type cell struct {
+	c    *Client
+	path recipePath
+}
+
+// content is what stood in a cell at one time. created is 0 if there was no node.
+type content struct {
+	data    []byte
+	created int64 // czxid
+	version int32
+	changed int64 // mzxid
+}
+
+func (x content) same(y content) bool { return x.created == y.created && x.changed == y.changed }
+
+// read reads the cell. A missing node is no error.
+func (n *cell) read(ctx context.Context, s *session) (content, error) {
+	data, stat, err := s.b.Get(ctx, n.path.full, nil)
+	if isNotFound(err) {
+		return content{}, nil
+	}
+	if err != nil {
+		return content{}, err
+	}
+	return content{data, stat.Czxid, stat.Version, stat.Mzxid}, nil
+}
+
+// look reads the cell with a watch that stays armed: for the creation of the node
+// if it is missing.
+func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
+	path := n.path.full
+	for {
+		w := g.ws.New()
+		data, stat, err := g.s.b.Get(ctx, path, w)
+		if err == nil {
+			return content{data, stat.Czxid, stat.Version, stat.Mzxid}, nil
+		}
+		w.Stop()
+		if !isNotFound(err) {
+			return content{}, err
+		}
+		w = g.ws.New()
+		_, err = g.s.b.Exists(ctx, path, w)
+		if isNotFound(err) {
+			return content{}, nil
+		}
+		w.Stop() // made just now
+		if err != nil {
+			return content{}, err
+		}
+	}
+}
+
+// expect returns nil if want is what stands there, and else ErrConflict. It may
+// see an older state than whoever has read want did, so it asks the server to
+// catch up before it says so.
+func (n *cell) expect(ctx context.Context, s *session, want content) error {
+	for synced := false; ; synced = true {
+		stat, err := s.b.Exists(ctx, n.path.full, nil)
+		missing := isNotFound(err)
+		if err != nil && !missing {
+			return err
+		}
+		switch {
+		case !missing && stat.Czxid == want.created && stat.Version == want.version:
+			return nil
+		case !synced:
+		case !missing:
+			return fmt.Errorf("%w: not the version that was expected", ErrConflict)
+		case want.created != 0:
+			return errVanished
+		default:
+			return nil
+		}
+		if err := s.b.Sync(ctx, n.path.full); err != nil {
+			return err
+		}
+	}
+}
+
+// errVanished is the conflict of a value that was deleted.
+var errVanished = fmt.Errorf("%w: %w", ErrConflict, ErrNotFound)
+
+// errVersions: writes without versions have led beyond the largest int32.
+var errVersions = fmt.Errorf("%w: the versions of the node are used up", ErrLimit)

@@ -1,0 +1,340 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// writesTo matches the commits that write the node at p.
+func (w *world) writesTo(p string) func(backendtest.Call) bool {
+	return func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.path(p) }
+}
+
+func inc(n int) (int, error) { return n + 1, nil }
+
+// etcd's clients, and Curator's DistributedAtomicLong, repeat a write whose reply
+// was lost: it is added twice, or it undoes what somebody else has written since.
+func TestALostReplyOfSetDoesNotUndoAnothersSet(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{After: after.after}), "/v", nil)
+		other := coord.NewValue[int](w.open("b", nil), "/v", nil)
+		setValue(w.t, v, 1)
+		var theirs coord.Versioned[int]
+		after.arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
+			theirs = setValue(w.t, other, 3)
+			return backend.ErrUncertain
+		})
+		mine := setValue(w.t, v, 2)
+		if got := getValue(w.t, v); got != theirs {
+			w.t.Errorf("got %+v, want the later %+v", got, theirs)
+		}
+		// Which version it had nobody knows any more, so nothing compares with it.
+		if mine.Created != -1 || mine.Version != -1 || mine.Changed == 0 || mine.Changed >= theirs.Changed {
+			w.t.Errorf("told %+v", mine)
+		}
+		_, err := v.CompareAndSet(context.Background(), mine, 4)
+		wantErr(w.t, err, coord.ErrConflict)
+		wantErr(w.t, v.Delete(context.Background(), mine), coord.ErrConflict)
+		if got := getValue(w.t, v); got != theirs {
+			w.t.Errorf("got %+v, want %+v", got, theirs)
+		}
+	})
+}
+
+func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		var after nth
+		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{After: after.after}), "/v", nil)
+		remove := func() {
+			w.t.Helper()
+			if err := v.Delete(ctx, getValue(w.t, v)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		setValue(w.t, v, 0) // makes the journal's node
+		remove()
+		steps := []struct {
+			name string
+			nth  int // of the commits, the one that is lost
+			do   func(now coord.Versioned[int]) (coord.Versioned[int], error)
+		}{
+			{"set creates", 2, func(coord.Versioned[int]) (coord.Versioned[int], error) { return v.Set(ctx, 1) }},
+			{"set", 1, func(coord.Versioned[int]) (coord.Versioned[int], error) { return v.Set(ctx, 2) }},
+			{"compare and set", 1, func(now coord.Versioned[int]) (coord.Versioned[int], error) { return v.CompareAndSet(ctx, now, 3) }},
+			{"update", 1, func(coord.Versioned[int]) (coord.Versioned[int], error) { return v.Update(ctx, inc) }},
+			{"update creates", 1, func(coord.Versioned[int]) (coord.Versioned[int], error) { remove(); return v.Update(ctx, inc) }},
+			{"compare and set creates", 1, func(coord.Versioned[int]) (coord.Versioned[int], error) {
+				remove()
+				return v.CompareAndSet(ctx, coord.Versioned[int]{}, 1)
+			}},
+		}
+		var now coord.Versioned[int]
+		for _, step := range steps {
+			lost := 0
+			matches := w.writesTo("/v")
+			after.arm(step.nth, func(c backendtest.Call) bool { return matches(c) && !deletes(c) },
+				func(context.Context, backendtest.Call, error) error { lost++; return backend.ErrUncertain })
+			before := now
+			got, err := step.do(now)
+			if err != nil || lost != 1 {
+				w.t.Fatalf("%s: %v, %d lost", step.name, err, lost)
+			}
+			if now = getValue(w.t, v); got != now {
+				w.t.Errorf("%s: told %+v, there is %+v", step.name, got, now)
+			}
+			if now.Created == before.Created && now.Version != before.Version+1 {
+				w.t.Errorf("%s: %+v after %+v: not applied once", step.name, now, before)
+			}
+		}
+	})
+}
+
+// A retry of the deletion would meet a successor of the same version.
+func TestALostReplyOfDeleteDoesNotDeleteTheSuccessor(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{After: after.after}), "/v", nil)
+		other := coord.NewValue[int](w.open("b", nil), "/v", nil)
+		old := setValue(w.t, v, 1)
+		var successor coord.Versioned[int]
+		after.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+			successor = setValue(w.t, other, 2)
+			return backend.ErrUncertain
+		})
+		if err := v.Delete(context.Background(), old); err != nil {
+			w.t.Error(err)
+		}
+		if got := getValue(w.t, v); got != successor || got.Version != old.Version {
+			w.t.Errorf("got %+v, want %+v", got, successor)
+		}
+	})
+}
+
+// The one thing that no commit can exclude is found afterwards, and is not
+// repeated.
+func TestAValueRecreatedJustBeforeTheCommitIsFoundInItsReply(t *testing.T) {
+	for _, reply := range []string{"comes", "is lost"} {
+		t.Run("the reply "+reply, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				ctx := context.Background()
+				var before, after nth
+				v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/v", nil)
+				first := setValue(w.t, v, 1)
+				recreate := func() {
+					before.arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
+						w.outsider(backend.Delete(w.path("/v"), backend.AnyVersion), backend.Create(w.path("/v"), []byte("50"), backend.Persistent))
+						return nil
+					})
+					if reply == "is lost" {
+						after.arm(1, w.writesTo("/v"), lose)
+					}
+				}
+				check := func(got coord.Versioned[int], err error, old coord.Versioned[int]) {
+					w.t.Helper()
+					wantErr(w.t, err, coord.ErrConflict)
+					if now := getValue(w.t, v); got != now || got.Created <= old.Created || got.Version != 1 {
+						w.t.Errorf("told %+v, there is %+v", got, now)
+					}
+				}
+				recreate()
+				got, err := v.CompareAndSet(ctx, first, 2)
+				check(got, err, first)
+				// Make the version 0 again, which the next recreation has too.
+				if err := v.Delete(ctx, got); err != nil {
+					w.t.Fatal(err)
+				}
+				first = setValue(w.t, v, 1)
+				recreate()
+				calls := 0
+				got, err = v.Update(ctx, func(n int) (int, error) { calls++; return n + 1, nil })
+				check(got, err, first)
+				if calls != 1 || got.Value != 2 {
+					w.t.Errorf("fn was called %d times, %+v", calls, got)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatComesBetweenTheReadAndTheCommitIsAConflict(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		var before nth
+		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before}), "/v", nil)
+		between := func(ops ...backend.Op) {
+			before.arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
+				w.outsider(ops...)
+				return nil
+			})
+		}
+		path := w.path("/v")
+		replaced := backend.SetData(path, []byte("50"), backend.AnyVersion)
+		deleted := backend.Delete(path, backend.AnyVersion)
+
+		old := setValue(w.t, v, 1)
+		between(replaced)
+		got, err := v.CompareAndSet(ctx, old, 2)
+		wantErr(w.t, err, coord.ErrConflict)
+		if got != (coord.Versioned[int]{}) {
+			w.t.Errorf("told %+v", got)
+		}
+		between(replaced)
+		wantErr(w.t, v.Delete(ctx, getValue(w.t, v)), coord.ErrConflict)
+		if got := getValue(w.t, v); got.Value != 50 || got.Version != 2 {
+			w.t.Errorf("got %+v", got)
+		}
+		between(deleted)
+		_, err = v.CompareAndSet(ctx, getValue(w.t, v), 2)
+		wantErr(w.t, err, coord.ErrConflict, coord.ErrNotFound)
+
+		// Update goes on with what stands there.
+		var saw []int
+		update := func() coord.Versioned[int] {
+			w.t.Helper()
+			saw = nil
+			got, err := v.Update(ctx, func(n int) (int, error) { saw = append(saw, n); return n + 1, nil })
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return got
+		}
+		between(backend.Create(path, []byte("10"), backend.Persistent))
+		if got := update(); got.Value != 11 || fmt.Sprint(saw) != "[0 10]" {
+			w.t.Errorf("created between: %+v, fn saw %v", got, saw)
+		}
+		between(replaced)
+		if got := update(); got.Value != 51 || fmt.Sprint(saw) != "[11 50]" {
+			w.t.Errorf("replaced between: %+v, fn saw %v", got, saw)
+		}
+		between(deleted)
+		if got := update(); got.Value != 1 || fmt.Sprint(saw) != "[51 0]" {
+			w.t.Errorf("deleted between: %+v, fn saw %v", got, saw)
+		}
+		// Set finds the node gone, and then there again.
+		before.arm(2, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
+			w.outsider(backend.Create(path, []byte("10"), backend.Persistent))
+			return nil
+		})
+		w.outsider(deleted)
+		if got := setValue(w.t, v, 5); got.Version != 1 || getValue(w.t, v) != got {
+			w.t.Errorf("told %+v", got)
+		}
+	})
+}
+
+func TestAWriteOfASessionThatIsLostIsUncertainAndNotRepeated(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var after nth
+		c := w.open("a", &backendtest.Hooks{After: after.after})
+		v, n := coord.NewValue[int](c, "/v", nil), coord.NewCounter(c, "/n", nil)
+		setValue(w.t, v, 1)
+		if _, err := n.Add(ctx, 1); err != nil {
+			w.t.Fatal(err)
+		}
+		for name, write := range map[string]func() error{
+			"set":             func() error { _, err := v.Set(ctx, 2); return err },
+			"compare and set": func() error { _, err := v.CompareAndSet(ctx, getValue(w.t, v), 3); return err },
+			"update":          func() error { _, err := v.Update(ctx, inc); return err },
+			"add":             func() error { _, err := n.Add(ctx, 1); return err },
+			"reserve":         func() error { _, err := n.Reserve(ctx, 10); return err },
+			"delete":          func() error { return v.Delete(ctx, getValue(w.t, v)) },
+		} {
+			setValue(w.t, v, 1)
+			commits := 0
+			after.arm(1, func(c backendtest.Call) bool {
+				if !w.writesTo("/v")(c) && !w.writesTo("/n")(c) {
+					return false
+				}
+				commits++
+				return true
+			}, func(_ context.Context, c backendtest.Call, _ error) error {
+				w.Link("a").Expire(c.Session.ID())
+				return backend.Uncertain(backend.ErrSessionLost)
+			})
+			if err := write(); !errors.Is(err, coord.ErrUncertain) || !errors.Is(err, coord.ErrSessionLost) {
+				w.t.Errorf("%s: %v", name, err)
+			}
+			if commits != 1 {
+				w.t.Errorf("%s: %d commits", name, commits)
+			}
+		}
+	})
+}
+
+// The journal's node is the library's own, but an outsider can delete it.
+func TestAWriteWhoseJournalIsDeletedIsUncertain(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var after nth
+		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{After: after.after}), "/v", nil)
+		setValue(w.t, v, 1)
+		after.arm(1, w.writesTo("/v"), func(_ context.Context, c backendtest.Call, _ error) error {
+			w.outsider(backend.Delete(c.Ops[len(c.Ops)-1].Path, backend.AnyVersion))
+			return backend.ErrUncertain
+		})
+		_, err := v.Update(context.Background(), inc)
+		wantErr(w.t, err, coord.ErrUncertain)
+		if got := getValue(w.t, v); got.Value != 2 {
+			w.t.Errorf("got %+v", got)
+		}
+	})
+}
+
+func TestASessionThatIsLostBeforeTheWriteIsReplaced(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		var before nth
+		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before}), "/v", nil)
+		setValue(w.t, v, 1)
+		expire := func(op string) {
+			before.arm(1, func(c backendtest.Call) bool { return c.Op == op && c.Path == w.path("/v") },
+				func(_ context.Context, c backendtest.Call, _ error) error {
+					w.Link("a").Expire(c.Session.ID())
+					<-c.Session.Done()
+					return nil
+				})
+		}
+		expire("get")
+		if got, err := v.Update(ctx, inc); err != nil || got.Value != 2 {
+			w.t.Errorf("update: %+v, %v", got, err)
+		}
+		expire("exists")
+		if got, err := v.CompareAndSet(ctx, getValue(w.t, v), 3); err != nil || got.Value != 3 {
+			w.t.Errorf("compare and set: %+v, %v", got, err)
+		}
+		expire("commit")
+		if got, err := v.Set(ctx, 4); err != nil || got.Version != 3 {
+			w.t.Errorf("set: %+v, %v", got, err)
+		}
+		expire("get")
+		if got := getValue(w.t, v); got.Value != 4 {
+			w.t.Errorf("get: %+v", got)
+		}
+	})
+}
+
+func TestAParentThatVanishesIsMadeAgain(t *testing.T) {
+	onEach(t, func(w *world) {
+		var before nth
+		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before}), "/x/v", nil)
+		first := setValue(w.t, v, 1)
+		if err := v.Delete(context.Background(), first); err != nil {
+			w.t.Fatal(err)
+		}
+		before.arm(2, w.writesTo("/x/v"), func(context.Context, backendtest.Call, error) error {
+			w.outsider(backend.Delete(w.path("/x"), backend.AnyVersion)) // as the service does with an empty container
+			return nil
+		})
+		if got := setValue(w.t, v, 2); getValue(w.t, v) != got {
+			w.t.Errorf("told %+v", got)
+		}
+	})
+}

@@ -1,0 +1,393 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+type settings struct {
+	Rate int    `json:"rate"`
+	Name string `json:"name,omitempty"`
+}
+
+func setValue[T any](t *testing.T, v *coord.Value[T], val T) coord.Versioned[T] {
+	t.Helper()
+	got, err := v.Set(context.Background(), val)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func getValue[T any](t *testing.T, v *coord.Value[T]) coord.Versioned[T] {
+	t.Helper()
+	got, err := v.Get(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// outsider commits operations as an outsider.
+func (w *world) outsider(ops ...backend.Op) {
+	w.t.Helper()
+	s := w.session("outsider")
+	defer s.Close()
+	if _, err := s.Commit(context.Background(), ops...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// nodeData reads a node as an outsider.
+func (w *world) nodeData(p string) (string, backend.Stat) {
+	w.t.Helper()
+	s := w.session("outsider")
+	defer s.Close()
+	if err := s.Sync(context.Background(), w.path(p)); err != nil {
+		w.t.Fatal(err)
+	}
+	data, stat, err := s.Get(context.Background(), w.path(p), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(data), stat
+}
+
+func TestAValueIsPlainDataInOnePersistentNode(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		v := coord.NewValue[settings](c, "/app/config/limits", nil)
+		if _, err := v.Get(ctx); !errors.Is(err, coord.ErrNotFound) {
+			w.t.Errorf("got %v", err)
+		}
+		first := setValue(w.t, v, settings{Rate: 1})
+		if first.Created == 0 || first.Changed != first.Created || first.Version != 0 || first.Value.Rate != 1 {
+			w.t.Errorf("created: %+v", first)
+		}
+		second := setValue(w.t, v, settings{Rate: 2, Name: "x"})
+		if second.Created != first.Created || second.Version != 1 || second.Changed <= first.Changed {
+			w.t.Errorf("replaced: %+v after %+v", second, first)
+		}
+		if got := getValue(w.t, v); got != second {
+			w.t.Errorf("got %+v, want %+v", got, second)
+		}
+		data, stat := w.nodeData("/app/config/limits")
+		if data != `{"rate":2,"name":"x"}` || stat.EphemeralOwner != 0 || stat.NumChildren != 0 {
+			w.t.Errorf("node %q, %+v", data, stat)
+		}
+		if stat.Czxid != second.Created || stat.Mzxid != second.Changed || stat.Version != second.Version {
+			w.t.Errorf("stat %+v, told %+v", stat, second)
+		}
+		c.Close()
+		other := coord.NewValue[settings](w.open("b", nil), "/app/config/limits", nil)
+		if got := getValue(w.t, other); got != second {
+			w.t.Errorf("another client got %+v, want %+v", got, second)
+		}
+	})
+}
+
+func TestAValueLeavesItsParentAlone(t *testing.T) {
+	onEach(t, func(w *world) {
+		w.outsider(backend.Create(w.path("/app"), []byte("theirs"), backend.Persistent))
+		v := coord.NewValue(w.open("a", nil), "/app/v", &coord.ValueOptions[string]{Codec: coord.Text()})
+		setValue(w.t, v, "x")
+		setValue(w.t, v, "y")
+		if err := v.Delete(context.Background(), getValue(w.t, v)); err != nil {
+			w.t.Error(err)
+		}
+		data, stat := w.nodeData("/app")
+		if data != "theirs" || stat.Version != 0 || stat.NumChildren != 0 {
+			w.t.Errorf("parent %q, %+v", data, stat)
+		}
+	})
+}
+
+// Curator-329: version 0 was taken for "no version", so it replaced anything.
+func TestVersion0IsAVersion(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
+		first := setValue(w.t, v, 1)
+		if first.Version != 0 {
+			w.t.Fatalf("version %d", first.Version)
+		}
+		second, err := v.CompareAndSet(ctx, first, 2)
+		if err != nil || second.Version != 1 || second.Created != first.Created || second.Changed <= first.Changed {
+			w.t.Fatalf("%+v, %v", second, err)
+		}
+		got, err := v.CompareAndSet(ctx, first, 3)
+		if !errors.Is(err, coord.ErrConflict) || got != (coord.Versioned[int]{}) {
+			w.t.Errorf("got %+v, %v", got, err)
+		}
+		wantErr(w.t, v.Delete(ctx, first), coord.ErrConflict)
+		if got := getValue(w.t, v); got != second {
+			w.t.Errorf("got %+v, want %+v", got, second)
+		}
+	})
+}
+
+// Curator-391: who compares versions alone takes a node that was deleted and made
+// again for the one that he has read.
+func TestARecreatedValueIsAnotherOneAtTheSameVersion(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
+		old := setValue(w.t, v, 1)
+		if err := v.Delete(ctx, old); err != nil {
+			w.t.Fatal(err)
+		}
+		_, err := v.CompareAndSet(ctx, old, 2)
+		wantErr(w.t, err, coord.ErrConflict, coord.ErrNotFound)
+		now := setValue(w.t, v, 1)
+		if now.Version != old.Version || now.Created == old.Created {
+			w.t.Fatalf("%+v after %+v", now, old)
+		}
+		_, err = v.CompareAndSet(ctx, old, 2)
+		wantErr(w.t, err, coord.ErrConflict)
+		wantErr(w.t, v.Delete(ctx, old), coord.ErrConflict)
+		if got := getValue(w.t, v); got != now {
+			w.t.Errorf("got %+v, want %+v", got, now)
+		}
+	})
+}
+
+func TestAValueThatIsNotThereIsCreatedByOne(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		v := coord.NewValue[int](w.open("a", nil), "/x/v", nil)
+		none := coord.Versioned[int]{}
+		if err := v.Delete(ctx, none); err != nil {
+			w.t.Errorf("nothing to delete: %v", err)
+		}
+		made, err := v.CompareAndSet(ctx, none, 1)
+		if err != nil || made.Created == 0 || made.Version != 0 {
+			w.t.Fatalf("%+v, %v", made, err)
+		}
+		_, err = v.CompareAndSet(ctx, none, 2)
+		wantErr(w.t, err, coord.ErrConflict)
+		wantErr(w.t, v.Delete(ctx, none), coord.ErrConflict)
+		if got := getValue(w.t, v); got != made {
+			w.t.Errorf("got %+v, want %+v", got, made)
+		}
+		if err := v.Delete(ctx, made); err != nil {
+			w.t.Error(err)
+		}
+		wantErr(w.t, v.Delete(ctx, made), coord.ErrConflict, coord.ErrNotFound)
+	})
+}
+
+func TestUpdateMakesOneOfWhatIsThere(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		v := coord.NewValue[settings](w.open("a", nil), "/x/y/v", nil)
+		var saw []int
+		inc := func(s settings) (settings, error) {
+			saw = append(saw, s.Rate)
+			s.Rate++
+			return s, nil
+		}
+		for i := range 3 {
+			got, err := v.Update(ctx, inc)
+			if err != nil || got.Value.Rate != i+1 || got.Version != int32(i) {
+				w.t.Fatalf("%+v, %v", got, err)
+			}
+			if now := getValue(w.t, v); now != got {
+				w.t.Errorf("got %+v, want %+v", now, got)
+			}
+		}
+		if fmt.Sprint(saw) != "[0 1 2]" {
+			w.t.Errorf("fn saw %v", saw)
+		}
+	})
+}
+
+// Whatever the error of fn matches, it ends the update.
+func TestAnErrorOfFnEndsTheUpdate(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
+		before := setValue(w.t, v, 7)
+		for _, cause := range []error{
+			errors.New("no"), coord.ErrConflict, coord.ErrNotFound, context.Canceled,
+			coord.ErrSessionLost, backend.Uncertain(coord.ErrSessionLost),
+		} {
+			calls := 0
+			got, err := v.Update(ctx, func(old int) (int, error) {
+				if calls++; old != 7 {
+					w.t.Errorf("fn saw %d", old)
+				}
+				return 8, fmt.Errorf("refused: %w", cause)
+			})
+			var e *backend.Error
+			if !errors.Is(err, cause) || !errors.As(err, &e) || e.Op != "update" || e.Path != w.path("/v") {
+				w.t.Errorf("got %v, want one that matches %v", err, cause)
+			}
+			if calls != 1 || got != (coord.Versioned[int]{}) {
+				w.t.Errorf("%d calls, %+v", calls, got)
+			}
+		}
+		if got := getValue(w.t, v); got != before {
+			w.t.Errorf("got %+v, want %+v", got, before)
+		}
+	})
+}
+
+func TestDataThatIsNotUnderstoodCanBeRepaired(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		v := coord.NewValue[settings](w.open("a", nil), "/v", nil)
+		for _, junk := range []string{"", "{", "[1]", "\x00\xff", strings.Repeat("9", 100_000)} {
+			w.outsider(backend.Create(w.path("/v"), []byte(junk), backend.Persistent))
+			broken, err := v.Get(ctx)
+			if !errors.Is(err, coord.ErrDecode) || broken.Created == 0 || broken.Value != (settings{}) {
+				w.t.Fatalf("%+v, %v", broken, err)
+			}
+			_, err = v.Update(ctx, func(s settings) (settings, error) {
+				w.t.Error("fn was given data that nobody understands")
+				return s, nil
+			})
+			wantErr(w.t, err, coord.ErrDecode)
+			fixed, err := v.CompareAndSet(ctx, broken, settings{Rate: 5})
+			if err != nil || fixed.Created != broken.Created || fixed.Version != 1 {
+				w.t.Fatalf("%+v, %v", fixed, err)
+			}
+			if err := v.Delete(ctx, fixed); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		var mu sync.Mutex
+		var calls []string
+		c := open(t, backendtest.Intercept(st, backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, c.Op+" "+c.Path)
+			return nil
+		}}), nil)
+		ctx := t.Context()
+		large := coord.NewValue(c, "/v", &coord.ValueOptions[[]byte]{Codec: coord.Bytes()})
+		unfit := coord.NewValue[float64](c, "/v", nil)
+		for _, n := range []int{backend.MaxRequest - 400, backend.MaxRequest, 3 * backend.MaxRequest} {
+			_, err := large.Set(ctx, make([]byte, n))
+			wantErr(t, err, coord.ErrTooLarge)
+			_, err = large.CompareAndSet(ctx, coord.Versioned[[]byte]{}, make([]byte, n))
+			wantErr(t, err, coord.ErrTooLarge)
+			_, err = large.CompareAndSet(ctx, coord.Versioned[[]byte]{Created: 1}, make([]byte, n))
+			wantErr(t, err, coord.ErrTooLarge)
+		}
+		_, err := unfit.Set(ctx, math.NaN())
+		wantErr(t, err, coord.ErrInvalid)
+		_, err = unfit.CompareAndSet(ctx, coord.Versioned[float64]{}, math.NaN())
+		wantErr(t, err, coord.ErrInvalid)
+		if len(calls) != 0 {
+			t.Errorf("sent %v", calls)
+		}
+		_, err = large.Update(ctx, func([]byte) ([]byte, error) { return make([]byte, backend.MaxRequest), nil })
+		wantErr(t, err, coord.ErrTooLarge)
+		_, err = unfit.Update(ctx, func(float64) (float64, error) { return math.NaN(), nil })
+		wantErr(t, err, coord.ErrInvalid)
+		for _, call := range calls {
+			if strings.HasPrefix(call, "commit") {
+				t.Errorf("sent %s", call)
+			}
+		}
+		// The largest that is let through is written.
+		setValue(t, large, make([]byte, backend.MaxRequest-600))
+		setValue(t, large, make([]byte, backend.MaxRequest-600))
+	})
+}
+
+func TestAValueRefusesBadPathsAndPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		c := open(t, st, nil)
+		ctx := t.Context()
+		for _, path := range []string{"", "/", "relative", "/a//b", "/a/../b", "/a\x00b", "/a\u202eb", "/zookeeper/quota", "/_coord/journal"} {
+			v, n := coord.NewValue[int](c, path, nil), coord.NewCounter(c, path, nil)
+			for op, call := range map[string]func() error{
+				"get":           func() error { _, err := v.Get(ctx); return err },
+				"set":           func() error { _, err := v.Set(ctx, 1); return err },
+				"compareandset": func() error { _, err := v.CompareAndSet(ctx, coord.Versioned[int]{}, 1); return err },
+				"update":        func() error { _, err := v.Update(ctx, func(int) (int, error) { return 1, nil }); return err },
+				"delete":        func() error { return v.Delete(ctx, coord.Versioned[int]{}) },
+				"add":           func() error { _, err := n.Add(ctx, 1); return err },
+				"get ":          func() error { _, err := n.Get(ctx); return err },
+				"reserve":       func() error { _, err := n.Reserve(ctx, 0); return err },
+				"watch": func() error {
+					ch := v.Watch(ctx)
+					e, ok := <-ch
+					if _, more := <-ch; !ok || more {
+						t.Errorf("%q: want one element", path)
+					}
+					return e.Err
+				},
+			} {
+				err := call()
+				var e *backend.Error
+				if !errors.Is(err, coord.ErrBadPath) || !errors.As(err, &e) || e.Op != strings.TrimSpace(op) || e.Path != path {
+					t.Errorf("%s %q: %v", op, path, err)
+				}
+			}
+		}
+		s, err := st.Open(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if _, err := s.Commit(ctx, backend.Create("/e", nil, backend.Ephemeral)); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{"/e/v", "/e/deep/v"} {
+			_, err := coord.NewValue[int](c, path, nil).Set(ctx, 1)
+			wantErr(t, err, coord.ErrNoChildren)
+			_, err = coord.NewCounter(c, path, nil).Add(ctx, 1)
+			wantErr(t, err, coord.ErrNoChildren)
+		}
+		v := coord.NewValue[int](c, "/v", nil)
+		setValue(t, v, 1)
+		if _, err := s.Commit(ctx, backend.Create("/v/child", nil, backend.Persistent)); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, v.Delete(ctx, getValue(t, v)), coord.ErrNotEmpty)
+	})
+}
+
+func TestUpdatesOfOneClientAtOnceAllCount(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		const callers, each = 8, 10
+		var wg sync.WaitGroup
+		for range callers {
+			v := coord.NewValue[int](c, "/p/v", nil)
+			wg.Go(func() {
+				for range each {
+					if _, err := v.Update(context.Background(), func(n int) (int, error) { return n + 1, nil }); err != nil {
+						w.t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		got := getValue(w.t, coord.NewValue[int](c, "/p/v", nil))
+		if got.Value != callers*each || got.Version != callers*each-1 {
+			w.t.Errorf("got %+v, want %d", got, callers*each)
+		}
+	})
+}
