@@ -46,10 +46,13 @@ type ElectionOptions struct {
 // missing above it), which belongs to the election: its data is empty, and each
 // candidate has a node in it, ephemeral and sequential, named
 // _c_<uuid>-latch-<number>, as Curator's LeaderLatch names them. Its data is the
-// ID; with Data or an announcement it is JSON under the key "coord-candidate".
+// ID; with Data it is JSON under the key "coord-candidate". Beside a leader that
+// has made an announcement stands _c_<uuid>-ready-<number> with its data.
+//
 // Curator's LeaderLatch and ours elect one leader on one path. Names of kazoo's
-// Election are understood too; it understands ours if its lock is made with
-// extra_lock_patterns=["-latch-"].
+// Election are understood too. It understands ours if its lock attribute is
+// replaced by client.Lock(path, id, extra_lock_patterns=["-latch-"]); untold, it
+// leads beside ours.
 //
 // An Election is safe for concurrent use and holds nothing; there is nothing to
 // close. Each campaign is a candidate of its own, also within one client.
@@ -74,14 +77,15 @@ func NewElection(c *Client, path string, o *ElectionOptions) *Election {
 // A Term is the time for which a candidate leads. Release resigns.
 type Term struct {
 	*Hold
-	own candidateJSON
+	led *leading
 }
 
 func (e *Election) line() *line { return &line{c: e.c, dir: e.path.full, kinds: latchLine} }
 
 // Campaign waits until it leads, or ctx ends. ctx bounds the campaign only, not
 // the term. A session lost while waiting does not end the campaign; it goes on at
-// the tail with the next session. Whatever ends it, no node of it stays behind.
+// the tail with the next session. Whatever ends it, its node is removed, in the
+// background if need be.
 //
 // Its errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
@@ -99,8 +103,8 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if err != nil {
 		return nil, opError(op, e.path.full, err)
 	}
-	l := e.line()
-	h, err := l.acquire(ctx, &request{op: op, kind: latchKind, data: data, since: e.c.now(), owner: l})
+	led := &leading{l: e.line()}
+	h, err := led.l.acquire(ctx, &request{op: op, kind: latchKind, data: data, since: e.c.now(), owner: led})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +112,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		// If the client is closed by now, the term has ended with it.
 		e.c.goWork(h.endSuspended)
 	}
-	return &Term{Hold: h, own: e.own}, nil
+	return &Term{h, led}, nil
 }
 
 // endSuspended ends the hold as soon as its session is suspended.
@@ -139,11 +143,18 @@ func (h *Hold) endSuspended() {
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
 	for {
 		again := false
-		err := do(ctx, e.campaign, func(held context.Context, h *Hold) error {
-			err := f(held, &Term{Hold: h, own: e.own})
-			again = errors.Is(h.Err(), ErrLost)
+		var t *Term
+		campaign := func(ctx context.Context) (h *Hold, err error) {
+			if t, err = e.Campaign(ctx); err != nil {
+				return nil, err
+			}
+			return t.Hold, nil
+		}
+		err := do(ctx, campaign, func(held context.Context, _ *Hold) error {
+			err := f(held, t)
+			again = errors.Is(t.Err(), ErrLost)
 			if again && err != nil {
-				e.c.log.Info("coord: what led returned an error after its term was lost", "path", h.Path(), "error", err)
+				e.c.log.Info("coord: what led returned an error after its term was lost", "path", t.Path(), "error", err)
 			}
 			return err
 		})
@@ -151,15 +162,6 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 			return err
 		}
 	}
-}
-
-// campaign is Campaign for those who want the Hold.
-func (e *Election) campaign(ctx context.Context) (*Hold, error) {
-	t, err := e.Campaign(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return t.Hold, nil
 }
 
 // Terms is for a loop over the terms of leadership: the body runs once for each,
@@ -185,46 +187,4 @@ func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 func (t *Term) pass(yield func(*Term, error) bool) bool {
 	defer t.Release()
 	return yield(t, nil)
-}
-
-// Announce publishes that the leader has taken over and is ready, with data for
-// those who follow Leader or Observe: the acknowledgement of the recipe guide.
-// Being first in line makes a leader, which may have much to do before it can
-// serve. A later call replaces the data. It stands until the term ends, and
-// costs two requests. If the term has ended the error is that of Err.
-func (t *Term) Announce(ctx context.Context, data []byte) error {
-	const op = "announce"
-	own := t.own
-	own.Ready, own.Announcement = true, data
-	text, err := own.encode()
-	if err != nil {
-		return opError(op, t.Path(), err)
-	}
-	var pause pauses
-	for {
-		if err := t.Err(); err != nil {
-			return opError(op, t.Path(), err)
-		}
-		// Under the version that was read: an attempt of an earlier call that was
-		// given up cannot come after this one. What was read may be a request
-		// to give up, which must not be overwritten unseen.
-		old, stat, err := t.s.b.Get(ctx, t.Path(), nil)
-		if err == nil {
-			t.look(old)
-			_, err = t.s.b.Commit(ctx, backend.SetData(t.Path(), text, stat.Version))
-		}
-		switch {
-		case err == nil:
-			return nil
-		case isNotFound(err):
-			t.gone(t.Path())
-		case isOver(err):
-			t.lose(err)
-		case errors.Is(err, backend.ErrBadVersion):
-		case !isUncertain(err) || ctx.Err() != nil:
-			return opError(op, t.Path(), err)
-		default:
-			pause.wait(ctx.Done(), t.Done())
-		}
-	}
 }

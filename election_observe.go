@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -23,7 +24,7 @@ type Candidate struct {
 	Ready        bool
 	Announcement []byte
 
-	mzxid int64
+	announced int64 // the zxid of the latest announcement
 }
 
 // Leader is who leads, or that nobody does.
@@ -39,10 +40,8 @@ func (l Leader) Vacant() bool { return l.Token == 0 }
 
 // candidateJSON is what a candidate says of itself.
 type candidateJSON struct {
-	ID           string `json:"id"`
-	Data         []byte `json:"data,omitempty"`
-	Ready        bool   `json:"ready,omitempty"`
-	Announcement []byte `json:"announcement,omitempty"`
+	ID   string `json:"id"`
+	Data []byte `json:"data,omitempty"`
 }
 
 type candidateEnvelope struct {
@@ -55,7 +54,7 @@ var candidateStart = []byte(`{"coord-candidate":`)
 // it cannot be mistaken.
 func (j *candidateJSON) encode() ([]byte, error) {
 	plain := []byte(j.ID)
-	if len(j.Data) == 0 && !j.Ready && !bytes.HasPrefix(plain, candidateStart) && checkData(plain) == nil {
+	if len(j.Data) == 0 && !bytes.HasPrefix(plain, candidateStart) && checkData(plain) == nil {
 		return plain, nil
 	}
 	return json.Marshal(candidateEnvelope{j})
@@ -77,15 +76,14 @@ func newCandidate(path string, data []byte, stat backend.Stat) Candidate {
 	return Candidate{
 		ID: j.ID, Data: j.Data, Path: path,
 		Token: stat.Czxid, Session: stat.EphemeralOwner, Since: time.UnixMilli(stat.Ctime),
-		Ready: j.Ready, Announcement: j.Announcement,
-		mzxid: stat.Mzxid,
 	}
 }
 
-// Leader asks who leads. The zero Leader, which is Vacant, means nobody. It is a
-// picture of a moment that has passed: on an ensemble it may not show yet what
-// another client has just done, unless Sync was called on Client.Session before.
-// It costs two requests.
+// Leader asks who leads: who is first in line. He may not know it yet, or be about
+// to leave. The zero Leader, which is Vacant, means nobody. It is a picture of a
+// moment that has passed: on an ensemble it may not show yet what another client
+// has just done, unless Sync was called on Client.Session before. It costs two
+// requests, three with an announcement.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	const op = "leader"
 	if err := e.path.check(op); err != nil {
@@ -112,7 +110,7 @@ func (e *Election) Observe(ctx context.Context) <-chan Leader {
 		if err != nil {
 			return err
 		}
-		if told && l.Token == last.Token && l.mzxid == last.mzxid {
+		if told && l.Token == last.Token && l.announced == last.announced {
 			return nil
 		}
 		last, told = l, true
@@ -121,9 +119,9 @@ func (e *Election) Observe(ctx context.Context) <-chan Leader {
 	})
 }
 
-// readLeader reads who leads. With a set of watches, one of them tells of the next
-// change of the answer: on the leader's node if there is one, else on the
-// directory, or on its creation.
+// readLeader reads who leads. With a set of watches, they tell of the next change
+// of the answer: on the leader's node and his announcement if there is a leader,
+// else on the directory, or on its creation.
 func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.WatchSet) (Leader, error) {
 	dir := e.path.full
 	var dirWatch *backend.Watch
@@ -162,23 +160,63 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 			dirWatch.Stop()
 			dirWatch = nil
 		}
-		path := dir + "/" + queue[0].name
-		var w *backend.Watch
-		if ws != nil {
-			w = ws.New()
-		}
-		data, stat, err := s.b.Get(ctx, path, w)
-		if err == nil {
-			return Leader{Candidate: newCandidate(path, data, stat)}, nil
-		}
-		if w != nil {
-			w.Stop()
-		}
+		x, err := s.readCandidate(ctx, dir+"/"+queue[0].name, names, ws)
 		if !isNotFound(err) {
-			return Leader{}, err
+			return Leader{Candidate: x}, err
 		}
 		// Gone since the list was read; the next list does not show it.
 	}
+}
+
+// readCandidate reads the candidate at path, and his announcement. With a set of
+// watches both are watched, the announcement also for its coming; else it is
+// looked for if the list of names has it.
+func (s *session) readCandidate(ctx context.Context, path string, names []string, ws *backend.WatchSet) (Candidate, error) {
+	arm := func() *backend.Watch {
+		if ws == nil {
+			return nil
+		}
+		return ws.New()
+	}
+	w := arm()
+	data, stat, err := s.b.Get(ctx, path, w)
+	if err != nil {
+		disarm(w)
+		return Candidate{}, err
+	}
+	x := newCandidate(path, data, stat)
+	ready := readyPath(path)
+	listed := slices.Contains(names, base(ready))
+	for ready != "" && (listed || ws != nil) {
+		if listed {
+			v := arm()
+			data, stat, err := s.b.Get(ctx, ready, v)
+			if err == nil {
+				x.Ready, x.Announcement, x.announced = true, data, stat.Mzxid
+				break
+			}
+			disarm(v)
+			if !isNotFound(err) {
+				disarm(w)
+				return Candidate{}, err
+			}
+		}
+		if ws == nil {
+			break
+		}
+		v := arm()
+		_, err := s.b.Exists(ctx, ready, v)
+		if isNotFound(err) {
+			break // v tells when it comes
+		}
+		disarm(v)
+		if err != nil {
+			disarm(w)
+			return Candidate{}, err
+		}
+		listed = true
+	}
+	return x, nil
 }
 
 // Contenders lists who leads and who waits to lead, in order. It is a picture of a
@@ -198,15 +236,14 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 		}
 		var list []Candidate
 		for _, q := range e.line().order(names) {
-			path := e.path.full + "/" + q.name
-			data, stat, err := s.b.Get(ctx, path, nil)
+			x, err := s.readCandidate(ctx, e.path.full+"/"+q.name, names, nil)
 			if isNotFound(err) {
 				continue // gone since
 			}
 			if err != nil {
 				return nil, err
 			}
-			list = append(list, newCandidate(path, data, stat))
+			list = append(list, x)
 		}
 		return list, nil
 	})

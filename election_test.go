@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 )
 
@@ -114,80 +112,6 @@ func TestCandidatesLeadInOrderAndTokensGrow(t *testing.T) {
 			t.Error(err)
 		}
 		w.empty("/e")
-	})
-}
-
-func TestAnAnnouncementIsSeenAndEndsWithTheTerm(t *testing.T) {
-	onEach(t, func(w *world) {
-		t := w.t
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		a, b := w.candidate("a", nil), w.candidate("b", nil)
-		seen := b.Observe(ctx)
-		if l := next(t, seen); !l.Vacant() || l.Err != nil {
-			t.Errorf("first %v, want nobody", l)
-		}
-		term := mustLead(t, a)
-		if l := next(t, seen); l.ID != "a" || l.Token != term.Token() || l.Ready {
-			t.Errorf("after the election %v", l)
-		}
-		for _, data := range []string{"loaded", "", "serving"} {
-			if err := term.Announce(ctx, []byte(data)); err != nil {
-				t.Fatal(err)
-			}
-			if l := next(t, seen); !l.Ready || string(l.Announcement) != data || l.ID != "a" || l.Token != term.Token() {
-				t.Errorf("after the announcement of %q: %+v", data, l)
-			}
-		}
-		if err := term.Release(); err != nil {
-			t.Error(err)
-		}
-		if l := next(t, seen); !l.Vacant() {
-			t.Errorf("after the resignation %v", l)
-		}
-		wantErr(t, term.Announce(ctx, nil), coord.ErrReleased)
-		cancel()
-		if rest := closed(t, seen); len(rest) != 0 {
-			t.Errorf("after the end: %v", rest)
-		}
-	})
-}
-
-// A lost reply, and an attempt that comes late, must not take back what was
-// announced after it.
-func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
-	onMemory(t, func(w *world) {
-		t := w.t
-		var x nth
-		c := w.open("a", &backendtest.Hooks{After: x.after})
-		e := coord.NewElection(c, "/e", &coord.ElectionOptions{ID: "a"})
-		term := mustLead(t, e)
-		sets := func(c backendtest.Call) bool { return commits(c, backend.OpSetData) }
-		x.arm(1, sets, lose)
-		if err := term.Announce(t.Context(), []byte("one")); err != nil {
-			t.Fatal(err)
-		}
-		if l, err := e.Leader(t.Context()); err != nil || string(l.Announcement) != "one" {
-			t.Errorf("%+v, %v", l, err)
-		}
-		// A request to give up, written between the reading and the writing.
-		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == term.Path() }, func(ctx context.Context, _ backendtest.Call, err error) error {
-			if _, err := w.session("x").Commit(ctx, backend.SetData(term.Path(), []byte("unlock"), backend.AnyVersion)); err != nil {
-				t.Error(err)
-			}
-			return err
-		})
-		if err := term.Announce(t.Context(), []byte("two")); err != nil {
-			t.Fatal(err)
-		}
-		<-term.Revoked()
-		if l, err := e.Leader(t.Context()); err != nil || string(l.Announcement) != "two" || l.ID != "a" {
-			t.Errorf("%+v, %v", l, err)
-		}
-		if _, err := w.session("x").Commit(t.Context(), backend.Delete(term.Path(), backend.AnyVersion)); err != nil {
-			t.Fatal(err)
-		}
-		wantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
 	})
 }
 

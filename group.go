@@ -269,12 +269,6 @@ func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watche
 	return r
 }
 
-func disarm(w *backend.Watch) {
-	if w != nil {
-		w.Stop()
-	}
-}
-
 const (
 	memberKind = "member-"
 

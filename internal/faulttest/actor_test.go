@@ -26,6 +26,7 @@ type stage struct {
 	t        *testing.T
 	e        *zktest.Ensemble
 	lock     string
+	election string
 	resource *resource
 }
 
@@ -33,7 +34,8 @@ var stages atomic.Int64
 
 func newStage(t *testing.T, e *zktest.Ensemble) *stage {
 	t.Helper()
-	return &stage{t: t, e: e, lock: fmt.Sprintf("/locks/%d", stages.Add(1)), resource: newResource(t)}
+	n := stages.Add(1)
+	return &stage{t: t, e: e, lock: fmt.Sprintf("/locks/%d", n), election: fmt.Sprintf("/elections/%d", n), resource: newResource(t)}
 }
 
 // actor is a worker process, its way to the servers, and what it said.
@@ -65,7 +67,7 @@ func (s *stage) start(name string, timeout, margin time.Duration) *actor {
 		exited: make(chan struct{}), news: make(chan struct{}),
 		greeted: make([]atomic.Int64, len(s.e.Addrs())),
 	}
-	spec := workerSpec{SessionTimeout: timeout, LossMargin: margin, Lock: s.lock, Resource: s.resource.socket}
+	spec := workerSpec{SessionTimeout: timeout, LossMargin: margin, Lock: s.lock, Election: s.election, ID: name, Resource: s.resource.socket}
 	for i, addr := range s.e.Addrs() {
 		p, err := zkproxy.New(addr)
 		if err != nil {

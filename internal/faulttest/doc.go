@@ -1,7 +1,7 @@
-// Package faulttest tests the locks of package coord from outside: processes
-// that are killed and paused, servers that are killed and paused, and networks
-// that swallow everything, on a real ensemble of three ZooKeeper servers. It
-// also counts what the locks cost: round trips, requests, and clients that are
+// Package faulttest tests the locks and elections of package coord from outside:
+// processes that are killed and paused, servers that are killed and paused, and
+// networks that swallow everything, on a real ensemble of three ZooKeeper servers.
+// It also counts what they cost: round trips, requests, and clients that are
 // woken.
 //
 // The tests need Linux, where all processes share one monotonic clock that Go

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 )
@@ -29,6 +30,13 @@ type resource struct {
 	refused  int
 	writers  []string // of the unfenced register: the holds that wrote, in order, without repetition
 	overlaps int
+	writes   []written // in order
+}
+
+type written struct {
+	token    int64
+	hold     string
+	accepted bool
 }
 
 // newResource returns a resource that lives as long as the test.
@@ -99,6 +107,7 @@ func (r *resource) write(token int64, hold string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unfenced(hold)
+	r.writes = append(r.writes, written{token, hold, token >= r.highest})
 	if token < r.highest {
 		r.refused++
 		return false
@@ -128,6 +137,13 @@ func (r *resource) counts() (accepted, refused, overlaps int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.accepted, r.refused, r.overlaps
+}
+
+// all returns all writes, in order.
+func (r *resource) all() []written {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.writes)
 }
 
 func TestTheResourceRefusesAnOldTokenAndTheControlSeesTheOverlap(t *testing.T) {

@@ -25,6 +25,8 @@ type workerSpec struct {
 	SessionTimeout time.Duration
 	LossMargin     time.Duration // zero: the default
 	Lock           string        // path
+	Election       string        // path
+	ID             string        // of the candidate
 	Resource       string        // socket
 }
 
@@ -41,6 +43,8 @@ type workerSpec struct {
 //	phase                of the session
 //	requeued             the place in line was lost
 //	failed               the worker gives up
+//
+// For elections see candidacy.
 type line struct {
 	At      time.Duration
 	Kind    string
@@ -67,6 +71,8 @@ type worker struct {
 	mu   sync.Mutex
 	hold *coord.Hold // the latest
 	out  sync.Mutex
+
+	candidacy candidacy
 }
 
 func workerMain(spec string) (code int) {
@@ -123,6 +129,9 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 		work.Go(func() { w.lock(ctx, work) })
 		return nil
 	}
+	if w.obeyElection(ctx, work, command) {
+		return nil
+	}
 	h := w.latest()
 	if h == nil {
 		return fmt.Errorf("nothing was ever held")
@@ -162,13 +171,19 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 
 func (w *worker) lock(ctx context.Context, work *sync.WaitGroup) {
 	h, err := w.m.Lock(ctx)
-	at := monotonic()
 	if err != nil {
 		if ctx.Err() == nil {
 			w.say(line{Kind: "failed", Text: err.Error()})
 		}
 		return
 	}
+	w.holds(work, h, "granted")
+}
+
+// holds says that the worker has h, and later that this is done.
+func (w *worker) holds(work *sync.WaitGroup, h *coord.Hold, kind string) {
+	began := w.about(h, kind, "")
+	began.At = monotonic()
 	done := h.Done()
 	work.Go(func() {
 		<-done
@@ -180,9 +195,7 @@ func (w *worker) lock(ctx context.Context, work *sync.WaitGroup) {
 	w.mu.Lock()
 	w.hold = h
 	w.mu.Unlock()
-	l := w.about(h, "granted", "")
-	l.At = at
-	w.say(l)
+	w.say(began)
 }
 
 func (w *worker) latest() *coord.Hold {

@@ -10,6 +10,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.leader.LeaderLatch;
+import org.apache.curator.framework.recipes.leader.Participant;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.Revoker;
@@ -21,7 +23,7 @@ import org.apache.zookeeper.data.Stat;
  * A worker process with Curator's locks. Arguments: name, servers, session timeout in milliseconds.
  * The protocol is in peer_test.go. Kinds of locks: mutex; number, which is a mutex that orders by
  * the number at the end of a name, whatever precedes it; revocable, a mutex that listens to
- * requests; read and write.
+ * requests; read and write; latch, which is a LeaderLatch.
  */
 public final class Worker {
     private final byte[] name;
@@ -100,6 +102,38 @@ public final class Worker {
         }
     }
 
+    /** A candidate. A LeaderLatch serves once. */
+    private class Latch implements Lock {
+        private final String path;
+        private LeaderLatch latch;
+
+        Latch(String path) {
+            this.path = path;
+        }
+
+        @Override
+        public void acquire() throws Exception {
+            latch = new LeaderLatch(client, path, new String(name, StandardCharsets.UTF_8));
+            latch.start();
+            latch.await();
+        }
+
+        @Override
+        public boolean acquire(long time, TimeUnit unit) {
+            throw new UnsupportedOperationException();
+        }
+
+        @Override
+        public void release() throws Exception {
+            latch.close();
+        }
+
+        @Override
+        public String getLockPath() {
+            return latch.getOurPath();
+        }
+    }
+
     /** Orders all contenders by the ten characters at the end of their names. */
     private static final class ByNumber extends StandardLockInternalsDriver {
         @Override
@@ -123,6 +157,8 @@ public final class Worker {
                 return new Reader(path);
             case "write":
                 return new Writer(path);
+            case "latch":
+                return new Latch(path);
             default:
                 throw new IllegalArgumentException(kind);
         }
@@ -224,8 +260,15 @@ public final class Worker {
         }
     }
 
-    private void list(String path) throws Exception {
+    private void list(String kind, String path) throws Exception {
         StringBuilder data = new StringBuilder();
+        if (kind.equals("latch")) {
+            for (Participant p : new LeaderLatch(client, path).getParticipants()) {
+                data.append(' ').append(p.getId());
+            }
+            say("listed" + data);
+            return;
+        }
         for (String node : new Mutex(path, new StandardLockInternalsDriver()).getParticipantNodes()) {
             data.append(' ').append(new String(client.getData().forPath(node), StandardCharsets.UTF_8));
         }
@@ -246,7 +289,7 @@ public final class Worker {
                 handles.remove(c[1]).released.countDown();
                 break;
             case "list":
-                list(c[2]);
+                list(c[1], c[2]);
                 break;
             case "revoke":
                 Revoker.attemptRevoke(client, c[1]);

@@ -1,6 +1,6 @@
-// Package interop tests that the locks of package coord, of Apache Curator (Java)
-// and of kazoo (Python) exclude each other and queue together when they use one
-// path on one ZooKeeper.
+// Package interop tests that the locks and elections of package coord, of Apache
+// Curator (Java) and of kazoo (Python) exclude each other and queue together when
+// they use one path on one ZooKeeper.
 //
 // Worker processes in the three languages speak one protocol, see peer. The tests
 // need Linux, a JDK, Curator's recipes and kazoo for the system's Python; on

@@ -20,7 +20,8 @@ import (
 // workerEnv makes the test binary a worker: "name server timeout". See peer.
 const workerEnv = "COORD_INTEROP_WORKER"
 
-// goWorker is a worker process with our locks. It knows one kind, mutex.
+// goWorker is a worker process with our locks. It knows two kinds, mutex and
+// election.
 type goWorker struct {
 	name    string
 	c       *coord.Client
@@ -90,13 +91,21 @@ func (w *goWorker) trace(_ context.Context, e coord.Event) {
 
 func (w *goWorker) obey(ctx context.Context, c []string) error {
 	switch {
-	case len(c) == 4 && c[0] == "lock" && c[2] == "mutex":
+	case len(c) == 4 && c[0] == "lock":
+		take, err := w.recipe(c[2], c[3])
+		if err != nil {
+			return err
+		}
 		w.say("want", c[1])
-		w.work.Go(func() { w.lock(ctx, c[1], c[3]) })
-	case len(c) == 4 && c[0] == "loop" && c[1] == "mutex":
+		w.work.Go(func() { w.lock(ctx, c[1], take) })
+	case len(c) == 4 && c[0] == "loop":
+		take, err := w.recipe(c[1], c[2])
+		if err != nil {
+			return err
+		}
 		w.stopped.Store(false)
 		w.work.Go(func() {
-			turns, err := w.loop(ctx, c[2], c[3])
+			turns, err := w.loop(ctx, take, c[3])
 			if err != nil {
 				w.say("failed", "loop:", err.Error())
 				return
@@ -123,12 +132,30 @@ func (w *goWorker) obey(ctx context.Context, c []string) error {
 	return nil
 }
 
-func (w *goWorker) mutex(path string) *coord.Mutex {
-	return coord.NewMutex(w.c, path, &coord.MutexOptions{Data: []byte(w.name)})
+// recipe returns how to take a lock, or to lead.
+func (w *goWorker) recipe(kind, path string) (take func(context.Context) (*coord.Hold, error), err error) {
+	switch kind {
+	case "mutex":
+		return coord.NewMutex(w.c, path, &coord.MutexOptions{Data: []byte(w.name)}).Lock, nil
+	case "election":
+		return campaign(coord.NewElection(w.c, path, &coord.ElectionOptions{ID: w.name})), nil
+	}
+	return nil, fmt.Errorf("no such kind")
 }
 
-func (w *goWorker) lock(ctx context.Context, id, path string) {
-	h, err := w.mutex(path).Lock(ctx)
+// campaign makes an election look like a lock.
+func campaign(e *coord.Election) func(context.Context) (*coord.Hold, error) {
+	return func(ctx context.Context) (*coord.Hold, error) {
+		t, err := e.Campaign(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return t.Hold, nil
+	}
+}
+
+func (w *goWorker) lock(ctx context.Context, id string, take func(context.Context) (*coord.Hold, error)) {
+	h, err := take(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			w.say("failed", id+":", err.Error())
@@ -143,7 +170,7 @@ func (w *goWorker) lock(ctx context.Context, id, path string) {
 
 // loop takes and gives the lock until it is told to stop, and visits the room
 // under it.
-func (w *goWorker) loop(ctx context.Context, path, room string) (turns int, err error) {
+func (w *goWorker) loop(ctx context.Context, take func(context.Context) (*coord.Hold, error), room string) (turns int, err error) {
 	conn, err := net.Dial("tcp", room)
 	if err != nil {
 		return 0, err
@@ -157,8 +184,8 @@ func (w *goWorker) loop(ctx context.Context, path, room string) (turns int, err 
 		_, err := answers.ReadString('\n')
 		return err
 	}
-	for m := w.mutex(path); !w.stopped.Load(); turns++ {
-		h, err := m.Lock(ctx)
+	for ; !w.stopped.Load(); turns++ {
+		h, err := take(ctx)
 		if err != nil {
 			return turns, err
 		}

@@ -55,7 +55,7 @@ func takeTurns(t *testing.T, w *crew) {
 	if long() {
 		d = 10 * time.Minute
 	}
-	turns(t, w, "mutex", "curator", d)
+	turns(t, w, "mutex", "mutex", "curator", d)
 }
 
 func takeTurnsByNumber(t *testing.T, w *crew) {
@@ -63,16 +63,16 @@ func takeTurnsByNumber(t *testing.T, w *crew) {
 	if long() {
 		d = 2 * time.Minute
 	}
-	turns(t, w, "number", "kazoo", d)
+	turns(t, w, "mutex", "number", "kazoo", d)
 }
 
 // turns has all workers take one lock in a loop. The room checks that no two have
 // it, and that each grant goes to a node with a higher number, and a higher token,
 // than the one before; all three languages tell the path of their node.
-func turns(t *testing.T, w *crew, java, python string, d time.Duration) {
+func turns(t *testing.T, w *crew, golang, java, python string, d time.Duration) {
 	s, r := newScene(t), newRoom(t)
 	for i := range 2 {
-		w.golang[i].tell(t, "loop", "mutex", s.path, r.addr)
+		w.golang[i].tell(t, "loop", golang, s.path, r.addr)
 		w.java[i].tell(t, "loop", java, s.path, r.addr)
 		w.python[i].tell(t, "loop", python, s.path, r.addr)
 	}
@@ -94,8 +94,8 @@ func turns(t *testing.T, w *crew, java, python string, d time.Duration) {
 	if overlaps > 0 || wrong != "" {
 		t.Errorf("%d overlaps; %s", overlaps, wrong)
 	}
-	t.Logf("figure: Curator's %s, kazoo's Lock named as %s's and ours on one path for %v: %d turns (%s), %d overlaps",
-		java, python, d, total, list, overlaps)
+	t.Logf("figure: Curator's %s, kazoo's Lock named as %s's and our %s on one path for %v: %d turns (%s), %d overlaps",
+		java, python, golang, d, total, list, overlaps)
 }
 
 // namesNotSeen shows why kazoo's names do not do: Curator compares "<uuid>__lock__…"

@@ -2,7 +2,9 @@
 
 Arguments: name, servers, session timeout in seconds. The protocol is in
 peer_test.go. Kinds of locks: kazoo, which is kazoo's Lock told of Curator's
-names; curator, the same with nodes named in a way that Curator finds in line.
+names; curator, the same with nodes named in a way that Curator finds in line;
+election and latch, which are the same two for kazoo's Election; untold, which is
+kazoo's Election as it is.
 """
 import os
 import socket
@@ -10,6 +12,7 @@ import sys
 import threading
 
 from kazoo.client import KazooClient
+from kazoo.recipe.election import Election
 from kazoo.recipe.lock import Lock
 
 
@@ -18,6 +21,25 @@ class NamedAsCurator(Lock):
 
     _NODE_NAME = "-lock-"
     _EXCLUDE_NAMES = ["-lock-", "__lock__"]
+
+
+class NamedAsLatch(Lock):
+    """The same for elections."""
+
+    _NODE_NAME = "-latch-"
+    _EXCLUDE_NAMES = ["-latch-", "__lock__"]
+
+
+class Term:
+    """Leadership, while Election runs a function."""
+
+    def __init__(self):
+        self.resigned = threading.Event()
+        self.over = threading.Event()
+
+    def release(self):
+        self.resigned.set()
+        self.over.wait()
 
 
 class Worker:
@@ -39,6 +61,10 @@ class Worker:
             return Lock(self.client, path, self.name, extra_lock_patterns=("-lock-",))
         if kind == "curator":
             return NamedAsCurator(self.client, path, self.name)
+        if kind == "election":
+            return Lock(self.client, path, self.name, extra_lock_patterns=("-latch-",))
+        if kind == "latch":
+            return NamedAsLatch(self.client, path, self.name)
         raise ValueError(kind)
 
     def node(self, lock):
@@ -51,6 +77,21 @@ class Worker:
             self.say("granted", ident, *self.node(lock))
         else:
             self.say("busy", ident)
+
+    def campaign(self, ident, kind, path):
+        election = Election(self.client, path, self.name)
+        if kind != "untold":
+            # Election makes its lock by itself, and passes no patterns on.
+            election.lock = self.lock(kind, path)
+        term = Term()
+
+        def lead():
+            self.held[ident] = term
+            self.say("granted", ident, *self.node(election.lock))
+            term.resigned.wait()
+
+        election.run(lead)
+        term.over.set()
 
     def loop(self, kind, path, room):
         """Takes and gives the lock until told to stop, and visits the room under it."""
@@ -87,6 +128,9 @@ class Worker:
         if verb in ("lock", "try"):
             ident, kind, path = args
             self.say("want", ident)
+            if kind in ("election", "latch", "untold"):
+                self.start(ident, self.campaign, ident, kind, path)
+                return
             self.start(ident, self.take, ident, self.lock(kind, path), verb == "lock")
         elif verb == "release":
             self.held.pop(args[0]).release()

@@ -1,0 +1,109 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// leading is the recipe of a term.
+type leading struct {
+	l         *line
+	announced atomic.Bool // a node of an announcement may stand
+}
+
+// readyKind is in the name of an announcement's node what latchKind is in that of
+// its leader. The GUID and the number are the leader's, so it is found by his name,
+// and never taken for a successor's.
+//
+// It is a node of its own, as the recipe guide has it. To write into the leader's
+// would be cheaper, but candidates of Curator's watch the data of the node before
+// theirs, and that one watch would be used up: they would not see the leader go.
+const readyKind = "ready-"
+
+// readyPath is where the announcement of the leader at path stands, or "" if he is
+// of a make that has none.
+func readyPath(path string) string {
+	i := strings.LastIndex(path, latchKind)
+	if i < 0 {
+		return ""
+	}
+	return path[:i] + readyKind + path[i+len(latchKind):]
+}
+
+// Announce publishes that the leader has taken over and is ready, with data for
+// those who follow Leader or Observe: the acknowledgement of the recipe guide.
+// Being first in line makes a leader, which may have much to do before it can
+// serve. A later call replaces the data. It goes with the term, in the same
+// moment, and costs two requests. If the term has ended the error is that of Err.
+func (t *Term) Announce(ctx context.Context, data []byte) error {
+	const op = "announce"
+	path := t.Path()
+	if err := t.Err(); err != nil {
+		return opError(op, path, err)
+	}
+	ready := readyPath(path)
+	t.led.announced.Store(true) // before it can be: Release looks
+	var pause pauses
+	for {
+		if err := t.Err(); err != nil {
+			return opError(op, path, err)
+		}
+		// Under the version that was read: an attempt of an earlier call that was
+		// given up cannot come after this one.
+		_, stat, err := t.s.b.Get(ctx, ready, nil)
+		write := backend.SetData(ready, data, stat.Version)
+		if isNotFound(err) {
+			err = nil
+			write = backend.Create(ready, data, backend.Ephemeral)
+		}
+		if err == nil {
+			_, err = t.s.b.Commit(ctx, backend.Check(path, backend.AnyVersion), write)
+		}
+		var e *backend.Error
+		switch {
+		case err == nil:
+			return nil
+		case isNotFound(err) && errors.As(err, &e) && e.Index == 0:
+			t.gone(path)
+		case isOver(err):
+			t.lose(err)
+		case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrExists):
+			// Somebody was in between, or what was read is behind.
+			if err := t.s.b.Sync(ctx, ready); err != nil && !isOver(err) {
+				return opError(op, path, err)
+			}
+		case !isUncertain(err) || ctx.Err() != nil:
+			return opError(op, path, err)
+		default:
+			pause.wait(ctx.Done(), t.Done())
+		}
+	}
+}
+
+// release resigns. What was announced goes in the same commit.
+func (x *leading) release(h *Hold) error {
+	if !x.announced.Load() {
+		return x.l.release(h)
+	}
+	path := h.Path()
+	_, err := h.s.b.Commit(context.Background(), backend.Delete(readyPath(path), backend.AnyVersion), backend.Delete(path, backend.AnyVersion))
+	if err == nil {
+		return nil
+	}
+	// One of them is gone, or nobody knows. Once the leader's is gone no attempt to
+	// announce can succeed any more.
+	err = x.l.release(h)
+	h.s.removeLater(readyPath(path))
+	return err
+}
+
+// lost takes away what was announced, should the session live on.
+func (x *leading) lost(h *Hold) {
+	if x.announced.Load() {
+		h.s.removeLater(readyPath(h.Path()))
+	}
+}

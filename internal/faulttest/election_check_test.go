@@ -1,0 +1,98 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// terms are all terms in the order of the clock that all share, each with the name
+// of the leader as its text.
+func (r *reign) terms() (terms []line) {
+	for _, a := range r.all {
+		a.mu.Lock()
+		for _, l := range a.lines {
+			if l.Kind == "leading" {
+				l.Text = a.name
+				terms = append(terms, l)
+			}
+		}
+		a.mu.Unlock()
+	}
+	slices.SortFunc(terms, func(a, b line) int { return int(a.At - b.At) })
+	return terms
+}
+
+// exclusive checks that no term began before the one before had ended for its
+// leader too, where that is promised, and that tokens grow.
+func (r *reign) exclusive() {
+	terms := r.terms()
+	for i := 1; i < len(terms); i++ {
+		old, l := terms[i-1], terms[i]
+		if l.Token <= old.Token {
+			r.t.Errorf("%s began to lead with token %#x after %s with %#x", l.Text, l.Token, old.Text, old.Token)
+		}
+		if r.unheard[old.Token] {
+			continue
+		}
+		a := r.all[slices.IndexFunc(r.all, func(a *actor) bool { return a.name == old.Text })]
+		done, ok := a.said("done", func(d line) bool { return d.Token == old.Token })
+		if !ok || done.At > l.At {
+			r.t.Errorf("%s began to lead with token %#x while %s did with %#x", l.Text, l.Token, old.Text, old.Token)
+		}
+	}
+}
+
+// check is for what holds over all rounds.
+func (r *reign) check(n int) {
+	t := r.t
+	t.Helper()
+	accepted, refused, overlaps := r.resource.counts()
+	if refused != r.ends || overlaps != r.ends {
+		t.Errorf("%d writes refused, %d overlaps without the fence, want %d", refused, overlaps, r.ends)
+	}
+	highest := int64(0)
+	for _, w := range r.resource.all() {
+		switch {
+		case !w.accepted && !r.deposed[w.hold]:
+			t.Errorf("a write under %s was refused, whose term had not ended", w.hold)
+		case w.accepted && w.token < highest:
+			t.Errorf("a write under %s was accepted with token %#x after %#x", w.hold, w.token, highest)
+		case w.accepted:
+			highest = w.token
+		}
+	}
+	terms, led := r.terms(), make(map[byte]int)
+	known := make(map[int64]bool)
+	for _, l := range terms {
+		known[l.Token] = true
+		led[l.Text[0]]++
+	}
+	// What the observer saw it saw in order, and nobody was ready who did not
+	// lead. (Who is first in line can have given up, or have lost its session,
+	// when it comes to lead: such are seen as elected.)
+	seen := int64(0)
+	r.observer.mu.Lock()
+	news := slices.Clone(r.observer.lines)
+	r.observer.mu.Unlock()
+	for _, l := range news {
+		if l.Kind != "seen" || l.Token == 0 {
+			continue
+		}
+		if l.Token < seen || !known[l.Token] && strings.HasPrefix(l.Text, "ready") {
+			t.Errorf("the observer saw %v after token %#x", l, seen)
+		}
+		seen = l.Token
+	}
+	for _, fault := range faults {
+		t.Logf("figure: %s of the leader to the next term, session timeout %v, margin %v: %v; %d rounds",
+			fault, electionTimeout, electionMargin, *r.took[fault], len(*r.took[fault]))
+	}
+	t.Logf("figure: a plain commit meanwhile, for comparison: %v", r.probe.all())
+	t.Logf("figure: leader without network: Done before the next term by %v; %d late", r.gap, r.late)
+	t.Logf("figure: the next term begins to the observer knows that its leader is ready: %v", r.told)
+	t.Logf("figure: %d ends of terms: %d writes accepted, %d refused, all of deposed leaders, %d overlaps without the fence; %d terms, by candidate %v",
+		n, accepted, refused, overlaps, len(terms), slices.Sorted(maps.Values(led)))
+}

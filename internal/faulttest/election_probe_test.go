@@ -1,0 +1,128 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// A probe is a client that nothing happens to. It makes a small commit again and
+// again, to tell what the servers and the machine need for one, and it reads.
+type probe struct {
+	c *coord.Client
+
+	mu    sync.Mutex
+	times figures[time.Duration]
+	since int           // index of the first since reset
+	began time.Duration // of the commit under way, or zero
+}
+
+func newProbe(t *testing.T, e *zktest.Ensemble) *probe {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	c, err := coord.Open(ctx, zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: mostTimeout}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Session(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const node = "/probe"
+	if _, err := s.Commit(ctx, backend.Create(node, nil, backend.Persistent)); err != nil {
+		t.Fatal(err)
+	}
+	p := &probe{c: c}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		every := time.NewTicker(100 * time.Millisecond)
+		defer every.Stop()
+		for {
+			p.set(monotonic())
+			_, err := s.Commit(ctx, backend.SetData(node, nil, backend.AnyVersion))
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				t.Errorf("the probe's commit: %v", err)
+				return
+			}
+			p.set(0)
+			select {
+			case <-every.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		c.Close()
+		wg.Wait()
+	})
+	return p
+}
+
+func (p *probe) set(began time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if began == 0 {
+		p.times.add(monotonic() - p.began)
+	}
+	p.began = began
+}
+
+// reset begins the time of which slowest tells.
+func (p *probe) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.since = len(p.times)
+}
+
+// slowest is the longest that a commit took since reset, the one under way
+// included.
+func (p *probe) slowest() (d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.began != 0 {
+		d = monotonic() - p.began
+	}
+	if times := p.times[p.since:]; len(times) > 0 {
+		d = max(d, times.max())
+	}
+	return d
+}
+
+func (p *probe) all() figures[time.Duration] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.times)
+}
+
+// contenders reads who is in line now.
+func (p *probe) contenders(t *testing.T, election string) []coord.Candidate {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	s, err := p.c.Session(ctx)
+	if err == nil {
+		err = s.Sync(ctx, "/")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := coord.NewElection(p.c, election, nil).Contenders(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}

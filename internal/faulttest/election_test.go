@@ -1,0 +1,343 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// electionTimeout leaves a candidate half of it for its pings, since the margin
+// takes the other half. The margin is what the order of Done and the next term is
+// promised for.
+const (
+	electionTimeout = 4 * time.Second
+	electionMargin  = shortMargin
+)
+
+// The ways in which a leader's term ends here.
+var faults = []string{"resign", "expire", "black hole", "pause", "kill"}
+
+// The ways to be a candidate: commands of a worker.
+var ways = []string{"leadership", "run"}
+
+// TestLeadersAreReplaced has three candidates in three processes, and an observer
+// in a fourth, and ends the terms of one leader after the other. The candidates
+// that select on the channel of Leadership and those in Run change roles half way,
+// and whenever a process is replaced.
+func TestLeadersAreReplaced(t *testing.T) {
+	zktest.Require(t)
+	n := len(faults)
+	if long() {
+		n = 100
+	}
+	r := newReign(t, ensemble(t, shortSync))
+	for i := range n {
+		if i == n/2 {
+			r.vacate()
+			r.campaign(1)
+		}
+		r.round(i, faults[i%len(faults)])
+	}
+	// Nobody stands by for ever: whoever lost a term leads again. In line are
+	// three, so three more terms are enough if nobody is lost in between.
+	began := monotonic()
+	for i := range len(r.slots) {
+		r.round(n+i, "resign")
+	}
+	for _, a := range r.slots {
+		if _, ok := a.said("leading", func(l line) bool { return l.At > began }); !ok {
+			t.Errorf("%s has not led again", a.name)
+		}
+	}
+	r.vacate()
+	r.check(n + len(r.slots))
+}
+
+// reign is three candidates and who watches them.
+type reign struct {
+	*stage
+	slots    []*actor
+	all      []*actor       // the killed ones too
+	way      map[*actor]int // index of ways
+	observer *actor
+	probe    *probe
+	took     map[string]*figures[time.Duration] // from the fault to the next term
+	told     figures[time.Duration]             // from the next term to the observer's news
+	gap      figures[time.Duration]             // from Done of a leader without network to the next term
+	late     int
+	deposed  map[string]bool // nodes of terms that ended before a write was tried under them
+	ends     int             // of terms, as told
+	unheard  map[int64]bool  // tokens of terms whose leader could not be told in time
+}
+
+func newReign(t *testing.T, e *zktest.Ensemble) *reign {
+	t.Helper()
+	r := &reign{
+		stage: newStage(t, e), way: make(map[*actor]int),
+		took: make(map[string]*figures[time.Duration]), deposed: make(map[string]bool), unheard: make(map[int64]bool),
+	}
+	r.probe = newProbe(t, e)
+	r.observer = r.start("observer", mostTimeout, 0)
+	r.observer.tell("observe")
+	r.sees("vacant", 0, 0)
+	for i := range 3 {
+		r.slots = append(r.slots, r.candidate(i))
+	}
+	r.campaign(0)
+	t.Cleanup(r.exclusive) // also when the test gives up
+	return r
+}
+
+// candidate starts the process of a candidate.
+func (r *reign) candidate(slot int) *actor {
+	r.t.Helper()
+	a := r.start(fmt.Sprintf("%c%d", 'a'+slot, len(r.all)), electionTimeout, electionMargin)
+	r.all = append(r.all, a)
+	return a
+}
+
+// enter makes the process a candidate in one of the ways.
+func (r *reign) enter(a *actor, way int) {
+	r.way[a] = way % len(ways)
+	a.tell(ways[r.way[a]])
+}
+
+// campaign makes all processes candidates, in different ways.
+func (r *reign) campaign(shift int) {
+	for slot, a := range r.slots {
+		r.enter(a, slot+shift)
+	}
+}
+
+// said returns the latest of an actor's lines of a kind for which ok holds.
+func (a *actor) said(kind string, ok func(line) bool) (found line, any bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, l := range slices.Backward(a.lines) {
+		if l.Kind == kind && ok(l) {
+			return l, true
+		}
+	}
+	return line{}, false
+}
+
+// sound fails the test if the actor gave up.
+func (a *actor) sound() {
+	a.t.Helper()
+	if l, ok := a.said("failed", func(line) bool { return true }); ok {
+		a.t.Fatalf("%s failed: %s", a.name, l.Text)
+	}
+}
+
+// of waits for what an actor says of one term.
+func (a *actor) of(term line, kind string) (l line) {
+	a.t.Helper()
+	eventually(a.t, fmt.Sprintf("%s says %q of token %#x", a.name, kind, term.Token), func() (ok bool) {
+		a.sound()
+		l, ok = a.said(kind, func(l line) bool { return l.Token == term.Token })
+		return ok
+	})
+	return l
+}
+
+// sees waits until the observer has seen this last, at some time after at.
+func (r *reign) sees(text string, token int64, at time.Duration) line {
+	r.t.Helper()
+	var last line
+	eventually(r.t, fmt.Sprintf("the observer sees %q, token %#x", text, token), func() bool {
+		r.observer.sound()
+		last, _ = r.observer.said("seen", func(line) bool { return true })
+		return last.At > at && last.Text == text && last.Token == token
+	})
+	return last
+}
+
+// leader returns who leads, by what the candidates say, which may be over.
+func (r *reign) leader() (who *actor, term line) {
+	for _, a := range r.all {
+		if l, ok := a.said("leading", func(line) bool { return true }); ok && l.Token > term.Token {
+			who, term = a, l
+		}
+	}
+	return who, term
+}
+
+// settled waits until the line is complete: one leads and has told, all others
+// stand behind it and wait for their turn, and the observer knows.
+func (r *reign) settled() (leader *actor, term line) {
+	r.t.Helper()
+	var list []coord.Candidate
+	eventually(r.t, "one leads and the others wait", func() bool {
+		for _, a := range r.slots {
+			a.sound()
+		}
+		leader, term = r.leader()
+		list = r.probe.contenders(r.t, r.election)
+		if leader == nil || len(list) != len(r.slots) || list[0].Token != term.Token {
+			return false
+		}
+		for i, c := range list[1:] {
+			a := r.slots[slices.IndexFunc(r.slots, func(a *actor) bool { return a.name == c.ID })]
+			if _, ok := a.said("waiting", func(l line) bool { return l.Path == c.Path }); !ok {
+				return false
+			}
+			if c.Token <= list[i].Token {
+				r.t.Errorf("in line: %v", list)
+			}
+		}
+		return true
+	})
+	leader.of(term, "announced")
+	r.sees(fmt.Sprintf("ready %s %d", leader.name, term.Token), term.Token, 0)
+	return leader, term
+}
+
+// round ends the term of the leader, and sees the next one begin.
+func (r *reign) round(i int, fault string) {
+	t := r.t
+	t.Helper()
+	old, term := r.settled()
+	slot := slices.Index(r.slots, old)
+	old.write("accepted")
+	r.disturb(i)
+	// Whoever is deposed looks first, where it can look, and writes all the same.
+	r.probe.reset()
+	// Who does not run cannot be told, and who has contact while another ends his
+	// session is told by the service in any order.
+	r.unheard[term.Token] = fault == "kill" || fault == "pause" || fault == "expire"
+	began := monotonic()
+	switch fault {
+	case "resign":
+		old.tell("resign")
+		began = old.of(term, "releasing").At
+	case "expire":
+		r.expire(term.Session)
+	case "black hole":
+		old.blackhole(true)
+	case "pause":
+		old.signal(syscall.SIGSTOP)
+	case "kill":
+		old.kill()
+	}
+	next, after := r.next(term)
+	allowed := electionTimeout + 2*tick
+	if fault == "resign" {
+		allowed = time.Second
+	}
+	took := after.At - began
+	// The machine's share: what a commit takes at such a time.
+	if slowest := r.probe.slowest(); took > allowed+slowest || next == old || after.At < began {
+		t.Errorf("round %d: %s leads with %#x after %s with %#x, %v after the %s of the leader; a commit took up to %v meanwhile",
+			i, next.name, after.Token, old.name, term.Token, took, fault, slowest)
+	}
+	if r.took[fault] == nil {
+		r.took[fault] = new(figures[time.Duration])
+	}
+	r.took[fault].add(took)
+	next.of(after, "announced")
+	next.write("accepted")
+	seen := r.sees(fmt.Sprintf("ready %s %d", next.name, after.Token), after.Token, after.At)
+	r.told.add(seen.At - after.At)
+	if fault == "kill" {
+		r.slots[slot] = r.candidate(slot)
+		r.enter(r.slots[slot], r.way[old]+1)
+		return
+	}
+	r.ends++
+	r.deposed[term.Path] = true
+	if fault == "pause" {
+		old.tell("check", "write")
+		old.signal(syscall.SIGCONT)
+		checked := old.of(term, "checked")
+		if !strings.HasPrefix(checked.Text, "done: ") || !isLoss(checked) {
+			t.Errorf("round %d: after its pause %s sees: %s", i, old.name, checked.Text)
+		}
+		if wrote := old.await("wrote"); wrote.Text != "refused" || wrote.Token != term.Token {
+			t.Errorf("round %d: after its pause %s wrote: %v", i, old.name, wrote)
+		}
+	}
+	done := old.of(term, "done")
+	if isLoss(done) == (fault == "resign") {
+		t.Errorf("round %d: %s ended the term with %q", i, fault, done.Text)
+	}
+	switch fault {
+	case "resign":
+		if l := old.of(term, "released"); l.Text != "ok" {
+			t.Errorf("round %d: %s resigned: %s", i, old.name, l.Text)
+		}
+	case "black hole":
+		r.gap.add(after.At - done.At)
+		if done.At >= after.At {
+			r.late++
+			t.Errorf("round %d: done at %v, %s leads at %v", i, done.At, next.name, after.At)
+		}
+	}
+	if fault != "pause" {
+		old.write("refused")
+	}
+	old.blackhole(false)
+}
+
+// next waits for the next term, of whomever.
+func (r *reign) next(term line) (who *actor, after line) {
+	r.t.Helper()
+	eventually(r.t, fmt.Sprintf("somebody leads after token %#x", term.Token), func() bool {
+		for _, a := range r.slots {
+			a.sound()
+		}
+		who, after = r.leader()
+		return after.Token > term.Token
+	})
+	return who, after
+}
+
+// expire has the service end a session, as if it had not heard of it.
+func (r *reign) expire(session int64) {
+	r.t.Helper()
+	if err := zktest.ExpireSession(r.t.Context(), r.e.Addrs()[0], session, nil); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// disturb makes it harder for the observer in some rounds.
+func (r *reign) disturb(i int) {
+	switch i % 3 {
+	case 1:
+		for _, p := range r.observer.proxies {
+			p.Cut()
+		}
+	case 2:
+		if l, ok := r.observer.said("phase", func(l line) bool { return l.Text == "connected" }); ok {
+			r.expire(l.Session)
+		}
+	}
+}
+
+// vacate has all candidates leave, the leader last, so that nobody leads.
+func (r *reign) vacate() {
+	r.t.Helper()
+	leader, term := r.settled()
+	for _, a := range r.slots {
+		if a != leader {
+			a.ask("stop", "stopped")
+		}
+	}
+	// A place that was given up is removed in the background, and who observes
+	// takes the first in line for the leader.
+	eventually(r.t, "only the leader is left", func() bool { return len(r.probe.contenders(r.t, r.election)) == 1 })
+	at := monotonic()
+	leader.ask("stop", "stopped")
+	leader.of(term, "done")
+	r.sees("vacant", 0, at)
+	if list := r.probe.contenders(r.t, r.election); len(list) != 0 {
+		r.t.Errorf("all have stopped and these are in line: %v", list)
+	}
+}
