@@ -109,7 +109,7 @@
 //	ErrBadPath       the path breaks backend.CheckPath       mends the path
 //	ErrInvalid       an option makes no sense                mends the option
 //	ErrUnsupported   the service lacks a feature             does without
-//	ErrLimit         sequence numbers are used up            removes what keeps the directory
+//	ErrLimit         numbers are used up, or an option's     see the recipe
 //
 // A release that returns an error other than ErrLost was refused by the service;
 // it is tried again in the background for as long as the session lives, and the

@@ -1,0 +1,177 @@
+package coord
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// CacheEventKind says what happened to a node of a Cache.
+type CacheEventKind int8
+
+// The kinds of events. NodeChanged is a change of data.
+const (
+	NodeCreated CacheEventKind = iota + 1
+	NodeChanged
+	NodeDeleted
+)
+
+// String returns the kind as a word.
+func (e CacheEventKind) String() string {
+	switch e {
+	case NodeCreated:
+		return "created"
+	case NodeChanged:
+		return "changed"
+	case NodeDeleted:
+		return "deleted"
+	}
+	return "unknown"
+}
+
+// A CacheEvent is a change of a Cache's copy.
+type CacheEvent struct {
+	Kind CacheEventKind
+	Path string
+	Node CachedNode // as it is now; zero for NodeDeleted
+}
+
+// Events is for a loop over the changes of the copy. Each turn gets what has changed
+// since the turn before: a batch takes who applies it from one state of the copy to a
+// later one. The first batch is the whole copy, as creations, when it is
+// complete (see Synced), and is empty if there is no node.
+//
+// Batches are net. However much happened to a node since the turn before, it has one
+// event, or none if there is nothing to show for it; but a node that was deleted and
+// created again has a deletion and a creation, in one batch or in two. (When its parent
+// was deleted and created again with it, it can have those twice.) So nothing is lost by a slow loop, and
+// what is kept for it is bounded by the number of nodes, not of changes. In a batch the
+// deletions come first, children before their parents; then creations and changes,
+// parents before their children.
+//
+// Loops are independent of each other and may begin at any time. The body runs in its
+// own goroutine, holds nothing up but its own loop, and may use the cache. The events
+// come while a Run works; the loop goes on when Run ends, in case there is another.
+// When ctx ends or the client is closed the loop gets that as an error, with no
+// events, and ends.
+func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
+	return func(yield func([]CacheEvent, error) bool) {
+		const op = "events"
+		if err := k.check(op); err != nil {
+			yield(nil, err)
+			return
+		}
+		if err := k.await(ctx, k.synced); err != nil {
+			yield(nil, opError(op, k.path.full, err))
+			return
+		}
+		r, batch := k.follow()
+		defer k.unfollow(r)
+		for yield(batch, nil) {
+			for batch = nil; len(batch) == 0; batch = k.news(r) {
+				if err := k.await(ctx, r.ready); err != nil {
+					yield(nil, opError(op, k.path.full, err))
+					return
+				}
+			}
+		}
+	}
+}
+
+// await waits for something, the end of ctx or the client's.
+func (k *Cache) await(ctx context.Context, what <-chan struct{}) error {
+	if err := backend.ContextError(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-what:
+		return nil
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
+	case <-k.c.closing:
+		return ErrClosed
+	}
+}
+
+// cacheReader is a loop over the events. It remembers no nodes and no events, only
+// which paths have changed and what its loop knows of those: of all others it knows
+// what the copy has.
+type cacheReader struct {
+	ready chan struct{}          // of capacity 1: known may not be empty
+	known map[string]nodeVersion // guarded by Cache.mu
+}
+
+// follow begins to follow the copy, which it returns.
+func (k *Cache) follow() (*cacheReader, []CacheEvent) {
+	r := &cacheReader{ready: make(chan struct{}, 1)}
+	k.mu.Lock()
+	k.readers[r] = struct{}{}
+	list := k.listLocked(k.path.given)
+	k.mu.Unlock()
+	slices.SortFunc(list, byPath)
+	return r, list
+}
+
+func (k *Cache) unfollow(r *cacheReader) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.readers, r)
+}
+
+// mark notes a change of the node at path for all readers: what was there, and
+// whether there is one now. The caller holds mu.
+func (k *Cache) mark(path string, was nodeVersion, there bool) {
+	for r := range k.readers {
+		known, marked := r.known[path]
+		switch {
+		case !marked:
+			if r.known == nil {
+				r.known = make(map[string]nodeVersion)
+			}
+			r.known[path] = was
+		case !there && known == nodeVersion{}:
+			delete(r.known, path) // created and deleted: it need not know
+		}
+		select {
+		case r.ready <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// news returns what the reader does not know yet.
+func (k *Cache) news(r *cacheReader) []CacheEvent {
+	// Only Run, under the lock, and the loop that calls this use r.
+	k.mu.RLock()
+	known := r.known
+	r.known = nil // maps do not shrink
+	var deleted, others []CacheEvent
+	for path, was := range known {
+		n := k.nodes[path]
+		var is nodeVersion
+		if n != nil {
+			is = n.version()
+		}
+		if was.czxid != 0 && was.czxid != is.czxid {
+			deleted = append(deleted, CacheEvent{Kind: NodeDeleted, Path: path})
+		}
+		switch {
+		case n == nil || was == is:
+		case was.czxid == is.czxid:
+			others = append(others, CacheEvent{Kind: NodeChanged, Path: path, Node: n.cached()})
+		default:
+			others = append(others, CacheEvent{Kind: NodeCreated, Path: path, Node: n.cached()})
+		}
+	}
+	k.mu.RUnlock()
+	// A parent's path is the beginning of its children's, so it sorts before them.
+	slices.SortFunc(deleted, func(a, b CacheEvent) int { return cmp.Compare(b.Path, a.Path) })
+	slices.SortFunc(others, byPath)
+	return append(deleted, others...)
+}
+
+func byPath(a, b CacheEvent) int { return strings.Compare(a.Path, b.Path) }

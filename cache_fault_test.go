@@ -1,0 +1,264 @@
+package coord_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// at matches a read of the node at p.
+func at(op, p string) func(backendtest.Call) bool {
+	return func(c backendtest.Call) bool { return c.Op == op && c.Path == p }
+}
+
+func TestANodeThatChangesBetweenItsListAndItsRead(t *testing.T) {
+	gone := func(x *caching) { x.delete("/c/a/x", "/c/a") }
+	come := func(x *caching) { x.create("/c/a", "/c/a/y") }
+	for _, sc := range []struct {
+		name          string
+		before, after func(x *caching) // the read of the node is made; its reply is seen
+	}{
+		{"it is deleted", gone, nil},
+		{"it is deleted and created again", func(x *caching) { gone(x); come(x) }, nil},
+		{"it is created again while the reply that it is not there is under way", gone, come},
+		{"it is created again and deleted while the reply that it is not there is under way", gone, func(x *caching) { come(x); x.delete("/c/a/y", "/c/a") }},
+		{"it is deleted while the reply that shows it is under way", nil, gone},
+		{"it is deleted and created again while the reply that shows it is under way", nil, func(x *caching) { gone(x); come(x) }},
+		{"its parent is deleted and created again with it while the reply is under way", nil, func(x *caching) {
+			gone(x)
+			x.delete("/c/b", "/c")
+			x.create("/c")
+			come(x)
+		}},
+		{"contact breaks while the reply is under way, and it is created again", nil, func(x *caching) {
+			x.w.Link("cache").Partition()
+			gone(x)
+			come(x)
+			x.w.Link("cache").Heal()
+		}},
+	} {
+		t.Run(sc.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				var before, after nth
+				x := w.caching("/c", nil, &backendtest.Hooks{Before: before.before, After: after.after})
+				x.create("/c", "/c/a", "/c/a/x", "/c/b")
+				hit := false
+				step := func(do func(*caching)) func(context.Context, backendtest.Call, error) error {
+					return func(_ context.Context, _ backendtest.Call, err error) error {
+						hit = true
+						if do != nil {
+							do(x)
+							// All that this fires is seen, and what it asks for is read, before the
+							// reply comes.
+							time.Sleep(time.Millisecond)
+						}
+						return err
+					}
+				}
+				before.arm(1, at("get", "/c/a"), step(sc.before))
+				after.arm(1, at("get", "/c/a"), step(sc.after))
+				f := x.reader(nil)
+				x.run().synced()
+				x.equal(f)
+				if !hit {
+					w.t.Error("the read was never made")
+				}
+				w.settle()
+				x.equal(f)
+			})
+		})
+	}
+}
+
+// A list of children that arrives late, of a parent that is another by then, is not
+// applied to it.
+func TestAListThatArrivesLate(t *testing.T) {
+	for name, during := range map[string]func(x *caching){
+		"a child is deleted and created again": func(x *caching) {
+			x.delete("/c/p/a")
+			x.create("/c/p/a")
+		},
+		"the parent is created again with another child": func(x *caching) {
+			x.delete("/c/p/a", "/c/p")
+			x.create("/c/p", "/c/p/b")
+		},
+		"the parent is created again, after contact was lost": func(x *caching) {
+			x.w.Link("cache").Partition()
+			x.delete("/c/p/a", "/c/p")
+			x.create("/c/p", "/c/p/b")
+			x.w.Link("cache").Heal()
+		},
+		"the parent is deleted": func(x *caching) { x.delete("/c/p/a", "/c/p") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				var after nth
+				x := w.caching("/c", nil, &backendtest.Hooks{After: after.after})
+				x.create("/c", "/c/p", "/c/p/a")
+				f := x.reader(nil)
+				x.run().synced()
+				x.equal(f)
+				held := make(chan struct{})
+				after.arm(1, at("children", "/c/p"), func(_ context.Context, _ backendtest.Call, err error) error {
+					during(x)
+					time.Sleep(time.Millisecond)
+					close(held)
+					return err
+				})
+				x.create("/c/p/c")
+				x.delete("/c/p/c")
+				<-held
+				x.equal(f)
+			})
+		})
+	}
+}
+
+// holds keeps calls back before they are made.
+type holds struct {
+	mu   sync.Mutex
+	held map[string]chan struct{} // by operation and path
+}
+
+func (h *holds) pass(what string) {
+	h.mu.Lock()
+	let := h.held[what]
+	h.mu.Unlock()
+	if let != nil {
+		<-let
+	}
+}
+
+func (h *holds) before(_ context.Context, c backendtest.Call) error {
+	h.pass(c.Op + " " + c.Path)
+	return nil
+}
+
+// hold keeps the calls of this kind back until what it returns is called.
+func (h *holds) hold(what string) (release func()) {
+	let := make(chan struct{})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held == nil {
+		h.held = make(map[string]chan struct{})
+	}
+	h.held[what] = let
+	return func() {
+		h.mu.Lock()
+		delete(h.held, what)
+		h.mu.Unlock()
+		close(let)
+	}
+}
+
+// stalled is a backend whose sessions can stall who asks for their Done, as a Run
+// does before it waits: so a test chooses what it finds when it goes on.
+type stalled struct {
+	backend.Backend
+	h *holds
+}
+
+func (b stalled) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	return stalledSession{s, b.h}, err
+}
+
+type stalledSession struct {
+	backend.Session
+	h *holds
+}
+
+func (s stalledSession) Done() <-chan struct{} {
+	s.h.pass("done")
+	return s.Session.Done()
+}
+
+// A node is deleted and created again, and then a list of its parent's children is
+// read, which names the new node. When the cache comes to look at both, it must
+// handle the deletion first, though there is no order between channels.
+func TestAnEventIsHandledBeforeALaterReply(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var h holds
+		link := backendtest.Intercept(w.Link("cache"), backendtest.Hooks{Before: h.before})
+		c := open(w.t, stalled{link, &h}, nil)
+		x := &caching{w: w, c: c, k: coord.NewCache(c, "/c", nil), s: w.session("writer"), root: "/c", done: make(chan struct{})}
+		x.ctx, x.stop = context.WithCancel(context.Background())
+		x.create("/c", "/c/a", "/c/x")
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		for range 50 {
+			w.settle()
+			list := h.hold("children /c")
+			x.create("/c/b")
+			w.settle() // the list is asked for, and is late
+			run := h.hold("done")
+			x.do(backend.SetData("/c/x", nil, backend.AnyVersion))
+			w.settle() // Run stands still
+			x.delete("/c/a")
+			x.create("/c/a")
+			list()
+			w.settle() // the reply is there
+			run()
+			x.equal(f)
+			x.delete("/c/b")
+			x.equal(f)
+		}
+	})
+}
+
+// A list is read of a node that is not the one in the copy any more, which is not
+// known yet. Its names are none of the old node's children: they would be created
+// twice.
+func TestAListOfTheNextNodeIsNotTheOldOnes(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var h holds
+		x := w.caching("/c", nil, &backendtest.Hooks{Before: h.before})
+		x.create("/c", "/c/p", "/c/p/a")
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		list, data := h.hold("children /c/p"), h.hold("get /c/p")
+		x.create("/c/p/z")
+		x.do(backend.SetData("/c/p", nil, backend.AnyVersion))
+		w.settle() // both watches have fired, and both reads are late
+		x.delete("/c/p/z", "/c/p/a", "/c/p")
+		x.create("/c/p", "/c/p/b")
+		list()
+		w.settle()
+		data()
+		x.equal(f)
+		if f.flashes != 0 || f.seen["/c/p/b"] != 1 {
+			w.t.Errorf("%d deletions of what was there, events %v", f.flashes, f.seen)
+		}
+	})
+}
+
+func TestACacheEndsWhenTheServiceRefuses(t *testing.T) {
+	onMemory(t, func(w *world) {
+		for _, op := range []string{"get", "children"} {
+			refuse := func(_ context.Context, c backendtest.Call) error {
+				if at(op, "/c/secret")(c) {
+					return backend.ErrDenied
+				}
+				return nil
+			}
+			c := w.open("cache", &backendtest.Hooks{Before: refuse})
+			x := &caching{w: w, c: c, k: coord.NewCache(c, "/c", nil), s: w.session("writer"), root: "/c"}
+			if op == "get" {
+				x.create("/c", "/c/a", "/c/secret")
+			}
+			err := x.k.Run(context.Background())
+			wantErr(w.t, err, coord.ErrDenied)
+			if !strings.Contains(err.Error(), "/c/secret") {
+				w.t.Errorf("the error does not name the node: %v", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,220 @@
+package coord
+
+import (
+	"fmt"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// take handles a reply.
+func (m *mirror) take(r cacheReply) error {
+	if r.pass != m.pass {
+		r.watch.Stop()
+		return nil
+	}
+	n := r.n
+	if r.list {
+		n.state &^= listFlying
+	} else {
+		n.state &^= dataFlying
+	}
+	if n.lost() {
+		r.watch.Stop()
+		m.drop(r.watch)
+		m.giveUp(n)
+		return nil
+	}
+	if r.err != nil && !isNotFound(r.err) {
+		return r.err
+	}
+	if r.list {
+		return m.takeList(n, r)
+	}
+	switch {
+	case r.exists:
+		m.takeExists(n, r)
+	case r.err != nil:
+		m.takeMissing(n, r)
+	default:
+		m.takeData(n, r)
+	}
+	return nil
+}
+
+// takeExists handles the look for a root that was missing.
+func (m *mirror) takeExists(n *cacheNode, r cacheReply) {
+	again := n.state&dataAgain != 0
+	n.state &^= dataAgain
+	if r.err == nil {
+		m.drop(r.watch)
+		m.absent = false
+		m.wantData(n)
+		return
+	}
+	m.settle(n)
+	if again {
+		m.wantData(n)
+	}
+}
+
+// takeMissing handles that there was no node.
+func (m *mirror) takeMissing(n *cacheNode, r cacheReply) {
+	m.drop(r.watch)
+	again := n.state&foundAnew != 0
+	n.state &^= dataAgain | foundAnew
+	if again {
+		m.wantData(n)
+		return
+	}
+	m.remove(n)
+}
+
+// takeData handles what was read of a node.
+func (m *mirror) takeData(n *cacheNode, r cacheReply) {
+	data := r.data[:len(r.data):len(r.data)]
+	again := n.state&dataAgain != 0
+	n.state &^= dataAgain | foundAnew
+	switch {
+	case !n.inCopy():
+		delete(m.pending, m.given(n.path))
+		n.data, n.stat = data, r.stat
+		m.change(nil, n)
+	case n.stat.Czxid == r.stat.Czxid:
+		if n.stat.Mzxid == r.stat.Mzxid {
+			data = n.data // one copy is enough
+		}
+		m.set(n, data, withChildren(r.stat, n.stat))
+	default:
+		// Another node at the same path: nothing of the old one is left.
+		fresh := &cacheNode{path: n.path, parent: n.parent, data: data, stat: r.stat}
+		if n.state&unsettled != 0 {
+			m.unsettle(fresh)
+		}
+		out := n.below()
+		m.change(out, fresh)
+		m.giveUp(out...)
+		if n == m.root {
+			m.root = fresh
+		}
+		m.touch(fresh)
+		m.dataOf[r.watch] = fresh
+		n = fresh
+	}
+	first := n.state&verified == 0
+	n.state |= verified
+	if n.ephemeral() {
+		m.settle(n)
+	} else if first {
+		m.wantList(n)
+	}
+	if again {
+		m.wantData(n)
+	}
+}
+
+// takeList handles the names of a node's children.
+func (m *mirror) takeList(n *cacheNode, r cacheReply) error {
+	again := n.state&listAgain != 0
+	n.state &^= listAgain
+	if r.err != nil || r.stat.Czxid != n.stat.Czxid {
+		// Not the node that we know, which is gone: a read of the data that begins
+		// now finds another one, or none.
+		r.watch.Stop()
+		m.drop(r.watch)
+		m.wantData(n)
+		return nil
+	}
+	m.set(n, n.data, withChildren(n.stat, r.stat))
+	for _, name := range r.names {
+		if err := m.named(n, name); err != nil {
+			return err
+		}
+	}
+	if n.state&listRead == 0 {
+		n.state |= listRead
+		// What stood in the copy before this pass, and has no name here, is gone.
+		for child := n.first; child != nil; {
+			at := child
+			child = child.next
+			if at.pass != m.pass {
+				m.remove(at)
+			}
+		}
+	}
+	m.settle(n)
+	if again {
+		m.wantList(n)
+	}
+	return nil
+}
+
+// named handles one name in a list of children.
+func (m *mirror) named(parent *cacheNode, name string) error {
+	m.buf = append(append(append(m.buf[:0], parent.path...), '/'), name...)
+	given := m.buf[len(m.c.root):]
+	n := m.nodes[string(given)]
+	if n == nil {
+		n = m.pending[string(given)]
+	}
+	fresh := n == nil || n.lost()
+	if !fresh && n.pass == m.pass {
+		if n.state&dataFlying != 0 {
+			n.state |= foundAnew
+		}
+		return nil
+	}
+	if fresh {
+		path := string(m.buf)
+		if backend.CheckPath(path) != nil {
+			return nil // of no use to anybody: it cannot be read
+		}
+		n = &cacheNode{path: path, parent: parent}
+	}
+	// What is in the copy from an earlier pass, and not met yet, may be gone.
+	if m.limit > 0 && m.met >= m.limit {
+		return fmt.Errorf("%w: more than %d nodes", ErrLimit, m.limit)
+	}
+	if fresh {
+		m.pending[m.given(n.path)] = n
+	}
+	m.wantData(n)
+	if parent.state&unsettled != 0 {
+		m.unsettle(n)
+	}
+	return nil
+}
+
+// remove takes a node that was deleted out of the copy, with all below it.
+func (m *mirror) remove(n *cacheNode) {
+	if n == m.root {
+		// Another may come.
+		m.root = &cacheNode{path: n.path}
+		if n.state&unsettled != 0 {
+			m.unsettle(m.root)
+		}
+		m.absent = true
+		m.wantData(m.root)
+	}
+	if !n.inCopy() {
+		m.giveUp(n)
+		return
+	}
+	out := n.below()
+	m.change(out, nil)
+	m.giveUp(out...)
+}
+
+// giveUp has nodes be of no interest any more. Those that are to be read and stand
+// below one of them are met again when their turn comes.
+func (m *mirror) giveUp(nodes ...*cacheNode) {
+	for _, n := range nodes {
+		if !n.gone && n.pass == m.pass {
+			m.met--
+		}
+		n.gone = true
+		if path := m.given(n.path); m.pending[path] == n {
+			delete(m.pending, path)
+		}
+		m.settle(n)
+	}
+}

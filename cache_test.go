@@ -1,0 +1,280 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+func TestACacheFollowsEveryKindOfChange(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		x := w.caching("/jobs", nil, nil)
+		x.create("/jobs", "/jobs/a", "/jobs/a/x", "/jobs/a-b", "/jobs2", "/jobs2/a", "/job")
+		x.do(backend.Create("/jobs/e", nil, backend.Ephemeral))
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		n, ok := x.k.Get("/jobs/a/x")
+		if !ok || string(n.Data) != "data of /jobs/a/x" || n.Stat.Version != 0 || n.Stat.DataLength != int32(len(n.Data)) {
+			t.Errorf("%+v, %t", n, ok)
+		}
+		if names, ok := x.k.Children("/jobs"); !ok || !slices.Equal(names, []string{"a", "a-b", "e"}) {
+			t.Errorf("children %v, %t", names, ok)
+		}
+		for _, path := range []string{"/jobs2", "/jobs2/a", "/job", "/jobs/b", "/jobs/", "", "/"} {
+			if n, ok := x.k.Get(path); ok {
+				t.Errorf("Get(%q) found %+v", path, n)
+			}
+			if names, ok := x.k.Children(path); ok || names != nil {
+				t.Errorf("Children(%q) are %v", path, names)
+			}
+			for below := range x.k.Walk(path) {
+				t.Errorf("Walk(%q) came to %s", path, below)
+			}
+		}
+		var walked []string
+		for path := range x.k.Walk("/jobs") {
+			walked = append(walked, path)
+		}
+		if want := []string{"/jobs", "/jobs/a", "/jobs/a-b", "/jobs/a/x", "/jobs/e"}; !slices.Equal(walked, want) {
+			t.Errorf("walked %v, want %v", walked, want)
+		}
+		for range x.k.Walk("/jobs") {
+			break
+		}
+		if all := maps.Collect(x.k.Walk("/jobs/a")); len(all) != 2 {
+			t.Errorf("below /jobs/a: %v", all)
+		}
+
+		before := n
+		x.do(backend.SetData("/jobs/a/x", []byte("other"), 0))
+		x.equal(f)
+		if n, _ := x.k.Get("/jobs/a/x"); string(n.Data) != "other" || n.Stat.Version != 1 || string(before.Data) != "data of /jobs/a/x" {
+			t.Errorf("%+v, before %+v", n, before)
+		}
+		x.do(backend.SetData("/jobs", nil, 0))
+		x.create("/jobs/b", "/jobs/b/1", "/jobs/b/1/2", "/jobs3")
+		x.delete("/jobs/e", "/jobs/a/x", "/jobs/a")
+		x.do(backend.Delete("/jobs/a-b", 0), backend.Create("/jobs/a-b", []byte("new"), backend.Persistent), backend.Create("/jobs/a-b/c", nil, backend.Persistent))
+		x.equal(f)
+		w.eventually("the list of children shows in the Stat", func() bool { n, _ := x.k.Get("/jobs"); return n.Stat.NumChildren == 2 })
+		for path := range f.seen {
+			if !strings.HasPrefix(path, "/jobs/") && path != "/jobs" {
+				t.Errorf("an event of %s", path)
+			}
+		}
+		if names, ok := x.k.Children("/jobs/b/1/2"); !ok || len(names) != 0 {
+			t.Errorf("children of a leaf: %v, %t", names, ok)
+		}
+	})
+}
+
+func TestTheRootOfACacheMayComeAndGo(t *testing.T) {
+	onEach(t, func(w *world) {
+		x := w.caching("/deep/root", nil, nil)
+		f := x.reader(nil)
+		x.run().synced()
+		w.eventually("the first batch, of nothing", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.batches == 1 })
+		x.equal(f)
+		x.create("/deep")
+		x.equal(f)
+		for range 3 {
+			x.create("/deep/root", "/deep/root/a", "/deep/root/a/b")
+			x.equal(f)
+			x.delete("/deep/root/a/b", "/deep/root/a", "/deep/root")
+			x.equal(f)
+			x.create("/deep/root")
+			x.equal(f)
+			x.delete("/deep/root")
+			x.delete("/deep")
+			x.equal(f)
+			x.create("/deep")
+		}
+		x.create("/deep/root", "/deep/root/a")
+		x.do(
+			backend.Delete("/deep/root/a", 0), backend.Delete("/deep/root", 0),
+			backend.Create("/deep/root", nil, backend.Persistent), backend.Create("/deep/root/c", nil, backend.Persistent),
+		)
+		x.equal(f)
+	})
+}
+
+// A version number does not tell a node from the one before it.
+func TestACacheSeesARecreationWithEqualVersion(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		x := w.caching("/c", nil, nil)
+		again := func() {
+			x.do(
+				backend.Delete("/c/a/x", 0), backend.Delete("/c/a", 0),
+				backend.Create("/c/a", []byte("data of /c/a"), backend.Persistent), backend.Create("/c/a/x", []byte("data of /c/a/x"), backend.Persistent),
+			)
+		}
+		x.create("/c", "/c/a", "/c/a/x", "/c/b")
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		first, _ := x.k.Get("/c/a")
+		again()
+		x.equal(f)
+		second, _ := x.k.Get("/c/a")
+		w.Link("cache").Partition()
+		again()
+		w.Link("cache").Heal()
+		x.equal(f)
+		third, _ := x.k.Get("/c/a")
+		if first.Stat.Version != 0 || second.Stat.Version != 0 || third.Stat.Version != 0 ||
+			first.Stat.Czxid >= second.Stat.Czxid || second.Stat.Czxid >= third.Stat.Czxid {
+			t.Errorf("%+v, %+v, %+v", first.Stat, second.Stat, third.Stat)
+		}
+		if n, m := f.eventsOf("/c/a"), f.eventsOf("/c/b"); n != 5 || m != 1 {
+			t.Errorf("%d events of the node that was deleted and created twice, %d of its neighbour", n, m)
+		}
+	})
+}
+
+func TestACacheCatchesUpAfterLostContactAndLostSessions(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		x := w.caching("/c", nil, nil)
+		x.create("/c")
+		for i := range 10 {
+			p := fmt.Sprint("/c/", i)
+			x.create(p, p+"/a", p+"/b")
+		}
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		much := func() {
+			x.do(backend.SetData("/c/0", []byte("changed"), backend.AnyVersion))
+			x.delete("/c/1/a", "/c/1/b", "/c/1", "/c/2/a", "/c/3/a", "/c/3/b", "/c/3")
+			x.create("/c/2/a", "/c/3", "/c/3/b", "/c/3/c", "/c/new", "/c/new/1")
+			x.do(backend.Create("/c/ephemeral", nil, backend.Ephemeral))
+		}
+		back := func() {
+			x.delete("/c/ephemeral", "/c/new/1", "/c/new", "/c/3/c")
+			x.create("/c/1", "/c/1/a", "/c/1/b", "/c/3/a")
+		}
+		link := w.Link("cache")
+		for range 2 {
+			link.Partition()
+			much()
+			if _, ok := x.k.Get("/c/1/a"); !ok || x.k.Len() != 31 {
+				t.Errorf("without contact the copy has %d nodes", x.k.Len())
+			}
+			link.Heal()
+			x.equal(f)
+
+			session, err := x.c.Session(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			link.Partition()
+			back()
+			link.Expire(session.ID())
+			if x.k.Len() != 31 {
+				t.Errorf("between two sessions the copy has %d nodes", x.k.Len())
+			}
+			link.Heal()
+			x.equal(f)
+		}
+		if n := f.eventsOf("/c/9/a"); n != 1 {
+			t.Errorf("%d events of a node that never changed", n)
+		}
+		if names, _ := x.k.Children("/c/3"); !slices.Equal(names, []string{"a", "b"}) {
+			t.Errorf("children %v", names)
+		}
+	})
+}
+
+func TestHowACacheEnds(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		x := w.caching("/c", nil, nil)
+		x.create("/c", "/c/a")
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		if err := x.k.Run(context.Background()); !errors.Is(err, coord.ErrInvalid) {
+			t.Errorf("a second Run: %v", err)
+		}
+		x.stop()
+		<-x.done
+		wantErr(t, x.err, context.Canceled)
+		var e *backend.Error
+		if !errors.As(x.err, &e) || e.Op != "run" || e.Path != w.path("/c") {
+			t.Errorf("the error is %#v", x.err)
+		}
+
+		// The copy stands, and the next Run goes on from it.
+		x.do(backend.SetData("/c/a", []byte("later"), 0))
+		x.create("/c/b")
+		if n, ok := x.k.Get("/c/a"); !ok || string(n.Data) != "data of /c/a" {
+			t.Errorf("after Run %+v", n)
+		}
+		reason := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		x.done = make(chan struct{})
+		go func() {
+			defer close(x.done)
+			x.err = x.k.Run(ctx)
+		}()
+		x.equal(f)
+		cancel(reason)
+		<-x.done
+		wantErr(t, x.err, context.Canceled, reason)
+		if err := x.k.Run(ctx); !errors.Is(err, reason) {
+			t.Errorf("with a context that has ended: %v", err)
+		}
+		for _, err := range x.k.Events(ctx) {
+			wantErr(t, err, reason)
+		}
+
+		x.done = make(chan struct{})
+		go func() {
+			defer close(x.done)
+			x.err = x.k.Run(context.Background())
+		}()
+		x.do(backend.SetData("/c", []byte("more"), 0))
+		x.equal(f)
+		x.c.Close()
+		<-x.done
+		wantErr(t, x.err, coord.ErrClosed)
+		w.eventually("the reader is told of Close", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.err != nil })
+		wantErr(t, f.err, coord.ErrClosed)
+		wantErr(t, x.k.Run(context.Background()), coord.ErrClosed)
+		if x.k.Len() != 3 {
+			t.Errorf("%d nodes after Close", x.k.Len())
+		}
+	})
+}
+
+func TestACacheRefusesBadInput(t *testing.T) {
+	onMemory(t, func(w *world) {
+		t := w.t
+		c := w.open("a", nil)
+		for _, path := range []string{"", "/", "relative", "/a/", "/a//b", "/a\x00", "/_coord", "/zookeeper/quota"} {
+			k := coord.NewCache(c, path, nil)
+			wantErr(t, k.Run(t.Context()), coord.ErrBadPath)
+			turns := 0
+			for batch, err := range k.Events(t.Context()) {
+				wantErr(t, err, coord.ErrBadPath)
+				if turns++; batch != nil {
+					t.Errorf("%v with an error", batch)
+				}
+			}
+			if turns != 1 {
+				t.Errorf("%d turns of a loop that cannot be", turns)
+			}
+		}
+		wantErr(t, coord.NewCache(c, "/a", &coord.CacheOptions{Limit: -1}).Run(t.Context()), coord.ErrInvalid)
+	})
+}

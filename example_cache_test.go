@@ -1,0 +1,87 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+func ExampleCache() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	s, err := c.Session(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = s.Commit(ctx,
+		backend.Create("/config", nil, backend.Persistent),
+		backend.Create("/config/colour", []byte("red"), backend.Persistent),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	cache := coord.NewCache(c, "/config", nil)
+	ended := make(chan error)
+	go func() { ended <- cache.Run(ctx) }()
+	<-cache.Synced()
+	colour, ok := cache.Get("/config/colour") // no round trip
+	fmt.Println(string(colour.Data), ok)
+	cancel()
+	<-ended
+	// Output: red true
+}
+
+// A loop over the changes has the whole copy first.
+func ExampleCache_Events() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	s, err := c.Session(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := s.Commit(ctx, backend.Create("/config", []byte("v1"), backend.Persistent)); err != nil {
+		log.Fatal(err)
+	}
+
+	cache := coord.NewCache(c, "/config", nil)
+	ended := make(chan error)
+	go func() { ended <- cache.Run(ctx) }()
+	next := "v2"
+	for batch, err := range cache.Events(ctx) {
+		if err != nil {
+			fmt.Println("done:", ctx.Err())
+			break
+		}
+		for _, e := range batch {
+			fmt.Println(e.Kind, e.Path, string(e.Node.Data))
+		}
+		if next == "" {
+			cancel()
+			continue
+		}
+		if _, err := s.Commit(ctx, backend.SetData("/config", []byte(next), backend.AnyVersion)); err != nil {
+			log.Fatal(err)
+		}
+		next = ""
+	}
+	<-ended
+	// Output:
+	// created /config v1
+	// changed /config v2
+	// done: context canceled
+}
