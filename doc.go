@@ -23,6 +23,8 @@
 //   - [LockAll]: several locks, all or none.
 //   - Revoke, on both locks: ask the holder to give up, or make him.
 //   - [Election]: one leader among candidates, and who it is.
+//   - [Barrier]: hold everybody up until it is removed. [DoubleBarrier]: a number of
+//     members begin together and end together, round after round.
 //   - [Group]: who is there, under which name, with which address; and one of
 //     them to call.
 //   - [Value]: a typed configuration value that is watched.
@@ -104,6 +106,8 @@
 //	ErrDecode        the codec refuses what a node holds     finds out who wrote it
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      under a guard: the hold has ended       does not write
+//	ErrExists        a barrier of another kind stands        decides whose it is
+//	ErrNotEmpty      nodes of others stand below it          finds out whose they are
 //	ErrDenied        no permission, or refused credentials   mends ACLs or credentials
 //	ErrTooLarge      over the limit of a request             stores less
 //	ErrBadPath       the path breaks backend.CheckPath       mends the path

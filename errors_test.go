@@ -175,6 +175,22 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			mustRelease(x.t, h)
 			return raw(x, append(h.Guard().Ops(), backend.SetData("/r", nil, backend.AnyVersion))...)
 		}},
+		"ErrExists": {coord.ErrExists, func(x *scene) error {
+			if err := coord.NewBarrier(x.c, "/b", nil).Set(ctx); err != nil {
+				x.t.Fatal(err)
+			}
+			return coord.NewBarrier(x.c, "/b", &coord.BarrierOptions{Ephemeral: true}).Set(ctx)
+		}},
+		"ErrNotEmpty": {coord.ErrNotEmpty, func(x *scene) error {
+			b := coord.NewBarrier(x.c, "/b", nil)
+			if err := b.Set(ctx); err != nil {
+				x.t.Fatal(err)
+			}
+			if err := raw(x, backend.Create("/b/x", nil, backend.Persistent)); err != nil {
+				x.t.Fatal(err)
+			}
+			return b.Remove(ctx)
+		}},
 		"ErrDenied": {coord.ErrDenied, func(x *scene) error {
 			_, err := coord.NewMutex(deny(x), "/l", nil).Lock(ctx)
 			return err

@@ -1,0 +1,212 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// BarrierOptions may be nil.
+type BarrierOptions struct {
+	// Ephemeral makes a barrier that goes with the session of whoever has set it.
+	// Without it a barrier stands until it is removed, whatever becomes of the
+	// one who has set it.
+	Ephemeral bool
+}
+
+// A Barrier holds up everybody who waits at it for as long as it is set (the
+// barrier of the ZooKeeper recipe guide). Anybody can set it and anybody can
+// remove it. When it is removed all who wait go on, so all of them are woken.
+//
+// A call of Wait that began after Set had returned does not pass before the barrier
+// is removed. One that began earlier may find no barrier yet. Each
+// wake-up is a reason to look and never a reason to pass. So who is slow to look
+// and finds that the barrier has been set again goes on waiting.
+//
+// Layout: path is the node of the barrier: the barrier is set while the node
+// exists. What is missing above it is made as containers. It is Curator's and
+// kazoo's layout too; clients of all three can use one barrier.
+//
+// A Barrier is safe for concurrent use and holds no resources; there is nothing
+// to close.
+type Barrier struct {
+	c         *Client
+	path      recipePath
+	ephemeral bool
+	setIn     atomic.Int64 // the session in which this client has, or may have, set it: with Ephemeral
+}
+
+// NewBarrier returns the barrier at path. It does no I/O; a bad path is reported
+// by the first call.
+func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
+	b := &Barrier{c: c, path: c.recipePath(path)}
+	if o != nil {
+		b.ephemeral = o.Ephemeral
+	}
+	return b
+}
+
+// Set sets the barrier. It returns nil if the barrier stands already as this call
+// would have set it: a persistent one, whoever has made it, or with Ephemeral one
+// of this client's present session. If what stands there is of the other kind, or
+// goes with another client's session, the error matches ErrExists: the barrier is
+// set, but not for as long as was asked for.
+//
+// With Ephemeral, what an earlier session of this client has set with this Barrier
+// is not taken for the new one's: Set waits until the service has removed it. A
+// session that is lost later takes the barrier along; Client.States tells.
+//
+// If its outcome is unknown when ctx or the session ends, the error matches
+// ErrUncertain; it is not set a second time, which could undo a Remove.
+func (b *Barrier) Set(ctx context.Context) error {
+	return b.write(ctx, "set", b.set)
+}
+
+// Remove removes the barrier, and everybody who waits at it goes on. That it is
+// not set is no error. If its outcome is unknown when ctx or the session ends,
+// the error matches ErrUncertain; it is not removed a second time, since somebody
+// may have set it anew. Children that others have put under the barrier make it
+// fail with ErrNotEmpty.
+func (b *Barrier) Remove(ctx context.Context) error {
+	return b.write(ctx, "remove", func(ctx context.Context, s *session) error {
+		_, _, err := s.commitOnce(ctx, backend.Delete(b.path.full, backend.AnyVersion))
+		if isNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// Wait returns nil when the barrier is not set, and otherwise waits until it is
+// removed or ctx ends. A lost session does not end the wait. It costs two
+// requests, and one more for each change of the barrier's node.
+func (b *Barrier) Wait(ctx context.Context) error {
+	const op = "wait"
+	if err := b.check(ctx, op); err != nil {
+		return err
+	}
+	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s) })
+	return opError(op, b.path.full, endedBy(ctx, err))
+}
+
+func (b *Barrier) check(ctx context.Context, op string) error {
+	if err := b.path.check(op); err != nil {
+		return err
+	}
+	return opError(op, b.path.full, backend.ContextError(ctx))
+}
+
+// write runs f, which writes once, on a live session. It does so again on the next
+// session only if nothing can have been written by then.
+func (b *Barrier) write(ctx context.Context, op string, f func(context.Context, *session) error) error {
+	if err := b.check(ctx, op); err != nil {
+		return err
+	}
+	unknown, err := onSession(ctx, b.c, func(s *session) (unknown error, err error) {
+		err = f(ctx, s)
+		if isUncertain(err) {
+			return err, nil
+		}
+		return nil, err
+	})
+	if err == nil {
+		err = unknown
+	}
+	return opError(op, b.path.full, endedBy(ctx, err))
+}
+
+func (b *Barrier) set(ctx context.Context, s *session) error {
+	path, mode := b.path.full, backend.Persistent
+	if b.ephemeral {
+		mode = backend.Ephemeral
+	}
+	for {
+		_, _, err := s.commitOnce(ctx, backend.Create(path, nil, mode))
+		if b.ephemeral && (err == nil || isUncertain(err)) {
+			b.setIn.Store(s.b.ID())
+		}
+		switch {
+		case isNotFound(err):
+			i := strings.LastIndexByte(path, '/')
+			if i <= 0 {
+				return err
+			}
+			if err := s.ensure(ctx, path[:i]); err != nil {
+				return err
+			}
+			continue
+		case b.ephemeral && isUncertain(err) && isOver(err):
+			// If it was set, it goes with its session.
+			return s.b.Err()
+		case !errors.Is(err, backend.ErrExists):
+			return err
+		}
+		w := backend.NewWatch()
+		stat, err := s.b.Exists(ctx, path, w)
+		switch {
+		case isNotFound(err):
+			w.Stop()
+			continue // removed since
+		case err != nil:
+			w.Stop()
+			return err
+		case !b.ephemeral && stat.EphemeralOwner == 0, b.ephemeral && stat.EphemeralOwner == s.b.ID():
+			w.Stop()
+			return nil
+		case stat.EphemeralOwner == 0 || stat.EphemeralOwner != b.setIn.Load():
+			w.Stop()
+			return backend.ErrExists
+		}
+		if err := s.awaitFired(ctx, w); err != nil {
+			return err
+		}
+	}
+}
+
+func (b *Barrier) await(ctx context.Context, s *session) error {
+	// The server that we read from may not know yet of a barrier that was set
+	// before Wait was called. It knows after a Sync.
+	if err := s.b.Sync(ctx, b.path.full); err != nil {
+		return err
+	}
+	for {
+		w := backend.NewWatch()
+		_, err := s.b.Exists(ctx, b.path.full, w)
+		if err != nil {
+			w.Stop() // it is armed if the node is missing
+			if isNotFound(err) {
+				return nil
+			}
+			return err
+		}
+		if err := s.awaitFired(ctx, w); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitFired waits until an armed watch has fired, in a session that lives.
+func (s *session) awaitFired(ctx context.Context, w *backend.Watch) error {
+	select {
+	case <-w.Fired():
+		return s.b.Err()
+	case <-s.b.Done():
+		w.Stop()
+		return s.b.Err()
+	case <-ctx.Done():
+		w.Stop()
+		return backend.ContextError(ctx)
+	}
+}
+
+// endedBy returns what to report when a wait has ended with err: that ctx has ended,
+// rather than that the session was lost at the same time.
+func endedBy(ctx context.Context, err error) error {
+	if errors.Is(err, backend.ErrSessionLost) && !isUncertain(err) && ctx.Err() != nil {
+		return backend.ContextError(ctx)
+	}
+	return err
+}

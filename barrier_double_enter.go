@@ -1,0 +1,332 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// entrant is one node that waits to get in.
+type entrant struct {
+	d     *DoubleBarrier
+	since time.Time
+	s     *session
+	path  string
+	guest string // the path of its node as an extra, once that may have been made
+	sent  bool   // a commit of its own may have opened a round
+
+	own   *backend.Watch // on its node
+	ready *backend.Watch
+	ahead neighbour // a member of the round that it waits for the end of
+}
+
+// enter comes with a new node and waits. When it returns an error, the node is
+// removed in the background.
+func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
+	s, err := m.d.c.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n, err := s.create(ctx, &sp)
+	if err != nil {
+		return nil, err
+	}
+	m.s, m.path = s, n.path
+	e, err := m.await(ctx, n.siblings)
+	m.stopWatches()
+	if err != nil {
+		m.withdraw()
+	}
+	return e, err
+}
+
+// await looks until a round has taken it in. siblings is the number of nodes in
+// the directory when its own was made, or -1.
+//
+// A round is opened by whoever sees n members: each counts after it has come, and
+// whenever a round has ended, so the last to come or the first to see that the
+// way is free opens it. Who came when there were fewer than n leaves the counting
+// to those behind, and watches ready.
+func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
+	few := siblings >= 0 && int(siblings) < m.d.n
+	// Who may open the round needs no watch on his node: the commit checks it.
+	for glance, told := !few, false; ; glance = false {
+		if !glance && (m.own == nil || m.own.Kind() != 0) {
+			if err := m.watchOwn(ctx); err != nil {
+				return nil, err
+			}
+		}
+		var e *Entry
+		wait, err := false, error(nil)
+		if few {
+			few = false
+			wait, err = m.watchReady(ctx)
+			wait = !wait
+		}
+		if !wait && err == nil {
+			e, wait, err = m.look(ctx)
+		}
+		switch {
+		case errors.Is(err, errAgain), err == nil && e == nil && glance:
+			continue
+		case err != nil || e != nil:
+			return e, err
+		case !wait:
+			continue
+		}
+		if !told {
+			told = true
+			m.d.c.emit(ctx, WaitBegan{Path: m.path})
+		}
+		if err := m.wait(ctx); err != nil {
+			return nil, err
+		}
+		// The usual reason: the round has opened.
+		names, _, err := m.d.readReady(ctx, m.s)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(names, base(m.path)) {
+			if e, err := m.in(ctx, names); !errors.Is(err, errAgain) {
+				return e, err
+			}
+		}
+	}
+}
+
+// watchOwn watches the own node, if it is there and ours.
+func (m *entrant) watchOwn(ctx context.Context) error {
+	if m.own != nil {
+		m.own.Stop()
+	}
+	m.own = backend.NewWatch()
+	_, stat, err := m.s.b.Get(ctx, m.path, m.own)
+	if isNotFound(err) || err == nil && stat.EphemeralOwner != m.s.b.ID() {
+		return errGone
+	}
+	return err
+}
+
+// wait returns when something has changed.
+func (m *entrant) wait(ctx context.Context) error {
+	var own <-chan struct{}
+	if m.own != nil {
+		own = m.own.Fired()
+	}
+	select {
+	case <-m.ready.Fired():
+	case <-m.ahead.fired():
+	case <-own:
+	case <-m.s.b.Done():
+		return m.s.b.Err()
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
+	}
+	return nil
+}
+
+func (m *entrant) stopWatches() {
+	if m.own != nil {
+		m.own.Stop()
+	}
+	if m.ready != nil {
+		m.ready.Stop()
+	}
+	m.ahead.stop()
+}
+
+// look reads the barrier and does what is to be done: it returns an entry, or wait
+// if there is nothing but to wait, or errAgain.
+func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
+	r, err := m.read(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	name := base(m.path)
+	if !r.open || !m.d.next {
+		m.ahead.stop()
+	}
+	switch {
+	case slices.Contains(r.living, name):
+		e, err = m.in(ctx, r.names)
+	case !slices.Contains(r.waiting, name):
+		err = errGone
+	case r.open && len(r.living) == 0:
+		err = m.clear(ctx, r)
+	case r.open && !m.d.next:
+		e, err = m.join(ctx, r)
+	case r.open:
+		// ready goes with the last of the round, unless that one dies.
+		wait, err = m.ahead.watch(ctx, m.s, m.d.members, r.living[0])
+		if err == nil && !wait {
+			err = errAgain
+		}
+	case len(r.waiting) >= m.d.n:
+		e, err = m.open(ctx, r)
+	default:
+		wait = true
+	}
+	return e, wait, err
+}
+
+// open opens the round of the n lowest.
+func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
+	named := r.waiting[:m.d.n]
+	ops := make([]backend.Op, 0, len(named)+2)
+	for _, name := range named {
+		ops = append(ops, backend.Check(m.d.members+"/"+name, backend.AnyVersion))
+	}
+	ops = append(ops,
+		backend.SetData(m.d.path.full, r.data, r.version),
+		backend.Create(m.d.ready, []byte(strings.Join(named, "\n")), backend.Persistent))
+	m.sent = true
+	if err := m.commit(ctx, ops...); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(named, base(m.path)) {
+		return nil, errAgain
+	}
+	return m.in(ctx, named)
+}
+
+// clear removes a ready whose round has died.
+func (m *entrant) clear(ctx context.Context, r round) error {
+	err := m.commit(ctx,
+		backend.Check(m.path, backend.AnyVersion),
+		backend.SetData(m.d.path.full, r.data, r.version),
+		backend.Delete(m.d.ready, backend.AnyVersion))
+	if err == nil {
+		err = errAgain
+	}
+	return err
+}
+
+// commit applies what is bound to what was read. It returns errAgain if that does not hold any
+// more, and also if nobody knows whether it was applied: then it cannot apply
+// twice, and a look tells.
+func (m *entrant) commit(ctx context.Context, ops ...backend.Op) error {
+	_, err := m.s.b.Commit(ctx, ops...)
+	switch {
+	case err == nil:
+		return nil
+	case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrExists):
+		return errAgain
+	case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+		if err := m.s.b.Sync(ctx, m.d.members); err != nil {
+			return err
+		}
+		return errAgain
+	}
+	return err
+}
+
+// join joins the round in progress.
+func (m *entrant) join(ctx context.Context, r round) (*Entry, error) {
+	if err := m.agree(r.names); err != nil {
+		return nil, err
+	}
+	name := base(m.path)
+	i := strings.LastIndex(name, entrantKind)
+	m.guest = m.d.members + "/" + name[:i] + extraKind + name[i+len(entrantKind):]
+	_, _, err := m.s.commitOnce(ctx,
+		backend.Check(m.d.members+"/"+r.living[0], backend.AnyVersion),
+		backend.Delete(m.path, backend.AnyVersion),
+		backend.Create(m.guest, nil, backend.Ephemeral))
+	if isNotFound(err) {
+		return nil, errAgain
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m.grant(ctx, m.guest, r.names, nil)
+}
+
+// in makes an entry of a member that a round has taken in.
+func (m *entrant) in(ctx context.Context, names []string) (*Entry, error) {
+	if err := m.agree(names); err != nil {
+		return nil, err
+	}
+	return m.grant(ctx, m.path, names, m.own)
+}
+
+// agree returns an error if a round is not one of n members.
+func (m *entrant) agree(names []string) error {
+	if len(names) != m.d.n {
+		return fmt.Errorf("%w: the round has %d members, this client expects %d", ErrLimit, len(names), m.d.n)
+	}
+	return nil
+}
+
+// grant makes the entry stand. own is the armed watch on its node, or nil.
+func (m *entrant) grant(ctx context.Context, path string, names []string, own *backend.Watch) (*Entry, error) {
+	e := &Entry{d: m.d, names: names, extra: path == m.guest}
+	e.Hold = &Hold{s: m.s, path: path, recipe: e}
+	c := m.d.c
+	if c.trace != nil {
+		e.since = time.Now()
+	}
+	if err := m.s.grant(e.Hold, own); err != nil {
+		return nil, err
+	}
+	if own != nil {
+		m.own = nil
+		if !c.goWork(func() { e.watchNode(path, own) }) {
+			own.Stop()
+		}
+	}
+	if c.trace != nil {
+		c.emit(ctx, Granted{Path: path, Waited: e.since.Sub(m.since)})
+	}
+	return e, nil
+}
+
+// withdraw removes in the background what an entrant may have left. What goes
+// with a lost session is removed over the next one: the service may not know of the
+// loss yet, and would count the node among the next n.
+func (m *entrant) withdraw() {
+	c := m.d.c
+	c.goWork(func() {
+		if m.s.b.Err() == nil {
+			m.s.retry("withdraw", m.path, m.undo)
+		}
+		if m.s.b.Err() == nil {
+			return
+		}
+		s, err := c.session(context.Background())
+		if err != nil {
+			return // closed
+		}
+		for _, path := range []string{m.path, m.guest} {
+			if path == "" {
+				continue
+			}
+			if err := s.remove(context.Background(), path); err != nil {
+				c.log.Warn("coord: a node of a lost session stands until the service ends it", "path", path, "error", err)
+			}
+		}
+	})
+}
+
+func (m *entrant) undo(ctx context.Context) error {
+	if m.sent || m.guest != "" {
+		// What is still under way comes before what follows.
+		if err := m.s.b.Sync(ctx, m.d.members); err != nil {
+			return err
+		}
+	}
+	if m.guest != "" {
+		if err := m.s.remove(ctx, m.guest); err != nil {
+			return err
+		}
+	}
+	names, _, err := m.d.readReady(ctx, m.s)
+	if err != nil {
+		return err
+	}
+	return m.d.depart(ctx, m.s, m.path, names)
+}

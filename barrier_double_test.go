@@ -1,0 +1,375 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// entering is an Enter under way.
+type entering struct {
+	*call
+	e *coord.Entry
+}
+
+func (w *world) enter(ctx context.Context, d *coord.DoubleBarrier) *entering {
+	x := &entering{}
+	x.call = w.call(func() (err error) {
+		x.e, err = d.Enter(ctx)
+		return err
+	})
+	return x
+}
+
+// entry waits for the entry.
+func (x *entering) entry() *coord.Entry {
+	x.w.t.Helper()
+	x.w.must(x.end())
+	return x.e
+}
+
+func (w *world) leave(e *coord.Entry) *call {
+	return w.call(func() error { return e.Leave(context.Background()) })
+}
+
+// stand waits until so many are at the barrier.
+func (w *world) stand(d *coord.DoubleBarrier, want coord.DoubleBarrierState) {
+	w.t.Helper()
+	var st coord.DoubleBarrierState
+	var err error
+	w.eventually(fmt.Sprintf("%+v at the barrier", want), func() bool {
+		st, err = d.State(context.Background())
+		w.must(err)
+		return st == want
+	})
+}
+
+// doubles opens clients, and makes each a double barrier at path.
+func (w *world) doubles(clients int, path string, n int, o *coord.DoubleBarrierOptions) []*coord.DoubleBarrier {
+	w.t.Helper()
+	var all []*coord.DoubleBarrier
+	for i := range clients {
+		all = append(all, coord.NewDoubleBarrier(w.open(fmt.Sprint(i), nil), path, n, o))
+	}
+	return all
+}
+
+// inside has all of ds enter one after the other, in order.
+func (w *world) inside(ds []*coord.DoubleBarrier) []*coord.Entry {
+	w.t.Helper()
+	var in []*entering
+	for i, d := range ds {
+		in = append(in, w.enter(context.Background(), d))
+		if i < len(ds)-1 {
+			w.stand(d, coord.DoubleBarrierState{Waiting: i + 1})
+		}
+	}
+	var es []*coord.Entry
+	for _, x := range in {
+		es = append(es, x.entry())
+	}
+	return es
+}
+
+func (w *world) bare(path string) {
+	w.t.Helper()
+	w.empty(path + "/members")
+	w.eventually("no ready at "+path, func() bool { return !strings.Contains(fmt.Sprint(w.children(path)), "ready") })
+}
+
+func TestMembersEnterTogetherAndLeaveTogetherRoundAfterRound(t *testing.T) {
+	onEach(t, func(w *world) {
+		const n = 4
+		ds := w.doubles(n, "/d", n, nil)
+		for range 3 {
+			var in []*entering
+			for i, d := range ds[:n-1] {
+				in = append(in, w.enter(context.Background(), d))
+				w.stand(d, coord.DoubleBarrierState{Waiting: i + 1})
+			}
+			for _, x := range in {
+				x.pending("one is missing")
+			}
+			in = append(in, w.enter(context.Background(), ds[n-1]))
+			var out []*call
+			for _, x := range in {
+				if e := x.entry(); e.Extra() || e.Err() != nil || e.Token() != 0 {
+					w.t.Errorf("entry of a member: extra %v, %v, token %d", e.Extra(), e.Err(), e.Token())
+				}
+			}
+			w.stand(ds[0], coord.DoubleBarrierState{Inside: n})
+			for _, x := range in[:n-1] {
+				out = append(out, w.leave(x.e))
+				<-x.e.Done()
+				wantErr(w.t, x.e.Err(), coord.ErrReleased)
+			}
+			for _, c := range out {
+				c.pending("one is inside")
+			}
+			w.must(in[n-1].e.Leave(context.Background()))
+			for _, c := range out {
+				w.must(c.end())
+			}
+			w.must(in[0].e.Leave(context.Background())) // again
+			w.must(in[0].e.Release())
+			w.bare("/d")
+		}
+	})
+}
+
+func TestAnExtraEntrantJoinsTheRoundInProgress(t *testing.T) {
+	onEach(t, func(w *world) {
+		ds := w.doubles(3, "/d", 2, nil)
+		es := w.inside(ds[:2])
+		extra := w.enter(context.Background(), ds[2]).entry()
+		if !extra.Extra() || es[0].Extra() {
+			w.t.Error("who is extra?")
+		}
+		w.stand(ds[0], coord.DoubleBarrierState{Inside: 2, Extra: 1})
+		// It waits for the others, and is not waited for.
+		first := w.leave(es[0])
+		another := w.enter(context.Background(), ds[2]).entry()
+		late := w.leave(another)
+		late.pending("a member is inside")
+		w.must(es[1].Leave(context.Background()))
+		w.must(first.end())
+		w.must(late.end())
+		// It makes no part of the next round while it is inside.
+		next := w.enter(context.Background(), ds[0])
+		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1, Extra: 1})
+		next.pending("one has come, and an extra of the round before is inside")
+		w.must(extra.Leave(context.Background()))
+		second := w.enter(context.Background(), ds[2])
+		a, b := w.leave(next.entry()), w.leave(second.entry())
+		w.must(a.end())
+		w.must(b.end())
+		w.bare("/d")
+	})
+}
+
+func TestAnExtraEntrantWaitsForTheNextRoundByOption(t *testing.T) {
+	onEach(t, func(w *world) {
+		ds := w.doubles(4, "/d", 2, &coord.DoubleBarrierOptions{NextRound: true})
+		es := w.inside(ds[:2])
+		third, fourth := w.enter(context.Background(), ds[2]), w.enter(context.Background(), ds[3])
+		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 2, Inside: 2})
+		third.pending("a round is in progress")
+		fourth.pending("a round is in progress")
+		first := w.leave(es[0])
+		first.pending("a member is inside")
+		w.must(es[1].Leave(context.Background())) // does not count those who wait
+		w.must(first.end())
+		a, b := w.leave(third.entry()), w.leave(fourth.entry())
+		w.must(a.end())
+		w.must(b.end())
+		w.bare("/d")
+	})
+}
+
+// Those who wait for the next round learn of it too when the one in progress dies
+// and nobody removes what it leaves.
+func TestTheNextRoundOpensAfterOneThatDied(t *testing.T) {
+	onEach(t, func(w *world) {
+		ds := w.doubles(4, "/d", 2, &coord.DoubleBarrierOptions{NextRound: true})
+		es := w.inside(ds[:2])
+		third, fourth := w.enter(context.Background(), ds[2]), w.enter(context.Background(), ds[3])
+		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 2, Inside: 2})
+		for i, e := range es {
+			w.Link(fmt.Sprint(i)).Expire(e.Session())
+		}
+		a, b := w.leave(third.entry()), w.leave(fourth.entry())
+		w.must(a.end())
+		w.must(b.end())
+		w.bare("/d")
+	})
+}
+
+func TestADoubleBarrierOfOneAndSeveralMembersOfOneClient(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		one := coord.NewDoubleBarrier(c, "/one", 1, nil)
+		for range 3 {
+			e := w.enter(context.Background(), one).entry()
+			w.must(e.Leave(context.Background()))
+		}
+		w.bare("/one")
+		two := coord.NewDoubleBarrier(c, "/two", 2, nil)
+		a, b := w.enter(context.Background(), two), w.enter(context.Background(), two)
+		x, y := w.leave(a.entry()), w.leave(b.entry())
+		w.must(x.end())
+		w.must(y.end())
+		w.bare("/two")
+	})
+}
+
+func TestReleaseLeavesWithoutWaiting(t *testing.T) {
+	onEach(t, func(w *world) {
+		ds := w.doubles(2, "/d", 2, nil)
+		es := w.inside(ds)
+		w.must(es[0].Release())
+		w.stand(ds[0], coord.DoubleBarrierState{Inside: 1})
+		late := w.leave(es[0]) // waits all the same
+		late.pending("a member is inside")
+		w.must(es[1].Release())
+		w.must(late.end())
+		w.bare("/d")
+	})
+}
+
+func TestNodesOfOthersDoNotCountAtADoubleBarrier(t *testing.T) {
+	onEach(t, func(w *world) {
+		ds := w.doubles(2, "/d", 2, nil)
+		first := w.enter(context.Background(), ds[0])
+		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
+		dir := w.path("/d/members/")
+		for _, name := range []string{"README", "member-0000000001", "_c_s1", "x-99999999999",
+			"_c_00000000-0000-4000-8000-000000000000-member-0000000001", "_c_00000000-0000-8000-8000-000000000000-member--1"} {
+			w.commit(backend.Create(dir+name, nil, backend.Persistent))
+		}
+		// What stands on the directory is nobody's to erase.
+		w.commit(backend.SetData(w.path("/d"), []byte("mine"), backend.AnyVersion))
+		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
+		first.pending("only one has come")
+		second := w.enter(context.Background(), ds[1])
+		a, b := w.leave(first.entry()), w.leave(second.entry())
+		w.must(a.end())
+		w.must(b.end())
+		data, _, err := w.session("x").Get(context.Background(), w.path("/d"), nil)
+		w.must(err)
+		if string(data) != "mine" {
+			w.t.Errorf("the data of the directory is %q", data)
+		}
+	})
+}
+
+func TestADoubleBarrierRefusesWhatItCannotDo(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		for _, x := range []struct {
+			path string
+			n    int
+			want error
+		}{{"bad", 2, coord.ErrBadPath}, {"/d", 0, coord.ErrInvalid}, {"/d", 1 << 40, coord.ErrTooLarge}} {
+			d := coord.NewDoubleBarrier(c, x.path, x.n, nil)
+			_, err := d.Enter(ctx)
+			var e *backend.Error
+			if !errors.Is(err, x.want) || !errors.As(err, &e) || e.Op != "enter" {
+				w.t.Errorf("%q, %d: %v", x.path, x.n, err)
+			}
+			_, err = d.State(ctx)
+			wantErr(w.t, err, x.want)
+		}
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err := coord.NewDoubleBarrier(c, "/d", 1, nil).Enter(ended)
+		wantErr(w.t, err, context.Canceled)
+
+		// Another number of members.
+		two, three := coord.NewDoubleBarrier(c, "/d", 2, nil), coord.NewDoubleBarrier(c, "/d", 3, nil)
+		wrong := w.enter(ctx, three)
+		w.stand(two, coord.DoubleBarrierState{Waiting: 1})
+		right := w.enter(ctx, two).entry()
+		wantErr(w.t, wrong.end(), coord.ErrLimit)
+		_, err = three.Enter(ctx) // would join
+		wantErr(w.t, err, coord.ErrLimit)
+		w.must(right.Leave(ctx))
+		w.bare("/d")
+
+		waiting := w.enter(ctx, two)
+		w.stand(two, coord.DoubleBarrierState{Waiting: 1})
+		inside := w.enter(ctx, coord.NewDoubleBarrier(c, "/one", 1, nil)).entry()
+		c.Close()
+		wantErr(w.t, waiting.end(), coord.ErrClosed)
+		wantErr(w.t, inside.Leave(ctx), coord.ErrLost, coord.ErrClosed)
+		_, err = two.Enter(ctx)
+		wantErr(w.t, err, coord.ErrClosed)
+	})
+}
+
+// One commit checks them all.
+func TestAThousandMembersEnter(t *testing.T) {
+	t.Parallel()
+	onMemory(t, func(w *world) {
+		const n = 1000
+		d := coord.NewDoubleBarrier(w.open("a", nil), "/d", n, nil)
+		var in []*entering
+		for range n {
+			in = append(in, w.enter(context.Background(), d))
+		}
+		var out []*call
+		for _, x := range in {
+			out = append(out, w.leave(x.entry()))
+		}
+		for _, c := range out {
+			w.must(c.end())
+		}
+		w.bare("/d")
+	})
+}
+
+// Each member that leaves wakes one, and what a round costs each member does not
+// grow with their number.
+func TestWhoLeavesWakesOne(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{5, 20} {
+		onMemory(t, func(w *world) {
+			var calls, lists atomic.Int64
+			hooks := &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+				calls.Add(1)
+				if c.Op == "children" && strings.HasSuffix(c.Path, "/members") {
+					lists.Add(1)
+				}
+				return nil
+			}}
+			var ds []*coord.DoubleBarrier
+			for i := range n {
+				ds = append(ds, coord.NewDoubleBarrier(w.open(fmt.Sprint(i), hooks), "/d", n, nil))
+			}
+			watcher := coord.NewDoubleBarrier(w.open("watcher", nil), "/d", n, nil)
+			var in []*entering
+			for i, d := range ds {
+				in = append(in, w.enter(context.Background(), d))
+				if i < n-1 {
+					w.stand(watcher, coord.DoubleBarrierState{Waiting: i + 1})
+				}
+			}
+			for _, x := range in {
+				x.entry()
+			}
+			w.settle()
+			time.Sleep(time.Second) // of fake time, for watches that are armed later
+			entered := calls.Swap(0)
+			// The lowest first, and then from the highest down: whoever goes wakes
+			// the lowest, which looks once.
+			out := []*call{w.leave(in[0].e)}
+			for i := n - 1; i > 1; i-- {
+				w.settle()
+				lists.Store(0)
+				out = append(out, w.leave(in[i].e))
+				w.settle()
+				if looked := lists.Load(); looked > 2 {
+					w.t.Errorf("%d looks when one left", looked)
+				}
+			}
+			out = append(out, w.leave(in[1].e))
+			for _, c := range out {
+				w.must(c.end())
+			}
+			left := calls.Load()
+			w.t.Logf("figure: a round of %d members: %.1f requests of each to enter, %.1f to leave", n, float64(entered)/float64(n), float64(left)/float64(n))
+			if most := int64(8 * n); entered > most || left > most {
+				w.t.Errorf("%d members entered with %d requests and left with %d", n, entered, left)
+			}
+			w.bare("/d")
+		})
+	}
+}

@@ -1,0 +1,215 @@
+package coord_test
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+)
+
+// The exhaustive model of the double barrier's protocol: members that come, wait,
+// open rounds, join them, leave, crash, lose sessions, give up and lose replies, in
+// every order of their steps. Each step is one request to the service, with the
+// decision that follows on it. The names of nodes are bits, the lower the earlier.
+
+const (
+	dbCreate = iota
+	dbFew    // fewer than n were there: watches ready only
+	dbVersion
+	dbExists // ready, with a watch
+	dbGet    // ready
+	dbList
+	dbOpen
+	dbClear
+	dbJoin
+	dbAhead // arms the watch on a living member of the round
+	dbWait
+	dbWoken // reads ready
+	dbInside
+	dbLeave // lists
+	dbLast
+	dbReady // a last leaver in two steps
+	dbHighest
+	dbDelete
+	dbLowest
+	dbLeaving // waits for another's node to go
+	dbDone
+)
+
+// dbMember is one client.
+type dbMember struct {
+	pc     int8
+	own    int8   // its node, from 1; 0 for none
+	fresh  bool   // the version of the directory that it has read still stands
+	open   bool   // it has read a ready
+	names  uint16 // of the round, or of the round to open
+	ready  int8   // its watch on ready: 0, armed or fired
+	other  int8   // the node that it watches
+	fired  bool
+	twins  uint16 // nodes of lost sessions in the same call of Enter
+	rounds int8   // yet to make
+}
+
+const dbMembers = 3
+
+type dbState struct {
+	m       [dbMembers]dbMember
+	alive   uint16
+	used    uint16 // have been named by a round
+	ready   bool
+	names   uint16 // in ready
+	crashes int8   // left
+	losses  int8
+	cancels int8
+	replies int8
+}
+
+// dbRules are the rules that a mutant breaks.
+type dbRules struct {
+	noChecks    bool // the commit that opens does not check the members
+	ownVersion  bool // a stale ready is deleted by its own version
+	twoSteps    bool // the last leaver deletes its node, and then ready
+	countAll    bool // leave counts every child
+	anyReady    bool // ready lets in everybody
+	countTwice  bool // two nodes of one call are two members
+	keepsNode   bool // who joins keeps the node of a member
+	watchReady  bool // who waits for the next round watches ready only
+	neverClears bool // nobody removes a stale ready
+}
+
+type dbModel struct {
+	n      int
+	next   bool // extras wait for the next round
+	rules  dbRules
+	seen   map[[4]uint64]struct{}
+	todo   []dbState
+	bad    string
+	rest   int // states in which nothing moves by itself
+	passed int // steps into a round
+	left   int // steps out of one
+}
+
+func (m *dbModel) fail(s *dbState, what string) {
+	if m.bad == "" {
+		m.bad = fmt.Sprintf("%s: %+v", what, *s)
+	}
+}
+
+func dbBit(name int8) uint16 {
+	if name == 0 {
+		return 0
+	}
+	return 1 << (name - 1)
+}
+
+func dbLow(set uint16) int8  { return int8(bits.TrailingZeros16(set)) + 1 }
+func dbHigh(set uint16) int8 { return int8(16 - bits.LeadingZeros16(set)) }
+
+// remove deletes nodes.
+func (s *dbState) remove(set uint16) {
+	s.alive &^= set
+	for i := range s.m {
+		c := &s.m[i]
+		if dbBit(c.other)&set != 0 {
+			c.fired, c.other = true, 0
+		}
+		c.twins &^= set
+	}
+}
+
+func (s *dbState) setReady(is bool, names uint16) {
+	s.ready, s.names = is, names
+	for i := range s.m {
+		if s.m[i].ready == semArmed {
+			s.m[i].ready = semAgain
+		}
+	}
+}
+
+func (s *dbState) bump() {
+	for i := range s.m {
+		s.m[i].fresh = false
+	}
+}
+
+// key is the state with its names numbered anew and its members in order: what is
+// the same but for these is explored once.
+func (s *dbState) key() [4]uint64 {
+	// Who is not there any more matters to nobody but him who is to name him.
+	s.names &= s.alive
+	s.used &= s.alive
+	refs := s.alive
+	for i := range s.m {
+		c := &s.m[i]
+		if c.pc != dbOpen && c.pc != dbJoin && c.pc != dbAhead {
+			c.names &= s.alive
+		}
+		refs |= c.names | dbBit(c.own) | dbBit(c.other) | c.twins
+	}
+	var number [17]int8
+	n := int8(0)
+	for name := int8(1); name <= 16; name++ {
+		if refs&dbBit(name) != 0 {
+			n++
+			number[name] = n
+		}
+	}
+	if n > 10 {
+		panic("too many names")
+	}
+	anew := func(set uint16) (out uint16) {
+		for ; set != 0; set &= set - 1 {
+			out |= dbBit(number[dbLow(set)])
+		}
+		return out
+	}
+	s.alive, s.used, s.names = anew(s.alive), anew(s.used), anew(s.names)
+	flag := func(b bool) uint64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	var packed [dbMembers]uint64
+	for i := range s.m {
+		c := &s.m[i]
+		c.own, c.other, c.names, c.twins = number[c.own], number[c.other], anew(c.names), anew(c.twins)
+		p := uint64(c.pc)
+		p = p<<4 | uint64(c.own)
+		p = p<<4 | uint64(c.other)
+		p = p<<10 | uint64(c.names)
+		p = p<<10 | uint64(c.twins)
+		p = p<<2 | uint64(c.ready)
+		p = p<<3 | uint64(c.rounds)
+		p = p<<3 | flag(c.fresh)<<2 | flag(c.open)<<1 | flag(c.fired)
+		packed[i] = p
+	}
+	slices.Sort(packed[:])
+	p := uint64(s.alive)<<20 | uint64(s.used)<<10 | uint64(s.names)
+	p = p<<1 | flag(s.ready)
+	for _, left := range []int8{s.crashes, s.losses, s.cancels, s.replies} {
+		p = p<<3 | uint64(left)
+	}
+	return [4]uint64{packed[0], packed[1], packed[2], p}
+}
+
+func (m *dbModel) add(s dbState) {
+	key := s.key()
+	if _, ok := m.seen[key]; !ok {
+		m.seen[key] = struct{}{}
+		m.todo = append(m.todo, s)
+	}
+}
+
+// waiting returns the members that no round has taken in. Of the nodes of one call
+// the last counts.
+func (m *dbModel) waiting(s *dbState, names uint16) uint16 {
+	set := s.alive &^ names
+	if !m.rules.countTwice {
+		for i := range s.m {
+			if c := &s.m[i]; c.own != 0 && s.alive&dbBit(c.own) != 0 {
+				set &^= c.twins
+			}
+		}
+	}
+	return set
+}

@@ -1,0 +1,398 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkservice"
+)
+
+// rounds checks the rounds of a double barrier as they go by. Each entry is asked
+// for the ready node of its round, which stands at least as long as the entry does:
+// its creation tells the rounds apart.
+type rounds struct {
+	n      int
+	ready  string                 // its path
+	over   func(path string) bool // an outsider has deleted it
+	exists func(path string) bool // asks the service
+	note   func(what string)
+	mu     sync.Mutex
+	calls  map[*enterCall]bool    // under way, or ended a moment ago with their nodes perhaps still there
+	inside map[*coord.Entry]int64 // those that have not begun to leave, and their rounds
+	named  map[string]int64       // each member's round
+	opened map[int64]bool
+}
+
+// enterCall is one call of Enter.
+type enterCall struct{ most int }
+
+func newRounds(n int, ready string, note func(string)) *rounds {
+	return &rounds{
+		n: n, ready: ready, note: note, over: func(string) bool { return false },
+		calls: make(map[*enterCall]bool), inside: make(map[*coord.Entry]int64),
+		named: make(map[string]int64), opened: make(map[int64]bool),
+	}
+}
+
+func (r *rounds) begin() *enterCall {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := &enterCall{}
+	r.calls[c] = true
+	for other := range r.calls {
+		other.most = max(other.most, len(r.calls))
+	}
+	return c
+}
+
+func (r *rounds) end(c *enterCall) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.calls, c)
+}
+
+// entered checks an entry.
+func (r *rounds) entered(s backend.Session, c *enterCall, e *coord.Entry) error {
+	data, stat, err := s.Get(context.Background(), r.ready, nil)
+	if e.Err() != nil || r.over(e.Path()) {
+		r.note("lost at once")
+		return nil // so its round may be over
+	}
+	if e.Extra() {
+		r.note("extra")
+		return nil // the members of its round may have left since, and others be inside
+	}
+	if err != nil {
+		return fmt.Errorf("no ready for %s: %w", e.Path(), err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.opened[stat.Czxid] {
+		r.opened[stat.Czxid] = true
+		r.note("round")
+		names := strings.Fields(string(data))
+		if len(names) != r.n {
+			return fmt.Errorf("a round of %d", len(names))
+		}
+		guids := make(map[string]bool)
+		for _, name := range names {
+			guids[name[:39]] = true
+			if r.named[name] != 0 {
+				return fmt.Errorf("%s is in two rounds", name)
+			}
+			r.named[name] = stat.Czxid
+		}
+		if len(guids) != r.n {
+			return fmt.Errorf("a round of %d calls: %q", len(guids), names)
+		}
+	}
+	r.inside[e] = stat.Czxid
+	r.note("entry")
+	if r.named[path.Base(e.Path())] != stat.Czxid {
+		return fmt.Errorf("%s is inside a round that does not name it: %q", e.Path(), data)
+	}
+	if c.most < r.n {
+		return fmt.Errorf("%s entered, and no more than %d calls of Enter ever were under way with it", e.Path(), c.most)
+	}
+	return nil
+}
+
+// leaves notes that e begins to leave.
+func (r *rounds) leaves(e *coord.Entry) (round int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	round = r.inside[e]
+	delete(r.inside, e)
+	return round
+}
+
+// left checks that all have left when Leave of a member of their round has returned.
+// A member whose session the service has ended may not know of that yet.
+func (r *rounds) left(round int64) error {
+	r.mu.Lock()
+	var suspects []string
+	for e, of := range r.inside {
+		if of == round && e.Err() == nil {
+			suspects = append(suspects, e.Path())
+		}
+	}
+	r.mu.Unlock()
+	for _, path := range suspects {
+		if r.exists(path) {
+			return fmt.Errorf("a Leave returned while %s is inside", path)
+		}
+		r.note("died unknowingly")
+	}
+	return nil
+}
+
+// attempt enters once and leaves, with contexts that may end early.
+func (r *rounds) attempt(c *coord.Client, d *coord.DoubleBarrier, rng *rand.Rand, enter, leave context.Context) error {
+	call := r.begin()
+	var e *coord.Entry
+	err := timely(enter, func() (err error) {
+		e, err = d.Enter(enter)
+		return err
+	})
+	if err != nil {
+		// Its node goes in the background, or with its session.
+		time.AfterFunc(time.Second, func() { r.end(call) })
+		switch {
+		case enter.Err() == nil || !errors.Is(err, enter.Err()):
+			return err
+		case errors.Is(err, coord.ErrSessionLost):
+			return fmt.Errorf("Enter told of a lost session: %w", err)
+		}
+		r.note("gave up entering")
+		return nil
+	}
+	s, err := c.Session(context.Background())
+	if err != nil {
+		return err
+	}
+	err = r.entered(s, call, e)
+	r.end(call)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-time.After(time.Duration(rng.IntN(30)) * time.Millisecond):
+	case <-e.Done():
+	}
+	round := r.leaves(e)
+	if rng.IntN(12) == 0 {
+		r.note("release")
+		e.Release()
+		return nil
+	}
+	switch err := timely(leave, func() error { return e.Leave(leave) }); {
+	case errors.Is(err, coord.ErrLost):
+		r.note("loss")
+	case err == nil && round != 0:
+		return r.left(round)
+	case err == nil:
+	case leave.Err() != nil && errors.Is(err, leave.Err()):
+		r.note("gave up leaving")
+	default:
+		return err
+	}
+	return nil
+}
+
+// timely makes a call that has to return soon after its ctx has ended.
+func timely(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(10 * time.Second):
+		return errors.New("the call hangs past its ctx")
+	}
+}
+
+// doubleWorker makes some attempts that it may give up, and then goes on without,
+// until one of the workers has made enough of these: whose wake-up is lost then,
+// nothing rescues.
+func doubleWorker(r *rounds, c *coord.Client, d *coord.DoubleBarrier, rng *rand.Rand, hasty, patient int, all context.Context, finish func()) error {
+	never := context.Background()
+	for range hasty {
+		enter, cancelEnter := context.WithTimeout(never, time.Duration(50+rng.IntN(500))*time.Millisecond)
+		leave, cancelLeave := never, context.CancelFunc(func() {})
+		if rng.IntN(4) == 0 {
+			leave, cancelLeave = context.WithTimeout(never, time.Duration(rng.IntN(200))*time.Millisecond)
+		}
+		err := r.attempt(c, d, rng, enter, leave)
+		cancelEnter()
+		cancelLeave()
+		if err != nil {
+			return err
+		}
+	}
+	for range patient {
+		if err := r.attempt(c, d, rng, all, all); err != nil {
+			return err
+		}
+		if all.Err() != nil {
+			return nil
+		}
+	}
+	finish()
+	return nil
+}
+
+func TestTheDoubleBarrierUnderRandomFaults(t *testing.T) {
+	seeds, first := uint64(120), uint64(1)
+	if long() {
+		seeds = 5_000
+	}
+	if *simSeed != 0 {
+		seeds, first = 1, *simSeed
+	}
+	count := make(map[string]int)
+	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
+		synctest.Test(t, func(t *testing.T) {
+			x := &simulation{t: t, seed: seed, count: count}
+			// All of the eight must come, or five are enough; extras join or wait.
+			n, o := 5, &coord.DoubleBarrierOptions{NextRound: seed%2 == 0}
+			if seed%3 == 0 {
+				n = 8
+			}
+			r := newRounds(n, "/sim/d/ready", x.note)
+			r.over = func(path string) bool {
+				x.mu.Lock()
+				defer x.mu.Unlock()
+				return x.outside[path]
+			}
+			r.exists = func(path string) bool {
+				s, err := x.st.Open(context.Background())
+				if err != nil {
+					t.Error(err)
+					return false
+				}
+				defer s.Close()
+				_, err = s.Exists(context.Background(), path, nil)
+				return err == nil
+			}
+			all, finish := context.WithCancel(t.Context())
+			defer finish()
+			x.play("/sim/d/members", func(c *coord.Client, actor uint64) {
+				d := coord.NewDoubleBarrier(c, "/sim/d", n, o)
+				if err := doubleWorker(r, c, d, x.rng(actor), 5, 5, all, finish); err != nil {
+					t.Errorf("seed %d: %v", seed, err)
+					finish()
+				}
+			})
+		})
+	}
+	t.Logf("figure: simulation of the double barrier, %d seeds: %v", seeds, count)
+	for _, what := range []string{"round", "entry", "extra", "release", "loss", "gave up entering", "gave up leaving", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
+		if count[what] == 0 && *simSeed == 0 {
+			t.Errorf("%q never happened: the simulation tested nothing of it", what)
+		}
+	}
+	if count["round"] < 1000 && *simSeed == 0 {
+		t.Errorf("only %d rounds", count["round"])
+	}
+}
+
+// Five members on the real service, whose sessions expire, whose links break and
+// lose messages, and who give up.
+func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
+	t.Parallel()
+	want := 15
+	if long() {
+		want = 50
+	}
+	w := &world{
+		Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout}),
+		t:       t, timeout: worldTimeout,
+	}
+	count := make(map[string]int)
+	var mu sync.Mutex
+	note := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		count[what]++
+	}
+	const members = 5
+	r := newRounds(members, w.path("/d/ready"), note)
+	observer := w.session("observer")
+	r.exists = func(path string) bool {
+		err := observer.Sync(context.Background(), path)
+		if err == nil {
+			_, err = observer.Exists(context.Background(), path, nil)
+		}
+		if err != nil && !errors.Is(err, coord.ErrNotFound) {
+			t.Error(err)
+		}
+		return err == nil
+	}
+	var clients []*coord.Client
+	for i := range members {
+		clients = append(clients, w.open(fmt.Sprint(i), nil))
+	}
+	all, finish := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer finish()
+	var wg sync.WaitGroup
+	for i, c := range clients {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(1, uint64(i)))
+			d := coord.NewDoubleBarrier(c, "/d", members, nil)
+			for all.Err() == nil {
+				ctx, cancel := context.WithTimeout(all, time.Duration(200+rng.IntN(8000))*time.Millisecond)
+				err := r.attempt(c, d, rng, ctx, all)
+				cancel()
+				if err != nil {
+					t.Error(err)
+					finish()
+				}
+				r.mu.Lock()
+				enough := len(r.opened) >= want
+				r.mu.Unlock()
+				if enough {
+					finish()
+				}
+			}
+		})
+	}
+	rng := rand.New(rand.NewPCG(1, 99))
+	for fault := 0; all.Err() == nil; fault++ {
+		select {
+		case <-all.Done():
+		case <-time.After(time.Duration(rng.IntN(100)) * time.Millisecond):
+		}
+		i := rng.IntN(members)
+		link := w.Link(fmt.Sprint(i))
+		switch fault % 5 {
+		case 0:
+			note("expiry")
+			link.Expire((<-clients[i].States(context.Background())).Session)
+		case 1:
+			note("partition")
+			link.Partition()
+			select {
+			case <-all.Done():
+			case <-time.After(time.Duration(rng.IntN(300)) * time.Millisecond):
+			}
+			link.Heal()
+		case 2:
+			note("blip")
+			link.Partition()
+			link.Heal()
+		case 3:
+			note("lost request")
+			link.DropNextRequest()
+		case 4:
+			note("lost reply")
+			link.DropNextReply()
+		}
+	}
+	wg.Wait()
+	t.Logf("figure: rounds of %d members on the service: %v", members, count)
+	if len(r.opened) < want {
+		t.Errorf("%d rounds in the time, want %d", len(r.opened), want)
+	}
+	for _, what := range []string{"entry", "expiry", "partition", "lost reply"} {
+		if count[what] == 0 {
+			t.Errorf("%q never happened", what)
+		}
+	}
+	w.empty("/d/members")
+}

@@ -1,0 +1,281 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// call is something under way.
+type call struct {
+	w    *world
+	done chan struct{}
+	err  error
+}
+
+func (w *world) call(f func() error) *call {
+	c := &call{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.err = f()
+	}()
+	return c
+}
+
+// end waits for the call to return.
+func (c *call) end() error {
+	c.w.t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(30 * time.Second):
+		c.w.t.Fatal("the call never returned")
+	}
+	return c.err
+}
+
+// pending fails the test if the call has returned.
+func (c *call) pending(why string) {
+	c.w.t.Helper()
+	c.w.settle()
+	select {
+	case <-c.done:
+		c.w.t.Fatalf("it returned %v although %s", c.err, why)
+	default:
+	}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) commit(ops ...backend.Op) {
+	w.t.Helper()
+	_, err := w.session("outsider").Commit(context.Background(), ops...)
+	w.must(err)
+}
+
+// looking returns hooks that tell of each call of one kind on path that has returned.
+func looking(op, path string) (<-chan struct{}, *backendtest.Hooks) {
+	looked := make(chan struct{}, 1000)
+	return looked, &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+		if c.Op == op && c.Path == path {
+			looked <- struct{}{}
+		}
+		return err
+	}}
+}
+
+func TestABarrierHoldsEverybodyUpUntilItIsRemoved(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		setter := coord.NewBarrier(w.open("setter", nil), "/b/deep/down", nil)
+		w.must(setter.Wait(ctx)) // there is none
+		w.must(setter.Remove(ctx))
+		w.must(setter.Set(ctx))
+		w.must(coord.NewBarrier(w.open("other", nil), "/b/deep/down", nil).Set(ctx)) // it stands
+
+		var waiters []*call
+		for i := range 5 {
+			l, hooks := looking("exists", w.path("/b/deep/down"))
+			b := coord.NewBarrier(w.open(fmt.Sprint(i), hooks), "/b/deep/down", nil)
+			waiters = append(waiters, w.call(func() error { return b.Wait(ctx) }))
+			<-l
+		}
+		for _, c := range waiters {
+			c.pending("the barrier is set")
+		}
+		w.must(setter.Remove(ctx))
+		for _, c := range waiters {
+			w.must(c.end())
+		}
+		w.must(setter.Wait(ctx))
+		w.must(setter.Set(ctx)) // again
+		giveUp, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		wantErr(w.t, setter.Wait(giveUp), context.DeadlineExceeded)
+		w.must(setter.Remove(ctx))
+		w.empty("/b/deep")
+	})
+}
+
+// Curator passed a barrier on any wake-up; etcd's Wait returns when its watch
+// closes.
+func TestASpuriousWakeUpDoesNotPassABarrier(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		setter := coord.NewBarrier(w.open("setter", nil), "/b", nil)
+		w.must(setter.Set(ctx))
+		l, hooks := looking("exists", w.path("/b"))
+		c := w.open("waiter", hooks)
+		waiting := w.call(func() error { return coord.NewBarrier(c, "/b", nil).Wait(ctx) })
+		<-l
+		w.commit(backend.SetData(w.path("/b"), []byte("x"), backend.AnyVersion))
+		<-l
+		waiting.pending("only data has changed")
+		w.Link("waiter").Partition()
+		w.Link("waiter").Heal()
+		<-l
+		waiting.pending("only contact was lost")
+		w.Link("waiter").Expire((<-c.States(ctx)).Session)
+		<-l
+		waiting.pending("only a session was lost")
+		w.Link("waiter").Partition()
+		w.must(setter.Remove(ctx))
+		w.must(setter.Set(ctx)) // before the waiter has looked
+		w.Link("waiter").Heal()
+		<-l
+		waiting.pending("the barrier is set again")
+		w.must(setter.Remove(ctx))
+		w.must(waiting.end())
+	})
+}
+
+func TestABarrierOutlivesItsSetterOrGoesWithIt(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, b := w.open("a", nil), w.open("b", nil)
+		lasting, bound := coord.NewBarrier(a, "/lasting", nil), coord.NewBarrier(a, "/bound", &coord.BarrierOptions{Ephemeral: true})
+		w.must(lasting.Set(ctx))
+		w.must(bound.Set(ctx))
+		w.must(bound.Set(ctx)) // its own
+
+		// What stands is not what is asked for.
+		wantErr(w.t, coord.NewBarrier(b, "/bound", nil).Set(ctx), coord.ErrExists)
+		wantErr(w.t, coord.NewBarrier(b, "/bound", &coord.BarrierOptions{Ephemeral: true}).Set(ctx), coord.ErrExists)
+		wantErr(w.t, coord.NewBarrier(b, "/lasting", &coord.BarrierOptions{Ephemeral: true}).Set(ctx), coord.ErrExists)
+
+		waitLasting := w.call(func() error { return coord.NewBarrier(b, "/lasting", nil).Wait(ctx) })
+		waitBound := w.call(func() error { return coord.NewBarrier(b, "/bound", nil).Wait(ctx) })
+		w.Link("a").Partition() // until the service ends the session
+		w.must(waitBound.end())
+		w.Link("a").Heal()
+		waitLasting.pending("the barrier outlives its setter")
+		w.must(coord.NewBarrier(b, "/lasting", nil).Remove(ctx))
+		w.must(waitLasting.end())
+	})
+}
+
+// The node of an own session that is lost, which the service has not ended yet, is
+// no barrier of the new session's.
+func TestABarrierOfAnOwnLostSessionIsWaitedFor(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		b := coord.NewBarrier(c, "/b", &coord.BarrierOptions{Ephemeral: true})
+		w.must(b.Set(ctx))
+		states := c.States(ctx)
+		old := (<-states).Session
+		w.Link("a").Partition()
+		for st := range states {
+			if st.Phase == coord.Lost {
+				break
+			}
+		}
+		w.Link("a").Heal()
+		w.must(b.Set(ctx))
+		stat, err := w.session("x").Exists(ctx, w.path("/b"), nil)
+		w.must(err)
+		if stat.EphemeralOwner == old {
+			w.t.Error("the barrier is that of the lost session")
+		}
+	})
+}
+
+// What was done in between by others is not undone by a repetition.
+func TestALostReplyIsFoundOutAtABarrier(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		var after nth
+		b := coord.NewBarrier(w.open("a", &backendtest.Hooks{After: after.after}), "/b", nil)
+		other := coord.NewBarrier(w.open("b", nil), "/b", nil)
+		onPath := func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.path("/b") }
+		w.must(b.Remove(ctx)) // the journal is known
+
+		after.arm(1, onPath, func(context.Context, backendtest.Call, error) error {
+			w.must(other.Remove(ctx))
+			return backend.ErrUncertain
+		})
+		w.must(b.Set(ctx))
+		w.must(other.Wait(ctx)) // not set again after the Remove
+
+		w.must(b.Set(ctx))
+		after.arm(1, onPath, func(context.Context, backendtest.Call, error) error {
+			w.must(other.Set(ctx))
+			return backend.ErrUncertain
+		})
+		w.must(b.Remove(ctx))
+		waiting := w.call(func() error { return b.Wait(ctx) })
+		waiting.pending("it was set anew")
+		w.must(other.Remove(ctx))
+		w.must(waiting.end())
+
+		// When the session ends first, nobody can tell.
+		after.arm(1, onPath, func(_ context.Context, c backendtest.Call, _ error) error {
+			w.Link("a").Expire(c.Session.ID())
+			return backend.ErrUncertain
+		})
+		wantErr(w.t, b.Set(ctx), coord.ErrUncertain, coord.ErrSessionLost)
+	})
+}
+
+func TestABarrierRefusesWhatItCannotDo(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		b := coord.NewBarrier(c, "/b", nil)
+		w.must(b.Set(ctx))
+		w.commit(backend.Create(w.path("/b/child"), nil, backend.Persistent))
+		wantErr(w.t, b.Remove(ctx), coord.ErrNotEmpty)
+		waiting := w.call(func() error { return b.Wait(ctx) })
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		bad := coord.NewBarrier(c, "bad", nil)
+		for op, f := range map[string]func(*coord.Barrier, context.Context) error{
+			"set": (*coord.Barrier).Set, "remove": (*coord.Barrier).Remove, "wait": (*coord.Barrier).Wait,
+		} {
+			var e *backend.Error
+			if err := f(bad, ctx); !errors.Is(err, coord.ErrBadPath) || !errors.As(err, &e) || e.Op != op {
+				w.t.Errorf("%s of a bad path: %v", op, err)
+			}
+			wantErr(w.t, f(b, ended), context.Canceled)
+		}
+		waiting.pending("the barrier is set")
+		c.Close()
+		wantErr(w.t, waiting.end(), coord.ErrClosed)
+		wantErr(w.t, b.Set(ctx), coord.ErrClosed)
+		wantErr(w.t, b.Remove(ctx), coord.ErrClosed)
+		wantErr(w.t, b.Wait(ctx), coord.ErrClosed)
+	})
+}
+
+// A server that lags may not know yet of a barrier that stands.
+func TestWaitSeesABarrierThatWasSetBefore(t *testing.T) {
+	t.Parallel()
+	onMemory(t, func(w *world) {
+		synced := false
+		hooks := &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			switch c.Op {
+			case "sync":
+				synced = true
+			case "exists":
+				if !synced {
+					w.t.Error("it looked before the server had caught up")
+				}
+			}
+			return nil
+		}}
+		c := w.open("a", hooks)
+		w.must(coord.NewBarrier(c, "/b", nil).Wait(context.Background()))
+		synctest.Wait()
+	})
+}
