@@ -25,6 +25,8 @@
 //   - [Election]: one leader among candidates, and who it is.
 //   - [Barrier]: hold everybody up until it is removed. [DoubleBarrier]: a number of
 //     members begin together and end together, round after round.
+//   - [Queue], [PriorityQueue], [DelayQueue]: work for any number of consumers, at
+//     least once with Ack, at most once with Pop.
 //   - [Group]: who is there, under which name, with which address; and one of
 //     them to call.
 //   - [Value]: a typed configuration value that is watched.
@@ -101,6 +103,8 @@
 //	ErrSuspended     with ErrLost: StepDown, and no contact  campaigns again
 //	ErrUpgrade       a reader asks to become the writer      releases first
 //	ErrClosed        the client was closed                   opens a new one
+//	ErrEmpty         TryTake, Peek: nothing is there         waits with Take, or comes back
+//	ErrFull          MaxLen and FailWhenFull                 backs off
 //	ErrDuplicate     the id is another member's              joins with another, or waits
 //	ErrConflict      changed by somebody else since          reads, and decides again
 //	ErrDecode        the codec refuses what a node holds     finds out who wrote it

@@ -30,6 +30,10 @@ var (
 	// ErrLimit: a limit of the recipe is reached, such as the last sequence
 	// number of a directory.
 	ErrLimit = errors.New("limit reached")
+	// ErrEmpty: there is nothing to take at the moment.
+	ErrEmpty = errors.New("nothing to take")
+	// ErrFull: the queue holds as many items as MaxLen allows.
+	ErrFull = errors.New("queue full")
 	// ErrSuspended: a leader that is to step down without contact has no contact.
 	// Matches ErrLost too.
 	ErrSuspended = errors.New("session suspended")

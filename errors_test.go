@@ -124,6 +124,18 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			<-term.Done()
 			return term.Err()
 		}},
+		"ErrEmpty": {coord.ErrEmpty, func(x *scene) error {
+			_, err := coord.NewQueue[int](x.c, "/q", nil).TryTake(ctx)
+			return err
+		}},
+		"ErrFull": {coord.ErrFull, func(x *scene) error {
+			q := coord.NewQueue[int](x.c, "/q", &coord.QueueOptions[int]{MaxLen: 1, FailWhenFull: true})
+			if _, err := q.Put(ctx, 1); err != nil {
+				x.t.Fatal(err)
+			}
+			_, err := q.Put(ctx, 2)
+			return err
+		}},
 		"ErrDuplicate": {coord.ErrDuplicate, func(x *scene) error {
 			g := coord.NewGroup[string](x.c, "/g", nil)
 			if _, err := g.Join(ctx, "a", "here"); err != nil {

@@ -1,0 +1,128 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+type Job struct {
+	Name string
+}
+
+func ExampleQueue() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	q := coord.NewQueue(c, "/jobs", &coord.QueueOptions[Job]{Prefetch: 10})
+	if _, err := q.PutAll(ctx, Job{"build"}, Job{"test"}, Job{"ship"}); err != nil {
+		log.Fatal(err)
+	}
+	for item, err := range q.All(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		work := item.Context(ctx) // ends if the claim is lost
+		fmt.Println(item.Value.Name, item.Attempt, work.Err())
+		if err := item.Ack(); err != nil {
+			log.Print(err) // somebody else does it again
+		}
+		if item.Value.Name == "ship" {
+			break
+		}
+	}
+	// Output:
+	// build 1 <nil>
+	// test 1 <nil>
+	// ship 1 <nil>
+}
+
+func ExampleItem_Nack() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	q := coord.NewQueue(c, "/jobs", &coord.QueueOptions[string]{MaxAttempts: 2})
+	if _, err := q.Put(ctx, "divide by zero"); err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		item, err := q.Take(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("attempt", item.Attempt)
+		if err := item.Nack(0); err != nil {
+			log.Fatal(err)
+		}
+	}
+	dead, err := coord.NewQueue[string](c, "/jobs/dead", nil).Pop(ctx)
+	fmt.Println("dead letter:", dead, err)
+	// Output:
+	// attempt 1
+	// attempt 2
+	// dead letter: divide by zero <nil>
+}
+
+func ExamplePriorityQueue() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	q := coord.NewPriorityQueue[string](c, "/tickets", nil)
+	for _, t := range []struct {
+		priority int64
+		text     string
+	}{{5, "typo"}, {1, "outage"}, {5, "colour"}} {
+		if _, err := q.Put(ctx, t.priority, t.text); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for range 3 {
+		text, err := q.Pop(ctx) // for good: no Ack
+		fmt.Println(text, err)
+	}
+	// Output:
+	// outage <nil>
+	// typo <nil>
+	// colour <nil>
+}
+
+func ExampleDelayQueue() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	q := coord.NewDelayQueue[string](c, "/reminders", nil)
+	now := time.Now()
+	if _, err := q.Put(ctx, now.Add(40*time.Millisecond), "later"); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := q.Put(ctx, now.Add(20*time.Millisecond), "sooner"); err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		text, err := q.Pop(ctx)
+		fmt.Println(text, err)
+	}
+	// Output:
+	// sooner <nil>
+	// later <nil>
+}

@@ -1,0 +1,150 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// QueueOptions may be nil. All clients of one queue should use the same.
+type QueueOptions[T any] struct {
+	// Codec turns values into the data of nodes and back. Default JSON.
+	Codec Codec[T]
+
+	// MaxLen is how many items the queue can hold; those that are claimed count
+	// too. Zero means no limit. A Put beyond it waits. The limit is exact as long
+	// as all clients set it. Each Put then counts the items, which costs one
+	// request for some hundred items in the queue, and producers compete.
+	MaxLen int
+
+	// FailWhenFull makes Put return ErrFull instead of waiting.
+	FailWhenFull bool
+
+	// MaxAttempts is how often an item is taken before it is moved to the dead
+	// letters. Zero means no limit.
+	MaxAttempts int
+
+	// DeadLetters is the path of the queue that gets what was taken too often, and
+	// what cannot be decoded. The default is "<queue>/dead". It is a Queue, with
+	// items that keep their id and bytes.
+	DeadLetters string
+
+	// Ephemeral items go with the session of the client that put them: the literal
+	// form of the ZooKeeper recipe. By default they stay until they are taken.
+	Ephemeral bool
+
+	// Prefetch is how many items All and Items claim at a time. The default is 1.
+	// A prefetched item is claimed from then on: others do not get it, although
+	// nobody works on it yet, and if the consumer dies, that was an attempt.
+	Prefetch int
+}
+
+// A Queue holds values that any number of clients put in, and any number take
+// out, in the order in which they were put. It is safe for concurrent use. Make it
+// once and share it: the callers of one Queue share what they watch.
+//
+// At least once: a consumer takes an item, works, and acknowledges it. If it dies
+// in between, or its session is lost, the item goes to another one, with the next
+// attempt number. Nothing that Put has reported is lost, and nothing comes again
+// after an Ack that returned nil. Without faults nothing comes twice. For at most
+// once, use Pop.
+//
+// Order: values are taken in the order in which they were put, and those of one
+// PutAll in their order; an item that is given back keeps its place. A single
+// consumer thus sees them in order, apart from those that others had meanwhile.
+// When several consumers race for the head, those who lose look a few items
+// further, so an item can be taken before an older one.
+//
+// Waiting costs no requests. A change wakes at most two of the clients that wait,
+// and whoever takes something wakes the one behind it.
+//
+// Cost, in requests: a Put 1, PutAll 1 for up to 128 items. Taking: a list of
+// some hundred names, a claim, a read, an Ack; the list and the claim are shared
+// by what is prefetched. Each bucket of some hundred items that are all claimed or
+// put off costs a list more. The length of the queue does not matter; it can be
+// about two million items.
+//
+// Nodes: below the path, a persistent "items" with one persistent node for some
+// hundred items, which stay (two nodes) when the queue is empty; a container
+// "waiters"; and "dead". An item's node holds the bytes of the codec and nothing
+// else. See queue_engine.go for the protocol.
+type Queue[T any] struct {
+	Consumer[T]
+}
+
+// NewQueue returns the queue at path. It does no I/O; a bad path or option is
+// reported by the first call.
+func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
+	return &Queue[T]{newConsumer(c, path, fifoQueue, o)}
+}
+
+// Put appends a value and returns its id, by which an Item tells it. It is applied
+// once, whatever is lost on the way. Only when ctx ends, or the session is lost,
+// before the outcome is known, the error matches ErrUncertain.
+//
+// Errors: the context's; ErrFull; ErrTooLarge; ErrLimit when there are too many
+// buckets; ErrInvalid from the codec; ErrDenied, ErrClosed, ErrBadPath.
+func (q *Queue[T]) Put(ctx context.Context, v T) (id string, err error) {
+	return q.putOne(ctx, 0, 0, v)
+}
+
+// PutAll appends values in order, many in one commit. It returns the ids of those
+// that were put for certain: all, or those before the first that was not. If the
+// error matches ErrUncertain, up to 128 more may have been put. Others' values
+// can come in between.
+func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error) {
+	return q.putAll(ctx, "putall", 0, 0, vs)
+}
+
+// newConsumer makes the engine.
+func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[T]) Consumer[T] {
+	q := newQueue(c, path, kind)
+	var opts QueueOptions[T]
+	if o != nil {
+		opts = *o
+	}
+	bad := opts.MaxLen < 0 || opts.MaxAttempts < 0 || opts.Prefetch < 0
+	if q.path.err == nil && bad {
+		q.path.err = fmt.Errorf("%w: MaxLen %d, MaxAttempts %d, Prefetch %d", ErrInvalid, opts.MaxLen, opts.MaxAttempts, opts.Prefetch)
+	}
+	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
+	q.maxAttempts, q.ephemeral = opts.MaxAttempts, opts.Ephemeral
+	if opts.DeadLetters == "" {
+		opts.DeadLetters = deadPath(path)
+	}
+	q.dead = newQueue(c, opts.DeadLetters, fifoQueue)
+	if q.path.err == nil && q.dead.path.err != nil {
+		q.path.err = fmt.Errorf("dead letters: %w", q.dead.path.err)
+	}
+	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: min(max(opts.Prefetch, 1), maxBatch)}
+}
+
+func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
+	ids, err := q.putAll(ctx, "put", priority, due, []T{v})
+	if err != nil {
+		return "", err
+	}
+	return ids[0], nil
+}
+
+func (q *Consumer[T]) putAll(ctx context.Context, op string, priority, due int64, vs []T) ([]string, error) {
+	if err := q.q.path.check(op); err != nil {
+		return nil, err
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return nil, opError(op, q.q.path.full, err)
+	}
+	all := make([]parcel, len(vs))
+	ids := make([]string, len(vs))
+	for i, v := range vs {
+		data, err := q.codec.encode(v)
+		if err != nil {
+			return nil, opError(op, q.q.path.full, err)
+		}
+		ids[i] = newGUID()
+		all[i] = parcel{ids[i], data}
+	}
+	n, err := q.q.put(ctx, priority, due, all)
+	return ids[:n], opError(op, q.q.path.full, err)
+}

@@ -1,0 +1,281 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// itemClaim is an item that we have. Its hold stands on the mark.
+type itemClaim struct {
+	q       *queue
+	s       *session
+	e       queueEntry
+	attempt int
+	mark    string // path
+	hold    *Hold
+
+	mu    sync.Mutex
+	verb  claimVerb
+	delay time.Duration
+	data  []byte // for dead letters
+}
+
+// claimVerb is how a claim ends.
+type claimVerb int8
+
+const (
+	verbGiveBack claimVerb = iota + 1
+	verbAck
+	verbNack
+	verbBury // to the dead letters
+)
+
+// claim claims as many of the items as it can, in one commit. The waiter, if there
+// is one, is deleted with it. It returns nothing if all of them were somebody
+// else's or went to the dead letters; faster says that somebody was faster with
+// one. ctx bounds only what comes before the commit.
+func (s *session) claim(ctx context.Context, q *queue, found []queueEntry, waiter string) (claims []*itemClaim, faster bool, err error) {
+	versions := make(map[*itemClaim]int32)
+	for _, e := range found {
+		cl := &itemClaim{q: q, s: s, e: e, attempt: 1}
+		if e.state {
+			n, version, err := s.attempts(ctx, &e)
+			if isNotFound(err) || errors.Is(err, errAgain) {
+				faster = true // it has changed since
+				continue
+			}
+			if err != nil {
+				return nil, false, err
+			}
+			if q.maxAttempts > 0 && n >= q.maxAttempts && q.dead != nil {
+				if err := s.buryUnclaimed(ctx, q, &e, version); err != nil {
+					return nil, false, err
+				}
+				continue
+			}
+			cl.attempt = n + 1
+			versions[cl] = version
+		}
+		cl.mark = e.bucket + "/" + markKind + e.id + "-" + newGUID()
+		claims = append(claims, cl)
+	}
+	for len(claims) > 0 {
+		var ops []backend.Op
+		var owner []int // of each operation: the index of its claim, -1: none
+		for i, cl := range claims {
+			before := len(ops)
+			version, again := versions[cl]
+			ops = cl.ops(ops, again, version)
+			for range len(ops) - before {
+				owner = append(owner, i)
+			}
+		}
+		if waiter != "" {
+			ops, owner = append(ops, backend.Delete(waiter, backend.AnyVersion)), append(owner, -1)
+		}
+		// No context ends it: whoever has gone meanwhile, it is known what is ours.
+		_, zxid, err := s.commitOnce(context.WithoutCancel(ctx), ops...)
+		if err == nil {
+			claims, err = s.stand(claims, zxid)
+			return claims, faster, err
+		}
+		i := blamed(err)
+		switch {
+		case i < 0:
+			return nil, false, err
+		case owner[i] < 0:
+			waiter = "" // an outsider has deleted it
+		default:
+			faster = true
+			claims = append(claims[:owner[i]], claims[owner[i]+1:]...)
+		}
+	}
+	return nil, faster, nil
+}
+
+// ops are the operations that make the claim.
+func (cl *itemClaim) ops(ops []backend.Op, again bool, version int32) []backend.Op {
+	e := &cl.e
+	ops = append(ops, backend.Check(e.path(), backend.AnyVersion))
+	count := []byte(strconv.Itoa(cl.attempt))
+	if again {
+		ops = append(ops, backend.SetData(e.stateAt(), count, version))
+	} else {
+		ops = append(ops, backend.Create(e.stateAt(), count, backend.Persistent))
+	}
+	if e.putOff != "" {
+		ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
+	}
+	return append(ops, backend.Create(cl.mark, nil, backend.Ephemeral))
+}
+
+// stand makes the claims holds.
+func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
+	now := time.Now()
+	for _, cl := range claims {
+		cl.hold = &Hold{s: s, path: cl.mark, token: zxid, since: now, recipe: cl}
+		if err := s.grant(cl.hold, nil); err != nil {
+			return nil, err // the session is over, and all the marks go with it
+		}
+	}
+	return claims, nil
+}
+
+// attempts reads how often an item was claimed that a list showed unclaimed, and
+// the version under which it still is. It returns errAgain if it is claimed now.
+//
+// The version must belong to the picture of the list: a claim that came in
+// between has counted it up, and would be overridden. Each change of a state is
+// made in one commit with a change of the bucket's children, so a state that is
+// not newer than the list is the one of the list. (An outsider's write can be
+// newer. A second list, made after the version was read, settles it.)
+func (s *session) attempts(ctx context.Context, e *queueEntry) (n int, version int32, err error) {
+	data, stat, err := s.b.Get(ctx, e.stateAt(), nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	if stat.Mzxid > e.seen {
+		names, _, err := s.b.Children(ctx, e.bucket, nil)
+		if err != nil {
+			return 0, 0, err
+		}
+		again := errAgain
+		for _, now := range parseBucket(e.bucket, names, 0).items {
+			if now.id == e.id && !now.marked && now.putOff == e.putOff {
+				again = nil
+			}
+		}
+		if again != nil {
+			return 0, 0, again
+		}
+	}
+	n, err = strconv.Atoi(string(data))
+	if err != nil || n < 0 {
+		n = 1 // an outsider's work: it was claimed at least once
+	}
+	return n, stat.Version, nil
+}
+
+// finish ends the claim with a verb. The first verb counts. Who calls another one
+// afterwards gets an error that matches ErrReleased.
+func (cl *itemClaim) finish(v claimVerb, delay time.Duration) error {
+	cl.mu.Lock()
+	if cl.verb == 0 {
+		cl.verb, cl.delay = v, delay
+	}
+	same := cl.verb == v
+	cl.mu.Unlock()
+	err := cl.hold.Release()
+	if err == nil && !same {
+		return cl.hold.Err()
+	}
+	return err
+}
+
+// lost implements recipe. The mark is gone or goes with its session, and that is
+// what gives the item to the next.
+func (cl *itemClaim) lost(*Hold) {}
+
+// release implements recipe: it does what the verb says.
+func (cl *itemClaim) release(h *Hold) error {
+	cl.mu.Lock()
+	if cl.verb == 0 {
+		cl.verb = verbGiveBack
+	}
+	v := cl.verb
+	cl.mu.Unlock()
+	at := time.Now().Add(cl.delay).UnixMilli()
+	err := cl.conclude(context.Background(), v, at)
+	switch {
+	case err == nil:
+	case isOver(err) && v == verbGiveBack:
+		err = nil // it goes back with the session
+	case isOver(err):
+		err = &loss{cl.mark, err}
+	case errors.Is(err, ErrLost) && v == verbGiveBack:
+		err = nil
+	case errors.Is(err, ErrLost):
+	default:
+		// The service refuses. Nobody else can have the item meanwhile.
+		cl.s.c.goWork(func() {
+			cl.s.retry("give an item back", cl.e.path(), func(ctx context.Context) error {
+				if err := cl.conclude(ctx, v, at); !errors.Is(err, ErrLost) {
+					return err
+				}
+				return nil
+			})
+		})
+	}
+	return err
+}
+
+// conclude commits what the verb says, exactly once. If the mark is gone, the
+// error matches ErrLost. If something else is gone, an outsider has removed it, or
+// it went with its producer, and the rest is done without it.
+func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error {
+	e := &cl.e
+	mark := backend.Delete(cl.mark, backend.AnyVersion)
+	state := backend.Delete(e.stateAt(), backend.AnyVersion)
+	item := backend.Delete(e.path(), backend.AnyVersion)
+	ops := []backend.Op{mark}
+	switch v {
+	case verbAck, verbBury:
+		ops = append(ops, state, item)
+	case verbGiveBack:
+		if cl.attempt > 1 {
+			state = backend.SetData(e.stateAt(), []byte(strconv.Itoa(cl.attempt-1)), backend.AnyVersion)
+		}
+		ops = append(ops, state)
+	case verbNack:
+		if cl.delay > 0 {
+			ops = append(ops, backend.Create(e.bucket+"/"+putOffKind+e.id+"-"+strconv.FormatInt(at, 10), nil, backend.Persistent))
+		}
+	}
+	for {
+		var err error
+		if v == verbBury && len(ops) == 3 {
+			err = cl.s.putItems(ctx, cl.q.dead, 0, 0, []parcel{{e.id, cl.data}}, ops, anyItems)
+		} else {
+			_, _, err = cl.s.commitOnce(ctx, ops...)
+		}
+		i := blamed(err)
+		switch {
+		case err == nil:
+			return nil
+		case i < 0 || i >= len(ops):
+			return err
+		case i == 0:
+			return &loss{cl.mark, ErrDeleted}
+		}
+		ops = append(ops[:i], ops[i+1:]...)
+		if v == verbBury {
+			v, ops = verbAck, []backend.Op{mark, state, item} // nothing is left to be buried
+		}
+	}
+}
+
+// buryUnclaimed moves an item to the dead letters that was claimed as often as may
+// be, by consumers who died. It does nothing if somebody else was first.
+func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, version int32) error {
+	data, _, err := s.b.Get(ctx, e.path(), nil)
+	if isNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ops := []backend.Op{backend.Delete(e.stateAt(), version), backend.Delete(e.path(), backend.AnyVersion)}
+	if e.putOff != "" {
+		ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
+	}
+	err = s.putItems(context.WithoutCancel(ctx), q.dead, 0, 0, []parcel{{e.id, data}}, ops, anyItems)
+	if blamed(err) >= 0 {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,289 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A Consumer is the taking side of a Queue, a PriorityQueue or a DelayQueue. It is
+// part of them, and is not made by itself.
+type Consumer[T any] struct {
+	q        *queue
+	codec    Codec[T]
+	prefetch int
+}
+
+// Take waits for the next item until ctx ends, and claims it for the caller, who
+// ends the claim with Ack, Nack or Release. ctx bounds the wait only, not the
+// claim. A session that is lost while waiting does not end the wait. Whatever ends
+// the wait leaves nothing claimed.
+//
+// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath.
+func (q *Consumer[T]) Take(ctx context.Context) (*Item[T], error) {
+	return q.one(ctx, "take", false)
+}
+
+// TryTake takes the next item, or returns ErrEmpty if there is none that can be
+// taken. It does not wait for other clients, only for the service.
+func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
+	return q.one(ctx, "trytake", true)
+}
+
+// Pop takes the next item for good: at most once. The item is deleted before Pop
+// returns its value, so what the caller does not finish is lost with him. If the
+// outcome of the deletion is unknown, the error matches ErrUncertain, and the item
+// is either deleted or goes to another consumer.
+func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
+	var zero T
+	for {
+		it, err := q.one(ctx, "pop", false)
+		if err != nil {
+			return zero, err
+		}
+		err = it.Ack()
+		switch {
+		case err == nil:
+			return it.Value, nil
+		case errors.Is(err, ErrLost) && !isUncertain(err):
+			continue // it goes to another one
+		}
+		return zero, opError("pop", q.q.path.full, err)
+	}
+}
+
+// All takes one item after the other until ctx ends or the body breaks off. An
+// item belongs to the body, which ends its claim, or has it ended by somebody else
+// later: it is not given back when the body returns, so that it can be worked on
+// beside the loop. What was prefetched and not yet handed out is given back when
+// the loop ends.
+//
+// When ctx ends the loop just ends. On a failure that is none of the service's
+// passing troubles (ErrClosed, ErrDenied, ErrBadPath) it ends with one last pair of
+// nil and the error.
+func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
+	return func(yield func(*Item[T], error) bool) {
+		var ready []*Item[T]
+		defer func() {
+			for _, it := range ready {
+				it.claim.later(verbGiveBack)
+			}
+		}()
+		for ctx.Err() == nil {
+			if len(ready) == 0 {
+				items, err := q.some(ctx, "all", q.prefetch, false)
+				if err != nil {
+					if ctx.Err() == nil {
+						yield(nil, err)
+					}
+					return
+				}
+				ready = items
+			}
+			it := ready[0]
+			ready = ready[1:]
+			if it.Err() != nil {
+				continue // lost while it waited here
+			}
+			if !yield(it, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Items is All as a channel. It is unbuffered: an item is handed over or, when ctx
+// ends, given back. The channel is closed when ctx ends, and on a failure for
+// which All would return an error.
+func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
+	ch := make(chan *Item[T])
+	work := func() {
+		defer close(ch)
+		for it, err := range q.All(ctx) {
+			if err != nil {
+				q.q.c.log.Error("coord: cannot take items any more", "path", q.q.path.full, "error", err)
+				return
+			}
+			select {
+			case ch <- it:
+			case <-it.Done(): // lost before anybody took it
+			case <-ctx.Done():
+				it.claim.later(verbGiveBack)
+			case <-q.q.c.closing:
+				return
+			}
+		}
+	}
+	if !q.q.c.goWork(work) {
+		close(ch)
+	}
+	return ch
+}
+
+func (q *Consumer[T]) one(ctx context.Context, op string, try bool) (*Item[T], error) {
+	items, err := q.some(ctx, op, 1, try)
+	if err != nil {
+		return nil, err
+	}
+	return items[0], nil
+}
+
+// some takes up to want items, one at least.
+func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) ([]*Item[T], error) {
+	if err := q.q.path.check(op); err != nil {
+		return nil, err
+	}
+	for {
+		claims, err := q.q.ask(ctx, want, try)
+		if err != nil {
+			return nil, opError(op, q.q.path.full, err)
+		}
+		items, err := openClaims(ctx, q.codec, claims)
+		if err != nil {
+			return nil, opError(op, q.q.path.full, err)
+		}
+		if len(items) > 0 {
+			return items, nil
+		}
+	}
+}
+
+// Peek returns the value that the next Take would, without taking it, or ErrEmpty.
+// Somebody else may take it in the same moment. It costs what a TryTake does,
+// without the claim.
+func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
+	var zero T
+	if err := q.q.path.check("peek"); err != nil {
+		return zero, err
+	}
+	data, err := onSession(ctx, q.q.c, func(s *session) ([]byte, error) {
+		for {
+			if err := s.b.Sync(ctx, q.q.items); err != nil {
+				return nil, err
+			}
+			v, err := s.walk(ctx, q.q, 1, nil)
+			if err != nil {
+				return nil, err
+			}
+			if len(v.found) == 0 {
+				return nil, ErrEmpty
+			}
+			data, _, err := s.b.Get(ctx, v.found[0].path(), nil)
+			if !isNotFound(err) {
+				return data, err
+			}
+		}
+	})
+	if err != nil {
+		return zero, opError("peek", q.q.path.full, err)
+	}
+	v, err := q.codec.decode(data)
+	return v, opError("peek", q.q.path.full, err)
+}
+
+// Len counts the items, those included that are claimed or not due. It lists the
+// whole queue: one request for some hundred items. Under way, items can come and
+// go.
+func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
+	if err := q.q.path.check("len"); err != nil {
+		return 0, err
+	}
+	n, err := onSession(ctx, q.q.c, func(s *session) (int, error) {
+		if err := s.b.Sync(ctx, q.q.items); err != nil {
+			return 0, err
+		}
+		n, _, err := s.countItems(ctx, q.q, nil)
+		if isNotFound(err) {
+			return 0, nil
+		}
+		return n, err
+	})
+	return n, opError("len", q.q.path.full, err)
+}
+
+// Purge deletes every item that was there when it began and that nobody has
+// claimed, and returns how many. It costs about two requests for some hundred
+// items.
+func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
+	if err := q.q.path.check("purge"); err != nil {
+		return 0, err
+	}
+	total := 0
+	_, err := onNext(ctx, q.q.c, func(s *session) (struct{}, error) {
+		return struct{}{}, s.purge(ctx, q.q, &total)
+	})
+	return total, opError("purge", q.q.path.full, err)
+}
+
+// purge deletes what nobody has claimed, bucket after bucket. An item that was
+// never claimed is claimed and deleted in one commit, which fails if somebody
+// else has claimed it; of the others the state has the version that was read.
+func (s *session) purge(ctx context.Context, q *queue, total *int) error {
+	if err := s.b.Sync(ctx, q.items); err != nil {
+		return err
+	}
+	_, err := s.eachBucket(ctx, q, nil, func(c bucketContents) error {
+		for len(c.items) > 0 {
+			n := min(len(c.items), q.batch)
+			if err := s.purgeSome(ctx, c.items[:n], total); err != nil {
+				return err
+			}
+			c.items = c.items[n:]
+		}
+		return nil
+	})
+	if isNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (s *session) purgeSome(ctx context.Context, items []queueEntry, total *int) error {
+	var each [][]backend.Op
+	for i := range items {
+		e := &items[i]
+		if e.marked {
+			continue
+		}
+		ops := []backend.Op{backend.Delete(e.path(), backend.AnyVersion)}
+		if e.state {
+			_, version, err := s.attempts(ctx, e)
+			if isNotFound(err) || errors.Is(err, errAgain) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			ops = append(ops, backend.Delete(e.stateAt(), version))
+		} else {
+			ops = append(ops, backend.Create(e.stateAt(), nil, backend.Persistent), backend.Delete(e.stateAt(), 0))
+		}
+		if e.putOff != "" {
+			ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
+		}
+		each = append(each, ops)
+	}
+	for len(each) > 0 {
+		var ops []backend.Op
+		var owner []int
+		for i, o := range each {
+			ops = append(ops, o...)
+			for range o {
+				owner = append(owner, i)
+			}
+		}
+		_, _, err := s.commitOnce(ctx, ops...)
+		if err == nil {
+			*total += len(each)
+			return nil
+		}
+		i := blamed(err)
+		if i < 0 {
+			return err
+		}
+		each = append(each[:owner[i]], each[owner[i]+1:]...)
+	}
+	return nil
+}

@@ -1,0 +1,356 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+func TestAllGivesBackWhatWasPrefetchedAndNotHandedOut(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, b := w.queue("a", &coord.QueueOptions[int]{Prefetch: 4}), w.queue("b", nil)
+		mustPut(w.t, b, 1, 6)
+		var kept *coord.Item[int]
+		for it, err := range a.All(ctx) {
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if it.Value == 2 {
+				kept = it // it is not given back when the body returns
+				break
+			}
+			mustAck(w.t, it)
+			// 2, 3 and 4 are claimed too.
+			if five, err := b.TryTake(ctx); err != nil || five.Value != 5 {
+				w.t.Fatal(five, err)
+			} else if err := five.Release(); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		it := mustTake(w.t, a, 3) // the same client sees no later one before it is back
+		if it.Attempt != 1 {
+			w.t.Errorf("attempt %d of what was only prefetched", it.Attempt)
+		}
+		mustAck(w.t, it)
+		w.eventually("the others come back", func() bool {
+			it, err := b.TryTake(ctx)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if err := it.Release(); err != nil {
+				w.t.Fatal(err)
+			}
+			return it.Value == 4
+		})
+		if err := kept.Verify(ctx); err != nil {
+			w.t.Error(err)
+		}
+		mustAck(w.t, kept)
+		for n := 4; n <= 6; n++ {
+			mustAck(w.t, mustTake(w.t, b, n))
+		}
+		w.drained(&b.Consumer)
+	})
+}
+
+func TestAllEndsWithItsContextAndTellsAFailure(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		q := coord.NewQueue[int](c, "/q", nil)
+		mustPut(w.t, q, 1, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		n := 0
+		for it, err := range q.All(ctx) {
+			if err != nil {
+				w.t.Error(err)
+			}
+			mustAck(w.t, it)
+			n++
+			time.AfterFunc(20*time.Millisecond, cancel)
+		}
+		if n != 1 {
+			w.t.Errorf("%d items", n)
+		}
+		w.empty("/q/waiters")
+		c.Close()
+		failures := 0
+		for it, err := range q.All(context.Background()) {
+			failures++
+			if it != nil {
+				w.t.Error("an item of a closed client")
+			}
+			wantErr(w.t, err, coord.ErrClosed)
+		}
+		if failures != 1 {
+			w.t.Errorf("%d pairs from a closed client, want one with the error", failures)
+		}
+	})
+}
+
+func TestItemsGivesBackWhatNobodyTakes(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := w.queue("a", &coord.QueueOptions[int]{Prefetch: 3})
+		mustPut(w.t, q, 1, 4)
+		ctx, cancel := context.WithCancel(context.Background())
+		ch := q.Items(ctx)
+		first := <-ch
+		if first.Value != 1 {
+			w.t.Errorf("got %d", first.Value)
+		}
+		cancel()
+		for it := range ch { // at most the one that was handed over in this moment
+			if err := it.Release(); err != nil {
+				w.t.Error(err)
+			}
+		}
+		mustAck(w.t, first)
+		for n := 2; n <= 4; n++ {
+			it := mustTake(w.t, q, n)
+			if it.Attempt != 1 {
+				w.t.Errorf("attempt %d", it.Attempt)
+			}
+			mustAck(w.t, it)
+		}
+		w.drained(&q.Consumer)
+	})
+}
+
+func TestItemsOfAClosedClientAreClosed(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.open("a", nil)
+		q := coord.NewQueue[int](c, "/q", nil)
+		waiting := q.Items(context.Background())
+		mustPut(w.t, q, 1, 2)
+		blocked := q.Items(context.Background()) // has one that nobody takes
+		w.settle()
+		first := <-waiting
+		c.Close()
+		for it := range waiting {
+			w.t.Errorf("%d from a closed client", it.Value)
+		}
+		for it := range blocked {
+			w.t.Errorf("%d from a closed client", it.Value)
+		}
+		wantErr(w.t, first.Ack(), coord.ErrLost, coord.ErrClosed)
+		if _, ok := <-q.Items(context.Background()); ok {
+			w.t.Error("an item from a closed client")
+		}
+		for _, err := range q.All(context.Background()) {
+			wantErr(w.t, err, coord.ErrClosed)
+		}
+	})
+}
+
+func TestAnOutsiderWhoDeletesAClaimEndsTheHold(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a := w.queue("a", nil)
+		mustPut(w.t, a, 1, 1)
+		it := mustTake(w.t, a, 1)
+		s := w.session("x")
+		if _, err := s.Commit(ctx, backend.Delete(it.Path(), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		<-it.Done()
+		wantErr(w.t, it.Err(), coord.ErrLost, coord.ErrDeleted)
+		// The same client claims it again: the old item is still lost.
+		again := mustTake(w.t, a, 1)
+		wantErr(w.t, it.Ack(), coord.ErrLost)
+		if again.Attempt != 2 {
+			w.t.Errorf("attempt %d", again.Attempt)
+		}
+		// Deleted just before the Ack, which learns of it from the service.
+		if _, err := s.Commit(ctx, backend.Delete(again.Path(), backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		wantErr(w.t, again.Ack(), coord.ErrLost, coord.ErrDeleted)
+		mustAck(w.t, mustTake(w.t, a, 1))
+		w.drained(&a.Consumer)
+	})
+}
+
+// The first of a lane is cut off while it waits. The other lane goes on.
+func TestAWaiterThatIsCutOffDoesNotHoldUpTheOthers(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		first := w.takeWaits(ctx, w.queue("a", nil))
+		second := w.takeWaits(context.Background(), w.queue("b", nil))
+		third := w.takeWaits(context.Background(), w.queue("c", nil))
+		w.Link("a").Partition()
+		p := w.queue("p", nil)
+		start := time.Now()
+		mustPut(w.t, p, 1, 1)
+		it := second.item(1)
+		if d := time.Since(start); d > w.timeout/2 {
+			w.t.Errorf("it took %v", d)
+		}
+		mustAck(w.t, it)
+		// The third is behind the one that is cut off, whose session ends.
+		mustPut(w.t, p, 2, 2)
+		mustAck(w.t, third.item(2))
+		w.Link("a").Heal()
+		cancel()
+		<-first.done
+		wantErr(w.t, first.err, context.Canceled)
+		w.drained(&p.Consumer)
+	})
+}
+
+func TestForeignNodesAreLeftAlone(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		q := w.queue("a", nil)
+		mustPut(w.t, q, 1, 1)
+		s := w.session("x")
+		bucket := "/q/items/" + w.children("/q/items")[0]
+		var mine []string
+		for _, p := range []string{
+			"/q/items/README", "/q/items/b-", "/q/items/b-0", "/q/items/b-x-1", "/q/items/b-0-00", "/q/items/b--0-1", "/q/items/b-0-99999999999999999999",
+			"/q/README", "/q/waiters",
+			bucket + "/README", bucket + "/i-short-0-0000000001", bucket + "/i-00000000-0000-8000-8000-000000000000-0-99999999999",
+			bucket + "/i-00000000-0000-8000-8000-000000000000-x-0000000001", bucket + "/s-", bucket + "/m-x", bucket + "/d-00000000-0000-8000-8000-000000000000-soon",
+		} {
+			if _, err := s.Commit(ctx, backend.Create(w.path(p), nil, backend.Persistent)); err != nil {
+				w.t.Fatal(p, err)
+			}
+			mine = append(mine, p)
+		}
+		for _, p := range []string{"/q/waiters/README", "/q/waiters/_c_x-take--1"} {
+			if _, err := s.Commit(ctx, backend.Create(w.path(p), nil, backend.Persistent)); err != nil {
+				w.t.Fatal(p, err)
+			}
+			mine = append(mine, p)
+		}
+		mustPut(w.t, q, 2, 20)
+		for n := 1; n <= 20; n++ {
+			mustAck(w.t, mustTake(w.t, q, n))
+		}
+		x := w.takeWaits(ctx, q)
+		mustPut(w.t, q, 21, 21)
+		mustAck(w.t, x.item(21))
+		for _, p := range mine {
+			if _, err := s.Exists(ctx, w.path(p), nil); err != nil {
+				w.t.Errorf("%s: %v", p, err)
+			}
+		}
+	})
+}
+
+// What outsiders, or producers of ephemeral items, leave behind of items.
+func TestTheRestOfAVanishedItemIsRemoved(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		q := w.queue("a", nil)
+		mustPut(w.t, q, 1, 8)
+		bucket := "/q/items/b-0-0"
+		for n := 1; n <= 8; n++ {
+			it := mustTake(w.t, q, n)
+			if err := it.Nack(time.Hour); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		s := w.session("x")
+		for _, bucket := range []string{bucket, "/q/items/b-0-1"} {
+			for _, name := range w.children(bucket) {
+				if name[0] != 'i' {
+					continue
+				}
+				if _, err := s.Commit(ctx, backend.Delete(w.path(bucket+"/"+name), backend.AnyVersion)); err != nil {
+					w.t.Fatal(err)
+				}
+			}
+		}
+		w.eventually("the bucket goes", func() bool {
+			if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
+				w.t.Fatal(err)
+			}
+			_, err := s.Exists(ctx, w.path(bucket), nil)
+			return errors.Is(err, coord.ErrNotFound)
+		})
+		w.drained(&q.Consumer) // the last one stays, and is empty
+		if _, err := s.Exists(ctx, w.path("/q/items/b-0-1"), nil); err != nil {
+			w.t.Error("the open bucket:", err)
+		}
+	})
+}
+
+func TestEphemeralItemsGoWithTheirProducer(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		a := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{Ephemeral: true})
+		b := w.queue("b", nil)
+		mustPut(w.t, a, 1, 3)
+		mustAck(w.t, mustTake(w.t, b, 1))
+		claimed := mustTake(w.t, b, 2)
+		c.Close()
+		w.eventually("the items go", func() bool { n, err := b.Len(ctx); return n == 0 && err == nil })
+		// The consumer has what it has taken, and is done with it.
+		mustAck(w.t, claimed)
+		w.drained(&b.Consumer)
+	})
+}
+
+func TestPurgeLeavesWhatIsClaimed(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, b := w.queue("a", nil), w.queue("b", nil)
+		if n, err := a.Purge(ctx); n != 0 || err != nil {
+			w.t.Error(n, err)
+		}
+		mustPut(w.t, a, 1, 20)
+		off := mustTake(w.t, b, 1)
+		claimed := mustTake(w.t, b, 2)
+		third := mustTake(w.t, b, 3)
+		if err := off.Nack(time.Hour); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := third.Nack(0); err != nil {
+			w.t.Fatal(err)
+		}
+		if n, err := a.Purge(ctx); n != 19 || err != nil {
+			w.t.Errorf("purged %d, %v, want 19", n, err)
+		}
+		if n, err := a.Len(ctx); n != 1 || err != nil {
+			w.t.Errorf("%d left, %v, want the one that is claimed", n, err)
+		}
+		mustAck(w.t, claimed)
+		mustPut(w.t, a, 21, 21)
+		mustAck(w.t, mustTake(w.t, b, 21))
+		w.drained(&b.Consumer)
+	})
+}
+
+func TestAPurgeDoesNotDeleteWhatIsClaimedMeanwhile(t *testing.T) {
+	for _, state := range []string{"new", "nacked"} {
+		t.Run(state, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				var x nth
+				a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil), w.queue("b", nil)
+				mustPut(w.t, a, 1, 3)
+				if state == "nacked" {
+					if err := mustTake(w.t, b, 1).Nack(0); err != nil {
+						w.t.Fatal(err)
+					}
+				}
+				var it *coord.Item[int]
+				x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+					it = mustTake(w.t, b, 1)
+					return nil
+				})
+				if n, err := a.Purge(context.Background()); n != 2 || err != nil {
+					w.t.Errorf("purged %d, %v, want 2", n, err)
+				}
+				mustAck(w.t, it)
+				w.drained(&b.Consumer)
+			})
+		})
+	}
+}

@@ -1,0 +1,243 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// This file and the queue_*.go beside it are the engine of the three queues.
+//
+// # Nodes
+//
+//	<queue>                              a container
+//	<queue>/items                        persistent, holds no data; its version counts the buckets that were made
+//	<queue>/items/b-<key>-<n>            a bucket; version 0: open, else closed
+//	  i-<id>-<due>-<sequence>            an item: what Put was given, nothing else
+//	  s-<id>                             its state, from the first claim on: how often it was claimed
+//	  m-<id>-<guid>                      its claim: ephemeral, made by the consumer
+//	  d-<id>-<time>                      put off until then
+//	<queue>/waiters/_c_<guid>-take-<seq> a client that waits; a container
+//	<queue>/dead                         a queue of its own, for dead letters
+//
+// The key of a bucket is 0 in a Queue, the priority in a PriorityQueue, the
+// minute of the due time in a DelayQueue. Buckets are read in the order of their
+// keys, those of one key in the order of their numbers.
+//
+// Why buckets: a list of 50,000 names is more than one packet carries, and no
+// take may read the whole queue. Why the states of items stand beside them: one
+// list of a bucket is one picture of its items, of who has them and of when they
+// are due. It is bounded: a bucket is closed once some hundred nodes were made
+// in it.
+//
+// # Putting
+//
+// P1. A put is one commit {check(bucket, version 0), create the items}, applied
+// exactly once (commitOnce). An item never lands in a closed bucket, and a lost
+// reply makes no second one. The id is in the name, so it is known even then.
+//
+// P2. Of each key at most one bucket is open, the one with the highest number.
+// Otherwise two producers could put into different buckets, and order by
+// creation would be lost. Hence a bucket is closed and the next one made in one
+// commit {set(bucket, version 0), create the next}; and where a key has no open
+// bucket, one is made by {set(items, version v), create bucket}, v read together
+// with the list that showed none. That counts up the version of items, so a
+// producer that slept since its list fails. (That the last bucket of a list is
+// closed is learned from a commit that failed, and is believed only if a list
+// that is newer, hence after a Sync, has it as the last one still.) The
+// directory of items is no container: if it were reaped, its version would
+// begin again, and a sleeper could make a second open bucket.
+//
+// P3. The number that an item gets tells how full its bucket is. Who gets one
+// beyond the limit closes the bucket in the same commit as its next put. So a
+// bucket holds the limit and at most one put more of each producer, and a list of
+// it stays far below the size of a packet.
+//
+// # Taking
+//
+// T1. A consumer lists the first bucket that has something to take, and no
+// bucket behind it.
+//
+// T2. A claim is one commit: {check(item), create its state, create the mark}
+// for the first one; {check(item), set(state, version read), create the mark,
+// delete d} for a later one. The state has a fixed name and a version that each
+// claim counts up, so of two consumers that saw the same picture one fails. It is
+// persistent: the attempt is counted although the consumer dies. The version must
+// be that of the picture in which the item was free, see attempts.
+//
+// T3. The mark has a name that is never used again. All that a holder does later
+// (ack, nack, giving back) deletes his mark in the same commit, so it never
+// touches the claim of the next consumer, whenever it arrives. Only the mark
+// decides; if an item or a state has vanished by other hands, the rest goes on
+// without it. The mark is the node of the Hold.
+//
+// T4. Ack = {delete mark, state, item}. Nack = {delete mark, create d}, or just
+// {delete mark}. Giving back = {delete mark, count the attempt back}. The item
+// stays where it is, so it keeps its place. An expired session takes the marks
+// with it and nothing else. All of them are applied exactly once or not at all.
+//
+// T5. No claim is interrupted by a context. It is made for whoever asks; when he
+// has gone, the item is given back, and until that is done the client takes
+// nothing else.
+//
+// T6. A consumer deletes a bucket that is empty and closed, or empty and in the
+// way of a later one. The service refuses if it is not empty any more. The last
+// open bucket of a Queue stays: so its numbers only grow, and a consumer can list
+// the bucket that was the first one last time before it lists all buckets. (The
+// first one of then is the first one as long as it exists.)
+//
+// # Waiting
+//
+// W1. Who finds nothing makes a node in waiters. There are two lanes, by the
+// parity of the number. Only the first of each lane watches what could bring
+// something: the list of buckets, the buckets that it has passed, and the clock
+// where an item is put off. All others watch the one before them in their lane.
+// So a put wakes two clients however many wait, and if one of the two is cut
+// off, the other lane goes on.
+//
+// W2. A waiter that claims deletes its node in the same commit, which wakes the
+// next one, who looks for what else there is. A waiter that gives up, or dies,
+// does the same. So whenever something can be taken, a first of a lane is awake
+// or has a watch that fires.
+//
+// W3. A claim of a dead consumer is a deleted child of a bucket that is watched.
+//
+// W4. Callers of one Queue value have one waiter, one set of watches and one
+// claim for all of them: see queue_feed.go.
+//
+// W5. Who lost a race for an item reads again after a Sync, or it would see the
+// same stale picture for ever. In a Queue it then looks a random, small number
+// of items further, since the others look at the same head. In a PriorityQueue
+// it looks at the best again.
+
+const (
+	bucketSize = 256    // numbers of a bucket that make its next put close it
+	maxBatch   = 128    // items of one commit, at most
+	maxBuckets = 10_000 // so that their names fit into a packet
+	maxOpen    = 1024   // open buckets that a client remembers
+)
+
+// queueKind is what the three queues differ in.
+type queueKind int8
+
+const (
+	fifoQueue queueKind = iota
+	priorityQueue
+	delayQueue
+)
+
+// queue is the engine: all but the type of the values.
+type queue struct {
+	c       *Client
+	path    recipePath
+	kind    queueKind
+	items   string // <queue>/items
+	waiters string // <queue>/waiters
+
+	maxLen      int
+	reject      bool
+	maxAttempts int
+	ephemeral   bool
+	size        int    // bucketSize, smaller in tests
+	batch       int    // items of one claim: maxBatch, less where the path is long
+	dead        *queue // nil for a queue of dead letters
+
+	mu      sync.Mutex
+	open    map[int64]openBucket // by key: where the latest put went
+	asks    []*queueAsk          // callers that want items, see queue_feed.go
+	feeding bool                 // feed runs
+	idle    context.CancelFunc   // ends what feed waits for; set while it runs
+	more    chan struct{}        // of capacity 1: there is a new ask
+	ending  int                  // claims that are given back in the background
+	ended   chan struct{}        // closed when ending is 0 again
+	head    string               // fifoQueue: the bucket that was first, "" if not known
+}
+
+// openBucket is the bucket that a put tries first.
+type openBucket struct {
+	n    int64
+	full bool
+}
+
+func newQueue(c *Client, path string, kind queueKind) *queue {
+	q := &queue{
+		c: c, path: c.recipePath(path), kind: kind, size: bucketSize,
+		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
+	}
+	q.items, q.waiters = q.path.full+"/items", q.path.full+"/waiters"
+	q.batch = max(1, min(maxBatch, backend.MaxRequest/(5*(len(q.items)+300))))
+	return q
+}
+
+// makeItems makes the directory of buckets.
+func (s *session) makeItems(ctx context.Context, q *queue) error {
+	var pause pauses
+	for {
+		_, err := s.b.Commit(ctx, backend.Create(q.items, nil, backend.Persistent))
+		switch {
+		case err == nil, errors.Is(err, backend.ErrExists):
+			return nil
+		case isNotFound(err):
+			if err := s.ensure(ctx, q.path.full); err != nil {
+				return err
+			}
+		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+			return err
+		default:
+			pause.wait(ctx.Done(), s.b.Done())
+		}
+	}
+}
+
+// raced reports whether a commit failed because somebody else was first.
+func raced(err error) bool {
+	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
+		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)
+}
+
+// blamed returns the operation that made a commit fail, or -1.
+func blamed(err error) int {
+	var e *backend.Error
+	if !errors.As(err, &e) || !raced(err) {
+		return -1
+	}
+	return e.Index
+}
+
+// onNext runs f on a live session, and again on the next one if the session was
+// lost before anything of f was sent. What may have been applied is not repeated.
+func onNext[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
+	for {
+		s, err := c.session(ctx)
+		if err != nil {
+			var zero T
+			return zero, err
+		}
+		v, err := f(s)
+		if errors.Is(err, backend.ErrSessionLost) && !isUncertain(err) && ctx.Err() == nil {
+			continue
+		}
+		return v, err
+	}
+}
+
+// deadPath is where the dead letters of the queue at path go by default.
+func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }
+
+// delayGrain is how much time the items of one key of a DelayQueue span.
+const delayGrain = int64(time.Minute / time.Millisecond)
+
+// keyOf is the key of the bucket for an item with this priority or due time.
+func (q *queue) keyOf(priority, due int64) int64 {
+	switch q.kind {
+	case priorityQueue:
+		return priority
+	case delayQueue:
+		return due - ((due%delayGrain)+delayGrain)%delayGrain
+	}
+	return 0
+}

@@ -1,0 +1,4 @@
+package coord
+
+// SetBucketSize makes the buckets of a queue small.
+func SetBucketSize[T any](q *Consumer[T], n int) { q.q.size = n }

@@ -1,0 +1,282 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+func TestTheDeathOfAConsumerLosesNoItem(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.queue("a", nil), w.queue("b", nil)
+		mustPut(w.t, a, 1, 2)
+		it := mustTake(w.t, a, 1)
+		second := mustTake(w.t, b, 2)
+		w.Link("a").Expire(it.Session())
+		<-it.Done()
+		again := mustTake(w.t, b, 1)
+		if again.Attempt != 2 || again.ID != it.ID || again.Token() <= it.Token() {
+			w.t.Errorf("%+v after %+v", again, it)
+		}
+		mustAck(w.t, again)
+		mustAck(w.t, second)
+		w.drained(&b.Consumer)
+	})
+}
+
+func TestAnAckAfterExpiryDoesNotTouchTheNextClaim(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.queue("a", nil), w.queue("b", nil)
+		mustPut(w.t, a, 1, 1)
+		for name, end := range map[string]func(*coord.Item[int]) error{
+			"ack":     (*coord.Item[int]).Ack,
+			"nack":    func(it *coord.Item[int]) error { return it.Nack(time.Hour) },
+			"release": func(it *coord.Item[int]) error { return it.Release() },
+		} {
+			it := mustTake(w.t, a, 1)
+			guard := it.Guard()
+			w.Link("a").Expire(it.Session())
+			<-it.Done()
+			next := mustTake(w.t, b, 1)
+			wantErr(w.t, end(it), coord.ErrLost)
+			if _, err := w.session("x").Commit(context.Background(), guard.Ops()...); !errors.Is(err, coord.ErrNotFound) {
+				w.t.Errorf("%s: the old guard: %v", name, err)
+			}
+			if err := next.Verify(context.Background()); err != nil {
+				w.t.Errorf("%s: the next claim: %v", name, err)
+			}
+			if err := next.Release(); err != nil {
+				w.t.Error(name, err)
+			}
+		}
+		mustAck(w.t, mustTake(w.t, b, 1))
+		w.drained(&b.Consumer)
+	})
+}
+
+func TestALostClaimReplyIsFoundOut(t *testing.T) {
+	for name, fault := range map[string]func(backendtest.Link){
+		"request lost": backendtest.Link.DropNextRequest,
+		"reply lost":   backendtest.Link.DropNextReply,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				var x nth
+				l := w.Link("a")
+				q := w.hookedQueue("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+					return x.before(ctx, c)
+				}}, nil)
+				mustPut(w.t, q, 1, 2)
+				x.arm(1, claims, func(context.Context, backendtest.Call, error) error { fault(l); return nil })
+				it := mustTake(w.t, q, 1)
+				if it.Attempt != 1 {
+					w.t.Errorf("attempt %d", it.Attempt)
+				}
+				mustAck(w.t, mustTake(w.t, q, 2))
+				mustAck(w.t, it)
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}
+
+// claims reports whether a call is a commit that claims an item.
+func claims(c backendtest.Call) bool {
+	return slices.ContainsFunc(c.Ops, func(op backend.Op) bool {
+		return op.Kind == backend.OpCreate && op.Mode == backend.Ephemeral && strings.Contains(op.Path, "/m-")
+	})
+}
+
+func TestADeadConsumersItemComesBackWithoutAPut(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.queue("a", nil), w.queue("b", nil)
+		mustPut(w.t, a, 1, 1)
+		it := mustTake(w.t, a, 1)
+		x := w.takeWaits(context.Background(), b)
+		y := w.takeWaits(context.Background(), w.queue("c", nil))
+		w.Link("a").Expire(it.Session())
+		// One of them gets it, and then the other.
+		var again *coord.Item[int]
+		select {
+		case <-x.done:
+			again = x.item(1)
+		case <-y.done:
+			again = y.item(1)
+			x, y = y, x
+		case <-time.After(30 * time.Second):
+			w.t.Fatal("it never came back")
+		}
+		if err := again.Nack(0); err != nil {
+			w.t.Fatal(err)
+		}
+		again = y.item(1)
+		if again.Attempt != 3 {
+			w.t.Errorf("attempt %d, want 3", again.Attempt)
+		}
+		mustAck(w.t, again)
+		w.drained(&b.Consumer)
+	})
+}
+
+func TestManyNacksKeepNameAndId(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q := w.queue("a", nil)
+		mustPut(w.t, q, 1, 1)
+		bucket := "/q/items/" + w.children("/q/items")[0]
+		before := w.children(bucket)[0]
+		var id string
+		for n := 1; n <= 50; n++ {
+			it := mustTake(w.t, q, 1)
+			if it.Attempt != n || id != "" && it.ID != id {
+				w.t.Fatalf("attempt %d of %s, want %d of %s", it.Attempt, it.ID, n, id)
+			}
+			id = it.ID
+			if err := it.Nack(time.Duration(n%2) * time.Millisecond); err != nil {
+				w.t.Fatal(err)
+			}
+			names := w.children(bucket)
+			if len(names) > 3 || !slices.Contains(names, before) {
+				w.t.Fatalf("the bucket holds %v, the item was %s", names, before)
+			}
+		}
+		mustAck(w.t, mustTake(w.t, q, 1))
+		w.drained(&q.Consumer)
+	})
+}
+
+func TestALostPutReplyMakesOneItem(t *testing.T) {
+	for name, fault := range map[string]func(backendtest.Link){
+		"request lost": backendtest.Link.DropNextRequest,
+		"reply lost":   backendtest.Link.DropNextReply,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				q := w.queue("a", nil)
+				for n := 1; n <= 20; n++ {
+					fault(w.Link("a"))
+					mustPut(w.t, q, n, n)
+				}
+				if n, err := q.Len(context.Background()); n != 20 || err != nil {
+					w.t.Errorf("%d items, %v, want 20", n, err)
+				}
+				for n := 1; n <= 20; n++ {
+					mustAck(w.t, mustTake(w.t, q, n))
+				}
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}
+
+func TestAQueueGoesOnAfterALongPartition(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.queue("a", nil), w.queue("b", nil)
+		x := w.takeWaits(context.Background(), a)
+		w.Link("a").Partition()
+		mustPut(w.t, b, 1, 1)
+		time.Sleep(2 * w.timeout) // the time is the meaning
+		w.Link("a").Heal()
+		mustAck(w.t, x.item(1))
+		w.drained(&b.Consumer)
+	})
+}
+
+func TestAQueueGoesOnWhenItsNodesAreRemoved(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, b := w.queue("a", nil), w.queue("b", nil)
+		mustPut(w.t, a, 1, 1)
+		mustAck(w.t, mustTake(w.t, b, 1))
+		s := w.session("outsider")
+		for n := 2; n <= 4; n++ {
+			x := w.takeWaits(ctx, b)
+			// The empty queue is removed, with the waiter or without.
+			buckets, _, err := s.Children(ctx, w.path("/q/items"), nil)
+			if err != nil || len(buckets) != 1 {
+				w.t.Fatal(buckets, err)
+			}
+			ops := []backend.Op{backend.Delete(w.path("/q/items/"+buckets[0]), backend.AnyVersion), backend.Delete(w.path("/q/items"), backend.AnyVersion)}
+			if n%2 == 0 {
+				for _, name := range w.children("/q/waiters") {
+					ops = append(ops, backend.Delete(w.path("/q/waiters/"+name), backend.AnyVersion))
+				}
+				ops = append(ops, backend.Delete(w.path("/q/waiters"), backend.AnyVersion), backend.Delete(w.path("/q"), backend.AnyVersion))
+			}
+			if _, err := s.Commit(ctx, ops...); err != nil {
+				w.t.Fatal(err)
+			}
+			mustPut(w.t, a, n, n)
+			mustAck(w.t, x.item(n))
+		}
+		w.drained(&b.Consumer)
+	})
+}
+
+func TestAQueueDoesNotTakeFromOneWithALongerName(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		short, other := coord.NewQueue[int](c, "/jobs", nil), coord.NewQueue[int](c, "/jobs2", nil)
+		mustPut(w.t, other, 1, 1)
+		mustPut(w.t, short, 2, 2)
+		mustAck(w.t, mustTake(w.t, short, 2))
+		_, err := short.TryTake(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
+		if n, err := short.Purge(ctx); n != 0 || err != nil {
+			w.t.Error(n, err)
+		}
+		mustAck(w.t, mustTake(w.t, other, 1))
+	})
+}
+
+// The reply of a Nack is lost, the next consumer claims the item, and the Nack is
+// found out or sent again: it must not end the next claim.
+func TestARetriedNackDoesNotTouchTheNextClaim(t *testing.T) {
+	for _, name := range []string{"ack", "nack", "release"} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				var x nth
+				a, b := w.hookedQueue("a", &backendtest.Hooks{After: x.after}, nil), w.queue("b", nil)
+				mustPut(w.t, a, 1, 1)
+				it := mustTake(w.t, a, 1)
+				var next *coord.Item[int]
+				x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+					var err error
+					next, err = b.TryTake(context.Background())
+					if name == "ack" {
+						wantErr(w.t, err, coord.ErrEmpty)
+					} else if err != nil {
+						w.t.Error(err)
+					}
+					return backend.ErrUncertain
+				})
+				var err error
+				switch name {
+				case "ack":
+					err = it.Ack()
+				case "nack":
+					err = it.Nack(0)
+				case "release":
+					err = it.Release()
+				}
+				if err != nil {
+					w.t.Error(err)
+				}
+				if next != nil {
+					if err := next.Verify(context.Background()); err != nil {
+						w.t.Error(err)
+					}
+					mustAck(w.t, next)
+				}
+				w.drained(&b.Consumer)
+			})
+		})
+	}
+}

@@ -1,0 +1,302 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// queueAsk is a caller that wants items.
+type queueAsk struct {
+	want  int  // at most
+	try   bool // he does not wait
+	reply chan handOut
+}
+
+type handOut struct {
+	claims []*itemClaim
+	err    error
+}
+
+// ask waits for one item at least, and want of them at most. With try it fails
+// with ErrEmpty when there is none. When ctx ends nothing stays behind.
+func (q *queue) ask(ctx context.Context, want int, try bool) ([]*itemClaim, error) {
+	if err := backend.ContextError(ctx); err != nil {
+		return nil, err
+	}
+	a := &queueAsk{want: want, try: try, reply: make(chan handOut, 1)}
+	q.mu.Lock()
+	q.asks = append(q.asks, a)
+	if q.feeding {
+		select {
+		case q.more <- struct{}{}:
+		default:
+		}
+	} else if q.feeding = q.c.goWork(q.feed); !q.feeding {
+		q.asks = nil
+		q.mu.Unlock()
+		return nil, ErrClosed
+	}
+	q.mu.Unlock()
+	select {
+	case ans := <-a.reply:
+		return ans.claims, ans.err
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	i := slices.Index(q.asks, a)
+	if i >= 0 {
+		q.asks = slices.Delete(q.asks, i, i+1)
+		if len(q.asks) == 0 && q.idle != nil {
+			q.idle()
+		}
+	}
+	q.mu.Unlock()
+	if i >= 0 {
+		return nil, backend.ContextError(ctx)
+	}
+	ans := <-a.reply // it was answered in this moment
+	return ans.claims, ans.err
+}
+
+// answer gives the claims to those of the asks that have not gone, in order, one
+// to each at least. What is left over is given back.
+func (q *queue) answer(asks []*queueAsk, claims []*itemClaim) {
+	q.mu.Lock()
+	asks = slices.DeleteFunc(slices.Clone(asks), func(a *queueAsk) bool { return !slices.Contains(q.asks, a) })
+	for i, a := range asks {
+		n := min(a.want, max(1, len(claims)-(len(asks)-1-i)), len(claims))
+		if n == 0 {
+			break
+		}
+		a.reply <- handOut{claims: claims[:n:n]}
+		claims = claims[n:]
+		q.asks = slices.DeleteFunc(q.asks, func(b *queueAsk) bool { return b == a })
+	}
+	q.mu.Unlock()
+	for _, cl := range claims {
+		cl.later(verbGiveBack)
+	}
+}
+
+// later ends a claim in the background. When the client is closed the claim goes
+// with its session. The feeder takes nothing meanwhile, so that a single consumer
+// does not get a later item first.
+func (cl *itemClaim) later(v claimVerb) {
+	q := cl.q
+	q.mu.Lock()
+	if q.ending++; q.ending == 1 {
+		q.ended = make(chan struct{})
+	}
+	q.mu.Unlock()
+	done := func() {
+		q.mu.Lock()
+		if q.ending--; q.ending == 0 {
+			close(q.ended)
+		}
+		q.mu.Unlock()
+	}
+	if !q.c.goWork(func() {
+		defer done()
+		cl.finish(v, 0)
+	}) {
+		done()
+	}
+}
+
+// settle waits for what later does.
+func (f *feeder) settle(ctx context.Context) error {
+	f.q.mu.Lock()
+	ending, ended := f.q.ending > 0, f.q.ended
+	f.q.mu.Unlock()
+	if !ending {
+		return nil
+	}
+	select {
+	case <-ended:
+		return nil
+	case <-f.s.b.Done():
+		return f.s.b.Err()
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
+	}
+}
+
+// fail answers asks with an error.
+func (q *queue) fail(asks []*queueAsk, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, a := range asks {
+		if i := slices.Index(q.asks, a); i >= 0 {
+			q.asks = slices.Delete(q.asks, i, i+1)
+			a.reply <- handOut{err: err}
+		}
+	}
+}
+
+// feed claims items for the callers of this client as long as there are some. So
+// they share one set of watches and one waiter, and take in order.
+func (q *queue) feed() {
+	for {
+		ctx, cancel := context.WithCancel(context.Background())
+		q.mu.Lock()
+		if len(q.asks) == 0 {
+			q.feeding, q.idle = false, nil
+			q.mu.Unlock()
+			cancel()
+			return
+		}
+		q.idle = cancel
+		q.mu.Unlock()
+		err := q.feedOn(ctx)
+		gone := ctx.Err() != nil
+		cancel()
+		if err != nil && !gone {
+			q.fail(q.present(), err)
+		}
+	}
+}
+
+// present returns the asks of this moment.
+func (q *queue) present() []*queueAsk {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.asks)
+}
+
+// feedOn feeds on one session after the other, until nobody asks.
+func (q *queue) feedOn(ctx context.Context) error {
+	for {
+		s, err := q.c.session(ctx)
+		if err != nil {
+			return err
+		}
+		f := &feeder{q: q, s: s}
+		err = f.run(ctx)
+		f.leave()
+		if err == nil || !errors.Is(err, backend.ErrSessionLost) {
+			return err
+		}
+	}
+}
+
+// feeder is feed on one session.
+type feeder struct {
+	q     *queue
+	s     *session
+	lost  int    // claims that somebody else was faster with, in a row
+	stale bool   // what was read before may be too old
+	place string // path of the waiter, "" if there is none
+	seq   int32  // its number
+	first bool   // it is the first of its lane
+	ws    *backend.WatchSet
+}
+
+// run answers asks until there are none.
+func (f *feeder) run(ctx context.Context) error {
+	defer f.unwatch()
+	for {
+		asks := f.q.present()
+		if len(asks) == 0 {
+			return nil
+		}
+		want, tries := 0, false
+		for _, a := range asks {
+			want += a.want
+			tries = tries || a.try
+		}
+		if f.place != "" && !f.first && !tries {
+			if err := f.stand(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := f.settle(ctx); err != nil {
+			return err
+		}
+		claims, v, err := f.take(ctx, min(want, f.q.batch), tries)
+		switch {
+		case errors.Is(err, errAgain):
+			f.stale = true
+		case err != nil:
+			return err
+		case len(claims) > 0:
+			f.q.granted(ctx, claims)
+			f.q.answer(asks, claims)
+		default:
+			f.q.fail(slices.DeleteFunc(asks, func(a *queueAsk) bool { return !a.try }), ErrEmpty)
+			if len(f.q.present()) == 0 {
+				continue
+			}
+			if err := f.wait(ctx, v.next); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// take looks once, and claims what it finds. It returns errAgain if others were
+// faster.
+func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, sight, error) {
+	if sync || f.stale || f.q.kind == priorityQueue {
+		// A better item that was there before the call began wins.
+		if err := f.s.b.Sync(ctx, f.q.items); err != nil {
+			return nil, sight{}, err
+		}
+	}
+	f.stale = false
+	f.unwatch()
+	if f.first {
+		f.ws = backend.NewWatchSet()
+	}
+	v, err := f.s.walk(ctx, f.q, want+f.spread(), f.ws)
+	if err != nil || len(v.found) == 0 {
+		return nil, v, err
+	}
+	found := v.found
+	if extra := min(f.spread(), len(found)-1); extra > 0 {
+		found = found[rand.N(extra+1):]
+	}
+	found = found[:min(want, len(found))]
+	claims, faster, err := f.s.claim(ctx, f.q, found, f.place)
+	switch {
+	case err != nil:
+		return nil, v, err
+	case len(claims) == 0:
+		if faster {
+			f.lost++
+		}
+		return nil, v, errAgain
+	}
+	f.lost = 0
+	f.place, f.first = "", false
+	return claims, v, nil
+}
+
+// spread is how many items further a consumer looks that has lost a race.
+func (f *feeder) spread() int {
+	if f.q.kind != fifoQueue {
+		return 0
+	}
+	return min(4*f.lost, 32)
+}
+
+func (f *feeder) unwatch() {
+	if f.ws != nil {
+		f.ws.Stop()
+		f.ws = nil
+	}
+}
+
+// granted tells Trace.
+func (q *queue) granted(ctx context.Context, claims []*itemClaim) {
+	if q.c.trace == nil {
+		return
+	}
+	for _, cl := range claims {
+		q.c.emit(ctx, Granted{Path: cl.mark, Token: cl.hold.token})
+	}
+}

@@ -1,0 +1,226 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+func TestAFullQueueRefusesOrMakesWait(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a := w.queue("a", &coord.QueueOptions[int]{MaxLen: 3, FailWhenFull: true})
+		b := w.queue("b", &coord.QueueOptions[int]{MaxLen: 3})
+		mustPut(w.t, a, 1, 2)
+		ids, err := a.PutAll(ctx, 3, 4, 5)
+		wantErr(w.t, err, coord.ErrFull)
+		if len(ids) != 1 {
+			w.t.Errorf("%d were put, want one", len(ids))
+		}
+		_, err = a.Put(ctx, 4)
+		wantErr(w.t, err, coord.ErrFull)
+		reason := errors.New("no time")
+		short, cancel := context.WithCancelCause(ctx)
+		time.AfterFunc(50*time.Millisecond, func() { cancel(reason) })
+		_, err = b.Put(short, 4)
+		wantErr(w.t, err, context.Canceled, reason)
+		if n, err := a.Len(ctx); n != 3 || err != nil {
+			w.t.Errorf("%d items, %v", n, err)
+		}
+		put := make(chan error)
+		go func() {
+			_, err := b.PutAll(ctx, 4, 5, 6, 7)
+			put <- err
+		}()
+		for n := 1; n <= 7; n++ {
+			it := mustTake(w.t, a, n) // it counts while it is claimed
+			if n := mustLen(w.t, &a.Consumer); n > 3 {
+				w.t.Errorf("%d items", n)
+			}
+			mustAck(w.t, it)
+		}
+		if err := <-put; err != nil {
+			w.t.Error(err)
+		}
+		w.drained(&a.Consumer)
+	})
+}
+
+func mustLen(t *testing.T, q *coord.Consumer[int]) int {
+	t.Helper()
+	n, err := q.Len(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestProducersWhoCompeteNeverOverfillAQueue(t *testing.T) {
+	onEach(t, func(w *world) {
+		const producers, each, limit = 4, 12, 5
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var producing, rest sync.WaitGroup
+		for i := range producers {
+			q := w.queue(fmt.Sprint("p", i), &coord.QueueOptions[int]{MaxLen: limit})
+			coord.SetBucketSize(&q.Consumer, 1_000) // one bucket, so that Len is exact
+			producing.Go(func() {
+				for n := range each {
+					if _, err := q.Put(ctx, i*100+n); err != nil {
+						w.t.Error(err)
+					}
+				}
+			})
+		}
+		look := w.queue("look", nil)
+		most := 0
+		rest.Go(func() {
+			for ctx.Err() == nil {
+				if n, err := look.Len(ctx); err == nil {
+					most = max(most, n)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+		c := w.queue("c", nil)
+		seen := make(map[int]bool)
+		for it, err := range c.All(ctx) {
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			seen[it.Value] = true
+			mustAck(w.t, it)
+			if len(seen) == producers*each {
+				break
+			}
+		}
+		producing.Wait()
+		cancel()
+		rest.Wait()
+		if most > limit {
+			w.t.Errorf("%d items, limit %d", most, limit)
+		}
+		w.drained(&look.Consumer)
+	})
+}
+
+// A producer has seen room, and others fill the queue before its put.
+func TestAPutDoesNotOverfillAQueueThatFillsUpMeanwhile(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var x nth
+		o := &coord.QueueOptions[int]{MaxLen: 3, FailWhenFull: true}
+		a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, o), w.queue("b", o)
+		mustPut(w.t, b, 1, 1)
+		mustPut(w.t, a, 2, 2)
+		x.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+			mustPut(w.t, b, 3, 3)
+			return nil
+		})
+		_, err := a.Put(ctx, 4)
+		wantErr(w.t, err, coord.ErrFull)
+		if n := mustLen(w.t, &a.Consumer); n != 3 {
+			w.t.Errorf("%d items, limit 3", n)
+		}
+	})
+}
+
+func TestAnItemThatFailsTooOftenBecomesADeadLetter(t *testing.T) {
+	onEach(t, func(w *world) {
+		o := &coord.QueueOptions[int]{MaxAttempts: 2}
+		a, b := w.queue("a", o), w.queue("b", o)
+		mustPut(w.t, a, 1, 3)
+		// By Nack, and by the death of its consumers.
+		first := mustTake(w.t, a, 1)
+		second := mustTake(w.t, b, 2)
+		w.Link("b").Expire(second.Session())
+		if err := first.Nack(0); err != nil {
+			w.t.Fatal(err)
+		}
+		first = mustTake(w.t, a, 1)
+		if err := first.Nack(time.Hour); err != nil {
+			w.t.Fatal(err)
+		}
+		second = mustTake(w.t, b, 2)
+		if second.Attempt != 2 {
+			w.t.Errorf("attempt %d", second.Attempt)
+		}
+		w.Link("b").Expire(second.Session())
+		<-second.Done()
+		mustAck(w.t, mustTake(w.t, a, 3))
+		w.drained(&a.Consumer)
+		dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
+		for i, old := range []*coord.Item[int]{first, second} {
+			it := mustTake(w.t, dead, i+1)
+			if it.ID != old.ID || it.Attempt != 1 {
+				w.t.Errorf("dead letter %+v of %+v", it, old)
+			}
+			mustAck(w.t, it)
+		}
+		_, err := dead.TryTake(context.Background())
+		wantErr(w.t, err, coord.ErrEmpty)
+	})
+}
+
+func TestWhatCannotBeDecodedBecomesADeadLetter(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		words := coord.NewQueue[string](c, "/q", nil)
+		if _, err := words.Put(ctx, "not a number"); err != nil {
+			w.t.Fatal(err)
+		}
+		q := w.queue("b", &coord.QueueOptions[int]{DeadLetters: "/elsewhere"})
+		mustPut(w.t, q, 1, 1)
+		_, err := q.Peek(ctx)
+		wantErr(w.t, err, coord.ErrDecode)
+		mustAck(w.t, mustTake(w.t, q, 1))
+		w.drained(&q.Consumer)
+		if v, err := coord.NewQueue[string](c, "/elsewhere", nil).Pop(ctx); v != "not a number" || err != nil {
+			w.t.Errorf("%q, %v", v, err)
+		}
+	})
+}
+
+// The move to the dead letters is one commit, whatever is lost on the way: the
+// item is in one of the two queues, never in both.
+func TestALostMoveToTheDeadLettersIsFoundOut(t *testing.T) {
+	for _, kind := range []string{"request", "reply"} {
+		t.Run(kind, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				var x nth
+				hooks := &backendtest.Hooks{Before: x.before}
+				if kind == "reply" {
+					hooks = &backendtest.Hooks{After: x.after}
+				}
+				q := w.hookedQueue("a", hooks, &coord.QueueOptions[int]{MaxAttempts: 1})
+				mustPut(w.t, q, 1, 5)
+				dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
+				hits := 0
+				for n := 1; n <= 5; n++ {
+					x.arm(1, func(c backendtest.Call) bool {
+						return commits(c, backend.OpDelete) && strings.HasPrefix(c.Ops[len(c.Ops)-2].Path, "/q/dead/")
+					}, func(context.Context, backendtest.Call, error) error { hits++; return backend.ErrUncertain })
+					if err := mustTake(w.t, q, n).Nack(0); err != nil {
+						w.t.Error(err)
+					}
+					if d, l := mustLen(w.t, &dead.Consumer), mustLen(w.t, &q.Consumer); d != n || l != 5-n {
+						w.t.Errorf("%d dead, %d alive after %d", d, l, n)
+					}
+				}
+				if hits != 5 {
+					w.t.Errorf("%d moves were lost, want 5", hits)
+				}
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}

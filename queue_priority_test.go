@@ -1,0 +1,282 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+func (w *world) priorityQueue(name string, hooks *backendtest.Hooks) *coord.PriorityQueue[int] {
+	q := coord.NewPriorityQueue[int](w.open(name, hooks), "/q", nil)
+	coord.SetBucketSize(&q.Consumer, 4)
+	return q
+}
+
+func mustPutAt(t *testing.T, q *coord.PriorityQueue[int], priority int64, vs ...int) {
+	t.Helper()
+	if _, err := q.PutAll(context.Background(), priority, vs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestThePriorityQueueTakesTheLowestFirst(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, b := w.priorityQueue("a", nil), w.priorityQueue("b", nil)
+		mustPutAt(w.t, a, 5, 51, 52)
+		mustPutAt(w.t, b, math.MaxInt64, 99)
+		for n := 53; n <= 59; n++ { // across buckets
+			mustPutAt(w.t, b, 5, n)
+		}
+		mustPutAt(w.t, a, -3, 1, 2)
+		mustPutAt(w.t, b, math.MinInt64, 0)
+		if _, err := a.Put(ctx, -3, 3); err != nil {
+			w.t.Fatal(err)
+		}
+		mustAck(w.t, mustTake(w.t, a, 0))
+		it := mustTake(w.t, b, 1)
+		mustAck(w.t, mustTake(w.t, a, 2))
+		if err := it.Nack(0); err != nil { // it keeps its place
+			w.t.Fatal(err)
+		}
+		mustAck(w.t, mustTake(w.t, a, 1))
+		mustAck(w.t, mustTake(w.t, a, 3))
+		mustAck(w.t, mustTake(w.t, a, 51))
+		mustPutAt(w.t, b, -3, 4) // a priority that had gone comes back
+		mustAck(w.t, mustTake(w.t, a, 4))
+		for n := 52; n <= 59; n++ {
+			mustAck(w.t, mustTake(w.t, b, n))
+		}
+		mustAck(w.t, mustTake(w.t, b, 99))
+		w.drained(&a.Consumer)
+	})
+}
+
+// Between the list and the claim another consumer takes the item, and a better one
+// is put: the call looks again, and takes the better one.
+func TestABetterItemWinsAfterALostRace(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x nth
+		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.before}), w.priorityQueue("b", nil)
+		mustPutAt(w.t, b, 2, 21, 22)
+		var other *coord.Item[int]
+		x.arm(1, claims, func(context.Context, backendtest.Call, error) error {
+			other = mustTake(w.t, b, 21)
+			mustPutAt(w.t, b, 1, 11)
+			return nil
+		})
+		mustAck(w.t, mustTake(w.t, a, 11))
+		mustAck(w.t, other)
+		mustAck(w.t, mustTake(w.t, a, 22))
+		w.drained(&b.Consumer)
+	})
+}
+
+// The server that a consumer reads from lags behind until it is told to catch up.
+func TestABetterItemWinsOnALaggingServer(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var mu sync.Mutex
+		lag := false
+		a := w.priorityQueue("a", &backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				mu.Lock()
+				defer mu.Unlock()
+				lag = lag && c.Op != "sync"
+				return nil
+			},
+			Names: func(_ backendtest.Call, names []string) []string {
+				mu.Lock()
+				defer mu.Unlock()
+				if !lag {
+					return names
+				}
+				return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "b-1-") })
+			},
+		})
+		b := w.priorityQueue("b", nil)
+		mustPutAt(w.t, b, 2, 21)
+		mustPutAt(w.t, b, 1, 11)
+		mu.Lock()
+		lag = true
+		mu.Unlock()
+		mustAck(w.t, mustTake(w.t, a, 11))
+		mustAck(w.t, mustTake(w.t, a, 21))
+	})
+}
+
+func TestPrioritiesThatAreNotUsedLeaveNoNodes(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := w.priorityQueue("a", nil)
+		for n := range 60 {
+			mustPutAt(w.t, q, int64(n*n), n)
+		}
+		for n := range 60 {
+			mustAck(w.t, mustTake(w.t, q, n))
+		}
+		w.drained(&q.Consumer)
+	})
+}
+
+// Producers and consumers of few priorities at the same time: nothing is lost,
+// nothing comes twice, and what one consumer sees of one priority and producer is
+// in order.
+func TestThePriorityQueueUnderLoad(t *testing.T) {
+	onEach(t, func(w *world) {
+		const producers, consumers, each = 3, 3, 30
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var mu sync.Mutex
+		seen := make(map[int]bool)
+		all := make(chan struct{})
+		var wg sync.WaitGroup
+		for i := range consumers {
+			q := w.priorityQueue(fmt.Sprint("c", i), nil)
+			wg.Go(func() {
+				for it, err := range q.All(ctx) {
+					if err != nil {
+						w.t.Error(err)
+						return
+					}
+					mu.Lock()
+					if seen[it.Value] || it.Attempt != 1 {
+						w.t.Errorf("%d came twice", it.Value)
+					}
+					seen[it.Value] = true
+					if len(seen) == producers*each {
+						close(all)
+					}
+					mu.Unlock()
+					if err := it.Ack(); err != nil {
+						w.t.Error(err)
+					}
+				}
+			})
+		}
+		for i := range producers {
+			q := w.priorityQueue(fmt.Sprint("p", i), nil)
+			wg.Go(func() {
+				for n := range each {
+					if _, err := q.Put(ctx, int64(n%4), i*1000+n); err != nil {
+						w.t.Error(err)
+					}
+				}
+			})
+		}
+		select {
+		case <-all:
+		case <-time.After(60 * time.Second):
+			w.t.Error("not all was delivered")
+		}
+		cancel()
+		wg.Wait()
+		w.drained(&w.priorityQueue("x", nil).Consumer)
+	})
+}
+
+func (w *world) delayQueue(name string) *coord.DelayQueue[int] {
+	q := coord.NewDelayQueue[int](w.open(name, nil), "/q", nil)
+	coord.SetBucketSize(&q.Consumer, 4)
+	return q
+}
+
+func TestTheDelayQueueGivesNothingBeforeItIsDue(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, b := w.delayQueue("a"), w.delayQueue("b")
+		start := time.Now()
+		late, soon := start.Add(900*time.Millisecond), start.Add(400*time.Millisecond)
+		if _, err := a.Put(ctx, late, 9); err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := a.Put(ctx, start.Add(24*time.Hour), 24); err != nil {
+			w.t.Fatal(err)
+		}
+		_, err := b.TryTake(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
+		got := make(chan *coord.Item[int])
+		n := w.waits.Load()
+		go func() {
+			for range 3 {
+				it, err := b.Take(ctx)
+				if err != nil {
+					w.t.Error(err)
+				}
+				got <- it
+			}
+		}()
+		w.eventually("the Take waits", func() bool { return w.waits.Load() > n })
+		// One that is due sooner passes, and one that is due already.
+		if _, err := a.Put(ctx, soon, 4); err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := a.Put(ctx, start.Add(-time.Hour), 0); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, want := range []struct {
+			n   int
+			due time.Time
+		}{{0, start}, {4, soon}, {9, late}} {
+			it := <-got
+			now := time.Now()
+			if it.Value != want.n || now.UnixMilli() < want.due.UnixMilli() {
+				w.t.Errorf("took %d at %v, want %d at %v", it.Value, now.Sub(start), want.n, want.due.Sub(start))
+			}
+			if w.fake && want.n > 0 && now.Sub(want.due) > 2*time.Millisecond {
+				w.t.Errorf("took %d %v late", it.Value, now.Sub(want.due))
+			}
+			mustAck(w.t, it)
+		}
+		if n, err := a.Len(ctx); n != 1 || err != nil {
+			w.t.Errorf("%d left, %v, want the one of tomorrow", n, err)
+		}
+		if n, err := a.Purge(ctx); n != 1 || err != nil {
+			w.t.Errorf("purged %d, %v", n, err)
+		}
+	})
+}
+
+func TestTheDelayQueueIsOrderedByDueTime(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		a := w.delayQueue("a")
+		coord.SetBucketSize(&a.Consumer, 100)
+		start := time.Now().Truncate(time.Minute)
+		for _, n := range []int{40, 7, 190, 65, 8, 400, 6, 130, 59, 60} {
+			if _, err := a.Put(ctx, start.Add(time.Duration(n)*time.Second), n); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		for _, n := range []int{6, 7, 8, 40, 59, 60, 65, 130, 190, 400} {
+			it := mustTakeWithin(w.t, a, n, time.Hour)
+			if at := time.Now(); at.Before(start.Add(time.Duration(n) * time.Second)) {
+				w.t.Errorf("%d came at %v", n, at.Sub(start))
+			}
+			mustAck(w.t, it)
+		}
+		_, err := a.Put(ctx, time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC), 1)
+		wantErr(w.t, err, coord.ErrInvalid)
+		w.drained(&a.Consumer)
+	})
+}
+
+func mustTakeWithin(t *testing.T, q *coord.DelayQueue[int], want int, d time.Duration) *coord.Item[int] {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	it, err := q.Take(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if it.Value != want {
+		t.Fatalf("took %d, want %d", it.Value, want)
+	}
+	return it
+}

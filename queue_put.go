@@ -1,0 +1,208 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// parcel is one value to put.
+type parcel struct {
+	id   string
+	data []byte
+}
+
+// put puts all parcels, in order, in as few commits as it takes. It returns how
+// many were put for certain. If the error matches ErrUncertain, those of one
+// further commit may have been.
+func (q *queue) put(ctx context.Context, priority, due int64, all []parcel) (int, error) {
+	for i := range all {
+		// With room to spare for the commit that moves it to the dead letters.
+		if room := backend.MaxRequest - 16*(len(q.items)+256); len(all[i].data) > room {
+			return 0, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(all[i].data), room)
+		}
+	}
+	done := 0
+	for done < len(all) {
+		n, size := 0, 0
+		for n < len(all)-done && n < maxBatch {
+			size += len(q.items) + 512 + len(all[done+n].data)
+			if n > 0 && size > backend.MaxRequest*9/10 {
+				break
+			}
+			n++
+		}
+		m, err := onNext(ctx, q.c, func(s *session) (int, error) {
+			if q.maxLen > 0 {
+				return s.putLimited(ctx, q, q.keyOf(priority, due), due, all[done:done+n])
+			}
+			return n, s.putItems(ctx, q, q.keyOf(priority, due), due, all[done:done+n], nil, anyItems)
+		})
+		if err != nil {
+			return done, err
+		}
+		done += m
+	}
+	return done, nil
+}
+
+// anyItems: whatever the version of the directory of items is.
+const anyItems = backend.AnyVersion
+
+// putItems creates the parcels as items of one bucket, in one commit together with the
+// operations of with. An error that blames one of these is returned as it is,
+// with its index. With a version of items other than anyItems the commit
+// fails with errAgain if a bucket was made, or a limited put came, since.
+func (s *session) putItems(ctx context.Context, q *queue, key, due int64, batch []parcel, with []backend.Op, version int32) error {
+	var pl putPlan
+	for {
+		err := s.planPut(ctx, q, key, &pl)
+		if isNotFound(err) {
+			if version != anyItems {
+				return errAgain
+			}
+			if err := s.makeItems(ctx, q); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if version != anyItems && pl.list && pl.version != version {
+			return errAgain
+		}
+		ops, target := pl.ops(q, key, with, version)
+		first := len(ops)
+		mode := backend.PersistentSequential
+		if q.ephemeral {
+			mode = backend.EphemeralSequential
+		}
+		for _, p := range batch {
+			ops = append(ops, backend.Create(target+"/"+itemPrefix(p.id, due), p.data, mode))
+		}
+		results, _, err := s.commitOnce(ctx, ops...)
+		if err == nil {
+			full := false
+			if results != nil {
+				seq, ok := parseDigits(lastDigits(results[first+len(batch)-1].Path))
+				full = !ok || int(seq)+1 >= q.size
+			}
+			q.setOpen(key, openBucket{pl.target(), full})
+			return nil
+		}
+		i := blamed(err)
+		if i < 0 || i < len(with) {
+			return err
+		}
+		q.forgetOpen(key)
+		if version != anyItems && i == len(with) {
+			return errAgain // the directory of items is the first after with
+		}
+		// Somebody else closed, made or removed a bucket, or the list was old. The
+		// next one must be newer than what the commit has shown.
+		if err := s.b.Sync(ctx, q.items); err != nil {
+			return err
+		}
+		pl.closed = pl.use && errors.Is(err, backend.ErrBadVersion)
+		pl.was = pl.n
+	}
+}
+
+// putPlan is which bucket a put goes to, and what must be done for that.
+type putPlan struct {
+	n       int64
+	use     bool  // bucket n is expected to be open
+	full    bool  // and to be closed with this put
+	list    bool  // read from the list, at this version of items
+	version int32 // else of no meaning
+
+	closed bool  // the try before found its bucket closed:
+	was    int64 // this one
+}
+
+// target is the number of the bucket that the items go to.
+func (p *putPlan) target() int64 {
+	if p.use && !p.full {
+		return p.n
+	}
+	return p.n + 1
+}
+
+// planPut chooses a bucket for key.
+func (s *session) planPut(ctx context.Context, q *queue, key int64, p *putPlan) error {
+	q.mu.Lock()
+	o, known := q.open[key]
+	q.mu.Unlock()
+	if known && !o.full {
+		*p = putPlan{n: o.n, use: true}
+		return nil
+	}
+	names, stat, err := s.b.Children(ctx, q.items, nil)
+	if err != nil {
+		return err
+	}
+	closed, was := p.closed, p.was
+	*p = putPlan{n: -1, list: true, version: stat.Version}
+	all := q.buckets(names)
+	for _, b := range all {
+		if b.key == key {
+			p.n, p.use = b.n, true
+		}
+	}
+	if p.use && closed && p.n == was {
+		p.use = false // the last one of the key is closed: nobody made the next
+	}
+	p.full = p.use && known && p.n == o.n
+	if (!p.use || p.full) && len(all) >= maxBuckets {
+		return fmt.Errorf("%w: the queue has %d buckets, as many as it can have", ErrLimit, len(all))
+	}
+	return nil
+}
+
+// ops are the operations before the items are made, and the path of the bucket to
+// make them in. With a version, the first one behind with demands it of items.
+func (p *putPlan) ops(q *queue, key int64, with []backend.Op, version int32) ([]backend.Op, string) {
+	ops := with[:len(with):len(with)]
+	target := q.bucketPath(key, p.target())
+	if !p.use && version == anyItems {
+		version = p.version
+	}
+	if version != anyItems || !p.use {
+		ops = append(ops, backend.SetData(q.items, nil, version))
+	}
+	switch {
+	case p.use && p.full:
+		ops = append(ops, backend.SetData(q.bucketPath(key, p.n), nil, 0), backend.Create(target, nil, backend.Persistent))
+	case p.use:
+		ops = append(ops, backend.Check(target, 0))
+	default:
+		ops = append(ops, backend.Create(target, nil, backend.Persistent))
+	}
+	return ops, target
+}
+
+func (q *queue) setOpen(key int64, o openBucket) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.open) >= maxOpen {
+		clear(q.open)
+	}
+	q.open[key] = o
+}
+
+func (q *queue) forgetOpen(key int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.open, key)
+}
+
+// lastDigits is the number behind the name of a sequential node.
+func lastDigits(path string) string {
+	if len(path) < 10 {
+		return ""
+	}
+	return path[len(path)-10:]
+}

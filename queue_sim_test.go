@@ -1,0 +1,395 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// queuePlay is producers and consumers of one queue, under the faults of the
+// simulation or without any.
+type queuePlay struct {
+	simulation
+	l      *ledger
+	kind   string
+	faults bool
+	one    bool // consumer: then the order must hold
+	last   map[int]int
+}
+
+// simQueue is a queue of any kind.
+type simQueue struct {
+	*coord.Consumer[int]
+	putAll func(ctx context.Context, r *rand.Rand, vs ...int) ([]string, error)
+}
+
+func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) simQueue {
+	var q simQueue
+	switch kind {
+	case "priority":
+		p := coord.NewPriorityQueue(c, path, &o)
+		q.Consumer = &p.Consumer
+		q.putAll = func(ctx context.Context, r *rand.Rand, vs ...int) ([]string, error) {
+			return p.PutAll(ctx, int64(r.IntN(6)), vs...)
+		}
+	case "delay":
+		p := coord.NewDelayQueue(c, path, &o)
+		q.Consumer = &p.Consumer
+		q.putAll = func(ctx context.Context, r *rand.Rand, vs ...int) ([]string, error) {
+			return p.PutAll(ctx, time.Now().Add(time.Duration(r.IntN(200))*time.Millisecond), vs...)
+		}
+	default:
+		switch kind {
+		case "limited":
+			o.MaxLen = 4
+		case "dead letters":
+			o.MaxAttempts = 2
+		}
+		p := coord.NewQueue(c, path, &o)
+		q.Consumer = &p.Consumer
+		q.putAll = func(ctx context.Context, _ *rand.Rand, vs ...int) ([]string, error) {
+			if len(vs) > 1 {
+				return p.PutAll(ctx, vs...)
+			}
+			id, err := p.Put(ctx, vs[0])
+			return []string{id}[:min(1, len(id))], err
+		}
+	}
+	coord.SetBucketSize(q.Consumer, 5)
+	return q
+}
+
+const (
+	simProducers = 2
+	simEach      = 15 // values of one producer
+)
+
+// produce puts values of its own: the actor times 1000, and counting.
+func (x *queuePlay) produce(q simQueue, actor int) {
+	r := x.rng(uint64(actor))
+	for n := 0; n < simEach; {
+		vs := []int{actor*1000 + n}
+		if r.IntN(4) == 0 {
+			for i := range r.IntN(5) {
+				if n+1+i < simEach {
+					vs = append(vs, vs[0]+1+i)
+				}
+			}
+		}
+		n += len(vs)
+		ids, err := q.putAll(context.Background(), r, vs...)
+		for i, v := range vs {
+			if i < len(ids) {
+				x.l.did(v, nil)
+			} else {
+				x.l.did(v, err)
+			}
+		}
+		x.unsure(err)
+		time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
+	}
+}
+
+func (x *queuePlay) unsure(err error) {
+	switch {
+	case err == nil:
+		x.note("put")
+	case errors.Is(err, coord.ErrUncertain) && x.faults:
+		x.note("uncertain put")
+	default:
+		x.t.Errorf("seed %d: put: %v", x.seed, err)
+	}
+}
+
+// consume takes until ctx ends, in all ways that there are.
+func (x *queuePlay) consume(ctx context.Context, q simQueue, actor int) {
+	r := x.rng(uint64(actor))
+	for ctx.Err() == nil {
+		switch r.IntN(6) {
+		case 0:
+			for it, err := range q.All(ctx) {
+				if err != nil {
+					x.t.Errorf("seed %d: all: %v", x.seed, err)
+					return
+				}
+				x.work(r, it)
+				if r.IntN(3) == 0 {
+					break
+				}
+			}
+		case 1:
+			it, err := q.TryTake(ctx)
+			switch {
+			case err == nil:
+				x.work(r, it)
+			case errors.Is(err, coord.ErrEmpty):
+				x.note("empty")
+				time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
+			case ctx.Err() == nil:
+				x.t.Errorf("seed %d: trytake: %v", x.seed, err)
+			}
+		case 2:
+			short, cancel := context.WithTimeout(ctx, time.Duration(r.IntN(30))*time.Millisecond)
+			ch := q.Items(short)
+			if it, ok := <-ch; ok {
+				x.work(r, it)
+			}
+			cancel()
+			for it := range ch { // handed over in the same moment
+				it.Release()
+			}
+		default:
+			short, cancel := context.WithTimeout(ctx, time.Duration(r.IntN(200))*time.Millisecond)
+			it, err := q.Take(short)
+			cancel()
+			switch {
+			case err == nil:
+				x.work(r, it)
+			case errors.Is(err, context.DeadlineExceeded):
+				x.note("gave up")
+			case ctx.Err() == nil:
+				x.t.Errorf("seed %d: take: %v", x.seed, err)
+			}
+		}
+	}
+}
+
+// work does something with an item.
+func (x *queuePlay) work(r *rand.Rand, it *coord.Item[int]) {
+	x.l.took(it)
+	x.note("delivered")
+	if it.Attempt > 1 {
+		x.note("again")
+	}
+	if x.one && !x.faults && x.kind == "fifo" {
+		x.mu.Lock()
+		if from := it.Value / 1000; it.Value%1000 < x.last[from] {
+			x.t.Errorf("seed %d: %d came after %d", x.seed, it.Value, x.last[from])
+		} else {
+			x.last[from] = it.Value % 1000
+		}
+		x.mu.Unlock()
+	}
+	select {
+	case <-time.After(time.Duration(r.IntN(15)) * time.Millisecond):
+	case <-it.Done():
+		x.note("loss")
+	}
+	if x.faults {
+		switch r.IntN(8) {
+		case 0:
+			if it.Nack(time.Duration(r.IntN(2)*r.IntN(100))*time.Millisecond) == nil {
+				x.note("nack")
+			}
+			return
+		case 1:
+			if it.Release() == nil {
+				x.note("release")
+			}
+			return
+		}
+	}
+	err := it.Ack()
+	x.l.ended(it, err)
+	switch {
+	case err == nil:
+		x.note("ack")
+	case !errors.Is(err, coord.ErrLost) || !x.faults:
+		x.t.Errorf("seed %d: ack: %v", x.seed, err)
+	case errors.Is(err, coord.ErrUncertain):
+		x.note("uncertain ack")
+	}
+}
+
+// run plays until all that was put has been acknowledged, with the faults in
+// between. After that nothing wakes a consumer but the protocol: if an item is
+// left that nobody takes, the play never ends.
+func (x *queuePlay) run() {
+	const path = "/sim/q"
+	x.path = path + "/waiters" // where the outsider deletes
+	x.l, x.last = newLedger(), make(map[int]int)
+	x.st = memory.New(&memory.Options{SessionTimeout: 300 * time.Millisecond})
+	x.holding, x.outside = make(map[*coord.Hold]bool), make(map[string]bool)
+	consumers := 3
+	if x.one {
+		consumers = 1
+	}
+	if *simTrace {
+		fmt.Println("seed", x.seed)
+	}
+	var all []*coord.Client
+	var qs []simQueue
+	for i := range simProducers + consumers {
+		l := x.st.Link(fmt.Sprint("client-", i))
+		x.links = append(x.links, l)
+		l.SetLatency(time.Duration(x.seed%3) * time.Millisecond)
+		all = append(all, open(x.t, l, nil))
+		qs = append(qs, newSimQueue(all[i], path, x.kind, coord.QueueOptions[int]{Prefetch: 1 + int(x.seed)%4}))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var producers, rest sync.WaitGroup
+	for i, q := range qs {
+		if i < simProducers {
+			producers.Go(func() { x.produce(q, i) })
+			continue
+		}
+		rest.Go(func() { x.consume(ctx, q, i) })
+		if !x.one {
+			rest.Go(func() { x.consume(ctx, q, i+100) })
+		}
+	}
+	if x.faults {
+		producers.Go(func() { x.nemesis(all) })
+		producers.Go(func() { x.expire(all) })
+	}
+	producers.Wait()
+	outside := open(x.t, x.st, nil)
+	look := newSimQueue(outside, path, x.kind, coord.QueueOptions[int]{})
+	for deadline := time.Now().Add(time.Minute); ; {
+		n, err := look.Len(ctx)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		if n == 0 {
+			break
+		}
+		if x.kind == "limited" && n > 4 {
+			x.t.Errorf("seed %d: %d items, limit 4", x.seed, n)
+		}
+		if time.Now().After(deadline) {
+			x.t.Errorf("seed %d: %d items are left that nobody takes", x.seed, n)
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	cancel()
+	rest.Wait()
+	time.Sleep(time.Second) // of fake time, for sessions that have to expire
+	synctest.Wait()
+	x.bury(coord.NewQueue[int](outside, path+"/dead", nil))
+	for _, wrong := range x.l.check() {
+		x.t.Errorf("seed %d: %s", x.seed, wrong)
+	}
+	if !x.faults {
+		for n, times := range x.l.delivered {
+			if times != 1 {
+				x.t.Errorf("seed %d: %d was delivered %d times without any fault", x.seed, n, times)
+			}
+		}
+	}
+	if _, err := look.TryTake(context.Background()); !errors.Is(err, coord.ErrEmpty) {
+		x.t.Errorf("seed %d: %v", x.seed, err)
+	}
+	for _, dir := range children(x.t, x.st, path+"/items") {
+		if left := children(x.t, x.st, path+"/items/"+dir); len(left) > 0 {
+			x.t.Errorf("seed %d: left behind in %s: %v", x.seed, dir, left)
+		}
+	}
+	if left := children(x.t, x.st, x.path); len(left) > 0 {
+		x.t.Errorf("seed %d: waiters left behind: %v", x.seed, left)
+	}
+	for _, c := range all {
+		c.Close()
+	}
+}
+
+// bury counts the dead letters as done with: they must not have been acknowledged.
+func (x *queuePlay) bury(dead *coord.Queue[int]) {
+	for {
+		it, err := dead.TryTake(context.Background())
+		if errors.Is(err, coord.ErrEmpty) {
+			return
+		}
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		if x.kind != "dead letters" {
+			x.t.Errorf("seed %d: a dead letter: %d", x.seed, it.Value)
+		}
+		x.note("dead letter")
+		x.l.ended(it, it.Ack())
+	}
+}
+
+// expire ends sessions while much is under way.
+func (x *queuePlay) expire(clients []*coord.Client) {
+	r := x.rng(1 << 33)
+	for range 8 {
+		time.Sleep(time.Duration(r.IntN(60)) * time.Millisecond)
+		i := r.IntN(len(clients))
+		x.links[i].SetLatency(8 * time.Millisecond)
+		st := <-clients[i].States(context.Background())
+		time.Sleep(time.Duration(10+r.IntN(20)) * time.Millisecond)
+		x.links[i].Expire(st.Session)
+	}
+}
+
+func playQueue(t *testing.T, kind string, seeds uint64, faults, one bool) map[string]int {
+	count := make(map[string]int)
+	first := uint64(1)
+	if *simSeed != 0 {
+		seeds, first = 1, *simSeed
+	}
+	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
+		synctest.Test(t, func(t *testing.T) {
+			x := &queuePlay{simulation: simulation{t: t, seed: seed, count: count}, kind: kind, faults: faults, one: one}
+			x.run()
+		})
+	}
+	return count
+}
+
+func TestTheQueueUnderRandomFaults(t *testing.T) {
+	for _, kind := range []string{"fifo", "priority", "delay", "limited", "dead letters"} {
+		t.Run(kind, func(t *testing.T) {
+			seeds := uint64(60)
+			if long() {
+				seeds = 4_000
+			}
+			count := playQueue(t, kind, seeds, true, false)
+			t.Logf("figure: simulation of the queue, %s, %d seeds: %v", kind, seeds, count)
+			if *simSeed != 0 {
+				return
+			}
+			must := []string{
+				"put", "uncertain put", "delivered", "again", "ack", "uncertain ack", "nack", "release", "loss", "gave up", "empty",
+				"partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete",
+			}
+			if kind == "dead letters" {
+				must = append(must, "dead letter")
+			}
+			for _, what := range must {
+				if count[what] == 0 {
+					t.Errorf("%q never happened: the simulation tested nothing of it", what)
+				}
+			}
+		})
+	}
+}
+
+func TestWithoutFaultsNothingIsDeliveredTwice(t *testing.T) {
+	seeds := uint64(40)
+	if long() {
+		seeds = 2_000
+	}
+	for _, run := range []struct {
+		kind string
+		one  bool
+	}{{"fifo", true}, {"fifo", false}, {"priority", false}, {"delay", false}, {"limited", false}} {
+		t.Run(fmt.Sprint(run.kind, ", one consumer: ", run.one), func(t *testing.T) {
+			count := playQueue(t, run.kind, seeds, false, run.one)
+			t.Logf("figure: queue without faults, %s, %d seeds: %v", run.kind, seeds, count)
+			if count["delivered"] == 0 || count["delivered"] != count["ack"] {
+				t.Errorf("%d delivered, %d acknowledged", count["delivered"], count["ack"])
+			}
+		})
+	}
+}

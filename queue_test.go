@@ -1,0 +1,345 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// queue is the queue of the tests, on a client of its own. The buckets are small,
+// so that there are several.
+func (w *world) queue(name string, o *coord.QueueOptions[int]) *coord.Queue[int] {
+	w.t.Helper()
+	return w.hookedQueue(name, nil, o)
+}
+
+func (w *world) hookedQueue(name string, hooks *backendtest.Hooks, o *coord.QueueOptions[int]) *coord.Queue[int] {
+	w.t.Helper()
+	q := coord.NewQueue[int](w.open(name, hooks), "/q", o)
+	coord.SetBucketSize(&q.Consumer, 6)
+	return q
+}
+
+// mustPut puts the numbers from first to last.
+func mustPut(t *testing.T, q *coord.Queue[int], first, last int) {
+	t.Helper()
+	for n := first; n <= last; n++ {
+		if _, err := q.Put(context.Background(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// mustTake takes an item and checks which one it is.
+func mustTake(t *testing.T, q interface {
+	Take(context.Context) (*coord.Item[int], error)
+}, want int) *coord.Item[int] {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	it, err := q.Take(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if it.Value != want {
+		t.Fatalf("took %d, want %d", it.Value, want)
+	}
+	return it
+}
+
+func mustAck(t *testing.T, it *coord.Item[int]) {
+	t.Helper()
+	if err := it.Ack(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// taking is a Take under way.
+type taking struct {
+	w    *world
+	done chan struct{}
+	it   *coord.Item[int]
+	err  error
+}
+
+func (w *world) take(ctx context.Context, q *coord.Queue[int]) *taking {
+	x := &taking{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(x.done)
+		x.it, x.err = q.Take(ctx)
+	}()
+	return x
+}
+
+// takeWaits starts a Take and returns when it waits.
+func (w *world) takeWaits(ctx context.Context, q *coord.Queue[int]) *taking {
+	w.t.Helper()
+	n := w.waits.Load()
+	x := w.take(ctx, q)
+	w.eventually("the Take waits", func() bool { return w.waits.Load() > n })
+	return x
+}
+
+func (x *taking) item(want int) *coord.Item[int] {
+	x.w.t.Helper()
+	select {
+	case <-x.done:
+	case <-time.After(30 * time.Second):
+		x.w.t.Fatal("nothing was taken")
+	}
+	if x.err != nil {
+		x.w.t.Fatal(x.err)
+	}
+	if x.it.Value != want {
+		x.w.t.Fatalf("took %d, want %d", x.it.Value, want)
+	}
+	return x.it
+}
+
+// drained checks that nothing is left but the one open bucket.
+func (w *world) drained(q *coord.Consumer[int]) {
+	w.t.Helper()
+	ctx := context.Background()
+	if n, err := q.Len(ctx); n != 0 || err != nil {
+		w.t.Errorf("Len is %d, %v, want 0", n, err)
+	}
+	// Removing a bucket that is empty is left to the next call if it fails.
+	w.eventually("one empty bucket is left", func() bool {
+		if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
+			w.t.Error(err)
+		}
+		buckets := w.children("/q/items")
+		return len(buckets) == 1 && len(w.children("/q/items/"+buckets[0])) == 0
+	})
+	w.empty("/q/waiters")
+}
+
+func TestAQueueKeepsTheOrderAcrossBuckets(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, b := w.queue("a", nil), w.queue("b", nil)
+		mustPut(w.t, a, 1, 10)
+		mustPut(w.t, b, 11, 15)
+		ids, err := a.PutAll(ctx, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)
+		if err != nil || len(ids) != 15 {
+			w.t.Fatal(ids, err)
+		}
+		mustPut(w.t, b, 31, 32)
+		if n, err := b.Len(ctx); n != 32 || err != nil {
+			w.t.Errorf("Len is %d, %v, want 32", n, err)
+		}
+		if n := len(w.children("/q/items")); n < 4 {
+			w.t.Errorf("%d buckets: this tests too little", n)
+		}
+		if v, err := b.Peek(ctx); v != 1 || err != nil {
+			w.t.Errorf("Peek: %d, %v", v, err)
+		}
+		for n := 1; n <= 32; n++ {
+			it := mustTake(w.t, b, n)
+			if it.Attempt != 1 || (n == 20 && it.ID != ids[4]) || it.Token() == 0 {
+				w.t.Errorf("item %+v", it)
+			}
+			mustAck(w.t, it)
+			wantErr(w.t, it.Err(), coord.ErrReleased)
+			if err := it.Ack(); err != nil {
+				w.t.Error("a second Ack:", err)
+			}
+			wantErr(w.t, it.Nack(0), coord.ErrReleased)
+		}
+		w.drained(&a.Consumer)
+		_, err = a.Peek(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
+	})
+}
+
+func TestAWaitingConsumerGetsWhatIsPut(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.queue("a", nil), w.queue("b", nil)
+		for n := 1; n <= 20; n++ { // the first one before there is anything
+			x := w.takeWaits(context.Background(), b)
+			mustPut(w.t, a, n, n)
+			mustAck(w.t, x.item(n))
+		}
+		w.drained(&a.Consumer)
+	})
+}
+
+func TestManyWaitingConsumersShareWhatIsPut(t *testing.T) {
+	onEach(t, func(w *world) {
+		const consumers, each = 5, 6
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var mu sync.Mutex
+		var got []int
+		all := make(chan struct{})
+		var wg sync.WaitGroup
+		for i := range consumers {
+			q := w.queue(fmt.Sprint(i), nil)
+			for range 2 {
+				wg.Go(func() {
+					for {
+						it, err := q.Take(ctx)
+						if err != nil {
+							wantErr(w.t, err, context.Canceled)
+							return
+						}
+						mu.Lock()
+						if got = append(got, it.Value); len(got) == consumers*each {
+							close(all)
+						}
+						mu.Unlock()
+						if err := it.Ack(); err != nil {
+							w.t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		p := w.queue("p", nil)
+		for n := range consumers * each {
+			mustPut(w.t, p, n, n)
+		}
+		select {
+		case <-all:
+		case <-time.After(30 * time.Second):
+			w.t.Error("not all was taken")
+		}
+		cancel()
+		wg.Wait()
+		slices.Sort(got)
+		for i, n := range got {
+			if i != n {
+				w.t.Fatalf("took %v", got)
+			}
+		}
+		w.drained(&p.Consumer)
+	})
+}
+
+func TestATakeThatGivesUpLeavesNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		a := w.queue("a", nil)
+		reason := errors.New("no time")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		x, y := w.takeWaits(ctx, a), w.takeWaits(ctx, w.queue("b", nil))
+		cancel(reason)
+		<-x.done
+		<-y.done
+		wantErr(w.t, x.err, context.Canceled, reason)
+		wantErr(w.t, y.err, context.Canceled, reason)
+		w.empty("/q/waiters")
+		mustPut(w.t, a, 1, 1)
+		mustAck(w.t, mustTake(w.t, a, 1))
+		w.drained(&a.Consumer)
+	})
+}
+
+func TestNackAndReleaseKeepThePlace(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		q := w.queue("a", nil)
+		mustPut(w.t, q, 1, 3)
+		it := mustTake(w.t, q, 1)
+		if err := it.Release(); err != nil {
+			w.t.Fatal(err)
+		}
+		it = mustTake(w.t, q, 1)
+		if it.Attempt != 1 {
+			w.t.Errorf("attempt %d after a Release, want 1", it.Attempt)
+		}
+		if err := it.Nack(0); err != nil {
+			w.t.Fatal(err)
+		}
+		wantErr(w.t, it.Ack(), coord.ErrReleased)
+		it = mustTake(w.t, q, 1)
+		if it.Attempt != 2 {
+			w.t.Errorf("attempt %d after a Nack, want 2", it.Attempt)
+		}
+		if err := it.Release(); err != nil {
+			w.t.Fatal(err)
+		}
+		it = mustTake(w.t, q, 1)
+		if it.Attempt != 2 {
+			w.t.Errorf("attempt %d after a Nack and a Release, want 2", it.Attempt)
+		}
+		const delay = 300 * time.Millisecond
+		start := time.Now()
+		if err := it.Nack(delay); err != nil {
+			w.t.Fatal(err)
+		}
+		second := mustTake(w.t, q, 2)
+		third := mustTake(w.t, q, 3)
+		_, err := q.TryTake(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
+		it = mustTake(w.t, q, 1)
+		if d := time.Since(start); d < delay-time.Millisecond {
+			w.t.Errorf("came back after %v", d)
+		}
+		if it.Attempt != 3 {
+			w.t.Errorf("attempt %d, want 3", it.Attempt)
+		}
+		mustAck(w.t, third)
+		mustAck(w.t, it)
+		mustAck(w.t, second)
+		w.drained(&q.Consumer)
+	})
+}
+
+func TestTheBytesOfAnItemAreThoseOfTheCodec(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		q := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text()})
+		if _, err := q.Put(ctx, "as it is"); err != nil {
+			w.t.Fatal(err)
+		}
+		bucket := "/q/items/" + w.children("/q/items")[0]
+		data, _, err := w.session("x").Get(ctx, w.path(bucket+"/"+w.children(bucket)[0]), nil)
+		if string(data) != "as it is" || err != nil {
+			w.t.Errorf("%q, %v", data, err)
+		}
+		if v, err := q.Pop(ctx); v != "as it is" || err != nil {
+			w.t.Errorf("Pop: %q, %v", v, err)
+		}
+	})
+}
+
+func TestAQueueReportsBadUse(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		q := coord.NewQueue[int](c, "no/path", nil)
+		_, err := q.Put(ctx, 1)
+		wantErr(w.t, err, coord.ErrBadPath)
+		_, err = q.Take(ctx)
+		wantErr(w.t, err, coord.ErrBadPath)
+		for _, o := range []coord.QueueOptions[int]{{MaxLen: -1}, {MaxAttempts: -1}, {Prefetch: -1}} {
+			_, err = coord.NewQueue(c, "/q", &o).Len(ctx)
+			wantErr(w.t, err, coord.ErrInvalid)
+		}
+		_, err = coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetters: "dead"}).Len(ctx)
+		wantErr(w.t, err, coord.ErrBadPath)
+		big := coord.NewQueue(c, "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes()})
+		_, err = big.Put(ctx, make([]byte, backend.MaxRequest))
+		wantErr(w.t, err, coord.ErrTooLarge)
+		_, err = coord.NewQueue[func()](c, "/q", nil).Put(ctx, func() {})
+		wantErr(w.t, err, coord.ErrInvalid)
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = coord.NewQueue[int](c, "/q", nil).Take(ended)
+		wantErr(w.t, err, context.Canceled)
+		c.Close()
+		_, err = coord.NewQueue[int](c, "/q", nil).Take(ctx)
+		wantErr(w.t, err, coord.ErrClosed)
+		_, err = coord.NewQueue[int](c, "/q", nil).Put(ctx, 1)
+		wantErr(w.t, err, coord.ErrClosed)
+	})
+}

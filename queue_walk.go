@@ -1,0 +1,184 @@
+package coord
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// sight is what a consumer saw of a queue.
+type sight struct {
+	found []queueEntry // what can be taken, in order
+	next  int64        // when something that was put off can be taken, if nothing was found; 0: nothing is
+}
+
+// walk lists bucket after bucket until it finds something to take, and then up to
+// want of it from that bucket. With a set it arms watches on all that it reads,
+// which tell of whatever could bring something.
+func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.WatchSet) (sight, error) {
+	now := time.Now().UnixMilli()
+	if q.kind == fifoQueue && ws == nil {
+		if head := q.knownHead(); head != "" {
+			names, stat, err := s.b.Children(ctx, head, nil)
+			if err != nil && !isNotFound(err) {
+				return sight{}, err
+			}
+			var v sight
+			if v.add(parseBucket(head, names, stat.Pzxid).items, want, now); len(v.found) > 0 {
+				return v, nil
+			}
+		}
+	}
+	names, _, err := s.b.Children(ctx, q.items, watchOf(ws))
+	if isNotFound(err) {
+		if ws == nil {
+			return sight{}, nil
+		}
+		// Nobody has put anything yet, or an outsider has removed it all.
+		w := ws.New()
+		if _, err = s.b.Exists(ctx, q.items, w); isNotFound(err) {
+			return sight{}, nil
+		}
+		if err != nil {
+			return sight{}, err
+		}
+		return sight{}, errAgain
+	}
+	if err != nil {
+		return sight{}, err
+	}
+	var v sight
+	all, first := q.buckets(names), ""
+	for i, b := range all {
+		if q.kind == delayQueue && b.key > now {
+			v.later(b.key)
+			break
+		}
+		w := watchOf(ws)
+		names, stat, err := s.b.Children(ctx, b.path, w)
+		if isNotFound(err) {
+			dropWatch(w)
+			continue
+		}
+		if err != nil {
+			return sight{}, err
+		}
+		c := parseBucket(b.path, names, stat.Pzxid)
+		if len(c.items) == 0 && (i < len(all)-1 || len(c.litter) > 0) {
+			s.sweep(ctx, q, b, c.litter, len(c.litter) == len(names) && i < len(all)-1)
+			continue
+		}
+		if first == "" {
+			first = b.path
+			q.setHead(first)
+		}
+		if v.add(c.items, want, now); len(v.found) > 0 {
+			break
+		}
+	}
+	return v, nil
+}
+
+// add takes up to want of the items.
+func (v *sight) add(items []queueEntry, want int, now int64) {
+	for i := range items {
+		e := &items[i]
+		switch {
+		case e.marked:
+		case e.ready() > now:
+			v.later(e.ready())
+		default:
+			if v.found = append(v.found, *e); len(v.found) == want {
+				return
+			}
+		}
+	}
+}
+
+func (v *sight) later(at int64) {
+	if v.next == 0 || at < v.next {
+		v.next = at
+	}
+}
+
+// sweep removes what is in the way: the rest of items that are gone, and, if it is
+// empty then, the bucket, open or not. Whatever fails is left for the next walk.
+func (s *session) sweep(ctx context.Context, q *queue, b queueBucket, litter []string, whole bool) {
+	var ops []backend.Op
+	for _, name := range litter {
+		if len(ops) == q.batch {
+			whole = false
+			break
+		}
+		ops = append(ops, backend.Delete(b.path+"/"+name, backend.AnyVersion))
+	}
+	if whole {
+		ops = append(ops, backend.Delete(b.path, backend.AnyVersion))
+	}
+	if len(ops) == 0 {
+		return
+	}
+	if _, err := s.b.Commit(ctx, ops...); err != nil && !raced(err) && !isUncertain(err) && !isOver(err) {
+		s.c.log.Warn("coord: cannot remove an empty bucket", "path", b.path, "error", err)
+	}
+}
+
+func (q *queue) knownHead() string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.head
+}
+
+func (q *queue) setHead(path string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.head = path
+}
+
+func watchOf(ws *backend.WatchSet) *backend.Watch {
+	if ws == nil {
+		return nil
+	}
+	return ws.New()
+}
+
+func dropWatch(w *backend.Watch) {
+	if w != nil {
+		w.Stop()
+	}
+}
+
+// eachBucket lists every item of the queue, bucket after bucket. It calls f with each
+// bucket's contents.
+func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet, f func(bucketContents) error) (version int32, err error) {
+	names, stat, err := s.b.Children(ctx, q.items, watchOf(ws))
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range q.buckets(names) {
+		w := watchOf(ws)
+		names, bstat, err := s.b.Children(ctx, b.path, w)
+		if isNotFound(err) {
+			dropWatch(w)
+			continue
+		}
+		if err == nil {
+			err = f(parseBucket(b.path, names, bstat.Pzxid))
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return stat.Version, nil
+}
+
+// countItems is how many items there are, and the version of the directory before
+// they were counted.
+func (s *session) countItems(ctx context.Context, q *queue, ws *backend.WatchSet) (n int, version int32, err error) {
+	version, err = s.eachBucket(ctx, q, ws, func(c bucketContents) error {
+		n += len(c.items)
+		return nil
+	})
+	return n, version, err
+}
