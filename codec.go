@@ -9,7 +9,8 @@ import (
 // A Codec turns values into the bytes of a node and back. The nodes of a recipe
 // hold just these bytes, so other programs can read and write them. Both
 // functions must be safe for concurrent use and keep nothing that they are given.
-// The zero Codec means JSON.
+// They also run in goroutines of the client, which Close waits for: they must not
+// block, nor call Close. The zero Codec means JSON; half of one is ErrInvalid.
 type Codec[T any] struct {
 	Encode func(T) ([]byte, error)
 	Decode func([]byte) (T, error)
@@ -19,7 +20,10 @@ type Codec[T any] struct {
 func JSON[T any]() Codec[T] {
 	return Codec[T]{
 		Encode: func(v T) ([]byte, error) { return json.Marshal(v) },
-		Decode: func(data []byte) (v T, err error) { return v, json.Unmarshal(data, &v) },
+		Decode: func(data []byte) (v T, err error) {
+			err = json.Unmarshal(data, &v)
+			return v, err
+		},
 	}
 }
 
@@ -39,17 +43,22 @@ func Text() Codec[string] {
 	}
 }
 
-// orJSON is the codec itself, or JSON for the zero one.
+// orJSON is the codec itself, or JSON for the zero one. Half a codec refuses
+// everything: what one format wrote another would not read.
 func (k Codec[T]) orJSON() Codec[T] {
-	def := JSON[T]()
-	if k.Encode == nil {
-		k.Encode = def.Encode
-	}
-	if k.Decode == nil {
-		k.Decode = def.Decode
+	switch {
+	case k.Encode == nil && k.Decode == nil:
+		return JSON[T]()
+	case k.Encode == nil || k.Decode == nil:
+		return Codec[T]{
+			Encode: func(T) ([]byte, error) { return nil, errHalfCodec },
+			Decode: func([]byte) (v T, err error) { return v, errHalfCodec },
+		}
 	}
 	return k
 }
+
+var errHalfCodec = fmt.Errorf("%w: a Codec needs both Encode and Decode", ErrInvalid)
 
 // encode wraps what the codec says.
 func (k Codec[T]) encode(v T) ([]byte, error) {

@@ -141,9 +141,10 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 // Close ends the client: calls under way and new ones fail with ErrClosed, every
 // hold ends with it, and the session is ended on the service, which frees what
 // it holds at once, if the service can be reached. Close returns when every
-// goroutine of the client has ended, within a few seconds. It waits for
-// no function of the user's and may be called while one runs under a hold. A
-// second Close waits for the first.
+// goroutine of the client has ended, within a few seconds. It may be called while
+// a function of the user's runs under a hold, and from it, and does not wait for
+// it. (It does wait for a Codec and for Trace.) A second Close waits for the
+// first.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {

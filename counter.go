@@ -32,8 +32,9 @@ type CounterOptions struct{}
 //
 // Layout: the node at path, persistent, with the decimal digits of the number and
 // nothing else, so that others can read it and set it by hand; spaces around it
-// do not matter. What is missing above it is made as containers. Nothing is
-// written to its parent or below it.
+// do not matter, and no digits are 0. What is missing above it is made as
+// containers. Nothing is written to its parent or below it. As for a Value, other
+// recipes must not stand under its path.
 //
 // A Counter is safe for concurrent use and holds no resources; there is nothing
 // to close.
@@ -129,10 +130,11 @@ func (n *Counter) takeTurn(ctx context.Context) error {
 }
 
 func parseCount(st content) (int64, error) {
-	if st.created == 0 {
+	text := strings.TrimSpace(string(st.data))
+	if text == "" {
 		return 0, nil
 	}
-	v, err := strconv.ParseInt(strings.TrimSpace(string(st.data)), 10, 64)
+	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%w: the counter holds %.40q", ErrDecode, st.data)
 	}

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
@@ -45,7 +46,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 		if sp.made {
 			n, found, err := s.adopt(ctx, sp)
 			if err != nil {
-				s.disown(sp)
+				s.disown(*sp)
 				return node{}, err
 			}
 			s.c.emit(ctx, Resolved{Path: sp.prefix, Applied: found})
@@ -61,7 +62,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 		case isUncertain(err):
 			sp.made = true
 			if ctx.Err() != nil || isOver(err) {
-				s.disown(sp)
+				s.disown(*sp)
 				return node{}, err
 			}
 			if pause.n == 3 {
@@ -128,7 +129,7 @@ func (s *session) made(sp *spec, path string, dir backend.Stat) (node, error) {
 // made in this session. There can be two, if a first attempt was found missing
 // and came after all: the lowest is kept.
 func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
-	paths, err := s.find(ctx, sp)
+	paths, err := s.find(ctx, []spec{*sp})
 	if err != nil {
 		return node{}, false, err
 	}
@@ -160,12 +161,13 @@ func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
 	return kept, found, nil
 }
 
-// find lists the nodes with the prefix of sp.
-func (s *session) find(ctx context.Context, sp *spec) ([]string, error) {
-	if err := s.b.Sync(ctx, sp.dir); err != nil {
+// find lists the nodes with the prefixes of specs, which are of one directory.
+func (s *session) find(ctx context.Context, specs []spec) ([]string, error) {
+	dir := specs[0].dir
+	if err := s.b.Sync(ctx, dir); err != nil {
 		return nil, err
 	}
-	names, _, err := s.b.Children(ctx, sp.dir, nil)
+	names, _, err := s.b.Children(ctx, dir, nil)
 	if isNotFound(err) {
 		return nil, nil
 	}
@@ -173,25 +175,30 @@ func (s *session) find(ctx context.Context, sp *spec) ([]string, error) {
 		return nil, err
 	}
 	var paths []string
-	mine := base(sp.prefix)
 	for _, name := range names {
-		if strings.HasPrefix(name, mine) {
-			if _, ok := parseSeq(name, sp.kind); ok {
-				paths = append(paths, sp.dir+"/"+name)
-			}
+		if slices.ContainsFunc(specs, func(sp spec) bool { return sp.names(name) }) {
+			paths = append(paths, dir+"/"+name)
 		}
 	}
 	return paths, nil
 }
 
-// disown removes in the background what an attempt to create may have made. It
-// looks once more after it has found nothing.
-func (s *session) disown(sp *spec) {
-	gone := *sp
+// names reports whether a node of this name was made for sp.
+func (sp *spec) names(name string) bool {
+	if !strings.HasPrefix(name, base(sp.prefix)) {
+		return false
+	}
+	_, ok := parseSeq(name, sp.kind)
+	return ok
+}
+
+// disown removes in the background what attempts to create, all in one directory,
+// may have made. It looks once more after it has found nothing.
+func (s *session) disown(specs ...spec) {
 	s.c.goWork(func() {
 		for misses := 0; misses < 2; {
-			s.retry("remove", gone.prefix, func(ctx context.Context) error {
-				paths, err := s.find(ctx, &gone)
+			s.retry("remove", specs[0].prefix, func(ctx context.Context) error {
+				paths, err := s.find(ctx, specs)
 				if err != nil {
 					return err
 				}

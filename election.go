@@ -104,23 +104,26 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		return nil, opError(op, e.path.full, err)
 	}
 	led := &leading{l: e.line()}
-	h, err := led.l.acquire(ctx, &request{op: op, kind: latchKind, data: data, since: e.c.now(), owner: led})
+	r := &request{op: op, kind: latchKind, data: data, since: e.c.now(), owner: led}
+	if e.stepDown {
+		r.contact = new(contact)
+	}
+	h, err := led.l.acquire(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if e.stepDown {
+	if r.contact != nil {
 		// If the client is closed by now, the term has ended with it.
-		e.c.goWork(h.endSuspended)
+		e.c.goWork(func() { h.endSuspended(*r.contact) })
 	}
 	return &Term{h, led}, nil
 }
 
 // endSuspended ends the hold as soon as its session is suspended.
-func (h *Hold) endSuspended() {
-	phase, changed := h.s.b.Status()
-	if phase == backend.Connected {
+func (h *Hold) endSuspended(at contact) {
+	if at.phase == backend.Connected {
 		select {
-		case <-changed: // also when contact is back already
+		case <-at.changed: // also when contact is back already
 		case <-h.Done():
 			return
 		}

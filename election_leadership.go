@@ -21,7 +21,13 @@ import (
 // the channel never stood: its Token is zero, it is Done, and Err says why.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 	out := newSignal[*Term]()
-	if !e.c.goWork(func() { e.lead(ctx, out) }) {
+	if !e.c.goWork(func() {
+		unclaimed := e.lead(ctx, out)
+		close(out.ch)
+		if unclaimed != nil {
+			unclaimed.Release()
+		}
+	}) {
 		out.put(noTerm(opError("campaign", e.path.full, ErrClosed)))
 		close(out.ch)
 	}
@@ -31,15 +37,15 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 // noTerm is a term that never stood.
 func noTerm(err error) *Term { return &Term{Hold: &Hold{err: err}} }
 
-func (e *Election) lead(ctx context.Context, out signal[*Term]) {
-	defer close(out.ch)
+// lead returns a term that is to be resigned, or nil.
+func (e *Election) lead(ctx context.Context, out signal[*Term]) *Term {
 	for {
 		t, err := e.Campaign(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				out.put(noTerm(err))
 			}
-			return
+			return nil
 		}
 		out.put(t)
 		unclaimed := time.NewTimer(t.s.b.Timeout())
@@ -52,13 +58,16 @@ func (e *Election) lead(ctx context.Context, out signal[*Term]) {
 		if t.Err() == nil {
 			// Whether it was received is decided by who gets it from the channel.
 			if mine, ok := out.untaken(); ok {
+				if ctx.Err() != nil {
+					return mine
+				}
 				mine.Release()
 			}
 		}
 		select {
 		case <-t.Done():
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }

@@ -36,7 +36,7 @@ type Leader struct {
 }
 
 // Vacant reports that nobody leads.
-func (l Leader) Vacant() bool { return l.Token == 0 }
+func (l Leader) Vacant() bool { return l.Token == 0 && l.Err == nil }
 
 // candidateJSON is what a candidate says of itself.
 type candidateJSON struct {
@@ -106,6 +106,11 @@ func (e *Election) Observe(ctx context.Context) <-chan Leader {
 	told := false
 	failed := func(err error) Leader { return Leader{Err: err} }
 	return observe(ctx, e.c, "observe", &e.path, failed, func(ctx context.Context, v *vigil, out signal[Leader]) error {
+		if v.first {
+			if err := v.s.b.Sync(ctx, e.path.full); err != nil {
+				return err
+			}
+		}
 		l, err := e.readLeader(ctx, v.s, v.ws)
 		if err != nil {
 			return err

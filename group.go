@@ -55,8 +55,9 @@ type Group[T any] struct {
 	codec   Codec[T]
 	replace bool
 
-	mu   sync.Mutex
-	live *view[T] // what Watch, Wait and Picker share, while there is one of them
+	mu     sync.Mutex
+	live   *view[T]           // what Watches and Pickers share, while there is one of them
+	ghosts map[string][]ghost // by id, see bury
 }
 
 // NewGroup returns the group at path. It does no I/O; the first call reports a
@@ -156,15 +157,16 @@ func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(member
 		if err != nil {
 			return nil, err
 		}
-		vanished = false
+		gone := make(map[string]bool)
 		for i, n := range unread {
 			if got[i].gone {
-				vanished = true
-				names = slices.DeleteFunc(names, func(name string) bool { return name == n.name })
+				gone[n.name] = true
 			} else {
 				read[n.name] = got[i]
 			}
 		}
+		vanished = len(gone) > 0
+		names = slices.DeleteFunc(names, func(name string) bool { return gone[name] })
 	}
 }
 
@@ -298,7 +300,7 @@ func (n memberNode) older(m memberNode) bool {
 func parseMember(name string) (memberNode, bool) {
 	const digits = 10
 	rest, ok := strings.CutPrefix(name, guidPrefix)
-	if !ok || len(rest) < guidLen || !isGUID(rest[:guidLen]) {
+	if !ok || len(rest) < guidLen || backend.CheckPath("/"+name) != nil || !isGUID(rest[:guidLen]) {
 		return memberNode{}, false
 	}
 	rest, ok = strings.CutPrefix(rest[guidLen:], "-"+memberKind)

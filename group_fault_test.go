@@ -2,8 +2,11 @@ package coord_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -327,5 +330,74 @@ func TestAMemberThatMayNotBeReadIsListedWithItsError(t *testing.T) {
 		}
 		mustLeave(w.t, m)
 		watch.until("open=1")
+	})
+}
+
+// One child with a name that CheckPath refuses, made by another program.
+func foreignName(kind string, on *atomic.Bool) *backendtest.Hooks {
+	return &backendtest.Hooks{Names: func(c backendtest.Call, names []string) []string {
+		if on.Load() && (strings.HasSuffix(c.Path, "/g") || strings.HasSuffix(c.Path, "/e")) {
+			return append(names, "_c_00000000-0000-4000-8000-000000000000-"+kind)
+		}
+		return names
+	}}
+}
+
+func TestAForeignNameDoesNotBlindAGroup(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var on atomic.Bool
+		on.Store(true)
+		g := w.group("reader", foreignName("member-a\u00adb-0000000000", &on))
+		mustJoin(w.t, w.group("a", nil), "x", "1")
+		list, err := g.Members(context.Background())
+		if err != nil || brief(list) != "x=1" {
+			w.t.Errorf("Members: %v, %v", list, err)
+		}
+		e := next(w.t, g.Watch(context.Background()))
+		if e.Err != nil {
+			w.t.Errorf("Watch ended: %v", e.Err)
+		}
+	})
+}
+
+// A reconnection reads everything anew; what it finds must be told.
+func TestAMemberThatBecomesReadableIsTold(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		mustJoin(w.t, w.group("a", nil), "x", "1")
+		var denied atomic.Bool
+		denied.Store(true)
+		g := w.group("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Op == "get" && strings.Contains(c.Path, "-x-") && denied.Load() {
+				return backend.ErrDenied
+			}
+			return nil
+		}})
+		p, err := g.Picker(ctx, coord.RoundRobin)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		watch := w.watch(ctx, g)
+		if e := watch.next(); !errors.Is(e.List[0].Err, coord.ErrDenied) {
+			w.t.Fatalf("%+v", e)
+		}
+		denied.Store(false)
+		w.Link("b").Partition()
+		w.Link("b").Heal()
+		time.Sleep(time.Second)
+		w.settle()
+		list, err := g.Members(ctx)
+		if err != nil || list[0].Err != nil {
+			w.t.Fatalf("%v %v", list, err)
+		}
+		select {
+		case e := <-watch.ch:
+			w.t.Logf("told: %+v", e)
+		default:
+			w.t.Error("every node was read again after the reconnection, and the watch told nothing")
+		}
+		if _, ok := p.TryNext(); !ok {
+			w.t.Error("the picker never picks it")
+		}
 	})
 }

@@ -235,6 +235,7 @@ func (m *Membership[T]) withdraw(st *stand) error {
 	}
 	if err := st.s.remove(ctx, st.n.path); err != nil {
 		st.s.removeLater(st.n.path)
+		m.g.bury(m.id, m.mine)
 		return opError("leave", m.g.path.full, err)
 	}
 	if st.s.b.Err() != nil {
@@ -251,15 +252,14 @@ func (m *Membership[T]) abandon() {
 	if len(mine) == 0 {
 		return
 	}
+	m.g.bury(m.id, mine)
 	c := m.g.c
 	c.goWork(func() {
 		s, err := c.session(context.Background()) // Close ends it
 		if err != nil {
 			return
 		}
-		for i := range mine {
-			s.disown(&mine[i])
-		}
+		s.disown(mine...)
 	})
 }
 
@@ -296,11 +296,12 @@ func (m *Membership[T]) enterOnce(ctx context.Context, takeover bool) (*stand, e
 	data, rev := m.data, m.rev
 	m.mu.Unlock()
 	sp := newSpec(m.g.path.full, memberKind+m.id+"-", data)
-	m.mine = append(m.mine, sp)
+	m.mine = append(m.mine, spec{dir: sp.dir, kind: sp.kind, prefix: sp.prefix}) // the data has served
+	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
 	n, err := s.create(ctx, &sp)
 	if err == nil {
 		if err = m.settle(ctx, s, n, takeover); err == nil {
-			m.mine = []spec{sp} // no other was found
+			m.mine = m.mine[len(m.mine)-1:] // no other was found
 			return &stand{s, n, rev}, nil
 		}
 		if !errors.Is(err, errGone) && !errors.Is(err, ErrDuplicate) && s.b.Err() == nil {
@@ -308,7 +309,10 @@ func (m *Membership[T]) enterOnce(ctx context.Context, takeover bool) (*stand, e
 		}
 	}
 	if s.b.Err() == nil {
-		m.mine = m.mine[:len(m.mine)-1] // what there is of it is being removed
+		// What there is of it is being removed.
+		last := len(m.mine) - 1
+		m.g.bury(m.id, m.mine[last:])
+		m.mine = m.mine[:last]
 	}
 	return nil, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -111,7 +112,7 @@ func (m *Membership[T]) rivals(names []string, n node) (l rivals) {
 		case name == own.name:
 			l.own = true
 		case !ok || other.id != m.id:
-		case slices.ContainsFunc(m.mine, func(sp spec) bool { return strings.HasPrefix(name, base(sp.prefix)) }):
+		case m.isMine(name):
 			l.zombies = append(l.zombies, m.g.path.full+"/"+name)
 		case other.older(own):
 			path := m.g.path.full + "/" + name
@@ -124,4 +125,54 @@ func (m *Membership[T]) rivals(names []string, n node) (l rivals) {
 		}
 	}
 	return l
+}
+
+// isMine reports whether a node is a trace of this membership, or of one that is
+// over.
+func (m *Membership[T]) isMine(name string) bool {
+	if slices.ContainsFunc(m.mine, func(sp spec) bool { return strings.HasPrefix(name, base(sp.prefix)) }) {
+		return true
+	}
+	m.g.mu.Lock()
+	defer m.g.mu.Unlock()
+	return slices.ContainsFunc(m.g.ghosts[m.id], func(x ghost) bool { return strings.HasPrefix(name, x.prefix) })
+}
+
+// ghost is the name, up to the number, of a node of a Join or Membership of this
+// Group that is over. It may stand for a while: it is being removed, or the
+// service has not ended its session yet. Nobody is refused by his own ghost.
+type ghost struct {
+	prefix string
+	since  time.Time
+}
+
+const (
+	// mostGhosts bounds what is remembered of lost nodes, for each id. It takes one
+	// lost session for each.
+	mostGhosts = 64
+	// ghostsLast is for how long a ghost is remembered: far longer than a service
+	// lets a dead session stand.
+	ghostsLast = 10 * time.Minute
+)
+
+// bury remembers nodes of ours that nobody answers for any more.
+func (g *Group[T]) bury(id string, specs []spec) {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ghosts == nil {
+		g.ghosts = make(map[string][]ghost)
+	}
+	for other, list := range g.ghosts {
+		if now.Sub(list[len(list)-1].since) > ghostsLast {
+			delete(g.ghosts, other)
+		}
+	}
+	list := g.ghosts[id]
+	for _, sp := range specs {
+		list = append(list, ghost{base(sp.prefix), now})
+	}
+	if len(list) > 0 {
+		g.ghosts[id] = list[max(0, len(list)-mostGhosts):]
+	}
 }

@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -27,7 +28,8 @@ type Members[T any] struct {
 }
 
 // Watch tells who is there, and then of every change. The first element has all
-// as Joined, and comes also when nobody is there. The channel is latest-wins: a
+// as Joined, and comes also when nobody is there; while another Watch or a Picker
+// of this Group is in use, it is what they have seen last. The channel is latest-wins: a
 // slow reader misses what lies between, never the newest, and the changes of
 // elements that he did not take are merged into the one that he takes. It goes on
 // over lost sessions, during which the List stays as it is, and over a missing
@@ -118,33 +120,44 @@ func memberChanges[T any](old, list []Member[T]) (joined, left []Member[T]) {
 }
 
 // Wait waits until at least n members are there, and returns them, sorted by ID.
-// It ends with ctx, or as a Watch ends. They were there at one moment; some may
-// have gone since.
+// They were there at one moment after the call; some may have gone since. It ends
+// with ctx, or as a Watch ends.
 func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
-	if err := g.path.check("wait"); err != nil {
+	const op = "wait"
+	if err := g.path.check(op); err != nil {
 		return nil, err
 	}
-	v, err := g.attach()
-	if err != nil {
-		return nil, opError("wait", g.path.full, err)
-	}
-	defer g.detach(v)
-	for {
-		r, changed, final := v.seen.get()
-		switch {
-		case ctx.Err() != nil:
-			return nil, opError("wait", g.path.full, backend.ContextError(ctx))
-		case final:
-			return nil, opError("wait", g.path.full, r.err)
-		case r.known && len(r.list) >= n:
-			return slices.Clone(r.list), nil
+	// Not the view: that may be what was seen before contact was lost.
+	f := follower[T]{g: g}
+	var list []Member[T]
+	err := g.c.followLive(ctx, func(ctx context.Context, v *vigil) error {
+		if v.first {
+			if err := v.s.b.Sync(ctx, g.path.full); err != nil {
+				return err
+			}
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
+		// The only watch is that on the directory; each look needs a new one.
+		if err := f.list(ctx, v); err != nil {
+			return err
 		}
+		if len(presentMembers(f.names)) < n {
+			return nil
+		}
+		read, err := g.readMembers(ctx, v.s, func(memberNode) bool { return true })
+		if err != nil || len(read) < n {
+			return err // who has gone since has fired the watch
+		}
+		list = read
+		return errEnough
+	})
+	if !errors.Is(err, errEnough) {
+		return nil, opError(op, g.path.full, err)
 	}
+	return list, nil
 }
+
+// errEnough ends the looks of Wait.
+var errEnough = errors.New("enough members")
 
 // view is the live copy of a group that its Watches and Pickers share. It is
 // changed before any of them is fed, so none is behind what another has told. It
@@ -330,22 +343,22 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 		if err != nil {
 			return nil, false, err
 		}
-		vanished := false
+		vanished := make(map[string]bool)
 		for i, n := range unread {
 			r := got[i]
 			if r.gone {
-				vanished = true
-				f.names = slices.DeleteFunc(f.names, func(name string) bool { return name == n.name })
+				vanished[n.name] = true
 				continue
 			}
 			old, ok := f.nodes[n.name]
-			changed = changed || !ok || old.mzxid != r.mzxid || old.member.Token != r.member.Token
+			changed = changed || !ok || old.mzxid != r.mzxid || old.member.Token != r.member.Token || (old.member.Err == nil) != (r.member.Err == nil)
 			f.nodes[n.name] = r
 			f.watched[r.w] = n.name
 		}
+		f.names = slices.DeleteFunc(f.names, func(name string) bool { return vanished[name] })
 		// Who has followed may have come after the list, and is to be told in one
 		// with who has gone. (That the directory has changed is known by now.)
-		if vanished && f.dir.Kind() != 0 && lists < mostLists {
+		if len(vanished) > 0 && f.dir.Kind() != 0 && lists < mostLists {
 			lists++
 			if err := f.list(ctx, v); err != nil {
 				return nil, false, err

@@ -341,3 +341,61 @@ func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
 		}
 	})
 }
+
+// Wait over a live view answers from before the partition.
+func TestWaitDoesNotAnswerFromThePast(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		for _, shared := range []bool{false, true} {
+			name := map[bool]string{false: "alone", true: "shared"}[shared]
+			g := w.group(name, nil)
+			if shared {
+				watch := w.watch(ctx, g)
+				watch.until("x=1")
+			}
+			w.Link(name).Partition()
+			time.Sleep(time.Hour)
+			if !shared {
+				defer w.Link(name).Heal()
+			}
+			if shared {
+				mustLeave(w.t, m)
+				time.Sleep(time.Hour)
+			}
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			list, err := g.Wait(short, 1)
+			cancel()
+			if err == nil {
+				w.t.Errorf("%s: after two hours without contact Wait found %v", name, brief(list))
+			}
+			w.Link(name).Heal()
+		}
+	})
+}
+
+// The same without any fault: who has left before Wait was called, by the same client, is counted.
+func TestWaitDoesNotCountWhoHasLeftBefore(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var before nth
+		g := w.group("a", &backendtest.Hooks{Before: before.before})
+		watch := w.watch(ctx, g)
+		m := mustJoin(w.t, g, "x", "1")
+		watch.until("x=1")
+		let := make(chan struct{})
+		before.arm(1, func(c backendtest.Call) bool { return c.Op == "children" && c.Path == "/g" }, func(context.Context, backendtest.Call, error) error {
+			<-let
+			return nil
+		})
+		mustLeave(w.t, m)
+		w.settle() // the list that the watch looks at next is held back
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		list, err := g.Wait(short, 1)
+		if err == nil {
+			w.t.Errorf("Wait(1) after Leave returned %v", brief(list))
+		}
+		close(let)
+	})
+}

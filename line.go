@@ -133,6 +133,15 @@ type request struct {
 	made  *place
 	maybe string
 	owner recipe // of the hold
+	// contact is filled, if it is not nil, with how the session stood just before
+	// the grant.
+	contact *contact
+}
+
+// contact is the phase of a session, and the channel that tells of the next one.
+type contact struct {
+	phase   backend.Phase
+	changed <-chan struct{}
 }
 
 // place is a node in the line, in the session that owns it.
@@ -392,6 +401,9 @@ func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch
 	}
 	if l.c.trace != nil {
 		h.since = time.Now()
+	}
+	if r.contact != nil {
+		r.contact.phase, r.contact.changed = p.s.b.Status()
 	}
 	if err := p.s.grant(h, own); err != nil {
 		return nil, err

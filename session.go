@@ -198,8 +198,13 @@ func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error
 			return zero, err
 		}
 		v, err := f(s)
-		if errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil {
-			continue
+		if errors.Is(err, backend.ErrSessionLost) {
+			if ctx.Err() == nil {
+				continue
+			}
+			if !isUncertain(err) {
+				err = backend.ContextError(ctx)
+			}
 		}
 		return v, err
 	}

@@ -35,7 +35,9 @@ type ValueOptions[T any] struct {
 //
 // Layout: the node at path, persistent, with the bytes of the codec and nothing
 // else, so that others can read it and write it by hand. What is missing above it
-// is made as containers. Nothing is written to its parent or below it.
+// is made as containers. Nothing is written to its parent or below it. A path
+// under which other recipes stand is no place for a value: it may be a container
+// already, which the service removes, with its data, once they are gone.
 //
 // A Value is safe for concurrent use and holds no resources; there is nothing to
 // close. Two of them with one path are one value.
@@ -120,7 +122,7 @@ func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
 // creates the value, which must not exist. The other fields of old do not matter.
 //
 // The other errors are those of Set; and ErrLimit for a version that others have
-// driven beyond the largest int32, until the value is deleted or set anew. See
+// driven beyond the largest int32, until the node is deleted by hand. See
 // Value for the one case in which the value was written beside ErrConflict.
 func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (Versioned[T], error) {
 	const op = "compareandset"

@@ -163,8 +163,12 @@ func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error))
 		}
 		return content{}, err
 	})
-	if err == nil {
+	switch {
+	case refusal == nil:
+	case err == nil:
 		err = refusal
+	default:
+		err = errors.Join(refusal, err)
 	}
 	return st, err
 }

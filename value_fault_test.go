@@ -338,3 +338,45 @@ func TestAParentThatVanishesIsMadeAgain(t *testing.T) {
 		}
 	})
 }
+
+func TestAnErrorOfFnIsFoundAlsoWhenCtxEnds(t *testing.T) {
+	onMemory(t, func(w *world) {
+		mine := errors.New("mine")
+		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		_, err := v.Update(ctx, func(int) (int, error) { cancel(); return 0, mine })
+		if !errors.Is(err, mine) {
+			w.t.Errorf("Update: %v, want fn's own error", err)
+		}
+	})
+}
+
+// The error of a call whose ctx has ended matches the error of ctx.
+func TestTheContextsErrorIsToldBesideALostSession(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var x nth
+		c := w.open("a", &backendtest.Hooks{After: x.after})
+		v := coord.NewValue[int](c, "/v", nil)
+		v.Set(ctx, 1)
+		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(context.Context, backendtest.Call, error) error {
+			cancel()
+			return backend.ErrSessionLost
+		})
+		if _, err := v.Get(ctx); !errors.Is(err, context.Canceled) {
+			w.t.Errorf("Get: %v", err)
+		}
+	})
+}
+
+func TestHalfACodecIsNotMixedWithJSON(t *testing.T) {
+	onMemory(t, func(w *world) {
+		k := coord.Codec[string]{Encode: func(s string) ([]byte, error) { return []byte(s), nil }}
+		v := coord.NewValue(w.open("a", nil), "/v", &coord.ValueOptions[string]{Codec: k})
+		_, err := v.Set(context.Background(), "plain")
+		_, err2 := v.Get(context.Background())
+		if !errors.Is(err, coord.ErrInvalid) {
+			w.t.Errorf("Set: %v; Get: %v", err, err2)
+		}
+	})
+}

@@ -1,0 +1,131 @@
+package coord_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// frozenServer is a server that shows what it showed when it was frozen, until Sync.
+type frozenServer struct {
+	backend.Backend
+	mu    sync.Mutex
+	on    bool
+	names []string
+	data  map[string][]byte
+	stat  map[string]backend.Stat
+}
+type frozenSession struct {
+	backend.Session
+	f *frozenServer
+}
+
+func (f *frozenServer) Open(ctx context.Context) (backend.Session, error) {
+	s, err := f.Backend.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &frozenSession{s, f}, nil
+}
+func (s *frozenSession) Children(ctx context.Context, p string, w *backend.Watch) ([]string, backend.Stat, error) {
+	n, st, err := s.Session.Children(ctx, p, w)
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.f.on && p == "/e" {
+		return append([]string(nil), s.f.names...), st, nil
+	}
+	return n, st, err
+}
+func (s *frozenSession) Get(ctx context.Context, p string, w *backend.Watch) ([]byte, backend.Stat, error) {
+	d, st, err := s.Session.Get(ctx, p, w)
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if old, ok := s.f.stat[p]; s.f.on && ok {
+		return s.f.data[p], old, nil
+	}
+	return d, st, err
+}
+func (s *frozenSession) Sync(ctx context.Context, p string) error {
+	err := s.Session.Sync(ctx, p)
+	s.f.mu.Lock()
+	s.f.on = false
+	s.f.mu.Unlock()
+	return err
+}
+
+func TestObserveDoesNotGoBackOverALostSession(t *testing.T) {
+	onMemory(t, func(w *world) {
+		a, b := w.candidate("a", nil), w.candidate("b", nil)
+		f := &frozenServer{Backend: w.Link("reader")}
+		c := open(w.t, f, nil)
+		ch := coord.NewElection(c, "/e", nil).Observe(context.Background())
+		ta := mustLead(w.t, a)
+		for l := next(w.t, ch); l.ID != "a"; l = next(w.t, ch) {
+		}
+		// where the reader's next server stands still
+		s := w.session("observer")
+		f.data, f.stat = map[string][]byte{}, map[string]backend.Stat{}
+		f.names = w.children("/e")
+		for _, n := range f.names {
+			f.data["/e/"+n], f.stat["/e/"+n], _ = s.Get(context.Background(), "/e/"+n, nil)
+		}
+		mustRelease(w.t, ta.Hold)
+		tb := mustLead(w.t, b)
+		for l := next(w.t, ch); l.ID != "b"; l = next(w.t, ch) {
+		}
+		f.mu.Lock()
+		f.on = true
+		f.mu.Unlock()
+		w.Link("reader").Expire(sessionOf(w.t, c))
+		time.Sleep(time.Second)
+		w.settle()
+		select {
+		case l := <-ch:
+			w.t.Errorf("after leader b (token %d) Observe told %v: it went back", tb.Token(), l)
+		default:
+		}
+		mustRelease(w.t, tb.Hold)
+	})
+}
+
+func TestAFailureToObserveIsNoVacancy(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.open("a", nil)
+		c.Close()
+		l := next(w.t, coord.NewElection(c, "/e", nil).Observe(context.Background()))
+		if l.Err == nil || l.Vacant() {
+			w.t.Errorf("Vacant %t with Err %v", l.Vacant(), l.Err)
+		}
+	})
+}
+
+func TestABlipRightAfterTheGrantEndsATermThatStepsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		l := st.Link("a")
+		var blip atomic.Bool
+		c := open(t, l, &coord.Options{Trace: func(_ context.Context, e coord.Event) {
+			if _, ok := e.(coord.Granted); ok {
+				l.Partition()
+				l.Heal()
+				blip.Store(true)
+			}
+		}})
+		term, err := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDown: true}).Campaign(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if blip.Load() && term.Err() == nil {
+			t.Error("contact was lost after the grant and the term stands")
+		}
+	})
+}
