@@ -27,6 +27,10 @@
 //     members begin together and end together, round after round.
 //   - [Queue], [PriorityQueue], [DelayQueue]: work for any number of consumers, at
 //     least once with Ack, at most once with Pop.
+//   - [Txn]: writes that are applied all or none, under conditions and the Guard of
+//     a hold.
+//   - [Coordinator], [Participant]: a transaction over sites that all commit or all
+//     abort; nobody waits for a dead one past its deadline.
 //   - [Group]: who is there, under which name, with which address; and one of
 //     them to call.
 //   - [Value]: a typed configuration value that is watched.
@@ -105,8 +109,9 @@
 //	ErrClosed        the client was closed                   opens a new one
 //	ErrEmpty         TryTake, Peek: nothing is there         waits with Take, or comes back
 //	ErrFull          MaxLen and FailWhenFull                 backs off
-//	ErrDuplicate     the id is another member's              joins with another, or waits
+//	ErrDuplicate     the id is another's                     takes another, or waits
 //	ErrConflict      changed by somebody else since          reads, and decides again
+//	ErrInDoubt       a transaction's record was deleted      asks the other sites
 //	ErrDecode        the codec refuses what a node holds     finds out who wrote it
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      under a guard: the hold has ended       does not write

@@ -37,8 +37,12 @@ var (
 	// ErrSuspended: a leader that is to step down without contact has no contact.
 	// Matches ErrLost too.
 	ErrSuspended = errors.New("session suspended")
-	// ErrDuplicate: the id is another member's.
-	ErrDuplicate = errors.New("id taken by another member")
+	// ErrDuplicate: the id is another member's, or another transaction's.
+	ErrDuplicate = errors.New("id taken by another")
+	// ErrInDoubt: the record of a transaction is gone while its decision matters:
+	// somebody outside of the recipe has deleted it. Nobody can tell the decision
+	// any more.
+	ErrInDoubt = errors.New("decision lost, transaction in doubt")
 	// ErrConflict: what was read has been changed since by somebody else.
 	ErrConflict = errors.New("changed by somebody else")
 	// ErrDecode: the codec refuses what a node holds.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -162,6 +163,35 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			}
 			_, err := coord.NewValue[int](x.c, "/v", nil).Get(ctx)
 			return err
+		}},
+		"ErrInDoubt": {coord.ErrInDoubt, func(x *scene) error {
+			serving, stop := context.WithCancel(ctx)
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer stop()
+			for site, prepare := range map[string]func(context.Context, coord.Tx[string]) error{
+				"votes": func(context.Context, coord.Tx[string]) error { return nil },
+				"waits": func(ctx context.Context, _ coord.Tx[string]) error { <-ctx.Done(); return ctx.Err() },
+			} {
+				told := func(context.Context, coord.Tx[string]) error { return nil }
+				h := coord.Handler[string]{Prepare: prepare, Commit: told, Abort: told, InDoubt: func(context.Context, coord.Tx[string], error) {}}
+				wg.Go(func() { coord.NewParticipant(x.c, "/tx", site, h).Serve(serving) })
+			}
+			synctest.Wait()
+			result := make(chan error, 1)
+			wg.Go(func() {
+				_, err := coord.NewCoordinator[string](x.c, "/tx", nil).Propose(ctx, coord.Proposal[string]{ID: "t", Sites: []string{"votes", "waits"}})
+				result <- err
+			})
+			synctest.Wait()
+			var ops []backend.Op
+			for _, name := range children(x.t, x.st, "/tx/tx/t") {
+				ops = append(ops, backend.Delete("/tx/tx/t/"+name, backend.AnyVersion))
+			}
+			if err := raw(x, append(ops, backend.Delete("/tx/tx/t", backend.AnyVersion))...); err != nil {
+				x.t.Fatal(err)
+			}
+			return <-result
 		}},
 		"ErrUpgrade": {coord.ErrUpgrade, func(x *scene) error {
 			rw := coord.NewRWMutex(x.c, "/rw", nil)

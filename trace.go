@@ -59,6 +59,14 @@ type Resolved struct {
 	Applied bool
 }
 
+// TxDecided: a site that had voted yes has learned the decision.
+type TxDecided struct {
+	ID      string
+	Site    string
+	Commit  bool
+	InDoubt time.Duration // from the vote, or from when the site was served again, to the decision
+}
+
 // StateChanged: the client's session changed.
 type StateChanged struct{ State State }
 
@@ -70,6 +78,7 @@ func (HoldReleased) event()   {}
 func (Downgraded) event()     {}
 func (RevocationRead) event() {}
 func (Resolved) event()       {}
+func (TxDecided) event()      {}
 func (StateChanged) event()   {}
 
 // emit calls the client's Trace. It is called with no lock held. Callers build

@@ -2,6 +2,10 @@ package coord
 
 import (
 	"context"
+	"errors"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
 )
 
 // ValueOptions may be nil.
@@ -213,4 +217,31 @@ func (v *Value[T]) written(op string, val T, st content, err error) (Versioned[T
 
 func versioned[T any](val T, st content) Versioned[T] {
 	return Versioned[T]{Value: val, Created: st.created, Version: st.version, Changed: st.changed}
+}
+
+// SetOp is a Set as a part of a Txn: val is the value if the transaction was
+// applied.
+func (v *Value[T]) SetOp(val T) TxnOp {
+	op := TxnOp{op: "set", path: v.path.full, err: v.path.check("set")}
+	data, err := v.encode(val)
+	if op.err == nil {
+		op.err = opError("set", v.path.full, err)
+	}
+	op.expand = func(ctx context.Context, s *session) ([]backend.Op, error) {
+		_, err := s.b.Exists(ctx, v.path.full, nil)
+		if err == nil {
+			return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
+		}
+		if !isNotFound(err) {
+			return nil, err
+		}
+		if dir := v.path.full[:strings.LastIndexByte(v.path.full, '/')]; dir != "" {
+			if err := s.ensure(ctx, dir); err != nil {
+				return nil, err
+			}
+		}
+		return []backend.Op{backend.Create(v.path.full, data, backend.Persistent)}, nil
+	}
+	op.again = func(err error) bool { return isNotFound(err) || errors.Is(err, backend.ErrExists) }
+	return op
 }

@@ -1,0 +1,113 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// PutOp is a Put as a part of a Txn: the item is there if the transaction was
+// applied. MaxLen cannot be kept so; a queue that has one refuses with
+// ErrUnsupported.
+func (q *Queue[T]) PutOp(v T) TxnOp { return q.putOp(0, 0, v) }
+
+// PutOp is a Put as a part of a Txn, see Queue.PutOp.
+func (q *PriorityQueue[T]) PutOp(priority int64, v T) TxnOp { return q.putOp(priority, 0, v) }
+
+// PutOp is a Put as a part of a Txn, see Queue.PutOp.
+func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
+	at, err := q.dueTime("put", due)
+	if err != nil {
+		return TxnOp{op: "put", err: err}
+	}
+	return q.putOp(0, at, v)
+}
+
+func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
+	op := TxnOp{op: "put", path: q.q.path.full, err: q.q.path.check("put")}
+	data, err := q.codec.encode(v)
+	if err == nil && q.q.maxLen > 0 {
+		err = fmt.Errorf("%w: MaxLen in a transaction", ErrUnsupported)
+	}
+	if op.err == nil {
+		op.err = opError("put", q.q.path.full, err)
+	}
+	mode := backend.PersistentSequential
+	if q.q.ephemeral {
+		mode = backend.EphemeralSequential
+	}
+	key := q.q.keyOf(priority, due)
+	op.expand = func(ctx context.Context, s *session) ([]backend.Op, error) {
+		bucket, err := s.openBucket(ctx, q.q, key)
+		if err != nil {
+			return nil, err
+		}
+		return []backend.Op{
+			backend.Check(bucket, 0),
+			backend.Create(bucket+"/"+itemPrefix(newGUID(), due), data, mode),
+		}, nil
+	}
+	op.again = func(err error) bool {
+		q.q.forgetOpen(key)
+		return raced(err)
+	}
+	return op
+}
+
+// openBucket returns the bucket that takes the items of key, and makes one if
+// there is none or it is full. A transaction cannot make it along with the item:
+// two items of one queue in one transaction would each make it.
+func (s *session) openBucket(ctx context.Context, q *queue, key int64) (string, error) {
+	var pl putPlan
+	for {
+		err := s.planPut(ctx, q, key, &pl)
+		if isNotFound(err) {
+			if err := s.makeItems(ctx, q); err != nil {
+				return "", err
+			}
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		pl.closed = false
+		if pl.use {
+			path := q.bucketPath(key, pl.n)
+			stat, err := s.b.Exists(ctx, path, nil)
+			switch {
+			case err != nil && !isNotFound(err):
+				return "", err
+			case err == nil && stat.Version == 0:
+				// The numbers given so far. (Cversion is twice the creations, less
+				// the children.)
+				if int(stat.Cversion+stat.NumChildren)/2 < q.size {
+					q.setOpen(key, openBucket{pl.n, false})
+					return path, nil
+				}
+				pl.full = true
+			default:
+				// Closed, or gone. The next list must be newer.
+				pl.closed, pl.was = err == nil, pl.n
+				q.forgetOpen(key)
+				if err := s.b.Sync(ctx, q.items); err != nil {
+					return "", err
+				}
+				continue
+			}
+		}
+		ops, _ := pl.ops(q, key, nil, anyItems)
+		if _, _, err := s.commitOnce(ctx, ops...); err != nil {
+			if blamed(err) < 0 {
+				return "", err
+			}
+			q.forgetOpen(key)
+			if err := s.b.Sync(ctx, q.items); err != nil {
+				return "", err
+			}
+			continue
+		}
+		q.setOpen(key, openBucket{pl.target(), false})
+	}
+}

@@ -1,0 +1,399 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// maxTxnOps bounds the requests of one transaction: the service handles nobody
+// else's write while it applies one.
+const maxTxnOps = 1000
+
+// A Txn is a transaction on plain nodes: conditions and operations that the
+// service applies all at once, or not at all. Build it by chained calls, and
+// apply it with Commit:
+//
+//	_, err := coord.NewTxn(c).
+//		Under(h.Guard()).
+//		If(coord.VersionIs("/balance", version)).
+//		Set("/balance", data).
+//		Commit(ctx)
+//
+// Under the Guard of a hold, the write is refused once the hold has ended, in
+// whatever way and whether or not its holder knows. The client of the Txn need
+// not be that of the hold.
+//
+// Paths are below the client's namespace. First the guards are checked, then the
+// conditions, then the operations are applied in the order in which they were
+// added, each on what those before it have left.
+//
+// A Txn keeps copies of the data, and Commit does not change it: it can be
+// committed again, which applies it again. It is not safe for concurrent
+// use while it is built.
+type Txn struct {
+	c      *Client
+	err    error // the first mistake of building
+	guards []Guard
+	conds  []Condition
+	ops    []TxnOp
+}
+
+// NewTxn returns an empty transaction of c.
+func NewTxn(c *Client) *Txn { return &Txn{c: c} }
+
+// A Condition of a Txn is made by VersionIs, Exists or Missing.
+type Condition struct {
+	op      string
+	path    string
+	version int32
+}
+
+// VersionIs is the condition that the node at path exists and that its data has
+// been changed as often as version says (backend.Stat's Version). A node that was
+// deleted and made anew begins at 0 again.
+func VersionIs(path string, version int32) Condition {
+	return Condition{"version", path, version}
+}
+
+// Exists is the condition that there is a node at path.
+func Exists(path string) Condition { return Condition{"exists", path, backend.AnyVersion} }
+
+// Missing is the condition that there is no node at path, while its parent
+// exists. ZooKeeper has no such check, so the transaction creates the node and
+// deletes it again. No reader ever sees that node. But the parent counts two
+// changes of its children (Cversion), the next sequential child of the parent
+// skips a number, and watches for that node and for the parent's children fire.
+// It takes the permission to create and to delete children of the parent.
+//
+// It is not needed before Create, which refuses a node that is there.
+func Missing(path string) Condition { return Condition{"missing", path, 0} }
+
+// A TxnOp is a recipe's part in a Txn, made by a method of the recipe. What it
+// takes is found out when the transaction is committed.
+type TxnOp struct {
+	op   string // for ConflictError and other errors
+	path string // absolute, likewise
+	err  error  // why it cannot be
+
+	// expand returns what is to be applied, on s. It may read, and make
+	// directories; it is called again for each attempt.
+	expand func(ctx context.Context, s *session) ([]backend.Op, error)
+	// again reports whether the transaction was refused only because what expand
+	// had read was overtaken: then it is expanded and tried again. Nil means
+	// never.
+	again func(err error) bool
+}
+
+// A TxnResult is what one operation of a Txn did.
+type TxnResult struct {
+	// Path is the absolute path of the node. For a recipe's TxnOp it is that of
+	// the node that it made last, and empty where the service chose the name and
+	// the reply was lost.
+	Path string
+	// Zxid is the commit: the Czxid of a node that was created by it, and the Mzxid
+	// of one that was set. It is the same for all results.
+	Zxid int64
+	// Version is that of the node's data after the operation. It is -1 for Delete;
+	// and also when the reply was lost and somebody has changed the node since.
+	Version int32
+}
+
+// A ConflictError says which part of a Txn does not fit what the service has, so
+// that nothing of it was applied. It matches ErrConflict and Err.
+type ConflictError struct {
+	// Op is "guard"; "version", "exists" or "missing" for a condition; "create",
+	// "set", "delete" or a recipe's own word for an operation.
+	Op string
+	// Index counts from 0 among the guards, the conditions or the operations.
+	Index int
+	// Path is the node's, absolute.
+	Path string
+	// Err matches ErrNotFound, ErrExists, ErrBadVersion, ErrNotEmpty or
+	// ErrNoChildren.
+	Err error
+}
+
+// Error names the part and the reason.
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("coord: transaction refused: %s %d: %v", e.Op, e.Index, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *ConflictError) Unwrap() error { return e.Err }
+
+// Is reports whether target is ErrConflict.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// Under adds the condition that the hold of g stands.
+func (t *Txn) Under(g Guard) *Txn {
+	t.guards = append(t.guards, g)
+	return t
+}
+
+// If adds conditions.
+func (t *Txn) If(conds ...Condition) *Txn {
+	for _, cond := range conds {
+		p := t.c.recipePath(cond.path)
+		t.note(p.check(cond.op))
+		if cond.op == "" {
+			t.note(&backend.Error{Op: "if", Err: fmt.Errorf("%w: the zero Condition", ErrInvalid)})
+		}
+		if cond.op == "version" && cond.version < 0 {
+			t.note(&backend.Error{Op: cond.op, Path: cond.path, Err: fmt.Errorf("%w: version %d", ErrInvalid, cond.version)})
+		}
+		cond.path = p.full
+		t.conds = append(t.conds, cond)
+	}
+	return t
+}
+
+// Create makes a node, which must not exist, while its parent must. The mode is
+// backend.Persistent or backend.Ephemeral; an ephemeral node goes with the
+// client's session of the moment.
+func (t *Txn) Create(path string, data []byte, mode backend.CreateMode) *Txn {
+	if mode != backend.Persistent && mode != backend.Ephemeral {
+		t.note(&backend.Error{Op: "create", Path: path, Err: fmt.Errorf("%w: create mode %d in a transaction", ErrInvalid, mode)})
+	}
+	return t.plain(path, backend.Create("", slices.Clone(data), mode))
+}
+
+// Set replaces the data of a node, whatever its version is; see VersionIs.
+func (t *Txn) Set(path string, data []byte) *Txn {
+	return t.plain(path, backend.SetData("", slices.Clone(data), backend.AnyVersion))
+}
+
+// Delete removes a node that has no children, whatever its version is.
+func (t *Txn) Delete(path string) *Txn {
+	return t.plain(path, backend.Delete("", backend.AnyVersion))
+}
+
+func (t *Txn) plain(path string, op backend.Op) *Txn {
+	p := t.c.recipePath(path)
+	op.Path = p.full
+	return t.Do(TxnOp{op: op.Kind.String(), path: p.full, err: p.check(op.Kind.String()),
+		expand: func(context.Context, *session) ([]backend.Op, error) { return []backend.Op{op}, nil }})
+}
+
+// Do adds what recipes do: each TxnOp comes from a method of a recipe.
+func (t *Txn) Do(ops ...TxnOp) *Txn {
+	for _, op := range ops {
+		t.note(op.err)
+		if op.expand == nil && op.err == nil {
+			t.note(&backend.Error{Op: "do", Err: fmt.Errorf("%w: the zero TxnOp", ErrInvalid)})
+		}
+		t.ops = append(t.ops, op)
+	}
+	return t
+}
+
+func (t *Txn) note(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// Commit applies the transaction, exactly once or not at all, and returns a
+// result for each operation.
+//
+// A *ConflictError says that it was refused and which part of it is to blame. A
+// lost reply is found out. Only when the session was lost, or ctx ended, while
+// the outcome was unknown, the error matches ErrUncertain. Every other error is
+// definite too: nothing was applied. A mistake of building is reported here,
+// before anything is sent: ErrBadPath, ErrInvalid; so is a transaction that is
+// larger than one request can be, or of more than 1,000 steps: ErrTooLarge.
+func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
+	if t.err != nil {
+		return nil, t.err
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return nil, opError("commit", "", err)
+	}
+	var pause pauses
+	for {
+		s, err := t.c.session(ctx)
+		if err != nil {
+			return nil, opError("commit", "", err)
+		}
+		var p *txnPlan
+		results, zxid := []backend.Result(nil), int64(0)
+		if p, err = t.plan(ctx, s); err == nil {
+			results, zxid, err = s.commitOnce(ctx, p.ops...)
+		}
+		if err == nil {
+			return p.results(ctx, s, results, zxid), nil
+		}
+		part := p.blame(err)
+		switch {
+		case isUncertain(err):
+			return nil, err
+		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil:
+			continue // nothing was sent, or it was refused: the next session can do it
+		case part == nil:
+			if errors.As(err, new(*backend.Error)) {
+				return nil, err // it says what and where
+			}
+			return nil, opError("commit", "", err)
+		case part.again != nil && part.again(err) && ctx.Err() == nil:
+			pause.wait(ctx.Done(), s.b.Done())
+			continue
+		}
+		return nil, part.conflict(err)
+	}
+}
+
+// txnPlan is a transaction as it goes to the service.
+type txnPlan struct {
+	ops   []backend.Op
+	parts []txnPart
+}
+
+// txnPart is what some of the requests of a plan belong to.
+type txnPart struct {
+	op    string
+	index int
+	path  string
+	first int // of its requests
+	n     int
+	again func(error) bool
+	yield int // the request whose result is the part's, or -1 for guards and conditions
+}
+
+func (p *txnPlan) add(part txnPart, ops ...backend.Op) error {
+	part.first, part.n = len(p.ops), len(ops)
+	p.parts = append(p.parts, part)
+	p.ops = append(p.ops, ops...)
+	if len(p.ops) > maxTxnOps {
+		return fmt.Errorf("%w: more than %d steps", ErrTooLarge, maxTxnOps)
+	}
+	return nil
+}
+
+func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
+	p := new(txnPlan)
+	var errs error
+	note := func(err error) {
+		if errs == nil {
+			errs = err
+		}
+	}
+	for i, g := range t.guards {
+		note(p.add(txnPart{op: "guard", index: i, yield: -1}, g.checks...))
+	}
+	for i, cond := range t.conds {
+		part := txnPart{op: cond.op, index: i, path: cond.path, yield: -1}
+		if cond.op == "missing" {
+			note(p.add(part, backend.Create(cond.path, nil, backend.Persistent), backend.Delete(cond.path, 0)))
+		} else {
+			note(p.add(part, backend.Check(cond.path, cond.version)))
+		}
+	}
+	for i, op := range t.ops {
+		ops, err := op.expand(ctx, s)
+		if err != nil {
+			return nil, opError(op.op, op.path, err)
+		}
+		note(p.add(txnPart{op: op.op, index: i, path: op.path, again: op.again, yield: len(p.ops) + product(ops)}, ops...))
+	}
+	if errs == nil && len(p.ops) == 0 {
+		errs = fmt.Errorf("%w: an empty transaction", ErrInvalid)
+	}
+	if errs == nil {
+		errs = backend.CheckOps(p.ops)
+	}
+	return p, errs
+}
+
+// product returns which of a recipe's requests makes what the recipe is about: the
+// last creation, or else the last change of data.
+func product(ops []backend.Op) int {
+	set := 0
+	for i := len(ops) - 1; i >= 0; i-- {
+		switch {
+		case ops[i].Kind == backend.OpCreate:
+			return i
+		case ops[i].Kind == backend.OpSetData && set == 0:
+			set = i
+		}
+	}
+	return set
+}
+
+// blame returns the part that err is about, if the service refused it for what
+// it has.
+func (p *txnPlan) blame(err error) *txnPart {
+	var e *backend.Error
+	if p == nil || !errors.As(err, &e) || e.Index < 0 || e.Index >= len(p.ops) || e.Path != p.ops[e.Index].Path {
+		return nil
+	}
+	switch {
+	case isNotFound(err), errors.Is(err, backend.ErrExists), errors.Is(err, backend.ErrBadVersion),
+		errors.Is(err, backend.ErrNotEmpty), errors.Is(err, backend.ErrNoChildren):
+	default:
+		return nil
+	}
+	for i := range p.parts {
+		if part := &p.parts[i]; e.Index < part.first+part.n {
+			return part
+		}
+	}
+	return nil
+}
+
+func (part *txnPart) conflict(err error) error {
+	path := part.path
+	if path == "" { // a guard's
+		var e *backend.Error
+		errors.As(err, &e)
+		path = e.Path
+	}
+	return &ConflictError{Op: part.op, Index: part.index, Path: path, Err: err}
+}
+
+// results tells what was done. got is nil when the reply was lost.
+func (p *txnPlan) results(ctx context.Context, s *session, got []backend.Result, zxid int64) []TxnResult {
+	var list []TxnResult
+	for _, part := range p.parts {
+		if part.yield < 0 {
+			continue
+		}
+		r := TxnResult{Path: part.path, Zxid: zxid, Version: -1}
+		if part.n > 0 {
+			op := p.ops[part.yield]
+			r.Path = op.Path
+			switch {
+			case op.Kind == backend.OpCreate:
+				r.Version = 0
+				if got != nil {
+					r.Path = got[part.yield].Path
+				} else if op.Mode.Sequential() {
+					r.Path = ""
+				}
+			case op.Kind == backend.OpSetData && got != nil:
+				r.Version = got[part.yield].Stat.Version
+			case op.Kind == backend.OpSetData:
+				r.Version = p.version(ctx, s, part.yield, zxid)
+			}
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// version finds out the version that request i made, if that still shows.
+func (p *txnPlan) version(ctx context.Context, s *session, i int, zxid int64) int32 {
+	stat, err := s.b.Exists(ctx, p.ops[i].Path, nil)
+	if err != nil || stat.Mzxid != zxid {
+		return -1
+	}
+	later := int32(0)
+	for _, op := range p.ops[i+1:] {
+		if op.Path == p.ops[i].Path && op.Kind == backend.OpSetData {
+			later++
+		}
+	}
+	return stat.Version - later
+}

@@ -1,0 +1,274 @@
+package coord
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// The two-phase commit of the ZooKeeper recipe guide, in a form that does not
+// block and costs O(n) messages.
+//
+// Nodes, below the path of the recipe:
+//
+//	tx/<id>                       the record: sites, deadline, payload, a mark (a GUID)
+//	tx/<id>/open-<mark>           the proposer has not been told the decision yet
+//	tx/<id>/live-<guid>           ephemeral: a Propose of it is under way
+//	tx/<id>/yes-<czxid>-<site>    a vote; czxid is that of the record, in hex
+//	tx/<id>/decision-<czxid>      commit or abort, by whom and why
+//	sites/<site>/<id>~<mark>      the ballot of a site; the directory is its inbox
+//	serving/<site>                the lock of the process that serves a site
+//
+// The record, the open node, the live node of its proposer and all ballots are
+// made in one commit. So the czxid of a ballot is that of its record.
+//
+// Rules:
+//
+//  1. The decision is one node, created once. Nobody changes it.
+//  2. Commit is decided by {check the vote of every site, create the decision},
+//     and only by a Propose that waits for it. (The record of a proposer that is
+//     dead can land late, after a retry of it was committed and done with. Sites
+//     that commit it among themselves would do the same thing twice.)
+//  3. Abort is decided by {check open, create the decision}. Anybody may do so:
+//     a site that votes no, whoever meets the deadline, a proposer that gives up,
+//     Recover when the proposer is gone. So nobody waits for a dead coordinator.
+//  4. A ballot is filled in once: its version goes from 0 to 1. Yes is
+//     {check open, set the ballot at version 0, create the vote}. No is {check open,
+//     set the ballot at version 0, create the decision: abort}. A site that wants
+//     to abort alone must fill in its ballot. That it sees no vote of its own
+//     proves nothing: an old write of its own may still land.
+//  5. A vote names the transaction: by the czxid in its name, by the mark in the
+//     names of the ballot and of the open node that it checks. It makes no
+//     parents. So what lands late lands nowhere, and never in a later transaction
+//     with the same id.
+//  6. A site that has voted yes waits for the decision. It may make it, by rule 3,
+//     but never acts without it.
+//  7. A site acknowledges when its Commit or Abort has returned nil:
+//     {delete the ballot at the version it has seen, delete the vote}. No ballot,
+//     no more calls.
+//  8. The record goes when nothing but the decision is left in it: every vote was
+//     acknowledged and the proposer was told. A commit thus waits for all sites,
+//     an abort for those that voted yes. Whoever deletes his own part last looks,
+//     and removes it: {delete the decision, delete the record}, which the service
+//     refuses while there are children.
+//  9. A ballot without its record: if it is not filled in with yes, the
+//     transaction was aborted, since commit takes all votes. If it is, somebody
+//     has destroyed the record: in doubt, and never a guess.
+//  10. One process serves a site at a time, by the lock. Its commits check the
+//     lock's guard, so a process that was replaced writes nothing any more. The
+//     other rules do not rely on it but for this: no callback runs after an
+//     acknowledgement.
+//  11. Each commit of these has names or versions of its own, so that when its
+//     outcome is unknown, Sync and a look tell it.
+
+// MaxSites is how many sites a transaction can have.
+const MaxSites = 100
+
+// maxID is the length that an id or a site's name may have, in bytes.
+const maxID = 200
+
+// A Decision is how a transaction ended.
+type Decision struct {
+	ID     string
+	Zxid   int64 // of the transaction, as in Tx; zero with an error
+	Commit bool
+	By     string // who decided: "proposer", "recovery", or "site " and its name
+	Reason string // of an abort
+}
+
+// txSpace is where the transactions of one recipe stand.
+type txSpace struct {
+	c    *Client
+	path recipePath
+}
+
+func (x *txSpace) records() string                { return x.path.full + "/tx" }
+func (x *txSpace) inbox(site string) string       { return x.path.full + "/sites/" + site }
+func (x *txSpace) serving(site string) string     { return x.path.given + "/serving/" + site }
+func (x *txSpace) record(id string) string        { return x.records() + "/" + id }
+func (x *txSpace) ballot(d *dtx, s string) string { return x.inbox(s) + "/" + d.id + "~" + d.rec.Mark }
+
+// checkID returns ErrInvalid for what cannot be an id or the name of a site.
+func checkID(what, id string) error {
+	if len(id) > maxID {
+		return fmt.Errorf("%w: %s of more than %d bytes", ErrInvalid, what, maxID)
+	}
+	if id == "" || strings.Contains(id, "/") || backend.CheckPath("/"+id) != nil {
+		return fmt.Errorf("%w: %s %.40q, want the name of a node", ErrInvalid, what, id)
+	}
+	return nil
+}
+
+// parseBallot reads the name of a ballot. Everything else in an inbox is foreign.
+func parseBallot(name string) (id, mark string, ok bool) {
+	i := len(name) - guidLen - 1
+	if i < 1 || name[i] != '~' {
+		return "", "", false
+	}
+	return name[:i], name[i+1:], true
+}
+
+// txRecord is what the record holds.
+type txRecord struct {
+	Mark     string   `json:"mark"`
+	Sites    []string `json:"sites"`
+	Deadline int64    `json:"deadline"` // milliseconds since 1970, by the proposer's clock
+	Keep     bool     `json:"keep,omitempty"`
+	Payload  []byte   `json:"payload,omitempty"`
+}
+
+// dtx is one transaction.
+type dtx struct {
+	id   string
+	path string // of the record
+	zxid int64  // its czxid: what the transaction is told from others by
+	rec  txRecord
+}
+
+func (d *dtx) open() string            { return d.path + "/open-" + d.rec.Mark }
+func (d *dtx) decision() string        { return fmt.Sprintf("%s/decision-%x", d.path, d.zxid) }
+func (d *dtx) vote(site string) string { return fmt.Sprintf("%s/yes-%x-%s", d.path, d.zxid, site) }
+func (d *dtx) deadline() time.Time     { return time.UnixMilli(d.rec.Deadline) }
+
+// livePrefix begins the names of the live nodes of a record.
+const livePrefix = "live-"
+
+// outcome is what the decision holds.
+type outcome struct {
+	Commit bool   `json:"commit"`
+	By     string `json:"by"`
+	Reason string `json:"reason,omitempty"`
+}
+
+func (o *outcome) decision(d *dtx) Decision {
+	return Decision{ID: d.id, Zxid: d.zxid, Commit: o.Commit, By: o.By, Reason: o.Reason}
+}
+
+// load reads the transaction called id.
+func (s *session) load(ctx context.Context, x *txSpace, id string) (*dtx, error) {
+	d := &dtx{id: id, path: x.record(id)}
+	data, stat, err := s.b.Get(ctx, d.path, nil)
+	if err != nil {
+		return nil, err
+	}
+	d.zxid = stat.Czxid
+	if err := json.Unmarshal(data, &d.rec); err != nil || d.rec.Mark == "" {
+		return nil, &backend.Error{Op: "get", Path: d.path, Err: fmt.Errorf("%w: not the record of a transaction", ErrDecode)}
+	}
+	return d, nil
+}
+
+// outcome reads the decision, nil if there is none yet. A watch that is not nil is
+// armed then, and only then.
+func (s *session) outcome(ctx context.Context, d *dtx, w *backend.Watch) (*outcome, error) {
+	path := d.decision()
+	if w != nil {
+		_, err := s.b.Exists(ctx, path, w)
+		if isNotFound(err) {
+			return nil, nil
+		}
+		w.Stop()
+		if err != nil {
+			return nil, err
+		}
+	}
+	data, _, err := s.b.Get(ctx, path, nil)
+	if err != nil {
+		if isNotFound(err) {
+			err = nil
+		}
+		return nil, err
+	}
+	o := new(outcome)
+	if err := json.Unmarshal(data, o); err != nil {
+		return nil, &backend.Error{Op: "get", Path: path, Err: fmt.Errorf("%w: not a decision", ErrDecode)}
+	}
+	return o, nil
+}
+
+// allYes reports whether the children of the record hold the votes of all sites.
+func (d *dtx) allYes(names []string) bool {
+	return !slices.ContainsFunc(d.rec.Sites, func(site string) bool {
+		return !slices.Contains(names, base(d.vote(site)))
+	})
+}
+
+// commitOps decides commit, if all votes are there.
+func (d *dtx) commitOps() []backend.Op {
+	var ops []backend.Op
+	for _, site := range d.rec.Sites {
+		ops = append(ops, backend.Check(d.vote(site), backend.AnyVersion))
+	}
+	return ops
+}
+
+// abort decides abort; see decide.
+func (s *session) abort(ctx context.Context, d *dtx, by, reason string) (*outcome, error) {
+	return s.decide(ctx, d, &outcome{By: by, Reason: reason}, backend.Check(d.open(), backend.AnyVersion))
+}
+
+// decide makes the decision o under conditions, and returns it if it was this call
+// that made it. If it returns nothing, there is something to be read: somebody else
+// has decided, or the record is gone, or the outcome of the commit is not known.
+func (s *session) decide(ctx context.Context, d *dtx, o *outcome, conds ...backend.Op) (*outcome, error) {
+	_, err := s.b.Commit(ctx, append(conds, backend.Create(d.decision(), o.encode(), backend.Persistent))...)
+	switch {
+	case err == nil:
+		return o, nil
+	case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+		return nil, s.b.Sync(ctx, d.path)
+	case errors.Is(err, backend.ErrExists), isNotFound(err):
+		return nil, nil
+	}
+	return nil, err
+}
+
+func (o *outcome) encode() []byte {
+	data, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // three plain fields
+	}
+	return data
+}
+
+// collect removes the record if nothing but the decision is left in it. Who
+// deletes his own part of a record calls it afterwards, so the last one finds
+// nothing else.
+func (s *session) collect(ctx context.Context, d *dtx) error {
+	var pause pauses
+	for {
+		names, stat, err := s.b.Children(ctx, d.path, nil)
+		if isNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if stat.Czxid != d.zxid || len(names) != 1 || names[0] != base(d.decision()) {
+			return nil
+		}
+		_, err = s.b.Commit(ctx, backend.Delete(d.decision(), backend.AnyVersion), backend.Delete(d.path, backend.AnyVersion))
+		switch {
+		case isNotFound(err), errors.Is(err, backend.ErrNotEmpty):
+			return nil
+		case err == nil, !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+			return err
+		}
+		pause.wait(ctx.Done(), s.b.Done())
+	}
+}
+
+// clip shortens a reason to what a node should hold.
+func clip(reason string) string {
+	const most = 1000
+	if len(reason) > most {
+		reason = reason[:most]
+	}
+	return strings.ToValidUTF8(reason, "?")
+}

@@ -1,0 +1,423 @@
+package coord_test
+
+import "fmt"
+
+// The exhaustive model of the two-phase commit: a proposer, two sites, and two
+// transactions with the same id one after the other, in every order of their steps.
+// Each step is one read or one commit. Requests are lost. Processes crash and start
+// anew at any step, or lose their sessions, and what they had sent then lands at any
+// time later, or never.
+
+const pactSites = 2
+
+// What a ballot holds.
+const (
+	ballotGone int8 = iota
+	ballotEmpty
+	ballotYes
+	ballotNo
+)
+
+// Decisions.
+const (
+	pactOpen int8 = iota // undecided
+	pactCommit
+	pactAbort
+)
+
+// Where a site is in its work on a transaction.
+const (
+	siteIdle   int8 = iota
+	siteRecord      // has read the ballot; reads the record
+	siteVotes       // has read that there is no decision; has to vote
+	siteSends       // has prepared; sends its vote
+	siteAcks        // has read the decision and called what it says
+)
+
+type pactSite struct {
+	pc       int8
+	on       int8 // the transaction it works on, from 0
+	ballot   int8 // as read
+	prepared [2]bool
+	yes      [2]bool // a vote that was under way when it crashed
+	ack      [2]int8 // an acknowledgement likewise, of a ballot with this content
+}
+
+// pactState is the service and all processes.
+type pactState struct {
+	record   int8 // the transaction whose record stands, from 1; 0 for none
+	made     int8 // how many records there have been
+	open     bool
+	decision int8               // in the record
+	vote     [pactSites]bool    // in the record
+	ballot   [2][pactSites]int8 // of both transactions
+	acted    [2]int8            // which callbacks were called: bits 1<<pactCommit, 1<<pactAbort
+	once     bool               // the first transaction was committed
+	live     int8               // the transaction that a Propose waits for, from 1
+	late     bool               // a dead proposer's record may land
+	orphan   bool               // it did, as the second transaction
+	stale    int8               // somebody has read that this transaction is undecided
+	site     [pactSites]pactSite
+	crashes  int8 // left
+}
+
+// pactRules are the rules that a mutant breaks.
+type pactRules struct {
+	abortsAlone   bool // a site without a vote aborts and tells nobody
+	noIdentity    bool // a vote names no transaction: it lands in what stands
+	overwritten   bool // the decision is set, not created
+	anyoneCommits bool // whoever sees all votes decides commit
+	collectEarly  bool // the record goes without the acknowledgements
+	anyBallot     bool // an acknowledgement deletes the ballot whatever it holds
+	uncheckedVote bool // commit is decided by who does not check the votes again
+}
+
+type pactModel struct {
+	rules pactRules
+	most  int8 // records
+	start pactState
+	seen  map[pactState]struct{}
+	todo  []pactState
+	bad   string
+	rest  int
+	done  map[string]int // what was reached
+}
+
+func (m *pactModel) fail(s *pactState, what string) {
+	if m.bad == "" {
+		m.bad = fmt.Sprintf("%s: %+v", what, *s)
+	}
+}
+
+func (m *pactModel) add(s pactState) {
+	s.normal()
+	if _, ok := m.seen[s]; !ok {
+		m.seen[s] = struct{}{}
+		m.todo = append(m.todo, s)
+	}
+}
+
+// normal forgets what does not matter any more, and orders the sites, which are
+// alike.
+func (s *pactState) normal() {
+	for x := range int8(2) {
+		over := s.record != x+1
+		for i := range s.site {
+			c := &s.site[i]
+			over = over && s.ballot[x][i] == ballotGone && !c.yes[x] && c.ack[x] == ballotGone && (c.pc == siteIdle || c.on != x)
+		}
+		for i := range s.site {
+			if over || s.record == x+1 && s.decision != pactOpen {
+				s.site[i].prepared[x] = false
+			}
+		}
+		if over {
+			s.acted[x] = 0
+		}
+	}
+	if s.rank(0) > s.rank(1) {
+		s.site[0], s.site[1] = s.site[1], s.site[0]
+		s.vote[0], s.vote[1] = s.vote[1], s.vote[0]
+		for x := range s.ballot {
+			s.ballot[x][0], s.ballot[x][1] = s.ballot[x][1], s.ballot[x][0]
+		}
+	}
+}
+
+// rank is a number for all that concerns site i.
+func (s *pactState) rank(i int) (n uint64) {
+	c := &s.site[i]
+	digit := func(d int8) { n = n*8 + uint64(d) }
+	flag := func(b bool) {
+		n *= 2
+		if b {
+			n++
+		}
+	}
+	digit(c.pc)
+	digit(c.on)
+	digit(c.ballot)
+	flag(s.vote[i])
+	for x := range 2 {
+		flag(c.prepared[x])
+		flag(c.yes[x])
+		digit(c.ack[x])
+		digit(s.ballot[x][i])
+	}
+	return n
+}
+
+func (m *pactModel) run() {
+	m.seen, m.done = make(map[pactState]struct{}), make(map[string]int)
+	m.add(m.start)
+	for len(m.todo) > 0 && m.bad == "" {
+		s := m.todo[len(m.todo)-1]
+		m.todo = m.todo[:len(m.todo)-1]
+		m.next(s)
+	}
+}
+
+// make makes a record.
+func (s *pactState) make() {
+	s.made++
+	s.record, s.open, s.decision = s.made, true, pactOpen
+	s.vote = [pactSites]bool{}
+	for i := range pactSites {
+		s.ballot[s.made-1][i] = ballotEmpty
+	}
+}
+
+func (m *pactModel) decide(s *pactState, d int8) {
+	if s.decision != pactOpen && !m.rules.overwritten {
+		return
+	}
+	s.decision = d
+	if d != pactCommit {
+		return
+	}
+	if s.orphan && s.once {
+		m.fail(s, "a proposal was committed twice")
+	}
+	s.once = s.late
+	for i := range s.site {
+		if !s.site[i].prepared[s.record-1] {
+			m.fail(s, fmt.Sprintf("commit, and site %d has not prepared", i))
+		}
+	}
+}
+
+// act calls a callback for transaction x.
+func (m *pactModel) act(s *pactState, x, what int8) {
+	s.acted[x] |= 1 << what
+	if s.acted[x] == 1<<pactCommit|1<<pactAbort {
+		m.fail(s, "committed here and aborted there")
+	}
+}
+
+// next adds what can follow on s.
+func (m *pactModel) next(s pactState) {
+	moves := false
+	move := func(step func(o *pactState)) {
+		o := s
+		step(&o)
+		m.add(o)
+		moves = true
+	}
+	m.proposer(s, move)
+	m.anybody(s, move)
+	for i := range s.site {
+		m.siteStep(s, i, move)
+	}
+	if !moves {
+		m.rest++
+		for x := range s.ballot {
+			for i := range pactSites {
+				if s.ballot[x][i] != ballotGone {
+					m.fail(&s, "nobody moves, and a ballot stands")
+				}
+			}
+		}
+		if s.record != 0 {
+			m.fail(&s, "nobody moves, and a record stands")
+		}
+	}
+	m.faults(s)
+}
+
+func (m *pactModel) proposer(s pactState, move func(func(*pactState))) {
+	votes := s.record != 0 && s.decision == pactOpen
+	for i := range pactSites {
+		votes = votes && s.vote[i]
+	}
+	switch {
+	case s.live == 0 && s.record == 0 && s.made < m.most && !s.orphan:
+		move(func(o *pactState) { o.make(); o.live = o.record })
+	case s.live == 0 && s.record != 0 && s.open && !(s.orphan && s.record == 2):
+		move(func(o *pactState) { o.live = o.record }) // a retry joins
+	}
+	if votes && (s.live == s.record || m.rules.anyoneCommits) {
+		move(func(o *pactState) { m.done["commit"]++; m.decide(o, pactCommit) })
+	}
+	if m.rules.uncheckedVote && s.live == s.record && s.record != 0 && s.decision == pactOpen && s.site[0].yes[s.record-1] && s.vote[1] {
+		move(func(o *pactState) { m.decide(o, pactCommit) }) // it was on its way
+	}
+	if s.record != 0 && s.decision != pactOpen && s.open {
+		move(func(o *pactState) { o.open, o.live = false, 0 }) // told, or Recover tells
+	}
+}
+
+// anybody is what any process may do.
+func (m *pactModel) anybody(s pactState, move func(func(*pactState))) {
+	if s.record == 0 {
+		return
+	}
+	if s.decision == pactOpen && s.open {
+		move(func(o *pactState) { m.done["abort"]++; m.decide(o, pactAbort) })
+		if m.rules.overwritten && s.stale != s.record {
+			move(func(o *pactState) { o.stale = o.record })
+		}
+	}
+	if s.stale == s.record && s.decision != pactOpen {
+		move(func(o *pactState) { m.decide(o, pactAbort); o.stale = 0 })
+	}
+	free := s.decision != pactOpen && !s.open
+	for i := range pactSites {
+		free = free && (!s.vote[i] || m.rules.collectEarly)
+	}
+	if free {
+		move(func(o *pactState) {
+			m.done["collected"]++
+			o.record, o.decision, o.stale = 0, pactOpen, 0
+			o.vote = [pactSites]bool{}
+		})
+	}
+}
+
+func (m *pactModel) siteStep(s pactState, i int, move func(func(*pactState))) {
+	c := s.site[i]
+	x := c.on
+	switch c.pc {
+	case siteIdle:
+		for x := range int8(2) {
+			if b := s.ballot[x][i]; b != ballotGone && !m.waits(&s, i, x) {
+				move(func(o *pactState) { o.site[i].pc, o.site[i].on, o.site[i].ballot = siteRecord, x, b })
+			}
+		}
+	case siteRecord:
+		move(func(o *pactState) { m.look(o, i) })
+	case siteVotes:
+		move(func(o *pactState) { // yes
+			o.site[i].prepared[x], o.site[i].pc = true, siteSends
+		})
+		move(func(o *pactState) { // no
+			if o.record == x+1 && o.open && o.ballot[x][i] == ballotEmpty && o.decision == pactOpen {
+				o.ballot[x][i] = ballotNo
+				m.decide(o, pactAbort)
+				m.done["no"]++
+			}
+			o.site[i].idle()
+		})
+	case siteSends:
+		move(func(o *pactState) { m.land(o, i, x); o.site[i].idle() })
+	case siteAcks:
+		move(func(o *pactState) { m.acknowledge(o, i, x, c.ballot); o.site[i].idle() })
+	}
+	for x := range int8(2) {
+		if c.yes[x] {
+			move(func(o *pactState) { m.land(o, i, x); o.site[i].yes[x] = false })
+		}
+		if c.ack[x] != ballotGone {
+			move(func(o *pactState) { m.acknowledge(o, i, x, c.ack[x]); o.site[i].ack[x] = ballotGone })
+		}
+	}
+}
+
+// waits reports whether there is nothing for an idle site to do about a transaction
+// until something changes.
+func (m *pactModel) waits(s *pactState, i int, x int8) bool {
+	return s.ballot[x][i] == ballotYes && s.record == x+1 && s.decision == pactOpen
+}
+
+func (c *pactSite) idle() { c.pc, c.on, c.ballot = siteIdle, 0, 0 }
+
+// look reads record and decision, after the ballot, and acts on them.
+func (m *pactModel) look(s *pactState, i int) {
+	c := &s.site[i]
+	x := c.on
+	if s.record != x+1 {
+		if c.ballot != ballotYes {
+			m.act(s, x, pactAbort) // no vote of ours, so no commit
+			c.pc = siteAcks
+			return
+		}
+		if s.ballot[x][i] == ballotYes { // it is read again before it counts
+			m.fail(s, fmt.Sprintf("site %d is in doubt", i))
+		}
+		c.idle()
+		return
+	}
+	switch {
+	case s.decision == pactCommit && c.ballot != ballotYes:
+		c.idle() // the ballot was read too early
+	case s.decision != pactOpen:
+		m.act(s, x, s.decision)
+		c.pc = siteAcks
+	case c.ballot == ballotEmpty && c.prepared[x] && m.rules.abortsAlone:
+		m.act(s, x, pactAbort)
+		c.pc = siteAcks
+	case c.ballot == ballotEmpty:
+		c.pc = siteVotes
+	default:
+		c.idle()
+	}
+}
+
+// land applies a yes of site i for transaction x, if it can be.
+func (m *pactModel) land(s *pactState, i int, x int8) {
+	if m.rules.noIdentity && s.record != 0 {
+		x = s.record - 1
+	}
+	if s.record == x+1 && s.open && s.ballot[x][i] == ballotEmpty {
+		s.ballot[x][i], s.vote[i] = ballotYes, true
+		m.done["yes"]++
+	}
+}
+
+// acknowledge applies an acknowledgement, if the ballot is as it was read.
+func (m *pactModel) acknowledge(s *pactState, i int, x, b int8) {
+	if s.ballot[x][i] == ballotGone || s.ballot[x][i] != b && !m.rules.anyBallot {
+		return
+	}
+	s.ballot[x][i] = ballotGone
+	if b == ballotYes && s.record == x+1 {
+		s.vote[i] = false
+	}
+	m.done["acknowledged"]++
+}
+
+// faults adds what goes wrong.
+func (m *pactModel) faults(s pactState) {
+	if s.late && s.record == 0 && s.made == 1 {
+		o := s
+		o.make()
+		o.late, o.orphan = false, true
+		m.done["late record"]++
+		m.add(o)
+	}
+	for i := range s.site {
+		c := s.site[i]
+		o := s
+		for x := range 2 { // what was under way never comes
+			o.site[i].yes[x], o.site[i].ack[x] = false, ballotGone
+		}
+		m.add(o)
+		if c.pc == siteSends || c.pc == siteAcks { // the request is lost
+			o = s
+			o.site[i].idle()
+			m.add(o)
+		}
+	}
+	if s.crashes == 0 {
+		return
+	}
+	s.crashes--
+	if s.live != 0 {
+		o := s
+		o.live = 0
+		m.add(o)
+	}
+	for i := range s.site {
+		c, o := s.site[i], s
+		switch c.pc {
+		case siteIdle:
+			continue
+		case siteSends:
+			o.site[i].yes[c.on] = true
+		case siteAcks:
+			o.site[i].ack[c.on] = c.ballot
+		}
+		o.site[i].idle()
+		m.done["crash"]++
+		m.add(o)
+	}
+}

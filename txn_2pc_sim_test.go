@@ -1,0 +1,249 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// txSim is two proposers and three sites that crash, lose messages and sessions,
+// and are slow, all drawn from one seed.
+type txSim struct {
+	*txWorld
+	seed  uint64
+	rng   *rand.Rand // for faults and delays; under mu
+	calm  bool       // no more faults; under mu
+	told  []coord.Decision
+	owed  map[string]bool // ids that were proposed and never told
+	recov bool            // a Recover runs beside the proposers
+	start time.Time
+}
+
+var txSimSites = []string{"a", "b", "c"}
+
+// fault draws what happens around a call.
+func (x *txSim) fault(p *txProc, _ int, c backendtest.Call, after bool, err error) error {
+	if x.calm || x.rng.IntN(40) > 0 {
+		return err
+	}
+	how := []string{"loss", "loss", "loss", "expiry", "kill", "late write"}[x.rng.IntN(6)]
+	if how == "late write" && (after || c.Op != "commit") {
+		return err
+	}
+	x.count[how]++
+	return txFaults[how](p, c, after, err)
+}
+
+func (x *txSim) delay() time.Duration {
+	if x.rng.IntN(10) == 0 {
+		return time.Duration(x.rng.IntN(300)) * time.Millisecond
+	}
+	return time.Duration(x.rng.IntN(5)) * time.Millisecond
+}
+
+func (x *txSim) draw(n int) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.rng.IntN(n)
+}
+
+// alive runs f in a process, and again in a new one when that dies, until f has
+// returned in one that lives.
+func (x *txSim) alive(name string, f func(p *txProc)) {
+	for {
+		p := x.txWorld.start(name, x.fault)
+		x.mu.Lock()
+		p.delay = x.delay
+		x.mu.Unlock()
+		f(p)
+		x.mu.Lock()
+		dead := p.dead
+		x.mu.Unlock()
+		p.stop()
+		if !dead {
+			return
+		}
+		time.Sleep(time.Duration(x.draw(1500)) * time.Millisecond)
+	}
+}
+
+// proposer proposes one transaction after the other, each until it is told.
+func (x *txSim) proposer(ids []string) {
+	next := 0
+	x.alive("proposer", func(p *txProc) {
+		for ; next < len(ids); next++ {
+			prop := txProposal(ids[next], txSimSites[:1+x.draw(3)])
+			prop.Sites = txSimSites[:1+len(ids[next])%3]
+			if !x.propose(p, prop) {
+				return
+			}
+			time.Sleep(time.Duration(x.draw(300)) * time.Millisecond)
+		}
+	})
+}
+
+// propose proposes until it is told. It reports false if the process died.
+func (x *txSim) propose(p *txProc, prop coord.Proposal[string]) bool {
+	co := coord.NewCoordinator[string](p.c, txPath, nil)
+	for {
+		ctx, cancel := p.ctx, context.CancelFunc(func() {})
+		if x.draw(4) == 0 {
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(x.draw(1000))*time.Millisecond)
+		}
+		d, err := co.Propose(ctx, prop)
+		cancel()
+		x.mu.Lock()
+		if p.dead {
+			x.mu.Unlock()
+			return false
+		}
+		switch {
+		case err == nil:
+			x.told = append(x.told, d)
+			x.count["told"]++
+			x.mu.Unlock()
+			return true
+		case errors.Is(err, coord.ErrInDoubt) && x.recov:
+			x.count["told to Recover"]++
+			x.mu.Unlock()
+			return true
+		case errors.Is(err, context.DeadlineExceeded):
+			x.count["gave up"]++
+		case errors.Is(err, coord.ErrUncertain):
+			x.count["uncertain"]++
+		default:
+			x.errorf("Propose: %v", err)
+			x.mu.Unlock()
+			return true
+		}
+		x.mu.Unlock()
+	}
+}
+
+func (x *txSim) play() {
+	x.rng = rand.New(rand.NewPCG(x.seed, 1))
+	x.prepare = func(string, string) error {
+		if x.rng.IntN(8) == 0 {
+			return errors.New("not today")
+		}
+		return nil
+	}
+	x.recov = x.rng.IntN(4) == 0
+	x.start = time.Now()
+	first := x.txWorld.start("first", nil)
+	for _, site := range txSimSites {
+		first.serve(site)
+	}
+	synctest.Wait()
+	first.stop()
+
+	over, end := context.WithCancel(context.Background())
+	var sites, proposers sync.WaitGroup
+	for _, site := range txSimSites {
+		sites.Go(func() {
+			x.alive("site "+site, func(p *txProc) {
+				defer context.AfterFunc(over, p.cancel)()
+				p.serve(site)
+				p.wg.Wait()
+			})
+		})
+	}
+	for i := range 2 {
+		ids := make([]string, 3)
+		for j := range ids {
+			// Some ids are long, which gives them more sites.
+			ids[j] = fmt.Sprintf("p%d-%d-%s", i, j, "xyz"[:x.draw(4)])
+		}
+		proposers.Go(func() { x.proposer(ids) })
+	}
+	if x.recov {
+		proposers.Go(func() {
+			time.Sleep(time.Duration(x.draw(2000)) * time.Millisecond)
+			x.alive("recovery", func(p *txProc) {
+				_, err := coord.NewCoordinator[string](p.c, txPath, nil).Recover(p.ctx)
+				if err != nil && p.ctx.Err() == nil {
+					x.errorf("Recover: %v", err)
+				}
+			})
+		})
+	}
+	proposers.Wait()
+	x.mu.Lock()
+	x.calm = true
+	x.mu.Unlock()
+	time.Sleep(txDeadline + 2*txTimeout)
+	synctest.Wait()
+	x.finish(txSimSites)
+	x.check()
+	end()
+	sites.Wait()
+}
+
+func (x *txSim) check() {
+	commits := make(map[string]int)
+	for key, in := range x.history.all {
+		if in.decided == "commit" {
+			commits[key.id]++
+		}
+	}
+	for _, d := range x.told {
+		if in := x.history.all[txKey{d.ID, d.Zxid}]; in == nil || (in.decided == "commit") != d.Commit {
+			x.errorf("told %+v; %+v", d, in)
+		}
+	}
+	ids := slices.Collect(func(yield func(string) bool) {
+		for id := range commits {
+			if !yield(id) {
+				return
+			}
+		}
+	})
+	for _, id := range ids {
+		if commits[id] > 1 && !x.recov {
+			x.errorf("%s was committed %d times", id, commits[id])
+		}
+	}
+}
+
+func TestTheTwoPhaseCommitUnderRandomFaults(t *testing.T) {
+	t.Parallel()
+	seeds, first := uint64(1500), uint64(1)
+	if long() {
+		seeds = 30_000
+	}
+	if *simSeed != 0 {
+		seeds, first = 1, *simSeed
+	}
+	count, commits := make(map[string]int), 0
+	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
+		if *simTrace {
+			fmt.Println("seed", seed)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			x := &txSim{txWorld: newTxWorld(t, fmt.Sprint("seed ", seed)), seed: seed}
+			x.play()
+			for what, n := range x.count {
+				count[what] += n
+			}
+			commits += x.history.commits
+		})
+	}
+	t.Logf("figure: simulation of the two-phase commit, %d seeds, %d commits replayed: %v", seeds, commits, count)
+	if *simSeed != 0 {
+		return
+	}
+	for _, what := range []string{"commit", "abort", "told", "gave up", "loss", "expiry", "kill", "late write", "late write landed"} {
+		if count[what] == 0 {
+			t.Errorf("%q never happened: the simulation tested nothing of it", what)
+		}
+	}
+}

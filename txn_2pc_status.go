@@ -1,0 +1,292 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// TxStatus is how a transaction stood when it was read.
+type TxStatus struct {
+	ID       string
+	Zxid     int64     // the commit that made it; tells it from others with its ID
+	Since    time.Time // when it was made, by the service's clock
+	Deadline time.Time
+	Sites    []TxSite // in order of their names
+	Decided  bool
+	Decision Decision // if Decided
+	Proposed bool     // a Propose of it is under way
+	Told     bool     // no Propose or Recover is owed its decision
+}
+
+// TxSite is one site's part in a transaction.
+type TxSite struct {
+	Site         string
+	Voted        bool // yes or no
+	Yes          bool
+	Acknowledged bool // and so it is done with the transaction
+	Served       bool // a Serve of the site is under way
+}
+
+// Status tells how the transaction stands. ErrNotFound: it was never proposed, or
+// is done with.
+func (co *Coordinator[T]) Status(ctx context.Context, id string) (TxStatus, error) {
+	if err := co.path.check("status"); err != nil {
+		return TxStatus{}, err
+	}
+	if err := checkID("ID", id); err != nil {
+		return TxStatus{}, opError("status", co.path.full, err)
+	}
+	st, err := onSession(ctx, co.c, func(s *session) (TxStatus, error) {
+		if err := s.b.Sync(ctx, co.records()); err != nil {
+			return TxStatus{}, err
+		}
+		return s.txStatus(ctx, &co.txSpace, id)
+	})
+	return st, opError("status", co.record(id), err)
+}
+
+// List tells how all transactions stand that are not done with, in order of their
+// IDs. It costs some requests for each, and some for each of their sites.
+func (co *Coordinator[T]) List(ctx context.Context) ([]TxStatus, error) {
+	if err := co.path.check("list"); err != nil {
+		return nil, err
+	}
+	list, err := onSession(ctx, co.c, func(s *session) ([]TxStatus, error) {
+		ids, err := s.txIDs(ctx, &co.txSpace)
+		var list []TxStatus
+		for _, id := range ids {
+			st, err := s.txStatus(ctx, &co.txSpace, id)
+			if isNotFound(err) {
+				continue // done with since
+			}
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, st)
+		}
+		return list, err
+	})
+	return list, opError("list", co.path.full, err)
+}
+
+// txIDs lists what stands, after a Sync.
+func (s *session) txIDs(ctx context.Context, x *txSpace) ([]string, error) {
+	if err := s.b.Sync(ctx, x.records()); err != nil {
+		return nil, err
+	}
+	ids, _, err := s.b.Children(ctx, x.records(), nil)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	slices.Sort(ids)
+	return ids, err
+}
+
+func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (TxStatus, error) {
+	d, err := s.load(ctx, x, id)
+	if err != nil {
+		return TxStatus{}, err
+	}
+	names, stat, err := s.b.Children(ctx, d.path, nil)
+	if err != nil {
+		return TxStatus{}, err
+	}
+	if stat.Czxid != d.zxid {
+		return s.txStatus(ctx, x, id) // another one has taken its place
+	}
+	st := TxStatus{
+		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.deadline(),
+		Proposed: slices.ContainsFunc(names, isLive),
+		Told:     !slices.Contains(names, base(d.open())),
+	}
+	o, err := s.outcome(ctx, d, nil)
+	if err != nil {
+		return TxStatus{}, err
+	}
+	if o != nil {
+		st.Decided, st.Decision = true, o.decision(d)
+	}
+	for _, site := range d.rec.Sites {
+		t := TxSite{Site: site}
+		stat, err := s.b.Exists(ctx, x.ballot(d, site), nil)
+		if err != nil && !isNotFound(err) {
+			return TxStatus{}, err
+		}
+		t.Acknowledged = err != nil
+		t.Yes = slices.Contains(names, base(d.vote(site))) || t.Acknowledged && st.Decision.Commit
+		t.Voted = t.Yes || err == nil && stat.Version > 0
+		serving, _, err := s.b.Children(ctx, x.c.root+x.serving(site), nil)
+		if err != nil && !isNotFound(err) {
+			return TxStatus{}, err
+		}
+		t.Served = len(serving) > 0
+		st.Sites = append(st.Sites, t)
+	}
+	return st, nil
+}
+
+func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) }
+
+// Recover finishes what proposers have left that are gone: transactions that are
+// undecided abort, and those that nobody was told of are told of by what Recover
+// returns. It does not wait for sites: they
+// finish when they are served. It waits for the transactions of proposers that are
+// alive, or that the service does not know to be dead yet, at most until their
+// deadlines.
+//
+// What was returned is done with, and its ID is free again: proposing it again is a
+// new transaction. So who means to retry Propose does that before, or instead; or
+// uses Keep, with which Recover returns all that Forget has not been called for.
+func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
+	if err := co.path.check("recover"); err != nil {
+		return nil, err
+	}
+	told := make(map[int64]bool)
+	var list []Decision
+	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {
+		ids, err := s.txIDs(ctx, &co.txSpace)
+		if err != nil {
+			return struct{}{}, err
+		}
+		// Those that have to be waited for come last.
+		for _, wait := range []bool{false, true} {
+			var later []string
+			for _, id := range ids {
+				d, o, err := co.recoverOne(ctx, s, id, wait)
+				switch {
+				case err != nil:
+					return struct{}{}, err
+				case d != nil && o == nil:
+					later = append(later, id)
+				case o != nil && !told[d.zxid]:
+					told[d.zxid] = true
+					list = append(list, o.decision(d))
+				}
+			}
+			ids = later
+		}
+		return struct{}{}, nil
+	})
+	return list, opError("recover", co.path.full, err)
+}
+
+// recoverOne finishes one transaction. It returns the decision if it was owed to
+// somebody, and the transaction without one if it is alive and wait is false.
+func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool) (*dtx, *outcome, error) {
+	var pause pauses
+	for {
+		d, err := s.load(ctx, &co.txSpace, id)
+		if isNotFound(err) {
+			return nil, nil, nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		names, stat, err := s.b.Children(ctx, d.path, nil)
+		if isNotFound(err) || err == nil && stat.Czxid != d.zxid {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if i := slices.IndexFunc(names, isLive); i >= 0 {
+			if !wait {
+				return d, nil, nil
+			}
+			if err := s.awaitEnd(ctx, d.path+"/"+names[i]); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		o, err := s.outcome(ctx, d, nil)
+		if err == nil && o == nil {
+			o, err = s.abort(ctx, d, "recovery", "its proposer is gone")
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if o == nil {
+			pause.wait(ctx.Done(), s.b.Done())
+			continue
+		}
+		if !slices.Contains(names, base(d.open())) {
+			return nil, nil, s.collect(ctx, d)
+		}
+		if d.rec.Keep {
+			return d, o, nil
+		}
+		if err := s.remove(ctx, d.open()); err != nil {
+			return nil, nil, err
+		}
+		if err := s.b.Err(); err != nil {
+			return nil, nil, err
+		}
+		return d, o, s.collect(ctx, d)
+	}
+}
+
+// awaitEnd waits until the ephemeral node at path is gone.
+func (s *session) awaitEnd(ctx context.Context, path string) error {
+	for {
+		w := backend.NewWatch()
+		_, _, err := s.b.Children(ctx, path, w) // silent but for its deletion
+		if err != nil {
+			w.Stop()
+			if isNotFound(err) {
+				return nil
+			}
+			return err
+		}
+		select {
+		case <-w.Fired():
+		case <-ctx.Done():
+			w.Stop()
+			return backend.ContextError(ctx)
+		}
+	}
+}
+
+// Forget says that the decision of a transaction was taken note of: its record
+// goes as soon as every site has acknowledged. It is needed with Keep only. A
+// transaction that does not stand is forgotten already; one that is undecided is
+// ErrInvalid.
+func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
+	if err := co.path.check("forget"); err != nil {
+		return err
+	}
+	if err := checkID("ID", id); err != nil {
+		return opError("forget", co.path.full, err)
+	}
+	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {
+		if err := s.b.Sync(ctx, co.record(id)); err != nil {
+			return struct{}{}, err
+		}
+		d, err := s.load(ctx, &co.txSpace, id)
+		if isNotFound(err) {
+			return struct{}{}, nil
+		}
+		if err != nil {
+			return struct{}{}, err
+		}
+		o, err := s.outcome(ctx, d, nil)
+		if err == nil && o == nil {
+			err = fmt.Errorf("%w: undecided", ErrInvalid)
+		}
+		if err == nil {
+			err = s.remove(ctx, d.open())
+		}
+		if err == nil {
+			err = s.b.Err()
+		}
+		if err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, s.collect(ctx, d)
+	})
+	return opError("forget", co.record(id), err)
+}

@@ -1,0 +1,378 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+// account is a site that keeps a list of what it did.
+type account struct {
+	w       *world
+	name    string
+	mu      sync.Mutex
+	log     []string
+	prepare func(ctx context.Context, tx coord.Tx[string]) error
+	doubts  chan error
+	codec   coord.Codec[string]
+}
+
+func (a *account) note(what string, tx coord.Tx[string]) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.log = append(a.log, what+" "+tx.ID+":"+tx.Payload)
+}
+
+func (a *account) did() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return fmt.Sprint(a.log)
+}
+
+// votes sets what the account says when it is asked.
+func (a *account) votes(f func(ctx context.Context, tx coord.Tx[string]) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.prepare = f
+}
+
+// serve serves the account over c until the function that it returns is called.
+func (a *account) serve(c *coord.Client) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	h := coord.Handler[string]{
+		Prepare: func(ctx context.Context, tx coord.Tx[string]) error {
+			a.note("prepare", tx)
+			a.mu.Lock()
+			prepare := a.prepare
+			a.mu.Unlock()
+			if prepare == nil {
+				return nil
+			}
+			return prepare(ctx, tx)
+		},
+		Commit: func(_ context.Context, tx coord.Tx[string]) error { a.note("commit", tx); return nil },
+		Abort:  func(_ context.Context, tx coord.Tx[string]) error { a.note("abort", tx); return nil },
+		Codec:  a.codec,
+	}
+	if a.doubts != nil {
+		h.InDoubt = func(_ context.Context, tx coord.Tx[string], err error) { a.doubts <- err }
+	}
+	go func() { ended <- coord.NewParticipant(c, "/tx", a.name, h).Serve(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, coord.ErrClosed) {
+			a.w.t.Errorf("Serve of %s: %v", a.name, err)
+		}
+	})
+	a.w.t.Cleanup(stop)
+	return stop
+}
+
+// accounts serves sites of these names, each over a client and link of its own, and
+// returns when they are there.
+func (w *world) accounts(names ...string) []*account {
+	w.t.Helper()
+	var list []*account
+	for _, name := range names {
+		a := &account{w: w, name: name}
+		a.serve(w.open("site "+name, nil))
+		list = append(list, a)
+	}
+	w.served(names...)
+	return list
+}
+
+func (w *world) served(names ...string) {
+	w.t.Helper()
+	w.eventually("the sites are served", func() bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			return !slices.Contains(w.children("/tx/sites"), name) || len(w.children("/tx/serving/"+name)) == 0
+		})
+	})
+}
+
+// over waits until nothing is left of any transaction.
+func (w *world) over(names ...string) {
+	w.t.Helper()
+	w.empty("/tx/tx")
+	for _, name := range names {
+		w.empty("/tx/sites/" + name)
+	}
+}
+
+func (w *world) proposal(id string, sites ...string) coord.Proposal[string] {
+	return coord.Proposal[string]{ID: id, Sites: sites, Payload: "p", Deadline: time.Now().Add(10 * time.Second)}
+}
+
+func mustPropose(t *testing.T, co *coord.Coordinator[string], p coord.Proposal[string]) coord.Decision {
+	t.Helper()
+	d, err := co.Propose(context.Background(), p)
+	if err != nil || d.ID != p.ID || d.Zxid == 0 {
+		t.Fatal(d, err)
+	}
+	return d
+}
+
+func TestATransactionCommitsAtAllSites(t *testing.T) {
+	onEach(t, func(w *world) {
+		list := w.accounts("a", "b", "c")
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		d := mustPropose(w.t, co, w.proposal("t1", "c", "a", "b"))
+		if !d.Commit || d.By != "proposer" || d.Reason != "" {
+			w.t.Errorf("%+v", d)
+		}
+		w.over("a", "b", "c")
+		for _, a := range list {
+			if got := a.did(); got != "[prepare t1:p commit t1:p]" {
+				w.t.Errorf("%s: %s", a.name, got)
+			}
+		}
+		if _, err := co.Status(context.Background(), "t1"); !errors.Is(err, coord.ErrNotFound) {
+			w.t.Errorf("status of what is done with: %v", err)
+		}
+	})
+}
+
+func TestATransactionAbortsOnTheFirstNo(t *testing.T) {
+	onEach(t, func(w *world) {
+		list := w.accounts("a", "b")
+		asked := make(chan struct{})
+		list[0].votes(func(ctx context.Context, _ coord.Tx[string]) error {
+			close(asked)
+			<-ctx.Done() // until the other has voted
+			return ctx.Err()
+		})
+		list[1].votes(func(context.Context, coord.Tx[string]) error {
+			<-asked
+			return errors.New("no money")
+		})
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		start := time.Now()
+		d := mustPropose(w.t, co, w.proposal("t1", "a", "b"))
+		if d.Commit || d.By != "site b" || d.Reason != "no money" {
+			w.t.Errorf("%+v", d)
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			w.t.Errorf("took %v", took)
+		}
+		w.over("a", "b")
+		for _, a := range list {
+			if got := a.did(); got != "[prepare t1:p abort t1:p]" && got != "[prepare t1:p abort t1:]" {
+				w.t.Errorf("%s: %s", a.name, got)
+			}
+		}
+	})
+}
+
+func TestTheSameProposalIsTheSameTransaction(t *testing.T) {
+	onEach(t, func(w *world) {
+		list := w.accounts("a")
+		let := make(chan struct{})
+		list[0].votes(func(context.Context, coord.Tx[string]) error { <-let; return nil })
+		p := w.proposal("t1", "a")
+		results := make(chan coord.Decision, 3)
+		for i := range 3 {
+			co := coord.NewCoordinator[string](w.open(fmt.Sprint("co", i), nil), "/tx", nil)
+			go func() {
+				d, err := co.Propose(context.Background(), p)
+				if err != nil {
+					w.t.Error(err)
+				}
+				results <- d
+			}()
+		}
+		w.eventually("all three wait", func() bool {
+			live := 0
+			for _, name := range w.children("/tx/tx/t1") {
+				if len(name) > 5 && name[:5] == "live-" {
+					live++
+				}
+			}
+			return live == 3
+		})
+		co := coord.NewCoordinator[string](w.open("other", nil), "/tx", nil)
+		other := p
+		other.Payload = "another"
+		d, err := co.Propose(context.Background(), other)
+		wantErr(w.t, err, coord.ErrDuplicate)
+		other = p
+		other.Sites = []string{"a", "b"}
+		_, err = co.Propose(context.Background(), other)
+		wantErr(w.t, err, coord.ErrDuplicate)
+		if d.ID != "t1" {
+			w.t.Errorf("%+v", d)
+		}
+		close(let)
+		first := <-results
+		for range 2 {
+			if d := <-results; d != first || !d.Commit {
+				w.t.Errorf("%+v, want %+v", d, first)
+			}
+		}
+		w.over("a")
+		if got := list[0].did(); got != "[prepare t1:p commit t1:p]" {
+			w.t.Error(got)
+		}
+		// All were told, so the id is free.
+		list[0].votes(nil)
+		if again := mustPropose(w.t, co, p); again.Zxid <= first.Zxid {
+			w.t.Errorf("%+v after %+v", again, first)
+		}
+		w.over("a")
+	})
+}
+
+// A proposer that gives up aborts, so that nobody waits for the deadline.
+func TestAProposerThatGivesUpAborts(t *testing.T) {
+	onEach(t, func(w *world) {
+		list := w.accounts("a", "b")
+		list[1].votes(func(ctx context.Context, _ coord.Tx[string]) error { <-ctx.Done(); return ctx.Err() })
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		p := w.proposal("t1", "a", "b")
+		p.Deadline = time.Now().Add(time.Hour)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := co.Propose(ctx, p)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		for _, a := range list {
+			w.eventually("aborted", func() bool { return a.did() == "[prepare t1:p abort t1:p]" })
+		}
+		if d := mustPropose(w.t, co, p); d.Commit || d.Reason != "given up by its proposer" {
+			w.t.Errorf("%+v", d)
+		}
+		w.over("a", "b")
+	})
+}
+
+func TestOneProcessServesASite(t *testing.T) {
+	onEach(t, func(w *world) {
+		first, second := &account{w: w, name: "a"}, &account{w: w, name: "a"}
+		stop := first.serve(w.open("first", nil))
+		w.served("a")
+		second.serve(w.open("second", nil))
+		w.eventually("the second waits", func() bool { return len(w.children("/tx/serving/a")) == 2 })
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		mustPropose(w.t, co, w.proposal("t1", "a"))
+		w.over("a")
+		stop()
+		mustPropose(w.t, co, w.proposal("t2", "a"))
+		w.over("a")
+		if a, b := first.did(), second.did(); a != "[prepare t1:p commit t1:p]" || b != "[prepare t2:p commit t2:p]" {
+			w.t.Error(a, b)
+		}
+	})
+}
+
+// An outsider destroys the record of a transaction that a site is bound to.
+func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
+	onEach(t, func(w *world) {
+		list := w.accounts("b")
+		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
+		stop := a.serve(w.open("site a", nil))
+		w.served("a", "b")
+		list[0].votes(func(ctx context.Context, _ coord.Tx[string]) error { <-ctx.Done(); return ctx.Err() })
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		result := make(chan error)
+		go func() {
+			p := w.proposal("t1", "a", "b")
+			p.Deadline = time.Now().Add(3 * time.Second)
+			_, err := co.Propose(context.Background(), p)
+			result <- err
+		}()
+		w.eventually("a has voted", func() bool {
+			st, err := co.Status(context.Background(), "t1")
+			return err == nil && st.Sites[0].Yes
+		})
+		s := w.session("outsider")
+		var ops []backend.Op
+		for _, name := range w.children("/tx/tx/t1") {
+			ops = append(ops, backend.Delete(w.path("/tx/tx/t1/"+name), backend.AnyVersion))
+		}
+		if _, err := s.Commit(context.Background(), append(ops, backend.Delete(w.path("/tx/tx/t1"), backend.AnyVersion))...); err != nil {
+			w.t.Fatal(err)
+		}
+		wantErr(w.t, <-result, coord.ErrInDoubt)
+		err := <-a.doubts
+		wantErr(w.t, err, coord.ErrInDoubt)
+		var e *backend.Error
+		if !errors.As(err, &e) || e.Path == "" {
+			w.t.Fatal(err)
+		}
+		w.over("b")
+		// Without InDoubt, Serve ends with it.
+		stop()
+		h := coord.Handler[string]{
+			Prepare: func(context.Context, coord.Tx[string]) error { return nil },
+			Commit:  func(context.Context, coord.Tx[string]) error { w.t.Error("commit"); return nil },
+			Abort:   func(context.Context, coord.Tx[string]) error { w.t.Error("abort"); return nil },
+		}
+		err = coord.NewParticipant(w.open("doubt", nil), "/tx", "a", h).Serve(context.Background())
+		wantErr(w.t, err, coord.ErrInDoubt)
+		// Whoever has found out deletes the ballot.
+		if _, err := s.Commit(context.Background(), backend.Delete(e.Path, backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		a.serve(w.open("site a", nil))
+		w.served("a", "b")
+		if got := a.did(); got != "[prepare t1:p]" {
+			w.t.Error(got)
+		}
+	})
+}
+
+func TestBadProposalsAreRefused(t *testing.T) {
+	onMemory(t, func(w *world) {
+		w.accounts("a")
+		ctx := context.Background()
+		c := w.open("co", nil)
+		co := coord.NewCoordinator[string](c, "/tx", nil)
+		many := make([]string, coord.MaxSites+1)
+		for i := range many {
+			many[i] = fmt.Sprint("s", i)
+		}
+		for name, tt := range map[string]struct {
+			p    coord.Proposal[string]
+			want error
+		}{
+			"no id":            {coord.Proposal[string]{Sites: []string{"a"}}, coord.ErrInvalid},
+			"a path as id":     {coord.Proposal[string]{ID: "a/b", Sites: []string{"a"}}, coord.ErrInvalid},
+			"no site":          {coord.Proposal[string]{ID: "t"}, coord.ErrInvalid},
+			"too many sites":   {coord.Proposal[string]{ID: "t", Sites: many}, coord.ErrInvalid},
+			"a site twice":     {coord.Proposal[string]{ID: "t", Sites: []string{"a", "b", "a"}}, coord.ErrInvalid},
+			"a bad site":       {coord.Proposal[string]{ID: "t", Sites: []string{".."}}, coord.ErrInvalid},
+			"an unknown site":  {coord.Proposal[string]{ID: "t", Sites: []string{"a", "b"}}, coord.ErrNotFound},
+			"too much payload": {coord.Proposal[string]{ID: "t", Sites: []string{"a"}, Payload: string(make([]byte, 900_000))}, coord.ErrTooLarge},
+		} {
+			d, err := co.Propose(ctx, tt.p)
+			if wantErr(w.t, err, tt.want); w.t.Failed() || d.ID != tt.p.ID {
+				w.t.Fatal(name, d)
+			}
+		}
+		_, err := coord.NewCoordinator[string](c, "bad", nil).Propose(ctx, coord.Proposal[string]{})
+		wantErr(w.t, err, coord.ErrBadPath)
+		_, err = coord.NewCoordinator(c, "/tx", &coord.CoordinatorOptions[string]{Timeout: -1}).Recover(ctx)
+		wantErr(w.t, err, coord.ErrInvalid)
+		_, err = co.Status(ctx, "a/b")
+		wantErr(w.t, err, coord.ErrInvalid)
+		wantErr(w.t, coord.NewParticipant(c, "/tx", "a", coord.Handler[string]{}).Serve(ctx), coord.ErrInvalid)
+		w.over("a")
+		// Who cannot decode the payload votes no.
+		n := coord.NewCoordinator[int](c, "/tx", nil)
+		d, err := n.Propose(ctx, coord.Proposal[int]{ID: "t", Sites: []string{"a"}, Payload: 7})
+		if err != nil || d.Commit || d.By != "site a" {
+			w.t.Error(d, err)
+		}
+		w.over("a")
+		c.Close()
+		_, err = co.Propose(ctx, w.proposal("t", "a"))
+		wantErr(w.t, err, coord.ErrClosed)
+	})
+}

@@ -1,0 +1,189 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// CoordinatorOptions may be nil.
+type CoordinatorOptions[T any] struct {
+	// Codec of the payload. The zero value is JSON. Participants need the same.
+	Codec Codec[T]
+
+	// Timeout is the time for the votes of a Proposal without a Deadline. The
+	// default is 30 s.
+	Timeout time.Duration
+
+	// Keep has every record stay until Forget is called for it, so that a retry
+	// of Propose is safe even when the process died after Propose had returned
+	// and before it took note of the decision.
+	Keep bool
+}
+
+// A Coordinator proposes transactions to sites and decides them: a two-phase
+// commit. Each site is served by a [Participant], in any process. A transaction
+// commits if every site votes yes, and aborts otherwise; all sites learn of the
+// same decision, whatever crashes.
+//
+// It does not block. A site that has voted yes waits for the decision, and if the
+// coordinator is gone then not longer than until the deadline of the transaction:
+// after it any site decides. Nor does a dead site hold up a decision: its vote is
+// missing, and the transaction aborts at the deadline. (A site that is dead when a
+// commit was decided commits when it is served again.)
+//
+// It makes no more of the sites than they are: while some have committed and
+// others not yet, who reads both sees that. And it cannot undo what an operator
+// does who deletes nodes of it: see ErrInDoubt.
+//
+// A transaction costs a number of requests that grows as the number of its sites.
+// There is room for MaxSites sites; all that Propose writes is one request, with a
+// payload of at most some 700 kB.
+//
+// Layout below path: tx/<id> is the record of a transaction, sites/<site> the
+// inbox of a site, serving/<site> the lock of the process that serves it. They are
+// removed when they are done with, see Propose; inboxes stay.
+//
+// A Coordinator is safe for concurrent use and holds nothing.
+type Coordinator[T any] struct {
+	txSpace
+	opts CoordinatorOptions[T]
+}
+
+// A Proposal is a transaction that is to be.
+type Proposal[T any] struct {
+	// ID names the transaction: the name of a node, of at most 200 bytes. It is
+	// what makes a retry find the first attempt.
+	ID string
+	// Sites are the names of those who vote. Each must have been served once.
+	Sites []string
+	// Payload is what they vote on.
+	Payload T
+	// Deadline is when the transaction is aborted if votes are missing, by the
+	// clocks of the coordinator and of the sites. Those of them that are ahead may
+	// abort earlier; no clock can make sites disagree. The zero Time means Timeout
+	// of the options from now.
+	Deadline time.Time
+}
+
+// NewCoordinator returns a coordinator of the transactions at path. It does no
+// I/O; a bad path or option is reported by the first call.
+func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Coordinator[T] {
+	co := &Coordinator[T]{txSpace: txSpace{c, c.recipePath(path)}}
+	if o != nil {
+		co.opts = *o
+	}
+	co.opts.Codec = co.opts.Codec.orJSON()
+	if co.opts.Timeout == 0 {
+		co.opts.Timeout = 30 * time.Second
+	}
+	if co.opts.Timeout < 0 && co.path.err == nil {
+		co.path.err = fmt.Errorf("%w: negative Timeout", ErrInvalid)
+	}
+	return co
+}
+
+// Propose proposes a transaction and returns its decision when it has been made.
+// An abort is no error; Reason says why. Decision.ID is set in any case.
+//
+// The same ID again is the same transaction, not a second one, as long as its
+// record stands: Propose then waits for its decision, whoever proposed it first,
+// and returns it. The record stands until a Propose of it has returned, or Recover
+// has told of it, and the sites have acknowledged; with Keep, until Forget. So
+// after a crash or an error the way to learn the decision is to propose the same
+// again. A proposal with other sites or another payload (as the codec encodes it)
+// under an ID that stands is ErrDuplicate.
+//
+// If ctx ends first, and nobody else proposes it, the transaction is aborted unless
+// it was decided already; propose it again to learn which. Lost sessions do not end
+// the call, with one exception: ErrUncertain if the session was lost while the
+// transaction was being made, so that it may stand or not; propose it again.
+// ErrNotFound: a site that was never served.
+// ErrInDoubt: the record vanished while this call waited for the decision:
+// deleted by an outsider, or told to a Recover that took this proposer for gone.
+// ErrInvalid, ErrTooLarge: a proposal that cannot be.
+func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision, error) {
+	none := Decision{ID: p.ID}
+	if err := co.path.check("propose"); err != nil {
+		return none, err
+	}
+	fail := func(err error) (Decision, error) {
+		if errors.Is(err, backend.ErrClosed) && !isUncertain(err) {
+			err = ErrClosed
+		}
+		return none, opError("propose", co.path.full, err)
+	}
+	rec, err := co.newRecord(p)
+	if err != nil {
+		return fail(err)
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return fail(err)
+	}
+	q := &proposing{txSpace: &co.txSpace, id: p.ID, rec: rec}
+	for {
+		s, err := co.c.session(ctx)
+		if err != nil {
+			return fail(err)
+		}
+		d, err := q.enter(ctx, s)
+		var o *outcome
+		if err == nil {
+			o, err = q.await(ctx, s, d)
+		}
+		switch {
+		case err == nil:
+			co.c.goWork(func() { q.finish(d, true) })
+			return o.decision(d), nil
+		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil && !errors.Is(err, errMaybe):
+			continue
+		}
+		if errors.Is(err, errMaybe) && !q.maybe && ctx.Err() == nil {
+			q.maybe = true // the next session may tell
+			continue
+		}
+		if q.begun {
+			if q.tx != nil {
+				d = q.tx
+			}
+			co.c.goWork(func() { q.finish(d, false) })
+		}
+		if cause := backend.ContextError(ctx); cause != nil {
+			err = cause
+		}
+		return fail(err)
+	}
+}
+
+// newRecord is the record of a proposal.
+func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec txRecord, err error) {
+	if err := checkID("ID", p.ID); err != nil {
+		return rec, err
+	}
+	if len(p.Sites) == 0 || len(p.Sites) > MaxSites {
+		return rec, fmt.Errorf("%w: %d sites, want 1 to %d", ErrInvalid, len(p.Sites), MaxSites)
+	}
+	rec.Sites = slices.Clone(p.Sites)
+	slices.Sort(rec.Sites)
+	for i, site := range rec.Sites {
+		if err := checkID("site", site); err != nil {
+			return rec, err
+		}
+		if i > 0 && site == rec.Sites[i-1] {
+			return rec, fmt.Errorf("%w: site %q twice", ErrInvalid, site)
+		}
+	}
+	if rec.Payload, err = co.opts.Codec.encode(p.Payload); err != nil {
+		return rec, err
+	}
+	if p.Deadline.IsZero() {
+		p.Deadline = time.Now().Add(co.opts.Timeout)
+	}
+	rec.Deadline = p.Deadline.UnixMilli()
+	rec.Mark, rec.Keep = newGUID(), co.opts.Keep
+	return rec, nil
+}

@@ -1,0 +1,227 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// A Tx is a transaction as a site sees it.
+type Tx[T any] struct {
+	ID string
+	// Zxid is the commit that made the transaction. No other transaction has it,
+	// not even a later one with the same ID: it is the key for what a site writes
+	// down about the transaction.
+	Zxid     int64
+	Site     string
+	Deadline time.Time
+	Payload  T
+	// NoPayload: Payload is zero. It is set only for Abort, when the record was
+	// gone before this site had voted, or when the codec refuses it.
+	NoPayload bool
+}
+
+// A Handler is what a site does. Its functions are called concurrently for
+// different transactions, and one at a time for one. Each may be called again for
+// the same transaction, after a crash or a lost session or when it has returned an
+// error, so each must be idempotent. Their contexts end when Serve's does, and when
+// the site's lock is lost; they must return then, for the next Serve waits for
+// that.
+type Handler[T any] struct {
+	// Prepare is asked to vote. Nil is yes: the site has made sure, durably, that
+	// it can still commit after a crash, and is bound to the decision from then on.
+	// An error is no, with its text as the reason; the transaction aborts. An
+	// error after ctx has ended is no vote. ctx also ends when the transaction is
+	// decided without this site, and at its deadline.
+	Prepare func(ctx context.Context, tx Tx[T]) error
+	// Commit makes the transaction final. It is called until it returns nil, and
+	// not after that has been acknowledged to the service.
+	Commit func(ctx context.Context, tx Tx[T]) error
+	// Abort undoes what Prepare has done, which can be nothing, or never have
+	// begun. Like Commit it is called until it returns nil. Never are both called
+	// for one transaction.
+	Abort func(ctx context.Context, tx Tx[T]) error
+	// InDoubt is told of a transaction that the site has voted yes for and whose
+	// record was destroyed by somebody: the error matches ErrInDoubt. Nobody knows
+	// the decision; somebody has to find it out by the other sites, and then to
+	// delete the node that the error names. It is called once for each Serve. Nil
+	// means that Serve ends with that error.
+	InDoubt func(ctx context.Context, tx Tx[T], err error)
+	// Codec of the payload. The zero value is JSON.
+	Codec Codec[T]
+}
+
+// A Participant serves one site of the transactions of a [Coordinator]. It votes
+// by Prepare, and does by Commit or Abort what was decided, at least once for each
+// transaction, also after restarts.
+type Participant[T any] struct {
+	txSpace
+	site    string
+	handler Handler[T]
+	bad     error
+}
+
+// NewParticipant returns the participant that serves the site. It does no I/O; bad
+// arguments are reported by Serve.
+func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Participant[T] {
+	p := &Participant[T]{txSpace: txSpace{c, c.recipePath(path)}, site: site, handler: h}
+	p.handler.Codec = h.Codec.orJSON()
+	p.bad = checkID("site", site)
+	if p.bad == nil && (h.Prepare == nil || h.Commit == nil || h.Abort == nil) {
+		p.bad = fmt.Errorf("%w: a Handler without Prepare, Commit or Abort", ErrInvalid)
+	}
+	return p
+}
+
+// Serve serves the site until ctx ends, and returns why it ended. First it waits
+// until no other process serves the site, which can take the session timeout of one
+// that died. Then it finishes what was begun before, and goes on with what comes. A
+// lost session does not end it.
+//
+// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath, ErrInvalid; ErrInDoubt
+// if the Handler has no InDoubt.
+func (p *Participant[T]) Serve(ctx context.Context) error {
+	if err := p.path.check("serve"); err != nil {
+		return err
+	}
+	path := p.path.full
+	if p.bad != nil {
+		return opError("serve", path, p.bad)
+	}
+	lock := NewMutex(p.c, p.serving(p.site), nil)
+	for {
+		h, err := lock.Lock(ctx)
+		if err != nil {
+			return opError("serve", path, err)
+		}
+		held := h.Context(ctx)
+		err = p.serve(held, h)
+		lost := held.Err() != nil
+		h.Release()
+		switch {
+		case ctx.Err() != nil:
+			return opError("serve", path, backend.ContextError(ctx))
+		case errors.Is(err, backend.ErrClosed), errors.Is(h.Err(), ErrClosed):
+			return opError("serve", path, ErrClosed)
+		case !lost && !isOver(err):
+			return opError("serve", path, err)
+		}
+	}
+}
+
+// serving is one time of serving a site: under one hold, in one session.
+type serving[T any] struct {
+	*Participant[T]
+	s    *session
+	hold *Hold
+
+	mu      sync.Mutex
+	running map[string]bool // names of ballots
+	doubted map[string]bool
+}
+
+// serve works off the inbox until ctx ends or something fails for good.
+func (p *Participant[T]) serve(ctx context.Context, h *Hold) (err error) {
+	v := &serving[T]{Participant: p, s: h.s, hold: h, running: make(map[string]bool), doubted: make(map[string]bool)}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer func() {
+		cancel(nil)
+		wg.Wait()
+		if cause := context.Cause(ctx); err == nil || errors.Is(err, ctx.Err()) {
+			err = cause
+		}
+	}()
+	if err := v.makeInbox(ctx); err != nil {
+		return err
+	}
+	// What a process before us has acknowledged must not show any more.
+	if err := v.s.b.Sync(ctx, v.inbox(p.site)); err != nil {
+		return err
+	}
+	for {
+		w := backend.NewWatch()
+		names, _, err := v.s.b.Children(ctx, v.inbox(p.site), w)
+		if isNotFound(err) {
+			w.Stop()
+			if err := v.makeInbox(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			w.Stop()
+			return err
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			id, _, ok := parseBallot(name)
+			if !ok || !v.begin(name) {
+				continue
+			}
+			wg.Go(func() {
+				defer v.end(name)
+				b := &ballotWork[T]{serving: v, name: name, path: v.inbox(p.site) + "/" + name, id: id}
+				if err := b.run(ctx); err != nil {
+					cancel(err)
+				}
+			})
+		}
+		select {
+		case <-w.Fired():
+		case <-ctx.Done():
+			w.Stop()
+			return backend.ContextError(ctx)
+		}
+	}
+}
+
+// makeInbox makes the site's inbox, for good: that it is there tells a coordinator
+// that the site exists.
+func (v *serving[T]) makeInbox(ctx context.Context) error {
+	dir := v.inbox(v.site)
+	var pause pauses
+	for {
+		_, err := v.s.b.Commit(ctx, backend.Create(dir, nil, backend.Persistent))
+		switch {
+		case err == nil, errors.Is(err, backend.ErrExists):
+			return nil
+		case isNotFound(err):
+			if err := v.s.ensure(ctx, v.path.full+"/sites"); err != nil {
+				return err
+			}
+		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+			return err
+		default:
+			pause.wait(ctx.Done(), v.s.b.Done())
+		}
+	}
+}
+
+// begin reports whether nobody works on the ballot yet.
+func (v *serving[T]) begin(name string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.running[name] || v.doubted[name] {
+		return false
+	}
+	v.running[name] = true
+	return true
+}
+
+func (v *serving[T]) end(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.running, name)
+}
+
+func (v *serving[T]) doubt(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.doubted[name] = true
+}

@@ -1,0 +1,277 @@
+package coord
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// proposing is one Propose under way.
+type proposing struct {
+	*txSpace
+	id    string
+	rec   txRecord
+	begun bool     // something was sent
+	found bool     // the transaction has been seen to stand
+	tx    *dtx     // it, once it was made or joined
+	maybe bool     // an earlier session may have made it
+	other bool     // it is not what was proposed here
+	lives []string // the live nodes it may have, one for each session
+}
+
+// lateVotes is why the deadline aborts a transaction.
+const lateVotes = "votes were missing at the deadline"
+
+// errMaybe: the session was lost while the record was being made.
+var errMaybe = fmt.Errorf("the transaction may stand or not: %w", backend.ErrUncertain)
+
+// errOther: another transaction has the id.
+var errOther = fmt.Errorf("other sites or another payload: %w", ErrDuplicate)
+
+// enter makes the transaction, or joins it if it stands, so that it stays until
+// this Propose is done with it.
+func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
+	d := &dtx{id: q.id, path: q.record(q.id), rec: q.rec}
+	live := d.path + "/" + livePrefix + newGUID()
+	q.lives = append(q.lives, live)
+	if q.maybe && !q.found {
+		err := s.b.Sync(ctx, d.path)
+		if err == nil {
+			_, err = s.load(ctx, q.txSpace, q.id)
+		}
+		switch {
+		case isNotFound(err):
+			return d, errMaybe // it has come and gone, or may still come, or neither
+		case isOver(err):
+			return d, err
+		case err != nil:
+			return d, maybe(err)
+		}
+		q.found = true
+	}
+	var pause pauses
+	for {
+		if !q.found {
+			switch made, err := q.create(ctx, s, d, live); {
+			case err != nil:
+				return d, err
+			case made:
+				q.found, q.tx = true, d
+				return d, nil
+			}
+		}
+		// It stands. The live node first: what is read after it stays.
+		q.begun = true
+		_, err := s.b.Commit(ctx, backend.Create(live, nil, backend.Ephemeral))
+		switch {
+		case err == nil, errors.Is(err, backend.ErrExists): // our own: the name is
+		case isNotFound(err) && q.found:
+			return d, ErrInDoubt
+		case isNotFound(err):
+			continue // it has gone meanwhile
+		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+			pause.wait(ctx.Done(), s.b.Done())
+			continue
+		default:
+			return d, err
+		}
+		there, err := s.load(ctx, q.txSpace, q.id)
+		switch {
+		case isNotFound(err):
+			return d, ErrInDoubt // under our live node: an outsider's doing
+		case err != nil:
+			return d, err
+		case !slices.Equal(there.rec.Sites, q.rec.Sites) || !bytes.Equal(there.rec.Payload, q.rec.Payload):
+			q.other = true
+			return there, errOther
+		}
+		q.found, q.tx = true, there
+		return there, nil
+	}
+}
+
+// create makes the record and all that belongs to it. It reports false if there
+// is a record with this id.
+func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string) (bool, error) {
+	data, err := json.Marshal(d.rec)
+	if err != nil {
+		return false, err
+	}
+	ops := []backend.Op{
+		backend.Create(d.path, data, backend.Persistent),
+		backend.Create(d.open(), nil, backend.Persistent),
+		backend.Create(live, nil, backend.Ephemeral),
+	}
+	for _, site := range d.rec.Sites {
+		ops = append(ops, backend.Create(q.ballot(d, site), nil, backend.Persistent))
+	}
+	var pause pauses
+	for {
+		_, err := s.b.Commit(ctx, ops...)
+		q.begun = q.begun || err == nil || isUncertain(err)
+		var e *backend.Error
+		switch {
+		case err == nil:
+			return true, nil
+		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+			// If it was applied the next attempt finds the record: in this session
+			// it cannot have come and gone, for the live node would have kept it.
+			pause.wait(ctx.Done(), s.b.Done())
+		case isUncertain(err):
+			return false, maybe(err)
+		case errors.As(err, &e) && e.Index == 0 && errors.Is(err, backend.ErrExists):
+			return false, nil
+		case errors.As(err, &e) && e.Index == 0 && isNotFound(err):
+			if err := s.ensure(ctx, q.records()); err != nil {
+				return false, err
+			}
+		case isNotFound(err) && e.Index > 2:
+			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[e.Index-3], err)
+		default:
+			return false, err
+		}
+	}
+}
+
+// maybe says that it is unknown whether the record was made, and why.
+func maybe(err error) error { return fmt.Errorf("%w (%w)", errMaybe, err) }
+
+// await waits for the decision, and makes it when it can be made.
+func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, error) {
+	deadline := time.NewTimer(time.Until(d.deadline()))
+	defer deadline.Stop()
+	var pause pauses
+	for {
+		w := backend.NewWatch()
+		names, stat, err := s.b.Children(ctx, d.path, w)
+		if err == nil && d.zxid == 0 {
+			d.zxid = stat.Czxid // we have just made it
+		}
+		if isNotFound(err) || err == nil && stat.Czxid != d.zxid {
+			err = ErrInDoubt
+		}
+		if err != nil {
+			w.Stop()
+			return nil, err
+		}
+		o, err := (*outcome)(nil), error(nil)
+		switch {
+		case slices.Contains(names, base(d.decision())):
+			o, err = s.outcome(ctx, d, nil)
+		case d.allYes(names):
+			o, err = s.decide(ctx, d, &outcome{Commit: true, By: "proposer"}, d.commitOps()...)
+		case !time.Now().Before(d.deadline()):
+			o, err = s.abort(ctx, d, "proposer", lateVotes)
+		default:
+			select {
+			case <-w.Fired():
+			case <-deadline.C:
+				w.Stop()
+			case <-s.b.Done():
+				return nil, s.b.Err()
+			case <-ctx.Done():
+				w.Stop()
+				return nil, backend.ContextError(ctx)
+			}
+			continue
+		}
+		w.Stop()
+		if o != nil || err != nil {
+			return o, err
+		}
+		pause.wait(ctx.Done(), s.b.Done())
+		if err := backend.ContextError(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// finish takes back what holds the record: the live nodes, and if its proposer was
+// told the decision, the open node. If he was not told, he gave up; then the
+// transaction is aborted if it is undecided, so that the sites need not wait for
+// the deadline. It goes on for as long as the client lives.
+func (q *proposing) finish(d *dtx, told bool) {
+	ctx := context.Background()
+	for {
+		s, err := q.c.session(ctx)
+		if err != nil {
+			return
+		}
+		s.retry("finish a transaction", d.path, func(ctx context.Context) error {
+			if !told && !q.other {
+				there, err := q.giveUp(ctx, s, d)
+				if err != nil {
+					return err
+				}
+				return q.leave(ctx, s, there, false)
+			}
+			return q.leave(ctx, s, d, told)
+		})
+		if s.b.Err() == nil {
+			return
+		}
+	}
+}
+
+func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) error {
+	gone := slices.Clone(q.lives)
+	if told && !d.rec.Keep {
+		gone = append(gone, d.open())
+	}
+	ops := make([]backend.Op, len(gone))
+	for i, path := range gone {
+		ops[i] = backend.Delete(path, backend.AnyVersion)
+	}
+	if _, err := s.b.Commit(ctx, ops...); err != nil {
+		for _, path := range gone { // some were gone, or who knows
+			if err := s.remove(ctx, path); err != nil {
+				return err
+			}
+		}
+	}
+	if d.zxid == 0 {
+		return nil
+	}
+	return s.collect(ctx, d)
+}
+
+// giveUp decides the transaction, if it is there and undecided and nobody else
+// proposes it. It returns the transaction that is there.
+func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error) {
+	for {
+		if err := s.b.Sync(ctx, d.path); err != nil {
+			return nil, err
+		}
+		there, err := s.load(ctx, q.txSpace, q.id)
+		if isNotFound(err) {
+			return d, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		names, _, err := s.b.Children(ctx, d.path, nil)
+		if isNotFound(err) {
+			return there, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		another := slices.ContainsFunc(names, func(name string) bool {
+			return isLive(name) && !slices.Contains(q.lives, d.path+"/"+name)
+		})
+		// Another one with the same id is not ours to end.
+		if there.rec.Mark != d.rec.Mark || another || slices.Contains(names, base(there.decision())) {
+			return there, nil
+		}
+		o, err := s.abort(ctx, there, "proposer", "given up by its proposer")
+		if o != nil || err != nil {
+			return there, err
+		}
+	}
+}

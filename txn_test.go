@@ -1,0 +1,315 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// stat reads a node below the world's root, from a session of its own.
+func (w *world) stat(path string) (backend.Stat, error) {
+	w.t.Helper()
+	s := w.session("stat")
+	if err := s.Sync(context.Background(), w.path(path)); err != nil {
+		w.t.Fatal(err)
+	}
+	return s.Exists(context.Background(), w.path(path), nil)
+}
+
+func mustCommit(t *testing.T, x *coord.Txn) []coord.TxnResult {
+	t.Helper()
+	res, err := x.Commit(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func wantConflict(t *testing.T, err error, op string, index int, path string, reason error) {
+	t.Helper()
+	wantErr(t, err, coord.ErrConflict, reason)
+	var c *coord.ConflictError
+	if !errors.As(err, &c) || c.Op != op || c.Index != index || c.Path != path {
+		t.Errorf("got %#v, want %s %d %s", err, op, index, path)
+	}
+}
+
+func TestATransactionIsAppliedWholeOrNotAtAll(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		data := []byte("two")
+		txn := coord.NewTxn(c).Create("/x", []byte("one"), backend.Persistent).Set("/x", data).
+			Create("/x/y", nil, backend.Ephemeral).Delete("/x/y")
+		copy(data, "bad")
+		res := mustCommit(w.t, txn)
+		stat, err := w.stat("/x")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for i, want := range []coord.TxnResult{
+			{Path: w.path("/x"), Version: 0}, {Path: w.path("/x"), Version: 1},
+			{Path: w.path("/x/y"), Version: 0}, {Path: w.path("/x/y"), Version: -1},
+		} {
+			want.Zxid = stat.Czxid
+			if len(res) != 4 || res[i] != want {
+				w.t.Fatalf("result %d of %+v, want %+v", i, res, want)
+			}
+		}
+		if got, _, _ := w.session("x").Get(context.Background(), w.path("/x"), nil); string(got) != "two" {
+			w.t.Errorf("the data is %q", got)
+		}
+		// It can be committed again, and is refused as a whole.
+		_, err = txn.Commit(context.Background())
+		wantConflict(w.t, err, "create", 0, w.path("/x"), coord.ErrExists)
+		if !strings.Contains(err.Error(), w.path("/x")) {
+			w.t.Error(err)
+		}
+		if again, _ := w.stat("/x"); again != stat {
+			w.t.Errorf("%+v after a refusal, before %+v", again, stat)
+		}
+	})
+}
+
+func TestEachConditionIsCheckedAndNamed(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		ctx := context.Background()
+		mustCommit(w.t, coord.NewTxn(c).Create("/x", nil, backend.Persistent).Create("/x/child", nil, backend.Persistent))
+		mustCommit(w.t, coord.NewTxn(c).Set("/x", nil))
+		mustCommit(w.t, coord.NewTxn(c).If(coord.VersionIs("/x", 1), coord.Exists("/x/child"), coord.Missing("/y")).Set("/x", nil))
+		before, _ := w.stat("/x")
+		for _, tt := range []struct {
+			name   string
+			txn    *coord.Txn
+			op     string
+			index  int
+			path   string
+			reason error
+		}{
+			{"another version", coord.NewTxn(c).If(coord.Exists("/x"), coord.VersionIs("/x", 1)), "version", 1, "/x", coord.ErrBadVersion},
+			{"no node with a version", coord.NewTxn(c).If(coord.VersionIs("/y", 0)), "version", 0, "/y", coord.ErrNotFound},
+			{"no node", coord.NewTxn(c).If(coord.Exists("/y")), "exists", 0, "/y", coord.ErrNotFound},
+			{"a node", coord.NewTxn(c).If(coord.Missing("/z"), coord.Missing("/x/child")), "missing", 1, "/x/child", coord.ErrExists},
+			{"no parent", coord.NewTxn(c).If(coord.Missing("/y/z")), "missing", 0, "/y/z", coord.ErrNotFound},
+			{"children", coord.NewTxn(c).If(coord.Missing("/z")).Set("/x", nil).Delete("/x"), "delete", 1, "/x", coord.ErrNotEmpty},
+			{"nothing to set", coord.NewTxn(c).Set("/x", nil).Set("/y", nil), "set", 1, "/y", coord.ErrNotFound},
+			{"an ephemeral parent", coord.NewTxn(c).Create("/e", nil, backend.Ephemeral).Create("/e/f", nil, backend.Persistent),
+				"create", 1, "/e/f", coord.ErrNoChildren},
+		} {
+			_, err := tt.txn.Set("/x", nil).Commit(ctx)
+			wantConflict(w.t, err, tt.op, tt.index, w.path(tt.path), tt.reason)
+			if w.t.Failed() {
+				w.t.Fatal(tt.name)
+			}
+		}
+		if after, _ := w.stat("/x"); after != before {
+			w.t.Errorf("%+v after refusals, before %+v", after, before)
+		}
+	})
+}
+
+// What Missing does to the parent, as its comment says.
+func TestMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		ctx := context.Background()
+		mustCommit(w.t, coord.NewTxn(c).Create("/d", nil, backend.Persistent).Create("/x", nil, backend.Persistent))
+		s := w.session("s")
+		create := func() string {
+			res, err := s.Commit(ctx, backend.Create(w.path("/d/n-"), nil, backend.PersistentSequential))
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return res[0].Path
+		}
+		first := create()
+		before, _ := w.stat("/d")
+		node, dir, created := backend.NewWatch(), backend.NewWatch(), w.path("/d/m")
+		if _, err := s.Exists(ctx, created, node); !errors.Is(err, coord.ErrNotFound) {
+			w.t.Fatal(err)
+		}
+		if _, _, err := s.Children(ctx, w.path("/d"), dir); err != nil {
+			w.t.Fatal(err)
+		}
+		mustCommit(w.t, coord.NewTxn(c).If(coord.Missing("/d/m")).Set("/x", nil))
+		after, _ := w.stat("/d")
+		if _, err := w.stat("/d/m"); !errors.Is(err, coord.ErrNotFound) {
+			w.t.Errorf("the node is there: %v", err)
+		}
+		if after.Cversion != before.Cversion+2 || after.NumChildren != before.NumChildren || after.Version != before.Version {
+			w.t.Errorf("parent %+v, before %+v", after, before)
+		}
+		if second := create(); first != w.path("/d/n-0000000000") || second != w.path("/d/n-0000000002") {
+			w.t.Errorf("%s, then %s", first, second)
+		}
+		<-node.Fired()
+		<-dir.Fired()
+		// Refused, it leaves nothing at all.
+		before, _ = w.stat("/d")
+		_, err := coord.NewTxn(c).If(coord.Missing("/d/m"), coord.Exists("/nowhere")).Set("/x", nil).Commit(ctx)
+		wantConflict(w.t, err, "exists", 1, w.path("/nowhere"), coord.ErrNotFound)
+		if after, _ := w.stat("/d"); after != before {
+			w.t.Errorf("parent %+v after a refusal, before %+v", after, before)
+		}
+	})
+}
+
+// staleWrite checks that a write under a hold that has ended is refused, over the
+// hold's own client and over another one.
+func (w *world) staleWrite(c *coord.Client, h *coord.Hold) {
+	w.t.Helper()
+	before, err := w.stat("/r")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, c := range []*coord.Client{c, w.open("other", nil)} {
+		_, err := coord.NewTxn(c).Under(h.Guard()).If(coord.Exists("/r")).Set("/r", []byte("stale")).Commit(context.Background())
+		wantConflict(w.t, err, "guard", 0, h.Path(), coord.ErrNotFound)
+	}
+	if after, _ := w.stat("/r"); after != before {
+		w.t.Errorf("%+v after a stale write, before %+v", after, before)
+	}
+}
+
+func TestAStaleHolderWritesNothing(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(w *world, c *coord.Client, m *coord.Mutex, h *coord.Hold){
+		"after expiry": func(w *world, _ *coord.Client, _ *coord.Mutex, h *coord.Hold) { w.Link("a").Expire(h.Session()) },
+		"after a revocation by force": func(w *world, _ *coord.Client, _ *coord.Mutex, _ *coord.Hold) {
+			m := coord.NewMutex(w.open("revoker", nil), "/l", nil)
+			if err := m.Revoke(context.Background(), &coord.RevokeOptions{Force: time.Millisecond}); err != nil {
+				w.t.Fatal(err)
+			}
+		},
+		"after an outsider's delete": func(w *world, _ *coord.Client, _ *coord.Mutex, h *coord.Hold) {
+			if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+				w.t.Fatal(err)
+			}
+		},
+		"after its release": func(w *world, _ *coord.Client, _ *coord.Mutex, h *coord.Hold) { mustRelease(w.t, h) },
+		"after a hand-over inside the process": func(w *world, c *coord.Client, m *coord.Mutex, h *coord.Hold) {
+			waiter := w.waiting(context.Background(), m)
+			mustRelease(w.t, h)
+			next := waiter.hold()
+			mustCommit(w.t, coord.NewTxn(c).Under(next.Guard()).Set("/r", []byte("next")))
+			w.t.Cleanup(func() { next.Release() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				c := w.open("a", nil)
+				mustCommit(w.t, coord.NewTxn(c).Create("/r", nil, backend.Persistent))
+				m := coord.NewMutex(c, "/l", nil)
+				h := mustLock(w.t, m)
+				mustCommit(w.t, coord.NewTxn(w.open("other", nil)).Under(h.Guard()).Set("/r", []byte("while it stands")))
+				end(w, c, m, h)
+				w.staleWrite(c, h)
+			})
+		})
+	}
+}
+
+// A lost reply and a lost request are found out, and nothing is applied twice.
+func TestATransactionIsAppliedOnce(t *testing.T) {
+	for name, hook := range map[string]func(*nth) *backendtest.Hooks{
+		"its reply is lost":   func(x *nth) *backendtest.Hooks { return &backendtest.Hooks{After: x.after} },
+		"its request is lost": func(x *nth) *backendtest.Hooks { return &backendtest.Hooks{Before: x.before} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				var x nth
+				c := w.open("a", hook(&x))
+				mustCommit(w.t, coord.NewTxn(c).Create("/x", nil, backend.Persistent))
+				x.arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && len(c.Ops) > 2 }, lose)
+				res := mustCommit(w.t, coord.NewTxn(c).Set("/x", []byte("1")).Set("/x", []byte("2")).Create("/y", nil, backend.Persistent))
+				stat, err := w.stat("/x")
+				if err != nil || stat.Version != 2 {
+					w.t.Fatalf("%+v, %v", stat, err)
+				}
+				want := fmt.Sprint([]coord.TxnResult{{w.path("/x"), stat.Mzxid, 1}, {w.path("/x"), stat.Mzxid, 2}, {w.path("/y"), stat.Mzxid, 0}})
+				if fmt.Sprint(res) != want {
+					w.t.Errorf("results %+v, want %v", res, want)
+				}
+			})
+		})
+	}
+}
+
+func TestATransactionIsUncertainOnlyWithItsSession(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x nth
+		c := w.open("a", &backendtest.Hooks{After: x.after})
+		mustCommit(w.t, coord.NewTxn(c).Create("/x", nil, backend.Persistent))
+		x.arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == "/x" }, func(_ context.Context, c backendtest.Call, _ error) error {
+			w.Link("a").Expire(c.Session.ID())
+			return backend.Uncertain(backend.ErrSessionLost)
+		})
+		_, err := coord.NewTxn(c).Set("/x", nil).Commit(context.Background())
+		wantErr(w.t, err, coord.ErrUncertain)
+		if stat, _ := w.stat("/x"); stat.Version != 1 {
+			w.t.Errorf("%+v", stat)
+		}
+		// One that meets the end of a session before it is sent goes on.
+		s, err := c.Session(context.Background())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.Link("a").Expire(s.ID())
+		mustCommit(w.t, coord.NewTxn(c).Set("/x", nil))
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, err = coord.NewTxn(c).Set("/x", nil).Commit(ctx)
+		wantErr(w.t, err, context.Canceled)
+		if errors.Is(err, coord.ErrUncertain) {
+			w.t.Error("uncertain, and nothing was sent")
+		}
+	})
+}
+
+func TestABadTransactionIsRefusedLocally(t *testing.T) {
+	onMemory(t, func(w *world) {
+		sent := 0
+		c := w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { sent++; return nil }})
+		many := coord.NewTxn(c)
+		for range 1001 {
+			many.Set("/x", nil)
+		}
+		for name, tt := range map[string]struct {
+			txn  *coord.Txn
+			want error
+		}{
+			"nothing to do":          {coord.NewTxn(c), coord.ErrInvalid},
+			"a bad path":             {coord.NewTxn(c).Set("/a/../b", nil), coord.ErrBadPath},
+			"a bad path, later more": {coord.NewTxn(c).If(coord.Exists("x")).Set("/x", nil), coord.ErrBadPath},
+			"the library's own":      {coord.NewTxn(c).Delete("/_coord/journal"), coord.ErrBadPath},
+			"a sequential node":      {coord.NewTxn(c).Create("/x", nil, backend.PersistentSequential), coord.ErrInvalid},
+			"a container":            {coord.NewTxn(c).Create("/x", nil, backend.Container), coord.ErrInvalid},
+			"a negative version":     {coord.NewTxn(c).If(coord.VersionIs("/x", -1)), coord.ErrInvalid},
+			"the zero condition":     {coord.NewTxn(c).If(coord.Condition{}), coord.ErrBadPath},
+			"the zero operation":     {coord.NewTxn(c).Do(coord.TxnOp{}), coord.ErrInvalid},
+			"too much data":          {coord.NewTxn(c).Set("/x", make([]byte, 600_000)).Set("/y", make([]byte, 600_000)), coord.ErrTooLarge},
+			"too many operations":    {many, coord.ErrTooLarge},
+		} {
+			_, err := tt.txn.Commit(context.Background())
+			if wantErr(w.t, err, tt.want); w.t.Failed() {
+				w.t.Fatal(name)
+			}
+			if errors.Is(err, coord.ErrConflict) {
+				w.t.Errorf("%s: %v", name, err)
+			}
+		}
+		if sent > 0 {
+			w.t.Errorf("%d requests were sent", sent)
+		}
+		c.Close()
+		_, err := coord.NewTxn(c).Set("/x", nil).Commit(context.Background())
+		wantErr(w.t, err, coord.ErrClosed)
+	})
+}
