@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync/atomic"
+	"sync"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -36,7 +36,7 @@ type Barrier struct {
 	c         *Client
 	path      recipePath
 	ephemeral bool
-	setIn     atomic.Int64 // the session in which this client has, or may have, set it: with Ephemeral
+	setIn     sync.Map // of int64, the session in which this client has, or may have, set it: with Ephemeral
 }
 
 // NewBarrier returns the barrier at path. It does no I/O; a bad path is reported
@@ -126,7 +126,10 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 	for {
 		_, _, err := s.commitOnce(ctx, backend.Create(path, nil, mode))
 		if b.ephemeral && (err == nil || isUncertain(err)) {
-			b.setIn.Store(s.b.ID())
+			if err == nil {
+				b.setIn.Clear() // there was none
+			}
+			b.setIn.Store(s.b.ID(), true)
 		}
 		switch {
 		case isNotFound(err):
@@ -156,7 +159,8 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 		case !b.ephemeral && stat.EphemeralOwner == 0, b.ephemeral && stat.EphemeralOwner == s.b.ID():
 			w.Stop()
 			return nil
-		case stat.EphemeralOwner == 0 || stat.EphemeralOwner != b.setIn.Load():
+		}
+		if _, own := b.setIn.Load(stat.EphemeralOwner); stat.EphemeralOwner == 0 || !own {
 			w.Stop()
 			return backend.ErrExists
 		}

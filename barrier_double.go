@@ -47,9 +47,9 @@ type DoubleBarrierOptions struct {
 // is persistent, and its data is the names of the round's members, a line for
 // each. The last to leave removes it; when the last ones have crashed, or have gone
 // without waiting for each other, it stays until somebody enters again. The
-// version of path counts the rounds, its data is
-// kept as it is. Other libraries' double barriers have another layout and other rules;
-// they cannot take part.
+// version of path counts the rounds, its data is kept as it is. Who deletes ready
+// while members are inside makes them count for the next round. Other libraries'
+// double barriers have another layout and other rules; they cannot take part.
 //
 // A DoubleBarrier is safe for concurrent use and holds nothing; there is nothing to
 // close. Each Enter is a member of its own, also within one client.

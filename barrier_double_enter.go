@@ -34,6 +34,9 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 	}
 	n, err := s.create(ctx, &sp)
 	if err != nil {
+		if sp.made && s.b.Err() != nil {
+			m.d.disownLost(s.b.ID(), sp)
+		}
 		return nil, err
 	}
 	m.s, m.path = s, n.path
@@ -43,6 +46,31 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 		m.withdraw()
 	}
 	return e, err
+}
+
+// disownLost removes, over the next session and in the background, what a lost one
+// may have made. The GUID alone does not tell it: a call that goes on keeps that.
+func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
+	d.c.goWork(func() {
+		ctx := context.Background() // Close ends it
+		s, err := d.c.session(ctx)
+		if err != nil {
+			return
+		}
+		s.retry("remove", sp.prefix, func(ctx context.Context) error {
+			paths, err := s.find(ctx, []spec{sp})
+			for _, p := range paths {
+				stat, statErr := s.b.Exists(ctx, p, nil)
+				switch {
+				case statErr == nil && stat.EphemeralOwner == lost:
+					err = errors.Join(err, s.remove(ctx, p))
+				case statErr != nil && !isNotFound(statErr):
+					err = errors.Join(err, statErr)
+				}
+			}
+			return err
+		})
+	})
 }
 
 // await looks until a round has taken it in. siblings is the number of nodes in

@@ -18,7 +18,8 @@ import (
 // entry's Context. It can enter again: it joins its old round, if that is still in
 // progress, or waits for the next.
 //
-// Release leaves without waiting for the others.
+// Release leaves without waiting for the others. While a Leave is under way it
+// changes nothing; what ends that is its ctx.
 type Entry struct {
 	*Hold
 	d       *DoubleBarrier
@@ -143,10 +144,10 @@ func (d *DoubleBarrier) removeLast(ctx context.Context, s *session, path string)
 		switch {
 		case err == nil:
 			return nil
-		case isNotFound(err):
-			return s.remove(ctx, path) // an outsider was here, or a reply was lost
-		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+		case isOver(err) || ctx.Err() != nil:
 			return err
+		case !isUncertain(err):
+			return s.remove(ctx, path) // an outsider was here, a reply was lost, or ready cannot go
 		}
 		pause.wait(ctx.Done(), s.b.Done())
 	}
@@ -155,11 +156,8 @@ func (d *DoubleBarrier) removeLast(ctx context.Context, s *session, path string)
 // depart takes a node out at once. If it was the last of the round that names has,
 // ready goes with it.
 func (d *DoubleBarrier) depart(ctx context.Context, s *session, path string, names []string) error {
-	living, err := d.living(ctx, s, names)
-	if err != nil {
-		return err
-	}
-	if len(living) == 1 && living[0] == base(path) {
+	living, err := d.living(ctx, s, names) // if that is refused, who leaves goes all the same
+	if err == nil && len(living) == 1 && living[0] == base(path) {
 		return d.removeLast(ctx, s, path)
 	}
 	return s.remove(ctx, path)

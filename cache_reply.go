@@ -97,7 +97,9 @@ func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 			m.root = fresh
 		}
 		m.touch(fresh)
-		m.dataOf[r.watch] = fresh
+		if m.dataOf[r.watch] != nil { // else it has fired
+			m.dataOf[r.watch] = fresh
+		}
 		n = fresh
 	}
 	first := n.state&verified == 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -112,23 +113,29 @@ func TestANewcomerIsRefusedOnlyByOneThatStands(t *testing.T) {
 // The replaced one's place is taken only by a node that stands.
 func TestATakeoverRemovesNobodyForANodeThatIsGone(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
+		var before, after nth
 		a := mustJoin(w.t, w.group("a", nil), "x", "1")
+		stands := w.children("/g")
 		s := w.session("s")
-		b := textGroup(w.open("b", &backendtest.Hooks{Before: before.before}), true)
+		b := textGroup(w.open("b", &backendtest.Hooks{Before: before.before, After: after.after}), true)
 		ctx, cancel := context.WithCancel(context.Background())
-		before.arm(1, deletes, func(ctx context.Context, c backendtest.Call, _ error) error {
-			cancel()
-			if _, err := s.Commit(context.Background(), backend.Delete(c.Path, backend.AnyVersion)); err != nil {
-				w.t.Error(err)
+		after.arm(1, deletes, func(_ context.Context, _ backendtest.Call, err error) error {
+			cancel() // or it would take the id over in order, with another node
+			return err
+		})
+		before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+			names := w.children("/g")
+			newest := slices.MaxFunc(names, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
+			if _, err := s.Commit(context.Background(), backend.Delete("/g/"+newest, backend.AnyVersion)); err != nil || len(names) != 2 {
+				w.t.Error(names, err)
 			}
 			return nil
 		})
 		_, err := b.Join(ctx, "x", "2")
 		wantErr(w.t, err, context.Canceled)
 		w.settle()
-		if a.Err() != nil || len(w.children("/g")) != 1 {
-			w.t.Errorf("%v, children %v", a.Err(), w.children("/g"))
+		if now := w.children("/g"); a.Err() != nil || !slices.Equal(now, stands) {
+			w.t.Errorf("%v, children %v, were %v", a.Err(), now, stands)
 		}
 		mustLeave(w.t, a)
 	})

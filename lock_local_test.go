@@ -133,3 +133,35 @@ func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
 		w.empty("/l")
 	})
 }
+
+// The node of the next caller was made, nobody knows, and the session is lost
+// here while the service still has it: the caller finds the node, which is not
+// his any more.
+func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
+	onMemory(t, func(w *world) {
+		t := w.t
+		var after nth
+		c := w.open("a", &backendtest.Hooks{After: after.after})
+		m := coord.NewMutex(c, "/l", nil)
+		h := mustLock(t, m)
+		next := w.waiting(context.Background(), m)
+		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+			w.Link("a").Partition()
+			return backend.ErrUncertain // as long as the lease lasts, the release tries again
+		})
+		released := make(chan error)
+		go func() { released <- h.Release() }()
+		awaitPhase(t, c, coord.Lost)
+		w.Link("a").Heal()
+		<-released
+		hold := next.hold()
+		if hold.Session() == h.Session() {
+			t.Errorf("granted on the session that was lost")
+		}
+		stat, err := w.session("x").Exists(t.Context(), hold.Path(), nil)
+		if err != nil || stat.EphemeralOwner != hold.Session() {
+			t.Errorf("the node of the hold is of session %x, the hold of %x, %v", stat.EphemeralOwner, hold.Session(), err)
+		}
+		mustRelease(t, hold)
+	})
+}

@@ -44,7 +44,7 @@ type workerSpec struct {
 //	requeued             the place in line was lost
 //	failed               the worker gives up
 //
-// For elections see candidacy.
+// For elections see candidacy, for queues queueing.
 type line struct {
 	At      time.Duration
 	Kind    string
@@ -52,6 +52,9 @@ type line struct {
 	Path    string `json:",omitempty"` // of the node
 	Session int64  `json:",omitempty"`
 	Text    string `json:",omitempty"`
+
+	Items   []queued `json:",omitempty"` // of a queue
+	Attempt int      `json:",omitempty"`
 }
 
 func (l line) String() string {
@@ -73,6 +76,7 @@ type worker struct {
 	out  sync.Mutex
 
 	candidacy candidacy
+	queueing  queueing
 }
 
 func workerMain(spec string) (code int) {
@@ -128,6 +132,9 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 		w.say(line{Kind: "want"})
 		work.Go(func() { w.lock(ctx, work) })
 		return nil
+	}
+	if known, err := w.obeyQueue(ctx, work, command); known {
+		return err
 	}
 	if w.obeyElection(ctx, work, command) {
 		return nil

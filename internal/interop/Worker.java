@@ -8,6 +8,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.leader.LeaderLatch;
@@ -16,6 +17,7 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.Revoker;
 import org.apache.curator.framework.recipes.locks.StandardLockInternalsDriver;
+import org.apache.curator.framework.recipes.queue.SimpleDistributedQueue;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.zookeeper.data.Stat;
 
@@ -229,7 +231,7 @@ public final class Worker {
     /** Has threads take and give one lock for a time, and counts their turns. */
     private void spin(String path, int threads, long millis) throws Exception {
         Lock lock = lock("spin", "mutex", path);
-        java.util.concurrent.atomic.AtomicLong turns = new java.util.concurrent.atomic.AtomicLong();
+        AtomicLong turns = new AtomicLong();
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
         Thread[] all = new Thread[threads];
         for (int i = 0; i < threads; i++) {
@@ -250,6 +252,34 @@ public final class Worker {
             t.join();
         }
         say("spun", Long.toString(turns.get()));
+    }
+
+    /** Has threads move items through one queue, each one after the other, and counts them. */
+    private void queue(String path, int threads, int items, int size) throws Exception {
+        SimpleDistributedQueue queue = new SimpleDistributedQueue(client, path);
+        byte[] data = new byte[size];
+        AtomicLong taken = new AtomicLong();
+        Thread[] all = new Thread[threads];
+        for (int i = 0; i < threads; i++) {
+            int n = items / threads + (i < items % threads ? 1 : 0);
+            all[i] = new Thread(() -> {
+                try {
+                    for (int k = 0; k < n; k++) {
+                        queue.offer(data);
+                        if (queue.take().length == size) {
+                            taken.incrementAndGet();
+                        }
+                    }
+                } catch (Exception e) {
+                    fail("queue", e);
+                }
+            });
+            all[i].start();
+        }
+        for (Thread t : all) {
+            t.join();
+        }
+        say("queued", Long.toString(taken.get()));
     }
 
     private static void ask(PrintStream out, BufferedReader answers, String line) throws IOException {
@@ -301,6 +331,9 @@ public final class Worker {
                 break;
             case "spin":
                 spin(c[1], Integer.parseInt(c[2]), Long.parseLong(c[3]));
+                break;
+            case "queue":
+                queue(c[1], Integer.parseInt(c[2]), Integer.parseInt(c[3]), Integer.parseInt(c[4]));
                 break;
             case "stop":
                 stopped = true;

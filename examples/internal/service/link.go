@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -12,17 +12,21 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// A link is a client's way to the service, which the tour can cut. Programs have
-// no use for such a thing: they pass memory.New or zookeeper.New to coord.Open.
-type link interface {
+// A Link is one client's way to the service, which an example can cut to show what
+// happens then. Programs have no use for such a thing: they pass memory.New or
+// zookeeper.New to coord.Open.
+type Link interface {
 	backend.Backend
+	// Partition cuts the link: nothing gets through until Heal. The service ends
+	// the client's session when its timeout has passed, as if the process had been
+	// killed.
 	Partition()
 	Heal()
 }
 
 var (
-	_ link = (*memory.Link)(nil)
-	_ link = (*wire)(nil)
+	_ Link = (*memory.Link)(nil)
+	_ Link = (*wire)(nil)
 )
 
 // wire is a link to ZooKeeper servers. It makes its connections itself, so it
@@ -76,7 +80,7 @@ func (w *wire) isCut() bool {
 	return w.cut
 }
 
-var errCut = errors.New("the tour has cut this link")
+var errCut = errors.New("the example has cut this link")
 
 // dial is the Dial of zookeeper.Options.
 func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {

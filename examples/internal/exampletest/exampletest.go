@@ -1,0 +1,81 @@
+// Package exampletest runs an example in its test.
+package exampletest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// Tells runs the example on memory and on a ZooKeeper server. Each of the patterns
+// in told must match the beginning of a line of the story, who it is about included,
+// in this order. On the server nothing of the example may be left.
+func Tells(t *testing.T, name string, story service.Story, told ...string) {
+	t.Run("memory", func(t *testing.T) {
+		tells(t, name, story, told, "-session", "1s")
+	})
+	t.Run("zookeeper", func(t *testing.T) {
+		e := zktest.Run(t, nil)
+		// A machine that is busy must not lose sessions that the story keeps.
+		tells(t, name, story, told, "-backend", "zookeeper", "-servers", strings.Join(e.Addrs(), ","), "-session", "3s")
+		s, err := zookeeper.New(e.Addrs(), nil).Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		names, _, err := s.Children(t.Context(), "/coord-examples", nil)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) || len(names) > 0 {
+			t.Errorf("left behind: %v, %v", names, err)
+		}
+	})
+}
+
+func tells(t *testing.T, name string, story service.Story, told []string, args ...string) {
+	t.Helper()
+	var out bytes.Buffer
+	start := time.Now()
+	if err := service.Run(t.Context(), name, args, &out, story); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	t.Logf("took %v", time.Since(start).Round(time.Millisecond))
+	rest := out.String()
+	for _, line := range append(slices.Clone(told), "All was as told") {
+		at := regexp.MustCompile(`(?m)^ *\d+\.\d{3}s +` + line).FindStringIndex(rest)
+		if at == nil {
+			t.Fatalf("no line matches %q in the rest of the story\n%s", line, out.String())
+		}
+		rest = rest[at[1]:]
+	}
+}
+
+// liar is a link that breaks nothing when it is told to.
+type liar struct{ *memory.Link }
+
+func (liar) Partition() {}
+
+// Doubts runs the example on a service whose links cannot be cut, so that what it
+// tells of the loss of contact is not true. It must fail, with an error that
+// contains want, within two seconds.
+func Doubts(t *testing.T, story service.Story, want string) {
+	t.Helper()
+	store := memory.New(nil)
+	s := service.New("/doubts", time.Second, func(name string) service.Link { return liar{store.Link(name)} }, io.Discard)
+	defer s.Close(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := story(ctx, s); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want an error that contains %q", err, want)
+	}
+}

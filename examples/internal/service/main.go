@@ -1,0 +1,134 @@
+package service
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
+)
+
+// A Story is an example: it tells what happens with Say, and fails when something
+// is not as told.
+type Story func(ctx context.Context, s *Service) error
+
+// Main is the main function of the example called name. It exits with status 1 if
+// the story fails, and with 2 if the command line makes no sense.
+func Main(name string, story Story) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
+	err := Run(ctx, name, os.Args[1:], os.Stdout, story)
+	interrupted := ctx.Err() != nil
+	stop()
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, ErrUsage):
+		fmt.Fprintf(os.Stderr, "%s: %v\nRun it with -h to see its flags.\n", name, err)
+		os.Exit(2)
+	case interrupted:
+		fmt.Fprintf(os.Stderr, "%s: interrupted\n", name)
+	default:
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+	}
+	os.Exit(1)
+}
+
+// ErrUsage: the command line makes no sense.
+var ErrUsage = errors.New("bad command line")
+
+// Run is Main without the process.
+func Run(ctx context.Context, name string, args []string, stdout io.Writer, story Story) error {
+	s, err := open(name, args, stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// Far more than it takes, so that a service that hangs does not hang us.
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second+10*s.Timeout)
+	defer cancel()
+	err = story(ctx, s)
+	if err == nil {
+		s.Say("", "All was as told.")
+	}
+	// Also after an interruption.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return errors.Join(err, s.Close(ctx))
+}
+
+// open reads the flags.
+func open(name string, args []string, stdout io.Writer) (*Service, error) {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed once, by Main
+	var (
+		kind    = flags.String("backend", "memory", "the service: memory or zookeeper")
+		servers = flags.String("servers", "", "the servers of -backend zookeeper, as `host:port,…`")
+		timeout = flags.Duration("session", 0, "the session timeout (default 1.5s on memory, 4s on zookeeper)")
+		path    = flags.String("path", "/coord-examples", "the node to work under")
+	)
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(stdout, "%s is an example of package coord. Its flags:\n", name)
+		flags.SetOutput(stdout)
+		flags.PrintDefaults()
+		return nil, err
+	} else if err != nil {
+		return nil, usage("%w", err)
+	}
+	hosts := list(*servers)
+	if *timeout == 0 {
+		*timeout = 1500 * time.Millisecond
+		if *kind == "zookeeper" {
+			*timeout = 4 * time.Second // the least that servers grant with their usual tick of 2 s
+		}
+	}
+	switch {
+	case flags.NArg() > 0:
+		return nil, usage("unexpected argument %q", flags.Arg(0))
+	case *timeout < time.Second || *timeout > time.Minute:
+		return nil, usage("-session %v: want from 1s to 1m", *timeout)
+	case backend.CheckPath(*path) != nil:
+		return nil, usage("-path: %w", backend.CheckPath(*path))
+	case *kind == "memory" && len(hosts) > 0:
+		return nil, usage("-servers needs -backend zookeeper")
+	case *kind == "zookeeper" && len(hosts) == 0:
+		return nil, usage("-backend zookeeper needs -servers host:port,…")
+	}
+
+	// Runs at the same time, and what an earlier one could not remove, keep apart.
+	root := strings.TrimSuffix(*path, "/") + "/" + name + "-" + strings.ToLower(rand.Text()[:8])
+	switch *kind {
+	case "memory":
+		store := memory.New(&memory.Options{SessionTimeout: *timeout})
+		s := New(root, *timeout, func(name string) Link { return store.Link(name) }, stdout)
+		s.About = "a service in memory"
+		return s, nil
+	case "zookeeper":
+		wires := func(string) Link { return newWire(hosts, zookeeper.Options{SessionTimeout: *timeout}) }
+		s := New(root, *timeout, wires, stdout)
+		s.About = "ZooKeeper at " + strings.Join(hosts, ", ")
+		return s, nil
+	}
+	return nil, usage("-backend %q: want memory or zookeeper", *kind)
+}
+
+func usage(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrUsage, fmt.Errorf(format, args...))
+}
+
+// list splits what -servers says.
+func list(servers string) []string {
+	return strings.FieldsFunc(servers, func(r rune) bool { return r == ',' || r == ' ' })
+}

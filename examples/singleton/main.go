@@ -1,0 +1,80 @@
+// Singleton is a job that runs at regular times, once in a whole cluster: the leader
+// of an election runs it. When the leader is cut off, or stops, another one goes on.
+//
+//	go run ./examples/singleton
+//	go run ./examples/singleton -backend zookeeper -servers host1:2181,host2:2181
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/examples/internal/service"
+)
+
+func main() { service.Main("singleton", story) }
+
+// replica is one of the programs in the cluster. It campaigns until ctx ends.
+type replica struct {
+	name   string
+	client *coord.Client
+	every  time.Duration
+	leads  func(t *coord.Term) error
+	job    func(run int)
+}
+
+func (r *replica) run(ctx context.Context) error {
+	// The number of the latest run. Whoever comes first makes it.
+	_, err := r.last().CompareAndSet(ctx, coord.Versioned[int]{}, 0)
+	if err != nil && !errors.Is(err, coord.ErrConflict) {
+		return err
+	}
+	e := coord.NewElection(r.client, "/leader", &coord.ElectionOptions{ID: r.name})
+	err = e.Run(ctx, r.lead) // campaigns again when a term was lost
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil // we were told to stop
+	}
+	return err
+}
+
+func (r *replica) last() *coord.Value[int] {
+	return coord.NewValue[int](r.client, "/last-run", nil)
+}
+
+// lead runs the job from time to time until ctx, which ends with the term.
+func (r *replica) lead(ctx context.Context, t *coord.Term) error {
+	if err := r.leads(t); err != nil {
+		return err
+	}
+	tick := time.NewTicker(r.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		// All that leaders before us have written is seen by now.
+		last, err := r.last().Get(ctx)
+		if err != nil {
+			return err
+		}
+		// A process can be paused right here, and another one leads when it goes on.
+		// So the run is written down before it is done, and in a transaction that is
+		// refused when the term is over. For a job that may run twice, but must not
+		// be left out, it would be written down afterwards.
+		run := last.Value + 1
+		_, err = coord.NewTxn(r.client).Under(t.Guard()).Set("/last-run", []byte(strconv.Itoa(run))).Commit(ctx)
+		if errors.Is(err, coord.ErrConflict) {
+			err = t.Verify(ctx) // ends the term here too, if nobody has told us yet
+		}
+		if err != nil {
+			return fmt.Errorf("run %d: %w", run, err)
+		}
+		r.job(run)
+	}
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/go-coord/coord/examples/internal/exampletest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestAnotherReplicaGoesOnWithTheJob(t *testing.T) {
+	exampletest.Tells(t, "singleton", story,
+		`\w+ +leads`,
+		`\w+ +does run 1`,
+		`\w+ +does run 2`,
+		`\w+ +does run 3`,
+		`\w+ +is cut off`,
+		`\w+ +stops by itself: coord: hold .* lost: session lost`,
+		`\w+ +leads`,
+		`\w+ +does run \d+`,
+		`\w+ +is told to stop`,
+		`\w+ +leads`,
+		`\w+ +does run \d+`,
+	)
+}
+
+func TestALeaderThatKeepsContactLeadsOn(t *testing.T) {
+	exampletest.Doubts(t, story, "did not end")
+}

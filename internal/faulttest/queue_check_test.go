@@ -1,0 +1,302 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+)
+
+// passage is all that processes said about a queue that is empty in the end.
+type passage struct {
+	puts       map[string]*putting // by value
+	deliveries []*delivery
+	wrong      []string
+	calls      int
+}
+
+// putting is one value on its way in.
+type putting struct {
+	began, ended time.Duration // ended is zero if the outcome is not known
+	id           string        // if it is known
+	call, at     int           // the call that put it, and its place among the values
+}
+
+// delivery is one item in the hands of one consumer.
+type delivery struct {
+	queued
+	consumer string
+	attempt  int
+	token    int64 // the commit that made the claim, which orders all claims
+	session  int64
+	ack      string // "", "acking" for ever, "ok", "lost" or "unknown"
+}
+
+func (d *delivery) String() string {
+	return fmt.Sprintf("%s (%s), attempt %d, claimed by %s in session %#x with %#x, ack %q", d.Value, d.ID, d.attempt, d.consumer, d.session, d.token, d.ack)
+}
+
+// done reports whether the item can be gone.
+func (d *delivery) done() bool { return d.ack != "" && d.ack != "lost" }
+
+func newPassage() *passage { return &passage{puts: make(map[string]*putting)} }
+
+func (p *passage) errorf(format string, args ...any) {
+	p.wrong = append(p.wrong, fmt.Sprintf(format, args...))
+}
+
+// add adds what one process said, in order.
+func (p *passage) add(who string, lines []line) {
+	type claim struct {
+		id    string
+		token int64
+	}
+	mine := make(map[claim]*delivery)
+	for _, l := range lines {
+		switch l.Kind {
+		case "putting":
+			p.calls++
+			for i, it := range l.Items {
+				if p.puts[it.Value] != nil {
+					p.errorf("the test puts %s twice", it.Value)
+				}
+				p.puts[it.Value] = &putting{began: l.At, call: p.calls, at: i}
+			}
+		case "put":
+			for _, it := range l.Items {
+				put := p.puts[it.Value]
+				put.ended, put.id = l.At, it.ID
+			}
+		case "took":
+			it := l.Items[0]
+			d := &delivery{queued: it, consumer: who, attempt: l.Attempt, token: l.Token, session: l.Session}
+			if mine[claim{it.ID, l.Token}] != nil {
+				p.errorf("handed out twice under one claim: %v", d)
+			}
+			mine[claim{it.ID, l.Token}] = d
+			p.deliveries = append(p.deliveries, d)
+		case "acking", "acked":
+			d := mine[claim{l.Items[0].ID, l.Token}]
+			d.ack = "acking"
+			if l.Kind == "acked" {
+				d.ack = l.Text
+			}
+			if !slices.Contains([]string{"acking", "ok", "lost", "unknown"}, d.ack) {
+				p.errorf("%v", d)
+			}
+		}
+	}
+}
+
+// check finds what is wrong whatever has happened. The queue must be empty, so
+// what is in no consumer's hands is lost.
+func (p *passage) check() {
+	byID := make(map[string][]*delivery)
+	for _, d := range p.deliveries {
+		byID[d.ID] = append(byID[d.ID], d)
+		put := p.puts[d.Value]
+		switch {
+		case put == nil:
+			p.errorf("nobody has put it: %v", d)
+		case put.id == "":
+			put.id = d.ID // the first that tells
+		case put.id != d.ID:
+			p.errorf("put once, and there is another with the id %s: %v", put.id, d)
+		}
+	}
+	for value, put := range p.puts {
+		if put.ended != 0 && len(byID[put.id]) == 0 {
+			p.errorf("never delivered: %s (%s)", value, put.id)
+		}
+	}
+	for _, all := range byID {
+		slices.SortFunc(all, func(a, b *delivery) int { return cmp.Compare(a.token, b.token) })
+		for i, d := range all {
+			if i > 0 {
+				before := all[i-1]
+				if d.token == before.token || d.attempt <= before.attempt {
+					p.errorf("the attempts do not grow: %v, and then %v", before, d)
+				}
+				if before.ack == "ok" {
+					p.errorf("delivered again after it was acknowledged: %v, and then %v", before, d)
+				}
+			}
+			if d.attempt < i+1 {
+				p.errorf("delivery %d: %v", i+1, d)
+			}
+		}
+		if last := all[len(all)-1]; !last.done() {
+			p.errorf("gone, and nobody has acknowledged it: %v", last)
+		}
+	}
+}
+
+// once finds what is wrong if there was no fault.
+func (p *passage) once() {
+	for _, d := range p.deliveries {
+		if d.attempt != 1 || d.ack != "ok" {
+			p.errorf("without any fault: %v", d)
+		}
+	}
+	if len(p.deliveries) != len(p.puts) {
+		p.errorf("%d deliveries of %d values without any fault", len(p.deliveries), len(p.puts))
+	}
+	for value, put := range p.puts {
+		if put.ended == 0 {
+			p.errorf("not known without any fault: the put of %s", value)
+		}
+	}
+}
+
+// inOrder finds what one consumer got out of order: an item before another one
+// that was in the queue before the first was put, or was put before it by the
+// same call. Each session of his begins anew.
+func (p *passage) inOrder() {
+	sessions := make(map[int64][]*delivery)
+	for _, d := range p.deliveries {
+		sessions[d.session] = append(sessions[d.session], d)
+	}
+	for _, all := range sessions {
+		earliest, first := time.Duration(math.MaxInt64), (*delivery)(nil)
+		lowest := make(map[int]int) // by call: the place of the first value that comes later
+		for _, d := range slices.Backward(all) {
+			put := p.puts[d.Value]
+			if earliest < put.began {
+				p.errorf("out of order: %v, and later %v, which was put %v before", d, first, put.began-earliest)
+			}
+			if at, ok := lowest[put.call]; ok && at < put.at {
+				p.errorf("out of order: %v before value %d of the same call", d, at)
+			}
+			lowest[put.call] = put.at
+			if put.ended != 0 && put.ended < earliest {
+				earliest, first = put.ended, d
+			}
+		}
+	}
+}
+
+// counts are for the figures.
+type passageCounts struct {
+	values, unknown, deliveries, again, acked, lostAcks, unknownAcks, highest int
+}
+
+func (c passageCounts) String() string {
+	return fmt.Sprintf("%d values put (%d with an unknown outcome), %d deliveries, %d of them again, highest attempt %d; %d acks ok, %d lost, %d unknown",
+		c.values, c.unknown, c.deliveries, c.again, c.highest, c.acked, c.lostAcks, c.unknownAcks)
+}
+
+func (p *passage) counts() (c passageCounts) {
+	c.values, c.deliveries = len(p.puts), len(p.deliveries)
+	for _, put := range p.puts {
+		if put.ended == 0 {
+			c.unknown++
+		}
+	}
+	seen := make(map[string]bool)
+	for _, d := range p.deliveries {
+		if seen[d.ID] {
+			c.again++
+		}
+		seen[d.ID] = true
+		c.highest = max(c.highest, d.attempt)
+		switch d.ack {
+		case "ok":
+			c.acked++
+		case "lost":
+			c.lostAcks++
+		case "unknown", "acking":
+			c.unknownAcks++
+		}
+	}
+	return c
+}
+
+// report fails the test if something is wrong.
+func (p *passage) report(t *testing.T) {
+	t.Helper()
+	for _, what := range p.wrong[:min(len(p.wrong), 20)] {
+		t.Error(what)
+	}
+	if len(p.wrong) > 20 {
+		t.Errorf("and %d more", len(p.wrong)-20)
+	}
+}
+
+// A check that has never found anything has not been tested.
+func TestTheCheckOfAPassageFindsWhatIsWrong(t *testing.T) {
+	put := func(at int, value, id string) []line {
+		return []line{
+			{At: time.Duration(at), Kind: "putting", Items: []queued{{Value: value}}},
+			{At: time.Duration(at + 1), Kind: "put", Items: []queued{{value, id}}, Text: "ok"},
+		}
+	}
+	take := func(value, id string, attempt int, token, session int64, acks ...string) []line {
+		l := line{Kind: "took", Items: []queued{{value, id}}, Attempt: attempt, Token: token, Session: session}
+		all := []line{l}
+		for _, ack := range acks {
+			l.Kind, l.Text = "acked", ack
+			if ack == "acking" {
+				l.Kind = "acking"
+			}
+			all = append(all, l)
+		}
+		return all
+	}
+	both := []line{
+		{At: 40, Kind: "putting", Items: []queued{{Value: "e"}, {Value: "f"}}},
+		{At: 41, Kind: "put", Items: []queued{{"e", "5"}, {"f", "6"}}, Text: "ok"},
+	}
+	in := slices.Concat(put(10, "a", "1"), put(20, "b", "2"))
+	b := take("b", "2", 1, 101, 7, "acking", "ok")
+	unknown := []line{{At: 30, Kind: "putting", Items: []queued{{Value: "c"}}}}
+	for _, tc := range []struct {
+		name         string
+		out          []line
+		wrong, order bool
+		faultless    bool
+	}{
+		{"all well", slices.Concat(take("a", "1", 1, 100, 7, "ok"), b), false, false, true},
+		{"redelivered", slices.Concat(take("a", "1", 1, 100, 7), b, take("a", "1", 2, 102, 8, "ok")), false, false, false},
+		{"redelivered after an unknown ack", slices.Concat(take("a", "1", 1, 100, 7, "acking"), b, take("a", "1", 2, 102, 8, "ok")), false, false, false},
+		{"lost", b, true, false, false},
+		{"gone without an ack", slices.Concat(take("a", "1", 1, 100, 7), b), true, false, false},
+		{"gone after a lost ack", slices.Concat(take("a", "1", 1, 100, 7, "acking", "lost"), b), true, false, false},
+		{"again after an ack", slices.Concat(take("a", "1", 1, 100, 7, "ok"), b, take("a", "1", 2, 102, 8, "ok")), true, false, false},
+		{"the same attempt again", slices.Concat(take("a", "1", 1, 100, 7, "lost"), b, take("a", "1", 1, 102, 8, "ok")), true, false, false},
+		{"one claim twice", slices.Concat(take("a", "1", 1, 100, 7), b, take("a", "1", 1, 100, 7, "ok")), true, false, false},
+		{"put twice", slices.Concat(take("a", "1", 1, 100, 7, "ok"), b, take("a", "3", 1, 102, 8, "ok")), true, false, false},
+		{"an unknown put twice", slices.Concat(unknown, take("a", "1", 1, 100, 7, "ok"), b, take("c", "3", 1, 102, 8, "ok"), take("c", "4", 1, 103, 8, "ok")), true, false, false},
+		{"an unknown put", slices.Concat(unknown, take("a", "1", 1, 100, 7, "ok"), b), false, false, false},
+		{"from nowhere", slices.Concat(take("a", "1", 1, 100, 7, "ok"), b, take("d", "3", 1, 102, 8, "ok")), true, false, false},
+		{"another error", slices.Concat(take("a", "1", 1, 100, 7, "bad version"), b), true, false, false},
+		{"out of order", slices.Concat(b, take("a", "1", 1, 102, 7, "ok")), false, true, true},
+		{"out of order in another session", slices.Concat(b, take("a", "1", 1, 102, 8, "ok")), false, false, true},
+		{"one call out of order", slices.Concat(both, take("a", "1", 1, 100, 7, "ok"), b, take("f", "6", 1, 102, 7, "ok"), take("e", "5", 1, 103, 7, "ok")), false, true, true},
+		{"one call in order", slices.Concat(both, take("a", "1", 1, 100, 7, "ok"), b, take("e", "5", 1, 102, 7, "ok"), take("f", "6", 1, 103, 7, "ok")), false, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPassage()
+			p.add("c", slices.Concat(in, tc.out))
+			p.check()
+			if got := len(p.wrong) > 0; got != tc.wrong {
+				t.Errorf("found %q", p.wrong)
+			}
+			if tc.wrong {
+				return
+			}
+			p.inOrder()
+			if got := len(p.wrong) > 0; got != tc.order {
+				t.Errorf("found %q in the order", p.wrong)
+			}
+			p.wrong = nil
+			p.once()
+			if got := len(p.wrong) == 0; got != tc.faultless {
+				t.Errorf("found %q for a run without faults", p.wrong)
+			}
+		})
+	}
+}

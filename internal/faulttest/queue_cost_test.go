@@ -1,0 +1,124 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/zkproxy"
+)
+
+// takeCost is what items cost from their Take to the end of their Ack, at one
+// length of the queue.
+type takeCost struct {
+	length            int
+	took              figures[time.Duration] // of Take alone
+	requests          float64                // an item
+	prefetched        float64                // an item, with a prefetch of 64
+	largest           int64                  // frame that came from the server, in bytes
+	putting, fetching time.Duration          // an item
+}
+
+func costOfTakes(t *testing.T, length int) takeCost {
+	t.Helper()
+	const n, prefetch = 64, 64
+	s := newService(t)
+	x := newContender(t, s, "a")
+	path := fmt.Sprint("/queues/of-", length)
+	q := coord.NewQueue(x.c, path, &coord.QueueOptions[string]{Codec: coord.Text()})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+	defer cancel()
+	values := make([]string, length)
+	for i := range values {
+		values[i] = fmt.Sprintf("%8d%s", i, strings.Repeat(".", 192))
+	}
+	began := time.Now()
+	if ids, err := q.PutAll(ctx, values...); err != nil || len(ids) != length {
+		t.Fatalf("%d of %d put: %v", len(ids), length, err)
+	}
+	c := takeCost{length: length, putting: time.Since(began) / time.Duration(length)}
+
+	// Somebody who was not there when they were put.
+	y := newContender(t, s, "b")
+	var largest atomic.Int64
+	y.link.Proxies[0].OnFrame(func(f zkproxy.Frame) {
+		if f.Dir == zkproxy.Down && int64(f.Size) > largest.Load() {
+			largest.Store(int64(f.Size)) // the frames of one direction come one by one
+		}
+	})
+	q = coord.NewQueue(y.c, path, &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: prefetch})
+	check := func(i int, it *coord.Item[string]) {
+		if it.Value != values[i] || it.Attempt != 1 {
+			t.Fatalf("item %d is %.8s, attempt %d", i, it.Value, it.Attempt)
+		}
+		if err := it.Ack(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := y.link.Requests()
+	for i := range n {
+		began := time.Now()
+		it, err := q.Take(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.took.add(time.Since(began))
+		check(i, it)
+	}
+	c.requests = float64(y.link.Requests()-before) / n
+
+	// At the end of 100 items are fewer than a prefetch.
+	more := min(4*prefetch, length-n)
+	i := n
+	before, began = y.link.Requests(), time.Now()
+	for it, err := range q.All(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(i, it)
+		if i++; i == n+more {
+			break
+		}
+	}
+	c.prefetched = float64(y.link.Requests()-before) / float64(more)
+	c.fetching = time.Since(began) / time.Duration(more)
+	c.largest = largest.Load()
+	return c
+}
+
+// The list that a take reads is that of one bucket. A client with the usual limit
+// of a packet, 1 MB, is far from it.
+func TestATakeCostsTheSameHoweverManyItemsWait(t *testing.T) {
+	var least, most takeCost
+	for i, length := range []int{100, 10_000, 50_000} {
+		c := costOfTakes(t, length)
+		t.Logf("figure: %d items of 200 bytes in a queue: a Take %v, with its Ack %.2f requests; with prefetch 64, Take and Ack %v and %.2f requests; PutAll %v an item; largest answer %d bytes",
+			length, c.took, c.requests, c.fetching.Round(time.Microsecond), c.prefetched, c.putting.Round(time.Microsecond), c.largest)
+		if i == 0 {
+			least, most = c, c
+		}
+		if c.requests < least.requests {
+			least = c
+		}
+		if c.requests > most.requests {
+			most = c
+		}
+		// A list, a claim, a read and an Ack; the list of buckets once. A hold that
+		// lasts has a watch armed, and on a busy machine many last.
+		if c.requests < 2 || c.requests > 5.5 || c.prefetched < 2 || c.prefetched > 3.5 {
+			t.Errorf("%d items: %.2f requests an item, %.2f with prefetch; want 4 and 2, and 1 more at most", length, c.requests, c.prefetched)
+		}
+		if c.largest == 0 || c.largest > 1<<20/4 {
+			t.Errorf("%d items: an answer of %d bytes", length, c.largest)
+		}
+	}
+	if most.requests > 2*least.requests {
+		t.Errorf("%.2f requests an item at %d items, %.2f at %d", most.requests, most.length, least.requests, least.length)
+	}
+}

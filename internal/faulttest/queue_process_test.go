@@ -1,0 +1,213 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// queueTimeout is the session timeout of consumers that are killed: what they had
+// comes back when it is over.
+const queueTimeout = 4 * time.Second
+
+// TestItemsPassAQueueBetweenProcesses has producers and consumers, each in a
+// process of its own, pass items through one queue on three servers. Every process
+// says what it does before and after it does it, and what all of them said
+// together must make sense.
+func TestItemsPassAQueueBetweenProcesses(t *testing.T) {
+	zktest.Require(t)
+	e := ensemble(t, shortSync)
+	t.Run("without a fault nothing comes twice", func(t *testing.T) { queueWithoutFaults(t, e) })
+	t.Run("one consumer gets all in order", func(t *testing.T) { queueInOrder(t, e) })
+	t.Run("whatever dies nothing is lost and nothing comes after its ack", func(t *testing.T) { queueWithFaults(t, e) })
+}
+
+// queueItems is how many items pass through the queue.
+func queueItems() int {
+	if long() {
+		return 20_000
+	}
+	return 2_000
+}
+
+// queueWithoutFaults: exactly once.
+func queueWithoutFaults(t *testing.T, e *zktest.Ensemble) {
+	w := newWorks(t, e)
+	for _, prefetch := range []string{"0", "1", "8", "64"} {
+		w.producer()
+		w.consumers = append(w.consumers, w.consumer(mostTimeout, prefetch))
+	}
+	began := time.Now()
+	parts := 1
+	if long() {
+		parts = 20
+	}
+	for range parts {
+		w.produce(1_000)
+		w.until("took", w.total())
+	}
+	p := w.conclude()
+	took := time.Since(began)
+	p.once()
+	p.report(t)
+	if w.expired > 0 {
+		t.Errorf("%d sessions were lost", w.expired)
+	}
+	t.Logf("figure: a queue between 4 producer and 4 consumer processes, no faults: %v; %.0f items/s", p.counts(), float64(w.total())/took.Seconds())
+}
+
+// queueInOrder: what was put earlier comes earlier, however often the consumer has
+// to begin anew.
+func queueInOrder(t *testing.T, e *zktest.Ensemble) {
+	w := newWorks(t, e)
+	for range 4 {
+		w.producer()
+	}
+	a := w.consumer(mostTimeout, "16")
+	w.consumers = append(w.consumers, a)
+	steps, items := 4, 1_000
+	if long() {
+		steps, items = 20, queueItems()
+	}
+	for i := range steps {
+		w.look()
+		took := w.said["took"]
+		n := share(items, steps, i)
+		w.produce(n)
+		w.until("took", took+1+rand.N(max(n/2, 1)))
+		switch i {
+		case 0: // a part without any fault
+		case steps / 2:
+			w.restart(followersOf(t, e)[rand.N(2)])
+		default:
+			w.expire(a)
+		}
+		w.until("produced", w.asked)
+		w.until("took", w.total()-mostWaiting)
+	}
+	p := w.conclude()
+	p.inOrder()
+	p.report(t)
+	if w.expired == 0 {
+		t.Error("no session of the consumer was lost")
+	}
+	t.Logf("figure: a queue from 4 producer processes to one consumer, in order: %v; %d sessions of the consumer lost, %d server restarts",
+		p.counts(), w.expired, len(w.restarts))
+}
+
+// mostWaiting is about how many items can be left over from the steps before.
+const mostWaiting = 200
+
+// share is the i-th of so many parts of n.
+func share(n, parts, i int) int { return n*(i+1)/parts - n*i/parts }
+
+// queueWithFaults: at least once, whatever happens to consumers and servers.
+func queueWithFaults(t *testing.T, e *zktest.Ensemble) {
+	w := newWorks(t, e)
+	for _, prefetch := range []string{"0", "1", "8", "64"} {
+		w.producer()
+		w.consumers = append(w.consumers, w.consumer(queueTimeout, prefetch))
+	}
+	steps := 6
+	if long() {
+		steps = 50
+	}
+	for i := range steps {
+		w.look()
+		took, putting := w.said["took"], w.said["putting"]
+		n := share(queueItems()-lastItems, steps, i)
+		w.produce(n)
+		// What is under way is lost, or its reply is.
+		w.until("putting", putting+1+rand.N(max(n/8, 1)))
+		w.cut(w.producers[i%len(w.producers)])
+		w.cut(w.consumers[w.victim()])
+		w.until("took", took+1+rand.N(max(n/2, 1)))
+		victim := w.victim()
+		switch {
+		case i%(steps/2) == 2:
+			server := leaderOf(t, e)
+			if len(w.restarts)%2 == 1 {
+				server = followersOf(t, e)[rand.N(2)]
+			}
+			w.restart(server)
+		case i%2 == 0:
+			w.kill(victim)
+		default:
+			w.expire(w.consumers[victim])
+		}
+		w.until("produced", w.asked)
+		w.until("took", w.total()-mostWaiting)
+	}
+	w.holds(0)
+	back := w.comesBack()
+	p := w.conclude()
+	p.report(t)
+	c := p.counts()
+	if w.kills == 0 || w.expired == 0 || c.again == 0 || len(w.restarts) == 0 || w.cuts == 0 {
+		t.Errorf("%d kills, %d sessions lost, %d items again, %d restarts, %d cuts, want some of each", w.kills, w.expired, c.again, len(w.restarts), w.cuts)
+	}
+	t.Logf("figure: a queue between 4 producer and 4 consumer processes: %v; %d consumers killed, %d sessions of consumers lost, %d connections cut, servers restarted %v",
+		c, w.kills, w.expired, w.cuts, w.restarts)
+	t.Logf("figure: kill -9 of a consumer to its item in the hands of one that waits, session timeout %v: %v", queueTimeout, back)
+}
+
+// lastItems are for comesBack.
+const lastItems = 40
+
+// comesBack kills a consumer with an item in its hands when all others wait and
+// nobody puts anything any more, and returns how long it takes until one of them
+// has the item.
+func (w *works) comesBack() time.Duration {
+	t := w.t
+	t.Helper()
+	keeper := w.consumers[0]
+	others := w.consumers[1:]
+	for _, a := range others {
+		a.tell("finish")
+		a.await("finished")
+	}
+	w.look()
+	keeper.tell("keep")
+	from := keeper.mark()
+	w.produce(lastItems)
+	var kept line
+	eventually(t, "the consumer has one of the last items", func() bool {
+		w.look()
+		kept = w.latest[keeper]
+		return kept.Kind == "took"
+	})
+	w.until("produced", w.asked)
+	for _, a := range others {
+		w.consume(a)
+	}
+	w.holds(1)
+	eventually(t, "the others wait", func() bool {
+		w.look()
+		return !slices.ContainsFunc(others, func(a *actor) bool { return w.latest[a].Kind != "waiting" })
+	})
+	keeper.silent(from, "acking")
+	killed := monotonic()
+	keeper.kill()
+	w.kills++
+	w.consumers = others
+	var next line
+	eventually(t, "the item of the killed consumer comes to another", func() bool {
+		w.look()
+		for _, a := range others {
+			if l, ok := a.said("took", func(l line) bool { return l.Items[0].ID == kept.Items[0].ID && l.Token > kept.Token }); ok {
+				next = l
+			}
+		}
+		return next.Token != 0
+	})
+	took := next.At - killed
+	if took > queueTimeout+2*time.Second {
+		t.Errorf("%v after the kill", took)
+	}
+	return took
+}

@@ -1,0 +1,266 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// works is a queue and the processes around it.
+type works struct {
+	*stage
+	path      string
+	c         *coord.Client // nothing happens to it
+	producers []*actor
+	consumers []*actor
+	all       []*actor // the killed ones too
+
+	read     map[*actor]int    // how many of their lines are counted
+	said     map[string]int    // by kind
+	latest   map[*actor]line   // the last that each said, phases left out
+	session  map[*actor]int64  // that each has now, or zero
+	expired  int               // sessions of consumers
+	restarts []time.Duration   // of servers
+	kills    int               // of consumers
+	cuts     int               // of connections
+	puts     map[*actor]int    // how many values each producer was told to put
+	asked    int               // how often producers were told to
+	prefetch map[*actor]string // of consumers
+}
+
+func newWorks(t *testing.T, e *zktest.Ensemble) *works {
+	t.Helper()
+	w := &works{
+		stage: newStage(t, e),
+		read:  make(map[*actor]int), said: make(map[string]int),
+		latest: make(map[*actor]line), session: make(map[*actor]int64),
+		puts: make(map[*actor]int), prefetch: make(map[*actor]string),
+	}
+	w.path = fmt.Sprintf("/queues/%d", stages.Add(1))
+	c, err := coord.Open(t.Context(), zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: mostTimeout}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	w.c = c
+	return w
+}
+
+func (w *works) add(name string, timeout time.Duration) *actor {
+	w.t.Helper()
+	a := w.start(name, timeout, 0)
+	w.all = append(w.all, a)
+	return a
+}
+
+func (w *works) producer() {
+	w.t.Helper()
+	w.producers = append(w.producers, w.add(fmt.Sprint("producer ", len(w.producers)), mostTimeout))
+}
+
+// consumer starts a consumer. One that is to die has work to die in.
+func (w *works) consumer(timeout time.Duration, prefetch string) *actor {
+	w.t.Helper()
+	a := w.add(fmt.Sprint("consumer ", len(w.all)), timeout)
+	w.prefetch[a] = prefetch
+	if timeout == queueTimeout {
+		a.tell("verify")
+	}
+	w.consume(a)
+	return a
+}
+
+func (w *works) consume(a *actor) { a.tell("consume " + w.path + " " + w.prefetch[a]) }
+
+// produce has the producers put n values, and does not wait for them.
+func (w *works) produce(n int) {
+	for i, a := range w.producers {
+		k := n / len(w.producers)
+		if i < n%len(w.producers) {
+			k++
+		}
+		a.tell(fmt.Sprintf("produce %s %d %d %d", w.path, i, w.puts[a], k))
+		w.puts[a] += k
+		w.asked++
+	}
+}
+
+// look counts what was said since the last look.
+func (w *works) look() {
+	w.t.Helper()
+	for _, a := range w.all {
+		a.mu.Lock()
+		news := a.lines[w.read[a]:len(a.lines):len(a.lines)]
+		a.mu.Unlock()
+		w.read[a] += len(news)
+		for _, l := range news {
+			w.said[l.Kind]++
+			switch {
+			case l.Kind == "failed":
+				w.t.Fatalf("%s failed: %s", a.name, l.Text)
+			case l.Kind != "phase":
+				w.latest[a] = l
+			case l.Text == coord.Connected.String():
+				w.session[a] = l.Session
+			case l.Text == coord.Lost.String():
+				w.session[a] = 0
+				if !slices.Contains(w.producers, a) {
+					w.expired++
+				}
+			}
+		}
+	}
+}
+
+// until waits until all of them together have said a kind so often.
+func (w *works) until(kind string, n int) {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprintf("%d times %q", n, kind), func() bool {
+		w.look()
+		return w.said[kind] >= n
+	})
+}
+
+// holds waits until n items are left, those that are claimed included.
+func (w *works) holds(n int) {
+	w.t.Helper()
+	q := coord.NewQueue(w.c, w.path, &coord.QueueOptions[string]{Codec: coord.Text()})
+	eventually(w.t, fmt.Sprintf("%d items are left", n), func() bool {
+		w.look()
+		got, err := q.Len(w.t.Context())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return got == n
+	})
+}
+
+// conclude ends the work on a queue that is or will be empty, and returns what was
+// said about it.
+func (w *works) conclude() *passage {
+	w.t.Helper()
+	w.until("produced", w.asked)
+	w.holds(0)
+	for _, a := range w.consumers {
+		a.tell("finish")
+		a.await("finished")
+	}
+	w.look()
+	w.clean()
+	p := newPassage()
+	for _, a := range w.all {
+		a.mu.Lock()
+		p.add(a.name, a.lines)
+		a.mu.Unlock()
+	}
+	if want := len(p.puts); want != w.total() {
+		w.t.Errorf("%d values put, want %d", want, w.total())
+	}
+	p.check()
+	return p
+}
+
+func (w *works) total() (n int) {
+	for _, k := range w.puts {
+		n += k
+	}
+	return n
+}
+
+// clean fails the test if the queue has left more than empty buckets. What dead
+// consumers had goes with their sessions.
+func (w *works) clean() {
+	w.t.Helper()
+	s, err := w.c.Session(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	list := func(path string) []string {
+		names, _, err := s.Children(w.t.Context(), path, nil)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			w.t.Fatal(err)
+		}
+		return names
+	}
+	var left []string
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("left behind: %q", left)
+		}
+	}()
+	eventually(w.t, "nothing is left behind", func() bool {
+		if err := s.Sync(w.t.Context(), w.path); err != nil {
+			w.t.Fatal(err)
+		}
+		left = list(w.path + "/waiters")
+		for _, bucket := range list(w.path + "/items") {
+			left = append(left, list(w.path+"/items/"+bucket)...)
+		}
+		return len(left) == 0
+	})
+}
+
+// expire ends the session of a consumer, and waits until it has found out.
+func (w *works) expire(a *actor) {
+	w.t.Helper()
+	var session int64
+	eventually(w.t, a.name+" has a session", func() bool {
+		w.look()
+		session = w.session[a]
+		return session != 0
+	})
+	if err := zktest.ExpireSession(w.t.Context(), w.e.Addrs()[0], session, nil); err != nil {
+		w.t.Fatal(err)
+	}
+	eventually(w.t, a.name+" loses its session", func() bool {
+		w.look()
+		return w.session[a] != session
+	})
+}
+
+func (w *works) restart(s *zktest.Server) {
+	w.t.Helper()
+	began := time.Now()
+	s.Kill()
+	restart(w.t, s)
+	w.restarts = append(w.restarts, time.Since(began))
+}
+
+// kill kills the consumer at i, and starts another one in its place.
+func (w *works) kill(i int) {
+	w.t.Helper()
+	a := w.consumers[i]
+	a.kill()
+	w.kills++
+	w.consumers[i] = w.consumer(queueTimeout, w.prefetch[a])
+}
+
+// cut breaks the connections of a process.
+func (w *works) cut(a *actor) {
+	for _, p := range a.proxies {
+		w.cuts += p.Cut()
+	}
+}
+
+// victim is the index of a consumer: of one with an item in its hands, often.
+func (w *works) victim() int {
+	w.look()
+	from := rand.N(len(w.consumers))
+	for i := range w.consumers {
+		at := (from + i) % len(w.consumers)
+		if kind := w.latest[w.consumers[at]].Kind; kind == "took" || kind == "acking" {
+			return at
+		}
+	}
+	return from
+}

@@ -1,0 +1,233 @@
+//go:build linux
+
+package interop
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// The ways in which items are moved here, each by one client with one session, by
+// one caller, one thing after the other, where nothing else is said.
+const (
+	rawPairs     = "create and delete with the raw client"
+	putOne       = "Put"
+	cycle        = "Put, Take and Ack"
+	putMany      = "PutAll"
+	takeMany     = "Take and Ack with a prefetch of 64"
+	takeBeside   = "Take and Ack with a prefetch of 64, 8 Acks at a time"
+	curator      = "offer and take of Curator's SimpleDistributedQueue"
+	curatorEight = "offer and take of Curator's SimpleDistributedQueue in 8 threads"
+)
+
+// pace is how fast one way was, by round.
+type pace struct {
+	way      string
+	rates    []float64 // items a second
+	requests []float64 // of clients to servers, an item
+}
+
+func (p *pace) rate() float64 { return median(p.rates) }
+
+func median(all []float64) float64 {
+	return slices.Sorted(slices.Values(all))[len(all)/2]
+}
+
+// queueRace is an ensemble of three and those who move items on it, in turns.
+type queueRace struct {
+	t     *testing.T
+	e     *zktest.Ensemble
+	raw   *zk.Conn
+	c     *coord.Client
+	java  *peer
+	paces []*pace
+}
+
+// Items go through queues of ours and of Curator's, on an ensemble of three
+// servers, in turns. Curator's moves one item at a time, so it lists one name and
+// not a long queue: that is where it is best. The figures of a busy machine are no
+// benchmark, and are compared in the long form only.
+func TestItemsThroughAQueueBesideCurators(t *testing.T) {
+	inst := require(t)
+	r := &queueRace{t: t, e: zktest.Run(t, &zktest.Options{Servers: 3})}
+	tr := &troupe{inst, inst.compileJava(t), strings.Join(r.e.Addrs(), ","), usualTimeout}
+	r.java = tr.java(t, "curator")
+	r.java.await(t, "opened")
+	c, err := coord.Open(t.Context(), zookeeper.New(r.e.Addrs(), &zookeeper.Options{SessionTimeout: usualTimeout}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r.c = c
+	raw, _, err := zk.Connect(r.e.Addrs(), usualTimeout, zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	r.raw = raw
+	if _, err := raw.Create("/raw", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+
+	n, rounds := 192, 3
+	if long() {
+		n, rounds = 1_000, 5
+	}
+	r.round("warm", n/2) // code is compiled as it runs
+	r.paces = nil
+	for i := range rounds {
+		r.round(fmt.Sprint(i), n)
+	}
+	for _, p := range r.paces {
+		t.Logf("figure: %s, three servers: %.0f items/s, %.2f requests an item (medians of %d rounds of %d; %.0f to %.0f items/s)",
+			p.way, p.rate(), median(p.requests), rounds, n, slices.Min(p.rates), slices.Max(p.rates))
+	}
+	puts := r.of(putMany).rate() / r.of(putOne).rate()
+	one, eight := r.of(takeMany).rate()/r.of(curator).rate(), r.of(takeBeside).rate()/r.of(curatorEight).rate()
+	// Eight threads of Curator's race for the head, so one can be quicker.
+	best := r.of(takeBeside).rate() / max(r.of(curator).rate(), r.of(curatorEight).rate())
+	t.Logf("figure: PutAll puts %.1f times the items of single Puts", puts)
+	t.Logf("figure: Take and Ack with prefetch beside offer and take of Curator's SimpleDistributedQueue: %.1f times one at a time, %.1f times with 8 Acks and 8 threads, %.1f times with 8 Acks beside the quicker of Curator's",
+		one, eight, best)
+	if long() && (puts < 10 || best < 2) {
+		t.Errorf("%.1f and %.1f times, want 10 and 2", puts, best)
+	}
+}
+
+func (r *queueRace) of(way string) *pace {
+	for _, p := range r.paces {
+		if p.way == way {
+			return p
+		}
+	}
+	p := &pace{way: way}
+	r.paces = append(r.paces, p)
+	return p
+}
+
+// round moves n items in each of the ways.
+func (r *queueRace) round(name string, n int) {
+	t := r.t
+	payload := strings.Repeat(".", 200)
+	opts := &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 64}
+	q := coord.NewQueue(r.c, "/queues/"+name, opts)
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.measure(rawPairs, n, func() {
+		for range n {
+			path, err := r.raw.Create("/raw/i-", []byte(payload), zk.FlagSequence, zk.WorldACL(zk.PermAll))
+			check(err)
+			check(r.raw.Delete(path, -1))
+		}
+	})
+	r.measure(putOne, n, func() {
+		for range n {
+			_, err := q.Put(t.Context(), payload)
+			check(err)
+		}
+	})
+	r.measure(takeMany, n, func() { r.drain(q, n, 1) })
+	r.measure(cycle, n, func() {
+		for range n {
+			_, err := q.Put(t.Context(), payload)
+			check(err)
+			it, err := q.Take(t.Context())
+			check(err)
+			check(it.Ack())
+		}
+	})
+	values := make([]string, 4*n)
+	for i := range values {
+		values[i] = payload
+	}
+	r.measure(putMany, len(values), func() {
+		_, err := q.PutAll(t.Context(), values...)
+		check(err)
+	})
+	r.measure(takeBeside, len(values), func() { r.drain(q, len(values), 8) })
+	curators := func(path string, threads, n int) {
+		t.Helper()
+		r.java.tell(t, "queue", path, fmt.Sprint(threads), fmt.Sprint(n), fmt.Sprint(len(payload)))
+		if got := r.java.await(t, "queued").words[1]; got != fmt.Sprint(n) {
+			t.Fatalf("Curator took %s items of %d", got, n)
+		}
+	}
+	r.measure(curator, n, func() { curators("/curators/one-"+name, 1, n) })
+	r.measure(curatorEight, n, func() { curators("/curators/eight-"+name, 8, n) })
+	if left, err := q.Len(t.Context()); err != nil || left != 0 {
+		t.Fatalf("%d items are left: %v", left, err)
+	}
+}
+
+// drain takes n items in one loop and acknowledges them, so many at a time.
+func (r *queueRace) drain(q *coord.Queue[string], n, atOnce int) {
+	r.t.Helper()
+	var wg sync.WaitGroup
+	room := make(chan struct{}, atOnce)
+	for it, err := range q.All(r.t.Context()) {
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		n--
+		room <- struct{}{}
+		ack := func() {
+			defer func() { <-room }()
+			if err := it.Ack(); err != nil {
+				r.t.Error(err)
+			}
+		}
+		if atOnce == 1 {
+			ack()
+		} else {
+			wg.Go(ack)
+		}
+		if n == 0 {
+			break
+		}
+	}
+	wg.Wait()
+}
+
+func (r *queueRace) measure(way string, n int, f func()) {
+	r.t.Helper()
+	before := r.received()
+	began := time.Now()
+	f()
+	took := time.Since(began)
+	p := r.of(way)
+	p.rates = append(p.rates, float64(n)/took.Seconds())
+	p.requests = append(p.requests, float64(r.received()-before)/float64(n))
+}
+
+// received is how many packets the servers have received from clients, by their
+// own count: a few pings and our question are among them.
+func (r *queueRace) received() (sum int) {
+	r.t.Helper()
+	for _, s := range r.e.Servers() {
+		m, err := s.Mntr(r.t.Context())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		n, err := strconv.Atoi(m["zk_packets_received"])
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
