@@ -243,7 +243,8 @@ func late(_ Link, m *mutant) {
 	})
 }
 
-// piecemeal applies the operations of a commit one by one.
+// piecemeal applies the operations of a commit one by one, with time in between for
+// others to look.
 func piecemeal(_ Link, m *mutant) {
 	m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 		if err := backend.CheckOps(ops); err != nil {
@@ -251,6 +252,11 @@ func piecemeal(_ Link, m *mutant) {
 		}
 		var all []backend.Result
 		for i, op := range ops {
+			for n := 0; i > 0 && n < 3; n++ {
+				if err := m.Session.Sync(ctx, op.Path); err != nil {
+					return nil, err
+				}
+			}
 			r, err := m.Session.Commit(ctx, op)
 			var e *backend.Error
 			if errors.As(err, &e) {

@@ -74,7 +74,7 @@ func (w *worker) obeyQueue(ctx context.Context, work *sync.WaitGroup, command st
 				w.say(line{Kind: "failed", Text: err.Error()})
 			}
 		})
-	case command == "verify":
+	case command == "check-holds":
 		v.verify.Store(true)
 	case command == "keep":
 		v.keep.Store(true)

@@ -74,7 +74,7 @@ func (w *works) consumer(timeout time.Duration, prefetch string) *actor {
 	a := w.add(fmt.Sprint("consumer ", len(w.all)), timeout)
 	w.prefetch[a] = prefetch
 	if timeout == queueTimeout {
-		a.tell("verify")
+		a.tell("check-holds")
 	}
 	w.consume(a)
 	return a
