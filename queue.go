@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -15,7 +16,9 @@ type QueueOptions[T any] struct {
 	// MaxLen is how many items the queue can hold; those that are claimed count
 	// too. Zero means no limit. A Put beyond it waits. The limit is exact as long
 	// as all clients set it. Each Put then counts the items, which costs one
-	// request for some hundred items in the queue, and producers compete.
+	// request for some hundred items in the queue, and producers compete. So does
+	// the wait: whatever happens in the queue, a claim too, wakes all producers that
+	// wait, and each of them counts.
 	MaxLen int
 
 	// FailWhenFull makes Put return ErrFull instead of waiting.
@@ -27,7 +30,10 @@ type QueueOptions[T any] struct {
 
 	// DeadLetters is the path of the queue that gets what was taken too often, and
 	// what cannot be decoded. The default is "<queue>/dead". It is a Queue, with
-	// items that keep their id and bytes.
+	// items that keep their id and bytes. The path of the queue itself, or one
+	// below its "items" or "waiters", is refused with ErrInvalid. While an item
+	// cannot be moved, it stays where it is, is given to nobody, and does not hold
+	// up the others.
 	DeadLetters string
 
 	// Ephemeral items go with the session of the client that put them: the literal
@@ -56,8 +62,9 @@ type QueueOptions[T any] struct {
 // When several consumers race for the head, those who lose look a few items
 // further, so an item can be taken before an older one.
 //
-// Waiting costs no requests. A change wakes at most two of the clients that wait,
-// and whoever takes something wakes the one behind it.
+// Waiting costs no requests, however long. A change wakes at most two of the
+// clients that wait for an item, and whoever takes something wakes the one behind
+// it. (Producers that wait for room are all woken by each change, see MaxLen.)
 //
 // Cost, in requests: a Put 1, PutAll 1 for up to 128 items. Taking: a list of
 // some hundred names, a claim, a read, an Ack; the list and the claim are shared
@@ -81,7 +88,8 @@ func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
 
 // Put appends a value and returns its id, by which an Item tells it. It is applied
 // once, whatever is lost on the way. Only when ctx ends, or the session is lost,
-// before the outcome is known, the error matches ErrUncertain.
+// before the outcome is known, the error matches ErrUncertain; the id is returned
+// then too: the item that has it was put. With any other error it is empty.
 //
 // Errors: the context's; ErrFull; ErrTooLarge; ErrLimit when there are too many
 // buckets; ErrInvalid from the codec; ErrDenied, ErrClosed, ErrBadPath.
@@ -117,34 +125,48 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	if q.path.err == nil && q.dead.path.err != nil {
 		q.path.err = fmt.Errorf("dead letters: %w", q.dead.path.err)
 	}
+	if q.path.err == nil && (within(q.dead.path.full, q) || within(q.path.full, q.dead)) {
+		q.path.err = fmt.Errorf("%w: dead letters %q among the nodes of the queue, or it among theirs", ErrInvalid, opts.DeadLetters)
+	}
 	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: min(max(opts.Prefetch, 1), maxBatch)}
 }
 
+// within reports whether a queue at path would use nodes of q.
+func within(path string, q *queue) bool {
+	return path == q.path.full || strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters+"/")
+}
+
 func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
-	ids, err := q.putAll(ctx, "put", priority, due, []T{v})
-	if err != nil {
-		return "", err
+	ids, n, err := q.putEach(ctx, "put", priority, due, []T{v})
+	if n == 1 || isUncertain(err) {
+		return ids[0], err
 	}
-	return ids[0], nil
+	return "", err
 }
 
 func (q *Consumer[T]) putAll(ctx context.Context, op string, priority, due int64, vs []T) ([]string, error) {
+	ids, n, err := q.putEach(ctx, op, priority, due, vs)
+	return ids[:n], err
+}
+
+// putEach returns the ids of all values, and how many were put for certain.
+func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int64, vs []T) (ids []string, n int, err error) {
 	if err := q.q.path.check(op); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, opError(op, q.q.path.full, err)
+		return nil, 0, opError(op, q.q.path.full, err)
 	}
 	all := make([]parcel, len(vs))
-	ids := make([]string, len(vs))
+	ids = make([]string, len(vs))
 	for i, v := range vs {
 		data, err := q.codec.encode(v)
 		if err != nil {
-			return nil, opError(op, q.q.path.full, err)
+			return nil, 0, opError(op, q.q.path.full, err)
 		}
 		ids[i] = newGUID()
 		all[i] = parcel{ids[i], data}
 	}
-	n, err := q.q.put(ctx, priority, due, all)
-	return ids[:n], opError(op, q.q.path.full, err)
+	n, err = q.q.put(ctx, priority, due, all)
+	return ids, n, opError(op, q.q.path.full, err)
 }

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -19,10 +20,10 @@ type itemClaim struct {
 	mark    string // path
 	hold    *Hold
 
-	mu    sync.Mutex
-	verb  claimVerb
-	delay time.Duration
-	data  []byte // for dead letters
+	mu   sync.Mutex
+	verb claimVerb
+	end  func() error // does what the verb says
+	data []byte       // for dead letters
 }
 
 // claimVerb is how a claim ends.
@@ -33,28 +34,41 @@ const (
 	verbAck
 	verbNack
 	verbBury // to the dead letters
+	verbPop  // as verbAck, but if it fails the item is given back
 )
 
 // claim claims as many of the items as it can, in one commit. The waiter, if there
 // is one, is deleted with it. It returns nothing if all of them were somebody
 // else's or went to the dead letters; faster says that somebody was faster with
-// one. ctx bounds only what comes before the commit.
-func (s *session) claim(ctx context.Context, q *queue, found []queueEntry, waiter string) (claims []*itemClaim, faster bool, err error) {
+// one. If the items were not read after a Sync (fresh), it returns errAgain instead
+// of going on without one: see W5. ctx bounds only what comes before the commit.
+func (s *session) claim(ctx context.Context, q *queue, found []queueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
 	versions := make(map[*itemClaim]int32)
 	for _, e := range found {
 		cl := &itemClaim{q: q, s: s, e: e, attempt: 1}
 		if e.state {
 			n, version, err := s.attempts(ctx, &e)
-			if isNotFound(err) || errors.Is(err, errAgain) {
+			switch {
+			case !fresh && (isNotFound(err) || errors.Is(err, errAgain)):
+				return nil, false, errAgain
+			case isNotFound(err):
+				continue // it has vanished
+			case errors.Is(err, errAgain):
 				faster = true // it has changed since
 				continue
-			}
-			if err != nil {
+			case err != nil:
 				return nil, false, err
 			}
 			if q.maxAttempts > 0 && n >= q.maxAttempts && q.dead != nil {
-				if err := s.buryUnclaimed(ctx, q, &e, version); err != nil {
+				err := s.buryUnclaimed(ctx, q, &e, version)
+				switch {
+				case err == nil:
+				case isOver(err) || ctx.Err() != nil:
 					return nil, false, err
+				default:
+					// It must not hold up the others.
+					q.stick(e.path())
+					s.c.log.Warn("coord: cannot move an item to the dead letters", "path", e.path(), "error", err)
 				}
 				continue
 			}
@@ -87,11 +101,22 @@ func (s *session) claim(ctx context.Context, q *queue, found []queueEntry, waite
 		i := blamed(err)
 		switch {
 		case i < 0:
+			if isUncertain(err) && !isOver(err) {
+				// An outsider deleted what proves a commit. Nothing may stay claimed.
+				for _, cl := range claims {
+					s.removeLater(cl.mark)
+				}
+			}
 			return nil, false, err
 		case owner[i] < 0:
 			waiter = "" // an outsider has deleted it
+		case !fresh:
+			return nil, false, errAgain
 		default:
-			faster = true
+			if errors.Is(err, backend.ErrNotEmpty) {
+				q.stick(claims[owner[i]].e.path()) // an outsider's node, below the one that puts it off
+			}
+			faster = faster || ops[i].Kind != backend.OpCheck // else it has vanished
 			claims = append(claims[:owner[i]], claims[owner[i]+1:]...)
 		}
 	}
@@ -158,15 +183,16 @@ func (s *session) attempts(ctx context.Context, e *queueEntry) (n int, version i
 	if err != nil || n < 0 {
 		n = 1 // an outsider's work: it was claimed at least once
 	}
-	return n, stat.Version, nil
+	return min(n, math.MaxInt32), stat.Version, nil
 }
 
 // finish ends the claim with a verb. The first verb counts. Who calls another one
-// afterwards gets an error that matches ErrReleased.
-func (cl *itemClaim) finish(v claimVerb, delay time.Duration) error {
+// afterwards gets an error that matches ErrReleased. When ctx ends first, it goes on
+// in the background.
+func (cl *itemClaim) finish(ctx context.Context, v claimVerb, delay time.Duration) error {
 	cl.mu.Lock()
 	if cl.verb == 0 {
-		cl.verb, cl.delay = v, delay
+		cl.verb, cl.end = v, func() error { return cl.carryOut(ctx, v, delay) }
 	}
 	same := cl.verb == v
 	cl.mu.Unlock()
@@ -185,38 +211,67 @@ func (cl *itemClaim) lost(*Hold) {}
 func (cl *itemClaim) release(h *Hold) error {
 	cl.mu.Lock()
 	if cl.verb == 0 {
-		cl.verb = verbGiveBack
+		cl.verb, cl.end = verbGiveBack, func() error { return cl.carryOut(context.Background(), verbGiveBack, 0) }
 	}
-	v := cl.verb
+	end := cl.end
 	cl.mu.Unlock()
-	at := time.Now().Add(cl.delay).UnixMilli()
-	err := cl.conclude(context.Background(), v, at)
+	return end()
+}
+
+// carryOut does what a verb says, as long as ctx lasts, and in the background what
+// is left of it then, or what the service refuses.
+func (cl *itemClaim) carryOut(ctx context.Context, v claimVerb, delay time.Duration) error {
+	var at int64
+	if delay > 0 {
+		at = time.Now().Add(delay).UnixMilli()
+	}
+	err := cl.conclude(ctx, v, at)
+	mine := ctx.Err() != nil && cl.s.b.Err() == nil // its cause may match anything
 	switch {
 	case err == nil:
+	case mine:
 	case isOver(err) && v == verbGiveBack:
-		err = nil // it goes back with the session
+		return nil // it goes back with the session
 	case isOver(err):
-		err = &loss{cl.mark, err}
+		return &loss{cl.mark, err}
 	case errors.Is(err, ErrLost) && v == verbGiveBack:
-		err = nil
+		return nil
 	case errors.Is(err, ErrLost):
-	default:
-		// The service refuses. Nobody else can have the item meanwhile.
-		cl.s.c.goWork(func() {
-			cl.s.retry("give an item back", cl.e.path(), func(ctx context.Context) error {
-				if err := cl.conclude(ctx, v, at); !errors.Is(err, ErrLost) {
-					return err
-				}
-				return nil
-			})
-		})
+		return err
+	}
+	if err != nil {
+		// The service refuses, or ctx has ended. Nobody else can have the item
+		// meanwhile. If it was done after all, the mark is gone, and nothing is
+		// done twice.
+		if v == verbPop {
+			v = verbGiveBack // nobody gets the value
+		}
+		cl.goOn(v, at)
 	}
 	return err
 }
 
+// goOn concludes in the background. The feeder waits for the first try.
+func (cl *itemClaim) goOn(v claimVerb, at int64) {
+	tried := cl.q.begin()
+	if !cl.s.c.goWork(func() {
+		defer tried()
+		cl.s.retry("end the claim of an item", cl.e.path(), func(ctx context.Context) error {
+			defer tried()
+			if err := cl.conclude(ctx, v, at); !errors.Is(err, ErrLost) {
+				return err
+			}
+			return nil
+		})
+	}) {
+		tried()
+	}
+}
+
 // conclude commits what the verb says, exactly once. If the mark is gone, the
 // error matches ErrLost. If something else is gone, an outsider has removed it, or
-// it went with its producer, and the rest is done without it.
+// it went with its producer, and the rest is done without it. An item is put off
+// until at, if that is not 0.
 func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error {
 	e := &cl.e
 	mark := backend.Delete(cl.mark, backend.AnyVersion)
@@ -224,7 +279,7 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 	item := backend.Delete(e.path(), backend.AnyVersion)
 	ops := []backend.Op{mark}
 	switch v {
-	case verbAck, verbBury:
+	case verbAck, verbPop, verbBury:
 		ops = append(ops, state, item)
 	case verbGiveBack:
 		if cl.attempt > 1 {
@@ -232,13 +287,13 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 		}
 		ops = append(ops, state)
 	case verbNack:
-		if cl.delay > 0 {
+		if at != 0 {
 			ops = append(ops, backend.Create(e.bucket+"/"+putOffKind+e.id+"-"+strconv.FormatInt(at, 10), nil, backend.Persistent))
 		}
 	}
 	for {
 		var err error
-		if v == verbBury && len(ops) == 3 {
+		if v == verbBury {
 			err = cl.s.putItems(ctx, cl.q.dead, 0, 0, []parcel{{e.id, cl.data}}, ops, anyItems)
 		} else {
 			_, _, err = cl.s.commitOnce(ctx, ops...)
@@ -247,20 +302,22 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 		switch {
 		case err == nil:
 			return nil
-		case i < 0 || i >= len(ops):
+		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty):
 			return err
 		case i == 0:
 			return &loss{cl.mark, ErrDeleted}
 		}
+		itemGone := v == verbBury && i == len(ops)-1
 		ops = append(ops[:i], ops[i+1:]...)
-		if v == verbBury {
+		if itemGone {
 			v, ops = verbAck, []backend.Op{mark, state, item} // nothing is left to be buried
 		}
 	}
 }
 
 // buryUnclaimed moves an item to the dead letters that was claimed as often as may
-// be, by consumers who died. It does nothing if somebody else was first.
+// be, by consumers who died. It does nothing if somebody else was first. Once it
+// commits, ctx does not end it.
 func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, version int32) error {
 	data, _, err := s.b.Get(ctx, e.path(), nil)
 	if isNotFound(err) {
@@ -274,7 +331,7 @@ func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, ve
 		ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
 	}
 	err = s.putItems(context.WithoutCancel(ctx), q.dead, 0, 0, []parcel{{e.id, data}}, ops, anyItems)
-	if blamed(err) >= 0 {
+	if blamed(err) >= 0 && !errors.Is(err, backend.ErrNotEmpty) {
 		return nil
 	}
 	return err

@@ -17,7 +17,8 @@ import (
 //
 // Each minute in which something is due has a node of its own: at most 10,000 such
 // minutes can be in use at a time, less the further nodes that need more than some
-// hundred items in one minute. Beyond that Put fails with ErrLimit.
+// hundred items in one minute. Beyond that Put fails with ErrLimit, after it
+// has looked for minutes that are empty: one request each, once a minute at most.
 type DelayQueue[T any] struct {
 	Consumer[T]
 }
@@ -50,8 +51,11 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 // dueTime is the due time in milliseconds. What was due before 1970 is due since
 // then.
 func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
-	if due.Year() > 9999 {
+	switch {
+	case due.Before(time.UnixMilli(0)):
+		return 0, nil // long before, the milliseconds would overflow
+	case due.Year() > 9999:
 		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: due in the year %d", ErrInvalid, due.Year()))
 	}
-	return max(due.UnixMilli(), 0), nil
+	return due.UnixMilli(), nil
 }

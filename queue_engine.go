@@ -46,11 +46,18 @@ import (
 // commit {set(bucket, version 0), create the next}; and where a key has no open
 // bucket, one is made by {set(items, version v), create bucket}, v read together
 // with the list that showed none. That counts up the version of items, so a
-// producer that slept since its list fails. (That the last bucket of a list is
-// closed is learned from a commit that failed, and is believed only if a list
-// that is newer, hence after a Sync, has it as the last one still.) The
-// directory of items is no container: if it were reaped, its version would
-// begin again, and a sleeper could make a second open bucket.
+// producer that slept since its list fails. The directory of items is no
+// container: if it were reaped, its version would begin again, and a sleeper could
+// make a second open bucket.
+//
+// That the last bucket of a list is closed is learned from a commit that failed.
+// That does not suffice: when all buckets of a key are removed its numbers begin
+// again, and the list can have a new bucket of the same name, which is open. So
+// the bucket is read once more, behind a list that is newer than the commit. With
+// version 0 it is open. Else it must have been closed when it was listed: a
+// closing makes a child of items, so it is not newer than the latest one that the
+// list shows. (An outsider's closing makes none. It is believed if a second list
+// shows no change of the children since the first.)
 //
 // P3. The number that an item gets tells how full its bucket is. Who gets one
 // beyond the limit closes the bucket in the same commit as its next put. So a
@@ -73,7 +80,9 @@ import (
 // (ack, nack, giving back) deletes his mark in the same commit, so it never
 // touches the claim of the next consumer, whenever it arrives. Only the mark
 // decides; if an item or a state has vanished by other hands, the rest goes on
-// without it. The mark is the node of the Hold.
+// without it. An item without its state is still buried. An item that an outsider
+// made a child of cannot be deleted, and that is told. The mark is the node of the
+// Hold.
 //
 // T4. Ack = {delete mark, state, item}. Nack = {delete mark, create d}, or just
 // {delete mark}. Giving back = {delete mark, count the attempt back}. The item
@@ -82,13 +91,22 @@ import (
 //
 // T5. No claim is interrupted by a context. It is made for whoever asks; when he
 // has gone, the item is given back, and until that is done the client takes
-// nothing else.
+// nothing else. If the service refuses the giving back, the item stays claimed,
+// the client tries again in the background for as long as the session lives, and
+// meanwhile it takes what comes after: then the order is not kept. A Pop that is
+// refused, or whose context ends, is such a giving back. The delete of a Pop whose
+// outcome is not known can precede it: then the mark is gone, and that ends it.
 //
 // T6. A consumer deletes a bucket that is empty and closed, or empty and in the
 // way of a later one. The service refuses if it is not empty any more. The last
 // open bucket of a Queue stays: so its numbers only grow, and a consumer can list
 // the bucket that was the first one last time before it lists all buckets. (The
-// first one of then is the first one as long as it exists.)
+// first one of then is the first one as long as it exists.) So does a Purge, and,
+// before it fails with ErrLimit, a producer, with all buckets that are empty.
+//
+// T7. An item that was claimed as often as may be goes to the dead letters when
+// the next consumer sees it. If that is refused, the client logs it and leaves the
+// item out of what it sees, for a minute.
 //
 // # Waiting
 //
@@ -109,16 +127,22 @@ import (
 // W4. Callers of one Queue value have one waiter, one set of watches and one
 // claim for all of them: see queue_feed.go.
 //
-// W5. Who lost a race for an item reads again after a Sync, or it would see the
-// same stale picture for ever. In a Queue it then looks a random, small number
-// of items further, since the others look at the same head. In a PriorityQueue
-// it looks at the best again.
+// W5. Whose claim fails reads again after a Sync, or it would see the same stale
+// picture for ever. If that picture was not read after a Sync, the failure tells
+// nothing, and nothing else of it is claimed: the item can be free, and is before
+// the rest. If it was, and somebody else has the item, a race was lost: in a Queue
+// the next look goes a random, small number of items further, since the others
+// look at the same head; in a PriorityQueue it is for the best again. An item that
+// has vanished is no lost race.
+//
+// W6. Producers that wait for room have no lanes: each watches all buckets.
 
 const (
-	bucketSize = 256    // numbers of a bucket that make its next put close it
-	maxBatch   = 128    // items of one commit, at most
-	maxBuckets = 10_000 // so that their names fit into a packet
-	maxOpen    = 1024   // open buckets that a client remembers
+	bucketSize = 256     // numbers of a bucket that make its next put close it
+	maxBatch   = 128     // items of one commit, at most
+	maxBuckets = 10_000  // so that their names fit into a packet
+	maxOpen    = 1024    // open buckets that a client remembers
+	maxNumber  = 1 << 53 // of a bucket; what is beyond is an outsider's, and ignored
 )
 
 // queueKind is what the three queues differ in.
@@ -143,6 +167,7 @@ type queue struct {
 	maxAttempts int
 	ephemeral   bool
 	size        int    // bucketSize, smaller in tests
+	most        int    // maxBuckets, fewer in tests
 	batch       int    // items of one claim: maxBatch, less where the path is long
 	dead        *queue // nil for a queue of dead letters
 
@@ -155,6 +180,8 @@ type queue struct {
 	ending  int                  // claims that are given back in the background
 	ended   chan struct{}        // closed when ending is 0 again
 	head    string               // fifoQueue: the bucket that was first, "" if not known
+	stuck   map[string]int64     // items that cannot be moved to the dead letters, and until when they are left alone
+	swept   time.Time            // when sweepEmpty found nothing
 }
 
 // openBucket is the bucket that a put tries first.
@@ -165,7 +192,7 @@ type openBucket struct {
 
 func newQueue(c *Client, path string, kind queueKind) *queue {
 	q := &queue{
-		c: c, path: c.recipePath(path), kind: kind, size: bucketSize,
+		c: c, path: c.recipePath(path), kind: kind, size: bucketSize, most: maxBuckets,
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
 	}
 	q.items, q.waiters = q.path.full+"/items", q.path.full+"/waiters"

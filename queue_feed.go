@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -86,28 +87,32 @@ func (q *queue) answer(asks []*queueAsk, claims []*itemClaim) {
 // with its session. The feeder takes nothing meanwhile, so that a single consumer
 // does not get a later item first.
 func (cl *itemClaim) later(v claimVerb) {
-	q := cl.q
-	q.mu.Lock()
-	if q.ending++; q.ending == 1 {
-		q.ended = make(chan struct{})
-	}
-	q.mu.Unlock()
-	done := func() {
-		q.mu.Lock()
-		if q.ending--; q.ending == 0 {
-			close(q.ended)
-		}
-		q.mu.Unlock()
-	}
-	if !q.c.goWork(func() {
+	done := cl.q.begin()
+	if !cl.q.c.goWork(func() {
 		defer done()
-		cl.finish(v, 0)
+		cl.finish(context.Background(), v, 0)
 	}) {
 		done()
 	}
 }
 
-// settle waits for what later does.
+// begin makes the feeder wait until what it returns is called, once or more often.
+func (q *queue) begin() (done func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ending++; q.ending == 1 {
+		q.ended = make(chan struct{})
+	}
+	return sync.OnceFunc(func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.ending--; q.ending == 0 {
+			close(q.ended)
+		}
+	})
+}
+
+// settle waits for what was begun.
 func (f *feeder) settle(ctx context.Context) error {
 	f.q.mu.Lock()
 	ending, ended := f.q.ending > 0, f.q.ended
@@ -241,7 +246,8 @@ func (f *feeder) run(ctx context.Context) error {
 // take looks once, and claims what it finds. It returns errAgain if others were
 // faster.
 func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, sight, error) {
-	if sync || f.stale || f.q.kind == priorityQueue {
+	fresh := sync || f.stale || f.q.kind == priorityQueue
+	if fresh {
 		// A better item that was there before the call began wins.
 		if err := f.s.b.Sync(ctx, f.q.items); err != nil {
 			return nil, sight{}, err
@@ -261,7 +267,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 		found = found[rand.N(extra+1):]
 	}
 	found = found[:min(want, len(found))]
-	claims, faster, err := f.s.claim(ctx, f.q, found, f.place)
+	claims, faster, err := f.s.claim(ctx, f.q, found, f.place, fresh)
 	switch {
 	case err != nil:
 		return nil, v, err

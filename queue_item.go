@@ -17,10 +17,11 @@ import (
 //
 // Of Ack, Nack and Release the first one called counts. Each is one atomic commit
 // that checks the claim, so that it never touches the item of a consumer who came
-// later. They take no context, as Hold.Release. Called after a different one they
-// return an error that matches ErrReleased; called again they return what they
-// returned the first time. If the claim was lost before, they return Err, which
-// matches ErrLost.
+// later. They take no context, as Hold.Release. Called again they return what they
+// returned the first time. Release after an Ack or a Nack does nothing and returns
+// what that returned, so it can be deferred. Ack and Nack after a different one do
+// nothing and return the error of that, or if it had none one that matches
+// ErrReleased. If the claim was lost before, all return Err, which matches ErrLost.
 //
 // Release gives the item back, at the place it had, as if it had not been taken:
 // it does not count as an attempt. If its reply cannot be had any more because
@@ -37,8 +38,13 @@ type Item[T any] struct {
 // Ack says that the item is done with: it is deleted. Nil means that nobody gets
 // the item any more. An error that matches ErrLost and not ErrUncertain means that
 // somebody gets it, or has got it already. If the session was lost while the
-// outcome was unknown, the error matches ErrUncertain as well.
-func (it *Item[T]) Ack() error { return opError("ack", it.claim.e.path(), it.claim.finish(verbAck, 0)) }
+// outcome was unknown, the error matches ErrUncertain as well. If the service
+// refuses (ErrDenied; backend.ErrNotEmpty, when somebody made a node below the
+// item), Ack returns that, the item stays claimed, and the client goes on trying
+// in the background for as long as its session lives.
+func (it *Item[T]) Ack() error {
+	return opError("ack", it.claim.e.path(), it.claim.finish(context.Background(), verbAck, 0))
+}
 
 // Nack gives the item back as a failed attempt. It keeps its place in the queue,
 // but cannot be taken before delay has passed, by the clocks of the clients. An
@@ -50,67 +56,79 @@ func (it *Item[T]) Nack(delay time.Duration) error {
 	if q.maxAttempts > 0 && it.Attempt >= q.maxAttempts && q.dead != nil {
 		v = verbBury
 	}
-	return opError("nack", it.claim.e.path(), it.claim.finish(v, max(delay, 0)))
+	return opError("nack", it.claim.e.path(), it.claim.finish(context.Background(), v, max(delay, 0)))
 }
 
 // openClaims reads and decodes what was claimed. What cannot be decoded goes to the
-// dead letters, and what has vanished is left out. If it fails, all is given back.
-func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) ([]*Item[T], error) {
-	all := make([]*Item[T], len(claims))
+// dead letters, and what has vanished is left out. If it fails, or the codec
+// panics, all is given back.
+func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (items []*Item[T], err error) {
+	done := false
+	defer func() {
+		if !done || err != nil {
+			for _, cl := range claims {
+				cl.later(verbGiveBack) // nothing, for those that have ended
+			}
+			items = nil
+		}
+	}()
+	found := make([]bool, len(claims))
 	errs := make([]error, len(claims))
 	var wg sync.WaitGroup
 	for i, cl := range claims {
 		if i == len(claims)-1 {
-			all[i], errs[i] = openClaim(ctx, k, cl)
+			found[i], errs[i] = cl.read(ctx)
 			break
 		}
-		wg.Go(func() { all[i], errs[i] = openClaim(ctx, k, cl) })
+		wg.Go(func() { found[i], errs[i] = cl.read(ctx) })
 	}
 	wg.Wait()
-	var err error
-	var items []*Item[T]
-	for i, it := range all {
+	for i, cl := range claims {
 		switch {
 		case errs[i] != nil:
 			err = errs[i]
-			claims[i].later(verbGiveBack)
-		case it != nil:
-			items = append(items, it)
+		case found[i] && err == nil:
+			// The caller's code, in the caller's goroutine.
+			if it := decodeClaim(ctx, k, cl); it != nil {
+				items = append(items, it)
+			}
 		}
 	}
-	if err == nil {
-		return items, nil
-	}
-	for _, it := range items {
-		it.claim.later(verbGiveBack)
-	}
-	return nil, err
+	done = true
+	return items, err
 }
 
-// openClaim returns nil if there is nothing to be handed out.
-func openClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) (*Item[T], error) {
+// read reads the item. It returns false if there is nothing to be handed out.
+func (cl *itemClaim) read(ctx context.Context) (bool, error) {
 	data, _, err := cl.s.b.Get(ctx, cl.e.path(), nil)
 	switch {
 	case isNotFound(err):
-		cl.finish(verbAck, 0) // an outsider has deleted it, or it went with its producer
-		return nil, nil
+		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer
+		return false, nil
 	case errors.Is(err, backend.ErrSessionLost):
-		return nil, nil // the claim is lost as well; the caller takes another
+		// The claim is lost as well, and the caller takes another. Or it is the
+		// cause of a ctx that has ended.
+		return false, backend.ContextError(ctx)
 	case err != nil:
-		return nil, err
+		return false, err
 	}
 	cl.mu.Lock()
 	cl.data = data
 	cl.mu.Unlock()
-	v, err := k.decode(data)
+	return true, nil
+}
+
+// decodeClaim returns nil if there is nothing to be handed out.
+func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) *Item[T] {
+	v, err := k.decode(cl.data)
 	if err != nil {
 		cl.s.c.log.Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.path(), "error", err)
-		if err := cl.finish(cl.undecodable(), 0); err != nil {
+		if err := cl.finish(ctx, cl.undecodable(), 0); err != nil && ctx.Err() == nil {
 			cl.s.c.log.Warn("coord: cannot move an item to the dead letters", "path", cl.e.path(), "error", err)
 		}
-		return nil, nil
+		return nil
 	}
-	return &Item[T]{Hold: cl.hold, ID: cl.e.id, Value: v, Attempt: cl.attempt, claim: cl}, nil
+	return &Item[T]{Hold: cl.hold, ID: cl.e.id, Value: v, Attempt: cl.attempt, claim: cl}
 }
 
 // undecodable is what becomes of an item that cannot be decoded.

@@ -224,3 +224,40 @@ func TestALostMoveToTheDeadLettersIsFoundOut(t *testing.T) {
 		})
 	}
 }
+
+func TestDeadLettersAmongTheNodesOfTheQueueAreRefused(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.open("a", nil)
+		for path, wrong := range map[string]bool{
+			"/q": true, "/q/items": true, "/q/items/x": true, "/q/waiters": true, "/q/waiters/x": true,
+			"/q/dead": false, "/q/items2": false, "/other": false,
+		} {
+			q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetters: path})
+			_, err := q.Put(context.Background(), 1)
+			if errors.Is(err, coord.ErrInvalid) != wrong || (err == nil) == wrong {
+				w.t.Errorf("dead letters at %s: %v", path, err)
+			}
+		}
+		q := coord.NewQueue(c, "/q/items", &coord.QueueOptions[int]{DeadLetters: "/q"})
+		_, err := q.Put(context.Background(), 1)
+		wantErr(w.t, err, coord.ErrInvalid)
+	})
+}
+
+func TestTheHighestBucketNumberIsALimit(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		q := w.queue("a", nil)
+		mustPut(w.t, q, 1, 1)
+		if _, err := w.session("x").Commit(ctx, backend.Create(w.path(fmt.Sprint("/q/items/b-0-", int64(1)<<53)), nil, backend.Persistent)); err != nil {
+			w.t.Fatal(err)
+		}
+		p := w.queue("b", nil)
+		mustPut(w.t, p, 2, 7) // as many as one bucket takes
+		_, err := p.Put(ctx, 8)
+		wantErr(w.t, err, coord.ErrLimit)
+		for n := 1; n <= 7; n++ {
+			mustAck(w.t, mustTake(w.t, q, n))
+		}
+	})
+}

@@ -40,7 +40,7 @@ func (q *queue) buckets(names []string) []queueBucket {
 		key, err1 := strconv.ParseInt(rest[:i], 10, 64)
 		n, err2 := strconv.ParseInt(rest[i+1:], 10, 64)
 		b := queueBucket{key, n, q.items + "/" + name}
-		if err1 != nil || err2 != nil || b.path != q.bucketPath(key, n) {
+		if err1 != nil || err2 != nil || n > maxNumber || b.path != q.bucketPath(key, n) {
 			continue
 		}
 		all = append(all, b)
@@ -103,9 +103,15 @@ func parseBucket(path string, names []string, seen int64) bucketContents {
 		}
 		return int(int64(a.seq) - int64(b.seq))
 	})
-	for i := range c.items {
-		byID[c.items[i].id] = i
-	}
+	// An outsider can have copied an item. The first one of an id counts: its state
+	// and its mark belong to the id.
+	c.items = slices.DeleteFunc(c.items, func(e queueEntry) bool {
+		if _, twice := byID[e.id]; twice {
+			return true
+		}
+		byID[e.id] = len(byID)
+		return false
+	})
 	marked := make(map[string]bool)
 	for _, name := range names {
 		if id, _, ok := cutID(name, markKind); ok {

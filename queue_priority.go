@@ -12,7 +12,8 @@ import "context"
 //
 // Each priority has nodes of its own: at most 10,000 of them can be in use at a
 // time, less the further ones that long queues need (one for some hundred items).
-// Beyond that Put fails with ErrLimit.
+// Beyond that Put fails with ErrLimit, after it has looked for empty ones, as in a
+// DelayQueue.
 type PriorityQueue[T any] struct {
 	Consumer[T]
 }

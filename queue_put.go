@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -140,26 +141,80 @@ func (s *session) planPut(ctx context.Context, q *queue, key int64, p *putPlan) 
 		*p = putPlan{n: o.n, use: true}
 		return nil
 	}
-	names, stat, err := s.b.Children(ctx, q.items, nil)
-	if err != nil {
-		return err
-	}
 	closed, was := p.closed, p.was
-	*p = putPlan{n: -1, list: true, version: stat.Version}
-	all := q.buckets(names)
-	for _, b := range all {
-		if b.key == key {
-			p.n, p.use = b.n, true
+	for before := int64(-1); ; {
+		names, stat, err := s.b.Children(ctx, q.items, nil)
+		if err != nil {
+			return err
+		}
+		*p = putPlan{n: -1, list: true, version: stat.Version}
+		all := q.buckets(names)
+		for _, b := range all {
+			if b.key == key {
+				p.n, p.use = b.n, true
+			}
+		}
+		if p.use && closed && p.n == was {
+			b, err := s.b.Exists(ctx, q.bucketPath(key, p.n), nil)
+			switch {
+			case isNotFound(err):
+				continue // the list is old
+			case err != nil:
+				return err
+			case b.Version == 0:
+				// It is a new one of the same name.
+			case b.Mzxid <= stat.Pzxid || stat.Pzxid == before:
+				p.use = false // closed when it was listed as the last one
+			default:
+				before = stat.Pzxid // closed since, or by an outsider
+				continue
+			}
+		}
+		p.full = p.use && known && p.n == o.n
+		switch {
+		case p.use && !p.full:
+			return nil
+		case p.n >= maxNumber:
+			return fmt.Errorf("%w: the number of bucket %q is as high as it can be", ErrLimit, q.bucketPath(key, p.n))
+		case len(all) < q.most:
+			return nil
+		}
+		freed, err := s.sweepEmpty(ctx, q, all)
+		if err != nil {
+			return err
+		}
+		if !freed {
+			return fmt.Errorf("%w: the queue has %d buckets, as many as it can have", ErrLimit, len(all))
 		}
 	}
-	if p.use && closed && p.n == was {
-		p.use = false // the last one of the key is closed: nobody made the next
+}
+
+// sweepEmpty removes the buckets that hold nothing, all but the last. A client does
+// it once a minute at most, if it was of no use.
+func (s *session) sweepEmpty(ctx context.Context, q *queue, all []queueBucket) (freed bool, err error) {
+	q.mu.Lock()
+	soon := time.Since(q.swept) < time.Minute
+	q.mu.Unlock()
+	if soon {
+		return false, nil
 	}
-	p.full = p.use && known && p.n == o.n
-	if (!p.use || p.full) && len(all) >= maxBuckets {
-		return fmt.Errorf("%w: the queue has %d buckets, as many as it can have", ErrLimit, len(all))
+	for _, b := range all[:len(all)-1] {
+		stat, err := s.b.Exists(ctx, b.path, nil)
+		switch {
+		case isNotFound(err):
+			freed = true
+		case err != nil:
+			return false, err
+		case stat.NumChildren == 0:
+			freed = s.sweep(ctx, q, b, nil, true) || freed
+		}
 	}
-	return nil
+	if !freed {
+		q.mu.Lock()
+		q.swept = time.Now()
+		q.mu.Unlock()
+	}
+	return freed, nil
 }
 
 // ops are the operations before the items are made, and the path of the bucket to

@@ -2,6 +2,9 @@ package coord_test
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -115,5 +118,167 @@ func TestTheLargestItemFitsIntoTheDeadLetters(t *testing.T) {
 		if err != nil || len(dead) != size {
 			w.t.Errorf("a dead letter of %d bytes, %v", len(dead), err)
 		}
+	})
+}
+
+func TestARefusedPopGivesTheItemBack(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var on atomic.Bool
+		q := w.hookedQueue("a", refuse(&on, deletes), nil)
+		mustPut(w.t, q, 1, 1)
+		on.Store(true)
+		_, err := q.Pop(ctx)
+		on.Store(false)
+		wantErr(w.t, err, coord.ErrDenied)
+		time.Sleep(10 * time.Second) // of fake time, for the pauses
+		if errors.Is(err, coord.ErrUncertain) {
+			w.t.Error(err)
+		}
+		it := mustTake(w.t, q, 1)
+		if it.Attempt != 1 {
+			w.t.Errorf("attempt %d", it.Attempt)
+		}
+		mustAck(w.t, it)
+		w.drained(&q.Consumer)
+	})
+}
+
+func TestAnItemThatCannotBeBuriedDoesNotHoldUpTheOthers(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var on atomic.Bool
+		on.Store(true)
+		o := &coord.QueueOptions[int]{MaxAttempts: 1}
+		var calls atomic.Int64
+		hooks := refuse(&on, func(c backendtest.Call) bool {
+			calls.Add(1)
+			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return strings.Contains(op.Path, "/dead") })
+		})
+		a, b := w.queue("a", o), w.hookedQueue("b", hooks, o)
+		mustPut(w.t, a, 1, 3)
+		mustTake(w.t, a, 1)
+		w.Link("a").Expire(claimant(w))
+		w.settle()
+		for n := 2; n <= 3; n++ {
+			mustAck(w.t, mustTake(w.t, b, n))
+		}
+		// It is tried again now and then, and goes in the end.
+		calls.Store(0)
+		short, cancel := context.WithTimeout(ctx, time.Hour)
+		defer cancel()
+		_, err := b.Take(short)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		if n := calls.Load(); n < 60 || n > 2_000 {
+			w.t.Errorf("%d requests in an hour", n)
+		}
+		on.Store(false)
+		time.Sleep(2 * time.Minute)
+		_, err = b.TryTake(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
+		dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
+		mustAck(w.t, mustTake(w.t, dead, 1))
+		w.drained(&b.Consumer)
+	})
+}
+
+// claimant is the session that has an item of the first bucket.
+func claimant(w *world) int64 {
+	s := w.session("z")
+	for _, n := range w.children("/q/items/b-0-0") {
+		if strings.HasPrefix(n, "m-") {
+			st, err := s.Exists(context.Background(), w.path("/q/items/b-0-0/"+n), nil)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return st.EphemeralOwner
+		}
+	}
+	w.t.Fatal("no mark")
+	return 0
+}
+
+func TestACodecThatPanicsLeavesNothingClaimed(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		bad := true
+		q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{Prefetch: 3, Codec: coord.Codec[int]{Encode: func(int) ([]byte, error) { return nil, nil }, Decode: func([]byte) (int, error) {
+			if bad {
+				panic("bad")
+			}
+			return 1, nil
+		}}})
+		mustPut(w.t, q, 1, 3)
+		func() {
+			defer func() {
+				if recover() == nil {
+					w.t.Error("no panic")
+				}
+			}()
+			for range q.All(ctx) {
+				w.t.Error("an item")
+			}
+		}()
+		bad = false
+		for range 3 {
+			if it, err := q.TryTake(ctx); err != nil || it.Attempt != 1 {
+				w.t.Errorf("the item is still claimed, or it was an attempt: %v", err)
+			}
+		}
+	})
+}
+
+func TestAPopEndsWithItsContext(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		var x nth
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil)
+		mustPut(w.t, q, 1, 1)
+		x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+			w.Link("a").Partition()
+			return nil
+		})
+		start := time.Now()
+		_, err := q.Pop(ctx)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		if d := time.Since(start); d > 500*time.Millisecond {
+			w.t.Errorf("Pop with a context of 100 ms returned after %v: %v", d, err)
+		}
+		w.Link("a").Heal()
+		// The request was lost, so the item is there.
+		it := mustTake(w.t, q, 1)
+		mustAck(w.t, it)
+		w.drained(&q.Consumer)
+	})
+}
+
+func TestATakeOfWhatCannotBeDecodedEndsWithItsContext(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		var x nth
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil)
+		p := coord.NewQueue(w.open("b", nil), "/q", &coord.QueueOptions[string]{Codec: coord.Text()})
+		if _, err := p.Put(ctx, "no number"); err != nil {
+			w.t.Fatal(err)
+		}
+		x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+			w.Link("a").Partition()
+			return nil
+		})
+		start := time.Now()
+		_, err := q.Take(ctx)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		if d := time.Since(start); d > 500*time.Millisecond {
+			w.t.Errorf("Take with a context of 100 ms returned after %v: %v", d, err)
+		}
+		w.Link("a").Heal()
+		dead := coord.NewQueue(w.open("d", nil), "/q/dead", &coord.QueueOptions[string]{Codec: coord.Text()})
+		if v, err := dead.Pop(context.Background()); v != "no number" || err != nil {
+			w.t.Errorf("dead letter %q, %v", v, err)
+		}
+		w.drained(&q.Consumer)
 	})
 }

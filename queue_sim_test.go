@@ -60,7 +60,10 @@ func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) 
 				return p.PutAll(ctx, vs...)
 			}
 			id, err := p.Put(ctx, vs[0])
-			return []string{id}[:min(1, len(id))], err
+			if err != nil {
+				return nil, err // the id is told of an uncertain one too
+			}
+			return []string{id}, nil
 		}
 	}
 	coord.SetBucketSize(q.Consumer, 5)

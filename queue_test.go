@@ -343,3 +343,22 @@ func TestAQueueReportsBadUse(t *testing.T) {
 		wantErr(w.t, err, coord.ErrClosed)
 	})
 }
+
+func TestAReleaseCanBeDeferred(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := w.queue("a", nil)
+		mustPut(w.t, q, 1, 2)
+		it := mustTake(w.t, q, 1)
+		mustAck(w.t, it)
+		if err := it.Release(); err != nil {
+			w.t.Errorf("after an Ack: %v", err)
+		}
+		it = mustTake(w.t, q, 2)
+		if err := it.Release(); err != nil {
+			w.t.Error(err)
+		}
+		wantErr(w.t, it.Ack(), coord.ErrReleased)
+		wantErr(w.t, it.Nack(0), coord.ErrReleased)
+		mustAck(w.t, mustTake(w.t, q, 2))
+	})
+}

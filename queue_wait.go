@@ -77,7 +77,7 @@ func (f *feeder) stand(ctx context.Context) error {
 	}
 	var lane []waiter
 	for _, name := range names {
-		if seq, ok := parseSeq(name, "-"+waiterKind); ok && uint32(seq)%waiterLanes == uint32(f.seq)%waiterLanes {
+		if seq, ok := parseSeq(name, "-"+waiterKind); ok && isOurs(name) && uint32(seq)%waiterLanes == uint32(f.seq)%waiterLanes {
 			lane = append(lane, waiter{name, seq})
 		}
 	}

@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -9,8 +10,9 @@ import (
 
 // sight is what a consumer saw of a queue.
 type sight struct {
-	found []queueEntry // what can be taken, in order
-	next  int64        // when something that was put off can be taken, if nothing was found; 0: nothing is
+	found []queueEntry     // what can be taken, in order
+	stuck map[string]int64 // items to leave alone, by path, and until when
+	next  int64            // when something that was put off can be taken, if nothing was found; 0: nothing is
 }
 
 // walk lists bucket after bucket until it finds something to take, and then up to
@@ -24,7 +26,7 @@ func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.Watc
 			if err != nil && !isNotFound(err) {
 				return sight{}, err
 			}
-			var v sight
+			v := sight{stuck: q.stuckItems()}
 			if v.add(parseBucket(head, names, stat.Pzxid).items, want, now); len(v.found) > 0 {
 				return v, nil
 			}
@@ -48,7 +50,7 @@ func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.Watc
 	if err != nil {
 		return sight{}, err
 	}
-	var v sight
+	v := sight{stuck: q.stuckItems()}
 	all, first := q.buckets(names), ""
 	for i, b := range all {
 		if q.kind == delayQueue && b.key > now {
@@ -88,6 +90,8 @@ func (v *sight) add(items []queueEntry, want int, now int64) {
 		case e.marked:
 		case e.ready() > now:
 			v.later(e.ready())
+		case len(v.stuck) > 0 && v.stuck[e.path()] > now:
+			v.later(v.stuck[e.path()])
 		default:
 			if v.found = append(v.found, *e); len(v.found) == want {
 				return
@@ -103,8 +107,9 @@ func (v *sight) later(at int64) {
 }
 
 // sweep removes what is in the way: the rest of items that are gone, and, if it is
-// empty then, the bucket, open or not. Whatever fails is left for the next walk.
-func (s *session) sweep(ctx context.Context, q *queue, b queueBucket, litter []string, whole bool) {
+// empty then, the bucket, open or not. Whatever fails is left for the next walk. It
+// reports whether something was removed.
+func (s *session) sweep(ctx context.Context, q *queue, b queueBucket, litter []string, whole bool) bool {
 	var ops []backend.Op
 	for _, name := range litter {
 		if len(ops) == q.batch {
@@ -117,11 +122,13 @@ func (s *session) sweep(ctx context.Context, q *queue, b queueBucket, litter []s
 		ops = append(ops, backend.Delete(b.path, backend.AnyVersion))
 	}
 	if len(ops) == 0 {
-		return
+		return false
 	}
-	if _, err := s.b.Commit(ctx, ops...); err != nil && !raced(err) && !isUncertain(err) && !isOver(err) {
+	_, err := s.b.Commit(ctx, ops...)
+	if err != nil && !raced(err) && !isUncertain(err) && !isOver(err) && ctx.Err() == nil {
 		s.c.log.Warn("coord: cannot remove an empty bucket", "path", b.path, "error", err)
 	}
+	return err == nil
 }
 
 func (q *queue) knownHead() string {
@@ -134,6 +141,32 @@ func (q *queue) setHead(path string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.head = path
+}
+
+// stickPause is how long a client leaves an item alone that cannot be moved to the
+// dead letters.
+const stickPause = time.Minute
+
+// stick leaves an item out of what the client takes, for a while.
+func (q *queue) stick(path string) {
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.stuck == nil {
+		q.stuck = make(map[string]int64)
+	}
+	maps.DeleteFunc(q.stuck, func(_ string, until int64) bool { return until <= now.UnixMilli() })
+	q.stuck[path] = now.Add(stickPause).UnixMilli()
+}
+
+// stuckItems are the paths of items to be left alone, and until when.
+func (q *queue) stuckItems() map[string]int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.stuck) == 0 {
+		return nil
+	}
+	return maps.Clone(q.stuck)
 }
 
 func watchOf(ws *backend.WatchSet) *backend.Watch {
@@ -150,13 +183,14 @@ func dropWatch(w *backend.Watch) {
 }
 
 // eachBucket lists every item of the queue, bucket after bucket. It calls f with each
-// bucket's contents.
-func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet, f func(bucketContents) error) (version int32, err error) {
+// bucket, whether it is the last one, and its contents.
+func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet, f func(b queueBucket, last bool, c bucketContents) error) (version int32, err error) {
 	names, stat, err := s.b.Children(ctx, q.items, watchOf(ws))
 	if err != nil {
 		return 0, err
 	}
-	for _, b := range q.buckets(names) {
+	all := q.buckets(names)
+	for i, b := range all {
 		w := watchOf(ws)
 		names, bstat, err := s.b.Children(ctx, b.path, w)
 		if isNotFound(err) {
@@ -164,7 +198,7 @@ func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet
 			continue
 		}
 		if err == nil {
-			err = f(parseBucket(b.path, names, bstat.Pzxid))
+			err = f(b, i == len(all)-1, parseBucket(b.path, names, bstat.Pzxid))
 		}
 		if err != nil {
 			return 0, err
@@ -176,7 +210,7 @@ func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet
 // countItems is how many items there are, and the version of the directory before
 // they were counted.
 func (s *session) countItems(ctx context.Context, q *queue, ws *backend.WatchSet) (n int, version int32, err error) {
-	version, err = s.eachBucket(ctx, q, ws, func(c bucketContents) error {
+	version, err = s.eachBucket(ctx, q, ws, func(_ queueBucket, _ bool, c bucketContents) error {
 		n += len(c.items)
 		return nil
 	})

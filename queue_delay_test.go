@@ -1,0 +1,85 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+func TestPurgeRemovesMinutesThatAreNotDue(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+		for n := range 50 {
+			if _, err := q.Put(ctx, time.Now().Add(time.Duration(n+10)*time.Hour), n); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		if n, err := q.Purge(ctx); n != 50 || err != nil {
+			w.t.Fatal(n, err)
+		}
+		if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
+			w.t.Fatal(err)
+		}
+		if n := len(w.children("/q/items")); n > 2 {
+			w.t.Errorf("%d empty buckets stay until they are due", n)
+		}
+	})
+}
+
+func TestWhatWasDueLongAgoIsDue(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+		for _, at := range []time.Time{{}, time.Unix(0, 0), time.Date(-290_000_000, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(-36028797018963968, 0)} {
+			if _, err := q.Put(ctx, at, 1); err != nil {
+				w.t.Error(err)
+			}
+			if it, err := q.TryTake(ctx); err != nil {
+				w.t.Errorf("due in %d: %v", at.Year(), err)
+			} else {
+				mustAck(w.t, it)
+			}
+		}
+	})
+}
+
+func TestMinutesThatAreEmptyMakeRoomBeforeALimit(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+		coord.SetBucketLimit(&q.Consumer, 10)
+		hour := func(n int) time.Time { return time.Now().Add(time.Duration(n) * time.Hour) }
+		for n := range 10 {
+			if _, err := q.Put(ctx, hour(n+1), n); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		_, err := q.Put(ctx, hour(11), 11)
+		wantErr(w.t, err, coord.ErrLimit)
+		// Two are emptied by hand.
+		s := w.session("x")
+		buckets := w.children("/q/items")
+		for _, b := range buckets[3:5] {
+			for _, n := range w.children("/q/items/" + b) {
+				if _, err := s.Commit(ctx, backend.Delete(w.path("/q/items/"+b+"/"+n), backend.AnyVersion)); err != nil {
+					w.t.Fatal(err)
+				}
+			}
+		}
+		_, err = q.Put(ctx, hour(11), 11)
+		wantErr(w.t, err, coord.ErrLimit) // it has looked just now
+		time.Sleep(time.Minute)
+		for n := 11; n <= 12; n++ {
+			if _, err := q.Put(ctx, hour(n), n); err != nil {
+				w.t.Error(err)
+			}
+		}
+		_, err = q.Put(ctx, hour(13), 13)
+		wantErr(w.t, err, coord.ErrLimit)
+	})
+}
