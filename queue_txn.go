@@ -28,6 +28,9 @@ func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
 func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 	op := TxnOp{op: "put", path: q.q.path.full, err: q.q.path.check("put")}
 	data, err := q.codec.encode(v)
+	if room := backend.MaxRequest - 16*(len(q.q.items)+256); err == nil && len(data) > room {
+		err = fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), room)
+	}
 	if err == nil && q.q.maxLen > 0 {
 		err = fmt.Errorf("%w: MaxLen in a transaction", ErrUnsupported)
 	}
@@ -39,7 +42,7 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 		mode = backend.EphemeralSequential
 	}
 	key := q.q.keyOf(priority, due)
-	op.expand = func(ctx context.Context, s *session) ([]backend.Op, error) {
+	op.expand = func(ctx context.Context, s *session, _ []backend.Op) ([]backend.Op, error) {
 		bucket, err := s.openBucket(ctx, q.q, key)
 		if err != nil {
 			return nil, err

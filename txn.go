@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,11 @@ import (
 // maxTxnOps bounds the requests of one transaction: the service handles nobody
 // else's write while it applies one.
 const maxTxnOps = 1000
+
+// mostOvertaken bounds the attempts of a transaction whose operations of recipes are
+// refused each time: then it is not others who are in the way, but the
+// transaction itself, such as one that deletes what an operation stands on.
+const mostOvertaken = 30
 
 // A Txn is a transaction on plain nodes: conditions and operations that the
 // service applies all at once, or not at all. Build it by chained calls, and
@@ -79,9 +85,10 @@ type TxnOp struct {
 	path string // absolute, likewise
 	err  error  // why it cannot be
 
-	// expand returns what is to be applied, on s. It may read, and make
-	// directories; it is called again for each attempt.
-	expand func(ctx context.Context, s *session) ([]backend.Op, error)
+	// expand returns what is to be applied, on s, behind the operations that come
+	// before it in the transaction. It may read, and make directories; it is called
+	// again for each attempt.
+	expand func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error)
 	// again reports whether the transaction was refused only because what expand
 	// had read was overtaken: then it is expanded and tried again. Nil means
 	// never.
@@ -175,7 +182,7 @@ func (t *Txn) plain(path string, op backend.Op) *Txn {
 	p := t.c.recipePath(path)
 	op.Path = p.full
 	return t.Do(TxnOp{op: op.Kind.String(), path: p.full, err: p.check(op.Kind.String()),
-		expand: func(context.Context, *session) ([]backend.Op, error) { return []backend.Op{op}, nil }})
+		expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return []backend.Op{op}, nil }})
 }
 
 // Do adds what recipes do: each TxnOp comes from a method of a recipe.
@@ -222,6 +229,12 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 		results, zxid := []backend.Result(nil), int64(0)
 		if p, err = t.plan(ctx, s); err == nil {
 			results, zxid, err = s.commitOnce(ctx, p.ops...)
+		} else if isUncertain(err) {
+			// Only a directory, or a bucket, is uncertain: nothing of ours was sent.
+			if err = cmp.Or(backend.ContextError(ctx), s.b.Err()); err == nil {
+				pause.wait(ctx.Done(), s.b.Done())
+				continue
+			}
 		}
 		if err == nil {
 			return p.results(ctx, s, results, zxid), nil
@@ -237,7 +250,11 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 				return nil, err // it says what and where
 			}
 			return nil, opError("commit", "", err)
-		case part.again != nil && part.again(err) && ctx.Err() == nil:
+		case part.again != nil && part.again(err) && ctx.Err() == nil && pause.n < mostOvertaken:
+			// The next reading must not be behind what the service refused.
+			if err := s.b.Sync(ctx, part.path); err != nil && !isOver(err) {
+				return nil, opError("commit", part.path, err)
+			}
 			pause.wait(ctx.Done(), s.b.Done())
 			continue
 		}
@@ -292,7 +309,7 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 		}
 	}
 	for i, op := range t.ops {
-		ops, err := op.expand(ctx, s)
+		ops, err := op.expand(ctx, s, p.ops)
 		if err != nil {
 			return nil, opError(op.op, op.path, err)
 		}

@@ -108,7 +108,7 @@ func checkID(what, id string) error {
 // parseBallot reads the name of a ballot. Everything else in an inbox is foreign.
 func parseBallot(name string) (id, mark string, ok bool) {
 	i := len(name) - guidLen - 1
-	if i < 1 || name[i] != '~' {
+	if i < 1 || name[i] != '~' || !isGUID(name[i+1:]) {
 		return "", "", false
 	}
 	return name[:i], name[i+1:], true

@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,8 +62,8 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]TxStatus, error) {
 		var list []TxStatus
 		for _, id := range ids {
 			st, err := s.txStatus(ctx, &co.txSpace, id)
-			if isNotFound(err) {
-				continue // done with since
+			if isNotFound(err) || errors.Is(err, ErrDecode) {
+				continue // done with since, or foreign
 			}
 			if err != nil {
 				return nil, err
@@ -134,10 +135,14 @@ func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) }
 
 // Recover finishes what proposers have left that are gone: transactions that are
 // undecided abort, and those that nobody was told of are told of by what Recover
-// returns. It does not wait for sites: they
-// finish when they are served. It waits for the transactions of proposers that are
-// alive, or that the service does not know to be dead yet, at most until their
-// deadlines.
+// returns. It does not wait for sites: they finish when they are served. It waits
+// for the transactions of proposers that are alive, or that the service does not
+// know to be dead yet, at most until their deadlines.
+//
+// Call it when a coordinator starts, and from time to time: the record of a
+// transaction that is over but was held, to the last, by a proposer that died, is
+// collected by nothing else. What is in the directory and is no record is passed
+// over.
 //
 // What was returned is done with, and its ID is free again: proposing it again is a
 // new transaction. So who means to retry Propose does that before, or instead; or
@@ -157,15 +162,17 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 		for _, wait := range []bool{false, true} {
 			var later []string
 			for _, id := range ids {
-				d, o, err := co.recoverOne(ctx, s, id, wait)
+				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *outcome) {
+					if !told[d.zxid] {
+						told[d.zxid] = true
+						list = append(list, o.decision(d))
+					}
+				})
 				switch {
 				case err != nil:
 					return struct{}{}, err
-				case d != nil && o == nil:
+				case alive:
 					later = append(later, id)
-				case o != nil && !told[d.zxid]:
-					told[d.zxid] = true
-					list = append(list, o.decision(d))
 				}
 			}
 			ids = later
@@ -175,31 +182,31 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	return list, opError("recover", co.path.full, err)
 }
 
-// recoverOne finishes one transaction. It returns the decision if it was owed to
-// somebody, and the transaction without one if it is alive and wait is false.
-func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool) (*dtx, *outcome, error) {
+// recoverOne finishes one transaction. It tells the decision if it was owed to
+// somebody, and reports whether the transaction is alive, if wait is false.
+func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool, tell func(*dtx, *outcome)) (alive bool, err error) {
 	var pause pauses
 	for {
 		d, err := s.load(ctx, &co.txSpace, id)
-		if isNotFound(err) {
-			return nil, nil, nil
+		if isNotFound(err) || errors.Is(err, ErrDecode) {
+			return false, nil
 		}
 		if err != nil {
-			return nil, nil, err
+			return false, err
 		}
 		names, stat, err := s.b.Children(ctx, d.path, nil)
 		if isNotFound(err) || err == nil && stat.Czxid != d.zxid {
 			continue
 		}
 		if err != nil {
-			return nil, nil, err
+			return false, err
 		}
 		if i := slices.IndexFunc(names, isLive); i >= 0 {
 			if !wait {
-				return d, nil, nil
+				return true, nil
 			}
 			if err := s.awaitEnd(ctx, d.path+"/"+names[i]); err != nil {
-				return nil, nil, err
+				return false, err
 			}
 			continue
 		}
@@ -208,25 +215,26 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			o, err = s.abort(ctx, d, "recovery", "its proposer is gone")
 		}
 		if err != nil {
-			return nil, nil, err
+			return false, err
 		}
 		if o == nil {
 			pause.wait(ctx.Done(), s.b.Done())
 			continue
 		}
 		if !slices.Contains(names, base(d.open())) {
-			return nil, nil, s.collect(ctx, d)
+			return false, s.collect(ctx, d)
 		}
+		tell(d, o) // before the service forgets it: told twice is better than never
 		if d.rec.Keep {
-			return d, o, nil
+			return false, nil
 		}
 		if err := s.remove(ctx, d.open()); err != nil {
-			return nil, nil, err
+			return false, err
 		}
 		if err := s.b.Err(); err != nil {
-			return nil, nil, err
+			return false, err
 		}
-		return d, o, s.collect(ctx, d)
+		return false, s.collect(ctx, d)
 	}
 }
 

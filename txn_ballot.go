@@ -51,7 +51,11 @@ func (b *ballotWork[T]) run(ctx context.Context) error {
 			if b.d == nil {
 				return nil
 			}
-			return b.s.collect(ctx, b.d)
+			err := b.s.collect(ctx, b.d)
+			if err == nil {
+				b.ack(b.name, nil)
+			}
+			return err
 		case err == nil, errors.Is(err, errAgain):
 			b.pause.wait(ctx.Done(), b.s.b.Done())
 			if err := backend.ContextError(ctx); err != nil {
@@ -90,8 +94,8 @@ func (b *ballotWork[T]) decided(ctx context.Context) (*outcome, error) {
 	}
 	d, err := b.s.load(ctx, &b.txSpace, b.id)
 	switch {
-	case isNotFound(err), err == nil && d.zxid != b.zxid:
-		b.d, err = nil, nil // gone, or another one in its place
+	case isNotFound(err), errors.Is(err, ErrDecode), err == nil && d.zxid != b.zxid:
+		b.d, err = nil, nil // gone, or destroyed, or another one in its place
 	case err == nil:
 		b.d = d
 	}
@@ -196,6 +200,9 @@ func (b *ballotWork[T]) settle(ctx context.Context, err error) error {
 // ask calls Prepare, with a ctx that ends when the transaction is decided without
 // us. The verdict is what Prepare returned; err is errAgain if that is no vote.
 func (b *ballotWork[T]) ask(ctx context.Context) (verdict, err error) {
+	if err := b.hold.Err(); err != nil {
+		return nil, err // see call
+	}
 	tx, err := b.tx()
 	if err != nil {
 		return err, nil // who cannot read it cannot do it
@@ -203,7 +210,11 @@ func (b *ballotWork[T]) ask(ctx context.Context) (verdict, err error) {
 	pctx, cancel := context.WithDeadline(ctx, b.d.deadline())
 	defer cancel()
 	returned := make(chan error, 1)
-	go func() { returned <- b.handler.Prepare(pctx, tx) }()
+	go func() {
+		err := errNoReturn // if it ends its goroutine
+		defer func() { returned <- err }()
+		err = b.handler.Prepare(pctx, tx)
+	}()
 	for {
 		select {
 		case verdict = <-returned:
@@ -220,6 +231,8 @@ func (b *ballotWork[T]) ask(ctx context.Context) (verdict, err error) {
 		}
 	}
 }
+
+var errNoReturn = errors.New("Prepare did not return")
 
 // await waits for the decision, and at the deadline makes it.
 func (b *ballotWork[T]) await(ctx context.Context) (*outcome, error) {
@@ -288,6 +301,9 @@ func (b *ballotWork[T]) carryOut(ctx context.Context, commit bool) error {
 	ops := append(b.hold.Guard().Ops(), backend.Delete(b.path, b.version))
 	if b.d != nil && b.vote == ballotYes {
 		ops = append(ops, backend.Delete(b.d.vote(b.site), backend.AnyVersion))
+	}
+	if b.d != nil {
+		b.ack(b.name, b.d)
 	}
 	if _, err := b.s.b.Commit(ctx, ops...); err != nil {
 		return b.settle(ctx, err)

@@ -95,7 +95,9 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // and returns it. The record stands until a Propose of it has returned, or Recover
 // has told of it, and the sites have acknowledged; with Keep, until Forget. So
 // after a crash or an error the way to learn the decision is to propose the same
-// again. A proposal with other sites or another payload (as the codec encodes it)
+// again. The record goes in the background, a moment after Propose has returned: a
+// client that is closed right then leaves it to Recover, and until that is called
+// the ID stands for the old transaction. Do not use an ID again. A proposal with other sites or another payload (as the codec encodes it)
 // under an ID that stands is ErrDuplicate.
 //
 // If ctx ends first, and nobody else proposes it, the transaction is aborted unless
@@ -104,7 +106,8 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // transaction was being made, so that it may stand or not; propose it again.
 // ErrNotFound: a site that was never served.
 // ErrInDoubt: the record vanished while this call waited for the decision:
-// deleted by an outsider, or told to a Recover that took this proposer for gone.
+// deleted by an outsider, or told to a Recover that took this proposer for gone, or
+// to another Propose of the same id while this one had no session.
 // ErrInvalid, ErrTooLarge: a proposal that cannot be.
 func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision, error) {
 	none := Decision{ID: p.ID}
@@ -137,6 +140,8 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		}
 		switch {
 		case err == nil:
+			// Not before the caller knows it: after a crash in between, a retry
+			// must find the transaction.
 			co.c.goWork(func() { q.finish(d, true) })
 			return o.decision(d), nil
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil && !errors.Is(err, errMaybe):
@@ -147,7 +152,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			continue
 		}
 		if q.begun {
-			if q.tx != nil {
+			if q.tx != nil && !q.other {
 				d = q.tx
 			}
 			co.c.goWork(func() { q.finish(d, false) })

@@ -15,7 +15,7 @@ func put(path string, meanwhile func(looks int)) TxnOp {
 	looks := 0
 	return TxnOp{
 		op: "put", path: path,
-		expand: func(ctx context.Context, s *session) ([]backend.Op, error) {
+		expand: func(ctx context.Context, s *session, _ []backend.Op) ([]backend.Op, error) {
 			_, err := s.b.Exists(ctx, path, nil)
 			looks++
 			meanwhile(looks)
@@ -78,7 +78,7 @@ func TestARecipesOperationThatIsOvertakenIsTriedAgain(t *testing.T) {
 
 	// Nor is what cannot be expanded.
 	failed := errors.New("failed")
-	_, err = NewTxn(c).Do(TxnOp{op: "put", path: "/z", expand: func(context.Context, *session) ([]backend.Op, error) { return nil, failed }}).Commit(t.Context())
+	_, err = NewTxn(c).Do(TxnOp{op: "put", path: "/z", expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return nil, failed }}).Commit(t.Context())
 	var e *backend.Error
 	if !errors.Is(err, failed) || !errors.As(err, &e) || e.Op != "put" || e.Path != "/z" {
 		t.Errorf("%v", err)

@@ -94,13 +94,14 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 		return opError("serve", path, p.bad)
 	}
 	lock := NewMutex(p.c, p.serving(p.site), nil)
+	memory := &siteMemory{doubted: make(map[string]bool), acked: make(map[string]*dtx)}
 	for {
 		h, err := lock.Lock(ctx)
 		if err != nil {
 			return opError("serve", path, err)
 		}
 		held := h.Context(ctx)
-		err = p.serve(held, h)
+		err = p.serve(held, h, memory)
 		lost := held.Err() != nil
 		h.Release()
 		switch {
@@ -122,12 +123,19 @@ type serving[T any] struct {
 
 	mu      sync.Mutex
 	running map[string]bool // names of ballots
-	doubted map[string]bool
+	*siteMemory
+}
+
+// siteMemory is what one Serve knows over lost sessions. Guarded by the mu of
+// the serving.
+type siteMemory struct {
+	doubted map[string]bool // names of ballots whose doubt was told
+	acked   map[string]*dtx // transactions that may be acknowledged, and not collected yet
 }
 
 // serve works off the inbox until ctx ends or something fails for good.
-func (p *Participant[T]) serve(ctx context.Context, h *Hold) (err error) {
-	v := &serving[T]{Participant: p, s: h.s, hold: h, running: make(map[string]bool), doubted: make(map[string]bool)}
+func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory) (err error) {
+	v := &serving[T]{Participant: p, s: h.s, hold: h, running: make(map[string]bool), siteMemory: memory}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer func() {
@@ -143,6 +151,14 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold) (err error) {
 	// What a process before us has acknowledged must not show any more.
 	if err := v.s.b.Sync(ctx, v.inbox(p.site)); err != nil {
 		return err
+	}
+	// If the session was lost right behind an acknowledgement, nobody else may look
+	// again whether the record can go.
+	for name, d := range v.acked {
+		if err := v.s.collect(ctx, d); err != nil {
+			return err
+		}
+		delete(v.acked, name)
 	}
 	for {
 		w := backend.NewWatch()
@@ -218,6 +234,18 @@ func (v *serving[T]) end(name string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.running, name)
+}
+
+// ack notes a transaction whose acknowledgement is under way, or with nil that all
+// is done.
+func (v *serving[T]) ack(name string, d *dtx) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if d != nil {
+		v.acked[name] = d
+	} else {
+		delete(v.acked, name)
+	}
 }
 
 func (v *serving[T]) doubt(name string) {

@@ -90,6 +90,9 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 		case !slices.Equal(there.rec.Sites, q.rec.Sites) || !bytes.Equal(there.rec.Payload, q.rec.Payload):
 			q.other = true
 			return there, errOther
+		case q.tx != nil && q.tx.rec.Mark != there.rec.Mark:
+			q.other = true // ours is done with, and this is the next one with its id
+			return there, ErrInDoubt
 		}
 		q.found, q.tx = true, there
 		return there, nil
@@ -112,9 +115,14 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 		ops = append(ops, backend.Create(q.ballot(d, site), nil, backend.Persistent))
 	}
 	var pause pauses
+	unsure := false // an earlier attempt may have been applied
 	for {
 		_, err := s.b.Commit(ctx, ops...)
 		q.begun = q.begun || err == nil || isUncertain(err)
+		if unsure && isOver(err) && !isUncertain(err) {
+			return false, maybe(backend.Uncertain(err))
+		}
+		unsure = unsure || isUncertain(err)
 		var e *backend.Error
 		switch {
 		case err == nil:
@@ -146,6 +154,7 @@ func maybe(err error) error { return fmt.Errorf("%w (%w)", errMaybe, err) }
 func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, error) {
 	deadline := time.NewTimer(time.Until(d.deadline()))
 	defer deadline.Stop()
+	late := false // also when the clock was set back since the timer was
 	var pause pauses
 	for {
 		w := backend.NewWatch()
@@ -166,12 +175,13 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 			o, err = s.outcome(ctx, d, nil)
 		case d.allYes(names):
 			o, err = s.decide(ctx, d, &outcome{Commit: true, By: "proposer"}, d.commitOps()...)
-		case !time.Now().Before(d.deadline()):
+		case late || !time.Now().Before(d.deadline()):
 			o, err = s.abort(ctx, d, "proposer", lateVotes)
 		default:
 			select {
 			case <-w.Fired():
 			case <-deadline.C:
+				late = true
 				w.Stop()
 			case <-s.b.Done():
 				return nil, s.b.Err()
@@ -204,14 +214,15 @@ func (q *proposing) finish(d *dtx, told bool) {
 			return
 		}
 		s.retry("finish a transaction", d.path, func(ctx context.Context) error {
-			if !told && !q.other {
-				there, err := q.giveUp(ctx, s, d)
-				if err != nil {
-					return err
-				}
-				return q.leave(ctx, s, there, false)
+			if err := q.leave(ctx, s, d, told); err != nil || told || q.other {
+				return err
 			}
-			return q.leave(ctx, s, d, told)
+			// Whoever leaves last sees nobody else.
+			there, err := q.giveUp(ctx, s, d)
+			if err != nil || there.zxid == 0 {
+				return err
+			}
+			return s.collect(ctx, there)
 		})
 		if s.b.Err() == nil {
 			return
@@ -219,6 +230,7 @@ func (q *proposing) finish(d *dtx, told bool) {
 	}
 }
 
+// leave removes what holds the record, and the record if nobody else holds it.
 func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) error {
 	gone := slices.Clone(q.lives)
 	if told && !d.rec.Keep {
@@ -235,8 +247,8 @@ func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) er
 			}
 		}
 	}
-	if d.zxid == 0 {
-		return nil
+	if err := s.b.Err(); err != nil || d.zxid == 0 {
+		return err
 	}
 	return s.collect(ctx, d)
 }
@@ -249,7 +261,7 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 			return nil, err
 		}
 		there, err := s.load(ctx, q.txSpace, q.id)
-		if isNotFound(err) {
+		if isNotFound(err) || errors.Is(err, ErrDecode) {
 			return d, nil
 		}
 		if err != nil {

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
@@ -227,7 +228,15 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 	if op.err == nil {
 		op.err = opError("set", v.path.full, err)
 	}
-	op.expand = func(ctx context.Context, s *session) ([]backend.Op, error) {
+	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
+		// What the transaction itself has left there by then counts.
+		for _, o := range slices.Backward(before) {
+			if o.Path == v.path.full && o.Kind == backend.OpDelete {
+				return []backend.Op{backend.Create(v.path.full, data, backend.Persistent)}, nil
+			} else if o.Path == v.path.full {
+				return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
+			}
+		}
 		_, err := s.b.Exists(ctx, v.path.full, nil)
 		if err == nil {
 			return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil

@@ -1,0 +1,320 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+func makesRecord(c backendtest.Call) bool {
+	return c.Op == "commit" && c.Ops[0].Kind == backend.OpCreate && c.Path == "/tx/tx/t1"
+}
+
+// the record is made, its reply is lost in a partition; another Propose of the
+// same id commits it; the first one makes it a second time.
+func TestAProposeWhoseSessionIsLostInTheMiddleExecutesOnce(t *testing.T) {
+	onMemory(t, func(w *world) {
+		list := w.accounts("a")
+		var x nth
+		c := w.open("A", &backendtest.Hooks{After: x.after})
+		p := w.proposal("t1", "a")
+		p.Deadline = time.Now().Add(time.Hour)
+		first := w.proposal("t0", "a") // makes the directories
+		mustPropose(w.t, coord.NewCoordinator[string](c, "/tx", nil), first)
+		w.over("a")
+		list[0].mu.Lock()
+		list[0].log = nil
+		list[0].mu.Unlock()
+		x.arm(1, makesRecord, func(_ context.Context, _ backendtest.Call, err error) error {
+			if err != nil {
+				w.t.Error(err)
+			}
+			w.Link("A").Partition()
+			return backend.ErrUncertain
+		})
+		done := make(chan proposed, 1)
+		go func() {
+			d, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), p)
+			done <- proposed{d, err}
+		}()
+		synctest.Wait()
+		b := mustPropose(w.t, coord.NewCoordinator[string](w.open("B", nil), "/tx", nil), p)
+		time.Sleep(10 * time.Second) // A's session has ended
+		if list, err := coord.NewCoordinator[string](w.open("R", nil), "/tx", nil).Recover(context.Background()); err != nil || len(list) != 0 {
+			w.t.Error(list, err)
+		}
+		w.over("a")
+		w.t.Log("B:", b)
+		w.Link("A").Heal()
+		a := <-done
+		w.t.Log("A:", a.d, a.err)
+		time.Sleep(20 * time.Second)
+		if got := list[0].did(); got != "[prepare t1:p commit t1:p]" {
+			w.t.Errorf("the site did %s", got)
+		}
+	})
+}
+
+// A's session is lost while it waits; its transaction commits for B and is done
+// with; A then takes the decision of the next transaction with the id for its own.
+func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
+	onMemory(t, func(w *world) {
+		list := w.accounts("a")
+		let := make(chan struct{})
+		list[0].votes(func(context.Context, coord.Tx[string]) error { <-let; return nil })
+		c := w.open("A", nil)
+		done := make(chan proposed, 1)
+		go func() {
+			d, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a"))
+			done <- proposed{d, err}
+		}()
+		synctest.Wait()
+		w.Link("A").Partition()
+		co := coord.NewCoordinator[string](w.open("B", nil), "/tx", nil)
+		go func() { time.Sleep(time.Second); close(let) }()
+		b := mustPropose(w.t, co, w.proposal("t1", "a"))
+		time.Sleep(10 * time.Second) // A's session has ended
+		w.t.Log("B:", b, w.children("/tx/tx"), w.children("/tx/tx/t1"))
+		if list, err := co.Recover(context.Background()); err != nil || len(list) != 0 {
+			w.t.Error(list, err)
+		}
+		w.over("a")
+		list[0].votes(func(context.Context, coord.Tx[string]) error { time.Sleep(time.Second); return errors.New("no") })
+		second := make(chan proposed, 1)
+		go func() {
+			d, err := co.Propose(context.Background(), w.proposal("t1", "a"))
+			second <- proposed{d, err}
+		}()
+		synctest.Wait()
+		w.Link("A").Heal()
+		a := <-done
+		w.t.Log("B again:", <-second)
+		w.t.Log("A:", a.d, a.err)
+		if a.err == nil && a.d != b {
+			w.t.Errorf("A was told %+v, its transaction ended as %+v", a.d, b)
+		}
+	})
+}
+
+// the reply of Recover's delete of the open node is lost with the session: the
+// decision is told to nobody.
+func TestADecisionWhoseReplyToRecoverIsLostIsTold(t *testing.T) {
+	onMemory(t, func(w *world) {
+		w.accounts("a")
+		var x nth
+		c := w.open("A", &backendtest.Hooks{After: x.after})
+		ctx, cancel := context.WithCancel(context.Background())
+		x.arm(1, func(c backendtest.Call) bool {
+			return c.Op == "commit" && len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck && c.Ops[1].Kind == backend.OpCreate
+		}, func(_ context.Context, _ backendtest.Call, err error) error {
+			w.Link("A").Partition() // the proposer dies when it has decided
+			cancel()
+			return backend.Uncertain(context.Canceled)
+		})
+		_, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, w.proposal("t1", "a"))
+		wantErr(w.t, err, context.Canceled)
+		time.Sleep(10 * time.Second)
+		var y nth
+		r := w.open("R", &backendtest.Hooks{After: y.after})
+		y.arm(1, func(c backendtest.Call) bool {
+			return c.Op == "commit" && len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpDelete
+		},
+			func(_ context.Context, c backendtest.Call, err error) error {
+				w.Link("R").Expire(c.Session.ID())
+				return backend.Uncertain(backend.ErrSessionLost)
+			})
+		co := coord.NewCoordinator[string](r, "/tx", nil)
+		got, err := co.Recover(context.Background())
+		again, err2 := co.Recover(context.Background())
+		w.t.Log(got, err, again, err2)
+		if len(got)+len(again) == 0 {
+			w.t.Error("the commit was told to nobody, and it is gone")
+		}
+		w.over("a")
+	})
+}
+
+// one foreign node beside the records.
+func TestAForeignNodeBesideTheRecordsBlocksNobody(t *testing.T) {
+	onMemory(t, func(w *world) {
+		w.accounts("a")
+		c := w.open("A", nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() {
+			coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, w.proposal("zz", "nobody-yet", "a"))
+		}()
+		_ = cancel
+		// the records' directory exists
+		co := coord.NewCoordinator[string](w.open("B", nil), "/tx", nil)
+		mustPropose(w.t, co, w.proposal("t0", "a"))
+		w.over("a")
+		if _, err := w.session("x").Commit(context.Background(), backend.Create("/tx/tx/README", []byte("do not delete"), backend.Persistent)); err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := co.Recover(context.Background()); err != nil {
+			w.t.Errorf("Recover: %v", err)
+		}
+		if _, err := co.List(context.Background()); err != nil {
+			w.t.Errorf("List: %v", err)
+		}
+		// And a Propose of that id leaves its node there, and a goroutine.
+		_, err := co.Propose(context.Background(), w.proposal("README", "a"))
+		w.t.Log(err)
+		time.Sleep(time.Minute)
+		if left := w.children("/tx/tx/README"); len(left) > 0 {
+			w.t.Errorf("left a minute after Propose returned: %v", left)
+		}
+		cancel()
+	})
+}
+
+// two proposers of one id give up at once, and neither aborts it.
+func TestProposersThatGiveUpTogetherAbort(t *testing.T) {
+	onMemory(t, func(w *world) {
+		list := w.accounts("a", "b")
+		list[1].votes(func(ctx context.Context, _ coord.Tx[string]) error { <-ctx.Done(); return ctx.Err() })
+		p := w.proposal("t1", "a", "b")
+		p.Deadline = time.Now().Add(time.Hour)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		for i := range 2 {
+			// Both read before either has left: a latency that every round trip has.
+			w.Service.(memoryService).Store.Link(fmt.Sprint("co", i)).SetLatency(10 * time.Millisecond)
+			co := coord.NewCoordinator[string](w.open(fmt.Sprint("co", i), nil), "/tx", nil)
+			wg.Go(func() { co.Propose(ctx, p) })
+		}
+		time.Sleep(time.Second)
+		cancel()
+		wg.Wait()
+		time.Sleep(time.Minute)
+		st, err := coord.NewCoordinator[string](w.open("look", nil), "/tx", nil).Status(context.Background(), "t1")
+		if err == nil && !st.Decided && !st.Proposed {
+			w.t.Errorf("undecided a minute after everybody gave up, site a is bound until the deadline: %+v", st)
+		}
+	})
+}
+
+// Close right after Propose has returned: the decision looks owed, and Recover
+// tells it once more, never another.
+func TestCloseAfterProposeLeavesTheDecisionToRecover(t *testing.T) {
+	onMemory(t, func(w *world) {
+		w.accounts("a")
+		c := w.open("co", nil)
+		w.Service.(memoryService).Store.Link("co").SetLatency(time.Millisecond)
+		d := mustPropose(w.t, coord.NewCoordinator[string](c, "/tx", nil), w.proposal("t1", "a"))
+		c.Close()
+		time.Sleep(time.Minute)
+		list, err := coord.NewCoordinator[string](w.open("r", nil), "/tx", nil).Recover(context.Background())
+		if err != nil || len(list) > 1 || len(list) == 1 && list[0] != d {
+			w.t.Errorf("told %v, then by Recover %v, %v", d, list, err)
+		}
+		if left := w.children("/tx/tx"); len(left) > 0 {
+			w.t.Errorf("left: %v", left)
+		}
+	})
+}
+
+// the site's process is paused before Prepare; another has acknowledged since.
+func TestPrepareIsNotCalledAfterAnAcknowledgement(t *testing.T) {
+	onMemory(t, func(w *world) {
+		t := w.t
+		var mu sync.Mutex
+		var log []string
+		note := func(who, s string) func(context.Context, coord.Tx[string]) error {
+			return func(ctx context.Context, _ coord.Tx[string]) error {
+				mu.Lock()
+				defer mu.Unlock()
+				log = append(log, fmt.Sprint(who, " ", s))
+				return nil
+			}
+		}
+		handler := func(who string) coord.Handler[string] {
+			return coord.Handler[string]{Prepare: note(who, "prepare"), Commit: note(who, "commit"), Abort: note(who, "abort")}
+		}
+		var x nth
+		c1 := w.open("p1", &backendtest.Hooks{After: x.after})
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() { coord.NewParticipant(c1, "/tx", "a", handler("p1")).Serve(ctx) })
+		w.served("a")
+		wg.Go(func() { coord.NewParticipant(w.open("p2", nil), "/tx", "a", handler("p2")).Serve(ctx) })
+		synctest.Wait()
+		// The process stops right after it has read the record.
+		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == "/tx/tx/t1" },
+			func(_ context.Context, c backendtest.Call, err error) error {
+				w.Link("p1").Expire(c.Session.ID())
+				time.Sleep(3 * time.Second)
+				return err
+			})
+		d := mustPropose(t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a"))
+		w.over("a")
+		mu.Lock()
+		log = append(log, "acknowledged")
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		cancel()
+		wg.Wait()
+		t.Log(d, log)
+		if log[len(log)-1] != "acknowledged" {
+			t.Errorf("%q after the acknowledgement, and nobody will abort it", log[len(log)-1])
+		}
+	})
+}
+
+// the site's session is lost when the last acknowledgement was applied.
+func TestASiteLostAtItsAcknowledgementLeavesNoRecord(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x, y nth
+		a := &account{w: w, name: "a"}
+		a.serve(w.open("site a", &backendtest.Hooks{Before: y.before, After: x.after}))
+		w.served("a")
+		ack := func(c backendtest.Call) bool {
+			return c.Op == "commit" && len(c.Ops) == 3 && c.Ops[1].Kind == backend.OpDelete
+		}
+		y.arm(1, ack, func(context.Context, backendtest.Call, error) error {
+			time.Sleep(100 * time.Millisecond) // the proposer has left
+			return nil
+		})
+		x.arm(1, ack, func(_ context.Context, c backendtest.Call, err error) error {
+			w.Link("site a").Expire(c.Session.ID())
+			return err
+		})
+		mustPropose(w.t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a"))
+		time.Sleep(time.Hour)
+		if left := w.children("/tx/tx"); len(left) > 0 {
+			w.t.Errorf("left for ever though all are alive: %v: %v", left, w.children("/tx/tx/t1"))
+		}
+	})
+}
+
+// the last thing in a record is the node of a Propose whose session ended. All
+// sites and the other proposer are alive.
+func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
+	onMemory(t, func(w *world) {
+		list := w.accounts("a")
+		let := make(chan struct{})
+		list[0].votes(func(context.Context, coord.Tx[string]) error { <-let; return nil })
+		c := w.open("A", nil)
+		go coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a"))
+		synctest.Wait()
+		w.Link("A").Partition()
+		go func() { time.Sleep(time.Second); close(let) }()
+		mustPropose(w.t, coord.NewCoordinator[string](w.open("B", nil), "/tx", nil), w.proposal("t1", "a"))
+		time.Sleep(time.Hour)
+		if list, err := coord.NewCoordinator[string](w.open("r", nil), "/tx", nil).Recover(context.Background()); err != nil || len(list) > 0 {
+			w.t.Errorf("owed: %v, %v", list, err)
+		}
+		if left := w.children("/tx/tx"); len(left) > 0 {
+			w.t.Errorf("left: %v: %v", left, w.children("/tx/tx/t1"))
+		}
+	})
+}
