@@ -44,7 +44,7 @@ type workerSpec struct {
 //	requeued             the place in line was lost
 //	failed               the worker gives up
 //
-// For elections see candidacy, for queues queueing.
+// For elections see candidacy, for queues queueing, for transactions obeyCommit.
 type line struct {
 	At      time.Duration
 	Kind    string
@@ -136,7 +136,7 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 	if known, err := w.obeyQueue(ctx, work, command); known {
 		return err
 	}
-	if w.obeyElection(ctx, work, command) {
+	if w.obeyCommit(ctx, work, command) || w.obeyElection(ctx, work, command) {
 		return nil
 	}
 	h := w.latest()

@@ -1,0 +1,138 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/zkservice"
+)
+
+// commitCost is what transactions cost all clients together, from Propose until
+// nothing is left of them.
+type commitCost struct {
+	requests, events figures[int]
+}
+
+// commitCosts runs transactions over n sites, each of which is a client of its own
+// with a way of its own to the server.
+func commitCosts(t *testing.T, n, transactions int) (cost commitCost) {
+	t.Helper()
+	s := newService(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var links []*zkservice.Link
+	open := func(name string) *coord.Client {
+		l := s.ZooKeeper(name)
+		links = append(links, l)
+		c, err := coord.Open(ctx, l, &coord.Options{Namespace: s.Root()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	const path = "/commits"
+	var sites []string
+	nothing := func(context.Context, coord.Tx[string]) error { return nil }
+	for i := range n {
+		site := fmt.Sprint("site-", i)
+		p := coord.NewParticipant(open(site), path, site, coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing})
+		wg.Go(func() {
+			if err := p.Serve(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", site, err)
+			}
+		})
+		sites = append(sites, site)
+	}
+	c := open("coordinator")
+	co := coord.NewCoordinator[string](c, path, nil)
+	outside, err := c.Session(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "every site has an inbox", func() bool {
+		names, _, err := outside.Children(ctx, s.Root()+path+"/sites", nil)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			t.Fatal(err)
+		}
+		return len(names) == n
+	})
+	frames := func() int {
+		k := 0
+		for _, l := range links {
+			c := l.Proxies[0].Count()
+			k += c.Requests() + c.Replies + c.Events
+		}
+		return k
+	}
+	for i := range transactions + 1 { // the first also makes directories
+		quiet(t, frames)
+		for _, l := range links {
+			l.Proxies[0].ResetCounts()
+		}
+		p := coord.Proposal[string]{ID: fmt.Sprint("t", i), Sites: sites, Deadline: time.Now().Add(limit)}
+		if d, err := co.Propose(ctx, p); err != nil || !d.Commit {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		quiet(t, frames)
+		if i == 0 {
+			continue
+		}
+		requests, events := 0, 0
+		for _, l := range links {
+			c := l.Proxies[0].Count()
+			requests += c.Requests()
+			events += c.Events
+		}
+		cost.requests.add(requests)
+		cost.events.add(events)
+		if left, _, err := outside.Children(ctx, s.Root()+path+"/tx", nil); err != nil || len(left) > 0 {
+			t.Fatalf("left: %v, %v", left, err)
+		}
+	}
+	return cost
+}
+
+// The plain recipe, in which every site watches every vote, takes a number of
+// messages that grows as the square of the number of the sites.
+func TestTheRequestsOfATransactionGrowAsItsSitesOnAServer(t *testing.T) {
+	most := 20
+	transactions := 2
+	counts := []int{1, 2, 5, 10, most}
+	if long() {
+		counts, transactions = nil, 5
+		for n := 1; n <= most; n++ {
+			counts = append(counts, n)
+		}
+	}
+	// What a further site costs: to list its inbox when something comes and when it
+	// has gone (2), to read the ballot, the record and that there is no decision (3),
+	// to vote, to read the decision, to acknowledge, and to look whether it was the
+	// last (4). The proposer lists the votes when he is told that there are more, at
+	// most once for each, and two sites can both see that they were the last. The rest
+	// is for whole transactions.
+	const perSite, rest = 11, 10
+	var list []string
+	for _, n := range counts {
+		cost := commitCosts(t, n, transactions)
+		list = append(list, fmt.Sprintf("%d: %d to %d, %d events", n, cost.requests.min(), cost.requests.max(), cost.events.max()))
+		if m := cost.requests.max(); m > perSite*n+rest {
+			t.Errorf("%d sites take %d requests, want at most %d", n, m, perSite*n+rest)
+		}
+		if m := cost.events.max(); m > 4*n+4 {
+			t.Errorf("%d sites take %d events, want at most %d", n, m, 4*n+4)
+		}
+	}
+	t.Logf("figure: requests of a transaction by its sites, on a server, all clients together: %s", strings.Join(list, "; "))
+}

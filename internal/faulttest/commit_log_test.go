@@ -1,0 +1,378 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zklog"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// wholeLog reads the transaction log of a server, when it has all that was done.
+func wholeLog(t *testing.T, e *zktest.Ensemble) []zklog.Txn {
+	t.Helper()
+	leader := leaderOf(t, e)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	s, err := zookeeper.New([]string{leader.Addr()}, nil).Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const mark = "/end-of-the-log"
+	if _, err := s.Commit(ctx, backend.Create(mark, nil, backend.Ephemeral)); err != nil {
+		t.Fatal(err)
+	}
+	var txns []zklog.Txn
+	eventually(t, "the log has the last transaction", func() bool {
+		txns, err = zklog.Read(leader.DataDir())
+		for _, x := range txns {
+			if len(x.Ops) == 1 && x.Ops[0].Path == mark {
+				return err == nil
+			}
+		}
+		return false
+	})
+	return txns
+}
+
+// commitHistory replays a log of the service and checks every step against the
+// rules of the two-phase commit. It knows the layout, and nothing of how package
+// coord does it.
+type commitHistory struct {
+	prefix   string
+	roots    map[string]bool
+	standing map[string]*commitTx // by the path of the record
+	marked   map[string]*commitTx // by root and mark
+	all      map[commitKey]*commitTx
+	outcomes map[string]int
+	count    map[string]int
+	waits    figures[time.Duration] // from the record to an acknowledgement
+	faults   []string
+}
+
+type commitKey struct {
+	record string
+	zxid   int64
+}
+
+// commitTx is one transaction.
+type commitTx struct {
+	key      commitKey
+	root     string
+	mark     string
+	deadline time.Time
+	made     time.Time
+	sites    map[string]*commitSite
+	open     bool
+	decided  string // "", "commit" or "abort"
+	when     time.Time
+	ended    bool
+	// The sessions that made it, and that said that somebody was told.
+	madeBy, toldBy int64
+	told           bool // by what a process has said
+}
+
+type commitSite struct {
+	ballot bool   // it stands
+	filled string // in it: "", "yes" or "no"
+	vote   bool   // the node of a yes stands
+	acked  time.Time
+	// By what its processes have said.
+	prepared bool
+	calls    map[string]int // that came before the acknowledgement, by kind
+}
+
+func newCommitHistory(prefix string) *commitHistory {
+	return &commitHistory{
+		prefix: prefix, roots: make(map[string]bool), standing: make(map[string]*commitTx), marked: make(map[string]*commitTx),
+		all: make(map[commitKey]*commitTx), outcomes: make(map[string]int), count: make(map[string]int),
+	}
+}
+
+func (h *commitHistory) faultf(format string, args ...any) {
+	h.faults = append(h.faults, fmt.Sprintf(format, args...))
+}
+
+// commitPath is a path of the recipe taken apart.
+type commitPath struct {
+	root, kind, name, child string // kind is tx, sites or serving
+}
+
+func (h *commitHistory) parse(path string) (p commitPath, ok bool) {
+	rest, ok := strings.CutPrefix(path, h.prefix+"/")
+	if !ok {
+		return p, false
+	}
+	parts := strings.SplitN(rest, "/", 4)
+	parts = append(parts, "", "", "")
+	return commitPath{h.prefix + "/" + parts[0], parts[1], parts[2], parts[3]}, parts[2] != ""
+}
+
+// step is one transaction of the log.
+type step struct {
+	zklog.Txn
+	checked map[string]bool
+}
+
+func (s step) made(path string) bool    { return s.has(path, zklog.Op.IsCreate) }
+func (s step) deleted(path string) bool { return s.has(path, zklog.Op.IsDelete) }
+func (s step) filled(path, with string) bool {
+	return s.has(path, func(op zklog.Op) bool {
+		vote, _, _ := strings.Cut(string(op.Data), "\n")
+		return op.Type == zklog.SetData && op.Version == 1 && vote == with
+	})
+}
+
+func (s step) has(path string, is func(zklog.Op) bool) bool {
+	for _, op := range s.Ops {
+		if op.Path == path && is(op) {
+			return true
+		}
+	}
+	return false
+}
+
+// guarded reports whether the step checks a node of the lock of the site.
+func (s step) guarded(root, site string) bool {
+	for path := range s.checked {
+		if strings.HasPrefix(path, root+"/serving/"+site+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// apply takes the next transaction of the log.
+func (h *commitHistory) apply(x zklog.Txn) {
+	s := step{x, make(map[string]bool)}
+	for _, op := range x.Ops {
+		if op.Type == zklog.Check {
+			s.checked[op.Path] = true
+		}
+	}
+	for _, op := range x.Ops {
+		p, ok := h.parse(op.Path)
+		if !ok || op.Type == zklog.Check {
+			continue
+		}
+		h.roots[p.root] = true
+		switch {
+		case p.kind == "tx" && p.child == "" && op.IsCreate():
+			h.record(s, p, op)
+		case p.kind == "tx":
+			in := h.standing[p.root+"/tx/"+p.name]
+			switch {
+			case in == nil:
+				h.faultf("%s at %#x, and there is no record", op.Path, x.Zxid)
+			case p.child == "":
+				h.recordGoes(s, in)
+			default:
+				h.part(s, in, op, p.child)
+			}
+		case p.kind == "sites" && strings.Contains(p.child, "~"):
+			h.ballot(s, p, op)
+		}
+	}
+}
+
+// record: a transaction is made, and all of it at once.
+func (h *commitHistory) record(s step, p commitPath, op zklog.Op) {
+	var rec struct {
+		Mark     string
+		Sites    []string
+		Deadline int64
+	}
+	if err := json.Unmarshal(op.Data, &rec); err != nil || len(rec.Sites) == 0 || rec.Mark == "" {
+		h.faultf("the record %s holds %q", op.Path, op.Data)
+		return
+	}
+	in := &commitTx{
+		key: commitKey{op.Path, s.Zxid}, root: p.root, mark: rec.Mark, deadline: time.UnixMilli(rec.Deadline), made: s.Time, madeBy: s.Session,
+		sites: make(map[string]*commitSite), open: s.made(op.Path + "/open-" + rec.Mark),
+	}
+	for _, site := range rec.Sites {
+		in.sites[site] = &commitSite{ballot: s.made(in.ballot(site, p.name)), calls: make(map[string]int)}
+		if !in.sites[site].ballot {
+			h.faultf("%s is made without a ballot for %s", op.Path, site)
+		}
+	}
+	live := false
+	for _, o := range s.Ops {
+		live = live || o.Ephemeral && strings.HasPrefix(o.Path, op.Path+"/live-")
+	}
+	if h.standing[op.Path] != nil || h.marked[p.root+"~"+rec.Mark] != nil || !in.open || !live {
+		h.faultf("%s is made at %#x: open %v, live %v, there was one %v", op.Path, s.Zxid, in.open, live, h.standing[op.Path] != nil)
+	}
+	h.standing[op.Path], h.marked[p.root+"~"+rec.Mark], h.all[in.key] = in, in, in
+}
+
+func (in *commitTx) ballot(site, id string) string {
+	return in.root + "/sites/" + site + "/" + id + "~" + in.mark
+}
+func (in *commitTx) id() string       { return in.key.record[strings.LastIndexByte(in.key.record, '/')+1:] }
+func (in *commitTx) openNode() string { return in.key.record + "/open-" + in.mark }
+func (in *commitTx) decision() string {
+	return fmt.Sprintf("%s/decision-%x", in.key.record, in.key.zxid)
+}
+func (in *commitTx) String() string { return fmt.Sprintf("%s of %#x", in.key.record, in.key.zxid) }
+func (in *commitTx) yes(s string) string {
+	return fmt.Sprintf("%s/yes-%x-%s", in.key.record, in.key.zxid, s)
+}
+
+// recordGoes: it is decided, all that voted yes have acknowledged, of a commit all
+// sites, and the proposer was told.
+func (h *commitHistory) recordGoes(s step, in *commitTx) {
+	if in.decided == "" || in.open || !s.deleted(in.decision()) {
+		h.faultf("%v is removed at %#x, decided %q, open %v", in, s.Zxid, in.decided, in.open)
+	}
+	for name, site := range in.sites {
+		if site.vote || site.ballot && in.decided == "commit" {
+			h.faultf("%v is removed at %#x before %s has acknowledged", in, s.Zxid, name)
+		}
+	}
+	in.ended = true
+	delete(h.standing, in.key.record)
+}
+
+// part: a node below a record.
+func (h *commitHistory) part(s step, in *commitTx, op zklog.Op, child string) {
+	kind, rest, _ := strings.Cut(child, "-")
+	switch {
+	case kind == "live":
+		if op.IsCreate() && !op.Ephemeral {
+			h.faultf("%s is not ephemeral", op.Path)
+		}
+	case kind == "open" && op.IsCreate():
+		if op.Path != in.openNode() || s.Zxid != in.key.zxid {
+			h.faultf("%s is made at %#x", op.Path, s.Zxid)
+		}
+	case kind == "open":
+		if in.decided == "" {
+			h.faultf("somebody was told of %v before it was decided", in)
+		}
+		in.open, in.toldBy = false, s.Session
+	case kind == "yes":
+		zxid, name, _ := strings.Cut(rest, "-")
+		site := in.sites[name]
+		switch {
+		case site == nil, zxid != strconv.FormatInt(in.key.zxid, 16):
+			h.faultf("%s is no vote of %v", op.Path, in)
+		case op.IsCreate():
+			h.count["yes"]++
+			if site.vote || !s.filled(in.ballot(name, in.id()), "yes") || !s.checked[in.openNode()] || !s.guarded(in.root, name) {
+				h.faultf("%s votes yes on %v without a condition: %v", name, in, s.Ops)
+			}
+			site.vote = true
+		case op.IsDelete():
+			if !s.deleted(in.ballot(name, in.id())) {
+				h.faultf("the vote of %s on %v goes without its ballot", name, in)
+			}
+			site.vote = false
+		}
+	case kind == "decision" && op.IsCreate():
+		h.decision(s, in, op)
+	case kind == "decision" && op.IsDelete() && s.deleted(in.key.record):
+	default:
+		h.faultf("%v: nobody should touch %s", in, op.Path)
+	}
+}
+
+// decision: it follows from the votes, and is made under the conditions that keep
+// it true.
+func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
+	var o struct {
+		Commit     bool
+		By, Reason string
+	}
+	if err := json.Unmarshal(op.Data, &o); err != nil || op.Path != in.decision() {
+		h.faultf("%v is decided at %s by %q", in, op.Path, op.Data)
+		return
+	}
+	if in.decided != "" {
+		h.faultf("%v is decided again at %#x: %+v after %s", in, s.Zxid, o, in.decided)
+		return
+	}
+	in.decided, in.when = "abort", s.Time
+	if o.Commit {
+		in.decided = "commit"
+	}
+	h.outcomes[in.decided]++
+	if !o.Commit {
+		by, isSite := strings.CutPrefix(o.By, "site ")
+		late := strings.Contains(o.Reason, "deadline")
+		switch {
+		case !s.checked[in.openNode()]:
+			h.faultf("%v aborts at %#x and does not check whether it is open", in, s.Zxid)
+		case late && s.Time.Before(in.deadline.Truncate(time.Millisecond)):
+			h.faultf("%v aborts at its deadline %v before that", in, in.deadline.Sub(s.Time))
+		case isSite && !late && !s.filled(in.ballot(by, in.id()), "no"):
+			h.faultf("%v aborts for the no of %s, which is not there", in, by)
+		}
+		return
+	}
+	for name, site := range in.sites {
+		if !site.vote || site.filled != "yes" || !s.checked[in.yes(name)] {
+			h.faultf("%v commits at %#x: %s has voted %q, checked %v", in, s.Zxid, name, site.filled, s.checked[in.yes(name)])
+		}
+	}
+}
+
+// ballot: made with the record, filled in once, deleted once.
+func (h *commitHistory) ballot(s step, p commitPath, op zklog.Op) {
+	id, mark, _ := strings.Cut(p.child, "~")
+	in := h.marked[p.root+"~"+mark]
+	if in == nil {
+		if !op.IsCreate() || !s.made(p.root+"/tx/"+id) {
+			h.faultf("%s is the ballot of no transaction", op.Path)
+		}
+		return
+	}
+	site := in.sites[p.name]
+	if site == nil || in.id() != id {
+		h.faultf("%s is no ballot of %v", op.Path, in)
+		return
+	}
+	switch {
+	case op.IsCreate():
+		if s.Zxid != in.key.zxid {
+			h.faultf("%s is made at %#x, later than %v", op.Path, s.Zxid, in)
+		}
+	case op.IsDelete():
+		h.count["ack"]++
+		if !site.ballot || in.decided == "" || !s.guarded(p.root, p.name) || site.filled == "yes" && site.vote && !s.deleted(in.yes(p.name)) ||
+			in.decided == "commit" && site.filled != "yes" {
+			h.faultf("%s acknowledges %v at %#x: it has voted %q, decided %q", p.name, in, s.Zxid, site.filled, in.decided)
+		}
+		site.ballot, site.acked = false, s.Time
+		h.waits.add(s.Time.Sub(in.made))
+	case op.Type == zklog.SetData:
+		vote, _, _ := strings.Cut(string(op.Data), "\n")
+		if site.filled != "" || op.Version != 1 || !s.checked[in.openNode()] || !s.guarded(p.root, p.name) {
+			h.faultf("%s fills in its ballot for %v at %#x with %q, before %q", p.name, in, s.Zxid, vote, site.filled)
+		}
+		switch vote {
+		case "yes":
+			if !s.made(in.yes(p.name)) {
+				h.faultf("%s says yes to %v and leaves no vote", p.name, in)
+			}
+		case "no":
+			h.count["no"]++
+			if !s.made(in.decision()) {
+				h.faultf("%s says no to %v and does not decide it", p.name, in)
+			}
+		default:
+			h.faultf("%s votes %q", p.name, vote)
+		}
+		site.filled = vote
+	}
+}

@@ -1,0 +1,244 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zklog"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+const (
+	commitTimeout  = 3 * time.Second // of the sessions
+	commitDeadline = 4 * time.Second // of the transactions
+	// commitSlack is for new processes, and for servers that notice the end of a
+	// session a tick later.
+	commitSlack = 5 * time.Second
+	// longestBlock is how long nobody may have to wait, whoever fails.
+	longestBlock = commitTimeout + commitDeadline + commitSlack
+
+	commitRoot = "/commits"
+)
+
+// commitRoles are the processes of a transaction.
+var commitRoles = []string{"coordinator", "a", "b"}
+
+// commitCell is one cell of the matrix: which process fails, at which of its
+// requests, and how.
+type commitCell struct {
+	role string
+	n    int64
+	how  string
+	// What is else different.
+	no      bool // site b votes no
+	recover bool // a dead proposer is followed by a Recover, not by the same Propose
+}
+
+func (c commitCell) String() string {
+	vote, after := "yes", "propose again"
+	if c.no {
+		vote = "no"
+	}
+	if c.recover {
+		after = "recover"
+	}
+	if c.how == noBlow {
+		return fmt.Sprintf("%s; b votes %s", c.how, vote)
+	}
+	return fmt.Sprintf("%s, request %d: %s; b votes %s; %s", c.role, c.n, c.how, vote, after)
+}
+
+// TestATransactionOfProcessesSurvivesAFaultAtEveryRequest runs transactions whose
+// coordinator and sites are processes of their own, on three servers. One of the
+// processes fails at one of its requests. In the end the log of the servers and
+// what all processes have said must agree with each other and with the protocol.
+func TestATransactionOfProcessesSurvivesAFaultAtEveryRequest(t *testing.T) {
+	zktest.Require(t)
+	m := newMatrix(t, ensemble(t, shortSync))
+	// Without a fault, to count the requests.
+	m.run(2, []commitCell{{how: noBlow}, {how: noBlow, no: true}})
+	var cells []commitCell
+	for _, role := range commitRoles {
+		for _, how := range []string{killBefore, killAfter, killLate, expiryBefore, expiryAfter, lostRequest, lostReply} {
+			for _, no := range []bool{false, true} {
+				for n := range m.requests[part{role, no}] {
+					cells = append(cells, commitCell{role, n + 1, how, no, rand.N(2) == 0})
+				}
+			}
+		}
+	}
+	if !long() {
+		cells = sample(cells, 2*len(blows))
+	}
+	m.run(8, cells)
+	m.conclude()
+}
+
+// sample picks cells, with the ways to fail and the roles in equal parts.
+func sample(cells []commitCell, n int) []commitCell {
+	rand.Shuffle(len(cells), func(i, j int) { cells[i], cells[j] = cells[j], cells[i] })
+	var picked []commitCell
+	hows, roles := make(map[string]int), make(map[string]int)
+	for range n {
+		best := 0
+		for i, c := range cells {
+			if hows[c.how]+roles[c.role] < hows[cells[best].how]+roles[cells[best].role] {
+				best = i
+			}
+		}
+		c := cells[best]
+		picked, cells = append(picked, c), slices.Delete(cells, best, best+1)
+		hows[c.how]++
+		roles[c.role]++
+	}
+	return picked
+}
+
+// matrix is the ensemble, and what all processes have said.
+type matrix struct {
+	t     *testing.T
+	e     *zktest.Ensemble
+	c     *coord.Client // that nothing happens to
+	clock time.Duration // what the wall clock is ahead of the monotonic clock
+
+	mu       sync.Mutex
+	requests map[part]int64
+	cells    int
+	struck   map[string]int // cells by the way in which a process failed
+	left     int            // records that only a Recover removed
+	missed   int            // cells without as many requests
+	lines    []line         // of all processes
+	waits    figures[time.Duration]
+	late     []sender
+}
+
+// part is the part of a process in a transaction.
+type part struct {
+	role string
+	no   bool // site b votes no
+}
+
+func (p part) String() string {
+	if p.no {
+		return p.role + " if b votes no"
+	}
+	return p.role
+}
+
+// sender is the session of a process that was killed, and when it was killed.
+type sender struct {
+	session int64
+	killed  time.Time
+}
+
+func newMatrix(t *testing.T, e *zktest.Ensemble) *matrix {
+	t.Helper()
+	m := &matrix{t: t, e: e, clock: wallClock(), struck: make(map[string]int), requests: make(map[part]int64)}
+	var err error
+	m.c, err = coord.Open(t.Context(), zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: mostTimeout}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.c.Close() })
+	return m
+}
+
+// wallClock is what the wall clock is ahead of the monotonic clock.
+func wallClock() time.Duration { return time.Duration(time.Now().UnixNano()) - monotonic() }
+
+// run plays cells, so many at once.
+func (m *matrix) run(lanes int, cells []commitCell) {
+	m.t.Helper()
+	free := make(chan struct{}, lanes)
+	var wg sync.WaitGroup
+	for _, c := range cells {
+		free <- struct{}{}
+		if m.t.Failed() {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-free }()
+			m.t.Run(c.String(), func(t *testing.T) { m.play(t, c) })
+		})
+	}
+	wg.Wait()
+}
+
+// waited adds how long it took from the first Propose of a cell until somebody on
+// the side of the coordinator knew how that ended. m.mu is held.
+func (m *matrix) waited(t *testing.T, lines []line) {
+	t.Helper()
+	slices.SortFunc(lines, func(a, b line) int { return cmp.Compare(a.At, b.At) })
+	began := time.Duration(0)
+	for _, l := range lines {
+		switch l.Kind {
+		case "proposing":
+			if began == 0 {
+				began = l.At
+			}
+		case "told", "recovered": // a Recover that tells nothing says that there was nothing
+			wait := l.At - began
+			m.waits.add(wait)
+			if wait > longestBlock {
+				t.Errorf("the coordinator was told after %v", wait)
+			}
+			return
+		}
+	}
+	t.Error("nobody was told")
+}
+
+// conclude reads the log and compares it with what the processes have said.
+func (m *matrix) conclude() {
+	t := m.t
+	t.Helper()
+	h := newCommitHistory(commitRoot)
+	late := 0
+	for _, x := range wholeLog(t, m.e) {
+		h.apply(x)
+		if x.Type != zklog.CloseSession && x.Err == 0 && slices.ContainsFunc(m.late, func(s sender) bool {
+			return s.session == x.Session && x.Time.After(s.killed.Add(lateBy/2))
+		}) {
+			late++
+		}
+	}
+	drift := wallClock() - m.clock
+	for _, l := range m.lines {
+		h.said(l, m.clock, drift.Abs()+2*time.Millisecond)
+	}
+	h.end()
+	for _, fault := range h.faults {
+		t.Error(fault)
+	}
+	if h.waits.max() > longestBlock {
+		t.Errorf("a site was done after %v", h.waits.max())
+	}
+	if len(h.roots) != m.cells {
+		t.Errorf("the log has %d recipes, want %d", len(h.roots), m.cells)
+	}
+	t.Logf("figure: requests of a coordinator and of the sites a and b: %v; %d cells, failed by %v, %d with no such request; %d writes of dead processes arrived late and were applied; %d records were left to Recover",
+		m.requests, m.cells, m.struck, m.missed, late, m.left)
+	t.Logf("figure: %d transactions in the log of the servers: %v; %d votes yes, %d no, %d acknowledgements; %d callbacks, %d told, faults found: %d",
+		len(h.all), h.outcomes, h.count["yes"], h.count["no"], h.count["ack"], h.count["callback"], h.count["told"], len(h.faults))
+	t.Logf("figure: session timeout %v, deadline %v: Propose to the news of its end, with Propose or Recover again after a kill, %v; the record to the acknowledgement of a site %v",
+		commitTimeout, commitDeadline, m.waits, h.waits)
+	if long() {
+		for how := range blows {
+			if m.struck[how] == 0 && how != noBlow {
+				t.Errorf("%q never happened", how)
+			}
+		}
+		if late == 0 {
+			t.Error("no write of a dead process arrived late")
+		}
+	}
+}
