@@ -1,6 +1,7 @@
 // Transfer moves money between two accounts that different processes keep, by a
 // two-phase commit. One of them is killed between its vote and its booking, and
-// books when it is started again: money is neither lost nor made.
+// books when it is started again. Then the one who proposes is killed, and another
+// proposes the same again: money is neither lost nor made.
 //
 //	go run ./examples/transfer
 //	go run ./examples/transfer -backend zookeeper -servers host1:2181,host2:2181

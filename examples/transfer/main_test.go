@@ -24,6 +24,9 @@ func TestMoneyIsNeitherLostNorMade(t *testing.T) {
 		`now: ann has 45, bob has 75`,
 		`office +t-4, 75 from bob to ann, is committed`,
 		`now: ann has 120, bob has 0`,
+		`office +another one is killed while it proposes t-5`,
+		`office +t-5, 20 from ann to bob, is committed`,
+		`now: ann has 100, bob has 20`,
 	)
 }
 

@@ -96,7 +96,50 @@ func story(ctx context.Context, s *service.Service) error {
 	if err := b.propose(ctx, office, "t-4", Transfer{"bob", "ann", 75}, true); err != nil {
 		return err
 	}
-	return b.settled(ctx, office, 120, 0)
+	if err := b.settled(ctx, office, 120, 0); err != nil {
+		return err
+	}
+	return b.officeKilled(ctx, office, c)
+}
+
+// officeKilled: the coordinator is killed while it proposes, and whoever comes after
+// it does not know how far it came. With Keep the record stays until Forget, so to
+// propose the same again cannot do it twice.
+func (b *bank) officeKilled(ctx context.Context, office *coord.Coordinator[Transfer], c *coord.Client) error {
+	keep := &coord.CoordinatorOptions[Transfer]{Keep: true}
+	victim, link, err := b.s.Open(ctx, "another office")
+	if err != nil {
+		return err
+	}
+	t := Transfer{"ann", "bob", 20}
+	living, kill := context.WithCancel(ctx)
+	defer kill()
+	dead := make(chan struct{})
+	go func() {
+		defer close(dead)
+		co := coord.NewCoordinator(victim, "/transfers", keep)
+		// What it says is known to nobody any more.
+		_, _ = co.Propose(living, coord.Proposal[Transfer]{ID: "t-5", Sites: []string{t.From, t.To}, Payload: t})
+	}()
+	if err := pause(ctx); err != nil {
+		return err
+	}
+	link.Partition()
+	kill()
+	<-dead
+	b.s.Say("office", "another one is killed while it proposes t-5")
+	again := coord.NewCoordinator(c, "/transfers", keep)
+	if err := b.propose(ctx, again, "t-5", t, true); err != nil {
+		return err
+	}
+	if err := again.Forget(ctx, "t-5"); err != nil {
+		return err
+	}
+	// What the dead one still holds goes with its session; then the record goes.
+	if _, err := again.Recover(ctx); err != nil {
+		return err
+	}
+	return b.settled(ctx, office, 100, 20)
 }
 
 // start begins to serve a site.
