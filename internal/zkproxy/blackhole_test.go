@@ -37,6 +37,7 @@ func TestABlackholeLosesAll(t *testing.T) {
 	default:
 	}
 
+	waitFor(t, "the request in the black hole", func() bool { return p.swallow.Load() > 0 })
 	p.Blackhole(false)
 	if err := await(t, result, "create"); !errors.Is(err, zk.ErrConnectionClosed) {
 		t.Errorf("create: %v, want %v", err, zk.ErrConnectionClosed)
@@ -109,6 +110,7 @@ func TestAHalfOpenConnection(t *testing.T) {
 		if e := await(t, events, "the event"); e.Type != zk.EventNodeDataChanged {
 			t.Errorf("event %v, want a change", e)
 		}
+		waitFor(t, "the request in the black hole", func() bool { return p.swallow.Load() > 0 })
 		p.BlackholeUp(false)
 		if err := await(t, result, "create"); !errors.Is(err, zk.ErrConnectionClosed) {
 			t.Errorf("create: %v, want %v", err, zk.ErrConnectionClosed)

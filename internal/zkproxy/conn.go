@@ -132,6 +132,7 @@ func (c *conn) read(dir Dir, src net.Conn) {
 		if c.isBlack(dir) {
 			// Lost, and the rest with it; the sender's buffer fills up, as it
 			// does when nobody acknowledges.
+			c.proxy.swallow.Add(1)
 			<-c.done
 			return
 		}
@@ -160,6 +161,7 @@ func (c *conn) readRaw(dir Dir, src net.Conn) {
 	for {
 		n, err := src.Read(buf)
 		if c.isBlack(dir) {
+			c.proxy.swallow.Add(1)
 			<-c.done
 			return
 		}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -28,6 +29,7 @@ type Proxy struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup // the accept loop and everything of all connections
 	counter  counter
+	swallow  atomic.Int64 // reads that ended in a black hole, for the tests of the proxy itself
 
 	mu       sync.Mutex
 	closed   bool
