@@ -232,7 +232,7 @@ func (b *ballotWork[T]) ask(ctx context.Context) (verdict, err error) {
 	}
 }
 
-var errNoReturn = errors.New("Prepare did not return")
+var errNoReturn = errors.New("the handler's Prepare did not return")
 
 // await waits for the decision, and at the deadline makes it.
 func (b *ballotWork[T]) await(ctx context.Context) (*outcome, error) {

@@ -35,8 +35,10 @@ func (k Kind) String() string {
 // The watches of one session fire in the order in which the service sent the
 // events: when a caller has seen one fire, every watch whose event came before
 // reports its Kind already. An event is marked before any read returns the
-// state that the event tells of. A session that ends is marked first (Err is
-// not nil), and then fires all its watches with LookAgain.
+// state that the event tells of. After a reconnect all watches that were armed
+// before are marked before any read on the new connection returns. A session
+// that ends is marked first (Err is not nil), and then fires all its watches with
+// LookAgain.
 //
 // A change is never missed while the watch is armed.
 type Watch struct {

@@ -61,6 +61,21 @@ func watchBreakLeaves() []leaf {
 				}
 			}
 		}},
+		{"all are marked before a read on the new contact returns", func(s *scene) {
+			c := s.open("a")
+			n := c.create("n", "", backend.Persistent)
+			for _, f := range faults() {
+				ws := c.armAll(n)
+				f.drop(c.link)
+				c.sync() // the request or its reply is lost, and with it the contact
+				c.get(n, nil)
+				for i, w := range ws {
+					if w.Kind() != backend.LookAgain {
+						s.Fatalf("%s: watch %d says %q after a read on the new contact", f.name, i, w.Kind())
+					}
+				}
+			}
+		}},
 		{"all fire LookAgain for a node deleted and created again meanwhile", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := o.create("n", "", backend.Persistent)
