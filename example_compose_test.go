@@ -1,0 +1,123 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// Four workers take jobs off one queue until all are done. The first error ends
+// them all; what a worker has not acknowledged is somebody else's then.
+func Example_workers() {
+	c, err := coord.Open(context.Background(), memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	jobs := coord.NewQueue[int](c, "/jobs", nil)
+	if _, err := jobs.PutAll(context.Background(), 1, 2, 3, 4, 5, 6, 7, 8); err != nil {
+		log.Fatal(err)
+	}
+
+	var sum, done atomic.Int64
+	errDone := errors.New("no jobs are left")
+	workers, ctx := errgroup.WithContext(context.Background())
+	for range 4 {
+		workers.Go(func() error {
+			for item, err := range jobs.All(ctx) {
+				if err != nil {
+					return err
+				}
+				sum.Add(int64(item.Value))
+				if err := item.Ack(); err != nil {
+					return err
+				}
+				if done.Add(1) == 8 {
+					return errDone
+				}
+			}
+			return nil
+		})
+	}
+	if err := workers.Wait(); err != errDone && !errors.Is(err, context.Canceled) {
+		log.Fatal(err)
+	}
+	fmt.Println(done.Load(), "jobs, sum", sum.Load())
+	// Output: 8 jobs, sum 36
+}
+
+// A leader writes under the guard of its term: a write that comes late, when
+// another leads already, is refused, however it was delayed.
+func Example_leaderWrites() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	e := coord.NewElection(c, "/election/scheduler", nil)
+	plan := coord.NewValue(c, "/plan", &coord.ValueOptions[string]{Codec: coord.Text()})
+	var late *coord.Txn
+	errResigned := errors.New("resigned")
+	err = e.Run(ctx, func(ctx context.Context, t *coord.Term) error {
+		if _, err := coord.NewTxn(c).Under(t.Guard()).Do(plan.SetOp("first")).Commit(ctx); err != nil {
+			return err
+		}
+		late = coord.NewTxn(c).Under(t.Guard()).Do(plan.SetOp("too late"))
+		return errResigned
+	})
+	fmt.Println(errors.Is(err, errResigned))
+
+	_, err = late.Commit(ctx)
+	fmt.Println("refused:", errors.Is(err, coord.ErrNotFound))
+	now, err := plan.Get(ctx)
+	fmt.Println(now.Value, err)
+	// Output:
+	// true
+	// refused: true
+	// first <nil>
+}
+
+// A job that is put at most once for each user, whoever asks and how often.
+func Example_onlyOnce() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	jobs := coord.NewQueue[string](c, "/mails", nil)
+	welcome := func(user string) error {
+		// The mark and the job are made together or not at all.
+		_, err := coord.NewTxn(c).
+			Create("/welcomed/"+user, nil, backend.Persistent).
+			Do(jobs.PutOp("welcome " + user)).
+			Commit(ctx)
+		return err
+	}
+	s, err := c.Session(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := s.Commit(ctx, backend.Create("/welcomed", nil, backend.Persistent)); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(welcome("ann"))
+	fmt.Println("again:", errors.Is(welcome("ann"), coord.ErrExists))
+	n, err := jobs.Len(ctx)
+	fmt.Println("mails:", n, err)
+	// Output:
+	// <nil>
+	// again: true
+	// mails: 1 <nil>
+}
