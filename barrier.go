@@ -62,7 +62,11 @@ func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
 // If its outcome is unknown when ctx or the session ends, the error matches
 // ErrUncertain; it is not set a second time, which could undo a Remove.
 func (b *Barrier) Set(ctx context.Context) error {
-	return b.write(ctx, "set", b.set)
+	err := b.write(ctx, "set", b.set)
+	if err == nil {
+		tell(ctx, b.c, BarrierSet{Where{Recipe: "barrier", Path: b.path.full, Op: "set", Node: b.path.full}})
+	}
+	return err
 }
 
 // Remove removes the barrier, and everybody who waits at it goes on. That it is
@@ -71,13 +75,17 @@ func (b *Barrier) Set(ctx context.Context) error {
 // may have set it anew. Children that others have put under the barrier make it
 // fail with ErrNotEmpty.
 func (b *Barrier) Remove(ctx context.Context) error {
-	return b.write(ctx, "remove", func(ctx context.Context, s *session) error {
+	err := b.write(ctx, "remove", func(ctx context.Context, s *session) error {
 		_, _, err := s.commitOnce(ctx, backend.Delete(b.path.full, backend.AnyVersion))
 		if isNotFound(err) {
 			return nil
 		}
 		return err
 	})
+	if err == nil {
+		tell(ctx, b.c, BarrierRemoved{Where{Recipe: "barrier", Path: b.path.full, Op: "remove", Node: b.path.full}})
+	}
+	return err
 }
 
 // Wait returns nil when the barrier is not set, and otherwise waits until it is
@@ -88,8 +96,11 @@ func (b *Barrier) Wait(ctx context.Context) error {
 	if err := b.check(ctx, op); err != nil {
 		return err
 	}
-	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s) })
-	return opError(op, b.path.full, endedBy(ctx, err))
+	trail := b.c.trail("barrier", b.path.full, op)
+	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s, trail) })
+	err = opError(op, b.path.full, endedBy(ctx, err))
+	trail.over(ctx, err)
+	return err
 }
 
 func (b *Barrier) check(ctx context.Context, op string) error {
@@ -170,7 +181,7 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 	}
 }
 
-func (b *Barrier) await(ctx context.Context, s *session) error {
+func (b *Barrier) await(ctx context.Context, s *session, trail *trail) error {
 	// The server that we read from may not know yet of a barrier that was set
 	// before Wait was called. It knows after a Sync.
 	if err := s.b.Sync(ctx, b.path.full); err != nil {
@@ -186,6 +197,7 @@ func (b *Barrier) await(ctx context.Context, s *session) error {
 			}
 			return err
 		}
+		trail.waiting(ctx, b.path.full, -1)
 		if err := s.awaitFired(ctx, w); err != nil {
 			return err
 		}

@@ -115,9 +115,9 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(op, d.path.full, err)
 	}
-	since := d.c.now()
-	for sp := newSpec(d.members, entrantKind, nil); ; {
-		m := &entrant{d: d, since: since}
+	trail := d.c.trail("doublebarrier", d.path.full, op)
+	for sp := newSpec(d.c, d.members, entrantKind, nil); ; {
+		m := &entrant{d: d, trail: trail}
 		e, err := m.enter(ctx, sp)
 		if err == nil {
 			return e, nil
@@ -125,13 +125,18 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost)
 		switch {
 		case errors.Is(err, backend.ErrClosed):
-			return nil, opError(op, d.path.full, ErrClosed)
+			err = opError(op, d.path.full, ErrClosed)
 		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
-			return nil, opError(op, d.path.full, backend.ContextError(ctx))
+			err = opError(op, d.path.full, backend.ContextError(ctx))
 		case !again:
-			return nil, opError(op, d.path.full, err)
+			err = opError(op, d.path.full, err)
+		default:
+			d.c.log.Debug("coord: comes to the barrier anew", "path", d.path.full, "error", err)
+			trail.requeued(ctx, err)
+			continue
 		}
-		d.c.emit(ctx, Requeued{Path: d.path.full, Err: err})
+		trail.over(ctx, err)
+		return nil, err
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -14,7 +13,7 @@ import (
 // entrant is one node that waits to get in.
 type entrant struct {
 	d     *DoubleBarrier
-	since time.Time
+	trail *trail // nil without Trace
 	s     *session
 	path  string
 	guest string // the path of its node as an extra, once that may have been made
@@ -83,7 +82,7 @@ func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 	few := siblings >= 0 && int(siblings) < m.d.n
 	// Who may open the round needs no watch on his node: the commit checks it.
-	for glance, told := !few, false; ; glance = false {
+	for glance := !few; ; glance = false {
 		if !glance && (m.own == nil || m.own.Kind() != 0) {
 			if err := m.watchOwn(ctx); err != nil {
 				return nil, err
@@ -107,10 +106,7 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 		case !wait:
 			continue
 		}
-		if !told {
-			told = true
-			m.d.c.emit(ctx, WaitBegan{Path: m.path})
-		}
+		m.trail.waiting(ctx, m.path, -1)
 		if err := m.wait(ctx); err != nil {
 			return nil, err
 		}
@@ -216,6 +212,9 @@ func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
 	if err := m.commit(ctx, ops...); err != nil {
 		return nil, err
 	}
+	if m.trail != nil {
+		tell(ctx, m.d.c, RoundOpened{Where: m.trail.at(m.path), Members: len(named)})
+	}
 	if !slices.Contains(named, base(m.path)) {
 		return nil, errAgain
 	}
@@ -293,22 +292,17 @@ func (m *entrant) agree(names []string) error {
 // grant makes the entry stand. own is the armed watch on its node, or nil.
 func (m *entrant) grant(ctx context.Context, path string, names []string, own *backend.Watch) (*Entry, error) {
 	e := &Entry{d: m.d, names: names, extra: path == m.guest}
-	e.Hold = &Hold{s: m.s, path: path, recipe: e}
+	e.Hold = &Hold{s: m.s, path: path, trail: m.trail, recipe: e}
 	c := m.d.c
-	if c.trace != nil {
-		e.since = time.Now()
-	}
 	if err := m.s.grant(e.Hold, own); err != nil {
 		return nil, err
 	}
+	m.trail.grant(ctx, e.Hold, 1)
 	if own != nil {
 		m.own = nil
 		if !c.goWork(func() { e.watchNode(path, own) }) {
 			own.Stop()
 		}
-	}
-	if c.trace != nil {
-		c.emit(ctx, Granted{Path: path, Waited: e.since.Sub(m.since)})
 	}
 	return e, nil
 }

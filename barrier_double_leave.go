@@ -51,7 +51,8 @@ func (e *Entry) Leave(ctx context.Context) error {
 	if err := e.Release(); err != nil {
 		return opError(op, e.d.path.full, err)
 	}
-	err := e.leave(ctx, e.s)
+	trail := e.trail.next(op)
+	err := e.leave(ctx, e.s, trail)
 	for errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil {
 		var s *session
 		if s, err = e.d.c.session(ctx); err != nil {
@@ -59,10 +60,11 @@ func (e *Entry) Leave(ctx context.Context) error {
 		}
 		// The server of a new session may not even know of the round yet.
 		if err = s.b.Sync(ctx, e.d.members); err == nil {
-			err = e.leave(ctx, s)
+			err = e.leave(ctx, s, trail)
 		}
 	}
 	if err == nil {
+		trail.over(ctx, nil)
 		return nil
 	}
 	e.d.c.goWork(func() {
@@ -74,11 +76,13 @@ func (e *Entry) Leave(ctx context.Context) error {
 	case ctx.Err() != nil && (isUncertain(err) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, ctx.Err())):
 		err = backend.ContextError(ctx)
 	}
-	return opError(op, e.d.path.full, err)
+	err = opError(op, e.d.path.full, err)
+	trail.over(ctx, err)
+	return err
 }
 
 // leave goes out and waits for the others, in session s.
-func (e *Entry) leave(ctx context.Context, s *session) error {
+func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 	d, own := e.d, base(e.Path())
 	if e.extra && s == e.s {
 		if err := s.remove(ctx, e.Path()); err != nil {
@@ -115,6 +119,7 @@ func (e *Entry) leave(ctx context.Context, s *session) error {
 		if other.w == nil {
 			continue // gone already
 		}
+		trail.waiting(ctx, e.Path(), -1)
 		select {
 		case <-other.fired():
 		case <-s.b.Done():
@@ -138,7 +143,7 @@ func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string) 
 // long as the one stands, the other is that of its round, so a repetition meets no
 // other.
 func (d *DoubleBarrier) removeLast(ctx context.Context, s *session, path string) error {
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(d.ready, backend.AnyVersion))
 		switch {

@@ -23,9 +23,9 @@ import (
 // its creation tells the rounds apart.
 type rounds struct {
 	n      int
-	ready  string                 // its path
-	over   func(path string) bool // an outsider has deleted it
-	exists func(path string) bool // asks the service
+	ready  string                    // its path
+	void   func(e *coord.Entry) bool // it is lost, or will be told soon that it is
+	exists func(path string) bool    // asks the service
 	note   func(what string)
 	mu     sync.Mutex
 	calls  map[*enterCall]bool    // under way, or ended a moment ago with their nodes perhaps still there
@@ -39,7 +39,7 @@ type enterCall struct{ most int }
 
 func newRounds(n int, ready string, note func(string)) *rounds {
 	return &rounds{
-		n: n, ready: ready, note: note, over: func(string) bool { return false },
+		n: n, ready: ready, note: note, void: func(e *coord.Entry) bool { return e.Err() != nil },
 		calls: make(map[*enterCall]bool), inside: make(map[*coord.Entry]int64),
 		named: make(map[string]int64), opened: make(map[int64]bool),
 	}
@@ -65,7 +65,7 @@ func (r *rounds) end(c *enterCall) {
 // entered checks an entry.
 func (r *rounds) entered(s backend.Session, c *enterCall, e *coord.Entry) error {
 	data, stat, err := s.Get(context.Background(), r.ready, nil)
-	if e.Err() != nil || r.over(e.Path()) {
+	if r.void(e) {
 		r.note("lost at once")
 		return nil // so its round may be over
 	}
@@ -255,10 +255,10 @@ func TestTheDoubleBarrierUnderRandomFaults(t *testing.T) {
 				n = 8
 			}
 			r := newRounds(n, "/sim/d/ready", x.note)
-			r.over = func(path string) bool {
+			r.void = func(e *coord.Entry) bool {
 				x.mu.Lock()
 				defer x.mu.Unlock()
-				return x.outside[path]
+				return x.void(e.Hold)
 			}
 			r.exists = func(path string) bool {
 				s, err := x.st.Open(context.Background())

@@ -115,7 +115,15 @@ func (k *Cache) Run(ctx context.Context) error {
 		k.mu.Unlock()
 	}()
 	err := k.c.followLive(ctx, func(ctx context.Context, v *vigil) error { return k.mirror(ctx, v.s) })
-	return opError(op, k.path.full, err)
+	err = opError(op, k.path.full, err)
+	if ctx.Err() == nil {
+		tell(ctx, k.c, CacheStopped{Where: k.where(), Err: err})
+	}
+	return err
+}
+
+func (k *Cache) where() Where {
+	return Where{Recipe: "cache", Path: k.path.full, Op: "run", Node: k.path.full}
 }
 
 func (k *Cache) check(op string) error {

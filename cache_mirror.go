@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -40,6 +41,8 @@ type mirror struct {
 
 	// Of the pass at work.
 	pass      uint32
+	began     time.Time
+	told      uint32 // the pass that Trace was told of
 	ws        *backend.WatchSet
 	dataOf    map[*backend.Watch]*cacheNode // watches of reads under way, and armed ones
 	listOf    map[*backend.Watch]*cacheNode
@@ -90,6 +93,9 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 	_, m.changed = s.b.Status()
 	m.begin()
 	for {
+		if m.unsettled == 0 && m.told != m.pass {
+			m.tellSynced(ctx)
+		}
 		if err := m.send(ctx); err != nil {
 			return err
 		}
@@ -112,13 +118,21 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 	}
 }
 
+// tellSynced tells that the pass has gone through.
+func (m *mirror) tellSynced(ctx context.Context) {
+	m.told = m.pass
+	if m.c.trace != nil {
+		tell(ctx, m.c, CacheSynced{Where: m.where(), Nodes: m.Len(), Took: time.Since(m.began), Again: m.pass > 1})
+	}
+}
+
 // begin begins a pass.
 func (m *mirror) begin() {
 	if m.ws != nil {
 		m.ws.Stop()
 	}
 	m.passes++
-	m.pass = m.passes
+	m.pass, m.began = m.passes, time.Now()
 	m.ws = backend.NewWatchSet()
 	m.dataOf = make(map[*backend.Watch]*cacheNode)
 	m.listOf = make(map[*backend.Watch]*cacheNode)

@@ -148,8 +148,12 @@ func (x *cacheSim) start(readers ...*fold) (end func()) {
 // same checks that the copy, and what each reader made of the events, is the tree.
 func (x *cacheSim) same(s backend.Session, readers ...*fold) {
 	x.t.Helper()
-	tree := treeOf(x.t, s, "/sim", "/r")
-	if got := copyOf(x.k, "/r"); !maps.Equal(got, tree) {
+	x.sameAs(treeOf(x.t, s, "/sim", "/r"), "/r", readers...)
+}
+
+func (x *cacheSim) sameAs(tree map[string]nodeIs, root string, readers ...*fold) {
+	x.t.Helper()
+	if got := copyOf(x.k, root); !maps.Equal(got, tree) {
 		x.t.Errorf("seed %d: the copy is %v\nwant %v", x.seed, got, tree)
 	}
 	for i, f := range readers {

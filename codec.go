@@ -2,8 +2,10 @@ package coord
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // A Codec turns values into the bytes of a node and back. The nodes of a recipe
@@ -22,9 +24,21 @@ func JSON[T any]() Codec[T] {
 		Encode: func(v T) ([]byte, error) { return json.Marshal(v) },
 		Decode: func(data []byte) (v T, err error) {
 			err = json.Unmarshal(data, &v)
-			return v, err
+			return v, withoutValue(err)
 		},
 	}
+}
+
+// withoutValue takes what was read out of an error of encoding/json, which quotes
+// numbers that do not fit: errors are logged, and values are nobody's business there.
+func withoutValue(err error) error {
+	var e *json.UnmarshalTypeError
+	if !errors.As(err, &e) {
+		return err
+	}
+	plain := *e
+	plain.Value, _, _ = strings.Cut(e.Value, " ")
+	return &plain
 }
 
 // Bytes returns the codec that stores bytes as they are.

@@ -30,11 +30,12 @@ type slot struct{ path string }
 // index in ops.
 func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []backend.Result, zxid int64, err error) {
 	for {
+		id := s.c.newGUID(ops[0].Path)
 		sl, err := s.takeSlot(ctx)
 		if err != nil {
 			return nil, 0, err
 		}
-		results, zxid, err := s.commitUnder(ctx, sl, ops)
+		results, zxid, err := s.commitUnder(ctx, sl, id, ops)
 		if errors.Is(err, errAgain) {
 			continue // an outsider deleted the slot
 		}
@@ -42,10 +43,9 @@ func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []
 	}
 }
 
-func (s *session) commitUnder(ctx context.Context, sl *slot, ops []backend.Op) ([]backend.Result, int64, error) {
-	id := newGUID()
+func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []backend.Op) ([]backend.Result, int64, error) {
 	all := append(ops[:len(ops):len(ops)], backend.SetData(sl.path, []byte(id), backend.AnyVersion))
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		results, err := s.b.Commit(ctx, all...)
 		if err == nil {
@@ -80,11 +80,11 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, ops []backend.Op) (
 			s.removeLater(sl.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.Uncertain(err)}
 		case string(data) == id:
-			s.c.emit(ctx, Resolved{Path: ops[0].Path, Applied: true})
+			s.resolved(ctx, ops[0].Path, true)
 			s.giveSlot(sl)
 			return nil, stat.Mzxid, nil
 		}
-		s.c.emit(ctx, Resolved{Path: ops[0].Path, Applied: false})
+		s.resolved(ctx, ops[0].Path, false)
 		pause.wait(ctx.Done(), s.b.Done())
 	}
 }
@@ -100,8 +100,8 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 	}
 	s.mu.Unlock()
 	dir := s.c.root + journalDir
-	path := dir + "/" + newGUID()
-	var pause pauses
+	path := dir + "/" + s.c.newGUID(dir)
+	pause := pauses{c: s.c}
 	for {
 		_, err := s.b.Commit(ctx, backend.Create(path, nil, backend.Ephemeral))
 		switch {

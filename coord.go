@@ -20,14 +20,22 @@ type Options struct {
 	// several applications or tests share one service. It is a path, or empty.
 	Namespace string
 
-	// Logger gets what an operator should know: sessions suspended, lost and
-	// reopened, clean-up that does not succeed. Nil means silence.
+	// Logger gets what an operator should know. Error: what does not go on by
+	// itself. Warn: sessions suspended and lost, holds lost (not those that end
+	// with the client), requests whose outcome was unknown for a while, clean-up
+	// that does not succeed yet. Info: sessions connected again and opened. Debug:
+	// waiters that go to the tail of the line. It is told paths, ids and errors,
+	// and no data of nodes. Nil means silence.
 	Logger *slog.Logger
 
-	// Trace is called for every Event, in the goroutine in which it happens and
-	// with no lock held. It must not block, panic, end its goroutine or call
-	// Close, since it runs in the middle of what it tells of. It costs nothing
-	// when nil. The context is the caller's where there is one.
+	// Trace is called for every Event, in the goroutine in which it happens, with
+	// no lock held, and by several goroutines at a time. It runs in the middle of
+	// what it tells of, so it must be quick, and must not wait for anything that
+	// the client does, nor call Close. It may look at what is in memory: the state
+	// of a Hold, a Cache, a Membership. A panic is not recovered; in a goroutine of
+	// the client's it ends the program, as any panic does. The context is that of
+	// the call which the event is a part of, so that spans nest, or a background
+	// context if there is none. Nil costs nothing.
 	Trace func(context.Context, Event)
 }
 
@@ -41,6 +49,8 @@ type Client struct {
 	root    string // the namespace, "" for none
 	log     *slog.Logger
 	trace   func(context.Context, Event)
+	traced  atomic.Uint64            // the latest ID of an acquisition that was traced
+	draw    func(what string) uint64 // nil except in tests, see random
 
 	current atomic.Pointer[session]
 	state   *latest[State]
@@ -95,6 +105,10 @@ func (p Phase) String() string {
 // are ErrInvalid or ErrBadPath; credentials that the service refuses are
 // ErrDenied, at once.
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
+	return open(ctx, b, o, nil)
+}
+
+func open(ctx context.Context, b backend.Backend, o *Options, draw func(what string) uint64) (*Client, error) {
 	if b == nil {
 		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: nil backend", ErrInvalid)}
 	}
@@ -107,6 +121,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 		root:    strings.TrimSuffix(opts.Namespace, "/"),
 		log:     opts.Logger,
 		trace:   opts.Trace,
+		draw:    draw,
 		closing: make(chan struct{}),
 		plain:   make(map[string]bool),
 		locals:  make(map[string]*localQueue),
@@ -124,6 +139,9 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
+	if c.trace != nil {
+		c.traced.Store(c.random("trace") >> 1)
+	}
 	bs, err := b.Open(ctx)
 	if err != nil {
 		return nil, opError("open", "", err)
@@ -131,7 +149,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	s := newSession(c, bs)
 	c.current.Store(s)
 	c.state = newLatest(State{Phase: Connected, Session: bs.ID()})
-	c.emit(ctx, StateChanged{State{Phase: Connected, Session: bs.ID()}})
+	tell(ctx, c, StateChanged{State: State{Phase: Connected, Session: bs.ID()}})
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop = stop
 	c.goWork(func() { c.keepSession(life, s) })
@@ -229,7 +247,7 @@ func (c *Client) goWork(f func()) bool {
 // keepSession follows the session, and opens the next one after a loss, until
 // ctx ends.
 func (c *Client) keepSession(ctx context.Context, s *session) {
-	var pause pauses
+	pause := pauses{c: c}
 	for {
 		opened := time.Now()
 		s.follow(ctx)
@@ -288,15 +306,24 @@ func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 		st, _, _ := c.state.get()
 		c.publish(State{Phase: Lost, Session: st.Session, Err: err}, false)
 		c.log.Error("coord: cannot open a session", "error", err)
-		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
+		if err := sleep(ctx, pause/2+time.Duration(c.random("open")%uint64(pause))); err != nil {
 			return nil, err
 		}
 	}
 }
 
+// random returns a random number. Tests that repeat a run exactly put numbers of
+// their own in place, which what tells apart.
+func (c *Client) random(what string) uint64 {
+	if c.draw != nil {
+		return c.draw(what)
+	}
+	return rand.Uint64()
+}
+
 func (c *Client) publish(st State, final bool) {
 	c.state.set(st, final)
-	c.emit(context.Background(), StateChanged{st})
+	tell(context.Background(), c, StateChanged{State: st})
 }
 
 // recipePath is where a recipe stands: its path with the namespace before it, or why

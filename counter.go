@@ -136,7 +136,7 @@ func parseCount(st content) (int64, error) {
 	}
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%w: the counter holds %.40q", ErrDecode, st.data)
+		return 0, fmt.Errorf("%w: the counter holds %d bytes that are no int64", ErrDecode, len(st.data))
 	}
 	return v, nil
 }

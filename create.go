@@ -20,14 +20,18 @@ type spec struct {
 	prefix string // the path of the node without its number
 	data   []byte
 	made   bool // an earlier attempt with this prefix may have made it: look first
+	// check is a condition that the creation is to be under, if its Kind is not
+	// zero. It stands afterwards if the node was made under it and its siblings
+	// are known; where it does not hold the node is made without it.
+	check backend.Op
 }
 
-func newSpec(dir, kind string, data []byte) spec {
+func newSpec(c *Client, dir, kind string, data []byte) spec {
 	var buf [128]byte
 	b := append(buf[:0], dir...)
 	b = append(b, '/')
 	b = append(b, guidPrefix...)
-	b = appendGUID(b)
+	b = c.appendGUID(b, dir)
 	b = append(b, '-')
 	b = append(b, kind...)
 	return spec{dir: dir, kind: kind, prefix: string(b), data: data}
@@ -41,7 +45,7 @@ func newSpec(dir, kind string, data []byte) spec {
 // the server we read from may lag (ZooKeeper's recipe guide; Curator-45, -79 for
 // what happens to those who do not look).
 func (s *session) create(ctx context.Context, sp *spec) (node, error) {
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		if sp.made {
 			n, found, err := s.adopt(ctx, sp)
@@ -49,7 +53,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 				s.disown(*sp)
 				return node{}, err
 			}
-			s.c.emit(ctx, Resolved{Path: sp.prefix, Applied: found})
+			s.resolved(ctx, sp.prefix, found)
 			sp.made = false
 			if found {
 				return n, nil
@@ -83,6 +87,12 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 	}
 }
 
+// resolved tells that the unknown outcome of a request was found out.
+func (s *session) resolved(ctx context.Context, path string, applied bool) {
+	s.c.log.Warn("coord: a reply was lost, the outcome found out", "path", path, "applied", applied)
+	tell(ctx, s.c, Resolved{Where: Where{Node: path}, Applied: applied})
+}
+
 // createOnce sends one request to create the node.
 //
 // Where the directory is ours and holds no data, the same commit rewrites its
@@ -97,12 +107,23 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 		return node{}, err
 	}
 	if plain {
-		res, err := s.b.Commit(ctx, op, backend.SetData(sp.dir, nil, backend.AnyVersion))
+		ops := [3]backend.Op{op, backend.SetData(sp.dir, nil, backend.AnyVersion), sp.check}
+		n := len(ops)
+		if sp.check.Kind == 0 {
+			n--
+		}
+		res, err := s.b.Commit(ctx, ops[:n]...)
 		if err == nil {
 			return s.made(sp, res[0].Path, res[1].Stat)
 		}
 		var e *backend.Error
-		if !errors.Is(err, backend.ErrDenied) || !errors.As(err, &e) || e.Index != 1 {
+		switch {
+		case isUncertain(err) || !errors.As(err, &e):
+			return node{}, err
+		case e.Index == 2:
+			sp.check = backend.Op{}
+			return s.createOnce(ctx, sp)
+		case e.Index != 1 || !errors.Is(err, backend.ErrDenied):
 			return node{}, err
 		}
 		s.setPlain(sp.dir, false)
@@ -269,7 +290,7 @@ func (s *session) ensure(ctx context.Context, dir string) error {
 	if s.b.Features().Has(backend.Containers) {
 		mode = backend.Container
 	}
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		_, err := s.b.Commit(ctx, backend.Create(dir, nil, mode))
 		switch {

@@ -36,6 +36,8 @@
 //   - [Value]: a typed configuration value that is watched.
 //   - [Counter]: a number to add to, and blocks of numbers for ids.
 //   - [Cache]: a live copy of a subtree, to read without a round trip.
+//   - [Inspect]: what stands under a path: which recipe, who has it, who waits for
+//     whom.
 //
 // # Words
 //
@@ -135,6 +137,16 @@
 // removes some time after they are empty. The data of a recipe's directory
 // belongs to the recipe. Below the client's namespace, /_coord is the library's
 // own.
+//
+// # What goes on
+//
+// Options.Trace is called with an [Event] where an operator gains by it: where
+// something waits, is granted, lost or given back, changes hands, or turns out other
+// than was asked for. It costs nothing when it is nil. Package oteltrace, a module of
+// its own, makes OpenTelemetry spans and metrics of the events. Options.Logger gets
+// what nobody asked for: lost sessions and holds, and what the service refuses in the
+// background. Neither tells what users store. [Inspect] explains a path, and
+// examples/coordctl does so from a shell.
 //
 // # Testing with fake time
 //

@@ -104,7 +104,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		return nil, opError(op, e.path.full, err)
 	}
 	led := &leading{l: e.line()}
-	r := &request{op: op, kind: latchKind, data: data, since: e.c.now(), owner: led}
+	r := &request{op: op, kind: latchKind, data: data, trail: e.c.trail("election", e.path.full, op), owner: led}
 	if e.stepDown {
 		r.contact = new(contact)
 	}
@@ -130,7 +130,6 @@ func (h *Hold) endSuspended(at contact) {
 	}
 	if h.Err() == nil { // it looks for a lost session first
 		h.lose(ErrSuspended)
-		h.s.removeLater(h.Path())
 	}
 }
 

@@ -47,7 +47,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 	}
 	ready := readyPath(path)
 	t.led.announced.Store(true) // before it can be: Release looks
-	var pause pauses
+	pause := pauses{c: t.s.c}
 	for {
 		if err := t.Err(); err != nil {
 			return opError(op, path, err)
@@ -66,9 +66,12 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		var e *backend.Error
 		switch {
 		case err == nil:
+			if t.trail != nil {
+				t.trail.tell(ctx, Announced{Where: t.trail.at(path), Token: t.token, After: t.trail.held()})
+			}
 			return nil
 		case isNotFound(err) && errors.As(err, &e) && e.Index == 0:
-			t.gone(path)
+			t.gone(ctx, path)
 		case isOver(err):
 			t.lose(err)
 		case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrExists):
@@ -101,9 +104,24 @@ func (x *leading) release(h *Hold) error {
 	return err
 }
 
-// lost takes away what was announced, should the session live on.
+// lost takes away what stands, should the session live on: what was announced, and
+// before it the node of a leader who has stepped down. An announcement can be under
+// way, and would come after all.
 func (x *leading) lost(h *Hold) {
-	if x.announced.Load() {
-		h.s.removeLater(readyPath(h.Path()))
+	var paths []string
+	path := h.Path()
+	if errors.Is(h.Err(), ErrSuspended) {
+		paths = append(paths, path)
 	}
+	if x.announced.Load() {
+		paths = append(paths, readyPath(path))
+	}
+	if len(paths) == 0 {
+		return
+	}
+	h.s.c.goWork(func() {
+		for _, path := range paths {
+			h.s.retry("remove", path, func(ctx context.Context) error { return h.s.remove(ctx, path) })
+		}
+	})
 }

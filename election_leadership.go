@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -43,6 +44,9 @@ func (e *Election) lead(ctx context.Context, out signal[*Term]) *Term {
 		t, err := e.Campaign(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
+				if !errors.Is(err, ErrClosed) {
+					e.c.log.Error("coord: cannot campaign any more", "path", e.path.full, "error", err)
+				}
 				out.put(noTerm(err))
 			}
 			return nil

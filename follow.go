@@ -97,6 +97,9 @@ func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, fa
 	out := newSignal[T]()
 	end := func(err error) {
 		if ctx.Err() == nil {
+			if !errors.Is(err, ErrClosed) {
+				c.log.Error("coord: cannot follow any more", "operation", op, "path", p.full, "error", err)
+			}
 			out.put(failed(opError(op, p.full, err)))
 		}
 		close(out.ch)

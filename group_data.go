@@ -17,7 +17,7 @@ func (m *Membership[T]) SetData(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
 		// What the next incarnation could not be made with is refused now.
-		sp := newSpec(m.g.path.full, memberKind+m.id+"-", nil)
+		sp := newSpec(m.g.c, m.g.path.full, memberKind+m.id+"-", nil)
 		err = backend.CheckOps([]backend.Op{
 			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, nil, backend.AnyVersion),
 		})
@@ -49,7 +49,7 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 	m.rev++
 	rev := m.rev
 	m.mu.Unlock()
-	var pause pauses
+	pause := pauses{c: m.g.c}
 	for definite := true; ; {
 		err := m.write(ctx, st, data)
 		switch {

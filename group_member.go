@@ -84,6 +84,7 @@ func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], er
 		return nil, opError("join", g.path.full, err)
 	}
 	m.now.set(st, false)
+	m.joined(ctx, st, "join", false)
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = stop
 	if !g.c.goWork(func() { m.keep(life, st) }) {
@@ -156,13 +157,16 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 		err := st.watch(ctx)
 		if ctx.Err() != nil {
 			m.leaveErr = m.withdraw(st)
+			m.parted(st, nil, false)
 			return
 		}
 		m.now.set(nil, false)
 		if errors.Is(err, backend.ErrClosed) {
 			m.end(ErrClosed)
+			m.parted(st, ErrClosed, false)
 			return
 		}
+		m.parted(st, err, true)
 		c.log.Warn("coord: a member has lost its node and joins again", "path", st.n.path, "error", err)
 		// Whoever has the id by now keeps it: to take it back would be a fight.
 		next, err := m.enter(ctx, false)
@@ -171,14 +175,36 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 			if err == nil {
 				m.leaveErr = m.withdraw(next)
 			}
+			m.parted(st, nil, false)
 			return
 		case err != nil:
 			m.end(err)
+			if !errors.Is(err, ErrClosed) {
+				c.log.Error("coord: a member cannot join again", "path", m.g.path.full, "member", m.id, "error", err)
+			}
+			m.parted(st, err, false)
 			return
 		}
 		st = next
 		m.now.set(st, false)
+		m.joined(context.Background(), st, "", true)
 	}
+}
+
+// joined and parted tell of the member's coming and going.
+
+func (m *Membership[T]) joined(ctx context.Context, st *stand, op string, again bool) {
+	tell(ctx, m.g.c, MemberJoined{
+		Where:  Where{Recipe: "group", Path: m.g.path.full, Op: op, Node: st.n.path},
+		Member: m.id, Token: st.n.czxid, Again: again,
+	})
+}
+
+func (m *Membership[T]) parted(st *stand, err error, rejoins bool) {
+	tell(context.Background(), m.g.c, MemberLeft{
+		Where:  Where{Recipe: "group", Path: m.g.path.full, Node: st.n.path},
+		Member: m.id, Err: err, Rejoins: rejoins,
+	})
 }
 
 // watch returns when the node has been deleted, errGone, when its session is
@@ -186,7 +212,7 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 // nothing but the deletion fires it.
 func (st *stand) watch(ctx context.Context) error {
 	b := st.s.b
-	var pause pauses
+	pause := pauses{c: st.s.c}
 	for {
 		w := backend.NewWatch()
 		_, stat, err := b.Children(ctx, st.n.path, w)
@@ -266,7 +292,7 @@ func (m *Membership[T]) abandon() {
 // enter makes a node and makes sure of the id, on the next session if one is
 // lost, until ctx ends. When it fails, nothing stays.
 func (m *Membership[T]) enter(ctx context.Context, takeover bool) (*stand, error) {
-	var pause pauses
+	pause := pauses{c: m.g.c}
 	for {
 		st, err := m.enterOnce(ctx, takeover)
 		if err == nil {
@@ -295,7 +321,7 @@ func (m *Membership[T]) enterOnce(ctx context.Context, takeover bool) (*stand, e
 	m.mu.Lock()
 	data, rev := m.data, m.rev
 	m.mu.Unlock()
-	sp := newSpec(m.g.path.full, memberKind+m.id+"-", data)
+	sp := newSpec(m.g.c, m.g.path.full, memberKind+m.id+"-", data)
 	m.mine = append(m.mine, spec{dir: sp.dir, kind: sp.kind, prefix: sp.prefix}) // the data has served
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
 	n, err := s.create(ctx, &sp)

@@ -3,7 +3,6 @@ package coord
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -109,7 +108,7 @@ func (p *Picker[T]) pick() (m Member[T], ok bool, changed <-chan struct{}, err e
 	}
 	i := 0
 	if p.policy == Random {
-		i = rand.IntN(len(r.readable))
+		i = int(p.g.c.random("pick") % uint64(len(r.readable)))
 	} else {
 		// By the id and not by the place in the list, in which others come and go.
 		var found bool

@@ -26,7 +26,7 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 	if n.siblings == 1 {
 		return nil
 	}
-	var pause pauses
+	pause := pauses{c: s.c}
 	synced, withdrawing := false, false
 	for {
 		names, _, err := s.b.Children(ctx, m.g.path.full, nil)

@@ -2,9 +2,9 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -27,7 +27,7 @@ import (
 type Hold struct {
 	s      *session // nil for one that never stood, whose err says why
 	token  int64
-	since  time.Time // for Trace
+	trail  *trail // nil without Trace
 	recipe recipe
 
 	mu      sync.Mutex
@@ -153,33 +153,35 @@ func (h *Hold) Guard() Guard {
 // the Guard. If the node is gone the hold ends, and Verify returns Err. Other
 // errors leave the question open.
 func (h *Hold) Verify(ctx context.Context) error {
-	if err := h.Err(); err != nil {
-		return err
-	}
-	h.mu.Lock()
-	path, moving := h.path, h.moving
-	h.mu.Unlock()
-	if moving != nil {
-		select {
-		case <-moving:
-			path = h.Path()
-		case <-ctx.Done():
-			return opError("verify", path, backend.ContextError(ctx))
+	for {
+		if err := h.Err(); err != nil {
+			return err
 		}
+		path := h.Path()
+		err := h.awaitMove(ctx)
+		if err == nil {
+			path = h.Path()
+			err = h.s.b.Sync(ctx, path)
+		}
+		if err == nil {
+			_, err = h.s.b.Exists(ctx, path, nil)
+		}
+		if isNotFound(err) {
+			// The name is never used again, so the node was deleted: by somebody
+			// else, or by a downgrade that has begun meanwhile.
+			var ended bool
+			if ended, err = h.gone(ctx, path); err == nil && !ended {
+				continue
+			}
+		}
+		switch {
+		case isOver(err):
+			h.lose(err)
+		case err != nil:
+			return opError("verify", path, err)
+		}
+		return h.Err()
 	}
-	err := h.s.b.Sync(ctx, path)
-	if err == nil {
-		_, err = h.s.b.Exists(ctx, path, nil)
-	}
-	switch {
-	case isNotFound(err):
-		h.gone(path) // the name is never used again, so it was deleted
-	case isOver(err):
-		h.lose(err)
-	case err != nil:
-		return opError("verify", path, err)
-	}
-	return h.Err()
 }
 
 // Release gives the hold back: first it ends, so that Done fires, then its node
@@ -202,9 +204,10 @@ func (h *Hold) Release() error {
 	h.ended.path = h.path
 	ends := h.finish(&h.ended)
 	h.mu.Unlock()
+	held := h.trail.held()
 	h.s.forget(h)
 	runEnds(ends, &h.ended)
-	h.awaitMove()
+	h.awaitMove(context.Background()) // the session bounds it
 	err := h.recipe.release(h)
 	h.mu.Lock()
 	h.given, h.giveErr = true, err
@@ -213,9 +216,7 @@ func (h *Hold) Release() error {
 	}
 	path := h.path
 	h.mu.Unlock()
-	if h.s.c.trace != nil {
-		h.s.c.emit(context.Background(), HoldReleased{Path: path, Token: h.token, Held: time.Since(h.since)})
-	}
+	h.trail.released(path, h.token, held, err)
 	return err
 }
 
@@ -266,7 +267,10 @@ func (h *Hold) lose(cause error) {
 	h.mu.Unlock()
 	h.s.forget(h)
 	runEnds(ends, err)
-	h.s.c.emit(context.Background(), HoldLost{Path: path, Token: h.token, Err: err})
+	if !errors.Is(cause, ErrClosed) {
+		h.s.c.log.Warn("coord: hold lost", "path", path, "token", h.token, "error", cause)
+	}
+	h.trail.lost(path, h.token, err)
 	h.recipe.lost(h)
 }
 

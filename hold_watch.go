@@ -11,7 +11,7 @@ import (
 // ended. own is an armed watch on the data of the node at path, or nil.
 func (h *Hold) watchNode(path string, own *backend.Watch) {
 	ctx, done := context.Background(), h.Done()
-	var pause pauses
+	pause := pauses{c: h.s.c}
 	for {
 		if own == nil {
 			own = backend.NewWatch()
@@ -20,7 +20,7 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 			switch {
 			case isNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
 				own.Stop()
-				if h.gone(path) {
+				if ended, _ := h.gone(ctx, path); ended {
 					return
 				}
 				own = nil
@@ -42,8 +42,10 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 		}
 		select {
 		case <-own.Fired():
-			if own.Kind() == backend.Deleted && h.gone(path) {
-				return
+			if own.Kind() == backend.Deleted {
+				if ended, _ := h.gone(ctx, path); ended {
+					return
+				}
 			}
 			own = nil
 		case <-done:
@@ -54,30 +56,39 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 }
 
 // gone takes note that the node at path has been deleted. It reports whether the
-// hold has ended; it has not if it has moved to another node.
-func (h *Hold) gone(path string) bool {
-	h.awaitMove()
+// hold has ended; it has not if it has moved to another node. The error is that
+// of ctx, if it ends while that is not known yet.
+func (h *Hold) gone(ctx context.Context, path string) (ended bool, err error) {
+	if err := h.awaitMove(ctx); err != nil {
+		return false, err
+	}
 	h.mu.Lock()
 	moved, request := h.path != path, h.request
 	h.mu.Unlock()
 	if moved {
-		return false
+		return false, nil
 	}
 	if request != nil && request.Force {
 		h.lose(&revoked{*request})
 	} else {
 		h.lose(ErrDeleted)
 	}
-	return true
+	return true, nil
 }
 
 // awaitMove waits for the end of a downgrade that is under way. The session
-// bounds it.
-func (h *Hold) awaitMove() {
+// bounds it, and ctx.
+func (h *Hold) awaitMove(ctx context.Context) error {
 	h.mu.Lock()
 	moving := h.moving
 	h.mu.Unlock()
-	if moving != nil {
-		<-moving
+	if moving == nil {
+		return nil
+	}
+	select {
+	case <-moving:
+		return nil
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
 	}
 }

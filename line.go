@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -63,6 +62,11 @@ const (
 	readKind      = "__READ__"
 	writeKind     = "__WRIT__"
 )
+
+// where is what events of op are about that are no acquisition's.
+func (l *line) where(op, node string) Where {
+	return Where{Recipe: [...]string{lockLine: "mutex", sharedLine: "rwmutex", latchLine: "election"}[l.kinds], Path: l.dir, Op: op, Node: node}
+}
 
 // position is one contender's node in the order of the line.
 type position struct {
@@ -127,7 +131,7 @@ type request struct {
 	kind  string // of the node
 	data  []byte // of the node
 	try   bool   // ErrLocked instead of waiting
-	since time.Time
+	trail *trail // nil without Trace
 	// made and maybe hand over a node that somebody else made for us, or may
 	// have made with the prefix maybe; see lock_local.go. Used once.
 	made  *place
@@ -170,13 +174,18 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
 		switch {
 		case errors.Is(err, backend.ErrClosed):
-			return nil, opError(r.op, l.dir, ErrClosed)
+			err = opError(r.op, l.dir, ErrClosed)
 		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
-			return nil, opError(r.op, l.dir, backend.ContextError(ctx))
+			err = opError(r.op, l.dir, backend.ContextError(ctx))
 		case !again:
-			return nil, opError(r.op, l.dir, err)
+			err = opError(r.op, l.dir, err)
+		default:
+			l.c.log.Debug("coord: back to the tail of the line", "path", l.dir, "error", err)
+			r.trail.requeued(ctx, err)
+			continue
 		}
-		l.c.emit(ctx, Requeued{Path: l.dir, Err: err})
+		r.trail.over(ctx, err)
+		return nil, err
 	}
 }
 
@@ -198,7 +207,7 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 		sp = spec{dir: l.dir, kind: r.kind, prefix: r.maybe, data: r.data, made: true}
 		r.maybe = ""
 	} else {
-		sp = newSpec(l.dir, r.kind, r.data)
+		sp = newSpec(l.c, l.dir, r.kind, r.data)
 	}
 	n, err := s.create(ctx, &sp)
 	if err != nil {
@@ -286,7 +295,7 @@ func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bo
 
 // watchTurn reads the line until it is p's turn.
 func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*Hold, error) {
-	s, told := p.s, false
+	s := p.s
 	// A reader among readers, and who only tries, need nothing but a list that
 	// shows the own node and nobody in the way. (The token must be known.)
 	glance := r.kind == readKind || r.try && p.czxid != 0
@@ -348,10 +357,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		} else if !ok {
 			continue
 		}
-		if !told {
-			told = true
-			l.c.emit(ctx, WaitBegan{Path: p.path})
-		}
+		r.trail.waiting(ctx, p.path, i)
 		select {
 		case <-w.before.fired():
 			if grants && w.before.w.Kind() == backend.Deleted {
@@ -395,12 +401,9 @@ func (l *line) watchOwn(ctx context.Context, p *place, w *waits) error {
 // hold makes the place a hold. own is the armed watch on its node; nil has one
 // armed later. It returns errAgain if that watch has fired.
 func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch) (*Hold, error) {
-	h := &Hold{s: p.s, path: p.path, token: p.czxid, recipe: r.owner}
+	h := &Hold{s: p.s, path: p.path, token: p.czxid, trail: r.trail, recipe: r.owner}
 	if r.kind == readKind {
 		h.token = 0 // several have it at a time
-	}
-	if l.c.trace != nil {
-		h.since = time.Now()
 	}
 	if r.contact != nil {
 		r.contact.phase, r.contact.changed = p.s.b.Status()
@@ -408,14 +411,12 @@ func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch
 	if err := p.s.grant(h, own); err != nil {
 		return nil, err
 	}
+	r.trail.grant(ctx, h, 1)
 	if own != nil {
 		h.look(p.data)
 	}
 	if own != nil && !l.c.goWork(func() { h.watchNode(p.path, own) }) {
 		own.Stop()
-	}
-	if l.c.trace != nil {
-		l.c.emit(ctx, Granted{Path: h.path, Token: h.token, Waited: h.since.Sub(r.since)})
 	}
 	return h, nil
 }

@@ -123,14 +123,17 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(r.op, path, err)
 	}
-	r.since = m.c.now()
+	r.trail = m.c.trail("mutex", path, r.op)
 	q, w, err := m.c.join(*m.line(), r.data, r.try)
 	if err != nil {
 		return nil, opError(r.op, path, err)
 	}
 	if w != nil {
+		r.trail.waiting(ctx, "", -1)
 		if err := q.wait(ctx, w); err != nil {
-			return nil, opError(r.op, path, err)
+			err = opError(r.op, path, err)
+			r.trail.over(ctx, err)
+			return nil, err
 		}
 		r.made, r.maybe = w.made, w.maybe
 	}

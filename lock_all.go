@@ -28,7 +28,8 @@ type HoldSet struct {
 // of readers-writer locks, of one client or several. It takes them in the order of
 // their paths, whatever the order of the arguments, so two callers cannot wait for
 // each other. If one cannot be had, those that it has are released in reverse, and
-// all errors are joined. ctx bounds the whole.
+// all errors are joined. ctx bounds the whole: if it ends before what was acquired
+// is released, that goes on in the background.
 //
 // A hold that is lost while others are awaited ends the call with that loss: it
 // matches ErrLost. ErrInvalid: no locker, one that is not of this package, or one
@@ -51,16 +52,34 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 			err = lost
 		}
 		if err != nil {
-			return nil, errors.Join(err, s.release())
+			return nil, errors.Join(err, s.giveBack(ctx))
 		}
 	}
 	for _, h := range s.holds {
 		h.whenEnded(s.end)
 	}
 	if err := s.Err(); err != nil {
-		return nil, errors.Join(err, s.release())
+		return nil, errors.Join(err, s.giveBack(ctx))
 	}
 	return s, nil
+}
+
+// giveBack releases the holds of a set that was not completed. What has not come
+// to its end when ctx ends goes on in the background.
+func (s *HoldSet) giveBack(ctx context.Context) error {
+	var errs []error
+	for _, h := range slices.Backward(s.holds) {
+		done := make(chan error, 1)
+		if !h.s.c.goWork(func() { done <- h.Release() }) {
+			done <- h.Release() // has ended with its client
+		}
+		select {
+		case err := <-done:
+			errs = append(errs, err)
+		case <-ctx.Done():
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // orderKey is what LockAll sorts by.
@@ -138,20 +157,19 @@ func (s *HoldSet) firstLoss() error {
 
 // Done returns a channel that is closed when any of the holds has ended.
 func (s *HoldSet) Done() <-chan struct{} {
-	s.firstLoss() // compares the leases with the clock
+	s.Err() // compares the leases with the clock
 	return s.done
 }
 
 // Err is nil while all of the holds stand, and then the Err of the first that
 // ended.
 func (s *HoldSet) Err() error {
-	lost := s.firstLoss()
+	if lost := s.firstLoss(); lost != nil {
+		s.end(lost) // whoever ends the hold may be about to tell
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	return lost
+	return s.err
 }
 
 // Context returns a context that ends when parent or the set ends, with Err as

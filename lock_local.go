@@ -77,7 +77,6 @@ func (q *localQueue) call() *localWaiter {
 
 // wait waits for the caller's turn.
 func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
-	q.l.c.emit(ctx, WaitBegan{Path: q.l.dir})
 	select {
 	case <-w.turn:
 		return nil
@@ -172,7 +171,7 @@ func (q *localQueue) lost(*Hold) { q.advance() }
 // removing the node at path, which then goes on in the background.
 func (l *line) handOver(s *session, path string, data []byte) (made *place, maybe string, err error) {
 	ctx := context.Background()
-	sp := newSpec(l.dir, lockKind, data)
+	sp := newSpec(l.c, l.dir, lockKind, data)
 	own, _ := l.kinds.parse(base(path))
 	if plain, _ := s.plainness(l.dir); plain && own.seq >= 0 && own.seq < seqSoft {
 		res, err := s.b.Commit(ctx,

@@ -72,10 +72,12 @@ func openEnvelope(data []byte) (*Revocation, []byte) {
 	if json.Unmarshal(data, &e) != nil || e.Request == nil {
 		return nil, data // somebody's own data that happens to begin so
 	}
-	return &Revocation{
-		By: e.Request.By, Reason: e.Request.Reason,
-		At: time.UnixMilli(e.Request.At), Force: e.Request.Force,
-	}, e.Data
+	r := e.Request.revocation()
+	return &r, e.Data
+}
+
+func (q *requestJSON) revocation() Revocation {
+	return Revocation{By: q.By, Reason: q.Reason, At: time.UnixMilli(q.At), Force: q.Force}
 }
 
 // checkData refuses data of a contender that would be read as a request to give
@@ -132,8 +134,8 @@ func (h *Hold) look(data []byte) {
 	}
 	path := h.path
 	h.mu.Unlock()
-	if first {
-		h.s.c.emit(context.Background(), RevocationRead{Path: path, Revocation: *r})
+	if first && h.trail != nil {
+		h.trail.tell(context.Background(), RevocationRead{Where: h.trail.at(path), Revocation: *r})
 	}
 }
 
@@ -243,7 +245,7 @@ func (l *line) holders(ctx context.Context) ([]string, error) {
 // again. A node that is gone is what was asked for. (A name is never used again,
 // so the request cannot meet a successor.)
 func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool) error {
-	var pause pauses
+	pause := pauses{c: l.c}
 	_, err := onSession(ctx, l.c, func(s *session) (struct{}, error) {
 		for {
 			data, stat, err := s.b.Get(ctx, path, nil)
@@ -275,7 +277,10 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 			}
 			_, err = s.b.Commit(ctx, op)
 			switch {
-			case err == nil, isNotFound(err):
+			case err == nil:
+				tell(ctx, l.c, RevocationSent{Where: l.where("revoke", path), Revocation: mine.revocation(), Forced: force})
+				return struct{}{}, nil
+			case isNotFound(err):
 				return struct{}{}, nil
 			case errors.Is(err, backend.ErrBadVersion):
 			case !isUncertain(err) || isOver(err) || ctx.Err() != nil:

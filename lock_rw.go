@@ -121,7 +121,7 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, opError(r.op, rw.path.full, ErrUpgrade)
 	}
 	r.data = rw.data
-	r.since = rw.c.now()
+	r.trail = rw.c.trail("rwmutex", rw.path.full, r.op)
 	r.owner = l
 	return l.acquire(ctx, r)
 }
@@ -130,7 +130,7 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 func (l *line) readsUnder(ctx context.Context) bool {
 	u, _ := ctx.Value(heldKey{}).(*heldContext)
 	for ; u != nil; u = u.outer {
-		if u.h.s.c != l.c || u.h.Err() != nil {
+		if u.h.Err() != nil || u.h.s.c != l.c { // one that never stood has no session
 			continue
 		}
 		name, ok := strings.CutPrefix(u.h.Path(), l.dir+"/")
@@ -194,10 +194,15 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 		close(moving)
 		switch {
 		case isNotFound(err):
-			h.gone(old)
+			h.gone(context.Background(), old)
+			err = h.Err()
+		case isOver(err):
+			h.lose(err)
 			err = h.Err()
 		case err == nil:
-			rw.c.emit(ctx, Downgraded{Path: next, Token: h.token})
+			if h.trail != nil {
+				h.trail.tell(ctx, Downgraded{Where: h.trail.at(next), Token: h.token})
+			}
 		}
 		result <- err
 	}
@@ -241,7 +246,7 @@ func (rw *RWMutex) beginMove(h *Hold) (old string, moving chan struct{}, err err
 // old was deleted by somebody else.
 func (s *session) replace(old, next string, data []byte) error {
 	ctx := context.Background() // the session bounds it
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		_, err := s.b.Commit(ctx, backend.Create(next, data, backend.Ephemeral), backend.Delete(old, backend.AnyVersion))
 		switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +53,8 @@ type SemaphoreOptions struct {
 // others do the same, can wait for ever. Acquire them together.
 //
 // Layout: path/limit is a persistent node with the limit as a decimal number, so
-// it outlives all clients, and anybody can read it and set it by hand. The
+// it outlives all clients, and anybody can read it and set it by hand. (Set it, and
+// do not delete it and make another: one who is alone may not notice.) The
 // directory path/requests (a container, made on first use) belongs to the
 // semaphore: its data is empty, and each request is an ephemeral sequential node
 // in it, named _c_<uuid>-permit-<weight>-<number>. Children with other names are
@@ -69,8 +71,11 @@ type Semaphore struct {
 	limit    string // the node of the limit
 	data     []byte
 	adopt    bool
-	want     atomic.Int64 // the limit that this client expects
-	seen     atomic.Int64 // the limit that was found and accepted last, 0 for none
+	want     atomic.Int64            // the limit that this client expects
+	seen     atomic.Pointer[permits] // the limit that was found and accepted last, or nil
+
+	mu  sync.Mutex
+	set int64 // the zxid of the SetLimit that want is of
 }
 
 // maxPermits is the highest limit.
@@ -114,6 +119,9 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	if err := s.check(ctx, a.op); err != nil {
 		return nil, err
 	}
+	if err := checkData(s.data); err != nil {
+		return nil, opError(a.op, s.path.full, err)
+	}
 	want := int(s.want.Load())
 	switch {
 	case a.n < 1:
@@ -123,7 +131,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	case a.n > want && !s.adopt:
 		return nil, opError(a.op, s.path.full, tooHeavy(a.n, want))
 	}
-	a.since = s.c.now()
+	a.trail = s.c.trail("semaphore", s.path.full, a.op)
 	return a.run(ctx)
 }
 
@@ -153,20 +161,17 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	if err := checkLimit(int64(limit)); err != nil {
 		return opError("setlimit", s.path.full, err)
 	}
-	unknown, err := onSession(ctx, s.c, func(ss *session) (unknown error, err error) {
-		err = ss.setLimit(ctx, s, limit)
-		if isUncertain(err) {
-			return err, nil // not again: another's change may have come after it
-		}
-		return nil, err
-	})
-	if err == nil {
-		err = unknown
-	}
+	// Once: another's change may have come after it.
+	zxid, err := onSessionOnce(ctx, s.c, func(ss *session) (int64, error) { return ss.setLimit(ctx, s, limit) })
 	if err != nil {
 		return opError("setlimit", s.path.full, err)
 	}
-	s.want.Store(int64(limit))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if zxid > s.set { // the replies of two calls may come in any order
+		s.set = zxid
+		s.want.Store(int64(limit))
+	}
 	return nil
 }
 

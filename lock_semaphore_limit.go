@@ -14,6 +14,7 @@ import (
 type permits struct {
 	n       int
 	changed int64 // the zxid of its latest change
+	version int32 // of its node
 }
 
 // checkLimit returns ErrInvalid for a number that cannot be a limit.
@@ -39,15 +40,15 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 		if w != nil {
 			w.Stop()
 		}
-		return permits{}, fmt.Errorf("%w: the limit at %s is %.40q", ErrInvalid, path, data)
+		return permits{}, fmt.Errorf("%w: the limit at %s is no number from 1 to %d (%d bytes)", ErrInvalid, path, maxPermits, len(data))
 	}
-	return permits{int(n), stat.Mzxid}, nil
+	return permits{int(n), stat.Mzxid, stat.Version}, nil
 }
 
 // makeLimit creates the node of the limit, or returns ErrExists. Who retries
 // cannot tell whether it was him that made it, and need not.
 func (s *session) makeLimit(ctx context.Context, sem *Semaphore, limit int) error {
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		_, err := s.b.Commit(ctx, backend.Create(sem.limit, formatLimit(limit), backend.Persistent))
 		switch {
@@ -63,16 +64,23 @@ func (s *session) makeLimit(ctx context.Context, sem *Semaphore, limit int) erro
 	}
 }
 
-// setLimit changes the limit.
-func (s *session) setLimit(ctx context.Context, sem *Semaphore, limit int) error {
+// setLimit changes the limit, and returns the zxid of the change.
+func (s *session) setLimit(ctx context.Context, sem *Semaphore, limit int) (int64, error) {
 	for {
 		// Once: a repetition could undo what somebody else has set since.
-		_, _, err := s.commitOnce(ctx, backend.SetData(sem.limit, formatLimit(limit), backend.AnyVersion))
+		_, zxid, err := s.commitOnce(ctx, backend.SetData(sem.limit, formatLimit(limit), backend.AnyVersion))
 		if !isNotFound(err) {
-			return err
+			return zxid, err
 		}
-		if err := s.makeLimit(ctx, sem, limit); !errors.Is(err, backend.ErrExists) {
-			return err
+		_, zxid, err = s.commitOnce(ctx, backend.Create(sem.limit, formatLimit(limit), backend.Persistent))
+		switch {
+		case errors.Is(err, backend.ErrExists): // somebody else has made it meanwhile
+		case isNotFound(err):
+			if err := s.ensure(ctx, sem.path.full); err != nil {
+				return 0, err
+			}
+		default:
+			return zxid, err
 		}
 	}
 }
@@ -92,11 +100,11 @@ func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permit
 		l, err := s.readLimit(ctx, sem.limit, w)
 		if isNotFound(err) {
 			// Nobody was here before, or somebody has deleted it.
-			n := sem.seen.Load()
-			if n == 0 {
-				n = sem.want.Load()
+			n := int(sem.want.Load())
+			if seen := sem.seen.Load(); seen != nil {
+				n = seen.n
 			}
-			if err := s.makeLimit(ctx, sem, int(n)); err != nil && !errors.Is(err, backend.ErrExists) {
+			if err := s.makeLimit(ctx, sem, n); err != nil && !errors.Is(err, backend.ErrExists) {
 				return permits{}, nil, err
 			}
 			continue
@@ -108,11 +116,24 @@ func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permit
 			if w != nil {
 				w.Stop()
 			}
-			sem.seen.Store(0)
+			sem.seen.Store(nil)
 			return permits{}, nil, fmt.Errorf("%w: the semaphore has %d permits, this client expects %d", ErrLimit, l.n, want)
 		}
 		a.agreed = true
-		sem.seen.Store(int64(l.n))
+		if seen := sem.seen.Load(); seen == nil || *seen != l {
+			sem.seen.Store(&l)
+		}
 		return l, w, nil
 	}
+}
+
+// limitStands is the condition that the limit is still the one that was seen last,
+// and that this client accepts it. Its Kind is zero if there is none. (Who deletes
+// the node and makes another is not found out.)
+func (s *Semaphore) limitStands() backend.Op {
+	seen := s.seen.Load()
+	if seen == nil || seen.version < 0 || !s.adopt && int64(seen.n) != s.want.Load() {
+		return backend.Op{}
+	}
+	return backend.Check(s.limit, seen.version)
 }

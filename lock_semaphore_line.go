@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -23,7 +22,11 @@ import (
 //
 // A client sees that its turn has come when it reads the line and then, not
 // before, the limit: at the time of the second read both were so. Or it reads the
-// line while a watch on the limit stands that was armed before.
+// line while a watch on the limit stands that was armed before. Or he is alone in
+// the directory when his node is created, and wants one permit: no limit is lower.
+// That it is the limit he accepts is a condition of the creation, so he reads
+// nothing. (For more permits that would not do: a node that was deleted and made
+// anew can have the same version.)
 //
 // A waiter is woken by its own node, by the limit, and by one of
 //
@@ -71,7 +74,7 @@ func parsePermit(name string) (permit, bool) {
 		return permit{}, false
 	}
 	seq, ok := parseDigits(number)
-	return permit{name, seq, int(n)}, ok
+	return permit{name, seq, int(n)}, ok && speakable(name)
 }
 
 // orderPermits returns the requests among the children, first come first.
@@ -106,8 +109,8 @@ type acquisition struct {
 	op     string // for errors
 	n      int
 	try    bool
-	since  time.Time
-	agreed bool // the limit was found to be one that the client accepts
+	trail  *trail // nil without Trace
+	agreed bool   // the limit was found to be one that the client accepts
 }
 
 // run makes requests until one is granted, or fails for good.
@@ -119,14 +122,18 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 		case err == nil:
 			return h, nil
 		case errors.Is(err, backend.ErrClosed):
-			return nil, opError(a.op, path, ErrClosed)
+			err = opError(a.op, path, ErrClosed)
 		case ctx.Err() != nil:
-			return nil, opError(a.op, path, backend.ContextError(ctx))
+			err = opError(a.op, path, backend.ContextError(ctx))
 		case requeues(err):
-			a.sem.c.emit(ctx, Requeued{Path: path, Err: err})
+			a.sem.c.log.Debug("coord: back to the tail of the line", "path", path, "error", err)
+			a.trail.requeued(ctx, err)
+			continue
 		default:
-			return nil, opError(a.op, path, err)
+			err = opError(a.op, path, err)
 		}
+		a.trail.over(ctx, err)
+		return nil, err
 	}
 }
 
@@ -139,7 +146,7 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	}
 	// A request that is bound to fail holds up those behind it for a moment. So
 	// ask first, unless the last answer is known and would do.
-	if seen := sem.seen.Load(); seen == 0 || int64(a.n) > seen {
+	if seen := sem.seen.Load(); seen == nil || a.n > seen.n {
 		l, _, err := a.limit(ctx, s, false)
 		if err != nil {
 			return nil, err
@@ -148,7 +155,10 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, tooHeavy(a.n, l.n)
 		}
 	}
-	sp := newSpec(sem.requests, permitKind+strconv.Itoa(a.n)+"-", sem.data)
+	sp := newSpec(sem.c, sem.requests, permitKind+strconv.Itoa(a.n)+"-", sem.data)
+	if a.n == 1 {
+		sp.check = sem.limitStands()
+	}
 	n, err := s.create(ctx, &sp)
 	if err != nil {
 		return nil, err
@@ -156,6 +166,11 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	p := &place{s: s, node: n}
 	if err := sem.checkNumber(ctx, p); err != nil {
 		return nil, err
+	}
+	if n.siblings == 1 && sp.check.Kind != 0 {
+		// One permit for who is alone: no limit is lower than that, so the turn came
+		// with the node, and the limit that the client accepts stood then.
+		return a.hold(ctx, p, nil, false)
 	}
 	var w permitWaits
 	h, err := a.glance(ctx, p, &w)
@@ -240,28 +255,23 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 // watch has fired.
 func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, mark bool) (*Hold, error) {
 	c, s := a.sem.c, p.s
-	h := &Hold{s: s, path: p.path, recipe: a.sem}
-	if c.trace != nil {
-		h.since = time.Now()
-	}
+	h := &Hold{s: s, path: p.path, trail: a.trail, recipe: a.sem}
 	if err := s.grant(h, own); err != nil {
 		return nil, err
 	}
+	a.trail.grant(ctx, h, a.n)
 	if mark {
 		c.goWork(func() { s.retry("mark", p.path, func(ctx context.Context) error { return a.mark(ctx, p) }) })
 	}
 	if own != nil && !c.goWork(func() { h.watchNode(p.path, own) }) {
 		own.Stop()
 	}
-	if c.trace != nil {
-		c.emit(ctx, Granted{Path: h.path, Waited: h.since.Sub(a.since)})
-	}
 	return h, nil
 }
 
 // mark tells whoever is behind in line that p was granted.
 func (a *acquisition) mark(ctx context.Context, p *place) error {
-	var pause pauses
+	pause := pauses{c: p.s.c}
 	for {
 		_, err := p.s.b.Commit(ctx, backend.SetData(p.path, a.sem.data, backend.AnyVersion))
 		switch {

@@ -64,6 +64,8 @@ type semRules struct {
 	limitFirst   bool // the first look reads the limit before the line
 	staleLimit   bool // a limit that changed while the line was read counts
 	noDirectory  bool // who cannot rely on the one before him watches nothing
+	heavyAlone   bool // who is alone at his creation is granted whatever he wants
+	oneBeside    bool // who wants one is granted whoever else is there
 }
 
 type semModel struct {
@@ -327,6 +329,12 @@ func (m *semModel) next(s semState) {
 			}
 			m.settle(&o)
 			m.add(o)
+			// One permit for who is alone: granted by the creation itself.
+			alone, one := o.c[i].siblings == 1, m.weights[i] == 1
+			if alone && (one || m.rules.heavyAlone) || one && m.rules.oneBeside {
+				m.grant(&o, i, false)
+				m.add(o)
+			}
 		case c.pc == semHolds || c.pc == semGranted:
 			o := s
 			m.remove(&o, i)

@@ -46,6 +46,8 @@ func TestTheSemaphoresModelCatchesEachMutant(t *testing.T) {
 		"the limit is read before the line":                 {limitFirst: true},
 		"a limit that changed meanwhile counts":             {staleLimit: true},
 		"who cannot rely on the one before watches nothing": {noDirectory: true},
+		"who is alone does not look at the limit":           {heavyAlone: true},
+		"who wants one does not look at the line":           {oneBeside: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, m := range semScenes(false) {

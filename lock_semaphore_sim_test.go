@@ -24,11 +24,11 @@ type permitCount struct {
 	limit   int
 	most    int
 	holding map[*coord.Hold]int
-	outside func(path string) bool
+	void    func(*coord.Hold) bool
 }
 
 func newPermitCount(limit int) *permitCount {
-	return &permitCount{limit: limit, holding: make(map[*coord.Hold]int), outside: func(string) bool { return false }}
+	return &permitCount{limit: limit, holding: make(map[*coord.Hold]int), void: func(h *coord.Hold) bool { return h.Err() != nil }}
 }
 
 func (p *permitCount) take(h *coord.Hold, n int) error {
@@ -37,7 +37,7 @@ func (p *permitCount) take(h *coord.Hold, n int) error {
 	p.holding[h] = n
 	sum := 0
 	for h, n := range p.holding {
-		if h.Err() == nil && !p.outside(h.Path()) {
+		if !p.void(h) {
 			sum += n
 		}
 	}
@@ -114,10 +114,10 @@ func TestTheSemaphoreUnderRandomFaults(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			x := &simulation{t: t, seed: seed, count: count}
 			p := newPermitCount(2 + int(seed%4))
-			p.outside = func(path string) bool {
+			p.void = func(h *coord.Hold) bool {
 				x.mu.Lock()
 				defer x.mu.Unlock()
-				return x.outside[path]
+				return x.void(h)
 			}
 			x.play("/sim/s/requests", func(c *coord.Client, actor uint64) {
 				s := coord.NewSemaphore(c, "/sim/s", p.limit, nil)

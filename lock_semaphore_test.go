@@ -343,7 +343,8 @@ func TestAReleaseOfPermitsWakesNoHerd(t *testing.T) {
 	}
 }
 
-// An acquisition alone costs two requests that it waits for, and a release one.
+// One permit for who is alone costs one request, as a mutex does, and a release
+// one. Several of them cost one more, and so do others who have some.
 func TestWhatPermitsCost(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var calls atomic.Int32
@@ -353,15 +354,20 @@ func TestWhatPermitsCost(t *testing.T) {
 		}})
 		s := coord.NewSemaphore(c, "/s", 3, nil)
 		mustRelease(w.t, acquire(w.t, s, 1))
-		for _, want := range []int32{3, 4} { // alone, and beside another
+		cost := func(permits int, want int32) {
+			w.t.Helper()
 			calls.Store(0)
-			h := acquire(w.t, s, 1)
+			h := acquire(w.t, s, permits)
 			mustRelease(w.t, h)
 			w.settle()
+			w.t.Logf("figure: acquisition and release of %d permits: %d requests", permits, calls.Load())
 			if n := calls.Load(); n != want {
 				w.t.Errorf("%d requests for an acquisition and a release, want %d", n, want)
 			}
-			acquire(w.t, coord.NewSemaphore(w.open("b", nil), "/s", 3, nil), 1)
 		}
+		cost(1, 2)
+		cost(2, 3)
+		acquire(w.t, coord.NewSemaphore(w.open("b", nil), "/s", 3, nil), 1)
+		cost(1, 4)
 	})
 }

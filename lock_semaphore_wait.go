@@ -48,7 +48,7 @@ func fired(w *backend.Watch) <-chan struct{} {
 
 // wait waits for the turn of p.
 func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
-	s, told := p.s, false
+	s := p.s
 	var l permits
 	for {
 		// The own watch before all that could become a grant, and the limit's
@@ -90,10 +90,7 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		} else if err != nil {
 			return nil, err
 		}
-		if !told {
-			told = true
-			a.sem.c.emit(ctx, WaitBegan{Path: p.path})
-		}
+		a.trail.waiting(ctx, p.path, len(queue)-1)
 		select {
 		case <-fired(w.dir):
 		case <-fired(w.ahead):

@@ -2,7 +2,6 @@ package coord
 
 import (
 	"errors"
-	"math/rand/v2"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
@@ -26,16 +25,16 @@ const (
 
 // newGUID returns 122 random bits as a UUID of version 8 (RFC 9562: whatever its
 // maker likes). Curator's are of version 4, so a name tells whose it is. It must
-// be unique, not secret.
-func newGUID() string {
+// be unique, not secret. what says what it is for, see Client.random.
+func (c *Client) newGUID(what string) string {
 	var b [guidLen]byte
-	return string(appendGUID(b[:0]))
+	return string(c.appendGUID(b[:0], what))
 }
 
-func appendGUID(b []byte) []byte {
+func (c *Client) appendGUID(b []byte, what string) []byte {
 	const hex = "0123456789abcdef"
 	for i := range 2 {
-		v := rand.Uint64()
+		v := c.random(what)
 		if i == 0 {
 			v = v&^0xf000 | 0x8000 // the version
 		} else {
@@ -67,7 +66,20 @@ func parseSeq(name, kind string) (int32, bool) {
 	if i < 0 {
 		return 0, false
 	}
-	return parseDigits(name[i+len(kind):])
+	seq, ok := parseDigits(name[i+len(kind):])
+	return seq, ok && speakable(name)
+}
+
+// speakable reports whether a path of ours can have a node of this name. Servers
+// store more names than backend.CheckPath allows. A node that has one can be neither
+// read nor watched nor deleted by any of us, so it is foreign, whatever its form.
+func speakable(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; c < 0x20 || c >= 0x7f {
+			return backend.CheckPath("/"+name) == nil
+		}
+	}
+	return true // "." and ".." are no names, and no server stores them
 }
 
 // parseDigits reads a number as ZooKeeper writes an int32 with format %010d:

@@ -58,7 +58,7 @@ func TestOrderIsAwareOfTheWrap(t *testing.T) {
 func TestGUIDsAreUniqueAndWellFormed(t *testing.T) {
 	seen := make(map[string]bool)
 	for range 1000 {
-		g := newGUID()
+		g := new(Client).newGUID("")
 		if len(g) != guidLen || seen[g] {
 			t.Fatalf("%q", g)
 		}

@@ -1,9 +1,6 @@
 package coord
 
-import (
-	"math/rand/v2"
-	"time"
-)
+import "time"
 
 const (
 	firstPause = 10 * time.Millisecond
@@ -14,7 +11,10 @@ const (
 // again for a reason that nothing signals: a permission that an operator took
 // away, a server that drops the connection for one request each time. The first
 // repetition is at once, since a single lost reply is the usual case.
-type pauses struct{ n int }
+type pauses struct {
+	c *Client
+	n int
+}
 
 // wait makes the next pause. It reports false if one of the channels closed
 // first.
@@ -22,7 +22,7 @@ func (p *pauses) wait(a, b <-chan struct{}) bool {
 	d := time.Duration(0)
 	if p.n > 0 {
 		d = min(firstPause<<min(p.n-1, 16), mostPause)
-		d = d/2 + rand.N(d/2)
+		d = d/2 + time.Duration(p.c.random("pause")%uint64(d/2))
 	}
 	p.n++
 	if d == 0 {

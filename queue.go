@@ -164,9 +164,15 @@ func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int6
 		if err != nil {
 			return nil, 0, opError(op, q.q.path.full, err)
 		}
-		ids[i] = newGUID()
+		ids[i] = q.q.c.newGUID(q.q.path.full)
 		all[i] = parcel{ids[i], data}
 	}
-	n, err = q.q.put(ctx, priority, due, all)
-	return ids, n, opError(op, q.q.path.full, err)
+	trail := q.q.trail(op)
+	n, err = q.q.put(ctx, trail, priority, due, all)
+	err = opError(op, q.q.path.full, err)
+	trail.over(ctx, err)
+	if trail != nil && n > 0 {
+		tell(ctx, q.q.c, ItemsPut{Where: trail.at(""), Items: ids[:n:n]})
+	}
+	return ids, n, err
 }

@@ -20,10 +20,11 @@ type itemClaim struct {
 	mark    string // path
 	hold    *Hold
 
-	mu   sync.Mutex
-	verb claimVerb
-	end  func() error // does what the verb says
-	data []byte       // for dead letters
+	mu    sync.Mutex
+	verb  claimVerb
+	delay time.Duration // of verbNack
+	end   func() error  // does what the verb says
+	data  []byte        // for dead letters
 }
 
 // claimVerb is how a claim ends.
@@ -60,7 +61,7 @@ func (s *session) claim(ctx context.Context, q *queue, found []queueEntry, waite
 				return nil, false, err
 			}
 			if q.maxAttempts > 0 && n >= q.maxAttempts && q.dead != nil {
-				err := s.buryUnclaimed(ctx, q, &e, version)
+				err := s.buryUnclaimed(ctx, q, &e, n, version)
 				switch {
 				case err == nil:
 				case isOver(err) || ctx.Err() != nil:
@@ -75,7 +76,7 @@ func (s *session) claim(ctx context.Context, q *queue, found []queueEntry, waite
 			cl.attempt = n + 1
 			versions[cl] = version
 		}
-		cl.mark = e.bucket + "/" + markKind + e.id + "-" + newGUID()
+		cl.mark = e.bucket + "/" + markKind + e.id + "-" + s.c.newGUID(e.id)
 		claims = append(claims, cl)
 	}
 	for len(claims) > 0 {
@@ -141,9 +142,11 @@ func (cl *itemClaim) ops(ops []backend.Op, again bool, version int32) []backend.
 
 // stand makes the claims holds.
 func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
-	now := time.Now()
 	for _, cl := range claims {
-		cl.hold = &Hold{s: s, path: cl.mark, token: zxid, since: now, recipe: cl}
+		cl.hold = &Hold{s: s, path: cl.mark, token: zxid, trail: cl.q.trail("take"), recipe: cl}
+		if t := cl.hold.trail; t != nil {
+			t.item, t.since = cl, t.began
+		}
 		if err := s.grant(cl.hold, nil); err != nil {
 			return nil, err // the session is over, and all the marks go with it
 		}
@@ -190,13 +193,29 @@ func (s *session) attempts(ctx context.Context, e *queueEntry) (n int, version i
 // afterwards gets an error that matches ErrReleased. When ctx ends first, it goes on
 // in the background.
 func (cl *itemClaim) finish(ctx context.Context, v claimVerb, delay time.Duration) error {
+	cl.decide(v, delay, func() error { return cl.carryOut(ctx, v, delay) })
+	return cl.carriedOut(v)
+}
+
+// decide makes v the verb of the claim, and end what does it, if there is none. It
+// reports whether it was the first.
+func (cl *itemClaim) decide(v claimVerb, delay time.Duration, end func() error) bool {
 	cl.mu.Lock()
-	if cl.verb == 0 {
-		cl.verb, cl.end = v, func() error { return cl.carryOut(ctx, v, delay) }
+	defer cl.mu.Unlock()
+	if cl.verb != 0 {
+		return false
 	}
+	cl.verb, cl.delay, cl.end = v, delay, end
+	return true
+}
+
+// carriedOut ends the claim with the verb that was decided on, and returns what
+// became of v.
+func (cl *itemClaim) carriedOut(v claimVerb) error {
+	err := cl.hold.Release()
+	cl.mu.Lock()
 	same := cl.verb == v
 	cl.mu.Unlock()
-	err := cl.hold.Release()
 	if err == nil && !same {
 		return cl.hold.Err()
 	}
@@ -218,6 +237,29 @@ func (cl *itemClaim) release(h *Hold) error {
 	return end()
 }
 
+// settled is what is told of the end of a claim.
+func (cl *itemClaim) settled(lost bool, held time.Duration, err error) Event {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	e := ItemSettled{
+		Where: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
+		Delay: cl.delay, Held: held, Err: err,
+	}
+	switch {
+	case lost:
+		e.Outcome = ItemLost
+	case cl.verb == verbAck, cl.verb == verbPop:
+		e.Outcome = ItemAcked
+	case cl.verb == verbNack:
+		e.Outcome = ItemNacked
+	case cl.verb == verbBury:
+		e.Outcome, e.Delay = ItemDead, 0
+	default:
+		e.Outcome = ItemReturned
+	}
+	return e
+}
+
 // carryOut does what a verb says, as long as ctx lasts, and in the background what
 // is left of it then, or what the service refuses.
 func (cl *itemClaim) carryOut(ctx context.Context, v claimVerb, delay time.Duration) error {
@@ -225,7 +267,12 @@ func (cl *itemClaim) carryOut(ctx context.Context, v claimVerb, delay time.Durat
 	if delay > 0 {
 		at = time.Now().Add(delay).UnixMilli()
 	}
-	err := cl.conclude(ctx, v, at)
+	return cl.concluded(ctx, v, at, cl.conclude(ctx, v, at))
+}
+
+// concluded returns what is told of the outcome of a verb, and has the background do
+// what is left of it.
+func (cl *itemClaim) concluded(ctx context.Context, v claimVerb, at int64, err error) error {
 	mine := ctx.Err() != nil && cl.s.b.Err() == nil // its cause may match anything
 	switch {
 	case err == nil:
@@ -274,10 +321,9 @@ func (cl *itemClaim) goOn(v claimVerb, at int64) {
 // until at, if that is not 0.
 func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error {
 	e := &cl.e
-	mark := backend.Delete(cl.mark, backend.AnyVersion)
-	state := backend.Delete(e.stateAt(), backend.AnyVersion)
-	item := backend.Delete(e.path(), backend.AnyVersion)
-	ops := []backend.Op{mark}
+	ops := cl.ackOps(nil)
+	mark, state, item := ops[0], ops[1], ops[2]
+	ops = ops[:1:1]
 	switch v {
 	case verbAck, verbPop, verbBury:
 		ops = append(ops, state, item)
@@ -318,7 +364,7 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 // buryUnclaimed moves an item to the dead letters that was claimed as often as may
 // be, by consumers who died. It does nothing if somebody else was first. Once it
 // commits, ctx does not end it.
-func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, version int32) error {
+func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, attempts int, version int32) error {
 	data, _, err := s.b.Get(ctx, e.path(), nil)
 	if isNotFound(err) {
 		return nil
@@ -333,6 +379,11 @@ func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, ve
 	err = s.putItems(context.WithoutCancel(ctx), q.dead, 0, 0, []parcel{{e.id, data}}, ops, anyItems)
 	if blamed(err) >= 0 && !errors.Is(err, backend.ErrNotEmpty) {
 		return nil
+	}
+	if t := q.trail("take"); err == nil && t != nil {
+		w := t.at(e.path())
+		w.ID = 0 // there was no claim
+		tell(context.Background(), q.c, ItemSettled{Where: w, Item: e.id, Attempt: attempts, Outcome: ItemDead})
 	}
 	return err
 }

@@ -138,7 +138,7 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 		return nil, err
 	}
 	for {
-		claims, err := q.q.ask(ctx, want, try)
+		claims, err := q.q.ask(ctx, op, want, try)
 		if err != nil {
 			return nil, opError(op, q.q.path.full, err)
 		}

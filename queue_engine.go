@@ -172,16 +172,23 @@ type queue struct {
 	dead        *queue // nil for a queue of dead letters
 
 	mu      sync.Mutex
-	open    map[int64]openBucket // by key: where the latest put went
-	asks    []*queueAsk          // callers that want items, see queue_feed.go
-	feeding bool                 // feed runs
-	idle    context.CancelFunc   // ends what feed waits for; set while it runs
-	more    chan struct{}        // of capacity 1: there is a new ask
-	ending  int                  // claims that are given back in the background
-	ended   chan struct{}        // closed when ending is 0 again
-	head    string               // fifoQueue: the bucket that was first, "" if not known
-	stuck   map[string]int64     // items that cannot be moved to the dead letters, and until when they are left alone
-	swept   time.Time            // when sweepEmpty found nothing
+	open    map[int64]openBucket  // by key: where the latest put went
+	asks    []*queueAsk           // callers that want items, see queue_feed.go
+	feeding bool                  // feed runs
+	idle    context.CancelFunc    // ends what feed waits for; set while it runs
+	more    chan struct{}         // of capacity 1: there is a new ask
+	ending  int                   // claims that are given back in the background
+	ended   chan struct{}         // closed when ending is 0 again
+	acks    map[*session]*ackLine // where an Ack is under way, see queue_ack.go
+	head    string                // fifoQueue: the bucket that was first, "" if not known
+	stuck   map[string]int64      // items that cannot be moved to the dead letters, and until when they are left alone
+	swept   time.Time             // when sweepEmpty found nothing
+}
+
+// trail begins to tell of a call.
+func (q *queue) trail(op string) *trail {
+	names := [...]string{fifoQueue: "queue", priorityQueue: "priorityqueue", delayQueue: "delayqueue"}
+	return q.c.trail(names[q.kind], q.path.full, op)
 }
 
 // openBucket is the bucket that a put tries first.
@@ -202,7 +209,7 @@ func newQueue(c *Client, path string, kind queueKind) *queue {
 
 // makeItems makes the directory of buckets.
 func (s *session) makeItems(ctx context.Context, q *queue) error {
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		_, err := s.b.Commit(ctx, backend.Create(q.items, nil, backend.Persistent))
 		switch {

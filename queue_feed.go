@@ -3,9 +3,9 @@ package coord
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -15,6 +15,7 @@ type queueAsk struct {
 	want  int  // at most
 	try   bool // he does not wait
 	reply chan handOut
+	waits chan struct{} // closed when the feeder waits for something; nil without Trace or if that was told
 }
 
 type handOut struct {
@@ -24,11 +25,21 @@ type handOut struct {
 
 // ask waits for one item at least, and want of them at most. With try it fails
 // with ErrEmpty when there is none. When ctx ends nothing stays behind.
-func (q *queue) ask(ctx context.Context, want int, try bool) ([]*itemClaim, error) {
+func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims []*itemClaim, err error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, err
 	}
 	a := &queueAsk{want: want, try: try, reply: make(chan handOut, 1)}
+	var waits <-chan struct{}
+	trail := q.trail(op)
+	if trail != nil {
+		a.waits = make(chan struct{})
+		waits = a.waits
+		defer func() {
+			trail.over(ctx, opError(op, q.path.full, err))
+			q.tellClaims(ctx, claims, trail.began)
+		}()
+	}
 	q.mu.Lock()
 	q.asks = append(q.asks, a)
 	if q.feeding {
@@ -42,6 +53,13 @@ func (q *queue) ask(ctx context.Context, want int, try bool) ([]*itemClaim, erro
 		return nil, ErrClosed
 	}
 	q.mu.Unlock()
+	select {
+	case <-waits:
+		trail.waiting(ctx, "", -1)
+	case ans := <-a.reply:
+		return ans.claims, ans.err
+	case <-ctx.Done():
+	}
 	select {
 	case ans := <-a.reply:
 		return ans.claims, ans.err
@@ -78,8 +96,37 @@ func (q *queue) answer(asks []*queueAsk, claims []*itemClaim) {
 		q.asks = slices.DeleteFunc(q.asks, func(b *queueAsk) bool { return b == a })
 	}
 	q.mu.Unlock()
+	q.tellClaims(context.Background(), claims, time.Time{})
 	for _, cl := range claims {
 		cl.later(verbGiveBack)
+	}
+}
+
+// tellWaits has those who asked tell that they wait.
+func (q *queue) tellWaits() {
+	if q.c.trace == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, a := range q.asks {
+		if a.waits != nil {
+			close(a.waits)
+			a.waits = nil
+		}
+	}
+}
+
+// tellClaims tells of claims that somebody who has asked at began gets, or nobody.
+func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.Time) {
+	if q.c.trace == nil {
+		return
+	}
+	for _, cl := range claims {
+		if !began.IsZero() {
+			cl.hold.trail.began = began
+		}
+		cl.hold.trail.grant(ctx, cl.hold, 1)
 	}
 }
 
@@ -229,7 +276,6 @@ func (f *feeder) run(ctx context.Context) error {
 		case err != nil:
 			return err
 		case len(claims) > 0:
-			f.q.granted(ctx, claims)
 			f.q.answer(asks, claims)
 		default:
 			f.q.fail(slices.DeleteFunc(asks, func(a *queueAsk) bool { return !a.try }), ErrEmpty)
@@ -264,7 +310,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	}
 	found := v.found
 	if extra := min(f.spread(), len(found)-1); extra > 0 {
-		found = found[rand.N(extra+1):]
+		found = found[f.q.c.random("spread")%uint64(extra+1):]
 	}
 	found = found[:min(want, len(found))]
 	claims, faster, err := f.s.claim(ctx, f.q, found, f.place, fresh)
@@ -294,15 +340,5 @@ func (f *feeder) unwatch() {
 	if f.ws != nil {
 		f.ws.Stop()
 		f.ws = nil
-	}
-}
-
-// granted tells Trace.
-func (q *queue) granted(ctx context.Context, claims []*itemClaim) {
-	if q.c.trace == nil {
-		return
-	}
-	for _, cl := range claims {
-		q.c.emit(ctx, Granted{Path: cl.mark, Token: cl.hold.token})
 	}
 }

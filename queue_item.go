@@ -43,7 +43,9 @@ type Item[T any] struct {
 // item), Ack returns that, the item stays claimed, and the client goes on trying
 // in the background for as long as its session lives.
 func (it *Item[T]) Ack() error {
-	return opError("ack", it.claim.e.path(), it.claim.finish(context.Background(), verbAck, 0))
+	cl := it.claim
+	cl.decideAck(cl.ackInLine)
+	return opError("ack", cl.e.path(), cl.carriedOut(verbAck))
 }
 
 // Nack gives the item back as a failed attempt. It keeps its place in the queue,

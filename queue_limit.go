@@ -15,9 +15,9 @@ import (
 // which each limited put counts up: nobody else has put anything between the
 // count and the put, so the limit is never passed, not even for a moment, and
 // nothing has to be taken back.
-func (s *session) putLimited(ctx context.Context, q *queue, key, due int64, batch []parcel) (int, error) {
+func (s *session) putLimited(ctx context.Context, q *queue, trail *trail, key, due int64, batch []parcel) (int, error) {
 	for watch := false; ; {
-		n, err := s.putSome(ctx, q, key, due, batch, watch)
+		n, err := s.putSome(ctx, q, trail, key, due, batch, watch)
 		switch {
 		case isNotFound(err):
 			if err := s.makeItems(ctx, q); err != nil {
@@ -33,7 +33,7 @@ func (s *session) putLimited(ctx context.Context, q *queue, key, due int64, batc
 
 // putSome tries once. It returns errAgain if it has to be tried again, together
 // with -1 if there was no room. With watch it waits for a change first then.
-func (s *session) putSome(ctx context.Context, q *queue, key, due int64, batch []parcel, watch bool) (int, error) {
+func (s *session) putSome(ctx context.Context, q *queue, trail *trail, key, due int64, batch []parcel, watch bool) (int, error) {
 	if err := s.b.Sync(ctx, q.items); err != nil {
 		return 0, err
 	}
@@ -59,6 +59,7 @@ func (s *session) putSome(ctx context.Context, q *queue, key, due int64, batch [
 	if !watch {
 		return -1, errAgain
 	}
+	trail.waiting(ctx, "", -1)
 	select {
 	case <-ws.Ready():
 		return -1, errAgain

@@ -147,7 +147,7 @@ func parseBucket(path string, names []string, seen int64) bucketContents {
 // off.
 func isState(name string) bool {
 	if len(name) == 2+guidLen && name[:2] == stateKind {
-		return true
+		return speakable(name)
 	}
 	_, at, ok := cutID(name, putOffKind)
 	if !ok {
@@ -159,7 +159,7 @@ func isState(name string) bool {
 
 // cutID splits a name into the id of the item and what follows it.
 func cutID(name, kind string) (id, rest string, ok bool) {
-	if len(name) < len(kind)+guidLen+2 || name[:len(kind)] != kind || name[len(kind)+guidLen] != '-' {
+	if len(name) < len(kind)+guidLen+2 || name[:len(kind)] != kind || name[len(kind)+guidLen] != '-' || !speakable(name) {
 		return "", "", false
 	}
 	return name[len(kind) : len(kind)+guidLen], name[len(kind)+guidLen+1:], true

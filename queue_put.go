@@ -18,7 +18,7 @@ type parcel struct {
 // put puts all parcels, in order, in as few commits as it takes. It returns how
 // many were put for certain. If the error matches ErrUncertain, those of one
 // further commit may have been.
-func (q *queue) put(ctx context.Context, priority, due int64, all []parcel) (int, error) {
+func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all []parcel) (int, error) {
 	for i := range all {
 		// With room to spare for the commit that moves it to the dead letters.
 		if room := backend.MaxRequest - 16*(len(q.items)+256); len(all[i].data) > room {
@@ -37,7 +37,7 @@ func (q *queue) put(ctx context.Context, priority, due int64, all []parcel) (int
 		}
 		m, err := onNext(ctx, q.c, func(s *session) (int, error) {
 			if q.maxLen > 0 {
-				return s.putLimited(ctx, q, q.keyOf(priority, due), due, all[done:done+n])
+				return s.putLimited(ctx, q, trail, q.keyOf(priority, due), due, all[done:done+n])
 			}
 			return n, s.putItems(ctx, q, q.keyOf(priority, due), due, all[done:done+n], nil, anyItems)
 		})

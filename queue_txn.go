@@ -49,7 +49,7 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 		}
 		return []backend.Op{
 			backend.Check(bucket, 0),
-			backend.Create(bucket+"/"+itemPrefix(newGUID(), due), data, mode),
+			backend.Create(bucket+"/"+itemPrefix(q.q.c.newGUID(bucket), due), data, mode),
 		}, nil
 	}
 	op.again = func(err error) bool {

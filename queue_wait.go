@@ -19,7 +19,7 @@ const waiterLanes = 2
 func (f *feeder) wait(ctx context.Context, next int64) error {
 	switch {
 	case f.place == "":
-		sp := newSpec(f.q.waiters, waiterKind, nil)
+		sp := newSpec(f.q.c, f.q.waiters, waiterKind, nil)
 		n, err := f.s.create(ctx, &sp)
 		if err != nil {
 			return err
@@ -38,7 +38,6 @@ func (f *feeder) wait(ctx context.Context, next int64) error {
 		defer t.Stop()
 		due = t.C
 	}
-	f.s.c.emit(ctx, WaitBegan{Path: f.place})
 	return f.await(ctx, f.ws.Ready(), due)
 }
 
@@ -47,6 +46,7 @@ func (f *feeder) wait(ctx context.Context, next int64) error {
 // their items too.
 func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan time.Time) error {
 	for {
+		f.q.tellWaits()
 		select {
 		case <-changed:
 			return nil
@@ -111,7 +111,6 @@ func (f *feeder) stand(ctx context.Context) error {
 		return err
 	}
 	defer w.Stop()
-	f.s.c.emit(ctx, WaitBegan{Path: f.place})
 	return f.await(ctx, w.Fired(), nil)
 }
 

@@ -151,7 +151,7 @@ func (s *session) armLoop() {
 // it is gone or goes with its session, which is nil, or when ctx ends, or when
 // the service refuses. A retry never meets a successor.
 func (s *session) remove(ctx context.Context, path string) error {
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion))
 		switch {
@@ -177,7 +177,7 @@ func (s *session) removeLater(path string) {
 // errors that only an operator can mend, such as a permission that was taken
 // away; loss of contact is waited for by the session.
 func (s *session) retry(what, path string, do func(context.Context) error) {
-	for pause := (pauses{n: 1}); ; {
+	for pause := (pauses{c: s.c, n: 1}); ; {
 		err := do(context.Background()) // the session bounds it
 		if err == nil || isOver(err) {
 			return

@@ -38,6 +38,7 @@ type simulation struct {
 	token   int64                // the highest granted
 	holding map[*coord.Hold]bool // exclusive holds whose holder has not let go yet
 	outside map[string]bool      // paths of nodes that an outsider deleted
+	early   map[int64]bool       // sessions that were ended while their client could not know
 	count   map[string]int       // what happened
 	links   []*memory.Link       // of the clients
 }
@@ -64,7 +65,9 @@ func (x *simulation) granted(h *coord.Hold) {
 // its holder came to say that he has it; or an outsider deleted its node, which can
 // have happened before the reply that granted it had come. Then its holder is told
 // soon, and until then fence and guard refuse what he does.
-func (x *simulation) void(h *coord.Hold) bool { return h.Err() != nil || x.outside[h.Path()] }
+func (x *simulation) void(h *coord.Hold) bool {
+	return h.Err() != nil || x.outside[h.Path()] || x.early[h.Session()]
+}
 
 // grows checks that tokens do.
 func (x *simulation) grows(h *coord.Hold) {

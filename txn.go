@@ -219,7 +219,7 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError("commit", "", err)
 	}
-	var pause pauses
+	pause := pauses{c: t.c}
 	for {
 		s, err := t.c.session(ctx)
 		if err != nil {

@@ -94,6 +94,11 @@ func (x *txSpace) serving(site string) string     { return x.path.given + "/serv
 func (x *txSpace) record(id string) string        { return x.records() + "/" + id }
 func (x *txSpace) ballot(d *dtx, s string) string { return x.inbox(s) + "/" + d.id + "~" + d.rec.Mark }
 
+// where is what events of op are about.
+func (x *txSpace) where(op, node string) Where {
+	return Where{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}
+}
+
 // checkID returns ErrInvalid for what cannot be an id or the name of a site.
 func checkID(what, id string) error {
 	if len(id) > maxID {
@@ -108,7 +113,7 @@ func checkID(what, id string) error {
 // parseBallot reads the name of a ballot. Everything else in an inbox is foreign.
 func parseBallot(name string) (id, mark string, ok bool) {
 	i := len(name) - guidLen - 1
-	if i < 1 || name[i] != '~' || !isGUID(name[i+1:]) {
+	if i < 1 || name[i] != '~' || !isGUID(name[i+1:]) || !speakable(name) {
 		return "", "", false
 	}
 	return name[:i], name[i+1:], true
@@ -121,6 +126,12 @@ type txRecord struct {
 	Deadline int64    `json:"deadline"` // milliseconds since 1970, by the proposer's clock
 	Keep     bool     `json:"keep,omitempty"`
 	Payload  []byte   `json:"payload,omitempty"`
+}
+
+// sane reports whether it can be a record: what it names must be names of nodes.
+func (r *txRecord) sane() bool {
+	return len(r.Mark) == guidLen && isGUID(r.Mark) && len(r.Sites) <= MaxSites &&
+		!slices.ContainsFunc(r.Sites, func(site string) bool { return checkID("site", site) != nil })
 }
 
 // dtx is one transaction.
@@ -158,7 +169,7 @@ func (s *session) load(ctx context.Context, x *txSpace, id string) (*dtx, error)
 		return nil, err
 	}
 	d.zxid = stat.Czxid
-	if err := json.Unmarshal(data, &d.rec); err != nil || d.rec.Mark == "" {
+	if err := json.Unmarshal(data, &d.rec); err != nil || !d.rec.sane() {
 		return nil, &backend.Error{Op: "get", Path: d.path, Err: fmt.Errorf("%w: not the record of a transaction", ErrDecode)}
 	}
 	return d, nil
@@ -241,7 +252,7 @@ func (o *outcome) encode() []byte {
 // deletes his own part of a record calls it afterwards, so the last one finds
 // nothing else.
 func (s *session) collect(ctx context.Context, d *dtx) error {
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		names, stat, err := s.b.Children(ctx, d.path, nil)
 		if isNotFound(err) {

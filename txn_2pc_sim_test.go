@@ -188,6 +188,15 @@ func (x *txSim) play() {
 	sites.Wait()
 }
 
+// checkTold checks that what proposers were told is what was decided.
+func (x *txWorld) checkTold(told []coord.Decision) {
+	for _, d := range told {
+		if in := x.history.all[txKey{d.ID, d.Zxid}]; in == nil || (in.decided == "commit") != d.Commit {
+			x.errorf("told %+v; %+v", d, in)
+		}
+	}
+}
+
 func (x *txSim) check() {
 	commits := make(map[string]int)
 	for key, in := range x.history.all {
@@ -195,11 +204,7 @@ func (x *txSim) check() {
 			commits[key.id]++
 		}
 	}
-	for _, d := range x.told {
-		if in := x.history.all[txKey{d.ID, d.Zxid}]; in == nil || (in.decided == "commit") != d.Commit {
-			x.errorf("told %+v; %+v", d, in)
-		}
-	}
+	x.checkTold(x.told)
 	ids := slices.Collect(func(yield func(string) bool) {
 		for id := range commits {
 			if !yield(id) {

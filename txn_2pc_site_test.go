@@ -92,7 +92,7 @@ func TestTheTimeInDoubtIsTold(t *testing.T) {
 			t.Fatal(d, err)
 		}
 		synctest.Wait()
-		if len(x.events) != 1 || x.events[0] != (coord.TxDecided{ID: "t", Site: "a", Commit: true, InDoubt: 3 * time.Second}) {
+		if len(x.events) != 1 || x.events[0].Tx != "t" || x.events[0].Site != "a" || !x.events[0].Commit || x.events[0].InDoubt != 3*time.Second {
 			t.Errorf("%+v", x.events)
 		}
 		cancel()

@@ -84,6 +84,7 @@ func (s *session) txIDs(ctx context.Context, x *txSpace) ([]string, error) {
 	if isNotFound(err) {
 		return nil, nil
 	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return checkID("ID", id) != nil }) // foreign
 	slices.Sort(ids)
 	return ids, err
 }
@@ -125,13 +126,13 @@ func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (TxStatus
 		if err != nil && !isNotFound(err) {
 			return TxStatus{}, err
 		}
-		t.Served = len(serving) > 0
+		t.Served = len((&line{kinds: lockLine}).order(serving)) > 0
 		st.Sites = append(st.Sites, t)
 	}
 	return st, nil
 }
 
-func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) }
+func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) && speakable(name) }
 
 // Recover finishes what proposers have left that are gone: transactions that are
 // undecided abort, and those that nobody was told of are told of by what Recover
@@ -165,6 +166,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *outcome) {
 					if !told[d.zxid] {
 						told[d.zxid] = true
+						tell(ctx, co.c, TxDecided{Where: co.where("recover", d.path), Tx: d.id, Commit: o.Commit, By: o.By})
 						list = append(list, o.decision(d))
 					}
 				})
@@ -185,7 +187,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 // recoverOne finishes one transaction. It tells the decision if it was owed to
 // somebody, and reports whether the transaction is alive, if wait is false.
 func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool, tell func(*dtx, *outcome)) (alive bool, err error) {
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		d, err := s.load(ctx, &co.txSpace, id)
 		if isNotFound(err) || errors.Is(err, ErrDecode) {
@@ -209,6 +211,11 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 				return false, err
 			}
 			continue
+		}
+		if !slices.Contains(names, base(d.open())) && !slices.Contains(names, base(d.decision())) {
+			// Nobody of ours made it so, or left it so: open goes after the decision has
+			// come. Nothing can abort it any more, so there is nothing to wait for.
+			return false, nil
 		}
 		o, err := s.outcome(ctx, d, nil)
 		if err == nil && o == nil {

@@ -148,7 +148,8 @@ func (b *ballotWork[T]) step(ctx context.Context, o *outcome) error {
 		}
 	}
 	if !b.since.IsZero() {
-		b.c.emit(ctx, TxDecided{ID: b.id, Site: b.site, Commit: o.Commit, InDoubt: time.Since(b.since)})
+		tell(ctx, b.c, TxDecided{Where: b.where(b.path), Tx: b.id, Site: b.site,
+			Commit: o.Commit, By: o.By, InDoubt: time.Since(b.since)})
 		b.since = time.Time{}
 	}
 	if o.Commit && (b.vote != ballotYes || b.d == nil) {
@@ -180,6 +181,7 @@ func (b *ballotWork[T]) prepare(ctx context.Context) error {
 		return b.settle(ctx, err)
 	}
 	b.version, b.vote = 1, vote
+	tell(ctx, b.c, TxVoted{Where: b.where(b.path), Tx: b.id, Site: b.site, Yes: vote == ballotYes})
 	return nil
 }
 
@@ -273,10 +275,12 @@ func (b *ballotWork[T]) withoutRecord(ctx context.Context) error {
 		return err
 	}
 	err := &backend.Error{Op: "serve", Path: b.path, Err: ErrInDoubt}
+	b.c.log.Error("coord: a transaction is in doubt", "path", b.path)
 	if b.handler.InDoubt == nil {
+		tell(ctx, b.c, TxInDoubt{Where: b.where(b.path), Tx: b.id, Site: b.site})
 		return err
 	}
-	b.c.log.Error("coord: a transaction is in doubt", "path", b.path)
+	tell(ctx, b.c, TxInDoubt{Where: b.where(b.path), Tx: b.id, Site: b.site})
 	b.doubt(b.name)
 	tx, _ := b.tx()
 	b.handler.InDoubt(ctx, tx, err)
@@ -285,7 +289,7 @@ func (b *ballotWork[T]) withoutRecord(ctx context.Context) error {
 
 // carryOut does what was decided until that succeeds, and acknowledges it.
 func (b *ballotWork[T]) carryOut(ctx context.Context, commit bool) error {
-	var pause pauses
+	pause := pauses{c: b.s.c}
 	for {
 		err := b.call(ctx, commit)
 		if err == nil {
@@ -308,8 +312,12 @@ func (b *ballotWork[T]) carryOut(ctx context.Context, commit bool) error {
 	if _, err := b.s.b.Commit(ctx, ops...); err != nil {
 		return b.settle(ctx, err)
 	}
+	tell(ctx, b.c, TxAcked{Where: b.where(b.path), Tx: b.id, Site: b.site, Commit: commit})
 	return errDone
 }
+
+// where is where this is told of.
+func (b *ballotWork[T]) where(node string) Where { return b.txSpace.where("serve", node) }
 
 func (b *ballotWork[T]) call(ctx context.Context, commit bool) error {
 	// After a pause another process may have acknowledged in our place.

@@ -128,6 +128,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		return fail(err)
 	}
 	q := &proposing{txSpace: &co.txSpace, id: p.ID, rec: rec}
+	began := time.Now()
 	for {
 		s, err := co.c.session(ctx)
 		if err != nil {
@@ -136,6 +137,10 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		d, err := q.enter(ctx, s)
 		var o *outcome
 		if err == nil {
+			if !q.told {
+				q.told = true
+				tell(ctx, co.c, TxProposed{Where: co.where("propose", d.path), Tx: d.id, Sites: len(d.rec.Sites)})
+			}
 			o, err = q.await(ctx, s, d)
 		}
 		switch {
@@ -143,6 +148,8 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			// Not before the caller knows it: after a crash in between, a retry
 			// must find the transaction.
 			co.c.goWork(func() { q.finish(d, true) })
+			tell(ctx, co.c, TxDecided{Where: co.where("propose", d.path), Tx: d.id,
+				Commit: o.Commit, By: o.By, Took: time.Since(began)})
 			return o.decision(d), nil
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil && !errors.Is(err, errMaybe):
 			continue
@@ -189,6 +196,6 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec txRecord, err error) {
 		p.Deadline = time.Now().Add(co.opts.Timeout)
 	}
 	rec.Deadline = p.Deadline.UnixMilli()
-	rec.Mark, rec.Keep = newGUID(), co.opts.Keep
+	rec.Mark, rec.Keep = co.c.newGUID(p.ID), co.opts.Keep
 	return rec, nil
 }

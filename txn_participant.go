@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -154,8 +155,8 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 	}
 	// If the session was lost right behind an acknowledgement, nobody else may look
 	// again whether the record can go.
-	for name, d := range v.acked {
-		if err := v.s.collect(ctx, d); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(v.acked)) {
+		if err := v.s.collect(ctx, v.acked[name]); err != nil {
 			return err
 		}
 		delete(v.acked, name)
@@ -182,7 +183,7 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 			}
 			wg.Go(func() {
 				defer v.end(name)
-				b := &ballotWork[T]{serving: v, name: name, path: v.inbox(p.site) + "/" + name, id: id}
+				b := &ballotWork[T]{serving: v, name: name, path: v.inbox(p.site) + "/" + name, id: id, pause: pauses{c: v.s.c}}
 				if err := b.run(ctx); err != nil {
 					cancel(err)
 				}
@@ -201,7 +202,7 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 // that the site exists.
 func (v *serving[T]) makeInbox(ctx context.Context) error {
 	dir := v.inbox(v.site)
-	var pause pauses
+	pause := pauses{c: v.s.c}
 	for {
 		_, err := v.s.b.Commit(ctx, backend.Create(dir, nil, backend.Persistent))
 		switch {

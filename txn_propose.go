@@ -19,6 +19,7 @@ type proposing struct {
 	rec   txRecord
 	begun bool     // something was sent
 	found bool     // the transaction has been seen to stand
+	told  bool     // and Trace was told of it
 	tx    *dtx     // it, once it was made or joined
 	maybe bool     // an earlier session may have made it
 	other bool     // it is not what was proposed here
@@ -38,7 +39,7 @@ var errOther = fmt.Errorf("other sites or another payload: %w", ErrDuplicate)
 // this Propose is done with it.
 func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 	d := &dtx{id: q.id, path: q.record(q.id), rec: q.rec}
-	live := d.path + "/" + livePrefix + newGUID()
+	live := d.path + "/" + livePrefix + s.c.newGUID(d.path)
 	q.lives = append(q.lives, live)
 	if q.maybe && !q.found {
 		err := s.b.Sync(ctx, d.path)
@@ -55,7 +56,7 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 		}
 		q.found = true
 	}
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		if !q.found {
 			switch made, err := q.create(ctx, s, d, live); {
@@ -114,7 +115,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 	for _, site := range d.rec.Sites {
 		ops = append(ops, backend.Create(q.ballot(d, site), nil, backend.Persistent))
 	}
-	var pause pauses
+	pause := pauses{c: s.c}
 	unsure := false // an earlier attempt may have been applied
 	for {
 		_, err := s.b.Commit(ctx, ops...)
@@ -155,7 +156,7 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 	deadline := time.NewTimer(time.Until(d.deadline()))
 	defer deadline.Stop()
 	late := false // also when the clock was set back since the timer was
-	var pause pauses
+	pause := pauses{c: s.c}
 	for {
 		w := backend.NewWatch()
 		names, stat, err := s.b.Children(ctx, d.path, w)

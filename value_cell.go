@@ -17,7 +17,7 @@ func (n *cell) fits(data []byte) error {
 	err := backend.CheckOps([]backend.Op{
 		backend.Delete(n.path.full, 0),
 		backend.Create(n.path.full, data, backend.Persistent),
-		backend.SetData(n.c.root+journalDir+"/"+newGUID(), make([]byte, guidLen), backend.AnyVersion),
+		backend.SetData(n.c.root+journalDir+"/"+n.c.newGUID(journalDir), make([]byte, guidLen), backend.AnyVersion),
 	})
 	return errors.Unwrap(err)
 }
@@ -137,7 +137,7 @@ func (n *cell) remove(ctx context.Context, s *session, old content) error {
 // once more.
 func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error)) (content, error) {
 	var refusal error // of fn. It ends the update, whatever it matches.
-	var pause pauses
+	pause := pauses{c: n.c}
 	st, err := onSessionOnce(ctx, n.c, func(s *session) (content, error) {
 		old, err := n.read(ctx, s)
 		for err == nil {

@@ -58,7 +58,7 @@ func (s *session) start() error {
 // open waits until the session is ready for use.
 func (s *session) open(ctx context.Context) error {
 	refused := make(chan error, 1)
-	if s.cfg.digest != "" {
+	if s.cfg.digest != nil {
 		if err := s.enter(); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func (s *session) open(ctx context.Context) error {
 func (s *session) logIn(ctx context.Context) error {
 	for {
 		_, err := await(ctx, s, func() (struct{}, error) {
-			return struct{}{}, s.zk.AddAuth("digest", []byte(s.cfg.digest))
+			return struct{}{}, s.zk.AddAuth("digest", []byte(s.cfg.digest()))
 		})
 		if err == zk.ErrAuthFailed {
 			return fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)

@@ -171,7 +171,7 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 		return 0, err
 	}
 	s.hub.reconnected()
-	if s.cfg.digest == "" {
+	if s.cfg.digest == nil {
 		s.contact(c)
 	}
 	return int32(max(length*3/4, leastPretended) / time.Millisecond), nil

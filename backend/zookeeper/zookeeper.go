@@ -125,6 +125,22 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
+// String shows the options without the password.
+func (o Options) String() string {
+	if o.Digest != "" {
+		user, _, _ := strings.Cut(o.Digest, ":")
+		if len(user) == len(o.Digest) {
+			user = "" // not of its form: it may be the password alone
+		}
+		o.Digest = user + ":…"
+	}
+	type plain Options // without these methods
+	return fmt.Sprintf("%+v", plain(o))
+}
+
+// GoString shows the options without the password.
+func (o Options) GoString() string { return "zookeeper.Options" + o.String() }
+
 // Perm is a set of permissions on a node.
 type Perm int32
 
@@ -168,7 +184,7 @@ type config struct {
 	timeout time.Duration
 	margin  time.Duration // 0: a third of the negotiated timeout
 	tls     *tls.Config
-	digest  string
+	digest  func() string // nil: none. A function shows nothing when it is printed
 	acl     []zk.ACL
 	aclSize int // of the acl in a request
 	log     *slog.Logger
@@ -183,10 +199,13 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	cfg := &config{
 		timeout: o.SessionTimeout,
 		margin:  o.LossMargin,
-		digest:  o.Digest,
 		log:     o.Logger,
 		dial:    o.Dial,
 		clock:   clock,
+	}
+	if o.Digest != "" {
+		digest := o.Digest
+		cfg.digest = func() string { return digest }
 	}
 	if cfg.log == nil {
 		cfg.log = slog.New(slog.DiscardHandler)
@@ -206,7 +225,7 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	if cfg.margin < 0 || cfg.margin >= cfg.timeout {
 		return nil, invalid("LossMargin %v with SessionTimeout %v", cfg.margin, cfg.timeout)
 	}
-	if user, _, ok := strings.Cut(cfg.digest, ":"); cfg.digest != "" && (!ok || user == "") {
+	if user, _, ok := strings.Cut(o.Digest, ":"); o.Digest != "" && (!ok || user == "") {
 		return nil, invalid("Digest is not of the form user:password")
 	}
 	if len(servers) == 0 {

@@ -47,7 +47,7 @@ func newContender(tb testing.TB, s *zkservice.Service, name string) *contender {
 func (x *contender) trace(_ context.Context, e coord.Event) {
 	switch e := e.(type) {
 	case coord.WaitBegan:
-		x.waiting <- e.Path
+		x.waiting <- e.Node
 	case coord.Requeued:
 		x.requeued <- e.Err
 	}

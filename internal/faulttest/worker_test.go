@@ -218,7 +218,7 @@ func (w *worker) about(h *coord.Hold, kind, text string) line {
 func (w *worker) trace(_ context.Context, e coord.Event) {
 	switch e := e.(type) {
 	case coord.WaitBegan:
-		w.say(line{Kind: "waiting", Path: e.Path})
+		w.say(line{Kind: "waiting", Path: e.Node})
 	case coord.Requeued:
 		w.say(line{Kind: "requeued", Path: e.Path, Text: e.Err.Error()})
 	case coord.StateChanged:

@@ -85,7 +85,7 @@ func (w *goWorker) trace(_ context.Context, e coord.Event) {
 	case coord.StateChanged:
 		w.say("state", e.State.Phase.String())
 	case coord.WaitBegan:
-		w.say("waiting", e.Path)
+		w.say("waiting", e.Node)
 	}
 }
 

@@ -30,7 +30,7 @@ func newScene(t *testing.T) *scene {
 	b := zookeeper.New(server.Get(t).Addrs(), &zookeeper.Options{SessionTimeout: usualTimeout})
 	c, err := coord.Open(t.Context(), b, &coord.Options{Trace: func(_ context.Context, e coord.Event) {
 		if e, ok := e.(coord.WaitBegan); ok {
-			waiting.Store(e.Path, true)
+			waiting.Store(e.Node, true)
 		}
 	}})
 	if err != nil {

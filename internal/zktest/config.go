@@ -12,8 +12,10 @@ import (
 
 // writeConfig writes zoo.cfg and, for an ensemble, the file myid.
 func (s *Server) writeConfig(o Options) error {
-	if err := os.MkdirAll(s.DataDir(), 0o755); err != nil {
-		return err
+	for _, dir := range []string{s.dir, s.DataDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
 	// Keys that zoo.cfg does not know become system properties "zookeeper.key".
 	cfg := map[string]string{
@@ -81,6 +83,9 @@ func (s *Server) command() *exec.Cmd {
 	args = append(args, s.javaArgs...)
 	args = append(args, "-cp", s.inst.classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain", s.configFile())
 	cmd := exec.Command(s.inst.java, args...)
+	if len(s.env) > 0 {
+		cmd.Env = append(os.Environ(), s.env...)
+	}
 	cmd.Dir = s.dir // crash reports go there
 	cmd.SysProcAttr = childAttr()
 	return cmd

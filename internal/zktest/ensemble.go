@@ -52,6 +52,13 @@ type Options struct {
 	// JavaArgs are further arguments of the JVM, for settings that zoo.cfg
 	// cannot hold: "-Dznode.container.checkIntervalMs=500".
 	JavaArgs []string
+	// DataDir, if it is set, says where the server with a number (from 1) has its
+	// data, for instance on a file system that can be full. "" is the default. It is
+	// created if missing, and neither Close nor Start removes it.
+	DataDir func(id int) string
+	// Env, if it is set, returns what the server with a number has in its
+	// environment beside what this process has.
+	Env func(id int) []string
 	// Dir is where configuration, data and logs go, one directory for each
 	// server. It is created if missing, must be empty, and is kept. Default: a temporary directory that Close removes.
 	Dir string
@@ -179,6 +186,12 @@ func (e *Ensemble) configure(inst installation, o Options, ports []int) error {
 			ports:    newPortSet(ports[portsPerServer*i:]),
 			tls:      o.TLS != nil,
 			javaArgs: slices.Clone(o.JavaArgs),
+		}
+		if o.DataDir != nil {
+			s.dataDir = o.DataDir(s.id)
+		}
+		if o.Env != nil {
+			s.env = slices.Clone(o.Env(s.id))
 		}
 		e.servers = append(e.servers, s)
 	}

@@ -23,6 +23,8 @@ type Server struct {
 	ports    portSet
 	tls      bool
 	javaArgs []string
+	env      []string
+	dataDir  string // "": in dir
 
 	mu   sync.Mutex
 	proc *process // the latest; nil before the first
@@ -57,7 +59,12 @@ func (s *Server) Addr() string { return loopback(s.ports.client) }
 func (s *Server) SecureAddr() string { return loopback(s.ports.secure) }
 
 // DataDir is the server's dataDir. It stays over restarts.
-func (s *Server) DataDir() string { return filepath.Join(s.dir, "data") }
+func (s *Server) DataDir() string {
+	if s.dataDir != "" {
+		return s.dataDir
+	}
+	return filepath.Join(s.dir, "data")
+}
 
 // LogFile is the file that the server logs to. A restart appends to it.
 func (s *Server) LogFile() string { return filepath.Join(s.dir, "log") }

@@ -1,0 +1,80 @@
+// Package fence has what locks protect in tests: a resource that is written to,
+// in another process than its writers, behind a unix socket.
+//
+// Every write goes to two registers. The fenced one refuses a token lower than the
+// highest that it has seen. The unfenced one beside it is the control: it takes
+// everything, knows no tokens, and notes the overlaps of holds. A test whose
+// control sees none has not tested the fence.
+package fence
+
+import "sync"
+
+// A Write is one write as a register got it.
+type Write struct {
+	Register string
+	Token    int64
+	Hold     string // names the hold under which it was written
+	Accepted bool   // by the fenced register
+	Overlap  bool   // in the unfenced register
+}
+
+// A Register is one resource: the fenced register and its control. The zero value
+// is ready. It is safe for concurrent use.
+type Register struct {
+	mu       sync.Mutex
+	highest  int64
+	accepted int
+	refused  int
+	overlaps int
+	seen     map[string]bool // the holds that wrote
+	latest   string          // the last of them to come
+	writes   []Write
+}
+
+// Write writes under a hold and its token, and reports what became of it.
+func (r *Register) Write(token int64, hold string) Write {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := Write{Token: token, Hold: hold, Accepted: token >= r.highest, Overlap: r.unfenced(hold)}
+	r.writes = append(r.writes, w)
+	if w.Accepted {
+		r.highest = token
+		r.accepted++
+	} else {
+		r.refused++
+	}
+	return w
+}
+
+// unfenced is the control. The writes of one hold must lie together: that it
+// writes again after another hold came, means that both held at once.
+func (r *Register) unfenced(hold string) (overlap bool) {
+	if r.seen[hold] {
+		overlap = hold != r.latest
+		if overlap {
+			r.overlaps++
+		}
+		return overlap
+	}
+	if r.seen == nil {
+		r.seen = make(map[string]bool)
+	}
+	r.seen[hold] = true
+	r.latest = hold
+	return false
+}
+
+// Counts returns the accepted and refused writes of the fenced register, and the
+// overlaps that the control saw.
+func (r *Register) Counts() (accepted, refused, overlaps int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.accepted, r.refused, r.overlaps
+}
+
+// Writes returns all writes, in order.
+func (r *Register) Writes() []Write {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Write(nil), r.writes...)
+}

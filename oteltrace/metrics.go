@@ -1,0 +1,178 @@
+package oteltrace
+
+import (
+	"context"
+
+	"github.com/go-coord/coord"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+const (
+	keyRecipe      = attribute.Key("coord.recipe")
+	keyPath        = attribute.Key("coord.path")
+	keyOp          = attribute.Key("coord.op")
+	keyNode        = attribute.Key("coord.node")
+	keyAhead       = attribute.Key("coord.ahead")
+	keyToken       = attribute.Key("coord.token")
+	keyWeight      = attribute.Key("coord.weight")
+	keyItem        = attribute.Key("coord.item")
+	keyAttempt     = attribute.Key("coord.attempt")
+	keyOutcome     = attribute.Key("coord.outcome")
+	keyReason      = attribute.Key("coord.reason")
+	keyBy          = attribute.Key("coord.by")
+	keyForce       = attribute.Key("coord.force")
+	keyRedelivered = attribute.Key("coord.redelivered")
+	keyAgain       = attribute.Key("coord.again")
+	keyYes         = attribute.Key("coord.yes")
+	keyCommit      = attribute.Key("coord.commit")
+	keyRole        = attribute.Key("coord.role")
+	keyApplied     = attribute.Key("coord.applied")
+	keyPhase       = attribute.Key("coord.phase")
+)
+
+type metrics struct {
+	waited  metric.Float64Histogram
+	held    metric.Float64Histogram
+	synced  metric.Float64Histogram
+	doubted metric.Float64Histogram
+
+	holds metric.Int64UpDownCounter
+
+	losses, requeues, revocations, rounds, members metric.Int64Counter
+	puts, claims, settled                          metric.Int64Counter
+	votes, decisions, inDoubt                      metric.Int64Counter
+	uncertain, sessions                            metric.Int64Counter
+}
+
+// buckets are for times from that of a request to that of a day's work.
+var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}
+
+func newMetrics(m metric.Meter) *metrics {
+	// The names are constants and valid, so an error is the provider's affair.
+	duration := func(name, what string) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what),
+			metric.WithExplicitBucketBoundaries(buckets...))
+		if err != nil {
+			otel.Handle(err)
+		}
+		return h
+	}
+	counter := func(name, unit, what string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
+		if err != nil {
+			otel.Handle(err)
+		}
+		return c
+	}
+	holds, err := m.Int64UpDownCounter("coord.holds", metric.WithUnit("{hold}"), metric.WithDescription("What this process holds."))
+	if err != nil {
+		otel.Handle(err)
+	}
+	return &metrics{
+		waited:      duration("coord.wait.duration", "From the call to the grant, or the end of the wait."),
+		held:        duration("coord.hold.duration", "From the grant to the release or the loss."),
+		synced:      duration("coord.cache.sync.duration", "The time to read a cache's tree."),
+		doubted:     duration("coord.tx.doubt.duration", "From a site's vote to the decision."),
+		holds:       holds,
+		losses:      counter("coord.losses", "{hold}", "Holds that ended early."),
+		requeues:    counter("coord.requeues", "{place}", "Places in line that were lost."),
+		revocations: counter("coord.revocations", "{request}", "Requests to give a lock up."),
+		rounds:      counter("coord.rounds", "{round}", "Rounds of double barriers that were opened."),
+		members:     counter("coord.group.changes", "{change}", "Own members that came or went."),
+		puts:        counter("coord.queue.puts", "{item}", "Items that were put."),
+		claims:      counter("coord.queue.claims", "{item}", "Items that were taken."),
+		settled:     counter("coord.queue.settled", "{item}", "Items whose claim has ended."),
+		votes:       counter("coord.tx.votes", "{vote}", "Votes of sites."),
+		decisions:   counter("coord.tx.decisions", "{decision}", "Decisions that were learned."),
+		inDoubt:     counter("coord.tx.in_doubt", "{transaction}", "Transactions whose decision was destroyed."),
+		uncertain:   counter("coord.uncertain", "{request}", "Requests whose reply was lost."),
+		sessions:    counter("coord.session.changes", "{change}", "Changes of the session's phase."),
+	}
+}
+
+// count tells an event in metrics.
+func (a *adapter) count(ctx context.Context, e coord.Event) {
+	m := a.metrics
+	at := e.At()
+	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(append(more,
+			keyRecipe.String(at.Recipe), keyPath.String(a.path(at.Path)))...))
+	}
+	switch e := e.(type) {
+	case coord.WaitEnded:
+		m.waited.Record(ctx, e.Waited.Seconds(), with(keyOp.String(e.Op), keyOutcome.String(ended(e.Err))))
+	case coord.Granted:
+		m.waited.Record(ctx, e.Waited.Seconds(), with(keyOp.String(e.Op), keyOutcome.String("granted")))
+		m.holds.Add(ctx, 1, with())
+	case coord.HoldReleased:
+		m.held.Record(ctx, e.Held.Seconds(), with(keyOutcome.String("released")))
+		m.holds.Add(ctx, -1, with())
+	case coord.HoldLost:
+		m.held.Record(ctx, e.Held.Seconds(), with(keyOutcome.String("lost")))
+		m.losses.Add(ctx, 1, with(keyReason.String(reason(e.Err))))
+		m.holds.Add(ctx, -1, with())
+	case coord.Requeued:
+		m.requeues.Add(ctx, 1, with())
+	case coord.RevocationSent:
+		outcome := "sent"
+		if e.Forced {
+			outcome = "forced"
+		}
+		m.revocations.Add(ctx, 1, with(keyOutcome.String(outcome)))
+	case coord.RevocationRead:
+		m.revocations.Add(ctx, 1, with(keyOutcome.String("read")))
+	case coord.RoundOpened:
+		m.rounds.Add(ctx, 1, with())
+	case coord.ItemsPut:
+		m.puts.Add(ctx, int64(len(e.Items)), with())
+	case coord.ItemClaimed:
+		m.claims.Add(ctx, 1, with(keyRedelivered.Bool(e.Attempt > 1)))
+		m.holds.Add(ctx, 1, with())
+	case coord.ItemSettled:
+		outcome := keyOutcome.String(e.Outcome.String())
+		m.settled.Add(ctx, 1, with(outcome))
+		if e.ID == 0 {
+			return // it was not claimed
+		}
+		m.held.Record(ctx, e.Held.Seconds(), with(outcome))
+		m.holds.Add(ctx, -1, with())
+		if e.Outcome == coord.ItemLost {
+			m.losses.Add(ctx, 1, with(keyReason.String(reason(e.Err))))
+		}
+	case coord.MemberJoined:
+		outcome := "joined"
+		if e.Again {
+			outcome = "rejoined"
+		}
+		m.members.Add(ctx, 1, with(keyOutcome.String(outcome)))
+	case coord.MemberLeft:
+		outcome := "left"
+		if e.Rejoins {
+			outcome = "lost"
+		} else if e.Err != nil {
+			outcome = "ended"
+		}
+		m.members.Add(ctx, 1, with(keyOutcome.String(outcome)))
+	case coord.CacheSynced:
+		m.synced.Record(ctx, e.Took.Seconds(), with(keyAgain.Bool(e.Again)))
+	case coord.TxVoted:
+		m.votes.Add(ctx, 1, with(keyYes.Bool(e.Yes)))
+	case coord.TxDecided:
+		role := "proposer"
+		if e.Op == "recover" {
+			role = "recovery"
+		} else if e.Site != "" {
+			role = "site"
+			m.doubted.Record(ctx, e.InDoubt.Seconds(), with())
+		}
+		m.decisions.Add(ctx, 1, with(keyCommit.Bool(e.Commit), keyRole.String(role)))
+	case coord.TxInDoubt:
+		m.inDoubt.Add(ctx, 1, with())
+	case coord.Resolved:
+		m.uncertain.Add(ctx, 1, metric.WithAttributes(keyApplied.Bool(e.Applied)))
+	case coord.StateChanged:
+		m.sessions.Add(ctx, 1, metric.WithAttributes(keyPhase.String(e.State.Phase.String())))
+	}
+}

@@ -1,0 +1,124 @@
+// Package oteltrace tells OpenTelemetry what the recipes of package coord do: as
+// spans of waits and holds, and as metrics.
+//
+//	c, err := coord.Open(ctx, b, &coord.Options{Trace: oteltrace.New(nil)})
+//
+// # Spans
+//
+// Both are children of the span in the context of the call that they come from.
+//
+//   - coord.wait lasts from when a call begins to wait to when it has what it waits
+//     for or gives up. A call that need not wait has none. Its events tell of a place
+//     in line that was lost, and of progress.
+//   - coord.hold lasts from a grant to the release or the loss: of a lock, permits, a
+//     term, an entry, an item. A loss has status Error and the error. It can outlast
+//     the span that it is a child of.
+//
+// Their attributes are coord.recipe, coord.path, coord.op and coord.node, and where
+// that makes sense coord.token, coord.weight, coord.item, coord.attempt,
+// coord.outcome and coord.reason.
+//
+// # Metrics
+//
+// All have the attributes coord.recipe and coord.path, but for those marked with *.
+// Durations are histograms in seconds.
+//
+//	coord.wait.duration        of calls that were granted or waited, by coord.op and coord.outcome:
+//	                           granted, done, canceled, failed
+//	coord.hold.duration        by coord.outcome: released, lost; of items acked, nacked, returned, lost, dead
+//	coord.holds                up-down counter: what this process holds at the moment
+//	coord.losses               by coord.reason: session_lost, deleted, revoked, suspended, closed, other
+//	coord.requeues             places in line that were lost
+//	coord.revocations          by coord.outcome: sent, forced, read
+//	coord.queue.puts           items
+//	coord.queue.claims         items, by coord.redelivered
+//	coord.queue.settled        items, by coord.outcome as above
+//	coord.group.changes        of own members, by coord.outcome: joined, rejoined, lost, left, ended
+//	coord.rounds               that this process has opened at double barriers
+//	coord.cache.sync.duration  of reading a tree, by coord.again
+//	coord.tx.votes             by coord.yes
+//	coord.tx.decisions         by coord.commit and coord.role: proposer, site, recovery
+//	coord.tx.doubt.duration    of sites, from their vote to the decision
+//	coord.tx.in_doubt          decisions that were destroyed
+//	coord.uncertain *          requests whose reply was lost, by coord.applied
+//	coord.session.changes *    by coord.phase
+package oteltrace
+
+import (
+	"context"
+
+	"github.com/go-coord/coord"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Scope is the name of the instrumentation scope.
+const Scope = "github.com/go-coord/coord/oteltrace"
+
+// Options may be nil.
+type Options struct {
+	// TracerProvider makes the tracer. The default is the global one.
+	TracerProvider trace.TracerProvider
+
+	// MeterProvider makes the meter. The default is the global one.
+	MeterProvider metric.MeterProvider
+
+	// Path turns the path of a recipe into the attribute coord.path of metrics. A
+	// program that makes a lock for each of its users, say, has too many paths, and
+	// returns the part that they have in common. Nil means the path as it is. It
+	// must be quick, and safe for concurrent use.
+	Path func(path string) string
+
+	// MaxSpans is how many spans can be open at a time, of waits and of holds.
+	// Beyond it there are none for what comes; metrics count all. The default is
+	// 10,000 of each.
+	MaxSpans int
+}
+
+// New returns a function for coord.Options.Trace. Several clients can share one. It
+// is safe for concurrent use and never blocks, as far as what records its spans does
+// not. What it remembers goes with the waits and holds that it is about, the last of
+// it when the clients are closed.
+func New(o *Options) func(context.Context, coord.Event) {
+	return newAdapter(o).trace
+}
+
+type adapter struct {
+	path    func(string) string
+	tracer  trace.Tracer
+	metrics *metrics
+	waits   openSpans
+	holds   openSpans
+}
+
+func newAdapter(o *Options) *adapter {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	if opts.TracerProvider == nil {
+		opts.TracerProvider = otel.GetTracerProvider()
+	}
+	if opts.MeterProvider == nil {
+		opts.MeterProvider = otel.GetMeterProvider()
+	}
+	if opts.Path == nil {
+		opts.Path = func(path string) string { return path }
+	}
+	if opts.MaxSpans <= 0 {
+		opts.MaxSpans = 10_000
+	}
+	return &adapter{
+		path:    opts.Path,
+		tracer:  opts.TracerProvider.Tracer(Scope),
+		metrics: newMetrics(opts.MeterProvider.Meter(Scope)),
+		waits:   openSpans{most: opts.MaxSpans, spans: make(map[uint64]trace.Span)},
+		holds:   openSpans{most: opts.MaxSpans, spans: make(map[uint64]trace.Span)},
+	}
+}
+
+func (a *adapter) trace(ctx context.Context, e coord.Event) {
+	a.span(ctx, e)
+	a.count(ctx, e)
+}

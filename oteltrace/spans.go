@@ -1,0 +1,172 @@
+package oteltrace
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/go-coord/coord"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// openSpans are spans that have not ended, by the ID of the acquisition.
+type openSpans struct {
+	most int
+
+	mu    sync.Mutex
+	spans map[uint64]trace.Span
+}
+
+func (o *openSpans) get(id uint64) trace.Span {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spans[id]
+}
+
+// take returns the span, if there is one, and forgets it.
+func (o *openSpans) take(id uint64) trace.Span {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.spans[id]
+	delete(o.spans, id)
+	return s
+}
+
+// put keeps a span, if there is room. Who has looked before may be one too many, and
+// the span ends as soon as it began.
+func (o *openSpans) put(id uint64, s trace.Span) {
+	o.mu.Lock()
+	full := len(o.spans) >= o.most
+	if !full {
+		o.spans[id] = s
+	}
+	o.mu.Unlock()
+	if full {
+		s.End()
+	}
+}
+
+func (o *openSpans) full() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.spans) >= o.most
+}
+
+// begin begins a span, if anybody records it.
+func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coord.Where, more ...attribute.KeyValue) {
+	if in.full() {
+		return
+	}
+	attrs := append([]attribute.KeyValue{
+		keyRecipe.String(at.Recipe), keyPath.String(at.Path), keyOp.String(at.Op),
+	}, more...)
+	if at.Node != "" {
+		attrs = append(attrs, keyNode.String(at.Node))
+	}
+	_, s := a.tracer.Start(ctx, name, trace.WithAttributes(attrs...))
+	if s.IsRecording() {
+		in.put(at.ID, s)
+	}
+}
+
+// note adds an event to a span that is open.
+func (o *openSpans) note(at coord.Where, name string, attrs ...attribute.KeyValue) {
+	if s := o.get(at.ID); s != nil {
+		if at.Node != "" {
+			attrs = append(attrs, keyNode.String(at.Node))
+		}
+		s.AddEvent(name, trace.WithAttributes(attrs...))
+	}
+}
+
+// end ends a span that may be open. An error that bad says is one is its status.
+func (o *openSpans) end(at coord.Where, err error, bad bool, attrs ...attribute.KeyValue) {
+	s := o.take(at.ID)
+	if s == nil {
+		return
+	}
+	s.SetAttributes(attrs...)
+	if err != nil {
+		s.RecordError(err)
+		if bad {
+			s.SetStatus(codes.Error, err.Error())
+		}
+	}
+	s.End()
+}
+
+// span tells an event in spans.
+func (a *adapter) span(ctx context.Context, e coord.Event) {
+	switch e := e.(type) {
+	case coord.WaitBegan:
+		if a.waits.get(e.ID) == nil {
+			a.begin(ctx, &a.waits, "coord.wait", e.Where, keyAhead.Int(e.Ahead))
+		} else {
+			a.waits.note(e.Where, "waits", keyAhead.Int(e.Ahead))
+		}
+	case coord.PositionChanged:
+		a.waits.note(e.Where, "position changed", keyAhead.Int(e.Ahead))
+	case coord.Requeued:
+		a.waits.note(e.Where, "requeued", keyReason.String(reason(e.Err)))
+	case coord.WaitEnded:
+		a.waits.end(e.Where, e.Err, !canceled(e.Err), keyOutcome.String(ended(e.Err)))
+	case coord.Granted:
+		a.waits.end(e.Where, nil, false, keyOutcome.String("granted"))
+		a.begin(ctx, &a.holds, "coord.hold", e.Where, keyToken.Int64(e.Token), keyWeight.Int(e.Weight))
+	case coord.HoldReleased:
+		a.holds.end(e.Where, e.Err, true, keyOutcome.String("released"))
+	case coord.HoldLost:
+		a.holds.end(e.Where, e.Err, true, keyOutcome.String("lost"), keyReason.String(reason(e.Err)))
+	case coord.Downgraded:
+		a.holds.note(e.Where, "downgraded")
+	case coord.Announced:
+		a.holds.note(e.Where, "announced")
+	case coord.RevocationRead:
+		a.holds.note(e.Where, "revocation read", keyBy.String(e.Revocation.By), keyForce.Bool(e.Revocation.Force))
+	case coord.ItemClaimed:
+		a.begin(ctx, &a.holds, "coord.hold", e.Where, keyToken.Int64(e.Token), keyItem.String(e.Item), keyAttempt.Int(e.Attempt))
+	case coord.ItemSettled:
+		attrs := []attribute.KeyValue{keyOutcome.String(e.Outcome.String())}
+		if e.Outcome == coord.ItemLost {
+			attrs = append(attrs, keyReason.String(reason(e.Err)))
+		}
+		a.holds.end(e.Where, e.Err, true, attrs...)
+	}
+}
+
+// canceled reports whether a wait ended because its caller wanted that.
+func canceled(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// ended is the outcome of a wait without a grant.
+func ended(err error) string {
+	switch {
+	case err == nil:
+		return "done"
+	case canceled(err):
+		return "canceled"
+	}
+	return "failed"
+}
+
+// reason is why something was lost, as one of a few words.
+func reason(err error) string {
+	for _, r := range []struct {
+		err  error
+		word string
+	}{
+		{coord.ErrRevoked, "revoked"}, // matches ErrDeleted too
+		{coord.ErrDeleted, "deleted"},
+		{coord.ErrSuspended, "suspended"},
+		{coord.ErrSessionLost, "session_lost"},
+		{coord.ErrClosed, "closed"},
+	} {
+		if errors.Is(err, r.err) {
+			return r.word
+		}
+	}
+	return "other"
+}

@@ -1,0 +1,424 @@
+package coord_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// arbiter makes a run a function of its seed. Every call of every client stops at
+// it, and so does every actor between what it does. When nothing moves any more,
+// the arbiter draws one thing that happens next: a call reaches the store, one
+// message of what the store has sent reaches a client, an actor goes on, time
+// passes, something breaks. Then it lets the one client that this concerns react
+// until nothing moves again. So of all that could happen at the same time, which
+// the scheduler would put in an order of its own, there is never more than one.
+//
+// What can choose is put in an order first that does not depend on who came first.
+type arbiter struct {
+	t       testing.TB
+	seed    uint64
+	draw    *rand.Rand
+	st      *memory.Store
+	truth   backend.Session // sees the store as it is, past the arbiter
+	peers   []*peer
+	direct  bool     // sessions are opened at once: the arbiter itself does it
+	record  []string // of the history, if not nil
+	verbose bool
+
+	mu      sync.Mutex
+	arrived []*simCall        // since the latest step
+	said    []string          // likewise, by actors
+	knows   map[string]bool   // which deletions clients have been told of
+	drawing []*simCall        // who wants a name
+	names   map[string]string // of the actors, by goroutine
+	wake    chan struct{}     // of capacity 1: something has arrived
+
+	now       atomic.Int64   // the number of the step
+	waiting   []*simCall     // in an order that the seed determines
+	hash      uint64         // of all that has happened
+	ties      int            // calls that came in one step and could not be told apart
+	applied   func(*simCall) // is told of each commit that was applied
+	uncertain int            // commits that were told to be
+}
+
+func newArbiter(t testing.TB, seed uint64, o *memory.Options) *arbiter {
+	x := &arbiter{t: t, seed: seed, draw: rand.New(rand.NewPCG(seed, 0)), st: memory.New(o), wake: make(chan struct{}, 1), names: make(map[string]string), knows: make(map[string]bool)}
+	var err error
+	if x.truth, err = x.st.Open(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// pass has the caller wait until the arbiter lets it go on, and returns the error
+// of the call.
+func (x *arbiter) pass(ctx context.Context, c *simCall) error {
+	if err := backend.ContextError(ctx); err != nil {
+		return c.wrap(err)
+	}
+	c.done = make(chan struct{})
+	x.mu.Lock()
+	x.arrived = append(x.arrived, c)
+	x.mu.Unlock()
+	x.rouse()
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.err
+	default:
+	}
+	c.abandoned = true
+	err := backend.ContextError(ctx)
+	if c.op == "commit" {
+		err = backend.Uncertain(err) // it may still come
+	}
+	return c.wrap(err)
+}
+
+func (x *arbiter) rouse() {
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell puts something into the history. It is for the arbiter alone.
+func (x *arbiter) tell(parts ...string) {
+	h := x.hash
+	for _, p := range parts {
+		for i := range len(p) {
+			h = (h ^ uint64(p[i])) * 1099511628211
+		}
+		h = (h ^ 0xff) * 1099511628211
+	}
+	x.hash = h
+	if x.verbose || x.record != nil {
+		line := fmt.Sprintf("%4d %v %s", x.now.Load(), time.Now().Format("05.000000000"), strings.Join(parts, " "))
+		if x.record != nil {
+			x.record = append(x.record, line)
+		} else {
+			x.t.Log(line)
+		}
+	}
+}
+
+// say puts something into the history that an actor has found out.
+func (x *arbiter) say(who, what string) {
+	x.mu.Lock()
+	x.said = append(x.said, who+": "+what)
+	x.mu.Unlock()
+}
+
+// settle lets the clients react to what was done, and takes what has come of it.
+// A little time passes, so that what is to happen some time after this step, and
+// some time after another, does not happen at the same moment.
+func (x *arbiter) settle() {
+	time.Sleep(time.Duration(1 + x.draw.IntN(4000)))
+	synctest.Wait()
+	x.absorb()
+}
+
+func (x *arbiter) absorb() {
+	x.name()
+	x.mu.Lock()
+	arrived, said := x.arrived, x.said
+	x.arrived, x.said = nil, nil
+	x.mu.Unlock()
+	select {
+	case <-x.wake:
+	default:
+	}
+	if len(said) > 1 {
+		slices.SortStableFunc(said, func(a, b string) int {
+			a, _, _ = strings.Cut(a, ":")
+			b, _, _ = strings.Cut(b, ":")
+			return cmp.Compare(a, b)
+		})
+	}
+	for _, s := range said {
+		x.tell(s)
+	}
+	if len(arrived) > 1 {
+		keys := make(map[*simCall]string, len(arrived))
+		for _, c := range arrived {
+			keys[c] = c.key()
+		}
+		slices.SortFunc(arrived, func(a, b *simCall) int { return cmp.Compare(keys[a], keys[b]) })
+		// What cannot be told apart goes on together. (Of two commits the first
+		// has another outcome than the second, so that would not help.)
+		kept := arrived[:1]
+		for _, c := range arrived[1:] {
+			first := kept[len(kept)-1]
+			if keys[c] != keys[first] {
+				kept = append(kept, c)
+				continue
+			}
+			x.tell("tie:", keys[c])
+			if c.op == "commit" || c.from == nil {
+				x.ties++
+				kept = append(kept, c)
+			} else {
+				first.twins = append(first.twins, c)
+			}
+		}
+		arrived = kept
+	}
+	for _, c := range arrived {
+		if c.from == nil {
+			continue
+		}
+		x.tell("asks:", c.key())
+	}
+	x.waiting = append(x.waiting, arrived...)
+	x.collect()
+	for _, p := range x.peers {
+		p.wires = slices.DeleteFunc(p.wires, func(w *wire) bool {
+			return w.over && len(w.in) == 0 && !slices.ContainsFunc(x.waiting, func(c *simCall) bool { return c.w == w })
+		})
+	}
+}
+
+// collect takes the events that the store has sent, and sees who is lost.
+func (x *arbiter) collect() {
+	for _, p := range x.peers {
+		for _, w := range p.wires {
+			if !w.over && w.Session.Err() != nil {
+				w.over = true
+				x.tell("over:", p.name, w.Session.Err().Error())
+				x.fail(w, w.Session.Err(), true)
+			}
+			for _, inner := range w.ws.Take() {
+				if c := w.outer[inner]; c != nil {
+					delete(w.outer, inner)
+					w.in = append(w.in, simMessage{w: c.watch, kind: inner.Kind(), path: c.path})
+				}
+			}
+		}
+	}
+}
+
+// left is gone for those who do not hold the mutex.
+func (x *arbiter) left(c *simCall) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return c.gone()
+}
+
+// gone reports whether nobody waits for the call.
+func (c *simCall) gone() bool {
+	for _, t := range c.twins {
+		if !t.abandoned {
+			return false
+		}
+	}
+	return c.abandoned
+}
+
+// answer lets those go on who wait for the call.
+func (c *simCall) answer() {
+	for _, t := range c.twins {
+		if c.err != nil {
+			t.err = c.err
+		}
+		close(t.done)
+	}
+	close(c.done)
+}
+
+// movable reports whether the first message of w can go on its way.
+func (w *wire) movable() bool {
+	if w.p.held > 0 || len(w.in) == 0 {
+		return false
+	}
+	return w.over || !w.p.cut || w.in[0].c != nil
+}
+
+// able reports whether the i-th call can reach the store now. Calls of a session
+// are handled in the order in which they were made as far as one had returned
+// before the next began, and Sync comes behind all commits.
+func (x *arbiter) able(i int) bool {
+	c := x.waiting[i]
+	switch {
+	case c.after != "":
+		return !x.busy(c.after)
+	case c.from == nil:
+		return true
+	case c.op == "close":
+		return c.from.held == 0
+	}
+	if c.from.held > 0 || c.from.cut {
+		return false
+	}
+	for _, earlier := range x.waiting[:i] {
+		if earlier.w == c.w && earlier.op == "commit" && (c.op == "sync" || x.left(earlier)) {
+			return false
+		}
+	}
+	return true
+}
+
+// busy reports whether an actor waits for a reply.
+func (x *arbiter) busy(name string) bool {
+	if slices.ContainsFunc(x.waiting, func(c *simCall) bool { return c.by == name }) {
+		return true
+	}
+	for _, p := range x.peers {
+		for _, w := range p.wires {
+			if slices.ContainsFunc(w.in, func(m simMessage) bool { return m.c != nil && m.c.by == name }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// step does one thing that can be done now, and reports whether there was any.
+func (x *arbiter) step() bool {
+	x.mu.Lock()
+	x.waiting = slices.DeleteFunc(x.waiting, func(c *simCall) bool { return c.gone() && c.op != "commit" })
+	x.mu.Unlock()
+	n, held := 0, false
+	for _, p := range x.peers {
+		held = held || p.held > 0
+		p.held = max(0, p.held-1)
+	}
+	for i := range x.waiting {
+		if x.able(i) {
+			n++
+		}
+	}
+	for _, p := range x.peers {
+		for _, w := range p.wires {
+			if w.movable() {
+				n++
+			}
+		}
+	}
+	if n == 0 {
+		return held
+	}
+	x.now.Add(1)
+	n = x.draw.IntN(n)
+	for i, c := range x.waiting {
+		if !x.able(i) {
+			continue
+		}
+		if n--; n < 0 {
+			x.waiting = slices.Delete(x.waiting, i, i+1)
+			x.serve(c)
+			return true
+		}
+	}
+	for _, p := range x.peers {
+		for _, w := range p.wires {
+			if !w.movable() {
+				continue
+			}
+			if n--; n < 0 {
+				x.deliver(w)
+				return true
+			}
+		}
+	}
+	panic("unreachable")
+}
+
+// serve has a call reach the store.
+func (x *arbiter) serve(c *simCall) {
+	if c.from == nil {
+		close(c.done)
+		return
+	}
+	x.tell("store:", c.from.name, c.op, c.path)
+	c.serve()
+	for _, t := range c.twins {
+		t.serve()
+	}
+	if c.op == "commit" && c.err == nil && x.applied != nil {
+		x.applied(c)
+	}
+	switch c.op {
+	case "open", "close":
+		c.answer()
+	default:
+		x.collectReply(c)
+	}
+}
+
+// collectReply puts the reply behind the events that the store has sent before.
+func (x *arbiter) collectReply(c *simCall) {
+	x.collect()
+	c.w.in = append(c.w.in, simMessage{c: c})
+}
+
+// deliver has the first message reach the client.
+func (x *arbiter) deliver(w *wire) {
+	m := w.in[0]
+	w.in = slices.Delete(w.in, 0, 1)
+	if m.c == nil {
+		x.tell("event:", w.p.name, m.kind.String(), m.path)
+		if m.kind == backend.Deleted {
+			x.mu.Lock()
+			x.knows[w.p.name+m.path] = true
+			x.mu.Unlock()
+		}
+		m.w.Fire(m.kind)
+		return
+	}
+	if x.left(m.c) {
+		x.tell("nobody:", w.p.name)
+		return
+	}
+	if m.c.op == "commit" && errors.Is(m.c.err, backend.ErrUncertain) {
+		x.uncertain++
+	}
+	x.tell("reply:", w.p.name, m.c.op, m.c.path, m.c.reply())
+	m.c.answer()
+}
+
+// idle lets time pass until a call arrives, or for d.
+func (x *arbiter) idle(d time.Duration) (arrived bool) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-x.wake:
+		arrived = true
+	case <-t.C:
+	}
+	synctest.Wait()
+	x.absorb()
+	return arrived
+}
+
+// stuck says who waits, when nothing goes on any more.
+func (x *arbiter) stuck() string {
+	var b strings.Builder
+	for _, c := range x.waiting {
+		fmt.Fprintf(&b, "; %s", c.key())
+	}
+	for _, p := range x.peers {
+		for _, w := range p.wires {
+			fmt.Fprintf(&b, "; %s cut %t held %d has %d messages", p.name, p.cut, p.held, len(w.in))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,290 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+// outcomes is what callers were told of operations that have names, against what
+// was done in the end.
+type outcomes struct{ sure, maybe, not map[string]bool }
+
+func newOutcomes() *outcomes {
+	return &outcomes{make(map[string]bool), make(map[string]bool), make(map[string]bool)}
+}
+
+// told takes the result of a write. It reports whether it was one that faults
+// explain.
+func (x *sim) told(a *actor, o *outcomes, name string, err error) {
+	x.mu().Lock()
+	switch {
+	case err == nil:
+		o.sure[name] = true
+	case errors.Is(err, coord.ErrUncertain):
+		o.maybe[name] = true
+	default:
+		o.not[name] = true
+	}
+	x.mu().Unlock()
+	switch {
+	case err == nil:
+		a.note("written")
+	case errors.Is(err, coord.ErrUncertain):
+		a.note("uncertain")
+	case errors.Is(err, coord.ErrConflict):
+		a.note("conflict")
+	case !a.excused(err):
+		a.errorf("%s: %v", name, err)
+	}
+}
+
+// check compares with what was done.
+func (x *sim) checkOutcomes(o *outcomes, done []string) {
+	times := make(map[string]int)
+	for _, name := range done {
+		if times[name]++; times[name] > 1 {
+			x.errorf("%s was done twice", name)
+		}
+		if o.not[name] || !o.sure[name] && !o.maybe[name] {
+			x.errorf("%s was done, and its caller was told that it was not", name)
+		}
+	}
+	for name := range o.sure {
+		if times[name] == 0 {
+			x.errorf("%s was not done, and its caller was told that it was", name)
+		}
+	}
+}
+
+func valueScenario() *scenario {
+	const at, counter = "/sim/value", "/sim/counter"
+	return &scenario{
+		name: "value and counter", share: 10, clients: 4,
+		must:    []string{"written", "uncertain", "conflict", "counted", "seen", "cancel", "gave up"},
+		without: []string{"outsider's delete", "outsider's write"},
+		play: func(x *sim) {
+			value := func(a *actor) *coord.Value[[]string] { return coord.NewValue[[]string](a.client(), at, nil) }
+			updates, adds, sums := newOutcomes(), newOutcomes(), make(map[int64]bool)
+			for i := range 3 {
+				x.act("writer", i, func(a *actor) {
+					for n := range 4 {
+						name := fmt.Sprint(a.name, ".", n)
+						ctx, done := a.context()
+						var err error
+						if a.say(name); a.r.IntN(2) == 0 {
+							_, err = value(a).Update(ctx, func(old []string) ([]string, error) { return append(slices.Clip(old), name), nil })
+						} else {
+							var old coord.Versioned[[]string]
+							if old, err = value(a).Get(ctx); err == nil || errors.Is(err, coord.ErrNotFound) {
+								_, err = value(a).CompareAndSet(ctx, old, append(slices.Clip(old.Value), name))
+							}
+						}
+						done()
+						x.told(a, updates, name, err)
+						ctx, done = a.context()
+						sum, err := coord.NewCounter(a.client(), counter, nil).Add(ctx, 1)
+						done()
+						x.told(a, adds, name, err)
+						if err == nil {
+							a.note("counted")
+							x.mu().Lock()
+							if sums[sum] {
+								x.simulation.t.Errorf("seed %d: two additions made %d", x.arbiter.seed, sum)
+							}
+							sums[sum] = true
+							x.mu().Unlock()
+						}
+						a.linger(3)
+					}
+				})
+			}
+			last := make([][]string, 2)
+			for i := range last {
+				x.watch("reader", 2+i, func(ctx context.Context, a *actor) {
+					for v := range value(a).Watch(ctx) {
+						if v.Err != nil {
+							continue // there is none yet, or this is the last
+						}
+						a.note("seen")
+						x.mu().Lock()
+						if len(v.Value) < len(last[i]) || !slices.Equal(v.Value[:len(last[i])], last[i]) {
+							x.simulation.t.Errorf("seed %d: %s saw %v after %v", x.arbiter.seed, a.name, v.Value, last[i])
+						}
+						last[i] = v.Value
+						x.mu().Unlock()
+					}
+				})
+			}
+			x.ending = func() {
+				var truth []string
+				if data, _, err := x.truth.Get(context.Background(), at, nil); err == nil {
+					truth, err = coord.JSON[[]string]().Decode(data)
+					if err != nil {
+						x.errorf("%v", err)
+					}
+				}
+				x.checkOutcomes(updates, truth)
+				for i := range last {
+					if !slices.Equal(last[i], truth) {
+						x.errorf("a reader saw %v at last, the truth is %v", last[i], truth)
+					}
+				}
+				data, _, _ := x.truth.Get(context.Background(), counter, nil)
+				var n int
+				fmt.Sscan(string(data), &n)
+				if n < len(adds.sure) || n > len(adds.sure)+len(adds.maybe) {
+					x.errorf("the counter is %d after %d additions and %d uncertain ones", n, len(adds.sure), len(adds.maybe))
+				}
+			}
+		},
+	}
+}
+
+func txnScenario() *scenario {
+	const lock, dir = "/sim/t/lock", "/sim/t/done"
+	return &scenario{
+		name: "transaction", share: 8, clients: 3, dir: lock,
+		must: []string{"written", "uncertain", "conflict", "guarded", "loss", "cancel", "gave up"},
+		play: func(x *sim) {
+			o := newOutcomes()
+			guards := make(map[string]string)
+			queue := func(c *coord.Client) *coord.Queue[string] { return coord.NewQueue[string](c, "/sim/t/q", nil) }
+			for _, p := range []string{"/sim", "/sim/t", dir, "/sim/t/sum"} {
+				x.truth.Commit(context.Background(), backend.Create(p, nil, backend.Persistent))
+			}
+			x.applied = func(c *simCall) {
+				for _, op := range c.ops {
+					name, ok := strings.CutPrefix(op.Path, dir+"/")
+					x.mu().Lock()
+					guard := guards[name]
+					x.mu().Unlock()
+					if !ok || guard == "" {
+						continue
+					}
+					if _, err := x.truth.Exists(context.Background(), guard, nil); err != nil {
+						x.errorf("%s was done, and its hold was gone", name)
+					}
+				}
+			}
+			for i := range 3 {
+				x.act("worker", i, func(a *actor) {
+					for n := range 4 {
+						h := x.lock(a, coord.NewMutex(a.client(), lock, nil).Lock)
+						if h == nil {
+							continue
+						}
+						x.takes(a, lock, h, false)
+						x.works(a, lock, h, 4)
+						name := fmt.Sprint(a.name, ".", n)
+						x.mu().Lock()
+						guards[name] = h.Path()
+						x.mu().Unlock()
+						ctx, done := a.context()
+						txn := coord.NewTxn(a.client()).Under(h.Guard()).Set("/sim/t/sum", []byte(name)).
+							Create(dir+"/"+name, nil, backend.Persistent).Do(queue(a.client()).PutOp(name))
+						a.say("commits " + name)
+						if h.Err() == nil {
+							a.note("guarded")
+						}
+						_, err := txn.Commit(ctx)
+						done()
+						x.told(a, o, name, err)
+						x.releases(a, lock, h)
+					}
+				})
+			}
+			x.finishing = func(a *actor) {
+				var puts []string
+				for {
+					it, err := queue(a.client()).TryTake(context.Background())
+					if errors.Is(err, coord.ErrEmpty) {
+						break
+					}
+					if err != nil || it.Ack() != nil {
+						a.errorf("%v", err)
+						break
+					}
+					puts = append(puts, it.Value)
+				}
+				done, _, _ := x.truth.Children(context.Background(), dir, nil)
+				x.checkOutcomes(o, done)
+				slices.Sort(puts)
+				if !slices.Equal(puts, done) {
+					x.errorf("what was done is %v, what was put with it %v", done, puts)
+				}
+				stat, _ := x.truth.Exists(context.Background(), "/sim/t/sum", nil)
+				if int(stat.Version) != len(done) {
+					x.errorf("%d were done, the version is %d", len(done), stat.Version)
+				}
+			}
+		},
+		end: func(x *sim) { x.empty(lock) },
+	}
+}
+
+// cacheScenario is a tree that changes, and a copy of it.
+func cacheScenario() *scenario {
+	return &scenario{
+		name: "cache", share: 8, clients: 2,
+		must: []string{"create", "ephemeral", "set", "delete", "recreation", "deletion of a subtree", "recreation of a subtree",
+			"event: created", "event: changed", "event: deleted", "nodes at the end"},
+		without: []string{"outsider's delete", "outsider's write", "cancel", "uncertain outcome"},
+		play: func(x *sim) {
+			// The changes are made past the arbiter, each while nothing else moves.
+			ctx := context.Background()
+			x.truth.Commit(ctx, backend.Create("/sim", nil, backend.Persistent))
+			cs := &cacheSim{t: x.simulation.t, seed: x.arbiter.seed, st: x.arbiter.st, count: make(map[string]int)}
+			for i := range 2 {
+				x.act("writer", i, func(a *actor) {
+					for range 40 {
+						a.pause()
+						cs.change(a.r, x.truth)
+						a.say("changed")
+						a.linger(3)
+					}
+				})
+			}
+			var folds [2]*fold
+			var caches [2]*coord.Cache
+			for i := range 2 {
+				x.watch("cache", i, func(ctx context.Context, a *actor) {
+					k, f := coord.NewCache(a.client(), "/sim/r", nil), newFold("/sim/r")
+					x.mu().Lock()
+					folds[i], caches[i] = f, k
+					x.mu().Unlock()
+					over := make(chan struct{})
+					go func() {
+						defer close(over)
+						f.follow(ctx, k)
+					}()
+					err := k.Run(ctx)
+					<-over
+					if !errors.Is(err, context.Canceled) && !errors.Is(err, coord.ErrClosed) {
+						a.errorf("Run ended with %v", err)
+					}
+				})
+			}
+			x.ending = func() {
+				for i, k := range caches {
+					cs.k = k
+					cs.sameAs(treeOf(x.simulation.t, x.truth, "", "/sim/r"), "/sim/r", folds[i])
+				}
+				x.mu().Lock()
+				defer x.mu().Unlock()
+				for what, n := range cs.count {
+					x.count[what] += n
+				}
+			}
+		},
+	}
+}
+
+// randomOf draws a name, for what several actors meet at.
+func randomOf(r *rand.Rand, names string) string { return string(names[r.IntN(len(names))]) }

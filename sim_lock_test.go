@@ -1,0 +1,342 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/go-coord/coord"
+)
+
+// heldThings is who has one lock, as its holders believe.
+type heldThings struct {
+	token            int64
+	accepted         int64 // the highest token that a fenced resource has seen
+	writers, readers map[*coord.Hold]bool
+}
+
+func (x *sim) at(path string) *heldThings {
+	t := x.held[path]
+	if t == nil {
+		t = &heldThings{writers: make(map[*coord.Hold]bool), readers: make(map[*coord.Hold]bool)}
+		x.held[path] = t
+	}
+	return t
+}
+
+// standing checks that who is granted something has a node, as far as he can know.
+func (x *sim) standing(a *actor, h *coord.Hold) {
+	x.arbiter.mu.Lock()
+	knows := x.knows[a.slot.p.name+h.Path()]
+	x.arbiter.mu.Unlock()
+	if knows && h.Err() == nil {
+		x.simulation.t.Errorf("seed %d: %s was granted after its client had been told of its deletion", x.arbiter.seed, h.Path())
+	}
+	if _, err := x.truth.Exists(context.Background(), h.Path(), nil); err != nil && !x.void(h) {
+		x.simulation.t.Errorf("seed %d: %s was granted and has no node", x.arbiter.seed, h.Path())
+	}
+}
+
+// takes checks a grant of the lock at path.
+func (x *sim) takes(a *actor, path string, h *coord.Hold, reads bool) {
+	a.say("granted " + h.Path())
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	x.count["grant"]++
+	x.dones[h] = h.Done()
+	x.standing(a, h)
+	t := x.at(path)
+	x.conflict(h, t.writers)
+	if reads {
+		t.readers[h] = true
+		return
+	}
+	x.conflict(h, t.readers)
+	x.token = t.token
+	x.grows(h)
+	t.token = x.token
+	t.writers[h] = true
+}
+
+// gives notes that the holder stops holding, before he says so.
+func (x *sim) gives(path string, h *coord.Hold) {
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	delete(x.at(path).writers, h)
+	delete(x.at(path).readers, h)
+}
+
+// fenced writes to a resource that refuses a token lower than the highest that it
+// has seen. Who is refused must have lost his hold, or be about to learn of it.
+func (x *sim) fenced(path string, h *coord.Hold) {
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	t := x.at(path)
+	switch {
+	case h.Token() >= t.accepted:
+		t.accepted = h.Token()
+		x.count["fenced write"]++
+	case x.void(h):
+		x.count["refused write"]++
+	default:
+		x.simulation.t.Errorf("seed %d: %s: the rightful holder's token %d is refused after %d", x.arbiter.seed, path, h.Token(), t.accepted)
+	}
+}
+
+// works does something under a hold for some steps.
+func (x *sim) works(a *actor, path string, h *coord.Hold, steps int) {
+	for range a.r.IntN(steps + 1) {
+		a.pause()
+		if h.Token() != 0 {
+			x.fenced(path, h)
+		}
+		if h.Err() != nil {
+			return
+		}
+		if a.r.IntN(6) == 0 {
+			if err := h.Verify(context.Background()); err != nil {
+				a.say("verify: " + err.Error())
+			}
+		}
+	}
+}
+
+// heard checks that who waits for the end of a hold has heard of it.
+func (x *sim) heard(h *coord.Hold) {
+	x.mu().Lock()
+	done := x.dones[h]
+	x.mu().Unlock()
+	if done == nil {
+		return
+	}
+	select {
+	case <-done:
+	default:
+		if errors.Is(h.Err(), coord.ErrLost) {
+			x.errorf("%s is lost, and its Done did not tell", h.Path())
+		}
+	}
+}
+
+// releases gives a hold back.
+func (x *sim) releases(a *actor, path string, h *coord.Hold) {
+	a.pause()
+	x.heard(h)
+	x.gives(path, h)
+	if err := h.Release(); err != nil && !errors.Is(err, coord.ErrLost) {
+		a.errorf("release: %v", err)
+	}
+	x.ended(h)
+	a.say("released")
+}
+
+// lock makes one attempt to have a lock, and returns nil if nothing came of it.
+func (x *sim) lock(a *actor, lock func(context.Context) (*coord.Hold, error)) (h *coord.Hold) {
+	a.try("lock", func(ctx context.Context) (err error) {
+		if h, err = lock(ctx); errors.Is(err, coord.ErrLocked) {
+			a.note("locked")
+			return nil
+		}
+		return err
+	})
+	return h
+}
+
+// empty checks that nothing is left in the directories.
+func (x *sim) empty(dirs ...string) {
+	for _, dir := range dirs {
+		if left, _, _ := x.truth.Children(context.Background(), dir, nil); len(left) > 0 {
+			x.errorf("left behind: %v", left)
+		}
+	}
+}
+
+func mutexScenario() *scenario {
+	const path = "/sim/lock"
+	return &scenario{
+		name: "mutex", share: 10, clients: 3, dir: path,
+		must: []string{"grant", "loss", "gave up", "locked", "fenced write", "refused write", "cancel", "outsider's delete", "outsider's write"},
+		play: func(x *sim) {
+			for i := range 4 { // two of them in one client
+				x.act("worker", i, func(a *actor) {
+					for range 3 {
+						m := coord.NewMutex(a.client(), path, nil)
+						lock := m.Lock
+						if a.r.IntN(6) == 0 {
+							lock = m.TryLock
+						}
+						if h := x.lock(a, lock); h != nil {
+							x.takes(a, path, h, false)
+							x.works(a, path, h, 4)
+							x.releases(a, path, h)
+						}
+					}
+				})
+			}
+		},
+		end: func(x *sim) { x.empty(path) },
+	}
+}
+
+func rwMutexScenario() *scenario {
+	const path = "/sim/rw"
+	return &scenario{
+		name: "readers and writers", share: 10, clients: 4, dir: path,
+		must: []string{"grant", "loss", "gave up", "locked", "downgrade", "fenced write", "cancel", "outsider's delete"},
+		play: func(x *sim) {
+			for i := range 5 {
+				x.act("worker", i, func(a *actor) {
+					for range 3 {
+						rw := coord.NewRWMutex(a.client(), path, nil)
+						kind := a.r.IntN(6)
+						h := x.lock(a, []func(context.Context) (*coord.Hold, error){rw.Lock, rw.Lock, rw.TryLock, rw.RLock, rw.RLock, rw.TryRLock}[kind])
+						if h == nil {
+							continue
+						}
+						x.takes(a, path, h, kind > 2)
+						x.works(a, path, h, 3)
+						if kind <= 2 && a.r.IntN(3) == 0 {
+							x.downgrades(a, rw, path, h)
+						}
+						x.releases(a, path, h)
+					}
+				})
+			}
+		},
+		end: func(x *sim) { x.empty(path) },
+	}
+}
+
+// downgrades makes a reader of a writer: from here on readers may join, and other
+// writers not.
+func (x *sim) downgrades(a *actor, rw *coord.RWMutex, path string, h *coord.Hold) {
+	x.mu().Lock()
+	delete(x.at(path).writers, h)
+	x.at(path).readers[h] = true
+	if x.outside[h.Path()] {
+		x.early[h.Session()] = true // the node that it moves to is void as well
+	}
+	x.mu().Unlock()
+	err := rw.Downgrade(context.Background(), h)
+	switch {
+	case err == nil:
+		a.note("downgrade")
+		a.linger(3)
+	case h.Err() == nil && !errors.Is(err, coord.ErrClosed):
+		a.errorf("downgrade: %v", err)
+	}
+}
+
+func lockAllScenario() *scenario {
+	paths := []string{"/sim/all/a", "/sim/all/b", "/sim/all/c"}
+	return &scenario{
+		name: "lock all", share: 6, clients: 3, dir: paths[1],
+		must: []string{"grant", "all", "gave up", "cancel", "lost while others were awaited", "outsider's delete"},
+		play: func(x *sim) {
+			for i := range 4 {
+				x.act("worker", i, func(a *actor) {
+					for range 2 {
+						var lockers []coord.Locker
+						of := make(map[string]bool) // read
+						for _, j := range a.r.Perm(3)[:2] {
+							rw := coord.NewRWMutex(a.client(), paths[j], nil)
+							if of[paths[j]] = a.r.IntN(3) == 0; of[paths[j]] {
+								lockers = append(lockers, rw.RLocker())
+							} else {
+								lockers = append(lockers, rw)
+							}
+						}
+						var set *coord.HoldSet
+						if !a.try("lock all", func(ctx context.Context) (err error) {
+							if set, err = coord.LockAll(ctx, lockers...); errors.Is(err, coord.ErrLost) {
+								a.note("lost while others were awaited")
+								return nil
+							}
+							return err
+						}) || set == nil {
+							continue
+						}
+						a.note("all")
+						for _, h := range set.Holds() {
+							x.takes(a, path.Dir(h.Path()), h, of[path.Dir(h.Path())])
+						}
+						a.linger(4)
+						for _, h := range set.Holds() {
+							x.gives(path.Dir(h.Path()), h)
+						}
+						if err := set.Release(); err != nil && !errors.Is(err, coord.ErrLost) {
+							a.errorf("release: %v", err)
+						}
+					}
+				})
+			}
+		},
+		end: func(x *sim) { x.empty(paths...) },
+	}
+}
+
+func revocationScenario() *scenario {
+	const path = "/sim/revoked"
+	return &scenario{
+		name: "revocation", share: 6, clients: 4, dir: path,
+		must: []string{"grant", "consent", "revoked", "forced", "gave up", "cancel", "outsider's delete"},
+		play: func(x *sim) {
+			for i := range 3 {
+				x.act("worker", i, func(a *actor) {
+					for range 3 {
+						h := x.lock(a, coord.NewMutex(a.client(), path, nil).Lock)
+						if h == nil {
+							continue
+						}
+						x.takes(a, path, h, false)
+						willing := a.r.IntN(3) > 0
+						for range 3 + a.r.IntN(10) {
+							time.Sleep(time.Duration(a.r.IntN(15)) * time.Millisecond) // a request is read some time later
+							a.pause()
+							x.fenced(path, h)
+							if _, asked := h.Revocation(); asked && willing {
+								a.note("consent")
+								break
+							}
+							if h.Err() != nil {
+								break
+							}
+						}
+						if errors.Is(h.Err(), coord.ErrRevoked) {
+							a.note("forced")
+						}
+						x.releases(a, path, h)
+					}
+				})
+			}
+			x.act("revoker", 3, func(a *actor) {
+				for i := range 4 {
+					a.linger(20)
+					o := &coord.RevokeOptions{By: "revoker", Reason: fmt.Sprint(i)}
+					if a.r.IntN(2) == 0 {
+						o.Force = time.Duration(1+a.r.IntN(40)) * time.Millisecond
+						x.mu().Lock()
+						x.forced = true
+						x.mu().Unlock()
+					}
+					if a.try("revoke", func(ctx context.Context) error {
+						return coord.NewMutex(a.client(), path, nil).Revoke(ctx, o)
+					}) {
+						a.note("revoked")
+					}
+				}
+			})
+			// Who is deleted by force may learn of it after the next grant.
+			x.applied = func(c *simCall) {
+				if x.forced && c.from == x.peers[3] {
+					for _, op := range c.ops {
+						x.outside[op.Path] = true
+					}
+				}
+			}
+		},
+		end: func(x *sim) { x.empty(path) },
+	}
+}

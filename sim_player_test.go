@@ -1,0 +1,370 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// sim is one run of a scenario: clients behind an arbiter, and actors that use a
+// recipe of theirs, while the arbiter breaks what it can. The checks are those of
+// simulation.
+type sim struct {
+	simulation
+	*arbiter
+	sc           *scenario
+	slots        []*slot
+	actors       []*actor
+	joined       sync.WaitGroup // actors and closers
+	closers      sync.WaitGroup
+	faults       int // that are still to come
+	held         map[string]*heldThings
+	dones        map[*coord.Hold]<-chan struct{}
+	forced       bool // somebody deletes by force
+	queue        *queuePlay
+	producing    int
+	stop         func()         // ends what goes on for as long as it is wanted
+	finishing    func(a *actor) // as the scenario's finale, for one that has to know what play knows
+	ending       func()         // likewise
+	watchers     sync.WaitGroup
+	watching     context.Context
+	stopWatching context.CancelFunc
+	calm         chan struct{} // closed when no more faults come
+}
+
+// scenario is what is simulated of one recipe.
+type scenario struct {
+	name    string
+	share   int           // of the schedules
+	faults  int           // at most, in one run; 0: the default
+	timeout time.Duration // of sessions; 0: the default
+	dir     string        // where outsiders delete and write, "" for nowhere
+	without []string      // faults that are not to be
+	must    []string      // what has to happen, all seeds together
+	clients int
+	play    func(x *sim)           // starts the actors
+	finish  func(x *sim, a *actor) // checks, and may use a client
+	end     func(x *sim)           // checks, when nothing moves any more
+}
+
+// slot is a place for a client, with another one in it when the first was closed.
+type slot struct {
+	x      *sim
+	n      int
+	p      *peer
+	users  int  // actors, without those that only watch
+	shared bool // by several of them
+	mu     sync.Mutex
+	c      *coord.Client
+	made   int
+}
+
+func (s *slot) client() *coord.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.c
+}
+
+func (x *arbiter) setDirect(yes bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.direct = yes
+}
+
+// open puts a new client into the slot. The arbiter calls it.
+func (s *slot) open() {
+	s.made++
+	s.x.setDirect(true)
+	c, err := coord.OpenDrawing(context.Background(), s.p, nil, s.x.drawer(fmt.Sprint(s.p.name, ".", s.made), &s.shared))
+	s.x.setDirect(false)
+	if err != nil {
+		s.x.simulation.t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.c = c
+	s.mu.Unlock()
+}
+
+// actor does one thing after the other, each when the arbiter lets it.
+type actor struct {
+	x    *sim
+	name string
+	slot *slot
+	r    *rand.Rand
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // of what it waits for, if that can be given up
+}
+
+// act starts an actor that uses the client in a slot.
+func (x *sim) act(name string, n int, f func(a *actor)) { x.actOf(&x.joined, name, n, f) }
+
+func (x *sim) actOf(wg *sync.WaitGroup, name string, n int, f func(a *actor)) {
+	a := &actor{x: x, name: fmt.Sprint(name, len(x.actors)), r: rand.New(rand.NewPCG(x.arbiter.seed, uint64(len(x.actors))+1))}
+	if n >= 0 {
+		a.slot = x.slots[n%len(x.slots)]
+		if wg == &x.joined {
+			a.slot.users++
+			a.slot.shared = a.slot.users > 1
+		}
+	}
+	x.actors = append(x.actors, a)
+	wg.Go(func() {
+		id := goroutine()
+		x.arbiter.mu.Lock()
+		x.names[id] = " " + a.name
+		x.arbiter.mu.Unlock()
+		a.pause()
+		f(a)
+		a.say("ends")
+	})
+}
+
+// pause lets others go first.
+func (a *actor) pause() { a.x.pass(context.Background(), &simCall{op: "step", path: a.name}) }
+
+// linger lets others go first, once or more often.
+func (a *actor) linger(most int) {
+	for range 1 + a.r.IntN(most) {
+		a.pause()
+	}
+}
+
+func (a *actor) client() *coord.Client { return a.slot.client() }
+
+func (a *actor) say(what string) {
+	a.x.say(a.name, what)
+}
+
+func (a *actor) note(what string) {
+	a.say(what)
+	a.x.note(what)
+}
+
+// errorf reports a violation.
+func (a *actor) errorf(format string, args ...any) { a.x.errorf(a.name+": "+format, args...) }
+
+func (x *sim) errorf(format string, args ...any) {
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	x.count["violation"]++
+	x.simulation.t.Errorf("seed %d: "+format, append([]any{x.arbiter.seed}, args...)...)
+}
+
+func (x *sim) mu() *sync.Mutex { return &x.simulation.mu }
+
+// context is for a call that can be given up: the arbiter may cancel it. It is
+// given up for certain only if the arbiter does so. done is to be called when the
+// call has returned.
+func (a *actor) context() (ctx context.Context, done func()) {
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), actorKey{}, a.name))
+	a.mu.Lock()
+	a.cancel = cancel
+	a.mu.Unlock()
+	return ctx, func() {
+		a.mu.Lock()
+		a.cancel = nil
+		a.mu.Unlock()
+		cancel()
+	}
+}
+
+// excused reports whether an error is what faults bring about: the caller has given
+// up, the client was closed.
+func (a *actor) excused(err error) bool {
+	switch {
+	case errors.Is(err, context.Canceled):
+		a.note("gave up")
+	case errors.Is(err, coord.ErrClosed):
+		a.note("closed")
+		a.pause()
+	default:
+		return false
+	}
+	return true
+}
+
+// try makes a call that may be given up, again until it succeeds or is given up or
+// the client closed. It reports whether it has succeeded.
+func (a *actor) try(what string, f func(ctx context.Context) error) bool {
+	a.pause() // two actors that share a client never begin something at once
+	ctx, done := a.context()
+	a.say(what)
+	err := f(ctx)
+	done()
+	if err == nil {
+		return true
+	}
+	if !a.excused(err) {
+		a.errorf("%s: %v", what, err)
+	}
+	return false
+}
+
+const (
+	simTimeout  = 300 * time.Millisecond
+	simFaults   = 14
+	simPatience = 60 * time.Second // of fake time, without anything that goes on
+	simSteps    = 20_000
+	simEnough   = 200 // schedules in which everything happens that a scenario asks for
+)
+
+// run plays until all actors have ended.
+func (x *sim) run() {
+	for i := range x.sc.clients {
+		name := fmt.Sprint("c", i)
+		p := &peer{x: x.arbiter, name: name, link: x.arbiter.st.Link(name)}
+		x.peers = append(x.peers, p)
+		s := &slot{x: x, n: i, p: p}
+		x.slots = append(x.slots, s)
+		s.open()
+	}
+	x.calm = make(chan struct{})
+	most := x.sc.faults
+	if most == 0 {
+		most = simFaults
+	}
+	x.faults = x.draw.IntN(most + 1)
+	x.watching, x.stopWatching = context.WithCancel(context.Background())
+	x.sc.play(x)
+	x.settle()
+	x.until(&x.joined, true)
+	x.rest()
+	if x.sc.finish != nil {
+		x.finishing = func(a *actor) { x.sc.finish(x, a) }
+	}
+	if x.finishing != nil && !x.simulation.t.Failed() {
+		x.act("finale", 0, x.finishing)
+		x.until(&x.joined, false)
+		x.rest()
+	}
+	if x.sc.end != nil && !x.simulation.t.Failed() {
+		x.sc.end(x)
+	}
+	if x.ending != nil && !x.simulation.t.Failed() {
+		x.ending()
+	}
+	x.stopWatching()
+	x.until(&x.watchers, false)
+	for _, s := range x.slots {
+		x.joined.Go(func() { s.client().Close() })
+	}
+	x.until(&x.joined, false)
+	x.truth.Close()
+}
+
+// rest lets sessions expire, and what was given up be removed.
+func (x *sim) rest() {
+	x.settle()
+	for {
+		if !x.step() && !x.idle(3*time.Second) && !x.step() {
+			return
+		}
+		x.settle()
+	}
+}
+
+// watch runs f with one client after the other, until all else has ended.
+func (x *sim) watch(name string, n int, f func(ctx context.Context, a *actor)) {
+	x.actOf(&x.watchers, name, n, func(a *actor) {
+		ctx := context.WithValue(x.watching, actorKey{}, a.name)
+		for ctx.Err() == nil {
+			f(ctx, a)
+			a.pause()
+		}
+	})
+}
+
+// until goes on until all of wg have ended.
+func (x *sim) until(wg *sync.WaitGroup, breaking bool) {
+	over := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(over)
+	}()
+	synctest.Wait()
+	x.absorb()
+	idle := time.Duration(0)
+	for n := 0; ; n++ {
+		select {
+		case <-over:
+			x.mend()
+			return
+		default:
+		}
+		if n > simSteps || idle > simPatience {
+			x.errorf("it does not come to an end after %d steps%s", n, x.stuck())
+			x.simulation.t.FailNow()
+		}
+		if breaking && x.faults > 0 {
+			if x.draw.IntN(15) == 0 && x.fault() {
+				x.faults--
+				x.settle()
+				continue
+			}
+		} else {
+			x.mend()
+		}
+		for _, p := range x.peers {
+			if p.cut && x.draw.IntN(30) == 0 {
+				x.tell("heal:", p.name)
+				x.heal(p)
+			}
+		}
+		if x.draw.IntN(6) == 0 {
+			x.idle(time.Duration(x.draw.IntN(12_000_000)))
+		}
+		if x.step() {
+			idle = 0
+			x.settle()
+			continue
+		}
+		d := time.Duration(1 + x.draw.IntN(50_000_000))
+		if !x.idle(d) {
+			idle += d
+		}
+	}
+}
+
+// play runs a scenario with one seed, and returns the hash of its history.
+func (sc *scenario) run(t *testing.T, seed uint64, count map[string]int, verbose bool) uint64 {
+	hash, _ := sc.history(t, seed, count, verbose, nil)
+	return hash
+}
+
+// history returns the history too, appended to record, if that is not nil.
+func (sc *scenario) history(t *testing.T, seed uint64, count map[string]int, verbose bool, record []string) (hash uint64, lines []string) {
+	synctest.Test(t, func(t *testing.T) {
+		timeout := sc.timeout
+		if timeout == 0 {
+			timeout = simTimeout
+		}
+		x := &sim{
+			simulation: simulation{t: t, seed: seed, count: count, holding: make(map[*coord.Hold]bool), outside: make(map[string]bool), early: make(map[int64]bool)},
+			arbiter:    newArbiter(t, seed, &memory.Options{SessionTimeout: timeout}),
+			sc:         sc,
+			held:       make(map[string]*heldThings),
+			dones:      make(map[*coord.Hold]<-chan struct{}),
+		}
+		x.simulation.st = x.arbiter.st
+		x.verbose, x.record = verbose, record
+		x.run()
+		hash, lines = x.hash, x.record
+		count["steps"] += int(x.now.Load())
+		count["uncertain outcome"] += x.uncertain
+		count["tie"] += x.ties
+		if t.Failed() {
+			t.Logf("seed %d: replay it with\n\tCOORD_SEED=%d go test -count=1 -v -run '^TestEveryRecipeInSimulation$/^%s$' .", seed, seed, strings.ReplaceAll(sc.name, " ", "_"))
+		}
+	})
+	return hash, lines
+}

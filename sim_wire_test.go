@@ -1,0 +1,282 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// peer is one client's way to the store, through the arbiter. It is the backend
+// that the client is opened with.
+type peer struct {
+	x     *arbiter
+	name  string
+	link  *memory.Link
+	wires []*wire // of sessions whose calls or watches are under way
+	cut   bool    // partitioned
+	held  int     // for so many steps no message of it moves
+}
+
+// actorKey is for the name of an actor in the context of its calls.
+type actorKey struct{}
+
+// wire is a session whose calls stop at the arbiter. What comes back from the
+// store, replies and events, comes in the order in which the store sent it, one at
+// a time.
+type wire struct {
+	backend.Session // the store's
+	p               *peer
+	ws              *backend.WatchSet           // the store's halves of watches
+	outer           map[*backend.Watch]*simCall // the reads that armed them
+	in              []simMessage
+	over            bool
+}
+
+// message is on its way from the store to a client: an event or a reply.
+type simMessage struct {
+	w    *backend.Watch
+	kind backend.Kind
+	path string
+
+	c *simCall
+}
+
+// call is something that waits for the arbiter: a call of a client, or the next
+// step of an actor.
+type simCall struct {
+	from  *peer // nil for an actor
+	w     *wire // nil for an actor and for Open
+	op    string
+	path  string
+	ops   []backend.Op
+	watch *backend.Watch
+	inner *backend.Watch // the store's half, guarded by the arbiter's mutex
+	armed bool
+	twins []*simCall // that came with it and are the same
+
+	by        string // the actor, if it is known
+	after     string // an actor that must not wait for a reply when this goes on: it would see two things at once
+	abandoned bool   // the caller has gone; guarded by the arbiter's mutex
+	done      chan struct{}
+
+	// The reply, before done is closed.
+	data    []byte
+	stat    backend.Stat
+	names   []string
+	results []backend.Result
+	session backend.Session
+	err     error
+}
+
+// key tells the calls apart that arrive in one step.
+func (c *simCall) key() string {
+	var b []byte
+	if c.from != nil {
+		b = append(b, c.from.name...)
+	}
+	b = append(append(append(append(b, ' '), c.op...), ' '), c.path...)
+	for _, op := range c.ops {
+		b = append(append(append(append(b, ' '), op.Kind.String()...), ' '), op.Path...)
+		b = append(append(b, ' '), op.Data...)
+		b = strconv.AppendInt(b, int64(op.Version), 10)
+	}
+	if c.watch != nil {
+		b = append(b, " watched"...)
+	}
+	b = append(append(b, ' '), c.by...)
+	if c.w != nil {
+		b = strconv.AppendInt(append(b, ' '), c.w.ID(), 16)
+	}
+	return string(b)
+}
+
+// reply is what the store has answered, for the history.
+func (c *simCall) reply() string {
+	b := strconv.AppendInt(nil, c.stat.Czxid, 10)
+	b = append(strconv.AppendInt(append(b, ' '), c.stat.Mzxid, 10), ' ')
+	b = append(b, c.data...)
+	for _, name := range c.names {
+		b = append(append(b, ' '), name...)
+	}
+	for _, res := range c.results {
+		b = append(append(b, ' '), res.Path...)
+		b = strconv.AppendInt(append(b, ' '), res.Stat.Mzxid, 10)
+	}
+	if c.err != nil {
+		b = append(append(b, ' '), c.err.Error()...)
+	}
+	return string(b)
+}
+
+// seen is the call as hooks see it.
+func (c *simCall) seen(s backend.Session) backendtest.Call {
+	return backendtest.Call{Session: s, Op: c.op, Path: c.path, Ops: c.ops}
+}
+
+// wrap is the error of a call, as the contract has it.
+func (c *simCall) wrap(err error) error {
+	var e *backend.Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	e = &backend.Error{Op: c.op, Path: c.path, Err: err}
+	if c.op == "commit" {
+		e.Index = -1
+		if len(c.ops) == 1 {
+			e.Op = c.ops[0].Kind.String()
+		}
+	}
+	return e
+}
+
+func (p *peer) Open(ctx context.Context) (backend.Session, error) {
+	p.x.mu.Lock()
+	direct := p.x.direct
+	p.x.mu.Unlock()
+	if direct {
+		s, err := p.link.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return p.wire(s), nil
+	}
+	c := &simCall{from: p, op: "open"}
+	if err := p.x.pass(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.session, nil
+}
+
+func (p *peer) wire(s backend.Session) *wire {
+	w := &wire{Session: s, p: p, ws: backend.NewWatchSet(), outer: make(map[*backend.Watch]*simCall)}
+	p.wires = append(p.wires, w)
+	return w
+}
+
+func (w *wire) call(ctx context.Context, c *simCall) error {
+	c.w, c.from = w, w.p
+	c.by, _ = ctx.Value(actorKey{}).(string)
+	if err := w.Session.Err(); err != nil {
+		return c.wrap(err)
+	}
+	err := w.p.x.pass(ctx, c)
+	if c.watch != nil && err != nil && !(c.op == "exists" && errors.Is(err, backend.ErrNotFound)) {
+		c.watch.Stop()
+	}
+	return err
+}
+
+func (w *wire) Get(ctx context.Context, path string, watch *backend.Watch) ([]byte, backend.Stat, error) {
+	c := &simCall{op: "get", path: path, watch: watch}
+	if err := w.call(ctx, c); err != nil {
+		return nil, backend.Stat{}, err
+	}
+	return c.data, c.stat, nil
+}
+
+func (w *wire) Exists(ctx context.Context, path string, watch *backend.Watch) (backend.Stat, error) {
+	c := &simCall{op: "exists", path: path, watch: watch}
+	if err := w.call(ctx, c); err != nil {
+		return backend.Stat{}, err
+	}
+	return c.stat, nil
+}
+
+func (w *wire) Children(ctx context.Context, path string, watch *backend.Watch) ([]string, backend.Stat, error) {
+	c := &simCall{op: "children", path: path, watch: watch}
+	if err := w.call(ctx, c); err != nil {
+		return nil, backend.Stat{}, err
+	}
+	return c.names, c.stat, nil
+}
+
+func (w *wire) Sync(ctx context.Context, path string) error {
+	return w.call(ctx, &simCall{op: "sync", path: path})
+}
+
+func (w *wire) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+	if err := backend.CheckOps(ops); err != nil {
+		return nil, err
+	}
+	c := &simCall{op: "commit", path: ops[0].Path, ops: slices.Clone(ops)}
+	for i := range c.ops {
+		c.ops[i].Data = slices.Clone(c.ops[i].Data) // the caller may reuse it when ctx has ended
+	}
+	if err := w.call(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.results, nil
+}
+
+// Close has no outcome that is worth a wait, but the moment at which the store
+// ends the session is the arbiter's to choose.
+func (w *wire) Close() error {
+	if w.Session.Err() == nil {
+		return w.p.x.pass(context.Background(), &simCall{from: w.p, w: w, op: "close"})
+	}
+	return nil
+}
+
+// serve makes a call at the store. The arbiter calls it, with nothing else running.
+func (c *simCall) serve() {
+	ctx := context.Background()
+	if c.op == "open" {
+		s, err := c.from.link.Open(ctx)
+		if c.err = err; err == nil {
+			c.session = c.from.wire(s)
+		}
+		return
+	}
+	s := c.w.Session
+	var inner *backend.Watch
+	if c.watch != nil {
+		inner = c.w.ws.New()
+	}
+	switch c.op {
+	case "get":
+		c.data, c.stat, c.err = s.Get(ctx, c.path, inner)
+	case "exists":
+		c.stat, c.err = s.Exists(ctx, c.path, inner)
+	case "children":
+		c.names, c.stat, c.err = s.Children(ctx, c.path, inner)
+	case "sync":
+		c.err = s.Sync(ctx, c.path)
+	case "commit":
+		c.results, c.err = s.Commit(ctx, c.ops...)
+	case "close":
+		c.err = s.Close()
+	}
+	if inner == nil {
+		return
+	}
+	if c.err != nil && !(c.op == "exists" && errors.Is(c.err, backend.ErrNotFound)) {
+		inner.Stop()
+		return
+	}
+	c.w.p.x.mu.Lock()
+	c.inner = inner
+	c.w.p.x.mu.Unlock()
+	c.w.outer[inner] = c
+	if !c.armed {
+		c.armed = c.watch.Arm(func(*backend.Watch) { c.disarm() })
+		if !c.armed {
+			c.disarm()
+		}
+	}
+}
+
+// disarm stops the store's half of a watch.
+func (c *simCall) disarm() {
+	c.w.p.x.mu.Lock()
+	inner := c.inner
+	c.inner = nil
+	c.w.p.x.mu.Unlock()
+	if inner != nil {
+		inner.Stop()
+	}
+}

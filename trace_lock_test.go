@@ -1,0 +1,344 @@
+package coord_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+func TestTheEventsOfAMutex(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := called(context.Background())
+		a := coord.NewMutex(w.open("a", nil), "/l", nil)
+		x, c := w.taped("b", nil)
+		b := coord.NewMutex(c, "/l", nil)
+
+		h, err := b.Lock(ctx)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		mustRelease(w.t, h)
+		x.want("#1 called Granted mutex /l lock node=/*lock-* token=true weight=1",
+			"#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
+
+		taken := mustLock(w.t, a)
+		if _, err := b.TryLock(ctx); err == nil {
+			w.t.Fatal("TryLock of a lock that is taken")
+		}
+		l := w.lock(ctx, b)
+		x.want("#2 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
+		mustRelease(w.t, taken)
+		h = l.hold()
+		x.want("#2 called Granted mutex /l lock node=/*lock-* token=true weight=1")
+		w.Link("b").Expire(h.Session())
+		x.want("#2 HoldLost mutex /l lock node=/*lock-* token=true err=lost")
+
+		taken = mustLock(w.t, a)
+		giveUp, cancel := context.WithCancel(ctx)
+		l = w.lock(giveUp, b)
+		x.want("#3 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
+		cancel()
+		<-l.done
+		x.want("#3 called WaitEnded mutex /l lock node=/*lock-* err=canceled")
+		w.eventually("its node is gone", func() bool { return len(w.children("/l")) == 1 })
+
+		l = w.lock(ctx, b)
+		x.want("#4 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
+		list, err := a.Contenders(context.Background())
+		if err != nil || len(list) != 2 {
+			w.t.Fatal(list, err)
+		}
+		w.Link("b").Expire(list[1].Session)
+		x.want("#4 called Requeued mutex /l lock node=/*lock-* again=true",
+			"#4 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
+		mustRelease(w.t, taken)
+		h = l.hold()
+		c.Close()
+		x.want("#4 called Granted mutex /l lock node=/*lock-* token=true weight=1",
+			"#4 HoldLost mutex /l lock node=/*lock-* token=true err=closed")
+	})
+}
+
+func TestTheEventsOfCallersOfOneClient(t *testing.T) {
+	onEach(t, func(w *world) {
+		x, c := w.taped("a", nil)
+		m := coord.NewMutex(c, "/l", nil)
+		h := mustLock(w.t, m)
+		x.want("#1 Granted mutex /l lock node=/*lock-* token=true weight=1")
+		l := w.lock(context.Background(), m)
+		x.want("#2 WaitBegan mutex /l lock ahead=-1")
+		giveUp, cancel := context.WithCancel(context.Background())
+		gone := w.lock(giveUp, m)
+		x.want("#3 WaitBegan mutex /l lock ahead=-1")
+		cancel()
+		<-gone.done
+		x.want("#3 WaitEnded mutex /l lock err=canceled")
+		mustRelease(w.t, h)
+		mustRelease(w.t, l.hold())
+		x.want("#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil",
+			"#2 Granted mutex /l lock node=/*lock-* token=true weight=1",
+			"#2 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
+	})
+}
+
+func TestAWaiterTellsThatItMovesUp(t *testing.T) {
+	onEach(t, func(w *world) {
+		line := func(name string) *coord.Mutex { return coord.NewMutex(w.open(name, nil), "/l", nil) }
+		h := mustLock(w.t, line("holder"))
+		giveUp, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		second := w.waiting(giveUp, line("second"))
+		third := w.waiting(context.Background(), line("third"))
+		x, c := w.taped("last", nil)
+		l := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
+		x.want("#1 WaitBegan mutex /l lock node=/*lock-* ahead=3")
+		cancel()
+		<-second.done
+		x.want("#1 PositionChanged mutex /l lock node=/*lock-* ahead=2")
+		mustRelease(w.t, h)
+		mustRelease(w.t, third.hold())
+		mustRelease(w.t, l.hold())
+	})
+}
+
+func TestTheEventsOfReadersAndWriters(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := called(context.Background())
+		x, c := w.taped("a", nil)
+		rw := coord.NewRWMutex(c, "/rw", nil)
+		r, err := rw.RLock(ctx)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		x.want("#1 called Granted rwmutex /rw rlock node=/*__READ__* token=false weight=1")
+		var h *coord.Hold
+		done := make(chan error)
+		go func() {
+			var err error
+			h, err = rw.Lock(ctx)
+			done <- err
+		}()
+		x.want("#2 called WaitBegan rwmutex /rw lock node=/*__WRIT__* ahead=1")
+		mustRelease(w.t, r)
+		if err := <-done; err != nil {
+			w.t.Fatal(err)
+		}
+		if err := rw.Downgrade(ctx, h); err != nil {
+			w.t.Fatal(err)
+		}
+		x.want("#1 HoldReleased rwmutex /rw rlock node=/*__READ__* token=false err=nil",
+			"#2 called Granted rwmutex /rw lock node=/*__WRIT__* token=true weight=1",
+			"#2 called Downgraded rwmutex /rw lock node=/*__READ__* token=true")
+		y, d := w.taped("b", nil)
+		if err := coord.NewRWMutex(d, "/rw", nil).Revoke(ctx, &coord.RevokeOptions{By: "b", Force: w.timeout / 3}); err != nil {
+			w.t.Fatal(err)
+		}
+		y.want("called RevocationSent rwmutex /rw revoke node=/*__READ__* by=b forced=false",
+			"called RevocationSent rwmutex /rw revoke node=/*__READ__* by=b forced=true")
+		x.want("#2 RevocationRead rwmutex /rw lock node=/*__READ__* by=b force=true",
+			"#2 HoldLost rwmutex /rw lock node=/*__READ__* token=true err=revoked")
+	})
+}
+
+func TestTheEventsOfASemaphore(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := called(context.Background())
+		x, c := w.taped("a", nil)
+		s := coord.NewSemaphore(c, "/s", 3, nil)
+		h := acquire(w.t, s, 2)
+		x.want("#1 Granted semaphore /s acquire node=/requests/*permit-2-* token=false weight=2")
+		done := make(chan *coord.Hold)
+		go func() {
+			h, err := s.Acquire(ctx, 3)
+			if err != nil {
+				w.t.Error(err)
+			}
+			done <- h
+		}()
+		x.want("#2 called WaitBegan semaphore /s acquire node=/requests/*permit-3-* ahead=1")
+		mustRelease(w.t, h)
+		h = <-done
+		x.want("#1 HoldReleased semaphore /s acquire node=/requests/*permit-2-* token=false err=nil",
+			"#2 called Granted semaphore /s acquire node=/requests/*permit-3-* token=false weight=3")
+		short, cancel := context.WithTimeout(ctx, w.timeout/3)
+		defer cancel()
+		if _, err := s.Acquire(short, 1); err == nil {
+			w.t.Fatal("more permits than there are")
+		}
+		x.want("#3 called WaitBegan semaphore /s acquire node=/requests/*permit-1-* ahead=1",
+			"#3 called WaitEnded semaphore /s acquire node=/requests/*permit-1-* err=deadline")
+		w.Link("a").Expire(h.Session())
+		x.want("#2 HoldLost semaphore /s acquire node=/requests/*permit-3-* token=false err=lost")
+	})
+}
+
+func TestTheEventsOfAnElection(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := called(context.Background())
+		x, c := w.taped("a", nil)
+		e := coord.NewElection(c, "/e", &coord.ElectionOptions{ID: "a"})
+		term, err := e.Campaign(ctx)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := term.Announce(ctx, []byte("here")); err != nil {
+			w.t.Fatal(err)
+		}
+		mustRelease(w.t, term.Hold)
+		x.want("#1 called Granted election /e campaign node=/*latch-* token=true weight=1",
+			"#1 called Announced election /e campaign node=/*latch-* token=true",
+			"#1 HoldReleased election /e campaign node=/*latch-* token=true err=nil")
+	})
+}
+
+// What is lost between the grant and the moment at which that was told is told
+// afterwards.
+func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
+		var c *coord.Client
+		var lost bool
+		c = open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e coord.Event) {
+			if e, ok := e.(coord.Granted); ok && !lost {
+				// The service deletes the node while the grant is being told.
+				lost = true
+				s, err := c.Session(ctx)
+				if err != nil {
+					w.t.Error(err)
+				}
+				w.Link("a").Expire(s.ID())
+				<-s.Done()
+				time.Sleep(time.Second) // whoever wants to tell of it has come
+				x.trace(ctx, e)
+				return
+			}
+			x.trace(ctx, e)
+		}})
+		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		wantErr(w.t, h.Err(), coord.ErrLost)
+		x.want("#1 Granted mutex /l lock node=/*lock-* token=true weight=1",
+			"#1 HoldLost mutex /l lock node=/*lock-* token=true err=lost")
+	})
+}
+
+// Trace may be the one that finds a hold lost while it is told of something else.
+func TestALossThatTraceFindsIsToldNext(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
+		var term *coord.Term
+		c := open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e coord.Event) {
+			if _, ok := e.(coord.Announced); ok {
+				w.Link("a").Expire(term.Session())
+				<-term.Done()
+				wantErr(w.t, term.Err(), coord.ErrLost)
+			}
+			x.trace(ctx, e)
+		}})
+		var err error
+		term, err = coord.NewElection(c, "/e", nil).Campaign(context.Background())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		term.Announce(context.Background(), nil)
+		x.want("#1 Granted election /e campaign node=/*latch-* token=true weight=1",
+			"#1 Announced election /e campaign node=/*latch-* token=true",
+			"#1 HoldLost election /e campaign node=/*latch-* token=true err=lost")
+	})
+}
+
+// Trace may look at what is in memory, of whatever it is told.
+func TestTraceMayLook(t *testing.T) {
+	onEach(t, func(w *world) {
+		var h *coord.Hold
+		looked := make(chan coord.Event, 100)
+		var c *coord.Client
+		c = open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e coord.Event) {
+			if c == nil || h == nil {
+				return // its own Open, or the lock
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			<-c.States(ctx)
+			cancel()
+			h.Err()
+			h.Path()
+			h.Token()
+			h.Session()
+			h.Revocation()
+			select {
+			case <-h.Done():
+			default:
+			}
+			h.Context(ctx)
+			h.Guard()
+			looked <- e
+		}})
+		held := mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		h = held
+		w.Link("a").Expire(h.Session())
+		for {
+			select {
+			case e := <-looked:
+				if _, ok := e.(coord.HoldLost); ok {
+					return
+				}
+			case <-time.After(30 * time.Second):
+				w.t.Fatal("the loss was never told")
+			}
+		}
+	})
+}
+
+func TestEventsCarryTheirTimes(t *testing.T) {
+	onMemory(t, func(w *world) {
+		a := coord.NewMutex(w.open("a", nil), "/l", nil)
+		x, c := w.taped("b", nil)
+		h := mustLock(w.t, a)
+		b := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
+		time.Sleep(2 * time.Second)
+		mustRelease(w.t, h)
+		h = b.hold()
+		if e := lastOf[coord.Granted](w.t, x); e.Waited != 2*time.Second || e.Token != h.Token() || e.Node != h.Path() {
+			w.t.Errorf("%+v", e)
+		}
+		time.Sleep(3 * time.Second)
+		mustRelease(w.t, h)
+		if e := lastOf[coord.HoldReleased](w.t, x); e.Held != 3*time.Second || e.Token != h.Token() || e.Node != h.Path() {
+			w.t.Errorf("%+v", e)
+		}
+		h = mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		time.Sleep(4 * time.Second)
+		w.Link("b").Expire(h.Session())
+		<-h.Done()
+		w.settle()
+		e := lastOf[coord.HoldLost](w.t, x)
+		if e.Held != 4*time.Second || e.Token != h.Token() || e.Node != h.Path() || e.Err != h.Err() {
+			w.t.Errorf("%+v", e)
+		}
+		giveUp, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		taken := mustLock(w.t, a)
+		<-w.lock(giveUp, coord.NewMutex(c, "/l", nil)).done
+		if e := lastOf[coord.WaitEnded](w.t, x); e.Waited != 5*time.Second {
+			w.t.Errorf("%+v", e)
+		}
+		mustRelease(w.t, taken)
+	})
+}
+
+func TestAnUnknownOutcomeThatIsFoundOutIsTold(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		x, c := w.taped("a", &backendtest.Hooks{After: after.after})
+		m := coord.NewMutex(c, "/l", nil)
+		prime(w.t, m)
+		x.want("#1 Granted mutex /l lock node=/*lock-* token=true weight=1",
+			"#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
+		after.arm(1, creates, lose)
+		mustLock(w.t, m)
+		x.want("Resolved node=/l/*lock- applied=true",
+			"#2 Granted mutex /l lock node=/*lock-* token=true weight=1")
+	})
+}

@@ -1,0 +1,187 @@
+package coord
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// trail tells of one acquisition, from the call to the end of what was acquired.
+// It is nil where nobody traces, and its methods do nothing then.
+//
+// What happens to a hold happens in many goroutines: of who releases it, of the
+// watch on its node, of the session. So what is told of a hold goes through a
+// queue, which is emptied by one of them at a time and with no lock held. Nothing of
+// a hold is told before its grant was, although it can be lost before that.
+type trail struct {
+	c     *Client
+	where Where
+	began time.Time
+
+	// Of the goroutine that acquires.
+	waited bool   // WaitBegan was told
+	stands bool   // and of this place:
+	place  string // the node
+	ahead  int
+
+	item *itemClaim // what the trail is of, if it is an item of a queue
+
+	mu      sync.Mutex
+	granted bool
+	telling bool // somebody empties the queue
+	queue   []tale
+	since   time.Time // of the grant
+}
+
+// tale is an event that is about to be told.
+type tale struct {
+	ctx context.Context
+	e   Event
+}
+
+// trail begins to tell of an acquisition.
+func (c *Client) trail(recipe, path, op string) *trail {
+	if c.trace == nil {
+		return nil
+	}
+	return &trail{
+		c:     c,
+		where: Where{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
+		began: time.Now(),
+	}
+}
+
+// next is the trail of another call on what t is a trail of.
+func (t *trail) next(op string) *trail {
+	if t == nil {
+		return nil
+	}
+	n := &trail{c: t.c, where: t.where, began: time.Now()}
+	n.where.Op = op
+	return n
+}
+
+func (t *trail) at(node string) Where {
+	w := t.where
+	w.Node = node
+	return w
+}
+
+// waiting tells that the call waits, if that is news: at node, with so many
+// before it, or -1.
+func (t *trail) waiting(ctx context.Context, node string, ahead int) {
+	switch {
+	case t == nil:
+	case !t.stands || node != t.place:
+		t.waited, t.stands, t.place, t.ahead = true, true, node, ahead
+		t.c.trace(ctx, WaitBegan{Where: t.at(node), Ahead: ahead})
+	case ahead != t.ahead:
+		t.ahead = ahead
+		t.c.trace(ctx, PositionChanged{Where: t.at(node), Ahead: ahead})
+	}
+}
+
+// requeued tells that the call takes another place.
+func (t *trail) requeued(ctx context.Context, err error) {
+	if t == nil {
+		return
+	}
+	t.c.trace(ctx, Requeued{Where: t.at(t.place), Err: err})
+	t.stands, t.place = false, ""
+}
+
+// over tells that the wait, if there was one, has ended, with nothing to hold.
+func (t *trail) over(ctx context.Context, err error) {
+	if t == nil || !t.waited {
+		return
+	}
+	t.waited = false
+	t.c.trace(ctx, WaitEnded{Where: t.at(t.place), Waited: time.Since(t.began), Err: err})
+}
+
+// grant tells of the grant, and then of what has come of the hold since.
+func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
+	if t == nil {
+		return
+	}
+	now := time.Now()
+	waited := now.Sub(t.began)
+	var e Event
+	if t.item != nil {
+		e = ItemClaimed{
+			Where: t.at(t.item.e.path()), Item: t.item.e.id, Attempt: t.item.attempt,
+			Token: h.token, Waited: waited,
+		}
+	} else {
+		e = Granted{Where: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
+	}
+	t.mu.Lock()
+	t.granted = true
+	if t.since.IsZero() {
+		t.since = now
+	}
+	t.queue = append([]tale{{ctx, e}}, t.queue...)
+	t.empty()
+}
+
+// tell tells what happens to the hold.
+func (t *trail) tell(ctx context.Context, e Event) {
+	t.mu.Lock()
+	t.queue = append(t.queue, tale{ctx, e})
+	t.empty()
+}
+
+// empty tells what is queued, unless somebody else does or the grant was not told
+// yet. The caller holds mu, which is given back.
+func (t *trail) empty() {
+	if t.telling || !t.granted {
+		t.mu.Unlock()
+		return
+	}
+	t.telling = true
+	for len(t.queue) > 0 {
+		x := t.queue[0]
+		t.queue = t.queue[1:]
+		t.mu.Unlock()
+		t.c.trace(x.ctx, x.e)
+		t.mu.Lock()
+	}
+	t.telling, t.queue = false, nil
+	t.mu.Unlock()
+}
+
+// held is for how long the hold has stood.
+func (t *trail) held() time.Duration {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.since.IsZero() {
+		return 0 // it is lost before anybody was told
+	}
+	return time.Since(t.since)
+}
+
+// lost tells that the hold has ended early.
+func (t *trail) lost(node string, token int64, err error) {
+	switch {
+	case t == nil:
+	case t.item != nil:
+		t.tell(context.Background(), t.item.settled(true, t.held(), err))
+	default:
+		t.tell(context.Background(), HoldLost{Where: t.at(node), Token: token, Held: t.held(), Err: err})
+	}
+}
+
+// released tells that the hold was given back, or the item settled, after it was
+// held for so long.
+func (t *trail) released(node string, token int64, held time.Duration, err error) {
+	switch {
+	case t == nil:
+	case t.item != nil:
+		t.tell(context.Background(), t.item.settled(false, held, err))
+	default:
+		t.tell(context.Background(), HoldReleased{Where: t.at(node), Token: token, Held: held, Err: err})
+	}
+}
