@@ -1,0 +1,39 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// What stands under a path: for a person, print the Inspection itself.
+func ExampleInspect() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/locks/reindex", nil).Lock(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer h.Release()
+
+	in, err := coord.Inspect(ctx, c, "/locks/reindex", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(in.Recipe+":", in.Summary)
+	for _, who := range in.Mutex.Contenders {
+		fmt.Println("holds:", who.Holds, "with the token of our hold:", who.Token == h.Token())
+	}
+	// Output:
+	// mutex: held, nobody waits
+	// holds: true with the token of our hold: true
+}

@@ -1,0 +1,280 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// second is how long the command may outlive the lock.
+const second = time.Second
+
+// TestTheCommandNeverOutlivesTheLock: however coordctl, the command or the lock ends,
+// the last beat of the command comes before the next one is granted the lock; or, when
+// the lock is taken away without warning, a second later at most.
+func TestTheCommandNeverOutlivesTheLock(t *testing.T) {
+	for _, sc := range []struct {
+		name   string
+		how    []string // the command
+		act    func(s *stage, x *ctl)
+		status int  // of coordctl
+		warned bool // the order is promised, not only the second
+	}{
+		{"normal end", []string{"end", "3"}, func(*stage, *ctl) {}, 3, true},
+		{"kill -9 of coordctl", []string{"ignore"}, signalling(syscall.SIGKILL), -9, true},
+		{"Ctrl-C and a command that takes its time", []string{"slow"}, signalling(syscall.SIGINT), 7, true},
+		{"SIGTERM", []string{"beat"}, signalling(syscall.SIGTERM), 128 + 15, true},
+		{"SIGHUP", []string{"beat"}, signalling(syscall.SIGHUP), 128 + 1, true},
+		{"lost network and a command that ignores SIGTERM", []string{"ignore"}, blackHole, exitLost, true},
+		{"lost network and a command that takes its time", []string{"slow"}, blackHole, exitLost, true},
+		{"expired session and a command that ignores SIGTERM", []string{"ignore"}, expire, exitLost, false},
+		{"expired session", []string{"beat"}, expire, exitLost, false},
+		{"deleted node and a command that ignores SIGTERM", []string{"ignore"}, deleteNode, exitLost, false},
+	} {
+		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
+			rounds := 1
+			if long() {
+				rounds = 10
+			}
+			for range rounds {
+				s := newStage(t)
+				x := s.command([]string{"lock"}, sc.how...)
+				granted := s.await()
+				before := readBeats(t, s.file)
+				if before.path != s.path || before.token <= 0 {
+					t.Errorf("the command was told token %d of %q", before.token, before.path)
+				}
+				sc.act(s, x)
+				g := <-granted
+				if g.err != nil {
+					t.Fatal(g.err)
+				}
+				if got := x.status(); got != sc.status {
+					t.Errorf("coordctl ended with status %d, want %d\n%s", got, sc.status, x.stderr.String())
+				}
+				eventually(t, "the command has ended", func() bool { return !alive(before.pid) })
+				after := readBeats(t, s.file)
+				gap := g.at - after.last
+				switch {
+				case gap < -second, sc.warned && gap < 0:
+					t.Errorf("the last beat came %v after the next grant", -gap)
+				case g.hold.Token() <= after.token:
+					t.Errorf("the token %d follows %d", g.hold.Token(), after.token)
+				}
+				t.Logf("figure: %s: last beat of the command to the next grant: %v", sc.name, gap.Round(time.Millisecond))
+				g.hold.Release()
+			}
+		})
+	}
+}
+
+func signalling(n syscall.Signal) func(*stage, *ctl) {
+	return func(s *stage, x *ctl) {
+		if err := x.cmd.Process.Signal(n); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// blackHole has nothing get through any more, and nobody be told.
+func blackHole(s *stage, _ *ctl) {
+	for _, p := range s.proxy {
+		p.Blackhole(true)
+	}
+}
+
+// expire ends the session of coordctl on the server.
+func expire(s *stage, _ *ctl) {
+	list, err := s.mutex().Contenders(context.Background())
+	if err != nil || len(list) == 0 {
+		s.t.Fatal(list, err)
+	}
+	if err := zktest.ExpireSession(s.t.Context(), server.Get(s.t).Addrs()[0], list[0].Session, nil); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// deleteNode takes the lock away by hand.
+func deleteNode(s *stage, _ *ctl) {
+	list, err := s.mutex().Contenders(context.Background())
+	if err != nil || len(list) == 0 {
+		s.t.Fatal(list, err)
+	}
+	b, err := s.next.Session(context.Background())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := b.Commit(context.Background(), backend.Delete(list[0].Path, backend.AnyVersion)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestWhatTheCommandLeavesBehindIsKilledBeforeTheRelease: a child of the command, in its
+// group, that ignores signals.
+func TestWhatTheCommandLeavesBehindIsKilledBeforeTheRelease(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	left := s.file + "-left"
+	x := s.start("lock", s.path, "--", os.Args[0], "-as-command", s.file, "leave", left)
+	if got := x.status(); got != 0 {
+		t.Fatalf("status %d: %s", got, x.stderr.String())
+	}
+	h, err := s.mutex().Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := monotonic()
+	defer h.Release()
+	b := readBeats(t, left)
+	if b.n == 0 {
+		t.Fatal("nothing was left behind")
+	}
+	eventually(t, "it has ended", func() bool { return !alive(b.pid) })
+	if b = readBeats(t, left); b.last > at {
+		t.Errorf("it beats %v after the next grant", b.last-at)
+	}
+}
+
+// TestTheLockIsWaitedForAsLongAsTold: -wait, and a signal that ends the wait.
+func TestTheLockIsWaitedForAsLongAsTold(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	h, err := s.mutex().Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	never := []string{s.path, "--", os.Args[0], "-as-command", s.file, "end", "0"}
+	for _, wait := range []string{"0", "300ms"} {
+		if x := s.start(append([]string{"lock", "-wait", wait}, never...)...); x.status() != exitLate {
+			t.Errorf("-wait %s: status %d: %s", wait, x.status(), x.stderr.String())
+		} else if text := x.stderr.String(); !strings.Contains(text, "not obtained in time") || strings.Count(text, "\n") > 2 {
+			t.Errorf("-wait %s: %q", wait, text)
+		}
+	}
+	for sig, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		x := s.start(append([]string{"lock"}, never...)...)
+		eventually(t, "it is in line", func() bool {
+			list, err := s.mutex().Contenders(t.Context())
+			return err == nil && len(list) == 2
+		})
+		signalling(sig)(s, x)
+		if got := x.status(); got != status {
+			t.Errorf("%v while waiting: status %d: %s", sig, got, x.stderr.String())
+		}
+		if list, err := s.mutex().Contenders(t.Context()); err != nil || len(list) != 1 {
+			t.Errorf("%v while waiting: in line are %v, %v", sig, list, err)
+		}
+	}
+	h.Release()
+	if _, err := os.Stat(s.file); err == nil {
+		t.Error("the command has run")
+	}
+}
+
+// TestCommandsThatCannotRun leave nothing behind, and nobody waits for them.
+func TestCommandsThatCannotRun(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	plain := t.TempDir() + "/plain"
+	if err := os.WriteFile(plain, []byte("#!/no/such/interpreter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := t.TempDir() + "/script"
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]int{"no-such-command-at-all": exitNotFound, "/no/such/file": exitNotFound, plain: exitCannotRun, script: exitCannotRun} {
+		if x := s.start("lock", s.path, "--", command); x.status() != want {
+			t.Errorf("%s: status %d, want %d: %s", command, x.status(), want, x.stderr.String())
+		}
+	}
+	if list, err := s.mutex().Contenders(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("in line are %v, %v", list, err)
+	}
+}
+
+// TestALeaderThatIsLostCampaignsAgain: the command is ended, and started again with a
+// greater token; with -once coordctl ends.
+func TestALeaderThatIsLostCampaignsAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	e := coord.NewElection(s.next, s.path, nil)
+	lose := func() {
+		l, err := e.Leader(t.Context())
+		if err != nil || l.ID != "me" {
+			t.Fatal(l, err)
+		}
+		if err := zktest.ExpireSession(t.Context(), server.Get(t).Addrs()[0], l.Session, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x := s.command([]string{"elect", "-id", "me"}, "ignore")
+	first := readBeats(t, s.file)
+	lose()
+	eventually(t, "the command runs again", func() bool { b := readBeats(t, s.file); return b.runs == 2 && b.n > 2 })
+	again := readBeats(t, s.file)
+	if again.token <= first.token || alive(first.pid) {
+		t.Errorf("token %d after %d, the first command is alive: %v", again.token, first.token, alive(first.pid))
+	}
+	signalling(syscall.SIGKILL)(s, x)
+	x.status()
+	eventually(t, "the command has ended", func() bool { return !alive(again.pid) })
+	x = s.command([]string{"elect", "-once", "-id", "me"}, "ignore")
+	eventually(t, "the command runs for the third time", func() bool { b := readBeats(t, s.file); return b.runs == 3 && b.n > 2 })
+	lose()
+	if got := x.status(); got != exitLost {
+		t.Errorf("status %d: %s", got, x.stderr.String())
+	}
+}
+
+// TestTheCommandLivesThoughThreadsOfCoordctlEnd: the parent-death signal comes with the
+// end of the thread that started the command, not of the process. A goroutine that is
+// locked to its thread and ends takes the thread along.
+func TestTheCommandLivesThoughThreadsOfCoordctlEnd(t *testing.T) {
+	file := t.TempDir() + "/beats"
+	started := make(chan *process, 1)
+	thread := make(chan int, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		p, err := startProcess([]string{os.Args[0], "-as-command", file, "beat"}, nil, nil, nil, os.Stderr)
+		if err != nil {
+			t.Error(err)
+		}
+		thread <- syscall.Gettid()
+		started <- p
+	}()
+	p, tid := <-started, <-thread
+	if p == nil {
+		return
+	}
+	eventually(t, "the thread has ended", func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid))
+		return err != nil
+	})
+	n := readBeats(t, file).n
+	eventually(t, "the command goes on", func() bool {
+		select {
+		case <-p.ended:
+			t.Fatal("the command died with the thread that asked for it")
+		default:
+		}
+		return readBeats(t, file).n > n+20
+	})
+	p.kill()
+	<-p.ended
+	if got := p.status(); got != 128+9 {
+		t.Errorf("status %d", got)
+	}
+}

@@ -1,0 +1,315 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.uber.org/goleak"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// server is what all tests run on: one server, or in the long form an ensemble of
+// three.
+var server zktest.Shared
+
+func long() bool { return os.Getenv("COORD_LONG") == "1" }
+
+// The test's own program is also coordctl, and the command that coordctl runs.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "-as-coordctl":
+			os.Args = append(os.Args[:1], os.Args[2:]...)
+			main()
+		case "-as-command":
+			beat(os.Args[2], os.Args[3:])
+		}
+	}
+	if long() {
+		server.Options = &zktest.Options{Servers: 3}
+	}
+	goleak.VerifyTestMain(server.Main(m))
+}
+
+// monotonic is a clock that all processes of the machine share.
+func monotonic() time.Duration {
+	const clockMonotonic = 1
+	var ts syscall.Timespec
+	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockMonotonic, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
+		panic("clock_gettime: " + errno.Error())
+	}
+	return time.Duration(ts.Nano())
+}
+
+// beat is the command: it writes the time into a file all the time. The first line
+// has its process id and token. how says what it does besides:
+//
+//	ignore     SIGTERM, SIGINT and SIGHUP do nothing
+//	slow       after one of these it goes on for a while and ends with status 7
+//	end N      it ends with status N after a while
+//	leave F    as end 0, and leaves another one behind in its group, which ignores, on file F
+func beat(file string, how []string) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(99)
+	}
+	signals := make(chan os.Signal, 8)
+	const while = 300 * time.Millisecond
+	status, end := 0, time.Duration(0)
+	switch how[0] {
+	case "ignore", "slow":
+		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	case "end":
+		status, _ = strconv.Atoi(how[1])
+		end = monotonic() + while
+	case "leave":
+		other := exec.Command(os.Args[0], "-as-command", how[1], "ignore")
+		if err := other.Start(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(99)
+		}
+		for { // it beats
+			if data, _ := os.ReadFile(how[1]); bytes.Count(data, []byte("\n")) > 2 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		end = monotonic()
+	}
+	fmt.Fprintf(f, "%d %s %s\n", os.Getpid(), os.Getenv("COORD_TOKEN"), os.Getenv("COORD_PATH"))
+	begun := monotonic()
+	for tick := time.Tick(2 * time.Millisecond); ; <-tick {
+		now := monotonic()
+		if now > begun+3*time.Minute {
+			os.Exit(98) // it was forgotten
+		}
+		fmt.Fprintf(f, "%d\n", now)
+		select {
+		case <-signals:
+			if how[0] == "slow" && end == 0 {
+				status, end = 7, now+while
+			}
+		default:
+		}
+		if end > 0 && now > end {
+			os.Exit(status)
+		}
+	}
+}
+
+// beats is what the latest command on a file has written.
+type beats struct {
+	pid, n int
+	token  int64
+	path   string
+	last   time.Duration
+	runs   int // how many commands have written
+}
+
+func readBeats(t *testing.T, file string) (b beats) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		words := strings.Fields(line)
+		if !strings.HasSuffix(line, "\n") {
+			break // killed in the middle of it
+		}
+		switch len(words) {
+		case 1:
+			n, err := strconv.ParseInt(words[0], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.last = time.Duration(n)
+			b.n++
+		default:
+			b = beats{runs: b.runs + 1}
+			b.pid, _ = strconv.Atoi(words[0])
+			if len(words) == 3 {
+				b.token, _ = strconv.ParseInt(words[1], 10, 64)
+				b.path = words[2]
+			}
+		}
+	}
+	return b
+}
+
+// alive reports whether a process runs. One that has ended and was not reaped does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := bytes.Cut(stat, []byte(") "))
+	return len(rest) > 0 && rest[0] != 'Z' && rest[0] != 'X'
+}
+
+// limit is how long the tests wait for something that must happen.
+const limit = 60 * time.Second
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !cond(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// sessionTimeout is that of coordctl in the tests. A third of it is how much earlier
+// than the servers coordctl notices that contact is lost.
+const sessionTimeout = 5 * time.Second
+
+// stage is one lock, a coordctl that uses it, and somebody who comes next.
+type stage struct {
+	t     *testing.T
+	path  string
+	file  string           // of the command's beats
+	proxy []*zkproxy.Proxy // between coordctl and the servers
+	next  *coord.Client    // of the one who comes next: not through the proxies
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	e := server.Get(t)
+	s := &stage{t: t, path: "/" + strings.ReplaceAll(t.Name(), "/", "-"), file: t.TempDir() + "/beats"}
+	for _, addr := range e.Addrs() {
+		p, err := zkproxy.New(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		s.proxy = append(s.proxy, p)
+	}
+	c, err := coord.Open(t.Context(), zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: 8 * time.Second}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	s.next = c
+	return s
+}
+
+func (s *stage) mutex() *coord.Mutex { return coord.NewMutex(s.next, s.path, nil) }
+
+// ctl is a coordctl under way.
+type ctl struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdout bytes.Buffer // to be read when it has ended
+	stderr bytes.Buffer
+	ended  chan struct{}
+}
+
+// start starts coordctl. Flags that every test needs are added.
+func (s *stage) start(args ...string) *ctl {
+	s.t.Helper()
+	return s.startTo(nil, args...)
+}
+
+// startTo does so with another standard output.
+func (s *stage) startTo(stdout *os.File, args ...string) *ctl {
+	s.t.Helper()
+	var addrs []string
+	for _, p := range s.proxy {
+		addrs = append(addrs, p.Addr())
+	}
+	args = append([]string{"-as-coordctl", "-timeout", sessionTimeout.String()}, args...)
+	x := &ctl{t: s.t, cmd: exec.Command(os.Args[0], args...), ended: make(chan struct{})}
+	x.cmd.Env = append(os.Environ(), "COORD_SERVERS="+strings.Join(addrs, ","))
+	x.cmd.Stdout, x.cmd.Stderr = &x.stdout, &x.stderr
+	if stdout != nil {
+		x.cmd.Stdout = stdout
+	}
+	x.cmd.WaitDelay = time.Second // a command that it leaves behind has them too
+	if err := x.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	go func() {
+		defer close(x.ended)
+		_ = x.cmd.Wait()
+	}()
+	s.t.Cleanup(func() {
+		_ = x.cmd.Process.Kill()
+		<-x.ended
+	})
+	return x
+}
+
+// command starts coordctl with a verb and flags, and the command that beats. It
+// returns when that beats.
+func (s *stage) command(verb []string, how ...string) *ctl {
+	s.t.Helper()
+	args := append(append([]string{}, verb...), s.path, "--", os.Args[0], "-as-command", s.file)
+	x := s.start(append(args, how...)...)
+	eventually(s.t, "the command runs", func() bool {
+		select {
+		case <-x.ended:
+			s.t.Fatalf("coordctl has ended: %s", x.stderr.String())
+		default:
+		}
+		return readBeats(s.t, s.file).n > 2
+	})
+	return x
+}
+
+// status waits for the end of coordctl, and returns its exit status.
+func (x *ctl) status() int {
+	x.t.Helper()
+	select {
+	case <-x.ended:
+	case <-time.After(limit):
+		x.t.Fatal("coordctl does not end")
+	}
+	if ws := x.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signaled() {
+		return -int(ws.Signal())
+	}
+	return x.cmd.ProcessState.ExitCode()
+}
+
+// grant is when somebody was granted the lock next.
+type grant struct {
+	at   time.Duration
+	hold *coord.Hold
+	err  error
+}
+
+// await puts the next one in line, and returns when it stands there.
+func (s *stage) await() <-chan grant {
+	s.t.Helper()
+	granted := make(chan grant, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		h, err := s.mutex().Lock(ctx)
+		granted <- grant{monotonic(), h, err}
+	})
+	s.t.Cleanup(func() { cancel(); wg.Wait() })
+	eventually(s.t, "the next one is in line", func() bool {
+		list, err := s.mutex().Contenders(ctx)
+		return err == nil && len(list) == 2
+	})
+	return granted
+}

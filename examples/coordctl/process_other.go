@@ -1,0 +1,24 @@
+//go:build !linux
+
+package main
+
+import (
+	"os"
+	"syscall"
+)
+
+// Elsewhere than on Linux the command is a plain child: there is no signal at its
+// parent's death, and signals reach the command alone.
+
+func attributes() *syscall.SysProcAttr { return nil }
+
+func signalGroup(p *os.Process, s os.Signal) { _ = p.Signal(s) }
+
+// wait returns when the process has ended. Package os knows by itself when it has been
+// reaped, and sends it no signal then.
+func (p *process) wait() {
+	_ = p.cmd.Wait()
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/go-coord/coord"
+)
+
+// inspect shows what stands at the path.
+func (t *tool) inspect(ctx context.Context, c *coord.Client) error {
+	in, err := coord.Inspect(ctx, c, t.path, &coord.InspectOptions{Data: t.data})
+	if err != nil {
+		return err
+	}
+	if !t.json {
+		_, err = io.WriteString(t.stdout, in.String())
+		return err
+	}
+	e := json.NewEncoder(t.stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(in)
+}
+
+func (t *tool) queue(c *coord.Client) *coord.Queue[[]byte] {
+	return coord.NewQueue(c, t.path, &coord.QueueOptions[[]byte]{Codec: coord.Bytes()})
+}
+
+// put puts the values, or standard input as one.
+func (t *tool) put(ctx context.Context, c *coord.Client) error {
+	var values [][]byte
+	for _, v := range t.values {
+		values = append(values, []byte(v))
+	}
+	if len(values) == 0 {
+		data, err := io.ReadAll(io.LimitReader(t.stdin, 1<<21)) // more than a node can hold
+		if err != nil {
+			return err
+		}
+		values = append(values, data)
+	}
+	ids, err := t.queue(c).PutAll(ctx, values...)
+	for _, id := range ids {
+		fmt.Fprintln(t.stdout, id)
+	}
+	return err
+}
+
+// take takes one item. It is acknowledged only when it has been written: if that
+// fails, the item goes to somebody else.
+func (t *tool) take(ctx context.Context, c *coord.Client) error {
+	q := t.queue(c)
+	take := q.Take
+	if t.wait == 0 {
+		take = q.TryTake
+	}
+	item, err := take(ctx)
+	if err != nil {
+		return err
+	}
+	defer item.Release()
+	if _, err := t.stdout.Write(item.Value); err != nil {
+		return err
+	}
+	return item.Ack()
+}
+
+// count prints how many items there are.
+func (t *tool) count(ctx context.Context, c *coord.Client) error {
+	n, err := t.queue(c).Len(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(t.stdout, n)
+	return err
+}
+
+// change is one line of watch as JSON.
+type change struct {
+	At      time.Time `json:"at"`
+	Event   string    `json:"event"` // "there", "created", "changed" or "deleted"
+	Path    string    `json:"path"`
+	Size    int       `json:"size"`
+	Session string    `json:"session,omitempty"`
+	Data    []byte    `json:"data,omitempty"`
+}
+
+// watch prints what changes at the path and below.
+func (t *tool) watch(ctx context.Context, c *coord.Client) error {
+	cache := coord.NewCache(c, t.path, nil)
+	ctx, cancel := context.WithCancelCause(ctx)
+	ran := make(chan struct{})
+	go func() {
+		defer close(ran)
+		cancel(cache.Run(ctx))
+	}()
+	defer func() {
+		cancel(nil)
+		<-ran
+	}()
+	e := json.NewEncoder(t.stdout)
+	first := true
+	for batch, err := range cache.Events(ctx) {
+		if err != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
+		for _, ev := range batch {
+			ch := change{At: time.Now().UTC(), Event: ev.Kind.String(), Path: ev.Path, Size: len(ev.Node.Data)}
+			if first {
+				ch.Event = "there"
+			}
+			if owner := ev.Node.Stat.EphemeralOwner; owner != 0 {
+				ch.Session = fmt.Sprintf("0x%x", uint64(owner))
+			}
+			if t.data {
+				ch.Data = ev.Node.Data
+			}
+			if t.json {
+				err = e.Encode(ch)
+			} else {
+				_, err = fmt.Fprintln(t.stdout, ch.String())
+			}
+			if err != nil {
+				return err
+			}
+		}
+		first = false
+	}
+	return nil
+}
+
+func (c *change) String() string {
+	s := fmt.Sprintf("%s  %-7s  %s", c.At.Format(time.RFC3339), c.Event, c.Path)
+	if c.Event != "deleted" {
+		s += fmt.Sprintf("  %d bytes", c.Size)
+	}
+	if c.Session != "" {
+		s += "  " + c.Session
+	}
+	if len(c.Data) > 0 {
+		s += "  " + strconv.Quote(string(c.Data))
+	}
+	return s
+}

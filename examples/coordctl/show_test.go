@@ -1,0 +1,186 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+)
+
+// inProcess runs coordctl in this process.
+func inProcess(t *testing.T, stdin string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(args, strings.NewReader(stdin), &out, &errs, make(chan os.Signal))
+	return status, out.String(), errs.String()
+}
+
+func TestTheCommandLine(t *testing.T) {
+	t.Setenv("COORD_SERVERS", "")
+	for _, tc := range []struct {
+		args   string
+		status int
+		tells  string // on either output
+	}{
+		{"-h", 0, "usage: coordctl"},
+		{"lock -h", 0, "usage: coordctl"},
+		{"", exitUsage, "nothing to do"},
+		{"frobnicate /a", exitUsage, "unknown command"},
+		{"-memory lock", exitUsage, "needs a PATH"},
+		{"-memory lock /a", exitUsage, "needs a command"},
+		{"-memory lock /a --", exitUsage, "needs a command"},
+		{"-memory lock /a true", exitUsage, "unexpected argument"},
+		{"-memory inspect /a -- true", exitUsage, "takes no command"},
+		{"-memory inspect a", exitUsage, "bad path"},
+		{"-memory queue /a", exitUsage, "unknown command"},
+		{"-memory queue put", exitUsage, "needs a PATH"},
+		{"lock /a -- true", exitUsage, "no servers"},
+		{"-servers x -memory lock /a -- true", exitUsage, "do not go together"},
+		{"-memory -grace 2s lock /a -- true", exitUsage, "within a second"},
+		{"-memory -margin 10s lock /a -- true", exitUsage, "a part of the timeout"},
+		{"-memory -wait 0 elect /a -- true", exitUsage, "campaign"},
+		{"-memory -wait -3s lock /a -- true", exitUsage, "negative"},
+		{"-memory -nonsense lock /a -- true", exitUsage, "nonsense"},
+		{"-memory -namespace x inspect /a", exitUsage, "bad path"},
+		{"-servers x -tls-cert /no inspect /a", exitUsage, "go together"},
+		{"-servers x -tls-ca /no/such/file inspect /a", exitUsage, "no such file"},
+		{"-memory lock /a -- true", 0, ""},
+		{"-memory lock /a -- false", 1, ""},
+		{"-memory elect /a -- true", 0, ""},
+		{"-memory lock -grace 0s /a -wait 1s -- sh -c exit\u00a09", 9, ""},
+		{"-memory inspect /a", 0, "/a: missing"},
+		{"-memory queue len /a", 0, "0\n"},
+		{"-memory queue take -wait 10ms /a", exitLate, "not obtained in time"},
+		{"-memory queue take -wait 0 /a", exitLate, "not obtained in time"},
+		{"-servers 127.0.0.1:1 -wait 100ms queue len /a", exitFailed, ""},
+	} {
+		var args []string
+		for _, a := range strings.Fields(strings.ReplaceAll(tc.args, "\u00a0", "\x00")) {
+			args = append(args, strings.ReplaceAll(a, "\x00", " "))
+		}
+		status, stdout, stderr := inProcess(t, "", args...)
+		if status != tc.status || !strings.Contains(stdout+stderr, tc.tells) {
+			t.Errorf("coordctl %s: status %d, want %d with %q\n%s%s", tc.args, status, tc.status, tc.tells, stdout, stderr)
+		}
+	}
+}
+
+func TestInspectQueueAndWatch(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	t.Run("values go through a queue as they are", func(t *testing.T) {
+		s.t = t
+		ids := s.output("queue", "put", s.path+"/q", "first", "second")
+		if n := strings.Count(ids, "\n"); n != 2 {
+			t.Errorf("ids %q", ids)
+		}
+		if got := s.output("queue", "len", s.path+"/q"); got != "2\n" {
+			t.Errorf("len %q", got)
+		}
+		if got := s.output("queue", "take", s.path+"/q"); got != "first" {
+			t.Errorf("took %q", got)
+		}
+		if got := s.output("inspect", "-data", s.path+"/q"); !strings.Contains(got, "queue: 1 item: 1 ready") || !strings.Contains(got, `"second"`) {
+			t.Errorf("inspect:\n%s", got)
+		}
+		if got := s.output("inspect", s.path+"/q"); strings.Contains(got, "second") {
+			t.Errorf("inspect shows data unasked:\n%s", got)
+		}
+	})
+	t.Run("inspect speaks JSON", func(t *testing.T) {
+		s.t = t
+		h, err := coord.NewMutex(s.next, s.path+"/m", nil).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Release()
+		var in coord.Inspection
+		if err := json.Unmarshal([]byte(s.output("inspect", "-json", s.path+"/m")), &in); err != nil {
+			t.Fatal(err)
+		}
+		if in.Recipe != "mutex" || len(in.Mutex.Contenders) != 1 || in.Mutex.Contenders[0].Token != h.Token() {
+			t.Errorf("%+v", in)
+		}
+	})
+	t.Run("watch tells what changes", func(t *testing.T) {
+		s.t = t
+		v := coord.NewValue[int](s.next, s.path+"/w/v", nil)
+		if _, err := v.Set(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		x, lines := s.watching("watch", "-json", "-data", s.path+"/w")
+		next := func(event, path, data string) {
+			t.Helper()
+			select {
+			case line := <-lines:
+				var c change
+				if err := json.Unmarshal([]byte(line), &c); err != nil {
+					t.Fatal(err)
+				}
+				if c.Event != event || c.Path != s.path+path || string(c.Data) != data || time.Since(c.At).Abs() > time.Hour {
+					t.Errorf("%s, want %s of %s with %q", line, event, path, data)
+				}
+			case <-time.After(limit):
+				t.Fatalf("%s of %s was never told: %s", event, path, x.stderr.String())
+			}
+		}
+		next("there", "/w", "")
+		next("there", "/w/v", "1")
+		if _, err := v.Set(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		next("changed", "/w/v", "2")
+		now, err := v.Get(t.Context())
+		if err == nil {
+			err = v.Delete(t.Context(), now)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		next("deleted", "/w/v", "")
+		if err := x.cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if got := x.status(); got != 130 {
+			t.Errorf("status %d: %s", got, x.stderr.String())
+		}
+	})
+}
+
+// output runs coordctl to its end, which must be good, and returns what it prints.
+func (s *stage) output(args ...string) string {
+	s.t.Helper()
+	x := s.start(args...)
+	if got := x.status(); got != 0 {
+		s.t.Fatalf("coordctl %v: status %d: %s", args, got, x.stderr.String())
+	}
+	return x.stdout.String()
+}
+
+// watching starts coordctl, and returns the lines that it prints as they come.
+func (s *stage) watching(args ...string) (*ctl, <-chan string) {
+	s.t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	lines := make(chan string, 100)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for in := bufio.NewScanner(r); in.Scan(); {
+			lines <- in.Text()
+		}
+	}()
+	s.t.Cleanup(func() { <-done; r.Close() })
+	x := s.startTo(w, args...)
+	w.Close()
+	return x, lines
+}

@@ -1,0 +1,270 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// InspectOptions may be nil.
+type InspectOptions struct {
+	// Data has the Inspection hold what users have stored: the data of contenders
+	// and members, values, items, payloads. They can be secrets, so without it
+	// only their sizes are told. What is meant to be seen is told in any case: the
+	// IDs of candidates and members, and the reasons of revocations and aborts.
+	Data bool
+
+	// MaxReads is the most requests that are made, one for each node that matters
+	// and for each list of nodes. The default is 1,000. What lies beyond is not
+	// described, and Truncated is set.
+	MaxReads int
+}
+
+// defaultReads is MaxReads where it is zero.
+const defaultReads = 1000
+
+// An Inspection says what stands under a path and how it stands: for operators,
+// and for programs that show it to them. Its JSON has stable names in lower case;
+// String is a text for people. Sessions are written in hex, as ZooKeeper's own
+// tools do, and times are in UTC.
+//
+// The recipe is told by the names of nodes that each recipe documents, and by
+// their data where names do not suffice. Where several recipes look the same a
+// note says so.
+type Inspection struct {
+	Path string `json:"path"` // absolute, the namespace included
+
+	// Recipe is what stands there: "mutex", "rwmutex", "election", "semaphore",
+	// "group", "value", "counter", "barrier", "doublebarrier", "queue",
+	// "priorityqueue", "delayqueue", "twophase" (what Coordinators and Participants
+	// share), "inbox" (of one of its sites). Or "missing", "empty", "part" (nodes
+	// from within a recipe, which stands further up), "mixture" (of several), and
+	// "unknown".
+	Recipe string `json:"recipe"`
+
+	Summary string    `json:"summary"` // in one line
+	At      time.Time `json:"at"`      // when it was read, by this client's clock
+	Reads   int       `json:"reads"`   // requests that it took
+
+	// Truncated: MaxReads was reached, and not everything is described.
+	Truncated bool     `json:"truncated,omitempty"`
+	Notes     []string `json:"notes,omitempty"`
+
+	// Foreign are names of nodes at the path that no recipe of this package makes,
+	// the first 20 in order, and ForeignCount is how many there are.
+	Foreign      []string `json:"foreign,omitempty"`
+	ForeignCount int      `json:"foreign_count,omitempty"`
+
+	// One of these is set, or none, or in a mixture several.
+	Mutex         *InspectedLine          `json:"mutex,omitempty"`
+	RWMutex       *InspectedLine          `json:"rwmutex,omitempty"`
+	Election      *InspectedLine          `json:"election,omitempty"`
+	Semaphore     *InspectedSemaphore     `json:"semaphore,omitempty"`
+	Group         *InspectedGroup         `json:"group,omitempty"`
+	Value         *InspectedValue         `json:"value,omitempty"` // of a counter too
+	Barrier       *InspectedBarrier       `json:"barrier,omitempty"`
+	DoubleBarrier *InspectedDoubleBarrier `json:"doublebarrier,omitempty"`
+	Queue         *InspectedQueue         `json:"queue,omitempty"` // of each kind
+	TwoPhase      *InspectedTwoPhase      `json:"twophase,omitempty"`
+	Inbox         *InspectedSite          `json:"inbox,omitempty"`
+}
+
+// An InspectedNode is a node that somebody stands with.
+type InspectedNode struct {
+	Name    string    `json:"name"`              // within its directory
+	Session string    `json:"session,omitempty"` // that it goes with
+	Since   time.Time `json:"since,omitzero"`    // when it was created, by the service's clock
+	Size    int       `json:"size"`              // of its data, in bytes
+	Data    []byte    `json:"data,omitempty"`    // with InspectOptions.Data
+
+	// Unread is why less is known of it, such as a permission that is missing.
+	Unread string `json:"unread,omitempty"`
+}
+
+// Inspect explains what stands under a path. It only reads, after one Sync. The
+// nodes are read one after the other, so what it returns is no picture of one
+// moment: somebody can have come or gone meanwhile. Nodes that vanish while they are
+// read are left out.
+//
+// A path where nothing stands, and nodes that belong to no recipe, are no errors;
+// the Inspection says so. Errors: the context's; ErrDenied when the path itself
+// may not be read (below it, a note tells); ErrBadPath; ErrInvalid; ErrClosed.
+func Inspect(ctx context.Context, c *Client, path string, o *InspectOptions) (*Inspection, error) {
+	const op = "inspect"
+	p := c.recipePath(path)
+	if err := p.check(op); err != nil {
+		return nil, err
+	}
+	var opts InspectOptions
+	if o != nil {
+		opts = *o
+	}
+	if opts.MaxReads < 0 {
+		return nil, opError(op, p.full, fmt.Errorf("%w: MaxReads %d", ErrInvalid, opts.MaxReads))
+	}
+	if opts.MaxReads == 0 {
+		opts.MaxReads = defaultReads
+	}
+	in, err := onSession(ctx, c, func(s *session) (*Inspection, error) {
+		x := &inspector{
+			s: s, path: p, data: opts.Data, left: opts.MaxReads,
+			in: &Inspection{Path: p.full, At: time.Now().UTC()},
+		}
+		err := x.inspect(ctx)
+		return x.in, err
+	})
+	if err != nil {
+		return nil, opError(op, p.full, endedBy(ctx, err))
+	}
+	return in, nil
+}
+
+// inspect reads the path and all that matters below it.
+func (x *inspector) inspect(ctx context.Context) error {
+	in, dir := x.in, x.path.full
+	defer func() { in.Reads = x.reads }()
+	if err := x.s.b.Sync(ctx, dir); err != nil {
+		return err
+	}
+	x.count()
+	names, stat, err := x.s.b.Children(ctx, dir, nil)
+	if isNotFound(err) {
+		in.Recipe = "missing"
+		in.Summary = "nothing there: a recipe that nobody uses, or a barrier that is not set"
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return x.leaf(ctx, stat)
+	}
+	slices.Sort(names)
+	k := sortNames(names)
+	var recipes, says []string
+	add := func(recipe, summary string) {
+		recipes, says = append(recipes, recipe), append(says, summary)
+	}
+	for _, look := range []func(context.Context, *nameKinds, func(recipe, summary string)) error{
+		x.lines, x.semaphore, x.group, x.doubleBarrier, x.queue, x.twoPhase, x.inbox,
+	} {
+		if err := look(ctx, k, add); err != nil {
+			return err
+		}
+	}
+	x.setForeign(k, stat)
+	switch {
+	case len(recipes) == 1:
+		in.Recipe, in.Summary = recipes[0], says[0]
+	case len(recipes) > 1:
+		in.Recipe = "mixture"
+		for i, r := range recipes {
+			says[i] = r + " (" + says[i] + ")"
+		}
+		in.Summary = "nodes of several recipes on one path: " + strings.Join(says, ", ")
+	case len(k.parts) > 0:
+		in.Recipe = "part"
+		in.Summary = "nodes from within a recipe, not a recipe of its own: " + strings.Join(k.parts, ", ")
+		if up := parent(x.path.given); up != "" {
+			in.note("inspect a path further up, such as %s", up)
+		}
+	default:
+		in.Recipe = "unknown"
+		in.Summary = plural(in.ForeignCount, "node") + " that no recipe of this package makes"
+		in.note("what stands here can be recipes further down: inspect the paths below")
+	}
+	return nil
+}
+
+// setForeign tells of nodes that are left over, and of data in a directory.
+func (x *inspector) setForeign(k *nameKinds, stat backend.Stat) {
+	in := x.in
+	for name := range k.fixed {
+		k.foreign = append(k.foreign, name)
+	}
+	slices.Sort(k.foreign)
+	in.ForeignCount = len(k.foreign)
+	in.Foreign = k.foreign[:min(len(k.foreign), 20)]
+	if stat.DataLength > 0 {
+		in.note("the node itself holds %s, which no recipe with nodes below it stores", plural(int(stat.DataLength), "byte"))
+	}
+	if stat.EphemeralOwner != 0 {
+		in.note("the node itself is ephemeral")
+	}
+}
+
+// leaf describes a node without children.
+func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
+	in, dir := x.in, x.path.full
+	owned := stat.EphemeralOwner != 0
+	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) {
+		in.Recipe, in.Summary = "barrier", "set"
+		in.Barrier = &InspectedBarrier{Session: hexSession(stat), Since: utc(stat.Ctime), Ephemeral: owned}
+		if owned {
+			in.Summary = "set until its session ends"
+		} else {
+			in.note("a value of no bytes, and the directory of a recipe that nobody has used yet, look the same")
+		}
+		return nil
+	}
+	if stat.DataLength == 0 {
+		in.Recipe = "empty"
+		in.Summary = "a directory in which nodes have been and are no more: a recipe that nobody uses now"
+		return nil
+	}
+	if !x.take() {
+		in.Recipe, in.Summary = "value", plural(int(stat.DataLength), "byte")
+		return nil
+	}
+	data, stat, err := x.s.b.Get(ctx, dir, nil)
+	if isNotFound(err) {
+		in.Recipe, in.Summary = "missing", "nothing there: it was deleted while it was read"
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	v := &InspectedValue{
+		Created: stat.Czxid, Changed: stat.Mzxid, Version: stat.Version,
+		Since: utc(stat.Ctime), Modified: utc(stat.Mtime), Session: hexSession(stat), Size: len(data),
+	}
+	in.Value = v
+	in.Recipe, in.Summary = "value", fmt.Sprintf("%s, version %d", plural(v.Size, "byte"), v.Version)
+	if n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil {
+		in.Recipe, in.Summary = "counter", fmt.Sprintf("a number, version %d", v.Version)
+		in.note("a value that is a number looks the same")
+		if x.data {
+			v.Number = &n
+			in.Summary = fmt.Sprintf("%d, version %d", n, v.Version)
+		}
+	}
+	if x.data {
+		v.Data = data
+	}
+	if v.Session != "" {
+		in.note("the node is ephemeral; a Value and a Counter make persistent ones")
+	}
+	return nil
+}
+
+// plural is a number of things.
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return strconv.Itoa(n) + " " + thing + "s"
+}
+
+func utc(milliseconds int64) time.Time { return time.UnixMilli(milliseconds).UTC() }
+
+func hexSession(stat backend.Stat) string {
+	if stat.EphemeralOwner == 0 {
+		return ""
+	}
+	return sessionID(stat.EphemeralOwner)
+}

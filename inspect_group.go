@@ -1,0 +1,231 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// An InspectedGroup is who is there.
+type InspectedGroup struct {
+	Members []InspectedMember `json:"members"` // in order of their ids
+	Count   int               `json:"count"`   // of members
+
+	// Ghosts are further nodes with the id of a member that came before them: of a
+	// newcomer that finds the id taken, or of the next incarnation of a member whose
+	// session the service has not ended yet.
+	Ghosts     []InspectedMember `json:"ghosts,omitempty"`
+	GhostCount int               `json:"ghost_count,omitempty"`
+}
+
+// An InspectedMember is one incarnation of a member. Its Since is when it joined.
+type InspectedMember struct {
+	InspectedNode
+	ID    string `json:"id"`
+	Token int64  `json:"token,omitempty"`
+}
+
+// group describes a group.
+func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
+	if !k.members {
+		return nil
+	}
+	// Members first, then ghosts, so that the limit leaves out ghosts.
+	order := func(names []string) (list []string) {
+		members := presentMembers(names)
+		isMember := make(map[string]bool, len(members))
+		for _, n := range members {
+			list, isMember[n.name] = append(list, n.name), true
+		}
+		for _, name := range names {
+			if _, ok := parseMember(name); ok && !isMember[name] {
+				list = append(list, name)
+			}
+		}
+		return list
+	}
+	standing, all, err := x.getStanding(ctx, x.path.full, k.all, x.data, order)
+	if err != nil {
+		return err
+	}
+	in := &InspectedGroup{Members: []InspectedMember{}}
+	in.Count = len(presentMembers(standing))
+	in.GhostCount = len(standing) - in.Count
+	for i, name := range order(standing) {
+		r := all[name]
+		if r.skip {
+			continue
+		}
+		n, _ := parseMember(name)
+		m := InspectedMember{InspectedNode: x.node(name, r), ID: n.id, Token: r.stat.Czxid}
+		m.Data = x.keep(r.data)
+		if i < in.Count {
+			in.Members = append(in.Members, m)
+		} else {
+			in.Ghosts = append(in.Ghosts, m)
+		}
+	}
+	x.in.Group = in
+	summary := plural(in.Count, "member")
+	if in.GhostCount > 0 {
+		summary += ", " + plural(in.GhostCount, "ghost")
+	}
+	add("group", summary)
+	return nil
+}
+
+// An InspectedValue is a value or a counter.
+type InspectedValue struct {
+	Created  int64     `json:"created"` // as Versioned has them
+	Version  int32     `json:"version"`
+	Changed  int64     `json:"changed"`
+	Since    time.Time `json:"since"`    // when the node was created
+	Modified time.Time `json:"modified"` // when it was changed last
+	Session  string    `json:"session,omitempty"`
+	Size     int       `json:"size"`             // in bytes
+	Number   *int64    `json:"number,omitempty"` // of a counter, with InspectOptions.Data
+	Data     []byte    `json:"data,omitempty"`   // with InspectOptions.Data
+}
+
+// An InspectedBarrier is a barrier that is set.
+type InspectedBarrier struct {
+	Since     time.Time `json:"since"`
+	Ephemeral bool      `json:"ephemeral,omitempty"`
+	Session   string    `json:"session,omitempty"` // that it goes with
+}
+
+// An InspectedDoubleBarrier is how many stand where.
+type InspectedDoubleBarrier struct {
+	// Open: a round is in progress. Stale: all of its members have gone, and the
+	// next one who enters ends it.
+	Open  bool `json:"open"`
+	Stale bool `json:"stale,omitempty"`
+
+	// N is the number of members of the round in progress. Without one it is 0: only
+	// those who enter know it.
+	N      int             `json:"n,omitempty"`
+	Left   int             `json:"left,omitempty"`   // of N that have left or died
+	Rounds int32           `json:"rounds"`           // changes of rounds since the directory was made
+	Since  time.Time       `json:"since,omitzero"`   // when the round opened
+	Inside []InspectedNode `json:"inside,omitempty"` // members of the round that are there
+
+	// Waiting are those who wait for a round to open, in order. Extra are those who
+	// joined a round after it had opened.
+	Waiting []InspectedNode `json:"waiting,omitempty"`
+	Extra   []InspectedNode `json:"extra,omitempty"`
+
+	InsideCount  int `json:"inside_count"`
+	WaitingCount int `json:"waiting_count"`
+	ExtraCount   int `json:"extra_count"`
+}
+
+// doubleBarrier describes a double barrier.
+func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
+	if !k.fixed["members"] && !k.fixed["ready"] {
+		return nil
+	}
+	dir := x.path.full
+	in := &InspectedDoubleBarrier{}
+	var names []string // of the round
+	if k.fixed["ready"] {
+		r, err := x.get(ctx, dir+"/ready", true)
+		if err != nil {
+			return err
+		}
+		names = strings.Fields(string(r.data))
+		foreign := len(names) == 0 && r.unread == "" || slices.ContainsFunc(names, func(name string) bool {
+			_, ok := parseSeq(name, entrantKind)
+			return !ok
+		})
+		if r.stat.Czxid != 0 && !foreign {
+			in.Open, in.N, in.Since = true, len(names), utc(r.stat.Ctime)
+		}
+		if r.unread != "" {
+			x.in.note("the round in progress cannot be read: %s", r.unread)
+		}
+	}
+	var list []string
+	if k.fixed["members"] {
+		var err error
+		if list, _, _, err = x.list(ctx, dir+"/members"); err != nil {
+			return err
+		}
+	}
+	// A name suffices only as long as nothing speaks against it.
+	alone := len(list) == 0 && !in.Open
+	ours := func(name string) bool { return partOf(name) == "the members of a double barrier" }
+	if !in.Open && (!k.fixed["members"] || len(list) > 0 && !slices.ContainsFunc(list, ours)) {
+		return nil
+	}
+	k.claim("members", "ready")
+	if alone {
+		x.in.note("told by the name of its directory alone: nobody is there")
+	}
+	kept := func(list []string) []string {
+		r := sortMembers(names, list)
+		all := slices.Concat(r.living, r.waiting)
+		for _, name := range list {
+			if _, ok := parseSeq(name, extraKind); ok && isOurs(name) {
+				all = append(all, name)
+			}
+		}
+		return all
+	}
+	standing, all, err := x.getStanding(ctx, dir+"/members", list, x.data, kept)
+	if err != nil {
+		return err
+	}
+	r := sortMembers(names, standing)
+	in.InsideCount, in.WaitingCount, in.ExtraCount = len(r.living), len(r.waiting), r.extra
+	in.Left = in.N - in.InsideCount
+	in.Stale = in.Open && in.InsideCount == 0 && !x.in.Truncated
+	for i, name := range standing {
+		r := all[name]
+		if r.skip {
+			continue
+		}
+		n := x.node(name, r)
+		n.Data = x.keep(r.data)
+		switch {
+		case i < in.InsideCount:
+			in.Inside = append(in.Inside, n)
+		case i < in.InsideCount+in.WaitingCount:
+			in.Waiting = append(in.Waiting, n)
+		default:
+			in.Extra = append(in.Extra, n)
+		}
+	}
+	root, err := x.get(ctx, dir, false)
+	if err != nil {
+		return err
+	}
+	in.Rounds = root.stat.Version
+	x.in.DoubleBarrier = in
+	add("doublebarrier", in.summary())
+	return nil
+}
+
+func (in *InspectedDoubleBarrier) summary() string {
+	var say []string
+	switch {
+	case in.Stale:
+		say = append(say, fmt.Sprintf("a round of %d is stale: all its members have gone", in.N))
+	case in.Open:
+		say = append(say, fmt.Sprintf("a round of %d is in progress, %d inside", in.N, in.InsideCount))
+	default:
+		say = append(say, "no round is open")
+	}
+	switch in.WaitingCount {
+	case 0:
+	case 1:
+		say = append(say, "1 waits for the next")
+	default:
+		say = append(say, fmt.Sprintf("%d wait for the next", in.WaitingCount))
+	}
+	if in.ExtraCount > 0 {
+		say = append(say, fmt.Sprintf("%d joined late", in.ExtraCount))
+	}
+	return strings.Join(say, ", ")
+}

@@ -1,0 +1,352 @@
+package coord_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkservice"
+)
+
+// sanePage fails the test if the text could confuse a terminal or tells no recipe.
+func sanePage(t *testing.T, in *coord.Inspection) {
+	t.Helper()
+	text := in.String()
+	if in.Recipe == "" || in.Summary == "" || !utf8.ValidString(text) {
+		t.Errorf("recipe %q, summary %q:\n%q", in.Recipe, in.Summary, text)
+	}
+	for _, r := range text {
+		if r != '\n' && !strconv.IsPrint(r) {
+			t.Errorf("the text has %q:\n%s", r, text)
+			return
+		}
+	}
+}
+
+// TestInspectBearsHostileNodes: whatever outsiders make, in names and in data, Inspect
+// says something that is safe to print, and costs no more than it may.
+func TestInspectBearsHostileNodes(t *testing.T) {
+	guid := inspectID
+	names := []string{
+		"lock-0000000001", "_c_" + guid + "-lock-0000000000", "x-lock--000000001", "__lock__0000000002", "lock-99999999999", "lock-",
+		"_c_" + guid + "-latch-0000000001", "_c_" + guid + "-ready-0000000001", "_c_" + guid + "-ready-0000000009",
+		"__READ__0000000001", "__WRIT__0000000001", "__READ__-2147483648",
+		"_c_" + guid + "-member-a-0000000001", "_c_" + guid + "-member-lock--0000000003", "_c_" + guid + "-member-0000000001", "_c_" + guid + "-guest-0000000001",
+		"limit", "requests", "permit-2147483647-0000000001", "permit-0-0000000001", "permit-1-0000000002",
+		"members", "ready", "items", "waiters", "dead", "b-0-0", "b--60000-1", "b-9223372036854775807-1", "b-x-1",
+		"i-" + guid + "-0-0000000000", "i-" + guid + "-9223372036854775807-0000000001", "i-" + guid + "--5-0000000001", "s-" + guid, "m-" + guid + "-" + guid, "d-" + guid + "-9223372036854775807", "d-" + guid + "-9",
+		"tx", "sites", "serving", guid + "~" + guid, "a~" + guid, "decision-1", "yes-1-a", "open-" + guid, "live-" + guid, "take-0000000001", "README", "ü", "é", `"`, `\`, " ",
+	}
+	data := []string{
+		"", "7", "-1", " 3\n", "99999999999999999999", "unlock", "__REVOKE__", `{"coord-revoke":{"by":"\u202e","at":9223372036854775807,"force":true},"data":"AAAA"}`,
+		`{"coord-revoke":`, `{"coord-candidate":{"id":"\u0000\u001b[2J","data":"` + strings.Repeat("QUFB", 100) + `"}}`, "\x1b]0;title\x07\xff\xfe", strings.Repeat("é", 400),
+		`{"mark":"x","sites":["a","/","\u202e"],"deadline":9223372036854775807,"payload":"AAAA"}`, `{"mark":"` + guid + `","sites":null,"deadline":-1}`,
+		`{"commit":true,"by":"\n","reason":"\u001b"}`, "yes", "no\n\x1b", "_c_" + guid + "-member-0000000001", "\x00",
+	}
+	onMemory(t, func(w *world) {
+		recipes := make(map[string]int)
+		seeds := uint64(300)
+		if long() {
+			seeds = 5000
+		}
+		for seed := range seeds {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			st := memory.New(nil)
+			c := open(w.t, st, nil)
+			s, err := st.Open(context.Background())
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			paths := []string{"/h"}
+			if _, err := s.Commit(context.Background(), backend.Create("/h", nil, backend.Persistent)); err != nil {
+				w.t.Fatal(err)
+			}
+			// A few names make recipes look alike, many make mixtures.
+			few := slices.Clone(names)
+			rng.Shuffle(len(few), func(i, j int) { few[i], few[j] = few[j], few[i] })
+			few = few[:1+rng.IntN(len(few))]
+			for range 1 + rng.IntN(60) {
+				p := paths[rng.IntN(len(paths))] + "/" + few[rng.IntN(len(few))]
+				mode := backend.Persistent
+				if rng.IntN(4) == 0 {
+					mode = backend.Ephemeral
+				}
+				_, err := s.Commit(context.Background(), backend.Create(p, []byte(data[rng.IntN(len(data))]), mode))
+				if err == nil && strings.Count(p, "/") < 5 {
+					paths = append(paths, p)
+				}
+			}
+			for _, o := range []*coord.InspectOptions{nil, {Data: true}, {MaxReads: 1 + rng.IntN(10)}} {
+				for _, p := range paths {
+					if strings.HasSuffix(p, "/"+`"`) {
+						continue
+					}
+					in, err := coord.Inspect(context.Background(), c, p, o)
+					if err != nil {
+						w.t.Fatalf("seed %d: %s: %v", seed, p, err)
+					}
+					recipes[in.Recipe]++
+					sanePage(w.t, in)
+					if o != nil && o.MaxReads > 0 && in.Reads > o.MaxReads+1 {
+						w.t.Errorf("seed %d: %s: %d reads, at most %d were allowed", seed, p, in.Reads, o.MaxReads)
+					}
+				}
+			}
+			s.Close()
+			c.Close()
+			if w.t.Failed() {
+				w.t.Fatalf("seed %d", seed)
+			}
+		}
+		w.t.Logf("figure: %d hostile trees inspected, told as %v", seeds, recipes)
+	})
+}
+
+// TestInspectBearsNamesThatCannotBeRead: other clients can make nodes whose names our
+// own path rules refuse.
+func TestInspectBearsNamesThatCannotBeRead(t *testing.T) {
+	onMemory(t, func(w *world) {
+		mustLock(w.t, coord.NewMutex(w.open("a", nil), "/m", nil))
+		c := w.open("inspector", &backendtest.Hooks{Names: func(_ backendtest.Call, names []string) []string {
+			return append(names, "\u202elock-0000000009", "a\u200b")
+		}})
+		in, err := coord.Inspect(context.Background(), c, "/m", nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		sanePage(w.t, in)
+		// It may count as a contender that cannot be read, or as foreign.
+		list := in.Mutex.Contenders
+		if len(list)+in.ForeignCount != 3 || !list[0].Holds || list[0].Unread != "" || len(list) == 2 && list[1].Unread == "" {
+			w.t.Errorf("%d contenders:\n%s", len(list), in)
+		}
+	})
+}
+
+// TestInspectGoesOnWhenNodesVanish plays each scene many times: at each request of
+// Inspect all that is there is deleted, or the session is lost.
+func TestInspectGoesOnWhenNodesVanish(t *testing.T) {
+	for _, sc := range inspectScenes {
+		t.Run(sc.name, func(t *testing.T) {
+			for n := 1; ; n++ {
+				played := false
+				for _, lose := range []bool{false, true} {
+					onMemory(t, func(w *world) {
+						sc.setup(w)
+						w.settle()
+						var calls atomic.Int32
+						link := w.Link("inspector")
+						c := w.open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+							if int(calls.Add(1)) != n {
+								return nil
+							}
+							if played = true; lose {
+								link.Expire(call.Session.ID())
+							} else {
+								w.destroy(w.path("/" + strings.Split(sc.path, "/")[1]))
+							}
+							return nil
+						}})
+						in, err := coord.Inspect(context.Background(), c, sc.path, &coord.InspectOptions{Data: sc.data})
+						if err != nil {
+							w.t.Fatalf("at request %d: %v", n, err)
+						}
+						sanePage(w.t, in)
+						if lose {
+							inspectNormal(in, w.path(""))
+							compareInspection(w.t, sc.name, in)
+						}
+					})
+				}
+				if !played || t.Failed() {
+					t.Logf("%d requests", n-1)
+					return
+				}
+			}
+		})
+	}
+}
+
+// destroy deletes a node with all below it.
+func (w *world) destroy(path string) {
+	s, err := w.Link("vandal").Open(context.Background())
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	defer s.Close()
+	paths := []string{path}
+	for i := 0; i < len(paths); i++ {
+		names, _, _ := s.Children(context.Background(), paths[i], nil)
+		for _, name := range names {
+			paths = append(paths, paths[i]+"/"+name)
+		}
+	}
+	for _, p := range slices.Backward(paths) {
+		_, _ = s.Commit(context.Background(), backend.Delete(p, backend.AnyVersion))
+	}
+}
+
+// TestInspectSeesADowngradeAsOneLock: the writer's node goes between the list and
+// the read; the reader's node in its place is not in that list.
+func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
+	onSteady(t, func(w *world) {
+		rw := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		h := mustLock(w.t, rw)
+		w.inLineBehind("/rw")
+		var once atomic.Bool
+		c := w.open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+			if call.Op == "get" && once.CompareAndSwap(false, true) {
+				return rw.Downgrade(context.Background(), h)
+			}
+			return nil
+		}})
+		in, err := coord.Inspect(context.Background(), c, "/rw", nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		l := in.RWMutex
+		if l == nil || len(l.Contenders) != 2 || l.Contenders[0].Role != "reader" || !l.Contenders[0].Holds || l.Contenders[1].Holds {
+			w.t.Errorf("after the downgrade:\n%s", in)
+		}
+	})
+}
+
+// inLineBehind has a writer wait behind somebody.
+func (w *world) inLineBehind(path string) {
+	c := w.open("behind", nil)
+	w.spawn(func(ctx context.Context) { _, _ = coord.NewRWMutex(c, path, nil).Lock(ctx) })
+	w.eventually("a writer waits", func() bool { return len(w.children(path)) == 2 })
+}
+
+// TestInspectEndsWhereItsLimitIs: a long line costs no more than what was allowed, and
+// the text says that there is more.
+func TestInspectEndsWhereItsLimitIs(t *testing.T) {
+	onSteady(t, func(w *world) {
+		inspectMake(w, backend.Persistent, "/m")
+		var paths []string
+		for range 30 {
+			paths = append(paths, "/m/_c_"+inspectID+"-lock-")
+		}
+		inspectMake(w, backend.EphemeralSequential, paths...)
+		var calls atomic.Int32
+		c := w.open("inspector", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }})
+		in, err := coord.Inspect(context.Background(), c, "/m", &coord.InspectOptions{MaxReads: 11})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		text := in.String()
+		if n := calls.Load(); n != 12 || in.Reads != 11 { // and the Sync
+			w.t.Errorf("%d requests, %d were told", n, in.Reads)
+		}
+		if !in.Truncated || len(in.Mutex.Contenders) != 10 || in.Mutex.Waiting != 29 || in.Mutex.Holders != 1 ||
+			!strings.Contains(text, "… and 20 more") || !strings.Contains(text, "truncated: ") {
+			w.t.Errorf("%d contenders:\n%s", len(in.Mutex.Contenders), text)
+		}
+	})
+}
+
+// TestInspectTellsOfPermissions: what may not be read is told, and nothing of it shown.
+func TestInspectTellsOfPermissions(t *testing.T) {
+	t.Parallel()
+	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout})
+	c := open(t, s.Link("a"), &coord.Options{Namespace: s.Root()})
+	withPermissions(t, s.Root()+"/closed", zk.PermCreate)
+	_, err := coord.Inspect(context.Background(), c, "/closed", nil)
+	var e *backend.Error
+	if !errors.Is(err, coord.ErrDenied) || !errors.As(err, &e) || e.Op != "inspect" {
+		t.Errorf("the path itself: %v", err)
+	}
+	withPermissions(t, s.Root()+"/m", zk.PermAll)
+	withPermissions(t, s.Root()+"/m/lock-0000000001", zk.PermCreate)
+	withPermissions(t, s.Root()+"/s", zk.PermAll)
+	withPermissions(t, s.Root()+"/s/limit", zk.PermCreate)
+	withPermissions(t, s.Root()+"/s/requests", zk.PermAll)
+	withPermissions(t, s.Root()+"/s/requests/permit-1-0000000001", zk.PermCreate)
+	withPermissions(t, s.Root()+"/q", zk.PermAll)
+	withPermissions(t, s.Root()+"/q/items", zk.PermCreate)
+	for path, want := range map[string][]string{
+		"/m": {"mutex: held", "no permission"},
+		"/s": {"semaphore: 0 of an unknown number of permits", "the limit cannot be read: no permission"},
+		"/q": {"queue: 0 items", "no permission to read items"},
+	} {
+		in, err := coord.Inspect(context.Background(), c, path, &coord.InspectOptions{Data: true})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, text := range want {
+			if !strings.Contains(in.String(), text) {
+				t.Errorf("%s: no %q in\n%s", path, text, in)
+			}
+		}
+	}
+}
+
+// TestInspectShowsNoDataUnlessAsked: nothing of what users store is in the text or the
+// JSON of any scene.
+func TestInspectShowsNoDataUnlessAsked(t *testing.T) {
+	for _, sc := range inspectScenes {
+		t.Run(sc.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				sc.setup(w)
+				w.settle()
+				in, err := coord.Inspect(context.Background(), w.open("inspector", nil), sc.path, nil)
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				text := fmt.Sprintf("%s %+v", in, in)
+				for _, secret := range []string{"client a", "10.0.0", "caller", "example:80", "password", "4711", "job ", "move 5"} {
+					if strings.Contains(text, secret) {
+						w.t.Errorf("%q is shown:\n%s", secret, in)
+					}
+				}
+				walkData(w.t, in)
+			})
+		})
+	}
+}
+
+// walkData fails the test if any data is kept.
+func walkData(t *testing.T, in *coord.Inspection) {
+	t.Helper()
+	walkInspection(reflect.ValueOf(in), "", func(field string, v reflect.Value) {
+		if data, ok := v.Interface().([]byte); ok && len(bytes.TrimSpace(data)) > 0 {
+			t.Errorf("%s holds %q", field, data)
+		}
+	})
+}
+
+// TestARecordThatNamesNoNodesIsNone: a node that an outsider has put among the records
+// does not keep a Coordinator from telling of the others.
+func TestARecordThatNamesNoNodesIsNone(t *testing.T) {
+	onMemory(t, func(w *world) {
+		inspectTwoPhase(w)
+		inspectMake(w, backend.Persistent,
+			`/app/tx/tx/s={"mark":"`+inspectID+`","sites":["a","/"],"deadline":1}`,
+			`/app/tx/tx/m={"mark":"/","sites":["a"],"deadline":1}`)
+		co := coord.NewCoordinator[string](w.open("co 2", nil), "/app/tx", nil)
+		list, err := co.List(context.Background())
+		if err != nil || len(list) != 1 || list[0].ID != "t-1" {
+			w.t.Errorf("%+v, %v", list, err)
+		}
+		_, err = co.Status(context.Background(), "s")
+		wantErr(w.t, err, coord.ErrDecode)
+	})
+}

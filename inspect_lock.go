@@ -1,0 +1,323 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An InspectedLine is who has a lock, or leads, and who waits, in order.
+type InspectedLine struct {
+	Holders    int                  `json:"holders"`
+	Waiting    int                  `json:"waiting"`
+	Contenders []InspectedContender `json:"contenders"`
+}
+
+// An InspectedContender is one who has a lock or leads, or waits for that. Its Since
+// is when it came, not when it was granted.
+type InspectedContender struct {
+	InspectedNode
+	Role  string `json:"role"` // "exclusive", "reader", "writer" or "candidate"
+	Holds bool   `json:"holds"`
+	Token int64  `json:"token,omitempty"` // what Hold.Token is, or will be; readers have none
+
+	// WaitsFor are the names of the nodes that must go first. Those that these wait
+	// for themselves are not repeated.
+	WaitsFor []string `json:"waits_for,omitempty"`
+
+	// Revocation is a request to give the lock up that stands in the node.
+	Revocation *InspectedRevocation `json:"revocation,omitempty"`
+
+	// Of candidates only.
+	ID               string `json:"id,omitempty"`
+	Ready            bool   `json:"ready,omitempty"`             // it has called Announce
+	Announcement     []byte `json:"announcement,omitempty"`      // with InspectOptions.Data
+	AnnouncementSize int    `json:"announcement_size,omitempty"` // in bytes
+}
+
+// An InspectedRevocation is a Revocation.
+type InspectedRevocation struct {
+	By     string    `json:"by,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	At     time.Time `json:"at,omitzero"`
+	Force  bool      `json:"force,omitempty"`
+}
+
+// lines describes mutexes, readers-writer locks and elections.
+func (x *inspector) lines(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
+	if k.lock || k.kazoo && !k.latch {
+		l, err := x.line(ctx, k.all, lockLine)
+		if err != nil {
+			return err
+		}
+		x.in.Mutex = l
+		add("mutex", l.summary("held"))
+		if k.kazoo && !k.lock {
+			x.in.note("these names are of kazoo's Lock, and of its Election too")
+		}
+	}
+	if k.shared {
+		l, err := x.line(ctx, k.all, sharedLine)
+		if err != nil {
+			return err
+		}
+		x.in.RWMutex = l
+		by := "held"
+		if len(l.Contenders) > 0 {
+			if n := plural(l.Holders, l.Contenders[0].Role); l.Contenders[0].Holds {
+				by = "held by " + n
+			}
+		}
+		add("rwmutex", l.summary(by))
+	}
+	if !k.latch {
+		k.foreign = append(k.foreign, k.ready...)
+		return nil
+	}
+	l, err := x.line(ctx, k.all, latchLine)
+	if err != nil {
+		return err
+	}
+	x.in.Election = l
+	if err := x.announcements(ctx, l, k); err != nil {
+		return err
+	}
+	by := "led"
+	if len(l.Contenders) > 0 && l.Contenders[0].Holds {
+		first := l.Contenders[0]
+		if by = "led by " + strconv.Quote(clip(first.ID)); first.Ready {
+			by += ", which is ready"
+		}
+	}
+	add("election", l.summary(by))
+	return nil
+}
+
+func (l *InspectedLine) summary(held string) string {
+	if l.Holders == 0 {
+		held = "free"
+	}
+	return held + waitText(l.Waiting)
+}
+
+// waitText says how many wait.
+func waitText(n int) string {
+	switch n {
+	case 0:
+		return ", nobody waits"
+	case 1:
+		return ", 1 waits"
+	}
+	return fmt.Sprintf(", %d wait", n)
+}
+
+// line reads the contenders of one kind among names.
+func (x *inspector) line(ctx context.Context, names []string, kinds lineKinds) (*InspectedLine, error) {
+	l := &line{c: x.s.c, dir: x.path.full, kinds: kinds}
+	order := func(names []string) (list []string) {
+		for _, q := range l.order(names) {
+			// A group's member can have an id that looks like a contender.
+			if _, member := parseMember(q.name); !member {
+				list = append(list, q.name)
+			}
+		}
+		return list
+	}
+	standing, all, err := x.getStanding(ctx, l.dir, names, true, order)
+	if err != nil {
+		return nil, err
+	}
+	queue := l.order(standing)
+	in := &InspectedLine{Contenders: []InspectedContender{}}
+	for i, q := range queue {
+		b := blocker(queue, i)
+		if b < 0 {
+			in.Holders++
+		} else {
+			in.Waiting++
+		}
+		r := all[q.name]
+		if r.skip {
+			continue
+		}
+		e := InspectedContender{InspectedNode: x.node(q.name, r), Role: kinds.role(q), Holds: b < 0}
+		if !q.shared {
+			e.Token = r.stat.Czxid
+		}
+		for ; b >= 0; b-- {
+			e.WaitsFor = append(e.WaitsFor, queue[b].name)
+			// A writer waits for all readers before it, up to the next writer.
+			if q.shared || !queue[b].shared || b > 0 && !queue[b-1].shared {
+				break
+			}
+		}
+		slices.Reverse(e.WaitsFor)
+		asked, own := openEnvelope(r.data)
+		if asked != nil {
+			e.Revocation = &InspectedRevocation{By: asked.By, Reason: asked.Reason, Force: asked.Force}
+			if !asked.At.IsZero() {
+				e.Revocation.At = asked.At.UTC()
+			}
+			e.Size = len(own)
+		}
+		if kinds == latchLine {
+			j := openCandidate(own)
+			e.ID, own = strings.ToValidUTF8(j.ID, "?"), j.Data
+			e.Size = len(own)
+		}
+		e.Data = x.keep(own)
+		in.Contenders = append(in.Contenders, e)
+	}
+	return in, nil
+}
+
+func (k lineKinds) role(q position) string {
+	switch {
+	case k == latchLine:
+		return "candidate"
+	case k == lockLine:
+		return "exclusive"
+	case q.shared:
+		return "reader"
+	}
+	return "writer"
+}
+
+// announcements reads what candidates have announced. What is left of others is
+// foreign.
+func (x *inspector) announcements(ctx context.Context, l *InspectedLine, k *nameKinds) error {
+	for _, name := range k.ready {
+		i := slices.IndexFunc(l.Contenders, func(e InspectedContender) bool { return readyPath(e.Name) == name })
+		if i < 0 {
+			if !x.in.Truncated {
+				x.in.note("the announcement %s has no candidate: he has gone while this was read, or it is an outsider's", printable(name))
+			}
+			continue
+		}
+		r, err := x.get(ctx, x.path.full+"/"+name, x.data)
+		if err != nil {
+			return err
+		}
+		if r.gone || r.skip {
+			continue
+		}
+		e := &l.Contenders[i]
+		e.Ready, e.Announcement, e.AnnouncementSize = true, x.keep(r.data), int(r.stat.DataLength)
+	}
+	return nil
+}
+
+// An InspectedSemaphore is a limit, and the requests for permits in order.
+type InspectedSemaphore struct {
+	Limit    int               `json:"limit"` // 0: not known
+	Held     int64             `json:"held"`  // permits
+	Holders  int               `json:"holders"`
+	Waiting  int               `json:"waiting"` // requests
+	Requests []InspectedPermit `json:"requests"`
+}
+
+// An InspectedPermit is a request for permits of a semaphore. Its Since is when it
+// came.
+type InspectedPermit struct {
+	InspectedNode
+	Weight  int  `json:"weight"` // how many permits
+	Granted bool `json:"granted"`
+
+	// WaitsFor are the names of the nodes that it waits for: the request before it,
+	// which is not passed, or if that is granted all that have permits, of which
+	// some must come back: at least Short.
+	WaitsFor []string `json:"waits_for,omitempty"`
+	Short    int64    `json:"short,omitempty"`
+}
+
+// semaphore describes a semaphore.
+func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
+	if !k.fixed["limit"] && !k.fixed["requests"] {
+		return nil
+	}
+	dir := x.path.full
+	in := &InspectedSemaphore{Requests: []InspectedPermit{}}
+	bad := ""
+	if k.fixed["limit"] {
+		r, err := x.get(ctx, dir+"/limit", true)
+		if err != nil {
+			return err
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(r.data)), 10, 64)
+		switch {
+		case r.skip || r.gone:
+		case r.unread != "":
+			bad = "the limit cannot be read: " + r.unread
+		case err != nil || checkLimit(n) != nil:
+			bad = "the node of the limit holds no limit: nobody can acquire"
+		default:
+			in.Limit = int(n)
+		}
+	} else {
+		bad = "the node of the limit is missing: whoever acquires next makes it"
+	}
+	var names []string
+	if k.fixed["requests"] {
+		var err error
+		if names, _, _, err = x.list(ctx, dir+"/requests"); err != nil {
+			return err
+		}
+	}
+	order := func(names []string) (list []string) {
+		for _, q := range orderPermits(names) {
+			list = append(list, q.name)
+		}
+		return list
+	}
+	if in.Limit == 0 && len(order(names)) == 0 {
+		return nil // it only has the names
+	}
+	k.claim("limit", "requests")
+	if bad != "" {
+		x.in.note("%s", bad)
+	}
+	standing, all, err := x.getStanding(ctx, dir+"/requests", names, x.data, order)
+	if err != nil {
+		return err
+	}
+	queue := orderPermits(standing)
+	granted, sum := 0, int64(0) // the first of the line have permits
+	for i, q := range queue {
+		sum += int64(q.weight)
+		if sum <= int64(in.Limit) || all[q.name].stat.Version > 0 {
+			granted, in.Held = i+1, sum
+		}
+	}
+	in.Holders, in.Waiting = granted, len(queue)-granted
+	sum = 0
+	for i, q := range queue {
+		sum += int64(q.weight)
+		r := all[q.name]
+		if r.skip {
+			continue
+		}
+		e := InspectedPermit{InspectedNode: x.node(q.name, r), Weight: q.weight, Granted: i < granted}
+		e.Data = x.keep(r.data)
+		switch {
+		case e.Granted:
+		case i == granted:
+			e.WaitsFor = standing[:granted:granted]
+			if in.Limit > 0 {
+				e.Short = sum - int64(in.Limit)
+			}
+		default:
+			e.WaitsFor = standing[i-1 : i : i]
+		}
+		in.Requests = append(in.Requests, e)
+	}
+	x.in.Semaphore = in
+	limit := strconv.Itoa(in.Limit)
+	if in.Limit == 0 {
+		limit = "an unknown number of"
+	}
+	add("semaphore", fmt.Sprintf("%d of %s permits held by %d", in.Held, limit, in.Holders)+waitText(in.Waiting))
+	return nil
+}

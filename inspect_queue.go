@@ -1,0 +1,251 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An InspectedQueue is what is in a queue, and who has what of it.
+type InspectedQueue struct {
+	Items   int `json:"items"`   // all that is there
+	Ready   int `json:"ready"`   // of these: can be taken
+	Claimed int `json:"claimed"` // of these: somebody has it
+	Delayed int `json:"delayed"` // of these: not due, or put off, by this client's clock
+
+	NextDue time.Time `json:"next_due,omitzero"` // when the first of the delayed can be taken
+
+	// Next is what the next Take would get, as far as this client's clock is right.
+	Next *InspectedItem `json:"next,omitempty"`
+
+	// Claims are the claims in the order of the items.
+	Claims []InspectedClaim `json:"claims,omitempty"`
+
+	Takers  int `json:"takers"`           // clients that wait for an item
+	Buckets int `json:"buckets"`          // nodes that hold the items
+	Litter  int `json:"litter,omitempty"` // nodes that are left of items which others deleted
+
+	// Dead is how many dead letters there are at the path where they go by default.
+	Dead int `json:"dead"`
+}
+
+// An InspectedItem is an item of a queue.
+type InspectedItem struct {
+	ID       string    `json:"id"` // what Put returned
+	Priority int64     `json:"priority,omitempty"`
+	Due      time.Time `json:"due,omitzero"`
+	Attempts int       `json:"attempts"`       // how often it was taken, a claim that stands included
+	Since    time.Time `json:"since,omitzero"` // when it was put, by the service's clock
+	Size     int       `json:"size"`           // in bytes
+	Data     []byte    `json:"data,omitempty"` // with InspectOptions.Data
+	Unread   string    `json:"unread,omitempty"`
+}
+
+// An InspectedClaim is an item that somebody has.
+type InspectedClaim struct {
+	Item    InspectedItem `json:"item"`
+	Name    string        `json:"name"`    // of the node of the claim
+	Session string        `json:"session"` // that has it
+	Since   time.Time     `json:"since,omitzero"`
+}
+
+// queue describes a queue of any kind.
+func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
+	if !k.fixed["items"] && !k.fixed["waiters"] {
+		return nil
+	}
+	q := newQueue(x.s.c, x.path.given, fifoQueue)
+	in := &InspectedQueue{}
+	var names []string
+	var err error
+	if k.fixed["items"] {
+		if names, _, _, err = x.list(ctx, q.items); err != nil {
+			return err
+		}
+	}
+	var takers []string
+	if k.fixed["waiters"] {
+		if takers, _, _, err = x.list(ctx, q.waiters); err != nil {
+			return err
+		}
+	}
+	for _, name := range takers {
+		if _, ok := parseSeq(name, waiterKind); ok {
+			in.Takers++
+		}
+	}
+	buckets := q.buckets(names)
+	switch {
+	case len(names) > 0 && len(buckets) == 0, len(takers) > 0 && in.Takers == 0:
+		return nil // only the names are those of a queue
+	case len(buckets) == 0 && in.Takers == 0:
+		x.in.note("told by the names of its directories alone: nothing is in them")
+	}
+	k.claim("items", "waiters", "dead")
+	x.in.Queue = in
+	in.Buckets = len(buckets)
+	kind, err := x.items(ctx, in, buckets)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(k.all, "dead") {
+		if in.Dead, err = x.deadLetters(ctx, newQueue(x.s.c, deadPath(x.path.given), fifoQueue)); err != nil {
+			return err
+		}
+	}
+	say := plural(in.Items, "item")
+	if in.Items > 0 {
+		say += fmt.Sprintf(": %d ready, %d claimed, %d delayed", in.Ready, in.Claimed, in.Delayed)
+	}
+	if in.Dead > 0 {
+		say += ", " + plural(in.Dead, "dead letter")
+	}
+	if in.Takers > 0 {
+		say += ", " + plural(in.Takers, "client") + " waiting to take"
+	}
+	add(kind, say)
+	return nil
+}
+
+// inspectedEntry is an item with its claim.
+type inspectedEntry struct {
+	queueEntry
+	key  int64
+	mark string // name of the node of the claim
+}
+
+// items counts the items, reads the claims, and tells which kind of queue it is.
+func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []queueBucket) (kind string, err error) {
+	now := x.in.At.UnixMilli()
+	var claims []inspectedEntry
+	var next *inspectedEntry
+	keys, dues, minutes := false, false, true
+	for _, b := range buckets {
+		names, stat, ok, err := x.list(ctx, b.path)
+		if err != nil {
+			return "", err
+		}
+		keys = keys || b.key != 0
+		minutes = minutes && (b.key == 0 || b.key%delayGrain == 0 && b.key > 1e12) // since 2001
+		if !ok {
+			continue
+		}
+		marks := make(map[string]string)
+		for _, name := range names {
+			if id, _, ok := cutID(name, markKind); ok {
+				marks[id] = name
+			}
+		}
+		c := parseBucket(b.path, names, stat.Pzxid)
+		in.Items += len(c.items)
+		in.Litter += len(c.litter)
+		for _, e := range c.items {
+			dues = dues || e.due != 0
+			i := inspectedEntry{e, b.key, marks[e.id]}
+			switch {
+			case e.marked:
+				in.Claimed++
+				claims = append(claims, i)
+			case e.ready() > now:
+				in.Delayed++
+				if at := utc(e.ready()); in.NextDue.IsZero() || at.Before(in.NextDue) {
+					in.NextDue = at
+				}
+			default:
+				if in.Ready++; next == nil {
+					next = &i
+				}
+			}
+		}
+	}
+	switch {
+	case dues, keys && in.Items == 0 && minutes:
+		kind = "delayqueue"
+	case keys:
+		kind = "priorityqueue"
+	default:
+		kind = "queue"
+		if in.Items > 0 {
+			x.in.note("a PriorityQueue in which everything has the priority 0, and a DelayQueue in which everything was due before 1970, look the same")
+		}
+	}
+	for _, e := range claims {
+		mark, err := x.get(ctx, e.bucket+"/"+e.mark, false)
+		if err != nil {
+			return "", err
+		}
+		if mark.gone || mark.skip {
+			continue
+		}
+		item, ok, err := x.item(ctx, &e, kind)
+		if err != nil {
+			return "", err
+		}
+		if ok {
+			in.Claims = append(in.Claims, InspectedClaim{
+				Item: item, Name: e.mark, Session: hexSession(mark.stat), Since: utc(mark.stat.Ctime),
+			})
+		}
+	}
+	if next != nil {
+		item, ok, err := x.item(ctx, next, kind)
+		if err != nil {
+			return "", err
+		}
+		if ok {
+			in.Next = &item
+		}
+	}
+	return kind, nil
+}
+
+// item reads an item. ok is false if it has gone meanwhile, or the limit is reached.
+func (x *inspector) item(ctx context.Context, e *inspectedEntry, kind string) (it InspectedItem, ok bool, err error) {
+	r, err := x.get(ctx, e.path(), x.data)
+	if err != nil || r.gone || r.skip {
+		return it, false, err
+	}
+	it = InspectedItem{ID: e.id, Size: int(r.stat.DataLength), Data: x.keep(r.data), Unread: r.unread}
+	if r.stat.Czxid != 0 {
+		it.Since = utc(r.stat.Ctime)
+	}
+	if e.due != 0 {
+		it.Due = utc(e.due)
+	}
+	if kind == "priorityqueue" {
+		it.Priority = e.key
+	}
+	if !e.state {
+		return it, true, nil
+	}
+	state, err := x.get(ctx, e.stateAt(), true)
+	if err != nil || state.gone || state.skip {
+		return it, true, err
+	}
+	it.Attempts, err = strconv.Atoi(strings.TrimSpace(string(state.data)))
+	if err != nil || it.Attempts < 1 && e.marked {
+		it.Attempts = 1 // an outsider's work: it was claimed at least once
+	}
+	return it, true, nil
+}
+
+// deadLetters counts the items of a queue of dead letters.
+func (x *inspector) deadLetters(ctx context.Context, q *queue) (n int, err error) {
+	names, _, _, err := x.list(ctx, q.items)
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range q.buckets(names) {
+		names, stat, ok, err := x.list(ctx, b.path)
+		if err != nil {
+			return n, err
+		}
+		if ok {
+			n += len(parseBucket(b.path, names, stat.Pzxid).items)
+		}
+	}
+	return n, nil
+}

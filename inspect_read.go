@@ -1,0 +1,301 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// inspector is one Inspect under way, on one session.
+type inspector struct {
+	s    *session
+	path recipePath
+	data bool // keep what users have stored
+	in   *Inspection
+
+	mu    sync.Mutex
+	reads int
+	left  int
+}
+
+// count notes a request that is made whatever the limit is.
+func (x *inspector) count() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.reads++
+	x.left--
+}
+
+// take reports whether one more request may be made, and notes it.
+func (x *inspector) take() bool { return x.takeN(1) }
+
+// takeN does so for n requests that belong together.
+func (x *inspector) takeN(n int) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.left < n {
+		x.in.Truncated = true
+		return false
+	}
+	x.reads, x.left = x.reads+n, x.left-n
+	return true
+}
+
+func (in *Inspection) note(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(in.Notes, text) {
+		in.Notes = append(in.Notes, text)
+	}
+}
+
+// seen is what was read of one node.
+type seen struct {
+	data   []byte
+	stat   backend.Stat
+	gone   bool   // it is not there
+	unread string // why there is no data, and perhaps no Stat
+	skip   bool   // the limit was reached
+}
+
+// get reads one node. Without contents it reads the Stat only.
+func (x *inspector) get(ctx context.Context, path string, contents bool) (r seen, err error) {
+	if !x.take() {
+		return seen{skip: true}, nil
+	}
+	if contents {
+		r.data, r.stat, err = x.s.b.Get(ctx, path, nil)
+	} else {
+		r.stat, err = x.s.b.Exists(ctx, path, nil)
+	}
+	if contents && errors.Is(err, backend.ErrDenied) && x.take() {
+		r.unread = "no permission"
+		r.stat, err = x.s.b.Exists(ctx, path, nil) // that may be known to all
+	}
+	switch {
+	case isNotFound(err):
+		return seen{gone: true}, nil
+	case errors.Is(err, backend.ErrDenied):
+		return seen{unread: "no permission"}, nil
+	case errors.Is(err, backend.ErrBadPath):
+		return seen{unread: "bad name"}, nil // an outsider's
+	}
+	return r, err
+}
+
+// list lists the children of a node. ok is false if there is nothing to be had;
+// a note tells why if it is not that the node is missing.
+func (x *inspector) list(ctx context.Context, path string) (names []string, stat backend.Stat, ok bool, err error) {
+	if !x.take() {
+		return nil, stat, false, nil
+	}
+	names, stat, err = x.s.b.Children(ctx, path, nil)
+	switch {
+	case err == nil:
+		slices.Sort(names)
+		return names, stat, true, nil
+	case isNotFound(err):
+		return nil, stat, false, nil
+	case errors.Is(err, backend.ErrDenied):
+		x.in.note("no permission to read %s", printable(strings.TrimPrefix(path, x.path.full+"/")))
+		return nil, stat, false, nil
+	case errors.Is(err, backend.ErrBadPath):
+		return nil, stat, false, nil
+	}
+	return nil, stat, false, err
+}
+
+// getAll reads nodes, some at a time.
+func (x *inspector) getAll(ctx context.Context, paths []string, contents bool) ([]seen, error) {
+	got := make([]seen, len(paths))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var first error
+	next := 0
+	work := func() {
+		for {
+			mu.Lock()
+			i := next
+			next++
+			mu.Unlock()
+			if i >= len(paths) {
+				return
+			}
+			var err error
+			if got[i], err = x.get(ctx, paths[i], contents); err != nil {
+				mu.Lock()
+				if first == nil {
+					first = err
+				}
+				mu.Unlock()
+				cancel(err)
+				return
+			}
+		}
+	}
+	for range min(mostReads, len(paths)) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+	return got, first
+}
+
+// getStanding reads the nodes of a directory that pick chooses and orders. When one
+// has vanished it lists the directory again, since another can have taken its
+// place: a reader that of a writer, an incarnation that of the one before. names is
+// the first list.
+func (x *inspector) getStanding(ctx context.Context, dir string, names []string, contents bool, pick func([]string) []string) ([]string, map[string]seen, error) {
+	all := make(map[string]seen)
+	for lists := 1; ; lists++ {
+		chosen := pick(names)
+		var paths, fresh []string
+		for _, name := range chosen {
+			if _, ok := all[name]; !ok {
+				paths, fresh = append(paths, dir+"/"+name), append(fresh, name)
+			}
+		}
+		got, err := x.getAll(ctx, paths, contents)
+		if err != nil {
+			return nil, nil, err
+		}
+		vanished := false
+		for i, name := range fresh {
+			all[name] = got[i]
+			vanished = vanished || got[i].gone
+		}
+		gone := func(name string) bool { return all[name].gone }
+		if vanished && lists < mostLists {
+			again, _, ok, err := x.list(ctx, dir)
+			if err != nil {
+				return nil, nil, err
+			}
+			if ok {
+				names = slices.DeleteFunc(again, gone)
+				continue
+			}
+		}
+		return slices.DeleteFunc(chosen, gone), all, nil
+	}
+}
+
+// node describes what was read of the node called name.
+func (x *inspector) node(name string, r seen) InspectedNode {
+	n := InspectedNode{Name: name, Unread: r.unread}
+	if r.stat.Czxid != 0 {
+		n.Session, n.Since, n.Size = hexSession(r.stat), utc(r.stat.Ctime), int(r.stat.DataLength)
+	}
+	return n
+}
+
+// keep returns data if it may be shown.
+func (x *inspector) keep(data []byte) []byte {
+	if !x.data || len(data) == 0 {
+		return nil
+	}
+	return data
+}
+
+// nameKinds are the names at a path by what makes them.
+type nameKinds struct {
+	all     []string
+	lock    bool            // contenders of a mutex, Curator's names
+	kazoo   bool            // of kazoo's Lock or Election
+	latch   bool            // candidates
+	shared  bool            // readers and writers
+	ready   []string        // announcements
+	members bool            // of a group
+	ballots []string        // in the inbox of a site
+	fixed   map[string]bool // names that recipes use within their directory
+	parts   []string        // recipes from within which there are nodes
+	foreign []string
+}
+
+// claim takes fixed names out of those that belong to nobody.
+func (k *nameKinds) claim(names ...string) {
+	for _, name := range names {
+		delete(k.fixed, name)
+	}
+}
+
+// sortNames tells names apart.
+func sortNames(names []string) *nameKinds {
+	k := &nameKinds{all: names, fixed: make(map[string]bool)}
+	part := func(what string) {
+		if !slices.Contains(k.parts, what) {
+			k.parts = append(k.parts, what)
+		}
+	}
+	for _, name := range names {
+		_, isMember := parseMember(name)
+		_, isLatch := parseSeq(name, latchKind)
+		_, isLock := parseSeq(name, lockKind)
+		_, isKazoo := parseSeq(name, kazooLockKind)
+		_, isShared := sharedLine.parse(name)
+		_, isReady := parseSeq(name, readyKind)
+		_, _, isBallot := parseBallot(name)
+		switch {
+		case isMember:
+			k.members = true
+		case isLatch:
+			k.latch = true
+		case isShared:
+			k.shared = true
+		case isLock:
+			k.lock = true
+		case isKazoo:
+			k.kazoo = true
+		case isReady && strings.HasPrefix(name, guidPrefix):
+			k.ready = append(k.ready, name)
+		case isBallot:
+			k.ballots = append(k.ballots, name)
+		case slices.Contains(fixedNames, name):
+			k.fixed[name] = true
+		default:
+			if what := partOf(name); what != "" {
+				part(what)
+			} else {
+				k.foreign = append(k.foreign, name)
+			}
+		}
+	}
+	return k
+}
+
+// fixedNames are what recipes call nodes within their directory.
+var fixedNames = []string{"limit", "requests", "members", "ready", "items", "waiters", "dead", "tx", "sites", "serving"}
+
+// partOf says from within which recipe a name is, "" if it is from none.
+func partOf(name string) string {
+	_, isPermit := parsePermit(name)
+	_, isEntrant := parseSeq(name, entrantKind)
+	_, isExtra := parseSeq(name, extraKind)
+	_, isWaiter := parseSeq(name, waiterKind)
+	isBucket := len((&queue{}).buckets([]string{name})) == 1
+	for _, kind := range []string{itemKind, markKind} {
+		if _, _, ok := cutID(name, kind); ok {
+			return "a bucket of a queue"
+		}
+	}
+	switch {
+	case isPermit:
+		return "the requests of a semaphore"
+	case isOurs(name) && (isEntrant || isExtra):
+		return "the members of a double barrier"
+	case isOurs(name) && isWaiter:
+		return "the waiters of a queue"
+	case isBucket:
+		return "the items of a queue"
+	case isState(name):
+		return "a bucket of a queue"
+	case strings.HasPrefix(name, "decision-"), strings.HasPrefix(name, "yes-"),
+		len(name) == 5+guidLen && (strings.HasPrefix(name, "open-") || isLive(name)) && isGUID(name[5:]):
+		return "the record of a transaction"
+	}
+	return ""
+}

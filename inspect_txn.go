@@ -1,0 +1,344 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// An InspectedTwoPhase is the transactions that are not done with, and the sites that
+// were ever served.
+type InspectedTwoPhase struct {
+	Transactions []InspectedTransaction `json:"transactions"`
+	Sites        []InspectedSite        `json:"sites"`
+}
+
+// An InspectedTransaction is how a transaction stands; compare TxStatus.
+type InspectedTransaction struct {
+	ID       string    `json:"id"`
+	Zxid     int64     `json:"zxid"`
+	Since    time.Time `json:"since"`
+	Deadline time.Time `json:"deadline"`
+
+	// State is "open" (votes are missing), "prepared" (all have voted yes, and
+	// nobody has decided yet), "committed" or "aborted".
+	State string `json:"state"`
+
+	// InDoubt is since when a site has been bound by a yes without knowing the
+	// decision. It is zero if there is none such.
+	InDoubt time.Time `json:"in_doubt_since,omitzero"`
+
+	By       string          `json:"by,omitempty"`      // who decided
+	Reason   string          `json:"reason,omitempty"`  // of an abort
+	Proposed bool            `json:"proposed"`          // a Propose of it is under way
+	Told     bool            `json:"told"`              // no Propose or Recover is owed its decision
+	Kept     bool            `json:"kept,omitempty"`    // it stands until Forget, see CoordinatorOptions
+	Overdue  bool            `json:"overdue,omitempty"` // not decided at its deadline, by this client's clock
+	Votes    []InspectedVote `json:"votes"`
+	Size     int             `json:"size"`              // of the payload, in bytes
+	Payload  []byte          `json:"payload,omitempty"` // with InspectOptions.Data
+}
+
+// An InspectedVote is one site's part in a transaction.
+type InspectedVote struct {
+	Site         string    `json:"site"`
+	Vote         string    `json:"vote,omitempty"` // "yes", "no", or none yet
+	Since        time.Time `json:"since,omitzero"` // of a yes that is not acknowledged
+	Acknowledged bool      `json:"acknowledged"`   // and so it is done with the transaction
+	Served       bool      `json:"served"`         // a Serve of the site is under way
+}
+
+// An InspectedSite is a site, and what is in its inbox.
+type InspectedSite struct {
+	Site   string `json:"site"`
+	Served bool   `json:"served"`
+	Count  int    `json:"count"` // of ballots in its inbox
+
+	// Ballots are those in an inbox that is inspected itself; of a site among
+	// others, only those whose transaction is gone.
+	Ballots []InspectedBallot `json:"ballots,omitempty"`
+}
+
+// An InspectedBallot is one site's ballot for one transaction.
+type InspectedBallot struct {
+	ID      string    `json:"id"` // of the transaction
+	Name    string    `json:"name"`
+	Since   time.Time `json:"since,omitzero"`
+	Vote    string    `json:"vote,omitempty"`    // "yes", "no", or none yet
+	VotedAt time.Time `json:"voted_at,omitzero"` // when
+
+	// State is that of the transaction, as of InspectedTransaction; "gone" when its
+	// record is gone and the site has not voted yes, so that it was aborted; and "in
+	// doubt" when it has: somebody has destroyed the record, see ErrInDoubt.
+	State  string `json:"state"`
+	Unread string `json:"unread,omitempty"`
+}
+
+// twoPhase describes what a Coordinator and Participants share.
+func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
+	if !k.fixed["tx"] && !k.fixed["sites"] && !k.fixed["serving"] {
+		return nil
+	}
+	space := &txSpace{x.s.c, x.path}
+	in := &InspectedTwoPhase{Transactions: []InspectedTransaction{}, Sites: []InspectedSite{}}
+	var ids, sites []string
+	var err error
+	if k.fixed["tx"] {
+		if ids, _, _, err = x.list(ctx, space.records()); err != nil {
+			return err
+		}
+	}
+	if k.fixed["sites"] {
+		if sites, _, _, err = x.list(ctx, space.path.full+"/sites"); err != nil {
+			return err
+		}
+	}
+	var strange []string
+	open, doubt := 0, 0
+	standing := make(map[string]bool)
+	for _, id := range ids {
+		t, ok, err := x.transaction(ctx, space, id)
+		switch {
+		case errors.Is(err, ErrDecode):
+			strange = append(strange, printable(id))
+		case err != nil:
+			return err
+		case ok:
+			standing[id] = true
+			in.Transactions = append(in.Transactions, t)
+			if t.State == "open" || t.State == "prepared" {
+				open++
+			}
+			if !t.InDoubt.IsZero() {
+				doubt++
+			}
+		}
+	}
+	if len(in.Transactions) == 0 && len(sites) == 0 && !x.in.Truncated {
+		if len(strange) > 0 || !k.fixed["serving"] && len(ids) > 0 {
+			return nil // only the names are those of the recipe
+		}
+		x.in.note("told by the names of its directories alone: nothing is in them")
+	}
+	k.claim("tx", "sites", "serving")
+	if len(strange) > 0 {
+		x.in.note("%s among the records is none: %s", plural(len(strange), "node"), strings.Join(strange, ", "))
+	}
+	lost := 0
+	for _, site := range sites {
+		s, ok, err := x.site(ctx, space, site, standing)
+		if err != nil {
+			return err
+		}
+		if ok {
+			in.Sites = append(in.Sites, s)
+		}
+		for _, b := range s.Ballots {
+			if b.State == "in doubt" {
+				lost++
+			}
+		}
+	}
+	x.in.TwoPhase = in
+	say := plural(len(in.Transactions), "transaction")
+	if len(in.Transactions) > 0 {
+		say += fmt.Sprintf(": %d undecided, %d of them in doubt at a site", open, doubt)
+	}
+	if lost > 0 {
+		say += fmt.Sprintf(", %d destroyed by an outsider", lost)
+	}
+	add("twophase", say+", "+plural(len(in.Sites), "site"))
+	return nil
+}
+
+// transaction describes one transaction. ok is false if it has gone.
+func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) (t InspectedTransaction, ok bool, err error) {
+	if checkID("ID", id) != nil {
+		return t, false, ErrDecode
+	}
+	// The record, and what txStatus asks for first: the record, its children and the decision.
+	if !x.takeN(4) {
+		return t, false, nil
+	}
+	d, err := x.s.load(ctx, space, id)
+	if err == nil && !x.takeN(3*len(d.rec.Sites)) {
+		return t, false, nil
+	}
+	var st TxStatus
+	if err == nil {
+		st, err = x.s.txStatus(ctx, space, id)
+	}
+	switch {
+	case errors.Is(err, backend.ErrDenied):
+		x.in.note("no permission to read the transaction %s", printable(id))
+		return t, false, nil
+	case isNotFound(err), err == nil && st.Zxid != d.zxid:
+		return t, false, nil // it has gone meanwhile
+	case err != nil:
+		return t, false, err
+	}
+	t = InspectedTransaction{
+		ID: id, Zxid: st.Zxid, Since: st.Since.UTC(), Deadline: st.Deadline.UTC(), Proposed: st.Proposed, Told: st.Told,
+		State: st.state(), By: strings.ToValidUTF8(st.Decision.By, "?"), Reason: clip(st.Decision.Reason),
+		Kept:    d.rec.Keep,
+		Overdue: !st.Decided && x.in.At.After(st.Deadline),
+		Size:    len(d.rec.Payload), Payload: x.keep(d.rec.Payload), Votes: []InspectedVote{},
+	}
+	for _, s := range st.Sites {
+		v := InspectedVote{Site: s.Site, Acknowledged: s.Acknowledged, Served: s.Served}
+		switch {
+		case s.Yes:
+			v.Vote = ballotYes
+		case s.Voted:
+			v.Vote = ballotNo
+		}
+		if s.Yes && !s.Acknowledged {
+			vote, err := x.s.b.Exists(ctx, d.vote(s.Site), nil)
+			if err != nil && !isNotFound(err) {
+				return t, false, err
+			}
+			if err == nil {
+				v.Since = utc(vote.Ctime)
+				if !st.Decided && (t.InDoubt.IsZero() || v.Since.Before(t.InDoubt)) {
+					t.InDoubt = v.Since
+				}
+			}
+		}
+		t.Votes = append(t.Votes, v)
+	}
+	return t, true, nil
+}
+
+// state names how a transaction stands.
+func (st *TxStatus) state() string {
+	switch {
+	case st.Decided && st.Decision.Commit:
+		return "committed"
+	case st.Decided:
+		return "aborted"
+	case !slices.ContainsFunc(st.Sites, func(s TxSite) bool { return !s.Yes }):
+		return "prepared"
+	}
+	return "open"
+}
+
+// site describes a site. Ballots of the transactions called known are only counted.
+func (x *inspector) site(ctx context.Context, space *txSpace, name string, known map[string]bool) (s InspectedSite, ok bool, err error) {
+	names, _, ok, err := x.list(ctx, space.inbox(name))
+	if err != nil || !ok {
+		return s, false, err
+	}
+	s.Site = name
+	serving, _, _, err := x.list(ctx, space.c.root+space.serving(name))
+	if err != nil {
+		return s, false, err
+	}
+	s.Served = len(serving) > 0
+	for _, ballot := range names {
+		id, _, isBallot := parseBallot(ballot)
+		if !isBallot {
+			continue
+		}
+		s.Count++
+		if known[id] {
+			continue
+		}
+		b, ok, err := x.ballot(ctx, space, name, ballot)
+		if err != nil {
+			return s, false, err
+		}
+		// Among others, what is no more than not described is left out.
+		if ok && (known == nil || b.State == "in doubt" || b.State == "gone") {
+			s.Ballots = append(s.Ballots, b)
+		}
+	}
+	return s, true, nil
+}
+
+// ballot describes a ballot. ok is false if it has gone.
+func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name string) (b InspectedBallot, ok bool, err error) {
+	r, err := x.get(ctx, space.inbox(site)+"/"+name, true)
+	if err != nil || r.gone || r.skip {
+		return b, false, err
+	}
+	id, _, _ := parseBallot(name)
+	b = InspectedBallot{ID: id, Name: name, Unread: r.unread}
+	if r.stat.Czxid == 0 || r.unread != "" {
+		return b, true, nil
+	}
+	b.Since = utc(r.stat.Ctime)
+	if vote, _, _ := strings.Cut(string(r.data), "\n"); vote == ballotYes || vote == ballotNo {
+		b.Vote, b.VotedAt = vote, utc(r.stat.Mtime)
+	}
+	if !x.takeN(3) {
+		return b, false, nil
+	}
+	// The decision before the record, as whoever serves the site reads them.
+	o, err := x.s.outcome(ctx, &dtx{path: space.record(id), zxid: r.stat.Czxid}, nil)
+	var d *dtx
+	if err == nil {
+		d, err = x.s.load(ctx, space, id)
+	}
+	switch {
+	case o != nil && o.Commit:
+		b.State = "committed"
+	case o != nil:
+		b.State = "aborted"
+	case errors.Is(err, backend.ErrDenied):
+		b.Unread = "no permission to read its record"
+	case err == nil && d.zxid == r.stat.Czxid:
+		b.State = "open"
+	case err != nil && !isNotFound(err) && !errors.Is(err, ErrDecode):
+		return b, false, err
+	default:
+		// Gone, or another in its place. Had it ended in order this ballot would
+		// have gone before it, so look whether it has.
+		again, err := x.s.b.Exists(ctx, space.inbox(site)+"/"+name, nil)
+		switch {
+		case isNotFound(err):
+			return b, false, nil
+		case err != nil:
+			return b, false, err
+		case again.Version != r.stat.Version:
+			return b, false, nil // its site is at work on it
+		}
+		if b.State = "gone"; b.Vote == ballotYes {
+			b.State = "in doubt"
+		}
+	}
+	return b, true, nil
+}
+
+// inbox describes the inbox of a site.
+func (x *inspector) inbox(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
+	dir, site := parent(x.path.full), base(x.path.full)
+	if len(k.ballots) == 0 {
+		return nil
+	}
+	if base(dir) != "sites" || len(parent(dir)) <= len(x.s.c.root) {
+		k.foreign = append(k.foreign, k.ballots...)
+		x.in.note("some look like the ballots of a two-phase commit, but are in no directory called sites")
+		return nil
+	}
+	root := parent(dir)
+	space := &txSpace{x.s.c, recipePath{given: strings.TrimPrefix(root, x.s.c.root), full: root}}
+	s, _, err := x.site(ctx, space, site, nil)
+	if err != nil {
+		return err
+	}
+	x.in.Inbox = &s
+	say := "not served"
+	if s.Served {
+		say = "served"
+	}
+	add("inbox", fmt.Sprintf("of the site %s: %s, %s", printable(site), plural(s.Count, "ballot"), say))
+	return nil
+}
+
+// parent is the path of the directory of a node.
+func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }
