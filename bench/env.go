@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+const (
+	// sessionTimeout is long: nothing here is about sessions that end, but for
+	// the failovers, which have failoverTimeout.
+	sessionTimeout = 20 * time.Second
+	// farOneWay is the distance behind which contended locks are compared.
+	farOneWay = 5 * time.Millisecond
+	// countedOneWay is long beside all work, so that round trips can be counted
+	// exactly by the time that they take.
+	countedOneWay = 20 * time.Millisecond
+)
+
+// An env is what the cells run on.
+type env struct {
+	ensemble *zktest.Ensemble // nil if the servers are somebody else's
+	addrs    []string
+	root     string // all nodes of this run are below it
+	raw      *zk.Conn
+
+	memory  *place
+	direct  *place // the servers
+	far     *place // the same, farOneWay away
+	counted *place // the same, countedOneWay away, and frames are counted
+
+	numbers atomic.Int64
+	mu      sync.Mutex
+	ends    []func() error
+}
+
+// newEnv starts three servers, or uses those that are there.
+func newEnv(ctx context.Context, servers []string, fsync bool, notes io.Writer) (_ *env, err error) {
+	e := &env{addrs: servers, root: fmt.Sprintf("/coord-bench-%d", time.Now().UnixNano())}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.Close())
+		}
+	}()
+	if len(servers) == 0 {
+		fmt.Fprintln(notes, "starting three ZooKeeper servers")
+		e.ensemble, err = zktest.Start(ctx, &zktest.Options{
+			Servers: 3, ForceSync: fsync, MaxSessionTimeout: time.Minute,
+			// Servers that run for long have the compiler that takes long.
+			JavaArgs: []string{"-Xmx512m", "-XX:TieredStopAtLevel=4"},
+		})
+		if err != nil {
+			return e, err
+		}
+		e.atEnd(e.ensemble.Close)
+		e.addrs = e.ensemble.Addrs()
+	}
+	if e.raw, err = dialRaw(ctx, e.addrs, sessionTimeout); err != nil {
+		return e, err
+	}
+	e.atEnd(func() error { e.raw.Close(); return nil })
+	if _, err := e.raw.Create(e.root, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		return e, fmt.Errorf("create %s: %w", e.root, err)
+	}
+	e.atEnd(e.removeNodes)
+	e.memory = &place{where: onMemory, root: e.root, store: memory.New(&memory.Options{SessionTimeout: sessionTimeout})}
+	e.direct = &place{where: onZooKeeper, root: e.root, addrs: e.addrs}
+	e.atEnd(e.memory.Close)
+	e.atEnd(e.direct.Close)
+	if e.far, err = newDistantPlace(e.root, e.addrs, farOneWay); err != nil {
+		return e, err
+	}
+	e.atEnd(e.far.Close)
+	if e.counted, err = newDistantPlace(e.root, e.addrs, countedOneWay); err != nil {
+		return e, err
+	}
+	e.atEnd(e.counted.Close)
+	return e, nil
+}
+
+// atEnd has Close call f, before what was registered earlier.
+func (e *env) atEnd(f func() error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ends = append(e.ends, f)
+}
+
+// Close ends everything that was started for the run.
+func (e *env) Close() error {
+	e.mu.Lock()
+	ends := e.ends
+	e.ends = nil
+	e.mu.Unlock()
+	var err error
+	for i := len(ends) - 1; i >= 0; i-- {
+		err = errors.Join(err, ends[i]())
+	}
+	return err
+}
+
+// path returns a path that nobody has used, below the namespace of our clients.
+// All are of one length, for the count of bytes.
+func (e *env) path() string { return fmt.Sprintf("/c%07d", e.numbers.Add(1)) }
+
+// removeNodes leaves no nodes on servers that stay.
+func (e *env) removeNodes() error {
+	if e.ensemble != nil {
+		return nil // they end with their data
+	}
+	return removeTree(e.raw, e.root)
+}
+
+func removeTree(c *zk.Conn, path string) error {
+	names, _, err := c.Children(path)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	for _, n := range names {
+		if err := removeTree(c, path+"/"+n); err != nil {
+			return err
+		}
+	}
+	if err := c.Delete(path, -1); err != nil && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, zk.ErrNotEmpty) {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	return nil
+}
+
+// packets is how many requests the servers have received by their own count, pings
+// and all clients included. It is only known of servers that we have started.
+func (e *env) packets(ctx context.Context) (n float64, known bool) {
+	if e.ensemble == nil {
+		return 0, false
+	}
+	for _, s := range e.ensemble.Servers() {
+		m, err := s.Mntr(ctx)
+		if err != nil {
+			return 0, false
+		}
+		k, err := strconv.ParseFloat(m["zk_packets_received"], 64)
+		if err != nil {
+			return 0, false
+		}
+		n += k
+	}
+	return n, true
+}
+
+// A meter counts what the servers receive while a cell hammers them, and not while
+// it prepares that.
+type meter struct {
+	e      *env
+	before float64
+	known  bool
+}
+
+type meterKey struct{}
+
+// metered returns a context with which hammer and contend count requests, if where
+// is the servers themselves.
+func (e *env) metered(ctx context.Context, where string) context.Context {
+	if where != onZooKeeper {
+		return ctx
+	}
+	return context.WithValue(ctx, meterKey{}, &meter{e: e})
+}
+
+// startMeter begins to count. What it returns adds the count for each of n
+// operations to a sample.
+func startMeter(ctx context.Context) (stop func(s sample, n int)) {
+	m, ok := ctx.Value(meterKey{}).(*meter)
+	if !ok {
+		return func(sample, int) {}
+	}
+	m.before, m.known = m.e.packets(ctx)
+	return func(s sample, n int) {
+		if after, ok := m.e.packets(ctx); ok && m.known && n > 0 {
+			// The four-letter words themselves are packets.
+			s[mPackets] = max(0, after-m.before-float64(len(m.e.addrs))) / float64(n)
+		}
+	}
+}
+
+// mDone is how many operations a run made. It is no result.
+const mDone metric = "done"

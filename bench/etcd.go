@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/go-coord/coord/internal/zkproxy"
+)
+
+// etcdCluster is three etcd servers.
+type etcdCluster struct {
+	dir     string
+	addrs   []string
+	cmds    []*exec.Cmd
+	exited  []<-chan struct{}
+	mu      sync.Mutex
+	proxies map[*place][]*zkproxy.Proxy
+}
+
+// startEtcd starts three servers beside each other, with their data where the
+// ZooKeeper servers have theirs. etcd waits for the disk with every commit.
+func startEtcd(ctx context.Context) (_ *etcdCluster, err error) {
+	binary, err := findEtcd()
+	if err != nil {
+		return nil, err
+	}
+	x := &etcdCluster{proxies: make(map[*place][]*zkproxy.Proxy)}
+	if x.dir, err = os.MkdirTemp("", "coord-etcd-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, x.Close())
+		}
+	}()
+	const members = 3
+	ports, err := freePorts(2 * members)
+	if err != nil {
+		return nil, err
+	}
+	var cluster []string
+	for i := range members {
+		cluster = append(cluster, fmt.Sprintf("m%d=http://%s", i, ports[2*i+1]))
+	}
+	for i := range members {
+		client, peer := "http://"+ports[2*i], "http://"+ports[2*i+1]
+		cmd := exec.Command(binary, "--name", fmt.Sprint("m", i), "--data-dir", filepath.Join(x.dir, fmt.Sprint(i)),
+			"--listen-client-urls", client, "--advertise-client-urls", client,
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+			"--initial-cluster", strings.Join(cluster, ","), "--initial-cluster-token", "coord-bench", "--log-level", "error")
+		log, err := os.Create(filepath.Join(x.dir, fmt.Sprintf("%d.log", i)))
+		if err != nil {
+			return nil, err
+		}
+		cmd.Stdout, cmd.Stderr = log, log
+		exited, err := launch(cmd)
+		log.Close()
+		if err != nil {
+			return nil, err
+		}
+		x.cmds, x.exited = append(x.cmds, cmd), append(x.exited, exited)
+		x.addrs = append(x.addrs, ports[2*i])
+	}
+	// It serves when it takes a write.
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	c, err := x.client(x.addrs)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if _, err := c.Put(ctx, "coord-bench", "up"); err != nil {
+		log, _ := os.ReadFile(filepath.Join(x.dir, "0.log"))
+		return nil, fmt.Errorf("etcd does not serve: %w; its log: %s", err, log)
+	}
+	return x, nil
+}
+
+func findEtcd() (string, error) {
+	binary, err := exec.LookPath("etcd")
+	if err != nil {
+		return "", fmt.Errorf("%w: no etcd in PATH", errNotInstalled)
+	}
+	return binary, nil
+}
+
+func (x *etcdCluster) client(addrs []string) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: addrs, DialTimeout: 30 * time.Second, Logger: zap.NewNop()})
+}
+
+// at returns where the servers are for clients at a place: as far away.
+func (x *etcdCluster) at(p *place) ([]string, error) {
+	if p.proxies == nil {
+		return x.addrs, nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.proxies[p] == nil {
+		for _, a := range x.addrs {
+			q, err := zkproxy.NewRaw(a)
+			if err != nil {
+				return nil, err
+			}
+			q.SetDelay(p.oneWay, p.oneWay)
+			x.proxies[p] = append(x.proxies[p], q)
+		}
+	}
+	var addrs []string
+	for _, q := range x.proxies[p] {
+		addrs = append(addrs, q.Addr())
+	}
+	return addrs, nil
+}
+
+// cut cuts a place off.
+func (x *etcdCluster) cut(p *place) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, q := range x.proxies[p] {
+		q.Blackhole(true)
+	}
+}
+
+// contestant is etcd's concurrency package on this cluster.
+func (x *etcdCluster) contestant() *contestant {
+	return &contestant{who: byEtcd, where: onEtcd, dial: func(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error) {
+		addrs, err := x.at(p)
+		if err != nil {
+			return nil, err
+		}
+		c, err := x.client(addrs[i%len(addrs) : i%len(addrs)+1])
+		if err != nil {
+			return nil, err
+		}
+		conn := &etcdConn{c: c, ttl: int(timeout / time.Second)}
+		_, err = conn.session(ctx, 0)
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return conn, nil
+	}}
+}
+
+func (x *etcdCluster) Close() error {
+	x.mu.Lock()
+	for _, qs := range x.proxies {
+		for _, q := range qs {
+			q.Close()
+		}
+	}
+	x.proxies = nil
+	x.mu.Unlock()
+	for i, cmd := range x.cmds {
+		_ = cmd.Process.Kill() // it may have ended by itself
+		<-x.exited[i]
+	}
+	return os.RemoveAll(x.dir)
+}
+
+// etcdConn is a client of etcd, with a lease for every caller that needs one: the
+// name of a contender is its lease.
+type etcdConn struct {
+	c   *clientv3.Client
+	ttl int
+
+	mu       sync.Mutex
+	sessions map[int]*concurrency.Session
+}
+
+func (x *etcdConn) session(ctx context.Context, caller int) (*concurrency.Session, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s := x.sessions[caller]; s != nil {
+		return s, nil
+	}
+	// The context of a session is that of its keep-alive.
+	opened := make(chan struct{})
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-opened:
+		default:
+			cancel()
+		}
+	})
+	defer stop()
+	s, err := concurrency.NewSession(x.c, concurrency.WithTTL(x.ttl), concurrency.WithContext(life))
+	close(opened)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("open a session of etcd: %w", err)
+	}
+	if x.sessions == nil {
+		x.sessions = make(map[int]*concurrency.Session)
+	}
+	x.sessions[caller] = s
+	return s, nil
+}
+
+func (x *etcdConn) locker(ctx context.Context, path string, caller int) (locker, error) {
+	s, err := x.session(ctx, caller)
+	if err != nil {
+		return nil, err
+	}
+	m := concurrency.NewMutex(s, path)
+	return func(ctx context.Context) (func() error, error) {
+		if err := m.Lock(ctx); err != nil {
+			return nil, err
+		}
+		return func() error { return m.Unlock(context.WithoutCancel(ctx)) }, nil
+	}, nil
+}
+
+func (x *etcdConn) Close() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range x.sessions {
+		s.Orphan() // the lease ends by itself; its server may be gone
+	}
+	return x.c.Close()
+}
+
+// freePorts returns addresses that nobody listened on a moment ago.
+func freePorts(n int) ([]string, error) {
+	var addrs []string
+	for range n {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		addrs = append(addrs, l.Addr().String())
+	}
+	return addrs, nil
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A foreign is a peer in another language, in a process of its own. The process
+// obeys one command at a time, which it reads from its standard input, and answers
+// with one line: ok and figures, or failed and why. SERVERS are addresses with
+// commas between them; client i of a command is connected to the i-th. Times are in
+// nanoseconds; PERCENTILES are p50, p90, p99 and the maximum.
+//
+//	cycles SERVERS PATH CALLERS MILLIS             N TOOK PERCENTILES
+//	contend SERVERS PATH CALLERS one|each MILLIS   TURNS TOOK PERCENTILES of hand-overs
+//	trips SERVERS PATH N                           N cycles of one caller
+//	hold SERVERS SERVERS PATH MILLIS               a holder and an heir with that session timeout
+//	granted                                        when the heir has the lock
+//	drop                                           ends both
+//	queue SERVERS PATH THREADS MILLIS SIZE         N TOOK PERCENTILES of a put and a take
+//	barrier SERVERS PATH MEMBERS ROUNDS            TOOK
+//	cache SERVERS PATH                             TOOK until it has the subtree
+//
+// The end of standard input ends the process.
+type foreign struct {
+	name string
+
+	mu     sync.Mutex // one command at a time
+	cmd    *exec.Cmd
+	exited <-chan struct{}
+	stdin  io.WriteCloser
+	lines  chan string // what it says
+	errs   tail        // its standard error
+}
+
+// startForeign starts a peer and waits until it says ok.
+func startForeign(ctx context.Context, name string, cmd *exec.Cmd) (*foreign, error) {
+	f := &foreign{name: name, cmd: cmd, lines: make(chan string, 16)}
+	var err error
+	if f.stdin, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	said, out := io.Pipe()
+	cmd.Stdout, cmd.Stderr = out, &f.errs
+	if f.exited, err = launch(cmd); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	go func() {
+		<-f.exited
+		out.Close()
+	}()
+	go func() {
+		defer close(f.lines)
+		for in := bufio.NewScanner(said); in.Scan(); {
+			f.lines <- in.Text()
+		}
+	}()
+	if _, err := f.answer(ctx); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Close kills the process and waits for its end.
+func (f *foreign) Close() error {
+	_ = f.cmd.Process.Kill() // it may have ended by itself
+	for range f.lines {
+	}
+	<-f.exited
+	return nil
+}
+
+// ask has the peer obey a command, and returns its figures.
+func (f *foreign) ask(ctx context.Context, words ...any) ([]float64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := fmt.Fprintln(f.stdin, words...); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", f.name, err, f.errs.String())
+	}
+	return f.answer(ctx)
+}
+
+func (f *foreign) answer(ctx context.Context) ([]float64, error) {
+	select {
+	case line, ok := <-f.lines:
+		if !ok {
+			return nil, fmt.Errorf("%s has ended: %s", f.name, f.errs.String())
+		}
+		return parseAnswer(f.name, line)
+	case <-ctx.Done():
+		// It could answer later, and be taken for the answer to the next command.
+		_ = f.cmd.Process.Kill()
+		return nil, fmt.Errorf("%s did not answer: %w", f.name, context.Cause(ctx))
+	}
+}
+
+// parseAnswer reads what a peer says.
+func parseAnswer(name, line string) ([]float64, error) {
+	words := strings.Fields(line)
+	if len(words) == 0 || words[0] != "ok" {
+		return nil, fmt.Errorf("%s: %s", name, line)
+	}
+	figures := make([]float64, len(words)-1)
+	for i, w := range words[1:] {
+		v, err := strconv.ParseFloat(w, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", name, line, err)
+		}
+		figures[i] = v
+	}
+	return figures, nil
+}
+
+// hammered makes a sample of what a peer says of a number of operations.
+func (f *foreign) hammered(figures []float64, err error) (sample, error) {
+	if err != nil {
+		return nil, err
+	}
+	if len(figures) != 6 {
+		return nil, fmt.Errorf("%s: %d figures, want 6", f.name, len(figures))
+	}
+	const micro = float64(time.Microsecond)
+	return sample{
+		mDone: figures[0],
+		mRate: figures[0] / (figures[1] / float64(time.Second)),
+		mP50:  figures[2] / micro,
+		mP90:  figures[3] / micro,
+		mP99:  figures[4] / micro,
+		mMax:  figures[5] / micro,
+	}, nil
+}
+
+func (f *foreign) who() string   { return f.name }
+func (f *foreign) where() string { return onZooKeeper }
+
+func servers(p *place) string { return strings.Join(p.addrs, ",") }
+
+func (f *foreign) cycles(ctx context.Context, p *place, path string, callers int, span time.Duration) (sample, error) {
+	return f.hammered(f.ask(ctx, "cycles", servers(p), path, callers, span.Milliseconds()))
+}
+
+func (f *foreign) contend(ctx context.Context, p *place, path string, callers int, oneClient bool, span time.Duration) (sample, error) {
+	which := "each"
+	if oneClient {
+		which = "one"
+	}
+	return f.hammered(f.ask(ctx, "contend", servers(p), path, callers, which, span.Milliseconds()))
+}
+
+func (f *foreign) trips(ctx context.Context, p *place, path string, cycles int) (sample, error) {
+	if _, err := f.ask(ctx, "trips", servers(p), path, 1); err != nil { // makes the directory
+		return nil, err
+	}
+	if err := p.settle(ctx); err != nil {
+		return nil, err
+	}
+	p.tally.reset()
+	if _, err := f.ask(ctx, "trips", servers(p), path, cycles); err != nil {
+		return nil, err
+	}
+	trips := p.tally.trips() / float64(cycles)
+	if err := p.settle(ctx); err != nil {
+		return nil, err
+	}
+	s := p.tally.get().per(cycles)
+	s[mTrips] = trips
+	return s, nil
+}
+
+func (f *foreign) failover(ctx context.Context, holder, heir *place, path string, timeout time.Duration, cut func()) (_ time.Duration, err error) {
+	if _, err := f.ask(ctx, "hold", servers(holder), servers(heir), path, timeout.Milliseconds()); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if _, derr := f.ask(ctx, "drop"); err == nil {
+			err = derr
+		}
+	}()
+	began := time.Now()
+	cut()
+	_, err = f.ask(ctx, "granted")
+	return time.Since(began), err
+}
+
+// A tail keeps the last that was written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	const most = 4 << 10
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	t.b = t.b[max(0, len(t.b)-most):]
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.b)
+}

@@ -1,0 +1,232 @@
+// Bench measures coord on memory and on ZooKeeper, beside what it stands on and,
+// with -peers, beside the locks and queues of others, in one run on one ensemble.
+//
+//	go run ./bench
+//	go run ./bench -quick
+//	go run ./bench -peers -install
+//	go run ./bench -servers 10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181
+//
+// It starts three ZooKeeper servers of its own, unless it is given some, prints
+// tables as it goes, and writes results.json, results.md and plots into a
+// directory. It exits with 1 if something could not be measured, with 2 for bad
+// arguments, and with 130 if it was interrupted; servers and processes that it
+// started end with it in any case.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// config is what the arguments say.
+type config struct {
+	servers  []string
+	out      string
+	peers    bool
+	install  bool
+	fsync    bool
+	only     *regexp.Regexp
+	onlyText string
+	sizes    sizes
+}
+
+// parse reads the arguments. It says on out what is wrong with them.
+func parse(args []string, out io.Writer) (*config, error) {
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(out)
+	var (
+		c       config
+		servers = f.String("servers", "", "use these ZooKeeper `servers` (addresses with commas between them) instead of starting three")
+		quick   = f.Bool("quick", false, "only see that all works, in less than 2 minutes")
+		rounds  = f.Int("rounds", 0, "how many `times` each cell is run; 0 means 5, and 1 with -quick")
+		span    = f.Duration("span", 0, "how long a run of what is compared with others lasts; 0 means 1s, and 120ms with -quick")
+	)
+	f.StringVar(&c.out, "out", "bench-results", "write results and plots into this `directory`")
+	f.BoolVar(&c.peers, "peers", false, "measure go-zookeeper, Curator, kazoo and etcd too")
+	f.BoolVar(&c.install, "install", false, "with -peers, install those that are missing (Debian and Ubuntu, as root)")
+	f.BoolVar(&c.fsync, "fsync", true, "have our ZooKeeper servers wait for the disk, as etcd does")
+	f.StringVar(&c.onlyText, "run", "", "run only groups whose names match this regular `expression`")
+	fail := func(format string, args ...any) (*config, error) {
+		err := fmt.Errorf(format, args...)
+		fmt.Fprintf(out, "bench: %v\n", err)
+		f.Usage()
+		return nil, err
+	}
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return fail("unexpected argument %q", f.Arg(0))
+	}
+	if *servers != "" {
+		for _, s := range strings.Split(*servers, ",") {
+			host, port, ok := strings.Cut(s, ":")
+			if !ok || host == "" || port == "" {
+				return fail("-servers: %q is not host:port", s)
+			}
+			c.servers = append(c.servers, s)
+		}
+	}
+	if *rounds < 0 {
+		return fail("-rounds: %d is negative", *rounds)
+	}
+	if *span < 0 {
+		return fail("-span: %v is negative", *span)
+	}
+	if c.install && !c.peers {
+		return fail("-install goes with -peers")
+	}
+	if c.out == "" {
+		return fail("-out is empty")
+	}
+	if c.onlyText != "" {
+		var err error
+		if c.only, err = regexp.Compile(c.onlyText); err != nil {
+			return fail("-run: %v", err)
+		}
+	}
+	c.sizes = fullSizes
+	if *quick {
+		c.sizes = quickSizes
+	}
+	if *rounds > 0 {
+		c.sizes.rounds = *rounds
+	}
+	if *span > 0 {
+		c.sizes.short = *span * c.sizes.short / c.sizes.long
+		c.sizes.long = *span
+	}
+	return &c, nil
+}
+
+// run is main with an exit code.
+func run(ctx context.Context, args []string, out, notes io.Writer) int {
+	c, err := parse(args, notes)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	}
+	r, err := measure(ctx, c, args, out, notes)
+	if ctx.Err() != nil {
+		fmt.Fprintln(notes, "bench: interrupted")
+		return 130
+	}
+	if err == nil && len(r.Results) == 0 {
+		fmt.Fprintf(notes, "bench: -run %q matches no group\n", c.onlyText)
+		return 2
+	}
+	if err == nil {
+		err = r.write(c.out)
+	}
+	if err != nil {
+		fmt.Fprintf(notes, "bench: %v\n", err)
+		return 1
+	}
+	fmt.Fprintf(out, "\nTARGETS\n")
+	for _, t := range r.Targets {
+		fmt.Fprintln(out, t)
+	}
+	for _, m := range r.Missing {
+		fmt.Fprintf(out, "left out: %s: %s; -install installs %s\n", m.Who, m.Why, m.Wants)
+	}
+	fmt.Fprintf(out, "\n%.0f s; results.md, results.json and plots are in %s\n", r.Seconds, c.out)
+	if failed := r.failed(); len(failed) > 0 {
+		fmt.Fprintf(notes, "\n%d cells failed:\n", len(failed))
+		for _, f := range failed {
+			fmt.Fprintf(notes, "  %s: %s\n", f.name, f.Error)
+		}
+		return 1
+	}
+	return 0
+}
+
+// measure runs what is planned, on servers that end with it.
+func measure(ctx context.Context, c *config, args []string, out, notes io.Writer) (_ *report, err error) {
+	r := &report{
+		Began: time.Now(), Rounds: c.sizes.rounds, Command: strings.Join(append([]string{"go run ./bench"}, args...), " "),
+		Machine: thisMachine(), table: &table{},
+	}
+	e, err := newEnv(ctx, c.servers, c.fsync, notes)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		cerr := e.Close()
+		if err == nil && cerr != nil {
+			fmt.Fprintf(notes, "bench: at the end: %v\n", cerr)
+		}
+	}()
+	p := &peers{}
+	if c.peers {
+		if p, err = openPeers(ctx, e, c.install, notes); err != nil {
+			return nil, err
+		}
+		r.Missing = p.missing
+	}
+	r.Machine.Services = versions(ctx, e, p)
+	if r.groups, err = plan(e, p, c.sizes, c.only); err != nil {
+		return nil, err
+	}
+	if err := warmUp(ctx, e, p, c.sizes.long); err != nil {
+		return nil, err
+	}
+	x := &runner{out: out, notes: notes, rounds: c.sizes.rounds, table: r.table}
+	if r.Results, err = x.run(ctx, r.groups); err != nil {
+		return nil, err
+	}
+	r.Targets = judge(r.Results)
+	r.Seconds = time.Since(r.Began).Seconds()
+	return r, nil
+}
+
+// warmUp has servers and peers compile what they run, before anything is measured.
+func warmUp(ctx context.Context, e *env, p *peers, span time.Duration) error {
+	if _, err := e.rawPairs(ctx, 64, 2*span); err != nil {
+		return fmt.Errorf("warm up: %w", err)
+	}
+	for _, r := range append([]rival{native{ours}}, p.all...) {
+		if _, err := r.cycles(ctx, e.direct, e.root+e.path(), 16, span); err != nil {
+			return fmt.Errorf("warm up %s: %w", r.who(), err)
+		}
+	}
+	return nil
+}
+
+// versions tells of what is measured.
+func versions(ctx context.Context, e *env, p *peers) map[string]string {
+	v := make(map[string]string)
+	if e.ensemble != nil {
+		if text, err := e.ensemble.Servers()[0].FourLetter(ctx, "srvr"); err == nil {
+			line, _, _ := strings.Cut(text, "\n")
+			line = strings.TrimPrefix(line, "Zookeeper version: ")
+			line, _, _ = strings.Cut(line, ",")
+			v[onZooKeeper] = "three servers of " + line
+		}
+	}
+	if p.etcd != nil {
+		if b, err := exec.CommandContext(ctx, "etcd", "--version").Output(); err == nil {
+			line, _, _ := strings.Cut(string(b), "\n")
+			v[byEtcd] = "three servers, " + line
+		}
+	}
+	return v
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// foreignEnv makes the test binary a peer, see foreignMain.
+const foreignEnv = "COORD_BENCH_FOREIGN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(foreignEnv) != "" {
+		foreignMain()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// foreignMain obeys a few commands as the peers do.
+func foreignMain() {
+	fmt.Println("ok")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		switch words := strings.Fields(in.Text()); words[0] {
+		case "cycles":
+			fmt.Println("ok 100 2000000000 1000 2000 3000 4000")
+		case "hang":
+			time.Sleep(time.Hour)
+		case "die":
+			fmt.Fprintln(os.Stderr, "out of breath")
+			os.Exit(3)
+		default:
+			fmt.Println("failed no such command")
+		}
+	}
+}
+
+func TestBadArgumentsAreNamedAndExitWithTwo(t *testing.T) {
+	for args, want := range map[string]string{
+		"-nonsense":             "not defined: -nonsense",
+		"what":                  `unexpected argument "what"`,
+		"-rounds -1":            "-rounds: -1",
+		"-rounds many":          "-rounds",
+		"-span -1s":             "-span",
+		"-servers localhost":    `"localhost" is not host:port`,
+		"-servers a:1,,b:2":     `"" is not host:port`,
+		"-install":              "-install goes with -peers",
+		"-run (":                "-run: error parsing regexp",
+		"-out= -quick":          "-out is empty",
+		"-quick=maybe -rounds1": "invalid boolean value",
+	} {
+		var out, notes strings.Builder
+		if code := run(t.Context(), strings.Fields(args), &out, &notes); code != 2 {
+			t.Errorf("bench %s: exit code %d, want 2", args, code)
+		}
+		if !strings.Contains(notes.String(), want) {
+			t.Errorf("bench %s: %q, want %q in it", args, notes.String(), want)
+		}
+	}
+}
+
+func TestHelpExitsWithZero(t *testing.T) {
+	var out, notes strings.Builder
+	if code := run(t.Context(), []string{"-h"}, &out, &notes); code != 0 || !strings.Contains(notes.String(), "-servers") {
+		t.Errorf("exit code %d: %s", code, notes.String())
+	}
+}
+
+func TestArgumentsChangeTheSizes(t *testing.T) {
+	c, err := parse(strings.Fields("-quick -rounds 7 -span 240ms -servers a:1,b:2 -run queue"), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.sizes.rounds != 7 || c.sizes.long != 240*time.Millisecond || c.sizes.short != 2*quickSizes.short {
+		t.Errorf("sizes %+v", c.sizes)
+	}
+	if len(c.servers) != 2 || !c.only.MatchString("queues") || c.out != "bench-results" || !c.fsync {
+		t.Errorf("config %+v", c)
+	}
+}
+
+// hook calls f for everything that is written.
+type hook func(text string)
+
+func (h hook) Write(b []byte) (int, error) {
+	h(string(b))
+	return len(b), nil
+}
+
+func TestAnInterruptEndsTheRunAndItsServers(t *testing.T) {
+	requireZooKeeper(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all strings.Builder
+	notes := hook(func(text string) {
+		all.WriteString(text)
+		if strings.Contains(text, "round 1") {
+			if n := len(children(t)); n != 3 {
+				t.Errorf("%d processes run, want 3 servers", n)
+			}
+			cancel()
+		}
+	})
+	if code := run(ctx, []string{"-quick", "-run", "uncontended", "-out", t.TempDir()}, &all, notes); code != 130 {
+		t.Errorf("exit code %d, want 130: %s", code, all.String())
+	}
+	if c := children(t); len(c) > 0 {
+		t.Errorf("processes %v are left", c)
+	}
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord"
+)
+
+const (
+	whatBatches = "items in batches"
+	whatOffer   = "items one at a time"
+)
+
+// queueGroup moves items through queues: with more and more of them waiting, put
+// one by one and in batches, and beside the queues of others.
+func queueGroup(e *env, p *peers, depths, batches []int, span time.Duration) *group {
+	g := &group{
+		name: "queues",
+		about: "Items of 100 bytes through one client. A cycle is Put, Take and Ack of one item, with that many others in the queue. " +
+			"Items in batches are put by PutAll and taken with a prefetch of 64, 64 Acks at a time. " +
+			"Those one at a time are put and taken one after the other by each thread, which keeps the queues of the peers short, where they are best.",
+		shown: []metric{mRate, mP50, mP99, mPackets},
+	}
+	add := func(what, who string, cost time.Duration, run func(ctx context.Context) (sample, error)) *cell {
+		return g.add(what, who, onZooKeeper, span+cost, func(ctx context.Context) (sample, error) {
+			return run(e.metered(ctx, onZooKeeper))
+		})
+	}
+	add(whatPairs, byRaw, 0, func(ctx context.Context) (sample, error) { return e.rawPairs(ctx, 1, span) }).at("callers", 1)
+	for _, depth := range depths {
+		var filled filledQueue
+		add("cycle of an item", byCoord, 200*time.Millisecond, func(ctx context.Context) (sample, error) {
+			q, err := filled.get(ctx, e, depth)
+			if err != nil {
+				return nil, err
+			}
+			x := consuming(func(ctx context.Context) (string, error) { return q.Put(ctx, payload) }, &q.Consumer)
+			if err := x.cycle(ctx); err != nil {
+				return nil, err
+			}
+			return hammer(ctx, span, []step{x.cycle})
+		}).at("items", float64(depth))
+	}
+	for _, batch := range batches {
+		add("put", byCoord, 500*time.Millisecond, func(ctx context.Context) (sample, error) { return e.puts(ctx, batch, span) }).at("items a batch", float64(batch))
+	}
+	for _, batch := range batches {
+		add(whatBatches, byCoord, 500*time.Millisecond, func(ctx context.Context) (sample, error) { return e.batches(ctx, batch, span) }).at("items a batch", float64(batch))
+	}
+	for _, n := range []int{1, 8} {
+		for _, f := range []*foreign{p.curator, p.kazoo} {
+			if f != nil {
+				add(whatOffer, f.name, 100*time.Millisecond, func(ctx context.Context) (sample, error) {
+					return f.hammered(f.ask(ctx, "queue", servers(e.direct), e.root+e.path(), n, span.Milliseconds(), len(payload)))
+				}).at("threads", float64(n))
+			}
+		}
+	}
+	return g
+}
+
+// A filledQueue is filled once for all rounds.
+type filledQueue struct {
+	once sync.Once
+	q    *coord.Queue[string]
+	err  error
+}
+
+func (f *filledQueue) get(ctx context.Context, e *env, depth int) (*coord.Queue[string], error) {
+	f.once.Do(func() {
+		c, err := e.direct.client(ctx)
+		if err != nil {
+			f.err = err
+			return
+		}
+		f.q = coord.NewQueue(c, e.path(), &coord.QueueOptions[string]{Codec: coord.Text()})
+		_, f.err = f.q.PutAll(ctx, slices.Repeat([]string{payload}, depth)...)
+	})
+	return f.q, f.err
+}
+
+// puts puts items in batches and takes none. The rate is that of items.
+func (e *env) puts(ctx context.Context, batch int, span time.Duration) (sample, error) {
+	c, err := e.direct.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q := coord.NewQueue(c, e.path(), &coord.QueueOptions[string]{Codec: coord.Text()})
+	vs := slices.Repeat([]string{payload}, batch)
+	put := func(ctx context.Context) error { _, err := q.PutAll(ctx, vs...); return err }
+	if err := put(ctx); err != nil {
+		return nil, err
+	}
+	s, err := hammer(ctx, span, []step{put})
+	if err != nil {
+		return nil, err
+	}
+	s[mRate] *= float64(batch)
+	s[mPackets] /= float64(batch)
+	_, err = q.Purge(ctx)
+	return s, err
+}
+
+// batches puts items in batches and takes them at the same time.
+func (e *env) batches(ctx context.Context, batch int, span time.Duration) (sample, error) {
+	c, err := e.direct.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q := coord.NewQueue(c, e.path(), &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 64})
+	vs := slices.Repeat([]string{payload}, batch)
+	if _, err := q.PutAll(ctx, payload); err != nil {
+		return nil, err
+	}
+	if it, err := q.Take(ctx); err != nil {
+		return nil, err
+	} else if err := it.Ack(); err != nil {
+		return nil, err
+	}
+	const (
+		ahead  = 1_000 // more than that are not put before they are taken
+		acking = 64
+	)
+	var (
+		room    = make(chan struct{}, max(ahead/batch, 2))
+		total   = make(chan int, 1)
+		ending  = make(chan struct{})
+		began   = time.Now()
+		taken   int
+		drained = errors.New("drained")
+	)
+	metered := startMeter(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(ending)
+		n := 0
+		defer func() { total <- n }()
+		for time.Since(began) < span {
+			select {
+			case room <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			if _, err := q.PutAll(ctx, vs...); err != nil {
+				cancel(fmt.Errorf("put: %w", err))
+				return
+			}
+			n += batch
+		}
+	})
+	acks := make(chan struct{}, acking)
+	put := -1
+	for it, err := range q.All(ctx) {
+		if err != nil {
+			cancel(err)
+			break
+		}
+		taken++
+		if taken%batch == 0 {
+			select {
+			case <-room:
+			default:
+			}
+		}
+		acks <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-acks }()
+			if err := it.Ack(); err != nil {
+				cancel(fmt.Errorf("ack: %w", err))
+			}
+		})
+		if put < 0 {
+			select {
+			case <-ending:
+				put = <-total
+			default:
+			}
+		}
+		if taken == put {
+			cancel(drained)
+			break
+		}
+	}
+	wg.Wait()
+	took := time.Since(began)
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, drained) {
+		return nil, err
+	}
+	s := sample{mRate: float64(taken) / took.Seconds()}
+	metered(s, taken)
+	return s, nil
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord"
+)
+
+// waitersGroup shows what a release costs with more and more waiters, each a
+// client with a session of its own.
+func waitersGroup(e *env, crowd *place, p *peers, counts []int) *group {
+	g := &group{
+		name: "waiters",
+		about: "Clients wait for one lock, each with a session. One of them releases it, and all that passes between any of them and the servers until nothing moves is counted: " +
+			"watch events, clients that get one, but for the one that releases, and requests. The time is that of the hand-over.",
+		shown: []metric{mEvents, mWoken, mRequests, mP50},
+		exact: true,
+	}
+	whos := []*contestant{ours}
+	if p.all != nil {
+		whos = append(whos, goZK)
+	}
+	for _, n := range counts {
+		for _, who := range whos {
+			g.add("release with others waiting", who.who, who.where, time.Second+time.Duration(n)*8*time.Millisecond,
+				func(ctx context.Context) (sample, error) { return e.releases(ctx, crowd, who, n) }).at("waiters", float64(n))
+		}
+	}
+	return g
+}
+
+// releases has n clients wait for a lock, and counts what one release does.
+func (e *env) releases(ctx context.Context, p *place, who *contestant, n int) (_ sample, err error) {
+	conns, err := p.conns(ctx, who, n+1)
+	if err != nil {
+		return nil, err
+	}
+	path := e.root + e.path()
+	life, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	granted := make(chan func() error)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, c := range conns {
+		lock, err := c.locker(ctx, path, 0)
+		if err != nil {
+			return nil, err
+		}
+		wg.Go(func() {
+			release, err := lock(life)
+			if err != nil {
+				cancel(err)
+				return
+			}
+			select {
+			case granted <- release:
+			case <-life.Done():
+				_ = release() // the run has failed already
+			}
+		})
+	}
+	next := func() (release func() error, err error) {
+		select {
+		case release := <-granted:
+			return release, nil
+		case <-life.Done():
+			return nil, context.Cause(life)
+		}
+	}
+	release, err := next()
+	if err != nil {
+		cancel(err)
+		return nil, err
+	}
+	for { // until all are in line
+		names, _, err := e.raw.Children(path)
+		if err == nil && len(names) >= len(conns) {
+			break
+		}
+		if err := sleep(life, 10*time.Millisecond); err != nil {
+			cancel(err)
+			return nil, err
+		}
+	}
+	if err := p.settle(life); err != nil {
+		cancel(err)
+		return nil, err
+	}
+	p.tally.reset()
+	began := time.Now()
+	released := make(chan error, 1)
+	go func(release func() error) { released <- release() }(release)
+	release, err = next()
+	took := time.Since(began)
+	if rerr := <-released; err == nil {
+		err = rerr
+	}
+	if err == nil {
+		err = p.settle(life)
+	}
+	if err != nil {
+		cancel(err)
+		return nil, err
+	}
+	t := p.tally.get()
+	s := sample{mEvents: float64(t.wakeUps), mWoken: float64(t.woken), mRequests: float64(t.requests), mP50: micros(took)}
+	for range n - 1 { // the rest, one after the other
+		if err := release(); err != nil {
+			cancel(err)
+			return nil, err
+		}
+		if release, err = next(); err != nil {
+			return nil, err
+		}
+	}
+	return s, release()
+}
+
+// memoryGroup measures what waiters cost in this process while they wait.
+func memoryGroup(e *env, waiters int) *group {
+	g := &group{
+		name:  "memory",
+		about: fmt.Sprintf("Heap and stacks of this process for each of %d waiters of one client.", waiters),
+		shown: []metric{mMemory},
+	}
+	for _, p := range []*place{e.memory, e.direct} {
+		cost := time.Second + time.Duration(waiters)*time.Millisecond
+		g.add("waiting for one lock, in the process", byCoord, p.where, cost, func(ctx context.Context) (sample, error) {
+			return e.waitersMemory(ctx, p, waiters, func(int) string { return "" })
+		})
+		g.add("waiting for a lock each, in line", byCoord, p.where, cost, func(ctx context.Context) (sample, error) {
+			return e.waitersMemory(ctx, p, waiters, func(i int) string { return fmt.Sprintf("/%04d", i) })
+		})
+	}
+	return g
+}
+
+// waitersMemory has one client hold locks and callers of another wait for them.
+func (e *env) waitersMemory(ctx context.Context, p *place, n int, suffix func(int) string) (_ sample, err error) {
+	clients, err := p.coords(ctx, 2)
+	if err != nil {
+		return nil, err
+	}
+	base := e.path()
+	var (
+		holds = make(map[string]*coord.Hold)
+		mu    sync.Mutex
+	)
+	defer func() {
+		for _, h := range holds {
+			err = errors.Join(err, h.Release())
+		}
+	}()
+	err = atOnce(n, func(i int) error {
+		path := base + suffix(i)
+		mu.Lock()
+		_, ok := holds[path]
+		mu.Unlock()
+		if ok || suffix(i) == "" && i > 0 {
+			return nil
+		}
+		h, err := coord.NewMutex(clients[0], path, nil).Lock(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			holds[path] = h
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	before := inUse()
+	life, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for i := range n {
+		m := coord.NewMutex(clients[1], base+suffix(i), nil)
+		wg.Go(func() {
+			if h, err := m.Lock(life); err == nil {
+				h.Release()
+			}
+		})
+	}
+	// All stand where they wait when the use does not grow any more.
+	var after, last int64
+	for same := 0; same < 3; {
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+		after = inUse()
+		if d := after - last; d < int64(n) && d > -int64(n) {
+			same++
+		} else {
+			same = 0
+		}
+		last = after
+	}
+	return sample{mMemory: float64(after-before) / float64(n)}, nil
+}
+
+// inUse is the memory of what is reachable, and of stacks.
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed peers/Curator.java
+var curatorSource []byte
+
+//go:embed peers/kazoo.py
+var kazooSource string
+
+// errNotInstalled: a peer is not there. It is named and left out.
+var errNotInstalled = errors.New("not installed")
+
+// A missing is a peer that was left out.
+type missing struct {
+	Who   string `json:"who"`
+	Why   string `json:"why"`
+	Wants string `json:"wants"` // packages
+}
+
+// peers are those that are there.
+type peers struct {
+	all     []rival // of locks
+	curator *foreign
+	kazoo   *foreign
+	etcd    *etcdCluster
+	missing []missing
+}
+
+// openPeers starts the peers. A peer that is not installed is left out, or installed
+// if install says so; one that is there and does not start is an error.
+func openPeers(ctx context.Context, e *env, install bool, notes io.Writer) (*peers, error) {
+	p := &peers{all: []rival{native{goZK}}}
+	for _, x := range []struct {
+		who, packages string
+		open          func() error
+	}{
+		{byCurator, "default-jdk-headless libcurator-recipes-java libslf4j-java", func() (err error) {
+			p.curator, err = startCurator(ctx, e)
+			if err == nil {
+				p.all = append(p.all, p.curator)
+			}
+			return err
+		}},
+		{byKazoo, "python3-kazoo", func() (err error) {
+			p.kazoo, err = startKazoo(ctx, e)
+			if err == nil {
+				p.all = append(p.all, p.kazoo)
+			}
+			return err
+		}},
+		{byEtcd, "etcd-server", func() (err error) {
+			p.etcd, err = startEtcd(ctx)
+			if err == nil {
+				e.atEnd(p.etcd.Close)
+				p.all = append(p.all, native{p.etcd.contestant()})
+			}
+			return err
+		}},
+	} {
+		fmt.Fprintf(notes, "starting %s\n", x.who)
+		err := x.open()
+		if errors.Is(err, errNotInstalled) && install {
+			fmt.Fprintf(notes, "installing %s\n", x.packages)
+			if ierr := aptInstall(ctx, strings.Fields(x.packages), notes); ierr != nil {
+				return nil, fmt.Errorf("install %s: %w", x.who, ierr)
+			}
+			err = x.open()
+		}
+		if errors.Is(err, errNotInstalled) {
+			fmt.Fprintf(notes, "LEFT OUT: %s: %v; -install installs %s\n", x.who, err, x.packages)
+			p.missing = append(p.missing, missing{x.who, err.Error(), x.packages})
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("start %s: %w", x.who, err)
+		}
+	}
+	return p, nil
+}
+
+// aptInstall installs packages on Debian and Ubuntu.
+func aptInstall(ctx context.Context, packages []string, out io.Writer) error {
+	apt, err := exec.LookPath("apt-get")
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("only root can install packages")
+	}
+	run := func(args ...string) error {
+		cmd := exec.CommandContext(ctx, apt, args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		cmd.Stdout, cmd.Stderr = out, out
+		return cmd.Run()
+	}
+	args := append([]string{"install", "-y", "--no-install-recommends"}, packages...)
+	if err := run(args...); err == nil {
+		return nil
+	}
+	// The lists can be missing, or too old for what they name to be there still.
+	if err := run("update"); err != nil {
+		return err
+	}
+	return run(args...)
+}
+
+// Where Debian puts the jars. The manifest of zookeeper.jar names what it needs
+// itself.
+const jarDir = "/usr/share/java"
+
+var (
+	neededJars   = []string{"curator-recipes", "curator-framework", "curator-client", "zookeeper", "zookeeper-jute", "guava", "slf4j-api"}
+	optionalJars = []string{"slf4j-simple"} // a logger
+)
+
+// startCurator compiles the program with Curator's recipes and starts it.
+func startCurator(ctx context.Context, e *env) (*foreign, error) {
+	java, err := findJava("java")
+	if err != nil {
+		return nil, err
+	}
+	javac, err := findJava("javac")
+	if err != nil {
+		return nil, err
+	}
+	classpath := os.Getenv("CURATOR_CLASSPATH")
+	if classpath == "" {
+		var jars []string
+		for _, jar := range append(neededJars[:len(neededJars):len(neededJars)], optionalJars...) {
+			file := filepath.Join(jarDir, jar+".jar")
+			_, err := os.Stat(file)
+			if err == nil {
+				jars = append(jars, file)
+			} else if jar != optionalJars[0] {
+				return nil, fmt.Errorf("%w: %v", errNotInstalled, err)
+			}
+		}
+		classpath = strings.Join(jars, string(os.PathListSeparator))
+	}
+	dir, err := os.MkdirTemp("", "coord-curator-")
+	if err != nil {
+		return nil, err
+	}
+	e.atEnd(func() error { return os.RemoveAll(dir) })
+	source := filepath.Join(dir, "Curator.java")
+	if err := os.WriteFile(source, curatorSource, 0o644); err != nil {
+		return nil, err
+	}
+	out, err := exec.CommandContext(ctx, javac, "-nowarn", "-J-Xmx128m", "-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1",
+		"-proc:none", "-encoding", "UTF-8", "-cp", classpath, "-d", dir, source).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("javac: %w\n%s", err, out)
+	}
+	f, err := startForeign(ctx, byCurator, exec.Command(java,
+		"-Xmx256m", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+		"-cp", dir+string(os.PathListSeparator)+classpath, "Curator"))
+	if err != nil {
+		return nil, err
+	}
+	e.atEnd(f.Close)
+	return f, nil
+}
+
+func findJava(tool string) (string, error) {
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		tool = filepath.Join(home, "bin", tool)
+	}
+	path, err := exec.LookPath(tool)
+	if err != nil {
+		return "", fmt.Errorf("%w: %v", errNotInstalled, err)
+	}
+	return path, nil
+}
+
+// startKazoo starts the program with kazoo's recipes. The package is for the
+// system's Python, which need not be the first in PATH.
+func startKazoo(ctx context.Context, e *env) (*foreign, error) {
+	var why []error
+	for _, python := range []string{"/usr/bin/python3", "python3"} {
+		out, err := exec.CommandContext(ctx, python, "-c", "import kazoo.recipe.lock").CombinedOutput()
+		if err != nil {
+			why = append(why, fmt.Errorf("%s: %w: %s", python, err, lastLine(out)))
+			continue
+		}
+		f, err := startForeign(ctx, byKazoo, exec.Command(python, "-c", kazooSource))
+		if err != nil {
+			return nil, err
+		}
+		e.atEnd(f.Close)
+		return f, nil
+	}
+	return nil, fmt.Errorf("%w: %w", errNotInstalled, errors.Join(why...))
+}
+
+func lastLine(b []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return lines[len(lines)-1]
+}

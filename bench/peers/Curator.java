@@ -1,0 +1,327 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.barriers.DistributedDoubleBarrier;
+import org.apache.curator.framework.recipes.cache.TreeCache;
+import org.apache.curator.framework.recipes.cache.TreeCacheEvent;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.queue.SimpleDistributedQueue;
+import org.apache.curator.retry.RetryNTimes;
+
+/**
+ * Runs Curator's recipes for the benchmarks. It obeys one command on a line of its standard input
+ * and answers each with one line: ok and figures, or failed and why. The commands are in foreign.go.
+ * Times are in nanoseconds.
+ */
+public final class Curator {
+    private final Map<String, List<CuratorFramework>> pools = new HashMap<>();
+
+    /** Something that a thread does again and again, and that can fail. */
+    private interface Step {
+        void run() throws Exception;
+    }
+
+    private static CuratorFramework open(String servers, int timeout) throws InterruptedException {
+        CuratorFramework c = CuratorFrameworkFactory.builder()
+                .connectString(servers)
+                .sessionTimeoutMs(timeout)
+                .connectionTimeoutMs(30_000)
+                .retryPolicy(new RetryNTimes(100, 100))
+                .ensembleTracker(false)
+                .build();
+        c.start();
+        c.blockUntilConnected();
+        return c;
+    }
+
+    /** The i-th client of those servers is connected to the i-th of them. */
+    private CuratorFramework client(String servers, int i) throws InterruptedException {
+        List<CuratorFramework> pool = pools.computeIfAbsent(servers, s -> new ArrayList<>());
+        String[] all = servers.split(",");
+        while (pool.size() <= i) {
+            pool.add(open(all[pool.size() % all.length], 20_000));
+        }
+        return pool.get(i);
+    }
+
+    /** Has every thread repeat its step for a time. Returns the number, the time and percentiles. */
+    private static String hammer(List<Step> steps, long millis) throws Exception {
+        int n = steps.size();
+        long[][] times = new long[n][];
+        Exception[] failed = new Exception[n];
+        Thread[] threads = new Thread[n];
+        long began = System.nanoTime();
+        long end = began + TimeUnit.MILLISECONDS.toNanos(millis);
+        for (int i = 0; i < n; i++) {
+            int k = i;
+            threads[i] = new Thread(() -> {
+                long[] mine = new long[1024];
+                int count = 0;
+                try {
+                    long now = System.nanoTime();
+                    do {
+                        steps.get(k).run();
+                        long then = now;
+                        now = System.nanoTime();
+                        if (count == mine.length) {
+                            mine = Arrays.copyOf(mine, 2 * count);
+                        }
+                        mine[count++] = now - then;
+                    } while (now < end);
+                } catch (Exception e) {
+                    failed[k] = e;
+                }
+                times[k] = Arrays.copyOf(mine, count);
+            });
+            threads[i].start();
+        }
+        for (Thread t : threads) {
+            t.join();
+        }
+        long took = System.nanoTime() - began;
+        for (Exception e : failed) {
+            if (e != null) {
+                throw e;
+            }
+        }
+        long[] all = Arrays.stream(times).flatMapToLong(Arrays::stream).sorted().toArray();
+        return all.length + " " + took + percentiles(all, all.length);
+    }
+
+    private static String percentiles(long[] sorted, int n) {
+        StringBuilder b = new StringBuilder();
+        for (double p : new double[] {0.5, 0.9, 0.99, 1}) {
+            b.append(' ').append(n == 0 ? 0 : sorted[Math.max(0, (int) Math.ceil(p * n) - 1)]);
+        }
+        return b.toString();
+    }
+
+    private static void cycle(InterProcessMutex m) throws Exception {
+        m.acquire();
+        m.release();
+    }
+
+    private String cycles(String servers, String path, int callers, long millis) throws Exception {
+        List<Step> steps = new ArrayList<>();
+        for (int i = 0; i < callers; i++) {
+            InterProcessMutex m = new InterProcessMutex(client(servers, 0), path + "-" + i);
+            cycle(m);
+            steps.add(() -> cycle(m));
+        }
+        return hammer(steps, millis);
+    }
+
+    /** One lock, and what there is to know of it. */
+    private static final class Contended {
+        long given;
+        int giver;
+        int turns;
+        long latest; // grant
+        long[] handOvers = new long[1024];
+        int count;
+    }
+
+    private String contend(String servers, String path, int callers, boolean oneClient, long millis) throws Exception {
+        Contended c = new Contended();
+        List<InterProcessMutex> locks = new ArrayList<>();
+        for (int i = 0; i < callers; i++) {
+            InterProcessMutex m = new InterProcessMutex(client(servers, oneClient ? 0 : i), path);
+            cycle(m);
+            locks.add(m);
+        }
+        List<Step> steps = new ArrayList<>();
+        for (int i = 0; i < callers; i++) {
+            int k = i;
+            InterProcessMutex m = locks.get(i);
+            steps.add(() -> {
+                m.acquire();
+                synchronized (c) {
+                    long now = System.nanoTime();
+                    c.turns++;
+                    c.latest = now;
+                    if (c.given != 0 && c.giver != k) {
+                        if (c.count == c.handOvers.length) {
+                            c.handOvers = Arrays.copyOf(c.handOvers, 2 * c.count);
+                        }
+                        c.handOvers[c.count++] = now - c.given;
+                    }
+                    c.given = System.nanoTime();
+                    c.giver = k;
+                }
+                m.release();
+            });
+        }
+        long began = System.nanoTime();
+        hammer(steps, millis);
+        Arrays.sort(c.handOvers, 0, c.count);
+        return c.turns + " " + (c.latest - began) + percentiles(c.handOvers, c.count);
+    }
+
+    private String trips(String servers, String path, int n) throws Exception {
+        InterProcessMutex m = new InterProcessMutex(client(servers, 0), path);
+        for (int i = 0; i < n; i++) {
+            cycle(m);
+        }
+        return "";
+    }
+
+    private CuratorFramework[] pair = new CuratorFramework[2];
+    private CountDownLatch granted;
+    private volatile Exception refused;
+
+    private String hold(String holder, String heir, String path, int timeout) throws Exception {
+        pair[0] = open(holder, timeout);
+        pair[1] = open(heir, timeout);
+        new InterProcessMutex(pair[0], path).acquire();
+        CountDownLatch got = new CountDownLatch(1);
+        granted = got;
+        refused = null;
+        InterProcessMutex m = new InterProcessMutex(pair[1], path);
+        Thread t = new Thread(() -> {
+            try {
+                m.acquire();
+                got.countDown();
+                m.release();
+            } catch (Exception e) {
+                refused = e;
+                got.countDown();
+            }
+        });
+        t.setDaemon(true);
+        t.start();
+        while (m.getParticipantNodes().size() < 2) {
+            Thread.sleep(5);
+        }
+        Thread.sleep(200); // it waits in line
+        return "";
+    }
+
+    private String granted() throws Exception {
+        granted.await();
+        if (refused != null) {
+            throw refused;
+        }
+        return "";
+    }
+
+    private String drop() {
+        for (CuratorFramework c : pair) {
+            Thread t = new Thread(c::close); // without contact it takes its time
+            t.setDaemon(true);
+            t.start();
+        }
+        return "";
+    }
+
+    /** Moves items through a queue, one after the other in each thread. */
+    private String queue(String servers, String path, int threads, long millis, int size) throws Exception {
+        SimpleDistributedQueue q = new SimpleDistributedQueue(client(servers, 0), path);
+        byte[] data = new byte[size];
+        q.offer(data);
+        q.take();
+        Step step = () -> {
+            q.offer(data);
+            q.take();
+        };
+        List<Step> steps = new ArrayList<>();
+        for (int i = 0; i < threads; i++) {
+            steps.add(step);
+        }
+        return hammer(steps, millis);
+    }
+
+    /** Has n members, each with a thread, make rounds of a double barrier. */
+    private String barrier(String servers, String path, int n, int rounds) throws Exception {
+        CuratorFramework c = client(servers, 0);
+        Exception[] failed = new Exception[1];
+        Thread[] threads = new Thread[n];
+        long began = System.nanoTime();
+        for (int i = 0; i < n; i++) {
+            threads[i] = new Thread(() -> {
+                try {
+                    for (int k = 0; k < rounds; k++) {
+                        DistributedDoubleBarrier b = new DistributedDoubleBarrier(c, path + "-" + k, n);
+                        b.enter();
+                        b.leave();
+                    }
+                } catch (Exception e) {
+                    failed[0] = e;
+                }
+            });
+            threads[i].start();
+        }
+        for (Thread t : threads) {
+            t.join();
+        }
+        long took = System.nanoTime() - began;
+        if (failed[0] != null) {
+            throw failed[0];
+        }
+        return Long.toString(took);
+    }
+
+    private String cache(String servers, String path) throws Exception {
+        CountDownLatch synced = new CountDownLatch(1);
+        long began = System.nanoTime();
+        try (TreeCache cache = TreeCache.newBuilder(client(servers, 0), path).build()) {
+            cache.getListenable().addListener((c, e) -> {
+                if (e.getType() == TreeCacheEvent.Type.INITIALIZED) {
+                    synced.countDown();
+                }
+            });
+            cache.start();
+            synced.await();
+            return Long.toString(System.nanoTime() - began);
+        }
+    }
+
+    private String obey(String[] a) throws Exception {
+        switch (a[0]) {
+            case "cycles":
+                return cycles(a[1], a[2], Integer.parseInt(a[3]), Long.parseLong(a[4]));
+            case "contend":
+                return contend(a[1], a[2], Integer.parseInt(a[3]), a[4].equals("one"), Long.parseLong(a[5]));
+            case "trips":
+                return trips(a[1], a[2], Integer.parseInt(a[3]));
+            case "hold":
+                return hold(a[1], a[2], a[3], Integer.parseInt(a[4]));
+            case "granted":
+                return granted();
+            case "drop":
+                return drop();
+            case "queue":
+                return queue(a[1], a[2], Integer.parseInt(a[3]), Long.parseLong(a[4]), Integer.parseInt(a[5]));
+            case "barrier":
+                return barrier(a[1], a[2], Integer.parseInt(a[3]), Integer.parseInt(a[4]));
+            case "cache":
+                return cache(a[1], a[2]);
+            default:
+                throw new IllegalArgumentException("no such command");
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        Curator worker = new Curator();
+        System.out.println("ok");
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line; (line = commands.readLine()) != null; ) {
+            String answer;
+            try {
+                answer = ("ok " + worker.obey(line.split(" "))).trim();
+            } catch (Exception e) {
+                answer = "failed " + String.valueOf(e).replace('\n', ' ');
+            }
+            System.out.println(answer);
+        }
+        System.exit(0); // sessions end by themselves, or with their servers
+    }
+}

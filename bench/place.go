@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/zkproxy"
+)
+
+// A place is where clients connect to: the memory backend, the servers, or the
+// servers behind proxies that are some way off and count. It keeps the clients
+// that cells have used for those that come later.
+type place struct {
+	where   string
+	root    string
+	store   *memory.Store // nil if this is a service with addresses
+	addrs   []string
+	proxies []*zkproxy.Proxy
+	oneWay  time.Duration
+	tally   tally
+
+	mu    sync.Mutex
+	pools map[string][]connection // by who
+}
+
+// A connection is a client of somebody, with one session or what he has instead.
+type connection interface {
+	// locker returns a caller's way to the lock at an absolute path. Two callers of
+	// one path need one each, and have different numbers.
+	locker(ctx context.Context, path string, caller int) (locker, error)
+	Close() error
+}
+
+// A locker takes a lock, and returns how to give it back.
+type locker func(ctx context.Context) (release func() error, err error)
+
+// A contestant is somebody with clients in this process.
+type contestant struct {
+	who   string
+	where string // what his servers are
+	// dial opens the i-th client of a place. Those of all contestants with one
+	// number are connected to one server: it matters whether it is the leader.
+	dial func(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error)
+}
+
+// newDistantPlace puts a proxy before every server.
+func newDistantPlace(root string, addrs []string, oneWay time.Duration) (*place, error) {
+	p := &place{where: fmt.Sprintf("%s, %v each way", onZooKeeper, oneWay), root: root, oneWay: oneWay}
+	p.tally.oneWay = oneWay
+	p.tally.reset()
+	for i, a := range addrs {
+		x, err := zkproxy.New(a)
+		if err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		x.SetDelay(oneWay, oneWay)
+		x.OnFrame(func(f zkproxy.Frame) { p.tally.frame(i, f, time.Now()) })
+		p.proxies = append(p.proxies, x)
+		p.addrs = append(p.addrs, x.Addr())
+	}
+	return p, nil
+}
+
+// partition cuts the place off from its servers: neither side is told.
+func (p *place) partition() {
+	for _, x := range p.proxies {
+		x.Blackhole(true)
+	}
+}
+
+// conns returns the first n clients of somebody.
+func (p *place) conns(ctx context.Context, who *contestant, n int) ([]connection, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pools == nil {
+		p.pools = make(map[string][]connection)
+	}
+	for len(p.pools[who.who]) < n {
+		c, err := who.dial(ctx, p, len(p.pools[who.who]), sessionTimeout)
+		if err != nil {
+			return nil, fmt.Errorf("open client %d of %s: %w", len(p.pools[who.who])+1, who.who, err)
+		}
+		p.pools[who.who] = append(p.pools[who.who], c)
+	}
+	return p.pools[who.who][:n:n], nil
+}
+
+// coords returns our first n clients.
+func (p *place) coords(ctx context.Context, n int) ([]*coord.Client, error) {
+	conns, err := p.conns(ctx, ours, n)
+	if err != nil {
+		return nil, err
+	}
+	clients := make([]*coord.Client, n)
+	for i, c := range conns {
+		clients[i] = c.(*coordConn).c
+	}
+	return clients, nil
+}
+
+// client returns our first client.
+func (p *place) client(ctx context.Context) (*coord.Client, error) {
+	cs, err := p.coords(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	return cs[0], nil
+}
+
+// Close ends the clients and the proxies.
+func (p *place) Close() error {
+	p.mu.Lock()
+	pools := p.pools
+	p.pools = nil
+	p.mu.Unlock()
+	var all []connection
+	for _, conns := range pools {
+		all = append(all, conns...)
+	}
+	err := closeAll(all)
+	for _, x := range p.proxies {
+		err = errors.Join(err, x.Close())
+	}
+	return err
+}
+
+// closeAll closes clients beside each other: many take their time.
+func closeAll(conns []connection) error {
+	errs := make([]error, len(conns))
+	var wg sync.WaitGroup
+	for i, c := range conns {
+		wg.Go(func() { errs[i] = c.Close() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// settle waits until nothing has passed for some time: replies that nobody waits
+// for, and what follows from them.
+func (p *place) settle(ctx context.Context) error {
+	silence := 3*p.oneWay + 30*time.Millisecond
+	last, since := p.tally.get().frames, time.Now()
+	for time.Since(since) < silence {
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+		if n := p.tally.get().frames; n != last {
+			last, since = n, time.Now()
+		}
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

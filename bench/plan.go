@@ -1,0 +1,73 @@
+package main
+
+import (
+	"regexp"
+	"time"
+)
+
+// sizes say how much is measured.
+type sizes struct {
+	rounds int
+	long   time.Duration // a run of what is compared with others
+	short  time.Duration // a run of one of many
+
+	widths []int // callers at a time
+
+	waiters, depths, batches, members, sites, nodes []int
+
+	idle int // waiters whose memory is measured
+}
+
+var fullSizes = sizes{
+	rounds: 5, long: time.Second, short: 200 * time.Millisecond, widths: []int{1, 16, 64},
+	waiters: []int{1, 10, 100, 1000}, depths: []int{0, 100, 1000, 10_000}, batches: []int{1, 10, 100, 1000},
+	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000}, idle: 500,
+}
+
+// quickSizes are to see that all works. Two runs agree less.
+var quickSizes = sizes{
+	rounds: 1, long: 120 * time.Millisecond, short: 30 * time.Millisecond, widths: []int{1, 16},
+	waiters: []int{1, 10, 50}, depths: []int{0, 1000}, batches: []int{1, 100},
+	members: []int{2, 20}, sites: []int{1, 5}, nodes: []int{1000}, idle: 200,
+}
+
+// plan returns the groups whose names match, in the order in which they run. The
+// physical limit comes first, since the others are compared with it, and the
+// failovers last, since they change which server leads.
+func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
+	crowd, err := newDistantPlace(e.root, e.addrs, 0)
+	if err != nil {
+		return nil, err
+	}
+	e.atEnd(crowd.Close)
+	us := append([]rival{native{ours}}, p.all...)
+	natives := []*contestant{ours, leading}
+	for _, r := range p.all {
+		if n, ok := r.(native); ok {
+			natives = append(natives, n.contestant)
+		}
+	}
+	all := []*group{
+		tripsGroup(e, p.all),
+		uncontendedGroup(e, us, s.widths, s.long),
+		contendedGroup(e, us, s.long),
+		handOverGroup(e, natives),
+		insideGroup(e, us, s.long),
+		recipesGroup(e, e.memory, s.widths, s.short/2),
+		recipesGroup(e, e.direct, s.widths, s.short),
+		queueGroup(e, p, s.depths, s.batches, s.long/2),
+		cacheGroup(e, p, s.nodes),
+		memoryGroup(e, s.idle),
+		waitersGroup(e, crowd, p, s.waiters),
+		barrierGroup(e, crowd, p, s.members, s.long/2),
+		commitGroup(e, crowd, s.sites, s.long/2),
+		failoverGroup(e, us, p),
+	}
+	var groups []*group
+	for _, g := range all {
+		if only == nil || only.MatchString(g.name) {
+			groups = append(groups, g)
+		}
+	}
+	return groups, nil
+}

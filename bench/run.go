@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// graceOfCell is how much longer than expected a run may take before it fails.
+// Machines that are busy are slow, and nothing here may hang.
+const graceOfCell = 60 * time.Second
+
+// A result is a cell with its figures.
+type result struct {
+	name
+	Figures map[metric]figure `json:"figures,omitempty"`
+	Error   string            `json:"error,omitempty"`
+}
+
+// value returns the median of a metric, and whether there is one.
+func (r *result) value(m metric) (float64, bool) {
+	f, ok := r.Figures[m]
+	return f.Median, ok
+}
+
+// A runner runs groups one after the other and the cells of each interleaved.
+type runner struct {
+	out    io.Writer // the table as it grows
+	notes  io.Writer // progress
+	rounds int
+	table  *table
+	grace  time.Duration // 0 means graceOfCell
+
+	began    time.Time
+	expected time.Duration // of all that is planned
+	done     time.Duration // of it, what was run
+}
+
+// run returns a result for every cell: its figures, or why there are none. It
+// stops early only when ctx ends.
+func (r *runner) run(ctx context.Context, groups []*group) ([]*result, error) {
+	r.began = time.Now()
+	for _, g := range groups {
+		for _, c := range g.cells {
+			r.expected += time.Duration(r.roundsOf(g)) * c.cost
+		}
+	}
+	fmt.Fprintf(r.notes, "%d cells, %d rounds, about %s\n", count(groups), r.rounds, rough(r.expected))
+	var results []*result
+	for _, g := range groups {
+		rs, err := r.group(ctx, g)
+		results = append(results, rs...)
+		if err != nil {
+			return results, err
+		}
+	}
+	return results, nil
+}
+
+// roundsOf is how often the cells of a group are run. What is exact needs no median.
+func (r *runner) roundsOf(g *group) int {
+	if g.exact {
+		return (r.rounds + 1) / 2
+	}
+	return r.rounds
+}
+
+func count(groups []*group) (n int) {
+	for _, g := range groups {
+		n += len(g.cells)
+	}
+	return n
+}
+
+// group runs the cells of one group. Every second round goes backwards, so that
+// no cell always has the same one before it.
+func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
+	if g.end != nil {
+		defer func() {
+			if err := g.end(); err != nil {
+				fmt.Fprintf(r.notes, "end of %s: %v\n", g.name, err)
+			}
+		}()
+	}
+	rounds := r.roundsOf(g)
+	samples := make([][]sample, len(g.cells))
+	results := make([]*result, len(g.cells))
+	for i, c := range g.cells {
+		results[i] = &result{name: c.name}
+	}
+	for round := range rounds {
+		fmt.Fprintf(r.notes, "%s: round %d of %d; %s\n", g.name, round+1, rounds, r.progress())
+		for k := range g.cells {
+			i := k
+			if round%2 == 1 {
+				i = len(g.cells) - 1 - k
+			}
+			c := g.cells[i]
+			r.done += c.cost
+			if results[i].Error != "" {
+				continue
+			}
+			s, err := r.runCell(ctx, c)
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if err != nil {
+				results[i].Error = err.Error()
+				fmt.Fprintf(r.notes, "FAILED: %s: %v\n", c.name, err)
+				continue
+			}
+			delete(s, mDone)
+			samples[i] = append(samples[i], s)
+		}
+	}
+	for i := range results {
+		if results[i].Error == "" {
+			results[i].Figures = summarize(samples[i])
+		}
+	}
+	r.table.print(r.out, g, results)
+	return results, nil
+}
+
+var errNoFigures = errors.New("no figures")
+
+// runCell bounds a run. A run that does not even end when its context has ended,
+// because a client below knows no contexts, is left behind.
+func (r *runner) runCell(ctx context.Context, c *cell) (sample, error) {
+	grace, patience := r.grace, r.grace
+	if grace == 0 {
+		grace, patience = graceOfCell, 10*time.Second
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cost+grace, fmt.Errorf("not done after %v", c.cost+grace))
+	defer cancel()
+	type outcome struct {
+		s   sample
+		err error
+	}
+	ended := make(chan outcome, 1)
+	go func() {
+		s, err := c.run(ctx)
+		if err == nil && len(s) == 0 {
+			err = errNoFigures
+		}
+		ended <- outcome{s, err}
+	}()
+	select {
+	case o := <-ended:
+		return o.s, o.err
+	case <-ctx.Done():
+	}
+	select {
+	case o := <-ended:
+		return o.s, o.err
+	case <-time.After(patience):
+		return nil, context.Cause(ctx)
+	}
+}
+
+// progress says how much is done and how long the rest takes, at the pace so far.
+func (r *runner) progress() string {
+	if r.expected == 0 {
+		return ""
+	}
+	part := float64(r.done) / float64(r.expected)
+	left := r.expected - r.done
+	if spent := time.Since(r.began); part > 0.05 {
+		left = time.Duration(float64(spent) * (1 - part) / part)
+	}
+	return fmt.Sprintf("%.0f %% done, about %s left", 100*part, rough(left))
+}
+
+// rough is a time for people.
+func rough(d time.Duration) string {
+	if d < 2*time.Minute {
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	}
+	return fmt.Sprintf("%.0f min", d.Minutes())
+}

@@ -1,0 +1,116 @@
+package main
+
+import "fmt"
+
+// A target is what the library is to reach.
+type target struct {
+	Name    string  `json:"name"`
+	AtLeast bool    `json:"at_least"` // else at most
+	Bound   float64 `json:"bound"`
+	Figure  float64 `json:"figure"`
+	Known   bool    `json:"known"` // that is, measured in this run
+	Met     bool    `json:"met"`
+}
+
+func (t target) String() string {
+	want := "≤"
+	if t.AtLeast {
+		want = "≥"
+	}
+	if !t.Known {
+		return fmt.Sprintf("%s: want %s %g, not measured", t.Name, want, t.Bound)
+	}
+	met := "met"
+	if !t.Met {
+		met = "NOT MET"
+	}
+	return fmt.Sprintf("%s: %s, want %s %g: %s", t.Name, number(t.Figure), want, t.Bound, met)
+}
+
+// judge compares the results with the targets.
+func judge(results []*result) []target {
+	j := &judgement{results: results}
+	for _, n := range fullSizes.widths {
+		pairs := j.cell("uncontended", whatPairs, byRaw, onZooKeeper, float64(n))
+		j.ratio(fmt.Sprintf("uncontended lock, %d callers, as a part of create and delete pairs", n), 0.85,
+			j.cell("uncontended", whatCycle, byCoord, onZooKeeper, float64(n)), pairs)
+		j.ratio(fmt.Sprintf("the same with the watch on its own node, %d callers", n), 0.65,
+			j.cell("uncontended", whatWatched, byCoord, onZooKeeper, float64(n)), pairs)
+	}
+	between := "contended between clients"
+	far := fmt.Sprintf("%s, %v each way", onZooKeeper, farOneWay)
+	j.ratio("contended between clients, times go-zookeeper's Lock", 1.3,
+		j.cell(between, whatContend, byCoord, onZooKeeper, 8), j.cell(between, whatContend, byGoZK, onZooKeeper, 8))
+	j.ratio(fmt.Sprintf("contended between clients, %v each way, times go-zookeeper's Lock", farOneWay), 1.7,
+		j.cell(between, whatContend, byCoord, far, 8), j.cell(between, whatContend, byGoZK, far, 8))
+	j.ratio("contended inside a process, times Curator's InterProcessMutex", 3,
+		j.cell("contended inside a process", whatContend, byCoord, onZooKeeper, 16),
+		j.cell("contended inside a process", whatContend, byCurator, onZooKeeper, 16))
+	j.ratio("items through a queue in batches, times Curator's SimpleDistributedQueue", 10,
+		j.best("queues", whatBatches, byCoord), j.best("queues", whatOffer, byCurator))
+
+	mutex := j.cell("costs", "Mutex", byCoord, onZooKeeper, 0)
+	j.atMost("uncontended lock: round trips", 1, mutex, mTripsOf+"Lock", 1)
+	j.atMost("uncontended release: round trips", 1, mutex, mTripsOf+"Release", 1)
+	j.atMost("uncontended cycle: requests", 2, mutex, mRequests, 1)
+	j.atMost("hand-over to another client: round trips", 1.2, j.cell("hand-over", "hand-over", byCoord, onZooKeeper, 9), mRoundTrips, 1)
+	j.atMost("change of leader after a resignation: round trips", 1.2, j.cell("hand-over", "hand-over", leading.who, onZooKeeper, 9), mRoundTrips, 1)
+	j.atMost("hand-over inside a process: requests", 1.1, j.cell("contended inside a process", whatContend, byCoord, onZooKeeper, 16), mPackets, 1)
+	for _, r := range results {
+		if r.Group == "waiters" && r.Who == byCoord {
+			j.atMost(fmt.Sprintf("clients woken by a release, %g waiters", r.X), 2, r, mWoken, 1)
+		}
+	}
+	j.atMost("put in a batch: round trips an item", 0.02, j.cell("costs", "Queue, batches of 100", byCoord, onZooKeeper, 0), mTripsOf+"PutAll", 0.01)
+	onStore := j.cell("recipes on memory", "Mutex", byCoord, onMemory, 1)
+	j.atMost("lock and release on memory: µs", 2, onStore, mP50, 1)
+	j.atMost("lock and release on memory: allocations", 10, onStore, mAllocs, 1)
+	return j.targets
+}
+
+type judgement struct {
+	results []*result
+	targets []target
+}
+
+func (j *judgement) cell(group, what, who, where string, x float64) *result {
+	return find(j.results, func(r *result) bool {
+		return r.Group == group && r.What == what && r.Who == who && r.Where == where && r.X == x
+	})
+}
+
+// best returns the quickest of the cells that differ in one number.
+func (j *judgement) best(group, what, who string) (best *result) {
+	for _, r := range j.results {
+		if r.Error != "" || r.Group != group || r.What != what || r.Who != who {
+			continue
+		}
+		if best == nil || r.Figures[mRate].Median > best.Figures[mRate].Median {
+			best = r
+		}
+	}
+	return best
+}
+
+// ratio demands that one rate is that many times another.
+func (j *judgement) ratio(name string, bound float64, r, to *result) {
+	t := target{Name: name, AtLeast: true, Bound: bound}
+	if r != nil && to != nil {
+		if figure, ok := ratio(r, to); ok {
+			t.Figure, t.Known, t.Met = figure, true, figure >= bound
+		}
+	}
+	j.targets = append(j.targets, t)
+}
+
+// atMost demands that a figure, scaled, is not more than its bound.
+func (j *judgement) atMost(name string, bound float64, r *result, m metric, scale float64) {
+	t := target{Name: name, Bound: bound}
+	if r != nil {
+		if f, ok := r.Figures[m]; ok {
+			t.Figure, t.Known = f.Median*scale, true
+			t.Met = t.Figure <= bound
+		}
+	}
+	j.targets = append(j.targets, t)
+}
