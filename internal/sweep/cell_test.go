@@ -1,0 +1,366 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkproxy"
+)
+
+// recipe is one scenario.
+type recipe struct {
+	name    string
+	players []string
+	// play is the scenario, begun when each player has a client. It returns when
+	// all of it has come to its end and nothing is held.
+	play func(x *cell)
+	// fresh comes through the recipe alone, on the paths of play.
+	fresh func(x *cell, p *player)
+	// rests says what must not be left when nobody does anything any more, or "".
+	// Ephemeral nodes are never to be left. Nil means that nothing else matters.
+	rests func(paths []string) string
+}
+
+// cell is one play of a scenario.
+type cell struct {
+	*recipe
+	spot   spot
+	addr   string
+	eyes   backend.Session // an observer's
+	ns     string
+	ctx    context.Context // ends when the cell is stuck or has failed
+	cancel context.CancelFunc
+	by     map[string]*player
+	strike *strike
+
+	mu         sync.Mutex
+	violations []string
+	ended      map[string]int // the documented errors of calls
+	uncertain  int            // those of them that match ErrUncertain
+	steps      []time.Time
+	last       []string
+	state      map[string]any // of the scenario
+}
+
+// player is a client of a cell, with a proxy of its own.
+type player struct {
+	x       *cell
+	name    string
+	proxy   *zkproxy.Proxy
+	under   backend.Backend
+	c       *coord.Client
+	session atomic.Int64 // the latest that the server has told it of
+	seen    [4]atomic.Int64
+	waits   atomic.Int64 // how often a call has told that it waits
+	grants  atomic.Int64 // how often it has come into a resource
+	solved  atomic.Int64 // requests of unknown outcome that the library has found out
+
+	mu       sync.Mutex
+	sessions []backend.Session
+}
+
+// Open counts the sessions of a client.
+func (p *player) Open(ctx context.Context) (backend.Session, error) {
+	s, err := p.under.Open(ctx)
+	if err == nil {
+		p.mu.Lock()
+		p.sessions = append(p.sessions, s)
+		p.mu.Unlock()
+	}
+	return s, err
+}
+
+// lost reports whether the player has lost a session, or is about to.
+func (p *player) lost() bool {
+	k := p.x.strike
+	if k != nil && k.p == p && k.fault.expires() && k.struck() {
+		return true
+	}
+	return p.losses() > 0
+}
+
+// losses counts the sessions that are over.
+func (p *player) losses() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, s := range p.sessions {
+		if s.Err() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// lossy reports whether anybody has lost a session.
+func (x *cell) lossy() bool {
+	for _, p := range x.by {
+		if p.lost() {
+			return true
+		}
+	}
+	return false
+}
+
+// join makes a player without a client.
+func (x *cell) join(name string) *player {
+	proxy, err := zkproxy.New(x.addr)
+	if err != nil {
+		x.violation("no proxy: %v", err)
+		return nil
+	}
+	p := &player{x: x, name: name, proxy: proxy}
+	p.under = zookeeper.New([]string{proxy.Addr()}, &zookeeper.Options{SessionTimeout: timeout})
+	proxy.OnFrame(func(f zkproxy.Frame) {
+		if f.Dir == zkproxy.Up {
+			if what, ok := kind(f); ok {
+				p.seen[what].Add(1)
+			}
+		} else if f.Opcode == zkproxy.OpConnect && f.Session != 0 && f.Err == 0 {
+			p.session.Store(f.Session)
+		}
+	})
+	return p
+}
+
+// open gives the player a client.
+func (p *player) open() bool {
+	c, err := coord.Open(p.x.ctx, p, &coord.Options{
+		Namespace: p.x.ns,
+		Trace: func(_ context.Context, e coord.Event) {
+			switch e.(type) {
+			case coord.WaitBegan:
+				p.waits.Add(1)
+			case coord.Resolved:
+				p.solved.Add(1)
+			}
+		},
+	})
+	p.c = c
+	return p.ok("open", err)
+}
+
+// ok takes note of the result of a call. If it failed with one of the errors that
+// may come when a session was lost, and one was, the scenario goes on with false;
+// any other error is a violation and ends the cell.
+func (p *player) ok(what string, err error, may ...error) bool {
+	x := p.x
+	if err == nil {
+		x.step(p.name + " " + what)
+		return true
+	}
+	x.step(fmt.Sprintf("%s %s: %v", p.name, what, err))
+	for _, m := range may {
+		if errors.Is(err, m) && p.lost() {
+			x.mu.Lock()
+			x.ended[what+": "+m.Error()]++
+			if errors.Is(err, coord.ErrUncertain) {
+				x.uncertain++
+			}
+			x.mu.Unlock()
+			return false
+		}
+	}
+	x.violation("%s %s: %v", p.name, what, err)
+	return false
+}
+
+// step takes note of progress.
+func (x *cell) step(what string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.steps = append(x.steps, time.Now())
+	x.last = append(x.last, what)
+}
+
+// violation takes note of a broken promise and ends the cell. What follows from the
+// end is no violation of its own.
+func (x *cell) violation(format string, args ...any) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.violations) > 0 && x.ctx.Err() != nil {
+		return
+	}
+	what := fmt.Sprintf(format, args...)
+	if x.ctx.Err() != nil {
+		what = "stuck: " + what
+	}
+	x.violations = append(x.violations, what)
+	x.cancel()
+}
+
+// going reports whether the cell goes on.
+func (x *cell) going() bool { return x.ctx.Err() == nil }
+
+// until waits for a condition that nothing signals.
+func (x *cell) until(what string, cond func() bool) bool {
+	for !cond() {
+		t := time.NewTimer(2 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-x.ctx.Done():
+			t.Stop()
+			x.violation("never happened: %s", what)
+			return false
+		}
+	}
+	x.step(what)
+	return true
+}
+
+// await waits for a channel.
+func await[T any](x *cell, what string, ch <-chan T) (v T, ok bool) {
+	select {
+	case v, ok = <-ch:
+		x.step(what)
+		return v, ok
+	case <-x.ctx.Done():
+		x.violation("never came: %s", what)
+		return v, false
+	}
+}
+
+// together runs the parts of a scenario at once and joins them.
+func (x *cell) together(parts ...func()) {
+	var wg sync.WaitGroup
+	for _, f := range parts {
+		wg.Go(f)
+	}
+	wg.Wait()
+}
+
+// rest is called in the middle of a scenario. Where the fault befalls a ping or a
+// reconnection, it lets that happen.
+func (x *cell) rest() {
+	k := x.strike
+	if k == nil {
+		return
+	}
+	switch {
+	case k.frame == ping:
+	case k.frame == connect && k.n > 1:
+		k.p.proxy.Cut()
+	default:
+		return
+	}
+	await(x, "the fault at rest", k.hit)
+	await(x, "the end of the fault", k.done)
+	x.until("contact is back", k.p.connected)
+	// Who waits has reason to look again now. Whoever would go on without that is
+	// given the time to be seen.
+	before, since := k.p.seen[request].Load(), time.Now()
+	x.until("looked again, or not", func() bool {
+		return k.p.seen[request].Load() > before || time.Since(since) > 50*time.Millisecond
+	})
+}
+
+// connected reports whether the player's latest session has contact.
+func (p *player) connected() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	phase, _ := p.sessions[len(p.sessions)-1].Status()
+	return phase == backend.Connected
+}
+
+// tree lists all nodes below the namespace, but for the journal.
+func (x *cell) tree(ctx context.Context) (all map[string]backend.Stat, err error) {
+	all = make(map[string]backend.Stat)
+	var walk func(path string) error
+	walk = func(path string) error {
+		names, stat, err := x.eyes.Children(ctx, path, nil)
+		if errors.Is(err, backend.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		all[strings.TrimPrefix(path, x.ns)] = stat
+		for _, name := range names {
+			if err := walk(path + "/" + name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return all, walk(x.ns)
+}
+
+// paths lists the nodes below the namespace in order.
+func (x *cell) paths() []string {
+	all, err := x.tree(x.ctx)
+	if err != nil {
+		x.violation("list the tree: %v", err)
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// count counts the nodes whose path contains each of the parts.
+func (x *cell) count(parts ...string) int {
+	n := 0
+	for _, p := range x.paths() {
+		if !slices.ContainsFunc(parts, func(s string) bool { return !strings.Contains(p, s) }) {
+			n++
+		}
+	}
+	return n
+}
+
+const journal = "/_coord/"
+
+// litter is what is there and should not be. With all, the journal belongs to it.
+func (x *cell) litter(ctx context.Context, all, rests bool) string {
+	tree, err := x.tree(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	for _, p := range slices.Sorted(maps.Keys(tree)) {
+		if tree[p].EphemeralOwner != 0 && (all || !strings.HasPrefix(p, journal)) {
+			return "left behind: " + p
+		}
+	}
+	if rests && x.rests != nil {
+		return x.rests(slices.Sorted(maps.Keys(tree)))
+	}
+	return ""
+}
+
+// clean waits until nothing is left behind that should not be.
+func (x *cell) clean(when string, within time.Duration, all, rests bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), within)
+	defer cancel()
+	var left string
+	for ctx.Err() == nil {
+		if left = x.litter(ctx, all, rests); left == "" {
+			return
+		}
+		t := time.NewTimer(3 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+	x.violation("%s: %s", when, left)
+}
+
+// on gets, or makes, what the scenario keeps under a name.
+func on[T any](x *cell, name string, make func() T) T {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if v, ok := x.state[name]; ok {
+		return v.(T)
+	}
+	v := make()
+	x.state[name] = v
+	return v
+}

@@ -1,0 +1,98 @@
+package sweep
+
+import (
+	"sync"
+
+	"github.com/go-coord/coord"
+)
+
+// resource is what a lock protects. It refuses no more than the recipe promises: two
+// holders at once, and a token that is not greater than the one before.
+type resource struct {
+	x     *cell
+	limit int // the weights of those inside
+
+	mu      sync.Mutex
+	highest int64
+	inside  map[*coord.Hold]tenant
+}
+
+type tenant struct {
+	p      *player
+	weight int // of the limit
+}
+
+// resource gets the one called name, which holds limit at a time.
+func (x *cell) resource(name string, limit int) *resource {
+	return on(x, "resource "+name, func() *resource {
+		return &resource{x: x, limit: limit, inside: make(map[*coord.Hold]tenant)}
+	})
+}
+
+// enter is called when a hold was granted. Who has lost a session may be inside
+// without knowing it yet: the service can end a session before its client is told.
+func (r *resource) enter(p *player, h *coord.Hold, weight int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sum := weight
+	for o, in := range r.inside {
+		if o.Err() == nil && !in.p.lost() {
+			sum += in.weight
+		}
+	}
+	if sum > r.limit && h.Err() == nil && !p.lost() {
+		r.x.violation("%s is inside with %d of %d: %v", p.name, sum, r.limit, r.names())
+	}
+	if token := h.Token(); token != 0 {
+		if token <= r.highest && !p.lost() {
+			r.x.violation("%s was granted token %d after %d", p.name, token, r.highest)
+		}
+		r.highest = max(r.highest, token)
+	}
+	r.inside[h] = tenant{p, weight}
+	p.grants.Add(1)
+	r.x.step(p.name + " is inside")
+}
+
+func (r *resource) names() (list []string) {
+	for _, in := range r.inside {
+		list = append(list, in.p.name)
+	}
+	return list
+}
+
+// become changes the weight of who is inside.
+func (r *resource) become(h *coord.Hold, weight int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if in, ok := r.inside[h]; ok {
+		in.weight = weight
+		r.inside[h] = in
+	}
+}
+
+// leave is called before a hold is released.
+func (r *resource) leave(h *coord.Hold) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.inside, h)
+}
+
+// release leaves and releases.
+func (r *resource) release(p *player, h *coord.Hold) bool {
+	r.leave(h)
+	return p.ok("release", h.Release(), coord.ErrLost)
+}
+
+// cycle locks, does something inside, and releases.
+func (r *resource) cycle(p *player, what string, l coord.Locker, weight int, inside func(h *coord.Hold)) bool {
+	h, err := l.Lock(p.x.ctx)
+	if !p.ok(what, err) {
+		return false
+	}
+	r.enter(p, h, weight)
+	if inside != nil {
+		inside(h)
+	}
+	return r.release(p, h)
+}

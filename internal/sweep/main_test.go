@@ -1,0 +1,28 @@
+package sweep
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+const (
+	// timeout is that of all sessions.
+	timeout = 3 * time.Second
+	// tick is the server's: sessions that it has to end by itself last up to a tick
+	// longer.
+	tick = 200 * time.Millisecond
+	// limit is how long anything may take that must happen. A cell that comes to it
+	// is stuck.
+	limit = 30 * time.Second
+)
+
+var server = zktest.Shared{Options: &zktest.Options{TickTime: tick}}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(server.Main(m)) }
+
+func long() bool { return os.Getenv("COORD_LONG") == "1" }

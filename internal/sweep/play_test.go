@@ -1,0 +1,191 @@
+package sweep
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+)
+
+// field is where all cells are played: one server, and an observer's session.
+type field struct {
+	addr string
+	eyes backend.Session
+	root string
+	last atomic.Int64
+}
+
+func newField(t *testing.T) *field {
+	t.Helper()
+	addr := server.Get(t).Addrs()[0]
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	s, err := zookeeper.New([]string{addr}, &zookeeper.Options{SessionTimeout: 20 * tick}).Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &field{addr: addr, eyes: s, root: fmt.Sprintf("/sweep-%d", time.Now().UnixNano())}
+}
+
+// result is what came of a cell.
+type result struct {
+	spot
+	what       string // the frame that was struck
+	struck     bool
+	violations []string
+	steps      []string // for a report
+	ended      map[string]int
+	uncertain  int
+	solved     int64
+	expiries   int  // sessions that the fault has ended
+	losses     int  // sessions that were lost without: the machine was slow
+	next       bool // the victim went on with another session
+	stall      time.Duration
+	requests   map[string]int64 // of each player
+	took       time.Duration
+}
+
+// bound is the longest stall that a fault may cause. A broken connection is mended
+// at once, and a session that the service has ended is replaced at once, so nobody
+// waits for a timeout: the lease is less than one. Where a session was lost that
+// the service has not ended, the others wait until it does so.
+func (r *result) bound() time.Duration {
+	if r.losses > 0 || r.frame == closing {
+		return 2*timeout + 2*tick
+	}
+	return timeout
+}
+
+// play plays a cell.
+func (f *field) play(r *recipe, s spot) *result {
+	began := time.Now()
+	x := &cell{
+		recipe: r, spot: s, addr: f.addr, eyes: f.eyes,
+		ns:    fmt.Sprintf("%s/%d", f.root, f.last.Add(1)),
+		by:    make(map[string]*player),
+		ended: make(map[string]int),
+		state: make(map[string]any),
+	}
+	x.ctx, x.cancel = context.WithTimeout(context.Background(), limit)
+	defer x.cancel()
+	armed, disarm := context.WithCancel(context.Background())
+	defer disarm()
+	for _, name := range append(r.players, "fresh") {
+		p := x.join(name)
+		if p == nil {
+			break
+		}
+		defer p.proxy.Close()
+		x.by[name] = p
+		if name == s.who {
+			x.strike = p.arm(armed, s)
+		}
+	}
+	for _, name := range r.players {
+		if x.going() {
+			x.by[name].open()
+		}
+	}
+	if x.going() {
+		r.play(x)
+		x.step("the end")
+	}
+	out := &result{spot: s, requests: make(map[string]int64)}
+	if x.going() {
+		x.clean("while the clients live", limit, false, false)
+	}
+	for _, name := range r.players {
+		out.requests[name] = x.by[name].seen[request].Load()
+	}
+	if x.going() {
+		x.again()
+	}
+	for _, p := range x.by {
+		p.mu.Lock()
+		if n := len(p.sessions); n > 1 && p.name == s.who {
+			out.next = true
+		}
+		p.mu.Unlock()
+		out.losses += p.losses()
+	}
+	x.end()
+	if x.strike != nil {
+		disarm()
+		<-x.strike.done
+		out.struck = x.strike.struck()
+		if out.struck {
+			out.what = x.strike.what
+			if s.fault.expires() {
+				out.expiries = 1
+				out.losses = max(out.losses-1, 0)
+			}
+			out.stall = x.stall(x.strike.at)
+			if b := out.bound(); out.stall > b {
+				x.violation("no progress for %v after the fault, want less than %v", out.stall, b)
+			}
+		}
+	}
+	for _, p := range x.by {
+		out.solved += p.solved.Load()
+	}
+	out.violations, out.ended, out.uncertain, out.steps = x.violations, x.ended, x.uncertain, x.last
+	out.took = time.Since(began)
+	return out
+}
+
+// again has a fresh client come through, at once: whatever were left of the others,
+// who still live, would keep it waiting for ever.
+func (x *cell) again() {
+	p := x.by["fresh"]
+	if !p.open() {
+		return
+	}
+	x.fresh(x, p)
+	x.step("fresh has come through")
+	if x.going() {
+		x.clean("after a fresh client", limit, false, true)
+	}
+}
+
+// end closes the clients.
+func (x *cell) end() {
+	for _, p := range x.by {
+		if p.c == nil {
+			continue
+		}
+		began := time.Now()
+		if err := p.c.Close(); err != nil {
+			x.violation("close %s: %v", p.name, err)
+		}
+		if took := time.Since(began); took > 2*timeout {
+			x.violation("close %s took %v", p.name, took)
+		}
+	}
+	if x.going() {
+		// A session whose end was not heard of lasts for its timeout.
+		x.clean("after all clients are closed", 2*timeout+2*tick, true, true)
+	}
+}
+
+// stall is the longest time without a step since the fault.
+func (x *cell) stall(since time.Time) time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var most time.Duration
+	for _, at := range x.steps {
+		if at.After(since) {
+			most = max(most, at.Sub(since))
+			since = at
+		}
+	}
+	return most
+}

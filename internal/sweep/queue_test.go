@@ -1,0 +1,350 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord"
+)
+
+// emptied: a queue at rest has no item, no claim, no count and no waiter.
+func emptied(paths []string) string {
+	for _, p := range paths {
+		for _, kind := range []string{"/i-", "/s-", "/m-", "/d-", "/take-"} {
+			if strings.HasPrefix(p, "/q/") && !strings.HasPrefix(p, "/q/dead/") && strings.Contains(p, kind) {
+				return "left in the queue: " + p
+			}
+		}
+	}
+	return ""
+}
+
+func freshQueue(o *coord.QueueOptions[string]) func(x *cell, p *player) {
+	return func(x *cell, p *player) {
+		q := coord.NewQueue(p.c, "/q", o)
+		id, err := q.Put(x.ctx, "fresh")
+		if !p.ok("put", err) {
+			return
+		}
+		it, err := q.Take(x.ctx)
+		if !p.ok("take", err) {
+			return
+		}
+		if it.ID != id || it.Value != "fresh" || it.Attempt != 1 {
+			x.violation("a fresh client put %s and took %+v", id, it)
+		}
+		p.ok("ack", it.Ack())
+	}
+}
+
+func queue() *recipe {
+	opts := &coord.QueueOptions[string]{MaxAttempts: 2}
+	return &recipe{
+		name: "queue", players: []string{"a", "b", "c"},
+		play: func(x *cell) {
+			a, b, c := x.by["a"], x.by["b"], x.by["c"]
+			l := x.ledger()
+			ctx, stop := context.WithCancel(x.ctx)
+			defer stop()
+			work := func(it *coord.Item[string]) bool { return it.Value == "bad" || it.Value == "again" && it.Attempt == 1 }
+			var all []chan struct{}
+			for _, p := range []*player{b, c} {
+				q := coord.NewQueue(p.c, "/q", opts)
+				all = append(all, x.asked(p, 2, func() { l.consume(ctx, p, &q.Consumer, work) }))
+			}
+			q := coord.NewQueue(a.c, "/q", opts)
+			l.drained([]func(){func() {
+				for i, v := range []string{"one", "again", "bad", "two"} {
+					id, err := q.Put(x.ctx, v)
+					l.put(a, []string{id}, err, v)
+					if i == 1 {
+						x.rest()
+					}
+				}
+			}}, stop)
+			for _, done := range all {
+				<-done
+			}
+			// "bad" is in the dead letters, once.
+			dead := coord.NewQueue(a.c, "/q/dead", &coord.QueueOptions[string]{})
+			n := 0
+			for x.going() {
+				it, err := dead.TryTake(x.ctx)
+				if errors.Is(err, coord.ErrEmpty) {
+					break
+				}
+				if !a.ok("take a dead letter", err) {
+					break
+				}
+				if work(it) || x.lossy() { // attempts of the dead count as well
+					if it.ID != l.id[it.Value] {
+						x.violation("a dead letter has another id: %+v", it)
+					}
+				} else {
+					x.violation("%q is dead", it.Value)
+				}
+				if a.ok("ack a dead letter", it.Ack(), coord.ErrLost) {
+					n++
+				}
+			}
+			if n != 1 && !x.lossy() && x.going() {
+				x.violation("%d dead letters, want 1", n)
+			}
+			l.check()
+		},
+		fresh: freshQueue(opts),
+		rests: emptied,
+	}
+}
+
+func putAll() *recipe {
+	return &recipe{
+		name: "putall", players: []string{"a", "b"},
+		play: func(x *cell) {
+			a, b := x.by["a"], x.by["b"]
+			l := x.ledger()
+			ctx, stop := context.WithCancel(x.ctx)
+			defer stop()
+			taker := coord.NewQueue(b.c, "/q", &coord.QueueOptions[string]{})
+			done := x.asked(b, 2, func() { l.consume(ctx, b, &taker.Consumer, nil) })
+			q := coord.NewQueue(a.c, "/q", &coord.QueueOptions[string]{})
+			var want []string
+			l.drained([]func(){func() {
+				for i := range 3 {
+					values := []string{fmt.Sprint(i, "x"), fmt.Sprint(i, "y"), fmt.Sprint(i, "z")}
+					ids, err := q.PutAll(x.ctx, values...)
+					l.put(a, ids, err, values...)
+					want = append(want, values...)
+					if i == 0 {
+						x.rest()
+					}
+				}
+			}}, stop)
+			<-done
+			l.check()
+			if !x.lossy() && x.going() && strings.Join(l.order, " ") != strings.Join(want, " ") {
+				x.violation("taken in the order %v, put as %v", l.order, want)
+			}
+			// What a commit puts, it puts whole.
+			for i := range 3 {
+				if n := l.got[fmt.Sprint(i, "x")]; x.going() && (n == 0) != (l.got[fmt.Sprint(i, "z")] == 0) {
+					x.violation("a part of a batch was put: %v", l.order)
+				}
+			}
+		},
+		fresh: freshQueue(nil), rests: emptied,
+	}
+}
+
+func priorityQueue() *recipe {
+	return &recipe{
+		name: "priorityqueue", players: []string{"a", "b"},
+		play: func(x *cell) {
+			a, b := x.by["a"], x.by["b"]
+			l := x.ledger()
+			q := coord.NewPriorityQueue(a.c, "/q", &coord.QueueOptions[string]{})
+			for _, n := range []int64{3, 1, 2, 1} {
+				v := fmt.Sprint(n, "-", len(l.sure)+len(l.maybe))
+				id, err := q.Put(x.ctx, n, v)
+				l.put(a, []string{id}, err, v)
+			}
+			x.rest()
+			ctx, stop := context.WithCancel(x.ctx)
+			defer stop()
+			taker := coord.NewPriorityQueue(b.c, "/q", &coord.QueueOptions[string]{})
+			x.together(
+				func() { l.consume(ctx, b, &taker.Consumer, nil) },
+				func() { l.drained(nil, stop) },
+			)
+			l.check()
+			if got := strings.Join(l.order, " "); !x.lossy() && x.going() && got != "1-1 1-3 2-2 3-0" {
+				x.violation("taken in the order %s", got)
+			}
+		},
+		fresh: func(x *cell, p *player) {
+			q := coord.NewPriorityQueue(p.c, "/q", &coord.QueueOptions[string]{})
+			for _, n := range []int64{2, 1} {
+				_, err := q.Put(x.ctx, n, fmt.Sprint(n))
+				p.ok("put", err)
+			}
+			for _, want := range []string{"1", "2"} {
+				v, err := q.Pop(x.ctx)
+				if p.ok("pop", err) && v != want {
+					x.violation("popped %s, want %s", v, want)
+				}
+			}
+		},
+		rests: emptied,
+	}
+}
+
+func delayQueue() *recipe {
+	return &recipe{
+		name: "delayqueue", players: []string{"a", "b"},
+		play: func(x *cell) {
+			a, b := x.by["a"], x.by["b"]
+			l := x.ledger()
+			ctx, stop := context.WithCancel(x.ctx)
+			defer stop()
+			due := make(map[string]time.Time)
+			var mu sync.Mutex
+			taker := coord.NewDelayQueue(b.c, "/q", &coord.QueueOptions[string]{})
+			done := x.asked(b, 2, func() {
+				l.consume(ctx, b, &taker.Consumer, func(it *coord.Item[string]) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					if early := time.Until(due[it.Value]); early > time.Millisecond {
+						x.violation("%q was taken %v too early", it.Value, early)
+					}
+					return false
+				})
+			})
+			q := coord.NewDelayQueue(a.c, "/q", &coord.QueueOptions[string]{})
+			l.drained([]func(){func() {
+				for i, d := range []time.Duration{60 * time.Millisecond, 0, 30 * time.Millisecond} {
+					v := d.String()
+					at := time.Now().Add(d)
+					mu.Lock()
+					due[v] = at
+					mu.Unlock()
+					id, err := q.Put(x.ctx, at, v)
+					l.put(a, []string{id}, err, v)
+					if i == 1 {
+						x.rest()
+					}
+				}
+			}}, stop)
+			<-done
+			l.check()
+		},
+		fresh: func(x *cell, p *player) {
+			q := coord.NewDelayQueue(p.c, "/q", &coord.QueueOptions[string]{})
+			_, err := q.Put(x.ctx, time.Now(), "fresh")
+			p.ok("put", err)
+			v, err := q.Pop(x.ctx)
+			if p.ok("pop", err) && v != "fresh" {
+				x.violation("popped %q", v)
+			}
+		},
+		rests: emptied,
+	}
+}
+
+func maxLen() *recipe {
+	const most = 2
+	opts := &coord.QueueOptions[string]{MaxLen: most}
+	return &recipe{
+		name: "maxlen", players: []string{"a", "b", "c"},
+		play: func(x *cell) {
+			a, b, c := x.by["a"], x.by["b"], x.by["c"]
+			l := x.ledger()
+			put := func(p *player, values ...string) {
+				q := coord.NewQueue(p.c, "/q", opts)
+				for _, v := range values {
+					id, err := q.Put(x.ctx, v)
+					l.put(p, []string{id}, err, v)
+				}
+				x.step(p.name + " has put all")
+			}
+			put(a, "a0", "a1")
+			full := x.count("/q/items/", "/i-") == most
+			refuse := coord.NewQueue(b.c, "/q", &coord.QueueOptions[string]{MaxLen: most, FailWhenFull: true})
+			if _, err := refuse.Put(x.ctx, "refused"); full && !errors.Is(err, coord.ErrFull) && x.going() {
+				x.violation("a full queue takes another item: %v", err)
+			} else if err == nil || errors.Is(err, coord.ErrUncertain) {
+				l.mu.Lock()
+				l.maybe["refused"] = true
+				l.mu.Unlock()
+			}
+			x.rest()
+			ctx, stop := context.WithCancel(x.ctx)
+			defer stop()
+			var too sync.WaitGroup
+			watching, blind := context.WithCancel(x.ctx)
+			too.Go(func() {
+				for watching.Err() == nil {
+					if n := x.count("/q/items/", "/i-"); n > most {
+						x.violation("%d items in a queue for %d", n, most)
+					}
+				}
+			})
+			taker := coord.NewQueue(c.c, "/q", opts)
+			x.together(
+				func() { l.drained([]func(){func() { put(a, "a2", "a3") }, func() { put(b, "b0", "b1") }}, stop) },
+				func() { l.consume(ctx, c, &taker.Consumer, nil) },
+			)
+			blind()
+			too.Wait()
+			l.check()
+		},
+		fresh: freshQueue(opts), rests: emptied,
+	}
+}
+
+func pop() *recipe {
+	return &recipe{
+		name: "pop", players: []string{"a", "b", "c"},
+		play: func(x *cell) {
+			a := x.by["a"]
+			l := x.ledger()
+			ctx, stop := context.WithCancel(x.ctx)
+			defer stop()
+			var all []chan struct{}
+			for _, name := range []string{"b", "c"} {
+				p := x.by[name]
+				q := coord.NewQueue(p.c, "/q", &coord.QueueOptions[string]{})
+				all = append(all, x.asked(p, 2, func() {
+					for x.going() && ctx.Err() == nil {
+						v, err := q.Pop(ctx)
+						if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+							if errors.Is(err, coord.ErrUncertain) {
+								l.mu.Lock()
+								l.pops++ // the queue was seen empty before this call knew it
+								l.mu.Unlock()
+							}
+							return
+						}
+						ok := p.ok("pop", err, coord.ErrUncertain)
+						l.mu.Lock()
+						switch {
+						case !ok:
+							l.pops++
+						default:
+							if l.got[v]++; l.got[v] > 1 {
+								x.violation("%q was popped twice", v)
+							}
+						}
+						l.mu.Unlock()
+					}
+				}))
+			}
+			q := coord.NewQueue(a.c, "/q", &coord.QueueOptions[string]{})
+			l.drained([]func(){func() {
+				for i, v := range []string{"one", "two", "three"} {
+					id, err := q.Put(x.ctx, v)
+					l.put(a, []string{id}, err, v)
+					if i == 1 {
+						x.rest()
+					}
+				}
+			}}, stop)
+			for _, done := range all {
+				<-done
+			}
+			missing := 0
+			for v := range l.sure {
+				if l.got[v] == 0 {
+					missing++
+				}
+			}
+			if missing > l.pops && x.going() {
+				x.violation("%d values are lost, and %d pops of unknown outcome", missing, l.pops)
+			}
+		},
+		fresh: freshQueue(nil), rests: emptied,
+	}
+}
