@@ -28,22 +28,32 @@ import (
 // to find a shorter script that shows it. Differ does not use Harness.Leaf.
 func Differ(t *testing.T, a, b Harness, seed uint64, steps int) {
 	t.Helper()
-	script := newScript(seed, steps)
-	d, counts := compare(t, a, b, script)
-	if d == nil {
-		var all []string
-		for _, what := range slices.Sorted(maps.Keys(counts)) {
-			all = append(all, fmt.Sprintf("%s %d", what, counts[what]))
-		}
-		t.Logf("seed %d, %d steps, no difference; %s", seed, steps, strings.Join(all, ", "))
-		if missing := unplayed(counts); steps >= 1000 && len(missing) > 0 {
-			t.Errorf("the script tested nothing of %v", missing)
-		}
-		return
+	counts := differ(t, a, b, fmt.Sprint("seed ", seed), newScript(seed, steps, flavour{}))
+	t.Logf("seed %d, %d steps, no difference; %s", seed, steps, tally(counts))
+	if missing := unplayed(counts); steps >= 1000 && len(missing) > 0 {
+		t.Errorf("the script tested nothing of %v", missing)
 	}
-	short, runs := shrink(t, a, b, script[:d.step+1], d)
-	t.Fatalf("seed %d: the services differ at step %d of %d.\n%v\nShortened to %d steps in %d runs:\n%v",
-		seed, d.step, steps, d, len(short.script), runs, short)
+}
+
+// differ plays a script on two fresh services, and tells what happened how often.
+func differ(t *testing.T, a, b Harness, name string, script []step) map[string]int {
+	t.Helper()
+	d, counts := compare(t, a, b, script)
+	if d != nil {
+		short, runs := shrink(t, a, b, script[:d.step+1], d)
+		t.Fatalf("%s: the services differ at step %d of %d.\n%v\nShortened to %d steps in %d runs:\n%v",
+			name, d.step, len(script), d, len(short.script), runs, short)
+	}
+	return counts
+}
+
+// tally shows what happened how often.
+func tally(counts map[string]int) string {
+	var all []string
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		all = append(all, fmt.Sprintf("%s %d", what, counts[what]))
+	}
+	return strings.Join(all, ", ")
 }
 
 // unplayed returns what a long script must have met and has not.

@@ -1,30 +1,186 @@
 package backendtest_test
 
 import (
+	"context"
 	"fmt"
+	"math"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zklog"
 	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
+const differTimeout = 4 * time.Second
+
+// scripts returns short, or long with COORD_LONG.
+func scripts(short, long uint64) uint64 {
+	if os.Getenv("COORD_LONG") != "" {
+		return long
+	}
+	return short
+}
+
+// realServer starts a server that keeps its containers, and says which version it is.
+func realServer(t *testing.T) *zktest.Ensemble {
+	t.Helper()
+	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{
+		"-Dznode.container.checkIntervalMs=86400000",
+		"-Dzookeeper.digest.enabled=false", // the log may be changed
+	}})
+	answer, err := e.Servers()[0].FourLetter(t.Context(), "srvr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, _, _ := strings.Cut(answer, "\n")
+	t.Logf("figure: compared with %s", version)
+	return e
+}
+
+func realHarness(e *zktest.Ensemble) backendtest.Harness {
+	return backendtest.Harness{
+		SessionTimeout: differTimeout,
+		New: func(t *testing.T) backendtest.Service {
+			return zkservice.New(t, e, zookeeper.Options{SessionTimeout: differTimeout})
+		},
+	}
+}
+
 // Memory is the reference for what ZooKeeper does: the same scripts show the
 // same results, errors, Stats and events on both.
 func TestMemoryAndZooKeeperAgree(t *testing.T) {
-	ensemble := zktest.Run(t, nil)
-	const timeout = 4 * time.Second
-	real := backendtest.Harness{
-		SessionTimeout: timeout,
-		New: func(t *testing.T) backendtest.Service {
-			return zkservice.New(t, ensemble, zookeeper.Options{SessionTimeout: timeout})
-		},
-	}
-	for seed := range uint64(4) {
+	e := realServer(t)
+	real, model := realHarness(e), memoryHarness(differTimeout)
+	for seed := range scripts(2, 20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			backendtest.Differ(t, memoryHarness(timeout), real, seed, 600)
+			backendtest.Differ(t, model, real, seed, 600)
 		})
 	}
+	t.Run("in many short scripts", func(t *testing.T) {
+		all, n := make(map[string]int), scripts(60, 1500)
+		for seed := range n {
+			add(all, backendtest.DifferWide(t, model, real, 1000+seed, 25))
+		}
+		t.Logf("figure: %d scripts of 25 steps, no difference; %s", n, backendtest.Tally(all))
+	})
+	t.Run("with every refusal at every place of a commit", func(t *testing.T) {
+		n, counts := backendtest.DifferEverywhere(t, model, real, int(scripts(2, 3)))
+		t.Logf("figure: %d steps, no difference; %s", n, backendtest.Tally(counts))
+	})
+}
+
+func add(all, more map[string]int) {
+	for what, n := range more {
+		all[what] += n
+	}
+}
+
+// nearService is a service with a root of its own that holds the directories of
+// backendtest.NearNames.
+type nearService struct {
+	backendtest.Service
+	root string
+}
+
+func (s nearService) Root() string { return s.root }
+
+// nearNumbers are the next numbers of the directories.
+var nearNumbers = []int32{math.MaxInt32 - 4, math.MaxInt32 - 1, math.MaxInt32}
+
+// ZooKeeper counts the children of a node to 2^31-1. What it does then cannot be
+// guessed, and the recipes' rule of the ceiling is tested on memory: so memory must
+// do the same. The server is brought there by a change of its log.
+func TestMemoryAndZooKeeperAgreeAtTheEndOfTheNumbers(t *testing.T) {
+	e := realServer(t)
+	n := scripts(30, 500)
+	const spare = 150 // for scripts that are shortened
+	roots := nearRoots(t, e, int(n)+spare)
+	real := realHarness(e)
+	fresh := real.New
+	real.New = func(t *testing.T) backendtest.Service {
+		if len(roots) == 0 {
+			t.Fatal("no directory is left")
+		}
+		s := nearService{fresh(t), roots[0]}
+		roots = roots[1:]
+		return s
+	}
+	model := memoryHarness(differTimeout)
+	model.New = func(t *testing.T) backendtest.Service {
+		st := memory.New(&memory.Options{SessionTimeout: differTimeout})
+		s, err := st.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		plantNear(t, s, "")
+		for i, name := range backendtest.NearNames {
+			if err := st.SetSequence("/"+name, nearNumbers[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return store{st, "/"}
+	}
+	all := make(map[string]int)
+	for seed := range n {
+		add(all, backendtest.DifferNear(t, model, real, seed, 40))
+	}
+	t.Logf("figure: %d scripts of 40 steps at the end of the numbers, no difference; %s", n, backendtest.Tally(all))
+	if all["last number"] == 0 || all["number past the end"] == 0 {
+		t.Error("no script came to the end of the numbers")
+	}
+}
+
+// plantNear makes the directories below root, each with a child that has gone.
+func plantNear(t *testing.T, s backend.Session, root string) {
+	t.Helper()
+	for _, name := range backendtest.NearNames {
+		mustCreate(t, s, root+"/"+name)
+		mustCreate(t, s, root+"/"+name+"/seed")
+		if _, err := s.Commit(t.Context(), backend.Delete(root+"/"+name+"/seed", backend.AnyVersion)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// nearRoots makes roots with the directories on a server, and brings their numbers
+// near the end.
+func nearRoots(t *testing.T, e *zktest.Ensemble, n int) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	s, err := zookeeper.New(e.Addrs(), nil).Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var roots []string
+	next := make(map[string]int32)
+	for i := range n {
+		root := fmt.Sprint("/near-", i)
+		mustCreate(t, s, root)
+		plantNear(t, s, root)
+		for i, name := range backendtest.NearNames {
+			next[root+"/"+name] = nearNumbers[i]
+		}
+		roots = append(roots, root)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server := e.Servers()[0]
+	server.Kill()
+	if err := zklog.SetSequences(server.DataDir(), next); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return roots
 }

@@ -238,7 +238,7 @@ func TestDifferFindsEachDefectAndShortensTheScript(t *testing.T) {
 			i := slices.IndexFunc(defects(), func(d defect) bool { return d.name == name })
 			spoilt := mutantHarness(defects()[i].make)
 			synctest.Test(t, func(t *testing.T) {
-				script := newScript(7, 1500)
+				script := newScript(7, 1500, flavour{})
 				found, _ := compare(t, sound, spoilt, script)
 				if found == nil {
 					t.Fatal("not found")

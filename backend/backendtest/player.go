@@ -117,13 +117,19 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 			p.stat(o, r.Stat, ops[i].Kind == backend.OpSetData)
 			if ops[i].Kind == backend.OpCreate && ops[i].Mode.Sequential() {
 				p.sequential = append(p.sequential, r.Path)
+				switch {
+				case strings.Contains(r.Path, "--"):
+					p.counts["number past the end"]++
+				case strings.HasSuffix(r.Path, "2147483647"):
+					p.counts["last number"]++
+				}
 			}
 		}
 	case getStep:
 		data, stat, err := a.Get(ctx, path, w)
 		p.keep(w, a, err == nil)
 		p.tell(o, err)
-		o.addf("data %q nil %v ", data, data == nil)
+		o.addf("data %s nil %v ", brief(string(data)), data == nil)
 		p.stat(o, stat, err == nil)
 	case existsStep:
 		stat, err := a.Exists(ctx, path, w)
@@ -348,7 +354,7 @@ func (p *player) draw(ctx context.Context, o *observation, s backend.Session, pa
 		p.tell(o, err)
 		return
 	}
-	o.addf("%s %q ", p.short(path), data)
+	o.addf("%s %s ", p.short(path), brief(string(data)))
 	p.stat(o, stat, true)
 	names, _, err := s.Children(ctx, path, nil)
 	if err != nil {

@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"strings"
 
@@ -70,11 +71,19 @@ func (o scriptOp) String() string {
 	switch o.kind {
 	case backend.OpCreate:
 		mode := [...]string{"persistent", "ephemeral", "persistent sequential", "ephemeral sequential", "container"}[o.mode]
-		return fmt.Sprintf("create %s %q %s", o.node, o.data, mode)
+		return fmt.Sprintf("create %s %s %s", o.node, brief(o.data), mode)
 	case backend.OpSetData:
-		return fmt.Sprintf("set %s %q if version %d", o.node, o.data, o.version)
+		return fmt.Sprintf("set %s %s if version %d", o.node, brief(o.data), o.version)
 	}
 	return fmt.Sprintf("%v %s if version %d", o.kind, o.node, o.version)
+}
+
+// brief shows data that is short, and tells of data that is long.
+func brief(data string) string {
+	if len(data) <= 64 {
+		return fmt.Sprintf("%q", data)
+	}
+	return fmt.Sprintf("%d bytes with the sum %x", len(data), crc32.ChecksumIEEE([]byte(data)))
 }
 
 func (st step) String() string {
@@ -98,17 +107,44 @@ func (st step) String() string {
 
 const scriptSessions = 4
 
+// nearNames are the directories of flavour.near.
+var nearNames = []string{"e1", "e2", "e3"}
+
+// flavour says what a script does beside the usual.
+type flavour struct {
+	// near: the services have directories called e1, e2 and e3 whose numbers come
+	// to their end.
+	near bool
+	// boxes: the services do not remove containers, so they can have children.
+	boxes bool
+	// large: nodes may hold as much as fits.
+	large bool
+}
+
 // newScript returns a script of n steps, the same one for the same seed.
-func newScript(seed uint64, n int) []step {
-	g := scriptWriter{rand.New(rand.NewPCG(seed, 0xc00d))}
-	steps := make([]step, n)
-	for i := range steps {
-		steps[i] = g.step()
+func newScript(seed uint64, n int, f flavour) []step {
+	g := scriptWriter{rand.New(rand.NewPCG(seed, 0xc00d)), f}
+	steps := make([]step, 0, n)
+	if f.boxes {
+		// A short script that begins with nothing is about nothing.
+		for i, path := range []string{"a", "a/x", "b", "box1"} {
+			op := scriptOp{kind: backend.OpCreate, node: nodeRef{path: path}}
+			if path == "box1" {
+				op.mode = backend.Container
+			}
+			steps = append(steps, step{what: commitStep, session: i % scriptSessions, ops: []scriptOp{op}})
+		}
+	}
+	for len(steps) < n {
+		steps = append(steps, g.step())
 	}
 	return steps
 }
 
-type scriptWriter struct{ *rand.Rand }
+type scriptWriter struct {
+	*rand.Rand
+	flavour
+}
 
 // chance reports true in percent of 100 cases.
 func (g scriptWriter) chance(percent int) bool { return g.IntN(100) < percent }
@@ -145,6 +181,12 @@ func (g scriptWriter) step() step {
 // node names one of few nodes, so that steps meet.
 func (g scriptWriter) node() nodeRef {
 	path := string("abc"[g.IntN(3)])
+	switch {
+	case g.near && g.chance(60):
+		path = nearNames[g.IntN(len(nearNames))]
+	case g.boxes && g.chance(30):
+		path = "box" + string("12"[g.IntN(2)])
+	}
 	for g.chance(40) && len(path) < 5 {
 		path += "/" + string("xy"[g.IntN(2)])
 	}
@@ -162,8 +204,8 @@ func (g scriptWriter) node() nodeRef {
 }
 
 func (g scriptWriter) ops(n int) []scriptOp {
-	if n == 1 && g.chance(2) {
-		// No step makes a child of it, or the service might remove it.
+	if n == 1 && (g.chance(2) || g.boxes && g.chance(10)) {
+		// A step may make a child of it only if the service does not remove it then.
 		return []scriptOp{{kind: backend.OpCreate, node: nodeRef{path: "box" + string("12"[g.IntN(2)])}, mode: backend.Container}}
 	}
 	ops := make([]scriptOp, n)
@@ -173,6 +215,9 @@ func (g scriptWriter) ops(n int) []scriptOp {
 			op.version = int32(g.IntN(3))
 		}
 		op.data = strings.Repeat("d", g.IntN(4))
+		if g.large && g.chance(5) {
+			op.data = strings.Repeat("D", []int{1 << 10, 1 << 16, backend.MaxRequest / 2, backend.MaxRequest - 3000, backend.MaxRequest}[g.IntN(5)]) // none so near the limit that the length of a root decides
+		}
 		switch p := g.IntN(100); {
 		case p < 50:
 			op.kind = backend.OpCreate
@@ -190,6 +235,10 @@ func (g scriptWriter) ops(n int) []scriptOp {
 			op.kind = backend.OpDelete
 		default:
 			op.kind = backend.OpCheck
+		}
+		if g.near && g.chance(30) {
+			op = scriptOp{kind: backend.OpCreate, node: nodeRef{path: nearNames[g.IntN(3)] + "/s-"}, data: op.data}
+			op.mode = []backend.CreateMode{backend.PersistentSequential, backend.EphemeralSequential}[g.IntN(2)]
 		}
 		if n > 1 && g.chance(60) {
 			// Most multis of random operations fail; let some succeed.

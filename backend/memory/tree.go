@@ -86,6 +86,7 @@ func (t *tree) emptyContainers() []string {
 type change struct {
 	events []event
 	undo   []undo
+	past   map[*node]int32 // children made since a counter has come to its end
 }
 
 // reset empties c and keeps its buffers, unless they have grown large.
@@ -96,7 +97,7 @@ func (c *change) reset() {
 	}
 	clear(c.events)
 	clear(c.undo)
-	c.events, c.undo = c.events[:0], c.undo[:0]
+	c.events, c.undo, c.past = c.events[:0], c.undo[:0], nil
 }
 
 type event struct {
@@ -185,7 +186,7 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 		return "", backend.ErrNotFound
 	}
 	if op.Mode.Sequential() {
-		path = appendSequence(path, parent.created)
+		path = appendSequence(path, parent.created+c.past[parent])
 	}
 	if t.nodes[path] != nil {
 		return "", backend.ErrExists
@@ -209,11 +210,16 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 	}
 	parent.children[name] = struct{}{}
 	// At the end of the numbers the counter stays where it is, as ZooKeeper's
-	// does: a smaller one is not taken over.
+	// does: a smaller one is not taken over, nor the zxid that belongs to it.
+	// Within one commit it counts on all the same, into the negative numbers.
 	if next := parent.created + 1; next > parent.created {
-		parent.created = next
+		parent.created, parent.pzxid = next, zxid
+	} else {
+		if c.past == nil {
+			c.past = make(map[*node]int32)
+		}
+		c.past[parent]++
 	}
-	parent.pzxid = zxid
 	c.events = append(c.events, event{path, created}, event{dir, childrenChanged})
 	return path, nil
 }

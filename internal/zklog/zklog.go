@@ -116,17 +116,19 @@ func logs(dataDir string) ([]string, error) {
 	return files, nil
 }
 
+// logHeader is the magic and the version; the number of a database follows.
+const logHeader = "ZKLG\x00\x00\x00\x02"
+
 // Parse reads one log file. A file that was made and not written yet is empty.
 func Parse(b []byte) ([]Txn, error) {
-	const header = "ZKLG\x00\x00\x00\x02" // magic and version; the number of a database follows
 	if len(b) == 0 {
 		return nil, nil
 	}
-	if len(b) < len(header)+8 || string(b[:len(header)]) != header {
+	if len(b) < len(logHeader)+8 || string(b[:len(logHeader)]) != logHeader {
 		return nil, errors.New("not a log of ZooKeeper")
 	}
 	var txns []Txn
-	at := len(header) + 8
+	at := len(logHeader) + 8
 	for {
 		// A checksum, a length, as many bytes, and a mark. Files are made larger
 		// ahead of use, with zeros.

@@ -1,0 +1,251 @@
+package coord
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// Whatever stands in a contender's node: it is read as a request only if it is one, and
+// the contender's own data comes through the envelope as it was.
+func FuzzEnvelopes(f *testing.F) {
+	for _, data := range []string{
+		"", "unlock", "__REVOKE__", `{"coord-revoke":null}`, `{"coord-revoke":{}}`, `{"coord-revoke":{"by":"x","at":9223372036854775807},"data":"AAE="}`,
+		`{"coord-revoke":{"at":1e99}}`, `{"coord-revoke":[]}`, `{"coord-revoke":{"at":1},"data":"%"}`, `{"coord-candidate":{"id":"a","data":"AA=="}}`,
+		`{"coord-candidate":null}`, `{"coord-candidate":{"id":{}}}`, "\xff\xfe", `{"coord-revoke":{"coord-revoke":{"coord-revoke":1}}}`,
+	} {
+		f.Add([]byte(data), "by", "id")
+	}
+	f.Fuzz(func(t *testing.T, data []byte, by, id string) {
+		r, own := openEnvelope(data)
+		if r == nil && !bytes.Equal(own, data) {
+			t.Errorf("no request, and %q has become %q", data, own)
+		}
+		if (checkData(data) == nil) != (r == nil) {
+			t.Error("checkData does not agree")
+		}
+		if r == nil && utf8.ValidString(by) {
+			// As Revoke writes it.
+			text, err := json.Marshal(envelope{Request: &requestJSON{By: by, At: 1}, Data: data})
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, back := openEnvelope(text)
+			if again == nil || again.By != by || !bytes.Equal(back, data) {
+				t.Errorf("%q came back as %+v, %q", data, again, back)
+			}
+		}
+		openCandidate(data)
+		if !utf8.ValidString(id) {
+			return // no ID
+		}
+		j := candidateJSON{ID: id, Data: data}
+		text, err := j.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, _ := openEnvelope(text); r != nil {
+			t.Errorf("the candidate %q reads as a request", id)
+		}
+		x := newCandidate("/e/x-latch-0000000000", text, backend.Stat{})
+		if x.ID != id || !bytes.Equal(x.Data, data) {
+			t.Errorf("%q, %q came back as %q, %q", id, data, x.ID, x.Data)
+		}
+		if s := (Leader{Candidate: x}).String(); !utf8.ValidString(s) || strings.ContainsAny(s, "\n\x00\x1b") {
+			t.Errorf("String is no text for a log: %q", s)
+		}
+	})
+}
+
+// Whatever stands in a record, a decision or a ballot: it is refused, or all that it
+// names can be addressed.
+func FuzzRecords(f *testing.F) {
+	for _, data := range []string{
+		"", "{", "null", "[]", `{"mark":"` + fuzzID + `","sites":["a","b"],"deadline":1,"payload":"AA=="}`, `{"mark":"../..","sites":["/"]}`,
+		`{"mark":"` + fuzzID + `","sites":["..",""],"deadline":9223372036854775807}`, `{"commit":true,"by":"x"}`, `{"commit":1}`, "yes", "no\nbecause",
+		`{"mark":"` + fuzzID + `","sites":["a\u202e"]}`, `{"mark":"` + fuzzID + `","sites":null,"deadline":-9223372036854775808}`,
+	} {
+		f.Add([]byte(data))
+	}
+	x := &txSpace{path: recipePath{full: "/tx", given: "/tx"}}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		st := memory.New(nil)
+		b, err := st.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		for _, path := range []string{"/tx", "/tx/tx"} {
+			if _, err := b.Commit(t.Context(), backend.Create(path, nil, backend.Persistent)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := b.Commit(t.Context(), backend.Create("/tx/tx/t", data, backend.Persistent)); err != nil {
+			return // too large
+		}
+		s := &session{b: b}
+		d, err := s.load(t.Context(), x, "t")
+		if err != nil {
+			if !errors.Is(err, ErrDecode) {
+				t.Errorf("load: %v", err)
+			}
+			return
+		}
+		for _, site := range d.rec.Sites {
+			for _, path := range []string{d.vote(site), x.ballot(d, site), x.inbox(site), x.serving(site)} {
+				if err := backend.CheckPath(path); err != nil {
+					t.Errorf("%v", err)
+				}
+			}
+		}
+		for _, path := range []string{d.open(), d.decision()} {
+			if err := backend.CheckPath(path); err != nil {
+				t.Errorf("%v", err)
+			}
+		}
+		if d.allYes(nil) && len(d.rec.Sites) > 0 {
+			t.Error("all have voted, without a vote")
+		}
+		d.deadline()
+		// The same as a decision.
+		if _, err := b.Commit(t.Context(), backend.Create(d.decision(), data, backend.Persistent)); err != nil {
+			t.Fatal(err)
+		}
+		if o, err := s.outcome(t.Context(), d, nil); err == nil {
+			again := new(outcome)
+			if err := json.Unmarshal(o.encode(), again); err != nil || *again != *o {
+				t.Errorf("%+v came back as %+v, %v", o, again, err)
+			}
+		} else if !errors.Is(err, ErrDecode) {
+			t.Errorf("outcome: %v", err)
+		}
+		if s := clip(string(data)); len(s) > 1000 || !utf8.ValidString(s) {
+			t.Errorf("clipped to %d bytes", len(s))
+		}
+	})
+}
+
+// Whatever stands in the node of a setting, a counter, a value or a member: it is read,
+// or refused with the error of the manual, and nothing is granted by it.
+func FuzzSettings(f *testing.F) {
+	for _, data := range []string{"", "0", "2", " 7\n", "-1", "+3", "2147483647", "2147483648", "9223372036854775808", "1e3", "0x10", "٣", "null", `{"N":1}`, `"x"`, "\xff"} {
+		f.Add([]byte(data))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		ctx := context.Background()
+		c, err := Open(ctx, memory.New(nil), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		s, err := c.session(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		commit := func(op backend.Op) {
+			t.Helper()
+			if _, err := s.b.Commit(ctx, op); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(data) > 100_000 {
+			return
+		}
+		commit(backend.Create("/s", data, backend.Persistent))
+		commit(backend.Create("/s/limit", data, backend.Persistent))
+		sem := NewSemaphore(c, "/s", 1, &SemaphoreOptions{AdoptLimit: true})
+		limit, err := sem.Limit(ctx)
+		switch h, got := sem.TryAcquire(ctx, 1); {
+		case err != nil:
+			if !errors.Is(err, ErrInvalid) || !errors.Is(got, ErrInvalid) || h != nil {
+				t.Errorf("limit %v, acquire %v", err, got)
+			}
+		case limit < 1 || limit > maxPermits || got != nil:
+			t.Errorf("limit %d, acquire %v", limit, got)
+		default:
+			if h, err := sem.TryAcquire(ctx, limit); err == nil {
+				t.Errorf("%d and one more of %d permits", limit, limit)
+				h.Release()
+			}
+			h.Release()
+		}
+		n := NewCounter(c, "/s", nil)
+		before, err := n.Get(ctx)
+		if err != nil && !errors.Is(err, ErrDecode) {
+			t.Errorf("counter: %v", err)
+		}
+		v := NewValue[struct{ N int }](c, "/s", nil)
+		if _, err := v.Get(ctx); err != nil && !errors.Is(err, ErrDecode) {
+			t.Errorf("value: %v", err)
+		}
+		after, addErr := n.Add(ctx, 1)
+		if (addErr == nil) != (err == nil) && !errors.Is(addErr, ErrLimit) || addErr == nil && after != before+1 {
+			t.Errorf("counter: %d, %v; then %d, %v", before, err, after, addErr)
+		}
+		commit(backend.Create("/g", nil, backend.Persistent))
+		commit(backend.Create("/g/_c_"+fuzzID+"-member-a-0000000000", data, backend.Persistent))
+		list, err := NewGroup[struct{ N int }](c, "/g", nil).Members(ctx)
+		if err != nil || len(list) != 1 || list[0].Err != nil && !errors.Is(list[0].Err, ErrDecode) {
+			t.Errorf("members: %+v, %v", list, err)
+		}
+		if names, open, err := (&DoubleBarrier{ready: "/s/limit"}).readReady(ctx, s); err != nil || !open {
+			t.Errorf("ready: %v, %v, %v", names, open, err)
+		}
+	})
+}
+
+// What a codec writes it reads again, and half a codec does neither.
+func FuzzCodecs(f *testing.F) {
+	f.Add("", []byte(nil), int64(0))
+	f.Add("text", []byte("\xff\x00"), int64(-1))
+	f.Add("\xff", []byte("{}"), int64(1<<62))
+	f.Fuzz(func(t *testing.T, text string, data []byte, n int64) {
+		type all struct {
+			Text string
+			Data []byte
+			N    int64
+		}
+		in := all{text, data, n}
+		k := Codec[all]{}.orJSON()
+		if enc, err := k.encode(in); err != nil {
+			t.Error(err)
+		} else if out, err := k.decode(enc); err != nil || out.N != n || !bytes.Equal(out.Data, data) || utf8.ValidString(text) && out.Text != text {
+			t.Errorf("%+v came back as %+v, %v", in, out, err)
+		}
+		if enc, err := Text().encode(text); err != nil || string(enc) != text {
+			t.Errorf("%q, %v", enc, err)
+		}
+		if out, err := Text().decode(data); err != nil || out != string(data) {
+			t.Errorf("%q, %v", out, err)
+		}
+		enc, err := Bytes().encode(data)
+		if err != nil || !bytes.Equal(enc, data) {
+			t.Errorf("%q, %v", enc, err)
+		}
+		if len(enc) > 0 {
+			enc[0]++ // a copy
+			if out, err := Bytes().decode(data); err != nil || !bytes.Equal(out, data) {
+				t.Errorf("%q, %v", out, err)
+			}
+		}
+		for _, half := range []Codec[string]{{Encode: Text().Encode}, {Decode: Text().Decode}} {
+			if _, err := half.orJSON().encode(text); !errors.Is(err, ErrInvalid) {
+				t.Errorf("half a codec encodes: %v", err)
+			}
+			if _, err := half.orJSON().decode(data); !errors.Is(err, ErrInvalid) {
+				t.Errorf("half a codec decodes: %v", err)
+			}
+		}
+		// Whatever the default codec refuses is said so.
+		if _, err := k.decode(data); err != nil && !errors.Is(err, ErrDecode) {
+			t.Error(err)
+		}
+	})
+}

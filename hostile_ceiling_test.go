@@ -1,0 +1,303 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zklog"
+	"github.com/go-coord/coord/internal/zkservice"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// counted is a world on a real server of its own, where the next sequential children
+// of some directories get given numbers. No test can make two billion nodes, so the
+// log of the server is changed.
+func counted(t *testing.T, next map[string]int32) *world {
+	t.Helper()
+	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{"-Dzookeeper.digest.enabled=false"}})
+	w := &world{
+		Service: zkservice.New(t, e, zookeeper.Options{SessionTimeout: worldTimeout}),
+		t:       t, timeout: worldTimeout,
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	s := w.session("planter")
+	numbers := make(map[string]int32)
+	for dir, n := range next {
+		numbers[w.path(dir)] = n
+		parts := strings.Split(dir[1:], "/")
+		for i := range parts {
+			path := w.path("/" + strings.Join(parts[:i+1], "/"))
+			if _, err := s.Commit(ctx, backend.Create(path, nil, backend.Persistent)); err != nil && !errors.Is(err, backend.ErrExists) {
+				t.Fatal(err)
+			}
+		}
+		for _, op := range []backend.Op{
+			backend.Create(w.path(dir)+"/seed", nil, backend.Persistent), backend.Delete(w.path(dir)+"/seed", backend.AnyVersion),
+		} {
+			if _, err := s.Commit(ctx, op); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server := e.Servers()[0]
+	server.Kill()
+	if err := zklog.SetSequences(server.DataDir(), numbers); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// numberOf is the sequence number in the path of a node.
+func numberOf(path string) string { return path[len(path)-10:] }
+
+// What TestTheDirectoryIsReplacedBeforeItsNumbersEnd shows on memory.
+func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
+	t.Parallel()
+	const soft, closing, hard = 2_000_000_000, 2_100_000_000, 2_147_000_000
+	next := map[string]int32{
+		"/soft": soft, "/rw": soft, "/election": soft, "/semaphore/requests": soft, "/group": soft,
+		"/drain": closing - 2, "/drain-election": closing - 2, "/try": closing - 1, "/foreign": closing,
+		"/hard": hard, "/last": math.MaxInt32, "/last-rw": math.MaxInt32, "/last-election": math.MaxInt32,
+		"/last-semaphore/requests": math.MaxInt32, "/last-group": math.MaxInt32, "/crowd": math.MaxInt32 - 3, "/control": math.MaxInt32,
+	}
+	w := counted(t, next)
+	c, d := w.open("a", nil), w.open("b", nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+
+	t.Run("the last holder takes an old directory with it", func(t *testing.T) {
+		e := coord.NewElection(c, "/election", nil)
+		g := coord.NewGroup[string](c, "/group", nil)
+		for name, take := range map[string]func() (path string, token int64, release func() error){
+			"mutex":  take(t, coord.NewMutex(c, "/soft", nil)),
+			"writer": take(t, coord.NewRWMutex(c, "/rw", nil)),
+			"election": func() (string, int64, func() error) {
+				term, err := e.Campaign(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return term.Path(), term.Token(), term.Release
+			},
+			"semaphore": func() (string, int64, func() error) {
+				h, err := coord.NewSemaphore(c, "/semaphore", 2, nil).Acquire(ctx, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return h.Path(), 0, h.Release
+			},
+			"group": func() (string, int64, func() error) {
+				m, err := g.Join(ctx, "a", "v")
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := g.Member(ctx, "a")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got.Path, got.Token, m.Leave
+			},
+		} {
+			path, before, release := take()
+			if n := numberOf(path); n < fmt.Sprint(soft) {
+				t.Errorf("%s: number %s, the directory was not brought to its ceiling", name, n)
+			}
+			if err := release(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			path, token, release := take()
+			if numberOf(path) != "0000000000" {
+				t.Errorf("%s: path %s, want the first of a new directory", name, path)
+			}
+			if token < before || token == before && token != 0 {
+				t.Errorf("%s: token %d after %d", name, token, before)
+			}
+			if err := release(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	})
+
+	t.Run("a directory that never is empty is drained", func(t *testing.T) {
+		for _, path := range []string{"/drain", "/drain-election"} {
+			enter := func(c *coord.Client) func() (*coord.Hold, error) {
+				if path == "/drain" {
+					return func() (*coord.Hold, error) { return coord.NewMutex(c, path, nil).Lock(ctx) }
+				}
+				return func() (*coord.Hold, error) {
+					term, err := coord.NewElection(c, path, nil).Campaign(ctx)
+					if err != nil {
+						return nil, err
+					}
+					return term.Hold, nil
+				}
+			}
+			first, err := enter(c)()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			holders, last, grants, crossed := 1, first.Token(), 0, 0
+			var wg sync.WaitGroup
+			for i := range 5 {
+				wait := enter(w.open(fmt.Sprint(path, i), nil))
+				wg.Go(func() {
+					for range 3 {
+						h, err := wait()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						mu.Lock()
+						if holders++; holders != 1 {
+							t.Errorf("%s: %d holders", path, holders)
+						}
+						if h.Token() <= last {
+							t.Errorf("%s: token %d after %d", path, h.Token(), last)
+						}
+						last = h.Token()
+						grants++
+						if numberOf(h.Path()) < "0000001000" {
+							crossed++
+						}
+						holders--
+						mu.Unlock()
+						if err := h.Release(); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			// All but one are over the number at which the line is closed.
+			w.eventually("one stands in line, and the others wait for it to drain", func() bool { return len(w.children(path)) >= 2 })
+			mu.Lock()
+			holders--
+			mu.Unlock()
+			if err := first.Release(); err != nil {
+				t.Fatal(err)
+			}
+			wg.Wait()
+			t.Logf("figure: %s: %d grants over the ceiling of a real server, %d of them in the new directory", path, grants, crossed)
+			if grants != 15 || crossed == 0 {
+				t.Errorf("%s: %d grants, want 15; %d in the new directory", path, grants, crossed)
+			}
+			w.empty(path)
+		}
+	})
+
+	t.Run("who only tries does not wait for it", func(t *testing.T) {
+		h := mustLock(t, coord.NewMutex(c, "/try", nil))
+		m := coord.NewMutex(d, "/try", nil)
+		_, err := m.TryLock(ctx)
+		wantErr(t, err, coord.ErrLocked)
+		mustRelease(t, h)
+		mustRelease(t, mustLock(t, m))
+	})
+
+	t.Run("foreign nodes that keep an old directory are told of", func(t *testing.T) {
+		s := w.session("x")
+		readme := w.path("/foreign/README")
+		if _, err := s.Commit(ctx, backend.Create(readme, nil, backend.Persistent)); err != nil {
+			t.Fatal(err)
+		}
+		m := coord.NewMutex(c, "/foreign", nil)
+		_, err := m.Lock(ctx)
+		wantErr(t, err, coord.ErrLimit)
+		if _, err := s.Commit(ctx, backend.Delete(readme, backend.AnyVersion)); err != nil {
+			t.Fatal(err)
+		}
+		mustRelease(t, mustLock(t, m)) // and works again without them
+	})
+
+	t.Run("at the very end there is an error, never two holders", func(t *testing.T) {
+		var crowd []*coord.Client
+		for i := range 6 {
+			crowd = append(crowd, w.open(fmt.Sprint("crowd", i), nil))
+		}
+		for what, enter := range map[string]func(*coord.Client) error{
+			"/hard":    func(c *coord.Client) error { _, err := coord.NewMutex(c, "/hard", nil).Lock(ctx); return err },
+			"/last":    func(c *coord.Client) error { _, err := coord.NewMutex(c, "/last", nil).Lock(ctx); return err },
+			"/last-rw": func(c *coord.Client) error { _, err := coord.NewRWMutex(c, "/last-rw", nil).RLock(ctx); return err },
+			"/last-group": func(c *coord.Client) error {
+				_, err := coord.NewGroup[int](c, "/last-group", nil).Join(ctx, "a", 1)
+				return err
+			},
+			"/crowd": func(c *coord.Client) error { _, err := coord.NewMutex(c, "/crowd", nil).Lock(ctx); return err },
+			"/last-semaphore": func(c *coord.Client) error {
+				_, err := coord.NewSemaphore(c, "/last-semaphore", 1, nil).Acquire(ctx, 1)
+				return err
+			},
+			"/last-election": func(c *coord.Client) error {
+				_, err := coord.NewElection(c, "/last-election", nil).Campaign(ctx)
+				return err
+			},
+		} {
+			// Many at a time: the server counts on for those under way, and so some
+			// get negative numbers.
+			var wg sync.WaitGroup
+			for _, c := range crowd {
+				wg.Go(func() {
+					if err := enter(c); !errors.Is(err, coord.ErrLimit) {
+						t.Errorf("%s: %v, want ErrLimit", what, err)
+					}
+				})
+			}
+			wg.Wait()
+			dir := what
+			if what == "/last-semaphore" {
+				dir += "/requests"
+			}
+			w.empty(dir)
+		}
+	})
+
+	// What all this is for: clients that do not look at the ceiling.
+	t.Run("others hold one lock twice there", func(t *testing.T) {
+		var locks []*zk.Lock
+		for range 2 {
+			conn, _, err := zk.Connect(w.Service.(*zkservice.Service).ZooKeeper("control").Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			l := zk.NewLock(conn, w.path("/control"), zk.WorldACL(zk.PermAll))
+			done := make(chan error, 1)
+			go func() { done <- l.Lock() }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatal(err)
+				}
+				locks = append(locks, l)
+			case <-time.After(10 * time.Second):
+			}
+		}
+		if len(locks) != 2 {
+			t.Errorf("%d of 2 locks are held: the server is not at its ceiling, and nothing here was tested", len(locks))
+		}
+	})
+}
+
+func take(t *testing.T, l coord.Locker) func() (string, int64, func() error) {
+	return func() (string, int64, func() error) {
+		h := mustLock(t, l)
+		return h.Path(), h.Token(), h.Release
+	}
+}
