@@ -6,14 +6,14 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// SetData changes the member's value. After nil the node has it, and so has every
-// later incarnation. While the membership has no node, SetData waits for the next
+// SetValue changes the member's value. After nil the node has it, and so has every
+// later incarnation. While the membership has no node, SetValue waits for the next
 // one, until ctx ends. Calls take turns in the order in which they come to it.
 //
 // If ctx ends before the outcome is known, the error also matches ErrUncertain:
-// the change may come to be seen, but never after that of a later SetData. After
+// the change may come to be seen, but never after that of a later SetValue. After
 // any other error it does not. When the membership has ended, it returns Err.
-func (m *Membership[T]) SetData(ctx context.Context, v T) error {
+func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
 		// What the next incarnation could not be made with is refused now.

@@ -31,11 +31,11 @@ func TestALostReplyOfSetDataDoesNotUndoALaterOne(t *testing.T) {
 			return got.Value
 		}
 		after.arm(1, sets, lose)
-		if err := m.SetData(ctx, "1"); err != nil || value() != "1" {
+		if err := m.SetValue(ctx, "1"); err != nil || value() != "1" {
 			w.t.Errorf("after a lost reply: %v, %s", err, value())
 		}
 		before.arm(1, sets, lose)
-		if err := m.SetData(ctx, "2"); err != nil || value() != "2" {
+		if err := m.SetValue(ctx, "2"); err != nil || value() != "2" {
 			w.t.Errorf("after a lost request: %v, %s", err, value())
 		}
 		// Given up with an unknown outcome; the next one is ordered behind it.
@@ -49,8 +49,8 @@ func TestALostReplyOfSetDataDoesNotUndoALaterOne(t *testing.T) {
 			})
 			return backend.Uncertain(ctx.Err())
 		})
-		wantErr(w.t, m.SetData(short, "3"), context.Canceled, coord.ErrUncertain)
-		if err := m.SetData(ctx, "4"); err != nil || value() != "4" || !synced.Load() {
+		wantErr(w.t, m.SetValue(short, "3"), context.Canceled, coord.ErrUncertain)
+		if err := m.SetValue(ctx, "4"); err != nil || value() != "4" || !synced.Load() {
 			w.t.Errorf("%v, %s, ordered behind: %v", err, value(), synced.Load())
 		}
 		mustLeave(w.t, m)
@@ -70,12 +70,12 @@ func TestAValueThatWasSetWhileTheSessionWasLostIsKept(t *testing.T) {
 			w.Link("a").Expire(c.Session.ID())
 			return backend.Uncertain(backend.ErrSessionLost)
 		})
-		if err := m.SetData(ctx, "1"); err != nil {
+		if err := m.SetValue(ctx, "1"); err != nil {
 			w.t.Fatal(err)
 		}
 		w.Link("a").Partition()
 		set := make(chan error)
-		go func() { set <- m.SetData(ctx, "2") }()
+		go func() { set <- m.SetValue(ctx, "2") }()
 		watch.until("")
 		w.Link("a").Heal()
 		if err := <-set; err != nil {
@@ -100,7 +100,7 @@ func TestAValueThatWasRefusedIsNotKept(t *testing.T) {
 		before.arm(1, func(c backendtest.Call) bool { return commits(c, backend.OpSetData) }, func(context.Context, backendtest.Call, error) error {
 			return backend.ErrDenied
 		})
-		err := m.SetData(ctx, "refused")
+		err := m.SetValue(ctx, "refused")
 		wantErr(w.t, err, coord.ErrDenied)
 		if errors.Is(err, coord.ErrUncertain) {
 			w.t.Errorf("%v: a refusal is certain", err)
@@ -125,13 +125,13 @@ func TestSetDataIsLastingAndInOrder(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
-				if err := m.SetData(ctx, fmt.Sprint("c", i)); err != nil {
+				if err := m.SetValue(ctx, fmt.Sprint("c", i)); err != nil {
 					w.t.Error(err)
 				}
 			})
 		}
 		wg.Wait()
-		if err := m.SetData(ctx, "last"); err != nil {
+		if err := m.SetValue(ctx, "last"); err != nil {
 			w.t.Fatal(err)
 		}
 		watch.until("x=last")
@@ -144,7 +144,7 @@ func TestSetDataIsLastingAndInOrder(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		wantErr(w.t, m.SetData(ended, "never"), context.Canceled)
+		wantErr(w.t, m.SetValue(ended, "never"), context.Canceled)
 		if got, err := g.Member(ctx, "x"); err != nil || got.Value != "last" {
 			w.t.Errorf("%+v, %v", got, err)
 		}
@@ -162,7 +162,7 @@ func TestLeaveAndSetDataMayComeAtOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
-					if err := m.SetData(ctx, "1"); err != nil && !errors.Is(err, coord.ErrReleased) {
+					if err := m.SetValue(ctx, "1"); err != nil && !errors.Is(err, coord.ErrReleased) {
 						w.t.Error(err)
 					}
 				})

@@ -139,7 +139,7 @@ func TestABlipShowsToNobodyAndMakesNoNode(t *testing.T) {
 			w.settle()
 		}
 		// A write that both have got through after that.
-		if err := m.SetData(ctx, "2"); err != nil {
+		if err := m.SetValue(ctx, "2"); err != nil {
 			w.t.Fatal(err)
 		}
 		for _, e := range watch.until("x=2") {
@@ -252,11 +252,11 @@ func TestAMemberWhoseNodeIsDeletedMakesANewOne(t *testing.T) {
 			if got, _ := watch.another(old); got.Value != "1" || got.Token < old.Token || m.Err() != nil {
 				w.t.Errorf("%+v, before %+v, %v", got, old, m.Err())
 			}
-			if err := m.SetData(ctx, "2"); err != nil {
+			if err := m.SetValue(ctx, "2"); err != nil {
 				w.t.Fatal(err)
 			}
 			watch.until("x=2")
-			if err := m.SetData(ctx, "1"); err != nil {
+			if err := m.SetValue(ctx, "1"); err != nil {
 				w.t.Fatal(err)
 			}
 			watch.until("x=1")
@@ -282,7 +282,7 @@ func TestACodecMayUseTheClient(t *testing.T) {
 		watch := w.watch(ctx, g)
 		m := mustJoin(w.t, g, "x", "1")
 		watch.until("x=1/o=1")
-		if err := m.SetData(ctx, "2"); err != nil {
+		if err := m.SetValue(ctx, "2"); err != nil {
 			w.t.Fatal(err)
 		}
 		watch.until("x=2/o=1")

@@ -30,8 +30,8 @@ type Membership[T any] struct {
 
 	mine []spec // nodes of ours that may stand, the present one last; of Join, then of keep
 
-	turn      chan struct{} // held by the SetData under way
-	unsettled *session      // a SetData of it may still be applied; of the holder of turn
+	turn      chan struct{} // held by the SetValue under way
+	unsettled *session      // a SetValue of it may still be applied; of the holder of turn
 
 	mu       sync.Mutex
 	data     []byte // of the next incarnation

@@ -131,7 +131,7 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 		if got, ok := pp.TryNext(); ok {
 			w.t.Errorf("picked %+v", got)
 		}
-		if err := m.SetData(ctx, `{"Port":80}`); err != nil {
+		if err := m.SetValue(ctx, `{"Port":80}`); err != nil {
 			w.t.Fatal(err)
 		}
 		if got, err := pp.Next(ctx); err != nil || got.Value.Port != 80 {
@@ -286,7 +286,7 @@ func TestAViewDoesNotGoBackOverALostSession(t *testing.T) {
 		stale.Store(true)
 		w.Link("reader").Expire(sessionOf(w.t, c))
 		w.settle()
-		if err := b.SetData(ctx, "2"); err != nil {
+		if err := b.SetValue(ctx, "2"); err != nil {
 			w.t.Fatal(err)
 		}
 		for _, e := range watch.until("y=2") {

@@ -167,7 +167,7 @@ func TestATakeoverDuringALookShowsNoGap(t *testing.T) {
 			})
 			return takeover("2")(ctx, c, err)
 		})
-		if err := a.SetData(ctx, "changed"); err != nil {
+		if err := a.SetValue(ctx, "changed"); err != nil {
 			w.t.Fatal(err)
 		}
 		for _, e := range watch.until("x=2") {
@@ -313,7 +313,7 @@ func TestANewcomerWithReplaceTakesTheIDOver(t *testing.T) {
 			w.settle()
 			wantErr(w.t, old.Err(), coord.ErrDuplicate)
 			wantErr(w.t, old.Leave(), coord.ErrDuplicate)
-			wantErr(w.t, old.SetData(ctx, "late"), coord.ErrDuplicate)
+			wantErr(w.t, old.SetValue(ctx, "late"), coord.ErrDuplicate)
 			for _, e := range watch.until("x=new") {
 				if len(e.List) != 1 {
 					w.t.Errorf("nobody had the id for a moment: %+v", e)

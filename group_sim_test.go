@@ -55,7 +55,7 @@ func (x *groupSimulation) member(c *coord.Client, actor uint64) {
 		for i := range r.IntN(4) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+r.IntN(400))*time.Millisecond)
 			next := fmt.Sprint(value, ".", i)
-			err := m.SetData(ctx, next)
+			err := m.SetValue(ctx, next)
 			cancel()
 			switch {
 			case err == nil:

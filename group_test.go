@@ -96,7 +96,7 @@ func TestMembersJoinAreFoundAndLeave(t *testing.T) {
 			w.t.Errorf("node %s", m.Path)
 		}
 
-		if err := x.SetData(ctx, "10.0.0.9"); err != nil {
+		if err := x.SetValue(ctx, "10.0.0.9"); err != nil {
 			w.t.Error(err)
 		}
 		all := watch.until("x=10.0.0.9 y=10.0.0.2")
@@ -110,7 +110,7 @@ func TestMembersJoinAreFoundAndLeave(t *testing.T) {
 		mustLeave(w.t, x)
 		<-x.Done()
 		wantErr(w.t, x.Err(), coord.ErrReleased)
-		wantErr(w.t, x.SetData(ctx, "late"), coord.ErrReleased)
+		wantErr(w.t, x.SetValue(ctx, "late"), coord.ErrReleased)
 		all = watch.until("y=10.0.0.2")
 		if m := all[len(all)-1]; brief(m.Left) != "x=10.0.0.9" || len(m.Joined) != 0 {
 			w.t.Errorf("left %v, joined %v", m.Left, m.Joined)
@@ -204,7 +204,7 @@ func TestBadIDsPathsAndValuesAreRefusedAtOnce(t *testing.T) {
 		_, err = g.Picker(ctx, 17)
 		wantErr(t, err, coord.ErrInvalid)
 		m := mustJoin(t, g, "a", "good")
-		wantErr(t, m.SetData(ctx, strings.Repeat("v", backend.MaxRequest)), coord.ErrTooLarge)
+		wantErr(t, m.SetValue(ctx, strings.Repeat("v", backend.MaxRequest)), coord.ErrTooLarge)
 		_, err = coord.NewGroup[func()](c, "/g", nil).Join(ctx, "f", nil)
 		wantErr(t, err, coord.ErrInvalid)
 		if got, err := g.Member(ctx, "a"); err != nil || got.Value != "good" {
@@ -269,7 +269,7 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if err := other.SetData(ctx, `{"Port":82}`); err != nil {
+		if err := other.SetValue(ctx, `{"Port":82}`); err != nil {
 			w.t.Fatal(err)
 		}
 		for len(e.List) != 3 || e.List[2].Err != nil {
@@ -308,7 +308,7 @@ func TestCloseEndsMembershipsWatchesAndPickers(t *testing.T) {
 		<-m.Done()
 		wantErr(w.t, m.Err(), coord.ErrClosed)
 		wantErr(w.t, m.Leave(), coord.ErrClosed)
-		wantErr(w.t, m.SetData(ctx, "2"), coord.ErrClosed)
+		wantErr(w.t, m.SetValue(ctx, "2"), coord.ErrClosed)
 		wantErr(w.t, watch.closed().Err, coord.ErrClosed)
 		wantErr(w.t, <-waiting, coord.ErrClosed)
 		_, err = p.Next(ctx)

@@ -328,7 +328,7 @@ func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
 			}
 		}
 		counted("the first look, for two", 1, n)
-		if err := all[7].SetData(ctx, "2"); err != nil {
+		if err := all[7].SetValue(ctx, "2"); err != nil {
 			w.t.Fatal(err)
 		}
 		counted("one value", 0, 1)

@@ -328,7 +328,7 @@ func fullUses() []fullUse {
 					break
 				}
 			}
-			if err := m.SetData(ctx, x.payload+"!"); err != nil {
+			if err := m.SetValue(ctx, x.payload+"!"); err != nil {
 				return err
 			}
 			if list, err := g.Members(ctx); err != nil || len(list) != 1 || list[0].ID != "a" {

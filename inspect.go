@@ -230,7 +230,7 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 		return err
 	}
 	v := &InspectedValue{
-		Created: stat.Czxid, Changed: stat.Mzxid, Version: stat.Version,
+		Czxid: stat.Czxid, Mzxid: stat.Mzxid, Version: stat.Version,
 		Since: utc(stat.Ctime), Modified: utc(stat.Mtime), Session: hexSession(stat), Size: len(data),
 	}
 	in.Value = v

@@ -78,9 +78,9 @@ func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, su
 
 // An InspectedValue is a value or a counter.
 type InspectedValue struct {
-	Created  int64     `json:"created"` // as Versioned has them
+	Czxid    int64     `json:"czxid"` // as Versioned has them
 	Version  int32     `json:"version"`
-	Changed  int64     `json:"changed"`
+	Mzxid    int64     `json:"mzxid"`
 	Since    time.Time `json:"since"`    // when the node was created
 	Modified time.Time `json:"modified"` // when it was changed last
 	Session  string    `json:"session,omitempty"`

@@ -151,7 +151,7 @@ var (
 func inspectNormal(in *coord.Inspection, root string) {
 	var zxids []int64
 	isZxid := func(field string) bool {
-		return slices.Contains([]string{"Token", "Zxid", "Created", "Changed"}, field)
+		return slices.Contains([]string{"Token", "Zxid", "Czxid", "Mzxid"}, field)
 	}
 	walkInspection(reflect.ValueOf(in), "", func(field string, v reflect.Value) {
 		if isZxid(field) && v.Int() != 0 {

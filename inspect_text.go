@@ -165,9 +165,9 @@ func (p *inspectPage) value(v *InspectedValue) {
 		return
 	}
 	p.table(
-		[]string{"created", "changed", "version", "since", "modified", "session", "bytes", "data"},
+		[]string{"czxid", "mzxid", "version", "since", "modified", "session", "bytes", "data"},
 		[]string{
-			strconv.FormatInt(v.Created, 10), strconv.FormatInt(v.Changed, 10), strconv.Itoa(int(v.Version)),
+			strconv.FormatInt(v.Czxid, 10), strconv.FormatInt(v.Mzxid, 10), strconv.Itoa(int(v.Version)),
 			stamp(v.Since), stamp(v.Modified), v.Session, strconv.Itoa(v.Size), quoteData(v.Data),
 		},
 	)

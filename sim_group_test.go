@@ -129,7 +129,7 @@ func groupScenario() *scenario {
 							a.linger(5)
 							next := fmt.Sprint(value, ".", n)
 							ctx, done := a.context()
-							err := m.SetData(ctx, next)
+							err := m.SetValue(ctx, next)
 							done()
 							switch {
 							case err == nil:

@@ -24,7 +24,7 @@ type ValueOptions[T any] struct {
 // the library's own node that would tell, the error matches ErrUncertain. The
 // write may have been applied then; read before you write again.
 //
-// A value is told from every other by its Created and Version together: a node
+// A value is told from every other by its Czxid and Version together: a node
 // that was deleted and made again begins with version 0 anew. The service
 // compares versions only. So CompareAndSet, Update and Delete read the creation
 // right before they write, and write under the version. What remains is somebody
@@ -55,18 +55,18 @@ type Value[T any] struct {
 type Versioned[T any] struct {
 	Value T
 
-	// Created is the zxid of the creation of the node: which creation of it this
+	// Czxid is the zxid of the creation of the node: which creation of it this
 	// is. 0: there is none. -1, with Version -1: not known. That comes from a Set
 	// whose reply was lost and whose value was replaced before it could be read.
-	Created int64
+	Czxid int64
 
 	// Version is how often the data was changed since the creation.
 	Version int32
 
-	// Changed is the zxid of the latest change. It grows with each change, for
+	// Mzxid is the zxid of the latest change. It grows with each change, for
 	// one history of the service, also from one creation to the next: the fence
 	// for whoever applies values.
-	Changed int64
+	Mzxid int64
 
 	// Err is set in elements of Watch only. ErrNotFound: there is no value, it
 	// was deleted or not made yet. ErrDecode: the codec refuses the data. Or it
@@ -122,8 +122,8 @@ func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
 }
 
 // CompareAndSet replaces old with val, and returns ErrConflict if old does not
-// stand any more: if its Created and Version are not those of the value. If there
-// is none any more the error matches ErrNotFound too. If old.Created is 0 it
+// stand any more: if its Czxid and Version are not those of the value. If there
+// is none any more the error matches ErrNotFound too. If old.Czxid is 0 it
 // creates the value, which must not exist. The other fields of old do not matter.
 //
 // The other errors are those of Set; and ErrLimit for a version that others have
@@ -138,7 +138,7 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 	if err != nil {
 		return Versioned[T]{}, opError(op, v.path.full, err)
 	}
-	want := content{created: old.Created, version: old.Version}
+	want := content{created: old.Czxid, version: old.Version}
 	st, err := onSessionOnce(ctx, v.c, func(s *session) (content, error) {
 		if want.created != 0 { // a creation is refused by the service itself
 			if err := v.expect(ctx, s, want); err != nil {
@@ -183,7 +183,7 @@ func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versi
 }
 
 // Delete removes the value if old still stands, and returns ErrConflict if not,
-// as CompareAndSet does. If old.Created is 0 it removes nothing: it returns nil if
+// as CompareAndSet does. If old.Czxid is 0 it removes nothing: it returns nil if
 // there is no value, and ErrConflict if there is one. So the result of a Get that
 // found nothing can be passed, and one that failed deletes nothing.
 //
@@ -193,7 +193,7 @@ func (v *Value[T]) Delete(ctx context.Context, old Versioned[T]) error {
 	if err := v.path.check("delete"); err != nil {
 		return err
 	}
-	want := content{created: old.Created, version: old.Version}
+	want := content{created: old.Czxid, version: old.Version}
 	_, err := onSessionOnce(ctx, v.c, func(s *session) (struct{}, error) { return struct{}{}, v.remove(ctx, s, want) })
 	return opError("delete", v.path.full, err)
 }
@@ -217,7 +217,7 @@ func (v *Value[T]) written(op string, val T, st content, err error) (Versioned[T
 }
 
 func versioned[T any](val T, st content) Versioned[T] {
-	return Versioned[T]{Value: val, Created: st.created, Version: st.version, Changed: st.changed}
+	return Versioned[T]{Value: val, Czxid: st.created, Version: st.version, Mzxid: st.changed}
 }
 
 // SetOp is a Set as a part of a Txn: val is the value if the transaction was

@@ -101,10 +101,10 @@ func TestUpdatesOfEightClientsAreExactWhenRepliesAreLost(t *testing.T) {
 						w.t.Error(err)
 						return
 					}
-					if got.Changed <= changed {
+					if got.Mzxid <= changed {
 						w.t.Errorf("%+v after %d", got, changed)
 					}
-					changed = got.Changed
+					changed = got.Mzxid
 				}
 			})
 		}

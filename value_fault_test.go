@@ -36,7 +36,7 @@ func TestALostReplyOfSetDoesNotUndoAnothersSet(t *testing.T) {
 			w.t.Errorf("got %+v, want the later %+v", got, theirs)
 		}
 		// Which version it had nobody knows any more, so nothing compares with it.
-		if mine.Created != -1 || mine.Version != -1 || mine.Changed == 0 || mine.Changed >= theirs.Changed {
+		if mine.Czxid != -1 || mine.Version != -1 || mine.Mzxid == 0 || mine.Mzxid >= theirs.Mzxid {
 			w.t.Errorf("told %+v", mine)
 		}
 		_, err := v.CompareAndSet(context.Background(), mine, 4)
@@ -90,7 +90,7 @@ func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
 			if now = getValue(w.t, v); got != now {
 				w.t.Errorf("%s: told %+v, there is %+v", step.name, got, now)
 			}
-			if now.Created == before.Created && now.Version != before.Version+1 {
+			if now.Czxid == before.Czxid && now.Version != before.Version+1 {
 				w.t.Errorf("%s: %+v after %+v: not applied once", step.name, now, before)
 			}
 		}
@@ -140,7 +140,7 @@ func TestAValueRecreatedJustBeforeTheCommitIsFoundInItsReply(t *testing.T) {
 				check := func(got coord.Versioned[int], err error, old coord.Versioned[int]) {
 					w.t.Helper()
 					wantErr(w.t, err, coord.ErrConflict)
-					if now := getValue(w.t, v); got != now || got.Created <= old.Created || got.Version != 1 {
+					if now := getValue(w.t, v); got != now || got.Czxid <= old.Czxid || got.Version != 1 {
 						w.t.Errorf("told %+v, there is %+v", got, now)
 					}
 				}

@@ -258,14 +258,14 @@ func TestVersionsThatRunOutReplaceNothingBlindly(t *testing.T) {
 				client := open(t, b, nil)
 				v, n := coord.NewValue[int](client, "/v", nil), coord.NewCounter(client, "/v", nil)
 				first := setValue(t, v, 1)
-				b.czxid, b.by = first.Created, c.first
+				b.czxid, b.by = first.Czxid, c.first
 				var changed int64
 				for i := range 5 {
 					now := getValue(t, v)
-					if now.Changed <= changed {
+					if now.Mzxid <= changed {
 						t.Errorf("%+v after %d", now, changed)
 					}
-					changed = now.Changed
+					changed = now.Mzxid
 					got, err := v.CompareAndSet(ctx, now, i+2)
 					if !errors.Is(err, c.err) {
 						t.Fatalf("at %d: %v", now.Version, err)
@@ -281,7 +281,7 @@ func TestVersionsThatRunOutReplaceNothingBlindly(t *testing.T) {
 						t.Errorf("told %+v, there is %+v", got, read)
 					}
 				}
-				if got := getValue(t, v); got.Created == first.Created || got.Version != 2 {
+				if got := getValue(t, v); got.Czxid == first.Czxid || got.Version != 2 {
 					t.Errorf("got %+v, want another creation", got)
 				}
 			})

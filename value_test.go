@@ -73,11 +73,11 @@ func TestAValueIsPlainDataInOnePersistentNode(t *testing.T) {
 			w.t.Errorf("got %v", err)
 		}
 		first := setValue(w.t, v, settings{Rate: 1})
-		if first.Created == 0 || first.Changed != first.Created || first.Version != 0 || first.Value.Rate != 1 {
+		if first.Czxid == 0 || first.Mzxid != first.Czxid || first.Version != 0 || first.Value.Rate != 1 {
 			w.t.Errorf("created: %+v", first)
 		}
 		second := setValue(w.t, v, settings{Rate: 2, Name: "x"})
-		if second.Created != first.Created || second.Version != 1 || second.Changed <= first.Changed {
+		if second.Czxid != first.Czxid || second.Version != 1 || second.Mzxid <= first.Mzxid {
 			w.t.Errorf("replaced: %+v after %+v", second, first)
 		}
 		if got := getValue(w.t, v); got != second {
@@ -87,7 +87,7 @@ func TestAValueIsPlainDataInOnePersistentNode(t *testing.T) {
 		if data != `{"rate":2,"name":"x"}` || stat.EphemeralOwner != 0 || stat.NumChildren != 0 {
 			w.t.Errorf("node %q, %+v", data, stat)
 		}
-		if stat.Czxid != second.Created || stat.Mzxid != second.Changed || stat.Version != second.Version {
+		if stat.Czxid != second.Czxid || stat.Mzxid != second.Mzxid || stat.Version != second.Version {
 			w.t.Errorf("stat %+v, told %+v", stat, second)
 		}
 		c.Close()
@@ -124,7 +124,7 @@ func TestVersion0IsAVersion(t *testing.T) {
 			w.t.Fatalf("version %d", first.Version)
 		}
 		second, err := v.CompareAndSet(ctx, first, 2)
-		if err != nil || second.Version != 1 || second.Created != first.Created || second.Changed <= first.Changed {
+		if err != nil || second.Version != 1 || second.Czxid != first.Czxid || second.Mzxid <= first.Mzxid {
 			w.t.Fatalf("%+v, %v", second, err)
 		}
 		got, err := v.CompareAndSet(ctx, first, 3)
@@ -151,7 +151,7 @@ func TestARecreatedValueIsAnotherOneAtTheSameVersion(t *testing.T) {
 		_, err := v.CompareAndSet(ctx, old, 2)
 		wantErr(w.t, err, coord.ErrConflict, coord.ErrNotFound)
 		now := setValue(w.t, v, 1)
-		if now.Version != old.Version || now.Created == old.Created {
+		if now.Version != old.Version || now.Czxid == old.Czxid {
 			w.t.Fatalf("%+v after %+v", now, old)
 		}
 		_, err = v.CompareAndSet(ctx, old, 2)
@@ -172,7 +172,7 @@ func TestAValueThatIsNotThereIsCreatedByOne(t *testing.T) {
 			w.t.Errorf("nothing to delete: %v", err)
 		}
 		made, err := v.CompareAndSet(ctx, none, 1)
-		if err != nil || made.Created == 0 || made.Version != 0 {
+		if err != nil || made.Czxid == 0 || made.Version != 0 {
 			w.t.Fatalf("%+v, %v", made, err)
 		}
 		_, err = v.CompareAndSet(ctx, none, 2)
@@ -251,7 +251,7 @@ func TestDataThatIsNotUnderstoodCanBeRepaired(t *testing.T) {
 		for _, junk := range []string{"", "{", "[1]", "\x00\xff", strings.Repeat("9", 100_000)} {
 			w.outsider(backend.Create(w.path("/v"), []byte(junk), backend.Persistent))
 			broken, err := v.Get(ctx)
-			if !errors.Is(err, coord.ErrDecode) || broken.Created == 0 || broken.Value != (settings{}) {
+			if !errors.Is(err, coord.ErrDecode) || broken.Czxid == 0 || broken.Value != (settings{}) {
 				w.t.Fatalf("%+v, %v", broken, err)
 			}
 			_, err = v.Update(ctx, func(s settings) (settings, error) {
@@ -260,7 +260,7 @@ func TestDataThatIsNotUnderstoodCanBeRepaired(t *testing.T) {
 			})
 			wantErr(w.t, err, coord.ErrDecode)
 			fixed, err := v.CompareAndSet(ctx, broken, settings{Rate: 5})
-			if err != nil || fixed.Created != broken.Created || fixed.Version != 1 {
+			if err != nil || fixed.Czxid != broken.Czxid || fixed.Version != 1 {
 				w.t.Fatalf("%+v, %v", fixed, err)
 			}
 			if err := v.Delete(ctx, fixed); err != nil {
@@ -289,7 +289,7 @@ func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIsSent(t *testing.T) {
 			wantErr(t, err, coord.ErrTooLarge)
 			_, err = large.CompareAndSet(ctx, coord.Versioned[[]byte]{}, make([]byte, n))
 			wantErr(t, err, coord.ErrTooLarge)
-			_, err = large.CompareAndSet(ctx, coord.Versioned[[]byte]{Created: 1}, make([]byte, n))
+			_, err = large.CompareAndSet(ctx, coord.Versioned[[]byte]{Czxid: 1}, make([]byte, n))
 			wantErr(t, err, coord.ErrTooLarge)
 		}
 		_, err := unfit.Set(ctx, math.NaN())

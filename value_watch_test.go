@@ -47,7 +47,7 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 		ch := v.Watch(ctx)
 		e := nextValue(w.t, ch)
 		var named *backend.Error
-		if !errors.Is(e.Err, coord.ErrNotFound) || !errors.As(e.Err, &named) || named.Op != "watch" || e.Created != 0 {
+		if !errors.Is(e.Err, coord.ErrNotFound) || !errors.As(e.Err, &named) || named.Op != "watch" || e.Czxid != 0 {
 			w.t.Errorf("nothing there: %+v", e)
 		}
 		quietValue(w, ch)
@@ -67,7 +67,7 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 		}
 		w.outsider(backend.SetData(w.path("/x/v"), []byte("{"), backend.AnyVersion))
 		e = nextValue(w.t, ch)
-		if !errors.Is(e.Err, coord.ErrDecode) || e.Version != 3 || e.Created != first.Created || e.Changed <= third.Changed {
+		if !errors.Is(e.Err, coord.ErrDecode) || e.Version != 3 || e.Czxid != first.Czxid || e.Mzxid <= third.Mzxid {
 			w.t.Errorf("undecodable: %+v", e)
 		}
 		fixed, err := v.CompareAndSet(ctx, e, settings{Rate: 3})
@@ -89,7 +89,7 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 		}
 		// In one commit, so that no state lies between; and the version is equal.
 		w.outsider(backend.Delete(w.path("/x/v"), 0), backend.Create(w.path("/x/v"), []byte(`{"rate":4}`), backend.Persistent))
-		if e := nextValue(w.t, ch); e.Version != again.Version || e.Created <= again.Created || e.Value != again.Value {
+		if e := nextValue(w.t, ch); e.Version != again.Version || e.Czxid <= again.Czxid || e.Value != again.Value {
 			w.t.Errorf("made again: %+v after %+v", e, again)
 		}
 		cancel()
@@ -118,10 +118,10 @@ func TestASlowReaderOfAWatchSeesTheNewest(t *testing.T) {
 		}
 		var changed int64
 		for e := nextValue(w.t, ch); e.Value != 10; e = nextValue(w.t, ch) {
-			if e.Changed <= changed {
+			if e.Mzxid <= changed {
 				w.t.Errorf("told %+v after %d", e, changed)
 			}
-			changed = e.Changed
+			changed = e.Mzxid
 		}
 		quietValue(w, ch)
 		if got := getValue(w.t, v); got != last {
@@ -142,7 +142,7 @@ func TestCloseEndsAWatchWithErrClosed(t *testing.T) {
 		c.Close()
 		for _, ch := range append(watches, v.Watch(context.Background())) {
 			e := nextValue(w.t, ch)
-			if !errors.Is(e.Err, coord.ErrClosed) || e.Created != 0 {
+			if !errors.Is(e.Err, coord.ErrClosed) || e.Czxid != 0 {
 				w.t.Errorf("last element %+v", e)
 			}
 			if e, ok := <-ch; ok {
@@ -166,7 +166,7 @@ func TestAWatchThatIsRefusedEndsWithTheReason(t *testing.T) {
 		before.arm(1, func(c backendtest.Call) bool { return c.Op == "get" },
 			func(context.Context, backendtest.Call, error) error { return backend.ErrDenied })
 		setValue(w.t, v, 2)
-		if e := nextValue(w.t, ch); !errors.Is(e.Err, coord.ErrDenied) || e.Created != 0 {
+		if e := nextValue(w.t, ch); !errors.Is(e.Err, coord.ErrDenied) || e.Czxid != 0 {
 			w.t.Errorf("last element %+v", e)
 		}
 		if e, ok := <-ch; ok {

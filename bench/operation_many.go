@@ -90,7 +90,7 @@ func openCache(ctx context.Context, c *coord.Client, path string) (*caller, erro
 				case <-ctx.Done():
 					return context.Cause(ctx)
 				}
-				if s.seen.Load() >= set.Changed {
+				if s.seen.Load() >= set.Mzxid {
 					return nil
 				}
 			}

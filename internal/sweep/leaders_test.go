@@ -139,7 +139,7 @@ func group() *recipe {
 			if !x.going() {
 				return
 			}
-			a.ok("set", m.SetData(x.ctx, "2"))
+			a.ok("set", m.SetValue(x.ctx, "2"))
 			see("x=2 y=1")
 			x.rest()
 			a.ok("leave", m.Leave())

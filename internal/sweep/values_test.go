@@ -83,11 +83,11 @@ func value() *recipe {
 				if w.Err != nil && !errors.Is(w.Err, coord.ErrNotFound) {
 					x.violation("watch: %v", w.Err)
 				}
-				if w.Changed < last || w.Changed == last && last != 0 {
-					x.violation("watch: change %d after %d", w.Changed, last)
+				if w.Mzxid < last || w.Mzxid == last && last != 0 {
+					x.violation("watch: change %d after %d", w.Mzxid, last)
 				}
-				last = w.Changed
-				if w.Version == got.Version && w.Created == got.Created && slices.Equal(w.Value, got.Value) {
+				last = w.Mzxid
+				if w.Version == got.Version && w.Czxid == got.Czxid && slices.Equal(w.Value, got.Value) {
 					break
 				}
 			}
