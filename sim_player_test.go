@@ -25,8 +25,7 @@ type sim struct {
 	slots        []*slot
 	actors       []*actor
 	joined       sync.WaitGroup // actors and closers
-	closers      sync.WaitGroup
-	faults       int // that are still to come
+	faults       int            // that are still to come
 	held         map[string]*heldThings
 	dones        map[*coord.Hold]<-chan struct{}
 	forced       bool // somebody deletes by force

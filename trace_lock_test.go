@@ -55,7 +55,7 @@ func TestTheEventsOfAMutex(t *testing.T) {
 		x.want("#4 called Requeued mutex /l lock node=/*lock-* again=true",
 			"#4 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
 		mustRelease(w.t, taken)
-		h = l.hold()
+		l.hold()
 		c.Close()
 		x.want("#4 called Granted mutex /l lock node=/*lock-* token=true weight=1",
 			"#4 HoldLost mutex /l lock node=/*lock-* token=true err=closed")

@@ -23,8 +23,7 @@ type txSim struct {
 	rng   *rand.Rand // for faults and delays; under mu
 	calm  bool       // no more faults; under mu
 	told  []coord.Decision
-	owed  map[string]bool // ids that were proposed and never told
-	recov bool            // a Recover runs beside the proposers
+	recov bool // a Recover runs beside the proposers
 	start time.Time
 }
 
