@@ -35,7 +35,7 @@ func semaphoreScenario() *scenario {
 						}
 						a.note("grant")
 						x.mu().Lock()
-						x.standing(a, h)
+						x.standing(a, h, true)
 						x.mu().Unlock()
 						if err := p.take(h, n); err != nil {
 							a.errorf("%v", err)
