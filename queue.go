@@ -68,9 +68,10 @@ type QueueOptions[T any] struct {
 //
 // Cost, in requests: a Put 1, PutAll 1 for up to 128 items. Taking: a list of
 // some hundred names, a claim, a read, an Ack; the list and the claim are shared
-// by what is prefetched. Each bucket of some hundred items that are all claimed or
-// put off costs a list more. The length of the queue does not matter; it can be
-// about two million items.
+// by what is prefetched, and the Ack by Acks that are called at a time or with
+// AckAll. Each bucket of some hundred items that are all claimed or put off costs a
+// list more. The length of the queue does not matter; it can be about two million
+// items.
 //
 // Nodes: below the path, a persistent "items" with one persistent node for some
 // hundred items, which stay (two nodes) when the queue is empty; a container

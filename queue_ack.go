@@ -213,7 +213,7 @@ func (b *ackBatch) arrive(a *acking) {
 		return
 	}
 	b.mu.Unlock()
-	// One that was not lost with its session yet goes by itself.
+	// Those of a session that is over may not know it yet.
 	for all := b.joined; len(all) > 0; {
 		var same, other []*acking
 		for _, a := range all {

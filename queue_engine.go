@@ -88,6 +88,7 @@ import (
 // {delete mark}. Giving back = {delete mark, count the attempt back}. The item
 // stays where it is, so it keeps its place. An expired session takes the marks
 // with it and nothing else. All of them are applied exactly once or not at all.
+// Several Acks can share a commit, see queue_ack.go.
 //
 // T5. No claim is interrupted by a context. It is made for whoever asks; when he
 // has gone, the item is given back, and until that is done the client takes

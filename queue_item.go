@@ -42,6 +42,10 @@ type Item[T any] struct {
 // refuses (ErrDenied; backend.ErrNotEmpty, when somebody made a node below the
 // item), Ack returns that, the item stays claimed, and the client goes on trying
 // in the background for as long as its session lives.
+//
+// Acks of one queue value that are called while another is under way go together,
+// in one commit, when that one is done; each has the outcome that it would have
+// alone. A single Ack waits for nothing. See also AckAll.
 func (it *Item[T]) Ack() error {
 	cl := it.claim
 	cl.decideAck(cl.ackInLine)

@@ -27,6 +27,10 @@ const (
 	putMany      = "PutAll"
 	takeMany     = "Take and Ack with a prefetch of 64"
 	takeBeside   = "Take and Ack with a prefetch of 64, 8 Acks at a time"
+	takeWide     = "Take and Ack with a prefetch of 64, 64 Acks at a time"
+	takeAll      = "Take and AckAll with a prefetch of 128, in 2 loops"
+	cycleWide    = "PutAll, then Take and Ack with a prefetch of 64, 64 Acks at a time"
+	cycleAll     = "PutAll, then Take and AckAll with a prefetch of 128, in 2 loops"
 	curator      = "offer and take of Curator's SimpleDistributedQueue"
 	curatorEight = "offer and take of Curator's SimpleDistributedQueue in 8 threads"
 )
@@ -100,6 +104,8 @@ func TestItemsThroughAQueueBesideCurators(t *testing.T) {
 	t.Logf("figure: PutAll puts %.1f times the items of single Puts", puts)
 	t.Logf("figure: Take and Ack with prefetch beside offer and take of Curator's SimpleDistributedQueue: %.1f times one at a time, %.1f times with 8 Acks and 8 threads, %.1f times with 8 Acks beside the quicker of Curator's",
 		one, eight, best)
+	wide, all := r.of(cycleWide).rate()/r.of(curator).rate(), r.of(cycleAll).rate()/r.of(curator).rate()
+	t.Logf("figure: PutAll, Take and Ack by batches beside offer and take of Curator's SimpleDistributedQueue: %.1f times with 64 Acks at a time, %.1f times with AckAll", wide, all)
 	if long() && (puts < 10 || best < 2) {
 		t.Errorf("%.1f and %.1f times, want 10 and 2", puts, best)
 	}
@@ -160,6 +166,25 @@ func (r *queueRace) round(name string, n int) {
 		check(err)
 	})
 	r.measure(takeBeside, len(values), func() { r.drain(q, len(values), 8) })
+	putAll := func() {
+		_, err := q.PutAll(t.Context(), values...)
+		check(err)
+	}
+	r.measure(cycleWide, len(values), func() {
+		putAll()
+		r.measure(takeWide, len(values), func() { r.drain(q, len(values), 64) })
+	})
+	r.measure(cycleAll, len(values), func() {
+		putAll()
+		deep := coord.NewQueue(r.c, "/queues/"+name, &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 128})
+		r.measure(takeAll, len(values), func() {
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() { r.drainAll(deep, len(values)/2) })
+			}
+			wg.Wait()
+		})
+	})
 	curators := func(path string, threads, n int) {
 		t.Helper()
 		r.java.tell(t, "queue", path, fmt.Sprint(threads), fmt.Sprint(n), fmt.Sprint(len(payload)))
@@ -201,6 +226,28 @@ func (r *queueRace) drain(q *coord.Queue[string], n, atOnce int) {
 		}
 	}
 	wg.Wait()
+}
+
+// drainAll takes n items in one loop and acknowledges 128 of them at a time.
+func (r *queueRace) drainAll(q *coord.Queue[string], n int) {
+	var done []*coord.Item[string]
+	for it, err := range q.All(r.t.Context()) {
+		if err != nil {
+			r.t.Error(err)
+			return
+		}
+		n--
+		if done = append(done, it); len(done) < 128 && n > 0 {
+			continue
+		}
+		if err := q.AckAll(done...); err != nil {
+			r.t.Error(err)
+			return
+		}
+		if done = done[:0]; n == 0 {
+			return
+		}
+	}
 }
 
 func (r *queueRace) measure(way string, n int, f func()) {

@@ -1,0 +1,478 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// ackScene is a client whose commits that delete can be counted, held and broken.
+type ackScene struct {
+	w             *world
+	q             *coord.Queue[int]
+	before, after nth
+
+	mu      sync.Mutex
+	commits int
+}
+
+func newAckScene(w *world) *ackScene {
+	sc := &ackScene{w: w}
+	sc.q = w.hookedQueue("a", sc.hooks(), &coord.QueueOptions[int]{Prefetch: 64})
+	coord.SetBucketSize(&sc.q.Consumer, 256)
+	return sc
+}
+
+func (sc *ackScene) hooks() *backendtest.Hooks {
+	return &backendtest.Hooks{
+		Before: func(ctx context.Context, c backendtest.Call) error {
+			if deletes(c) {
+				sc.mu.Lock()
+				sc.commits++
+				sc.mu.Unlock()
+			}
+			return sc.before.before(ctx, c)
+		},
+		After: sc.after.after,
+	}
+}
+
+// sent is how many commits that delete were sent since it was called last.
+func (sc *ackScene) sent() int {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	n := sc.commits
+	sc.commits = 0
+	return n
+}
+
+// take puts n items and takes them.
+func (sc *ackScene) take(n int) (items []*coord.Item[int]) {
+	sc.w.t.Helper()
+	if n == 0 {
+		return nil
+	}
+	values := make([]int, n)
+	for i := range values {
+		values[i] = i
+	}
+	if _, err := sc.q.PutAll(context.Background(), values...); err != nil {
+		sc.w.t.Fatal(err)
+	}
+	for it, err := range sc.q.All(context.Background()) {
+		if err != nil {
+			sc.w.t.Fatal(err)
+		}
+		if items = append(items, it); len(items) == n {
+			break
+		}
+	}
+	sc.sent()
+	return items
+}
+
+// gather acknowledges all items at a time. The first one is under way until the
+// others wait for it; then it goes on, after meanwhile was called.
+func (sc *ackScene) gather(items []*coord.Item[int], meanwhile func()) []error {
+	sc.w.t.Helper()
+	held, goOn := make(chan struct{}), make(chan struct{})
+	sc.before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+		close(held)
+		<-goOn
+		return nil
+	})
+	errs := make([]error, len(items))
+	var wg sync.WaitGroup
+	for i, it := range items {
+		wg.Go(func() { errs[i] = it.Ack() })
+		if i == 0 {
+			<-held
+		}
+	}
+	sc.w.eventually("the others wait", func() bool { return coord.AcksWaiting(&sc.q.Consumer) == len(items)-1 })
+	meanwhile()
+	close(goOn)
+	wg.Wait()
+	if n := coord.AckLines(&sc.q.Consumer); n != 0 {
+		sc.w.t.Errorf("%d lines are left", n)
+	}
+	return errs
+}
+
+// nodes are the paths of the nodes of an item, by kind.
+func (sc *ackScene) nodes(it *coord.Item[int]) map[string]string {
+	bucket := it.Path()[:strings.LastIndexByte(it.Path(), '/')]
+	nodes := make(map[string]string)
+	for _, name := range children(sc.w.t, sc.w.Link("observer"), bucket) {
+		if kind, rest, _ := strings.Cut(name, "-"); strings.HasPrefix(rest, it.ID) {
+			nodes[kind] = bucket + "/" + name
+		}
+	}
+	return nodes
+}
+
+// outsider makes a commit of somebody else.
+func (sc *ackScene) outsider(ops ...backend.Op) {
+	sc.w.t.Helper()
+	if _, err := sc.w.session("x").Commit(context.Background(), ops...); err != nil {
+		sc.w.t.Fatal(err)
+	}
+}
+
+func TestAcksThatComeMeanwhileGoTogether(t *testing.T) {
+	onEach(t, func(w *world) {
+		sc := newAckScene(w)
+		for _, err := range sc.gather(sc.take(64), func() {}) {
+			if err != nil {
+				w.t.Error(err)
+			}
+		}
+		n := sc.sent()
+		w.t.Logf("figure: 64 Acks at a time in %d commits", n)
+		if n != 2 {
+			w.t.Errorf("%d commits, want one for the first Ack and one for all others", n)
+		}
+		// More than one commit carries: the first, 128, and one.
+		for _, err := range sc.gather(sc.take(130), func() {}) {
+			if err != nil {
+				w.t.Error(err)
+			}
+		}
+		if n := sc.sent(); n != 3 {
+			w.t.Errorf("%d commits, want 3", n)
+		}
+		// One at a time is one commit each, and waits for nobody.
+		for _, it := range sc.take(3) {
+			mustAck(w.t, it)
+		}
+		if n := sc.sent(); n != 3 {
+			w.t.Errorf("%d commits for three Acks, one after the other", n)
+		}
+		w.drained(&sc.q.Consumer)
+	})
+}
+
+// An outsider's hand is in one item of many: its Ack has the result that it would
+// have alone, and so have the others.
+func TestOneBadAckAmongManyIsTheOnlyOneToErr(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		ops     func(nodes map[string]string) backend.Op
+		want    error
+		commits int // the first, the refused, the good, and what the bad one takes alone
+	}{
+		{"its mark is deleted", func(n map[string]string) backend.Op { return backend.Delete(n["m"], backend.AnyVersion) }, coord.ErrDeleted, 4},
+		{"its item is deleted", func(n map[string]string) backend.Op { return backend.Delete(n["i"], backend.AnyVersion) }, nil, 5},
+		{"its state is deleted", func(n map[string]string) backend.Op { return backend.Delete(n["s"], backend.AnyVersion) }, nil, 5},
+		{"a node is below it", func(n map[string]string) backend.Op {
+			return backend.Create(n["i"]+"/note", nil, backend.Persistent)
+		}, backend.ErrNotEmpty, 4},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				for _, bad := range []int{1, 5, 11} {
+					sc := newAckScene(w)
+					items := sc.take(12)
+					nodes := sc.nodes(items[bad])
+					errs := sc.gather(items, func() { sc.outsider(test.ops(nodes)) })
+					sent := sc.sent()
+					for i, err := range errs {
+						switch {
+						case i == bad && test.want != nil:
+							wantErr(w.t, err, test.want)
+							if lost := errors.Is(err, coord.ErrLost); lost != (test.want == coord.ErrDeleted) {
+								w.t.Errorf("lost is %v: %v", lost, err)
+							}
+						case err != nil:
+							w.t.Errorf("%d: %v", i, err)
+						}
+					}
+					// A refused one is tried again in the background.
+					if sent < test.commits || sent > test.commits && test.want != backend.ErrNotEmpty {
+						w.t.Errorf("%d commits, want %d", sent, test.commits)
+					}
+					left := 0
+					if test.want != nil {
+						left = 1
+					}
+					if test.want == backend.ErrNotEmpty {
+						sc.outsider(backend.Delete(nodes["i"]+"/note", backend.AnyVersion))
+						w.eventually("the background acknowledges it", func() bool { return mustLen(w.t, &sc.q.Consumer) == 0 })
+						continue
+					}
+					if n := mustLen(w.t, &sc.q.Consumer); n != left {
+						w.t.Errorf("%d items are left, want %d", n, left)
+					}
+					for range left {
+						mustAck(w.t, mustTake(w.t, sc.q, bad))
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestManyBadAcksAreToldApart(t *testing.T) {
+	onEach(t, func(w *world) {
+		sc := newAckScene(w)
+		items := sc.take(20)
+		var ops []backend.Op
+		for i, it := range items {
+			if i > 0 && i%3 != 0 {
+				ops = append(ops, backend.Delete(it.Path(), backend.AnyVersion))
+			}
+		}
+		for i, err := range sc.gather(items, func() { sc.outsider(ops...) }) {
+			if i%3 == 0 && err != nil {
+				w.t.Errorf("%d: %v", i, err)
+			} else if i%3 != 0 {
+				wantErr(w.t, err, coord.ErrLost, coord.ErrDeleted)
+			}
+		}
+		if n := mustLen(w.t, &sc.q.Consumer); n != len(ops) {
+			w.t.Errorf("%d items are left of %d that were lost", n, len(ops))
+		}
+	})
+}
+
+func TestALostMessageOfACombinedAckIsFoundOut(t *testing.T) {
+	for _, name := range []string{"request", "reply"} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				sc := newAckScene(w)
+				items := sc.take(16)
+				x := &sc.after
+				if name == "request" {
+					x = &sc.before
+				}
+				lost := false
+				errs := sc.gather(items, func() {
+					// The first Ack has passed the hook before it.
+					n := 1
+					if name == "reply" {
+						n = 2
+					}
+					x.arm(n, deletes, func(_ context.Context, _ backendtest.Call, err error) error {
+						lost = true
+						if err != nil {
+							w.t.Error(err)
+						}
+						return backend.ErrUncertain
+					})
+				})
+				for i, err := range errs {
+					if err != nil {
+						w.t.Errorf("%d: %v", i, err)
+					}
+				}
+				if n := sc.sent(); !lost || name == "request" && n != 3 || name == "reply" && n != 2 {
+					w.t.Errorf("%d commits, lost: %v", n, lost)
+				}
+				w.drained(&sc.q.Consumer)
+			})
+		})
+	}
+}
+
+func TestALossOfTheSessionInACombinedAckIsToldToEach(t *testing.T) {
+	for _, name := range []string{"before", "after"} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				sc := newAckScene(w)
+				items := sc.take(8)
+				x, n := &sc.after, 2
+				if name == "before" {
+					x, n = &sc.before, 1
+				}
+				errs := sc.gather(items, func() {
+					x.arm(n, deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+						w.Link("a").Expire(c.Session.ID())
+						if name == "before" {
+							return nil // the commit fails by itself
+						}
+						return backend.Uncertain(backend.ErrSessionLost)
+					})
+				})
+				if errs[0] != nil {
+					w.t.Error(errs[0])
+				}
+				for i, err := range errs[1:] {
+					wantErr(w.t, err, coord.ErrLost, coord.ErrSessionLost)
+					if name == "after" {
+						wantErr(w.t, err, coord.ErrUncertain)
+					}
+					var inner *backend.Error
+					for e := err; errors.As(e, &inner); e = inner.Err {
+					}
+					if path := items[i+1].Path(); inner == nil || inner.Path != path {
+						w.t.Errorf("%v does not speak of %s", err, path)
+					}
+				}
+				if name == "before" {
+					for i := 1; i < 8; i++ {
+						it := mustTake(w.t, sc.q, i)
+						if it.Attempt != 2 {
+							w.t.Errorf("attempt %d", it.Attempt)
+						}
+						mustAck(w.t, it)
+					}
+				}
+				w.drained(&sc.q.Consumer)
+			})
+		})
+	}
+}
+
+// An outsider deletes what proves the commit whose reply is lost. To say that the
+// claims were lost would be wrong.
+func TestACombinedAckOfUnknownOutcomeIsToldToEach(t *testing.T) {
+	onMemory(t, func(w *world) {
+		sc := newAckScene(w)
+		items := sc.take(8)
+		errs := sc.gather(items, func() {
+			sc.after.arm(2, deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+				sc.outsider(backend.Delete(c.Ops[len(c.Ops)-1].Path, backend.AnyVersion))
+				return backend.ErrUncertain
+			})
+		})
+		for i, err := range errs[1:] {
+			wantErr(w.t, err, coord.ErrUncertain)
+			if errors.Is(err, coord.ErrLost) {
+				w.t.Errorf("%d: %v", i+1, err)
+			}
+		}
+		w.drained(&sc.q.Consumer)
+	})
+}
+
+func TestADeniedCombinedAckIsDeniedToEach(t *testing.T) {
+	onMemory(t, func(w *world) {
+		sc := newAckScene(w)
+		items := sc.take(8)
+		denied := 0
+		deny := func(context.Context, backendtest.Call, error) error {
+			denied++
+			return backend.ErrDenied
+		}
+		errs := sc.gather(items, func() { sc.before.arm(1, deletes, deny) })
+		for i, err := range errs {
+			if err != nil { // it was not denied to them alone
+				w.t.Errorf("%d: %v", i, err)
+			}
+		}
+		if n := sc.sent(); denied != 1 || n != 9 {
+			w.t.Errorf("%d commits, %d denied", n, denied)
+		}
+		w.drained(&sc.q.Consumer)
+	})
+}
+
+func TestACloseEndsTheAcksThatWait(t *testing.T) {
+	onEach(t, func(w *world) {
+		var sc ackScene
+		sc.w = w
+		c := w.open("a", sc.hooks())
+		sc.q = coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 64})
+		items := sc.take(8)
+		closed := make(chan error, 1)
+		errs := sc.gather(items, func() {
+			go func() { closed <- c.Close() }()
+			w.eventually("the client is closed", func() bool {
+				_, err := sc.q.Len(context.Background())
+				return errors.Is(err, coord.ErrClosed)
+			})
+		})
+		if err := <-closed; err != nil {
+			w.t.Error(err)
+		}
+		acked := 0
+		for _, err := range errs {
+			if err == nil {
+				acked++
+				continue
+			}
+			wantErr(w.t, err, coord.ErrLost, coord.ErrClosed)
+		}
+		// Whoever got nil has it for good.
+		q := w.queue("b", nil)
+		if n := mustLen(w.t, &q.Consumer); n > 8-acked {
+			w.t.Errorf("%d items are left, %d were acknowledged", n, acked)
+		}
+	})
+}
+
+// panicky is a Logger that panics when a reply was lost.
+type panicky struct{ slog.Handler }
+
+func (p panicky) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "a reply was lost") {
+		panic("the log is full")
+	}
+	return nil
+}
+func (p panicky) Enabled(context.Context, slog.Level) bool { return true }
+func (p panicky) WithAttrs([]slog.Attr) slog.Handler       { return p }
+func (p panicky) WithGroup(string) slog.Handler            { return p }
+
+// The Ack that commits for others may panic, by the hand of a Logger. They do not
+// wait for ever.
+func TestAPanicInACombinedAckLeavesNobodyWaiting(t *testing.T) {
+	onMemory(t, func(w *world) {
+		sc := &ackScene{w: w}
+		c := open(w.t, backendtest.Intercept(w.Link("a"), *sc.hooks()), &coord.Options{
+			Namespace: w.path(""), Logger: slog.New(panicky{slog.DiscardHandler}),
+		})
+		sc.q = coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 64})
+		items := sc.take(4)
+		held, goOn := make(chan struct{}), make(chan struct{})
+		sc.before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+			close(held)
+			<-goOn
+			return nil
+		})
+		sc.after.arm(2, deletes, lose)
+		errs := make([]error, len(items))
+		var wg sync.WaitGroup
+		panics := make(chan any, len(items))
+		for i, it := range items {
+			wg.Go(func() {
+				defer func() {
+					if p := recover(); p != nil {
+						panics <- p
+					}
+				}()
+				errs[i] = it.Ack()
+			})
+			if i == 0 {
+				<-held
+			}
+		}
+		w.settle()
+		close(goOn)
+		wg.Wait()
+		unknown := 0
+		for i, err := range errs {
+			if errors.Is(err, coord.ErrUncertain) {
+				unknown++
+			} else if err != nil {
+				w.t.Errorf("%d: %v", i, err)
+			}
+		}
+		if len(panics) != 1 || unknown != 2 {
+			w.t.Errorf("%d panics and %d unknown outcomes, want 1 and 2", len(panics), unknown)
+		}
+		// The line goes on.
+		time.Sleep(time.Second)
+		mustPut(w.t, sc.q, 9, 9)
+		mustAck(w.t, mustTake(w.t, sc.q, 9))
+		w.drained(&sc.q.Consumer)
+	})
+}
