@@ -47,7 +47,9 @@ type CacheOptions struct {
 // node takes about 250 bytes besides its data and path, and each watch about 500. No
 // node needs a goroutine.
 //
-// A Cache only reads. It is safe for concurrent use.
+// A Cache only reads, so it has no layout: any tree will do. It is safe for
+// concurrent use. There is nothing to close but to end Run, and without contact
+// Run goes on by itself.
 type Cache struct {
 	c      *Client
 	path   recipePath

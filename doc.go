@@ -16,12 +16,30 @@
 //
 // # Which recipe
 //
+// By what one wants to do:
+//
+//   - One at a time: [Mutex.Do]. At most so many at a time: [Semaphore].
+//   - A job at regular times, once in a whole cluster; a service of which one
+//     instance is active: [Election.Run], what it did in a [Value] written under the
+//     Guard. (A lock taken for each run does not do: the next one gets it when the
+//     first has finished.) See the example OncePerPeriod of the package, in
+//     example_compose_test.go, and the program examples/singleton.
+//   - Work for many workers, with retries: a [Queue]; Ack what is done, Nack what
+//     failed, and set MaxAttempts. See the example Retries.
+//   - Who is there, and whom to call: a [Group], its Join and its [Picker].
+//   - Configuration that follows changes: [Value.Watch]; a whole tree: [Cache].
+//   - Begin together, end together: [DoubleBarrier].
+//   - Several writes, all or none: [Txn] on the service, [Coordinator] over
+//     databases and processes.
+//
+// By name:
+//
 //   - [Mutex]: one holder at a time.
 //   - [RWMutex]: one writer, or any number of readers; a writer can become a reader.
 //   - [Semaphore]: a number of permits; a caller takes any number of them, all or
 //     none.
 //   - [LockAll]: several locks, all or none.
-//   - Revoke, on both locks: ask the holder to give up, or make him.
+//   - [Mutex.Revoke], [RWMutex.Revoke]: ask the holder to give up, or make him.
 //   - [Election]: one leader among candidates, and who it is.
 //   - [Barrier]: hold everybody up until it is removed. [DoubleBarrier]: a number of
 //     members begin together and end together, round after round.
@@ -39,14 +57,32 @@
 //   - [Inspect]: what stands under a path: which recipe, who has it, who waits for
 //     whom.
 //
+// # What is common to all
+//
+// NewMutex and its like do no I/O and return no error: what is wrong with a path or
+// an option, the first call says. They are made of a client, which must not be nil,
+// and a path, which is absolute and below the client's namespace. Options may be
+// nil. The zero values of the types themselves do not work, but for a [Guard], a
+// [Codec] and options. Everything is safe for concurrent use, but for building a
+// [Txn]. Nothing has to be closed but the [Client], which ends all that was made of
+// it; holds, and memberships of groups, are given back earlier by Release and
+// Leave.
+//
 // # Words
+//
+// The service is a tree of nodes, each with data of at most about a megabyte,
+// named by paths as files are. An ephemeral node goes with the session that made
+// it. A sequential one gets a number behind its name that grows. A container goes
+// when it has become empty. The service numbers its commits: such a number is a
+// zxid, the czxid of a node that of its creation, the mzxid that of its latest
+// change.
 //
 // A session is one life on the service. It is connected, suspended (no contact
 // at the moment, it may come back) or lost (over for good). A [Client] keeps one
 // session at a time and opens the next when one is lost; [Client.States] tells.
 //
 // A [Hold] is something that can be lost: a lock that was granted, a [Term] of
-// leadership. Its Done channel is closed when it ends, and its Context ends with it.
+// leadership, an [Item] of a queue, an [Entry] of a double barrier. Its Done channel is closed when it ends, and its Context ends with it.
 //
 // A channel that tells how things stand, of states, leaders, members or values, is
 // latest-wins: a slow reader misses what lies between and never the newest. It
@@ -91,16 +127,21 @@
 // it is ctx, Close, or a refusal: no permission, a limit that is reached. The ctx
 // of an acquisition bounds the acquisition, never the hold.
 //
-// Reads are sequentially consistent, as ZooKeeper's are.
+// Reads are sequentially consistent, as ZooKeeper's are: a client sees its own
+// writes, never goes back, and can be behind others. A grant catches up: who has a
+// hold, and reads through the same client, sees all that earlier holders had
+// written to the service when theirs ended.
 //
 // # Errors
 //
 // All errors are found with errors.Is. Those of calls say which operation failed
-// on which path (*backend.Error), those that a hold ended with name its node.
+// on which path (*backend.Error), those that a hold ended with name its node, and a
+// transaction that is refused says which part of it is to blame ([ConflictError]).
+// Where a call can meet an error in another sense than here, its comment says so.
 //
 //	error            what it means                           what the caller does
 //	ctx's own        the wait was given up                   nothing is left behind
-//	ErrLocked        TryLock: somebody else has it           tries later, or waits with Lock
+//	ErrLocked        TryX: somebody else has it              tries later, or waits with Lock
 //	ErrLost          the hold ended before its release       stops what it does under the hold
 //	ErrReleased      the hold was released                   nothing
 //	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold
@@ -116,13 +157,15 @@
 //	ErrInDoubt       a transaction's record was deleted      asks the other sites
 //	ErrDecode        the codec refuses what a node holds     finds out who wrote it
 //	ErrUncertain     a write may have been applied           reads, before it writes again
-//	ErrNotFound      under a guard: the hold has ended       does not write
-//	ErrExists        a barrier of another kind stands        decides whose it is
+//	ErrNotFound      none there; of a guard: hold ended      does not write
+//	ErrExists        a node, or another barrier, is there    decides whose it is
+//	ErrBadVersion    a Txn's VersionIs does not hold         reads, and decides again
+//	ErrNoChildren    an ephemeral node stands at the path    takes another path
 //	ErrNotEmpty      nodes of others stand below it          finds out whose they are
 //	ErrDenied        no permission, or refused credentials   mends ACLs or credentials
 //	ErrTooLarge      over the limit of a request             stores less
 //	ErrBadPath       the path breaks backend.CheckPath       mends the path
-//	ErrInvalid       an option makes no sense                mends the option
+//	ErrInvalid       an argument or option makes no sense    mends it
 //	ErrUnsupported   the service lacks a feature             does without
 //	ErrLimit         numbers are used up, or an option's     see the recipe
 //

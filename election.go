@@ -74,7 +74,8 @@ func NewElection(c *Client, path string, o *ElectionOptions) *Election {
 	return e
 }
 
-// A Term is the time for which a candidate leads. Release resigns.
+// A Term is the time for which a candidate leads. Release resigns. It is safe for
+// concurrent use.
 type Term struct {
 	*Hold
 	led *leading
@@ -140,8 +141,10 @@ func (h *Hold) endSuspended(at contact) {
 // returned after a loss is only logged.
 //
 // Run returns when f returned while its term stood or was released by f, with
-// what f returned and the error of resigning, joined; when ctx ends while it does
-// not lead, with the error of ctx; or when it cannot campaign, see Campaign.
+// what f returned and the error of resigning, joined. (So too when ctx ends while
+// it leads: then f's context ends, and what f returns counts.) It returns also
+// when ctx ends while it does not lead, with the error of ctx; and when it cannot
+// campaign, see Campaign.
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
 	for {
 		again := false

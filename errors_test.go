@@ -223,6 +223,20 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			}
 			return coord.NewBarrier(x.c, "/b", &coord.BarrierOptions{Ephemeral: true}).Set(ctx)
 		}},
+		"ErrBadVersion": {coord.ErrBadVersion, func(x *scene) error {
+			if err := raw(x, backend.Create("/r", nil, backend.Persistent)); err != nil {
+				x.t.Fatal(err)
+			}
+			_, err := coord.NewTxn(x.c).If(coord.VersionIs("/r", 1)).Set("/r", nil).Commit(ctx)
+			return err
+		}},
+		"ErrNoChildren": {coord.ErrNoChildren, func(x *scene) error {
+			if err := raw(x, backend.Create("/r", nil, backend.Ephemeral)); err != nil {
+				x.t.Fatal(err)
+			}
+			_, err := coord.NewMutex(x.c, "/r/lock", nil).Lock(ctx)
+			return err
+		}},
 		"ErrNotEmpty": {coord.ErrNotEmpty, func(x *scene) error {
 			b := coord.NewBarrier(x.c, "/b", nil)
 			if err := b.Set(ctx); err != nil {

@@ -33,7 +33,11 @@ func ExampleCache() {
 	cache := coord.NewCache(c, "/config", nil)
 	ended := make(chan error)
 	go func() { ended <- cache.Run(ctx) }()
-	<-cache.Synced()
+	select {
+	case <-cache.Synced():
+	case err := <-ended: // it can fail: no permission, the limit
+		log.Fatal(err)
+	}
 	colour, ok := cache.Get("/config/colour") // no round trip
 	fmt.Println(string(colour.Data), ok)
 	cancel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -52,6 +53,113 @@ func Example_workers() {
 	}
 	fmt.Println(done.Load(), "jobs, sum", sum.Load())
 	// Output: 8 jobs, sum 36
+}
+
+// A job at regular times, once in a whole cluster. Every instance runs this; the
+// leader does the job. What was done is written under the guard of the term before
+// it is done, so that no run is made twice: not by the next leader, and not by one
+// that was paused. (A run can be left out by a crash. For a job that may run twice,
+// but must not be left out, write it down afterwards.)
+func Example_oncePerPeriod() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	const period = 20 * time.Millisecond
+	last := coord.NewValue[int64](c, "/cron/report/last", nil)
+	lead := func(ctx context.Context, t *coord.Term) error {
+		tick := time.NewTicker(period)
+		defer tick.Stop()
+		for runs := 0; runs < 2; {
+			var now time.Time
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case now = <-tick.C:
+			}
+			slot := now.UnixNano() / int64(period)
+			done, err := last.Get(ctx)
+			if err != nil && !errors.Is(err, coord.ErrNotFound) {
+				return err
+			}
+			if done.Value >= slot {
+				continue // the leader before us has done it
+			}
+			_, err = coord.NewTxn(c).Under(t.Guard()).Do(last.SetOp(slot)).Commit(ctx)
+			if errors.Is(err, coord.ErrConflict) {
+				err = t.Verify(ctx) // the term is over: Run campaigns again
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Println("run")
+			runs++
+		}
+		return nil // resigns; a service goes on until ctx ends
+	}
+	err = coord.NewElection(c, "/cron/report/leader", nil).Run(ctx, lead)
+	fmt.Println(err)
+	// Output:
+	// run
+	// run
+	// <nil>
+}
+
+// A worker that tries again: what fails goes back with a delay, and to the dead
+// letters when it has failed three times.
+func Example_retries() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	type Mail struct{ To string }
+	send := func(_ context.Context, m Mail) error {
+		if m.To == "nobody" {
+			return errors.New("no such mailbox")
+		}
+		return nil
+	}
+	mails := coord.NewQueue(c, "/mails", &coord.QueueOptions[Mail]{MaxAttempts: 3})
+	if _, err := mails.PutAll(ctx, Mail{"ann"}, Mail{"nobody"}); err != nil {
+		log.Fatal(err)
+	}
+	for item, err := range mails.All(ctx) { // any number of these, in any process
+		if err != nil {
+			log.Fatal(err)
+		}
+		failed := send(item.Context(ctx), item.Value)
+		fmt.Println(item.Value.To, item.Attempt, failed)
+		if failed != nil {
+			err = item.Nack(time.Duration(item.Attempt) * time.Millisecond)
+		} else {
+			err = item.Ack()
+		}
+		if err != nil {
+			log.Print(err) // ErrLost: somebody else has it, or will
+		}
+		if item.Attempt == 3 {
+			break // a service goes on until ctx ends
+		}
+	}
+	dead, err := coord.NewQueue[Mail](c, "/mails/dead", nil).Take(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("dead:", dead.Value.To, dead.Ack())
+	// Output:
+	// ann 1 <nil>
+	// nobody 1 no such mailbox
+	// nobody 2 no such mailbox
+	// nobody 3 no such mailbox
+	// dead: nobody <nil>
 }
 
 // A leader writes under the guard of its term: a write that comes late, when

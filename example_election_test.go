@@ -19,16 +19,21 @@ func ExampleElection_Run() {
 
 	e := coord.NewElection(c, "/election/billing", &coord.ElectionOptions{ID: "node-a"})
 	err = e.Run(ctx, func(ctx context.Context, term *coord.Term) error {
-		fmt.Println("leading") // until ctx ends; called again after a loss
-		return nil             // resigns
+		fmt.Println("leading")
+		work(ctx)  // until ctx ends; f is called again after a loss
+		return nil // resigns
 	})
 	fmt.Println(err)
 	// Output:
 	// leading
+	// working: true
 	// <nil>
 }
 
-// Select over leadership beside other work.
+func work(ctx context.Context) { fmt.Println("working:", ctx.Err() == nil) }
+
+// Select over leadership beside other work. Nobody resigns for us: who stops
+// working releases the term.
 func ExampleElection_Leadership() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -41,14 +46,23 @@ func ExampleElection_Leadership() {
 	e := coord.NewElection(c, "/election/billing", &coord.ElectionOptions{ID: "node-a"})
 	leadership := e.Leadership(ctx)
 	requests := make(chan string, 1)
+	var term *coord.Term
 	var lost <-chan struct{} // of the present term; nil while another leads
+	defer func() {
+		if term != nil {
+			term.Release()
+		}
+	}()
 	for {
 		select {
-		case term, ok := <-leadership:
+		case t, ok := <-leadership:
 			if !ok {
 				return // ctx has ended
 			}
-			lost = term.Done()
+			if t.Token() == 0 {
+				log.Fatal(t.Err()) // campaigning failed for good
+			}
+			term, lost = t, t.Done()
 			fmt.Println("leading")
 			requests <- "first"
 		case <-lost:

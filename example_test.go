@@ -95,22 +95,16 @@ func ExampleHold_Guard() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	s, err := c.Session(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if _, err := s.Commit(ctx, backend.Create("/balance", []byte("100"), backend.Persistent)); err != nil {
+	if _, err := coord.NewTxn(c).Create("/balance", []byte("100"), backend.Persistent).Commit(ctx); err != nil {
 		log.Fatal(err)
 	}
 
-	m := coord.NewMutex(c, "/locks/balance", nil)
-	h, err := m.Lock(ctx)
+	h, err := coord.NewMutex(c, "/locks/balance", nil).Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	write := func(data string) error {
-		ops := append(h.Guard().Ops(), backend.SetData("/balance", []byte(data), backend.AnyVersion))
-		_, err := s.Commit(ctx, ops...)
+		_, err := coord.NewTxn(c).Under(h.Guard()).Set("/balance", []byte(data)).Commit(ctx)
 		return err
 	}
 	fmt.Println("while it stands:", write("90"))
@@ -119,6 +113,84 @@ func ExampleHold_Guard() {
 	// Output:
 	// while it stands: <nil>
 	// refused afterwards: true
+}
+
+// Without a function: the hold is released by the caller.
+func ExampleMutex_Lock() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	m := coord.NewMutex(c, "/locks/reindex", nil)
+	wait, cancel := context.WithTimeout(ctx, 10*time.Second) // bounds the wait, not the hold
+	h, err := m.Lock(wait)
+	cancel()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Release()
+	work := h.Context(ctx) // ends if the lock is lost
+	fmt.Println(work.Err(), h.Err())
+	// Output: <nil> <nil>
+}
+
+// A service that shows whether it has contact. Holds stand while the session is
+// suspended, and end when it is lost.
+func ExampleClient_States() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	link := memory.New(nil).Link("a")
+	c, err := coord.Open(ctx, link, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	states := c.States(ctx)
+	fmt.Println((<-states).Phase)
+	link.Partition() // contact breaks
+	fmt.Println((<-states).Phase)
+	link.Heal()
+	fmt.Println((<-states).Phase)
+	c.Close()
+	for s := range states {
+		fmt.Println(s.Phase) // the last one
+	}
+	// Output:
+	// connected
+	// suspended
+	// connected
+	// closed
+}
+
+// Trace counts what matters here and ignores the rest: there will be more events.
+func ExampleEvent() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), &coord.Options{
+		Trace: func(_ context.Context, e coord.Event) {
+			switch e := e.(type) {
+			case coord.Granted:
+				fmt.Println("granted", e.Recipe, e.Path)
+			case coord.HoldReleased:
+				fmt.Println("released", e.Recipe, e.Path, e.Err)
+			case coord.HoldLost:
+				fmt.Println("lost", e.Recipe, e.Path, e.Err)
+			}
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/locks/reindex", nil).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	h.Release()
+	// Output:
+	// granted mutex /locks/reindex
+	// released mutex /locks/reindex <nil>
 }
 
 // The memory backend works under fake time: a test of one's own code can cut a

@@ -25,7 +25,8 @@ type GroupOptions[T any] struct {
 }
 
 // A Group is who is there: members that each have an id and a value, for as long
-// as they live. It is group membership, and with it naming (an id is registered
+// as they live. It is group membership, as the ZooKeeper recipe guide has it (a
+// child of the group's node is a member), and with it naming (an id is registered
 // to an address and looked up) and the choice of a service instance (Picker).
 //
 // A member is there from the return of Join until it leaves, its client is
@@ -33,11 +34,11 @@ type GroupOptions[T any] struct {
 // break of contact shows to nobody. A member that lost its session joins again by
 // itself, which shows as a new incarnation: the same id with another Token.
 //
-// Each incarnation is an ephemeral sequential node of its own below the path of
-// the group, called _c_<guid>-member-<id>-<number>; its data is what the codec
-// makes of the value. A name is never used again, so nothing that is repeated
-// late can hit a later incarnation. Everything else in the directory is ignored.
-// Where several nodes have one id, the one with the lowest number is the member
+// Layout: path is a directory (a container, made on first use, with what is
+// missing above it). Each incarnation is an ephemeral sequential node of its own
+// in it, named _c_<uuid>-member-<id>-<number>; its data is what the codec makes of
+// the value. A name is never used again, so nothing that is repeated late can hit
+// a later incarnation. Children with other names are ignored. Where several nodes have one id, the one with the lowest number is the member
 // until it is gone: while a newcomer finds that the id is taken, and while one
 // incarnation follows another. So everybody sees each id at most once, and a
 // takeover or a new incarnation as one change. The numbers of one directory last
@@ -48,7 +49,8 @@ type GroupOptions[T any] struct {
 // registered may be too early.
 //
 // A Group is safe for concurrent use. All Watches and Pickers of one Group share
-// what they read from the service, so use one Group for one path.
+// what they read from the service, so use one Group for one path. It holds no
+// resources of its own; there is nothing to close.
 type Group[T any] struct {
 	c       *Client
 	path    recipePath

@@ -10,7 +10,8 @@ import (
 )
 
 // A Hold is something exclusive or counted that its holder has, and can lose: a
-// lock, a permit, a term of leadership. It stands on an ephemeral node of the
+// lock, permits, a term of leadership, an item of a queue, a place in a round. It
+// stands on an ephemeral node of the
 // client's session.
 //
 // A hold ends when it is released, when its session is lost or the client
@@ -289,7 +290,7 @@ func (h *Hold) checkLease() {
 // the same transaction in which something is written. It stays safe whatever
 // happened to the process of the holder meanwhile: once the hold's node is
 // gone, a commit under its Guard fails with ErrNotFound, and no later node ever
-// fulfils it. The zero Guard checks nothing.
+// fulfils it. The zero Guard checks nothing, and Txn.Under refuses it.
 type Guard struct{ checks []backend.Op }
 
 // Ops returns the operations to put first into a Commit.

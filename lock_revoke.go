@@ -25,8 +25,8 @@ type Revocation struct {
 
 // RevokeOptions may be nil.
 type RevokeOptions struct {
-	By     string
-	Reason string
+	By     string // who asks, for the holder to read; may be empty
+	Reason string // why, likewise
 
 	// Force is how long the holder has to consent, once he was asked. After that
 	// his node is deleted: his hold ends, with ErrRevoked if he has read the

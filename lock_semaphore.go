@@ -26,7 +26,8 @@ type SemaphoreOptions struct {
 // A Semaphore is a number of permits among all clients that use the same path.
 // An acquisition takes any number of them, all or none: one that needs several
 // is one request, so two callers never hold half each and wait for the other
-// half for ever.
+// half for ever. The ZooKeeper recipe guide has no semaphore; this is its lock, with
+// a limit instead of one, as Curator has it too.
 //
 // Requests are granted in the order in which their nodes were created. A large
 // one is not passed by small ones behind it; it holds them up until it fits. Its

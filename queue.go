@@ -30,7 +30,8 @@ type QueueOptions[T any] struct {
 
 	// DeadLetters is the path of the queue that gets what was taken too often, and
 	// what cannot be decoded. The default is "<queue>/dead". It is a Queue, with
-	// items that keep their id and bytes. The path of the queue itself, or one
+	// items that keep their id and bytes; their attempts are counted anew, and why
+	// an item died is not stored. The path of the queue itself, or one
 	// below its "items" or "waiters", is refused with ErrInvalid. While an item
 	// cannot be moved, it stays where it is, is given to nobody, and does not hold
 	// up the others.
@@ -47,8 +48,10 @@ type QueueOptions[T any] struct {
 }
 
 // A Queue holds values that any number of clients put in, and any number take
-// out, in the order in which they were put. It is safe for concurrent use. Make it
-// once and share it: the callers of one Queue share what they watch.
+// out, in the order in which they were put (the queue recipe of the ZooKeeper
+// recipe guide, with claims instead of deletions, and without the list of the
+// whole queue). It is safe for concurrent use, and there is nothing to close. Make
+// it once and share it: the callers of one Queue share what they watch.
 //
 // At least once: a consumer takes an item, works, and acknowledges it. If it dies
 // in between, or its session is lost, the item goes to another one, with the next
@@ -73,10 +76,18 @@ type QueueOptions[T any] struct {
 // list more. The length of the queue does not matter; it can be about two million
 // items.
 //
-// Nodes: below the path, a persistent "items" with one persistent node for some
-// hundred items, which stay (two nodes) when the queue is empty; a container
-// "waiters"; and "dead". An item's node holds the bytes of the codec and nothing
-// else. See queue_engine.go for the protocol.
+// Layout: path is a container, items below it a persistent directory. In items,
+// b-<key>-<n> is a bucket of some hundred items; its key is 0, in a PriorityQueue
+// the priority, in a DelayQueue the minute of the due time. In a bucket,
+// i-<id>-<due>-<number> is an item, with the bytes of the codec and nothing else;
+// s-<id> how often it was claimed; m-<id>-<uuid> its claim, which is ephemeral;
+// d-<id>-<time> that it is put off. Clients that wait for an item stand in the
+// container waiters, as _c_<uuid>-take-<number>. dead is the queue of the dead
+// letters. All else is persistent, the items of a queue with Ephemeral apart; the
+// directory items and its last bucket stay when the queue is empty. Children with
+// other names are ignored. The queues of Curator and kazoo have another layout;
+// they cannot take part. (The protocol is told at the top of the source file
+// queue_engine.go.)
 type Queue[T any] struct {
 	Consumer[T]
 }

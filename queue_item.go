@@ -13,7 +13,8 @@ import (
 // long as the claim stands nobody else gets the item. The claim ends with Ack,
 // Nack or Release, with the session, and when somebody deletes its node; work on
 // the item should run under Context, and what it writes to the same service under
-// Guard.
+// Guard. The Token of a claim is greater than those of all earlier claims of the
+// same item.
 //
 // Of Ack, Nack and Release the first one called counts. Each is one atomic commit
 // that checks the claim, so that it never touches the item of a consumer who came

@@ -3,8 +3,9 @@ package coord
 import "context"
 
 // A PriorityQueue is a Queue whose items are taken by priority, the lowest number
-// first, and those of one priority in the order in which they were put. All that
-// is said of Queue holds of it too.
+// first, and those of one priority in the order in which they were put (the
+// priority queue of the ZooKeeper recipe guide). All that is said of Queue holds
+// of it too.
 //
 // A better item wins over a worse one if it was put before the call of Take began.
 // Whoever loses a race for the best item looks for the best again. With Prefetch,

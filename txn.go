@@ -135,8 +135,12 @@ func (e *ConflictError) Unwrap() error { return e.Err }
 // Is reports whether target is ErrConflict.
 func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
 
-// Under adds the condition that the hold of g stands.
+// Under adds the condition that the hold of g stands. The zero Guard is refused: a
+// write that was meant to be guarded is not made without.
 func (t *Txn) Under(g Guard) *Txn {
+	if len(g.checks) == 0 {
+		t.note(&backend.Error{Op: "under", Err: fmt.Errorf("%w: the zero Guard", ErrInvalid)})
+	}
 	t.guards = append(t.guards, g)
 	return t
 }
@@ -145,10 +149,11 @@ func (t *Txn) Under(g Guard) *Txn {
 func (t *Txn) If(conds ...Condition) *Txn {
 	for _, cond := range conds {
 		p := t.c.recipePath(cond.path)
-		t.note(p.check(cond.op))
 		if cond.op == "" {
 			t.note(&backend.Error{Op: "if", Err: fmt.Errorf("%w: the zero Condition", ErrInvalid)})
+			continue
 		}
+		t.note(p.check(cond.op))
 		if cond.op == "version" && cond.version < 0 {
 			t.note(&backend.Error{Op: cond.op, Path: cond.path, Err: fmt.Errorf("%w: version %d", ErrInvalid, cond.version)})
 		}

@@ -25,8 +25,9 @@ type CoordinatorOptions[T any] struct {
 	Keep bool
 }
 
-// A Coordinator proposes transactions to sites and decides them: a two-phase
-// commit. Each site is served by a [Participant], in any process. A transaction
+// A Coordinator proposes transactions to sites and decides them: the two-phased
+// commit of the ZooKeeper recipe guide. A transaction here is one that is voted
+// on; the writes that the service applies at once are a [Txn]. Each site is served by a [Participant], in any process. A transaction
 // commits if every site votes yes, and aborts otherwise; all sites learn of the
 // same decision, whatever crashes.
 //
@@ -44,9 +45,13 @@ type CoordinatorOptions[T any] struct {
 // There is room for MaxSites sites; all that Propose writes is one request, with a
 // payload of at most some 700 kB.
 //
-// Layout below path: tx/<id> is the record of a transaction, sites/<site> the
-// inbox of a site, serving/<site> the lock of the process that serves it. They are
-// removed when they are done with, see Propose; inboxes stay.
+// Layout: below path, tx/<id> is the record of a transaction. In it stand
+// open-<mark>, as long as the proposer has not been told; live-<uuid>, ephemeral,
+// for each Propose under way; yes-<zxid>-<site>, a vote; and decision-<zxid>.
+// sites/<site> is the inbox of a site, and <id>~<mark> in it a ballot.
+// serving/<site> is the lock of the process that serves the site, as a Mutex has
+// it. The nodes are removed when they are done with, see Propose; inboxes stay.
+// Who deletes a record by hand destroys its decision, see ErrInDoubt.
 //
 // A Coordinator is safe for concurrent use and holds nothing.
 type Coordinator[T any] struct {

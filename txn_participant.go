@@ -32,9 +32,10 @@ type Tx[T any] struct {
 // the same transaction, after a crash or a lost session or when it has returned an
 // error, so each must be idempotent. Their contexts end when Serve's does, and when
 // the site's lock is lost; they must return then, for the next Serve waits for
-// that.
+// that. Prepare, Commit and Abort are needed: without one of them Serve returns
+// ErrInvalid.
 type Handler[T any] struct {
-	// Prepare is asked to vote. Nil is yes: the site has made sure, durably, that
+	// Prepare is asked to vote. A nil error is yes: the site has made sure, durably, that
 	// it can still commit after a crash, and is bound to the decision from then on.
 	// An error is no, with its text as the reason; the transaction aborts. An
 	// error after ctx has ended is no vote. ctx also ends when the transaction is
@@ -59,7 +60,11 @@ type Handler[T any] struct {
 
 // A Participant serves one site of the transactions of a [Coordinator]. It votes
 // by Prepare, and does by Commit or Abort what was decided, at least once for each
-// transaction, also after restarts.
+// transaction, also after restarts. Its nodes are those of the Coordinator.
+//
+// A Participant is safe for concurrent use and holds nothing while Serve does not
+// run. Of several Serves of one site, in whatever process, one serves and the
+// others wait for it to end.
 type Participant[T any] struct {
 	txSpace
 	site    string

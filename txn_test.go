@@ -292,8 +292,9 @@ func TestABadTransactionIsRefusedLocally(t *testing.T) {
 			"a sequential node":      {coord.NewTxn(c).Create("/x", nil, backend.PersistentSequential), coord.ErrInvalid},
 			"a container":            {coord.NewTxn(c).Create("/x", nil, backend.Container), coord.ErrInvalid},
 			"a negative version":     {coord.NewTxn(c).If(coord.VersionIs("/x", -1)), coord.ErrInvalid},
-			"the zero condition":     {coord.NewTxn(c).If(coord.Condition{}), coord.ErrBadPath},
+			"the zero condition":     {coord.NewTxn(c).If(coord.Condition{}), coord.ErrInvalid},
 			"the zero operation":     {coord.NewTxn(c).Do(coord.TxnOp{}), coord.ErrInvalid},
+			"the zero guard":         {coord.NewTxn(c).Under(coord.Guard{}), coord.ErrInvalid},
 			"too much data":          {coord.NewTxn(c).Set("/x", make([]byte, 600_000)).Set("/y", make([]byte, 600_000)), coord.ErrTooLarge},
 			"too many operations":    {many, coord.ErrTooLarge},
 		} {

@@ -16,7 +16,8 @@ type ValueOptions[T any] struct {
 }
 
 // A Value is one value of type T, such as a configuration, that any number of
-// clients read, replace and follow.
+// clients read, replace and follow (the configuration of the ZooKeeper recipe
+// guide).
 //
 // Every write is applied exactly once or not at all, also when its reply was
 // lost: a blind repetition would undo what somebody else has set since. Only when

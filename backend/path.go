@@ -8,7 +8,7 @@ import (
 )
 
 // MaxRequest is the limit for the paths and data of one request, in bytes, with
-// an overhead of opOverhead for each operation. ZooKeeper's own limit is 1 MiB
+// 128 more for each operation. ZooKeeper's own limit is 1 MiB
 // by default, and it answers a larger request by dropping the connection with
 // everything that is under way on it, so the limit is kept locally and with
 // room to spare.

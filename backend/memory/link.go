@@ -98,8 +98,9 @@ func (l *Link) Heal() {
 	}
 }
 
-// Expire makes the store end a session of this link now. Its ephemerals go at
-// once. The client learns of it at once if it has contact, else by its lease or
+// Expire makes the store end a session of this link now: the one whose id Hold.Session
+// or State.Session of package coord tells. An id that the link does not know does
+// nothing. Its ephemerals go at once. The client learns of it at once if it has contact, else by its lease or
 // when the link heals.
 func (l *Link) Expire(id int64) {
 	st := l.store

@@ -1,6 +1,6 @@
-// Package zookeeper is the backend for ZooKeeper servers. It needs version 3.5 or
-// later, for containers, and is tested with 3.8. It stands on the client github.com/go-zookeeper/zk, of which nothing shows in
-// its API.
+// Package zookeeper is the backend for ZooKeeper servers. It needs version 3.5.3 or
+// later, for containers, and is tested with 3.8 only. It stands on the client
+// github.com/go-zookeeper/zk, of which nothing shows in its API.
 //
 // New makes a backend.Backend from a list of servers. Each session it opens
 // has a client of its own that is never used for another session: a session
