@@ -140,6 +140,9 @@ try_install() {
 	}
 }
 
+# staticcheck is run at a version that accepts the toolchains in use.
+staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
 check_format() {
 	local unformatted
 	unformatted=$("$(go env GOROOT)/bin/gofmt" -l .)
@@ -156,6 +159,25 @@ verbose() {
 	local log=$1
 	shift
 	go test -v -count=1 -race "$@" 2>&1 | tee "$log" |
+		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
+}
+
+# module checks a module of its own beside the root.
+module() {
+	cd "$1"
+	go vet ./...
+	go run "$staticcheck" ./...
+	go test -count=1 -race -timeout 20m ./...
+}
+
+# workspace builds from the root what users call from there.
+workspace() {
+	GOWORK='' go build -buildvcs=false -o "$tmp/bench" ./bench
+}
+
+# simulation plays the schedules that the race detector is too slow for.
+simulation() {
+	go test -v -count=1 -timeout 60m -run 'TestEveryRecipeInSimulation' . 2>&1 | tee "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
@@ -200,10 +222,12 @@ if ! command -v go >/dev/null; then
 fi
 install_missing
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/coord-test-XXXXXX")
-export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1
+# The root module stands by itself; what is beside it in the workspace brings more.
+export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
 
 step "gofmt" check_format
 step "go vet" go vet ./...
+step "staticcheck" go run "$staticcheck" ./...
 # Nothing built here needs a version stamp, for which git fails in a directory
 # that belongs to another user.
 step "go build" go build -buildvcs=false ./...
@@ -218,9 +242,15 @@ if [[ -n $long ]]; then
 else
 	step "tests" go test -count=1 -race -timeout 10m ./...
 fi
+simulated=$tmp/simulation.txt
+[[ -z $long ]] || simulated=results/simulation.txt
+step "simulation" simulation "$simulated"
+step "bench" module bench
+step "oteltrace" module oteltrace
+step "workspace" workspace
 step "tour" go run ./examples/tour
 if [[ -n $long ]]; then
-	summary results/tests.txt results/faulttest.txt >"$tmp/summary.md"
+	summary results/tests.txt results/faulttest.txt results/simulation.txt >"$tmp/summary.md"
 	mv "$tmp/summary.md" results/summary.md
 	echo "== summary: results/summary.md"
 fi

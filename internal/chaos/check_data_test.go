@@ -1,0 +1,341 @@
+//go:build linux
+
+package chaos
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/go-coord/coord"
+)
+
+// item is one value in the queue, as the servers' logs have it.
+type item struct{ created, deleted int }
+
+// items returns what the logs tell of the queue, by value.
+func (l *ledger) items() map[string]item {
+	all := make(map[string]item)
+	for value, made := range l.written {
+		for _, c := range made {
+			if strings.HasPrefix(c.path, queuePath+"/items/") && strings.Contains(c.path, "/i-") {
+				it := all[value]
+				it.created++
+				it.deleted += len(l.deleted[c.path])
+				all[value] = it
+			}
+		}
+	}
+	return all
+}
+
+// checkQueue accounts for every item: who put it, who had it, and how it went. The
+// queue must be empty.
+func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []string) {
+	errorf := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	putBy := make(map[string]*call)
+	for _, c := range puts {
+		for _, v := range strings.Fields(c.Value) {
+			putBy[v] = c
+			if c.outcome == "ok" && items[v].created == 0 {
+				errorf("put and never there: %s by %v", v, c)
+			}
+		}
+	}
+	ended := make(map[string]*call) // by the mark of the claim
+	for _, c := range ends {
+		ended[c.Old] = c
+	}
+	had := make(map[string][]*call)
+	for _, c := range takes {
+		if c.outcome == "ok" {
+			had[c.Value] = append(had[c.Value], c)
+			if items[c.Value].created == 0 {
+				errorf("taken and never put: %v", c)
+			}
+		}
+	}
+	for value, it := range items {
+		put := putBy[value]
+		switch {
+		case put == nil:
+			errorf("from nowhere: %s", value)
+			continue
+		case it.created > 1:
+			errorf("put %d times: %s by %v", it.created, value, put)
+		case it.deleted == 0:
+			errorf("still there: %s by %v", value, put)
+		}
+		all := had[value]
+		slices.SortFunc(all, func(a, b *call) int { return cmp.Compare(a.Token, b.Token) })
+		acked := false
+		for i, c := range all {
+			if i > 0 && (c.Token == all[i-1].Token || c.Num < all[i-1].Num) {
+				errorf("the attempts do not grow: %v, and then %v", all[i-1], c)
+			}
+			if acked {
+				errorf("delivered again after it was acknowledged: %v, and then %v", ended[all[i-1].Old], c)
+			}
+			end := ended[c.Old]
+			acked = acked || end != nil && end.Op == "ack" && end.happened()
+		}
+		if it.deleted > 0 && !acked {
+			errorf("gone, and nobody has acknowledged it: %s by %v, taken by %v", value, put, all)
+		}
+	}
+	return wrong
+}
+
+// The register as porcupine is told. Its values are all different.
+type registerStep struct {
+	op, old, value string // get, set, cas or conflict
+}
+
+var registerModel = porcupine.Model{
+	Init: func() any { return "" },
+	Step: func(state, input, _ any) (bool, any) {
+		s, in := state.(string), input.(registerStep)
+		switch in.op {
+		case "get":
+			return s == in.value, s
+		case "set":
+			return true, in.value
+		case "cas":
+			return s == in.old, in.value
+		}
+		return s != in.old, s // conflict
+	},
+	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
+}
+
+// checkRegister finds out whether what happened to the value can be put in an order.
+// Reads that were made after a Sync only are not in it, see staleReads.
+func checkRegister(calls []*call) []string {
+	var ops []porcupine.Operation
+	bounds := boundsOf(calls)
+	for _, c := range calls {
+		in := registerStep{c.Op, c.Old, c.Value}
+		switch {
+		case c.Op == "syncget":
+			continue
+		case c.Op == "cas" && c.outcome == "no" && strings.Contains(c.Err, "changed by somebody else"):
+			in.op = "conflict"
+		case !c.happened():
+			continue
+		}
+		ops = append(ops, porcupine.Operation{Input: in, Call: c.from, Return: bounds(c)})
+	}
+	return linearizable("value", registerModel, ops)
+}
+
+// boundsOf returns when calls have returned at the latest. A write that nobody knows
+// the outcome of, and that the logs have, was applied before the one that comes after
+// it there, and so before that returned.
+func boundsOf(calls []*call) func(c *call) int64 {
+	var writes []*call
+	for _, c := range calls {
+		if c.zxid != 0 && c.happened() {
+			writes = append(writes, c)
+		}
+	}
+	slices.SortFunc(writes, func(a, b *call) int { return cmp.Compare(a.zxid, b.zxid) })
+	latest := make(map[*call]int64)
+	bound := int64(forever)
+	for _, c := range slices.Backward(writes) {
+		bound = min(bound, c.to)
+		latest[c] = bound
+	}
+	return func(c *call) int64 {
+		if c.to == forever && latest[c] != 0 {
+			return max(c.from, latest[c])
+		}
+		return c.to
+	}
+}
+
+// checkSessions finds reads that were behind what the same worker had read or written
+// before in the same session.
+func checkSessions(calls []*call) (wrong []string) {
+	type who struct {
+		p       *process
+		session int64
+	}
+	latest := make(map[who]*call)
+	for _, c := range calls {
+		w := who{c.process, c.Session}
+		if c.outcome != "ok" || c.Session == 0 {
+			continue
+		}
+		if before := latest[w]; before != nil && c.Token < before.Token {
+			wrong = append(wrong, fmt.Sprintf("behind what was known: %v, and then %v", before, c))
+			continue
+		}
+		latest[w] = c
+	}
+	return wrong
+}
+
+// staleReads returns the reads that were behind a write which had returned before
+// the Sync that they came after had begun.
+func staleReads(calls []*call) (stale []*call) {
+	type done struct{ at, zxid int64 }
+	var writes []done
+	for _, c := range calls {
+		if c.outcome == "ok" && c.zxid != 0 {
+			writes = append(writes, done{c.to, c.zxid})
+		}
+	}
+	slices.SortFunc(writes, func(a, b done) int { return cmp.Compare(a.at, b.at) })
+	for i := 1; i < len(writes); i++ {
+		writes[i].zxid = max(writes[i].zxid, writes[i-1].zxid)
+	}
+	for _, c := range calls {
+		if c.Op != "syncget" || c.outcome != "ok" {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(writes, c.from, func(d done, at int64) int { return cmp.Compare(d.at, at) })
+		if i > 0 && writes[i-1].zxid > c.Token {
+			stale = append(stale, c)
+		}
+	}
+	return stale
+}
+
+// The counter as porcupine is told.
+type counterStep struct {
+	add          bool
+	delta, after int64
+	known        bool // after is
+}
+
+var counterModel = porcupine.Model{
+	Init: func() any { return int64(0) },
+	Step: func(state, input, _ any) (bool, any) {
+		s, in := state.(int64), input.(counterStep)
+		s += in.delta
+		return !in.known || s == in.after, s
+	},
+	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
+}
+
+func checkCounter(calls []*call) []string {
+	var ops []porcupine.Operation
+	bounds := boundsOf(calls)
+	for _, c := range calls {
+		if !c.happened() {
+			continue
+		}
+		in := counterStep{add: c.Op == "add", after: c.Num, known: c.outcome == "ok"}
+		if in.add {
+			in.delta = c.Token
+		}
+		ops = append(ops, porcupine.Operation{Input: in, Call: c.from, Return: bounds(c)})
+	}
+	return linearizable("counter", counterModel, ops)
+}
+
+// checkTxns finds transactions with two outcomes: by their decision nodes, by what
+// proposers were told, and by what sites were told. A commit needs the yes of all
+// sites, and reaches all of them.
+func checkTxns(all []*process, decided map[string][]string, vote func(id, site string) bool) (wrong []string) {
+	errorf := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	sitesOf := make(map[string][]string)
+	told := make(map[string]map[string]string) // by transaction and site
+	prepared := make(map[string]bool)          // by transaction and site
+	// What a recovery tells, its proposer may not be told any more. One that was
+	// killed may not have written down what it was told.
+	recovered, unfinished := make(map[string]bool), false
+	for _, p := range all {
+		for _, e := range p.events {
+			if e.Kind == "told" && e.Op == "recover" {
+				recovered[e.ID] = true
+			}
+		}
+		for _, c := range p.calls {
+			unfinished = unfinished || c.Work == "recovery" && c.outcome != "ok"
+		}
+	}
+	outcome := func(id string) string {
+		if len(decided[id]) == 1 {
+			return decided[id][0]
+		}
+		return "none"
+	}
+	for id, list := range decided {
+		if len(list) != 1 || list[0] != "commit" && list[0] != "abort" {
+			errorf("%s was decided %q", id, list)
+		}
+	}
+	for _, p := range all {
+		for _, c := range p.calls {
+			if c.Work == "txn" && c.Op == "propose" {
+				sitesOf[c.ID] = strings.Fields(c.Old)
+				if c.outcome == "ok" && c.Value != outcome(c.ID) {
+					errorf("the proposer of %s was told %s, decided is %s", c.ID, c.Value, outcome(c.ID))
+				}
+				if strings.Contains(c.Err, coord.ErrInDoubt.Error()) && !recovered[c.ID] && !unfinished {
+					errorf("the record of %s is gone, and nobody was told: %v", c.ID, c)
+				}
+			}
+		}
+		for _, e := range p.events {
+			if e.Kind != "told" {
+				continue
+			}
+			switch e.Op {
+			case "recover":
+				if e.Value != outcome(e.ID) {
+					errorf("recovery of %s told %s, decided is %s", e.ID, e.Value, outcome(e.ID))
+				}
+			case "prepare":
+				prepared[e.ID+" "+e.Value] = true
+			default:
+				if told[e.ID] == nil {
+					told[e.ID] = make(map[string]string)
+				}
+				if before := told[e.ID][e.Value]; before != "" && before != e.Op {
+					errorf("site %s of %s was told %s and %s", e.Value, e.ID, before, e.Op)
+				}
+				told[e.ID][e.Value] = e.Op
+				if e.Op != outcome(e.ID) {
+					errorf("site %s of %s was told %s, decided is %s", e.Value, e.ID, e.Op, outcome(e.ID))
+				}
+			}
+		}
+	}
+	for id, list := range decided {
+		if len(list) == 0 || list[0] != "commit" {
+			continue
+		}
+		for _, s := range sitesOf[id] {
+			switch {
+			case !vote(id, s):
+				errorf("%s commits against the no of %s", id, s)
+			case told[id][s] != "commit":
+				errorf("%s commits, and %s was never told", id, s)
+			case !prepared[id+" "+s]:
+				errorf("%s commits, and %s was never asked", id, s)
+			}
+		}
+	}
+	return wrong
+}
+
+// checkCopy compares a cache with the tree.
+func checkCopy(name string, got report, tree map[string]nodeIs) (wrong []string) {
+	for what, has := range map[string]map[string]nodeIs{"the copy of " + name: got.Tree, "what the events of " + name + " add up to": got.Folded} {
+		if d := differs(what, has, tree); d != "" {
+			wrong = append(wrong, d)
+		}
+	}
+	if got.Wrong > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d events of %s do not follow from those before", got.Wrong, name))
+	}
+	if got.Text != "" {
+		wrong = append(wrong, name+": "+got.Text)
+	}
+	return wrong
+}

@@ -1,0 +1,249 @@
+//go:build linux
+
+package chaos
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// A tenure is one hold, as its holder saw it.
+type tenure struct {
+	id      string
+	process string
+	weight  int
+	token   int64
+	// The acquisition began and returned, and the holder believed in the hold from
+	// then until: it was released, it was said to be lost, or there is an excuse.
+	asked, from, until int64
+	// The hold may have ended on the service from excuse on, although the holder
+	// was not told: it did not run, or its session was ended by force. forever: no
+	// excuse.
+	excuse int64
+	// When the release returned that deleted the node; forever if there was none.
+	gone int64
+}
+
+func (x *tenure) String() string {
+	return fmt.Sprintf("%s of %s (token %#x, weight %d) [%d, %d]", x.id, x.process, x.token, x.weight, x.from, x.until)
+}
+
+// tenures returns the holds of a workload. expired says when sessions were ended by
+// force.
+func tenures(all []*process, work string, weigh func(c *call) int) (list []*tenure) {
+	expired := make(map[int64]int64)
+	for _, p := range all {
+		for _, e := range p.events {
+			if e.Kind == "expire" {
+				expired[e.Session] = e.At
+			}
+		}
+	}
+	for _, p := range all {
+		ends := make(map[string]*call) // releases and downgrades, by operation and hold
+		for _, c := range p.calls {
+			if c.Work == work && c.Op != "acquire" {
+				ends[c.Op+" "+c.ID] = c
+			}
+		}
+		lost := make(map[string]int64)
+		for _, e := range p.events {
+			if e.Kind == "lost" && e.Work == work {
+				lost[e.ID] = e.At
+			}
+		}
+		for _, c := range p.calls {
+			if c.Work != work || c.Op != "acquire" || c.outcome != "ok" {
+				continue
+			}
+			x := &tenure{id: c.ID, process: p.name, weight: weigh(c), token: c.Token, asked: c.from, from: c.to, until: p.ended, excuse: forever, gone: forever}
+			if r := ends["release "+c.ID]; r != nil {
+				x.until = r.from
+				if r.outcome == "ok" && r.zxid != 0 {
+					x.gone = r.to
+				}
+			}
+			if at, ok := lost[c.ID]; ok {
+				x.until, x.gone = min(x.until, at), forever
+			}
+			if at, ok := expired[c.Session]; ok {
+				x.excused(at)
+			}
+			for _, g := range p.gaps {
+				// One who did not run until a moment ago may not have looked yet.
+				if g.from < x.until && g.to+int64(mostSilence) > x.asked {
+					x.excused(g.from)
+				}
+			}
+			if d := ends["downgrade "+c.ID]; d != nil {
+				reader := *x
+				x.until, x.gone = min(x.until, d.from), min(x.gone, d.to)
+				reader.id, reader.weight = c.ID+" as a reader", 1
+				reader.asked, reader.from = d.from, max(d.from, min(d.to, reader.until))
+				if d.outcome == "ok" {
+					list = append(list, &reader)
+				}
+			}
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// excused ends the belief at a time, if it lasts longer.
+func (x *tenure) excused(at int64) {
+	if at >= x.until {
+		return
+	}
+	x.excuse = min(x.excuse, max(at, x.asked))
+	x.until = min(x.until, max(at, x.from))
+}
+
+// checkOverlap finds tenures that together are more than may be at a time.
+func checkOverlap(list []*tenure, most int) (wrong []string) {
+	type edge struct {
+		at    int64
+		delta int
+		x     *tenure
+	}
+	var edges []edge
+	for _, x := range list {
+		if x.until > x.from {
+			edges = append(edges, edge{x.from, x.weight, x}, edge{x.until, -x.weight, x})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.delta, b.delta)) })
+	sum := 0
+	now := make(map[*tenure]bool)
+	for _, e := range edges {
+		sum += e.delta
+		if e.delta < 0 {
+			delete(now, e.x)
+			continue
+		}
+		now[e.x] = true
+		if sum > most {
+			text := fmt.Sprintf("%d held at once, %d may be:", sum, most)
+			for x := range now {
+				text += " " + x.String() + ";"
+			}
+			wrong = append(wrong, text)
+		}
+	}
+	return wrong
+}
+
+// The lock as porcupine is told: whoever acquires finds it free, with a token that
+// is higher than all before, and only the holder's hold ends.
+type lockState struct{ holder, highest int64 }
+
+type lockStep struct {
+	acquire bool
+	token   int64
+}
+
+var lockModel = porcupine.Model{
+	Init: func() any { return lockState{} },
+	Step: func(state, input, _ any) (bool, any) {
+		s, in := state.(lockState), input.(lockStep)
+		if in.acquire {
+			return s.holder == 0 && in.token > s.highest, lockState{in.token, in.token}
+		}
+		return s.holder == in.token, lockState{0, s.highest}
+	},
+	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
+}
+
+// checkLock finds out whether the exclusive holds can be put in an order.
+func checkLock(work string, list []*tenure) []string {
+	var ops []porcupine.Operation
+	for _, x := range list {
+		ended := x.until
+		if x.excuse < forever {
+			ended = x.excuse
+		}
+		ops = append(ops,
+			porcupine.Operation{Input: lockStep{true, x.token}, Call: x.asked, Return: x.from},
+			porcupine.Operation{Input: lockStep{false, x.token}, Call: ended, Return: max(ended, x.gone)})
+	}
+	return linearizable(work, lockModel, ops)
+}
+
+// porcupineLimit is how long a history may take to check.
+const porcupineLimit = 5 * time.Minute
+
+func linearizable(what string, m porcupine.Model, ops []porcupine.Operation) []string {
+	result, info := porcupine.CheckOperationsVerbose(m, ops, porcupineLimit)
+	switch result {
+	case porcupine.Ok:
+		return nil
+	case porcupine.Unknown:
+		return []string{fmt.Sprintf("%s: no verdict on %d operations within %v", what, len(ops), porcupineLimit)}
+	}
+	return []string{fmt.Sprintf("%s: %d operations are not linearizable: %s", what, len(ops), culprit(m, ops, info))}
+}
+
+// culprit describes where the longest order that makes sense ends.
+func culprit(m porcupine.Model, ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
+	var longest []porcupine.Operation
+	for _, partition := range info.PartialLinearizationsOperations() {
+		for _, order := range partition {
+			if len(order) > len(longest) {
+				longest = order
+			}
+		}
+	}
+	in := make(map[string]int)
+	show := func(op porcupine.Operation) string {
+		return fmt.Sprintf("\n\t[%d, %d] %s", op.Call, op.Return, m.DescribeOperation(op.Input, op.Output))
+	}
+	for _, op := range longest {
+		in[show(op)]++
+	}
+	var rest []porcupine.Operation
+	for _, op := range ops {
+		if in[show(op)] > 0 {
+			in[show(op)]--
+		} else {
+			rest = append(rest, op)
+		}
+	}
+	slices.SortFunc(rest, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
+	text := "after"
+	for _, op := range longest[max(0, len(longest)-4):] {
+		text += show(op)
+	}
+	text += "\n\tnone of these can come next:"
+	for _, op := range rest[:min(len(rest), 6)] {
+		text += show(op)
+	}
+	return text
+}
+
+// checkFence finds writes that the fenced register took with an old token. overlaps
+// is what the register without a fence noted.
+func checkFence(writes []event) (wrong []string, overlaps, refused int) {
+	highest := make(map[string]int64)
+	for _, w := range writes {
+		if w.Kind != "write" {
+			continue
+		}
+		stale := w.Token < highest[w.Work]
+		if stale == (w.Op == "accepted") {
+			wrong = append(wrong, fmt.Sprintf("%s with %#x after %#x: %v", w.Op, w.Token, highest[w.Work], w))
+		}
+		if w.Op == "accepted" {
+			highest[w.Work] = max(highest[w.Work], w.Token)
+		} else {
+			refused++
+		}
+		if w.Value == "overlap" {
+			overlaps++
+		}
+	}
+	return wrong, overlaps, refused
+}

@@ -1,0 +1,261 @@
+//go:build linux
+
+package chaos
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-coord/coord"
+)
+
+// A checker that has never found anything has not been tested. Each of these is
+// given a history that can be, and histories that cannot.
+
+// verdict is what a checker must say of a history: a part of its complaint, or ""
+// if the history can be.
+func verdict(t *testing.T, got []string, want string) {
+	t.Helper()
+	text := strings.Join(got, "\n")
+	if want == "" && text != "" || want != "" && !strings.Contains(text, want) {
+		t.Errorf("found %q, want %q", text, want)
+	}
+}
+
+// history makes a process of lines, one event each, with the time that is their
+// number unless they have one.
+func history(t *testing.T, name string, events ...event) *process {
+	t.Helper()
+	p := &process{name: name, events: events}
+	for i := range p.events {
+		if p.events[i].At == 0 {
+			p.events[i].At = int64(i + 1)
+		}
+	}
+	if err := p.digest(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// held is the events of one hold of a mutex, from the begin of its acquisition to the
+// end of its release.
+func held(n int64, id string, token int64, at ...int64) (list []event) {
+	e := event{Work: "mutex", Op: "acquire", N: n}
+	got := event{Work: "mutex", Op: "acquire", ID: id, Token: token, Session: 7, N: n}
+	rel := event{Work: "mutex", Op: "release", ID: id, Value: id, Token: token, Session: 7, N: n + 1}
+	for i, a := range at {
+		x := []event{e, got, rel, rel}[i]
+		x.At, x.Kind = a, []string{"begin", "ok", "begin", "ok"}[i]
+		list = append(list, x)
+	}
+	return list
+}
+
+const second = int64(1e9)
+
+// beats says that a process ran from a time to another.
+func beats(from, to int64) (list []event) {
+	for at := from; at <= to; at += second / 10 {
+		list = append(list, event{Kind: "beat", At: at})
+	}
+	return list
+}
+
+func inTime(lists ...[]event) []event {
+	all := slices.Concat(lists...)
+	slices.SortStableFunc(all, func(a, b event) int { return int(min(1, max(-1, a.At-b.At))) })
+	return all
+}
+
+func TestTheCheckOfHoldsFindsTwoHolders(t *testing.T) {
+	one := func(*call) int { return 1 }
+	for _, tc := range []struct {
+		name       string
+		a, b       []event
+		nemesis    []event
+		two, order string
+	}{
+		{
+			name: "one after the other",
+			a:    held(1, "a", 10, 1*second, 2*second, 3*second, 4*second),
+			b:    held(1, "b", 20, 2*second, 4*second, 5*second, 6*second),
+		},
+		{
+			name: "two holders",
+			a:    held(1, "a", 10, 1*second, 2*second, 5*second, 6*second),
+			b:    held(1, "b", 20, 2*second, 3*second, 4*second, 5*second),
+			two:  "2 held at once", order: "not linearizable",
+		},
+		{
+			name:  "an old token",
+			a:     held(1, "a", 30, 1*second, 2*second, 3*second, 4*second),
+			b:     held(1, "b", 20, 5*second, 6*second, 7*second, 8*second),
+			order: "not linearizable",
+		},
+		{
+			name:  "one token twice",
+			a:     held(1, "a", 30, 1*second, 2*second, 3*second, 4*second),
+			b:     held(1, "b", 30, 5*second, 6*second, 7*second, 8*second),
+			order: "not linearizable",
+		},
+		{
+			name: "a holder that was stopped",
+			a: inTime(beats(1*second, 2*second), held(1, "a", 10, 1*second, 1500*second/1000, 9*second, 10*second),
+				beats(9*second, 10*second)),
+			b: held(1, "b", 20, 2*second, 6*second, 7*second, 8*second),
+		},
+		{
+			name: "a holder that ran all the time",
+			a: inTime(beats(1*second, 10*second), held(1, "a", 10, 1*second, 1500*second/1000, 9*second, 10*second),
+				beats(9*second, 10*second)),
+			b:   held(1, "b", 20, 2*second, 6*second, 7*second, 8*second),
+			two: "2 held at once", order: "not linearizable",
+		},
+		{
+			name:    "a holder whose session was ended by force",
+			a:       held(1, "a", 10, 1*second, 2*second, 5*second, 6*second),
+			b:       held(1, "b", 20, 2*second, 4*second, 5*second, 6*second),
+			nemesis: []event{{Kind: "expire", Session: 7, At: 3 * second}},
+		},
+		{
+			name:    "a session that was ended by force after the second grant",
+			a:       held(1, "a", 10, 1*second, 2*second, 5*second, 6*second),
+			b:       held(1, "b", 20, 2*second, 3*second, 4*second, 5*second),
+			nemesis: []event{{Kind: "expire", Session: 7, At: 3*second + 1}},
+			two:     "2 held at once", order: "not linearizable",
+		},
+		{
+			name:    "a session that was ended by force after the release",
+			a:       held(1, "a", 10, 1*second, 2*second, 3*second, 4*second),
+			b:       held(1, "b", 20, 2*second, 5*second, 6*second, 7*second),
+			nemesis: []event{{Kind: "expire", Session: 7, At: 9 * second}},
+		},
+		{
+			name: "a holder that was told in time",
+			a:    inTime(held(1, "a", 10, 1*second, 2*second), []event{{Kind: "lost", Work: "mutex", ID: "a", At: 3 * second}}, []event{{Kind: "beat", At: 9 * second}}),
+			b:    held(1, "b", 20, 2*second, 4*second, 5*second, 6*second),
+		},
+		{
+			name: "a holder that was told too late",
+			a:    inTime(held(1, "a", 10, 1*second, 2*second), []event{{Kind: "lost", Work: "mutex", ID: "a", At: 5 * second}}),
+			b:    held(1, "b", 20, 2*second, 4*second, 6*second, 7*second),
+			two:  "2 held at once", order: "not linearizable",
+		},
+		{
+			name: "a holder that was killed",
+			a:    held(1, "a", 10, 1*second, 2*second),
+			b:    held(1, "b", 20, 2*second, 6*second, 7*second, 8*second),
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for i := range tc.b {
+				tc.b[i].Session = 8
+			}
+			all := []*process{history(t, "a", tc.a...), history(t, "b", tc.b...), history(t, "nemesis", tc.nemesis...)}
+			list := tenures(all, "mutex", one)
+			if len(list) != 2 {
+				t.Fatalf("%d tenures", len(list))
+			}
+			verdict(t, checkOverlap(list, 1), tc.two)
+			verdict(t, checkLock("mutex", list), tc.order)
+		})
+	}
+}
+
+func TestTheCheckOfPermitsAddsThemUp(t *testing.T) {
+	permits := func(from, until int64, weight int) *tenure {
+		return &tenure{id: "x", weight: weight, from: from, until: until}
+	}
+	verdict(t, checkOverlap([]*tenure{permits(1, 4, 3), permits(2, 5, 2), permits(4, 6, 3)}, 5), "")
+	verdict(t, checkOverlap([]*tenure{permits(1, 4, 3), permits(2, 5, 2), permits(3, 6, 1)}, 5), "6 held at once")
+}
+
+func TestTheCheckOfReadersAndWritersKnowsADowngrade(t *testing.T) {
+	rw := func(kind, op, id, value string, n, at, token int64) event {
+		return event{Kind: kind, Work: "rwmutex", Op: op, ID: id, Value: value, N: n, At: at, Token: token}
+	}
+	writer := []event{
+		rw("begin", "acquire", "", "write", 1, 1, 0), rw("ok", "acquire", "w", "write", 1, 2, 10),
+		rw("begin", "downgrade", "w", "", 2, 4, 10), rw("ok", "downgrade", "w", "r", 2, 5, 10),
+		rw("begin", "release", "w", "r", 3, 8, 10), rw("ok", "release", "w", "r", 3, 9, 10),
+	}
+	weigh := func(c *call) int {
+		if c.Value == "write" {
+			return allReaders
+		}
+		return 1
+	}
+	other := func(kind string, from, until int64) []event {
+		return []event{
+			rw("begin", "acquire", "", kind, 1, 1, 0), rw("ok", "acquire", "o", kind, 1, from, 20),
+			rw("begin", "release", "o", "o", 2, until, 20), rw("ok", "release", "o", "o", 2, until+1, 20),
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		other []event
+		want  string
+	}{
+		{"a reader beside the one that was a writer", other("read", 6, 20), ""},
+		{"a reader beside the writer", other("read", 3, 20), "held at once"},
+		{"a writer beside the one that was a writer", other("write", 6, 7), "held at once"},
+		{"a writer behind both", other("write", 10, 12), ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			list := tenures([]*process{history(t, "a", writer...), history(t, "b", tc.other...)}, "rwmutex", weigh)
+			verdict(t, checkOverlap(list, allReaders), tc.want)
+		})
+	}
+}
+
+func TestTheCheckOfTheFenceFindsAStaleToken(t *testing.T) {
+	write := func(register string, token int64, op, value string) event {
+		return event{Kind: "write", Work: register, Token: token, Op: op, Value: value}
+	}
+	good := []event{
+		write("mutex", 5, "accepted", ""), write("election", 3, "accepted", ""), write("mutex", 7, "accepted", ""),
+		write("mutex", 5, "refused", "overlap"), write("mutex", 7, "accepted", ""),
+	}
+	wrong, overlaps, refused := checkFence(good)
+	verdict(t, wrong, "")
+	if overlaps != 1 || refused != 1 {
+		t.Errorf("%d overlaps, %d refused", overlaps, refused)
+	}
+	wrong, _, _ = checkFence(append(slices.Clone(good), write("mutex", 6, "accepted", "")))
+	verdict(t, wrong, "accepted with 0x6 after 0x7")
+	wrong, _, _ = checkFence(append(slices.Clone(good), write("mutex", 8, "refused", "")))
+	verdict(t, wrong, "refused with 0x8 after 0x7")
+}
+
+func TestTheCheckOfACopyFindsADifference(t *testing.T) {
+	tree := map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 5, "x"}}
+	for _, tc := range []struct {
+		name   string
+		copy   map[string]nodeIs
+		events []coord.CacheEvent
+		wrong  int
+		want   string
+	}{
+		{name: "equal", copy: tree},
+		{name: "lacks a node", copy: map[string]nodeIs{"/t": {1, 1, ""}}, want: "lacks /t/a"},
+		{name: "has one too many", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 5, "x"}, "/t/b": {3, 3, ""}}, want: "which is not there"},
+		{name: "old data", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 2, "w"}}, want: "at /t/a"},
+		{name: "another creation", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {3, 5, "x"}}, want: "at /t/a"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			verdict(t, checkCopy("p", report{Tree: tc.copy, Folded: tree}, tree), tc.want)
+			verdict(t, checkCopy("p", report{Tree: tree, Folded: tc.copy}, tree), tc.want)
+		})
+	}
+	verdict(t, checkCopy("p", report{Tree: tree, Folded: tree, Wrong: 1}, tree), "do not follow")
+	folded := make(map[string]nodeIs)
+	created := coord.CacheEvent{Kind: coord.NodeCreated, Path: "/t"}
+	if wrong := fold(folded, []coord.CacheEvent{created, {Kind: coord.NodeChanged, Path: "/t"}, {Kind: coord.NodeDeleted, Path: "/t"}}); wrong != 0 || len(folded) != 0 {
+		t.Errorf("%d wrong, %v", wrong, folded)
+	}
+	if wrong := fold(folded, []coord.CacheEvent{created, created, {Kind: coord.NodeDeleted, Path: "/x"}, {Kind: coord.NodeChanged, Path: "/y"}}); wrong != 3 {
+		t.Errorf("%d wrong, want 3", wrong)
+	}
+}

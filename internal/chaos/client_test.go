@@ -1,0 +1,341 @@
+//go:build linux
+
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/zookeeper"
+)
+
+// clientSpec is what a client process is told when it starts.
+type clientSpec struct {
+	Name     string // of the process, which no other has
+	Number   int64  // likewise, from 1
+	Site     string // of transactions, which it serves
+	Servers  []string
+	Resource string // socket
+	History  string // file
+	Seed     uint64
+}
+
+// The workloads, as histories and the summary name them.
+var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "value", "counter", "cache", "txn"}
+
+// A client is such a process. Its commands come on standard input:
+//
+//	linger  the next holder of the mutex, and the next leader, keep what they have, and say so
+//	go      they write to the resource without a look, and go on
+//	finish  every worker makes one more call that succeeds, and ends; said when all have
+//	drain   what is left in the queue, and of transactions, is worked off; said when it is
+//	look    what the cache has is said
+//
+// Its answers, and how far it has come, are reports on standard output.
+type client struct {
+	spec clientSpec
+	rec  *recorder
+	c    *coord.Client
+
+	out      sync.Mutex
+	done     map[string]*atomic.Int64 // calls that were ok, by workload
+	finish   atomic.Bool
+	session  atomic.Int64   // the present one
+	holds    sync.WaitGroup // who watch for the loss of holds
+	cache    *copyOfTree
+	lingerMu sync.Mutex
+	lingers  map[string]bool
+	goOn     chan struct{}
+}
+
+// report is one line on a client's standard output.
+type report struct {
+	Kind    string
+	Counts  map[string]int64  `json:",omitempty"`
+	Session int64             `json:",omitempty"`
+	Tree    map[string]nodeIs `json:",omitempty"` // the cache's copy
+	Folded  map[string]nodeIs `json:",omitempty"` // what its events add up to
+	Wrong   int               `json:",omitempty"` // events that do not follow from those before
+	Text    string            `json:",omitempty"`
+}
+
+func clientMain(text string) int {
+	var spec clientSpec
+	x := &client{done: make(map[string]*atomic.Int64), lingers: make(map[string]bool), goOn: make(chan struct{})}
+	for _, w := range works {
+		x.done[w] = new(atomic.Int64)
+	}
+	err := json.Unmarshal([]byte(text), &spec)
+	if err == nil {
+		x.spec = spec
+		err = x.run()
+	}
+	if err != nil {
+		x.report(report{Kind: "failed", Text: err.Error()})
+		return 1
+	}
+	return 0
+}
+
+func (x *client) run() (err error) {
+	if x.rec, err = newRecorder(x.spec.History); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var background sync.WaitGroup
+	defer background.Wait()
+	background.Go(func() { x.beat(ctx) })
+	opening, opened := context.WithTimeout(ctx, limit)
+	defer opened()
+	x.c, err = coord.Open(opening, zookeeper.New(x.spec.Servers, &zookeeper.Options{
+		SessionTimeout: sessionTimeout,
+		LossMargin:     lossMargin,
+	}), &coord.Options{Trace: x.trace})
+	if err != nil {
+		cancel()
+		return err
+	}
+	defer x.c.Close()
+	x.cache = newCopy(x.c)
+
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+	var workers, servers sync.WaitGroup
+	for i, work := range []func(ctx context.Context, w *worker){
+		x.mutex, x.rwmutex, x.semaphore, x.election, x.producer, x.value, x.counter, x.churn, x.proposer,
+	} {
+		w := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, uint64(i)))}
+		workers.Go(func() {
+			defer w.close()
+			work(ctx, w)
+		})
+	}
+	consumer := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, 100))}
+	consuming, stopConsuming := context.WithCancel(ctx)
+	defer stopConsuming()
+	servers.Go(func() { x.consumer(consuming, consumer) })
+	servers.Go(func() { x.site(serving) })
+	servers.Go(func() { x.recover(serving) })
+	servers.Go(func() { x.cache.keep(serving) })
+
+	x.report(report{Kind: "opened"})
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		switch command := in.Text(); command {
+		case "linger":
+			x.linger(true)
+		case "go":
+			x.linger(false)
+		case "finish":
+			x.finish.Store(true)
+			background.Go(func() {
+				workers.Wait()
+				x.report(report{Kind: "finished"})
+			})
+		case "drain":
+			background.Go(func() {
+				if err := x.drain(ctx); err != nil && ctx.Err() == nil {
+					x.report(report{Kind: "failed", Text: err.Error()})
+					return
+				}
+				x.report(report{Kind: "drained"})
+			})
+		case "look":
+			x.report(x.cache.report())
+		default:
+			return fmt.Errorf("no such command: %s", command)
+		}
+	}
+	stopConsuming()
+	stopServing()
+	cancel()
+	workers.Wait()
+	servers.Wait()
+	err = x.c.Close()
+	x.holds.Wait()
+	return err
+}
+
+// beat tells that the process runs, and how far it has come.
+func (x *client) beat(ctx context.Context) {
+	t := time.NewTicker(beatEvery)
+	defer t.Stop()
+	for {
+		x.rec.say(event{Kind: "beat"})
+		counts := make(map[string]int64)
+		for w, n := range x.done {
+			counts[w] = n.Load()
+		}
+		x.report(report{Kind: "progress", Counts: counts, Session: x.session.Load()})
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (x *client) report(r report) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		panic(err)
+	}
+	x.out.Lock()
+	defer x.out.Unlock()
+	os.Stdout.Write(append(line, '\n'))
+}
+
+func (x *client) trace(_ context.Context, e coord.Event) {
+	if e, ok := e.(coord.StateChanged); ok {
+		l := event{Kind: "state", Op: e.State.Phase.String(), Session: e.State.Session}
+		if e.State.Err != nil {
+			l.Err = e.State.Err.Error()
+		}
+		if e.State.Phase == coord.Connected {
+			x.session.Store(e.State.Session)
+		}
+		x.rec.say(l)
+	}
+}
+
+// linger has the next holders keep what they have, or go on.
+func (x *client) linger(on bool) {
+	x.lingerMu.Lock()
+	defer x.lingerMu.Unlock()
+	if on {
+		x.lingers["mutex"], x.lingers["election"] = true, true
+		return
+	}
+	clear(x.lingers)
+	close(x.goOn)
+	x.goOn = make(chan struct{})
+}
+
+// linger keeps a hold if it is to be kept. What the holder does next must not
+// depend on whether it still has it.
+func (w *worker) linger(ctx context.Context, work string) {
+	x := w.x
+	x.lingerMu.Lock()
+	on, goOn := x.lingers[work], x.goOn
+	delete(x.lingers, work)
+	x.lingerMu.Unlock()
+	if !on {
+		return
+	}
+	x.report(report{Kind: "lingering", Text: work})
+	select {
+	case <-goOn:
+	case <-ctx.Done():
+	}
+}
+
+// worker is one sequence of calls.
+type worker struct {
+	x       *client
+	rand    *rand.Rand
+	conn    net.Conn // to the resource
+	answers *bufio.Reader
+}
+
+func (w *worker) close() {
+	if w.conn != nil {
+		w.conn.Close()
+	}
+}
+
+// loop repeats a call until the client is to finish and one that was begun after
+// that was ok. between is the mean pause.
+func (w *worker) loop(ctx context.Context, between time.Duration, do func(ctx context.Context) (ok bool)) {
+	for ctx.Err() == nil {
+		last := w.x.finish.Load()
+		ok := do(ctx)
+		if ok && last {
+			return
+		}
+		w.pause(ctx, between)
+	}
+}
+
+func (w *worker) pause(ctx context.Context, mean time.Duration) {
+	t := time.NewTimer(mean/2 + time.Duration(w.rand.Int64N(int64(mean))))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// one says that a call is begun, makes it, and says what became of it. The call
+// fills in what it learns.
+func (w *worker) one(ctx context.Context, e event, patience time.Duration, do func(ctx context.Context, e *event) error) (kind string, err error) {
+	e = w.x.rec.begin(e)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err = do(ctx, &e)
+	kind = "ok"
+	switch {
+	case errors.Is(err, coord.ErrUncertain), errors.Is(err, coord.ErrInDoubt):
+		kind = "unknown"
+	case err != nil:
+		kind = "no"
+	}
+	e.Odd = err != nil && !expected(e.Work, err)
+	w.x.rec.end(e, kind, err)
+	if kind == "ok" {
+		w.x.done[e.Work].Add(1)
+	}
+	return kind, err
+}
+
+// expected reports whether a call may end with an error while such things happen.
+func expected(work string, err error) bool {
+	if err == nil {
+		return true
+	}
+	may := []error{context.DeadlineExceeded, context.Canceled, coord.ErrLost, coord.ErrUncertain, coord.ErrSessionLost, coord.ErrClosed}
+	switch work {
+	case "value":
+		may = append(may, coord.ErrConflict)
+	case "txn": // see checkTxns
+		may = append(may, coord.ErrInDoubt)
+	case "cache": // the tree is not as the worker thought
+		may = append(may, coord.ErrExists, coord.ErrNotFound, coord.ErrNotEmpty, coord.ErrNoChildren)
+	}
+	return slices.ContainsFunc(may, func(e error) bool { return errors.Is(err, e) })
+}
+
+// write writes to the resource, whatever may have become of the hold.
+func (w *worker) write(register string, h *coord.Hold) {
+	if w.conn == nil {
+		conn, err := net.Dial("unix", w.x.spec.Resource)
+		if err != nil {
+			return // the test ends
+		}
+		w.conn, w.answers = conn, bufio.NewReader(conn)
+	}
+	fmt.Fprintln(w.conn, register, h.Token(), h.Path())
+	_, _ = w.answers.ReadString('\n') // the resource's own history tells
+}
+
+// watch says when a hold is lost.
+func (x *client) watch(work string, h *coord.Hold, id string) {
+	x.holds.Add(1)
+	go func() {
+		defer x.holds.Done()
+		<-h.Done()
+		if err := h.Err(); !errors.Is(err, coord.ErrReleased) && !errors.Is(err, coord.ErrClosed) {
+			x.rec.say(event{Kind: "lost", Work: work, ID: id, Token: h.Token(), Session: h.Session(), Err: err.Error()})
+		}
+	}()
+}

@@ -1,0 +1,273 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+// unique returns a value that nobody else writes.
+func (w *worker) unique() string {
+	return fmt.Sprintf("%s-%d-%d", w.x.spec.Name, w.x.rec.calls.Load(), w.rand.Uint32())
+}
+
+func (x *client) queue() *coord.Queue[string] {
+	return coord.NewQueue(x.c, queuePath, &coord.QueueOptions[string]{Codec: coord.Text()})
+}
+
+// producer puts values, mostly one at a time.
+func (x *client) producer(ctx context.Context, w *worker) {
+	q := x.queue()
+	w.loop(ctx, 150*time.Millisecond, func(ctx context.Context) bool {
+		values := []string{w.unique()}
+		for len(values) < 3 && w.rand.IntN(8) == 0 {
+			values = append(values, w.unique())
+		}
+		e := event{Work: "queue", Op: "put", Value: strings.Join(values, " ")}
+		kind, _ := w.one(ctx, e, limit, func(ctx context.Context, e *event) error {
+			if len(values) == 1 {
+				id, err := q.Put(ctx, values[0])
+				e.ID = id
+				return err
+			}
+			ids, err := q.PutAll(ctx, values...)
+			e.ID = strings.Join(ids, " ")
+			return err
+		})
+		return kind == "ok"
+	})
+}
+
+// consumer takes items until ctx ends, and acknowledges most of them.
+func (x *client) consumer(ctx context.Context, w *worker) {
+	q := x.queue()
+	for ctx.Err() == nil {
+		var it *coord.Item[string]
+		_, _ = w.one(ctx, event{Work: "queue", Op: "take"}, 2*time.Second, func(ctx context.Context, e *event) (err error) {
+			if it, err = q.Take(ctx); err == nil {
+				e.ID, e.Value, e.Num, e.Token, e.Session, e.Old = it.ID, it.Value, int64(it.Attempt), it.Token(), it.Session(), it.Path()
+			}
+			return err
+		})
+		if it == nil {
+			continue
+		}
+		w.pause(ctx, 5*time.Millisecond)
+		e := event{Work: "queue", Op: "ack", ID: it.ID, Value: it.Value, Token: it.Token(), Session: it.Session(), Old: it.Path()}
+		finish := it.Ack
+		if !x.finish.Load() {
+			switch w.rand.IntN(10) {
+			case 0:
+				e.Op, finish = "nack", func() error { return it.Nack(0) }
+			case 1:
+				e.Op, finish = "giveback", it.Release
+			}
+		}
+		_, _ = w.one(ctx, e, limit, func(context.Context, *event) error { return finish() })
+	}
+}
+
+// confirmed runs a read after a commit that changes nothing: what was committed
+// before the read began is then seen. A Sync is less: a leader that was deposed
+// while it was stopped answers it, until it finds out.
+func (x *client) confirmed(ctx context.Context) error {
+	s, err := x.c.Session(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = s.Commit(ctx, backend.Check(treePath, backend.AnyVersion))
+	return unread(err)
+}
+
+// unread makes of an uncertain outcome of what comes before a read the certain one
+// that nothing was read, and nothing was changed.
+func unread(err error) error {
+	if errors.Is(err, coord.ErrUncertain) {
+		return fmt.Errorf("not read (%v): %w", err, context.DeadlineExceeded)
+	}
+	return err
+}
+
+func (x *client) value(ctx context.Context, w *worker) {
+	v := coord.NewValue(x.c, valuePath, &coord.ValueOptions[string]{Codec: coord.Text()})
+	var known coord.Versioned[string]
+	get := func(ctx context.Context, e *event) error {
+		got, err := v.Get(ctx)
+		if errors.Is(err, coord.ErrNotFound) {
+			err, got = nil, coord.Versioned[string]{}
+		}
+		if err == nil {
+			known, e.Value, e.Token = got, got.Value, got.Mzxid
+		}
+		return err
+	}
+	w.loop(ctx, 50*time.Millisecond, func(ctx context.Context) bool {
+		e := event{Work: "value"}
+		do := get
+		switch n := w.rand.IntN(10); {
+		case n < 3:
+			e.Op = "get"
+			do = func(ctx context.Context, e *event) error {
+				if err := x.confirmed(ctx); err != nil {
+					return err
+				}
+				return get(ctx, e)
+			}
+		case n < 5:
+			e.Op = "syncget"
+			do = func(ctx context.Context, e *event) error {
+				s, err := x.c.Session(ctx)
+				if err == nil {
+					err = s.Sync(ctx, valuePath)
+				}
+				if err = unread(err); err != nil {
+					return err
+				}
+				return get(ctx, e)
+			}
+		case n < 7:
+			e.Op, e.Value = "set", w.unique()
+			do = func(ctx context.Context, e *event) error {
+				got, err := v.Set(ctx, e.Value)
+				if err == nil {
+					e.Token = got.Mzxid
+				}
+				if err == nil && got.Czxid > 0 { // else it was replaced before anybody could look
+					known = got
+				}
+				return err
+			}
+		default:
+			e.Op, e.Value, e.Old = "cas", w.unique(), known.Value
+			old := known
+			do = func(ctx context.Context, e *event) error {
+				got, err := v.CompareAndSet(ctx, old, e.Value)
+				if err == nil {
+					known, e.Token = got, got.Mzxid
+				}
+				return err
+			}
+		}
+		kind, err := w.one(ctx, e, 10*time.Second, func(ctx context.Context, e *event) error {
+			before, err := x.c.Session(ctx)
+			if err != nil {
+				return err
+			}
+			err = do(ctx, e)
+			// A session that is lost does not come back, so this is the one that was used.
+			if after, err := x.c.Session(ctx); err == nil && after.ID() == before.ID() {
+				e.Session = after.ID()
+			}
+			return err
+		})
+		if errors.Is(err, coord.ErrConflict) {
+			// Else this worker would compare with what it knows for ever.
+			_ = get(ctx, &event{})
+			return true
+		}
+		return kind == "ok"
+	})
+}
+
+// numbersPerProcess makes the additions of a process differ from all others: what
+// is added is the number of the call times this, plus the number of the process.
+const numbersPerProcess = 4096
+
+func (x *client) counter(ctx context.Context, w *worker) {
+	n := coord.NewCounter(x.c, counterPath, nil)
+	additions := int64(0)
+	w.loop(ctx, 60*time.Millisecond, func(ctx context.Context) bool {
+		if w.rand.IntN(3) == 0 {
+			kind, _ := w.one(ctx, event{Work: "counter", Op: "get"}, 10*time.Second, func(ctx context.Context, e *event) (err error) {
+				if err = x.confirmed(ctx); err == nil {
+					e.Num, err = n.Get(ctx)
+				}
+				return err
+			})
+			return kind == "ok"
+		}
+		additions++
+		delta := additions*numbersPerProcess + x.spec.Number
+		kind, _ := w.one(ctx, event{Work: "counter", Op: "add", Token: delta}, 10*time.Second, func(ctx context.Context, e *event) (err error) {
+			e.Num, err = n.Add(ctx, delta)
+			return err
+		})
+		return kind == "ok"
+	})
+}
+
+// churn changes a subtree at random.
+func (x *client) churn(ctx context.Context, w *worker) {
+	w.loop(ctx, 50*time.Millisecond, func(ctx context.Context) bool {
+		s, err := x.c.Session(ctx)
+		if err != nil {
+			return false
+		}
+		p := fmt.Sprintf("%s/%d", treePath, w.rand.IntN(6))
+		if w.rand.IntN(5) > 0 {
+			p += fmt.Sprintf("/%d", w.rand.IntN(6))
+		}
+		e := event{Work: "cache", ID: p, Session: s.ID()}
+		var op backend.Op
+		_, there := x.cache.k.Get(p)
+		switch n := w.rand.IntN(6); {
+		case !there:
+			e.Op, e.Value = "create", w.unique()
+			op = backend.Create(p, []byte(e.Value), backend.Persistent)
+			if n == 0 {
+				op.Mode = backend.Ephemeral
+			}
+		case n < 3:
+			e.Op, e.Value = "set", w.unique()
+			op = backend.SetData(p, []byte(e.Value), backend.AnyVersion)
+		default:
+			e.Op = "delete"
+			op = backend.Delete(p, backend.AnyVersion)
+		}
+		kind, _ := w.one(ctx, e, 10*time.Second, func(ctx context.Context, e *event) error {
+			_, err := s.Commit(ctx, op)
+			return err
+		})
+		return kind == "ok"
+	})
+}
+
+// drain returns when the queue is empty and no record of a transaction is left.
+func (x *client) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	q := x.queue()
+	co := coord.NewCoordinator[string](x.c, txnPath, nil)
+	for {
+		s, err := x.c.Session(ctx)
+		if err == nil {
+			err = s.Sync(ctx, queuePath)
+		}
+		n := 0
+		if err == nil {
+			n, err = q.Len(ctx)
+		}
+		var left []coord.TxStatus
+		if err == nil {
+			x.recover(ctx)
+			left, err = co.List(ctx)
+		}
+		if err == nil && n == 0 && len(left) == 0 {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%d items, transactions %+v, %v", n, left, err)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond): // nothing signals it
+		case <-ctx.Done():
+		}
+	}
+}

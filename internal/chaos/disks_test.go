@@ -1,0 +1,160 @@
+//go:build linux
+
+package chaos
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// disks are file systems in memory, one for the data of each server, that can be
+// full. They are mounted in a mount namespace that only a process of their own is
+// in; everybody else finds them below that process's root in /proc. So they vanish
+// with that process, and that with this one.
+type disks struct {
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	done    chan struct{}
+	answers chan string
+	dir     string
+}
+
+const (
+	diskCount = 3
+	diskSize  = 2 << 30 // only what is used of it takes memory
+)
+
+// newDisks returns why there are none if they cannot be mounted.
+func newDisks(t *testing.T) (*disks, error) {
+	t.Helper()
+	d := &disks{dir: t.TempDir(), answers: make(chan string, 1)}
+	var err error
+	d.cmd, d.stdin, d.done, err = spawn("disks", d.dir, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}, os.Stderr, func(line []byte) {
+		var s string
+		_ = json.Unmarshal(line, &s)
+		d.answers <- s
+	})
+	if err != nil {
+		return nil, fmt.Errorf("no mount namespace: %w", err)
+	}
+	t.Cleanup(func() {
+		d.stdin.Close()
+		<-d.done
+	})
+	return d, d.answer()
+}
+
+func (d *disks) answer() error {
+	select {
+	case s := <-d.answers:
+		if s != "ok" {
+			return errors.New(s)
+		}
+		return nil
+	case <-d.done:
+		return errors.New("the process that mounts the disks has ended")
+	case <-time.After(limit):
+		return errors.New("the process that mounts the disks does not answer")
+	}
+}
+
+// dataDir is where the server with a number has its data.
+func (d *disks) dataDir(id int) string {
+	return fmt.Sprintf("/proc/%d/root%s/%d/data", d.cmd.Process.Pid, d.dir, id)
+}
+
+// full makes the disk no larger than what is on it, or gives it its size back.
+func (d *disks) full(id int, on bool) error {
+	verb := "free"
+	if on {
+		verb = "full"
+	}
+	if _, err := fmt.Fprintln(d.stdin, verb, id); err != nil {
+		return err
+	}
+	return d.answer()
+}
+
+// disksMain is the process that mounts them.
+func disksMain(dir string) int {
+	say := func(err error) {
+		s := "ok"
+		if err != nil {
+			s = err.Error()
+		}
+		line, _ := json.Marshal(s)
+		os.Stdout.Write(append(line, '\n'))
+	}
+	mount := func(id int, flags uintptr, size int64) error {
+		where := filepath.Join(dir, strconv.Itoa(id))
+		if err := os.MkdirAll(where, 0o755); err != nil {
+			return err
+		}
+		return os.NewSyscallError("mount", syscall.Mount("tmpfs", where, "tmpfs", flags, fmt.Sprintf("size=%d", size)))
+	}
+	// What is mounted here must not show outside.
+	err := os.NewSyscallError("mount", syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
+	for id := 1; id <= diskCount && err == nil; id++ {
+		err = mount(id, 0, diskSize)
+	}
+	say(err)
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		verb, number, _ := strings.Cut(in.Text(), " ")
+		id, err := strconv.Atoi(number)
+		size := int64(diskSize)
+		if verb == "full" && err == nil {
+			var st syscall.Statfs_t
+			err = syscall.Statfs(filepath.Join(dir, number), &st)
+			size = int64(st.Blocks-st.Bfree) * st.Bsize
+		}
+		if err == nil {
+			err = mount(id, syscall.MS_REMOUNT, size)
+		}
+		say(err)
+	}
+	return 0
+}
+
+// brake slows the flushes of servers.
+type brake struct{ library, dir string }
+
+// newBrake compiles the library that servers have to be started with.
+func newBrake(t *testing.T) (*brake, error) {
+	t.Helper()
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "gcc"
+	}
+	b := &brake{dir: t.TempDir()}
+	b.library = filepath.Join(b.dir, "slowdisk.so")
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O", "-o", b.library, "testdata/slowdisk.c", "-ldl").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("no C compiler: %w: %s", err, out)
+	}
+	return b, nil
+}
+
+func (b *brake) file(id int) string { return filepath.Join(b.dir, "delay-"+strconv.Itoa(id)) }
+
+// env is what the server with a number needs in its environment.
+func (b *brake) env(id int) []string {
+	return []string{"LD_PRELOAD=" + b.library, "COORD_SLOW_DISK=" + b.file(id)}
+}
+
+// slow has each flush of a server take longer, or no longer.
+func (b *brake) slow(id int, by time.Duration) error {
+	if by == 0 {
+		return os.Remove(b.file(id))
+	}
+	return os.WriteFile(b.file(id), []byte(strconv.FormatInt(by.Milliseconds(), 10)), 0o644)
+}

@@ -1,0 +1,236 @@
+//go:build linux
+
+package chaos
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// An event is one line of a history. Each process has a file of its own and only
+// appends to it, one write for each line: a process that is killed leaves what it
+// has said.
+//
+//	begin    a call is about to be made; N is its number
+//	ok       the call N was applied
+//	no       it was not, for certain
+//	unknown  it may have been
+//	lost     a hold ended before it was released
+//	beat     the process runs
+//	state    of the session
+//	told     a site of a transaction was called back
+//	write    of the resource: a write came
+//	fault    of the nemesis: begin and end are calls
+type event struct {
+	At      int64  `json:"at"` // nanoseconds of the clock that all processes share
+	Kind    string `json:"k"`
+	N       int64  `json:"n,omitempty"`
+	Work    string `json:"w,omitempty"`  // the workload
+	Op      string `json:"op,omitempty"` // what is done
+	ID      string `json:"id,omitempty"` // of an item, a transaction; the path of a hold
+	Value   string `json:"v,omitempty"`
+	Old     string `json:"old,omitempty"`
+	Num     int64  `json:"i,omitempty"` // weight, delta, attempt
+	Token   int64  `json:"tok,omitempty"`
+	Session int64  `json:"s,omitempty"`
+	Err     string `json:"err,omitempty"`
+	Odd     bool   `json:"odd,omitempty"` // Err is not one that the faults explain
+}
+
+func (e event) String() string {
+	b, _ := json.Marshal(e)
+	return string(b)
+}
+
+// monotonic reads CLOCK_MONOTONIC, which is one clock for all processes of a
+// machine.
+func monotonic() int64 {
+	const clockMonotonic = 1
+	var ts syscall.Timespec
+	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockMonotonic, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
+		panic("clock_gettime: " + errno.Error())
+	}
+	return ts.Nano()
+}
+
+// recorder writes a history.
+type recorder struct {
+	mu    sync.Mutex
+	f     *os.File
+	calls atomic.Int64
+}
+
+func newRecorder(path string) (*recorder, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	return &recorder{f: f}, nil
+}
+
+// say writes one event, at this moment.
+func (r *recorder) say(e event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.At = monotonic()
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = r.f.Write(append(line, '\n'))
+	}
+	if err != nil {
+		panic(err) // without a history nothing is tested
+	}
+}
+
+// begin says that a call is about to be made, and returns what is known of it.
+func (r *recorder) begin(e event) event {
+	e.Kind, e.N = "begin", r.calls.Add(1)
+	r.say(e)
+	return e
+}
+
+// end says what became of it.
+func (r *recorder) end(e event, kind string, err error) {
+	e.Kind = kind
+	if err != nil {
+		e.Err = err.Error()
+	}
+	r.say(e)
+}
+
+// forever is when a call returns that never did.
+const forever = math.MaxInt64
+
+// A call is a begin and what became of it.
+type call struct {
+	process  *process
+	event           // with what the end said, if there was one
+	from, to int64  // to is forever for a call without an end
+	outcome  string // ok, no or unknown; unknown also for a call without an end
+	settled  string // of unknown ones: "applied" or "not applied" by the servers' logs, "" if they do not tell
+	zxid     int64  // of the transaction that applied it, where the logs were asked
+}
+
+func (c *call) String() string {
+	return fmt.Sprintf("%s [%d, %d] %s %s: %v", c.process.name, c.from, c.to, c.outcome, c.settled, c.event)
+}
+
+// happened reports whether the call was applied, as far as is known.
+func (c *call) happened() bool { return c.outcome == "ok" || c.settled == "applied" }
+
+// process is one history.
+type process struct {
+	name   string
+	events []event // in order
+	calls  []*call // in the order of their begins
+	ended  int64   // the last that is known of it
+	gaps   []gap   // in which it did not run
+}
+
+// gap is a time in which a process was not run, by its own beats: it was stopped,
+// or the machine had no time for it.
+type gap struct{ from, to int64 }
+
+// The beats of a process come every beatEvery. When they stay away for longer than
+// mostSilence, the process did not run. That is less than what a LossMargin of
+// (syncLimit + 2) ticks leaves to spare for a process that does run.
+const (
+	beatEvery   = 100 * time.Millisecond
+	mostSilence = 500 * time.Millisecond
+)
+
+func readHistories(dir string) (list []*process, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(files)
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".jsonl")
+		p, err := parseHistory(name, b)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// parseHistory reads one file. The last line can be cut short by a kill.
+func parseHistory(name string, b []byte) (*process, error) {
+	p := &process{name: name}
+	for line := range bytes.Lines(b) {
+		if line[len(line)-1] != '\n' {
+			break
+		}
+		var e event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("%q: %w", line, err)
+		}
+		p.events = append(p.events, e)
+	}
+	return p, p.digest()
+}
+
+// digest finds the calls, and when the process did not run.
+func (p *process) digest() error {
+	byNumber := make(map[int64]*call)
+	last := int64(0)
+	for _, e := range p.events {
+		if e.At < p.ended {
+			return fmt.Errorf("the clock goes back at %v", e)
+		}
+		p.ended = e.At
+		if e.Kind == "beat" {
+			if last > 0 && e.At-last > int64(mostSilence) {
+				p.gaps = append(p.gaps, gap{last, e.At})
+			}
+			last = e.At
+		}
+		switch e.Kind {
+		case "begin":
+			c := &call{process: p, event: e, from: e.At, to: forever, outcome: "unknown"}
+			byNumber[e.N] = c
+			p.calls = append(p.calls, c)
+		case "ok", "no", "unknown":
+			c := byNumber[e.N]
+			if c == nil || c.to != forever {
+				return fmt.Errorf("the end of no call: %v", e)
+			}
+			c.event, c.outcome = e, e.Kind
+			if e.Kind != "unknown" {
+				c.to = e.At
+			}
+		}
+	}
+	return nil
+}
+
+// callsOf returns the calls of a workload and of some of its operations, of all
+// processes, in the order of their begins.
+func callsOf(all []*process, work string, ops ...string) (list []*call) {
+	for _, p := range all {
+		for _, c := range p.calls {
+			if c.Work == work && (len(ops) == 0 || slices.Contains(ops, c.Op)) {
+				list = append(list, c)
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *call) int { return int(min(1, max(-1, a.from-b.from))) })
+	return list
+}

@@ -1,0 +1,175 @@
+//go:build linux
+
+package chaos
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-coord/coord/internal/zklog"
+)
+
+// tally is what became of the calls of a workload.
+type tally struct{ ok, no, unknown, applied, notApplied int }
+
+func (t tally) all() int { return t.ok + t.no + t.unknown }
+
+// findings are what a run was found to be.
+type findings struct {
+	wrong    []string
+	tallies  map[string]*tally
+	overlaps int // without a fence
+	refused  int // by the fence
+	expired  int // sessions that clients lost
+	stale    int // reads after a Sync
+	txns     int // in the servers' logs
+	tenures  map[string]int
+	outcomes map[string]int // of transactions
+	outages  []outage
+}
+
+// judge checks the histories, with what the servers' logs tell.
+func judge(all []*process, log []zklog.Txn) *findings {
+	f := &findings{tallies: make(map[string]*tally), tenures: make(map[string]int), outcomes: make(map[string]int)}
+	l := newLedger(log)
+	f.txns = l.txns
+	f.add("settling", settle(all, l))
+	var writes []event
+	for _, p := range all {
+		lost := make(map[int64]bool)
+		for _, e := range p.events {
+			switch {
+			case e.Odd:
+				f.add("an error that nothing explains", []string{p.name + ": " + e.String()})
+			case e.Kind == "write":
+				writes = append(writes, e)
+			case e.Kind == "state" && e.Op == "lost" && e.Err != "":
+				lost[e.Session] = true // it is said again while no other is to be had
+			}
+		}
+		f.expired += len(lost)
+	}
+	wrong, overlaps, refused := checkFence(writes)
+	f.add("fence", wrong)
+	f.overlaps, f.refused = overlaps, refused
+
+	one := func(*call) int { return 1 }
+	for _, h := range []struct {
+		work  string
+		most  int
+		weigh func(c *call) int
+		lock  bool
+	}{
+		{"mutex", 1, one, true},
+		{"election", 1, one, true},
+		{"semaphore", semaphoreLimit, func(c *call) int { return int(c.Num) }, false},
+		{"rwmutex", allReaders, func(c *call) int {
+			if c.Value == "write" {
+				return allReaders
+			}
+			return 1
+		}, false},
+	} {
+		list := tenures(all, h.work, h.weigh)
+		f.tenures[h.work] = len(list)
+		f.add(h.work, checkOverlap(list, h.most))
+		if h.lock {
+			f.add(h.work, checkLock(h.work, list))
+		}
+	}
+	items := l.items()
+	f.add("queue", checkQueue(callsOf(all, "queue", "put"), callsOf(all, "queue", "take"), callsOf(all, "queue", "ack", "nack", "giveback"), items))
+	values := callsOf(all, "value")
+	f.add("value", checkRegister(values))
+	f.add("value", checkSessions(values))
+	f.stale = len(staleReads(values))
+	f.add("counter", checkCounter(callsOf(all, "counter")))
+	f.add("txn", checkTxns(all, l.decided, voteOf))
+	for _, list := range l.decided {
+		f.outcomes[list[0]]++
+	}
+	f.tallyUp(all)
+	f.outages = outages(all)
+	return f
+}
+
+// allReaders is more readers than there are. A writer weighs as much.
+const allReaders = 1000
+
+func (f *findings) add(what string, wrong []string) {
+	for _, w := range wrong {
+		f.wrong = append(f.wrong, what+": "+w)
+	}
+}
+
+func (f *findings) tallyUp(all []*process) {
+	for _, w := range works {
+		t := new(tally)
+		f.tallies[w] = t
+		for _, c := range callsOf(all, w) {
+			switch c.outcome {
+			case "ok":
+				t.ok++
+			case "no":
+				t.no++
+			default:
+				t.unknown++
+				switch c.settled {
+				case "applied":
+					t.applied++
+				case "not applied":
+					t.notApplied++
+				}
+			}
+		}
+	}
+}
+
+// An outage is how long a workload stood still for a fault: the longest time
+// without a call that was ok, from the fault to the first such call that was begun
+// after it was undone.
+type outage struct {
+	fault, work string
+	took        int64
+}
+
+func outages(all []*process) (list []outage) {
+	for _, f := range callsOf(all, "fault") {
+		if bounds[f.Op] == 0 || f.outcome != "ok" || f.Err != "" {
+			continue
+		}
+		for _, w := range works {
+			calls := slices.DeleteFunc(callsOf(all, w), func(c *call) bool { return c.outcome != "ok" || c.to < f.from })
+			slices.SortFunc(calls, func(a, b *call) int { return int(min(1, max(-1, a.to-b.to))) })
+			last, longest, over := f.from, int64(0), false
+			for _, c := range calls {
+				longest = max(longest, c.to-last)
+				last = c.to
+				if c.from > f.to {
+					over = true
+					break
+				}
+			}
+			if !over {
+				longest = forever
+			}
+			list = append(list, outage{f.Op, w, longest})
+		}
+	}
+	return list
+}
+
+func (t tally) String() string {
+	return fmt.Sprintf("%d calls: %d ok, %d failed, %d uncertain, of these %d applied and %d not, by the servers' logs",
+		t.all(), t.ok, t.no, t.unknown, t.applied, t.notApplied)
+}
+
+// shorten is for lists that can be long.
+func shorten(list []string, most int) string {
+	text := strings.Join(list[:min(len(list), most)], "\n")
+	if len(list) > most {
+		text += fmt.Sprintf("\nand %d more", len(list)-most)
+	}
+	return text
+}

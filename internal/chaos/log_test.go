@@ -1,0 +1,297 @@
+//go:build linux
+
+package chaos
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/zklog"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+// keepLogs copies the servers' logs, up to a transaction that comes after all that
+// clients did.
+func keepLogs(e *zktest.Ensemble, dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	leader, err := e.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	mark, err := markEnd(ctx, leader)
+	if err != nil {
+		return err
+	}
+	// It is committed, so a second server has it too, or will have it.
+	err = until("the logs of a majority have the last transaction", limit, func() bool {
+		have := 0
+		for _, s := range e.Servers() {
+			if log, err := readLog(filepath.Join(s.DataDir(), "version-2")); err == nil && len(log) > 0 && log[len(log)-1].Zxid >= mark {
+				have++
+			}
+		}
+		return have >= 2
+	})
+	if err != nil {
+		return err
+	}
+	for i, s := range e.Servers() {
+		if err := os.CopyFS(filepath.Join(dir, logDir(i)), os.DirFS(filepath.Join(s.DataDir(), "version-2"))); err != nil {
+			return err
+		}
+		text, err := os.ReadFile(s.LogFile())
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, logDir(i), saidFile), text, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// saidFile is what a server wrote to its standard output.
+const saidFile = "said"
+
+// empty takes its data from a server that does not run. Its logs are kept.
+func (r *run) empty(s *zktest.Server) error {
+	r.emptied++
+	aside := filepath.Join(r.dir, fmt.Sprintf("%s-before-%d", logDir(s.ID()-1), r.emptied))
+	data := filepath.Join(s.DataDir(), "version-2")
+	if err := os.CopyFS(aside, os.DirFS(data)); err != nil {
+		return err
+	}
+	return os.RemoveAll(data)
+}
+
+func logDir(i int) string { return fmt.Sprintf("server-%d", i) }
+
+// readLogs returns all that the servers have committed, in order.
+func readLogs(dir string) ([]zklog.Txn, error) {
+	var logs [][]zklog.Txn
+	ends := make(map[int64]int64)
+	for i := range 3 {
+		log, err := readLog(filepath.Join(dir, logDir(i)+"*"))
+		if err != nil {
+			return nil, err
+		}
+		logs = append(logs, log)
+		said, err := os.ReadFile(filepath.Join(dir, logDir(i), saidFile))
+		if err != nil {
+			return nil, err
+		}
+		endsOf(said, ends)
+	}
+	return merge(logs, ends)
+}
+
+// syncing is what a leader says when a server comes to follow it.
+var syncing = regexp.MustCompile(`Synchronizing with Learner sid: .* lastProcessedZxid=0x([0-9a-f]+) `)
+
+// endsOf notes for each epoch the last transaction that a leader has said to have in
+// its tree: at the end, what the leader of the next epoch began with.
+func endsOf(said []byte, ends map[int64]int64) {
+	for _, m := range syncing.FindAllSubmatch(said, -1) {
+		if z, err := strconv.ParseInt(string(m[1]), 16, 64); err == nil {
+			ends[z>>32] = max(ends[z>>32], z)
+		}
+	}
+}
+
+// markEnd commits something and returns its zxid.
+func markEnd(ctx context.Context, s *zktest.Server) (int64, error) {
+	session, err := openAt(ctx, s.Addr())
+	if err != nil {
+		return 0, err
+	}
+	defer session.Close()
+	res, err := session.Commit(ctx, backend.Create("/end-of-the-log", nil, backend.Ephemeral))
+	if err != nil {
+		return 0, err
+	}
+	return res[0].Stat.Czxid, nil
+}
+
+// readLog reads the log files of one server, in directories that match a pattern. Where its disk was full a file can end
+// within a record; the server goes on in the next.
+func readLog(dir string) ([]zklog.Txn, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "log.*"))
+	if err != nil {
+		return nil, err
+	}
+	var all []zklog.Txn
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		if len(b) == 0 || len(strings.Trim(string(b[:min(len(b), 16)]), "\x00")) == 0 {
+			continue // made when there was no room
+		}
+		txns, _ := zklog.Parse(b) // whatever is missing then must be found elsewhere
+		all = append(all, txns...)
+	}
+	slices.SortStableFunc(all, func(a, b zklog.Txn) int { return cmp.Compare(a.Zxid, b.Zxid) })
+	return slices.CompactFunc(all, func(a, b zklog.Txn) bool { return a.Zxid == b.Zxid }), nil
+}
+
+// merge tells what was committed from what was only proposed.
+//
+// When a leader is stopped or dies, proposals of its can be in the logs of one server
+// or even of all, at the end of its epoch, that the next leader does not have in its
+// tree; up to 3.8.2 at least, ZooKeeper writes some of them after it has decided where
+// to go on (ZOOKEEPER-4712). Nobody was told that they are committed, and they are
+// not. So of each epoch, which is in the upper half of a zxid, what counts is all up to
+// where the next one went on, as leaders say: ends. The last epoch has none that goes
+// on; there it is all up to what two servers have.
+//
+// Servers that were sent a snapshot have holes in their logs, which those of others
+// fill: within an epoch transactions are numbered from 1 without a hole.
+func merge(logs [][]zklog.Txn, ends map[int64]int64) ([]zklog.Txn, error) {
+	known := make(map[int64]zklog.Txn)
+	last := make(map[int64]int64) // by epoch: the last that two servers have
+	final := int64(0)
+	for _, log := range logs {
+		for _, x := range log {
+			epoch := x.Zxid >> 32
+			if _, twice := known[x.Zxid]; twice {
+				last[epoch] = max(last[epoch], x.Zxid)
+				final = max(final, epoch)
+			}
+			known[x.Zxid] = x
+		}
+	}
+	var all []zklog.Txn
+	for _, epoch := range slices.Sorted(maps.Keys(last)) {
+		if end, ok := ends[epoch]; ok && epoch != final {
+			last[epoch] = end
+		}
+		for z := epoch<<32 + 1; z <= last[epoch]; z++ {
+			x, ok := known[z]
+			if !ok {
+				return nil, fmt.Errorf("no server has the transaction %#x in its log", z)
+			}
+			all = append(all, x)
+		}
+	}
+	return all, nil
+}
+
+// change is one node as the servers' logs have it.
+type change struct {
+	zxid    int64
+	session int64
+	path    string
+	data    string
+	end     bool // made by the end of the session
+	txn     *zklog.Txn
+}
+
+// ledger is what the logs tell of the nodes.
+type ledger struct {
+	written map[string][]change // by data: creates and sets of what is unique
+	created map[string][]change // by path, of nodes that are never made twice, too
+	deleted map[string][]change // by path
+	owned   map[int64][]change  // ephemeral creates, by session
+	counter []change            // of the counter, in order
+	decided map[string][]string // by the id of a transaction: what each decision node said
+	begun   map[string]bool     // ids of transactions that were made
+	txns    int
+}
+
+func newLedger(log []zklog.Txn) *ledger {
+	l := &ledger{
+		written: make(map[string][]change), created: make(map[string][]change), deleted: make(map[string][]change),
+		owned: make(map[int64][]change), decided: make(map[string][]string), begun: make(map[string]bool), txns: len(log),
+	}
+	for i := range log {
+		x := &log[i]
+		for _, op := range x.Ops {
+			c := change{zxid: x.Zxid, session: x.Session, path: op.Path, data: string(op.Data), end: x.Type == zklog.CloseSession, txn: x}
+			switch {
+			case op.IsCreate():
+				l.created[op.Path] = append(l.created[op.Path], c)
+				if op.Ephemeral {
+					l.owned[x.Session] = append(l.owned[x.Session], c)
+				}
+				l.write(c)
+			case op.Type == zklog.SetData:
+				l.write(c)
+			case op.IsDelete():
+				l.deleted[op.Path] = append(l.deleted[op.Path], c)
+			}
+		}
+	}
+	return l
+}
+
+// write notes a create or a set.
+func (l *ledger) write(c change) {
+	rest, isTx := strings.CutPrefix(c.path, txnPath+"/tx/")
+	switch {
+	case c.path == counterPath:
+		l.counter = append(l.counter, c)
+	case c.path == valuePath, strings.HasPrefix(c.path, treePath+"/"), strings.HasPrefix(c.path, queuePath+"/items/") && c.data != "":
+		l.written[c.data] = append(l.written[c.data], c)
+	case isTx:
+		id, child, below := strings.Cut(rest, "/")
+		if !below {
+			l.begun[id] = true
+		} else if strings.HasPrefix(child, "decision-") {
+			var d struct{ Commit bool }
+			if err := json.Unmarshal([]byte(c.data), &d); err != nil {
+				l.decided[id] = append(l.decided[id], "nonsense")
+				return
+			}
+			l.decided[id] = append(l.decided[id], decided(d.Commit))
+		}
+	}
+}
+
+// additions returns which delta was added by which change of the counter.
+func (l *ledger) additions() (map[int64][]change, error) {
+	deltas := make(map[int64][]change)
+	last := int64(0)
+	for _, c := range l.counter {
+		n, err := strconv.ParseInt(c.data, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("the counter was set to %q", c.data)
+		}
+		deltas[n-last] = append(deltas[n-last], c)
+		last = n
+	}
+	return deltas, nil
+}
+
+// deletes returns the change that deleted a node, in a transaction of a client, not
+// by the end of its session.
+func (l *ledger) deletes(path string) *change {
+	for i, c := range l.deleted[path] {
+		if !c.end {
+			return &l.deleted[path][i]
+		}
+	}
+	return nil
+}
+
+// with reports whether the transaction of a change also deletes a node whose path
+// has this in it.
+func (c *change) alsoDeletes(part string) bool {
+	for _, op := range c.txn.Ops {
+		if op.IsDelete() && strings.Contains(op.Path, part) {
+			return true
+		}
+	}
+	return false
+}

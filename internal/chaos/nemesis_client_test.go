@@ -1,0 +1,202 @@
+//go:build linux
+
+package chaos
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+func (n *nemesis) client(r *rand.Rand, about *event) *actor {
+	a := n.r.actors[r.IntN(len(n.r.actors))]
+	about.ID = a.name
+	return a
+}
+
+func (n *nemesis) cut(r *rand.Rand, _ *event) error {
+	for range 3 {
+		n.r.actors[r.IntN(len(n.r.actors))].each(func(p *zkproxy.Proxy) { p.Cut() })
+		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
+	}
+	return nil
+}
+
+// lose has what a client and the servers say to each other lost for a while: for less
+// than its lease, unless all of it is lost; or, while it has the mutex and leads, until others have come after
+// it, which it must have been told of before.
+func (n *nemesis) lose(r *rand.Rand, about *event, what func(p *zkproxy.Proxy, on bool)) error {
+	a := n.client(r, about)
+	if about.Op != "network lost" && r.IntN(2) == 0 {
+		a.each(func(p *zkproxy.Proxy) { what(p, true) })
+		time.Sleep(lease / 2) // the length of the fault
+		a.each(func(p *zkproxy.Proxy) { what(p, false) })
+		return nil
+	}
+	if err := a.linger(); err != nil {
+		return err
+	}
+	succeeded := n.succeeded()
+	a.each(func(p *zkproxy.Proxy) { what(p, true) })
+	err := until("others come after the one that is cut off", limit, succeeded)
+	a.each(func(p *zkproxy.Proxy) { what(p, false) })
+	a.tell("go")
+	return err
+}
+
+// linger has a client keep the mutex, and lead, until it is told to go on.
+func (a *actor) linger() error {
+	kinds := []string{"lingering mutex", "lingering election"}
+	before := make(map[string]int)
+	for _, k := range kinds {
+		before[k] = a.heard(k)
+	}
+	a.tell("linger")
+	for _, k := range kinds {
+		if err := a.await(k, before[k]+1, limit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// succeeded returns a function that reports whether others have had the mutex, and
+// have led, since: by the resource, to which they write. Who has both now does not
+// write meanwhile.
+func (n *nemesis) succeeded() func() bool {
+	name := filepath.Join(n.r.dir, "resource.jsonl")
+	size := int64(0)
+	if info, err := os.Stat(name); err == nil {
+		size = info.Size()
+	}
+	return func() bool {
+		f, err := os.Open(name)
+		if err != nil {
+			return false
+		}
+		defer f.Close()
+		b, err := io.ReadAll(io.NewSectionReader(f, size, 1<<30))
+		return err == nil && bytes.Contains(b, []byte(`"w":"mutex"`)) && bytes.Contains(b, []byte(`"w":"election"`))
+	}
+}
+
+func (n *nemesis) blackhole(r *rand.Rand, about *event) error {
+	return n.lose(r, about, (*zkproxy.Proxy).Blackhole)
+}
+
+func (n *nemesis) halfOpenUp(r *rand.Rand, about *event) error {
+	return n.lose(r, about, (*zkproxy.Proxy).BlackholeUp)
+}
+
+func (n *nemesis) halfOpenDown(r *rand.Rand, about *event) error {
+	return n.lose(r, about, (*zkproxy.Proxy).BlackholeDown)
+}
+
+func (n *nemesis) delay(r *rand.Rand, about *event) error {
+	a := n.client(r, about)
+	up, down := time.Duration(r.IntN(150))*time.Millisecond, time.Duration(r.IntN(150))*time.Millisecond
+	a.each(func(p *zkproxy.Proxy) { p.SetDelay(up, down) })
+	time.Sleep(time.Duration(1000+r.IntN(1500)) * time.Millisecond) // the length of the fault
+	a.each(func(p *zkproxy.Proxy) { p.SetDelay(0, 0) })
+	return nil
+}
+
+// stopClient stops a client that has the mutex and leads, until others have come
+// after it. When it goes on, the first that it does is to write.
+func (n *nemesis) stopClient(r *rand.Rand, about *event) error {
+	a := n.client(r, about)
+	if err := a.linger(); err != nil {
+		return err
+	}
+	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	succeeded := n.succeeded()
+	a.tell("go")
+	err := until("others come after the one that is stopped", limit, succeeded)
+	return errors.Join(err, a.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+func (n *nemesis) killClient(r *rand.Rand, about *event) error {
+	a := n.client(r, about)
+	a.kill()
+	time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
+	if err := a.launch(); err != nil {
+		return err
+	}
+	return a.await("opened", 1, limit)
+}
+
+func (n *nemesis) expire(r *rand.Rand, about *event) error {
+	a := n.client(r, about)
+	session := func() int64 {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.session
+	}
+	if err := until("the client has a session", limit, func() bool { return session() != 0 }); err != nil {
+		return err
+	}
+	old := session()
+	n.rec.say(event{Kind: "expire", Work: "fault", Session: old})
+	ctx, cancel := n.ctx()
+	defer cancel()
+	// Any server will do that serves.
+	leader, err := n.r.e.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	if err := zktest.ExpireSession(ctx, leader.Addr(), old, nil); err != nil {
+		return err
+	}
+	return until("the client has another session", limit, func() bool { return session() != old })
+}
+
+// connectionLimit takes all connections that the servers grant to one address, and
+// cuts those of a client. The servers that are up must refuse more.
+func (n *nemesis) connectionLimit(r *rand.Rand, about *event) error {
+	a := n.client(r, about)
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	refused := func(addr string) bool {
+		c, err := net.DialTimeout("tcp", addr, time.Second)
+		if err != nil {
+			return true // it is down
+		}
+		conns = append(conns, c)
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, err = c.Read(make([]byte, 1))
+		return !errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	for _, addr := range n.r.e.Addrs() {
+		for range mostConnections {
+			c, err := net.DialTimeout("tcp", addr, time.Second)
+			if err != nil {
+				break // it is down
+			}
+			conns = append(conns, c)
+		}
+	}
+	if err := until("a server refuses connections", limit, func() bool {
+		return !slices.ContainsFunc(n.r.e.Servers(), func(s *zktest.Server) bool { return s.Alive() && !s.Paused() && !refused(s.Addr()) })
+	}); err != nil {
+		return err
+	}
+	a.each(func(p *zkproxy.Proxy) { p.Cut() })
+	time.Sleep(time.Duration(1000+r.IntN(1000)) * time.Millisecond) // the length of the fault
+	return nil
+}

@@ -1,0 +1,132 @@
+//go:build linux
+
+package chaos
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The bounds of the time that a workload stands still.
+//
+// For a leader that is killed: the others elect another one and follow it, for which
+// initLimit is the limit; then the sessions of clients that gave up meanwhile have to
+// time out, to the end of a tick, before others get what they held; and a client
+// makes pauses of up to a tenth of its session timeout between rounds over the
+// servers, and of up to a second after an uncertain outcome.
+//
+// For one that is stopped: before that the others have to give it up, after
+// syncLimit, and its clients, after their lease.
+//
+// In a rolling restart there can be as many elections as there are servers, one
+// right after the other.
+//
+// A transaction waits for the votes of sites up to its deadline.
+var bounds = func() map[string]time.Duration {
+	killed := initLimit*tick + sessionTimeout + tick + sessionTimeout/10 + time.Second
+	stopped := killed + syncLimit*tick + lease
+	return map[string]time.Duration{"leader killed": killed, "leader stopped": stopped, "rolling restart": 3 * killed}
+}()
+
+func boundOf(fault, work string) time.Duration {
+	if work == "txn" {
+		return bounds[fault] + txnDeadline
+	}
+	return bounds[fault]
+}
+
+// summarize prints what was found, and fails the test for what is wrong and for
+// what was not tested.
+func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
+	t := r.t
+	t.Helper()
+	var md strings.Builder
+	figure := func(format string, args ...any) {
+		t.Helper()
+		t.Logf("figure: "+format, args...)
+	}
+	counts := n.count()
+
+	figure("chaos for %v, seed %d: %d client processes, of which %d at a time; %d transactions in the servers' logs",
+		raged.Round(time.Second), r.seed, r.processes.Load(), clients, f.txns)
+	fmt.Fprintf(&md, "# Chaos\n\n%v, seed %d, %d client processes, of which %d at a time, %d transactions in the servers' logs. Session timeout %v, tickTime %v, syncLimit %d, initLimit %d, LossMargin %v.\n\n",
+		raged.Round(time.Second), r.seed, r.processes.Load(), clients, f.txns, sessionTimeout, tick, syncLimit, initLimit, lossMargin)
+
+	md.WriteString("| workload | ok | failed | uncertain | of these applied | not applied |\n|---|---|---|---|---|---|\n")
+	total := tally{}
+	for _, w := range works {
+		c := f.tallies[w]
+		figure("chaos: %s: %v", w, *c)
+		fmt.Fprintf(&md, "| %s | %d | %d | %d | %d | %d |\n", w, c.ok, c.no, c.unknown, c.applied, c.notApplied)
+		if c.ok == 0 {
+			t.Errorf("%s: nothing was tested of it", w)
+		}
+		total = tally{total.ok + c.ok, total.no + c.no, total.unknown + c.unknown, total.applied + c.applied, total.notApplied + c.notApplied}
+	}
+	figure("chaos: all: %v", total)
+
+	md.WriteString("\n| fault | times |\n|---|---|\n")
+	var did []string
+	for _, fault := range slices.Concat(serverFaults, clientFaults) {
+		if err := n.skipped[fault.kind]; err != nil {
+			did = append(did, fmt.Sprintf("%s: NOT INJECTED (%v)", fault.kind, err))
+			fmt.Fprintf(&md, "| %s | not injected: %v |\n", fault.kind, err)
+			continue
+		}
+		did = append(did, fmt.Sprintf("%s %d", fault.kind, counts[fault.kind]))
+		fmt.Fprintf(&md, "| %s | %d |\n", fault.kind, counts[fault.kind])
+		if counts[fault.kind] == 0 {
+			t.Errorf("no fault of the kind %q", fault.kind)
+		}
+	}
+	figure("chaos: faults: %s", strings.Join(did, ", "))
+
+	figure("chaos: %d sessions lost by clients; transactions %v; holds %v; %d reads after a Sync that were stale, which ZooKeeper allows",
+		f.expired, f.outcomes, f.tenures, f.stale)
+	figure("chaos: violations with the fence and in all other checks %d; without the fence %d overlaps, and the fence refused %d late writes", len(f.wrong), f.overlaps, f.refused)
+	fmt.Fprintf(&md, "\nSessions lost by clients: %d. Violations: %d. Without the fence: %d overlaps; with it %d late writes refused. Transactions: %v. Reads after a Sync that were stale, which ZooKeeper allows: %d.\n",
+		f.expired, len(f.wrong), f.overlaps, f.refused, f.outcomes, f.stale)
+
+	md.WriteString("\n| stands still after | workload | least | median | most | bound |\n|---|---|---|---|---|---|\n")
+	for _, fault := range serverFaults {
+		if bounds[fault.kind] == 0 {
+			continue
+		}
+		for _, w := range works {
+			var took []time.Duration
+			for _, o := range f.outages {
+				if o.fault == fault.kind && o.work == w {
+					took = append(took, time.Duration(o.took))
+				}
+			}
+			if len(took) == 0 {
+				t.Errorf("no recovery of %s was measured after %s", w, fault.kind)
+				continue
+			}
+			slices.Sort(took)
+			least, median, most := took[0], took[len(took)/2], took[len(took)-1]
+			bound := boundOf(fault.kind, w)
+			const unit = time.Millisecond
+			figure("chaos: %s: %s stands still for %v / %v / %v (min / median / max of %d), bound %v", fault.kind, w, least.Round(unit), median.Round(unit), most.Round(unit), len(took), bound)
+			fmt.Fprintf(&md, "| %s | %s | %v | %v | %v | %v |\n", fault.kind, w, least.Round(unit), median.Round(unit), most.Round(unit), bound)
+			if most > bound {
+				t.Errorf("%s stood still for %v after %s, the bound is %v", w, most, fault.kind, bound)
+			}
+		}
+	}
+
+	if len(f.wrong) > 0 {
+		t.Errorf("%d violations:\n%s", len(f.wrong), shorten(f.wrong, 30))
+	}
+	if total.unknown == 0 || f.expired == 0 || f.overlaps == 0 {
+		t.Errorf("%d uncertain outcomes, %d sessions lost, %d overlaps without the fence: want some of each", total.unknown, f.expired, f.overlaps)
+	}
+	if name := os.Getenv("COORD_CHAOS_SUMMARY"); name != "" {
+		if err := os.WriteFile(name, []byte(md.String()), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}
