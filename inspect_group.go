@@ -129,6 +129,7 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	dir := x.path.full
 	in := &InspectedDoubleBarrier{}
 	var names []string // of the round
+	var czxid int64    // of ready
 	if k.fixed["ready"] {
 		r, err := x.get(ctx, dir+"/ready", true)
 		if err != nil {
@@ -141,15 +142,17 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 		})
 		if r.stat.Czxid != 0 && !foreign {
 			in.Open, in.N, in.Since = true, len(names), utc(r.stat.Ctime)
+			czxid = r.stat.Czxid
 		}
 		if r.unread != "" {
 			x.in.note("the round in progress cannot be read: %s", r.unread)
 		}
 	}
 	var list []string
+	known := true // who is there
 	if k.fixed["members"] {
 		var err error
-		if list, _, _, err = x.list(ctx, dir+"/members"); err != nil {
+		if list, _, known, err = x.list(ctx, dir+"/members"); err != nil {
 			return err
 		}
 	}
@@ -180,7 +183,18 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	r := sortMembers(names, standing)
 	in.InsideCount, in.WaitingCount, in.ExtraCount = len(r.living), len(r.waiting), r.extra
 	in.Left = in.N - in.InsideCount
-	in.Stale = in.Open && in.InsideCount == 0 && !x.in.Truncated
+	if in.Open && in.InsideCount == 0 && known && !x.in.Truncated {
+		// They can have left in order, and taken ready along, since that was read.
+		again, err := x.get(ctx, dir+"/ready", false)
+		switch {
+		case err != nil:
+			return err
+		case again.gone:
+			in.Open, in.N, in.Left, in.Since = false, 0, 0, time.Time{}
+		default:
+			in.Stale = again.stat.Czxid == czxid
+		}
+	}
 	for i, name := range standing {
 		r := all[name]
 		if r.skip {

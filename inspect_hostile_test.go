@@ -350,3 +350,75 @@ func TestARecordThatNamesNoNodesIsNone(t *testing.T) {
 		wantErr(w.t, err, coord.ErrDecode)
 	})
 }
+
+// TestInspectCallsNoRoundStaleThatEndedInOrder: its members leave, and take ready along,
+// between the reads of the two.
+func TestInspectCallsNoRoundStaleThatEndedInOrder(t *testing.T) {
+	onMemory(t, func(w *world) {
+		inspectMake(w, backend.Persistent, "/d", "/d/members") // no containers
+		es := w.inside(w.doubles(2, "/d", 2, nil))
+		var once atomic.Bool
+		c := w.open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+			if call.Op != "children" || call.Path != w.path("/d/members") || !once.CompareAndSwap(false, true) {
+				return nil
+			}
+			for _, e := range es {
+				w.spawn(func(ctx context.Context) { _ = e.Leave(ctx) })
+			}
+			w.eventually("all have left", func() bool { return len(w.children("/d/members")) == 0 && len(w.children("/d")) == 1 })
+			return nil
+		}})
+		in, err := coord.Inspect(context.Background(), c, "/d", nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if d := in.DoubleBarrier; d == nil || d.Stale || d.Open || d.N != 0 || d.Left != 0 || !d.Since.IsZero() || !once.Load() {
+			w.t.Errorf("after the round:\n%s", in)
+		}
+	})
+}
+
+// TestInspectDoesNotHideWhoHoldsMoreThanALoweredLimit: who has not waited for his
+// permits left no mark.
+func TestInspectDoesNotHideWhoHoldsMoreThanALoweredLimit(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		s := coord.NewSemaphore(w.open("a", nil), "/s", 3, nil)
+		h, err := s.Acquire(ctx, 2)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		defer h.Release()
+		const note = "the limit was changed after some who wait here had come"
+		c := w.open("inspector", nil)
+		for limit, want := range map[int]bool{5: false, 1: true} {
+			if err := s.SetLimit(ctx, limit); err != nil {
+				w.t.Fatal(err)
+			}
+			in, err := coord.Inspect(ctx, c, "/s", nil)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if strings.Contains(in.String(), note) != want {
+				w.t.Errorf("with a limit of %d:\n%s", limit, in)
+			}
+		}
+	})
+}
+
+// TestInspectTellsOfFewStrayAnnouncements, however many there are.
+func TestInspectTellsOfFewStrayAnnouncements(t *testing.T) {
+	onMemory(t, func(w *world) {
+		inspectMake(w, backend.Persistent, "/e", "/e/_c_"+inspectID+"-latch-0000000001")
+		for i := range 300 {
+			inspectMake(w, backend.Persistent, fmt.Sprintf("/e/_c_%08d-89ab-8def-8123-456789abcdef-ready-%010d", i, i))
+		}
+		in, err := coord.Inspect(context.Background(), w.open("inspector", nil), "/e", nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if len(in.Notes) > 10 || !strings.Contains(in.String(), "295 more announcements") {
+			w.t.Errorf("%d notes:\n%.2000s", len(in.Notes), in)
+		}
+	})
+}

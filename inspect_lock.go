@@ -189,12 +189,11 @@ func (k lineKinds) role(q position) string {
 // announcements reads what candidates have announced. What is left of others is
 // foreign.
 func (x *inspector) announcements(ctx context.Context, l *InspectedLine, k *nameKinds) error {
+	var strays []string
 	for _, name := range k.ready {
 		i := slices.IndexFunc(l.Contenders, func(e InspectedContender) bool { return readyPath(e.Name) == name })
 		if i < 0 {
-			if !x.in.Truncated {
-				x.in.note("the announcement %s has no candidate: he has gone while this was read, or it is an outsider's", printable(name))
-			}
+			strays = append(strays, name)
 			continue
 		}
 		r, err := x.get(ctx, x.path.full+"/"+name, x.data)
@@ -207,8 +206,21 @@ func (x *inspector) announcements(ctx context.Context, l *InspectedLine, k *name
 		e := &l.Contenders[i]
 		e.Ready, e.Announcement, e.AnnouncementSize = true, x.keep(r.data), int(r.stat.DataLength)
 	}
+	if x.in.Truncated {
+		return nil
+	}
+	for i, name := range strays {
+		if i == mostStrays {
+			x.in.note("%d more announcements have no candidate", len(strays)-i)
+			break
+		}
+		x.in.note("the announcement %s has no candidate: he has gone while this was read, or it is an outsider's", printable(name))
+	}
 	return nil
 }
+
+// mostStrays is how many announcements without a candidate are named.
+const mostStrays = 5
 
 // An InspectedSemaphore is a limit, and the requests for permits in order.
 type InspectedSemaphore struct {
@@ -241,6 +253,7 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	dir := x.path.full
 	in := &InspectedSemaphore{Requests: []InspectedPermit{}}
 	bad := ""
+	var changed int64 // zxid of the limit's last change
 	if k.fixed["limit"] {
 		r, err := x.get(ctx, dir+"/limit", true)
 		if err != nil {
@@ -254,7 +267,7 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 		case err != nil || checkLimit(n) != nil:
 			bad = "the node of the limit holds no limit: nobody can acquire"
 		default:
-			in.Limit = int(n)
+			in.Limit, changed = int(n), r.stat.Mzxid
 		}
 	} else {
 		bad = "the node of the limit is missing: whoever acquires next makes it"
@@ -292,6 +305,9 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 		}
 	}
 	in.Holders, in.Waiting = granted, len(queue)-granted
+	if slices.ContainsFunc(queue[granted:], func(q permit) bool { z := all[q.name].stat.Czxid; return z != 0 && z < changed }) {
+		x.in.note("the limit was changed after some who wait here had come: those can have got their permits before, without waiting, and have them still")
+	}
 	sum = 0
 	for i, q := range queue {
 		sum += int64(q.weight)

@@ -2,10 +2,12 @@ package coord_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 )
 
@@ -340,5 +342,29 @@ func TestAnUnknownOutcomeThatIsFoundOutIsTold(t *testing.T) {
 		mustLock(w.t, m)
 		x.want("Resolved node=/l/*lock- applied=true",
 			"#2 Granted mutex /l lock node=/*lock-* token=true weight=1")
+	})
+}
+
+// What turns out only after the end was told is not told: here the leader resigns while
+// the reply to his announcement is under way.
+func TestNothingOfAHoldIsToldAfterItsEnd(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var term *coord.Term
+		var once atomic.Bool
+		x, c := w.taped("a", &backendtest.Hooks{After: func(_ context.Context, call backendtest.Call, err error) error {
+			if call.Op == "commit" && call.Ops[0].Kind == backend.OpCheck && once.CompareAndSwap(false, true) {
+				mustRelease(w.t, term.Hold)
+			}
+			return err
+		}})
+		var err error
+		if term, err = coord.NewElection(c, "/e", &coord.ElectionOptions{ID: "a"}).Campaign(context.Background()); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := term.Announce(context.Background(), []byte("here")); err != nil {
+			w.t.Fatal(err)
+		}
+		x.want("#1 Granted election /e campaign node=/*latch-* token=true weight=1",
+			"#1 HoldReleased election /e campaign node=/*latch-* token=true err=nil")
 	})
 }

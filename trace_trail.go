@@ -28,6 +28,7 @@ type trail struct {
 
 	mu      sync.Mutex
 	granted bool
+	ended   bool // the end is told, or in the queue
 	telling bool // somebody empties the queue
 	queue   []tale
 	since   time.Time // of the grant
@@ -124,10 +125,21 @@ func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 	t.empty()
 }
 
-// tell tells what happens to the hold.
+// tell tells what happens to the hold while it stands. What comes to light only after
+// the end was told is not told any more.
 func (t *trail) tell(ctx context.Context, e Event) {
 	t.mu.Lock()
-	t.queue = append(t.queue, tale{ctx, e})
+	if !t.ended {
+		t.queue = append(t.queue, tale{ctx, e})
+	}
+	t.empty()
+}
+
+// end tells the end of the hold.
+func (t *trail) end(e Event) {
+	t.mu.Lock()
+	t.ended = true
+	t.queue = append(t.queue, tale{context.Background(), e})
 	t.empty()
 }
 
@@ -168,9 +180,9 @@ func (t *trail) lost(node string, token int64, err error) {
 	switch {
 	case t == nil:
 	case t.item != nil:
-		t.tell(context.Background(), t.item.settled(true, t.held(), err))
+		t.end(t.item.settled(true, t.held(), err))
 	default:
-		t.tell(context.Background(), HoldLost{Where: t.at(node), Token: token, Held: t.held(), Err: err})
+		t.end(HoldLost{Where: t.at(node), Token: token, Held: t.held(), Err: err})
 	}
 }
 
@@ -180,8 +192,8 @@ func (t *trail) released(node string, token int64, held time.Duration, err error
 	switch {
 	case t == nil:
 	case t.item != nil:
-		t.tell(context.Background(), t.item.settled(false, held, err))
+		t.end(t.item.settled(false, held, err))
 	default:
-		t.tell(context.Background(), HoldReleased{Where: t.at(node), Token: token, Held: held, Err: err})
+		t.end(HoldReleased{Where: t.at(node), Token: token, Held: held, Err: err})
 	}
 }

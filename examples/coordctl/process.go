@@ -71,10 +71,3 @@ func (p *process) status() int {
 	}
 	return st.ExitCode()
 }
-
-// isTerminal reports whether f could be a terminal. The null device counts too,
-// which does no harm.
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}

@@ -41,3 +41,18 @@ func awaitEnd(pid int) {
 		}
 	}
 }
+
+// isTerminal reports whether f is a terminal.
+func isTerminal(f *os.File) bool {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var is bool
+	err = raw.Control(func(fd uintptr) {
+		var state syscall.Termios
+		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TCGETS, uintptr(unsafe.Pointer(&state)))
+		is = errno == 0
+	})
+	return err == nil && is
+}

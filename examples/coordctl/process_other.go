@@ -22,3 +22,9 @@ func (p *process) wait() {
 	p.over = true
 	p.mu.Unlock()
 }
+
+// isTerminal reports whether f could be a terminal. Other devices count too.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -18,11 +18,12 @@ func (t *tool) inspect(ctx context.Context, c *coord.Client) error {
 	if err != nil {
 		return err
 	}
+	out := output{ctx, t.stdout}
 	if !t.json {
-		_, err = io.WriteString(t.stdout, in.String())
+		_, err = io.WriteString(out, in.String())
 		return err
 	}
-	e := json.NewEncoder(t.stdout)
+	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
 	return e.Encode(in)
 }
@@ -38,7 +39,7 @@ func (t *tool) put(ctx context.Context, c *coord.Client) error {
 		values = append(values, []byte(v))
 	}
 	if len(values) == 0 {
-		data, err := io.ReadAll(io.LimitReader(t.stdin, 1<<21)) // more than a node can hold
+		data, err := readAll(ctx, io.LimitReader(t.stdin, 1<<21)) // more than a node can hold
 		if err != nil {
 			return err
 		}
@@ -46,7 +47,7 @@ func (t *tool) put(ctx context.Context, c *coord.Client) error {
 	}
 	ids, err := t.queue(c).PutAll(ctx, values...)
 	for _, id := range ids {
-		fmt.Fprintln(t.stdout, id)
+		fmt.Fprintln(output{ctx, t.stdout}, id)
 	}
 	return err
 }
@@ -64,7 +65,7 @@ func (t *tool) take(ctx context.Context, c *coord.Client) error {
 		return err
 	}
 	defer item.Release()
-	if _, err := t.stdout.Write(item.Value); err != nil {
+	if _, err := (output{ctx, t.stdout}).Write(item.Value); err != nil {
 		return err
 	}
 	return item.Ack()
@@ -76,7 +77,7 @@ func (t *tool) count(ctx context.Context, c *coord.Client) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(t.stdout, n)
+	_, err = fmt.Fprintln(output{ctx, t.stdout}, n)
 	return err
 }
 
@@ -103,7 +104,8 @@ func (t *tool) watch(ctx context.Context, c *coord.Client) error {
 		cancel(nil)
 		<-ran
 	}()
-	e := json.NewEncoder(t.stdout)
+	out := output{ctx, t.stdout}
+	e := json.NewEncoder(out)
 	first := true
 	for batch, err := range cache.Events(ctx) {
 		if err != nil {
@@ -123,7 +125,7 @@ func (t *tool) watch(ctx context.Context, c *coord.Client) error {
 			if t.json {
 				err = e.Encode(ch)
 			} else {
-				_, err = fmt.Fprintln(t.stdout, ch.String())
+				_, err = fmt.Fprintln(out, ch.String())
 			}
 			if err != nil {
 				return err

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+)
+
+// Reads and writes of files know no context, and can block for ever: at a terminal at
+// which nobody types, or a pipe that nobody reads. Those here return when ctx ends. What
+// is blocked then is left behind, for coordctl ends.
+
+// readAll reads all of r.
+func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
+	read := make(chan []byte, 1)
+	err := blocking(ctx, func() error {
+		data, err := io.ReadAll(r)
+		read <- data
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return <-read, nil
+}
+
+// output is a writer whose writes end with ctx.
+type output struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (o output) Write(p []byte) (int, error) {
+	p = bytes.Clone(p) // the caller uses it again
+	err := blocking(o.ctx, func() error {
+		_, err := o.w.Write(p)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// blocking runs f, and returns when f has, or ctx has ended.
+func blocking(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

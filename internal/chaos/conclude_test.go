@@ -1,0 +1,156 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// conclude ends all work, and returns what is wrong then.
+func (r *run) conclude() (wrong []string) {
+	t := r.t
+	t.Helper()
+	for _, step := range []struct{ command, answer string }{{"finish", "finished"}, {"drain", "drained"}} {
+		for _, a := range r.actors {
+			a.tell(step.command)
+		}
+		for _, a := range r.actors {
+			if err := a.await(step.answer, 1, 2*limit); err != nil {
+				wrong = append(wrong, "after everything was healed: "+err.Error()+r.ghosts())
+			}
+		}
+	}
+	if len(wrong) > 0 {
+		return wrong
+	}
+	s := r.session()
+	defer s.Close()
+	wrong = append(wrong, r.copies(s)...)
+	for _, a := range r.actors {
+		if err := a.quit(); err != nil {
+			wrong = append(wrong, err.Error())
+		}
+	}
+	wrong = append(wrong, r.leftovers(s)...)
+	r.compareServers()
+	return wrong
+}
+
+// compareServers tells when the servers have different trees, which is not for this
+// library to prevent: a server that was restarted can have applied proposals that
+// were never committed, see merge. It helps to understand what else is found.
+func (r *run) compareServers() {
+	var trees []map[string]nodeIs
+	for _, s := range r.e.Servers() {
+		ctx, cancel := context.WithTimeout(r.t.Context(), limit)
+		session, err := openAt(ctx, s.Addr())
+		if err != nil {
+			cancel()
+			r.t.Errorf("server %d: %v", s.ID(), err)
+			return
+		}
+		all := make(map[string]nodeIs)
+		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath} {
+			tree, err := realTree(ctx, session, root)
+			if err != nil {
+				r.t.Errorf("server %d: %v", s.ID(), err)
+			}
+			maps.Copy(all, tree)
+		}
+		session.Close()
+		cancel()
+		trees = append(trees, all)
+	}
+	for i, tree := range trees[1:] {
+		if d := differs(fmt.Sprintf("server %d", i+2), tree, trees[0]); d != "" {
+			r.t.Logf("the servers disagree: %s, by server 1", d)
+		}
+	}
+}
+
+// copies compares the caches with the tree.
+func (r *run) copies(s backend.Session) (wrong []string) {
+	_ = until("the copies equal the tree", limit, func() bool {
+		wrong = nil
+		tree, err := realTree(r.t.Context(), s, treePath)
+		if err != nil {
+			wrong = []string{err.Error()}
+			return false
+		}
+		for _, a := range r.actors {
+			got, err := a.look()
+			if err != nil {
+				wrong = []string{err.Error()}
+				return true
+			}
+			wrong = append(wrong, checkCopy(a.name, got, tree)...)
+		}
+		return len(wrong) == 0
+	})
+	return wrong
+}
+
+// leftovers returns what is left behind when everybody has gone.
+func (r *run) leftovers(s backend.Session) []string {
+	ctx := r.t.Context()
+	var left []string
+	walk := func() error {
+		left = nil
+		if err := s.Sync(ctx, "/"); err != nil {
+			return err
+		}
+		var visit func(path string) error
+		visit = func(path string) error {
+			names, stat, err := s.Children(ctx, path, nil)
+			if errors.Is(err, backend.ErrNotFound) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			if stat.EphemeralOwner != 0 || isLeft(path) {
+				left = append(left, path)
+			}
+			for _, name := range names {
+				if path == "/" {
+					name = "/" + name
+				} else {
+					name = path + "/" + name
+				}
+				if name == "/zookeeper" {
+					continue
+				}
+				if err := visit(name); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		return visit("/")
+	}
+	err := until("nothing is left behind", limit, func() bool { return walk() == nil && len(left) == 0 })
+	if err == nil {
+		return nil
+	}
+	slices.Sort(left)
+	return []string{fmt.Sprintf("left behind: %q", left)}
+}
+
+// isLeft reports whether a node should be gone when nobody uses anything, beside
+// those that are ephemeral.
+func isLeft(path string) bool {
+	parent := path[:strings.LastIndexByte(path, '/')]
+	switch parent {
+	case mutexPath, rwPath, electionPath, semaphorePath + "/requests", queuePath + "/waiters", queuePath + "/dead/items", txnPath + "/tx":
+		return true
+	}
+	// Items are below their buckets, ballots below their sites.
+	above := parent[:max(0, strings.LastIndexByte(parent, '/'))]
+	return above == queuePath+"/items" || above == txnPath+"/sites"
+}
