@@ -89,8 +89,8 @@ var list = []mutant{
 		"TestAMemberThatGoesAtTheLastMomentDoesNotCount"},
 
 	// Queues.
-	{"an ack does not check the claim", "queue_claim.go",
-		"ops := []backend.Op{mark}\n", "ops := []backend.Op{}\n\t_ = mark\n",
+	{"an ack does not check the claim", "queue_ack.go",
+		"backend.Delete(cl.mark, backend.AnyVersion),\n", "backend.Check(cl.e.path(), backend.AnyVersion),\n",
 		"TestAnAckAfterExpiryDoesNotTouchTheNextClaim"},
 	{"a put into a bucket that may be closed", "queue_put.go",
 		"ops = append(ops, backend.Check(target, 0))", "ops = append(ops, backend.Check(target, backend.AnyVersion))",
