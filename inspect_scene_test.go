@@ -303,8 +303,8 @@ func never(ctx context.Context) error {
 // inspectServe serves a site that votes and commits as told, until the test ends. Nil
 // is a yes, and a success.
 func inspectServe(w *world, site string, vote, commit func(context.Context) error) {
-	as := func(f func(context.Context) error) func(context.Context, coord.Tx[string]) error {
-		return func(ctx context.Context, _ coord.Tx[string]) error {
+	as := func(f func(context.Context) error) func(context.Context, coord.Ballot[string]) error {
+		return func(ctx context.Context, _ coord.Ballot[string]) error {
 			if f == nil {
 				return nil
 			}
@@ -313,7 +313,7 @@ func inspectServe(w *world, site string, vote, commit func(context.Context) erro
 	}
 	p := coord.NewParticipant(w.open("site "+site, nil), "/app/tx", site, coord.Handler[string]{
 		Prepare: as(vote), Commit: as(commit), Abort: as(nil),
-		InDoubt: func(context.Context, coord.Tx[string], error) {},
+		InDoubt: func(context.Context, coord.Ballot[string], error) {},
 	})
 	w.spawn(func(ctx context.Context) { _ = p.Serve(ctx) })
 	observer := w.session("observer of " + site)

@@ -18,7 +18,7 @@ type InspectedTwoPhase struct {
 	Sites        []InspectedSite        `json:"sites"`
 }
 
-// An InspectedTransaction is how a transaction stands; compare TxStatus.
+// An InspectedTransaction is how a transaction stands; compare ProposalStatus.
 type InspectedTransaction struct {
 	ID       string    `json:"id"`
 	Zxid     int64     `json:"zxid"`
@@ -169,7 +169,7 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 	if err == nil && !x.takeN(3*len(d.rec.Sites)) {
 		return t, false, nil
 	}
-	var st TxStatus
+	var st ProposalStatus
 	if err == nil {
 		st, err = x.s.txStatus(ctx, space, id)
 	}
@@ -215,13 +215,13 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 }
 
 // state names how a transaction stands.
-func (st *TxStatus) state() string {
+func (st *ProposalStatus) state() string {
 	switch {
 	case st.Decided && st.Decision.Commit:
 		return "committed"
 	case st.Decided:
 		return "aborted"
-	case !slices.ContainsFunc(st.Sites, func(s TxSite) bool { return !s.Yes }):
+	case !slices.ContainsFunc(st.Sites, func(s SiteStatus) bool { return !s.Yes }):
 		return "prepared"
 	}
 	return "open"

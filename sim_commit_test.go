@@ -24,8 +24,8 @@ func commitScenario() *scenario {
 			}
 			for i, site := range txSimSites {
 				x.watch("site "+site, i, func(ctx context.Context, a *actor) {
-					call := func(what string) func(context.Context, coord.Tx[string]) error {
-						return func(_ context.Context, tx coord.Tx[string]) error {
+					call := func(what string) func(context.Context, coord.Ballot[string]) error {
+						return func(_ context.Context, tx coord.Ballot[string]) error {
 							// It returns in a step of its own.
 							defer x.pass(context.Background(), &simCall{op: "step", path: a.name + " " + what + " " + tx.ID, after: a.name})
 							w.mu.Lock()

@@ -245,49 +245,49 @@ type CacheStopped struct {
 	Err error // what Run returns: the limit is reached, for example
 }
 
-// TxProposed: a transaction stands, made by this Propose or found. The node is its
+// ProposalMade: a transaction stands, made by this Propose or found. The node is its
 // record.
-type TxProposed struct {
+type ProposalMade struct {
 	Where
-	Tx    string // its ID
-	Sites int
+	Proposal string // its ID
+	Sites    int
 }
 
-// TxVoted: a site of this client's has voted.
-type TxVoted struct {
+// ProposalVoted: a site of this client's has voted.
+type ProposalVoted struct {
 	Where
-	Tx   string
-	Site string
-	Yes  bool
+	Proposal string
+	Site     string
+	Yes      bool
 }
 
-// TxDecided: a decision was learned: by Propose or Recover, where Site is empty, and
+// ProposalDecided: a decision was learned: by Propose or Recover, where Site is empty, and
 // the node is the transaction's record; or by a site that had voted yes, where it is
 // the ballot.
-type TxDecided struct {
+type ProposalDecided struct {
 	Where
-	Tx      string
-	Site    string
-	Commit  bool
-	By      string        // who decided, as in Decision
-	InDoubt time.Duration // of a site: from the vote, or from when the site was served again, to the decision
-	Took    time.Duration // of Propose: since it began
+	Proposal string
+	Site     string
+	Commit   bool
+	By       string        // who decided, as in Decision
+	InDoubt  time.Duration // of a site: from the vote, or from when the site was served again, to the decision
+	Took     time.Duration // of Propose: since it began
 }
 
-// TxAcked: a site of this client's has carried a decision out, and is done.
-type TxAcked struct {
+// ProposalAcked: a site of this client's has carried a decision out, and is done.
+type ProposalAcked struct {
 	Where
-	Tx     string
-	Site   string
-	Commit bool
+	Proposal string
+	Site     string
+	Commit   bool
 }
 
-// TxInDoubt: a site that has voted yes cannot learn the decision any more: see
+// ProposalInDoubt: a site that has voted yes cannot learn the decision any more: see
 // ErrInDoubt.
-type TxInDoubt struct {
-	Where // the node is the ballot
-	Tx    string
-	Site  string
+type ProposalInDoubt struct {
+	Where    // the node is the ballot
+	Proposal string
+	Site     string
 }
 
 // Resolved: a request with an unknown outcome was found out. It is about that one
@@ -326,11 +326,11 @@ func (MemberJoined) event()    {}
 func (MemberLeft) event()      {}
 func (CacheSynced) event()     {}
 func (CacheStopped) event()    {}
-func (TxProposed) event()      {}
-func (TxVoted) event()         {}
-func (TxDecided) event()       {}
-func (TxAcked) event()         {}
-func (TxInDoubt) event()       {}
+func (ProposalMade) event()    {}
+func (ProposalVoted) event()   {}
+func (ProposalDecided) event() {}
+func (ProposalAcked) event()   {}
+func (ProposalInDoubt) event() {}
 func (Resolved) event()        {}
 func (StateChanged) event()    {}
 

@@ -324,7 +324,7 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		no := errors.New("no")
 		var verdict error
 		site := coord.NewParticipant(d, "/tx", "s", coord.Handler[string]{
-			Prepare: func(context.Context, coord.Tx[string]) error { return verdict },
+			Prepare: func(context.Context, coord.Ballot[string]) error { return verdict },
 			Commit:  nothing, Abort: nothing,
 		})
 		serve, stop := context.WithCancel(ctx)
@@ -338,11 +338,11 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		if err != nil || !o.Commit {
 			w.t.Fatal(o, err)
 		}
-		x.want("called TxProposed twophase /tx propose node=/tx/one tx=one sites=1",
-			"called TxDecided twophase /tx propose node=/tx/one tx=one site= commit=true by=proposer")
-		y.want("called TxVoted twophase /tx serve node=/sites/s/one~* tx=one site=s yes=true",
-			"called TxDecided twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true by=proposer",
-			"called TxAcked twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true")
+		x.want("called ProposalMade twophase /tx propose node=/tx/one tx=one sites=1",
+			"called ProposalDecided twophase /tx propose node=/tx/one tx=one site= commit=true by=proposer")
+		y.want("called ProposalVoted twophase /tx serve node=/sites/s/one~* tx=one site=s yes=true",
+			"called ProposalDecided twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true by=proposer",
+			"called ProposalAcked twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true")
 		w.empty("/tx/tx")
 
 		verdict = no
@@ -350,10 +350,10 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		if err != nil || o.Commit {
 			w.t.Fatal(o, err)
 		}
-		x.want("called TxProposed twophase /tx propose node=/tx/two tx=two sites=1",
-			"called TxDecided twophase /tx propose node=/tx/two tx=two site= commit=false by=site s")
-		y.want("called TxVoted twophase /tx serve node=/sites/s/two~* tx=two site=s yes=false",
-			"called TxAcked twophase /tx serve node=/sites/s/two~* tx=two site=s commit=false")
+		x.want("called ProposalMade twophase /tx propose node=/tx/two tx=two sites=1",
+			"called ProposalDecided twophase /tx propose node=/tx/two tx=two site= commit=false by=site s")
+		y.want("called ProposalVoted twophase /tx serve node=/sites/s/two~* tx=two site=s yes=false",
+			"called ProposalAcked twophase /tx serve node=/sites/s/two~* tx=two site=s commit=false")
 		stop()
 		<-ended
 		y.want("#1 HoldReleased mutex /tx/serving/s lock node=/*lock-* token=true err=nil")
@@ -365,14 +365,14 @@ func TestTheEventsOfATransaction(t *testing.T) {
 			_, err := co.Propose(giveUp, coord.Proposal[string]{ID: "three", Sites: []string{"s"}})
 			done <- err
 		}()
-		x.want("called TxProposed twophase /tx propose node=/tx/three tx=three sites=1")
+		x.want("called ProposalMade twophase /tx propose node=/tx/three tx=three sites=1")
 		cancel()
 		<-done
 		if list, err := co.Recover(ctx); len(list) != 1 || err != nil {
 			w.t.Fatal(list, err)
 		}
-		list := toldOf[coord.TxDecided](x)
-		if e := list[len(list)-1]; e.Op != "recover" || e.Tx != "three" || e.Commit {
+		list := toldOf[coord.ProposalDecided](x)
+		if e := list[len(list)-1]; e.Op != "recover" || e.Proposal != "three" || e.Commit {
 			w.t.Errorf("%+v", e)
 		}
 	})
@@ -382,13 +382,13 @@ func TestTheEventsOfATransaction(t *testing.T) {
 func TestASiteInDoubtIsTold(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("b")
-		list[0].votes(func(ctx context.Context, _ coord.Tx[string]) error { <-ctx.Done(); return ctx.Err() })
+		list[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
 		x, c := w.taped("site a", nil)
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		a.serve(c)
 		w.served("a", "b")
 		go coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Propose(w.t.Context(), w.proposal("t1", "a", "b"))
-		x.want("TxVoted twophase /tx serve node=/sites/a/t1~* tx=t1 site=a yes=true",
+		x.want("ProposalVoted twophase /tx serve node=/sites/a/t1~* tx=t1 site=a yes=true",
 			"#1 Granted mutex /tx/serving/a lock node=/*lock-* token=true weight=1")
 		s := w.session("outsider")
 		var ops []backend.Op
@@ -398,6 +398,6 @@ func TestASiteInDoubtIsTold(t *testing.T) {
 		if _, err := s.Commit(w.t.Context(), append(ops, backend.Delete("/tx/tx/t1", backend.AnyVersion))...); err != nil {
 			w.t.Fatal(err)
 		}
-		x.want("TxInDoubt twophase /tx serve node=/sites/a/t1~* tx=t1 site=a")
+		x.want("ProposalInDoubt twophase /tx serve node=/sites/a/t1~* tx=t1 site=a")
 	})
 }

@@ -144,16 +144,16 @@ func (x *tape) describe(e coord.Event) string {
 		add("nodes=%d again=%v", e.Nodes, e.Again)
 	case coord.CacheStopped:
 		err(e.Err)
-	case coord.TxProposed:
-		add("tx=%s sites=%d", e.Tx, e.Sites)
-	case coord.TxVoted:
-		add("tx=%s site=%s yes=%v", e.Tx, e.Site, e.Yes)
-	case coord.TxDecided:
-		add("tx=%s site=%s commit=%v by=%s", e.Tx, e.Site, e.Commit, e.By)
-	case coord.TxAcked:
-		add("tx=%s site=%s commit=%v", e.Tx, e.Site, e.Commit)
-	case coord.TxInDoubt:
-		add("tx=%s site=%s", e.Tx, e.Site)
+	case coord.ProposalMade:
+		add("tx=%s sites=%d", e.Proposal, e.Sites)
+	case coord.ProposalVoted:
+		add("tx=%s site=%s yes=%v", e.Proposal, e.Site, e.Yes)
+	case coord.ProposalDecided:
+		add("tx=%s site=%s commit=%v by=%s", e.Proposal, e.Site, e.Commit, e.By)
+	case coord.ProposalAcked:
+		add("tx=%s site=%s commit=%v", e.Proposal, e.Site, e.Commit)
+	case coord.ProposalInDoubt:
+		add("tx=%s site=%s", e.Proposal, e.Site)
 	case coord.Resolved:
 		add("applied=%v", e.Applied)
 	default:

@@ -18,7 +18,7 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 		x.released("/l/a", 1, x.held(), nil)
 		x.lost("/l/a", 1, err)
 		tell(ctx, c, Requeued{Where: Where{Recipe: "mutex", Path: "/l"}, Err: err})
-		tell(ctx, c, TxDecided{Where: Where{Recipe: "twophase", Path: "/tx"}, Tx: "1"})
+		tell(ctx, c, ProposalDecided{Where: Where{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

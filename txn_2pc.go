@@ -76,7 +76,7 @@ const maxID = 200
 // A Decision is how a transaction ended.
 type Decision struct {
 	ID     string
-	Zxid   int64 // of the transaction, as in Tx; zero with an error
+	Zxid   int64 // of the transaction, as in Ballot; zero with an error
 	Commit bool
 	By     string // who decided: "proposer", "recovery", or "site " and its name
 	Reason string // of an abort

@@ -83,7 +83,7 @@ func TestInDoubtIsToldOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		a.serve(w.open("site a", nil))
-		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Tx[string]) error { <-ctx.Done(); return ctx.Err() })
+		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
 		w.served("a", "b")
 		go coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Propose(context.Background(), w.proposal("t1", "a", "b"))
 		time.Sleep(time.Second)
@@ -213,7 +213,7 @@ func TestAPrepareThatEndsItsGoroutineIsNoVote(t *testing.T) {
 		go func() {
 			defer close(ended)
 			coord.NewParticipant(w.open("site a", nil), "/tx", "a", coord.Handler[string]{
-				Prepare: func(context.Context, coord.Tx[string]) error { runtime.Goexit(); return nil },
+				Prepare: func(context.Context, coord.Ballot[string]) error { runtime.Goexit(); return nil },
 				Commit:  nothing, Abort: nothing,
 			}).Serve(ctx)
 		}()

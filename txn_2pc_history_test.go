@@ -210,7 +210,7 @@ func (h *txHistory) ballot(x *txWorld, op backend.Op, site, id, mark string) {
 }
 
 // call takes a callback.
-func (h *txHistory) call(x *txWorld, what string, tx coord.Tx[string]) {
+func (h *txHistory) call(x *txWorld, what string, tx coord.Ballot[string]) {
 	in := h.all[txKey{tx.ID, tx.Zxid}]
 	if in == nil || in.sites[tx.Site] == nil {
 		x.errorf("history: %s of an unknown transaction: %+v", what, tx)

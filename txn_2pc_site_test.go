@@ -19,7 +19,7 @@ type siteScene struct {
 	t      *testing.T
 	st     *memory.Store
 	co     *coord.Coordinator[string]
-	events []coord.TxDecided
+	events []coord.ProposalDecided
 	stop   func()
 }
 
@@ -27,7 +27,7 @@ func newSiteScene(t *testing.T, h coord.Handler[string]) *siteScene {
 	x := &siteScene{t: t, st: memory.New(nil)}
 	x.co = coord.NewCoordinator[string](open(t, x.st.Link("co"), nil), "/tx", nil)
 	c := open(t, x.st.Link("site"), &coord.Options{Trace: func(_ context.Context, e coord.Event) {
-		if e, ok := e.(coord.TxDecided); ok {
+		if e, ok := e.(coord.ProposalDecided); ok {
 			x.events = append(x.events, e)
 		}
 	}})
@@ -44,14 +44,14 @@ func newSiteScene(t *testing.T, h coord.Handler[string]) *siteScene {
 	return x
 }
 
-func nothing(context.Context, coord.Tx[string]) error { return nil }
+func nothing(context.Context, coord.Ballot[string]) error { return nil }
 
 func TestADecisionIsCarriedOutUntilThatSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, gone := 0, time.Time{}
 		x := newSiteScene(t, coord.Handler[string]{
 			Prepare: nothing, Abort: nothing,
-			Commit: func(context.Context, coord.Tx[string]) error {
+			Commit: func(context.Context, coord.Ballot[string]) error {
 				if calls++; calls < 4 {
 					return errors.New("disk full")
 				}
@@ -80,7 +80,7 @@ func TestTheTimeInDoubtIsTold(t *testing.T) {
 		h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
 		x := newSiteScene(t, h)
 		slow := h
-		slow.Prepare = func(context.Context, coord.Tx[string]) error { time.Sleep(3 * time.Second); return nil }
+		slow.Prepare = func(context.Context, coord.Ballot[string]) error { time.Sleep(3 * time.Second); return nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
@@ -92,7 +92,7 @@ func TestTheTimeInDoubtIsTold(t *testing.T) {
 			t.Fatal(d, err)
 		}
 		synctest.Wait()
-		if len(x.events) != 1 || x.events[0].Tx != "t" || x.events[0].Site != "a" || !x.events[0].Commit || x.events[0].InDoubt != 3*time.Second {
+		if len(x.events) != 1 || x.events[0].Proposal != "t" || x.events[0].Site != "a" || !x.events[0].Commit || x.events[0].InDoubt != 3*time.Second {
 			t.Errorf("%+v", x.events)
 		}
 		cancel()
@@ -185,7 +185,7 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 func TestEmptyDirectoriesOfTransactionsMayGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x *siteScene
-		reap := func(context.Context, coord.Tx[string]) error { x.st.ReapContainers(); return nil }
+		reap := func(context.Context, coord.Ballot[string]) error { x.st.ReapContainers(); return nil }
 		x = newSiteScene(t, coord.Handler[string]{Prepare: reap, Commit: reap, Abort: reap})
 		for i := range 3 {
 			d, err := x.co.Propose(t.Context(), coord.Proposal[string]{ID: "t", Sites: []string{"a"}})
@@ -212,7 +212,7 @@ func TestRecoverWaitsForProposersThatMayLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		let := make(chan struct{})
 		x := newSiteScene(t, coord.Handler[string]{
-			Prepare: func(ctx context.Context, _ coord.Tx[string]) error { <-let; return nil },
+			Prepare: func(ctx context.Context, _ coord.Ballot[string]) error { <-let; return nil },
 			Commit:  nothing, Abort: nothing,
 		})
 		told := make(chan coord.Decision, 1)

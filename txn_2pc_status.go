@@ -11,21 +11,21 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// TxStatus is how a transaction stood when it was read.
-type TxStatus struct {
+// ProposalStatus is how a transaction stood when it was read.
+type ProposalStatus struct {
 	ID       string
 	Zxid     int64     // the commit that made it; tells it from others with its ID
 	Since    time.Time // when it was made, by the service's clock
 	Deadline time.Time
-	Sites    []TxSite // in order of their names
+	Sites    []SiteStatus // in order of their names
 	Decided  bool
 	Decision Decision // if Decided
 	Proposed bool     // a Propose of it is under way
 	Told     bool     // no Propose or Recover is owed its decision
 }
 
-// TxSite is one site's part in a transaction.
-type TxSite struct {
+// SiteStatus is one site's part in a transaction.
+type SiteStatus struct {
 	Site         string
 	Voted        bool // yes or no
 	Yes          bool
@@ -35,16 +35,16 @@ type TxSite struct {
 
 // Status tells how the transaction stands. ErrNotFound: it was never proposed, or
 // is done with.
-func (co *Coordinator[T]) Status(ctx context.Context, id string) (TxStatus, error) {
+func (co *Coordinator[T]) Status(ctx context.Context, id string) (ProposalStatus, error) {
 	if err := co.path.check("status"); err != nil {
-		return TxStatus{}, err
+		return ProposalStatus{}, err
 	}
 	if err := checkID("ID", id); err != nil {
-		return TxStatus{}, opError("status", co.path.full, err)
+		return ProposalStatus{}, opError("status", co.path.full, err)
 	}
-	st, err := onSession(ctx, co.c, func(s *session) (TxStatus, error) {
+	st, err := onSession(ctx, co.c, func(s *session) (ProposalStatus, error) {
 		if err := s.b.Sync(ctx, co.records()); err != nil {
-			return TxStatus{}, err
+			return ProposalStatus{}, err
 		}
 		return s.txStatus(ctx, &co.txSpace, id)
 	})
@@ -53,13 +53,13 @@ func (co *Coordinator[T]) Status(ctx context.Context, id string) (TxStatus, erro
 
 // List tells how all transactions stand that are not done with, in order of their
 // IDs. It costs some requests for each, and some for each of their sites.
-func (co *Coordinator[T]) List(ctx context.Context) ([]TxStatus, error) {
+func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 	if err := co.path.check("list"); err != nil {
 		return nil, err
 	}
-	list, err := onSession(ctx, co.c, func(s *session) ([]TxStatus, error) {
+	list, err := onSession(ctx, co.c, func(s *session) ([]ProposalStatus, error) {
 		ids, err := s.txIDs(ctx, &co.txSpace)
-		var list []TxStatus
+		var list []ProposalStatus
 		for _, id := range ids {
 			st, err := s.txStatus(ctx, &co.txSpace, id)
 			if isNotFound(err) || errors.Is(err, ErrDecode) {
@@ -89,42 +89,42 @@ func (s *session) txIDs(ctx context.Context, x *txSpace) ([]string, error) {
 	return ids, err
 }
 
-func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (TxStatus, error) {
+func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (ProposalStatus, error) {
 	d, err := s.load(ctx, x, id)
 	if err != nil {
-		return TxStatus{}, err
+		return ProposalStatus{}, err
 	}
 	names, stat, err := s.b.Children(ctx, d.path, nil)
 	if err != nil {
-		return TxStatus{}, err
+		return ProposalStatus{}, err
 	}
 	if stat.Czxid != d.zxid {
 		return s.txStatus(ctx, x, id) // another one has taken its place
 	}
-	st := TxStatus{
+	st := ProposalStatus{
 		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.deadline(),
 		Proposed: slices.ContainsFunc(names, isLive),
 		Told:     !slices.Contains(names, base(d.open())),
 	}
 	o, err := s.outcome(ctx, d, nil)
 	if err != nil {
-		return TxStatus{}, err
+		return ProposalStatus{}, err
 	}
 	if o != nil {
 		st.Decided, st.Decision = true, o.decision(d)
 	}
 	for _, site := range d.rec.Sites {
-		t := TxSite{Site: site}
+		t := SiteStatus{Site: site}
 		stat, err := s.b.Exists(ctx, x.ballot(d, site), nil)
 		if err != nil && !isNotFound(err) {
-			return TxStatus{}, err
+			return ProposalStatus{}, err
 		}
 		t.Acknowledged = err != nil
 		t.Yes = slices.Contains(names, base(d.vote(site))) || t.Acknowledged && st.Decision.Commit
 		t.Voted = t.Yes || err == nil && stat.Version > 0
 		serving, _, err := s.b.Children(ctx, x.c.root+x.serving(site), nil)
 		if err != nil && !isNotFound(err) {
-			return TxStatus{}, err
+			return ProposalStatus{}, err
 		}
 		t.Served = len((&line{kinds: lockLine}).order(serving)) > 0
 		st.Sites = append(st.Sites, t)
@@ -166,7 +166,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *outcome) {
 					if !told[d.zxid] {
 						told[d.zxid] = true
-						tell(ctx, co.c, TxDecided{Where: co.where("recover", d.path), Tx: d.id, Commit: o.Commit, By: o.By})
+						tell(ctx, co.c, ProposalDecided{Where: co.where("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
 						list = append(list, o.decision(d))
 					}
 				})

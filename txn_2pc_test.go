@@ -19,12 +19,12 @@ type account struct {
 	name    string
 	mu      sync.Mutex
 	log     []string
-	prepare func(ctx context.Context, tx coord.Tx[string]) error
+	prepare func(ctx context.Context, tx coord.Ballot[string]) error
 	doubts  chan error
 	codec   coord.Codec[string]
 }
 
-func (a *account) note(what string, tx coord.Tx[string]) {
+func (a *account) note(what string, tx coord.Ballot[string]) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.log = append(a.log, what+" "+tx.ID+":"+tx.Payload)
@@ -37,7 +37,7 @@ func (a *account) did() string {
 }
 
 // votes sets what the account says when it is asked.
-func (a *account) votes(f func(ctx context.Context, tx coord.Tx[string]) error) {
+func (a *account) votes(f func(ctx context.Context, tx coord.Ballot[string]) error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.prepare = f
@@ -48,7 +48,7 @@ func (a *account) serve(c *coord.Client) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	h := coord.Handler[string]{
-		Prepare: func(ctx context.Context, tx coord.Tx[string]) error {
+		Prepare: func(ctx context.Context, tx coord.Ballot[string]) error {
 			a.note("prepare", tx)
 			a.mu.Lock()
 			prepare := a.prepare
@@ -58,12 +58,12 @@ func (a *account) serve(c *coord.Client) (stop func()) {
 			}
 			return prepare(ctx, tx)
 		},
-		Commit: func(_ context.Context, tx coord.Tx[string]) error { a.note("commit", tx); return nil },
-		Abort:  func(_ context.Context, tx coord.Tx[string]) error { a.note("abort", tx); return nil },
+		Commit: func(_ context.Context, tx coord.Ballot[string]) error { a.note("commit", tx); return nil },
+		Abort:  func(_ context.Context, tx coord.Ballot[string]) error { a.note("abort", tx); return nil },
 		Codec:  a.codec,
 	}
 	if a.doubts != nil {
-		h.InDoubt = func(_ context.Context, tx coord.Tx[string], err error) { a.doubts <- err }
+		h.InDoubt = func(_ context.Context, tx coord.Ballot[string], err error) { a.doubts <- err }
 	}
 	go func() { ended <- coord.NewParticipant(c, "/tx", a.name, h).Serve(ctx) }()
 	stop = sync.OnceFunc(func() {
@@ -145,12 +145,12 @@ func TestATransactionAbortsOnTheFirstNo(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
 		asked := make(chan struct{})
-		list[0].votes(func(ctx context.Context, _ coord.Tx[string]) error {
+		list[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error {
 			close(asked)
 			<-ctx.Done() // until the other has voted
 			return ctx.Err()
 		})
-		list[1].votes(func(context.Context, coord.Tx[string]) error {
+		list[1].votes(func(context.Context, coord.Ballot[string]) error {
 			<-asked
 			return errors.New("no money")
 		})
@@ -176,7 +176,7 @@ func TestTheSameProposalIsTheSameTransaction(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a")
 		let := make(chan struct{})
-		list[0].votes(func(context.Context, coord.Tx[string]) error { <-let; return nil })
+		list[0].votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
 		p := w.proposal("t1", "a")
 		results := make(chan coord.Decision, 3)
 		for i := range 3 {
@@ -234,7 +234,7 @@ func TestTheSameProposalIsTheSameTransaction(t *testing.T) {
 func TestAProposerThatGivesUpAborts(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
-		list[1].votes(func(ctx context.Context, _ coord.Tx[string]) error { <-ctx.Done(); return ctx.Err() })
+		list[1].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
 		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
@@ -278,7 +278,7 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		stop := a.serve(w.open("site a", nil))
 		w.served("a", "b")
-		list[0].votes(func(ctx context.Context, _ coord.Tx[string]) error { <-ctx.Done(); return ctx.Err() })
+		list[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
 		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
 		result := make(chan error)
 		go func() {
@@ -310,9 +310,9 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 		// Without InDoubt, Serve ends with it.
 		stop()
 		h := coord.Handler[string]{
-			Prepare: func(context.Context, coord.Tx[string]) error { return nil },
-			Commit:  func(context.Context, coord.Tx[string]) error { w.t.Error("commit"); return nil },
-			Abort:   func(context.Context, coord.Tx[string]) error { w.t.Error("abort"); return nil },
+			Prepare: func(context.Context, coord.Ballot[string]) error { return nil },
+			Commit:  func(context.Context, coord.Ballot[string]) error { w.t.Error("commit"); return nil },
+			Abort:   func(context.Context, coord.Ballot[string]) error { w.t.Error("abort"); return nil },
 		}
 		err = coord.NewParticipant(w.open("doubt", nil), "/tx", "a", h).Serve(context.Background())
 		wantErr(w.t, err, coord.ErrInDoubt)

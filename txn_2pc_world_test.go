@@ -172,9 +172,9 @@ func (p *txProc) stop() {
 func (p *txProc) serve(site string) {
 	p.wg.Go(func() {
 		err := coord.NewParticipant(p.c, txPath, site, coord.Handler[string]{
-			Prepare: func(_ context.Context, tx coord.Tx[string]) error { return p.callback("prepare", tx) },
-			Commit:  func(_ context.Context, tx coord.Tx[string]) error { return p.callback("commit", tx) },
-			Abort:   func(_ context.Context, tx coord.Tx[string]) error { return p.callback("abort", tx) },
+			Prepare: func(_ context.Context, tx coord.Ballot[string]) error { return p.callback("prepare", tx) },
+			Commit:  func(_ context.Context, tx coord.Ballot[string]) error { return p.callback("commit", tx) },
+			Abort:   func(_ context.Context, tx coord.Ballot[string]) error { return p.callback("abort", tx) },
 		}).Serve(p.ctx)
 		if !errors.Is(err, context.Canceled) && !errors.Is(err, errKilled) {
 			p.x.errorf("Serve of %s: %v", site, err)
@@ -182,7 +182,7 @@ func (p *txProc) serve(site string) {
 	})
 }
 
-func (p *txProc) callback(what string, tx coord.Tx[string]) error {
+func (p *txProc) callback(what string, tx coord.Ballot[string]) error {
 	p.x.mu.Lock()
 	defer p.x.mu.Unlock()
 	if p.dead {

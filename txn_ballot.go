@@ -148,7 +148,7 @@ func (b *ballotWork[T]) step(ctx context.Context, o *outcome) error {
 		}
 	}
 	if !b.since.IsZero() {
-		tell(ctx, b.c, TxDecided{Where: b.where(b.path), Tx: b.id, Site: b.site,
+		tell(ctx, b.c, ProposalDecided{Where: b.where(b.path), Proposal: b.id, Site: b.site,
 			Commit: o.Commit, By: o.By, InDoubt: time.Since(b.since)})
 		b.since = time.Time{}
 	}
@@ -181,7 +181,7 @@ func (b *ballotWork[T]) prepare(ctx context.Context) error {
 		return b.settle(ctx, err)
 	}
 	b.version, b.vote = 1, vote
-	tell(ctx, b.c, TxVoted{Where: b.where(b.path), Tx: b.id, Site: b.site, Yes: vote == ballotYes})
+	tell(ctx, b.c, ProposalVoted{Where: b.where(b.path), Proposal: b.id, Site: b.site, Yes: vote == ballotYes})
 	return nil
 }
 
@@ -277,10 +277,10 @@ func (b *ballotWork[T]) withoutRecord(ctx context.Context) error {
 	err := &backend.Error{Op: "serve", Path: b.path, Err: ErrInDoubt}
 	b.c.log.Error("coord: a transaction is in doubt", "path", b.path)
 	if b.handler.InDoubt == nil {
-		tell(ctx, b.c, TxInDoubt{Where: b.where(b.path), Tx: b.id, Site: b.site})
+		tell(ctx, b.c, ProposalInDoubt{Where: b.where(b.path), Proposal: b.id, Site: b.site})
 		return err
 	}
-	tell(ctx, b.c, TxInDoubt{Where: b.where(b.path), Tx: b.id, Site: b.site})
+	tell(ctx, b.c, ProposalInDoubt{Where: b.where(b.path), Proposal: b.id, Site: b.site})
 	b.doubt(b.name)
 	tx, _ := b.tx()
 	b.handler.InDoubt(ctx, tx, err)
@@ -312,7 +312,7 @@ func (b *ballotWork[T]) carryOut(ctx context.Context, commit bool) error {
 	if _, err := b.s.b.Commit(ctx, ops...); err != nil {
 		return b.settle(ctx, err)
 	}
-	tell(ctx, b.c, TxAcked{Where: b.where(b.path), Tx: b.id, Site: b.site, Commit: commit})
+	tell(ctx, b.c, ProposalAcked{Where: b.where(b.path), Proposal: b.id, Site: b.site, Commit: commit})
 	return errDone
 }
 
@@ -335,8 +335,8 @@ func (b *ballotWork[T]) call(ctx context.Context, commit bool) error {
 }
 
 // tx is the transaction as the handler sees it. The error is that of its payload.
-func (b *ballotWork[T]) tx() (Tx[T], error) {
-	tx := Tx[T]{ID: b.id, Zxid: b.zxid, Site: b.site, NoPayload: true}
+func (b *ballotWork[T]) tx() (Ballot[T], error) {
+	tx := Ballot[T]{ID: b.id, Zxid: b.zxid, Site: b.site, NoPayload: true}
 	if b.d == nil {
 		return tx, nil
 	}

@@ -144,7 +144,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		if err == nil {
 			if !q.told {
 				q.told = true
-				tell(ctx, co.c, TxProposed{Where: co.where("propose", d.path), Tx: d.id, Sites: len(d.rec.Sites)})
+				tell(ctx, co.c, ProposalMade{Where: co.where("propose", d.path), Proposal: d.id, Sites: len(d.rec.Sites)})
 			}
 			o, err = q.await(ctx, s, d)
 		}
@@ -153,7 +153,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			// Not before the caller knows it: after a crash in between, a retry
 			// must find the transaction.
 			co.c.goWork(func() { q.finish(d, true) })
-			tell(ctx, co.c, TxDecided{Where: co.where("propose", d.path), Tx: d.id,
+			tell(ctx, co.c, ProposalDecided{Where: co.where("propose", d.path), Proposal: d.id,
 				Commit: o.Commit, By: o.By, Took: time.Since(began)})
 			return o.decision(d), nil
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil && !errors.Is(err, errMaybe):

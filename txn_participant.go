@@ -12,8 +12,9 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Tx is a transaction as a site sees it.
-type Tx[T any] struct {
+// A Ballot is a transaction as a site sees it: what it votes on, and then carries
+// out or undoes.
+type Ballot[T any] struct {
 	ID string
 	// Zxid is the commit that made the transaction. No other transaction has it,
 	// not even a later one with the same ID: it is the key for what a site writes
@@ -40,20 +41,20 @@ type Handler[T any] struct {
 	// An error is no, with its text as the reason; the transaction aborts. An
 	// error after ctx has ended is no vote. ctx also ends when the transaction is
 	// decided without this site, and at its deadline.
-	Prepare func(ctx context.Context, tx Tx[T]) error
+	Prepare func(ctx context.Context, tx Ballot[T]) error
 	// Commit makes the transaction final. It is called until it returns nil, and
 	// not after that has been acknowledged to the service.
-	Commit func(ctx context.Context, tx Tx[T]) error
+	Commit func(ctx context.Context, tx Ballot[T]) error
 	// Abort undoes what Prepare has done, which can be nothing, or never have
 	// begun. Like Commit it is called until it returns nil. Never are both called
 	// for one transaction.
-	Abort func(ctx context.Context, tx Tx[T]) error
+	Abort func(ctx context.Context, tx Ballot[T]) error
 	// InDoubt is told of a transaction that the site has voted yes for and whose
 	// record was destroyed by somebody: the error matches ErrInDoubt. Nobody knows
 	// the decision; somebody has to find it out by the other sites, and then to
 	// delete the node that the error names. It is called once for each Serve. Nil
 	// means that Serve ends with that error.
-	InDoubt func(ctx context.Context, tx Tx[T], err error)
+	InDoubt func(ctx context.Context, tx Ballot[T], err error)
 	// Codec of the payload. The zero value is JSON.
 	Codec Codec[T]
 }

@@ -74,7 +74,7 @@ func newMetrics(m metric.Meter) *metrics {
 		waited:      duration("coord.wait.duration", "From the call to the grant, or the end of the wait."),
 		held:        duration("coord.hold.duration", "From the grant to the release or the loss."),
 		synced:      duration("coord.cache.sync.duration", "The time to read a cache's tree."),
-		doubted:     duration("coord.tx.doubt.duration", "From a site's vote to the decision."),
+		doubted:     duration("coord.twophase.doubt.duration", "From a site's vote to the decision."),
 		holds:       holds,
 		losses:      counter("coord.losses", "{hold}", "Holds that ended early."),
 		requeues:    counter("coord.requeues", "{place}", "Places in line that were lost."),
@@ -84,9 +84,9 @@ func newMetrics(m metric.Meter) *metrics {
 		puts:        counter("coord.queue.puts", "{item}", "Items that were put."),
 		claims:      counter("coord.queue.claims", "{item}", "Items that were taken."),
 		settled:     counter("coord.queue.settled", "{item}", "Items whose claim has ended."),
-		votes:       counter("coord.tx.votes", "{vote}", "Votes of sites."),
-		decisions:   counter("coord.tx.decisions", "{decision}", "Decisions that were learned."),
-		inDoubt:     counter("coord.tx.in_doubt", "{transaction}", "Transactions whose decision was destroyed."),
+		votes:       counter("coord.twophase.votes", "{vote}", "Votes of sites."),
+		decisions:   counter("coord.twophase.decisions", "{decision}", "Decisions that were learned."),
+		inDoubt:     counter("coord.twophase.in_doubt", "{transaction}", "Transactions whose decision was destroyed."),
 		uncertain:   counter("coord.uncertain", "{request}", "Requests whose reply was lost."),
 		sessions:    counter("coord.session.changes", "{change}", "Changes of the session's phase."),
 	}
@@ -157,9 +157,9 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 		m.members.Add(ctx, 1, with(keyOutcome.String(outcome)))
 	case coord.CacheSynced:
 		m.synced.Record(ctx, e.Took.Seconds(), with(keyAgain.Bool(e.Again)))
-	case coord.TxVoted:
+	case coord.ProposalVoted:
 		m.votes.Add(ctx, 1, with(keyYes.Bool(e.Yes)))
-	case coord.TxDecided:
+	case coord.ProposalDecided:
 		role := "proposer"
 		if e.Op == "recover" {
 			role = "recovery"
@@ -168,7 +168,7 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 			m.doubted.Record(ctx, e.InDoubt.Seconds(), with())
 		}
 		m.decisions.Add(ctx, 1, with(keyCommit.Bool(e.Commit), keyRole.String(role)))
-	case coord.TxInDoubt:
+	case coord.ProposalInDoubt:
 		m.inDoubt.Add(ctx, 1, with())
 	case coord.Resolved:
 		m.uncertain.Add(ctx, 1, metric.WithAttributes(keyApplied.Bool(e.Applied)))

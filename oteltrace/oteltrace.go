@@ -36,10 +36,10 @@
 //	coord.group.changes        of own members, by coord.outcome: joined, rejoined, lost, left, ended
 //	coord.rounds               that this process has opened at double barriers
 //	coord.cache.sync.duration  of reading a tree, by coord.again
-//	coord.tx.votes             by coord.yes
-//	coord.tx.decisions         by coord.commit and coord.role: proposer, site, recovery
-//	coord.tx.doubt.duration    of sites, from their vote to the decision
-//	coord.tx.in_doubt          decisions that were destroyed
+//	coord.twophase.votes             by coord.yes
+//	coord.twophase.decisions         by coord.commit and coord.role: proposer, site, recovery
+//	coord.twophase.doubt.duration    of sites, from their vote to the decision
+//	coord.twophase.in_doubt          decisions that were destroyed
 //	coord.uncertain *          requests whose reply was lost, by coord.applied
 //	coord.session.changes *    by coord.phase
 package oteltrace

@@ -327,7 +327,7 @@ func TestGroupsCachesRoundsAndTransactionsAreCounted(t *testing.T) {
 		}
 		ended := make(chan error)
 		go func() { ended <- coord.NewCache(x.c, "/g", nil).Run(ctx) }()
-		yes := func(context.Context, coord.Tx[int]) error { return nil }
+		yes := func(context.Context, coord.Ballot[int]) error { return nil }
 		go func() {
 			ended <- coord.NewParticipant(x.c, "/tx", "s", coord.Handler[int]{Prepare: yes, Commit: yes, Abort: yes}).Serve(ctx)
 		}()
@@ -348,10 +348,10 @@ func TestGroupsCachesRoundsAndTransactionsAreCounted(t *testing.T) {
 			"coord.hold.duration{outcome=released,path=/app/d,recipe=doublebarrier} 1, 0 s",
 			"coord.holds{path=/app/d,recipe=doublebarrier} 0",
 			"coord.rounds{path=/app/d,recipe=doublebarrier} 1",
-			"coord.tx.decisions{commit=true,path=/app/tx,recipe=twophase,role=proposer} 1",
-			"coord.tx.decisions{commit=true,path=/app/tx,recipe=twophase,role=site} 1",
-			"coord.tx.doubt.duration{path=/app/tx,recipe=twophase} 1, 0 s",
-			"coord.tx.votes{path=/app/tx,recipe=twophase,yes=true} 1",
+			"coord.twophase.decisions{commit=true,path=/app/tx,recipe=twophase,role=proposer} 1",
+			"coord.twophase.decisions{commit=true,path=/app/tx,recipe=twophase,role=site} 1",
+			"coord.twophase.doubt.duration{path=/app/tx,recipe=twophase} 1, 0 s",
+			"coord.twophase.votes{path=/app/tx,recipe=twophase,yes=true} 1",
 			"coord.wait.duration{op=enter,outcome=granted,path=/app/d,recipe=doublebarrier} 1, 0 s")
 	})
 }

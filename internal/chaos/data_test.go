@@ -254,7 +254,7 @@ func (x *client) drain(ctx context.Context) error {
 		if err == nil {
 			n, err = q.Len(ctx)
 		}
-		var left []coord.TxStatus
+		var left []coord.ProposalStatus
 		if err == nil {
 			x.recover(ctx)
 			left, err = co.List(ctx)

@@ -44,7 +44,7 @@ func commitCosts(t *testing.T, n, transactions int) (cost commitCost) {
 	}
 	const path = "/commits"
 	var sites []string
-	nothing := func(context.Context, coord.Tx[string]) error { return nil }
+	nothing := func(context.Context, coord.Ballot[string]) error { return nil }
 	for i := range n {
 		site := fmt.Sprint("site-", i)
 		p := coord.NewParticipant(open(site), path, site, coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing})

@@ -111,8 +111,8 @@ type site struct {
 // serve serves the site until ctx ends. Commit and abort of one transaction are never
 // both called, at no site.
 func (s *site) serve(ctx context.Context) {
-	note := func(what string) func(context.Context, coord.Tx[string]) error {
-		return func(ctx context.Context, tx coord.Tx[string]) error {
+	note := func(what string) func(context.Context, coord.Ballot[string]) error {
+		return func(ctx context.Context, tx coord.Ballot[string]) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.x.step(s.name + " " + what)
@@ -127,7 +127,7 @@ func (s *site) serve(ctx context.Context) {
 		}
 	}
 	err := coord.NewParticipant(s.p.c, "/tx", s.name, coord.Handler[string]{
-		Prepare: func(ctx context.Context, tx coord.Tx[string]) error {
+		Prepare: func(ctx context.Context, tx coord.Ballot[string]) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.x.step(s.name + " prepare")
