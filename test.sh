@@ -235,9 +235,9 @@ if [[ -n $long ]]; then
 	export COORD_LONG=1
 	mkdir -p results
 	# The fault tests measure times, so nothing runs beside them.
-	mapfile -t packages < <(go list -buildvcs=false ./... | grep -v /internal/faulttest)
+	mapfile -t packages < <(go list -buildvcs=false ./... | grep -Ev '/internal/(faulttest|chaos)$')
 	step "tests" verbose results/tests.txt -timeout 120m "${packages[@]}"
-	step "fault tests" verbose results/faulttest.txt -timeout 120m ./internal/faulttest
+	step "fault tests" verbose results/faulttest.txt -timeout 120m -p 1 ./internal/faulttest ./internal/chaos
 	step "benchmarks" benchmarks results/benchmarks.txt
 else
 	step "tests" go test -count=1 -race -timeout 10m ./...
