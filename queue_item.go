@@ -55,8 +55,8 @@ func (it *Item[T]) Ack() error {
 
 // Nack gives the item back as a failed attempt. It keeps its place in the queue,
 // but cannot be taken before delay has passed, by the clocks of the clients; at once
-// if that is not positive. An item that was taken as often as MaxAttempts allows is moved to the dead letters
-// instead.
+// if that is not positive. An item that was taken as often as MaxAttempts allows is
+// moved to the dead letters instead.
 func (it *Item[T]) Nack(delay time.Duration) error {
 	q := it.claim.q
 	v := verbNack
