@@ -25,12 +25,7 @@ func TestStrangeRecordsAmongTransactions(t *testing.T) {
 		s := w.session("x")
 		var calls atomic.Int64
 		x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
-		var cy fullUse
-		for _, y := range fullUses() {
-			if y.recipe == "two-phase commit" {
-				cy = y
-			}
-		}
+		cy := fullUseOf(w.t, "two-phase commit")
 		if err := cy.run(ctx, x); err != nil {
 			w.t.Fatal(err)
 		}
@@ -153,12 +148,7 @@ func TestStrangeRoundsOfADoubleBarrier(t *testing.T) {
 		s := w.session("x")
 		var calls atomic.Int64
 		x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
-		var cy fullUse
-		for _, y := range fullUses() {
-			if y.recipe == "double barrier" {
-				cy = y
-			}
-		}
+		cy := fullUseOf(w.t, "double barrier")
 		if err := cy.run(ctx, x); err != nil {
 			w.t.Fatal(err)
 		}
@@ -179,4 +169,16 @@ func TestStrangeRoundsOfADoubleBarrier(t *testing.T) {
 			}
 		})
 	})
+}
+
+// fullUseOf is the full use of one recipe.
+func fullUseOf(t *testing.T, recipe string) fullUse {
+	t.Helper()
+	for _, y := range fullUses() {
+		if y.recipe == recipe {
+			return y
+		}
+	}
+	t.Fatalf("no full use of %s", recipe)
+	return fullUse{}
 }

@@ -94,8 +94,10 @@ func within(t *testing.T, stdout io.Writer) (*tool, *coord.Client) {
 	return &tool{stdout: stdout, stderr: io.Discard, path: "/q", wait: -1, signals: make(chan os.Signal)}, c
 }
 
-// TestAnItemThatCannotBeWrittenGoesToSomebodyElse: also when a signal ends the write.
-func TestAnItemThatCannotBeWrittenGoesToSomebodyElse(t *testing.T) {
+// signalled puts a job, has do write to an output that takes nothing, and checks that
+// a signal ends it.
+func signalled(t *testing.T, do func(context.Context, *tool, *coord.Client) error) (*tool, *coord.Client) {
+	t.Helper()
 	s, reached := newStuck(t)
 	x, c := within(t, s)
 	signals := make(chan os.Signal, 1)
@@ -104,7 +106,7 @@ func TestAnItemThatCannotBeWrittenGoesToSomebodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- x.await(t.Context(), func(ctx context.Context) error { return x.take(ctx, c) }) }()
+	go func() { done <- x.await(t.Context(), func(ctx context.Context) error { return do(ctx, x, c) }) }()
 	<-reached
 	signals <- syscall.SIGTERM
 	select {
@@ -116,6 +118,12 @@ func TestAnItemThatCannotBeWrittenGoesToSomebodyElse(t *testing.T) {
 	case <-time.After(short):
 		t.Fatal("a signal does not end it")
 	}
+	return x, c
+}
+
+// TestAnItemThatCannotBeWrittenGoesToSomebodyElse: also when a signal ends the write.
+func TestAnItemThatCannotBeWrittenGoesToSomebodyElse(t *testing.T) {
+	x, c := signalled(t, func(ctx context.Context, x *tool, c *coord.Client) error { return x.take(ctx, c) })
 	item, err := x.queue(c).Take(t.Context())
 	if err != nil || string(item.Value) != "job" {
 		t.Fatal(item, err)
@@ -127,26 +135,7 @@ func TestAnItemThatCannotBeWrittenGoesToSomebodyElse(t *testing.T) {
 
 // TestASignalEndsAWatchThatNobodyReads: as above, with something to print.
 func TestASignalEndsAWatchThatNobodyReads(t *testing.T) {
-	s, reached := newStuck(t)
-	x, c := within(t, s)
-	signals := make(chan os.Signal, 1)
-	x.signals = signals
-	if _, err := x.queue(c).Put(t.Context(), []byte("job")); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- x.await(t.Context(), func(ctx context.Context) error { return x.watch(ctx, c) }) }()
-	<-reached
-	signals <- syscall.SIGTERM
-	select {
-	case err := <-done:
-		var e *exit
-		if !errors.As(err, &e) || e.status != exitSignal+int(syscall.SIGTERM) {
-			t.Errorf("%v", err)
-		}
-	case <-time.After(short):
-		t.Fatal("a signal does not end it")
-	}
+	signalled(t, func(ctx context.Context, x *tool, c *coord.Client) error { return x.watch(ctx, c) })
 }
 
 // TestADeviceThatIsNoTerminalIsInput: only a terminal is taken away.
