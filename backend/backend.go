@@ -28,7 +28,7 @@
 // transport below blocks. A call made while the session is suspended waits for
 // it to come back.
 //
-// Reads (Get, Exists, Children, Sync) have no uncertain outcome: when contact
+// Reads (Get, Exists, Children, Arm, Sync) have no uncertain outcome: when contact
 // breaks, the session repeats them until they are answered, ctx ends or the
 // session is lost. A Commit that may have been applied is never repeated; one that
 // the service says it did not run is sent again. When contact breaks while it is
@@ -50,7 +50,8 @@
 //
 // A read may arm a Watch. Arming is atomic with the read: every change after
 // the state that the read returned fires it, and the read and its watch cost
-// one round trip. See Watch.
+// one round trip. Arm arms several watches, of nodes that were read before. See
+// Watch.
 //
 // # Data
 //
@@ -120,6 +121,17 @@ type Session interface {
 	// the creation and deletion of children and the deletion of the node
 	// itself. Changes of the node's data do not fire it.
 	Children(ctx context.Context, path string, w *Watch) ([]string, Stat, error)
+
+	// Arm arms the watches of targets, all of them at one moment and in one round
+	// trip, and reads nothing. A watch fires LookAgain before Arm returns if its
+	// node is missing then, or if what it watches for has changed in a commit
+	// after since, which is a zxid. So a caller that has read the nodes, or made
+	// them, in the commit since or after it, misses nothing between that and Arm.
+	// It never says Deleted of what was before it. Other watches of the session on
+	// such a node may fire LookAgain with it. An error means that no watch is armed;
+	// at least one target is needed, each with a watch of its own, and the sum of
+	// the paths is limited, see CheckTargets.
+	Arm(ctx context.Context, since int64, targets ...Target) error
 
 	// Sync returns when the server that this session reads from has caught up
 	// with everything committed on the service before Sync began. It is also

@@ -41,13 +41,14 @@ var (
 // Error says which operation failed on which path, and why. Err matches one of
 // the errors of this package or a context's error.
 type Error struct {
-	// Op is "open", "get", "exists", "children", "sync", "close"; for a Commit
-	// "create", "set", "delete" or "check" after the operation to blame, or the
-	// only one, and "commit" for several of which none is to blame. The recipes
+	// Op is "open", "get", "exists", "children", "arm", "sync", "close"; for a
+	// Commit "create", "set", "delete" or "check" after the operation to blame, or
+	// the only one, and "commit" for several of which none is to blame. The recipes
 	// of package coord use the names of their methods.
 	Op string
 	// Path is as it was given: of a Commit that of the operation that Op speaks
-	// of, else that of its first. It is empty for "open" and "close".
+	// of, else that of its first; of an Arm that of a target likewise. It is empty
+	// for "open" and "close".
 	Path string
 	// Index is the operation that made a Commit fail, counted from 0, or -1 if
 	// none is to blame: the session was lost, ctx ended, the outcome is unknown.

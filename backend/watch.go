@@ -1,6 +1,9 @@
 package backend
 
-import "sync"
+import (
+	"fmt"
+	"sync"
+)
 
 // Kind says what a fired watch means.
 type Kind int8
@@ -28,9 +31,40 @@ func (k Kind) String() string {
 	return "not fired"
 }
 
+// A Target is a node for Session.Arm to watch, and what for: with Children, what a
+// watch of Session.Children is fired by, else what one of Session.Get is. The watch
+// is its own, and was given to no read before.
+type Target struct {
+	Path     string
+	Children bool
+	Watch    *Watch
+}
+
+// CheckTargets checks what Session.Arm is called with, for backends: the paths,
+// their sum, and that there is something to watch.
+func CheckTargets(targets []Target) error {
+	if len(targets) == 0 {
+		return &Error{Op: "arm", Path: "", Err: fmt.Errorf("%w: nothing to watch", ErrInvalid)}
+	}
+	size := 0
+	for _, t := range targets {
+		size += 4 + len(t.Path)
+		reason := badPath(t.Path)
+		switch {
+		case reason != "":
+			return &Error{Op: "arm", Path: t.Path, Err: fmt.Errorf("%w: %s", ErrBadPath, reason)}
+		case t.Watch == nil:
+			return &Error{Op: "arm", Path: t.Path, Err: fmt.Errorf("%w: no watch", ErrInvalid)}
+		case size > MaxRequest:
+			return &Error{Op: "arm", Path: t.Path, Err: fmt.Errorf("%w: paths of more than %d bytes", ErrTooLarge, MaxRequest)}
+		}
+	}
+	return nil
+}
+
 // A Watch is a one-shot notice. The caller makes it with NewWatch, passes it to
-// one read, and then waits on Fired. After an error it is not armed (but see
-// Session.Exists); use a new one for the next read.
+// one read, or as one target to Session.Arm, and then waits on Fired. After an error
+// it is not armed (but see Session.Exists); use a new one for the next read.
 //
 // The watches of one session fire in the order in which the service sent the
 // events: when a caller has seen one fire, every watch whose event came before

@@ -19,7 +19,7 @@ func NewWatchSet() *WatchSet {
 	return &WatchSet{ready: make(chan struct{}, 1), all: make(map[*Watch]struct{})}
 }
 
-// New returns a watch of the set, to be passed to one read. Its Fired channel is
+// New returns a watch of the set, to be passed to one read or Arm. Its Fired channel is
 // nil; Ready and Take tell of it. Whoever does not pass it to a read, or
 // whose read fails, stops it.
 func (s *WatchSet) New() *Watch {

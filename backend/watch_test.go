@@ -1,6 +1,8 @@
 package backend_test
 
 import (
+	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -91,6 +93,34 @@ func TestAWatchIsStoppedOrFiredWhicheverComesFirst(t *testing.T) {
 		}
 		if fired(w) == (disarmed == 1) || disarmed > 1 {
 			t.Fatalf("fired %v, disarmed %d times", fired(w), disarmed)
+		}
+	}
+}
+
+func TestTargetsAreChecked(t *testing.T) {
+	w := backend.NewWatch()
+	long := "/" + strings.Repeat("x", backend.MaxRequest/2-5) // two of them just fit
+	for name, test := range map[string]struct {
+		targets []backend.Target
+		err     error
+		path    string
+	}{
+		"one":             {[]backend.Target{{Path: "/a", Watch: w}}, nil, ""},
+		"two":             {[]backend.Target{{Path: "/", Watch: w}, {Path: "/a/b", Children: true, Watch: w}}, nil, ""},
+		"as much as fits": {[]backend.Target{{Path: long, Watch: w}, {Path: long, Watch: w}}, nil, ""},
+		"none":            {nil, backend.ErrInvalid, ""},
+		"no watch":        {[]backend.Target{{Path: "/a", Watch: w}, {Path: "/b"}}, backend.ErrInvalid, "/b"},
+		"a bad path":      {[]backend.Target{{Path: "/a", Watch: w}, {Path: "b", Watch: w}}, backend.ErrBadPath, "b"},
+		"bad all over":    {[]backend.Target{{Path: "/a/", Children: true}}, backend.ErrBadPath, "/a/"},
+		"too much":        {[]backend.Target{{Path: long, Watch: w}, {Path: long + "x", Watch: w}, {Path: "bad"}}, backend.ErrTooLarge, long + "x"},
+	} {
+		err := backend.CheckTargets(test.targets)
+		if !errors.Is(err, test.err) {
+			t.Errorf("%s: %v, want %v", name, err, test.err)
+		}
+		var e *backend.Error
+		if test.err != nil && (!errors.As(err, &e) || e.Op != "arm" || e.Path != test.path || e.Index != 0) {
+			t.Errorf("%s: %+v", name, e)
 		}
 	}
 }

@@ -20,7 +20,7 @@ type defect struct {
 }
 
 func defects() []defect {
-	return []defect{
+	return append([]defect{
 		{"none", "", "", func(Link, *mutant) {}},
 		{"every event is a deletion", "watch", "hears of a change of the data what the contract says", func(_ Link, m *mutant) {
 			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
@@ -230,7 +230,7 @@ func defects() []defect {
 				return nil
 			}
 		}},
-	}
+	}, armDefects()...)
 }
 
 // late has every watch fire a moment after its event.

@@ -15,7 +15,7 @@ import (
 // (zxids by their order, times not at all), in children, in which watches have
 // fired with which kind, in who owns which ephemeral. The script has several
 // sessions that create in every mode, set, delete, check, read with and without
-// watches, lose requests and replies, close and expire. It depends on seed and
+// watches, arm several at once, lose requests and replies, close and expire. It depends on seed and
 // steps only.
 //
 // Each step is made by one session; afterwards all sessions catch up by Sync,
@@ -62,6 +62,7 @@ func unplayed(counts map[string]int) []string {
 	for _, what := range []string{
 		"success", "error: not found", "error: exists", "error: bad version", "error: not empty", "error: no children",
 		"error: uncertain", "error: bad path", "watch fired: look again", "watch fired: deleted", "close", "expire",
+		"arm", "arm: look again", "arm: not fired", "error: invalid",
 	} {
 		if counts[what] == 0 {
 			missing = append(missing, what)

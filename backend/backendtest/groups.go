@@ -13,6 +13,8 @@ func groups() []group {
 		{"atomic", atomicLeaves()},
 		{"order", orderLeaves()},
 		{"watch", watchLeaves()},
+		{"arm", armLeaves()},
+		{"arm in trouble", armTroubleLeaves()},
 		{"watch order", watchOrderLeaves()},
 		{"watch stop", watchStopLeaves()},
 		{"watch after a break", watchBreakLeaves()},

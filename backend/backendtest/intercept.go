@@ -13,9 +13,10 @@ type Call struct {
 	// Session is the one below the wrapper; calls on it pass no hook. Its ID
 	// is that of the session above.
 	Session backend.Session
-	Op      string       // "get", "exists", "children", "sync" or "commit"
-	Path    string       // of a read; for a commit the path of its first operation
-	Ops     []backend.Op // of a commit; not to be changed
+	Op      string           // "get", "exists", "children", "arm", "sync" or "commit"
+	Path    string           // of a read; for a commit or an arm the path of the first operation or target
+	Ops     []backend.Op     // of a commit; not to be changed
+	Targets []backend.Target // of an arm; not to be changed
 }
 
 // Hooks is what happens around the calls of the sessions of one backend. Each
@@ -29,7 +30,7 @@ type Hooks struct {
 
 	// After runs when the call has returned, and what it returns replaces the
 	// call's error. With an error the results of the call are dropped, and its
-	// watch is stopped where the contract says that it is not armed. An After
+	// watches are stopped where the contract says that they are not armed. An After
 	// that returns backend.ErrUncertain for a commit whose err is nil is a
 	// reply that was lost after the commit was applied. One that blocks is a
 	// reply that is held. It returns err to change nothing.
@@ -92,7 +93,7 @@ type interceptedSession struct {
 
 func (s *interceptedSession) Get(ctx context.Context, path string, w *backend.Watch) (data []byte, stat backend.Stat, err error) {
 	c := Call{Session: s.Session, Op: "get", Path: path}
-	err = s.around(ctx, c, w, func() (err error) {
+	err = s.around(ctx, c, one(w), func() (err error) {
 		data, stat, err = s.Session.Get(ctx, path, w)
 		return err
 	})
@@ -104,7 +105,7 @@ func (s *interceptedSession) Get(ctx context.Context, path string, w *backend.Wa
 
 func (s *interceptedSession) Exists(ctx context.Context, path string, w *backend.Watch) (stat backend.Stat, err error) {
 	c := Call{Session: s.Session, Op: "exists", Path: path}
-	err = s.around(ctx, c, w, func() (err error) {
+	err = s.around(ctx, c, one(w), func() (err error) {
 		stat, err = s.Session.Exists(ctx, path, w)
 		return err
 	})
@@ -116,7 +117,7 @@ func (s *interceptedSession) Exists(ctx context.Context, path string, w *backend
 
 func (s *interceptedSession) Children(ctx context.Context, path string, w *backend.Watch) (names []string, stat backend.Stat, err error) {
 	c := Call{Session: s.Session, Op: "children", Path: path}
-	err = s.around(ctx, c, w, func() (err error) {
+	err = s.around(ctx, c, one(w), func() (err error) {
 		names, stat, err = s.Session.Children(ctx, path, w)
 		return err
 	})
@@ -127,6 +128,18 @@ func (s *interceptedSession) Children(ctx context.Context, path string, w *backe
 		names = s.hooks.Names(c, names)
 	}
 	return names, stat, nil
+}
+
+func (s *interceptedSession) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
+	c := Call{Session: s.Session, Op: "arm", Targets: slices.Clone(targets)}
+	if len(targets) > 0 {
+		c.Path = targets[0].Path
+	}
+	var watches []*backend.Watch
+	for _, t := range targets {
+		watches = append(watches, t.Watch)
+	}
+	return s.around(ctx, c, watches, func() error { return s.Session.Arm(ctx, since, targets...) })
 }
 
 func (s *interceptedSession) Sync(ctx context.Context, path string) error {
@@ -150,7 +163,7 @@ func (s *interceptedSession) Commit(ctx context.Context, ops ...backend.Op) (res
 }
 
 // around makes the call between its hooks.
-func (s *interceptedSession) around(ctx context.Context, c Call, w *backend.Watch, call func() error) error {
+func (s *interceptedSession) around(ctx context.Context, c Call, watches []*backend.Watch, call func() error) error {
 	if s.hooks.Before != nil {
 		if err := s.hooks.Before(ctx, c); err != nil {
 			return wrap(c, err)
@@ -164,10 +177,20 @@ func (s *interceptedSession) around(ctx context.Context, c Call, w *backend.Watc
 	if after == nil {
 		return nil
 	}
-	if w != nil && armed(c, err) && !armed(c, after) {
-		w.Stop()
+	if armed(c, err) && !armed(c, after) {
+		for _, w := range watches {
+			w.Stop()
+		}
 	}
 	return wrap(c, after)
+}
+
+// one is the watch of a read, if it has one.
+func one(w *backend.Watch) []*backend.Watch {
+	if w == nil {
+		return nil
+	}
+	return []*backend.Watch{w}
 }
 
 // armed reports whether a read that returned err has armed its watch.

@@ -3,6 +3,7 @@ package backendtest_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -173,6 +174,51 @@ func TestAReadThatAHookFailsLeavesItsWatchUnarmed(t *testing.T) {
 	create("/missing")
 	if unarmed.Kind() != 0 || armed.Kind() != backend.LookAgain {
 		t.Fatalf("the watches say %q and %q", unarmed.Kind(), armed.Kind())
+	}
+}
+
+func TestAHookSeesAnArmAndFailsIt(t *testing.T) {
+	broken := errors.New("broken")
+	var seen []backendtest.Call
+	fail := true
+	s, plain := interceptedStore(t, backendtest.Hooks{
+		After: func(_ context.Context, c backendtest.Call, err error) error {
+			seen = append(seen, c)
+			if fail {
+				return broken
+			}
+			return err
+		},
+	})
+	if _, err := plain.Commit(t.Context(), backend.Create("/n", nil, backend.Persistent)); err != nil {
+		t.Fatal(err)
+	}
+	targets := func() []backend.Target {
+		return []backend.Target{{Path: "/n", Watch: backend.NewWatch()}, {Path: "/n", Children: true, Watch: backend.NewWatch()}}
+	}
+	failed, armed := targets(), targets()
+	err := s.Arm(t.Context(), math.MaxInt64, failed...)
+	var e *backend.Error
+	if !errors.Is(err, broken) || !errors.As(err, &e) || e.Op != "arm" || e.Path != "/n" {
+		t.Errorf("got %v", err)
+	}
+	fail = false
+	if err := s.Arm(t.Context(), math.MaxInt64, armed...); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Arm(t.Context(), 0); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("of nothing: %v", err)
+	}
+	if len(seen) != 3 || seen[0].Op != "arm" || seen[0].Path != "/n" || !slices.Equal(seen[0].Targets, failed) || seen[2].Targets != nil {
+		t.Errorf("the hook saw %+v", seen)
+	}
+	if _, err := plain.Commit(t.Context(), backend.Delete("/n", 0)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range armed {
+		if failed[i].Watch.Kind() != 0 || armed[i].Watch.Kind() != backend.Deleted {
+			t.Errorf("watch %d: %v of the Arm that failed, %v of the other", i, failed[i].Watch.Kind(), armed[i].Watch.Kind())
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -32,6 +33,12 @@ func (s *scene) calls(n string) []callCase {
 		{"children", "children", n, false, func(ctx context.Context, c backend.Session) error {
 			_, _, err := c.Children(ctx, n, nil)
 			return err
+		}},
+		{"arm", "arm", n, false, func(ctx context.Context, c backend.Session) error {
+			data, children := backend.NewWatch(), backend.NewWatch()
+			defer data.Stop()
+			defer children.Stop()
+			return c.Arm(ctx, math.MaxInt64, backend.Target{Path: n, Watch: data}, backend.Target{Path: n, Children: true, Watch: children})
 		}},
 		{"sync", "sync", n, false, func(ctx context.Context, c backend.Session) error {
 			return c.Sync(ctx, n)
@@ -159,7 +166,10 @@ func contextLeaves() []leaf {
 			latency := s.delay(c.link)
 			ended := 0
 			for i := range 24 {
-				for _, call := range s.calls(n)[:4] {
+				for _, call := range s.calls(n) {
+					if call.commit {
+						continue
+					}
 					ctx, cancel := context.WithTimeoutCause(s.ctx, latency*time.Duration(i%6)/2+time.Duration(i), errors.New("too slow"))
 					err := call.do(ctx, c.Session)
 					if err != nil {
@@ -200,7 +210,7 @@ func contextLeaves() []leaf {
 			n := c.create("n", "", backend.Persistent)
 			ctx, cancel := context.WithCancel(s.ctx)
 			cancel()
-			get, exists, children := backend.NewWatch(), backend.NewWatch(), backend.NewWatch()
+			get, exists, children, armed := backend.NewWatch(), backend.NewWatch(), backend.NewWatch(), backend.NewWatch()
 			if _, _, err := c.Get(ctx, n, get); err == nil {
 				s.Fatal("get with an ended context succeeded")
 			}
@@ -210,8 +220,11 @@ func contextLeaves() []leaf {
 			if _, _, err := c.Children(ctx, n, children); err == nil {
 				s.Fatal("children with an ended context succeeded")
 			}
+			if err := c.Arm(ctx, math.MaxInt64, backend.Target{Path: n, Watch: armed}); err == nil {
+				s.Fatal("arm with an ended context succeeded")
+			}
 			c.remove(n)
-			for _, w := range []*backend.Watch{get, exists, children} {
+			for _, w := range []*backend.Watch{get, exists, children, armed} {
 				c.silent(w, "its read had failed")
 			}
 		}},

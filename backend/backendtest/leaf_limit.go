@@ -90,6 +90,7 @@ func limitLeaves() []leaf {
 			start := time.Now()
 			_, _, err := c.Get(s.ctx, "bad", nil)
 			s.refused(err, backend.ErrBadPath, "get", "bad", 0)
+			s.refused(c.Arm(s.ctx, 0), backend.ErrInvalid, "arm", "", 0)
 			_, err = c.Commit(s.ctx, backend.Create("bad", nil, backend.Persistent))
 			s.refused(err, backend.ErrBadPath, "create", "bad", 0)
 			_, err = c.Commit(s.ctx, backend.Create(s.path("n"), make([]byte, backend.MaxRequest), backend.Persistent))
@@ -136,6 +137,8 @@ func pathLeaves() []leaf {
 				s.refused(err, backend.ErrBadPath, "exists", p, 0)
 				_, _, err = c.Children(s.ctx, p, w)
 				s.refused(err, backend.ErrBadPath, "children", p, 0)
+				err = c.Arm(s.ctx, 0, backend.Target{Path: p, Watch: w})
+				s.refused(err, backend.ErrBadPath, "arm", p, 0)
 				s.refused(c.Sync(s.ctx, p), backend.ErrBadPath, "sync", p, 0)
 				for _, op := range []backend.Op{
 					backend.Create(p, nil, backend.EphemeralSequential),

@@ -2,23 +2,33 @@ package backendtest
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 
 	"github.com/go-coord/coord/backend"
 )
 
-// An armer is a read that can arm a watch of a node that exists.
+// An armer is a call that can arm a watch of a node that exists.
 type armer struct {
-	name string
-	arm  func(c *client, path string, w *backend.Watch)
+	name     string
+	children bool // the watch is one for the children
+	arm      func(c *client, path string, w *backend.Watch)
 }
 
 func armers() []armer {
 	return []armer{
-		{"get", func(c *client, path string, w *backend.Watch) { c.s.Helper(); c.get(path, w) }},
-		{"exists", func(c *client, path string, w *backend.Watch) { c.s.Helper(); c.stat(path, w) }},
-		{"children", func(c *client, path string, w *backend.Watch) { c.s.Helper(); c.children(path, w) }},
+		{"get", false, func(c *client, path string, w *backend.Watch) { c.s.Helper(); c.get(path, w) }},
+		{"exists", false, func(c *client, path string, w *backend.Watch) { c.s.Helper(); c.stat(path, w) }},
+		{"children", true, func(c *client, path string, w *backend.Watch) { c.s.Helper(); c.children(path, w) }},
+		{"arm", false, func(c *client, path string, w *backend.Watch) {
+			c.s.Helper()
+			c.arm(math.MaxInt64, backend.Target{Path: path, Watch: w})
+		}},
+		{"arm for children", true, func(c *client, path string, w *backend.Watch) {
+			c.s.Helper()
+			c.arm(math.MaxInt64, backend.Target{Path: path, Children: true, Watch: w})
+		}},
 	}
 }
 
@@ -28,8 +38,8 @@ type watchCase struct {
 	name   string
 	family bool
 	event  func(c *client, n string)
-	// What the watches of get and exists, and the one of children, fire with;
-	// zero for silence.
+	// What the watches of get, exists and arm, and those for the children, fire
+	// with; zero for silence.
 	node, children backend.Kind
 }
 
@@ -112,7 +122,7 @@ func watchLeaves() []leaf {
 				watcher.sync()
 				w := backend.NewWatch()
 				a.arm(watcher, p, w)
-				if a.name == "children" {
+				if a.children {
 					writer.create(name+"/child", "", backend.Persistent)
 					writer.remove(p + "/child")
 				} else {
@@ -138,7 +148,7 @@ func watchLeaves() []leaf {
 					for _, a := range armers() {
 						w := backend.NewWatch()
 						a.arm(c, p, w)
-						if a.name == "children" {
+						if a.children {
 							dels = append(dels, w)
 						} else {
 							looks = append(looks, w)
@@ -338,7 +348,7 @@ func (c watchCase) run(s *scene) {
 		c.event(by, n)
 		for i, w := range ws {
 			want := c.node
-			if armers()[i].name == "children" {
+			if armers()[i].children {
 				want = c.children
 			}
 			if want == 0 {

@@ -24,6 +24,7 @@ type mutant struct {
 	get      func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error)
 	children func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error)
 	exists   func(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error)
+	arm      func(ctx context.Context, since int64, targets []backend.Target) error
 	sync     func(ctx context.Context, path string) error
 	commit   func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error)
 	close    func() error
@@ -50,6 +51,13 @@ func (m *mutant) Exists(ctx context.Context, path string, w *backend.Watch) (bac
 		return m.exists(ctx, path, w)
 	}
 	return m.Session.Exists(ctx, path, w)
+}
+
+func (m *mutant) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
+	if m.arm != nil {
+		return m.arm(ctx, since, targets)
+	}
+	return m.Session.Arm(ctx, since, targets...)
 }
 
 func (m *mutant) Sync(ctx context.Context, path string) error {
@@ -103,6 +111,16 @@ func (m *mutant) watched(change func(path string, children bool, w *backend.Watc
 	}
 	m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
 		return m.Session.Children(ctx, path, pass(path, true, w))
+	}
+	m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
+		targets = slices.Clone(targets)
+		for i, t := range targets {
+			targets[i].Watch = pass(t.Path, t.Children, t.Watch)
+			if targets[i].Watch == nil && t.Watch != nil {
+				targets[i].Watch = backend.NewWatch() // nobody waits for it
+			}
+		}
+		return m.Session.Arm(ctx, since, targets...)
 	}
 }
 
@@ -233,6 +251,8 @@ func TestDifferFindsEachDefectAndShortensTheScript(t *testing.T) {
 	for _, name := range []string{
 		"every event is a deletion", "results are in the wrong order", "the first operation is always to blame",
 		"a commit is not atomic", "empty data is not nil", "an uncertain commit is repeated", "get on a missing node is armed",
+		"Arm does not mind since", "Arm looks at the data for the children", "Arm says Deleted of a node that was missing",
+		"Arm arms the first of its watches", "Arm stops at a missing node",
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(defects(), func(d defect) bool { return d.name == name })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ type player struct {
 	opened     map[int64]int // session ID to its number
 	sequential []string      // paths of sequential nodes, oldest first
 	watches    []*played
+	zxids      []int64        // all that were seen, oldest first
 	counts     map[string]int // what happened how often
 }
 
@@ -88,6 +90,7 @@ func (p *player) play(st step) *observation {
 		p.opened[s.ID()] = len(p.opened) + 1
 	}
 	p.act(ctx, o, st, a)
+	p.zxids = append(p.zxids, o.zxids...)
 	p.lookAround(ctx, o, st, a)
 	return o
 }
@@ -145,6 +148,20 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		p.stat(o, stat, err == nil)
 	case syncStep:
 		p.tell(o, a.Sync(ctx, path))
+	case armStep:
+		var targets []backend.Target
+		for _, t := range st.targets {
+			targets = append(targets, backend.Target{Path: p.path(t.node), Children: t.children, Watch: backend.NewWatch()})
+		}
+		err := a.Arm(ctx, p.since(st.since), targets...)
+		p.tell(o, err)
+		for i, t := range targets {
+			p.keep(t.Watch, a, err == nil)
+			o.addf("target %d: %v\n", i, t.Watch.Kind())
+			if err == nil {
+				p.counts["arm: "+t.Watch.Kind().String()]++
+			}
+		}
 	case stopStep:
 		var own []*played
 		for _, w := range p.watches {
@@ -222,6 +239,18 @@ func (p *player) keep(w *backend.Watch, a *actor, armed bool) {
 	if w != nil {
 		p.watches = append(p.watches, &played{Watch: w, owner: a, armed: armed})
 	}
+}
+
+// since returns a zxid that stands for the same moment on every service.
+func (p *player) since(r sinceRef) int64 {
+	if r.latest == 0 || len(p.zxids) == 0 {
+		return math.MaxInt64
+	}
+	z := p.zxids[len(p.zxids)-1-(r.latest-1)%len(p.zxids)]
+	if r.before {
+		z--
+	}
+	return z
 }
 
 // path returns the full path of a node.

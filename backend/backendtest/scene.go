@@ -124,6 +124,14 @@ func (c *client) children(path string, w *backend.Watch) ([]string, backend.Stat
 	return names, stat
 }
 
+// arm arms the watches of targets.
+func (c *client) arm(since int64, targets ...backend.Target) {
+	c.s.Helper()
+	if err := c.Arm(c.s.ctx, since, targets...); err != nil {
+		c.s.Fatalf("arm: %v", err)
+	}
+}
+
 // there reports whether the node exists.
 func (c *client) there(path string, w *backend.Watch) bool {
 	c.s.Helper()

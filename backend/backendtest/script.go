@@ -15,9 +15,11 @@ type step struct {
 	what    stepKind
 	session int // number of the slot; one without a session opens it first
 	node    nodeRef
-	ops     []scriptOp // of a commit
-	watch   bool       // of a read
-	victim  int        // of stopStep: which of the session's watches
+	ops     []scriptOp     // of a commit
+	watch   bool           // of a read
+	targets []scriptTarget // of an arm
+	since   sinceRef       // likewise
+	victim  int            // of stopStep: which of the session's watches
 }
 
 type stepKind int
@@ -28,6 +30,7 @@ const (
 	existsStep
 	childrenStep
 	syncStep
+	armStep
 	stopStep        // of a watch
 	lostRequestStep // a commit whose request is lost
 	lostReplyStep   // a commit whose reply is lost
@@ -36,7 +39,7 @@ const (
 )
 
 func (k stepKind) String() string {
-	return [...]string{"commit", "get", "exists", "children", "sync", "stop a watch",
+	return [...]string{"commit", "get", "exists", "children", "sync", "arm", "stop a watch",
 		"commit, request lost,", "commit, reply lost,", "close", "expire"}[k]
 }
 
@@ -86,6 +89,28 @@ func brief(data string) string {
 	return fmt.Sprintf("%d bytes with the sum %x", len(data), crc32.ChecksumIEEE([]byte(data)))
 }
 
+type scriptTarget struct {
+	node     nodeRef
+	children bool
+}
+
+// A sinceRef names a zxid: one of the latest that the script has seen, or the one
+// before it.
+type sinceRef struct {
+	latest int // counted from 1; zero for one that is never reached
+	before bool
+}
+
+func (r sinceRef) String() string {
+	switch {
+	case r.latest == 0:
+		return "the end of time"
+	case r.before:
+		return fmt.Sprintf("before <zxid %d from the end>", r.latest)
+	}
+	return fmt.Sprintf("<zxid %d from the end>", r.latest)
+}
+
 func (st step) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "session %d: %v", st.session, st.what)
@@ -95,6 +120,16 @@ func (st step) String() string {
 		if st.watch {
 			b.WriteString(" and watch")
 		}
+	}
+	for _, t := range st.targets {
+		what := "the data"
+		if t.children {
+			what = "the children"
+		}
+		fmt.Fprintf(&b, " %s of %s,", what, t.node)
+	}
+	if st.what == armStep {
+		fmt.Fprintf(&b, " since %v", st.since)
 	}
 	for i, op := range st.ops {
 		if i > 0 {
@@ -154,14 +189,16 @@ func (g scriptWriter) step() step {
 	switch p := g.IntN(1000); {
 	case p < 350:
 		st.what, st.ops = commitStep, g.ops(1)
-	case p < 550:
+	case p < 530:
 		st.what, st.ops = commitStep, g.ops(2+g.IntN(4))
-	case p < 660:
+	case p < 620:
 		st.what = getStep
-	case p < 780:
+	case p < 720:
 		st.what = existsStep
-	case p < 890:
+	case p < 810:
 		st.what = childrenStep
+	case p < 900:
+		st.what, st.targets, st.since = armStep, g.targets(), g.since()
 	case p < 920:
 		st.what = syncStep
 	case p < 945:
@@ -201,6 +238,27 @@ func (g scriptWriter) node() nodeRef {
 		r.path = path + "//bad"
 	}
 	return r
+}
+
+func (g scriptWriter) targets() []scriptTarget {
+	if g.chance(2) {
+		return nil
+	}
+	all := make([]scriptTarget, 1+g.IntN(4))
+	for i := range all {
+		all[i] = scriptTarget{node: g.node(), children: g.chance(50)}
+		if i > 0 && g.chance(20) {
+			all[i].node = all[0].node
+		}
+	}
+	return all
+}
+
+func (g scriptWriter) since() sinceRef {
+	if g.chance(30) {
+		return sinceRef{}
+	}
+	return sinceRef{latest: 1 + g.IntN(40), before: g.chance(30)}
 }
 
 func (g scriptWriter) ops(n int) []scriptOp {

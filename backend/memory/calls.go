@@ -151,6 +151,28 @@ func (s *session) Children(ctx context.Context, path string, w *backend.Watch) (
 	return names, stat, nil
 }
 
+func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
+	err := backend.CheckTargets(targets)
+	if err == nil {
+		err = s.read(ctx, "arm", targets[0].Path, func(*node) error {
+			for _, t := range targets {
+				n := s.store.tree.nodes[t.Path]
+				if n == nil || n.changedAfter(since, t.Children) {
+					s.store.watches.startle(s, t.Path, n == nil || !t.Children, n == nil || t.Children)
+					t.Watch.Fire(backend.LookAgain)
+					continue
+				}
+				s.store.watches.arm(s, t.Watch, t.Path, t.Children, true)
+			}
+			return nil
+		})
+	}
+	for _, t := range targets {
+		stopUnless(err == nil, t.Watch)
+	}
+	return err
+}
+
 func (s *session) Sync(ctx context.Context, path string) error {
 	// Every session reads the one tree, and requests arrive in order.
 	return s.read(ctx, "sync", path, func(*node) error { return nil })

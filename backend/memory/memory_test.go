@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,6 +192,53 @@ func BenchmarkCommit(b *testing.B) {
 		}
 		if _, err := s.Commit(context.Background(), backend.Delete("/a", backend.AnyVersion)); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// As ZooKeeper, whose event for an Arm that came too late fires what stands on the node.
+func TestAnArmThatIsTooLateStartlesTheOlderWatchesOfItsSession(t *testing.T) {
+	st := memory.New(nil)
+	s, o := open(t, st), open(t, st)
+	ctx := context.Background()
+	create(t, s, "/n", backend.Persistent)
+	watch := func(arm func(w *backend.Watch) error) *backend.Watch {
+		t.Helper()
+		w := backend.NewWatch()
+		if err := arm(w); err != nil && !errors.Is(err, backend.ErrNotFound) {
+			t.Fatal(err)
+		}
+		return w
+	}
+	get := func(s backend.Session) *backend.Watch {
+		return watch(func(w *backend.Watch) error { _, _, err := s.Get(ctx, "/n", w); return err })
+	}
+	missing := func(s backend.Session) *backend.Watch {
+		return watch(func(w *backend.Watch) error { _, err := s.Exists(ctx, "/missing", w); return err })
+	}
+	data, others := get(s), get(o)
+	children := watch(func(w *backend.Watch) error { _, _, err := s.Children(ctx, "/n", w); return err })
+	created, othersCreated := missing(s), missing(o)
+	for _, step := range []struct {
+		target backend.Target
+		fires  []*backend.Watch
+	}{
+		{backend.Target{Path: "/n"}, []*backend.Watch{data}},
+		{backend.Target{Path: "/n", Children: true}, []*backend.Watch{data, children}},
+		{backend.Target{Path: "/missing", Children: true}, []*backend.Watch{data, children, created}},
+	} {
+		step.target.Watch = backend.NewWatch()
+		if err := s.Arm(ctx, 0, step.target); err != nil {
+			t.Fatal(err)
+		}
+		for i, w := range []*backend.Watch{data, children, created, others, othersCreated, step.target.Watch} {
+			want := backend.Kind(0)
+			if w == step.target.Watch || slices.Contains(step.fires, w) {
+				want = backend.LookAgain
+			}
+			if got := w.Kind(); got != want {
+				t.Errorf("after an Arm of %s, children %v: watch %d says %q, want %q", step.target.Path, step.target.Children, i, got, want)
+			}
 		}
 	}
 }

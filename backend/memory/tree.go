@@ -34,6 +34,15 @@ func newTree() tree {
 	return tree{nodes: map[string]*node{"/": {}}}
 }
 
+// changedAfter reports whether the children of n, or its data, have changed in a
+// commit after since.
+func (n *node) changedAfter(since int64, children bool) bool {
+	if children {
+		return n.pzxid > since
+	}
+	return n.mzxid > since
+}
+
 func (n *node) stat() backend.Stat {
 	return backend.Stat{
 		Czxid: n.czxid, Mzxid: n.mzxid, Pzxid: n.pzxid,

@@ -120,6 +120,28 @@ func (ws *watches) fireList(list []*armed, what eventType) []*armed {
 	return kept
 }
 
+// startle fires the watches of s on path with LookAgain. ZooKeeper says that an Arm came
+// too late by an event, and a session cannot tell whether that is of an older watch.
+func (ws *watches) startle(s *session, path string, data, child bool) {
+	pw := ws.paths[path]
+	if pw == nil {
+		return
+	}
+	var all []*armed
+	if data {
+		all = append(all, pw.data...)
+	}
+	if child {
+		all = append(all, pw.child...)
+	}
+	for _, a := range all {
+		if a.s == s {
+			ws.remove(a)
+			a.w.Fire(backend.LookAgain)
+		}
+	}
+}
+
 // lookAgain fires all watches of s in the order of their arming.
 func (ws *watches) lookAgain(s *session) {
 	all := make([]*armed, 0, len(s.watches))

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/go-coord/coord/backend"
@@ -22,6 +23,7 @@ func (s *session) Get(ctx context.Context, path string, w *backend.Watch) ([]byt
 		return r, err
 	})
 	if err != nil {
+		stop(w)
 		return nil, backend.Stat{}, err
 	}
 	if len(r.data) == 0 {
@@ -43,7 +45,10 @@ func (s *session) Exists(ctx context.Context, path string, w *backend.Watch) (ba
 		}
 		return r, err
 	})
-	if err == nil && !r.found {
+	switch {
+	case err != nil:
+		stop(w)
+	case !r.found:
 		err = &backend.Error{Op: "exists", Path: path, Err: backend.ErrNotFound}
 	}
 	return r.stat, err
@@ -63,12 +68,82 @@ func (s *session) Children(ctx context.Context, path string, w *backend.Watch) (
 		return r, err
 	})
 	if err != nil {
+		stop(w)
 		return nil, backend.Stat{}, err
 	}
 	if len(r.names) == 0 {
 		r.names = nil
 	}
 	return r.names, r.stat, nil
+}
+
+// Arm arms several watches. The request is ZooKeeper's setWatches, with which its own
+// client arms its watches anew after a reconnect. A service that does not know it is
+// asked for one node after the other.
+func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
+	err := backend.CheckTargets(targets)
+	if err == nil {
+		_, err = repeat(ctx, s, "arm", targets[0].Path,
+			func() *expectation { return s.hub.expectMany(since, targets) },
+			func(path string) (string, error) { return s.zk.Sync(path) })
+		if errors.Is(err, backend.ErrUnsupported) {
+			err = s.armEach(ctx, since, targets)
+		}
+	}
+	if err != nil {
+		for _, t := range targets {
+			stop(t.Watch)
+		}
+	}
+	return err
+}
+
+// armEach arms the watches of Arm by reads, and so not at one moment: but each tells
+// by since what it came too late for. The watch of the caller is armed only when that
+// is known, or a deletion could fire it before.
+func (s *session) armEach(ctx context.Context, since int64, targets []backend.Target) error {
+	for _, t := range targets {
+		key := keyOf(t)
+		inner := backend.NewWatch()
+		changed, err := repeat(ctx, s, "arm", t.Path,
+			func() *expectation { return s.hub.expect(t.Path, inner) },
+			func(path string) (int64, error) {
+				if t.Children {
+					_, stat, err := s.zk.Children(path)
+					if err != nil {
+						return 0, err
+					}
+					return stat.Pzxid, nil
+				}
+				found, stat, err := s.zk.Exists(path)
+				if err == nil && !found {
+					err = zk.ErrNoNode
+				}
+				if err != nil {
+					return 0, err
+				}
+				return stat.Mzxid, nil
+			})
+		switch {
+		case errors.Is(err, backend.ErrNotFound), err == nil && changed > since:
+			inner.Stop()
+			t.Watch.Fire(backend.LookAgain)
+		case err != nil:
+			inner.Stop()
+			return err
+		default:
+			s.hub.hand(key, inner, t.Watch)
+		}
+	}
+	return nil
+}
+
+// stop gives a watch up whose call failed. Its reply may have come all the same, just
+// when the call was given up.
+func stop(w *backend.Watch) {
+	if w != nil {
+		w.Stop()
+	}
 }
 
 // Sync brings the server up to date. ZooKeeper orders it behind what it has
@@ -113,10 +188,21 @@ func checkRead(op, path string) error {
 // read makes a request that changes nothing, again and again while contact
 // breaks or servers are overloaded.
 func read[T any](ctx context.Context, s *session, op, path string, w *backend.Watch, request func(path string) (T, error)) (T, error) {
-	var zero T
 	if err := checkRead(op, path); err != nil {
+		var zero T
 		return zero, err
 	}
+	var expect func() *expectation
+	if w != nil {
+		expect = func() *expectation { return s.hub.expect(path, w) }
+	}
+	return repeat(ctx, s, op, path, expect, request)
+}
+
+// repeat is read for a path that has been checked. expect announces the watches
+// that a request arms; it may be nil.
+func repeat[T any](ctx context.Context, s *session, op, path string, expect func() *expectation, request func(path string) (T, error)) (T, error) {
+	var zero T
 	fail := func(err error) (T, error) {
 		return zero, &backend.Error{Op: op, Path: path, Err: err}
 	}
@@ -130,17 +216,17 @@ func read[T any](ctx context.Context, s *session, op, path string, w *backend.Wa
 			return fail(err)
 		}
 		marked := path
-		var i *interest
-		if w != nil {
-			i = s.hub.expect(path, w)
-			marked = markedForWatch(path, i.id)
+		var x *expectation
+		if expect != nil {
+			x = expect()
+			marked = markedForWatch(path, x.id)
 		}
 		v, err := await(ctx, s, func() (T, error) { return request(marked) })
 		if err == nil {
 			return v, nil
 		}
-		if i != nil {
-			s.hub.forget(i)
+		if x != nil {
+			s.hub.forget(x)
 		}
 		if left, ok := err.(*leftAlone); ok {
 			return fail(left.cause)

@@ -2,7 +2,8 @@ package zookeeper
 
 import "github.com/go-coord/coord/backend"
 
-// Interests returns how many watches a session knows, armed or expected.
+// Interests returns how many watches a session knows, armed or expected. It is zero
+// only if nothing of them is left.
 func Interests(s backend.Session) int {
 	h := s.(*session).hub
 	h.mu.Lock()
@@ -11,5 +12,8 @@ func Interests(s backend.Session) int {
 	for _, set := range h.armed {
 		n += len(set)
 	}
-	return n + len(h.armed)
+	for _, set := range h.arming {
+		n += len(set)
+	}
+	return n + len(h.armed) + len(h.arming)
 }

@@ -31,6 +31,7 @@ const (
 	opMulti     = 14
 	opContainer = 19
 	opAuth      = 100
+	opWatches   = 101 // setWatches
 	opClose     = -11
 	opError     = -1
 
@@ -65,7 +66,7 @@ var errMalformed = errors.New("malformed frame")
 const (
 	mark          = "\u200b"
 	markContainer = "C" // create: make it a container
-	// any other text is the number of a watch, in base 36
+	// any other text is the number of an expectation, in base 36
 )
 
 func markedForWatch(path string, id uint64) string {
@@ -83,7 +84,7 @@ func unmark(dst, frame []byte) (out []byte, said string, ok bool) {
 		return dst, "", false
 	}
 	switch int32At(frame, 8) {
-	case opExists, opGetData, opChildren, opCreate:
+	case opExists, opGetData, opChildren, opCreate, opSync:
 	default:
 		return dst, "", false
 	}
@@ -111,6 +112,44 @@ func setWatchFlag(frame []byte) { frame[len(frame)-1] = 1 }
 func makeContainer(frame []byte) {
 	binary.BigEndian.PutUint32(frame[8:], opContainer)
 	binary.BigEndian.PutUint32(frame[len(frame)-4:], flagContainer)
+}
+
+// setWatches returns the request that arms the watches of Arm, in the place of the
+// request in frame, appended to dst: since 8, and the paths to watch for data, for
+// creation and for children. It has no result.
+func setWatches(dst, frame []byte, since int64, all []*interest) []byte {
+	from := len(dst)
+	dst = append(dst, frame[:8]...)
+	dst = binary.BigEndian.AppendUint32(dst, opWatches)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(since))
+	dst = appendPaths(dst, all, dataWatch)
+	dst = binary.BigEndian.AppendUint32(dst, 0)
+	dst = appendPaths(dst, all, childWatch)
+	binary.BigEndian.PutUint32(dst[from:], uint32(len(dst)-from-4))
+	return dst
+}
+
+func appendPaths(dst []byte, all []*interest, kind watchKind) []byte {
+	at := len(dst)
+	dst = append(dst, 0, 0, 0, 0)
+	n := uint32(0)
+	for _, i := range all {
+		if i.key.kind == kind {
+			dst = binary.BigEndian.AppendUint32(dst, uint32(len(i.key.path)))
+			dst = append(dst, i.key.path...)
+			n++
+		}
+	}
+	binary.BigEndian.PutUint32(dst[at:], n)
+	return dst
+}
+
+// asSync makes the reply to a setWatches, a whole frame, one to the sync that the
+// client below believes in: it has an empty path, which after an error nobody reads.
+func asSync(frame []byte) []byte {
+	frame = append(frame[:4+replySize], 0, 0, 0, 0)
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame
 }
 
 type connectResponse struct {

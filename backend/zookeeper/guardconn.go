@@ -57,9 +57,9 @@ type guardConn struct {
 
 // request is a request that has not been answered yet.
 type request struct {
-	op       int32
-	at       instant
-	interest *interest // nil if it arms no watch
+	op   int32
+	at   instant
+	arms *expectation // nil if it arms no watch
 }
 
 // newGuardConn returns a connection whose handshake must be over at until.
@@ -110,17 +110,23 @@ func (c *guardConn) next() error {
 	if _, err := io.ReadFull(c.r, frame[4:]); err != nil {
 		return err
 	}
-	forClient := true
-	var err error
-	if c.greeted {
-		forClient, err = c.incoming(frame[4:])
-	} else {
-		err = c.welcome(frame[4:])
-	}
-	if forClient && err == nil {
+	if !c.greeted {
+		if err := c.welcome(frame[4:]); err != nil {
+			return err
+		}
 		c.rest = frame
+		return nil
 	}
-	return err
+	op, forClient, err := c.incoming(frame[4:])
+	if err != nil || !forClient {
+		return err
+	}
+	if op == opWatches {
+		frame = asSync(frame)
+		c.frame = frame
+	}
+	c.rest = frame
+	return nil
 }
 
 // welcome looks at the connect response. It replaces the timeout in it, from
@@ -145,32 +151,32 @@ func (c *guardConn) welcome(body []byte) error {
 	return c.conn.SetReadDeadline(time.Time{})
 }
 
-// incoming looks at a reply or an event.
-func (c *guardConn) incoming(body []byte) (forClient bool, err error) {
+// incoming looks at a reply or an event. It returns which request a reply is to.
+func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) {
 	h, err := parseReplyHeader(body)
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
 	switch {
 	case h.xid == xidEvent:
 		e, err := parseEvent(body)
 		if err != nil {
-			return false, err
+			return 0, false, err
 		}
 		c.session.hub.event(e)
-		return false, nil // the client has no watches
+		return 0, false, nil // the client has no watches
 	case h.xid == xidPing:
 		c.mu.Lock()
 		if len(c.pings) == 0 {
 			c.mu.Unlock()
-			return false, errMalformed
+			return 0, false, errMalformed
 		}
 		at := c.pings[0]
 		c.pings = c.pings[1:]
 		c.mu.Unlock()
-		return true, c.answered(at)
+		return 0, true, c.answered(at)
 	case h.xid < 0:
-		return false, nil
+		return 0, false, nil
 	}
 
 	c.mu.Lock()
@@ -178,26 +184,28 @@ func (c *guardConn) incoming(body []byte) (forClient bool, err error) {
 	delete(c.sent, h.xid)
 	c.mu.Unlock()
 	if !ok {
-		return false, errMalformed
+		return 0, false, errMalformed
 	}
 	switch h.code {
 	case codeOK:
 		if err := checkReply(r.op, body); err != nil {
-			return false, err
+			return 0, false, err
 		}
 	case codeSessionExpired:
 		// The client still gets the reply: to the request it is a definite no.
 		c.session.lose(errExpired)
-		return true, nil
+		return r.op, true, nil
 	case codeSessionMoved:
-		return false, errSessionMoved
+		return 0, false, errSessionMoved
 	}
 	if err := c.answered(r.at); err != nil {
-		return false, err
+		return 0, false, err
 	}
-	if r.interest != nil {
-		if kind, exists, ok := watchedBy(r.op, h.code); ok {
-			c.session.hub.arm(r.interest, kind, exists)
+	if r.arms != nil {
+		if r.op == opWatches && h.code == codeOK {
+			c.session.hub.armMany(r.arms)
+		} else if kind, exists, ok := watchedBy(r.op, h.code); ok {
+			c.session.hub.arm(r.arms, kind, exists)
 		}
 	}
 	if r.op == opAuth {
@@ -207,7 +215,7 @@ func (c *guardConn) incoming(body []byte) (forClient bool, err error) {
 			c.session.refusedLogin()
 		}
 	}
-	return true, nil
+	return r.op, true, nil
 }
 
 // answered renews the lease, unless it has passed.
@@ -268,10 +276,16 @@ func (c *guardConn) outgoing(p []byte) ([]byte, error) {
 	}
 	r := request{op: op, at: now}
 	if out, said, ok := unmark(c.scratch[:0], p); ok {
-		if op == opCreate {
+		r.arms = c.session.hub.sent(said)
+		switch {
+		case op == opCreate:
 			makeContainer(out)
 			r.op = opContainer
-		} else if r.interest = c.session.hub.sent(said); r.interest != nil {
+		case r.arms == nil:
+		case op == opSync:
+			out = setWatches(c.scratch[:0], p, r.arms.since, r.arms.many)
+			r.op = opWatches
+		default:
 			setWatchFlag(out)
 		}
 		p = out

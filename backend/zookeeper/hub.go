@@ -16,8 +16,8 @@ const (
 	childWatch
 )
 
-// hub knows the watches of a session. A watching read is expected before it is
-// sent, and its watch is armed when its reply is seen, by the reader of the
+// hub knows the watches of a session. A request that arms watches is expected before
+// it is sent, and they are armed when its reply is seen, by the reader of the
 // connection and so in the order in which the server sent replies and events.
 // The server keeps a set of watches per connection, so the watches of one path
 // and kind share the server's, and arming again costs nothing.
@@ -28,8 +28,28 @@ type hub struct {
 	mu       sync.Mutex
 	ended    bool
 	lastID   uint64
-	expected map[uint64]*interest
-	armed    map[watchKey]map[*interest]struct{}
+	expected map[uint64]*expectation
+	arming   interests // of Arms that have not been answered
+	armed    interests
+}
+
+type interests map[watchKey]map[*interest]struct{}
+
+func (s interests) add(i *interest) {
+	set := s[i.key]
+	if set == nil {
+		set = make(map[*interest]struct{})
+		s[i.key] = set
+	}
+	set[i] = struct{}{}
+}
+
+func (s interests) remove(i *interest) {
+	set := s[i.key]
+	delete(set, i)
+	if len(set) == 0 {
+		delete(s, i.key)
+	}
 }
 
 type watchKey struct {
@@ -37,36 +57,68 @@ type watchKey struct {
 	kind watchKind
 }
 
-// interest is one Watch given to one read.
+// expectation is the watches that one request is to arm: that of a read, or those
+// of an Arm.
+type expectation struct {
+	id    uint64
+	read  interest
+	many  []*interest // of an Arm
+	since int64       // likewise
+}
+
+// interest is one Watch given to one request.
 type interest struct {
 	hub    *hub
 	watch  *backend.Watch
-	id     uint64
-	path   string
-	key    watchKey // once armed
+	key    watchKey // of a read the kind is known once it is armed
 	exists bool     // the node existed when the watch was armed
+	early  bool     // an event came before the reply
 }
 
 func newHub() *hub {
 	return &hub{
-		expected: make(map[uint64]*interest),
-		armed:    make(map[watchKey]map[*interest]struct{}),
+		expected: make(map[uint64]*expectation),
+		arming:   make(interests),
+		armed:    make(interests),
 	}
 }
 
 // expect announces a read of path with a watch.
-func (h *hub) expect(path string, w *backend.Watch) *interest {
+func (h *hub) expect(path string, w *backend.Watch) *expectation {
+	return h.announce(&expectation{read: interest{hub: h, watch: w, key: watchKey{path: path}}})
+}
+
+// expectMany announces an Arm.
+func (h *hub) expectMany(since int64, targets []backend.Target) *expectation {
+	x := &expectation{since: since}
+	for _, t := range targets {
+		x.many = append(x.many, &interest{hub: h, watch: t.Watch, key: keyOf(t), exists: true})
+	}
+	return h.announce(x)
+}
+
+func keyOf(t backend.Target) watchKey {
+	if t.Children {
+		return watchKey{t.Path, childWatch}
+	}
+	return watchKey{t.Path, dataWatch}
+}
+
+func (h *hub) announce(x *expectation) *expectation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lastID++
-	i := &interest{hub: h, watch: w, id: h.lastID, path: path}
-	h.expected[i.id] = i
-	return i
+	x.id = h.lastID
+	h.expected[x.id] = x
+	for _, i := range x.many {
+		h.arming.add(i)
+	}
+	return x
 }
 
-// sent returns the interest that a mark speaks of, nil if it has been forgotten
+// sent returns the expectation that a mark speaks of, nil if it has been forgotten
 // by now.
-func (h *hub) sent(said string) *interest {
+func (h *hub) sent(said string) *expectation {
 	id, err := strconv.ParseUint(said, 36, 64)
 	if err != nil {
 		return nil
@@ -78,42 +130,79 @@ func (h *hub) sent(said string) *interest {
 
 // arm arms the watch of a read whose reply has come. It does nothing if the read
 // was forgotten, or the watch stopped.
-func (h *hub) arm(i *interest, kind watchKind, exists bool) {
+func (h *hub) arm(x *expectation, kind watchKind, exists bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.expected[i.id] != i {
+	if h.expected[x.id] != x {
 		return
 	}
-	delete(h.expected, i.id)
+	delete(h.expected, x.id)
+	x.read.key.kind = kind
+	x.read.exists = exists
+	h.stand(&x.read)
+}
+
+// armMany arms the watches of an Arm whose reply has come. The server sends before
+// it an event for each node that is missing or has changed; what event it is does
+// not matter, since it can be that of an older watch.
+func (h *hub) armMany(x *expectation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.expected[x.id] != x {
+		return
+	}
+	delete(h.expected, x.id)
+	for _, i := range x.many {
+		h.arming.remove(i)
+		if i.early {
+			i.watch.Fire(backend.LookAgain)
+		} else {
+			h.stand(i)
+		}
+	}
+}
+
+// stand has the watch of i armed. The caller holds mu.
+func (h *hub) stand(i *interest) {
 	if h.ended {
 		i.watch.Fire(backend.LookAgain)
+	} else if i.watch.Arm(i.disarm) {
+		h.armed.add(i)
+	}
+}
+
+// hand has w stand in the place of a watch that a read has armed, or fires it as that
+// one was fired.
+func (h *hub) hand(key watchKey, from, w *backend.Watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.armed[key] {
+		if i.watch != from {
+			continue
+		}
+		if i.watch = w; !w.Arm(i.disarm) {
+			h.armed.remove(i)
+		}
 		return
 	}
-	if !i.watch.Arm(i.disarm) {
-		return
-	}
-	i.key = watchKey{i.path, kind}
-	i.exists = exists
-	set := h.armed[i.key]
-	if set == nil {
-		set = make(map[*interest]struct{})
-		h.armed[i.key] = set
-	}
-	set[i] = struct{}{}
+	w.Fire(from.Kind())
 }
 
 // disarm is called by Stop.
-func (i *interest) disarm(*backend.Watch) { i.hub.forget(i) }
+func (i *interest) disarm(*backend.Watch) {
+	i.hub.mu.Lock()
+	defer i.hub.mu.Unlock()
+	i.hub.armed.remove(i)
+}
 
-// forget gives up a read that failed, or a watch that was armed.
-func (h *hub) forget(i *interest) {
+// forget gives up a request that failed. A watch that its reply has armed stays so:
+// if the request is made again it is armed already, and else it is stopped.
+func (h *hub) forget(x *expectation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.expected, i.id)
-	set := h.armed[i.key]
-	delete(set, i)
-	if len(set) == 0 {
-		delete(h.armed, i.key)
+	delete(h.expected, x.id)
+	for _, i := range x.many {
+		h.arming.remove(i)
 	}
 }
 
@@ -131,6 +220,9 @@ func (h *hub) event(e event) {
 }
 
 func (h *hub) fire(key watchKey, as backend.Kind) {
+	for i := range h.arming[key] {
+		i.early = true
+	}
 	for i := range h.armed[key] {
 		if as == backend.Deleted && !i.exists {
 			// It waited for the node to be created, and missed that.
@@ -164,5 +256,5 @@ func (h *hub) fireAll() {
 			i.watch.Fire(backend.LookAgain)
 		}
 	}
-	h.armed = make(map[watchKey]map[*interest]struct{})
+	h.armed = make(interests)
 }

@@ -3,6 +3,7 @@ package zookeeper_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -126,7 +127,8 @@ func TestWhatIsTooLargeIsRefusedLocally(t *testing.T) {
 	_, _, err3 := c.Get(s.ctx, string(large), nil)
 	_, err4 := c.Exists(s.ctx, string(large), backend.NewWatch())
 	err5 := c.Sync(s.ctx, string(large))
-	for i, err := range []error{err1, err2, err3, err4, err5} {
+	err6 := c.Arm(s.ctx, 0, forData(string(large)))
+	for i, err := range []error{err1, err2, err3, err4, err5, err6} {
 		if !errors.Is(err, backend.ErrTooLarge) {
 			t.Errorf("%d: %v", i+1, err)
 		}
@@ -186,11 +188,17 @@ func TestStoppedWatchesDoNotPileUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	var last *backend.Watch
-	for range 2500 {
+	for range 1500 {
 		for _, arm := range []func(w *backend.Watch) error{
 			func(w *backend.Watch) error { _, _, err := c.Get(s.ctx, path, w); return err },
 			func(w *backend.Watch) error { _, err := c.Exists(s.ctx, path, w); return err },
 			func(w *backend.Watch) error { _, _, err := c.Children(s.ctx, path, w); return err },
+			func(w *backend.Watch) error {
+				return c.Arm(s.ctx, math.MaxInt64, backend.Target{Path: path, Watch: w}, forChildren(path+"-missing"))
+			},
+			func(w *backend.Watch) error {
+				return c.Arm(s.ctx, 0, backend.Target{Path: path, Children: true, Watch: w}) // fires
+			},
 			func(w *backend.Watch) error {
 				if _, err := c.Exists(s.ctx, path+"-missing", w); !errors.Is(err, backend.ErrNotFound) {
 					return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,6 +77,14 @@ func TestThrottledRequestsAreSentAgain(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
+			w, missing := backend.NewWatch(), backend.NewWatch()
+			defer w.Stop()
+			err := c.Arm(ctx, math.MaxInt64, backend.Target{Path: "/multi", Watch: w}, backend.Target{Path: fmt.Sprint("/missing", i), Watch: missing})
+			if err != nil || w.Kind() != 0 || missing.Kind() != backend.LookAgain {
+				t.Errorf("arm %d: %v, %v, %v", i, err, w.Kind(), missing.Kind())
+			}
+		})
+		wg.Go(func() {
 			if err := c.Sync(ctx, "/"); err != nil {
 				t.Errorf("sync %d: %v", i, err)
 			}
@@ -91,5 +100,5 @@ func TestThrottledRequestsAreSentAgain(t *testing.T) {
 	if throttled.Load() == 0 || commits.Load() == 0 {
 		t.Error("nothing was throttled")
 	}
-	t.Logf("%d calls: %d requests, %d throttled, %d of them commits", 5*each, p.Count().Requests(), throttled.Load(), commits.Load())
+	t.Logf("%d calls: %d requests, %d throttled, %d of them commits", 6*each, p.Count().Requests(), throttled.Load(), commits.Load())
 }

@@ -83,6 +83,9 @@ func throttledCalls() map[string]func(context.Context, *session) error {
 			_, _, err := s.Get(ctx, "/a", nil)
 			return err
 		},
+		"an arm": func(ctx context.Context, s *session) error {
+			return s.Arm(ctx, 0, target("/a", false), target("/b", true))
+		},
 		"a sync": func(ctx context.Context, s *session) error { return s.Sync(ctx, "/a") },
 		"a commit": func(ctx context.Context, s *session) error {
 			_, err := s.Commit(ctx, backend.Delete("/a", 0))

@@ -33,9 +33,12 @@
 // until it fires or the connection ends. Our half goes at once, and stopped
 // watches of one node share one watch on the server.
 //
+// Arm is the request setWatches, with which other clients arm their watches anew on
+// a new connection. A server that refuses it is asked for one node after the other.
+//
 // Servers from 3.8.4 on check the permission to read when a watch fires (the fix
-// of CVE-2024-23944), so an Exists watch on a node that this session may not read
-// can stay silent there.
+// of CVE-2024-23944), so a watch of Exists or Arm, which ask for no permission, can
+// stay silent there on a node that this session may not read.
 //
 // # Load and limits
 //

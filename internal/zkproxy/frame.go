@@ -90,7 +90,7 @@ type Frame struct {
 	Dir    Dir   // Up: a request; Down: a reply or an event
 	Opcode int32 // of a reply: that of its request; of an event: OpEvent
 	Xid    int32
-	Path   string  // of a request; of a reply: that of its request; of a multi: the first; of an event: the node
+	Path   string  // of a request; of a reply: that of its request; of a multi or setWatches: the first; of an event: the node
 	Ops    []SubOp // of a multi or multiRead, and of its reply
 	Size   int     // on the wire, with the four bytes of the length
 
@@ -179,6 +179,8 @@ func parseRequest(body []byte) (Frame, error) {
 		if len(f.Ops) > 0 {
 			f.Path = f.Ops[0].Path
 		}
+	case OpSetWatches:
+		f.Path = d.firstWatched()
 	}
 	return f, nil
 }
@@ -245,6 +247,18 @@ func (d *decoder) bytes() []byte {
 }
 
 func (d *decoder) string() string { return string(d.bytes()) }
+
+// firstWatched reads a setWatches as far as its first path, which is in one of three
+// vectors.
+func (d *decoder) firstWatched() string {
+	d.int64() // what the client has seen
+	for range 3 {
+		if d.int32() > 0 {
+			return d.string()
+		}
+	}
+	return ""
+}
 
 // subOps reads the operations of a multi as far as it understands them.
 func (d *decoder) subOps() []SubOp {

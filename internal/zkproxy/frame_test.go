@@ -50,6 +50,38 @@ func TestAMultiIsParsed(t *testing.T) {
 	}
 }
 
+// setWatchesOf encodes a setWatches as a client does.
+func setWatchesOf(vectors ...[]string) []byte {
+	b := be.AppendUint64(i32(i32(nil, 7), OpSetWatches), 1<<40)
+	for _, v := range vectors {
+		b = i32(b, int32(len(v)))
+		for _, path := range v {
+			b = str(b, path)
+		}
+	}
+	return b
+}
+
+func TestTheFirstPathOfASetWatchesIsFound(t *testing.T) {
+	for want, vectors := range map[string][][]string{
+		"/data":  {{"/data", "/b"}, {"/exist"}, {"/child"}},
+		"/exist": {{}, {"/exist", "/b"}, {"/child"}},
+		"/child": {{}, {}, {"/child"}},
+		"":       {{}, {}, {}},
+	} {
+		body := setWatchesOf(vectors...)
+		f, err := parseRequest(body)
+		if err != nil || f.Xid != 7 || f.Opcode != OpSetWatches || f.Path != want {
+			t.Errorf("%v, %v, want %q", f, err, want)
+		}
+		for n := 8; n < len(body); n++ {
+			if f, err := parseRequest(body[:n]); err != nil || f.Path != want && f.Path != "" {
+				t.Errorf("%d of %d bytes: %v, %v", n, len(body), f, err)
+			}
+		}
+	}
+}
+
 func TestABrokenBodyStillHasItsHeader(t *testing.T) {
 	full := multiOf()
 	for n := range full {
@@ -87,6 +119,8 @@ func FuzzFrames(f *testing.F) {
 		frameOf(make([]byte, 45)), // a connect request without its last field
 		frameOf(str(i32(i32(nil, 1), OpGetData), "/a")),
 		frameOf(multiOf()),
+		frameOf(setWatchesOf(nil, []string{"/a"}, nil)),
+		frameOf(setWatchesOf([]string{"/a"})[:21]),
 		frameOf(reply),
 		append(frameOf(reply), frameOf(event)...),
 		[]byte("srvr"),

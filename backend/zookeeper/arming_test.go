@@ -1,0 +1,226 @@
+package zookeeper
+
+import (
+	"bytes"
+	hexadecimal "encoding/hex"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// As in ZooKeeper's protocol: the header, relativeZxid and three vectors of strings,
+// the paths to watch for data, for creation and for children.
+const setWatchesExample = "00000037" + // length
+	"00000007" + "00000065" + // xid, opcode 101
+	"0000000100000002" + // relativeZxid
+	"00000002" + "00000002" + "2f61" + "00000004" + "2f622f63" + // /a, /b/c
+	"00000000" +
+	"00000001" + "00000009" + "2f64c3a920e697a5" + "41" // /dé 日A
+
+func manyOf(h *hub, targets ...backend.Target) *expectation {
+	return h.expectMany(0x100000002, targets)
+}
+
+func target(path string, children bool) backend.Target {
+	return backend.Target{Path: path, Children: children, Watch: backend.NewWatch()}
+}
+
+func TestSetWatchesIsEncodedAsTheProtocolSays(t *testing.T) {
+	want, err := hexadecimal.DecodeString(setWatchesExample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := manyOf(newHub(), target("/a", false), target("/dé 日A", true), target("/b/c", false))
+	request := framed(str(head(7, opSync), markedForWatch("/a", x.id)))
+	got := setWatches([]byte("before"), request, x.since, x.many)
+	if got, ok := bytes.CutPrefix(got, []byte("before")); !ok || !bytes.Equal(got, want) {
+		t.Errorf("got  %x\nwant %x", got, want)
+	}
+	out, said, ok := unmark(nil, request)
+	if !ok || said != "1" || !bytes.Equal(out, framed(str(head(7, opSync), "/a"))) {
+		t.Errorf("the request without its mark: %v %q %q", ok, said, out)
+	}
+}
+
+func TestTheReplyToSetWatchesBecomesOneToSync(t *testing.T) {
+	want := framed(append(reply(7, 0), 0, 0, 0, 0))
+	for _, body := range [][]byte{nil, {1}, {0, 0, 0, 0}, bytes.Repeat([]byte{0xff}, 1000)} {
+		got := asSync(framed(reply(7, 0, body...)))
+		if !bytes.Equal(got, want) || checkReply(opSync, got[4:]) != nil {
+			t.Errorf("of %d bytes: %x", len(body), got)
+		}
+	}
+}
+
+func (h *hub) left() int { return len(h.expected) + len(h.arming) + len(h.armed) }
+
+func TestAnEventBeforeTheReplyOfAnArmMeansLookAgain(t *testing.T) {
+	const none, look, deleted = backend.Kind(0), backend.LookAgain, backend.Deleted
+	for _, test := range []struct {
+		name        string
+		event       int32
+		data, child backend.Kind
+	}{
+		{"deleted", eventDeleted, look, look}, {"data changed", eventDataChanged, look, none},
+		{"created", eventCreated, look, none}, {"children changed", eventChildrenChanged, none, look},
+	} {
+		h := newHub()
+		old := armed(h, "/a", dataWatch, true)
+		data, child, other := target("/a", false), target("/a", true), target("/b", false)
+		x := manyOf(h, data, child, other)
+		h.event(event{test.event, "/a"})
+		for _, w := range []*backend.Watch{data.Watch, child.Watch, other.Watch} {
+			if w.Kind() != none {
+				t.Errorf("%s: a watch fired before it was armed", test.name)
+			}
+		}
+		h.armMany(x)
+		if data.Watch.Kind() != test.data || child.Watch.Kind() != test.child || other.Watch.Kind() != none {
+			t.Errorf("%s: %v, %v, %v", test.name, data.Watch.Kind(), child.Watch.Kind(), other.Watch.Kind())
+		}
+		if test.event == eventDeleted && old.Kind() != deleted {
+			t.Errorf("the watch that the event was of: %v", old.Kind())
+		}
+		h.event(event{eventDeleted, "/a"}) // after it
+		h.event(event{eventDeleted, "/b"})
+		if test.data == none && data.Watch.Kind() != deleted || test.child == none && child.Watch.Kind() != deleted || other.Watch.Kind() != deleted {
+			t.Errorf("%s, and deleted after the reply: %v, %v, %v", test.name, data.Watch.Kind(), child.Watch.Kind(), other.Watch.Kind())
+		}
+		if n := h.left(); n != 0 {
+			t.Errorf("%s: %d left", test.name, n)
+		}
+	}
+}
+
+func TestAnArmThatIsForgottenLeavesNothing(t *testing.T) {
+	h := newHub()
+	targets := []backend.Target{target("/a", false), target("/a", true), target("/a", false)}
+	x := manyOf(h, targets...)
+	again := manyOf(h, target("/a", false))
+	if h.sent("1") != x || h.sent("2") != again || len(h.arming[watchKey{"/a", dataWatch}]) != 3 {
+		t.Fatalf("expected %d, arming %v", len(h.expected), h.arming)
+	}
+	h.event(event{eventDataChanged, "/a"})
+	h.forget(x)
+	h.forget(again)
+	h.armMany(x) // the reply comes late
+	h.event(event{eventDeleted, "/a"})
+	for i, w := range targets {
+		if w.Watch.Kind() != 0 {
+			t.Errorf("watch %d of an Arm that was given up: %v", i, w.Watch.Kind())
+		}
+	}
+	if n := h.left(); n != 0 || h.sent("1") != nil {
+		t.Errorf("%d left", n)
+	}
+}
+
+func TestAnArmIsOverWithItsReply(t *testing.T) {
+	h := newHub()
+	kept, stopped, before := target("/a", false), target("/a", false), target("/b", true)
+	before.Watch.Stop()
+	x := manyOf(h, kept, stopped, before)
+	h.reconnected() // fires what is armed, and this is not
+	h.armMany(x)
+	h.armMany(x)
+	h.forget(x) // as a call that is made again does
+	stopped.Watch.Stop()
+	if h.left() != 1 || len(h.armed[watchKey{"/a", dataWatch}]) != 1 || kept.Watch.Kind() != 0 {
+		t.Errorf("%d left, %v", h.left(), kept.Watch.Kind())
+	}
+	// A reconnect fires it, and it is armed once only.
+	h.reconnected()
+	h.armMany(manyOf(h, kept))
+	if h.left() != 0 || kept.Watch.Kind() != backend.LookAgain {
+		t.Errorf("%d left, %v", h.left(), kept.Watch.Kind())
+	}
+}
+
+func TestAnArmOfAnEndedSessionFires(t *testing.T) {
+	h := newHub()
+	during, after := target("/a", false), target("/a", true)
+	x := manyOf(h, during)
+	h.end()
+	if during.Watch.Kind() != 0 {
+		t.Error("a watch fired that was not armed")
+	}
+	h.armMany(x)
+	h.armMany(manyOf(h, after))
+	if during.Watch.Kind() != backend.LookAgain || after.Watch.Kind() != backend.LookAgain || h.left() != 0 {
+		t.Errorf("%v, %v, %d left", during.Watch.Kind(), after.Watch.Kind(), h.left())
+	}
+}
+
+func TestAWatchTakesThePlaceOfAnother(t *testing.T) {
+	key := watchKey{"/a", dataWatch}
+	for name, test := range map[string]struct {
+		between func(*hub)
+		want    backend.Kind // of the watch when it has taken the place
+		after   backend.Kind // when the node is deleted then
+	}{
+		"that is armed":         {func(*hub) {}, 0, backend.Deleted},
+		"that has seen an end":  {func(h *hub) { h.event(event{eventDeleted, "/a"}) }, backend.Deleted, backend.Deleted},
+		"of an old connection":  {func(h *hub) { h.reconnected() }, backend.LookAgain, backend.LookAgain},
+		"of a session no more":  {func(h *hub) { h.end() }, backend.LookAgain, backend.LookAgain},
+		"whose data is another": {func(h *hub) { h.event(event{eventDataChanged, "/a"}) }, backend.LookAgain, backend.LookAgain},
+	} {
+		h := newHub()
+		from, w := armed(h, "/a", dataWatch, true), backend.NewWatch()
+		test.between(h)
+		h.hand(key, from, w)
+		got := w.Kind()
+		h.event(event{eventDeleted, "/a"})
+		if got != test.want || w.Kind() != test.after || h.left() != 0 {
+			t.Errorf("%s: %v, then %v, %d left", name, got, w.Kind(), h.left())
+		}
+	}
+	for _, late := range []bool{false, true} {
+		h := newHub()
+		from, w := armed(h, "/a", dataWatch, true), backend.NewWatch()
+		if !late {
+			w.Stop()
+		}
+		h.hand(key, from, w)
+		w.Stop()
+		h.event(event{eventDeleted, "/a"})
+		if w.Kind() != 0 || h.left() != 0 {
+			t.Errorf("stopped, late %v: %v, %d left", late, w.Kind(), h.left())
+		}
+	}
+}
+
+// Whatever a frame holds, what is made of it is a whole one.
+func FuzzSetWatches(f *testing.F) {
+	f.Add(framed(str(head(7, opSync), markedForWatch("/a", 1))), "/a", int64(5))
+	f.Add(framed(reply(1, 0, 1, 2, 3)), "/dé", int64(math.MaxInt64))
+	f.Add(framed(str(head(1, opSync), strings.Repeat("x", 50)+mark)), "", int64(-1))
+	f.Fuzz(func(t *testing.T, frame []byte, path string, since int64) {
+		if out, said, ok := unmark(nil, frame); ok {
+			h := newHub()
+			h.sent(said)
+			x := h.expectMany(since, []backend.Target{target(path, false), target(path, true)})
+			out = setWatches(out[:0], frame, x.since, x.many)
+			d := decoder{rest: out}
+			size, xid, op, zxid := d.int32(), d.int32(), d.int32(), d.int64()
+			if int(size) != len(out)-4 || xid != int32At(frame, 4) || op != opWatches || zxid != since {
+				t.Errorf("%x", out)
+			}
+			for _, n := range []int32{1, 0, 1} {
+				if d.int32() != n || n == 1 && string(d.string()) != path {
+					t.Errorf("%x", out)
+				}
+			}
+			if d.failed || len(d.rest) != 0 {
+				t.Errorf("%x", out)
+			}
+		}
+		if len(frame) >= 4+replySize {
+			out := asSync(bytes.Clone(frame))
+			if int(int32At(out, 0)) != len(out)-4 || checkReply(opSync, out[4:]) != nil || !bytes.Equal(out[4:20], frame[4:20]) {
+				t.Errorf("%x", out)
+			}
+		}
+	})
+}
