@@ -56,6 +56,18 @@ func TestPermissionsOnARealServer(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a contender that may not be read is told of, and nothing stays behind it", func(t *testing.T) {
+		s, a, b := newClients(t)
+		h := mustLock(t, coord.NewMutex(a, "/l", nil))
+		if _, err := raw(t, s).SetACL(h.Path(), zk.WorldACL(zk.PermAdmin|zk.PermWrite), -1); err != nil {
+			t.Fatal(err)
+		}
+		_, err := coord.NewMutex(b, "/l", nil).Lock(context.Background())
+		wantErr(t, err, coord.ErrDenied)
+		w := &world{Service: s, t: t}
+		w.eventually("only the holder is left", func() bool { return len(w.children("/l")) == 1 })
+		mustRelease(t, h)
+	})
 	t.Run("a directory in which nothing may be made is told of", func(t *testing.T) {
 		s, a, _ := newClients(t)
 		withPermissions(t, s.Root()+"/l", zk.PermRead)

@@ -188,6 +188,11 @@
 // belongs to the recipe. Below the client's namespace, /_coord is the library's
 // own.
 //
+// All clients of one path must be able to read each other's nodes: give them one
+// ACL. ZooKeeper from 3.8.4 on does not tell a session of the deletion of a node that
+// it may not read, so who stands behind such a node might wait for ever. (The first
+// wait of a client in a line asks, and fails with ErrDenied.)
+//
 // # What goes on
 //
 // Options.Trace is called with an [Event] where an operator gains by it: where

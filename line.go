@@ -17,22 +17,31 @@ import (
 // herd. The watch is on the children of that node: an ephemeral has none, so
 // nothing but its deletion fires it, and nobody is woken by a change of data.
 //
-// A waiter also watches the node before that one (look-ahead), and lists the
-// directory again when it goes, off the critical path. So it knows when its
+// A waiter also watches the node before that one (look-ahead), and when it goes,
+// finds out off the critical path who is the head now: its predecessor, if the node
+// that went was the head, else it lists the directory again. So it knows when its
 // predecessor is the head of the line, and then the event "predecessor deleted"
 // is itself the grant: the hand-over costs one message instead of a message and
 // a list. At most two waiters wake for one deletion, whatever the length of the
-// line.
+// line. To join it costs three requests: create, list, and one that arms all
+// watches (backend.Session.Arm).
 //
 // What makes this safe; without each of these rules two holders, a holder
-// without a node, or a waiter that nobody wakes were found by model checking:
-//   - the watch on the own node is armed, and the node found present, before
-//     the directory is listed and before the predecessor is watched;
+// without a node, or a waiter that nobody wakes were found by model checking
+// (internal/model):
+//   - the watch on the own node is armed, and the node found present, no later
+//     than the one on the predecessor; who finds nobody in the way in a list that
+//     shows its own node needs none yet;
 //   - at the grant the session, its lease and that watch are tested under one
 //     lock, and events are marked in the order in which they came;
-//   - only Deleted of a node known as head grants; every other wake-up lists;
+//   - only Deleted of a node known as head grants, also when it came while the
+//     list was under way that shows the node as head, but not earlier; every
+//     other wake-up lists;
+//   - when the node ahead was known as head and is Deleted, the node before is
+//     the head; when it was not, or in doubt, the line is listed;
 //   - reconnection fires all watches with LookAgain, so afterwards nothing is
-//     known until the directory was listed again.
+//     known until the directory was listed again. The next server can be behind
+//     events that were seen, though not behind replies.
 //
 // In a line of readers and writers, a reader waits for the nearest earlier writer
 // only. A writer waits for the node before its own, and lists again whenever it
@@ -228,174 +237,6 @@ func (l *line) leave(ctx context.Context, p place, wait bool) {
 		return
 	}
 	p.s.removeLater(p.path)
-}
-
-// await waits until p is at the head of the line, and makes it a hold.
-func (l *line) await(ctx context.Context, r *request, p place) (*Hold, error) {
-	if p.siblings == 1 {
-		// Alone in the directory: the head.
-		return l.hold(ctx, r, p, nil)
-	}
-	var w waits
-	h, err := l.watchTurn(ctx, r, &p, &w)
-	w.before.stop()
-	w.ahead.stop()
-	if err != nil && w.own != nil {
-		w.own.Stop()
-	}
-	return h, err
-}
-
-// waits is what a waiter watches: its own node, the one before it, and the one
-// before that.
-type waits struct {
-	own    *backend.Watch
-	before neighbour
-	ahead  neighbour
-}
-
-// neighbour is a watched node of the line.
-type neighbour struct {
-	name string
-	w    *backend.Watch
-}
-
-func (n *neighbour) stop() {
-	if n.w != nil {
-		n.w.Stop()
-	}
-	*n = neighbour{}
-}
-
-func (n *neighbour) fired() <-chan struct{} {
-	if n.w == nil {
-		return nil
-	}
-	return n.w.Fired()
-}
-
-// watch arms a watch on the node called name, unless that stands already. It
-// reports false if the node is gone.
-func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bool, error) {
-	if n.w != nil && n.name == name && n.w.Kind() == 0 {
-		return true, nil
-	}
-	n.stop()
-	w := backend.NewWatch()
-	if _, _, err := s.b.Children(ctx, dir+"/"+name, w); err != nil {
-		w.Stop()
-		if isNotFound(err) {
-			return false, nil
-		}
-		return false, err
-	}
-	*n = neighbour{name, w}
-	return true, nil
-}
-
-// watchTurn reads the line until it is p's turn.
-func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*Hold, error) {
-	s := p.s
-	// A reader among readers, and who only tries, need nothing but a list that
-	// shows the own node and nobody in the way. (The token must be known.)
-	glance := r.kind == readKind || r.try && p.czxid != 0
-	for {
-		// The own watch first: it must be armed, and the node present, before
-		// anything that could become a grant is read.
-		if !glance && (w.own == nil || w.own.Kind() != 0) {
-			if err := l.watchOwn(ctx, p, w); err != nil {
-				return nil, err
-			}
-		}
-		names, _, err := s.b.Children(ctx, l.dir, nil)
-		if err != nil && !isNotFound(err) {
-			return nil, err
-		}
-		queue := l.order(names)
-		i := slices.IndexFunc(queue, func(q position) bool { return q.name == base(p.path) })
-		if i < 0 {
-			// Deleted just now, which the own watch tells; or a server that
-			// lags behind what it has answered before, which Sync mends.
-			if err := s.b.Sync(ctx, l.dir); err != nil {
-				return nil, err
-			}
-			if w.own != nil {
-				w.own.Stop()
-				w.own = nil
-			}
-			glance = false
-			continue
-		}
-		j := blocker(queue, i)
-		if j < 0 {
-			if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, errAgain) {
-				return h, err
-			}
-			continue
-		}
-		if r.try {
-			return nil, ErrLocked
-		}
-		if glance {
-			glance = false
-			continue
-		}
-		// The deletion of the blocker is the grant if nobody is in its way, and
-		// if it cannot be a downgrade that goes on in the way of a writer.
-		grants := l.grants(queue, i, j)
-		// The one ahead first: when it goes while we arm the other watch, we
-		// still learn of it. Who lists again anyway needs none.
-		if grants || l.kinds == sharedLine {
-			w.ahead.stop()
-		} else if ok, err := w.ahead.watch(ctx, s, l.dir, queue[j-1].name); err != nil {
-			return nil, err
-		} else if !ok {
-			continue
-		}
-		if ok, err := w.before.watch(ctx, s, l.dir, queue[j].name); err != nil {
-			return nil, err
-		} else if !ok {
-			continue
-		}
-		r.trail.waiting(ctx, p.path, i)
-		select {
-		case <-w.before.fired():
-			if grants && w.before.w.Kind() == backend.Deleted {
-				if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, errAgain) {
-					return h, err
-				}
-			}
-		case <-w.ahead.fired():
-		case <-w.own.Fired():
-		case <-s.b.Done():
-			return nil, s.b.Err()
-		case <-ctx.Done():
-			return nil, backend.ContextError(ctx)
-		}
-	}
-}
-
-// grants reports whether the deletion of the blocker at j is the grant for the
-// contender at i.
-func (l *line) grants(queue []position, i, j int) bool {
-	if queue[i].shared {
-		return !slices.ContainsFunc(queue[:j], func(q position) bool { return !q.shared })
-	}
-	return l.kinds != sharedLine && j == 0
-}
-
-// watchOwn arms the watch on the own node, if it is there and ours.
-func (l *line) watchOwn(ctx context.Context, p *place, w *waits) error {
-	w.own = backend.NewWatch()
-	data, stat, err := p.s.b.Get(ctx, p.path, w.own)
-	if isNotFound(err) || err == nil && stat.EphemeralOwner != p.s.b.ID() {
-		return errGone
-	}
-	if err != nil {
-		return err
-	}
-	p.czxid, p.data = stat.Czxid, data
-	return nil
 }
 
 // hold makes the place a hold. own is the armed watch on its node; nil has one

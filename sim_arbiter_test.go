@@ -207,9 +207,9 @@ func (x *arbiter) collect() {
 				x.fail(w, w.Session.Err(), true)
 			}
 			for _, inner := range w.ws.Take() {
-				if c := w.outer[inner]; c != nil {
+				if a := w.outer[inner]; a != nil {
 					delete(w.outer, inner)
-					w.in = append(w.in, simMessage{w: c.watch, kind: inner.Kind(), path: c.path})
+					w.in = append(w.in, simMessage{w: a.watch, kind: inner.Kind(), path: a.path})
 				}
 			}
 		}

@@ -24,9 +24,11 @@ func (x *arbiter) fail(w *wire, why error, over bool) {
 		c := m.c
 		if c.op != "commit" && !over {
 			for _, c := range append(c.twins, c) {
-				if c.inner != nil {
-					delete(w.outer, c.inner)
-					c.disarm()
+				for _, a := range c.arms {
+					if a.inner != nil {
+						delete(w.outer, a.inner)
+						a.disarm()
+					}
 				}
 				c.data, c.stat, c.names, c.results, c.err = nil, backend.Stat{}, nil, nil, nil
 			}

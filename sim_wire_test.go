@@ -31,8 +31,8 @@ type actorKey struct{}
 type wire struct {
 	backend.Session // the store's
 	p               *peer
-	ws              *backend.WatchSet           // the store's halves of watches
-	outer           map[*backend.Watch]*simCall // the reads that armed them
+	ws              *backend.WatchSet            // the store's halves of watches
+	outer           map[*backend.Watch]*simWatch // what they are halves of
 	in              []simMessage
 	over            bool
 }
@@ -54,9 +54,8 @@ type simCall struct {
 	op    string
 	path  string
 	ops   []backend.Op
-	watch *backend.Watch
-	inner *backend.Watch // the store's half, guarded by the arbiter's mutex
-	armed bool
+	since int64 // of an arm
+	arms  []*simWatch
 	twins []*simCall // that came with it and are the same
 
 	by        string // the actor, if it is known
@@ -73,6 +72,16 @@ type simCall struct {
 	err     error
 }
 
+// simWatch is a watch of a call.
+type simWatch struct {
+	c        *simCall
+	path     string
+	children bool // of an arm
+	watch    *backend.Watch
+	inner    *backend.Watch // the store's half, guarded by the arbiter's mutex
+	armed    bool
+}
+
 // key tells the calls apart that arrive in one step.
 func (c *simCall) key() string {
 	var b []byte
@@ -85,8 +94,8 @@ func (c *simCall) key() string {
 		b = append(append(b, ' '), op.Data...)
 		b = strconv.AppendInt(b, int64(op.Version), 10)
 	}
-	if c.watch != nil {
-		b = append(b, " watched"...)
+	for _, a := range c.arms {
+		b = append(append(b, " watched "...), a.path...)
 	}
 	b = append(append(b, ' '), c.by...)
 	if c.w != nil {
@@ -115,7 +124,13 @@ func (c *simCall) reply() string {
 
 // seen is the call as hooks see it.
 func (c *simCall) seen(s backend.Session) backendtest.Call {
-	return backendtest.Call{Session: s, Op: c.op, Path: c.path, Ops: c.ops}
+	seen := backendtest.Call{Session: s, Op: c.op, Path: c.path, Ops: c.ops}
+	if c.op == "arm" {
+		for _, a := range c.arms {
+			seen.Targets = append(seen.Targets, backend.Target{Path: a.path, Children: a.children, Watch: a.watch})
+		}
+	}
+	return seen
 }
 
 // wrap is the error of a call, as the contract has it.
@@ -153,7 +168,7 @@ func (p *peer) Open(ctx context.Context) (backend.Session, error) {
 }
 
 func (p *peer) wire(s backend.Session) *wire {
-	w := &wire{Session: s, p: p, ws: backend.NewWatchSet(), outer: make(map[*backend.Watch]*simCall)}
+	w := &wire{Session: s, p: p, ws: backend.NewWatchSet(), outer: make(map[*backend.Watch]*simWatch)}
 	p.wires = append(p.wires, w)
 	return w
 }
@@ -165,14 +180,36 @@ func (w *wire) call(ctx context.Context, c *simCall) error {
 		return c.wrap(err)
 	}
 	err := w.p.x.pass(ctx, c)
-	if c.watch != nil && err != nil && !(c.op == "exists" && errors.Is(err, backend.ErrNotFound)) {
-		c.watch.Stop()
+	if err != nil && !(c.op == "exists" && errors.Is(err, backend.ErrNotFound)) {
+		for _, a := range c.arms {
+			a.watch.Stop()
+		}
 	}
 	return err
 }
 
+// read is a call that may arm a watch.
+func (w *wire) read(op, path string, watch *backend.Watch) *simCall {
+	c := &simCall{op: op, path: path}
+	if watch != nil {
+		c.arms = []*simWatch{{c: c, path: path, watch: watch}}
+	}
+	return c
+}
+
+func (w *wire) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
+	if err := backend.CheckTargets(targets); err != nil {
+		return err
+	}
+	c := &simCall{op: "arm", path: targets[0].Path, since: since}
+	for _, t := range targets {
+		c.arms = append(c.arms, &simWatch{c: c, path: t.Path, children: t.Children, watch: t.Watch})
+	}
+	return w.call(ctx, c)
+}
+
 func (w *wire) Get(ctx context.Context, path string, watch *backend.Watch) ([]byte, backend.Stat, error) {
-	c := &simCall{op: "get", path: path, watch: watch}
+	c := w.read("get", path, watch)
 	if err := w.call(ctx, c); err != nil {
 		return nil, backend.Stat{}, err
 	}
@@ -180,7 +217,7 @@ func (w *wire) Get(ctx context.Context, path string, watch *backend.Watch) ([]by
 }
 
 func (w *wire) Exists(ctx context.Context, path string, watch *backend.Watch) (backend.Stat, error) {
-	c := &simCall{op: "exists", path: path, watch: watch}
+	c := w.read("exists", path, watch)
 	if err := w.call(ctx, c); err != nil {
 		return backend.Stat{}, err
 	}
@@ -188,7 +225,7 @@ func (w *wire) Exists(ctx context.Context, path string, watch *backend.Watch) (b
 }
 
 func (w *wire) Children(ctx context.Context, path string, watch *backend.Watch) ([]string, backend.Stat, error) {
-	c := &simCall{op: "children", path: path, watch: watch}
+	c := w.read("children", path, watch)
 	if err := w.call(ctx, c); err != nil {
 		return nil, backend.Stat{}, err
 	}
@@ -233,17 +270,26 @@ func (c *simCall) serve() {
 		return
 	}
 	s := c.w.Session
-	var inner *backend.Watch
-	if c.watch != nil {
-		inner = c.w.ws.New()
+	inner := make([]*backend.Watch, len(c.arms))
+	var targets []backend.Target
+	for i, a := range c.arms {
+		inner[i] = c.w.ws.New()
+		targets = append(targets, backend.Target{Path: a.path, Children: a.children, Watch: inner[i]})
+		c.w.outer[inner[i]] = a
+	}
+	var first *backend.Watch
+	if len(inner) > 0 {
+		first = inner[0]
 	}
 	switch c.op {
 	case "get":
-		c.data, c.stat, c.err = s.Get(ctx, c.path, inner)
+		c.data, c.stat, c.err = s.Get(ctx, c.path, first)
 	case "exists":
-		c.stat, c.err = s.Exists(ctx, c.path, inner)
+		c.stat, c.err = s.Exists(ctx, c.path, first)
 	case "children":
-		c.names, c.stat, c.err = s.Children(ctx, c.path, inner)
+		c.names, c.stat, c.err = s.Children(ctx, c.path, first)
+	case "arm":
+		c.err = s.Arm(ctx, c.since, targets...)
 	case "sync":
 		c.err = s.Sync(ctx, c.path)
 	case "commit":
@@ -251,31 +297,32 @@ func (c *simCall) serve() {
 	case "close":
 		c.err = s.Close()
 	}
-	if inner == nil {
-		return
-	}
-	if c.err != nil && !(c.op == "exists" && errors.Is(c.err, backend.ErrNotFound)) {
-		inner.Stop()
-		return
-	}
-	c.w.p.x.mu.Lock()
-	c.inner = inner
-	c.w.p.x.mu.Unlock()
-	c.w.outer[inner] = c
-	if !c.armed {
-		c.armed = c.watch.Arm(func(*backend.Watch) { c.disarm() })
-		if !c.armed {
-			c.disarm()
+	failed := c.err != nil && !(c.op == "exists" && errors.Is(c.err, backend.ErrNotFound))
+	for i, a := range c.arms {
+		if failed {
+			inner[i].Stop()
+			delete(c.w.outer, inner[i])
+			continue
+		}
+		c.w.p.x.mu.Lock()
+		a.inner = inner[i]
+		c.w.p.x.mu.Unlock()
+		if !a.armed {
+			a.armed = a.watch.Arm(func(*backend.Watch) { a.disarm() })
+			if !a.armed {
+				a.disarm()
+			}
 		}
 	}
 }
 
 // disarm stops the store's half of a watch.
-func (c *simCall) disarm() {
-	c.w.p.x.mu.Lock()
-	inner := c.inner
-	c.inner = nil
-	c.w.p.x.mu.Unlock()
+func (a *simWatch) disarm() {
+	x := a.c.w.p.x
+	x.mu.Lock()
+	inner := a.inner
+	a.inner = nil
+	x.mu.Unlock()
 	if inner != nil {
 		inner.Stop()
 	}

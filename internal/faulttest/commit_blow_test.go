@@ -54,7 +54,7 @@ func strike(a *actor, n int64, how string) *blow {
 	b := &blow{a: a, how: how, kills: how == killBefore || how == killAfter || how == killLate}
 	match := func(f zkproxy.Frame) bool {
 		switch f.Opcode {
-		case zkproxy.OpConnect, zkproxy.OpPing, zkproxy.OpClose, zkproxy.OpAuth, zkproxy.OpSetWatches, zkproxy.OpSetWatches2:
+		case zkproxy.OpConnect, zkproxy.OpPing, zkproxy.OpClose, zkproxy.OpAuth:
 			return false
 		}
 		return b.seen.Add(1) == n && how != noBlow

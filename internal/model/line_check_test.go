@@ -25,6 +25,9 @@ const (
 	waitsForNothing
 	// Nor does one believe that it holds.
 	notTold
+	// Whose own watch stands knows the data of its node: a holder is asked there
+	// to release.
+	notRead
 )
 
 var faultNames = map[fault]string{
@@ -34,6 +37,7 @@ var faultNames = map[fault]string{
 	lostWake:        "nobody wakes a client whose turn it is",
 	waitsForNothing: "a client without a node waits for ever",
 	notTold:         "a holder without a node is never told",
+	notRead:         "a change of its node's data is missed",
 }
 
 func (f fault) Error() string { return faultNames[f] }
@@ -59,6 +63,9 @@ func (m *lineModel) wrong(s *state, rest bool) error {
 				!(m.reads(s.node[j], j) && m.reads(s.node[k], k)) {
 				return twoHolders
 			}
+		}
+		if c.own == armed && c.changed {
+			return notRead
 		}
 		if !rest {
 			continue

@@ -76,7 +76,7 @@ func (w watch) fired() bool { return w == lookAgain || w == deletion }
 
 // neighbour is a watched node of the line.
 type neighbour struct {
-	node int8 // from 1
+	node int8 // from 1, 0 for none
 	as   node // present or reader: they have different names
 	w    watch
 	bare bool // the own node was gone already when the watch fired
@@ -88,14 +88,16 @@ type pc int8
 const (
 	away    pc = iota
 	looksUp    // the reply of the creation was lost
-	alone      // about to be granted what the latest reply said
-	watches    // watchOwn
+	alone      // about to be granted what the latest reply said, with no own watch
+	watches    // watchOwn, then the list
 	lists      // Children of the directory
 	syncs
-	watchesAhead
-	watchesBefore
-	waits   // the select
-	atGrant // about to be granted, under the lock of the session
+	listed       // the reply has come, and is not looked at yet
+	watchesFirst // watchOwn, then Arm
+	arms         // Arm
+	armsOwn      // where a variant arms the own watch by itself
+	waits        // the select
+	atGrant      // about to be granted, under the lock of the session
 	holds
 	downgrade // holds; the commit is made, and its reply is not there yet
 	leaves    // believes nothing; its node goes later
@@ -105,16 +107,26 @@ const (
 type client struct {
 	pc     pc
 	shown  int8 // how much of the log
+	seen   int8 // how much of it when the latest reply came
 	own    watch
 	before neighbour
 	ahead  neighbour
-	grants bool // the node before is known to be the last in the way
-	glance bool // has no watch yet, and needs none if nobody is in the way
-	try    bool
-	victim bool // an outsider deleted its node
-	over   bool // its session is lost, and it has not seen that
-	old    bool // it is in its next session, and its node of the one before
-	bare   bool // the own node was gone in the state that gives the grant
+	// What the list said that is being looked at: who is in the way, and of that
+	// one. No watches.
+	near, far   neighbour
+	grants      bool // the node before is known to be the last in the way
+	aheadIsHead bool // the node ahead is
+	known       bool // the token, which is when the own node was created
+	first       bool // the own node is among what is being armed
+	// The own node's data has changed since it was last known, and there is no own
+	// watch yet.
+	changed bool
+	readers int8 // a bit for each reader's node that came of a downgrade before the own was created
+	try     bool
+	victim  bool // an outsider deleted its node
+	over    bool // its session is lost, and it has not seen that
+	old     bool // it is in its next session, and its node of the one before
+	bare    bool // the own node was gone in the state that gives the grant
 }
 
 // believes reports whether the client thinks that it holds.
@@ -191,9 +203,21 @@ func (m *lineModel) tidy(s *state) {
 			continue
 		}
 		for c.shown < s.n && !m.concerns(s, k, s.log[c.shown]) {
+			if s.log[c.shown] == written+change(k) {
+				c.changed = true // before it is found
+			}
+			if c.seen == c.shown {
+				c.seen++
+			}
 			c.shown++
 		}
-		low = min(low, c.shown)
+		if s.reconnects == 0 {
+			c.seen = c.shown
+		}
+		for c.seen < c.shown && !m.concerns(s, k, s.log[c.seen]) {
+			c.seen++
+		}
+		low = min(low, c.seen)
 	}
 	if low == 0 {
 		return
@@ -204,6 +228,7 @@ func (m *lineModel) tidy(s *state) {
 	for k := range m.places {
 		if s.c[k].alive() {
 			s.c[k].shown -= low
+			s.c[k].seen -= low
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestTheLineKeepsItsPromises(t *testing.T) {
 		"3 clients, 2 outsiders":          {places: 3, alive: 3, deletes: 2},
 	}
 	if long() && !race {
-		scopes["3 clients, everything"] = scope{places: 3, alive: 3, reconnects: 1, deletes: 2, writes: 1, odd: 1}
+		scopes["3 clients, everything"] = scope{places: 3, alive: 3, reconnects: 1, deletes: 1, writes: 1, odd: 1}
 	}
 	if long() {
 		scopes["3 clients, three outsiders, 2 reconnects"] = scope{places: 3, alive: 3, reconnects: 2, deletes: 3}
@@ -109,22 +109,28 @@ func TestTheLineWithoutOneOfItsRules(t *testing.T) {
 	}{
 		{"no watch on the own node", rules{ownNever: true}, usual, waitsForNothing, 8},
 		{"the own watch armed while the wait goes on", rules{ownLate: true}, usual, noNode, 12},
-		{"the own watch not tested at the grant", rules{ownUnchecked: true}, usual, noNode, 13},
+		{"the own watch armed after the others, and no look at the node", rules{ownAfter: true}, usual, waitsForNothing, 9},
+		{"the own watch not tested at the grant", rules{ownUnchecked: true}, usual, noNode, 12},
 		{"the session not tested at the grant", rules{sessionUnchecked: true}, usual, twoHolders, 6},
-		{"events handled in any order", rules{anyOrder: true}, usual, noNode, 14},
-		{"any wake-up is the grant", rules{anyWake: true}, scope{places: 3, alive: 3, deletes: 1}, notItsTurn, 11},
-		{"any event of the head is the grant", rules{anyKind: true}, usual, notItsTurn, 9},
-		{"the deletion of any node before is the grant", rules{anyNode: true}, usual, notItsTurn, 11},
-		{"no list after the node ahead went", rules{aheadIsHead: true}, scope{places: 4, alive: 3}, notItsTurn, 17},
-		{"no list when a node is gone that was to be watched", rules{blind: true}, usual, lostWake, 9},
-		{"a watch on the data of the node before", rules{dataWatch: true}, scope{places: 3, alive: 3, writes: 1}, notItsTurn, 9},
+		{"events handled in any order", rules{anyOrder: true}, usual, noNode, 13},
+		{"any wake-up is the grant", rules{anyWake: true}, scope{places: 3, alive: 3, deletes: 1}, notItsTurn, 9},
+		{"any event of the head is the grant", rules{anyKind: true}, usual, notItsTurn, 8},
+		{"the deletion of any node before is the grant", rules{anyNode: true}, usual, notItsTurn, 9},
+		{"so is that of the head before the list", rules{goneEarlier: true}, usual, noNode, 16},
+		{"so is one during a list that has not that node as the head", rules{goneNotHead: true}, scope{places: 3, alive: 3, writes: 1}, notItsTurn, 15},
+		{"so is one during a list that has another head", rules{goneOther: true}, scope{places: 3, alive: 3, deletes: 1, writes: 1}, notItsTurn, 14},
+		{"no list after any node ahead went", rules{anyAhead: true}, scope{places: 4, alive: 3}, notItsTurn, 14},
+		{"no list after any event of the node ahead", rules{aheadAnyKind: true}, usual, notItsTurn, 11},
+		{"no list when a node is gone that was to be watched", rules{blind: true}, usual, lostWake, 8},
+		{"a watch on the data of the node before", rules{dataWatch: true}, scope{places: 3, alive: 3, writes: 1}, notItsTurn, 8},
+		{"a change of the own data before the watch is missed", rules{noSince: true}, scope{places: 2, alive: 2, writes: 1}, notRead, 6},
 		{"no list after a reconnect, the head kept", rules{headKept: true}, usual, noNode, 15},
-		{"no list after a reconnect, and no watch", rules{notAgain: true}, scope{places: 3, alive: 3, reconnects: 1}, lostWake, 12},
-		{"a read before all watches fired after a reconnect", rules{asksSoon: true}, usual, noNode, 14},
-		{"a node of the session before taken for the own", rules{anyOwner: true}, scope{places: 3, alive: 3, odd: 1}, twoHolders, 9},
+		{"no list after a reconnect, and no watch", rules{notAgain: true}, scope{places: 3, alive: 3, reconnects: 1}, lostWake, 11},
+		{"a read before all watches fired after a reconnect", rules{asksSoon: true}, usual, noNode, 17},
+		{"a node of the session before taken for the own", rules{anyOwner: true}, scope{places: 3, alive: 3, odd: 1}, twoHolders, 8},
 		{"who is not in the list lists again", rules{noSync: true}, scope{places: 2, alive: 2, deletes: 1, odd: 1}, ErrEndless, 2},
 		{"a holder that does not watch its node", rules{ownForgotten: true}, scope{places: 2, alive: 2, deletes: 1}, notTold, 4},
-		{"a writer granted by look-ahead", rules{writerAhead: true}, scope{places: 3, alive: 3, downgrades: true}, notItsTurn, 10},
+		{"a writer granted by look-ahead", rules{writerAhead: true}, scope{places: 3, alive: 3, downgrades: true}, notItsTurn, 9},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			m := &lineModel{scope: v.scope, rules: v.rules}
@@ -137,10 +143,13 @@ func TestTheLineWithoutOneOfItsRules(t *testing.T) {
 	}
 }
 
-// What of the rule of the own watch is needed: that it is armed, and the node
-// found present, before the wait. That this comes before the list is not.
-func TestTheOwnWatchMayBeArmedAfterTheList(t *testing.T) {
+// The own watch comes after the list, which shows the own node: what a test of its own
+// (TestTheOwnWatchMayBeArmedAfterTheList) showed to be harmless is the flow itself now.
+// Nor need Arm have one moment for all of its watches: a service that does not know
+// setWatches has them armed by reads, in this order: the own, the one ahead, the one
+// before.
+func TestTheWatchesMayBeArmedOneByOne(t *testing.T) {
 	t.Parallel()
-	m := &lineModel{scope: scope{places: 3, alive: 3, reconnects: 1, deletes: 1, odd: 1}, rules: rules{ownLast: true}}
+	m := &lineModel{scope: scope{places: 3, alive: 3, reconnects: 1, deletes: 1, odd: 1}, rules: rules{oneByOne: true}}
 	m.mustHold(t)
 }

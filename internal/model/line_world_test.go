@@ -38,10 +38,11 @@ const (
 	didWatchOwn
 	didList
 	didSync
-	didWatchAhead
-	didWatchBefore
+	didTakeUp
+	didArm
 	didWakeBefore
 	didWakeAhead
+	didTurn
 	didWakeOwn
 	didGrant
 	didRefuse
@@ -69,10 +70,11 @@ var didNames = [dids]string{
 	didWatchOwn:      "watches its own node",
 	didList:          "lists the line",
 	didSync:          "syncs",
-	didWatchAhead:    "watches the node ahead",
-	didWatchBefore:   "watches the node before",
+	didTakeUp:        "looks at the list",
+	didArm:           "arms its watches",
 	didWakeBefore:    "wakes by the node before",
 	didWakeAhead:     "wakes by the node ahead",
+	didTurn:          "knows by the node ahead that the one before is the head now",
 	didWakeOwn:       "wakes by its own node",
 	didGrant:         "is granted",
 	didRefuse:        "is not granted, for its own watch has fired",
@@ -112,8 +114,11 @@ func (a action) String() string {
 		if a.to.before.node > 0 {
 			s += fmt.Sprint(" for node ", a.to.before.node-1)
 		}
-		if a.to.grants {
+		switch {
+		case a.to.grants:
 			s += ", the head"
+		case a.to.aheadIsHead:
+			s += ", behind the head"
 		}
 	case syncs:
 		s += "; does not find itself"
@@ -209,27 +214,37 @@ func (m *lineModel) arrive(s state) {
 	s.came++
 	s.node[k] = present
 	c := &s.c[k]
-	*c = client{shown: s.n, glance: m.readers[k]}
-	m.top(c)
-	blind := s
-	if siblings == 0 {
-		c.pc = alone // the reply tells
+	*c = client{shown: s.n, seen: s.n, known: true}
+	for j := range k {
+		if s.node[j] == reader {
+			c.readers |= 1 << j
+		}
 	}
-	m.may(k, didCreate, s)
+	m.top(c, k)
+	o := s
+	if siblings == 0 {
+		o.c[k].pc = alone // the reply tells
+	}
+	m.may(k, didCreate, o)
 	if s.odd == 0 {
 		return
 	}
-	blind.odd--
-	if siblings == 0 {
-		m.may(k, didCreateBlind, blind) // the directory holds data of others
-	}
-	blind.c[k].pc = looksUp
-	m.may(k, didCreateLost, blind)
+	s.odd--
 	if !m.readers[k] {
-		blind.c[k].glance, blind.c[k].try = true, true
-		m.top(&blind.c[k])
+		o := s
+		o.c[k].try = true
+		m.may(k, didTry, o)
+	}
+	blind := s
+	blind.c[k].known = false
+	m.top(&blind.c[k], k)
+	m.may(k, didCreateBlind, blind) // the directory holds data of others
+	if !m.readers[k] {
+		blind.c[k].try = true
 		m.may(k, didTry, blind)
 	}
+	s.c[k].pc = looksUp
+	m.may(k, didCreateLost, s)
 }
 
 // user adds what the callers of k decide.
@@ -299,8 +314,14 @@ func (m *lineModel) faults(s state, k int) {
 				n++
 			}
 		}
-		if n > 0 {
-			m.may(k, didReconnect, o)
+		if n > 0 || c.seen < c.shown {
+			// An event does not tell how far the server is, only a reply does. So
+			// the next server can be behind events.
+			for to := c.seen; to <= c.shown; to++ {
+				o := o
+				o.c[k].shown = to
+				m.may(k, didReconnect, o)
+			}
 		}
 	}
 }

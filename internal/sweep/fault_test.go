@@ -69,7 +69,7 @@ func kind(f zkproxy.Frame) (frame, bool) {
 		return ping, true
 	case zkproxy.OpClose:
 		return closing, true
-	case zkproxy.OpAuth, zkproxy.OpSetWatches, zkproxy.OpSetWatches2:
+	case zkproxy.OpAuth:
 		return 0, false
 	}
 	return request, true

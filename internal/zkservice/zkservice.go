@@ -175,7 +175,7 @@ func (l *Link) drop(what zkproxy.DropWhat) {
 	for _, p := range l.Proxies {
 		p.Drop(func(f zkproxy.Frame) bool {
 			switch f.Opcode {
-			case zkproxy.OpConnect, zkproxy.OpPing, zkproxy.OpClose, zkproxy.OpAuth, zkproxy.OpSetWatches:
+			case zkproxy.OpConnect, zkproxy.OpPing, zkproxy.OpClose, zkproxy.OpAuth:
 				return false
 			}
 			return taken.CompareAndSwap(false, true)

@@ -1,0 +1,144 @@
+package model
+
+// This file is what the client makes of events: the select of watchOthers, the grant,
+// and the marking of the watches.
+
+// wait adds what the select can do.
+func (m *lineModel) wait(s state, k int) {
+	c := &s.c[k]
+	wake := func(a did, f func(c *client)) {
+		o := s
+		f(&o.c[k])
+		m.step(k, a, o)
+	}
+	readOwn := func(c *client) { c.readOwn(s.view(k)[k]) }
+	switch {
+	case m.rules.ownLate && c.own == off:
+		if c.told() {
+			wake(didWatchOwn, readOwn)
+		}
+	case m.rules.headKept && c.grants && (c.before.w == lookAgain || c.own == lookAgain):
+		if !c.told() {
+			return
+		}
+		if c.before.w == lookAgain {
+			wake(didWakeBefore, func(c *client) {
+				v := s.view(k)
+				c.before.w = armed
+				if v[c.before.node-1] != c.before.as {
+					c.pc, c.bare = atGrant, !v[k].stands()
+				}
+			})
+		}
+		if c.own == lookAgain {
+			wake(didWakeOwn, readOwn)
+		}
+		return
+	}
+	fired := func(w watch) bool { return w.fired() && !(m.rules.notAgain && w == lookAgain) }
+	before, ahead, own := fired(c.before.w), fired(c.ahead.w), fired(c.own)
+	var why did
+	switch {
+	case before:
+		why = didWakeBefore
+	case ahead:
+		why = didWakeAhead
+	case own:
+		why = didWakeOwn
+	default:
+		return
+	}
+	top := func(c *client) { m.top(c, k) }
+	// One watch is looked at after the other. So one that has fired by now may have
+	// done so just after it was looked at; another one's was the wake-up then.
+	if before && (ahead || own) {
+		wake(why, top)
+	}
+	bare := false
+	turned := c.aheadIsHead && (c.ahead.w == deletion || m.rules.aheadAnyKind && ahead)
+	if turned {
+		bare = c.ahead.bare
+		ahead = false
+	}
+	head := c.grants || turned
+	switch {
+	case head && c.before.w == deletion,
+		m.rules.anyWake && (before || ahead),
+		m.rules.anyKind && head && before,
+		m.rules.anyNode && c.before.w == deletion:
+		wake(why, func(c *client) {
+			c.pc, c.grants, c.aheadIsHead = atGrant, head, false
+			c.bare = bare || before && c.before.bare || ahead && c.ahead.bare
+			if turned {
+				c.ahead = neighbour{}
+			}
+		})
+	case before, ahead, own:
+		wake(why, top)
+	default:
+		wake(didTurn, func(c *client) {
+			c.ahead, c.grants, c.aheadIsHead = neighbour{}, true, false
+		})
+	}
+}
+
+// grant is session.grant.
+func (m *lineModel) grant(s *state, k int) did {
+	c := &s.c[k]
+	switch {
+	case c.over && !m.rules.sessionUnchecked:
+		s.leave(k)
+		return didMeetLoss
+	case m.rules.ownUnchecked, m.rules.headKept && c.own == lookAgain, !c.own.fired():
+		m.judge(s, k)
+		*c = client{pc: holds, shown: c.shown, seen: c.seen, own: c.own, victim: c.victim, over: c.over, old: c.old}
+		return didGrant
+	default: // errAgain
+		c.bare = false
+		m.top(c, k)
+		return didRefuse
+	}
+}
+
+// show delivers the next change to client k, as an event if a watch of it fires.
+func (m *lineModel) show(s *state, k int) {
+	c := &s.c[k]
+	e := s.log[c.shown]
+	c.shown++
+	fire := func(w *watch, kind watch) {
+		if *w != armed {
+			return
+		}
+		*w = kind
+		if m.rules.anyOrder {
+			*w += lateDeletion - deletion
+		}
+	}
+	bare := !s.view(k)[k].stands()
+	if e.of() == k {
+		switch e.what() {
+		case written:
+			c.changed = c.changed || c.own == off && !c.believes()
+			fire(&c.own, lookAgain)
+		case downgraded: // its own, and this is the reply
+			c.pc, c.own, c.seen = holds, off, c.shown
+		default:
+			fire(&c.own, deletion)
+		}
+		return
+	}
+	for _, n := range []*neighbour{&c.before, &c.ahead} {
+		if int(n.node)-1 != e.of() {
+			continue
+		}
+		// It is the watch on the children, which changes of data do not fire.
+		// The downgrade deletes the one node and makes the other.
+		switch what := e.what(); {
+		case what == written && m.rules.dataWatch,
+			(what == deleted || what == downgraded) && n.as == present,
+			what == deletedReader && n.as == reader:
+			n.bare = n.w == armed && bare
+			fire(&n.w, deletion)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package coord
+
+import (
+	"context"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// neighbour is a watched node of the line.
+type neighbour struct {
+	name string
+	w    *backend.Watch
+}
+
+func (n *neighbour) stop() {
+	if n.w != nil {
+		n.w.Stop()
+	}
+	*n = neighbour{}
+}
+
+func (n *neighbour) fired() <-chan struct{} {
+	if n.w == nil {
+		return nil
+	}
+	return n.w.Fired()
+}
+
+func (n *neighbour) kind() backend.Kind {
+	if n.w == nil {
+		return 0
+	}
+	return n.w.Kind()
+}
+
+// gone reports whether the node called name was deleted while it was watched.
+func (n *neighbour) gone(name string) bool { return n.name == name && n.kind() == backend.Deleted }
+
+// aim appends what is to be armed so that the node called name is watched, which is
+// nothing if it is watched already.
+func (n *neighbour) aim(targets []backend.Target, dir, name string) []backend.Target {
+	if n.w != nil && n.name == name && n.w.Kind() == 0 {
+		return targets
+	}
+	n.stop()
+	*n = neighbour{name, backend.NewWatch()}
+	return append(targets, backend.Target{Path: dir + "/" + name, Children: true, Watch: n.w})
+}
+
+// watch arms a watch on the node called name, unless that stands already. It
+// reports false if the node is gone.
+func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bool, error) {
+	targets := n.aim(nil, dir, name)
+	if targets == nil {
+		return true, nil
+	}
+	if _, _, err := s.b.Children(ctx, targets[0].Path, n.w); err != nil {
+		n.stop()
+		if isNotFound(err) {
+			return false, nil
+		}
+		return false, err
+	}
+	return true, nil
+}
