@@ -203,16 +203,14 @@ func (s *HoldSet) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Release releases all of the holds, the last first, also when some are lost. It
-// returns their errors joined.
-func (s *HoldSet) Release() error { return s.release() }
-
-func (s *HoldSet) release() error {
-	var errs []error
-	for _, h := range slices.Backward(s.holds) {
-		if err := h.Release(); err != nil {
-			errs = append(errs, err)
-		}
+// Release releases all of the holds beside each other, so that it takes as long as
+// one Release, also when some are lost. It returns their errors joined.
+func (s *HoldSet) Release() error {
+	errs := make([]error, len(s.holds))
+	var all sync.WaitGroup
+	for i, h := range s.holds {
+		all.Go(func() { errs[i] = h.Release() })
 	}
+	all.Wait()
 	return errors.Join(errs...)
 }
