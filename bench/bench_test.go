@@ -44,7 +44,7 @@ var tinySizes = sizes{
 
 // Every cell that needs no servers yields its figures.
 func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
-	e := &env{root: "/bench", direct: &place{}, far: &place{oneWay: farOneWay}, counted: &place{}}
+	e := &env{root: "/bench", direct: &place{}, near: &place{oneWay: nearOneWay}, far: &place{oneWay: farOneWay}, counted: &place{}}
 	e.memory = &place{where: onMemory, root: e.root, store: memory.New(&memory.Options{SessionTimeout: time.Minute})}
 	e.atEnd(e.memory.Close)
 	defer e.Close()

@@ -27,6 +27,8 @@ const (
 	mAllocs     metric = "allocs"       // of this process
 	mAllocated  metric = "alloc_bytes"  // of this process
 	mCPU        metric = "cpu"          // µs of this process
+	mServerCPU  metric = "server_cpu"   // µs of our servers
+	mBusy       metric = "busy"         // per cent of the machine's processors
 	mMemory     metric = "memory"       // bytes
 	mTime       metric = "time"         // ms
 	mTimeouts   metric = "timeouts"     // session timeouts
@@ -90,6 +92,7 @@ type group struct {
 	cells []*cell
 	// exact says that every round has the same result on any machine.
 	exact bool
+	warm  bool         // the rates of its cells are compared: one round more comes before the first
 	end   func() error // of what only this group needs; may be nil
 }
 

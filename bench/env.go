@@ -20,8 +20,10 @@ const (
 	// sessionTimeout is long: nothing here is about sessions that end, but for
 	// the failovers, which have failoverTimeout.
 	sessionTimeout = 20 * time.Second
-	// farOneWay is the distance behind which contended locks are compared.
-	farOneWay = 5 * time.Millisecond
+	// nearOneWay and farOneWay are distances at which contended locks are compared:
+	// of servers in the next building, and in the next town.
+	nearOneWay = time.Millisecond
+	farOneWay  = 5 * time.Millisecond
 	// countedOneWay is long beside all work, so that round trips can be counted
 	// exactly by the time that they take.
 	countedOneWay = 20 * time.Millisecond
@@ -36,6 +38,7 @@ type env struct {
 
 	memory  *place
 	direct  *place // the servers
+	near    *place // the same, nearOneWay away
 	far     *place // the same, farOneWay away
 	counted *place // the same, countedOneWay away, and frames are counted
 
@@ -77,6 +80,10 @@ func newEnv(ctx context.Context, servers []string, fsync bool, notes io.Writer) 
 	e.direct = &place{where: onZooKeeper, root: e.root, addrs: e.addrs}
 	e.atEnd(e.memory.Close)
 	e.atEnd(e.direct.Close)
+	if e.near, err = newDistantPlace(e.root, e.addrs, nearOneWay); err != nil {
+		return e, err
+	}
+	e.atEnd(e.near.Close)
 	if e.far, err = newDistantPlace(e.root, e.addrs, farOneWay); err != nil {
 		return e, err
 	}
@@ -159,13 +166,24 @@ func (e *env) packets(ctx context.Context) (n float64, known bool) {
 	return n, true
 }
 
-// A meter counts what the servers receive while a cell hammers them, and not while
-// it prepares that.
-type meter struct {
-	e      *env
-	before float64
-	known  bool
+// processors is what our servers have used of the processors so far.
+func (e *env) processors() (sum time.Duration, known bool) {
+	if e.ensemble == nil {
+		return 0, false
+	}
+	for _, s := range e.ensemble.Servers() {
+		t, ok := processorTimeOf(s.Pid())
+		if !ok {
+			return 0, false
+		}
+		sum += t
+	}
+	return sum, true
 }
+
+// A meter counts what the servers receive and use while a cell hammers them, and not
+// while it prepares that.
+type meter struct{ e *env }
 
 type meterKey struct{}
 
@@ -175,21 +193,37 @@ func (e *env) metered(ctx context.Context, where string) context.Context {
 	if where != onZooKeeper {
 		return ctx
 	}
-	return context.WithValue(ctx, meterKey{}, &meter{e: e})
+	return context.WithValue(ctx, meterKey{}, &meter{e})
 }
 
 // startMeter begins to count. What it returns adds the count for each of n
 // operations to a sample.
 func startMeter(ctx context.Context) (stop func(s sample, n int)) {
-	m, ok := ctx.Value(meterKey{}).(*meter)
-	if !ok {
-		return func(sample, int) {}
+	usedBefore, allBefore, machine := machineTime()
+	var packets float64
+	var used time.Duration
+	var counted, timed bool
+	m, ours := ctx.Value(meterKey{}).(*meter)
+	if ours {
+		packets, counted = m.e.packets(ctx)
+		used, timed = m.e.processors()
 	}
-	m.before, m.known = m.e.packets(ctx)
 	return func(s sample, n int) {
-		if after, ok := m.e.packets(ctx); ok && m.known && n > 0 {
+		if n == 0 {
+			return
+		}
+		if now, all, ok := machineTime(); ok && machine && all > allBefore {
+			s[mBusy] = 100 * float64(now-usedBefore) / float64(all-allBefore)
+		}
+		if !ours {
+			return
+		}
+		if now, ok := m.e.processors(); ok && timed {
+			s[mServerCPU] = micros(now-used) / float64(n)
+		}
+		if now, ok := m.e.packets(ctx); ok && counted {
 			// The four-letter words themselves are packets.
-			s[mPackets] = max(0, after-m.before-float64(len(m.e.addrs))) / float64(n)
+			s[mPackets] = max(0, now-packets-float64(len(m.e.addrs))) / float64(n)
 		}
 	}
 }

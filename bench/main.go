@@ -4,6 +4,7 @@
 //	go run ./bench
 //	go run ./bench -quick
 //	go run ./bench -peers -install
+//	go run ./bench -compare results.json other/results.json
 //	go run ./bench -servers 10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181
 //
 // It starts three ZooKeeper servers of its own, unless it is given some, prints
@@ -23,6 +24,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"regexp"
+	"runtime/pprof"
 	"strings"
 	"syscall"
 	"time"
@@ -42,6 +44,8 @@ type config struct {
 	peers    bool
 	install  bool
 	fsync    bool
+	profile  string
+	compare  []string
 	only     *regexp.Regexp
 	onlyText string
 	sizes    sizes
@@ -54,6 +58,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 	var (
 		c       config
 		servers = f.String("servers", "", "use these ZooKeeper `servers` (addresses with commas between them) instead of starting three")
+		compare = f.Bool("compare", false, "run nothing, but say how far two runs agree: their results.json are the arguments")
 		quick   = f.Bool("quick", false, "only see that all works, in less than 2 minutes")
 		rounds  = f.Int("rounds", 0, "how many `times` each cell is run; 0 means 5, and 1 with -quick")
 		span    = f.Duration("span", 0, "how long a run of what is compared with others lasts; 0 means 1s, and 120ms with -quick")
@@ -62,6 +67,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 	f.BoolVar(&c.peers, "peers", false, "measure go-zookeeper, Curator, kazoo and etcd too")
 	f.BoolVar(&c.install, "install", false, "with -peers, install those that are missing (Debian and Ubuntu, as root)")
 	f.BoolVar(&c.fsync, "fsync", true, "have our ZooKeeper servers wait for the disk, as etcd does")
+	f.StringVar(&c.profile, "cpuprofile", "", "write a processor profile of this process into this `file`, for go tool pprof")
 	f.StringVar(&c.onlyText, "run", "", "run only groups whose names match this regular `expression`")
 	fail := func(format string, args ...any) (*config, error) {
 		err := fmt.Errorf(format, args...)
@@ -71,6 +77,13 @@ func parse(args []string, out io.Writer) (*config, error) {
 	}
 	if err := f.Parse(args); err != nil {
 		return nil, err
+	}
+	if *compare {
+		if f.NArg() != 2 {
+			return fail("-compare wants two results.json")
+		}
+		c.compare = f.Args()
+		return &c, nil
 	}
 	if f.NArg() > 0 {
 		return fail("unexpected argument %q", f.Arg(0))
@@ -124,6 +137,9 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 		return 0
 	case err != nil:
 		return 2
+	}
+	if c.compare != nil {
+		return compareFiles(c.compare, out, notes)
 	}
 	r, err := measure(ctx, c, args, out, notes)
 	if ctx.Err() != nil {
@@ -188,6 +204,17 @@ func measure(ctx context.Context, c *config, args []string, out, notes io.Writer
 	}
 	if err := warmUp(ctx, e, p, c.sizes.long); err != nil {
 		return nil, err
+	}
+	if c.profile != "" {
+		f, err := os.Create(c.profile)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return nil, err
+		}
+		defer pprof.StopCPUProfile()
 	}
 	x := &runner{out: out, notes: notes, rounds: c.sizes.rounds, table: r.table}
 	if r.Results, err = x.run(ctx, r.groups); err != nil {

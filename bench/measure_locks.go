@@ -26,10 +26,11 @@ const (
 func uncontendedGroup(e *env, rivals []rival, widths []int, span time.Duration) *group {
 	g := &group{
 		name: "uncontended",
+		warm: true,
 		about: "Callers of one client, each with a lock of its own. The physical limit is the raw client: an ephemeral sequential create and its delete. " +
 			"A hold that stands for a while has a watch armed on its own node, which is one request more; " +
 			"held until then means that each caller holds several locks, and releases the oldest.",
-		shown: []metric{mRate, mP50, mP90, mP99, mAllocs, mCPU, mPackets},
+		shown: []metric{mRate, mP50, mP90, mP99, mAllocs, mCPU, mServerCPU, mBusy, mPackets},
 	}
 	for _, n := range widths {
 		at := func(what, who, where string, run func(ctx context.Context) (sample, error)) {
@@ -175,12 +176,13 @@ func (e *env) watchedCycles(ctx context.Context, callers int, span time.Duration
 func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 	g := &group{
 		name: "contended between clients",
+		warm: true,
 		about: "Eight clients, each with a session of its own, take turns with one lock and hold it for no time. " +
 			"The times are those of a hand-over: from where one is about to release to where another has it.",
-		shown: []metric{mRate, mP50, mP90, mP99, mPackets},
+		shown: []metric{mRate, mP50, mP90, mP99, mPackets, mCPU, mServerCPU, mBusy},
 	}
 	const clients = 8
-	for _, p := range []*place{e.direct, e.far} {
+	for _, p := range []*place{e.direct, e.near, e.far} {
 		for _, r := range append(slices.Clone(rivals), native{leading}) {
 			where := r.where()
 			if p.oneWay > 0 {
@@ -198,8 +200,9 @@ func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 func insideGroup(e *env, rivals []rival, span time.Duration) *group {
 	g := &group{
 		name:  "contended inside a process",
+		warm:  true,
 		about: "Sixteen callers of one client take turns with one lock and hold it for no time. The times are those of a hand-over.",
-		shown: []metric{mRate, mP50, mP90, mP99, mPackets},
+		shown: []metric{mRate, mP50, mP90, mP99, mPackets, mCPU, mServerCPU, mBusy},
 	}
 	const callers = 16
 	for _, r := range rivals {

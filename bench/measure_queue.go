@@ -21,6 +21,7 @@ const (
 func queueGroup(e *env, p *peers, depths, batches []int, span time.Duration) *group {
 	g := &group{
 		name: "queues",
+		warm: true,
 		about: "Items of 100 bytes through one client. A cycle is Put, Take and Ack of one item, with that many others in the queue. " +
 			"Items in batches are put by PutAll and taken with a prefetch of 64, 64 Acks at a time. " +
 			"Those one at a time are put and taken one after the other by each thread, which keeps the queues of the peers short, where they are best.",

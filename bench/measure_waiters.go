@@ -36,7 +36,10 @@ func waitersGroup(e *env, crowd *place, p *peers, counts []int) *group {
 
 // releases has n clients wait for a lock, and counts what one release does.
 func (e *env) releases(ctx context.Context, p *place, who *contestant, n int) (_ sample, err error) {
-	conns, err := p.conns(ctx, who, n+1)
+	// Two releases come before the one that counts: those who stood behind the first
+	// holder when they came know more than the others.
+	const before = 2
+	conns, err := p.conns(ctx, who, n+1+before)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +90,19 @@ func (e *env) releases(ctx context.Context, p *place, who *contestant, n int) (_
 			return nil, err
 		}
 	}
-	if err := p.settle(life); err != nil {
+	err = p.settle(life)
+	for range before {
+		if err == nil {
+			err = release()
+		}
+		if err == nil {
+			release, err = next()
+		}
+		if err == nil {
+			err = p.settle(life)
+		}
+	}
+	if err != nil {
 		cancel(err)
 		return nil, err
 	}

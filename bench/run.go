@@ -44,7 +44,7 @@ func (r *runner) run(ctx context.Context, groups []*group) ([]*result, error) {
 	r.began = time.Now()
 	for _, g := range groups {
 		for _, c := range g.cells {
-			r.expected += time.Duration(r.roundsOf(g)) * c.cost
+			r.expected += time.Duration(r.runsOf(g)) * c.cost
 		}
 	}
 	fmt.Fprintf(r.notes, "%d cells, %d rounds, about %s\n", count(groups), r.rounds, rough(r.expected))
@@ -67,6 +67,14 @@ func (r *runner) roundsOf(g *group) int {
 	return r.rounds
 }
 
+// runsOf is roundsOf with the one before the first.
+func (r *runner) runsOf(g *group) int {
+	if n := r.roundsOf(g); !g.warm || n == 1 {
+		return n
+	}
+	return r.roundsOf(g) + 1
+}
+
 func count(groups []*group) (n int) {
 	for _, g := range groups {
 		n += len(g.cells)
@@ -74,8 +82,10 @@ func count(groups []*group) (n int) {
 	return n
 }
 
-// group runs the cells of one group. Every second round goes backwards, so that
-// no cell always has the same one before it.
+// group runs the cells of one group. Each round begins with another cell, and every
+// second one goes backwards, so that no cell always has the same one before it. What
+// is compared by its rate is run once before, and that does not count: a cell would
+// pay for what the servers' virtual machines compile when they see it first.
 func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 	if g.end != nil {
 		defer func() {
@@ -90,13 +100,13 @@ func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 	for i, c := range g.cells {
 		results[i] = &result{name: c.name}
 	}
-	for round := range rounds {
-		fmt.Fprintf(r.notes, "%s: round %d of %d; %s\n", g.name, round+1, rounds, r.progress())
-		for k := range g.cells {
-			i := k
-			if round%2 == 1 {
-				i = len(g.cells) - 1 - k
-			}
+	for round := rounds - r.runsOf(g); round < rounds; round++ {
+		if round < 0 {
+			fmt.Fprintf(r.notes, "%s: warming up; %s\n", g.name, r.progress())
+		} else {
+			fmt.Fprintf(r.notes, "%s: round %d of %d; %s\n", g.name, round+1, rounds, r.progress())
+		}
+		for _, i := range order(len(g.cells), max(0, round), rounds) {
 			c := g.cells[i]
 			r.done += c.cost
 			if results[i].Error != "" {
@@ -112,7 +122,9 @@ func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 				continue
 			}
 			delete(s, mDone)
-			samples[i] = append(samples[i], s)
+			if round >= 0 {
+				samples[i] = append(samples[i], s)
+			}
 		}
 	}
 	for i := range results {
@@ -122,6 +134,19 @@ func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 	}
 	r.table.print(r.out, g, results)
 	return results, nil
+}
+
+// order is the order of n cells in a round.
+func order(n, round, rounds int) []int {
+	cells := make([]int, n)
+	for k := range cells {
+		at := k
+		if round%2 == 1 {
+			at = n - 1 - k
+		}
+		cells[k] = (at + round*n/rounds) % n
+	}
+	return cells
 }
 
 var errNoFigures = errors.New("no figures")

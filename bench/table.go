@@ -18,7 +18,7 @@ var titles = map[metric]string{
 	mRate: "a second", mP50: "p50 µs", mP90: "p90 µs", mP99: "p99 µs", mMax: "max µs",
 	mTrips: "round trips", mRoundTrips: "round trips", mRequests: "requests", mBytesUp: "bytes up", mBytesDown: "bytes down",
 	mEvents: "events", mWoken: "woken", mPackets: "server requests", mAllocs: "allocs", mAllocated: "bytes alloc.",
-	mCPU: "CPU µs", mMemory: "bytes", mTime: "ms", mTimeouts: "session timeouts",
+	mCPU: "CPU µs", mServerCPU: "servers' CPU µs", mBusy: "machine busy %", mMemory: "bytes", mTime: "ms", mTimeouts: "session timeouts",
 }
 
 // rows returns a head and a row for every result of a group. The first metric comes

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+)
+
+// agreement is how far two runs agree: what is exact has to be equal, and ratios,
+// which depend on the machine less than rates do, have to be close.
+type agreement struct {
+	Counts, Ratios int      // that both runs have
+	Differ         []string // counts that differ
+	Apart          []string // ratios that are further apart than closeTo
+	worst          float64
+}
+
+// closeTo is how much larger the one of two ratios may be.
+const closeTo = 1.25
+
+// compare compares two runs.
+func compare(a, b *report) *agreement {
+	g := &agreement{worst: 1}
+	ta, tb := &table{results: a.Results}, &table{results: b.Results}
+	for _, x := range a.Results {
+		y := find(b.Results, func(r *result) bool { return r.name == x.name })
+		if x.Error != "" || y == nil {
+			continue
+		}
+		for _, m := range counted(x) {
+			f, other := x.Figures[m], y.Figures[m]
+			g.Counts++
+			if f.Median != other.Median {
+				g.Differ = append(g.Differ, fmt.Sprintf("%s: %s is %s and %s", x.name, m, spread(f), spread(other)))
+			}
+		}
+		rx, okx := ta.ofLimit(x)
+		ry, oky := tb.ofLimit(y)
+		if okx && oky {
+			g.ratio(x.name.String()+", of the limit", rx, ry)
+		}
+	}
+	for _, t := range a.Targets {
+		i := slices.IndexFunc(b.Targets, func(u target) bool { return u.Name == t.Name })
+		if t.AtLeast && t.Known && i >= 0 && b.Targets[i].Known {
+			g.ratio(t.Name, t.Figure, b.Targets[i].Figure)
+		}
+	}
+	return g
+}
+
+// counted returns the metrics of a result that do not depend on times.
+func counted(r *result) []metric {
+	var ms []metric
+	for m := range r.Figures {
+		switch {
+		case r.Group != "costs" && r.Group != "waiters":
+		case m == mTrips, m == mRequests, m == mEvents, m == mWoken, strings.HasPrefix(string(m), string(mTripsOf)):
+			ms = append(ms, m)
+		}
+	}
+	slices.Sort(ms)
+	return ms
+}
+
+func spread(f figure) string {
+	if f.Min == f.Max {
+		return number(f.Median)
+	}
+	return fmt.Sprintf("%s (%s – %s)", number(f.Median), number(f.Min), number(f.Max))
+}
+
+func (g *agreement) ratio(what string, x, y float64) {
+	g.Ratios++
+	apart := math.Max(x/y, y/x)
+	if apart > closeTo {
+		g.Apart = append(g.Apart, fmt.Sprintf("%s: %s and %s", what, number(x), number(y)))
+	}
+	g.worst = math.Max(g.worst, apart)
+}
+
+// print shows the agreement.
+func (g *agreement) print(w io.Writer) {
+	fmt.Fprintf(w, "%d counts, %d differ; %d ratios, %d further apart than %g, at most %s\n",
+		g.Counts, len(g.Differ), g.Ratios, len(g.Apart), closeTo, number(g.worst))
+	for _, d := range slices.Concat(g.Differ, g.Apart) {
+		fmt.Fprintln(w, " ", d)
+	}
+}
+
+// readReport reads a results.json.
+func readReport(file string) (*report, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r := new(report)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}
+
+// compareFiles is run for -compare.
+func compareFiles(files []string, out, notes io.Writer) int {
+	var both [2]*report
+	for i, f := range files {
+		r, err := readReport(f)
+		if err != nil {
+			fmt.Fprintf(notes, "bench: %v\n", err)
+			return 2
+		}
+		both[i] = r
+	}
+	g := compare(both[0], both[1])
+	g.print(out)
+	if len(g.Differ) > 0 || len(g.Apart) > 0 {
+		return 1
+	}
+	return 0
+}
