@@ -63,8 +63,6 @@ type Client struct {
 	plain  map[string]bool        // what is known of directories, see session.isPlain
 	locals map[string]*localQueue // of this client's callers on one path, see lock_local.go
 	ended  chan struct{}          // closed when Close is complete
-
-	readable map[string]struct{} // lines whose nodes can be read, see line.mayRead
 }
 
 // State says how the client's session stands.
@@ -128,8 +126,6 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 		plain:   make(map[string]bool),
 		locals:  make(map[string]*localQueue),
 		ended:   make(chan struct{}),
-
-		readable: make(map[string]struct{}),
 	}
 	if c.root != "" {
 		err := backend.CheckPath(c.root)

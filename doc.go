@@ -191,7 +191,8 @@
 // All clients of one path must be able to read each other's nodes: give them one
 // ACL. ZooKeeper from 3.8.4 on does not tell a session of the deletion of a node that
 // it may not read, so who stands behind such a node might wait for ever. (The first
-// wait of a client in a line asks, and fails with ErrDenied.)
+// wait of a session in a line asks, and each wait behind a client of another make; it
+// fails with ErrDenied.)
 //
 // # What goes on
 //

@@ -125,8 +125,8 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 		if err := s.b.Arm(ctx, since, targets...); err != nil {
 			return false, err
 		}
-		if err := l.mayRead(ctx, s, queue[j].name); err != nil {
-			return false, err
+		if ok, err := l.seen(ctx, s, queue[j].name); !ok {
+			return err == nil, err
 		}
 	}
 	r.trail.waiting(ctx, p.path, i)
@@ -155,31 +155,25 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 	}
 }
 
-// mayRead asks once for each client and line whether the others can be read. To arm
-// a watch needs no permission, but servers from 3.8.4 on keep the event from a session
-// that may not read the node (ZOOKEEPER-4799), and it would wait for ever behind
-// contenders with other credentials.
-func (l *line) mayRead(ctx context.Context, s *session, name string) error {
-	c := l.c
-	c.mu.Lock()
-	_, known := c.readable[l.dir]
-	c.mu.Unlock()
-	if known {
-		return nil
+// seen asks whether the node called name, whose watch has been armed, is there and
+// can be read. To arm a watch needs no permission, but servers from 3.8.4 on keep the
+// event from a session that may not read the node (ZOOKEEPER-4799): it would wait for
+// ever. A session asks once in each line; of clients of another make, which likely
+// have other credentials, always.
+func (l *line) seen(ctx context.Context, s *session, name string) (bool, error) {
+	if isOurs(name) && s.isReadable(l.dir) {
+		return true, nil
 	}
-	if _, _, err := s.b.Children(ctx, l.dir+"/"+name, nil); err != nil {
-		if isNotFound(err) {
-			return nil // and says nothing of the others
-		}
-		return err
+	_, _, err := s.b.Children(ctx, l.dir+"/"+name, nil)
+	switch {
+	case isNotFound(err):
+		return false, nil // it went just now, and that may have been kept from us
+	case err != nil:
+		return false, err
+	case isOurs(name):
+		s.setReadable(l.dir)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.readable) >= maxPlain {
-		clear(c.readable)
-	}
-	c.readable[l.dir] = struct{}{}
-	return nil
+	return true, nil
 }
 
 // grants reports whether the deletion of the blocker at j is the grant for the

@@ -207,10 +207,6 @@ func (s *HoldSet) Verify(ctx context.Context) error {
 // one Release, also when some are lost. It returns their errors joined.
 func (s *HoldSet) Release() error {
 	errs := make([]error, len(s.holds))
-	var all sync.WaitGroup
-	for i, h := range s.holds {
-		all.Go(func() { errs[i] = h.Release() })
-	}
-	all.Wait()
+	together(len(s.holds), func(i int) { errs[i] = s.holds[i].Release() })
 	return errors.Join(errs...)
 }

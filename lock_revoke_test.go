@@ -77,6 +77,31 @@ func TestAWaiterThatWasAskedLearnsOfItWhenItIsGranted(t *testing.T) {
 	})
 }
 
+// The request can come when the node is made, and before it is watched.
+func TestAWaiterThatWasAskedBeforeItWatchedLearnsOfIt(t *testing.T) {
+	onEach(t, func(w *world) {
+		first := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
+		var before nth
+		m := coord.NewMutex(w.open("b", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			return before.after(ctx, c, nil)
+		}}), "/l", nil)
+		before.arm(1, w.armed, func(context.Context, backendtest.Call, error) error {
+			for _, name := range w.children("/l") {
+				if path := w.path("/l/" + name); path != first.Path() {
+					_, err := w.session("x").Commit(context.Background(), backend.SetData(path, []byte("unlock"), backend.AnyVersion))
+					return err
+				}
+			}
+			return errors.New("no waiter")
+		})
+		waiter := w.waiting(context.Background(), m)
+		mustRelease(w.t, first)
+		h := waiter.hold()
+		<-h.Revoked()
+		mustRelease(w.t, h)
+	})
+}
+
 func TestForceTakesTheLockAway(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.resource("/r")

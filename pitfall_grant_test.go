@@ -3,6 +3,7 @@ package coord_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -94,6 +95,54 @@ func (s *nervousSession) Arm(ctx context.Context, since int64, targets ...backen
 			t.Watch.Fire(backend.LookAgain)
 		}
 	}
+	return err
+}
+
+// A service may keep an event from a session that may not read the node. Who waits in a
+// line for the first time asks, and sees that it is gone.
+func TestAnEventThatIsKeptFromAWaiterIsNotWaitedFor(t *testing.T) {
+	onEach(t, func(w *world) {
+		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		deaf := &deafBackend{Backend: w.Link("a"), then: func() { mustRelease(w.t, holder) }}
+		c := open(w.t, deaf, &coord.Options{Namespace: w.path("")})
+		mustRelease(w.t, mustLock(w.t, coord.NewMutex(c, "/l", nil)))
+		if deaf.kept.Load() != 1 {
+			w.t.Errorf("%d events were kept", deaf.kept.Load())
+		}
+	})
+}
+
+// deafBackend has sessions whose first watches on neighbours never fire. then is called
+// when they are armed.
+type deafBackend struct {
+	backend.Backend
+	then func()
+	kept atomic.Int32
+}
+
+func (b *deafBackend) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	return &deafSession{s, b}, err
+}
+
+type deafSession struct {
+	backend.Session
+	b *deafBackend
+}
+
+func (s *deafSession) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
+	if s.b.kept.Load() > 0 {
+		return s.Session.Arm(ctx, since, targets...)
+	}
+	s.b.kept.Add(1)
+	others := slices.Clone(targets)
+	for i := range others {
+		if others[i].Children {
+			others[i].Watch = backend.NewWatch()
+		}
+	}
+	err := s.Session.Arm(ctx, since, others...)
+	s.b.then()
 	return err
 }
 

@@ -183,12 +183,8 @@ func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
 	errs := make([]error, len(items))
 	for done := 0; done < len(items); {
 		n := min(len(items)-done, q.q.batch)
-		var wg sync.WaitGroup
 		b := &ackBatch{coming: n}
-		for i := done; i < done+n; i++ {
-			wg.Go(func() { errs[i] = items[i].ackIn(b) })
-		}
-		wg.Wait()
+		together(n, func(i int) { errs[done+i] = items[done+i].ackIn(b) })
 		done += n
 	}
 	return errors.Join(errs...)

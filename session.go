@@ -26,6 +26,8 @@ type session struct {
 	spare  []*Hold            // the other buffer of toArm
 	arming bool               // armLoop runs
 	slots  []*slot            // journal nodes that are free, see commit.go
+
+	readable map[string]struct{} // lines with nodes that can be read, see line.seen
 }
 
 func newSession(c *Client, b backend.Session) *session {
@@ -226,4 +228,20 @@ func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, e
 		err = unknown
 	}
 	return v, err
+}
+
+func (s *session) isReadable(dir string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.readable[dir]
+	return ok
+}
+
+func (s *session) setReadable(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.readable == nil || len(s.readable) >= maxPlain {
+		s.readable = make(map[string]struct{})
+	}
+	s.readable[dir] = struct{}{}
 }

@@ -72,7 +72,14 @@ func judge(all []*process, log []zklog.Txn) *findings {
 		}, false},
 	} {
 		list := tenures(all, h.work, h.weigh)
-		f.tenures[h.work] = len(list)
+		for _, x := range list {
+			if x.until > x.from { // what is excused from its beginning is not compared
+				f.tenures[h.work]++
+			}
+		}
+		if len(list) > 0 && f.tenures[h.work] == 0 {
+			f.add(h.work, []string{"every hold is excused from its beginning: nothing was compared"})
+		}
 		f.add(h.work, checkOverlap(list, h.most))
 		if h.lock {
 			f.add(h.work, checkLock(h.work, list))

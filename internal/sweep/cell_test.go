@@ -89,6 +89,18 @@ func (p *player) lost() bool {
 	return p.losses() > 0
 }
 
+// lostWith reports whether the player has lost the session that h stands on, or is
+// about to.
+func (p *player) lostWith(h *coord.Hold) bool {
+	k := p.x.strike
+	if k != nil && k.p == p && k.fault.expires() && k.struck() && k.session == h.Session() {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.sessions, func(s backend.Session) bool { return s.ID() == h.Session() && s.Err() != nil })
+}
+
 // losses counts the sessions that are over.
 func (p *player) losses() int {
 	p.mu.Lock()

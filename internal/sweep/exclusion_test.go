@@ -29,22 +29,23 @@ func (x *cell) resource(name string, limit int) *resource {
 	})
 }
 
-// enter is called when a hold was granted. Who has lost a session may be inside
-// without knowing it yet: the service can end a session before its client is told.
+// enter is called when a hold was granted. Whose session is lost may be inside without
+// knowing it yet: the service can end a session before its client is told. That
+// excuses the holds of that session and no other.
 func (r *resource) enter(p *player, h *coord.Hold, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sum := weight
 	for o, in := range r.inside {
-		if o.Err() == nil && !in.p.lost() {
+		if o.Err() == nil && !in.p.lostWith(o) {
 			sum += in.weight
 		}
 	}
-	if sum > r.limit && h.Err() == nil && !p.lost() {
+	if sum > r.limit && h.Err() == nil && !p.lostWith(h) {
 		r.x.violation("%s is inside with %d of %d: %v", p.name, sum, r.limit, r.names())
 	}
 	if token := h.Token(); token != 0 {
-		if token <= r.highest && !p.lost() {
+		if token <= r.highest && !p.lostWith(h) {
 			r.x.violation("%s was granted token %d after %d", p.name, token, r.highest)
 		}
 		r.highest = max(r.highest, token)

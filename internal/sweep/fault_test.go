@@ -93,12 +93,13 @@ func (s spot) String() string {
 // strike is a fault that is armed.
 type strike struct {
 	spot
-	p     *player
-	armed *zkproxy.Fault
-	what  string        // the frame that it befell
-	at    time.Time     // when; valid once hit is closed
-	hit   chan struct{} // closed when it has struck
-	done  chan struct{} // closed when contact is as good as before, or it was called off
+	p       *player
+	armed   *zkproxy.Fault
+	what    string        // the frame that it befell
+	at      time.Time     // when; valid once hit is closed
+	session int64         // whose; likewise
+	hit     chan struct{} // closed when it has struck
+	done    chan struct{} // closed when contact is as good as before, or it was called off
 }
 
 // arm arms a fault. It ends with ctx at the latest.
@@ -135,7 +136,7 @@ func (k *strike) run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	k.at = time.Now()
+	k.at, k.session = time.Now(), k.p.session.Load()
 	close(k.hit)
 	switch k.fault {
 	case cutBefore, cutAfter:
@@ -152,9 +153,8 @@ func (k *strike) run(ctx context.Context) {
 		// A client that came back at once would take its session back.
 		k.p.proxy.Refuse(true)
 		k.p.proxy.Cut()
-		id := k.p.session.Load()
-		if err := zktest.ExpireSession(ctx, k.p.x.addr, id, nil); err != nil {
-			k.p.x.violation("cannot expire %#x: %v", id, err)
+		if err := zktest.ExpireSession(ctx, k.p.x.addr, k.session, nil); err != nil {
+			k.p.x.violation("cannot expire %#x: %v", k.session, err)
 		}
 		k.p.proxy.Refuse(false)
 	}
