@@ -14,6 +14,7 @@ import (
 // which depend on the machine less than rates do, have to be close.
 type agreement struct {
 	Counts, Ratios int      // that both runs have
+	Missing        []string // cells and targets that only one of them has
 	Differ         []string // counts that differ
 	Apart          []string // ratios that are further apart than closeTo
 	worst          float64
@@ -29,6 +30,7 @@ func compare(a, b *report) *agreement {
 	for _, x := range a.Results {
 		y := find(b.Results, func(r *result) bool { return r.name == x.name })
 		if x.Error != "" || y == nil {
+			g.Missing = append(g.Missing, x.name.String()+": not in both")
 			continue
 		}
 		for _, m := range counted(x) {
@@ -44,9 +46,17 @@ func compare(a, b *report) *agreement {
 			g.ratio(x.name.String()+", of the limit", rx, ry)
 		}
 	}
+	for _, y := range b.Results {
+		if find(a.Results, func(r *result) bool { return r.name == y.name }) == nil && y.Error == "" {
+			g.Missing = append(g.Missing, y.name.String()+": not in both")
+		}
+	}
 	for _, t := range a.Targets {
 		i := slices.IndexFunc(b.Targets, func(u target) bool { return u.Name == t.Name })
-		if t.AtLeast && t.Known && i >= 0 && b.Targets[i].Known {
+		switch {
+		case i < 0 || t.Known != b.Targets[i].Known:
+			g.Missing = append(g.Missing, t.Name+": not in both")
+		case t.AtLeast && t.Known:
 			g.ratio(t.Name, t.Figure, b.Targets[i].Figure)
 		}
 	}
@@ -77,7 +87,7 @@ func spread(f figure) string {
 func (g *agreement) ratio(what string, x, y float64) {
 	g.Ratios++
 	apart := math.Max(x/y, y/x)
-	if apart > closeTo {
+	if !(apart <= closeTo) { // nor is what is no number close
 		g.Apart = append(g.Apart, fmt.Sprintf("%s: %s and %s", what, number(x), number(y)))
 	}
 	g.worst = math.Max(g.worst, apart)
@@ -85,9 +95,9 @@ func (g *agreement) ratio(what string, x, y float64) {
 
 // print shows the agreement.
 func (g *agreement) print(w io.Writer) {
-	fmt.Fprintf(w, "%d counts, %d differ; %d ratios, %d further apart than %g, at most %s\n",
-		g.Counts, len(g.Differ), g.Ratios, len(g.Apart), closeTo, number(g.worst))
-	for _, d := range slices.Concat(g.Differ, g.Apart) {
+	fmt.Fprintf(w, "%d counts, %d differ; %d ratios, %d further apart than %g, at most %s; %d not compared\n",
+		g.Counts, len(g.Differ), g.Ratios, len(g.Apart), closeTo, number(g.worst), len(g.Missing))
+	for _, d := range slices.Concat(g.Differ, g.Apart, g.Missing) {
 		fmt.Fprintln(w, " ", d)
 	}
 }
@@ -118,7 +128,7 @@ func compareFiles(files []string, out, notes io.Writer) int {
 	}
 	g := compare(both[0], both[1])
 	g.print(out)
-	if len(g.Differ) > 0 || len(g.Apart) > 0 {
+	if len(g.Differ)+len(g.Apart)+len(g.Missing) > 0 || g.Counts+g.Ratios == 0 {
 		return 1
 	}
 	return 0

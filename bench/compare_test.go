@@ -14,17 +14,17 @@ func TestTwoRunsAreCompared(t *testing.T) {
 	t.Parallel()
 	lock := name{Group: "costs", What: "Mutex", Who: byCoord, Where: onZooKeeper}
 	one := &report{
-		Results: append(someResults(), counts(lock, 2, 2)),
+		Results: append(someResults()[:4], counts(lock, 2, 2)),
 		Targets: []target{{Name: "times another", AtLeast: true, Figure: 2, Known: true}, {Name: "unknown", AtLeast: true}},
 	}
 	same := compare(one, one)
-	// Two cells have a limit, one of which stands in for the failed one of three.
-	if same.Counts != 2 || same.Ratios != 3 || len(same.Differ)+len(same.Apart) != 0 || same.worst != 1 {
+	// Two cells have a limit, and there is a target.
+	if same.Counts != 2 || same.Ratios != 3 || len(same.Differ)+len(same.Apart)+len(same.Missing) != 0 || same.worst != 1 {
 		t.Errorf("a run compared with itself: %+v", same)
 	}
 	other := &report{
-		Results: append(someResults(), counts(lock, 2, 3)),
-		Targets: []target{{Name: "times another", AtLeast: true, Figure: 2.4, Known: true}},
+		Results: append(someResults()[:4], counts(lock, 2, 3)),
+		Targets: []target{{Name: "times another", AtLeast: true, Figure: 2.4, Known: true}, {Name: "unknown", AtLeast: true}},
 	}
 	other.Results[3] = rates(other.Results[3].name, 700) // 0.7 instead of 0.5
 	got := compare(one, other)
@@ -33,6 +33,14 @@ func TestTwoRunsAreCompared(t *testing.T) {
 	}
 	if len(got.Apart) != 1 || !strings.Contains(got.Apart[0], "16 callers, of the limit: 0.5 and 0.7") {
 		t.Errorf("ratios that are apart: %q", got.Apart)
+	}
+
+	less := &report{Results: someResults(), Targets: one.Targets[:1]} // one that failed, one missing, one target
+	if got := compare(one, less); len(got.Missing) != 2 {
+		t.Errorf("not compared: %q", got.Missing)
+	}
+	if got := compare(less, one); len(got.Missing) != 2 {
+		t.Errorf("not compared the other way: %q", got.Missing)
 	}
 
 	var files []string
@@ -49,7 +57,7 @@ func TestTwoRunsAreCompared(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"-compare", files[0], files[0]}, 0, "2 counts, 0 differ; 3 ratios, 0 further apart than 1.25, at most 1"},
+		{[]string{"-compare", files[0], files[0]}, 0, "2 counts, 0 differ; 3 ratios, 0 further apart than 1.25, at most 1; 0 not compared"},
 		{[]string{"-compare", files[0], files[1]}, 1, "2 counts, 1 differ; 3 ratios, 1 further apart"},
 		{[]string{"-compare", files[0]}, 2, "two results.json"},
 		{[]string{"-compare", files[0], filepath.Join(t.TempDir(), "none")}, 2, "no such file"},

@@ -5,6 +5,7 @@
 //	go run ./bench -quick
 //	go run ./bench -peers -install
 //	go run ./bench -compare results.json other/results.json
+//	go run ./bench -page BENCHMARKS.md results.json
 //	go run ./bench -servers 10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181
 //
 // It starts three ZooKeeper servers of its own, unless it is given some, prints
@@ -45,7 +46,8 @@ type config struct {
 	install  bool
 	fsync    bool
 	profile  string
-	compare  []string
+	compare  []string // two files of results
+	page     []string // a page and a file of results
 	only     *regexp.Regexp
 	onlyText string
 	sizes    sizes
@@ -59,6 +61,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 		c       config
 		servers = f.String("servers", "", "use these ZooKeeper `servers` (addresses with commas between them) instead of starting three")
 		compare = f.Bool("compare", false, "run nothing, but say how far two runs agree: their results.json are the arguments")
+		page    = f.Bool("page", false, "run nothing, but write figures into a page like BENCHMARKS.md: it and a results.json are the arguments")
 		quick   = f.Bool("quick", false, "only see that all works, in less than 2 minutes")
 		rounds  = f.Int("rounds", 0, "how many `times` each cell is run; 0 means 5, and 1 with -quick")
 		span    = f.Duration("span", 0, "how long a run of what is compared with others lasts; 0 means 1s, and 120ms with -quick")
@@ -83,6 +86,13 @@ func parse(args []string, out io.Writer) (*config, error) {
 			return fail("-compare wants two results.json")
 		}
 		c.compare = f.Args()
+		return &c, nil
+	}
+	if *page {
+		if f.NArg() != 2 {
+			return fail("-page wants a page and a results.json")
+		}
+		c.page = f.Args()
 		return &c, nil
 	}
 	if f.NArg() > 0 {
@@ -138,8 +148,11 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 	case err != nil:
 		return 2
 	}
-	if c.compare != nil {
+	switch {
+	case c.compare != nil:
 		return compareFiles(c.compare, out, notes)
+	case c.page != nil:
+		return writePage(c.page[0], c.page[1], notes)
 	}
 	r, err := measure(ctx, c, args, out, notes)
 	if ctx.Err() != nil {

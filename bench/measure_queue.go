@@ -23,6 +23,7 @@ func queueGroup(e *env, p *peers, depths, batches []int, span time.Duration) *gr
 		name: "queues",
 		warm: true,
 		about: "Items of 100 bytes through one client. A cycle is Put, Take and Ack of one item, with that many others in the queue. " +
+			"Of items put in batches the times are those of a PutAll, all else is that of an item. " +
 			"Items in batches are put by PutAll and taken with a prefetch of 64, 64 Acks at a time. " +
 			"Those one at a time are put and taken one after the other by each thread, which keeps the queues of the peers short, where they are best.",
 		shown: []metric{mRate, mP50, mP99, mPackets},
@@ -102,7 +103,11 @@ func (e *env) puts(ctx context.Context, batch int, span time.Duration) (sample, 
 		return nil, err
 	}
 	s[mRate] *= float64(batch)
-	s[mPackets] /= float64(batch)
+	for _, m := range []metric{mPackets, mAllocs, mAllocated, mCPU, mServerCPU} {
+		if v, ok := s[m]; ok {
+			s[m] = v / float64(batch)
+		}
+	}
 	_, err = q.Purge(ctx)
 	return s, err
 }
@@ -131,11 +136,11 @@ func (e *env) batches(ctx context.Context, batch int, span time.Duration) (sampl
 		room    = make(chan struct{}, max(ahead/batch, 2))
 		total   = make(chan int, 1)
 		ending  = make(chan struct{})
-		began   = time.Now()
 		taken   int
 		drained = errors.New("drained")
 	)
 	metered := startMeter(ctx)
+	began := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-coord/coord"
@@ -99,7 +98,7 @@ func countCycles(ctx context.Context, p *place, names []string, steps []step, n 
 	}
 	s := p.tally.get().per(n)
 	for i, name := range names {
-		trips := slices.Min(times[i]) // requests that nobody waits for can only add to it
+		trips := median(times[i])
 		s[mTrips] += trips
 		s[mTripsOf+metric(name)] = trips
 	}

@@ -89,34 +89,10 @@ func (r *report) write(dir string) error {
 
 // markdown writes the tables and shows the plots.
 func (r *report) markdown(w io.Writer, drawn []*chart) {
-	m := r.Machine
 	fmt.Fprintf(w, "# Benchmarks\n\n")
-	fmt.Fprintf(w, "- began: %s, took %.0f s\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Seconds)
-	fmt.Fprintf(w, "- command: `%s`\n", r.Command)
-	fmt.Fprintf(w, "- machine: %d processors, %s, %s, Linux %s, %s\n", m.Processors, m.Model, m.System, m.Kernel, m.Go)
-	for _, who := range []string{onZooKeeper, byGoZK, byCurator, byKazoo, byEtcd} {
-		if v := m.Services[who]; v != "" {
-			fmt.Fprintf(w, "- %s: %s\n", who, v)
-		}
-	}
-	fmt.Fprintf(w, "- %d rounds, interleaved; figures are medians\n", r.Rounds)
-	for _, x := range r.Missing {
-		fmt.Fprintf(w, "- left out: %s, %s\n", x.Who, x.Why)
-	}
-	fmt.Fprintf(w, "\n## Targets\n\n| target | figure | wanted | |\n|---|---:|---:|---|\n")
-	for _, t := range r.Targets {
-		want, figure, met := "≤", number(t.Figure), "met"
-		if t.AtLeast {
-			want = "≥"
-		}
-		switch {
-		case !t.Known:
-			figure, met = "–", "not measured"
-		case !t.Met:
-			met = "**not met**"
-		}
-		fmt.Fprintf(w, "| %s | %s | %s %g | %s |\n", t.Name, figure, want, t.Bound, met)
-	}
+	r.conditions(w)
+	fmt.Fprintf(w, "\n## Targets\n\n")
+	r.targetTable(w)
 	if failed := r.failed(); len(failed) > 0 {
 		fmt.Fprintf(w, "\n## Failed\n\n")
 		for _, x := range failed {
@@ -145,5 +121,40 @@ func (r *report) markdown(w io.Writer, drawn []*chart) {
 				fmt.Fprintf(w, "\n![%s](%s.svg)\n", c.title, c.file)
 			}
 		}
+	}
+}
+
+// conditions says what was run on which machine.
+func (r *report) conditions(w io.Writer) {
+	m := r.Machine
+	fmt.Fprintf(w, "- began: %s, took %.0f s\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Seconds)
+	fmt.Fprintf(w, "- command: `%s`\n", r.Command)
+	fmt.Fprintf(w, "- machine: %d processors, %s, %s, Linux %s, %s\n", m.Processors, m.Model, m.System, m.Kernel, m.Go)
+	for _, who := range []string{onZooKeeper, byGoZK, byCurator, byKazoo, byEtcd} {
+		if v := m.Services[who]; v != "" {
+			fmt.Fprintf(w, "- %s: %s\n", who, v)
+		}
+	}
+	fmt.Fprintf(w, "- %d rounds, interleaved; figures are medians\n", r.Rounds)
+	for _, x := range r.Missing {
+		fmt.Fprintf(w, "- left out: %s, %s\n", x.Who, x.Why)
+	}
+}
+
+// targetTable shows the targets and whether they were met.
+func (r *report) targetTable(w io.Writer) {
+	fmt.Fprintf(w, "| target | figure | wanted | |\n|---|---:|---:|---|\n")
+	for _, t := range r.Targets {
+		want, figure, met := "≤", number(t.Figure), "met"
+		if t.AtLeast {
+			want = "≥"
+		}
+		switch {
+		case !t.Known:
+			figure, met = "–", "not measured"
+		case !t.Met:
+			met = "**not met**"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s %g | %s |\n", t.Name, figure, want, t.Bound, met)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"math"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -26,9 +25,6 @@ func summarize(samples []sample) map[metric]figure {
 	figures := make(map[metric]figure, len(values))
 	for m, vs := range values {
 		f := figure{Median: median(vs), Min: slices.Min(vs), Max: slices.Max(vs), Values: vs}
-		if m == mTrips || strings.HasPrefix(string(m), string(mTripsOf)) {
-			f.Median, f.Max = f.Min, f.Min // the least is exact: a busy machine only adds to it
-		}
 		figures[m] = f
 	}
 	return figures

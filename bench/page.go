@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// The page for readers, BENCHMARKS.md, takes its tables from the results of a run,
+// so that no figure in them is typed in. A table stands between two comments, the
+// first of which says what it shows:
+//
+//	<!-- figures: group=uncontended; rows=who; columns=with; show=rate; only=ZooKeeper -->
+//	<!-- end -->
+//
+// Rows and columns are what, who, where or with. A cell shows the median of its
+// metrics; spread shows the lowest and highest round of the first one too. only is a
+// regular expression for the names of the cells. "figures: targets" is the list of
+// targets, "figures: run" says what was run on which machine.
+var figuresOf = regexp.MustCompile(`(?s)<!-- figures: ([^\n]*?) -->\n.*?<!-- end -->`)
+
+// fillPage returns the page with the figures of a run.
+func fillPage(page string, r *report) (string, error) {
+	var failed error
+	filled := figuresOf.ReplaceAllStringFunc(page, func(block string) string {
+		spec := figuresOf.FindStringSubmatch(block)[1]
+		var b strings.Builder
+		fmt.Fprintf(&b, "<!-- figures: %s -->\n", spec)
+		var err error
+		switch spec {
+		case "targets":
+			r.targetTable(&b)
+		case "run":
+			r.conditions(&b)
+		default:
+			err = r.pivot(&b, spec)
+		}
+		if err != nil && failed == nil {
+			failed = fmt.Errorf("figures %q: %w", spec, err)
+		}
+		b.WriteString("<!-- end -->")
+		return b.String()
+	})
+	return filled, failed
+}
+
+// pivot writes the table that a specification asks for.
+func (r *report) pivot(w io.Writer, spec string) error {
+	keys := make(map[string]string)
+	for part := range strings.SplitSeq(spec, ";") {
+		k, v, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if !ok {
+			return fmt.Errorf("%q is no key with a value", part)
+		}
+		keys[k] = v
+	}
+	only, err := regexp.Compile(keys["only"])
+	if err != nil {
+		return err
+	}
+	rowOf, colOf := aspects[keys["rows"]], aspects[keys["columns"]]
+	if rowOf == nil || colOf == nil {
+		return fmt.Errorf("rows and columns are what, who, where or with")
+	}
+	var rows, cols []string
+	cells := make(map[[2]string]string)
+	t := &table{results: r.Results}
+	for _, x := range r.Results {
+		if x.Group != keys["group"] || x.Error != "" || !only.MatchString(x.name.String()) {
+			continue
+		}
+		text, ok := t.figures(x, keys["show"], keys["spread"] == "yes")
+		if !ok {
+			continue
+		}
+		row, col := rowOf(x), colOf(x)
+		if !slices.Contains(rows, row) {
+			rows = append(rows, row)
+		}
+		if !slices.Contains(cols, col) {
+			cols = append(cols, col)
+		}
+		at := [2]string{row, col}
+		if cells[at] != "" {
+			return fmt.Errorf("two figures for %s, %s", row, col)
+		}
+		cells[at] = text
+	}
+	if len(rows) == 0 {
+		return fmt.Errorf("no cell of the run matches")
+	}
+	fmt.Fprintf(w, "\n| | %s |\n|---|%s\n", strings.Join(cols, " | "), strings.Repeat("---:|", len(cols)))
+	for _, row := range rows {
+		fmt.Fprintf(w, "| %s |", row)
+		for _, col := range cols {
+			text := cells[[2]string{row, col}]
+			if text == "" {
+				text = "–"
+			}
+			fmt.Fprintf(w, " %s |", text)
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w)
+	return nil
+}
+
+// aspects are what rows and columns can stand for.
+var aspects = map[string]func(*result) string{
+	"what":  func(r *result) string { return r.What },
+	"who":   func(r *result) string { return r.Who },
+	"where": func(r *result) string { return r.Where },
+	"with":  func(r *result) string { return fmt.Sprintf("%g %s", r.X, r.Axis) },
+	"whose": func(r *result) string { return r.What + ", " + r.Who },
+}
+
+// figures shows metrics of a result, with slashes between them. "limit" is the rate
+// as a part of the physical limit.
+func (t *table) figures(r *result, show string, spreads bool) (string, bool) {
+	var parts []string
+	for i, name := range strings.Split(show, ",") {
+		if name == "limit" {
+			if v, ok := t.ofLimit(r); ok {
+				parts = append(parts, fmt.Sprintf("%.2f", v))
+			}
+			continue
+		}
+		f, ok := r.Figures[metric(name)]
+		switch {
+		case !ok:
+		case spreads && i == 0:
+			parts = append(parts, fmt.Sprintf("%s (%s)", number(f.Median), showRange(f, true)))
+		default:
+			parts = append(parts, number(f.Median))
+		}
+	}
+	return strings.Join(parts, " / "), len(parts) > 0
+}
+
+// writePage fills the figures of a run into a page.
+func writePage(page, results string, notes io.Writer) int {
+	r, err := readReport(results)
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(page)
+	}
+	filled := ""
+	if err == nil {
+		filled, err = fillPage(string(text), r)
+	}
+	if err == nil && filled != string(text) {
+		err = os.WriteFile(page, []byte(filled), 0o644)
+	}
+	if err != nil {
+		fmt.Fprintf(notes, "bench: %v\n", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const emptyPage = `# Page
+<!-- figures: group=uncontended; rows=whose; columns=with; show=rate,limit; spread=yes; only=ZooKeeper -->
+old
+<!-- end -->
+between
+<!-- figures: targets -->
+<!-- end -->
+`
+
+func TestAPageIsFilledWithFigures(t *testing.T) {
+	t.Parallel()
+	r := &report{Results: someResults(), Targets: []target{{Name: "one", Bound: 2, Figure: 1, Known: true, Met: true}}}
+	got, err := fillPage(emptyPage, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `# Page
+<!-- figures: group=uncontended; rows=whose; columns=with; show=rate,limit; spread=yes; only=ZooKeeper -->
+
+| | 1 callers | 16 callers |
+|---|---:|---:|
+| create and delete, raw client | 110 (100 – 200) | 1000 (1000 – 1000) |
+| lock, released at once, coord | 90 (88 – 180) / 0.90 | 500 (500 – 500) / 0.50 |
+
+<!-- end -->
+between
+<!-- figures: targets -->
+| target | figure | wanted | |
+|---|---:|---:|---|
+| one | 1 | ≤ 2 | met |
+<!-- end -->
+`
+	if got != want {
+		t.Errorf("the page is\n%s\nwant\n%s", got, want)
+	}
+	again, err := fillPage(got, r)
+	if err != nil || again != got {
+		t.Errorf("filled once more it is\n%s\n%v", again, err)
+	}
+}
+
+func TestAPageThatAsksForWhatIsNotThereIsRefused(t *testing.T) {
+	t.Parallel()
+	r := &report{Results: someResults()}
+	for _, spec := range []string{
+		"group=none; rows=who; columns=with; show=rate",
+		"group=uncontended; rows=luck; columns=with; show=rate",
+		"group=uncontended; rows=where; columns=where; show=rate", // several in one cell
+		"group=uncontended; rows=who; columns=with; show=rate; only=(",
+		"uncontended",
+	} {
+		if _, err := fillPage("<!-- figures: "+spec+" -->\n<!-- end -->", r); err == nil {
+			t.Errorf("%q was filled", spec)
+		}
+	}
+	var notes strings.Builder
+	if code := run(t.Context(), []string{"-page", filepath.Join(t.TempDir(), "none"), "none"}, &notes, &notes); code != 1 {
+		t.Errorf("exit code %d for files that are missing: %s", code, notes.String())
+	}
+	if code := run(t.Context(), []string{"-page", "one"}, &notes, &notes); code != 2 {
+		t.Errorf("exit code %d for one argument", code)
+	}
+}
+
+// The tables of BENCHMARKS.md are those of the run that is stored beside it.
+func TestTheBenchmarksPageShowsTheStoredRun(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../BENCHMARKS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := readReport("results/results.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	filled, err := fillPage(string(page), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if filled != string(page) {
+		t.Error("BENCHMARKS.md has other figures than bench/results/results.json: go run ./bench -page BENCHMARKS.md bench/results/results.json")
+	}
+}
