@@ -71,6 +71,14 @@ func (e *env) rawWrites(ctx context.Context, callers int, span time.Duration) (s
 	})
 }
 
+// limit adds what turns that follow on one another are compared with: the writes of
+// one caller.
+func (g *group) limit(e *env, span time.Duration) {
+	g.add(whatWrite, byRaw, onZooKeeper, span, func(ctx context.Context) (sample, error) {
+		return e.rawWrites(e.metered(ctx, onZooKeeper), 1, span)
+	}).at("callers", 1)
+}
+
 func (e *env) rawSteps(ctx context.Context, callers int, span time.Duration, make func(*zk.Conn, string) step) (sample, error) {
 	conns, err := e.direct.conns(ctx, goZK, 1)
 	if err != nil {
@@ -182,6 +190,7 @@ func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 		shown: []metric{mRate, mP50, mP90, mP99, mPackets, mCPU, mServerCPU, mBusy},
 	}
 	const clients = 8
+	g.limit(e, span)
 	for _, p := range []*place{e.direct, e.near, e.far} {
 		for _, r := range append(slices.Clone(rivals), native{leading}) {
 			where := r.where()
@@ -205,6 +214,7 @@ func insideGroup(e *env, rivals []rival, span time.Duration) *group {
 		shown: []metric{mRate, mP50, mP90, mP99, mPackets, mCPU, mServerCPU, mBusy},
 	}
 	const callers = 16
+	g.limit(e, span)
 	for _, r := range rivals {
 		g.add(whatContend, r.who(), r.where(), span+100*time.Millisecond, func(ctx context.Context) (sample, error) {
 			return r.contend(e.metered(ctx, r.where()), e.direct, e.root+e.path(), callers, true, span)

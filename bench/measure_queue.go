@@ -12,6 +12,10 @@ import (
 )
 
 const (
+	// together is how many items are claimed and acknowledged at a time: as many as
+	// the library takes into one commit.
+	together = 128
+
 	whatBatches = "items in batches"
 	whatOffer   = "items one at a time"
 )
@@ -24,7 +28,7 @@ func queueGroup(e *env, p *peers, depths, batches []int, span time.Duration) *gr
 		warm: true,
 		about: "Items of 100 bytes through one client. A cycle is Put, Take and Ack of one item, with that many others in the queue. " +
 			"Of items put in batches the times are those of a PutAll, all else is that of an item. " +
-			"Items in batches are put by PutAll and taken with a prefetch of 64, 64 Acks at a time. " +
+			fmt.Sprintf("Items in batches are put by PutAll and taken with a prefetch of %d, as many Acks at a time. ", together) +
 			"Those one at a time are put and taken one after the other by each thread, which keeps the queues of the peers short, where they are best.",
 		shown: []metric{mRate, mP50, mP99, mPackets},
 	}
@@ -118,7 +122,7 @@ func (e *env) batches(ctx context.Context, batch int, span time.Duration) (sampl
 	if err != nil {
 		return nil, err
 	}
-	q := coord.NewQueue(c, e.path(), &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 64})
+	q := coord.NewQueue(c, e.path(), &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: together})
 	vs := slices.Repeat([]string{payload}, batch)
 	if _, err := q.PutAll(ctx, payload); err != nil {
 		return nil, err
@@ -130,7 +134,7 @@ func (e *env) batches(ctx context.Context, batch int, span time.Duration) (sampl
 	}
 	const (
 		ahead  = 1_000 // more than that are not put before they are taken
-		acking = 64
+		acking = together
 	)
 	var (
 		room    = make(chan struct{}, max(ahead/batch, 2))

@@ -124,6 +124,13 @@ func recipesGroup(e *env, p *place, widths []int, span time.Duration) *group {
 			"Times are of whole cycles. Allocations and processor time are of this process, which is only the client on ZooKeeper.",
 		shown: []metric{mRate, mP50, mP99, mAllocs, mCPU, mPackets},
 	}
+	if p.store == nil {
+		for _, n := range widths {
+			g.add(whatPairs, byRaw, p.where, span+time.Duration(n)*time.Millisecond, func(ctx context.Context) (sample, error) {
+				return e.rawPairs(e.metered(ctx, p.where), n, span)
+			}).at("callers", float64(n))
+		}
+	}
 	for _, op := range operations() {
 		for _, n := range widths {
 			overhead := time.Duration(n) * 2 * time.Millisecond

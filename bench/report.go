@@ -71,7 +71,7 @@ func (r *report) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(r, "", "\t")
+	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}

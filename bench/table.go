@@ -160,7 +160,7 @@ func find(results []*result, want func(*result) bool) *result {
 }
 
 // ofLimit is a rate as a part of the physical limit, which was measured in the same
-// run: pairs of creates and deletes of as many callers for what callers do beside
+// run, and among the cells of the same group if it was there: pairs of creates and deletes of as many callers for what callers do beside
 // each other, and the writes of one caller for what clients do one after the other.
 func (t *table) ofLimit(r *result) (float64, bool) {
 	if r.Where == onMemory || r.Who == byRaw {
@@ -181,13 +181,15 @@ func (t *table) ofLimit(r *result) (float64, bool) {
 	default:
 		return 0, false
 	}
-	limit := find(t.results, func(l *result) bool {
-		return l.Group == "uncontended" && l.Who == byRaw && l.What == what && l.X == callers
-	})
-	if limit == nil {
-		return 0, false
+	for _, group := range []string{r.Group, "uncontended"} {
+		limit := find(t.results, func(l *result) bool {
+			return l.Group == group && l.Who == byRaw && l.What == what && l.X == callers
+		})
+		if limit != nil {
+			return ratio(r, limit)
+		}
 	}
-	return ratio(r, limit)
+	return 0, false
 }
 
 // ratio is the median of the ratios of the rates of each round, if both were
