@@ -53,11 +53,11 @@ func (f *arming) reply(xid, op int32, rest []byte) []byte {
 		return f.answer(f.asked[op], xid)
 	case opExists, opChildren:
 		d := decoder{rest: rest}
-		path := string(d.string())
-		zxid, ok := f.nodes[path]
+		path := d.string()
+		zxid, ok := f.nodes[string(path)]
 		switch {
-		case f.fail[path] != 0:
-			return reply(xid, f.fail[path])
+		case f.fail[string(path)] != 0:
+			return reply(xid, f.fail[string(path)])
 		case !ok:
 			return reply(xid, codeNoNode)
 		}
