@@ -23,14 +23,29 @@ func TestCellsOfAGroupAreInterleaved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if order.String() != "abccbaabc" {
+	// Each round begins with another cell, and the second goes backwards.
+	if order.String() != "abcacbcab" {
 		t.Errorf("order %s", order.String())
 	}
-	if v := results[0].Figures[mRate].Values; len(v) != 3 || v[1] != 6 {
+	if v := results[0].Figures[mRate].Values; len(v) != 3 || v[1] != 4 {
 		t.Errorf("values of a: %v", v)
 	}
 	if _, ok := results[0].Figures[mDone]; ok {
 		t.Error("the number of operations is among the results")
+	}
+
+	// One round more comes before the first, and does not count.
+	order.Reset()
+	g.warm = true
+	results, err = r.run(t.Context(), []*group{g})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if order.String() != "abcabcacbcab" {
+		t.Errorf("order %s", order.String())
+	}
+	if v := results[0].Figures[mRate].Values; len(v) != 3 || v[0] != 4 {
+		t.Errorf("values of a: %v", v)
 	}
 }
 
