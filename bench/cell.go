@@ -92,6 +92,7 @@ type group struct {
 	cells []*cell
 	// exact says that every round has the same result on any machine.
 	exact bool
+	fewer bool         // the rounds differ little, so there are fewer, as of what is exact
 	warm  bool         // the rates of its cells are compared: one round more comes before the first
 	end   func() error // of what only this group needs; may be nil
 }

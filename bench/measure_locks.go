@@ -26,7 +26,6 @@ const (
 func uncontendedGroup(e *env, rivals []rival, widths []int, span time.Duration) *group {
 	g := &group{
 		name: "uncontended",
-		warm: true,
 		about: "Callers of one client, each with a lock of its own. The physical limit is the raw client: an ephemeral sequential create and its delete. " +
 			"A hold that stands for a while has a watch armed on its own node, which is one request more; " +
 			"held until then means that each caller holds several locks, and releases the oldest.",
@@ -234,6 +233,7 @@ func handOverGroup(e *env, who []*contestant) *group {
 		about: fmt.Sprintf("Nine clients take turns with one lock, %v away each way, and hold it for %v, so that all others stand in line. ", countedOneWay, handOverHold) +
 			"The time from where one is about to release it to where the next one has it, in round trips.",
 		shown: []metric{mRoundTrips, mP50, mP99},
+		fewer: true,
 	}
 	const clients, turns = 9, 12
 	// The first turns are those of a line that is not complete yet.

@@ -53,7 +53,7 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		contendedGroup(e, us, s.long),
 		handOverGroup(e, natives),
 		insideGroup(e, us, s.long),
-		recipesGroup(e, e.memory, s.widths, s.short/2),
+		recipesGroup(e, e.memory, s.widths, s.short/4),
 		recipesGroup(e, e.direct, s.widths, s.short),
 		queueGroup(e, p, s.depths, s.batches, s.long/2),
 		cacheGroup(e, p, s.nodes),

@@ -61,7 +61,7 @@ func (r *runner) run(ctx context.Context, groups []*group) ([]*result, error) {
 
 // roundsOf is how often the cells of a group are run. What is exact needs no median.
 func (r *runner) roundsOf(g *group) int {
-	if g.exact {
+	if g.exact || g.fewer {
 		return (r.rounds + 1) / 2
 	}
 	return r.rounds
