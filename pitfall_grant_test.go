@@ -3,7 +3,6 @@ package coord_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -61,10 +60,17 @@ func TestAReconnectGrantsNothing(t *testing.T) {
 func TestASpuriousWakeUpGrantsNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
-		nervous := &nervousBackend{Backend: w.Link("a")}
-		c := open(w.t, nervous, &coord.Options{Namespace: w.path("")})
+		var fired atomic.Int32
+		c := w.open("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			for _, target := range c.Targets {
+				if target.Children && err == nil && fired.Add(1) <= 20 {
+					target.Watch.Fire(backend.LookAgain)
+				}
+			}
+			return err
+		}})
 		waiter := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
-		w.eventually("the waiter was woken", func() bool { return nervous.fired.Load() >= 20 })
+		w.eventually("the waiter was woken", func() bool { return fired.Load() >= 20 })
 		w.settle()
 		waiter.pending()
 		mustRelease(w.t, holder)
@@ -72,78 +78,30 @@ func TestASpuriousWakeUpGrantsNothing(t *testing.T) {
 	})
 }
 
-// nervousBackend has sessions whose first watches on neighbours fire at once.
-type nervousBackend struct {
-	backend.Backend
-	fired atomic.Int32
-}
-
-func (b *nervousBackend) Open(ctx context.Context) (backend.Session, error) {
-	s, err := b.Backend.Open(ctx)
-	return &nervousSession{s, b}, err
-}
-
-type nervousSession struct {
-	backend.Session
-	b *nervousBackend
-}
-
-func (s *nervousSession) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
-	err := s.Session.Arm(ctx, since, targets...)
-	for _, t := range targets {
-		if t.Children && err == nil && s.b.fired.Add(1) <= 20 {
-			t.Watch.Fire(backend.LookAgain)
-		}
-	}
-	return err
-}
-
 // A service may keep an event from a session that may not read the node. Who waits in a
 // line for the first time asks, and sees that it is gone.
 func TestAnEventThatIsKeptFromAWaiterIsNotWaitedFor(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
-		deaf := &deafBackend{Backend: w.Link("a"), then: func() { mustRelease(w.t, holder) }}
-		c := open(w.t, deaf, &coord.Options{Namespace: w.path("")})
-		mustRelease(w.t, mustLock(w.t, coord.NewMutex(c, "/l", nil)))
-		if deaf.kept.Load() != 1 {
-			w.t.Errorf("%d events were kept", deaf.kept.Load())
-		}
+		var before, after nth
+		c := w.open("a", &backendtest.Hooks{
+			Before: func(ctx context.Context, c backendtest.Call) error { return before.after(ctx, c, nil) },
+			After:  after.after,
+		})
+		before.arm(1, w.armed, func(_ context.Context, c backendtest.Call, _ error) error {
+			for _, target := range c.Targets {
+				if target.Children {
+					target.Watch.Stop() // it never fires
+				}
+			}
+			return nil
+		})
+		after.arm(1, w.armed, func(_ context.Context, _ backendtest.Call, err error) error {
+			mustRelease(w.t, holder)
+			return err
+		})
+		mustRelease(w.t, w.lock(context.Background(), coord.NewMutex(c, "/l", nil)).hold())
 	})
-}
-
-// deafBackend has sessions whose first watches on neighbours never fire. then is called
-// when they are armed.
-type deafBackend struct {
-	backend.Backend
-	then func()
-	kept atomic.Int32
-}
-
-func (b *deafBackend) Open(ctx context.Context) (backend.Session, error) {
-	s, err := b.Backend.Open(ctx)
-	return &deafSession{s, b}, err
-}
-
-type deafSession struct {
-	backend.Session
-	b *deafBackend
-}
-
-func (s *deafSession) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
-	if s.b.kept.Load() > 0 {
-		return s.Session.Arm(ctx, since, targets...)
-	}
-	s.b.kept.Add(1)
-	others := slices.Clone(targets)
-	for i := range others {
-		if others[i].Children {
-			others[i].Watch = backend.NewWatch()
-		}
-	}
-	err := s.Session.Arm(ctx, since, others...)
-	s.b.then()
-	return err
 }
 
 // Found while this was designed: the own node was deleted first, the
