@@ -1,0 +1,14 @@
+package mutants
+
+// valueMutants are defects of values, counters and caches.
+var valueMutants = []mutant{
+	{"a value made anew is taken for the old one", "value_cell.go",
+		"stat.Czxid == want.created && stat.Version == want.version", "stat.Version == want.version",
+		"TestARecreatedValueIsAnotherOneAtTheSameVersion"},
+	{"a watch tells only of another version", "value_cell.go",
+		"return x.created == y.created && x.changed == y.changed", "return x.version == y.version",
+		"TestAWatchTellsOfEachState"},
+	{"a node that was named anew while it was read is dropped", "cache_reply.go",
+		"n.state |= foundAnew", "_ = foundAnew",
+		"TestANodeThatChangesBetweenItsListAndItsRead"},
+}
