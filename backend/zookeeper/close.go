@@ -10,7 +10,8 @@ import (
 const (
 	drainTime = time.Second             // in Close, for calls under way and for contact to come back
 	byeTime   = time.Second             // for the answer to the close request
-	closeTime = 3500 * time.Millisecond // for Close as a whole, should Options.Dial not return
+	closeTime = 3500 * time.Millisecond // for Close but the log, should Options.Dial not return
+	logTime   = time.Second             // in Close, for lines that the Logger has not taken yet
 )
 
 // Close ends the session on the servers if it can.
@@ -19,6 +20,7 @@ func (s *session) Close() error {
 		s.end(backend.ErrClosed)
 		close(s.closing)
 	})
+	defer s.log.Close(logTime)
 	timer := time.NewTimer(closeTime)
 	defer timer.Stop()
 	select {

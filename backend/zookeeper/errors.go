@@ -1,14 +1,13 @@
 package zookeeper
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/outbox"
 	"github.com/go-zookeeper/zk"
 )
 
@@ -96,10 +95,10 @@ func reason(err error) error {
 }
 
 // debugLog is where the client below logs to. It is told no secrets.
-type debugLog struct{ log *slog.Logger }
+type debugLog struct{ log *outbox.Logger }
 
 func (l debugLog) Printf(format string, args ...any) {
-	if l.log.Enabled(context.Background(), slog.LevelDebug) {
+	if !l.log.Silent() {
 		l.log.Debug("coord: zk: " + fmt.Sprintf(format, args...))
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"time"
 
@@ -44,8 +43,8 @@ func (s *session) start() error {
 	conn, events, err := zk.Connect(s.cfg.servers, s.cfg.timeout,
 		zk.WithDialer(s.dial),
 		zk.WithHostProvider(s.hosts),
-		zk.WithLogger(debugLog{s.cfg.log}),
-		zk.WithLogInfo(s.cfg.log.Enabled(context.Background(), slog.LevelDebug)),
+		zk.WithLogger(debugLog{s.log}),
+		zk.WithLogInfo(!s.log.Silent()),
 	)
 	if err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrInvalid, err)

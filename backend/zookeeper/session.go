@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/outbox"
 	"github.com/go-zookeeper/zk"
 )
 
@@ -37,6 +38,7 @@ type session struct {
 	hosts  *hosts
 	zk     *zk.Conn
 	events <-chan zk.Event // never read but for its end
+	log    *outbox.Logger  // may be written to anywhere, since nothing waits for the user's Logger
 
 	opened  chan struct{} // closed when the session is ready for the first time
 	done    chan struct{} // closed when the session is lost or closed
@@ -81,6 +83,7 @@ func newSession(cfg *config) *session {
 		change:  make(chan struct{}),
 		commits: make(map[*ticket]struct{}),
 		trouble: newTrouble(cfg.servers),
+		log:     outbox.NewLogger(cfg.logger),
 	}
 }
 
@@ -194,7 +197,7 @@ func (s *session) contact(c *guardConn) {
 	if first {
 		close(s.opened)
 	}
-	s.cfg.log.Info("coord: session connected", "session", hex(id), "server", c.address, "timeout", timeout)
+	s.log.Info("coord: session connected", "session", hex(id), "server", c.address, "timeout", timeout)
 }
 
 // refusedLogin ends a session whose credentials are refused when it reconnects:
@@ -216,7 +219,7 @@ func (s *session) lostContact(c *guardConn, why error) {
 		return
 	}
 	s.conn = nil
-	was, over, id := s.linked, s.err != nil, s.id
+	was, over, id := s.linked, s.err != nil || s.isSealed(), s.id
 	s.linked = false
 	if was {
 		s.changedLocked()
@@ -226,7 +229,7 @@ func (s *session) lostContact(c *guardConn, why error) {
 	}
 	s.mu.Unlock()
 	if was && !over {
-		s.cfg.log.Info("coord: session suspended", "session", hex(id), "server", c.address, "error", why)
+		s.log.Warn("coord: session suspended", "session", hex(id), "server", c.address, "error", why)
 	}
 }
 
@@ -269,7 +272,8 @@ func (s *session) lose(why error) {
 }
 
 // end sets why the session is over, closes done and fires the watches, in this
-// order. The first reason counts.
+// order. The first reason counts. A loss is not logged: the session's user learns
+// the reason from Err, and knows what is lost with it.
 func (s *session) end(why error) {
 	s.mu.Lock()
 	if s.err != nil {
@@ -286,9 +290,7 @@ func (s *session) end(why error) {
 	s.mu.Unlock()
 	s.hub.end()
 	if errors.Is(why, backend.ErrClosed) {
-		s.cfg.log.Info("coord: session closed", "session", hex(id))
-	} else {
-		s.cfg.log.Warn("coord: session lost", "session", hex(id), "error", why)
+		s.log.Info("coord: session closed", "session", hex(id))
 	}
 }
 

@@ -110,9 +110,15 @@ type Options struct {
 	// for everyone, or with Digest, all permissions for its user only.
 	ACL []ACL
 
-	// Logger is told of changes of a session's phase (Info, and Warn for
-	// losses) and of what the client below says (Debug). Nil: nothing is
-	// printed.
+	// Logger is told of the connections of a session: each that is made (Info),
+	// each that breaks, with the server and the reason (Warn), and what the client
+	// below says (Debug). A session that is lost is told of by its user: see
+	// Logger of coord.Options. Nil: nothing is printed.
+	//
+	// It is called on a goroutine of its own, a line at a time and in order for
+	// each session. Nothing waits for it, but that the session's Close waits up to
+	// a second for the last lines. When it is so slow that many thousand lines
+	// wait, the lines that follow are dropped; a later line tells how many.
 	Logger *slog.Logger
 
 	// Dial makes the connections, before TLS. It is called with network "tcp"
@@ -189,8 +195,8 @@ type config struct {
 	tls     *tls.Config
 	digest  func() string // nil: none. A function shows nothing when it is printed
 	acl     []zk.ACL
-	aclSize int // of the acl in a request
-	log     *slog.Logger
+	aclSize int          // of the acl in a request
+	logger  *slog.Logger // nil: silence
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	clock   func() func() instant // replaced by tests
 }
@@ -202,16 +208,13 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	cfg := &config{
 		timeout: o.SessionTimeout,
 		margin:  o.LossMargin,
-		log:     o.Logger,
+		logger:  o.Logger,
 		dial:    o.Dial,
 		clock:   clock,
 	}
 	if o.Digest != "" {
 		digest := o.Digest
 		cfg.digest = func() string { return digest }
-	}
-	if cfg.log == nil {
-		cfg.log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.dial == nil {
 		cfg.dial = new(net.Dialer).DialContext

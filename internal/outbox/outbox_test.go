@@ -1,0 +1,154 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestValuesAreDeliveredInOrderOneAtATime(t *testing.T) {
+	const n = 3 * limit
+	var got []int // not guarded: the race detector sees calls that overlap
+	b := New(func(v int) { got = append(got, v) }, func(n int) { t.Errorf("%d dropped", n) })
+	for i := range n {
+		b.Put(i)
+		if i%(limit/2) == 0 {
+			b.mu.Lock()
+			idle := b.idle
+			b.mu.Unlock()
+			if idle != nil {
+				<-idle // so that nothing is dropped, and the goroutine begins anew
+			}
+		}
+	}
+	if !b.Close(time.Minute) {
+		t.Fatal("not delivered")
+	}
+	for i, v := range got {
+		if i != v {
+			t.Fatalf("%d at the place of %d", v, i)
+		}
+	}
+	if len(got) != n {
+		t.Errorf("%d delivered, want %d", len(got), n)
+	}
+	b.Put(n)
+	if len(got) != n {
+		t.Error("delivered after Close")
+	}
+}
+
+// Put does not wait for a function that blocks. What is too much is counted, and
+// told where it is missing, also when nothing follows.
+func TestAFullBoxDropsAndCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		var got []string
+		b := New(func(v int) {
+			<-block
+			got = append(got, fmt.Sprint(v))
+		}, func(n int) { got = append(got, fmt.Sprintf("%d dropped", n)) })
+		put := func(from, n int) {
+			for i := range n {
+				b.Put(from + i)
+			}
+		}
+		put(0, limit)
+		synctest.Wait()
+		put(-3, 3) // too much
+		block <- struct{}{}
+		synctest.Wait()
+		put(limit, 1)
+		put(-2, 2) // too much
+		close(block)
+		synctest.Wait()
+		var want []string
+		for i := range limit {
+			want = append(want, fmt.Sprint(i))
+		}
+		want = append(want, "3 dropped", fmt.Sprint(limit), "2 dropped")
+		if !slices.Equal(got, want) {
+			t.Errorf("%d delivered, want %d; the last %v, want %v", len(got), len(want), got[max(0, len(got)-4):], want[len(want)-4:])
+		}
+		if !b.Close(0) {
+			t.Error("not idle")
+		}
+	})
+}
+
+// Close waits as long as it was told, and the function is not called after that.
+func TestCloseWaitsNoLongerThanTheBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		calls := 0
+		b := New(func(int) { calls++; <-block }, func(int) {})
+		b.Put(1)
+		b.Put(2)
+		start := time.Now()
+		if b.Close(time.Second) || time.Since(start) != time.Second {
+			t.Errorf("Close took %v, want a second", time.Since(start))
+		}
+		close(block)
+		synctest.Wait()
+		if calls != 1 || b.idle != nil {
+			t.Errorf("%d calls, want 1 and no goroutine", calls)
+		}
+	})
+}
+
+// slowHandler takes a while for everything.
+type slowHandler struct {
+	slog.Handler
+	while time.Duration
+}
+
+func (h slowHandler) Enabled(ctx context.Context, l slog.Level) bool {
+	time.Sleep(h.while)
+	return h.Handler.Enabled(ctx, l)
+}
+
+func (h slowHandler) Handle(ctx context.Context, r slog.Record) error {
+	time.Sleep(h.while)
+	return h.Handler.Handle(ctx, r)
+}
+
+func TestALoggerKeepsTimeAndPlaceOfALine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text strings.Builder
+		start := time.Now()
+		l := NewLogger(slog.New(slowHandler{slog.NewTextHandler(&text, &slog.HandlerOptions{AddSource: true}), time.Second}).With("app", "a"))
+		l.Warn("one", "n", 1)
+		l.Debug("two")
+		l.Info("three")
+		if !time.Now().Equal(start) {
+			t.Errorf("it waited for %v", time.Since(start))
+		}
+		if !l.Close(time.Minute) {
+			t.Fatal("not written")
+		}
+		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+		if len(lines) != 2 {
+			t.Fatalf("written: %q", lines)
+		}
+		for i, want := range []string{`level=WARN source=`, `level=INFO source=`} {
+			if !strings.HasPrefix(lines[i], "time="+start.Format("2006-01-02T15:04:05.000Z07:00")+" "+want) ||
+				!strings.Contains(lines[i], "outbox_test.go:") || !strings.Contains(lines[i], "app=a") {
+				t.Errorf("written: %s", lines[i])
+			}
+		}
+		if quiet := NewLogger(nil); !quiet.Silent() || !quiet.Close(0) {
+			t.Error("a Logger for nil is not silent")
+		} else {
+			quiet.Error("nobody hears it")
+		}
+	})
+}
