@@ -242,9 +242,10 @@ func repeat[T any](ctx context.Context, s *session, op, path string, expect func
 				return fail(err)
 			}
 		default:
-			if code, ok := codeOf(err); ok {
-				// An answer, though not one that reads are known to get.
-				return fail(fmt.Errorf("%w: %s", backend.ErrUnsupported, serverCode(code)))
+			if answered(err) {
+				// Not one that reads are known to get. Asked again, the server would
+				// say the same, as fast as it can.
+				return fail(fmt.Errorf("%w: %s", backend.ErrUnsupported, answerText(err)))
 			}
 		}
 	}

@@ -72,6 +72,20 @@ func codeOf(err error) (int, bool) {
 	return code, err == nil
 }
 
+// answered reports whether an error of the client below is an answer of a server.
+// The others say that contact broke, or that the client is closed.
+func answered(err error) bool {
+	return err != zk.ErrConnectionClosed && err != zk.ErrClosing && err != zk.ErrNoServer
+}
+
+// answerText says what an answer was that no caller is prepared for.
+func answerText(err error) string {
+	if code, ok := codeOf(err); ok {
+		return serverCode(code)
+	}
+	return "server error: " + err.Error()
+}
+
 func serverCode(code int) string {
 	switch code {
 	case -119:

@@ -44,7 +44,7 @@ func (f *farewell) Write(p []byte) (int, error) {
 	case len(p) >= 12 && int32At(p, 4) >= 0:
 		body := make([]byte, replySize)
 		copy(body, p[4:8])
-		if op := int32At(p, 8); op != opClose && op != opAuth {
+		if op := int32At(p, 8); op != opClose {
 			code := int32(codeSessionExpired)
 			binary.BigEndian.PutUint32(body[12:], uint32(code))
 		}

@@ -12,8 +12,8 @@ import (
 // The parts of ZooKeeper's protocol that this package looks at itself. A frame
 // is a length of four bytes and a body; all numbers are big endian.
 //
-//	connect request   proto 4, last zxid 8, timeout 4, session 8, password
-//	connect response  proto 4, timeout 4, session 8, password
+//	connect request   proto 4, last zxid 8, timeout 4, session 8, password, read-only 1
+//	connect response  proto 4, timeout 4, session 8, password, read-only 1
 //	request           xid 4, opcode 4, by opcode
 //	reply             xid 4, zxid 8, error 4, by opcode when the error is 0
 //	event             xid -1, zxid 8, error 4, type 4, state 4, path
@@ -37,10 +37,13 @@ const (
 
 	xidEvent = -1
 	xidPing  = -2
+	xidAuth  = -4
 
 	codeOK             = 0
 	codeNoNode         = -101
 	codeSessionExpired = -112
+	codeAuthFailed     = -115
+	codeClosing        = -116
 	codeSessionMoved   = -118
 	codeThrottled      = -127
 
@@ -148,6 +151,21 @@ func appendPaths(dst []byte, all []*interest, kind watchKind) []byte {
 // client below believes in: it has an empty path, which after an error nobody reads.
 func asSync(frame []byte) []byte {
 	frame = append(frame[:4+replySize], 0, 0, 0, 0)
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame
+}
+
+// authRequest returns the request that presents credentials.
+func authRequest(digest string) []byte {
+	const scheme = "digest"
+	frame := make([]byte, 4, 4+4+4+4+4+len(scheme)+4+len(digest))
+	for _, n := range []int32{xidAuth, opAuth, 0} {
+		frame = binary.BigEndian.AppendUint32(frame, uint32(n))
+	}
+	for _, text := range []string{scheme, digest} {
+		frame = binary.BigEndian.AppendUint32(frame, uint32(len(text)))
+		frame = append(frame, text...)
+	}
 	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
 	return frame
 }

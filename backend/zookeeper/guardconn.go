@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,7 +20,9 @@ const (
 var (
 	errSealed       = errors.New("the session is over")
 	errFrameSize    = errors.New("frame of a forbidden length")
+	errNotZooKeeper = errors.New("this is no ZooKeeper server, or not its client port")
 	errSessionMoved = errors.New("the session has moved to another server")
+	errServerEnds   = errors.New("the server says that it is closing")
 )
 
 // guardConn is the connection that the client below gets from its dialer, and
@@ -40,11 +43,12 @@ type guardConn struct {
 	// The reader's.
 	r       *bufio.Reader
 	frame   []byte
-	rest    []byte  // what the client has not read yet of frame
-	greeted bool    // the connect response has come
-	useful  bool    // a reply has come
-	since   instant // when the first did
-	lasting bool    // replies have come for a while
+	rest    []byte        // what the client has not read yet of frame
+	greeted bool          // the connect response has come
+	stall   time.Duration // how long a frame may make no progress, once greeted
+	useful  bool          // a reply has come
+	since   instant       // when the first did
+	lasting bool          // replies have come for a while
 
 	mu    sync.Mutex
 	asked *instant // when the connect request was sent
@@ -99,7 +103,7 @@ func (c *guardConn) next() error {
 	}
 	size := int32At(head, 0)
 	if size < 0 || size > maxFrame {
-		return fmt.Errorf("%w: %d", errFrameSize, size)
+		return forbidden(head)
 	}
 	if cap(c.frame) < 4+int(size) {
 		bigger := make([]byte, 4+int(size))
@@ -107,7 +111,7 @@ func (c *guardConn) next() error {
 		c.frame = bigger
 	}
 	frame := c.frame[:4+int(size)]
-	if _, err := io.ReadFull(c.r, frame[4:]); err != nil {
+	if err := c.fill(frame[4:]); err != nil {
 		return err
 	}
 	if !c.greeted {
@@ -129,6 +133,42 @@ func (c *guardConn) next() error {
 	return nil
 }
 
+// fill reads the rest of a frame. The client's deadline is for the whole of it, and
+// a long reply over a slow line would be cut off, asked for and cut off again. So it
+// is put off as long as bytes arrive; what bounds a reply is the lease, which only
+// answers renew.
+func (c *guardConn) fill(rest []byte) error {
+	for {
+		n, err := c.r.Read(rest)
+		rest = rest[n:]
+		switch {
+		case len(rest) == 0:
+			return nil
+		case err == io.EOF:
+			return io.ErrUnexpectedEOF
+		case err != nil:
+			return err
+		case c.greeted:
+			if err := c.conn.SetReadDeadline(time.Now().Add(c.stall)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// forbidden returns the error of a frame that begins with an impossible length. It
+// is mostly the text, or the TLS record, of something else.
+func forbidden(head []byte) error {
+	const alert, handshake = 0x15, 0x16 // records of TLS
+	switch {
+	case (head[0] == alert || head[0] == handshake) && head[1] == 3:
+		return fmt.Errorf("%w: it speaks TLS, and Options.TLS is not set", errNotZooKeeper)
+	case bytes.IndexFunc(head, func(r rune) bool { return r < ' ' || r > '~' }) < 0:
+		return fmt.Errorf("%w: its answer begins with %q", errNotZooKeeper, head)
+	}
+	return fmt.Errorf("%w: %d", errFrameSize, int32At(head, 0))
+}
+
 // welcome looks at the connect response. It replaces the timeout in it, from
 // which the client derives when to ping and when to give a silent server up.
 func (c *guardConn) welcome(body []byte) error {
@@ -148,7 +188,27 @@ func (c *guardConn) welcome(body []byte) error {
 	}
 	binary.BigEndian.PutUint32(body[timeoutFrom:], uint32(pretend))
 	c.greeted = true
+	c.stall = time.Duration(pretend) * time.Millisecond * 2 / 3
+	if digest := c.session.cfg.digest; digest != nil {
+		if err := c.logIn(digest()); err != nil {
+			return err
+		}
+	}
 	return c.conn.SetReadDeadline(time.Time{})
+}
+
+// logIn sends the credentials, on each connection before everything else. The client
+// below is not asked to: it sends again only what it knows to have been taken, and
+// learns that after the session is in use. It begins to write when it has read the
+// connect response, so nothing else writes now.
+func (c *guardConn) logIn(digest string) error {
+	c.mu.Lock()
+	c.sent[xidAuth] = request{op: opAuth, at: c.session.now()}
+	c.mu.Unlock()
+	c.conn.SetWriteDeadline(c.until)
+	defer c.conn.SetWriteDeadline(time.Time{})
+	_, err := c.conn.Write(authRequest(digest))
+	return err
 }
 
 // incoming looks at a reply or an event. It returns which request a reply is to.
@@ -175,7 +235,7 @@ func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) 
 		c.pings = c.pings[1:]
 		c.mu.Unlock()
 		return 0, true, c.answered(at)
-	case h.xid < 0:
+	case h.xid < 0 && h.xid != xidAuth:
 		return 0, false, nil
 	}
 
@@ -194,9 +254,15 @@ func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) 
 	case codeSessionExpired:
 		// The client still gets the reply: to the request it is a definite no.
 		c.session.lose(errExpired)
-		return r.op, true, nil
+		return r.op, r.op != opAuth, nil
 	case codeSessionMoved:
 		return 0, false, errSessionMoved
+	case codeClosing:
+		return 0, false, errServerEnds
+	default:
+		if r.op == opAuth {
+			return 0, false, c.session.refusedLogin(h.code)
+		}
 	}
 	if err := c.answered(r.at); err != nil {
 		return 0, false, err
@@ -209,11 +275,8 @@ func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) 
 		}
 	}
 	if r.op == opAuth {
-		if h.code == codeOK {
-			c.session.contact(c)
-		} else {
-			c.session.refusedLogin()
-		}
+		c.session.contact(c)
+		return 0, false, nil
 	}
 	return r.op, true, nil
 }
@@ -264,8 +327,10 @@ func (c *guardConn) outgoing(p []byte) ([]byte, error) {
 		if len(p) < 4+askedFrom+4 {
 			return nil, errMalformed
 		}
-		// The client asks for the timeout that it believes in.
-		out := append(c.scratch[:0], p...)
+		// The client asks for the timeout that it believes in, and does not say
+		// that it wants no read-only server: servers log each time that it is old.
+		out := append(append(c.scratch[:0], p...), 0)
+		binary.BigEndian.PutUint32(out, uint32(len(out)-4))
 		binary.BigEndian.PutUint32(out[4+askedFrom:], uint32(c.session.cfg.timeout/time.Millisecond))
 		return out, nil
 	}

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -88,30 +89,47 @@ func welcoming(conn net.Conn) {
 
 func TestAHostileServerInTheHandshake(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string][]byte{
-		"a frame of a negative length": {0xff, 0xff, 0xff, 0xff},
-		"a frame of 2 GB":              {0x7f, 0xff, 0xff, 0xff},
-		"an empty frame":               {0, 0, 0, 0},
-		"half a frame":                 {0, 0, 0, 40, 1, 2},
-		"not ZooKeeper":                []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
-		"no session":                   framed(make([]byte, 37)),
-		"a session without a timeout":  framed(append(be.AppendUint64(make([]byte, 8), 5), make([]byte, 21)...)),
+	for name, test := range map[string]struct {
+		answer []byte
+		says   string
+	}{
+		"a frame of a negative length": {[]byte{0xff, 0xff, 0xff, 0xff}, "forbidden length: -1"},
+		"a frame of 2 GB":              {[]byte{0x7f, 0xff, 0xff, 0xff}, "forbidden length: 2147483647"},
+		"an empty frame":               {[]byte{0, 0, 0, 0}, "malformed"},
+		"half a frame":                 {[]byte{0, 0, 0, 40, 1, 2}, "closed the connection"},
+		"no answer":                    {nil, "closed the connection during the handshake (maxClientCnxns reached, a limit on sessions, or TLS expected?)"},
+		"HTTP":                         {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), `begins with "HTTP"`},
+		"a TLS alert":                  {[]byte{0x15, 3, 3, 0, 2, 2, 80}, "speaks TLS, and Options.TLS is not set"},
+		"no session":                   {framed(make([]byte, 37)), "malformed"},
+		"a session without a timeout":  {framed(append(be.AppendUint64(make([]byte, 8), 5), make([]byte, 21)...)), "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			addr := startServer(t, func(conn net.Conn) {
 				nextRequest(conn)
-				conn.Write(answer)
+				conn.Write(test.answer)
 				conn.(*net.TCPConn).CloseWrite()
 				swallow(conn)
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			_, err := New([]string{addr}, &Options{SessionTimeout: time.Second}).Open(ctx)
-			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), addr) {
-				t.Errorf("open: %v", err)
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("open: %v; want %q", err, test.says)
 			}
 		})
+	}
+}
+
+// A server that expects no TLS takes the first record for a frame of 369 MB, and hangs up.
+func TestATLSClientAtAServerWithoutTLS(t *testing.T) {
+	t.Parallel()
+	addr := startServer(t, func(conn net.Conn) { conn.Read(make([]byte, 4)) })
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := New([]string{addr}, &Options{SessionTimeout: time.Second, TLS: new(tls.Config)}).Open(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "or no TLS expected?") {
+		t.Errorf("open: %v", err)
 	}
 }
 

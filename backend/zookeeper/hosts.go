@@ -89,9 +89,5 @@ func (h *hosts) pause() time.Duration {
 	if round <= 0 || (h.tried-1)%len(h.list) != 0 {
 		return 0
 	}
-	d := h.most
-	if round <= 8 {
-		d = min(firstPause<<(round-1), h.most)
-	}
-	return d/2 + rand.N(d/2)
+	return growing(firstPause, h.most, round)
 }

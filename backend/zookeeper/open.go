@@ -20,7 +20,7 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, &backend.Error{Op: "open", Err: err}
 	}
-	for {
+	for tries := 1; ; tries++ {
 		s := newSession(b.cfg)
 		if err := s.start(); err != nil {
 			return nil, &backend.Error{Op: "open", Err: err}
@@ -34,6 +34,10 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 			return nil, &backend.Error{Op: "open", Err: err}
 		}
 		// It ended before it was ready: before its credentials were taken.
+		if over := sleep(ctx, nil, growing(firstPause, mostPause, tries)); over != nil {
+			over = fmt.Errorf("%w: %d sessions ended before they were ready, the last one: %v", over, tries, err)
+			return nil, &backend.Error{Op: "open", Err: over}
+		}
 	}
 }
 
@@ -56,23 +60,9 @@ func (s *session) start() error {
 
 // open waits until the session is ready for use.
 func (s *session) open(ctx context.Context) error {
-	refused := make(chan error, 1)
-	if s.cfg.digest != nil {
-		if err := s.enter(); err != nil {
-			return err
-		}
-		go func() {
-			defer s.leave()
-			if err := s.logIn(ctx); err != nil {
-				refused <- err
-			}
-		}()
-	}
 	select {
 	case <-s.opened:
 		return nil
-	case err := <-refused:
-		return err
 	case <-s.trouble.over:
 		return s.trouble.cause()
 	case <-s.sealed:
@@ -81,31 +71,6 @@ func (s *session) open(ctx context.Context) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.trouble.errorLocked(backend.ContextError(ctx))
-	}
-}
-
-// logIn gives the client the credentials to send, now and at the beginning of
-// each further connection, until a server has taken them. Should contact break
-// between the answer and the client's taking note of it, the next connection
-// begins without them; so it is the answer on the present connection that
-// counts. The error is that of a server that refuses.
-func (s *session) logIn(ctx context.Context) error {
-	for {
-		_, err := await(ctx, s, func() (struct{}, error) {
-			return struct{}{}, s.zk.AddAuth("digest", []byte(s.cfg.digest()))
-		})
-		if err == zk.ErrAuthFailed {
-			return fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
-		}
-		select {
-		case <-s.opened:
-			return nil
-		case <-s.sealed:
-			return nil
-		case <-ctx.Done():
-			return nil
-		default:
-		}
 	}
 }
 
@@ -145,7 +110,7 @@ func (s *session) dial(network, address string, _ time.Duration) (net.Conn, erro
 	if err != nil {
 		switch {
 		case closedByServer(err):
-			err = inHandshake(err)
+			err = inHandshake(err, s.cfg.tls != nil)
 		case ctx.Err() == context.DeadlineExceeded:
 			err = fmt.Errorf("no connection within %v: %w", budget.Round(time.Millisecond), err)
 		}

@@ -7,6 +7,7 @@ import (
 	"log"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -134,12 +135,7 @@ func TestOpenTellsWhatItTried(t *testing.T) {
 	closes.Refuse(true)
 	silent.Blackhole(true)
 	defer silent.Blackhole(false)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := l.Addr().String()
-	l.Close()
+	const nobody = "127.0.0.1:1"
 
 	cause := errors.New("the caller's reason")
 	ctx, cancel := context.WithTimeoutCause(s.ctx, 2500*time.Millisecond, cause)
@@ -154,7 +150,7 @@ func TestOpenTellsWhatItTried(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		},
 	})
-	_, err = b.Open(ctx)
+	_, err := b.Open(ctx)
 	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("open returned after %v", took)
 	}
@@ -213,6 +209,12 @@ func TestOpenNamesALimitOfConnections(t *testing.T) {
 		t.Fatalf("after the first has closed: %v", err)
 	}
 	c.Close()
+
+	// A client that does not say whether a read-only server will do is an old one.
+	log, err := os.ReadFile(e.Servers()[0].LogFile())
+	if err != nil || !bytes.Contains(log, []byte("Too many connections")) || bytes.Contains(log, []byte("old client")) {
+		t.Errorf("the log of the server: %v\n%s", err, log)
+	}
 }
 
 func TestACanceledContextOpensNothing(t *testing.T) {

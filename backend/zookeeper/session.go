@@ -22,7 +22,7 @@ var (
 	errExpired  = errors.New("the servers have ended it")
 	errUnheard  = errors.New("its lease passed without an answer")
 	errTooShort = errors.New("the negotiated timeout is not longer than LossMargin")
-	errNoLogin  = fmt.Errorf("%w: the server does not take the credentials any more", backend.ErrDenied)
+	errNoLogin  = fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
 )
 
 // session is one life on the servers.
@@ -200,15 +200,24 @@ func (s *session) contact(c *guardConn) {
 	s.log.Info("coord: session connected", "session", hex(id), "server", c.address, "timeout", timeout)
 }
 
-// refusedLogin ends a session whose credentials are refused when it reconnects:
-// it would stay suspended for ever. Open has its own way to learn of that.
-func (s *session) refusedLogin() {
+// refusedLogin returns the error of a server that has answered the credentials with
+// a code. It ends a session that is ready: each welcome would renew its lease, and it
+// would stay suspended for ever.
+func (s *session) refusedLogin(code int32) error {
+	err := errNoLogin
+	if code != codeAuthFailed {
+		err = fmt.Errorf("the server answers the credentials with error %d", code)
+	}
 	s.mu.Lock()
 	ready := s.ready
+	if !ready && code == codeAuthFailed {
+		s.trouble.giveUpLocked(err)
+	}
 	s.mu.Unlock()
 	if ready {
-		s.lose(errNoLogin)
+		s.lose(err)
 	}
+	return err
 }
 
 // lostContact takes note of the end of a connection.
@@ -225,7 +234,7 @@ func (s *session) lostContact(c *guardConn, why error) {
 		s.changedLocked()
 	}
 	if !s.ready {
-		s.trouble.noteLocked(c.address, inHandshake(why))
+		s.trouble.noteLocked(c.address, inHandshake(why, s.cfg.tls != nil))
 	}
 	s.mu.Unlock()
 	if was && !over {

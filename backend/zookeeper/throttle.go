@@ -18,19 +18,30 @@ const (
 // again. times is how often that was so. It ends early with the session, and with
 // ctx; the error is that of ctx.
 func (s *session) easeOff(ctx context.Context, times int) error {
-	d := mostEase
-	if times <= 7 {
-		d = min(firstEase<<(times-1), mostEase)
-	}
-	timer := time.NewTimer(d/2 + rand.N(d/2))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.done:
-	case <-ctx.Done():
-	}
-	if err := backend.ContextError(ctx); err != nil {
+	if err := sleep(ctx, s.done, growing(firstEase, mostEase, times)); err != nil {
 		return fmt.Errorf("%w: the server throttles requests", err)
 	}
 	return nil
+}
+
+// growing returns how long to wait for the next attempt after so many have failed:
+// twice as long each time up to most, with jitter.
+func growing(first, most time.Duration, times int) time.Duration {
+	d := most
+	if times <= 8 {
+		d = min(first<<(times-1), most)
+	}
+	return d/2 + rand.N(d/2)
+}
+
+// sleep waits for d, until over is closed or until ctx ends. The error is that of ctx.
+func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-over:
+	case <-ctx.Done():
+	}
+	return backend.ContextError(ctx)
 }

@@ -108,11 +108,16 @@ func plain(err error) error {
 }
 
 // inHandshake says what a connection that ended before the session was ready
-// most likely means. Servers give no reason.
-func inHandshake(err error) error {
+// most likely means. Servers give no reason. A server hangs up as well on a client
+// that speaks TLS to it, or does not, against its expectation.
+func inHandshake(err error, overTLS bool) error {
 	switch {
 	case closedByServer(err):
-		return fmt.Errorf("the server closed the connection during the handshake (maxClientCnxns reached, a limit on sessions, or TLS expected?): %w", err)
+		other := "TLS expected"
+		if overTLS {
+			other = "no TLS expected"
+		}
+		return fmt.Errorf("the server closed the connection during the handshake (maxClientCnxns reached, a limit on sessions, or %s?): %w", other, err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the server accepted the connection and gave no answer: %w", err)
 	}

@@ -1,0 +1,364 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// inBubble runs a test under fake time, with a backend whose one server is serve. It is
+// called for each connection, with its number from 1, and its connection is closed when
+// it returns.
+func inBubble(t *testing.T, o Options, serve func(conn net.Conn, n int), test func(t *testing.T, b backend.Backend)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var wg sync.WaitGroup
+		var conns atomic.Int32
+		o.Dial = func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			wg.Go(func() {
+				defer theirs.Close()
+				serve(theirs, int(conns.Add(1)))
+			})
+			return ours, nil
+		}
+		test(t, New([]string{"server"}, &o))
+		wg.Wait()
+	})
+}
+
+// requests reads the frames of a client, also while the server is busy.
+func requests(conn net.Conn) <-chan []byte {
+	c := make(chan []byte, 1000)
+	go func() {
+		defer close(c)
+		for {
+			r, err := nextRequest(conn)
+			if err != nil {
+				return
+			}
+			c <- r
+		}
+	}()
+	return c
+}
+
+// answerPing answers r if it is a ping, and reports whether it is.
+func answerPing(conn net.Conn, r []byte) bool {
+	if int32At(r, 0) != xidPing {
+		return false
+	}
+	conn.Write(framed(reply(xidPing, 0)))
+	return true
+}
+
+func reads() map[string]func(context.Context, backend.Session) error {
+	return map[string]func(context.Context, backend.Session) error{
+		"get": func(ctx context.Context, s backend.Session) error {
+			_, _, err := s.Get(ctx, "/a", nil)
+			return err
+		},
+		"exists": func(ctx context.Context, s backend.Session) error {
+			_, err := s.Exists(ctx, "/a", backend.NewWatch())
+			return err
+		},
+		"children": func(ctx context.Context, s backend.Session) error {
+			_, _, err := s.Children(ctx, "/a", nil)
+			return err
+		},
+		"sync": func(ctx context.Context, s backend.Session) error { return s.Sync(ctx, "/a") },
+		"arm":  func(ctx context.Context, s backend.Session) error { return s.Arm(ctx, 0, target("/a", false)) },
+	}
+}
+
+func TestAnAnswerThatNobodyExpectsEndsARead(t *testing.T) {
+	t.Parallel()
+	for name, read := range reads() {
+		for _, code := range []int32{-1, -2, -4, -5, -7, -9, -13, -100, -105, -113, -117, -121, -123, 17} {
+			var asked atomic.Int32
+			serve := func(conn net.Conn, _ int) {
+				welcome(conn, 10_000)
+				for r := range requests(conn) {
+					switch op := int32At(r, 4); {
+					case answerPing(conn, r):
+					case op == opClose, asked.Add(1) > 1000:
+						return
+					default:
+						conn.Write(framed(reply(int32At(r, 0), code)))
+					}
+				}
+			}
+			inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+				s, err := b.Open(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				start := time.Now()
+				err = read(ctx, s)
+				if !errors.Is(err, backend.ErrUnsupported) {
+					t.Errorf("%s answered with %d: %v", name, code, err)
+				}
+				// An Arm asks for one node after the other when it was refused.
+				if n := asked.Load(); n > 2 || time.Since(start) > 0 {
+					t.Errorf("%s answered with %d: %d requests in %v", name, code, n, time.Since(start))
+				}
+			})
+		}
+	}
+}
+
+// The client below cannot tell this answer from its own end.
+func TestAServerThatSaysItIsClosingIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, read := range reads() {
+		var asked atomic.Int32
+		serve := func(conn net.Conn, _ int) {
+			welcome(conn, 10_000)
+			for r := range requests(conn) {
+				switch op := int32At(r, 4); {
+				case answerPing(conn, r):
+				case op == opClose, asked.Add(1) > 1000:
+					return
+				default:
+					conn.Write(framed(reply(int32At(r, 0), codeClosing)))
+				}
+			}
+		}
+		inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+			s, err := b.Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := read(ctx, s); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+			// A pause grows to a second, the tenth of the timeout.
+			if n := asked.Load(); n < 10 || n > 200 {
+				t.Errorf("%s: %d requests in a minute", name, n)
+			}
+		})
+	}
+}
+
+// The lease is 6 s, and the client below wants each reply whole within 3 s.
+func TestAReplyThatArrivesSlowlyIsReadOnce(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		takes time.Duration
+		lost  bool
+	}{
+		"within the lease": {5 * time.Second, false},
+		"beyond the lease": {20 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const parts = 50
+			var asked atomic.Int32
+			serve := func(conn net.Conn, _ int) {
+				welcome(conn, 9_000)
+				for r := range requests(conn) {
+					if answerPing(conn, r) {
+						continue
+					}
+					if int32At(r, 4) != opGetData || asked.Add(1) > 10 {
+						return
+					}
+					body := make([]byte, 4+parts*100+statSize)
+					be.PutUint32(body, parts*100)
+					out := framed(reply(int32At(r, 0), 0, body...))
+					for i := range parts {
+						time.Sleep(test.takes / parts)
+						if _, err := conn.Write(out[i*len(out)/parts : (i+1)*len(out)/parts]); err != nil {
+							return
+						}
+					}
+				}
+			}
+			inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+				s, err := b.Open(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				data, _, err := s.Get(t.Context(), "/a", nil)
+				if lost := errors.Is(err, backend.ErrSessionLost); lost != test.lost || !lost && len(data) != parts*100 {
+					t.Errorf("get: %d bytes, %v", len(data), err)
+				}
+				if n := asked.Load(); n != 1 {
+					t.Errorf("it was asked for %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// A frame that stops half way is given up as early as one that never begins.
+func TestAReplyThatStopsIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	serve := func(conn net.Conn, n int) {
+		welcome(conn, 9_000)
+		for r := range requests(conn) {
+			if answerPing(conn, r) {
+				continue
+			}
+			out := framed(reply(int32At(r, 0), 0, make([]byte, 4+statSize)...))
+			if n == 1 {
+				conn.Write(out[:30])
+				swallow(conn)
+				return
+			}
+			conn.Write(out)
+		}
+	}
+	inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+		s, err := b.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		start := time.Now()
+		if _, _, err := s.Get(t.Context(), "/a", nil); err != nil || time.Since(start).Round(time.Second) != 3*time.Second {
+			t.Errorf("get: %v after %v, want 3 s", err, time.Since(start))
+		}
+	})
+}
+
+func TestOpenPausesAfterASessionThatEndedBeforeItWasReady(t *testing.T) {
+	t.Parallel()
+	var conns atomic.Int32
+	serve := func(conn net.Conn, _ int) {
+		welcome(conn, 10_000)
+		code := int32(codeSessionExpired)
+		if conns.Add(1) > 1000 {
+			code = 0
+		}
+		for r := range requests(conn) {
+			if int32At(r, 4) == opAuth {
+				conn.Write(framed(reply(int32At(r, 0), code)))
+			}
+		}
+	}
+	inBubble(t, Options{Digest: "user:secret"}, serve, func(t *testing.T, b backend.Backend) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		s, err := b.Open(ctx)
+		if err == nil {
+			s.Close()
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, backend.ErrSessionLost) || !strings.Contains(err.Error(), errExpired.Error()) {
+			t.Errorf("open: %v", err)
+		}
+		if n := conns.Load(); n < 10 || n > 70 {
+			t.Errorf("%d sessions in a minute", n)
+		}
+	})
+}
+
+// An answer to the credentials that is neither yes nor no is not asked for again and
+// again on the same connection, and does not keep a session.
+func TestCredentialsThatGetAStrangeAnswer(t *testing.T) {
+	t.Parallel()
+	var asked, strange atomic.Int32
+	serve := func(conn net.Conn, _ int) {
+		welcome(conn, 10_000)
+		for r := range requests(conn) {
+			switch op := int32At(r, 4); {
+			case answerPing(conn, r):
+			case op == opAuth && asked.Add(1) > 1000:
+				return
+			case op == opAuth:
+				conn.Write(framed(reply(int32At(r, 0), strange.Load())))
+			case op == opSync:
+				return // hang up
+			case op == opClose:
+				conn.Write(framed(reply(int32At(r, 0), 0)))
+				return
+			}
+		}
+	}
+	inBubble(t, Options{Digest: "user:secret"}, serve, func(t *testing.T, b backend.Backend) {
+		s, err := b.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		strange.Store(-5)
+		if err := s.Sync(t.Context(), "/"); !errors.Is(err, backend.ErrSessionLost) || !strings.Contains(err.Error(), "error -5") {
+			t.Errorf("sync: %v", err)
+		}
+		asked.Store(0)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := b.Open(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "error -5") {
+			t.Errorf("open: %v", err)
+		}
+		if n := asked.Load(); n < 10 || n > 200 {
+			t.Errorf("asked %d times in a minute", n)
+		}
+	})
+}
+
+// A server takes the credentials, and contact breaks at once. They must go ahead of
+// everything else on the next connection as well, and so cannot be left to the client
+// below, which numbers its requests from 1: it may not know yet that they were taken.
+func TestCredentialsGoAheadOnEachConnection(t *testing.T) {
+	t.Parallel()
+	var first, second atomic.Int32
+	serve := func(conn net.Conn, _ int) {
+		welcome(conn, 10_000)
+		r, err := nextRequest(conn)
+		if err != nil || int32At(r, 0) != xidAuth || int32At(r, 4) != opAuth {
+			t.Errorf("the first request: %v, %v", r, err)
+			return
+		}
+		conn.Write(framed(reply(int32At(r, 0), 0)))
+		if first.Add(1)%2 == 1 {
+			return
+		}
+		second.Add(1)
+		for r := range requests(conn) {
+			if answerPing(conn, r) {
+				continue
+			}
+			conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+			if int32At(r, 4) == opClose {
+				return
+			}
+		}
+	}
+	const sessions = 200
+	inBubble(t, Options{Digest: "user:secret"}, serve, func(t *testing.T, b backend.Backend) {
+		for i := range sessions {
+			s, err := b.Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if err := s.Sync(ctx, "/"); err != nil {
+				t.Errorf("session %d: %v", i, err)
+			}
+			cancel()
+			s.Close()
+			if t.Failed() {
+				break
+			}
+		}
+		if n := second.Load(); n != sessions {
+			t.Errorf("%d second connections of %d sessions", n, sessions)
+		}
+	})
+}
