@@ -24,9 +24,13 @@ type entrant struct {
 	ahead neighbour // a member of the round that it waits for the end of
 }
 
-// enter comes with a new node and waits. When it returns an error, the node is
-// removed in the background.
+// enter comes with a new node and waits. When it returns an error, the node has been
+// removed, or awaitCleanUps tells when it is.
 func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
+	// A node that an earlier call has left must not be counted.
+	if err := m.d.c.awaitCleanUps(ctx, m.d.members, true); err != nil {
+		return nil, err
+	}
 	s, err := m.d.c.session(ctx)
 	if err != nil {
 		return nil, err
@@ -42,7 +46,7 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 	e, err := m.await(ctx, n.siblings)
 	m.stopWatches()
 	if err != nil {
-		m.withdraw()
+		m.d.takeOut(m.s, "withdraw", m.undo, m.path, m.guest)
 	}
 	return e, err
 }
@@ -50,13 +54,12 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 // disownLost removes, over the next session and in the background, what a lost one
 // may have made. The GUID alone does not tell it: a call that goes on keeps that.
 func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
-	d.c.goWork(func() {
-		ctx := context.Background() // Close ends it
+	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		s, err := d.c.session(ctx)
 		if err != nil {
 			return
 		}
-		s.retry("remove", sp.prefix, func(ctx context.Context) error {
+		s.retryAs(ctx, u, "remove", sp.prefix, func(ctx context.Context) error {
 			paths, err := s.find(ctx, []spec{sp})
 			for _, p := range paths {
 				stat, statErr := s.b.Exists(ctx, p, nil)
@@ -69,7 +72,7 @@ func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 			}
 			return err
 		})
-	})
+	}).note(d.members)
 }
 
 // await looks until a round has taken it in. siblings is the number of nodes in
@@ -307,33 +310,35 @@ func (m *entrant) grant(ctx context.Context, path string, names []string, own *b
 	return e, nil
 }
 
-// withdraw removes in the background what an entrant may have left. What goes
-// with a lost session is removed over the next one: the service may not know of the
-// loss yet, and would count the node among the next n.
-func (m *entrant) withdraw() {
-	c := m.d.c
-	c.goWork(func() {
-		if m.s.b.Err() == nil {
-			m.s.retry("withdraw", m.path, m.undo)
+// takeOut removes in the background what a member has left that gave up, by do, and
+// waits for that, see cleanUp.wait. What goes with a lost session is removed over the
+// next one: the service may not know of the loss yet, and would count the node among
+// the next n.
+func (d *DoubleBarrier) takeOut(s *session, what string, do func(context.Context) error, paths ...string) {
+	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
+		if s.b.Err() == nil {
+			s.retryAs(ctx, u, what, paths[0], do)
 		}
-		if m.s.b.Err() == nil {
+		if s.b.Err() == nil {
 			return
 		}
-		s, err := c.session(context.Background())
+		next, err := d.c.session(ctx)
 		if err != nil {
 			return // closed
 		}
-		for _, path := range []string{m.path, m.guest} {
+		for _, path := range paths {
 			if path == "" {
 				continue
 			}
-			if err := s.remove(context.Background(), path); err != nil {
-				c.log.Warn("coord: a node of a lost session stands until the service ends it", "path", path, "error", err)
+			if err := next.remove(ctx, path); err != nil {
+				d.c.log.Warn("coord: a node of a lost session stands until the service ends it", "path", path, "error", err)
 			}
 		}
-	})
+	}).wait(s, d.members)
 }
 
+// undo takes an entrant out that gave up. If a round has opened with it meanwhile, it
+// is a member that has come and left.
 func (m *entrant) undo(ctx context.Context) error {
 	if m.sent || m.guest != "" {
 		// What is still under way comes before what follows.

@@ -67,9 +67,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 		trail.over(ctx, nil)
 		return nil
 	}
-	e.d.c.goWork(func() {
-		e.s.retry(op, e.Path(), func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) })
-	})
+	e.d.takeOut(e.s, op, func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) }, e.Path())
 	switch {
 	case errors.Is(err, backend.ErrClosed):
 		err = ErrClosed

@@ -58,11 +58,16 @@ type Client struct {
 	stop    context.CancelFunc
 
 	mu     sync.Mutex
-	closed bool
-	work   sync.WaitGroup         // every goroutine of the client; Add under mu while not closed
+	closed bool                   // Close was called
+	ending bool                   // it is about to end the session
+	work   sync.WaitGroup         // every goroutine of the client; Add under mu while not closed, or for a clean-up
 	plain  map[string]bool        // what is known of directories, see session.isPlain
 	locals map[string]*localQueue // of this client's callers on one path, see lock_local.go
 	ended  chan struct{}          // closed when Close is complete
+
+	cleanUps int                   // how many are under way, see cleanUp
+	clean    chan struct{}         // closed when none is, nil if nobody waits for that
+	ghosts   map[string][]*cleanUp // those noted, by directory
 }
 
 // State says how the client's session stands.
@@ -126,6 +131,7 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 		plain:   make(map[string]bool),
 		locals:  make(map[string]*localQueue),
 		ended:   make(chan struct{}),
+		ghosts:  make(map[string][]*cleanUp),
 	}
 	if c.root != "" {
 		err := backend.CheckPath(c.root)
@@ -158,8 +164,10 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 
 // Close ends the client: calls under way and new ones fail with ErrClosed, every
 // hold ends with it, and the session is ended on the service, which frees what
-// it holds at once, if the service can be reached. Close returns when every
-// goroutine of the client has ended, within a few seconds. It may be called while
+// it holds at once, if the service can be reached. Before that it waits for what
+// earlier calls have left to be cleared away in the background, for two seconds at
+// most and only while there is contact; holds stand until then. Close returns when
+// every goroutine of the client has ended, within a few seconds. It may be called while
 // a function of the user's runs under a hold, and from it, and does not wait for
 // it. (It does wait for a Codec and for Trace.) A second Close waits for the
 // first.
@@ -173,6 +181,7 @@ func (c *Client) Close() error {
 	c.closed = true
 	close(c.closing)
 	c.mu.Unlock()
+	c.finishCleanUps()
 	c.stop()
 	c.work.Wait()
 	close(c.ended)
@@ -203,8 +212,15 @@ func (c *Client) Session(ctx context.Context) (backend.Session, error) {
 	return s.b, nil
 }
 
-// session waits for a session that lives.
+// session waits for a session that lives. Once Close was called only clean-ups get one.
 func (c *Client) session(ctx context.Context) (*session, error) {
+	select {
+	case <-c.closing:
+		if !isCleanUp(ctx) {
+			return nil, ErrClosed
+		}
+	default:
+	}
 	for {
 		if s := c.current.Load(); s.b.Err() == nil {
 			return s, nil
@@ -217,9 +233,13 @@ func (c *Client) session(ctx context.Context) (*session, error) {
 		if s := c.current.Load(); s.b.Err() == nil {
 			return s, nil
 		}
+		closing := c.closing
+		if isCleanUp(ctx) {
+			closing = nil // the phase Closed ends it
+		}
 		select {
 		case <-changed:
-		case <-c.closing:
+		case <-closing:
 			return nil, ErrClosed
 		case <-ctx.Done():
 			return nil, backend.ContextError(ctx)

@@ -50,7 +50,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 		if sp.made {
 			n, found, err := s.adopt(ctx, sp)
 			if err != nil {
-				s.disown(*sp)
+				s.disown(*sp).wait(s, sp.dir)
 				return node{}, err
 			}
 			s.resolved(ctx, sp.prefix, found)
@@ -66,7 +66,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 		case isUncertain(err):
 			sp.made = true
 			if ctx.Err() != nil || isOver(err) {
-				s.disown(*sp)
+				s.disown(*sp).wait(s, sp.dir)
 				return node{}, err
 			}
 			if pause.n == 3 {
@@ -214,18 +214,16 @@ func (sp *spec) names(name string) bool {
 }
 
 // disown removes in the background what attempts to create, all in one directory,
-// may have made. It looks once more after it has found nothing.
-func (s *session) disown(specs ...spec) {
-	s.c.goWork(func() {
-		for misses := 0; misses < 2; {
-			s.retry("remove", specs[0].prefix, func(ctx context.Context) error {
+// may have made. It looks twice at least, and until it finds nothing.
+func (s *session) disown(specs ...spec) *cleanUp {
+	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
+		for looks, found := 0, true; looks < 2 || found; looks++ {
+			ok := s.retryAs(ctx, u, "remove", specs[0].prefix, func(ctx context.Context) error {
 				paths, err := s.find(ctx, specs)
 				if err != nil {
 					return err
 				}
-				if len(paths) == 0 {
-					misses++
-				}
+				found = len(paths) > 0
 				for _, p := range paths {
 					if err := s.remove(ctx, p); err != nil {
 						return err
@@ -233,7 +231,7 @@ func (s *session) disown(specs ...spec) {
 				}
 				return nil
 			})
-			if s.b.Err() != nil {
+			if !ok {
 				return
 			}
 		}

@@ -119,9 +119,9 @@ func (x *leading) lost(h *Hold) {
 	if len(paths) == 0 {
 		return
 	}
-	h.s.c.goWork(func() {
+	h.s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		for _, path := range paths {
-			h.s.retry("remove", path, func(ctx context.Context) error { return h.s.remove(ctx, path) })
+			h.s.retryAs(ctx, u, "remove", path, func(ctx context.Context) error { return h.s.remove(ctx, path) })
 		}
-	})
+	}).note(x.l.dir)
 }

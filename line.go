@@ -177,7 +177,7 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 				return h, nil
 			}
 			if !errors.Is(err, errGone) {
-				l.leave(ctx, p, r.try)
+				p.s.giveUp(p.path)
 			}
 		}
 		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
@@ -207,6 +207,9 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 			return p, l.checkNumber(ctx, p, r.try)
 		}
 	}
+	if err := l.c.awaitCleanUps(ctx, l.dir, false); err != nil {
+		return place{}, err
+	}
 	s, err := l.c.session(ctx)
 	if err != nil {
 		return place{}, err
@@ -224,19 +227,6 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	}
 	p := place{s: s, node: n}
 	return p, l.checkNumber(ctx, p, r.try)
-}
-
-// leave removes a place that did not become a hold. A caller that only tried
-// waits for it while its ctx lasts, so that nothing of it is left when it
-// returns.
-func (l *line) leave(ctx context.Context, p place, wait bool) {
-	if p.s.b.Err() != nil {
-		return
-	}
-	if wait && p.s.remove(ctx, p.path) == nil {
-		return
-	}
-	p.s.removeLater(p.path)
 }
 
 // hold makes the place a hold. own is the armed watch on its node; nil has one

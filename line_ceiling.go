@@ -38,7 +38,7 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 		return nil
 	}
 	if err := p.s.remove(ctx, p.path); err != nil {
-		p.s.removeLater(p.path)
+		p.s.giveUp(p.path)
 		return err
 	}
 	if p.seq < 0 || p.seq >= seqHard {

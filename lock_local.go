@@ -155,7 +155,7 @@ func (q *localQueue) release(h *Hold) error {
 			path = made.path // the next in turn gets it, or it is removed
 			continue
 		case maybe != "":
-			s.disown(spec{dir: q.l.dir, kind: lockKind, prefix: maybe})
+			s.disown(spec{dir: q.l.dir, kind: lockKind, prefix: maybe}).note(q.l.dir)
 		}
 		q.advance()
 		return err

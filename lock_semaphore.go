@@ -280,7 +280,7 @@ func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
 		return nil
 	}
 	if err := s.remove(ctx, p.s, p.path); err != nil {
-		p.s.removeLater(p.path)
+		p.s.giveUp(p.path)
 		return err
 	}
 	switch _, err := p.s.b.Exists(ctx, s.requests, nil); {

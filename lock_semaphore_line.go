@@ -140,6 +140,9 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 // attempt makes one request. A node that does not become a hold is removed.
 func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	sem := a.sem
+	if err := sem.c.awaitCleanUps(ctx, sem.requests, false); err != nil {
+		return nil, err
+	}
 	s, err := sem.c.session(ctx)
 	if err != nil {
 		return nil, err
@@ -179,18 +182,9 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 		w.stop(err != nil)
 	}
 	if err != nil && !errors.Is(err, errGone) {
-		a.withdraw(ctx, p)
+		s.giveUp(p.path)
 	}
 	return h, err
-}
-
-// withdraw removes a request that was not granted. A caller that only tried waits
-// for it while its ctx lasts.
-func (a *acquisition) withdraw(ctx context.Context, p *place) {
-	if p.s.b.Err() != nil || a.try && p.s.remove(ctx, p.path) == nil {
-		return
-	}
-	p.s.removeLater(p.path)
 }
 
 // list returns the line up to and including p, which is the last of it. w may be

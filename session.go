@@ -166,29 +166,10 @@ func (s *session) remove(ctx context.Context, path string) error {
 	}
 }
 
-// removeLater removes a node in the background for as long as the session
-// lives: whatever ended the caller's ctx must not leave a node that blocks
-// everybody behind it.
-func (s *session) removeLater(path string) {
-	s.c.goWork(func() {
-		s.retry("remove", path, func(ctx context.Context) error { return s.remove(ctx, path) })
-	})
-}
-
-// retry repeats do until it succeeds or the session is over. The pauses are for
-// errors that only an operator can mend, such as a permission that was taken
-// away; loss of contact is waited for by the session.
+// retry repeats do until it succeeds or the session is over, or until it is refused if
+// the client closes.
 func (s *session) retry(what, path string, do func(context.Context) error) {
-	for pause := (pauses{c: s.c, n: 1}); ; {
-		err := do(context.Background()) // the session bounds it
-		if err == nil || isOver(err) {
-			return
-		}
-		s.c.log.Warn("coord: failed in the background, trying again", "operation", what, "path", path, "error", err)
-		if !pause.wait(nil, s.b.Done()) {
-			return
-		}
-	}
+	s.retryAs(context.Background(), nil, what, path, do)
 }
 
 // onSession runs f on a live session, again on the next one when that is lost.

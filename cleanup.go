@@ -1,0 +1,251 @@
+package coord
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// How long is waited for clean-up while there is contact but no answer.
+const (
+	giveUpWait = time.Second     // by the call that leaves something behind
+	closeWait  = 2 * time.Second // by Close
+)
+
+// A cleanUp clears away what a call leaves behind: the node of a wait that was given
+// up, an item that no handler received, the record of a finished transaction. It is
+// independent of the call's ctx.
+//
+// The call that leaves something behind waits for its clean-up (wait), as long as the
+// service can be expected to answer. If it has to return earlier, the clean-up is
+// noted, and the next acquisition of this client in the same directory waits for it
+// first (Client.awaitCleanUps): a client never meets its own ghost. Nothing is noted,
+// and nobody waits, while the service answers.
+//
+// Close waits for every clean-up under way before it ends the session, as long as
+// there is contact, at most closeWait. Clean-ups can begin until then, also when Close
+// has been called already.
+//
+// A nil *cleanUp is one that could not begin, because the session is being ended.
+type cleanUp struct {
+	c        *Client
+	answered chan struct{} // closed when it is done, or the service has refused it once
+	done     chan struct{}
+
+	// Guarded by c.mu.
+	isAnswered bool
+	dir        string // where it is noted, or ""
+}
+
+// beginCleanUp says that something is to be cleared away before the session may end.
+// A caller that will have something to give back when the client closes calls it
+// first, then waits for c.closing beside what it waits for, gives back and calls end.
+func (c *Client) beginCleanUp() *cleanUp {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newCleanUp()
+}
+
+// newCleanUp needs c.mu.
+func (c *Client) newCleanUp() *cleanUp {
+	if c.ending {
+		return nil
+	}
+	c.cleanUps++
+	return &cleanUp{c: c, answered: make(chan struct{}), done: make(chan struct{})}
+}
+
+// goCleanUp runs f in a goroutine of the client, as a clean-up. Calls with f's ctx,
+// which never ends, are made also when Close has begun; the end of the session bounds
+// them. A clean-up that is refused should not be tried again once c.closing is closed.
+func (c *Client) goCleanUp(f func(ctx context.Context, u *cleanUp)) *cleanUp {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u := c.newCleanUp()
+	if u == nil {
+		return nil
+	}
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		defer u.end()
+		f(context.WithValue(context.Background(), cleaningUp{}, true), u)
+	}()
+	return u
+}
+
+// cleaningUp is the key of the contexts of clean-ups.
+type cleaningUp struct{}
+
+func isCleanUp(ctx context.Context) bool { return ctx.Value(cleaningUp{}) != nil }
+
+// answer says that the service has answered, if only by a refusal.
+func (u *cleanUp) answer() {
+	u.c.mu.Lock()
+	defer u.c.mu.Unlock()
+	u.setAnswered()
+}
+
+// setAnswered needs c.mu.
+func (u *cleanUp) setAnswered() {
+	if !u.isAnswered {
+		u.isAnswered = true
+		close(u.answered)
+	}
+}
+
+// end says that the clean-up is done.
+func (u *cleanUp) end() {
+	if u == nil {
+		return
+	}
+	c := u.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u.setAnswered()
+	close(u.done)
+	if u.dir != "" {
+		list := c.ghosts[u.dir]
+		if i := slices.Index(list, u); len(list) > 1 {
+			c.ghosts[u.dir] = slices.Delete(list, i, i+1)
+		} else {
+			delete(c.ghosts, u.dir)
+		}
+	}
+	c.cleanUps--
+	if c.cleanUps == 0 && c.clean != nil {
+		close(c.clean)
+		c.clean = nil
+	}
+}
+
+// wait returns when the clean-up is done, in which a call left something behind in dir
+// on the session s, or has been refused. It returns earlier when there is no contact,
+// or no answer for giveUpWait; then the clean-up is noted.
+func (u *cleanUp) wait(s *session, dir string) {
+	if u != nil {
+		s.waitFor(u.answered, giveUpWait)
+		u.note(dir) // unless it is done
+	}
+}
+
+// waitFor waits for ch while there is contact, and at most for d.
+func (s *session) waitFor(ch <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		phase, changed := s.b.Status()
+		if phase != backend.Connected {
+			return
+		}
+		select {
+		case <-ch:
+			return
+		case <-changed:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// note has the next acquisition in dir wait for the clean-up, if it is not done.
+func (u *cleanUp) note(dir string) {
+	if u == nil {
+		return
+	}
+	c := u.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-u.done:
+		return
+	default:
+	}
+	if u.dir == "" {
+		u.dir = dir
+		c.ghosts[dir] = append(c.ghosts[dir], u)
+	}
+}
+
+// awaitCleanUps waits until nothing stands in dir that an earlier call of this client
+// has left behind. What the service refuses to remove is waited for only if a ghost
+// there would do harm, and not just stand in the way.
+func (c *Client) awaitCleanUps(ctx context.Context, dir string, harmful bool) error {
+	c.mu.Lock()
+	list := slices.Clone(c.ghosts[dir])
+	c.mu.Unlock()
+	for _, u := range list {
+		over := u.answered
+		if harmful {
+			over = u.done
+		}
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return backend.ContextError(ctx)
+		case <-c.closing:
+			return ErrClosed
+		}
+	}
+	return nil
+}
+
+// finishCleanUps is the part of Close that waits for clean-ups. Without contact
+// none of them can be done.
+func (c *Client) finishCleanUps() {
+	c.mu.Lock()
+	if c.cleanUps > 0 {
+		clean := make(chan struct{})
+		c.clean = clean
+		c.mu.Unlock()
+		c.current.Load().waitFor(clean, closeWait)
+		c.mu.Lock()
+	}
+	c.ending = true
+	c.mu.Unlock()
+}
+
+// cleanUp repeats do in the background until it succeeds or the session is over, and
+// until it is refused if the client closes.
+func (s *session) cleanUp(what, path string, do func(context.Context) error) *cleanUp {
+	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) { s.retryAs(ctx, u, what, path, do) })
+}
+
+// retryAs does the work of cleanUp in the clean-up u, or in none if that is nil. It
+// reports whether do has succeeded.
+func (s *session) retryAs(ctx context.Context, u *cleanUp, what, path string, do func(context.Context) error) bool {
+	// The pauses are for errors that only an operator can mend, such as a permission
+	// that was taken away; loss of contact is waited for by the session.
+	for pause := (pauses{c: s.c, n: 1}); ; {
+		err := do(ctx)
+		if err == nil || isOver(err) {
+			return err == nil
+		}
+		if u != nil {
+			u.answer()
+		}
+		s.c.log.Warn("coord: failed in the background, trying again", "operation", what, "path", path, "error", err)
+		if !pause.wait(s.c.closing, s.b.Done()) {
+			return false
+		}
+	}
+}
+
+// removal removes a node of ours in the background, for as long as the session lives.
+func (s *session) removal(path string) *cleanUp {
+	return s.cleanUp("remove", path, func(ctx context.Context) error { return s.remove(ctx, path) })
+}
+
+// removeLater removes a node in the background: whatever ended the caller's ctx must
+// not leave a node that blocks everybody behind it.
+func (s *session) removeLater(path string) { s.removal(path).note(parent(path)) }
+
+// giveUp removes a node that is not wanted any more, and waits for that, see
+// cleanUp.wait.
+func (s *session) giveUp(path string) {
+	if s.b.Err() == nil {
+		s.removal(path).wait(s, parent(path))
+	}
+}
