@@ -9,6 +9,6 @@ var nodeMutants = []mutant{
 		"if err := s.b.Sync(ctx, dir); err != nil {", "if err := error(nil); err != nil {",
 		"TestALaggingReplicaDoesNotHideTheNodeThatWasMade"},
 	{"who gives up leaves his node", "create.go",
-		"s.disown(*sp)\n\t\t\t\treturn node{}, err\n\t\t\t}\n\t\t\tif pause", "return node{}, err\n\t\t\t}\n\t\t\tif pause",
+		"s.disown(*sp).wait(s, sp.dir)\n\t\t\t\treturn node{}, err\n\t\t\t}\n\t\t\tif pause", "return node{}, err\n\t\t\t}\n\t\t\tif pause",
 		"TestACallerWhoGivesUpAfterALostReplyLeavesNoNode"},
 }
