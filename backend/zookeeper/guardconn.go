@@ -288,7 +288,7 @@ func (c *guardConn) answered(at instant) error {
 		switch {
 		case !c.useful:
 			c.useful, c.since = true, now
-			c.session.hosts.answered()
+			c.session.hosts.answered(remote(c.raw))
 		case c.since.to(now) >= c.session.hosts.spell:
 			c.lasting = true
 			c.session.hosts.lasted()
@@ -402,6 +402,14 @@ func (c *guardConn) SetWriteDeadline(t time.Time) error {
 		t = c.until
 	}
 	return c.conn.SetWriteDeadline(t)
+}
+
+// remote returns the address that the name of a server stood for.
+func remote(conn net.Conn) string {
+	if a := conn.RemoteAddr(); a != nil {
+		return a.String()
+	}
+	return "" // a connection of Options.Dial
 }
 
 func (c *guardConn) hasAsked() bool {

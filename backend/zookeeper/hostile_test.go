@@ -25,6 +25,13 @@ func startServer(t *testing.T, serve func(net.Conn)) (addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	startOn(t, l, serve)
+	return l.Addr().String()
+}
+
+// startOn is startServer with a listener that is there, and is closed.
+func startOn(t *testing.T, l net.Listener, serve func(net.Conn)) {
+	t.Helper()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var conns []net.Conn
@@ -52,7 +59,6 @@ func startServer(t *testing.T, serve func(net.Conn)) (addr string) {
 		mu.Unlock()
 		wg.Wait()
 	})
-	return l.Addr().String()
 }
 
 // nextRequest reads one frame, without its length.

@@ -32,6 +32,8 @@ type hosts struct {
 	next  int
 	tried int // servers handed out since the last answer
 	short int // contacts in a row that have not lasted, the present one included
+
+	mute map[string]bool // the addresses that accepted a connection and have not answered on it
 }
 
 func newHosts(servers []string, timeout time.Duration) *hosts {
@@ -39,6 +41,7 @@ func newHosts(servers []string, timeout time.Duration) *hosts {
 		list:  append([]string(nil), servers...),
 		most:  min(max(timeout/10, firstPause), mostPause),
 		spell: max(timeout/10, leastSpell),
+		mute:  make(map[string]bool),
 	}
 	rand.Shuffle(len(h.list), func(i, j int) { h.list[i], h.list[j] = h.list[j], h.list[i] })
 	return h
@@ -65,12 +68,34 @@ func (h *hosts) Next() (server string, retryStart bool) {
 // a session and drops it at once is not good.
 func (h *hosts) Connected() {}
 
-// answered says that a server has answered the first request on a connection.
-func (h *hosts) answered() {
+// accepted says that there is a connection to an address.
+func (h *hosts) accepted(address string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.mute[address] = true
+}
+
+// answered says that the first request on a connection to an address was answered.
+func (h *hosts) answered(address string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.mute, address)
 	h.tried = 0
 	h.short++
+}
+
+// isMute reports whether an address is to be passed over.
+func (h *hosts) isMute(address string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mute[address]
+}
+
+// forgetMute gives all addresses another chance.
+func (h *hosts) forgetMute() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.mute)
 }
 
 // lasted says that a server still answers on the same connection, a spell after

@@ -62,7 +62,7 @@ func TestHostsAreTriedInTurnWithPausesBetweenRounds(t *testing.T) {
 	if h.Next(); h.pause() == 0 {
 		t.Error("a connection without an answer counts as good")
 	}
-	h.answered()
+	h.answered("")
 	if h.Next(); h.pause() != 0 {
 		t.Error("a pause before the first server is dialled again")
 	}
@@ -83,16 +83,16 @@ func TestContactThatNeverLastsIsMadeMoreAndMoreSlowly(t *testing.T) {
 		}
 		for range 2 {
 			h.Next()
-			h.answered()
+			h.answered("")
 			again(0) // one blip is nothing
 			for i := range 12 {
-				h.answered()
+				h.answered("")
 				again(min(firstPause<<i, mostPause))
 			}
-			h.answered()
+			h.answered("")
 			h.lasted()
 			again(0)
-			h.answered()
+			h.answered("")
 			h.lasted()
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -114,19 +116,45 @@ func (s *session) dial(network, address string, _ time.Duration) (net.Conn, erro
 		case ctx.Err() == context.DeadlineExceeded:
 			err = fmt.Errorf("no connection within %v: %w", budget.Round(time.Millisecond), err)
 		}
-		s.mu.Lock()
-		if !s.ready {
-			s.trouble.noteLocked(address, err)
-		}
-		s.mu.Unlock()
+		s.failed(address, err)
 		return nil, err
 	}
 	return conn, nil
 }
 
+// dialTCP is what Options.Dial stands for when it is nil. A name can have several
+// addresses, of which a net.Dialer takes the first that accepts, each time. That one
+// can be of a server that then says nothing. So an address that has not answered on
+// its latest connection is passed over as long as another one accepts.
+func (s *session) dialTCP(ctx context.Context, network, address string) (net.Conn, error) {
+	var passed atomic.Bool
+	d := net.Dialer{Resolver: s.cfg.resolver, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
+		if s.hosts.isMute(resolved) {
+			passed.Store(true)
+			return errMute
+		}
+		return nil
+	}}
+	conn, err := d.DialContext(ctx, network, address)
+	if err != nil && passed.Load() {
+		s.hosts.forgetMute()
+		if ctx.Err() == nil {
+			conn, err = d.DialContext(ctx, network, address)
+		}
+	}
+	if err == nil {
+		s.hosts.accepted(remote(conn))
+	}
+	return conn, err
+}
+
 // connect makes one connection, which is the session's when it returns.
 func (s *session) connect(ctx context.Context, network, address string) (*guardConn, error) {
-	raw, err := s.cfg.dial(ctx, network, address)
+	dial := s.cfg.dial
+	if dial == nil {
+		dial = s.dialTCP
+	}
+	raw, err := dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

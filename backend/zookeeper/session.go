@@ -22,6 +22,7 @@ var (
 	errExpired  = errors.New("the servers have ended it")
 	errUnheard  = errors.New("its lease passed without an answer")
 	errTooShort = errors.New("the negotiated timeout is not longer than LossMargin")
+	errMute     = errors.New("it gave no answer on the latest connection")
 	errNoLogin  = fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
 )
 
@@ -189,6 +190,7 @@ func (s *session) contact(c *guardConn) {
 		return
 	}
 	s.linked = true
+	s.trouble.endedLocked()
 	first := !s.ready
 	s.ready = true
 	id, timeout := s.id, s.timeout
@@ -233,12 +235,37 @@ func (s *session) lostContact(c *guardConn, why error) {
 	if was {
 		s.changedLocked()
 	}
-	if !s.ready {
-		s.trouble.noteLocked(c.address, inHandshake(why, s.cfg.tls != nil))
-	}
 	s.mu.Unlock()
+	if !was {
+		why = inHandshake(why, s.cfg.tls != nil)
+		if at := remote(c.raw); at != c.address {
+			why = fmt.Errorf("at %s: %w", at, why)
+		}
+		s.failed(c.address, why)
+	}
 	if was && !over {
 		s.log.Warn("coord: session suspended", "session", hex(id), "server", c.address, "error", why)
+	}
+}
+
+// failed takes note of an attempt at a server that did not lead to contact. While no
+// server can be reached the log says so, at growing intervals.
+func (s *session) failed(address string, why error) {
+	now := s.now()
+	s.mu.Lock()
+	if s.isSealed() || s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.trouble.noteLocked(address, why)
+	if !s.ready {
+		s.trouble.judgeLocked()
+	}
+	report := s.trouble.reportLocked(now)
+	id := s.id
+	s.mu.Unlock()
+	if report != nil {
+		s.log.Warn("coord: no server can be reached", "session", hex(id), "attempts", report.attempts, "for", report.lasting, "error", report.failures)
 	}
 }
 

@@ -11,29 +11,78 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 )
 
-// trouble collects why a session does not open: the last failure of each
-// server.
+// The first report that no server can be reached comes when each has been tried, the
+// next after firstReport, and each interval is twice the one before, up to mostReport.
+const (
+	firstReport = time.Second
+	mostReport  = time.Minute
+)
+
+// trouble collects why a session has no contact: the last failure of each server.
 type trouble struct {
 	servers []string
-	over    chan struct{} // closed when waiting is useless
+	over    chan struct{} // closed when waiting for the session to open is useless
 
 	// Guarded by the session's mu.
-	last  map[string]error
-	final error // why it is useless, set before over is closed
+	last     map[string]error
+	final    error // why it is useless, set before over is closed
+	attempts int   // that failed, since there was contact
+	since    instant
+	reported instant
+	interval time.Duration // from reported to the next report, 0 before the first one
+}
+
+// report is what the log says of a trouble.
+type report struct {
+	attempts int
+	lasting  time.Duration
+	failures error
 }
 
 func newTrouble(servers []string) *trouble {
 	return &trouble{servers: servers, over: make(chan struct{}), last: make(map[string]error)}
 }
 
-// noteLocked takes note of a failure. Waiting is useless when the last attempt
-// at each of the servers failed on a certificate.
+// noteLocked takes note of a failure.
 func (t *trouble) noteLocked(address string, err error) {
 	t.last[address] = err
+}
+
+// endedLocked forgets everything, since there is contact.
+func (t *trouble) endedLocked() {
+	clear(t.last)
+	t.attempts, t.interval = 0, 0
+}
+
+// reportLocked counts an attempt that failed now, and returns what to report, nil if
+// it is not time yet.
+func (t *trouble) reportLocked(now instant) *report {
+	t.attempts++
+	if t.attempts == 1 {
+		t.since = now
+	}
+	switch {
+	case t.attempts < len(t.servers):
+		return nil
+	case t.interval == 0:
+		t.interval = firstReport
+	case t.reported.to(now) < t.interval:
+		return nil
+	default:
+		t.interval = min(2*t.interval, mostReport)
+	}
+	t.reported = now
+	return &report{t.attempts, t.since.to(now).Round(time.Millisecond), t.errorLocked(nil)}
+}
+
+// judgeLocked ends the waiting for the session to open when the last attempt at each
+// of the servers failed on a certificate.
+func (t *trouble) judgeLocked() {
 	for _, server := range t.servers {
 		if !aboutCertificates(t.last[server]) {
 			return
@@ -52,8 +101,8 @@ func (t *trouble) giveUpLocked(err error) {
 // cause returns why waiting is useless. It is called after over was closed.
 func (t *trouble) cause() error { return t.final }
 
-// errorLocked returns an error that matches the cause and the last failure of
-// each server, and names them.
+// errorLocked returns an error that matches the cause, which can be nil, and the last
+// failure of each server, and names them.
 func (t *trouble) errorLocked(cause error) error {
 	e := &openError{cause: cause}
 	for _, server := range t.servers {
@@ -73,16 +122,17 @@ type openError struct {
 
 func (e *openError) Error() string {
 	var b strings.Builder
-	b.WriteString(e.cause.Error())
+	sep := ""
+	if e.cause != nil {
+		b.WriteString(e.cause.Error())
+		sep = ": "
+	}
 	if len(e.servers) == 0 {
-		b.WriteString(": no answer yet from any server")
+		b.WriteString(sep + "no answer yet from any server")
 	}
 	for i, server := range e.servers {
-		sep := "; "
-		if i == 0 {
-			sep = ": "
-		}
 		fmt.Fprintf(&b, "%s%s: %v", sep, server, plain(e.failures[i]))
+		sep = "; "
 	}
 	return b.String()
 }
@@ -90,7 +140,10 @@ func (e *openError) Error() string {
 // Unwrap leaves out the failures that are the end of an attempt's own time, or
 // each error would match context.DeadlineExceeded.
 func (e *openError) Unwrap() []error {
-	errs := []error{e.cause}
+	var errs []error
+	if e.cause != nil {
+		errs = append(errs, e.cause)
+	}
 	for _, err := range e.failures {
 		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 			errs = append(errs, err)

@@ -124,7 +124,10 @@ type Options struct {
 	// Dial makes the connections, before TLS. It is called with network "tcp"
 	// and the address as it was given to New, so names are resolved anew for
 	// each connection. It must return soon after ctx ends. Nil stands for the
-	// DialContext of a net.Dialer.
+	// DialContext of a net.Dialer that passes over the addresses of a name which
+	// accepted a connection and then gave no answer, as long as another address
+	// of the name accepts one. A function of yours that gets a name with several
+	// addresses has to see to that itself.
 	//
 	// A connection that wraps a *net.TCPConn should have its method
 	// SetLinger(int) error. It is called with 0 before a broken connection is
@@ -198,7 +201,10 @@ type config struct {
 	aclSize int          // of the acl in a request
 	logger  *slog.Logger // nil: silence
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
-	clock   func() func() instant // replaced by tests
+
+	// Replaced by tests.
+	clock    func() func() instant
+	resolver *net.Resolver
 }
 
 func newConfig(servers []string, o *Options) (*config, error) {
@@ -215,9 +221,6 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	if o.Digest != "" {
 		digest := o.Digest
 		cfg.digest = func() string { return digest }
-	}
-	if cfg.dial == nil {
-		cfg.dial = new(net.Dialer).DialContext
 	}
 	if o.TLS != nil {
 		cfg.tls = o.TLS.Clone()

@@ -1,0 +1,244 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// naming returns a resolver for which each name stands for these addresses, in this order.
+func naming(t *testing.T, addresses ...string) *net.Resolver {
+	t.Helper()
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	answer := func(conn net.Conn) {
+		defer conn.Close()
+		for {
+			var size [2]byte
+			if _, err := io.ReadFull(conn, size[:]); err != nil {
+				return
+			}
+			query := make([]byte, be.Uint16(size[:]))
+			if _, err := io.ReadFull(conn, query); err != nil {
+				return
+			}
+			const header, typeA = 12, 1
+			end := header + slices.Index(query[header:], 0) + 1 // of the name
+			question := query[header : end+4]
+			out := append([]byte(nil), query[:2]...)
+			out = append(out, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0)
+			out = append(out, question...)
+			if be.Uint16(query[end:]) == typeA {
+				out[7] = byte(len(addresses))
+				for _, a := range addresses {
+					out = append(out, 0xc0, header, 0, typeA, 0, 1, 0, 0, 0, 0, 0, 4)
+					out = append(out, net.ParseIP(a).To4()...)
+				}
+			}
+			conn.Write(append(be.AppendUint16(nil, uint16(len(out))), out...))
+		}
+	}
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		wg.Go(func() { answer(theirs) })
+		return ours, nil
+	}}
+}
+
+// twoAddresses listens at the same port of two addresses.
+func twoAddresses(t *testing.T, first, second string) (a, b net.Listener, port string) {
+	t.Helper()
+	for range 50 {
+		a, err := net.Listen("tcp", first+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := net.SplitHostPort(a.Addr().String())
+		if b, err := net.Listen("tcp", second+":"+port); err == nil {
+			return a, b, port
+		}
+		a.Close() // somebody has the port at the other address
+	}
+	t.Fatal("no port is free at both addresses")
+	return
+}
+
+// Behind a name is a server that accepts connections and says nothing, and one that is
+// well. The well one is found at each of the two places, and when the two change their
+// parts, the other one is.
+func TestOneOfTheAddressesOfANameIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][]string{{"127.0.0.2", "127.0.0.3"}, {"127.0.0.3", "127.0.0.2"}} {
+		t.Run(order[0]+" first", func(t *testing.T) {
+			t.Parallel()
+			a, b, port := twoAddresses(t, "127.0.0.2", "127.0.0.3")
+			var well atomic.Int32 // which one
+			silent := make(chan struct{}, 100)
+			serve := func(n int32) func(net.Conn) {
+				return func(conn net.Conn) {
+					if well.Load() != n {
+						silent <- struct{}{}
+						swallow(conn)
+						return
+					}
+					welcome(conn, 6_000)
+					for r := range requests(conn) {
+						switch {
+						case well.Load() != n:
+							return
+						case !answerPing(conn, r):
+							conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+						}
+					}
+				}
+			}
+			startOn(t, a, serve(0))
+			startOn(t, b, serve(1))
+			cfg, err := newConfig([]string{"name.test.:" + port}, &Options{SessionTimeout: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.resolver = naming(t, order...)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			for n := range int32(2) {
+				well.Store(n)
+				s, err := (&service{cfg: cfg}).Open(ctx)
+				if err != nil {
+					t.Fatalf("open while server %d is well: %v", n, err)
+				}
+				if err := s.Sync(ctx, "/"); err != nil {
+					t.Errorf("sync while server %d is well: %v", n, err)
+				}
+				// It is told by an end of the connection, and the other one has to be found.
+				well.Store(1 - n)
+				s.Sync(ctx, "/")
+				if phase, _ := s.Status(); phase != backend.Connected || s.Err() != nil {
+					t.Errorf("after server %d has become silent: %v, %v", n, phase, s.Err())
+				}
+				s.Close()
+			}
+			if len(silent) == 0 {
+				t.Error("no silent server was ever tried")
+			}
+		})
+	}
+}
+
+// lines is a slog.Handler that keeps what it gets.
+type lines struct {
+	slog.Handler
+	mu  sync.Mutex
+	all []slog.Record
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, r)
+	return nil
+}
+
+// unreachable returns the lines that tell that no server can be reached, and forgets all.
+func (l *lines) unreachable() (times []time.Time, texts []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.all {
+		if r.Level != slog.LevelWarn || r.Message != "coord: no server can be reached" {
+			continue
+		}
+		var text strings.Builder
+		r.Attrs(func(a slog.Attr) bool {
+			text.WriteString(a.String() + " ")
+			return true
+		})
+		times, texts = append(times, r.Time), append(texts, text.String())
+	}
+	l.all = nil
+	return times, texts
+}
+
+func TestTheLogSaysThatNoServerCanBeReached(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var wg sync.WaitGroup
+		var up atomic.Bool
+		log := new(lines)
+		b := New([]string{"one", "two"}, &Options{
+			SessionTimeout: time.Minute,
+			Logger:         slog.New(log),
+			Dial: func(_ context.Context, _, address string) (net.Conn, error) {
+				if !up.Load() {
+					return nil, errors.New("the reason of " + address)
+				}
+				ours, theirs := net.Pipe()
+				wg.Go(func() {
+					defer theirs.Close()
+					welcome(theirs, 60_000)
+					for r := range requests(theirs) {
+						if !up.Load() {
+							return
+						}
+						if !answerPing(theirs, r) {
+							theirs.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+						}
+					}
+				})
+				return ours, nil
+			},
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		start := time.Now()
+		if _, err := b.Open(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		// At 0, 1, 3, 7, 15, 31, 63 s and then each minute, and a pause of up to 2 s after each.
+		times, texts := log.unreachable()
+		if n := len(times); n < 12 || n > 16 || times[0].Sub(start) > time.Second {
+			t.Errorf("%d lines in ten minutes, from %v on", n, times[0].Sub(start))
+		}
+		for i := 2; i < len(times); i++ {
+			if now, before := times[i].Sub(times[i-1]), times[i-1].Sub(times[i-2]); now < before-mostPause || now > mostReport+mostPause {
+				t.Errorf("line %d comes %v after the one before it, that one after %v", i, now, before)
+			}
+		}
+		for _, text := range texts {
+			if !strings.Contains(text, "one:2181: the reason of one:2181") || !strings.Contains(text, "two:2181: the reason of two:2181") {
+				t.Errorf("the log says: %s", text)
+			}
+		}
+
+		// A session that is there says it as well, and says nothing when all is well.
+		up.Store(true)
+		s, err := b.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if times, _ := log.unreachable(); len(times) != 0 {
+			t.Errorf("%d lines while there is contact", len(times))
+		}
+		up.Store(false)
+		s.Sync(t.Context(), "/") // until the lease of 40 s is over
+		times, texts = log.unreachable()
+		if n := len(times); n < 4 || n > 7 || !strings.Contains(texts[0], "session="+hex(s.ID())) {
+			t.Errorf("%d lines in 40 s: %v", n, texts)
+		}
+		s.Close()
+		wg.Wait()
+	})
+}
