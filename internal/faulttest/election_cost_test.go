@@ -87,14 +87,64 @@ func electionCost(tb testing.TB, n int) (cost figures[float64]) {
 	return cost
 }
 
+// As TestAHandOverBetweenClientsCostsOneRoundTrip.
 func TestAChangeOfLeaderByResignationCostsOneRoundTrip(t *testing.T) {
-	n := 16
-	if long() {
-		n = 100
+	s := newService(t)
+	n := rounds(16)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	type candidate struct {
+		*contender
+		term chan *coord.Term
 	}
-	cost := electionCost(t, n)
-	t.Logf("figure: change of leader by resignation, %d candidates behind: from Release called to the next term received %v round trips", handOverWaiters, cost)
-	checkOneRoundTrip(t, "a change of leader", cost)
+	var candidates []candidate
+	campaign := func(c candidate) {
+		wg.Go(func() {
+			term, err := coord.NewElection(c.c, disputed, nil).Campaign(ctx)
+			if err != nil {
+				t.Error(err)
+			}
+			c.term <- term
+		})
+	}
+	for i := range handOverWaiters + 1 {
+		c := candidate{newContender(t, s, fmt.Sprint(i)), make(chan *coord.Term, 1)}
+		candidates = append(candidates, c)
+		campaign(c)
+		if i > 0 {
+			receive(t, c.waiting, "a place in line")
+		} else {
+			c.term <- receive(t, c.term, "the first term")
+		}
+	}
+	term := receive(t, candidates[0].term, "the first term")
+	for i := range n + handOverWaiters {
+		leader, next := candidates[i%len(candidates)], candidates[(i+1)%len(candidates)]
+		token := term.Token()
+		handOver(t, leader.link, next.link, func() {
+			if err := term.Release(); err != nil {
+				t.Error(err)
+			}
+		}, func() {
+			term = receive(t, next.term, "the next term")
+		})
+		if term.Token() <= token {
+			t.Errorf("token %#x after %#x", term.Token(), token)
+		}
+		if i < n {
+			campaign(leader)
+			receive(t, leader.waiting, "a place in line")
+		}
+	}
+	if err := term.Release(); err != nil {
+		t.Error(err)
+	}
+	if long() {
+		t.Logf("figure: change of leader by resignation, %d candidates behind: from Release called to the next term received %v round trips",
+			handOverWaiters, electionCost(t, 100))
+	}
 }
 
 func BenchmarkChangeOfLeader(b *testing.B) {
