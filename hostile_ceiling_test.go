@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +64,12 @@ func counted(t *testing.T, next map[string]int32) *world {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// held is what an acquisition returns, whatever the recipe.
+type held interface {
+	Path() string
+	Release() error
 }
 
 // numberOf is the sequence number in the path of a node.
@@ -231,31 +238,49 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 		for i := range 6 {
 			crowd = append(crowd, w.open(fmt.Sprint("crowd", i), nil))
 		}
-		for what, enter := range map[string]func(*coord.Client) error{
-			"/hard":    func(c *coord.Client) error { _, err := coord.NewMutex(c, "/hard", nil).Lock(ctx); return err },
-			"/last":    func(c *coord.Client) error { _, err := coord.NewMutex(c, "/last", nil).Lock(ctx); return err },
-			"/last-rw": func(c *coord.Client) error { _, err := coord.NewRWMutex(c, "/last-rw", nil).RLock(ctx); return err },
-			"/last-group": func(c *coord.Client) error {
-				_, err := coord.NewGroup[int](c, "/last-group", nil).Join(ctx, "a", 1)
-				return err
+		for what, enter := range map[string]func(*coord.Client) (held, error){
+			"/hard":    func(c *coord.Client) (held, error) { return coord.NewMutex(c, "/hard", nil).Lock(ctx) },
+			"/last":    func(c *coord.Client) (held, error) { return coord.NewMutex(c, "/last", nil).Lock(ctx) },
+			"/last-rw": func(c *coord.Client) (held, error) { return coord.NewRWMutex(c, "/last-rw", nil).RLock(ctx) },
+			"/last-group": func(c *coord.Client) (held, error) {
+				m, err := coord.NewGroup[int](c, "/last-group", nil).Join(ctx, "a", 1)
+				if err == nil {
+					err = errors.Join(errors.New("joined"), m.Leave())
+				}
+				return nil, err
 			},
-			"/crowd": func(c *coord.Client) error { _, err := coord.NewMutex(c, "/crowd", nil).Lock(ctx); return err },
-			"/last-semaphore": func(c *coord.Client) error {
-				_, err := coord.NewSemaphore(c, "/last-semaphore", 1, nil).Acquire(ctx, 1)
-				return err
+			"/crowd": func(c *coord.Client) (held, error) { return coord.NewMutex(c, "/crowd", nil).Lock(ctx) },
+			"/last-semaphore": func(c *coord.Client) (held, error) {
+				return coord.NewSemaphore(c, "/last-semaphore", 1, nil).Acquire(ctx, 1)
 			},
-			"/last-election": func(c *coord.Client) error {
-				_, err := coord.NewElection(c, "/last-election", nil).Campaign(ctx)
-				return err
+			"/last-election": func(c *coord.Client) (held, error) {
+				return coord.NewElection(c, "/last-election", nil).Campaign(ctx)
 			},
 		} {
 			// Many at a time: the server counts on for those under way, and so some
 			// get negative numbers.
+			var holders atomic.Int32
 			var wg sync.WaitGroup
 			for _, c := range crowd {
 				wg.Go(func() {
-					if err := enter(c); !errors.Is(err, coord.ErrLimit) {
-						t.Errorf("%s: %v, want ErrLimit", what, err)
+					h, err := enter(c)
+					if err != nil {
+						if !errors.Is(err, coord.ErrLimit) {
+							t.Errorf("%s: %v, want ErrLimit", what, err)
+						}
+						return
+					}
+					if n := holders.Add(1); n != 1 {
+						t.Errorf("%s: %d holders", what, n)
+					}
+					// The last request that is withdrawn from a semaphore takes the empty
+					// directory with it. A caller that comes after it is granted in a new one.
+					if what != "/last-semaphore" || numberOf(h.Path()) >= "0000001000" {
+						t.Errorf("%s: granted with %s, want ErrLimit", what, h.Path())
+					}
+					holders.Add(-1)
+					if err := h.Release(); err != nil {
+						t.Errorf("%s: %v", what, err)
 					}
 				})
 			}

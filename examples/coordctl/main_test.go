@@ -42,6 +42,13 @@ func TestMain(m *testing.M) {
 			beat(os.Args[2], os.Args[3:])
 		}
 	}
+	// Under nohup and in the background of a shell these are ignored, and a child
+	// would inherit that.
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	if long() {
 		server.Options = &zktest.Options{Servers: 3}
 	}

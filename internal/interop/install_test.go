@@ -103,18 +103,32 @@ func require(t *testing.T) *installation {
 	return nil
 }
 
-// compileJava compiles the worker into a directory of the test.
+// classes is where the compiled worker is, for all tests.
+var classes struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// compileJava compiles the worker once, into a directory that TestMain removes.
 func (inst *installation) compileJava(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	source := filepath.Join(dir, "Worker.java")
-	if err := os.WriteFile(source, javaWorker, 0o644); err != nil {
-		t.Fatal(err)
+	classes.once.Do(func() {
+		if classes.dir, classes.err = os.MkdirTemp("", "coord-interop-"); classes.err != nil {
+			return
+		}
+		source := filepath.Join(classes.dir, "Worker.java")
+		if classes.err = os.WriteFile(source, javaWorker, 0o644); classes.err != nil {
+			return
+		}
+		out, err := exec.Command(inst.javac, "-nowarn", "-J-Xmx128m", "-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1",
+			"-proc:none", "-encoding", "UTF-8", "-cp", inst.classpath, "-d", classes.dir, source).CombinedOutput()
+		if err != nil {
+			classes.err = fmt.Errorf("javac: %w\n%s", err, out)
+		}
+	})
+	if classes.err != nil {
+		t.Fatal(classes.err)
 	}
-	out, err := exec.Command(inst.javac, "-nowarn", "-J-Xmx128m", "-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1",
-		"-proc:none", "-encoding", "UTF-8", "-cp", inst.classpath, "-d", dir, source).CombinedOutput()
-	if err != nil {
-		t.Fatalf("javac: %v\n%s", err, out)
-	}
-	return dir
+	return classes.dir
 }

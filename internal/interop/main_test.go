@@ -14,14 +14,32 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// server is the one ZooKeeper of all tests here. They keep apart by paths.
-var server zktest.Shared
+// server is the one ZooKeeper of all tests here but for those that measure, which
+// share three. They keep apart by paths.
+var (
+	server zktest.Shared
+	three  = zktest.Shared{Options: &zktest.Options{Servers: 3}}
+)
 
 func TestMain(m *testing.M) {
 	if spec := os.Getenv(workerEnv); spec != "" {
 		os.Exit(workerMain(spec))
 	}
-	goleak.VerifyTestMain(server.Main(m))
+	goleak.VerifyTestMain(tests{server.Main(m)})
+}
+
+// tests are all tests, and what they share ends after them.
+type tests struct{ *zktest.SharedMain }
+
+func (t tests) Run() int {
+	code := t.SharedMain.Run()
+	for _, err := range []error{three.Close(), os.RemoveAll(classes.dir)} {
+		if err != nil {
+			println("interop:", err.Error())
+			code = max(code, 1)
+		}
+	}
+	return code
 }
 
 func long() bool { return os.Getenv("COORD_LONG") == "1" }
