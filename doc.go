@@ -161,7 +161,7 @@
 //	ErrFull          MaxLen and FailWhenFull                 backs off
 //	ErrDuplicate     the id is another's                     takes another, or waits
 //	ErrConflict      changed by somebody else since          reads, and decides again
-//	ErrInDoubt       a transaction's record was deleted      asks the other sites
+//	ErrInDoubt       a transaction's record was destroyed    asks the other sites
 //	ErrDecode        the codec refuses what a node holds     finds out who wrote it
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      none there; of a guard: hold ended      does not write

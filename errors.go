@@ -39,9 +39,8 @@ var (
 	ErrSuspended = errors.New("session suspended")
 	// ErrDuplicate: the id is another member's, or another transaction's.
 	ErrDuplicate = errors.New("id taken by another")
-	// ErrInDoubt: the record of a transaction is gone while its decision matters:
-	// somebody outside of the recipe has deleted it. Nobody can tell the decision
-	// any more.
+	// ErrInDoubt: the decision of a transaction is gone, or cannot be read, while it
+	// matters: an outsider has deleted or overwritten it, or its record.
 	ErrInDoubt = errors.New("decision lost, transaction in doubt")
 	// ErrConflict: what was read has been changed since by somebody else.
 	ErrConflict = errors.New("changed by somebody else")

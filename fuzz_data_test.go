@@ -91,7 +91,7 @@ func FuzzRecords(f *testing.F) {
 			return // too large
 		}
 		s := &session{b: b}
-		d, err := s.load(t.Context(), x, "t")
+		d, err := s.load(t.Context(), x, "t", nil)
 		if err != nil {
 			if !errors.Is(err, ErrDecode) {
 				t.Errorf("load: %v", err)

@@ -292,6 +292,7 @@ func inspectDoubt(w *world) {
 		_, err := s.Commit(context.Background(), backend.Delete(w.path("/app/tx/tx/t-1"), backend.AnyVersion))
 		return err == nil || errors.Is(err, coord.ErrNotFound)
 	})
+	w.eventually("the site that is not bound has given it up", func() bool { return len(w.children("/app/tx/sites/b")) == 0 })
 }
 
 // never returns when it is told to.

@@ -165,7 +165,7 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 	if !x.takeN(4) {
 		return t, false, nil
 	}
-	d, err := x.s.load(ctx, space, id)
+	d, err := x.s.load(ctx, space, id, nil)
 	if err == nil && !x.takeN(3*len(d.rec.Sites)) {
 		return t, false, nil
 	}
@@ -282,7 +282,7 @@ func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name strin
 	o, err := x.s.outcome(ctx, &dtx{path: space.record(id), zxid: r.stat.Czxid}, nil)
 	var d *dtx
 	if err == nil {
-		d, err = x.s.load(ctx, space, id)
+		d, err = x.s.load(ctx, space, id, nil)
 	}
 	switch {
 	case o != nil && o.Commit:

@@ -56,10 +56,13 @@ import (
 //     acknowledged and the proposer was told. A commit thus waits for all sites,
 //     an abort for those that voted yes. Whoever deletes his own part last looks,
 //     and removes it: {delete the decision, delete the record}, which the service
-//     refuses while there are children.
+//     refuses while there are children. A live node goes with its session, and then
+//     nobody looks: whoever sees that only such nodes are left beside the decision
+//     waits for them.
 //  9. A ballot without its record: if it is not filled in with yes, the
-//     transaction was aborted, since commit takes all votes. If it is, somebody
-//     has destroyed the record: in doubt, and never a guess.
+//     transaction was aborted, since commit takes all votes. If it is, an outsider
+//     has destroyed the record: in doubt, and never a guess. Likewise with a decision
+//     or a record that cannot be read.
 //  10. One process serves a site at a time, by the lock. Its commits check the
 //     lock's guard, so a process that was replaced writes nothing any more. The
 //     other rules do not rely on it but for this: no callback runs after an
@@ -161,22 +164,28 @@ func (o *outcome) decision(d *dtx) Decision {
 	return Decision{ID: d.id, Zxid: d.zxid, Commit: o.Commit, By: o.By, Reason: o.Reason}
 }
 
-// load reads the transaction called id.
-func (s *session) load(ctx context.Context, x *txSpace, id string) (*dtx, error) {
+// load reads the transaction called id. A watch that is not nil is armed for changes
+// and for the end of its record. With ErrDecode the transaction has no more than its
+// path and zxid.
+func (s *session) load(ctx context.Context, x *txSpace, id string, w *backend.Watch) (*dtx, error) {
 	d := &dtx{id: id, path: x.record(id)}
-	data, stat, err := s.b.Get(ctx, d.path, nil)
+	data, stat, err := s.b.Get(ctx, d.path, w)
 	if err != nil {
 		return nil, err
 	}
 	d.zxid = stat.Czxid
 	if err := json.Unmarshal(data, &d.rec); err != nil || !d.rec.sane() {
-		return nil, &backend.Error{Op: "get", Path: d.path, Err: fmt.Errorf("%w: not the record of a transaction", ErrDecode)}
+		d.rec = txRecord{}
+		return d, &backend.Error{Op: "get", Path: d.path, Err: fmt.Errorf("%w: not the record of a transaction", ErrDecode)}
 	}
 	return d, nil
 }
 
+// errBadDecision: a decision was made, and an outsider has overwritten it.
+var errBadDecision = fmt.Errorf("%w: not a decision: %w", ErrInDoubt, ErrDecode)
+
 // outcome reads the decision, nil if there is none yet. A watch that is not nil is
-// armed then, and only then.
+// armed then, and only then. A decision that cannot be read is errBadDecision.
 func (s *session) outcome(ctx context.Context, d *dtx, w *backend.Watch) (*outcome, error) {
 	path := d.decision()
 	if w != nil {
@@ -196,11 +205,25 @@ func (s *session) outcome(ctx context.Context, d *dtx, w *backend.Watch) (*outco
 		}
 		return nil, err
 	}
-	o := new(outcome)
-	if err := json.Unmarshal(data, o); err != nil {
-		return nil, &backend.Error{Op: "get", Path: path, Err: fmt.Errorf("%w: not a decision", ErrDecode)}
+	o, err := decodeOutcome(data)
+	if err != nil {
+		return nil, &backend.Error{Op: "get", Path: path, Err: err}
 	}
 	return o, nil
+}
+
+// decodeOutcome reads what a decision holds. What does not say whether it is a commit is
+// no abort.
+func decodeOutcome(data []byte) (*outcome, error) {
+	var o struct {
+		outcome
+		Commit *bool `json:"commit"`
+	}
+	if err := json.Unmarshal(data, &o); err != nil || o.Commit == nil {
+		return nil, errBadDecision
+	}
+	o.outcome.Commit = *o.Commit
+	return &o.outcome, nil
 }
 
 // allYes reports whether the children of the record hold the votes of all sites.
@@ -250,29 +273,62 @@ func (o *outcome) encode() []byte {
 
 // collect removes the record if nothing but the decision is left in it. Who
 // deletes his own part of a record calls it afterwards, so the last one finds
-// nothing else.
-func (s *session) collect(ctx context.Context, d *dtx) error {
+// nothing else. If all that is left beside it are the live nodes of other Proposes, which
+// can go with their sessions and then nobody looks, it returns one of them.
+func (s *session) collect(ctx context.Context, d *dtx) (live string, err error) {
 	pause := pauses{c: s.c}
 	for {
 		names, stat, err := s.b.Children(ctx, d.path, nil)
 		if isNotFound(err) {
-			return nil
+			return "", nil
 		}
 		if err != nil {
-			return err
+			return "", err
+		}
+		live := ""
+		if i := slices.IndexFunc(names, isLive); i >= 0 {
+			live = d.path + "/" + names[i]
+			names = slices.DeleteFunc(names, isLive)
 		}
 		if stat.Czxid != d.zxid || len(names) != 1 || names[0] != base(d.decision()) {
-			return nil
+			return "", nil
+		}
+		if live != "" {
+			return live, nil
 		}
 		_, err = s.b.Commit(ctx, backend.Delete(d.decision(), backend.AnyVersion), backend.Delete(d.path, backend.AnyVersion))
 		switch {
 		case isNotFound(err), errors.Is(err, backend.ErrNotEmpty):
-			return nil
+			return "", nil
 		case err == nil, !isUncertain(err) || isOver(err) || ctx.Err() != nil:
-			return err
+			return "", err
 		}
 		pause.wait(ctx.Done(), s.b.Done())
 	}
+}
+
+// collectLast is collect, and waits for the live nodes of others.
+func (s *session) collectLast(ctx context.Context, d *dtx) error {
+	for {
+		live, err := s.collect(ctx, d)
+		if err == nil && live != "" {
+			err = s.awaitEnd(ctx, live)
+		}
+		if err != nil || live == "" {
+			return err
+		}
+	}
+}
+
+// collectSoon is collect, and waits for the live nodes of others in the background.
+func (s *session) collectSoon(ctx context.Context, d *dtx) error {
+	live, err := s.collect(ctx, d)
+	if err == nil && live != "" {
+		s.c.goWork(func() {
+			s.retry("remove", d.path, func(ctx context.Context) error { return s.collectLast(ctx, d) })
+		})
+	}
+	return err
 }
 
 // clip shortens a reason to what a node should hold.

@@ -22,6 +22,7 @@ type ProposalStatus struct {
 	Decision Decision // if Decided
 	Proposed bool     // a Propose of it is under way
 	Told     bool     // no Propose or Recover is owed its decision
+	InDoubt  bool     // an outsider has overwritten the decision: see ErrInDoubt
 }
 
 // SiteStatus is one site's part in a transaction.
@@ -90,7 +91,7 @@ func (s *session) txIDs(ctx context.Context, x *txSpace) ([]string, error) {
 }
 
 func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (ProposalStatus, error) {
-	d, err := s.load(ctx, x, id)
+	d, err := s.load(ctx, x, id, nil)
 	if err != nil {
 		return ProposalStatus{}, err
 	}
@@ -107,7 +108,7 @@ func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (Proposal
 		Told:     !slices.Contains(names, base(d.open())),
 	}
 	o, err := s.outcome(ctx, d, nil)
-	if err != nil {
+	if st.InDoubt = errors.Is(err, ErrInDoubt); err != nil && !st.InDoubt {
 		return ProposalStatus{}, err
 	}
 	if o != nil {
@@ -140,10 +141,13 @@ func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) && sp
 // for the transactions of proposers that are alive, or that the service does not
 // know to be dead yet, at most until their deadlines.
 //
-// Call it when a coordinator starts, and from time to time: the record of a
-// transaction that is over but was held, to the last, by a proposer that died, is
-// collected by nothing else. What is in the directory and is no record is passed
-// over.
+// Call it when a coordinator starts, and from time to time: nothing else collects the
+// record of a transaction whose decision is still owed to a proposer that died; of one
+// that is over and was held, to the last, by a process that died: by a proposer before it
+// took its nodes back, or by a site between its acknowledgement and the look whether it
+// was the last; or of one that a dead proposer's last request made after all. What is in
+// the directory and is no record is passed over. A transaction in doubt (see ErrInDoubt)
+// is logged and left as it is; List shows it.
 //
 // What was returned is done with, and its ID is free again: proposing it again is a
 // new transaction. So who means to retry Propose does that before, or instead; or
@@ -189,7 +193,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool, tell func(*dtx, *outcome)) (alive bool, err error) {
 	pause := pauses{c: s.c}
 	for {
-		d, err := s.load(ctx, &co.txSpace, id)
+		d, err := s.load(ctx, &co.txSpace, id, nil)
 		if isNotFound(err) || errors.Is(err, ErrDecode) {
 			return false, nil
 		}
@@ -221,6 +225,11 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 		if err == nil && o == nil {
 			o, err = s.abort(ctx, d, "recovery", "its proposer is gone")
 		}
+		if errors.Is(err, ErrDecode) {
+			// Its sites tell of it too, and List shows it.
+			s.c.log.Error("coord: a transaction is in doubt", "path", d.path, "error", err)
+			return false, nil
+		}
 		if err != nil {
 			return false, err
 		}
@@ -228,20 +237,21 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			pause.wait(ctx.Done(), s.b.Done())
 			continue
 		}
-		if !slices.Contains(names, base(d.open())) {
-			return false, s.collect(ctx, d)
+		if slices.Contains(names, base(d.open())) {
+			tell(d, o) // before the service forgets it: told twice is better than never
+			if d.rec.Keep {
+				return false, nil
+			}
+			if err := s.remove(ctx, d.open()); err != nil {
+				return false, err
+			}
+			if err := s.b.Err(); err != nil {
+				return false, err
+			}
 		}
-		tell(d, o) // before the service forgets it: told twice is better than never
-		if d.rec.Keep {
-			return false, nil
-		}
-		if err := s.remove(ctx, d.open()); err != nil {
+		if live, err := s.collect(ctx, d); err != nil || live == "" {
 			return false, err
 		}
-		if err := s.b.Err(); err != nil {
-			return false, err
-		}
-		return false, s.collect(ctx, d)
 	}
 }
 
@@ -281,7 +291,7 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 		if err := s.b.Sync(ctx, co.record(id)); err != nil {
 			return struct{}{}, err
 		}
-		d, err := s.load(ctx, &co.txSpace, id)
+		d, err := s.load(ctx, &co.txSpace, id, nil)
 		if isNotFound(err) {
 			return struct{}{}, nil
 		}
@@ -301,7 +311,7 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 		if err != nil {
 			return struct{}{}, err
 		}
-		return struct{}{}, s.collect(ctx, d)
+		return struct{}{}, s.collectSoon(ctx, d)
 	})
 	return opError("forget", co.record(id), err)
 }

@@ -307,21 +307,12 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		w.over("b")
-		// Without InDoubt, Serve ends with it.
-		stop()
-		h := coord.Handler[string]{
-			Prepare: func(context.Context, coord.Ballot[string]) error { return nil },
-			Commit:  func(context.Context, coord.Ballot[string]) error { w.t.Error("commit"); return nil },
-			Abort:   func(context.Context, coord.Ballot[string]) error { w.t.Error("abort"); return nil },
-		}
-		err = coord.NewParticipant(w.open("doubt", nil), "/tx", "a", h).Serve(context.Background())
-		wantErr(w.t, err, coord.ErrInDoubt)
 		// Whoever has found out deletes the ballot.
 		if _, err := s.Commit(context.Background(), backend.Delete(e.Path, backend.AnyVersion)); err != nil {
 			w.t.Fatal(err)
 		}
-		a.serve(w.open("site a", nil))
-		w.served("a", "b")
+		w.over("a", "b")
+		stop()
 		if got := a.did(); got != "[prepare t1:p]" {
 			w.t.Error(got)
 		}

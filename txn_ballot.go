@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -24,12 +25,15 @@ type ballotWork[T any] struct {
 	id   string
 
 	// As last read, or written by us.
-	version int32  // of the ballot
-	vote    string // in it, "" if it is not filled in
-	zxid    int64  // the ballot's czxid, and so its record's
-	d       *dtx   // nil if the record is gone
+	version int32          // of the ballot
+	vote    string         // in it, "" if it is not filled in
+	zxid    int64          // the ballot's czxid, and so its record's
+	d       *dtx           // nil if the record is gone
+	unread  error          // the record stands and cannot be read; d has its names then, and no more
+	bad     *backend.Error // so, or the decision cannot be read: why the site is in doubt if it has voted yes
 
 	w     *backend.Watch // for the decision, armed or nil
+	gone  *backend.Watch // for the end of the record, armed with w
 	since time.Time      // when we began to be in doubt
 	pause pauses
 }
@@ -37,8 +41,8 @@ type ballotWork[T any] struct {
 // errDone says that the ballot is gone: the site is done with the transaction.
 var errDone = errors.New("acknowledged")
 
-// run takes the transaction to its end. An error is one that ends the serving of
-// the site.
+// run takes the transaction to its end. An error ends the serving of the site: that of
+// ctx, or of the session. Whatever else goes wrong concerns this transaction alone.
 func (b *ballotWork[T]) run(ctx context.Context) error {
 	defer b.unwatch()
 	for {
@@ -51,17 +55,16 @@ func (b *ballotWork[T]) run(ctx context.Context) error {
 			if b.d == nil {
 				return nil
 			}
-			err := b.s.collect(ctx, b.d)
-			if err == nil {
-				b.ack(b.name, nil)
-			}
-			return err
+			return b.clear(ctx, b.name, b.d)
 		case err == nil, errors.Is(err, errAgain):
-			b.pause.wait(ctx.Done(), b.s.b.Done())
-			if err := backend.ContextError(ctx); err != nil {
-				return err
-			}
+		case isOver(err) || ctx.Err() != nil:
+			return err
 		default:
+			b.c.log.Warn("coord: a site cannot go on with a transaction, trying again",
+				"site", b.site, "transaction", b.id, "error", err)
+		}
+		b.pause.wait(ctx.Done(), b.s.b.Done())
+		if err := backend.ContextError(ctx); err != nil {
 			return err
 		}
 	}
@@ -69,16 +72,29 @@ func (b *ballotWork[T]) run(ctx context.Context) error {
 
 // look reads the ballot, the decision and the record, in this order.
 func (b *ballotWork[T]) look(ctx context.Context) (*outcome, error) {
-	data, stat, err := b.s.b.Get(ctx, b.path, nil)
-	if isNotFound(err) {
-		return nil, errDone
+	for again := false; ; again = true {
+		data, stat, err := b.s.b.Get(ctx, b.path, nil)
+		if isNotFound(err) {
+			return nil, errDone
+		}
+		if err != nil {
+			return nil, err
+		}
+		b.vote, _, _ = strings.Cut(string(data), "\n")
+		b.version, b.zxid = stat.Version, stat.Czxid
+		o, err := b.decided(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case b.version == 0 && !again && (o != nil && o.Commit || b.bad != nil):
+			// It may have been filled in after it was read and before that was decided.
+		case b.version == 1 && b.vote == ballotNo, b.version == 0:
+			return o, nil
+		default:
+			b.vote = ballotYes // or an outsider has overwritten what may have been a yes: it binds us
+			return o, nil
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	b.vote, _, _ = strings.Cut(string(data), "\n")
-	b.version, b.zxid = stat.Version, stat.Czxid
-	return b.decided(ctx)
 }
 
 // decided reads the decision and then the record. (In the other order a decision
@@ -86,41 +102,66 @@ func (b *ballotWork[T]) look(ctx context.Context) (*outcome, error) {
 // b.w is armed for it; if the record is gone, b.d is nil.
 func (b *ballotWork[T]) decided(ctx context.Context) (*outcome, error) {
 	b.unwatch()
-	w := backend.NewWatch()
+	b.unread, b.bad = nil, nil
+	w, gone := backend.NewWatch(), backend.NewWatch()
 	o, err := b.s.outcome(ctx, &dtx{path: b.record(b.id), zxid: b.zxid}, w)
-	if err != nil {
-		w.Stop()
-		return nil, err
+	if errors.Is(err, ErrDecode) {
+		b.bad, err = b.doubtful(err), nil
 	}
-	d, err := b.s.load(ctx, &b.txSpace, b.id)
+	if err != nil {
+		return nil, err // w is stopped
+	}
+	d, err := b.s.load(ctx, &b.txSpace, b.id, gone)
 	switch {
-	case isNotFound(err), errors.Is(err, ErrDecode), err == nil && d.zxid != b.zxid:
-		b.d, err = nil, nil // gone, or destroyed, or another one in its place
-	case err == nil:
+	case isNotFound(err), d != nil && d.zxid != b.zxid:
+		d, err = nil, nil // gone, or another one in its place
+	case errors.Is(err, ErrDecode):
+		_, d.rec.Mark, _ = parseBallot(b.name)
+		b.unread = err
+		if b.bad == nil {
+			b.bad = b.doubtful(err)
+		}
+		err = nil
+	}
+	if err == nil {
 		b.d = d
 	}
-	if err != nil || o != nil || b.d == nil {
+	if err != nil || o != nil || d == nil {
 		w.Stop()
+		gone.Stop()
 		return o, err
 	}
-	b.w = w
+	b.w, b.gone = w, gone
 	return nil, nil
+}
+
+// doubtful says that a node which the decision depends on cannot be read.
+func (b *ballotWork[T]) doubtful(err error) *backend.Error {
+	e := &backend.Error{Op: "serve", Path: b.path, Err: err}
+	errors.As(err, &e) // the node
+	err = e.Err
+	if !errors.Is(err, ErrInDoubt) {
+		err = fmt.Errorf("%w: %w", ErrInDoubt, err)
+	}
+	return &backend.Error{Op: "serve", Path: e.Path, Err: err}
 }
 
 func (b *ballotWork[T]) unwatch() {
 	if b.w != nil {
 		b.w.Stop()
-		b.w = nil
+		b.gone.Stop()
+		b.w, b.gone = nil, nil
 	}
 }
 
-// woken is decided after b.w has fired. It returns errAgain if the record is gone.
+// woken is decided after b.w or b.gone has fired. It returns errAgain if the record is
+// gone, or what is there cannot be read.
 func (b *ballotWork[T]) woken(ctx context.Context) (*outcome, error) {
 	o, err := b.s.outcome(ctx, b.d, nil) // the likely case, in one request
-	if o != nil || err != nil {
-		return o, err
+	if o == nil && err == nil {
+		o, err = b.decided(ctx)
 	}
-	if o, err = b.decided(ctx); err == nil && o == nil && b.d == nil {
+	if errors.Is(err, ErrDecode) || err == nil && o == nil && (b.d == nil || b.bad != nil) {
 		err = errAgain
 	}
 	return o, err
@@ -130,10 +171,13 @@ func (b *ballotWork[T]) woken(ctx context.Context) (*outcome, error) {
 // far as there is one. It returns errAgain when what was read does not hold any
 // more.
 func (b *ballotWork[T]) step(ctx context.Context, o *outcome) error {
-	if b.d == nil && o == nil {
-		return b.withoutRecord(ctx)
+	if e := b.doubt(o); e != nil {
+		return b.inDoubt(ctx, e)
 	}
-	if o == nil && b.vote == "" && time.Now().Before(b.d.deadline()) {
+	if o == nil && (b.d == nil || b.bad != nil && (b.bad.Path != b.d.path || b.vote == ballotNo)) {
+		return b.carryOut(ctx, false) // without a yes of ours it cannot have been committed
+	}
+	if o == nil && b.vote == "" && (b.unread != nil || time.Now().Before(b.d.deadline())) {
 		if err := b.prepare(ctx); err != nil {
 			return err
 		}
@@ -146,16 +190,83 @@ func (b *ballotWork[T]) step(ctx context.Context, o *outcome) error {
 		if o, err = b.await(ctx); err != nil {
 			return err
 		}
+		if b.doubt(o) != nil {
+			return errAgain
+		}
 	}
 	if !b.since.IsZero() {
 		tell(ctx, b.c, ProposalDecided{Where: b.where(b.path), Proposal: b.id, Site: b.site,
 			Commit: o.Commit, By: o.By, InDoubt: time.Since(b.since)})
 		b.since = time.Time{}
 	}
-	if o.Commit && (b.vote != ballotYes || b.d == nil) {
-		return errAgain // the ballot was read before it was filled in
+	if o.Commit && b.d == nil {
+		return errAgain // it went between the two reads
 	}
 	return b.carryOut(ctx, o.Commit)
+}
+
+// doubt says why the site cannot know what to do, as far as was read, and which node an
+// operator has to see to. It is nil if the site can go on.
+func (b *ballotWork[T]) doubt(o *outcome) *backend.Error {
+	switch {
+	case o != nil && !o.Commit:
+	case b.vote != ballotYes:
+		if o != nil {
+			path := (&dtx{path: b.record(b.id), zxid: b.zxid}).decision()
+			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: a commit without the vote of this site", ErrInDoubt)}
+		}
+	case b.bad != nil:
+		return b.bad
+	case o == nil && b.d == nil:
+		// If it had ended in order, it would have waited for us.
+		return &backend.Error{Op: "serve", Path: b.path, Err: ErrInDoubt}
+	}
+	return nil
+}
+
+// inDoubt tells that the site is in doubt, for the reason first, and waits until the node
+// that it names has changed. It costs this transaction only: others go on meanwhile.
+func (b *ballotWork[T]) inDoubt(ctx context.Context, first *backend.Error) error {
+	mended := backend.NewWatch()
+	defer mended.Stop()
+	if _, _, err := b.s.b.Get(ctx, first.Path, mended); err != nil {
+		if isNotFound(err) {
+			err = errAgain
+		}
+		return err
+	}
+	// What was read first may lag behind: an end in order that is on its way.
+	if err := b.s.b.Sync(ctx, b.path); err != nil {
+		return err
+	}
+	o, err := b.look(ctx)
+	if err != nil {
+		return err
+	}
+	e := b.doubt(o)
+	if e == nil || e.Path != first.Path {
+		return errAgain
+	}
+	if b.doubtOnce(b.name) {
+		b.c.log.Error("coord: a transaction is in doubt", "path", b.path, "error", e)
+		tell(ctx, b.c, ProposalInDoubt{Where: b.where(b.path), Proposal: b.id, Site: b.site})
+		if b.handler.InDoubt != nil {
+			tx, _ := b.tx()
+			b.handler.InDoubt(ctx, tx, e)
+		}
+	}
+	var decided, gone <-chan struct{}
+	if b.w != nil {
+		decided, gone = b.w.Fired(), b.gone.Fired()
+	}
+	select {
+	case <-mended.Fired():
+	case <-decided:
+	case <-gone:
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
+	}
+	return errAgain
 }
 
 // prepare asks for the vote and casts it.
@@ -225,11 +336,12 @@ func (b *ballotWork[T]) ask(ctx context.Context) (verdict, err error) {
 			}
 			return verdict, nil
 		case <-b.w.Fired():
-			if o, err := b.woken(ctx); o != nil || err != nil {
-				cancel()
-				<-returned
-				return nil, errAgain // it is read again, and so is what failed
-			}
+		case <-b.gone.Fired():
+		}
+		if o, err := b.woken(ctx); o != nil || err != nil {
+			cancel()
+			<-returned
+			return nil, errAgain // it is read again, and so is what failed
 		}
 	}
 }
@@ -243,9 +355,7 @@ func (b *ballotWork[T]) await(ctx context.Context) (*outcome, error) {
 	for {
 		select {
 		case <-b.w.Fired():
-			if o, err := b.woken(ctx); o != nil || err != nil {
-				return o, err
-			}
+		case <-b.gone.Fired():
 		case <-deadline.C:
 			o, err := b.s.abort(ctx, b.d, "site "+b.site, lateVotes)
 			if o == nil && err == nil {
@@ -255,36 +365,10 @@ func (b *ballotWork[T]) await(ctx context.Context) (*outcome, error) {
 		case <-ctx.Done():
 			return nil, backend.ContextError(ctx)
 		}
-	}
-}
-
-// withoutRecord deals with a ballot whose record is gone. Without a yes of ours
-// the transaction cannot have been committed. With it, the record would have
-// waited for us.
-func (b *ballotWork[T]) withoutRecord(ctx context.Context) error {
-	if b.vote != ballotYes {
-		return b.carryOut(ctx, false)
-	}
-	if err := b.s.b.Sync(ctx, b.path); err != nil {
-		return err
-	}
-	if o, err := b.look(ctx); err != nil || o != nil || b.d != nil {
-		if err == nil {
-			err = errAgain
+		if o, err := b.woken(ctx); o != nil || err != nil {
+			return o, err
 		}
-		return err
 	}
-	err := &backend.Error{Op: "serve", Path: b.path, Err: ErrInDoubt}
-	b.c.log.Error("coord: a transaction is in doubt", "path", b.path)
-	if b.handler.InDoubt == nil {
-		tell(ctx, b.c, ProposalInDoubt{Where: b.where(b.path), Proposal: b.id, Site: b.site})
-		return err
-	}
-	tell(ctx, b.c, ProposalInDoubt{Where: b.where(b.path), Proposal: b.id, Site: b.site})
-	b.doubt(b.name)
-	tx, _ := b.tx()
-	b.handler.InDoubt(ctx, tx, err)
-	return errDone
 }
 
 // carryOut does what was decided until that succeeds, and acknowledges it.
@@ -302,14 +386,26 @@ func (b *ballotWork[T]) carryOut(ctx context.Context, commit bool) error {
 			"site", b.site, "transaction", b.id, "commit", commit, "error", err)
 		pause.wait(ctx.Done(), b.s.b.Done())
 	}
-	ops := append(b.hold.Guard().Ops(), backend.Delete(b.path, b.version))
-	if b.d != nil && b.vote == ballotYes {
-		ops = append(ops, backend.Delete(b.d.vote(b.site), backend.AnyVersion))
-	}
 	if b.d != nil {
 		b.ack(b.name, b.d)
 	}
-	if _, err := b.s.b.Commit(ctx, ops...); err != nil {
+	ops := append(b.hold.Guard().Ops(), backend.Delete(b.path, b.version))
+	if b.d != nil && b.vote == ballotYes {
+		vote := b.d.vote(b.site)
+		_, err := b.s.b.Commit(ctx, append(ops, backend.Delete(vote, backend.AnyVersion))...)
+		var e *backend.Error
+		if !isNotFound(err) || !errors.As(err, &e) || e.Path != vote {
+			return b.acked(ctx, commit, err)
+		}
+		// There is none: what is in the ballot is an outsider's.
+	}
+	_, err := b.s.b.Commit(ctx, ops...)
+	return b.acked(ctx, commit, err)
+}
+
+// acked says what to do when an acknowledgement has returned err.
+func (b *ballotWork[T]) acked(ctx context.Context, commit bool, err error) error {
+	if err != nil {
 		return b.settle(ctx, err)
 	}
 	tell(ctx, b.c, ProposalAcked{Where: b.where(b.path), Proposal: b.id, Site: b.site, Commit: commit})
@@ -337,8 +433,8 @@ func (b *ballotWork[T]) call(ctx context.Context, commit bool) error {
 // tx is the transaction as the handler sees it. The error is that of its payload.
 func (b *ballotWork[T]) tx() (Ballot[T], error) {
 	tx := Ballot[T]{ID: b.id, Zxid: b.zxid, Site: b.site, NoPayload: true}
-	if b.d == nil {
-		return tx, nil
+	if b.d == nil || b.unread != nil {
+		return tx, b.unread
 	}
 	tx.Deadline = b.d.deadline()
 	v, err := b.handler.Codec.decode(b.d.rec.Payload)

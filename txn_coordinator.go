@@ -110,8 +110,8 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // the call, with one exception: ErrUncertain if the session was lost while the
 // transaction was being made, so that it may stand or not; propose it again.
 // ErrNotFound: a site that was never served.
-// ErrInDoubt: the record vanished while this call waited for the decision:
-// deleted by an outsider, or told to a Recover that took this proposer for gone, or
+// ErrInDoubt: the decision was overwritten by an outsider; or the record vanished while
+// this call waited for the decision: deleted by an outsider, or told to a Recover that took this proposer for gone, or
 // to another Propose of the same id while this one had no session.
 // ErrInvalid, ErrTooLarge: a proposal that cannot be.
 func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision, error) {

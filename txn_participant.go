@@ -50,10 +50,13 @@ type Handler[T any] struct {
 	// for one transaction.
 	Abort func(ctx context.Context, tx Ballot[T]) error
 	// InDoubt is told of a transaction that the site has voted yes for and whose
-	// record was destroyed by somebody: the error matches ErrInDoubt. Nobody knows
-	// the decision; somebody has to find it out by the other sites, and then to
-	// delete the node that the error names. It is called once for each Serve. Nil
-	// means that Serve ends with that error.
+	// decision or record was destroyed by an outsider: the error matches ErrInDoubt and
+	// names the node. The transaction costs nothing but itself: the site serves the
+	// others, and goes on with this one when an operator has seen to the node. If it is
+	// the ballot, the record is gone: find the decision out at the other sites, carry it
+	// out, and delete the ballot. If it is the decision, write {"commit":true} or
+	// {"commit":false} into it. If it is the record, write its data again. InDoubt is
+	// called once for each Serve. Nil means that a line is logged, and no more.
 	InDoubt func(ctx context.Context, tx Ballot[T], err error)
 	// Codec of the payload. The zero value is JSON.
 	Codec Codec[T]
@@ -90,8 +93,9 @@ func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Particip
 // that died. Then it finishes what was begun before, and goes on with what comes. A
 // lost session does not end it.
 //
-// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath, ErrInvalid; ErrInDoubt
-// if the Handler has no InDoubt.
+// What goes wrong with one transaction does not end it, and is logged.
+//
+// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath, ErrInvalid.
 func (p *Participant[T]) Serve(ctx context.Context) error {
 	if err := p.path.check("serve"); err != nil {
 		return err
@@ -161,11 +165,12 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 	}
 	// If the session was lost right behind an acknowledgement, nobody else may look
 	// again whether the record can go.
-	for _, name := range slices.Sorted(maps.Keys(v.acked)) {
-		if err := v.s.collect(ctx, v.acked[name]); err != nil {
-			return err
-		}
-		delete(v.acked, name)
+	for name, d := range maps.Clone(v.acked) {
+		wg.Go(func() {
+			if err := v.clear(ctx, name, d); err != nil {
+				cancel(err)
+			}
+		})
 	}
 	for {
 		w := backend.NewWatch()
@@ -230,7 +235,7 @@ func (v *serving[T]) makeInbox(ctx context.Context) error {
 func (v *serving[T]) begin(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.running[name] || v.doubted[name] {
+	if v.running[name] {
 		return false
 	}
 	v.running[name] = true
@@ -255,8 +260,25 @@ func (v *serving[T]) ack(name string, d *dtx) {
 	}
 }
 
-func (v *serving[T]) doubt(name string) {
+// doubtOnce reports whether the doubt about a ballot has still to be told.
+func (v *serving[T]) doubtOnce(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	told := v.doubted[name]
 	v.doubted[name] = true
+	return !told
+}
+
+// clear removes the record of an acknowledged transaction if nothing else needs it. If
+// the service refuses that, it is left to Recover.
+func (v *serving[T]) clear(ctx context.Context, name string, d *dtx) error {
+	err := v.s.collectLast(ctx, d)
+	if isOver(err) || ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		v.c.log.Warn("coord: cannot remove the record of a transaction that is over, left to Recover", "path", d.path, "error", err)
+	}
+	v.ack(name, nil)
+	return nil
 }

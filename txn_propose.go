@@ -44,7 +44,7 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 	if q.maybe && !q.found {
 		err := s.b.Sync(ctx, d.path)
 		if err == nil {
-			_, err = s.load(ctx, q.txSpace, q.id)
+			_, err = s.load(ctx, q.txSpace, q.id, nil)
 		}
 		switch {
 		case isNotFound(err):
@@ -82,7 +82,7 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 		default:
 			return d, err
 		}
-		there, err := s.load(ctx, q.txSpace, q.id)
+		there, err := s.load(ctx, q.txSpace, q.id, nil)
 		switch {
 		case isNotFound(err):
 			return d, ErrInDoubt // under our live node: an outsider's doing
@@ -223,7 +223,7 @@ func (q *proposing) finish(d *dtx, told bool) {
 			if err != nil || there.zxid == 0 {
 				return err
 			}
-			return s.collect(ctx, there)
+			return s.collectSoon(ctx, there)
 		})
 		if s.b.Err() == nil {
 			return
@@ -251,7 +251,7 @@ func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) er
 	if err := s.b.Err(); err != nil || d.zxid == 0 {
 		return err
 	}
-	return s.collect(ctx, d)
+	return s.collectSoon(ctx, d)
 }
 
 // giveUp decides the transaction, if it is there and undecided and nobody else
@@ -261,7 +261,7 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 		if err := s.b.Sync(ctx, d.path); err != nil {
 			return nil, err
 		}
-		there, err := s.load(ctx, q.txSpace, q.id)
+		there, err := s.load(ctx, q.txSpace, q.id, nil)
 		if isNotFound(err) || errors.Is(err, ErrDecode) {
 			return d, nil
 		}

@@ -1,0 +1,374 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// overwrite has an outsider write a node of a recipe.
+func (w *world) overwrite(path, data string) {
+	w.t.Helper()
+	if _, err := w.session("outsider").Commit(context.Background(), backend.SetData(w.path(path), []byte(data), backend.AnyVersion)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// doubtful serves the site a with an InDoubt.
+func (w *world) doubtful() (a *account, stop func()) {
+	a = &account{w: w, name: "a", doubts: make(chan error, 10)}
+	stop = a.serve(w.open("site a", nil))
+	w.served("a")
+	return a, stop
+}
+
+// doubts receives what InDoubt was told, which must name the node.
+func (a *account) inDoubtAbout(node string) {
+	a.w.t.Helper()
+	select {
+	case err := <-a.doubts:
+		wantErr(a.w.t, err, coord.ErrInDoubt)
+		var e *backend.Error
+		if !errors.As(err, &e) || e.Path != a.w.path(node) {
+			a.w.t.Errorf("in doubt about %v, want %s", err, node)
+		}
+	case <-time.After(20 * time.Second):
+		a.w.t.Fatal("InDoubt is not called")
+	}
+}
+
+// decisionOf waits for the decision of a transaction and returns its path.
+func (w *world) decisionOf(id string) (path string) {
+	w.t.Helper()
+	w.eventually("a decision is there", func() bool {
+		for _, name := range w.children("/tx/tx/" + id) {
+			if strings.HasPrefix(name, "decision-") {
+				path = "/tx/tx/" + id + "/" + name
+			}
+		}
+		return path != ""
+	})
+	return path
+}
+
+const orphanMark = "00000000-0000-8000-8000-000000000001"
+
+// orphan makes a transaction of one site whose proposer is dead, with what more ops do.
+func (w *world) orphan(id, site string, ops ...backend.Op) {
+	w.t.Helper()
+	s, ctx := w.session("dead proposer"), context.Background()
+	_, err := s.Commit(ctx, backend.Create(w.path("/tx/tx"), nil, backend.Persistent))
+	if err != nil && !errors.Is(err, coord.ErrExists) {
+		w.t.Fatal(err)
+	}
+	record := `{"mark":"` + orphanMark + `","sites":["` + site + `"],"deadline":99999999999999,"payload":"InAi"}`
+	if _, err := s.Commit(ctx, append([]backend.Op{
+		backend.Create(w.path("/tx/tx/"+id), []byte(record), backend.Persistent),
+		backend.Create(w.path("/tx/tx/"+id+"/open-"+orphanMark), nil, backend.Persistent),
+		backend.Create(w.path("/tx/sites/"+site+"/"+id+"~"+orphanMark), nil, backend.Persistent),
+	}, ops...)...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// The sites of one transaction are in doubt, and serve the others, as do List and
+// Recover.
+func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a, stop := w.doubtful()
+		b := w.accounts("b")[0]
+		b.votes(func(ctx context.Context, tx coord.Ballot[string]) error {
+			if tx.ID == "bad" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		result := make(chan error, 1)
+		go func() {
+			_, err := co.Propose(ctx, w.proposal("bad", "a", "b"))
+			result <- err
+		}()
+		w.eventually("a has voted", func() bool {
+			st, err := co.Status(ctx, "bad")
+			return err == nil && st.Sites[0].Yes
+		})
+		st, err := co.Status(ctx, "bad")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		decision := "/tx/tx/bad/" + coord.DecisionName(st.Zxid)
+		if _, err := w.session("outsider").Commit(ctx, backend.Create(w.path(decision), []byte("{}"), backend.Persistent)); err != nil {
+			w.t.Fatal(err)
+		}
+		wantErr(w.t, <-result, coord.ErrInDoubt, coord.ErrDecode)
+		a.inDoubtAbout(decision)
+		// b has not voted, so there can have been no commit.
+		w.eventually("b aborts", func() bool { return b.did() == "[prepare bad:p abort bad:p]" })
+
+		check := func(id string) {
+			w.t.Helper()
+			if d := mustPropose(w.t, co, w.proposal(id, "a", "b")); !d.Commit {
+				w.t.Errorf("%+v", d)
+			}
+			w.eventually("it is done with", func() bool { return slices.Equal(w.children("/tx/tx"), []string{"bad"}) })
+			list, err := co.List(ctx)
+			if err != nil || len(list) != 1 || !list[0].InDoubt || list[0].Decided {
+				w.t.Errorf("%+v, %v", list, err)
+			}
+			if list, err := co.Recover(ctx); err != nil || len(list) != 0 {
+				w.t.Errorf("%+v, %v", list, err)
+			}
+			wantErr(w.t, co.Forget(ctx, "bad"), coord.ErrInDoubt)
+		}
+		check("t1")
+		stop()
+		stop = a.serve(w.open("site a again", nil))
+		w.served("a")
+		a.inDoubtAbout(decision)
+		check("t2")
+		if n := len(a.doubts); n > 0 {
+			w.t.Errorf("told %d times more", n)
+		}
+		// An operator finds it out, and mends it.
+		w.overwrite(decision, `{"commit":false}`)
+		w.eventually("a aborts", func() bool { return strings.Contains(a.did(), "abort bad:p") })
+		if list, err := co.Recover(ctx); err != nil || len(list) != 1 || list[0].ID != "bad" || list[0].Commit {
+			w.t.Errorf("%+v, %v", list, err)
+		}
+		w.over("a", "b")
+		stop()
+	})
+}
+
+// A site that has no InDoubt serves on too.
+func TestASiteWithoutInDoubtServesOn(t *testing.T) {
+	onMemory(t, func(w *world) {
+		a := w.accounts("a")[0]
+		b := w.accounts("b")[0]
+		b.votes(func(ctx context.Context, tx coord.Ballot[string]) error {
+			if tx.ID == "bad" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		go co.Propose(context.Background(), w.proposal("bad", "a", "b"))
+		w.settle()
+		w.destroy("/tx/tx/bad")
+		w.settle()
+		if d := mustPropose(w.t, co, w.proposal("t1", "a", "b")); !d.Commit {
+			w.t.Errorf("%+v", d)
+		}
+		w.settle()
+		if got := a.did(); got != "[prepare bad:p prepare t1:p commit t1:p]" {
+			w.t.Error(got)
+		}
+	})
+}
+
+// The record of a committed transaction is overwritten before a site has read it.
+func TestACommittedRecordThatIsOverwrittenLeavesItsSiteInDoubt(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, stop := w.doubtful()
+		b := w.accounts("b")[0]
+		let := make(chan struct{})
+		b.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		result := make(chan coord.Decision, 1)
+		go func() {
+			d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))
+			if err != nil {
+				w.t.Error(err)
+			}
+			result <- d
+		}()
+		w.eventually("a has voted", func() bool {
+			st, err := co.Status(context.Background(), "t1")
+			return err == nil && st.Sites[0].Yes
+		})
+		stop()
+		close(let)
+		if d := <-result; !d.Commit {
+			w.t.Errorf("%+v", d)
+		}
+		record, _, err := w.session("reader").Get(context.Background(), w.path("/tx/tx/t1"), nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.overwrite("/tx/tx/t1", "vandal was here")
+		stop = a.serve(w.open("site a again", nil))
+		w.served("a")
+		a.inDoubtAbout("/tx/tx/t1")
+		b.votes(nil)
+		if d := mustPropose(w.t, co, w.proposal("t2", "a", "b")); !d.Commit {
+			w.t.Errorf("%+v", d)
+		}
+		w.eventually("a goes on", func() bool { return a.did() == "[prepare t1:p prepare t2:p commit t2:p]" })
+		w.overwrite("/tx/tx/t1", string(record))
+		w.over("a", "b")
+		if got := a.did(); got != "[prepare t1:p prepare t2:p commit t2:p commit t1:p]" {
+			w.t.Error(got)
+		}
+		stop()
+	})
+}
+
+// What else an outsider can overwrite: each ends as was decided. (An acknowledgement
+// that does not fit the ballot any more has the site called once more.)
+func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
+	for _, tt := range []struct {
+		name, node, data string
+		voted            bool // a has
+		commit           bool // the proposer decides so, else b's no
+		want             string
+	}{
+		{"a ballot with yes, commit", "ballot", "?", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
+		{"a ballot with yes, now empty, commit", "ballot", "", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
+		{"a ballot with yes, now no, commit", "ballot", "no", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
+		{"a ballot with yes, abort", "ballot", "?", true, false, "[prepare t1:p abort t1:p abort t1:p]"},
+		{"a ballot that is not filled in", "ballot", "yes", false, false, "[prepare t1:p abort t1:p]"},
+		{"a record, before the vote", "record", "{", false, false, "[prepare t1:p abort t1:]"},
+		{"a record, after the vote, abort", "record", "{", true, false, "[prepare t1:p abort t1:]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				a, stop := w.doubtful()
+				defer stop()
+				b := w.accounts("b")[0]
+				let := make(chan struct{})
+				b.votes(func(context.Context, coord.Ballot[string]) error {
+					<-let
+					if !tt.commit {
+						return errors.New("no")
+					}
+					return nil
+				})
+				if !tt.voted {
+					a.votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+				}
+				co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+				result := make(chan proposed, 1)
+				go func() {
+					d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))
+					result <- proposed{d, err}
+				}()
+				w.settle()
+				path := "/tx/tx/t1"
+				if tt.node == "ballot" {
+					path = "/tx/sites/a/" + w.children("/tx/sites/a")[0]
+				}
+				w.overwrite(path, tt.data)
+				w.settle()
+				close(let)
+				r := <-result
+				if r.err != nil || r.d.Commit != tt.commit {
+					w.t.Errorf("%+v", r)
+				}
+				time.Sleep(time.Second) // fake: what failed is tried again after a pause
+				w.settle()
+				// A record that cannot be read is collected by nobody who has to read it.
+				if got := a.did(); got != tt.want {
+					w.t.Errorf("a did %s, want %s", got, tt.want)
+				}
+				if left := w.children("/tx/sites/a"); len(left) > 0 {
+					w.t.Errorf("ballots left: %v", left)
+				}
+				if left := w.children("/tx/tx"); tt.node == "ballot" && len(left) > 0 {
+					w.t.Errorf("records left: %v", left)
+				}
+			})
+		})
+	}
+}
+
+// An outsider decides a commit without the votes: no site commits, none aborts.
+func TestACommitOfAnOutsiderIsDoubted(t *testing.T) {
+	onMemory(t, func(w *world) {
+		a, stop := w.doubtful()
+		defer stop()
+		a.votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		w.orphan("t1", "a")
+		w.settle()
+		st, err := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Status(context.Background(), "t1")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		decision := "/tx/tx/t1/" + coord.DecisionName(st.Zxid)
+		if _, err := w.session("outsider").Commit(context.Background(), backend.Create(decision, []byte(`{"commit":true}`), backend.Persistent)); err != nil {
+			w.t.Fatal(err)
+		}
+		a.inDoubtAbout(decision)
+		if got := a.did(); got != "[prepare t1:p]" {
+			w.t.Error(got)
+		}
+	})
+}
+
+// The record is destroyed while its sites wait for the decision, an hour before their
+// deadline.
+func TestASiteInDoubtIsToldAtOnce(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, stop := w.doubtful()
+		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		p := w.proposal("t1", "a", "b")
+		p.Deadline = time.Now().Add(time.Hour)
+		result := make(chan error, 1)
+		go func() {
+			_, err := co.Propose(context.Background(), p)
+			result <- err
+		}()
+		w.eventually("a has voted", func() bool {
+			st, err := co.Status(context.Background(), "t1")
+			return err == nil && st.Sites[0].Yes
+		})
+		w.settle()
+		ballot := "/tx/sites/a/" + w.children("/tx/sites/a")[0]
+		began := time.Now()
+		w.destroy(w.path("/tx/tx/t1"))
+		wantErr(w.t, <-result, coord.ErrInDoubt)
+		a.inDoubtAbout(ballot)
+		if took := time.Since(began); w.fake && took > 0 {
+			w.t.Errorf("told after %v", took)
+		}
+		stop()
+	})
+}
+
+// What is read first may lag behind: the record is gone since the transaction has ended
+// in order, and so is the ballot. Sync and a second look tell.
+func TestAServerThatLagsBehindLeavesNobodyInDoubt(t *testing.T) {
+	onMemory(t, func(w *world) {
+		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
+		gone := false
+		a.serve(w.open("site a", &backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				// Another server answers the first reads of the record: it does not know it yet.
+				if !gone && (c.Op == "exists" || c.Op == "get") && strings.HasPrefix(c.Path, "/tx/tx/t1") {
+					return &backend.Error{Op: c.Op, Path: c.Path, Err: backend.ErrNotFound}
+				}
+				gone = gone || c.Op == "sync" && strings.HasPrefix(c.Path, "/tx/sites/a/")
+				return nil
+			},
+		}))
+		w.served("a")
+		// The process before has voted, and died.
+		w.orphan("t1", "a", backend.SetData("/tx/sites/a/t1~"+orphanMark, []byte("yes"), 0))
+		w.settle()
+		if n := len(a.doubts); n > 0 {
+			w.t.Errorf("in doubt: %v", <-a.doubts)
+		}
+		if !gone {
+			w.t.Error("no second look")
+		}
+	})
+}
