@@ -100,10 +100,12 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // and returns it. The record stands until a Propose of it has returned, or Recover
 // has told of it, and the sites have acknowledged; with Keep, until Forget. So
 // after a crash or an error the way to learn the decision is to propose the same
-// again. The record goes in the background, a moment after Propose has returned: a
-// client that is closed right then leaves it to Recover, and until that is called
-// the ID stands for the old transaction. Do not use an ID again. A proposal with other sites or another payload (as the codec encodes it)
-// under an ID that stands is ErrDuplicate.
+// again. The record goes in the background, a moment after Propose has returned and its
+// sites have acknowledged, and Close waits for Propose's part in that while the service
+// answers. A process that dies right then leaves it to Recover, and until that is called
+// the ID stands for the old transaction. Do not use an ID again. A proposal with other
+// sites or another payload (as the codec encodes it) under an ID that stands is
+// ErrDuplicate.
 //
 // If ctx ends first, and nobody else proposes it, the transaction is aborted unless
 // it was decided already; propose it again to learn which. Lost sessions do not end
@@ -152,7 +154,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		case err == nil:
 			// Not before the caller knows it: after a crash in between, a retry
 			// must find the transaction.
-			co.c.goWork(func() { q.finish(d, true) })
+			co.c.goCleanUp(func(ctx context.Context, u *cleanUp) { q.finish(ctx, u, d, true) })
 			tell(ctx, co.c, ProposalDecided{Where: co.where("propose", d.path), Proposal: d.id,
 				Commit: o.Commit, By: o.By, Took: time.Since(began)})
 			return o.decision(d), nil
@@ -167,7 +169,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			if q.tx != nil && !q.other {
 				d = q.tx
 			}
-			co.c.goWork(func() { q.finish(d, false) })
+			co.c.goCleanUp(func(ctx context.Context, u *cleanUp) { q.finish(ctx, u, d, false) })
 		}
 		if cause := backend.ContextError(ctx); cause != nil {
 			err = cause

@@ -206,15 +206,15 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 // finish takes back what holds the record: the live nodes, and if its proposer was
 // told the decision, the open node. If he was not told, he gave up; then the
 // transaction is aborted if it is undecided, so that the sites need not wait for
-// the deadline. It goes on for as long as the client lives.
-func (q *proposing) finish(d *dtx, told bool) {
-	ctx := context.Background()
+// the deadline. It goes on for as long as the client lives, and is a clean-up that Close
+// waits for.
+func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
 	for {
 		s, err := q.c.session(ctx)
 		if err != nil {
 			return
 		}
-		s.retry("finish a transaction", d.path, func(ctx context.Context) error {
+		s.retryAs(ctx, u, "finish a transaction", d.path, func(ctx context.Context) error {
 			if err := q.leave(ctx, s, d, told); err != nil || told || q.other {
 				return err
 			}
