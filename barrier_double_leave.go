@@ -172,13 +172,14 @@ func (e *Entry) release(h *Hold) error {
 	if e.leaving.Load() {
 		return nil
 	}
-	path := h.Path()
-	err := e.d.depart(context.Background(), h.s, path, e.names)
-	if err != nil && !isOver(err) {
-		h.s.removeLater(path)
-		return opError("release", path, err)
+	living, err := e.d.living(context.Background(), h.s, e.names) // if that is refused, the member leaves all the same
+	if err != nil || len(living) != 1 || living[0] != base(h.Path()) {
+		return h.remove(nil)
 	}
-	return nil
+	return h.remove(func(ctx context.Context, del backend.Op) error {
+		_, err := h.s.b.Commit(ctx, del, backend.Delete(e.d.ready, backend.AnyVersion))
+		return err
+	})
 }
 
 func (e *Entry) lost(*Hold) {}

@@ -176,9 +176,13 @@
 //	ErrUnsupported   the service lacks a feature             does without
 //	ErrLimit         numbers are used up, or an option's     see the recipe
 //
-// A release that returns an error other than ErrLost was refused by the service;
-// it is tried again in the background for as long as the session lives, and the
-// hold has ended in any case.
+// Release of a hold returns nil only if the hold stood until then. It returns an
+// error that matches ErrLost if the hold was lost before, even if only the removal
+// of its node finds that; and ErrUncertain if the reply to the removal was lost and
+// the node is gone, since nobody can tell whether another client deleted it before.
+// The node is gone in both cases. Any other error is a refusal by the service; the
+// removal is tried again in the background for as long as the session lives. Do
+// returns the error of Release with its own.
 //
 // # Nodes
 //

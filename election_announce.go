@@ -92,15 +92,18 @@ func (x *leading) release(h *Hold) error {
 	if !x.announced.Load() {
 		return x.l.release(h)
 	}
-	path := h.Path()
-	_, err := h.s.b.Commit(context.Background(), backend.Delete(readyPath(path), backend.AnyVersion), backend.Delete(path, backend.AnyVersion))
-	if err == nil {
-		return nil
+	ready := readyPath(h.Path())
+	both := false
+	err := h.remove(func(ctx context.Context, del backend.Op) error {
+		_, err := h.s.b.Commit(ctx, del, backend.Delete(ready, backend.AnyVersion))
+		both = err == nil
+		return err
+	})
+	if !both {
+		// Once the leader's node is gone no attempt to announce can succeed any
+		// more, so what stands now is the last of it.
+		h.s.removeLater(ready)
 	}
-	// One of them is gone, or nobody knows. Once the leader's is gone no attempt to
-	// announce can succeed any more.
-	err = x.l.release(h)
-	h.s.removeLater(readyPath(path))
 	return err
 }
 

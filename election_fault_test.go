@@ -320,7 +320,7 @@ func (x *simulation) candidate(c *coord.Client, actor uint64) {
 				enough()
 				return nil
 			})
-			if err != nil && !errors.Is(err, coord.ErrLost) && !errors.Is(err, context.Canceled) {
+			if err != nil && !errors.Is(err, coord.ErrLost) && !errors.Is(err, coord.ErrUncertain) && !errors.Is(err, context.Canceled) {
 				x.t.Errorf("seed %d: %v", x.seed, err)
 				return
 			}

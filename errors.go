@@ -11,8 +11,9 @@ import (
 // The errors of the recipes. Find them with errors.Is; they come wrapped with
 // what was done to which path. The package comment says what to do about each.
 var (
-	// ErrLost: the hold ended before it was released. It matches every early
-	// end, whatever the reason; the reason is wrapped beside it.
+	// ErrLost: the hold ended before it was released, also if only its release
+	// found that. It matches every early end, whatever the reason; the reason is
+	// wrapped beside it.
 	ErrLost = errors.New("hold lost")
 	// ErrReleased: the hold was released by its owner.
 	ErrReleased = errors.New("hold released")

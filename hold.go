@@ -48,8 +48,8 @@ type Hold struct {
 
 // recipe is what a hold is a hold of.
 type recipe interface {
-	// release removes the node of a hold that its owner released, and passes
-	// on what there is to pass on.
+	// release removes the node of a hold that its owner released, by
+	// Hold.remove, and passes on what there is to pass on.
 	release(*Hold) error
 	// lost is called once, after a hold ended early. It does no I/O.
 	lost(*Hold)
@@ -188,9 +188,23 @@ func (h *Hold) Verify(ctx context.Context) error {
 // Release gives the hold back: first it ends, so that Done fires, then its node
 // is removed, and Release returns. It is idempotent, and takes no context since
 // it must succeed: while contact is broken it waits, but not longer than the
-// session can last, with which the node goes. If the service refuses the
-// removal, Release returns that error and goes on trying in the background. If
-// the hold was lost before it was released, Release returns Err.
+// session can last, with which the node goes.
+//
+// Nil means that the hold stood until its release: this Release has removed the
+// node. Otherwise the error matches
+//
+//   - ErrLost, if the hold was lost before, also if only the removal finds that:
+//     the node had been deleted, or the session is over. Another client may have
+//     been granted meanwhile. If the loss was known before, the error is Err. If
+//     not, Err matches ErrReleased, since it says why Done was closed, and does
+//     not change any more.
+//   - ErrUncertain, if the reply to the removal was lost and the node is gone: the
+//     release has removed it, or another client had before. If the session was
+//     lost after such a reply, the error matches ErrLost too.
+//   - the reason for which the service refuses the removal, such as ErrDenied.
+//     Release goes on trying in the background.
+//
+// The hold has ended in any case.
 func (h *Hold) Release() error {
 	h.checkLease()
 	h.mu.Lock()
@@ -219,6 +233,48 @@ func (h *Hold) Release() error {
 	h.mu.Unlock()
 	h.trail.released(path, h.token, held, err)
 	return err
+}
+
+// remove deletes the node of a hold that its owner releases, and returns what
+// Release is to return. The deletion is the first operation of a commit, to which
+// with, if it is not nil, adds what is to happen in the same moment. If that commit
+// is refused, the node is deleted alone.
+//
+// A commit whose reply was lost is sent again: the name of the node is never used
+// again, so no successor can be met.
+func (h *Hold) remove(with func(ctx context.Context, del backend.Op) error) error {
+	ctx := context.Background() // the session bounds it
+	s, path := h.s, h.Path()
+	del := backend.Delete(path, backend.AnyVersion)
+	doubt := false // an earlier attempt may have deleted the node
+	for pause := (pauses{c: s.c}); ; {
+		var err error
+		if with != nil {
+			err = with(ctx, del)
+		} else {
+			_, err = s.b.Commit(ctx, del)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case isOver(err) && doubt:
+			return &loss{path, backend.Uncertain(err)}
+		case isOver(err):
+			return &loss{path, err}
+		case isUncertain(err):
+			doubt = true
+			pause.wait(nil, s.b.Done())
+		case with != nil:
+			with = nil
+		case isNotFound(err) && doubt:
+			return opError("release", path, backend.Uncertain(err))
+		case isNotFound(err):
+			return &loss{path, h.deleted()}
+		default:
+			s.removeLater(path)
+			return opError("release", path, err)
+		}
+	}
 }
 
 // waitGiven waits for the Release that came first. The caller holds mu, which is

@@ -62,18 +62,21 @@ func (h *Hold) gone(ctx context.Context, path string) (ended bool, err error) {
 	if err := h.awaitMove(ctx); err != nil {
 		return false, err
 	}
-	h.mu.Lock()
-	moved, request := h.path != path, h.request
-	h.mu.Unlock()
-	if moved {
+	if h.Path() != path {
 		return false, nil
 	}
-	if request != nil && request.Force {
-		h.lose(&revoked{*request})
-	} else {
-		h.lose(ErrDeleted)
-	}
+	h.lose(h.deleted())
 	return true, nil
+}
+
+// deleted is why a hold is lost whose node another client has deleted.
+func (h *Hold) deleted() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.request != nil && h.request.Force {
+		return &revoked{*h.request}
+	}
+	return ErrDeleted
 }
 
 // awaitMove waits for the end of a downgrade that is under way. The session

@@ -83,16 +83,18 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 	}
 }
 
-// removeLast removes the node of a holder. If its number is high, the directory
-// goes with it, should nobody be in it.
-func (l *line) removeLast(s *session, path string) error {
-	ctx := context.Background()
-	if q, ok := l.kinds.parse(base(path)); ok && (q.seq >= seqSoft || q.seq < 0) {
-		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(l.dir, backend.AnyVersion))
-		if err == nil {
-			return nil
-		}
-		// Not empty, denied or unknown: the own node is what matters.
+// release and lost make a line the recipe of holds that each have a node of
+// their own. If the number of the node is high, the directory goes with it, should
+// nobody be in it.
+func (l *line) release(h *Hold) error {
+	q, ok := l.kinds.parse(base(h.Path()))
+	if !ok || q.seq >= 0 && q.seq < seqSoft {
+		return h.remove(nil)
 	}
-	return s.remove(ctx, path)
+	return h.remove(func(ctx context.Context, del backend.Op) error {
+		_, err := h.s.b.Commit(ctx, del, backend.Delete(l.dir, backend.AnyVersion))
+		return err
+	})
 }
+
+func (l *line) lost(*Hold) {}

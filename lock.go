@@ -88,7 +88,8 @@ func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
 
 // Do runs f under the lock, with a context that ends when the hold does. It
 // returns the errors of Lock, f and Release, joined: if the hold was lost before
-// f returned, the result matches ErrLost.
+// f returned, the result matches ErrLost. Nil means that the hold stood while f
+// ran; see Hold.Release for the case that nobody can tell.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
 	return do(ctx, m.Lock, f)
 }

@@ -134,73 +134,59 @@ func (q *localQueue) advance() {
 // release ends the turn of a holder: its node goes, in one commit with the
 // creation of the next one's if somebody waits here.
 func (q *localQueue) release(h *Hold) error {
-	s, path := h.s, h.Path()
-	for {
-		w := q.call()
-		if w == nil {
-			err := q.l.removeLast(s, path)
-			if err != nil {
-				s.removeLater(path)
-				err = opError("release", path, err)
-			}
-			q.advance() // somebody may have come meanwhile
-			return err
-		}
-		made, maybe, err := q.l.handOver(s, path, w.data)
-		if q.pass(w, made, maybe) {
-			return err
-		}
-		switch {
-		case made != nil:
-			path = made.path // the next in turn gets it, or it is removed
-			continue
-		case maybe != "":
-			s.disown(spec{dir: q.l.dir, kind: lockKind, prefix: maybe}).note(q.l.dir)
-		}
-		q.advance()
+	w := q.call()
+	if w == nil {
+		err := q.l.release(h)
+		q.advance() // a caller may have come meanwhile
 		return err
 	}
+	made, maybe, err := q.l.handOver(h, w.data)
+	if !q.pass(w, made, maybe) {
+		switch {
+		case made != nil:
+			h.s.removeLater(made.path)
+		case maybe != "":
+			h.s.disown(spec{dir: q.l.dir, kind: lockKind, prefix: maybe}).note(q.l.dir)
+		}
+		q.advance()
+	}
+	return err
 }
 
 // lost passes the turn of a holder whose hold ended early.
 func (q *localQueue) lost(*Hold) { q.advance() }
 
-// handOver deletes the node at path and makes one for the next caller. What it
-// returns is for pass: the new node; or the prefix of one whose making is
-// uncertain; or nothing, and the next makes its own. The error is that of
-// removing the node at path, which then goes on in the background.
-func (l *line) handOver(s *session, path string, data []byte) (made *place, maybe string, err error) {
-	ctx := context.Background()
+// handOver removes the node of a hold and makes one for the next caller. made and
+// maybe are for pass: the new node; or the prefix of one whose making is uncertain;
+// or neither, and the next caller makes its own. The error is that of Hold.remove.
+func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err error) {
+	s := h.s
+	own, _ := l.kinds.parse(base(h.Path()))
+	if plain, _ := s.plainness(l.dir); !plain || own.seq < 0 || own.seq >= seqSoft {
+		return nil, "", l.release(h)
+	}
 	sp := newSpec(l.c, l.dir, lockKind, data)
-	own, _ := l.kinds.parse(base(path))
-	if plain, _ := s.plainness(l.dir); plain && own.seq >= 0 && own.seq < seqSoft {
-		res, err := s.b.Commit(ctx,
-			backend.Delete(path, backend.AnyVersion),
+	err = h.remove(func(ctx context.Context, del backend.Op) error {
+		res, err := s.b.Commit(ctx, del,
 			backend.Create(sp.prefix, data, backend.EphemeralSequential),
 			backend.SetData(l.dir, nil, backend.AnyVersion))
-		if err == nil {
-			n, err := s.made(&sp, res[1].Path, res[2].Stat)
-			if err != nil {
-				return nil, "", err
-			}
-			return &place{s: s, node: n}, "", nil
-		}
-		if isOver(err) {
-			return nil, "", nil
-		}
-		if isUncertain(err) {
-			// Should the commit still come, it fails, since the node that it
-			// deletes is gone; should it have come, the node is found by its name.
-			maybe = sp.prefix
-		}
 		var e *backend.Error
-		if errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2 {
+		switch {
+		case err == nil:
+			if n, err := s.made(&sp, res[1].Path, res[2].Stat); err == nil {
+				made = &place{s: s, node: n}
+			}
+		case isUncertain(err) && !isOver(err):
+			// If the commit was applied, the node is found by its name. A later
+			// attempt fails then, since the node that it deletes is gone.
+			maybe = sp.prefix
+		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
 			s.setPlain(l.dir, false)
 		}
+		return err
+	})
+	if made != nil {
+		maybe = ""
 	}
-	if err := l.removeLast(s, path); err != nil {
-		s.removeLater(path)
-		return nil, maybe, opError("release", path, err)
-	}
-	return nil, maybe, nil
+	return made, maybe, err
 }

@@ -90,10 +90,7 @@ func TestANodeMadeInALostSessionIsNotTakenOver(t *testing.T) {
 		})
 		released := make(chan error)
 		go func() { released <- h.Release() }()
-		err := <-released // with the session
-		if err != nil {
-			w.t.Error(err)
-		}
+		wantErr(w.t, <-released, coord.ErrLost, coord.ErrUncertain) // with the session
 		w.Link("a").Heal()
 		next := waiter.hold()
 		if next.Session() == h.Session() {

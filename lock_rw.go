@@ -144,20 +144,6 @@ func (l *line) readsUnder(ctx context.Context) bool {
 	return false
 }
 
-// release and lost make a line the recipe of holds that each have a node of
-// their own.
-
-func (l *line) release(h *Hold) error {
-	path := h.Path()
-	err := l.removeLast(h.s, path)
-	if err != nil {
-		h.s.removeLater(path)
-	}
-	return opError("release", path, err)
-}
-
-func (l *line) lost(*Hold) {}
-
 // Downgrade makes a writer's hold a reader's, without a moment in between: one
 // commit deletes the writer's node and makes a reader's node with the same
 // number. Readers who wait right behind go; a writer who waits stays out until

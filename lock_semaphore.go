@@ -249,12 +249,14 @@ func (s *session) permitContenders(ctx context.Context, sem *Semaphore) ([]Semap
 // release and lost make a Semaphore the recipe of its holds.
 
 func (s *Semaphore) release(h *Hold) error {
-	path := h.Path()
-	err := s.remove(context.Background(), h.s, path)
-	if err != nil {
-		h.s.removeLater(path)
+	q, ok := parsePermit(base(h.Path()))
+	if !ok || q.seq >= 0 && q.seq < seqSoft {
+		return h.remove(nil)
 	}
-	return opError("release", path, err)
+	return h.remove(func(ctx context.Context, del backend.Op) error {
+		_, err := h.s.b.Commit(ctx, del, backend.Delete(s.requests, backend.AnyVersion))
+		return err
+	})
 }
 
 func (s *Semaphore) lost(*Hold) {}

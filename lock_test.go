@@ -42,6 +42,14 @@ func mustRelease(t *testing.T, h *coord.Hold) {
 	}
 }
 
+// mayBeReleased releases a hold although the reply may be lost.
+func mayBeReleased(t *testing.T, h *coord.Hold) {
+	t.Helper()
+	if err := h.Release(); err != nil && (!errors.Is(err, coord.ErrUncertain) || errors.Is(err, coord.ErrLost)) {
+		t.Fatal(err)
+	}
+}
+
 // children lists the names under path, from a session of its own.
 func children(t *testing.T, b backend.Backend, path string) []string {
 	t.Helper()

@@ -277,12 +277,8 @@ func (cl *itemClaim) concluded(ctx context.Context, v claimVerb, at int64, err e
 	switch {
 	case err == nil:
 	case mine:
-	case isOver(err) && v == verbGiveBack:
-		return nil // it goes back with the session
 	case isOver(err):
-		return &loss{cl.mark, err}
-	case errors.Is(err, ErrLost) && v == verbGiveBack:
-		return nil
+		return &loss{cl.mark, err} // the item goes back with the session
 	case errors.Is(err, ErrLost):
 		return err
 	}

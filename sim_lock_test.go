@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 )
 
 // heldThings is who has one lock, as its holders believe.
@@ -132,11 +133,28 @@ func (x *sim) releases(a *actor, path string, h *coord.Hold) {
 	a.pause()
 	x.heard(h)
 	x.gives(path, h)
-	if err := h.Release(); err != nil && !errors.Is(err, coord.ErrLost) {
-		a.errorf("release: %v", err)
-	}
+	x.gave(a, h.Release(), h)
 	x.ended(h)
 	a.say("released")
+}
+
+// gave checks what Release of some holds has returned: it has removed their nodes,
+// or says that it may not have been it.
+func (x *sim) gave(a *actor, err error, holds ...*coord.Hold) {
+	switch {
+	case errors.Is(err, coord.ErrLost), errors.Is(err, coord.ErrUncertain):
+		return
+	case err != nil:
+		a.errorf("release: %v", err)
+		return
+	}
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	for _, h := range holds {
+		if x.outside[h.Path()] {
+			x.simulation.t.Errorf("seed %d: Release of %s returned nil, and another had deleted the node", x.arbiter.seed, h.Path())
+		}
+	}
 }
 
 // lock makes one attempt to have a lock, and returns nil if nothing came of it.
@@ -274,9 +292,7 @@ func lockAllScenario() *scenario {
 						for _, h := range set.Holds() {
 							x.gives(path.Dir(h.Path()), h)
 						}
-						if err := set.Release(); err != nil && !errors.Is(err, coord.ErrLost) {
-							a.errorf("release: %v", err)
-						}
+						x.gave(a, set.Release(), set.Holds()...)
 					}
 				})
 			}
@@ -340,7 +356,9 @@ func revocationScenario() *scenario {
 			x.applied = func(c *simCall) {
 				if x.forced && c.from == x.peers[3] {
 					for _, op := range c.ops {
-						x.outside[op.Path] = true
+						if op.Kind == backend.OpDelete {
+							x.outside[op.Path] = true
+						}
 					}
 				}
 			}

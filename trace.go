@@ -108,7 +108,7 @@ type HoldReleased struct {
 	Where
 	Token int64
 	Held  time.Duration // from the grant to the beginning of Release
-	Err   error         // what Release returns: the service refuses to remove the node, which is tried on
+	Err   error         // what Release returns: a loss that only the removal found, or why the node is not removed yet
 }
 
 // Downgraded: a writer's hold became a reader's.

@@ -187,6 +187,19 @@ func (p *player) ok(what string, err error, may ...error) bool {
 	return false
 }
 
+// gave is ok for what Release of a hold has returned. If a reply was lost, and the
+// node is gone, nobody can tell by whom.
+func (p *player) gave(what string, err error) bool {
+	if !errors.Is(err, coord.ErrUncertain) || errors.Is(err, coord.ErrLost) {
+		return p.ok(what, err, coord.ErrLost)
+	}
+	p.x.mu.Lock()
+	p.x.uncertain++
+	p.x.mu.Unlock()
+	p.x.step(fmt.Sprintf("%s %s: %v", p.name, what, err))
+	return true
+}
+
 // step takes note of progress.
 func (x *cell) step(what string) {
 	x.mu.Lock()

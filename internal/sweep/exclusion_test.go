@@ -82,7 +82,7 @@ func (r *resource) leave(h *coord.Hold) {
 // release leaves and releases.
 func (r *resource) release(p *player, h *coord.Hold) bool {
 	r.leave(h)
-	return p.ok("release", h.Release(), coord.ErrLost)
+	return p.gave("release", h.Release())
 }
 
 // cycle locks, does something inside, and releases.
