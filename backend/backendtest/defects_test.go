@@ -179,6 +179,7 @@ func defects() []defect {
 			}
 		}},
 		{"a commit that was given up comes late", "order", "keeps a commit that was given up ahead of a later one", overtaken},
+		{"a commit that was given up as it began comes late", "order", "keeps calls in their order when contexts end", overtaken},
 		{"Sync does not wait for a commit that was given up", "order", "has every commit that was given up done or dead when Sync returns", overtaken},
 		{"a call does not mind its context", "context", "that ends while the session is suspended ends every call", func(_ Link, m *mutant) {
 			m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {

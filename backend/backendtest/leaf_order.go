@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -59,6 +60,43 @@ func orderLeaves() []leaf {
 				}
 			})
 		}},
+		{"keeps calls in their order when contexts end", func(s *scene) {
+			// Whatever a call looks at its context for, it is the moment at which the
+			// context ends: the moment before the request is handed over among them.
+			c := s.open("a")
+			n := c.create("n", "", backend.Persistent)
+			const moments, times = 10, 20
+			ended := 0
+			for i := range moments * times {
+				cause := fmt.Errorf("given up in round %d", i)
+				ctx := newEnding(s.ctx, i%moments+1, cause)
+				_, before := c.get(n, nil)
+				_, err := c.Commit(ctx, backend.SetData(n, []byte("given up"), backend.AnyVersion))
+				ctx.end()
+				if err != nil {
+					ended++
+					if !errors.Is(err, cause) || !errors.Is(err, context.Canceled) {
+						s.Fatalf("error %v, want one that matches the cause and %v", err, context.Canceled)
+					}
+				}
+				c.commit(backend.SetData(n, []byte("later"), backend.AnyVersion))
+				c.sync()
+				data, stat := c.get(n, nil)
+				if data != "later" {
+					s.Fatalf("round %d: a commit that was given up (%v) came after a later one", i, err)
+				}
+				if definite := err != nil && !errors.Is(err, backend.ErrUncertain); definite && stat.Version != before.Version+1 {
+					s.Fatalf("round %d: a commit that was definitely not applied (%v) was", i, err)
+				}
+			}
+			s.settle(c)
+			if data, _ := c.get(n, nil); data != "later" {
+				s.Fatal("a commit that was given up came after all others")
+			}
+			if ended == 0 {
+				s.Fatal("no context ended in time")
+			}
+		}},
 		{"has every commit that was given up done or dead when Sync returns", func(s *scene) {
 			s.abandon(func(c *client, n string, first error) {
 				c.sync()
@@ -99,6 +137,36 @@ func orderLeaves() []leaf {
 			}
 		}},
 	}
+}
+
+// ending is a context that ends at one of the moments at which it is looked at.
+type ending struct {
+	context.Context
+	looks atomic.Int32 // that are left
+	end   func()
+}
+
+func newEnding(parent context.Context, looks int, cause error) *ending {
+	ctx, cancel := context.WithCancelCause(parent)
+	e := &ending{Context: ctx, end: func() { cancel(cause) }}
+	e.looks.Store(int32(looks))
+	return e
+}
+
+func (e *ending) look() {
+	if e.looks.Add(-1) == 0 {
+		e.end()
+	}
+}
+
+func (e *ending) Done() <-chan struct{} {
+	e.look()
+	return e.Context.Done()
+}
+
+func (e *ending) Err() error {
+	e.look()
+	return e.Context.Err()
 }
 
 // A slow link can delay what passes it, each way. Links need not have it; the

@@ -157,7 +157,7 @@ func (s *session) Sync(ctx context.Context, path string) error {
 	if err := checkRead("sync", path); err != nil {
 		return err
 	}
-	for _, t := range s.underWay() {
+	for _, t := range s.tickets.underWay() {
 		select {
 		case <-t.done:
 			continue

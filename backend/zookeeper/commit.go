@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-zookeeper/zk"
@@ -19,45 +22,79 @@ var errBroke = errors.New("contact broke before the answer")
 // ticket stands for a Commit that has begun and may still be applied. It is held
 // by the call, which may send again, and by its request, which can outlive the
 // call.
+//
+// The request of a call that was given up may not have been written yet, since the
+// client below has goroutines and a queue between a call and the connection. It must
+// not be written after one of a later call. So the call, when it is given up, and the
+// writer of the connection settle which of them comes first: a request is either
+// written before the call returns, or never.
 type ticket struct {
+	number  uint64
+	stage   atomic.Int32  // a stage
 	done    chan struct{} // closed when nobody holds it
-	holders int           // guarded by the session's mu
+	holders int           // guarded by the mu of its tickets
 }
 
-func (s *session) takeTicket() *ticket {
+// A stage is how far a request of a commit has come. It is queued again when a server
+// has answered that it did not run it.
+const (
+	queued int32 = iota
+	written
+	withdrawn
+)
+
+// withdraw reports whether the request has not been written, and will not be.
+func (t *ticket) withdraw() bool { return t.stage.CompareAndSwap(queued, withdrawn) }
+
+// tickets are those of a session that have a holder.
+type tickets struct {
+	mu   sync.Mutex
+	last uint64 // the number handed out last
+	all  map[uint64]*ticket
+}
+
+func newTickets() *tickets { return &tickets{all: make(map[uint64]*ticket)} }
+
+func (ts *tickets) take() *ticket {
 	t := &ticket{done: make(chan struct{}), holders: 1}
-	s.mu.Lock()
-	s.commits[t] = struct{}{}
-	s.mu.Unlock()
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.last++
+	t.number = ts.last
+	ts.all[t.number] = t
 	return t
 }
 
-// shareTicket is called by a holder for another one.
-func (s *session) shareTicket(t *ticket) {
-	s.mu.Lock()
+// share is called by a holder for another one.
+func (ts *tickets) share(t *ticket) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
 	t.holders++
-	s.mu.Unlock()
 }
 
-func (s *session) giveTicket(t *ticket) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (ts *tickets) give(t *ticket) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
 	t.holders--
 	if t.holders == 0 {
-		delete(s.commits, t)
+		delete(ts.all, t.number)
 		close(t.done)
 	}
 }
 
+// write reports whether the request of a ticket is to be written, which it is at once.
+func (ts *tickets) write(number uint64) bool {
+	ts.mu.Lock()
+	t := ts.all[number]
+	ts.mu.Unlock()
+	return t != nil && t.stage.CompareAndSwap(queued, written)
+}
+
 // underWay returns the commits that have begun and may still be applied.
-func (s *session) underWay() []*ticket {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	tickets := make([]*ticket, 0, len(s.commits))
-	for t := range s.commits {
-		tickets = append(tickets, t)
-	}
-	return tickets
+func (ts *tickets) underWay() []*ticket {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return slices.Collect(maps.Values(ts.all))
 }
 
 // Commit applies operations, all or none. It sends them once, and again only
@@ -83,22 +120,26 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 	}
 	defer s.leave()
 
-	request := s.request(ops)
-	t := s.takeTicket()
-	defer s.giveTicket(t)
+	t := s.tickets.take()
+	defer s.tickets.give(t)
+	request := s.request(ops, t)
 	for tries := 1; ; tries++ {
 		if err := s.whenConnected(ctx); err != nil {
 			return fail(-1, err)
 		}
-		s.shareTicket(t)
+		t.stage.Store(queued)
+		s.tickets.share(t)
 		results, err := await(ctx, s, func() ([]backend.Result, error) {
-			defer s.giveTicket(t)
+			defer s.tickets.give(t)
 			return request()
 		})
 		if err == nil {
 			return results, nil
 		}
 		if left, ok := err.(*leftAlone); ok {
+			if t.withdraw() {
+				return fail(-1, left.cause)
+			}
 			return fail(-1, backend.Uncertain(left.cause))
 		}
 		index := -1
@@ -148,11 +189,18 @@ func (s *session) checkSize(ops []backend.Op) error {
 
 // request returns the function that sends the operations, as often as it is
 // called. It holds copies of their data: the client encodes them later.
-func (s *session) request(ops []backend.Op) func() ([]backend.Result, error) {
+func (s *session) request(ops []backend.Op, t *ticket) func() ([]backend.Result, error) {
 	if len(ops) > 1 || ops[0].Kind == backend.OpCheck {
-		return s.multi(ops)
+		return s.multi(ops, t)
 	}
 	op := ops[0]
+	kind := markCommit
+	if op.Kind == backend.OpCreate && op.Mode == backend.Container {
+		// The client's CreateContainer reads the reply while it may be
+		// written, when the client is closed meanwhile.
+		kind = markContainer
+	}
+	path := markedForCommit(op.Path, kind, t.number)
 	data := copied(op.Data)
 	one := func(r backend.Result, err error) ([]backend.Result, error) {
 		if err != nil {
@@ -162,19 +210,14 @@ func (s *session) request(ops []backend.Op) func() ([]backend.Result, error) {
 	}
 	switch op.Kind {
 	case backend.OpCreate:
-		path, flags := op.Path, flagsOf(op.Mode)
-		if op.Mode == backend.Container {
-			// The client's CreateContainer reads the reply while it may be
-			// written, when the client is closed meanwhile.
-			path = markedForContainer(path)
-		}
+		flags := flagsOf(op.Mode)
 		return func() ([]backend.Result, error) {
 			path, err := s.zk.Create(path, data, flags, s.cfg.acl)
 			return one(backend.Result{Path: path}, err)
 		}
 	case backend.OpSetData:
 		return func() ([]backend.Result, error) {
-			stat, err := s.zk.Set(op.Path, data, op.Version)
+			stat, err := s.zk.Set(path, data, op.Version)
 			if err != nil {
 				return nil, err
 			}
@@ -182,7 +225,7 @@ func (s *session) request(ops []backend.Op) func() ([]backend.Result, error) {
 		}
 	default:
 		return func() ([]backend.Result, error) {
-			return one(backend.Result{}, s.zk.Delete(op.Path, op.Version))
+			return one(backend.Result{}, s.zk.Delete(path, op.Version))
 		}
 	}
 }
@@ -195,9 +238,12 @@ type blame struct {
 
 func (b *blame) Error() string { return b.err.Error() }
 
-func (s *session) multi(ops []backend.Op) func() ([]backend.Result, error) {
+func (s *session) multi(ops []backend.Op, t *ticket) func() ([]backend.Result, error) {
 	requests := make([]any, len(ops))
 	for i, op := range ops {
+		if i == 0 {
+			op.Path = markedForCommit(op.Path, markCommit, t.number)
+		}
 		switch op.Kind {
 		case backend.OpCreate:
 			requests[i] = &zk.CreateRequest{Path: op.Path, Data: copied(op.Data), Acl: s.cfg.acl, Flags: flagsOf(op.Mode)}

@@ -34,6 +34,7 @@ const (
 	opWatches   = 101 // setWatches
 	opClose     = -11
 	opError     = -1
+	opIdle      = -2 // our own name for the exists in the place of a commit that was given up
 
 	xidEvent = -1
 	xidPing  = -2
@@ -68,30 +69,48 @@ var errMalformed = errors.New("malformed frame")
 // path, and what is wanted. The mark is taken out before the request is sent.
 const (
 	mark          = "\u200b"
-	markContainer = "C" // create: make it a container
-	// any other text is the number of an expectation, in base 36
+	markCommit    = 'T' // the number of a ticket follows
+	markContainer = 'C' // of a create, likewise: make it a container
+	// any other text is the number of an expectation; numbers are in base 36
 )
 
 func markedForWatch(path string, id uint64) string {
 	return path + mark + strconv.FormatUint(id, 36)
 }
 
-func markedForContainer(path string) string { return path + mark + markContainer }
+func markedForCommit(path string, kind rune, ticket uint64) string {
+	return path + mark + string(kind) + strconv.FormatUint(ticket, 36)
+}
+
+// commitMark returns which ticket a mark speaks of. ok is false for that of a watch.
+func commitMark(said string) (ticket uint64, container, ok bool) {
+	if said == "" || said[0] != markCommit && said[0] != markContainer {
+		return 0, false, false
+	}
+	ticket, err := strconv.ParseUint(said[1:], 36, 64)
+	return ticket, said[0] == markContainer, err == nil
+}
 
 // unmark returns a request without its mark, appended to dst, and what the
 // mark said. The request is a whole frame. ok is false if it bears no mark; dst
 // is returned as it was then.
 func unmark(dst, frame []byte) (out []byte, said string, ok bool) {
-	const pathFrom = 16
-	if len(frame) < pathFrom {
+	if len(frame) < 12 {
 		return dst, "", false
 	}
+	lengthFrom := 12 // of the path
 	switch int32At(frame, 8) {
-	case opExists, opGetData, opChildren, opCreate, opSync:
+	case opExists, opGetData, opChildren, opCreate, opSetData, opDelete, opSync:
+	case opMulti:
+		lengthFrom += 9 // behind the header of the first operation
 	default:
 		return dst, "", false
 	}
-	n := int(int32At(frame, 12))
+	pathFrom := lengthFrom + 4
+	if len(frame) < pathFrom {
+		return dst, "", false
+	}
+	n := int(int32At(frame, lengthFrom))
 	if n < 0 || n > len(frame)-pathFrom {
 		return dst, "", false
 	}
@@ -100,7 +119,7 @@ func unmark(dst, frame []byte) (out []byte, said string, ok bool) {
 		return dst, "", false
 	}
 	from := len(dst)
-	dst = append(dst, frame[:12]...)
+	dst = append(dst, frame[:lengthFrom]...)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(path)))
 	dst = append(dst, path...)
 	dst = append(dst, frame[pathFrom+n:]...)
@@ -115,6 +134,27 @@ func setWatchFlag(frame []byte) { frame[len(frame)-1] = 1 }
 func makeContainer(frame []byte) {
 	binary.BigEndian.PutUint32(frame[8:], opContainer)
 	binary.BigEndian.PutUint32(frame[len(frame)-4:], flagContainer)
+}
+
+// idle returns a request that changes nothing, in the place of the one in frame, appended
+// to dst: the client below waits for an answer.
+func idle(dst, frame []byte) []byte {
+	from := len(dst)
+	dst = append(dst, frame[:8]...)
+	dst = binary.BigEndian.AppendUint32(dst, opExists)
+	dst = append(dst, 0, 0, 0, 1, '/', 0)
+	binary.BigEndian.PutUint32(dst[from:], uint32(len(dst)-from-4))
+	return dst
+}
+
+// asRefusal makes the reply to an idle request, a whole frame, an error. Nobody waits for
+// it but the client below, which would decode something else.
+func asRefusal(frame []byte) []byte {
+	frame = frame[:4+replySize]
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	code := int32(codeThrottled)
+	binary.BigEndian.PutUint32(frame[4+12:], uint32(code))
+	return frame
 }
 
 // setWatches returns the request that arms the watches of Arm, in the place of the

@@ -46,11 +46,29 @@ func TestAMarkIsTakenOutOfARequest(t *testing.T) {
 			t.Errorf("op %d without a mark has one", op)
 		}
 	}
-	out, said, ok := unmark([]byte("before"), createRequest(opCreate, markedForContainer("/c"), 0))
-	out, found := bytes.CutPrefix(out, []byte("before"))
-	if !ok || !found || said != markContainer || !bytes.Equal(out, createRequest(opCreate, "/c", 0)) {
-		t.Fatalf("create: %v %q %q", ok, said, out)
+	for _, frame := range []func(path string) []byte{
+		func(path string) []byte { return createRequest(opCreate, path, 0) },
+		func(path string) []byte { return framed(str(str(head(7, opSetData), path), "data")) },
+		func(path string) []byte { return framed(be.AppendUint32(str(head(7, opDelete), path), 3)) },
+		func(path string) []byte {
+			return framed(append(str(append(head(7, opMulti), multiHead(opCheck, 0)...), path), multiHead(opError, 1)...))
+		},
+	} {
+		for _, kind := range []rune{markCommit, markContainer} {
+			out, said, ok := unmark([]byte("before"), frame(markedForCommit("/c", kind, 1234567)))
+			out, found := bytes.CutPrefix(out, []byte("before"))
+			if !ok || !found || !bytes.Equal(out, frame("/c")) {
+				t.Errorf("%v %q %q", ok, said, out)
+			}
+			if n, container, ok := commitMark(said); n != 1234567 || container != (kind == markContainer) || !ok {
+				t.Errorf("%q: %d, %v, %v", said, n, container, ok)
+			}
+		}
+		if _, _, ok := unmark(nil, frame("/c")); ok {
+			t.Errorf("%q without a mark has one", frame("/c"))
+		}
 	}
+	out := createRequest(opCreate, "/c", 0)
 	makeContainer(out)
 	if !bytes.Equal(out, createRequest(opContainer, "/c", flagContainer)) {
 		t.Errorf("container: %q", out)
@@ -62,7 +80,7 @@ func TestAMarkIsTakenOutOfARequest(t *testing.T) {
 }
 
 func TestNoPathOfAUserBearsAMark(t *testing.T) {
-	for _, path := range []string{markedForWatch("/", 1), markedForWatch("/a", 1<<63), markedForContainer("/a")} {
+	for _, path := range []string{markedForWatch("/", 1), markedForWatch("/a", 1<<63), markedForCommit("/a", markContainer, 1)} {
 		if err := backend.CheckPath(path); err == nil {
 			t.Errorf("CheckPath lets %q through", path)
 		}
@@ -146,7 +164,8 @@ func TestFramesAreParsed(t *testing.T) {
 // whole frame.
 func FuzzFrames(f *testing.F) {
 	f.Add(readRequest(opGetData, markedForWatch("/a", 1)))
-	f.Add(createRequest(opCreate, markedForContainer("/a"), 0))
+	f.Add(createRequest(opCreate, markedForCommit("/a", markContainer, 1), 0))
+	f.Add(framed(append(str(append(head(7, opMulti), multiHead(opCheck, 0)...), markedForCommit("/a", markCommit, 1)), multiHead(opError, 1)...)))
 	f.Add(framed(reply(1, 0, str(nil, "/a")...)))
 	f.Add(framed(str(be.AppendUint32(be.AppendUint32(reply(xidEvent, 0), eventCreated), 3), "/a")))
 	f.Add(framed(reply(1, 0, append(multiHead(opCreate, 0), str(nil, "/a")...)...)))
@@ -156,7 +175,11 @@ func FuzzFrames(f *testing.F) {
 			if int(int32At(out, 0)) != len(out)-4 {
 				t.Errorf("length %d of %d bytes", int32At(out, 0), len(out))
 			}
-			if bytes.Contains(out[16:16+int32At(out, 12)], []byte(mark)) && bytes.Count(frame, []byte(mark)) == 1 {
+			length := 12
+			if int32At(out, 8) == opMulti {
+				length = 21
+			}
+			if bytes.Contains(out[length+4:][:int32At(out, length)], []byte(mark)) && bytes.Count(frame, []byte(mark)) == 1 {
 				t.Error("the mark is still there")
 			}
 		}

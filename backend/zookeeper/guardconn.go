@@ -125,9 +125,12 @@ func (c *guardConn) next() error {
 	if err != nil || !forClient {
 		return err
 	}
-	if op == opWatches {
+	switch op {
+	case opWatches:
 		frame = asSync(frame)
 		c.frame = frame
+	case opIdle:
+		frame = asRefusal(frame)
 	}
 	c.rest = frame
 	return nil
@@ -320,10 +323,7 @@ func (c *guardConn) outgoing(p []byte) ([]byte, error) {
 	if len(p) < 12 {
 		return nil, errMalformed
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.asked == nil {
-		c.asked = &now
+	if c.ask(now) {
 		if len(p) < 4+askedFrom+4 {
 			return nil, errMalformed
 		}
@@ -336,30 +336,50 @@ func (c *guardConn) outgoing(p []byte) ([]byte, error) {
 	}
 	xid, op := int32At(p, 4), int32At(p, 8)
 	if xid == xidPing {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.pings = append(c.pings, now)
 		return p, nil
 	}
 	r := request{op: op, at: now}
 	if out, said, ok := unmark(c.scratch[:0], p); ok {
-		r.arms = c.session.hub.sent(said)
-		switch {
-		case op == opCreate:
-			makeContainer(out)
-			r.op = opContainer
-		case r.arms == nil:
-		case op == opSync:
-			out = setWatches(c.scratch[:0], p, r.arms.since, r.arms.many)
-			r.op = opWatches
-		default:
-			setWatchFlag(out)
+		if ticket, container, ok := commitMark(said); ok {
+			switch {
+			case !c.session.tickets.write(ticket):
+				out = idle(c.scratch[:0], p)
+				r.op = opIdle
+			case container:
+				makeContainer(out)
+				r.op = opContainer
+			}
+		} else if r.arms = c.session.hub.sent(said); r.arms != nil {
+			if op == opSync {
+				out = setWatches(c.scratch[:0], p, r.arms.since, r.arms.many)
+				r.op = opWatches
+			} else {
+				setWatchFlag(out)
+			}
 		}
 		p = out
 		if cap(out) <= keepFrame {
 			c.scratch = out
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.sent[xid] = r
 	return p, nil
+}
+
+// ask reports whether the frame that is sent now is the first one, the connect request.
+func (c *guardConn) ask(now instant) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked != nil {
+		return false
+	}
+	c.asked = &now
+	return true
 }
 
 // fail ends the connection for a reason, and with it what was written and has

@@ -421,7 +421,7 @@ func TestSyncWaitsForTheCommitsThatBeganBefore(t *testing.T) {
 	}
 	defer b.Close()
 	s := b.(*session)
-	before := s.takeTicket()
+	before := s.tickets.take()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := s.Sync(ctx, "/"); !errors.Is(err, context.DeadlineExceeded) || syncs.Load() != 0 {
@@ -429,13 +429,79 @@ func TestSyncWaitsForTheCommitsThatBeganBefore(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- s.Sync(t.Context(), "/") }()
-	s.giveTicket(before)
+	s.tickets.give(before)
 	if err := <-done; err != nil || syncs.Load() != 1 {
 		t.Errorf("sync: %v, %d sent", err, syncs.Load())
 	}
 	// One that begins later is not waited for.
 	if err := s.Sync(t.Context(), "/"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Of a request that its caller gave up before it was written the server hears nothing.
+// The client below still gets an answer.
+func TestARequestThatWasWithdrawnIsNotSent(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var ops []int32
+	addr := startServer(t, func(conn net.Conn) {
+		welcome(conn, 10_000)
+		for {
+			r, err := nextRequest(conn)
+			if err != nil {
+				return
+			}
+			if op := int32At(r, 4); op != opClose {
+				mu.Lock()
+				ops = append(ops, op)
+				mu.Unlock()
+			}
+			conn.Write(framed(reply(int32At(r, 0), 0, make([]byte, 4+statSize)...)))
+		}
+	})
+	b, err := New([]string{addr}, nil).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := b.(*session)
+	data := make([]byte, 1000)
+	for _, list := range [][]backend.Op{
+		{backend.Create("/a", data, backend.Persistent)},
+		{backend.Create("/a", data, backend.Container)},
+		{backend.SetData("/a", data, 0)},
+		{backend.Delete("/a", 0)},
+		{backend.Check("/a", 0)},
+		{backend.SetData("/a", data, 0), backend.Delete("/b", 0)},
+	} {
+		before := s.tickets.take()
+		if !before.withdraw() {
+			t.Fatal("a request that nobody has made was written")
+		}
+		if results, err := s.request(list, before)(); err == nil {
+			t.Errorf("commit of %v: %v", list[0].Kind, results)
+		}
+		if before.withdraw() {
+			t.Errorf("commit of %v was withdrawn twice", list[0].Kind)
+		}
+		s.tickets.give(before)
+
+		sent := s.tickets.take()
+		s.request([]backend.Op{backend.SetData("/a", nil, 0)}, sent)()
+		if sent.withdraw() {
+			t.Error("a request was withdrawn that had been written")
+		}
+		s.tickets.give(sent)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for i, op := range ops {
+		if want := []int32{opExists, opSetData}[i%2]; op != want || len(ops) != 12 {
+			t.Fatalf("the server was asked %v", ops)
+		}
 	}
 }
 

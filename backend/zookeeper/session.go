@@ -33,13 +33,14 @@ var (
 // which are one when it is lost: first err is set and done is closed, then it
 // is sealed, after which nothing is sent. In between, Close drains.
 type session struct {
-	cfg    *config
-	now    func() instant
-	hub    *hub
-	hosts  *hosts
-	zk     *zk.Conn
-	events <-chan zk.Event // never read but for its end
-	log    *outbox.Logger  // may be written to anywhere, since nothing waits for the user's Logger
+	cfg     *config
+	now     func() instant
+	hub     *hub
+	hosts   *hosts
+	tickets *tickets
+	zk      *zk.Conn
+	events  <-chan zk.Event // never read but for its end
+	log     *outbox.Logger  // may be written to anywhere, since nothing waits for the user's Logger
 
 	opened  chan struct{} // closed when the session is ready for the first time
 	done    chan struct{} // closed when the session is lost or closed
@@ -64,7 +65,6 @@ type session struct {
 	err      error
 	change   chan struct{} // closed and replaced at each change of phase
 	active   int           // calls under way, and requests that their callers gave up
-	commits  map[*ticket]struct{}
 	trouble  *trouble
 }
 
@@ -82,7 +82,7 @@ func newSession(cfg *config) *session {
 		leaving: make(chan struct{}),
 		joined:  make(chan struct{}),
 		change:  make(chan struct{}),
-		commits: make(map[*ticket]struct{}),
+		tickets: newTickets(),
 		trouble: newTrouble(cfg.servers),
 		log:     outbox.NewLogger(cfg.logger),
 	}

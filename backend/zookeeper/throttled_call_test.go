@@ -191,7 +191,7 @@ func TestSyncWaitsForAThrottledCommit(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("commit: %v", err)
 	}
-	if n := len(s.underWay()); n != 0 {
+	if n := len(s.tickets.underWay()); n != 0 {
 		t.Errorf("%d commits under way after all have returned", n)
 	}
 }
