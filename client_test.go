@@ -151,6 +151,7 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 		cancel()
 		for range states { // closed
 		}
+		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
 		want := []coord.Phase{coord.Connected, coord.Suspended, coord.Connected, coord.Suspended, coord.Lost, coord.Connected}

@@ -12,7 +12,12 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/outbox"
 )
+
+// tellTime is how long Close waits for the user's Logger, and for Trace, to take
+// what was told before.
+const tellTime = time.Second
 
 // Options of a Client. Nil options mean the defaults. The struct is copied.
 type Options struct {
@@ -21,21 +26,28 @@ type Options struct {
 	Namespace string
 
 	// Logger gets what an operator should know. Error: what does not go on by
-	// itself. Warn: sessions suspended and lost, holds lost (not those that end
-	// with the client), requests whose outcome was unknown for a while, clean-up
-	// that does not succeed yet. Info: sessions connected again and opened. Debug:
-	// waiters that go to the tail of the line. It is told paths, ids and errors,
-	// and no data of nodes. Nil means silence.
+	// itself. Warn: sessions lost, holds lost (not those that end with the client),
+	// requests whose outcome was unknown for a while, clean-up that does not
+	// succeed yet. Info: sessions opened after a loss. Debug: waiters that go to the
+	// tail of the line. Connections that break and are made again are told by the
+	// backend's Logger, which knows the server and the reason. It is told paths,
+	// ids and errors, and no data of nodes. Nil means silence.
+	//
+	// Nothing waits for the Logger, however slow it is, but Close, for a second at
+	// most. Lines go through a queue, in order, with the time of the event. When
+	// some 16,000 wait, the lines that follow are dropped; a later line tells how
+	// many. A goroutine of the client writes them: a panic of the handler ends the
+	// program.
 	Logger *slog.Logger
 
-	// Trace is called for every Event, in the goroutine in which it happens, with
-	// no lock held, and by several goroutines at a time. It runs in the middle of
-	// what it tells of, so it must be quick, and must not wait for anything that
-	// the client does, nor call Close. It may look at what is in memory: the state
-	// of a Hold, a Cache, a Membership. A panic is not recovered; in a goroutine of
-	// the client's it ends the program, as any panic does. The context is that of
-	// the call which the event is a part of, so that spans nest, or a background
-	// context if there is none. Nil costs nothing.
+	// Trace is called for every Event, in order, and one at a time, on a goroutine
+	// of the client that does nothing else. Nothing waits for it but Close, for a
+	// second at most: a call can have returned before its events are told, and a
+	// hold can be over when its Granted is. When some 16,000 events wait, those that
+	// follow are dropped, and Dropped tells how many. The context is that of the
+	// call which the event is a part of, so that spans nest, or a background context
+	// if there is none; it can have ended. Trace may use the client, but not call
+	// Close. A panic is not recovered: it ends the program. Nil costs nothing.
 	Trace func(context.Context, Event)
 }
 
@@ -46,9 +58,9 @@ type Options struct {
 // Close the client when it is not needed any more.
 type Client struct {
 	backend backend.Backend
-	root    string // the namespace, "" for none
-	log     *slog.Logger
-	trace   func(context.Context, Event)
+	root    string                   // the namespace, "" for none
+	log     *outbox.Logger           // nothing waits for it, as for trace
+	trace   *outbox.Box[tale]        // nil without Trace
 	traced  atomic.Uint64            // the latest ID of an acquisition that was traced
 	draw    func(what string) uint64 // nil except in tests, see random
 
@@ -124,8 +136,7 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 	c := &Client{
 		backend: b,
 		root:    strings.TrimSuffix(opts.Namespace, "/"),
-		log:     opts.Logger,
-		trace:   opts.Trace,
+		log:     outbox.NewLogger(opts.Logger),
 		draw:    draw,
 		closing: make(chan struct{}),
 		plain:   make(map[string]bool),
@@ -142,10 +153,8 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 			return nil, &backend.Error{Op: "open", Path: opts.Namespace, Err: errors.Unwrap(err)}
 		}
 	}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	if c.trace != nil {
+	if opts.Trace != nil {
+		c.trace = newTrace(opts.Trace)
 		c.traced.Store(c.random("trace") >> 1)
 	}
 	bs, err := b.Open(ctx)
@@ -169,8 +178,10 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 // most and only while there is contact; holds stand until then. Close returns when
 // every goroutine of the client has ended, within a few seconds. It may be called while
 // a function of the user's runs under a hold, and from it, and does not wait for
-// it. (It does wait for a Codec and for Trace.) A second Close waits for the
-// first.
+// it. (It does wait for a Codec.) For the Logger and Trace to take what was told
+// before, it waits for a second together; where one of them blocks for longer, what
+// it has not taken is dropped, and the goroutine that it blocks ends when it
+// returns. A second Close waits for the first.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -184,8 +195,18 @@ func (c *Client) Close() error {
 	c.finishCleanUps()
 	c.stop()
 	c.work.Wait()
+	c.drain()
 	close(c.ended)
 	return nil
+}
+
+// drain has the Logger and Trace take what was told.
+func (c *Client) drain() {
+	start := time.Now()
+	c.log.Drain(tellTime)
+	if c.trace != nil {
+		c.trace.Drain(tellTime - time.Since(start))
+	}
 }
 
 // States returns a channel with the present state and then every change. It is

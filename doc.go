@@ -208,6 +208,11 @@
 // background. Neither tells what users store. [Inspect] explains a path, and
 // examples/coordctl does so from a shell.
 //
+// Both are called on goroutines of their own, and nothing waits for them: however
+// slow they are, holds end in time, calls return, and what is too much for them is
+// dropped and counted. So events and lines come shortly after what they tell of, in
+// order. Close waits for them for a second.
+//
 // # Testing with fake time
 //
 // The memory backend works inside a testing/synctest bubble: partitions, expiry

@@ -313,21 +313,41 @@ func runEnds(ends []*onEnd, err error) {
 
 // lose ends the hold early.
 func (h *Hold) lose(cause error) {
-	h.mu.Lock()
-	if h.err != nil {
-		h.mu.Unlock()
+	e, ok := h.fail(cause)
+	if !ok {
 		return
 	}
-	path := h.path
-	err := &loss{path, cause}
-	ends := h.finish(err)
-	h.mu.Unlock()
 	h.s.forget(h)
-	runEnds(ends, err)
-	if !errors.Is(cause, ErrClosed) {
-		h.s.c.log.Warn("coord: hold lost", "path", path, "token", h.token, "error", cause)
+	runEnds(e.ends, e.err)
+	e.tell()
+}
+
+// ending is the end of a hold that is marked already.
+type ending struct {
+	h    *Hold
+	err  *loss
+	ends []*onEnd // to be called
+}
+
+// fail marks the hold as lost, unless it has ended. It calls nothing: a session ends
+// all of its holds before it tells of any.
+func (h *Hold) fail(cause error) (ending, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		return ending{}, false
 	}
-	h.trail.lost(path, h.token, err)
+	err := &loss{h.path, cause}
+	return ending{h, err, h.finish(err)}, true
+}
+
+// tell tells of the loss.
+func (e *ending) tell() {
+	h := e.h
+	if !errors.Is(e.err.cause, ErrClosed) {
+		h.s.c.log.Warn("coord: hold lost", "path", e.err.path, "token", h.token, "error", e.err.cause)
+	}
+	h.trail.lost(e.err.path, h.token, e.err)
 	h.recipe.lost(h)
 }
 

@@ -24,7 +24,6 @@ const maxRefused = 3
 // acking is an Ack under way, in its caller's goroutine.
 type acking struct {
 	cl   *itemClaim
-	told bool         // used by who commits
 	turn chan ackTurn // of capacity 1
 }
 
@@ -101,12 +100,8 @@ func (a *acking) outcome(turn ackTurn) error {
 	return turn.err
 }
 
-// tell says how it went, once. An error is told as one of the Ack's own.
+// tell says how it went. An error is told as one of the Ack's own.
 func (a *acking) tell(turn ackTurn) {
-	if a.told {
-		return
-	}
-	a.told = true
 	if turn.err != nil {
 		err := turn.err
 		var e *backend.Error
@@ -123,12 +118,6 @@ func (a *acking) tell(turn ackTurn) {
 // an outsider deleted what proves it, it is told to each: to try again alone would
 // find the mark gone, and take that for the claim's loss.
 func ackTogether(batch []*acking) {
-	all := batch
-	defer func() {
-		for _, a := range all { // a Logger panicked: they must not wait for ever
-			a.tell(ackTurn{err: backend.ErrUncertain})
-		}
-	}()
 	for range maxRefused {
 		if len(batch) < 2 {
 			break

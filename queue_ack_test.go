@@ -3,11 +3,9 @@ package coord_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -406,73 +404,5 @@ func TestACloseEndsTheAcksThatWait(t *testing.T) {
 		if n := mustLen(w.t, &q.Consumer); n > 8-acked {
 			w.t.Errorf("%d items are left, %d were acknowledged", n, acked)
 		}
-	})
-}
-
-// panicky is a Logger that panics when a reply was lost.
-type panicky struct{ slog.Handler }
-
-func (p panicky) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "a reply was lost") {
-		panic("the log is full")
-	}
-	return nil
-}
-func (p panicky) Enabled(context.Context, slog.Level) bool { return true }
-func (p panicky) WithAttrs([]slog.Attr) slog.Handler       { return p }
-func (p panicky) WithGroup(string) slog.Handler            { return p }
-
-// The Ack that commits for others may panic, by the hand of a Logger. They do not
-// wait for ever.
-func TestAPanicInACombinedAckLeavesNobodyWaiting(t *testing.T) {
-	onMemory(t, func(w *world) {
-		sc := &ackScene{w: w}
-		c := open(w.t, backendtest.Intercept(w.Link("a"), *sc.hooks()), &coord.Options{
-			Namespace: w.path(""), Logger: slog.New(panicky{slog.DiscardHandler}),
-		})
-		sc.q = coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 64})
-		items := sc.take(4)
-		held, goOn := make(chan struct{}), make(chan struct{})
-		sc.before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
-			close(held)
-			<-goOn
-			return nil
-		})
-		sc.after.arm(2, deletes, lose)
-		errs := make([]error, len(items))
-		var wg sync.WaitGroup
-		panics := make(chan any, len(items))
-		for i, it := range items {
-			wg.Go(func() {
-				defer func() {
-					if p := recover(); p != nil {
-						panics <- p
-					}
-				}()
-				errs[i] = it.Ack()
-			})
-			if i == 0 {
-				<-held
-			}
-		}
-		w.settle()
-		close(goOn)
-		wg.Wait()
-		unknown := 0
-		for i, err := range errs {
-			if errors.Is(err, coord.ErrUncertain) {
-				unknown++
-			} else if err != nil {
-				w.t.Errorf("%d: %v", i, err)
-			}
-		}
-		if len(panics) != 1 || unknown != 2 {
-			w.t.Errorf("%d panics and %d unknown outcomes, want 1 and 2", len(panics), unknown)
-		}
-		// The line goes on.
-		time.Sleep(time.Second)
-		mustPut(w.t, sc.q, 9, 9)
-		mustAck(w.t, mustTake(w.t, sc.q, 9))
-		w.drained(&sc.q.Consumer)
 	})
 }

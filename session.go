@@ -35,7 +35,8 @@ func newSession(c *Client, b backend.Session) *session {
 }
 
 // follow publishes the phases of a live session. It returns when the session is
-// over or ctx ends.
+// over or ctx ends. The goroutine that runs it ends the holds afterwards, so nothing
+// here may wait for functions of the user's.
 func (s *session) follow(ctx context.Context) {
 	for told := backend.Connected; ; {
 		phase, changed := s.b.Status()
@@ -44,10 +45,8 @@ func (s *session) follow(ctx context.Context) {
 			return
 		case phase == told:
 		case phase == backend.Suspended:
-			s.c.log.Warn("coord: session suspended", "session", sessionID(s.b.ID()))
 			s.c.publish(State{Phase: Suspended, Session: s.b.ID()}, false)
 		case phase == backend.Connected:
-			s.c.log.Info("coord: session connected again", "session", sessionID(s.b.ID()))
 			s.c.publish(State{Phase: Connected, Session: s.b.ID()}, false)
 		}
 		told = phase
@@ -61,7 +60,8 @@ func (s *session) follow(ctx context.Context) {
 	}
 }
 
-// end marks the session as over and ends every hold of it.
+// end marks the session as over and ends every hold of it: first all of them are
+// marked, then their contexts are cancelled, then it is told.
 func (s *session) end(err error) {
 	s.mu.Lock()
 	if s.err == nil {
@@ -72,8 +72,17 @@ func (s *session) end(err error) {
 	s.holds = nil
 	s.toArm, s.spare = nil, nil
 	s.mu.Unlock()
+	endings := make([]ending, 0, len(holds))
 	for h := range holds {
-		h.lose(err)
+		if e, ok := h.fail(err); ok {
+			endings = append(endings, e)
+		}
+	}
+	for i := range endings {
+		runEnds(endings[i].ends, endings[i].err)
+	}
+	for i := range endings {
+		endings[i].tell()
 	}
 }
 
@@ -83,8 +92,9 @@ func (s *session) end(err error) {
 // watch's event is thus refused when the own node was deleted first on the wire.
 // It returns errAgain when own has fired.
 //
-// The lease is tested just before: its loss may call the user's Logger, and a
-// lease that passes after the test ends the hold as any later loss does.
+// The lease is tested just before, since its loss ends what the backend has under
+// locks of its own. A lease that passes after the test ends the hold as any later
+// loss does.
 func (s *session) grant(h *Hold, own *backend.Watch) error {
 	if err := s.b.Err(); err != nil {
 		return err

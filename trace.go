@@ -3,6 +3,8 @@ package coord
 import (
 	"context"
 	"time"
+
+	"github.com/go-coord/coord/internal/outbox"
 )
 
 // An Event tells Options.Trace what happens inside the recipes. The set of
@@ -13,8 +15,8 @@ import (
 // for. What returns to its caller at once, with a result or an error, has none:
 // Values and Counters, a Txn, reads, a TryLock that finds the lock taken.
 //
-// The events of one acquisition have the same ID, come one after the other, and
-// in this order: WaitBegan, PositionChanged and Requeued, as often as that
+// Events come in the order in which they happened, as far as they depend on each
+// other. The events of one acquisition have the same ID, and come in this order: WaitBegan, PositionChanged and Requeued, as often as that
 // happens; then Granted, or else WaitEnded if it had to wait; while it is held,
 // Announced, Downgraded and RevocationRead; at the end HoldReleased or HoldLost. A
 // Leave that waits for others goes on under the ID of its Entry. Of a queue, the
@@ -22,7 +24,7 @@ import (
 // of its own, for ItemClaimed and ItemSettled. A hold that ends with its client is
 // told of too.
 type Event interface {
-	// At is where it happened. For StateChanged it is zero.
+	// At is where it happened. For StateChanged and Dropped it is zero.
 	At() Where
 	event()
 }
@@ -305,6 +307,13 @@ type StateChanged struct {
 	State State
 }
 
+// Dropped: events are missing here, of whatever kind, since too many waited for a
+// Trace that was slow or blocked. What is counted by events is wrong from here on.
+type Dropped struct {
+	Where
+	Events int // how many
+}
+
 func (WaitBegan) event()       {}
 func (PositionChanged) event() {}
 func (Requeued) event()        {}
@@ -333,12 +342,28 @@ func (ProposalAcked) event()   {}
 func (ProposalInDoubt) event() {}
 func (Resolved) event()        {}
 func (StateChanged) event()    {}
+func (Dropped) event()         {}
 
-// tell calls the client's Trace, with no lock held. It is a function of the type
-// of the event so that the event becomes an interface value, which is allocated,
-// behind the check.
+// tale is an event that is about to be told, and the context of the call that it
+// is a part of.
+type tale struct {
+	ctx context.Context
+	e   Event
+}
+
+// newTrace returns the queue of the client's events. Trace is told of them by a
+// goroutine of its own: nothing waits for it.
+func newTrace(trace func(context.Context, Event)) *outbox.Box[tale] {
+	return outbox.New(
+		func(x tale) { trace(x.ctx, x.e) },
+		func(n int) { trace(context.Background(), Dropped{Events: n}) })
+}
+
+// tell has the client's Trace told of an event. It never waits, and may be called
+// anywhere. It is a function of the type of the event so that the event becomes an
+// interface value, which is allocated, behind the check.
 func tell[E Event](ctx context.Context, c *Client, e E) {
 	if c.trace != nil {
-		c.trace(ctx, e)
+		c.trace.Put(tale{ctx, e})
 	}
 }

@@ -220,6 +220,7 @@ func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
 			x.trace(ctx, e)
 		}})
 		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		w.settle()
 		wantErr(w.t, h.Err(), coord.ErrLost)
 		x.want("#1 Granted mutex /l lock node=/*lock-* token=true weight=1",
 			"#1 HoldLost mutex /l lock node=/*lock-* token=true err=lost")
@@ -254,12 +255,13 @@ func TestALossThatTraceFindsIsToldNext(t *testing.T) {
 // Trace may look at what is in memory, of whatever it is told.
 func TestTraceMayLook(t *testing.T) {
 	onEach(t, func(w *world) {
-		var h *coord.Hold
+		var held atomic.Pointer[coord.Hold]
 		looked := make(chan coord.Event, 100)
 		var c *coord.Client
 		c = open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e coord.Event) {
-			if c == nil || h == nil {
-				return // its own Open, or the lock
+			h := held.Load()
+			if h == nil {
+				return // of its own Open, or of the lock
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			<-c.States(ctx)
@@ -277,8 +279,8 @@ func TestTraceMayLook(t *testing.T) {
 			h.Guard()
 			looked <- e
 		}})
-		held := mustLock(w.t, coord.NewMutex(c, "/l", nil))
-		h = held
+		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		held.Store(h)
 		w.Link("a").Expire(h.Session())
 		for {
 			select {

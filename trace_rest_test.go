@@ -371,8 +371,12 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		if list, err := co.Recover(ctx); len(list) != 1 || err != nil {
 			w.t.Fatal(list, err)
 		}
-		list := toldOf[coord.ProposalDecided](x)
-		if e := list[len(list)-1]; e.Op != "recover" || e.Proposal != "three" || e.Commit {
+		var e coord.ProposalDecided
+		w.eventually("what Recover did is told of", func() bool {
+			e = lastOf[coord.ProposalDecided](w.t, x)
+			return e.Op == "recover"
+		})
+		if e.Proposal != "three" || e.Commit {
 			w.t.Errorf("%+v", e)
 		}
 	})

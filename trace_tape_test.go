@@ -208,8 +208,10 @@ func (x *tape) len() int {
 	return len(x.lines)
 }
 
-// toldOf returns the events of one type, the times with them.
+// toldOf returns the events of one type, the times with them. Under fake time it
+// waits for those that are on their way.
 func toldOf[E coord.Event](x *tape) (list []E) {
+	x.w.settle()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, e := range x.all {

@@ -9,10 +9,9 @@ import (
 // trail tells of one acquisition, from the call to the end of what was acquired.
 // It is nil where nobody traces, and its methods do nothing then.
 //
-// What happens to a hold happens in many goroutines: of who releases it, of the
-// watch on its node, of the session. So what is told of a hold goes through a
-// queue, which is emptied by one of them at a time and with no lock held. Nothing of
-// a hold is told before its grant was, although it can be lost before that.
+// What happens to a hold happens in many goroutines: of its Release, of the watch
+// on its node, of the session. Nothing of a hold is told before its grant, although
+// it can be lost before the caller tells that; until then it waits here.
 type trail struct {
 	c     *Client
 	where Where
@@ -28,16 +27,9 @@ type trail struct {
 
 	mu      sync.Mutex
 	granted bool
-	ended   bool // the end is told, or in the queue
-	telling bool // somebody empties the queue
-	queue   []tale
+	ended   bool      // the end is told, or in early
+	early   []tale    // what came before the grant
 	since   time.Time // of the grant
-}
-
-// tale is an event that is about to be told.
-type tale struct {
-	ctx context.Context
-	e   Event
 }
 
 // trail begins to tell of an acquisition.
@@ -75,10 +67,10 @@ func (t *trail) waiting(ctx context.Context, node string, ahead int) {
 	case t == nil:
 	case !t.stands || node != t.place:
 		t.waited, t.stands, t.place, t.ahead = true, true, node, ahead
-		t.c.trace(ctx, WaitBegan{Where: t.at(node), Ahead: ahead})
+		tell(ctx, t.c, WaitBegan{Where: t.at(node), Ahead: ahead})
 	case ahead != t.ahead:
 		t.ahead = ahead
-		t.c.trace(ctx, PositionChanged{Where: t.at(node), Ahead: ahead})
+		tell(ctx, t.c, PositionChanged{Where: t.at(node), Ahead: ahead})
 	}
 }
 
@@ -87,7 +79,7 @@ func (t *trail) requeued(ctx context.Context, err error) {
 	if t == nil {
 		return
 	}
-	t.c.trace(ctx, Requeued{Where: t.at(t.place), Err: err})
+	tell(ctx, t.c, Requeued{Where: t.at(t.place), Err: err})
 	t.stands, t.place = false, ""
 }
 
@@ -97,7 +89,7 @@ func (t *trail) over(ctx context.Context, err error) {
 		return
 	}
 	t.waited = false
-	t.c.trace(ctx, WaitEnded{Where: t.at(t.place), Waited: time.Since(t.began), Err: err})
+	tell(ctx, t.c, WaitEnded{Where: t.at(t.place), Waited: time.Since(t.began), Err: err})
 }
 
 // grant tells of the grant, and then of what has come of the hold since.
@@ -117,49 +109,43 @@ func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 		e = Granted{Where: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
 	}
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.granted = true
 	if t.since.IsZero() {
 		t.since = now
 	}
-	t.queue = append([]tale{{ctx, e}}, t.queue...)
-	t.empty()
+	t.c.trace.Put(tale{ctx, e})
+	for _, x := range t.early {
+		t.c.trace.Put(x)
+	}
+	t.early = nil
+}
+
+// put tells x, unless the grant was not told yet. The caller holds mu.
+func (t *trail) put(x tale) {
+	if t.granted {
+		t.c.trace.Put(x)
+	} else {
+		t.early = append(t.early, x)
+	}
 }
 
 // tell tells what happens to the hold while it stands. What comes to light only after
 // the end was told is not told any more.
 func (t *trail) tell(ctx context.Context, e Event) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if !t.ended {
-		t.queue = append(t.queue, tale{ctx, e})
+		t.put(tale{ctx, e})
 	}
-	t.empty()
 }
 
 // end tells the end of the hold.
 func (t *trail) end(e Event) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.ended = true
-	t.queue = append(t.queue, tale{context.Background(), e})
-	t.empty()
-}
-
-// empty tells what is queued, unless somebody else does or the grant was not told
-// yet. The caller holds mu, which is given back.
-func (t *trail) empty() {
-	if t.telling || !t.granted {
-		t.mu.Unlock()
-		return
-	}
-	t.telling = true
-	for len(t.queue) > 0 {
-		x := t.queue[0]
-		t.queue = t.queue[1:]
-		t.mu.Unlock()
-		t.c.trace(x.ctx, x.e)
-		t.mu.Lock()
-	}
-	t.telling, t.queue = false, nil
-	t.mu.Unlock()
+	t.put(tale{context.Background(), e})
 }
 
 // held is for how long the hold has stood.

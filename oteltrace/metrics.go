@@ -43,7 +43,7 @@ type metrics struct {
 	losses, requeues, revocations, rounds, members metric.Int64Counter
 	puts, claims, settled                          metric.Int64Counter
 	votes, decisions, inDoubt                      metric.Int64Counter
-	uncertain, sessions                            metric.Int64Counter
+	uncertain, sessions, dropped                   metric.Int64Counter
 }
 
 // buckets are for times from that of a request to that of a day's work.
@@ -89,6 +89,7 @@ func newMetrics(m metric.Meter) *metrics {
 		inDoubt:     counter("coord.twophase.in_doubt", "{transaction}", "Transactions whose decision was destroyed."),
 		uncertain:   counter("coord.uncertain", "{request}", "Requests whose reply was lost."),
 		sessions:    counter("coord.session.changes", "{change}", "Changes of the session's phase."),
+		dropped:     counter("coord.dropped", "{event}", "Events that were dropped, since tracing is too slow."),
 	}
 }
 
@@ -174,5 +175,7 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 		m.uncertain.Add(ctx, 1, metric.WithAttributes(keyApplied.Bool(e.Applied)))
 	case coord.StateChanged:
 		m.sessions.Add(ctx, 1, metric.WithAttributes(keyPhase.String(e.State.Phase.String())))
+	case coord.Dropped:
+		m.dropped.Add(ctx, int64(e.Events))
 	}
 }

@@ -5,7 +5,8 @@
 //
 // # Spans
 //
-// Both are children of the span in the context of the call that they come from.
+// Both are children of the span in the context of the call that they come from, and
+// can end shortly after it: coord tells of events beside the calls.
 //
 //   - coord.wait lasts from when a call begins to wait to when it has what it waits
 //     for or gives up. A call that need not wait has none. Its events tell of a place
@@ -42,6 +43,9 @@
 //	coord.twophase.in_doubt          decisions that were destroyed
 //	coord.uncertain *          requests whose reply was lost, by coord.applied
 //	coord.session.changes *    by coord.phase
+//	coord.dropped *            events that coord has dropped, since what records the spans is too
+//	                           slow; the other figures lack them. All open spans end, with
+//	                           coord.outcome unknown, since what would end them may be missing.
 package oteltrace
 
 import (

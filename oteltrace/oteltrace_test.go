@@ -151,6 +151,7 @@ func TestWaitsAndHoldsAreSpansBelowTheCallers(t *testing.T) {
 		time.AfterFunc(2*time.Second, func() { taken.Release() })
 		ctx, caller := x.tracer.Start(x.t.Context(), "caller")
 		h := x.lock(ctx, x.c)
+		synctest.Wait() // events are told beside the call
 		caller.End()
 		time.Sleep(3 * time.Second)
 		if err := h.Release(); err != nil {
@@ -388,6 +389,7 @@ func TestOpenSpansAreBounded(t *testing.T) {
 			}
 			holds = append(holds, h)
 		}
+		synctest.Wait()
 		if n := len(x.adapter.holds.spans); n != 2 {
 			t.Errorf("%d open spans, want 2", n)
 		}
@@ -398,9 +400,25 @@ func TestOpenSpansAreBounded(t *testing.T) {
 	})
 }
 
+// Where events are missing, no span stays open for ever.
+func TestDroppedEventsEndTheOpenSpans(t *testing.T) {
+	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
+		h := x.lock(x.t.Context(), x.c)
+		synctest.Wait()
+		x.adapter.trace(x.t.Context(), coord.Dropped{Events: 3})
+		x.want(x.ended("coord.path", "coord.outcome"), "coord.hold 0s path=/app/l outcome=unknown")
+		if err := h.Release(); err != nil {
+			t.Fatal(err)
+		}
+		x.want(x.ended("coord.path", "coord.outcome"), "coord.hold 0s path=/app/l outcome=unknown")
+		x.want(slices.DeleteFunc(x.points(), func(s string) bool { return !strings.HasPrefix(s, "coord.dropped") }), "coord.dropped{} 3")
+	})
+}
+
 func TestWhatIsNotSampledIsNotRemembered(t *testing.T) {
 	play(t, Options{}, sdktrace.NeverSample(), func(x *scene) {
 		x.lock(x.t.Context(), x.c)
+		synctest.Wait()
 		if n := len(x.adapter.holds.spans); n != 0 {
 			t.Errorf("%d open spans", n)
 		}

@@ -97,6 +97,18 @@ func (o *openSpans) end(at coord.Where, err error, bad bool, attrs ...attribute.
 	s.End()
 }
 
+// endAll ends every open span: the event that would end one may be missing.
+func (o *openSpans) endAll() {
+	o.mu.Lock()
+	spans := o.spans
+	o.spans = make(map[uint64]trace.Span)
+	o.mu.Unlock()
+	for _, s := range spans {
+		s.SetAttributes(keyOutcome.String("unknown"))
+		s.End()
+	}
+}
+
 // span tells an event in spans.
 func (a *adapter) span(ctx context.Context, e coord.Event) {
 	switch e := e.(type) {
@@ -133,6 +145,9 @@ func (a *adapter) span(ctx context.Context, e coord.Event) {
 			attrs = append(attrs, keyReason.String(reason(e.Err)))
 		}
 		a.holds.end(e.Where, e.Err, true, attrs...)
+	case coord.Dropped:
+		a.waits.endAll()
+		a.holds.endAll()
 	}
 }
 

@@ -20,7 +20,7 @@ func (s *session) Close() error {
 		s.end(backend.ErrClosed)
 		close(s.closing)
 	})
-	defer s.log.Close(logTime)
+	defer s.log.Drain(logTime)
 	timer := time.NewTimer(closeTime)
 	defer timer.Stop()
 	select {

@@ -37,8 +37,8 @@ func NewLogger(l *slog.Logger) *Logger {
 // Silent reports that nothing is written.
 func (l *Logger) Silent() bool { return l.box == nil }
 
-// Close is that of the Box.
-func (l *Logger) Close(bound time.Duration) bool { return l.box == nil || l.box.Close(bound) }
+// Drain is that of the Box.
+func (l *Logger) Drain(bound time.Duration) bool { return l.box == nil || l.box.Drain(bound) }
 
 // handler is in front of a Box. The library adds no attributes and no groups to a
 // Logger of its own; were it to, they would be lost, so these methods panic.

@@ -25,8 +25,7 @@ type Box[T any] struct {
 	taken  int           // of the batch that is being delivered, what still waits
 	lost   int           // dropped since the last entry of queue
 	idle   chan struct{} // closed when the goroutine ends, nil while there is none
-	closed bool
-	given  bool // the rest is not delivered any more
+	closed bool          // nothing is delivered any more
 }
 
 type entry[T any] struct {
@@ -40,8 +39,7 @@ func New[T any](deliver func(T), dropped func(n int)) *Box[T] {
 	return &Box[T]{deliver: deliver, dropped: dropped}
 }
 
-// Put has v delivered. It drops v, and counts it, while the Box is full. After
-// Close it does nothing.
+// Put has v delivered. It drops v, and counts it, while the Box is full.
 func (b *Box[T]) Put(v T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,7 +70,7 @@ func (b *Box[T]) run() {
 		if len(batch) == 0 {
 			lost, b.lost = b.lost, 0
 		}
-		if b.given || len(batch)+lost == 0 {
+		if b.closed || len(batch)+lost == 0 {
 			b.queue = nil
 			close(b.idle)
 			b.idle = nil
@@ -90,22 +88,21 @@ func (b *Box[T]) run() {
 			b.deliver(x.v)
 			b.mu.Lock()
 			b.taken--
-			given := b.given
+			closed := b.closed
 			b.mu.Unlock()
-			if given {
+			if closed {
 				break
 			}
 		}
 	}
 }
 
-// Close refuses further values and waits until those before are delivered, but no
-// longer than the bound. It reports whether they are. Where they are not, the
-// goroutine ends as soon as the call of the function returns that it is in; the
-// function is not called again.
-func (b *Box[T]) Close(bound time.Duration) bool {
+// Drain waits until everything is delivered, but no longer than the bound, and
+// reports whether it is. A function that takes longer is given up: the goroutine
+// ends as soon as the call returns that it is in, and the function is not called
+// again. Otherwise the Box goes on: calls of the user's can outlast the Drain.
+func (b *Box[T]) Drain(bound time.Duration) bool {
 	b.mu.Lock()
-	b.closed = true
 	idle := b.idle
 	b.mu.Unlock()
 	if idle == nil {
@@ -120,6 +117,6 @@ func (b *Box[T]) Close(bound time.Duration) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.given = true
-	return b.idle == nil
+	b.closed = b.idle != nil
+	return !b.closed
 }

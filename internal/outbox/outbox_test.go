@@ -30,7 +30,7 @@ func TestValuesAreDeliveredInOrderOneAtATime(t *testing.T) {
 			}
 		}
 	}
-	if !b.Close(time.Minute) {
+	if !b.Drain(time.Minute) {
 		t.Fatal("not delivered")
 	}
 	for i, v := range got {
@@ -42,8 +42,8 @@ func TestValuesAreDeliveredInOrderOneAtATime(t *testing.T) {
 		t.Errorf("%d delivered, want %d", len(got), n)
 	}
 	b.Put(n)
-	if len(got) != n {
-		t.Error("delivered after Close")
+	if !b.Drain(time.Minute) || len(got) != n+1 {
+		t.Error("nothing is delivered after Drain")
 	}
 }
 
@@ -79,14 +79,14 @@ func TestAFullBoxDropsAndCounts(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%d delivered, want %d; the last %v, want %v", len(got), len(want), got[max(0, len(got)-4):], want[len(want)-4:])
 		}
-		if !b.Close(0) {
+		if !b.Drain(0) {
 			t.Error("not idle")
 		}
 	})
 }
 
-// Close waits as long as it was told, and the function is not called after that.
-func TestCloseWaitsNoLongerThanTheBound(t *testing.T) {
+// Drain waits as long as it was told, and the function is not called after that.
+func TestDrainWaitsNoLongerThanTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
 		calls := 0
@@ -94,11 +94,12 @@ func TestCloseWaitsNoLongerThanTheBound(t *testing.T) {
 		b.Put(1)
 		b.Put(2)
 		start := time.Now()
-		if b.Close(time.Second) || time.Since(start) != time.Second {
-			t.Errorf("Close took %v, want a second", time.Since(start))
+		if b.Drain(time.Second) || time.Since(start) != time.Second {
+			t.Errorf("Drain took %v, want a second", time.Since(start))
 		}
 		close(block)
 		synctest.Wait()
+		b.Put(3)
 		if calls != 1 || b.idle != nil {
 			t.Errorf("%d calls, want 1 and no goroutine", calls)
 		}
@@ -132,7 +133,7 @@ func TestALoggerKeepsTimeAndPlaceOfALine(t *testing.T) {
 		if !time.Now().Equal(start) {
 			t.Errorf("it waited for %v", time.Since(start))
 		}
-		if !l.Close(time.Minute) {
+		if !l.Drain(time.Minute) {
 			t.Fatal("not written")
 		}
 		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
@@ -145,7 +146,7 @@ func TestALoggerKeepsTimeAndPlaceOfALine(t *testing.T) {
 				t.Errorf("written: %s", lines[i])
 			}
 		}
-		if quiet := NewLogger(nil); !quiet.Silent() || !quiet.Close(0) {
+		if quiet := NewLogger(nil); !quiet.Silent() || !quiet.Drain(0) {
 			t.Error("a Logger for nil is not silent")
 		} else {
 			quiet.Error("nobody hears it")
