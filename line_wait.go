@@ -125,7 +125,7 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 		if err := s.b.Arm(ctx, since, targets...); err != nil {
 			return false, err
 		}
-		if ok, err := l.seen(ctx, s, queue[j].name); !ok {
+		if ok, err := s.sees(ctx, l.dir, queue[j].name); !ok {
 			return err == nil, err
 		}
 	}
@@ -155,23 +155,23 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 	}
 }
 
-// seen asks whether the node called name, whose watch has been armed, is there and
+// sees asks whether the node called name in dir, whose watch has been armed, is there and
 // can be read. To arm a watch needs no permission, but servers from 3.8.4 on keep the
 // event from a session that may not read the node (ZOOKEEPER-4799): it would wait for
-// ever. A session asks once in each line; of clients of another make, which likely
+// ever. A session asks once in each directory; of clients of another make, which likely
 // have other credentials, always.
-func (l *line) seen(ctx context.Context, s *session, name string) (bool, error) {
-	if isOurs(name) && s.isReadable(l.dir) {
+func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
+	if isOurs(name) && s.isReadable(dir) {
 		return true, nil
 	}
-	_, _, err := s.b.Children(ctx, l.dir+"/"+name, nil)
+	_, _, err := s.b.Children(ctx, dir+"/"+name, nil)
 	switch {
 	case isNotFound(err):
 		return false, nil // it went just now, and that may have been kept from us
 	case err != nil:
 		return false, err
 	case isOurs(name):
-		s.setReadable(l.dir)
+		s.setReadable(dir)
 	}
 	return true, nil
 }

@@ -65,9 +65,12 @@ type QueueOptions[T any] struct {
 // When several consumers race for the head, those who lose look a few items
 // further, so an item can be taken before an older one.
 //
-// Waiting costs no requests, however long. A change wakes at most two of the
-// clients that wait for an item, and whoever takes something wakes the one behind
-// it. (Producers that wait for room are all woken by each change, see MaxLen.)
+// Waiting costs no requests, however long. A change wakes four of the clients that
+// wait for an item, and a take at most four more, however many wait. Three clients
+// that are dead, cut off or paused, or have a slow clock, delay nothing that another
+// one could take. If the four that have waited longest are, what is put waits
+// until the session of one of them has ended. (Producers that wait for room are
+// all woken by each change, see MaxLen.)
 //
 // Cost, in requests: a Put 1, PutAll 1 for up to 128 items. Taking: a list of
 // some hundred names, a claim, a read, an Ack; the list and the claim are shared

@@ -176,7 +176,7 @@ func TestAnOutsiderWhoDeletesAClaimEndsTheHold(t *testing.T) {
 	})
 }
 
-// The first of a lane is cut off while it waits. The other lane goes on.
+// The first waiter is cut off while it waits. The others go on.
 func TestAWaiterThatIsCutOffDoesNotHoldUpTheOthers(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -185,14 +185,16 @@ func TestAWaiterThatIsCutOffDoesNotHoldUpTheOthers(t *testing.T) {
 		third := w.takeWaits(context.Background(), w.queue("c", nil))
 		w.Link("a").Partition()
 		p := w.queue("p", nil)
-		start := time.Now()
 		mustPut(w.t, p, 1, 1)
-		it := second.item(1)
-		if d := time.Since(start); d > w.timeout/2 {
-			w.t.Errorf("it took %v", d)
+		// One of them gets it, and then the other.
+		select {
+		case <-second.done:
+		case <-third.done:
+			second, third = third, second
+		case <-time.After(w.timeout / 2):
+			w.t.Fatal("it was not taken")
 		}
-		mustAck(w.t, it)
-		// The third is behind the one that is cut off, whose session ends.
+		mustAck(w.t, second.item(1))
 		mustPut(w.t, p, 2, 2)
 		mustAck(w.t, third.item(2))
 		w.Link("a").Heal()

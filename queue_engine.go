@@ -111,17 +111,27 @@ import (
 //
 // # Waiting
 //
-// W1. Who finds nothing makes a node in waiters. There are two lanes, by the
-// parity of the number. Only the first of each lane watches what could bring
-// something: the list of buckets, the buckets that it has passed, and the clock
-// where an item is put off. All others watch the one before them in their lane.
-// So a put wakes two clients however many wait, and if one of the two is cut
-// off, the other lane goes on.
+// W1. A consumer that finds nothing makes a node in waiters. The first k waiters,
+// by their numbers, are the front (k is frontWaiters). They watch what could bring
+// something: the list of buckets, the buckets that they have passed, and the clock
+// where an item is put off. Every other waiter watches the k waiters before it, and
+// lists the waiters again when one of these goes. So a put wakes k clients however
+// many wait, and a claim k more at most.
 //
-// W2. A waiter that claims deletes its node in the same commit, which wakes the
-// next one, who looks for what else there is. A waiter that gives up, or dies,
-// does the same. So whenever something can be taken, a first of a lane is awake
-// or has a watch that fires.
+// No waiter can get to the front without being told. The first k of all are the k
+// before the one behind them; so when one of them goes, the next one is watching
+// it, whichever of the others are dead. Hence something that can be taken waits
+// only while all of the k at the front are dead, cut off or paused, or have a slow
+// clock, and until the first of them is gone. (Fewer watches do not suffice: with
+// one on the predecessor, or on the k-th one before, a single dead waiter can stand
+// between the items and all others. internal/model explores it.) Waiters that die
+// do collect at the front: k of them within one session timeout stop the queue for
+// the rest of it.
+//
+// W2. A waiter that claims deletes its node in the same commit, which lets the
+// next one to the front, and that one looks for what else there is. A waiter that
+// gives up, or dies, does the same. So whenever something can be taken, a waiter at
+// the front is awake or has a watch that fires.
 //
 // W3. A claim of a dead consumer is a deleted child of a bucket that is watched.
 //
@@ -136,7 +146,7 @@ import (
 // look at the same head; in a PriorityQueue it is for the best again. An item that
 // has vanished is no lost race.
 //
-// W6. Producers that wait for room have no lanes: each watches all buckets.
+// W6. Producers that wait for room do not queue: each watches all buckets.
 
 const (
 	bucketSize = 256     // numbers of a bucket that make its next put close it
@@ -167,10 +177,11 @@ type queue struct {
 	reject      bool
 	maxAttempts int
 	ephemeral   bool
-	size        int    // bucketSize, smaller in tests
-	most        int    // maxBuckets, fewer in tests
-	batch       int    // items of one claim: maxBatch, less where the path is long
-	dead        *queue // nil for a queue of dead letters
+	size        int           // bucketSize, smaller in tests
+	most        int           // maxBuckets, fewer in tests
+	skew        time.Duration // of the clock, zero except in tests
+	batch       int           // items of one claim: maxBatch, less where the path is long
+	dead        *queue        // nil for a queue of dead letters
 
 	mu      sync.Mutex
 	open    map[int64]openBucket  // by key: where the latest put went
@@ -227,6 +238,9 @@ func (s *session) makeItems(ctx context.Context, q *queue) error {
 		}
 	}
 }
+
+// now is the time by which items are due.
+func (q *queue) now() time.Time { return time.Now().Add(q.skew) }
 
 // raced reports whether a commit failed because somebody else was first.
 func raced(err error) bool {

@@ -242,8 +242,7 @@ type feeder struct {
 	lost  int    // claims that somebody else was faster with, in a row
 	stale bool   // what was read before may be too old
 	place string // path of the waiter, "" if there is none
-	seq   int32  // its number
-	first bool   // it is the first of its lane
+	front bool   // it is among the first, which watch the items
 	ws    *backend.WatchSet
 }
 
@@ -260,7 +259,7 @@ func (f *feeder) run(ctx context.Context) error {
 			want += a.want
 			tries = tries || a.try
 		}
-		if f.place != "" && !f.first && !tries {
+		if f.place != "" && !f.front && !tries {
 			if err := f.stand(ctx); err != nil {
 				return err
 			}
@@ -301,7 +300,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	}
 	f.stale = false
 	f.unwatch()
-	if f.first {
+	if f.front {
 		f.ws = backend.NewWatchSet()
 	}
 	v, err := f.s.walk(ctx, f.q, want+f.spread(), f.ws)
@@ -324,7 +323,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 		return nil, v, errAgain
 	}
 	f.lost = 0
-	f.place, f.first = "", false
+	f.place, f.front = "", false
 	return claims, v, nil
 }
 

@@ -148,7 +148,7 @@ func TestABucketNumberBeyondAllIsIgnored(t *testing.T) {
 	})
 }
 
-func TestForeignWaitersDoNotBlockTheLanes(t *testing.T) {
+func TestForeignWaitersDoNotBlockTheFront(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", nil)

@@ -3,19 +3,22 @@ package coord
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/go-coord/coord/backend"
 )
 
-// waiterLanes is how many waiters watch the items themselves. With one, a waiter
-// that is cut off would hold up all others until its session ends.
-const waiterLanes = 2
+// frontWaiters is how many waiters, from the head of the queue of waiters on, watch
+// the items, and how many predecessors every other waiter watches: see W1. One less
+// than that can be dead, cut off, paused or have a slow clock without a delay for
+// anybody.
+const frontWaiters = 4
 
-// wait waits for a reason to look again, after nothing was found. It enters a
-// lane first; and who has become the first of his lane must look once more, with
-// watches, before he waits.
+// wait waits for a reason to look again, after nothing was found. It joins the
+// waiters first. A waiter that has just got to the front looks once more, with
+// watches, before it waits.
 func (f *feeder) wait(ctx context.Context, next int64) error {
 	switch {
 	case f.place == "":
@@ -24,17 +27,17 @@ func (f *feeder) wait(ctx context.Context, next int64) error {
 		if err != nil {
 			return err
 		}
-		f.place, f.seq = n.path, n.seq
-		f.first = n.siblings == 1
+		f.place = n.path
+		f.front = n.siblings > 0 && int(n.siblings) <= frontWaiters
 		return nil
-	case !f.first || f.ws == nil:
+	case !f.front || f.ws == nil:
 		return nil
 	}
 	var due <-chan time.Time
 	if next > 0 {
 		// At least a moment, or a clock that is read in milliseconds could make
 		// this a loop.
-		t := time.NewTimer(max(time.Until(time.UnixMilli(next)), time.Millisecond))
+		t := time.NewTimer(max(time.UnixMilli(next).Sub(f.q.now()), time.Millisecond))
 		defer t.Stop()
 		due = t.C
 	}
@@ -64,8 +67,8 @@ func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan 
 	}
 }
 
-// stand waits in the lane until something changes, or finds that the own waiter
-// is the first.
+// stand waits behind the front until something changes, or finds that the own
+// waiter is at the front.
 func (f *feeder) stand(ctx context.Context) error {
 	names, _, err := f.s.b.Children(ctx, f.q.waiters, nil)
 	if err != nil && !isNotFound(err) {
@@ -75,13 +78,13 @@ func (f *feeder) stand(ctx context.Context) error {
 		name string
 		seq  int32
 	}
-	var lane []waiter
+	var all []waiter
 	for _, name := range names {
-		if seq, ok := parseSeq(name, "-"+waiterKind); ok && isOurs(name) && uint32(seq)%waiterLanes == uint32(f.seq)%waiterLanes {
-			lane = append(lane, waiter{name, seq})
+		if seq, ok := parseSeq(name, "-"+waiterKind); ok && isOurs(name) {
+			all = append(all, waiter{name, seq})
 		}
 	}
-	slices.SortFunc(lane, func(a, b waiter) int {
+	slices.SortFunc(all, func(a, b waiter) int {
 		switch {
 		case a.seq == b.seq:
 			return cmp.Compare(a.name, b.name)
@@ -90,28 +93,30 @@ func (f *feeder) stand(ctx context.Context) error {
 		}
 		return 1
 	})
-	i := slices.IndexFunc(lane, func(w waiter) bool { return w.name == base(f.place) })
+	i := slices.IndexFunc(all, func(w waiter) bool { return w.name == base(f.place) })
 	switch {
 	case i < 0:
 		// An outsider deleted it, or the server lags behind: a new one.
 		f.leave()
 		return f.s.b.Sync(ctx, f.q.waiters)
-	case i == 0:
-		f.first = true
+	case i < frontWaiters:
+		f.front = true
 		return nil
 	}
-	w := backend.NewWatch()
-	_, _, err = f.s.b.Children(ctx, f.q.waiters+"/"+lane[i-1].name, w)
-	if isNotFound(err) {
-		w.Stop()
-		return nil
+	ws := backend.NewWatchSet()
+	defer ws.Stop()
+	var targets []backend.Target
+	for _, w := range all[i-frontWaiters : i] {
+		targets = append(targets, backend.Target{Path: f.q.waiters + "/" + w.name, Children: true, Watch: ws.New()})
 	}
-	if err != nil {
-		w.Stop()
+	// A predecessor that is missing already fires its watch.
+	if err := f.s.b.Arm(ctx, math.MaxInt64, targets...); err != nil {
 		return err
 	}
-	defer w.Stop()
-	return f.await(ctx, w.Fired(), nil)
+	if ok, err := f.s.sees(ctx, f.q.waiters, all[i-1].name); !ok {
+		return err
+	}
+	return f.await(ctx, ws.Ready(), nil)
 }
 
 // leave removes the waiter.
@@ -119,5 +124,5 @@ func (f *feeder) leave() {
 	if f.place != "" && f.s.b.Err() == nil {
 		f.s.removeLater(f.place)
 	}
-	f.place, f.first = "", false
+	f.place, f.front = "", false
 }

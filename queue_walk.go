@@ -19,7 +19,7 @@ type sight struct {
 // want of it from that bucket. With a set it arms watches on all that it reads,
 // which tell of whatever could bring something.
 func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.WatchSet) (sight, error) {
-	now := time.Now().UnixMilli()
+	now := q.now().UnixMilli()
 	if q.kind == fifoQueue && ws == nil {
 		if head := q.knownHead(); head != "" {
 			names, stat, err := s.b.Children(ctx, head, nil)

@@ -27,7 +27,7 @@ type session struct {
 	arming bool               // armLoop runs
 	slots  []*slot            // journal nodes that are free, see commit.go
 
-	readable map[string]struct{} // lines with nodes that can be read, see line.seen
+	readable map[string]struct{} // directories with nodes that can be read, see sees
 }
 
 func newSession(c *Client, b backend.Session) *session {
