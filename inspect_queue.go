@@ -169,7 +169,7 @@ func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []que
 	default:
 		kind = "queue"
 		if in.Items > 0 {
-			x.in.note("a PriorityQueue in which everything has the priority 0, and a DelayQueue in which everything was due before 1970, look the same")
+			x.in.note("a PriorityQueue in which everything has the priority 0 looks the same")
 		}
 	}
 	for _, e := range claims {

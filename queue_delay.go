@@ -48,12 +48,13 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 	return q.putAll(ctx, "putall", 0, at, vs)
 }
 
-// dueTime is the due time in milliseconds. What was due before 1970 is due since
+// dueTime is the due time in milliseconds. What was due before the year 0 is due since
 // then.
 func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
+	first := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
 	switch {
-	case due.Before(time.UnixMilli(0)):
-		return 0, nil // long before, the milliseconds would overflow
+	case due.Before(first):
+		due = first // long before, the milliseconds would overflow
 	case due.Year() > 9999:
 		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: due in the year %d", ErrInvalid, due.Year()))
 	}

@@ -83,3 +83,22 @@ func TestMinutesThatAreEmptyMakeRoomBeforeALimit(t *testing.T) {
 		wantErr(w.t, err, coord.ErrLimit)
 	})
 }
+
+func TestWhatWasDueLongAgoIsTakenInOrder(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+		base := time.Date(1969, 12, 31, 23, 58, 30, 0, time.UTC)
+		for _, n := range []int{150, 3, 20, 1, 200, 2} { // seconds, across minutes and 1970
+			if _, err := q.Put(context.Background(), base.Add(time.Duration(n)*time.Second), n); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		if _, err := q.Put(context.Background(), time.Time{}, 0); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, n := range []int{0, 1, 2, 3, 20, 150, 200} {
+			mustAck(w.t, mustTake(w.t, q, n))
+		}
+		w.drained(&q.Consumer)
+	})
+}

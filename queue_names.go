@@ -15,6 +15,8 @@ const (
 	markKind   = "m-"
 	putOffKind = "d-"
 	waiterKind = "take-"
+
+	tallyName = "tally" // beside the buckets, see tally
 )
 
 // queueBucket is a bucket as its name tells.
@@ -88,8 +90,14 @@ func parseBucket(path string, names []string, seen int64) bucketContents {
 	byID := make(map[string]int, len(names))
 	for _, name := range names {
 		if id, rest, ok := cutID(name, itemKind); ok {
-			due, seq, ok := strings.Cut(rest, "-")
-			at, err := strconv.ParseInt(due, 10, 64)
+			// Both can be negative: a due time before 1970, and a number that has
+			// gone round.
+			sign := 0
+			if strings.HasPrefix(rest, "-") {
+				sign = 1
+			}
+			due, seq, ok := strings.Cut(rest[sign:], "-")
+			at, err := strconv.ParseInt(rest[:sign]+due, 10, 64)
 			n, isSeq := parseDigits(seq)
 			if ok && err == nil && isSeq {
 				c.items = append(c.items, queueEntry{bucket: path, seen: seen, id: id, name: name, due: at, seq: n})
