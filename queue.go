@@ -43,7 +43,8 @@ type QueueOptions[T any] struct {
 
 	// Prefetch is how many items All and Items claim at a time. The default is 1.
 	// A prefetched item is claimed from then on: others do not get it, although
-	// nobody works on it yet, and if the consumer dies, that was an attempt.
+	// nobody works on it yet, and if the consumer dies, that was an attempt. When
+	// the loop ends or the client closes it is given back, which is none.
 	Prefetch int
 }
 
@@ -80,11 +81,13 @@ type QueueOptions[T any] struct {
 // items.
 //
 // Layout: path is a container, items below it a persistent directory. In items,
-// b-<key>-<n> is a bucket of some hundred items; its key is 0, in a PriorityQueue
+// b-<key>-<n> is a bucket of 256 items, and at most one put more (up to 128 items) of
+// each producer that puts at the same time; its key is 0, in a PriorityQueue
 // the priority, in a DelayQueue the minute of the due time. In a bucket,
 // i-<id>-<due>-<number> is an item, with the bytes of the codec and nothing else;
 // s-<id> how often it was claimed; m-<id>-<uuid> its claim, which is ephemeral;
-// d-<id>-<time> that it is put off. Clients that wait for an item stand in the
+// d-<id>-<time> that it is put off. The node tally, in items, is made only after 2^31
+// puts with a MaxLen. Clients that wait for an item stand in the
 // container waiters, as _c_<uuid>-take-<number>. dead is the queue of the dead
 // letters. All else is persistent, the items of a queue with Ephemeral apart; the
 // directory items and its last bucket stay when the queue is empty. Children with

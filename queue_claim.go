@@ -337,7 +337,7 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 	for {
 		var err error
 		if v == verbBury {
-			err = cl.s.putItems(ctx, cl.q.dead, 0, 0, []parcel{{e.id, cl.data}}, ops, anyItems)
+			err = cl.s.putItems(ctx, cl.q.dead, 0, 0, []parcel{{e.id, cl.data}}, ops, tally{})
 		} else {
 			_, _, err = cl.s.commitOnce(ctx, ops...)
 		}
@@ -373,7 +373,7 @@ func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, at
 	if e.putOff != "" {
 		ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
 	}
-	err = s.putItems(context.WithoutCancel(ctx), q.dead, 0, 0, []parcel{{e.id, data}}, ops, anyItems)
+	err = s.putItems(context.WithoutCancel(ctx), q.dead, 0, 0, []parcel{{e.id, data}}, ops, tally{})
 	if blamed(err) >= 0 && !errors.Is(err, backend.ErrNotEmpty) {
 		return nil
 	}

@@ -15,7 +15,8 @@ import (
 // # Nodes
 //
 //	<queue>                              a container
-//	<queue>/items                        persistent, holds no data; its version counts the buckets that were made
+//	<queue>/items                        persistent, holds no data; its version counts the buckets that were made, and limited puts
+//	<queue>/items/tally                  its version goes on with that once the versions of items are used up
 //	<queue>/items/b-<key>-<n>            a bucket; version 0: open, else closed
 //	  i-<id>-<due>-<sequence>            an item: what Put was given, nothing else
 //	  s-<id>                             its state, from the first claim on: how often it was claimed
@@ -31,8 +32,7 @@ import (
 // Why buckets: a list of 50,000 names is more than one packet carries, and no
 // take may read the whole queue. Why the states of items stand beside them: one
 // list of a bucket is one picture of its items, of who has them and of when they
-// are due. It is bounded: a bucket is closed once some hundred nodes were made
-// in it.
+// are due. Its size is bounded by the number of producers, see P3.
 //
 // # Putting
 //
@@ -61,8 +61,10 @@ import (
 //
 // P3. The number that an item gets tells how full its bucket is. Who gets one
 // beyond the limit closes the bucket in the same commit as its next put. So a
-// bucket holds the limit and at most one put more of each producer, and a list of
-// it stays far below the size of a packet.
+// bucket holds the limit, 256, and at most one put more of each producer that puts
+// into it at the same time. A put is up to 128 items: 60 producers that call PutAll at
+// one moment can make a bucket of 8,000, whose list has half a MB, and more when many
+// of its items are claimed. A hundred of them can come near to the size of a packet.
 //
 // # Taking
 //

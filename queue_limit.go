@@ -42,13 +42,13 @@ func (s *session) putSome(ctx context.Context, q *queue, trail *trail, key, due 
 		ws = backend.NewWatchSet()
 		defer ws.Stop()
 	}
-	n, version, err := s.countItems(ctx, q, ws)
+	n, t, err := s.countItems(ctx, q, ws)
 	if err != nil {
 		return 0, err
 	}
 	if room := q.maxLen - n; room > 0 {
 		batch = batch[:min(room, len(batch))]
-		if err := s.putItems(ctx, q, key, due, batch, nil, version); err != nil {
+		if err := s.putItems(ctx, q, key, due, batch, nil, t); err != nil {
 			return 0, err
 		}
 		return len(batch), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -39,7 +40,7 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 			if q.maxLen > 0 {
 				return s.putLimited(ctx, q, trail, q.keyOf(priority, due), due, all[done:done+n])
 			}
-			return n, s.putItems(ctx, q, q.keyOf(priority, due), due, all[done:done+n], nil, anyItems)
+			return n, s.putItems(ctx, q, q.keyOf(priority, due), due, all[done:done+n], nil, tally{})
 		})
 		if err != nil {
 			return done, err
@@ -49,19 +50,76 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 	return done, nil
 }
 
-// anyItems: whatever the version of the directory of items is.
-const anyItems = backend.AnyVersion
+// tally is a version of the queue, which each bucket that is made and each limited put
+// counts up, under the version that it has read: of the directory of items or, once
+// the versions of that are used up, of the node beside the buckets that goes on.
+type tally struct {
+	path    string
+	version int32
+	read    bool // else of no meaning: any version will do
+}
+
+// next are the operations that count up.
+func (t tally) next() []backend.Op {
+	if t.version == math.MaxInt32 {
+		// There is no version after this one. A new node begins with 0.
+		return []backend.Op{backend.Delete(t.path, t.version), backend.Create(t.path, nil, backend.Persistent)}
+	}
+	return []backend.Op{backend.SetData(t.path, nil, t.version)}
+}
+
+// listBuckets lists the directory of items. The tally is not newer than the list.
+func (s *session) listBuckets(ctx context.Context, q *queue, ws *backend.WatchSet) ([]string, backend.Stat, tally, error) {
+	names, stat, err := s.b.Children(ctx, q.items, watchOf(ws))
+	if err != nil || stat.Version >= 0 && stat.Version < math.MaxInt32 {
+		return names, stat, tally{q.items, stat.Version, true}, err
+	}
+	// Nobody counts this one up any more.
+	next := tally{q.items + "/" + tallyName, 0, true}
+	next.version, err = s.version(ctx, next.path)
+	if err != nil {
+		return nil, backend.Stat{}, tally{}, err
+	}
+	names, stat, err = s.b.Children(ctx, q.items, nil)
+	return names, stat, next, err
+}
+
+// version reads the version of a node that holds nothing, and makes it if it is missing.
+func (s *session) version(ctx context.Context, path string) (int32, error) {
+	pause := pauses{c: s.c}
+	for {
+		stat, err := s.b.Exists(ctx, path, nil)
+		switch {
+		case err == nil && stat.Version < 0:
+			return 0, errVersions // an outsider's work
+		case err == nil || !isNotFound(err):
+			return stat.Version, err
+		}
+		_, err = s.b.Commit(ctx, backend.Create(path, nil, backend.Persistent))
+		switch {
+		case err == nil:
+		case errors.Is(err, backend.ErrExists):
+			if err := s.b.Sync(ctx, path); err != nil {
+				return 0, err
+			}
+		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+			pause.wait(ctx.Done(), s.b.Done())
+		default:
+			return 0, err
+		}
+	}
+}
 
 // putItems creates the parcels as items of one bucket, in one commit together with the
 // operations of with. An error that blames one of these is returned as it is,
-// with its index. With a version of items other than anyItems the commit
-// fails with errAgain if a bucket was made, or a limited put came, since.
-func (s *session) putItems(ctx context.Context, q *queue, key, due int64, batch []parcel, with []backend.Op, version int32) error {
+// with its index. With a tally that was read the commit fails with errAgain if a
+// bucket was made, or a limited put came, since.
+func (s *session) putItems(ctx context.Context, q *queue, key, due int64, batch []parcel, with []backend.Op, t tally) error {
 	var pl putPlan
 	for {
 		err := s.planPut(ctx, q, key, &pl)
 		if isNotFound(err) {
-			if version != anyItems {
+			if t.read {
 				return errAgain
 			}
 			if err := s.makeItems(ctx, q); err != nil {
@@ -72,10 +130,10 @@ func (s *session) putItems(ctx context.Context, q *queue, key, due int64, batch 
 		if err != nil {
 			return err
 		}
-		if version != anyItems && pl.list && pl.version != version {
+		if t.read && pl.tally.read && pl.tally != t {
 			return errAgain
 		}
-		ops, target := pl.ops(q, key, with, version)
+		ops, target := pl.ops(q, key, with, t)
 		first := len(ops)
 		mode := backend.PersistentSequential
 		if q.ephemeral {
@@ -99,8 +157,8 @@ func (s *session) putItems(ctx context.Context, q *queue, key, due int64, batch 
 			return err
 		}
 		q.forgetOpen(key)
-		if version != anyItems && i == len(with) {
-			return errAgain // the directory of items is the first after with
+		if t.read && i < len(with)+len(t.next()) {
+			return errAgain // these come first after with
 		}
 		// Somebody else closed, made or removed a bucket, or the list was old. The
 		// next one must be newer than what the commit has shown.
@@ -114,11 +172,10 @@ func (s *session) putItems(ctx context.Context, q *queue, key, due int64, batch 
 
 // putPlan is which bucket a put goes to, and what must be done for that.
 type putPlan struct {
-	n       int64
-	use     bool  // bucket n is expected to be open
-	full    bool  // and to be closed with this put
-	list    bool  // read from the list, at this version of items
-	version int32 // else of no meaning
+	n     int64
+	use   bool  // bucket n is expected to be open
+	full  bool  // and to be closed with this put
+	tally tally // of the list, if it was read from there
 
 	closed bool  // the try before found its bucket closed:
 	was    int64 // this one
@@ -143,11 +200,11 @@ func (s *session) planPut(ctx context.Context, q *queue, key int64, p *putPlan) 
 	}
 	closed, was := p.closed, p.was
 	for before := int64(-1); ; {
-		names, stat, err := s.b.Children(ctx, q.items, nil)
+		names, stat, t, err := s.listBuckets(ctx, q, nil)
 		if err != nil {
 			return err
 		}
-		*p = putPlan{n: -1, list: true, version: stat.Version}
+		*p = putPlan{n: -1, tally: t}
 		all := q.buckets(names)
 		for _, b := range all {
 			if b.key == key {
@@ -218,15 +275,16 @@ func (s *session) sweepEmpty(ctx context.Context, q *queue, all []queueBucket) (
 }
 
 // ops are the operations before the items are made, and the path of the bucket to
-// make them in. With a version, the first one behind with demands it of items.
-func (p *putPlan) ops(q *queue, key int64, with []backend.Op, version int32) ([]backend.Op, string) {
+// make them in. A tally that was read is counted up by the first ones behind with, and so
+// is that of the list if a bucket is made for a key that has none that is open.
+func (p *putPlan) ops(q *queue, key int64, with []backend.Op, t tally) ([]backend.Op, string) {
 	ops := with[:len(with):len(with)]
 	target := q.bucketPath(key, p.target())
-	if !p.use && version == anyItems {
-		version = p.version
+	if !p.use && !t.read {
+		t = p.tally
 	}
-	if version != anyItems || !p.use {
-		ops = append(ops, backend.SetData(q.items, nil, version))
+	if t.read {
+		ops = append(ops, t.next()...)
 	}
 	switch {
 	case p.use && p.full:

@@ -100,7 +100,7 @@ func (s *session) openBucket(ctx context.Context, q *queue, key int64) (string, 
 				continue
 			}
 		}
-		ops, _ := pl.ops(q, key, nil, anyItems)
+		ops, _ := pl.ops(q, key, nil, tally{})
 		if _, _, err := s.commitOnce(ctx, ops...); err != nil {
 			if blamed(err) < 0 {
 				return "", err

@@ -184,10 +184,10 @@ func dropWatch(w *backend.Watch) {
 
 // eachBucket lists every item of the queue, bucket after bucket. It calls f with each
 // bucket, whether it is the last one, and its contents.
-func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet, f func(b queueBucket, last bool, c bucketContents) error) (version int32, err error) {
-	names, stat, err := s.b.Children(ctx, q.items, watchOf(ws))
+func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet, f func(b queueBucket, last bool, c bucketContents) error) (t tally, err error) {
+	names, _, t, err := s.listBuckets(ctx, q, ws)
 	if err != nil {
-		return 0, err
+		return tally{}, err
 	}
 	all := q.buckets(names)
 	for i, b := range all {
@@ -201,18 +201,17 @@ func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet
 			err = f(b, i == len(all)-1, parseBucket(b.path, names, bstat.Pzxid))
 		}
 		if err != nil {
-			return 0, err
+			return tally{}, err
 		}
 	}
-	return stat.Version, nil
+	return t, nil
 }
 
-// countItems is how many items there are, and the version of the directory before
-// they were counted.
-func (s *session) countItems(ctx context.Context, q *queue, ws *backend.WatchSet) (n int, version int32, err error) {
-	version, err = s.eachBucket(ctx, q, ws, func(_ queueBucket, _ bool, c bucketContents) error {
+// countItems is how many items there are, and the tally before they were counted.
+func (s *session) countItems(ctx context.Context, q *queue, ws *backend.WatchSet) (n int, t tally, err error) {
+	t, err = s.eachBucket(ctx, q, ws, func(_ queueBucket, _ bool, c bucketContents) error {
 		n += len(c.items)
 		return nil
 	})
-	return n, version, err
+	return n, t, err
 }

@@ -192,8 +192,7 @@ func TestAWatchDoesNotGoBackWhereTheNextServerLags(t *testing.T) {
 // seen for the first time.
 type aged struct {
 	backend.Backend
-	by    int32
-	czxid int64 // of the one node that is
+	by map[int64]int32 // czxid: versions that are added
 }
 
 type agedSession struct {
@@ -209,10 +208,12 @@ func (b *aged) Open(ctx context.Context) (backend.Session, error) {
 	return &agedSession{s, b}, nil
 }
 
-func (b *aged) see(stat *backend.Stat) {
-	if stat.Czxid == b.czxid {
-		stat.Version += b.by
-	}
+func (b *aged) see(stat *backend.Stat) { stat.Version += b.by[stat.Czxid] }
+
+func (s *agedSession) Children(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+	names, stat, err := s.Session.Children(ctx, path, w)
+	s.b.see(&stat)
+	return names, stat, err
 }
 
 func (s *agedSession) Get(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
@@ -233,8 +234,8 @@ func (s *agedSession) Commit(ctx context.Context, ops ...backend.Op) ([]backend.
 	}
 	young := append([]backend.Op(nil), ops...)
 	for i := range young {
-		if stat, err := s.Session.Exists(ctx, young[i].Path, nil); err == nil && stat.Czxid == s.b.czxid && young[i].Version != backend.AnyVersion {
-			young[i].Version -= s.b.by
+		if stat, err := s.Session.Exists(ctx, young[i].Path, nil); err == nil && young[i].Version != backend.AnyVersion {
+			young[i].Version -= s.b.by[stat.Czxid]
 		}
 	}
 	results, err := s.Session.Commit(ctx, young...)
@@ -254,11 +255,11 @@ func TestVersionsThatRunOutReplaceNothingBlindly(t *testing.T) {
 		t.Run(fmt.Sprint(c.first), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
-				b := &aged{Backend: memory.New(nil)}
+				b := &aged{Backend: memory.New(nil), by: make(map[int64]int32)}
 				client := open(t, b, nil)
 				v, n := coord.NewValue[int](client, "/v", nil), coord.NewCounter(client, "/v", nil)
 				first := setValue(t, v, 1)
-				b.czxid, b.by = first.Czxid, c.first
+				b.by[first.Czxid] = c.first
 				var changed int64
 				for i := range 5 {
 					now := getValue(t, v)
