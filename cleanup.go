@@ -192,6 +192,16 @@ func (c *Client) awaitCleanUps(ctx context.Context, dir string, harmful bool) er
 	return nil
 }
 
+// isClosing reports whether Close was called.
+func (c *Client) isClosing() bool {
+	select {
+	case <-c.closing:
+		return true
+	default:
+		return false
+	}
+}
+
 // finishCleanUps is the part of Close that waits for clean-ups. Without contact
 // none of them can be done.
 func (c *Client) finishCleanUps() {

@@ -189,6 +189,15 @@ func (s *session) attempts(ctx context.Context, e *queueEntry) (n int, version i
 	return min(n, math.MaxInt32), stat.Version, nil
 }
 
+// failure is how a claim ends whose item was not worked on with success: it counts as
+// an attempt.
+func (cl *itemClaim) failure() claimVerb {
+	if q := cl.q; q.maxAttempts > 0 && cl.attempt >= q.maxAttempts && q.dead != nil {
+		return verbBury
+	}
+	return verbNack
+}
+
 // finish ends the claim with a verb. The first verb counts. Who calls another one
 // afterwards gets an error that matches ErrReleased. When ctx ends first, it goes on
 // in the background.
@@ -298,16 +307,13 @@ func (cl *itemClaim) concluded(ctx context.Context, v claimVerb, at int64, err e
 // goOn concludes in the background. The feeder waits for the first try.
 func (cl *itemClaim) goOn(v claimVerb, at int64) {
 	tried := cl.q.begin()
-	if !cl.s.c.goWork(func() {
+	if cl.s.cleanUp("end the claim of an item", cl.e.path(), func(ctx context.Context) error {
 		defer tried()
-		cl.s.retry("end the claim of an item", cl.e.path(), func(ctx context.Context) error {
-			defer tried()
-			if err := cl.conclude(ctx, v, at); !errors.Is(err, ErrLost) {
-				return err
-			}
-			return nil
-		})
-	}) {
+		if err := cl.conclude(ctx, v, at); !errors.Is(err, ErrLost) {
+			return err
+		}
+		return nil
+	}) == nil {
 		tried()
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"slices"
+	"sync"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -40,6 +42,8 @@ func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 // consumer. With any other error it was not deleted, and is given back.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 	var zero T
+	u := q.q.c.beginCleanUp()
+	defer u.end()
 	for {
 		it, err := q.one(ctx, "pop", false)
 		if err != nil {
@@ -60,21 +64,23 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // item belongs to the body, which ends its claim, or has it ended by somebody else
 // later: it is not given back when the body returns, so that it can be worked on
 // beside the loop. What was prefetched and not yet handed out is given back when
-// the loop ends.
+// the loop ends or the client closes.
 //
 // When ctx ends the loop just ends. On a failure that is none of the service's
 // passing troubles (ErrClosed, ErrDenied, ErrBadPath) it ends with one last pair of
 // nil and the error.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 	return func(yield func(*Item[T], error) bool) {
-		var ready []*Item[T]
-		defer func() {
-			for _, it := range ready {
-				it.claim.later(verbGiveBack)
-			}
-		}()
+		st := &stock[T]{}
+		if q.prefetch > 1 {
+			over := make(chan struct{})
+			defer close(over)
+			st.giveBackAtClose(q.q.c, over)
+		}
+		defer st.giveBack() // before Close may go on
 		for ctx.Err() == nil {
-			if len(ready) == 0 {
+			it := st.next()
+			if it == nil {
 				items, err := q.some(ctx, "all", q.prefetch, false)
 				if err != nil {
 					if ctx.Err() == nil {
@@ -82,11 +88,9 @@ func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 					}
 					return
 				}
-				ready = items
+				it = st.fill(items)
 			}
-			it := ready[0]
-			ready = ready[1:]
-			if it.Err() != nil {
+			if it == nil || it.Err() != nil {
 				continue // lost while it waited here
 			}
 			if !yield(it, nil) {
@@ -96,12 +100,76 @@ func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 	}
 }
 
+// stock is what was prefetched and is not handed out yet.
+type stock[T any] struct {
+	mu    sync.Mutex
+	ready []*Item[T]
+	over  bool // nothing is handed out any more
+}
+
+// fill adds items, and takes the first out.
+func (st *stock[T]) fill(items []*Item[T]) *Item[T] {
+	st.mu.Lock()
+	st.ready = append(st.ready, items...)
+	over := st.over
+	st.mu.Unlock()
+	if over {
+		st.giveBack()
+	}
+	return st.next()
+}
+
+// next takes an item out, or returns nil.
+func (st *stock[T]) next() *Item[T] {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.ready) == 0 {
+		return nil
+	}
+	it := st.ready[0]
+	st.ready = st.ready[1:]
+	return it
+}
+
+// giveBack gives back what is left.
+func (st *stock[T]) giveBack() {
+	st.mu.Lock()
+	ready := st.ready
+	st.ready, st.over = nil, true
+	st.mu.Unlock()
+	for _, it := range ready {
+		it.claim.later(verbGiveBack)
+	}
+}
+
+// giveBackAtClose has giveBack called when the client closes, before its session
+// ends, until over is closed: meanwhile a handler may be at work in the loop.
+func (st *stock[T]) giveBackAtClose(c *Client, over <-chan struct{}) {
+	u := c.beginCleanUp()
+	if !c.goWork(func() {
+		defer u.end()
+		select {
+		case <-c.closing:
+			st.giveBack()
+		case <-over:
+		}
+	}) {
+		u.end()
+	}
+}
+
 // Items is All as a channel. It is unbuffered: an item is handed over or, when ctx
-// ends, given back. The channel is closed when ctx ends, and on a failure for
-// which All would return an error.
+// ends or the client closes, given back. The channel is closed then, and on a failure
+// for which All would return an error.
+//
+// The item that waits to be received is claimed, beside the one that its receiver
+// works on: nobody else gets it meanwhile. Where work is long, use All or Take, which
+// claim nothing before it is wanted.
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 	ch := make(chan *Item[T])
+	u := q.q.c.beginCleanUp()
 	work := func() {
+		defer u.end()
 		defer close(ch)
 		for it, err := range q.All(ctx) {
 			if err != nil {
@@ -114,11 +182,13 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 			case <-ctx.Done():
 				it.claim.later(verbGiveBack)
 			case <-q.q.c.closing:
+				it.claim.later(verbGiveBack)
 				return
 			}
 		}
 	}
 	if !q.q.c.goWork(work) {
+		u.end()
 		close(ch)
 	}
 	return ch
@@ -137,12 +207,20 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 	if err := q.q.path.check(op); err != nil {
 		return nil, err
 	}
+	u := q.q.c.beginCleanUp()
+	defer u.end()
 	for {
 		claims, err := q.q.ask(ctx, op, want, try)
 		if err != nil {
 			return nil, opError(op, q.q.path.full, err)
 		}
 		items, err := openClaims(ctx, q.codec, claims)
+		if err == nil && len(items) > 0 && q.q.c.isClosing() {
+			for _, it := range items {
+				it.claim.later(verbGiveBack)
+			}
+			err = ErrClosed
+		}
 		if err != nil {
 			return nil, opError(op, q.q.path.full, err)
 		}
@@ -154,35 +232,56 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 
 // Peek returns the value that the next Take would, without taking it, or ErrEmpty.
 // Somebody else may take it in the same moment. It costs what a TryTake does,
-// without the claim.
+// without the claim. It passes items that a Take moves to the dead letters since
+// they were taken too often; one that cannot be decoded is ErrDecode.
 func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 	var zero T
 	if err := q.q.path.check("peek"); err != nil {
 		return zero, err
 	}
-	data, err := onSession(ctx, q.q.c, func(s *session) ([]byte, error) {
-		for {
-			if err := s.b.Sync(ctx, q.q.items); err != nil {
-				return nil, err
-			}
-			v, err := s.walk(ctx, q.q, 1, nil)
-			if err != nil {
-				return nil, err
-			}
-			if len(v.found) == 0 {
-				return nil, ErrEmpty
-			}
-			data, _, err := s.b.Get(ctx, v.found[0].path(), nil)
-			if !isNotFound(err) {
-				return data, err
-			}
-		}
-	})
+	data, err := onSession(ctx, q.q.c, func(s *session) ([]byte, error) { return s.peek(ctx, q.q) })
 	if err != nil {
 		return zero, opError("peek", q.q.path.full, err)
 	}
 	v, err := q.codec.decode(data)
 	return v, opError("peek", q.q.path.full, err)
+}
+
+// peek reads the item that the next take would get.
+func (s *session) peek(ctx context.Context, q *queue) ([]byte, error) {
+	stuck := q.stuckItems()
+	if stuck == nil {
+		stuck = make(map[string]int64)
+	}
+	for {
+		if err := s.b.Sync(ctx, q.items); err != nil {
+			return nil, err
+		}
+		v, err := s.walk(ctx, q, 1, nil, stuck)
+		if err != nil {
+			return nil, err
+		}
+		if len(v.found) == 0 {
+			return nil, ErrEmpty
+		}
+		e := &v.found[0]
+		if e.state && q.maxAttempts > 0 {
+			n, _, err := s.attempts(ctx, e)
+			switch {
+			case isNotFound(err), errors.Is(err, errAgain):
+				continue
+			case err != nil:
+				return nil, err
+			case n >= q.maxAttempts:
+				stuck[e.path()] = math.MaxInt64 // a take moves it to the dead letters
+				continue
+			}
+		}
+		data, _, err := s.b.Get(ctx, e.path(), nil)
+		if !isNotFound(err) {
+			return data, err
+		}
+	}
 }
 
 // Len counts the items, those included that are claimed or not due. It lists the

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -59,11 +60,13 @@ func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims 
 	case ans := <-a.reply:
 		return ans.claims, ans.err
 	case <-ctx.Done():
+	case <-q.c.closing:
 	}
 	select {
 	case ans := <-a.reply:
 		return ans.claims, ans.err
 	case <-ctx.Done():
+	case <-q.c.closing:
 	}
 	q.mu.Lock()
 	i := slices.Index(q.asks, a)
@@ -75,7 +78,7 @@ func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims 
 	}
 	q.mu.Unlock()
 	if i >= 0 {
-		return nil, backend.ContextError(ctx)
+		return nil, cmp.Or(backend.ContextError(ctx), ErrClosed)
 	}
 	ans := <-a.reply // it was answered in this moment
 	return ans.claims, ans.err
@@ -130,16 +133,15 @@ func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.
 	}
 }
 
-// later ends a claim in the background. When the client is closed the claim goes
-// with its session. The feeder takes nothing meanwhile, so that a single consumer
-// does not get a later item first.
+// later ends a claim in the background. Close waits for it. The feeder takes nothing
+// meanwhile, so that a single consumer does not get a later item first.
 func (cl *itemClaim) later(v claimVerb) {
 	done := cl.q.begin()
-	if !cl.q.c.goWork(func() {
+	if cl.q.c.goCleanUp(func(context.Context, *cleanUp) {
 		defer done()
 		cl.finish(context.Background(), v, 0)
-	}) {
-		done()
+	}) == nil {
+		done() // the session is being ended, and the claim goes with it
 	}
 }
 
@@ -268,14 +270,13 @@ func (f *feeder) run(ctx context.Context) error {
 		if err := f.settle(ctx); err != nil {
 			return err
 		}
-		claims, v, err := f.take(ctx, min(want, f.q.batch), tries)
+		took, v, err := f.takeFor(ctx, asks, min(want, f.q.batch), tries)
 		switch {
 		case errors.Is(err, errAgain):
 			f.stale = true
 		case err != nil:
 			return err
-		case len(claims) > 0:
-			f.q.answer(asks, claims)
+		case took:
 		default:
 			f.q.fail(slices.DeleteFunc(asks, func(a *queueAsk) bool { return !a.try }), ErrEmpty)
 			if len(f.q.present()) == 0 {
@@ -286,6 +287,23 @@ func (f *feeder) run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// takeFor takes for those who ask, and reports whether there was something. Close
+// waits for it: what it claims for an ask that has gone is given back first.
+func (f *feeder) takeFor(ctx context.Context, asks []*queueAsk, want int, tries bool) (bool, sight, error) {
+	u := f.q.c.beginCleanUp()
+	if u == nil || f.q.c.isClosing() {
+		u.end()
+		return false, sight{}, ErrClosed
+	}
+	defer u.end()
+	claims, v, err := f.take(ctx, want, tries)
+	if err != nil || len(claims) == 0 {
+		return false, v, err
+	}
+	f.q.answer(asks, claims)
+	return true, v, nil
 }
 
 // take looks once, and claims what it finds. It returns errAgain if others were
@@ -303,7 +321,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	if f.front {
 		f.ws = backend.NewWatchSet()
 	}
-	v, err := f.s.walk(ctx, f.q, want+f.spread(), f.ws)
+	v, err := f.s.walk(ctx, f.q, want+f.spread(), f.ws, f.q.stuckItems())
 	if err != nil || len(v.found) == 0 {
 		return nil, v, err
 	}

@@ -58,23 +58,25 @@ func (it *Item[T]) Ack() error {
 // if that is not positive. An item that was taken as often as MaxAttempts allows is
 // moved to the dead letters instead.
 func (it *Item[T]) Nack(delay time.Duration) error {
-	q := it.claim.q
-	v := verbNack
-	if q.maxAttempts > 0 && it.Attempt >= q.maxAttempts && q.dead != nil {
-		v = verbBury
-	}
-	return opError("nack", it.claim.e.path(), it.claim.finish(context.Background(), v, max(delay, 0)))
+	cl := it.claim
+	return opError("nack", cl.e.path(), cl.finish(context.Background(), cl.failure(), max(delay, 0)))
 }
 
 // openClaims reads and decodes what was claimed. What cannot be decoded goes to the
-// dead letters, and what has vanished is left out. If it fails, or the codec
-// panics, all is given back.
+// dead letters, and what has vanished is left out. If it fails, all is given back. So
+// it is if the codec panics, but for the item that made it: that was an attempt, or it
+// would be the first of the queue for ever.
 func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (items []*Item[T], err error) {
-	done := false
+	var decoding *itemClaim
 	defer func() {
-		if !done || err != nil {
+		if decoding != nil || err != nil {
 			for _, cl := range claims {
-				cl.later(verbGiveBack) // nothing, for those that have ended
+				// Nothing, for those that have ended.
+				if cl == decoding {
+					cl.later(cl.failure())
+				} else {
+					cl.later(verbGiveBack)
+				}
 			}
 			items = nil
 		}
@@ -96,12 +98,13 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 			err = errs[i]
 		case found[i] && err == nil:
 			// The caller's code, in the caller's goroutine.
+			decoding = cl
 			if it := decodeClaim(ctx, k, cl); it != nil {
 				items = append(items, it)
 			}
+			decoding = nil
 		}
 	}
-	done = true
 	return items, err
 }
 

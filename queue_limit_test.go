@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
 )
 
 func TestAFullQueueRefusesOrMakesWait(t *testing.T) {
@@ -259,5 +262,73 @@ func TestTheHighestBucketNumberIsALimit(t *testing.T) {
 		for n := 1; n <= 7; n++ {
 			mustAck(w.t, mustTake(w.t, q, n))
 		}
+	})
+}
+
+// Each put into a queue with a limit counts up a version, and versions end. A queue
+// in which they had ended already goes on too.
+func TestALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
+	for _, first := range []int32{math.MaxInt32 - 3, math.MinInt32 + 5} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			b := &aged{Backend: memory.New(nil), by: make(map[int64]int32)}
+			c := open(t, b, nil)
+			q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxLen: 2, FailWhenFull: true})
+			coord.SetBucketSize(&q.Consumer, 6)
+			s, err := b.Backend.Open(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			age := func(path string, version int32) int64 {
+				stat, err := s.Exists(ctx, path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.by[stat.Czxid] += version - (stat.Version + b.by[stat.Czxid])
+				return stat.Czxid
+			}
+			n := 0
+			play := func() {
+				for range 8 {
+					mustPut(t, q, n, n+1)
+					_, err := q.Put(ctx, 99)
+					wantErr(t, err, coord.ErrFull)
+					mustAck(t, mustTake(t, q, n))
+					mustAck(t, mustTake(t, q, n+1))
+					n += 2
+				}
+			}
+			play()
+			age("/q/items", first)
+			play()
+			next := age("/q/items/tally", math.MaxInt32-3)
+			play()
+			if age("/q/items/tally", 0) == next {
+				t.Error("the second node has the versions that were used up")
+			}
+			if n := mustLen(t, &q.Consumer); n != 0 {
+				t.Errorf("%d items", n)
+			}
+		})
+	}
+}
+
+// What a take would move to the dead letters is no next item.
+func TestPeekPassesWhatWasTakenTooOften(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		o := &coord.QueueOptions[int]{MaxAttempts: 1}
+		a, b := w.queue("a", o), w.queue("b", o)
+		mustPut(w.t, a, 1, 2)
+		it := mustTake(w.t, b, 1)
+		w.Link("b").Expire(it.Session())
+		<-it.Done()
+		if v, err := a.Peek(ctx); v != 2 || err != nil {
+			w.t.Errorf("Peek: %d, %v, want 2", v, err)
+		}
+		mustAck(w.t, mustTake(w.t, a, 2))
+		_, err := a.Peek(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
 	})
 }

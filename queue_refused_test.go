@@ -198,6 +198,7 @@ func claimant(w *world) int64 {
 	return 0
 }
 
+// The item that it panics at has had an attempt, the others none.
 func TestACodecThatPanicsLeavesNothingClaimed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -221,11 +222,48 @@ func TestACodecThatPanicsLeavesNothingClaimed(t *testing.T) {
 			}
 		}()
 		bad = false
-		for range 3 {
-			if it, err := q.TryTake(ctx); err != nil || it.Attempt != 1 {
-				w.t.Errorf("the item is still claimed, or it was an attempt: %v", err)
+		for i := range 3 {
+			want := 1
+			if i == 0 {
+				want = 2
+			}
+			if it, err := q.TryTake(ctx); err != nil || it.Attempt != want {
+				w.t.Errorf("item %d is still claimed, or has another attempt than %d: %v, %v", i, want, it, err)
 			}
 		}
+	})
+}
+
+func TestAnItemAtWhichACodecPanicsIsNotTheFirstForEver(t *testing.T) {
+	onMemory(t, func(w *world) {
+		codec := coord.JSON[int]()
+		decode := codec.Decode
+		codec.Decode = func(data []byte) (int, error) {
+			v, err := decode(data)
+			if v == 1 {
+				panic("bad")
+			}
+			return v, err
+		}
+		q := w.queue("a", &coord.QueueOptions[int]{Codec: codec, MaxAttempts: 2})
+		mustPut(w.t, q, 1, 2)
+		panics := 0
+		for panics < 5 {
+			bad := false
+			func() {
+				defer func() { bad = recover() != nil }()
+				mustAck(w.t, mustTake(w.t, q, 2))
+			}()
+			if !bad {
+				break
+			}
+			panics++
+		}
+		if panics != 2 {
+			w.t.Errorf("%d panics, want one for each attempt", panics)
+		}
+		mustAck(w.t, mustTake(w.t, coord.NewQueue[int](w.open("d", nil), "/q/dead", nil), 1))
+		w.drained(&q.Consumer)
 	})
 }
 

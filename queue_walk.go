@@ -17,8 +17,9 @@ type sight struct {
 
 // walk lists bucket after bucket until it finds something to take, and then up to
 // want of it from that bucket. With a set it arms watches on all that it reads,
-// which tell of whatever could bring something.
-func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.WatchSet) (sight, error) {
+// which tell of whatever could bring something. It leaves alone the items whose paths
+// are in stuck, until the time there.
+func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.WatchSet, stuck map[string]int64) (sight, error) {
 	now := q.now().UnixMilli()
 	if q.kind == fifoQueue && ws == nil {
 		if head := q.knownHead(); head != "" {
@@ -26,7 +27,7 @@ func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.Watc
 			if err != nil && !isNotFound(err) {
 				return sight{}, err
 			}
-			v := sight{stuck: q.stuckItems()}
+			v := sight{stuck: stuck}
 			if v.add(parseBucket(head, names, stat.Pzxid).items, want, now); len(v.found) > 0 {
 				return v, nil
 			}
@@ -50,7 +51,7 @@ func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.Watc
 	if err != nil {
 		return sight{}, err
 	}
-	v := sight{stuck: q.stuckItems()}
+	v := sight{stuck: stuck}
 	all, first := q.buckets(names), ""
 	for i, b := range all {
 		if q.kind == delayQueue && b.key > now {
