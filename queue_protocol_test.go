@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -313,6 +314,119 @@ func TestALostRaceOnALaggingServerIsLostOnce(t *testing.T) {
 		}
 		mustAck(w.t, first)
 		mustAck(w.t, it)
+		w.drained(&b.Consumer)
+	})
+}
+
+// T2: between the list that showed an item free, and the read of its state, somebody
+// claims it and puts it off.
+func TestAPutOffBetweenTheListAndTheStateIsSeen(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var x nth
+		a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil), w.queue("b", nil)
+		mustPut(w.t, a, 1, 1)
+		if err := mustTake(w.t, b, 1).Nack(0); err != nil {
+			w.t.Fatal(err)
+		}
+		hit := false
+		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/s-") },
+			func(context.Context, backendtest.Call, error) error {
+				hit = true
+				return mustTake(w.t, b, 1).Nack(time.Hour)
+			})
+		began := time.Now()
+		_, err := a.TryTake(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
+		if !hit {
+			w.t.Error("its state was not read: this tests nothing")
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Hour)
+		defer cancel()
+		it, err := a.Take(ctx)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if d := time.Since(began); d < time.Hour || it.Attempt != 3 {
+			w.t.Errorf("taken after %v, attempt %d", d, it.Attempt)
+		}
+		mustAck(w.t, it)
+		w.drained(&b.Consumer)
+	})
+}
+
+// P2: a producer sleeps before it closes a full bucket and makes the next. Others have
+// done that meanwhile, and that next one has gone again, so that its name is free.
+func TestABucketIsClosedOnce(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x nth
+		a, b, c := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil), w.queue("b", nil), w.queue("c", nil)
+		mustPut(w.t, a, 1, 6) // it knows that the bucket is full
+		var first []*coord.Item[int]
+		x.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+			mustPut(w.t, b, 7, 16)
+			for n := 1; n <= 16; n++ {
+				it := mustTake(w.t, c, n)
+				switch bucket := strings.Split(it.Path(), "/"); bucket[len(bucket)-2] {
+				case "b-0-0":
+					first = append(first, it)
+				case "b-0-1":
+					mustAck(w.t, it)
+				default:
+					it.Release()
+					n = 16
+				}
+			}
+			if _, err := c.TryTake(context.Background()); err != nil { // it sweeps
+				w.t.Error(err)
+			}
+			if names := w.children("/q/items"); len(names) != 2 || slices.Contains(names, "b-0-1") {
+				w.t.Errorf("%v: this tests nothing", names)
+			}
+			return nil
+		})
+		mustPut(w.t, a, 17, 17)
+		if names := w.children("/q/items"); slices.Contains(names, "b-0-1") {
+			w.t.Errorf("a second open bucket: %v", names)
+		}
+		for _, it := range first {
+			mustAck(w.t, it)
+		}
+	})
+}
+
+// T7: between the look at an item that was taken too often, and its move to the dead
+// letters, a consumer that allows more attempts claims it.
+func TestAnItemIsNotBuriedUnderItsClaim(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var x nth
+		a := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, &coord.QueueOptions[int]{MaxAttempts: 1})
+		b := w.queue("b", nil)
+		mustPut(w.t, b, 1, 1)
+		if err := mustTake(w.t, b, 1).Nack(0); err != nil {
+			w.t.Fatal(err)
+		}
+		dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
+		mustPut(w.t, dead, 2, 2) // what is made once is made
+		mustAck(w.t, mustTake(w.t, dead, 2))
+		var it *coord.Item[int]
+		x.arm(1, func(c backendtest.Call) bool { return deletes(c) && creates(c) }, func(context.Context, backendtest.Call, error) error {
+			it = mustTake(w.t, b, 1)
+			return nil
+		})
+		_, err := a.TryTake(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
+		if it == nil {
+			w.t.Fatal("it was not to be buried: this tests nothing")
+		}
+		if err := it.Verify(ctx); err != nil {
+			w.t.Error(err)
+		}
+		mustAck(w.t, it)
+		if n, err := dead.Len(ctx); n != 0 || err != nil {
+			w.t.Errorf("%d dead letters, %v, of an item that was acknowledged", n, err)
+		}
 		w.drained(&b.Consumer)
 	})
 }
