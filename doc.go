@@ -155,6 +155,7 @@
 //	ErrDeleted       with ErrLost: the node was deleted      finds out who deletes nodes
 //	ErrRevoked       with ErrLost: taken away by force       stops, and asks who and why
 //	ErrSuspended     with ErrLost: StepDown, and no contact  campaigns again
+//	ErrHeld          Lock with the ctx of its own hold       goes on with that hold
 //	ErrUpgrade       a reader asks to become the writer      releases first
 //	ErrClosed        the client was closed                   opens a new one
 //	ErrEmpty         TryTake, Peek: nothing is there         waits with Take, or comes back

@@ -105,7 +105,11 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		return nil, opError(op, e.path.full, err)
 	}
 	led := &leading{l: e.line()}
-	r := &request{op: op, kind: latchKind, data: data, trail: e.c.trail("election", e.path.full, op), owner: led}
+	r := &request{op: op, kind: latchKind, data: data, owner: led}
+	if err := led.l.heldUnder(ctx, r, nil); err != nil {
+		return nil, opError(op, e.path.full, err)
+	}
+	r.trail = e.c.trail("election", e.path.full, op)
 	if e.stepDown {
 		r.contact = new(contact)
 	}

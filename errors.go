@@ -23,8 +23,11 @@ var (
 	// ErrRevoked: a holder who was asked to give a lock up, and did not, has had
 	// it taken away by force. It matches ErrLost and ErrDeleted too.
 	ErrRevoked = errors.New("hold revoked by force")
-	// ErrUpgrade: who has a lock for reading asks for it for writing, and would
-	// wait for himself for ever.
+	// ErrHeld: the context of a Lock is that of a hold on the same lock, so the call
+	// would wait for itself.
+	ErrHeld = errors.New("held already by the caller")
+	// ErrUpgrade: the context of a Lock for writing is that of a hold for reading on
+	// the same lock, so the call would wait for itself.
 	ErrUpgrade = errors.New("a reader cannot become the writer")
 	// ErrLocked: TryLock found the lock taken.
 	ErrLocked = errors.New("locked")

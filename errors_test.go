@@ -193,6 +193,12 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			}
 			return <-result
 		}},
+		"ErrHeld": {coord.ErrHeld, func(x *scene) error {
+			return x.m.Do(ctx, func(ctx context.Context, _ *coord.Hold) error {
+				_, err := x.m.Lock(ctx)
+				return err
+			})
+		}},
 		"ErrUpgrade": {coord.ErrUpgrade, func(x *scene) error {
 			rw := coord.NewRWMutex(x.c, "/rw", nil)
 			return rw.RLocker().Do(ctx, func(ctx context.Context, _ *coord.Hold) error {

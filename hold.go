@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"sync"
 
@@ -118,6 +119,20 @@ func (h *Hold) Context(parent context.Context) context.Context {
 		}
 	})
 	return ctx
+}
+
+// holdsUnder yields the holds that stand, that ctx comes from, and whose nodes are in
+// dir, with the names of the nodes.
+func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
+	return func(yield func(string, *Hold) bool) {
+		u, _ := ctx.Value(heldKey{}).(*heldContext)
+		for ; u != nil; u = u.outer {
+			path := u.h.Path()
+			if parent(path) == dir && u.h.Err() == nil && !yield(base(path), u.h) {
+				return
+			}
+		}
+	}
 }
 
 // Token is the fencing number of an exclusive hold: it is greater than that of

@@ -164,6 +164,27 @@ type place struct {
 	data []byte // as last read with the watch on the node
 }
 
+// heldUnder returns the error for a call that would wait for itself: its ctx is that
+// of a hold which stands in its way. The ctx ends with that hold, so the wait could
+// never succeed. Without ahead, the contenders before it, the holds of the same client
+// count. With ahead those of other clients count too: their names are unique, so the
+// node of another service is not taken for one in this line.
+func (l *line) heldUnder(ctx context.Context, r *request, ahead []position) error {
+	for name, h := range holdsUnder(ctx, l.dir) {
+		q, ok := l.kinds.parse(name)
+		if !ok || h.s.c != l.c && !slices.ContainsFunc(ahead, func(p position) bool { return p.name == name }) {
+			continue
+		}
+		switch {
+		case q.shared && r.kind == writeKind:
+			return ErrUpgrade
+		case !q.shared && !r.try: // a try finds it locked
+			return ErrHeld
+		}
+	}
+	return nil
+}
+
 // acquire takes a place and waits for its turn. A lost session or a place that
 // an outsider deleted sends it to the tail again, until ctx ends. However it
 // returns, a node that does not become a hold is removed.

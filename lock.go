@@ -34,9 +34,10 @@ type MutexOptions struct {
 // that tokens grow from one holder to the next. It cannot guarantee that a
 // process which is paused stops believing in its hold: see Hold for how to fence.
 //
-// It is not reentrant: a second Lock in the same process waits like any other,
-// and in the same goroutine for ever. Pass the Hold instead. Callers of one
-// Client on one path queue in the process, behind one node.
+// It is not reentrant: pass the Hold instead. A Lock whose ctx is that of a hold on
+// the same lock (of Do, or Hold.Context) would wait for itself, and fails with
+// ErrHeld. With another ctx a second Lock in the same process waits like any other.
+// Callers of one Client on one path queue in the process, behind one node.
 //
 // Layout: path is a directory (a container, made on first use, with what is
 // missing above it), which belongs to the lock: its data is empty, and only
@@ -73,7 +74,7 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 // the tail of the line with the next session. Whatever ends the wait, no node of
 // it stays behind.
 //
-// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
+// Errors: the context's; ErrHeld; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
 // data; ErrLimit when the directory's sequence numbers are used up; ErrNoChildren
 // when an ephemeral node stands at the path or above it.
 func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
@@ -122,6 +123,9 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, opError(r.op, path, err)
 	}
 	if err := backend.ContextError(ctx); err != nil {
+		return nil, opError(r.op, path, err)
+	}
+	if err := m.line().heldUnder(ctx, r, nil); err != nil {
 		return nil, opError(r.op, path, err)
 	}
 	r.trail = m.c.trail("mutex", path, r.op)

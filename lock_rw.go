@@ -28,10 +28,11 @@ type RWMutexOptions struct {
 // A writer's hold has a token that is greater than that of every earlier writer.
 // Readers have none, since several have the lock at a time; they fence by Guard.
 //
-// A reader cannot become the writer: he would wait for himself. Lock and TryLock
+// A reader cannot become the writer: it would wait for itself. Lock and TryLock
 // refuse with ErrUpgrade when their ctx is that of a read hold on the same lock
-// (Hold.Context). A writer can become a reader, see Downgrade. Otherwise a second
-// acquisition by the same process waits like any other.
+// (Hold.Context), and Lock and RLock with ErrHeld when it is that of a writer's. This
+// holds for several clients of one service too. A writer can become a reader, see
+// Downgrade. Otherwise a second acquisition by the same process waits like any other.
 //
 // Layout: as a Mutex's, with nodes _c_<uuid>-__READ__<number> and
 // _c_<uuid>-__WRIT__<number>, as Curator's InterProcessReadWriteLock names them, so
@@ -117,31 +118,13 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, opError(r.op, rw.path.full, err)
 	}
 	l := rw.line()
-	if r.kind == writeKind && l.readsUnder(ctx) {
-		return nil, opError(r.op, rw.path.full, ErrUpgrade)
+	if err := l.heldUnder(ctx, r, nil); err != nil {
+		return nil, opError(r.op, rw.path.full, err)
 	}
 	r.data = rw.data
 	r.trail = rw.c.trail("rwmutex", rw.path.full, r.op)
 	r.owner = l
 	return l.acquire(ctx, r)
-}
-
-// readsUnder reports whether ctx comes from a read hold in this line.
-func (l *line) readsUnder(ctx context.Context) bool {
-	u, _ := ctx.Value(heldKey{}).(*heldContext)
-	for ; u != nil; u = u.outer {
-		if u.h.Err() != nil || u.h.s.c != l.c { // one that never stood has no session
-			continue
-		}
-		name, ok := strings.CutPrefix(u.h.Path(), l.dir+"/")
-		if !ok || strings.Contains(name, "/") {
-			continue
-		}
-		if q, ok := l.kinds.parse(name); ok && q.shared {
-			return true
-		}
-	}
-	return false
 }
 
 // Downgrade makes a writer's hold a reader's, without a moment in between: one

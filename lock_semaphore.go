@@ -50,8 +50,10 @@ type SemaphoreOptions struct {
 // has come is paused, those right behind it wait too, until it runs on or its
 // session ends.
 //
-// A semaphore is not reentrant: who acquires one permit after another, while
-// others do the same, can wait for ever. Acquire them together.
+// A semaphore is not reentrant: a caller that acquires one permit after another,
+// while others do the same, can wait for ever. Acquire them together. An Acquire
+// whose ctx is that of a hold on the same semaphore (Hold.Context) fails with ErrHeld
+// if the permits of both are over the limit that the client expects.
 //
 // Layout: path/limit is a persistent node with the limit as a decimal number, so
 // it outlives all clients, and anybody can read it and set it by hand. (Set it, and
@@ -131,6 +133,9 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 		return nil, opError(a.op, s.path.full, tooHeavy(a.n, maxPermits))
 	case a.n > want && !s.adopt:
 		return nil, opError(a.op, s.path.full, tooHeavy(a.n, want))
+	}
+	if err := a.heldUnder(ctx, nil); err != nil {
+		return nil, opError(a.op, s.path.full, err)
 	}
 	a.trail = s.c.trail("semaphore", s.path.full, a.op)
 	return a.run(ctx)

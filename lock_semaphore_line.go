@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,6 +112,28 @@ type acquisition struct {
 	try    bool
 	trail  *trail // nil without Trace
 	agreed bool   // the limit was found to be one that the client accepts
+}
+
+// heldUnder is line.heldUnder: the permits of the holds that ctx comes from are never
+// free for this call. If the limit may change, nothing is certain.
+func (a *acquisition) heldUnder(ctx context.Context, ahead []permit) error {
+	if a.try || a.sem.adopt {
+		return nil
+	}
+	held, want := 0, int(a.sem.want.Load())
+	var counted []string // a context can be that of one hold twice
+	for name, h := range holdsUnder(ctx, a.sem.requests) {
+		q, ok := parsePermit(name)
+		if !ok || slices.Contains(counted, name) ||
+			h.s.c != a.sem.c && !slices.ContainsFunc(ahead, func(p permit) bool { return p.name == name }) {
+			continue
+		}
+		counted = append(counted, name)
+		if held += q.weight; held+a.n > want {
+			return fmt.Errorf("%w: %d of %d permits", ErrHeld, held, want)
+		}
+	}
+	return nil
 }
 
 // run makes requests until one is granted, or fails for good.
@@ -239,6 +262,9 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 		return a.hold(ctx, p, nil, !born)
 	case a.try:
 		return nil, ErrLocked
+	}
+	if err := a.heldUnder(ctx, queue); err != nil {
+		return nil, err
 	}
 	w.first = sum-int64(a.n) <= int64(l.n)
 	return nil, errAgain

@@ -1,0 +1,118 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+)
+
+// Each of these would wait for itself: the hold whose context it comes with ends the
+// wait when it ends.
+func TestALockUnderItsOwnHoldIsRefused(t *testing.T) {
+	type lock = func(context.Context, *coord.Client) (*coord.Hold, error)
+	mutex := func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
+		return coord.NewMutex(c, "/l", nil).Lock(ctx)
+	}
+	write := func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
+		return coord.NewRWMutex(c, "/l", nil).Lock(ctx)
+	}
+	read := func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
+		return coord.NewRWMutex(c, "/l", nil).RLock(ctx)
+	}
+	permits := func(n int) lock {
+		return func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
+			return coord.NewSemaphore(c, "/l", 3, nil).Acquire(ctx, n)
+		}
+	}
+	campaign := func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
+		term, err := coord.NewElection(c, "/l", nil).Campaign(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return term.Hold, nil
+	}
+	all := func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
+		set, err := coord.LockAll(ctx, coord.NewMutex(c, "/k", nil), coord.NewMutex(c, "/l", nil))
+		if err != nil {
+			return nil, err
+		}
+		return set.Holds()[1], nil
+	}
+	for name, x := range map[string]struct {
+		outer, inner lock
+		want         error
+	}{
+		"a mutex":                    {mutex, mutex, coord.ErrHeld},
+		"a mutex among several":      {mutex, all, coord.ErrHeld},
+		"a mutex of several":         {all, mutex, coord.ErrHeld},
+		"a writer asks to write":     {write, write, coord.ErrHeld},
+		"a writer asks to read":      {write, read, coord.ErrHeld},
+		"a reader asks to write":     {read, write, coord.ErrUpgrade},
+		"a reader asks to read":      {read, read, nil},
+		"permits that never fit":     {permits(2), permits(2), coord.ErrHeld},
+		"permits that fit":           {permits(2), permits(1), nil},
+		"a leader campaigns":         {campaign, campaign, coord.ErrHeld},
+		"a leader that is no reader": {campaign, read, nil},
+	} {
+		if name == "a leader that is no reader" {
+			x.inner = func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
+				return coord.NewRWMutex(c, "/other", nil).RLock(ctx)
+			}
+		}
+		for _, inner := range []string{"a", "b"} {
+			t.Run(name+", client "+inner, func(t *testing.T) {
+				onEach(t, func(w *world) {
+					a := w.open("a", nil)
+					other := a
+					if inner != "a" {
+						other = w.open(inner, nil)
+					}
+					outer, err := x.outer(context.Background(), a)
+					if err != nil {
+						w.t.Fatal(err)
+					}
+					ctx, cancel := context.WithTimeout(outer.Context(context.Background()), 20*time.Second)
+					defer cancel()
+					start := time.Now()
+					h, err := x.inner(ctx, other)
+					if !errors.Is(err, x.want) || (err == nil) != (x.want == nil) {
+						w.t.Errorf("after %v: %v, want %v", time.Since(start), err, x.want)
+					}
+					if h != nil {
+						mustRelease(w.t, h)
+					}
+					mayBeReleased(w.t, outer)
+					if h, err = x.inner(context.Background(), other); err != nil {
+						w.t.Fatalf("when the hold was released: %v", err)
+					}
+					mustRelease(w.t, h)
+				})
+			})
+		}
+	}
+}
+
+// A context of a hold that has ended, and one of a hold on another lock, say nothing.
+func TestALockUnderAnotherHoldIsNotRefused(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.open("a", nil)
+		m := coord.NewMutex(c, "/l", nil)
+		h := mustLock(w.t, m)
+		ctx := context.WithoutCancel(h.Context(context.Background()))
+		mustRelease(w.t, h)
+		again, err := m.Lock(ctx)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := m.TryLock(again.Context(ctx)); !errors.Is(err, coord.ErrLocked) {
+			w.t.Errorf("TryLock: %v, want ErrLocked", err)
+		}
+		if err := coord.NewMutex(c, "/l2", nil).Do(again.Context(ctx), func(context.Context, *coord.Hold) error { return nil }); err != nil {
+			w.t.Error(err)
+		}
+		mustRelease(w.t, again)
+	})
+}
