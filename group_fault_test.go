@@ -217,6 +217,44 @@ func TestALeaveWithoutASessionTakesTheOldNodeAway(t *testing.T) {
 	})
 }
 
+// The node that was made while Leave was called is Leave's to remove, too.
+func TestALeaveDuringARejoinLeavesNoNode(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		c := w.open("a", &backendtest.Hooks{After: after.after})
+		m := mustJoin(w.t, coord.NewGroup[string](c, "/g", nil), "x", "1")
+		made := make(chan struct{})
+		after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+			w.Link("a").Partition()
+			close(made)
+			return backend.ErrUncertain // applied
+		})
+		outsider := w.session("outsider")
+		node := w.path("/g/" + w.children("/g")[0])
+		if _, err := outsider.Commit(context.Background(), backend.Delete(node, backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		<-made
+		left := make(chan error, 1)
+		go func() { left <- m.Leave() }()
+		<-m.Done()
+		w.settle()
+		select {
+		case err := <-left:
+			w.t.Errorf("Leave returned %v, and %v stands", err, w.children("/g"))
+			left <- err
+		default:
+		}
+		w.Link("a").Heal()
+		if err := <-left; err != nil {
+			w.t.Error(err)
+		}
+		if names := w.children("/g"); len(names) > 0 {
+			w.t.Errorf("after Leave: %v", names)
+		}
+	})
+}
+
 func TestALeaveWithoutContactReturnsWithTheSession(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := mustJoin(w.t, w.group("a", nil), "x", "1")

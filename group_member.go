@@ -79,7 +79,7 @@ func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], er
 		turn: make(chan struct{}, 1),
 		now:  newLatest[*stand](nil),
 	}
-	st, err := m.enter(ctx, g.replace)
+	st, err := m.enter(ctx, ctx, g.replace)
 	if err != nil {
 		return nil, opError("join", g.path.full, err)
 	}
@@ -168,8 +168,10 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 		}
 		m.parted(st, err, true)
 		c.log.Warn("coord: a member has lost its node and joins again", "path", st.n.path, "error", err)
-		// Whoever has the id by now keeps it: to take it back would be a fight.
-		next, err := m.enter(ctx, false)
+		// A member that has the id by now keeps it: to take it back would be a fight.
+		// Leave ends the wait for a session, and no request: what may have been made
+		// is found, and then removed.
+		next, err := m.enter(ctx, context.WithoutCancel(ctx), false)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
@@ -290,11 +292,12 @@ func (m *Membership[T]) abandon() {
 }
 
 // enter makes a node and makes sure of the id, on the next session if one is
-// lost, until ctx ends. When it fails, nothing stays.
-func (m *Membership[T]) enter(ctx context.Context, takeover bool) (*stand, error) {
+// lost, until ctx ends. The requests are made with calls. When it fails, nothing
+// stays.
+func (m *Membership[T]) enter(ctx, calls context.Context, takeover bool) (*stand, error) {
 	pause := pauses{c: m.g.c}
 	for {
-		st, err := m.enterOnce(ctx, takeover)
+		st, err := m.enterOnce(ctx, calls, takeover)
 		if err == nil {
 			return st, nil
 		}
@@ -313,8 +316,11 @@ func (m *Membership[T]) enter(ctx context.Context, takeover bool) (*stand, error
 	}
 }
 
-func (m *Membership[T]) enterOnce(ctx context.Context, takeover bool) (*stand, error) {
+func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*stand, error) {
 	s, err := m.g.c.session(ctx)
+	if err == nil {
+		err = backend.ContextError(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -324,9 +330,9 @@ func (m *Membership[T]) enterOnce(ctx context.Context, takeover bool) (*stand, e
 	sp := newSpec(m.g.c, m.g.path.full, memberKind+m.id+"-", data)
 	m.mine = append(m.mine, spec{dir: sp.dir, kind: sp.kind, prefix: sp.prefix}) // the data has served
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
-	n, err := s.create(ctx, &sp)
+	n, err := s.create(calls, &sp)
 	if err == nil {
-		if err = m.settle(ctx, s, n, takeover); err == nil {
+		if err = m.settle(calls, s, n, takeover); err == nil {
 			m.mine = m.mine[len(m.mine)-1:] // no other was found
 			return &stand{s, n, rev}, nil
 		}
