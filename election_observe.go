@@ -111,6 +111,7 @@ func (e *Election) Observe(ctx context.Context) <-chan Leader {
 				return err
 			}
 		}
+		v.renew() // of the leader and his announcement, one has fired and the other has not
 		l, err := e.readLeader(ctx, v.s, v.ws)
 		if err != nil {
 			return err

@@ -17,6 +17,12 @@ type vigil struct {
 	first bool             // the first look of this session: nothing is armed, what was read before may be stale
 }
 
+// renew gives up what is armed, for a look that reads all of it anew.
+func (v *vigil) renew() {
+	v.ws.Stop()
+	v.ws = backend.NewWatchSet()
+}
+
 // followLive calls look, and calls it again whenever one of the watches that it
 // has armed fires, and first of all with each new session, until ctx ends or
 // look fails for good. It returns why: the error of ctx, ErrClosed, or look's.
@@ -41,7 +47,7 @@ func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, 
 
 func (s *session) followOnce(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
 	v := &vigil{s: s, ws: backend.NewWatchSet(), first: true}
-	defer v.ws.Stop()
+	defer func() { v.ws.Stop() }() // the set of the last look
 	for {
 		if err := look(ctx, v); err != nil {
 			return err

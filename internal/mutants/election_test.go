@@ -2,6 +2,9 @@ package mutants
 
 // electionMutants are defects of elections and groups.
 var electionMutants = []mutant{
+	{"Observe keeps what it has armed before", "election_observe.go",
+		"v.renew()", "_ = v.renew",
+		"TestObserveKeepsTwoWatches"},
 	{"a term that nobody received is kept", "election_leadership.go",
 		"mine.Release()\n", "_ = mine\n",
 		"TestATermThatNobodyReceivesIsResignedAfterOneSessionTimeout"},
