@@ -2,7 +2,6 @@ package coord
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,17 +28,31 @@ func JSON[T any]() Codec[T] {
 	}
 }
 
-// withoutValue takes what was read out of an error of encoding/json, which quotes
-// numbers that do not fit: errors are logged, and values are nobody's business there.
+// withoutValue takes what was read out of an error of json.Unmarshal: errors are
+// logged, and values must not be. encoding/json itself quotes numbers that do not
+// fit. All else but its syntax errors comes from methods of the type, such as
+// time.Time's, which quote what they like.
 func withoutValue(err error) error {
-	var e *json.UnmarshalTypeError
-	if !errors.As(err, &e) {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case *json.SyntaxError:
 		return err
+	case *json.UnmarshalTypeError:
+		plain := *e
+		plain.Value, _, _ = strings.Cut(e.Value, " ")
+		return &plain
 	}
-	plain := *e
-	plain.Value, _, _ = strings.Cut(e.Value, " ")
-	return &plain
+	return &untold{err}
 }
+
+// untold is an error whose text is not shown.
+type untold struct{ err error }
+
+func (u *untold) Error() string {
+	return fmt.Sprintf("json: %T (not shown, it can quote the value)", u.err)
+}
+func (u *untold) Unwrap() error { return u.err }
 
 // Bytes returns the codec that stores bytes as they are.
 func Bytes() Codec[[]byte] {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -198,7 +199,12 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 				w.t.Fatal(err)
 			}
 		}
-		type small struct{ N int8 }
+		type small struct {
+			N int8
+			T time.Time
+			A netip.Addr
+			Q int8 `json:",string"`
+		}
 		fails := func(err error) {
 			w.t.Helper()
 			if err == nil {
@@ -208,13 +214,14 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 		}
 		for _, data := range []string{
 			secretPayload, `"` + secretPayload + `"`, `{"N":"` + secretPayload + `"}`, `{"N":` + secretNumber + `}`, secretNumber,
-			`{"N":[` + secretNumber + `]}`, `{"N":` + secretNumber + `.5e300}`, "[" + secretNumber,
+			`{"N":[` + secretNumber + `]}`, `{"T":"` + secretPayload + `"}`, `{"A":"` + secretPayload + `"}`, `{"Q":"` + secretPayload + `"}`,
+			`{"N":` + secretNumber + `.5e300}`, "[" + secretNumber,
 		} {
 			put("/v", data)
 			v := coord.NewValue[small](c, "/v", nil)
 			got, err := v.Get(ctx)
 			fails(err)
-			_, err = v.CompareAndSet(ctx, coord.Versioned[small]{}, small{1})
+			_, err = v.CompareAndSet(ctx, coord.Versioned[small]{}, small{N: 1})
 			fails(err)
 			x.add("conflict", fmt.Sprint(got.Err))
 			if data != secretNumber {

@@ -2,6 +2,9 @@ package mutants
 
 // valueMutants are defects of values, counters and caches.
 var valueMutants = []mutant{
+	{"errors of a type's own decoding are shown", "codec.go",
+		"return &untold{err}", "return err",
+		"TestNoErrorQuotesAValue"},
 	{"a value made anew is taken for the old one", "value_cell.go",
 		"stat.Czxid == want.created && stat.Version == want.version", "stat.Version == want.version",
 		"TestARecreatedValueIsAnotherOneAtTheSameVersion"},
