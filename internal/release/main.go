@@ -1,0 +1,52 @@
+// Release prepares the modules of this repository for a version: CONTRIBUTING.md has
+// the steps around it. Run it in the root of the repository:
+//
+//	go run ./internal/release v1.2.3
+//
+// A module beside the root is built here with the root as it stands, by a replace
+// directive. Users do not see that directive; for them counts the version which the
+// module requires. So it is set to the one that is about to be tagged.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+)
+
+const root = "github.com/go-coord/coord"
+
+// released are the folders of the modules that are tagged with the root. The module
+// bench is a program to be run from a checkout.
+var released = []string{"oteltrace"}
+
+// A third version would have another module path.
+var canonical = regexp.MustCompile(`^v[01]\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.]+)?$`)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: go run ./internal/release v1.2.3")
+		os.Exit(2)
+	}
+	if err := prepare(".", os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// prepare has the released modules of the checkout require this version of the root.
+func prepare(checkout, version string) error {
+	if !canonical.MatchString(version) {
+		return fmt.Errorf("%q is no version of %s: want v1.2.3, or v1.2.3-rc.1", version, root)
+	}
+	for _, folder := range released {
+		cmd := exec.Command("go", "mod", "edit", "-require="+root+"@"+version)
+		cmd.Dir = filepath.Join(checkout, folder)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", folder, err, out)
+		}
+	}
+	return nil
+}
