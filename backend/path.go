@@ -19,11 +19,13 @@ const MaxRequest = 1_000_000
 const opOverhead = 128
 
 // CheckPath reports whether path can name a node: "/" or segments that each
-// begin with "/". No segment is empty, "." or "..". No character is a control,
-// a surrogate or not UTF-8, bidirectional formatting, of zero width, private
-// use or not a character at all, so that a path looks like what it is and every
-// client of the service can read it. Nothing under /zookeeper, which belongs to
-// the service. The error is an *Error that matches ErrBadPath.
+// begin with "/". No segment is empty, "." or "..". All of it is UTF-8. No
+// character is a control, bidirectional formatting, of zero width or for private
+// use, so that a path looks like what it is. None is beyond U+FFFF, in U+FFF0 to
+// U+FFFF or in U+FDD0 to U+FDEF: ZooKeeper refuses the first two, which leaves out
+// emoji and rare ideographs, and the last are no characters. Nothing is under
+// /zookeeper, which belongs to the service. The error is an *Error that matches
+// ErrBadPath and says which rule is broken.
 func CheckPath(path string) error {
 	if reason := badPath(path); reason != "" {
 		return &Error{Op: "check", Path: path, Err: fmt.Errorf("%w: %s", ErrBadPath, reason)}
@@ -89,10 +91,13 @@ func badRune(r rune, n int) string {
 		return fmt.Sprintf("invisible or bidirectional character %U", r)
 	case unicode.Is(unicode.Co, r):
 		return fmt.Sprintf("private-use character %U", r)
-	case r >= 0xfff0 && r <= 0xffff, r >= 0xfdd0 && r <= 0xfdef, r > 0xffff:
-		// ZooKeeper's clients in Java see a character beyond the basic plane
-		// as two surrogates, which the server refuses.
-		return fmt.Sprintf("character %U cannot be stored", r)
+	case r >= 0xfdd0 && r <= 0xfdef:
+		return fmt.Sprintf("%U is no character", r)
+	case r >= 0xfff0 && r <= 0xffff:
+		return fmt.Sprintf("character %U: ZooKeeper takes none in U+FFF0 to U+FFFF", r)
+	case r > 0xffff:
+		// Its servers look at UTF-16, where such a character is two surrogates.
+		return fmt.Sprintf("character %U: ZooKeeper takes none beyond U+FFFF", r)
 	}
 	return ""
 }

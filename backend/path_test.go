@@ -60,9 +60,10 @@ func TestCheckPathKnowsGoodFromBad(t *testing.T) {
 		{"/a\u180b", "invisible"},
 		{"/\ue000", "private-use character U+E000"},
 		{"/\uf8ff", "private-use"},
-		{"/\ufffd", "cannot be stored"},
-		{"/\ufdd0", "cannot be stored"},
-		{"/\U0001f600", "cannot be stored"},
+		{"/\ufdd0", "U+FDD0 is no character"},
+		{"/\ufffd", "character U+FFFD: ZooKeeper takes none in U+FFF0 to U+FFFF"},
+		{"/\U0001f600", "character U+1F600: ZooKeeper takes none beyond U+FFFF"},
+		{"/a/\U00020000", "character U+20000: ZooKeeper takes none beyond U+FFFF"},
 		{"/zookeeper", "belongs to the service"},
 		{"/zookeeper/quota/x", "belongs to the service"},
 	} {
