@@ -263,6 +263,11 @@ func TestTheServerHearsTheTimeoutOfTheOptions(t *testing.T) {
 		if err != nil {
 			return
 		}
+		// The last byte is whether a read-only server will do. Without it the client
+		// is an old one, and servers say so in their logs.
+		if len(r) != 4+8+4+8+4+16+1 || r[len(r)-1] != 0 {
+			t.Errorf("the connect request is %x", r)
+		}
 		mu.Lock()
 		asked = append(asked, int32At(r, askedFrom))
 		n := len(asked)

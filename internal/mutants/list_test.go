@@ -2,8 +2,8 @@ package mutants
 
 import "slices"
 
-// A mutant is one defect: old is replaced by new in a file of the root package,
-// where it stands exactly once.
+// A mutant is one defect: old is replaced by new in a file, where it stands exactly
+// once. The test is one of the file's package or of the root.
 type mutant struct {
 	name     string
 	file     string
@@ -12,4 +12,4 @@ type mutant struct {
 }
 
 // list has the mutants of all recipes, one file for each area.
-var list = slices.Concat(lineMutants, nodeMutants, holdMutants, electionMutants, valueMutants, barrierMutants, queueMutants, txnMutants)
+var list = slices.Concat(lineMutants, nodeMutants, holdMutants, electionMutants, valueMutants, barrierMutants, queueMutants, txnMutants, backendMutants)
