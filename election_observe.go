@@ -81,15 +81,19 @@ func newCandidate(path string, data []byte, stat backend.Stat) Candidate {
 
 // Leader asks who leads: who is first in line. He may not know it yet, or be about
 // to leave. The zero Leader, which is Vacant, means nobody. It is a picture of a
-// moment that has passed: on an ensemble it may not show yet what another client
-// has just done, unless Sync was called on Client.Session before. It costs two
-// requests, three with an announcement.
+// moment that has passed, but not older than the call, on an ensemble too. It costs
+// three requests, four with an announcement.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	const op = "leader"
 	if err := e.path.check(op); err != nil {
 		return Leader{}, err
 	}
-	l, err := onSession(ctx, e.c, func(s *session) (Leader, error) { return e.readLeader(ctx, s, nil) })
+	l, err := onSession(ctx, e.c, func(s *session) (Leader, error) {
+		if err := s.b.Sync(ctx, e.path.full); err != nil {
+			return Leader{}, err
+		}
+		return e.readLeader(ctx, s, nil)
+	})
 	return l, opError(op, e.path.full, err)
 }
 
@@ -226,13 +230,16 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 }
 
 // Contenders lists who leads and who waits to lead, in order. It is a picture of a
-// moment, as Leader's. It costs one request and one more for each candidate.
+// moment, as Leader's. It costs two requests and one more for each candidate.
 func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 	const op = "contenders"
 	if err := e.path.check(op); err != nil {
 		return nil, err
 	}
 	list, err := onSession(ctx, e.c, func(s *session) ([]Candidate, error) {
+		if err := s.b.Sync(ctx, e.path.full); err != nil {
+			return nil, err
+		}
 		names, _, err := s.b.Children(ctx, e.path.full, nil)
 		if isNotFound(err) {
 			return nil, nil

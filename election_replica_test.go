@@ -129,3 +129,46 @@ func TestABlipRightAfterTheGrantEndsATermThatStepsDown(t *testing.T) {
 		}
 	})
 }
+
+// A server that lags behind is asked to catch up first.
+func TestWhoIsThereIsNotOlderThanTheQuestion(t *testing.T) {
+	for name, take := range map[string]func(w *world) *coord.Hold{
+		"election": func(w *world) *coord.Hold { return mustLead(w.t, w.candidate("a", nil)).Hold },
+		"mutex":    func(w *world) *coord.Hold { return mustLock(w.t, coord.NewMutex(w.open("a", nil), "/e", nil)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				h := take(w)
+				s := w.session("observer")
+				stat, err := s.Exists(context.Background(), h.Path(), nil)
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				f := &frozenServer{Backend: w.Link("reader"), names: w.children("/e"), stat: map[string]backend.Stat{h.Path(): stat}}
+				c := open(w.t, f, nil)
+				mustRelease(w.t, h)
+				freeze := func() {
+					f.mu.Lock()
+					f.on = true
+					f.mu.Unlock()
+				}
+				freeze()
+				if name == "mutex" {
+					list, err := coord.NewMutex(c, "/e", nil).Contenders(context.Background())
+					if err != nil || len(list) != 0 {
+						w.t.Errorf("contenders: %v, %v", list, err)
+					}
+					return
+				}
+				e := coord.NewElection(c, "/e", nil)
+				if l, err := e.Leader(context.Background()); err != nil || !l.Vacant() {
+					w.t.Errorf("leads: %v, %v", l, err)
+				}
+				freeze()
+				if list, err := e.Contenders(context.Background()); err != nil || len(list) != 0 {
+					w.t.Errorf("candidates: %v, %v", list, err)
+				}
+			})
+		})
+	}
+}

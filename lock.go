@@ -9,19 +9,24 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Locker is something to be had under a lock: a *Mutex, or one side of a lock
-// that has several.
+// A Locker is a lock of this package: a *Mutex, a *RWMutex, its readers' side
+// (RLocker), or a number of permits (Semaphore.Locker). Other packages can wrap one by
+// embedding it.
 type Locker interface {
 	Lock(ctx context.Context) (*Hold, error)
 	TryLock(ctx context.Context) (*Hold, error)
 	Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error
+
+	orderKey() orderKey
 }
 
 // MutexOptions may be nil.
 type MutexOptions struct {
 	// Data is stored in the node of each acquisition, for people and for
 	// Contenders: who this is. It may be large enough to slow the service down
-	// and must be within the request limit.
+	// and must be within the request limit. Data that reads as a request to give
+	// the lock up is refused with ErrInvalid: "unlock", "__REVOKE__", and the JSON
+	// that Revoke writes, which begins with {"coord-revoke":.
 	Data []byte
 }
 
@@ -154,17 +159,16 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 // A Contender is somebody in line for a lock. The first of them has it.
 type Contender struct {
 	Path    string    // of its node, absolute
-	Token   int64     // what Hold.Token is, or will be
+	Token   int64     // what Hold.Token is, or will be; zero for a reader, also one that was the writer
 	Session int64     // that owns the node
 	Since   time.Time // when it came, by the service's clock
 	Data    []byte
 }
 
 // Contenders lists who has the lock and who waits for it, in order. It is a
-// picture of a moment that has passed: on an ensemble it may not show yet what
-// another client has just done, unless Sync was called on Client.Session before.
-// Callers that queue inside a process behind another do not show. It costs one
-// request and one more for each contender.
+// picture of a moment that has passed, but not older than the call, on an ensemble
+// too. Callers that queue inside a process behind another do not show. It costs two
+// requests and one more for each contender.
 func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
 	if err := m.path.check("contenders"); err != nil {
 		return nil, err
@@ -179,6 +183,9 @@ func (l *line) contenders(ctx context.Context) ([]Contender, error) {
 }
 
 func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) {
+	if err := s.b.Sync(ctx, l.dir); err != nil {
+		return nil, err
+	}
 	names, _, err := s.b.Children(ctx, l.dir, nil)
 	if isNotFound(err) {
 		return nil, nil
@@ -197,10 +204,14 @@ func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) 
 			return nil, err
 		}
 		_, own := openEnvelope(data)
-		list = append(list, Contender{
+		x := Contender{
 			Path: p, Token: stat.Czxid, Session: stat.EphemeralOwner,
 			Since: time.UnixMilli(stat.Ctime), Data: own,
-		})
+		}
+		if q.shared {
+			x.Token = 0
+		}
+		list = append(list, x)
 	}
 	return list, nil
 }

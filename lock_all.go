@@ -24,30 +24,31 @@ type HoldSet struct {
 	err error
 }
 
-// LockAll waits until it has all of the locks, which may be mutexes and the sides
-// of readers-writer locks, of one client or several. It takes them in the order of
-// their paths, whatever the order of the arguments, so two callers cannot wait for
-// each other. If one cannot be had, those that it has are released in reverse, and
-// all errors are joined. ctx bounds the whole: if it ends before what was acquired
-// is released, that goes on in the background.
+// LockAll waits until it has all of the locks, which may be mutexes, the sides of
+// readers-writer locks and permits of semaphores, of one client or several. It takes
+// them in the order of their paths, whatever the order of the arguments, so two
+// callers cannot wait for each other. (Locks at one path on several services are taken
+// in the order of the arguments: it must be the same for all callers.) If one cannot
+// be had, those that it has are released in reverse, and all errors are joined. ctx
+// bounds the whole: if it ends before what was acquired is released, that goes on in
+// the background.
 //
 // A hold that is lost while others are awaited ends the call with that loss: it
-// matches ErrLost. ErrInvalid: no locker, one that is not of this package, or one
-// path twice (which would wait for itself).
+// matches ErrLost. ErrInvalid: no locker, a nil one, or one path of a client twice.
+// ErrHeld, ErrUpgrade: one lock twice, by several clients of one service.
 func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	list, err := inOrder(lockers)
 	if err != nil {
 		return nil, err
 	}
 	s := &HoldSet{done: make(chan struct{})}
-	// A loss ends the wait for the rest.
-	wait, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	wait, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for _, l := range list {
 		h, err := l.Lock(wait)
 		if err == nil {
 			s.holds = append(s.holds, h)
-			h.whenEnded(func(err error) { cancel(err) })
+			wait = h.Context(wait) // a loss ends the wait for the rest
 		} else if lost := s.firstLoss(); lost != nil && ctx.Err() == nil {
 			err = lost
 		}
@@ -82,42 +83,61 @@ func (s *HoldSet) giveBack(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// orderKey is what LockAll sorts by.
+// orderKey is what LockAll sorts by. A nil lock has none.
 type orderKey struct {
 	client *Client
 	path   recipePath
 }
 
-// ordered is a locker of this package.
-type ordered interface{ orderKey() orderKey }
+func (m *Mutex) orderKey() (k orderKey) {
+	if m != nil {
+		k = orderKey{m.c, m.path}
+	}
+	return k
+}
 
-func (m *Mutex) orderKey() orderKey     { return orderKey{m.c, m.path} }
-func (rw *RWMutex) orderKey() orderKey  { return orderKey{rw.c, rw.path} }
+func (rw *RWMutex) orderKey() (k orderKey) {
+	if rw != nil {
+		k = orderKey{rw.c, rw.path}
+	}
+	return k
+}
+
 func (r readLocker) orderKey() orderKey { return r.rw.orderKey() }
+
+func (p permitLocker) orderKey() (k orderKey) {
+	if p.s != nil {
+		k = orderKey{p.s.c, p.s.path}
+	}
+	return k
+}
 
 // inOrder sorts the lockers, and refuses what cannot be locked together.
 func inOrder(lockers []Locker) ([]Locker, error) {
 	if len(lockers) == 0 {
 		return nil, opError("lockall", "", fmt.Errorf("%w: no locker", ErrInvalid))
 	}
-	list := slices.Clone(lockers)
-	for _, l := range list {
-		o, ok := l.(ordered)
-		if !ok {
-			return nil, opError("lockall", "", fmt.Errorf("%w: %T is no lock of this package", ErrInvalid, l))
+	type path struct {
+		c    *Client
+		full string
+	}
+	seen := make(map[path]bool)
+	for _, l := range lockers {
+		if l == nil || l.orderKey().client == nil {
+			return nil, opError("lockall", "", fmt.Errorf("%w: nil %T", ErrInvalid, l))
 		}
-		path := o.orderKey().path
-		if err := path.check("lockall"); err != nil {
+		k := l.orderKey()
+		if err := k.path.check("lockall"); err != nil {
 			return nil, err
 		}
-	}
-	key := func(l Locker) string { return l.(ordered).orderKey().path.full }
-	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(key(a), key(b)) })
-	for i := 1; i < len(list); i++ {
-		if key(list[i]) == key(list[i-1]) {
-			return nil, opError("lockall", key(list[i]), fmt.Errorf("%w: one path twice", ErrInvalid))
+		p := path{k.client, k.path.full}
+		if seen[p] {
+			return nil, opError("lockall", p.full, fmt.Errorf("%w: one path twice", ErrInvalid))
 		}
+		seen[p] = true
 	}
+	list := slices.Clone(lockers)
+	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(a.orderKey().path.full, b.orderKey().path.full) })
 	return list, nil
 }
 

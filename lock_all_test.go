@@ -3,12 +3,14 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
 )
 
 func TestLockAllHasAllOrNone(t *testing.T) {
@@ -152,8 +154,12 @@ func TestLockAllRefusesWhatMakesNoSense(t *testing.T) {
 			"nothing":          nil,
 			"one path twice":   {m, coord.NewMutex(c, "/x", nil)},
 			"both sides":       {rw, rw.RLocker()},
-			"a foreign locker": {m, foreignLocker{m}},
+			"one lock wrapped": {m, wrapped{m}},
 			"nil":              {nil},
+			"no mutex":         {(*coord.Mutex)(nil)},
+			"no writer":        {m, (*coord.RWMutex)(nil)},
+			"no reader":        {(*coord.RWMutex)(nil).RLocker(), m},
+			"no permits":       {(*coord.Semaphore)(nil).Locker(1)},
 		} {
 			if _, err := coord.LockAll(context.Background(), lockers...); !errors.Is(err, coord.ErrInvalid) {
 				w.t.Errorf("%s: %v", name, err)
@@ -167,5 +173,52 @@ func TestLockAllRefusesWhatMakesNoSense(t *testing.T) {
 	})
 }
 
-// foreignLocker is a Locker of somebody else's.
-type foreignLocker struct{ coord.Locker }
+// wrapped is a Locker of another package.
+type wrapped struct{ coord.Locker }
+
+// Permits are had together with locks, in the order of the paths.
+func TestLockAllTakesPermits(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.open("a", nil)
+		sem := coord.NewSemaphore(c, "/b", 3, nil)
+		set, err := coord.LockAll(ctx, wrapped{coord.NewMutex(c, "/c", nil)}, sem.Locker(2), coord.NewMutex(c, "/a", nil))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if h := set.Holds()[1]; !strings.Contains(h.Path(), "permit-2-") {
+			w.t.Errorf("the second hold stands on %s", h.Path())
+		}
+		_, err = sem.Locker(2).TryLock(ctx)
+		wantErr(w.t, err, coord.ErrLocked)
+		if err := sem.Locker(1).Do(ctx, func(context.Context, *coord.Hold) error { return nil }); err != nil {
+			w.t.Error(err)
+		}
+		if err := set.Release(); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// Equal paths on two services are two locks, and on one service one.
+func TestLockAllTellsServicesApart(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		a, b := w.open("a", nil), w.open("b", nil)
+		elsewhere := open(w.t, memory.New(nil), &coord.Options{Namespace: w.path("")})
+		set, err := coord.LockAll(ctx, coord.NewMutex(a, "/x", nil), coord.NewMutex(elsewhere, "/x", nil))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := set.Verify(ctx); err != nil {
+			w.t.Error(err)
+		}
+		if err := set.Release(); err != nil {
+			w.t.Error(err)
+		}
+		_, err = coord.LockAll(ctx, coord.NewMutex(a, "/x", nil), coord.NewMutex(b, "/x", nil))
+		wantErr(w.t, err, coord.ErrHeld)
+		w.empty("/x")
+	})
+}

@@ -411,3 +411,35 @@ func TestAWritersReleaseWakesOneClient(t *testing.T) {
 		})
 	}
 }
+
+func TestTheTokensOfContendersAreThoseOfTheHolds(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		rw := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		token := func() int64 {
+			list, err := rw.Contenders(ctx)
+			if err != nil || len(list) != 1 {
+				w.t.Fatal(list, err)
+			}
+			return list[0].Token
+		}
+		for name, lock := range map[string]func(context.Context) (*coord.Hold, error){"writer": rw.Lock, "reader": rw.RLock} {
+			h, err := lock(ctx)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if got := token(); got != h.Token() {
+				w.t.Errorf("%s: %d, and its hold says %d", name, got, h.Token())
+			}
+			mustRelease(w.t, h)
+		}
+		h := mustLock(w.t, rw)
+		if err := rw.Downgrade(ctx, h); err != nil {
+			w.t.Fatal(err)
+		}
+		if got := token(); got != 0 {
+			w.t.Errorf("a reader that was the writer: %d", got)
+		}
+		mustRelease(w.t, h)
+	})
+}

@@ -118,6 +118,21 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, &acquisition{sem: s, op: "tryacquire", n: n, try: true})
 }
 
+// Locker returns n permits as a Locker: its Lock is Acquire, its TryLock TryAcquire.
+// So LockAll can take permits together with locks.
+func (s *Semaphore) Locker(n int) Locker { return permitLocker{s, n} }
+
+type permitLocker struct {
+	s *Semaphore
+	n int
+}
+
+func (p permitLocker) Lock(ctx context.Context) (*Hold, error)    { return p.s.Acquire(ctx, p.n) }
+func (p permitLocker) TryLock(ctx context.Context) (*Hold, error) { return p.s.TryAcquire(ctx, p.n) }
+func (p permitLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
+	return do(ctx, p.Lock, f)
+}
+
 func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) {
 	if err := s.check(ctx, a.op); err != nil {
 		return nil, err
@@ -204,7 +219,7 @@ type SemaphoreContender struct {
 // Contenders lists who has permits and who waits for them, in order, as
 // Mutex.Contenders does. After the limit was lowered, one who got his permits
 // without waiting can show as not granted, until those before him have gone. It
-// costs two requests and one more for each contender.
+// costs three requests and one more for each contender.
 func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error) {
 	if err := s.check(ctx, "contenders"); err != nil {
 		return nil, err
@@ -214,6 +229,9 @@ func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error
 }
 
 func (s *session) permitContenders(ctx context.Context, sem *Semaphore) ([]SemaphoreContender, error) {
+	if err := s.b.Sync(ctx, sem.requests); err != nil {
+		return nil, err
+	}
 	names, _, err := s.b.Children(ctx, sem.requests, nil)
 	if isNotFound(err) {
 		return nil, nil
