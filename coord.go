@@ -74,6 +74,7 @@ type Client struct {
 	ending bool                   // it is about to end the session
 	work   sync.WaitGroup         // every goroutine of the client; Add under mu while not closed, or for a clean-up
 	plain  map[string]bool        // what is known of directories, see session.isPlain
+	calm   map[string]struct{}    // directories, see isCalm
 	locals map[string]*localQueue // of this client's callers on one path, see lock_local.go
 	ended  chan struct{}          // closed when Close is complete
 
@@ -140,6 +141,7 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 		draw:    draw,
 		closing: make(chan struct{}),
 		plain:   make(map[string]bool),
+		calm:    make(map[string]struct{}),
 		locals:  make(map[string]*localQueue),
 		ended:   make(chan struct{}),
 		ghosts:  make(map[string][]*cleanUp),

@@ -195,11 +195,17 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 			var h *Hold
 			h, err = l.await(ctx, r, p)
 			if err == nil {
+				if r.try {
+					l.c.setCalm(l.dir, true)
+				}
 				return h, nil
 			}
 			if !errors.Is(err, errGone) {
 				p.s.giveUp(p.path)
 			}
+		}
+		if r.try {
+			l.c.setCalm(l.dir, false)
 		}
 		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
 		switch {
@@ -235,6 +241,11 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
+	if r.try && !l.c.isCalm(l.dir) {
+		if err := l.look(ctx, s, r); err != nil {
+			return place{}, err
+		}
+	}
 	var sp spec
 	if r.maybe != "" {
 		sp = spec{dir: l.dir, kind: r.kind, prefix: r.maybe, data: r.data, made: true}
@@ -248,6 +259,65 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	}
 	p := place{s: s, node: n}
 	return p, l.checkNumber(ctx, p, r.try)
+}
+
+// look returns ErrLocked if somebody is in the way of a try, before that makes a node.
+//
+// A try that makes its node first, and finds another in the way, is itself in the way
+// until it has gone: of enough tries each finds one that fails, and nobody gets a lock
+// that is free. One that looks first makes a node only if nothing was in its way a
+// round trip ago. So a node that fails stands behind one that was made after that
+// moment, and of those made after it the first had nobody in its way. (Among readers
+// and writers likewise: what is in the way of a reader is a writer's node, and that was
+// made when the line had been empty.) A failure thus means that another one has been
+// granted, and not just that another one fails.
+//
+// Only a client whose latest try in the directory won makes its node at once, so there
+// is at most one such failure for each grant.
+func (l *line) look(ctx context.Context, s *session, r *request) error {
+	names, err := s.lookAt(ctx, l.dir)
+	if err != nil {
+		return err
+	}
+	queue := append(l.order(names), position{shared: r.kind == readKind})
+	if blocker(queue, len(queue)-1) >= 0 {
+		return ErrLocked
+	}
+	return nil
+}
+
+// lookAt lists a directory as it stands now. It names nothing if there is none, or if
+// that may not be read, which a try that makes its node will learn.
+func (s *session) lookAt(ctx context.Context, dir string) ([]string, error) {
+	if err := s.b.Sync(ctx, dir); err != nil {
+		return nil, err
+	}
+	names, _, err := s.b.Children(ctx, dir, nil)
+	if isNotFound(err) || errors.Is(err, backend.ErrDenied) {
+		err = nil
+	}
+	return names, err
+}
+
+// isCalm reports whether the latest try of this client in dir found nobody in its way.
+func (c *Client) isCalm(dir string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.calm[dir]
+	return ok
+}
+
+func (c *Client) setCalm(dir string, calm bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !calm {
+		delete(c.calm, dir)
+		return
+	}
+	if len(c.calm) >= maxPlain {
+		clear(c.calm)
+	}
+	c.calm[dir] = struct{}{}
 }
 
 // hold makes the place a hold. own is the armed watch on its node; nil has one

@@ -141,6 +141,9 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 	path := a.sem.path.full
 	for {
 		h, err := a.attempt(ctx)
+		if a.try {
+			a.sem.c.setCalm(a.sem.requests, err == nil)
+		}
 		switch {
 		case err == nil:
 			return h, nil
@@ -181,6 +184,11 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, tooHeavy(a.n, l.n)
 		}
 	}
+	if a.try && !sem.c.isCalm(sem.requests) {
+		if err := a.look(ctx, s); err != nil {
+			return nil, err
+		}
+	}
 	sp := newSpec(sem.c, sem.requests, permitKind+strconv.Itoa(a.n)+"-", sem.data)
 	if a.n == 1 {
 		sp.check = sem.limitStands()
@@ -208,6 +216,28 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 		s.giveUp(p.path)
 	}
 	return h, err
+}
+
+// look returns ErrLocked if a try would fail now, before it makes a node, see
+// line.look. Here too a failure means that another was granted: of the requests made
+// since the look of one that fails, the first was granted, or failed for being
+// heavier.
+func (a *acquisition) look(ctx context.Context, s *session) error {
+	names, err := s.lookAt(ctx, a.sem.requests)
+	if err != nil {
+		return err
+	}
+	l, _, err := a.limit(ctx, s, false) // after the line
+	if err != nil {
+		return err
+	}
+	switch sum := weigh(orderPermits(names)) + int64(a.n); {
+	case a.n > l.n:
+		return tooHeavy(a.n, l.n)
+	case sum > int64(l.n):
+		return ErrLocked
+	}
+	return nil
 }
 
 // list returns the line up to and including p, which is the last of it. w may be

@@ -166,9 +166,15 @@ func TestTryLock(t *testing.T) {
 
 func TestTryLockReturnsWhenItsContextEnds(t *testing.T) {
 	onEach(t, func(w *world) {
-		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
 		var after nth
 		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		// A try that has won makes its node at once the next time.
+		h, err := m.TryLock(context.Background())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		mustRelease(w.t, h)
+		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
 		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
 			w.Link("a").Partition()
 			return err
@@ -176,7 +182,7 @@ func TestTryLockReturnsWhenItsContextEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		_, err := m.TryLock(ctx)
+		_, err = m.TryLock(ctx)
 		wantErr(w.t, err, context.DeadlineExceeded)
 		if d := time.Since(start); d > time.Second {
 			w.t.Errorf("took %v", d)
