@@ -80,6 +80,9 @@ func (m *dbModel) step(s *dbState, i int) bool {
 	c := &s.m[i]
 	switch c.pc {
 	case dbCreate:
+		if c.left != 0 && !m.rules.meetsGhost {
+			return false // waits for what it has left
+		}
 		c.own = dbHigh(s.alive|s.names|m.mentioned(s)) + 1
 		s.alive |= dbBit(c.own)
 		c.pc = dbVersion
@@ -116,11 +119,13 @@ func (m *dbModel) step(s *dbState, i int) bool {
 		switch {
 		case names&^s.alive != 0:
 			m.fail(s, "a round opens with one who is not there")
+		case names&s.ghosts != 0:
+			m.fail(s, "a round opens with one whose Enter has returned an error")
 		case names&s.used != 0:
 			m.fail(s, "a round opens with one who was in another")
 		}
 		for j := range s.m {
-			if o := &s.m[j]; bits.OnesCount16(names&(o.twins|dbBit(o.own))) > 1 {
+			if o := &s.m[j]; bits.OnesCount16(names&(o.twins|o.left|dbBit(o.own))) > 1 {
 				m.fail(s, "a round opens with a member that counts twice")
 			}
 		}
@@ -241,7 +246,7 @@ func (m *dbModel) step(s *dbState, i int) bool {
 func (m *dbModel) mentioned(s *dbState) (set uint16) {
 	for i := range s.m {
 		c := &s.m[i]
-		set |= c.names | dbBit(c.own) | dbBit(c.other) | c.twins
+		set |= c.names | dbBit(c.own) | dbBit(c.other) | c.twins | c.left
 	}
 	return set
 }
@@ -249,7 +254,7 @@ func (m *dbModel) mentioned(s *dbState) (set uint16) {
 // faults adds what can befall i.
 func (m *dbModel) faults(s dbState, i int) {
 	c := s.m[i]
-	if c.pc == dbDone || c.pc == dbCreate && c.twins == 0 {
+	if c.pc == dbDone || c.pc == dbCreate && c.twins|c.left == 0 {
 		return
 	}
 	// Its node stands until the service ends the session.
@@ -259,7 +264,7 @@ func (m *dbModel) faults(s dbState, i int) {
 			o.crashes--
 			o.m[i] = dbMember{pc: dbDone}
 			if back {
-				o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds}
+				o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds} // a new process, that knows of nothing
 			}
 			m.add(o)
 		}
@@ -269,13 +274,28 @@ func (m *dbModel) faults(s dbState, i int) {
 		o.losses--
 		switch {
 		case c.pc < dbInside:
-			o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds, twins: c.twins | dbBit(c.own)&s.alive}
+			o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds, twins: c.twins | dbBit(c.own)&s.alive, left: c.left}
 		case c.pc == dbInside:
 			again(&o.m[i])
 		default:
 			o.m[i] = dbMember{pc: dbLeave, rounds: c.rounds, names: c.names}
 		}
 		m.add(o)
+	}
+	if s.cancels > 0 && c.pc < dbInside {
+		// Without contact Enter returns before its node is gone. The node goes with
+		// the session, or over the next one.
+		o := s
+		o.cancels--
+		nodes := (dbBit(c.own) | c.twins) & s.alive
+		o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds, left: c.left | nodes}
+		if m.rules.returnsSoon {
+			o.m[i].left, o.ghosts = 0, o.ghosts|nodes
+			m.add(o)
+		} else if s.losses > 0 {
+			o.losses--
+			m.add(o)
+		}
 	}
 	if s.cancels > 0 && c.pc != dbInside {
 		// It goes alone, or, if it is the last of a round, with ready.
@@ -293,7 +313,7 @@ func (m *dbModel) faults(s dbState, i int) {
 			if c.pc > dbInside {
 				again(&o.m[i])
 			} else {
-				o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds}
+				o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds, left: c.left | c.twins}
 			}
 			m.add(o)
 		}

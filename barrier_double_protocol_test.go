@@ -5,16 +5,16 @@ import "testing"
 // dbScenes are two of three that make rounds, with faults at any step. In the long
 // form more faults meet.
 func dbScenes(all bool) []dbState {
-	scene := func(crashes, losses, cancels, replies int8) dbState {
+	scene := func(rounds, crashes, losses, cancels, replies int8) dbState {
 		s := dbState{crashes: crashes, losses: losses, cancels: cancels, replies: replies}
 		for i := range s.m {
-			s.m[i] = dbMember{pc: dbCreate, rounds: 2}
+			s.m[i] = dbMember{pc: dbCreate, rounds: rounds}
 		}
 		return s
 	}
-	scenes := []dbState{scene(1, 0, 0, 0), scene(0, 1, 0, 0), scene(0, 0, 1, 0), scene(0, 0, 0, 1)}
+	scenes := []dbState{scene(2, 1, 0, 0, 0), scene(2, 0, 1, 0, 0), scene(2, 0, 0, 1, 0), scene(2, 0, 0, 0, 1), scene(1, 0, 1, 1, 0)}
 	if all {
-		scenes = append(scenes, scene(2, 0, 0, 0), scene(1, 1, 0, 0), scene(1, 0, 1, 1), scene(0, 1, 1, 1))
+		scenes = append(scenes, scene(2, 2, 0, 0, 0), scene(2, 1, 1, 0, 0), scene(2, 1, 0, 1, 1), scene(2, 0, 1, 1, 1))
 	}
 	return scenes
 }
@@ -54,6 +54,8 @@ func TestTheDoubleBarriersModelCatchesEachMutant(t *testing.T) {
 		"who joins keeps the node of a member":               {keepsNode: true},
 		"who waits for the next round watches nobody inside": {watchReady: true},
 		"nobody removes a stale ready":                       {neverClears: true},
+		"Enter returns before its node is gone":              {returnsSoon: true},
+		"an Enter meets what an earlier one has left":        {meetsGhost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			states := 0

@@ -46,6 +46,7 @@ type dbMember struct {
 	other  int8   // the node that it watches
 	fired  bool
 	twins  uint16 // nodes of lost sessions in the same call of Enter
+	left   uint16 // what calls that were given up without contact have left behind
 	rounds int8   // yet to make
 }
 
@@ -55,6 +56,7 @@ type dbState struct {
 	m       [dbMembers]dbMember
 	alive   uint16
 	used    uint16 // have been named by a round
+	ghosts  uint16 // of calls that were given up, and have returned
 	ready   bool
 	names   uint16 // in ready
 	crashes int8   // left
@@ -74,6 +76,8 @@ type dbRules struct {
 	keepsNode   bool // who joins keeps the node of a member
 	watchReady  bool // who waits for the next round watches ready only
 	neverClears bool // nobody removes a stale ready
+	returnsSoon bool // Enter returns before its node is gone, also with contact
+	meetsGhost  bool // the next Enter does not wait for what the last has left
 }
 
 type dbModel struct {
@@ -113,7 +117,9 @@ func (s *dbState) remove(set uint16) {
 			c.fired, c.other = true, 0
 		}
 		c.twins &^= set
+		c.left &^= set
 	}
+	s.ghosts &^= set
 }
 
 func (s *dbState) setReady(is bool, names uint16) {
@@ -137,13 +143,14 @@ func (s *dbState) key() [4]uint64 {
 	// Who is not there any more matters to nobody but him who is to name him.
 	s.names &= s.alive
 	s.used &= s.alive
+	s.ghosts &= s.alive
 	refs := s.alive
 	for i := range s.m {
 		c := &s.m[i]
 		if c.pc != dbOpen && c.pc != dbJoin && c.pc != dbAhead {
 			c.names &= s.alive
 		}
-		refs |= c.names | dbBit(c.own) | dbBit(c.other) | c.twins
+		refs |= c.names | dbBit(c.own) | dbBit(c.other) | c.twins | c.left
 	}
 	var number [17]int8
 	n := int8(0)
@@ -162,7 +169,7 @@ func (s *dbState) key() [4]uint64 {
 		}
 		return out
 	}
-	s.alive, s.used, s.names = anew(s.alive), anew(s.used), anew(s.names)
+	s.alive, s.used, s.names, s.ghosts = anew(s.alive), anew(s.used), anew(s.names), anew(s.ghosts)
 	flag := func(b bool) uint64 {
 		if b {
 			return 1
@@ -172,19 +179,20 @@ func (s *dbState) key() [4]uint64 {
 	var packed [dbMembers]uint64
 	for i := range s.m {
 		c := &s.m[i]
-		c.own, c.other, c.names, c.twins = number[c.own], number[c.other], anew(c.names), anew(c.twins)
+		c.own, c.other, c.names, c.twins, c.left = number[c.own], number[c.other], anew(c.names), anew(c.twins), anew(c.left)
 		p := uint64(c.pc)
 		p = p<<4 | uint64(c.own)
 		p = p<<4 | uint64(c.other)
 		p = p<<10 | uint64(c.names)
 		p = p<<10 | uint64(c.twins)
+		p = p<<10 | uint64(c.left)
 		p = p<<2 | uint64(c.ready)
 		p = p<<3 | uint64(c.rounds)
 		p = p<<3 | flag(c.fresh)<<2 | flag(c.open)<<1 | flag(c.fired)
 		packed[i] = p
 	}
 	slices.Sort(packed[:])
-	p := uint64(s.alive)<<20 | uint64(s.used)<<10 | uint64(s.names)
+	p := uint64(s.ghosts)<<30 | uint64(s.alive)<<20 | uint64(s.used)<<10 | uint64(s.names)
 	p = p<<1 | flag(s.ready)
 	for _, left := range []int8{s.crashes, s.losses, s.cancels, s.replies} {
 		p = p<<3 | uint64(left)

@@ -1,0 +1,474 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// waits are the calls that wait for a turn, each with the directory of its nodes.
+var waits = []struct {
+	name, dir string
+	call      func(c *coord.Client) func(context.Context) (*coord.Hold, error)
+	try       func(c *coord.Client) func(context.Context) (*coord.Hold, error) // nil if there is none
+}{
+	{"Lock", "/r",
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			return coord.NewMutex(c, "/r", nil).Lock
+		},
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			return coord.NewMutex(c, "/r", nil).TryLock
+		}},
+	{"Lock of a writer", "/r",
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			return coord.NewRWMutex(c, "/r", nil).Lock
+		},
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			return coord.NewRWMutex(c, "/r", nil).TryRLock
+		}},
+	{"RLock", "/r",
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			rw := coord.NewRWMutex(c, "/r", nil)
+			return func(ctx context.Context) (*coord.Hold, error) {
+				if c := ctx.Value(asWriter{}); c != nil {
+					return rw.Lock(ctx)
+				}
+				return rw.RLock(ctx)
+			}
+		},
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			return coord.NewRWMutex(c, "/r", nil).TryLock
+		}},
+	{"Acquire", "/r/requests",
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			s := coord.NewSemaphore(c, "/r", 2, nil)
+			return func(ctx context.Context) (*coord.Hold, error) { return s.Acquire(ctx, 2) }
+		},
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			s := coord.NewSemaphore(c, "/r", 2, nil)
+			return func(ctx context.Context) (*coord.Hold, error) { return s.TryAcquire(ctx, 1) }
+		}},
+	{"Campaign", "/r",
+		func(c *coord.Client) func(context.Context) (*coord.Hold, error) {
+			e := coord.NewElection(c, "/r", nil)
+			return func(ctx context.Context) (*coord.Hold, error) {
+				t, err := e.Campaign(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return t.Hold, nil
+			}
+		}, nil},
+}
+
+// asWriter is the key of a context with which the reader's call takes the lock as a
+// writer: what a reader waits for.
+type asWriter struct{}
+
+// A wait that was given up has left nothing when the call returns, so whoever comes
+// next, of the same client or of another, finds the way free.
+func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
+	for _, x := range waits {
+		t.Run(x.name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				held := context.WithValue(context.Background(), asWriter{}, true)
+				c, other := w.open("a", nil), x.call(w.open("b", nil))
+				call := x.call(c)
+				slow := w.session("slow") // its reads are those of a caller that was told
+				for i := range 20 {
+					h, err := other(held)
+					if err != nil {
+						w.t.Fatal(err)
+					}
+					n := w.waits.Load()
+					ctx, cancel := context.WithCancel(context.Background())
+					go func() {
+						w.eventually("it waits", func() bool { return w.waits.Load() > n })
+						cancel()
+					}()
+					_, err = call(ctx)
+					wantErr(w.t, err, context.Canceled)
+					if err := slow.Sync(w.t.Context(), w.path(x.dir)); err != nil {
+						w.t.Fatal(err)
+					}
+					names, _, err := slow.Children(w.t.Context(), w.path(x.dir), nil)
+					if err != nil || len(names) != 1 {
+						w.t.Fatalf("round %d: beside the holder's node stands another: %v, %v", i, names, err)
+					}
+					mustRelease(w.t, h)
+					if x.try == nil {
+						continue
+					}
+					if h, err = x.try(c)(context.Background()); err != nil {
+						w.t.Fatalf("round %d: a free lock is refused: %v", i, err)
+					}
+					mustRelease(w.t, h)
+				}
+			})
+		})
+	}
+}
+
+// A call whose removal is not answered returns after a while. The next one of the same
+// client waits for the removal, and meets no node of the first.
+func TestTheNextCallIsOrderedBehindTheRemoval(t *testing.T) {
+	for _, x := range waits {
+		next := x.try
+		if next == nil {
+			next = x.call
+		}
+		t.Run(x.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				answer := make(chan struct{})
+				var before nth
+				var made []string // after the call that was given up
+				c := w.open("a", &backendtest.Hooks{
+					Before: before.before,
+					After: func(_ context.Context, c backendtest.Call, err error) error {
+						if creates(c) && before.idle() {
+							made = append(made, c.Path)
+						}
+						return err
+					},
+				})
+				held := context.WithValue(context.Background(), asWriter{}, true)
+				h, err := x.call(w.open("b", nil))(held)
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+					<-answer
+					return nil
+				})
+				ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+				defer cancel()
+				start := time.Now()
+				_, err = x.call(c)(ctx)
+				wantErr(w.t, err, context.DeadlineExceeded)
+				if d := time.Since(start); d != 1050*time.Millisecond {
+					w.t.Errorf("the call took %v, want a second for the removal", d)
+				}
+				mustRelease(w.t, h)
+
+				// It is bounded by its own ctx,
+				ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+				defer cancel()
+				_, err = next(c)(ctx)
+				wantErr(w.t, err, context.DeadlineExceeded)
+				// and waits for nothing else.
+				made = nil
+				time.AfterFunc(time.Minute, func() { close(answer) })
+				start = time.Now()
+				h, err = next(c)(context.Background())
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				if d := time.Since(start); d != time.Minute {
+					w.t.Errorf("the next call took %v, want a minute", d)
+				}
+				if len(made) != 1 {
+					w.t.Errorf("made %v", made)
+				}
+				mustRelease(w.t, h)
+				w.empty(x.dir)
+			})
+		})
+	}
+}
+
+// idle reports whether nothing is armed.
+func (x *nth) idle() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.n == 0
+}
+
+// Without contact a call that gives up returns at once, and the node goes as soon as
+// there is contact again, before the client's next call makes one.
+func TestWithoutContactAWaitIsGivenUpAtOnce(t *testing.T) {
+	for _, x := range waits {
+		t.Run(x.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				held := context.WithValue(context.Background(), asWriter{}, true)
+				h, err := x.call(w.open("b", nil))(held)
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				c := w.open("a", nil)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				time.AfterFunc(500*time.Millisecond, w.Link("a").Partition)
+				start := time.Now()
+				_, err = x.call(c)(ctx)
+				wantErr(w.t, err, context.DeadlineExceeded)
+				if d := time.Since(start); d != time.Second {
+					w.t.Errorf("it took %v", d)
+				}
+				mustRelease(w.t, h)
+				if n := len(w.children(x.dir)); n != 1 {
+					w.t.Errorf("%d nodes, want the one that could not be removed", n)
+				}
+				time.AfterFunc(500*time.Millisecond, w.Link("a").Heal)
+				next := x.try
+				if next == nil {
+					next = x.call
+				}
+				if h, err = next(c)(context.Background()); err != nil {
+					w.t.Fatal(err)
+				}
+				mustRelease(w.t, h)
+				w.empty(x.dir)
+			})
+		})
+	}
+}
+
+// A removal that the service refuses keeps no call waiting: a try says that the lock is
+// taken, which it is, by the node that cannot go.
+func TestARefusedRemovalKeepsNobodyWaiting(t *testing.T) {
+	for _, x := range waits {
+		if x.try == nil {
+			continue
+		}
+		t.Run(x.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				refused := true
+				held := context.WithValue(context.Background(), asWriter{}, true)
+				h, err := x.call(w.open("b", nil))(held)
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					if refused && deletes(c) {
+						return backend.ErrDenied
+					}
+					return nil
+				}})
+				ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+				defer cancel()
+				start := time.Now()
+				_, err = x.call(c)(ctx)
+				wantErr(w.t, err, context.DeadlineExceeded)
+				mustRelease(w.t, h)
+				_, err = x.try(c)(context.Background())
+				wantErr(w.t, err, coord.ErrLocked)
+				if d := time.Since(start); d != 50*time.Millisecond {
+					w.t.Errorf("both calls took %v, want no wait but the first ctx's", d)
+				}
+				refused = false
+				w.empty(x.dir)
+			})
+		})
+	}
+}
+
+// A creation whose ctx ends while it is under way leaves nothing either.
+func TestACreationThatWasGivenUpHasLeftNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/r", nil)
+		prime(w.t, m)
+		for range 3 {
+			ctx, cancel := context.WithCancel(context.Background())
+			after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+				cancel()
+				return backend.Uncertain(context.Canceled)
+			})
+			_, err := m.Lock(ctx)
+			wantErr(w.t, err, context.Canceled)
+			if names := w.children("/r"); len(names) != 0 {
+				w.t.Errorf("it stands: %v", names)
+			}
+			h, err := m.TryLock(context.Background())
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			mustRelease(w.t, h)
+		}
+	})
+}
+
+// A creation that was found missing, and that comes after all, is removed: the second
+// look finds it. (The contract has none come after a Sync. A server has been seen to
+// apply one that a caller had given up.)
+func TestACreationThatComesAfterTheLookIsRemoved(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before nth
+		late := make(chan []backend.Op, 1)
+		lists := 0
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{
+			Before: before.before,
+			Names: func(c backendtest.Call, names []string) []string {
+				if c.Path != "/r" {
+					return names
+				}
+				select {
+				case ops := <-late: // right after what this list shows
+					lists++
+					if _, err := c.Session.Commit(context.Background(), ops...); err != nil {
+						w.t.Error(err)
+					}
+				default:
+				}
+				return names
+			},
+		}), "/r", nil)
+		prime(w.t, m)
+		ctx, cancel := context.WithCancel(context.Background())
+		before.arm(1, creates, func(_ context.Context, c backendtest.Call, _ error) error {
+			late <- slices.Clone(c.Ops)
+			cancel()
+			return backend.Uncertain(context.Canceled)
+		})
+		_, err := m.Lock(ctx)
+		wantErr(w.t, err, context.Canceled)
+		if lists != 1 {
+			w.t.Fatal("the creation did not come")
+		}
+		if names := w.children("/r"); len(names) != 0 {
+			w.t.Errorf("it stands: %v", names)
+		}
+	})
+}
+
+// One process is one member, however often it has given up, alone or in turns with
+// another client.
+func TestAnEntrantThatGaveUpIsNotCounted(t *testing.T) {
+	for _, name := range []string{"one client", "two clients in turns"} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				var barriers []*coord.DoubleBarrier
+				for _, link := range []string{"a", "b"} {
+					barriers = append(barriers, coord.NewDoubleBarrier(w.open(link, nil), "/b", 2, nil))
+					if name == "one client" {
+						break
+					}
+				}
+				for i := range 15 {
+					d := barriers[i%len(barriers)]
+					n := w.waits.Load()
+					ctx, cancel := context.WithCancel(context.Background())
+					go func() {
+						w.eventually("it waits", func() bool { return w.waits.Load() > n })
+						cancel()
+					}()
+					e, err := d.Enter(ctx)
+					if !errors.Is(err, context.Canceled) {
+						w.t.Fatalf("round %d: one member has passed for two: %v, %v", i, e, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The removal of an entrant's node is not answered for long, or contact is lost with it
+// and with the session: the next Enter of the client waits for it, and is alone.
+func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
+	for _, name := range []string{"no answer", "refused", "no contact", "session lost"} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				free := make(chan struct{})
+				c := w.open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+					if !deletes(c) {
+						return nil
+					}
+					select {
+					case <-free:
+					default:
+						if name == "refused" {
+							return backend.ErrDenied
+						}
+						if name == "no answer" {
+							<-free
+						}
+					}
+					return nil
+				}})
+				d := coord.NewDoubleBarrier(c, "/b", 2, nil)
+				switch name {
+				case "no contact":
+					time.AfterFunc(20*time.Millisecond, w.Link("a").Partition)
+				case "session lost":
+					// Lost here, and not yet on the service.
+					time.AfterFunc(20*time.Millisecond, func() {
+						w.Link("a").Partition()
+						time.Sleep(w.timeout - 10*time.Millisecond)
+						w.Link("a").Heal()
+					})
+				}
+				wait := 50 * time.Millisecond
+				if name == "session lost" {
+					wait = w.timeout - 100*time.Millisecond
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), wait)
+				defer cancel()
+				_, err := d.Enter(ctx)
+				wantErr(w.t, err, context.DeadlineExceeded)
+				if n := len(w.children("/b/members")); n != 1 {
+					w.t.Fatalf("%d nodes, want the ghost", n)
+				}
+				if name == "no contact" {
+					w.Link("a").Heal()
+				}
+				ctx, cancel = context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				e, err := d.Enter(ctx)
+				if !errors.Is(err, context.DeadlineExceeded) {
+					w.t.Errorf("one member has passed for two: %v, %v", e, err)
+				}
+				close(free)
+				w.empty("/b/members")
+			})
+		})
+	}
+}
+
+// Leave with a ctx that has ended goes before it returns, so that the next Enter
+// belongs to the next round.
+func TestALeaveThatWasGivenUpHasLeft(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		a := coord.NewDoubleBarrier(w.open("a", nil), "/b", 2, nil)
+		b := coord.NewDoubleBarrier(w.open("b", nil), "/b", 2, nil)
+		for round := range 5 {
+			entered := make(chan *coord.Entry, 1)
+			go func() {
+				e, err := b.Enter(ctx)
+				if err != nil {
+					w.t.Error(err)
+				}
+				entered <- e
+			}()
+			e, err := a.Enter(ctx)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			other := <-entered
+			if w.t.Failed() {
+				return
+			}
+			for _, e := range []*coord.Entry{e, other} {
+				if e.Extra() {
+					w.t.Errorf("round %d: an extra of the round that has ended", round)
+				}
+				wantErr(w.t, e.Leave(ended), context.Canceled)
+			}
+			if names := w.children("/b"); !slices.Equal(names, []string{"members"}) {
+				w.t.Errorf("round %d: %s stands", round, strings.Join(names, ", "))
+			}
+			if names := w.children("/b/members"); len(names) != 0 {
+				w.t.Errorf("round %d: %v stand", round, names)
+			}
+		}
+	})
+}
