@@ -100,9 +100,15 @@ func (d *DoubleBarrier) check(op string) error {
 
 // Enter waits until n members stand at the barrier, and returns the entry. ctx
 // bounds the wait only, not the entry. A session lost while waiting does not end
-// the wait; the member comes anew with the next session. Whatever ends the wait, no
-// node of it stays behind. (If the round opened in the same moment, to the others
-// it is a member that has come and left.)
+// the wait; the member comes anew with the next session. Whatever ends the wait, the
+// member is gone when Enter returns, and no round opens with it any more. (If one
+// opened just before, to the others it is a member that has come and left.)
+//
+// Without contact, or without an answer for a second, Enter returns earlier. Then the
+// member is removed in the background, over the next session if need be. The next
+// Enter of this client waits for that, however long it takes, so a client never counts
+// itself twice. Other clients can count the member until it is removed, or until the
+// service has ended its session.
 //
 // Errors: ErrLimit when the round has another number of members than n.
 // ErrInvalid for n below 1. ErrTooLarge for an n of some thousands: the names of the

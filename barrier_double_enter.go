@@ -12,12 +12,13 @@ import (
 
 // entrant is one node that waits to get in.
 type entrant struct {
-	d     *DoubleBarrier
-	trail *trail // nil without Trace
-	s     *session
-	path  string
-	guest string // the path of its node as an extra, once that may have been made
-	sent  bool   // a commit of its own may have opened a round
+	d      *DoubleBarrier
+	trail  *trail // nil without Trace
+	s      *session
+	path   string
+	prefix string // of all nodes of the same Enter
+	guest  string // the path of its node as an extra, once that may have been made
+	sent   bool   // a commit of its own may have opened a round
 
 	own   *backend.Watch // on its node
 	ready *backend.Watch
@@ -27,8 +28,9 @@ type entrant struct {
 // enter comes with a new node and waits. When it returns an error, the node has been
 // removed, or awaitCleanUps tells when it is.
 func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
-	// A node that an earlier call has left must not be counted.
-	if err := m.d.c.awaitCleanUps(ctx, m.d.members, true); err != nil {
+	// Neither this client nor another must count what another call has left beside
+	// the new node.
+	if err := m.d.c.awaitCleanUps(ctx, m.d.members, sp.prefix); err != nil {
 		return nil, err
 	}
 	s, err := m.d.c.session(ctx)
@@ -42,11 +44,11 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 		}
 		return nil, err
 	}
-	m.s, m.path = s, n.path
+	m.s, m.path, m.prefix = s, n.path, sp.prefix
 	e, err := m.await(ctx, n.siblings)
 	m.stopWatches()
 	if err != nil {
-		m.d.takeOut(m.s, "withdraw", m.undo, m.path, m.guest)
+		m.d.takeOut(m.s, sp.prefix, "withdraw", m.undo, m.path, m.guest)
 	}
 	return e, err
 }
@@ -72,7 +74,7 @@ func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 			}
 			return err
 		})
-	}).note(d.members)
+	}).madeFor(sp.prefix).note(d.members)
 }
 
 // await looks until a round has taken it in. siblings is the number of nodes in
@@ -170,6 +172,10 @@ func (m *entrant) stopWatches() {
 // look reads the barrier and does what is to be done: it returns an entry, or wait
 // if there is nothing but to wait, or errAgain.
 func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
+	// Nor what one has left meanwhile.
+	if err := m.d.c.awaitCleanUps(ctx, m.d.members, m.prefix); err != nil {
+		return nil, false, err
+	}
 	r, err := m.read(ctx)
 	if err != nil {
 		return nil, false, err
@@ -313,8 +319,8 @@ func (m *entrant) grant(ctx context.Context, path string, names []string, own *b
 // takeOut removes in the background what a member has left that gave up, by do, and
 // waits for that, see cleanUp.wait. What goes with a lost session is removed over the
 // next one: the service may not know of the loss yet, and would count the node among
-// the next n.
-func (d *DoubleBarrier) takeOut(s *session, what string, do func(context.Context) error, paths ...string) {
+// the next n. prefix is that of the nodes of the call, or "".
+func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context.Context) error, paths ...string) {
 	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		if s.b.Err() == nil {
 			s.retryAs(ctx, u, what, paths[0], do)
@@ -334,7 +340,7 @@ func (d *DoubleBarrier) takeOut(s *session, what string, do func(context.Context
 				d.c.log.Warn("coord: a node of a lost session stands until the service ends it", "path", path, "error", err)
 			}
 		}
-	}).wait(s, d.members)
+	}).madeFor(prefix).wait(s, d.members)
 }
 
 // undo takes an entrant out that gave up. If a round has opened with it meanwhile, it

@@ -35,11 +35,11 @@ func (e *Entry) Extra() bool { return e.extra }
 // round have left or died. Extras are not waited for; an extra itself waits for the
 // members of its round.
 //
-// If ctx ends first, the member has left all the same: its node is removed, and
-// only the wait was given up. Another call of Leave waits on. A session that is lost
-// while Leave waits does not end the wait. If the entry was lost before Leave was
-// called, Leave returns its Err at once. After Release it waits for the others; it
-// first waits for a Release that is under way.
+// If ctx ends first, the member has left all the same: its node is removed before
+// Leave returns, as when Enter is given up, and only the wait was. Another call of
+// Leave waits on. A session that is lost while Leave waits does not end the wait. If
+// the entry was lost before Leave was called, Leave returns its Err at once. After
+// Release it waits for the others; it first waits for a Release that is under way.
 //
 // One member after the other goes, and each that goes wakes one (the recipe's
 // leaving by lowest and highest): the first that came stays until it is the last,
@@ -67,7 +67,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 		trail.over(ctx, nil)
 		return nil
 	}
-	e.d.takeOut(e.s, op, func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) }, e.Path())
+	e.d.takeOut(e.s, "", op, func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) }, e.Path())
 	switch {
 	case errors.Is(err, backend.ErrClosed):
 		err = ErrClosed

@@ -37,6 +37,7 @@ type cleanUp struct {
 	// Guarded by c.mu.
 	isAnswered bool
 	dir        string // where it is noted, or ""
+	of         string // the prefix of the nodes of the call that it is for, or ""
 }
 
 // beginCleanUp says that something is to be cleared away before the session may end.
@@ -150,6 +151,16 @@ func (s *session) waitFor(ch <-chan struct{}, d time.Duration) {
 	}
 }
 
+// madeFor names the call that the clean-up is for, see awaitCleanUps.
+func (u *cleanUp) madeFor(prefix string) *cleanUp {
+	if u != nil {
+		u.c.mu.Lock()
+		defer u.c.mu.Unlock()
+		u.of = prefix
+	}
+	return u
+}
+
 // note has the next acquisition in dir wait for the clean-up, if it is not done.
 func (u *cleanUp) note(dir string) {
 	if u == nil {
@@ -170,15 +181,20 @@ func (u *cleanUp) note(dir string) {
 }
 
 // awaitCleanUps waits until nothing stands in dir that an earlier call of this client
-// has left behind. What the service refuses to remove is waited for only if a ghost
-// there would do harm, and not just stand in the way.
-func (c *Client) awaitCleanUps(ctx context.Context, dir string, harmful bool) error {
+// has left behind, or until the service has refused to remove it: then it is in the
+// way of the caller, and no more. Where a ghost would do harm, own is the prefix of the
+// caller's nodes: a refusal is no end then, and what the same call has left on a lost
+// session is not waited for.
+func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 	c.mu.Lock()
 	list := slices.Clone(c.ghosts[dir])
+	if own != "" {
+		list = slices.DeleteFunc(list, func(u *cleanUp) bool { return u.of == own })
+	}
 	c.mu.Unlock()
 	for _, u := range list {
 		over := u.answered
-		if harmful {
+		if own != "" {
 			over = u.done
 		}
 		select {

@@ -101,6 +101,16 @@
 // lost, no session that ends and no caller that gives up leaves a node behind
 // that blocks the others, or makes two holders.
 //
+// Given up is gone. A call that waits for its turn, and ends without it, removes its
+// node before it returns. It returns earlier if there is no contact, or no answer for
+// a second. Then the removal goes on in the background, and the client's next
+// acquisition on the same path waits for it first, bounded by its own ctx. So a client
+// never meets a node that an earlier call of its own has left. Another client can,
+// until the removal is done or the service has ended the session. (A removal that the
+// service refuses is logged and tried again. Only [DoubleBarrier.Enter] waits for one;
+// TryX finds the lock taken.) Close waits up to two seconds for such work, while there
+// is contact.
+//
 // Told in time. A client declares its session lost by its own clock, before the
 // service ends it: after the time of the latest request that was answered, plus
 // the session timeout, less the backend's LossMargin. A lost session ends its
@@ -147,7 +157,7 @@
 // Where a call can meet an error in another sense than here, its comment says so.
 //
 //	error            what it means                           what the caller does
-//	ctx's own        the wait was given up                   nothing is left behind
+//	ctx's own        the wait was given up                   nothing; see "Given up is gone"
 //	ErrLocked        TryX: somebody else has it              tries later, or waits with Lock
 //	ErrLost          the hold ended before its release       stops what it does under the hold
 //	ErrReleased      the hold was released                   nothing

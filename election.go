@@ -85,8 +85,8 @@ func (e *Election) line() *line { return &line{c: e.c, dir: e.path.full, kinds: 
 
 // Campaign waits until it leads, or ctx ends. ctx bounds the campaign only, not
 // the term. A session lost while waiting does not end the campaign; it goes on at
-// the tail with the next session. Whatever ends it, its node is removed, in the
-// background if need be.
+// the tail with the next session. Whatever ends it, its node is gone when Campaign
+// returns, as with Mutex.Lock.
 //
 // Its errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {

@@ -431,6 +431,47 @@ func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
 	}
 }
 
+// One call waits while another of the same client comes, loses contact and gives up.
+// When contact is back the first does not count what the second has left.
+func TestAnEntrantThatWaitsDoesNotCountAGhost(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var after nth
+		free := make(chan struct{})
+		c := w.open("a", &backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				if deletes(c) {
+					<-free
+				}
+				return nil
+			},
+			After: after.after,
+		})
+		d := coord.NewDoubleBarrier(c, "/b", 2, nil)
+		first := w.enter(context.Background(), d)
+		w.stand(d, coord.DoubleBarrierState{Waiting: 1})
+		after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+			w.Link("a").Partition()
+			return backend.ErrUncertain
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		_, err := d.Enter(ctx)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		if n := len(w.children("/b/members")); n != 2 {
+			w.t.Fatalf("%d nodes, want one that waits and the ghost", n)
+		}
+		w.Link("a").Heal()
+		w.settle()
+		first.pending("the other has given up")
+		close(free)
+		w.eventually("the ghost is gone", func() bool { return len(w.children("/b/members")) == 1 })
+		first.pending("it is alone")
+		second := w.enter(context.Background(), coord.NewDoubleBarrier(w.open("b", nil), "/b", 2, nil))
+		w.must(first.entry().Release())
+		w.must(second.entry().Release())
+	})
+}
+
 // Leave with a ctx that has ended goes before it returns, so that the next Enter
 // belongs to the next round.
 func TestALeaveThatWasGivenUpHasLeft(t *testing.T) {

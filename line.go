@@ -234,7 +234,7 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 			return p, l.checkNumber(ctx, p, r.try)
 		}
 	}
-	if err := l.c.awaitCleanUps(ctx, l.dir, false); err != nil {
+	if err := l.c.awaitCleanUps(ctx, l.dir, ""); err != nil {
 		return place{}, err
 	}
 	s, err := l.c.session(ctx)

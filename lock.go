@@ -76,8 +76,9 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 
 // Lock waits for the lock until ctx ends. ctx bounds the wait only, not the
 // hold. A session lost while waiting does not end the wait: the caller goes to
-// the tail of the line with the next session. Whatever ends the wait, no node of
-// it stays behind.
+// the tail of the line with the next session. Whatever ends the wait, its node is
+// gone when Lock returns, or as soon as there is contact: see "Given up is gone" in
+// the package comment.
 //
 // Errors: the context's; ErrHeld; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
 // data; ErrLimit when the directory's sequence numbers are used up; ErrNoChildren
@@ -87,7 +88,11 @@ func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
 }
 
 // TryLock takes the lock if it is free, and returns ErrLocked if not. It does
-// not wait for other contenders, only for the service.
+// not wait for other contenders, only for the service. Of any number of callers that
+// only try, one gets a lock that is free.
+//
+// It costs one request while this client's tries succeed; else it looks first, which
+// costs two reads.
 func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
 	return m.lock(ctx, &request{op: "trylock", kind: lockKind, data: m.data, try: true})
 }

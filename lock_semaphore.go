@@ -100,8 +100,8 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 
 // Acquire waits for n permits until ctx ends. ctx bounds the wait only, not the
 // hold. A session lost while waiting does not end the wait: the caller goes to
-// the tail of the line with the next session. Whatever ends the wait, no node of
-// it stays behind.
+// the tail of the line with the next session. Whatever ends the wait, its node is gone
+// when Acquire returns, as with Mutex.Lock.
 //
 // Errors: ErrLimit when n is over the limit, at once and also when the limit is
 // lowered below n while the call waits; when the limit is not the one that this

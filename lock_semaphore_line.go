@@ -166,7 +166,7 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 // attempt makes one request. A node that does not become a hold is removed.
 func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	sem := a.sem
-	if err := sem.c.awaitCleanUps(ctx, sem.requests, false); err != nil {
+	if err := sem.c.awaitCleanUps(ctx, sem.requests, ""); err != nil {
 		return nil, err
 	}
 	s, err := sem.c.session(ctx)

@@ -11,4 +11,7 @@ var nodeMutants = []mutant{
 	{"who gives up leaves his node", "create.go",
 		"s.disown(*sp).wait(s, sp.dir)\n\t\t\t\treturn node{}, err\n\t\t\t}\n\t\t\tif pause", "return node{}, err\n\t\t\t}\n\t\t\tif pause",
 		"TestACallerWhoGivesUpAfterALostReplyLeavesNoNode"},
+	{"who gives up looks once for what it may have made", "create.go",
+		"looks < 2 || found", "looks < 1 || found",
+		"TestACreationThatComesAfterTheLookIsRemoved"},
 }
