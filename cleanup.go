@@ -28,7 +28,8 @@ const (
 // there is contact, at most closeWait. Clean-ups can begin until then, also when Close
 // has been called already.
 //
-// A nil *cleanUp is one that could not begin, because the session is being ended.
+// A nil *cleanUp is one that did not begin, because the session is being ended, or is
+// about to be and takes along what was to be removed.
 type cleanUp struct {
 	c        *Client
 	answered chan struct{} // closed when it is done, or the service has refused it once
@@ -199,6 +200,11 @@ func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 		}
 		select {
 		case <-over:
+			continue
+		default:
+		}
+		select {
+		case <-over:
 		case <-ctx.Done():
 			return backend.ContextError(ctx)
 		case <-c.closing:
@@ -260,7 +266,11 @@ func (s *session) retryAs(ctx context.Context, u *cleanUp, what, path string, do
 }
 
 // removal removes a node of ours in the background, for as long as the session lives.
+// When the client closes, the node goes with the session.
 func (s *session) removal(path string) *cleanUp {
+	if s.c.isClosing() {
+		return nil
+	}
 	return s.cleanUp("remove", path, func(ctx context.Context) error { return s.remove(ctx, path) })
 }
 

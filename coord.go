@@ -237,12 +237,8 @@ func (c *Client) Session(ctx context.Context) (backend.Session, error) {
 
 // session waits for a session that lives. Once Close was called only clean-ups get one.
 func (c *Client) session(ctx context.Context) (*session, error) {
-	select {
-	case <-c.closing:
-		if !isCleanUp(ctx) {
-			return nil, ErrClosed
-		}
-	default:
+	if c.isClosing() && !isCleanUp(ctx) {
+		return nil, ErrClosed
 	}
 	for {
 		if s := c.current.Load(); s.b.Err() == nil {

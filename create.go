@@ -216,6 +216,9 @@ func (sp *spec) names(name string) bool {
 // disown removes in the background what attempts to create, all in one directory,
 // may have made. It looks twice at least, and until it finds nothing.
 func (s *session) disown(specs ...spec) *cleanUp {
+	if s.c.isClosing() {
+		return nil // it goes with the session
+	}
 	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		for looks, found := 0, true; looks < 2 || found; looks++ {
 			ok := s.retryAs(ctx, u, "remove", specs[0].prefix, func(ctx context.Context) error {
