@@ -46,7 +46,12 @@
 // (zookeeper.throttled_op_wait_time). Such a request, a Commit as well, is sent
 // again after a pause that grows from 10 ms to 1 s, until ctx ends or the session
 // is over; nothing was applied then. A Commit that may have been applied is never
-// sent again.
+// sent again. One that is given up before its request was written is never sent, and
+// its error is definite.
+//
+// A reply can take as long as the lease, if its bytes keep coming; one that takes
+// longer costs the session. A read that a server answers with a code which reads do
+// not get fails with backend.ErrUnsupported.
 //
 // Servers drop the connection for a request that is longer than their
 // jute.maxbuffer. backend.MaxRequest assumes their default of 1 MiB. Where it is
@@ -112,7 +117,9 @@ type Options struct {
 
 	// Logger is told of the connections of a session: each that is made (Info),
 	// each that breaks, with the server and the reason (Warn), and what the client
-	// below says (Debug). A session that is lost is told of by its user: see
+	// below says (Debug). While no server can be reached it is told so, with the
+	// address and the reason of each, when all have been tried and then at intervals
+	// that grow from a second to a minute (Warn). A session that is lost is told of by its user: see
 	// Logger of coord.Options. Nil: nothing is printed.
 	//
 	// It is called on a goroutine of its own, a line at a time and in order for
