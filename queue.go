@@ -58,7 +58,9 @@ type QueueOptions[T any] struct {
 // in between, or its session is lost, the item goes to another one, with the next
 // attempt number. Nothing that Put has reported is lost, and nothing comes again
 // after an Ack that returned nil. Without faults nothing comes twice. For at most
-// once, use Pop.
+// once, use Pop. An item that no caller has received is no attempt when the call that
+// was to get it ends, or the client closes: it is given back first, as long as the
+// service answers; Close waits two seconds at most for that.
 //
 // Order: values are taken in the order in which they were put, and those of one
 // PutAll in their order; an item that is given back keeps its place. A single

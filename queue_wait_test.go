@@ -251,3 +251,41 @@ func TestAnIdleConsumerThatDoesNotActDelaysNothing(t *testing.T) {
 		}
 	}
 }
+
+// When all of the front is dead, its sessions bound the wait, and nothing else is
+// needed.
+func TestADeadFrontIsPassedWhenItsSessionsEnd(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var dead []*taking
+		for i := range 4 {
+			name := fmt.Sprint("dead", i)
+			dead = append(dead, w.takeWaits(ctx, w.queue(name, nil)))
+			w.Link(name).Partition()
+		}
+		live := []*taking{w.takeWaits(context.Background(), w.queue("a", nil)), w.takeWaits(context.Background(), w.queue("b", nil))}
+		p := w.queue("p", nil)
+		mustPut(w.t, p, 1, 2)
+		var got []int
+		for _, x := range live {
+			<-x.done
+			if x.err != nil {
+				w.t.Fatal(x.err)
+			}
+			got = append(got, x.it.Value)
+			mustAck(w.t, x.it)
+		}
+		if slices.Sort(got); !slices.Equal(got, []int{1, 2}) {
+			w.t.Errorf("got %v", got)
+		}
+		for i := range dead {
+			w.Link(fmt.Sprint("dead", i)).Heal()
+		}
+		cancel()
+		for _, x := range dead {
+			<-x.done
+			wantErr(w.t, x.err, context.Canceled)
+		}
+		w.drained(&p.Consumer)
+	})
+}

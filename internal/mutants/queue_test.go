@@ -26,8 +26,8 @@ var queueMutants = []mutant{
 	{"an item that nobody received from Items goes with the session", "queue_consumer.go",
 		"case <-q.q.c.closing:\n\t\t\t\tit.claim.later(verbGiveBack)\n", "case <-q.q.c.closing:\n",
 		"TestAnOrderlyEndGivesBackWhatNoHandlerReceived"},
-	{"a limited queue ends with the versions of its directory", "queue_put.go",
-		"err != nil || stat.Version >= 0 && stat.Version < math.MaxInt32 {", "true {",
+	{"what goes on with the versions of a queue ends with its own", "queue_put.go",
+		"if t.version == math.MaxInt32 {", "if false {",
 		"TestALimitedQueueOutlivesTheVersionsOfItsNodes"},
 	{"a new put-off is not seen", "queue_claim.go",
 		"&& !now.marked && now.putOff == e.putOff {", "&& !now.marked {",
@@ -42,6 +42,6 @@ var queueMutants = []mutant{
 		"if cl == decoding {", "if false {",
 		"TestAnItemAtWhichACodecPanicsIsNotTheFirstForEver"},
 	{"a peek shows what a take would bury", "queue_consumer.go",
-		"case n >= q.maxAttempts:", "case false:",
+		"case n >= q.maxAttempts:", "case n > q.maxAttempts:",
 		"TestPeekPassesWhatWasTakenTooOften"},
 }
