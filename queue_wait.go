@@ -119,9 +119,9 @@ func (f *feeder) stand(ctx context.Context) error {
 	return f.await(ctx, ws.Ready(), nil)
 }
 
-// leave removes the waiter.
+// leave removes the waiter. When the client closes it goes with the session.
 func (f *feeder) leave() {
-	if f.place != "" && f.s.b.Err() == nil {
+	if f.place != "" && f.s.b.Err() == nil && !f.q.c.isClosing() {
 		f.s.removeLater(f.place)
 	}
 	f.place, f.front = "", false
