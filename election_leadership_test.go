@@ -117,6 +117,7 @@ func TestTheEndOfTheContextResignsOnlyWhatWasNotReceived(t *testing.T) {
 		e := w.candidate("a", nil)
 		leadership := e.Leadership(ctx)
 		w.candidates(1)
+		w.settle() // the term is offered
 		cancel()
 		released(t, leadership)
 		w.empty("/e")

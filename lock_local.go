@@ -114,21 +114,22 @@ func (q *localQueue) pass(w *localWaiter, made *place, maybe string) bool {
 	return true
 }
 
-// advance passes the turn of somebody who has no node. It does no I/O. If nobody
+// advance passes the turn of a caller that has no node. It does no I/O. If no other
 // waits the queue ceases to exist.
 func (q *localQueue) advance() {
 	c := q.l.c
-	for {
-		c.mu.Lock()
-		w := q.call()
-		if w == nil {
-			delete(c.locals, q.l.dir)
-		}
-		c.mu.Unlock()
-		if w == nil || q.pass(w, nil, "") {
-			return
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		delete(c.locals, q.l.dir)
+		return
 	}
+	w := q.waiting[0]
+	q.waiting = slices.Delete(q.waiting, 0, 1)
+	w.called, w.passed = true, true
+	close(w.turn)
 }
 
 // release ends the turn of a holder: its node goes, in one commit with the

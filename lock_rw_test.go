@@ -255,6 +255,7 @@ func TestADowngradeGoesOnWithoutItsCaller(t *testing.T) {
 		wantErr(w.t, a.Downgrade(ctx, h), context.Canceled, coord.ErrUncertain)
 		released := make(chan error)
 		go func() { released <- h.Release() }() // waits for what is under way
+		w.settle()
 		close(let)
 		if err := <-released; err != nil {
 			w.t.Error(err)

@@ -169,6 +169,35 @@ func TestWhoGivesUpMakesNobodyTheHead(t *testing.T) {
 	})
 }
 
+// Only the deletion of the node ahead says that the node before is the head.
+func TestASpuriousWakeUpAheadMakesNobodyTheHead(t *testing.T) {
+	onEach(t, func(w *world) {
+		mutex := func(who string) *coord.Mutex { return coord.NewMutex(w.open(who, nil), "/l", nil) }
+		holder := mustLock(w.t, mutex("holder"))
+		ctx, cancel := context.WithCancel(context.Background())
+		before := w.waiting(ctx, mutex("before"))
+		var fired atomic.Int32
+		c := w.open("waiter", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			for _, target := range c.Targets {
+				if target.Path == holder.Path() && err == nil && fired.Add(1) == 1 {
+					target.Watch.Fire(backend.LookAgain)
+				}
+			}
+			return err
+		}})
+		waiter := w.waiting(context.Background(), coord.NewMutex(c, "/l", nil))
+		w.eventually("the waiter was woken", func() bool { return fired.Load() > 0 })
+		w.settle()
+		cancel()
+		<-before.done
+		w.eventually("the one before has gone", func() bool { return len(w.children("/l")) == 2 })
+		w.settle()
+		waiter.pending()
+		mustRelease(w.t, holder)
+		mustRelease(w.t, waiter.hold())
+	})
+}
+
 // The hand-over: who knows that the one before is the head needs no read to know
 // that it is its turn, however long the line was.
 func TestAHandOverNeedsNoRead(t *testing.T) {
