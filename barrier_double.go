@@ -122,7 +122,7 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		return nil, opError(op, d.path.full, err)
 	}
 	trail := d.c.trail("doublebarrier", d.path.full, op)
-	for sp := newSpec(d.c, d.members, entrantKind, nil); ; {
+	for sp := newSpec(d.c, ground{dir: d.members, recipe: kindMembers, whole: kindDoubleBarrier}, entrantKind, nil); ; {
 		m := &entrant{d: d, trail: trail}
 		e, err := m.enter(ctx, sp)
 		if err == nil {

@@ -73,7 +73,6 @@ type Client struct {
 	closed bool                   // Close was called
 	ending bool                   // it is about to end the session
 	work   sync.WaitGroup         // every goroutine of the client; Add under mu while not closed, or for a clean-up
-	plain  map[string]bool        // what is known of directories, see session.isPlain
 	calm   map[string]struct{}    // directories, see isCalm
 	locals map[string]*localQueue // of this client's callers on one path, see lock_local.go
 	ended  chan struct{}          // closed when Close is complete
@@ -81,6 +80,8 @@ type Client struct {
 	cleanUps int                   // how many are under way, see cleanUp
 	clean    chan struct{}         // closed when none is, nil if nobody waits for that
 	ghosts   map[string][]*cleanUp // those noted, by directory
+
+	grounds map[string]footing // what is known of the recipes' paths, see kinds.go
 }
 
 // State says how the client's session stands.
@@ -140,8 +141,8 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 		log:     outbox.NewLogger(opts.Logger),
 		draw:    draw,
 		closing: make(chan struct{}),
-		plain:   make(map[string]bool),
 		calm:    make(map[string]struct{}),
+		grounds: make(map[string]footing),
 		locals:  make(map[string]*localQueue),
 		ended:   make(chan struct{}),
 		ghosts:  make(map[string][]*cleanUp),

@@ -9,13 +9,13 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// maxPlain bounds what a client remembers of directories.
-const maxPlain = 4096
+// maxGrounds bounds what a client remembers of directories.
+const maxGrounds = 4096
 
 // spec says which node to create: a sequential ephemeral child of dir, named by
 // a GUID of its own.
 type spec struct {
-	dir    string
+	ground
 	kind   string // what the sequence number follows, such as "lock-"
 	prefix string // the path of the node without its number
 	data   []byte
@@ -26,15 +26,15 @@ type spec struct {
 	check backend.Op
 }
 
-func newSpec(c *Client, dir, kind string, data []byte) spec {
+func newSpec(c *Client, g ground, kind string, data []byte) spec {
 	var buf [128]byte
-	b := append(buf[:0], dir...)
+	b := append(buf[:0], g.dir...)
 	b = append(b, '/')
 	b = append(b, guidPrefix...)
-	b = c.appendGUID(b, dir)
+	b = c.appendGUID(b, g.dir)
 	b = append(b, '-')
 	b = append(b, kind...)
-	return spec{dir: dir, kind: kind, prefix: string(b), data: data}
+	return spec{ground: g, kind: kind, prefix: string(b), data: data}
 }
 
 // create makes the node of sp, exactly one of them, or none that lasts: when it
@@ -75,10 +75,10 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 			pause.wait(ctx.Done(), s.b.Done())
 		case isNotFound(err):
 			// The directory was never there, or was a container and has been
-			// reaped, or was replaced at the end of its numbers. What others
-			// make in its place need not be empty.
-			s.forgetPlain(sp.dir)
-			if err := s.ensure(ctx, sp.dir); err != nil {
+			// reaped, or was replaced at the end of its numbers. Others can have
+			// made something else in its place.
+			s.c.unlearn(sp.dir)
+			if err := s.makeDir(ctx, sp.ground); err != nil {
 				return node{}, err
 			}
 		default:
@@ -95,19 +95,19 @@ func (s *session) resolved(ctx context.Context, path string, applied bool) {
 
 // createOnce sends one request to create the node.
 //
-// Where the directory is ours and holds no data, the same commit rewrites its
-// (empty) data: the Stat that comes back carries the czxid of the new node and
-// the number of children right after it, so an uncontended acquisition costs
-// one round trip. Elsewhere the rewrite would erase what others stored there,
-// or is denied; the caller reads then.
+// Where the directory bears the mark of the recipe, the same commit writes the mark
+// once more: the Stat that comes back carries the czxid of the new node and the
+// number of children right after it, so an uncontended acquisition costs one round
+// trip. Elsewhere that would overwrite what others stored there, or is denied; the
+// caller reads then. See kinds.go.
 func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 	op := backend.Create(sp.prefix, sp.data, backend.EphemeralSequential)
-	plain, err := s.isPlain(ctx, sp.dir)
+	f, err := s.footing(ctx, sp.ground)
 	if err != nil {
 		return node{}, err
 	}
-	if plain {
-		ops := [3]backend.Op{op, backend.SetData(sp.dir, nil, backend.AnyVersion), sp.check}
+	if f.mark != nil {
+		ops := [3]backend.Op{op, backend.SetData(sp.dir, f.mark, f.version), sp.check}
 		n := len(ops)
 		if sp.check.Kind == 0 {
 			n--
@@ -123,10 +123,13 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 		case e.Index == 2:
 			sp.check = backend.Op{}
 			return s.createOnce(ctx, sp)
+		case e.Index == 1 && errors.Is(err, backend.ErrBadVersion):
+			s.c.unlearn(sp.dir) // another was first to write a mark, or data
+			return s.createOnce(ctx, sp)
 		case e.Index != 1 || !errors.Is(err, backend.ErrDenied):
 			return node{}, err
 		}
-		s.setPlain(sp.dir, false)
+		s.c.leaveAlone(sp.ground)
 	}
 	res, err := s.b.Commit(ctx, op)
 	if err != nil {
@@ -142,6 +145,9 @@ func (s *session) made(sp *spec, path string, dir backend.Stat) (node, error) {
 		// The service counts in a way that is not ZooKeeper's.
 		s.removeLater(path)
 		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
+	}
+	if dir.NumChildren >= 0 {
+		s.c.wrote(sp.ground, seq, dir)
 	}
 	return node{path: path, seq: seq, czxid: dir.Mzxid, siblings: dir.NumChildren}, nil
 }
@@ -241,74 +247,55 @@ func (s *session) disown(specs ...spec) *cleanUp {
 	})
 }
 
-// isPlain reports whether dir is ours to rewrite: it exists and holds no data.
-// It is read once for each client and directory, as long as that stands.
-func (s *session) isPlain(ctx context.Context, dir string) (bool, error) {
-	if plain, known := s.plainness(dir); known {
-		return plain, nil
+// makeDir makes the directory of a recipe, with its mark, and what is missing above
+// it. That there is one is no error.
+func (s *session) makeDir(ctx context.Context, g ground) error {
+	mark := g.recipe.mark()
+	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), func(dir string) error {
+		if g.whole != "" {
+			return s.makeDir(ctx, ground{dir: dir, recipe: g.whole})
+		}
+		return s.ensure(ctx, dir)
+	})
+	if made {
+		s.c.learn(g.dir, footing{kind: g.recipe, mark: mark, version: backend.AnyVersion})
 	}
-	_, stat, err := s.b.Get(ctx, dir, nil)
-	switch {
-	case errors.Is(err, backend.ErrDenied):
-		s.setPlain(dir, false)
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	plain := stat.DataLength == 0 && stat.EphemeralOwner == 0
-	s.setPlain(dir, plain)
-	return plain, nil
+	return err
 }
 
-func (s *session) plainness(dir string) (plain, known bool) {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	plain, known = s.c.plain[dir]
-	return plain, known
-}
-
-func (s *session) setPlain(dir string, plain bool) {
-	c := s.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.plain) >= maxPlain {
-		clear(c.plain)
-	}
-	c.plain[dir] = plain
-}
-
-func (s *session) forgetPlain(dir string) {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	delete(s.c.plain, dir)
-}
-
-// ensure makes the directory of a recipe and what is missing above it:
-// containers where the service has them, so that what is not used any more
-// goes by itself.
+// ensure makes a directory that stands above recipes, and what is missing above it.
 func (s *session) ensure(ctx context.Context, dir string) error {
-	mode := backend.Persistent
-	if s.b.Features().Has(backend.Containers) {
-		mode = backend.Container
+	_, err := s.createDir(ctx, backend.Create(dir, nil, backend.Container), func(dir string) error { return s.ensure(ctx, dir) })
+	return err
+}
+
+// createDir creates a directory, as a container where the service has them, so that
+// what is not used any more goes by itself. above makes what it is missing in. It
+// reports false if the directory was there, or may have been.
+func (s *session) createDir(ctx context.Context, op backend.Op, above func(dir string) error) (made bool, err error) {
+	if !s.b.Features().Has(backend.Containers) {
+		op.Mode = backend.Persistent
 	}
 	pause := pauses{c: s.c}
 	for {
-		_, err := s.b.Commit(ctx, backend.Create(dir, nil, mode))
+		_, err := s.b.Commit(ctx, op)
 		switch {
-		case err == nil, errors.Is(err, backend.ErrExists):
-			return nil
+		case err == nil:
+			return true, nil
+		case errors.Is(err, backend.ErrExists):
+			return false, nil
 		case isNotFound(err):
-			i := strings.LastIndexByte(dir, '/')
+			i := strings.LastIndexByte(op.Path, '/')
 			if i <= 0 {
-				return err
+				return false, err
 			}
-			if err := s.ensure(ctx, dir[:i]); err != nil {
-				return err
+			if err := above(op.Path[:i]); err != nil {
+				return false, err
 			}
-		case errors.Is(err, backend.ErrUnsupported) && mode == backend.Container:
-			mode = backend.Persistent
+		case errors.Is(err, backend.ErrUnsupported) && op.Mode == backend.Container:
+			op.Mode = backend.Persistent
 		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
-			return err
+			return false, err
 		default:
 			pause.wait(ctx.Done(), s.b.Done())
 		}

@@ -174,6 +174,7 @@
 //	ErrConflict      changed by somebody else since          reads, and decides again
 //	ErrInDoubt       a transaction's record was destroyed    asks the other sites
 //	ErrDecode        the codec refuses what a node holds     finds out who wrote it
+//	ErrKind          another kind of recipe has the path     takes another path
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      none there; of a guard: hold ended      does not write
 //	ErrExists        a node, or another barrier, is there    decides whose it is

@@ -48,6 +48,8 @@ var (
 	ErrInDoubt = errors.New("decision lost, transaction in doubt")
 	// ErrConflict: what was read has been changed since by somebody else.
 	ErrConflict = errors.New("changed by somebody else")
+	// ErrKind: another kind of recipe is in use at the path; see KindError.
+	ErrKind = errors.New("path of another recipe")
 	// ErrDecode: the codec refuses what a node holds.
 	ErrDecode = errors.New("cannot decode")
 )

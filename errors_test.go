@@ -164,6 +164,11 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			_, err := coord.NewValue[int](x.c, "/v", nil).Get(ctx)
 			return err
 		}},
+		"ErrKind": {coord.ErrKind, func(x *scene) error {
+			mustRelease(x.t, mustLock(x.t, x.m))
+			_, err := coord.NewRWMutex(x.c, "/l", nil).RLock(ctx)
+			return err
+		}},
 		"ErrInDoubt": {coord.ErrInDoubt, func(x *scene) error {
 			serving, stop := context.WithCancel(ctx)
 			var wg sync.WaitGroup

@@ -17,9 +17,9 @@ func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
 		// What the next incarnation could not be made with is refused now.
-		sp := newSpec(m.g.c, m.g.path.full, memberKind+m.id+"-", nil)
+		sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: kindGroup}, memberKind+m.id+"-", nil)
 		err = backend.CheckOps([]backend.Op{
-			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, nil, backend.AnyVersion),
+			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, sp.recipe.mark(), backend.AnyVersion),
 		})
 	}
 	if err != nil {

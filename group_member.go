@@ -327,8 +327,8 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 	m.mu.Lock()
 	data, rev := m.data, m.rev
 	m.mu.Unlock()
-	sp := newSpec(m.g.c, m.g.path.full, memberKind+m.id+"-", data)
-	m.mine = append(m.mine, spec{dir: sp.dir, kind: sp.kind, prefix: sp.prefix}) // the data has served
+	sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: kindGroup}, memberKind+m.id+"-", data)
+	m.mine = append(m.mine, spec{ground: sp.ground, kind: sp.kind, prefix: sp.prefix}) // the data has served
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
 	n, err := s.create(calls, &sp)
 	if err == nil {

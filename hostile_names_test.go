@@ -181,3 +181,13 @@ func (w *world) ensured(dir string) {
 		}
 	}
 }
+
+// used makes a directory that has had a child.
+func (w *world) used(dir string) {
+	w.t.Helper()
+	w.ensured(dir + "/child")
+	s := w.session("maker")
+	if _, err := s.Commit(context.Background(), backend.Delete(w.path(dir+"/child"), backend.AnyVersion)); err != nil {
+		w.t.Fatal(err)
+	}
+}

@@ -157,7 +157,15 @@ func (x *inspector) inspect(ctx context.Context) error {
 			return err
 		}
 	}
-	x.setForeign(k, stat)
+	var data []byte
+	if stat.DataLength > 0 {
+		r, err := x.get(ctx, dir, true)
+		if err != nil {
+			return err
+		}
+		data = r.data
+	}
+	x.setForeign(k, data, stat)
 	switch {
 	case len(recipes) == 1:
 		in.Recipe, in.Summary = recipes[0], says[0]
@@ -182,7 +190,7 @@ func (x *inspector) inspect(ctx context.Context) error {
 }
 
 // setForeign tells of nodes that are left over, and of data in a directory.
-func (x *inspector) setForeign(k *nameKinds, stat backend.Stat) {
+func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat) {
 	in := x.in
 	for name := range k.fixed {
 		k.foreign = append(k.foreign, name)
@@ -190,7 +198,7 @@ func (x *inspector) setForeign(k *nameKinds, stat backend.Stat) {
 	slices.Sort(k.foreign)
 	in.ForeignCount = len(k.foreign)
 	in.Foreign = k.foreign[:min(len(k.foreign), 20)]
-	if stat.DataLength > 0 {
+	if _, marked := parseMark(data); stat.DataLength > 0 && !marked {
 		in.note("the node itself holds %s, which no recipe with nodes below it stores", plural(int(stat.DataLength), "byte"))
 	}
 	if stat.EphemeralOwner != 0 {
@@ -203,11 +211,8 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 	in, dir := x.in, x.path.full
 	owned := stat.EphemeralOwner != 0
 	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) {
-		in.Recipe, in.Summary = "barrier", "set"
-		in.Barrier = &InspectedBarrier{Session: hexSession(stat), Since: utc(stat.Ctime), Ephemeral: owned}
-		if owned {
-			in.Summary = "set until its session ends"
-		} else {
+		x.setBarrier(stat)
+		if !owned {
 			in.note("a value of no bytes, and the directory of a recipe that nobody has used yet, look the same")
 		}
 		return nil
@@ -228,6 +233,13 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 	}
 	if err != nil {
 		return err
+	}
+	if kind, ok := parseMark(data); ok && kind == kindBarrier {
+		x.setBarrier(stat)
+		return nil
+	} else if ok {
+		in.Recipe, in.Summary = "empty", "the directory of a "+string(kind)+" that nobody uses now"
+		return nil
 	}
 	v := &InspectedValue{
 		Czxid: stat.Czxid, Mzxid: stat.Mzxid, Version: stat.Version,
@@ -250,6 +262,16 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 		in.note("the node is ephemeral; a Value and a Counter make persistent ones")
 	}
 	return nil
+}
+
+// setBarrier describes a barrier that is set.
+func (x *inspector) setBarrier(stat backend.Stat) {
+	owned := stat.EphemeralOwner != 0
+	x.in.Recipe, x.in.Summary = "barrier", "set"
+	x.in.Barrier = &InspectedBarrier{Session: hexSession(stat), Since: utc(stat.Ctime), Ephemeral: owned}
+	if owned {
+		x.in.Summary = "set until its session ends"
+	}
 }
 
 // plural is a number of things.

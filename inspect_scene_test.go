@@ -178,7 +178,9 @@ var inspectScenes = []inspectScene{
 	}},
 	{name: "mixture", path: "/m", setup: func(w *world) {
 		mustLock(w.t, coord.NewMutex(w.open("a", nil), "/m", nil))
-		if _, err := coord.NewElection(w.open("b", nil), "/m", &coord.ElectionOptions{ID: "b"}).Campaign(context.Background()); err != nil {
+		// An earlier version's, which did not look whose path it is.
+		candidate := w.path("/m/_c_01234567-89ab-8def-8123-456789abcdef-latch-")
+		if _, err := w.session("b").Commit(context.Background(), backend.Create(candidate, []byte("b"), backend.EphemeralSequential)); err != nil {
 			w.t.Fatal(err)
 		}
 	}},

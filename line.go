@@ -74,7 +74,25 @@ const (
 
 // where is what events of op are about that are no acquisition's.
 func (l *line) where(op, node string) Where {
-	return Where{Recipe: [...]string{lockLine: "mutex", sharedLine: "rwmutex", latchLine: "election"}[l.kinds], Path: l.dir, Op: op, Node: node}
+	return Where{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
+}
+
+func (l *line) ground() ground { return ground{dir: l.dir, recipe: l.kinds.recipe()} }
+
+func (k lineKinds) recipe() recipeKind {
+	return [...]recipeKind{lockLine: kindMutex, sharedLine: kindRWMutex, latchLine: kindElection}[k]
+}
+
+// intruder returns a KindError if a contender of another recipe stands in the
+// directory since before the number seq.
+func (l *line) intruder(names []string, seq int32) error {
+	for _, name := range names {
+		found, n := kindOfName(name)
+		if found != "" && before(n, seq) && !l.kinds.recipe().admits(found) {
+			return &KindError{Path: l.dir, Want: string(l.kinds.recipe()), Found: string(found)}
+		}
+	}
+	return nil
 }
 
 // position is one contender's node in the order of the line.
@@ -248,10 +266,10 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	}
 	var sp spec
 	if r.maybe != "" {
-		sp = spec{dir: l.dir, kind: r.kind, prefix: r.maybe, data: r.data, made: true}
+		sp = spec{ground: l.ground(), kind: r.kind, prefix: r.maybe, data: r.data, made: true}
 		r.maybe = ""
 	} else {
-		sp = newSpec(l.c, l.dir, r.kind, r.data)
+		sp = newSpec(l.c, l.ground(), r.kind, r.data)
 	}
 	n, err := s.create(ctx, &sp)
 	if err != nil {
@@ -314,7 +332,7 @@ func (c *Client) setCalm(dir string, calm bool) {
 		delete(c.calm, dir)
 		return
 	}
-	if len(c.calm) >= maxPlain {
+	if len(c.calm) >= maxGrounds {
 		clear(c.calm)
 	}
 	c.calm[dir] = struct{}{}

@@ -54,6 +54,11 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			return nil, err
 		}
 		queue := l.order(names)
+		if len(queue) < len(names) {
+			if err := l.intruder(names, p.seq); err != nil {
+				return nil, err
+			}
+		}
 		i := slices.IndexFunc(queue, func(q position) bool { return q.name == base(p.path) })
 		if i < 0 {
 			// Deleted just now, which the own node tells; or a server that lags

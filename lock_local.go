@@ -147,7 +147,7 @@ func (q *localQueue) release(h *Hold) error {
 		case made != nil:
 			h.s.removeLater(made.path)
 		case maybe != "":
-			h.s.disown(spec{dir: q.l.dir, kind: lockKind, prefix: maybe}).note(q.l.dir)
+			h.s.disown(spec{ground: q.l.ground(), kind: lockKind, prefix: maybe}).note(q.l.dir)
 		}
 		q.advance()
 	}
@@ -163,14 +163,15 @@ func (q *localQueue) lost(*Hold) { q.advance() }
 func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err error) {
 	s := h.s
 	own, _ := l.kinds.parse(base(h.Path()))
-	if plain, _ := s.plainness(l.dir); !plain || own.seq < 0 || own.seq >= seqSoft {
+	f, _ := s.c.known(l.ground())
+	if f.mark == nil || f.version != backend.AnyVersion || own.seq < 0 || own.seq >= seqSoft {
 		return nil, "", l.release(h)
 	}
-	sp := newSpec(l.c, l.dir, lockKind, data)
+	sp := newSpec(l.c, l.ground(), lockKind, data)
 	err = h.remove(func(ctx context.Context, del backend.Op) error {
 		res, err := s.b.Commit(ctx, del,
 			backend.Create(sp.prefix, data, backend.EphemeralSequential),
-			backend.SetData(l.dir, nil, backend.AnyVersion))
+			backend.SetData(l.dir, f.mark, backend.AnyVersion))
 		var e *backend.Error
 		switch {
 		case err == nil:
@@ -182,7 +183,7 @@ func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err er
 			// attempt fails then, since the node that it deletes is gone.
 			maybe = sp.prefix
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
-			s.setPlain(l.dir, false)
+			s.c.leaveAlone(l.ground())
 		}
 		return err
 	})

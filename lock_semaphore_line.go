@@ -189,7 +189,7 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, err
 		}
 	}
-	sp := newSpec(sem.c, sem.requests, permitKind+strconv.Itoa(a.n)+"-", sem.data)
+	sp := newSpec(sem.c, ground{dir: sem.requests, recipe: kindRequests, whole: kindSemaphore}, permitKind+strconv.Itoa(a.n)+"-", sem.data)
 	if a.n == 1 {
 		sp.check = sem.limitStands()
 	}

@@ -201,9 +201,14 @@ type queue struct {
 
 // trail begins to tell of a call.
 func (q *queue) trail(op string) *trail {
-	names := [...]string{fifoQueue: "queue", priorityQueue: "priorityqueue", delayQueue: "delayqueue"}
-	return q.c.trail(names[q.kind], q.path.full, op)
+	return q.c.trail(string(q.kind.recipe()), q.path.full, op)
 }
+
+func (k queueKind) recipe() recipeKind {
+	return [...]recipeKind{fifoQueue: kindQueue, priorityQueue: kindPriorityQueue, delayQueue: kindDelayQueue}[k]
+}
+
+func (q *queue) ground() ground { return ground{dir: q.path.full, recipe: q.kind.recipe()} }
 
 // openBucket is the bucket that a put tries first.
 type openBucket struct {

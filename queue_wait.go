@@ -22,7 +22,7 @@ const frontWaiters = 4
 func (f *feeder) wait(ctx context.Context, next int64) error {
 	switch {
 	case f.place == "":
-		sp := newSpec(f.q.c, f.q.waiters, waiterKind, nil)
+		sp := newSpec(f.q.c, ground{dir: f.q.waiters, recipe: kindWaiters, whole: f.q.kind.recipe()}, waiterKind, nil)
 		n, err := f.s.create(ctx, &sp)
 		if err != nil {
 			return err

@@ -231,7 +231,7 @@ func (s *session) isReadable(dir string) bool {
 func (s *session) setReadable(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.readable == nil || len(s.readable) >= maxPlain {
+	if s.readable == nil || len(s.readable) >= maxGrounds {
 		s.readable = make(map[string]struct{})
 	}
 	s.readable[dir] = struct{}{}

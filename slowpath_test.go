@@ -15,7 +15,8 @@ import (
 func TestADirectoryWithDataKeepsIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		s := w.session("x")
-		if _, err := s.Commit(context.Background(), backend.Create(w.path("/l"), []byte("foreign"), backend.Persistent)); err != nil {
+		w.used("/l")
+		if _, err := s.Commit(context.Background(), backend.SetData(w.path("/l"), []byte("foreign"), backend.AnyVersion)); err != nil {
 			w.t.Fatal(err)
 		}
 		m := coord.NewMutex(w.open("a", nil), "/l", nil)
@@ -74,7 +75,7 @@ func TestADirectoryThatMayNotBeWrittenIsUsedTheLongWay(t *testing.T) {
 	})
 }
 
-// The directory is reaped, and somebody makes another in its place.
+// The directory is reaped, and an outsider makes a value in its place.
 func TestADirectoryThatWasMadeAnewWithDataKeepsIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		var before nth
@@ -90,7 +91,8 @@ func TestADirectoryThatWasMadeAnewWithDataKeepsIt(t *testing.T) {
 			_, err := s.Commit(ctx, backend.Create(w.path("/l"), []byte("foreign"), backend.Persistent))
 			return err
 		})
-		prime(w.t, m)
+		_, err := m.Lock(ctx)
+		wantKind(w.t, err, w.path("/l"), "mutex", "value")
 		data, _, err := s.Get(ctx, w.path("/l"), nil)
 		if err != nil || string(data) != "foreign" {
 			w.t.Errorf("the directory's data is %q, %v", data, err)

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,7 +167,9 @@ func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path
 	switch op.Kind {
 	case backend.OpSetData:
 		c.undo = append(c.undo, undo{path: op.Path, node: n, saved: *n})
-		n.data = slices.Clone(op.Data)
+		if !bytes.Equal(n.data, op.Data) {
+			n.data = slices.Clone(op.Data)
+		}
 		n.version++
 		n.mzxid, n.mtime = zxid, now
 		c.events = append(c.events, event{op.Path, dataChanged})
