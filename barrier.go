@@ -76,6 +76,9 @@ func (b *Barrier) Set(ctx context.Context) error {
 // fail with ErrNotEmpty.
 func (b *Barrier) Remove(ctx context.Context) error {
 	err := b.write(ctx, "remove", func(ctx context.Context, s *session) error {
+		if _, err := b.look(ctx, s, nil); err != nil && !isNotFound(err) {
+			return err
+		}
 		_, _, err := s.commitOnce(ctx, backend.Delete(b.path.full, backend.AnyVersion))
 		if isNotFound(err) {
 			return nil
@@ -135,7 +138,7 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 		mode = backend.Ephemeral
 	}
 	for {
-		_, _, err := s.commitOnce(ctx, backend.Create(path, nil, mode))
+		_, _, err := s.commitOnce(ctx, backend.Create(path, kindBarrier.mark(), mode))
 		if b.ephemeral && (err == nil || isUncertain(err)) {
 			if err == nil {
 				b.setIn.Clear() // there was none
@@ -159,7 +162,7 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 			return err
 		}
 		w := backend.NewWatch()
-		stat, err := s.b.Exists(ctx, path, w)
+		stat, err := b.look(ctx, s, w)
 		switch {
 		case isNotFound(err):
 			w.Stop()
@@ -181,6 +184,16 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 	}
 }
 
+// look reads the node of the barrier, and refuses if it is another recipe's.
+func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch) (backend.Stat, error) {
+	data, stat, err := s.b.Get(ctx, b.path.full, w)
+	if err != nil {
+		return stat, err
+	}
+	_, err = s.examine(ctx, ground{dir: b.path.full, recipe: kindBarrier}, data, stat)
+	return stat, err
+}
+
 func (b *Barrier) await(ctx context.Context, s *session, trail *trail) error {
 	// The server that we read from may not know yet of a barrier that was set
 	// before Wait was called. It knows after a Sync.
@@ -189,9 +202,8 @@ func (b *Barrier) await(ctx context.Context, s *session, trail *trail) error {
 	}
 	for {
 		w := backend.NewWatch()
-		_, err := s.b.Exists(ctx, b.path.full, w)
-		if err != nil {
-			w.Stop() // it is armed if the node is missing
+		if _, err := b.look(ctx, s, w); err != nil {
+			w.Stop()
 			if isNotFound(err) {
 				return nil
 			}

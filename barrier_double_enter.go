@@ -37,6 +37,9 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.occupy(ctx, ground{dir: m.d.path.full, recipe: kindDoubleBarrier}); err != nil {
+		return nil, err
+	}
 	n, err := s.create(ctx, &sp)
 	if err != nil {
 		if sp.made && s.b.Err() != nil {

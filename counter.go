@@ -46,7 +46,7 @@ type Counter struct {
 // NewCounter returns the counter at path. It does no I/O; a bad path is reported
 // by the first call.
 func NewCounter(c *Client, path string, o *CounterOptions) *Counter {
-	return &Counter{cell: cell{c, c.recipePath(path)}, turn: make(chan struct{}, 1)}
+	return &Counter{cell: cell{c, c.recipePath(path), kindCounter}, turn: make(chan struct{}, 1)}
 }
 
 // Get reads the counter. It can be behind other clients. A missing one is 0; data

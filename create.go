@@ -253,7 +253,7 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 	mark := g.recipe.mark()
 	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), func(dir string) error {
 		if g.whole != "" {
-			return s.makeDir(ctx, ground{dir: dir, recipe: g.whole})
+			return s.occupyAnew(ctx, ground{dir: dir, recipe: g.whole})
 		}
 		return s.ensure(ctx, dir)
 	})

@@ -296,6 +296,12 @@ func (s *session) occupy(ctx context.Context, g ground) error {
 	}
 }
 
+// occupyAnew is occupy when g was found to be missing.
+func (s *session) occupyAnew(ctx context.Context, g ground) error {
+	s.c.unlearn(g.dir)
+	return s.occupy(ctx, g)
+}
+
 // meet is occupy for calls that make nothing: that nothing stands there is no error.
 func (s *session) meet(ctx context.Context, g ground) error {
 	_, err := s.footing(ctx, g)

@@ -4,32 +4,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 )
 
 // A kindUse is a use of a path by one kind of recipe.
 type kindUse struct {
 	kind string
-	// use uses the path once and leaves it idle; hold uses it and keeps it in use
-	// until the function that it returns is called.
-	use  func(ctx context.Context, c *coord.Client, path string) error
-	hold func(ctx context.Context, c *coord.Client, path string) (func(), error)
+	// use uses the path once and leaves what stays. hold, if it is not nil, uses it
+	// and keeps it in use until the function that it returns is called.
+	use    func(ctx context.Context, c *coord.Client, path string) error
+	hold   func(ctx context.Context, c *coord.Client, path string) (func(), error)
+	others []func(ctx context.Context, c *coord.Client, path string) error
 }
 
 func kindUses() []kindUse {
+	stays := func(kind string, uses ...func(ctx context.Context, c *coord.Client, path string) error) kindUse {
+		return kindUse{kind: kind, use: uses[0], others: uses[1:]}
+	}
 	locker := func(kind string, lock func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error)) kindUse {
-		return kindUse{kind,
-			func(ctx context.Context, c *coord.Client, path string) error {
+		return kindUse{kind: kind,
+			use: func(ctx context.Context, c *coord.Client, path string) error {
 				h, err := lock(ctx, c, path)
 				if err != nil {
 					return err
 				}
 				return h.Release()
 			},
-			func(ctx context.Context, c *coord.Client, path string) (func(), error) {
+			hold: func(ctx context.Context, c *coord.Client, path string) (func(), error) {
 				h, err := lock(ctx, c, path)
 				if err != nil {
 					return nil, err
@@ -52,8 +61,89 @@ func kindUses() []kindUse {
 			}
 			return term.Hold, nil
 		}),
+		locker("semaphore", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
+			return coord.NewSemaphore(c, path, 2, nil).Acquire(ctx, 1)
+		}),
+		locker("doublebarrier", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
+			e, err := coord.NewDoubleBarrier(c, path, 1, nil).Enter(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return e.Hold, nil
+		}),
+		{kind: "group", use: func(ctx context.Context, c *coord.Client, path string) error {
+			m, err := coord.NewGroup[string](c, path, nil).Join(ctx, "lock-0000000001", "v")
+			if err != nil {
+				return err
+			}
+			return m.Leave()
+		}, hold: func(ctx context.Context, c *coord.Client, path string) (func(), error) {
+			m, err := coord.NewGroup[string](c, path, nil).Join(ctx, "lock-0000000001", "v")
+			if err != nil {
+				return nil, err
+			}
+			return func() { m.Leave() }, nil
+		}},
+		stays("barrier", func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewBarrier(c, path, nil).Set(ctx)
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewBarrier(c, path, nil).Remove(ctx)
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewBarrier(c, path, nil).Wait(ctx)
+		}),
+		stays("queue", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewQueue[string](c, path, nil).Put(ctx, "x")
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewQueue[string](c, path, nil).TryTake(ctx)
+			return err
+		}),
+		stays("priorityqueue", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewPriorityQueue[string](c, path, nil).Put(ctx, 1, "x")
+			return err
+		}),
+		stays("delayqueue", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewDelayQueue[string](c, path, nil).Put(ctx, time.Now(), "x")
+			return err
+		}),
+		stays("twophase", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewCoordinator[string](c, path, nil).Propose(ctx, coord.Proposal[string]{ID: "t", Sites: []string{"a"}})
+			if errors.Is(err, coord.ErrNotFound) {
+				return nil // the site was never served
+			}
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			ctx, stop := context.WithTimeout(ctx, time.Second)
+			defer stop()
+			told := func(context.Context, coord.Ballot[string]) error { return nil }
+			err := coord.NewParticipant(c, path, "a", coord.Handler[string]{Prepare: told, Commit: told, Abort: told}).Serve(ctx)
+			if errors.Is(err, context.DeadlineExceeded) {
+				return nil
+			}
+			return err
+		}),
+		stays("value", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewValue[string](c, path, nil).Set(ctx, "x")
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewValue[string](c, path, nil).Get(ctx)
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewValue[string](c, path, nil).Update(ctx, func(string) (string, error) { return "y", nil })
+			return err
+		}),
+		stays("counter", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewCounter(c, path, nil).Add(ctx, 1)
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewCounter(c, path, nil).Get(ctx)
+			return err
+		}),
 	}
 }
+
+// isData reports whether the kind stores nothing but data.
+func isData(kind string) bool { return kind == "value" || kind == "counter" }
 
 // wantKind fails the test unless err refuses found on the path of want.
 func wantKind(t *testing.T, err error, path, want, found string) {
@@ -101,11 +191,14 @@ func TestOnePathOneRecipe(t *testing.T) {
 		uses := kindUses()
 		for i, first := range uses {
 			for j, second := range uses {
-				if i == j {
+				if i == j || isData(first.kind) && isData(second.kind) {
 					continue
 				}
 				a, b := w.open(fmt.Sprint("a", i, j), nil), w.open(fmt.Sprint("b", i, j), nil)
 				for _, state := range []string{"idle", "in use"} {
+					if state == "in use" && first.hold == nil {
+						continue
+					}
 					path := fmt.Sprintf("/%s-%s-%s", first.kind, second.kind, state[:2])
 					done := func() {}
 					var err error
@@ -120,7 +213,9 @@ func TestOnePathOneRecipe(t *testing.T) {
 					w.settle()
 					before := w.dump(path)
 					for range 2 {
-						wantKind(w.t, second.use(ctx, b, path), w.path(path), second.kind, first.kind)
+						for _, use := range append(second.others, second.use) {
+							wantKind(w.t, use(ctx, b, path), w.path(path), second.kind, first.kind)
+						}
 					}
 					w.settle()
 					if after := w.dump(path); after != before {
@@ -171,6 +266,157 @@ func TestTwoKindsAreNeverGrantedAtOnce(t *testing.T) {
 		wantKind(w.t, err, w.path("/l"), "mutex", "rwmutex")
 		mustRelease(w.t, h)
 		if err := <-waiting; err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// Directories of other makes and of earlier versions bear no mark. They are told by the
+// nodes in them, and taken for one's own where they tell nothing.
+func TestADirectoryWithoutAMark(t *testing.T) {
+	const guid = "_c_01234567-89ab-4def-8123-456789abcdef-"
+	for _, tt := range []struct {
+		name, data, child string
+		refused           map[string]string // what is found, by who refuses
+	}{
+		{name: "empty"},
+		{name: "with the data that Curator gives a node by default", data: "10.0.3.17"},
+		{name: "with a contender of a mutex", child: guid + "lock-", refused: map[string]string{"rwmutex": "mutex", "election": "mutex", "group": "mutex", "value": "mutex", "barrier": "mutex"}},
+		{name: "with a candidate", child: guid + "latch-", refused: map[string]string{"mutex": "election", "rwmutex": "election"}},
+		{name: "with a writer", child: guid + "__WRIT__", refused: map[string]string{"mutex": "rwmutex", "election": "rwmutex", "counter": "rwmutex"}},
+		{name: "with a contender of kazoo's", child: "0123abcd__lock__", refused: map[string]string{"rwmutex": "lock or election of kazoo", "queue": "lock or election of kazoo"}},
+		{name: "with a number", data: "17", refused: map[string]string{"mutex": "counter", "barrier": "counter", "semaphore": "counter"}},
+		{name: "with a value", data: `{"a":1}`, refused: map[string]string{"election": "value", "barrier": "value", "twophase": "value"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				ctx := context.Background()
+				s := w.session("x")
+				for i, u := range kindUses() {
+					path := "/" + u.kind
+					if _, err := s.Commit(ctx, backend.Create(w.path(path), []byte(tt.data), backend.Persistent)); err != nil {
+						w.t.Fatal(err)
+					}
+					c := w.open(fmt.Sprint("c", i), nil)
+					if tt.child == "" && (tt.refused[u.kind] != "" || tt.refused == nil) && !isData(u.kind) {
+						err := u.use(ctx, c, path)
+						if found := tt.refused[u.kind]; found != "" {
+							wantKind(w.t, err, w.path(path), u.kind, found)
+						} else if err != nil {
+							w.t.Errorf("%s: %v", u.kind, err)
+						}
+					}
+					if tt.child != "" && tt.refused[u.kind] != "" {
+						if _, err := s.Commit(ctx, backend.Create(w.path(path)+"/"+tt.child, nil, backend.EphemeralSequential)); err != nil {
+							w.t.Fatal(err)
+						}
+						wantKind(w.t, u.use(ctx, c, path), w.path(path), u.kind, tt.refused[u.kind])
+					}
+					data, _, err := s.Get(ctx, w.path(path), nil)
+					if err != nil || tt.data != "" && string(data) != tt.data {
+						w.t.Errorf("after a %s the data is %q, %v", u.kind, data, err)
+					}
+					c.Close()
+				}
+			})
+		})
+	}
+}
+
+// Two kinds find a directory without a mark at the same time: the one that writes its
+// mark first has the path, the other looks again and is refused before it writes.
+func TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstHasIt(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		w.used("/l")
+		m := coord.NewMutex(w.open("a", nil), "/l", nil)
+		var after nth
+		rw := coord.NewRWMutex(w.open("b", &backendtest.Hooks{After: after.after}), "/l", nil)
+		after.arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == w.path("/l") }, func(context.Context, backendtest.Call, error) error {
+			mustRelease(w.t, mustLock(w.t, m))
+			return nil
+		})
+		_, err := rw.Lock(ctx)
+		wantKind(w.t, err, w.path("/l"), "rwmutex", "mutex")
+		prime(w.t, m)
+		if names := w.children("/l"); len(names) != 0 {
+			w.t.Errorf("%q", names)
+		}
+	})
+}
+
+// What an outsider writes over the mark of a lock in use is replaced once, which is
+// logged, and left alone from then on.
+func TestAForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		var told atomic.Int32
+		waits := func(_ context.Context, e coord.Event) {
+			if _, ok := e.(coord.WaitBegan); ok {
+				w.waits.Add(1)
+			}
+		}
+		c := open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: waits, Logger: slog.New(onWarn(func(text string) {
+			if strings.Contains(text, "left alone") {
+				told.Add(1)
+			}
+		}))})
+		m, other := coord.NewMutex(c, "/l", nil), coord.NewMutex(w.open("b", nil), "/l", nil)
+		s := w.session("x")
+		write := func(text string) {
+			if _, err := s.Commit(ctx, backend.SetData(w.path("/l"), []byte(text), backend.AnyVersion)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		prime(w.t, m)
+		for range 3 {
+			prime(w.t, other)
+			prime(w.t, m)
+		}
+		w.settle()
+		if n := told.Load(); n != 0 {
+			w.t.Fatalf("told %d times of clients of its own kind", n)
+		}
+		write("first")
+		prime(w.t, m)
+		w.eventually("it is told", func() bool { return told.Load() == 1 })
+		write("second")
+		for range 3 {
+			h := mustLock(w.t, m)
+			local := w.waiting(ctx, m) // it is handed the lock over
+			mustRelease(w.t, h)
+			mustRelease(w.t, local.hold())
+		}
+		data, _, err := s.Get(ctx, w.path("/l"), nil)
+		if err != nil || string(data) != "second" || told.Load() != 1 {
+			w.t.Errorf("the data is %q, %v; told %d times", data, err, told.Load())
+		}
+	})
+}
+
+// onWarn is a slog.Handler that calls itself with each message of Warn and above.
+type onWarn func(text string)
+
+func (f onWarn) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (f onWarn) Handle(_ context.Context, r slog.Record) error {
+	f(r.Message)
+	return nil
+}
+func (f onWarn) WithAttrs([]slog.Attr) slog.Handler { return f }
+func (f onWarn) WithGroup(string) slog.Handler      { return f }
+
+// A value that would be taken for a mark is refused, so that no recipe is kept from its
+// path by it.
+func TestAValueCannotLookLikeAMark(t *testing.T) {
+	onMemory(t, func(w *world) {
+		text := coord.Codec[string]{
+			Encode: func(s string) ([]byte, error) { return []byte(s), nil },
+			Decode: func(b []byte) (string, error) { return string(b), nil },
+		}
+		v := coord.NewValue(w.open("a", nil), "/v", &coord.ValueOptions[string]{Codec: text})
+		_, err := v.Set(context.Background(), "coord recipe: mutex")
+		wantErr(w.t, err, coord.ErrInvalid)
+		if _, err := v.Set(context.Background(), "coord recipe"); err != nil {
 			w.t.Error(err)
 		}
 	})

@@ -156,6 +156,8 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	return a.run(ctx)
 }
 
+func (s *Semaphore) ground() ground { return ground{dir: s.path.full, recipe: kindSemaphore} }
+
 // check returns what is wrong with the semaphore or ctx.
 func (s *Semaphore) check(ctx context.Context, op string) error {
 	if err := s.path.check(op); err != nil {

@@ -53,7 +53,7 @@ func (s *session) makeLimit(ctx context.Context, sem *Semaphore, limit int) erro
 		_, err := s.b.Commit(ctx, backend.Create(sem.limit, formatLimit(limit), backend.Persistent))
 		switch {
 		case isNotFound(err):
-			if err := s.ensure(ctx, sem.path.full); err != nil {
+			if err := s.occupyAnew(ctx, sem.ground()); err != nil {
 				return err
 			}
 		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
@@ -66,6 +66,9 @@ func (s *session) makeLimit(ctx context.Context, sem *Semaphore, limit int) erro
 
 // setLimit changes the limit, and returns the zxid of the change.
 func (s *session) setLimit(ctx context.Context, sem *Semaphore, limit int) (int64, error) {
+	if err := s.occupy(ctx, sem.ground()); err != nil {
+		return 0, err
+	}
 	for {
 		// Once: a repetition could undo what somebody else has set since.
 		_, zxid, err := s.commitOnce(ctx, backend.SetData(sem.limit, formatLimit(limit), backend.AnyVersion))
@@ -76,7 +79,7 @@ func (s *session) setLimit(ctx context.Context, sem *Semaphore, limit int) (int6
 		switch {
 		case errors.Is(err, backend.ErrExists): // somebody else has made it meanwhile
 		case isNotFound(err):
-			if err := s.ensure(ctx, sem.path.full); err != nil {
+			if err := s.occupyAnew(ctx, sem.ground()); err != nil {
 				return 0, err
 			}
 		default:

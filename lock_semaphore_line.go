@@ -173,6 +173,9 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.occupy(ctx, sem.ground()); err != nil {
+		return nil, err
+	}
 	// A request that is bound to fail holds up those behind it for a moment. So
 	// ask first, unless the last answer is known and would do.
 	if seen := sem.seen.Load(); seen == nil || a.n > seen.n {

@@ -228,6 +228,9 @@ func newQueue(c *Client, path string, kind queueKind) *queue {
 
 // makeItems makes the directory of buckets.
 func (s *session) makeItems(ctx context.Context, q *queue) error {
+	if err := s.occupy(ctx, q.ground()); err != nil {
+		return err
+	}
 	pause := pauses{c: s.c}
 	for {
 		_, err := s.b.Commit(ctx, backend.Create(q.items, nil, backend.Persistent))
@@ -235,7 +238,7 @@ func (s *session) makeItems(ctx context.Context, q *queue) error {
 		case err == nil, errors.Is(err, backend.ErrExists):
 			return nil
 		case isNotFound(err):
-			if err := s.ensure(ctx, q.path.full); err != nil {
+			if err := s.occupyAnew(ctx, q.ground()); err != nil {
 				return err
 			}
 		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:

@@ -251,6 +251,9 @@ type feeder struct {
 // run answers asks until there are none.
 func (f *feeder) run(ctx context.Context) error {
 	defer f.unwatch()
+	if err := f.s.meet(ctx, f.q.ground()); err != nil {
+		return err
+	}
 	for {
 		asks := f.q.present()
 		if len(asks) == 0 {

@@ -115,6 +115,9 @@ func (s *session) version(ctx context.Context, path string) (int32, error) {
 // with its index. With a tally that was read the commit fails with errAgain if a
 // bucket was made, or a limited put came, since.
 func (s *session) putItems(ctx context.Context, q *queue, key, due int64, batch []parcel, with []backend.Op, t tally) error {
+	if err := s.occupy(ctx, q.ground()); err != nil {
+		return err
+	}
 	var pl putPlan
 	for {
 		err := s.planPut(ctx, q, key, &pl)

@@ -63,6 +63,9 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 // there is none or it is full. A transaction cannot make it along with the item:
 // two items of one queue in one transaction would each make it.
 func (s *session) openBucket(ctx context.Context, q *queue, key int64) (string, error) {
+	if err := s.occupy(ctx, q.ground()); err != nil {
+		return "", err
+	}
 	var pl putPlan
 	for {
 		err := s.planPut(ctx, q, key, &pl)

@@ -91,6 +91,8 @@ type txSpace struct {
 	path recipePath
 }
 
+func (x *txSpace) ground() ground { return ground{dir: x.path.full, recipe: kindTwoPhase} }
+
 func (x *txSpace) records() string                { return x.path.full + "/tx" }
 func (x *txSpace) inbox(site string) string       { return x.path.full + "/sites/" + site }
 func (x *txSpace) serving(site string) string     { return x.path.given + "/serving/" + site }

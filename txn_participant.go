@@ -104,6 +104,10 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 	if p.bad != nil {
 		return opError("serve", path, p.bad)
 	}
+	_, err := onSession(ctx, p.c, func(s *session) (struct{}, error) { return struct{}{}, s.occupy(ctx, p.ground()) })
+	if err != nil {
+		return opError("serve", path, endedBy(ctx, err))
+	}
 	lock := NewMutex(p.c, p.serving(p.site), nil)
 	memory := &siteMemory{doubted: make(map[string]bool), acked: make(map[string]*dtx)}
 	for {

@@ -115,6 +115,9 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 	for _, site := range d.rec.Sites {
 		ops = append(ops, backend.Create(q.ballot(d, site), nil, backend.Persistent))
 	}
+	if err := s.occupy(ctx, q.ground()); err != nil {
+		return false, err
+	}
 	pause := pauses{c: s.c}
 	unsure := false // an earlier attempt may have been applied
 	for {
@@ -137,6 +140,9 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 		case errors.As(err, &e) && e.Index == 0 && errors.Is(err, backend.ErrExists):
 			return false, nil
 		case errors.As(err, &e) && e.Index == 0 && isNotFound(err):
+			if err := s.occupyAnew(ctx, q.ground()); err != nil {
+				return false, err
+			}
 			if err := s.ensure(ctx, q.records()); err != nil {
 				return false, err
 			}

@@ -78,7 +78,7 @@ type Versioned[T any] struct {
 // NewValue returns the value at path. It does no I/O; a bad path is reported by
 // the first call.
 func NewValue[T any](c *Client, path string, o *ValueOptions[T]) *Value[T] {
-	v := &Value[T]{cell: cell{c, c.recipePath(path)}}
+	v := &Value[T]{cell: cell{c, c.recipePath(path), kindValue}}
 	if o != nil {
 		v.codec = o.Codec
 	}
@@ -238,12 +238,11 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 				return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
 			}
 		}
-		_, err := s.b.Exists(ctx, v.path.full, nil)
-		if err == nil {
-			return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
-		}
-		if !isNotFound(err) {
+		switch st, err := v.read(ctx, s); {
+		case err != nil:
 			return nil, err
+		case st.created != 0:
+			return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
 		}
 		if dir := v.path.full[:strings.LastIndexByte(v.path.full, '/')]; dir != "" {
 			if err := s.ensure(ctx, dir); err != nil {

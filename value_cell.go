@@ -14,6 +14,9 @@ import (
 // fits reports whether data can be written, with all that goes with it into one
 // commit at most.
 func (n *cell) fits(data []byte) error {
+	if kind, ok := parseMark(data); ok {
+		return fmt.Errorf("%w: it would look like the directory of a %s", ErrInvalid, kind)
+	}
 	err := backend.CheckOps([]backend.Op{
 		backend.Delete(n.path.full, 0),
 		backend.Create(n.path.full, data, backend.Persistent),
@@ -22,26 +25,47 @@ func (n *cell) fits(data []byte) error {
 	return errors.Unwrap(err)
 }
 
-// set writes data, whatever stands there.
+// set writes data, whatever value stands there. It looks first where this client has
+// not looked yet: what stands there can be another recipe's.
 func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error) {
 	for {
-		results, zxid, err := s.commitOnce(ctx, backend.SetData(n.path.full, data, backend.AnyVersion))
-		switch {
-		case err == nil && results != nil:
-			return content{created: results[0].Stat.Czxid, version: results[0].Stat.Version, changed: zxid}, nil
-		case err == nil:
-			stat, err := s.b.Exists(ctx, n.path.full, nil)
-			if err != nil || stat.Mzxid != zxid {
-				return content{created: -1, version: -1, changed: zxid}, nil
+		f, err := s.footing(ctx, n.ground())
+		if err == nil {
+			var results []backend.Result
+			var zxid int64
+			results, zxid, err = s.commitOnce(ctx, backend.SetData(n.path.full, data, backend.AnyVersion))
+			if err == nil {
+				return n.wasSet(ctx, s, f, results, zxid), nil
 			}
-			return content{created: stat.Czxid, version: stat.Version, changed: zxid}, nil
-		case !isNotFound(err):
+		}
+		if !isNotFound(err) {
 			return content{}, err
 		}
+		n.c.unlearn(n.path.full)
 		if st, err := n.create(ctx, s, data); !errors.Is(err, ErrConflict) {
 			return st, err
 		}
+		// What this server shows may be what there was before.
+		if err := s.b.Sync(ctx, n.path.full); err != nil {
+			return content{}, err
+		}
 	}
+}
+
+// wasSet returns what a write without a version has left, after a look that found f.
+func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []backend.Result, zxid int64) content {
+	if results == nil {
+		stat, err := s.b.Exists(ctx, n.path.full, nil)
+		if err != nil || stat.Mzxid != zxid {
+			return content{created: -1, version: -1, changed: zxid}
+		}
+		return content{created: stat.Czxid, version: stat.Version, changed: zxid}
+	}
+	stat := results[0].Stat
+	if f.czxid != 0 && f.czxid != stat.Czxid {
+		n.c.unlearn(n.path.full) // made anew since it was looked at
+	}
+	return content{created: stat.Czxid, version: stat.Version, changed: zxid}
 }
 
 // create makes the node and what is missing above it, or returns ErrConflict.
@@ -50,6 +74,7 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 		_, zxid, err := s.commitOnce(ctx, backend.Create(n.path.full, data, backend.Persistent))
 		switch {
 		case err == nil:
+			n.c.learn(n.path.full, footing{kind: n.recipe, czxid: zxid})
 			return content{created: zxid, changed: zxid}, nil
 		case errors.Is(err, backend.ErrExists):
 			return content{}, fmt.Errorf("%w: there is one", ErrConflict)
@@ -175,8 +200,23 @@ func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error))
 
 // cell is a node that is read and written back, by everybody who likes to.
 type cell struct {
-	c    *Client
-	path recipePath
+	c      *Client
+	path   recipePath
+	recipe recipeKind
+}
+
+func (n *cell) ground() ground { return ground{dir: n.path.full, recipe: n.recipe} }
+
+// meet refuses what was read if it is another recipe's. It costs nothing unless the
+// node has children, and those are listed once.
+func (n *cell) meet(ctx context.Context, s *session, data []byte, stat backend.Stat) error {
+	if _, marked := parseMark(data); !marked {
+		if f, ok := n.c.known(n.ground()); ok && f.czxid == stat.Czxid {
+			return nil
+		}
+	}
+	_, err := s.examine(ctx, n.ground(), data, stat)
+	return err
 }
 
 // content is what stood in a cell at one time. created is 0 if there was no node.
@@ -192,6 +232,9 @@ func (x content) same(y content) bool { return x.created == y.created && x.chang
 // read reads the cell. A missing node is no error.
 func (n *cell) read(ctx context.Context, s *session) (content, error) {
 	data, stat, err := s.b.Get(ctx, n.path.full, nil)
+	if err == nil {
+		err = n.meet(ctx, s, data, stat)
+	}
 	if isNotFound(err) {
 		return content{}, nil
 	}
@@ -208,6 +251,9 @@ func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
 	for {
 		w := g.ws.New()
 		data, stat, err := g.s.b.Get(ctx, path, w)
+		if err == nil {
+			err = n.meet(ctx, g.s, data, stat)
+		}
 		if err == nil {
 			return content{data, stat.Czxid, stat.Version, stat.Mzxid}, nil
 		}
