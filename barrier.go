@@ -76,7 +76,7 @@ func (b *Barrier) Set(ctx context.Context) error {
 // fail with ErrNotEmpty.
 func (b *Barrier) Remove(ctx context.Context) error {
 	err := b.write(ctx, "remove", func(ctx context.Context, s *session) error {
-		if _, err := b.look(ctx, s, nil); err != nil && !isNotFound(err) {
+		if _, err := b.look(ctx, s, nil, 0); err != nil && !isNotFound(err) {
 			return err
 		}
 		_, _, err := s.commitOnce(ctx, backend.Delete(b.path.full, backend.AnyVersion))
@@ -100,7 +100,8 @@ func (b *Barrier) Wait(ctx context.Context) error {
 		return err
 	}
 	trail := b.c.trail("barrier", b.path.full, op)
-	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s, trail) })
+	seen := int64(0) // the czxid of the barrier that it waits for
+	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s, trail, &seen) })
 	err = opError(op, b.path.full, endedBy(ctx, err))
 	trail.over(ctx, err)
 	return err
@@ -162,7 +163,7 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 			return err
 		}
 		w := backend.NewWatch()
-		stat, err := b.look(ctx, s, w)
+		stat, err := b.look(ctx, s, w, 0)
 		switch {
 		case isNotFound(err):
 			w.Stop()
@@ -184,17 +185,18 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 	}
 }
 
-// look reads the node of the barrier, and refuses if it is another recipe's.
-func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch) (backend.Stat, error) {
+// look reads the node of the barrier, and refuses if it is another recipe's. seen is
+// the czxid of a node that was found to be a barrier, whatever is written to it since.
+func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch, seen int64) (backend.Stat, error) {
 	data, stat, err := s.b.Get(ctx, b.path.full, w)
-	if err != nil {
+	if err != nil || stat.Czxid == seen {
 		return stat, err
 	}
 	_, err = s.examine(ctx, ground{dir: b.path.full, recipe: kindBarrier}, data, stat)
 	return stat, err
 }
 
-func (b *Barrier) await(ctx context.Context, s *session, trail *trail) error {
+func (b *Barrier) await(ctx context.Context, s *session, trail *trail, seen *int64) error {
 	// The server that we read from may not know yet of a barrier that was set
 	// before Wait was called. It knows after a Sync.
 	if err := s.b.Sync(ctx, b.path.full); err != nil {
@@ -202,13 +204,15 @@ func (b *Barrier) await(ctx context.Context, s *session, trail *trail) error {
 	}
 	for {
 		w := backend.NewWatch()
-		if _, err := b.look(ctx, s, w); err != nil {
+		stat, err := b.look(ctx, s, w, *seen)
+		if err != nil {
 			w.Stop()
 			if isNotFound(err) {
 				return nil
 			}
 			return err
 		}
+		*seen = stat.Czxid
 		trail.waiting(ctx, b.path.full, -1)
 		if err := s.awaitFired(ctx, w); err != nil {
 			return err

@@ -86,7 +86,7 @@ func TestABarrierHoldsEverybodyUpUntilItIsRemoved(t *testing.T) {
 
 		var waiters []*call
 		for i := range 5 {
-			l, hooks := looking("exists", w.path("/b/deep/down"))
+			l, hooks := looking("get", w.path("/b/deep/down"))
 			b := coord.NewBarrier(w.open(fmt.Sprint(i), hooks), "/b/deep/down", nil)
 			waiters = append(waiters, w.call(func() error { return b.Wait(ctx) }))
 			<-l
@@ -115,7 +115,7 @@ func TestASpuriousWakeUpDoesNotPassABarrier(t *testing.T) {
 		ctx := context.Background()
 		setter := coord.NewBarrier(w.open("setter", nil), "/b", nil)
 		w.must(setter.Set(ctx))
-		l, hooks := looking("exists", w.path("/b"))
+		l, hooks := looking("get", w.path("/b"))
 		c := w.open("waiter", hooks)
 		waiting := w.call(func() error { return coord.NewBarrier(c, "/b", nil).Wait(ctx) })
 		<-l
@@ -267,7 +267,7 @@ func TestWaitSeesABarrierThatWasSetBefore(t *testing.T) {
 			switch c.Op {
 			case "sync":
 				synced = true
-			case "exists":
+			case "get":
 				if !synced {
 					w.t.Error("it looked before the server had caught up")
 				}

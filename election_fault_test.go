@@ -233,7 +233,7 @@ func TestForeignNodesStandInNoCandidatesWay(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.t
 		s := w.session("x")
-		for _, p := range []string{"/e", "/e/README", "/e/_c_s1", "/e/x-99999999999", "/e/-1", "/e/latch-", "/e/_c_0-lock-0000000000"} {
+		for _, p := range []string{"/e", "/e/README", "/e/_c_s1", "/e/x-99999999999", "/e/-1", "/e/latch-", "/e/_c_0-lock-000000000"} {
 			if _, err := s.Commit(t.Context(), backend.Create(w.path(p), nil, backend.Persistent)); err != nil {
 				t.Fatal(err)
 			}
