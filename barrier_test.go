@@ -119,7 +119,7 @@ func TestASpuriousWakeUpDoesNotPassABarrier(t *testing.T) {
 		c := w.open("waiter", hooks)
 		waiting := w.call(func() error { return coord.NewBarrier(c, "/b", nil).Wait(ctx) })
 		<-l
-		w.commit(backend.SetData(w.path("/b"), []byte("x"), backend.AnyVersion))
+		w.commit(backend.SetData(w.path("/b"), []byte("coord recipe: barrier"), backend.AnyVersion))
 		<-l
 		waiting.pending("only data has changed")
 		w.Link("waiter").Partition()
