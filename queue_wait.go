@@ -22,8 +22,11 @@ const frontWaiters = 4
 func (f *feeder) wait(ctx context.Context, next int64) error {
 	switch {
 	case f.place == "":
+		// What it may leave behind is cleared away before Close ends the session.
+		u := f.q.c.beginCleanUp()
 		sp := newSpec(f.q.c, ground{dir: f.q.waiters, recipe: kindWaiters, whole: f.q.kind.recipe()}, waiterKind, nil)
 		n, err := f.s.create(ctx, &sp)
+		u.end()
 		if err != nil {
 			return err
 		}
