@@ -108,6 +108,7 @@ func TestEveryRecipeStandsAllFaults(t *testing.T) {
 	}
 	n := newNemesis(r, rec)
 	r.start(n)
+	control := startControl(t, r.e.Addrs(), rec)
 	began := time.Now()
 	if err := n.rage(t.Context(), r.seed, length(t)); err != nil {
 		t.Errorf("the nemesis: %v", err)
@@ -116,6 +117,7 @@ func TestEveryRecipeStandsAllFaults(t *testing.T) {
 	if err := n.heal(); err != nil {
 		t.Fatal(err)
 	}
+	control.close()
 	final := r.conclude()
 	if err := keepLogs(r.e, r.dir); err != nil {
 		t.Fatal(err)

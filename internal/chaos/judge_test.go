@@ -139,6 +139,7 @@ func (f *findings) tallyUp(all []*process) {
 type outage struct {
 	fault, work string
 	took        int64
+	service     int64 // how long the control stood still for the same fault
 }
 
 func outages(all []*process) (list []outage) {
@@ -146,25 +147,26 @@ func outages(all []*process) (list []outage) {
 		if bounds[f.Op] == 0 || f.outcome != "ok" || f.Err != "" {
 			continue
 		}
+		service := stoodStill(all, controlWork, f)
 		for _, w := range works {
-			calls := slices.DeleteFunc(callsOf(all, w), func(c *call) bool { return c.outcome != "ok" || c.to < f.from })
-			slices.SortFunc(calls, func(a, b *call) int { return int(min(1, max(-1, a.to-b.to))) })
-			last, longest, over := f.from, int64(0), false
-			for _, c := range calls {
-				longest = max(longest, c.to-last)
-				last = c.to
-				if c.from > f.to {
-					over = true
-					break
-				}
-			}
-			if !over {
-				longest = forever
-			}
-			list = append(list, outage{f.Op, w, longest})
+			list = append(list, outage{f.Op, w, stoodStill(all, w, f), service})
 		}
 	}
 	return list
+}
+
+func stoodStill(all []*process, work string, fault *call) int64 {
+	calls := slices.DeleteFunc(callsOf(all, work), func(c *call) bool { return c.outcome != "ok" || c.to < fault.from })
+	slices.SortFunc(calls, func(a, b *call) int { return int(min(1, max(-1, a.to-b.to))) })
+	last, longest := fault.from, int64(0)
+	for _, c := range calls {
+		longest = max(longest, c.to-last)
+		last = c.to
+		if c.from > fault.to {
+			return longest
+		}
+	}
+	return forever
 }
 
 func (t tally) String() string {

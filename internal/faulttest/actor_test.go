@@ -258,6 +258,13 @@ func (a *actor) silent(mark int, kinds ...string) {
 	}
 }
 
+// hasSaid reports whether the actor has said something of a kind since mark.
+func (a *actor) hasSaid(mark int, kind string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.lines[mark:], func(l line) bool { return l.Kind == kind })
+}
+
 // hold makes the actor the holder.
 func (a *actor) hold() line {
 	a.t.Helper()
