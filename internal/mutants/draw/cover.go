@@ -28,11 +28,12 @@ type span struct {
 	Test        string
 }
 
-// tests returns the tests that run a line, split into quick ones and others.
-func (r *reach) tests(file string, line int) (quick, slow []string) {
+// tests returns the tests that run a line, but for those that take longer than most,
+// split into quick ones and others.
+func (r *reach) tests(file string, line int, most time.Duration) (quick, slow []string) {
 	seen := make(map[string]bool)
 	for _, s := range r.Lines[file] {
-		if line < s.First || line > s.Last || seen[s.Test] {
+		if line < s.First || line > s.Last || seen[s.Test] || r.Took[s.Test] > most {
 			continue
 		}
 		seen[s.Test] = true
@@ -74,7 +75,7 @@ func loadReach(ctx context.Context, root, dir string) (*reach, error) {
 			log.Printf("coverage: %d of %d tests", i, len(names))
 		}
 		began := time.Now()
-		out, err := runTests(ctx, bin, root, []string{name}, 5*time.Minute, "-test.coverprofile="+profile)
+		out, err := runTests(ctx, bin, root, 0, []string{name}, 5*time.Minute, "-test.coverprofile="+profile)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

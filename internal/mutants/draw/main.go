@@ -5,9 +5,10 @@
 //
 //	go run ./internal/mutants/draw -n 40 -seed 1
 //
-// A mutant swaps an operator, drops an operand, a condition, a call, an assignment
-// or an error. It exists in an overlay of the build only (go build -overlay). A
-// mutant that does not build is replaced by the next one of the draw.
+// A mutant negates a comparison, moves a bound, drops an operand, a condition, a call,
+// an assignment or an error, and the like. All mutants are in one build, in an
+// overlay of the sources (go build -overlay); the environment of a test turns one of
+// them on. So a mutant costs no build.
 //
 // The tests of the root package run on memory, and of them only those that reach
 // the changed line, the quick ones first. The first run measures which those are,
@@ -20,15 +21,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"log"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -40,57 +42,25 @@ func main() {
 	seed := flag.Uint64("seed", 1, "of the choice")
 	in := flag.String("in", "", "a regular expression that names of files match, from the root of the module")
 	dir := flag.String("dir", "", "where coverage is kept between runs (default: nowhere)")
+	most := flag.Duration("most", time.Minute, "leave tests out that take longer by themselves")
 	only := flag.Bool("list", false, "print the draw, and try nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := draw(ctx, *n, *seed, *in, *dir, *only); err != nil {
+	if err := draw(ctx, *n, *seed, *in, *dir, *most, *only); err != nil {
 		stop()
 		log.Fatal(err)
 	}
 }
 
-func draw(ctx context.Context, n int, seed uint64, in, dir string, only bool) error {
-	root, err := moduleRoot(ctx)
+func draw(ctx context.Context, n int, seed uint64, in, dir string, most time.Duration, only bool) error {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return err
 	}
 	match, err := regexp.Compile(in)
 	if err != nil {
 		return err
-	}
-	var all []site
-	for _, pattern := range []string{"*.go", "backend/memory/*.go", "backend/zookeeper/*.go"} {
-		files, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			return err
-		}
-		for _, f := range files {
-			name, err := filepath.Rel(root, f)
-			if err != nil {
-				return err
-			}
-			name = filepath.ToSlash(name)
-			if strings.HasSuffix(name, "_test.go") || !match.MatchString(name) {
-				continue
-			}
-			src, err := os.ReadFile(f)
-			if err != nil {
-				return err
-			}
-			sites, err := sitesOf(name, src)
-			if err != nil {
-				return err
-			}
-			all = append(all, sites...)
-		}
-	}
-	drawn := order(all, seed)
-	if only {
-		for _, s := range drawn[:min(n, len(drawn))] {
-			fmt.Println(s)
-		}
-		return nil
 	}
 	scratch, err := os.MkdirTemp("", "coord-mutants-")
 	if err != nil {
@@ -100,16 +70,28 @@ func draw(ctx context.Context, n int, seed uint64, in, dir string, only bool) er
 	if dir == "" {
 		dir = scratch
 	}
-	r, err := loadReach(ctx, root, dir)
+	b := &build{root: filepath.Dir(strings.TrimSpace(string(out))), dir: scratch}
+	if err := b.find(match); err != nil {
+		return err
+	}
+	if only {
+		for _, s := range order(b.sites, seed)[:min(n, len(b.sites))] {
+			fmt.Println(s)
+		}
+		return nil
+	}
+	log.Printf("%d sites", len(b.sites))
+	if err := b.compile(ctx); err != nil {
+		return err
+	}
+	log.Printf("%d sites build", len(b.sites))
+	r, err := loadReach(ctx, b.root, dir)
 	if err != nil {
 		return err
 	}
-	t := &trial{root: root, dir: scratch, reach: r}
+	t := &trial{build: b, reach: r, most: most, broken: make(map[string]bool)}
 	count := make(map[verdict]int)
-	for _, s := range drawn {
-		if count[caught]+count[survived]+count[endless] == n {
-			break
-		}
+	for _, s := range order(b.sites, seed)[:min(n, len(b.sites))] {
 		began := time.Now()
 		v, by := t.try(ctx, s)
 		if ctx.Err() != nil {
@@ -118,17 +100,9 @@ func draw(ctx context.Context, n int, seed uint64, in, dir string, only bool) er
 		count[v]++
 		fmt.Printf("%-8s %s  [%s, %v]\n", v, s, by, time.Since(began).Round(time.Second))
 	}
-	fmt.Printf("figure: seed %d, of %d sites: %d caught, %d did not end, %d survived, %d did not build\n",
-		seed, len(all), count[caught], count[endless], count[survived], count[unbuilt])
+	fmt.Printf("figure: seed %d, %d sites: %d mutants caught, %d did not end, %d survived\n",
+		seed, len(b.sites), count[caught], count[endless], count[survived])
 	return nil
-}
-
-func moduleRoot(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
 // verdict is what became of a mutant.
@@ -137,82 +111,62 @@ type verdict string
 const (
 	caught   verdict = "caught"
 	survived verdict = "SURVIVED"
-	endless  verdict = "endless" // the tests did not end, which ./test.sh would find too
-	unbuilt  verdict = "no build"
+	endless  verdict = "endless" // the tests did not end, which is as good as a failure
 )
 
 // trial tries mutants one after the other.
 type trial struct {
-	root, dir string
-	reach     *reach
+	build  *build
+	reach  *reach
+	most   time.Duration
+	broken map[string]bool // tests that fail in this build without a mutant
 }
 
-// try builds a mutant and runs tests until one fails. by is the test that failed,
-// or what was run.
-func (t *trial) try(ctx context.Context, s site) (v verdict, by string) {
-	overlay, err := t.overlay(s)
-	if err != nil {
-		return unbuilt, err.Error()
-	}
-	ran := 0
-	if pkg := packageOf(s.file); pkg != "./." {
-		bin, ok := t.build(ctx, overlay, pkg)
-		if !ok {
-			return unbuilt, ""
-		}
-		v, by := judge(runTests(ctx, bin, filepath.Join(t.root, pkg), nil, 5*time.Minute))
+// try runs tests until one fails. by is the test that failed, or what was run.
+func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
+	pkg := path.Dir(s.file)
+	if pkg != "." {
+		v, by := judge(t.build.run(ctx, pkg, s.number, nil, 5*time.Minute))
 		if v != survived || strings.HasSuffix(pkg, "/zookeeper") {
 			return v, by
 		}
-		ran++
 	}
-	quick, slow := t.reach.tests(s.file, s.line)
+	quick, slow := t.reach.tests(s.file, s.line, t.most)
 	if len(quick)+len(slow) == 0 {
 		return survived, "no test of the root package comes here"
 	}
-	bin, ok := t.build(ctx, overlay, ".")
-	if !ok {
-		return unbuilt, ""
-	}
-	for _, tests := range [][]string{quick, slow} {
-		if len(tests) == 0 {
-			continue
+	ran := 0
+	for _, batch := range [][]string{quick, slow} {
+		for {
+			limit := time.Minute
+			var tests []string
+			for _, name := range batch {
+				if !t.broken[name] {
+					tests = append(tests, name)
+					limit += 4 * t.reach.Took[name]
+				}
+			}
+			if len(tests) == 0 {
+				break
+			}
+			v, by := judge(t.build.run(ctx, ".", s.number, tests, limit))
+			top, _, _ := strings.Cut(by, "/")
+			if v == caught && t.reach.Took[top] > 0 {
+				// The test must not fail by itself.
+				if alone, _ := judge(t.build.run(ctx, ".", 0, []string{top}, limit)); alone != survived {
+					log.Printf("%s fails without any mutant, and is left out", top)
+					t.broken[top] = true
+					continue
+				}
+			}
+			if v != survived {
+				return v, by
+			}
+			ran += len(tests)
+			break
 		}
-		limit := time.Minute
-		for _, name := range tests {
-			limit += 4 * t.reach.Took[name]
-		}
-		if v, by := judge(runTests(ctx, bin, t.root, tests, limit)); v != survived {
-			return v, by
-		}
-		ran += len(tests)
 	}
 	return survived, fmt.Sprintf("%d tests run", ran)
-}
-
-// overlay writes the mutant, and the file that go build is told of it with.
-func (t *trial) overlay(s site) (string, error) {
-	original := filepath.Join(t.root, filepath.FromSlash(s.file))
-	src, err := os.ReadFile(original)
-	if err != nil {
-		return "", err
-	}
-	mutant := filepath.Join(t.dir, "mutant.go")
-	if err := os.WriteFile(mutant, s.apply(src), 0o600); err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(map[string]map[string]string{"Replace": {original: mutant}})
-	if err != nil {
-		return "", err
-	}
-	overlay := filepath.Join(t.dir, "overlay.json")
-	return overlay, os.WriteFile(overlay, text, 0o600)
-}
-
-func (t *trial) build(ctx context.Context, overlay, pkg string) (string, bool) {
-	bin := filepath.Join(t.dir, "mutant.test")
-	_, err := goTool(ctx, t.root, "test", "-c", "-vet=off", "-overlay", overlay, "-o", bin, pkg)
-	return bin, err == nil
 }
 
 func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
@@ -222,9 +176,9 @@ func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// runTests runs tests of a binary, all if none is named. Those of the root package
-// run on memory only.
-func runTests(ctx context.Context, bin, dir string, names []string, limit time.Duration, args ...string) ([]byte, error) {
+// runTests runs tests of a binary with a mutant, 0 for none: all tests if none is
+// named. Those of the root package run on memory only.
+func runTests(ctx context.Context, bin, dir string, mutant int, names []string, limit time.Duration, args ...string) ([]byte, error) {
 	// The binary ends itself at the limit; a mutant may keep it from that.
 	ctx, cancel := context.WithTimeout(ctx, limit+30*time.Second)
 	defer cancel()
@@ -234,7 +188,7 @@ func runTests(ctx context.Context, bin, dir string, names []string, limit time.D
 	}
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "COORD_LONG=")
+	cmd.Env = append(os.Environ(), "COORD_LONG=", "COORD_MUTANT="+strconv.Itoa(mutant))
 	cmd.WaitDelay = 5 * time.Second
 	return cmd.CombinedOutput()
 }

@@ -6,97 +6,189 @@ import (
 	"go/parser"
 	"go/token"
 	"math/rand/v2"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// A site is one small change of a source file: the bytes from begin to end are
-// replaced. It may fail to build, since it is found without types.
+// A site is a place where a mutant is made. The changed source has both: the original
+// and the mutant, which the environment turns on. Text is only inserted, around a
+// node, so that sites can lie within each other and lines stay where they are.
 type site struct {
+	number     int
 	file       string // from the root of the module, with slashes
 	line       int
-	begin, end int
+	begin, end int // of the node
 	kind       kind
-	old, new   string
+	text       string // of the node
+	open, shut string // around it; %d is the number
+	decl       [2]int // the lines of the declaration that it is in
 }
 
 // kind is the operator that makes a mutant.
 type kind string
 
 const (
-	swapped    kind = "operator swapped"
-	dropped    kind = "operand dropped"
-	always     kind = "condition always holds"
-	never      kind = "condition never holds"
-	noCall     kind = "call dropped"
-	noError    kind = "error not returned"
-	offByOne   kind = "constant one higher"
-	noAssign   kind = "assignment dropped"
-	noDefer    kind = "deferred call dropped"
-	otherBreak kind = "continue instead of break, or the other way round"
+	negated  kind = "comparison negated"
+	bound    kind = "bound moved by one"
+	andOr    kind = "&& and || swapped"
+	dropped  kind = "operand dropped"
+	plus     kind = "+ and - swapped"
+	always   kind = "condition always holds"
+	never    kind = "condition never holds"
+	noCall   kind = "call dropped"
+	noDefer  kind = "deferred call dropped"
+	noAssign kind = "assignment dropped"
+	noError  kind = "error not returned"
+	offByOne kind = "constant one higher"
+	leaps    kind = "break and continue swapped"
 )
 
-func (s site) String() string {
-	return fmt.Sprintf("%s:%d: %s: %s  =>  %s", s.file, s.line, s.kind, oneLine(s.old), oneLine(s.new))
-}
-
-func oneLine(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 80 {
-		text = text[:80] + "…"
+// risky kinds can fail to build, since sites are found without types.
+func (k kind) risky() bool {
+	switch k {
+	case plus, noError, offByOne, leaps, noAssign:
+		return true
 	}
-	return strconv.Quote(text)
+	return false
 }
 
-// apply returns the source with the change.
-func (s site) apply(src []byte) []byte {
-	return slices.Concat(src[:s.begin], []byte(s.new), src[s.end:])
+func (s *site) String() string {
+	text := strings.Join(strings.Fields(s.text), " ")
+	if len(text) > 90 {
+		text = text[:90] + "…"
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", s.file, s.line, s.kind, text)
 }
 
-var swaps = map[token.Token]string{
-	token.EQL: "!=", token.NEQ: "==",
-	token.LSS: "<=", token.LEQ: "<", token.GTR: ">=", token.GEQ: ">",
-	token.LAND: "||", token.LOR: "&&",
-	token.ADD: "-", token.SUB: "+", token.INC: "--", token.DEC: "++",
+// support is what the changed source calls, in each package.
+const support = `
+import (
+	"os"
+	"strconv"
+)
+
+var mutantOn, _ = strconv.Atoi(os.Getenv("COORD_MUTANT"))
+
+func mutant(n int) bool { return n == mutantOn }
+
+func mutantError(n int, err error) error {
+	if mutant(n) {
+		return nil
+	}
+	return err
 }
+
+func mutantOther[T any](n int, original, other T) T {
+	if mutant(n) {
+		return other
+	}
+	return original
+}
+`
 
 // sitesOf returns the places of a file where a mutant can be made.
-func sitesOf(name string, src []byte) ([]site, error) {
+func sitesOf(name string, src []byte) ([]*site, error) {
 	files := token.NewFileSet()
 	f, err := parser.ParseFile(files, name, src, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
-	var found []site
+	var found []*site
 	at := func(p token.Pos) int { return files.Position(p).Offset }
-	add := func(k kind, begin, end token.Pos, replacement string) {
-		found = append(found, site{
-			file: name, line: files.Position(begin).Line, begin: at(begin), end: at(end),
-			kind: k, old: string(src[at(begin):at(end)]), new: replacement,
+	text := func(n ast.Node) string { return string(src[at(n.Pos()):at(n.End())]) }
+	add := func(n ast.Node, k kind, open, shut string) {
+		found = append(found, &site{
+			file: name, line: files.Position(n.Pos()).Line, begin: at(n.Pos()), end: at(n.End()),
+			kind: k, text: text(n), open: open, shut: shut,
 		})
 	}
-	text := func(n ast.Node) string { return string(src[at(n.Pos()):at(n.End())]) }
+	// copied is text that is evaluated twice: only of what calls nothing.
+	copied := func(n ast.Node) (string, bool) {
+		t := text(n)
+		return strings.Join(strings.Fields(t), " "), pure(n) && !strings.ContainsAny(t, "`") && !strings.Contains(t, "//")
+	}
 	condition := func(e ast.Expr) {
-		// The condition is still evaluated, with what it does.
-		add(always, e.Pos(), e.End(), "("+text(e)+") || true")
-		add(never, e.Pos(), e.End(), "("+text(e)+") && false")
+		add(e, always, "((", ") || mutant(%d))")
+		add(e, never, "((", ") && !mutant(%d))")
+	}
+	statement := func(n ast.Stmt) {
+		const open, shut = "if !mutant(%d) { ", " }"
+		switch n := n.(type) {
+		case *ast.ExprStmt:
+			if call, ok := n.X.(*ast.CallExpr); ok && !tells(call) {
+				add(n, noCall, open, shut)
+			}
+		case *ast.DeferStmt:
+			add(n, noDefer, open, shut)
+		case *ast.AssignStmt:
+			if n.Tok != token.DEFINE && !blank(n.Lhs) {
+				add(n, noAssign, open, shut)
+			}
+		case *ast.IncDecStmt:
+			add(n, noAssign, open, shut)
+		case *ast.BranchStmt:
+			if n.Label == nil && (n.Tok == token.CONTINUE || n.Tok == token.BREAK) {
+				other := "break"
+				if n.Tok == token.BREAK {
+					other = "continue"
+				}
+				add(n, leaps, "if mutant(%d) { "+other+" }; ", "")
+			}
+		}
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.GenDecl:
 			return n.Tok == token.VAR // no constants, types and imports
+		case *ast.BlockStmt:
+			for _, s := range n.List {
+				statement(s)
+			}
+		case *ast.CaseClause:
+			for _, s := range n.Body {
+				statement(s)
+			}
+		case *ast.CommClause:
+			for _, s := range n.Body {
+				statement(s)
+			}
 		case *ast.BinaryExpr:
-			if op, ok := swaps[n.Op]; ok {
-				add(swapped, n.OpPos, n.OpPos+token.Pos(len(n.Op.String())), op)
+			x, xPure := copied(n.X)
+			y, yPure := copied(n.Y)
+			both := xPure && yPure
+			switch n.Op {
+			case token.EQL, token.NEQ:
+				add(n, negated, "((", ") != mutant(%d))")
+			case token.LSS, token.GTR:
+				if both {
+					add(n, bound, "((", ") || mutant(%d) && "+x+" == "+y+")")
+				}
+			case token.LEQ, token.GEQ:
+				if both {
+					add(n, bound, "((", ") && !(mutant(%d) && "+x+" == "+y+"))")
+				}
+			case token.ADD:
+				if both {
+					add(n, plus, "mutantOther(%d, ", ", "+x+" - ("+y+"))")
+				}
+			case token.SUB:
+				if both {
+					add(n, plus, "mutantOther(%d, ", ", "+x+" + "+y+")")
+				}
+			case token.LAND:
+				add(n.X, dropped, "((", ") || mutant(%d))")
+				add(n.Y, dropped, "((", ") || mutant(%d))")
+				if both {
+					add(n, andOr, "((", ") || mutant(%d) && ("+x+" || "+y+"))")
+				}
+			case token.LOR:
+				add(n.X, dropped, "((", ") && !mutant(%d))")
+				add(n.Y, dropped, "((", ") && !mutant(%d))")
+				if both {
+					add(n, andOr, "((", ") && (!mutant(%d) || ("+x+" && "+y+")))")
+				}
 			}
-			if n.Op == token.LAND || n.Op == token.LOR {
-				add(dropped, n.X.Pos(), n.Y.Pos(), "")
-				add(dropped, n.X.End(), n.Y.End(), "")
-			}
-		case *ast.IncDecStmt:
-			add(swapped, n.TokPos, n.End(), swaps[n.Tok])
 		case *ast.IfStmt:
 			condition(n.Cond)
 		case *ast.SwitchStmt:
@@ -107,49 +199,49 @@ func sitesOf(name string, src []byte) ([]site, error) {
 					}
 				}
 			}
-		case *ast.ExprStmt:
-			if call, ok := n.X.(*ast.CallExpr); ok && !tells(call) {
-				add(noCall, n.Pos(), n.End(), "")
-			}
-		case *ast.DeferStmt:
-			add(noDefer, n.Pos(), n.End(), "")
-		case *ast.AssignStmt:
-			if n.Tok != token.DEFINE && !blank(n.Lhs) {
-				add(noAssign, n.Pos(), n.End(), strings.Repeat("_, ", len(n.Lhs)-1)+"_ = "+values(text, n))
-			}
 		case *ast.ReturnStmt:
 			if k := len(n.Results); k > 0 {
 				if e, ok := n.Results[k-1].(*ast.Ident); ok && e.Name == "err" {
-					add(noError, e.Pos(), e.End(), "nil")
+					add(e, noError, "mutantError(%d, ", ")")
 				}
 			}
 		case *ast.BasicLit:
 			if n.Kind == token.INT && len(n.Value) < 4 {
 				if v, err := strconv.Atoi(n.Value); err == nil {
-					add(offByOne, n.Pos(), n.End(), strconv.Itoa(v+1))
+					add(n, offByOne, "mutantOther(%d, ", fmt.Sprintf(", %d)", v+1))
 				}
-			}
-		case *ast.BranchStmt:
-			if n.Label == nil && n.Tok == token.CONTINUE {
-				add(otherBreak, n.Pos(), n.End(), "break")
-			}
-			if n.Label == nil && n.Tok == token.BREAK {
-				add(otherBreak, n.Pos(), n.End(), "continue")
 			}
 		}
 		return true
 	})
+	for _, d := range f.Decls {
+		lines := [2]int{files.Position(d.Pos()).Line, files.Position(d.End()).Line}
+		for _, s := range found {
+			if lines[0] <= s.line && s.line <= lines[1] {
+				s.decl = lines
+			}
+		}
+	}
 	return found, nil
 }
 
-// values is the right side of an assignment, with the left side's old value for an
-// operator such as +=.
-func values(text func(ast.Node) string, n *ast.AssignStmt) string {
-	var all []string
-	for _, e := range n.Rhs {
-		all = append(all, text(e))
-	}
-	return strings.Join(all, ", ")
+// pure reports whether an expression calls nothing but len and cap, and receives
+// nothing.
+func pure(n ast.Node) bool {
+	ok := true
+	ast.Inspect(n, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			id, is := n.Fun.(*ast.Ident)
+			ok = ok && is && (id.Name == "len" || id.Name == "cap")
+		case *ast.UnaryExpr:
+			ok = ok && n.Op != token.ARROW
+		case *ast.FuncLit:
+			ok = false
+		}
+		return ok
+	})
+	return ok
 }
 
 func blank(left []ast.Expr) bool {
@@ -176,12 +268,56 @@ func tells(call *ast.CallExpr) bool {
 	return false
 }
 
+// rewrite returns the source with all of its sites.
+func rewrite(src []byte, sites []*site) []byte {
+	type insertion struct {
+		pos  int
+		s    *site
+		shut bool
+	}
+	var all []insertion
+	for _, s := range sites {
+		all = append(all, insertion{s.begin, s, false}, insertion{s.end, s, true})
+	}
+	slices.SortFunc(all, func(a, b insertion) int {
+		switch {
+		case a.pos != b.pos:
+			return a.pos - b.pos
+		case a.shut != b.shut:
+			if a.shut {
+				return -1 // what ends here ends before the next begins
+			}
+			return 1
+		case a.shut && a.s.begin != b.s.begin:
+			return b.s.begin - a.s.begin // the inner one first
+		case a.shut:
+			return b.s.number - a.s.number
+		case a.s.end != b.s.end:
+			return b.s.end - a.s.end // the outer one first
+		}
+		return a.s.number - b.s.number
+	})
+	var out []byte
+	from := 0
+	for _, in := range all {
+		out = append(out, src[from:in.pos]...)
+		from = in.pos
+		text := in.s.open
+		if in.shut {
+			text = in.s.shut
+		}
+		out = append(out, strings.ReplaceAll(text, "%d", strconv.Itoa(in.s.number))...)
+	}
+	return append(out, src[from:]...)
+}
+
 // areas divide the files, so that each recipe and each backend has its share of a
 // draw, however long its files are. The longest prefix counts.
 var areas = map[string]string{
-	"line": "locks", "lock": "locks", "hold": "locks", "lock_semaphore": "semaphore",
-	"election": "election", "group": "group", "barrier": "barriers", "queue": "queues",
-	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions",
+	"line": "locks", "lock": "locks", "hold": "locks", "lock_semaphore": "semaphore", "semaphore": "semaphore",
+	"mutex": "locks", "rwmutex": "locks",
+	"election": "election", "group": "group", "barrier": "barriers", "doublebarrier": "barriers", "queue": "queues",
+	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions", "twophase": "transactions",
 	"inspect": "inspection", "trace": "events",
 	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper",
 }
@@ -200,10 +336,11 @@ func areaOf(file string) string {
 }
 
 // order shuffles the sites, and then takes one of each area in turn.
-func order(all []site, seed uint64) []site {
+func order(all []*site, seed uint64) []*site {
+	all = slices.Clone(all)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	piles := make(map[string][]site)
+	piles := make(map[string][]*site)
 	for _, s := range all {
 		a := areaOf(s.file)
 		piles[a] = append(piles[a], s)
@@ -213,7 +350,7 @@ func order(all []site, seed uint64) []site {
 		names = append(names, a)
 	}
 	slices.Sort(names)
-	var drawn []site
+	var drawn []*site
 	for len(drawn) < len(all) {
 		for _, a := range names {
 			if p := piles[a]; len(p) > 0 {
@@ -223,6 +360,3 @@ func order(all []site, seed uint64) []site {
 	}
 	return drawn
 }
-
-// packageOf is the directory of a file as an argument of go test.
-func packageOf(file string) string { return "./" + path.Dir(file) }
