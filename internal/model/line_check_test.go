@@ -1,3 +1,5 @@
+//go:build !race
+
 package model
 
 // fault is what is wrong with a state.

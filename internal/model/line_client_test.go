@@ -1,3 +1,5 @@
+//go:build !race
+
 package model
 
 // This file is the client: watchTurn and watchOthers of line_wait.go, one request at

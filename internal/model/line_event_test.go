@@ -1,3 +1,5 @@
+//go:build !race
+
 package model
 
 // This file is what the client makes of events: the select of watchOthers, the grant,

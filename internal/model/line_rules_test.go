@@ -1,3 +1,5 @@
+//go:build !race
+
 package model
 
 // rules are what the variants break. Each is one rule of the comment of line, or

@@ -1,3 +1,5 @@
+//go:build !race
+
 package model
 
 import (
@@ -44,7 +46,7 @@ func TestTheLineKeepsItsPromises(t *testing.T) {
 		"3 clients, an outsider, 4 lives": {places: 4, alive: 3, deletes: 1},
 		"3 clients, 2 outsiders":          {places: 3, alive: 3, deletes: 2},
 	}
-	if long() && !race {
+	if long() {
 		scopes["3 clients, everything"] = scope{places: 3, alive: 3, reconnects: 1, deletes: 1, writes: 1, odd: 1}
 	}
 	if long() {
@@ -79,10 +81,8 @@ func TestReadersAndWritersKeepTheirPromises(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		t.Run(name, func(t *testing.T) {
 			m := &lineModel{scope: scope{places: 3, alive: 3, readers: lines[name], downgrades: true, deletes: 1}}
-			if long() || !race {
-				m.reconnects = 1
-			}
-			if long() && !race {
+			m.reconnects = 1
+			if long() {
 				m.writes, m.odd = 1, 1
 			}
 			m.mustHold(t)
