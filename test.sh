@@ -37,19 +37,25 @@ done
 # when this script is interrupted.
 set -m
 group=
+beside= # the group of the steps that run beside others
 tmp=
+
+# end ends a process group, if there is one.
+end() {
+	[[ -n $1 ]] && kill -TERM -- "-$1" 2>/dev/null || return 0
+	for _ in {1..50}; do
+		kill -0 -- "-$1" 2>/dev/null || return 0
+		sleep 0.1
+	done
+	kill -KILL -- "-$1" 2>/dev/null || true
+}
 
 finish() {
 	local status=$?
 	trap - EXIT
 	trap '' INT TERM HUP
-	if [[ -n $group ]] && kill -TERM -- "-$group" 2>/dev/null; then
-		for _ in {1..50}; do
-			kill -0 -- "-$group" 2>/dev/null || break
-			sleep 0.1
-		done
-		kill -KILL -- "-$group" 2>/dev/null || true
-	fi
+	end "$group"
+	end "$beside"
 	if [[ -n $tmp ]]; then
 		chmod -R u+w "$tmp" 2>/dev/null || true
 		rm -rf "$tmp"
@@ -78,6 +84,28 @@ step() {
 	fi
 	group=
 	echo "== $name: ok, $((SECONDS - from)) s"
+}
+
+# start begins a step beside those that follow, up to join. What it says comes with
+# join, so that it does not stand among what they say. At most one runs at a time.
+start() {
+	beside_name=$1 beside_from=$SECONDS
+	shift
+	echo "== $beside_name: begun, beside what follows"
+	"$@" </dev/null >"$tmp/beside.txt" 2>&1 &
+	beside=$!
+}
+
+join() {
+	local status=0
+	wait "$beside" || status=$?
+	beside=
+	cat "$tmp/beside.txt"
+	if ((status != 0)); then
+		echo "== $beside_name: FAILED (exit status $status, $((SECONDS - beside_from)) s)" >&2
+		exit 1
+	fi
+	echo "== $beside_name: ok, $((SECONDS - beside_from)) s"
 }
 
 # The tests start servers from these jars, see internal/zktest/find.go.
@@ -158,27 +186,53 @@ check_format() {
 verbose() {
 	local log=$1
 	shift
-	go test -v -count=1 -race "$@" 2>&1 | tee "$log" |
+	go test -v -count=1 -vet=off -race "$@" 2>&1 | tee "$log" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
 # module checks a module of its own beside the root.
-module() {
+module() (
 	cd "$1"
 	go vet ./...
 	go run "$staticcheck" ./...
-	go test -count=1 -race -timeout 20m ./...
-}
+	go test -count=1 -vet=off -race -timeout 20m ./...
+)
 
 # workspace builds from the root what users call from there.
 workspace() {
 	GOWORK='' go build -buildvcs=false -o "$tmp/bench" ./bench
 }
 
-# simulation plays the schedules that the race detector is too slow for.
-simulation() {
-	go test -v -count=1 -timeout 60m -run 'TestEveryRecipeInSimulation' . 2>&1 | tee "$1" |
+# plain runs what the race detector is too slow for: ten times the schedules of the
+# simulation, and the models, which it leaves out. It is not in a hurry: it waits for
+# nothing, so it takes the time that the tests with servers leave.
+plain() {
+	local models
+	models=$(sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' $(grep -l '^//go:build !race$' *_test.go) | paste -sd'|')
+	nice -n 10 go test -v -count=1 -vet=off -timeout 60m -run "^(TestEveryRecipeInSimulation|$models)\$" . 2>&1 | tee "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
+	nice -n 10 go test -count=1 -vet=off -timeout 60m ./internal/model
+}
+
+# rest is what stands beside the tests of the root module.
+rest() {
+	nice -n 10 go run "$staticcheck" ./...
+	plain "$1"
+	module bench
+	module oteltrace
+	workspace
+	go run ./examples/tour
+}
+
+# ordered lists the packages, those first that take longest: they spend their time
+# waiting, and the others run meanwhile.
+ordered() {
+	local long='/internal/(chaos|faulttest|sweep|interop)$|/backend/zookeeper$|/coord$|/coordctl$'
+	go list -buildvcs=false ./... >"$tmp/packages.txt"
+	for name in internal/chaos internal/faulttest coord backend/zookeeper internal/interop internal/sweep examples/coordctl; do
+		grep "/$name\$" "$tmp/packages.txt"
+	done
+	grep -Ev "$long" "$tmp/packages.txt"
 }
 
 benchmarks() {
@@ -226,32 +280,31 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/coord-test-XXXXXX")
 export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
 
 step "gofmt" check_format
+# It checks the types of all packages, so nothing is built for its own sake: each
+# test below builds what it needs. And the tests need not vet again.
 step "go vet" go vet ./...
-step "staticcheck" go run "$staticcheck" ./...
-# Nothing built here needs a version stamp, for which git fails in a directory
-# that belongs to another user.
-step "go build" go build -buildvcs=false ./...
 if [[ -n $long ]]; then
 	export COORD_LONG=1
 	mkdir -p results
+	step "staticcheck" go run "$staticcheck" ./...
 	# The fault tests measure times, so nothing runs beside them.
 	mapfile -t packages < <(go list -buildvcs=false ./... | grep -Ev '/internal/(faulttest|chaos)$')
 	step "tests" verbose results/tests.txt -timeout 120m "${packages[@]}"
 	step "fault tests" verbose results/faulttest.txt -timeout 120m -p 1 ./internal/faulttest ./internal/chaos
 	step "benchmarks" benchmarks results/benchmarks.txt
-else
-	step "tests" go test -count=1 -race -timeout 10m ./...
-fi
-simulated=$tmp/simulation.txt
-[[ -z $long ]] || simulated=results/simulation.txt
-step "simulation" simulation "$simulated"
-step "bench" module bench
-step "oteltrace" module oteltrace
-step "workspace" workspace
-step "tour" go run ./examples/tour
-if [[ -n $long ]]; then
+	step "simulation and models" plain results/simulation.txt
+	step "bench" module bench
+	step "oteltrace" module oteltrace
+	step "workspace" workspace
+	step "tour" go run ./examples/tour
 	summary results/tests.txt results/faulttest.txt results/simulation.txt >"$tmp/summary.md"
 	mv "$tmp/summary.md" results/summary.md
 	echo "== summary: results/summary.md"
+else
+	start "staticcheck, simulation, models, modules and tour" rest "$tmp/simulation.txt"
+	mapfile -t packages < <(ordered)
+	# More packages at a time than processors: most of them wait.
+	step "tests" go test -count=1 -vet=off -race -timeout 10m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" "${packages[@]}"
+	join
 fi
 echo "== all: ok, $SECONDS s"

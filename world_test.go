@@ -1,8 +1,10 @@
 package coord_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -91,7 +93,8 @@ func (w *world) settle() {
 	}
 }
 
-// session opens a plain session, which the test closes.
+// session opens a plain session, which the test closes. On a real server its commits
+// are settled.
 func (w *world) session(name string) backend.Session {
 	w.t.Helper()
 	s, err := w.Link(name).Open(context.Background())
@@ -99,7 +102,54 @@ func (w *world) session(name string) backend.Session {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { s.Close() })
-	return s
+	if w.fake {
+		return s
+	}
+	return settled{s}
+}
+
+// settled is a session whose commits have no uncertain outcome while it lives: on a
+// busy machine contact can break under any of them, and a test that only sets a scene
+// has to know what is there. It is not for sequential nodes.
+type settled struct{ backend.Session }
+
+func (s settled) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+	for {
+		res, err := s.Session.Commit(ctx, ops...)
+		sequential := slices.ContainsFunc(ops, func(op backend.Op) bool { return op.Mode.Sequential() })
+		if !errors.Is(err, backend.ErrUncertain) || s.Err() != nil || ctx.Err() != nil || ops[0].Kind == backend.OpCheck || sequential {
+			return res, err
+		}
+		if err := s.Sync(ctx, ops[0].Path); err != nil {
+			return nil, err
+		}
+		// The operations are applied together, so the first one tells of all.
+		data, _, err := s.Get(ctx, ops[0].Path, nil)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			return nil, err
+		}
+		applied := err == nil
+		switch ops[0].Kind {
+		case backend.OpDelete:
+			applied = !applied
+		case backend.OpSetData:
+			applied = applied && bytes.Equal(data, ops[0].Data)
+		}
+		if !applied {
+			continue
+		}
+		res = make([]backend.Result, len(ops))
+		for i, op := range ops {
+			res[i].Path = op.Path
+			if op.Kind != backend.OpSetData {
+				continue
+			}
+			if res[i].Stat, err = s.Exists(ctx, op.Path, nil); err != nil {
+				return nil, err
+			}
+		}
+		return res, nil
+	}
 }
 
 // children lists the names under the recipe at p.

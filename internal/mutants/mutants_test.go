@@ -106,7 +106,7 @@ func (m *mutant) run(t *testing.T) (string, error) {
 	// Some defects make a test wait for ever; where time is not fake, the limit ends it.
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count=1", "-timeout=90s",
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=90s",
 		"-run", "^"+m.test+"$", "-skip", "/zookeeper|//zookeeper", "./"+filepath.ToSlash(m.folder(t)))
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "COORD_LONG=")
