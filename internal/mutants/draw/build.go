@@ -160,6 +160,6 @@ func (b *build) binary(pkg string) string {
 }
 
 // run runs tests of a package with a mutant.
-func (b *build) run(ctx context.Context, pkg string, mutant int, names []string, limit time.Duration) ([]byte, error) {
-	return runTests(ctx, b.binary(pkg), filepath.Join(b.root, pkg), mutant, names, limit)
+func (b *build) run(ctx context.Context, pkg string, mutant int, names []string, limit time.Duration, env ...string) ([]byte, error) {
+	return runTests(ctx, b.binary(pkg), filepath.Join(b.root, pkg), mutant, names, limit, env...)
 }

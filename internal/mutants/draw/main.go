@@ -10,9 +10,9 @@
 // overlay of the sources (go build -overlay); the environment of a test turns one of
 // them on. So a mutant costs no build.
 //
-// The tests of the root package run on memory, and of them only those that reach
-// the changed line, the quick ones first. The first run measures which those are,
-// which takes minutes; -dir keeps the result. Mutants of a backend are tried on the
+// The tests of the root package run on memory, and of them only those that come to
+// the changed place, the quick ones first. The first run measures which those are,
+// which takes minutes; -dir keeps the result for as long as the sources stay. Mutants of a backend are tried on the
 // backend's own tests first, which for ZooKeeper need its jars.
 //
 // A survivor is either equivalent to the original, or a hole in the tests. Nothing
@@ -41,7 +41,7 @@ func main() {
 	n := flag.Int("n", 40, "how many mutants")
 	seed := flag.Uint64("seed", 1, "of the choice")
 	in := flag.String("in", "", "a regular expression that names of files match, from the root of the module")
-	dir := flag.String("dir", "", "where coverage is kept between runs (default: nowhere)")
+	dir := flag.String("dir", "", "where it is kept between runs which tests come where (default: nowhere)")
 	most := flag.Duration("most", time.Minute, "leave tests out that take longer by themselves")
 	only := flag.Bool("list", false, "print the draw, and try nothing")
 	flag.Parse()
@@ -85,7 +85,7 @@ func draw(ctx context.Context, n int, seed uint64, in, dir string, most time.Dur
 		return err
 	}
 	log.Printf("%d sites build", len(b.sites))
-	r, err := loadReach(ctx, b.root, dir)
+	r, err := loadReach(ctx, b, dir)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
 			return v, by
 		}
 	}
-	quick, slow := t.reach.tests(s.file, s.line, t.most)
+	quick, slow := t.reach.tests(s.number, t.most)
 	if len(quick)+len(slow) == 0 {
 		return survived, "no test of the root package comes here"
 	}
@@ -176,19 +176,20 @@ func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// runTests runs tests of a binary with a mutant, 0 for none: all tests if none is
-// named. Those of the root package run on memory only.
-func runTests(ctx context.Context, bin, dir string, mutant int, names []string, limit time.Duration, args ...string) ([]byte, error) {
+// runTests runs tests of a binary with a mutant: 0 for none, -1 for none and to write
+// down where they come. It runs all tests if none is named. Those of the root package
+// run on memory only.
+func runTests(ctx context.Context, bin, dir string, mutant int, names []string, limit time.Duration, env ...string) ([]byte, error) {
 	// The binary ends itself at the limit; a mutant may keep it from that.
 	ctx, cancel := context.WithTimeout(ctx, limit+30*time.Second)
 	defer cancel()
-	args = append(args, "-test.failfast", "-test.timeout="+limit.String())
+	args := []string{"-test.failfast", "-test.timeout=" + limit.String()}
 	if names != nil {
 		args = append(args, "-test.run=^("+strings.Join(names, "|")+")$", "-test.skip=/zookeeper|//zookeeper|//.*/zookeeper")
 	}
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "COORD_LONG=", "COORD_MUTANT="+strconv.Itoa(mutant))
+	cmd.Env = append(append(os.Environ(), "COORD_LONG=", "COORD_MUTANT="+strconv.Itoa(mutant)), env...)
 	cmd.WaitDelay = 5 * time.Second
 	return cmd.CombinedOutput()
 }

@@ -61,16 +61,35 @@ func (s *site) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s", s.file, s.line, s.kind, text)
 }
 
-// support is what the changed source calls, in each package.
+// support is what the changed source calls, in each package. A test writes down which
+// sites it comes to if it is told to.
 const support = `
 import (
+	"fmt"
 	"os"
 	"strconv"
+	"sync"
 )
 
 var mutantOn, _ = strconv.Atoi(os.Getenv("COORD_MUTANT"))
 
-func mutant(n int) bool { return n == mutantOn }
+var mutantSites struct {
+	once sync.Once
+	file *os.File
+	seen sync.Map
+}
+
+func mutant(n int) bool {
+	if mutantOn < 0 {
+		mutantSites.once.Do(func() {
+			mutantSites.file, _ = os.OpenFile(os.Getenv("COORD_MUTANT_SITES"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		})
+		if _, old := mutantSites.seen.LoadOrStore(n, true); !old {
+			fmt.Fprintln(mutantSites.file, n)
+		}
+	}
+	return n == mutantOn
+}
 
 func mutantError(n int, err error) error {
 	if mutant(n) {
