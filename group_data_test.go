@@ -181,3 +181,55 @@ func TestLeaveAndSetDataMayComeAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// The codec refuses a value. The member keeps the one that it has.
+func TestAValueThatCannotBeEncodedIsRefused(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		g := coord.NewGroup[any](w.open("a", nil), "/g", nil)
+		m, err := g.Join(ctx, "x", "good")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		wantErr(w.t, m.SetValue(ctx, func() {}), coord.ErrInvalid)
+		if got, err := g.Member(ctx, "x"); err != nil || got.Value != "good" {
+			w.t.Errorf("%+v, %v", got, err)
+		}
+		if err := m.Leave(); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// The node is deleted just before it is written, and the service refuses the next
+// one, which ends the membership: SetValue says so.
+func TestAValueOfAMembershipThatEndsMeanwhileIsRefused(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		s := w.session("x")
+		var m *coord.Membership[string]
+		var node atomic.Pointer[string]
+		g := textGroup(w.open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			path := node.Load()
+			switch {
+			case path == nil:
+			case creates(c):
+				return backend.ErrDenied
+			case commits(c, backend.OpSetData) && c.Ops[0].Path == *path:
+				if _, err := s.Commit(ctx, backend.Delete(*path, backend.AnyVersion)); err != nil {
+					w.t.Error(err)
+				}
+			}
+			return nil
+		}}), false)
+		m = mustJoin(w.t, g, "x", "0")
+		got, err := g.Member(ctx, "x")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		node.Store(&got.Path)
+		wantErr(w.t, m.SetValue(ctx, "1"), coord.ErrDenied)
+		<-m.Done()
+		wantErr(w.t, m.Err(), coord.ErrDenied)
+	})
+}

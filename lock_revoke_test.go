@@ -334,3 +334,18 @@ func TestRevokeSurvivesALostSession(t *testing.T) {
 		}
 	})
 }
+
+// Revoke cannot list the holders, and so has asked nobody.
+func TestRevokeSaysThatItFoundNoHolders(t *testing.T) {
+	onMemory(t, func(w *world) {
+		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
+		m := coord.NewMutex(w.open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Op == "children" {
+				return backend.ErrDenied
+			}
+			return nil
+		}}), "/l", nil)
+		wantErr(w.t, m.Revoke(context.Background(), nil), coord.ErrDenied)
+		mustRelease(w.t, h)
+	})
+}
