@@ -1,3 +1,5 @@
+//go:build !race
+
 package model
 
 import (
@@ -252,11 +254,9 @@ func TestWaitingConsumersAreNeverStalledByTheDead(t *testing.T) {
 	models := []queueModel{
 		{k: 1, n: 4},
 		{k: 2, n: 4, dead: 1},
+		{k: 3, n: 4, dead: 2},
 	}
-	if !race {
-		models = append(models, queueModel{k: 3, n: 4, dead: 2})
-	}
-	if long() && !race {
+	if long() {
 		models = append(models, queueModel{k: 2, n: 5, dead: 1}, queueModel{k: 3, n: 5, dead: 2})
 	}
 	for _, m := range models {
