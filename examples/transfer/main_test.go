@@ -1,11 +1,21 @@
 package main
 
 import (
+	"context"
+	"io"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/examples/internal/exampletest"
+	"github.com/go-coord/coord/examples/internal/service"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,4 +72,107 @@ func TestAnAccountBooksOnceHoweverOftenItIsTold(t *testing.T) {
 	if got, pending := a.read(); got != 8 || pending != 0 {
 		t.Errorf("after an abort %d and %d pending, want 8", got, pending)
 	}
+}
+
+// lateLink is the link of a client whose request to make t-5 is on its way when the
+// client is killed, and arrives when land is called.
+type lateLink struct {
+	*memory.Link
+	intercepted backend.Backend
+
+	mu   sync.Mutex
+	held *backendtest.Call
+	dead bool
+}
+
+func newLateLink(l *memory.Link) *lateLink {
+	late := &lateLink{Link: l}
+	late.intercepted = backendtest.Intercept(l, backendtest.Hooks{Before: late.before})
+	return late
+}
+
+func (l *lateLink) Open(ctx context.Context) (backend.Session, error) { return l.intercepted.Open(ctx) }
+
+func (l *lateLink) before(ctx context.Context, c backendtest.Call) error {
+	l.mu.Lock()
+	if !l.dead && c.Op == "commit" && c.Ops[0].Kind == backend.OpCreate && strings.HasSuffix(c.Path, "/tx/t-5") {
+		l.held = &c
+	}
+	silent := l.dead || l.held != nil
+	l.mu.Unlock()
+	if !silent {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return backend.Uncertain(backend.ContextError(ctx))
+	case <-c.Session.Done():
+		return backend.Uncertain(backend.ErrSessionLost)
+	}
+}
+
+func (l *lateLink) Partition() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dead = true
+}
+
+// land has the request arrive, and then cuts the link. It reports whether there was one.
+func (l *lateLink) land(t *testing.T) bool {
+	l.mu.Lock()
+	c := l.held
+	dead := l.dead
+	l.mu.Unlock()
+	if !dead || c == nil {
+		return false
+	}
+	if _, err := c.Session.Commit(context.Background(), c.Ops...); err != nil {
+		t.Errorf("the late request: %v", err)
+	}
+	l.Link.Partition()
+	return true
+}
+
+// What the dead coordinator sent arrives when its transfer is done with, and Recover has
+// found nothing to do.
+func TestAProposalThatArrivesLateIsNotExecuted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(&memory.Options{SessionTimeout: time.Second})
+		var victim *lateLink
+		listed, landed := 0, false
+		s := service.New("/late", time.Second, func(name string) service.Link {
+			l := store.Link(name)
+			switch name {
+			case "another office":
+				victim = newLateLink(l)
+				return victim
+			case "office":
+				office := newLateLink(l)
+				office.intercepted = backendtest.Intercept(l, backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					if victim == nil || c.Op != "sync" || !strings.HasSuffix(c.Path, "/transfers/tx") {
+						return nil
+					}
+					// The first is Recover's, the second List's.
+					if listed++; listed == 2 {
+						synctest.Wait() // all is over
+						landed = victim.land(t)
+					}
+					return nil
+				}})
+				return office
+			}
+			return l
+		}, io.Discard)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := story(ctx, s); err != nil {
+			t.Error(err)
+		}
+		if !landed {
+			t.Error("nothing arrived late")
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
