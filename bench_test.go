@@ -340,8 +340,8 @@ func serveSites(ctx context.Context, b *testing.B, c *coord.Client, n int) []str
 		b.Fatal(err)
 	}
 	for _, name := range names {
-		for { // it has been served once when its node is there
-			if _, err := s.Exists(ctx, "/tx/sites/"+name, nil); err == nil {
+		for { // its node is there while it is served
+			if _, err := s.Exists(ctx, "/tx/present/"+name, nil); err == nil {
 				break
 			}
 		}

@@ -101,7 +101,7 @@ func ExampleCoordinator() {
 			Deadline: time.Now().Add(10 * time.Second),
 		}
 		d, err := co.Propose(ctx, p)
-		for errors.Is(err, coord.ErrNotFound) { // a site was never served yet
+		for errors.Is(err, coord.ErrNotFound) { // a site is not served yet
 			time.Sleep(time.Millisecond)
 			d, err = co.Propose(ctx, p)
 		}

@@ -355,7 +355,7 @@ func fullUses() []fullUse {
 			_, err := coord.NewCounter(x.b, x.path, nil).Reserve(ctx, 3)
 			return err
 		}},
-		{"two-phase commit", []string{"/tx", "/sites", "/sites/s", "/serving/s"},
+		{"two-phase commit", []string{"/tx", "/sites", "/sites/s", "/serving/s", "/present"},
 			[]string{"t-%[1]s", "t~%[2]s", "_c_%[2]s-lock-%[1]s"}, func(ctx context.Context, x *useRun) error {
 				sctx, stop := context.WithCancel(ctx)
 				defer stop()

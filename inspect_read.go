@@ -268,7 +268,7 @@ func sortNames(names []string) *nameKinds {
 }
 
 // fixedNames are what recipes call nodes within their directory.
-var fixedNames = []string{"limit", "requests", "members", "ready", "items", "waiters", "dead", "tx", "sites", "serving"}
+var fixedNames = []string{"limit", "requests", "members", "ready", "items", "waiters", "dead", "tx", "sites", "serving", "present"}
 
 // partOf says from within which recipe a name is, "" if it is from none.
 func partOf(name string) string {

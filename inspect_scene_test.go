@@ -321,7 +321,7 @@ func inspectServe(w *world, site string, vote, commit func(context.Context) erro
 	w.spawn(func(ctx context.Context) { _ = p.Serve(ctx) })
 	observer := w.session("observer of " + site)
 	w.eventually("the site is served", func() bool {
-		_, err := observer.Exists(context.Background(), w.path("/app/tx/sites/"+site), nil)
+		_, err := observer.Exists(context.Background(), w.path("/app/tx/present/"+site), nil)
 		return err == nil
 	})
 }

@@ -26,7 +26,8 @@ type InspectedTransaction struct {
 	Deadline time.Time `json:"deadline"`
 
 	// State is "open" (votes are missing), "prepared" (all have voted yes, and
-	// nobody has decided yet), "committed" or "aborted".
+	// nobody has decided yet), "committed", "aborted", or "in doubt": an outsider has
+	// overwritten the decision, see ErrInDoubt.
 	State string `json:"state"`
 
 	// InDoubt is since when a site has been bound by a yes without knowing the
@@ -81,7 +82,7 @@ type InspectedBallot struct {
 
 // twoPhase describes what a Coordinator and Participants share.
 func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
-	if !k.fixed["tx"] && !k.fixed["sites"] && !k.fixed["serving"] {
+	if !k.fixed["tx"] && !k.fixed["sites"] && !k.fixed["serving"] && !k.fixed["present"] {
 		return nil
 	}
 	space := &txSpace{x.s.c, x.path}
@@ -111,7 +112,7 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 		case ok:
 			standing[id] = true
 			in.Transactions = append(in.Transactions, t)
-			if t.State == "open" || t.State == "prepared" {
+			if t.State == "open" || t.State == "prepared" || t.State == "in doubt" {
 				open++
 			}
 			if !t.InDoubt.IsZero() {
@@ -120,12 +121,12 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 		}
 	}
 	if len(in.Transactions) == 0 && len(sites) == 0 && !x.in.Truncated {
-		if len(strange) > 0 || !k.fixed["serving"] && len(ids) > 0 {
+		if len(strange) > 0 || !k.fixed["serving"] && !k.fixed["present"] && len(ids) > 0 {
 			return nil // only the names are those of the recipe
 		}
 		x.in.note("told by the names of its directories alone: nothing is in them")
 	}
-	k.claim("tx", "sites", "serving")
+	k.claim("tx", "sites", "serving", "present")
 	if len(strange) > 0 {
 		x.in.note("%s among the records is none: %s", plural(len(strange), "node"), strings.Join(strange, ", "))
 	}
@@ -217,6 +218,8 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 // state names how a transaction stands.
 func (st *ProposalStatus) state() string {
 	switch {
+	case st.InDoubt:
+		return "in doubt"
 	case st.Decided && st.Decision.Commit:
 		return "committed"
 	case st.Decided:
@@ -234,11 +237,11 @@ func (x *inspector) site(ctx context.Context, space *txSpace, name string, known
 		return s, false, err
 	}
 	s.Site = name
-	serving, _, _, err := x.list(ctx, space.c.root+space.serving(name))
+	present, err := x.get(ctx, space.present(name), false)
 	if err != nil {
 		return s, false, err
 	}
-	s.Served = len(serving) > 0
+	s.Served = present.stat.Czxid != 0
 	for _, ballot := range names {
 		id, _, isBallot := parseBallot(ballot)
 		if !isBallot {
@@ -289,10 +292,22 @@ func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name strin
 		b.State = "committed"
 	case o != nil:
 		b.State = "aborted"
+	case errors.Is(err, ErrInDoubt):
+		b.State = "in doubt"
 	case errors.Is(err, backend.ErrDenied):
 		b.Unread = "no permission to read its record"
 	case err == nil && d.zxid == r.stat.Czxid:
 		b.State = "open"
+		if !x.take() {
+			return b, false, nil
+		}
+		names, _, err := x.s.b.Children(ctx, d.path, nil)
+		if err != nil && !isNotFound(err) {
+			return b, false, err
+		}
+		if len(d.missing(names)) == 0 {
+			b.State = "prepared"
+		}
 	case err != nil && !isNotFound(err) && !errors.Is(err, ErrDecode):
 		return b, false, err
 	default:

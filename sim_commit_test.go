@@ -59,7 +59,8 @@ func commitScenario() *scenario {
 							var d coord.Decision
 							ctx, done := a.context()
 							a.say("proposes " + prop.ID)
-							d, err := coord.NewCoordinator[string](a.client(), txPath, nil).Propose(ctx, prop)
+							o := &coord.CoordinatorOptions[string]{Unserved: coord.Unserved(a.r.IntN(3))}
+							d, err := coord.NewCoordinator(a.client(), txPath, o).Propose(ctx, prop)
 							done()
 							if err == nil {
 								a.note("told")
@@ -70,6 +71,8 @@ func commitScenario() *scenario {
 							}
 							if errors.Is(err, coord.ErrUncertain) {
 								a.note("uncertain")
+							} else if errors.Is(err, coord.ErrNotFound) {
+								a.note("not served")
 							} else if !a.excused(err) {
 								a.errorf("propose: %v", err)
 								break

@@ -331,7 +331,7 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- site.Serve(serve) }()
 		y.want("#1 called Granted mutex /tx/serving/s lock node=/*lock-* token=true weight=1")
-		w.eventually("the site has an inbox", func() bool { return len(w.children("/tx/sites")) == 1 })
+		w.served("s")
 
 		co := coord.NewCoordinator[string](c, "/tx", nil)
 		o, err := co.Propose(ctx, coord.Proposal[string]{ID: "one", Sites: []string{"s"}})
@@ -362,6 +362,7 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		giveUp, cancel := context.WithCancel(ctx)
 		done := make(chan error)
 		go func() {
+			co := coord.NewCoordinator(c, "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 			_, err := co.Propose(giveUp, coord.Proposal[string]{ID: "three", Sites: []string{"s"}})
 			done <- err
 		}()

@@ -24,9 +24,14 @@ import (
 //	tx/<id>/decision-<czxid>      commit or abort, by whom and why
 //	sites/<site>/<id>~<mark>      the ballot of a site; the directory is its inbox
 //	serving/<site>                the lock of the process that serves a site
+//	present/<site>                ephemeral: it does so
 //
 // The record, the open node, the live node of its proposer and all ballots are
-// made in one commit. So the czxid of a ballot is that of its record.
+// made in one commit. So the czxid of a ballot is that of its record. By FailUnserved
+// the commit also checks that the sites are present, and a Propose that waits for votes
+// watches that: neither costs a round trip. What it learns makes it abort by rule 3, and
+// decides nothing by itself: a site that is gone may have voted before, and may come
+// back.
 //
 // Rules:
 //
@@ -73,6 +78,10 @@ import (
 // MaxSites is how many sites a transaction can have.
 const MaxSites = 100
 
+// maxDeadline is the end of the year 9999, in milliseconds since 1970: the last time
+// that JSON can tell.
+const maxDeadline = 253402300799999
+
 // maxID is the length that an id or a site's name may have, in bytes.
 const maxID = 200
 
@@ -96,6 +105,7 @@ func (x *txSpace) ground() ground { return ground{dir: x.path.full, recipe: kind
 func (x *txSpace) records() string                { return x.path.full + "/tx" }
 func (x *txSpace) inbox(site string) string       { return x.path.full + "/sites/" + site }
 func (x *txSpace) serving(site string) string     { return x.path.given + "/serving/" + site }
+func (x *txSpace) present(site string) string     { return x.path.full + "/present/" + site }
 func (x *txSpace) record(id string) string        { return x.records() + "/" + id }
 func (x *txSpace) ballot(d *dtx, s string) string { return x.inbox(s) + "/" + d.id + "~" + d.rec.Mark }
 
@@ -150,7 +160,7 @@ type dtx struct {
 func (d *dtx) open() string            { return d.path + "/open-" + d.rec.Mark }
 func (d *dtx) decision() string        { return fmt.Sprintf("%s/decision-%x", d.path, d.zxid) }
 func (d *dtx) vote(site string) string { return fmt.Sprintf("%s/yes-%x-%s", d.path, d.zxid, site) }
-func (d *dtx) deadline() time.Time     { return time.UnixMilli(d.rec.Deadline) }
+func (d *dtx) deadline() time.Time     { return time.UnixMilli(min(d.rec.Deadline, maxDeadline)) }
 
 // livePrefix begins the names of the live nodes of a record.
 const livePrefix = "live-"
@@ -226,13 +236,6 @@ func decodeOutcome(data []byte) (*outcome, error) {
 	}
 	o.outcome.Commit = *o.Commit
 	return &o.outcome, nil
-}
-
-// allYes reports whether the children of the record hold the votes of all sites.
-func (d *dtx) allYes(names []string) bool {
-	return !slices.ContainsFunc(d.rec.Sites, func(site string) bool {
-		return !slices.Contains(names, base(d.vote(site)))
-	})
 }
 
 // commitOps decides commit, if all votes are there.

@@ -88,6 +88,7 @@ var txFaults = map[string]func(p *txProc, c backendtest.Call, after bool, err er
 func (c txCell) play(t *testing.T, count map[string]int) (calls int) {
 	sites := []string{"a", "b"}
 	x := newTxWorld(t, c.String())
+	x.unserved = coord.AwaitUnserved // the dead are started again
 	x.prepare = func(site, _ string) error {
 		if c.no && site == "b" {
 			return errors.New("no")

@@ -185,7 +185,7 @@ func TestAGarbageRecordDoesNotEndServe(t *testing.T) {
 		stop := a.serve(w.open("site a", nil))
 		w.served("a")
 		stop()
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator(w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now()
 		mustPropose(w.t, co, p)

@@ -43,6 +43,7 @@ type pactSite struct {
 	prepared [2]bool
 	yes      [2]bool // a vote that was under way when it crashed
 	ack      [2]int8 // an acknowledgement likewise, of a ballot with this content
+	away     bool    // it is not served, for good: its ballots may be removed
 }
 
 // pactState is the service and all processes.
@@ -72,6 +73,8 @@ type pactRules struct {
 	collectEarly  bool // the record goes without the acknowledgements
 	anyBallot     bool // an acknowledgement deletes the ballot whatever it holds
 	uncheckedVote bool // commit is decided by who does not check the votes again
+	deathDecides  bool // a proposer takes the end of a site's presence for the decision
+	removesBallot bool // what removes a site for good deletes its ballot, and not its vote
 }
 
 type pactModel struct {
@@ -139,6 +142,7 @@ func (s *pactState) rank(i int) (n uint64) {
 	digit(c.pc)
 	digit(c.on)
 	digit(c.ballot)
+	flag(c.away)
 	flag(s.vote[i])
 	for x := range 2 {
 		flag(c.prepared[x])
@@ -243,6 +247,19 @@ func (m *pactModel) proposer(s pactState, move func(func(*pactState))) {
 	if m.rules.uncheckedVote && s.live == s.record && s.record != 0 && s.decision == pactOpen && s.site[0].yes[s.record-1] && s.vote[1] {
 		move(func(o *pactState) { m.decide(o, pactCommit) }) // it was on its way
 	}
+	for i := range s.site {
+		// The site is not served, and has not voted. Here it can only abort as anybody can.
+		if s.site[i].away && s.live == s.record && s.record != 0 && s.decision == pactOpen && s.open && !s.vote[i] {
+			move(func(o *pactState) {
+				m.done["abort for a site that is gone"]++
+				if m.rules.deathDecides {
+					o.open, o.live = false, 0
+				} else {
+					m.decide(o, pactAbort)
+				}
+			})
+		}
+	}
 	if s.record != 0 && s.decision != pactOpen && s.open {
 		move(func(o *pactState) { o.open, o.live = false, 0 }) // told, or Recover tells
 	}
@@ -280,6 +297,10 @@ func (m *pactModel) siteStep(s pactState, i int, move func(func(*pactState))) {
 	x := c.on
 	switch c.pc {
 	case siteIdle:
+		if c.away {
+			m.remove(&s, i, move)
+			break
+		}
 		for x := range int8(2) {
 			if b := s.ballot[x][i]; b != ballotGone && !m.waits(&s, i, x) {
 				move(func(o *pactState) { o.site[i].pc, o.site[i].on, o.site[i].ballot = siteRecord, x, b })
@@ -310,6 +331,31 @@ func (m *pactModel) siteStep(s pactState, i int, move func(func(*pactState))) {
 		}
 		if c.ack[x] != ballotGone {
 			move(func(o *pactState) { m.acknowledge(o, i, x, c.ack[x]); o.site[i].ack[x] = ballotGone })
+		}
+	}
+}
+
+// remove acknowledges in the place of a site that is gone for good, one ballot a step.
+func (m *pactModel) remove(s *pactState, i int, move func(func(*pactState))) {
+	for x := range int8(2) {
+		b := s.ballot[x][i]
+		stands := s.record == x+1
+		switch {
+		case b == ballotGone:
+		case stands && s.decision == pactOpen:
+			if b == ballotEmpty && s.open { // it votes no in its place
+				move(func(o *pactState) {
+					o.ballot[x][i] = ballotNo
+					m.decide(o, pactAbort)
+				})
+			}
+		default:
+			move(func(o *pactState) {
+				m.done["removed"]++
+				if o.ballot[x][i] = ballotGone; b == ballotYes && stands && !m.rules.removesBallot {
+					o.vote[i] = false
+				}
+			})
 		}
 	}
 }
@@ -412,6 +458,10 @@ func (m *pactModel) faults(s pactState) {
 		c, o := s.site[i], s
 		switch c.pc {
 		case siteIdle:
+			if !c.away {
+				o.site[i].away = true
+				m.add(o)
+			}
 			continue
 		case siteSends:
 			o.site[i].yes[c.on] = true

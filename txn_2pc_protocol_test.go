@@ -38,7 +38,7 @@ func TestTheTwoPhaseCommitInEveryOrderOfSteps(t *testing.T) {
 		}
 	}
 	t.Logf("figure: model of the two-phase commit: %d states, %d at rest, %v", states, rest, done)
-	for _, what := range []string{"yes", "no", "commit", "abort", "acknowledged", "collected", "late record", "crash"} {
+	for _, what := range []string{"yes", "no", "commit", "abort", "acknowledged", "collected", "late record", "crash", "abort for a site that is gone", "removed"} {
 		if done[what] == 0 {
 			t.Errorf("%q never happened", what)
 		}
@@ -59,6 +59,8 @@ func TestTheModelOfTheTwoPhaseCommitCatchesEachMutant(t *testing.T) {
 		"the record goes before it is acknowledged":        {collectEarly: true},
 		"an acknowledgement minds no version":              {anyBallot: true},
 		"a vote that is under way counts":                  {uncheckedVote: true},
+		"the end of a site's presence is the decision":     {deathDecides: true},
+		"a removed site leaves its vote":                   {removesBallot: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, m := range pactScenes(rules) {

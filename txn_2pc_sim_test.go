@@ -92,7 +92,7 @@ func (x *txSim) proposer(ids []string) {
 
 // propose proposes until it is told. It reports false if the process died.
 func (x *txSim) propose(p *txProc, prop coord.Proposal[string]) bool {
-	co := coord.NewCoordinator[string](p.c, txPath, nil)
+	co := coord.NewCoordinator(p.c, txPath, &coord.CoordinatorOptions[string]{Unserved: coord.Unserved(x.draw(3))})
 	for {
 		ctx, cancel := p.ctx, context.CancelFunc(func() {})
 		if x.draw(4) == 0 {
@@ -117,6 +117,11 @@ func (x *txSim) propose(p *txProc, prop coord.Proposal[string]) bool {
 			return true
 		case errors.Is(err, context.DeadlineExceeded):
 			x.count["gave up"]++
+		case errors.Is(err, coord.ErrNotFound):
+			x.count["not served"]++
+			x.mu.Unlock()
+			time.Sleep(100 * time.Millisecond)
+			continue
 		case errors.Is(err, coord.ErrUncertain):
 			x.count["uncertain"]++
 		default:
@@ -245,7 +250,7 @@ func TestTheTwoPhaseCommitUnderRandomFaults(t *testing.T) {
 	if *simSeed != 0 {
 		return
 	}
-	for _, what := range []string{"commit", "abort", "told", "gave up", "loss", "expiry", "kill", "late write", "late write landed"} {
+	for _, what := range []string{"commit", "abort", "told", "gave up", "not served", "loss", "expiry", "kill", "late write", "late write landed"} {
 		if count[what] == 0 {
 			t.Errorf("%q never happened: the simulation tested nothing of it", what)
 		}

@@ -130,14 +130,14 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 			}
 			return nil
 		})
-		co := coord.NewCoordinator[string](open(t, backendtest.Intercept(st, backendtest.Hooks{
+		co := coord.NewCoordinator(open(t, backendtest.Intercept(st, backendtest.Hooks{
 			After: func(_ context.Context, c backendtest.Call, err error) error {
 				if abort == nil && len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck && c.Ops[1].Kind == backend.OpCreate {
 					abort = c.Ops
 				}
 				return err
 			},
-		}), nil), "/tx", nil)
+		}), nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 		first, err := co.Propose(t.Context(), coord.Proposal[string]{ID: "t", Sites: []string{"a"}})
 		if err != nil || first.Commit || vote == nil || abort == nil {
 			t.Fatal(first, err, vote, abort)
@@ -194,8 +194,8 @@ func TestEmptyDirectoriesOfTransactionsMayGo(t *testing.T) {
 			}
 			synctest.Wait()
 			x.st.ReapContainers()
-			if left := children(t, x.st, "/tx"); len(left) != 2 {
-				t.Errorf("%v stand, want the inboxes and the locks", left)
+			if left := children(t, x.st, "/tx"); len(left) != 3 {
+				t.Errorf("%v stand, want the inboxes, the locks and who is present", left)
 			}
 		}
 		x.stop()

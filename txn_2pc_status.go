@@ -123,11 +123,11 @@ func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (Proposal
 		t.Acknowledged = err != nil
 		t.Yes = slices.Contains(names, base(d.vote(site))) || t.Acknowledged && st.Decision.Commit
 		t.Voted = t.Yes || err == nil && stat.Version > 0
-		serving, _, err := s.b.Children(ctx, x.c.root+x.serving(site), nil)
+		_, err = s.b.Exists(ctx, x.present(site), nil)
 		if err != nil && !isNotFound(err) {
 			return ProposalStatus{}, err
 		}
-		t.Served = len((&line{kinds: lockLine}).order(serving)) > 0
+		t.Served = err == nil
 		st.Sites = append(st.Sites, t)
 	}
 	return st, nil

@@ -94,7 +94,7 @@ func (w *world) served(names ...string) {
 	w.t.Helper()
 	w.eventually("the sites are served", func() bool {
 		return !slices.ContainsFunc(names, func(name string) bool {
-			return !slices.Contains(w.children("/tx/sites"), name) || len(w.children("/tx/serving/"+name)) == 0
+			return !slices.Contains(w.children("/tx/present"), name)
 		})
 	})
 }

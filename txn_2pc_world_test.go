@@ -35,6 +35,8 @@ type txWorld struct {
 	history txHistory
 	prepare func(site, id string) error // what a site votes
 	count   map[string]int
+
+	unserved coord.Unserved // of Propose
 }
 
 func newTxWorld(t *testing.T, name string) *txWorld {
@@ -214,7 +216,7 @@ func (p *txProc) propose(prop coord.Proposal[string]) <-chan proposed {
 	ch := make(chan proposed, 1)
 	p.wg.Go(func() {
 		defer close(ch)
-		d, err := coord.NewCoordinator[string](p.c, txPath, nil).Propose(p.ctx, prop)
+		d, err := coord.NewCoordinator(p.c, txPath, &coord.CoordinatorOptions[string]{Unserved: p.x.unserved}).Propose(p.ctx, prop)
 		p.x.mu.Lock()
 		defer p.x.mu.Unlock()
 		if !p.dead {

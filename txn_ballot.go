@@ -255,6 +255,9 @@ func (b *ballotWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 			b.handler.InDoubt(ctx, tx, e)
 		}
 	}
+	if b.removes {
+		return b.acknowledge(ctx, false) // nobody will ever see to it
+	}
 	var decided, gone <-chan struct{}
 	if b.w != nil {
 		decided, gone = b.w.Fired(), b.gone.Fired()
@@ -386,6 +389,11 @@ func (b *ballotWork[T]) carryOut(ctx context.Context, commit bool) error {
 			"site", b.site, "transaction", b.id, "commit", commit, "error", err)
 		pause.wait(ctx.Done(), b.s.b.Done())
 	}
+	return b.acknowledge(ctx, commit)
+}
+
+// acknowledge says that the site is done with the transaction.
+func (b *ballotWork[T]) acknowledge(ctx context.Context, commit bool) error {
 	if b.d != nil {
 		b.ack(b.name, b.d)
 	}

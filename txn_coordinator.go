@@ -23,6 +23,10 @@ type CoordinatorOptions[T any] struct {
 	// of Propose is safe even when the process died after Propose had returned
 	// and before it took note of the decision.
 	Keep bool
+
+	// Unserved says what Propose does about a site that no process serves. The default is
+	// FailUnserved.
+	Unserved Unserved
 }
 
 // A Coordinator proposes transactions to sites and decides them: the two-phased
@@ -33,9 +37,9 @@ type CoordinatorOptions[T any] struct {
 //
 // It does not block. A site that has voted yes waits for the decision, and if the
 // coordinator is gone then not longer than until the deadline of the transaction:
-// after it any site decides. Nor does a dead site hold up a decision: its vote is
-// missing, and the transaction aborts at the deadline. (A site that is dead when a
-// commit was decided commits when it is served again.)
+// after it any site decides. Nor does a dead site hold up a decision: when its session
+// has ended the transaction aborts, unless the site has voted; see Unserved. (A site that
+// is dead when a commit was decided commits when it is served again.)
 //
 // It makes no more of the sites than they are: while some have committed and
 // others not yet, who reads both sees that. And it cannot undo what an operator
@@ -50,7 +54,7 @@ type CoordinatorOptions[T any] struct {
 // for each Propose under way; yes-<zxid>-<site>, a vote; and decision-<zxid>.
 // sites/<site> is the inbox of a site, and <id>~<mark> in it a ballot.
 // serving/<site> is the lock of the process that serves the site, as a Mutex has
-// it. The nodes are removed when they are done with, see Propose; inboxes stay.
+// it, and present/<site>, ephemeral, says that it does. The nodes are removed when they are done with, see Propose; inboxes stay.
 // Who deletes a record by hand destroys its decision, see ErrInDoubt.
 //
 // A Coordinator is safe for concurrent use and holds nothing.
@@ -64,14 +68,15 @@ type Proposal[T any] struct {
 	// ID names the transaction: the name of a node, of at most 200 bytes. It is
 	// what makes a retry find the first attempt.
 	ID string
-	// Sites are the names of those who vote. Each must have been served once.
+	// Sites are the names of those who vote. Each must be served, see Unserved; it must
+	// have been served once in any case.
 	Sites []string
 	// Payload is what they vote on.
 	Payload T
 	// Deadline is when the transaction is aborted if votes are missing, by the
 	// clocks of the coordinator and of the sites. Those of them that are ahead may
 	// abort earlier; no clock can make sites disagree. The zero Time means Timeout
-	// of the options from now.
+	// of the options from now; later than the year 9999 means its end.
 	Deadline time.Time
 }
 
@@ -88,6 +93,9 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 	}
 	if co.opts.Timeout < 0 && co.path.err == nil {
 		co.path.err = fmt.Errorf("%w: negative Timeout", ErrInvalid)
+	}
+	if u := co.opts.Unserved; (u < FailUnserved || u > AwaitUnserved) && co.path.err == nil {
+		co.path.err = fmt.Errorf("%w: Unserved %d", ErrInvalid, u)
 	}
 	return co
 }
@@ -111,7 +119,8 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // it was decided already; propose it again to learn which. Lost sessions do not end
 // the call, with one exception: ErrUncertain if the session was lost while the
 // transaction was being made, so that it may stand or not; propose it again.
-// ErrNotFound: a site that was never served.
+// ErrNotFound: a site that was never served; or that is not served, see Unserved. Nothing
+// was made then.
 // ErrInDoubt: the decision was overwritten by an outsider; or the record vanished while
 // this call waited for the decision: deleted by an outsider, or told to a Recover that took this proposer for gone, or
 // to another Propose of the same id while this one had no session.
@@ -134,7 +143,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 	if err := backend.ContextError(ctx); err != nil {
 		return fail(err)
 	}
-	q := &proposing{txSpace: &co.txSpace, id: p.ID, rec: rec}
+	q := &proposing{txSpace: &co.txSpace, id: p.ID, rec: rec, unserved: co.opts.Unserved}
 	began := time.Now()
 	for {
 		s, err := co.c.session(ctx)
@@ -202,7 +211,10 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec txRecord, err error) {
 	if p.Deadline.IsZero() {
 		p.Deadline = time.Now().Add(co.opts.Timeout)
 	}
-	rec.Deadline = p.Deadline.UnixMilli()
+	rec.Deadline = maxDeadline // what is later overflows
+	if p.Deadline.Before(time.UnixMilli(maxDeadline)) {
+		rec.Deadline = p.Deadline.UnixMilli()
+	}
 	rec.Mark, rec.Keep = co.c.newGUID(p.ID), co.opts.Keep
 	return rec, nil
 }

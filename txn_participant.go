@@ -109,7 +109,7 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 		return opError("serve", path, endedBy(ctx, err))
 	}
 	lock := NewMutex(p.c, p.serving(p.site), nil)
-	memory := &siteMemory{doubted: make(map[string]bool), acked: make(map[string]*dtx)}
+	memory := newSiteMemory()
 	for {
 		h, err := lock.Lock(ctx)
 		if err != nil {
@@ -136,9 +136,20 @@ type serving[T any] struct {
 	s    *session
 	hold *Hold
 
+	removes bool // the site is being removed, see RemoveSite
+
 	mu      sync.Mutex
 	running map[string]bool // names of ballots
 	*siteMemory
+}
+
+func newServing[T any](p *Participant[T], h *Hold, memory *siteMemory) *serving[T] {
+	return &serving[T]{Participant: p, s: h.s, hold: h, running: make(map[string]bool), siteMemory: memory}
+}
+
+// work is the work on one ballot.
+func (v *serving[T]) work(name, id string) *ballotWork[T] {
+	return &ballotWork[T]{serving: v, name: name, path: v.inbox(v.site) + "/" + name, id: id, pause: pauses{c: v.s.c}}
 }
 
 // siteMemory is what one Serve knows over lost sessions. Guarded by the mu of
@@ -148,14 +159,19 @@ type siteMemory struct {
 	acked   map[string]*dtx // transactions that may be acknowledged, and not collected yet
 }
 
+func newSiteMemory() *siteMemory {
+	return &siteMemory{doubted: make(map[string]bool), acked: make(map[string]*dtx)}
+}
+
 // serve works off the inbox until ctx ends or something fails for good.
 func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory) (err error) {
-	v := &serving[T]{Participant: p, s: h.s, hold: h, running: make(map[string]bool), siteMemory: memory}
+	v := newServing(p, h, memory)
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer func() {
 		cancel(nil)
 		wg.Wait()
+		v.withdraw()
 		if cause := context.Cause(ctx); err == nil || errors.Is(err, ctx.Err()) {
 			err = cause
 		}
@@ -176,6 +192,15 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 			}
 		})
 	}
+	here, err := v.announce(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if here != nil {
+			here.Stop()
+		}
+	}()
 	for {
 		w := backend.NewWatch()
 		names, _, err := v.s.b.Children(ctx, v.inbox(p.site), w)
@@ -198,14 +223,18 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 			}
 			wg.Go(func() {
 				defer v.end(name)
-				b := &ballotWork[T]{serving: v, name: name, path: v.inbox(p.site) + "/" + name, id: id, pause: pauses{c: v.s.c}}
-				if err := b.run(ctx); err != nil {
+				if err := v.work(name, id).run(ctx); err != nil {
 					cancel(err)
 				}
 			})
 		}
 		select {
 		case <-w.Fired():
+		case <-here.Fired():
+			w.Stop()
+			if here, err = v.announce(ctx); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			w.Stop()
 			return backend.ContextError(ctx)

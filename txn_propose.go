@@ -24,6 +24,8 @@ type proposing struct {
 	maybe bool     // an earlier session may have made it
 	other bool     // it is not what was proposed here
 	lives []string // the live nodes it may have, one for each session
+
+	unserved Unserved
 }
 
 // lateVotes is why the deadline aborts a transaction.
@@ -112,11 +114,18 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 		backend.Create(d.open(), nil, backend.Persistent),
 		backend.Create(live, nil, backend.Ephemeral),
 	}
+	const ballots = 3 // where they begin
 	for _, site := range d.rec.Sites {
 		ops = append(ops, backend.Create(q.ballot(d, site), nil, backend.Persistent))
 	}
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return false, err
+	}
+	checks := len(ops)
+	if q.unserved == FailUnserved {
+		for _, site := range d.rec.Sites {
+			ops = append(ops, backend.Check(q.present(site), backend.AnyVersion))
+		}
 	}
 	pause := pauses{c: s.c}
 	unsure := false // an earlier attempt may have been applied
@@ -146,12 +155,34 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 			if err := s.ensure(ctx, q.records()); err != nil {
 				return false, err
 			}
-		case isNotFound(err) && e.Index > 2:
-			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[e.Index-3], err)
+		case isNotFound(err) && e.Index >= checks:
+			// Not if one takes over from another at this moment.
+			if err := q.awaitSite(ctx, s, d, d.rec.Sites[e.Index-checks]); err != nil {
+				return false, err
+			}
+		case isNotFound(err) && e.Index >= ballots:
+			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[e.Index-ballots], err)
 		default:
 			return false, err
 		}
 	}
+}
+
+// awaitSite waits while a site is about to be served, at most until the deadline.
+func (q *proposing) awaitSite(ctx context.Context, s *session, d *dtx, site string) error {
+	v := newSiteWatch(q.txSpace, s)
+	defer v.set.Stop()
+	late := fmt.Errorf("%s: %w", notServed(site), backend.ErrNotFound)
+	ctx, cancel := context.WithDeadlineCause(ctx, d.deadline(), late)
+	defer cancel()
+	return v.awaitSite(ctx, site)
+}
+
+// missing returns the sites whose votes are not among the children of the record.
+func (d *dtx) missing(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(d.rec.Sites), func(site string) bool {
+		return slices.Contains(names, base(d.vote(site)))
+	})
 }
 
 // maybe says that it is unknown whether the record was made, and why.
@@ -162,6 +193,8 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 	deadline := time.NewTimer(time.Until(d.deadline()))
 	defer deadline.Stop()
 	late := false // also when the clock was set back since the timer was
+	sites, watched := newSiteWatch(q.txSpace, s), q.unserved == AwaitUnserved
+	defer sites.set.Stop()
 	pause := pauses{c: s.c}
 	for {
 		w := backend.NewWatch()
@@ -177,16 +210,33 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 			return nil, err
 		}
 		o, err := (*outcome)(nil), error(nil)
+		missing := d.missing(names)
+		// As it was before these names were read: a vote that it has cast is among them.
+		gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
 		switch {
 		case slices.Contains(names, base(d.decision())):
 			o, err = s.outcome(ctx, d, nil)
-		case d.allYes(names):
+		case len(missing) == 0:
 			o, err = s.decide(ctx, d, &outcome{Commit: true, By: "proposer"}, d.commitOps()...)
 		case late || !time.Now().Before(d.deadline()):
 			o, err = s.abort(ctx, d, "proposer", lateVotes)
+		case gone >= 0:
+			o, err = s.abort(ctx, d, "proposer", notServed(missing[gone]))
 		default:
+			if !watched {
+				if err := sites.arm(ctx, d.zxid, missing); err != nil {
+					w.Stop()
+					return nil, err
+				}
+				watched = true
+			}
 			select {
 			case <-w.Fired():
+			case <-sites.set.Ready():
+				w.Stop()
+				if err := sites.look(ctx); err != nil {
+					return nil, err
+				}
 			case <-deadline.C:
 				late = true
 				w.Stop()

@@ -28,7 +28,7 @@ const txnDeadline = 5 * time.Second
 var sites = []string{"north", "south", "west"}
 
 func (x *client) proposer(ctx context.Context, w *worker) {
-	co := coord.NewCoordinator[string](x.c, txnPath, nil)
+	co := coord.NewCoordinator(x.c, txnPath, &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 	for _, s := range sites {
 		for ctx.Err() == nil && !x.served(ctx, s) {
 			w.pause(ctx, 20*time.Millisecond)

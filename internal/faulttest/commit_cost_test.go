@@ -61,8 +61,8 @@ func commitCosts(t *testing.T, n, transactions int) (cost commitCost) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "every site has an inbox", func() bool {
-		names, _, err := outside.Children(ctx, s.Root()+path+"/sites", nil)
+	eventually(t, "every site is served", func() bool {
+		names, _, err := outside.Children(ctx, s.Root()+path+"/present", nil)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			t.Fatal(err)
 		}
@@ -130,8 +130,8 @@ func TestTheRequestsOfATransactionGrowAsItsSitesOnAServer(t *testing.T) {
 		if m := cost.requests.max(); m > perSite*n+rest {
 			t.Errorf("%d sites take %d requests, want at most %d", n, m, perSite*n+rest)
 		}
-		if m := cost.events.max(); m > 4*n+4 {
-			t.Errorf("%d sites take %d events, want at most %d", n, m, 4*n+4)
+		if m := cost.events.max(); m > 5*n+4 {
+			t.Errorf("%d sites take %d events, want at most %d", n, m, 5*n+4)
 		}
 	}
 	t.Logf("figure: requests of a transaction by its sites, on a server, all clients together: %s", strings.Join(list, "; "))

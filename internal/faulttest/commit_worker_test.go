@@ -82,7 +82,7 @@ func (w *worker) propose(ctx context.Context, path, id string, sites []string, m
 	p := coord.Proposal[string]{ID: id, Sites: sites, Payload: payloadOf(id), Deadline: time.Now().Add(time.Duration(n) * time.Millisecond)}
 	for {
 		w.say(line{Kind: "proposing", Path: recordOf(path, id)})
-		d, err := coord.NewCoordinator[string](w.c, path, nil).Propose(ctx, p)
+		d, err := coord.NewCoordinator(w.c, path, &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved}).Propose(ctx, p)
 		if errors.Is(err, coord.ErrUncertain) {
 			continue // as its comment says
 		}

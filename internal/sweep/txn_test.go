@@ -166,7 +166,7 @@ func transact(x *cell, proposer *player, sites []*site, no bool) {
 	defer stop()
 	x.until("both sites are served", func() bool { return x.count("/tx/sites/") >= 2 && x.count("/tx/serving/", "-lock-") >= 2 })
 	x.rest()
-	co := coord.NewCoordinator[string](proposer.c, "/tx", nil)
+	co := coord.NewCoordinator(proposer.c, "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 	unsure := false
 	var d coord.Decision
 	for x.going() {

@@ -1,0 +1,535 @@
+package coord_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+func unserved(u coord.Unserved) *coord.CoordinatorOptions[string] {
+	return &coord.CoordinatorOptions[string]{Unserved: u}
+}
+
+// waits is a Prepare that ends with its context.
+func waits(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() }
+
+// proposeLater proposes in the background.
+func proposeLater(co *coord.Coordinator[string], p coord.Proposal[string]) <-chan proposed {
+	ch := make(chan proposed, 1)
+	go func() {
+		d, err := co.Propose(context.Background(), p)
+		ch <- proposed{d, err}
+	}()
+	return ch
+}
+
+// A site was stopped before it is proposed to.
+func TestASiteThatIsNotServedIsNamed(t *testing.T) {
+	onEach(t, func(w *world) {
+		list := w.accounts("a")
+		b := &account{w: w, name: "b"}
+		stop := b.serve(w.open("site b", nil))
+		w.served("b")
+		stop()
+		if left := w.children("/tx/present"); !slices.Equal(left, []string{"a"}) {
+			w.t.Errorf("present after Serve has returned: %v", left)
+		}
+		c := w.open("co", nil)
+		p := w.proposal("t1", "a", "b")
+		p.Deadline = time.Now().Add(time.Hour)
+		d, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), p)
+		wantErr(w.t, err, coord.ErrNotFound)
+		if d.ID != "t1" || d.Zxid != 0 || err == nil || !strings.Contains(err.Error(), `site "b" is not served`) {
+			w.t.Errorf("%+v, %v", d, err)
+		}
+		if left := w.children("/tx/tx"); len(left) > 0 || len(w.children("/tx/sites/a")) > 0 || list[0].did() != "[]" {
+			w.t.Errorf("made all the same: %v; a did %s", left, list[0].did())
+		}
+		_, err = coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a", "nobody"))
+		wantErr(w.t, err, coord.ErrNotFound)
+		if err == nil || !strings.Contains(err.Error(), `site "nobody" was never served`) {
+			w.t.Error(err)
+		}
+		d = mustPropose(w.t, coord.NewCoordinator(c, "/tx", unserved(coord.AbortUnserved)), p)
+		if d.Commit || d.By != "proposer" || d.Reason != `site "b" is not served` {
+			w.t.Errorf("%+v", d)
+		}
+		_, err = coord.NewCoordinator(c, "/tx", unserved(3)).Propose(context.Background(), p)
+		wantErr(w.t, err, coord.ErrInvalid)
+	})
+}
+
+// A site is cut off before it has voted: its session ends, an hour before the deadline.
+func TestASiteThatDiesBeforeItsVoteAborts(t *testing.T) {
+	onEach(t, func(w *world) {
+		list := w.accounts("a", "b")
+		list[1].votes(waits)
+		p := w.proposal("t1", "a", "b")
+		p.Deadline = time.Now().Add(time.Hour)
+		result := proposeLater(coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), p)
+		w.eventually("b is asked", func() bool { return list[1].did() == "[prepare t1:p]" })
+		began := time.Now()
+		w.Link("site b").Partition()
+		r := <-result
+		if r.err != nil || r.d.Commit || r.d.By != "proposer" || r.d.Reason != `site "b" is not served` {
+			w.t.Errorf("%+v", r)
+		}
+		if took := time.Since(began); w.fake && took > w.timeout {
+			w.t.Errorf("took %v", took)
+		}
+		if left := w.children("/tx/serving/b"); len(left) > 0 {
+			w.t.Errorf("its session stands: %v", left)
+		}
+		w.eventually("a aborts", func() bool { return list[0].did() == "[prepare t1:p abort t1:p]" })
+		w.Link("site b").Heal()
+		w.over("a", "b")
+	})
+}
+
+// Another process waits for the site when the session of the first one ends: it votes.
+func TestASiteThatIsTakenOverDoesNotAbort(t *testing.T) {
+	onEach(t, func(w *world) {
+		first, second := &account{w: w, name: "b"}, &account{w: w, name: "b"}
+		first.votes(waits)
+		first.serve(w.open("first", nil))
+		w.served("b")
+		second.serve(w.open("second", nil))
+		w.eventually("the second waits", func() bool { return len(w.children("/tx/serving/b")) == 2 })
+		p := w.proposal("t1", "b")
+		p.Deadline = time.Now().Add(time.Hour)
+		result := proposeLater(coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), p)
+		w.eventually("the first is asked", func() bool { return first.did() == "[prepare t1:p]" })
+		w.Link("first").Partition()
+		if r := <-result; r.err != nil || !r.d.Commit {
+			w.t.Errorf("%+v", r)
+		}
+		w.over("b")
+		w.Link("first").Heal()
+	})
+}
+
+// A process has the site's lock and is not there yet. One that proposes waits for it, and
+// one that waits for its vote too. If it goes away, nobody waits any more.
+func TestAProposeWaitsForASiteThatIsComing(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		for _, u := range []coord.Unserved{coord.FailUnserved, coord.AbortUnserved} {
+			t.Run(fmt.Sprint("comes=", comes, ", Unserved ", u), func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					b := &account{w: w, name: "b"}
+					stop := b.serve(w.open("first", nil))
+					w.served("b")
+					stop()
+					let := make(chan struct{})
+					stop = b.serve(w.open("site b", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+						if creates(c) && strings.HasPrefix(c.Ops[len(c.Ops)-1].Path, "/tx/present/") {
+							select {
+							case <-let:
+							case <-ctx.Done():
+								return ctx.Err()
+							}
+						}
+						return nil
+					}}))
+					w.settle()
+					result := proposeLater(coord.NewCoordinator(w.open("co", nil), "/tx", unserved(u)), w.proposal("t1", "b"))
+					w.settle()
+					if len(result) > 0 {
+						w.t.Fatalf("it did not wait: %+v", <-result)
+					}
+					if comes {
+						close(let)
+					} else {
+						stop()
+					}
+					r := <-result
+					switch {
+					case comes && (r.err != nil || !r.d.Commit):
+						w.t.Errorf("%+v", r)
+					case !comes && u == coord.FailUnserved:
+						wantErr(w.t, r.err, coord.ErrNotFound)
+					case !comes && (r.err != nil || r.d.Reason != `site "b" is not served`):
+						w.t.Errorf("%+v", r)
+					}
+				})
+			})
+		}
+	}
+}
+
+// An outsider deletes the node that says that a site is served.
+func TestASiteThatIsServedSaysSoAgain(t *testing.T) {
+	onEach(t, func(w *world) {
+		w.accounts("a")
+		s := w.session("outsider")
+		for range 2 {
+			if _, err := s.Commit(context.Background(), backend.Delete(w.path("/tx/present/a"), backend.AnyVersion)); err != nil {
+				w.t.Fatal(err)
+			}
+			w.served("a")
+		}
+		if d := mustPropose(w.t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a")); !d.Commit {
+			w.t.Errorf("%+v", d)
+		}
+		w.over("a")
+	})
+}
+
+// To know which sites are served costs a transaction one request, however many they are.
+func TestPresenceCostsOneRequest(t *testing.T) {
+	onMemory(t, func(w *world) {
+		w.accounts("a", "b", "c", "d")
+		var n [2]int
+		for i, u := range []coord.Unserved{coord.AwaitUnserved, coord.FailUnserved} {
+			var calls atomic.Int32
+			c := w.open(fmt.Sprint("co ", i), &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }})
+			co := coord.NewCoordinator(c, "/tx", unserved(u))
+			for id := range 2 { // the first makes directories
+				calls.Store(0)
+				mustPropose(w.t, co, w.proposal(fmt.Sprint("t", i, id), "a", "b", "c", "d"))
+				w.settle()
+				n[i] = int(calls.Load())
+			}
+		}
+		if n[1] != n[0]+1 {
+			w.t.Errorf("%d requests, without %d", n[1], n[0])
+		}
+	})
+}
+
+func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		b := w.accounts("b")[0]
+		a := &account{w: w, name: "a"}
+		stop := a.serve(w.open("site a", nil))
+		w.served("a")
+		let := make(chan struct{})
+		b.votes(func(ctx context.Context, tx coord.Ballot[string]) error {
+			select {
+			case <-let:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		co := coord.NewCoordinator(w.open("co", nil), "/tx", unserved(coord.AwaitUnserved))
+		commit := proposeLater(co, w.proposal("commit", "a", "b"))
+		w.eventually("a has voted", func() bool {
+			st, err := co.Status(ctx, "commit")
+			return err == nil && st.Sites[0].Yes
+		})
+		_, err := co.RemoveSite(ctx, "a")
+		wantErr(w.t, err, coord.ErrLocked)
+		_, err = co.RemoveSite(ctx, "nobody")
+		wantErr(w.t, err, coord.ErrNotFound)
+		stop()
+		w.orphan("doubt", "a", backend.SetData(w.path("/tx/sites/a/doubt~"+orphanMark), []byte("yes"), 0))
+		w.destroy(w.path("/tx/tx/doubt"))
+		undecided := proposeLater(co, w.proposal("undecided", "a", "b"))
+		close(let)
+		d := <-commit
+		if d.err != nil || !d.d.Commit {
+			w.t.Errorf("%+v", d)
+		}
+		w.eventually("the other is made", func() bool { return len(w.children("/tx/sites/a")) == 3 })
+		list, err := co.RemoveSite(ctx, "a")
+		if err != nil || len(list) != 1 || list[0].ID != "commit" || list[0].Zxid != d.d.Zxid || !list[0].Commit {
+			w.t.Errorf("%+v, %v", list, err)
+		}
+		if r := <-undecided; r.err != nil || r.d.Commit || r.d.Reason != "the site was removed" {
+			w.t.Errorf("%+v", r)
+		}
+		w.over("b")
+		if slices.Contains(w.children("/tx/sites"), "a") {
+			w.t.Error("the inbox stands")
+		}
+		_, err = co.Propose(ctx, w.proposal("t1", "a", "b"))
+		wantErr(w.t, err, coord.ErrNotFound)
+		if got := a.did(); got != "[prepare commit:p]" {
+			w.t.Error(got)
+		}
+		// It can come back.
+		a.serve(w.open("site a again", nil))
+		w.served("a")
+		if d := mustPropose(w.t, co, w.proposal("t1", "a", "b")); !d.Commit {
+			w.t.Errorf("%+v", d)
+		}
+		w.over("a", "b")
+	})
+}
+
+// A proposer that gives up does not end what another one proposes.
+func TestAProposerThatGivesUpLeavesItToAnother(t *testing.T) {
+	onEach(t, func(w *world) {
+		a := w.accounts("a")[0]
+		let := make(chan struct{})
+		a.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		p := w.proposal("t1", "a")
+		p.Deadline = time.Now().Add(time.Hour)
+		first, giveUp := context.WithCancel(context.Background())
+		gone := make(chan error, 1)
+		c := w.open("first", nil)
+		go func() {
+			_, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(first, p)
+			gone <- err
+		}()
+		result := proposeLater(coord.NewCoordinator[string](w.open("second", nil), "/tx", nil), p)
+		live := func() (n int) {
+			for _, name := range w.children("/tx/tx/t1") {
+				if strings.HasPrefix(name, "live-") {
+					n++
+				}
+			}
+			return n
+		}
+		w.eventually("both propose", func() bool { return live() == 2 })
+		giveUp()
+		wantErr(w.t, <-gone, context.Canceled)
+		c.Close() // waits until the first one is done with it
+		if live() != 1 {
+			w.t.Errorf("%d live nodes", live())
+		}
+		close(let)
+		if r := <-result; r.err != nil || !r.d.Commit {
+			w.t.Errorf("%+v", r)
+		}
+		w.over("a")
+	})
+}
+
+// All that is left of a transaction that is over is what a dead proposer holds: the
+// process that looked last waits for the end of its session, without a Recover.
+func TestTheLiveNodeOfADeadProposerGoesWithItsRecord(t *testing.T) {
+	for _, last := range []string{"a proposer", "a site"} {
+		t.Run(last, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				a := &account{w: w, name: "a"}
+				stop := a.serve(w.open("site a", nil))
+				w.served("a")
+				let := make(chan struct{})
+				a.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+				c := w.open("A", nil)
+				go coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a"))
+				w.settle()
+				w.Link("A").Partition()
+				if last == "a site" {
+					w.Service.(memoryService).Store.Link("site a").SetLatency(50 * time.Millisecond)
+				} else {
+					w.Service.(memoryService).Store.Link("B").SetLatency(50 * time.Millisecond)
+				}
+				go func() { time.Sleep(time.Second); close(let) }()
+				mustPropose(w.t, coord.NewCoordinator[string](w.open("B", nil), "/tx", nil), w.proposal("t1", "a"))
+				time.Sleep(2 * w.timeout)
+				if left := w.children("/tx/tx"); len(left) > 0 {
+					w.t.Errorf("left: %v: %v", left, w.children("/tx/tx/t1"))
+				}
+				w.Link("A").Heal()
+				stop()
+			})
+		})
+	}
+}
+
+// past is a backend that shows transactions as they were, until it is asked to catch up.
+type past struct {
+	backend.Backend
+	mu   sync.Mutex
+	tree map[string]pastNode // nil when it has caught up
+}
+
+type pastNode struct {
+	data  []byte
+	stat  backend.Stat
+	names []string
+}
+
+type pastSession struct {
+	backend.Session
+	p *past
+}
+
+func (p *past) Open(ctx context.Context) (backend.Session, error) {
+	s, err := p.Backend.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &pastSession{s, p}, nil
+}
+
+// keep keeps what stands below the paths now.
+func (p *past) keep(s backend.Session, paths ...string) {
+	tree := make(map[string]pastNode)
+	for i := 0; i < len(paths); i++ {
+		data, stat, err := s.Get(context.Background(), paths[i], nil)
+		names, _, err2 := s.Children(context.Background(), paths[i], nil)
+		if err != nil || err2 != nil {
+			panic(errors.Join(err, err2))
+		}
+		tree[paths[i]] = pastNode{data, stat, names}
+		for _, name := range names {
+			paths = append(paths, paths[i]+"/"+name)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tree = tree
+}
+
+func (s *pastSession) at(path string) (pastNode, bool) {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	n, ok := s.p.tree[path]
+	return n, ok
+}
+
+func (s *pastSession) Get(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+	if n, ok := s.at(path); ok {
+		return n.data, n.stat, nil
+	}
+	return s.Session.Get(ctx, path, w)
+}
+
+func (s *pastSession) Exists(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
+	if n, ok := s.at(path); ok {
+		return n.stat, nil
+	}
+	return s.Session.Exists(ctx, path, w)
+}
+
+func (s *pastSession) Children(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+	if n, ok := s.at(path); ok {
+		return n.names, n.stat, nil
+	}
+	return s.Session.Children(ctx, path, w)
+}
+
+func (s *pastSession) Sync(ctx context.Context, path string) error {
+	s.p.mu.Lock()
+	s.p.tree = nil
+	s.p.mu.Unlock()
+	return s.Session.Sync(ctx, path)
+}
+
+// A process has acknowledged a commit and ends. The server of the next one has not heard
+// of that.
+func TestNothingIsCalledAfterAnAcknowledgementThatIsOnItsWay(t *testing.T) {
+	onMemory(t, func(w *world) {
+		reader := w.session("reader")
+		old := &past{Backend: w.Link("second")}
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- coord.NewParticipant(w.open("first", nil), "/tx", "a", coord.Handler[string]{
+				Prepare: nothing, Abort: nothing,
+				Commit: func(context.Context, coord.Ballot[string]) error {
+					old.keep(reader, "/tx/tx/t1", "/tx/sites/a")
+					return nil
+				},
+			}).Serve(ctx)
+		}()
+		w.served("a")
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		mustPropose(w.t, co, w.proposal("t1", "a"))
+		w.over("a")
+		stop()
+		<-ended
+		a := &account{w: w, name: "a"}
+		stopped := a.serve(open(w.t, old, nil))
+		w.served("a")
+		w.settle()
+		if got := a.did(); got != "[]" {
+			w.t.Errorf("after the acknowledgement: %s", got)
+		}
+		stopped()
+	})
+}
+
+// Deadlines that no clock reaches.
+func TestAFarDeadlineIsNotOver(t *testing.T) {
+	onMemory(t, func(w *world) {
+		w.accounts("a")[0].votes(waits)
+		c := w.open("co", nil)
+		co := coord.NewCoordinator[string](c, "/tx", nil)
+		for i, far := range []time.Time{time.Unix(1<<62, 0), time.Unix(1<<54, 0), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)} {
+			ctx, cancel := context.WithCancel(context.Background())
+			id := fmt.Sprint("t", i)
+			ended := make(chan error)
+			go func() {
+				_, err := co.Propose(ctx, coord.Proposal[string]{ID: id, Sites: []string{"a"}, Deadline: far})
+				ended <- err
+			}()
+			w.settle()
+			st, err := co.Status(ctx, id)
+			if err != nil || st.Decided || st.Deadline.UTC().Year() != 9999 {
+				w.t.Errorf("%v: %+v, %v", far, st, err)
+			}
+			in, err := coord.Inspect(ctx, c, "/tx", nil)
+			if err != nil || in.TwoPhase == nil || in.TwoPhase.Transactions[0].Overdue {
+				w.t.Errorf("%v\n%s", err, in)
+			}
+			if _, err := json.Marshal(in); err != nil {
+				w.t.Error(err)
+			}
+			cancel()
+			wantErr(w.t, <-ended, context.Canceled)
+			w.settle()
+			if _, err := co.Recover(context.Background()); err != nil {
+				w.t.Error(err)
+			}
+			w.over("a")
+		}
+	})
+}
+
+// A node of an outsider's in the directory of a site's lock does not serve it.
+func TestInspectCountsNoForeignNodeAsServed(t *testing.T) {
+	onMemory(t, func(w *world) {
+		a := &account{w: w, name: "a"}
+		stop := a.serve(w.open("site a", nil))
+		w.served("a")
+		stop()
+		if _, err := w.session("outsider").Commit(context.Background(), backend.Create("/tx/serving/a/README", nil, backend.Persistent)); err != nil {
+			w.t.Fatal(err)
+		}
+		c := w.open("inspector", nil)
+		for path, site := range map[string]func(*coord.Inspection) coord.InspectedSite{
+			"/tx":         func(in *coord.Inspection) coord.InspectedSite { return in.TwoPhase.Sites[0] },
+			"/tx/sites/a": func(in *coord.Inspection) coord.InspectedSite { return *in.Inbox },
+		} {
+			w.orphan("t-"+path[len(path)-1:], "a")
+			in, err := coord.Inspect(context.Background(), c, path, nil)
+			if err != nil || site(in).Served {
+				w.t.Errorf("%v\n%s", err, in)
+			}
+		}
+	})
+}
+
+// All have voted, and nobody decides: its proposer is dead.
+func TestInspectSaysPrepared(t *testing.T) {
+	onMemory(t, func(w *world) {
+		w.accounts("a")
+		w.orphan("t1", "a")
+		w.settle()
+		c := w.open("inspector", nil)
+		in, err := coord.Inspect(context.Background(), c, "/tx", nil)
+		if err != nil || in.TwoPhase.Transactions[0].State != "prepared" {
+			w.t.Errorf("%v\n%s", err, in)
+		}
+		in, err = coord.Inspect(context.Background(), c, "/tx/sites/a", nil)
+		if err != nil || in.Inbox.Ballots[0].State != "prepared" {
+			w.t.Errorf("%v\n%s", err, in)
+		}
+	})
+}
