@@ -42,7 +42,7 @@ var txnMutants = []mutant{
 		"return siteComing, nil", "return siteGone, nil",
 		"TestAProposeWaitsForASiteThatIsComing"},
 	{"a site that waits for its lock is not watched", "txn_present.go",
-		"x.c.root+x.serving(site), w)", "x.c.root+x.serving(site), nil)",
+		"v.c.root+v.serving(site), w)", "v.c.root+v.serving(site), nil)",
 		"TestAProposeWaitsForASiteThatIsComing"},
 	{"a site does not mind its presence", "txn_participant.go",
 		"case <-here.Fired():", "case <-(chan struct{})(nil):",

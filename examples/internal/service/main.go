@@ -64,7 +64,7 @@ func Run(ctx context.Context, name string, args []string, stdout io.Writer, stor
 		s.Say("", "All was as told.")
 	}
 	// Also after an interruption.
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second+5*s.Timeout)
 	defer cancel()
 	return errors.Join(err, s.Close(ctx))
 }

@@ -107,19 +107,33 @@ func (s *Service) Break() {
 // remove deletes Root with all that is below it, also what belongs to sessions that
 // the service has not ended yet.
 func (s *Service) remove(ctx context.Context) error {
+	for {
+		err := s.removeOnce(ctx)
+		// On a machine that is busy a session can end early. To delete again does no harm.
+		again := errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrUncertain)
+		if err == nil || !again || ctx.Err() != nil {
+			if err != nil {
+				err = fmt.Errorf("%s stays behind: %w", s.Root, err)
+			}
+			return err
+		}
+	}
+}
+
+func (s *Service) removeOnce(ctx context.Context) error {
 	session, err := s.Link("cleaner").Open(ctx)
 	if err != nil {
-		return fmt.Errorf("%s stays behind: %w", s.Root, err)
+		return err
 	}
 	defer session.Close()
 	if err := session.Sync(ctx, s.Root); err != nil {
-		return fmt.Errorf("%s stays behind: %w", s.Root, err)
+		return err
 	}
 	paths := []string{s.Root}
 	for i := 0; i < len(paths); i++ {
 		names, _, err := session.Children(ctx, paths[i], nil)
 		if err != nil && !gone(err) {
-			return fmt.Errorf("%s stays behind: %w", s.Root, err)
+			return err
 		}
 		for _, name := range names {
 			paths = append(paths, paths[i]+"/"+name)
@@ -128,7 +142,7 @@ func (s *Service) remove(ctx context.Context) error {
 	for _, path := range slices.Backward(paths) { // children before their parents
 		_, err := session.Commit(ctx, backend.Delete(path, backend.AnyVersion))
 		if err != nil && !gone(err) {
-			return fmt.Errorf("%s stays behind: %w", s.Root, err)
+			return err
 		}
 	}
 	// The parent is the container of all runs of all examples. If it was missing,
