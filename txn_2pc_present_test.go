@@ -21,8 +21,8 @@ func unserved(u coord.Unserved) *coord.CoordinatorOptions[string] {
 	return &coord.CoordinatorOptions[string]{Unserved: u}
 }
 
-// waits is a Prepare that ends with its context.
-func waits(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() }
+// isAskedForEver is a Prepare that ends with its context.
+func isAskedForEver(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() }
 
 // proposeLater proposes in the background.
 func proposeLater(co *coord.Coordinator[string], p coord.Proposal[string]) <-chan proposed {
@@ -74,7 +74,7 @@ func TestASiteThatIsNotServedIsNamed(t *testing.T) {
 func TestASiteThatDiesBeforeItsVoteAborts(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
-		list[1].votes(waits)
+		list[1].votes(isAskedForEver)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
 		result := proposeLater(coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), p)
@@ -101,7 +101,7 @@ func TestASiteThatDiesBeforeItsVoteAborts(t *testing.T) {
 func TestASiteThatIsTakenOverDoesNotAbort(t *testing.T) {
 	onEach(t, func(w *world) {
 		first, second := &account{w: w, name: "b"}, &account{w: w, name: "b"}
-		first.votes(waits)
+		first.votes(isAskedForEver)
 		first.serve(w.open("first", nil))
 		w.served("b")
 		second.serve(w.open("second", nil))
@@ -458,7 +458,7 @@ func TestNothingIsCalledAfterAnAcknowledgementThatIsOnItsWay(t *testing.T) {
 // Deadlines that no clock reaches.
 func TestAFarDeadlineIsNotOver(t *testing.T) {
 	onMemory(t, func(w *world) {
-		w.accounts("a")[0].votes(waits)
+		w.accounts("a")[0].votes(isAskedForEver)
 		c := w.open("co", nil)
 		co := coord.NewCoordinator[string](c, "/tx", nil)
 		for i, far := range []time.Time{time.Unix(1<<62, 0), time.Unix(1<<54, 0), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)} {
