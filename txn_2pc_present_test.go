@@ -22,7 +22,10 @@ func unserved(u coord.Unserved) *coord.CoordinatorOptions[string] {
 }
 
 // isAskedForEver is a Prepare that ends with its context.
-func isAskedForEver(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() }
+func isAskedForEver(ctx context.Context, _ coord.Ballot[string]) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
 
 // proposeLater proposes in the background.
 func proposeLater(co *coord.Coordinator[string], p coord.Proposal[string]) <-chan proposed {
