@@ -255,7 +255,8 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 				if !tt.voted {
 					a.votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
 				}
-				co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+				// The record stays until all have read it.
+				co := coord.NewCoordinator(w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Keep: true})
 				result := make(chan proposed, 1)
 				go func() {
 					d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))
@@ -275,6 +276,9 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 				}
 				time.Sleep(time.Second) // fake: what failed is tried again after a pause
 				w.settle()
+				if err := co.Forget(context.Background(), "t1"); err != nil && tt.node != "record" {
+					w.t.Error(err)
+				}
 				// A record that cannot be read is collected by nobody who has to read it.
 				if got := a.did(); got != tt.want {
 					w.t.Errorf("a did %s, want %s", got, tt.want)
