@@ -13,8 +13,11 @@ import (
 // (RLocker), or a number of permits (Semaphore.Locker). Other packages can wrap one by
 // embedding it.
 type Locker interface {
+	// Lock waits for the lock until ctx ends.
 	Lock(ctx context.Context) (*Hold, error)
+	// TryLock returns ErrLocked instead of waiting for others.
 	TryLock(ctx context.Context) (*Hold, error)
+	// Do runs f under the lock, as Mutex.Do.
 	Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error
 
 	orderKey() orderKey
