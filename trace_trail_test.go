@@ -3,7 +3,10 @@ package coord
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 )
 
 func TestWithoutTraceATrailCostsNothing(t *testing.T) {
@@ -21,5 +24,21 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 		tell(ctx, c, ProposalDecided{Where: Where{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A hold can be lost between its grant and the moment at which its caller tells of
+// that.
+func TestALossBeforeTheGrantWasToldIsToldAfterIt(t *testing.T) {
+	var got []string
+	c := &Client{trace: newTrace(func(_ context.Context, e Event) { got = append(got, fmt.Sprintf("%T", e)) })}
+	x := c.trail("mutex", "/l", "lock")
+	x.lost("/l/a", 1, errors.New("lost"))
+	x.grant(context.Background(), new(Hold), 1)
+	if !c.trace.Drain(time.Minute) {
+		t.Fatal("not told")
+	}
+	if want := []string{"coord.Granted", "coord.HoldLost"}; !slices.Equal(got, want) {
+		t.Errorf("told %v, want %v", got, want)
 	}
 }

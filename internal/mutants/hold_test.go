@@ -22,7 +22,7 @@ var holdMutants = []mutant{
 		"TestCloseWaitsForTheLoggerAndTraceForASecond"},
 	{"a loss is told before the grant was", "trace_trail.go",
 		"if t.granted {", "if true {",
-		"TestNothingOfAHoldIsToldBeforeItsGrant"},
+		"TestALossBeforeTheGrantWasToldIsToldAfterIt"},
 	{"events that are dropped are not counted", "internal/outbox/outbox.go",
 		"\t\tb.lost++\n", "",
 		"TestEventsThatAreDroppedAreCounted"},
