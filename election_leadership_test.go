@@ -119,6 +119,7 @@ func TestTheEndOfTheContextResignsOnlyWhatWasNotReceived(t *testing.T) {
 		w.candidates(1)
 		w.settle() // the term is offered
 		cancel()
+		w.settle() // and taken back, where nobody receives it before
 		released(t, leadership)
 		w.empty("/e")
 
