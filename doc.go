@@ -201,8 +201,26 @@
 // Each recipe documents its layout. The directories of recipes, and what is
 // missing above them, are made on first use as containers, which the service
 // removes some time after they are empty. The data of a recipe's directory
-// belongs to the recipe. Below the client's namespace, /_coord is the library's
+// belongs to the recipe: it is the mark "coord recipe: " and the name of the kind. Below the client's namespace, /_coord is the library's
 // own.
+//
+// **One path, one recipe.** A recipe that meets another kind on its path refuses with
+// ErrKind, before it writes: each client looks at its first use of the path, and in a
+// line before each grant. These may share a path:
+//
+//	recipe               with
+//	Mutex                Curator's InterProcessMutex and LeaderSelector, kazoo's Lock
+//	RWMutex              Curator's InterProcessReadWriteLock
+//	Election             Curator's LeaderLatch, kazoo's Election
+//	Barrier              Curator's DistributedBarrier, kazoo's Barrier
+//	Value, Counter       each other, where the codec writes a number
+//	Cache, Inspect       everything: they only read
+//	all others           none but their own kind
+//
+// A directory without a mark that holds no nodes (of an earlier version, Curator or
+// kazoo, while nobody uses it) tells nothing, and belongs to the first that comes. What
+// something other than this library writes to the node of a recipe in use can be lost:
+// see [KindError].
 //
 // All clients of one path must be able to read each other's nodes: give them one
 // ACL. ZooKeeper from 3.8.4 on does not tell a session of the deletion of a node that

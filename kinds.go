@@ -365,7 +365,14 @@ func (c *Client) wrote(g ground, seq int32, dir backend.Stat) {
 	}
 }
 
-// KindError says that a recipe met another one on its path. It matches ErrKind.
+// KindError says that a recipe met another one on its path. It matches ErrKind. Nothing
+// was written to the path; a contender of a line that another kind was faster than has
+// withdrawn its node.
+//
+// The directory of a recipe bears the name of its kind as data. An outsider that writes
+// over it while clients use the directory loses that write to the next one of them that
+// creates a node, which logs it and then leaves the data alone. A path that was deleted,
+// and made again by an outsider, is written to once by a client that used it before.
 type KindError struct {
 	Path  string // absolute, the namespace included
 	Want  string // the kind that the call is of, as Inspection.Recipe names it

@@ -271,6 +271,32 @@ func TestTwoKindsAreNeverGrantedAtOnce(t *testing.T) {
 	})
 }
 
+// A contender in line, which lists again, is not refused because one of another kind
+// stands behind it.
+func TestAWaiterIsNotDisturbedByAnotherKind(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		rw := coord.NewRWMutex(w.open("a", nil), "/l", nil)
+		first, err := rw.RLock(ctx)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		second := make(chan error, 1)
+		n := w.waits.Load()
+		go func() { second <- rw.Do(ctx, func(context.Context, *coord.Hold) error { return nil }) }()
+		w.eventually("the writer waits", func() bool { return w.waits.Load() > n })
+		// An earlier version's, which does not look and stays.
+		other := w.path("/l/_c_01234567-89ab-8def-8123-456789abcdef-lock-")
+		if _, err := w.session("x").Commit(ctx, backend.Create(other, nil, backend.EphemeralSequential)); err != nil {
+			w.t.Fatal(err)
+		}
+		mustRelease(w.t, first) // a writer lists again
+		if err := <-second; err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
 // Directories of other makes and of earlier versions bear no mark. They are told by the
 // nodes in them, and taken for one's own where they tell nothing.
 func TestADirectoryWithoutAMark(t *testing.T) {

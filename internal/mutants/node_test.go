@@ -1,6 +1,7 @@
 package mutants
 
-// nodeMutants are defects of nodes whose creation is uncertain.
+// nodeMutants are defects of nodes whose creation is uncertain, and of the paths of
+// recipes.
 var nodeMutants = []mutant{
 	{"no look-up after a lost reply", "create.go",
 		"sp.made = true\n", "sp.made = false\n",
@@ -14,4 +15,25 @@ var nodeMutants = []mutant{
 	{"who gives up looks once for what it may have made", "create.go",
 		"looks < 2 || found", "looks < 1 || found",
 		"TestACreationThatComesAfterTheLookIsRemoved"},
+	{"a contender of another kind is not looked for before a grant", "line_wait.go",
+		"if len(queue) < len(names) {", "if false {",
+		"TestTwoKindsAreNeverGrantedAtOnce"},
+	{"a contender of another kind counts that came later", "line.go",
+		"before(n, seq) && !l.kinds", "(before(n, seq) || true) && !l.kinds",
+		"TestAWaiterIsNotDisturbedByAnotherKind"},
+	{"the first mark is written at any version", "create.go",
+		"f.mark, f.version), sp.check}", "f.mark, backend.AnyVersion), sp.check}",
+		"TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstHasIt"},
+	{"a mark of another kind is not looked at", "kinds.go",
+		"if !g.recipe.admits(found) {", "if false {",
+		"TestOnePathOneRecipe"},
+	{"a foreign write is not seen in the version", "kinds.go",
+		"now.drift > was.drift", "false",
+		"TestAForeignWriteToADirectoryInUseIsSeen"},
+	{"a value is written without a look at the path", "value_cell.go",
+		"f, err := s.footing(ctx, n.ground())", "f, err := footing{}, error(nil)",
+		"TestOnePathOneRecipe"},
+	{"a barrier is removed without a look at the path", "barrier.go",
+		"if _, err := b.look(ctx, s, nil, 0); err != nil && !isNotFound(err) {", "if _, err := b.look(ctx, s, nil, 0); err != nil && false {",
+		"TestOnePathOneRecipe"},
 }
