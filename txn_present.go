@@ -71,17 +71,34 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 	}
 }
 
-// withdraw removes that node, if the lock still stands.
+// withdraw removes that node. Under the lock it cannot be that of a successor. If the
+// service refuses that commit, or the lock is lost, the node is removed in the
+// background while it is one of this session: it says that the site is served. A
+// successor that takes the lock meanwhile watches its node, and makes it again.
 func (v *serving[T]) withdraw() {
-	ops := append(v.hold.Guard().Ops(), backend.Delete(v.present(v.site), backend.AnyVersion))
-	pause := pauses{c: v.s.c}
+	s, path := v.s, v.present(v.site)
+	ops := append(v.hold.Guard().Ops(), backend.Delete(path, backend.AnyVersion))
+	pause := pauses{c: s.c}
 	for v.hold.Err() == nil {
-		_, err := v.s.b.Commit(context.Background(), ops...) // the session bounds it
-		if !isUncertain(err) || isOver(err) {
-			return // what is refused goes with the session
+		_, err := s.b.Commit(context.Background(), ops...) // the session bounds it
+		if err == nil || isOver(err) {
+			return
 		}
-		pause.wait(v.hold.Done(), v.s.b.Done())
+		if !isUncertain(err) {
+			break
+		}
+		pause.wait(v.hold.Done(), s.b.Done())
 	}
+	s.cleanUp("remove", path, func(ctx context.Context) error {
+		stat, err := s.b.Exists(ctx, path, nil)
+		if isNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return s.remove(ctx, path)
+	})
 }
 
 // siteState is how a site is served.

@@ -195,6 +195,7 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 	late := false // also when the clock was set back since the timer was
 	sites, watched := newSiteWatch(q.txSpace, s), q.unserved == AwaitUnserved
 	defer sites.set.Stop()
+	look := false // watches on sites have fired that were not looked at yet
 	pause := pauses{c: s.c}
 	for {
 		w := backend.NewWatch()
@@ -230,21 +231,30 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 				}
 				watched = true
 			}
-			select {
-			case <-w.Fired():
-			case <-sites.set.Ready():
-				w.Stop()
+			if !look {
+				select {
+				case <-w.Fired():
+				case <-sites.set.Ready():
+					look = true
+				case <-deadline.C:
+					late = true
+				case <-s.b.Done():
+					return nil, s.b.Err()
+				case <-ctx.Done():
+					w.Stop()
+					return nil, backend.ContextError(ctx)
+				}
+			}
+			// A change of the record comes first, also when both are there.
+			if w.Kind() != 0 {
+				continue
+			}
+			w.Stop()
+			if look {
+				look = false
 				if err := sites.look(ctx); err != nil {
 					return nil, err
 				}
-			case <-deadline.C:
-				late = true
-				w.Stop()
-			case <-s.b.Done():
-				return nil, s.b.Err()
-			case <-ctx.Done():
-				w.Stop()
-				return nil, backend.ContextError(ctx)
 			}
 			continue
 		}
