@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -383,4 +384,57 @@ func TestOfManyWhoJoinAtOnceOneHasTheID(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The node of a member is deleted before its first look at the list: when Join
+// returns, another one stands.
+func TestAJoinWhoseNodeIsDeletedAtOnceStands(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var after nth
+		g := textGroup(w.open("a", &backendtest.Hooks{After: after.after}), false)
+		other := mustJoin(w.t, g, "other", "") // who is alone does not look
+		s := w.session("x")
+		after.arm(1, creates, func(ctx context.Context, _ backendtest.Call, err error) error {
+			for _, name := range w.children("/g") {
+				if !strings.Contains(name, "member-x-") {
+					continue
+				}
+				if _, err := s.Commit(ctx, backend.Delete("/g/"+name, backend.AnyVersion)); err != nil {
+					w.t.Error(err)
+				}
+			}
+			return err
+		})
+		m := mustJoin(w.t, g, "x", "1")
+		if got, err := g.Member(ctx, "x"); err != nil || got.Value != "1" {
+			w.t.Errorf("%+v, %v", got, err)
+		}
+		mustLeave(w.t, m)
+		mustLeave(w.t, other)
+	})
+}
+
+// A list of members is read once, and each member once.
+func TestAListOfMembersCostsARequestForEach(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		a := w.group("a", nil)
+		const n = 3
+		for i := range n {
+			defer mustJoin(w.t, a, fmt.Sprint(i), "").Leave()
+		}
+		var calls atomic.Int64
+		g := textGroup(w.counting("b", &calls), false)
+		if _, err := g.Members(ctx); err != nil {
+			w.t.Fatal(err)
+		}
+		before := calls.Load()
+		if list, err := g.Members(ctx); err != nil || len(list) != n {
+			w.t.Errorf("%v, %v", list, err)
+		}
+		if got := calls.Load() - before; got != 1+n {
+			w.t.Errorf("%d requests, want %d", got, 1+n)
+		}
+	})
 }

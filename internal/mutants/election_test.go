@@ -23,4 +23,13 @@ var electionMutants = []mutant{
 	{"a takeover for a node that is gone", "group_settle.go",
 		"ops := []backend.Op{backend.Check(own, backend.AnyVersion)}", "_ = own\n\tvar ops []backend.Op",
 		"TestATakeoverRemovesNobodyForANodeThatIsGone"},
+	{"a member that does not find its node in the list has joined", "group_settle.go",
+		"synced = true\n\t\t\t\tif err := s.b.Sync(ctx, m.g.path.full); err != nil {", "synced = true\n\t\t\t\tif err := s.b.Sync(ctx, m.g.path.full); err == nil {",
+		"TestAJoinWhoseNodeIsDeletedAtOnceStands"},
+	{"a value that was not written, since the membership has ended", "group_data.go",
+		"return err // ended\n", "return nil\n",
+		"TestAValueOfAMembershipThatEndsMeanwhileIsRefused"},
+	{"a revocation that found no list has asked all", "lock_revoke.go",
+		"holders, err := l.holders(ctx)\n\tif err != nil {", "holders, err := l.holders(ctx)\n\tif false {",
+		"TestRevokeSaysThatItFoundNoHolders"},
 }
