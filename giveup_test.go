@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -239,14 +240,15 @@ func TestARefusedRemovalKeepsNobodyWaiting(t *testing.T) {
 		}
 		t.Run(x.name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				refused := true
+				var refused atomic.Bool
+				refused.Store(true)
 				held := context.WithValue(context.Background(), asWriter{}, true)
 				h, err := x.call(w.open("b", nil))(held)
 				if err != nil {
 					w.t.Fatal(err)
 				}
 				c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-					if refused && deletes(c) {
+					if refused.Load() && deletes(c) {
 						return backend.ErrDenied
 					}
 					return nil
@@ -262,7 +264,7 @@ func TestARefusedRemovalKeepsNobodyWaiting(t *testing.T) {
 				if d := time.Since(start); d != 50*time.Millisecond {
 					w.t.Errorf("both calls took %v, want no wait but the first ctx's", d)
 				}
-				refused = false
+				refused.Store(false)
 				w.empty(x.dir)
 			})
 		})

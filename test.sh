@@ -304,7 +304,7 @@ else
 	start "staticcheck, simulation, models, modules and tour" rest "$tmp/simulation.txt"
 	mapfile -t packages < <(ordered)
 	# More packages at a time than processors: most of them wait.
-	step "tests" go test -count=1 -vet=off -race -timeout 10m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" "${packages[@]}"
+	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" "${packages[@]}"
 	join
 fi
 echo "== all: ok, $SECONDS s"
