@@ -160,6 +160,7 @@ func FuzzSettings(f *testing.F) {
 		}
 		commit(backend.Create("/s", data, backend.Persistent))
 		commit(backend.Create("/s/limit", data, backend.Persistent))
+		commit(backend.Create("/v", data, backend.Persistent)) // a path for one kind of recipe
 		sem := NewSemaphore(c, "/s", 1, &SemaphoreOptions{AdoptLimit: true})
 		limit, err := sem.Limit(ctx)
 		switch h, got := sem.TryAcquire(ctx, 1); {
@@ -176,12 +177,12 @@ func FuzzSettings(f *testing.F) {
 			}
 			h.Release()
 		}
-		n := NewCounter(c, "/s", nil)
+		n := NewCounter(c, "/v", nil)
 		before, err := n.Get(ctx)
 		if err != nil && !errors.Is(err, ErrDecode) {
 			t.Errorf("counter: %v", err)
 		}
-		v := NewValue[struct{ N int }](c, "/s", nil)
+		v := NewValue[struct{ N int }](c, "/v", nil)
 		if _, err := v.Get(ctx); err != nil && !errors.Is(err, ErrDecode) {
 			t.Errorf("value: %v", err)
 		}
