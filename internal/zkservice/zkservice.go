@@ -6,6 +6,7 @@ package zkservice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -49,8 +50,15 @@ func New(tb testing.TB, e *zktest.Ensemble, opts zookeeper.Options) *Service {
 		tb.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := conn.Create(s.root, []byte{}, 0, zk.WorldACL(zk.PermAll)); err != nil {
-		tb.Fatalf("create the root of a service: %v", err)
+	// Contact can break under this request as under any other; the name is ours alone.
+	for deadline := time.Now().Add(time.Minute); ; {
+		_, err := conn.Create(s.root, []byte{}, 0, zk.WorldACL(zk.PermAll))
+		if err == nil || errors.Is(err, zk.ErrNodeExists) {
+			break
+		}
+		if !errors.Is(err, zk.ErrConnectionClosed) || time.Now().After(deadline) {
+			tb.Fatalf("create the root of a service: %v", err)
+		}
 	}
 	tb.Cleanup(s.close)
 	return s
