@@ -1,7 +1,6 @@
 package coord_test
 
 import (
-	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -16,12 +15,6 @@ var server zktest.Shared
 func TestMain(m *testing.M) {
 	if long() {
 		server.Options = &zktest.Options{Servers: 3}
-	}
-	// The tests that run in parallel wait for a server most of the time: as many at a
-	// time as there are processors would leave these idle.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
 	}
 	goleak.VerifyTestMain(server.Main(m))
 }
