@@ -22,7 +22,7 @@ const (
 // service can be expected to answer. If it has to return earlier, the clean-up is
 // noted, and the next acquisition of this client in the same directory waits for it
 // first (Client.awaitCleanUps): a client never meets its own ghost. Nothing is noted,
-// and nobody waits, while the service answers.
+// and no call waits, while the service answers.
 //
 // Close waits for every clean-up under way before it ends the session, as long as
 // there is contact, at most closeWait. Clean-ups can begin until then, also when Close

@@ -122,7 +122,7 @@ func (s *session) dial(network, address string, _ time.Duration) (net.Conn, erro
 	return conn, nil
 }
 
-// dialTCP is what Options.Dial stands for when it is nil. A name can have several
+// dialTCP makes the connections when Options.Dial is nil. A name can have several
 // addresses, of which a net.Dialer takes the first that accepts, each time. That one
 // can be of a server that then says nothing. So an address that has not answered on
 // its latest connection is passed over as long as another one accepts.

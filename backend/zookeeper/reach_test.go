@@ -17,7 +17,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// naming returns a resolver for which each name stands for these addresses, in this order.
+// naming returns a resolver that answers each name with these addresses, in this order.
 func naming(t *testing.T, addresses ...string) *net.Resolver {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -68,7 +68,7 @@ func twoAddresses(t *testing.T, first, second string) (a, b net.Listener, port s
 		if b, err := net.Listen("tcp", second+":"+port); err == nil {
 			return a, b, port
 		}
-		a.Close() // somebody has the port at the other address
+		a.Close() // the port is in use at the other address
 	}
 	t.Fatal("no port is free at both addresses")
 	return
