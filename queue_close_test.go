@@ -69,7 +69,7 @@ func TestAnOrderlyEndGivesBackWhatNoHandlerReceived(t *testing.T) {
 				mustPut(w.t, q, 1, 5)
 				ch := q.Items(ctx)
 				w.eventually("three are claimed", func() bool {
-					return 3 == len(slices.DeleteFunc(w.children("/q/items/b-0-0"), func(name string) bool { return !strings.HasPrefix(name, "m-") }))
+					return len(slices.DeleteFunc(w.children("/q/items/b-0-0"), func(name string) bool { return !strings.HasPrefix(name, "m-") })) == 3
 				})
 				w.settle()
 				end(cancel, c)

@@ -44,20 +44,6 @@ func (a *account) inDoubtAbout(node string) {
 	}
 }
 
-// decisionOf waits for the decision of a transaction and returns its path.
-func (w *world) decisionOf(id string) (path string) {
-	w.t.Helper()
-	w.eventually("a decision is there", func() bool {
-		for _, name := range w.children("/tx/tx/" + id) {
-			if strings.HasPrefix(name, "decision-") {
-				path = "/tx/tx/" + id + "/" + name
-			}
-		}
-		return path != ""
-	})
-	return path
-}
-
 const orphanMark = "00000000-0000-8000-8000-000000000001"
 
 // orphan makes a transaction of one site whose proposer is dead, with what more ops do.
