@@ -199,9 +199,12 @@ func (s *scene) abandon(then func(c *client, n string, first error)) {
 	s.Helper()
 	c := s.open("a")
 	latency := s.delay(c.link)
-	const rounds = 16
+	// A busy machine delays timers and replies, so it can take more rounds until a
+	// commit was given up at each of the moments that matter. Every eighth is not
+	// given up at all.
+	const rounds, mostRounds = 16, 256
 	var kinds [3]int // applied, not applied, uncertain
-	for i := range rounds {
+	for i := 0; i < rounds || i < mostRounds && latency > 0 && (kinds[0] == 0 || kinds[2] == 0); i++ {
 		n := c.create(fmt.Sprint("n", i), "before", backend.Persistent)
 		cause := fmt.Errorf("given up in round %d", i)
 		ctx, cancel := context.WithCancelCause(s.ctx)
@@ -212,7 +215,11 @@ func (s *scene) abandon(then func(c *client, n string, first error)) {
 			copy(buf, "REUSED!!") // the buffer is the caller's again
 			given <- err
 		}()
-		timer := time.NewTimer(latency * time.Duration(i%8) / 2)
+		moment := latency * time.Duration(i%8) / 2
+		if i%8 == 7 {
+			moment = s.timeout
+		}
+		timer := time.NewTimer(moment)
 		var err error
 		select {
 		case err = <-given:

@@ -165,6 +165,11 @@ func (n *nemesis) leader() (*zktest.Server, error) {
 // follower returns one of the two followers.
 func (n *nemesis) follower(r *rand.Rand) (*zktest.Server, error) {
 	which := r.IntN(2)
+	for _, s := range n.r.e.Servers() {
+		if err := n.serves(s); err != nil {
+			return nil, err
+		}
+	}
 	var followers []*zktest.Server
 	err := until("two servers follow the third", limit, func() bool {
 		followers = n.r.e.Followers(context.Background())
@@ -186,11 +191,40 @@ func (n *nemesis) restart(s *zktest.Server) error {
 
 // again is restart without a rest before it.
 func (n *nemesis) again(s *zktest.Server) error {
-	ctx, cancel := n.ctx()
-	defer cancel()
-	err := s.Restart(ctx)
+	s.Kill()
+	err := s.Launch()
+	if err == nil {
+		err = n.serves(s)
+	}
 	n.since = time.Now()
 	return err
+}
+
+// serves returns when a server serves clients. A server can be locked out: it has
+// accepted the epoch of an election that failed, the two others go on with the epoch
+// before it, and ZooKeeper's Learner refuses such a leader until they elect again. An
+// operator restarts the leader then, and so does the nemesis.
+func (n *nemesis) serves(s *zktest.Server) error {
+	ctx, cancel := n.ctx()
+	defer cancel()
+	lockedOut := logged(s, "is less than accepted epoch")
+	err := until(fmt.Sprintf("server %d serves, or refuses the leader", s.ID()), limit, func() bool {
+		_, err := s.Role(ctx)
+		return err == nil || lockedOut() || !s.Alive()
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := s.Role(ctx); err != nil && lockedOut() {
+		leader, err := n.leader()
+		if err != nil {
+			return err
+		}
+		if err := n.restart(leader); err != nil {
+			return err
+		}
+	}
+	return s.Await(ctx)
 }
 
 // rested returns when a server has a snapshot that is a second younger than the latest
@@ -328,14 +362,17 @@ func (n *nemesis) heal() error {
 			p.Refuse(false)
 		})
 	}
-	ctx, cancel := n.ctx()
-	defer cancel()
 	for _, s := range n.r.e.Servers() {
 		if err := s.Launch(); err != nil {
 			return err
 		}
 	}
-	return n.r.e.Await(ctx)
+	for _, s := range n.r.e.Servers() {
+		if err := n.serves(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // until waits for a condition that nothing signals.
