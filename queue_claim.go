@@ -275,7 +275,7 @@ func (cl *itemClaim) carryOut(ctx context.Context, v claimVerb, delay time.Durat
 	var at int64
 	if delay > 0 {
 		// Rounded up, or less than a millisecond would be no delay.
-		at = cl.q.now().Add(delay + time.Millisecond - 1).UnixMilli()
+		at = cl.q.now().Add(delay).Add(time.Millisecond - 1).UnixMilli()
 	}
 	return cl.concluded(ctx, v, at, cl.conclude(ctx, v, at))
 }

@@ -2,6 +2,7 @@ package coord_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -31,5 +32,21 @@ func TestANackOfLessThanAMillisecondIsADelay(t *testing.T) {
 		}
 		mustAck(w.t, it)
 		w.drained(&q.Consumer)
+	})
+}
+
+// The longest delay is one, and not a time long ago.
+func TestANackForEverIsADelay(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := w.queue("a", nil)
+		mustPut(w.t, q, 1, 1)
+		if err := mustTake(w.t, q, 1).Nack(math.MaxInt64); err != nil {
+			w.t.Fatal(err)
+		}
+		_, err := q.TryTake(context.Background())
+		wantErr(w.t, err, coord.ErrEmpty)
+		if n, err := q.Len(context.Background()); n != 1 || err != nil {
+			w.t.Errorf("%d items, %v", n, err)
+		}
 	})
 }
