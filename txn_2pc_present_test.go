@@ -281,6 +281,41 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 	})
 }
 
+// A ballot comes between RemoveSite's look at the inbox and the removal of that.
+func TestASiteIsRemovedWhileItIsProposedTo(t *testing.T) {
+	onEach(t, func(w *world) {
+		stop := (&account{w: w, name: "a"}).serve(w.open("site a", nil))
+		w.served("a")
+		stop()
+		co := coord.NewCoordinator(w.open("co", nil), "/tx", unserved(coord.AwaitUnserved))
+		var result <-chan proposed
+		var x nth
+		x.arm(1, func(c backendtest.Call) bool { return deletes(c) && c.Ops[len(c.Ops)-1].Path == w.path("/tx/sites/a") },
+			func(context.Context, backendtest.Call, error) error {
+				result = proposeLater(co, w.proposal("t1", "a"))
+				w.eventually("it is made", func() bool { return len(w.children("/tx/sites/a")) == 1 })
+				return nil
+			})
+		remover := coord.NewCoordinator[string](w.open("remover", &backendtest.Hooks{Before: x.before}), "/tx", nil)
+		list, err := remover.RemoveSite(context.Background(), "a")
+		if len(list) > 0 || err != nil {
+			w.t.Errorf("%+v, %v", list, err)
+		}
+		if r := <-result; r.err != nil || r.d.Commit || r.d.Reason != "the site was removed" {
+			w.t.Errorf("%+v", r)
+		}
+		w.over()
+		// A foreign node is not worked off.
+		if _, err := w.session("operator").Commit(context.Background(),
+			backend.Create(w.path("/tx/sites/a"), nil, backend.Persistent),
+			backend.Create(w.path("/tx/sites/a/README"), nil, backend.Persistent)); err != nil {
+			w.t.Fatal(err)
+		}
+		_, err = remover.RemoveSite(context.Background(), "a")
+		wantErr(w.t, err, backend.ErrNotEmpty)
+	})
+}
+
 // A proposer that gives up does not end what another one proposes.
 func TestAProposerThatGivesUpLeavesItToAnother(t *testing.T) {
 	onEach(t, func(w *world) {

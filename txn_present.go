@@ -223,7 +223,8 @@ func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 // ballots whose decision nobody can tell any more (ErrInDoubt). If it fails it can be
 // called again; what was removed until then is returned with the error.
 //
-// ErrLocked: the site is served. ErrNotFound: it was never served.
+// ErrLocked: the site is served. ErrNotFound: it was never served. backend.ErrNotEmpty:
+// foreign nodes stand in its inbox.
 func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decision, error) {
 	if err := co.path.check("remove"); err != nil {
 		return nil, err
@@ -283,7 +284,9 @@ func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 			return nil
 		}
 		unsure = isUncertain(err) && !isOver(err) && ctx.Err() == nil
-		if !unsure && (!errors.Is(err, backend.ErrNotEmpty) || ballots == 0) {
+		// What came since the list is worked off too. What else stands there is foreign.
+		more := errors.Is(err, backend.ErrNotEmpty) && (ballots > 0 || len(names) == 0)
+		if !unsure && !more {
 			return err
 		}
 		pause.wait(ctx.Done(), v.s.b.Done())
