@@ -173,7 +173,9 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 		defer close(ch)
 		for it, err := range q.All(ctx) {
 			if err != nil {
-				q.q.c.log.Error("coord: cannot take items any more", "path", q.q.path.full, "error", err)
+				if !errors.Is(err, ErrClosed) {
+					q.q.c.log.Error("coord: cannot take items any more", "path", q.q.path.full, "error", err)
+				}
 				return
 			}
 			select {

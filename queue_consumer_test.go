@@ -3,6 +3,7 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -124,7 +125,9 @@ func TestItemsGivesBackWhatNobodyTakes(t *testing.T) {
 
 func TestItemsOfAClosedClientAreClosed(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := open(w.t, w.Link("a"), &coord.Options{Logger: slog.New(onWarn(func(text string) {
+			w.t.Errorf("an operator is told: %s", text)
+		}))})
 		q := coord.NewQueue[int](c, "/q", nil)
 		waiting := q.Items(context.Background())
 		mustPut(w.t, q, 1, 2)
