@@ -362,3 +362,71 @@ func TestCredentialsGoAheadOnEachConnection(t *testing.T) {
 		}
 	})
 }
+
+// The service counts from when it heard the request, which can be long before the
+// answer comes. So the lease runs from when the request was sent.
+func TestTheLeaseRunsFromTheRequestAndNotFromItsAnswer(t *testing.T) {
+	t.Parallel()
+	const timeout, lease = 9 * time.Second, 6 * time.Second
+	for name, test := range map[string]struct {
+		serve func(requests <-chan []byte, answer func(r []byte), pinged func())
+		get   func(pinged <-chan struct{}) // waits for when the request is to be sent
+	}{
+		"of a read": {
+			func(requests <-chan []byte, answer func([]byte), _ func()) {
+				r := <-requests
+				time.Sleep(time.Second)
+				answer(r)
+			},
+			func(<-chan struct{}) {},
+		},
+		// The answer to a ping is that to the first one that has none.
+		"of a ping": {
+			func(requests <-chan []byte, answer func([]byte), pinged func()) {
+				first := <-requests
+				pinged()
+				answer(<-requests)
+				<-requests
+				answer(first)
+			},
+			func(pinged <-chan struct{}) { <-pinged },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var pinged chan struct{}
+			serve := func(conn net.Conn, n int) {
+				if n > 1 {
+					swallow(conn) // a welcome would be an answer
+					return
+				}
+				welcome(conn, int32(timeout/time.Millisecond))
+				c := requests(conn)
+				test.serve(c, func(r []byte) {
+					if !answerPing(conn, r) {
+						conn.Write(framed(reply(int32At(r, 0), 0, make([]byte, 4+statSize)...)))
+					}
+				}, func() { close(pinged) })
+				for range c { // and never answers again
+				}
+			}
+			inBubble(t, Options{LossMargin: timeout - lease}, serve, func(t *testing.T, b backend.Backend) {
+				pinged = make(chan struct{})
+				s, err := b.Open(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				test.get(pinged)
+				sent := time.Now()
+				if _, _, err := s.Get(t.Context(), "/a", nil); err != nil {
+					t.Fatal(err)
+				}
+				<-s.Done()
+				if left := time.Since(sent); left > lease || left < lease-time.Second/2 {
+					t.Errorf("the session was lost %v after the last request that was answered, want %v", left, lease)
+				}
+			})
+		})
+	}
+}
