@@ -252,10 +252,14 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 			return p, l.checkNumber(ctx, p, r.try)
 		}
 	}
-	if err := l.c.awaitCleanUps(ctx, l.dir, ""); err != nil {
-		return place{}, err
+	maybe := r.maybe
+	r.maybe = ""
+	if maybe == "" { // else a node may stand already: whatever ends the call, it is looked for
+		if err := l.c.awaitCleanUps(ctx, l.dir, ""); err != nil {
+			return place{}, err
+		}
 	}
-	s, err := l.c.session(ctx)
+	s, err := l.c.session(ctx) // if there is none, what may have been made goes with the lost one
 	if err != nil {
 		return place{}, err
 	}
@@ -265,9 +269,8 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 		}
 	}
 	var sp spec
-	if r.maybe != "" {
-		sp = spec{ground: l.ground(), kind: r.kind, prefix: r.maybe, data: r.data, made: true}
-		r.maybe = ""
+	if maybe != "" {
+		sp = spec{ground: l.ground(), kind: r.kind, prefix: maybe, data: r.data, made: true}
 	} else {
 		sp = newSpec(l.c, l.ground(), r.kind, r.data)
 	}

@@ -162,3 +162,35 @@ func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 		mustRelease(t, hold)
 	})
 }
+
+// A caller whose ctx ends, while it waits for what an earlier call has left, does not
+// leave the node that may have been made for it.
+func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
+	onEach(t, func(w *world) {
+		var before, after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/l", nil)
+		h := mustLock(w.t, m)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		next := w.waiting(ctx, m)
+		after.arm(1, creates, lose) // the hand-over
+		ofHold := func(c backendtest.Call) bool { return deletes(c) && c.Path == h.Path() }
+		// Then the deletion is refused: as part of a hand-over, alone, and in the
+		// background until the caller has given up.
+		before.arm(2, ofHold, func(context.Context, backendtest.Call, error) error {
+			before.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
+				before.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
+					cancel()
+					<-next.done
+					return nil
+				})
+				return backend.ErrDenied
+			})
+			return backend.ErrDenied
+		})
+		wantErr(w.t, h.Release(), coord.ErrDenied)
+		<-next.done
+		wantErr(w.t, next.err, context.Canceled)
+		w.empty("/l")
+	})
+}
