@@ -60,24 +60,32 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 // may have made. The GUID alone does not tell it: a call that goes on keeps that.
 func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
-		s, err := d.c.session(ctx)
-		if err != nil {
-			return
-		}
-		s.retryAs(ctx, u, "remove", sp.prefix, func(ctx context.Context) error {
-			paths, err := s.find(ctx, []spec{sp})
-			for _, p := range paths {
-				stat, statErr := s.b.Exists(ctx, p, nil)
-				switch {
-				case statErr == nil && stat.EphemeralOwner == lost:
-					err = errors.Join(err, s.remove(ctx, p))
-				case statErr != nil && !isNotFound(statErr):
-					err = errors.Join(err, statErr)
+		d.overNext(ctx, func(s *session) {
+			s.retryAs(ctx, u, "remove", sp.prefix, func(ctx context.Context) error {
+				paths, err := s.find(ctx, []spec{sp})
+				for _, p := range paths {
+					stat, statErr := s.b.Exists(ctx, p, nil)
+					switch {
+					case statErr == nil && stat.EphemeralOwner == lost:
+						err = errors.Join(err, s.remove(ctx, p))
+					case statErr != nil && !isNotFound(statErr):
+						err = errors.Join(err, statErr)
+					}
 				}
-			}
-			return err
+				return err
+			})
 		})
 	}).madeFor(sp.prefix).note(d.members)
+}
+
+// overNext has f remove, over the next session, nodes of a lost one. A removal on a
+// session that is lost in turn proves nothing of them, so f is called again then. It
+// returns early if the client closes.
+func (d *DoubleBarrier) overNext(ctx context.Context, f func(s *session)) {
+	onSession(ctx, d.c, func(s *session) (struct{}, error) {
+		f(s)
+		return struct{}{}, s.b.Err()
+	})
 }
 
 // await looks until a round has taken it in. siblings is the number of nodes in
@@ -331,18 +339,16 @@ func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context
 		if s.b.Err() == nil {
 			return
 		}
-		next, err := d.c.session(ctx)
-		if err != nil {
-			return // closed
-		}
-		for _, path := range paths {
-			if path == "" {
-				continue
+		d.overNext(ctx, func(next *session) {
+			for _, path := range paths {
+				if path == "" {
+					continue
+				}
+				if err := next.remove(ctx, path); err != nil {
+					d.c.log.Warn("coord: a node of a lost session stands until the service ends it", "path", path, "error", err)
+				}
 			}
-			if err := next.remove(ctx, path); err != nil {
-				d.c.log.Warn("coord: a node of a lost session stands until the service ends it", "path", path, "error", err)
-			}
-		}
+		})
 	}).madeFor(prefix).wait(s, d.members)
 }
 

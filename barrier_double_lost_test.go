@@ -149,3 +149,39 @@ func TestWhoMayNotListLeavesAllTheSame(t *testing.T) {
 		time.Sleep(5 * time.Second)
 	})
 }
+
+// The session over which the node of a lost one is removed is lost as well.
+func TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before nth
+		c := w.open("a", &backendtest.Hooks{Before: before.before})
+		d := coord.NewDoubleBarrier(c, "/d", 2, nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		x := w.enter(ctx, d)
+		w.settle()
+		w.Link("a").Partition()
+		cancel()
+		wantErr(w.t, x.end(), context.Canceled)
+		awaitPhase(w.t, c, coord.Lost)
+		ghosts := w.children("/d/members")
+		if len(ghosts) != 1 {
+			w.t.Fatalf("%v, want the node of the lost session", ghosts)
+		}
+		before.arm(1, deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+			w.Link("a").Expire(c.Session.ID())
+			<-c.Session.Done()
+			return nil
+		})
+		w.Link("a").Heal()
+		y := w.enter(context.Background(), d)
+		w.eventually("it has come anew", func() bool {
+			now := w.children("/d/members")
+			return len(now) > 1 || len(now) == 1 && now[0] != ghosts[0]
+		})
+		w.settle()
+		y.pending("nobody else is at the barrier")
+		z := w.enter(context.Background(), d)
+		w.must(y.entry().Release())
+		w.must(z.entry().Release())
+	})
+}

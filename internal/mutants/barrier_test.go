@@ -21,6 +21,9 @@ var barrierMutants = []mutant{
 		"return u.of == own })", "return false })",
 		"TestAMemberThatComesAnewCountsOnce"},
 	{"what a lost session has left is not removed over the next one", "barrier_double_enter.go",
-		"if s.b.Err() == nil {\n\t\t\treturn\n\t\t}\n\t\tnext,", "if true {\n\t\t\treturn\n\t\t}\n\t\tnext,",
+		"d.overNext(ctx, func(next *session) {", "_ = (func(next *session) {",
 		"TestAnEntrantNeverMeetsItsOwnGhost"},
+	{"a removal on a session that is lost in turn counts", "barrier_double_enter.go",
+		"return struct{}{}, s.b.Err()", "return struct{}{}, nil",
+		"TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo"},
 }
