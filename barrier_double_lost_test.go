@@ -50,7 +50,14 @@ func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var after nth
-		c := w.open("a", &backendtest.Hooks{After: after.after})
+		var came atomic.Int32
+		count := func(_ context.Context, c backendtest.Call) error {
+			if does(backend.OpCreate, "member-")(c) {
+				came.Add(1)
+			}
+			return nil
+		}
+		c := w.open("a", &backendtest.Hooks{After: after.after, Before: count})
 		a := coord.NewDoubleBarrier(c, "/d", 2, nil)
 		b := coord.NewDoubleBarrier(w.open("b", nil), "/d", 2, nil)
 		// The directories are there.
@@ -77,6 +84,10 @@ func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 			return len(now) == 2 || len(now) == 1 && now[0] != first
 		})
 		w.settle()
+		// What removes the node of the lost session spares that of the next one.
+		if n := came.Load(); n != 3 {
+			w.t.Errorf("it came %d times, want once to the first round and twice to the second", n)
+		}
 		y = w.enter(ctx, b)
 		o = w.leave(x.entry())
 		w.must(y.entry().Leave(ctx))

@@ -2,6 +2,7 @@ package coord_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 )
 
@@ -171,4 +173,55 @@ func TestWhoIsThereIsNotOlderThanTheQuestion(t *testing.T) {
 			})
 		})
 	}
+}
+
+// statusBackend does something whenever a session has told how it stands.
+type statusBackend struct {
+	backend.Backend
+	then func()
+}
+
+func (b *statusBackend) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	return &statusSession{s, b}, err
+}
+
+type statusSession struct {
+	backend.Session
+	b *statusBackend
+}
+
+func (s *statusSession) Status() (backend.Phase, <-chan struct{}) {
+	phase, changed := s.Session.Status()
+	s.b.then()
+	return phase, changed
+}
+
+// The term has begun with the look at the contact, and not when something watches it.
+func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memory.New(nil).Link("a")
+		var made, blip atomic.Bool
+		c := open(t, backendtest.Intercept(&statusBackend{l, func() {
+			if made.CompareAndSwap(true, false) {
+				l.Partition()
+				l.Heal()
+				blip.Store(true)
+			}
+		}}, backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			if creates(c) && err == nil && strings.Contains(c.Path, "latch-") {
+				made.Store(true)
+			}
+			return err
+		}}), nil)
+		term, err := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDown: true}).Campaign(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !blip.Load() {
+			t.Fatal("contact was not lost")
+		}
+		wantErr(t, term.Err(), coord.ErrLost, coord.ErrSuspended)
+	})
 }

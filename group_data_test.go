@@ -114,6 +114,32 @@ func TestAValueThatWasRefusedIsNotKept(t *testing.T) {
 	})
 }
 
+// Unless the member has come anew with it meanwhile: then the refusal is of the old node.
+func TestAValueThatWasRefusedAndCameWithTheNextNodeIsUncertain(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var before nth
+		g := textGroup(w.open("a", &backendtest.Hooks{Before: before.before}), false)
+		m := mustJoin(w.t, g, "x", "old")
+		first, err := g.Member(ctx, "x")
+		w.must(err)
+		before.arm(1, func(c backendtest.Call) bool { return commits(c, backend.OpSetData) && c.Path == first.Path }, func(context.Context, backendtest.Call, error) error {
+			w.commit(backend.Delete(first.Path, backend.AnyVersion))
+			w.eventually("the member has come anew", func() bool {
+				next, err := g.Member(ctx, "x")
+				return err == nil && next.Token != first.Token
+			})
+			return backend.ErrDenied
+		})
+		err = m.SetValue(ctx, "new")
+		wantErr(w.t, err, coord.ErrDenied, coord.ErrUncertain)
+		if next, err := g.Member(ctx, "x"); err != nil || next.Value != "new" {
+			w.t.Errorf("%+v, %v", next, err)
+		}
+		mustLeave(w.t, m)
+	})
+}
+
 func TestSetDataIsLastingAndInOrder(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()

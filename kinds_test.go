@@ -371,6 +371,31 @@ func TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstHasIt(t *testing.T) {
 	})
 }
 
+// The same of recipes that make nothing in the directory itself before they have it.
+func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstHasIt(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		for _, u := range kindUses() {
+			if u.kind == "semaphore" || u.kind == "barrier" || isData(u.kind) {
+				continue
+			}
+			path := "/" + u.kind
+			w.used(path)
+			var before nth
+			c := w.open(u.kind, &backendtest.Hooks{Before: before.before})
+			before.arm(1, func(c backendtest.Call) bool { return does(backend.OpSetData, w.path(path))(c) }, func(context.Context, backendtest.Call, error) error {
+				h, err := coord.NewSemaphore(w.open("first of "+u.kind, nil), path, 1, nil).Acquire(ctx, 1)
+				mustRelease(w.t, must(w.t, h, err))
+				return nil
+			})
+			wantKind(w.t, u.use(ctx, c, path), w.path(path), u.kind, "semaphore")
+			if data, _, err := w.session("x").Get(ctx, w.path(path), nil); err != nil || string(data) != "coord recipe: semaphore" {
+				w.t.Errorf("after a %s: %q, %v", u.kind, data, err)
+			}
+		}
+	})
+}
+
 // What an outsider writes over the mark of a lock in use is replaced once, which is
 // logged, and left alone from then on.
 func TestAForeignWriteToADirectoryInUseIsSeen(t *testing.T) {

@@ -3,6 +3,8 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"path"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -350,6 +352,19 @@ func TestALateTimerDoesNotHideALoss(t *testing.T) {
 	})
 }
 
+// So does the context of a hold that nothing else has looked at since.
+func TestAContextIsNotMadeOfALateLoss(t *testing.T) {
+	onMemory(t, func(w *world) {
+		late := &lateBackend{Backend: w.Link("a")}
+		h := mustLock(w.t, coord.NewMutex(open(w.t, late, nil), "/l", nil))
+		late.over.Store(true)
+		ctx := h.Context(context.Background())
+		late.over.Store(false)
+		wantErr(w.t, context.Cause(ctx), coord.ErrLost, coord.ErrSessionLost)
+		wantErr(w.t, h.Release(), coord.ErrLost)
+	})
+}
+
 // lateBackend has sessions whose lease can have passed although nothing has
 // fired yet, as after a pause of the process.
 type lateBackend struct {
@@ -417,5 +432,28 @@ func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
 			w.t.Errorf("the trace told of %d new places, want 3", requeued)
 		}
 		mustRelease(w.t, h)
+	})
+}
+
+// A server that lags behind shows a waiter a line without its node. That is no reason
+// to come anew: the waiter would leave a node that stands in everybody's way, its own
+// included.
+func TestAListWithoutTheOwnNodeIsNoEnd(t *testing.T) {
+	onMemory(t, func(w *world) {
+		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		var lists atomic.Int32
+		c := w.open("a", &backendtest.Hooks{Names: func(c backendtest.Call, names []string) []string {
+			if c.Path == "/l" && lists.Add(1) == 1 {
+				return slices.DeleteFunc(names, func(name string) bool { return name != path.Base(holder.Path()) })
+			}
+			return names
+		}})
+		waiter := w.waiting(context.Background(), coord.NewMutex(c, "/l", nil))
+		if names := w.children("/l"); len(names) != 2 || lists.Load() < 2 {
+			w.t.Errorf("one waiter behind the holder, and there are %q after %d lists", names, lists.Load())
+		}
+		mustRelease(w.t, holder)
+		mustRelease(w.t, waiter.hold())
+		w.empty("/l")
 	})
 }

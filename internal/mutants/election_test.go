@@ -32,4 +32,10 @@ var electionMutants = []mutant{
 	{"a revocation that found no list has asked all", "lock_revoke.go",
 		"holders, err := l.holders(ctx)\n\tif err != nil {", "holders, err := l.holders(ctx)\n\tif false {",
 		"TestRevokeSaysThatItFoundNoHolders"},
+	{"a term steps down for what is seen once it is watched", "election.go",
+		"	if at.phase == backend.Connected {", "	at.phase, at.changed = h.s.b.Status()\n\tif at.phase == backend.Connected {",
+		"TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown"},
+	{"a value that came with the next node is taken back", "group_data.go",
+		"if now, _, _ := m.now.get(); now != st {", "if false {",
+		"TestAValueThatWasRefusedAndCameWithTheNextNodeIsUncertain"},
 }

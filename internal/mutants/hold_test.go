@@ -44,4 +44,7 @@ var holdMutants = []mutant{
 	{"after a lost reply Release claims to know who removed the node", "hold.go",
 		"case isNotFound(err) && doubt:", "case false:",
 		"TestReleaseWithALostReplyIsUncertainWhenTheNodeIsGone"},
+	{"a context does not compare the lease with the clock", "hold.go",
+		"Context(parent context.Context) context.Context {\n\th.checkLease()", "Context(parent context.Context) context.Context {",
+		"TestAContextIsNotMadeOfALateLoss"},
 }

@@ -36,4 +36,7 @@ var nodeMutants = []mutant{
 	{"a barrier is removed without a look at the path", "barrier.go",
 		"if _, err := b.look(ctx, s, nil, 0); err != nil && !isNotFound(err) {", "if _, err := b.look(ctx, s, nil, 0); err != nil && false {",
 		"TestOnePathOneRecipe"},
+	{"who loses the race for a mark takes it for won", "kinds.go",
+		"isNotFound(err), errors.Is(err, backend.ErrBadVersion):\n\t\t\ts.c.unlearn", "isNotFound(err):\n\t\t\ts.c.unlearn(g.dir)\n\t\tcase errors.Is(err, backend.ErrBadVersion):\n\t\t\treturn nil\n\t\tcase false:\n\t\t\ts.c.unlearn",
+		"TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstHasIt"},
 }
