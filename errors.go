@@ -96,7 +96,10 @@ type loss struct {
 	cause error
 }
 
-func (l *loss) Error() string        { return "coord: hold " + l.path + " lost: " + l.cause.Error() }
+func (l *loss) Error() string {
+	reason := &backend.Error{Op: "hold", Path: l.path, Err: fmt.Errorf("lost: %w", l.cause)}
+	return reason.Error()
+}
 func (l *loss) Unwrap() error        { return l.cause }
 func (l *loss) Is(target error) bool { return target == ErrLost }
 

@@ -313,3 +313,41 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 		t.Errorf("%d rows in the manual, %d in the test", seen, len(rows))
 	}
 }
+
+// An operation can be that of a node which is not the caller's: the error names both.
+func TestAnErrorOfTheSameOperationElsewhereIsWrapped(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var elsewhere error
+		c := w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { return elsewhere }})
+		for path, want := range map[string]string{
+			"/v":     "coord: get /v: permission denied",
+			"/other": "coord: get /v: get /other: permission denied",
+		} {
+			elsewhere = &backend.Error{Op: "get", Path: path, Err: backend.ErrDenied}
+			_, err := coord.NewValue[int](c, "/v", nil).Get(context.Background())
+			var e *backend.Error
+			if !errors.As(err, &e) || e.Op != "get" || e.Path != "/v" || err.Error() != want {
+				w.t.Errorf("%v, want %s", err, want)
+			}
+		}
+	})
+}
+
+// A reason is told once, without the prefix of each layer that it went through.
+func TestTheErrorsOfThePackageReadAsOneSentence(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, c := context.Background(), w.open("a", nil)
+		_, err := coord.NewTxn(c).If(coord.Exists("/x")).Commit(ctx)
+		if want := "coord: transaction refused: exists 0: check /x: node not found"; err == nil || err.Error() != want {
+			w.t.Errorf("%v, want %s", err, want)
+		}
+		var denied error
+		c = w.open("b", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { return denied }})
+		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		denied = &backend.Error{Op: "delete", Path: h.Path(), Err: backend.ErrDenied}
+		if err := h.Release(); err == nil || strings.Count(err.Error(), "coord: ") != 1 || strings.Count(err.Error(), h.Path()) != 1 {
+			w.t.Errorf("%v repeats itself", err)
+		}
+		denied = nil
+	})
+}

@@ -126,7 +126,8 @@ type ConflictError struct {
 
 // Error names the part and the reason.
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("coord: transaction refused: %s %d: %v", e.Op, e.Index, e.Err)
+	reason := &backend.Error{Op: "transaction refused", Err: fmt.Errorf("%s %d: %w", e.Op, e.Index, e.Err)}
+	return reason.Error()
 }
 
 // Unwrap returns Err.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -57,16 +58,30 @@ type Error struct {
 	Err   error
 }
 
-// Error returns "coord: op path: reason".
-func (e *Error) Error() string {
-	s := "coord: " + e.Op
-	if e.Path != "" {
-		s += " " + quotePath(e.Path)
+// Error returns "coord: op path: reason". The reason of an Error within it shows neither
+// the prefix again nor the same path.
+func (e *Error) Error() string { return prefix + e.what("") + e.why() }
+
+const prefix = "coord: "
+
+// what is the operation, and its path unless that is shown already.
+func (e *Error) what(shown string) string {
+	if e.Path == "" || e.Path == shown {
+		return e.Op
 	}
-	if e.Err != nil {
-		s += ": " + e.Err.Error()
+	return e.Op + " " + quotePath(e.Path)
+}
+
+func (e *Error) why() string {
+	if e.Err == nil {
+		return ""
 	}
-	return s
+	reason := e.Err.Error()
+	if inner := (*Error)(nil); errors.As(e.Err, &inner) {
+		why := inner.why()
+		reason = strings.Replace(reason, prefix+inner.what("")+why, inner.what(e.Path)+why, 1)
+	}
+	return ": " + strings.TrimPrefix(reason, prefix)
 }
 
 // Unwrap returns Err.

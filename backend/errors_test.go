@@ -3,6 +3,7 @@ package backend_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,10 @@ import (
 
 	"github.com/go-coord/coord/backend"
 )
+
+func missing(path string) error {
+	return &backend.Error{Op: "get", Path: path, Err: backend.ErrNotFound}
+}
 
 func TestAnErrorReadsAsOperationPathAndReason(t *testing.T) {
 	for _, tt := range []struct {
@@ -21,6 +26,15 @@ func TestAnErrorReadsAsOperationPathAndReason(t *testing.T) {
 		{&backend.Error{Op: "close"}, "coord: close"},
 		{&backend.Error{Op: "get", Path: "a\x1b[2J\u202e", Err: backend.ErrBadPath}, `coord: get "a\x1b[2J\u202e": bad path`},
 		{&backend.Error{Op: "commit", Index: -1, Err: backend.Uncertain(context.Canceled)}, "coord: commit: outcome uncertain: context canceled"},
+		{&backend.Error{Op: "lock", Path: "/l", Err: missing("/l/a")}, "coord: lock /l: get /l/a: node not found"},
+		{&backend.Error{Op: "lock", Path: "/l", Err: missing("/l")}, "coord: lock /l: get: node not found"},
+		{&backend.Error{Op: "lock", Path: "/l", Err: missing("")}, "coord: lock /l: get: node not found"},
+		{&backend.Error{Op: "lock", Err: missing("/l")}, "coord: lock: get /l: node not found"},
+		{&backend.Error{Op: "serve", Path: "/t", Err: fmt.Errorf("in doubt: %w", missing("/t"))}, "coord: serve /t: in doubt: get: node not found"},
+		{&backend.Error{Op: "set", Path: "/v", Err: backend.Uncertain(missing("/w"))}, "coord: set /v: outcome uncertain: get /w: node not found"},
+		{&backend.Error{Op: "a", Path: "/1", Err: &backend.Error{Op: "b", Path: "/2", Err: missing("/1")}}, "coord: a /1: b /2: get /1: node not found"},
+		{&backend.Error{Op: "a", Path: "/1", Err: &backend.Error{Op: "b", Path: "/1", Err: missing("/1")}}, "coord: a /1: b: get: node not found"},
+		{&backend.Error{Op: "release", Path: "/l", Err: errors.New("coord: hold /l/a lost")}, "coord: release /l: hold /l/a lost"},
 	} {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)

@@ -42,4 +42,7 @@ var backendMutants = []mutant{
 	{"a commit that was given up is sent later", "backend/zookeeper/commit.go",
 		"return t != nil && t.stage.CompareAndSwap(queued, written)", "return t != nil",
 		"TestARequestThatWasWithdrawnIsNotSent"},
+	{"an error within an error shows the same path again", "backend/errors.go",
+		"inner.what(e.Path)", "inner.what(\"\")",
+		"TestAnErrorReadsAsOperationPathAndReason"},
 }
