@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -278,6 +279,54 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 		if left := children(t, st, "/l"); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
+	})
+}
+
+// Errors are kept, sent and shown: none is as long as what it was called with.
+func TestAnErrorCarriesNoOverlongPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, memory.New(nil), &coord.Options{Namespace: "/ns"})
+		ctx := t.Context()
+		calls := func(path string) map[string]error {
+			all := make(map[string]error)
+			_, all["a value"] = coord.NewValue[int](c, path, nil).Get(ctx)
+			_, all["a mutex"] = coord.NewMutex(c, path, nil).TryLock(ctx)
+			_, all["an election"] = coord.NewElection(c, path, nil).Leader(ctx)
+			_, all["a queue"] = coord.NewQueue[int](c, path, nil).TryTake(ctx)
+			_, all["a transaction"] = coord.NewTxn(c).Delete(path).Commit(ctx)
+			_, all["a condition"] = coord.NewTxn(c).If(coord.Exists(path)).Commit(ctx)
+			_, all["an inspection"] = coord.Inspect(ctx, c, path, nil)
+			all["a cache"] = coord.NewCache(c, path, nil).Run(ctx)
+			_, all["a namespace"] = coord.Open(ctx, memory.New(nil), &coord.Options{Namespace: path})
+			return all
+		}
+		for _, tail := range []string{"", "\x00", "\u202e"} {
+			path := "/" + strings.Repeat("\u65e5", 300_000) + tail
+			for what, err := range calls(path) {
+				var e *backend.Error
+				if !errors.Is(err, coord.ErrBadPath) || !errors.As(err, &e) {
+					t.Errorf("%s: %.100v", what, err)
+					continue
+				}
+				if len(e.Path) < 4000 || len(e.Path) > 4200 || !strings.HasPrefix(e.Path, path[:3000]) || !utf8.ValidString(e.Path) {
+					t.Errorf("%s: a path of %d bytes: %.100q", what, len(e.Path), e.Path)
+				}
+				if text := err.Error(); len(text) > 2000 {
+					t.Errorf("%s: a text of %d bytes: %.100q", what, len(text), text)
+				}
+			}
+		}
+
+		// Of what can be a path all is there.
+		path := "/" + strings.Repeat("p", 4096-len("/ns/"))
+		_, err := coord.NewValue[int](c, path, nil).Get(ctx)
+		wantErr(t, err, coord.ErrNotFound)
+		var e *backend.Error
+		if !errors.As(err, &e) || e.Path != "/ns"+path {
+			t.Errorf("a path of %d bytes", len(e.Path))
+		}
+		_, err = coord.NewValue[int](c, path+"p", nil).Get(ctx)
+		wantErr(t, err, coord.ErrBadPath)
 	})
 }
 

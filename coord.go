@@ -148,12 +148,12 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 		ghosts:  make(map[string][]*cleanUp),
 	}
 	if c.root != "" {
-		err := backend.CheckPath(c.root)
+		err := checkPath(c.root)
 		if err == nil && c.root == "/" {
-			err = backend.CheckPath(opts.Namespace) // "//"
+			err = checkPath(opts.Namespace) // "//"
 		}
 		if err != nil {
-			return nil, &backend.Error{Op: "open", Path: opts.Namespace, Err: errors.Unwrap(err)}
+			return nil, &backend.Error{Op: "open", Path: shortPath(opts.Namespace), Err: err}
 		}
 	}
 	if opts.Trace != nil {
@@ -375,17 +375,51 @@ type recipePath struct {
 }
 
 func (c *Client) recipePath(path string) recipePath {
-	p := recipePath{given: path, full: c.root + path}
-	if err := backend.CheckPath(path); err != nil {
-		p.err = errors.Unwrap(err)
-	} else if path == "/" {
+	p := c.treePath(path)
+	if p.err == nil && path == "/" {
 		p.err = fmt.Errorf("%w: the root is no place for a recipe", ErrBadPath)
-	} else if path == ownDir || strings.HasPrefix(path, ownDir+"/") {
-		p.err = fmt.Errorf("%w: %s belongs to the library", ErrBadPath, ownDir)
-	} else if err := backend.CheckPath(p.full); err != nil {
-		p.err = errors.Unwrap(err)
 	}
 	return p
+}
+
+// treePath is recipePath for what needs no node of its own: the root will do, which with
+// a namespace is that.
+func (c *Client) treePath(path string) recipePath {
+	p := recipePath{given: path, full: c.root + path}
+	if path == "/" && c.root != "" {
+		p.full = c.root
+	}
+	if err := checkPath(path); err != nil {
+		p.err = err
+	} else if path == ownDir || strings.HasPrefix(path, ownDir+"/") {
+		p.err = fmt.Errorf("%w: %s belongs to the library", ErrBadPath, ownDir)
+	} else if err := checkPath(p.full); err != nil {
+		p.err = err
+	}
+	if p.err != nil {
+		p.given, p.full = shortPath(p.given), shortPath(p.full) // for errors alone
+	}
+	return p
+}
+
+// maxPath is the greatest length of a path in bytes, the namespace included. Every error
+// of a recipe carries its path.
+const maxPath = 4096
+
+// checkPath returns what is wrong with a path.
+func checkPath(path string) error {
+	if len(path) > maxPath {
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrBadPath, len(path), maxPath)
+	}
+	return errors.Unwrap(backend.CheckPath(path))
+}
+
+// shortPath cuts a path that is too long to be one.
+func shortPath(path string) string {
+	if len(path) <= maxPath {
+		return path
+	}
+	return strings.ToValidUTF8(path[:maxPath], "") + "…"
 }
 
 // check returns the error that op reports for a bad path.

@@ -39,4 +39,10 @@ var nodeMutants = []mutant{
 	{"who loses the race for a mark takes it for won", "kinds.go",
 		"isNotFound(err), errors.Is(err, backend.ErrBadVersion):\n\t\t\ts.c.unlearn", "isNotFound(err):\n\t\t\ts.c.unlearn(g.dir)\n\t\tcase errors.Is(err, backend.ErrBadVersion):\n\t\t\treturn nil\n\t\tcase false:\n\t\t\ts.c.unlearn",
 		"TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstHasIt"},
+	{"the error for an overlong path carries it", "coord.go",
+		"p.given, p.full = shortPath(p.given), shortPath(p.full)", "_ = shortPath",
+		"TestAnErrorCarriesNoOverlongPath"},
+	{"an error of the same operation elsewhere is taken for the caller's", "errors.go",
+		"e.Op == op && e.Path == path", "e.Op == op",
+		"TestAnErrorOfTheSameOperationElsewhereIsWrapped"},
 }
