@@ -37,8 +37,9 @@ type CacheOptions struct {
 //
 // Paths are as recipes take them: absolute, without the client's namespace. The root
 // is one of the nodes; the children of the cache on "/config" are "/config/a" and so
-// on. The root may be missing, be created, be deleted and come back. A node whose name
-// CheckPath of package backend refuses is left out, with all below it.
+// on. The root may be missing, be created, be deleted and come back; it may be "/", which
+// with a namespace is the namespace's node. A node whose path CheckPath of package backend
+// refuses is left out, with all below it: so is the service's own /zookeeper.
 //
 // It costs, per node, two requests at the start and after each reconnection, and two
 // watches; one of each for an ephemeral node, which has no children. A change of data
@@ -81,7 +82,7 @@ type CachedNode struct {
 func NewCache(c *Client, root string, o *CacheOptions) *Cache {
 	k := &Cache{
 		c:       c,
-		path:    c.recipePath(root),
+		path:    c.treePath(root),
 		synced:  make(chan struct{}),
 		nodes:   make(map[string]*cacheNode),
 		readers: make(map[*cacheReader]struct{}),
@@ -217,4 +218,9 @@ func (k *Cache) listLocked(path string) []CacheEvent {
 }
 
 // given is a path without the namespace.
-func (k *Cache) given(full string) string { return full[len(k.c.root):] }
+func (k *Cache) given(full string) string {
+	if len(full) == len(k.c.root) {
+		return "/" // that is the namespace itself
+	}
+	return full[len(k.c.root):]
+}

@@ -156,12 +156,12 @@ func (k *Cache) news(r *cacheReader) []CacheEvent {
 		if n != nil {
 			is = n.version()
 		}
-		if was.czxid != 0 && was.czxid != is.czxid {
+		if was.there && (!is.there || was.czxid != is.czxid) {
 			deleted = append(deleted, CacheEvent{Kind: NodeDeleted, Path: path})
 		}
 		switch {
 		case n == nil || was == is:
-		case was.czxid == is.czxid:
+		case was.there && was.czxid == is.czxid:
 			others = append(others, CacheEvent{Kind: NodeChanged, Path: path, Node: n.cached()})
 		default:
 			others = append(others, CacheEvent{Kind: NodeCreated, Path: path, Node: n.cached()})

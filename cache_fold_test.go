@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -110,7 +110,10 @@ func (f *fold) apply(batch []coord.CacheEvent) {
 	for _, e := range batch {
 		f.counts[e.Kind]++
 		f.seen[e.Path]++
-		parent := e.Path[:strings.LastIndexByte(e.Path, '/')]
+		parent := path.Dir(e.Path)
+		if e.Path == "/" {
+			parent = ""
+		}
 		old, there := f.tree[e.Path]
 		is := isOf(e.Node)
 		switch e.Kind {

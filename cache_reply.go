@@ -75,7 +75,7 @@ func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 	again := n.state&dataAgain != 0
 	n.state &^= dataAgain | foundAnew
 	switch {
-	case !n.inCopy():
+	case !n.in:
 		delete(m.pending, m.given(n.path))
 		n.data, n.stat = data, r.stat
 		m.change(nil, n)
@@ -152,7 +152,11 @@ func (m *mirror) takeList(n *cacheNode, r cacheReply) error {
 
 // named handles one name in a list of children.
 func (m *mirror) named(parent *cacheNode, name string) error {
-	m.buf = append(append(append(m.buf[:0], parent.path...), '/'), name...)
+	m.buf = append(m.buf[:0], parent.path...)
+	if parent.path != "/" {
+		m.buf = append(m.buf, '/')
+	}
+	m.buf = append(m.buf, name...)
 	given := m.buf[len(m.c.root):]
 	n := m.nodes[string(given)]
 	if n == nil {
@@ -197,7 +201,7 @@ func (m *mirror) remove(n *cacheNode) {
 		m.absent = true
 		m.wantData(m.root)
 	}
-	if !n.inCopy() {
+	if !n.in {
 		m.giveUp(n)
 		return
 	}

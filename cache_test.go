@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 )
 
 func TestACacheFollowsEveryKindOfChange(t *testing.T) {
@@ -261,7 +262,7 @@ func TestACacheRefusesBadInput(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.t
 		c := w.open("a", nil)
-		for _, path := range []string{"", "/", "relative", "/a/", "/a//b", "/a\x00", "/_coord", "/zookeeper/quota"} {
+		for _, path := range []string{"", "relative", "/a/", "/a//b", "/a\x00", "/_coord", "/zookeeper/quota"} {
 			k := coord.NewCache(c, path, nil)
 			wantErr(t, k.Run(t.Context()), coord.ErrBadPath)
 			turns := 0
@@ -276,5 +277,104 @@ func TestACacheRefusesBadInput(t *testing.T) {
 			}
 		}
 		wantErr(t, coord.NewCache(c, "/a", &coord.CacheOptions{Limit: -1}).Run(t.Context()), coord.ErrInvalid)
+	})
+}
+
+// rootCache is a cache of "/" for a client with a namespace. Of the service's own root it
+// sees nothing that other tests make.
+func (w *world) rootCache(link, namespace string) *caching {
+	w.t.Helper()
+	first, _, _ := strings.Cut(strings.TrimPrefix(w.path("/ns"), "/"), "/")
+	b := backendtest.Intercept(w.Link(link), backendtest.Hooks{Names: func(c backendtest.Call, names []string) []string {
+		if c.Path != "/" {
+			return names
+		}
+		return slices.DeleteFunc(names, func(name string) bool { return name != first && name != "zookeeper" })
+	}})
+	c := open(w.t, b, &coord.Options{Namespace: namespace})
+	x := &caching{w: w, c: c, k: coord.NewCache(c, "/", nil), root: "/", done: make(chan struct{})}
+	x.ctx, x.stop = context.WithCancel(context.Background())
+	return x
+}
+
+func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
+	onEach(t, func(w *world) {
+		t, ns := w.t, w.path("/ns")
+		s := w.session("writer")
+		do := func(ops ...backend.Op) {
+			t.Helper()
+			if _, err := s.Commit(context.Background(), ops...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The tree below the namespace, and what stands above it.
+		below, above := make(map[string]nodeIs), make(map[string]nodeIs)
+		look := func(path string) nodeIs {
+			data, stat, err := s.Get(context.Background(), path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return nodeIs{stat.Czxid, stat.Mzxid, string(data)}
+		}
+		for path := "/"; path != ns; {
+			above[path] = look(path)
+			next, _, _ := strings.Cut(strings.TrimPrefix(ns[len(path):], "/"), "/")
+			path = strings.TrimSuffix(path, "/") + "/" + next
+		}
+		in, out := w.rootCache("in", ns), w.rootCache("out", "")
+		fin, fout := in.reader(nil), out.reader(nil)
+		in.run().synced()
+		out.run().synced()
+		check := func(what string, paths ...string) {
+			t.Helper()
+			clear(below)
+			for _, path := range paths {
+				below[path] = look(ns + strings.TrimSuffix(path, "/"))
+			}
+			all := maps.Clone(above)
+			for path, is := range below {
+				all[ns+strings.TrimSuffix(path, "/")] = is
+			}
+			w.eventually(what+", in the namespace", func() bool { return maps.Equal(copyOf(in.k, "/"), below) && fin.equals(below) })
+			w.eventually(what+", in all", func() bool { return maps.Equal(copyOf(out.k, "/"), all) && fout.equals(all) })
+		}
+		check("no namespace yet")
+		do(backend.Create(ns, []byte("root"), backend.Persistent), backend.Create(ns+"/a", nil, backend.Persistent), backend.Create(ns+"/a/b", nil, backend.Persistent))
+		do(backend.Create(ns+"/zookeeper", []byte("an ordinary name"), backend.Persistent))
+		check("created", "/", "/a", "/a/b", "/zookeeper")
+		if names, ok := in.k.Children("/"); !ok || !slices.Equal(names, []string{"a", "zookeeper"}) {
+			t.Errorf("children %v, %t", names, ok)
+		}
+		if n, ok := in.k.Get("/"); !ok || string(n.Data) != "root" || in.k.Len() != 4 {
+			t.Errorf("%+v, %t, %d nodes", n, ok, in.k.Len())
+		}
+		var walked []string
+		for path := range in.k.Walk("/") {
+			walked = append(walked, path)
+		}
+		if !slices.Equal(walked, []string{"/", "/a", "/a/b", "/zookeeper"}) {
+			t.Errorf("walked %v", walked)
+		}
+		do(backend.SetData(ns, []byte("changed"), 0), backend.SetData(ns+"/a", []byte("x"), 0), backend.Delete(ns+"/a/b", 0), backend.Create(ns+"/c", nil, backend.Ephemeral))
+		check("changed", "/", "/a", "/c", "/zookeeper")
+		if w.fake { // the root of the others' server is left alone
+			do(backend.SetData("/", []byte("first"), backend.AnyVersion))
+			above["/"] = look("/")
+			check("the root changed", "/", "/a", "/c", "/zookeeper")
+		}
+		w.Link("in").Partition()
+		w.Link("out").Partition()
+		again := func() {
+			do(backend.Delete(ns+"/zookeeper", 0), backend.Delete(ns+"/c", 0), backend.Delete(ns+"/a", 1), backend.Delete(ns, 1))
+			do(backend.Create(ns, nil, backend.Persistent), backend.Create(ns+"/d", nil, backend.Persistent))
+		}
+		again()
+		w.Link("in").Heal()
+		w.Link("out").Heal()
+		check("made anew without contact", "/", "/d")
+		do(backend.Delete(ns+"/d", 0), backend.Delete(ns, 0))
+		check("gone")
+		fin.check(t)
+		fout.check(t)
 	})
 }

@@ -11,12 +11,13 @@ type cacheNode struct {
 	// Once the node is in the copy these are guarded by Cache.mu: Run writes them
 	// under the lock, and reads them without.
 	data              []byte
-	stat              backend.Stat // Czxid is zero until the node is in the copy
-	first, prev, next *cacheNode   // child, siblings
+	stat              backend.Stat
+	first, prev, next *cacheNode // child, siblings
 
 	// Run's own.
 	pass  uint32 // that state speaks of
 	state cacheState
+	in    bool // it is, or was, in the copy
 	gone  bool // taken out of the copy, or given up
 }
 
@@ -37,8 +38,6 @@ const (
 )
 
 func (n *cacheNode) cached() CachedNode { return CachedNode{Data: n.data, Stat: n.stat} }
-
-func (n *cacheNode) inCopy() bool { return n.stat.Czxid != 0 }
 
 func (n *cacheNode) ephemeral() bool { return n.stat.EphemeralOwner != 0 }
 
@@ -89,6 +88,7 @@ func (k *Cache) change(out []*cacheNode, in *cacheNode) {
 	}
 	if in != nil {
 		path := k.given(in.path)
+		in.in = true
 		in.link()
 		k.nodes[path] = in
 		k.mark(path, nodeVersion{}, true)
@@ -136,10 +136,14 @@ func (n *cacheNode) unlink() {
 
 // nodeVersion tells apart what can stand at one path: which node it is, and which
 // data it has. A version number alone does not: a node that is created again
-// begins with the same. The zero nodeVersion is no node.
-type nodeVersion struct{ czxid, mzxid int64 }
+// begins with the same. The zero nodeVersion is no node; it is not that of the service's
+// root, which no commit has made.
+type nodeVersion struct {
+	there        bool
+	czxid, mzxid int64
+}
 
-func (n *cacheNode) version() nodeVersion { return nodeVersion{n.stat.Czxid, n.stat.Mzxid} }
+func (n *cacheNode) version() nodeVersion { return nodeVersion{true, n.stat.Czxid, n.stat.Mzxid} }
 
 // withChildren returns stat with what it says of the children replaced by what
 // other says, if that is newer.

@@ -14,4 +14,10 @@ var valueMutants = []mutant{
 	{"a node that was named anew while it was read is dropped", "cache_reply.go",
 		"n.state |= foundAnew", "_ = foundAnew",
 		"TestANodeThatChangesBetweenItsListAndItsRead"},
+	{"the children of a service's root have two slashes", "cache_reply.go",
+		"if parent.path != \"/\" {", "if true {",
+		"TestACacheOfTheRootHasTheWholeTree"},
+	{"a node that no commit has made is none", "cache_tree.go",
+		"return nodeVersion{true, ", "return nodeVersion{n.stat.Czxid != 0, ",
+		"TestACacheOfTheRootHasTheWholeTree"},
 }
