@@ -225,3 +225,82 @@ func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 		wantErr(t, term.Err(), coord.ErrLost, coord.ErrSuspended)
 	})
 }
+
+// A waiter's own node is deleted, and then that of the holder. The waiter is told of
+// both, and reads the line from a server that is behind both: there the holder is the
+// head, and the waiter is next. The deletion that it was told of before is no grant: it
+// has no node.
+func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
+	onMemory(t, func(w *world) {
+		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/e", nil))
+		f := &frozenServer{Backend: w.Link("b"), data: make(map[string][]byte), stat: make(map[string]backend.Stat)}
+		var mu sync.Mutex
+		var head *backend.Watch // of the waiter
+		var own string
+		behind := 0 // lists that the waiter got of the server that is behind
+		c := open(w.t, backendtest.Intercept(f, backendtest.Hooks{
+			Before: func(_ context.Context, call backendtest.Call) error {
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case call.Op == "arm": // the server has caught up
+					f.mu.Lock()
+					f.on = false
+					f.mu.Unlock()
+					for _, target := range call.Targets {
+						if target.Path == h.Path() {
+							head = target.Watch
+						}
+					}
+				case call.Op == "get" && call.Path == own && behind == 0: // woken by its own node
+					if err := h.Release(); err != nil {
+						w.t.Error(err)
+					}
+					<-head.Fired()
+					f.mu.Lock()
+					f.on = true
+					f.mu.Unlock()
+				}
+				return nil
+			},
+			Names: func(call backendtest.Call, names []string) []string {
+				mu.Lock()
+				defer mu.Unlock()
+				if head != nil && head.Kind() == backend.Deleted && len(names) == 2 {
+					behind++
+				}
+				return names
+			},
+		}), nil)
+		waiter := w.lock(context.Background(), coord.NewMutex(c, "/e", nil))
+		w.settle()
+		s := w.session("outsider")
+		f.names = w.children("/e")
+		for _, name := range f.names {
+			path := "/e/" + name
+			var err error
+			if f.data[path], f.stat[path], err = s.Get(context.Background(), path, nil); err != nil {
+				w.t.Fatal(err)
+			}
+			if path != h.Path() {
+				mu.Lock()
+				own = path
+				mu.Unlock()
+			}
+		}
+		if _, err := s.Commit(context.Background(), backend.Delete(own, backend.AnyVersion)); err != nil {
+			w.t.Fatal(err)
+		}
+		granted := waiter.hold()
+		if _, err := s.Exists(context.Background(), granted.Path(), nil); err != nil {
+			w.t.Errorf("granted without a node: %v", err)
+		}
+		mu.Lock()
+		lists := behind
+		mu.Unlock()
+		if lists == 0 {
+			w.t.Error("the waiter never read the line from the server that is behind: this tested nothing")
+		}
+		mustRelease(w.t, granted)
+	})
+}

@@ -74,4 +74,7 @@ var lineMutants = []mutant{
 	{"a list without the own node is the end of it", "line_wait.go",
 		"if err := l.watchOwn(ctx, p, w); err != nil {\n\t\t\t\treturn nil, err\n\t\t\t}\n\t\t\tcontinue", "return nil, errGone",
 		"TestAListWithoutTheOwnNodeIsNoEnd"},
+	{"a deletion that was told before the list is the grant", "line_wait.go",
+		"if w.before.kind() != 0 {", "if false {",
+		"TestADeletionBeforeTheListIsNoGrant"},
 }
