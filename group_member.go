@@ -54,9 +54,12 @@ type stand struct {
 // behind.
 //
 // If the id is taken, Join returns ErrDuplicate, or with GroupOptions.Replace
-// takes it over: the other's node is removed in the commit that checks one's own,
-// and its Membership ends with ErrDuplicate and does not come back. Of several
-// that take over at once the last wins.
+// takes it over: the other's node is removed in the commit that checks the new one.
+// Of several that take over at once the last wins. The Membership that was taken over
+// ends with ErrDuplicate when it comes to join again and finds the successor. The
+// service does not remember takeovers: if the successor has left by then, it joins again
+// and stays. It can come late, as it is told only when it has contact; a process that
+// must not come back closes its client.
 //
 // The node of a process that has died stands until the service has ended its
 // session. Until then a successor with the same id gets ErrDuplicate, and tries
