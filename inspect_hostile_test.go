@@ -333,6 +333,21 @@ func walkData(t *testing.T, in *coord.Inspection) {
 	})
 }
 
+// TestInspectNamesOneStrangeRecord beside good ones.
+func TestInspectNamesOneStrangeRecord(t *testing.T) {
+	onMemory(t, func(w *world) {
+		inspectTwoPhase(w)
+		inspectMake(w, backend.Persistent, `/app/tx/tx/s={`)
+		in, err := coord.Inspect(context.Background(), w.open("inspector", nil), "/app/tx", nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if want := "1 node among the records is none: s"; !slices.Contains(in.Notes, want) {
+			w.t.Errorf("notes %q, want %q", in.Notes, want)
+		}
+	})
+}
+
 // TestARecordThatNamesNoNodesIsNone: a node that an outsider has put among the records
 // does not keep a Coordinator from telling of the others.
 func TestARecordThatNamesNoNodesIsNone(t *testing.T) {

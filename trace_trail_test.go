@@ -31,7 +31,13 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 // that.
 func TestALossBeforeTheGrantWasToldIsToldAfterIt(t *testing.T) {
 	var got []string
-	c := &Client{trace: newTrace(func(_ context.Context, e Event) { got = append(got, fmt.Sprintf("%T", e)) })}
+	var held time.Duration
+	c := &Client{trace: newTrace(func(_ context.Context, e Event) {
+		got = append(got, fmt.Sprintf("%T", e))
+		if lost, ok := e.(HoldLost); ok {
+			held = lost.Held
+		}
+	})}
 	x := c.trail("mutex", "/l", "lock")
 	x.lost("/l/a", 1, errors.New("lost"))
 	x.grant(context.Background(), new(Hold), 1)
@@ -40,5 +46,8 @@ func TestALossBeforeTheGrantWasToldIsToldAfterIt(t *testing.T) {
 	}
 	if want := []string{"coord.Granted", "coord.HoldLost"}; !slices.Equal(got, want) {
 		t.Errorf("told %v, want %v", got, want)
+	}
+	if held != 0 {
+		t.Errorf("held for %v", held)
 	}
 }

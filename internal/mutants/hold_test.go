@@ -47,4 +47,7 @@ var holdMutants = []mutant{
 	{"a context does not compare the lease with the clock", "hold.go",
 		"Context(parent context.Context) context.Context {\n\th.checkLease()", "Context(parent context.Context) context.Context {",
 		"TestAContextIsNotMadeOfALateLoss"},
+	{"a hold that was lost before its grant was told was held since the year 1", "trace_trail.go",
+		"if t.since.IsZero() {\n\t\treturn 0", "if false {\n\t\treturn 0",
+		"TestALossBeforeTheGrantWasToldIsToldAfterIt"},
 }

@@ -59,4 +59,7 @@ var txnMutants = []mutant{
 	{"a far deadline overflows", "txn_coordinator.go",
 		"if p.Deadline.Before(time.UnixMilli(maxDeadline)) {", "if true {",
 		"TestAFarDeadlineIsNotOver"},
+	{"one strange record is not told of", "inspect_txn.go",
+		"if len(strange) > 0 {\n\t\tx.in.note", "if len(strange) > 1 {\n\t\tx.in.note",
+		"TestInspectNamesOneStrangeRecord"},
 }
