@@ -29,7 +29,8 @@ var (
 	ErrUncertain = errors.New("outcome uncertain")
 	// ErrTooLarge: data or request over the limit. Refused locally.
 	ErrTooLarge = errors.New("too large")
-	// ErrDenied: no permission, or credentials that the service refuses.
+	// ErrDenied: no permission, or credentials that the service refuses. Of a missing
+	// permission a *DeniedError tells.
 	ErrDenied = errors.New("permission denied")
 	// ErrBadPath: the path breaks the rules of CheckPath. Refused locally.
 	ErrBadPath = errors.New("bad path")
@@ -86,6 +87,23 @@ func (e *Error) why() string {
 
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
+
+// DeniedError is why an operation was refused for want of a permission, where the
+// service says so. It matches ErrDenied.
+type DeniedError struct {
+	// Path is that of the node that refused: for the creation and the deletion of a
+	// node it is the node's parent.
+	Path string
+	Perm string // what the node does not grant: "read", "write", "create" or "delete"
+}
+
+// Error returns "permission denied: path does not grant permission".
+func (e *DeniedError) Error() string {
+	return ErrDenied.Error() + ": " + quotePath(e.Path) + " does not grant " + e.Perm
+}
+
+// Unwrap returns ErrDenied.
+func (e *DeniedError) Unwrap() error { return ErrDenied }
 
 // Uncertain returns an error that matches ErrUncertain and, if it is not nil,
 // also cause: what ended the call before its outcome was known.

@@ -60,6 +60,11 @@ type Op struct {
 	Data    []byte     // Create and SetData
 	Mode    CreateMode // Create
 	Version int32      // SetData, Delete and Check
+
+	// Shared is set by Create's caller for a directory that clients with other
+	// credentials are to create nodes in too. A service that has permissions then gives
+	// the node those that let them; others ignore it.
+	Shared bool
 }
 
 // Create makes a node at path, which must not exist (ErrExists) while its

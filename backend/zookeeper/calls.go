@@ -231,9 +231,9 @@ func repeat[T any](ctx context.Context, s *session, op, path string, expect func
 		if left, ok := err.(*leftAlone); ok {
 			return fail(left.cause)
 		}
-		switch verdict, err := judge(err); verdict {
+		switch verdict, mapped := judge(err); verdict {
 		case refused:
-			return fail(err)
+			return fail(withNode(err, mapped, op, path))
 		case expired:
 			s.lose(errExpired)
 		case throttled:

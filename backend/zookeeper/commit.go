@@ -151,6 +151,9 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 		}
 		switch verdict, mapped := judge(err); verdict {
 		case refused:
+			if index >= 0 {
+				mapped = withNode(err, mapped, ops[index].Kind.String(), ops[index].Path)
+			}
 			return fail(index, mapped)
 		case expired:
 			s.lose(errExpired)
@@ -177,7 +180,7 @@ func (s *session) checkSize(ops []backend.Op) error {
 	for i := range ops {
 		size += 64 + len(ops[i].Path) + len(ops[i].Data)
 		if ops[i].Kind == backend.OpCreate {
-			size += s.cfg.aclSize
+			size += s.cfg.aclOf(ops[i].Shared).size()
 		}
 		if size > serverMax {
 			return &backend.Error{Op: ops[i].Kind.String(), Path: ops[i].Path, Index: i,
@@ -212,7 +215,7 @@ func (s *session) request(ops []backend.Op, t *ticket) func() ([]backend.Result,
 	case backend.OpCreate:
 		flags := flagsOf(op.Mode)
 		return func() ([]backend.Result, error) {
-			path, err := s.zk.Create(path, data, flags, s.cfg.acl)
+			path, err := s.zk.Create(path, data, flags, s.cfg.aclOf(op.Shared))
 			return one(backend.Result{Path: path}, err)
 		}
 	case backend.OpSetData:
@@ -246,7 +249,7 @@ func (s *session) multi(ops []backend.Op, t *ticket) func() ([]backend.Result, e
 		}
 		switch op.Kind {
 		case backend.OpCreate:
-			requests[i] = &zk.CreateRequest{Path: op.Path, Data: copied(op.Data), Acl: s.cfg.acl, Flags: flagsOf(op.Mode)}
+			requests[i] = &zk.CreateRequest{Path: op.Path, Data: copied(op.Data), Acl: s.cfg.aclOf(op.Shared), Flags: flagsOf(op.Mode)}
 		case backend.OpSetData:
 			requests[i] = &zk.SetDataRequest{Path: op.Path, Data: copied(op.Data), Version: op.Version}
 		case backend.OpDelete:

@@ -58,6 +58,23 @@ func judge(err error) (verdict, error) {
 	return broken, err
 }
 
+// withNode adds to a refusal for want of a permission which node wants which.
+func withNode(answer, refusal error, op, path string) error {
+	if answer != zk.ErrNoAuth {
+		return refusal
+	}
+	switch op {
+	case "get", "children", "check":
+		return &backend.DeniedError{Path: path, Perm: "read"}
+	case "set":
+		return &backend.DeniedError{Path: path, Perm: "write"}
+	case "create", "delete":
+		parent := path[:max(1, strings.LastIndexByte(path, '/'))]
+		return &backend.DeniedError{Path: parent, Perm: op}
+	}
+	return refusal
+}
+
 // codeOf returns the code of an answer for which the client below has no error
 // value.
 func codeOf(err error) (int, bool) {

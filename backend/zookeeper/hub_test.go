@@ -165,3 +165,14 @@ func TestOnlyKnownCodesAreDefinite(t *testing.T) {
 		}
 	}
 }
+
+// The root is its children's parent, and has none.
+func TestTheRootCanRefuse(t *testing.T) {
+	var e *backend.DeniedError
+	if err := withNode(zk.ErrNoAuth, backend.ErrDenied, "create", "/n"); !errors.As(err, &e) || e.Path != "/" || e.Perm != "create" {
+		t.Errorf("create /n: %v", err)
+	}
+	if err := withNode(zk.ErrAuthFailed, backend.ErrDenied, "create", "/n"); err != backend.ErrDenied {
+		t.Errorf("a refused login: %v", err)
+	}
+}

@@ -44,6 +44,7 @@ func TestOptionsThatMakeNoSenseAreReportedByOpen(t *testing.T) {
 		{"a digest without a user", one, zookeeper.Options{Digest: ":secret"}},
 		{"an ACL without a scheme", one, zookeeper.Options{ACL: []zookeeper.ACL{{ID: "anyone", Perms: zookeeper.PermAll}}}},
 		{"an ACL without permissions", one, zookeeper.Options{ACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone"}}}},
+		{"an ACL of parents without a scheme", one, zookeeper.Options{ParentACL: []zookeeper.ACL{{ID: "anyone", Perms: zookeeper.PermAll}}}},
 		{"an ACL with unknown permissions", one, zookeeper.Options{ACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: 32}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"math"
 	"math/big"
 	"net"
 	"strings"
@@ -236,9 +237,93 @@ func TestAnACLIsPutOnEveryNode(t *testing.T) {
 			t.Errorf("set %s: %v", name, err)
 		}
 	}
+	// The permission is tested before the version, which a semaphore relies on.
+	if _, err := c.Commit(s.ctx, backend.SetData(s.path("a"), nil, math.MaxInt32)); !errors.Is(err, backend.ErrDenied) {
+		t.Errorf("set at a version that it does not have: %v", err)
+	}
+	open := s.open(zookeeper.New(s.link.Addrs(), nil))
+	s.commit(open, backend.Create(s.path("open"), nil, backend.Persistent))
+	if _, err := c.Commit(s.ctx, backend.SetData(s.path("open"), nil, math.MaxInt32)); !errors.Is(err, backend.ErrBadVersion) {
+		t.Errorf("set at a version that it does not have: %v", err)
+	}
 	// An ACL that the server does not know.
 	bad := s.open(zookeeper.New(s.link.Addrs(), &zookeeper.Options{ACL: []zookeeper.ACL{{Scheme: "nonsense", ID: "x", Perms: zookeeper.PermAll}}}))
 	if _, err := bad.Commit(s.ctx, backend.Create(s.path("e"), nil, backend.Persistent)); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("create: %v", err)
+	}
+}
+
+func TestADenialNamesTheNodeThatRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	owner := s.open(zookeeper.New(s.link.Addrs(), &zookeeper.Options{Digest: "user:secret"}))
+	s.commit(owner, backend.Create(s.path("n"), nil, backend.Persistent))
+	s.commit(owner, backend.Create(s.path("n/child"), nil, backend.Persistent))
+	c := s.open(zookeeper.New(s.link.Addrs(), nil))
+	s.commit(c, backend.Create(s.path("own"), nil, backend.Persistent))
+	read := func(_ any, _ backend.Stat, err error) error { return err }
+	commit := func(ops ...backend.Op) error {
+		_, err := c.Commit(s.ctx, ops...)
+		return err
+	}
+	set := backend.SetData(s.path("own"), nil, backend.AnyVersion)
+	data, _, err := c.Get(s.ctx, s.path("n"), nil)
+	names, stat, err2 := c.Children(s.ctx, s.path("n"), nil)
+	for name, x := range map[string]struct {
+		err  error
+		perm string
+	}{
+		"get":                       {read(data, stat, err), "read"},
+		"children":                  {read(names, stat, err2), "read"},
+		"create":                    {commit(backend.Create(s.path("n/c"), nil, backend.Persistent)), "create"},
+		"create a container":        {commit(backend.Create(s.path("n/c"), nil, backend.Container)), "create"},
+		"create in a transaction":   {commit(set, backend.Create(s.path("n/c"), nil, backend.Ephemeral)), "create"},
+		"set":                       {commit(backend.SetData(s.path("n"), nil, backend.AnyVersion)), "write"},
+		"set in a transaction":      {commit(set, backend.SetData(s.path("n"), nil, backend.AnyVersion)), "write"},
+		"delete":                    {commit(backend.Delete(s.path("n/child"), backend.AnyVersion)), "delete"},
+		"delete in a transaction":   {commit(set, backend.Delete(s.path("n/child"), backend.AnyVersion)), "delete"},
+		"a check":                   {commit(backend.Check(s.path("n"), 0)), "read"},
+		"a check with another node": {commit(set, backend.Check(s.path("n"), 0)), "read"},
+	} {
+		var e *backend.DeniedError
+		if !errors.Is(x.err, backend.ErrDenied) || !errors.As(x.err, &e) || e.Path != s.path("n") || e.Perm != x.perm {
+			t.Errorf("%s: %v, want that %s does not grant %s", name, x.err, s.path("n"), x.perm)
+		}
+	}
+}
+
+func TestASharedDirectoryLetsOthersCreate(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	shared := func(name string, mode backend.CreateMode) backend.Op {
+		op := backend.Create(s.path(name), nil, mode)
+		op.Shared = true
+		return op
+	}
+	as := func(o zookeeper.Options) backend.Session { return s.open(zookeeper.New(s.link.Addrs(), &o)) }
+	other := as(zookeeper.Options{Digest: "other:secret"})
+	readOnly := []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead}}
+	for name, x := range map[string]struct {
+		o             zookeeper.Options
+		create, write error
+	}{
+		"nothing":      {zookeeper.Options{}, nil, nil},
+		"digest":       {zookeeper.Options{Digest: "user:secret"}, nil, backend.ErrDenied},
+		"acl":          {zookeeper.Options{ACL: readOnly}, nil, backend.ErrDenied},
+		"of-parents":   {zookeeper.Options{ParentACL: readOnly}, backend.ErrDenied, backend.ErrDenied},
+		"everything":   {zookeeper.Options{ACL: readOnly, ParentACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermAll}}}, nil, nil},
+		"owner-digest": {zookeeper.Options{Digest: "user:secret", ParentACL: []zookeeper.ACL{{Scheme: "auth", Perms: zookeeper.PermAll}}}, backend.ErrDenied, backend.ErrDenied},
+	} {
+		c := as(x.o)
+		s.commit(c, shared(name, backend.Container))
+		s.commit(c, backend.Check(s.path(name), 0), shared(name+"2", backend.Persistent))
+		for _, dir := range []string{name, name + "2"} {
+			if _, err := other.Commit(s.ctx, backend.Create(s.path(dir+"/n"), nil, backend.Persistent)); !errors.Is(err, x.create) {
+				t.Errorf("%s: create in %s: %v, want %v", name, dir, err, x.create)
+			}
+			if _, err := other.Commit(s.ctx, backend.SetData(s.path(dir), nil, backend.AnyVersion)); !errors.Is(err, x.write) {
+				t.Errorf("%s: write %s: %v, want %v", name, dir, err, x.write)
+			}
+		}
 	}
 }

@@ -115,6 +115,16 @@ type Options struct {
 	// for everyone, or with Digest, all permissions for its user only.
 	ACL []ACL
 
+	// ParentACL is put in place of ACL on the directories above recipes, which belong
+	// to none of them and which the first client that needs one creates
+	// (backend.Op.Shared). The default is ACL, and for everyone the permissions to read
+	// and to create. So clients with other credentials can use paths beside, and can
+	// neither delete nor change what this client creates. Nor can they delete their own
+	// nodes that stand directly in such a directory, such as a Value or a Barrier: that
+	// takes PermDelete here. What exists already keeps the ACL that it has. To keep
+	// everyone else out, set it to ACL, or to {"auth", "", PermAll} with Digest alone.
+	ParentACL []ACL
+
 	// Logger is told of the connections of a session: each that is made (Info),
 	// each that breaks, with the server and the reason (Warn), and what the client
 	// below says (Debug). While no server can be reached it is told so, with the
@@ -204,10 +214,11 @@ type config struct {
 	margin  time.Duration // 0: a third of the negotiated timeout
 	tls     *tls.Config
 	digest  func() string // nil: none. A function shows nothing when it is printed
-	acl     []zk.ACL
-	aclSize int          // of the acl in a request
+	acl     acl
 	logger  *slog.Logger // nil: silence
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+
+	parentACL acl // of directories above recipes
 
 	// Replaced by tests.
 	clock    func() func() instant
@@ -257,28 +268,57 @@ func newConfig(servers []string, o *Options) (*config, error) {
 		}
 	}
 	var err error
-	cfg.acl, err = aclOf(o)
-	for _, a := range cfg.acl {
-		cfg.aclSize += 12 + len(a.Scheme) + len(a.ID)
+	if cfg.acl, err = newACL("ACL", o.ACL); err != nil {
+		return nil, err
 	}
-	return cfg, err
+	if cfg.parentACL, err = newACL("ParentACL", o.ParentACL); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(cfg.acl) > 0:
+	case o.Digest != "":
+		cfg.acl = zk.AuthACL(zk.PermAll)
+	default:
+		cfg.acl = everyone(PermAll)
+	}
+	if len(cfg.parentACL) == 0 {
+		cfg.parentACL = append(everyone(PermRead|PermCreate), cfg.acl...)
+	}
+	return cfg, nil
 }
 
-func aclOf(o *Options) ([]zk.ACL, error) {
-	if len(o.ACL) == 0 {
-		if o.Digest != "" {
-			return zk.AuthACL(zk.PermAll), nil
-		}
-		return zk.WorldACL(zk.PermAll), nil
-	}
-	acl := make([]zk.ACL, len(o.ACL))
-	for i, a := range o.ACL {
+// newACL returns the entries as the client below has them.
+func newACL(option string, entries []ACL) (acl, error) {
+	var list acl
+	for i, a := range entries {
 		if a.Scheme == "" || a.Perms <= 0 || a.Perms > PermAll {
-			return nil, invalid("ACL entry %d: scheme %q, permissions %#x", i, a.Scheme, a.Perms)
+			return nil, invalid("%s entry %d: scheme %q, permissions %#x", option, i, a.Scheme, a.Perms)
 		}
-		acl[i] = zk.ACL{Perms: int32(a.Perms), Scheme: a.Scheme, ID: a.ID}
+		list = append(list, zk.ACL{Perms: int32(a.Perms), Scheme: a.Scheme, ID: a.ID})
 	}
-	return acl, nil
+	return list, nil
+}
+
+// acl is what is put on a node.
+type acl []zk.ACL
+
+func everyone(perms Perm) acl { return zk.WorldACL(int32(perms)) }
+
+// size is what it takes in a request.
+func (a acl) size() int {
+	n := 0
+	for _, entry := range a {
+		n += 12 + len(entry.Scheme) + len(entry.ID)
+	}
+	return n
+}
+
+// aclOf returns what is put on a new node.
+func (c *config) aclOf(shared bool) acl {
+	if shared {
+		return c.parentACL
+	}
+	return c.acl
 }
 
 // withPort returns the address of a server as host:port.
