@@ -171,7 +171,7 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 // ever. A session asks once in each directory; of clients of another make, which likely
 // have other credentials, always.
 func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
-	if isOurs(name) && s.isReadable(dir) {
+	if isOurs(name) && s.isAllowed(dir) {
 		return true, nil
 	}
 	_, _, err := s.b.Children(ctx, dir+"/"+name, nil)
@@ -181,7 +181,7 @@ func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 	case err != nil:
 		return false, err
 	case isOurs(name):
-		s.setReadable(dir)
+		s.setAllowed(dir)
 	}
 	return true, nil
 }

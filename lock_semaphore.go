@@ -107,7 +107,8 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 // lowered below n while the call waits; when the limit is not the one that this
 // client expects; and when the directory's sequence numbers are used up until
 // those in line have gone. ErrInvalid for n below 1, a limit that is none, or a
-// limit node that holds no number. And those of Mutex.Lock.
+// limit node that holds no number. ErrDenied, before it waits, when this client may not
+// write its own node in path/requests. And those of Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, &acquisition{sem: s, op: "acquire", n: n})
 }

@@ -3,6 +3,8 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"math"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -212,5 +214,89 @@ func TestABlipLosesNoPermitAndNoWakeUp(t *testing.T) {
 		mustRelease(w.t, first.hold())
 		mustRelease(w.t, second.hold())
 		w.empty("/s/requests")
+	})
+}
+
+// marking reports whether a call writes a request, and is not bound to fail.
+func marking(c backendtest.Call) bool {
+	return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData && c.Ops[0].Version != math.MaxInt32
+}
+
+// asking reports whether a call asks for the permission to write a request.
+func asking(c backendtest.Call) bool {
+	return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData && c.Ops[0].Version == math.MaxInt32
+}
+
+// A waiter that could not mark its node when it is granted would have the one behind it
+// wait beside a free permit.
+func TestAWaiterThatMayNotWriteItsNodeIsToldAndTheNextGoesOn(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		denied := coord.NewSemaphore(w.open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if marking(c) || asking(c) {
+				return backend.ErrDenied
+			}
+			return nil
+		}}), "/s", 2, nil)
+		a := w.semaphore("a", 2)
+		h := acquire(w.t, a, 2)
+		n := w.waits.Load()
+		first := &locking{w: w, done: make(chan struct{})}
+		go func() {
+			defer close(first.done)
+			first.h, first.err = denied.Acquire(ctx, 1)
+		}()
+		err := first.failed()
+		wantErr(w.t, err, coord.ErrDenied)
+		if !strings.Contains(err.Error(), "set "+w.path("/s/requests/_c_")) || !strings.Contains(err.Error(), "write its own node") {
+			w.t.Errorf("the error does not say what is missing: %v", err)
+		}
+		if n := requests(w); n != 1 {
+			w.t.Errorf("%d requests, want that of the holder", n)
+		}
+		if w.waits.Load() != n {
+			w.t.Error("it waited")
+		}
+		_, err = denied.TryAcquire(ctx, 1)
+		wantErr(w.t, err, coord.ErrLocked)
+		second := w.awaiting(w.semaphore("c", 2), 1)
+		mustRelease(w.t, h)
+		h = second.hold()
+		mustRelease(w.t, acquire(w.t, a, 1))
+		mustRelease(w.t, h)
+		w.empty("/s/requests")
+	})
+}
+
+// The permission is asked for once in a session and directory, by a request whose reply
+// may be lost, and never by an acquisition that is alone.
+func TestThePermissionToMarkIsAskedForOnce(t *testing.T) {
+	onEach(t, func(w *world) {
+		var asked, lost atomic.Int32
+		hooks := &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			if asking(c) && asked.Add(1) == 1 {
+				lost.Add(1)
+				return backend.ErrUncertain
+			}
+			return err
+		}}
+		b := coord.NewSemaphore(w.open("b", hooks), "/s", 2, nil)
+		for range 2 {
+			mustRelease(w.t, acquire(w.t, b, 1))
+			mustRelease(w.t, acquire(w.t, b, 2))
+		}
+		if n := asked.Load(); n != 0 {
+			w.t.Errorf("asked %d times without another", n)
+		}
+		a := w.semaphore("a", 2)
+		for range 3 {
+			h := acquire(w.t, a, 2)
+			waiter := w.awaiting(b, 2)
+			mustRelease(w.t, h)
+			mustRelease(w.t, waiter.hold())
+		}
+		if n := asked.Load(); n != 2 || lost.Load() != 1 {
+			w.t.Errorf("asked %d times, want once and again after the lost reply", n)
+		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -192,7 +193,7 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, err
 		}
 	}
-	sp := newSpec(sem.c, ground{dir: sem.requests, recipe: kindRequests, whole: kindSemaphore}, permitKind+strconv.Itoa(a.n)+"-", sem.data)
+	sp := newSpec(sem.c, sem.ground().within(sem.requests, kindRequests), permitKind+strconv.Itoa(a.n)+"-", sem.data)
 	if a.n == 1 {
 		sp.check = sem.limitStands()
 	}
@@ -284,23 +285,55 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 		return nil, err
 	}
 	sum := weigh(queue)
+	fits := sum <= int64(l.n)
 	switch {
 	case a.n > l.n:
 		return nil, tooHeavy(a.n, l.n)
-	case sum <= int64(l.n):
-		// If nobody before us has gone since our node was created, and the limit
-		// is the one of then, our turn came with the node and nobody takes it for
-		// one that will be marked.
-		born := p.siblings == int32(len(queue)) && p.czxid > l.changed
-		return a.hold(ctx, p, nil, !born)
-	case a.try:
+	case fits && p.siblings == int32(len(queue)) && p.czxid > l.changed:
+		// Nobody before us has gone since our node was created, and the limit is
+		// the one of then: our turn came with the node and nobody takes it for one
+		// that will be marked.
+		return a.hold(ctx, p, nil, false)
+	case !fits && a.try:
 		return nil, ErrLocked
+	case !fits:
+		if err := a.heldUnder(ctx, queue); err != nil {
+			return nil, err
+		}
 	}
-	if err := a.heldUnder(ctx, queue); err != nil {
+	if err := a.mayMark(ctx, p); err != nil {
 		return nil, err
+	}
+	if fits {
+		return a.hold(ctx, p, nil, true)
 	}
 	w.first = sum-int64(a.n) <= int64(l.n)
 	return nil, errAgain
+}
+
+// mayMark returns an error if the session may not write the node of p, of which others
+// may rely on the mark. It asks by a write that cannot be applied: a service tests the
+// permission before the version. A session asks once in each directory.
+func (a *acquisition) mayMark(ctx context.Context, p *place) error {
+	s, dir := p.s, a.sem.requests
+	if s.isAllowed(dir) {
+		return nil
+	}
+	for pause := (pauses{c: s.c}); ; {
+		_, err := s.b.Commit(ctx, backend.SetData(p.path, nil, math.MaxInt32))
+		switch {
+		case errors.Is(err, backend.ErrBadVersion):
+			s.setAllowed(dir)
+			return nil
+		case isNotFound(err):
+			return errGone
+		case errors.Is(err, backend.ErrDenied):
+			return fmt.Errorf("a waiter has to write its own node: %w", err)
+		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+			return err
+		}
+		pause.wait(ctx.Done(), s.b.Done())
+	}
 }
 
 // hold makes the place a hold, and marks its node if mark says so. own is the

@@ -27,7 +27,7 @@ type session struct {
 	arming bool               // armLoop runs
 	slots  []*slot            // journal nodes that are free, see commit.go
 
-	readable map[string]struct{} // directories with nodes that can be read, see sees
+	allowed map[string]struct{} // directories in which the permissions suffice, see sees and mayMark
 }
 
 func newSession(c *Client, b backend.Session) *session {
@@ -221,18 +221,18 @@ func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, e
 	return v, err
 }
 
-func (s *session) isReadable(dir string) bool {
+func (s *session) isAllowed(dir string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.readable[dir]
+	_, ok := s.allowed[dir]
 	return ok
 }
 
-func (s *session) setReadable(dir string) {
+func (s *session) setAllowed(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.readable == nil || len(s.readable) >= maxGrounds {
-		s.readable = make(map[string]struct{})
+	if s.allowed == nil || len(s.allowed) >= maxGrounds {
+		s.allowed = make(map[string]struct{})
 	}
-	s.readable[dir] = struct{}{}
+	s.allowed[dir] = struct{}{}
 }
