@@ -3,12 +3,18 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkservice"
 )
@@ -92,4 +98,276 @@ func TestPermissionsOnARealServer(t *testing.T) {
 			return stat.NumChildren == 0 && stat.Cversion > 0
 		})
 	})
+}
+
+// asUser is a backend for the user, whose nodes are its own.
+func asUser(s *zkservice.Service, user string, o zookeeper.Options) backend.Backend {
+	o.SessionTimeout, o.Digest = worldTimeout, user+":secret"
+	return zookeeper.New(s.ZooKeeper(user).Addrs(), &o)
+}
+
+// wantDenied fails the test unless err says that the node at path does not grant perm.
+func wantDenied(t *testing.T, err error, path, perm string) {
+	t.Helper()
+	wantErr(t, err, coord.ErrDenied)
+	var e *backend.DeniedError
+	if !errors.As(err, &e) || e.Path != path || e.Perm != perm {
+		t.Errorf("error %v, want that %s does not grant %s", err, path, perm)
+	} else if want := path + " does not grant " + perm; !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q, want that it says %q", err, want)
+	}
+}
+
+func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout})
+	ns := &coord.Options{Namespace: s.Root() + "/ns"}
+	dir := s.Root() + "/ns/app"
+	a, b := open(t, asUser(s, "a", zookeeper.Options{}), ns), open(t, asUser(s, "b", zookeeper.Options{}), ns)
+	w, conn := &world{Service: s, t: t}, raw(t, s)
+	votes := coord.Handler[string]{
+		Prepare: func(context.Context, coord.Ballot[string]) error { return nil },
+		Commit:  func(context.Context, coord.Ballot[string]) error { return nil },
+		Abort:   func(context.Context, coord.Ballot[string]) error { return nil },
+	}
+	// All recipes, in the same directories. The first client makes those above.
+	for _, x := range []struct {
+		c    *coord.Client
+		name string
+	}{{a, "/a"}, {b, "/b"}} {
+		c := x.c
+		mustRelease(t, mustLock(t, coord.NewMutex(c, "/app/locks"+x.name, nil)))
+		mustRelease(t, mustLock(t, coord.NewRWMutex(c, "/app/rw"+x.name, nil)))
+		mustRelease(t, acquire(t, coord.NewSemaphore(c, "/app/sem"+x.name, 2, nil), 2))
+		if _, err := coord.NewCounter(c, "/app/count"+x.name, nil).Add(ctx, 1); err != nil {
+			t.Error(err)
+		}
+		if _, err := coord.NewValue[string](c, "/app/values"+x.name, nil).Set(ctx, "v"); err != nil {
+			t.Error(err)
+		}
+		if err := coord.NewBarrier(c, "/app/barriers"+x.name, nil).Set(ctx); err != nil {
+			t.Error(err)
+		}
+		q := coord.NewQueue[string](c, "/app/queues"+x.name, nil)
+		if _, err := q.Put(ctx, "i"); err != nil {
+			t.Error(err)
+		}
+		if _, err := q.Pop(ctx); err != nil {
+			t.Error(err)
+		}
+		m, err := coord.NewGroup[string](c, "/app/groups"+x.name, nil).Join(ctx, "id", "v")
+		if err != nil {
+			t.Error(err)
+		} else if err := m.Leave(); err != nil {
+			t.Error(err)
+		}
+		path := "/app/tx" + x.name
+		sctx, stop := context.WithCancel(ctx)
+		served := make(chan error, 1)
+		go func() { served <- coord.NewParticipant(c, path, "site", votes).Serve(sctx) }()
+		w.eventually("the site is served", func() bool {
+			there, _, err := conn.Exists(s.Root() + "/ns" + path + "/present/site")
+			return err == nil && there
+		})
+		co := coord.NewCoordinator[string](c, path, nil)
+		if d, err := co.Propose(ctx, coord.Proposal[string]{ID: "1", Sites: []string{"site"}, Payload: "p"}); err != nil || !d.Commit {
+			t.Errorf("%s: %+v, %v", path, d, err)
+		}
+		stop()
+		wantErr(t, <-served, context.Canceled)
+	}
+
+	acl := func(path string) string {
+		t.Helper()
+		list, _, err := conn.GetACL(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text []string
+		for _, e := range list {
+			user, _, _ := strings.Cut(e.ID, ":")
+			text = append(text, user+" "+strconv.Itoa(int(e.Perms)))
+		}
+		slices.Sort(text)
+		return strings.Join(text, ", ")
+	}
+	for _, name := range []string{"", "/locks", "/rw", "/sem", "/values", "/tx"} {
+		if got := acl(dir + name); got != "a 31, anyone 5" {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	if got := acl(s.Root() + "/ns/_coord/journal"); got != "a 31, anyone 5" {
+		t.Errorf("journal: %s", got)
+	}
+	for _, user := range []string{"a", "b"} {
+		if err := conn.AddAuth("digest", []byte(user+":secret")); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{
+			"locks/x", "rw/x", "sem/x", "sem/x/requests", "sem/x/limit", "count/x", "values/x", "barriers/x", "queues/x", "queues/x/items", "groups/x",
+			"tx/x", "tx/x/tx", "tx/x/sites", "tx/x/sites/site", "tx/x/serving", "tx/x/serving/site", "tx/x/present",
+		} {
+			first, rest, _ := strings.Cut(name, "/x")
+			if got := acl(dir + "/" + first + "/" + user + rest); got != user+" 31" {
+				t.Errorf("%s of %s: %s", name, user, got)
+			}
+		}
+	}
+
+	// Not in what belongs to the other.
+	_, err := coord.NewMutex(b, "/app/locks/a", nil).Lock(ctx)
+	wantDenied(t, err, dir+"/locks/a", "create")
+	_, err = coord.NewMutex(b, "/app/locks/a/inner", nil).Lock(ctx)
+	wantDenied(t, err, dir+"/locks/a", "create")
+	_, err = coord.NewValue[string](b, "/app/values/a", nil).Set(ctx, "w")
+	wantDenied(t, err, dir+"/values/a", "write")
+	wantDenied(t, coord.NewBarrier(b, "/app/barriers/b", nil).Remove(ctx), dir+"/barriers", "delete")
+	if err := coord.NewBarrier(a, "/app/barriers/a", nil).Remove(ctx); err != nil {
+		t.Error(err)
+	}
+	bs, err := asUser(s, "b", zookeeper.Options{}).Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bs.Close()
+	_, err = bs.Commit(ctx, backend.Delete(dir+"/locks/a", backend.AnyVersion))
+	wantDenied(t, err, dir+"/locks", "delete")
+	_, err = bs.Commit(ctx, backend.Check(dir+"/locks", 0), backend.SetData(dir+"/locks", nil, backend.AnyVersion))
+	wantDenied(t, err, dir+"/locks", "write")
+}
+
+func TestTheACLOfParentsIsAnOption(t *testing.T) {
+	t.Parallel()
+	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout})
+	o := &coord.Options{Namespace: s.Root()}
+	owner := []zookeeper.ACL{{Scheme: "auth", Perms: zookeeper.PermAll}}
+	a, b := open(t, asUser(s, "a", zookeeper.Options{ParentACL: owner}), o), open(t, asUser(s, "b", zookeeper.Options{}), o)
+	mustRelease(t, mustLock(t, coord.NewMutex(a, "/app/a", nil)))
+	_, err := coord.NewMutex(b, "/app/b", nil).Lock(context.Background())
+	wantDenied(t, err, s.Root()+"/app", "create")
+}
+
+func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s := zkservice.New(t, server.Get(t), zookeeper.Options{
+		SessionTimeout: worldTimeout,
+		ACL:            []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead | zookeeper.PermCreate | zookeeper.PermDelete}},
+	})
+	w := &world{Service: s, t: t, timeout: worldTimeout}
+	withPermissions(t, s.Root()+"/s", zk.PermAll)
+	withPermissions(t, s.Root()+"/s/requests", zk.PermAll)
+	a, b := w.semaphore("a", 2), w.semaphore("b", 2)
+	mustRelease(t, acquire(t, a, 2))
+	h := acquire(t, a, 2)
+	_, err := b.Acquire(ctx, 1)
+	wantErr(t, err, coord.ErrDenied)
+	var e *backend.DeniedError
+	if !errors.As(err, &e) || e.Perm != "write" || !strings.HasPrefix(e.Path, s.Root()+"/s/requests/_c_") {
+		t.Errorf("%v", err)
+	}
+	if n := requests(w); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	mustRelease(t, h)
+	mustRelease(t, acquire(t, b, 1))
+}
+
+// In a journal that another user's client has made a slot can be created and written,
+// but not deleted.
+func TestASlotThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var refused atomic.Int32
+		hooks := &backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				if deletes(c) && strings.HasPrefix(c.Path, "/_coord/journal/") {
+					refused.Add(1)
+					return backend.ErrDenied
+				}
+				return nil
+			},
+			After: func(_ context.Context, c backendtest.Call, err error) error {
+				if len(c.Ops) == 2 && err == nil {
+					cancel()
+					return backend.ErrUncertain
+				}
+				return err
+			},
+		}
+		c := w.open("a", hooks)
+		_, err := coord.NewValue[string](c, "/v", nil).Set(ctx, "v")
+		wantErr(w.t, err, coord.ErrUncertain)
+		time.Sleep(time.Hour)
+		if n := refused.Load(); n != 1 {
+			w.t.Errorf("%d deletions of the slot, want one", n)
+		}
+		if n := len(w.children("/_coord/journal")); n != 1 {
+			w.t.Errorf("%d slots, want one", n)
+		}
+		if err := c.Close(); err != nil {
+			w.t.Error(err)
+		}
+		w.empty("/_coord/journal")
+	})
+}
+
+// What the manual says of the permissions that suffice, and of those that do not.
+func TestPermissionsThatRecipesNeed(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s := zkservice.New(t, server.Get(t), zookeeper.Options{
+		SessionTimeout: worldTimeout,
+		ACL:            []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead | zookeeper.PermCreate | zookeeper.PermDelete}},
+	})
+	w := &world{Service: s, t: t, timeout: worldTimeout}
+	a, b := w.open("a", nil), w.open("b", nil)
+
+	for name, locker := range map[string]func(c *coord.Client) coord.Locker{
+		"mutex":  func(c *coord.Client) coord.Locker { return coord.NewMutex(c, "/m", nil) },
+		"writer": func(c *coord.Client) coord.Locker { return coord.NewRWMutex(c, "/rw", nil) },
+		"reader": func(c *coord.Client) coord.Locker { return coord.NewRWMutex(c, "/rw", nil).RLocker() },
+	} {
+		for range 2 {
+			h := mustLock(t, locker(a))
+			if name != "reader" {
+				waiter := w.side(func(ctx context.Context) (*coord.Hold, error) { return locker(b).Lock(ctx) })
+				mustRelease(t, h)
+				h = waiter.hold()
+			}
+			mustRelease(t, h)
+		}
+	}
+	term, err := coord.NewElection(a, "/e", nil).Campaign(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := term.Announce(ctx, nil); err != nil {
+		t.Error(err)
+	}
+	wantDenied(t, term.Announce(ctx, nil), strings.Replace(term.Path(), "latch-", "ready-", 1), "write")
+	if err := term.Release(); err != nil {
+		t.Error(err)
+	}
+	m, err := coord.NewGroup[string](a, "/g", nil).Join(ctx, "id", "v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := coord.NewGroup[string](b, "/g", nil).Members(ctx); err != nil || len(list) != 1 {
+		t.Errorf("members: %v, %v", list, err)
+	}
+	wantErr(t, m.SetValue(ctx, "w"), coord.ErrDenied)
+	if err := m.Leave(); err != nil {
+		t.Error(err)
+	}
+	_, err = coord.NewValue[string](a, "/v", nil).Set(ctx, "v")
+	wantErr(t, err, coord.ErrDenied)
+	_, err = coord.NewQueue[string](a, "/q", nil).Put(ctx, "v")
+	wantErr(t, err, coord.ErrDenied)
+	_, err = coord.NewSemaphore(a, "/s", 1, nil).Acquire(ctx, 1)
+	wantErr(t, err, coord.ErrDenied)
 }

@@ -62,6 +62,8 @@ type DoubleBarrier struct {
 	next    bool
 }
 
+func (d *DoubleBarrier) ground() ground { return ground{dir: d.path.full, recipe: kindDoubleBarrier} }
+
 // The kinds of nodes in the directory of members. Names are never used again, and
 // where the numbers wrap nothing but the order of the members suffers, so the
 // directory needs no ceiling.
@@ -122,7 +124,7 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		return nil, opError(op, d.path.full, err)
 	}
 	trail := d.c.trail("doublebarrier", d.path.full, op)
-	for sp := newSpec(d.c, ground{dir: d.members, recipe: kindMembers, whole: kindDoubleBarrier}, entrantKind, nil); ; {
+	for sp := newSpec(d.c, d.ground().within(d.members, kindMembers), entrantKind, nil); ; {
 		m := &entrant{d: d, trail: trail}
 		e, err := m.enter(ctx, sp)
 		if err == nil {

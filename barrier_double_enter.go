@@ -37,7 +37,7 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.occupy(ctx, ground{dir: m.d.path.full, recipe: kindDoubleBarrier}); err != nil {
+	if err := s.occupy(ctx, m.d.ground()); err != nil {
 		return nil, err
 	}
 	n, err := s.create(ctx, &sp)

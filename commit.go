@@ -64,12 +64,12 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 			return nil, 0, err
 		}
 		if isOver(err) || ctx.Err() != nil {
-			s.removeLater(sl.path) // what it says is not to be trusted before the commit has settled
+			s.dropSlot(sl.path) // what it says is not to be trusted before the commit has settled
 			return nil, 0, err
 		}
 		lost := err
 		if err := s.b.Sync(ctx, sl.path); err != nil {
-			s.removeLater(sl.path)
+			s.dropSlot(sl.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.Uncertain(err)}
 		}
 		data, stat, err := s.b.Get(ctx, sl.path, nil)
@@ -77,7 +77,7 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 		case isNotFound(err):
 			return nil, 0, lost // nobody can tell any more
 		case err != nil:
-			s.removeLater(sl.path)
+			s.dropSlot(sl.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.Uncertain(err)}
 		case string(data) == id:
 			s.resolved(ctx, ops[0].Path, true)
@@ -120,13 +120,27 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 				return nil, err
 			}
 			// Only the slot is uncertain. What it is for was not sent.
-			s.removeLater(path)
+			s.dropSlot(path)
 			if err := backend.ContextError(ctx); err != nil {
 				return nil, err
 			}
 			return nil, s.b.Err()
 		}
 	}
+}
+
+// dropSlot removes a slot in the background. Where the journal was made with other
+// credentials the service can refuse that; the slot goes with its session then.
+func (s *session) dropSlot(path string) {
+	if s.c.isClosing() {
+		return
+	}
+	s.cleanUp("remove", path, func(ctx context.Context) error {
+		if err := s.remove(ctx, path); !errors.Is(err, backend.ErrDenied) {
+			return err
+		}
+		return nil
+	})
 }
 
 func (s *session) giveSlot(sl *slot) {

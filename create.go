@@ -253,7 +253,7 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 	mark := g.recipe.mark()
 	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), func(dir string) error {
 		if g.whole != "" {
-			return s.occupyAnew(ctx, ground{dir: dir, recipe: g.whole})
+			return s.makePart(ctx, dir, ground{dir: g.top, recipe: g.whole})
 		}
 		return s.ensure(ctx, dir)
 	})
@@ -263,9 +263,22 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 	return err
 }
 
-// ensure makes a directory that stands above recipes, and what is missing above it.
+// makePart makes a directory of the recipe at g that bears no mark, and what is
+// missing above it. It has the permissions of the recipe's other nodes.
+func (s *session) makePart(ctx context.Context, dir string, g ground) error {
+	if dir == g.dir {
+		return s.occupyAnew(ctx, g)
+	}
+	_, err := s.createDir(ctx, backend.Create(dir, nil, backend.Container), func(dir string) error { return s.makePart(ctx, dir, g) })
+	return err
+}
+
+// ensure makes a directory that stands above recipes, and what is missing above it. It
+// belongs to no recipe, so clients with other credentials may create nodes in it.
 func (s *session) ensure(ctx context.Context, dir string) error {
-	_, err := s.createDir(ctx, backend.Create(dir, nil, backend.Container), func(dir string) error { return s.ensure(ctx, dir) })
+	op := backend.Create(dir, nil, backend.Container)
+	op.Shared = true
+	_, err := s.createDir(ctx, op, func(dir string) error { return s.ensure(ctx, dir) })
 	return err
 }
 

@@ -181,7 +181,7 @@
 //	ErrBadVersion    a Txn's VersionIs does not hold         reads, and decides again
 //	ErrNoChildren    an ephemeral node stands at the path    takes another path
 //	ErrNotEmpty      nodes of others stand below it          finds out whose they are
-//	ErrDenied        no permission, or refused credentials   mends ACLs or credentials
+//	ErrDenied        no permission, or refused credentials   mends ACLs, see "Permissions"
 //	ErrTooLarge      over the limit of a request             stores less
 //	ErrBadPath       the path breaks backend.CheckPath       mends the path
 //	ErrInvalid       an argument or option makes no sense    mends it
@@ -221,6 +221,32 @@
 // kazoo, while nobody uses it) tells nothing, and belongs to the first that comes. What
 // something other than this library writes to the node of a recipe in use can be lost:
 // see [KindError].
+//
+// # Permissions
+//
+// Where nodes have ACLs, a client needs these permissions on the directories and the
+// nodes of a recipe:
+//
+//	recipe                           permissions
+//	Mutex, RWMutex, Election, Group  read, create, delete
+//	  Revoke, SetValue, Announce     write
+//	Cache, Inspect                   read
+//	all others                       read, write, create, delete
+//
+// Without write on its directory, an acquisition costs one or two requests more. A
+// semaphore's waiter that may not write its own node fails at once with ErrDenied: when
+// it is granted it writes there, and the waiter behind it relies on that.
+//
+// The first client at a path creates the directories above it, and needs create on the
+// lowest of those that exist. These belong to no recipe, as does /_coord/journal, in
+// which all but the recipes of the first three lines create nodes. By default everyone
+// may create in them, so that clients with other credentials can use paths beside; see
+// ParentACL of package backend/zookeeper. A [Value], a [Counter] and a [Barrier] are
+// nodes in such a directory, so to delete one takes the permission to delete there.
+//
+// An error that matches ErrDenied says which node refused, and which permission it does
+// not grant: errors.As finds a *backend.DeniedError. The creation and the deletion of a
+// node are refused by its parent.
 //
 // All clients of one path must be able to read each other's nodes: give them one
 // ACL. ZooKeeper from 3.8.4 on does not tell a session of the deletion of a node that

@@ -187,7 +187,16 @@ func isAddress(data []byte) bool {
 type ground struct {
 	dir    string
 	recipe recipeKind
-	whole  recipeKind // the kind of what stands above dir, if dir is a directory within a recipe
+
+	// If dir belongs to a recipe that stands further up: where, and its kind.
+	top   string
+	whole recipeKind
+}
+
+// within returns the ground of a directory of the recipe at g; of one that is a recipe
+// of its own if g is zero.
+func (g ground) within(dir string, recipe recipeKind) ground {
+	return ground{dir: dir, recipe: recipe, top: g.dir, whole: g.recipe}
 }
 
 // footing is what a client knows of a ground.

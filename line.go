@@ -52,6 +52,7 @@ type line struct {
 	c     *Client
 	dir   string
 	kinds lineKinds
+	whole ground // of the recipe that the line is a part of, if it is
 }
 
 // lineKinds says which names are contenders in a line.
@@ -77,7 +78,7 @@ func (l *line) where(op, node string) Where {
 	return Where{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
 }
 
-func (l *line) ground() ground { return ground{dir: l.dir, recipe: l.kinds.recipe()} }
+func (l *line) ground() ground { return l.whole.within(l.dir, l.kinds.recipe()) }
 
 func (k lineKinds) recipe() recipeKind {
 	return [...]recipeKind{lockLine: kindMutex, sharedLine: kindRWMutex, latchLine: kindElection}[k]

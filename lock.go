@@ -65,6 +65,8 @@ type Mutex struct {
 	c    *Client
 	path recipePath
 	data []byte
+
+	whole ground // of the recipe that the lock is a part of, if it is
 }
 
 // NewMutex returns the lock at path. It does no I/O; a bad path is reported by
@@ -125,7 +127,7 @@ func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(c
 	return f(h.Context(ctx), h)
 }
 
-func (m *Mutex) line() *line { return &line{c: m.c, dir: m.path.full, kinds: lockLine} }
+func (m *Mutex) line() *line { return &line{c: m.c, dir: m.path.full, kinds: lockLine, whole: m.whole} }
 
 func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := m.path.check(r.op); err != nil {

@@ -24,7 +24,7 @@ func (f *feeder) wait(ctx context.Context, next int64) error {
 	case f.place == "":
 		// What it may leave behind is cleared away before Close ends the session.
 		u := f.q.c.beginCleanUp()
-		sp := newSpec(f.q.c, ground{dir: f.q.waiters, recipe: kindWaiters, whole: f.q.kind.recipe()}, waiterKind, nil)
+		sp := newSpec(f.q.c, f.q.ground().within(f.q.waiters, kindWaiters), waiterKind, nil)
 		n, err := f.s.create(ctx, &sp)
 		u.end()
 		if err != nil {

@@ -109,6 +109,13 @@ func (x *txSpace) present(site string) string     { return x.path.full + "/prese
 func (x *txSpace) record(id string) string        { return x.records() + "/" + id }
 func (x *txSpace) ballot(d *dtx, s string) string { return x.inbox(s) + "/" + d.id + "~" + d.rec.Mark }
 
+// siteLock is the lock of the process that serves the site.
+func (x *txSpace) siteLock(site string) *Mutex {
+	m := NewMutex(x.c, x.serving(site), nil)
+	m.whole = x.ground()
+	return m
+}
+
 // where is what events of op are about.
 func (x *txSpace) where(op, node string) Where {
 	return Where{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}

@@ -108,7 +108,7 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 	if err != nil {
 		return opError("serve", path, endedBy(ctx, err))
 	}
-	lock := NewMutex(p.c, p.serving(p.site), nil)
+	lock := p.siteLock(p.site)
 	memory := newSiteMemory()
 	for {
 		h, err := lock.Lock(ctx)
@@ -253,7 +253,7 @@ func (v *serving[T]) makeInbox(ctx context.Context) error {
 		case err == nil, errors.Is(err, backend.ErrExists):
 			return nil
 		case isNotFound(err):
-			if err := v.s.ensure(ctx, v.path.full+"/sites"); err != nil {
+			if err := v.s.makePart(ctx, v.path.full+"/sites", v.ground()); err != nil {
 				return err
 			}
 		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:

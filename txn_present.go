@@ -56,7 +56,7 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 		case err == nil:
 			continue // to watch it
 		case isNotFound(err) && errors.As(err, &e) && e.Path == path:
-			if err := v.s.ensure(ctx, v.path.full+"/present"); err != nil {
+			if err := v.s.makePart(ctx, v.path.full+"/present", v.ground()); err != nil {
 				return nil, err
 			}
 		case isNotFound(err), errors.Is(err, backend.ErrExists), isUncertain(err) && !isOver(err) && ctx.Err() == nil:
@@ -249,7 +249,7 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 		},
 	}
 	p := NewParticipant(co.c, co.path.given, site, h)
-	err := do(ctx, NewMutex(co.c, p.serving(site), nil).TryLock, p.remove)
+	err := do(ctx, p.siteLock(site).TryLock, p.remove)
 	return open, opError("remove", co.inbox(site), err)
 }
 

@@ -152,7 +152,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 			if err := s.occupyAnew(ctx, q.ground()); err != nil {
 				return false, err
 			}
-			if err := s.ensure(ctx, q.records()); err != nil {
+			if err := s.makePart(ctx, q.records(), q.ground()); err != nil {
 				return false, err
 			}
 		case isNotFound(err) && e.Index >= checks:
