@@ -238,13 +238,7 @@ func doubleWorker(r *rounds, c *coord.Client, d *coord.DoubleBarrier, rng *rand.
 }
 
 func TestTheDoubleBarrierUnderRandomFaults(t *testing.T) {
-	seeds, first := uint64(120), uint64(1)
-	if long() {
-		seeds = 5_000
-	}
-	if *simSeed != 0 {
-		seeds, first = 1, *simSeed
-	}
+	first, seeds, enough := simRange(120, 5_000)
 	count := make(map[string]int)
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -283,11 +277,11 @@ func TestTheDoubleBarrierUnderRandomFaults(t *testing.T) {
 	}
 	t.Logf("figure: simulation of the double barrier, %d seeds: %v", seeds, count)
 	for _, what := range []string{"round", "entry", "extra", "release", "loss", "gave up entering", "gave up leaving", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
-		if count[what] == 0 && *simSeed == 0 {
+		if count[what] == 0 && enough {
 			t.Errorf("%q never happened: the simulation tested nothing of it", what)
 		}
 	}
-	if count["round"] < 1000 && *simSeed == 0 {
+	if count["round"] < 1000 && enough {
 		t.Errorf("only %d rounds", count["round"])
 	}
 }

@@ -338,13 +338,7 @@ func TestTheCacheUnderRandomFaults(t *testing.T) {
 		{"with latency", 200, 10_000, (*cacheSim).faults, []string{"partition", "lost request", "lost reply", "writer's end"}},
 	} {
 		t.Run(sc.name, func(t *testing.T) {
-			seeds, first := sc.short, uint64(1)
-			if long() {
-				seeds = sc.long
-			}
-			if *simSeed != 0 {
-				seeds, first = 1, *simSeed
-			}
+			first, seeds, all := simRange(sc.short, sc.long)
 			count := make(map[string]int)
 			for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 				if *simTrace {
@@ -353,7 +347,7 @@ func TestTheCacheUnderRandomFaults(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { sc.play(&cacheSim{t: t, seed: seed, count: count}) })
 			}
 			t.Logf("figure: simulation of the cache %s, %d seeds: %v", sc.name, seeds, count)
-			if *simSeed != 0 {
+			if !all {
 				return
 			}
 			for _, what := range append(changes, sc.also...) {

@@ -329,13 +329,7 @@ func (x *simulation) candidate(c *coord.Client, actor uint64) {
 }
 
 func TestTheElectionUnderRandomFaults(t *testing.T) {
-	seeds, first := uint64(150), uint64(1)
-	if long() {
-		seeds = 10_000
-	}
-	if *simSeed != 0 {
-		seeds, first = 1, *simSeed
-	}
+	first, seeds, all := simRange(150, 10_000)
 	count := make(map[string]int)
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -361,7 +355,7 @@ func TestTheElectionUnderRandomFaults(t *testing.T) {
 		})
 	}
 	t.Logf("figure: simulation of the election, %d seeds: %v", seeds, count)
-	if *simSeed != 0 {
+	if !all {
 		return
 	}
 	for _, what := range []string{"grant", "loss", "announced", "observed", "leadership", "terms", "run", "led again", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {

@@ -182,13 +182,7 @@ func (x *groupSimulation) run() {
 }
 
 func TestTheGroupUnderRandomFaults(t *testing.T) {
-	seeds, first := uint64(250), uint64(1)
-	if long() {
-		seeds = 15_000
-	}
-	if *simSeed != 0 {
-		seeds, first = 1, *simSeed
-	}
+	first, seeds, all := simRange(250, 15_000)
 	count := make(map[string]int)
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -197,7 +191,7 @@ func TestTheGroupUnderRandomFaults(t *testing.T) {
 		})
 	}
 	t.Logf("figure: simulation of the group, %d seeds: %v", seeds, count)
-	if *simSeed != 0 {
+	if !all {
 		return
 	}
 	for _, what := range []string{"join", "duplicate", "gave up", "set", "set uncertain", "element", "joined", "left", "pick", "stayed", "ended",

@@ -102,13 +102,7 @@ func permitWorker(s *coord.Semaphore, r *rand.Rand, p *permitCount, note func(st
 }
 
 func TestTheSemaphoreUnderRandomFaults(t *testing.T) {
-	seeds, first := uint64(200), uint64(1)
-	if long() {
-		seeds = 20_000
-	}
-	if *simSeed != 0 {
-		seeds, first = 1, *simSeed
-	}
+	first, seeds, all := simRange(200, 20_000)
 	count := make(map[string]int)
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -128,7 +122,7 @@ func TestTheSemaphoreUnderRandomFaults(t *testing.T) {
 		})
 	}
 	t.Logf("figure: simulation of the semaphore, %d seeds: %v", seeds, count)
-	if *simSeed != 0 {
+	if !all {
 		return
 	}
 	for _, what := range []string{"grant", "loss", "gave up", "locked", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {

@@ -335,12 +335,8 @@ func (x *queuePlay) expire(clients []*coord.Client) {
 	}
 }
 
-func playQueue(t *testing.T, kind string, seeds uint64, faults, one bool) map[string]int {
+func playQueue(t *testing.T, kind string, first, seeds uint64, faults, one bool) map[string]int {
 	count := make(map[string]int)
-	first := uint64(1)
-	if *simSeed != 0 {
-		seeds, first = 1, *simSeed
-	}
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		synctest.Test(t, func(t *testing.T) {
 			x := &queuePlay{simulation: simulation{t: t, seed: seed, count: count}, kind: kind, faults: faults, one: one}
@@ -353,13 +349,10 @@ func playQueue(t *testing.T, kind string, seeds uint64, faults, one bool) map[st
 func TestTheQueueUnderRandomFaults(t *testing.T) {
 	for _, kind := range []string{"fifo", "priority", "delay", "limited", "dead letters"} {
 		t.Run(kind, func(t *testing.T) {
-			seeds := uint64(60)
-			if long() {
-				seeds = 4_000
-			}
-			count := playQueue(t, kind, seeds, true, false)
+			first, seeds, all := simRange(60, 4_000)
+			count := playQueue(t, kind, first, seeds, true, false)
 			t.Logf("figure: simulation of the queue, %s, %d seeds: %v", kind, seeds, count)
-			if *simSeed != 0 {
+			if !all {
 				return
 			}
 			must := []string{
@@ -379,16 +372,13 @@ func TestTheQueueUnderRandomFaults(t *testing.T) {
 }
 
 func TestWithoutFaultsNothingIsDeliveredTwice(t *testing.T) {
-	seeds := uint64(40)
-	if long() {
-		seeds = 2_000
-	}
+	first, seeds, _ := simRange(40, 2_000)
 	for _, run := range []struct {
 		kind string
 		one  bool
 	}{{"fifo", true}, {"fifo", false}, {"priority", false}, {"delay", false}, {"limited", false}} {
 		t.Run(fmt.Sprint(run.kind, ", one consumer: ", run.one), func(t *testing.T) {
-			count := playQueue(t, run.kind, seeds, false, run.one)
+			count := playQueue(t, run.kind, first, seeds, false, run.one)
 			t.Logf("figure: queue without faults, %s, %d seeds: %v", run.kind, seeds, count)
 			if count["delivered"] == 0 || count["delivered"] != count["ack"] {
 				t.Errorf("%d delivered, %d acknowledged", count["delivered"], count["ack"])

@@ -101,7 +101,7 @@ func countText(count map[string]int) string {
 func TestASimulationReplaysExactly(t *testing.T) {
 	for _, sc := range scenarios() {
 		t.Run(sc.name, func(t *testing.T) {
-			seeds := max(3, simSchedules()/50)
+			seeds := max(3, simSchedules()/250)
 			differ := 0
 			for seed := range uint64(seeds) {
 				a := sc.run(t, seed+1, make(map[string]int), false)

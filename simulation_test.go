@@ -24,6 +24,21 @@ var simSeed = flag.Uint64("sim.seed", 0, "run only this seed of the simulation")
 // long reports whether the full counts are wanted.
 func long() bool { return os.Getenv("COORD_LONG") != "" }
 
+// simRange returns the seeds that a random simulation plays, and whether they are
+// enough for everything that can happen in it. Under the race detector, which makes a
+// schedule take ten times as long, a fifth is played: test.sh plays all without it.
+func simRange(short, most uint64) (first, seeds uint64, enough bool) {
+	switch {
+	case *simSeed != 0:
+		return *simSeed, 1, false
+	case long():
+		return 1, most, true
+	case raceDetector:
+		return 1, short / 5, false
+	}
+	return 1, short, true
+}
+
 // simulation is clients that use one recipe over links with latency, while links
 // are partitioned, sessions expire, messages are lost, callers give up and
 // outsiders delete nodes, all drawn from one seed. Each actor draws from numbers
@@ -238,13 +253,7 @@ func (x *simulation) play(path string, worker func(c *coord.Client, actor uint64
 }
 
 func TestTheMutexUnderRandomFaults(t *testing.T) {
-	seeds, first := uint64(300), uint64(1)
-	if long() {
-		seeds = 20_000
-	}
-	if *simSeed != 0 {
-		seeds, first = 1, *simSeed
-	}
+	first, seeds, all := simRange(300, 20_000)
 	count := make(map[string]int)
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -253,7 +262,7 @@ func TestTheMutexUnderRandomFaults(t *testing.T) {
 		})
 	}
 	t.Logf("figure: simulation of the mutex, %d seeds: %v", seeds, count)
-	if *simSeed != 0 {
+	if !all {
 		return
 	}
 	for _, what := range []string{"grant", "loss", "gave up", "locked", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {

@@ -225,13 +225,7 @@ func (x *txSim) check() {
 
 func TestTheTwoPhaseCommitUnderRandomFaults(t *testing.T) {
 	t.Parallel()
-	seeds, first := uint64(1500), uint64(1)
-	if long() {
-		seeds = 30_000
-	}
-	if *simSeed != 0 {
-		seeds, first = 1, *simSeed
-	}
+	first, seeds, all := simRange(1500, 30_000)
 	count, commits := make(map[string]int), 0
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		if *simTrace {
@@ -247,7 +241,7 @@ func TestTheTwoPhaseCommitUnderRandomFaults(t *testing.T) {
 		})
 	}
 	t.Logf("figure: simulation of the two-phase commit, %d seeds, %d commits replayed: %v", seeds, commits, count)
-	if *simSeed != 0 {
+	if !all {
 		return
 	}
 	for _, what := range []string{"commit", "abort", "told", "gave up", "not served", "loss", "expiry", "kill", "late write", "late write landed"} {
