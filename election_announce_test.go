@@ -2,6 +2,7 @@ package coord_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,6 +112,34 @@ func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 		x.arm(1, deletes, lose)
 		mayBeReleased(t, term.Hold)
 		w.empty("/e")
+	})
+}
+
+// The write of a call that was given up does not undo what was announced after it,
+// should it come late.
+func TestAnAnnouncementThatWasGivenUpIsNotMadeLater(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before nth
+		e := coord.NewElection(w.open("a", &backendtest.Hooks{Before: before.before}), "/e", nil)
+		term := mustLead(w.t, e)
+		var late func()
+		for i, kind := range []backend.OpKind{backend.OpCreate, backend.OpSetData} {
+			ctx, cancel := context.WithCancel(context.Background())
+			before.arm(1, does(kind, "-ready-"), func(_ context.Context, c backendtest.Call, _ error) error {
+				ops := slices.Clone(c.Ops)
+				late = func() { c.Session.Commit(context.Background(), ops...) }
+				cancel()
+				return backend.Uncertain(context.Canceled)
+			})
+			wantErr(w.t, term.Announce(ctx, []byte("given up")), context.Canceled)
+			want := []string{"first", "second"}[i]
+			w.must(term.Announce(context.Background(), []byte(want)))
+			late()
+			if l, err := e.Leader(context.Background()); err != nil || string(l.Announcement) != want {
+				w.t.Errorf("%+v, %v, want %q", l, err, want)
+			}
+		}
+		w.must(term.Release())
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -310,6 +311,69 @@ func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
 		}
 		if left := w.children("/tx/tx"); len(left) > 0 {
 			w.t.Errorf("left: %v: %v", left, w.children("/tx/tx/t1"))
+		}
+	})
+}
+
+// A proposer's session is lost when it takes back what holds the record.
+func TestAProposerThatIsLostAtItsEndLeavesNoRecord(t *testing.T) {
+	onMemory(t, func(w *world) {
+		w.accounts("a")
+		var before nth
+		c := w.open("co", &backendtest.Hooks{Before: before.before})
+		before.arm(1, does(backend.OpDelete, "/open-"), func(_ context.Context, c backendtest.Call, _ error) error {
+			w.Link("co").Expire(c.Session.ID())
+			return backend.ErrSessionLost
+		})
+		mustPropose(w.t, coord.NewCoordinator[string](c, "/tx", nil), w.proposal("t1", "a"))
+		time.Sleep(time.Minute)
+		if left := w.children("/tx/tx"); len(left) > 0 {
+			w.t.Errorf("left though the client lives: %v: %v", left, w.children("/tx/tx/t1"))
+		}
+	})
+}
+
+// The process is paused between two attempts to commit, for longer than its lease, and
+// nothing has told it yet. Another process may have acknowledged meanwhile.
+func TestCommitIsNotCalledAfterTheLease(t *testing.T) {
+	onMemory(t, func(w *world) {
+		late := &lateBackend{Backend: w.Link("site")}
+		var commits atomic.Int32
+		var owner atomic.Int64
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		defer func() {
+			cancel()
+			<-ended
+		}()
+		p := coord.NewParticipant(open(w.t, late, nil), "/tx", "a", coord.Handler[string]{
+			Prepare: nothing,
+			Abort:   nothing,
+			Commit: func(context.Context, coord.Ballot[string]) error {
+				if late.over.Load() {
+					w.t.Error("it was called after the lease had passed")
+				}
+				if commits.Add(1) > 1 {
+					return nil
+				}
+				late.over.Store(true)
+				time.AfterFunc(time.Minute, func() {
+					late.over.Store(false)
+					w.Link("site").Expire(owner.Load())
+				})
+				return errors.New("not yet")
+			},
+		})
+		go func() { ended <- p.Serve(ctx) }()
+		w.served("a")
+		stat, err := w.session("x").Exists(ctx, "/tx/present/a", nil)
+		w.must(err)
+		owner.Store(stat.EphemeralOwner)
+		mustPropose(w.t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a"))
+		time.Sleep(2 * time.Minute)
+		w.over("a")
+		if n := commits.Load(); n != 2 {
+			w.t.Errorf("it was called %d times", n)
 		}
 	})
 }

@@ -38,4 +38,7 @@ var electionMutants = []mutant{
 	{"a value that came with the next node is taken back", "group_data.go",
 		"if now, _, _ := m.now.get(); now != st {", "if false {",
 		"TestAValueThatWasRefusedAndCameWithTheNextNodeIsUncertain"},
+	{"an announcement is made under no version", "election_announce.go",
+		"write := backend.SetData(ready, data, stat.Version)", "write := backend.SetData(ready, data, backend.AnyVersion); _ = stat",
+		"TestAnAnnouncementThatWasGivenUpIsNotMadeLater"},
 }

@@ -62,4 +62,10 @@ var txnMutants = []mutant{
 	{"one strange record is not told of", "inspect_txn.go",
 		"if len(strange) > 0 {\n\t\tx.in.note", "if len(strange) > 1 {\n\t\tx.in.note",
 		"TestInspectNamesOneStrangeRecord"},
+	{"a proposer that is lost at its end does not go on with the next session", "txn_propose.go",
+		"if s.b.Err() == nil {\n\t\t\treturn\n\t\t}\n\t}\n}\n\n// leave", "if true {\n\t\t\treturn\n\t\t}\n\t}\n}\n\n// leave",
+		"TestAProposerThatIsLostAtItsEndLeavesNoRecord"},
+	{"Commit is called though the lease has passed", "txn_ballot.go",
+		"// After a pause another process may have acknowledged in our place.\n\tif err := b.hold.Err(); err != nil {", "if err := error(nil); err != nil {",
+		"TestCommitIsNotCalledAfterTheLease"},
 }
