@@ -132,7 +132,7 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		}
 		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost)
 		switch {
-		case errors.Is(err, backend.ErrClosed):
+		case isClosed(err):
 			err = opError(op, d.path.full, ErrClosed)
 		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
 			err = opError(op, d.path.full, backend.ContextError(ctx))

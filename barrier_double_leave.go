@@ -69,7 +69,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 	}
 	e.d.takeOut(e.s, "", op, func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) }, e.Path())
 	switch {
-	case errors.Is(err, backend.ErrClosed):
+	case isClosed(err):
 		err = ErrClosed
 	case ctx.Err() != nil && (isUncertain(err) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, ctx.Err())):
 		err = backend.ContextError(ctx)

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -127,5 +128,20 @@ func (r *released) Is(target error) bool { return target == ErrReleased }
 // isOver reports whether err says that a session, or the client, is over: no
 // retry on this session can succeed.
 func isOver(err error) bool {
-	return errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrClosed)
+	return (errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrClosed)) && !ofContext(err)
+}
+
+// isClosed reports whether err says that the client is closed.
+func isClosed(err error) bool { return errors.Is(err, backend.ErrClosed) && !ofContext(err) }
+
+// isNotFound reports whether err says that a node is missing.
+func isNotFound(err error) bool { return errors.Is(err, backend.ErrNotFound) && !ofContext(err) }
+
+func isUncertain(err error) bool { return errors.Is(err, backend.ErrUncertain) }
+
+// ofContext reports whether err says that a context has ended. Such an error matches the
+// context's cause as well, which is the caller's: the error of another call, or why a
+// hold of another client was lost. It tells nothing about a node, a session or a client.
+func ofContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -37,7 +37,7 @@ func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, 
 		switch {
 		case ctx.Err() != nil:
 			return backend.ContextError(ctx)
-		case errors.Is(err, backend.ErrClosed):
+		case isClosed(err):
 			return ErrClosed
 		case !errors.Is(err, backend.ErrSessionLost):
 			return err

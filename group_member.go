@@ -164,7 +164,7 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 			return
 		}
 		m.now.set(nil, false)
-		if errors.Is(err, backend.ErrClosed) {
+		if isClosed(err) {
 			m.end(ErrClosed)
 			m.parted(st, ErrClosed, false)
 			return
@@ -306,7 +306,7 @@ func (m *Membership[T]) enter(ctx, calls context.Context, takeover bool) (*stand
 		}
 		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost)
 		switch {
-		case errors.Is(err, backend.ErrClosed):
+		case isClosed(err):
 			return nil, ErrClosed
 		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
 			m.abandon()

@@ -228,7 +228,7 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 		}
 		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
 		switch {
-		case errors.Is(err, backend.ErrClosed):
+		case isClosed(err):
 			err = opError(r.op, l.dir, ErrClosed)
 		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
 			err = opError(r.op, l.dir, backend.ContextError(ctx))

@@ -148,7 +148,7 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 		switch {
 		case err == nil:
 			return h, nil
-		case errors.Is(err, backend.ErrClosed):
+		case isClosed(err):
 			err = opError(a.op, path, ErrClosed)
 		case ctx.Err() != nil:
 			err = opError(a.op, path, backend.ContextError(ctx))

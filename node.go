@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"errors"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
@@ -118,6 +117,3 @@ func before(a, b int32) bool { return a-b < 0 }
 
 // base returns the last segment of a path.
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
-
-func isNotFound(err error) bool  { return errors.Is(err, backend.ErrNotFound) }
-func isUncertain(err error) bool { return errors.Is(err, backend.ErrUncertain) }

@@ -254,8 +254,8 @@ func (q *queue) now() time.Time { return time.Now().Add(q.skew) }
 
 // raced reports whether a commit failed because somebody else was first.
 func raced(err error) bool {
-	return errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
-		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)
+	return (errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
+		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)) && !ofContext(err)
 }
 
 // blamed returns the operation that made a commit fail, or -1.

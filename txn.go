@@ -353,6 +353,8 @@ func (p *txnPlan) blame(err error) *txnPart {
 		return nil
 	}
 	switch {
+	case ofContext(err):
+		return nil
 	case isNotFound(err), errors.Is(err, backend.ErrExists), errors.Is(err, backend.ErrBadVersion),
 		errors.Is(err, backend.ErrNotEmpty), errors.Is(err, backend.ErrNoChildren):
 	default:

@@ -131,7 +131,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		return none, err
 	}
 	fail := func(err error) (Decision, error) {
-		if errors.Is(err, backend.ErrClosed) && !isUncertain(err) {
+		if isClosed(err) && !isUncertain(err) {
 			err = ErrClosed
 		}
 		return none, opError("propose", co.path.full, err)

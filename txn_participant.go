@@ -122,7 +122,7 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return opError("serve", path, backend.ContextError(ctx))
-		case errors.Is(err, backend.ErrClosed), errors.Is(h.Err(), ErrClosed):
+		case isClosed(err), errors.Is(h.Err(), ErrClosed):
 			return opError("serve", path, ErrClosed)
 		case !lost && !isOver(err):
 			return opError("serve", path, err)

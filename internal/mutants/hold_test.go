@@ -2,6 +2,12 @@ package mutants
 
 // holdMutants are defects of holds and sessions.
 var holdMutants = []mutant{
+	{"the cause of a context is an answer of the service", "errors.go",
+		"errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)", "false",
+		"TestTheCauseOfAContextIsNoAnswer"},
+	{"another client that is closed is the own one", "errors.go",
+		"return errors.Is(err, backend.ErrClosed) && !ofContext(err)", "return errors.Is(err, backend.ErrClosed)",
+		"TestTheEndOfAnotherClientIsThatOfAContext"},
 	{"a lost session ends no hold", "session.go",
 		"if e, ok := h.fail(err); ok {\n\t\t\tendings", "if e, ok := (ending{h: h}), false; ok {\n\t\t\tendings",
 		"TestAPartitionedHolderIsToldBeforeAnotherIsGranted"},

@@ -1,0 +1,192 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
+)
+
+// A call runs under a hold of another client, which is closed: that ends the call's
+// context, with ErrClosed in its cause. It is not the end of the client that makes the
+// call, and a call that gives up leaves nothing.
+func TestTheEndOfAnotherClientIsThatOfAContext(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, c *coord.Client) error{
+		"mutex": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewMutex(c, "/mutex", nil).Lock(ctx)
+			return err
+		},
+		"semaphore": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewSemaphore(c, "/semaphore", 1, nil).Acquire(ctx, 1)
+			return err
+		},
+		"double barrier": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewDoubleBarrier(c, "/double", 2, nil).Enter(ctx)
+			return err
+		},
+		"queue": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[int](c, "/queue", nil).Take(ctx)
+			return err
+		},
+		"group": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewGroup[string](c, "/group", nil).Join(ctx, "id", "data")
+			return err
+		},
+		"two-phase commit": func(ctx context.Context, c *coord.Client) error {
+			p := coord.Proposal[string]{ID: "t", Sites: []string{"a"}, Payload: "p", Deadline: time.Now().Add(time.Hour)}
+			_, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, p)
+			return err
+		},
+		"site": func(ctx context.Context, c *coord.Client) error {
+			nothing := func(context.Context, coord.Ballot[string]) error { return nil }
+			h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
+			return coord.NewParticipant(c, "/tx", "a", h).Serve(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				holder := w.open("holder", nil)
+				mustLock(w.t, coord.NewMutex(holder, "/mutex", nil))
+				if _, err := coord.NewSemaphore(holder, "/semaphore", 1, nil).Acquire(context.Background(), 1); err != nil {
+					w.t.Fatal(err)
+				}
+				w.accounts("a")[0].votes(isAskedForEver)
+				other := w.open("other", nil)
+				ctx := mustLock(w.t, coord.NewMutex(other, "/other", nil)).Context(context.Background())
+				var x nth
+				c := w.open("c", &backendtest.Hooks{After: x.after})
+				if name == "group" {
+					x.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+						other.Close()
+						return err
+					})
+				}
+				done := make(chan error)
+				go func() { done <- call(ctx, c) }()
+				w.settle()
+				other.Close()
+				err := <-done
+				wantErr(w.t, err, context.Canceled, coord.ErrLost, coord.ErrClosed)
+				if _, err := coord.NewQueue[int](c, "/queue", nil).Len(context.Background()); err != nil {
+					w.t.Error(err)
+				}
+				for _, dir := range []string{"/double/members", "/queue/waiters", "/group"} {
+					w.empty(dir)
+				}
+			})
+		})
+	}
+}
+
+// A context ends with a cause that matches an error of the library: that of another call,
+// as errgroup has it, or of another session. It is no answer of the service to this call.
+func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
+	type scene struct {
+		w *world
+		c *coord.Client
+		// ending returns a context that ends before the next call of an operation of
+		// the backend, counted from now.
+		ending func(op string, n int) context.Context
+	}
+	cases := map[string]func(x scene) error{
+		"Verify": func(x scene) error {
+			h := mustLock(x.w.t, coord.NewMutex(x.c, "/l", nil))
+			err := h.Verify(x.ending("sync", 1))
+			if h.Err() != nil {
+				x.w.t.Errorf("the hold is over: %v", h.Err())
+			}
+			mustRelease(x.w.t, h)
+			return err
+		},
+		"Announce": func(x scene) error {
+			term, err := coord.NewElection(x.c, "/e", nil).Campaign(context.Background())
+			if err != nil {
+				x.w.t.Fatal(err)
+			}
+			err = term.Announce(x.ending("commit", 1), []byte("here"))
+			if term.Err() != nil {
+				x.w.t.Errorf("the term is over: %v", term.Err())
+			}
+			mustRelease(x.w.t, term.Hold)
+			return err
+		},
+		"Barrier.Wait": func(x scene) error {
+			b := coord.NewBarrier(x.c, "/b", nil)
+			if err := b.Set(context.Background()); err != nil {
+				x.w.t.Fatal(err)
+			}
+			return b.Wait(x.ending("get", 1))
+		},
+		"Entry.Leave": func(x scene) error {
+			entered := make(chan *coord.Entry, 2)
+			for _, c := range []*coord.Client{x.c, x.w.open("b", nil)} {
+				go func() {
+					e, err := coord.NewDoubleBarrier(c, "/d", 2, nil).Enter(context.Background())
+					if err != nil {
+						x.w.t.Error(err)
+					}
+					entered <- e
+				}()
+			}
+			a, b := <-entered, <-entered
+			if s, err := x.c.Session(context.Background()); err != nil || a.Session() != s.ID() {
+				a, b = b, a
+			}
+			defer b.Release()
+			return a.Leave(x.ending("children", 1))
+		},
+		"Queue.Len": func(x scene) error {
+			q := coord.NewQueue[int](x.c, "/q", nil)
+			mustPut(x.w.t, q, 1, 1)
+			_, err := q.Len(x.ending("children", 1))
+			return err
+		},
+		"Queue.Peek": func(x scene) error {
+			q := coord.NewQueue[int](x.c, "/q", nil)
+			mustPut(x.w.t, q, 1, 1)
+			_, err := q.Peek(x.ending("children", 1))
+			return err
+		},
+		"Queue.Purge": func(x scene) error {
+			q := coord.NewQueue[int](x.c, "/q", nil)
+			mustPut(x.w.t, q, 1, 1)
+			_, err := q.Purge(x.ending("children", 2))
+			return err
+		},
+		"Forget": func(x scene) error {
+			x.w.accounts("a")
+			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{Keep: true})
+			mustPropose(x.w.t, co, x.w.proposal("t", "a"))
+			return co.Forget(x.ending("get", 1), "t")
+		},
+		"Recover": func(x scene) error {
+			x.w.accounts("a")
+			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{Keep: true})
+			mustPropose(x.w.t, co, x.w.proposal("t", "a"))
+			_, err := co.Recover(x.ending("children", 1))
+			return err
+		},
+	}
+	for name, call := range cases {
+		for _, cause := range []error{coord.ErrNotFound, coord.ErrSessionLost, coord.ErrClosed} {
+			t.Run(fmt.Sprint(name, ", ", cause), func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					var x nth
+					err := call(scene{w, w.open("a", &backendtest.Hooks{Before: x.before}), func(op string, n int) context.Context {
+						w.settle()
+						ctx, cancel := context.WithCancelCause(context.Background())
+						x.arm(n, func(c backendtest.Call) bool { return c.Op == op }, func(context.Context, backendtest.Call, error) error {
+							cancel(cause)
+							return nil
+						})
+						return ctx
+					}})
+					wantErr(w.t, err, context.Canceled, cause)
+				})
+			})
+		}
+	}
+}
