@@ -137,6 +137,9 @@ func isClosed(err error) bool { return errors.Is(err, backend.ErrClosed) && !ofC
 // isNotFound reports whether err says that a node is missing.
 func isNotFound(err error) bool { return errors.Is(err, backend.ErrNotFound) && !ofContext(err) }
 
+// isDecode reports whether err says that what a node holds cannot be read.
+func isDecode(err error) bool { return errors.Is(err, ErrDecode) && !ofContext(err) }
+
 func isUncertain(err error) bool { return errors.Is(err, backend.ErrUncertain) }
 
 // ofContext reports whether err says that a context has ended. Such an error matches the

@@ -3,6 +3,8 @@ package coord_test
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,5 +190,41 @@ func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// The context of Serve ends while it reads a transaction.
+func TestTheCauseOfServesEndIsNoRecordThatCannotBeRead(t *testing.T) {
+	for _, node := range []string{"/tx/tx/t", "/decision-"} {
+		t.Run(node, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				defer cancel(nil)
+				var x nth
+				x.arm(1, func(c backendtest.Call) bool { return c.Op != "commit" && strings.Contains(c.Path, node) },
+					func(context.Context, backendtest.Call, error) error {
+						cancel(coord.ErrDecode)
+						return nil
+					})
+				var calls atomic.Int32
+				call := func(context.Context, coord.Ballot[string]) error {
+					calls.Add(1)
+					return nil
+				}
+				p := coord.NewParticipant(w.open("site", &backendtest.Hooks{Before: x.before}), "/tx", "a",
+					coord.Handler[string]{Prepare: call, Commit: call, Abort: call})
+				ended := make(chan error)
+				go func() { ended <- p.Serve(ctx) }()
+				w.served("a")
+				result := proposeLater(coord.NewCoordinator(w.open("co", nil), "/tx", unserved(coord.AbortUnserved)), w.proposal("t", "a"))
+				wantErr(w.t, <-ended, context.Canceled, coord.ErrDecode)
+				if r := <-result; r.err != nil || r.d.Commit || r.d.By != "proposer" {
+					w.t.Errorf("%+v", r)
+				}
+				if n := calls.Load(); n != 0 {
+					w.t.Errorf("%d calls of the handler", n)
+				}
+			})
+		})
 	}
 }

@@ -105,7 +105,7 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 	for _, id := range ids {
 		t, ok, err := x.transaction(ctx, space, id)
 		switch {
-		case errors.Is(err, ErrDecode):
+		case isDecode(err):
 			strange = append(strange, printable(id))
 		case err != nil:
 			return err
@@ -308,7 +308,7 @@ func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name strin
 		if len(d.missing(names)) == 0 {
 			b.State = "prepared"
 		}
-	case err != nil && !isNotFound(err) && !errors.Is(err, ErrDecode):
+	case err != nil && !isNotFound(err) && !isDecode(err):
 		return b, false, err
 	default:
 		// Gone, or another in its place. Had it ended in order this ballot would

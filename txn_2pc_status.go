@@ -63,7 +63,7 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 		var list []ProposalStatus
 		for _, id := range ids {
 			st, err := s.txStatus(ctx, &co.txSpace, id)
-			if isNotFound(err) || errors.Is(err, ErrDecode) {
+			if isNotFound(err) || isDecode(err) {
 				continue // done with since, or foreign
 			}
 			if err != nil {
@@ -194,7 +194,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 	pause := pauses{c: s.c}
 	for {
 		d, err := s.load(ctx, &co.txSpace, id, nil)
-		if isNotFound(err) || errors.Is(err, ErrDecode) {
+		if isNotFound(err) || isDecode(err) {
 			return false, nil
 		}
 		if err != nil {
@@ -225,7 +225,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 		if err == nil && o == nil {
 			o, err = s.abort(ctx, d, "recovery", "its proposer is gone")
 		}
-		if errors.Is(err, ErrDecode) {
+		if isDecode(err) {
 			// Its sites tell of it too, and List shows it.
 			s.c.log.Error("coord: a transaction is in doubt", "path", d.path, "error", err)
 			return false, nil

@@ -105,7 +105,7 @@ func (b *ballotWork[T]) decided(ctx context.Context) (*outcome, error) {
 	b.unread, b.bad = nil, nil
 	w, gone := backend.NewWatch(), backend.NewWatch()
 	o, err := b.s.outcome(ctx, &dtx{path: b.record(b.id), zxid: b.zxid}, w)
-	if errors.Is(err, ErrDecode) {
+	if isDecode(err) {
 		b.bad, err = b.doubtful(err), nil
 	}
 	if err != nil {
@@ -115,7 +115,7 @@ func (b *ballotWork[T]) decided(ctx context.Context) (*outcome, error) {
 	switch {
 	case isNotFound(err), d != nil && d.zxid != b.zxid:
 		d, err = nil, nil // gone, or another one in its place
-	case errors.Is(err, ErrDecode):
+	case isDecode(err):
 		_, d.rec.Mark, _ = parseBallot(b.name)
 		b.unread = err
 		if b.bad == nil {
@@ -161,7 +161,7 @@ func (b *ballotWork[T]) woken(ctx context.Context) (*outcome, error) {
 	if o == nil && err == nil {
 		o, err = b.decided(ctx)
 	}
-	if errors.Is(err, ErrDecode) || err == nil && o == nil && (b.d == nil || b.bad != nil) {
+	if isDecode(err) || err == nil && o == nil && (b.d == nil || b.bad != nil) {
 		err = errAgain
 	}
 	return o, err

@@ -328,7 +328,7 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 			return nil, err
 		}
 		there, err := s.load(ctx, q.txSpace, q.id, nil)
-		if isNotFound(err) || errors.Is(err, ErrDecode) {
+		if isNotFound(err) || isDecode(err) {
 			return d, nil
 		}
 		if err != nil {
