@@ -1,6 +1,7 @@
 package coord_test
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"testing"
@@ -163,23 +164,32 @@ func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 	})
 }
 
-// A caller whose ctx ends, while it waits for what an earlier call has left, does not
+// A caller whose ctx ends, while an earlier call's node is still being removed, does not
 // leave the node that may have been made for it.
 func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
 	onEach(t, func(w *world) {
-		var before, after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/l", nil)
+		var look, remove, after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{
+			Before: func(ctx context.Context, c backendtest.Call) error {
+				return cmp.Or(look.before(ctx, c), remove.before(ctx, c))
+			},
+			After: after.after,
+		}), "/l", nil)
 		h := mustLock(w.t, m)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		next := w.waiting(ctx, m)
 		after.arm(1, creates, lose) // the hand-over
+		look.arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
+			<-ctx.Done()
+			return nil
+		})
+		// Then the deletion is refused: as part of a hand-over, and alone. In the
+		// background it is held until the caller has given up.
 		ofHold := func(c backendtest.Call) bool { return deletes(c) && c.Path == h.Path() }
-		// Then the deletion is refused: as part of a hand-over, alone, and in the
-		// background until the caller has given up.
-		before.arm(2, ofHold, func(context.Context, backendtest.Call, error) error {
-			before.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
-				before.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
+		remove.arm(2, ofHold, func(context.Context, backendtest.Call, error) error {
+			remove.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
+				remove.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
 					cancel()
 					<-next.done
 					return nil
