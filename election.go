@@ -43,7 +43,7 @@ type ElectionOptions struct {
 // these are made of.
 //
 // Layout: path is a directory (a container, made on first use, with what is
-// missing above it), which belongs to the election: its data is empty, and each
+// missing above it), which belongs to the election: its data names it, and each
 // candidate has a node in it, ephemeral and sequential, named
 // _c_<uuid>-latch-<number>, as Curator's LeaderLatch names them. Its data is the
 // ID; with Data it is JSON under the key "coord-candidate". Beside a leader that
@@ -106,7 +106,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	}
 	led := &leading{l: e.line()}
 	r := &request{op: op, kind: latchKind, data: data, owner: led}
-	if err := led.l.heldUnder(ctx, r, nil); err != nil {
+	if err := led.l.heldUnder(ctx, r); err != nil {
 		return nil, opError(op, e.path.full, err)
 	}
 	r.trail = e.c.trail("election", e.path.full, op)

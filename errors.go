@@ -25,7 +25,8 @@ var (
 	// it taken away by force. It matches ErrLost and ErrDeleted too.
 	ErrRevoked = errors.New("hold revoked by force")
 	// ErrHeld: the context of a Lock is that of a hold on the same lock, so the call
-	// would wait for itself.
+	// would wait for itself. A context that is made by context.WithoutCancel of the
+	// hold's, and has no end of its own, outlives the hold and is not refused.
 	ErrHeld = errors.New("held already by the caller")
 	// ErrUpgrade: the context of a Lock for writing is that of a hold for reading on
 	// the same lock, so the call would wait for itself.

@@ -122,10 +122,14 @@ func (h *Hold) Context(parent context.Context) context.Context {
 }
 
 // holdsUnder yields the holds that stand, that ctx comes from, and whose nodes are in
-// dir, with the names of the nodes.
+// dir, with the names of the nodes. A ctx that never ends (context.WithoutCancel) does
+// not end with the hold either: there are none.
 func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 	return func(yield func(string, *Hold) bool) {
 		u, _ := ctx.Value(heldKey{}).(*heldContext)
+		if ctx.Done() == nil {
+			u = nil
+		}
 		for ; u != nil; u = u.outer {
 			path := u.h.Path()
 			if parent(path) == dir && u.h.Err() == nil && !yield(base(path), u.h) {

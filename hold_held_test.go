@@ -116,3 +116,50 @@ func TestALockUnderAnotherHoldIsNotRefused(t *testing.T) {
 		mustRelease(w.t, again)
 	})
 }
+
+// A call that queues in its process behind a waiter for that very hold would not learn
+// in line that it waits for itself.
+func TestALockBehindOthersUnderTheHoldOfAnotherClientIsRefused(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := coord.NewMutex(w.open("a", nil), "/l", nil), coord.NewMutex(w.open("b", nil), "/l", nil)
+		h := mustLock(w.t, a)
+		next := w.waiting(context.Background(), b)
+		ctx, cancel := context.WithTimeout(h.Context(context.Background()), 20*time.Second)
+		defer cancel()
+		_, err := b.Lock(ctx)
+		wantErr(w.t, err, coord.ErrHeld)
+		mayBeReleased(w.t, h)
+		mustRelease(w.t, next.hold())
+	})
+}
+
+// What goes on after its hold can wait for the next one.
+func TestALockUnderAContextThatOutlivesItsHoldWaits(t *testing.T) {
+	onEach(t, func(w *world) {
+		m := coord.NewMutex(w.open("a", nil), "/l", nil)
+		h := mustLock(w.t, m)
+		next := w.waiting(context.WithoutCancel(h.Context(context.Background())), m)
+		mayBeReleased(w.t, h)
+		mustRelease(w.t, next.hold())
+
+		s := coord.NewSemaphore(w.open("b", nil), "/s", 1, nil)
+		h, err := s.Acquire(context.Background(), 1)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		n := w.waits.Load()
+		granted := make(chan *coord.Hold)
+		go func() {
+			h, err := s.Acquire(context.WithoutCancel(h.Context(context.Background())), 1)
+			if err != nil {
+				w.t.Error(err)
+			}
+			granted <- h
+		}()
+		w.eventually("the Acquire waits", func() bool { return w.waits.Load() > n })
+		mayBeReleased(w.t, h)
+		if h := <-granted; h != nil {
+			mustRelease(w.t, h)
+		}
+	})
+}

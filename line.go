@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -185,23 +186,44 @@ type place struct {
 
 // heldUnder returns the error for a call that would wait for itself: its ctx is that
 // of a hold which stands in its way. The ctx ends with that hold, so the wait could
-// never succeed. Without ahead, the contenders before it, the holds of the same client
-// count. With ahead those of other clients count too: their names are unique, so the
-// node of another service is not taken for one in this line.
-func (l *line) heldUnder(ctx context.Context, r *request, ahead []position) error {
+// never succeed. The call asks before it queues: in its process too, others that wait
+// for the same hold can be before it.
+func (l *line) heldUnder(ctx context.Context, r *request) error {
 	for name, h := range holdsUnder(ctx, l.dir) {
 		q, ok := l.kinds.parse(name)
-		if !ok || h.s.c != l.c && !slices.ContainsFunc(ahead, func(p position) bool { return p.name == name }) {
+		var refusal error
+		switch {
+		case ok && q.shared && r.kind == writeKind:
+			refusal = ErrUpgrade
+		case ok && !q.shared && !r.try: // a try finds it locked
+			refusal = ErrHeld
+		default:
 			continue
 		}
-		switch {
-		case q.shared && r.kind == writeKind:
-			return ErrUpgrade
-		case !q.shared && !r.try: // a try finds it locked
-			return ErrHeld
+		if here, err := l.c.serves(ctx, h); here || err != nil {
+			return cmp.Or(err, refusal)
 		}
 	}
 	return nil
+}
+
+// serves reports whether a hold stands on the service of the client. Of a hold of
+// another client the node is looked for: its name is unique.
+func (c *Client) serves(ctx context.Context, h *Hold) (bool, error) {
+	if h.s.c == c {
+		return true, nil
+	}
+	return onSession(ctx, c, func(s *session) (bool, error) {
+		path := h.Path()
+		if err := s.b.Sync(ctx, path); err != nil {
+			return false, err
+		}
+		_, err := s.b.Exists(ctx, path, nil)
+		if isNotFound(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 }
 
 // acquire takes a place and waits for its turn. A lost session or a place that

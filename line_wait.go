@@ -72,11 +72,6 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			continue
 		}
 		j := blocker(queue, i)
-		if j >= 0 {
-			if err := l.heldUnder(ctx, r, queue[:i]); err != nil {
-				return nil, err
-			}
-		}
 		if j >= 0 && r.try {
 			return nil, ErrLocked
 		}

@@ -48,7 +48,7 @@ type MutexOptions struct {
 // Callers of one Client on one path queue in the process, behind one node.
 //
 // Layout: path is a directory (a container, made on first use, with what is
-// missing above it), which belongs to the lock: its data is empty, and only
+// missing above it), which belongs to the lock: its data names it, and only
 // contenders' nodes are in it, ephemeral and sequential, named
 // _c_<uuid>-lock-<number>, as Curator's InterProcessMutex names them. Children
 // with other names are ignored.
@@ -140,7 +140,7 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(r.op, path, err)
 	}
-	if err := m.line().heldUnder(ctx, r, nil); err != nil {
+	if err := m.line().heldUnder(ctx, r); err != nil {
 		return nil, opError(r.op, path, err)
 	}
 	r.trail = m.c.trail("mutex", path, r.op)

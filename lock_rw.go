@@ -33,6 +33,8 @@ type RWMutexOptions struct {
 // (Hold.Context), and Lock and RLock with ErrHeld when it is that of a writer's. This
 // holds for several clients of one service too. A writer can become a reader, see
 // Downgrade. Otherwise a second acquisition by the same process waits like any other.
+// So a reader that reads once more, instead of passing the Hold, waits for a writer
+// that has come in between, and that writer waits for the reader.
 //
 // Layout: as a Mutex's, with nodes _c_<uuid>-__READ__<number> and
 // _c_<uuid>-__WRIT__<number>, as Curator's InterProcessReadWriteLock names them, so
@@ -118,7 +120,7 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, opError(r.op, rw.path.full, err)
 	}
 	l := rw.line()
-	if err := l.heldUnder(ctx, r, nil); err != nil {
+	if err := l.heldUnder(ctx, r); err != nil {
 		return nil, opError(r.op, rw.path.full, err)
 	}
 	r.data = rw.data

@@ -59,7 +59,7 @@ type SemaphoreOptions struct {
 // it outlives all clients, and anybody can read it and set it by hand. (Set it, and
 // do not delete it and make another: one who is alone may not notice.) The
 // directory path/requests (a container, made on first use) belongs to the
-// semaphore: its data is empty, and each request is an ephemeral sequential node
+// semaphore: its data names it, and each request is an ephemeral sequential node
 // in it, named _c_<uuid>-permit-<weight>-<number>. Children with other names are
 // ignored. A request that was granted after it had waited is marked: its owner
 // writes the same data once more, so that its version is not zero. Nothing of a
@@ -150,7 +150,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	case a.n > want && !s.adopt:
 		return nil, opError(a.op, s.path.full, tooHeavy(a.n, want))
 	}
-	if err := a.heldUnder(ctx, nil); err != nil {
+	if err := a.heldUnder(ctx); err != nil {
 		return nil, opError(a.op, s.path.full, err)
 	}
 	a.trail = s.c.trail("semaphore", s.path.full, a.op)

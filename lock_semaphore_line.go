@@ -117,7 +117,7 @@ type acquisition struct {
 
 // heldUnder is line.heldUnder: the permits of the holds that ctx comes from are never
 // free for this call. If the limit may change, nothing is certain.
-func (a *acquisition) heldUnder(ctx context.Context, ahead []permit) error {
+func (a *acquisition) heldUnder(ctx context.Context) error {
 	if a.try || a.sem.adopt {
 		return nil
 	}
@@ -125,8 +125,12 @@ func (a *acquisition) heldUnder(ctx context.Context, ahead []permit) error {
 	var counted []string // a context can be that of one hold twice
 	for name, h := range holdsUnder(ctx, a.sem.requests) {
 		q, ok := parsePermit(name)
-		if !ok || slices.Contains(counted, name) ||
-			h.s.c != a.sem.c && !slices.ContainsFunc(ahead, func(p permit) bool { return p.name == name }) {
+		if !ok || slices.Contains(counted, name) {
+			continue
+		}
+		if here, err := a.sem.c.serves(ctx, h); err != nil {
+			return err
+		} else if !here {
 			continue
 		}
 		counted = append(counted, name)
@@ -296,10 +300,6 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 		return a.hold(ctx, p, nil, false)
 	case !fits && a.try:
 		return nil, ErrLocked
-	case !fits:
-		if err := a.heldUnder(ctx, queue); err != nil {
-			return nil, err
-		}
 	}
 	if err := a.mayMark(ctx, p); err != nil {
 		return nil, err
