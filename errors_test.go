@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -341,13 +342,18 @@ func TestTheErrorsOfThePackageReadAsOneSentence(t *testing.T) {
 		if want := "coord: transaction refused: exists 0: check /x: node not found"; err == nil || err.Error() != want {
 			w.t.Errorf("%v, want %s", err, want)
 		}
-		var denied error
-		c = w.open("b", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { return denied }})
+		var refuses atomic.Bool
+		c = w.open("b", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+			if !refuses.Load() {
+				return nil
+			}
+			return &backend.Error{Op: "delete", Path: call.Path, Err: backend.ErrDenied}
+		}})
 		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
-		denied = &backend.Error{Op: "delete", Path: h.Path(), Err: backend.ErrDenied}
+		refuses.Store(true)
 		if err := h.Release(); err == nil || strings.Count(err.Error(), "coord: ") != 1 || strings.Count(err.Error(), h.Path()) != 1 {
 			w.t.Errorf("%v repeats itself", err)
 		}
-		denied = nil
+		refuses.Store(false)
 	})
 }
