@@ -12,6 +12,17 @@ import (
 // maxGrounds bounds what a client remembers of directories.
 const maxGrounds = 4096
 
+// makeRoom forgets one directory, any of them, when as many are remembered as may be. To
+// forget all at once would have a client that uses a few more paths in turn know none.
+func makeRoom[V any](m map[string]V) {
+	for dir := range m {
+		if len(m) >= maxGrounds {
+			delete(m, dir)
+		}
+		return
+	}
+}
+
 // spec says which node to create: a sequential ephemeral child of dir, named by
 // a GUID of its own.
 type spec struct {

@@ -332,9 +332,7 @@ func (c *Client) known(g ground) (footing, bool) {
 func (c *Client) learn(dir string, f footing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.grounds) >= maxGrounds {
-		clear(c.grounds)
-	}
+	makeRoom(c.grounds)
 	c.grounds[dir] = f
 }
 

@@ -358,9 +358,7 @@ func (c *Client) setCalm(dir string, calm bool) {
 		delete(c.calm, dir)
 		return
 	}
-	if len(c.calm) >= maxGrounds {
-		clear(c.calm)
-	}
+	makeRoom(c.calm)
 	c.calm[dir] = struct{}{}
 }
 

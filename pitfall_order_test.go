@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 )
 
@@ -300,6 +301,31 @@ func TestAnUnusedPathIsNotRemembered(t *testing.T) {
 		use()
 		if after := use(); after > before+1<<20 {
 			t.Errorf("heap %d → %d bytes after 10,000 more paths that are not used any more", before, after)
+		}
+	})
+}
+
+// A client that uses a few more paths in turn than it remembers still knows most of
+// them: a Lock and its Release cost two requests there.
+func TestMorePathsThanAreRememberedCostLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		requests := 0
+		b := backendtest.Intercept(memory.New(nil), backendtest.Hooks{
+			Before: func(context.Context, backendtest.Call) error {
+				requests++
+				return nil
+			},
+		})
+		c := open(t, b, nil)
+		const paths = 4_200
+		for round := range 3 {
+			requests = 0
+			for i := range paths {
+				mustRelease(t, mustLock(t, coord.NewMutex(c, fmt.Sprintf("/l-%d", i), nil)))
+			}
+			if cost := float64(requests) / paths; round > 0 && cost > 2.2 {
+				t.Errorf("%.2f requests for a Lock and its Release, want about 2", cost)
+			}
 		}
 	})
 }

@@ -231,8 +231,9 @@ func (s *session) isAllowed(dir string) bool {
 func (s *session) setAllowed(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.allowed == nil || len(s.allowed) >= maxGrounds {
+	if s.allowed == nil {
 		s.allowed = make(map[string]struct{})
 	}
+	makeRoom(s.allowed)
 	s.allowed[dir] = struct{}{}
 }
