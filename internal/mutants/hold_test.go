@@ -3,7 +3,7 @@ package mutants
 // holdMutants are defects of holds and sessions.
 var holdMutants = []mutant{
 	{"the cause of a context is an answer of the service", "errors.go",
-		"errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)", "false",
+		"errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)", "errors.Is(err, context.DeadlineExceeded)",
 		"TestTheCauseOfAContextIsNoAnswer"},
 	{"another client that is closed is the own one", "errors.go",
 		"return errors.Is(err, backend.ErrClosed) && !ofContext(err)", "return errors.Is(err, backend.ErrClosed)",
