@@ -26,7 +26,4 @@ var barrierMutants = []mutant{
 	{"a removal on a session that is lost in turn counts", "barrier_double_enter.go",
 		"return struct{}{}, s.b.Err()", "return struct{}{}, nil",
 		"TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo"},
-	{"what removes a lost node removes that of the call that goes on", "barrier_double_enter.go",
-		"case statErr == nil && stat.EphemeralOwner == lost:", "case statErr == nil:",
-		"TestAMemberDoesNotCountInTwoRounds"},
 }
