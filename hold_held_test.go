@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
 )
 
 // Each of these would wait for itself: the hold whose context it comes with ends the
@@ -162,4 +163,140 @@ func TestALockUnderAContextThatOutlivesItsHoldWaits(t *testing.T) {
 			mustRelease(w.t, h)
 		}
 	})
+}
+
+// A reader that has the lock, a writer that waits for it, and then a call with the
+// reader's ctx: to wait behind that writer would be to wait for itself.
+func TestAReaderBehindAWriterThatWaitsForItIsRefused(t *testing.T) {
+	for _, outer := range []string{"a reader", "a writer that became a reader"} {
+		for _, inner := range []string{"a", "b"} {
+			t.Run(outer+", client "+inner, func(t *testing.T) {
+				onEach(t, func(w *world) {
+					a := w.open("a", nil)
+					other := a
+					if inner != "a" {
+						other = w.open(inner, nil)
+					}
+					rw := coord.NewRWMutex(a, "/l", nil)
+					h, err := rw.RLock(context.Background())
+					if outer != "a reader" {
+						mustRelease(w.t, must(w.t, h, err))
+						if h, err = rw.Lock(context.Background()); err == nil {
+							err = rw.Downgrade(context.Background(), h)
+						}
+					}
+					h = must(w.t, h, err)
+					writer := w.writing(coord.NewRWMutex(w.open("w", nil), "/l", nil))
+					before := w.children("/l")
+					ctx, cancel := context.WithTimeout(h.Context(context.Background()), 20*time.Second)
+					defer cancel()
+					rw = coord.NewRWMutex(other, "/l", nil)
+					_, err = rw.RLock(ctx)
+					wantErr(w.t, err, coord.ErrHeld)
+					_, err = rw.TryRLock(ctx)
+					wantErr(w.t, err, coord.ErrLocked)
+					_, err = coord.LockAll(ctx, rw.RLocker())
+					wantErr(w.t, err, coord.ErrHeld)
+					if after := w.children("/l"); len(after) != len(before) {
+						w.t.Errorf("what was refused has left %q of %q", after, before)
+					}
+					mustRelease(w.t, h)
+					mustRelease(w.t, writer.hold())
+					h, err = rw.RLock(context.Background())
+					mustRelease(w.t, must(w.t, h, err))
+				})
+			})
+		}
+	}
+}
+
+// The hold is on its reader's node already, and does not know that yet.
+func TestAReaderBehindAWriterThatWaitsForADowngradeIsRefused(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		rw := coord.NewRWMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		h, err := rw.Lock(context.Background())
+		h = must(w.t, h, err)
+		m := move(rw, h, &after)
+		writer := w.writing(coord.NewRWMutex(w.open("w", nil), "/l", nil))
+		ctx, cancel := context.WithTimeout(h.Context(context.Background()), 20*time.Second)
+		defer cancel()
+		rw = coord.NewRWMutex(w.open("b", nil), "/l", nil)
+		_, err = rw.RLock(ctx)
+		wantErr(w.t, err, coord.ErrHeld)
+		_, err = rw.Lock(ctx)
+		wantErr(w.t, err, coord.ErrUpgrade)
+		close(m.let)
+		if err := <-m.done; err != nil {
+			w.t.Error(err)
+		}
+		mustRelease(w.t, h)
+		mustRelease(w.t, writer.hold())
+	})
+}
+
+// With another ctx a reader waits behind the writer, as any other does.
+func TestAReaderBehindAWriterWaits(t *testing.T) {
+	onEach(t, func(w *world) {
+		rw := coord.NewRWMutex(w.open("a", nil), "/l", nil)
+		h, err := rw.RLock(context.Background())
+		h = must(w.t, h, err)
+		writer := w.writing(coord.NewRWMutex(w.open("w", nil), "/l", nil))
+		n := w.waits.Load()
+		reader := make(chan error, 1)
+		go func() {
+			reader <- rw.RLocker().Do(context.Background(), func(context.Context, *coord.Hold) error { return nil })
+		}()
+		w.eventually("the reader waits", func() bool { return w.waits.Load() > n })
+		mustRelease(w.t, h)
+		mustRelease(w.t, writer.hold())
+		if err := <-reader; err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// A try says the same each time, whether it looks before it makes its node or not.
+func TestATryToWriteUnderAReadHoldIsAnUpgrade(t *testing.T) {
+	for _, inner := range []string{"a", "b"} {
+		t.Run("client "+inner, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				a := w.open("a", nil)
+				other := a
+				if inner != "a" {
+					other = w.open(inner, nil)
+				}
+				try := coord.NewRWMutex(other, "/l", nil).TryLock
+				for range 2 { // the second time after a try that has won
+					outer, err := coord.NewRWMutex(a, "/l", nil).RLock(context.Background())
+					outer = must(w.t, outer, err)
+					ctx := outer.Context(context.Background())
+					for range 3 {
+						_, err := try(ctx)
+						wantErr(w.t, err, coord.ErrUpgrade)
+					}
+					_, err = try(context.Background())
+					wantErr(w.t, err, coord.ErrLocked)
+					mustRelease(w.t, outer)
+					h, err := try(context.Background())
+					mustRelease(w.t, must(w.t, h, err))
+					h, err = try(context.Background())
+					mustRelease(w.t, must(w.t, h, err))
+				}
+			})
+		})
+	}
+}
+
+// writing starts a Lock and returns when it waits.
+func (w *world) writing(rw *coord.RWMutex) *locking {
+	w.t.Helper()
+	n := w.waits.Load()
+	l := &locking{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		l.h, l.err = rw.Lock(context.Background())
+	}()
+	w.eventually("the writer waits", func() bool { return w.waits.Load() > n })
+	return l
 }

@@ -104,6 +104,12 @@ type position struct {
 	shared bool // a reader
 }
 
+// is reports whether p is the node q, or the one that a downgrade of q has made.
+func (q position) is(p position) bool {
+	id := len(guidPrefix) + guidLen
+	return p.seq == q.seq && len(p.name) == len(q.name) && len(q.name) > id && p.name[:id] == q.name[:id]
+}
+
 // parse reads the name of a contender. Everything else in the directory is
 // foreign, and not in line.
 func (k lineKinds) parse(name string) (position, bool) {
@@ -202,6 +208,23 @@ func (l *line) heldUnder(ctx context.Context, r *request) error {
 		}
 		if here, err := l.c.serves(ctx, h); here || err != nil {
 			return cmp.Or(err, refusal)
+		}
+	}
+	return nil
+}
+
+// behindOwn returns the error for a contender that finds a hold which its ctx comes from
+// among those that it waits for, directly or behind others. heldUnder cannot tell when
+// the hold is a reader's and a writer waits between the two, or when the hold is about to
+// stand on another node.
+func (l *line) behindOwn(ctx context.Context, r *request, ahead []position) error {
+	for name := range holdsUnder(ctx, l.dir) {
+		q, ok := l.kinds.parse(name)
+		if i := slices.IndexFunc(ahead, q.is); ok && i >= 0 {
+			if ahead[i].shared && r.kind == writeKind {
+				return ErrUpgrade
+			}
+			return ErrHeld
 		}
 	}
 	return nil

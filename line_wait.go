@@ -76,6 +76,9 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			return nil, ErrLocked
 		}
 		if j >= 0 {
+			if err := l.behindOwn(ctx, r, queue[:j+1]); err != nil {
+				return nil, err
+			}
 			if again, err := l.watchOthers(ctx, r, p, w, queue, i, j); again || err != nil {
 				if err != nil {
 					return nil, err

@@ -32,9 +32,13 @@ type RWMutexOptions struct {
 // refuse with ErrUpgrade when their ctx is that of a read hold on the same lock
 // (Hold.Context), and Lock and RLock with ErrHeld when it is that of a writer's. This
 // holds for several clients of one service too. A writer can become a reader, see
-// Downgrade. Otherwise a second acquisition by the same process waits like any other.
-// So a reader that reads once more, instead of passing the Hold, waits for a writer
-// that has come in between, and that writer waits for the reader.
+// Downgrade.
+//
+// Do not take the read lock again under a read hold, but pass the Hold: if a writer
+// comes in between, the second waits for the writer, and the writer for the first. With
+// the ctx of the read hold, RLock then fails with ErrHeld; while no writer waits or
+// tries it succeeds. With another ctx a second acquisition by the same process waits
+// like any other.
 //
 // Layout: as a Mutex's, with nodes _c_<uuid>-__READ__<number> and
 // _c_<uuid>-__WRIT__<number>, as Curator's InterProcessReadWriteLock names them, so
