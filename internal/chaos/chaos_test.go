@@ -98,9 +98,31 @@ func seed(t *testing.T) uint64 {
 }
 
 // TestEveryRecipeStandsAllFaults is the run. Whatever it finds is in the summary.
+//
+// On a busy machine the servers can lose what they have acknowledged: ZooKeeper 3.8.0
+// elects a follower that took the epoch of its leader before it had its transactions
+// (ZOOKEEPER-4643), and the others cut off their logs. A raw client, whose writes are
+// taken back then, and trees that differ at the end show that it was the servers. Such a
+// run says nothing of the library, and another one is made.
 func TestEveryRecipeStandsAllFaults(t *testing.T) {
 	zktest.Require(t)
-	r := &run{t: t, dir: historyDir(t), seed: seed(t)}
+	const most = 3
+	first := seed(t)
+	for i := range uint64(most) {
+		broken := ""
+		t.Run(fmt.Sprintf("ensemble %d", i+1), func(t *testing.T) { broken = storm(t, first+i) })
+		if broken == "" {
+			return
+		}
+		t.Logf("figure: chaos: ensemble %d, seed %d, is not judged, for it lost writes of its own: %s", i+1, first+i, broken)
+	}
+	t.Errorf("none of %d ensembles kept what it had acknowledged: nothing was tested", most)
+}
+
+// storm is one run. It is not judged if the servers broke their own promise, and tells
+// how they did.
+func storm(t *testing.T, seed uint64) (broken string) {
+	r := &run{t: t, dir: historyDir(t), seed: seed}
 	t.Logf("COORD_SEED=%d", r.seed)
 	rec, err := newRecorder(filepath.Join(r.dir, "nemesis.jsonl"))
 	if err != nil {
@@ -110,21 +132,34 @@ func TestEveryRecipeStandsAllFaults(t *testing.T) {
 	r.start(n)
 	control := startControl(t, r.e.Addrs(), rec)
 	began := time.Now()
-	if err := n.rage(t.Context(), r.seed, length(t)); err != nil {
-		t.Errorf("the nemesis: %v", err)
-	}
+	rage := n.rage(t.Context(), r.seed, length(t))
 	raged := time.Since(began)
-	if err := n.heal(); err != nil {
-		t.Fatal(err)
+	heal := n.heal()
+	if broken := control.close(); broken != "" {
+		return broken
 	}
-	control.close()
-	final := r.conclude()
+	if heal != nil {
+		t.Fatal(heal)
+	}
+	final, over := r.conclude()
+	if rage != nil {
+		final = append(final, "the nemesis: "+rage.Error())
+	}
+	if over {
+		broken = r.compareServers()
+	} else {
+		broken = r.ghosts()
+	}
+	if broken != "" {
+		return broken
+	}
 	if err := keepLogs(r.e, r.dir); err != nil {
 		t.Fatal(err)
 	}
 	f := judgeAll(t, r.dir)
 	f.wrong = append(f.wrong, final...)
 	r.summarize(f, n, raged)
+	return ""
 }
 
 func judgeAll(t *testing.T, dir string) *findings {

@@ -14,7 +14,7 @@ import (
 )
 
 // conclude ends all work, and returns what is wrong then.
-func (r *run) conclude() (wrong []string) {
+func (r *run) conclude() (wrong []string, over bool) {
 	t := r.t
 	t.Helper()
 	for _, step := range []struct{ command, answer string }{{"finish", "finished"}, {"drain", "drained"}} {
@@ -28,7 +28,7 @@ func (r *run) conclude() (wrong []string) {
 		}
 	}
 	if len(wrong) > 0 {
-		return wrong
+		return wrong, false
 	}
 	s := r.session()
 	defer s.Close()
@@ -39,14 +39,13 @@ func (r *run) conclude() (wrong []string) {
 		}
 	}
 	wrong = append(wrong, r.leftovers(s)...)
-	r.compareServers()
-	return wrong
+	return wrong, true
 }
 
-// compareServers tells when the servers have different trees, which is not for this
-// library to prevent: a server that was restarted can have applied proposals that
-// were never committed, see merge. It helps to understand what else is found.
-func (r *run) compareServers() {
+// compareServers tells how the servers' trees differ. No client can make them differ: a
+// server that was restarted can have applied proposals that were never committed, see
+// merge.
+func (r *run) compareServers() string {
 	var trees []map[string]nodeIs
 	for _, s := range r.e.Servers() {
 		ctx, cancel := context.WithTimeout(r.t.Context(), limit)
@@ -54,7 +53,7 @@ func (r *run) compareServers() {
 		if err != nil {
 			cancel()
 			r.t.Errorf("server %d: %v", s.ID(), err)
-			return
+			return ""
 		}
 		all := make(map[string]nodeIs)
 		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath} {
@@ -70,9 +69,10 @@ func (r *run) compareServers() {
 	}
 	for i, tree := range trees[1:] {
 		if d := differs(fmt.Sprintf("server %d", i+2), tree, trees[0]); d != "" {
-			r.t.Logf("the servers disagree: %s, by server 1", d)
+			return fmt.Sprintf("the servers disagree: %s, by server 1", d)
 		}
 	}
+	return ""
 }
 
 // copies compares the caches with the tree.

@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -13,12 +14,30 @@ import (
 
 // A control writes a node of its own all the time with the raw client, which knows
 // nothing of this library. While it stands still, the servers do: how long they take
-// to elect a leader depends on the machine, and no recipe can be quicker.
+// to elect a leader depends on the machine, and no recipe can be quicker. And when one
+// of its writes that was acknowledged is taken back, the servers have done that.
 type control struct {
 	conn *zk.Conn
 	rec  *recorder
 	stop context.CancelFunc
 	wg   sync.WaitGroup
+	kept acknowledged // for wg
+}
+
+// acknowledged is the latest write that was acknowledged to the only writer of a node.
+type acknowledged struct {
+	version int32
+	zxid    int64
+	back    string // how one was taken back, if one was
+}
+
+// add takes the next one. A version that does not grow belongs to a tree in which an
+// earlier one never was.
+func (a *acknowledged) add(version int32, zxid int64) {
+	if version <= a.version && a.back == "" {
+		a.back = fmt.Sprintf("version %d with zxid %#x was acknowledged after version %d with zxid %#x", version, zxid, a.version, a.zxid)
+	}
+	a.version, a.zxid = version, zxid
 }
 
 const (
@@ -39,7 +58,7 @@ func startControl(t *testing.T, addrs []string, rec *recorder) *control {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &control{conn: conn, rec: rec, stop: cancel}
 	c.wg.Go(func() { c.write(ctx) })
-	t.Cleanup(c.close)
+	t.Cleanup(func() { c.close() })
 	return c
 }
 
@@ -50,7 +69,8 @@ func (silent) Printf(string, ...any) {}
 func (c *control) write(ctx context.Context) {
 	for tick := time.Tick(controlEvery); ; {
 		about := c.rec.begin(event{Work: controlWork})
-		if _, err := c.conn.Set(controlPath, nil, -1); err == nil {
+		if stat, err := c.conn.Set(controlPath, nil, -1); err == nil {
+			c.kept.add(stat.Version, stat.Mzxid)
 			c.rec.end(about, "ok", nil)
 		} else {
 			c.rec.end(about, "unknown", err)
@@ -63,9 +83,24 @@ func (c *control) write(ctx context.Context) {
 	}
 }
 
-// close ends the control. A second call does nothing.
-func (c *control) close() {
+// close ends the control, and tells how the servers took back what they had
+// acknowledged, if they did. A second call does nothing more.
+func (c *control) close() (back string) {
 	c.stop()
 	c.conn.Close()
 	c.wg.Wait()
+	return c.kept.back
+}
+
+func TestAWriteThatIsTakenBackIsSeen(t *testing.T) {
+	var a acknowledged
+	for v := range int32(5) {
+		a.add(2*v+1, int64(v)) // every other one was not acknowledged
+	}
+	if a.back != "" {
+		t.Error(a.back)
+	}
+	if a.add(9, 7); a.back == "" {
+		t.Error("the same version twice: not seen")
+	}
 }
