@@ -299,6 +299,8 @@ func TestNothingPrintsThePassword(t *testing.T) {
 		}
 	}
 	x.search(t)
+	x.mu.Lock() // the clients are still open, and log
+	defer x.mu.Unlock()
 	if !strings.Contains(x.text.String(), "user:…") {
 		t.Error("the user's name is not shown either")
 	}
