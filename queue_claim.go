@@ -274,8 +274,7 @@ func (cl *itemClaim) settled(lost bool, held time.Duration, err error) Event {
 func (cl *itemClaim) carryOut(ctx context.Context, v claimVerb, delay time.Duration) error {
 	var at int64
 	if delay > 0 {
-		// Rounded up, or less than a millisecond would be no delay.
-		at = cl.q.now().Add(delay).Add(time.Millisecond - 1).UnixMilli()
+		at = milliseconds(cl.q.now().Add(delay))
 	}
 	return cl.concluded(ctx, v, at, cl.conclude(ctx, v, at))
 }

@@ -13,7 +13,7 @@ import (
 // Queue holds of it too.
 //
 // Due times are compared with the clocks of the clients that take, in
-// milliseconds: a client whose clock is fast takes early.
+// milliseconds, and are rounded up to one: only a client whose clock is fast takes early.
 //
 // Each minute in which something is due has a node of its own: at most 10,000 such
 // minutes can be in use at a time, less the further nodes that need more than some
@@ -29,8 +29,9 @@ func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueu
 	return &DelayQueue[T]{newConsumer(c, path, delayQueue, o)}
 }
 
-// Put adds a value that is due at a time, which may have passed. It is as
-// Queue.Put else.
+// Put adds a value that is due at a time, which may have passed, rounded up to a
+// millisecond. It is as Queue.Put else. A time after the year 9999 is ErrInvalid, and one
+// before the year 0 counts as the beginning of that year.
 func (q *DelayQueue[T]) Put(ctx context.Context, due time.Time, v T) (id string, err error) {
 	at, err := q.dueTime("put", due)
 	if err != nil {
@@ -56,7 +57,10 @@ func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
 	case due.Before(first):
 		due = first // long before, the milliseconds would overflow
 	case due.Year() > 9999:
-		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: due in the year %d", ErrInvalid, due.Year()))
+		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: due in the year %d, after 9999", ErrInvalid, due.Year()))
 	}
-	return due.UnixMilli(), nil
+	return milliseconds(due), nil
 }
+
+// milliseconds is the time as items bear it. It is rounded up: nothing may come early.
+func milliseconds(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }

@@ -102,3 +102,32 @@ func TestWhatWasDueLongAgoIsTakenInOrder(t *testing.T) {
 		w.drained(&q.Consumer)
 	})
 }
+
+// Due times are stored in milliseconds. The rest of one does not make an item come early.
+func TestNothingIsTakenBeforeItIsDue(t *testing.T) {
+	for _, put := range []string{"put", "putall"} {
+		for _, d := range []time.Duration{1, 999_999, time.Millisecond, 1_500_000} {
+			onMemory(t, func(w *world) {
+				ctx := context.Background()
+				q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+				due := time.Now().Truncate(time.Millisecond).Add(d)
+				var err error
+				if put == "put" {
+					_, err = q.Put(ctx, due, 1)
+				} else {
+					_, err = q.PutAll(ctx, due, 1)
+				}
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				_, err = q.TryTake(ctx)
+				wantErr(w.t, err, coord.ErrEmpty)
+				it := mustTake(w.t, q, 1)
+				if late := time.Since(due); late < 0 || late > 2*time.Millisecond {
+					w.t.Errorf("%s %v: taken %v after it was due", put, d, late)
+				}
+				mustAck(w.t, it)
+			})
+		}
+	}
+}
