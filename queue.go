@@ -44,7 +44,7 @@ type QueueOptions[T any] struct {
 	// Prefetch is how many items All and Items claim at a time. The default is 1.
 	// A prefetched item is claimed from then on: others do not get it, although
 	// nobody works on it yet, and if the consumer dies, that was an attempt. When
-	// the loop ends or the client closes it is given back, which is none.
+	// the loop ends or the client closes it is given back, which is none; see All.
 	Prefetch int
 }
 

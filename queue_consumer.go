@@ -22,7 +22,8 @@ type Consumer[T any] struct {
 // Take waits for the next item until ctx ends, and claims it for the caller, who
 // ends the claim with Ack, Nack or Release. ctx bounds the wait only, not the
 // claim. A session that is lost while waiting does not end the wait. Whatever ends
-// the wait leaves nothing claimed.
+// the wait leaves nothing claimed; an item that is being claimed at that moment is given
+// back in the background.
 //
 // Errors: the context's; ErrClosed; ErrDenied; ErrBadPath.
 func (q *Consumer[T]) Take(ctx context.Context) (*Item[T], error) {
@@ -63,8 +64,9 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // All takes one item after the other until ctx ends or the body breaks off. An
 // item belongs to the body, which ends its claim, or has it ended by somebody else
 // later: it is not given back when the body returns, so that it can be worked on
-// beside the loop. What was prefetched and not yet handed out is given back when
-// the loop ends or the client closes.
+// beside the loop. What was prefetched and not yet handed out is given back when the
+// loop ends or the client closes. The end of the loop waits for that while there is
+// contact, for a second at most, and the rest goes on in the background.
 //
 // When ctx ends the loop just ends. On a failure that is none of the service's
 // passing troubles (ErrClosed, ErrDenied, ErrBadPath) it ends with one last pair of
@@ -77,7 +79,10 @@ func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 			defer close(over)
 			st.giveBackAtClose(q.q.c, over)
 		}
-		defer st.giveBack() // before Close may go on
+		defer func() { // before Close may go on
+			st.giveBack()
+			q.q.awaitGivenBack()
+		}()
 		for ctx.Err() == nil {
 			it := st.next()
 			if it == nil {

@@ -123,6 +123,100 @@ func TestItemsGivesBackWhatNobodyTakes(t *testing.T) {
 	})
 }
 
+// When the loop is over, another client gets what was prefetched, at once.
+func TestTheEndOfALoopGivesBackWhatWasPrefetched(t *testing.T) {
+	for _, how := range []string{"break", "cancel", "items"} {
+		t.Run(how, func(t *testing.T) {
+			onEach(t, func(w *world) { theEndGivesBack(w, how) })
+		})
+	}
+}
+
+func theEndGivesBack(w *world, how string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	q, b := w.queue("a", &coord.QueueOptions[int]{Prefetch: 10}), w.queue("b", nil)
+	mustPut(w.t, q, 1, 5)
+	w.Link("a").(interface{ SetLatency(time.Duration) }).SetLatency(10 * time.Millisecond)
+	first := 2
+	switch how {
+	case "break":
+		for it, err := range q.All(ctx) {
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			mustAck(w.t, it)
+			break
+		}
+	case "cancel":
+		for it, err := range q.All(ctx) {
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			mustAck(w.t, it)
+			cancel()
+		}
+	case "items":
+		ch := q.Items(ctx)
+		mustAck(w.t, <-ch)
+		w.settle() // the second one waits to be received
+		cancel()
+		for it := range ch { // at most the one that was handed over in this moment
+			mustAck(w.t, it)
+			first++
+		}
+	}
+	for n := first; n <= 5; n++ {
+		it, err := b.TryTake(context.Background())
+		if err != nil || it.Value != n || it.Attempt != 1 {
+			w.t.Fatalf("%v, %v, want %d for the first time", it, err, n)
+		}
+		mustAck(w.t, it)
+	}
+}
+
+// The end of a loop waits for what it gives back only as long as an answer can be
+// expected.
+func TestTheEndOfALoopIsBounded(t *testing.T) {
+	for how, want := range map[string]time.Duration{"refused": 0, "no answer": time.Second, "cut off": 0} {
+		onMemory(t, func(w *world) {
+			var x nth
+			c := w.open("a", &backendtest.Hooks{Before: x.before})
+			q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 3})
+			mustPut(w.t, q, 1, 3)
+			var began time.Time
+			for range q.All(context.Background()) {
+				switch how {
+				case "cut off":
+					w.Link("a").Partition()
+					time.Sleep(worldTimeout / 2) // until it is noticed
+				default:
+					x.arm(1, deletes, func(ctx context.Context, call backendtest.Call, _ error) error {
+						if how == "no answer" {
+							select {
+							case <-call.Session.Done():
+							case <-ctx.Done():
+							}
+						}
+						return backend.ErrDenied
+					})
+				}
+				began = time.Now()
+				break
+			}
+			if d := time.Since(began); d != want {
+				w.t.Errorf("%s: the loop ended after %v, want %v", how, d, want)
+			}
+			w.Link("a").Heal()
+			c.Close()
+			b := w.queue("b", nil)
+			for n := 1; n <= 3; n++ {
+				mustAck(w.t, mustTake(w.t, b, n))
+			}
+		})
+	}
+}
+
 func TestItemsOfAClosedClientAreClosed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := open(w.t, w.Link("a"), &coord.Options{Logger: slog.New(onWarn(func(text string) {

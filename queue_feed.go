@@ -161,12 +161,27 @@ func (q *queue) begin() (done func()) {
 	})
 }
 
+// begun returns a channel that is closed when what was begun is done, or nil if it is.
+func (q *queue) begun() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ending == 0 {
+		return nil
+	}
+	return q.ended
+}
+
+// awaitGivenBack waits for what was begun as a call that is given up waits, see cleanUp.
+func (q *queue) awaitGivenBack() {
+	if ended := q.begun(); ended != nil {
+		q.c.current.Load().waitFor(ended, giveUpWait)
+	}
+}
+
 // settle waits for what was begun.
 func (f *feeder) settle(ctx context.Context) error {
-	f.q.mu.Lock()
-	ending, ended := f.q.ending > 0, f.q.ended
-	f.q.mu.Unlock()
-	if !ending {
+	ended := f.q.begun()
+	if ended == nil {
 		return nil
 	}
 	select {
