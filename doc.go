@@ -174,7 +174,7 @@
 //	ErrConflict      changed by somebody else since          reads, and decides again
 //	ErrInDoubt       a transaction's record was destroyed    asks the other sites
 //	ErrDecode        the codec refuses what a node holds     finds out who wrote it
-//	ErrKind          another kind of recipe has the path     takes another path
+//	ErrKind          another kind of recipe has the path     takes another path, see "Nodes"
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      none there; of a guard: hold ended      does not write
 //	ErrExists        a node, or another barrier, is there    decides whose it is
@@ -206,7 +206,16 @@
 //
 // **One path, one recipe.** A recipe that meets another kind on its path refuses with
 // ErrKind, before it writes: each client looks at its first use of the path, and in a
-// line before each grant. These may share a path:
+// line before each grant. Reads of a [Value], a [Counter] and a [Barrier] refuse too.
+// Calls that only look at a directory find nothing of theirs there: Leader, Observe,
+// Contenders, Members, Watch of a Group, Len, Peek, State, Limit, Status and List.
+//
+// A path is free for another kind when its node is gone. A directory that is empty goes
+// some time after, when the service collects containers: ZooKeeper looks once a minute.
+// A Value, a Counter, a Barrier, path/limit of a Semaphore and path/items of a queue stay
+// until they are deleted; so does what stands below a Coordinator's path.
+//
+// These may share a path:
 //
 //	recipe               with
 //	Mutex                Curator's InterProcessMutex and LeaderSelector, kazoo's Lock

@@ -29,6 +29,10 @@ func kindUses() []kindUse {
 	stays := func(kind string, uses ...func(ctx context.Context, c *coord.Client, path string) error) kindUse {
 		return kindUse{kind: kind, use: uses[0], others: uses[1:]}
 	}
+	also := func(u kindUse, others ...func(ctx context.Context, c *coord.Client, path string) error) kindUse {
+		u.others = others
+		return u
+	}
 	locker := func(kind string, lock func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error)) kindUse {
 		return kindUse{kind: kind,
 			use: func(ctx context.Context, c *coord.Client, path string) error {
@@ -48,11 +52,15 @@ func kindUses() []kindUse {
 		}
 	}
 	return []kindUse{
-		locker("mutex", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
+		also(locker("mutex", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
 			return coord.NewMutex(c, path, nil).Lock(ctx)
+		}), func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewMutex(c, path, nil).Revoke(ctx, nil)
 		}),
-		locker("rwmutex", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
+		also(locker("rwmutex", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
 			return coord.NewRWMutex(c, path, nil).RLock(ctx)
+		}), func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewRWMutex(c, path, nil).Revoke(ctx, &coord.RevokeOptions{Force: time.Millisecond})
 		}),
 		locker("election", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
 			term, err := coord.NewElection(c, path, nil).Campaign(ctx)
@@ -97,9 +105,15 @@ func kindUses() []kindUse {
 		}, func(ctx context.Context, c *coord.Client, path string) error {
 			_, err := coord.NewQueue[string](c, path, nil).TryTake(ctx)
 			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewQueue[string](c, path, nil).Purge(ctx)
+			return err
 		}),
 		stays("priorityqueue", func(ctx context.Context, c *coord.Client, path string) error {
 			_, err := coord.NewPriorityQueue[string](c, path, nil).Put(ctx, 1, "x")
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewPriorityQueue[string](c, path, nil).Purge(ctx)
 			return err
 		}),
 		stays("delayqueue", func(ctx context.Context, c *coord.Client, path string) error {
@@ -121,6 +135,11 @@ func kindUses() []kindUse {
 				return nil
 			}
 			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewCoordinator[string](c, path, nil).Recover(ctx)
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewCoordinator[string](c, path, nil).Forget(ctx, "t")
 		}),
 		stays("value", func(ctx context.Context, c *coord.Client, path string) error {
 			_, err := coord.NewValue[string](c, path, nil).Set(ctx, "x")

@@ -140,8 +140,9 @@ func (h *Hold) look(data []byte) {
 }
 
 // Revoke asks whoever has the lock at this moment to give it up, and returns when
-// he has, by consent, by force or otherwise; nobody having it is no error. It
-// does not take the lock. If ctx ends first the request stands all the same.
+// he has, by consent, by force or otherwise; nobody having it is no error, unless
+// another kind of recipe has the path (ErrKind). It does not take the lock. If ctx ends
+// first the request stands all the same.
 //
 // Into the node of a client of another make the request is written as Curator's
 // Revoker writes it, without By and Reason. Such a holder that is not revocable
@@ -235,6 +236,9 @@ func (l *line) holders(ctx context.Context) ([]string, error) {
 				break
 			}
 			paths = append(paths, l.dir+"/"+q.name)
+		}
+		if paths == nil {
+			return nil, s.meet(ctx, l.ground()) // perhaps the holder is another recipe's
 		}
 		return paths, nil
 	})

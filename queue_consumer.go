@@ -314,13 +314,16 @@ func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
 // Purge deletes every item that was there when it began and that nobody has
 // claimed, and returns how many. It costs about three requests for some hundred
 // items, and one or two more for each of them that was taken before. The nodes that held
-// them go too, all but the last.
+// them go too, all but the last. ErrKind: the path is another recipe's.
 func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
 	if err := q.q.path.check("purge"); err != nil {
 		return 0, err
 	}
 	total := 0
 	_, err := onNext(ctx, q.q.c, func(s *session) (struct{}, error) {
+		if err := s.meet(ctx, q.q.ground()); err != nil {
+			return struct{}{}, err
+		}
 		return struct{}{}, s.purge(ctx, q.q, &total)
 	})
 	return total, opError("purge", q.q.path.full, err)

@@ -147,7 +147,7 @@ func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) && sp
 // took its nodes back, or by a site between its acknowledgement and the look whether it
 // was the last; or of one that a dead proposer's last request made after all. What is in
 // the directory and is no record is passed over. A transaction in doubt (see ErrInDoubt)
-// is logged and left as it is; List shows it.
+// is logged and left as it is; List shows it. ErrKind: the path is another recipe's.
 //
 // What was returned is done with, and its ID is free again: proposing it again is a
 // new transaction. So who means to retry Propose does that before, or instead; or
@@ -160,6 +160,9 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	var list []Decision
 	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {
 		ids, err := s.txIDs(ctx, &co.txSpace)
+		if err == nil && len(ids) == 0 {
+			err = s.meet(ctx, co.ground()) // perhaps it is not ours
+		}
 		if err != nil {
 			return struct{}{}, err
 		}
@@ -293,7 +296,7 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 		}
 		d, err := s.load(ctx, &co.txSpace, id, nil)
 		if isNotFound(err) {
-			return struct{}{}, nil
+			return struct{}{}, s.meet(ctx, co.ground())
 		}
 		if err != nil {
 			return struct{}{}, err

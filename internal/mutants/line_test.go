@@ -95,4 +95,10 @@ var lineMutants = []mutant{
 	{"a deletion that was told before the list is the grant", "line_wait.go",
 		"if w.before.kind() != 0 {", "if false {",
 		"TestADeletionBeforeTheListIsNoGrant"},
+	{"a revocation does not look whose path it is", "lock_revoke.go",
+		"return nil, s.meet(ctx, l.ground())", "return nil, nil",
+		"TestOnePathOneRecipe"},
+	{"LockAll tells a loss twice", "lock_all.go",
+		"if err != why {", "if true {",
+		"TestLockAllTellsALossOnce"},
 }

@@ -71,4 +71,7 @@ var txnMutants = []mutant{
 	{"Commit is called though the lease has passed", "txn_ballot.go",
 		"// After a pause another process may have acknowledged in our place.\n\tif err := b.hold.Err(); err != nil {", "if err := error(nil); err != nil {",
 		"TestCommitIsNotCalledAfterTheLease"},
+	{"a recovery does not look whose path it is", "txn_2pc_status.go",
+		"if err == nil && len(ids) == 0 {", "if false {",
+		"TestOnePathOneRecipe"},
 }
