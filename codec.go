@@ -2,6 +2,7 @@ package coord
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -90,10 +91,13 @@ var errHalfCodec = fmt.Errorf("%w: a Codec needs both Encode and Decode", ErrInv
 // encode wraps what the codec says.
 func (k Codec[T]) encode(v T) ([]byte, error) {
 	data, err := k.Encode(v)
-	if err != nil {
-		return nil, fmt.Errorf("%w: cannot encode: %w", ErrInvalid, err)
+	switch {
+	case err == nil:
+		return data, nil
+	case errors.Is(err, ErrInvalid):
+		return nil, fmt.Errorf("cannot encode: %w", err)
 	}
-	return data, nil
+	return nil, fmt.Errorf("%w: cannot encode: %w", ErrInvalid, err)
 }
 
 // decode wraps what the codec says.

@@ -339,7 +339,7 @@ func TestTheErrorsOfThePackageReadAsOneSentence(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, c := context.Background(), w.open("a", nil)
 		_, err := coord.NewTxn(c).If(coord.Exists("/x")).Commit(ctx)
-		if want := "coord: transaction refused: exists 0: check /x: node not found"; err == nil || err.Error() != want {
+		if want := "coord: transaction refused: condition 0 (exists /x): node not found"; err == nil || err.Error() != want {
 			w.t.Errorf("%v, want %s", err, want)
 		}
 		var refuses atomic.Bool

@@ -44,7 +44,7 @@ func ExampleTxn() {
 	fmt.Println("after the release:", errors.As(err, &conflict), conflict.Op)
 	// Output:
 	// <nil>
-	// again: coord: transaction refused: version 0: check /balance: version does not match
+	// again: coord: transaction refused: condition 0 (version /balance): version does not match
 	// after the release: true guard
 }
 

@@ -53,22 +53,23 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 			err = lost
 		}
 		if err != nil {
-			return nil, errors.Join(err, s.giveBack(ctx))
+			return nil, s.giveBack(ctx, err)
 		}
 	}
 	for _, h := range s.holds {
 		h.whenEnded(s.end)
 	}
 	if err := s.Err(); err != nil {
-		return nil, errors.Join(err, s.giveBack(ctx))
+		return nil, s.giveBack(ctx, err)
 	}
 	return s, nil
 }
 
-// giveBack releases the holds of a set that was not completed. What has not come
-// to its end when ctx ends goes on in the background.
-func (s *HoldSet) giveBack(ctx context.Context) error {
-	var errs []error
+// giveBack releases the holds of a set that was not completed for the reason why, and
+// returns all errors joined. What has not come to its end when ctx ends goes on in the
+// background.
+func (s *HoldSet) giveBack(ctx context.Context, why error) error {
+	errs := []error{why}
 	for _, h := range slices.Backward(s.holds) {
 		done := make(chan error, 1)
 		if !h.s.c.goWork(func() { done <- h.Release() }) {
@@ -76,7 +77,9 @@ func (s *HoldSet) giveBack(ctx context.Context) error {
 		}
 		select {
 		case err := <-done:
-			errs = append(errs, err)
+			if err != why { // the loss that ended the call
+				errs = append(errs, err)
+			}
 		case <-ctx.Done():
 		}
 	}
@@ -122,9 +125,9 @@ func inOrder(lockers []Locker) ([]Locker, error) {
 		full string
 	}
 	seen := make(map[path]bool)
-	for _, l := range lockers {
+	for i, l := range lockers {
 		if l == nil || l.orderKey().client == nil {
-			return nil, opError("lockall", "", fmt.Errorf("%w: nil %T", ErrInvalid, l))
+			return nil, opError("lockall", "", fmt.Errorf("%w: locker %d of %d is nil", ErrInvalid, i+1, len(lockers)))
 		}
 		k := l.orderKey()
 		if err := k.path.check("lockall"); err != nil {

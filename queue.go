@@ -132,9 +132,18 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	if o != nil {
 		opts = *o
 	}
-	bad := opts.MaxLen < 0 || opts.MaxAttempts < 0 || opts.Prefetch < 0
-	if q.path.err == nil && bad {
-		q.path.err = fmt.Errorf("%w: MaxLen %d, MaxAttempts %d, Prefetch %d", ErrInvalid, opts.MaxLen, opts.MaxAttempts, opts.Prefetch)
+	refuse := func(format string, args ...any) {
+		if q.path.err == nil {
+			q.path.err = fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+		}
+	}
+	switch {
+	case opts.MaxLen < 0:
+		refuse("MaxLen %d", opts.MaxLen)
+	case opts.MaxAttempts < 0:
+		refuse("MaxAttempts %d", opts.MaxAttempts)
+	case opts.Prefetch < 0:
+		refuse("Prefetch %d", opts.Prefetch)
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts, q.ephemeral = opts.MaxAttempts, opts.Ephemeral
@@ -145,15 +154,20 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	if q.path.err == nil && q.dead.path.err != nil {
 		q.path.err = fmt.Errorf("dead letters: %w", q.dead.path.err)
 	}
-	if q.path.err == nil && (within(q.dead.path.full, q) || within(q.path.full, q.dead)) {
-		q.path.err = fmt.Errorf("%w: dead letters %q among the nodes of the queue, or it among theirs", ErrInvalid, opts.DeadLetters)
+	switch {
+	case q.dead.path.full == q.path.full:
+		refuse("DeadLetters is the path of the queue itself")
+	case within(q.dead.path.full, q):
+		refuse("DeadLetters %q stands in the items or waiters of the queue", opts.DeadLetters)
+	case within(q.path.full, q.dead):
+		refuse("the queue stands in the items or waiters of its DeadLetters %q", opts.DeadLetters)
 	}
 	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: min(max(opts.Prefetch, 1), maxBatch)}
 }
 
-// within reports whether a queue at path would use nodes of q.
+// within reports whether a queue at path would stand among the nodes of q.
 func within(path string, q *queue) bool {
-	return path == q.path.full || strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters+"/")
+	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters+"/")
 }
 
 func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -126,8 +127,19 @@ type ConflictError struct {
 
 // Error names the part and the reason.
 func (e *ConflictError) Error() string {
-	reason := &backend.Error{Op: "transaction refused", Err: fmt.Errorf("%s %d: %w", e.Op, e.Index, e.Err)}
-	return reason.Error()
+	what, sort := &backend.Error{Op: e.Op, Path: e.Path}, "operation"
+	switch e.Op {
+	case "guard":
+		what.Op, sort = "node", "guard"
+	case "version", "exists", "missing":
+		sort = "condition"
+	}
+	reason := e.Err
+	if inner, ok := reason.(*backend.Error); ok && inner.Path == e.Path {
+		reason = inner.Err // the request that the service was sent tells no more
+	}
+	whole := &backend.Error{Op: "transaction refused", Err: fmt.Errorf("%s %d (%s): %w", sort, e.Index, strings.TrimPrefix(what.Error(), "coord: "), reason)}
+	return whole.Error()
 }
 
 // Unwrap returns Err.

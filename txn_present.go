@@ -226,11 +226,11 @@ func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 // ErrLocked: the site is served. ErrNotFound: it was never served. backend.ErrNotEmpty:
 // foreign nodes stand in its inbox.
 func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decision, error) {
-	if err := co.path.check("remove"); err != nil {
+	if err := co.path.check("removesite"); err != nil {
 		return nil, err
 	}
 	if err := checkID("site", site); err != nil {
-		return nil, opError("remove", co.path.full, err)
+		return nil, opError("removesite", co.path.full, err)
 	}
 	var open []Decision
 	h := Handler[struct{}]{
@@ -249,8 +249,14 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 		},
 	}
 	p := NewParticipant(co.c, co.path.given, site, h)
-	err := do(ctx, p.siteLock(site).TryLock, p.remove)
-	return open, opError("remove", co.inbox(site), err)
+	err := do(ctx, func(ctx context.Context) (*Hold, error) {
+		h, err := p.siteLock(site).TryLock(ctx)
+		if errors.Is(err, ErrLocked) {
+			err = fmt.Errorf("site %q is served: %w", site, ErrLocked)
+		}
+		return h, err
+	}, p.remove)
+	return open, opError("removesite", co.inbox(site), err)
 }
 
 // remove works off the inbox until nothing is in it, and removes it.

@@ -161,7 +161,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 				return false, err
 			}
 		case isNotFound(err) && e.Index >= ballots:
-			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[e.Index-ballots], err)
+			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[e.Index-ballots], backend.ErrNotFound)
 		default:
 			return false, err
 		}
