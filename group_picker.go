@@ -20,6 +20,17 @@ const (
 	Random
 )
 
+// String returns the policy in lower case.
+func (p PickPolicy) String() string {
+	switch p {
+	case RoundRobin:
+		return "round robin"
+	case Random:
+		return "random"
+	}
+	return "unknown"
+}
+
 // A Picker picks one of the members of a group for each piece of work: the
 // client's side of a service with several instances. It follows the group and
 // picks without asking the service. It never picks an incarnation that a Watch
@@ -46,7 +57,7 @@ func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], e
 		return nil, err
 	}
 	if policy != RoundRobin && policy != Random {
-		return nil, opError("picker", g.path.full, fmt.Errorf("%w: policy %d", ErrInvalid, policy))
+		return nil, opError("picker", g.path.full, fmt.Errorf("%w: policy %d", ErrInvalid, int8(policy)))
 	}
 	v, err := g.attach()
 	if err != nil {

@@ -95,7 +95,7 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 		co.path.err = fmt.Errorf("%w: negative Timeout", ErrInvalid)
 	}
 	if u := co.opts.Unserved; (u < FailUnserved || u > AwaitUnserved) && co.path.err == nil {
-		co.path.err = fmt.Errorf("%w: Unserved %d", ErrInvalid, u)
+		co.path.err = fmt.Errorf("%w: Unserved %d", ErrInvalid, int8(u))
 	}
 	return co
 }

@@ -26,6 +26,19 @@ const (
 	AwaitUnserved
 )
 
+// String returns what the policy does, in lower case.
+func (u Unserved) String() string {
+	switch u {
+	case FailUnserved:
+		return "fail"
+	case AbortUnserved:
+		return "abort"
+	case AwaitUnserved:
+		return "await"
+	}
+	return "unknown"
+}
+
 // notServed is why a transaction is not made, or aborts.
 func notServed(site string) string { return fmt.Sprintf("site %q is not served", site) }
 
