@@ -27,7 +27,7 @@ type BarrierOptions struct {
 // and finds that the barrier has been set again goes on waiting.
 //
 // Layout: path is the node of the barrier: the barrier is set while the node
-// exists. What is missing above it is made as containers. It is Curator's and
+// exists. Its data names the recipe. What is missing above it is made as containers. It is Curator's and
 // kazoo's layout too; clients of all three can use one barrier.
 //
 // A Barrier is safe for concurrent use and holds no resources; there is nothing

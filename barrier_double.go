@@ -47,7 +47,8 @@ type DoubleBarrierOptions struct {
 // is persistent, and its data is the names of the round's members, a line for
 // each. The last to leave removes it; when the last ones have crashed, or have gone
 // without waiting for each other, it stays until somebody enters again. The
-// version of path counts the rounds, its data is kept as it is. Who deletes ready
+// version of path counts the rounds; its data names the recipe, or is what stood there
+// before. Who deletes ready
 // while members are inside makes them count for the next round. Other libraries'
 // double barriers have another layout and other rules; they cannot take part.
 //

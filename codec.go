@@ -13,6 +13,11 @@ import (
 // functions must be safe for concurrent use and keep nothing that they are given.
 // They also run in goroutines of the client, which Close waits for: they must not
 // block, nor call Close. The zero Codec means JSON; half of one is ErrInvalid.
+//
+// A panic of a codec is not recovered: it goes to the caller, but where the codec runs in
+// another goroutine, as for Items, Watch, Members, a Picker or a Participant, it ends the
+// program. A queue counts an attempt for the item at which Decode panics, and gives back
+// what was claimed with it; so with MaxAttempts the item goes to the dead letters.
 type Codec[T any] struct {
 	Encode func(T) ([]byte, error)
 	Decode func([]byte) (T, error)

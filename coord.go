@@ -179,7 +179,8 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 // it holds at once, if the service can be reached. Before that it waits for what
 // earlier calls have left to be cleared away in the background, for two seconds at
 // most and only while there is contact; holds stand until then. Close returns when
-// every goroutine of the client has ended, within a few seconds. It may be called while
+// every goroutine of the client has ended: on ZooKeeper within eight seconds in all,
+// whatever the servers do, and at once where they answer. It may be called while
 // a function of the user's runs under a hold, and from it, and does not wait for
 // it. (It does wait for a Codec.) For the Logger and Trace to take what was told
 // before, it waits for a second together; where one of them blocks for longer, what

@@ -158,7 +158,7 @@
 //
 //	error            what it means                           what the caller does
 //	ctx's own        the wait was given up                   nothing; see "Given up is gone"
-//	ErrLocked        TryX: somebody else has it              tries later, or waits with Lock
+//	ErrLocked        TryX: a hold or a waiter is in the way  tries later, or waits with Lock
 //	ErrLost          the hold ended before its release       stops what it does under the hold
 //	ErrReleased      the hold was released                   nothing
 //	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold

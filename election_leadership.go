@@ -19,7 +19,8 @@ import (
 // term that is Done already, never one that only seems to stand.
 //
 // If campaigning fails for good (see Mutex.Lock for why it can), the last term on
-// the channel never stood: its Token is zero, it is Done, and Err says why.
+// the channel never stood: its Token is zero, its Path empty, it is Done, and its Guard is
+// refused. Err is the error of Campaign, which matches neither ErrLost nor ErrReleased.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 	out := newSignal[*Term]()
 	if !e.c.goWork(func() {

@@ -44,7 +44,7 @@ type MutexOptions struct {
 //
 // It is not reentrant: pass the Hold instead. A Lock whose ctx is that of a hold on
 // the same lock (of Do, or Hold.Context) would wait for itself, and fails with
-// ErrHeld. With another ctx a second Lock in the same process waits like any other.
+// ErrHeld; TryLock returns ErrLocked then. With another ctx a second Lock in the same process waits like any other.
 // Callers of one Client on one path queue in the process, behind one node.
 //
 // Layout: path is a directory (a container, made on first use, with what is
@@ -86,8 +86,9 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 // the package comment.
 //
 // Errors: the context's; ErrHeld; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
-// data; ErrLimit when the directory's sequence numbers are used up; ErrNoChildren
-// when an ephemeral node stands at the path or above it.
+// data; ErrLimit when the directory's sequence numbers, some two billion, are used up,
+// until the service has removed the directory, some time after its last node is gone;
+// ErrNoChildren when an ephemeral node stands at the path or above it.
 func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
 	return m.lock(ctx, &request{op: "lock", kind: lockKind, data: m.data})
 }
@@ -105,7 +106,8 @@ func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
 // Do runs f under the lock, with a context that ends when the hold does. It
 // returns the errors of Lock, f and Release, joined: if the hold was lost before
 // f returned, the result matches ErrLost. Nil means that the hold stood while f
-// ran; see Hold.Release for the case that nobody can tell.
+// ran; see Hold.Release for the case that nobody can tell. The lock is released also if
+// f panics; the panic goes on to the caller.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
 	return do(ctx, m.Lock, f)
 }

@@ -52,8 +52,9 @@ type SemaphoreOptions struct {
 //
 // A semaphore is not reentrant: a caller that acquires one permit after another,
 // while others do the same, can wait for ever. Acquire them together. An Acquire
-// whose ctx is that of a hold on the same semaphore (Hold.Context) fails with ErrHeld
-// if the permits of both are over the limit that the client expects.
+// whose ctx comes from holds on the same semaphore (Hold.Context) fails with ErrHeld if
+// its permits and theirs together are over the limit that the client expects. Other holds
+// of the same process do not count. TryAcquire returns ErrLocked then.
 //
 // Layout: path/limit is a persistent node with the limit as a decimal number, so
 // it outlives all clients, and anybody can read it and set it by hand. (Set it, and

@@ -20,7 +20,7 @@ type ProposalStatus struct {
 	Sites    []SiteStatus // in order of their names
 	Decided  bool
 	Decision Decision // if Decided
-	Proposed bool     // a Propose of it is under way
+	Proposed bool     // a Propose of it is under way, or has returned a moment ago
 	Told     bool     // no Propose or Recover is owed its decision
 	InDoubt  bool     // an outsider has overwritten the decision: see ErrInDoubt
 }
