@@ -197,6 +197,15 @@ func defects() []defect {
 		{"Close leaves the nodes", "close", "removes the session's nodes at once", func(_ Link, m *mutant) {
 			m.close = func() error { return nil }
 		}},
+		{"a commit does not end with its session", "close", "ends the calls that stand behind one that was given up on a slow link", func(_ Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				r, err := m.Session.Commit(ctx, ops...)
+				if errors.Is(err, backend.ErrClosed) {
+					<-time.After(2 * closeLimit)
+				}
+				return r, err
+			}
+		}},
 		{"a lost session is silently replaced", "loss", "means that nothing of the session lands any more", func(l Link, m *mutant) {
 			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 				r, err := m.Session.Commit(ctx, ops...)

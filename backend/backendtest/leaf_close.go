@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -165,6 +166,44 @@ func closeLeaves() []leaf {
 				if n := len(names); n < applied || n > applied+uncertain {
 					s.Fatalf("%d nodes of %d successful and %d uncertain creates", n, applied, uncertain)
 				}
+			}
+		}},
+		{"ends the calls that stand behind one that was given up on a slow link", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			n := c.create("n", "v", backend.Persistent)
+			if l, ok := c.link.(slow); ok {
+				defer l.SetLatency(0)
+				l.SetLatency(3 * closeLimit)
+			}
+			for _, call := range s.calls(n) {
+				if !call.commit {
+					continue
+				}
+				ctx, cancel := context.WithTimeout(s.ctx, s.timeout/10)
+				call.over(s, call.do(ctx, c.Session), context.DeadlineExceeded)
+				cancel()
+			}
+			calls := s.calls(n)
+			errs := make([]chan error, len(calls))
+			for i, call := range calls {
+				errs[i] = make(chan error, 1)
+				go func() { errs[i] <- call.do(s.ctx, c.Session) }()
+			}
+			timer := time.NewTimer(s.timeout / 20) // so that they are on their way, likely
+			<-timer.C
+			start := time.Now()
+			if err := c.Close(); err != nil {
+				s.Fatal(err)
+			}
+			for i, call := range calls {
+				call.over(s, <-errs[i], c.Err())
+			}
+			if took := time.Since(start); took > closeLimit {
+				s.Errorf("the calls under way ended after %v", took)
+			}
+			s.settle(o)
+			if names, _ := o.children(n, nil); len(names) != 0 {
+				s.Errorf("calls of a closed session created %v", names)
 			}
 		}},
 		{"ends a session that waits for nothing but its watches", func(s *scene) {

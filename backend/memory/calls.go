@@ -233,7 +233,8 @@ func (s *session) applyAndFire(ops []backend.Op) ([]backend.Result, error) {
 }
 
 // commitLater sends a commit over a link with latency. The request is under way
-// from here on: it arrives even when ctx ends meanwhile, unless contact breaks.
+// from here on: it arrives even when ctx ends meanwhile, unless contact breaks or the
+// session ends.
 func (s *session) commitLater(ctx context.Context, ops []backend.Op, contact int, due time.Duration, prev, sent chan struct{}) ([]backend.Result, error) {
 	ops = slices.Clone(ops)
 	for i := range ops {
@@ -259,6 +260,9 @@ func (s *session) commitLater(ctx context.Context, ops []backend.Op, contact int
 	select {
 	case <-ctx.Done():
 		return nil, backend.Uncertain(backend.ContextError(ctx))
+	case <-s.done:
+		// It does not arrive any more, and the next one's caller need not wait for that.
+		return nil, backend.Uncertain(s.Err())
 	case ok := <-arrived:
 		s.store.mu.Lock()
 		if !ok {

@@ -1,8 +1,11 @@
 package mutants
 
-// backendMutants are defects of what the ZooKeeper backend does with servers that
+// backendMutants are defects of what the backends, ZooKeeper above all, do with servers that
 // misbehave, and with calls that are given up.
 var backendMutants = []mutant{
+	{"a commit in memory stands behind those on their way when its session ends", "backend/memory/calls.go",
+		"	case <-s.done:\n		// It does not arrive", "	case <-(chan struct{})(nil):\n		// It does not arrive",
+		"TestTheContractIsKept"},
 	{"a read with a strange answer is asked again at once", "backend/zookeeper/calls.go",
 		"if answered(err) {", "if _, ok := codeOf(err); ok {",
 		"TestAnAnswerThatNobodyExpectsEndsARead"},
