@@ -210,14 +210,15 @@ func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat) {
 func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 	in, dir := x.in, x.path.full
 	owned := stat.EphemeralOwner != 0
-	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) {
+	empty := isEmptyValue(stat)
+	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) && !empty {
 		x.setBarrier(stat)
 		if !owned {
-			in.note("a value of no bytes, and the directory of a recipe that nobody has used yet, look the same")
+			in.note("a node of no bytes that was made by hand, and the directory of a recipe that nobody has used yet, look the same")
 		}
 		return nil
 	}
-	if stat.DataLength == 0 {
+	if stat.DataLength == 0 && !empty {
 		in.Recipe = "empty"
 		in.Summary = "a directory in which nodes have been and are no more: a recipe that nobody uses now"
 		return nil

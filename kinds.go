@@ -21,7 +21,10 @@ import (
 //   - the mark of another kind;
 //   - the nodes of another kind: see kindOfName for the names in one directory, and
 //     layouts for the recipes of several nodes;
-//   - data that is no mark in a node that never had a child: a Value or a Counter.
+//   - data that is no mark in a node that never had a child: a Value or a Counter;
+//   - no data in a node that never had a child and was written since its creation: a
+//     Value of no bytes. Nothing else writes no data; a Value that is created so is
+//     written twice.
 //
 // Directories without a mark come from Curator, from kazoo and from versions of this
 // library that wrote none. Where such a directory is empty of data, the first
@@ -183,6 +186,13 @@ func isAddress(data []byte) bool {
 		(strings.Count(text, ".") == 3 || strings.Count(text, ":") >= 2)
 }
 
+// isEmptyValue reports whether a node is a Value of no bytes. A directory that nobody has
+// used yet, of Curator's, kazoo's or an operator's, was never written; one that was used
+// has had children.
+func isEmptyValue(stat backend.Stat) bool {
+	return stat.DataLength == 0 && stat.Version > 0 && stat.Cversion == 0 && stat.EphemeralOwner == 0
+}
+
 // ground is a path that a recipe uses.
 type ground struct {
 	dir    string
@@ -265,6 +275,9 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		if _, err := parseCount(content{data: data}); err == nil {
 			return refuse(kindCounter)
 		}
+		return refuse(kindValue)
+	}
+	if isEmptyValue(stat) && !leaf {
 		return refuse(kindValue)
 	}
 	if len(data) == 0 && stat.EphemeralOwner == 0 && !leaf {

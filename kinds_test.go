@@ -491,3 +491,95 @@ func TestAValueCannotLookLikeAMark(t *testing.T) {
 		}
 	})
 }
+
+// A value of no bytes is told from a directory that nobody has used yet.
+func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
+	ctx := context.Background()
+	type text = *coord.Value[string]
+	for name, make := range map[string]func(c *coord.Client, v text, path string) error{
+		"set": func(_ *coord.Client, v text, _ string) error {
+			_, err := v.Set(ctx, "")
+			return err
+		},
+		"set after others": func(_ *coord.Client, v text, _ string) error {
+			_, err := v.Set(ctx, "x")
+			if err == nil {
+				_, err = v.Set(ctx, "")
+			}
+			return err
+		},
+		"created": func(_ *coord.Client, v text, _ string) error {
+			_, err := v.CompareAndSet(ctx, coord.Versioned[string]{}, "")
+			return err
+		},
+		"updated": func(_ *coord.Client, v text, _ string) error {
+			_, err := v.Update(ctx, func(string) (string, error) { return "", nil })
+			return err
+		},
+		"in a transaction": func(c *coord.Client, v text, _ string) error {
+			done, err := coord.NewTxn(c).Do(v.SetOp("")).Commit(ctx)
+			if got, gerr := v.Get(ctx); err == nil && (gerr != nil || done[0].Version != got.Version) {
+				return fmt.Errorf("the transaction returned %+v; it is %+v, %w", done, got, gerr)
+			}
+			return err
+		},
+		"in place of one that a transaction deletes": func(c *coord.Client, v text, path string) error {
+			_, err := v.Set(ctx, "x")
+			if err == nil {
+				_, err = coord.NewTxn(c).Delete(path).Do(v.SetOp("")).Commit(ctx)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				a := w.open("a", nil)
+				for i, u := range kindUses() {
+					if isData(u.kind) {
+						continue
+					}
+					path := "/" + u.kind
+					v := coord.NewValue(a, path, &coord.ValueOptions[string]{Codec: coord.Text()})
+					if err := make(a, v, path); err != nil {
+						w.t.Fatal(err)
+					}
+					before := w.dump(path)
+					wantKind(w.t, u.use(ctx, w.open(fmt.Sprint("c", i), nil), path), w.path(path), u.kind, "value")
+					if after := w.dump(path); after != before {
+						w.t.Errorf("a %s has made\n%s of\n%s", u.kind, after, before)
+					}
+					if got, err := v.Get(ctx); err != nil || got.Value != "" {
+						w.t.Errorf("after a %s: %+v, %v", u.kind, got, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What a write of no bytes returns is what stands there, also when the reply was lost.
+func TestAValueOfNoBytesIsReturnedAsItStands(t *testing.T) {
+	ctx := context.Background()
+	onEach(t, func(w *world) {
+		var after nth
+		v := coord.NewValue(w.open("a", &backendtest.Hooks{After: after.after}), "/v", &coord.ValueOptions[string]{Codec: coord.Text()})
+		for range 2 {
+			after.arm(1, does(backend.OpCreate, w.path("/v")), lose)
+			set, err := v.Set(ctx, "")
+			got, gerr := v.Get(ctx)
+			if err != nil || gerr != nil || set != got {
+				w.t.Fatalf("Set returned %+v, %v; it is %+v, %v", set, err, got, gerr)
+			}
+			next, err := v.CompareAndSet(ctx, set, "x")
+			if err == nil {
+				next, err = v.CompareAndSet(ctx, next, "")
+			}
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if err := v.Delete(ctx, next); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	})
+}

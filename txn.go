@@ -343,11 +343,13 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 }
 
 // product returns which of a recipe's requests makes what the recipe is about: the
-// last creation, or else the last change of data.
+// last creation, or a change of what that has made, or else the last change of data.
 func product(ops []backend.Op) int {
 	set := 0
 	for i := len(ops) - 1; i >= 0; i-- {
 		switch {
+		case ops[i].Kind == backend.OpCreate && ops[set].Path == ops[i].Path:
+			return max(set, i)
 		case ops[i].Kind == backend.OpCreate:
 			return i
 		case ops[i].Kind == backend.OpSetData && set == 0:

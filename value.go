@@ -26,7 +26,7 @@ type ValueOptions[T any] struct {
 // write may have been applied then; read before you write again.
 //
 // A value is told from every other by its Czxid and Version together: a node
-// that was deleted and made again begins with version 0 anew. The service
+// that was deleted and made again begins with its first version anew. The service
 // compares versions only. So CompareAndSet, Update and Delete read the creation
 // right before they write, and write under the version. What remains is somebody
 // who, between that read and the write, deletes the node, makes it again and
@@ -40,7 +40,9 @@ type ValueOptions[T any] struct {
 // Reads can be behind other clients, never behind what the session has seen.
 //
 // Layout: the node at path, persistent, with the bytes of the codec and nothing
-// else, so that others can read it and write it by hand. What is missing above it
+// else, so that others can read it and write it by hand. (A node of no bytes that is made
+// by hand, and was never written since, is no value for other recipes, which take it for
+// a directory that nobody has used yet.) What is missing above it
 // is made as containers. Nothing is written to its parent or below it. A path
 // under which other recipes stand is no place for a value: it may be a container
 // already, which the service removes, with its data, once they are gone.
@@ -61,7 +63,8 @@ type Versioned[T any] struct {
 	// whose reply was lost and whose value was replaced before it could be read.
 	Czxid int64
 
-	// Version is how often the data was changed since the creation.
+	// Version is how often the data was changed since the creation, which counts once
+	// more for a value of no bytes.
 	Version int32
 
 	// Mzxid is the zxid of the latest change. It grows with each change, for
@@ -229,11 +232,12 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 	if op.err == nil {
 		op.err = opError("set", v.path.full, err)
 	}
+	create, _ := v.creation(data)
 	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
 		// What the transaction itself has left there by then counts.
 		for _, o := range slices.Backward(before) {
 			if o.Path == v.path.full && o.Kind == backend.OpDelete {
-				return []backend.Op{backend.Create(v.path.full, data, backend.Persistent)}, nil
+				return create, nil
 			} else if o.Path == v.path.full {
 				return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
 			}
@@ -249,7 +253,7 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 				return nil, err
 			}
 		}
-		return []backend.Op{backend.Create(v.path.full, data, backend.Persistent)}, nil
+		return create, nil
 	}
 	op.again = func(err error) bool { return isNotFound(err) || errors.Is(err, backend.ErrExists) }
 	return op

@@ -68,14 +68,26 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 	return content{created: stat.Czxid, version: stat.Version, changed: zxid}
 }
 
+// creation returns what makes the node with data, and the version that it then has. A
+// node of no bytes is written once more in the same commit: its version tells it from a
+// directory that no recipe has used yet, see examine.
+func (n *cell) creation(data []byte) (ops []backend.Op, version int32) {
+	ops = []backend.Op{backend.Create(n.path.full, data, backend.Persistent)}
+	if len(data) == 0 {
+		return append(ops, backend.SetData(n.path.full, nil, 0)), 1
+	}
+	return ops, 0
+}
+
 // create makes the node and what is missing above it, or returns ErrConflict.
 func (n *cell) create(ctx context.Context, s *session, data []byte) (content, error) {
+	ops, version := n.creation(data)
 	for {
-		_, zxid, err := s.commitOnce(ctx, backend.Create(n.path.full, data, backend.Persistent))
+		_, zxid, err := s.commitOnce(ctx, ops...)
 		switch {
 		case err == nil:
 			n.c.learn(n.path.full, footing{kind: n.recipe, czxid: zxid})
-			return content{created: zxid, changed: zxid}, nil
+			return content{created: zxid, version: version, changed: zxid}, nil
 		case errors.Is(err, backend.ErrExists):
 			return content{}, fmt.Errorf("%w: there is one", ErrConflict)
 		case !isNotFound(err):
@@ -103,20 +115,21 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 	if old.created == 0 {
 		return n.create(ctx, s, data)
 	}
-	ops := []backend.Op{backend.SetData(path, data, old.version)}
 	switch {
 	case old.version < 0:
 		return content{}, errVersions // -1 would mean any version
 	case old.version == math.MaxInt32:
-		// There is no version after this one. A new node begins with 0.
-		ops = []backend.Op{backend.Delete(path, old.version), backend.Create(path, data, backend.Persistent)}
+		// There is no version after this one. A new node begins anew.
+		ops, version := n.creation(data)
+		_, zxid, err := s.commitOnce(ctx, append([]backend.Op{backend.Delete(path, old.version)}, ops...)...)
+		if err != nil {
+			return content{}, conflict(err)
+		}
+		return content{created: zxid, version: version, changed: zxid}, nil
 	}
-	results, zxid, err := s.commitOnce(ctx, ops...)
+	results, zxid, err := s.commitOnce(ctx, backend.SetData(path, data, old.version))
 	if err != nil {
 		return content{}, conflict(err)
-	}
-	if len(ops) == 2 {
-		return content{created: zxid, changed: zxid}, nil
 	}
 	st := content{created: old.created, version: old.version + 1, changed: zxid}
 	if results != nil {
