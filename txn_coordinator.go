@@ -119,8 +119,8 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // it was decided already; propose it again to learn which. Lost sessions do not end
 // the call, with one exception: ErrUncertain if the session was lost while the
 // transaction was being made, so that it may stand or not; propose it again.
-// ErrNotFound: a site that was never served; or that is not served, see Unserved. Nothing
-// was made then.
+// ErrNotFound: a site that was never served; or that is not served, see Unserved; the text
+// says which. Nothing was made then.
 // ErrInDoubt: the decision was overwritten by an outsider; or the record vanished while
 // this call waited for the decision: deleted by an outsider, or told to a Recover that took this proposer for gone, or
 // to another Propose of the same id while this one had no session.

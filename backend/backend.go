@@ -26,7 +26,7 @@
 //
 // Every call takes a context and returns soon after it ends, even where the
 // transport below blocks. A call made while the session is suspended waits for
-// it to come back.
+// it to come back. A call under way at Close ends within a few seconds, as Close does.
 //
 // Reads (Get, Exists, Children, Arm, Sync) have no uncertain outcome: when contact
 // breaks, the session repeats them until they are answered, ctx ends or the
