@@ -34,8 +34,9 @@ type HoldSet struct {
 // the background.
 //
 // A hold that is lost while others are awaited ends the call with that loss: it
-// matches ErrLost. ErrInvalid: no locker, a nil one, or one path of a client twice.
-// ErrHeld, ErrUpgrade: one lock twice, by several clients of one service.
+// matches ErrLost. ErrInvalid: no locker, a nil one, also in a wrapper, or one path of a
+// client twice. (A wrapper that embeds no Locker at all panics, before anything is
+// locked.) ErrHeld, ErrUpgrade: one lock twice, by several clients of one service.
 func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	list, err := inOrder(lockers)
 	if err != nil {

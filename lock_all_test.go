@@ -151,15 +151,16 @@ func TestLockAllRefusesWhatMakesNoSense(t *testing.T) {
 		c := w.open("a", nil)
 		m, rw := coord.NewMutex(c, "/x", nil), coord.NewRWMutex(c, "/rw", nil)
 		for name, lockers := range map[string][]coord.Locker{
-			"nothing":          nil,
-			"one path twice":   {m, coord.NewMutex(c, "/x", nil)},
-			"both sides":       {rw, rw.RLocker()},
-			"one lock wrapped": {m, wrapped{m}},
-			"nil":              {nil},
-			"no mutex":         {(*coord.Mutex)(nil)},
-			"no writer":        {m, (*coord.RWMutex)(nil)},
-			"no reader":        {(*coord.RWMutex)(nil).RLocker(), m},
-			"no permits":       {(*coord.Semaphore)(nil).Locker(1)},
+			"nothing":           nil,
+			"one path twice":    {m, coord.NewMutex(c, "/x", nil)},
+			"both sides":        {rw, rw.RLocker()},
+			"one lock wrapped":  {m, wrapped{m}},
+			"a nil one wrapped": {m, wrapped{(*coord.Mutex)(nil)}},
+			"nil":               {nil},
+			"no mutex":          {(*coord.Mutex)(nil)},
+			"no writer":         {m, (*coord.RWMutex)(nil)},
+			"no reader":         {(*coord.RWMutex)(nil).RLocker(), m},
+			"no permits":        {(*coord.Semaphore)(nil).Locker(1)},
 		} {
 			if _, err := coord.LockAll(context.Background(), lockers...); !errors.Is(err, coord.ErrInvalid) {
 				w.t.Errorf("%s: %v", name, err)
@@ -171,6 +172,28 @@ func TestLockAllRefusesWhatMakesNoSense(t *testing.T) {
 			w.t.Errorf("left behind: %v", left)
 		}
 	})
+}
+
+// A wrapper that was never given a Locker is a mistake in the program. It shows before
+// anything is locked.
+func TestLockAllPanicsForAWrapperAroundNothing(t *testing.T) {
+	for name, nothing := range map[string]coord.Locker{"nothing embedded": wrapped{}, "a nil wrapper": (*wrapped)(nil)} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				m := coord.NewMutex(w.open("a", nil), "/a", nil)
+				func() {
+					defer func() {
+						if recover() == nil {
+							w.t.Error("no panic")
+						}
+					}()
+					coord.LockAll(context.Background(), m, nothing)
+				}()
+				h, err := m.TryLock(context.Background())
+				mustRelease(w.t, must(w.t, h, err))
+			})
+		})
+	}
 }
 
 // wrapped is a Locker of another package.
