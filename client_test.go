@@ -235,8 +235,10 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 		wantErr(t, err, coord.ErrInvalid)
 		_, err = coord.Open(t.Context(), memory.New(nil), &coord.Options{Namespace: "no slash"})
 		wantErr(t, err, coord.ErrBadPath)
-		_, err = coord.Open(t.Context(), memory.New(nil), &coord.Options{Namespace: "//"})
-		wantErr(t, err, coord.ErrBadPath)
+		for _, namespace := range []string{"//", "/a//"} {
+			_, err = coord.Open(t.Context(), memory.New(nil), &coord.Options{Namespace: namespace})
+			wantErr(t, err, coord.ErrBadPath)
+		}
 		_, err = coord.Open(t.Context(), memory.New(&memory.Options{SessionTimeout: -time.Second}), nil)
 		wantErr(t, err, coord.ErrInvalid)
 		_, err = coord.Open(t.Context(), memory.New(&memory.Options{SessionTimeout: time.Second, LossMargin: time.Second}), nil)
@@ -335,11 +337,13 @@ func TestANamespaceSeparatesClients(t *testing.T) {
 		st := memory.New(nil)
 		a := coord.NewMutex(open(t, st, &coord.Options{Namespace: "/app/a"}), "/l", nil)
 		b := coord.NewMutex(open(t, st, &coord.Options{Namespace: "/app/b/"}), "/l", nil)
-		ha, hb := mustLock(t, a), mustLock(t, b)
-		if !strings.HasPrefix(ha.Path(), "/app/a/l/") || !strings.HasPrefix(hb.Path(), "/app/b/l/") {
-			t.Error(ha.Path(), hb.Path())
+		c := coord.NewMutex(open(t, st, &coord.Options{Namespace: "/"}), "/l", nil)
+		ha, hb, hc := mustLock(t, a), mustLock(t, b), mustLock(t, c)
+		if !strings.HasPrefix(ha.Path(), "/app/a/l/") || !strings.HasPrefix(hb.Path(), "/app/b/l/") || !strings.HasPrefix(hc.Path(), "/l/") {
+			t.Error(ha.Path(), hb.Path(), hc.Path())
 		}
 		mustRelease(t, ha)
 		mustRelease(t, hb)
+		mustRelease(t, hc)
 	})
 }

@@ -22,7 +22,8 @@ const tellTime = time.Second
 // Options of a Client. Nil options mean the defaults. The struct is copied.
 type Options struct {
 	// Namespace is put before the path of every recipe of the client, so that
-	// several applications or tests share one service. It is a path, or empty.
+	// several applications or tests share one service. It is a path, or empty. One
+	// slash at its end does not count: "/a/" is "/a", and "/" is empty.
 	Namespace string
 
 	// Logger gets what an operator should know. Error: what does not go on by
