@@ -551,6 +551,9 @@ func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
 					if got, err := v.Get(ctx); err != nil || got.Value != "" {
 						w.t.Errorf("after a %s: %+v, %v", u.kind, got, err)
 					}
+					if in, err := coord.Inspect(ctx, a, path, nil); err != nil || in.Recipe != "value" {
+						w.t.Errorf("Inspect: %+v, %v", in, err)
+					}
 				}
 			})
 		})
