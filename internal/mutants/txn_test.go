@@ -57,7 +57,7 @@ var txnMutants = []mutant{
 		"\t\tv.withdraw()\n", "",
 		"TestASiteThatIsNotServedIsNamed"},
 	{"nobody waits for the live nodes of others", "txn_2pc.go",
-		"if err == nil && live != \"\" {\n\t\ts.c.goWork", "if false {\n\t\ts.c.goWork",
+		"if err == nil && live != \"\" {\n\t\ts.c.goWork", "if live == \"none\" {\n\t\ts.c.goWork",
 		"TestTheLiveNodeOfADeadProposerGoesWithItsRecord"},
 	{"a far deadline overflows", "txn_coordinator.go",
 		"if p.Deadline.Before(time.UnixMilli(maxDeadline)) {", "if true {",
