@@ -140,8 +140,10 @@ func TestTheRequestsOfATransactionGrowAsItsSitesOnAServer(t *testing.T) {
 	// to vote, to read the decision, to acknowledge, and to look whether it was the
 	// last (4). The proposer lists the votes when he is told that there are more, at
 	// most once for each, and two sites can both see that they were the last. The rest
-	// is for whole transactions.
-	const perSite, rest = 11, 10
+	// is for whole transactions: whether the sites are served, the record, its first
+	// list, the decision, the end of the proposal, and the removal of the record, which
+	// the proposer can try too when the sites do.
+	const perSite, rest = 11, 14
 	var list []string
 	for _, n := range counts {
 		cost := commitCosts(t, n, transactions)
