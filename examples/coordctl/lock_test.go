@@ -251,14 +251,30 @@ func TestTheCommandLivesThoughThreadsOfCoordctlEnd(t *testing.T) {
 	file := t.TempDir() + "/beats"
 	started := make(chan *process, 1)
 	thread := make(chan int, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked
+	onOneThatEnds := func() {
 		p, err := startProcess([]string{os.Args[0], "-as-command", file, "beat"}, nil, nil, nil, os.Stderr)
 		if err != nil {
 			t.Error(err)
 		}
 		thread <- syscall.Gettid()
 		started <- p
+	}
+	go func() {
+		runtime.LockOSThread()
+		if syscall.Gettid() != os.Getpid() {
+			onOneThatEnds() // not unlocked, so the thread ends with the goroutine
+			return
+		}
+		// The first thread of a process never does. Another goroutine has another one as
+		// long as this goroutine is locked to the first.
+		defer runtime.UnlockOSThread()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread()
+			onOneThatEnds()
+		}()
+		<-done
 	}()
 	p, tid := <-started, <-thread
 	if p == nil {
