@@ -167,13 +167,16 @@ func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
 		if err := s.b.Sync(ctx, d.members); err != nil {
 			return st, err
 		}
-		names, _, err := d.readReady(ctx, s)
+		names, opened, err := d.readReady(ctx, s)
 		if err != nil {
 			return st, err
 		}
-		list, _, err := s.b.Children(ctx, d.members, nil)
+		list, members, err := s.b.Children(ctx, d.members, nil)
 		if err != nil && !isNotFound(err) {
 			return st, err
+		}
+		if opened < members.Czxid {
+			names = nil
 		}
 		r := sortMembers(names, list)
 		return DoubleBarrierState{Waiting: len(r.waiting), Inside: len(r.living), Extra: r.extra}, nil

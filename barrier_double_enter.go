@@ -16,6 +16,7 @@ type entrant struct {
 	trail  *trail // nil without Trace
 	s      *session
 	path   string
+	czxid  int64  // of the node at path; 0: not known
 	prefix string // of all nodes of the same Enter
 	guest  string // the path of its node as an extra, once that may have been made
 	sent   bool   // a commit of its own may have opened a round
@@ -47,7 +48,7 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 		}
 		return nil, err
 	}
-	m.s, m.path, m.prefix = s, n.path, sp.prefix
+	m.s, m.path, m.czxid, m.prefix = s, n.path, n.czxid, sp.prefix
 	e, err := m.await(ctx, n.siblings)
 	m.stopWatches()
 	if err != nil {
@@ -127,11 +128,11 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 			return nil, err
 		}
 		// The usual reason: the round has opened.
-		names, _, err := m.d.readReady(ctx, m.s)
+		names, opened, err := m.d.readReady(ctx, m.s)
 		if err != nil {
 			return nil, err
 		}
-		if slices.Contains(names, base(m.path)) {
+		if m.czxid != 0 && opened > m.czxid && slices.Contains(names, base(m.path)) {
 			if e, err := m.in(ctx, names); !errors.Is(err, errAgain) {
 				return e, err
 			}
@@ -149,6 +150,7 @@ func (m *entrant) watchOwn(ctx context.Context) error {
 	if isNotFound(err) || err == nil && stat.EphemeralOwner != m.s.b.ID() {
 		return errGone
 	}
+	m.czxid = stat.Czxid
 	return err
 }
 
@@ -366,9 +368,12 @@ func (m *entrant) undo(ctx context.Context) error {
 			return err
 		}
 	}
-	names, _, err := m.d.readReady(ctx, m.s)
+	names, opened, err := m.d.readReady(ctx, m.s)
 	if err != nil {
 		return err
+	}
+	if opened < m.czxid {
+		names = nil // they are those of other nodes
 	}
 	return m.d.depart(ctx, m.s, m.path, names)
 }

@@ -21,6 +21,9 @@ import (
 //   - A call of Enter that comes anew after its session was lost keeps its GUID, and
 //     two nodes with one GUID count as one: the service may not know yet that
 //     the old session is over, and the member would make two.
+//   - A call keeps its GUID, and a directory of members that is made anew counts from 0
+//     again, so a name can come twice, in two directories. A ready that is older than
+//     the directory means none of the nodes in it.
 //   - If none of its names is there, it is stale: its round has died. Whoever
 //     waits removes it by {check own node, bump the version of the directory,
 //     delete ready}, with the version read before ready was. ready's own version
@@ -40,8 +43,7 @@ import (
 //
 // The directory is a container, and one that is made anew counts from 0 again. It
 // cannot have been made anew between a read of the version and the commit, since the
-// commit checks nodes that stood below it at the read, and names are never used
-// again.
+// commit checks nodes that stood below it at the read, its own among them.
 
 // round is what an entrant sees.
 type round struct {
@@ -62,19 +64,23 @@ func (m *entrant) read(ctx context.Context) (round, error) {
 		return round{}, ownGone(err)
 	}
 	var names []string
+	opened := int64(0)
 	open, err := m.watchReady(ctx)
 	if err == nil && open {
-		names, open, err = m.d.readReady(ctx, m.s)
-		if err == nil && !open {
+		names, opened, err = m.d.readReady(ctx, m.s)
+		if err == nil && opened == 0 {
 			err = errAgain
 		}
 	}
 	if err != nil {
 		return round{}, err
 	}
-	list, _, err := m.s.b.Children(ctx, m.d.members, nil)
+	list, members, err := m.s.b.Children(ctx, m.d.members, nil)
 	if err != nil {
 		return round{}, ownGone(err)
+	}
+	if opened < members.Czxid {
+		names = nil
 	}
 	r := sortMembers(names, list)
 	r.data, r.version, r.open = data, stat.Version, open
@@ -90,13 +96,17 @@ func ownGone(err error) error {
 	return err
 }
 
-// readReady returns the names of the round in progress, and whether there is one.
-func (d *DoubleBarrier) readReady(ctx context.Context, s *session) (names []string, open bool, err error) {
-	data, _, err := s.b.Get(ctx, d.ready, nil)
+// readReady returns the names of the round in progress, and the zxid with which it
+// opened, or 0 if there is none.
+func (d *DoubleBarrier) readReady(ctx context.Context, s *session) (names []string, opened int64, err error) {
+	data, stat, err := s.b.Get(ctx, d.ready, nil)
 	if isNotFound(err) {
-		return nil, false, nil
+		return nil, 0, nil
 	}
-	return strings.Fields(string(data)), err == nil, err
+	if err != nil {
+		return nil, 0, err
+	}
+	return strings.Fields(string(data)), stat.Czxid, nil
 }
 
 // sortMembers tells the children of the directory of members apart.

@@ -76,6 +76,12 @@ func (r *rounds) entered(s backend.Session, c *enterCall, e *coord.Entry) error 
 	if err != nil {
 		return fmt.Errorf("no ready for %s: %w", e.Path(), err)
 	}
+	// A directory that is made anew can give a call the name again that it had.
+	members, err := s.Exists(context.Background(), path.Dir(e.Path()), nil)
+	if err != nil {
+		return fmt.Errorf("no directory of %s: %w", e.Path(), err)
+	}
+	node := func(name string) string { return fmt.Sprint(members.Czxid, " ", name) }
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.opened[stat.Czxid] {
@@ -88,10 +94,10 @@ func (r *rounds) entered(s backend.Session, c *enterCall, e *coord.Entry) error 
 		guids := make(map[string]bool)
 		for _, name := range names {
 			guids[name[:39]] = true
-			if r.named[name] != 0 {
+			if r.named[node(name)] != 0 {
 				return fmt.Errorf("%s is in two rounds", name)
 			}
-			r.named[name] = stat.Czxid
+			r.named[node(name)] = stat.Czxid
 		}
 		if len(guids) != r.n {
 			return fmt.Errorf("a round of %d calls: %q", len(guids), names)
@@ -99,7 +105,7 @@ func (r *rounds) entered(s backend.Session, c *enterCall, e *coord.Entry) error 
 	}
 	r.inside[e] = stat.Czxid
 	r.note("entry")
-	if r.named[path.Base(e.Path())] != stat.Czxid {
+	if r.named[node(path.Base(e.Path()))] != stat.Czxid {
 		return fmt.Errorf("%s is inside a round that does not name it: %q", e.Path(), data)
 	}
 	if c.most < r.n {

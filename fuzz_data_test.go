@@ -196,8 +196,8 @@ func FuzzSettings(f *testing.F) {
 		if err != nil || len(list) != 1 || list[0].Err != nil && !errors.Is(list[0].Err, ErrDecode) {
 			t.Errorf("members: %+v, %v", list, err)
 		}
-		if names, open, err := (&DoubleBarrier{ready: "/s/limit"}).readReady(ctx, s); err != nil || !open {
-			t.Errorf("ready: %v, %v, %v", names, open, err)
+		if names, opened, err := (&DoubleBarrier{ready: "/s/limit"}).readReady(ctx, s); err != nil || opened == 0 {
+			t.Errorf("ready: %v, %v, %v", names, opened, err)
 		}
 	})
 }

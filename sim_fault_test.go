@@ -207,8 +207,13 @@ func (x *sim) fault() bool {
 		detail = path
 		op := backend.SetData(path, nil, backend.AnyVersion)
 		if what == "outsider's delete" {
+			stat, err := x.truth.Exists(context.Background(), path, nil)
+			if err != nil {
+				return false
+			}
 			x.mu().Lock()
 			x.outside[path] = true
+			x.deleted[path] = stat.Czxid
 			// A downgrade may be under way, of which its holder does not know yet.
 			x.outside[strings.Replace(path, "__READ__", "__WRIT__", 1)] = true
 			x.mu().Unlock()

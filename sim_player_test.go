@@ -348,7 +348,7 @@ func (sc *scenario) history(t *testing.T, seed uint64, count map[string]int, ver
 			timeout = simTimeout
 		}
 		x := &sim{
-			simulation: simulation{t: t, seed: seed, count: count, holding: make(map[*coord.Hold]bool), outside: make(map[string]bool), early: make(map[int64]bool)},
+			simulation: simulation{t: t, seed: seed, count: count, holding: make(map[*coord.Hold]bool), outside: make(map[string]bool), deleted: make(map[string]int64), nodes: make(map[*coord.Hold]int64), early: make(map[int64]bool)},
 			arbiter:    newArbiter(t, seed, &memory.Options{SessionTimeout: timeout}),
 			sc:         sc,
 			held:       make(map[string]*heldThings),

@@ -50,12 +50,14 @@ type simulation struct {
 	path string // of the recipe
 
 	mu      sync.Mutex
-	token   int64                // the highest granted
-	holding map[*coord.Hold]bool // exclusive holds whose holder has not let go yet
-	outside map[string]bool      // paths of nodes that an outsider deleted
-	early   map[int64]bool       // sessions that were ended while their client could not know
-	count   map[string]int       // what happened
-	links   []*memory.Link       // of the clients
+	token   int64                 // the highest granted
+	holding map[*coord.Hold]bool  // exclusive holds whose holder has not let go yet
+	outside map[string]bool       // paths of nodes that an outsider deleted
+	deleted map[string]int64      // their Czxids, where they are known
+	nodes   map[*coord.Hold]int64 // the Czxids of their nodes when they were given back
+	early   map[int64]bool        // sessions that were ended while their client could not know
+	count   map[string]int        // what happened
+	links   []*memory.Link        // of the clients
 }
 
 func (x *simulation) rng(actor uint64) *rand.Rand { return rand.New(rand.NewPCG(x.seed, actor)) }
