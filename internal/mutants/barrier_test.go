@@ -24,7 +24,7 @@ var barrierMutants = []mutant{
 		"d.overNext(ctx, func(next *session) {", "_ = (func(next *session) {",
 		"TestAnEntrantNeverMeetsItsOwnGhost"},
 	{"a ready that is older than the directory means its nodes", "barrier_double_round.go",
-		"if opened < members.Czxid {", "if opened < 0 {",
+		"if opened < members.Czxid {", "if opened < min(0, members.Czxid) {",
 		"TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn"},
 	{"a removal on a session that is lost in turn counts", "barrier_double_enter.go",
 		"return struct{}{}, s.b.Err()", "return struct{}{}, nil",
