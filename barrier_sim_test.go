@@ -65,6 +65,8 @@ func (r *rounds) end(c *enterCall) {
 // entered checks an entry.
 func (r *rounds) entered(s backend.Session, c *enterCall, e *coord.Entry) error {
 	data, stat, err := s.Get(context.Background(), r.ready, nil)
+	// A directory that is made anew can give a call the name again that it had.
+	members, dirErr := s.Exists(context.Background(), path.Dir(e.Path()), nil)
 	if r.void(e) {
 		r.note("lost at once")
 		return nil // so its round may be over
@@ -73,13 +75,8 @@ func (r *rounds) entered(s backend.Session, c *enterCall, e *coord.Entry) error 
 		r.note("extra")
 		return nil // the members of its round may have left since, and others be inside
 	}
-	if err != nil {
-		return fmt.Errorf("no ready for %s: %w", e.Path(), err)
-	}
-	// A directory that is made anew can give a call the name again that it had.
-	members, err := s.Exists(context.Background(), path.Dir(e.Path()), nil)
-	if err != nil {
-		return fmt.Errorf("no directory of %s: %w", e.Path(), err)
+	if err != nil || dirErr != nil {
+		return fmt.Errorf("no ready for %s, or no directory: %w", e.Path(), errors.Join(err, dirErr))
 	}
 	node := func(name string) string { return fmt.Sprint(members.Czxid, " ", name) }
 	r.mu.Lock()
