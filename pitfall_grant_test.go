@@ -111,6 +111,12 @@ func TestAWaiterWithoutANodeIsNotGranted(t *testing.T) {
 		var after nth
 		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
 		s := w.session("x")
+		// A session that waits for the first time asks whether it may see its
+		// predecessor, which finds the deletion too. So this one waits once before.
+		first := mustLock(w.t, coord.NewMutex(w.open("first", nil), "/l", nil))
+		waited := w.waiting(context.Background(), m)
+		mustRelease(w.t, first)
+		mustRelease(w.t, waited.hold())
 		for range 20 {
 			holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
 			var gone string
