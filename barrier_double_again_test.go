@@ -10,9 +10,9 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 )
 
-// A call of Enter keeps its GUID when its session is lost, and a directory of members
-// that is made anew numbers from 0 again: its second node can have the name of the
-// first, which a round that has died still names.
+// A call of Enter keeps its GUID when its session is lost. A recreated directory of
+// members restarts its sequence numbers. So the second node of the call can have the name
+// of the first, and the ready of a dead round still lists that name.
 func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
 	for _, o := range []*coord.DoubleBarrierOptions{nil, {NextRound: true}} {
 		onMemory(t, func(w *world) {

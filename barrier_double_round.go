@@ -21,9 +21,9 @@ import (
 //   - A call of Enter that comes anew after its session was lost keeps its GUID, and
 //     two nodes with one GUID count as one: the service may not know yet that
 //     the old session is over, and the member would make two.
-//   - A call keeps its GUID, and a directory of members that is made anew counts from 0
-//     again, so a name can come twice, in two directories. A ready that is older than
-//     the directory means none of the nodes in it.
+//   - A call keeps its GUID, and a recreated directory of members restarts its sequence
+//     numbers, so two nodes of one call can have the same name. A ready that is older
+//     than the directory lists none of the nodes in it.
 //   - If none of its names is there, it is stale: its round has died. Whoever
 //     waits removes it by {check own node, bump the version of the directory,
 //     delete ready}, with the version read before ready was. ready's own version

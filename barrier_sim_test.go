@@ -65,7 +65,7 @@ func (r *rounds) end(c *enterCall) {
 // entered checks an entry.
 func (r *rounds) entered(s backend.Session, c *enterCall, e *coord.Entry) error {
 	data, stat, err := s.Get(context.Background(), r.ready, nil)
-	// A directory that is made anew can give a call the name again that it had.
+	// In a recreated directory, the second node of a call can have the name of its first.
 	members, dirErr := s.Exists(context.Background(), path.Dir(e.Path()), nil)
 	if r.void(e) {
 		r.note("lost at once")

@@ -307,7 +307,7 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The tree below the namespace, and what stands above it.
+		// The tree below the namespace, and the nodes above it.
 		below, above := make(map[string]nodeIs), make(map[string]nodeIs)
 		look := func(path string) nodeIs {
 			data, stat, err := s.Get(context.Background(), path, nil)

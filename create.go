@@ -284,7 +284,7 @@ func (s *session) makePart(ctx context.Context, dir string, g ground) error {
 	return err
 }
 
-// ensure makes a directory that stands above recipes, and what is missing above it. It
+// ensure creates a directory above recipes, and its missing parents. The directory
 // belongs to no recipe, so clients with other credentials may create nodes in it.
 func (s *session) ensure(ctx context.Context, dir string) error {
 	op := backend.Create(dir, nil, backend.Container)

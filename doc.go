@@ -213,7 +213,7 @@
 // A path is free for another kind when its node is gone. A directory that is empty goes
 // some time after, when the service collects containers: ZooKeeper looks once a minute.
 // A Value, a Counter, a Barrier, path/limit of a Semaphore and path/items of a queue stay
-// until they are deleted; so does what stands below a Coordinator's path.
+// until they are deleted; so do the nodes below a Coordinator's path.
 //
 // These may share a path:
 //
@@ -226,10 +226,10 @@
 //	Cache, Inspect       everything: they only read
 //	all others           none but their own kind
 //
-// A directory without a mark that holds no nodes (of an earlier version, Curator or
-// kazoo, while nobody uses it) tells nothing, and belongs to the first that comes. What
-// something other than this library writes to the node of a recipe in use can be lost:
-// see [KindError].
+// An empty directory without a mark (of an earlier version, Curator or kazoo, while it is
+// not in use) shows no kind, and the first recipe that uses it gets it. One whose data
+// was written is a Value of no bytes. Data that other programs write to the node of a
+// recipe in use can be lost: see [KindError].
 //
 // # Permissions
 //

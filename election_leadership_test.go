@@ -119,7 +119,7 @@ func TestTheEndOfTheContextResignsOnlyWhatWasNotReceived(t *testing.T) {
 		w.candidates(1)
 		w.settle() // the term is offered
 		cancel()
-		w.settle() // and taken back, where nobody receives it before
+		w.settle() // a term that no receiver takes has been resigned by now
 		released(t, leadership)
 		w.empty("/e")
 

@@ -175,7 +175,7 @@ func TestWhoIsThereIsNotOlderThanTheQuestion(t *testing.T) {
 	}
 }
 
-// statusBackend does something whenever a session has told how it stands.
+// statusBackend calls a hook after each call of Session.Status.
 type statusBackend struct {
 	backend.Backend
 	then func()

@@ -153,8 +153,8 @@ func (x *sim) gave(a *actor, err error, holds ...*coord.Hold) {
 	x.mu().Lock()
 	defer x.mu().Unlock()
 	for _, h := range holds {
-		// A directory that is made anew can give a call the name again that it had, of
-		// a node that never was a hold.
+		// In a recreated directory, the node of a hold can have the name of an earlier
+		// node of the same call, which never was a hold.
 		gone, own := x.deleted[h.Path()], x.nodes[h]
 		if x.outside[h.Path()] && (gone == 0 || own == 0 || gone == own) {
 			x.simulation.t.Errorf("seed %d: Release of %s returned nil, and another had deleted the node", x.arbiter.seed, h.Path())
