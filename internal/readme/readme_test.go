@@ -3,6 +3,8 @@
 package readme
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,40 +16,28 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// around is what a reader adds to the second snippet, which is a test function.
-const around = `package main
+// imports are what a reader adds to a block that is not a whole program.
+var imports = []string{
+	"context", "errors", "log", "testing", "testing/synctest", "time",
+	"github.com/go-coord/coord", "github.com/go-coord/coord/backend/memory",
+}
 
-import (
-	"errors"
-	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend/memory"
-)
-
-`
-
-// TestTheSnippetsOfTheREADMERun builds and runs both, as they stand there.
+// TestTheSnippetsOfTheREADMERun builds all Go blocks as they stand in the README,
+// together in one package, and runs the test among them, the program, and what
+// drives_test.go does with the others.
 func TestTheSnippetsOfTheREADMERun(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
+	read := func(name string) []byte {
+		t.Helper()
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	}
-	snippets := regexp.MustCompile("(?s)\n```go\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
-	if len(snippets) != 2 {
-		t.Fatalf("%d snippets in the README, expected a program and a test", len(snippets))
-	}
-	program, test := snippets[0][1], snippets[1][1]
-	if !strings.HasPrefix(program, "package main\n") || !strings.HasPrefix(test, "func Test") {
-		t.Fatal("the first snippet is no program, or the second no test")
-	}
-
 	dir := t.TempDir()
 	write := func(name, content string) {
 		t.Helper()
@@ -55,22 +45,29 @@ func TestTheSnippetsOfTheREADMERun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("main.go", program)
-	write("main_test.go", around+test)
-	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	if err != nil {
-		t.Fatal(err)
+
+	programs, tests := 0, 0
+	for i, block := range regexp.MustCompile("(?s)\n```go\n(.*?)```\n").FindAllSubmatch(read(filepath.Join(root, "README.md")), -1) {
+		switch source := string(block[1]); {
+		case strings.HasPrefix(source, "package main\n"):
+			programs++
+			write("main.go", source)
+		case strings.Contains(source, "func Test"):
+			tests++
+			write(fmt.Sprintf("block%d_test.go", i), whole(source))
+		default:
+			write(fmt.Sprintf("block%d.go", i), whole(source))
+		}
 	}
-	write("go.sum", string(sums))
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
+	if programs != 1 || tests == 0 {
+		t.Fatalf("%d programs and %d tests in the README, expected one and some", programs, tests)
 	}
-	version := regexp.MustCompile(`(?m)^go .*$`).Find(mod)
-	zk := regexp.MustCompile(`(?m)github.com/go-zookeeper/zk .*$`).Find(mod)
-	write("go.mod", "module example.com/first\n\n"+string(version)+
-		"\n\nrequire github.com/go-coord/coord v0.0.0\n\nrequire "+string(zk)+" // indirect"+
-		"\n\nreplace github.com/go-coord/coord => "+root+"\n")
+	write("drives_test.go", string(read("testdata/drives_test.go.txt")))
+
+	write("go.sum", string(read(filepath.Join(root, "go.sum"))))
+	mod := string(read(filepath.Join(root, "go.mod")))
+	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAllLiteralString(mod, "module example.com/first")
+	write("go.mod", mod+"\nrequire github.com/go-coord/coord v0.0.0\n\nreplace github.com/go-coord/coord => "+root+"\n")
 
 	run := func(args ...string) string {
 		t.Helper()
@@ -85,19 +82,60 @@ func TestTheSnippetsOfTheREADMERun(t *testing.T) {
 		return string(out)
 	}
 	run("go", "vet", ".")
-	if out := run("go", "test", "-count=1", "-v", "."); !strings.Contains(out, "--- PASS: ") {
-		t.Errorf("the test of the second snippet did not run:\n%s", out)
+	out := run("go", "test", "-count=1", "-v", ".")
+	for _, name := range []string{"TestTheNextCandidateTakesOver", "TestLead", "TestSend"} {
+		if !strings.Contains(out, "--- PASS: "+name+" ") {
+			t.Errorf("%s did not run:\n%s", name, out)
+		}
 	}
 
-	t.Run("the program takes its lock on a server", func(t *testing.T) {
+	t.Run("the program takes its lock and writes under it on a server", func(t *testing.T) {
 		zktest.Require(t)
 		e := zktest.Run(t, nil)
-		cmd := exec.CommandContext(t.Context(), "go", append([]string{"run", "."}, e.Addrs()...)...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
-		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "mine, with token ") {
-			t.Errorf("the program: %v\n%s", err, out)
+		out := run(append([]string{"go", "run", "."}, e.Addrs()...)...)
+		if !strings.Contains(out, "locked, fencing token ") {
+			t.Errorf("the program did not say that it has the lock:\n%s", out)
 		}
 	})
+}
+
+// whole makes a file of a block of declarations: it adds the imports that the
+// block uses.
+func whole(block string) string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "package main\n\nimport (\n")
+	for _, path := range imports {
+		name := path[strings.LastIndexByte(path, '/')+1:]
+		if regexp.MustCompile(`\b` + name + `\.`).MatchString(block) {
+			fmt.Fprintf(&b, "\t%q\n", path)
+		}
+	}
+	fmt.Fprintf(&b, ")\n\n%s", block)
+	return b.String()
+}
+
+// TestTheREADMEPointsToWhatIsThere checks the links to files of the repository, and
+// that the two commands stand in it.
+func TestTheREADMEPointsToWhatIsThere(t *testing.T) {
+	for _, page := range []string{"README.md", "BENCHMARKS.md", "TESTING.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+		text, err := os.ReadFile(filepath.Join("../..", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		prose := regexp.MustCompile("(?s)\n```.*?\n```\n").ReplaceAll(text, nil)
+		for _, link := range regexp.MustCompile(`\]\(([^)#]+)`).FindAllSubmatch(prose, -1) {
+			if to := string(link[1]); !strings.Contains(to, "://") {
+				if _, err := os.Stat(filepath.Join("../..", to)); err != nil {
+					t.Errorf("%s links to %s: %v", page, to, err)
+				}
+			}
+		}
+		if page == "README.md" {
+			for _, command := range []string{"\ngo run ./examples/tour ", "\n./test.sh "} {
+				if !bytes.Contains(text, []byte(command)) {
+					t.Errorf("the README does not show the command %q", strings.TrimSpace(command))
+				}
+			}
+		}
+	}
 }
