@@ -191,7 +191,7 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 // measure runs what is planned, on servers that end with it.
 func measure(ctx context.Context, c *config, args []string, out, notes io.Writer) (_ *report, err error) {
 	r := &report{
-		Began: time.Now(), Rounds: c.sizes.rounds, Command: strings.Join(append([]string{"go run ./bench"}, args...), " "),
+		Began: time.Now(), Rounds: c.sizes.rounds, Command: command(args),
 		Machine: thisMachine(), table: &table{},
 	}
 	e, err := newEnv(ctx, c.servers, c.fsync, notes)
@@ -251,21 +251,45 @@ func warmUp(ctx context.Context, e *env, p *peers, span time.Duration) error {
 	return nil
 }
 
-// versions tells of what is measured.
+// command is the command of the run as a reader can repeat it: without -out, since
+// the directory of whoever ran it changes nothing in what is measured.
+func command(args []string) string {
+	words := []string{"go run ./bench"}
+	for i := 0; i < len(args); i++ {
+		switch name, _, given := strings.Cut(strings.TrimLeft(args[i], "-"), "="); {
+		case name != "out":
+			words = append(words, args[i])
+		case !given:
+			i++ // its value is the next argument
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// versionOf returns the version in the first line of a ZooKeeper server's "srvr":
+// "Zookeeper version: 3.8.0-<commit>, built on ...". Some builds have a placeholder
+// where the commit should be, so the commit is left out.
+func versionOf(srvr string) string {
+	line, _, _ := strings.Cut(srvr, "\n")
+	line, _, _ = strings.Cut(strings.TrimPrefix(line, "Zookeeper version: "), ",")
+	if i := strings.LastIndexByte(line, '-'); i >= 0 {
+		line = line[:i]
+	}
+	return line
+}
+
+// versions returns the versions of the services that are measured.
 func versions(ctx context.Context, e *env, p *peers) map[string]string {
 	v := make(map[string]string)
 	if e.ensemble != nil {
 		if text, err := e.ensemble.Servers()[0].FourLetter(ctx, "srvr"); err == nil {
-			line, _, _ := strings.Cut(text, "\n")
-			line = strings.TrimPrefix(line, "Zookeeper version: ")
-			line, _, _ = strings.Cut(line, ",")
-			v[onZooKeeper] = "three servers of " + line
+			v[onZooKeeper] = "three servers of version " + versionOf(text)
 		}
 	}
 	if p.etcd != nil {
 		if b, err := exec.CommandContext(ctx, "etcd", "--version").Output(); err == nil {
 			line, _, _ := strings.Cut(string(b), "\n")
-			v[byEtcd] = "three servers, " + line
+			v[byEtcd] = "three servers of version " + strings.TrimPrefix(line, "etcd Version: ")
 		}
 	}
 	return v

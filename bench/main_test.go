@@ -65,6 +65,33 @@ func TestBadArgumentsAreNamedAndExitWithTwo(t *testing.T) {
 	}
 }
 
+// What the report shows of a run is what a reader can type, and a version.
+func TestACommandIsShownWithoutItsDirectory(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                "go run ./bench",
+		"-peers -out /tmp/x":              "go run ./bench -peers",
+		"--out=/tmp/x -peers":             "go run ./bench -peers",
+		"-out /tmp/x -run ^costs$ -quick": "go run ./bench -run ^costs$ -quick",
+	} {
+		if got := command(strings.Fields(args)); got != want {
+			t.Errorf("%q is shown as %q, want %q", args, got, want)
+		}
+	}
+}
+
+func TestAVersionIsShownWithoutItsCommit(t *testing.T) {
+	for srvr, want := range map[string]string{
+		"Zookeeper version: 3.8.0-${mvngit.commit.id}, built on 2022-02-25 08:49 UTC\nLatency": "3.8.0",
+		"Zookeeper version: 3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee, built on x":        "3.9.3",
+		"Zookeeper version: 3.10.0-SNAPSHOT-1234, built on x":                                  "3.10.0-SNAPSHOT",
+		"Zookeeper version: 3.5": "3.5",
+	} {
+		if got := versionOf(srvr); got != want {
+			t.Errorf("%q is shown as %q, want %q", srvr, got, want)
+		}
+	}
+}
+
 func TestHelpExitsWithZero(t *testing.T) {
 	var out, notes strings.Builder
 	if code := run(t.Context(), []string{"-h"}, &out, &notes); code != 0 || !strings.Contains(notes.String(), "-servers") {

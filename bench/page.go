@@ -113,8 +113,16 @@ var aspects = map[string]func(*result) string{
 	"what":  func(r *result) string { return r.What },
 	"who":   func(r *result) string { return r.Who },
 	"where": func(r *result) string { return r.Where },
-	"with":  func(r *result) string { return fmt.Sprintf("%g %s", r.X, r.Axis) },
+	"with":  func(r *result) string { return with(r.X, r.Axis) },
 	"whose": func(r *result) string { return r.What + ", " + r.Who },
+}
+
+// with writes a number and what it counts: "1 caller", "10 items a batch".
+func with(n float64, axis string) string {
+	if things, rest, _ := strings.Cut(axis, " "); n == 1 {
+		axis = strings.TrimSpace(strings.TrimSuffix(things, "s") + " " + rest)
+	}
+	return fmt.Sprintf("%g %s", n, axis)
 }
 
 // figures shows metrics of a result, with slashes between them. "limit" is the rate

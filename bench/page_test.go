@@ -26,7 +26,7 @@ func TestAPageIsFilledWithFigures(t *testing.T) {
 	want := `# Page
 <!-- figures: group=uncontended; rows=whose; columns=with; show=rate,limit; spread=yes; only=ZooKeeper -->
 
-| | 1 callers | 16 callers |
+| | 1 caller | 16 callers |
 |---|---:|---:|
 | create and delete, raw client | 110 (100 – 200) | 1000 (1000 – 1000) |
 | lock, released at once, coord | 90 (88 – 180) / 0.90 | 500 (500 – 500) / 0.50 |
