@@ -3,6 +3,7 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -253,6 +254,84 @@ func TestAReaderBehindAWriterWaits(t *testing.T) {
 		if err := <-reader; err != nil {
 			w.t.Error(err)
 		}
+	})
+}
+
+// A holder of permits, a request that does not fit beside them, and then a call with the
+// holder's ctx: to wait behind that request would be to wait for itself.
+func TestAnAcquireBehindARequestThatWaitsForItsHoldIsRefused(t *testing.T) {
+	for _, inner := range []string{"a", "b"} {
+		for _, adopt := range []bool{false, true} {
+			t.Run(fmt.Sprintf("client %s, adopts %v", inner, adopt), func(t *testing.T) {
+				onEach(t, func(w *world) {
+					ctx := context.Background()
+					a, large, small := w.open("a", nil), w.semaphore("x", 3), w.semaphore("y", 3)
+					other := a
+					if inner != "a" {
+						other = w.open(inner, nil)
+					}
+					h := acquire(w.t, coord.NewSemaphore(a, "/s", 3, nil), 2)
+					next := w.awaiting(large, 2)
+					last := w.awaiting(small, 1)
+					before := w.children("/s/requests")
+					s := coord.NewSemaphore(other, "/s", 3, &coord.SemaphoreOptions{AdoptLimit: adopt})
+					under, cancel := context.WithTimeout(h.Context(ctx), 20*time.Second)
+					defer cancel()
+					_, err := s.Acquire(under, 1)
+					wantErr(w.t, err, coord.ErrHeld)
+					_, err = s.TryAcquire(under, 1)
+					wantErr(w.t, err, coord.ErrLocked)
+					_, err = coord.LockAll(under, s.Locker(1))
+					wantErr(w.t, err, coord.ErrHeld)
+					if after := w.children("/s/requests"); len(after) != len(before) {
+						w.t.Errorf("what was refused has left %q of %q", after, before)
+					}
+					mustRelease(w.t, h)
+					mustRelease(w.t, next.hold())
+					mustRelease(w.t, last.hold())
+					// Alone with its hold it fits, or not.
+					h = acquire(w.t, s, 2)
+					under, cancel = context.WithTimeout(h.Context(ctx), 20*time.Second)
+					defer cancel()
+					_, err = s.Acquire(under, 2)
+					wantErr(w.t, err, coord.ErrHeld)
+					fits, err := s.Acquire(under, 1)
+					mustRelease(w.t, must(w.t, fits, err))
+					mustRelease(w.t, h)
+					w.empty("/s/requests")
+				})
+			})
+		}
+	}
+}
+
+// A request between that fits beside the own permits waits for others, as the call does.
+func TestAnAcquireBehindARequestThatFitsBesideItsHoldWaits(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
+		h, others := acquire(w.t, a, 1), acquire(w.t, b, 2)
+		next := w.awaiting(w.semaphore("x", 3), 1)
+		under := w.side(func(ctx context.Context) (*coord.Hold, error) { return a.Acquire(h.Context(ctx), 1) })
+		mustRelease(w.t, others)
+		mustRelease(w.t, next.hold())
+		mustRelease(w.t, under.hold())
+		mustRelease(w.t, h)
+	})
+}
+
+// Permits that were had without a wait, under a higher limit, look like a request that
+// waits.
+func TestAnAcquireBehindPermitsOfAnEarlierLimitWaits(t *testing.T) {
+	onEach(t, func(w *world) {
+		a, b := w.semaphore("a", 4), w.semaphore("b", 4)
+		h, others := acquire(w.t, a, 2), acquire(w.t, b, 2)
+		if err := a.SetLimit(context.Background(), 3); err != nil {
+			w.t.Fatal(err)
+		}
+		under := w.side(func(ctx context.Context) (*coord.Hold, error) { return a.Acquire(h.Context(ctx), 1) })
+		mustRelease(w.t, others)
+		mustRelease(w.t, under.hold())
+		mustRelease(w.t, h)
 	})
 }
 

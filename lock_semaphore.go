@@ -53,8 +53,10 @@ type SemaphoreOptions struct {
 // A semaphore is not reentrant: a caller that acquires one permit after another,
 // while others do the same, can wait for ever. Acquire them together. An Acquire
 // whose ctx comes from holds on the same semaphore (Hold.Context) fails with ErrHeld if
-// its permits and theirs together are over the limit that the client expects. Other holds
-// of the same process do not count. TryAcquire returns ErrLocked then.
+// its permits and theirs together are over the limit, and if a request that came between
+// them does not fit beside theirs: that one waits for the holds, and the Acquire for that
+// one. It waits all the same if the limit has been set since that request came. Other
+// holds of the same process do not count. TryAcquire returns ErrLocked then.
 //
 // Layout: path/limit is a persistent node with the limit as a decimal number, so
 // it outlives all clients, and anybody can read it and set it by hand. (Set it, and

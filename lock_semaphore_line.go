@@ -116,7 +116,7 @@ type acquisition struct {
 }
 
 // heldUnder is line.heldUnder: the permits of the holds that ctx comes from are never
-// free for this call. If the limit may change, nothing is certain.
+// free for this call. It spares a request that is bound to fail; behindOwn decides.
 func (a *acquisition) heldUnder(ctx context.Context) error {
 	if a.try || a.sem.adopt {
 		return nil
@@ -137,6 +137,43 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 		if held += q.weight; held+a.n > want {
 			return fmt.Errorf("%w: %d of %d permits", ErrHeld, held, want)
 		}
+	}
+	return nil
+}
+
+// behindOwn is line.behindOwn. It returns ErrHeld if a request in the queue, whose last is
+// that of this call, does not fit beside the permits before it that ctx comes from. This
+// call waits behind that request, which waits for those permits, and ctx ends with them.
+//
+// Another's request counts if its node is younger than the limit: it never had its turn
+// then. Under an earlier limit it may have been granted, and not have marked its node.
+func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []permit, l permits) error {
+	var names []string
+	for name := range holdsUnder(ctx, a.sem.requests) {
+		names = append(names, name)
+	}
+	isOwn := func(q permit) bool { return slices.Contains(names, q.name) }
+	own := weigh(slices.DeleteFunc(slices.Clone(queue), func(q permit) bool { return !isOwn(q) }))
+	for i, q := range slices.Backward(queue) {
+		switch {
+		case own == 0:
+			return nil
+		case isOwn(q):
+			own -= int64(q.weight)
+			continue
+		case own+int64(q.weight) <= int64(l.n), q.weight > l.n: // too heavy: it will fail
+			continue
+		}
+		if i < len(queue)-1 {
+			stat, err := s.b.Exists(ctx, a.sem.requests+"/"+q.name, nil)
+			if isNotFound(err) {
+				continue // gone since
+			}
+			if err != nil || stat.Czxid <= l.changed { // those before it are older
+				return err
+			}
+		}
+		return fmt.Errorf("%w: %d of %d permits", ErrHeld, own, l.n)
 	}
 	return nil
 }
@@ -300,6 +337,10 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 		return a.hold(ctx, p, nil, false)
 	case !fits && a.try:
 		return nil, ErrLocked
+	case !fits:
+		if err := a.behindOwn(ctx, p.s, queue, l); err != nil {
+			return nil, err
+		}
 	}
 	if err := a.mayMark(ctx, p); err != nil {
 		return nil, err
