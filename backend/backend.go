@@ -1,46 +1,42 @@
-// Package backend is the contract between the recipes of package coord and
-// the service that coordinates them: a tree of small nodes, as ZooKeeper
-// defines it, with ephemeral and sequential nodes, one-shot watches and atomic
-// commits. A backend knows nodes, sessions and watches, and no recipe.
+// Package backend is the contract between the recipes of package coord and the coordination
+// service: a tree of small nodes, as ZooKeeper defines it, with ephemeral and sequential
+// nodes, one-shot watches and atomic commits. A backend implements nodes, sessions and
+// watches. It knows no recipe.
 //
-// Two backends come with the module: backend/memory and backend/zookeeper.
-// Package backendtest is this contract made executable; a new backend is done
-// when it passes.
+// Two backends come with the module: backend/memory and backend/zookeeper. Package
+// backendtest is this contract as a test suite; a new backend is done when it passes.
 //
 // # Sessions
 //
-// A session is one life on the service. It is connected, suspended (no contact
-// at the moment, it may come back) or lost (over for good). A session is
-// pinned: once it is lost, Done is closed, Err says why, and every call fails
-// with ErrSessionLost. No call of a lost session reaches the service any more,
-// and no session ever turns into another one; the caller opens the next.
+// A session is connected, suspended (no contact at the moment; contact may return) or lost
+// (over for good). Once a session is lost, Done is closed, Err returns the reason, and every
+// call fails with ErrSessionLost. No call of a lost session reaches the service any more. A
+// session never turns into another one; the caller opens the next.
 //
-// Lost is declared locally. The session's lease is the send time of the latest
-// request that was answered, plus the negotiated timeout, less a margin; when
-// it has passed without another answer the session is lost, whatever the
-// service thinks. The lease is compared at call time too, so a process that
-// was paused learns of its loss from its first call, not from a late timer.
-// Suspension alone loses nothing.
+// The loss is declared locally. The session's lease is the send time of the latest request
+// that was answered, plus the negotiated timeout, less a margin. When the lease passes
+// without another answer the session is lost, whatever the service thinks. Calls compare the
+// lease with the clock too, so a process that was paused learns of its loss from its first
+// call, not from a late timer. Suspension alone loses nothing.
 //
 // # Calls
 //
-// Every call takes a context and returns soon after it ends, even where the
-// transport below blocks. A call made while the session is suspended waits for
-// it to come back. A call under way at Close ends within a few seconds, as Close does.
+// Every call takes a context and returns soon after it ends, even if the transport blocks. A
+// call made while the session is suspended waits until it is connected again. A call under
+// way at Close ends within a few seconds, as Close does.
 //
-// Reads (Get, Exists, Children, Arm, Sync) have no uncertain outcome: when contact
-// breaks, the session repeats them until they are answered, ctx ends or the
-// session is lost. A Commit that may have been applied is never repeated; one that
-// the service says it did not run is sent again. When contact breaks while it is
-// under way, its error matches ErrUncertain: it may have been applied or not,
-// and the caller finds out (Sync, then read). A Commit whose ctx ended, or
-// whose session was lost, while it was under way matches ErrUncertain as well
-// as the context's cause or ErrSessionLost. An error that does not match
-// ErrUncertain is definite: nothing was applied.
+// Reads (Get, Exists, Children, Arm, Sync) have no uncertain outcome: when contact breaks,
+// the session repeats them until they are answered, ctx ends or the session is lost. A Commit
+// that may have been applied is never repeated. A Commit that the service reports as not run
+// is sent again. When contact breaks during a Commit, its error matches ErrUncertain: it may
+// have been applied or not, and the caller finds out by Sync and a read. A Commit whose ctx
+// ended, or whose session was lost, while it was under way matches ErrUncertain as well as
+// the context's cause or ErrSessionLost. An error that does not match ErrUncertain is
+// definite: nothing was applied.
 //
-// The service handles the calls of one session in the order in which they were
-// made, as far as one call had returned before the next began. Sync gives the
-// one stronger order that recovery needs; see there.
+// The service handles two calls of one session in the order in which they were made if the
+// first returned before the second began. Sync gives the one stronger order that recovery
+// needs; see there.
 //
 // Reads are sequentially consistent, as ZooKeeper's: a session never sees the
 // tree go back, it sees its own writes, and it may be behind other sessions
@@ -75,8 +71,8 @@ type Backend interface {
 	Open(ctx context.Context) (Session, error)
 }
 
-// A Session is one life on the service. All methods are safe for concurrent
-// use. See the package comment for what holds of every call.
+// A Session is one session on the service. All methods are safe for concurrent use. The
+// package comment describes what holds for every call.
 type Session interface {
 	// ID names the session; it is the EphemeralOwner of its ephemeral nodes.
 	// It is never zero and does not change.
@@ -86,7 +82,7 @@ type Session interface {
 	// after which the service ends the session and removes its ephemerals.
 	Timeout() time.Duration
 
-	// Features tells which optional parts of the contract this service has.
+	// Features returns the optional parts of the contract that this service has.
 	Features() Features
 
 	// Status returns the phase of the session and a channel that is closed
@@ -122,49 +118,47 @@ type Session interface {
 	// itself. Changes of the node's data do not fire it.
 	Children(ctx context.Context, path string, w *Watch) ([]string, Stat, error)
 
-	// Arm arms the watches of targets, all of them at one moment and in one round
-	// trip, and reads nothing. A watch fires LookAgain before Arm returns if its
-	// node is missing then, or if what it watches for has changed in a commit
-	// after since, which is a zxid. So a caller that has read the nodes, or made
-	// them, in the commit since or after it, misses nothing between that and Arm.
-	// It never says Deleted of what was before it. Other watches of the session on
-	// such a node may fire LookAgain with it. An error means that no watch is armed;
-	// at least one target is needed, each with a watch of its own, and the sum of
-	// the paths is limited, see CheckTargets.
+	// Arm arms the watches of targets, all of them at one moment and in one round trip, and
+	// reads nothing. A watch fires LookAgain before Arm returns if its node is missing, or if
+	// what it watches has changed in a commit after the zxid since. A caller that read or
+	// created the nodes in the commit since, or after it, therefore misses nothing between
+	// that and Arm. Arm never reports Deleted for a deletion that preceded it. Other watches
+	// of the session on such a node may fire LookAgain too. An error means that no watch is
+	// armed. At least one target is needed, each with a watch of its own. The sum of the
+	// paths is limited, see CheckTargets.
 	Arm(ctx context.Context, since int64, targets ...Target) error
 
-	// Sync returns when the server that this session reads from has caught up
-	// with everything committed on the service before Sync began. It is also
-	// ordered behind every Commit that this session began before it,
-	// including those whose ctx ended and those whose outcome is uncertain:
-	// when Sync has returned nil, none of them will be applied any more that a
-	// following read does not show. path is a hint for services with
-	// partitions; ZooKeeper ignores all but its form.
+	// Sync returns when the server that this session reads from has caught up with everything
+	// committed on the service before Sync began. Sync is also ordered after every Commit
+	// that this session began before it, including those whose ctx ended and those whose
+	// outcome is uncertain: after Sync has returned nil, each of them either shows in a
+	// following read or will never be applied. path is a hint for services with partitions;
+	// ZooKeeper checks only its form.
 	Sync(ctx context.Context, path string) error
 
-	// Commit applies the operations in order, all or none, and is the only
-	// way to write. A single operation costs what a plain request costs. On
-	// success it returns one Result for each operation. All operations of one
-	// Commit bear the same zxid. When the service refused, the *Error carries
-	// the index of the operation to blame and its path.
+	// Commit applies the operations in order, all or none, and is the only way to write. A
+	// single operation costs as much as a plain request. On success Commit returns one Result
+	// for each operation. All operations of one Commit have the same zxid. When the service
+	// refused the Commit, the *Error holds the index and the path of the operation that
+	// failed.
 	//
 	// At least one operation is needed. Creating a Container is possible only
 	// as the single operation of its Commit. The sum of all paths and data is
 	// limited, see CheckOps.
 	Commit(ctx context.Context, ops ...Op) ([]Result, error)
 
-	// Close ends the session: new calls fail with ErrClosed, calls under way
-	// are given a short time to finish and then fail, and the service removes
-	// the session's ephemerals at once if it can be reached, else after the
-	// timeout. It returns within a few seconds in any case, when every
-	// goroutine of the session has ended. A second Close does nothing.
+	// Close ends the session. New calls fail with ErrClosed; calls under way are given a
+	// short time to finish and then fail. The service removes the session's ephemerals at
+	// once if it can be reached, else after the timeout. Close returns within a few seconds
+	// in any case, when every goroutine of the session has ended. A second Close does
+	// nothing.
 	Close() error
 }
 
-// Phase tells how a session stands.
+// Phase is the state of a session.
 type Phase int8
 
-// The phases of a session. Lost is final; so is closed, which shows as Lost.
+// The phases of a session. Lost is final. A closed session is reported as Lost.
 const (
 	Connected Phase = iota + 1
 	Suspended
@@ -188,8 +182,8 @@ func (p Phase) String() string {
 // not a set of interfaces, so that a wrapper around a session stays transparent.
 type Features uint32
 
-// Containers: the service knows nodes that it removes by itself some time after
-// their last child is gone. Without it, CreateMode Container is ErrUnsupported.
+// Containers: the service supports nodes that it removes by itself some time after their last
+// child is gone. Without it, CreateMode Container is ErrUnsupported.
 const Containers Features = 1 << iota
 
 // Has reports whether all features of want are there.

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// The errors of the contract. They come wrapped in *Error; find them with
+// The errors of the contract. They are returned wrapped in *Error; test for them with
 // errors.Is.
 var (
 	// ErrNotFound: the node, or the parent of a node to create, is missing.
 	ErrNotFound = errors.New("node not found")
 	// ErrExists: there is a node at the path already.
 	ErrExists = errors.New("node exists")
-	// ErrBadVersion: the node has another version than the operation asked for.
+	// ErrBadVersion: the node's version is not the one that the operation asked for.
 	ErrBadVersion = errors.New("version does not match")
 	// ErrNotEmpty: the node has children and cannot be deleted.
 	ErrNotEmpty = errors.New("node has children")
@@ -23,14 +23,14 @@ var (
 	ErrNoChildren = errors.New("ephemeral nodes have no children")
 	// ErrSessionLost: the session is over. The caller opens another.
 	ErrSessionLost = errors.New("session lost")
-	// ErrClosed: the session, or what it belongs to, was closed by its owner.
+	// ErrClosed: the session, or the object that it belongs to, was closed by its owner.
 	ErrClosed = errors.New("closed")
 	// ErrUncertain: the outcome is unknown; the commit may have been applied.
 	ErrUncertain = errors.New("outcome uncertain")
 	// ErrTooLarge: data or request over the limit. Refused locally.
 	ErrTooLarge = errors.New("too large")
-	// ErrDenied: no permission, or credentials that the service refuses. Of a missing
-	// permission a *DeniedError tells.
+	// ErrDenied: no permission, or credentials that the service refuses. For a missing
+	// permission the error is a *DeniedError, which names the node.
 	ErrDenied = errors.New("permission denied")
 	// ErrBadPath: the path breaks the rules of CheckPath. Refused locally.
 	ErrBadPath = errors.New("bad path")
@@ -43,29 +43,29 @@ var (
 // Error says which operation failed on which path, and why. Err matches one of
 // the errors of this package or a context's error.
 type Error struct {
-	// Op is "open", "get", "exists", "children", "arm", "sync", "close"; for a
-	// Commit "create", "set", "delete" or "check" after the operation to blame, or
-	// the only one, and "commit" for several of which none is to blame. The recipes
-	// of package coord use the names of their methods.
+	// Op is "open", "get", "exists", "children", "arm", "sync" or "close". For a Commit that
+	// one operation made fail, or that has only one, it is "create", "set", "delete" or
+	// "check"; for other Commits it is "commit". The recipes of package coord use the names
+	// of their methods.
 	Op string
-	// Path is as it was given: of a Commit that of the operation that Op speaks
-	// of, else that of its first; of an Arm that of a target likewise. It is empty
-	// for "open" and "close".
+	// Path is as it was given: for a Commit the path of the operation that Op names, else
+	// that of its first operation; for an Arm likewise that of a target. It is empty for
+	// "open" and "close".
 	Path string
-	// Index is the operation that made a Commit fail, counted from 0, or -1 if
-	// none is to blame: the session was lost, ctx ended, the outcome is unknown.
-	// It is zero for all other calls.
+	// Index is the operation that made a Commit fail, counted from 0. It is -1 if no
+	// operation is at fault: the session was lost, ctx ended, or the outcome is unknown. It
+	// is zero for all other calls.
 	Index int
 	Err   error
 }
 
-// Error returns "coord: op path: reason". The reason of an Error within it shows neither
-// the prefix again nor the same path.
+// Error returns "coord: op path: reason". The reason of a nested Error repeats neither the
+// prefix nor the same path.
 func (e *Error) Error() string { return prefix + e.what("") + e.why() }
 
 const prefix = "coord: "
 
-// what is the operation, and its path unless that is shown already.
+// what returns the operation, and its path unless shown is that path.
 func (e *Error) what(shown string) string {
 	if e.Path == "" || e.Path == shown {
 		return e.Op
@@ -88,10 +88,10 @@ func (e *Error) why() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// DeniedError is why an operation was refused for want of a permission, where the
-// service says so. It matches ErrDenied.
+// DeniedError says which permission is missing on which node, if the service reports it. It
+// matches ErrDenied.
 type DeniedError struct {
-	// Path is that of the node that refused: for the creation and the deletion of a
+	// Path is the node that refused the operation: for the creation and the deletion of a
 	// node it is the node's parent.
 	Path string
 	Perm string // what the node does not grant: "read", "write", "create" or "delete"
@@ -141,8 +141,8 @@ type ended struct{ err, cause error }
 func (e *ended) Error() string   { return e.err.Error() + ": " + e.cause.Error() }
 func (e *ended) Unwrap() []error { return []error{e.err, e.cause} }
 
-// quotePath shows a path as it is when it holds nothing that could confuse a
-// log, and quoted and cut when it does.
+// quotePath returns a path as it is, or quoted and cut if it is long or holds characters that
+// could confuse a log.
 func quotePath(path string) string {
 	const most = 256
 	cut := path

@@ -65,13 +65,13 @@ func TestUncertainMatchesItselfAndItsCause(t *testing.T) {
 		}
 	}
 	if errors.Is(err, backend.ErrClosed) || errors.Is(backend.ErrUncertain, backend.ErrSessionLost) {
-		t.Error("something matches what it should not")
+		t.Error("an error matches a target that it must not match")
 	}
 }
 
 func TestContextErrorMatchesTheErrorAndTheCause(t *testing.T) {
 	if err := backend.ContextError(t.Context()); err != nil {
-		t.Fatalf("a living context has error %v", err)
+		t.Fatalf("a context that has not ended has error %v", err)
 	}
 	cause := errors.New("the reason")
 	canceled, cancel := context.WithCancelCause(t.Context())

@@ -1,14 +1,13 @@
 package backend
 
-// CreateMode says what kind of node to create.
+// CreateMode is the kind of a node to create.
 type CreateMode int8
 
-// The modes. A sequential node gets a number behind its name, ten digits with
-// leading zeros, that grows with each child created under the same parent. The
-// numbers do not survive the parent's deletion, and wrap after 2^31-1, where
-// ZooKeeper begins to repeat them. An ephemeral node goes with its session and
-// has no children. A container is removed by the service some time after its
-// last child is gone.
+// The modes. A sequential node's name gets a number as its suffix: ten digits with leading
+// zeros, growing with each child created under the same parent. The numbers start again when
+// the parent is deleted, and wrap after 2^31-1, where ZooKeeper begins to repeat them. An
+// ephemeral node is deleted with its session and has no children. A container is removed by
+// the service some time after its last child is gone.
 const (
 	Persistent CreateMode = iota
 	Ephemeral
@@ -17,13 +16,13 @@ const (
 	Container
 )
 
-// Ephemeral reports whether nodes of this mode go with their session.
+// Ephemeral reports whether nodes of this mode are deleted with their session.
 func (m CreateMode) Ephemeral() bool { return m == Ephemeral || m == EphemeralSequential }
 
-// Sequential reports whether nodes of this mode get a number behind their name.
+// Sequential reports whether names of nodes of this mode get a number as suffix.
 func (m CreateMode) Sequential() bool { return m == PersistentSequential || m == EphemeralSequential }
 
-// OpKind says what an Op does.
+// OpKind is the kind of an Op.
 type OpKind int8
 
 // The kinds of operations.
@@ -61,38 +60,38 @@ type Op struct {
 	Mode    CreateMode // Create
 	Version int32      // SetData, Delete and Check
 
-	// Shared is set by Create's caller for a directory that clients with other
-	// credentials are to create nodes in too. A service that has permissions then gives
-	// the node those that let them; others ignore it.
+	// Shared is set for a directory in which clients with other credentials must be able to
+	// create nodes too. A service with permissions then gives the node the permissions for
+	// that; other services ignore it.
 	Shared bool
 }
 
-// Create makes a node at path, which must not exist (ErrExists) while its
-// parent must (ErrNotFound) and must not be ephemeral (ErrNoChildren). For a
-// sequential mode the path is the prefix that the number is put behind.
+// Create creates a node at path, which must not exist (ErrExists). Its parent must exist
+// (ErrNotFound) and must not be ephemeral (ErrNoChildren). For a sequential mode the path is
+// the prefix to which the number is appended.
 func Create(path string, data []byte, mode CreateMode) Op {
 	return Op{Kind: OpCreate, Path: path, Data: data, Mode: mode}
 }
 
-// SetData replaces the data of the node at path if it has that version, or any
-// with AnyVersion.
+// SetData replaces the data of the node at path if the node has that version. AnyVersion
+// matches every version.
 func SetData(path string, data []byte, version int32) Op {
 	return Op{Kind: OpSetData, Path: path, Data: data, Version: version}
 }
 
-// Delete removes the node at path if it has that version, or any with
-// AnyVersion. A node with children is not deleted (ErrNotEmpty).
+// Delete removes the node at path if the node has that version. AnyVersion matches every
+// version. A node with children is not deleted (ErrNotEmpty).
 func Delete(path string, version int32) Op {
 	return Op{Kind: OpDelete, Path: path, Version: version}
 }
 
-// Check fails the Commit unless the node at path exists and has that version,
-// or any with AnyVersion.
+// Check fails the Commit unless the node at path exists and has that version. AnyVersion
+// matches every version.
 func Check(path string, version int32) Op {
 	return Op{Kind: OpCheck, Path: path, Version: version}
 }
 
-// Result is what an operation of a successful Commit reports.
+// Result is the result of one operation of a successful Commit.
 type Result struct {
 	Path string // Create: the path of the new node, with its number if sequential
 	Stat Stat   // SetData: the Stat after the operation; its Mzxid is the zxid of the Commit

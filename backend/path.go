@@ -7,25 +7,23 @@ import (
 	"unicode/utf8"
 )
 
-// MaxRequest is the limit for the paths and data of one request, in bytes, with
-// 128 more for each operation. ZooKeeper's own limit is 1 MiB
-// by default, and it answers a larger request by dropping the connection with
-// everything that is under way on it, so the limit is kept locally and with
-// room to spare.
+// MaxRequest is the limit for the paths and data of one request in bytes, with 128 more for
+// each operation. ZooKeeper's own limit is 1 MiB by default. It answers a larger request by
+// dropping the connection with every call under way on it, so this smaller limit is checked
+// locally.
 const MaxRequest = 1_000_000
 
-// opOverhead covers headers, an ACL entry with credentials and the number of a
-// sequential node.
+// opOverhead covers headers, an ACL entry with credentials and the number of a sequential
+// node.
 const opOverhead = 128
 
-// CheckPath reports whether path can name a node: "/" or segments that each
-// begin with "/". No segment is empty, "." or "..". All of it is UTF-8. No
-// character is a control, bidirectional formatting, of zero width or for private
-// use, so that a path looks like what it is. None is beyond U+FFFF, in U+FFF0 to
-// U+FFFF or in U+FDD0 to U+FDEF: ZooKeeper refuses the first two, which leaves out
-// emoji and rare ideographs, and the last are no characters. Nothing is under
-// /zookeeper, which belongs to the service. The error is an *Error that matches
-// ErrBadPath and says which rule is broken.
+// CheckPath reports whether path can name a node: "/", or segments that each begin with "/".
+// No segment is empty, "." or "..". The path is valid UTF-8. No character is a control, a
+// bidirectional format character, of zero width or for private use, so that a path looks like
+// what it is. No character is beyond U+FFFF, in U+FFF0 to U+FFFF or in U+FDD0 to U+FDEF:
+// ZooKeeper refuses the first two, which excludes emoji and rare ideographs, and the last are
+// noncharacters. No path is under /zookeeper, which belongs to the service. The error is an
+// *Error that matches ErrBadPath and names the broken rule.
 func CheckPath(path string) error {
 	if reason := badPath(path); reason != "" {
 		return &Error{Op: "check", Path: path, Err: fmt.Errorf("%w: %s", ErrBadPath, reason)}
@@ -92,21 +90,20 @@ func badRune(r rune, n int) string {
 	case unicode.Is(unicode.Co, r):
 		return fmt.Sprintf("private-use character %U", r)
 	case r >= 0xfdd0 && r <= 0xfdef:
-		return fmt.Sprintf("%U is no character", r)
+		return fmt.Sprintf("%U is a noncharacter", r)
 	case r >= 0xfff0 && r <= 0xffff:
-		return fmt.Sprintf("character %U: ZooKeeper takes none in U+FFF0 to U+FFFF", r)
+		return fmt.Sprintf("character %U: ZooKeeper refuses U+FFF0 to U+FFFF", r)
 	case r > 0xffff:
-		// Its servers look at UTF-16, where such a character is two surrogates.
-		return fmt.Sprintf("character %U: ZooKeeper takes none beyond U+FFFF", r)
+		// ZooKeeper checks UTF-16, where such a character is two surrogates.
+		return fmt.Sprintf("character %U: ZooKeeper refuses everything beyond U+FFFF", r)
 	}
 	return ""
 }
 
-// CheckOps reports whether the operations can be the arguments of Commit: at
-// least one, known kinds and modes, good paths ("/" can be neither created nor
-// deleted), versions of -1 or more, a Container alone, MaxRequest kept. It
-// refuses before anything is sent; the error is an *Error with the index of the
-// operation to blame.
+// CheckOps reports whether the operations are valid arguments of Commit: at least one, known
+// kinds and modes, good paths ("/" can be neither created nor deleted), versions of -1 or
+// more, a Container alone, and no more than MaxRequest. It is called before anything is sent.
+// The error is an *Error with the index of the invalid operation.
 func CheckOps(ops []Op) error {
 	if len(ops) == 0 {
 		return &Error{Op: "commit", Index: -1, Err: fmt.Errorf("%w: no operation", ErrInvalid)}

@@ -5,18 +5,17 @@ import (
 	"sync"
 )
 
-// Kind says what a fired watch means.
+// Kind is the meaning of a fired watch.
 type Kind int8
 
 const (
-	// LookAgain: something may have changed, read again. It is fired for
-	// every change but a deletion, after each reconnect, when the session
-	// ends, and in doubt. It may come without a change.
+	// LookAgain: something may have changed, so read again. It is fired for every change
+	// except a deletion, after each reconnect, when the session ends, and when the session
+	// cannot be sure. It may come without a change.
 	LookAgain Kind = iota + 1
-	// Deleted: the node existed when the watch was armed, and it has been
-	// deleted since. This is never said in doubt: a server's delete event came
-	// on the connection that armed the watch. (Another node may have been
-	// created at the path after that.)
+	// Deleted: the node existed when the watch was armed, and it has been deleted since. It
+	// is never a guess: a server's delete event arrived on the connection that armed the
+	// watch. (Another node may have been created at the path after that.)
 	Deleted
 )
 
@@ -31,17 +30,17 @@ func (k Kind) String() string {
 	return "not fired"
 }
 
-// A Target is a node for Session.Arm to watch, and what for: with Children, what a
-// watch of Session.Children is fired by, else what one of Session.Get is. The watch
-// is its own, and was given to no read before.
+// A Target is a node for Session.Arm to watch. With Children set the watch fires as one of
+// Session.Children does, else as one of Session.Get does. Each target has its own watch,
+// which no read has used before.
 type Target struct {
 	Path     string
 	Children bool
 	Watch    *Watch
 }
 
-// CheckTargets checks what Session.Arm is called with, for backends: the paths,
-// their sum, and that there is something to watch.
+// CheckTargets checks the arguments of Session.Arm, for backends: there is at least one
+// target, the paths are good, and their sum is within the limit.
 func CheckTargets(targets []Target) error {
 	if len(targets) == 0 {
 		return &Error{Op: "arm", Path: "", Err: fmt.Errorf("%w: nothing to watch", ErrInvalid)}
@@ -62,17 +61,16 @@ func CheckTargets(targets []Target) error {
 	return nil
 }
 
-// A Watch is a one-shot notice. The caller makes it with NewWatch, passes it to
-// one read, or as one target to Session.Arm, and then waits on Fired. After an error
-// it is not armed (but see Session.Exists); use a new one for the next read.
+// A Watch is a one-shot notification. The caller makes it with NewWatch, passes it to one
+// read, or as one target to Session.Arm, and then waits on Fired. After an error it is not
+// armed (but see Session.Exists); use a new one for the next read.
 //
-// The watches of one session fire in the order in which the service sent the
-// events: when a caller has seen one fire, every watch whose event came before
-// reports its Kind already. An event is marked before any read returns the
-// state that the event tells of. After a reconnect all watches that were armed
-// before are marked before any read on the new connection returns. A session
-// that ends is marked first (Err is not nil), and then fires all its watches with
-// LookAgain.
+// The watches of one session fire in the order in which the service sent the events: when a
+// caller has seen one fire, Kind of every watch whose event came before it is set. An event
+// is recorded before any read returns the state that the event announces. After a reconnect
+// all watches that were armed before are marked as fired before any read on the new
+// connection returns. When a session ends, Err is set first, and then all its watches fire
+// with LookAgain.
 //
 // A change is never missed while the watch is armed.
 type Watch struct {
@@ -95,16 +93,16 @@ func NewWatch() *Watch {
 // is nil for a watch of a WatchSet.
 func (w *Watch) Fired() <-chan struct{} { return w.fired }
 
-// Kind is zero until the watch has fired.
+// Kind returns the meaning of the event, or zero while the watch has not fired.
 func (w *Watch) Kind() Kind {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.kind
 }
 
-// Stop gives the watch up: it does not fire any more. Stop is idempotent, and
-// does nothing on a watch that has fired or was never armed. It costs no
-// request; the server's half may stay until it fires.
+// Stop cancels the watch: it does not fire any more. Stop is idempotent, and does nothing on
+// a watch that has fired or was never armed. It sends no request; the server's side of the
+// watch may stay until it fires.
 func (w *Watch) Stop() {
 	w.mu.Lock()
 	disarm := w.disarm
@@ -119,10 +117,9 @@ func (w *Watch) Stop() {
 	}
 }
 
-// Arm is for backends: it marks the watch as armed. Stop then calls disarm, at
-// most once, without holding a lock of the watch. Arm reports false, and does
-// nothing, if the watch was stopped, has fired, or is armed already. disarm may
-// be nil.
+// Arm is for backends: it marks the watch as armed. Stop then calls disarm, at most once and
+// without holding a lock of the watch. Arm returns false, and does nothing, if the watch was
+// stopped, has fired, or is armed already. disarm may be nil.
 func (w *Watch) Arm(disarm func(*Watch)) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,9 +131,9 @@ func (w *Watch) Arm(disarm func(*Watch)) bool {
 	return true
 }
 
-// Fire is for backends: it marks the watch as fired and closes Fired. The first
-// call counts; it does nothing after Stop. It calls no foreign code, so it may
-// be called with locks held.
+// Fire is for backends: it marks the watch as fired and closes Fired. Only the first call has
+// an effect, and none has after Stop. It calls no foreign code, so it may be called with
+// locks held.
 func (w *Watch) Fire(kind Kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -2,14 +2,13 @@ package backend
 
 import "sync"
 
-// A WatchSet is the watches of one reader that waits for any of them: for
-// thousands of nodes it needs no goroutine each. Its methods are safe for
-// concurrent use.
+// A WatchSet lets one reader wait for any of many watches, without a goroutine for each. Its
+// methods are safe for concurrent use.
 type WatchSet struct {
-	ready chan struct{} // of capacity 1: fired is not empty
+	ready chan struct{} // capacity 1; holds a value while fired is not empty
 
 	mu      sync.Mutex
-	all     map[*Watch]struct{} // those that have neither fired nor been stopped
+	all     map[*Watch]struct{} // neither fired nor stopped
 	fired   []*Watch
 	stopped bool
 }
@@ -19,9 +18,9 @@ func NewWatchSet() *WatchSet {
 	return &WatchSet{ready: make(chan struct{}, 1), all: make(map[*Watch]struct{})}
 }
 
-// New returns a watch of the set, to be passed to one read or Arm. Its Fired channel is
-// nil; Ready and Take tell of it. Whoever does not pass it to a read, or
-// whose read fails, stops it.
+// New returns a watch of the set, to be passed to one read or Arm. Its Fired channel is nil;
+// Ready and Take report that it fired. The caller stops the watch if it does not pass it to a
+// read or if the read fails.
 func (s *WatchSet) New() *Watch {
 	w := &Watch{set: s}
 	s.mu.Lock()
@@ -34,8 +33,8 @@ func (s *WatchSet) New() *Watch {
 	return w
 }
 
-// Ready returns a channel that can be received from when watches have fired
-// since the latest Take.
+// Ready returns a channel that delivers a value when watches have fired since the latest
+// Take.
 func (s *WatchSet) Ready() <-chan struct{} { return s.ready }
 
 // Take returns the watches that have fired since the latest Take, in the order
@@ -52,7 +51,7 @@ func (s *WatchSet) Take() []*Watch {
 	return fired
 }
 
-// Len is the number of watches that have neither fired nor been stopped.
+// Len returns the number of watches that have neither fired nor been stopped.
 func (s *WatchSet) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +69,7 @@ func (s *WatchSet) Stop() {
 	}
 }
 
-// add takes a watch that has fired.
+// add records that a watch has fired.
 func (s *WatchSet) add(w *Watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +84,7 @@ func (s *WatchSet) add(w *Watch) {
 	}
 }
 
-// forget drops a watch that was stopped.
+// forget removes a stopped watch.
 func (s *WatchSet) forget(w *Watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

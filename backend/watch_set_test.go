@@ -19,7 +19,7 @@ func TestASetTellsOfItsWatchesInTheOrderInWhichTheyFired(t *testing.T) {
 	}
 	select {
 	case <-s.Ready():
-		t.Fatal("ready before any has fired")
+		t.Fatal("ready before any watch has fired")
 	default:
 	}
 	b.Fire(backend.Deleted)
@@ -39,7 +39,7 @@ func TestASetTellsOfItsWatchesInTheOrderInWhichTheyFired(t *testing.T) {
 	s.Take()
 	select {
 	case <-s.Ready():
-		t.Error("ready after all was taken")
+		t.Error("ready after Take returned all watches")
 	default:
 	}
 }

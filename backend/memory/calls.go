@@ -39,7 +39,7 @@ func (s *session) read(ctx context.Context, op, path string, see func(*node) err
 	}
 }
 
-// travel waits while a read's request is on its way.
+// travel waits for the latency of a read's request.
 func (s *session) travel(ctx context.Context) error {
 	s.store.mu.Lock()
 	due, prev := s.due()
@@ -62,10 +62,10 @@ func (s *session) travel(ctx context.Context) error {
 	return nil
 }
 
-// due reserves the place of a request on the link, and returns how long it
-// travels and what closes when the commit sent before it has arrived. Requests
-// of one session arrive in the order in which they were sent, whatever the
-// latency was set to meanwhile. The caller holds mu.
+// due reserves the place of a request on the link. It returns the latency of the request and
+// a channel that is closed when the commit sent before it has arrived. Requests of one
+// session arrive in the order in which they were sent, even if the latency was changed in
+// between. The caller holds mu.
 func (s *session) due() (time.Duration, chan struct{}) {
 	if s.link.latency == 0 && s.lastDue.IsZero() {
 		return 0, nil
@@ -80,11 +80,11 @@ func (s *session) due() (time.Duration, chan struct{}) {
 		due = s.lastDue
 	}
 	s.lastDue = due
-	// At least a nanosecond: a request that waits must not overtake.
+	// At least a nanosecond: a request that waits must not overtake an earlier one.
 	return max(due.Sub(now), 1), s.lastSent
 }
 
-// stopUnless gives a watch up whose read failed.
+// stopUnless stops the watch of a read that failed.
 func stopUnless(ok bool, w *backend.Watch) {
 	if !ok && w != nil {
 		w.Stop()
@@ -212,7 +212,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	return outcome(results, failed, ok, err)
 }
 
-// outcome is what the caller of a commit learns that the store has handled.
+// outcome returns the reply to the caller of a commit that the store has handled.
 func outcome(results []backend.Result, failed error, ok bool, err error) ([]backend.Result, error) {
 	switch {
 	case err != nil || !ok:
@@ -232,9 +232,8 @@ func (s *session) applyAndFire(ops []backend.Op) ([]backend.Result, error) {
 	return results, nil
 }
 
-// commitLater sends a commit over a link with latency. The request is under way
-// from here on: it arrives even when ctx ends meanwhile, unless contact breaks or the
-// session ends.
+// commitLater sends a commit over a link with latency. The request is under way from here on:
+// it arrives even if ctx ends meanwhile, unless contact breaks or the session ends.
 func (s *session) commitLater(ctx context.Context, ops []backend.Op, contact int, due time.Duration, prev, sent chan struct{}) ([]backend.Result, error) {
 	ops = slices.Clone(ops)
 	for i := range ops {
@@ -261,7 +260,7 @@ func (s *session) commitLater(ctx context.Context, ops []backend.Op, contact int
 	case <-ctx.Done():
 		return nil, backend.Uncertain(backend.ContextError(ctx))
 	case <-s.done:
-		// It does not arrive any more, and the next one's caller need not wait for that.
+		// This commit no longer arrives, so the next commit's caller must not wait for it.
 		return nil, backend.Uncertain(s.Err())
 	case ok := <-arrived:
 		s.store.mu.Lock()

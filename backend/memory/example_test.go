@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// Two clients of one store, one of which is cut off. In a bubble of
-// testing/synctest the waiting takes no time.
+// Two clients of one store, one of which is partitioned. In a testing/synctest bubble the
+// waiting takes no time.
 func Example() {
 	ctx := context.Background()
 	store := memory.New(&memory.Options{SessionTimeout: 200 * time.Millisecond})

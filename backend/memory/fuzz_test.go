@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// picture is all of a tree, and what must hold in every one.
+// picture returns a text of the whole tree and checks the invariants of every tree.
 func picture(t *testing.T, tr *tree) string {
 	t.Helper()
 	var b strings.Builder
@@ -44,7 +44,7 @@ func picture(t *testing.T, tr *tree) string {
 	return b.String()
 }
 
-// Whatever is committed: all of it is done or nothing, and the tree stays one.
+// A commit applies all of its operations or none, and the tree stays consistent.
 func FuzzCommits(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x10\x01\x00\x20\x02\x00"), "/a/b")
 	f.Add([]byte("\x02\x00\x00\x12\x00\x00\x02\x00\x00\x22\x00\xff"), "/e")
@@ -52,7 +52,7 @@ func FuzzCommits(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte, odd string) {
 		tr := newTree()
 		paths := []string{"/a", "/a/x", "/a/x/y", "/b", "/b/s-", "/e", "/e/s-", odd}
-		// A directory near the end of its numbers.
+		// A directory whose sequence counter is near its end.
 		c := new(change)
 		if err := tr.apply(c, []backend.Op{backend.Create("/e", nil, backend.Persistent)}, nil, 0); err != nil {
 			t.Fatal(err)

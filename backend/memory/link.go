@@ -9,9 +9,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Link is a way into a Store whose contact can be broken. It is a backend:
-// sessions opened over it suffer its faults, all of them together. A Link is
-// safe for concurrent use.
+// A Link is a connection to a Store whose contact can be broken. It is a backend: its faults
+// affect all sessions that were opened over it. A Link is safe for concurrent use.
 type Link struct {
 	store *Store
 	name  string
@@ -22,7 +21,7 @@ type Link struct {
 	latency     time.Duration
 	dropRequest bool
 	dropReply   bool
-	live        []*session // those that the client still believes in, oldest first
+	live        []*session // live in the client's view, oldest first
 }
 
 func newLink(st *Store, name string) *Link {
@@ -66,10 +65,9 @@ func (l *Link) Open(ctx context.Context) (backend.Session, error) {
 	}
 }
 
-// Partition breaks the contact between the link and the store until Heal.
-// Requests and replies that are under way are lost. Sessions become suspended
-// at once; they are lost by their lease, and ended by the store after their
-// timeout.
+// Partition breaks the contact between the link and the store until Heal. Requests and
+// replies that are under way are lost. Sessions become suspended at once. The client declares
+// them lost when their lease passes, and the store ends them after their timeout.
 func (l *Link) Partition() {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -98,10 +96,10 @@ func (l *Link) Heal() {
 	}
 }
 
-// Expire makes the store end a session of this link now: the one whose id Hold.Session
-// or State.Session of package coord tells. An id that the link does not know does
-// nothing. Its ephemerals go at once. The client learns of it at once if it has contact, else by its lease or
-// when the link heals.
+// Expire makes the store end a session of this link now; Hold.Session and State.Session of
+// package coord return a session's id. An id that the link does not know is ignored. The
+// session's ephemerals are deleted at once. The client learns of the end at once if it has
+// contact, else when its lease passes or the link heals.
 func (l *Link) Expire(id int64) {
 	st := l.store
 	st.mu.Lock()

@@ -1,14 +1,13 @@
 // Package memory is the backend for tests and single processes: the whole
 // contract of package backend in one process, without a server.
 //
-// A Store is the service. It is a backend itself; Link gives further ways into
-// it, each with faults of its own, so that one test can have several clients
-// and cut off one of them. Sessions of a partitioned link really expire.
+// A Store is the service. It is a backend itself; Link returns further connections to it,
+// each with faults of its own, so that one test can have several clients and partition one of
+// them. Sessions of a partitioned link really expire.
 //
-// The store works inside a testing/synctest bubble: it reads time and waits
-// only through package time and channels, runs no goroutine of its own, and
-// does everything in a fixed order. It keeps nothing on disk. Nothing in it is
-// shared between processes.
+// The store works inside a testing/synctest bubble: it uses only package time and channels to
+// tell time and to wait, runs no goroutine of its own, and does everything in a fixed order.
+// It stores nothing on disk and shares nothing between processes.
 package memory
 
 import (
@@ -37,14 +36,14 @@ type Options struct {
 type Store struct {
 	timeout time.Duration
 	margin  time.Duration
-	bad     error // what is wrong with the options; reported by Open
-	link    *Link // the store's own, nameless way in
+	bad     error // the error in the options; reported by Open
+	link    *Link // the store's own link, without a name
 
 	mu       sync.Mutex // guards all below, and the links and sessions of the store
 	tree     tree
 	watches  watches
 	links    map[string]*Link
-	sessions map[int64]*session // those the store has not ended yet
+	sessions map[int64]*session // not ended by the store yet
 	lastID   int64
 	scratch  change // of the commit under way, kept for its buffers
 }
@@ -86,8 +85,8 @@ func (st *Store) Open(ctx context.Context) (backend.Session, error) {
 	return st.link.Open(ctx)
 }
 
-// Link returns the way into the store that has this name; the same name gives
-// the same link.
+// Link returns the connection to the store that has this name; the same name returns the same
+// link.
 func (st *Store) Link(name string) *Link {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -99,8 +98,8 @@ func (st *Store) Link(name string) *Link {
 	return l
 }
 
-// SetSequence sets the number that the next sequential child of the node at
-// path gets, to try what happens near the end of the numbers.
+// SetSequence sets the number of the next sequential child of the node at path, for tests of
+// the end of the number range.
 func (st *Store) SetSequence(path string, next int32) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -129,8 +128,8 @@ func (st *Store) ReapContainers() {
 	}
 }
 
-// endSession is the service's end of a session: its ephemerals go in one
-// commit, in order of their paths. The caller holds mu.
+// endSession is the service's end of a session: it deletes the ephemerals in one commit, in
+// the order of their paths. The caller holds mu.
 func (st *Store) endSession(s *session) {
 	if st.sessions[s.id] != s {
 		return
@@ -147,8 +146,8 @@ func (st *Store) endSession(s *session) {
 	}
 }
 
-// apply does all operations or none, and fires the watches that they concern.
-// The caller holds mu.
+// apply applies all operations or none, and fires the watches that they affect. The caller
+// holds mu.
 func (st *Store) apply(ops []backend.Op, results []backend.Result, owner int64) error {
 	c := &st.scratch
 	err := st.tree.apply(c, ops, results, owner)

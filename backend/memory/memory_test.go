@@ -63,7 +63,7 @@ func create(t *testing.T, s backend.Session, path string, mode backend.CreateMod
 	return res[0].Path
 }
 
-// As ZooKeeper's: ten characters, one that is repeated at the end.
+// Sequence numbers look like ZooKeeper's: ten characters, and the last number repeats.
 func TestSequenceNumbersNearTheirEnd(t *testing.T) {
 	st := memory.New(nil)
 	s := open(t, st)
@@ -107,7 +107,7 @@ func TestContainersGoWhenTheyAreReaped(t *testing.T) {
 	}
 	st.ReapContainers()
 	if _, err := s.Exists(t.Context(), "/c", nil); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("the empty containers stand: %v", err)
+		t.Errorf("the empty containers still exist: %v", err)
 	}
 	if w.Kind() != backend.Deleted {
 		t.Errorf("watch: %v", w.Kind())
@@ -135,8 +135,8 @@ func TestLatencyDelaysEachWay(t *testing.T) {
 			t.Errorf("a read took %v", d)
 		}
 
-		// A commit that its caller gave up arrives all the same, and Sync comes
-		// behind it, whatever the latency is by then.
+		// A commit whose caller gave up is applied all the same, and Sync is ordered after it
+		// even when the latency has changed.
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
 		_, err := s.Commit(ctx, backend.Create("/late", nil, backend.Persistent))
@@ -196,7 +196,8 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// As ZooKeeper, whose event for an Arm that came too late fires what stands on the node.
+// As in ZooKeeper: the event for an Arm that came too late fires the older watches of the
+// node.
 func TestAnArmThatIsTooLateStartlesTheOlderWatchesOfItsSession(t *testing.T) {
 	st := memory.New(nil)
 	s, o := open(t, st), open(t, st)

@@ -8,8 +8,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// session is both halves of a session: what the client believes and what the
-// store knows. The fields below the blank line are guarded by store.mu.
+// session holds both halves of a session: the client's view and the store's record. The
+// fields below the blank line are guarded by store.mu.
 type session struct {
 	link  *Link
 	store *Store
@@ -51,9 +51,9 @@ func (s *session) Err() error {
 // suspended needs the store's mutex, as do all methods below it.
 func (s *session) suspended() bool { return s.phase == backend.Suspended }
 
-// checkLease declares the loss when its time has come, even if the timer is
-// late. In one process there is no suspend that stops the clock of one half
-// only, so the wall clock need not be compared.
+// checkLease declares the loss when the lease has passed, even if the timer is late. Both
+// halves share one process, so a suspended machine cannot stop the clock of only one of them,
+// and the wall clock need not be compared.
 func (s *session) checkLease() {
 	if s.suspended() && !time.Now().Before(s.deadline) {
 		s.finish(backend.ErrSessionLost)
@@ -101,12 +101,12 @@ func (s *session) startExpiry() {
 	s.expiry = t
 }
 
-// resume restores contact, if there is still a session.
+// resume restores contact if the session still exists.
 func (s *session) resume() {
 	s.checkLease()
 	switch {
 	case s.err != nil:
-		return // the store's half goes on until its timeout: nothing feeds it
+		return // the store ends its half at the timeout, since nothing renews it
 	case s.ended:
 		s.finish(backend.ErrSessionLost)
 		return
@@ -140,7 +140,7 @@ func (s *session) stopExpiry() {
 	}
 }
 
-// finish ends the client's half: first Err, then everything that waits.
+// finish ends the client's half: it sets Err first, then wakes everything that waits.
 func (s *session) finish(err error) {
 	if s.err != nil {
 		return
@@ -173,10 +173,9 @@ func (s *session) Close() error {
 	return nil
 }
 
-// begin waits until a request can be handed to the store. It returns with
-// store.mu held and the number of the contact that the request travels on, or
-// with an error and the mutex free. A read whose request is lost tries again; a
-// commit is uncertain.
+// begin waits until a request can be handed to the store. It returns with store.mu held and
+// the number of the contact that the request uses, or with an error and the mutex unlocked. A
+// read whose request is lost tries again; a commit is uncertain.
 func (s *session) begin(ctx context.Context, commit bool) (int, error) {
 	for {
 		if err := backend.ContextError(ctx); err != nil {
@@ -211,8 +210,8 @@ func (s *session) begin(ctx context.Context, commit bool) (int, error) {
 	}
 }
 
-// end gives the mutex back after the store has handled a request, and reports
-// whether the reply arrives: ok, or repeat a read, or the error of the call.
+// end unlocks the mutex after the store has handled a request, and reports whether the reply
+// arrives: ok is false if a read has to be repeated; err is the error of the call.
 func (s *session) end(ctx context.Context, contact int) (ok bool, err error) {
 	if s.link.dropReply {
 		s.link.dropReply = false

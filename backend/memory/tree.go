@@ -10,8 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// tree is the nodes and the counter of commits. All methods need the store's
-// mutex.
+// tree holds the nodes and the counter of commits. All methods need the store's mutex.
 type tree struct {
 	zxid  int64
 	nodes map[string]*node // by path
@@ -67,8 +66,8 @@ func (n *node) names() []string {
 	return names
 }
 
-// ephemerals returns the paths of a session's ephemeral nodes in order. It
-// walks the whole tree: sessions end seldom, nodes are made often.
+// ephemerals returns the paths of a session's ephemeral nodes in order. It walks the whole
+// tree: sessions end rarely, nodes are created often.
 func (t *tree) ephemerals(owner int64) []string {
 	var paths []string
 	for p, n := range t.nodes {
@@ -91,15 +90,14 @@ func (t *tree) emptyContainers() []string {
 	return paths
 }
 
-// change is what one commit did, so far: the events that it will fire, and how
-// to take it back.
+// change collects the events of one commit and the means to undo it.
 type change struct {
 	events []event
 	undo   []undo
-	past   map[*node]int32 // children made since a counter has come to its end
+	past   map[*node]int32 // children created since a counter reached its end
 }
 
-// reset empties c and keeps its buffers, unless they have grown large.
+// reset empties c and keeps its buffers unless they have grown large.
 func (c *change) reset() {
 	if cap(c.undo) > 64 {
 		*c = change{}
@@ -134,8 +132,8 @@ type undo struct {
 	added bool
 }
 
-// apply does all operations or none, and collects the events in c. results may
-// be nil; otherwise it is as long as ops. All of it bears one zxid.
+// apply applies all operations or none, and collects the events in c. results may be nil;
+// otherwise it is as long as ops. All operations have one zxid.
 func (t *tree) apply(c *change, ops []backend.Op, results []backend.Result, owner int64) error {
 	zxid, now := t.zxid+1, time.Now().UnixMilli()
 	for i := range ops {
@@ -221,9 +219,9 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 		parent.children = make(map[string]struct{})
 	}
 	parent.children[name] = struct{}{}
-	// At the end of the numbers the counter stays where it is, as ZooKeeper's
-	// does: a smaller one is not taken over, nor the zxid that belongs to it.
-	// Within one commit it counts on all the same, into the negative numbers.
+	// At the end of its range ZooKeeper's counter keeps its last value, and so does this one:
+	// a smaller value is not stored, nor is the zxid that belongs to it. Within one commit
+	// the counter goes on into the negative numbers.
 	if next := parent.created + 1; next > parent.created {
 		parent.created, parent.pzxid = next, zxid
 	} else {
@@ -265,9 +263,8 @@ func split(path string) (dir, name string) {
 	return path[:i], path[i+1:]
 }
 
-// appendSequence puts the number behind the path as ZooKeeper does: ten
-// characters with leading zeros, the sign included, or more where they do not
-// suffice.
+// appendSequence appends the number to the path as ZooKeeper does: ten characters with
+// leading zeros, the sign included, or more if they do not suffice.
 func appendSequence(path string, n int32) string {
 	var buf [128]byte
 	b := append(buf[:0], path...)

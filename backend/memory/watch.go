@@ -6,8 +6,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// watches is the store's half of the armed watches. All methods need the
-// store's mutex.
+// watches is the store's table of armed watches. All methods need the store's mutex.
 type watches struct {
 	paths map[string]*pathWatches
 	last  int64
@@ -59,7 +58,7 @@ func (st *Store) disarm(a *armed) {
 	st.watches.remove(a)
 }
 
-// remove takes a out of the tables.
+// remove removes a from the tables.
 func (ws *watches) remove(a *armed) {
 	delete(a.s.watches, a)
 	pw := ws.paths[a.path]
@@ -78,9 +77,9 @@ func (ws *watches) remove(a *armed) {
 	}
 }
 
-// fire fires the watches that the events concern, in the order of the events
-// and then of arming. A watch of a session that has no contact stays: it fires
-// LookAgain when contact returns or the session ends.
+// fire fires the watches that the events affect, in the order of the events and then of
+// arming. A watch of a session without contact stays armed: it fires LookAgain when contact
+// returns or the session ends.
 func (ws *watches) fire(events []event) {
 	if len(ws.paths) == 0 {
 		return
@@ -120,8 +119,9 @@ func (ws *watches) fireList(list []*armed, what eventType) []*armed {
 	return kept
 }
 
-// startle fires the watches of s on path with LookAgain. ZooKeeper says that an Arm came
-// too late by an event, and a session cannot tell whether that is of an older watch.
+// startle fires the watches of s on path with LookAgain. ZooKeeper reports an Arm that came
+// too late by an event, and a session cannot tell whether the event belongs to an older
+// watch.
 func (ws *watches) startle(s *session, path string, data, child bool) {
 	pw := ws.paths[path]
 	if pw == nil {
