@@ -44,7 +44,7 @@ func TestMemoryKeepsTheContractInsideABubble(t *testing.T) {
 	backendtest.Run(t, h)
 }
 
-// storeBelow is a memory service whose root is not the tree's.
+// storeBelow is a memory service whose root is below the root of its tree.
 func storeBelow(t *testing.T, root string) backendtest.Service {
 	st := store{memory.New(nil), root}
 	s, err := st.Open(t.Context())

@@ -9,25 +9,25 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// armDefects are those of Arm.
+// armDefects are the defects of Arm.
 func armDefects() []defect {
 	return []defect{
-		{"Arm does not mind since", "arm", "knows by since what it came too late for", func(_ Link, m *mutant) {
+		{"Arm ignores since", "arm", "fires by since for the changes that it came too late for", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, _ int64, targets []backend.Target) error {
 				return m.Session.Arm(ctx, math.MaxInt64, targets...)
 			}
 		}},
-		{"Arm takes the commit since for one after it", "arm", "misses nothing of a node that the commit since has made", func(_ Link, m *mutant) {
+		{"Arm treats the commit since as one after it", "arm", "misses no change of a node that the commit since created", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				return m.Session.Arm(ctx, since-1, targets...)
 			}
 		}},
-		{"Arm takes the commit after since for one before it", "arm", "knows by since what it came too late for", func(_ Link, m *mutant) {
+		{"Arm treats the commit after since as one before it", "arm", "fires by since for the changes that it came too late for", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				return m.Session.Arm(ctx, min(since, math.MaxInt64-1)+1, targets...)
 			}
 		}},
-		{"Arm looks at the data for the children", "arm", "knows by since what it came too late for", func(_ Link, m *mutant) {
+		{"Arm compares the zxid of the data for the children", "arm", "fires by since for the changes that it came too late for", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				for _, t := range targets {
 					stat, err := m.Session.Exists(ctx, t.Path, nil)
@@ -43,7 +43,7 @@ func armDefects() []defect {
 				return nil
 			}
 		}},
-		{"Arm says Deleted of a node that was missing", "arm", "has the watch of a missing node look again before it returns, and arms the others", func(_ Link, m *mutant) {
+		{"Arm reports Deleted for a node that was missing", "arm", "fires the watch of a missing node before it returns, and arms the others", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				for _, t := range targets {
 					if _, err := m.Session.Exists(ctx, t.Path, nil); errors.Is(err, backend.ErrNotFound) {
@@ -53,7 +53,7 @@ func armDefects() []defect {
 				return m.Session.Arm(ctx, since, targets...)
 			}
 		}},
-		{"Arm says Deleted of a node that was deleted before", "arm", "says nothing of a deletion before it, though older watches do", func(_ Link, m *mutant) {
+		{"Arm reports Deleted for a node that was deleted before", "arm", "does not report a deletion before it, though older watches do", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				for _, t := range targets {
 					if _, err := m.Session.Exists(ctx, t.Path, nil); errors.Is(err, backend.ErrNotFound) {
@@ -63,12 +63,12 @@ func armDefects() []defect {
 				return m.Session.Arm(ctx, since, targets...)
 			}
 		}},
-		{"Arm arms the first of its watches", "arm", "arms all of its watches, each for what it is for", func(_ Link, m *mutant) {
+		{"Arm arms only the first of its watches", "arm", "arms all of its watches, each for its own events", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				return m.Session.Arm(ctx, since, targets[:1]...)
 			}
 		}},
-		{"Arm stops at a missing node", "arm", "has the watch of a missing node look again before it returns, and arms the others", func(_ Link, m *mutant) {
+		{"Arm stops at a missing node", "arm", "fires the watch of a missing node before it returns, and arms the others", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				for _, t := range targets {
 					if err := m.Session.Arm(ctx, since, t); err != nil || t.Watch.Kind() != 0 {
@@ -78,7 +78,7 @@ func armDefects() []defect {
 				return nil
 			}
 		}},
-		{"Arm arms one node after the other", "arm", "looks at all of its nodes at one moment", func(_ Link, m *mutant) {
+		{"Arm arms one node after the other", "arm", "checks all of its nodes at one moment", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				for _, t := range targets {
 					if err := m.Session.Arm(ctx, since, t); err != nil {
@@ -88,8 +88,8 @@ func armDefects() []defect {
 				return nil
 			}
 		}},
-		{"Arm returns before it says that it came too late", "arm", "has the watch of a missing node look again before it returns, and arms the others", late},
-		{"Arm forgets what it is called with in a set", "arm", "takes watches of a set", func(_ Link, m *mutant) {
+		{"Arm returns before it reports that it came too late", "arm", "fires the watch of a missing node before it returns, and arms the others", late},
+		{"Arm forgets the watches of a set", "arm", "accepts watches of a set", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				for _, t := range targets {
 					if t.Watch.Fired() == nil {
@@ -99,7 +99,7 @@ func armDefects() []defect {
 				return m.Session.Arm(ctx, since, targets...)
 			}
 		}},
-		{"an Arm in three is lost", "arm", "misses nothing between a read and itself, while others write", func(_ Link, m *mutant) {
+		{"one Arm in three is lost", "arm", "misses nothing between a read and itself, while others write", func(_ Link, m *mutant) {
 			var mu sync.Mutex
 			n := 0
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
@@ -113,7 +113,7 @@ func armDefects() []defect {
 				return m.Session.Arm(ctx, since, targets...)
 			}
 		}},
-		{"Arm revives watches that were stopped", "arm in trouble", "leaves watches alone that are stopped, before or after", func(_ Link, m *mutant) {
+		{"Arm revives watches that were stopped", "arm in trouble", "does not fire watches that are stopped before or after it", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				if err := m.Session.Arm(ctx, since, targets...); err != nil {
 					return err
@@ -124,7 +124,7 @@ func armDefects() []defect {
 				return nil
 			}
 		}},
-		{"Arm checks its targets one by one", "arm in trouble", "refuses what makes no sense, and arms nothing", func(_ Link, m *mutant) {
+		{"Arm checks its targets one by one", "arm in trouble", "refuses invalid targets, and arms nothing", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				if len(targets) == 0 {
 					return backend.CheckTargets(targets)
@@ -137,7 +137,7 @@ func armDefects() []defect {
 				return nil
 			}
 		}},
-		{"an Arm that was given up arms", "arm in trouble", "leaves nothing armed when its context has ended", func(_ Link, m *mutant) {
+		{"an abandoned Arm arms", "arm in trouble", "leaves nothing armed when its context has ended", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				if err := m.Session.Arm(context.WithoutCancel(ctx), since, targets...); err != nil || ctx.Err() == nil {
 					return err
@@ -153,7 +153,7 @@ func armDefects() []defect {
 				return m.Session.Arm(ctx, since, targets...)
 			}
 		}},
-		{"a break passes an Arm by", "arm in trouble", "is made again when its request or its reply is lost", func(_ Link, m *mutant) {
+		{"a break lets an Arm succeed without arming", "arm in trouble", "is repeated when its request or its reply is lost", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				_, changed := m.Session.Status()
 				if err := m.Session.Sync(ctx, targets[0].Path); err != nil || isClosed(changed) {

@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A defect is what makes a mutant, and the leaf that must find it.
+// A defect turns a session into a mutant, and names the leaf that must detect it.
 type defect struct {
 	name  string
 	group string
@@ -22,17 +22,17 @@ type defect struct {
 func defects() []defect {
 	return append([]defect{
 		{"none", "", "", func(Link, *mutant) {}},
-		{"every event is a deletion", "watch", "hears of a change of the data what the contract says", func(_ Link, m *mutant) {
+		{"every event is a deletion", "watch", "reacts to a change of the data as the contract says", func(_ Link, m *mutant) {
 			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
 				return relay(w, func(backend.Kind) backend.Kind { return backend.Deleted })
 			})
 		}},
-		{"a deletion is a change", "watch", "hears of the deletion of the node what the contract says", func(_ Link, m *mutant) {
+		{"a deletion is a change", "watch", "reacts to the deletion of the node as the contract says", func(_ Link, m *mutant) {
 			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
 				return relay(w, func(backend.Kind) backend.Kind { return backend.LookAgain })
 			})
 		}},
-		{"a watch in ten is lost", "watch", "is never missed while others write", func(_ Link, m *mutant) {
+		{"one watch in ten is lost", "watch", "is never missed while others write", func(_ Link, m *mutant) {
 			var mu sync.Mutex
 			n := 0
 			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
@@ -44,7 +44,7 @@ func defects() []defect {
 				return w
 			})
 		}},
-		{"the children's watch hears of the data", "watch", "hears of a change of the data what the contract says", func(_ Link, m *mutant) {
+		{"the children's watch fires for the data", "watch", "reacts to a change of the data as the contract says", func(_ Link, m *mutant) {
 			m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
 				if _, _, err := m.Session.Get(ctx, path, w); err != nil {
 					return nil, backend.Stat{}, err
@@ -64,12 +64,12 @@ func defects() []defect {
 				return m.Session.Get(ctx, path, nil)
 			}
 		}},
-		{"events come after reads", "watch order", "has the event of a child before any read that shows it", late},
-		{"events come after own reads", "watch order", "has the event of an own write before the next read", late},
+		{"events come after reads", "watch order", "delivers the event of a child before any read that shows it", late},
+		{"events come after own reads", "watch order", "delivers the event of an own write before the next read", late},
 		{"events come out of order", "watch order", "is that of the operations of one commit", func(_ Link, m *mutant) {
 			m.watched(func(path string, _ bool, w *backend.Watch) *backend.Watch {
 				return relay(w, func(k backend.Kind) backend.Kind {
-					time.Sleep(time.Duration(path[len(path)-1]) * time.Millisecond) // in a bubble: makes an order
+					time.Sleep(time.Duration(path[len(path)-1]) * time.Millisecond) // in a bubble this fixes the order
 					return k
 				})
 			})
@@ -114,9 +114,9 @@ func defects() []defect {
 			}
 		}},
 		{"a commit is not atomic", "atomic", "applies nothing when one operation is refused, and says which", piecemeal},
-		{"a commit is many", "atomic", "applies all operations, with one zxid", piecemeal},
-		{"others see half a commit", "atomic", "shows no part of itself to others", piecemeal},
-		{"numbers are those of the living", "sequence", "does not use the number of a deleted child again", func(_ Link, m *mutant) {
+		{"a commit is applied as several", "atomic", "applies all operations, with one zxid", piecemeal},
+		{"other sessions see half a commit", "atomic", "is never partly visible to other sessions", piecemeal},
+		{"numbers of deleted children are reused", "sequence", "does not use the number of a deleted child again", func(_ Link, m *mutant) {
 			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 				if len(ops) == 1 && ops[0].Mode.Sequential() {
 					stat, err := m.Session.Exists(ctx, "/", nil)
@@ -169,7 +169,7 @@ func defects() []defect {
 				}
 			}
 		}},
-		{"a commit that was given up says nothing of its outcome", "context", "that ends while a commit is under way leaves its outcome uncertain", func(_ Link, m *mutant) {
+		{"an abandoned commit does not report its outcome", "context", "that ends while a commit is under way leaves its outcome uncertain", func(_ Link, m *mutant) {
 			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 				r, err := m.Session.Commit(ctx, ops...)
 				if err != nil && ctx.Err() != nil {
@@ -178,10 +178,10 @@ func defects() []defect {
 				return r, err
 			}
 		}},
-		{"a commit that was given up comes late", "order", "keeps a commit that was given up ahead of a later one", overtaken},
-		{"a commit that was given up as it began comes late", "order", "keeps calls in their order when contexts end", overtaken},
-		{"Sync does not wait for a commit that was given up", "order", "has every commit that was given up done or dead when Sync returns", overtaken},
-		{"a call does not mind its context", "context", "that ends while the session is suspended ends every call", func(_ Link, m *mutant) {
+		{"an abandoned commit is applied late", "order", "keeps an abandoned commit ahead of a later one", overtaken},
+		{"a commit abandoned as it began is applied late", "order", "keeps calls in their order when contexts end", overtaken},
+		{"Sync does not wait for an abandoned commit", "order", "has every abandoned commit applied or dropped when Sync returns", overtaken},
+		{"a call ignores its context", "context", "that ends while the session is suspended ends every call", func(_ Link, m *mutant) {
 			m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
 				return m.Session.Children(context.WithoutCancel(ctx), path, w)
 			}
@@ -197,7 +197,7 @@ func defects() []defect {
 		{"Close leaves the nodes", "close", "removes the session's nodes at once", func(_ Link, m *mutant) {
 			m.close = func() error { return nil }
 		}},
-		{"a commit does not end with its session", "close", "ends the calls that stand behind one that was given up on a slow link", func(_ Link, m *mutant) {
+		{"a commit does not end with its session", "close", "ends the calls that are queued behind an abandoned one on a slow link", func(_ Link, m *mutant) {
 			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 				r, err := m.Session.Commit(ctx, ops...)
 				if errors.Is(err, backend.ErrClosed) {
@@ -206,7 +206,7 @@ func defects() []defect {
 				return r, err
 			}
 		}},
-		{"a lost session is silently replaced", "loss", "means that nothing of the session lands any more", func(l Link, m *mutant) {
+		{"a lost session is silently replaced", "loss", "means that no commit of the session is applied any more", func(l Link, m *mutant) {
 			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 				r, err := m.Session.Commit(ctx, ops...)
 				if errors.Is(err, backend.ErrSessionLost) {
@@ -220,7 +220,7 @@ func defects() []defect {
 				return r, err
 			}
 		}},
-		{"the loss is noticed late", "loss", "is declared before the service gives the session's nodes up", func(_ Link, m *mutant) {
+		{"the loss is noticed late", "loss", "is declared before the service deletes the session's nodes", func(_ Link, m *mutant) {
 			var once sync.Once
 			late := make(chan struct{})
 			m.done = func() <-chan struct{} {
@@ -243,18 +243,18 @@ func defects() []defect {
 	}, armDefects()...)
 }
 
-// late has every watch fire a moment after its event.
+// late makes every watch fire a moment after its event.
 func late(_ Link, m *mutant) {
 	m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
 		return relay(w, func(k backend.Kind) backend.Kind {
-			time.Sleep(time.Millisecond) // in a bubble: when all else waits
+			time.Sleep(time.Millisecond) // in a bubble this ends when everything else waits
 			return k
 		})
 	})
 }
 
-// piecemeal applies the operations of a commit one by one, with time in between for
-// others to look.
+// piecemeal applies the operations of a commit one by one, with pauses in which other
+// sessions can read.
 func piecemeal(_ Link, m *mutant) {
 	m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 		if err := backend.CheckOps(ops); err != nil {
@@ -281,8 +281,8 @@ func piecemeal(_ Link, m *mutant) {
 	}
 }
 
-// overtaken sends commits on their own, so that a later call may overtake one
-// that was given up.
+// overtaken sends commits on goroutines of their own, so that a later call may overtake an
+// abandoned commit.
 func overtaken(_ Link, m *mutant) {
 	m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 		type reply struct {
@@ -299,7 +299,7 @@ func overtaken(_ Link, m *mutant) {
 		go func() {
 			select {
 			case <-given:
-				time.Sleep(10 * time.Millisecond) // in a bubble: after what comes next
+				time.Sleep(10 * time.Millisecond) // in a bubble this ends after the next call
 			case <-time.After(time.Microsecond):
 			}
 			r, err := m.Session.Commit(context.WithoutCancel(ctx), ops...)

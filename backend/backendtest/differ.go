@@ -10,19 +10,17 @@ import (
 	"time"
 )
 
-// Differ plays one random script on two services, step by step, and fails t at
-// the first difference: in results, in errors and whom they blame, in Stats
-// (zxids by their order, times not at all), in children, in which watches have
-// fired with which kind, in who owns which ephemeral. The script has several
-// sessions that create in every mode, set, delete, check, read with and without
-// watches, arm several at once, lose requests and replies, close and expire. It depends on seed and
-// steps only.
+// Differ plays one random script on two services, step by step, and fails t at the first
+// difference. It compares results, errors and the operations that they blame, Stats (zxids by
+// their order, times not at all), children, the kinds of fired watches, and the owners of
+// ephemerals. The script has several sessions that create in every mode, set, delete, check,
+// read with and without watches, arm several at once, lose requests and replies, close and
+// expire. The script depends on seed and steps only.
 //
-// Each step is made by one session; afterwards all sessions catch up by Sync,
-// so that what they see does not depend on time. Left to chance on a real
-// service, and so not compared, are whether a watch heard of a deletion or of
-// the break of its own session first, and which operation an uncertain commit
-// names.
+// Each step is made by one session; afterwards all sessions catch up by Sync, so that their
+// reads do not depend on time. On a real service two results are random, and so not compared:
+// whether a watch saw a deletion or the break of its own session first, and the operation
+// that an uncertain commit names.
 //
 // A difference is printed with the seed and the latest steps, after an attempt
 // to find a shorter script that shows it. Differ does not use Harness.Leaf.
@@ -35,7 +33,7 @@ func Differ(t *testing.T, a, b Harness, seed uint64, steps int) {
 	}
 }
 
-// differ plays a script on two fresh services, and tells what happened how often.
+// differ plays a script on two fresh services, and returns the count of each kind of event.
 func differ(t *testing.T, a, b Harness, name string, script []step) map[string]int {
 	t.Helper()
 	d, counts := compare(t, a, b, script)
@@ -47,7 +45,7 @@ func differ(t *testing.T, a, b Harness, name string, script []step) map[string]i
 	return counts
 }
 
-// tally shows what happened how often.
+// tally formats the counts.
 func tally(counts map[string]int) string {
 	var all []string
 	for _, what := range slices.Sorted(maps.Keys(counts)) {
@@ -56,7 +54,8 @@ func tally(counts map[string]int) string {
 	return strings.Join(all, ", ")
 }
 
-// unplayed returns what a long script must have met and has not.
+// unplayed returns the kinds of events that a long script must include and that did not
+// occur.
 func unplayed(counts map[string]int) []string {
 	var missing []string
 	for _, what := range []string{
@@ -71,14 +70,14 @@ func unplayed(counts map[string]int) []string {
 	return missing
 }
 
-// A difference is where two services disagree.
+// A difference is a point where two services disagree.
 type difference struct {
 	script []step
 	step   int
 	reason string
 }
 
-// String shows the latest steps and the reason.
+// String returns the latest steps and the reason.
 func (d *difference) String() string {
 	const most = 25
 	var b strings.Builder
@@ -93,8 +92,8 @@ func (d *difference) String() string {
 	return b.String()
 }
 
-// compare plays a script on two fresh services, and tells what happened how
-// often on the first.
+// compare plays a script on two fresh services, and returns the count of each kind of event
+// on the first.
 func compare(t *testing.T, a, b Harness, script []step) (*difference, map[string]int) {
 	t.Helper()
 	pa, pb := newPlayer(t, a), newPlayer(t, b)
@@ -120,9 +119,9 @@ func compare(t *testing.T, a, b Harness, script []step) (*difference, map[string
 	return nil, pa.counts
 }
 
-// A ranking knows which zxids of two services belong together.
+// A ranking records which zxids of two services belong together.
 type ranking struct {
-	pairs []zxidPair // in order of a, and so of b
+	pairs []zxidPair // sorted by a, and so by b
 }
 
 type zxidPair struct{ a, b int64 }
@@ -130,7 +129,7 @@ type zxidPair struct{ a, b int64 }
 // disagree returns how two observations differ, or "".
 func (r *ranking) disagree(a, b *observation) string {
 	if a.text.String() != b.text.String() {
-		return fmt.Sprintf("The first says:\n%sThe second says:\n%s", indent(a.text.String()), indent(b.text.String()))
+		return fmt.Sprintf("The first returned:\n%sThe second returned:\n%s", indent(a.text.String()), indent(b.text.String()))
 	}
 	if len(a.zxids) != len(b.zxids) {
 		return fmt.Sprintf("%d zxids and %d zxids", len(a.zxids), len(b.zxids))
@@ -138,14 +137,14 @@ func (r *ranking) disagree(a, b *observation) string {
 	for i := range a.zxids {
 		if !r.fits(a.zxids[i], b.zxids[i]) {
 			const fields = "czxid, mzxid, pzxid"
-			return fmt.Sprintf("Both say:\n%sbut zxid %#x of the first stands for another commit than %#x of the second (number %d of: %s, …)",
+			return fmt.Sprintf("Both returned:\n%sbut zxid %#x of the first belongs to another commit than %#x of the second (number %d of: %s, …)",
 				indent(a.text.String()), a.zxids[i], b.zxids[i], i+1, fields)
 		}
 	}
 	return ""
 }
 
-// fits reports whether two zxids can be of the same commit, and remembers it.
+// fits reports whether two zxids can belong to the same commit, and records the pair.
 func (r *ranking) fits(a, b int64) bool {
 	i, found := slices.BinarySearchFunc(r.pairs, a, func(p zxidPair, a int64) int { return cmp.Compare(p.a, a) })
 	if found {
@@ -165,7 +164,7 @@ func indent(s string) string {
 	return "    " + strings.ReplaceAll(strings.TrimSuffix(s, "\n"), "\n", "\n    ") + "\n"
 }
 
-// shrink drops steps as long as a difference stays, within limits.
+// shrink removes steps as long as a difference remains, within limits.
 func shrink(t *testing.T, a, b Harness, script []step, found *difference) (*difference, int) {
 	t.Helper()
 	const mostRuns, mostTime = 150, 30 * time.Second

@@ -8,8 +8,8 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 )
 
-// Two stores are the same service. This tests that scripts depend on nothing
-// but their seed, and that the player compares no accident.
+// Two memory stores show no difference. This tests that scripts depend only on their seed,
+// and that the player compares nothing random.
 func TestScriptsShowNoDifferenceBetweenTwoStores(t *testing.T) {
 	h := memoryHarness(5 * time.Second)
 	below := h

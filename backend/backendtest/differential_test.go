@@ -20,7 +20,7 @@ import (
 
 const differTimeout = 4 * time.Second
 
-// scripts returns short, or long with COORD_LONG.
+// scripts returns short, or long if COORD_LONG is set.
 func scripts(short, long uint64) uint64 {
 	if os.Getenv("COORD_LONG") != "" {
 		return long
@@ -28,12 +28,12 @@ func scripts(short, long uint64) uint64 {
 	return short
 }
 
-// realServer starts a server that keeps its containers, and says which version it is.
+// realServer starts a server that does not remove containers, and logs its version.
 func realServer(t *testing.T) *zktest.Ensemble {
 	t.Helper()
 	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{
 		"-Dznode.container.checkIntervalMs=86400000",
-		"-Dzookeeper.digest.enabled=false", // the log may be changed
+		"-Dzookeeper.digest.enabled=false", // allows the test to change the transaction log
 	}})
 	answer, err := e.Servers()[0].FourLetter(t.Context(), "srvr")
 	if err != nil {
@@ -53,8 +53,8 @@ func realHarness(e *zktest.Ensemble) backendtest.Harness {
 	}
 }
 
-// Memory is the reference for what ZooKeeper does: the same scripts show the
-// same results, errors, Stats and events on both.
+// Memory is the reference for ZooKeeper's behaviour: the same scripts return the same
+// results, errors, Stats and events on both.
 func TestMemoryAndZooKeeperAgree(t *testing.T) {
 	e := realServer(t)
 	real, model := realHarness(e), memoryHarness(differTimeout)
@@ -82,7 +82,7 @@ func add(all, more map[string]int) {
 	}
 }
 
-// nearService is a service with a root of its own that holds the directories of
+// nearService is a service with its own root, which contains the directories of
 // backendtest.NearNames.
 type nearService struct {
 	backendtest.Service
@@ -91,16 +91,16 @@ type nearService struct {
 
 func (s nearService) Root() string { return s.root }
 
-// nearNumbers are the next numbers of the directories.
+// nearNumbers are the next sequence numbers of the directories.
 var nearNumbers = []int32{math.MaxInt32 - 4, math.MaxInt32 - 1, math.MaxInt32}
 
-// ZooKeeper counts the children of a node to 2^31-1. What it does then cannot be
-// guessed, and the recipes' rule of the ceiling is tested on memory: so memory must
-// do the same. The server is brought there by a change of its log.
+// ZooKeeper counts the children of a node up to 2^31-1. Its behaviour after that has to be
+// measured, and memory must behave the same, since the recipes' rule for the ceiling is
+// tested on memory. The server gets there by a change of its transaction log.
 func TestMemoryAndZooKeeperAgreeAtTheEndOfTheNumbers(t *testing.T) {
 	e := realServer(t)
 	n := scripts(30, 500)
-	const spare = 150 // for scripts that are shortened
+	const spare = 150 // for the shortened scripts
 	roots := nearRoots(t, e, int(n)+spare)
 	real := realHarness(e)
 	fresh := real.New
@@ -138,7 +138,7 @@ func TestMemoryAndZooKeeperAgreeAtTheEndOfTheNumbers(t *testing.T) {
 	}
 }
 
-// plantNear makes the directories below root, each with a child that has gone.
+// plantNear makes the directories below root, each with a child that is deleted again.
 func plantNear(t *testing.T, s backend.Session, root string) {
 	t.Helper()
 	for _, name := range backendtest.NearNames {
@@ -150,8 +150,8 @@ func plantNear(t *testing.T, s backend.Session, root string) {
 	}
 }
 
-// nearRoots makes roots with the directories on a server, and brings their numbers
-// near the end.
+// nearRoots makes roots with the directories on a server, and sets their counters near the
+// end.
 func nearRoots(t *testing.T, e *zktest.Ensemble, n int) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -6,10 +6,10 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// everywhere returns a script that holds no chance: commits with every refusal at
-// every place among operations that are fine, with every two refusals in either
-// order, and every sequence of up to mostOps operations on one node as one commit,
-// on a node that is there and on one that is missing.
+// everywhere returns a script without randomness: commits with every refusal at every place
+// among valid operations, with every two refusals in either order, and every sequence of up
+// to mostOps operations on one node as one commit, on a node that exists and on one that is
+// missing.
 func everywhere(mostOps int) []step {
 	at := func(path string) nodeRef { return nodeRef{path: path} }
 	commit := func(ops ...scriptOp) step { return step{what: commitStep, ops: ops} }
@@ -45,7 +45,7 @@ func everywhere(mostOps int) []step {
 		for place := range n {
 			for _, r := range refusals {
 				if n == 1 && r.mode == backend.Container {
-					continue // alone it is no refusal
+					continue // alone it is not refused
 				}
 				ops := append([]scriptOp(nil), fine[:n]...)
 				ops[place] = r
@@ -59,7 +59,7 @@ func everywhere(mostOps int) []step {
 		}
 	}
 
-	// What the operations of one commit see of each other.
+	// Each operation of a commit sees the effects of those before it.
 	seen := []scriptOp{
 		create("n", backend.Persistent), create("n", backend.Ephemeral), create("n/x", backend.Persistent), on(set, "n", 0),
 		on(set, "n", anyVersion), on(del, "n", 0), on(del, "n", anyVersion), on(check, "n", 0), on(check, "n", 1),

@@ -10,8 +10,8 @@ import (
 
 // A Call is one call that a hook sees.
 type Call struct {
-	// Session is the one below the wrapper; calls on it pass no hook. Its ID
-	// is that of the session above.
+	// Session is the session below the wrapper; calls on it bypass the hooks. It has the same
+	// ID as the session above.
 	Session backend.Session
 	Op      string           // "get", "exists", "children", "arm", "sync" or "commit"
 	Path    string           // of a read; for a commit or an arm the path of the first operation or target
@@ -19,33 +19,31 @@ type Call struct {
 	Targets []backend.Target // of an arm; not to be changed
 }
 
-// Hooks is what happens around the calls of the sessions of one backend. Each
-// hook may be nil. Hooks run on the caller's goroutine, may block (they should
-// then mind ctx), and must be safe for concurrent use.
+// Hooks run around the calls of the sessions of one backend. Each hook may be nil. Hooks run
+// on the caller's goroutine, may block (then they should observe ctx), and must be safe for
+// concurrent use.
 type Hooks struct {
-	// Before runs before the call. With an error the call is not made and
-	// returns that error: a request that was lost, if the error is
-	// backend.ErrUncertain.
+	// Before runs before the call. If it returns an error, the call is not made and returns
+	// that error: with backend.ErrUncertain this is a lost request.
 	Before func(ctx context.Context, c Call) error
 
-	// After runs when the call has returned, and what it returns replaces the
-	// call's error. With an error the results of the call are dropped, and its
-	// watches are stopped where the contract says that they are not armed. An After
-	// that returns backend.ErrUncertain for a commit whose err is nil is a
-	// reply that was lost after the commit was applied. One that blocks is a
-	// reply that is held. It returns err to change nothing.
+	// After runs when the call has returned, and its result replaces the call's error. With
+	// an error the results of the call are dropped, and its watches are stopped where the
+	// contract says that they are not armed. To lose a reply after the commit was applied,
+	// After returns backend.ErrUncertain for a commit whose err is nil. To delay a reply, it
+	// blocks. To change nothing, it returns err.
 	After func(ctx context.Context, c Call, err error) error
 
-	// Names may replace the names that a children call has returned, as a
-	// replica that lags behind would. The slice is the hook's own.
+	// Names may replace the names that a children call has returned, as a lagging replica
+	// would. The hook owns the slice.
 	Names func(c Call, names []string) []string
 }
 
-// Intercept returns b with hooks around the calls of its sessions. All else
-// passes through: sessions keep their ID, status, watches and errors. Errors of
-// hooks are wrapped in a *backend.Error unless they are one.
+// Intercept returns b with hooks around the calls of its sessions. Everything else passes
+// through: sessions keep their ID, status, watches and errors. Errors of hooks are wrapped in
+// a *backend.Error unless they are one.
 //
-// Lose the reply of the first commit, after it was applied:
+// To lose the reply of the first commit after it was applied:
 //
 //	var once sync.Once
 //	b = backendtest.Intercept(b, backendtest.Hooks{
@@ -57,7 +55,7 @@ type Hooks struct {
 //		},
 //	})
 //
-// Lose requests: the same in Before. Hold a reply until the test lets it go:
+// To lose requests, do the same in Before. To hold a reply until the test releases it:
 //
 //	After: func(ctx context.Context, c backendtest.Call, err error) error {
 //		select {
@@ -84,8 +82,8 @@ func (b *intercepted) Open(ctx context.Context) (backend.Session, error) {
 	return &interceptedSession{s, b.hooks}, nil
 }
 
-// interceptedSession replaces the calls that go to the service; the rest is
-// the session's own.
+// interceptedSession wraps the calls that go to the service; the other methods are those of
+// the session.
 type interceptedSession struct {
 	backend.Session
 	hooks Hooks
@@ -185,7 +183,7 @@ func (s *interceptedSession) around(ctx context.Context, c Call, watches []*back
 	return wrap(c, after)
 }
 
-// one is the watch of a read, if it has one.
+// one returns the watch of a read as a slice, empty without a watch.
 func one(w *backend.Watch) []*backend.Watch {
 	if w == nil {
 		return nil

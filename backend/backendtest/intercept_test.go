@@ -30,7 +30,7 @@ func interceptedStore(t *testing.T, h backendtest.Hooks) (hooked, plain backend.
 	return open(backendtest.Intercept(st, h)), open(st)
 }
 
-// A backend with hooks that do nothing is the backend below them.
+// A backend with hooks that change nothing behaves like the backend below them.
 func TestInterceptIsTransparent(t *testing.T) {
 	h := memoryHarness(10 * time.Second)
 	h.Leaf = synctest.Test

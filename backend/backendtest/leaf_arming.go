@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// forData and forChildren are targets with a new watch.
+// forData and forChildren return targets with a new watch.
 func forData(path string) backend.Target {
 	return backend.Target{Path: path, Watch: backend.NewWatch()}
 }
@@ -19,17 +19,17 @@ func forChildren(path string) backend.Target {
 	return backend.Target{Path: path, Children: true, Watch: backend.NewWatch()}
 }
 
-// marked checks what a watch says right now; zero for one that has not fired.
+// marked checks the kind of a watch at this moment; zero means that it has not fired.
 func (s *scene) marked(t backend.Target, want backend.Kind, why string) {
 	s.Helper()
 	if got := t.Watch.Kind(); got != want {
-		s.Fatalf("the watch of %s (children %v) says %q, want %q: %s", t.Path, t.Children, got, want, why)
+		s.Fatalf("the watch of %s (children %v) has kind %q, want %q: %s", t.Path, t.Children, got, want, why)
 	}
 }
 
 func armLeaves() []leaf {
 	return []leaf{
-		{"arms all of its watches, each for what it is for", func(s *scene) {
+		{"arms all of its watches, each for its own events", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			p, q, r := o.create("p", "", backend.Persistent), o.create("q", "", backend.Persistent), o.create("r", "", backend.Persistent)
 			c.sync()
@@ -58,7 +58,7 @@ func armLeaves() []leaf {
 				}
 			}
 		}},
-		{"has the watch of a missing node look again before it returns, and arms the others", func(s *scene) {
+		{"fires the watch of a missing node before it returns, and arms the others", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n, gone := o.create("n", "", backend.Persistent), o.create("gone", "", backend.Persistent)
 			o.remove(gone)
@@ -82,7 +82,7 @@ func armLeaves() []leaf {
 				c.sync()
 			}
 		}},
-		{"knows by since what it came too late for", func(s *scene) {
+		{"fires by since for the changes that it came too late for", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := o.create("n", "", backend.Persistent)
 			child := o.create("n/child", "", backend.Persistent)
@@ -120,12 +120,12 @@ func armLeaves() []leaf {
 				{now.Pzxid, false, false}, {now.Pzxid + 1, false, false}, {math.MaxInt64, false, false},
 			} {
 				if data, children := late(test.since); data != test.data || children != test.children {
-					s.Fatalf("of a node changed at %#x, with children changed at %#x, and since %#x: data %v, children %v; want %v, %v",
+					s.Fatalf("a node changed at %#x, with children changed at %#x, and since %#x: data %v, children %v; want %v, %v",
 						now.Mzxid, now.Pzxid, test.since, data, children, test.data, test.children)
 				}
 			}
 		}},
-		{"misses nothing of a node that the commit since has made", func(s *scene) {
+		{"misses no change of a node that the commit since created", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			for i := range 4 {
 				n := s.path(fmt.Sprint("n", i))
@@ -151,7 +151,7 @@ func armLeaves() []leaf {
 				s.fires(children.Watch, backend.LookAgain)
 			}
 		}},
-		{"does not take a node made anew for the one of before", func(s *scene) {
+		{"does not mistake a recreated node for the old one", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := o.create("n", "", backend.Persistent)
 			c.sync()
@@ -160,10 +160,10 @@ func armLeaves() []leaf {
 			c.sync()
 			data, children := forData(n), forChildren(n)
 			c.arm(before.Czxid, data, children)
-			s.marked(data, backend.LookAgain, "the node is another one")
-			s.marked(children, backend.LookAgain, "the node is another one")
+			s.marked(data, backend.LookAgain, "the node was replaced")
+			s.marked(children, backend.LookAgain, "the node was replaced")
 		}},
-		{"says nothing of a deletion before it, though older watches do", func(s *scene) {
+		{"does not report a deletion before it, though older watches do", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			for i := range 20 {
 				n := o.create(fmt.Sprint("n", i), "", backend.Persistent)
@@ -184,7 +184,7 @@ func armLeaves() []leaf {
 				}
 				s.await(data.Watch.Fired(), "the watch of a node that is gone")
 				s.await(children.Watch.Fired(), "the watch of a node that is gone")
-				s.marked(children, data.Watch.Kind(), "as that for the data")
+				s.marked(children, data.Watch.Kind(), "the same as the watch for the data")
 			}
 		}},
 		{"shares a node with the watches of reads", func(s *scene) {
@@ -216,7 +216,7 @@ func armLeaves() []leaf {
 				s.fires(armed.Watch, backend.LookAgain)
 			}
 		}},
-		{"looks at all of its nodes at one moment", func(s *scene) {
+		{"checks all of its nodes at one moment", func(s *scene) {
 			const rounds, width = 40, 6
 			c, o := s.open("a"), s.open("b")
 			s.delay(c.link)
@@ -246,11 +246,11 @@ func armLeaves() []leaf {
 					s.await(t.Watch.Fired(), "a watch of a node that is deleted")
 				}
 				for _, t := range targets {
-					s.marked(t, targets[0].Watch.Kind(), "as that of another node which went in the same commit")
+					s.marked(t, targets[0].Watch.Kind(), "the same as that of another node deleted in the same commit")
 				}
 			}
 		}},
-		{"takes watches of a set", func(s *scene) {
+		{"accepts watches of a set", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			ws := backend.NewWatchSet()
 			defer ws.Stop()
@@ -281,7 +281,7 @@ func armLeaves() []leaf {
 			for i := range writers {
 				c := s.open(fmt.Sprint("w", i))
 				c.sync()
-				s.delay(c.link) // so that a reader meets some of the writes
+				s.delay(c.link) // so that some writes overlap a read
 				group.Go(func() {
 					for range writes {
 						_, err := c.Commit(s.ctx, backend.SetData(n, []byte(strconv.Itoa(i)), backend.AnyVersion),
@@ -290,7 +290,7 @@ func armLeaves() []leaf {
 							s.Errorf("write: %v", err)
 							return
 						}
-						for range 2 + i { // or each write would make up for the one before
+						for range 2 + i { // or each write would hide the loss of the one before
 							if err := c.Sync(s.ctx, n); err != nil {
 								s.Errorf("sync: %v", err)
 								return

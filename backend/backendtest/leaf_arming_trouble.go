@@ -13,7 +13,7 @@ import (
 
 func armTroubleLeaves() []leaf {
 	return []leaf{
-		{"refuses what makes no sense, and arms nothing", func(s *scene) {
+		{"refuses invalid targets, and arms nothing", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := o.create("n", "", backend.Persistent)
 			c.sync()
@@ -32,7 +32,7 @@ func armTroubleLeaves() []leaf {
 				for place := range 3 {
 					targets := []backend.Target{forData(n), forChildren(n)}
 					targets = append(targets[:place], append([]backend.Target{test.bad}, targets[place:]...)...)
-					err := c.Arm(s.ctx, 0, targets...) // since 0: all would look again
+					err := c.Arm(s.ctx, 0, targets...) // since 0: all would fire LookAgain
 					s.refused(err, test.err, "arm", test.bad.Path, 0)
 					o.set(n, "new")
 					c.sync()
@@ -43,14 +43,14 @@ func armTroubleLeaves() []leaf {
 					}
 				}
 			}
-			// It is the sum that counts.
+			// The sum of the paths is limited.
 			err := c.Arm(s.ctx, 0, forData(long), forData(long))
 			s.refused(err, backend.ErrTooLarge, "arm", long, 0)
 			fits := forData(long)
 			c.arm(0, fits)
 			s.marked(fits, backend.LookAgain, "its node is missing")
 		}},
-		{"takes very many targets", func(s *scene) {
+		{"accepts very many targets", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			const n = 2000
 			there := o.create("there", "", backend.Persistent)
@@ -66,7 +66,7 @@ func armTroubleLeaves() []leaf {
 			c.arm(math.MaxInt64, targets...)
 			for i, t := range targets {
 				if i%10 == 0 {
-					s.marked(t, 0, "its node is there")
+					s.marked(t, 0, "its node exists")
 				} else {
 					s.marked(t, backend.LookAgain, "its node is missing")
 				}
@@ -76,7 +76,7 @@ func armTroubleLeaves() []leaf {
 				s.fires(targets[i].Watch, backend.Deleted)
 			}
 		}},
-		{"leaves watches alone that are stopped, before or after", func(s *scene) {
+		{"does not fire watches that are stopped before or after it", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n, gone := o.create("n", "", backend.Persistent), s.path("gone")
 			c.sync()
@@ -103,7 +103,7 @@ func armTroubleLeaves() []leaf {
 				old.Watch.Stop()
 				oldChildren.Watch.Stop()
 				if i%3 == 0 {
-					o.set(n, "unseen") // an event for which nobody waits
+					o.set(n, "unseen") // an event without a waiter
 					c.sync()
 				}
 				t := forData(n)
@@ -153,18 +153,18 @@ func armTroubleLeaves() []leaf {
 			done := make(chan error, 1)
 			go func() { done <- c.Arm(s.ctx, math.MaxInt64, there, missing) }()
 			o.remove(gone)
-			s.settle(o) // the call waits by now
+			s.settle(o) // the call waits for contact now
 			c.link.Heal()
 			if err := <-done; err != nil {
 				s.Fatalf("arm: %v", err)
 			}
 			c.sync()
-			s.marked(missing, backend.LookAgain, "the node went without contact")
+			s.marked(missing, backend.LookAgain, "the node was deleted while there was no contact")
 			s.marked(there, 0, "nothing has happened to the node")
 			o.remove(n)
 			s.fires(there.Watch, backend.Deleted)
 		}},
-		{"is made again when its request or its reply is lost", func(s *scene) {
+		{"is repeated when its request or its reply is lost", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			for i := range 6 {
 				f := faults()[i%2]
@@ -176,13 +176,13 @@ func armTroubleLeaves() []leaf {
 				c.arm(since, data, children, missing)
 				s.marked(missing, backend.LookAgain, "its node is missing")
 				o.remove(n)
-				// What was armed before the contact broke looks again.
+				// The watches that were armed before the contact broke fire LookAgain.
 				s.await(data.Watch.Fired(), "the watch for the data with a lost "+f.name)
 				s.await(children.Watch.Fired(), "the watch for the children with a lost "+f.name)
 				after := forData(n)
 				c.sync()
 				c.arm(math.MaxInt64, after)
-				s.marked(after, backend.LookAgain, "the node is gone")
+				s.marked(after, backend.LookAgain, "the node is deleted")
 			}
 		}},
 		{"fails when the session is over, and its watches stay silent", func(s *scene) {

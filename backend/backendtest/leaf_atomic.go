@@ -102,7 +102,7 @@ func atomicLeaves() []leaf {
 				}
 			}
 			c.silent(w, "refused commits")
-			// The same operations do apply when none is refused.
+			// The same operations are applied when none is refused.
 			c.commit(good...)
 		}},
 		{"blames the first operation that fails", func(s *scene) {
@@ -130,7 +130,7 @@ func atomicLeaves() []leaf {
 				s.Fatalf("the sets report %+v and %+v", r[2].Stat, r[4].Stat)
 			}
 			if c.there(p, nil) || c.there(q, nil) {
-				s.Fatal("a node that was deleted in its own commit is there")
+				s.Fatal("a node that was deleted in its own commit exists")
 			}
 			_, err := c.Commit(s.ctx,
 				backend.Create(p, nil, backend.Persistent),
@@ -166,11 +166,11 @@ func atomicLeaves() []leaf {
 				s.Fatalf("checks changed\n%s\nto\n%s", before, after)
 			}
 		}},
-		{"shows no part of itself to others", func(s *scene) {
+		{"is never partly visible to other sessions", func(s *scene) {
 			writer, reader := s.open("a"), s.open("b")
 			p, q := writer.create("p", "0", backend.Persistent), writer.create("q", "0", backend.Persistent)
 			reader.sync()
-			s.delay(writer.link) // makes room for a part to be seen
+			s.delay(writer.link) // gives a partial commit time to become visible
 			s.delay(reader.link)
 			const rounds = 50
 			done := make(chan error, 1)
@@ -185,7 +185,7 @@ func atomicLeaves() []leaf {
 				done <- nil
 			}()
 			for {
-				// q is read after p, so it must not be behind, nor be a part of a commit p is not yet in.
+				// q is read after p: its version must be at least that of p.
 				_, first := reader.get(p, nil)
 				_, second := reader.get(q, nil)
 				if second.Version < first.Version {

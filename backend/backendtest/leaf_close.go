@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// closeLimit is what "within a few seconds" means for Close.
+// closeLimit is the limit for "within a few seconds" in the contract of Close.
 const closeLimit = 8 * time.Second
 
 func closeLeaves() []leaf {
@@ -54,7 +54,7 @@ func closeLeaves() []leaf {
 				s.Fatalf("children %v after Close, want only the persistent one", names)
 			}
 		}},
-		{"ends the calls that wait for contact, and nothing of them lands", func(s *scene) {
+		{"ends the calls that wait for contact, and applies none of them", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := c.create("n", "v", backend.Persistent)
 			c.link.Partition()
@@ -168,7 +168,7 @@ func closeLeaves() []leaf {
 				}
 			}
 		}},
-		{"ends the calls that stand behind one that was given up on a slow link", func(s *scene) {
+		{"ends the calls that are queued behind an abandoned one on a slow link", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := c.create("n", "v", backend.Persistent)
 			if l, ok := c.link.(slow); ok {
@@ -189,7 +189,7 @@ func closeLeaves() []leaf {
 				errs[i] = make(chan error, 1)
 				go func() { errs[i] <- call.do(s.ctx, c.Session) }()
 			}
-			timer := time.NewTimer(s.timeout / 20) // so that they are on their way, likely
+			timer := time.NewTimer(s.timeout / 20) // by then the calls are probably under way
 			<-timer.C
 			start := time.Now()
 			if err := c.Close(); err != nil {

@@ -69,7 +69,7 @@ func concurrencyLeaves() []leaf {
 								}
 								created[r[0].Path] = c.ID()
 								mu.Unlock()
-							case 5: // away with an own child
+							case 5: // delete a child of its own
 								if len(own) == 0 {
 									break
 								}
@@ -79,21 +79,21 @@ func concurrencyLeaves() []leaf {
 									removes++
 									mu.Unlock()
 								}
-							case 6: // all or nothing: the set must not stay
+							case 6: // all or nothing: the set must not be applied
 								_, err = c.Commit(s.ctx, backend.SetData(n, nil, backend.AnyVersion), backend.Check(s.path("missing"), 0))
 								if errors.Is(err, backend.ErrNotFound) {
 									err = nil
 								} else if err == nil {
 									err = errors.New("a check of a missing node passed")
 								}
-							case 7: // a watch that is given up, and a listing
+							case 7: // a watch that is stopped, and a listing
 								w := backend.NewWatch()
 								var names []string
 								var stat backend.Stat
 								names, stat, err = c.Children(s.ctx, dir, w)
 								w.Stop()
 								if err == nil && len(names) != int(stat.NumChildren) {
-									err = fmt.Errorf("%d names, and the Stat says %d", len(names), stat.NumChildren)
+									err = fmt.Errorf("%d names, and the Stat has %d", len(names), stat.NumChildren)
 								}
 							}
 							if err != nil {
@@ -117,7 +117,7 @@ func concurrencyLeaves() []leaf {
 			}
 			for _, name := range names {
 				if created[dir+"/"+name] == 0 {
-					s.Errorf("nobody has created %s", name)
+					s.Errorf("no session has created %s", name)
 				}
 			}
 			if creates == 0 || removes == 0 {

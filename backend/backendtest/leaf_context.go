@@ -12,13 +12,13 @@ import (
 // A callCase is one call of a session.
 type callCase struct {
 	name   string
-	op     string // what the error names as its operation
-	path   string // and as its path
+	op     string // the operation that the error names
+	path   string // the path that the error names
 	commit bool
 	do     func(ctx context.Context, c backend.Session) error
 }
 
-// calls are all calls that go to the service. n exists; the commits create
+// calls returns every kind of call that goes to the service. n exists; the commits create
 // nodes below it.
 func (s *scene) calls(n string) []callCase {
 	return []callCase{
@@ -67,12 +67,12 @@ func (c callCase) over(s *scene, err error, targets ...error) {
 	}
 	var e *backend.Error
 	if !errors.As(err, &e) {
-		s.Errorf("%s returned %v (%T), which is no *backend.Error", c.name, err, err)
+		s.Errorf("%s returned %v (%T), which is not a *backend.Error", c.name, err, err)
 		return
 	}
 	index := 0
 	if c.commit {
-		index = -1 // none of its operations is to blame
+		index = -1 // no operation is to blame
 	}
 	if e.Op != c.op || e.Path != c.path || e.Index != index {
 		s.Errorf("%s returned an error that names %s %s [%d]", c.name, e.Op, e.Path, e.Index)
@@ -84,7 +84,7 @@ type endedContext struct {
 	ctx  context.Context
 }
 
-// endedContexts have ended, each in its own way.
+// endedContexts returns contexts that have ended in different ways.
 func endedContexts(s *scene) []endedContext {
 	canceled, cancel := context.WithCancel(s.ctx)
 	cancel()
@@ -112,7 +112,7 @@ func contextLeaves() []leaf {
 					err := call.do(e.ctx, c.Session)
 					call.over(s, err, e.ctx.Err(), context.Cause(e.ctx))
 					if errors.Is(err, backend.ErrUncertain) {
-						s.Errorf("%s, %s: nothing was sent, and the error says uncertain: %v", e.name, call.name, err)
+						s.Errorf("%s, %s: nothing was sent, but the error matches ErrUncertain: %v", e.name, call.name, err)
 					}
 				}
 			}
@@ -201,7 +201,7 @@ func contextLeaves() []leaf {
 				s.Fatal(err)
 			}
 			cancel()
-			c.silent(w, "its context has ended, which is no event")
+			c.silent(w, "only its context has ended")
 			c.set(n, "new")
 			s.fires(w, backend.LookAgain)
 		}},

@@ -52,7 +52,7 @@ func createLeaves() []leaf {
 				}
 			}
 		}},
-		{"makes a container where the service has them and says unsupported where not", func(s *scene) {
+		{"makes a container where the service supports it, and fails with ErrUnsupported elsewhere", func(s *scene) {
 			c := s.open("a")
 			op := backend.Create(s.path("box"), []byte("v"), backend.Container)
 			if !c.Features().Has(backend.Containers) {
@@ -70,7 +70,7 @@ func createLeaves() []leaf {
 			child := c.create("box/child", "", backend.Ephemeral)
 			c.remove(child)
 			_, err := c.Commit(s.ctx, op)
-			if err != nil { // else the service was quick to remove it
+			if err != nil { // else the service has already removed it
 				s.refused(err, backend.ErrExists, "create", op.Path, 0)
 			}
 		}},
@@ -255,7 +255,7 @@ func number(s *scene, path, prefix string) int {
 	digits, ok := strings.CutPrefix(path, prefix)
 	n, err := strconv.Atoi(digits)
 	if !ok || err != nil || len(digits) != 10 || n < 0 {
-		s.Fatalf("path %q is not %q and ten digits", path, prefix)
+		s.Fatalf("path %q is not %q followed by ten digits", path, prefix)
 	}
 	return n
 }

@@ -68,7 +68,7 @@ func faultLeaves() []leaf {
 				f.drop(c.link)
 				name := fmt.Sprint("missing", i)
 				if c.there(s.path(name), w) {
-					s.Fatal("a missing node is there")
+					s.Fatal("a missing node exists")
 				}
 				o.create(name, "", backend.Persistent)
 				s.fires(w, backend.LookAgain)
@@ -106,7 +106,7 @@ func faultLeaves() []leaf {
 					s.Fatalf("with a lost %s, children %v and version %d, want %d and %d", f.name, names, stat.Version, want, want)
 				}
 				if c.there(s.path("x-"+f.name), nil) != f.lands {
-					s.Fatalf("with a lost %s, the ephemeral is not as it should be", f.name)
+					s.Fatalf("with a lost %s, the ephemeral is missing or wrong", f.name)
 				}
 			}
 			if c.Err() != nil || c.ID() != id {
@@ -122,7 +122,7 @@ func faultLeaves() []leaf {
 				s.Fatalf("got %v, want an error that matches ErrUncertain only", err)
 			}
 		}},
-		{"are found out about by Sync and a read", func(s *scene) {
+		{"are resolved by Sync and a read", func(s *scene) {
 			c := s.open("a")
 			for i := range 10 {
 				f := faults()[i%2]
@@ -135,7 +135,7 @@ func faultLeaves() []leaf {
 				c.sync()
 				there := c.there(p, nil)
 				if there != f.lands {
-					s.Fatalf("lost %s: the node is there after Sync: %v", f.name, there)
+					s.Fatalf("lost %s: the node exists after Sync: %v", f.name, there)
 				}
 				if there && c.stat(p, nil).EphemeralOwner != c.ID() {
 					s.Fatal("the node is not owned by the session")
@@ -163,7 +163,7 @@ func faultLeaves() []leaf {
 				s.Fatal("a delete whose request was lost was applied")
 			}
 		}},
-		{"let no change pass by a watch", func(s *scene) {
+		{"hide no change from a watch", func(s *scene) {
 			c := s.open("a")
 			n := c.create("n", "", backend.Persistent)
 			var ws []*backend.Watch
@@ -181,7 +181,7 @@ func faultLeaves() []leaf {
 			}
 			for _, w := range ws {
 				if w.Kind() == 0 {
-					s.Fatal("a read shows the deletion and the watch has not fired")
+					s.Fatal("a read shows the deletion before the watch has fired")
 				}
 			}
 		}},

@@ -12,13 +12,13 @@ import (
 
 func limitLeaves() []leaf {
 	return []leaf{
-		{"let a request pass that just fits", func(s *scene) {
+		{"allow a request that just fits", func(s *scene) {
 			c := s.open("a")
 			p := s.path("n")
 			n := fitting(p)
 			c.commit(backend.Create(p, make([]byte, n), backend.Persistent))
 			if data, stat := c.get(p, nil); len(data) != n || int(stat.DataLength) != n {
-				s.Fatalf("%d bytes came back, the Stat says %d, want %d", len(data), stat.DataLength, n)
+				s.Fatalf("%d bytes came back, the Stat has %d, want %d", len(data), stat.DataLength, n)
 			}
 			c.commit(backend.SetData(p, make([]byte, n), 0))
 			if stat := c.stat(p, nil); int(stat.DataLength) != n || stat.Version != 1 {
@@ -41,7 +41,7 @@ func limitLeaves() []leaf {
 				backend.Delete(q, 0))
 			s.refused(err, backend.ErrTooLarge, "set", p, 2)
 			if c.there(p, nil) || c.there(q, nil) || c.Err() != nil {
-				s.Fatalf("a refused commit left something; Err is %v", c.Err())
+				s.Fatalf("a refused commit changed the tree; Err is %v", c.Err())
 			}
 		}},
 		{"let many operations be one commit", func(s *scene) {
@@ -59,7 +59,7 @@ func limitLeaves() []leaf {
 				s.Fatalf("%d children and %d paths, want %d", len(names), len(seen), n)
 			}
 		}},
-		{"refuse arguments that make no sense", func(s *scene) {
+		{"refuse invalid arguments", func(s *scene) {
 			c := s.open("a")
 			n := c.create("n", "", backend.Persistent)
 			before := c.picture(n, s.svc.Root())
@@ -102,7 +102,7 @@ func limitLeaves() []leaf {
 	}
 }
 
-// fitting is how many bytes of data fit into a commit of one operation.
+// fitting returns the number of bytes of data that fit into a commit of one operation.
 func fitting(path string) int {
 	zeros := make([]byte, backend.MaxRequest)
 	lo, hi := 0, len(zeros)
@@ -226,7 +226,7 @@ func pathLeaves() []leaf {
 			}
 			c.remove(s.path("jobs/a"))
 			c.remove(s.path("jobs"))
-			c.silent(w, "only another node changed, of which its name is a prefix")
+			c.silent(w, "only a node changed whose name has this name as a prefix")
 			c.remove(s.path("job"))
 			s.fires(w, backend.Deleted)
 		}},

@@ -10,7 +10,7 @@ import (
 
 func lossLeaves() []leaf {
 	return []leaf{
-		{"does not come from a suspension that ends in time", func(s *scene) {
+		{"is not declared after a suspension that ends in time", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			id := c.ID()
 			p := c.create("e", "v", backend.Ephemeral)
@@ -38,7 +38,7 @@ func lossLeaves() []leaf {
 				s.Fatalf("the ephemeral holds %q of owner %d; the session was %d and is %d", data, stat.EphemeralOwner, id, c.ID())
 			}
 		}},
-		{"does not come to calls that wait for contact", func(s *scene) {
+		{"does not fail calls that wait for contact which returns in time", func(s *scene) {
 			c := s.open("a")
 			n := c.create("n", "v", backend.Persistent)
 			c.link.Partition()
@@ -66,8 +66,8 @@ func lossLeaves() []leaf {
 			if phase != backend.Lost {
 				s.Fatalf("phase %v of a lost session", phase)
 			}
-			// From the last answer before the partition, less the margin: never
-			// later than the timeout, but for a timer that is late.
+			// The lease runs from the last answer before the partition, less the margin: the
+			// loss is never declared later than the timeout, except for a late timer.
 			if took := time.Since(start); took > s.timeout+2*time.Second {
 				s.Fatalf("declared lost after %v, the timeout is %v", took, s.timeout)
 			}
@@ -75,14 +75,14 @@ func lossLeaves() []leaf {
 				s.Fatalf("the error of a lost session matches ErrClosed: %v", err)
 			}
 		}},
-		{"is declared before the service gives the session's nodes up", func(s *scene) {
+		{"is declared before the service deletes the session's nodes", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			p := c.create("e", "", backend.Ephemeral)
 			o.sync()
 			w := backend.NewWatch()
 			o.stat(p, w)
 			c.link.Partition()
-			// The observer may lose contact too, on a machine that is busy.
+			// The observer may lose contact too on a busy machine.
 			for s.await(w.Fired(), "the deletion"); w.Kind() != backend.Deleted; s.await(w.Fired(), "the deletion") {
 				w = backend.NewWatch()
 				if _, err := o.Exists(s.ctx, p, w); errors.Is(err, backend.ErrNotFound) {
@@ -93,10 +93,10 @@ func lossLeaves() []leaf {
 				}
 			}
 			if err := c.Err(); !errors.Is(err, backend.ErrSessionLost) {
-				s.Fatalf("the service has given the session's node up, and its Err is %v", err)
+				s.Fatalf("the service has deleted the session's node, but its Err is %v", err)
 			}
 			if !isClosed(c.Done()) {
-				s.Fatal("Err says lost and Done is open")
+				s.Fatal("Err reports the loss but Done is open")
 			}
 		}},
 		{"closes the channel of Status at each step", func(s *scene) {
@@ -142,7 +142,7 @@ func lossLeaves() []leaf {
 			}
 			s.prompt(start, "calls of a lost session")
 		}},
-		{"means that nothing of the session lands any more", func(s *scene) {
+		{"means that no commit of the session is applied any more", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			c.link.Partition()
 			c.phase(backend.Suspended)
@@ -164,7 +164,7 @@ func lossLeaves() []leaf {
 			if _, err := c.Commit(s.ctx, backend.Create(s.path("late"), nil, backend.Persistent)); !errors.Is(err, backend.ErrSessionLost) {
 				s.Fatalf("a commit after the loss returned %v", err)
 			}
-			next := s.open("a") // the healed link works, for others
+			next := s.open("a") // the healed link works for other sessions
 			next.create("next", "", backend.Persistent)
 			timer := time.NewTimer(s.timeout)
 			defer timer.Stop()
@@ -177,7 +177,7 @@ func lossLeaves() []leaf {
 				s.Fatalf("a lost session is %v, %v", phase, c.Err())
 			}
 		}},
-		{"frees the session's nodes though its link lives on with another session", func(s *scene) {
+		{"deletes the session's nodes though another session uses its link", func(s *scene) {
 			c := s.open("a")
 			p := c.create("e", "", backend.Ephemeral)
 			c.link.Partition()
@@ -193,7 +193,7 @@ func lossLeaves() []leaf {
 				s.Fatalf("the next session ended: %v", next.Err())
 			}
 		}},
-		{"is heard of at once when the service ends a session in contact", func(s *scene) {
+		{"is reported at once when the service ends a session in contact", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := c.create("n", "", backend.Persistent)
 			p := c.create("e", "", backend.Ephemeral)
@@ -201,23 +201,23 @@ func lossLeaves() []leaf {
 			start := time.Now()
 			c.lost()
 			if took := time.Since(start); took > s.timeout+2*time.Second {
-				s.Fatalf("heard after %v", took)
+				s.Fatalf("reported after %v", took)
 			}
 			for _, call := range s.calls(n) {
 				call.over(s, call.do(s.ctx, c.Session), backend.ErrSessionLost)
 			}
 			if o.sync(); o.there(p, nil) {
-				s.Fatal("the ephemeral of the expired session is there")
+				s.Fatal("the ephemeral of the expired session still exists")
 			}
 		}},
-		{"is heard of on return when the service ended the session meanwhile", func(s *scene) {
+		{"is reported when contact returns if the service has ended the session", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			p := c.create("e", "", backend.Ephemeral)
 			c.link.Partition()
 			c.phase(backend.Suspended)
 			c.link.Expire(c.ID())
 			if o.sync(); o.there(p, nil) {
-				s.Fatal("the ephemeral of the expired session is there")
+				s.Fatal("the ephemeral of the expired session still exists")
 			}
 			c.link.Heal()
 			c.lost()

@@ -23,14 +23,14 @@ func orderLeaves() []leaf {
 				}
 				p := c.create("child-", "", backend.PersistentSequential)
 				if !c.there(p, nil) {
-					s.Fatal("a created node is not there")
+					s.Fatal("a created node is missing")
 				}
 				if names, _ := c.children(s.svc.Root(), nil); len(names) != 2 {
 					s.Fatalf("children %v, want 2", names)
 				}
 				c.remove(p)
 				if c.there(p, nil) {
-					s.Fatal("a deleted node is there")
+					s.Fatal("a deleted node still exists")
 				}
 			}
 		}},
@@ -47,22 +47,22 @@ func orderLeaves() []leaf {
 				a, b = b, a
 			}
 		}},
-		{"keeps a commit that was given up ahead of a later one", func(s *scene) {
+		{"keeps an abandoned commit ahead of a later one", func(s *scene) {
 			s.abandon(func(c *client, n string, first error) {
 				c.commit(backend.SetData(n, []byte("later"), backend.AnyVersion))
 				data, stat := c.get(n, nil)
 				if data != "later" {
-					s.Fatalf("a commit that was given up (%v) came after a later one: %q with %+v", first, data, stat)
+					s.Fatalf("an abandoned commit (%v) was applied after a later one: %q with %+v", first, data, stat)
 				}
 				s.settle(c)
 				if again, now := c.get(n, nil); again != "later" || now != stat {
-					s.Fatalf("a commit that was given up (%v) came after a later one: %q with %+v", first, again, now)
+					s.Fatalf("an abandoned commit (%v) was applied after a later one: %q with %+v", first, again, now)
 				}
 			})
 		}},
 		{"keeps calls in their order when contexts end", func(s *scene) {
-			// Whatever a call looks at its context for, it is the moment at which the
-			// context ends: the moment before the request is handed over among them.
+			// The context ends at each moment at which a call checks it, including the moment
+			// before the request is handed over.
 			c := s.open("a")
 			n := c.create("n", "", backend.Persistent)
 			const moments, times = 10, 20
@@ -83,31 +83,31 @@ func orderLeaves() []leaf {
 				c.sync()
 				data, stat := c.get(n, nil)
 				if data != "later" {
-					s.Fatalf("round %d: a commit that was given up (%v) came after a later one", i, err)
+					s.Fatalf("round %d: an abandoned commit (%v) was applied after a later one", i, err)
 				}
 				if definite := err != nil && !errors.Is(err, backend.ErrUncertain); definite && stat.Version != before.Version+1 {
-					s.Fatalf("round %d: a commit that was definitely not applied (%v) was", i, err)
+					s.Fatalf("round %d: a commit reported as not applied (%v) was applied", i, err)
 				}
 			}
 			s.settle(c)
 			if data, _ := c.get(n, nil); data != "later" {
-				s.Fatal("a commit that was given up came after all others")
+				s.Fatal("an abandoned commit was applied after all others")
 			}
 			if ended == 0 {
 				s.Fatal("no context ended in time")
 			}
 		}},
-		{"has every commit that was given up done or dead when Sync returns", func(s *scene) {
+		{"has every abandoned commit applied or dropped when Sync returns", func(s *scene) {
 			s.abandon(func(c *client, n string, first error) {
 				c.sync()
 				data, stat := c.get(n, nil)
 				s.settle(c)
 				if again, now := c.get(n, nil); again != data || now != stat {
-					s.Fatalf("%q with %+v after a sync, later %q with %+v, of a commit that was given up (%v)", data, stat, again, now, first)
+					s.Fatalf("%q with %+v after a sync, later %q with %+v, of an abandoned commit (%v)", data, stat, again, now, first)
 				}
 			})
 		}},
-		{"holds for a commit that was given up in suspension", func(s *scene) {
+		{"holds for a commit that was abandoned in suspension", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := c.create("n", "before", backend.Persistent)
 			c.link.Partition()
@@ -128,7 +128,7 @@ func orderLeaves() []leaf {
 			c.sync()
 			data, _ := c.get(n, nil)
 			if data != "before" && !errors.Is(err, backend.ErrUncertain) {
-				s.Fatalf("a commit that was definitely not applied (%v) was", err)
+				s.Fatalf("a commit reported as not applied (%v) was applied", err)
 			}
 			o.sync()
 			s.settle(o)
@@ -139,10 +139,10 @@ func orderLeaves() []leaf {
 	}
 }
 
-// ending is a context that ends at one of the moments at which it is looked at.
+// ending is a context that ends at one of the moments at which it is checked.
 type ending struct {
 	context.Context
-	looks atomic.Int32 // that are left
+	looks atomic.Int32 // checks left before it ends
 	end   func()
 }
 
@@ -169,11 +169,11 @@ func (e *ending) Err() error {
 	return e.Context.Err()
 }
 
-// A slow link can delay what passes it, each way. Links need not have it; the
-// leaves about calls under way hit more with it.
+// A slow link can delay requests and replies. Links need not support it; with it the leaves
+// about calls under way hit more of them.
 type slow interface{ SetLatency(d time.Duration) }
 
-// delay makes the link slow, if it can be, and returns by how much.
+// delay makes the link slow if it can, and returns the delay.
 func (s *scene) delay(link Link) time.Duration {
 	l, ok := link.(slow)
 	if !ok {
@@ -184,7 +184,7 @@ func (s *scene) delay(link Link) time.Duration {
 	return d
 }
 
-// settle lets everything that may still be on its way over a link arrive.
+// settle waits until every request that may still be under way on a link has arrived.
 func (s *scene) settle(c *client) {
 	s.Helper()
 	timer := time.NewTimer(min(s.timeout/15, 20*time.Millisecond))
@@ -193,15 +193,14 @@ func (s *scene) settle(c *client) {
 	c.sync()
 }
 
-// abandon has a session give up commits at various moments and checks what
-// their errors say of them; then does the rest.
+// abandon makes a session give up commits at various moments and checks their errors; then it
+// runs the rest.
 func (s *scene) abandon(then func(c *client, n string, first error)) {
 	s.Helper()
 	c := s.open("a")
 	latency := s.delay(c.link)
-	// A busy machine delays timers and replies, so it can take more rounds until a
-	// commit was given up at each of the moments that matter. Every eighth is not
-	// given up at all.
+	// A busy machine delays timers and replies, so it can take more rounds until a commit was
+	// given up at each of the moments that matter. Every eighth commit is not given up.
 	const rounds, mostRounds = 16, 256
 	var kinds [3]int // applied, not applied, uncertain
 	for i := 0; i < rounds || i < mostRounds && latency > 0 && (kinds[0] == 0 || kinds[2] == 0); i++ {
@@ -212,7 +211,7 @@ func (s *scene) abandon(then func(c *client, n string, first error)) {
 		given := make(chan error, 1)
 		go func() {
 			_, err := c.Commit(ctx, backend.SetData(n, buf, backend.AnyVersion))
-			copy(buf, "REUSED!!") // the buffer is the caller's again
+			copy(buf, "REUSED!!") // the caller owns the buffer again
 			given <- err
 		}()
 		moment := latency * time.Duration(i%8) / 2

@@ -35,7 +35,7 @@ func sessionLeaves() []leaf {
 				s.Fatalf("closing one session ended the other: %v", b.Err())
 			}
 		}},
-		{"does not feel the faults of another link", func(s *scene) {
+		{"is not affected by the faults of another link", func(s *scene) {
 			a, b := s.open("a"), s.open("b")
 			_, changed := b.Status()
 			a.link.Partition()
@@ -56,7 +56,7 @@ func sessionLeaves() []leaf {
 			link := s.svc.Link("a")
 			link.Partition()
 			defer link.Heal()
-			cause := errors.New("patience is over")
+			cause := errors.New("the caller gave up")
 			ctx, cancel := context.WithTimeoutCause(s.ctx, s.timeout/8, cause)
 			defer cancel()
 			start := time.Now()
@@ -115,7 +115,7 @@ func sessionLeaves() []leaf {
 				s.Fatalf("the session ended with the context of Open: %v", c.Err())
 			}
 		}},
-		{"hears of a suspension that is over before it looks", func(s *scene) {
+		{"reports a suspension that is over before the next call of Status", func(s *scene) {
 			c := s.open("a")
 			for _, drop := range []func(){c.link.DropNextRequest, c.link.DropNextReply} {
 				phase, changed := c.Status()
@@ -140,8 +140,8 @@ func (s *scene) refusedOpen(err error, ctx context.Context) {
 	}
 }
 
-// prompt checks that something that should have happened at once did, on a
-// machine that may be busy.
+// prompt checks that an event that should happen at once did, with tolerance for a busy
+// machine.
 func (s *scene) prompt(since time.Time, what string) {
 	s.Helper()
 	if took := time.Since(since); took > 2*time.Second {

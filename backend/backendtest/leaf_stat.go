@@ -35,7 +35,7 @@ func statLeaves() []leaf {
 				s.Fatalf("get %+v, children %+v, exists %+v", get, children, exists)
 			}
 		}},
-		{"tells of a change of the data by Mzxid, Mtime, Version and DataLength only", func(s *scene) {
+		{"shows a change of the data in Mzxid, Mtime, Version and DataLength only", func(s *scene) {
 			c := s.open("a")
 			p := c.create("n", "value", backend.Persistent)
 			before := c.stat(p, nil)
@@ -49,7 +49,7 @@ func statLeaves() []leaf {
 				s.Fatalf("set changed %+v to %+v", before, after)
 			}
 		}},
-		{"tells of a change of the children by Pzxid, Cversion and NumChildren only", func(s *scene) {
+		{"shows a change of the children in Pzxid, Cversion and NumChildren only", func(s *scene) {
 			c := s.open("a")
 			dir := c.create("dir", "", backend.Persistent)
 			want := c.stat(dir, nil)
@@ -60,8 +60,8 @@ func statLeaves() []leaf {
 				if got.Pzxid <= want.Pzxid {
 					s.Fatalf("%s: pzxid %d after %d", what, got.Pzxid, want.Pzxid)
 				}
-				// ZooKeeper reports the number of creations twice, less the
-				// number of children.
+				// ZooKeeper reports twice the number of creations, less the number of
+				// children.
 				want.Pzxid, want.Cversion, want.NumChildren = got.Pzxid, 2*creates-children, children
 				if got != want {
 					s.Fatalf("%s: %+v, want %+v", what, got, want)
@@ -86,7 +86,7 @@ func statLeaves() []leaf {
 			children++
 			check("a sequential child created")
 		}},
-		{"does not tell of changes in a child", func(s *scene) {
+		{"does not show changes of a child", func(s *scene) {
 			c := s.open("a")
 			dir := c.create("dir", "", backend.Persistent)
 			c.create("dir/a", "", backend.Persistent)
@@ -97,7 +97,7 @@ func statLeaves() []leaf {
 				s.Fatalf("got %+v, want %+v as before", after, before)
 			}
 		}},
-		{"tells of the end of an ephemeral child", func(s *scene) {
+		{"shows the end of an ephemeral child", func(s *scene) {
 			c, d := s.open("a"), s.open("b")
 			dir := c.create("dir", "", backend.Persistent)
 			d.sync()
@@ -110,7 +110,7 @@ func statLeaves() []leaf {
 			c.sync()
 			after := c.stat(dir, nil)
 			if after.NumChildren != 0 || after.Cversion != 2 || after.Pzxid <= before.Pzxid {
-				s.Fatalf("got %+v after the child had gone, %+v before", after, before)
+				s.Fatalf("got %+v after the child was deleted, %+v before", after, before)
 			}
 		}},
 		{"has times of the service's clock in milliseconds", func(s *scene) {
@@ -159,7 +159,7 @@ func ephemeralLeaves() []leaf {
 				backend.Create(f+"/n", nil, backend.Persistent))
 			s.refused(err, backend.ErrNoChildren, "create", f+"/n", 1)
 		}},
-		{"nodes go when their session closes, and only those", func(s *scene) {
+		{"nodes are deleted when their session closes, and only those", func(s *scene) {
 			c, d, o := s.open("a"), s.open("a"), s.open("b")
 			mine, sequential := c.create("mine", "", backend.Ephemeral), c.create("n-", "", backend.EphemeralSequential)
 			plain := c.create("plain", "", backend.Persistent)
@@ -169,13 +169,13 @@ func ephemeralLeaves() []leaf {
 			}
 			o.sync()
 			if o.there(mine, nil) || o.there(sequential, nil) {
-				s.Fatal("an ephemeral of the closed session is there")
+				s.Fatal("an ephemeral of the closed session still exists")
 			}
 			if !o.there(plain, nil) || !o.there(others, nil) {
-				s.Fatal("a node of no session or of another session is gone")
+				s.Fatal("a node of no session or of another session is missing")
 			}
 		}},
-		{"nodes go when the service ends their session, and only those", func(s *scene) {
+		{"nodes are deleted when the service ends their session, and only those", func(s *scene) {
 			c, d, o := s.open("a"), s.open("a"), s.open("b")
 			mine, sequential := c.create("mine", "", backend.Ephemeral), c.create("n-", "", backend.EphemeralSequential)
 			plain := c.create("plain", "", backend.Persistent)
@@ -183,10 +183,10 @@ func ephemeralLeaves() []leaf {
 			c.link.Expire(c.ID())
 			o.sync()
 			if o.there(mine, nil) || o.there(sequential, nil) {
-				s.Fatal("an ephemeral of the expired session is there")
+				s.Fatal("an ephemeral of the expired session still exists")
 			}
 			if !o.there(plain, nil) || !o.there(others, nil) {
-				s.Fatal("a node of no session or of another session is gone")
+				s.Fatal("a node of no session or of another session is missing")
 			}
 			c.lost()
 			if err := d.Err(); err != nil {
@@ -204,10 +204,10 @@ func ephemeralLeaves() []leaf {
 			select {
 			case <-timer.C:
 			case <-w.Fired():
-				s.Fatal("something happened to the node of an idle session")
+				s.Fatal("an event fired for the node of an idle session")
 			}
 			if o.sync(); !o.there(p, nil) || c.Err() != nil {
-				s.Fatalf("the node of an idle session went; Err is %v", c.Err())
+				s.Fatalf("the node of an idle session was deleted; Err is %v", c.Err())
 			}
 		}},
 		{"nodes cannot be taken over: owner and creation id stay", func(s *scene) {
@@ -222,7 +222,7 @@ func ephemeralLeaves() []leaf {
 				s.Fatal(err)
 			}
 			if c.sync(); !c.there(p, nil) {
-				s.Fatal("the node went with a session that does not own it")
+				s.Fatal("the node was deleted with a session that does not own it")
 			}
 		}},
 	}

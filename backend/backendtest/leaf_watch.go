@@ -12,7 +12,7 @@ import (
 // An armer is a call that can arm a watch of a node that exists.
 type armer struct {
 	name     string
-	children bool // the watch is one for the children
+	children bool // the watch is for the children
 	arm      func(c *client, path string, w *backend.Watch)
 }
 
@@ -32,14 +32,14 @@ func armers() []armer {
 	}
 }
 
-// A watchCase is one event and what it means to the watches of a node "n",
-// which has a child "n/child" where family is set.
+// A watchCase is one event and its effect on the watches of a node "n", which has a child
+// "n/child" if family is set.
 type watchCase struct {
 	name   string
 	family bool
 	event  func(c *client, n string)
-	// What the watches of get, exists and arm, and those for the children, fire
-	// with; zero for silence.
+	// The kinds with which the watches of get, exists and arm, and those for the children,
+	// fire; zero for silence.
 	node, children backend.Kind
 }
 
@@ -88,7 +88,7 @@ func watchLeaves() []leaf {
 					s.refused(err, backend.ErrNotFound, "exists", s.path("other-"+name), 0)
 					by.create(name, "", mode)
 					s.fires(w, backend.LookAgain)
-					watcher.silent(unrelated, "it is of another node, which is still missing")
+					watcher.silent(unrelated, "it belongs to another node, which is still missing")
 				}
 			}
 		}},
@@ -96,7 +96,7 @@ func watchLeaves() []leaf {
 			watcher, writer := s.open("a"), s.open("b")
 			w := backend.NewWatch()
 			if watcher.there(s.path("n"), w) {
-				s.Fatal("the node is there")
+				s.Fatal("the node exists")
 			}
 			writer.commit(backend.Create(s.path("n"), nil, backend.Persistent), backend.Delete(s.path("n"), 0))
 			s.fires(w, backend.LookAgain)
@@ -190,7 +190,7 @@ func watchLeaves() []leaf {
 				s.fires(parent, backend.LookAgain)
 			}
 		}},
-		{"that has fired makes a later read one without a watch", func(s *scene) {
+		{"that has fired is not armed by a later read", func(s *scene) {
 			watcher, writer := s.open("a"), s.open("b")
 			p, q := writer.create("p", "", backend.Persistent), writer.create("q", "", backend.Persistent)
 			watcher.sync()
@@ -324,13 +324,13 @@ func watchLeaves() []leaf {
 		}},
 	}
 	for _, c := range watchCases() {
-		leaves = append(leaves, leaf{"hears of " + c.name + " what the contract says", c.run})
+		leaves = append(leaves, leaf{"reacts to " + c.name + " as the contract says", c.run})
 	}
 	return leaves
 }
 
-// run arms each kind of watch, has the event made by the watching session and
-// by another one, and compares what fires.
+// run arms each kind of watch, has the event caused by the watching session and by another
+// one, and compares the watches that fire.
 func (c watchCase) run(s *scene) {
 	watcher, writer := s.open("a"), s.open("b")
 	for _, by := range []*client{watcher, writer} {
@@ -363,7 +363,7 @@ func (c watchCase) run(s *scene) {
 	}
 }
 
-// clear removes a node with all below it, if it is there.
+// clear removes a node with its subtree, if it exists.
 func (c *client) clear(path string) {
 	c.s.Helper()
 	if !c.there(path, nil) {

@@ -18,7 +18,7 @@ func (c *client) armAll(n string) []*backend.Watch {
 		}
 		w := backend.NewWatch()
 		if c.there(c.s.path("missing"), w) {
-			c.s.Fatal("a missing node is there")
+			c.s.Fatal("a missing node exists")
 		}
 		ws = append(ws, w)
 	}
@@ -26,7 +26,7 @@ func (c *client) armAll(n string) []*backend.Watch {
 }
 
 func watchBreakLeaves() []leaf {
-	// away has c lose contact, does something, and brings c back.
+	// away makes c lose contact, runs meanwhile, and restores contact.
 	away := func(c *client, meanwhile func()) {
 		c.s.Helper()
 		c.sync()
@@ -53,11 +53,11 @@ func watchBreakLeaves() []leaf {
 			ws := c.armAll(n)
 			away(c, func() { o.remove(n) })
 			if c.sync(); c.there(n, nil) {
-				s.Fatal("the deleted node is there")
+				s.Fatal("the deleted node still exists")
 			}
 			for i, w := range ws {
 				if w.Kind() != backend.LookAgain {
-					s.Fatalf("watch %d says %q after a read showed the deletion", i, w.Kind())
+					s.Fatalf("watch %d has kind %q after a read showed the deletion", i, w.Kind())
 				}
 			}
 		}},
@@ -67,11 +67,11 @@ func watchBreakLeaves() []leaf {
 			for _, f := range faults() {
 				ws := c.armAll(n)
 				f.drop(c.link)
-				c.sync() // the request or its reply is lost, and with it the contact
+				c.sync() // loses the request or its reply, and contact
 				c.get(n, nil)
 				for i, w := range ws {
 					if w.Kind() != backend.LookAgain {
-						s.Fatalf("%s: watch %d says %q after a read on the new contact", f.name, i, w.Kind())
+						s.Fatalf("%s: watch %d has kind %q after a read on the new contact", f.name, i, w.Kind())
 					}
 				}
 			}
@@ -91,7 +91,7 @@ func watchBreakLeaves() []leaf {
 			w := backend.NewWatch()
 			c.children(n, w)
 			o.remove(n)
-			s.fires(w, backend.Deleted) // armed afresh, on the new contact
+			s.fires(w, backend.Deleted) // armed again, on the new contact
 		}},
 		{"fire LookAgain for a node created meanwhile", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
@@ -100,10 +100,10 @@ func watchBreakLeaves() []leaf {
 			away(c, func() { o.create("n", "", backend.Persistent) })
 			s.fires(w, backend.LookAgain)
 			if c.sync(); !c.there(s.path("n"), nil) {
-				s.Fatal("the created node is not there")
+				s.Fatal("the created node is missing")
 			}
 		}},
-		{"are armed afresh by the next read and miss nothing, break after break", func(s *scene) {
+		{"are armed again by the next read and miss nothing, break after break", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := o.create("n", "", backend.Persistent)
 			c.sync()
@@ -137,7 +137,7 @@ func watchBreakLeaves() []leaf {
 				c.silent(w, "it was stopped")
 			}
 		}},
-		{"all fire LookAgain when the session is lost, which Err says first", func(s *scene) {
+		{"all fire LookAgain when the session is lost, after Err is set", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := o.create("n", "", backend.Persistent)
 			c.sync()
@@ -147,7 +147,7 @@ func watchBreakLeaves() []leaf {
 			o.remove(n)
 			s.endsMarked(c, ws)
 		}},
-		{"all fire LookAgain when the service ends the session, which Err says first", func(s *scene) {
+		{"all fire LookAgain when the service ends the session, after Err is set", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			n := o.create("n", "", backend.Persistent)
 			c.sync()
@@ -160,7 +160,7 @@ func watchBreakLeaves() []leaf {
 			}
 			c.lost()
 		}},
-		{"all fire LookAgain when the session is closed, which Err says first", func(s *scene) {
+		{"all fire LookAgain when the session is closed, after Err is set", func(s *scene) {
 			c := s.open("a")
 			n := c.create("n", "", backend.Persistent)
 			ws := c.armAll(n)
@@ -188,8 +188,8 @@ func watchBreakLeaves() []leaf {
 	}
 }
 
-// endsMarked waits for the watches of a session that ends and checks that Err
-// said so when the first of them fired.
+// endsMarked waits for the watches of a session that ends and checks that Err was set when
+// the first of them fired.
 func (s *scene) endsMarked(c *client, ws []*backend.Watch) {
 	s.Helper()
 	for i, w := range ws {

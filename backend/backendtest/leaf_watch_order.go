@@ -32,7 +32,7 @@ func watchOrderLeaves() []leaf {
 				}
 			})
 		}},
-		{"has the event before any read that shows the change", func(s *scene) {
+		{"delivers the event before any read that shows the change", func(s *scene) {
 			watcher, writer := s.open("a"), s.open("b")
 			n := writer.create("n", "", backend.Persistent)
 			watcher.sync()
@@ -63,7 +63,7 @@ func watchOrderLeaves() []leaf {
 					s.refused(err, backend.ErrNotFound, "get", n, 0)
 					return
 				}
-				for { // until a read shows another state
+				for { // until a read returns another state
 					stat, err := watcher.Exists(s.ctx, n, nil)
 					fired := w.Kind() != 0
 					if err != nil {
@@ -79,7 +79,7 @@ func watchOrderLeaves() []leaf {
 				}
 			}
 		}},
-		{"has the event of a child before any read that shows it", func(s *scene) {
+		{"delivers the event of a child before any read that shows it", func(s *scene) {
 			watcher, writer := s.open("a"), s.open("b")
 			dir := writer.create("dir", "", backend.Persistent)
 			watcher.sync()
@@ -92,14 +92,14 @@ func watchOrderLeaves() []leaf {
 				p := writer.create("dir/n-", "", backend.PersistentSequential)
 				watcher.sync()
 				if !watcher.there(p, nil) {
-					s.Fatalf("%s is not there after a sync", p)
+					s.Fatalf("%s is missing after a sync", p)
 				}
 				if w.Kind() != backend.LookAgain {
-					s.Fatalf("a read shows the new child and its parent's watch says %q", w.Kind())
+					s.Fatalf("a read shows the new child and its parent's watch has kind %q", w.Kind())
 				}
 			}
 		}},
-		{"has the event of an own write before the next read", func(s *scene) {
+		{"delivers the event of an own write before the next read", func(s *scene) {
 			c := s.open("a")
 			n := c.create("n", "", backend.Persistent)
 			for range 30 {
@@ -109,11 +109,11 @@ func watchOrderLeaves() []leaf {
 				c.set(n, "new")
 				c.get(n, nil)
 				if look.Kind() != backend.LookAgain {
-					s.Fatalf("after an own set and a read the watch says %q", look.Kind())
+					s.Fatalf("after an own set and a read the watch has kind %q", look.Kind())
 				}
 				c.remove(n)
 				if c.there(n, nil) || del.Kind() != backend.Deleted {
-					s.Fatalf("after an own delete and a read the watch says %q", del.Kind())
+					s.Fatalf("after an own delete and a read the watch has kind %q", del.Kind())
 				}
 				c.create("n", "", backend.Persistent)
 			}
@@ -121,9 +121,8 @@ func watchOrderLeaves() []leaf {
 	}
 }
 
-// wireOrder has a row of nodes deleted in order, some rounds, while two
-// sessions watch them, and checks for each watch that fires that those of the
-// nodes before it are marked.
+// wireOrder deletes a row of nodes in order, for some rounds, while two sessions watch them.
+// It checks for each watch that fires that the watches of the nodes before it are marked.
 func (s *scene) wireOrder(remove func(writers []*client, nodes []string)) {
 	s.Helper()
 	const rounds, width = 15, 12
@@ -161,7 +160,7 @@ func (s *scene) wireOrder(remove func(writers []*client, nodes []string)) {
 					}
 					for k := range j + 1 {
 						if kind := ws[k].Kind(); kind != backend.Deleted {
-							s.Errorf("deletion %d has fired its watch, and the watch of deletion %d says %q", j, k, kind)
+							s.Errorf("deletion %d has fired its watch, and the watch of deletion %d has kind %q", j, k, kind)
 						}
 					}
 				})

@@ -92,7 +92,7 @@ func watchStopLeaves() []leaf {
 				a.arm(c, n, old)
 				old.Stop()
 				if i%3 == 0 {
-					writer.set(n, "unseen") // an event for which nobody waits
+					writer.set(n, "unseen") // an event without a waiter
 				}
 				if i%3 == 1 {
 					c.sync()

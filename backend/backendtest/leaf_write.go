@@ -43,7 +43,7 @@ func versionLeaves() []leaf {
 			s.refused(err, backend.ErrBadVersion, "delete", p, 0)
 			c.commit(backend.Delete(p, 1))
 			if c.there(p, nil) {
-				s.Fatal("the node is still there")
+				s.Fatal("the node still exists")
 			}
 		}},
 		{"are checked by a check, which changes nothing", func(s *scene) {
@@ -124,7 +124,7 @@ func deleteLeaves() []leaf {
 			c.remove(child)
 			c.remove(dir)
 			if c.there(dir, nil) || c.there(child, nil) {
-				s.Fatal("a deleted node is there")
+				s.Fatal("a deleted node still exists")
 			}
 		}},
 		{"takes the name from the parent's children and no other", func(s *scene) {
@@ -147,7 +147,7 @@ func deleteLeaves() []leaf {
 			d.sync()
 			d.remove(p)
 			if c.sync(); c.there(p, nil) {
-				s.Fatal("the node is still there")
+				s.Fatal("the node still exists")
 			}
 		}},
 	}

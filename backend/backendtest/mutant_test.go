@@ -15,8 +15,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// The tests in this file test the suite: each defect, put into the memory
-// backend, must be found by the leaf that is there for it.
+// The tests in this file test the suite: each defect is put into the memory backend, and the
+// leaf for that defect must detect it.
 
 // A mutant is a memory session with a defect in it.
 type mutant struct {
@@ -95,7 +95,7 @@ func (m *mutant) Done() <-chan struct{} {
 	return m.Session.Done()
 }
 
-// watched lets every read of the mutant pass its watch through change.
+// watched passes the watch of every read of the mutant through change.
 func (m *mutant) watched(change func(path string, children bool, w *backend.Watch) *backend.Watch) {
 	pass := func(path string, children bool, w *backend.Watch) *backend.Watch {
 		if w == nil {
@@ -117,15 +117,15 @@ func (m *mutant) watched(change func(path string, children bool, w *backend.Watc
 		for i, t := range targets {
 			targets[i].Watch = pass(t.Path, t.Children, t.Watch)
 			if targets[i].Watch == nil && t.Watch != nil {
-				targets[i].Watch = backend.NewWatch() // nobody waits for it
+				targets[i].Watch = backend.NewWatch() // without a waiter
 			}
 		}
 		return m.Session.Arm(ctx, since, targets...)
 	}
 }
 
-// relay returns a watch to arm in place of w. When it has fired, fire decides
-// what w fires with; zero for nothing.
+// relay returns a watch to arm in place of w. When it has fired, fire returns the kind with
+// which w fires; zero for none.
 func relay(w *backend.Watch, fire func(backend.Kind) backend.Kind) *backend.Watch {
 	below := backend.NewWatch()
 	stop := make(chan struct{})
@@ -137,7 +137,7 @@ func relay(w *backend.Watch, fire func(backend.Kind) backend.Kind) *backend.Watc
 				w.Fire(kind)
 			}
 		case <-stop:
-		case <-time.After(time.Hour): // an unarmed watch; a bubble has all the time
+		case <-time.After(time.Hour): // an unarmed watch; waiting is free in a bubble
 		}
 	}()
 	return below
@@ -173,7 +173,7 @@ func mutantHarness(spoil func(l Link, m *mutant)) Harness {
 	const timeout = time.Second
 	return Harness{
 		New: func(t *testing.T) Service {
-			t.Cleanup(func() { time.Sleep(3 * time.Hour) }) // of the bubble: lets relays end
+			t.Cleanup(func() { time.Sleep(3 * time.Hour) }) // inside the bubble, so that relays end
 			return mutantService{memory.New(&memory.Options{SessionTimeout: timeout}), spoil}
 		},
 		Leaf:           synctest.Test,
@@ -181,7 +181,7 @@ func mutantHarness(spoil func(l Link, m *mutant)) Harness {
 	}
 }
 
-// A recorder is a testing.TB that keeps failures to itself.
+// A recorder is a testing.TB that records failures.
 type recorder struct {
 	testing.TB
 	mu       sync.Mutex
@@ -206,7 +206,7 @@ func (r *recorder) Fatal(args ...any)            { r.fail(fmt.Sprint(args...)); 
 func (r *recorder) Fatalf(f string, args ...any) { r.fail(fmt.Sprintf(f, args...)); runtime.Goexit() }
 func (r *recorder) FailNow()                     { r.fail("failed"); runtime.Goexit() }
 
-// failures runs one leaf and returns what it finds.
+// failures runs one leaf and returns its failures.
 func failures(t *testing.T, h Harness, groupName, leafName string) []string {
 	t.Helper()
 	for _, g := range groups() {
@@ -236,11 +236,11 @@ func TestTheSuiteFindsEachDefect(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			got := failures(t, mutantHarness(m.make), m.group, m.leaf)
 			if len(got) == 0 {
-				t.Fatalf("%s/%s has not found it", m.group, m.leaf)
+				t.Fatalf("%s/%s has not detected it", m.group, m.leaf)
 			}
 			t.Logf("%s/%s: %s", m.group, m.leaf, strings.Join(got, "; "))
 			if sound := failures(t, mutantHarness(defects()[0].make), m.group, m.leaf); len(sound) > 0 {
-				t.Errorf("%s/%s finds fault with a sound backend: %v", m.group, m.leaf, sound)
+				t.Errorf("%s/%s fails on a correct backend: %v", m.group, m.leaf, sound)
 			}
 		})
 	}
@@ -251,8 +251,8 @@ func TestDifferFindsEachDefectAndShortensTheScript(t *testing.T) {
 	for _, name := range []string{
 		"every event is a deletion", "results are in the wrong order", "the first operation is always to blame",
 		"a commit is not atomic", "empty data is not nil", "an uncertain commit is repeated", "get on a missing node is armed",
-		"Arm does not mind since", "Arm looks at the data for the children", "Arm says Deleted of a node that was missing",
-		"Arm arms the first of its watches", "Arm stops at a missing node",
+		"Arm ignores since", "Arm compares the zxid of the data for the children", "Arm reports Deleted for a node that was missing",
+		"Arm arms only the first of its watches", "Arm stops at a missing node",
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(defects(), func(d defect) bool { return d.name == name })

@@ -13,9 +13,9 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A player plays a script on one service, and tells what it sees in words that
-// are the same for every service: paths from the root on, sessions by the order
-// of their opening, and zxids apart.
+// A player plays a script on one service, and records results in a form that is the same for
+// every service: paths relative to the root, sessions by the order of their opening, and
+// zxids separately.
 type player struct {
 	ctx        context.Context
 	svc        Service
@@ -24,8 +24,8 @@ type player struct {
 	opened     map[int64]int // session ID to its number
 	sequential []string      // paths of sequential nodes, oldest first
 	watches    []*played
-	zxids      []int64        // all that were seen, oldest first
-	counts     map[string]int // what happened how often
+	zxids      []int64        // all zxids seen, oldest first
+	counts     map[string]int // number of events by kind
 }
 
 // An actor is a session in a slot.
@@ -40,10 +40,10 @@ type played struct {
 	owner   *actor
 	armed   bool
 	stopped bool
-	told    bool // that it fired
+	told    bool // its firing has been reported
 }
 
-// An observation is what one step showed.
+// An observation is the record of one step.
 type observation struct {
 	text  strings.Builder
 	zxids []int64 // in the order of their appearance
@@ -61,7 +61,7 @@ func newPlayer(t *testing.T, h Harness) *player {
 	}
 }
 
-// end closes what is open.
+// end closes all open sessions.
 func (p *player) end() error {
 	var errs []error
 	for _, a := range p.slots {
@@ -72,7 +72,7 @@ func (p *player) end() error {
 	return errors.Join(errs...)
 }
 
-// play plays one step and then looks at all watches.
+// play plays one step and then checks all watches.
 func (p *player) play(st step) *observation {
 	o := new(observation)
 	ctx, cancel := context.WithTimeout(p.ctx, p.limit)
@@ -112,7 +112,7 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		ops := p.ops(st.ops)
 		results, err := a.Commit(ctx, ops...)
 		if st.what != commitStep && backend.CheckOps(ops) != nil {
-			a.Sync(ctx, "/") // uses the fault up, which the refused commit did not
+			a.Sync(ctx, "/") // consumes the fault, which the refused commit did not
 		}
 		p.tell(o, err)
 		for i, r := range results {
@@ -191,7 +191,7 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 	p.counts[st.what.String()]++
 }
 
-// lookAround lets all sessions catch up and tells which watches have fired.
+// lookAround lets all sessions catch up and records the watches that have fired.
 func (p *player) lookAround(ctx context.Context, o *observation, st step, actor *actor) {
 	for i, a := range p.slots {
 		if a == nil {
@@ -211,7 +211,7 @@ func (p *player) lookAround(ctx context.Context, o *observation, st step, actor 
 		}
 		own := broke && w.owner == actor
 		if own && w.armed {
-			// A break or the end of the session fires all its watches in time.
+			// A break or the end of the session fires all its watches, in time.
 			select {
 			case <-w.Fired():
 			case <-ctx.Done():
@@ -227,7 +227,7 @@ func (p *player) lookAround(ctx context.Context, o *observation, st step, actor 
 		w.told = true
 		p.counts["watch fired: "+kind.String()]++
 		if own {
-			// Whether the deletion or the break came first is chance.
+			// Whether the deletion or the break came first is random.
 			o.addf("watch %d has fired\n", i)
 		} else {
 			o.addf("watch %d has fired: %v\n", i, kind)
@@ -241,7 +241,7 @@ func (p *player) keep(w *backend.Watch, a *actor, armed bool) {
 	}
 }
 
-// since returns a zxid that stands for the same moment on every service.
+// since returns a zxid that denotes the same moment on every service.
 func (p *player) since(r sinceRef) int64 {
 	if r.latest == 0 || len(p.zxids) == 0 {
 		return math.MaxInt64
@@ -269,7 +269,7 @@ func (p *player) path(r nodeRef) string {
 	return root + "/" + r.path
 }
 
-// short returns a path from the root of the service on.
+// short returns a path relative to the root of the service.
 func (p *player) short(path string) string {
 	if path == p.svc.Root() {
 		return "/"
@@ -299,7 +299,7 @@ func (p *player) ops(ops []scriptOp) []backend.Op {
 	return all
 }
 
-// stat tells of the Stat of a node, or that there is none.
+// stat records the Stat of a node, or that the node is missing.
 func (p *player) stat(o *observation, s backend.Stat, there bool) {
 	if !there {
 		if s != (backend.Stat{}) {
@@ -333,7 +333,7 @@ func sentinels() []struct {
 	}
 }
 
-// tell tells of an error by what it matches and whom it blames.
+// tell records an error: the errors that it matches and the operation that it blames.
 func (p *player) tell(o *observation, err error) {
 	if err == nil {
 		p.counts["success"]++
@@ -358,7 +358,7 @@ func (p *player) tell(o *observation, err error) {
 	o.addf("\n")
 }
 
-// picture tells of the whole tree.
+// picture records the whole tree.
 func (p *player) picture() *observation {
 	o := new(observation)
 	ctx, cancel := context.WithTimeout(p.ctx, p.limit)
@@ -376,7 +376,7 @@ func (p *player) picture() *observation {
 	return o
 }
 
-// draw tells of a node and all below it.
+// draw records a node and its subtree.
 func (p *player) draw(ctx context.Context, o *observation, s backend.Session, path string) {
 	data, stat, err := s.Get(ctx, path, nil)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A scene is what a leaf works with: one fresh service, and the time it has.
+// A scene is the environment of a leaf: one fresh service, and time limits.
 type scene struct {
 	testing.TB
 	svc     Service
@@ -19,8 +19,8 @@ type scene struct {
 	ctx     context.Context
 }
 
-// newScene makes a service for t. What the leaf finds is told to tb, which is
-// t itself except where the suite is under test.
+// newScene makes a service for t. Failures of the leaf go to tb, which is t itself except
+// where the suite is under test.
 func newScene(t *testing.T, tb testing.TB, h Harness) *scene {
 	s := &scene{TB: tb, svc: h.New(t), timeout: h.SessionTimeout}
 	if s.timeout <= 0 {
@@ -58,7 +58,7 @@ func (s *scene) open(link string) *client {
 		s.Fatalf("open over link %s: %v", link, err)
 	}
 	s.Cleanup(func() {
-		l.Heal() // or closing would wait for its time limit
+		l.Heal() // or Close would wait for its time limit
 		if err := session.Close(); err != nil {
 			s.Errorf("close at the end of the test: %v", err)
 		}
@@ -150,7 +150,7 @@ func (c *client) sync() {
 	}
 }
 
-// gone waits until the node is not there any more.
+// gone waits until the node is deleted.
 func (c *client) gone(path string) {
 	c.s.Helper()
 	for {
@@ -184,8 +184,7 @@ func (s *scene) fires(w *backend.Watch, kind backend.Kind) {
 	}
 }
 
-// silent checks that nothing that was committed until now fires the watch,
-// which is one of c.
+// silent checks that no commit up to now fires the watch, which belongs to c.
 func (c *client) silent(w *backend.Watch, why string) {
 	c.s.Helper()
 	c.sync()
@@ -235,7 +234,8 @@ func (c *client) lost() {
 	}
 }
 
-// refused checks an error in full: what it matches and whom it blames.
+// refused checks an error in full: the target that it matches and the operation that it
+// blames.
 func (s *scene) refused(err, target error, op, path string, index int) {
 	s.Helper()
 	if !errors.Is(err, target) {
@@ -243,7 +243,7 @@ func (s *scene) refused(err, target error, op, path string, index int) {
 	}
 	var e *backend.Error
 	if !errors.As(err, &e) {
-		s.Fatalf("error %v (%T) is no *backend.Error", err, err)
+		s.Fatalf("error %v (%T) is not a *backend.Error", err, err)
 	}
 	if e.Op != op || e.Path != path || e.Index != index {
 		s.Fatalf("error %v blames %s %s [%d], want %s %s [%d]", err, e.Op, e.Path, e.Index, op, path, index)

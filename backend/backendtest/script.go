@@ -9,17 +9,17 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A step is one step of a script: one call of one session, or the end of one.
-// Steps name nodes and sessions so that any part of a script is a script.
+// A step is one step of a script: one call of one session, or the end of a session. Steps
+// name nodes and sessions in such a way that any part of a script is a script too.
 type step struct {
 	what    stepKind
-	session int // number of the slot; one without a session opens it first
+	session int // number of the slot; a slot without a session opens one first
 	node    nodeRef
 	ops     []scriptOp     // of a commit
 	watch   bool           // of a read
 	targets []scriptTarget // of an arm
-	since   sinceRef       // likewise
-	victim  int            // of stopStep: which of the session's watches
+	since   sinceRef       // of an arm
+	victim  int            // of stopStep: the index of the session's watch
 }
 
 type stepKind int
@@ -48,7 +48,7 @@ func (k stepKind) String() string {
 type nodeRef struct {
 	path   string
 	latest int  // counted from 1; zero for a node named by its path
-	below  bool // a child of it is meant
+	below  bool // the node is a child of it
 }
 
 func (r nodeRef) String() string {
@@ -81,7 +81,7 @@ func (o scriptOp) String() string {
 	return fmt.Sprintf("%v %s if version %d", o.kind, o.node, o.version)
 }
 
-// brief shows data that is short, and tells of data that is long.
+// brief returns short data as it is, and a length and checksum for long data.
 func brief(data string) string {
 	if len(data) <= 64 {
 		return fmt.Sprintf("%q", data)
@@ -97,7 +97,7 @@ type scriptTarget struct {
 // A sinceRef names a zxid: one of the latest that the script has seen, or the one
 // before it.
 type sinceRef struct {
-	latest int // counted from 1; zero for one that is never reached
+	latest int // counted from 1; zero for a zxid that is never reached
 	before bool
 }
 
@@ -145,14 +145,14 @@ const scriptSessions = 4
 // nearNames are the directories of flavour.near.
 var nearNames = []string{"e1", "e2", "e3"}
 
-// flavour says what a script does beside the usual.
+// flavour selects what a script does beside the usual steps.
 type flavour struct {
-	// near: the services have directories called e1, e2 and e3 whose numbers come
-	// to their end.
+	// near: the services have directories called e1, e2 and e3 whose sequence numbers reach
+	// their end.
 	near bool
 	// boxes: the services do not remove containers, so they can have children.
 	boxes bool
-	// large: nodes may hold as much as fits.
+	// large: nodes may hold as much data as fits.
 	large bool
 }
 
@@ -161,7 +161,7 @@ func newScript(seed uint64, n int, f flavour) []step {
 	g := scriptWriter{rand.New(rand.NewPCG(seed, 0xc00d)), f}
 	steps := make([]step, 0, n)
 	if f.boxes {
-		// A short script that begins with nothing is about nothing.
+		// A short script that begins with an empty tree would test little.
 		for i, path := range []string{"a", "a/x", "b", "box1"} {
 			op := scriptOp{kind: backend.OpCreate, node: nodeRef{path: path}}
 			if path == "box1" {
@@ -215,7 +215,7 @@ func (g scriptWriter) step() step {
 	return st
 }
 
-// node names one of few nodes, so that steps meet.
+// node names one of a few nodes, so that steps affect the same nodes.
 func (g scriptWriter) node() nodeRef {
 	path := string("abc"[g.IntN(3)])
 	switch {
@@ -274,14 +274,14 @@ func (g scriptWriter) ops(n int) []scriptOp {
 		}
 		op.data = strings.Repeat("d", g.IntN(4))
 		if g.large && g.chance(5) {
-			op.data = strings.Repeat("D", []int{1 << 10, 1 << 16, backend.MaxRequest / 2, backend.MaxRequest - 3000, backend.MaxRequest}[g.IntN(5)]) // none so near the limit that the length of a root decides
+			op.data = strings.Repeat("D", []int{1 << 10, 1 << 16, backend.MaxRequest / 2, backend.MaxRequest - 3000, backend.MaxRequest}[g.IntN(5)]) // not so near the limit that the length of the root matters
 		}
 		switch p := g.IntN(100); {
 		case p < 50:
 			op.kind = backend.OpCreate
 			op.mode = backend.CreateMode(g.IntN(4))
 			if op.mode == backend.Ephemeral && !strings.Contains(op.node.path, "/") && g.chance(80) {
-				op.mode = backend.Persistent // what can have children makes more happen
+				op.mode = backend.Persistent // a node that can have children is tested by more steps
 			}
 			if op.mode.Sequential() {
 				op.node.latest, op.node.below = 0, false
@@ -299,7 +299,7 @@ func (g scriptWriter) ops(n int) []scriptOp {
 			op.mode = []backend.CreateMode{backend.PersistentSequential, backend.EphemeralSequential}[g.IntN(2)]
 		}
 		if n > 1 && g.chance(60) {
-			// Most multis of random operations fail; let some succeed.
+			// Most multis of random operations fail; this lets some succeed.
 			op.version = backend.AnyVersion
 			if op.kind == backend.OpDelete {
 				op.kind = backend.OpSetData

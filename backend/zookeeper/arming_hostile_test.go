@@ -14,8 +14,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// arming is a server that answers setWatches as it is told to, and reads of the
-// nodes that it knows.
+// arming is a server that answers setWatches with a scripted reply, and reads with the nodes
+// that it knows.
 type arming struct {
 	answer func(n int, xid int32) []byte // to the nth setWatches, from 1; nil drops the connection
 
@@ -74,7 +74,7 @@ func (f *arming) reply(xid, op int32, rest []byte) []byte {
 	return reply(xid, 0)
 }
 
-// send sends an event on the connection there is.
+// send sends an event on the current connection.
 func (f *arming) send(kind int32, path string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +100,7 @@ func (f *arming) open(t *testing.T) *session {
 
 func armTargets() (data, child backend.Target) { return target("/data", false), target("/child", true) }
 
-// deletes sends the deletion of a node, and waits until the session has heard of it.
+// deletes sends the deletion of each node, and waits until the session has received it.
 func (f *arming) deletes(t *testing.T, s *session, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
@@ -111,7 +111,7 @@ func (f *arming) deletes(t *testing.T, s *session, paths ...string) {
 	}
 }
 
-func TestAnswersToAnArmThatAreNotAsTheyShouldBe(t *testing.T) {
+func TestFaultyRepliesToAnArm(t *testing.T) {
 	t.Parallel()
 	success := func(xid int32) []byte { return reply(xid, 0) }
 	once := func(bad func(xid int32) []byte) func(int, int32) []byte {
@@ -127,16 +127,16 @@ func TestAnswersToAnArmThatAreNotAsTheyShouldBe(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		answer func(n int, xid int32) []byte
-		err    error // nil: all is armed
+		err    error // nil: all watches are armed
 		asked  int
 	}{
-		"a body where none is due":         {func(_ int, xid int32) []byte { return reply(xid, 0, 0xff, 0xff, 0xff, 0xff, 9) }, nil, 1},
+		"a body where none belongs":        {func(_ int, xid int32) []byte { return reply(xid, 0, 0xff, 0xff, 0xff, 0xff, 9) }, nil, 1},
 		"a large body":                     {func(_ int, xid int32) []byte { return reply(xid, 0, bytes.Repeat([]byte("x"), 3*keepFrame)...) }, nil, 1},
-		"half a header, and better then":   {once(func(xid int32) []byte { return reply(xid, 0)[:9] }), nil, 2},
-		"no answer, and one then":          {once(func(int32) []byte { return nil }), nil, 2},
+		"half a header, then a good reply": {once(func(xid int32) []byte { return reply(xid, 0)[:9] }), nil, 2},
+		"no answer, then a good reply":     {once(func(int32) []byte { return nil }), nil, 2},
 		"the answer to another request":    {once(func(xid int32) []byte { return reply(xid+7, 0) }), nil, 2},
-		"too busy, and not then":           {once(func(xid int32) []byte { return reply(xid, codeThrottled) }), nil, 2},
-		"the session is elsewhere, and is": {once(func(xid int32) []byte { return reply(xid, codeSessionMoved) }), nil, 2},
+		"throttled, then a good reply":     {once(func(xid int32) []byte { return reply(xid, codeThrottled) }), nil, 2},
+		"session moved, then a good reply": {once(func(xid int32) []byte { return reply(xid, codeSessionMoved) }), nil, 2},
 		"no node":                          {always(codeNoNode), backend.ErrNotFound, 1},
 		"no permission":                    {always(-102), backend.ErrDenied, 1},
 		"the session has expired":          {always(codeSessionExpired), backend.ErrSessionLost, 1},
@@ -164,7 +164,8 @@ func TestAnswersToAnArmThatAreNotAsTheyShouldBe(t *testing.T) {
 	}
 }
 
-// What a service that knows no setWatches says, or one that fails in it.
+// These codes are the answers of a service that does not know setWatches, or that fails in
+// it.
 func TestAServiceThatKnowsNoSetWatchesIsAskedNodeByNode(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int32{-6, -5, -1} {
@@ -187,7 +188,7 @@ func TestAServiceThatKnowsNoSetWatchesIsAskedNodeByNode(t *testing.T) {
 				t.Errorf("%d: %s says %v", code, late.Path, late.Watch.Kind())
 			}
 		}
-		// Three watches under two keys, and nothing of those that came too late.
+		// Three watches under two keys are left. Those that came too late leave nothing.
 		if n := Interests(s); n != 5 {
 			t.Errorf("%d: %d interests", code, n)
 		}
@@ -222,7 +223,7 @@ func TestAnArmNodeByNodeThatFailsLeavesNothingArmed(t *testing.T) {
 	}
 }
 
-// pausing is a connection that lets the client below wait when it has read a frame.
+// pausing is a connection that makes the zk client wait after it has read a frame.
 type pausing struct {
 	net.Conn
 	pause func()
@@ -235,7 +236,7 @@ func (c pausing) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// The reply has armed the watches, and the call has not heard of it.
+// The reply has armed the watches, and the call has not returned yet.
 func TestACallThatIsGivenUpAsItsReplyComesLeavesNothingArmed(t *testing.T) {
 	t.Parallel()
 	f := &arming{nodes: map[string]int64{"/data": 10, "/child": 10}}

@@ -28,7 +28,7 @@ func (s *scene) arming(ctx context.Context, c backend.Session, targets ...backen
 	return done
 }
 
-// hears has the session hear of what has been committed until now.
+// hears waits until the session has received everything that is committed until now.
 func (s *scene) hears(c backend.Session) {
 	s.Helper()
 	if err := c.Sync(s.ctx, s.service.Root()); err != nil {
@@ -99,7 +99,7 @@ func TestAnArmWhoseReplyComesLateArmsNothing(t *testing.T) {
 		if n := zookeeper.Interests(c); n != 0 {
 			t.Errorf("its reply brings %d interests", n)
 		}
-		// The server has armed them, which does no harm.
+		// The server has armed the watches, which does no harm.
 		again := forData(n)
 		if err := <-s.arming(s.ctx, c, again); err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestAnArmWhoseReplyComesLateArmsNothing(t *testing.T) {
 	}
 }
 
-// The server has armed the watches on a connection that is no more.
+// The server armed the watches on a connection that is closed now.
 func TestAnArmIsMadeAgainOnTheNextConnection(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
@@ -170,9 +170,9 @@ func TestAnArmIsMadeAgainOnTheNextConnection(t *testing.T) {
 	}
 }
 
-// The event comes between the request and the reply of an Arm, and is that of a watch
-// that stood before.
-func TestAnEventThatOvertakesTheReplyIsHeard(t *testing.T) {
+// The event arrives between the request and the reply of an Arm, and belongs to a watch that
+// was armed before.
+func TestAnEventThatOvertakesTheReplyIsNotLost(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
 	c, o := s.open(s.link), s.other()

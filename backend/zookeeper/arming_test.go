@@ -130,7 +130,7 @@ func TestAnArmIsOverWithItsReply(t *testing.T) {
 	if h.left() != 1 || len(h.armed[watchKey{"/a", dataWatch}]) != 1 || kept.Watch.Kind() != 0 {
 		t.Errorf("%d left, %v", h.left(), kept.Watch.Kind())
 	}
-	// A reconnect fires it, and it is armed once only.
+	// A reconnect fires the watch, and it is armed only once.
 	h.reconnected()
 	h.armMany(manyOf(h, kept))
 	if h.left() != 0 || kept.Watch.Kind() != backend.LookAgain {
@@ -160,11 +160,11 @@ func TestAWatchTakesThePlaceOfAnother(t *testing.T) {
 		want    backend.Kind // of the watch when it has taken the place
 		after   backend.Kind // when the node is deleted then
 	}{
-		"that is armed":         {func(*hub) {}, 0, backend.Deleted},
-		"that has seen an end":  {func(h *hub) { h.event(event{eventDeleted, "/a"}) }, backend.Deleted, backend.Deleted},
-		"of an old connection":  {func(h *hub) { h.reconnected() }, backend.LookAgain, backend.LookAgain},
-		"of a session no more":  {func(h *hub) { h.end() }, backend.LookAgain, backend.LookAgain},
-		"whose data is another": {func(h *hub) { h.event(event{eventDataChanged, "/a"}) }, backend.LookAgain, backend.LookAgain},
+		"that is armed":          {func(*hub) {}, 0, backend.Deleted},
+		"that has seen an end":   {func(h *hub) { h.event(event{eventDeleted, "/a"}) }, backend.Deleted, backend.Deleted},
+		"of an old connection":   {func(h *hub) { h.reconnected() }, backend.LookAgain, backend.LookAgain},
+		"of a lost session":      {func(h *hub) { h.end() }, backend.LookAgain, backend.LookAgain},
+		"whose data has changed": {func(h *hub) { h.event(event{eventDataChanged, "/a"}) }, backend.LookAgain, backend.LookAgain},
 	} {
 		h := newHub()
 		from, w := armed(h, "/a", dataWatch, true), backend.NewWatch()
@@ -191,7 +191,7 @@ func TestAWatchTakesThePlaceOfAnother(t *testing.T) {
 	}
 }
 
-// Whatever a frame holds, what is made of it is a whole one.
+// Whatever the request frame holds, the frame derived from it is complete.
 func FuzzSetWatches(f *testing.F) {
 	f.Add(framed(str(head(7, opSync), markedForWatch("/a", 1))), "/a", int64(5))
 	f.Add(framed(reply(1, 0, 1, 2, 3)), "/dé", int64(math.MaxInt64))

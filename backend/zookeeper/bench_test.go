@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// processorTime returns what this process, without the server, has used.
+// processorTime returns the processor time that this process, without the server, has used.
 func processorTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -22,8 +22,8 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkCommit writes small data with as many callers on one session, each under a
-// context that can end.
+// BenchmarkCommit writes small data with several concurrent callers on one session, each with
+// a context that can end.
 func BenchmarkCommit(b *testing.B) {
 	e := zktest.Run(b, nil)
 	for _, callers := range []int{1, 16, 64} {

@@ -77,9 +77,9 @@ func (s *session) Children(ctx context.Context, path string, w *backend.Watch) (
 	return r.names, r.stat, nil
 }
 
-// Arm arms several watches. The request is ZooKeeper's setWatches, with which its own
-// client arms its watches anew after a reconnect. A service that does not know it is
-// asked for one node after the other.
+// Arm arms several watches. It sends ZooKeeper's setWatches request, with which the zk client
+// itself re-arms its watches after a reconnect. If the service does not know setWatches, Arm
+// reads one node after the other.
 func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
 	err := backend.CheckTargets(targets)
 	if err == nil {
@@ -98,9 +98,9 @@ func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Targe
 	return err
 }
 
-// armEach arms the watches of Arm by reads, and so not at one moment: but each tells
-// by since what it came too late for. The watch of the caller is armed only when that
-// is known, or a deletion could fire it before.
+// armEach arms the watches of Arm by reads, and so not at one moment. Each read compares the
+// node with since, to find out whether it came too late. The caller's watch is armed only
+// after that comparison, or a deletion could fire it before.
 func (s *session) armEach(ctx context.Context, since int64, targets []backend.Target) error {
 	for _, t := range targets {
 		key := keyOf(t)
@@ -138,21 +138,20 @@ func (s *session) armEach(ctx context.Context, since int64, targets []backend.Ta
 	return nil
 }
 
-// stop gives a watch up whose call failed. Its reply may have come all the same, just
-// when the call was given up.
+// stop stops the watch of a failed call. The reply may have arrived just as the call was
+// given up, and armed the watch.
 func stop(w *backend.Watch) {
 	if w != nil {
 		w.Stop()
 	}
 }
 
-// Sync brings the server up to date. ZooKeeper orders it behind what it has
-// received before on this connection. What another goroutine of the session has
-// begun may still be in the client's queue, or on a connection that broke: so it
-// waits until those commits have been answered, or their connection is gone.
-// What the old connection held in a server's buffers cannot be applied once the
-// session has moved to a new one: another server refuses it, and the same one
-// has dropped it.
+// Sync brings the server up to date. ZooKeeper orders it after everything that it received
+// before on this connection. A commit of another goroutine may still be in the zk client's
+// queue, or on a connection that broke, so Sync waits until those commits have been answered
+// or their connection is closed. A commit in a server's buffers for the old connection cannot
+// be applied once the session has moved to a new one: another server refuses it, and the same
+// server has dropped it.
 func (s *session) Sync(ctx context.Context, path string) error {
 	if err := checkRead("sync", path); err != nil {
 		return err
@@ -173,8 +172,8 @@ func (s *session) Sync(ctx context.Context, path string) error {
 	return err
 }
 
-// checkRead refuses a path locally. The longest one still fits into a request:
-// servers drop the connection for a larger one.
+// checkRead refuses a path locally. The longest valid path still fits into a request; servers
+// drop the connection for a larger one.
 func checkRead(op, path string) error {
 	if err := backend.CheckPath(path); err != nil {
 		return &backend.Error{Op: op, Path: path, Err: reason(err)}
@@ -185,8 +184,8 @@ func checkRead(op, path string) error {
 	return nil
 }
 
-// read makes a request that changes nothing, again and again while contact
-// breaks or servers are overloaded.
+// read makes a request that changes nothing, and repeats it while contact breaks or servers
+// are overloaded.
 func read[T any](ctx context.Context, s *session, op, path string, w *backend.Watch, request func(path string) (T, error)) (T, error) {
 	if err := checkRead(op, path); err != nil {
 		var zero T
@@ -243,15 +242,15 @@ func repeat[T any](ctx context.Context, s *session, op, path string, expect func
 			}
 		default:
 			if answered(err) {
-				// Not one that reads are known to get. Asked again, the server would
-				// say the same, as fast as it can.
+				// This answer is not known for reads. If the session asked again, the server
+				// would give the same answer at once, in a tight loop.
 				return fail(fmt.Errorf("%w: %s", backend.ErrUnsupported, answerText(err)))
 			}
 		}
 	}
 }
 
-// enter counts a call in, unless the session is over.
+// enter counts a call as active, unless the session is over.
 func (s *session) enter() error {
 	s.checkLease()
 	s.mu.Lock()
@@ -263,7 +262,7 @@ func (s *session) enter() error {
 	return nil
 }
 
-// hold counts in what outlives its call. The call is counted in itself.
+// hold counts work that outlives its call. The call itself is already counted.
 func (s *session) hold() {
 	s.mu.Lock()
 	s.active++
@@ -279,8 +278,8 @@ func (s *session) leave() {
 	}
 }
 
-// whenConnected waits for contact, here and not in the client's queue, which is
-// short and forgets nothing.
+// whenConnected waits for contact. Calls wait here and not in the zk client's queue, which is
+// short and never drops a request.
 func (s *session) whenConnected(ctx context.Context) error {
 	for {
 		if err := backend.ContextError(ctx); err != nil {
@@ -303,17 +302,17 @@ func (s *session) whenConnected(ctx context.Context) error {
 	}
 }
 
-// leftAlone is the error of a request whose outcome nobody waited for.
+// leftAlone is the error of a request whose caller no longer waits for the outcome.
 type leftAlone struct{ cause error }
 
 func (l *leftAlone) Error() string { return l.cause.Error() }
 
-// await makes a request of the client below, which knows no contexts, and waits
-// for it until ctx ends or the session is sealed. The error is a *leftAlone
-// then, and the request is left to itself.
+// await makes a request of the zk client, which knows no contexts, and waits for it until ctx
+// ends or the session is sealed. Then the error is a *leftAlone, and the request continues on
+// its own.
 func await[T any](ctx context.Context, s *session, request func() (T, error)) (T, error) {
 	if ctx.Done() == nil {
-		// The client returns when the session is sealed.
+		// The zk client returns when the session is sealed.
 		return request()
 	}
 	type outcome struct {

@@ -9,9 +9,9 @@ import (
 
 const (
 	drainTime = time.Second             // in Close, for calls under way and for contact to come back
-	byeTime   = time.Second             // for the answer to the close request
-	closeTime = 3500 * time.Millisecond // for Close but the log, should Options.Dial not return
-	logTime   = time.Second             // in Close, for lines that the Logger has not taken yet
+	byeTime   = time.Second             // for the reply to the close request
+	closeTime = 3500 * time.Millisecond // for Close except the log, in case Options.Dial does not return
+	logTime   = time.Second             // in Close, for lines that the Logger has not handled yet
 )
 
 // Close ends the session on the servers if it can.
@@ -31,8 +31,8 @@ func (s *session) Close() error {
 	}
 }
 
-// own is the goroutine that watches the lease, takes the session down and joins
-// all others. It is the last to end.
+// own is the goroutine that watches the lease, shuts the session down and joins all other
+// goroutines. It ends last.
 func (s *session) own() {
 	defer close(s.joined)
 	over := make(chan struct{}) // closed when the client has ended
@@ -46,9 +46,9 @@ func (s *session) own() {
 		s.bye(over)
 	}
 	s.seal()
-	// The client is about to take its farewell, unless it has ended already.
-	// Told to close before, it could quit at a point where its own Close waits
-	// for a full second.
+	// The zk client is about to use its farewell connection, unless it has ended already. If
+	// it were told to close earlier, it could quit at a point where its own Close waits for a
+	// full second.
 	select {
 	case <-s.leaving:
 		s.zk.Close()
@@ -58,9 +58,9 @@ func (s *session) own() {
 	<-s.idle
 }
 
-// watchLease returns when the session is sealed or to be closed. It looks at the
-// clocks more often than the lease can end by the monotonic one, because that
-// one stands still while the machine is suspended.
+// watchLease returns when the session is sealed or has to be closed. It checks the clocks
+// more often than the lease can end by the monotonic one, because that clock stops while the
+// machine is suspended.
 func (s *session) watchLease() {
 	select {
 	case <-s.opened:
@@ -84,8 +84,8 @@ func (s *session) watchLease() {
 	}
 }
 
-// drain waits for the calls under way, and for a server if there is none at the
-// moment. It reports whether there is one.
+// drain waits for the calls under way, and for a server if there is no contact at the moment.
+// It reports whether there is contact.
 func (s *session) drain() bool {
 	timer := time.NewTimer(drainTime)
 	defer timer.Stop()
@@ -109,7 +109,7 @@ func (s *session) drain() bool {
 	}
 }
 
-// bye has the client send its close request, and waits until it has ended.
+// bye makes the zk client send its close request, and waits until the zk client has ended.
 func (s *session) bye(over <-chan struct{}) {
 	timer := time.NewTimer(byeTime)
 	defer timer.Stop()

@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// Leaked goroutines are looked for when all tests have run.
+// TestMain checks for leaked goroutines when all tests have run.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	closes := func(s *scene, c backend.Session, most time.Duration) {
@@ -126,7 +126,7 @@ func TestClose(t *testing.T) {
 			closes(s, c, most)
 		}
 	})
-	t.Run("says so when Dial does not return", func(t *testing.T) {
+	t.Run("fails when Dial does not return", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t, zookeeper.Options{})
 		var stuck atomic.Bool

@@ -13,29 +13,28 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// serverMax is below the size of a request for which a server drops the
-// connection, 1 MiB by default. CheckOps counts an ACL of one entry.
+// serverMax is just below the request size at which a server drops the connection, 1 MiB by
+// default. CheckOps counts an ACL of one entry.
 const serverMax = 1<<20 - 1024
 
 var errBroke = errors.New("contact broke before the answer")
 
-// ticket stands for a Commit that has begun and may still be applied. It is held
-// by the call, which may send again, and by its request, which can outlive the
-// call.
+// ticket stands for a Commit that has begun and may still be applied. It is held by the call,
+// which may send again, and by its request, which can outlive the call.
 //
-// The request of a call that was given up may not have been written yet, since the
-// client below has goroutines and a queue between a call and the connection. It must
-// not be written after one of a later call. So the call, when it is given up, and the
-// writer of the connection settle which of them comes first: a request is either
-// written before the call returns, or never.
+// A call that gives up may have a request that is not written yet, since the zk client has
+// goroutines and a queue between a call and the connection. Such a request must not be
+// written after one of a later call. So the call, when it gives up, and the writer of the
+// connection agree on which comes first: a request is written before the call returns, or
+// never.
 type ticket struct {
 	number  uint64
 	stage   atomic.Int32  // a stage
-	done    chan struct{} // closed when nobody holds it
+	done    chan struct{} // closed when it has no holder
 	holders int           // guarded by the mu of its tickets
 }
 
-// A stage is how far a request of a commit has come. It is queued again when a server
+// A stage is the progress of a commit's request. The request is queued again when a server
 // has answered that it did not run it.
 const (
 	queued int32 = iota
@@ -43,10 +42,10 @@ const (
 	withdrawn
 )
 
-// withdraw reports whether the request has not been written, and will not be.
+// withdraw reports whether the request has not been written and will not be.
 func (t *ticket) withdraw() bool { return t.stage.CompareAndSwap(queued, withdrawn) }
 
-// tickets are those of a session that have a holder.
+// tickets are the tickets of a session that have a holder.
 type tickets struct {
 	mu   sync.Mutex
 	last uint64 // the number handed out last
@@ -65,7 +64,7 @@ func (ts *tickets) take() *ticket {
 	return t
 }
 
-// share is called by a holder for another one.
+// share adds a holder to a ticket; its caller is a holder.
 func (ts *tickets) share(t *ticket) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -82,7 +81,7 @@ func (ts *tickets) give(t *ticket) {
 	}
 }
 
-// write reports whether the request of a ticket is to be written, which it is at once.
+// write reports whether the request of a ticket may be written, and marks it as written.
 func (ts *tickets) write(number uint64) bool {
 	ts.mu.Lock()
 	t := ts.all[number]
@@ -174,7 +173,7 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 	}
 }
 
-// checkSize refuses what an ACL of many entries makes too large for a server.
+// checkSize refuses a commit that an ACL with many entries makes too large for a server.
 func (s *session) checkSize(ops []backend.Op) error {
 	size := 0
 	for i := range ops {
@@ -190,8 +189,8 @@ func (s *session) checkSize(ops []backend.Op) error {
 	return nil
 }
 
-// request returns the function that sends the operations, as often as it is
-// called. It holds copies of their data: the client encodes them later.
+// request returns the function that sends the operations each time it is called. It holds
+// copies of their data, because the zk client encodes them later.
 func (s *session) request(ops []backend.Op, t *ticket) func() ([]backend.Result, error) {
 	if len(ops) > 1 || ops[0].Kind == backend.OpCheck {
 		return s.multi(ops, t)
@@ -199,8 +198,8 @@ func (s *session) request(ops []backend.Op, t *ticket) func() ([]backend.Result,
 	op := ops[0]
 	kind := markCommit
 	if op.Kind == backend.OpCreate && op.Mode == backend.Container {
-		// The client's CreateContainer reads the reply while it may be
-		// written, when the client is closed meanwhile.
+		// The zk client's CreateContainer reads the reply while it may be written, if the zk
+		// client is closed meanwhile.
 		kind = markContainer
 	}
 	path := markedForCommit(op.Path, kind, t.number)
@@ -233,7 +232,7 @@ func (s *session) request(ops []backend.Op, t *ticket) func() ([]backend.Result,
 	}
 }
 
-// blame is a failed multi's error with the index of the operation that failed.
+// blame is the error of a failed multi, with the index of the operation that failed.
 type blame struct {
 	index int
 	err   error
@@ -286,9 +285,9 @@ func (s *session) multi(ops []backend.Op, t *ticket) func() ([]backend.Result, e
 	}
 }
 
-// blamed finds the operation that made a multi fail. Those before it bear no
-// error, those after it one that says nothing. There is none to blame when the
-// error is that of the whole reply.
+// blamed finds the operation that made a multi fail. The results before it have no error, and
+// the results after it have a code without meaning. No operation is to blame if the error is
+// that of the whole reply.
 func blamed(replies []zk.MultiResponse, err error) error {
 	const afterFailure = -2
 	index := slices.IndexFunc(replies, func(r zk.MultiResponse) bool {
@@ -301,8 +300,8 @@ func blamed(replies []zk.MultiResponse, err error) error {
 	return &blame{index, replies[index].Error}
 }
 
-// copied returns a copy that is never nil: the client would write that as absent
-// data, which other clients tell from empty data.
+// copied returns a copy that is never nil: the zk client would encode nil as absent data,
+// which other clients distinguish from empty data.
 func copied(data []byte) []byte { return append(make([]byte, 0, len(data)), data...) }
 
 func flagsOf(m backend.CreateMode) int32 {

@@ -9,8 +9,8 @@ import (
 	"github.com/go-coord/coord/internal/zkservice"
 )
 
-// TestTheContract runs the whole contract, each sentence below a new root, with
-// a proxy for each link.
+// TestTheContract runs the whole contract, each test below a new root, with a proxy for each
+// link.
 func TestTheContract(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second

@@ -11,19 +11,18 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// verdict says what an error of the client below means.
+// verdict is the meaning of an error of the zk client.
 type verdict int8
 
 const (
-	refused   verdict = iota + 1 // by the server, or before anything was sent: it is final
-	broken                       // contact broke, or the answer is not one: applied or not
+	refused   verdict = iota + 1 // by the server, or before anything was sent; final
+	broken                       // contact broke, or the reply is not an answer; the request may have been applied
 	expired                      // by the server, because the session has ended
-	throttled                    // by the server, which is overloaded and has not run it: ask again later
+	throttled                    // by an overloaded server that has not run it; send it again later
 )
 
-// judge returns what an error of the client below means, and for a refusal the
-// error to report. Only a code that servers give before they apply anything is
-// a refusal.
+// judge returns the verdict on an error of the zk client and, for a refusal, the error to
+// report. Only a code that servers return before they apply anything is a refusal.
 func judge(err error) (verdict, error) {
 	switch err {
 	case zk.ErrNoNode:
@@ -39,9 +38,9 @@ func judge(err error) (verdict, error) {
 	case zk.ErrNoAuth, zk.ErrAuthFailed:
 		return refused, backend.ErrDenied
 	case zk.ErrInvalidACL:
-		return refused, invalid("the server does not take the ACL")
+		return refused, invalid("the server rejects the ACL")
 	case zk.ErrBadArguments:
-		return refused, invalid("the server does not take the arguments")
+		return refused, invalid("the server rejects the arguments")
 	case zk.ErrInvalidPath:
 		return refused, backend.ErrBadPath
 	case zk.ErrSessionExpired:
@@ -58,7 +57,7 @@ func judge(err error) (verdict, error) {
 	return broken, err
 }
 
-// withNode adds to a refusal for want of a permission which node wants which.
+// withNode adds the node and its missing permission to a refusal.
 func withNode(answer, refusal error, op, path string) error {
 	if answer != zk.ErrNoAuth {
 		return refusal
@@ -75,8 +74,7 @@ func withNode(answer, refusal error, op, path string) error {
 	return refusal
 }
 
-// codeOf returns the code of an answer for which the client below has no error
-// value.
+// codeOf returns the code of an answer for which the zk client has no error value.
 func codeOf(err error) (int, bool) {
 	if err == nil {
 		return 0, false
@@ -89,13 +87,13 @@ func codeOf(err error) (int, bool) {
 	return code, err == nil
 }
 
-// answered reports whether an error of the client below is an answer of a server.
-// The others say that contact broke, or that the client is closed.
+// answered reports whether an error of the zk client is an answer of a server. The other
+// errors say that contact broke, or that the zk client is closed.
 func answered(err error) bool {
 	return err != zk.ErrConnectionClosed && err != zk.ErrClosing && err != zk.ErrNoServer
 }
 
-// answerText says what an answer was that no caller is prepared for.
+// answerText describes an answer that no caller handles.
 func answerText(err error) string {
 	if code, ok := codeOf(err); ok {
 		return serverCode(code)
@@ -115,8 +113,7 @@ func serverCode(code int) string {
 	return "server error " + strconv.Itoa(code)
 }
 
-// reason returns the error without an *Error around it, which names another
-// operation.
+// reason strips an *Error, which names another operation, from the error.
 func reason(err error) error {
 	var e *backend.Error
 	if errors.As(err, &e) {
@@ -125,7 +122,7 @@ func reason(err error) error {
 	return err
 }
 
-// debugLog is where the client below logs to. It is told no secrets.
+// debugLog is the logger of the zk client, which is given no secrets.
 type debugLog struct{ log *outbox.Logger }
 
 func (l debugLog) Printf(format string, args ...any) {

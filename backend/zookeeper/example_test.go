@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// An ensemble that is spoken to over TLS. The example needs its servers, so it is
-// compiled and not run.
+// An ensemble that is reached over TLS. The example needs its servers, so it is compiled and
+// not run.
 func ExampleNew() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // bounds the opening only
 	defer cancel()
@@ -26,5 +26,5 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	// Recipes are made of c: "/lock" is the node /billing/lock.
+	// A recipe made with c uses paths below /billing: "/lock" is the node /billing/lock.
 }

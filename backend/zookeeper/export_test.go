@@ -2,8 +2,8 @@ package zookeeper
 
 import "github.com/go-coord/coord/backend"
 
-// Interests returns how many watches a session knows, armed or expected. It is zero
-// only if nothing of them is left.
+// Interests returns the number of watches that a session holds, armed or expected. It is zero
+// only if no trace of a watch is left.
 func Interests(s backend.Session) int {
 	h := s.(*session).hub
 	h.mu.Lock()

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// farewell is the connection that the client below gets once its session is
-// over. There is no server behind it. It welcomes the client and refuses every
-// request that is still in its queue as that of an expired session, so that the
-// callers learn that theirs was not sent, and it lets the client close. Without
-// it the client would go on dialling, and notice only once in a second that it
-// is to end.
+// farewell is the connection that the zk client gets once its session is over. There is no
+// server behind it. It welcomes the zk client and answers each request that is still in the
+// queue as that of an expired session, so that the callers learn that their request was not
+// sent. Then it lets the zk client close. Without it the zk client would go on dialling, and
+// check only once a second whether it has to end.
 type farewell struct {
 	taken func() // called when the client has begun to use it
 

@@ -9,8 +9,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// The parts of ZooKeeper's protocol that this package looks at itself. A frame
-// is a length of four bytes and a body; all numbers are big endian.
+// The parts of ZooKeeper's protocol that this package decodes itself. A frame is a length of
+// four bytes and a body; all numbers are big endian.
 //
 //	connect request   proto 4, last zxid 8, timeout 4, session 8, password, read-only 1
 //	connect response  proto 4, timeout 4, session 8, password, read-only 1
@@ -34,7 +34,7 @@ const (
 	opWatches   = 101 // setWatches
 	opClose     = -11
 	opError     = -1
-	opIdle      = -2 // our own name for the exists in the place of a commit that was given up
+	opIdle      = -2 // internal: the exists request that replaces a withdrawn commit
 
 	xidEvent = -1
 	xidPing  = -2
@@ -64,13 +64,13 @@ const (
 
 var errMalformed = errors.New("malformed frame")
 
-// A request that needs something that the client below cannot do is marked in
-// its path: the path, a zero-width space, which backend.CheckPath allows in no
-// path, and what is wanted. The mark is taken out before the request is sent.
+// Some requests need something that the zk client cannot do. They are marked in their path:
+// the path is followed by a zero-width space, which backend.CheckPath allows in no path, and
+// by the mark. The mark is removed before the request is sent.
 const (
 	mark          = "\u200b"
 	markCommit    = 'T' // the number of a ticket follows
-	markContainer = 'C' // of a create, likewise: make it a container
+	markContainer = 'C' // the same, for a create that makes a container
 	// any other text is the number of an expectation; numbers are in base 36
 )
 
@@ -82,7 +82,7 @@ func markedForCommit(path string, kind rune, ticket uint64) string {
 	return path + mark + string(kind) + strconv.FormatUint(ticket, 36)
 }
 
-// commitMark returns which ticket a mark speaks of. ok is false for that of a watch.
+// commitMark returns the ticket that a mark names. ok is false for the mark of a watch.
 func commitMark(said string) (ticket uint64, container, ok bool) {
 	if said == "" || said[0] != markCommit && said[0] != markContainer {
 		return 0, false, false
@@ -91,9 +91,8 @@ func commitMark(said string) (ticket uint64, container, ok bool) {
 	return ticket, said[0] == markContainer, err == nil
 }
 
-// unmark returns a request without its mark, appended to dst, and what the
-// mark said. The request is a whole frame. ok is false if it bears no mark; dst
-// is returned as it was then.
+// unmark returns a request without its mark, appended to dst, and the mark's text. The
+// request is a whole frame. If it has no mark, ok is false and unmark returns dst unchanged.
 func unmark(dst, frame []byte) (out []byte, said string, ok bool) {
 	if len(frame) < 12 {
 		return dst, "", false
@@ -136,8 +135,8 @@ func makeContainer(frame []byte) {
 	binary.BigEndian.PutUint32(frame[len(frame)-4:], flagContainer)
 }
 
-// idle returns a request that changes nothing, in the place of the one in frame, appended
-// to dst: the client below waits for an answer.
+// idle returns a request that changes nothing, to replace the one in frame, appended to dst.
+// The zk client still waits for an answer.
 func idle(dst, frame []byte) []byte {
 	from := len(dst)
 	dst = append(dst, frame[:8]...)
@@ -147,8 +146,8 @@ func idle(dst, frame []byte) []byte {
 	return dst
 }
 
-// asRefusal makes the reply to an idle request, a whole frame, an error. Nobody waits for
-// it but the client below, which would decode something else.
+// asRefusal turns the reply to an idle request, a whole frame, into an error. Only the zk
+// client still waits for it, and it would decode the reply as one to another operation.
 func asRefusal(frame []byte) []byte {
 	frame = frame[:4+replySize]
 	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
@@ -157,9 +156,9 @@ func asRefusal(frame []byte) []byte {
 	return frame
 }
 
-// setWatches returns the request that arms the watches of Arm, in the place of the
-// request in frame, appended to dst: since 8, and the paths to watch for data, for
-// creation and for children. It has no result.
+// setWatches returns the request that arms the watches of Arm, to replace the request in
+// frame, appended to dst: since in 8 bytes, and the paths to watch for data, for creation and
+// for children. It has no result.
 func setWatches(dst, frame []byte, since int64, all []*interest) []byte {
 	from := len(dst)
 	dst = append(dst, frame[:8]...)
@@ -187,8 +186,8 @@ func appendPaths(dst []byte, all []*interest, kind watchKind) []byte {
 	return dst
 }
 
-// asSync makes the reply to a setWatches, a whole frame, one to the sync that the
-// client below believes in: it has an empty path, which after an error nobody reads.
+// asSync turns the reply to a setWatches, a whole frame, into a reply to the sync that the zk
+// client believes it sent: with an empty path, which is not read after an error.
 func asSync(frame []byte) []byte {
 	frame = append(frame[:4+replySize], 0, 0, 0, 0)
 	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
@@ -258,9 +257,8 @@ func parseEvent(body []byte) (event, error) {
 	return e, nil
 }
 
-// checkReply reports whether the client below can decode the body of the
-// successful reply to a request. It would take a malformed one for a reason to
-// panic, or to allocate any amount of memory.
+// checkReply reports whether the zk client can decode the body of the successful reply to a
+// request. A malformed body would make it panic, or allocate any amount of memory.
 func checkReply(op int32, body []byte) error {
 	d := decoder{rest: body}
 	d.skip(replySize)
@@ -309,8 +307,8 @@ func (d *decoder) multi() {
 	}
 }
 
-// watchedBy returns which kind of watch a read arms with its reply, and whether
-// the node exists. ok is false if it arms none.
+// watchedBy returns the kind of watch that a read arms with its reply, and whether the node
+// exists. ok is false if the read arms no watch.
 func watchedBy(op, code int32) (kind watchKind, exists, ok bool) {
 	switch {
 	case op == opExists && code == codeNoNode:
@@ -323,7 +321,7 @@ func watchedBy(op, code int32) (kind watchKind, exists, ok bool) {
 	return 0, false, false
 }
 
-// firedBy returns what an event means for the armed watches of its path.
+// firedBy returns the meaning of an event for the armed watches of its path.
 func firedBy(kind int32) (data, child bool, as backend.Kind) {
 	switch kind {
 	case eventDeleted:
@@ -338,8 +336,8 @@ func firedBy(kind int32) (data, child bool, as backend.Kind) {
 
 func int32At(b []byte, i int) int32 { return int32(binary.BigEndian.Uint32(b[i:])) }
 
-// decoder reads the fields of a body. After the first field that is not there
-// it has failed and returns zeros.
+// decoder reads the fields of a body. After the first missing field it has failed and returns
+// zeros.
 type decoder struct {
 	rest   []byte
 	failed bool
@@ -387,5 +385,5 @@ func (d *decoder) buffer() []byte {
 	return d.take(int(n))
 }
 
-// string is buffer where the client below knows no -1.
+// string is buffer for fields in which the zk client knows no -1.
 func (d *decoder) string() []byte { return d.take(int(d.int32())) }

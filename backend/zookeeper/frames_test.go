@@ -73,7 +73,7 @@ func TestAMarkIsTakenOutOfARequest(t *testing.T) {
 	if !bytes.Equal(out, createRequest(opContainer, "/c", flagContainer)) {
 		t.Errorf("container: %q", out)
 	}
-	// Data may hold what looks like a mark.
+	// Data may contain bytes that look like a mark.
 	if _, _, ok := unmark(nil, framed(append(str(str(head(7, opSetData), "/a"), mark), 0, 0, 0, 0))); ok {
 		t.Error("a mark was found in data")
 	}
@@ -128,7 +128,7 @@ func TestRepliesAreChecked(t *testing.T) {
 		{"a multi without an end", opMulti, multiHead(opDelete, 0), false},
 		{"a multi that ends in a header", opMulti, multiHead(opDelete, 0)[:4], false},
 		{"a multi of something else", opMulti, join(multiHead(77, 0), end), false},
-		{"nothing, where nothing is due", opDelete, nil, true},
+		{"no body where none belongs", opDelete, nil, true},
 	} {
 		if err := checkReply(test.op, reply(1, 0, test.body...)); (err == nil) != test.ok {
 			t.Errorf("%s: %v", test.name, err)
@@ -143,16 +143,16 @@ func TestFramesAreParsed(t *testing.T) {
 		t.Errorf("connect: %+v, %v", r, err)
 	}
 	if int32At(c, timeoutFrom) != 4000 {
-		t.Error("the timeout is elsewhere")
+		t.Error("the timeout is at another offset")
 	}
 	if _, err := parseConnectResponse(c[:18]); err == nil {
-		t.Error("half a connect response was taken")
+		t.Error("half a connect response was accepted")
 	}
 	if h, err := parseReplyHeader(reply(5, -101)); err != nil || h != (replyHeader{5, 99, -101}) {
 		t.Errorf("reply: %+v, %v", h, err)
 	}
 	if _, err := parseReplyHeader(reply(5, 0)[:15]); err == nil {
-		t.Error("half a header was taken")
+		t.Error("half a header was accepted")
 	}
 	ev := str(be.AppendUint32(be.AppendUint32(reply(xidEvent, 0), eventDeleted), 3), "/gone")
 	if e, err := parseEvent(ev); err != nil || e != (event{eventDeleted, "/gone"}) {
@@ -160,8 +160,8 @@ func TestFramesAreParsed(t *testing.T) {
 	}
 }
 
-// No frame makes a parser panic, and taking a mark out of a request leaves a
-// whole frame.
+// No frame makes a parser panic, and removing the mark from a request leaves a complete
+// frame.
 func FuzzFrames(f *testing.F) {
 	f.Add(readRequest(opGetData, markedForWatch("/a", 1)))
 	f.Add(createRequest(opCreate, markedForCommit("/a", markContainer, 1), 0))

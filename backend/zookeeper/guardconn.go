@@ -20,30 +20,29 @@ const (
 var (
 	errSealed       = errors.New("the session is over")
 	errFrameSize    = errors.New("frame of a forbidden length")
-	errNotZooKeeper = errors.New("this is no ZooKeeper server, or not its client port")
+	errNotZooKeeper = errors.New("this is not a ZooKeeper server, or not its client port")
 	errSessionMoved = errors.New("the session has moved to another server")
 	errServerEnds   = errors.New("the server says that it is closing")
 )
 
-// guardConn is the connection that the client below gets from its dialer, and
-// the one place where everything between it and a server passes. The client
-// writes each frame with one Write, and has one goroutine at a time that reads
-// and one that writes.
+// guardConn is the connection that the zk client gets from its dialer. All traffic between
+// the zk client and a server passes here. The zk client writes each frame with one Write, and
+// has one goroutine at a time that reads and one that writes.
 //
-// Each frame from the server is read whole and looked at before the client gets
-// its first byte: so watches are marked, the lease is renewed and a session that
-// has expired is ended before anyone can see the reply.
+// Each frame from the server is read whole and inspected before the zk client gets its first
+// byte. So watches are marked, the lease is renewed and an expired session is ended before
+// any caller can see the reply.
 type guardConn struct {
 	session *session
 	address string
-	raw     net.Conn // what is closed: TLS can block in taking leave
+	raw     net.Conn // the connection to close: closing TLS can block
 	conn    net.Conn // raw, or TLS on it
 	until   time.Time
 
 	// The reader's.
 	r       *bufio.Reader
 	frame   []byte
-	rest    []byte        // what the client has not read yet of frame
+	rest    []byte        // the part of frame that the zk client has not read yet
 	greeted bool          // the connect response has come
 	stall   time.Duration // how long a frame may make no progress, once greeted
 	useful  bool          // a reply has come
@@ -66,7 +65,7 @@ type request struct {
 	arms *expectation // nil if it arms no watch
 }
 
-// newGuardConn returns a connection whose handshake must be over at until.
+// newGuardConn returns a connection whose handshake has to finish by until.
 func newGuardConn(s *session, address string, raw, conn net.Conn, until time.Time) *guardConn {
 	return &guardConn{
 		session: s,
@@ -79,7 +78,7 @@ func newGuardConn(s *session, address string, raw, conn net.Conn, until time.Tim
 	}
 }
 
-// Read hands the client the frames that are for it.
+// Read returns the frames that are for the zk client.
 func (c *guardConn) Read(p []byte) (int, error) {
 	for len(c.rest) == 0 {
 		if err := c.next(); err != nil {
@@ -92,7 +91,7 @@ func (c *guardConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next reads one frame and looks at it. c.rest is set if it is for the client.
+// next reads one frame and inspects it. c.rest is set if the frame is for the zk client.
 func (c *guardConn) next() error {
 	if cap(c.frame) < 4 || cap(c.frame) > keepFrame {
 		c.frame = make([]byte, 4, 512)
@@ -136,10 +135,10 @@ func (c *guardConn) next() error {
 	return nil
 }
 
-// fill reads the rest of a frame. The client's deadline is for the whole of it, and
-// a long reply over a slow line would be cut off, asked for and cut off again. So it
-// is put off as long as bytes arrive; what bounds a reply is the lease, which only
-// answers renew.
+// fill reads the rest of a frame. The zk client's deadline is for the whole frame, so a long
+// reply over a slow link would be cut off, requested again and cut off again. Therefore the
+// deadline is extended as long as bytes arrive. The lease still bounds a reply, since only
+// answers renew it.
 func (c *guardConn) fill(rest []byte) error {
 	for {
 		n, err := c.r.Read(rest)
@@ -159,8 +158,8 @@ func (c *guardConn) fill(rest []byte) error {
 	}
 }
 
-// forbidden returns the error of a frame that begins with an impossible length. It
-// is mostly the text, or the TLS record, of something else.
+// forbidden returns the error of a frame that begins with an impossible length. Mostly that
+// is the text, or the TLS record, of another protocol.
 func forbidden(head []byte) error {
 	const alert, handshake = 0x15, 0x16 // records of TLS
 	switch {
@@ -172,8 +171,8 @@ func forbidden(head []byte) error {
 	return fmt.Errorf("%w: %d", errFrameSize, int32At(head, 0))
 }
 
-// welcome looks at the connect response. It replaces the timeout in it, from
-// which the client derives when to ping and when to give a silent server up.
+// welcome inspects the connect response. It replaces the timeout in it, from which the zk
+// client derives when to ping and when to give up on a silent server.
 func (c *guardConn) welcome(body []byte) error {
 	r, err := parseConnectResponse(body)
 	if err != nil {
@@ -183,7 +182,7 @@ func (c *guardConn) welcome(body []byte) error {
 	asked := c.asked
 	c.mu.Unlock()
 	if asked == nil {
-		return errMalformed // an answer to nothing
+		return errMalformed // no request was sent
 	}
 	pretend, err := c.session.greet(c, r, *asked)
 	if err != nil {
@@ -200,10 +199,10 @@ func (c *guardConn) welcome(body []byte) error {
 	return c.conn.SetReadDeadline(time.Time{})
 }
 
-// logIn sends the credentials, on each connection before everything else. The client
-// below is not asked to: it sends again only what it knows to have been taken, and
-// learns that after the session is in use. It begins to write when it has read the
-// connect response, so nothing else writes now.
+// logIn sends the credentials, on each connection before everything else. The zk client
+// cannot do it: it sends again only credentials that it knows were accepted, and learns of
+// that after the session is in use. It begins to write when it has read the connect response,
+// so nothing else writes now.
 func (c *guardConn) logIn(digest string) error {
 	c.mu.Lock()
 	c.sent[xidAuth] = request{op: opAuth, at: c.session.now()}
@@ -214,7 +213,8 @@ func (c *guardConn) logIn(digest string) error {
 	return err
 }
 
-// incoming looks at a reply or an event. It returns which request a reply is to.
+// incoming inspects a reply or an event. It returns the operation of the request that a reply
+// belongs to.
 func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) {
 	h, err := parseReplyHeader(body)
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) 
 			return 0, false, err
 		}
 		c.session.hub.event(e)
-		return 0, false, nil // the client has no watches
+		return 0, false, nil // the zk client has no watches
 	case h.xid == xidPing:
 		c.mu.Lock()
 		if len(c.pings) == 0 {
@@ -255,7 +255,7 @@ func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) 
 			return 0, false, err
 		}
 	case codeSessionExpired:
-		// The client still gets the reply: to the request it is a definite no.
+		// The zk client still gets the reply: for the request it is a definite refusal.
 		c.session.lose(errExpired)
 		return r.op, r.op != opAuth, nil
 	case codeSessionMoved:
@@ -300,9 +300,9 @@ func (c *guardConn) answered(at instant) error {
 	return c.session.renew(at)
 }
 
-// Write sends a frame of the client. It never fails: the client is told of a
-// broken connection by Read alone, which it can handle in every state. On a
-// failed Write it can lock up for ever, and reports the failure in its own way.
+// Write sends a frame of the zk client. It never fails: the zk client learns of a broken
+// connection from Read alone, which it can handle in every state. A failed Write can make it
+// deadlock, and is reported in another way.
 func (c *guardConn) Write(p []byte) (int, error) {
 	if c.session.isSealed() {
 		return len(p), nil
@@ -317,7 +317,7 @@ func (c *guardConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// outgoing looks at a frame before it is sent, and returns what to send.
+// outgoing inspects a frame before it is sent, and returns the bytes to send.
 func (c *guardConn) outgoing(p []byte) ([]byte, error) {
 	now := c.session.now()
 	if len(p) < 12 {
@@ -327,8 +327,8 @@ func (c *guardConn) outgoing(p []byte) ([]byte, error) {
 		if len(p) < 4+askedFrom+4 {
 			return nil, errMalformed
 		}
-		// The client asks for the timeout that it believes in, and does not say
-		// that it wants no read-only server: servers log each time that it is old.
+		// The zk client asks for the timeout that it believes in. It omits the flag for
+		// read-only servers, and servers would log on each connection that the client is old.
 		out := append(append(c.scratch[:0], p...), 0)
 		binary.BigEndian.PutUint32(out, uint32(len(out)-4))
 		binary.BigEndian.PutUint32(out[4+askedFrom:], uint32(c.session.cfg.timeout/time.Millisecond))
@@ -371,7 +371,7 @@ func (c *guardConn) outgoing(p []byte) ([]byte, error) {
 	return p, nil
 }
 
-// ask reports whether the frame that is sent now is the first one, the connect request.
+// ask reports whether the frame being sent is the first one, the connect request.
 func (c *guardConn) ask(now instant) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -382,10 +382,10 @@ func (c *guardConn) ask(now instant) bool {
 	return true
 }
 
-// fail ends the connection for a reason, and with it what was written and has
-// not been sent: the system would go on sending it for minutes, perhaps until
-// after the session was declared lost. A connection of Options.Dial that has no
-// SetLinger is only closed.
+// fail closes the connection for a reason, and discards the bytes that were written and not
+// sent yet. The operating system would go on sending them for minutes, perhaps until after
+// the session was declared lost. A connection of Options.Dial that has no SetLinger is only
+// closed.
 func (c *guardConn) fail(err error) {
 	c.breaks.Do(func() {
 		if tcp, ok := c.raw.(interface{ SetLinger(int) error }); ok {
@@ -396,8 +396,8 @@ func (c *guardConn) fail(err error) {
 	})
 }
 
-// Close is called by the client, for a connection that has not failed when the
-// session has been closed.
+// Close is called by the zk client for a connection that has not failed, when the session has
+// been closed.
 func (c *guardConn) Close() error {
 	c.breaks.Do(func() {
 		c.raw.Close()
@@ -406,9 +406,9 @@ func (c *guardConn) Close() error {
 	return nil
 }
 
-// SetReadDeadline keeps the deadline of the handshake until it is over. The
-// client would wait for it for several session timeouts, and for the end of it
-// for ever.
+// SetReadDeadline keeps the deadline of the handshake until the handshake is over. The zk
+// client would wait for several session timeouts for it to begin, and without limit for it to
+// end.
 func (c *guardConn) SetReadDeadline(t time.Time) error {
 	if !c.greeted && (t.IsZero() || t.After(c.until)) {
 		t = c.until
@@ -416,7 +416,7 @@ func (c *guardConn) SetReadDeadline(t time.Time) error {
 	return c.conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline is for the connect request as short as for its response.
+// SetWriteDeadline gives the connect request the same deadline as its response.
 func (c *guardConn) SetWriteDeadline(t time.Time) error {
 	if !t.IsZero() && t.After(c.until) && !c.hasAsked() {
 		t = c.until
@@ -424,7 +424,7 @@ func (c *guardConn) SetWriteDeadline(t time.Time) error {
 	return c.conn.SetWriteDeadline(t)
 }
 
-// remote returns the address that the name of a server stood for.
+// remote returns the address to which the name of a server was resolved.
 func remote(conn net.Conn) string {
 	if a := conn.RemoteAddr(); a != nil {
 		return a.String()

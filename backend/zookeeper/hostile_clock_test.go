@@ -14,9 +14,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// inBubble runs a test under fake time, with a backend whose one server is serve. It is
-// called for each connection, with its number from 1, and its connection is closed when
-// it returns.
+// inBubble runs a test under fake time, with a backend that has one server. serve is called
+// for each connection, with its number from 1; the connection is closed when serve returns.
 func inBubble(t *testing.T, o Options, serve func(conn net.Conn, n int), test func(t *testing.T, b backend.Backend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +34,7 @@ func inBubble(t *testing.T, o Options, serve func(conn net.Conn, n int), test fu
 	})
 }
 
-// requests reads the frames of a client, also while the server is busy.
+// requests reads the frames of a client even while the server is busy.
 func requests(conn net.Conn) <-chan []byte {
 	c := make(chan []byte, 1000)
 	go func() {
@@ -109,7 +108,7 @@ func TestAnAnswerThatNobodyExpectsEndsARead(t *testing.T) {
 				if !errors.Is(err, backend.ErrUnsupported) {
 					t.Errorf("%s answered with %d: %v", name, code, err)
 				}
-				// An Arm asks for one node after the other when it was refused.
+				// An Arm that was refused reads one node after the other.
 				if n := asked.Load(); n > 2 || time.Since(start) > 0 {
 					t.Errorf("%s answered with %d: %d requests in %v", name, code, n, time.Since(start))
 				}
@@ -118,8 +117,8 @@ func TestAnAnswerThatNobodyExpectsEndsARead(t *testing.T) {
 	}
 }
 
-// The client below cannot tell this answer from its own end.
-func TestAServerThatSaysItIsClosingIsLeft(t *testing.T) {
+// The zk client cannot distinguish this answer from its own end.
+func TestTheSessionLeavesAServerThatIsClosing(t *testing.T) {
 	t.Parallel()
 	for name, read := range reads() {
 		var asked atomic.Int32
@@ -146,7 +145,7 @@ func TestAServerThatSaysItIsClosingIsLeft(t *testing.T) {
 			if err := read(ctx, s); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: %v", name, err)
 			}
-			// A pause grows to a second, the tenth of the timeout.
+			// The pause grows to a second, a tenth of the timeout.
 			if n := asked.Load(); n < 10 || n > 200 {
 				t.Errorf("%s: %d requests in a minute", name, n)
 			}
@@ -154,7 +153,7 @@ func TestAServerThatSaysItIsClosingIsLeft(t *testing.T) {
 	}
 }
 
-// The lease is 6 s, and the client below wants each reply whole within 3 s.
+// The lease is 6 s, and the zk client expects each reply to be complete within 3 s.
 func TestAReplyThatArrivesSlowlyIsReadOnce(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -206,7 +205,7 @@ func TestAReplyThatArrivesSlowlyIsReadOnce(t *testing.T) {
 	}
 }
 
-// A frame that stops half way is given up as early as one that never begins.
+// A frame that stops half-way fails as early as one that never begins.
 func TestAReplyThatStopsIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	serve := func(conn net.Conn, n int) {
@@ -268,9 +267,9 @@ func TestOpenPausesAfterASessionThatEndedBeforeItWasReady(t *testing.T) {
 	})
 }
 
-// An answer to the credentials that is neither yes nor no is not asked for again and
-// again on the same connection, and does not keep a session.
-func TestCredentialsThatGetAStrangeAnswer(t *testing.T) {
+// An answer to the credentials that neither accepts nor refuses them is not requested again
+// and again on the same connection, and does not keep a session alive.
+func TestCredentialsThatGetAnUnknownAnswer(t *testing.T) {
 	t.Parallel()
 	var asked, strange atomic.Int32
 	serve := func(conn net.Conn, _ int) {
@@ -312,9 +311,9 @@ func TestCredentialsThatGetAStrangeAnswer(t *testing.T) {
 	})
 }
 
-// A server takes the credentials, and contact breaks at once. They must go ahead of
-// everything else on the next connection as well, and so cannot be left to the client
-// below, which numbers its requests from 1: it may not know yet that they were taken.
+// A server accepts the credentials, and contact breaks at once. They must come first on the
+// next connection as well. The zk client, which numbers its requests from 1, cannot do this:
+// it may not know yet that they were accepted.
 func TestCredentialsGoAheadOnEachConnection(t *testing.T) {
 	t.Parallel()
 	var first, second atomic.Int32
@@ -363,8 +362,8 @@ func TestCredentialsGoAheadOnEachConnection(t *testing.T) {
 	})
 }
 
-// The service counts from when it heard the request, which can be long before the
-// answer comes. So the lease runs from when the request was sent.
+// The service counts the timeout from when it received the request, which can be long before
+// the answer arrives. So the lease runs from when the request was sent.
 func TestTheLeaseRunsFromTheRequestAndNotFromItsAnswer(t *testing.T) {
 	t.Parallel()
 	const timeout, lease = 9 * time.Second, 6 * time.Second
@@ -380,7 +379,7 @@ func TestTheLeaseRunsFromTheRequestAndNotFromItsAnswer(t *testing.T) {
 			},
 			func(<-chan struct{}) {},
 		},
-		// The answer to a ping is that to the first one that has none.
+		// The answer to a ping is matched with the first ping without an answer.
 		"of a ping": {
 			func(requests <-chan []byte, answer func([]byte), pinged func()) {
 				first := <-requests
@@ -407,7 +406,7 @@ func TestTheLeaseRunsFromTheRequestAndNotFromItsAnswer(t *testing.T) {
 						conn.Write(framed(reply(int32At(r, 0), 0, make([]byte, 4+statSize)...)))
 					}
 				}, func() { close(pinged) })
-				for range c { // and never answers again
+				for range c { // without another answer
 				}
 			}
 			inBubble(t, Options{LossMargin: timeout - lease}, serve, func(t *testing.T, b backend.Backend) {

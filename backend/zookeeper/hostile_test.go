@@ -29,7 +29,7 @@ func startServer(t *testing.T, serve func(net.Conn)) (addr string) {
 	return l.Addr().String()
 }
 
-// startOn is startServer with a listener that is there, and is closed.
+// startOn is startServer with an existing listener, which it closes.
 func startOn(t *testing.T, l net.Listener, serve func(net.Conn)) {
 	t.Helper()
 	var mu sync.Mutex
@@ -61,7 +61,7 @@ func startOn(t *testing.T, l net.Listener, serve func(net.Conn)) {
 	})
 }
 
-// nextRequest reads one frame, without its length.
+// nextRequest reads one frame and strips its length.
 func nextRequest(conn net.Conn) ([]byte, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(conn, size[:]); err != nil {
@@ -127,7 +127,8 @@ func TestAHostileServerInTheHandshake(t *testing.T) {
 	}
 }
 
-// A server that expects no TLS takes the first record for a frame of 369 MB, and hangs up.
+// A server without TLS reads the first TLS record as a frame of 369 MB, and closes the
+// connection.
 func TestATLSClientAtAServerWithoutTLS(t *testing.T) {
 	t.Parallel()
 	addr := startServer(t, func(conn net.Conn) { conn.Read(make([]byte, 4)) })
@@ -139,8 +140,8 @@ func TestATLSClientAtAServerWithoutTLS(t *testing.T) {
 	}
 }
 
-// A malformed reply ends the connection. The client would panic on some, and
-// allocate gigabytes for others.
+// A malformed reply ends the connection. Some would make the zk client panic, others would
+// make it allocate gigabytes.
 func TestAHostileServerInTheSession(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string][]byte{
@@ -166,7 +167,7 @@ func TestAHostileServerInTheSession(t *testing.T) {
 					if len(b) >= 4 && int32At(b, 0) == 1 {
 						copy(b, r[:4])
 					}
-					if conns.Add(1) > 3 { // it has come to its senses
+					if conns.Add(1) > 3 { // the server behaves from here on
 						b = reply(int32At(r, 0), 0, make([]byte, 4+statSize)...)
 					}
 					conn.Write(framed(b))
@@ -207,8 +208,8 @@ func TestAMalformedReplyLeavesACommitUncertain(t *testing.T) {
 	}
 }
 
-// Credentials that are not taken when a session reconnects would leave it
-// suspended for ever, and each attempt would renew its lease.
+// Credentials that are refused when a session reconnects would leave it suspended for ever,
+// since each attempt would renew its lease.
 func TestCredentialsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	var refuse atomic.Bool
@@ -229,7 +230,7 @@ func TestCredentialsThatAreRefused(t *testing.T) {
 				return
 			}
 			if int32At(r, 4) == opDelete && r[len(r)-1] == 9 {
-				return // told to hang up
+				return // closes the connection
 			}
 		}
 	})
@@ -252,9 +253,9 @@ func TestCredentialsThatAreRefused(t *testing.T) {
 	}
 }
 
-// The client asks for the timeout that it believes in; the server must hear the
-// one of the options, on each connection.
-func TestTheServerHearsTheTimeoutOfTheOptions(t *testing.T) {
+// The zk client asks for the timeout that it believes in; the server must receive that of the
+// options, on each connection.
+func TestTheServerReceivesTheTimeoutOfTheOptions(t *testing.T) {
 	t.Parallel()
 	var asked []int32
 	var mu sync.Mutex
@@ -263,8 +264,8 @@ func TestTheServerHearsTheTimeoutOfTheOptions(t *testing.T) {
 		if err != nil {
 			return
 		}
-		// The last byte is whether a read-only server will do. Without it the client
-		// is an old one, and servers say so in their logs.
+		// The last byte says whether a read-only server is acceptable. Servers log that a
+		// client without it is old.
 		if len(r) != 4+8+4+8+4+16+1 || r[len(r)-1] != 0 {
 			t.Errorf("the connect request is %x", r)
 		}
@@ -304,8 +305,8 @@ func TestTheServerHearsTheTimeoutOfTheOptions(t *testing.T) {
 	}
 }
 
-// What a broken connection has not sent yet must not arrive when the session is
-// lost and the network back.
+// Bytes that a broken connection has not sent yet must not arrive when the session is lost
+// and the network is back.
 func TestABrokenConnectionIsReset(t *testing.T) {
 	t.Parallel()
 	for name, wrap := range map[string]func(net.Conn) net.Conn{
@@ -347,8 +348,8 @@ func TestABrokenConnectionIsReset(t *testing.T) {
 // wrapper is a connection of another type that passes SetLinger through.
 type wrapper struct{ *net.TCPConn }
 
-// The server drops the connection for a request of one kind, as servers do for
-// one that they find too long.
+// The server drops the connection for a request of one kind, as servers do for a request that
+// is too long.
 func TestAConnectionThatLastsIsGood(t *testing.T) {
 	t.Parallel()
 	addr := startServer(t, func(conn net.Conn) {
@@ -403,7 +404,7 @@ func TestAConnectionThatLastsIsGood(t *testing.T) {
 	}
 }
 
-// A commit that was given up may not have reached the client's queue yet.
+// A commit whose caller gave up may not have reached the zk client's queue yet.
 func TestSyncWaitsForTheCommitsThatBeganBefore(t *testing.T) {
 	t.Parallel()
 	var syncs atomic.Int32
@@ -438,14 +439,14 @@ func TestSyncWaitsForTheCommitsThatBeganBefore(t *testing.T) {
 	if err := <-done; err != nil || syncs.Load() != 1 {
 		t.Errorf("sync: %v, %d sent", err, syncs.Load())
 	}
-	// One that begins later is not waited for.
+	// Sync does not wait for a commit that begins later.
 	if err := s.Sync(t.Context(), "/"); err != nil {
 		t.Error(err)
 	}
 }
 
-// Of a request that its caller gave up before it was written the server hears nothing.
-// The client below still gets an answer.
+// The server does not receive a request that its caller gave up before it was written. The zk
+// client still gets an answer.
 func TestARequestThatWasWithdrawnIsNotSent(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -481,7 +482,7 @@ func TestARequestThatWasWithdrawnIsNotSent(t *testing.T) {
 	} {
 		before := s.tickets.take()
 		if !before.withdraw() {
-			t.Fatal("a request that nobody has made was written")
+			t.Fatal("a request was written that no call made")
 		}
 		if results, err := s.request(list, before)(); err == nil {
 			t.Errorf("commit of %v: %v", list[0].Kind, results)
@@ -494,7 +495,7 @@ func TestARequestThatWasWithdrawnIsNotSent(t *testing.T) {
 		sent := s.tickets.take()
 		s.request([]backend.Op{backend.SetData("/a", nil, 0)}, sent)()
 		if sent.withdraw() {
-			t.Error("a request was withdrawn that had been written")
+			t.Error("a request that had been written was withdrawn")
 		}
 		s.tickets.give(sent)
 	}
@@ -505,12 +506,12 @@ func TestARequestThatWasWithdrawnIsNotSent(t *testing.T) {
 	defer mu.Unlock()
 	for i, op := range ops {
 		if want := []int32{opExists, opSetData}[i%2]; op != want || len(ops) != 12 {
-			t.Fatalf("the server was asked %v", ops)
+			t.Fatalf("the server received the operations %v", ops)
 		}
 	}
 }
 
-// Other clients tell absent data from empty data.
+// Other clients distinguish absent data from empty data.
 func TestNoDataIsSentAsEmptyData(t *testing.T) {
 	t.Parallel()
 	var requests []string

@@ -12,20 +12,20 @@ const (
 	leastSpell = time.Second
 )
 
-// hosts is the list of servers of one session, in its own order. It is the
-// HostProvider of the client below, which asks it for the next server to dial.
-// It resolves no names; the dialer does, for each connection.
+// hosts is the list of servers of one session, in its own order. It is the HostProvider of
+// the zk client, which asks it for the next server to dial. It does not resolve names; the
+// dialer does, for each connection.
 //
-// After contact broke each server is tried once without a pause. Then there is
-// a pause before each further round, growing and jittered. The dialer makes the
-// pauses, since the client's own can only last a second.
+// After contact broke, each server is tried once without a pause. Each further round begins
+// with a pause, which grows and is jittered. The dialer makes the pauses, since those of the
+// zk client last a second at most.
 //
-// Contact that breaks again before it has lasted for a spell counts as a round
-// itself, but for the first time: a server can answer one request and drop the
-// connection for the next, each time that it comes.
+// Contact that breaks again before it has lasted for a spell counts as a round itself, except
+// the first time: a server can answer one request and drop the connection for the next, on
+// each connection.
 type hosts struct {
-	most  time.Duration // of a pause
-	spell time.Duration // how long contact must last to be good
+	most  time.Duration // the longest pause
+	spell time.Duration // how long contact must last to count as good
 
 	mu    sync.Mutex
 	list  []string
@@ -53,8 +53,8 @@ func (h *hosts) Init([]string) error { return nil }
 // Len is part of zk.HostProvider.
 func (h *hosts) Len() int { return len(h.list) }
 
-// Next is part of zk.HostProvider. It never says that all servers have been
-// tried: the client would sleep for a second, and give up its queue.
+// Next is part of zk.HostProvider. It never reports that all servers have been tried: the zk
+// client would sleep for a second and drop its queue.
 func (h *hosts) Next() (server string, retryStart bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,18 +64,18 @@ func (h *hosts) Next() (server string, retryStart bool) {
 	return server, false
 }
 
-// Connected is part of zk.HostProvider. It does nothing: a server that welcomes
-// a session and drops it at once is not good.
+// Connected is part of zk.HostProvider. It does nothing: a server that welcomes a session and
+// drops it at once is not good.
 func (h *hosts) Connected() {}
 
-// accepted says that there is a connection to an address.
+// accepted records that there is a connection to an address.
 func (h *hosts) accepted(address string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mute[address] = true
 }
 
-// answered says that the first request on a connection to an address was answered.
+// answered records that the first request on a connection to an address was answered.
 func (h *hosts) answered(address string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,29 +84,29 @@ func (h *hosts) answered(address string) {
 	h.short++
 }
 
-// isMute reports whether an address is to be passed over.
+// isMute reports whether an address has to be skipped.
 func (h *hosts) isMute(address string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mute[address]
 }
 
-// forgetMute gives all addresses another chance.
+// forgetMute makes all addresses eligible again.
 func (h *hosts) forgetMute() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.mute)
 }
 
-// lasted says that a server still answers on the same connection, a spell after
-// its first answer.
+// lasted records that a server still answers on the same connection, one spell after its
+// first answer.
 func (h *hosts) lasted() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.short = 0
 }
 
-// pause returns how long to wait before the server last handed out is dialled.
+// pause returns the time to wait before dialling the server that Next returned last.
 func (h *hosts) pause() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

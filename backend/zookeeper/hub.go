@@ -7,8 +7,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// watchKind tells the server's two tables of watches apart. Exists and getData
-// share one.
+// watchKind distinguishes the server's two tables of watches. Exists and getData share one.
 type watchKind int8
 
 const (
@@ -16,14 +15,14 @@ const (
 	childWatch
 )
 
-// hub knows the watches of a session. A request that arms watches is expected before
-// it is sent, and they are armed when its reply is seen, by the reader of the
-// connection and so in the order in which the server sent replies and events.
-// The server keeps a set of watches per connection, so the watches of one path
-// and kind share the server's, and arming again costs nothing.
+// hub holds the watches of a session. A request that arms watches is announced before it is
+// sent. The reader of the connection arms the watches when it sees the reply, and so in the
+// order in which the server sent replies and events. The server keeps a set of watches per
+// connection, so all watches of one path and kind share one watch on the server, and arming
+// again costs nothing.
 //
-// Everything done under the lock is marking: no I/O, no foreign code but
-// backend.Watch's Arm and Fire, which call none.
+// Under the lock the hub only marks watches: no I/O, and no foreign code except Arm and Fire
+// of backend.Watch, which call none.
 type hub struct {
 	mu       sync.Mutex
 	ended    bool
@@ -57,20 +56,19 @@ type watchKey struct {
 	kind watchKind
 }
 
-// expectation is the watches that one request is to arm: that of a read, or those
-// of an Arm.
+// expectation holds the watches that one request, a read or an Arm, will arm.
 type expectation struct {
 	id    uint64
 	read  interest
-	many  []*interest // of an Arm
-	since int64       // likewise
+	many  []*interest // for an Arm
+	since int64       // for an Arm
 }
 
-// interest is one Watch given to one request.
+// interest is one Watch passed to one request.
 type interest struct {
 	hub    *hub
 	watch  *backend.Watch
-	key    watchKey // of a read the kind is known once it is armed
+	key    watchKey // for a read, the kind is known once it is armed
 	exists bool     // the node existed when the watch was armed
 	early  bool     // an event came before the reply
 }
@@ -116,8 +114,7 @@ func (h *hub) announce(x *expectation) *expectation {
 	return x
 }
 
-// sent returns the expectation that a mark speaks of, nil if it has been forgotten
-// by now.
+// sent returns the expectation that a mark names, or nil if it has been forgotten.
 func (h *hub) sent(said string) *expectation {
 	id, err := strconv.ParseUint(said, 36, 64)
 	if err != nil {
@@ -142,9 +139,9 @@ func (h *hub) arm(x *expectation, kind watchKind, exists bool) {
 	h.stand(&x.read)
 }
 
-// armMany arms the watches of an Arm whose reply has come. The server sends before
-// it an event for each node that is missing or has changed; what event it is does
-// not matter, since it can be that of an older watch.
+// armMany arms the watches of an Arm whose reply has arrived. Before the reply the server
+// sends an event for each node that is missing or has changed. The kind of the event does not
+// matter, since it can belong to an older watch.
 func (h *hub) armMany(x *expectation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -162,7 +159,7 @@ func (h *hub) armMany(x *expectation) {
 	}
 }
 
-// stand has the watch of i armed. The caller holds mu.
+// stand arms the watch of i, or fires it if the session is over. The caller holds mu.
 func (h *hub) stand(i *interest) {
 	if h.ended {
 		i.watch.Fire(backend.LookAgain)
@@ -171,8 +168,8 @@ func (h *hub) stand(i *interest) {
 	}
 }
 
-// hand has w stand in the place of a watch that a read has armed, or fires it as that
-// one was fired.
+// hand replaces from, the watch that a read has armed, by w. If from has fired, hand fires w
+// in the same way.
 func (h *hub) hand(key watchKey, from, w *backend.Watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,15 +185,15 @@ func (h *hub) hand(key watchKey, from, w *backend.Watch) {
 	w.Fire(from.Kind())
 }
 
-// disarm is called by Stop.
+// disarm runs when a watch is stopped.
 func (i *interest) disarm(*backend.Watch) {
 	i.hub.mu.Lock()
 	defer i.hub.mu.Unlock()
 	i.hub.armed.remove(i)
 }
 
-// forget gives up a request that failed. A watch that its reply has armed stays so:
-// if the request is made again it is armed already, and else it is stopped.
+// forget drops a request that failed. A watch that its reply has armed stays armed: if the
+// request is repeated the watch is armed already, else the caller stops it.
 func (h *hub) forget(x *expectation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +203,7 @@ func (h *hub) forget(x *expectation) {
 	}
 }
 
-// event marks the watches that an event of the server fires.
+// event fires the watches that an event of the server affects.
 func (h *hub) event(e event) {
 	data, child, as := firedBy(e.kind)
 	h.mu.Lock()
@@ -225,7 +222,7 @@ func (h *hub) fire(key watchKey, as backend.Kind) {
 	}
 	for i := range h.armed[key] {
 		if as == backend.Deleted && !i.exists {
-			// It waited for the node to be created, and missed that.
+			// This watch waited for the node's creation and missed it.
 			i.watch.Fire(backend.LookAgain)
 		} else {
 			i.watch.Fire(as)
@@ -234,15 +231,15 @@ func (h *hub) fire(key watchKey, as backend.Kind) {
 	delete(h.armed, key)
 }
 
-// reconnected fires everything: the watches of the old connection are gone, and
-// so may be events.
+// reconnected fires all watches: the server's watches of the old connection are gone, and
+// events may be lost.
 func (h *hub) reconnected() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fireAll()
 }
 
-// end fires everything, now and from now on.
+// end fires all watches, and each one that is armed later.
 func (h *hub) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

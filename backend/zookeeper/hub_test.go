@@ -17,7 +17,7 @@ func armed(h *hub, path string, kind watchKind, exists bool) *backend.Watch {
 	return w
 }
 
-func TestAnEventFiresTheWatchesThatItConcerns(t *testing.T) {
+func TestAnEventFiresTheWatchesThatItAffects(t *testing.T) {
 	const none, look, deleted = backend.Kind(0), backend.LookAgain, backend.Deleted
 	for _, test := range []struct {
 		name                                string
@@ -49,7 +49,7 @@ func TestAWatchIsArmedByItsReplyOnly(t *testing.T) {
 	h := newHub()
 	w := backend.NewWatch()
 	i := h.expect("/a", w)
-	h.event(event{eventDeleted, "/a"}) // of before the read
+	h.event(event{eventDeleted, "/a"}) // from before the read
 	if w.Kind() != 0 {
 		t.Error("a watch fired before it was armed")
 	}
@@ -166,7 +166,7 @@ func TestOnlyKnownCodesAreDefinite(t *testing.T) {
 	}
 }
 
-// The root is its children's parent, and has none.
+// The root is the parent of /n, and the node that refuses to create it.
 func TestTheRootCanRefuse(t *testing.T) {
 	var e *backend.DeniedError
 	if err := withNode(zk.ErrNoAuth, backend.ErrDenied, "create", "/n"); !errors.As(err, &e) || e.Path != "/" || e.Perm != "create" {

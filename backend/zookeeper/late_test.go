@@ -16,13 +16,13 @@ func isOp(op int32) func(zkproxy.Frame) bool {
 	return func(f zkproxy.Frame) bool { return f.Opcode == op }
 }
 
-func TestALateResultHurtsNobody(t *testing.T) {
+func TestALateResultDoesNoHarm(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
 	c, o := s.open(s.link), s.other()
 	proxy := s.link.Proxies[0]
 
-	// A commit: it returns with its context, and lands.
+	// A commit returns when its context ends, and is applied later.
 	ctx, cancel := context.WithCancel(s.ctx)
 	fault := proxy.Drop(isOp(zkproxy.OpCreate), zkproxy.HoldReply)
 	done := make(chan error, 1)
@@ -42,7 +42,7 @@ func TestALateResultHurtsNobody(t *testing.T) {
 		t.Fatalf("children after the late commit and Sync: %v", names)
 	}
 
-	// A read: its watch is not armed when the reply comes.
+	// A read: its watch is not armed when the late reply arrives.
 	ctx, cancel = context.WithCancel(s.ctx)
 	fault = proxy.Drop(isOp(zkproxy.OpGetData), zkproxy.HoldReply)
 	w := backend.NewWatch()
@@ -70,7 +70,7 @@ func TestALateResultHurtsNobody(t *testing.T) {
 	}
 }
 
-// The client below encodes a request after the call has been given up.
+// The zk client encodes a request after its caller has given up.
 func TestDataIsCopiedBeforeTheCallReturns(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
@@ -89,9 +89,9 @@ func TestDataIsCopiedBeforeTheCallReturns(t *testing.T) {
 			defer close(cancelled)
 			cancel()
 		}()
-		c.Commit(ctx, ops...) // either way
+		c.Commit(ctx, ops...) // applied or not
 		for i := range ops {
-			copy(ops[i].Data, "xxxxx") // the race detector looks on
+			copy(ops[i].Data, "xxxxx") // the race detector reports a data race here
 		}
 		<-cancelled
 	}
@@ -136,7 +136,7 @@ func TestWhatIsTooLargeIsRefusedLocally(t *testing.T) {
 	if after := s.link.Proxies[0].Count(); after.Requests() != before.Requests() {
 		t.Errorf("sent: %v", after)
 	}
-	// What is just not too large passes.
+	// A request just below the limit is accepted.
 	large = large[:backend.MaxRequest-1000]
 	s.commit(c, backend.Create(s.path("n"), large, backend.Persistent))
 	if data, _, err := c.Get(s.ctx, s.path("n"), nil); err != nil || len(data) != len(large) {
@@ -144,8 +144,8 @@ func TestWhatIsTooLargeIsRefusedLocally(t *testing.T) {
 	}
 }
 
-// The client below makes a plain node of a container in its Create, and returns
-// an error for one in a Multi that was applied.
+// The zk client's Create makes a plain node instead of a container, and its Multi returns an
+// error for a container although it was created.
 func TestAContainerIsOne(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
@@ -176,9 +176,9 @@ func TestAContainerIsOne(t *testing.T) {
 	}
 }
 
-// Stopped watches leave nothing in this process, and on the server one watch for
-// each path and kind.
-func TestStoppedWatchesDoNotPileUp(t *testing.T) {
+// Stopped watches leave nothing in this process, and one watch for each path and kind on the
+// server.
+func TestStoppedWatchesDoNotAccumulate(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
 	c, o := s.open(s.link), s.other()
@@ -226,7 +226,7 @@ func TestStoppedWatchesDoNotPileUp(t *testing.T) {
 	if w.Kind() != backend.Deleted || last.Kind() != 0 {
 		t.Errorf("kinds %v and %v", w.Kind(), last.Kind())
 	}
-	// One deletion, one event, however many were armed.
+	// One deletion causes one event, however many watches were armed.
 	if err := c.Sync(s.ctx, path); err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func TestHostsAreTriedInTurnWithPausesBetweenRounds(t *testing.T) {
 		for i := range 3 {
 			server, retryStart := h.Next()
 			if retryStart {
-				t.Fatal("the client is told to sleep")
+				t.Fatal("the zk client is made to sleep")
 			}
 			seen[server]++
 			most := time.Duration(0)
@@ -68,11 +68,11 @@ func TestHostsAreTriedInTurnWithPausesBetweenRounds(t *testing.T) {
 	}
 }
 
-func TestContactThatNeverLastsIsMadeMoreAndMoreSlowly(t *testing.T) {
+func TestContactThatNeverLastsIsRetriedMoreAndMoreSlowly(t *testing.T) {
 	for _, servers := range [][]string{{"a"}, {"a", "b", "c"}} {
 		h := newHosts(servers, 30*time.Second)
 		if h.spell != 3*time.Second {
-			t.Errorf("contact is to last for %v", h.spell)
+			t.Errorf("contact must last for %v", h.spell)
 		}
 		again := func(most time.Duration) {
 			t.Helper()
@@ -159,7 +159,7 @@ func TestAJumpOfTheWallClockIsNoticedByTheNextCall(t *testing.T) {
 func TestATimerNoticesTheEndOfTheLease(t *testing.T) {
 	var conns atomic.Int32
 	addr := startServer(t, func(conn net.Conn) {
-		if conns.Add(1) == 1 { // a welcome would be an answer
+		if conns.Add(1) == 1 { // another connect response would count as an answer
 			welcome(conn, 400)
 		}
 		swallow(conn)

@@ -12,8 +12,7 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// stuckHandler is a slog.Handler that blocks, in all that it is asked, from stop on
-// until it is let go.
+// stuckHandler is a slog.Handler whose methods all block between stop and let.
 type stuckHandler struct {
 	slog.Handler
 	stuck chan struct{} // closed by stop
@@ -42,8 +41,8 @@ func (h *stuckHandler) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// A Logger that blocks for ever costs no session when contact breaks for a moment,
-// delays no call, and keeps Close for a second at most.
+// A Logger that blocks for ever loses no session when contact breaks for a moment, delays no
+// call, and delays Close by a second at most.
 func TestALoggerThatBlocksDelaysNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
@@ -64,7 +63,7 @@ func TestALoggerThatBlocksDelaysNothing(t *testing.T) {
 		t.Fatalf("after a moment without contact: %v, session %#x, want %#x", err, c.ID(), id)
 	}
 
-	// A second one, whose lease passes while the Logger still blocks.
+	// A second session, whose lease passes while the Logger still blocks.
 	lost := s.open(b)
 	s.link.Partition()
 	s.await(lost.Done(), "the loss")

@@ -16,8 +16,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// The client below keeps what it could not send, and opens another session when
-// its own has expired. Then it sends what it kept.
+// The zk client keeps requests that it could not send, and opens another session when its own
+// has expired. Then it sends the requests that it kept.
 func TestAQueuedCreateNeverCrossesIntoTheNextSession(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
@@ -44,7 +44,7 @@ func TestAQueuedCreateNeverCrossesIntoTheNextSession(t *testing.T) {
 			_, errs[i] = c.Commit(s.ctx, backend.Create(s.path(fmt.Sprint("n", i)), nil, backend.Ephemeral))
 		})
 	}
-	s.await(conn.stuck, "a write that gets stuck") // and the others queue behind it
+	s.await(conn.stuck, "a write that gets stuck") // the other requests queue behind it
 	s.link.Expire(c.ID())
 	s.await(c.Done(), "the loss of the session")
 	wg.Wait()
@@ -58,7 +58,7 @@ func TestAQueuedCreateNeverCrossesIntoTheNextSession(t *testing.T) {
 	}
 }
 
-// stuckConn does not get rid of what is written, once it is on.
+// stuckConn blocks all writes once it is switched on.
 type stuckConn struct {
 	net.Conn
 	on        atomic.Bool
@@ -82,13 +82,13 @@ func (c *stuckConn) Close() error {
 	return c.Conn.Close()
 }
 
-func TestExpiryIsToldAtOnce(t *testing.T) {
+func TestExpiryIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
 	c := s.open(s.link)
 	s.link.Expire(c.ID())
 	if took := s.await(c.Done(), "the loss of the session"); took > 2*time.Second {
-		t.Errorf("told after %v", took)
+		t.Errorf("reported after %v", took)
 	}
 	if err := c.Err(); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("Err: %v", err)
@@ -102,8 +102,8 @@ func TestExpiryIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// Servers that take connections and say nothing, as paused ones do, must not
-// eat the time that the third one needs.
+// Servers that accept connections and stay silent, as paused ones do, must not use up the
+// time that the third server needs.
 func TestSilentServersDoNotFreezeTheSession(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
@@ -121,7 +121,8 @@ func TestSilentServersDoNotFreezeTheSession(t *testing.T) {
 	}
 	const timeout = 4 * time.Second
 	for range 3 {
-		// All but one fall silent, also the one that the session is on.
+		// All servers but one fall silent, including the one that the session is connected
+		// to.
 		good.Refuse(true)
 		c := s.open(zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: timeout}))
 		id := c.ID()
@@ -155,7 +156,7 @@ func TestAPausedServer(t *testing.T) {
 	c := s.open(s.link)
 	s.commit(c, backend.Create(s.path("n"), nil, backend.Ephemeral))
 
-	// A call returns with its context while nothing answers.
+	// A call returns when its context ends although the server does not answer.
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +175,7 @@ func TestAPausedServer(t *testing.T) {
 		t.Errorf("the calls returned after %v", took)
 	}
 
-	// It comes back before the session is over.
+	// The server resumes before the session is over.
 	s.phase(c, backend.Suspended)
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
@@ -184,7 +185,7 @@ func TestAPausedServer(t *testing.T) {
 		t.Errorf("after the pause: %v", err)
 	}
 
-	// Close does not wait for it.
+	// Close does not wait for the paused server.
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -200,9 +201,9 @@ func TestAPausedServer(t *testing.T) {
 	}
 }
 
-// A session that is lost leaves nothing behind that speaks for it, or the server
-// would keep its nodes, and its owner would queue behind itself.
-func TestALostSessionSendsNothingAnyMore(t *testing.T) {
+// A lost session must not send anything any more, or the server would keep its nodes, and the
+// recipe that owned it would wait behind its own node.
+func TestALostSessionSendsNothing(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
 	s := newScene(t, zookeeper.Options{SessionTimeout: timeout})
@@ -212,14 +213,14 @@ func TestALostSessionSendsNothingAnyMore(t *testing.T) {
 		t.Fatalf("negotiated %v", got)
 	}
 	proxy := s.link.Proxies[0]
-	proxy.HoldDown(true) // the server hears and its answers are lost
+	proxy.HoldDown(true) // requests arrive, answers are lost
 	start := time.Now()
 	s.await(c.Done(), "the loss of the session")
 	if took := time.Since(start); took > timeout {
 		t.Errorf("lost after %v", took)
 	}
 	if _, err := o.Exists(s.ctx, s.path("e"), nil); err != nil {
-		t.Errorf("the server gave the session up before the session did: %v", err)
+		t.Errorf("the server ended the session before the client declared it lost: %v", err)
 	}
 	proxy.HoldDown(false)
 	before := proxy.Count()
@@ -237,7 +238,7 @@ func TestTheLeaseIsRenewedByAnswersAlone(t *testing.T) {
 	c, o := s.open(s.link), s.other()
 	s.commit(o, backend.Create(s.path("n"), nil, backend.Persistent))
 
-	// Quiet for longer than the lease: pings keep it.
+	// An idle time longer than the lease: pings keep the session alive.
 	timer := time.NewTimer(lease + time.Second/2)
 	defer timer.Stop()
 	select {
@@ -246,7 +247,7 @@ func TestTheLeaseIsRenewedByAnswersAlone(t *testing.T) {
 	case <-timer.C:
 	}
 
-	// Events keep coming, and no request gets through: they prove nothing.
+	// Events keep arriving while no request gets through: they do not renew the lease.
 	var watches []*backend.Watch
 	for i := range 20 {
 		path := s.path(fmt.Sprint("w", i))

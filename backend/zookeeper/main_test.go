@@ -20,7 +20,7 @@ var shared = zktest.Shared{Options: &zktest.Options{
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// limit is the longest wait for anything that is to happen at once or by itself.
+// limit is the longest wait for anything that has to happen at once or without further input.
 const limit = 15 * time.Second
 
 // scene is a test's own part of the shared server, and a link to it.
@@ -113,7 +113,7 @@ func (s *scene) phase(session backend.Session, want backend.Phase) time.Duration
 	}
 }
 
-// gone waits until a node that another session owns is not there any more.
+// gone waits until a node that another session owns is deleted.
 func (s *scene) gone(session backend.Session, path string) {
 	s.Helper()
 	for {

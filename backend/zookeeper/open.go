@@ -35,7 +35,7 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 		if !errors.Is(err, backend.ErrSessionLost) {
 			return nil, &backend.Error{Op: "open", Err: err}
 		}
-		// It ended before it was ready: before its credentials were taken.
+		// The session ended before its credentials were accepted, so it was never ready.
 		if over := sleep(ctx, nil, growing(firstPause, mostPause, tries)); over != nil {
 			over = fmt.Errorf("%w: %d sessions ended before they were ready, the last one: %v", over, tries, err)
 			return nil, &backend.Error{Op: "open", Err: over}
@@ -43,8 +43,7 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 	}
 }
 
-// start starts the client below, which dials at once and goes on until it gets
-// its farewell.
+// start starts the zk client, which dials at once and goes on until it gets its farewell.
 func (s *session) start() error {
 	conn, events, err := zk.Connect(s.cfg.servers, s.cfg.timeout,
 		zk.WithDialer(s.dial),
@@ -76,11 +75,11 @@ func (s *session) open(ctx context.Context) error {
 	}
 }
 
-// abort ends a session that nobody will see.
+// abort ends a session that is never returned to a caller.
 func (s *session) abort() {
 	select {
 	case <-s.opened:
-		// It has come up just now, or wants to be ended on the servers.
+		// The session became ready just now, or has to be ended on the servers.
 	default:
 		s.end(backend.ErrClosed)
 		s.seal()
@@ -88,7 +87,7 @@ func (s *session) abort() {
 	s.Close()
 }
 
-// dial is the dialer of the client below.
+// dial is the dialer of the zk client.
 func (s *session) dial(network, address string, _ time.Duration) (net.Conn, error) {
 	if pause := s.hosts.pause(); pause > 0 {
 		timer := time.NewTimer(pause)
@@ -122,10 +121,10 @@ func (s *session) dial(network, address string, _ time.Duration) (net.Conn, erro
 	return conn, nil
 }
 
-// dialTCP makes the connections when Options.Dial is nil. A name can have several
-// addresses, of which a net.Dialer takes the first that accepts, each time. That one
-// can be of a server that then says nothing. So an address that has not answered on
-// its latest connection is passed over as long as another one accepts.
+// dialTCP makes the connections when Options.Dial is nil. A name can have several addresses,
+// and a net.Dialer always takes the first one that accepts, even if its server then stays
+// silent. So an address that has not answered on its latest connection is skipped as long as
+// another one accepts.
 func (s *session) dialTCP(ctx context.Context, network, address string) (net.Conn, error) {
 	var passed atomic.Bool
 	d := net.Dialer{Resolver: s.cfg.resolver, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
@@ -148,7 +147,7 @@ func (s *session) dialTCP(ctx context.Context, network, address string) (net.Con
 	return conn, err
 }
 
-// connect makes one connection, which is the session's when it returns.
+// connect makes one connection, which belongs to the session when connect returns.
 func (s *session) connect(ctx context.Context, network, address string) (*guardConn, error) {
 	dial := s.cfg.dial
 	if dial == nil {
@@ -188,8 +187,8 @@ func (s *session) connect(ctx context.Context, network, address string) (*guardC
 	return c, nil
 }
 
-// budget returns how long an attempt to connect may take, handshakes included.
-// While the lease runs, each server gets a share of what is left of it.
+// budget returns how long an attempt to connect may take, handshakes included. While the
+// lease runs, each server gets a share of the rest of it.
 func (s *session) budget() time.Duration {
 	const least, most = 500 * time.Millisecond, 5 * time.Second
 	now := s.now()

@@ -30,9 +30,9 @@ func TestOptionsThatMakeNoSenseAreReportedByOpen(t *testing.T) {
 		{"no server", nil, zookeeper.Options{}},
 		{"an empty server", []string{"127.0.0.1:1", ""}, zookeeper.Options{}},
 		{"a list in one string", []string{"a:1,b:2"}, zookeeper.Options{}},
-		{"a path behind the server", []string{"a:1/root"}, zookeeper.Options{}},
+		{"a path after the server", []string{"a:1/root"}, zookeeper.Options{}},
 		{"a port out of range", []string{"a:65536"}, zookeeper.Options{}},
-		{"a port of no digits", []string{"a:zk"}, zookeeper.Options{}},
+		{"a port without digits", []string{"a:zk"}, zookeeper.Options{}},
 		{"no host", []string{":2181"}, zookeeper.Options{}},
 		{"too many colons", []string{"a:b:c"}, zookeeper.Options{}},
 		{"a negative timeout", one, zookeeper.Options{SessionTimeout: -1}},
@@ -83,8 +83,7 @@ func TestTheTimeoutIsNegotiated(t *testing.T) {
 		if got := c.Timeout(); got != test.granted {
 			t.Errorf("asked for %v: got %v, want %v", test.asked, got, test.granted)
 		}
-		// It stays through a reconnect, though the client below believes in
-		// another one.
+		// The timeout is the same after a reconnect, though the zk client uses another one.
 		_, change := c.Status()
 		s.link.Proxies[0].Cut()
 		s.await(change, "the suspension")
@@ -129,7 +128,7 @@ func TestOpenWaitsForAServer(t *testing.T) {
 	}
 }
 
-func TestOpenTellsWhatItTried(t *testing.T) {
+func TestOpenReportsTheServersThatItTried(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
 	closes, silent := s.service.ZooKeeper("closes").Proxies[0], s.service.ZooKeeper("silent").Proxies[0]
@@ -165,11 +164,11 @@ func TestOpenTellsWhatItTried(t *testing.T) {
 		"no.such.name.invalid:1: lookup",
 	} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not say %q: %v", want, err)
+			t.Errorf("the error does not contain %q: %v", want, err)
 		}
 	}
 
-	// An attempt that ran out of its own time is not the caller's deadline.
+	// The end of an attempt's own time is not the caller's deadline.
 	ctx2, cancel2 := context.WithCancel(s.ctx)
 	timer := time.AfterFunc(1500*time.Millisecond, cancel2)
 	defer timer.Stop()
@@ -184,7 +183,7 @@ func TestOpenTellsWhatItTried(t *testing.T) {
 		t.Errorf("open: %v", err)
 	}
 	if want := "no connection within 500ms"; !strings.Contains(err.Error(), want) {
-		t.Errorf("the error does not say %q: %v", want, err)
+		t.Errorf("the error does not contain %q: %v", want, err)
 	}
 }
 
@@ -211,7 +210,7 @@ func TestOpenNamesALimitOfConnections(t *testing.T) {
 	}
 	c.Close()
 
-	// A client that does not say whether a read-only server will do is an old one.
+	// Servers log that a client without the flag for read-only servers is old.
 	log, err := os.ReadFile(e.Servers()[0].LogFile())
 	if err != nil || !bytes.Contains(log, []byte("Too many connections")) || bytes.Contains(log, []byte("old client")) {
 		t.Errorf("the log of the server: %v\n%s", err, log)
@@ -252,7 +251,7 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// Not parallel: it looks at the output of the whole process.
+// Not parallel: it inspects the output of the whole process.
 func TestLogs(t *testing.T) {
 	s := newScene(t, zookeeper.Options{})
 	var all buffer
@@ -279,11 +278,11 @@ func TestLogs(t *testing.T) {
 	out := own.String()
 	for _, want := range []string{"level=INFO", "session connected", "level=WARN", "session suspended", "level=DEBUG"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("the log does not say %q:\n%s", want, out)
+			t.Errorf("the log does not contain %q:\n%s", want, out)
 		}
 	}
 	if strings.Contains(out, "session lost") {
-		t.Errorf("a loss, which the session's user tells of, is told twice:\n%s", out)
+		t.Errorf("a loss, which the session's user logs, is logged twice:\n%s", out)
 	}
 	if strings.Contains(out+all.String(), "hidden") {
 		t.Errorf("the log holds the password:\n%s", out)

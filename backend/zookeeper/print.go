@@ -2,8 +2,8 @@ package zookeeper
 
 import "strings"
 
-// What is printed by mistake is printed into logs. A session holds credentials, ours
-// and those by which the service knows it.
+// Values that are printed by mistake end up in logs. A session holds two credentials: those
+// of the user, and the password by which the service identifies the session.
 
 func (s *service) String() string {
 	if s.cfg == nil {

@@ -34,7 +34,7 @@ func naming(t *testing.T, addresses ...string) *net.Resolver {
 				return
 			}
 			const header, typeA = 12, 1
-			end := header + slices.Index(query[header:], 0) + 1 // of the name
+			end := header + slices.Index(query[header:], 0) + 1 // the end of the name
 			question := query[header : end+4]
 			out := append([]byte(nil), query[:2]...)
 			out = append(out, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0)
@@ -56,7 +56,7 @@ func naming(t *testing.T, addresses ...string) *net.Resolver {
 	}}
 }
 
-// twoAddresses listens at the same port of two addresses.
+// twoAddresses listens on the same port of two addresses.
 func twoAddresses(t *testing.T, first, second string) (a, b net.Listener, port string) {
 	t.Helper()
 	for range 50 {
@@ -74,16 +74,16 @@ func twoAddresses(t *testing.T, first, second string) (a, b net.Listener, port s
 	return
 }
 
-// Behind a name is a server that accepts connections and says nothing, and one that is
-// well. The well one is found at each of the two places, and when the two change their
-// parts, the other one is.
+// A name has two addresses: one server accepts connections and stays silent, the other one
+// works. The session finds the working server at either place, and finds the other one when
+// the two exchange their roles.
 func TestOneOfTheAddressesOfANameIsSilent(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]string{{"127.0.0.2", "127.0.0.3"}, {"127.0.0.3", "127.0.0.2"}} {
 		t.Run(order[0]+" first", func(t *testing.T) {
 			t.Parallel()
 			a, b, port := twoAddresses(t, "127.0.0.2", "127.0.0.3")
-			var well atomic.Int32 // which one
+			var well atomic.Int32 // the index of the working server
 			silent := make(chan struct{}, 100)
 			serve := func(n int32) func(net.Conn) {
 				return func(conn net.Conn) {
@@ -121,7 +121,8 @@ func TestOneOfTheAddressesOfANameIsSilent(t *testing.T) {
 				if err := s.Sync(ctx, "/"); err != nil {
 					t.Errorf("sync while server %d is well: %v", n, err)
 				}
-				// It is told by an end of the connection, and the other one has to be found.
+				// The working server ends the connection, and the session has to find the
+				// other one.
 				well.Store(1 - n)
 				s.Sync(ctx, "/")
 				if phase, _ := s.Status(); phase != backend.Connected || s.Err() != nil {
@@ -136,7 +137,7 @@ func TestOneOfTheAddressesOfANameIsSilent(t *testing.T) {
 	}
 }
 
-// lines is a slog.Handler that keeps what it gets.
+// lines is a slog.Handler that keeps the records that it gets.
 type lines struct {
 	slog.Handler
 	mu  sync.Mutex
@@ -152,7 +153,8 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// unreachable returns the lines that tell that no server can be reached, and forgets all.
+// unreachable returns the lines that report that no server can be reached, and drops all
+// lines.
 func (l *lines) unreachable() (times []time.Time, texts []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,7 +208,8 @@ func TestTheLogSaysThatNoServerCanBeReached(t *testing.T) {
 		if _, err := b.Open(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		// At 0, 1, 3, 7, 15, 31, 63 s and then each minute, and a pause of up to 2 s after each.
+		// Lines come at 0, 1, 3, 7, 15, 31, 63 s and then each minute, each with a pause of
+		// up to 2 s after it.
 		times, texts := log.unreachable()
 		if n := len(times); n < 12 || n > 16 || times[0].Sub(start) > time.Second {
 			t.Errorf("%d lines in ten minutes, from %v on", n, times[0].Sub(start))
@@ -222,7 +225,7 @@ func TestTheLogSaysThatNoServerCanBeReached(t *testing.T) {
 			}
 		}
 
-		// A session that is there says it as well, and says nothing when all is well.
+		// An open session logs it as well, and logs nothing while there is contact.
 		up.Store(true)
 		s, err := b.Open(t.Context())
 		if err != nil {
@@ -233,7 +236,7 @@ func TestTheLogSaysThatNoServerCanBeReached(t *testing.T) {
 			t.Errorf("%d lines while there is contact", len(times))
 		}
 		up.Store(false)
-		s.Sync(t.Context(), "/") // until the lease of 40 s is over
+		s.Sync(t.Context(), "/") // until the lease of 40 s has passed
 		times, texts = log.unreachable()
 		if n := len(times); n < 4 || n > 7 || !strings.Contains(texts[0], "session="+hex(s.ID())) {
 			t.Errorf("%d lines in 40 s: %v", n, texts)

@@ -15,8 +15,8 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// The client below sleeps for a second when it has tried all servers of its
-// list, which with one server is each time.
+// The zk client sleeps for a second when it has tried all servers of its list, which with one
+// server is each time.
 func TestOneServerIsDialledAgainWithoutASleep(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
@@ -36,9 +36,9 @@ func TestOneServerIsDialledAgainWithoutASleep(t *testing.T) {
 	}
 }
 
-// A request for which servers drop the connection must not make the session
-// connect as fast as it can.
-func TestContactThatBreaksAfterItsFirstReplyIsNotMadeInALoop(t *testing.T) {
+// A request that makes servers drop the connection must not make the session reconnect in a
+// tight loop.
+func TestContactThatBreaksAfterItsFirstReplyIsNotRetriedInATightLoop(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
 	c := s.open(s.link)
@@ -53,8 +53,8 @@ func TestContactThatBreaksAfterItsFirstReplyIsNotMadeInALoop(t *testing.T) {
 		s.link.Proxies[0].Cut()
 		s.await(change, "the suspension")
 	}
-	// The first comes without a pause. The pauses before the sixth come to 0.8 s
-	// at least, and one more is waited for.
+	// The first attempt has no pause. The pauses before the sixth sum to at least 0.8 s, and
+	// the session waits for one more.
 	if n := s.link.Proxies[0].Count().Connections; n < 3 || n > 7 {
 		t.Errorf("%d connections in %v", n, span)
 	} else {
@@ -99,8 +99,7 @@ func TestNamesAreResolvedForEachConnection(t *testing.T) {
 	}
 }
 
-// The client below locks up for ever when a write fails while it sends its
-// credentials again.
+// The zk client deadlocks when a write fails while it sends its credentials again.
 func TestAFailedWriteOfCredentialsIsSurvived(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
@@ -133,7 +132,7 @@ func TestAFailedWriteOfCredentialsIsSurvived(t *testing.T) {
 	}
 }
 
-// failingConn fails all writes after that of the connect request.
+// failingConn fails all writes after the connect request.
 type failingConn struct {
 	net.Conn
 	writes int
@@ -149,7 +148,7 @@ func (c *failingConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// The client below loses events when it registers its watches again.
+// The zk client loses events when it registers its watches again.
 func TestEveryWatchFiresAfterAReconnect(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
@@ -196,7 +195,7 @@ func TestEveryWatchFiresAfterAReconnect(t *testing.T) {
 	_, change := c.Status()
 	s.link.Partition()
 	s.await(change, "the suspension")
-	// Changes of every kind that nobody tells this session of, deletions too.
+	// Changes of every kind, deletions included, while this session receives no events.
 	for i := 0; i < n; i += 60 {
 		s.commit(o, backend.Create(s.path(fmt.Sprint("n", i)), nil, backend.Persistent),
 			backend.SetData(s.path(fmt.Sprint("n", i+1)), nil, backend.AnyVersion),
@@ -220,7 +219,7 @@ func TestEveryWatchFiresAfterAReconnect(t *testing.T) {
 	}
 }
 
-func TestDeletedIsSaidOnTheConnectionThatArmedOnly(t *testing.T) {
+func TestDeletedIsReportedOnTheConnectionThatArmedOnly(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
 	c, o := s.open(s.link), s.other()

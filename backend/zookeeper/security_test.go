@@ -37,7 +37,7 @@ func TestTLS(t *testing.T) {
 	open := func(servers []string, cfg *tls.Config) (backend.Session, error) {
 		return zookeeper.New(servers, &zookeeper.Options{TLS: cfg, SessionTimeout: 4 * time.Second}).Open(ctx)
 	}
-	// refused is what waiting cannot cure, so Open returns long before ctx ends.
+	// refused checks for an error that waiting cannot fix: Open returns long before ctx ends.
 	refused := func(t *testing.T, err error) {
 		t.Helper()
 		var e *backend.Error
@@ -82,7 +82,7 @@ func TestTLS(t *testing.T) {
 	t.Run("with a client certificate of another authority", func(t *testing.T) {
 		cfg := certs.ClientConfig()
 		cfg.Certificates = foreign.ClientConfig().Certificates
-		// A client sends no certificate that the server does not ask for.
+		// A client sends no certificate for which the server does not ask.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return &cfg.Certificates[0], nil
 		}
@@ -94,7 +94,7 @@ func TestTLS(t *testing.T) {
 		_, err := open([]string{addr}, &tls.Config{RootCAs: pool})
 		refused(t, err)
 		if !strings.Contains(err.Error(), "expired") {
-			t.Errorf("the error does not say so: %v", err)
+			t.Errorf("the error does not say that the certificate has expired: %v", err)
 		}
 	})
 	t.Run("one good server of two is enough", func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestDigest(t *testing.T) {
 		if data, _, err := same.Get(s.ctx, s.path("n"), backend.NewWatch()); err != nil || string(data) != "v" {
 			t.Errorf("with the digest: %q, %v", data, err)
 		}
-		// It is sent again on each connection, before anything else.
+		// The digest is sent again on each connection, before anything else.
 		_, change := same.Status()
 		s.link.Proxies[0].Cut()
 		s.await(change, "the suspension")
@@ -237,7 +237,7 @@ func TestAnACLIsPutOnEveryNode(t *testing.T) {
 			t.Errorf("set %s: %v", name, err)
 		}
 	}
-	// The permission is tested before the version, which a semaphore relies on.
+	// The permission is checked before the version; a semaphore relies on that.
 	if _, err := c.Commit(s.ctx, backend.SetData(s.path("a"), nil, math.MaxInt32)); !errors.Is(err, backend.ErrDenied) {
 		t.Errorf("set at a version that it does not have: %v", err)
 	}
@@ -246,7 +246,7 @@ func TestAnACLIsPutOnEveryNode(t *testing.T) {
 	if _, err := c.Commit(s.ctx, backend.SetData(s.path("open"), nil, math.MaxInt32)); !errors.Is(err, backend.ErrBadVersion) {
 		t.Errorf("set at a version that it does not have: %v", err)
 	}
-	// An ACL that the server does not know.
+	// An ACL with a scheme that the server does not know.
 	bad := s.open(zookeeper.New(s.link.Addrs(), &zookeeper.Options{ACL: []zookeeper.ACL{{Scheme: "nonsense", ID: "x", Perms: zookeeper.PermAll}}}))
 	if _, err := bad.Commit(s.ctx, backend.Create(s.path("e"), nil, backend.Persistent)); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("create: %v", err)
@@ -273,17 +273,17 @@ func TestADenialNamesTheNodeThatRefused(t *testing.T) {
 		err  error
 		perm string
 	}{
-		"get":                       {read(data, stat, err), "read"},
-		"children":                  {read(names, stat, err2), "read"},
-		"create":                    {commit(backend.Create(s.path("n/c"), nil, backend.Persistent)), "create"},
-		"create a container":        {commit(backend.Create(s.path("n/c"), nil, backend.Container)), "create"},
-		"create in a transaction":   {commit(set, backend.Create(s.path("n/c"), nil, backend.Ephemeral)), "create"},
-		"set":                       {commit(backend.SetData(s.path("n"), nil, backend.AnyVersion)), "write"},
-		"set in a transaction":      {commit(set, backend.SetData(s.path("n"), nil, backend.AnyVersion)), "write"},
-		"delete":                    {commit(backend.Delete(s.path("n/child"), backend.AnyVersion)), "delete"},
-		"delete in a transaction":   {commit(set, backend.Delete(s.path("n/child"), backend.AnyVersion)), "delete"},
-		"a check":                   {commit(backend.Check(s.path("n"), 0)), "read"},
-		"a check with another node": {commit(set, backend.Check(s.path("n"), 0)), "read"},
+		"get":                     {read(data, stat, err), "read"},
+		"children":                {read(names, stat, err2), "read"},
+		"create":                  {commit(backend.Create(s.path("n/c"), nil, backend.Persistent)), "create"},
+		"create a container":      {commit(backend.Create(s.path("n/c"), nil, backend.Container)), "create"},
+		"create in a transaction": {commit(set, backend.Create(s.path("n/c"), nil, backend.Ephemeral)), "create"},
+		"set":                     {commit(backend.SetData(s.path("n"), nil, backend.AnyVersion)), "write"},
+		"set in a transaction":    {commit(set, backend.SetData(s.path("n"), nil, backend.AnyVersion)), "write"},
+		"delete":                  {commit(backend.Delete(s.path("n/child"), backend.AnyVersion)), "delete"},
+		"delete in a transaction": {commit(set, backend.Delete(s.path("n/child"), backend.AnyVersion)), "delete"},
+		"a check":                 {commit(backend.Check(s.path("n"), 0)), "read"},
+		"a check beside a set":    {commit(set, backend.Check(s.path("n"), 0)), "read"},
 	} {
 		var e *backend.DeniedError
 		if !errors.Is(x.err, backend.ErrDenied) || !errors.As(x.err, &e) || e.Path != s.path("n") || e.Perm != x.perm {

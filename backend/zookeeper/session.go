@@ -14,10 +14,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// leastPretended keeps the ping interval of the client below above zero.
+// leastPretended keeps the ping interval of the zk client above zero.
 const leastPretended = 12 * time.Millisecond
 
-// Why sessions are lost.
+// The reasons for the loss of a session.
 var (
 	errExpired  = errors.New("the servers have ended it")
 	errUnheard  = errors.New("its lease passed without an answer")
@@ -26,11 +26,12 @@ var (
 	errNoLogin  = fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
 )
 
-// session is one life on the servers.
+// session is one session on the servers.
 //
-// Its state follows from what its guardConn sees; the client below is there to
-// encode requests, decode replies and redial. The session ends in two steps,
-// which are one when it is lost: first err is set and done is closed, then it
+// Its state follows from the frames that its guardConn sees. The zk client only encodes
+// requests, decodes replies and redials. The session ends in two steps, which coincide when
+// it is lost: first err is set and done is closed; then the session is sealed, after which
+// nothing is sent. In between, Close drains.
 // is sealed, after which nothing is sent. In between, Close drains.
 type session struct {
 	cfg     *config
@@ -39,8 +40,8 @@ type session struct {
 	hosts   *hosts
 	tickets *tickets
 	zk      *zk.Conn
-	events  <-chan zk.Event // never read but for its end
-	log     *outbox.Logger  // may be written to anywhere, since nothing waits for the user's Logger
+	events  <-chan zk.Event // read only to see it closed
+	log     *outbox.Logger  // never blocks on the user's Logger, so it may be used under locks too
 
 	opened  chan struct{} // closed when the session is ready for the first time
 	done    chan struct{} // closed when the session is lost or closed
@@ -124,16 +125,16 @@ func (s *session) Status() (backend.Phase, <-chan struct{}) {
 	return backend.Suspended, s.change
 }
 
-// changedLocked, as every method named so, is called with mu held.
+// changedLocked, like every method with this suffix, is called with mu held.
 func (s *session) changedLocked() {
 	close(s.change)
 	s.change = make(chan struct{})
 }
 
-// greet takes in the welcome of the server at the other end of c, whose request
-// was sent at the instant. It returns the timeout in milliseconds that the
-// client below is to believe in. The client gives a silent server up after two
-// thirds of that, and this has to leave time for another server.
+// greet handles the connect response of the server at the other end of c, whose request was
+// sent at the instant. It returns the timeout, in milliseconds, to pass on to the zk client.
+// The zk client gives up on a silent server after two thirds of it, which must leave time for
+// another server.
 func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend int32, err error) {
 	timeout := time.Duration(r.timeout) * time.Millisecond
 	length := timeout - s.cfg.lossMargin(timeout)
@@ -145,7 +146,7 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 	case s.isSealed() || s.conn != c:
 		err = errSealed
 	case s.id != 0 && r.session != s.id:
-		// No session, or another one: this one is no more.
+		// The server returned no session or another one, so this one has expired.
 		lost = errExpired
 	case r.session == 0 || r.timeout == 0:
 		err = errMalformed
@@ -181,8 +182,8 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 	return int32(max(length*3/4, leastPretended) / time.Millisecond), nil
 }
 
-// contact makes the session connected on c. With credentials that is when the
-// server has taken them, on each connection.
+// contact makes the session connected on c. With credentials it is called when the server has
+// accepted them, on each connection.
 func (s *session) contact(c *guardConn) {
 	s.mu.Lock()
 	if s.conn != c || s.isSealed() || s.linked {
@@ -202,9 +203,9 @@ func (s *session) contact(c *guardConn) {
 	s.log.Info("coord: session connected", "session", hex(id), "server", c.address, "timeout", timeout)
 }
 
-// refusedLogin returns the error of a server that has answered the credentials with
-// a code. It ends a session that is ready: each welcome would renew its lease, and it
-// would stay suspended for ever.
+// refusedLogin returns the error of a server that has answered the credentials with a code.
+// It ends a session that is ready: each connect response would renew its lease, and the
+// session would stay suspended for ever.
 func (s *session) refusedLogin(code int32) error {
 	err := errNoLogin
 	if code != codeAuthFailed {
@@ -222,7 +223,7 @@ func (s *session) refusedLogin(code int32) error {
 	return err
 }
 
-// lostContact takes note of the end of a connection.
+// lostContact records the end of a connection.
 func (s *session) lostContact(c *guardConn, why error) {
 	s.mu.Lock()
 	if s.conn != c {
@@ -248,8 +249,8 @@ func (s *session) lostContact(c *guardConn, why error) {
 	}
 }
 
-// failed takes note of an attempt at a server that did not lead to contact. While no
-// server can be reached the log says so, at growing intervals.
+// failed records a failed attempt to connect to a server. While no server can be reached, it
+// logs that at growing intervals.
 func (s *session) failed(address string, why error) {
 	now := s.now()
 	s.mu.Lock()
@@ -269,8 +270,8 @@ func (s *session) failed(address string, why error) {
 	}
 }
 
-// renew counts an answer to a request that was sent at the instant. An answer
-// that comes after the lease has passed does not bring the session back.
+// renew records an answer to a request that was sent at the instant. An answer that arrives
+// after the lease has passed does not revive the session.
 func (s *session) renew(sent instant) error {
 	now := s.now()
 	s.mu.Lock()
@@ -286,8 +287,8 @@ func (s *session) renew(sent instant) error {
 	return nil
 }
 
-// checkLease ends the session if its lease has passed, and returns what is left
-// of it otherwise.
+// checkLease ends the session if its lease has passed, and returns the rest of the lease
+// otherwise.
 func (s *session) checkLease() time.Duration {
 	now := s.now()
 	s.mu.Lock()
@@ -300,16 +301,16 @@ func (s *session) checkLease() time.Duration {
 	return left
 }
 
-// lose declares the session lost. The connection goes first, and with it what
-// was written but not sent.
+// lose declares the session lost. It closes the connection first, which discards the bytes
+// that were written but not sent.
 func (s *session) lose(why error) {
 	s.seal()
 	s.end(fmt.Errorf("%w: %w", backend.ErrSessionLost, why))
 }
 
-// end sets why the session is over, closes done and fires the watches, in this
-// order. The first reason counts. A loss is not logged: the session's user learns
-// the reason from Err, and knows what is lost with it.
+// end sets the reason for the session's end, closes done and fires the watches, in this
+// order. The first reason is kept. A loss is not logged here: the session's user learns the
+// reason from Err, and knows what is lost with the session.
 func (s *session) end(why error) {
 	s.mu.Lock()
 	if s.err != nil {
@@ -332,8 +333,8 @@ func (s *session) end(why error) {
 
 func (s *session) isSealed() bool { return s.sealedFlag.Load() }
 
-// seal lets nothing through any more: the connection is closed, dialling is
-// stopped, and the next connection that the client makes is its farewell.
+// seal stops all traffic: it closes the connection and stops dialling, and the next
+// connection that the zk client makes is its farewell.
 func (s *session) seal() {
 	s.mu.Lock()
 	if s.sealedFlag.Swap(true) {
@@ -351,5 +352,5 @@ func (s *session) seal() {
 	close(s.sealed)
 }
 
-// hex shows a session id as ZooKeeper's own tools do.
+// hex formats a session id as ZooKeeper's own tools do.
 func hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }

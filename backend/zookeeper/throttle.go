@@ -14,9 +14,9 @@ const (
 	mostEase  = time.Second
 )
 
-// easeOff waits after a server has throttled a call's request, before it is sent
-// again. times is how often that was so. It ends early with the session, and with
-// ctx; the error is that of ctx.
+// easeOff waits before a call's request that a server has throttled is sent again. times is
+// how often that has happened. It returns early when the session ends, and with an error when
+// ctx ends.
 func (s *session) easeOff(ctx context.Context, times int) error {
 	if err := sleep(ctx, s.done, growing(firstEase, mostEase, times)); err != nil {
 		return fmt.Errorf("%w: the server throttles requests", err)
@@ -24,8 +24,8 @@ func (s *session) easeOff(ctx context.Context, times int) error {
 	return nil
 }
 
-// growing returns how long to wait for the next attempt after so many have failed:
-// twice as long each time up to most, with jitter.
+// growing returns the pause before the next attempt after so many have failed. It doubles
+// each time up to most, with jitter.
 func growing(first, most time.Duration, times int) time.Duration {
 	d := most
 	if times <= 8 {

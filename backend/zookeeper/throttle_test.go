@@ -16,8 +16,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// The server takes one request at a time, and answers those that had to wait for
-// longer than a millisecond without running them.
+// The server handles one request at a time. Requests that waited longer than a millisecond
+// are answered without being run.
 func TestThrottledRequestsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{

@@ -13,11 +13,11 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// throttling is a server that runs none of the first requests.
+// throttling is a server that does not run the first requests.
 type throttling struct {
-	first   int32 // how many
-	syncs   bool  // but it runs each sync
-	inMulti bool  // say so in the results of a multi, not in the header
+	first   int32 // the number of requests that are not run
+	syncs   bool  // each sync is run all the same
+	inMulti bool  // report it in the results of a multi, not in the header
 	asked   atomic.Int32
 	ran     atomic.Int32
 	began   chan struct{} // gets a value for each request that was not run, if there is room
@@ -67,8 +67,8 @@ func (f *throttling) serve(conn net.Conn) {
 	}
 }
 
-// open opens a session over a pipe, so that inside a synctest bubble all time is fake:
-// a call can be ended in its pause, when none of its requests is under way.
+// open opens a session over a pipe, so that inside a synctest bubble all time is fake. A call
+// can be ended in its pause, when none of its requests is under way.
 func (f *throttling) open(t *testing.T) *session {
 	t.Helper()
 	f.began = make(chan struct{}, 1)
@@ -160,7 +160,7 @@ func TestAThrottledCallEndsWithItsSessionAndIsDefinite(t *testing.T) {
 				<-f.began
 			}
 			synctest.Wait()
-			// The call waits for half a second at least.
+			// The call waits for at least half a second.
 			start := time.Now()
 			go s.Close()
 			err := <-done
@@ -168,7 +168,7 @@ func TestAThrottledCallEndsWithItsSessionAndIsDefinite(t *testing.T) {
 				t.Errorf("%s: the error: %v", name, err)
 			}
 			if took := time.Since(start); took != 0 {
-				t.Errorf("%s: it came %v after Close", name, took)
+				t.Errorf("%s: it returned %v after Close", name, took)
 			}
 		})
 	}
@@ -201,11 +201,11 @@ func TestAThrottledMultiBlamesNoOperation(t *testing.T) {
 	code := errors.New("unknown error: -127")
 	after := errors.New("unknown error: -2")
 	for name, replies := range map[string][]zk.MultiResponse{
-		"in the header":           nil,
-		"in the first result":     {{Error: code}, {Error: after}},
-		"in a later result":       {{}, {Error: code}},
-		"in every result":         {{Error: code}, {Error: code}},
-		"after what says nothing": {{Error: after}, {Error: code}},
+		"in the header":                  nil,
+		"in the first result":            {{Error: code}, {Error: after}},
+		"in a later result":              {{}, {Error: code}},
+		"in every result":                {{Error: code}, {Error: code}},
+		"after a result without meaning": {{Error: after}, {Error: code}},
 	} {
 		err := blamed(replies, code)
 		if b, ok := err.(*blame); ok {

@@ -16,8 +16,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// The first report that no server can be reached comes when each has been tried, the
-// next after firstReport, and each interval is twice the one before, up to mostReport.
+// The first report that no server can be reached comes when each has been tried, the next
+// after firstReport. Each further interval is twice the one before, up to mostReport.
 const (
 	firstReport = time.Second
 	mostReport  = time.Minute
@@ -30,14 +30,14 @@ type trouble struct {
 
 	// Guarded by the session's mu.
 	last     map[string]error
-	final    error // why it is useless, set before over is closed
-	attempts int   // that failed, since there was contact
+	final    error // why waiting is useless; set before over is closed
+	attempts int   // failed attempts since there was contact
 	since    instant
 	reported instant
 	interval time.Duration // from reported to the next report, 0 before the first one
 }
 
-// report is what the log says of a trouble.
+// report holds the values of one log line about a trouble.
 type report struct {
 	attempts int
 	lasting  time.Duration
@@ -48,19 +48,19 @@ func newTrouble(servers []string) *trouble {
 	return &trouble{servers: servers, over: make(chan struct{}), last: make(map[string]error)}
 }
 
-// noteLocked takes note of a failure.
+// noteLocked records a failure.
 func (t *trouble) noteLocked(address string, err error) {
 	t.last[address] = err
 }
 
-// endedLocked forgets everything, since there is contact.
+// endedLocked forgets all failures when contact is made.
 func (t *trouble) endedLocked() {
 	clear(t.last)
 	t.attempts, t.interval = 0, 0
 }
 
-// reportLocked counts an attempt that failed now, and returns what to report, nil if
-// it is not time yet.
+// reportLocked counts an attempt that failed now. It returns the report to log, or nil if it
+// is too early.
 func (t *trouble) reportLocked(now instant) *report {
 	t.attempts++
 	if t.attempts == 1 {
@@ -80,8 +80,8 @@ func (t *trouble) reportLocked(now instant) *report {
 	return &report{t.attempts, t.since.to(now).Round(time.Millisecond), t.errorLocked(nil)}
 }
 
-// judgeLocked ends the waiting for the session to open when the last attempt at each
-// of the servers failed on a certificate.
+// judgeLocked ends the wait for the session to open if the last attempt at each of the
+// servers failed because of a certificate.
 func (t *trouble) judgeLocked() {
 	for _, server := range t.servers {
 		if !aboutCertificates(t.last[server]) {
@@ -101,8 +101,8 @@ func (t *trouble) giveUpLocked(err error) {
 // cause returns why waiting is useless. It is called after over was closed.
 func (t *trouble) cause() error { return t.final }
 
-// errorLocked returns an error that matches the cause, which can be nil, and the last
-// failure of each server, and names them.
+// errorLocked returns an error that matches the cause, which can be nil, and that names each
+// server with its last failure.
 func (t *trouble) errorLocked(cause error) error {
 	e := &openError{cause: cause}
 	for _, server := range t.servers {
@@ -137,8 +137,8 @@ func (e *openError) Error() string {
 	return b.String()
 }
 
-// Unwrap leaves out the failures that are the end of an attempt's own time, or
-// each error would match context.DeadlineExceeded.
+// Unwrap omits failures caused by the attempt's own deadline, or each error would match
+// context.DeadlineExceeded.
 func (e *openError) Unwrap() []error {
 	var errs []error
 	if e.cause != nil {
@@ -152,7 +152,7 @@ func (e *openError) Unwrap() []error {
 	return errs
 }
 
-// plain leaves out of a network error what repeats the address.
+// plain strips the repeated address from a network error.
 func plain(err error) error {
 	if op, ok := err.(*net.OpError); ok && op.Op == "dial" {
 		return op.Err
@@ -160,9 +160,9 @@ func plain(err error) error {
 	return err
 }
 
-// inHandshake says what a connection that ended before the session was ready
-// most likely means. Servers give no reason. A server hangs up as well on a client
-// that speaks TLS to it, or does not, against its expectation.
+// inHandshake explains the end of a connection before the session was ready. Servers give no
+// reason. A server also closes the connection when the client uses TLS and the server does
+// not, or the other way round.
 func inHandshake(err error, overTLS bool) error {
 	switch {
 	case closedByServer(err):
@@ -177,14 +177,13 @@ func inHandshake(err error, overTLS bool) error {
 	return err
 }
 
-// closedByServer can also be said of a connection that was not complete yet.
+// closedByServer also matches connections that were not fully established.
 func closedByServer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// aboutCertificates reports whether one side refused the certificate of the
-// other.
+// aboutCertificates reports whether either side refused the other's certificate.
 func aboutCertificates(err error) bool {
 	if err == nil {
 		return false

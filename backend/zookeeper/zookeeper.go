@@ -1,71 +1,66 @@
-// Package zookeeper is the backend for ZooKeeper servers. It needs version 3.5.3 or
-// later, for containers, and is tested with 3.8 only. It stands on the client
-// github.com/go-zookeeper/zk, of which nothing shows in its API.
+// Package zookeeper is the backend for ZooKeeper servers. It needs version 3.5.3 or later,
+// for containers, and is tested with 3.8 only. It is built on the client
+// github.com/go-zookeeper/zk (below: the zk client), which does not appear in its API.
 //
-// New makes a backend.Backend from a list of servers. Each session it opens
-// has a client of its own that is never used for another session: a session
-// that the servers ended, or whose lease has passed, is lost for good, its
-// connection is closed and none is made again. What was queued for it is not
-// sent.
+// New makes a backend.Backend from a list of servers. Each session has a zk client of its own
+// that is never used for another session. When the servers have ended a session, or its lease
+// has passed, the session is lost for good: its connection is closed, no other is made, and
+// the requests in its queue are not sent.
 //
 // # The lease
 //
-// The lease of a session is the send time of the latest request that was
-// answered, plus the negotiated timeout, less Options.LossMargin. Answers to
-// pings count, watch events do not. Time is what the monotonic clock or the
-// wall clock says, whichever is more: the first stops while a machine is
-// suspended, and a wall clock that is set forward by more than the lease
-// therefore ends the session.
+// The lease of a session is the send time of the latest request that was answered, plus the
+// negotiated timeout, less Options.LossMargin. Answers to pings count, watch events do not.
+// Time is measured by the monotonic clock and the wall clock, and the larger value counts:
+// the monotonic clock stops while a machine is suspended. Therefore a wall clock that is set
+// forward by more than the lease ends the session.
 //
-// Contact is considered broken when a server has said nothing for half the
-// lease. The other half is for the other servers, or for the same one to come
-// back.
+// Contact counts as broken when a server has been silent for half the lease. The other half
+// is for the other servers, or for the same one to come back.
 //
-// A follower that lost its leader goes on answering for up to syncLimit ticks.
-// To be told of a loss before another client can be granted what this session
-// held, LossMargin must cover that time and the drift of the clocks.
+// A follower that lost its leader goes on answering for up to syncLimit ticks. If a session
+// has to learn of its loss before another client can acquire the locks that it held,
+// LossMargin must cover that time and the drift of the clocks.
 //
 // # Watches
 //
-// The watches of a session fire with backend.LookAgain when contact is back on
-// a new connection; nothing fires while the session is suspended. Servers have
-// no request to give a watch up, so the server's half of a stopped watch stays
-// until it fires or the connection ends. Our half goes at once, and stopped
-// watches of one node share one watch on the server.
+// The watches of a session fire with backend.LookAgain when contact is back on a new
+// connection; no watch fires while the session is suspended. Servers have no request to
+// cancel a watch, so the server's side of a stopped watch stays until it fires or the
+// connection ends. The client's side is removed at once, and stopped watches of one node
+// share one watch on the server.
 //
-// Arm is the request setWatches, with which other clients arm their watches anew on
-// a new connection. A server that refuses it is asked for one node after the other.
+// Arm sends the request setWatches, with which other clients re-arm their watches on a new
+// connection. If a server refuses it, Arm reads one node after the other.
 //
-// Servers from 3.8.4 on check the permission to read when a watch fires (the fix
-// of CVE-2024-23944), so a watch of Exists or Arm, which ask for no permission, can
-// stay silent there on a node that this session may not read.
+// Servers from 3.8.4 on check the permission to read when a watch fires (the fix of
+// CVE-2024-23944). Exists and Arm need no permission, so on a node that this session may not
+// read their watches can stay silent.
 //
 // # Load and limits
 //
-// An overloaded server can be set to answer requests without running them
-// (zookeeper.throttled_op_wait_time). Such a request, a Commit as well, is sent
-// again after a pause that grows from 10 ms to 1 s, until ctx ends or the session
-// is over; nothing was applied then. A Commit that may have been applied is never
-// sent again. One that is given up before its request was written is never sent, and
-// its error is definite.
+// An overloaded server can be configured to answer requests without running them
+// (zookeeper.throttled_op_wait_time). Such a request, including a Commit, is sent again after
+// a pause that grows from 10 ms to 1 s, until ctx ends or the session is over; nothing was
+// applied then. A Commit that may have been applied is never sent again. A Commit whose call
+// gives up before its request was written is never sent, and its error is definite.
 //
-// A reply can take as long as the lease, if its bytes keep coming; one that takes
-// longer costs the session. A read that a server answers with a code which reads do
-// not get fails with backend.ErrUnsupported.
+// A reply can take as long as the lease if its bytes keep arriving. A longer one loses the
+// session. A read fails with backend.ErrUnsupported if a server answers it with a code that
+// is not known for reads.
 //
-// Servers drop the connection for a request that is longer than their
-// jute.maxbuffer. backend.MaxRequest assumes their default of 1 MiB. Where it is
-// smaller, a larger Commit is always uncertain, and what else is under way on the
-// connection breaks with it. A session whose connection breaks again and again
-// within a second, or a tenth of its timeout if that is more, waits longer and
-// longer before it connects, up to a tenth of its timeout or 2 s if that is less.
+// Servers drop the connection for a request that is longer than their jute.maxbuffer.
+// backend.MaxRequest assumes their default of 1 MiB. If it is set smaller, a Commit above it
+// is always uncertain, and breaks the other calls under way on the connection. A session
+// whose connection breaks again and again within a second, or a tenth of its timeout if that
+// is more, waits longer and longer before it connects, up to a tenth of its timeout or 2 s,
+// whichever is less.
 //
 // # Security
 //
-// A server derives the password of a session from its id, and the owner of an
-// ephemeral node can be seen by whoever can connect. So whoever can connect can
-// end other sessions. Use TLS with client certificates, or keep the servers in
-// a network of their own.
+// A server derives the password of a session from its id, and any client can read the owner
+// of an ephemeral node. So any client that can connect can end other sessions. Use TLS with
+// client certificates, or keep the servers in a network of their own.
 package zookeeper
 
 import (
@@ -89,72 +84,69 @@ const (
 	defaultPort    = "2181"
 )
 
-// Options are the settings of a backend. The zero value of each field, and a
-// nil *Options, stand for the defaults. New copies them.
+// Options are the settings of a backend. The zero value of a field means its default, and so
+// does a nil *Options. New copies them.
 type Options struct {
-	// SessionTimeout is the timeout to ask for, 10 s if zero. The servers
-	// grant one between their limits, by default 2 and 20 times their
-	// tickTime; Session.Timeout tells which.
+	// SessionTimeout is the timeout to ask for; zero means 10 s. The servers grant a value
+	// within their limits, by default 2 and 20 times their tickTime; Session.Timeout returns
+	// it.
 	SessionTimeout time.Duration
 
-	// LossMargin is how long before the end of the negotiated timeout an
-	// unanswered session declares itself lost. It must be shorter than that
-	// timeout. Zero stands for a third of it.
+	// LossMargin is how long before the end of the negotiated timeout a session without
+	// answers declares itself lost. It must be shorter than that timeout. Zero means a third
+	// of it.
 	LossMargin time.Duration
 
-	// TLS, if it is not nil, is how servers are spoken to. An empty
-	// ServerName stands for the host name in the server's address.
+	// TLS, if it is not nil, makes the connections use TLS. An empty ServerName means the
+	// host name in the server's address.
 	TLS *tls.Config
 
-	// Digest is "user:password" for ZooKeeper's digest scheme. It is shown in
-	// no log and no error. ZooKeeper refuses no digest; a wrong one shows as
-	// ErrDenied of later calls.
+	// Digest is "user:password" for ZooKeeper's digest scheme. It appears in no log and no
+	// error. ZooKeeper accepts any digest; a wrong one shows as ErrDenied of later calls.
 	Digest string
 
-	// ACL is put on each node that is created. The default is all permissions
-	// for everyone, or with Digest, all permissions for its user only.
+	// ACL is the ACL of each node that is created. The default is all permissions for
+	// everyone or, with Digest, all permissions for its user only.
 	ACL []ACL
 
-	// ParentACL is put in place of ACL on the directories above recipes, which belong
-	// to none of them and which the first client that needs one creates
-	// (backend.Op.Shared). The default is ACL, and for everyone the permissions to read
-	// and to create. So clients with other credentials can use paths beside, and can
-	// neither delete nor change what this client creates. Nor can they delete their own
-	// nodes that stand directly in such a directory, such as a Value or a Barrier: that
-	// takes PermDelete here. What exists already keeps the ACL that it has. To keep
-	// everyone else out, set it to ACL, or to {"auth", "", PermAll} with Digest alone.
+	// ParentACL replaces ACL on the directories above recipes, which belong to no recipe and
+	// are created by the first client that needs them (backend.Op.Shared). The default is ACL
+	// plus, for everyone, the permissions to read and to create. So clients with other
+	// credentials can use neighbouring paths, but can neither delete nor change the nodes
+	// that this client creates. They also cannot delete their own nodes directly in such a
+	// directory, such as a Value or a Barrier: that takes PermDelete here. Existing nodes
+	// keep their ACL. To exclude all other clients, set it to ACL, or to {"auth", "",
+	// PermAll} with Digest alone.
 	ParentACL []ACL
 
-	// Logger is told of the connections of a session: each that is made (Info),
-	// each that breaks, with the server and the reason (Warn), and what the client
-	// below says (Debug). While no server can be reached it is told so, with the
-	// address and the reason of each, when all have been tried and then at intervals
-	// that grow from a second to a minute (Warn). A session that is lost is told of by its user: see
-	// Logger of coord.Options. Nil: nothing is printed.
+	// Logger gets the log lines about the connections of a session: each connection that is
+	// made (Info), each that breaks, with the server and the reason (Warn), and the lines of
+	// the zk client (Debug). While no server can be reached there is a line with the address
+	// and the error of each, when all have been tried and then at intervals that grow from a
+	// second to a minute (Warn). The loss of a session is logged by its user: see Logger of
+	// coord.Options. Nil means no logging.
 	//
-	// It is called on a goroutine of its own, a line at a time and in order for
-	// each session. Nothing waits for it, but that the session's Close waits up to
-	// a second for the last lines. When it is so slow that many thousand lines
-	// wait, the lines that follow are dropped; a later line tells how many.
+	// It is called on a goroutine of its own, one line at a time and in order for each
+	// session. Nothing waits for it, except that the session's Close waits up to a second for
+	// the last lines. When it is so slow that many thousand lines wait, further lines are
+	// dropped; a later line reports how many.
 	Logger *slog.Logger
 
-	// Dial makes the connections, before TLS. It is called with network "tcp"
-	// and the address as it was given to New, so names are resolved anew for
-	// each connection. It must return soon after ctx ends. Nil stands for the
-	// DialContext of a net.Dialer that passes over the addresses of a name which
-	// accepted a connection and then gave no answer, as long as another address
-	// of the name accepts one. A function of yours that gets a name with several
-	// addresses has to see to that itself.
+	// Dial makes the connections, before TLS. It is called with network "tcp" and the address
+	// as it was given to New, so names are resolved anew for each connection. It must return
+	// soon after ctx ends. Nil means the DialContext of a net.Dialer that skips the addresses
+	// of a name that accepted a connection and then gave no answer, as long as another
+	// address of the name accepts one. A user's function that is given a name with several
+	// addresses has to do so itself.
 	//
-	// A connection that wraps a *net.TCPConn should have its method
-	// SetLinger(int) error. It is called with 0 before a broken connection is
-	// closed. Without it the system goes on sending what was written, for
-	// minutes, and a request of a session that is lost can still reach a server
-	// when the network is back.
+	// A connection that wraps a *net.TCPConn should have its method SetLinger(int) error. It
+	// is called with 0 before a broken connection is closed. Without it the operating system
+	// goes on sending the written bytes for minutes, and a request of a lost session can
+	// still reach a server when the network is back.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// String shows the options without the password.
+// String formats the options without the password.
 func (o Options) String() string {
 	if o.Digest != "" {
 		user, _, _ := strings.Cut(o.Digest, ":")
@@ -167,14 +159,13 @@ func (o Options) String() string {
 	return fmt.Sprintf("%+v", plain(o))
 }
 
-// GoString shows the options without the password.
+// GoString formats the options without the password.
 func (o Options) GoString() string { return "zookeeper.Options" + o.String() }
 
 // Perm is a set of permissions on a node.
 type Perm int32
 
-// The permissions of ZooKeeper. PermCreate and PermDelete are about the children
-// of the node.
+// The permissions of ZooKeeper. PermCreate and PermDelete apply to the children of the node.
 const (
 	PermRead Perm = 1 << iota
 	PermWrite
@@ -184,19 +175,19 @@ const (
 	PermAll = PermRead | PermWrite | PermCreate | PermDelete | PermAdmin
 )
 
-// ACL grants permissions on a node to who has an identity: {"world", "anyone",
-// …} to all, {"auth", "", …} to the identities of the creating session, or a
-// scheme and id of its own, such as "ip" and "10.0.0.0/8".
+// ACL grants permissions on a node to an identity: {"world", "anyone", …} means all clients,
+// {"auth", "", …} the identities of the creating session. Other schemes have their own ids,
+// such as "ip" and "10.0.0.0/8".
 type ACL struct {
 	Scheme string
 	ID     string
 	Perms  Perm
 }
 
-// New returns a backend on the ensemble of these servers, each given as host
-// or host:port (2181 when it is missing). It does no I/O. Servers and options
-// that make no sense are reported by Open (backend.ErrInvalid). The order in
-// which the servers are tried is shuffled for each session.
+// New returns a backend for the ensemble of these servers, each given as host or host:port
+// (default 2181). It does no I/O. Open reports invalid servers and options
+// (backend.ErrInvalid). The order in which the servers are tried is shuffled for each
+// session.
 func New(servers []string, o *Options) backend.Backend {
 	cfg, err := newConfig(servers, o)
 	return &service{cfg: cfg, err: err}
@@ -204,16 +195,16 @@ func New(servers []string, o *Options) backend.Backend {
 
 type service struct {
 	cfg *config
-	err error // why cfg is not usable
+	err error // why cfg is invalid
 }
 
-// config is what New made of its arguments. It is not changed afterwards.
+// config holds the checked arguments of New. It is not changed afterwards.
 type config struct {
 	servers []string
 	timeout time.Duration
 	margin  time.Duration // 0: a third of the negotiated timeout
 	tls     *tls.Config
-	digest  func() string // nil: none. A function shows nothing when it is printed
+	digest  func() string // nil: none; a function, so that printing the config cannot show it
 	acl     acl
 	logger  *slog.Logger // nil: silence
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
@@ -287,7 +278,7 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	return cfg, nil
 }
 
-// newACL returns the entries as the client below has them.
+// newACL converts the entries to those of the zk client.
 func newACL(option string, entries []ACL) (acl, error) {
 	var list acl
 	for i, a := range entries {
@@ -299,12 +290,12 @@ func newACL(option string, entries []ACL) (acl, error) {
 	return list, nil
 }
 
-// acl is what is put on a node.
+// acl is the ACL of a node.
 type acl []zk.ACL
 
 func everyone(perms Perm) acl { return zk.WorldACL(int32(perms)) }
 
-// size is what it takes in a request.
+// size returns its size in a request.
 func (a acl) size() int {
 	n := 0
 	for _, entry := range a {
@@ -313,7 +304,7 @@ func (a acl) size() int {
 	return n
 }
 
-// aclOf returns what is put on a new node.
+// aclOf returns the ACL of a new node.
 func (c *config) aclOf(shared bool) acl {
 	if shared {
 		return c.parentACL
