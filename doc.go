@@ -271,7 +271,7 @@
 // its own, makes OpenTelemetry spans and metrics of the events. Options.Logger gets
 // what nobody asked for: lost sessions and holds, and what the service refuses in the
 // background. Neither tells what users store. [Inspect] explains a path, and
-// examples/coordctl does so from a shell.
+// the command cmd/coordctl does so from a shell.
 //
 // Both are called on goroutines of their own, and nothing waits for them: however
 // slow they are, holds end in time, calls return, and what is too much for them is

@@ -231,7 +231,7 @@ rest() {
 ordered() {
 	local long='/internal/(chaos|faulttest|sweep|interop)$|/backend/zookeeper$|/coord$|/coordctl$'
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
-	for name in internal/chaos internal/faulttest coord backend/zookeeper internal/interop internal/sweep examples/coordctl; do
+	for name in internal/chaos internal/faulttest coord backend/zookeeper internal/interop internal/sweep cmd/coordctl; do
 		grep "/$name\$" "$tmp/packages.txt"
 	done
 	grep -Ev "$long" "$tmp/packages.txt"

@@ -9,6 +9,10 @@
 //	coordctl [flags] queue len PATH
 //	coordctl [flags] watch PATH
 //
+// To install it:
+//
+//	go install github.com/go-coord/coord/cmd/coordctl@latest
+//
 // Flags may also come behind the verb, up to "--". For example
 //
 //	coordctl -servers zk1:2181,zk2:2181 lock -wait 1m /locks/backup -- backup.sh --full
