@@ -1,15 +1,14 @@
-// Package fence has what locks protect in tests: a resource that is written to,
-// in another process than its writers, behind a unix socket.
+// Package fence is the resource that locks protect in tests. It runs in another process than
+// its writers, behind a unix socket.
 //
-// Every write goes to two registers. The fenced one refuses a token lower than the
-// highest that it has seen. The unfenced one beside it is the control: it takes
-// everything, knows no tokens, and notes the overlaps of holds. A test whose
-// control sees none has not tested the fence.
+// Every write goes to two registers. The fenced one refuses a token lower than the highest
+// that it has seen. The unfenced one is the control: it accepts every write, ignores tokens,
+// and counts overlapping holds. A test whose control counts none has not tested the fence.
 package fence
 
 import "sync"
 
-// A Write is one write as a register got it.
+// A Write is one write as a register received it.
 type Write struct {
 	Register string
 	Token    int64
@@ -27,11 +26,11 @@ type Register struct {
 	refused  int
 	overlaps int
 	seen     map[string]bool // the holds that wrote
-	latest   string          // the last of them to come
+	latest   string          // the hold that wrote last
 	writes   []Write
 }
 
-// Write writes under a hold and its token, and reports what became of it.
+// Write writes under a hold and its token, and reports the result.
 func (r *Register) Write(token int64, hold string) Write {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,8 +45,8 @@ func (r *Register) Write(token int64, hold string) Write {
 	return w
 }
 
-// unfenced is the control. The writes of one hold must lie together: that it
-// writes again after another hold came, means that both held at once.
+// unfenced is the control. The writes of one hold must be contiguous: a write after one of
+// another hold means that both were held at once.
 func (r *Register) unfenced(hold string) (overlap bool) {
 	if r.seen[hold] {
 		overlap = hold != r.latest
@@ -64,8 +63,8 @@ func (r *Register) unfenced(hold string) (overlap bool) {
 	return false
 }
 
-// Counts returns the accepted and refused writes of the fenced register, and the
-// overlaps that the control saw.
+// Counts returns the accepted and refused writes of the fenced register, and the overlaps
+// that the control counted.
 func (r *Register) Counts() (accepted, refused, overlaps int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -68,7 +68,7 @@ func TestARegisterRefusesAnOldTokenAndTheControlSeesTheOverlap(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := answers.ReadString('\n'); err == nil {
-		t.Error("nonsense was answered")
+		t.Error("an invalid line was answered")
 	}
 	if len(notes) != 8 || notes[3].Register != "other" || !notes[4].Overlap {
 		t.Errorf("notes %+v", notes)

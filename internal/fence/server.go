@@ -21,9 +21,9 @@ type Server struct {
 	registers map[string]*Register
 }
 
-// Listen serves registers on a unix socket at path, which must be short. A
-// register is made by the first write to it. note, which may be nil, is called for
-// every write, in the order of the writes and before it is answered.
+// Listen serves registers on a unix socket at path, which must be short. The first write to a
+// register creates it. note, which may be nil, is called for every write before the write is
+// answered, in the order of the writes.
 func Listen(path string, note func(Write)) (*Server, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Server) register(name string) *Register {
 	return r
 }
 
-// Close ends all connections and returns when nothing is served any more.
+// Close ends all connections and returns when every one of them has ended.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -79,8 +79,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// serve answers lines "token hold" or "register token hold" with "accepted" or
-// "refused". What it does not understand ends the connection.
+// serve answers lines "token hold" or "register token hold" with "accepted" or "refused". An
+// invalid line ends the connection.
 func (s *Server) serve(conn net.Conn) {
 	defer func() {
 		s.mu.Lock()
@@ -111,7 +111,7 @@ func (s *Server) serve(conn net.Conn) {
 	}
 }
 
-// write writes one after the other, so that the notes are in order.
+// write handles one write at a time, so that the notes are in order.
 func (s *Server) write(name string, token int64, hold string) Write {
 	s.mu.Lock()
 	defer s.mu.Unlock()

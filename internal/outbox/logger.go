@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// Logger is a slog.Logger whose lines go through a Box. Each keeps the time and
-// the place of its call.
+// Logger is a slog.Logger whose lines go through a Box. Each line keeps the time and the
+// source position of its call.
 type Logger struct {
 	*slog.Logger
-	box *Box[slog.Record] // nil for one that is silent
+	box *Box[slog.Record] // nil for a silent Logger
 }
 
-// NewLogger returns a Logger in front of l, which may be nil for silence. Whatever
-// l's Handler does, also whether it is Enabled, is done on the goroutine of the
-// Box.
+// NewLogger returns a Logger in front of l; a nil l makes it silent. Every method of l's
+// Handler, Enabled included, runs on the goroutine of the Box.
 func NewLogger(l *slog.Logger) *Logger {
 	if l == nil {
 		return &Logger{Logger: slog.New(slog.DiscardHandler)}
@@ -23,7 +22,7 @@ func NewLogger(l *slog.Logger) *Logger {
 	h, ctx := l.Handler(), context.Background()
 	write := func(r slog.Record) {
 		if h.Enabled(ctx, r.Level) {
-			h.Handle(ctx, r) // a line that cannot be written has nowhere else to go
+			h.Handle(ctx, r) // a line that cannot be written cannot be reported elsewhere
 		}
 	}
 	box := New(write, func(n int) {
@@ -37,11 +36,11 @@ func NewLogger(l *slog.Logger) *Logger {
 // Silent reports that nothing is written.
 func (l *Logger) Silent() bool { return l.box == nil }
 
-// Drain is that of the Box.
+// Drain is Box.Drain.
 func (l *Logger) Drain(bound time.Duration) bool { return l.box == nil || l.box.Drain(bound) }
 
-// handler is in front of a Box. The library adds no attributes and no groups to a
-// Logger of its own; were it to, they would be lost, so these methods panic.
+// handler hands records to a Box. The library adds no attributes and no groups to a Logger;
+// they would be lost here, so these methods panic.
 type handler struct{ box *Box[slog.Record] }
 
 func (h handler) Enabled(context.Context, slog.Level) bool { return true }

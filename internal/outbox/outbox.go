@@ -1,6 +1,6 @@
-// Package outbox hands values to a function of the user's, such as a Logger, in
-// order and on a goroutine of its own. A library that keeps leases must not wait
-// for such a function: it can be slow, it can block, and it can call back.
+// Package outbox hands values to a function of the user, such as a Logger, in order and on a
+// goroutine of its own. A library that keeps leases must not wait for such a function: it can
+// be slow, it can block, and it can call back.
 package outbox
 
 import (
@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// limit is how many values can wait in a Box. It bounds the memory that a
-// function which blocks costs. It is large, since the end of a session is told
-// with one value for each of its holds.
+// limit is the number of values that can wait in a Box. It bounds the memory that a blocking
+// function costs. It is large, since the end of a session is reported with one value for each
+// of its holds.
 const limit = 1 << 14
 
-// Box is a bounded queue of values for one function. Put never waits. While there
-// are values, one goroutine of the Box calls the function, so calls do not
-// overlap. A panic of the function is not recovered: it ends the program.
+// Box is a bounded queue of values for one function. Put never waits. While values wait, one
+// goroutine of the Box calls the function, so calls do not overlap. A panic of the function
+// is not recovered: it ends the program.
 type Box[T any] struct {
 	deliver func(T)
-	dropped func(n int) // is told, in its place in the order, that n values were dropped
+	dropped func(n int) // called, at the right place in the order, when n values were dropped
 
 	mu     sync.Mutex
 	queue  []entry[T]
-	taken  int           // of the batch that is being delivered, what still waits
+	taken  int           // values of the current batch that still wait
 	lost   int           // dropped since the last entry of queue
 	idle   chan struct{} // closed when the goroutine ends, nil while there is none
-	closed bool          // nothing is delivered any more
+	closed bool          // no value is delivered any more
 }
 
 type entry[T any] struct {
@@ -33,13 +33,13 @@ type entry[T any] struct {
 	lost int // dropped just before it
 }
 
-// New returns a Box for the function deliver. Where values had to be dropped, it
-// calls dropped with their number.
+// New returns a Box for the function deliver. If values had to be dropped, the Box calls
+// dropped with their number.
 func New[T any](deliver func(T), dropped func(n int)) *Box[T] {
 	return &Box[T]{deliver: deliver, dropped: dropped}
 }
 
-// Put has v delivered. It drops v, and counts it, while the Box is full.
+// Put queues v for delivery. While the Box is full it drops and counts v.
 func (b *Box[T]) Put(v T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -58,7 +58,7 @@ func (b *Box[T]) Put(v T) {
 	}
 }
 
-// run delivers until nothing is left. So an idle Box has no goroutine.
+// run delivers until the queue is empty. So an idle Box has no goroutine.
 func (b *Box[T]) run() {
 	var batch []entry[T]
 	for {
@@ -97,10 +97,10 @@ func (b *Box[T]) run() {
 	}
 }
 
-// Drain waits until everything is delivered, but no longer than the bound, and
-// reports whether it is. A function that takes longer is given up: the goroutine
-// ends as soon as the call returns that it is in, and the function is not called
-// again. Otherwise the Box goes on: calls of the user's can outlast the Drain.
+// Drain waits until every value is delivered, at most for the bound, and reports whether that
+// succeeded. If not, the Box abandons the function: the goroutine ends as soon as the current
+// call returns, and the function is not called again. Otherwise the Box stays open: calls of
+// the user can outlast the Drain.
 func (b *Box[T]) Drain(bound time.Duration) bool {
 	b.mu.Lock()
 	idle := b.idle

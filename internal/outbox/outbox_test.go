@@ -26,7 +26,7 @@ func TestValuesAreDeliveredInOrderOneAtATime(t *testing.T) {
 			idle := b.idle
 			b.mu.Unlock()
 			if idle != nil {
-				<-idle // so that nothing is dropped, and the goroutine begins anew
+				<-idle // so that nothing is dropped, and a new goroutine starts
 			}
 		}
 	}
@@ -47,8 +47,8 @@ func TestValuesAreDeliveredInOrderOneAtATime(t *testing.T) {
 	}
 }
 
-// Put does not wait for a function that blocks. What is too much is counted, and
-// told where it is missing, also when nothing follows.
+// Put does not wait for a function that blocks. Excess values are counted, and reported at
+// their place in the order, even if no value follows.
 func TestAFullBoxDropsAndCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
@@ -64,11 +64,11 @@ func TestAFullBoxDropsAndCounts(t *testing.T) {
 		}
 		put(0, limit)
 		synctest.Wait()
-		put(-3, 3) // too much
+		put(-3, 3) // beyond the limit
 		block <- struct{}{}
 		synctest.Wait()
 		put(limit, 1)
-		put(-2, 2) // too much
+		put(-2, 2) // beyond the limit
 		close(block)
 		synctest.Wait()
 		var want []string
@@ -85,7 +85,7 @@ func TestAFullBoxDropsAndCounts(t *testing.T) {
 	})
 }
 
-// Drain waits as long as it was told, and the function is not called after that.
+// Drain waits no longer than its bound, and the function is not called after that.
 func TestDrainWaitsNoLongerThanTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
@@ -106,7 +106,7 @@ func TestDrainWaitsNoLongerThanTheBound(t *testing.T) {
 	})
 }
 
-// slowHandler takes a while for everything.
+// slowHandler blocks for a while in each method.
 type slowHandler struct {
 	slog.Handler
 	while time.Duration
@@ -149,7 +149,7 @@ func TestALoggerKeepsTimeAndPlaceOfALine(t *testing.T) {
 		if quiet := NewLogger(nil); !quiet.Silent() || !quiet.Drain(0) {
 			t.Error("a Logger for nil is not silent")
 		} else {
-			quiet.Error("nobody hears it")
+			quiet.Error("not logged")
 		}
 	})
 }

@@ -1,11 +1,11 @@
-// Release prepares the modules of this repository for a version: CONTRIBUTING.md has
+// Release prepares the modules of this repository for a version; CONTRIBUTING.md describes
 // the steps around it. Run it in the root of the repository:
 //
 //	go run ./internal/release v1.2.3
 //
-// A module beside the root is built here with the root as it stands, by a replace
-// directive. Users do not see that directive; for them counts the version which the
-// module requires. So it is set to the one that is about to be tagged.
+// A module beside the root is built here with the root of the checkout, by a replace
+// directive. That directive does not apply to users, who get the version that the module
+// requires. So Release sets it to the version that is about to be tagged.
 package main
 
 import (
@@ -22,7 +22,7 @@ const root = "github.com/go-coord/coord"
 // bench is a program to be run from a checkout.
 var released = []string{"oteltrace"}
 
-// A third version would have another module path.
+// A version from v2 on would need another module path.
 var canonical = regexp.MustCompile(`^v[01]\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.]+)?$`)
 
 func main() {
@@ -36,10 +36,10 @@ func main() {
 	}
 }
 
-// prepare has the released modules of the checkout require this version of the root.
+// prepare makes the released modules of the checkout require this version of the root.
 func prepare(checkout, version string) error {
 	if !canonical.MatchString(version) {
-		return fmt.Errorf("%q is no version of %s: want v1.2.3, or v1.2.3-rc.1", version, root)
+		return fmt.Errorf("%q is not a version of %s: want v1.2.3, or v1.2.3-rc.1", version, root)
 	}
 	for _, folder := range released {
 		cmd := exec.Command("go", "mod", "edit", "-require="+root+"@"+version)

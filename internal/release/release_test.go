@@ -15,9 +15,8 @@ import (
 
 const version = "v1.234.5"
 
-// TestWhatGoGetResolvesTo releases the checkout to a module proxy of files, and uses it
-// as a user would. What is not of this repository comes from the module cache, if it is
-// there.
+// TestWhatGoGetResolvesTo releases the checkout to a module proxy of files, and uses it as a
+// user would. Modules of others come from the module cache if they are there.
 func TestWhatGoGetResolvesTo(t *testing.T) {
 	checkout := t.TempDir()
 	if err := os.CopyFS(checkout, source(t)); err != nil {
@@ -26,7 +25,7 @@ func TestWhatGoGetResolvesTo(t *testing.T) {
 	proxy := t.TempDir()
 	publish(t, checkout, proxy)
 
-	// As it stands between releases the module cannot be had.
+	// Between releases the module cannot be installed.
 	u := newUser(t, proxy, t.TempDir())
 	if out, err := u.run("go", "get", root+"/oteltrace@"+version); err == nil || !strings.Contains(out, root+"@v0.0.0") {
 		t.Errorf("without the preparation: %v\n%s", err, out)
@@ -59,7 +58,7 @@ func TestWhatGoGetResolvesTo(t *testing.T) {
 		}
 	}
 
-	// And what was released fits together.
+	// The released modules fit together.
 	u = newUser(t, proxy, cache)
 	u.must("go", "get", root+"/oteltrace")
 	u.write("main.go", `package main
@@ -77,19 +76,20 @@ func main() {
 	coord.Open(context.Background(), b, &coord.Options{Trace: oteltrace.New(nil)})
 }
 `)
-	// That the sources fit together is shown where they are tested side by side.
+	// This only lists the packages; the tests of the checkout show that the sources fit
+	// together.
 	u.must("go", "list", "-deps", ".")
 }
 
-func TestVersionsThatAreNone(t *testing.T) {
+func TestInvalidVersionsAreRefused(t *testing.T) {
 	for _, v := range []string{"", "1.2.3", "v1.2", "v1.2.3.4", "v01.2.3", "v2.0.0", "v1.2.3+build", "latest"} {
-		if err := prepare(t.TempDir(), v); err == nil || !strings.Contains(err.Error(), "is no version") {
+		if err := prepare(t.TempDir(), v); err == nil || !strings.Contains(err.Error(), "is not a version") {
 			t.Errorf("%q: %v", v, err)
 		}
 	}
 }
 
-// source is this repository without what begins with a dot.
+// source is this repository without the files and directories that begin with a dot.
 func source(t *testing.T) fs.FS {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
@@ -112,7 +112,7 @@ func (v visible) ReadDir(name string) ([]fs.DirEntry, error) {
 	return kept, err
 }
 
-// publish writes the modules of a checkout to a proxy, as one that has seen the tags of
+// publish writes the modules of a checkout to a proxy, as a proxy that has seen the tags of
 // the version serves them.
 func publish(t *testing.T, checkout, proxy string) {
 	t.Helper()
@@ -146,7 +146,7 @@ func publish(t *testing.T, checkout, proxy string) {
 				return err
 			}
 			if e.IsDir() {
-				// A module below is none of this one.
+				// A nested module is not part of this one.
 				if _, err := os.Stat(filepath.Join(file, "go.mod")); err == nil && file != dir {
 					return filepath.SkipDir
 				}
@@ -180,8 +180,8 @@ func publish(t *testing.T, checkout, proxy string) {
 	}
 }
 
-// user is a module that requires nothing yet. Its module cache is not the usual one, so
-// that the released version is left nowhere.
+// user is a module without requirements. Its module cache is a temporary one, so that the
+// released version does not stay on this machine.
 type user struct {
 	t   *testing.T
 	dir string

@@ -10,17 +10,16 @@ import (
 	"slices"
 )
 
-// SetSequences changes the log of a server that does not run, so that the next
-// sequential children of some directories get the given numbers when the server runs
-// again. No test could create two billion nodes to come there.
+// SetSequences changes the log of a stopped server, so that the next sequential children of
+// some directories get the given numbers when the server runs again. No test could create two
+// billion nodes to get there.
 //
-// The number is a part of each creation in the log: how often the children of the
-// parent have changed. The latest creation of a child of each directory is changed.
-// It must have been made by an operation of its own, since the server was started: at
-// its start a server writes a snapshot, and what is in there is not read from the log
-// any more. The numbers of a directory only grow. All servers of an ensemble need the
-// same change. They must run with -Dzookeeper.digest.enabled=false, or they find that
-// somebody has been at work.
+// The number is part of each creation in the log: the number of changes of the parent's
+// children. The latest creation of a child of each directory is changed. It must be an
+// operation of its own, made after the server was started: at its start a server writes a
+// snapshot, and no longer reads the part of the log that the snapshot contains. The numbers
+// of a directory only grow. All servers of an ensemble need the same change. They must run
+// with -Dzookeeper.digest.enabled=false, or they detect the change.
 func SetSequences(dataDir string, next map[string]int32) error {
 	files, err := logs(dataDir)
 	if err != nil {
@@ -45,8 +44,8 @@ func SetSequences(dataDir string, next map[string]int32) error {
 	return nil
 }
 
-// setSequences changes the latest creation below each directory in one file, and
-// takes the directories that it has found out of next.
+// setSequences changes the latest creation below each directory in one file, and removes the
+// directories that it found from next.
 func setSequences(b []byte, next map[string]int32) bool {
 	type place struct{ sum, data, field []byte }
 	latest := make(map[string]place)
@@ -74,8 +73,8 @@ func setSequences(b []byte, next map[string]int32) bool {
 	return changed
 }
 
-// sequenceField returns the parent of the node that an entry creates, and where the
-// entry says how often its children have changed; nil if it creates none.
+// sequenceField returns the parent of the node that an entry creates, and the field that
+// holds the number of changes of its children. Both are empty if the entry creates no node.
 func sequenceField(entry []byte) (dir string, field []byte) {
 	d := &decoder{b: entry}
 	d.take(8 + 4 + 8 + 8) // session, number, zxid, time

@@ -13,8 +13,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// What ZooKeeper does at the end of its numbers, in its own words: the memory
-// backend and the recipes' rule of the ceiling stand on it.
+// This is how ZooKeeper itself behaves at the end of its sequence numbers. The memory backend
+// and the recipes' rule for the ceiling depend on it.
 func TestAServerCountsOnFromTheNumberThatWasSet(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -66,13 +66,13 @@ func TestAServerCountsOnFromTheNumberThatWasSet(t *testing.T) {
 	next("/d/a-", "/d/a-2147483645")
 	next("/d/a-", "/d/a-2147483646")
 	next("/d/a-", "/d/a-2147483647")
-	next("/d/a-", "") // the number stays, and that name is taken
+	next("/d/a-", "") // the number stays, and that name exists
 	next("/d/b-", "/d/b-2147483647")
 	next("/d/c-", "/d/c-2147483647")
-	// Two in one commit: the second one has wrapped.
+	// Two creations in one commit: the second number has wrapped.
 	res, err := s.Commit(ctx, backend.Create("/d/m-", nil, backend.PersistentSequential), backend.Create("/d/m-", nil, backend.PersistentSequential))
 	if err != nil || res[0].Path != "/d/m-2147483647" || res[1].Path != "/d/m--2147483648" {
 		t.Errorf("two in one commit: %v, %v", res, err)
 	}
-	next("/other/a-", "/other/a-0000000001") // it was left alone
+	next("/other/a-", "/other/a-0000000001") // unchanged
 }

@@ -14,7 +14,7 @@ func entry(data []byte) []byte {
 	return append(append(b, data...), 'B')
 }
 
-// record is a transaction: session, number, zxid, time, type, and what follows.
+// record is a transaction: session, number, zxid, time, type, and the rest.
 func record(kind int32, rest ...byte) []byte {
 	b := binary.BigEndian.AppendUint64(nil, 0x77)
 	b = binary.BigEndian.AppendUint32(b, 1)
@@ -23,8 +23,8 @@ func record(kind int32, rest ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(kind)), rest...)
 }
 
-// Whatever a log holds: it is read without a panic, without more memory than it is
-// long, and what was changed is read again.
+// Any bytes are parsed without a panic and without more memory than their length, and a
+// changed log can be parsed again.
 func FuzzParse(f *testing.F) {
 	path := []byte{0, 0, 0, 4, '/', 'd', '/', 'x', 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 1, 0, 0, 0, 9}
 	for _, data := range [][]byte{
@@ -36,7 +36,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		Parse(data) // most are no log
+		Parse(data) // most inputs are not a log
 		log := entry(data)
 		txns, err := Parse(log)
 		if len(txns) > 1 || err == nil && len(txns) == 0 && len(data) > 0 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// parseTxn reads one entry: the header, the record, and from ZooKeeper 3.6 on a
-// digest of the tree, which is left.
+// parseTxn reads one entry: the header, the record, and from ZooKeeper 3.6 on a digest of the
+// tree, which is ignored.
 func parseTxn(b []byte) (Txn, error) {
 	d := &decoder{b: b}
 	x := Txn{Session: d.int64()}
@@ -25,8 +25,8 @@ func parseTxn(b []byte) (Txn, error) {
 				break
 			}
 			if t == Error {
-				// A multi that was refused has this in the place of the part that
-				// failed and of all after it.
+				// In a refused multi, this code replaces the part that failed and all parts
+				// after it.
 				if code := part.int32(); x.Err == 0 || x.Err == inconsistency {
 					x.Err = code
 				}
@@ -44,7 +44,8 @@ func parseTxn(b []byte) (Txn, error) {
 	case Error:
 		x.Err = d.int32()
 	case CloseSession:
-		// Older servers do not write which nodes go with it; then the record ends.
+		// Older servers do not write the nodes that the session's end deletes; then the
+		// record ends here.
 		if len(d.b) > 0 {
 			n := d.int32()
 			for range n {
@@ -67,7 +68,7 @@ func parseTxn(b []byte) (Txn, error) {
 	return x, nil
 }
 
-// inconsistency is what the parts of a refused multi have that were not the reason.
+// inconsistency is the code of the parts of a refused multi that were not the reason.
 const inconsistency = -2
 
 func parseOp(d *decoder, kind int32) (Op, error) {
@@ -79,7 +80,7 @@ func parseOp(d *decoder, kind int32) (Op, error) {
 		if kind == Create || kind == Create2 {
 			op.Ephemeral = d.bool()
 		}
-		d.int32() // the number of the parent's changes
+		d.int32() // the number of changes of the parent's children
 		if kind == CreateTTL {
 			d.int64()
 		}
@@ -90,10 +91,10 @@ func parseOp(d *decoder, kind int32) (Op, error) {
 		d.acl()
 		d.int32()
 	case Check:
-		d.int32() // no version that would tell much
+		d.int32() // the version is of no use here
 	case Delete, DeleteContainer:
 	default:
-		return op, fmt.Errorf("operation %d is not understood", kind)
+		return op, fmt.Errorf("operation %d is unknown", kind)
 	}
 	if d.failed {
 		return op, fmt.Errorf("operation %d at %q: the record is too short", kind, op.Path)
@@ -101,8 +102,8 @@ func parseOp(d *decoder, kind int32) (Op, error) {
 	return op, nil
 }
 
-// A decoder reads ZooKeeper's encoding (jute). After the first value that is not
-// there it returns zero values.
+// A decoder reads ZooKeeper's encoding (jute). After the first missing value it returns zero
+// values.
 type decoder struct {
 	b      []byte
 	failed bool
@@ -137,7 +138,7 @@ func (d *decoder) bool() bool {
 	return b != nil && b[0] != 0
 }
 
-// bytes reads a buffer or string; length -1 stands for null.
+// bytes reads a buffer or string; length -1 means null.
 func (d *decoder) bytes() []byte {
 	n := d.int32()
 	if n == -1 {

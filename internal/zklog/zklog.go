@@ -1,6 +1,6 @@
-// Package zklog reads the transaction log that a ZooKeeper server writes. It tells
-// what was applied, in order, whoever did it and whatever they were told. Tests use
-// it to check the history of a real ensemble.
+// Package zklog reads the transaction log that a ZooKeeper server writes. The log holds every
+// applied change, in order, whichever client made it and whatever reply it got. Tests use it
+// to check the history of a real ensemble.
 //
 // The format is that of ZooKeeper 3.6 to 3.9 (FileTxnLog, SerializeUtils and the
 // records of the package org.apache.zookeeper.txn).
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// The types of transactions and operations (ZooDefs.OpCode) that are understood.
+// The types of transactions and operations (ZooDefs.OpCode) that this package decodes.
 const (
 	Create          int32 = 1
 	Delete          int32 = 2
@@ -44,9 +44,8 @@ type Txn struct {
 	Time    time.Time // by the leader's clock, in milliseconds
 	Type    int32
 	Err     int32 // ZooKeeper's error code if it was refused: then nothing was applied
-	// Ops are its parts, in order: those of a multi, or a single one. The end of a
-	// session deletes its ephemeral nodes. Other types, and what was refused, have
-	// none.
+	// Ops are the operations in order: those of a multi, or a single one. The end of a
+	// session deletes its ephemeral nodes. Other types, and refused transactions, have none.
 	Ops []Op
 }
 
@@ -59,7 +58,7 @@ type Op struct {
 	Version   int32  // of SetData: the new one
 }
 
-// IsCreate reports whether the operation creates a node, of whatever kind.
+// IsCreate reports whether the operation creates a node of any kind.
 func (o Op) IsCreate() bool {
 	return o.Type == Create || o.Type == Create2 || o.Type == CreateContainer || o.Type == CreateTTL
 }
@@ -67,13 +66,13 @@ func (o Op) IsCreate() bool {
 // IsDelete reports whether the operation deletes a node.
 func (o Op) IsDelete() bool { return o.Type == Delete || o.Type == DeleteContainer }
 
-// errTorn is what the last entry of a log can be while it is being written.
+// errTorn is the error of an entry that is still being written, or damaged.
 var errTorn = errors.New("incomplete or damaged")
 
-// Read returns all that is in the logs below a server's data directory, in order.
-// The server may be running; a follower's log can lack what it was told last. An
-// error means that the logs could not be read to their end; what was read before
-// it is returned as well.
+// Read returns all transactions in the logs below a server's data directory, in order. The
+// server may be running; a follower's log can lack the latest transactions. An error means
+// that the logs could not be read to their end; the transactions before that point are
+// returned as well.
 func Read(dataDir string) ([]Txn, error) {
 	files, err := logs(dataDir)
 	if err != nil {
@@ -119,7 +118,7 @@ func logs(dataDir string) ([]string, error) {
 // logHeader is the magic and the version; the number of a database follows.
 const logHeader = "ZKLG\x00\x00\x00\x02"
 
-// Parse reads one log file. A file that was made and not written yet is empty.
+// Parse reads one log file. A file that was created and not written yet is empty.
 func Parse(b []byte) ([]Txn, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -130,8 +129,8 @@ func Parse(b []byte) ([]Txn, error) {
 	var txns []Txn
 	at := len(logHeader) + 8
 	for {
-		// A checksum, a length, as many bytes, and a mark. Files are made larger
-		// ahead of use, with zeros.
+		// An entry is a checksum, a length, that many bytes, and a mark. Files are extended
+		// with zeros ahead of use.
 		if len(b)-at < 12 {
 			if len(b) > at {
 				return txns, fmt.Errorf("offset %d: %w", at, errTorn)

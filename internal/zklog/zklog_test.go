@@ -19,8 +19,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// written does a bit of everything on a server, and returns what must be in its
-// log, one line for each transaction.
+// written makes changes of every kind on a server, and returns the expected log, one line for
+// each transaction.
 func written(t *testing.T, e *zktest.Ensemble) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -85,7 +85,7 @@ func describe(x zklog.Txn) string {
 	return text
 }
 
-func TestTheLogTellsWhatWasDone(t *testing.T) {
+func TestTheLogHoldsEveryChange(t *testing.T) {
 	began := time.Now()
 	e := zktest.Run(t, nil)
 	want := written(t, e)
@@ -111,7 +111,7 @@ func TestTheLogTellsWhatWasDone(t *testing.T) {
 		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 
-	// ZooKeeper's own reader sees the same numbers.
+	// ZooKeeper's own reader finds the same numbers.
 	classpath, err := zktest.Find()
 	if err != nil {
 		t.Fatal(err)
@@ -150,8 +150,8 @@ func TestTheLogTellsWhatWasDone(t *testing.T) {
 	damaged(t, files[len(files)-1], len(txns))
 }
 
-// damaged: a log that is not whole is read up to the damage, and said to be
-// damaged. n is how many transactions there are in all files.
+// damaged checks that a damaged log is read up to the damage and reported as damaged. n is
+// the number of transactions in all files.
 func damaged(t *testing.T, file string, n int) {
 	t.Helper()
 	whole, err := os.ReadFile(file)

@@ -18,7 +18,7 @@ func TestABlackholeLosesAll(t *testing.T) {
 	p.Blackhole(true)
 	result := startCall(func() error { return create(conn, path) })
 
-	// A new connection is accepted and hears nothing.
+	// A new connection is accepted and gets no bytes.
 	silent, err := net.Dial("tcp", p.Addr())
 	if err != nil {
 		t.Fatal(err)

@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// dialLimit bounds the connection to the target, which is near.
+// dialLimit bounds the connection to the target, which is on this machine.
 const dialLimit = 5 * time.Second
 
-// A conn is one client's connection and its continuation to the server. Each
-// direction has a goroutine that reads frames into a line and one that writes
-// them out of it.
+// A conn is one client's connection and its continuation to the server. Each direction has a
+// goroutine that reads frames into a line and one that writes them from the line.
 type conn struct {
 	proxy  *Proxy
 	number int
@@ -24,7 +23,7 @@ type conn struct {
 	mu      sync.Mutex
 	sockets [2]net.Conn // by the direction that reads: Up the client's, Down the server's
 	isCut   bool
-	ended   int // directions that have come to their end
+	ended   int // directions that have ended
 	pending map[int32][]request
 }
 
@@ -86,21 +85,21 @@ func (c *conn) cut() {
 	}
 }
 
-// run serves the connection until it is over.
+// run serves the connection until it ends.
 func (c *conn) run() {
 	defer c.proxy.wg.Done()
 	defer c.proxy.forget(c)
 	defer c.settle()
 	defer c.cut()
 	if c.isBlack(Up) {
-		<-c.done // nothing arrives at the server, so no connection does
+		<-c.done // no bytes arrive at the server, so no connection arrives either
 		return
 	}
 	dialer := net.Dialer{Timeout: dialLimit}
 	server, err := dialer.DialContext(c.proxy.ctx, "tcp", c.target)
 	if err != nil {
 		if c.isBlack(Down) {
-			<-c.done // that news is lost too
+			<-c.done // the refusal is lost too
 		}
 		return
 	}
@@ -120,7 +119,7 @@ func (c *conn) run() {
 	wg.Wait()
 }
 
-// read puts what arrives from src into the line until it ends.
+// read puts bytes that arrive from src into the line until the stream ends.
 func (c *conn) read(dir Dir, src net.Conn) {
 	if c.proxy.raw {
 		c.readRaw(dir, src)
@@ -130,8 +129,8 @@ func (c *conn) read(dir Dir, src net.Conn) {
 	for first := true; ; first = false {
 		data, err := readFrame(r)
 		if c.isBlack(dir) {
-			// Lost, and the rest with it; the sender's buffer fills up, as it
-			// does when nobody acknowledges.
+			// The bytes are lost, and so are all that follow. The sender's buffer fills up,
+			// as it does without acknowledgements.
 			c.proxy.swallow.Add(1)
 			<-c.done
 			return
@@ -177,7 +176,7 @@ func (c *conn) readRaw(dir Dir, src net.Conn) {
 	}
 }
 
-// handle parses a frame, shows it and finds what is to be done with it.
+// handle parses a frame, reports it and decides what to do with it.
 func (c *conn) handle(dir Dir, first bool, data []byte) (item, error) {
 	it := item{data: data}
 	f, err := c.parse(dir, first, data[4:])
@@ -223,7 +222,7 @@ func (c *conn) parse(dir Dir, first bool, body []byte) (Frame, error) {
 	}
 }
 
-// write takes what is in the line to dst until the connection is over.
+// write writes the items of the line to dst until the connection ends.
 func (c *conn) write(dir Dir, dst net.Conn) {
 	broken := false
 	for {
@@ -247,16 +246,16 @@ func (c *conn) write(dir Dir, dst net.Conn) {
 			c.end(dst)
 			return
 		case !broken:
-			// An error here means that the other side is gone. This side learns
-			// of it from the other direction, as fast as news travel there.
+			// An error here means that the other side has closed. This side learns of it from
+			// the other direction, with that direction's delay.
 			_, err := dst.Write(it.data)
 			broken = err != nil
 		}
 	}
 }
 
-// pass waits until the item may be forwarded: its delay is over and nothing
-// holds it. It returns false when the connection is over or the item is lost.
+// pass waits until the item may be forwarded: its delay has passed and no hold applies. It
+// returns false when the connection has ended or the item is lost.
 func (c *conn) pass(dir Dir, it item) bool {
 	if !waitUntil(it.due, c.done) {
 		return false
@@ -282,8 +281,7 @@ func (c *conn) pass(dir Dir, it item) bool {
 	return true
 }
 
-// end passes the end of a stream on. The connection is over when both
-// directions have ended.
+// end forwards the end of a stream. The connection is over when both directions have ended.
 func (c *conn) end(dst net.Conn) {
 	if t, ok := dst.(*net.TCPConn); ok {
 		_ = t.CloseWrite() // fails if the other side is gone already

@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// Counts are totals of what arrived at the proxy, forwarded or not, except what
-// a black hole swallowed. A frame is counted before it is forwarded, so a client
-// that has its reply finds both counted.
+// Counts are totals of the frames that arrived at the proxy, forwarded or not, except those
+// swallowed by a black hole. A frame is counted before it is forwarded, so when a client has
+// its reply, both the request and the reply are counted.
 type Counts struct {
 	Ops         map[int32]int // requests by opcode, pings and connects included
 	AllReplies  int           // pings and connects included

@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// DropWhat says what a Fault does with its frame.
+// DropWhat is the action of a Fault on its frame.
 type DropWhat int8
 
 const (
-	// DropRequest: the request is not forwarded, and the connection is cut in
-	// its place. It is certainly not applied.
+	// DropRequest: the request is not forwarded; the connection is cut in its place. It is
+	// certainly not applied.
 	DropRequest DropWhat = iota + 1
-	// DropReply: the request is forwarded, and when its reply comes, the
-	// connection is cut in the reply's place. The server has certainly
-	// answered: the request was applied, or refused with an error.
+	// DropReply: the request is forwarded; when its reply arrives, the connection is cut in
+	// the reply's place. The server has certainly answered: the request was applied, or
+	// refused with an error.
 	DropReply
 	// HoldRequest: the request, and all that this client sends after it, is
 	// held until Release.
@@ -35,7 +35,7 @@ func (w DropWhat) onReply() bool { return w == DropReply || w == HoldReply }
 func (w DropWhat) onEvent() bool { return w == DropEvent || w == HoldEvent }
 func (w DropWhat) holds() bool   { return w == HoldRequest || w == HoldReply || w == HoldEvent }
 
-// A Fault befalls one frame, the next that matches.
+// A Fault affects one frame, the next that matches.
 type Fault struct {
 	proxy   *Proxy
 	match   func(Frame) bool
@@ -47,11 +47,10 @@ type Fault struct {
 	canceled             bool // guarded by Proxy.mu
 }
 
-// Drop arms a fault for the next frame that matches: an event for DropEvent and
-// HoldEvent, else a request, connect frames and pings included. Of several
-// faults that match a frame the one armed first takes it. match is called for
-// frames of several connections concurrently, in order for each, and must not
-// block; nil matches every frame.
+// Drop arms a fault for the next frame that matches: an event for DropEvent and HoldEvent,
+// else a request, connect frames and pings included. If several faults match a frame, the one
+// armed first takes it. match is called for frames of several connections concurrently, in
+// order for each, and must not block; nil matches every frame.
 //
 // When a connection ends between a request and the reply that a fault waits
 // for, the fault is armed again for the next request that matches.
@@ -63,17 +62,17 @@ func (p *Proxy) Drop(match func(Frame) bool, what DropWhat) *Fault {
 	return f
 }
 
-// Hit is closed when the fault has happened: after the connection was cut, or
-// when the frame is held.
+// Hit is closed when the fault has happened: after the connection was cut, or when the frame
+// is held.
 func (f *Fault) Hit() <-chan struct{} { return f.hit }
 
-// Release lets go what is held. Called before, it makes the fault hold nothing.
+// Release forwards the held frames. Called earlier, it makes the fault hold nothing.
 func (f *Fault) Release() {
 	f.releaseOnce.Do(func() { close(f.release) })
 }
 
-// Cancel ends the fault: it takes no frame any more, and lets go what it holds.
-// A reply that it already waits for is still dropped.
+// Cancel ends the fault: it takes no frame any more, and releases held frames. A reply that
+// it already waits for is still dropped.
 func (f *Fault) Cancel() {
 	f.Release()
 	f.proxy.mu.Lock()
@@ -94,7 +93,7 @@ func (p *Proxy) claim(frame Frame) *Fault {
 			continue
 		}
 		p.mu.Lock()
-		i := slices.Index(p.faults, f) // another frame may have been faster
+		i := slices.Index(p.faults, f) // another frame may have taken it meanwhile
 		if i >= 0 {
 			p.faults = slices.Delete(p.faults, i, i+1)
 		}
@@ -106,7 +105,7 @@ func (p *Proxy) claim(frame Frame) *Fault {
 	return nil
 }
 
-// rearm puts back a fault whose reply will not come.
+// rearm arms a fault again whose reply will not arrive.
 func (p *Proxy) rearm(f *Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +114,7 @@ func (p *Proxy) rearm(f *Fault) {
 	}
 }
 
-// asked notes a request that is forwarded.
+// asked records a request that is forwarded.
 func (c *conn) asked(r request) {
 	c.mu.Lock()
 	isCut := c.isCut
@@ -128,8 +127,8 @@ func (c *conn) asked(r request) {
 	}
 }
 
-// answered finds the request that a reply belongs to. The connect frames have
-// no xid and are the first each way.
+// answered returns the request that a reply belongs to. The connect frames have no xid and
+// are the first in each direction.
 func (c *conn) answered(xid int32, first bool) request {
 	if first {
 		xid = 0
@@ -149,8 +148,8 @@ func (c *conn) answered(xid int32, first bool) request {
 	return r
 }
 
-// settle is for the frames that were to be dropped when the connection ended
-// for another reason. They are dropped: not forwarded, and the connection is cut.
+// settle handles the frames that had to be dropped when the connection ended for another
+// reason. They count as dropped: they were not forwarded, and the connection is cut.
 func (c *conn) settle() {
 	for _, l := range c.lines {
 		for _, it := range l.rest() {

@@ -57,7 +57,7 @@ func TestAHeldReplyIsDeliveredOnRelease(t *testing.T) {
 		t.Error("it was not applied")
 	}
 	second := startCall(func() error { return create(conn, otherPath) })
-	waitFor(t, "the reply behind", func() bool { return p.Count().Replies == 2 })
+	waitFor(t, "the reply behind the held one", func() bool { return p.Count().Replies == 2 })
 	select {
 	case err := <-first:
 		t.Errorf("create returned before the release: %v", err)
@@ -128,13 +128,13 @@ func TestEventsAreHeldAndDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	dropped := p.Drop(isEvent, DropEvent)
-	p.Refuse(true) // this client has a data race where it reconnects with watches
+	p.Refuse(true) // the zk client has a data race when it reconnects with watches
 	change()
 	await(t, dropped.Hit(), "the dropped event")
 	waitFor(t, "the cut", func() bool { return conn.State() != zk.StateHasSession })
 	select {
 	case e := <-events:
-		t.Errorf("the dropped event came: %v", e)
+		t.Errorf("the dropped event arrived: %v", e)
 	default:
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// The opcodes of requests (ZooDefs.OpCode). OpConnect marks the first frame of
-// each direction, which has no header; on the wire no request bears it.
+// The opcodes of requests (ZooDefs.OpCode). OpConnect marks the first frame of each
+// direction, which has no header; no request on the wire has this opcode.
 const (
 	OpEvent           int32 = 0 // a watch event from the server
 	OpCreate          int32 = 1
@@ -58,7 +58,7 @@ func OpName(opcode int32) string {
 	return strconv.Itoa(int(opcode))
 }
 
-// The xids that are no request's number.
+// The xids that are not numbers of requests.
 const (
 	XidEvent      int32 = -1
 	XidPing       int32 = -2
@@ -83,8 +83,8 @@ func (d Dir) String() string {
 	return "down"
 }
 
-// A Frame describes one frame that passes the proxy. The parts of a body that
-// the proxy does not understand are left zero.
+// A Frame describes one frame that passes the proxy. Fields of a body that the proxy cannot
+// decode are zero.
 type Frame struct {
 	Conn   int   // the number of the connection, from 1
 	Dir    Dir   // Up: a request; Down: a reply or an event
@@ -100,7 +100,7 @@ type Frame struct {
 	Session int64 // of the two connect frames; 0 in a request for a new session and in the refusal of an old one
 }
 
-// isEvent tells a watch event from a reply or request.
+// isEvent reports whether the frame is a watch event, not a reply or request.
 func (f Frame) isEvent() bool { return f.Dir == Down && f.Xid == XidEvent }
 
 // SubOp is one operation of a multi.
@@ -109,20 +109,19 @@ type SubOp struct {
 	Path   string
 }
 
-// String is for logs.
+// String formats the frame for logs.
 func (f Frame) String() string {
 	return fmt.Sprintf("%d %v %s xid=%d path=%q err=%d", f.Conn, f.Dir, OpName(f.Opcode), f.Xid, f.Path, f.Err)
 }
 
-// maxFrame is the largest length that is taken for one. ZooKeeper's own limit
-// is 1 MiB by default for requests; replies may be larger.
+// maxFrame is the largest valid length. ZooKeeper's own limit is 1 MiB by default for
+// requests; replies may be larger.
 const maxFrame = 64 << 20
 
 var errMalformed = errors.New("malformed frame")
 
-// readFrame reads one frame, length included, and fails on a length below zero
-// or above maxFrame. It takes memory as the bytes come, not as the length
-// promises.
+// readFrame reads one frame, length included, and fails on a length below zero or above
+// maxFrame. It allocates memory as bytes arrive, not by the announced length.
 func readFrame(r io.Reader) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -158,7 +157,7 @@ func parseConnect(body []byte, dir Dir) (Frame, error) {
 		return f, fmt.Errorf("%w: connect of %d bytes", errMalformed, len(body))
 	}
 	if dir == Down && (timeout <= 0 || f.Session == 0) {
-		f.Err = -112 // what SESSIONEXPIRED would be, had this reply an error code
+		f.Err = -112 // SESSIONEXPIRED; this reply has no error code of its own
 	}
 	return f, nil
 }
@@ -185,8 +184,8 @@ func parseRequest(body []byte) (Frame, error) {
 	return f, nil
 }
 
-// parseReply parses the body of a reply or an event. Opcode and path of a reply
-// are its request's, which is not known here.
+// parseReply parses the body of a reply or an event. Opcode and path of a reply are those of
+// its request, which parseReply does not know.
 func parseReply(body []byte) (Frame, error) {
 	d := decoder{b: body}
 	f := Frame{Dir: Down, Xid: d.int32(), Zxid: d.int64(), Err: d.int32(), Size: len(body) + 4}
@@ -201,8 +200,8 @@ func parseReply(body []byte) (Frame, error) {
 	return f, nil
 }
 
-// A decoder reads ZooKeeper's encoding (jute). After the first value that is
-// not there it returns zero values.
+// A decoder reads ZooKeeper's encoding (jute). After the first missing value it returns zero
+// values.
 type decoder struct {
 	b      []byte
 	failed bool
@@ -237,7 +236,7 @@ func (d *decoder) bool() bool {
 	return b != nil && b[0] != 0
 }
 
-// bytes reads a buffer or string; length -1 stands for null.
+// bytes reads a buffer or string; length -1 means null.
 func (d *decoder) bytes() []byte {
 	n := d.int32()
 	if n == -1 {
@@ -248,10 +247,9 @@ func (d *decoder) bytes() []byte {
 
 func (d *decoder) string() string { return string(d.bytes()) }
 
-// firstWatched reads a setWatches as far as its first path, which is in one of three
-// vectors.
+// firstWatched reads a setWatches up to its first path, which is in one of three vectors.
 func (d *decoder) firstWatched() string {
-	d.int64() // what the client has seen
+	d.int64() // the last zxid that the client has seen
 	for range 3 {
 		if d.int32() > 0 {
 			return d.string()
@@ -260,7 +258,7 @@ func (d *decoder) firstWatched() string {
 	return ""
 }
 
-// subOps reads the operations of a multi as far as it understands them.
+// subOps reads the operations of a multi as far as it can decode them.
 func (d *decoder) subOps() []SubOp {
 	var ops []SubOp
 	for {

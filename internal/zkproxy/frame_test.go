@@ -96,8 +96,8 @@ func TestABrokenBodyStillHasItsHeader(t *testing.T) {
 	}
 }
 
-func TestALengthIsNotBelieved(t *testing.T) {
-	// A promise of 64 MiB that is not kept costs no 64 MiB.
+func TestALengthIsNotTrusted(t *testing.T) {
+	// An announced length of 64 MiB without the bytes does not allocate 64 MiB.
 	head := be.AppendUint32(nil, maxFrame)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -137,7 +137,7 @@ func FuzzFrames(f *testing.F) {
 			if err != nil {
 				return
 			}
-			// Frames are forwarded as they came.
+			// Frames are forwarded unchanged.
 			if !bytes.Equal(data, stream[consumed:consumed+len(data)]) {
 				t.Fatalf("frame %x at %d of %x", data, consumed, stream)
 			}
@@ -155,8 +155,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// check fails if a frame is refused that is long enough, or if it tells of
-// something that is not in its body.
+// check fails if a frame is refused that is long enough, or if it reports values that are not
+// in its body.
 func check(t *testing.T, f Frame, err error, body []byte, header int) {
 	t.Helper()
 	if (err != nil) != (len(body) < header) || err != nil && !errors.Is(err, errMalformed) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// An item is one thing that goes down a line: bytes, the end of the stream, or
-// the place where a fault cuts the connection.
+// An item is one element of a line: bytes, the end of the stream, or the place where a fault
+// cuts the connection.
 type item struct {
 	due     time.Time       // zero: at once
 	data    []byte          // nil for the end and for a cut
@@ -16,8 +16,8 @@ type item struct {
 	refused bool // the stream is malformed from here on: cut
 }
 
-// A line is the way from one socket to the other: a queue without bound, so
-// that a delay or a hold does not stop the sender.
+// A line is the queue from one socket to the other. It is unbounded, so that a delay or a
+// hold does not stop the sender.
 type line struct {
 	mu    sync.Mutex
 	items []item
@@ -56,21 +56,21 @@ func (l *line) pop(done <-chan struct{}) (item, bool) {
 	}
 }
 
-// unpop puts an item back that was not passed on.
+// unpop returns an item that was not forwarded to the front of the line.
 func (l *line) unpop(it item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.items = append([]item{it}, l.items...)
 }
 
-// rest returns what is left when nobody pushes and pops any more.
+// rest returns the remaining items when no goroutine pushes or pops any more.
 func (l *line) rest() []item {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.items
 }
 
-// waitUntil returns at due, or false when done is closed before.
+// waitUntil returns true at due, or false when done is closed earlier.
 func waitUntil(due time.Time, done <-chan struct{}) bool {
 	if due.IsZero() {
 		return true

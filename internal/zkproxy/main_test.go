@@ -16,7 +16,7 @@ var shared zktest.Shared
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// limit is when a test gives up; nothing here takes nearly as long.
+// limit is the timeout of a test; nothing here takes nearly as long.
 const limit = 10 * time.Second
 
 type quiet struct{}
@@ -71,8 +71,8 @@ func direct(t *testing.T) *zk.Conn {
 
 var lastPath atomic.Int64
 
-// unique returns a path that no other test, nor this one when it is repeated,
-// uses on the shared server.
+// unique returns a path that no other test, and no repetition of this one, uses on the shared
+// server.
 func unique(prefix string) string {
 	return fmt.Sprintf("%s-%d", prefix, lastPath.Add(1))
 }
@@ -98,14 +98,14 @@ func mustCreate(t *testing.T, conn *zk.Conn, path string) {
 	}
 }
 
-// startCall runs f in a goroutine and returns where its error comes.
+// startCall runs f in a goroutine and returns a channel for its error.
 func startCall(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- f() }()
 	return result
 }
 
-// await fails the test if c gives nothing.
+// await fails the test if c delivers no value.
 func await[T any](t *testing.T, c <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -117,7 +117,7 @@ func await[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// waitFor polls a condition that nothing signals.
+// waitFor polls a condition that has no signal.
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -2,8 +2,8 @@ package zkproxy
 
 import "time"
 
-// Cut closes all present connections at once, on both sides. What is delayed
-// or held on them is lost. It returns how many there were.
+// Cut closes all present connections at once, on both sides. Delayed and held frames on them
+// are lost. It returns the number of connections.
 func (p *Proxy) Cut() int {
 	return p.cutIf(func(*conn) bool { return true })
 }
@@ -23,8 +23,8 @@ func (p *Proxy) cutIf(match func(*conn) bool) int {
 	return len(cut)
 }
 
-// CutConn closes the connection with this number (see Frame.Conn) at once, and
-// reports whether it was there.
+// CutConn closes the connection with this number (see Frame.Conn) at once, and reports
+// whether it existed.
 func (p *Proxy) CutConn(number int) bool {
 	return p.cutIf(func(c *conn) bool { return c.number == number }) > 0
 }
@@ -36,21 +36,19 @@ func (p *Proxy) Refuse(on bool) {
 	p.refuse = on
 }
 
-// Blackhole loses everything in both directions while it is on: connections
-// stay open, new ones are accepted, and nothing is forwarded, not even the end
-// of a connection. So neither side learns of the other, as when the network
-// between them is broken.
+// Blackhole loses everything in both directions while it is on: connections stay open, new
+// ones are accepted, and nothing is forwarded, not even the end of a connection. So neither
+// side learns of the other, as in a network failure.
 //
-// When it is lifted, the connections that were in it are cut, since they have
-// lost bytes: a black hole swallows, Hold delays.
+// When Blackhole is switched off, its connections are cut, since they have lost bytes: a
+// black hole swallows, Hold delays.
 func (p *Proxy) Blackhole(on bool) { p.blackhole(on, Up, Down) }
 
-// BlackholeUp is Blackhole for what the client sends only: what the server
-// sends still arrives.
+// BlackholeUp is Blackhole from the client to the server only: the frames of the server still
+// arrive.
 func (p *Proxy) BlackholeUp(on bool) { p.blackhole(on, Up) }
 
-// BlackholeDown is Blackhole for what the server sends only: requests are
-// still applied.
+// BlackholeDown is Blackhole from the server to the client only: requests are still applied.
 func (p *Proxy) BlackholeDown(on bool) { p.blackhole(on, Down) }
 
 func (p *Proxy) blackhole(on bool, dirs ...Dir) {
@@ -72,14 +70,14 @@ func (p *Proxy) blackhole(on bool, dirs ...Dir) {
 	}
 }
 
-// Hold keeps back everything in both directions while it is on. Afterwards the
-// held frames are forwarded in order, none is lost.
+// Hold keeps back everything in both directions while it is on. Afterwards the held frames
+// are forwarded in order; none is lost.
 func (p *Proxy) Hold(on bool) { p.hold(on, Up, Down) }
 
-// HoldUp is Hold for what the client sends only.
+// HoldUp is Hold from the client to the server only.
 func (p *Proxy) HoldUp(on bool) { p.hold(on, Up) }
 
-// HoldDown is Hold for what the server sends only.
+// HoldDown is Hold from the server to the client only.
 func (p *Proxy) HoldDown(on bool) { p.hold(on, Down) }
 
 func (p *Proxy) hold(on bool, dirs ...Dir) {
@@ -96,10 +94,9 @@ func (p *Proxy) hold(on bool, dirs ...Dir) {
 	}
 }
 
-// SetDelay delays every frame that arrives from now on by up or down. It is a
-// longer line, not a slower one: frames follow each other as they came, in
-// order, and many can be under way. So the time that an operation takes,
-// divided by up + down, is its number of round trips.
+// SetDelay delays every frame that arrives from now on by up or down. It adds latency and
+// does not reduce throughput: frames keep their order and spacing, and many can be under way.
+// So the time of an operation, divided by up + down, is its number of round trips.
 func (p *Proxy) SetDelay(up, down time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

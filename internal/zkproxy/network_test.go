@@ -105,10 +105,10 @@ func TestCutEndsPresentConnections(t *testing.T) {
 		t.Error("the session changed")
 	}
 	if p.CutConn(1) {
-		t.Error("the first connection is still there")
+		t.Error("the first connection is still open")
 	}
 	if !p.CutConn(2) {
-		t.Error("the second connection is not there")
+		t.Error("the second connection is missing")
 	}
 }
 
@@ -139,7 +139,7 @@ func endOf(t *testing.T, addr string, send []byte) error {
 		t.Fatal(err)
 	}
 	if _, err := conn.Write(send); err != nil {
-		return nil // it was faster
+		return nil // the other side was faster
 	}
 	n, err := conn.Read(make([]byte, 1))
 	var timeout net.Error
@@ -190,9 +190,9 @@ func TestHoldDeliversAfterwardsInOrder(t *testing.T) {
 	}
 }
 
-// The lower bounds hold however busy the machine is; the upper ones take the
-// quickest of several requests, or are loose.
-func TestDelayIsALongerLineAndNotASlowerOne(t *testing.T) {
+// The lower bounds hold on any machine; the upper ones use the fastest of several requests,
+// or are loose.
+func TestDelayAddsLatencyAndKeepsThroughput(t *testing.T) {
 	p := newProxy(t)
 	conn := connect(t, p.Addr())
 	const up, down, n = 30 * time.Millisecond, 20 * time.Millisecond, 100
@@ -211,7 +211,7 @@ func TestDelayIsALongerLineAndNotASlowerOne(t *testing.T) {
 		quickest = min(quickest, d)
 	}
 	if quickest >= 2*(up+down) {
-		t.Errorf("the quickest of five requests took %v, want one round trip of %v", quickest, up+down)
+		t.Errorf("the fastest of five requests took %v, want one round trip of %v", quickest, up+down)
 	}
 
 	start := time.Now()
@@ -240,7 +240,7 @@ func TestDelayIsALongerLineAndNotASlowerOne(t *testing.T) {
 		quickest = min(quickest, time.Since(start))
 	}
 	if quickest >= up+down {
-		t.Errorf("without delay the quickest of five requests took %v", quickest)
+		t.Errorf("without delay the fastest of five requests took %v", quickest)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestANewTargetServesNewConnections(t *testing.T) {
 	// The end of a server reaches the client.
 	e.Servers()[0].Kill()
 	waitFor(t, "the client to notice", func() bool { return conn.State() != zk.StateHasSession })
-	// So does that nothing listens there.
+	// A missing listener reaches the client as well.
 	if err := endOf(t, p.Addr(), nil); err != nil {
 		t.Errorf("connection without a server: %v", err)
 	}

@@ -3,11 +3,11 @@
 // at an exact place, for instance after a create was applied and before its
 // reply, count requests, and count round trips by adding delay.
 //
-// Faults are changed at run time. They work on whole frames: what the proxy
-// forwards, it forwards in order and unchanged.
+// Faults can be changed at run time. They affect whole frames: the proxy forwards frames in
+// order and unchanged.
 //
-// A change of Hold, Blackhole and their kin holds for every frame that comes
-// later. A frame that is being written at that moment may still get through.
+// A change of Hold, Blackhole and similar settings affects every later frame. A frame that is
+// being written at that moment may still get through.
 package zkproxy
 
 import (
@@ -44,14 +44,13 @@ type Proxy struct {
 	faults   []*Fault // waiting for a frame, in order of arrival
 }
 
-// New returns a proxy for the ZooKeeper server at target ("host:port"). A
-// stream that is not ZooKeeper's is cut at its first malformed frame; that
-// includes TLS and four-letter words.
+// New returns a proxy for the ZooKeeper server at target ("host:port"). A stream in another
+// protocol is cut at its first malformed frame; that includes TLS and four-letter words.
 func New(target string) (*Proxy, error) { return start(target, false) }
 
-// NewRaw returns a proxy that does not look into the stream, for TLS. Cut,
-// Refuse, Blackhole, Hold and SetDelay work, by pieces of the stream instead
-// of frames. Drop and OnFrame see nothing; Count counts bytes and connections.
+// NewRaw returns a proxy that does not decode the stream, for TLS. Cut, Refuse, Blackhole,
+// Hold and SetDelay work on pieces of the stream instead of frames. Drop and OnFrame see
+// nothing; Count counts bytes and connections.
 func NewRaw(target string) (*Proxy, error) { return start(target, true) }
 
 func start(target string, raw bool) (*Proxy, error) {
@@ -67,20 +66,20 @@ func start(target string, raw bool) (*Proxy, error) {
 	return p, nil
 }
 
-// Addr is the address to connect to, "127.0.0.1:port".
+// Addr returns the address to connect to, "127.0.0.1:port".
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// SetTarget sends new connections to another server. Present ones stay.
+// SetTarget sends new connections to another server. Present ones remain.
 func (p *Proxy) SetTarget(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = target
 }
 
-// OnFrame has f called for every frame that arrives, before it is forwarded or
-// dropped; nil ends it. The calls for one direction of one connection are in
-// order, those for others concurrent. f must not block and must not call Close.
-// Black-holed frames are not shown.
+// OnFrame sets a function that is called for every frame that arrives, before it is forwarded
+// or dropped; nil removes it. The calls for one direction of one connection are in order;
+// other calls are concurrent. f must not block and must not call Close. It does not get
+// frames that a black hole swallows.
 func (p *Proxy) OnFrame(f func(Frame)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +111,8 @@ func (p *Proxy) accept() {
 			if p.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Out of files, or a connection that ended in the queue.
+			// The process is out of file descriptors, or a connection ended in the accept
+			// queue.
 			select {
 			case <-p.ctx.Done():
 				return
@@ -151,7 +151,7 @@ func (p *Proxy) forget(c *conn) {
 	delete(p.conns, c)
 }
 
-// due returns when a frame that arrives now is to be forwarded.
+// due returns the time at which a frame that arrives now has to be forwarded.
 func (p *Proxy) due(dir Dir) time.Time {
 	p.mu.Lock()
 	d := p.delay[dir]
@@ -162,15 +162,15 @@ func (p *Proxy) due(dir Dir) time.Time {
 	return time.Now().Add(d)
 }
 
-// holding returns nil if nothing is held in this direction, else a channel that
-// is closed when Hold is lifted.
+// holding returns nil if this direction is not held, else a channel that is closed when Hold
+// is lifted.
 func (p *Proxy) holding(dir Dir) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held[dir]
 }
 
-// saw counts a frame and shows it to the observer.
+// saw counts a frame and reports it to the observer.
 func (p *Proxy) saw(f Frame) {
 	p.counter.frame(f)
 	p.mu.Lock()

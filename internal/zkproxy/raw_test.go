@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A fakeServer accepts connections for the test to play the server's part.
+// A fakeServer accepts connections on which the test acts as the server.
 type fakeServer struct{ net.Listener }
 
 func newFakeServer(t *testing.T) fakeServer {
@@ -65,7 +65,7 @@ func TestRawPassesAnyBytes(t *testing.T) {
 		t.Errorf("counts: %v", c)
 	}
 
-	// Held bytes come afterwards, in order.
+	// Held bytes are delivered afterwards, in order.
 	p.Hold(true)
 	for _, s := range []string{"a", "b"} {
 		if _, err := server.Write([]byte(s)); err != nil {
@@ -133,7 +133,7 @@ func TestMalformedFramesCutTheConnection(t *testing.T) {
 					t.Errorf("the %s's connection is still open", side)
 				}
 			}
-			target.through(t, p) // the proxy goes on
+			target.through(t, p) // the proxy still works
 		})
 	}
 }

@@ -1,7 +1,6 @@
-// Package zkservice makes a running ZooKeeper ensemble a service for tests whose
-// clients each have a way in with faults of its own: a proxy in front of every
-// server. It is what backendtest and the tests of the recipes run on beside the
-// memory backend.
+// Package zkservice turns a running ZooKeeper ensemble into a service for tests. Each client
+// gets a link with its own faults: a proxy in front of every server. backendtest and the
+// tests of the recipes run on it and on the memory backend.
 package zkservice
 
 import (
@@ -38,9 +37,9 @@ var _ backendtest.Service = (*Service)(nil)
 // roots numbers the roots of one process.
 var roots atomic.Int64
 
-// New returns a service below a new root of its own. The links open sessions
-// with opts. Everything ends with the test; the root's nodes stay, since the
-// ensemble goes soon after.
+// New returns a service below a new root of its own. The links open sessions with opts. All
+// of it ends with the test. The nodes below the root stay, since the ensemble ends soon
+// after.
 func New(tb testing.TB, e *zktest.Ensemble, opts zookeeper.Options) *Service {
 	tb.Helper()
 	s := &Service{tb: tb, e: e, opts: opts, links: make(map[string]*Link)}
@@ -50,7 +49,8 @@ func New(tb testing.TB, e *zktest.Ensemble, opts zookeeper.Options) *Service {
 		tb.Fatal(err)
 	}
 	defer conn.Close()
-	// Contact can break under this request as under any other; the name is ours alone.
+	// Contact can break during this request as during any other; the name is unique, so it
+	// can be repeated.
 	for deadline := time.Now().Add(time.Minute); ; {
 		_, err := conn.Create(s.root, []byte{}, 0, zk.WorldACL(zk.PermAll))
 		if err == nil || errors.Is(err, zk.ErrNodeExists) {
@@ -71,10 +71,10 @@ func (silent) Printf(string, ...any) {}
 // Root is the path that the test works under.
 func (s *Service) Root() string { return s.root }
 
-// Link returns the way in called name.
+// Link returns the link with this name.
 func (s *Service) Link(name string) backendtest.Link { return s.ZooKeeper(name) }
 
-// ZooKeeper returns the way in called name with all that it can do.
+// ZooKeeper returns the link with this name and all of its methods.
 func (s *Service) ZooKeeper(name string) *Link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,14 +104,14 @@ func (s *Service) close() {
 	}
 }
 
-// Link is a way into the ensemble with a proxy before every server.
+// Link is a connection to the ensemble through one proxy for each server.
 type Link struct {
 	backend.Backend
 	Proxies []*zkproxy.Proxy
 	service *Service
 }
 
-// Addrs are the addresses of the proxies.
+// Addrs returns the addresses of the proxies.
 func (l *Link) Addrs() []string {
 	var addrs []string
 	for _, p := range l.Proxies {
@@ -138,7 +138,7 @@ func (l *Link) Heal() {
 	}
 }
 
-// Blackhole swallows everything both ways until Heal: neither side is told.
+// Blackhole loses everything in both directions until Heal: neither side is notified.
 func (l *Link) Blackhole() {
 	for _, p := range l.Proxies {
 		p.Blackhole(true)
@@ -152,8 +152,7 @@ func (l *Link) SetLatency(d time.Duration) {
 	}
 }
 
-// Requests is how many requests the link has sent, pings and connects not
-// counted.
+// Requests returns the number of requests that the link has sent, without pings and connects.
 func (l *Link) Requests() int {
 	n := 0
 	for _, p := range l.Proxies {
@@ -162,7 +161,7 @@ func (l *Link) Requests() int {
 	return n
 }
 
-// Expire has the ensemble end a session.
+// Expire makes the ensemble end a session.
 func (l *Link) Expire(session int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

@@ -16,9 +16,8 @@ import (
 	"time"
 )
 
-// Certificates are an authority of its own with one server and one client
-// certificate, all valid for an hour. Certificates of another call are not
-// trusted.
+// Certificates are a new certificate authority with one server and one client certificate,
+// all valid for an hour. Certificates of another call are not trusted.
 type Certificates struct {
 	server TLSOptions
 	client tls.Config
@@ -55,8 +54,8 @@ func NewCertificates(dir string) (*Certificates, error) {
 	return c, nil
 }
 
-// ServerTLS returns options for servers that use these certificates and ask
-// clients for theirs.
+// ServerTLS returns options for servers that use these certificates and require client
+// certificates.
 func (c *Certificates) ServerTLS() *TLSOptions {
 	o := c.server
 	return &o

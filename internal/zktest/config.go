@@ -17,7 +17,7 @@ func (s *Server) writeConfig(o Options) error {
 			return err
 		}
 	}
-	// Keys that zoo.cfg does not know become system properties "zookeeper.key".
+	// Keys that zoo.cfg does not define become system properties "zookeeper.key".
 	cfg := map[string]string{
 		"tickTime":          strconv.FormatInt(o.TickTime.Milliseconds(), 10),
 		"initLimit":         strconv.Itoa(o.InitLimit),
@@ -32,8 +32,8 @@ func (s *Server) writeConfig(o Options) error {
 		"preAllocSize":           "1024", // KiB; the default is 64 MiB for each log
 		"forceSync":              "no",
 
-		// An election that missed a message repeats it after this many
-		// milliseconds at most, instead of a minute.
+		// An election that missed a message repeats it after at most this many milliseconds,
+		// instead of a minute.
 		"fastleader.maxNotificationInterval": "500",
 	}
 	if o.ForceSync {
@@ -67,7 +67,7 @@ func (s *Server) writeConfig(o Options) error {
 
 func (s *Server) configFile() string { return filepath.Join(s.dir, "zoo.cfg") }
 
-// command is a server with a small heap and the quickest start of the JVM.
+// command is a server with a small heap and the fastest start of the JVM.
 func (s *Server) command() *exec.Cmd {
 	args := []string{
 		"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",

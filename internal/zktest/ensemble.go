@@ -1,12 +1,12 @@
-// Package zktest starts real ZooKeeper servers on the loopback interface, with
-// free ports and temporary directories, and ends them: one server or an
-// ensemble of three, whose members can be killed, paused and restarted one by
-// one. Tests use Run or Shared; programs use Start.
+// Package zktest starts real ZooKeeper servers on the loopback interface, with free ports and
+// temporary directories, and stops them: one server or an ensemble of three, whose members
+// can be killed, paused and restarted one by one. Tests use Run or Shared; programs use
+// Start.
 //
 // It needs Java and ZooKeeper's jars, see Find.
 //
-// The servers are children of this process. On Linux the kernel kills them
-// when this process ends in whatever way; elsewhere Close has to run.
+// The servers are children of this process. On Linux the kernel kills them however this
+// process ends; elsewhere Close has to run.
 package zktest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// Options say what to start. The zero value is one server.
+// Options select the servers to start. The zero value is one server.
 type Options struct {
 	// Servers is 1 (the default; a standalone server) or 3.
 	Servers int
@@ -46,21 +46,22 @@ type Options struct {
 	ForceSync bool
 	// TLS adds a port with TLS to every server. The plain port stays.
 	TLS *TLSOptions
-	// Config holds further settings of zoo.cfg, and wins over what is written
-	// there by default. The ports are not to be set here.
+	// Config holds further settings of zoo.cfg, which override the defaults. It must not set
+	// the ports.
 	Config map[string]string
-	// JavaArgs are further arguments of the JVM, for settings that zoo.cfg
-	// cannot hold: "-Dznode.container.checkIntervalMs=500".
+	// JavaArgs are further arguments of the JVM, for settings that zoo.cfg does not support:
+	// "-Dznode.container.checkIntervalMs=500".
 	JavaArgs []string
-	// DataDir, if it is set, says where the server with a number (from 1) has its
-	// data, for instance on a file system that can be full. "" is the default. It is
-	// created if missing, and neither Close nor Start removes it.
+	// DataDir, if it is set, returns the data directory of the server with a number (from 1),
+	// for instance on a small file system. "" means the default. It is created if missing,
+	// and neither Close nor Start removes it.
 	DataDir func(id int) string
-	// Env, if it is set, returns what the server with a number has in its
-	// environment beside what this process has.
+	// Env, if it is set, returns variables to add to the environment of the server with a
+	// number.
 	Env func(id int) []string
-	// Dir is where configuration, data and logs go, one directory for each
-	// server. It is created if missing, must be empty, and is kept. Default: a temporary directory that Close removes.
+	// Dir is the place of configuration, data and logs, with one directory for each server.
+	// It is created if missing, must be empty, and is kept. Default: a temporary directory
+	// that Close removes.
 	Dir string
 }
 
@@ -89,7 +90,7 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// startLimit bounds Start and Await where ctx does not.
+// startLimit bounds Start and Await if ctx does not.
 const startLimit = 90 * time.Second
 
 // An Ensemble is a set of servers that belong together. Its methods are safe
@@ -104,9 +105,8 @@ type Ensemble struct {
 	closeErr  error
 }
 
-// Start starts the servers and returns when all of them serve clients. ctx
-// bounds the start only. The error shows the end of the servers' logs. The
-// caller must Close the ensemble.
+// Start starts the servers and returns when all of them serve clients. ctx bounds only the
+// start. The error contains the end of the servers' logs. The caller must Close the ensemble.
 func Start(ctx context.Context, opts *Options) (*Ensemble, error) {
 	return startOn(ctx, opts, freePorts)
 }
@@ -126,7 +126,7 @@ func startOn(ctx context.Context, opts *Options, choose func(int) ([]int, error)
 	if entries, err := os.ReadDir(o.Dir); o.Dir != "" && err == nil && len(entries) > 0 {
 		return nil, fmt.Errorf("zktest: %s is not empty", o.Dir)
 	}
-	// Ports can be taken by others between the choice and the start.
+	// Another process can take a port between the choice and the start.
 	const attempts = 5
 	for i := 1; ; i++ {
 		ports, err := choose(portsPerServer * o.Servers)
@@ -157,7 +157,7 @@ func start(ctx context.Context, inst installation, o Options, ports []int) (_ *E
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
-			if errors.Is(err, errPortTaken) { // the next attempt begins anew
+			if errors.Is(err, errPortTaken) { // try again with other ports
 				for _, s := range e.servers {
 					err = errors.Join(err, os.RemoveAll(s.dir))
 				}
@@ -175,7 +175,7 @@ func start(ctx context.Context, inst installation, o Options, ports []int) (_ *E
 	return e, e.await(ctx, true)
 }
 
-// configure writes every server's directory.
+// configure writes the directory of every server.
 func (e *Ensemble) configure(inst installation, o Options, ports []int) error {
 	for i := range o.Servers {
 		s := &Server{
@@ -252,10 +252,10 @@ func (e *Ensemble) SecureAddrs() []string {
 	return addrs
 }
 
-// Leader returns the server that leads, or the only one if it is standalone.
-// While there is none it waits until ctx ends. Paused servers do not count. A
-// leader that was paused and resumed says for a moment that it still leads; of
-// two, the one with the later epoch is returned.
+// Leader returns the leading server, or the only one if it is standalone. While there is none
+// it waits until ctx ends. Paused servers do not count. A leader that was paused and resumed
+// reports for a moment that it still leads; of two, Leader returns the one with the later
+// epoch.
 func (e *Ensemble) Leader(ctx context.Context) (*Server, error) {
 	var why error
 	for {
@@ -295,8 +295,8 @@ func (e *Ensemble) Followers(ctx context.Context) []*Server {
 // directory. A second Close does nothing and returns the same error.
 func (e *Ensemble) Close() error {
 	e.closeOnce.Do(func() {
-		// No server starts any more once the spawner has ended; those that
-		// were started need the spawner's thread until they are dead.
+		// No server starts any more once the spawner has ended. Running servers need the
+		// spawner's thread until they are dead.
 		e.spawn.refuse()
 		for _, s := range e.servers {
 			s.signal(os.Kill)
@@ -312,10 +312,10 @@ func (e *Ensemble) Close() error {
 	return e.closeErr
 }
 
-// pollInterval is how often a condition is tested that nothing signals.
+// pollInterval is the interval at which a condition without a signal is polled.
 const pollInterval = 20 * time.Millisecond
 
-// pause waits for the next look at such a condition, or for the end of ctx.
+// pause waits for the next poll of such a condition, or for the end of ctx.
 func pause(ctx context.Context) error {
 	t := time.NewTimer(pollInterval)
 	defer t.Stop()

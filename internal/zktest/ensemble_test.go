@@ -106,7 +106,7 @@ func TestDataSurvivesAKillAndARestart(t *testing.T) {
 	}
 	if c, err := net.Dial("tcp", addr); err == nil {
 		c.Close()
-		t.Fatal("something listens after Kill")
+		t.Fatal("the port accepts connections after Kill")
 	}
 	if _, err := s.Role(t.Context()); err == nil {
 		t.Error("a killed server has a role")
@@ -133,7 +133,7 @@ func TestAnEnsembleChangesItsLeader(t *testing.T) {
 		t.Fatalf("%d followers, want 2", n)
 	}
 
-	// A paused leader is replaced, and follows when it comes back.
+	// A paused leader is replaced, and becomes a follower when it resumes.
 	if err := first.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestAnEnsembleChangesItsLeader(t *testing.T) {
 		return err == nil && role == Follower
 	})
 
-	// So is a killed one.
+	// A killed leader is replaced as well.
 	second.Kill()
 	third, err := e.Leader(ctx)
 	if err != nil {
@@ -165,7 +165,8 @@ func TestAnEnsembleChangesItsLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// With one of three nobody serves; Launch starts without waiting for that.
+	// With one of three servers there is no service; Launch starts a server without waiting
+	// for it.
 	for _, s := range e.Servers()[:2] {
 		s.Kill()
 	}
@@ -188,7 +189,7 @@ func TestAnEnsembleChangesItsLeader(t *testing.T) {
 	}
 }
 
-// waitFor polls, since servers do not tell when their state changes.
+// waitFor polls, since servers do not signal a change of their state.
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -207,8 +208,8 @@ func TestAServerWithTLS(t *testing.T) {
 	}
 	e := Run(t, &Options{TLS: certs.ServerTLS()})
 	dialer := func(cs *Certificates) zk.Dialer {
-		// The client's own limit for a dial, a second, can be too short for the
-		// first handshake of a server on a busy machine.
+		// The zk client's own limit for a dial, a second, can be too short for the first
+		// handshake of a server on a busy machine.
 		return func(network, addr string, _ time.Duration) (net.Conn, error) {
 			d := tls.Dialer{Config: cs.ClientConfig()}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -224,11 +225,11 @@ func TestAServerWithTLS(t *testing.T) {
 	if _, _, err := conn.Children("/"); err != nil {
 		t.Fatal(err)
 	}
-	// The plain port serves too.
+	// The plain port also serves clients.
 	if _, _, err := connect(t, e.Addrs()...).Children("/"); err != nil {
 		t.Fatal(err)
 	}
-	// Strangers are refused, by either side.
+	// Clients and servers of another authority are refused by either side.
 	strangers, err := NewCertificates(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -291,8 +292,7 @@ func TestServersDieWithTheirParent(t *testing.T) {
 	waitFor(t, "the server to die", func() bool { return !processRuns(pid) })
 }
 
-// processRuns reports whether there is a process with this pid that has not
-// become a zombie.
+// processRuns reports whether a process with this pid exists that is not a zombie.
 func processRuns(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

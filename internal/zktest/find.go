@@ -9,13 +9,12 @@ import (
 	"strings"
 )
 
-// ErrNotInstalled is matched by the errors of Find and Start when there is no
-// ZooKeeper or no Java.
+// ErrNotInstalled is matched by the errors of Find and Start if ZooKeeper or Java is missing.
 var ErrNotInstalled = errors.New("ZooKeeper is not installed")
 
-// Where Debian's and Ubuntu's package zookeeper puts the jars. The manifest of
-// the main jar names its class path, all but the two others here: Netty's
-// codec, which TLS needs, and a logger.
+// The directory where the package zookeeper of Debian and Ubuntu puts the jars. The manifest
+// of the main jar names its class path, except the two other jars here: Netty's codec, which
+// TLS needs, and a logger.
 const (
 	mainJar   = "/usr/share/java/zookeeper.jar"
 	codecJar  = "/usr/share/java/netty-codec.jar"
@@ -27,10 +26,9 @@ type installation struct {
 	classpath string
 }
 
-// Find returns the class path that servers are started with: the environment
-// variable ZOOKEEPER_CLASSPATH if it is set, else the jars of Debian's package
-// zookeeper. Java is taken from JAVA_HOME or PATH. The error matches
-// ErrNotInstalled and says what to install.
+// Find returns the class path for servers: the environment variable ZOOKEEPER_CLASSPATH if it
+// is set, else the jars of Debian's package zookeeper. Java is found by JAVA_HOME or PATH.
+// The error matches ErrNotInstalled and says what to install.
 func Find() (classpath string, err error) {
 	inst, err := find()
 	return inst.classpath, err

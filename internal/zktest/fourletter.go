@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A Role is what a server says it does.
+// A Role is the role that a server reports.
 type Role string
 
 // The roles.
@@ -22,11 +22,11 @@ const (
 	Follower   Role = "follower"
 )
 
-// ErrNotServing: the server answers, but has no role at the moment, because it
-// starts or is without a majority.
+// ErrNotServing: the server answers, but has no role at the moment, because it is starting or
+// has no majority.
 var ErrNotServing = errors.New("not serving")
 
-// fourLetterLimit bounds one command where ctx does not.
+// fourLetterLimit bounds one command if ctx does not.
 const fourLetterLimit = 2 * time.Second
 
 // FourLetter sends a four-letter word ("srvr", "mntr", "wchs", …) and returns
@@ -54,14 +54,14 @@ func fourLetter(ctx context.Context, addr, word string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// This is what all words answer then, but ruok and a few others.
+	// All words except ruok and a few others are answered like this then.
 	if strings.HasPrefix(string(answer), "This ZooKeeper instance is not currently serving requests") {
 		return "", ErrNotServing
 	}
 	return string(answer), nil
 }
 
-// ctxConn is a connection that the end of a context breaks.
+// ctxConn is a connection that is closed when a context ends.
 type ctxConn struct {
 	net.Conn
 	stop func() bool
@@ -82,8 +82,8 @@ func dial(ctx context.Context, addr string) (net.Conn, error) {
 	return ctxConn{conn, stop}, nil
 }
 
-// Role asks the server for its role. It does not wait for one: the error
-// matches ErrNotServing while there is none.
+// Role asks the server for its role. It does not wait for a role: the error matches
+// ErrNotServing while there is none.
 func (s *Server) Role(ctx context.Context) (Role, error) {
 	st, err := s.srvr(ctx)
 	return st.role, err

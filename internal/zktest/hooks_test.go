@@ -12,7 +12,7 @@ func TestAServerCanHaveItsDataElsewhereAndAnEnvironment(t *testing.T) {
 	elsewhere := t.TempDir()
 	e := Run(t, &Options{
 		DataDir: func(id int) string { return filepath.Join(elsewhere, strconv.Itoa(id)) },
-		// The JVM says that it picked this up.
+		// The JVM logs that it picked up this variable.
 		Env: func(id int) []string { return []string{"JDK_JAVA_OPTIONS=-Dserver.number=" + strconv.Itoa(id)} },
 	})
 	s := e.Servers()[0]
@@ -32,6 +32,6 @@ func TestAServerCanHaveItsDataElsewhereAndAnEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(elsewhere, "1", "version-2")); err != nil {
-		t.Errorf("Close has removed what is not its own: %v", err)
+		t.Errorf("Close has removed a directory that it does not own: %v", err)
 	}
 }

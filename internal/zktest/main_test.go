@@ -13,7 +13,7 @@ import (
 
 var shared Shared
 
-// childMode makes the test binary start a server, say which, and wait. See
+// childMode makes the test binary start a server, print its pid, and wait. See
 // TestServersDieWithTheirParent.
 const childMode = "COORD_ZKTEST_CHILD"
 

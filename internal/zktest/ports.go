@@ -18,10 +18,9 @@ type portSet struct{ client, quorum, election, secure int }
 
 func newPortSet(p []int) portSet { return portSet{p[0], p[1], p[2], p[3]} }
 
-// The range that servers listen in. It lies below the ports that systems give
-// to outgoing connections and to listeners on port 0 (Linux: from 32768), so
-// nobody is given a server's port by chance while the server is down between
-// Kill and Restart.
+// The range of ports for servers. It lies below the ports that operating systems assign to
+// outgoing connections and to listeners on port 0 (Linux: from 32768), so no process is
+// assigned a server's port by chance while the server is down between Kill and Restart.
 const (
 	lowestPort  = 15000
 	highestPort = 32000
@@ -56,9 +55,9 @@ func freePorts(n int) ([]int, error) {
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// portTaken reports whether a server could not listen on one of its ports, by
-// its log. It may be alive all the same: a leader whose quorum port is taken
-// only goes back to the election, and the others wait for it.
+// portTaken reports whether a server's log says that it could not listen on one of its ports.
+// The server may be alive all the same: a leader whose quorum port is taken only returns to
+// the election, and the others wait for it.
 func (e *Ensemble) portTaken() bool {
 	for _, s := range e.servers {
 		log, err := os.ReadFile(s.LogFile())

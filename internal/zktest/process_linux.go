@@ -8,15 +8,14 @@ import (
 	"syscall"
 )
 
-// childAttr has the kernel kill the server when the thread that started it
-// ends, and so when this process ends, in whatever way. See spawner.
+// childAttr makes the kernel kill the server when the thread that started it ends, and so
+// however this process ends. See spawner.
 func childAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// stopped reports whether every thread of a process is in the state T, which is
-// what proc(5) says behind the name of the command. A process that has ended is
-// stopped too.
+// stopped reports whether every thread of a process is in the state T, the field after the
+// name of the command in proc(5). A process that has ended counts as stopped.
 func stopped(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {

@@ -4,8 +4,8 @@ package zktest
 
 import "syscall"
 
-// childAttr: there is no parent-death signal here, so Close has to run.
+// childAttr is empty: there is no parent-death signal on this system, so Close has to run.
 func childAttr() *syscall.SysProcAttr { return nil }
 
-// stopped cannot tell here.
+// stopped cannot find out on this system.
 func stopped(int) bool { return true }

@@ -51,14 +51,13 @@ func (p *process) alive() bool {
 // ID is the server's number in the ensemble, from 1.
 func (s *Server) ID() int { return s.id }
 
-// Addr is the address for clients, "127.0.0.1:port". It stays over restarts.
+// Addr is the address for clients, "127.0.0.1:port". It does not change on a restart.
 func (s *Server) Addr() string { return loopback(s.ports.client) }
 
-// SecureAddr is the address for clients with TLS. Nothing listens there
-// without Options.TLS.
+// SecureAddr is the address for clients with TLS. Without Options.TLS nothing listens there.
 func (s *Server) SecureAddr() string { return loopback(s.ports.secure) }
 
-// DataDir is the server's dataDir. It stays over restarts.
+// DataDir is the server's dataDir. It does not change on a restart.
 func (s *Server) DataDir() string {
 	if s.dataDir != "" {
 		return s.dataDir
@@ -90,15 +89,15 @@ func (s *Server) Pid() int {
 	return s.proc.cmd.Process.Pid
 }
 
-// Alive reports whether the process runs. A paused one is alive.
+// Alive reports whether the process runs. A paused process is alive.
 func (s *Server) Alive() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc.alive()
 }
 
-// Launch starts the process if it is not alive, and does not wait until it
-// serves. Use it with Ensemble.Await where a majority is down.
+// Launch starts the process if it is not alive, and does not wait until it serves. Use it
+// with Ensemble.Await when a majority is down.
 func (s *Server) Launch() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +105,7 @@ func (s *Server) Launch() error {
 		return nil
 	}
 	if s.ensemble.spawn.isRefused() {
-		return errClosed // and the directory is gone
+		return errClosed // the directory is deleted
 	}
 	log, err := os.OpenFile(s.LogFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -120,7 +119,7 @@ func (s *Server) Launch() error {
 	}
 	p := &process{cmd: cmd, exited: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // how it ended is in cmd.ProcessState
+		_ = cmd.Wait() // cmd.ProcessState holds the exit status
 		close(p.exited)
 	}()
 	s.proc = p
@@ -134,13 +133,12 @@ func (s *Server) Kill() {
 	s.waitExit()
 }
 
-// Pause stops the process (SIGSTOP): its connections stay open and nothing
-// answers. It returns when every thread has stopped (on Linux): on a busy machine
-// they run on for a while after the signal. Kill, Restart and Close work on a
-// paused server too.
+// Pause stops the process (SIGSTOP): its connections stay open and it does not answer. Pause
+// returns when every thread has stopped (on Linux), since threads go on for a while after the
+// signal on a busy machine. Kill, Restart and Close work on a paused server too.
 func (s *Server) Pause() error { return s.setPaused(true) }
 
-// Resume lets a paused process go on (SIGCONT).
+// Resume continues a paused process (SIGCONT).
 func (s *Server) Resume() error { return s.setPaused(false) }
 
 func (s *Server) setPaused(paused bool) error {
@@ -158,7 +156,7 @@ func (s *Server) setPaused(paused bool) error {
 	}
 	s.proc.paused = paused
 	for pid := s.proc.cmd.Process.Pid; paused && s.proc.alive() && !stopped(pid); {
-		time.Sleep(time.Millisecond) // nothing signals it
+		time.Sleep(time.Millisecond) // there is no signal for it
 	}
 	return nil
 }
@@ -170,9 +168,8 @@ func (s *Server) Paused() bool {
 	return s.proc.alive() && s.proc.paused
 }
 
-// Restart kills the process if it is alive, starts it again on its data and
-// ports, and returns when it serves clients. In an ensemble that takes a
-// majority; see Launch.
+// Restart kills the process if it is alive, starts it again with its data and ports, and
+// returns when it serves clients. In an ensemble that needs a majority; see Launch.
 func (s *Server) Restart(ctx context.Context) error {
 	s.Kill()
 	if err := s.Launch(); err != nil {
@@ -189,8 +186,8 @@ func (s *Server) Await(ctx context.Context) error {
 	return s.await(ctx, false)
 }
 
-// await waits for the server. first says that nothing has used its ports
-// before, so a port that is taken cannot become free by waiting.
+// await waits for the server. first means that its ports have not been used before, so a port
+// that is taken does not become free by waiting.
 func (s *Server) await(ctx context.Context, first bool) error {
 	for {
 		err := s.serving(ctx)
@@ -211,8 +208,8 @@ func (s *Server) await(ctx context.Context, first bool) error {
 	}
 }
 
-// serving returns nil if this server, and not another one that took its port,
-// answers and has a role.
+// serving returns nil if this server, and not another one on its port, answers and has a
+// role.
 func (s *Server) serving(ctx context.Context) error {
 	if _, err := s.Role(ctx); err != nil {
 		return err
@@ -227,7 +224,7 @@ func (s *Server) serving(ctx context.Context) error {
 	if !s.tls {
 		return nil
 	}
-	// The port with TLS is opened after the plain one.
+	// The server opens the port with TLS after the plain one.
 	conn, err := dial(ctx, s.SecureAddr())
 	if err != nil {
 		return err
@@ -244,7 +241,8 @@ func (s *Server) exitState() string {
 	return s.proc.cmd.ProcessState.String()
 }
 
-// signal sends sig if the process is alive. That it ended meanwhile is no error.
+// signal sends sig if the process is alive. It is not an error if the process has ended
+// meanwhile.
 func (s *Server) signal(sig os.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,14 +24,12 @@ func SessionPassword(id int64) []byte {
 	return passwd
 }
 
-// ExpireSession ends a session on the server at addr, so that its owner finds
-// it expired: it reconnects to the session with its id and password, and closes
-// it. A nil password stands for SessionPassword(id). A client that reconnects
-// quickly takes its session back before it is closed; then it is tried again
-// until ctx ends.
+// ExpireSession ends a session on the server at addr, so that its owner finds it expired: it
+// reconnects to the session with its id and password, and closes it. A nil password means
+// SessionPassword(id). If the client reconnects first and keeps the session, ExpireSession
+// tries again until ctx ends.
 //
-// The server does not tell a session that is gone from a wrong password: both
-// return nil.
+// The server answers alike for a missing session and a wrong password: both return nil.
 func ExpireSession(ctx context.Context, addr string, id int64, passwd []byte) error {
 	if passwd == nil {
 		passwd = SessionPassword(id)
@@ -74,7 +72,7 @@ func expireOnce(ctx context.Context, addr string, id int64, passwd []byte) error
 		return fmt.Errorf("connect response of %d bytes", len(resp))
 	}
 	if got := int64(be.Uint64(resp[8:])); got == 0 || int32(be.Uint32(resp[4:])) <= 0 {
-		return nil // gone already
+		return nil // ended already
 	} else if got != id {
 		return fmt.Errorf("got session %#x", got)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// recorder notes how a test is ended, and ends the goroutine instead.
+// recorder records how a test is ended, and ends the goroutine instead.
 type recorder struct {
 	testing.TB
 	skipped, failed bool
@@ -48,7 +48,7 @@ func TestAnExpiredSessionIsGone(t *testing.T) {
 		if stat.EphemeralOwner != id {
 			t.Fatalf("owner %#x, session %#x", stat.EphemeralOwner, id)
 		}
-		// By id alone: the password is derived from it.
+		// Only the id is given: the password is derived from it.
 		if err := ExpireSession(t.Context(), e.Addrs()[0], id, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestAnExpiredSessionIsGone(t *testing.T) {
 			t.Errorf("the session's node: %v, %v, want it gone", found, err)
 		}
 		awaitState(t, events, zk.StateExpired)
-		// Once more: it is gone, which is what was asked for.
+		// A second call succeeds: the session has ended, as requested.
 		if err := ExpireSession(t.Context(), e.Addrs()[0], id, nil); err != nil {
 			t.Errorf("second time: %v", err)
 		}
@@ -78,8 +78,8 @@ func awaitState(t *testing.T, events <-chan zk.Event, state zk.State) {
 	}
 }
 
-// A wrong password ends nothing; that the derived one does, shows that it is
-// derived as the server does.
+// A wrong password ends no session. So the end by the derived password shows that it is
+// derived correctly.
 func TestAWrongPasswordEndsNoSession(t *testing.T) {
 	e := shared.Get(t)
 	conn := connect(t, e.Addrs()...)
@@ -92,7 +92,7 @@ func TestAWrongPasswordEndsNoSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, _, err := connect(t, e.Addrs()...).Exists("/immortal"); !found || err != nil {
-		t.Errorf("the session's node: %v, %v, want it there", found, err)
+		t.Errorf("the session's node: %v, %v, want it to exist", found, err)
 	}
 }
 

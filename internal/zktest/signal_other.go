@@ -4,7 +4,7 @@ package zktest
 
 import "os"
 
-// Processes cannot be paused here: Pause and Resume fail.
+// Processes cannot be paused on this system: Pause and Resume fail.
 var (
 	sigStop os.Signal = os.Interrupt
 	sigCont os.Signal = os.Interrupt

@@ -9,10 +9,9 @@ import (
 
 var errClosed = errors.New("zktest: ensemble closed")
 
-// A spawner starts processes on one operating-system thread that lives as long
-// as they do. Linux sends a child its parent-death signal when the thread that
-// started it ends, and Go ends threads as it likes, unless a goroutine is
-// locked to them.
+// A spawner starts processes on one operating-system thread that lives as long as they do.
+// Linux sends a child its parent-death signal when the thread that started it ends, and Go
+// may end any thread to which no goroutine is locked.
 type spawner struct {
 	requests chan spawnRequest
 	done     chan struct{}
@@ -63,7 +62,7 @@ func (s *spawner) isRefused() bool {
 	return s.refused
 }
 
-// refuse makes start fail from now on and waits for starts under way.
+// refuse makes later calls of start fail, and waits for calls under way.
 func (s *spawner) refuse() {
 	s.mu.Lock()
 	s.refused = true
@@ -71,7 +70,7 @@ func (s *spawner) refuse() {
 	s.sending.Wait()
 }
 
-// end lets the thread go. It comes after refuse.
+// end releases the thread. It is called after refuse.
 func (s *spawner) end() {
 	close(s.requests)
 	<-s.done

@@ -91,7 +91,7 @@ func TestATakenPortIsAvoided(t *testing.T) {
 	}
 }
 
-func TestAnotherServerOnThePortIsNotTakenForOurs(t *testing.T) {
+func TestAnotherServerOnThePortIsNotMistakenForThisOne(t *testing.T) {
 	e := shared.Get(t)
 	other := e.Servers()[0]
 	impostor := &Server{ensemble: e, id: 1, dir: t.TempDir(), ports: other.ports}

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Require skips the test when no ZooKeeper is installed. With COORD_REQUIRE_ZK=1
-// in the environment it fails instead, so that a machine that should have one
-// cannot pass by skipping.
+// Require skips the test if ZooKeeper is not installed. With COORD_REQUIRE_ZK=1 in the
+// environment it fails instead, so that a machine that must have ZooKeeper cannot pass by
+// skipping.
 func Require(tb testing.TB) {
 	tb.Helper()
 	_, err := Find()
@@ -22,8 +22,8 @@ func Require(tb testing.TB) {
 	tb.Skip(err)
 }
 
-// Run starts an ensemble for one test and closes it at the test's end. A test
-// that fails shows the end of the servers' logs. It skips as Require does.
+// Run starts an ensemble for one test and closes it at the end of the test. If the test
+// fails, Run logs the end of the servers' logs. It skips as Require does.
 func Run(tb testing.TB, opts *Options) *Ensemble {
 	tb.Helper()
 	Require(tb)
@@ -53,10 +53,9 @@ func Run(tb testing.TB, opts *Options) *Ensemble {
 //
 //	func TestX(t *testing.T) { e := shared.Get(t) … }
 //
-// The first Get starts the ensemble, so a run of tests that need none costs
-// nothing. The tests must keep apart by paths, and must not kill or pause its
-// servers. A test that checks for its own leaked goroutines calls Get before
-// goleak.IgnoreCurrent.
+// The first Get starts the ensemble, so a run without tests that need it costs nothing. The
+// tests must use separate paths, and must not kill or pause its servers. A test that checks
+// for its own leaked goroutines calls Get before goleak.IgnoreCurrent.
 type Shared struct {
 	Options *Options // of the ensemble, nil for the default; set before the first Get
 
@@ -77,7 +76,7 @@ func (s *Shared) Get(tb testing.TB) *Ensemble {
 	return s.ensemble
 }
 
-// Close ends the ensemble if there is one. No test may use it any more.
+// Close ends the ensemble if it was started. No test may use it any more.
 func (s *Shared) Close() error {
 	s.once.Do(func() { s.err = errClosed })
 	if s.ensemble == nil {
@@ -86,8 +85,8 @@ func (s *Shared) Close() error {
 	return s.ensemble.Close()
 }
 
-// Main wraps the argument of TestMain so that the ensemble is closed after the
-// tests have run and before leaked goroutines are looked for.
+// Main wraps the argument of TestMain so that the ensemble is closed after the tests have run
+// and before the check for leaked goroutines.
 func (s *Shared) Main(m *testing.M) *SharedMain { return &SharedMain{s, m} }
 
 // SharedMain runs tests and closes their shared ensemble. See Shared.

@@ -2,9 +2,9 @@ package zktest
 
 import "strconv"
 
-// TLSOptions say what the servers' ports with TLS use. The files are PEM, JKS
-// or PKCS #12, as their names end: .pem, .jks, .p12. A PEM key store holds the
-// private key and the certificate chain.
+// TLSOptions select the files for the servers' TLS ports. The files are PEM, JKS or PKCS #12,
+// according to their suffix: .pem, .jks, .p12. A PEM key store holds the private key and the
+// certificate chain.
 type TLSOptions struct {
 	KeyStore      string
 	KeyPassword   string
