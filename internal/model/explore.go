@@ -1,6 +1,6 @@
-// Package model explores small models of protocols: every state that can be
-// reached, by every order of steps. What a simulation meets by luck, a model
-// meets by counting. The models themselves are in the tests.
+// Package model explores small models of protocols: every reachable state, by every order of
+// steps. A simulation reaches a state by chance; a model reaches all of them. The models
+// themselves are in the tests.
 package model
 
 import (
@@ -11,35 +11,34 @@ import (
 	"strings"
 )
 
-// A Model is a protocol with states S and actions A. A state is a value: what is
-// equal is the same state. An action is only the name of a step, for the trace.
+// A Model is a protocol with states S and actions A. A state is a value: equal values are the
+// same state. An action is only the name of a step, for the trace.
 type Model[S comparable, A any] struct {
 	Start S
-	// Next calls step for every action that is possible in s, with the state
-	// after it, in an order that depends on nothing but s. It returns what is
-	// wrong with s, if anything is. (It has just seen whether s is at rest.)
+	// Next calls step for every action that is possible in s, with the state after it, in an
+	// order that depends only on s. It returns an error if s is bad. (By then it has called
+	// step for every action, so it knows whether s is at rest.)
 	Next func(s S, step func(A, S)) error
-	// Free reports whether a step comes by itself, and not because of a decision
-	// or a fault. If it is not nil, ErrEndless is what is wrong with a state from
-	// which free steps alone can go on for ever.
+	// Free reports whether a step happens without a decision or a fault. If Free is not nil,
+	// a state is bad, with ErrEndless, if free steps alone can go on for ever from it.
 	Free func(a A) bool
 }
 
-// ErrEndless is what is wrong with a state from which free steps go on for ever.
-var ErrEndless = errors.New("can go on for ever by itself")
+// ErrEndless is the error of a state from which free steps can go on for ever.
+var ErrEndless = errors.New("free steps can go on for ever")
 
-// Result is what an exploration found.
+// Result is the outcome of an exploration.
 type Result[A any] struct {
-	States int   // that were met
-	Steps  int   // between them
-	Depth  int   // the longest of the shortest ways to a state
-	Full   bool  // every state that can be reached was looked at
-	Err    error // what is wrong with the first bad state, nil if there was none
-	Trace  []A   // a shortest way to it
+	States int   // states visited
+	Steps  int   // steps between them
+	Depth  int   // the length of the longest shortest path to a state
+	Full   bool  // every reachable state was visited
+	Err    error // the error of the first bad state, nil if there is none
+	Trace  []A   // a shortest path to it
 }
 
-// String returns the trace, one numbered action in a line, and what is wrong at
-// its end.
+// String returns the trace, one numbered action on each line, and the error of its last
+// state.
 func (r Result[A]) String() string {
 	var b strings.Builder
 	for i, a := range r.Trace {
@@ -51,12 +50,12 @@ func (r Result[A]) String() string {
 	return b.String()
 }
 
-// Explore visits the states breadth first, until it meets a bad one, or has met
-// all, or limit of them. The trace to a bad state is therefore a shortest one.
-// The same model gives the same result.
+// Explore visits the states breadth first, until it finds a bad one, or has visited all of
+// them, or limit of them. So the trace to a bad state is a shortest one. The same model gives
+// the same result.
 //
-// It keeps each state once and 16 bytes or less beside it, and with Free another
-// 8 bytes for each state and free step.
+// It stores each state once, with at most 16 further bytes, and with Free another 8 bytes for
+// each state and free step.
 func Explore[S comparable, A any](m Model[S, A], limit int) Result[A] {
 	x := explorer[S, A]{m: m, seed: maphash.MakeSeed(), slots: make([]uint32, 1<<10)}
 	var r Result[A]
@@ -74,7 +73,7 @@ func Explore[S comparable, A any](m Model[S, A], limit int) Result[A] {
 			x.free = append(x.free, [2]uint32{uint32(at), to})
 		}
 	}
-	end := 1 // of the states that are as far from the start as the one at hand
+	end := 1 // end of the states with the same distance from the start as the current one
 	for ; at < len(x.states) && r.Err == nil; at++ {
 		if at == end {
 			r.Depth++
@@ -98,13 +97,13 @@ func Explore[S comparable, A any](m Model[S, A], limit int) Result[A] {
 type explorer[S comparable, A any] struct {
 	m      Model[S, A]
 	seed   maphash.Seed
-	states []S      // in the order in which they were met
-	from   []uint32 // the index of the state before
-	slots  []uint32 // a hash table of indices, one more than they are
+	states []S      // in the order of the first visit
+	from   []uint32 // the index of the preceding state
+	slots  []uint32 // a hash table of indices plus one
 	free   [][2]uint32
 }
 
-// slot returns where s is in the table, or where it belongs.
+// slot returns the index of s in the table, or the free slot for it.
 func (x *explorer[S, A]) slot(s S) int {
 	mask := len(x.slots) - 1
 	i := int(maphash.Comparable(x.seed, s)) & mask
@@ -134,14 +133,14 @@ func (x *explorer[S, A]) add(s S, from uint32) uint32 {
 	return uint32(len(x.states) - 1)
 }
 
-// endless returns the index of the first state from which free steps can go on
-// for ever, or -1. It takes away the states that have no free step, then those
-// whose steps all led there, and so on; such a state is what is left.
+// endless returns the index of the first state from which free steps can go on for ever, or
+// -1. It removes the states without a free step, then those whose free steps all lead to
+// removed states, and so on. Any state that remains is one.
 func (x *explorer[S, A]) endless() int {
 	if len(x.free) == 0 {
 		return -1
 	}
-	steps := make([]uint32, len(x.states))   // from each state, to those that are left
+	steps := make([]uint32, len(x.states))   // number of free steps from each state to remaining states
 	first := make([]uint32, len(x.states)+1) // the index in before of each state's first
 	for _, e := range x.free {
 		steps[e[0]]++
@@ -174,8 +173,8 @@ func (x *explorer[S, A]) endless() int {
 	return slices.IndexFunc(steps, func(n uint32) bool { return n > 0 })
 }
 
-// trace finds the actions on the way to the state at index i. It plays the steps
-// again, so that nothing had to be kept of them.
+// trace returns the actions on the path to the state at index i. It replays the steps, so
+// that they need not be stored.
 func (x *explorer[S, A]) trace(i int) []A {
 	if i == 0 {
 		return nil

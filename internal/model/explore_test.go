@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// long reports whether the full scopes are wanted.
+// long reports whether the full scopes are requested.
 func long() bool { return os.Getenv("COORD_LONG") == "1" }
 
-// jugs is the old puzzle: with a jug of 3 and one of 5, measure 4.
+// jugs is the well-known puzzle: with a jug of 3 and one of 5, measure 4.
 func jugs(goal int) Model[[2]int, string] {
 	errFound := errors.New("measured")
 	return Model[[2]int, string]{Next: func(s [2]int, step func(string, [2]int)) error {
@@ -48,9 +48,9 @@ func TestTheTraceToABadStateIsAShortestOne(t *testing.T) {
 	}
 }
 
-func TestAllStatesAreMet(t *testing.T) {
+func TestAllStatesAreVisited(t *testing.T) {
 	t.Parallel()
-	// Of the 24 fillings, those with one jug empty or full can be reached.
+	// Of the 24 combinations, those with one jug empty or full can be reached.
 	r := Explore(jugs(9), 1000)
 	if r.Err != nil || !r.Full || r.States != 16 || r.Steps != 6*16 || len(r.Trace) != 0 {
 		t.Errorf("%+v", r)
@@ -76,9 +76,9 @@ func TestManyStatesAreKeptApart(t *testing.T) {
 	}
 }
 
-func TestWhatGoesOnForEverByItselfIsFound(t *testing.T) {
+func TestAnEndlessLoopOfFreeStepsIsFound(t *testing.T) {
 	t.Parallel()
-	// Up to ten by decisions. At three there is a way into a circle.
+	// The value grows to ten by decisions. At three a free step leads into a cycle.
 	m := Model[int, string]{
 		Next: func(s int, step func(string, int)) error {
 			switch {
@@ -105,11 +105,11 @@ func TestWhatGoesOnForEverByItselfIsFound(t *testing.T) {
 	}
 	m.Free = func(a string) bool { return a == "decide" }
 	if r := Explore(m, 1000); r.Err != nil {
-		t.Errorf("decisions come to an end, and yet: %v", r)
+		t.Errorf("a model whose decisions end is reported: %v", r)
 	}
 }
 
-func TestTheLimitIsToldOf(t *testing.T) {
+func TestTheLimitIsReported(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1, 2, 15, 16, 17} {
 		r := Explore(jugs(9), limit)

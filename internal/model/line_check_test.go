@@ -2,49 +2,48 @@
 
 package model
 
-// fault is what is wrong with a state.
+// fault is the error of a bad state.
 type fault int8
 
-// What is promised. "Earlier" and "later" are by the numbers of the nodes. Two
-// are in each other's way unless both are readers.
+// The guarantees. "Earlier" and "later" refer to the numbers of the nodes. Two clients
+// conflict unless both are readers.
 const (
 	nothing fault = iota
-	// When a client is granted, all earlier nodes that are in its way are gone
-	// at the service: their owners released or gave up, or lost their sessions,
-	// or an outsider deleted them. So grants come in the order of the numbers,
-	// among those whose nodes stand.
+	// When a client is granted, all earlier conflicting nodes are deleted at the service:
+	// their owners released or gave up, or lost their sessions, or an outsider deleted them.
+	// So grants come in the order of the numbers, among the existing nodes.
 	notItsTurn
-	// Nobody is granted by an event or a reply that the service sent after the
-	// client's own node was gone.
+	// No grant follows from an event or a reply that the service sent after the client's own
+	// node was deleted.
 	noNode
-	// Two who are in each other's way never both believe that they hold, but
-	// for one whose node an outsider deleted, until it is told.
+	// Two conflicting clients never both believe that they hold. The exception is a client
+	// whose node an outsider deleted, until it is notified.
 	twoHolders
-	// At rest, when no message is under way and nobody has anything to do by
-	// itself, whoever waits has somebody in its way, whose node is there.
+	// At rest, when no message is under way and no client can do anything by itself, each
+	// waiter has an existing conflicting node before it.
 	lostWake
-	// Nor does one wait whose node is gone.
+	// At rest, no client waits whose node is deleted.
 	waitsForNothing
-	// Nor does one believe that it holds.
+	// At rest, no client without a node believes that it holds.
 	notTold
-	// Whose own watch stands knows the data of its node: a holder is asked there
-	// to release.
+	// A client whose own watch is armed knows the data of its node: a request to release is
+	// written there.
 	notRead
 )
 
 var faultNames = map[fault]string{
-	notItsTurn:      "granted while an earlier node stands",
+	notItsTurn:      "granted while an earlier node exists",
 	noNode:          "granted without a node",
-	twoHolders:      "two believe that they hold",
-	lostWake:        "nobody wakes a client whose turn it is",
+	twoHolders:      "two clients believe that they hold",
+	lostWake:        "a client whose turn it is is never woken",
 	waitsForNothing: "a client without a node waits for ever",
-	notTold:         "a holder without a node is never told",
+	notTold:         "a holder without a node is never notified",
 	notRead:         "a change of its node's data is missed",
 }
 
 func (f fault) Error() string { return faultNames[f] }
 
-// judge looks at a grant for k in the moment in which it is made.
+// judge checks a grant for k at the moment when it is made.
 func (m *lineModel) judge(s *state, k int) {
 	c := &s.c[k]
 	switch {
@@ -55,7 +54,7 @@ func (m *lineModel) judge(s *state, k int) {
 	}
 }
 
-// wrong says what is wrong with s, which is at rest or not.
+// wrong returns the error of s, which is at rest or not.
 func (m *lineModel) wrong(s *state, rest bool) error {
 	for k := range m.places {
 		c := &s.c[k]

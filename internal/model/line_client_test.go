@@ -2,10 +2,10 @@
 
 package model
 
-// This file is the client: watchTurn and watchOthers of line_wait.go, one request at
-// a time. What is under "m.rules" is not there: those are the unsafe variants.
+// This file is the client: watchTurn and watchOthers of line_wait.go, one request at a time.
+// The branches under "m.rules" do not exist there: they are the unsafe variants.
 
-// top is the head of the loop of watchTurn.
+// top is the start of the loop of watchTurn.
 func (m *lineModel) top(c *client, k int) {
 	c.grants, c.aheadIsHead = false, false
 	m.beforeList(c)
@@ -14,8 +14,8 @@ func (m *lineModel) top(c *client, k int) {
 	}
 }
 
-// beforeList forgets what has fired by now. Only what fires while the list is under
-// way counts, for then the own watch stands.
+// beforeList drops the events up to now. Only an event during the list counts, because then
+// the own watch is armed.
 func (m *lineModel) beforeList(c *client) {
 	c.pc = lists
 	if c.ahead.w.fired() {
@@ -26,8 +26,8 @@ func (m *lineModel) beforeList(c *client) {
 	}
 }
 
-// moves adds what k can do next by itself: its next request, or what it does about
-// one of the watches that have fired.
+// moves adds the next steps of k by itself: its next request, or the handling of one of the
+// watches that have fired.
 func (m *lineModel) moves(s state, k int) {
 	o := s
 	c, v := &o.c[k], s.view(k)
@@ -42,9 +42,9 @@ func (m *lineModel) moves(s state, k int) {
 	case looksUp: // adopt: Sync, the list, and the node
 		switch c.shown, c.seen = s.n, s.n; {
 		case !s.node[k].stands():
-			*c = client{pc: ended} // and creates another: somebody who comes later
+			*c = client{pc: ended} // and creates another node, which is a later client
 		case c.old && !m.rules.anyOwner:
-			o.leave(k) // not of this session; likewise
+			o.leave(k) // a node of another session; likewise
 		default:
 			m.top(c, k)
 		}
@@ -112,29 +112,29 @@ func (m *lineModel) moves(s state, k int) {
 		}
 
 	case leaves:
-		// Its own deletion arrives, or the service removes the nodes of its
+		// The deletion of its own node arrives, or the service removes the nodes of its
 		// session.
 		o.commit(deleted, k)
 		o.c[k] = client{pc: ended}
 		m.step(k, didDelete, o)
 	}
 	if c := &s.c[k]; (c.over && c.believes() || c.old) && c.alive() && s.node[k].stands() {
-		// The service ends the session that the client did not look at.
+		// The service ends a session whose loss the client has not seen.
 		o := s
 		o.commit(deleted, k)
 		m.step(k, didDelete, o)
 	}
 }
 
-// readOwn is watchOwn, with the own node as it is in the client's view.
+// readOwn is watchOwn, with the own node as in the client's view.
 func (c *client) readOwn(n node) {
 	c.own, c.known, c.changed, c.readers = armed, true, false, 0
 	if !n.stands() {
-		*c = client{pc: ended} // and to the tail: somebody who comes later
+		*c = client{pc: ended} // and joins the tail, as a later client
 	}
 }
 
-// list is what the client makes of the children of the directory.
+// list is how the client evaluates the children of the directory.
 func (m *lineModel) list(c *client, k int, v [most]node) {
 	if !v[k].stands() {
 		c.pc = syncs
@@ -143,7 +143,7 @@ func (m *lineModel) list(c *client, k int, v [most]node) {
 	j := m.blocker(v, k, k)
 	switch {
 	case j < 0 && c.own == off:
-		c.pc = alone // as this very reply has it
+		c.pc = alone // by this reply
 		return
 	case j < 0:
 		c.pc = atGrant
@@ -152,9 +152,9 @@ func (m *lineModel) list(c *client, k int, v [most]node) {
 		*c = client{pc: leaves} // ErrLocked
 		return
 	}
-	// The deletion of the node before is the grant if nobody is in the way of
-	// that one, and if it cannot be a downgrade that goes on in the way of a
-	// writer. Otherwise look ahead; but readers and writers list again anyway.
+	// The deletion of the predecessor is the grant if no earlier node conflicts with the
+	// predecessor, and if it cannot be a downgrade that still conflicts with a writer.
+	// Otherwise the client looks ahead; but readers and writers list again anyway.
 	further := m.blocker(v, k, j)
 	plain := !m.shared() || m.rules.writerAhead
 	c.near = at(j, v)
@@ -163,8 +163,7 @@ func (m *lineModel) list(c *client, k int, v [most]node) {
 		c.far = at(further, v)
 		c.aheadIsHead = m.rules.anyAhead || m.blocker(v, k, further) < 0
 	}
-	// A watch that stands can fire between the reply and the moment in which it is
-	// looked at.
+	// An armed watch can fire between the reply and its evaluation.
 	c.pc = listed
 	if c.before.w == off && c.ahead.w == off {
 		m.takeUp(c)
@@ -179,7 +178,7 @@ func (m *lineModel) takeUp(c *client) {
 	switch {
 	case c.before.w == deletion && (same && c.grants ||
 		same && m.rules.goneNotHead || c.grants && m.rules.goneOther):
-		// The deletion came while the list was under way.
+		// The deletion came during the list.
 		c.pc, c.bare = atGrant, c.before.bare
 		c.near, c.far = neighbour{}, neighbour{}
 	case c.own == off && !c.known && !m.rules.ownNever:
@@ -189,7 +188,7 @@ func (m *lineModel) takeUp(c *client) {
 	}
 }
 
-// aim says which watches are to be armed.
+// aim decides which watches to arm.
 func (m *lineModel) aim(c *client) {
 	c.first = c.own == off && !m.rules.ownNever && !m.rules.ownLate && !m.rules.ownAfter
 	c.ahead.aim(c.far)
@@ -201,17 +200,17 @@ func (m *lineModel) aim(c *client) {
 	}
 }
 
-// is reports whether n is, or was, a watch on the node of o.
+// is reports whether n watches, or watched, the node of o.
 func (n neighbour) is(o neighbour) bool { return n.node == o.node && n.as == o.as }
 
-// aim gives up a watch that is not the one wanted, or has fired.
+// aim drops a watch that has fired or is on another node.
 func (n *neighbour) aim(at neighbour) {
 	if !n.is(at) || n.w.fired() {
 		*n = at
 	}
 }
 
-// arm is Session.Arm, and how watchOthers goes on.
+// arm is Session.Arm and the continuation of watchOthers.
 func (m *lineModel) arm(c *client, k int, v [most]node) {
 	targets := 0
 	once := func(wanted bool) bool {
@@ -252,12 +251,12 @@ func (m *lineModel) arm(c *client, k int, v [most]node) {
 	case m.rules.ownAfter && c.own == off:
 		c.pc = armsOwn
 	case (m.rules.headKept || m.rules.notAgain) && (c.own == lookAgain || c.before.w == lookAgain || c.ahead.w == lookAgain):
-		m.top(c, k) // that is of no reconnect
+		m.top(c, k) // that is not caused by a reconnect
 	}
 }
 
-// blocker returns the nearest before j that k waits for, or -1: a reader waits
-// for writers only.
+// blocker returns the nearest node before j for which k waits, or -1: a reader waits for
+// writers only.
 func (m *lineModel) blocker(v [most]node, k, j int) int {
 	for j--; j >= 0; j-- {
 		if v[j].stands() && !(m.readers[k] && m.reads(v[j], j)) {

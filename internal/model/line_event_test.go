@@ -2,10 +2,10 @@
 
 package model
 
-// This file is what the client makes of events: the select of watchOthers, the grant,
-// and the marking of the watches.
+// This file is the client's handling of events: the select of watchOthers, the grant, and the
+// marking of the watches.
 
-// wait adds what the select can do.
+// wait adds the steps of the select.
 func (m *lineModel) wait(s state, k int) {
 	c := &s.c[k]
 	wake := func(a did, f func(c *client)) {
@@ -51,8 +51,8 @@ func (m *lineModel) wait(s state, k int) {
 		return
 	}
 	top := func(c *client) { m.top(c, k) }
-	// One watch is looked at after the other. So one that has fired by now may have
-	// done so just after it was looked at; another one's was the wake-up then.
+	// The watches are checked one after the other. A watch that has fired by now may have
+	// fired just after its check; then another one was the wake-up.
 	if before && (ahead || own) {
 		wake(why, top)
 	}
@@ -102,7 +102,7 @@ func (m *lineModel) grant(s *state, k int) did {
 	}
 }
 
-// show delivers the next change to client k, as an event if a watch of it fires.
+// show delivers the next change to client k, as an event if one of its watches fires.
 func (m *lineModel) show(s *state, k int) {
 	c := &s.c[k]
 	e := s.log[c.shown]
@@ -122,7 +122,7 @@ func (m *lineModel) show(s *state, k int) {
 		case written:
 			c.changed = c.changed || c.own == off && !c.believes()
 			fire(&c.own, lookAgain)
-		case downgraded: // its own, and this is the reply
+		case downgraded: // its own downgrade, and this is the reply
 			c.pc, c.own, c.seen = holds, off, c.shown
 		default:
 			fire(&c.own, deletion)
@@ -133,8 +133,8 @@ func (m *lineModel) show(s *state, k int) {
 		if int(n.node)-1 != e.of() {
 			continue
 		}
-		// It is the watch on the children, which changes of data do not fire.
-		// The downgrade deletes the one node and makes the other.
+		// The watch is on the children, so changes of data do not fire it. The downgrade
+		// deletes one node and creates the other.
 		switch what := e.what(); {
 		case what == written && m.rules.dataWatch,
 			(what == deleted || what == downgraded) && n.as == present,

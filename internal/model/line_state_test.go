@@ -6,29 +6,27 @@ import "fmt"
 
 // The model of the queueing discipline in line.go of package coord.
 //
-// The service is a leader, with the log of its changes. Each client reads from a
-// server of its own, which has applied the log up to some point: what the client
-// has been shown. That point never goes back, and otherwise lags as long as it
-// likes. So a message that is slow on the wire is nothing else than a server that
-// lags. Watches fire, and reads are answered, at that point: an event comes before
-// each reply that shows its state. After a reconnect all watches fire with
-// LookAgain, and the server is another one, which is not behind that point either.
+// The service is a leader with the log of its changes. Each client reads from a server of its
+// own, which has applied the log up to some point: the part that the client has been shown.
+// That point never moves back, and otherwise lags by any amount. So a message that is slow on
+// the wire is the same as a server that lags. Watches fire, and reads are answered, at that
+// point: an event comes before each reply that shows its state. After a reconnect all watches
+// fire with LookAgain, and the server is another one, which is not behind that point either.
 //
-// A client takes one place in the line, with one node. Numbers go up, so the
-// node of client k is the one with number k. Who comes after another one has
-// ended may be the same process in its next life, with the next session: in a
-// scope, at most so many are alive at a time.
+// A client takes one place in the queue, with one node. Numbers grow, so the node of client k
+// has the number k. A client that comes after another one has ended may be the same process
+// with its next session; a scope limits the number of clients that are alive at a time.
 //
-// Losing the session comes before the service removes the node, as the lease of
-// package backend has it. From there on, who lost its session does what one that
-// gave up or released does: nothing, and its node goes some time later.
+// A session is lost before the service removes its node, by the lease of package backend.
+// From there on, a client that lost its session acts like one that gave up or released: it
+// does nothing, and its node is deleted some time later.
 //
-// Not in the model: the way of a place from one caller to the next in one process,
-// the end of the numbers, and a directory that is deleted.
+// Not in the model: the hand-off of a place between callers in one process, the end of the
+// sequence numbers, and a directory that is deleted.
 
 const most = 4 // clients
 
-// node is what has become of a node.
+// node is the state of a node.
 type node int8
 
 const (
@@ -38,7 +36,7 @@ const (
 	gone
 )
 
-// change is an entry of the log: what happened, and to which node.
+// change is an entry of the log: the kind of change and the node.
 type change int8
 
 const (
@@ -64,12 +62,12 @@ const (
 	armed
 	lookAgain
 	deletion
-	// The connection it was armed on is gone. It will be marked with LookAgain
-	// before anything is asked or shown on the next one; but one watch is
-	// marked after the other, in any order.
+	// The connection on which it was armed is closed. It will be marked with LookAgain before
+	// any request or event on the next connection; but the watches are marked one by one, in
+	// any order.
 	broken
-	// The event has come and is not marked yet; only where a variant breaks
-	// the order of the wire.
+	// The event has come and is not marked yet; only where a variant breaks the order of
+	// events.
 	lateLookAgain
 	lateDeletion
 )
@@ -81,71 +79,70 @@ type neighbour struct {
 	node int8 // from 1, 0 for none
 	as   node // present or reader: they have different names
 	w    watch
-	bare bool // the own node was gone already when the watch fired
+	bare bool // the own node was already deleted when the watch fired
 }
 
-// pc is where a client stands in the code.
+// pc is the position of a client in the code.
 type pc int8
 
 const (
 	away    pc = iota
 	looksUp    // the reply of the creation was lost
-	alone      // about to be granted what the latest reply said, with no own watch
+	alone      // about to be granted by the latest reply, without an own watch
 	watches    // watchOwn, then the list
 	lists      // Children of the directory
 	syncs
-	listed       // the reply has come, and is not looked at yet
+	listed       // the reply has come and is not evaluated yet
 	watchesFirst // watchOwn, then Arm
 	arms         // Arm
-	armsOwn      // where a variant arms the own watch by itself
+	armsOwn      // only where a variant arms the own watch by itself
 	waits        // the select
 	atGrant      // about to be granted, under the lock of the session
 	holds
-	downgrade // holds; the commit is made, and its reply is not there yet
-	leaves    // believes nothing; its node goes later
-	ended     // and its node is gone
+	downgrade // holds; the commit is applied, and its reply has not arrived
+	leaves    // does not hold or wait; its node is deleted later
+	ended     // its node is deleted
 )
 
 type client struct {
 	pc     pc
-	shown  int8 // how much of the log
-	seen   int8 // how much of it when the latest reply came
+	shown  int8 // the part of the log shown to it
+	seen   int8 // that part when the latest reply arrived
 	own    watch
 	before neighbour
 	ahead  neighbour
-	// What the list said that is being looked at: who is in the way, and of that
-	// one. No watches.
+	// The result of the list that is being evaluated: the conflicting node, and the one that
+	// conflicts with that one. Not watches.
 	near, far   neighbour
-	grants      bool // the node before is known to be the last in the way
-	aheadIsHead bool // the node ahead is
-	known       bool // the token, which is when the own node was created
-	first       bool // the own node is among what is being armed
-	// The own node's data has changed since it was last known, and there is no own
-	// watch yet.
+	grants      bool // the predecessor is known to be the last conflicting node
+	aheadIsHead bool // the node ahead is known to be the head
+	known       bool // the token, the zxid of the own node's creation, is known
+	first       bool // the own watch is among those being armed
+	// The own node's data has changed since it was last known, and there is no own watch yet.
 	changed bool
-	readers int8 // a bit for each reader's node that came of a downgrade before the own was created
+	readers int8 // a bit for each reader's node that a downgrade made before the own node was created
 	try     bool
 	victim  bool // an outsider deleted its node
 	over    bool // its session is lost, and it has not seen that
-	old     bool // it is in its next session, and its node of the one before
-	bare    bool // the own node was gone in the state that gives the grant
+	old     bool // it is in its next session, and its node is of the previous one
+	bare    bool // the own node was deleted in the state that gives the grant
 }
 
 // believes reports whether the client thinks that it holds.
 func (c *client) believes() bool { return c.pc == holds || c.pc == downgrade }
 
-// alive reports whether there is a client in the scope's sense.
+// alive reports whether the client counts as alive for the scope.
 func (c *client) alive() bool { return c.pc != away && c.pc < leaves }
 
 type state struct {
 	c          [most]client
 	node       [most]node // at the leader
-	log        [10]change // that somebody has not been shown
+	log        [10]change // the part that some client has not been shown
 	n          int8
 	came       int8 // clients
 	reconnects int8 // left
 	deletes    int8 // left, by outsiders
-	writes     int8 // likewise
+	writes     int8 // left, by outsiders
 	odd        int8 // creations left
 	bad        fault
 }
@@ -165,7 +162,7 @@ func (s *state) commit(what change, k int) {
 	s.n++
 }
 
-// view is the tree as far as client k has been shown it.
+// view returns the tree as far as client k has been shown it.
 func (s *state) view(k int) [most]node {
 	v := s.node
 	for i := s.n - 1; i >= s.c[k].shown; i-- {
@@ -188,12 +185,12 @@ func (c *client) told() bool {
 	return c.own != broken && c.before.w != broken && c.ahead.w != broken
 }
 
-// leave has client k believe nothing any more.
+// leave makes client k stop waiting or holding.
 func (s *state) leave(k int) { s.c[k] = client{pc: leaves} }
 
-// tidy makes equal what no step can tell apart: it forgets entries of the log
-// that all have been shown, shows those that change nothing for a client, and
-// clears what will not be read again.
+// tidy makes states equal that no step can distinguish: it drops log entries that all clients
+// have been shown, shows those that change nothing for a client, and clears values that are
+// not read again.
 func (m *lineModel) tidy(s *state) {
 	low := s.n
 	for k := range m.places {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// mostStates bounds the memory of one exploration, to about 5 GB. The short form
-// needs a quarter of a GB in all.
+// mostStates bounds the memory of one exploration to about 5 GB. The short form needs a
+// quarter of a GB in all.
 const mostStates = 15_000_000
 
 func (m *lineModel) explore(t *testing.T) Result[action] {
@@ -31,13 +31,13 @@ func (m *lineModel) mustHold(t *testing.T) {
 	r := m.explore(t)
 	switch {
 	case r.Err != nil:
-		t.Errorf("a promise is broken:\n%v", r)
+		t.Errorf("a guarantee is violated:\n%v", r)
 	case !r.Full:
-		t.Errorf("only the first %d states were looked at", r.States)
+		t.Errorf("only the first %d states were visited", r.States)
 	}
 }
 
-func TestTheLineKeepsItsPromises(t *testing.T) {
+func TestTheLineKeepsItsGuarantees(t *testing.T) {
 	t.Parallel()
 	scopes := map[string]scope{
 		"3 clients, and odd creations":    {places: 3, alive: 3, reconnects: 1, deletes: 1, odd: 1},
@@ -65,12 +65,12 @@ func TestTheLineKeepsItsPromises(t *testing.T) {
 	}
 	for d, n := range count {
 		if n == 0 && did(d) != didDowngrade {
-			t.Errorf("%q was never done: the model tested nothing of it", didNames[d])
+			t.Errorf("%q never happened: the model did not test it", didNames[d])
 		}
 	}
 }
 
-func TestReadersAndWritersKeepTheirPromises(t *testing.T) {
+func TestReadersAndWritersKeepTheirGuarantees(t *testing.T) {
 	t.Parallel()
 	const w, r = false, true
 	lines := map[string][most]bool{
@@ -94,9 +94,8 @@ func TestReadersAndWritersKeepTheirPromises(t *testing.T) {
 	}
 }
 
-// Each rule is needed: without it something goes wrong, in the way that the trace
-// shows. (A trace of another length is no defect, but tells that the model has
-// changed.)
+// Each rule is needed: without it a guarantee is violated in the way that the trace shows. (A
+// trace of another length is not a defect, but shows that the model has changed.)
 func TestTheLineWithoutOneOfItsRules(t *testing.T) {
 	t.Parallel()
 	usual := scope{places: 3, alive: 3, reconnects: 1, deletes: 1}
@@ -109,26 +108,26 @@ func TestTheLineWithoutOneOfItsRules(t *testing.T) {
 	}{
 		{"no watch on the own node", rules{ownNever: true}, usual, waitsForNothing, 8},
 		{"the own watch armed while the wait goes on", rules{ownLate: true}, usual, noNode, 12},
-		{"the own watch armed after the others, and no look at the node", rules{ownAfter: true}, usual, waitsForNothing, 9},
-		{"the own watch not tested at the grant", rules{ownUnchecked: true}, usual, noNode, 12},
-		{"the session not tested at the grant", rules{sessionUnchecked: true}, usual, twoHolders, 6},
+		{"the own watch armed after the others, and no check of the node", rules{ownAfter: true}, usual, waitsForNothing, 9},
+		{"the own watch not checked at the grant", rules{ownUnchecked: true}, usual, noNode, 12},
+		{"the session not checked at the grant", rules{sessionUnchecked: true}, usual, twoHolders, 6},
 		{"events handled in any order", rules{anyOrder: true}, usual, noNode, 13},
 		{"any wake-up is the grant", rules{anyWake: true}, scope{places: 3, alive: 3, deletes: 1}, notItsTurn, 9},
 		{"any event of the head is the grant", rules{anyKind: true}, usual, notItsTurn, 8},
-		{"the deletion of any node before is the grant", rules{anyNode: true}, usual, notItsTurn, 9},
-		{"so is that of the head before the list", rules{goneEarlier: true}, usual, noNode, 16},
-		{"so is one during a list that has not that node as the head", rules{goneNotHead: true}, scope{places: 3, alive: 3, writes: 1}, notItsTurn, 15},
-		{"so is one during a list that has another head", rules{goneOther: true}, scope{places: 3, alive: 3, deletes: 1, writes: 1}, notItsTurn, 14},
-		{"no list after any node ahead went", rules{anyAhead: true}, scope{places: 4, alive: 3}, notItsTurn, 14},
+		{"the deletion of any earlier node is the grant", rules{anyNode: true}, usual, notItsTurn, 9},
+		{"a deletion of the head before the list is the grant", rules{goneEarlier: true}, usual, noNode, 16},
+		{"a deletion during a list without that node as the head is the grant", rules{goneNotHead: true}, scope{places: 3, alive: 3, writes: 1}, notItsTurn, 15},
+		{"a deletion during a list with another head is the grant", rules{goneOther: true}, scope{places: 3, alive: 3, deletes: 1, writes: 1}, notItsTurn, 14},
+		{"no list after the deletion of any node ahead", rules{anyAhead: true}, scope{places: 4, alive: 3}, notItsTurn, 14},
 		{"no list after any event of the node ahead", rules{aheadAnyKind: true}, usual, notItsTurn, 11},
-		{"no list when a node is gone that was to be watched", rules{blind: true}, usual, lostWake, 8},
-		{"a watch on the data of the node before", rules{dataWatch: true}, scope{places: 3, alive: 3, writes: 1}, notItsTurn, 8},
+		{"no list when a node to be watched is missing", rules{blind: true}, usual, lostWake, 8},
+		{"a watch on the data of the predecessor", rules{dataWatch: true}, scope{places: 3, alive: 3, writes: 1}, notItsTurn, 8},
 		{"a change of the own data before the watch is missed", rules{noSince: true}, scope{places: 2, alive: 2, writes: 1}, notRead, 6},
 		{"no list after a reconnect, the head kept", rules{headKept: true}, usual, noNode, 15},
 		{"no list after a reconnect, and no watch", rules{notAgain: true}, scope{places: 3, alive: 3, reconnects: 1}, lostWake, 11},
 		{"a read before all watches fired after a reconnect", rules{asksSoon: true}, usual, noNode, 17},
-		{"a node of the session before taken for the own", rules{anyOwner: true}, scope{places: 3, alive: 3, odd: 1}, twoHolders, 8},
-		{"who is not in the list lists again", rules{noSync: true}, scope{places: 2, alive: 2, deletes: 1, odd: 1}, ErrEndless, 2},
+		{"a node of the previous session mistaken for the own", rules{anyOwner: true}, scope{places: 3, alive: 3, odd: 1}, twoHolders, 8},
+		{"a client that is not in the list lists again", rules{noSync: true}, scope{places: 2, alive: 2, deletes: 1, odd: 1}, ErrEndless, 2},
 		{"a holder that does not watch its node", rules{ownForgotten: true}, scope{places: 2, alive: 2, deletes: 1}, notTold, 4},
 		{"a writer granted by look-ahead", rules{writerAhead: true}, scope{places: 3, alive: 3, downgrades: true}, notItsTurn, 9},
 	} {
@@ -138,16 +137,16 @@ func TestTheLineWithoutOneOfItsRules(t *testing.T) {
 			if r.Err != v.fault || len(r.Trace) != v.steps {
 				t.Errorf("got %v after %d steps, want %v after %d", r.Err, len(r.Trace), v.fault, v.steps)
 			}
-			t.Logf("the shortest way to break a promise:\n%v", r)
+			t.Logf("the shortest way to violate a guarantee:\n%v", r)
 		})
 	}
 }
 
-// The own watch comes after the list, which shows the own node: what a test of its own
-// (TestTheOwnWatchMayBeArmedAfterTheList) showed to be harmless is the flow itself now.
-// Nor need Arm have one moment for all of its watches: a service that does not know
-// setWatches has them armed by reads, in this order: the own, the one ahead, the one
-// before.
+// The own watch is armed after the list, which shows the own node. A test of its own
+// (TestTheOwnWatchMayBeArmedAfterTheList) showed that this is harmless; now it is the flow
+// itself. Arm also need not have one moment for all of its watches: on a service without
+// setWatches they are armed by reads, in this order: the own watch, the one ahead, the one on
+// the predecessor.
 func TestTheWatchesMayBeArmedOneByOne(t *testing.T) {
 	t.Parallel()
 	m := &lineModel{scope: scope{places: 3, alive: 3, reconnects: 1, deletes: 1, odd: 1}, rules: rules{oneByOne: true}}

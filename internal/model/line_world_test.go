@@ -4,17 +4,17 @@ package model
 
 import "fmt"
 
-// scope says what can happen in a model.
+// scope limits the events of a model.
 type scope struct {
-	places     int        // that are taken in all
+	places     int        // places taken in total
 	alive      int        // clients at a time
-	readers    [most]bool // which of them
+	readers    [most]bool // the readers among the clients
 	downgrades bool
 	reconnects int8
 	deletes    int8 // by outsiders
 	writes     int8 // of data, by outsiders
-	// Creations whose reply is lost, or does not tell who else is there, or by
-	// somebody who only tries.
+	// Creations whose reply is lost, or does not show which other clients are there, or by a
+	// client that only tries.
 	odd int8
 }
 
@@ -22,13 +22,13 @@ type lineModel struct {
 	scope
 	rules rules
 	out   func(action, state)
-	still bool // nothing has moved by itself yet
+	still bool // no client has made a free step yet
 	count [dids]int
 }
 
 func (m *lineModel) shared() bool { return m.downgrades || m.readers != [most]bool{} }
 
-// did is what happened in a step.
+// did is the kind of a step.
 type did int8
 
 const (
@@ -65,27 +65,27 @@ const (
 
 var didNames = [dids]string{
 	didCreate:        "creates its node",
-	didCreateBlind:   "creates its node, and is not told who else is there",
+	didCreateBlind:   "creates its node, and does not learn which others are there",
 	didCreateLost:    "creates its node, and the reply is lost",
 	didTry:           "creates its node, to look once",
 	didFind:          "looks for its node",
 	didWatchOwn:      "watches its own node",
 	didList:          "lists the line",
 	didSync:          "syncs",
-	didTakeUp:        "looks at the list",
+	didTakeUp:        "evaluates the list",
 	didArm:           "arms its watches",
-	didWakeBefore:    "wakes by the node before",
-	didWakeAhead:     "wakes by the node ahead",
-	didTurn:          "knows by the node ahead that the one before is the head now",
-	didWakeOwn:       "wakes by its own node",
+	didWakeBefore:    "is woken by its predecessor",
+	didWakeAhead:     "is woken by the node ahead",
+	didTurn:          "learns from the node ahead that its predecessor is the head now",
+	didWakeOwn:       "is woken by its own node",
 	didGrant:         "is granted",
-	didRefuse:        "is not granted, for its own watch has fired",
-	didMeetLoss:      "is not granted, for its session is lost",
+	didRefuse:        "is not granted, because its own watch has fired",
+	didMeetLoss:      "is not granted, because its session is lost",
 	didRelease:       "releases, or loses its session",
 	didDowngrade:     "downgrades",
 	didGiveUp:        "gives up, or loses its session",
 	didLoseSession:   "loses its session",
-	didLose:          "learns that its node is gone",
+	didLose:          "learns that its node is deleted",
 	didDelete:        "has its node deleted, by itself or with its session",
 	didShow:          "is shown",
 	didMark:          "marks a watch",
@@ -94,13 +94,13 @@ var didNames = [dids]string{
 	didOutsideWrite:  "has its node written by an outsider",
 }
 
-// action is one step, and what it came to.
+// action is one step and its result.
 type action struct {
 	who    int8
 	did    did
-	change change // that was shown
+	change change // the change that was shown
 	to     client
-	free   bool // it comes by itself: a request, a message, or what the client makes of them
+	free   bool // no decision or fault: a request, a message, or the client's handling of one
 }
 
 func (a action) String() string {
@@ -132,13 +132,13 @@ func (a action) String() string {
 	return s
 }
 
-// step adds a step that client k makes by itself.
+// step adds a free step of client k.
 func (m *lineModel) step(k int, d did, s state) {
 	m.still = false
 	m.add(action{who: int8(k), did: d, to: s.c[k], free: true}, s)
 }
 
-// may adds a step that need not come.
+// may adds a step that need not happen.
 func (m *lineModel) may(k int, d did, s state) {
 	m.add(action{who: int8(k), did: d, to: s.c[k]}, s)
 }
@@ -149,7 +149,7 @@ func (m *lineModel) add(a action, s state) {
 	m.out(a, s)
 }
 
-// next adds all that can follow on s, and says what is wrong with s.
+// next adds all steps that can follow s, and returns the error of s.
 func (m *lineModel) next(s state, step func(action, state)) error {
 	if s.bad != nothing {
 		return s.bad
@@ -225,7 +225,7 @@ func (m *lineModel) arrive(s state) {
 	m.top(c, k)
 	o := s
 	if siblings == 0 {
-		o.c[k].pc = alone // the reply tells
+		o.c[k].pc = alone // by the reply
 	}
 	m.may(k, didCreate, o)
 	if s.odd == 0 {
@@ -240,7 +240,7 @@ func (m *lineModel) arrive(s state) {
 	blind := s
 	blind.c[k].known = false
 	m.top(&blind.c[k], k)
-	m.may(k, didCreateBlind, blind) // the directory holds data of others
+	m.may(k, didCreateBlind, blind) // the directory holds data of other clients
 	if !m.readers[k] {
 		blind.c[k].try = true
 		m.may(k, didTry, blind)
@@ -249,7 +249,7 @@ func (m *lineModel) arrive(s state) {
 	m.may(k, didCreateLost, s)
 }
 
-// user adds what the callers of k decide.
+// user adds the decisions of the callers of k.
 func (m *lineModel) user(s state, k int) {
 	switch c := &s.c[k]; c.pc {
 	case away, leaves, ended:
@@ -258,7 +258,7 @@ func (m *lineModel) user(s state, k int) {
 		o.leave(k)
 		m.may(k, didLoseSession, o)
 	case alone, atGrant:
-		// A grant asks for no context. But the session can be lost just now.
+		// A grant does not depend on a context. But the session can be lost at this moment.
 		if !c.over {
 			o := s
 			o.c[k].over = true
@@ -271,7 +271,7 @@ func (m *lineModel) user(s state, k int) {
 		if m.downgrades && !m.readers[k] && s.node[k] != reader {
 			o := s
 			if s.node[k] == gone {
-				o.leave(k) // the commit says so
+				o.leave(k) // the commit reports it
 			} else {
 				o.commit(downgraded, k)
 				o.c[k].pc = downgrade
@@ -284,13 +284,13 @@ func (m *lineModel) user(s state, k int) {
 		m.may(k, didGiveUp, o)
 		if c.pc == looksUp && !c.old {
 			o := s
-			o.c[k].old = true // and looks for its node in the next one
+			o.c[k].old = true // and looks for its node in the next session
 			m.may(k, didLoseSession, o)
 		}
 	}
 }
 
-// faults adds what the world does to k.
+// faults adds the faults that can hit k.
 func (m *lineModel) faults(s state, k int) {
 	c := &s.c[k]
 	if s.node[k].stands() && s.deletes > 0 {
@@ -317,8 +317,8 @@ func (m *lineModel) faults(s state, k int) {
 			}
 		}
 		if n > 0 || c.seen < c.shown {
-			// An event does not tell how far the server is, only a reply does. So
-			// the next server can be behind events.
+			// Only a reply, not an event, shows how far the server is. So the next server can
+			// be behind events.
 			for to := c.seen; to <= c.shown; to++ {
 				o := o
 				o.c[k].shown = to

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// How the consumers of a queue wait, see W1 and W2 in queue_engine.go of the package
-// coord: the first of those who wait watch the items, the others watch waiters before
-// them. The model is about one promise: while something can be taken, no live consumer
-// waits. Sessions outlast it, so no expiry helps.
+// The waiting of the consumers of a queue, see W1 and W2 in queue_engine.go of package coord:
+// the first waiters watch the items, the others watch waiters before them. The model checks
+// one guarantee: while an item can be taken, no live consumer waits. Sessions outlast the
+// model, so no expiry helps.
 
 // mostTakers bounds the consumers of a model.
 const mostTakers = 5
@@ -19,47 +19,47 @@ const mostTakers = 5
 // A taker is a consumer.
 type taker struct {
 	at    takerAt
-	dead  bool // it does nothing any more, and its waiter stays
-	gone  bool // with arming: one of mask has gone since the list
+	dead  bool // it does nothing any more, and its waiter node stays
+	gone  bool // with arming: one of mask was deleted since the list
 	mask  uint8
-	place uint8 // the number of its waiter, as far as a rule needs it: its parity
+	place uint8 // the part of its waiter's number that a rule needs: the parity
 }
 
 type takerAt uint8
 
 const (
-	busy       takerAt = iota // does not want anything
-	asking                    // is about to look for the first time
-	joining                   // found nothing, is about to make its waiter
+	busy       takerAt = iota // wants no item
+	asking                    // is about to list the items for the first time
+	joining                   // found nothing, is about to create its waiter
 	listing                   // is about to list the waiters
 	arming                    // has seen mask, which it is about to watch
 	behind                    // watches mask
 	lookFront                 // is about to list the items with a watch
 	frontWaits                // has seen none
-	claimsIt                  // is about to claim one that it saw
+	claimsIt                  // is about to claim an item that it saw
 )
 
-// waitScheme is how waiters watch each other.
+// waitScheme is the rule by which waiters watch each other.
 type waitScheme uint8
 
 const (
-	watchK       waitScheme = iota // all of the k before; the first k watch the items
-	watchOne                       // the one before; the first k watch the items
-	watchKth                       // the k-th before; the first k watch the items
-	watchInLanes                   // the one before in one of k lanes, whose first ones watch the items
+	watchK       waitScheme = iota // watch the k waiters before; the first k watch the items
+	watchOne                       // watch the waiter before; the first k watch the items
+	watchKth                       // watch the k-th waiter before; the first k watch the items
+	watchInLanes                   // watch the waiter before in one of k lanes; the first of each lane watches the items
 )
 
 type queueModel struct {
 	scheme waitScheme
 	k, n   int
 	dead   int  // at most
-	blind  bool // who is gone between the list and the watch is waited for
-	noLook bool // who gets to the front by a list waits without a look
+	blind  bool // a waiter deleted between the list and the watch is waited for
+	noLook bool // a waiter that finds itself at the front by a list waits without listing the items
 }
 
 type queueState struct {
 	takers [mostTakers]taker
-	line   [mostTakers]uint8 // those who have a waiter, in order, counted from 1
+	line   [mostTakers]uint8 // consumers with a waiter, in order, counted from 1
 	items  uint8
 	deaths uint8
 	next   uint8 // the number of the next waiter, modulo k
@@ -73,7 +73,7 @@ type queueStep struct {
 
 func (a queueStep) String() string { return fmt.Sprint(a.what, " ", a.who) }
 
-var errStalled = errors.New("an item can be taken, and a live consumer waits")
+var errStalled = errors.New("an item can be taken while a live consumer waits")
 
 func (s *queueState) index(who int) int {
 	for i, w := range s.line {
@@ -84,7 +84,7 @@ func (s *queueState) index(who int) int {
 	return -1
 }
 
-// drop deletes the waiter of who, which wakes those who watch it.
+// drop deletes the waiter of who, which wakes its watchers.
 func (s *queueState) drop(who int) {
 	i := s.index(who)
 	if i < 0 {
@@ -106,9 +106,9 @@ func (s *queueState) drop(who int) {
 	t.mask, t.gone, t.place = 0, false, 0
 }
 
-// before returns those whom the one at index i of the line has to watch, or front.
+// before returns the consumers that the one at index i of the line has to watch, or front.
 func (m *queueModel) before(s *queueState, i int) (mask uint8, front bool) {
-	var ahead []uint8 // of those that count for it
+	var ahead []uint8 // the earlier waiters that count for it
 	for _, w := range s.line[:i] {
 		if m.scheme != watchInLanes || s.takers[w-1].place == s.takers[s.line[i]-1].place {
 			ahead = append(ahead, w-1)
@@ -165,7 +165,7 @@ func (m *queueModel) step(s queueState, step func(queueStep, queueState)) error 
 	return nil
 }
 
-// stepOf makes the steps of one consumer.
+// stepOf adds the steps of one consumer.
 func (m *queueModel) stepOf(s queueState, who int, free func(string, int, queueState), decide func(queueStep, queueState)) {
 	now := s.takers[who]
 	to := func(at takerAt) *queueState {
@@ -201,7 +201,7 @@ func (m *queueModel) stepOf(s queueState, who int, free func(string, int, queueS
 		mask, front := m.before(&s, s.index(who))
 		switch {
 		case front && m.noLook:
-			free("is at the front, and does not look", who, *to(frontWaits))
+			free("is at the front, and does not list the items", who, *to(frontWaits))
 		case front:
 			free("is at the front", who, *to(lookFront))
 		default:
@@ -249,7 +249,7 @@ func (m *queueModel) stepOf(s queueState, who int, free func(string, int, queueS
 	}
 }
 
-func TestWaitingConsumersAreNeverStalledByTheDead(t *testing.T) {
+func TestWaitingConsumersAreNeverStalledByDeadOnes(t *testing.T) {
 	t.Parallel()
 	models := []queueModel{
 		{k: 1, n: 4},
@@ -266,25 +266,25 @@ func TestWaitingConsumersAreNeverStalledByTheDead(t *testing.T) {
 	}
 }
 
-// What is simpler stalls, each with one dead consumer; and so does a front of which
-// all are dead.
+// Simpler schemes stall with one dead consumer. A front whose members are all dead stalls
+// too.
 func TestWaitingConsumersWithoutOneOfTheRulesAreStalled(t *testing.T) {
 	t.Parallel()
 	for name, m := range map[string]queueModel{
 		"a watch on the waiter before alone":      {scheme: watchOne, k: 2, n: 4, dead: 1},
 		"a watch on the k-th waiter before alone": {scheme: watchKth, k: 2, n: 4, dead: 1},
-		"two lanes":                                    {scheme: watchInLanes, k: 2, n: 4, dead: 1},
-		"one at the front, dead":                       {k: 1, n: 3, dead: 1},
-		"two at the front, dead":                       {k: 2, n: 4, dead: 2},
-		"a waiter that is gone when it is watched":     {k: 1, n: 3, blind: true},
-		"no look at the items by one that is promoted": {k: 1, n: 3, noLook: true},
+		"two lanes":              {scheme: watchInLanes, k: 2, n: 4, dead: 1},
+		"one at the front, dead": {k: 1, n: 3, dead: 1},
+		"two at the front, dead": {k: 2, n: 4, dead: 2},
+		"a waiter that is deleted before it is watched":  {k: 1, n: 3, blind: true},
+		"a promoted waiter that does not list the items": {k: 1, n: 3, noLook: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := m.explore(t, mostStates)
 			if r.Err != errStalled {
 				t.Errorf("got %v", r.Err)
 			}
-			t.Logf("the shortest way:\n%v", r)
+			t.Logf("the shortest trace:\n%v", r)
 		})
 	}
 }

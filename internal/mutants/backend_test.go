@@ -1,12 +1,12 @@
 package mutants
 
-// backendMutants are defects of what the backends, ZooKeeper above all, do with servers that
-// misbehave, and with calls that are given up.
+// backendMutants are defects in the backends, mostly ZooKeeper's, with servers that misbehave
+// and calls that are given up.
 var backendMutants = []mutant{
-	{"a commit in memory stands behind those on their way when its session ends", "backend/memory/calls.go",
+	{"a commit in memory waits for earlier ones although its session has ended", "backend/memory/calls.go",
 		"	case <-s.done:\n		// This commit no longer", "	case <-(chan struct{})(nil):\n		// This commit no longer",
 		"TestTheContractIsKept"},
-	{"a read with a strange answer is asked again at once", "backend/zookeeper/calls.go",
+	{"a read with an unknown answer is repeated at once", "backend/zookeeper/calls.go",
 		"if answered(err) {", "if _, ok := codeOf(err); ok {",
 		"TestAnAnswerThatNobodyExpectsEndsARead"},
 	{"a server that is closing is not left", "backend/zookeeper/guardconn.go",
@@ -21,7 +21,7 @@ var backendMutants = []mutant{
 	{"credentials are not sent on a connection", "backend/zookeeper/guardconn.go",
 		"if err := c.logIn(digest()); err != nil {", "if err := error(nil); err != nil {",
 		"TestCredentialsGoAheadOnEachConnection"},
-	{"a strange answer to the credentials keeps the session", "backend/zookeeper/session.go",
+	{"an unknown answer to the credentials keeps the session", "backend/zookeeper/session.go",
 		"	if ready {\n		s.lose(err)\n", "	if ready && code == codeAuthFailed {\n		s.lose(err)\n",
 		"TestCredentialsThatGetAnUnknownAnswer"},
 	{"the handshake is that of an old client", "backend/zookeeper/guardconn.go",
@@ -39,7 +39,7 @@ var backendMutants = []mutant{
 	{"an answer to a ping counts for the latest one", "backend/zookeeper/guardconn.go",
 		"at := c.pings[0]", "at := c.pings[len(c.pings)-1]",
 		"TestTheLeaseRunsFromTheRequestAndNotFromItsAnswer"},
-	{"the log says each second that no server can be reached", "backend/zookeeper/trouble.go",
+	{"the log reports each second that no server can be reached", "backend/zookeeper/trouble.go",
 		"min(2*t.interval, mostReport)", "min(t.interval, mostReport)",
 		"TestTheLogSaysThatNoServerCanBeReached"},
 	{"a commit that was given up is sent later", "backend/zookeeper/commit.go",

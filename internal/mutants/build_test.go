@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestEachMutantBuilds checks the types of all mutants. Those of different files are put
-// in together, one of each file at a time, so that few checks are enough.
+// TestEachMutantBuilds checks the types of all mutants. Mutants of different files are
+// applied together, one in each file at a time, so that few checks are enough.
 func TestEachMutantBuilds(t *testing.T) {
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", exported(t))
@@ -64,7 +64,7 @@ func TestEachMutantBuilds(t *testing.T) {
 					t.Errorf("%v, with the mutants %q", err, names(in))
 				}
 			}}
-			_, _ = conf.Check(pkg.Name, fset, parsed, nil) // Error is told of each
+			_, _ = conf.Check(pkg.Name, fset, parsed, nil) // Error gets each one
 		}
 	}
 	if tried != len(list) {
@@ -79,7 +79,7 @@ func names(in map[string]*mutant) (all []string) {
 	return all
 }
 
-// exported returns where the compiled form of each package is that the module uses.
+// exported returns the compiled form of each package that the module uses.
 func exported(t *testing.T) importer.Lookup {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./...")

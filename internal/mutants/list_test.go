@@ -2,8 +2,8 @@ package mutants
 
 import "slices"
 
-// A mutant is one defect: old is replaced by new in a file, where it stands exactly
-// once. The test is one of the file's package or of the root.
+// A mutant is one defect: old is replaced by new in a file that contains old exactly once.
+// The test is in the file's package or in the root.
 type mutant struct {
 	name     string
 	file     string

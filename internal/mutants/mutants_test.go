@@ -21,12 +21,12 @@ func (m *mutant) apply(t *testing.T) string {
 		t.Fatal(err)
 	}
 	if n := strings.Count(string(text), m.old); n != 1 {
-		t.Fatalf("%s: what %q replaces stands there %d times", m.file, m.name, n)
+		t.Fatalf("%s: the text that %q replaces occurs %d times", m.file, m.name, n)
 	}
 	return strings.Replace(string(text), m.old, m.new, 1)
 }
 
-// Each entry of the list still fits the source and names a test that exists.
+// Each entry of the list fits the source and names a test that exists.
 func TestTheListIsTrue(t *testing.T) {
 	if len(list) < 12 {
 		t.Errorf("only %d mutants", len(list))
@@ -38,8 +38,8 @@ func TestTheListIsTrue(t *testing.T) {
 	}
 }
 
-// folder returns where the test of the mutant is: beside the file, or in the root. It
-// is empty if there is none.
+// folder returns the directory of the mutant's test: that of the file, or the root. It is
+// empty if there is no such test.
 func (m *mutant) folder(t *testing.T) string {
 	t.Helper()
 	for _, dir := range []string{filepath.Dir(m.file), "."} {
@@ -60,8 +60,7 @@ func (m *mutant) folder(t *testing.T) string {
 	return ""
 }
 
-// Each defect makes the test fail that is there for it. The short form tries two,
-// since each costs a build.
+// Each defect makes its test fail. The short form tries two, since each costs a build.
 func TestEachMutantIsCaught(t *testing.T) {
 	chosen := list
 	if os.Getenv("COORD_LONG") == "" {
@@ -74,11 +73,11 @@ func TestEachMutantIsCaught(t *testing.T) {
 			out, err := m.run(t)
 			switch {
 			case err == nil:
-				t.Errorf("%s does not find it:\n%s", m.test, tail(out))
+				t.Errorf("%s does not detect it:\n%s", m.test, tail(out))
 			case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
 				t.Errorf("it does not build:\n%s", tail(out))
 			case !strings.Contains(out, m.test):
-				t.Errorf("something else failed than %s:\n%s", m.test, tail(out))
+				t.Errorf("another test failed than %s:\n%s", m.test, tail(out))
 			}
 		})
 	}
@@ -103,7 +102,7 @@ func (m *mutant) run(t *testing.T) (string, error) {
 	if err := os.WriteFile(overlay, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Some defects make a test wait for ever; where time is not fake, the limit ends it.
+	// Some defects make a test wait for ever; without fake time, this limit ends it.
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=90s",

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// packages are those that mutants are made of, as directories of the module.
+// packages are the directories of the packages in which mutants are made.
 var packages = []string{".", "backend/memory", "backend/zookeeper"}
 
 // build is the library with all mutants in it, and the binaries of its tests.
@@ -58,8 +58,7 @@ func (b *build) find(match *regexp.Regexp) error {
 
 var packageName = regexp.MustCompile(`(?m)^package (\w+)`)
 
-// overlay writes the sources with the sites, and the file that the go command is
-// told of them with.
+// overlay writes the sources with the sites, and the file that lists them for the go command.
 func (b *build) overlay() (string, error) {
 	byFile := make(map[string][]*site)
 	for _, s := range b.sites {
@@ -123,14 +122,14 @@ func (b *build) compile(ctx context.Context) error {
 	return nil
 }
 
-// drop removes the sites of the lines that the compiler complains of: those of risky
+// drop removes the sites on the lines for which the compiler reports errors: those of risky
 // kinds, or all if there is none.
 func (b *build) drop(out []byte) bool {
 	n := len(b.sites)
 	for _, m := range complaint.FindAllStringSubmatch(string(out), -1) {
 		name, err := filepath.Rel(b.dir, m[1])
 		if err != nil {
-			continue // it is no file of ours
+			continue // a file without sites
 		}
 		line, err := strconv.Atoi(m[2])
 		if err != nil {
@@ -141,7 +140,7 @@ func (b *build) drop(out []byte) bool {
 		}
 		risky := func(s *site) bool { return here(s) && s.kind.risky() }
 		if strings.HasPrefix(m[3], "missing return") {
-			// A loop without end has got a break.
+			// A loop without an end has got a break.
 			risky = func(s *site) bool {
 				return s.file == filepath.ToSlash(name) && s.kind == leaps && s.decl[0] <= line && line <= s.decl[1]
 			}

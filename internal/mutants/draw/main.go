@@ -1,7 +1,6 @@
-// Command draw makes mutants of the library at random and reports which of them
-// the tests catch. A seed decides the choice. It is the counterpart of the list in
-// internal/mutants: there stand the defects that engineers thought of, here those
-// that nobody chose.
+// Command draw makes mutants of the library at random and reports which of them the tests
+// catch. A seed decides the choice. It is the counterpart of the list in internal/mutants,
+// which holds defects that engineers thought of.
 //
 //	go run ./internal/mutants/draw -n 40 -seed 1
 //
@@ -10,13 +9,13 @@
 // overlay of the sources (go build -overlay); the environment of a test turns one of
 // them on. So a mutant costs no build.
 //
-// The tests of the root package run on memory, and of them only those that come to
-// the changed place, the quick ones first. The first run measures which those are,
-// which takes minutes; -dir keeps the result for as long as the sources stay. Mutants of a backend are tried on the
-// backend's own tests first, which for ZooKeeper need its jars.
+// The tests of the root package run on memory, and only those that reach the changed place,
+// the fast ones first. The first run measures which tests reach which place, which takes
+// minutes; -dir keeps the result as long as the sources are unchanged. Mutants of a backend
+// are first tried with the backend's own tests, which for ZooKeeper need its jars.
 //
-// A survivor is either equivalent to the original, or a hole in the tests. Nothing
-// but a reader can tell which.
+// A survivor is either equivalent to the original, or a gap in the tests. Only a reader can
+// find out which.
 package main
 
 import (
@@ -39,11 +38,11 @@ import (
 func main() {
 	log.SetFlags(log.Ltime)
 	n := flag.Int("n", 40, "how many mutants")
-	seed := flag.Uint64("seed", 1, "of the choice")
-	in := flag.String("in", "", "a regular expression that names of files match, from the root of the module")
-	dir := flag.String("dir", "", "where it is kept between runs which tests come where (default: nowhere)")
-	most := flag.Duration("most", time.Minute, "leave tests out that take longer by themselves")
-	only := flag.Bool("list", false, "print the draw, and try nothing")
+	seed := flag.Uint64("seed", 1, "seed of the choice")
+	in := flag.String("in", "", "regular expression for the names of files, relative to the root of the module")
+	dir := flag.String("dir", "", "directory that keeps the measured reach of the tests between runs (default: none)")
+	most := flag.Duration("most", time.Minute, "skip tests that take longer than this")
+	only := flag.Bool("list", false, "print the mutants and do not run them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -105,13 +104,13 @@ func draw(ctx context.Context, n int, seed uint64, in, dir string, most time.Dur
 	return nil
 }
 
-// verdict is what became of a mutant.
+// verdict is the result for a mutant.
 type verdict string
 
 const (
 	caught   verdict = "caught"
 	survived verdict = "SURVIVED"
-	endless  verdict = "endless" // the tests did not end, which is as good as a failure
+	endless  verdict = "endless" // the tests did not end, which counts as a failure
 )
 
 // trial tries mutants one after the other.
@@ -122,7 +121,8 @@ type trial struct {
 	broken map[string]bool // tests that fail in this build without a mutant
 }
 
-// try runs tests until one fails. by is the test that failed, or what was run.
+// try runs tests until one fails. by is the test that failed, or a description of the tests
+// that ran.
 func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
 	pkg := path.Dir(s.file)
 	if pkg != "." {
@@ -133,7 +133,7 @@ func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
 	}
 	quick, slow := t.reach.tests(s.number, t.most)
 	if len(quick)+len(slow) == 0 {
-		return survived, "no test of the root package comes here"
+		return survived, "no test of the root package reaches it"
 	}
 	ran := 0
 	for _, batch := range [][]string{quick, slow} {
@@ -154,7 +154,7 @@ func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
 			if v == caught && t.reach.Took[top] > 0 {
 				// The test must not fail by itself.
 				if alone, _ := judge(t.build.run(ctx, ".", 0, []string{top}, limit)); alone != survived {
-					log.Printf("%s fails without any mutant, and is left out", top)
+					log.Printf("%s fails without any mutant, and is skipped", top)
 					t.broken[top] = true
 					continue
 				}
@@ -176,11 +176,11 @@ func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// runTests runs tests of a binary with a mutant: 0 for none, -1 for none and to write
-// down where they come. It runs all tests if none is named. Those of the root package
-// run on memory only.
+// runTests runs tests of a binary with a mutant: 0 for none, -1 for none and to record the
+// sites that they reach. It runs all tests if none is named. Those of the root package run on
+// memory only.
 func runTests(ctx context.Context, bin, dir string, mutant int, names []string, limit time.Duration, env ...string) ([]byte, error) {
-	// The binary ends itself at the limit; a mutant may keep it from that.
+	// The binary ends itself at the limit, unless the mutant prevents that.
 	ctx, cancel := context.WithTimeout(ctx, limit+30*time.Second)
 	defer cancel()
 	args := []string{"-test.failfast", "-test.timeout=" + limit.String()}
@@ -196,7 +196,7 @@ func runTests(ctx context.Context, bin, dir string, mutant int, names []string, 
 
 var failed = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
 
-// judge tells from what a run said what became of the mutant.
+// judge derives the verdict on a mutant from the output of a run.
 func judge(out []byte, err error) (verdict, string) {
 	if err == nil {
 		return survived, ""
@@ -214,7 +214,7 @@ func judge(out []byte, err error) (verdict, string) {
 	case strings.Contains(text, "panic:") || strings.Contains(text, "fatal error:"):
 		return caught, "panic"
 	case strings.Contains(text, "found unexpected goroutines"):
-		return caught, "goroutine left behind"
+		return caught, "goroutine leaked"
 	}
 	return caught, tail(out)
 }

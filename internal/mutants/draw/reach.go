@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// reach tells which tests of the root package come to a site, and how long each takes.
+// reach records which tests of the root package reach a site, and the time that each takes.
 type reach struct {
-	Sources uint64 // a sum of what was measured
+	Sources uint64 // checksum of the measured sources
 	Took    map[string]time.Duration
 	Tests   map[int][]string // by the number of the site
 }
 
-// tests returns the tests that come to a site, but for those that take longer than
-// most, split into quick ones and others.
+// tests returns the tests that reach a site, except those that take longer than most, split
+// into fast ones and others.
 func (r *reach) tests(number int, most time.Duration) (quick, slow []string) {
 	for _, name := range r.Tests[number] {
 		switch took := r.Took[name]; {
@@ -38,7 +38,7 @@ func (r *reach) tests(number int, most time.Duration) (quick, slow []string) {
 	return quick, slow
 }
 
-// sum is of the sources with their sites.
+// sum is the checksum of the sources with their sites.
 func (b *build) sum() uint64 {
 	h := fnv.New64a()
 	for _, s := range b.sites {
@@ -47,8 +47,8 @@ func (b *build) sum() uint64 {
 	return h.Sum64()
 }
 
-// loadReach reads what an earlier run has measured of the same sources, or measures and
-// stores it: each test of the root package by itself, on memory.
+// loadReach reads the result of an earlier run on the same sources, or measures and stores
+// it: it runs each test of the root package by itself, on memory.
 func loadReach(ctx context.Context, b *build, dir string) (*reach, error) {
 	stored := filepath.Join(dir, "reach.json")
 	r := &reach{}
@@ -74,7 +74,7 @@ func loadReach(ctx context.Context, b *build, dir string) (*reach, error) {
 	reached := filepath.Join(b.dir, "reached")
 	for i, name := range names {
 		if i%50 == 0 {
-			log.Printf("which tests come where: %d of %d", i, len(names))
+			log.Printf("reach of the tests: %d of %d", i, len(names))
 		}
 		if err := os.RemoveAll(reached); err != nil {
 			return nil, err
@@ -85,7 +85,7 @@ func loadReach(ctx context.Context, b *build, dir string) (*reach, error) {
 			return nil, ctx.Err()
 		}
 		if err != nil {
-			log.Printf("%s fails without any mutant, and is left out:\n%s", name, tail(out))
+			log.Printf("%s fails without any mutant, and is skipped:\n%s", name, tail(out))
 			continue
 		}
 		r.Took[name] = time.Since(began)

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// A site is a place where a mutant is made. The changed source has both: the original
-// and the mutant, which the environment turns on. Text is only inserted, around a
-// node, so that sites can lie within each other and lines stay where they are.
+// A site is a place where a mutant is made. The changed source contains both versions, the
+// original and the mutant, which the environment turns on. Text is only inserted, around a
+// node, so that sites can be nested and lines keep their numbers.
 type site struct {
 	number     int
 	file       string // from the root of the module, with slashes
@@ -61,8 +61,8 @@ func (s *site) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s", s.file, s.line, s.kind, text)
 }
 
-// support is what the changed source calls, in each package. A test writes down which
-// sites it comes to if it is told to.
+// support is the code that the changed source calls, in each package. On request a test
+// records the sites that it reaches.
 const support = `
 import (
 	"fmt"
@@ -106,7 +106,7 @@ func mutantOther[T any](n int, original, other T) T {
 }
 `
 
-// sitesOf returns the places of a file where a mutant can be made.
+// sitesOf returns the places in a file where a mutant can be made.
 func sitesOf(name string, src []byte) ([]*site, error) {
 	files := token.NewFileSet()
 	f, err := parser.ParseFile(files, name, src, parser.SkipObjectResolution)
@@ -122,7 +122,7 @@ func sitesOf(name string, src []byte) ([]*site, error) {
 			kind: k, text: text(n), open: open, shut: shut,
 		})
 	}
-	// copied is text that is evaluated twice: only of what calls nothing.
+	// copied returns text that is evaluated twice, so only that of expressions without calls.
 	copied := func(n ast.Node) (string, bool) {
 		t := text(n)
 		return strings.Join(strings.Fields(t), " "), pure(n) && !strings.ContainsAny(t, "`") && !strings.Contains(t, "//")
@@ -244,8 +244,7 @@ func sitesOf(name string, src []byte) ([]*site, error) {
 	return found, nil
 }
 
-// pure reports whether an expression calls nothing but len and cap, and receives
-// nothing.
+// pure reports whether an expression contains no call except len and cap, and no receive.
 func pure(n ast.Node) bool {
 	ok := true
 	ast.Inspect(n, func(n ast.Node) bool {
@@ -272,7 +271,7 @@ func blank(left []ast.Expr) bool {
 	return true
 }
 
-// tells reports whether a call writes to the log or panics, which no mutant drops.
+// tells reports whether a call writes to the log or panics; no mutant drops such a call.
 func tells(call *ast.CallExpr) bool {
 	switch f := call.Fun.(type) {
 	case *ast.Ident:
@@ -304,7 +303,7 @@ func rewrite(src []byte, sites []*site) []byte {
 			return a.pos - b.pos
 		case a.shut != b.shut:
 			if a.shut {
-				return -1 // what ends here ends before the next begins
+				return -1 // a site that ends here ends before the next begins
 			}
 			return 1
 		case a.shut && a.s.begin != b.s.begin:
@@ -330,8 +329,8 @@ func rewrite(src []byte, sites []*site) []byte {
 	return append(out, src[from:]...)
 }
 
-// areas divide the files, so that each recipe and each backend has its share of a
-// draw, however long its files are. The longest prefix counts.
+// areas divide the files, so that each recipe and each backend has its share of a draw,
+// regardless of the length of its files. The longest prefix counts.
 var areas = map[string]string{
 	"line": "locks", "lock": "locks", "hold": "locks", "lock_semaphore": "semaphore", "semaphore": "semaphore",
 	"mutex": "locks", "rwmutex": "locks",
