@@ -190,6 +190,15 @@ verbose() {
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
+# tidy says what `go mod tidy` would change in a module. It asks the module proxy for
+# what the tests of our dependencies need, once.
+tidy() {
+	local module
+	for module in . bench oteltrace; do
+		(cd "$module" && go mod tidy -diff)
+	done
+}
+
 # module checks a module of its own beside the root. Its code drives the library, which
 # the race detector watches in the root's tests.
 module() (
@@ -285,6 +294,7 @@ export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
 export GOGC=${GOGC:-400}
 
 step "gofmt" check_format
+step "go mod tidy" tidy
 # It checks the types of all packages, so nothing is built for its own sake: each
 # test below builds what it needs. And the tests need not vet again.
 step "go vet" go vet ./...
