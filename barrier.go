@@ -102,7 +102,7 @@ func (b *Barrier) Wait(ctx context.Context) error {
 	trail := b.c.trail("barrier", b.path.full, op)
 	seen := int64(0) // the czxid of the barrier that it waits for
 	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s, trail, &seen) })
-	err = opError(op, b.path.full, endedBy(ctx, err))
+	err = opError(op, b.path.full, err)
 	trail.over(ctx, err)
 	return err
 }
@@ -130,7 +130,7 @@ func (b *Barrier) write(ctx context.Context, op string, f func(context.Context, 
 	if err == nil {
 		err = unknown
 	}
-	return opError(op, b.path.full, endedBy(ctx, err))
+	return opError(op, b.path.full, err)
 }
 
 func (b *Barrier) set(ctx context.Context, s *session) error {
@@ -232,13 +232,4 @@ func (s *session) awaitFired(ctx context.Context, w *backend.Watch) error {
 		w.Stop()
 		return backend.ContextError(ctx)
 	}
-}
-
-// endedBy returns what to report when a wait has ended with err: that ctx has ended,
-// rather than that the session was lost at the same time.
-func endedBy(ctx context.Context, err error) error {
-	if errors.Is(err, backend.ErrSessionLost) && !isUncertain(err) && ctx.Err() != nil {
-		return backend.ContextError(ctx)
-	}
-	return err
 }

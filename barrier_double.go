@@ -181,5 +181,5 @@ func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
 		r := sortMembers(names, list)
 		return DoubleBarrierState{Waiting: len(r.waiting), Inside: len(r.living), Extra: r.extra}, nil
 	})
-	return st, opError(op, d.path.full, endedBy(ctx, err))
+	return st, opError(op, d.path.full, err)
 }

@@ -119,7 +119,7 @@ func Inspect(ctx context.Context, c *Client, path string, o *InspectOptions) (*I
 		return x.in, err
 	})
 	if err != nil {
-		return nil, opError(op, p.full, endedBy(ctx, err))
+		return nil, opError(op, p.full, err)
 	}
 	return in, nil
 }

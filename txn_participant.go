@@ -106,7 +106,7 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 	}
 	_, err := onSession(ctx, p.c, func(s *session) (struct{}, error) { return struct{}{}, s.occupy(ctx, p.ground()) })
 	if err != nil {
-		return opError("serve", path, endedBy(ctx, err))
+		return opError("serve", path, err)
 	}
 	lock := p.siteLock(p.site)
 	memory := newSiteMemory()
