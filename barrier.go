@@ -114,22 +114,12 @@ func (b *Barrier) check(ctx context.Context, op string) error {
 	return opError(op, b.path.full, backend.ContextError(ctx))
 }
 
-// write runs f, which writes once, on a live session. It does so again on the next
-// session only if nothing can have been written by then.
+// write runs f, which writes once.
 func (b *Barrier) write(ctx context.Context, op string, f func(context.Context, *session) error) error {
 	if err := b.check(ctx, op); err != nil {
 		return err
 	}
-	unknown, err := onSession(ctx, b.c, func(s *session) (unknown error, err error) {
-		err = f(ctx, s)
-		if isUncertain(err) {
-			return err, nil
-		}
-		return nil, err
-	})
-	if err == nil {
-		err = unknown
-	}
+	_, err := onSessionOnce(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, f(ctx, s) })
 	return opError(op, b.path.full, err)
 }
 

@@ -2,6 +2,7 @@ package coord_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -223,6 +224,41 @@ func TestTheCauseOfServesEndIsNoRecordThatCannotBeRead(t *testing.T) {
 				}
 				if n := calls.Load(); n != 0 {
 					w.t.Errorf("%d calls of the handler", n)
+				}
+			})
+		})
+	}
+}
+
+// The session is lost in the moment in which the context ends, before anything of the
+// call was sent: the call has ended because its context has.
+func TestTheEndOfAContextComesBeforeTheLossOfItsSession(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, c *coord.Client) error{
+		"Queue.Put": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[int](c, "/q", nil).Put(ctx, 1)
+			return err
+		},
+		"Queue.Purge": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[int](c, "/q", nil).Purge(ctx)
+			return err
+		},
+		"Barrier.Set": func(ctx context.Context, c *coord.Client) error {
+			return coord.NewBarrier(c, "/b", nil).Set(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				cause := errors.New("enough")
+				ctx, cancel := context.WithCancelCause(context.Background())
+				var x nth
+				x.arm(1, func(backendtest.Call) bool { return true }, func(context.Context, backendtest.Call, error) error {
+					cancel(cause)
+					return coord.ErrSessionLost
+				})
+				err := call(ctx, w.open("a", &backendtest.Hooks{Before: x.before}))
+				wantErr(w.t, err, context.Canceled, cause)
+				if errors.Is(err, coord.ErrSessionLost) || errors.Is(err, coord.ErrUncertain) {
+					w.t.Errorf("%v", err)
 				}
 			})
 		})

@@ -28,21 +28,14 @@ func (v *vigil) renew() {
 // look fails for good. It returns why: the error of ctx, ErrClosed, or look's.
 // Every reconnection fires all watches, so nothing stale stays.
 func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
-	for {
-		s, err := c.session(ctx)
-		if err != nil {
-			return err
-		}
-		err = s.followOnce(ctx, look)
-		switch {
-		case ctx.Err() != nil:
-			return backend.ContextError(ctx)
-		case isClosed(err):
-			return ErrClosed
-		case !errors.Is(err, backend.ErrSessionLost):
-			return err
-		}
+	_, err := onSession(ctx, c, func(s *session) (struct{}, error) { return struct{}{}, s.followOnce(ctx, look) })
+	switch {
+	case ctx.Err() != nil:
+		return backend.ContextError(ctx)
+	case isClosed(err):
+		return ErrClosed
 	}
+	return err
 }
 
 func (s *session) followOnce(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {

@@ -320,7 +320,7 @@ func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	total := 0
-	_, err := onNext(ctx, q.q.c, func(s *session) (struct{}, error) {
+	_, err := onSessionOnce(ctx, q.q.c, func(s *session) (struct{}, error) {
 		if err := s.meet(ctx, q.q.ground()); err != nil {
 			return struct{}{}, err
 		}

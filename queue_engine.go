@@ -267,23 +267,6 @@ func blamed(err error) int {
 	return e.Index
 }
 
-// onNext runs f on a live session, and again on the next one if the session was
-// lost before anything of f was sent. What may have been applied is not repeated.
-func onNext[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
-	for {
-		s, err := c.session(ctx)
-		if err != nil {
-			var zero T
-			return zero, err
-		}
-		v, err := f(s)
-		if errors.Is(err, backend.ErrSessionLost) && !isUncertain(err) && ctx.Err() == nil {
-			continue
-		}
-		return v, err
-	}
-}
-
 // deadPath is where the dead letters of the queue at path go by default.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }
 

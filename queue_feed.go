@@ -238,18 +238,12 @@ func (q *queue) present() []*queueAsk {
 
 // feedOn feeds on one session after the other, until nobody asks.
 func (q *queue) feedOn(ctx context.Context) error {
-	for {
-		s, err := q.c.session(ctx)
-		if err != nil {
-			return err
-		}
+	_, err := onSession(ctx, q.c, func(s *session) (struct{}, error) {
 		f := &feeder{q: q, s: s}
-		err = f.run(ctx)
-		f.leave()
-		if err == nil || !errors.Is(err, backend.ErrSessionLost) {
-			return err
-		}
-	}
+		defer f.leave()
+		return struct{}{}, f.run(ctx)
+	})
+	return err
 }
 
 // feeder is feed on one session.

@@ -36,7 +36,7 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 			}
 			n++
 		}
-		m, err := onNext(ctx, q.c, func(s *session) (int, error) {
+		m, err := onSessionOnce(ctx, q.c, func(s *session) (int, error) {
 			if q.maxLen > 0 {
 				return s.putLimited(ctx, q, trail, q.keyOf(priority, due), due, all[done:done+n])
 			}
