@@ -142,9 +142,7 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 
 // watchOwn watches the own node, if it is there and ours.
 func (m *entrant) watchOwn(ctx context.Context) error {
-	if m.own != nil {
-		m.own.Stop()
-	}
+	m.own.Stop()
 	m.own = backend.NewWatch()
 	_, stat, err := m.s.b.Get(ctx, m.path, m.own)
 	if isNotFound(err) || err == nil && stat.EphemeralOwner != m.s.b.ID() {
@@ -156,14 +154,10 @@ func (m *entrant) watchOwn(ctx context.Context) error {
 
 // wait returns when something has changed.
 func (m *entrant) wait(ctx context.Context) error {
-	var own <-chan struct{}
-	if m.own != nil {
-		own = m.own.Fired()
-	}
 	select {
 	case <-m.ready.Fired():
-	case <-m.ahead.fired():
-	case <-own:
+	case <-m.ahead.w.Fired():
+	case <-m.own.Fired():
 	case <-m.s.b.Done():
 		return m.s.b.Err()
 	case <-ctx.Done():
@@ -173,12 +167,8 @@ func (m *entrant) wait(ctx context.Context) error {
 }
 
 func (m *entrant) stopWatches() {
-	if m.own != nil {
-		m.own.Stop()
-	}
-	if m.ready != nil {
-		m.ready.Stop()
-	}
+	m.own.Stop()
+	m.ready.Stop()
 	m.ahead.stop()
 }
 

@@ -119,7 +119,7 @@ func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 		}
 		trail.waiting(ctx, e.Path(), -1)
 		select {
-		case <-other.fired():
+		case <-other.w.Fired():
 		case <-s.b.Done():
 			return s.b.Err()
 		case <-ctx.Done():

@@ -156,9 +156,7 @@ func byNumber(a, b string) int {
 
 // watchReady reports whether there is a ready, and watches for the change of that.
 func (m *entrant) watchReady(ctx context.Context) (bool, error) {
-	if m.ready != nil {
-		m.ready.Stop()
-	}
+	m.ready.Stop()
 	m.ready = backend.NewWatch()
 	_, err := m.s.b.Exists(ctx, m.d.ready, m.ready)
 	if isNotFound(err) {

@@ -78,9 +78,7 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 	m := &mirror{Cache: k, s: s, replies: make(chan cacheReply, cacheReads)}
 	defer func() {
 		cancel()
-		if m.ws != nil {
-			m.ws.Stop()
-		}
+		m.ws.Stop()
 		for ; m.flying > 0; m.flying-- {
 			<-m.replies
 		}
@@ -128,9 +126,7 @@ func (m *mirror) tellSynced(ctx context.Context) {
 
 // begin begins a pass.
 func (m *mirror) begin() {
-	if m.ws != nil {
-		m.ws.Stop()
-	}
+	m.ws.Stop()
 	m.passes++
 	m.pass, m.began = m.passes, time.Now()
 	m.ws = backend.NewWatchSet()

@@ -138,10 +138,8 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 	for {
 		names, _, err := s.b.Children(ctx, dir, dirWatch)
 		if isNotFound(err) {
-			if dirWatch != nil {
-				dirWatch.Stop()
-				dirWatch = nil
-			}
+			dirWatch.Stop()
+			dirWatch = nil
 			if ws == nil {
 				return Leader{}, nil
 			}
@@ -166,10 +164,8 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 			dirWatch = ws.New()
 			continue // again with a watch; with candidates there, none is wanted
 		}
-		if dirWatch != nil {
-			dirWatch.Stop()
-			dirWatch = nil
-		}
+		dirWatch.Stop()
+		dirWatch = nil
 		x, err := s.readCandidate(ctx, dir+"/"+queue[0].name, names, ws)
 		if !isNotFound(err) {
 			return Leader{Candidate: x}, err
@@ -182,16 +178,10 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 // watches both are watched, the announcement also for its coming; else it is
 // looked for if the list of names has it.
 func (s *session) readCandidate(ctx context.Context, path string, names []string, ws *backend.WatchSet) (Candidate, error) {
-	arm := func() *backend.Watch {
-		if ws == nil {
-			return nil
-		}
-		return ws.New()
-	}
-	w := arm()
+	w := ws.New()
 	data, stat, err := s.b.Get(ctx, path, w)
 	if err != nil {
-		disarm(w)
+		w.Stop()
 		return Candidate{}, err
 	}
 	x := newCandidate(path, data, stat)
@@ -199,29 +189,29 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 	listed := slices.Contains(names, base(ready))
 	for ready != "" && (listed || ws != nil) {
 		if listed {
-			v := arm()
+			v := ws.New()
 			data, stat, err := s.b.Get(ctx, ready, v)
 			if err == nil {
 				x.Ready, x.Announcement, x.announced = true, data, stat.Mzxid
 				break
 			}
-			disarm(v)
+			v.Stop()
 			if !isNotFound(err) {
-				disarm(w)
+				w.Stop()
 				return Candidate{}, err
 			}
 		}
 		if ws == nil {
 			break
 		}
-		v := arm()
+		v := ws.New()
 		_, err := s.b.Exists(ctx, ready, v)
 		if isNotFound(err) {
 			break // v tells when it comes
 		}
-		disarm(v)
+		v.Stop()
 		if err != nil {
-			disarm(w)
+			w.Stop()
 			return Candidate{}, err
 		}
 		listed = true

@@ -57,13 +57,6 @@ func (s *session) followOnce(ctx context.Context, look func(ctx context.Context,
 	}
 }
 
-// disarm stops a watch that may be nil.
-func disarm(w *backend.Watch) {
-	if w != nil {
-		w.Stop()
-	}
-}
-
 // signal is the sending side of a latest-wins channel: of capacity 1, with one
 // sender. A slow reader misses what lies between and never the newest.
 type signal[T any] struct{ ch chan T }

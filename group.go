@@ -231,30 +231,24 @@ func (g *Group[T]) read(ctx context.Context, s *session, nodes []memberNode, wat
 }
 
 func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watches *backend.WatchSet) (r reading[T]) {
-	arm := func() *backend.Watch {
-		if watches == nil {
-			return nil
-		}
-		return watches.New()
-	}
 	path := g.path.full + "/" + n.name
-	r.w = arm()
+	r.w = watches.New()
 	data, stat, err := s.b.Get(ctx, path, r.w)
 	var denied error
 	if errors.Is(err, backend.ErrDenied) {
 		// That it is there may be known to all; one member must not blind
 		// everybody for the others.
-		disarm(r.w)
+		r.w.Stop()
 		denied = err
-		r.w = arm()
+		r.w = watches.New()
 		stat, err = s.b.Exists(ctx, path, r.w)
 	}
 	switch {
 	case isNotFound(err):
-		disarm(r.w)
+		r.w.Stop()
 		return reading[T]{gone: true}
 	case err != nil:
-		disarm(r.w)
+		r.w.Stop()
 		return reading[T]{err: err}
 	}
 	r.mzxid = stat.Mzxid

@@ -333,7 +333,7 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 			}
 			for name, r := range gone {
 				changed = true
-				disarm(r.w)
+				r.w.Stop()
 				delete(f.watched, r.w)
 				delete(f.nodes, name)
 			}

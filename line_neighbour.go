@@ -13,28 +13,12 @@ type neighbour struct {
 }
 
 func (n *neighbour) stop() {
-	if n.w != nil {
-		n.w.Stop()
-	}
+	n.w.Stop()
 	*n = neighbour{}
 }
 
-func (n *neighbour) fired() <-chan struct{} {
-	if n.w == nil {
-		return nil
-	}
-	return n.w.Fired()
-}
-
-func (n *neighbour) kind() backend.Kind {
-	if n.w == nil {
-		return 0
-	}
-	return n.w.Kind()
-}
-
 // gone reports whether the node called name was deleted while it was watched.
-func (n *neighbour) gone(name string) bool { return n.name == name && n.kind() == backend.Deleted }
+func (n *neighbour) gone(name string) bool { return n.name == name && n.w.Kind() == backend.Deleted }
 
 // aim appends what is to be armed so that the node called name is watched, which is
 // nothing if it is watched already.

@@ -19,7 +19,7 @@ func (l *line) await(ctx context.Context, r *request, p place) (*Hold, error) {
 	h, err := l.watchTurn(ctx, r, &p, &w)
 	w.before.stop()
 	w.ahead.stop()
-	if err != nil && w.own != nil {
+	if err != nil {
 		w.own.Stop()
 	}
 	return h, err
@@ -39,12 +39,12 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 	for {
 		// Who finds nobody in the way needs no watch: the hold will have one. But
 		// it needs its token.
-		if w.own != nil && w.own.Kind() != 0 || w.own == nil && p.czxid == 0 && r.kind != readKind {
+		if w.own.Kind() != 0 || w.own == nil && p.czxid == 0 && r.kind != readKind {
 			if err := l.watchOwn(ctx, p, w); err != nil {
 				return nil, err
 			}
 		}
-		if w.before.kind() != 0 {
+		if w.before.w.Kind() != 0 {
 			// What fired earlier must not count for this list: the next server can
 			// be behind an event that was seen, and then show what has gone.
 			w.before.stop()
@@ -140,24 +140,24 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 	r.trail.waiting(ctx, p.path, i)
 	for {
 		select {
-		case <-w.before.fired():
-		case <-w.ahead.fired():
+		case <-w.before.w.Fired():
+		case <-w.ahead.w.Fired():
 		case <-w.own.Fired():
 		case <-s.b.Done():
 			return false, s.b.Err()
 		case <-ctx.Done():
 			return false, backend.ContextError(ctx)
 		}
-		if aheadIsHead && w.ahead.kind() == backend.Deleted {
+		if aheadIsHead && w.ahead.w.Kind() == backend.Deleted {
 			// So the blocker is the head now.
 			w.ahead.stop()
 			grants, aheadIsHead = true, false
 			r.trail.waiting(ctx, p.path, 1)
 		}
 		switch {
-		case grants && w.before.kind() == backend.Deleted:
+		case grants && w.before.w.Kind() == backend.Deleted:
 			return false, nil
-		case w.before.kind() != 0, w.ahead.kind() != 0, w.own.Kind() != 0:
+		case w.before.w.Kind() != 0, w.ahead.w.Kind() != 0, w.own.Kind() != 0:
 			return true, nil
 		}
 	}
@@ -195,9 +195,7 @@ func (l *line) grants(queue []position, i, j int) bool {
 
 // watchOwn reads the own node and arms a new watch on it, if it is there and ours.
 func (l *line) watchOwn(ctx context.Context, p *place, w *waits) error {
-	if w.own != nil {
-		w.own.Stop()
-	}
+	w.own.Stop()
 	w.own = backend.NewWatch()
 	data, stat, err := p.s.b.Get(ctx, p.path, w.own)
 	if isNotFound(err) || err == nil && stat.EphemeralOwner != p.s.b.ID() {

@@ -37,9 +37,7 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 		err = checkLimit(n)
 	}
 	if err != nil {
-		if w != nil {
-			w.Stop()
-		}
+		w.Stop()
 		return permits{}, fmt.Errorf("%w: the limit at %s is no number from 1 to %d (%d bytes)", ErrInvalid, path, maxPermits, len(data))
 	}
 	return permits{int(n), stat.Mzxid, stat.Version}, nil
@@ -116,9 +114,7 @@ func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permit
 			return permits{}, nil, err
 		}
 		if want := int(sem.want.Load()); !a.agreed && !sem.adopt && l.n != want {
-			if w != nil {
-				w.Stop()
-			}
+			w.Stop()
 			sem.seen.Store(nil)
 			return permits{}, nil, fmt.Errorf("%w: the semaphore has %d permits, this client expects %d", ErrLimit, l.n, want)
 		}

@@ -21,30 +21,16 @@ type permitWaits struct {
 
 // stop gives up the watches; the own one too if it was not passed to a hold.
 func (w *permitWaits) stop(own bool) {
-	for _, x := range []**backend.Watch{&w.limit, &w.dir, &w.ahead} {
-		stopWatch(x)
-	}
+	w.limit.Stop()
+	w.dir.Stop()
+	w.ahead.Stop()
 	if own {
-		stopWatch(&w.own)
-	}
-}
-
-func stopWatch(w **backend.Watch) {
-	if *w != nil {
-		(*w).Stop()
-		*w = nil
+		w.own.Stop()
 	}
 }
 
 // stands reports whether a watch is armed and has not fired.
 func stands(w *backend.Watch) bool { return w != nil && w.Kind() == 0 }
-
-func fired(w *backend.Watch) <-chan struct{} {
-	if w == nil {
-		return nil
-	}
-	return w.Fired()
-}
 
 // wait waits for the turn of p.
 func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
@@ -92,8 +78,8 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		}
 		a.trail.waiting(ctx, p.path, len(queue)-1)
 		select {
-		case <-fired(w.dir):
-		case <-fired(w.ahead):
+		case <-w.dir.Fired():
+		case <-w.ahead.Fired():
 			// Marked, mostly: then we are the first.
 			w.first = w.ahead.Kind() == backend.LookAgain
 		case <-w.limit.Fired():
@@ -117,7 +103,8 @@ func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ah
 			return nil
 		}
 		if w.unsure != prev {
-			stopWatch(&w.ahead)
+			w.ahead.Stop()
+			w.ahead = nil
 			x := backend.NewWatch()
 			_, stat, err := s.b.Get(ctx, a.sem.requests+"/"+prev, x)
 			switch {
@@ -134,7 +121,8 @@ func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ah
 			w.unsure = prev
 		}
 	}
-	stopWatch(&w.ahead)
+	w.ahead.Stop()
+	w.ahead = nil
 	if !stands(w.dir) {
 		w.first = true
 		return errAgain
@@ -145,12 +133,14 @@ func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ah
 // follows gives up the watch on the directory for the one on the node ahead.
 func (w *permitWaits) follows() {
 	w.first = false
-	stopWatch(&w.dir)
+	w.dir.Stop()
+	w.dir = nil
 }
 
 // watchOwn arms the watch on the own node, if it is there and ours.
 func (a *acquisition) watchOwn(ctx context.Context, p *place, w *permitWaits) error {
-	stopWatch(&w.own)
+	w.own.Stop()
+	w.own = nil
 	x := backend.NewWatch()
 	_, stat, err := p.s.b.Get(ctx, p.path, x)
 	if err == nil && stat.EphemeralOwner != p.s.b.ID() {

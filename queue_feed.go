@@ -366,8 +366,6 @@ func (f *feeder) spread() int {
 }
 
 func (f *feeder) unwatch() {
-	if f.ws != nil {
-		f.ws.Stop()
-		f.ws = nil
-	}
+	f.ws.Stop()
+	f.ws = nil
 }

@@ -70,7 +70,7 @@ func (t tally) next() []backend.Op {
 
 // listBuckets lists the directory of items. The tally is not newer than the list.
 func (s *session) listBuckets(ctx context.Context, q *queue, ws *backend.WatchSet) ([]string, backend.Stat, tally, error) {
-	names, stat, err := s.b.Children(ctx, q.items, watchOf(ws))
+	names, stat, err := s.b.Children(ctx, q.items, ws.New())
 	if err != nil || stat.Version >= 0 && stat.Version < math.MaxInt32 {
 		return names, stat, tally{q.items, stat.Version, true}, err
 	}

@@ -33,7 +33,7 @@ func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.Watc
 			}
 		}
 	}
-	names, _, err := s.b.Children(ctx, q.items, watchOf(ws))
+	names, _, err := s.b.Children(ctx, q.items, ws.New())
 	if isNotFound(err) {
 		if ws == nil {
 			return sight{}, nil
@@ -58,10 +58,10 @@ func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.Watc
 			v.later(b.key)
 			break
 		}
-		w := watchOf(ws)
+		w := ws.New()
 		names, stat, err := s.b.Children(ctx, b.path, w)
 		if isNotFound(err) {
-			dropWatch(w)
+			w.Stop()
 			continue
 		}
 		if err != nil {
@@ -170,19 +170,6 @@ func (q *queue) stuckItems() map[string]int64 {
 	return maps.Clone(q.stuck)
 }
 
-func watchOf(ws *backend.WatchSet) *backend.Watch {
-	if ws == nil {
-		return nil
-	}
-	return ws.New()
-}
-
-func dropWatch(w *backend.Watch) {
-	if w != nil {
-		w.Stop()
-	}
-}
-
 // eachBucket lists every item of the queue, bucket after bucket. It calls f with each
 // bucket, whether it is the last one, and its contents.
 func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet, f func(b queueBucket, last bool, c bucketContents) error) (t tally, err error) {
@@ -192,10 +179,10 @@ func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet
 	}
 	all := q.buckets(names)
 	for i, b := range all {
-		w := watchOf(ws)
+		w := ws.New()
 		names, bstat, err := s.b.Children(ctx, b.path, w)
 		if isNotFound(err) {
-			dropWatch(w)
+			w.Stop()
 			continue
 		}
 		if err == nil {

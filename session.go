@@ -104,7 +104,7 @@ func (s *session) grant(h *Hold, own *backend.Watch) error {
 	if s.err != nil {
 		return s.err
 	}
-	if own != nil && own.Kind() != 0 {
+	if own.Kind() != 0 {
 		return errAgain
 	}
 	s.holds[h] = struct{}{}

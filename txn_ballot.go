@@ -147,11 +147,9 @@ func (b *ballotWork[T]) doubtful(err error) *backend.Error {
 }
 
 func (b *ballotWork[T]) unwatch() {
-	if b.w != nil {
-		b.w.Stop()
-		b.gone.Stop()
-		b.w, b.gone = nil, nil
-	}
+	b.w.Stop()
+	b.gone.Stop()
+	b.w, b.gone = nil, nil
 }
 
 // woken is decided after b.w or b.gone has fired. It returns errAgain if the record is
@@ -258,14 +256,10 @@ func (b *ballotWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 	if b.removes {
 		return b.acknowledge(ctx, false) // nobody will ever see to it
 	}
-	var decided, gone <-chan struct{}
-	if b.w != nil {
-		decided, gone = b.w.Fired(), b.gone.Fired()
-	}
 	select {
 	case <-mended.Fired():
-	case <-decided:
-	case <-gone:
+	case <-b.w.Fired():
+	case <-b.gone.Fired():
 	case <-ctx.Done():
 		return backend.ContextError(ctx)
 	}

@@ -196,11 +196,7 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if here != nil {
-			here.Stop()
-		}
-	}()
+	defer func() { here.Stop() }()
 	for {
 		w := backend.NewWatch()
 		names, _, err := v.s.b.Children(ctx, v.inbox(p.site), w)

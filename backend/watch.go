@@ -73,6 +73,9 @@ func CheckTargets(targets []Target) error {
 // with LookAgain.
 //
 // A change is never missed while the watch is armed.
+//
+// A nil *Watch stands for no watch: a read arms nothing, it never fires, and Stop does
+// nothing.
 type Watch struct {
 	fired chan struct{} // nil in a set
 	set   *WatchSet     // or nil
@@ -91,10 +94,18 @@ func NewWatch() *Watch {
 
 // Fired is closed when the watch has fired. It stays open for ever after Stop. It
 // is nil for a watch of a WatchSet.
-func (w *Watch) Fired() <-chan struct{} { return w.fired }
+func (w *Watch) Fired() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.fired
+}
 
 // Kind returns the meaning of the event, or zero while the watch has not fired.
 func (w *Watch) Kind() Kind {
+	if w == nil {
+		return 0
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.kind
@@ -104,6 +115,9 @@ func (w *Watch) Kind() Kind {
 // a watch that has fired or was never armed. It sends no request; the server's side of the
 // watch may stay until it fires.
 func (w *Watch) Stop() {
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	disarm := w.disarm
 	w.disarm = nil

@@ -4,6 +4,8 @@ import "sync"
 
 // A WatchSet lets one reader wait for any of many watches, without a goroutine for each. Its
 // methods are safe for concurrent use.
+//
+// A nil *WatchSet makes no watches: New returns nil, and Ready never delivers.
 type WatchSet struct {
 	ready chan struct{} // capacity 1; holds a value while fired is not empty
 
@@ -22,6 +24,9 @@ func NewWatchSet() *WatchSet {
 // Ready and Take report that it fired. The caller stops the watch if it does not pass it to a
 // read or if the read fails.
 func (s *WatchSet) New() *Watch {
+	if s == nil {
+		return nil
+	}
 	w := &Watch{set: s}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,11 +40,19 @@ func (s *WatchSet) New() *Watch {
 
 // Ready returns a channel that delivers a value when watches have fired since the latest
 // Take.
-func (s *WatchSet) Ready() <-chan struct{} { return s.ready }
+func (s *WatchSet) Ready() <-chan struct{} {
+	if s == nil {
+		return nil
+	}
+	return s.ready
+}
 
 // Take returns the watches that have fired since the latest Take, in the order
 // in which they fired.
 func (s *WatchSet) Take() []*Watch {
+	if s == nil {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fired := s.fired
@@ -60,6 +73,9 @@ func (s *WatchSet) Len() int {
 
 // Stop stops every watch of the set, and those that New returns afterwards.
 func (s *WatchSet) Stop() {
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
 	all := s.all
 	s.all, s.fired, s.stopped = nil, nil, true

@@ -124,3 +124,17 @@ func TestTargetsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// A caller that needs no watch holds a nil one.
+func TestANilWatchIsNoWatch(t *testing.T) {
+	var w *backend.Watch
+	if w.Fired() != nil || w.Kind() != 0 {
+		t.Error("a nil watch has fired, or can")
+	}
+	w.Stop()
+	var s *backend.WatchSet
+	if s.New() != nil || s.Ready() != nil || s.Take() != nil {
+		t.Error("a nil set makes watches, or tells of some")
+	}
+	s.Stop()
+}
