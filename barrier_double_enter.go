@@ -255,7 +255,7 @@ func (m *entrant) commit(ctx context.Context, ops ...backend.Op) error {
 		return nil
 	case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrExists):
 		return errAgain
-	case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+	case mayRepeat(ctx, err):
 		if err := m.s.b.Sync(ctx, m.d.members); err != nil {
 			return err
 		}

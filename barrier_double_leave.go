@@ -141,19 +141,11 @@ func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string) 
 // long as the one stands, the other is that of its round, so a repetition meets no
 // other.
 func (d *DoubleBarrier) removeLast(ctx context.Context, s *session, path string) error {
-	pause := pauses{c: s.c}
-	for {
-		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(d.ready, backend.AnyVersion))
-		switch {
-		case err == nil:
-			return nil
-		case isOver(err) || ctx.Err() != nil:
-			return err
-		case !isUncertain(err):
-			return s.remove(ctx, path) // an outsider was here, a reply was lost, or ready cannot go
-		}
-		pause.wait(ctx.Done(), s.b.Done())
+	err := s.commitAgain(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(d.ready, backend.AnyVersion))
+	if err == nil || isOver(err) || ctx.Err() != nil {
+		return err
 	}
+	return s.remove(ctx, path) // an outsider was here, a reply was lost, or ready cannot go
 }
 
 // depart takes a node out at once. If it was the last of the round that names has,

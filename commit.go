@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -101,32 +102,18 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 	s.mu.Unlock()
 	dir := s.c.root + journalDir
 	path := dir + "/" + s.c.newGUID(dir)
-	pause := pauses{c: s.c}
-	for {
-		_, err := s.b.Commit(ctx, backend.Create(path, nil, backend.Ephemeral))
-		switch {
-		case err == nil:
-			return &slot{path}, nil
-		case errors.Is(err, backend.ErrExists):
-			return &slot{path}, nil // an attempt whose reply was lost: nobody else has this name
-		case isNotFound(err):
-			if err := s.ensure(ctx, dir); err != nil {
-				return nil, err
-			}
-		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
-			pause.wait(ctx.Done(), s.b.Done())
-		default:
-			if !isUncertain(err) {
-				return nil, err
-			}
-			// Only the slot is uncertain. What it is for was not sent.
-			s.dropSlot(path)
-			if err := backend.ContextError(ctx); err != nil {
-				return nil, err
-			}
-			return nil, s.b.Err()
-		}
+	// That the node is there is the doing of an attempt whose reply was lost: nobody else
+	// has this name.
+	_, err := s.makeNode(ctx, backend.Create(path, nil, backend.Ephemeral), func(dir string) error { return s.ensure(ctx, dir) })
+	if isUncertain(err) {
+		// Only the slot is uncertain. What it is for was not sent.
+		s.dropSlot(path)
+		return nil, cmp.Or(backend.ContextError(ctx), s.b.Err(), err)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return &slot{path}, nil
 }
 
 // dropSlot removes a slot in the background. Where the journal was made with other

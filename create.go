@@ -300,28 +300,33 @@ func (s *session) createDir(ctx context.Context, op backend.Op, above func(dir s
 	if !s.b.Features().Has(backend.Containers) {
 		op.Mode = backend.Persistent
 	}
-	pause := pauses{c: s.c}
+	made, err = s.makeNode(ctx, op, above)
+	if errors.Is(err, backend.ErrUnsupported) && op.Mode == backend.Container {
+		op.Mode = backend.Persistent
+		made, err = s.makeNode(ctx, op, above)
+	}
+	return made, err
+}
+
+// makeNode creates a node that may be there already. above makes the directory that it is
+// missing in. It reports false if the node was there, or may have been.
+func (s *session) makeNode(ctx context.Context, op backend.Op, above func(dir string) error) (made bool, err error) {
 	for {
-		_, err := s.b.Commit(ctx, op)
+		err := s.commitAgain(ctx, op)
 		switch {
 		case err == nil:
 			return true, nil
 		case errors.Is(err, backend.ErrExists):
 			return false, nil
-		case isNotFound(err):
-			i := strings.LastIndexByte(op.Path, '/')
-			if i <= 0 {
-				return false, err
-			}
-			if err := above(op.Path[:i]); err != nil {
-				return false, err
-			}
-		case errors.Is(err, backend.ErrUnsupported) && op.Mode == backend.Container:
-			op.Mode = backend.Persistent
-		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+		case !isNotFound(err):
 			return false, err
-		default:
-			pause.wait(ctx.Done(), s.b.Done())
+		}
+		i := strings.LastIndexByte(op.Path, '/')
+		if i <= 0 {
+			return false, err
+		}
+		if err := above(op.Path[:i]); err != nil {
+			return false, err
 		}
 	}
 }

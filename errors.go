@@ -143,6 +143,12 @@ func isDecode(err error) bool { return errors.Is(err, ErrDecode) && !ofContext(e
 
 func isUncertain(err error) bool { return errors.Is(err, backend.ErrUncertain) }
 
+// mayRepeat reports whether a commit that returned err may have been applied, and whether
+// another request of the same session and ctx can tell.
+func mayRepeat(ctx context.Context, err error) bool {
+	return isUncertain(err) && !isOver(err) && ctx.Err() == nil
+}
+
 // ofContext reports whether err says that a context has ended. Such an error matches the
 // context's cause as well, which is the caller's: the error of another call, or why a
 // hold of another client was lost. It tells nothing about a node, a session or a client.

@@ -60,7 +60,7 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 			m.unsettled = st.s
 		}
 		switch {
-		case ctx.Err() == nil && isUncertain(err) && !isOver(err):
+		case mayRepeat(ctx, err):
 			pause.wait(ctx.Done(), st.s.b.Done())
 			continue
 		case ctx.Err() == nil && (isNotFound(err) || isOver(err)):

@@ -69,7 +69,7 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 		case err == nil && refused:
 			return m.duplicate()
 		case err == nil, isNotFound(err):
-		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+		case mayRepeat(ctx, err):
 			withdrawing = withdrawing || refused
 			pause.wait(ctx.Done(), s.b.Done())
 			if err := s.b.Sync(ctx, m.g.path.full); err != nil {

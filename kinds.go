@@ -310,7 +310,7 @@ func (s *session) occupy(ctx context.Context, g ground) error {
 		case errors.Is(err, backend.ErrDenied):
 			s.c.leaveAlone(g)
 			return nil
-		case isUncertain(err) && !isOver(err) && ctx.Err() == nil, isNotFound(err), errors.Is(err, backend.ErrBadVersion):
+		case mayRepeat(ctx, err), isNotFound(err), errors.Is(err, backend.ErrBadVersion):
 			s.c.unlearn(g.dir)
 		default:
 			return err

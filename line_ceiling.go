@@ -59,7 +59,7 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 			switch {
 			case err == nil, isNotFound(err):
 				return errDrained
-			case errors.Is(err, backend.ErrNotEmpty), isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+			case errors.Is(err, backend.ErrNotEmpty), mayRepeat(ctx, err):
 				continue
 			}
 			return err

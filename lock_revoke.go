@@ -287,7 +287,7 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 			case isNotFound(err):
 				return struct{}{}, nil
 			case errors.Is(err, backend.ErrBadVersion):
-			case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+			case !mayRepeat(ctx, err):
 				return struct{}{}, err
 			default:
 				pause.wait(ctx.Done(), s.b.Done())

@@ -221,17 +221,9 @@ func (rw *RWMutex) beginMove(h *Hold) (old string, moving chan struct{}, err err
 // old was deleted by somebody else.
 func (s *session) replace(old, next string, data []byte) error {
 	ctx := context.Background() // the session bounds it
-	pause := pauses{c: s.c}
-	for {
-		_, err := s.b.Commit(ctx, backend.Create(next, data, backend.Ephemeral), backend.Delete(old, backend.AnyVersion))
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, backend.ErrExists):
-			return nil // an attempt whose reply was lost: the name is ours alone
-		case !isUncertain(err) || isOver(err):
-			return err
-		}
-		pause.wait(nil, s.b.Done())
+	err := s.commitAgain(ctx, backend.Create(next, data, backend.Ephemeral), backend.Delete(old, backend.AnyVersion))
+	if errors.Is(err, backend.ErrExists) {
+		return nil // an attempt whose reply was lost: the name is ours alone
 	}
+	return err
 }

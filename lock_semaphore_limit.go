@@ -43,23 +43,10 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 	return permits{int(n), stat.Mzxid, stat.Version}, nil
 }
 
-// makeLimit creates the node of the limit, or returns ErrExists. Who retries
-// cannot tell whether it was him that made it, and need not.
+// makeLimit creates the node of the limit, if it is not there.
 func (s *session) makeLimit(ctx context.Context, sem *Semaphore, limit int) error {
-	pause := pauses{c: s.c}
-	for {
-		_, err := s.b.Commit(ctx, backend.Create(sem.limit, formatLimit(limit), backend.Persistent))
-		switch {
-		case isNotFound(err):
-			if err := s.occupyAnew(ctx, sem.ground()); err != nil {
-				return err
-			}
-		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
-			return err
-		default:
-			pause.wait(ctx.Done(), s.b.Done())
-		}
-	}
+	_, err := s.makeNode(ctx, backend.Create(sem.limit, formatLimit(limit), backend.Persistent), func(string) error { return s.occupyAnew(ctx, sem.ground()) })
+	return err
 }
 
 // setLimit changes the limit, and returns the zxid of the change.
@@ -105,7 +92,7 @@ func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permit
 			if seen := sem.seen.Load(); seen != nil {
 				n = seen.n
 			}
-			if err := s.makeLimit(ctx, sem, n); err != nil && !errors.Is(err, backend.ErrExists) {
+			if err := s.makeLimit(ctx, sem, n); err != nil {
 				return permits{}, nil, err
 			}
 			continue

@@ -360,21 +360,17 @@ func (a *acquisition) mayMark(ctx context.Context, p *place) error {
 	if s.isAllowed(dir) {
 		return nil
 	}
-	for pause := (pauses{c: s.c}); ; {
-		_, err := s.b.Commit(ctx, backend.SetData(p.path, nil, math.MaxInt32))
-		switch {
-		case errors.Is(err, backend.ErrBadVersion):
-			s.setAllowed(dir)
-			return nil
-		case isNotFound(err):
-			return errGone
-		case errors.Is(err, backend.ErrDenied):
-			return fmt.Errorf("a waiter has to write its own node: %w", err)
-		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
-			return err
-		}
-		pause.wait(ctx.Done(), s.b.Done())
+	err := s.commitAgain(ctx, backend.SetData(p.path, nil, math.MaxInt32))
+	switch {
+	case errors.Is(err, backend.ErrBadVersion):
+		s.setAllowed(dir)
+		return nil
+	case isNotFound(err):
+		return errGone
+	case errors.Is(err, backend.ErrDenied):
+		return fmt.Errorf("a waiter has to write its own node: %w", err)
 	}
+	return err
 }
 
 // hold makes the place a hold, and marks its node if mark says so. own is the
@@ -398,15 +394,9 @@ func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, ma
 
 // mark tells whoever is behind in line that p was granted.
 func (a *acquisition) mark(ctx context.Context, p *place) error {
-	pause := pauses{c: p.s.c}
-	for {
-		_, err := p.s.b.Commit(ctx, backend.SetData(p.path, a.sem.data, backend.AnyVersion))
-		switch {
-		case isNotFound(err):
-			return nil // released, which tells as much
-		case !isUncertain(err) || isOver(err):
-			return err
-		}
-		pause.wait(nil, p.s.b.Done())
+	err := p.s.commitAgain(ctx, backend.SetData(p.path, a.sem.data, backend.AnyVersion))
+	if isNotFound(err) {
+		return nil // released, which tells as much
 	}
+	return err
 }

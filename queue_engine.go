@@ -231,22 +231,8 @@ func (s *session) makeItems(ctx context.Context, q *queue) error {
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return err
 	}
-	pause := pauses{c: s.c}
-	for {
-		_, err := s.b.Commit(ctx, backend.Create(q.items, nil, backend.Persistent))
-		switch {
-		case err == nil, errors.Is(err, backend.ErrExists):
-			return nil
-		case isNotFound(err):
-			if err := s.occupyAnew(ctx, q.ground()); err != nil {
-				return err
-			}
-		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
-			return err
-		default:
-			pause.wait(ctx.Done(), s.b.Done())
-		}
-	}
+	_, err := s.makeNode(ctx, backend.Create(q.items, nil, backend.Persistent), func(string) error { return s.occupyAnew(ctx, q.ground()) })
+	return err
 }
 
 // now is the time by which items are due.

@@ -102,7 +102,7 @@ func (s *session) version(ctx context.Context, path string) (int32, error) {
 			if err := s.b.Sync(ctx, path); err != nil {
 				return 0, err
 			}
-		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+		case mayRepeat(ctx, err):
 			pause.wait(ctx.Done(), s.b.Done())
 		default:
 			return 0, err

@@ -163,13 +163,22 @@ func (s *session) armLoop() {
 // it is gone or goes with its session, which is nil, or when ctx ends, or when
 // the service refuses. A retry never meets a successor.
 func (s *session) remove(ctx context.Context, path string) error {
+	err := s.commitAgain(ctx, backend.Delete(path, backend.AnyVersion))
+	if isNotFound(err) || isOver(err) {
+		return nil
+	}
+	return err
+}
+
+// commitAgain repeats a commit while its outcome is unknown, and the session and ctx
+// last. Its error is that of the last attempt: that a node exists, or is missing, can be
+// the doing of an earlier one. It is for operations that do no harm when they are applied
+// again, by names that are never used again or by what they find.
+func (s *session) commitAgain(ctx context.Context, ops ...backend.Op) error {
 	pause := pauses{c: s.c}
 	for {
-		_, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion))
-		switch {
-		case err == nil, isNotFound(err), isOver(err):
-			return nil
-		case ctx.Err() != nil || !isUncertain(err):
+		_, err := s.b.Commit(ctx, ops...)
+		if !mayRepeat(ctx, err) {
 			return err
 		}
 		pause.wait(ctx.Done(), s.b.Done())

@@ -267,7 +267,7 @@ func (s *session) decide(ctx context.Context, d *dtx, o *outcome, conds ...backe
 	switch {
 	case err == nil:
 		return o, nil
-	case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+	case mayRepeat(ctx, err):
 		return nil, s.b.Sync(ctx, d.path)
 	case errors.Is(err, backend.ErrExists), isNotFound(err):
 		return nil, nil
@@ -312,7 +312,7 @@ func (s *session) collect(ctx context.Context, d *dtx) (live string, err error) 
 		switch {
 		case isNotFound(err), errors.Is(err, backend.ErrNotEmpty):
 			return "", nil
-		case err == nil, !isUncertain(err) || isOver(err) || ctx.Err() != nil:
+		case err == nil, !mayRepeat(ctx, err):
 			return "", err
 		}
 		pause.wait(ctx.Done(), s.b.Done())

@@ -296,7 +296,7 @@ func (b *ballotWork[T]) prepare(ctx context.Context) error {
 // settle says what to do about a commit that failed: errAgain, if reading tells.
 func (b *ballotWork[T]) settle(ctx context.Context, err error) error {
 	switch {
-	case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+	case mayRepeat(ctx, err):
 		if err := b.s.b.Sync(ctx, b.path); err != nil {
 			return err
 		}

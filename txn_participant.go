@@ -241,23 +241,8 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 // makeInbox makes the site's inbox, for good: that it is there tells a coordinator
 // that the site exists.
 func (v *serving[T]) makeInbox(ctx context.Context) error {
-	dir := v.inbox(v.site)
-	pause := pauses{c: v.s.c}
-	for {
-		_, err := v.s.b.Commit(ctx, backend.Create(dir, nil, backend.Persistent))
-		switch {
-		case err == nil, errors.Is(err, backend.ErrExists):
-			return nil
-		case isNotFound(err):
-			if err := v.s.makePart(ctx, v.path.full+"/sites", v.ground()); err != nil {
-				return err
-			}
-		case !isUncertain(err) || isOver(err) || ctx.Err() != nil:
-			return err
-		default:
-			pause.wait(ctx.Done(), v.s.b.Done())
-		}
-	}
+	_, err := v.s.makeNode(ctx, backend.Create(v.inbox(v.site), nil, backend.Persistent), func(dir string) error { return v.s.makePart(ctx, dir, v.ground()) })
+	return err
 }
 
 // begin reports whether nobody works on the ballot yet.

@@ -72,7 +72,7 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 			if err := v.s.makePart(ctx, v.path.full+"/present", v.ground()); err != nil {
 				return nil, err
 			}
-		case isNotFound(err), errors.Is(err, backend.ErrExists), isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+		case isNotFound(err), errors.Is(err, backend.ErrExists), mayRepeat(ctx, err):
 			// Of the lock: ctx ends soon.
 		default:
 			return nil, err
@@ -302,7 +302,7 @@ func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 		if err == nil {
 			return nil
 		}
-		unsure = isUncertain(err) && !isOver(err) && ctx.Err() == nil
+		unsure = mayRepeat(ctx, err)
 		// What came since the list is worked off too. What else stands there is foreign.
 		more := errors.Is(err, backend.ErrNotEmpty) && (ballots > 0 || len(names) == 0)
 		if !unsure && !more {

@@ -78,7 +78,7 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 			return d, ErrInDoubt
 		case isNotFound(err):
 			continue // it has gone meanwhile
-		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+		case mayRepeat(ctx, err):
 			pause.wait(ctx.Done(), s.b.Done())
 			continue
 		default:
@@ -140,7 +140,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 		switch {
 		case err == nil:
 			return true, nil
-		case isUncertain(err) && !isOver(err) && ctx.Err() == nil:
+		case mayRepeat(ctx, err):
 			// If it was applied the next attempt finds the record: in this session
 			// it cannot have come and gone, for the live node would have kept it.
 			pause.wait(ctx.Done(), s.b.Done())

@@ -84,7 +84,7 @@ var lineMutants = []mutant{
 		"nil, math.MaxInt32)", "nil, math.MaxInt32*0)",
 		"TestThePermissionToMarkIsAskedForOnce"},
 	{"every waiter for permits asks whether it may mark its node", "lock_semaphore_line.go",
-		"\t\t\ts.setAllowed(dir)\n", "",
+		"\t\ts.setAllowed(dir)\n", "",
 		"TestThePermissionToMarkIsAskedForOnce"},
 	{"an Acquire waits behind a request that waits for its own hold", "lock_semaphore_line.go",
 		"a.behindOwn(ctx, p.s, queue, l)", "error(nil)",
