@@ -101,9 +101,12 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 	// Who may open the round needs no watch on his node: the commit checks it.
 	for glance := !few; ; glance = false {
 		if !glance && (m.own == nil || m.own.Kind() != 0) {
-			if err := m.watchOwn(ctx); err != nil {
-				return nil, err
+			m.own.Stop()
+			own, _, czxid, err := m.s.watchOwn(ctx, m.path)
+			if err != nil {
+				return nil, err // undo needs the czxid as it was known
 			}
+			m.own, m.czxid = own, czxid
 		}
 		var e *Entry
 		wait, err := false, error(nil)
@@ -138,18 +141,6 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 			}
 		}
 	}
-}
-
-// watchOwn watches the own node, if it is there and ours.
-func (m *entrant) watchOwn(ctx context.Context) error {
-	m.own.Stop()
-	m.own = backend.NewWatch()
-	_, stat, err := m.s.b.Get(ctx, m.path, m.own)
-	if isNotFound(err) || err == nil && stat.EphemeralOwner != m.s.b.ID() {
-		return errGone
-	}
-	m.czxid = stat.Czxid
-	return err
 }
 
 // wait returns when something has changed.

@@ -219,17 +219,14 @@ func (st *stand) watch(ctx context.Context) error {
 	b := st.s.b
 	pause := pauses{c: st.s.c}
 	for {
-		w := backend.NewWatch()
-		_, stat, err := b.Children(ctx, st.n.path, w)
+		w, stat, err := st.s.watchDeletion(ctx, st.n.path)
 		switch {
 		case isNotFound(err), err == nil && stat.EphemeralOwner != b.ID():
 			w.Stop()
 			return errGone
 		case err != nil && (isOver(err) || ctx.Err() != nil):
-			w.Stop()
 			return err
 		case err != nil:
-			w.Stop()
 			st.s.c.log.Warn("coord: cannot watch a member's own node, trying again", "path", st.n.path, "error", err)
 			pause.wait(ctx.Done(), b.Done())
 			continue

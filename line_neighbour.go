@@ -20,10 +20,15 @@ func (n *neighbour) stop() {
 // gone reports whether the node called name was deleted while it was watched.
 func (n *neighbour) gone(name string) bool { return n.name == name && n.w.Kind() == backend.Deleted }
 
+// watches reports whether a watch on the node called name is armed and has not fired.
+func (n *neighbour) watches(name string) bool {
+	return n.w != nil && n.name == name && n.w.Kind() == 0
+}
+
 // aim appends what is to be armed so that the node called name is watched, which is
 // nothing if it is watched already.
 func (n *neighbour) aim(targets []backend.Target, dir, name string) []backend.Target {
-	if n.w != nil && n.name == name && n.w.Kind() == 0 {
+	if n.watches(name) {
 		return targets
 	}
 	n.stop()
@@ -34,16 +39,17 @@ func (n *neighbour) aim(targets []backend.Target, dir, name string) []backend.Ta
 // watch arms a watch on the node called name, unless that stands already. It
 // reports false if the node is gone.
 func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bool, error) {
-	targets := n.aim(nil, dir, name)
-	if targets == nil {
+	if n.watches(name) {
 		return true, nil
 	}
-	if _, _, err := s.b.Children(ctx, targets[0].Path, n.w); err != nil {
-		n.stop()
-		if isNotFound(err) {
-			return false, nil
-		}
+	n.stop()
+	w, _, err := s.watchDeletion(ctx, dir+"/"+name)
+	if isNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
 		return false, err
 	}
+	*n = neighbour{name, w}
 	return true, nil
 }

@@ -194,16 +194,8 @@ func (l *line) grants(queue []position, i, j int) bool {
 }
 
 // watchOwn reads the own node and arms a new watch on it, if it is there and ours.
-func (l *line) watchOwn(ctx context.Context, p *place, w *waits) error {
+func (l *line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
 	w.own.Stop()
-	w.own = backend.NewWatch()
-	data, stat, err := p.s.b.Get(ctx, p.path, w.own)
-	if isNotFound(err) || err == nil && stat.EphemeralOwner != p.s.b.ID() {
-		return errGone
-	}
-	if err != nil {
-		return err
-	}
-	p.czxid, p.data = stat.Czxid, data
-	return nil
+	w.own, p.data, p.czxid, err = p.s.watchOwn(ctx, p.path)
+	return err
 }

@@ -300,28 +300,5 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 // awaitGone waits until the node at path is gone. It reports false when the
 // deadline came first.
 func (l *line) awaitGone(ctx context.Context, path string, deadline <-chan time.Time) (bool, error) {
-	return onSession(ctx, l.c, func(s *session) (bool, error) {
-		for {
-			w := backend.NewWatch()
-			_, _, err := s.b.Children(ctx, path, w) // silent when data changes
-			if isNotFound(err) {
-				return true, nil
-			}
-			if err != nil {
-				return false, err
-			}
-			select {
-			case <-w.Fired():
-				if w.Kind() == backend.Deleted {
-					return true, nil
-				}
-			case <-deadline:
-				w.Stop()
-				return false, nil
-			case <-ctx.Done():
-				w.Stop()
-				return false, backend.ContextError(ctx)
-			}
-		}
-	})
+	return onSession(ctx, l.c, func(s *session) (bool, error) { return s.awaitDeletion(ctx, path, deadline) })
 }

@@ -40,7 +40,9 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		// The own watch before all that could become a grant, and the limit's
 		// before the line.
 		if !stands(w.own) {
-			if err := a.watchOwn(ctx, p, w); err != nil {
+			var err error
+			w.own.Stop()
+			if w.own, _, _, err = s.watchOwn(ctx, p.path); err != nil {
 				return nil, err
 			}
 		}
@@ -135,24 +137,4 @@ func (w *permitWaits) follows() {
 	w.first = false
 	w.dir.Stop()
 	w.dir = nil
-}
-
-// watchOwn arms the watch on the own node, if it is there and ours.
-func (a *acquisition) watchOwn(ctx context.Context, p *place, w *permitWaits) error {
-	w.own.Stop()
-	w.own = nil
-	x := backend.NewWatch()
-	_, stat, err := p.s.b.Get(ctx, p.path, x)
-	if err == nil && stat.EphemeralOwner != p.s.b.ID() {
-		x.Stop()
-		err = errGone
-	}
-	if isNotFound(err) {
-		err = errGone
-	}
-	if err != nil {
-		return err
-	}
-	w.own = x
-	return nil
 }

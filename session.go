@@ -230,6 +230,59 @@ func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, e
 	return v, err
 }
 
+// watchOwn reads a node of ours with a watch on it. It returns errGone if the node is
+// missing, or another session's.
+func (s *session) watchOwn(ctx context.Context, path string) (w *backend.Watch, data []byte, czxid int64, err error) {
+	w = backend.NewWatch()
+	data, stat, err := s.b.Get(ctx, path, w)
+	if isNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {
+		err = errGone
+	}
+	if err != nil {
+		w.Stop()
+		return nil, nil, 0, err
+	}
+	return w, data, stat.Czxid, nil
+}
+
+// watchDeletion arms a watch that nothing fires but the deletion of the node at path:
+// that of its children, which an ephemeral node has none of.
+func (s *session) watchDeletion(ctx context.Context, path string) (*backend.Watch, backend.Stat, error) {
+	w := backend.NewWatch()
+	_, stat, err := s.b.Children(ctx, path, w)
+	if err != nil {
+		w.Stop()
+		return nil, stat, err
+	}
+	return w, stat, nil
+}
+
+// awaitDeletion waits until the ephemeral node at path is gone. It reports false if the
+// channel until, which may be nil, comes first.
+func (s *session) awaitDeletion(ctx context.Context, path string, until <-chan time.Time) (bool, error) {
+	for {
+		w, _, err := s.watchDeletion(ctx, path)
+		if isNotFound(err) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		select {
+		case <-w.Fired():
+			if w.Kind() == backend.Deleted {
+				return true, nil
+			}
+		case <-until:
+			w.Stop()
+			return false, nil
+		case <-ctx.Done():
+			w.Stop()
+			return false, backend.ContextError(ctx)
+		}
+	}
+}
+
 func (s *session) isAllowed(dir string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -324,7 +324,7 @@ func (s *session) collectLast(ctx context.Context, d *dtx) error {
 	for {
 		live, err := s.collect(ctx, d)
 		if err == nil && live != "" {
-			err = s.awaitEnd(ctx, live)
+			_, err = s.awaitDeletion(ctx, live, nil)
 		}
 		if err != nil || live == "" {
 			return err

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/go-coord/coord/backend"
 )
 
 // ProposalStatus is how a transaction stood when it was read.
@@ -214,7 +212,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			if !wait {
 				return true, nil
 			}
-			if err := s.awaitEnd(ctx, d.path+"/"+names[i]); err != nil {
+			if _, err := s.awaitDeletion(ctx, d.path+"/"+names[i], nil); err != nil {
 				return false, err
 			}
 			continue
@@ -254,27 +252,6 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 		}
 		if live, err := s.collect(ctx, d); err != nil || live == "" {
 			return false, err
-		}
-	}
-}
-
-// awaitEnd waits until the ephemeral node at path is gone.
-func (s *session) awaitEnd(ctx context.Context, path string) error {
-	for {
-		w := backend.NewWatch()
-		_, _, err := s.b.Children(ctx, path, w) // silent but for its deletion
-		if err != nil {
-			w.Stop()
-			if isNotFound(err) {
-				return nil
-			}
-			return err
-		}
-		select {
-		case <-w.Fired():
-		case <-ctx.Done():
-			w.Stop()
-			return backend.ContextError(ctx)
 		}
 	}
 }
