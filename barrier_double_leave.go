@@ -168,10 +168,8 @@ func (e *Entry) release(h *Hold) error {
 	if err != nil || len(living) != 1 || living[0] != base(h.Path()) {
 		return h.remove(nil)
 	}
-	return h.remove(func(ctx context.Context, del backend.Op) error {
-		_, err := h.s.b.Commit(ctx, del, backend.Delete(e.d.ready, backend.AnyVersion))
-		return err
-	})
+	_, err = h.removeWith(e.d.ready)
+	return err
 }
 
 func (e *Entry) lost(*Hold) {}

@@ -93,12 +93,7 @@ func (x *leading) release(h *Hold) error {
 		return x.l.release(h)
 	}
 	ready := readyPath(h.Path())
-	both := false
-	err := h.remove(func(ctx context.Context, del backend.Op) error {
-		_, err := h.s.b.Commit(ctx, del, backend.Delete(ready, backend.AnyVersion))
-		both = err == nil
-		return err
-	})
+	both, err := h.removeWith(ready)
 	if !both {
 		// Once the leader's node is gone no attempt to announce can succeed any
 		// more, so what stands now is the last of it.

@@ -254,14 +254,13 @@ func (m *Membership[T]) withdraw(st *stand) error {
 		m.abandon()
 		return nil
 	}
-	if st.n.seq >= seqSoft {
-		_, err := st.s.b.Commit(ctx, backend.Delete(st.n.path, backend.AnyVersion), backend.Delete(m.g.path.full, backend.AnyVersion))
-		if err == nil {
-			return nil
-		}
-		// Not empty, denied or unknown: the own node is what matters.
+	var err error
+	if isHigh(st.n.seq) {
+		err = st.s.removeWithDir(ctx, st.n.path, m.g.path.full)
+	} else {
+		err = st.s.remove(ctx, st.n.path)
 	}
-	if err := st.s.remove(ctx, st.n.path); err != nil {
+	if err != nil {
 		st.s.removeLater(st.n.path)
 		m.g.bury(m.id, m.mine)
 		return opError("leave", m.g.path.full, err)

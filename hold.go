@@ -296,6 +296,17 @@ func (h *Hold) remove(with func(ctx context.Context, del backend.Op) error) erro
 	}
 }
 
+// removeWith is remove, and in the same moment deletes the node at path, should the
+// service let that go. It reports whether it has.
+func (h *Hold) removeWith(path string) (both bool, err error) {
+	err = h.remove(func(ctx context.Context, del backend.Op) error {
+		_, err := h.s.b.Commit(ctx, del, backend.Delete(path, backend.AnyVersion))
+		both = err == nil
+		return err
+	})
+	return both, err
+}
+
 // waitGiven waits for the Release that came first. The caller holds mu, which is
 // given back.
 func (h *Hold) waitGiven() error {

@@ -27,6 +27,19 @@ const (
 	seqHard  = 2_147_000_000
 )
 
+// isHigh reports whether the directory of a node with the number seq is to be replaced
+// as soon as nobody else is in it.
+func isHigh(seq int32) bool { return seq < 0 || seq >= seqSoft }
+
+// removeWithDir deletes a node of ours that is no hold, and dir with it if nothing else is
+// in it.
+func (s *session) removeWithDir(ctx context.Context, path, dir string) error {
+	if _, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(dir, backend.AnyVersion)); err == nil {
+		return nil
+	}
+	return s.remove(ctx, path) // not empty, denied or unknown: the own node is what matters
+}
+
 // errDrained sends a contender to the new directory.
 var errDrained = errors.New("sequence numbers used up, directory replaced")
 
@@ -88,13 +101,11 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 // nobody be in it.
 func (l *line) release(h *Hold) error {
 	q, ok := l.kinds.parse(base(h.Path()))
-	if !ok || q.seq >= 0 && q.seq < seqSoft {
+	if !ok || !isHigh(q.seq) {
 		return h.remove(nil)
 	}
-	return h.remove(func(ctx context.Context, del backend.Op) error {
-		_, err := h.s.b.Commit(ctx, del, backend.Delete(l.dir, backend.AnyVersion))
-		return err
-	})
+	_, err := h.removeWith(l.dir)
+	return err
 }
 
 func (l *line) lost(*Hold) {}

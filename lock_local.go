@@ -164,7 +164,7 @@ func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err er
 	s := h.s
 	own, _ := l.kinds.parse(base(h.Path()))
 	f, _ := s.c.known(l.ground())
-	if f.mark == nil || f.version != backend.AnyVersion || own.seq < 0 || own.seq >= seqSoft {
+	if f.mark == nil || f.version != backend.AnyVersion || isHigh(own.seq) {
 		return nil, "", l.release(h)
 	}
 	sp := newSpec(l.c, l.ground(), lockKind, data)

@@ -279,13 +279,11 @@ func (s *session) permitContenders(ctx context.Context, sem *Semaphore) ([]Semap
 
 func (s *Semaphore) release(h *Hold) error {
 	q, ok := parsePermit(base(h.Path()))
-	if !ok || q.seq >= 0 && q.seq < seqSoft {
+	if !ok || !isHigh(q.seq) {
 		return h.remove(nil)
 	}
-	return h.remove(func(ctx context.Context, del backend.Op) error {
-		_, err := h.s.b.Commit(ctx, del, backend.Delete(s.requests, backend.AnyVersion))
-		return err
-	})
+	_, err := h.removeWith(s.requests)
+	return err
 }
 
 func (s *Semaphore) lost(*Hold) {}
@@ -293,12 +291,8 @@ func (s *Semaphore) lost(*Hold) {}
 // remove deletes a request. If its number is high, the directory goes with it,
 // should nobody else be in it: see line_ceiling.go.
 func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error {
-	if q, ok := parsePermit(base(path)); ok && (q.seq >= seqSoft || q.seq < 0) {
-		_, err := ss.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(s.requests, backend.AnyVersion))
-		if err == nil {
-			return nil
-		}
-		// Not empty, denied or unknown: the own node is what matters.
+	if q, ok := parsePermit(base(path)); ok && isHigh(q.seq) {
+		return ss.removeWithDir(ctx, path, s.requests)
 	}
 	return ss.remove(ctx, path)
 }
