@@ -61,8 +61,8 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 // may have made. The GUID alone does not tell it: a call that goes on keeps that.
 func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
-		d.overNext(ctx, func(s *session) {
-			s.retryAs(ctx, u, "remove", sp.prefix, func(ctx context.Context) error {
+		d.c.overSessions(ctx, func(s *session) {
+			s.retry(ctx, u, "remove", sp.prefix, func(ctx context.Context) error {
 				paths, err := s.find(ctx, []spec{sp})
 				for _, p := range paths {
 					stat, statErr := s.b.Exists(ctx, p, nil)
@@ -77,16 +77,6 @@ func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 			})
 		})
 	}).madeFor(sp.prefix).note(d.members)
-}
-
-// overNext has f remove, over the next session, nodes of a lost one. A removal on a
-// session that is lost in turn proves nothing of them, so f is called again then. It
-// returns early if the client closes.
-func (d *DoubleBarrier) overNext(ctx context.Context, f func(s *session)) {
-	onSession(ctx, d.c, func(s *session) (struct{}, error) {
-		f(s)
-		return struct{}{}, s.b.Err()
-	})
 }
 
 // await looks until a round has taken it in. siblings is the number of nodes in
@@ -317,12 +307,12 @@ func (m *entrant) grant(ctx context.Context, path string, names []string, own *b
 func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context.Context) error, paths ...string) {
 	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		if s.b.Err() == nil {
-			s.retryAs(ctx, u, what, paths[0], do)
+			s.retry(ctx, u, what, paths[0], do)
 		}
 		if s.b.Err() == nil {
 			return
 		}
-		d.overNext(ctx, func(next *session) {
+		d.c.overSessions(ctx, func(next *session) {
 			for _, path := range paths {
 				if path == "" {
 					continue

@@ -242,12 +242,13 @@ func (c *Client) finishCleanUps() {
 // cleanUp repeats do in the background until it succeeds or the session is over, and
 // until it is refused if the client closes.
 func (s *session) cleanUp(what, path string, do func(context.Context) error) *cleanUp {
-	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) { s.retryAs(ctx, u, what, path, do) })
+	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) { s.retry(ctx, u, what, path, do) })
 }
 
-// retryAs does the work of cleanUp in the clean-up u, or in none if that is nil. It
-// reports whether do has succeeded.
-func (s *session) retryAs(ctx context.Context, u *cleanUp, what, path string, do func(context.Context) error) bool {
+// retry repeats do until it succeeds or the session is over, and until it is refused if
+// the client closes. It does so in the clean-up u, or in none if that is nil. It reports
+// whether do has succeeded.
+func (s *session) retry(ctx context.Context, u *cleanUp, what, path string, do func(context.Context) error) bool {
 	// The pauses are for errors that only an operator can mend, such as a permission
 	// that was taken away; loss of contact is waited for by the session.
 	for pause := (pauses{c: s.c, n: 1}); ; {

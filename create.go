@@ -238,7 +238,7 @@ func (s *session) disown(specs ...spec) *cleanUp {
 	}
 	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		for looks, found := 0, true; looks < 2 || found; looks++ {
-			ok := s.retryAs(ctx, u, "remove", specs[0].prefix, func(ctx context.Context) error {
+			ok := s.retry(ctx, u, "remove", specs[0].prefix, func(ctx context.Context) error {
 				paths, err := s.find(ctx, specs)
 				if err != nil {
 					return err

@@ -119,7 +119,7 @@ func (x *leading) lost(h *Hold) {
 	}
 	h.s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		for _, path := range paths {
-			h.s.retryAs(ctx, u, "remove", path, func(ctx context.Context) error { return h.s.remove(ctx, path) })
+			h.s.retry(ctx, u, "remove", path, func(ctx context.Context) error { return h.s.remove(ctx, path) })
 		}
 	}).note(x.l.dir)
 }

@@ -384,7 +384,9 @@ func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, ma
 	}
 	a.trail.grant(ctx, h, a.n)
 	if mark {
-		c.goWork(func() { s.retry("mark", p.path, func(ctx context.Context) error { return a.mark(ctx, p) }) })
+		c.goWork(func() {
+			s.retry(context.Background(), nil, "mark", p.path, func(ctx context.Context) error { return a.mark(ctx, p) })
+		})
 	}
 	if own != nil && !c.goWork(func() { h.watchNode(p.path, own) }) {
 		own.Stop()

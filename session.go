@@ -185,12 +185,6 @@ func (s *session) commitAgain(ctx context.Context, ops ...backend.Op) error {
 	}
 }
 
-// retry repeats do until it succeeds or the session is over, or until it is refused if
-// the client closes.
-func (s *session) retry(what, path string, do func(context.Context) error) {
-	s.retryAs(context.Background(), nil, what, path, do)
-}
-
 // onSession runs f on a live session, again on the next one when that is lost.
 func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
 	for {
@@ -210,6 +204,16 @@ func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error
 		}
 		return v, err
 	}
+}
+
+// overSessions runs f, for a clean-up, on one session after the other until it has run on
+// one that still lives: what f removes can be an earlier session's, and a removal on a
+// session that is lost in turn proves nothing of it. It returns early if the client closes.
+func (c *Client) overSessions(ctx context.Context, f func(s *session)) {
+	onSession(ctx, c, func(s *session) (struct{}, error) {
+		f(s)
+		return struct{}{}, s.b.Err()
+	})
 }
 
 // onSessionOnce runs f as onSession does, and not again when the outcome of what

@@ -337,7 +337,7 @@ func (s *session) collectSoon(ctx context.Context, d *dtx) error {
 	live, err := s.collect(ctx, d)
 	if err == nil && live != "" {
 		s.c.goWork(func() {
-			s.retry("remove", d.path, func(ctx context.Context) error { return s.collectLast(ctx, d) })
+			s.retry(context.Background(), nil, "remove", d.path, func(ctx context.Context) error { return s.collectLast(ctx, d) })
 		})
 	}
 	return err

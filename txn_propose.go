@@ -275,12 +275,8 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 // the deadline. It goes on for as long as the client lives, and is a clean-up that Close
 // waits for.
 func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
-	for {
-		s, err := q.c.session(ctx)
-		if err != nil {
-			return
-		}
-		s.retryAs(ctx, u, "finish a transaction", d.path, func(ctx context.Context) error {
+	q.c.overSessions(ctx, func(s *session) {
+		s.retry(ctx, u, "finish a transaction", d.path, func(ctx context.Context) error {
 			if err := q.leave(ctx, s, d, told); err != nil || told || q.other {
 				return err
 			}
@@ -291,10 +287,7 @@ func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
 			}
 			return s.collectSoon(ctx, there)
 		})
-		if s.b.Err() == nil {
-			return
-		}
-	}
+	})
 }
 
 // leave removes what holds the record, and the record if nobody else holds it.
