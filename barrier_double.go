@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/go-coord/coord/backend"
@@ -131,21 +130,14 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		if err == nil {
 			return e, nil
 		}
-		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost)
-		switch {
-		case isClosed(err):
-			err = opError(op, d.path.full, ErrClosed)
-		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
-			err = opError(op, d.path.full, backend.ContextError(ctx))
-		case !again:
+		err, again := afterAttempt(ctx, err)
+		if !again {
 			err = opError(op, d.path.full, err)
-		default:
-			d.c.log.Debug("coord: comes to the barrier anew", "path", d.path.full, "error", err)
-			trail.requeued(ctx, err)
-			continue
+			trail.over(ctx, err)
+			return nil, err
 		}
-		trail.over(ctx, err)
-		return nil, err
+		d.c.log.Debug("coord: comes to the barrier anew", "path", d.path.full, "error", err)
+		trail.requeued(ctx, err)
 	}
 }
 

@@ -68,12 +68,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 		return nil
 	}
 	e.d.takeOut(e.s, "", op, func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) }, e.Path())
-	switch {
-	case isClosed(err):
-		err = ErrClosed
-	case ctx.Err() != nil && (isUncertain(err) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, ctx.Err())):
-		err = backend.ContextError(ctx)
-	}
+	err, _ = afterAttempt(ctx, err)
 	err = opError(op, e.d.path.full, err)
 	trail.over(ctx, err)
 	return err

@@ -80,6 +80,9 @@ var errGone = fmt.Errorf("own node: %w", ErrDeleted)
 // errAgain says inside a recipe that what was read does not hold any more.
 var errAgain = errors.New("look again")
 
+// errDrained sends a contender to the new directory.
+var errDrained = errors.New("sequence numbers used up, directory replaced")
+
 // opError wraps err with what was done to which path, unless it says so already.
 func opError(op, path string, err error) error {
 	if err == nil {
@@ -142,6 +145,21 @@ func isNotFound(err error) bool { return errors.Is(err, backend.ErrNotFound) && 
 func isDecode(err error) bool { return errors.Is(err, ErrDecode) && !ofContext(err) }
 
 func isUncertain(err error) bool { return errors.Is(err, backend.ErrUncertain) }
+
+// afterAttempt says what becomes of a call whose attempt to take a place has failed with
+// err: it takes a new place if the old one was lost, with its session or to an outsider,
+// or if the directory was replaced. If not, it returns the first result, in which the end
+// of ctx comes before what that has broken.
+func afterAttempt(ctx context.Context, err error) (final error, again bool) {
+	again = errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
+	switch {
+	case isClosed(err):
+		return ErrClosed, false
+	case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
+		return backend.ContextError(ctx), false
+	}
+	return err, again
+}
 
 // mayRepeat reports whether a commit that returned err may have been applied, and whether
 // another request of the same session and ctx can tell.

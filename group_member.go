@@ -300,15 +300,11 @@ func (m *Membership[T]) enter(ctx, calls context.Context, takeover bool) (*stand
 		if err == nil {
 			return st, nil
 		}
-		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost)
-		switch {
-		case isClosed(err):
-			return nil, ErrClosed
-		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
-			m.abandon()
-			return nil, backend.ContextError(ctx)
-		case !again:
-			m.abandon()
+		err, again := afterAttempt(ctx, err)
+		if !again {
+			if !isClosed(err) {
+				m.abandon()
+			}
 			return nil, err
 		}
 		pause.wait(ctx.Done(), m.g.c.closing)

@@ -271,21 +271,14 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 		if r.try {
 			l.c.setCalm(l.dir, false)
 		}
-		again := errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
-		switch {
-		case isClosed(err):
-			err = opError(r.op, l.dir, ErrClosed)
-		case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
-			err = opError(r.op, l.dir, backend.ContextError(ctx))
-		case !again:
+		err, again := afterAttempt(ctx, err)
+		if !again {
 			err = opError(r.op, l.dir, err)
-		default:
-			l.c.log.Debug("coord: back to the tail of the line", "path", l.dir, "error", err)
-			r.trail.requeued(ctx, err)
-			continue
+			r.trail.over(ctx, err)
+			return nil, err
 		}
-		r.trail.over(ctx, err)
-		return nil, err
+		l.c.log.Debug("coord: back to the tail of the line", "path", l.dir, "error", err)
+		r.trail.requeued(ctx, err)
 	}
 }
 

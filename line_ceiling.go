@@ -40,9 +40,6 @@ func (s *session) removeWithDir(ctx context.Context, path, dir string) error {
 	return s.remove(ctx, path) // not empty, denied or unknown: the own node is what matters
 }
 
-// errDrained sends a contender to the new directory.
-var errDrained = errors.New("sequence numbers used up, directory replaced")
-
 // checkNumber returns nil for a place that may stand. Otherwise it has withdrawn
 // it, and returns errDrained once there is a new directory to go to; who only
 // tries does not wait for that.

@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -320,9 +319,4 @@ func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
 // tooHeavy is the error for a request that the limit never admits.
 func tooHeavy(n, limit int) error {
 	return fmt.Errorf("%w: %d permits asked for, %d there are", ErrLimit, n, limit)
-}
-
-// requeues reports whether err sends a waiter to the tail of the line.
-func requeues(err error) bool {
-	return errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
 }

@@ -186,22 +186,17 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 		if a.try {
 			a.sem.c.setCalm(a.sem.requests, err == nil)
 		}
-		switch {
-		case err == nil:
+		if err == nil {
 			return h, nil
-		case isClosed(err):
-			err = opError(a.op, path, ErrClosed)
-		case ctx.Err() != nil:
-			err = opError(a.op, path, backend.ContextError(ctx))
-		case requeues(err):
-			a.sem.c.log.Debug("coord: back to the tail of the line", "path", path, "error", err)
-			a.trail.requeued(ctx, err)
-			continue
-		default:
-			err = opError(a.op, path, err)
 		}
-		a.trail.over(ctx, err)
-		return nil, err
+		err, again := afterAttempt(ctx, err)
+		if !again {
+			err = opError(a.op, path, err)
+			a.trail.over(ctx, err)
+			return nil, err
+		}
+		a.sem.c.log.Debug("coord: back to the tail of the line", "path", path, "error", err)
+		a.trail.requeued(ctx, err)
 	}
 }
 
