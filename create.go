@@ -202,13 +202,7 @@ func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
 // find lists the nodes with the prefixes of specs, which are of one directory.
 func (s *session) find(ctx context.Context, specs []spec) ([]string, error) {
 	dir := specs[0].dir
-	if err := s.b.Sync(ctx, dir); err != nil {
-		return nil, err
-	}
-	names, _, err := s.b.Children(ctx, dir, nil)
-	if isNotFound(err) {
-		return nil, nil
-	}
+	names, err := s.list(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

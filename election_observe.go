@@ -227,13 +227,7 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 		return nil, err
 	}
 	list, err := onSession(ctx, e.c, func(s *session) ([]Candidate, error) {
-		if err := s.b.Sync(ctx, e.path.full); err != nil {
-			return nil, err
-		}
-		names, _, err := s.b.Children(ctx, e.path.full, nil)
-		if isNotFound(err) {
-			return nil, nil
-		}
+		names, err := s.list(ctx, e.path.full)
 		if err != nil {
 			return nil, err
 		}

@@ -346,14 +346,10 @@ func (l *line) look(ctx context.Context, s *session, r *request) error {
 	return nil
 }
 
-// lookAt lists a directory as it stands now. It names nothing if there is none, or if
-// that may not be read, which a try that makes its node will learn.
+// lookAt is list for a try, which learns from its node what a list may not show.
 func (s *session) lookAt(ctx context.Context, dir string) ([]string, error) {
-	if err := s.b.Sync(ctx, dir); err != nil {
-		return nil, err
-	}
-	names, _, err := s.b.Children(ctx, dir, nil)
-	if isNotFound(err) || errors.Is(err, backend.ErrDenied) {
+	names, err := s.list(ctx, dir)
+	if errors.Is(err, backend.ErrDenied) {
 		err = nil
 	}
 	return names, err

@@ -195,13 +195,7 @@ func (l *line) contenders(ctx context.Context) ([]Contender, error) {
 }
 
 func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) {
-	if err := s.b.Sync(ctx, l.dir); err != nil {
-		return nil, err
-	}
-	names, _, err := s.b.Children(ctx, l.dir, nil)
-	if isNotFound(err) {
-		return nil, nil
-	}
+	names, err := s.list(ctx, l.dir)
 	if err != nil {
 		return nil, err
 	}

@@ -222,11 +222,8 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 // holders returns the paths of those whose turn it is.
 func (l *line) holders(ctx context.Context) ([]string, error) {
 	return onSession(ctx, l.c, func(s *session) ([]string, error) {
-		if err := s.b.Sync(ctx, l.dir); err != nil {
-			return nil, err
-		}
-		names, _, err := s.b.Children(ctx, l.dir, nil)
-		if err != nil && !isNotFound(err) {
+		names, err := s.list(ctx, l.dir)
+		if err != nil {
 			return nil, err
 		}
 		var paths []string

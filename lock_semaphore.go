@@ -234,14 +234,8 @@ func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error
 }
 
 func (s *session) permitContenders(ctx context.Context, sem *Semaphore) ([]SemaphoreContender, error) {
-	if err := s.b.Sync(ctx, sem.requests); err != nil {
-		return nil, err
-	}
-	names, _, err := s.b.Children(ctx, sem.requests, nil)
-	if isNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
+	names, err := s.list(ctx, sem.requests)
+	if len(names) == 0 || err != nil {
 		return nil, err
 	}
 	l, err := s.readLimit(ctx, sem.limit, nil)

@@ -234,6 +234,19 @@ func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, e
 	return v, err
 }
 
+// list lists a directory as it stands now, also on an ensemble. It names nothing if there
+// is none.
+func (s *session) list(ctx context.Context, dir string) ([]string, error) {
+	if err := s.b.Sync(ctx, dir); err != nil {
+		return nil, err
+	}
+	names, _, err := s.b.Children(ctx, dir, nil)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	return names, err
+}
+
 // watchOwn reads a node of ours with a watch on it. It returns errGone if the node is
 // missing, or another session's.
 func (s *session) watchOwn(ctx context.Context, path string) (w *backend.Watch, data []byte, czxid int64, err error) {

@@ -76,13 +76,7 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 
 // txIDs lists what stands, after a Sync.
 func (s *session) txIDs(ctx context.Context, x *txSpace) ([]string, error) {
-	if err := s.b.Sync(ctx, x.records()); err != nil {
-		return nil, err
-	}
-	ids, _, err := s.b.Children(ctx, x.records(), nil)
-	if isNotFound(err) {
-		return nil, nil
-	}
+	ids, err := s.list(ctx, x.records())
 	ids = slices.DeleteFunc(ids, func(id string) bool { return checkID("ID", id) != nil }) // foreign
 	slices.Sort(ids)
 	return ids, err

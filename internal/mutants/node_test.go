@@ -5,7 +5,7 @@ var nodeMutants = []mutant{
 	{"no look-up after a lost reply", "create.go",
 		"sp.made = true\n", "sp.made = false\n",
 		"TestALostCreateReplyLeavesExactlyOneChild"},
-	{"no Sync before the look-up", "create.go",
+	{"no Sync before the look-up", "session.go",
 		"if err := s.b.Sync(ctx, dir); err != nil {", "if err := error(nil); err != nil {",
 		"TestALaggingReplicaDoesNotHideTheNodeThatWasMade"},
 	{"a caller that gives up leaves its node", "create.go",
