@@ -181,53 +181,19 @@ type reading[T any] struct {
 	err    error
 }
 
-const (
-	// mostReads bounds how many reads of one look are under way at a time.
-	mostReads = 16
-	// mostLists bounds how often one look lists again because somebody vanished
-	// while it read: it ends however many come and go.
-	mostLists = 8
-)
+// mostLists bounds how often one look lists again because somebody vanished while it
+// read: it ends however many come and go.
+const mostLists = 8
 
 // read reads the nodes. Where watches is not nil it arms a watch of that set on
 // each.
 func (g *Group[T]) read(ctx context.Context, s *session, nodes []memberNode, watches *backend.WatchSet) ([]reading[T], error) {
 	got := make([]reading[T], len(nodes))
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var next, failed int // guarded by mu
-	var mu sync.Mutex
-	failed = -1
-	work := func() {
-		for {
-			mu.Lock()
-			i := next
-			next++
-			mu.Unlock()
-			if i >= len(nodes) {
-				return
-			}
-			got[i] = g.readOne(ctx, s, nodes[i], watches)
-			if got[i].err != nil {
-				mu.Lock()
-				if failed < 0 {
-					failed = i
-				}
-				mu.Unlock()
-				cancel()
-			}
-		}
-	}
-	var wg sync.WaitGroup
-	for range min(mostReads, len(nodes)) - 1 {
-		wg.Go(work)
-	}
-	work()
-	wg.Wait()
-	if failed >= 0 {
-		return nil, got[failed].err
-	}
-	return got, nil
+	err := readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
+		got[i] = g.readOne(ctx, s, nodes[i], watches)
+		return got[i].err
+	})
+	return got, err
 }
 
 func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watches *backend.WatchSet) (r reading[T]) {

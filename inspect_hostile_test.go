@@ -210,9 +210,10 @@ func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
 		rw := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
 		h := mustLock(w.t, rw)
 		w.inLineBehind("/rw")
+		writer := h.Path()
 		var once atomic.Bool
 		c := w.open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
-			if call.Op == "get" && once.CompareAndSwap(false, true) {
+			if call.Op == "get" && call.Path == writer && once.CompareAndSwap(false, true) {
 				return rw.Downgrade(context.Background(), h)
 			}
 			return nil

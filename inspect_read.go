@@ -111,39 +111,11 @@ func (x *inspector) list(ctx context.Context, path string) (names []string, stat
 // getAll reads nodes, some at a time.
 func (x *inspector) getAll(ctx context.Context, paths []string, contents bool) ([]seen, error) {
 	got := make([]seen, len(paths))
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var first error
-	next := 0
-	work := func() {
-		for {
-			mu.Lock()
-			i := next
-			next++
-			mu.Unlock()
-			if i >= len(paths) {
-				return
-			}
-			var err error
-			if got[i], err = x.get(ctx, paths[i], contents); err != nil {
-				mu.Lock()
-				if first == nil {
-					first = err
-				}
-				mu.Unlock()
-				cancel(err)
-				return
-			}
-		}
-	}
-	for range min(mostReads, len(paths)) - 1 {
-		wg.Go(work)
-	}
-	work()
-	wg.Wait()
-	return got, first
+	err := readAll(ctx, len(paths), func(ctx context.Context, i int) (err error) {
+		got[i], err = x.get(ctx, paths[i], contents)
+		return err
+	})
+	return got, err
 }
 
 // getStanding reads the nodes of a directory that pick chooses and orders. When one

@@ -3,7 +3,6 @@ package coord
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -83,15 +82,7 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 	}()
 	found := make([]bool, len(claims))
 	errs := make([]error, len(claims))
-	var wg sync.WaitGroup
-	for i, cl := range claims {
-		if i == len(claims)-1 {
-			found[i], errs[i] = cl.read(ctx)
-			break
-		}
-		wg.Go(func() { found[i], errs[i] = cl.read(ctx) })
-	}
-	wg.Wait()
+	together(len(claims), func(i int) { found[i], errs[i] = claims[i].read(ctx) })
 	for i, cl := range claims {
 		switch {
 		case errs[i] != nil:

@@ -1,12 +1,40 @@
 package coord
 
-import "sync"
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+)
 
 // together calls f with 0 to n-1, beside each other, and returns when all calls have.
 func together(n int, f func(i int)) {
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { f(i) })
+	if n == 1 {
+		f(0)
+		return
 	}
-	all.Wait()
+	var all errgroup.Group
+	for i := range n {
+		all.Go(func() error {
+			f(i)
+			return nil
+		})
+	}
+	all.Wait() // no call fails
+}
+
+// mostReads bounds how many reads of one look are under way at a time.
+const mostReads = 16
+
+// readAll calls read with 0 to n-1, some at a time. The first error ends the others'
+// context and is returned.
+func readAll(ctx context.Context, n int, read func(ctx context.Context, i int) error) error {
+	if n == 1 {
+		return read(ctx, 0)
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(mostReads)
+	for i := range n {
+		all.Go(func() error { return read(ctx, i) })
+	}
+	return all.Wait()
 }
