@@ -122,7 +122,7 @@ func (q *Queue[T]) Put(ctx context.Context, v T) (id string, err error) {
 // error matches ErrUncertain, up to 128 more may have been put. Others' values
 // can come in between.
 func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error) {
-	return q.putAll(ctx, "putall", 0, 0, vs)
+	return q.putAll(ctx, 0, 0, vs)
 }
 
 // newConsumer makes the engine.
@@ -178,8 +178,8 @@ func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (str
 	return "", err
 }
 
-func (q *Consumer[T]) putAll(ctx context.Context, op string, priority, due int64, vs []T) ([]string, error) {
-	ids, n, err := q.putEach(ctx, op, priority, due, vs)
+func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) ([]string, error) {
+	ids, n, err := q.putEach(ctx, "putall", priority, due, vs)
 	return ids[:n], err
 }
 

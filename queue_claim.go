@@ -236,7 +236,7 @@ func (cl *itemClaim) carriedOut(v claimVerb) error {
 func (cl *itemClaim) lost(*Hold) {}
 
 // release implements recipe: it does what the verb says.
-func (cl *itemClaim) release(h *Hold) error {
+func (cl *itemClaim) release(*Hold) error {
 	cl.mu.Lock()
 	if cl.verb == 0 {
 		cl.verb, cl.end = verbGiveBack, func() error { return cl.carryOut(context.Background(), verbGiveBack, 0) }

@@ -46,7 +46,7 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 	if err != nil {
 		return nil, err
 	}
-	return q.putAll(ctx, "putall", 0, at, vs)
+	return q.putAll(ctx, 0, at, vs)
 }
 
 // dueTime is the due time in milliseconds. What was due before the year 0 is due since

@@ -32,5 +32,5 @@ func (q *PriorityQueue[T]) Put(ctx context.Context, priority int64, v T) (id str
 
 // PutAll adds values of one priority, as Queue.PutAll does.
 func (q *PriorityQueue[T]) PutAll(ctx context.Context, priority int64, vs ...T) (ids []string, err error) {
-	return q.putAll(ctx, "putall", priority, 0, vs)
+	return q.putAll(ctx, priority, 0, vs)
 }
