@@ -226,23 +226,10 @@ func (m *entrant) clear(ctx context.Context, r round) error {
 	return err
 }
 
-// commit applies what is bound to what was read. It returns errAgain if that does not hold any
-// more, and also if nobody knows whether it was applied: then it cannot apply
-// twice, and a look tells.
+// commit applies what is bound to what was read, and so cannot apply twice.
 func (m *entrant) commit(ctx context.Context, ops ...backend.Op) error {
 	_, err := m.s.b.Commit(ctx, ops...)
-	switch {
-	case err == nil:
-		return nil
-	case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrExists):
-		return errAgain
-	case mayRepeat(ctx, err):
-		if err := m.s.b.Sync(ctx, m.d.members); err != nil {
-			return err
-		}
-		return errAgain
-	}
-	return err
+	return m.s.lookAgain(ctx, m.d.members, err)
 }
 
 // join joins the round in progress.

@@ -159,6 +159,22 @@ func (s *session) armLoop() {
 	}
 }
 
+// lookAgain returns errAgain for the error of a commit of which only a look can tell what
+// there is now: what it relied on does not hold any more, or its outcome is unknown. It is
+// for commits that cannot apply twice. path is what will be looked at.
+func (s *session) lookAgain(ctx context.Context, path string, err error) error {
+	switch {
+	case mayRepeat(ctx, err):
+		if err := s.b.Sync(ctx, path); err != nil {
+			return err
+		}
+		return errAgain
+	case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrExists):
+		return errAgain
+	}
+	return err
+}
+
 // remove deletes a node of ours whose name is never used again, and returns when
 // it is gone or goes with its session, which is nil, or when ctx ends, or when
 // the service refuses. A retry never meets a successor.

@@ -293,18 +293,10 @@ func (b *ballotWork[T]) prepare(ctx context.Context) error {
 	return nil
 }
 
-// settle says what to do about a commit that failed: errAgain, if reading tells.
+// settle says what to do about a commit that failed: errAgain, if reading tells. (If it
+// was our hold that is gone, ctx ends soon.)
 func (b *ballotWork[T]) settle(ctx context.Context, err error) error {
-	switch {
-	case mayRepeat(ctx, err):
-		if err := b.s.b.Sync(ctx, b.path); err != nil {
-			return err
-		}
-		return errAgain
-	case isNotFound(err), errors.Is(err, backend.ErrExists), errors.Is(err, backend.ErrBadVersion):
-		return errAgain // if it was our hold that is gone, ctx ends soon
-	}
-	return err
+	return b.s.lookAgain(ctx, b.path, err)
 }
 
 // ask calls Prepare, with a ctx that ends when the transaction is decided without
