@@ -64,14 +64,6 @@ type DoubleBarrier struct {
 
 func (d *DoubleBarrier) ground() ground { return ground{dir: d.path.full, recipe: kindDoubleBarrier} }
 
-// The kinds of nodes in the directory of members. Names are never used again, and
-// where the numbers wrap nothing but the order of the members suffers, so the
-// directory needs no ceiling.
-const (
-	entrantKind = "member-"
-	extraKind   = "guest-"
-)
-
 // NewDoubleBarrier returns the double barrier at path for n members. It does no
 // I/O; a bad path or n is reported by the first call.
 func NewDoubleBarrier(c *Client, path string, n int, o *DoubleBarrierOptions) *DoubleBarrier {

@@ -71,12 +71,12 @@ type Client struct {
 	stop    context.CancelFunc
 
 	mu     sync.Mutex
-	closed bool                   // Close was called
-	ending bool                   // it is about to end the session
-	work   sync.WaitGroup         // every goroutine of the client; Add under mu while not closed, or for a clean-up
-	calm   map[string]struct{}    // directories, see isCalm
-	locals map[string]*localQueue // of this client's callers on one path, see lock_local.go
-	ended  chan struct{}          // closed when Close is complete
+	closed bool                // Close was called
+	ending bool                // it is about to end the session
+	work   sync.WaitGroup      // every goroutine of the client; Add under mu while not closed, or for a clean-up
+	calm   map[string]struct{} // directories, see isCalm
+	locals map[string]any      // of this client's callers on one path, by directory; opaque here, see localQueue
+	ended  chan struct{}       // closed when Close is complete
 
 	cleanUps int                   // how many are under way, see cleanUp
 	clean    chan struct{}         // closed when none is, nil if nobody waits for that
@@ -144,7 +144,7 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 		closing: make(chan struct{}),
 		calm:    make(map[string]struct{}),
 		grounds: make(map[string]footing),
-		locals:  make(map[string]*localQueue),
+		locals:  make(map[string]any),
 		ended:   make(chan struct{}),
 		ghosts:  make(map[string][]*cleanUp),
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -59,7 +58,7 @@ func (n *Counter) Get(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, opError("get", n.path.full, err)
 	}
-	v, err := parseCount(st)
+	v, err := parseCount(st.data)
 	return v, opError("get", n.path.full, err)
 }
 
@@ -102,7 +101,7 @@ func (n *Counter) add(ctx context.Context, op string, delta int64) (int64, error
 	defer func() { <-n.turn }()
 	var sum int64
 	_, err := n.update(ctx, func(old content) ([]byte, error) {
-		v, err := parseCount(old)
+		v, err := parseCount(old.data)
 		if err != nil {
 			return nil, err
 		}
@@ -127,16 +126,4 @@ func (n *Counter) takeTurn(ctx context.Context) error {
 	case <-ctx.Done():
 		return backend.ContextError(ctx)
 	}
-}
-
-func parseCount(st content) (int64, error) {
-	text := strings.TrimSpace(string(st.data))
-	if text == "" {
-		return 0, nil
-	}
-	v, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%w: the counter holds %d bytes that are no int64", ErrDecode, len(st.data))
-	}
-	return v, nil
 }

@@ -233,68 +233,6 @@ func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watche
 	return r
 }
 
-const (
-	memberKind = "member-"
-
-	// maxMemberID is the greatest length of an id in bytes. With all around it, it
-	// stays below what file names may have, which other backends could need.
-	maxMemberID = 200
-)
-
-// memberNode is a member's node as its name tells.
-type memberNode struct {
-	name string
-	id   string
-	seq  int32
-}
-
-// older reports whether n was made before m.
-func (n memberNode) older(m memberNode) bool {
-	if n.seq != m.seq {
-		return before(n.seq, m.seq)
-	}
-	return n.name < m.name
-}
-
-// parseMember reads a name. The number is taken from the end, so an id may look
-// like anything. Numbers that no member stands with are foreign: with those below
-// zero, an id that ends with a dash could be told from others no more.
-func parseMember(name string) (memberNode, bool) {
-	const digits = 10
-	rest, ok := strings.CutPrefix(name, guidPrefix)
-	if !ok || len(rest) < guidLen || backend.CheckPath("/"+name) != nil || !isGUID(rest[:guidLen]) {
-		return memberNode{}, false
-	}
-	rest, ok = strings.CutPrefix(rest[guidLen:], "-"+memberKind)
-	i := len(rest) - digits
-	if !ok || i < 2 || rest[i-1] != '-' {
-		return memberNode{}, false
-	}
-	seq, ok := parseDigits(rest[i:])
-	if !ok || seq < 0 || seq >= seqHard {
-		return memberNode{}, false
-	}
-	return memberNode{name: name, id: rest[:i-1], seq: seq}, true
-}
-
-// isGUID reports whether s, of length guidLen, has the form of a GUID.
-func isGUID(s string) bool {
-	for i := range guidLen {
-		c := s[i]
-		switch i {
-		case 8, 13, 18, 23:
-			if c != '-' {
-				return false
-			}
-		default:
-			if (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // presentMembers picks of each id the node that is the member, sorted by id.
 func presentMembers(names []string) []memberNode {
 	first := make(map[string]memberNode, len(names))

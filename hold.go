@@ -401,3 +401,20 @@ type Guard struct{ checks []backend.Op }
 
 // Ops returns the operations to put first into a Commit.
 func (g Guard) Ops() []backend.Op { return slices.Clone(g.checks) }
+
+// do is Do for every lock.
+func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {
+	h, err := lock(ctx)
+	if err != nil {
+		return err
+	}
+	// Also when f panics, or ends the goroutine.
+	defer func() {
+		if rerr := h.Release(); err == nil {
+			err = rerr
+		} else if rerr != nil {
+			err = errors.Join(err, rerr)
+		}
+	}()
+	return f(h.Context(ctx), h)
+}

@@ -354,6 +354,3 @@ func (x *inspector) inbox(ctx context.Context, k *nameKinds, add func(recipe, su
 	add("inbox", fmt.Sprintf("of the site %s: %s, %s", printable(site), plural(s.Count, "ballot"), say))
 	return nil
 }
-
-// parent is the path of the directory of a node.
-func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }

@@ -272,7 +272,7 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		}
 	}
 	if len(data) > 0 && !leaf && !isAddress(data) && (stat.Cversion == 0 || g.recipe == kindBarrier) {
-		if _, err := parseCount(content{data: data}); err == nil {
+		if _, err := parseCount(data); err == nil {
 			return refuse(kindCounter)
 		}
 		return refuse(kindValue)

@@ -56,24 +56,6 @@ type line struct {
 	whole ground // of the recipe that the line is a part of, if it is
 }
 
-// lineKinds says which names are contenders in a line.
-type lineKinds int8
-
-const (
-	lockLine   lineKinds = iota // exclusive holders
-	sharedLine                  // readers and writers
-	latchLine                   // candidates
-)
-
-// What the number follows in the names of nodes: Curator's, and kazoo's.
-const (
-	lockKind      = "lock-"
-	latchKind     = "latch-"
-	kazooLockKind = "__lock__" // of its Election too
-	readKind      = "__READ__"
-	writeKind     = "__WRIT__"
-)
-
 // where is what events of op are about that are no acquisition's.
 func (l *line) where(op, node string) Where {
 	return Where{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
@@ -95,40 +77,6 @@ func (l *line) intruder(names []string, seq int32) error {
 		}
 	}
 	return nil
-}
-
-// position is one contender's node in the order of the line.
-type position struct {
-	name   string
-	seq    int32
-	shared bool // a reader
-}
-
-// is reports whether p is the node q, or the one that a downgrade of q has made.
-func (q position) is(p position) bool {
-	id := len(guidPrefix) + guidLen
-	return p.seq == q.seq && len(p.name) == len(q.name) && len(q.name) > id && p.name[:id] == q.name[:id]
-}
-
-// parse reads the name of a contender. Everything else in the directory is
-// foreign, and not in line.
-func (k lineKinds) parse(name string) (position, bool) {
-	if k == sharedLine {
-		if seq, ok := parseSeq(name, readKind); ok {
-			return position{name, seq, true}, true
-		}
-		seq, ok := parseSeq(name, writeKind)
-		return position{name, seq, false}, ok
-	}
-	kind := lockKind
-	if k == latchLine {
-		kind = latchKind
-	}
-	seq, ok := parseSeq(name, kind)
-	if !ok {
-		seq, ok = parseSeq(name, kazooLockKind)
-	}
-	return position{name, seq, false}, ok
 }
 
 // order returns the contenders among the children, first come first. It sorts

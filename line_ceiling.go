@@ -8,25 +8,6 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// ZooKeeper numbers the children of a node with an int32 that never goes back.
-// At 2^31-1 it begins to repeat the number, and then two contenders both find
-// themselves first: exclusion breaks. (ZOOKEEPER-4372; two clients of go-zookeeper
-// were made to hold one lock that way.) So a directory is replaced before that:
-// a new one begins at zero, and tokens go on growing, since they are czxids.
-//
-//   - From seqSoft on, a holder that leaves nobody behind deletes the directory
-//     together with its own node. The next contender makes a new one.
-//   - From seqClose on, where the line never was empty, a new contender
-//     withdraws and waits until the line has drained. Then whoever comes first
-//     deletes the directory, and all go to the new one.
-//   - From seqHard on contenders get ErrLimit. It takes clients that do not keep
-//     these rules to come there.
-const (
-	seqSoft  = 2_000_000_000
-	seqClose = 2_100_000_000
-	seqHard  = 2_147_000_000
-)
-
 // isHigh reports whether the directory of a node with the number seq is to be replaced
 // as soon as nobody else is in it.
 func isHigh(seq int32) bool { return seq < 0 || seq >= seqSoft }

@@ -2,9 +2,7 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -112,23 +110,6 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) err
 	return do(ctx, m.Lock, f)
 }
 
-// do is Do for every lock.
-func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {
-	h, err := lock(ctx)
-	if err != nil {
-		return err
-	}
-	// Also when f panics, or ends the goroutine.
-	defer func() {
-		if rerr := h.Release(); err == nil {
-			err = rerr
-		} else if rerr != nil {
-			err = errors.Join(err, rerr)
-		}
-	}()
-	return f(h.Context(ctx), h)
-}
-
 func (m *Mutex) line() *line { return &line{c: m.c, dir: m.path.full, kinds: lockLine, whole: m.whole} }
 
 func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
@@ -168,15 +149,6 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	return h, nil
 }
 
-// A Contender is somebody in line for a lock. The first of them has it.
-type Contender struct {
-	Path    string    // of its node, absolute
-	Token   int64     // what Hold.Token is, or will be; zero for a reader, also one that was the writer
-	Session int64     // that owns the node
-	Since   time.Time // when it came, by the service's clock
-	Data    []byte
-}
-
 // Contenders lists who has the lock and who waits for it, in order. It is a
 // picture of a moment that has passed, but not older than the call, on an ensemble
 // too. Callers that queue inside a process behind another do not show. It costs two
@@ -190,34 +162,27 @@ func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
 	return list, opError("contenders", path, err)
 }
 
-func (l *line) contenders(ctx context.Context) ([]Contender, error) {
-	return onSession(ctx, l.c, func(s *session) ([]Contender, error) { return s.contenders(ctx, l) })
+// Revoke asks whoever has the lock at this moment to give it up, and returns when
+// he has, by consent, by force or otherwise; nobody having it is no error, unless
+// another kind of recipe has the path (ErrKind). It does not take the lock. If ctx ends
+// first the request stands all the same.
+//
+// Into the node of a client of another make the request is written as Curator's
+// Revoker writes it, without By and Reason. Such a holder that is not revocable
+// never consents, and one whose node is deleted by force may not notice.
+func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
+	return m.line().revoke(ctx, &m.path, o)
 }
 
-func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) {
-	names, err := s.list(ctx, l.dir)
-	if err != nil {
-		return nil, err
+// orderKey is what LockAll sorts by. A nil lock has none.
+type orderKey struct {
+	client *Client
+	path   recipePath
+}
+
+func (m *Mutex) orderKey() (k orderKey) {
+	if m != nil {
+		k = orderKey{m.c, m.path}
 	}
-	var list []Contender
-	for _, q := range l.order(names) {
-		p := l.dir + "/" + q.name
-		data, stat, err := s.b.Get(ctx, p, nil)
-		if isNotFound(err) {
-			continue // gone since
-		}
-		if err != nil {
-			return nil, err
-		}
-		_, own := openEnvelope(data)
-		x := Contender{
-			Path: p, Token: stat.Czxid, Session: stat.EphemeralOwner,
-			Since: time.UnixMilli(stat.Ctime), Data: own,
-		}
-		if q.shared {
-			x.Token = 0
-		}
-		list = append(list, x)
-	}
-	return list, nil
+	return k
 }

@@ -87,35 +87,6 @@ func (s *HoldSet) giveBack(ctx context.Context, why error) error {
 	return errors.Join(errs...)
 }
 
-// orderKey is what LockAll sorts by. A nil lock has none.
-type orderKey struct {
-	client *Client
-	path   recipePath
-}
-
-func (m *Mutex) orderKey() (k orderKey) {
-	if m != nil {
-		k = orderKey{m.c, m.path}
-	}
-	return k
-}
-
-func (rw *RWMutex) orderKey() (k orderKey) {
-	if rw != nil {
-		k = orderKey{rw.c, rw.path}
-	}
-	return k
-}
-
-func (r readLocker) orderKey() orderKey { return r.rw.orderKey() }
-
-func (p permitLocker) orderKey() (k orderKey) {
-	if p.s != nil {
-		k = orderKey{p.s.c, p.s.path}
-	}
-	return k
-}
-
 // inOrder sorts the lockers, and refuses what cannot be locked together.
 func inOrder(lockers []Locker) ([]Locker, error) {
 	if len(lockers) == 0 {

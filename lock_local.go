@@ -46,7 +46,7 @@ func (c *Client) join(l line, data []byte, try bool) (*localQueue, *localWaiter,
 	if c.closed {
 		return nil, nil, ErrClosed
 	}
-	q := c.locals[l.dir]
+	q, _ := c.locals[l.dir].(*localQueue)
 	if q == nil {
 		q = &localQueue{l: l}
 		c.locals[l.dir] = q

@@ -227,3 +227,18 @@ func (s *session) replace(old, next string, data []byte) error {
 	}
 	return err
 }
+
+// Revoke asks all who have the lock at this moment, the writer or the readers, as
+// Mutex.Revoke does.
+func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {
+	return rw.line().revoke(ctx, &rw.path, o)
+}
+
+func (rw *RWMutex) orderKey() (k orderKey) {
+	if rw != nil {
+		k = orderKey{rw.c, rw.path}
+	}
+	return k
+}
+
+func (r readLocker) orderKey() orderKey { return r.rw.orderKey() }

@@ -282,7 +282,7 @@ func (s *Semaphore) release(h *Hold) error {
 func (s *Semaphore) lost(*Hold) {}
 
 // remove deletes a request. If its number is high, the directory goes with it,
-// should nobody else be in it: see line_ceiling.go.
+// should nobody else be in it: see seqSoft.
 func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error {
 	if q, ok := parsePermit(base(path)); ok && isHigh(q.seq) {
 		return ss.removeWithDir(ctx, path, s.requests)
@@ -313,4 +313,11 @@ func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
 // tooHeavy is the error for a request that the limit never admits.
 func tooHeavy(n, limit int) error {
 	return fmt.Errorf("%w: %d permits asked for, %d there are", ErrLimit, n, limit)
+}
+
+func (p permitLocker) orderKey() (k orderKey) {
+	if p.s != nil {
+		k = orderKey{p.s.c, p.s.path}
+	}
+	return k
 }

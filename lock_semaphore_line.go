@@ -50,35 +50,6 @@ import (
 // Without each of these conditions a lost wake-up, or a limit exceeded, is found
 // by the exhaustive model in the tests.
 
-// permitKind is what the weight follows in the name of a request.
-const permitKind = "permit-"
-
-// permit is a request in line.
-type permit struct {
-	name   string
-	seq    int32
-	weight int
-}
-
-// parsePermit reads the name of a request. Everything else in the directory is
-// foreign.
-func parsePermit(name string) (permit, bool) {
-	i := strings.LastIndex(name, permitKind)
-	if i < 0 {
-		return permit{}, false
-	}
-	weight, number, ok := strings.Cut(name[i+len(permitKind):], "-")
-	if !ok || weight == "" || weight[0] < '1' || weight[0] > '9' {
-		return permit{}, false
-	}
-	n, err := strconv.ParseInt(weight, 10, 32)
-	if err != nil {
-		return permit{}, false
-	}
-	seq, ok := parseDigits(number)
-	return permit{name, seq, int(n)}, ok && speakable(name)
-}
-
 // orderPermits returns the requests among the children, first come first.
 func orderPermits(names []string) []permit {
 	var queue []permit

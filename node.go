@@ -117,3 +117,6 @@ func before(a, b int32) bool { return a-b < 0 }
 
 // base returns the last segment of a path.
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
+// parent is the path of the directory of a node.
+func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }

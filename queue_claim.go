@@ -246,6 +246,14 @@ func (cl *itemClaim) release(*Hold) error {
 	return end()
 }
 
+// granted is what is told of a claim.
+func (cl *itemClaim) granted(token int64, waited time.Duration) Event {
+	return ItemClaimed{
+		Where: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
+		Token: token, Waited: waited,
+	}
+}
+
 // settled is what is told of the end of a claim.
 func (cl *itemClaim) settled(lost bool, held time.Duration, err error) Event {
 	cl.mu.Lock()

@@ -7,18 +7,6 @@ import (
 	"strings"
 )
 
-// The first characters of the names of a queue.
-const (
-	bucketKind = "b-"
-	itemKind   = "i-"
-	stateKind  = "s-"
-	markKind   = "m-"
-	putOffKind = "d-"
-	waiterKind = "take-"
-
-	tallyName = "tally" // beside the buckets, see tally
-)
-
 // queueBucket is a bucket as its name tells.
 type queueBucket struct {
 	key, n int64

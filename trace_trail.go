@@ -23,13 +23,20 @@ type trail struct {
 	place  string // the node
 	ahead  int
 
-	item *itemClaim // what the trail is of, if it is an item of a queue
+	item trailed // what the trail is of, if it has events of its own
 
 	mu      sync.Mutex
 	granted bool
 	ended   bool      // the end is told, or in early
 	early   []tale    // what came before the grant
 	since   time.Time // of the grant
+}
+
+// trailed is what has events of its own in place of Granted, HoldLost and HoldReleased:
+// an item of a queue.
+type trailed interface {
+	granted(token int64, waited time.Duration) Event
+	settled(lost bool, held time.Duration, err error) Event
 }
 
 // trail begins to tell of an acquisition.
@@ -101,10 +108,7 @@ func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 	waited := now.Sub(t.began)
 	var e Event
 	if t.item != nil {
-		e = ItemClaimed{
-			Where: t.at(t.item.e.path()), Item: t.item.e.id, Attempt: t.item.attempt,
-			Token: h.token, Waited: waited,
-		}
+		e = t.item.granted(h.token, waited)
 	} else {
 		e = Granted{Where: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
 	}

@@ -29,7 +29,7 @@ var electionMutants = []mutant{
 	{"a value that was not written, since the membership has ended", "group_data.go",
 		"return err // ended\n", "return nil\n",
 		"TestAValueOfAMembershipThatEndsMeanwhileIsRefused"},
-	{"a revocation that found no list has asked all", "lock_revoke.go",
+	{"a revocation that found no list has asked all", "line_revoke.go",
 		"holders, err := l.holders(ctx)\n\tif err != nil {", "holders, err := l.holders(ctx)\n\tif false {",
 		"TestRevokeSaysThatItFoundNoHolders"},
 	{"a term misses a suspension that began before it is watched", "election.go",

@@ -101,7 +101,7 @@ var lineMutants = []mutant{
 	{"a deletion that was reported before the list is the grant", "line_wait.go",
 		"if w.before.w.Kind() != 0 {", "if false {",
 		"TestADeletionBeforeTheListIsNoGrant"},
-	{"a revocation does not check the recipe of its path", "lock_revoke.go",
+	{"a revocation does not check the recipe of its path", "line_revoke.go",
 		"return nil, s.meet(ctx, l.ground())", "return nil, nil",
 		"TestOnePathOneRecipe"},
 	{"LockAll reports a loss twice", "lock_all.go",

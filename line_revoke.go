@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,16 +11,6 @@ import (
 
 	"github.com/go-coord/coord/backend"
 )
-
-// Revocation is a request to give a lock up: the recipe of the revocable shared
-// lock of the ZooKeeper recipe guide. It is written into the holder's node, so it
-// is bound to that holder and dies with his node; no successor ever sees it.
-type Revocation struct {
-	By     string    // who asks, as he says
-	Reason string    // why
-	At     time.Time // when, by the clock of who asks
-	Force  bool      // the node will be deleted if the holder does not release
-}
 
 // RevokeOptions may be nil.
 type RevokeOptions struct {
@@ -34,127 +23,6 @@ type RevokeOptions struct {
 	// line is granted, perhaps before he is told. Zero means to wait for consent
 	// until ctx ends.
 	Force time.Duration
-}
-
-// What others write to ask for a lock.
-const (
-	recipeRequest  = "unlock"     // the recipe guide
-	curatorRequest = "__REVOKE__" // Curator's Revoker
-)
-
-// envelope is what stands in a holder's node after a request of ours: the request
-// and the holder's own data.
-type envelope struct {
-	Request *requestJSON `json:"coord-revoke"`
-	Data    []byte       `json:"data,omitempty"`
-}
-
-type requestJSON struct {
-	By     string `json:"by,omitempty"`
-	Reason string `json:"reason,omitempty"`
-	At     int64  `json:"at"` // milliseconds since 1970
-	Force  bool   `json:"force,omitempty"`
-}
-
-var envelopeStart = []byte(`{"coord-revoke":`)
-
-// openEnvelope takes a request out of a node's data. The second result is the
-// contender's own data, if it can still be told.
-func openEnvelope(data []byte) (*Revocation, []byte) {
-	switch string(data) {
-	case recipeRequest, curatorRequest:
-		return &Revocation{}, nil
-	}
-	if !bytes.HasPrefix(data, envelopeStart) {
-		return nil, data
-	}
-	var e envelope
-	if json.Unmarshal(data, &e) != nil || e.Request == nil {
-		return nil, data // somebody's own data that happens to begin so
-	}
-	r := e.Request.revocation()
-	return &r, e.Data
-}
-
-func (q *requestJSON) revocation() Revocation {
-	return Revocation{By: q.By, Reason: q.Reason, At: time.UnixMilli(q.At), Force: q.Force}
-}
-
-// checkData refuses data of a contender that would be read as a request to give
-// the lock up.
-func checkData(data []byte) error {
-	if r, _ := openEnvelope(data); r != nil {
-		return fmt.Errorf("%w: Data reads as a request to give the lock up", ErrInvalid)
-	}
-	return nil
-}
-
-// Revoked returns a channel that is closed when somebody asks for the hold to be
-// given up. The holder consents by Release; nothing happens if he does not,
-// unless the request says so. A request is read some time after it was made, and
-// at the earliest some 20 ms after an uncontended grant.
-func (h *Hold) Revoked() <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.revoked == nil {
-		h.revoked = make(chan struct{})
-		if h.request != nil {
-			close(h.revoked)
-		}
-	}
-	return h.revoked
-}
-
-// Revocation returns the latest request to give the hold up, if there is one. A
-// request that another client wrote as the recipe or Curator has it says neither
-// who nor why.
-func (h *Hold) Revocation() (Revocation, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.request == nil {
-		return Revocation{}, false
-	}
-	return *h.request, true
-}
-
-// look takes note of a request in the data of the hold's node.
-func (h *Hold) look(data []byte) {
-	r, _ := openEnvelope(data)
-	if r == nil {
-		return
-	}
-	h.mu.Lock()
-	first := h.request == nil
-	if !first && h.request.Force {
-		r.Force = true // another request does not take back the force of an earlier one
-	}
-	h.request = r
-	if first && h.revoked != nil {
-		close(h.revoked)
-	}
-	path := h.path
-	h.mu.Unlock()
-	if first && h.trail != nil {
-		h.trail.tell(context.Background(), RevocationRead{Where: h.trail.at(path), Revocation: *r})
-	}
-}
-
-// Revoke asks whoever has the lock at this moment to give it up, and returns when
-// he has, by consent, by force or otherwise; nobody having it is no error, unless
-// another kind of recipe has the path (ErrKind). It does not take the lock. If ctx ends
-// first the request stands all the same.
-//
-// Into the node of a client of another make the request is written as Curator's
-// Revoker writes it, without By and Reason. Such a holder that is not revocable
-// never consents, and one whose node is deleted by force may not notice.
-func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return m.line().revoke(ctx, &m.path, o)
-}
-
-// Revoke asks all who have the lock at this moment, the writer or the readers, as
-// Mutex.Revoke does.
-func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return rw.line().revoke(ctx, &rw.path, o)
 }
 
 func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) error {

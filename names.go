@@ -1,0 +1,203 @@
+package coord
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// lineKinds says which names are contenders in a line.
+type lineKinds int8
+
+const (
+	lockLine   lineKinds = iota // exclusive holders
+	sharedLine                  // readers and writers
+	latchLine                   // candidates
+)
+
+// What the number follows in the names of nodes: Curator's, and kazoo's.
+const (
+	lockKind      = "lock-"
+	latchKind     = "latch-"
+	kazooLockKind = "__lock__" // of its Election too
+	readKind      = "__READ__"
+	writeKind     = "__WRIT__"
+)
+
+// position is one contender's node in the order of the line.
+type position struct {
+	name   string
+	seq    int32
+	shared bool // a reader
+}
+
+// is reports whether p is the node q, or the one that a downgrade of q has made.
+func (q position) is(p position) bool {
+	id := len(guidPrefix) + guidLen
+	return p.seq == q.seq && len(p.name) == len(q.name) && len(q.name) > id && p.name[:id] == q.name[:id]
+}
+
+// parse reads the name of a contender. Everything else in the directory is
+// foreign, and not in line.
+func (k lineKinds) parse(name string) (position, bool) {
+	if k == sharedLine {
+		if seq, ok := parseSeq(name, readKind); ok {
+			return position{name, seq, true}, true
+		}
+		seq, ok := parseSeq(name, writeKind)
+		return position{name, seq, false}, ok
+	}
+	kind := lockKind
+	if k == latchLine {
+		kind = latchKind
+	}
+	seq, ok := parseSeq(name, kind)
+	if !ok {
+		seq, ok = parseSeq(name, kazooLockKind)
+	}
+	return position{name, seq, false}, ok
+}
+
+// ZooKeeper numbers the children of a node with an int32 that never goes back.
+// At 2^31-1 it begins to repeat the number, and then two contenders both find
+// themselves first: exclusion breaks. (ZOOKEEPER-4372; two clients of go-zookeeper
+// were made to hold one lock that way.) So a directory is replaced before that:
+// a new one begins at zero, and tokens go on growing, since they are czxids.
+//
+//   - From seqSoft on, a holder that leaves nobody behind deletes the directory
+//     together with its own node. The next contender makes a new one.
+//   - From seqClose on, where the line never was empty, a new contender
+//     withdraws and waits until the line has drained. Then whoever comes first
+//     deletes the directory, and all go to the new one.
+//   - From seqHard on contenders get ErrLimit. It takes clients that do not keep
+//     these rules to come there.
+const (
+	seqSoft  = 2_000_000_000
+	seqClose = 2_100_000_000
+	seqHard  = 2_147_000_000
+)
+
+// permitKind is what the weight follows in the name of a request.
+const permitKind = "permit-"
+
+// permit is a request in line.
+type permit struct {
+	name   string
+	seq    int32
+	weight int
+}
+
+// parsePermit reads the name of a request. Everything else in the directory is
+// foreign.
+func parsePermit(name string) (permit, bool) {
+	i := strings.LastIndex(name, permitKind)
+	if i < 0 {
+		return permit{}, false
+	}
+	weight, number, ok := strings.Cut(name[i+len(permitKind):], "-")
+	if !ok || weight == "" || weight[0] < '1' || weight[0] > '9' {
+		return permit{}, false
+	}
+	n, err := strconv.ParseInt(weight, 10, 32)
+	if err != nil {
+		return permit{}, false
+	}
+	seq, ok := parseDigits(number)
+	return permit{name, seq, int(n)}, ok && speakable(name)
+}
+
+const (
+	memberKind = "member-"
+
+	// maxMemberID is the greatest length of an id in bytes. With all around it, it
+	// stays below what file names may have, which other backends could need.
+	maxMemberID = 200
+)
+
+// memberNode is a member's node as its name tells.
+type memberNode struct {
+	name string
+	id   string
+	seq  int32
+}
+
+// older reports whether n was made before m.
+func (n memberNode) older(m memberNode) bool {
+	if n.seq != m.seq {
+		return before(n.seq, m.seq)
+	}
+	return n.name < m.name
+}
+
+// parseMember reads a name. The number is taken from the end, so an id may look
+// like anything. Numbers that no member stands with are foreign: with those below
+// zero, an id that ends with a dash could be told from others no more.
+func parseMember(name string) (memberNode, bool) {
+	const digits = 10
+	rest, ok := strings.CutPrefix(name, guidPrefix)
+	if !ok || len(rest) < guidLen || backend.CheckPath("/"+name) != nil || !isGUID(rest[:guidLen]) {
+		return memberNode{}, false
+	}
+	rest, ok = strings.CutPrefix(rest[guidLen:], "-"+memberKind)
+	i := len(rest) - digits
+	if !ok || i < 2 || rest[i-1] != '-' {
+		return memberNode{}, false
+	}
+	seq, ok := parseDigits(rest[i:])
+	if !ok || seq < 0 || seq >= seqHard {
+		return memberNode{}, false
+	}
+	return memberNode{name: name, id: rest[:i-1], seq: seq}, true
+}
+
+// isGUID reports whether s, of length guidLen, has the form of a GUID.
+func isGUID(s string) bool {
+	for i := range guidLen {
+		c := s[i]
+		switch i {
+		case 8, 13, 18, 23:
+			if c != '-' {
+				return false
+			}
+		default:
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// The kinds of nodes in the directory of members. Names are never used again, and
+// where the numbers wrap nothing but the order of the members suffers, so the
+// directory needs no ceiling.
+const (
+	entrantKind = "member-"
+	extraKind   = "guest-"
+)
+
+// The first characters of the names of a queue.
+const (
+	bucketKind = "b-"
+	itemKind   = "i-"
+	stateKind  = "s-"
+	markKind   = "m-"
+	putOffKind = "d-"
+	waiterKind = "take-"
+
+	tallyName = "tally" // beside the buckets, see tally
+)
+
+func parseCount(data []byte) (int64, error) {
+	text := strings.TrimSpace(string(data))
+	if text == "" {
+		return 0, nil
+	}
+	v, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: the counter holds %d bytes that are no int64", ErrDecode, len(data))
+	}
+	return v, nil
+}
