@@ -91,7 +91,7 @@ func FuzzRecords(f *testing.F) {
 			return // too large
 		}
 		s := &session{b: b}
-		d, err := s.load(t.Context(), x, "t", nil)
+		d, err := x.load(t.Context(), s, "t", nil)
 		if err != nil {
 			if !errors.Is(err, ErrDecode) {
 				t.Errorf("load: %v", err)
@@ -118,7 +118,7 @@ func FuzzRecords(f *testing.F) {
 		if _, err := b.Commit(t.Context(), backend.Create(d.decision(), data, backend.Persistent)); err != nil {
 			t.Fatal(err)
 		}
-		if o, err := s.outcome(t.Context(), d, nil); err == nil {
+		if o, err := d.outcome(t.Context(), s, nil); err == nil {
 			again := new(outcome)
 			if err := json.Unmarshal(o.encode(), again); err != nil || *again != *o {
 				t.Errorf("%+v came back as %+v, %v", o, again, err)

@@ -166,13 +166,13 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 	if !x.takeN(4) {
 		return t, false, nil
 	}
-	d, err := x.s.load(ctx, space, id, nil)
+	d, err := space.load(ctx, x.s, id, nil)
 	if err == nil && !x.takeN(3*len(d.rec.Sites)) {
 		return t, false, nil
 	}
 	var st ProposalStatus
 	if err == nil {
-		st, err = x.s.txStatus(ctx, space, id)
+		st, err = space.txStatus(ctx, x.s, id)
 	}
 	switch {
 	case errors.Is(err, backend.ErrDenied):
@@ -282,10 +282,10 @@ func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name strin
 		return b, false, nil
 	}
 	// The decision before the record, as whoever serves the site reads them.
-	o, err := x.s.outcome(ctx, &dtx{path: space.record(id), zxid: r.stat.Czxid}, nil)
+	o, err := (&dtx{path: space.record(id), zxid: r.stat.Czxid}).outcome(ctx, x.s, nil)
 	var d *dtx
 	if err == nil {
-		d, err = x.s.load(ctx, space, id, nil)
+		d, err = space.load(ctx, x.s, id, nil)
 	}
 	switch {
 	case o != nil && o.Commit:

@@ -188,7 +188,7 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 		return opError("setlimit", s.path.full, err)
 	}
 	// Once: another's change may have come after it.
-	zxid, err := onSessionOnce(ctx, s.c, func(ss *session) (int64, error) { return ss.setLimit(ctx, s, limit) })
+	zxid, err := onSessionOnce(ctx, s.c, func(ss *session) (int64, error) { return s.setLimit(ctx, ss, limit) })
 	if err != nil {
 		return opError("setlimit", s.path.full, err)
 	}
@@ -229,16 +229,16 @@ func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error
 	if err := s.check(ctx, "contenders"); err != nil {
 		return nil, err
 	}
-	list, err := onSession(ctx, s.c, func(ss *session) ([]SemaphoreContender, error) { return ss.permitContenders(ctx, s) })
+	list, err := onSession(ctx, s.c, func(ss *session) ([]SemaphoreContender, error) { return s.permitContenders(ctx, ss) })
 	return list, opError("contenders", s.path.full, err)
 }
 
-func (s *session) permitContenders(ctx context.Context, sem *Semaphore) ([]SemaphoreContender, error) {
-	names, err := s.list(ctx, sem.requests)
+func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]SemaphoreContender, error) {
+	names, err := ss.list(ctx, s.requests)
 	if len(names) == 0 || err != nil {
 		return nil, err
 	}
-	l, err := s.readLimit(ctx, sem.limit, nil)
+	l, err := ss.readLimit(ctx, s.limit, nil)
 	if err != nil && !isNotFound(err) {
 		return nil, err
 	}
@@ -246,8 +246,8 @@ func (s *session) permitContenders(ctx context.Context, sem *Semaphore) ([]Semap
 	granted, sum := 0, int64(0) // the first of the list have permits
 	for _, q := range orderPermits(names) {
 		sum += int64(q.weight)
-		path := sem.requests + "/" + q.name
-		data, stat, err := s.b.Get(ctx, path, nil)
+		path := s.requests + "/" + q.name
+		data, stat, err := ss.b.Get(ctx, path, nil)
 		if isNotFound(err) {
 			continue // gone since
 		}

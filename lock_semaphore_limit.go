@@ -44,27 +44,27 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 }
 
 // makeLimit creates the node of the limit, if it is not there.
-func (s *session) makeLimit(ctx context.Context, sem *Semaphore, limit int) error {
-	_, err := s.makeNode(ctx, backend.Create(sem.limit, formatLimit(limit), backend.Persistent), func(string) error { return s.occupyAnew(ctx, sem.ground()) })
+func (s *Semaphore) makeLimit(ctx context.Context, ss *session, limit int) error {
+	_, err := ss.makeNode(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent), func(string) error { return ss.occupyAnew(ctx, s.ground()) })
 	return err
 }
 
 // setLimit changes the limit, and returns the zxid of the change.
-func (s *session) setLimit(ctx context.Context, sem *Semaphore, limit int) (int64, error) {
-	if err := s.occupy(ctx, sem.ground()); err != nil {
+func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64, error) {
+	if err := ss.occupy(ctx, s.ground()); err != nil {
 		return 0, err
 	}
 	for {
 		// Once: a repetition could undo what somebody else has set since.
-		_, zxid, err := s.commitOnce(ctx, backend.SetData(sem.limit, formatLimit(limit), backend.AnyVersion))
+		_, zxid, err := ss.commitOnce(ctx, backend.SetData(s.limit, formatLimit(limit), backend.AnyVersion))
 		if !isNotFound(err) {
 			return zxid, err
 		}
-		_, zxid, err = s.commitOnce(ctx, backend.Create(sem.limit, formatLimit(limit), backend.Persistent))
+		_, zxid, err = ss.commitOnce(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent))
 		switch {
 		case errors.Is(err, backend.ErrExists): // somebody else has made it meanwhile
 		case isNotFound(err):
-			if err := s.occupyAnew(ctx, sem.ground()); err != nil {
+			if err := ss.occupyAnew(ctx, s.ground()); err != nil {
 				return 0, err
 			}
 		default:
@@ -92,7 +92,7 @@ func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permit
 			if seen := sem.seen.Load(); seen != nil {
 				n = seen.n
 			}
-			if err := s.makeLimit(ctx, sem, n); err != nil {
+			if err := sem.makeLimit(ctx, s, n); err != nil {
 				return permits{}, nil, err
 			}
 			continue

@@ -43,7 +43,7 @@ const (
 // else's or went to the dead letters; faster says that somebody was faster with
 // one. If the items were not read after a Sync (fresh), it returns errAgain instead
 // of going on without one: see W5. ctx bounds only what comes before the commit.
-func (s *session) claim(ctx context.Context, q *queue, found []queueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
+func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
 	versions := make(map[*itemClaim]int32)
 	for _, e := range found {
 		cl := &itemClaim{q: q, s: s, e: e, attempt: 1}
@@ -61,7 +61,7 @@ func (s *session) claim(ctx context.Context, q *queue, found []queueEntry, waite
 				return nil, false, err
 			}
 			if q.maxAttempts > 0 && n >= q.maxAttempts && q.dead != nil {
-				err := s.buryUnclaimed(ctx, q, &e, n, version)
+				err := q.buryUnclaimed(ctx, s, &e, n, version)
 				switch {
 				case err == nil:
 				case isOver(err) || ctx.Err() != nil:
@@ -350,7 +350,7 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 	for {
 		var err error
 		if v == verbBury {
-			err = cl.s.putItems(ctx, cl.q.dead, 0, 0, []parcel{{e.id, cl.data}}, ops, tally{})
+			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []parcel{{e.id, cl.data}}, ops, tally{})
 		} else {
 			_, _, err = cl.s.commitOnce(ctx, ops...)
 		}
@@ -374,7 +374,7 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 // buryUnclaimed moves an item to the dead letters that was claimed as often as may
 // be, by consumers who died. It does nothing if somebody else was first. Once it
 // commits, ctx does not end it.
-func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, attempts int, version int32) error {
+func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *queueEntry, attempts int, version int32) error {
 	data, _, err := s.b.Get(ctx, e.path(), nil)
 	if isNotFound(err) {
 		return nil
@@ -386,7 +386,7 @@ func (s *session) buryUnclaimed(ctx context.Context, q *queue, e *queueEntry, at
 	if e.putOff != "" {
 		ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
 	}
-	err = s.putItems(context.WithoutCancel(ctx), q.dead, 0, 0, []parcel{{e.id, data}}, ops, tally{})
+	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{{e.id, data}}, ops, tally{})
 	if blamed(err) >= 0 && !errors.Is(err, backend.ErrNotEmpty) {
 		return nil
 	}

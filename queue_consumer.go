@@ -246,7 +246,7 @@ func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 	if err := q.q.path.check("peek"); err != nil {
 		return zero, err
 	}
-	data, err := onSession(ctx, q.q.c, func(s *session) ([]byte, error) { return s.peek(ctx, q.q) })
+	data, err := onSession(ctx, q.q.c, func(s *session) ([]byte, error) { return q.q.peek(ctx, s) })
 	if err != nil {
 		return zero, opError("peek", q.q.path.full, err)
 	}
@@ -255,7 +255,7 @@ func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 }
 
 // peek reads the item that the next take would get.
-func (s *session) peek(ctx context.Context, q *queue) ([]byte, error) {
+func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 	stuck := q.stuckItems()
 	if stuck == nil {
 		stuck = make(map[string]int64)
@@ -264,7 +264,7 @@ func (s *session) peek(ctx context.Context, q *queue) ([]byte, error) {
 		if err := s.b.Sync(ctx, q.items); err != nil {
 			return nil, err
 		}
-		v, err := s.walk(ctx, q, 1, nil, stuck)
+		v, err := q.walk(ctx, s, 1, nil, stuck)
 		if err != nil {
 			return nil, err
 		}
@@ -302,7 +302,7 @@ func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
 		if err := s.b.Sync(ctx, q.q.items); err != nil {
 			return 0, err
 		}
-		n, _, err := s.countItems(ctx, q.q, nil)
+		n, _, err := q.q.countItems(ctx, s, nil)
 		if isNotFound(err) {
 			return 0, nil
 		}
@@ -324,7 +324,7 @@ func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
 		if err := s.meet(ctx, q.q.ground()); err != nil {
 			return struct{}{}, err
 		}
-		return struct{}{}, s.purge(ctx, q.q, &total)
+		return struct{}{}, q.q.purge(ctx, s, &total)
 	})
 	return total, opError("purge", q.q.path.full, err)
 }
@@ -332,11 +332,11 @@ func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
 // purge deletes what nobody has claimed, bucket after bucket. An item that was
 // never claimed is claimed and deleted in one commit, which fails if somebody
 // else has claimed it; of the others the state has the version that was read.
-func (s *session) purge(ctx context.Context, q *queue, total *int) error {
+func (q *queue) purge(ctx context.Context, s *session, total *int) error {
 	if err := s.b.Sync(ctx, q.items); err != nil {
 		return err
 	}
-	_, err := s.eachBucket(ctx, q, nil, func(b queueBucket, last bool, c bucketContents) error {
+	_, err := q.eachBucket(ctx, s, nil, func(b queueBucket, last bool, c bucketContents) error {
 		claimed := slices.ContainsFunc(c.items, func(e queueEntry) bool { return e.marked })
 		for len(c.items) > 0 {
 			n := min(len(c.items), q.batch)
@@ -345,7 +345,7 @@ func (s *session) purge(ctx context.Context, q *queue, total *int) error {
 			}
 			c.items = c.items[n:]
 		}
-		s.sweep(ctx, q, b, c.litter, !last && !claimed)
+		q.sweep(ctx, s, b, c.litter, !last && !claimed)
 		return nil
 	})
 	if isNotFound(err) {

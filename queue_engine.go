@@ -227,7 +227,7 @@ func newQueue(c *Client, path string, kind queueKind) *queue {
 }
 
 // makeItems makes the directory of buckets.
-func (s *session) makeItems(ctx context.Context, q *queue) error {
+func (q *queue) makeItems(ctx context.Context, s *session) error {
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return err
 	}

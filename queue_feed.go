@@ -333,7 +333,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	if f.front {
 		f.ws = backend.NewWatchSet()
 	}
-	v, err := f.s.walk(ctx, f.q, want+f.spread(), f.ws, f.q.stuckItems())
+	v, err := f.q.walk(ctx, f.s, want+f.spread(), f.ws, f.q.stuckItems())
 	if err != nil || len(v.found) == 0 {
 		return nil, v, err
 	}
@@ -342,7 +342,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 		found = found[f.q.c.random("spread")%uint64(extra+1):]
 	}
 	found = found[:min(want, len(found))]
-	claims, faster, err := f.s.claim(ctx, f.q, found, f.place, fresh)
+	claims, faster, err := f.q.claim(ctx, f.s, found, f.place, fresh)
 	switch {
 	case err != nil:
 		return nil, v, err

@@ -15,12 +15,12 @@ import (
 // which each limited put counts up: nobody else has put anything between the
 // count and the put, so the limit is never passed, not even for a moment, and
 // nothing has to be taken back.
-func (s *session) putLimited(ctx context.Context, q *queue, trail *trail, key, due int64, batch []parcel) (int, error) {
+func (q *queue) putLimited(ctx context.Context, s *session, trail *trail, key, due int64, batch []parcel) (int, error) {
 	for watch := false; ; {
-		n, err := s.putSome(ctx, q, trail, key, due, batch, watch)
+		n, err := q.putSome(ctx, s, trail, key, due, batch, watch)
 		switch {
 		case isNotFound(err):
-			if err := s.makeItems(ctx, q); err != nil {
+			if err := q.makeItems(ctx, s); err != nil {
 				return 0, err
 			}
 		case !errors.Is(err, errAgain):
@@ -33,7 +33,7 @@ func (s *session) putLimited(ctx context.Context, q *queue, trail *trail, key, d
 
 // putSome tries once. It returns errAgain if it has to be tried again, together
 // with -1 if there was no room. With watch it waits for a change first then.
-func (s *session) putSome(ctx context.Context, q *queue, trail *trail, key, due int64, batch []parcel, watch bool) (int, error) {
+func (q *queue) putSome(ctx context.Context, s *session, trail *trail, key, due int64, batch []parcel, watch bool) (int, error) {
 	if err := s.b.Sync(ctx, q.items); err != nil {
 		return 0, err
 	}
@@ -42,13 +42,13 @@ func (s *session) putSome(ctx context.Context, q *queue, trail *trail, key, due 
 		ws = backend.NewWatchSet()
 		defer ws.Stop()
 	}
-	n, t, err := s.countItems(ctx, q, ws)
+	n, t, err := q.countItems(ctx, s, ws)
 	if err != nil {
 		return 0, err
 	}
 	if room := q.maxLen - n; room > 0 {
 		batch = batch[:min(room, len(batch))]
-		if err := s.putItems(ctx, q, key, due, batch, nil, t); err != nil {
+		if err := q.putItems(ctx, s, key, due, batch, nil, t); err != nil {
 			return 0, err
 		}
 		return len(batch), nil

@@ -38,9 +38,9 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 		}
 		m, err := onSessionOnce(ctx, q.c, func(s *session) (int, error) {
 			if q.maxLen > 0 {
-				return s.putLimited(ctx, q, trail, q.keyOf(priority, due), due, all[done:done+n])
+				return q.putLimited(ctx, s, trail, q.keyOf(priority, due), due, all[done:done+n])
 			}
-			return n, s.putItems(ctx, q, q.keyOf(priority, due), due, all[done:done+n], nil, tally{})
+			return n, q.putItems(ctx, s, q.keyOf(priority, due), due, all[done:done+n], nil, tally{})
 		})
 		if err != nil {
 			return done, err
@@ -69,7 +69,7 @@ func (t tally) next() []backend.Op {
 }
 
 // listBuckets lists the directory of items. The tally is not newer than the list.
-func (s *session) listBuckets(ctx context.Context, q *queue, ws *backend.WatchSet) ([]string, backend.Stat, tally, error) {
+func (q *queue) listBuckets(ctx context.Context, s *session, ws *backend.WatchSet) ([]string, backend.Stat, tally, error) {
 	names, stat, err := s.b.Children(ctx, q.items, ws.New())
 	if err != nil || stat.Version >= 0 && stat.Version < math.MaxInt32 {
 		return names, stat, tally{q.items, stat.Version, true}, err
@@ -114,18 +114,18 @@ func (s *session) version(ctx context.Context, path string) (int32, error) {
 // operations of with. An error that blames one of these is returned as it is,
 // with its index. With a tally that was read the commit fails with errAgain if a
 // bucket was made, or a limited put came, since.
-func (s *session) putItems(ctx context.Context, q *queue, key, due int64, batch []parcel, with []backend.Op, t tally) error {
+func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch []parcel, with []backend.Op, t tally) error {
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return err
 	}
 	var pl putPlan
 	for {
-		err := s.planPut(ctx, q, key, &pl)
+		err := q.planPut(ctx, s, key, &pl)
 		if isNotFound(err) {
 			if t.read {
 				return errAgain
 			}
-			if err := s.makeItems(ctx, q); err != nil {
+			if err := q.makeItems(ctx, s); err != nil {
 				return err
 			}
 			continue
@@ -193,7 +193,7 @@ func (p *putPlan) target() int64 {
 }
 
 // planPut chooses a bucket for key.
-func (s *session) planPut(ctx context.Context, q *queue, key int64, p *putPlan) error {
+func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) error {
 	q.mu.Lock()
 	o, known := q.open[key]
 	q.mu.Unlock()
@@ -203,7 +203,7 @@ func (s *session) planPut(ctx context.Context, q *queue, key int64, p *putPlan) 
 	}
 	closed, was := p.closed, p.was
 	for before := int64(-1); ; {
-		names, stat, t, err := s.listBuckets(ctx, q, nil)
+		names, stat, t, err := q.listBuckets(ctx, s, nil)
 		if err != nil {
 			return err
 		}
@@ -239,7 +239,7 @@ func (s *session) planPut(ctx context.Context, q *queue, key int64, p *putPlan) 
 		case len(all) < q.most:
 			return nil
 		}
-		freed, err := s.sweepEmpty(ctx, q, all)
+		freed, err := q.sweepEmpty(ctx, s, all)
 		if err != nil {
 			return err
 		}
@@ -251,7 +251,7 @@ func (s *session) planPut(ctx context.Context, q *queue, key int64, p *putPlan) 
 
 // sweepEmpty removes the buckets that hold nothing, all but the last. A client does
 // it once a minute at most, if it was of no use.
-func (s *session) sweepEmpty(ctx context.Context, q *queue, all []queueBucket) (freed bool, err error) {
+func (q *queue) sweepEmpty(ctx context.Context, s *session, all []queueBucket) (freed bool, err error) {
 	q.mu.Lock()
 	soon := time.Since(q.swept) < time.Minute
 	q.mu.Unlock()
@@ -266,7 +266,7 @@ func (s *session) sweepEmpty(ctx context.Context, q *queue, all []queueBucket) (
 		case err != nil:
 			return false, err
 		case stat.NumChildren == 0:
-			freed = s.sweep(ctx, q, b, nil, true) || freed
+			freed = q.sweep(ctx, s, b, nil, true) || freed
 		}
 	}
 	if !freed {

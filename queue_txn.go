@@ -43,7 +43,7 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 	}
 	key := q.q.keyOf(priority, due)
 	op.expand = func(ctx context.Context, s *session, _ []backend.Op) ([]backend.Op, error) {
-		bucket, err := s.openBucket(ctx, q.q, key)
+		bucket, err := q.q.openBucket(ctx, s, key)
 		if err != nil {
 			return nil, err
 		}
@@ -62,15 +62,15 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 // openBucket returns the bucket that takes the items of key, and makes one if
 // there is none or it is full. A transaction cannot make it along with the item:
 // two items of one queue in one transaction would each make it.
-func (s *session) openBucket(ctx context.Context, q *queue, key int64) (string, error) {
+func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, error) {
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return "", err
 	}
 	var pl putPlan
 	for {
-		err := s.planPut(ctx, q, key, &pl)
+		err := q.planPut(ctx, s, key, &pl)
 		if isNotFound(err) {
-			if err := s.makeItems(ctx, q); err != nil {
+			if err := q.makeItems(ctx, s); err != nil {
 				return "", err
 			}
 			continue

@@ -19,7 +19,7 @@ type sight struct {
 // want of it from that bucket. With a set it arms watches on all that it reads,
 // which tell of whatever could bring something. It leaves alone the items whose paths
 // are in stuck, until the time there.
-func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.WatchSet, stuck map[string]int64) (sight, error) {
+func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.WatchSet, stuck map[string]int64) (sight, error) {
 	now := q.now().UnixMilli()
 	if q.kind == fifoQueue && ws == nil {
 		if head := q.knownHead(); head != "" {
@@ -69,7 +69,7 @@ func (s *session) walk(ctx context.Context, q *queue, want int, ws *backend.Watc
 		}
 		c := parseBucket(b.path, names, stat.Pzxid)
 		if len(c.items) == 0 && (i < len(all)-1 || len(c.litter) > 0) {
-			s.sweep(ctx, q, b, c.litter, len(c.litter) == len(names) && i < len(all)-1)
+			q.sweep(ctx, s, b, c.litter, len(c.litter) == len(names) && i < len(all)-1)
 			continue
 		}
 		if first == "" {
@@ -110,7 +110,7 @@ func (v *sight) later(at int64) {
 // sweep removes what is in the way: the rest of items that are gone, and, if it is
 // empty then, the bucket, open or not. Whatever fails is left for the next walk. It
 // reports whether something was removed.
-func (s *session) sweep(ctx context.Context, q *queue, b queueBucket, litter []string, whole bool) bool {
+func (q *queue) sweep(ctx context.Context, s *session, b queueBucket, litter []string, whole bool) bool {
 	var ops []backend.Op
 	for _, name := range litter {
 		if len(ops) == q.batch {
@@ -172,8 +172,8 @@ func (q *queue) stuckItems() map[string]int64 {
 
 // eachBucket lists every item of the queue, bucket after bucket. It calls f with each
 // bucket, whether it is the last one, and its contents.
-func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet, f func(b queueBucket, last bool, c bucketContents) error) (t tally, err error) {
-	names, _, t, err := s.listBuckets(ctx, q, ws)
+func (q *queue) eachBucket(ctx context.Context, s *session, ws *backend.WatchSet, f func(b queueBucket, last bool, c bucketContents) error) (t tally, err error) {
+	names, _, t, err := q.listBuckets(ctx, s, ws)
 	if err != nil {
 		return tally{}, err
 	}
@@ -196,8 +196,8 @@ func (s *session) eachBucket(ctx context.Context, q *queue, ws *backend.WatchSet
 }
 
 // countItems is how many items there are, and the tally before they were counted.
-func (s *session) countItems(ctx context.Context, q *queue, ws *backend.WatchSet) (n int, t tally, err error) {
-	t, err = s.eachBucket(ctx, q, ws, func(_ queueBucket, _ bool, c bucketContents) error {
+func (q *queue) countItems(ctx context.Context, s *session, ws *backend.WatchSet) (n int, t tally, err error) {
+	t, err = q.eachBucket(ctx, s, ws, func(_ queueBucket, _ bool, c bucketContents) error {
 		n += len(c.items)
 		return nil
 	})

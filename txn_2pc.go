@@ -186,7 +186,7 @@ func (o *outcome) decision(d *dtx) Decision {
 // load reads the transaction called id. A watch that is not nil is armed for changes
 // and for the end of its record. With ErrDecode the transaction has no more than its
 // path and zxid.
-func (s *session) load(ctx context.Context, x *txSpace, id string, w *backend.Watch) (*dtx, error) {
+func (x *txSpace) load(ctx context.Context, s *session, id string, w *backend.Watch) (*dtx, error) {
 	d := &dtx{id: id, path: x.record(id)}
 	data, stat, err := s.b.Get(ctx, d.path, w)
 	if err != nil {
@@ -205,7 +205,7 @@ var errBadDecision = fmt.Errorf("%w: not a decision: %w", ErrInDoubt, ErrDecode)
 
 // outcome reads the decision, nil if there is none yet. A watch that is not nil is
 // armed then, and only then. A decision that cannot be read is errBadDecision.
-func (s *session) outcome(ctx context.Context, d *dtx, w *backend.Watch) (*outcome, error) {
+func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*outcome, error) {
 	path := d.decision()
 	if w != nil {
 		_, err := s.b.Exists(ctx, path, w)
@@ -255,14 +255,14 @@ func (d *dtx) commitOps() []backend.Op {
 }
 
 // abort decides abort; see decide.
-func (s *session) abort(ctx context.Context, d *dtx, by, reason string) (*outcome, error) {
-	return s.decide(ctx, d, &outcome{By: by, Reason: reason}, backend.Check(d.open(), backend.AnyVersion))
+func (d *dtx) abort(ctx context.Context, s *session, by, reason string) (*outcome, error) {
+	return d.decide(ctx, s, &outcome{By: by, Reason: reason}, backend.Check(d.open(), backend.AnyVersion))
 }
 
 // decide makes the decision o under conditions, and returns it if it was this call
 // that made it. If it returns nothing, there is something to be read: somebody else
 // has decided, or the record is gone, or the outcome of the commit is not known.
-func (s *session) decide(ctx context.Context, d *dtx, o *outcome, conds ...backend.Op) (*outcome, error) {
+func (d *dtx) decide(ctx context.Context, s *session, o *outcome, conds ...backend.Op) (*outcome, error) {
 	_, err := s.b.Commit(ctx, append(conds, backend.Create(d.decision(), o.encode(), backend.Persistent))...)
 	switch {
 	case err == nil:
@@ -287,7 +287,7 @@ func (o *outcome) encode() []byte {
 // deletes his own part of a record calls it afterwards, so the last one finds
 // nothing else. If all that is left beside it are the live nodes of other Proposes, which
 // can go with their sessions and then nobody looks, it returns one of them.
-func (s *session) collect(ctx context.Context, d *dtx) (live string, err error) {
+func (d *dtx) collect(ctx context.Context, s *session) (live string, err error) {
 	pause := pauses{c: s.c}
 	for {
 		names, stat, err := s.b.Children(ctx, d.path, nil)
@@ -320,9 +320,9 @@ func (s *session) collect(ctx context.Context, d *dtx) (live string, err error) 
 }
 
 // collectLast is collect, and waits for the live nodes of others.
-func (s *session) collectLast(ctx context.Context, d *dtx) error {
+func (d *dtx) collectLast(ctx context.Context, s *session) error {
 	for {
-		live, err := s.collect(ctx, d)
+		live, err := d.collect(ctx, s)
 		if err == nil && live != "" {
 			_, err = s.awaitDeletion(ctx, live, nil)
 		}
@@ -333,11 +333,11 @@ func (s *session) collectLast(ctx context.Context, d *dtx) error {
 }
 
 // collectSoon is collect, and waits for the live nodes of others in the background.
-func (s *session) collectSoon(ctx context.Context, d *dtx) error {
-	live, err := s.collect(ctx, d)
+func (d *dtx) collectSoon(ctx context.Context, s *session) error {
+	live, err := d.collect(ctx, s)
 	if err == nil && live != "" {
 		s.c.goWork(func() {
-			s.retry(context.Background(), nil, "remove", d.path, func(ctx context.Context) error { return s.collectLast(ctx, d) })
+			s.retry(context.Background(), nil, "remove", d.path, func(ctx context.Context) error { return d.collectLast(ctx, s) })
 		})
 	}
 	return err

@@ -45,7 +45,7 @@ func (co *Coordinator[T]) Status(ctx context.Context, id string) (ProposalStatus
 		if err := s.b.Sync(ctx, co.records()); err != nil {
 			return ProposalStatus{}, err
 		}
-		return s.txStatus(ctx, &co.txSpace, id)
+		return co.txStatus(ctx, s, id)
 	})
 	return st, opError("status", co.record(id), err)
 }
@@ -57,10 +57,10 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 		return nil, err
 	}
 	list, err := onSession(ctx, co.c, func(s *session) ([]ProposalStatus, error) {
-		ids, err := s.txIDs(ctx, &co.txSpace)
+		ids, err := co.txIDs(ctx, s)
 		var list []ProposalStatus
 		for _, id := range ids {
-			st, err := s.txStatus(ctx, &co.txSpace, id)
+			st, err := co.txStatus(ctx, s, id)
 			if isNotFound(err) || isDecode(err) {
 				continue // done with since, or foreign
 			}
@@ -75,15 +75,15 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 }
 
 // txIDs lists what stands, after a Sync.
-func (s *session) txIDs(ctx context.Context, x *txSpace) ([]string, error) {
+func (x *txSpace) txIDs(ctx context.Context, s *session) ([]string, error) {
 	ids, err := s.list(ctx, x.records())
 	ids = slices.DeleteFunc(ids, func(id string) bool { return checkID("ID", id) != nil }) // foreign
 	slices.Sort(ids)
 	return ids, err
 }
 
-func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (ProposalStatus, error) {
-	d, err := s.load(ctx, x, id, nil)
+func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (ProposalStatus, error) {
+	d, err := x.load(ctx, s, id, nil)
 	if err != nil {
 		return ProposalStatus{}, err
 	}
@@ -92,14 +92,14 @@ func (s *session) txStatus(ctx context.Context, x *txSpace, id string) (Proposal
 		return ProposalStatus{}, err
 	}
 	if stat.Czxid != d.zxid {
-		return s.txStatus(ctx, x, id) // another one has taken its place
+		return x.txStatus(ctx, s, id) // another one has taken its place
 	}
 	st := ProposalStatus{
 		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.deadline(),
 		Proposed: slices.ContainsFunc(names, isLive),
 		Told:     !slices.Contains(names, base(d.open())),
 	}
-	o, err := s.outcome(ctx, d, nil)
+	o, err := d.outcome(ctx, s, nil)
 	if st.InDoubt = errors.Is(err, ErrInDoubt); err != nil && !st.InDoubt {
 		return ProposalStatus{}, err
 	}
@@ -151,7 +151,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	told := make(map[int64]bool)
 	var list []Decision
 	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {
-		ids, err := s.txIDs(ctx, &co.txSpace)
+		ids, err := co.txIDs(ctx, s)
 		if err == nil && len(ids) == 0 {
 			err = s.meet(ctx, co.ground()) // perhaps it is not ours
 		}
@@ -188,7 +188,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool, tell func(*dtx, *outcome)) (alive bool, err error) {
 	pause := pauses{c: s.c}
 	for {
-		d, err := s.load(ctx, &co.txSpace, id, nil)
+		d, err := co.load(ctx, s, id, nil)
 		if isNotFound(err) || isDecode(err) {
 			return false, nil
 		}
@@ -216,9 +216,9 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			// come. Nothing can abort it any more, so there is nothing to wait for.
 			return false, nil
 		}
-		o, err := s.outcome(ctx, d, nil)
+		o, err := d.outcome(ctx, s, nil)
 		if err == nil && o == nil {
-			o, err = s.abort(ctx, d, "recovery", "its proposer is gone")
+			o, err = d.abort(ctx, s, "recovery", "its proposer is gone")
 		}
 		if isDecode(err) {
 			// Its sites tell of it too, and List shows it.
@@ -244,7 +244,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 				return false, err
 			}
 		}
-		if live, err := s.collect(ctx, d); err != nil || live == "" {
+		if live, err := d.collect(ctx, s); err != nil || live == "" {
 			return false, err
 		}
 	}
@@ -265,14 +265,14 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 		if err := s.b.Sync(ctx, co.record(id)); err != nil {
 			return struct{}{}, err
 		}
-		d, err := s.load(ctx, &co.txSpace, id, nil)
+		d, err := co.load(ctx, s, id, nil)
 		if isNotFound(err) {
 			return struct{}{}, s.meet(ctx, co.ground())
 		}
 		if err != nil {
 			return struct{}{}, err
 		}
-		o, err := s.outcome(ctx, d, nil)
+		o, err := d.outcome(ctx, s, nil)
 		if err == nil && o == nil {
 			err = fmt.Errorf("%w: undecided", ErrInvalid)
 		}
@@ -285,7 +285,7 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 		if err != nil {
 			return struct{}{}, err
 		}
-		return struct{}{}, s.collectSoon(ctx, d)
+		return struct{}{}, d.collectSoon(ctx, s)
 	})
 	return opError("forget", co.record(id), err)
 }

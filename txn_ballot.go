@@ -104,14 +104,14 @@ func (b *ballotWork[T]) decided(ctx context.Context) (*outcome, error) {
 	b.unwatch()
 	b.unread, b.bad = nil, nil
 	w, gone := backend.NewWatch(), backend.NewWatch()
-	o, err := b.s.outcome(ctx, &dtx{path: b.record(b.id), zxid: b.zxid}, w)
+	o, err := (&dtx{path: b.record(b.id), zxid: b.zxid}).outcome(ctx, b.s, w)
 	if isDecode(err) {
 		b.bad, err = b.doubtful(err), nil
 	}
 	if err != nil {
 		return nil, err // w is stopped
 	}
-	d, err := b.s.load(ctx, &b.txSpace, b.id, gone)
+	d, err := b.load(ctx, b.s, b.id, gone)
 	switch {
 	case isNotFound(err), d != nil && d.zxid != b.zxid:
 		d, err = nil, nil // gone, or another one in its place
@@ -155,7 +155,7 @@ func (b *ballotWork[T]) unwatch() {
 // woken is decided after b.w or b.gone has fired. It returns errAgain if the record is
 // gone, or what is there cannot be read.
 func (b *ballotWork[T]) woken(ctx context.Context) (*outcome, error) {
-	o, err := b.s.outcome(ctx, b.d, nil) // the likely case, in one request
+	o, err := b.d.outcome(ctx, b.s, nil) // the likely case, in one request
 	if o == nil && err == nil {
 		o, err = b.decided(ctx)
 	}
@@ -346,7 +346,7 @@ func (b *ballotWork[T]) await(ctx context.Context) (*outcome, error) {
 		case <-b.w.Fired():
 		case <-b.gone.Fired():
 		case <-deadline.C:
-			o, err := b.s.abort(ctx, b.d, "site "+b.site, lateVotes)
+			o, err := b.d.abort(ctx, b.s, "site "+b.site, lateVotes)
 			if o == nil && err == nil {
 				err = errAgain
 			}

@@ -286,7 +286,7 @@ func (v *serving[T]) doubtOnce(name string) bool {
 // clear removes the record of an acknowledged transaction if nothing else needs it. If
 // the service refuses that, it is left to Recover.
 func (v *serving[T]) clear(ctx context.Context, name string, d *dtx) error {
-	err := v.s.collectLast(ctx, d)
+	err := d.collectLast(ctx, v.s)
 	if isOver(err) || ctx.Err() != nil {
 		return err
 	}

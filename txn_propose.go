@@ -46,7 +46,7 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 	if q.maybe && !q.found {
 		err := s.b.Sync(ctx, d.path)
 		if err == nil {
-			_, err = s.load(ctx, q.txSpace, q.id, nil)
+			_, err = q.load(ctx, s, q.id, nil)
 		}
 		switch {
 		case isNotFound(err):
@@ -84,7 +84,7 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 		default:
 			return d, err
 		}
-		there, err := s.load(ctx, q.txSpace, q.id, nil)
+		there, err := q.load(ctx, s, q.id, nil)
 		switch {
 		case isNotFound(err):
 			return d, ErrInDoubt // under our live node: an outsider's doing
@@ -216,13 +216,13 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 		gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
 		switch {
 		case slices.Contains(names, base(d.decision())):
-			o, err = s.outcome(ctx, d, nil)
+			o, err = d.outcome(ctx, s, nil)
 		case len(missing) == 0:
-			o, err = s.decide(ctx, d, &outcome{Commit: true, By: "proposer"}, d.commitOps()...)
+			o, err = d.decide(ctx, s, &outcome{Commit: true, By: "proposer"}, d.commitOps()...)
 		case late || !time.Now().Before(d.deadline()):
-			o, err = s.abort(ctx, d, "proposer", lateVotes)
+			o, err = d.abort(ctx, s, "proposer", lateVotes)
 		case gone >= 0:
-			o, err = s.abort(ctx, d, "proposer", notServed(missing[gone]))
+			o, err = d.abort(ctx, s, "proposer", notServed(missing[gone]))
 		default:
 			if !watched {
 				if err := sites.arm(ctx, d.zxid, missing); err != nil {
@@ -285,7 +285,7 @@ func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
 			if err != nil || there.zxid == 0 {
 				return err
 			}
-			return s.collectSoon(ctx, there)
+			return there.collectSoon(ctx, s)
 		})
 	})
 }
@@ -310,7 +310,7 @@ func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) er
 	if err := s.b.Err(); err != nil || d.zxid == 0 {
 		return err
 	}
-	return s.collectSoon(ctx, d)
+	return d.collectSoon(ctx, s)
 }
 
 // giveUp decides the transaction, if it is there and undecided and nobody else
@@ -320,7 +320,7 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 		if err := s.b.Sync(ctx, d.path); err != nil {
 			return nil, err
 		}
-		there, err := s.load(ctx, q.txSpace, q.id, nil)
+		there, err := q.load(ctx, s, q.id, nil)
 		if isNotFound(err) || isDecode(err) {
 			return d, nil
 		}
@@ -341,7 +341,7 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 		if there.rec.Mark != d.rec.Mark || another || slices.Contains(names, base(there.decision())) {
 			return there, nil
 		}
-		o, err := s.abort(ctx, there, "proposer", "given up by its proposer")
+		o, err := there.abort(ctx, s, "proposer", "given up by its proposer")
 		if o != nil || err != nil {
 			return there, err
 		}

@@ -18,7 +18,7 @@ var txnMutants = []mutant{
 		"if e == nil || e.Path != first.Path {", "if e = first; false {",
 		"TestAServerThatLagsBehindLeavesNobodyInDoubt"},
 	{"a site does not watch the record", "txn_ballot.go",
-		"b.s.load(ctx, &b.txSpace, b.id, gone)", "b.s.load(ctx, &b.txSpace, b.id, nil)",
+		"b.load(ctx, b.s, b.id, gone)", "b.load(ctx, b.s, b.id, nil)",
 		"TestASiteInDoubtIsToldAtOnce"},
 	{"an overwritten record of a commit is read again for ever", "txn_ballot.go",
 		"case b.bad != nil:\n\t\treturn b.bad\n", "case b.bad != nil && o == nil:\n\t\treturn b.bad\n",
