@@ -40,7 +40,7 @@ func withPermissions(t *testing.T, path string, perms int32) {
 func TestPermissionsOnARealServer(t *testing.T) {
 	t.Parallel()
 	newClients := func(t *testing.T) (*zkservice.Service, *coord.Client, *coord.Client) {
-		s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout})
+		s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
 		o := &coord.Options{Namespace: s.Root()}
 		return s, open(t, s.Link("a"), o), open(t, s.Link("b"), o)
 	}
@@ -102,7 +102,7 @@ func TestPermissionsOnARealServer(t *testing.T) {
 
 // asUser is a backend for the user, whose nodes are its own.
 func asUser(s *zkservice.Service, user string, o zookeeper.Options) backend.Backend {
-	o.SessionTimeout, o.Digest = worldTimeout, user+":secret"
+	o.SessionTimeout, o.Digest = realTimeout, user+":secret"
 	return zookeeper.New(s.ZooKeeper(user).Addrs(), &o)
 }
 
@@ -122,7 +122,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout})
+	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
 	ns := &coord.Options{Namespace: s.Root() + "/ns"}
 	dir := s.Root() + "/ns/app"
 	a, b := open(t, asUser(s, "a", zookeeper.Options{}), ns), open(t, asUser(s, "b", zookeeper.Options{}), ns)
@@ -240,7 +240,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 
 func TestTheACLOfParentsIsAnOption(t *testing.T) {
 	t.Parallel()
-	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout})
+	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
 	o := &coord.Options{Namespace: s.Root()}
 	owner := []zookeeper.ACL{{Scheme: "auth", Perms: zookeeper.PermAll}}
 	a, b := open(t, asUser(s, "a", zookeeper.Options{ParentACL: owner}), o), open(t, asUser(s, "b", zookeeper.Options{}), o)
@@ -254,10 +254,10 @@ func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s := zkservice.New(t, server.Get(t), zookeeper.Options{
-		SessionTimeout: worldTimeout,
+		SessionTimeout: realTimeout,
 		ACL:            []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead | zookeeper.PermCreate | zookeeper.PermDelete}},
 	})
-	w := &world{Service: s, t: t, timeout: worldTimeout}
+	w := &world{Service: s, t: t, timeout: realTimeout}
 	withPermissions(t, s.Root()+"/s", zk.PermAll)
 	withPermissions(t, s.Root()+"/s/requests", zk.PermAll)
 	a, b := w.semaphore("a", 2), w.semaphore("b", 2)
@@ -321,10 +321,10 @@ func TestPermissionsThatRecipesNeed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s := zkservice.New(t, server.Get(t), zookeeper.Options{
-		SessionTimeout: worldTimeout,
+		SessionTimeout: realTimeout,
 		ACL:            []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead | zookeeper.PermCreate | zookeeper.PermDelete}},
 	})
-	w := &world{Service: s, t: t, timeout: worldTimeout}
+	w := &world{Service: s, t: t, timeout: realTimeout}
 	a, b := w.open("a", nil), w.open("b", nil)
 
 	for name, locker := range map[string]func(c *coord.Client) coord.Locker{

@@ -298,8 +298,8 @@ func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 		want = 50
 	}
 	w := &world{
-		Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout}),
-		t:       t, timeout: worldTimeout,
+		Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout}),
+		t:       t, timeout: realTimeout,
 	}
 	count := make(map[string]int)
 	var mu sync.Mutex

@@ -22,8 +22,8 @@ import (
 // what he has, can give it up later, and nobody asks without end.
 func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	t.Parallel()
-	svc := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout})
-	w := &world{Service: svc, t: t, timeout: worldTimeout}
+	svc := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
+	w := &world{Service: svc, t: t, timeout: realTimeout}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	conn := raw(t, svc)

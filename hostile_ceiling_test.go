@@ -28,8 +28,8 @@ func counted(t *testing.T, next map[string]int32) *world {
 	t.Helper()
 	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{"-Dzookeeper.digest.enabled=false"}})
 	w := &world{
-		Service: zkservice.New(t, e, zookeeper.Options{SessionTimeout: worldTimeout}),
-		t:       t, timeout: worldTimeout,
+		Service: zkservice.New(t, e, zookeeper.Options{SessionTimeout: realTimeout}),
+		t:       t, timeout: realTimeout,
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -206,7 +206,7 @@ func (w *world) destroy(path string) {
 // TestInspectSeesADowngradeAsOneLock: the writer's node goes between the list and
 // the read; the reader's node in its place is not in that list.
 func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
-	onSteady(t, func(w *world) {
+	onEach(t, func(w *world) {
 		rw := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
 		h := mustLock(w.t, rw)
 		w.inLineBehind("/rw")
@@ -239,7 +239,7 @@ func (w *world) inLineBehind(path string) {
 // TestInspectEndsWhereItsLimitIs: a long line costs no more than what was allowed, and
 // the text says that there is more.
 func TestInspectEndsWhereItsLimitIs(t *testing.T) {
-	onSteady(t, func(w *world) {
+	onEach(t, func(w *world) {
 		inspectMake(w, backend.Persistent, "/m")
 		var paths []string
 		for range 30 {
@@ -266,7 +266,7 @@ func TestInspectEndsWhereItsLimitIs(t *testing.T) {
 // TestInspectTellsOfPermissions: what may not be read is told, and nothing of it shown.
 func TestInspectTellsOfPermissions(t *testing.T) {
 	t.Parallel()
-	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout})
+	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
 	c := open(t, s.Link("a"), &coord.Options{Namespace: s.Root()})
 	withPermissions(t, s.Root()+"/closed", zk.PermCreate)
 	_, err := coord.Inspect(context.Background(), c, "/closed", nil)

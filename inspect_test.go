@@ -19,8 +19,6 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
-	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkservice"
 )
 
 var updateInspect = flag.Bool("update-inspect", false, "write testdata/inspect from what memory shows")
@@ -42,7 +40,7 @@ type inspectScene struct {
 func TestInspectTellsWhatStandsThere(t *testing.T) {
 	for _, sc := range inspectScenes {
 		t.Run(sc.name, func(t *testing.T) {
-			onSteady(t, func(w *world) {
+			onEach(t, func(w *world) {
 				sc.setup(w)
 				var mu sync.Mutex
 				calls, syncs := 0, 0
@@ -73,18 +71,6 @@ func TestInspectTellsWhatStandsThere(t *testing.T) {
 			})
 		})
 	}
-}
-
-// onSteady is onEach with sessions on ZooKeeper that a busy machine does not lose: a
-// session that is lost changes what there is to tell.
-func onSteady(t *testing.T, f func(w *world)) {
-	t.Parallel()
-	onMemory(t, f)
-	t.Run("zookeeper", func(t *testing.T) {
-		t.Parallel()
-		const timeout = 10 * time.Second
-		f(&world{Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: timeout}), t: t, timeout: timeout})
-	})
 }
 
 // compareInspection compares a normal form with its golden file.

@@ -184,8 +184,8 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 	})
 	t.Run("zookeeper", func(t *testing.T) {
 		w := &world{
-			Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout}),
-			t:       t, timeout: worldTimeout,
+			Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout}),
+			t:       t, timeout: realTimeout,
 		}
 		var clients []*coord.Client
 		for i := range 10 {

@@ -189,7 +189,7 @@ func TestTheEndOfALoopIsBounded(t *testing.T) {
 				switch how {
 				case "cut off":
 					w.Link("a").Partition()
-					time.Sleep(worldTimeout / 2) // until it is noticed
+					time.Sleep(w.timeout / 2) // until it is noticed
 				default:
 					x.arm(1, deletes, func(ctx context.Context, call backendtest.Call, _ error) error {
 						if how == "no answer" {

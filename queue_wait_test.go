@@ -29,8 +29,7 @@ func onEachLong(t *testing.T, f func(w *world)) {
 	})
 	t.Run("zookeeper", func(t *testing.T) {
 		t.Parallel()
-		const timeout = 10 * time.Second
-		f(&world{Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: timeout}), t: t, timeout: timeout})
+		f(&world{Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout}), t: t, timeout: realTimeout})
 	})
 }
 

@@ -107,9 +107,9 @@ func TestNoSecretIsToldUnderFaults(t *testing.T) {
 	t.Parallel()
 	var x told
 	svc := zkservice.New(t, server.Get(t), zookeeper.Options{
-		SessionTimeout: worldTimeout, Digest: "user:" + secretPassword, Logger: x.logger(),
+		SessionTimeout: realTimeout, Digest: "user:" + secretPassword, Logger: x.logger(),
 	})
-	w := &world{Service: svc, t: t, timeout: worldTimeout}
+	w := &world{Service: svc, t: t, timeout: realTimeout}
 	client := func(name string) *coord.Client {
 		return open(t, svc.Link(name), &coord.Options{Namespace: svc.Root(), Logger: x.logger(), Trace: x.trace})
 	}

@@ -33,7 +33,12 @@ type memoryService struct{ *memory.Store }
 func (s memoryService) Root() string                      { return "/" }
 func (s memoryService) Link(name string) backendtest.Link { return s.Store.Link(name) }
 
-const worldTimeout = 3 * time.Second
+// The timeout of sessions. On a real server it is long enough that a machine with other
+// work does not lose them.
+const (
+	worldTimeout = 3 * time.Second
+	realTimeout  = 10 * time.Second
+)
 
 // onEach runs a test on memory, inside a synctest bubble, and on ZooKeeper,
 // beside other tests.
@@ -43,9 +48,9 @@ func onEach(t *testing.T, f func(w *world)) {
 	t.Run("zookeeper", func(t *testing.T) {
 		t.Parallel()
 		f(&world{
-			Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: worldTimeout}),
+			Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout}),
 			t:       t,
-			timeout: worldTimeout,
+			timeout: realTimeout,
 		})
 	})
 }

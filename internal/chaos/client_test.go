@@ -51,6 +51,7 @@ type client struct {
 	out      sync.Mutex
 	done     map[string]*atomic.Int64 // calls that were ok, by workload
 	finish   atomic.Bool
+	ahead    atomic.Int64   // values put, less items taken
 	session  atomic.Int64   // the present one
 	holds    sync.WaitGroup // who watch for the loss of holds
 	cache    *copyOfTree

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -22,14 +23,22 @@ func (x *client) queue() *coord.Queue[string] {
 	return coord.NewQueue(x.c, queuePath, &coord.QueueOptions[string]{Codec: coord.Text()})
 }
 
+// mostAhead is how many more values a client puts than it takes items: on a slow machine
+// the queue would grow for as long as the nemesis rages.
+const mostAhead = 200
+
 // producer puts values, mostly one at a time.
 func (x *client) producer(ctx context.Context, w *worker) {
 	q := x.queue()
 	w.loop(ctx, 150*time.Millisecond, func(ctx context.Context) bool {
+		if x.ahead.Load() > mostAhead && !x.finish.Load() {
+			return false
+		}
 		values := []string{w.unique()}
 		for len(values) < 3 && w.rand.IntN(8) == 0 {
 			values = append(values, w.unique())
 		}
+		x.ahead.Add(int64(len(values)))
 		e := event{Work: "queue", Op: "put", Value: strings.Join(values, " ")}
 		kind, _ := w.one(ctx, e, limit, func(ctx context.Context, e *event) error {
 			if len(values) == 1 {
@@ -59,6 +68,7 @@ func (x *client) consumer(ctx context.Context, w *worker) {
 		if it == nil {
 			continue
 		}
+		x.ahead.Add(-1)
 		w.pause(ctx, 5*time.Millisecond)
 		e := event{Work: "queue", Op: "ack", ID: it.ID, Value: it.Value, Token: it.Token(), Session: it.Session(), Old: it.Path()}
 		finish := it.Ack
@@ -239,12 +249,17 @@ func (x *client) churn(ctx context.Context, w *worker) {
 	})
 }
 
-// drain returns when the queue is empty and no record of a transaction is left.
+// drain returns when the queue is empty and no record of a transaction is left. How long
+// that takes depends on what has gathered and on the machine, so it gives up when nothing
+// has become less for as long as limit.
 func (x *client) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	stuck := time.AfterFunc(limit, cancel)
+	defer stuck.Stop()
 	q := x.queue()
 	co := coord.NewCoordinator[string](x.c, txnPath, nil)
+	least := math.MaxInt
 	for {
 		s, err := x.c.Session(ctx)
 		if err == nil {
@@ -261,6 +276,10 @@ func (x *client) drain(ctx context.Context) error {
 		}
 		if err == nil && n == 0 && len(left) == 0 {
 			return nil
+		}
+		if err == nil && n+len(left) < least {
+			least = n + len(left)
+			stuck.Reset(limit)
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%d items, transactions %+v, %v", n, left, err)
