@@ -229,6 +229,8 @@ plain() {
 rest() {
 	nice -n 10 go run "$staticcheck" ./...
 	plain "$1"
+	# It checks the types of each mutant: ten times the work under the race detector.
+	nice -n 10 go test -count=1 -vet=off -timeout 20m ./internal/mutants
 	module bench
 	module oteltrace
 	workspace
@@ -243,7 +245,7 @@ ordered() {
 	for name in internal/chaos internal/faulttest coord backend/zookeeper internal/interop internal/sweep cmd/coordctl; do
 		grep "/$name\$" "$tmp/packages.txt"
 	done
-	grep -Ev "$long" "$tmp/packages.txt"
+	grep -Ev "$long|/internal/mutants\$" "$tmp/packages.txt"
 }
 
 benchmarks() {
