@@ -53,7 +53,7 @@ func (f *arming) reply(xid, op int32, rest []byte) []byte {
 		return f.answer(f.asked[op], xid)
 	case opExists, opChildren:
 		d := decoder{rest: rest}
-		path := d.string()
+		path := d.buffer()
 		zxid, ok := f.nodes[string(path)]
 		switch {
 		case f.fail[string(path)] != 0:

@@ -208,7 +208,7 @@ func FuzzSetWatches(f *testing.F) {
 				t.Errorf("%x", out)
 			}
 			for _, n := range []int32{1, 0, 1} {
-				if d.int32() != n || n == 1 && string(d.string()) != path {
+				if d.int32() != n || n == 1 && string(d.buffer()) != path {
 					t.Errorf("%x", out)
 				}
 			}

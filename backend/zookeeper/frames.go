@@ -264,7 +264,7 @@ func checkReply(op int32, body []byte) error {
 	d.skip(replySize)
 	switch op {
 	case opCreate, opContainer, opSync:
-		d.string()
+		d.skipString()
 	case opExists, opSetData:
 		d.skip(statSize)
 	case opGetData:
@@ -274,7 +274,7 @@ func checkReply(op int32, body []byte) error {
 		n := d.int32()
 		d.failed = d.failed || n < 0
 		for ; n > 0 && !d.failed; n-- {
-			d.string()
+			d.skipString()
 		}
 		d.skip(statSize)
 	case opMulti:
@@ -295,7 +295,7 @@ func (d *decoder) multi() {
 		}
 		switch kind {
 		case opCreate:
-			d.string()
+			d.skipString()
 		case opSetData:
 			d.skip(statSize)
 		case opError:
@@ -385,5 +385,5 @@ func (d *decoder) buffer() []byte {
 	return d.take(int(n))
 }
 
-// string is buffer for fields in which the zk client knows no -1.
-func (d *decoder) string() []byte { return d.take(int(d.int32())) }
+// skipString skips a field in which, unlike in a buffer, the zk client knows no -1.
+func (d *decoder) skipString() { d.take(int(d.int32())) }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path"
 	"slices"
+
+	"github.com/go-coord/coord/internal/jute"
 )
 
 // SetSequences changes the log of a stopped server, so that the next sequential children of
@@ -76,20 +78,20 @@ func setSequences(b []byte, next map[string]int32) bool {
 // sequenceField returns the parent of the node that an entry creates, and the field that
 // holds the number of changes of its children. Both are empty if the entry creates no node.
 func sequenceField(entry []byte) (dir string, field []byte) {
-	d := &decoder{b: entry}
-	d.take(8 + 4 + 8 + 8) // session, number, zxid, time
-	kind := d.int32()
+	d := &jute.Decoder{Rest: entry}
+	d.Take(8 + 4 + 8 + 8) // session, number, zxid, time
+	kind := d.Int32()
 	if kind != Create && kind != Create2 && kind != CreateContainer {
 		return "", nil
 	}
-	node := d.string()
-	d.bytes()
-	d.acl()
+	node := d.Text()
+	d.Bytes()
+	d.SkipACL()
 	if kind != CreateContainer {
-		d.bool()
+		d.Bool()
 	}
-	field = d.take(4)
-	if d.failed {
+	field = d.Take(4)
+	if d.Failed {
 		return "", nil
 	}
 	return path.Dir(node), field

@@ -1,33 +1,34 @@
 package zklog
 
 import (
-	"encoding/binary"
 	"fmt"
 	"time"
+
+	"github.com/go-coord/coord/internal/jute"
 )
 
 // parseTxn reads one entry: the header, the record, and from ZooKeeper 3.6 on a digest of the
 // tree, which is ignored.
 func parseTxn(b []byte) (Txn, error) {
-	d := &decoder{b: b}
-	x := Txn{Session: d.int64()}
-	d.int32() // the client's number of the request
-	x.Zxid = d.int64()
-	x.Time = time.UnixMilli(d.int64())
-	x.Type = d.int32()
+	d := &jute.Decoder{Rest: b}
+	x := Txn{Session: d.Int64()}
+	d.Int32() // the client's number of the request
+	x.Zxid = d.Int64()
+	x.Time = time.UnixMilli(d.Int64())
+	x.Type = d.Int32()
 	switch x.Type {
 	case Multi:
-		n := d.int32()
+		n := d.Int32()
 		for range n {
-			t := d.int32()
-			part := &decoder{b: d.bytes()}
-			if d.failed {
+			t := d.Int32()
+			part := &jute.Decoder{Rest: d.Bytes()}
+			if d.Failed {
 				break
 			}
 			if t == Error {
 				// In a refused multi, this code replaces the part that failed and all parts
 				// after it.
-				if code := part.int32(); x.Err == 0 || x.Err == inconsistency {
+				if code := part.Int32(); x.Err == 0 || x.Err == inconsistency {
 					x.Err = code
 				}
 				continue
@@ -42,17 +43,17 @@ func parseTxn(b []byte) (Txn, error) {
 			x.Ops = nil
 		}
 	case Error:
-		x.Err = d.int32()
+		x.Err = d.Int32()
 	case CloseSession:
 		// Older servers do not write the nodes that the session's end deletes; then the
 		// record ends here.
-		if len(d.b) > 0 {
-			n := d.int32()
+		if len(d.Rest) > 0 {
+			n := d.Int32()
 			for range n {
-				if d.failed {
+				if d.Failed {
 					break
 				}
-				x.Ops = append(x.Ops, Op{Type: Delete, Path: d.string()})
+				x.Ops = append(x.Ops, Op{Type: Delete, Path: d.Text()})
 			}
 		}
 	case Create, Create2, CreateContainer, CreateTTL, Delete, DeleteContainer, SetData, SetACL, Check:
@@ -62,7 +63,7 @@ func parseTxn(b []byte) (Txn, error) {
 		}
 		x.Ops = []Op{op}
 	}
-	if d.failed {
+	if d.Failed {
 		return x, fmt.Errorf("zxid %#x, type %d: the record is too short", x.Zxid, x.Type)
 	}
 	return x, nil
@@ -71,92 +72,33 @@ func parseTxn(b []byte) (Txn, error) {
 // inconsistency is the code of the parts of a refused multi that were not the reason.
 const inconsistency = -2
 
-func parseOp(d *decoder, kind int32) (Op, error) {
-	op := Op{Type: kind, Path: d.string()}
+func parseOp(d *jute.Decoder, kind int32) (Op, error) {
+	op := Op{Type: kind, Path: d.Text()}
 	switch kind {
 	case Create, Create2, CreateContainer, CreateTTL:
-		op.Data = d.bytes()
-		d.acl()
+		op.Data = d.Bytes()
+		d.SkipACL()
 		if kind == Create || kind == Create2 {
-			op.Ephemeral = d.bool()
+			op.Ephemeral = d.Bool()
 		}
-		d.int32() // the number of changes of the parent's children
+		d.Int32() // the number of changes of the parent's children
 		if kind == CreateTTL {
-			d.int64()
+			d.Int64()
 		}
 	case SetData:
-		op.Data = d.bytes()
-		op.Version = d.int32()
+		op.Data = d.Bytes()
+		op.Version = d.Int32()
 	case SetACL:
-		d.acl()
-		d.int32()
+		d.SkipACL()
+		d.Int32()
 	case Check:
-		d.int32() // the version is of no use here
+		d.Int32() // the version is of no use here
 	case Delete, DeleteContainer:
 	default:
 		return op, fmt.Errorf("operation %d is unknown", kind)
 	}
-	if d.failed {
+	if d.Failed {
 		return op, fmt.Errorf("operation %d at %q: the record is too short", kind, op.Path)
 	}
 	return op, nil
-}
-
-// A decoder reads ZooKeeper's encoding (jute). After the first missing value it returns zero
-// values.
-type decoder struct {
-	b      []byte
-	failed bool
-}
-
-func (d *decoder) take(n int) []byte {
-	if d.failed || n < 0 || n > len(d.b) {
-		d.failed = true
-		return nil
-	}
-	b := d.b[:n:n]
-	d.b = d.b[n:]
-	return b
-}
-
-func (d *decoder) int32() int32 {
-	if b := d.take(4); b != nil {
-		return int32(binary.BigEndian.Uint32(b))
-	}
-	return 0
-}
-
-func (d *decoder) int64() int64 {
-	if b := d.take(8); b != nil {
-		return int64(binary.BigEndian.Uint64(b))
-	}
-	return 0
-}
-
-func (d *decoder) bool() bool {
-	b := d.take(1)
-	return b != nil && b[0] != 0
-}
-
-// bytes reads a buffer or string; length -1 means null.
-func (d *decoder) bytes() []byte {
-	n := d.int32()
-	if n == -1 {
-		return nil
-	}
-	return d.take(int(n))
-}
-
-func (d *decoder) string() string { return string(d.bytes()) }
-
-func (d *decoder) acl() {
-	n := d.int32()
-	for range n {
-		if d.failed {
-			return
-		}
-		d.int32() // permissions
-		d.bytes() // scheme
-		d.bytes() // id
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+
+	"github.com/go-coord/coord/internal/jute"
 )
 
 // The opcodes of requests (ZooDefs.OpCode). OpConnect marks the first frame of each
@@ -146,14 +148,14 @@ func readFrame(r io.Reader) ([]byte, error) {
 // parseConnect parses the body of the first frame of a direction.
 func parseConnect(body []byte, dir Dir) (Frame, error) {
 	f := Frame{Dir: dir, Opcode: OpConnect, Size: len(body) + 4}
-	d := decoder{b: body}
-	d.int32() // protocol version
+	d := jute.Decoder{Rest: body}
+	d.Int32() // protocol version
 	if dir == Up {
-		d.int64() // the last zxid that the client has seen
+		d.Int64() // the last zxid that the client has seen
 	}
-	timeout := d.int32()
-	f.Session = d.int64()
-	if d.failed {
+	timeout := d.Int32()
+	f.Session = d.Int64()
+	if d.Failed {
 		return f, fmt.Errorf("%w: connect of %d bytes", errMalformed, len(body))
 	}
 	if dir == Down && (timeout <= 0 || f.Session == 0) {
@@ -164,22 +166,22 @@ func parseConnect(body []byte, dir Dir) (Frame, error) {
 
 // parseRequest parses the body of a request.
 func parseRequest(body []byte) (Frame, error) {
-	d := decoder{b: body}
-	f := Frame{Dir: Up, Xid: d.int32(), Opcode: d.int32(), Size: len(body) + 4}
-	if d.failed {
+	d := jute.Decoder{Rest: body}
+	f := Frame{Dir: Up, Xid: d.Int32(), Opcode: d.Int32(), Size: len(body) + 4}
+	if d.Failed {
 		return f, fmt.Errorf("%w: request of %d bytes", errMalformed, len(body))
 	}
 	switch f.Opcode {
 	case OpCreate, OpDelete, OpExists, OpGetData, OpSetData, OpGetACL, OpSetACL, OpGetChildren, OpSync,
 		OpGetChildren2, OpCheck, OpCreate2, OpCheckWatches, OpRemoveWatches, OpCreateContainer, OpCreateTTL, OpAddWatch:
-		f.Path = d.string()
+		f.Path = d.Text()
 	case OpMulti, OpMultiRead:
-		f.Ops = d.subOps()
+		f.Ops = subOps(&d)
 		if len(f.Ops) > 0 {
 			f.Path = f.Ops[0].Path
 		}
 	case OpSetWatches:
-		f.Path = d.firstWatched()
+		f.Path = firstWatched(&d)
 	}
 	return f, nil
 }
@@ -187,110 +189,59 @@ func parseRequest(body []byte) (Frame, error) {
 // parseReply parses the body of a reply or an event. Opcode and path of a reply are those of
 // its request, which parseReply does not know.
 func parseReply(body []byte) (Frame, error) {
-	d := decoder{b: body}
-	f := Frame{Dir: Down, Xid: d.int32(), Zxid: d.int64(), Err: d.int32(), Size: len(body) + 4}
-	if d.failed {
+	d := jute.Decoder{Rest: body}
+	f := Frame{Dir: Down, Xid: d.Int32(), Zxid: d.Int64(), Err: d.Int32(), Size: len(body) + 4}
+	if d.Failed {
 		return f, fmt.Errorf("%w: reply of %d bytes", errMalformed, len(body))
 	}
 	if f.Xid == XidEvent {
-		f.Opcode, f.Event = OpEvent, d.int32()
-		d.int32() // the state of the session
-		f.Path = d.string()
+		f.Opcode, f.Event = OpEvent, d.Int32()
+		d.Int32() // the state of the session
+		f.Path = d.Text()
 	}
 	return f, nil
 }
 
-// A decoder reads ZooKeeper's encoding (jute). After the first missing value it returns zero
-// values.
-type decoder struct {
-	b      []byte
-	failed bool
-}
-
-func (d *decoder) take(n int) []byte {
-	if d.failed || n < 0 || n > len(d.b) {
-		d.failed = true
-		return nil
-	}
-	b := d.b[:n]
-	d.b = d.b[n:]
-	return b
-}
-
-func (d *decoder) int32() int32 {
-	if b := d.take(4); b != nil {
-		return int32(binary.BigEndian.Uint32(b))
-	}
-	return 0
-}
-
-func (d *decoder) int64() int64 {
-	if b := d.take(8); b != nil {
-		return int64(binary.BigEndian.Uint64(b))
-	}
-	return 0
-}
-
-func (d *decoder) bool() bool {
-	b := d.take(1)
-	return b != nil && b[0] != 0
-}
-
-// bytes reads a buffer or string; length -1 means null.
-func (d *decoder) bytes() []byte {
-	n := d.int32()
-	if n == -1 {
-		return nil
-	}
-	return d.take(int(n))
-}
-
-func (d *decoder) string() string { return string(d.bytes()) }
-
 // firstWatched reads a setWatches up to its first path, which is in one of three vectors.
-func (d *decoder) firstWatched() string {
-	d.int64() // the last zxid that the client has seen
+func firstWatched(d *jute.Decoder) string {
+	d.Int64() // the last zxid that the client has seen
 	for range 3 {
-		if d.int32() > 0 {
-			return d.string()
+		if d.Int32() > 0 {
+			return d.Text()
 		}
 	}
 	return ""
 }
 
 // subOps reads the operations of a multi as far as it can decode them.
-func (d *decoder) subOps() []SubOp {
+func subOps(d *jute.Decoder) []SubOp {
 	var ops []SubOp
 	for {
-		opcode, done := d.int32(), d.bool()
-		d.int32() // error, unused in requests
-		if done || d.failed {
+		opcode, done := d.Int32(), d.Bool()
+		d.Int32() // error, unused in requests
+		if done || d.Failed {
 			return ops
 		}
-		op := SubOp{Opcode: opcode, Path: d.string()}
+		op := SubOp{Opcode: opcode, Path: d.Text()}
 		switch opcode {
 		case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
-			d.bytes() // data
-			for n := d.int32(); n > 0 && !d.failed; n-- {
-				d.int32() // permissions
-				d.bytes() // scheme
-				d.bytes() // id
-			}
-			d.int32() // flags
+			d.Bytes() // data
+			d.SkipACL()
+			d.Int32() // flags
 			if opcode == OpCreateTTL {
-				d.int64()
+				d.Int64()
 			}
 		case OpSetData:
-			d.bytes()
-			d.int32() // version
+			d.Bytes()
+			d.Int32() // version
 		case OpDelete, OpCheck:
-			d.int32()
+			d.Int32()
 		case OpGetData, OpGetChildren:
-			d.bool() // watch
+			d.Bool() // watch
 		default:
 			return ops
 		}
-		if d.failed {
+		if d.Failed {
 			return ops
 		}
 		ops = append(ops, op)
