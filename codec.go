@@ -26,7 +26,10 @@ type Codec[T any] struct {
 // JSON returns the codec that recipes use by default: encoding/json.
 func JSON[T any]() Codec[T] {
 	return Codec[T]{
-		Encode: func(v T) ([]byte, error) { return json.Marshal(v) },
+		Encode: func(v T) ([]byte, error) {
+			data, err := json.Marshal(v)
+			return data, withoutValue(err)
+		},
 		Decode: func(data []byte) (v T, err error) {
 			err = json.Unmarshal(data, &v)
 			return v, withoutValue(err)
@@ -34,16 +37,20 @@ func JSON[T any]() Codec[T] {
 	}
 }
 
-// withoutValue takes what was read out of an error of json.Unmarshal: errors are
-// logged, and values must not be. encoding/json itself quotes numbers that do not
-// fit. All else but its syntax errors comes from methods of the type, such as
-// time.Time's, which quote what they like.
+// withoutValue takes the value out of an error of json.Marshal or json.Unmarshal: errors
+// are logged, and values must not be. encoding/json itself quotes numbers that do not
+// fit. All else but its syntax errors, and those of types and values that have no JSON,
+// comes from methods of the type, such as time.Time's, which quote what they like.
 func withoutValue(err error) error {
 	switch e := err.(type) {
 	case nil:
 		return nil
-	case *json.SyntaxError:
+	case *json.SyntaxError, *json.UnsupportedTypeError, *json.UnsupportedValueError: // NaN, or a cycle
 		return err
+	case *json.MarshalerError:
+		plain := *e
+		plain.Err = &untold{e.Err}
+		return &plain
 	case *json.UnmarshalTypeError:
 		plain := *e
 		plain.Value, _, _ = strings.Cut(e.Value, " ")

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -259,6 +261,16 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 			_, err = coord.NewTxn(c).Create("/v", []byte(data), backend.Persistent).Commit(ctx)
 			fails(err)
 		}
+		for _, v := range []any{
+			json.Number(secretPayload), refuses{}, speaks{}, map[string]any{"a": &refuses{}}, map[refuses]int{{}: 1}, math.NaN(), func() {},
+		} {
+			_, err := coord.NewValue[any](c, "/any", nil).Set(ctx, v)
+			fails(err)
+			_, err = coord.NewQueue[any](c, "/anyq", nil).Put(ctx, v)
+			fails(err)
+			_, err = coord.NewGroup[any](c, "/anyg", nil).Join(ctx, "a", v)
+			fails(err)
+		}
 		huge := strings.Repeat(secretPayload, 50_000)
 		_, err := coord.NewValue[string](c, "/v", nil).Set(ctx, huge)
 		fails(err)
@@ -271,6 +283,17 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 		x.search(w.t)
 	})
 }
+
+// refuses is a value that has no JSON, and says so with its content.
+type refuses struct{}
+
+func (refuses) MarshalJSON() ([]byte, error) { return nil, errors.New("refused: " + secretPayload) }
+func (refuses) MarshalText() ([]byte, error) { return nil, errors.New("refused: " + secretPayload) }
+
+// speaks is a value whose JSON is none.
+type speaks struct{}
+
+func (speaks) MarshalJSON() ([]byte, error) { return []byte(secretPayload), nil }
 
 // Options, backends, clients and sessions show no password when they are printed.
 func TestNothingPrintsThePassword(t *testing.T) {

@@ -2,6 +2,9 @@ package mutants
 
 // valueMutants are defects of values, counters and caches.
 var valueMutants = []mutant{
+	{"errors of a type's own encoding are shown", "codec.go",
+		"return data, withoutValue(err)", "return data, err",
+		"TestNoErrorQuotesAValue"},
 	{"errors of a type's own decoding are shown", "codec.go",
 		"return &untold{err}", "return err",
 		"TestNoErrorQuotesAValue"},
