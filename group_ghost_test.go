@@ -114,3 +114,39 @@ func TestTracesOfLostSessionsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// The session over which the node of a lost one is removed is lost as well.
+func TestALeaveLeavesNoNodeOfTwoSessionsAgo(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before nth
+		var ghost atomic.Value
+		var removed atomic.Bool
+		c := w.open("a", &backendtest.Hooks{Before: before.before, After: func(_ context.Context, c backendtest.Call, err error) error {
+			if path, _ := ghost.Load().(string); err == nil && deletes(c) && c.Ops[0].Path == path {
+				removed.Store(true)
+			}
+			return err
+		}})
+		m := mustJoin(w.t, textGroup(c, false), "x", "1")
+		w.Link("a").Partition()
+		awaitPhase(w.t, c, coord.Lost)
+		if err := m.Leave(); err != nil {
+			w.t.Error(err)
+		}
+		stands := w.children("/g")
+		if len(stands) != 1 {
+			w.t.Fatalf("%v, want the node of the lost session", stands)
+		}
+		ghost.Store(w.path("/g/" + stands[0]))
+		before.arm(1, deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+			w.Link("a").Expire(c.Session.ID())
+			<-c.Session.Done()
+			return nil
+		})
+		w.Link("a").Heal()
+		w.empty("/g")
+		if !removed.Load() {
+			w.t.Error("the node stood until the service ended its session")
+		}
+	})
+}

@@ -271,7 +271,7 @@ func (m *Membership[T]) withdraw(st *stand) error {
 	return nil
 }
 
-// abandon removes, on the next session and in the background, what lost sessions
+// abandon removes, over the next sessions and in the background, what lost sessions
 // of ours may have left standing: the service can take a while to end them.
 func (m *Membership[T]) abandon() {
 	mine := m.mine
@@ -282,11 +282,11 @@ func (m *Membership[T]) abandon() {
 	m.g.bury(m.id, mine)
 	c := m.g.c
 	c.goWork(func() {
-		s, err := c.session(context.Background()) // Close ends it
-		if err != nil {
-			return
-		}
-		s.disown(mine...)
+		c.overSessions(context.Background(), func(s *session) { // Close ends it
+			if u := s.disown(mine...); u != nil {
+				<-u.done
+			}
+		})
 	})
 }
 
