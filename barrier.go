@@ -62,7 +62,18 @@ func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
 // If its outcome is unknown when ctx or the session ends, the error matches
 // ErrUncertain; it is not set a second time, which could undo a Remove.
 func (b *Barrier) Set(ctx context.Context) error {
-	err := b.write(ctx, "set", b.set)
+	doubt := false // a session that was lost may have set it
+	err := b.write(ctx, "set", func(ctx context.Context, s *session) error {
+		err := b.set(ctx, s)
+		if b.ephemeral && isUncertain(err) && isOver(err) {
+			// If it was set, it goes with its session, and the next one can set it anew.
+			doubt, err = true, s.b.Err()
+		}
+		return err
+	})
+	if doubt && err != nil && (ofContext(err) || !errors.Is(err, backend.ErrExists)) {
+		err = opError("set", b.path.full, backend.Uncertain(errors.Unwrap(err)))
+	}
 	if err == nil {
 		tell(ctx, b.c, BarrierSet{Where{Recipe: "barrier", Path: b.path.full, Op: "set", Node: b.path.full}})
 	}
@@ -146,9 +157,6 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 				return err
 			}
 			continue
-		case b.ephemeral && isUncertain(err) && isOver(err):
-			// If it was set, it goes with its session.
-			return s.b.Err()
 		case !errors.Is(err, backend.ErrExists):
 			return err
 		}

@@ -44,6 +44,36 @@ func TestASetWaitsForEachOfItsLostSessions(t *testing.T) {
 	})
 }
 
+// A barrier that goes with its session can stand until the service ends that.
+func TestASetThatEndsWithItsSessionIsUncertain(t *testing.T) {
+	for _, when := range []string{"together with the session", "before the next session"} {
+		t.Run(when, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				ctx, cancel := context.WithCancel(context.Background())
+				var after nth
+				b := coord.NewBarrier(w.open("a", &backendtest.Hooks{After: after.after}), "/b", &coord.BarrierOptions{Ephemeral: true})
+				after.arm(1, does(backend.OpCreate, "/b"), func(_ context.Context, c backendtest.Call, _ error) error {
+					w.Link("a").Partition()
+					<-c.Session.Done()
+					if when == "together with the session" {
+						cancel()
+					}
+					return backend.Uncertain(c.Session.Err())
+				})
+				set := w.call(func() error { return b.Set(ctx) })
+				w.eventually("the session is lost", func() bool { return len(w.children("/")) > 0 })
+				time.Sleep(w.timeout * 3 / 4)
+				w.settle()
+				cancel()
+				wantErr(w.t, set.end(), coord.ErrUncertain, context.Canceled)
+				w.Link("a").Heal()
+				w.must(b.Set(context.Background()))
+				wantErr(w.t, coord.NewBarrier(w.open("b", nil), "/b", nil).Set(context.Background()), coord.ErrExists)
+			})
+		})
+	}
+}
+
 // A creation whose reply is lost together with its session leaves a node that counts
 // in the round after the one that the call took part in.
 func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {

@@ -106,14 +106,22 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 	// has this name.
 	_, err := s.makeNode(ctx, backend.Create(path, nil, backend.Ephemeral), func(dir string) error { return s.ensure(ctx, dir) })
 	if isUncertain(err) {
-		// Only the slot is uncertain. What it is for was not sent.
 		s.dropSlot(path)
-		return nil, cmp.Or(backend.ContextError(ctx), s.b.Err(), err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, s.notSent(ctx, err)
 	}
 	return &slot{path}, nil
+}
+
+// notSent returns the error of a call of which only a step before its own write has failed,
+// by err: the making of a directory, say. What became of that is uncertain; of the write
+// nothing was sent.
+func (s *session) notSent(ctx context.Context, err error) error {
+	if !isUncertain(err) {
+		return err
+	}
+	return cmp.Or(backend.ContextError(ctx), s.b.Err(), err)
 }
 
 // dropSlot removes a slot in the background. Where the journal was made with other

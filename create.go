@@ -265,7 +265,7 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 	if made {
 		s.c.learn(g.dir, footing{kind: g.recipe, mark: mark, version: backend.AnyVersion})
 	}
-	return err
+	return s.notSent(ctx, err)
 }
 
 // makePart makes a directory of the recipe at g that bears no mark, and what is
@@ -275,7 +275,7 @@ func (s *session) makePart(ctx context.Context, dir string, g ground) error {
 		return s.occupyAnew(ctx, g)
 	}
 	_, err := s.createDir(ctx, backend.Create(dir, nil, backend.Container), func(dir string) error { return s.makePart(ctx, dir, g) })
-	return err
+	return s.notSent(ctx, err)
 }
 
 // ensure creates a directory above recipes, and its missing parents. The directory
@@ -284,7 +284,7 @@ func (s *session) ensure(ctx context.Context, dir string) error {
 	op := backend.Create(dir, nil, backend.Container)
 	op.Shared = true
 	_, err := s.createDir(ctx, op, func(dir string) error { return s.ensure(ctx, dir) })
-	return err
+	return s.notSent(ctx, err)
 }
 
 // createDir creates a directory, as a container where the service has them, so that

@@ -313,7 +313,7 @@ func (s *session) occupy(ctx context.Context, g ground) error {
 		case mayRepeat(ctx, err), isNotFound(err), errors.Is(err, backend.ErrBadVersion):
 			s.c.unlearn(g.dir)
 		default:
-			return err
+			return s.notSent(ctx, err)
 		}
 	}
 }

@@ -3,6 +3,9 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -285,4 +288,82 @@ func TestTwoCallersOfOneSessionNeverShareANode(t *testing.T) {
 		mustRelease(w.t, h2)
 		w.empty("/l")
 	})
+}
+
+// What a call makes before its own write is no part of its outcome, whatever is known of it.
+func TestOnlyTheOwnWriteOfACallIsUncertain(t *testing.T) {
+	for name, x := range map[string]struct {
+		own string // below the path
+		run func(ctx context.Context, c *coord.Client, path string) error
+	}{
+		"Barrier.Set": {"", func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewBarrier(c, path, nil).Set(ctx)
+		}},
+		"Barrier.Set with Ephemeral": {"", func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewBarrier(c, path, &coord.BarrierOptions{Ephemeral: true}).Set(ctx)
+		}},
+		"Value.Set": {"", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewValue[string](c, path, nil).Set(ctx, "x")
+			return err
+		}},
+		"Counter.Add": {"", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewCounter(c, path, nil).Add(ctx, 1)
+			return err
+		}},
+		"Semaphore.SetLimit": {"/limit", func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewSemaphore(c, path, 1, nil).SetLimit(ctx, 2)
+		}},
+		"Queue.Put": {"/items/", func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewQueue[string](c, path, nil).Put(ctx, "x")
+			return err
+		}},
+	} {
+		for _, what := range []string{"the context", "the session"} {
+			t.Run(name+", "+what+" ends", func(t *testing.T) {
+				for n, more := 1, true; more; n++ {
+					onMemory(t, func(w *world) {
+						ctx, cancel := context.WithCancel(context.Background())
+						defer cancel()
+						const path = "/above/further/x"
+						var mu sync.Mutex
+						seen, own := 0, false
+						c := w.open("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+							if c.Op != "commit" || err != nil {
+								return err
+							}
+							mu.Lock()
+							defer mu.Unlock()
+							if seen++; seen != n {
+								return nil
+							}
+							own = slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return strings.HasPrefix(op.Path, w.path(path)+x.own) })
+							if what == "the context" {
+								cancel()
+								return backend.ErrUncertain
+							}
+							w.Link("a").Expire(c.Session.ID())
+							<-c.Session.Done()
+							return backend.Uncertain(c.Session.Err())
+						}})
+						err := x.run(ctx, c, path)
+						mu.Lock()
+						defer mu.Unlock()
+						more = seen >= n
+						var want error
+						if more && what == "the context" {
+							want = context.Canceled
+						}
+						// An ephemeral barrier goes with its session, and is set anew.
+						uncertain := own && (what == "the context" || name != "Barrier.Set with Ephemeral")
+						if uncertain {
+							want = coord.ErrUncertain
+						}
+						if !errors.Is(err, want) || errors.Is(err, coord.ErrUncertain) != uncertain {
+							w.t.Errorf("the reply to commit %d is lost, its own: %v: %v, want %v", n, own, err, want)
+						}
+					})
+				}
+			})
+		}
+	}
 }

@@ -232,7 +232,7 @@ func (q *queue) makeItems(ctx context.Context, s *session) error {
 		return err
 	}
 	_, err := s.makeNode(ctx, backend.Create(q.items, nil, backend.Persistent), func(string) error { return s.occupyAnew(ctx, q.ground()) })
-	return err
+	return s.notSent(ctx, err)
 }
 
 // now is the time by which items are due.

@@ -105,7 +105,7 @@ func (s *session) version(ctx context.Context, path string) (int32, error) {
 		case mayRepeat(ctx, err):
 			pause.wait(ctx.Done(), s.b.Done())
 		default:
-			return 0, err
+			return 0, s.notSent(ctx, err)
 		}
 	}
 }

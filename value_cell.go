@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,11 +97,7 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 			return content{}, err // no service is without a root
 		}
 		if err := s.ensure(ctx, dir); err != nil {
-			if !isUncertain(err) {
-				return content{}, err
-			}
-			// Only the parent is uncertain. The value was not sent.
-			return content{}, cmp.Or(backend.ContextError(ctx), s.b.Err(), err)
+			return content{}, err
 		}
 	}
 }

@@ -29,4 +29,7 @@ var barrierMutants = []mutant{
 	{"a removal on a session that is lost in turn counts", "session.go",
 		"return struct{}{}, s.b.Err()", "return struct{}{}, nil",
 		"TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo"},
+	{"a Set that ends with its session is certain", "barrier.go",
+		"doubt, err = true, s.b.Err()", "doubt, err = false, s.b.Err()",
+		"TestASetThatEndsWithItsSessionIsUncertain"},
 }
