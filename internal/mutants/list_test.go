@@ -2,11 +2,15 @@ package mutants
 
 import "slices"
 
+// inRoot begins the name of a test of the root package.
+const inRoot = module + "."
+
 // A mutant is one defect: old is replaced by new in a file that contains old exactly once.
-// The test is in the file's package or in the root.
+// The test stands behind the import path of its package and a dot, or by itself if it is in
+// the file's package.
 type mutant struct {
 	name     string
-	file     string
+	file     string // in the module; its folder is the package
 	old, new string
 	test     string // that must fail
 }

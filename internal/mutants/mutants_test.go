@@ -3,15 +3,21 @@ package mutants
 import (
 	"context"
 	"encoding/json"
+	"go/build"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-const root = "../.."
+const (
+	root   = "../.."
+	module = "github.com/go-coord/coord"
+)
 
 // apply returns the text of the file with the defect.
 func (m *mutant) apply(t *testing.T) string {
@@ -31,33 +37,35 @@ func TestTheListIsTrue(t *testing.T) {
 	if len(list) < 12 {
 		t.Errorf("only %d mutants", len(list))
 	}
+	there := make(map[string]string) // the sources of the tests of a package
 	for _, m := range list {
-		if m.apply(t) == "" || m.folder(t) == "" {
-			t.Errorf("%s: there is no %s", m.name, m.test)
+		pkg, test := m.where()
+		if there[pkg] == "" {
+			there[pkg] = testsOf(t, pkg)
+		}
+		if m.apply(t) == "" || !strings.Contains(there[pkg], "\nfunc "+test+"(t *testing.T)") {
+			t.Errorf("%s: there is no %s in %s", m.name, test, pkg)
 		}
 	}
 }
 
-// folder returns the directory of the mutant's test: that of the file, or the root. It is
-// empty if there is no such test.
-func (m *mutant) folder(t *testing.T) string {
+// testsOf returns the sources of all tests that go test runs in a package.
+func testsOf(t *testing.T, pkg string) string {
 	t.Helper()
-	for _, dir := range []string{filepath.Dir(m.file), "."} {
-		files, err := filepath.Glob(filepath.Join(root, dir, "*_test.go"))
+	dir := filepath.Join(root, strings.TrimPrefix(pkg, module))
+	p, err := build.ImportDir(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range files {
-			text, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(string(text), "\nfunc "+m.test+"(t *testing.T)") {
-				return dir
-			}
-		}
+		all.Write(text)
 	}
-	return ""
+	return all.String()
 }
 
 // Each defect makes its test fail. The short form tries two, since each costs a build.
@@ -71,13 +79,14 @@ func TestEachMutantIsCaught(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			tried++
 			out, err := m.run(t)
+			_, test := m.where()
 			switch {
 			case err == nil:
-				t.Errorf("%s does not detect it:\n%s", m.test, tail(out))
+				t.Errorf("%s does not detect it:\n%s", test, tail(out))
 			case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
 				t.Errorf("it does not build:\n%s", tail(out))
-			case !strings.Contains(out, m.test):
-				t.Errorf("another test failed than %s:\n%s", m.test, tail(out))
+			case !strings.Contains(out, test):
+				t.Errorf("another test failed than %s:\n%s", test, tail(out))
 			}
 		})
 	}
@@ -105,12 +114,21 @@ func (m *mutant) run(t *testing.T) (string, error) {
 	// Some defects make a test wait for ever; without fake time, this limit ends it.
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+	pkg, test := m.where()
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=90s",
-		"-run", "^"+m.test+"$", "-skip", "/zookeeper|//zookeeper", "./"+filepath.ToSlash(m.folder(t)))
+		"-run", "^"+test+"$", "-skip", "/zookeeper|//zookeeper", pkg)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "COORD_LONG=")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// where returns the import path of the package of the mutant's test, and the test.
+func (m *mutant) where() (pkg, test string) {
+	if i := strings.LastIndexByte(m.test, '.'); i >= 0 {
+		return m.test[:i], m.test[i+1:]
+	}
+	return path.Join(module, path.Dir(m.file)), m.test
 }
 
 func tail(out string) string { return out[max(0, len(out)-2000):] }
