@@ -1,6 +1,6 @@
 //go:build !race
 
-package coord_test
+package model
 
 import "testing"
 
