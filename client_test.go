@@ -3,6 +3,7 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -345,5 +346,86 @@ func TestANamespaceSeparatesClients(t *testing.T) {
 		mustRelease(t, ha)
 		mustRelease(t, hb)
 		mustRelease(t, hc)
+	})
+}
+
+// A call without contact waits until its ctx ends, on the session that is suspended and on
+// the next one, which cannot be opened.
+func TestACallWithoutContactWaitsForItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		link := store.Link("a")
+		c := open(t, link, nil)
+		value := coord.NewValue[string](c, "/value", nil)
+		if _, err := value.Set(t.Context(), "before"); err != nil {
+			t.Fatal(err)
+		}
+		link.Partition()
+		queue := coord.NewQueue[string](c, "/queue", nil)
+		calls := map[string]func(ctx context.Context) error{
+			"Open": func(ctx context.Context) error {
+				_, err := coord.Open(ctx, link, nil)
+				return err
+			},
+			"Lock": func(ctx context.Context) error {
+				_, err := coord.NewMutex(c, "/lock", nil).Lock(ctx)
+				return err
+			},
+			"TryLock": func(ctx context.Context) error {
+				_, err := coord.NewMutex(c, "/try", nil).TryLock(ctx)
+				return err
+			},
+			"Get": func(ctx context.Context) error {
+				_, err := value.Get(ctx)
+				return err
+			},
+			"Set": func(ctx context.Context) error {
+				_, err := value.Set(ctx, "after")
+				return err
+			},
+			"Put": func(ctx context.Context) error {
+				_, err := queue.Put(ctx, "item")
+				return err
+			},
+			"TryTake": func(ctx context.Context) error {
+				_, err := queue.TryTake(ctx)
+				return err
+			},
+			"Commit": func(ctx context.Context) error {
+				_, err := coord.NewTxn(c).Delete("/value").Commit(ctx)
+				return err
+			},
+			"Leader": func(ctx context.Context) error {
+				_, err := coord.NewElection(c, "/election", nil).Leader(ctx)
+				return err
+			},
+			"Members": func(ctx context.Context) error {
+				_, err := coord.NewGroup[string](c, "/group", nil).Members(ctx)
+				return err
+			},
+		}
+		const longEnough = time.Hour // for the session to be lost meanwhile
+		ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+		defer cancel()
+		ended := make(chan error, len(calls))
+		began := time.Now()
+		for name, call := range calls {
+			go func() {
+				err := call(ctx)
+				switch waited := time.Since(began); {
+				case !errors.Is(err, context.DeadlineExceeded):
+					ended <- fmt.Errorf("%s: %w", name, err)
+				case waited < longEnough || waited > longEnough+time.Minute:
+					ended <- fmt.Errorf("%s returned after %v", name, waited)
+				default:
+					ended <- nil
+				}
+			}()
+		}
+		for range calls {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
 	})
 }

@@ -69,6 +69,9 @@
 // has to be closed, and one for a process is enough; Close ends all that was made of
 // it. Release gives a hold back earlier, and Leave a membership of a group.
 //
+// While the service cannot be reached, a call that needs it waits until it can be
+// reached or until ctx ends. So does TryX, which waits for no other client.
+//
 // # Words
 //
 // The service is a tree of nodes, each with data of at most about a megabyte,
