@@ -65,18 +65,25 @@ func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 			s.retry(ctx, u, "remove", sp.prefix, func(ctx context.Context) error {
 				paths, err := s.find(ctx, []spec{sp})
 				for _, p := range paths {
-					stat, statErr := s.b.Exists(ctx, p, nil)
-					switch {
-					case statErr == nil && stat.EphemeralOwner == lost:
-						err = errors.Join(err, s.remove(ctx, p))
-					case statErr != nil && !isNotFound(statErr):
-						err = errors.Join(err, statErr)
-					}
+					err = errors.Join(err, d.removeOf(ctx, s, lost, p))
 				}
 				return err
 			})
 		})
 	}).madeFor(sp.prefix).note(d.members)
+}
+
+// removeOf removes a node that the session owner has left, and spares a later one of the
+// name. The server that is read from has caught up.
+func (d *DoubleBarrier) removeOf(ctx context.Context, s *session, owner int64, path string) error {
+	stat, err := s.b.Exists(ctx, path, nil)
+	if isNotFound(err) || err == nil && stat.EphemeralOwner != owner {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.remove(ctx, path)
 }
 
 // await looks until a round has taken it in. siblings is the number of nodes in
@@ -271,7 +278,7 @@ func (m *entrant) agree(names []string) error {
 
 // grant makes the entry stand. own is the armed watch on its node, or nil.
 func (m *entrant) grant(ctx context.Context, path string, names []string, own *backend.Watch) (*Entry, error) {
-	e := &Entry{d: m.d, names: names, extra: path == m.guest}
+	e := &Entry{d: m.d, names: names, since: m.czxid, extra: path == m.guest}
 	e.Hold = &Hold{s: m.s, path: path, trail: m.trail, recipe: e}
 	c := m.d.c
 	if err := m.s.grant(e.Hold, own); err != nil {
@@ -304,7 +311,11 @@ func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context
 				if path == "" {
 					continue
 				}
-				if err := next.remove(ctx, path); err != nil {
+				err := next.b.Sync(ctx, path)
+				if err == nil {
+					err = d.removeOf(ctx, next, s.b.ID(), path)
+				}
+				if err != nil && !isOver(err) {
 					d.c.log.Warn("coord: a node of a lost session stands until the service ends it", "path", path, "error", err)
 				}
 			}

@@ -24,6 +24,7 @@ type Entry struct {
 	*Hold
 	d       *DoubleBarrier
 	names   []string // of the round
+	since   int64    // the czxid of the node that it came with, 0 if it is not known
 	extra   bool
 	leaving atomic.Bool // by Leave, which removes the node in its own way
 }
@@ -85,7 +86,7 @@ func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 	var other neighbour
 	defer other.stop()
 	for {
-		living, err := d.living(ctx, s, e.names)
+		living, err := d.living(ctx, s, e.names, e.since)
 		if err != nil {
 			return err
 		}
@@ -123,10 +124,12 @@ func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 	}
 }
 
-// living returns those of names that are still there.
-func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string) ([]string, error) {
-	list, _, err := s.b.Children(ctx, d.members, nil)
-	if isNotFound(err) {
+// living returns those of names that are still there. They are of a round that a node of
+// czxid since was a member of, or of one in which the own node stands if since is 0. In a
+// directory that was made after that, a node of such a name is another one.
+func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string, since int64) ([]string, error) {
+	list, members, err := s.b.Children(ctx, d.members, nil)
+	if isNotFound(err) || since != 0 && err == nil && members.Czxid > since {
 		return nil, nil
 	}
 	return sortMembers(names, list).living, err
@@ -146,7 +149,7 @@ func (d *DoubleBarrier) removeLast(ctx context.Context, s *session, path string)
 // depart takes a node out at once. If it was the last of the round that names has,
 // ready goes with it.
 func (d *DoubleBarrier) depart(ctx context.Context, s *session, path string, names []string) error {
-	living, err := d.living(ctx, s, names) // if that is refused, who leaves goes all the same
+	living, err := d.living(ctx, s, names, 0) // if that is refused, who leaves goes all the same
 	if err == nil && len(living) == 1 && living[0] == base(path) {
 		return d.removeLast(ctx, s, path)
 	}
@@ -159,7 +162,7 @@ func (e *Entry) release(h *Hold) error {
 	if e.leaving.Load() {
 		return nil
 	}
-	living, err := e.d.living(context.Background(), h.s, e.names) // if that is refused, the member leaves all the same
+	living, err := e.d.living(context.Background(), h.s, e.names, 0) // if that is refused, the member leaves all the same
 	if err != nil || len(living) != 1 || living[0] != base(h.Path()) {
 		return h.remove(nil)
 	}
