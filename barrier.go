@@ -71,7 +71,7 @@ func (b *Barrier) Set(ctx context.Context) error {
 		}
 		return err
 	})
-	if doubt && err != nil && (ofContext(err) || !errors.Is(err, backend.ErrExists)) {
+	if doubt && err != nil && !answers(err, backend.ErrExists) {
 		err = opError("set", b.path.full, backend.Uncertain(errors.Unwrap(err)))
 	}
 	if err == nil {
@@ -157,7 +157,7 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 				return err
 			}
 			continue
-		case !errors.Is(err, backend.ErrExists):
+		case !answers(err, backend.ErrExists):
 			return err
 		}
 		w := backend.NewWatch()

@@ -310,7 +310,7 @@ func (s *session) makeNode(ctx context.Context, op backend.Op, above func(dir st
 		switch {
 		case err == nil:
 			return true, nil
-		case errors.Is(err, backend.ErrExists):
+		case answers(err, backend.ErrExists):
 			return false, nil
 		case !isNotFound(err):
 			return false, err

@@ -74,7 +74,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 			t.gone(ctx, path)
 		case isOver(err):
 			t.lose(err)
-		case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrExists):
+		case isNotFound(err), answers(err, backend.ErrBadVersion), answers(err, backend.ErrExists):
 			// Somebody was in between, or what was read is behind.
 			if err := t.s.b.Sync(ctx, ready); err != nil && !isOver(err) {
 				return opError(op, path, err)

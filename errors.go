@@ -132,17 +132,17 @@ func (r *released) Is(target error) bool { return target == ErrReleased }
 // isOver reports whether err says that a session, or the client, is over: no
 // retry on this session can succeed.
 func isOver(err error) bool {
-	return (errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrClosed)) && !ofContext(err)
+	return answers(err, backend.ErrSessionLost) || isClosed(err)
 }
 
 // isClosed reports whether err says that the client is closed.
-func isClosed(err error) bool { return errors.Is(err, backend.ErrClosed) && !ofContext(err) }
+func isClosed(err error) bool { return answers(err, backend.ErrClosed) }
 
 // isNotFound reports whether err says that a node is missing.
-func isNotFound(err error) bool { return errors.Is(err, backend.ErrNotFound) && !ofContext(err) }
+func isNotFound(err error) bool { return answers(err, backend.ErrNotFound) }
 
 // isDecode reports whether err says that what a node holds cannot be read.
-func isDecode(err error) bool { return errors.Is(err, ErrDecode) && !ofContext(err) }
+func isDecode(err error) bool { return answers(err, ErrDecode) }
 
 func isUncertain(err error) bool { return errors.Is(err, backend.ErrUncertain) }
 
@@ -166,6 +166,10 @@ func afterAttempt(ctx context.Context, err error) (final error, again bool) {
 func mayRepeat(ctx context.Context, err error) bool {
 	return isUncertain(err) && !isOver(err) && ctx.Err() == nil
 }
+
+// answers reports whether err says target, which is not just the cause of a context that
+// has ended.
+func answers(err, target error) bool { return errors.Is(err, target) && !ofContext(err) }
 
 // ofContext reports whether err says that a context has ended. Such an error matches the
 // context's cause as well, which is the caller's: the error of another call, or why a

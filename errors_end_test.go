@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 )
 
@@ -263,4 +264,162 @@ func TestTheEndOfAContextComesBeforeTheLossOfItsSession(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A write was applied, and its reply is lost since the context ends, with a cause that
+// matches an error of the library: a repetition could do harm, whatever the cause is.
+func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
+	bg := context.Background()
+	value := func(c *coord.Client) *coord.Value[string] { return coord.NewValue[string](c, "/v", nil) }
+	setValue := func(c *coord.Client) error {
+		_, err := value(c).Set(bg, "x")
+		return err
+	}
+	for name, x := range map[string]struct {
+		kind    backend.OpKind
+		path    string
+		prepare func(c *coord.Client) error
+		call    func(ctx context.Context, c *coord.Client) error
+	}{
+		"Value.Set makes it": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := value(c).Set(ctx, "y")
+			return err
+		}},
+		"Value.Set": {backend.OpSetData, "/v", setValue, func(ctx context.Context, c *coord.Client) error {
+			_, err := value(c).Set(ctx, "y")
+			return err
+		}},
+		"Value.CompareAndSet makes it": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := value(c).CompareAndSet(ctx, coord.Versioned[string]{}, "y")
+			return err
+		}},
+		"Value.CompareAndSet": {backend.OpSetData, "/v", setValue, func(ctx context.Context, c *coord.Client) error {
+			old, err := value(c).Get(bg)
+			if err == nil {
+				_, err = value(c).CompareAndSet(ctx, old, "y")
+			}
+			return err
+		}},
+		"Value.Update": {backend.OpSetData, "/v", setValue, func(ctx context.Context, c *coord.Client) error {
+			_, err := value(c).Update(ctx, func(old string) (string, error) { return old + "y", nil })
+			return err
+		}},
+		"Value.Delete": {backend.OpDelete, "/v", setValue, func(ctx context.Context, c *coord.Client) error {
+			old, err := value(c).Get(bg)
+			if err == nil {
+				err = value(c).Delete(ctx, old)
+			}
+			return err
+		}},
+		"Counter.Add": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewCounter(c, "/v", nil).Add(ctx, 1)
+			return err
+		}},
+		"Barrier.Set": {backend.OpCreate, "/barrier", nil, func(ctx context.Context, c *coord.Client) error {
+			return coord.NewBarrier(c, "/barrier", nil).Set(ctx)
+		}},
+		"Barrier.Remove": {backend.OpDelete, "/barrier", func(c *coord.Client) error { return coord.NewBarrier(c, "/barrier", nil).Set(bg) },
+			func(ctx context.Context, c *coord.Client) error {
+				return coord.NewBarrier(c, "/barrier", nil).Remove(ctx)
+			}},
+		"Semaphore.SetLimit": {backend.OpCreate, "/s/limit", nil, func(ctx context.Context, c *coord.Client) error {
+			return coord.NewSemaphore(c, "/s", 2, nil).SetLimit(ctx, 3)
+		}},
+		"Term.Announce": {backend.OpCreate, "ready-", nil, func(ctx context.Context, c *coord.Client) error {
+			term, err := coord.NewElection(c, "/e", nil).Campaign(bg)
+			if err == nil {
+				err = term.Announce(ctx, nil)
+			}
+			return err
+		}},
+		"Queue.Put": {backend.OpCreate, "/i-", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[string](c, "/q", nil).Put(ctx, "i")
+			return err
+		}},
+		"Txn.Commit": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewTxn(c).Do(value(c).SetOp("y")).Commit(ctx)
+			return err
+		}},
+	} {
+		for _, cause := range []error{
+			coord.ErrConflict, coord.ErrExists, coord.ErrBadVersion, coord.ErrDenied, coord.ErrNotEmpty, coord.ErrNotFound, coord.ErrSessionLost, coord.ErrClosed,
+		} {
+			t.Run(fmt.Sprint(name, ", ", cause), func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					var after nth
+					c := w.open("a", &backendtest.Hooks{After: after.after})
+					if x.prepare != nil {
+						w.must(x.prepare(c))
+					}
+					ctx, cancel := context.WithCancelCause(bg)
+					defer cancel(nil)
+					after.arm(1, does(x.kind, x.path), func(ctx context.Context, c backendtest.Call, err error) error {
+						w.must(err)
+						cancel(cause)
+						return &backend.Error{Op: "commit", Path: c.Path, Index: -1, Err: backend.Uncertain(backend.ContextError(ctx))}
+					})
+					wantErr(w.t, x.call(ctx, c), coord.ErrUncertain, context.Canceled)
+				})
+			})
+		}
+	}
+}
+
+// A context ends while a client looks whose a path is. What ends it must not be kept as
+// what the path is.
+func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
+	ending := func(w *world, match func(backendtest.Call) bool, cause error, then func(c *coord.Client, ctx context.Context)) {
+		var before nth
+		c := w.open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			err := before.before(ctx, c)
+			if err == nil && ctx.Err() == nil && does(backend.OpSetData, "permit-")(c) {
+				err = backend.ErrDenied
+			}
+			return err
+		}})
+		ctx, cancel := context.WithCancelCause(context.Background())
+		before.arm(1, match, func(context.Context, backendtest.Call, error) error {
+			cancel(cause)
+			return nil
+		})
+		then(c, ctx)
+	}
+	t.Run("whose a path is", func(t *testing.T) {
+		onMemory(t, func(w *world) {
+			acquire(w.t, coord.NewSemaphore(w.open("b", nil), "/p", 2, nil), 1)
+			ending(w, func(c backendtest.Call) bool { return c.Op == "get" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
+				_, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
+				wantErr(w.t, err, context.Canceled)
+				_, err = coord.NewMutex(c, "/p", nil).Lock(context.Background())
+				wantErr(w.t, err, coord.ErrKind)
+			})
+		})
+	})
+	t.Run("whose nodes stand there", func(t *testing.T) {
+		onMemory(t, func(w *world) {
+			w.commit(backend.Create("/p", nil, backend.Persistent))
+			w.commit(backend.Create("/p/limit", []byte("1"), backend.Persistent))
+			w.commit(backend.Create("/p/requests", nil, backend.Persistent))
+			ending(w, func(c backendtest.Call) bool { return c.Op == "children" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
+				_, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
+				wantErr(w.t, err, context.Canceled)
+				_, err = coord.NewMutex(c, "/p", nil).Lock(context.Background())
+				wantErr(w.t, err, coord.ErrKind)
+			})
+		})
+	})
+	t.Run("that a waiter may mark its node", func(t *testing.T) {
+		onMemory(t, func(w *world) {
+			acquire(w.t, coord.NewSemaphore(w.open("b", nil), "/s", 2, nil), 2)
+			ending(w, does(backend.OpSetData, "permit-"), coord.ErrBadVersion, func(c *coord.Client, ctx context.Context) {
+				s := coord.NewSemaphore(c, "/s", 2, nil)
+				_, err := s.Acquire(ctx, 1)
+				wantErr(w.t, err, context.Canceled)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				_, err = s.Acquire(ctx, 1)
+				wantErr(w.t, err, coord.ErrDenied)
+			})
+		})
+	})
 }

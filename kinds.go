@@ -229,7 +229,7 @@ func (s *session) footing(ctx context.Context, g ground) (footing, error) {
 		return f, nil
 	}
 	data, stat, err := s.b.Get(ctx, g.dir, nil)
-	if errors.Is(err, backend.ErrDenied) {
+	if answers(err, backend.ErrDenied) {
 		f := footing{kind: g.recipe}
 		s.c.learn(g.dir, f)
 		return f, nil
@@ -264,7 +264,7 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 	}
 	if stat.NumChildren > 0 {
 		names, _, err := s.b.Children(ctx, g.dir, nil)
-		if err != nil && !errors.Is(err, backend.ErrDenied) {
+		if err != nil && !answers(err, backend.ErrDenied) {
 			return footing{}, err
 		}
 		if found := g.recipe.kindAmong(names); found != "" {
@@ -307,7 +307,7 @@ func (s *session) occupy(ctx context.Context, g ground) error {
 			f.version = backend.AnyVersion
 			s.c.learn(g.dir, f)
 			return nil
-		case errors.Is(err, backend.ErrDenied):
+		case answers(err, backend.ErrDenied):
 			s.c.leaveAlone(g)
 			return nil
 		case mayRepeat(ctx, err), isNotFound(err), errors.Is(err, backend.ErrBadVersion):

@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -62,7 +61,7 @@ func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64
 		}
 		_, zxid, err = ss.commitOnce(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent))
 		switch {
-		case errors.Is(err, backend.ErrExists): // somebody else has made it meanwhile
+		case answers(err, backend.ErrExists): // somebody else has made it meanwhile
 		case isNotFound(err):
 			if err := ss.occupyAnew(ctx, s.ground()); err != nil {
 				return 0, err

@@ -328,7 +328,7 @@ func (a *acquisition) mayMark(ctx context.Context, p *place) error {
 	}
 	err := s.commitAgain(ctx, backend.SetData(p.path, nil, math.MaxInt32))
 	switch {
-	case errors.Is(err, backend.ErrBadVersion):
+	case answers(err, backend.ErrBadVersion):
 		s.setAllowed(dir)
 		return nil
 	case isNotFound(err):

@@ -169,7 +169,7 @@ func (s *session) lookAgain(ctx context.Context, path string, err error) error {
 			return err
 		}
 		return errAgain
-	case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrExists):
+	case isNotFound(err), answers(err, backend.ErrBadVersion), answers(err, backend.ErrExists):
 		return errAgain
 	}
 	return err

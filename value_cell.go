@@ -41,7 +41,7 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 			return content{}, err
 		}
 		n.c.unlearn(n.path.full)
-		if st, err := n.create(ctx, s, data); !errors.Is(err, ErrConflict) {
+		if st, err := n.create(ctx, s, data); !answers(err, ErrConflict) {
 			return st, err
 		}
 		// What this server shows may be what there was before.
@@ -87,7 +87,7 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 		case err == nil:
 			n.c.learn(n.path.full, footing{kind: n.recipe, czxid: zxid})
 			return content{created: zxid, version: version, changed: zxid}, nil
-		case errors.Is(err, backend.ErrExists):
+		case answers(err, backend.ErrExists):
 			return content{}, fmt.Errorf("%w: there is one", ErrConflict)
 		case !isNotFound(err):
 			return content{}, err
@@ -141,7 +141,7 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 // conflict is the error of a commit under a version.
 func conflict(err error) error {
 	switch {
-	case errors.Is(err, backend.ErrBadVersion):
+	case answers(err, backend.ErrBadVersion):
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	case isNotFound(err):
 		return errVanished
@@ -179,7 +179,7 @@ func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error))
 			if refusal == nil {
 				var st content
 				st, err = n.replace(ctx, s, old, data)
-				if !errors.Is(err, ErrConflict) || st.created != 0 {
+				if !answers(err, ErrConflict) || st.created != 0 {
 					return st, err
 				}
 				pause.wait(ctx.Done(), s.b.Done())

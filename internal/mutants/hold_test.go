@@ -6,7 +6,7 @@ var holdMutants = []mutant{
 		"errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)", "errors.Is(err, context.DeadlineExceeded)",
 		"TestTheCauseOfAContextIsNoAnswer"},
 	{"another client that is closed is the own one", "errors.go",
-		"return errors.Is(err, backend.ErrClosed) && !ofContext(err)", "return errors.Is(err, backend.ErrClosed)",
+		"return answers(err, backend.ErrClosed)", "return errors.Is(err, backend.ErrClosed)",
 		"TestTheEndOfAnotherClientIsThatOfAContext"},
 	{"a lost session ends no hold", "session.go",
 		"if e, ok := h.fail(err); ok {\n\t\t\tendings", "if e, ok := (ending{h: h}), false; ok {\n\t\t\tendings",

@@ -39,7 +39,7 @@ var txnMutants = []mutant{
 		"case gone >= 0:", "case gone >= 0 && false:",
 		"TestASiteThatIsNotServedIsNamed"},
 	{"the cause of Serve's end is a record that cannot be read", "errors.go",
-		"return errors.Is(err, ErrDecode) && !ofContext(err)", "return errors.Is(err, ErrDecode)",
+		"return answers(err, ErrDecode)", "return errors.Is(err, ErrDecode)",
 		"TestTheCauseOfServesEndIsNoRecordThatCannotBeRead"},
 	{"a site is removed only while nothing is proposed to it", "txn_present.go",
 		"(ballots > 0 || len(names) == 0)", "ballots > 0",
