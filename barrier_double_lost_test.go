@@ -51,8 +51,8 @@ func TestASetThatEndsWithItsSessionIsUncertain(t *testing.T) {
 			onMemory(t, func(w *world) {
 				ctx, cancel := context.WithCancel(context.Background())
 				var after nth
-				b := coord.NewBarrier(w.open("a", &backendtest.Hooks{After: after.after}), "/b", &coord.BarrierOptions{Ephemeral: true})
-				after.arm(1, does(backend.OpCreate, "/b"), func(_ context.Context, c backendtest.Call, _ error) error {
+				b := coord.NewBarrier(w.open("a", &backendtest.Hooks{After: after.after}), "/barrier", &coord.BarrierOptions{Ephemeral: true})
+				after.arm(1, does(backend.OpCreate, "/barrier"), func(_ context.Context, c backendtest.Call, _ error) error {
 					w.Link("a").Partition()
 					<-c.Session.Done()
 					if when == "together with the session" {
@@ -68,7 +68,7 @@ func TestASetThatEndsWithItsSessionIsUncertain(t *testing.T) {
 				wantErr(w.t, set.end(), coord.ErrUncertain, context.Canceled)
 				w.Link("a").Heal()
 				w.must(b.Set(context.Background()))
-				wantErr(w.t, coord.NewBarrier(w.open("b", nil), "/b", nil).Set(context.Background()), coord.ErrExists)
+				wantErr(w.t, coord.NewBarrier(w.open("b", nil), "/barrier", nil).Set(context.Background()), coord.ErrExists)
 			})
 		})
 	}
