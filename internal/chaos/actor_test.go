@@ -20,13 +20,13 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// roleEnv makes the test binary one of the processes of the run: the word before
-// the colon says which.
+// roleEnv makes the test binary one of the processes of the run: the word before the colon is
+// its role.
 const roleEnv = "COORD_CHAOS_ROLE"
 
-// spawn starts this binary in a role. The process ends with this one, in whatever
-// way: the kernel kills a child when the thread that started it ends, so the thread
-// stays. done is closed when it has ended. out is called in order with its lines.
+// spawn starts this binary in a role. The child ends however this process ends: the kernel
+// kills it when the thread that started it ends, so that thread stays locked. done is closed
+// when the child has ended. out is called with its lines, in order.
 func spawn(role, arg string, attr *syscall.SysProcAttr, stderr io.Writer, out func(line []byte)) (cmd *exec.Cmd, stdin io.WriteCloser, done chan struct{}, err error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -63,17 +63,17 @@ func spawn(role, arg string, attr *syscall.SysProcAttr, stderr io.Writer, out fu
 			out(line)
 		}
 		_, _ = io.Copy(io.Discard, stdout) // a line cut short by a kill
-		_ = cmd.Wait()                     // how it ended matters to nobody
+		_ = cmd.Wait()                     // the exit status does not matter
 	}()
 	return cmd, stdin, done, <-started
 }
 
-// actor is one client process after the other, in the same place.
+// actor is a place for a client process; the processes in it run one after the other.
 type actor struct {
 	t        *testing.T
 	r        *run
 	index    int
-	proxies  []*zkproxy.Proxy // one in front of each server, of this client alone
+	proxies  []*zkproxy.Proxy // one in front of each server, only for this client
 	launches int
 
 	cmd   *exec.Cmd
@@ -159,7 +159,7 @@ func (a *actor) hear(line []byte) {
 	a.news = make(chan struct{})
 }
 
-// errorsOf collects what a client writes to standard error.
+// errorsOf collects the standard error of a client.
 type errorsOf actor
 
 func (a *errorsOf) Write(p []byte) (int, error) {
@@ -168,7 +168,7 @@ func (a *errorsOf) Write(p []byte) (int, error) {
 	return a.errs.Write(p)
 }
 
-// await returns when the present process has said a kind of report n times.
+// await returns when the present process has sent a kind of report n times.
 func (a *actor) await(kind string, n int, atMost time.Duration) error {
 	deadline := time.NewTimer(atMost)
 	defer deadline.Stop()
@@ -185,9 +185,9 @@ func (a *actor) await(kind string, n int, atMost time.Duration) error {
 		select {
 		case <-news:
 		case <-a.done:
-			return fmt.Errorf("%s ended before it said %q %s", name, kind, errs)
+			return fmt.Errorf("%s ended before it reported %q %s", name, kind, errs)
 		case <-deadline.C:
-			return fmt.Errorf("%s did not say %q within %v", name, kind, atMost)
+			return fmt.Errorf("%s did not report %q within %v", name, kind, atMost)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func (a *actor) tell(command string) {
 	_, _ = io.WriteString(a.stdin, command+"\n") // one that is gone cannot be told
 }
 
-// look returns what the client's cache has.
+// look returns the content of the client's cache.
 func (a *actor) look() (report, error) {
 	n := a.heard("copy")
 	a.tell("look")
@@ -214,7 +214,7 @@ func (a *actor) look() (report, error) {
 	return a.last, nil
 }
 
-// progress returns how many calls were ok, by workload.
+// progress returns the number of successful calls, by workload.
 func (a *actor) progress() map[string]int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,7 +232,7 @@ func (a *actor) kill() {
 	}
 }
 
-// quit has the process end by itself.
+// quit makes the process end by itself.
 func (a *actor) quit() error {
 	a.stdin.Close()
 	select {
@@ -248,7 +248,7 @@ func (a *actor) quit() error {
 	return nil
 }
 
-// each does something to all proxies of the client.
+// each applies do to all proxies of the client.
 func (a *actor) each(do func(p *zkproxy.Proxy)) {
 	for _, p := range a.proxies {
 		do(p)

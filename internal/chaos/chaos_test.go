@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// The ensemble and its clients. A margin of (syncLimit + 2) ticks is what the
-// package promises its order for: Done of a lost hold before the next grant.
+// The ensemble and its clients. With a margin of (syncLimit + 2) ticks the package guarantees
+// its order: Done of a lost hold is closed before the next grant.
 const (
 	tick            = 500 * time.Millisecond
 	syncLimit       = 2
@@ -50,11 +50,11 @@ const (
 	clients         = 4
 )
 
-// limit is how long the test waits for something that must happen. It is generous:
-// machines that run tests are busy.
+// limit is the timeout for events that must happen. It is generous, since test machines are
+// busy.
 const limit = 60 * time.Second
 
-// run is one run of the whole.
+// run is one run of the whole test.
 type run struct {
 	t         *testing.T
 	e         *zktest.Ensemble
@@ -65,10 +65,10 @@ type run struct {
 	brake     *brake
 	actors    []*actor
 	processes atomic.Int64
-	emptied   int // servers, by the nemesis
+	emptied   int // servers emptied by the nemesis
 }
 
-// length is how long the nemesis rages, at least.
+// length returns the least duration of the nemesis.
 func length(t *testing.T) time.Duration {
 	t.Helper()
 	if text := os.Getenv("COORD_CHAOS"); text != "" {
@@ -97,13 +97,13 @@ func seed(t *testing.T) uint64 {
 	return n
 }
 
-// TestEveryRecipeStandsAllFaults is the run. Whatever it finds is in the summary.
+// TestEveryRecipeStandsAllFaults is the run. Its findings are in the summary.
 //
-// On a busy machine the servers can lose what they have acknowledged: ZooKeeper 3.8.0
+// On a busy machine the servers can lose writes that they have acknowledged: ZooKeeper 3.8.0
 // elects a follower that took the epoch of its leader before it had its transactions
-// (ZOOKEEPER-4643), and the others cut off their logs. A raw client, whose writes are
-// taken back then, and trees that differ at the end show that it was the servers. Such a
-// run says nothing of the library, and another one is made.
+// (ZOOKEEPER-4643), and the others truncate their logs. Two signs show that the servers are
+// at fault: acknowledged writes of a raw client disappear, or the servers' trees differ at
+// the end. Such a run does not test the library, and another one is made.
 func TestEveryRecipeStandsAllFaults(t *testing.T) {
 	zktest.Require(t)
 	const most = 3
@@ -114,13 +114,13 @@ func TestEveryRecipeStandsAllFaults(t *testing.T) {
 		if broken == "" {
 			return
 		}
-		t.Logf("figure: chaos: ensemble %d, seed %d, is not judged, for it lost writes of its own: %s", i+1, first+i, broken)
+		t.Logf("figure: chaos: ensemble %d, seed %d, is not judged, because it lost acknowledged writes: %s", i+1, first+i, broken)
 	}
-	t.Errorf("none of %d ensembles kept what it had acknowledged: nothing was tested", most)
+	t.Errorf("none of %d ensembles kept its acknowledged writes: nothing was tested", most)
 }
 
-// storm is one run. It is not judged if the servers broke their own promise, and tells
-// how they did.
+// storm is one run. If the servers broke their own guarantees it is not judged, and broken
+// says how.
 func storm(t *testing.T, seed uint64) (broken string) {
 	r := &run{t: t, dir: historyDir(t), seed: seed}
 	t.Logf("COORD_SEED=%d", r.seed)
@@ -175,7 +175,7 @@ func judgeAll(t *testing.T, dir string) *findings {
 	return judge(processes, log)
 }
 
-// TestAKeptRun judges a run again whose histories were kept.
+// TestAKeptRun judges the kept histories of an earlier run again.
 func TestAKeptRun(t *testing.T) {
 	dir := os.Getenv("COORD_CHAOS_JUDGE")
 	if dir == "" {
@@ -188,7 +188,7 @@ func TestAKeptRun(t *testing.T) {
 	}
 }
 
-// historyDir is where the histories go. They stay when the run fails.
+// historyDir returns the directory of the histories. It is kept when the run fails.
 func historyDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(os.Getenv("COORD_CHAOS_KEEP"), "coord-chaos-")
@@ -216,8 +216,8 @@ func (r *run) start(n *nemesis) {
 			"fsync.warningthresholdms": strconv.FormatInt(int64(slowFlush/time.Millisecond/2), 10),
 			"snapCount":                "600", // a snapshot every second or two, see rested
 		},
-		// So that a server that was away is told what it has missed change by change,
-		// and its log has all of it.
+		// With these a server that was away receives the missing changes one by one, so that
+		// its log is complete.
 		JavaArgs: []string{"-Dzookeeper.commitLogCount=50000"},
 	}
 	var err error
@@ -257,7 +257,7 @@ func (r *run) start(n *nemesis) {
 	}
 }
 
-// session opens a session of the test's own.
+// session opens a session for the test itself.
 func (r *run) session() backend.Session {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
@@ -273,7 +273,7 @@ func openAt(ctx context.Context, addrs ...string) (backend.Session, error) {
 	return zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: 20 * tick}).Open(ctx)
 }
 
-// progress is how many calls of each workload were ok, of all clients but one.
+// progress returns the number of successful calls of each workload, by all clients but one.
 func (r *run) progress(but *actor) map[string]int64 {
 	sum := make(map[string]int64)
 	for _, a := range r.actors {
@@ -286,15 +286,15 @@ func (r *run) progress(but *actor) map[string]int64 {
 	return sum
 }
 
-// goesOn returns when every workload has gone on.
+// goesOn returns when every workload has made progress.
 func (r *run) goesOn(ctx context.Context, when string) error {
 	was := r.progress(nil)
 	var stuck []string
-	err := until("every workload goes on "+when, limit, func() bool {
+	err := until("every workload makes progress "+when, limit, func() bool {
 		is := r.progress(nil)
 		stuck = nil
 		for _, w := range works {
-			// One that was begun since, in each client.
+			// One call that began since then, in each client.
 			if is[w] < was[w]+clients+1 {
 				stuck = append(stuck, w)
 			}
@@ -307,8 +307,8 @@ func (r *run) goesOn(ctx context.Context, when string) error {
 	return nil
 }
 
-// ghosts says which nodes one server has, for good, and the others do not have. Who
-// waits for them waits in vain, and it is not the library's doing.
+// ghosts returns the nodes that one server has permanently and the others do not have. A
+// client that waits for their deletion waits in vain, and the library is not at fault.
 func (r *run) ghosts() string {
 	list := func() (all []map[string]bool) {
 		for _, s := range r.e.Servers() {
@@ -330,7 +330,7 @@ func (r *run) ghosts() string {
 		return all
 	}
 	first := list()
-	time.Sleep(2 * time.Second) // what comes and goes is no ghost
+	time.Sleep(2 * time.Second) // a node that comes and goes is not a ghost
 	second := list()
 	text := ""
 	for i, names := range second {

@@ -13,10 +13,10 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// item is one value in the queue, as the servers' logs have it.
+// item is one value in the queue, by the servers' logs.
 type item struct{ created, deleted int }
 
-// items returns what the logs tell of the queue, by value.
+// items returns the queue's history by the logs, by value.
 func (l *ledger) items() map[string]item {
 	all := make(map[string]item)
 	for value, made := range l.written {
@@ -32,8 +32,8 @@ func (l *ledger) items() map[string]item {
 	return all
 }
 
-// checkQueue accounts for every item: who put it, who had it, and how it went. The
-// queue must be empty.
+// checkQueue accounts for every item: the call that put it, the calls that took it, and its
+// end. The queue must be empty.
 func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []string) {
 	errorf := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	putBy := make(map[string]*call)
@@ -41,7 +41,7 @@ func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []strin
 		for _, v := range strings.Fields(c.Value) {
 			putBy[v] = c
 			if c.outcome == "ok" && items[v].created == 0 {
-				errorf("put and never there: %s by %v", v, c)
+				errorf("put but never in the queue: %s by %v", v, c)
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []strin
 		if c.outcome == "ok" {
 			had[c.Value] = append(had[c.Value], c)
 			if items[c.Value].created == 0 {
-				errorf("taken and never put: %v", c)
+				errorf("taken but never put: %v", c)
 			}
 		}
 	}
@@ -67,7 +67,7 @@ func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []strin
 		case it.created > 1:
 			errorf("put %d times: %s by %v", it.created, value, put)
 		case it.deleted == 0:
-			errorf("still there: %s by %v", value, put)
+			errorf("still in the queue: %s by %v", value, put)
 		}
 		all := had[value]
 		slices.SortFunc(all, func(a, b *call) int { return cmp.Compare(a.Token, b.Token) })
@@ -83,13 +83,13 @@ func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []strin
 			acked = acked || end != nil && end.Op == "ack" && end.happened()
 		}
 		if it.deleted > 0 && !acked {
-			errorf("gone, and nobody has acknowledged it: %s by %v, taken by %v", value, put, all)
+			errorf("removed without an acknowledgement: %s by %v, taken by %v", value, put, all)
 		}
 	}
 	return wrong
 }
 
-// The register as porcupine is told. Its values are all different.
+// registerStep is the input of porcupine's register model. All values are different.
 type registerStep struct {
 	op, old, value string // get, set, cas or conflict
 }
@@ -111,8 +111,8 @@ var registerModel = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
 }
 
-// checkRegister finds out whether what happened to the value can be put in an order.
-// Reads that were made after a Sync only are not in it, see staleReads.
+// checkRegister tries to find a linear order of the operations on the value. Reads after a
+// mere Sync are not part of it, see staleReads.
 func checkRegister(calls []*call) []string {
 	var ops []porcupine.Operation
 	bounds := boundsOf(calls)
@@ -131,9 +131,9 @@ func checkRegister(calls []*call) []string {
 	return linearizable("value", registerModel, ops)
 }
 
-// boundsOf returns when calls have returned at the latest. A write that nobody knows
-// the outcome of, and that the logs have, was applied before the one that comes after
-// it there, and so before that returned.
+// boundsOf returns the latest time at which a call has taken effect. An uncertain write that
+// the logs contain was applied before the next write in the logs, and so before that write
+// returned.
 func boundsOf(calls []*call) func(c *call) int64 {
 	var writes []*call
 	for _, c := range calls {
@@ -156,8 +156,8 @@ func boundsOf(calls []*call) func(c *call) int64 {
 	}
 }
 
-// checkSessions finds reads that were behind what the same worker had read or written
-// before in the same session.
+// checkSessions finds reads that are older than an earlier read or write of the same worker
+// in the same session.
 func checkSessions(calls []*call) (wrong []string) {
 	type who struct {
 		p       *process
@@ -170,7 +170,7 @@ func checkSessions(calls []*call) (wrong []string) {
 			continue
 		}
 		if before := latest[w]; before != nil && c.Token < before.Token {
-			wrong = append(wrong, fmt.Sprintf("behind what was known: %v, and then %v", before, c))
+			wrong = append(wrong, fmt.Sprintf("older than an earlier result: %v, and then %v", before, c))
 			continue
 		}
 		latest[w] = c
@@ -178,8 +178,8 @@ func checkSessions(calls []*call) (wrong []string) {
 	return wrong
 }
 
-// staleReads returns the reads that were behind a write which had returned before
-// the Sync that they came after had begun.
+// staleReads returns the reads that missed a write which had returned before the Sync that
+// preceded them began.
 func staleReads(calls []*call) (stale []*call) {
 	type done struct{ at, zxid int64 }
 	var writes []done
@@ -204,11 +204,11 @@ func staleReads(calls []*call) (stale []*call) {
 	return stale
 }
 
-// The counter as porcupine is told.
+// counterStep is the input of porcupine's counter model.
 type counterStep struct {
 	add          bool
 	delta, after int64
-	known        bool // after is
+	known        bool // after is known
 }
 
 var counterModel = porcupine.Model{
@@ -237,16 +237,16 @@ func checkCounter(calls []*call) []string {
 	return linearizable("counter", counterModel, ops)
 }
 
-// checkTxns finds transactions with two outcomes: by their decision nodes, by what
-// proposers were told, and by what sites were told. A commit needs the yes of all
-// sites, and reaches all of them.
+// checkTxns finds transactions with two outcomes. It compares their decision nodes with the
+// results at proposers and sites. A commit needs the yes of all sites, and reaches all of
+// them.
 func checkTxns(all []*process, decided map[string][]string, vote func(id, site string) bool) (wrong []string) {
 	errorf := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	sitesOf := make(map[string][]string)
 	told := make(map[string]map[string]string) // by transaction and site
 	prepared := make(map[string]bool)          // by transaction and site
-	// What a recovery tells, its proposer may not be told any more. One that was
-	// killed may not have written down what it was told.
+	// When a recovery finishes a transaction, its proposer may not learn the outcome. A
+	// killed process may not have written down the outcome that it learned.
 	recovered, unfinished := make(map[string]bool), false
 	for _, p := range all {
 		for _, e := range p.events {
@@ -274,10 +274,10 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 			if c.Work == "txn" && c.Op == "propose" {
 				sitesOf[c.ID] = strings.Fields(c.Old)
 				if c.outcome == "ok" && c.Value != outcome(c.ID) {
-					errorf("the proposer of %s was told %s, decided is %s", c.ID, c.Value, outcome(c.ID))
+					errorf("the proposer of %s got %s, the decision is %s", c.ID, c.Value, outcome(c.ID))
 				}
 				if strings.Contains(c.Err, coord.ErrInDoubt.Error()) && !recovered[c.ID] && !unfinished {
-					errorf("the record of %s is gone, and nobody was told: %v", c.ID, c)
+					errorf("the record of %s is deleted, and no process learned the outcome: %v", c.ID, c)
 				}
 			}
 		}
@@ -288,7 +288,7 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 			switch e.Op {
 			case "recover":
 				if e.Value != outcome(e.ID) {
-					errorf("recovery of %s told %s, decided is %s", e.ID, e.Value, outcome(e.ID))
+					errorf("recovery of %s returned %s, the decision is %s", e.ID, e.Value, outcome(e.ID))
 				}
 			case "prepare":
 				prepared[e.ID+" "+e.Value] = true
@@ -297,11 +297,11 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 					told[e.ID] = make(map[string]string)
 				}
 				if before := told[e.ID][e.Value]; before != "" && before != e.Op {
-					errorf("site %s of %s was told %s and %s", e.Value, e.ID, before, e.Op)
+					errorf("site %s of %s got %s and %s", e.Value, e.ID, before, e.Op)
 				}
 				told[e.ID][e.Value] = e.Op
 				if e.Op != outcome(e.ID) {
-					errorf("site %s of %s was told %s, decided is %s", e.Value, e.ID, e.Op, outcome(e.ID))
+					errorf("site %s of %s got %s, the decision is %s", e.Value, e.ID, e.Op, outcome(e.ID))
 				}
 			}
 		}
@@ -313,11 +313,11 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 		for _, s := range sitesOf[id] {
 			switch {
 			case !vote(id, s):
-				errorf("%s commits against the no of %s", id, s)
+				errorf("%s commits although %s voted no", id, s)
 			case told[id][s] != "commit":
-				errorf("%s commits, and %s was never told", id, s)
+				errorf("%s commits, but %s never got the outcome", id, s)
 			case !prepared[id+" "+s]:
-				errorf("%s commits, and %s was never asked", id, s)
+				errorf("%s commits, but %s was never asked", id, s)
 			}
 		}
 	}
@@ -326,13 +326,13 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 
 // checkCopy compares a cache with the tree.
 func checkCopy(name string, got report, tree map[string]nodeIs) (wrong []string) {
-	for what, has := range map[string]map[string]nodeIs{"the copy of " + name: got.Tree, "what the events of " + name + " add up to": got.Folded} {
+	for what, has := range map[string]map[string]nodeIs{"the copy of " + name: got.Tree, "the folded events of " + name + " add up to": got.Folded} {
 		if d := differs(what, has, tree); d != "" {
 			wrong = append(wrong, d)
 		}
 	}
 	if got.Wrong > 0 {
-		wrong = append(wrong, fmt.Sprintf("%d events of %s do not follow from those before", got.Wrong, name))
+		wrong = append(wrong, fmt.Sprintf("%d events of %s do not follow from earlier ones", got.Wrong, name))
 	}
 	if got.Text != "" {
 		wrong = append(wrong, name+": "+got.Text)

@@ -11,20 +11,19 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// A tenure is one hold, as its holder saw it.
+// A tenure is one hold in its holder's view.
 type tenure struct {
 	id      string
 	process string
 	weight  int
 	token   int64
-	// The acquisition began and returned, and the holder believed in the hold from
-	// then until: it was released, it was said to be lost, or there is an excuse.
+	// asked and from are the begin and the return of the acquisition. The holder believed in
+	// the hold from then until it was released, it was reported lost, or an excuse begins.
 	asked, from, until int64
-	// The hold may have ended on the service from excuse on, although the holder
-	// was not told: it did not run, or its session was ended by force. forever: no
-	// excuse.
+	// From excuse on the hold may have ended on the service although the holder was not
+	// notified: it did not run, or its session was ended by force. forever means no excuse.
 	excuse int64
-	// When the release returned that deleted the node; forever if there was none.
+	// gone is the return of the release that deleted the node; forever if there was none.
 	gone int64
 }
 
@@ -32,8 +31,8 @@ func (x *tenure) String() string {
 	return fmt.Sprintf("%s of %s (token %#x, weight %d) [%d, %d]", x.id, x.process, x.token, x.weight, x.from, x.until)
 }
 
-// tenures returns the holds of a workload. expired says when sessions were ended by
-// force.
+// tenures returns the holds of a workload. expired holds the times at which sessions were
+// ended by force.
 func tenures(all []*process, work string, weigh func(c *call) int) (list []*tenure) {
 	expired := make(map[int64]int64)
 	for _, p := range all {
@@ -74,7 +73,7 @@ func tenures(all []*process, work string, weigh func(c *call) int) (list []*tenu
 				x.excused(at)
 			}
 			for _, g := range p.gaps {
-				// One who did not run until a moment ago may not have looked yet.
+				// A process that did not run until a moment ago may not have noticed yet.
 				if g.from < x.until && g.to+int64(mostSilence) > x.asked {
 					x.excused(g.from)
 				}
@@ -94,7 +93,7 @@ func tenures(all []*process, work string, weigh func(c *call) int) (list []*tenu
 	return list
 }
 
-// excused ends the belief at a time, if it lasts longer.
+// excused ends the belief at a time if it lasts longer.
 func (x *tenure) excused(at int64) {
 	if at >= x.until {
 		return
@@ -103,7 +102,7 @@ func (x *tenure) excused(at int64) {
 	x.until = min(x.until, max(at, x.from))
 }
 
-// checkOverlap finds tenures that together are more than may be at a time.
+// checkOverlap finds tenures whose sum exceeds the limit at some moment.
 func checkOverlap(list []*tenure, most int) (wrong []string) {
 	type edge struct {
 		at    int64
@@ -127,7 +126,7 @@ func checkOverlap(list []*tenure, most int) (wrong []string) {
 		}
 		now[e.x] = true
 		if sum > most {
-			text := fmt.Sprintf("%d held at once, %d may be:", sum, most)
+			text := fmt.Sprintf("%d held at once, at most %d allowed:", sum, most)
 			for x := range now {
 				text += " " + x.String() + ";"
 			}
@@ -137,8 +136,8 @@ func checkOverlap(list []*tenure, most int) (wrong []string) {
 	return wrong
 }
 
-// The lock as porcupine is told: whoever acquires finds it free, with a token that
-// is higher than all before, and only the holder's hold ends.
+// lockState is porcupine's model of a lock: an acquisition finds it free, with a token higher
+// than all before, and only a release by the holder frees it.
 type lockState struct{ holder, highest int64 }
 
 type lockStep struct {
@@ -158,7 +157,7 @@ var lockModel = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
 }
 
-// checkLock finds out whether the exclusive holds can be put in an order.
+// checkLock tries to find a linear order of the exclusive holds.
 func checkLock(work string, list []*tenure) []string {
 	var ops []porcupine.Operation
 	for _, x := range list {
@@ -173,7 +172,7 @@ func checkLock(work string, list []*tenure) []string {
 	return linearizable(work, lockModel, ops)
 }
 
-// porcupineLimit is how long a history may take to check.
+// porcupineLimit bounds the time to check a history.
 const porcupineLimit = 5 * time.Minute
 
 func linearizable(what string, m porcupine.Model, ops []porcupine.Operation) []string {
@@ -187,7 +186,7 @@ func linearizable(what string, m porcupine.Model, ops []porcupine.Operation) []s
 	return []string{fmt.Sprintf("%s: %d operations are not linearizable: %s", what, len(ops), culprit(m, ops, info))}
 }
 
-// culprit describes where the longest order that makes sense ends.
+// culprit describes the end of the longest consistent order.
 func culprit(m porcupine.Model, ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	var longest []porcupine.Operation
 	for _, partition := range info.PartialLinearizationsOperations() {
@@ -224,8 +223,8 @@ func culprit(m porcupine.Model, ops []porcupine.Operation, info porcupine.Linear
 	return text
 }
 
-// checkFence finds writes that the fenced register took with an old token. overlaps
-// is what the register without a fence noted.
+// checkFence finds writes that the fenced register accepted with an old token. overlaps is
+// the number of overlaps that the register without a fence recorded.
 func checkFence(writes []event) (wrong []string, overlaps, refused int) {
 	highest := make(map[string]int64)
 	for _, w := range writes {

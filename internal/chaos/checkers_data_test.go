@@ -9,7 +9,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// made makes calls of a process of their own.
+// made returns calls of a process of their own.
 func made(calls ...call) (list []*call) {
 	p := &process{name: "p"}
 	for i := range calls {
@@ -46,16 +46,16 @@ func TestTheCheckOfTheQueueAccountsForAllItems(t *testing.T) {
 		{"all well", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("ack", "a", "m1", "ok", "")}, gone, ""},
 		{"again after a nack", []call{put("a")}, []call{take("a", "m1", 5, 1), take("a", "m2", 6, 2)}, []call{end("nack", "a", "m1", "ok", ""), end("ack", "a", "m2", "ok", "")}, gone, ""},
 		{"an uncertain ack that was applied", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("ack", "a", "m1", "unknown", "applied")}, gone, ""},
-		{"an uncertain ack that was not applied", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("ack", "a", "m1", "unknown", "not applied")}, gone, "gone, and nobody has acknowledged it"},
-		{"lost before anybody had it", []call{put("a")}, nil, nil, gone, "gone, and nobody has acknowledged it"},
-		{"lost after a nack", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("nack", "a", "m1", "ok", "")}, gone, "gone, and nobody has acknowledged it"},
-		{"never there", []call{put("a")}, nil, nil, nil, "put and never there"},
-		{"still there", []call{put("a")}, nil, nil, map[string]item{"a": {1, 0}}, "still there"},
+		{"an uncertain ack that was not applied", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("ack", "a", "m1", "unknown", "not applied")}, gone, "removed without an acknowledgement"},
+		{"lost before it was taken", []call{put("a")}, nil, nil, gone, "removed without an acknowledgement"},
+		{"lost after a nack", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("nack", "a", "m1", "ok", "")}, gone, "removed without an acknowledgement"},
+		{"never there", []call{put("a")}, nil, nil, nil, "put but never in the queue"},
+		{"still in the queue", []call{put("a")}, nil, nil, map[string]item{"a": {1, 0}}, "still in the queue"},
 		{"after an ack that was ok", []call{put("a")}, []call{take("a", "m1", 5, 1), take("a", "m2", 6, 2)}, []call{end("ack", "a", "m1", "ok", ""), end("ack", "a", "m2", "no", "")}, gone, "delivered again after it was acknowledged"},
 		{"the same attempt again", []call{put("a")}, []call{take("a", "m1", 5, 2), take("a", "m2", 6, 1)}, []call{end("ack", "a", "m2", "ok", "")}, gone, "the attempts do not grow"},
 		{"one claim twice", []call{put("a")}, []call{take("a", "m1", 5, 1), take("a", "m2", 5, 2)}, []call{end("ack", "a", "m2", "ok", "")}, gone, "the attempts do not grow"},
 		{"from nowhere", nil, nil, nil, gone, "from nowhere"},
-		{"taken and never put", nil, []call{take("b", "m1", 5, 1)}, nil, nil, "taken and never put"},
+		{"taken but never put", nil, []call{take("b", "m1", 5, 1)}, nil, nil, "taken but never put"},
 		{"put twice", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("ack", "a", "m1", "ok", "")}, map[string]item{"a": {2, 2}}, "put 2 times"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -87,8 +87,8 @@ func TestTheCheckOfTheRegisterFindsWhatIsNotLinearizable(t *testing.T) {
 		{"a stale read", []call{set("a", 1), set("b", 2), get("a", 1)}, "not linearizable"},
 		{"a read beside the write", []call{set("a", 1), at(set("b", 2), 11, 50), at(get("a", 1), 20, 30)}, ""},
 		{"a lost update", []call{set("a", 1), cas("a", "b", 2), cas("a", "c", 3)}, "not linearizable"},
-		{"a conflict with what stands", []call{set("a", 1), conflict}, "not linearizable"},
-		{"a write that nobody made", []call{get("x", 9)}, "not linearizable"},
+		{"a conflict with the expected value", []call{set("a", 1), conflict}, "not linearizable"},
+		{"a value that was never written", []call{get("x", 9)}, "not linearizable"},
 		{"an uncertain write that was applied", []call{open(set("a", 1), "applied"), at(get("a", 1), 30, 40)}, ""},
 		{"an uncertain write that was not", []call{open(set("a", 1), "not applied"), at(get("a", 1), 30, 40)}, "not linearizable"},
 		{"an uncertain write, by the logs before one that has returned", []call{open(set("a", 1), "applied"), at(set("b", 2), 20, 30), at(set("c", 3), 32, 35), at(get("a", 1), 40, 50)}, "not linearizable"},
@@ -106,7 +106,7 @@ func TestTheCheckOfTheRegisterFindsWhatIsNotLinearizable(t *testing.T) {
 	}
 	in := func(session int64, c call) call { c.Session = session; return c }
 	verdict(t, checkSessions(made(in(7, get("b", 2)), in(8, get("a", 1)))), "")
-	verdict(t, checkSessions(made(in(7, get("b", 2)), in(7, get("a", 1)))), "behind what was known")
+	verdict(t, checkSessions(made(in(7, get("b", 2)), in(7, get("a", 1)))), "older than an earlier result")
 }
 
 func TestTheCheckOfTheCounterFindsALostAddition(t *testing.T) {
@@ -144,16 +144,16 @@ func TestTheCheckOfTransactionsFindsTwoOutcomes(t *testing.T) {
 		{"all commit", append(proposed("x", "commit"), both...), commit, ""},
 		{"all abort", append(proposed("x", "abort"), told("abort", "x", "s1")), abort, ""},
 		{"two decisions", proposed("x", "commit"), map[string][]string{"x": {"commit", "abort"}}, "was decided"},
-		{"one site aborts", append(append(proposed("x", "commit"), both[:3]...), told("abort", "x", "s2")), commit, "site s2 of x was told abort, decided is commit"},
-		{"one site is told both", append(append(proposed("x", "commit"), both...), told("abort", "x", "s1")), commit, "told commit and abort"},
-		{"the proposer is told otherwise", append(proposed("x", "abort"), both...), commit, "the proposer of x was told abort"},
-		{"told before it is decided", proposed("x", "abort"), nil, "decided is none"},
-		{"recovery tells otherwise", append(append(proposed("x", "commit"), both...), told("recover", "x", "abort")), commit, "recovery of x told abort"},
+		{"one site aborts", append(append(proposed("x", "commit"), both[:3]...), told("abort", "x", "s2")), commit, "site s2 of x got abort, the decision is commit"},
+		{"one site gets both outcomes", append(append(proposed("x", "commit"), both...), told("abort", "x", "s1")), commit, "got commit and abort"},
+		{"the proposer gets the other outcome", append(proposed("x", "abort"), both...), commit, "the proposer of x got abort"},
+		{"an outcome before the decision", proposed("x", "abort"), nil, "the decision is none"},
+		{"recovery returns the other outcome", append(append(proposed("x", "commit"), both...), told("recover", "x", "abort")), commit, "recovery of x returned abort"},
 		{"in doubt after a recovery", slices.Concat(doubt, both, []event{told("recover", "x", "commit")}), commit, ""},
-		{"in doubt without one", slices.Concat(doubt, both), commit, "the record of x is gone"},
-		{"a site is left out", append(proposed("x", "commit"), both[:3]...), commit, "s2 was never told"},
+		{"in doubt without one", slices.Concat(doubt, both), commit, "the record of x is deleted"},
+		{"a site is left out", append(proposed("x", "commit"), both[:3]...), commit, "s2 never got the outcome"},
 		{"a site was not asked", append(proposed("x", "commit"), both[1:]...), commit, "s1 was never asked"},
-		{"against a vote", proposed("no", "commit"), map[string][]string{"no": {"commit"}}, "no commits against the no of s2"},
+		{"against a vote", proposed("no", "commit"), map[string][]string{"no": {"commit"}}, "no commits although s2 voted no"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			verdict(t, checkTxns([]*process{history(t, "p", tc.events...)}, tc.decided, yes), tc.want)

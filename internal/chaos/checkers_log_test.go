@@ -41,27 +41,27 @@ func TestSettlingFindsWhatTheLogsContradict(t *testing.T) {
 		want    string
 		settled string
 	}{
-		{"a set that was told of wrongly", do("value", "set", "ok", event{Value: "v", Token: 4}), []zklog.Txn{set(5, valuePath, "v")}, "reported as the change 0x4", ""},
+		{"a set that was reported wrongly", do("value", "set", "ok", event{Value: "v", Token: 4}), []zklog.Txn{set(5, valuePath, "v")}, "reported as the change 0x4", ""},
 		{"a set that was applied", do("value", "set", "ok", event{Value: "v", Token: 5}), []zklog.Txn{set(5, valuePath, "v")}, "", ""},
-		{"a set that was not", do("value", "set", "ok", event{Value: "v"}), nil, "reported and not applied", ""},
+		{"a set that was not", do("value", "set", "ok", event{Value: "v"}), nil, "reported but not applied", ""},
 		{"a set that was applied twice", do("value", "set", "ok", event{Value: "v"}), []zklog.Txn{set(5, valuePath, "v"), set(6, valuePath, "v")}, "applied 2 times", ""},
-		{"a set that was refused and applied", do("value", "cas", "no", event{Value: "v"}), []zklog.Txn{set(5, valuePath, "v")}, "refused and applied", ""},
+		{"a set that was refused and applied", do("value", "cas", "no", event{Value: "v"}), []zklog.Txn{set(5, valuePath, "v")}, "refused but applied", ""},
 		{"an uncertain set that was applied", do("value", "set", "unknown", event{Value: "v"}), []zklog.Txn{set(5, valuePath, "v")}, "", "applied"},
 		{"a set that never returned and was not", do("value", "set", "", event{Value: "v"}), nil, "", "not applied"},
 		{"an addition", do("counter", "add", "ok", event{Token: 3, Num: 3}), []zklog.Txn{set(5, counterPath, "3")}, "", ""},
-		{"an addition that was lost", do("counter", "add", "ok", event{Token: 3, Num: 3}), nil, "reported and not applied", ""},
+		{"an addition that was lost", do("counter", "add", "ok", event{Token: 3, Num: 3}), nil, "reported but not applied", ""},
 		{"an addition made twice", do("counter", "add", "unknown", event{Token: 3}), []zklog.Txn{set(5, counterPath, "3"), set(6, counterPath, "6")}, "applied 2 times", "applied"},
-		{"an addition told wrongly", do("counter", "add", "ok", event{Token: 3, Num: 4}), []zklog.Txn{set(5, counterPath, "3")}, "became 3", ""},
+		{"an addition reported wrongly", do("counter", "add", "ok", event{Token: 3, Num: 4}), []zklog.Txn{set(5, counterPath, "3")}, "became 3", ""},
 		{"a put", do("queue", "put", "ok", event{Value: "v", ID: "x"}), []zklog.Txn{item}, "", ""},
-		{"a put that was lost", do("queue", "put", "ok", event{Value: "v", ID: "x"}), nil, "reported and not put", ""},
+		{"a put that was lost", do("queue", "put", "ok", event{Value: "v", ID: "x"}), nil, "reported but not put", ""},
 		{"a put twice", do("queue", "put", "unknown", event{Value: "v", ID: "x"}), []zklog.Txn{item, again}, "put 2 times", "applied"},
 		{"an ack", do("queue", "ack", "ok", claim), []zklog.Txn{item, acked}, "", ""},
-		{"an ack that only gave it back", do("queue", "ack", "ok", claim), []zklog.Txn{item, nacked}, "reported and not applied", ""},
-		{"an ack when the session had ended", do("queue", "ack", "ok", claim), []zklog.Txn{item, expired}, "reported and not applied", ""},
-		{"an ack that is said to be lost", do("queue", "ack", "no", claim), []zklog.Txn{item, acked}, "said to be lost, and applied", ""},
+		{"an ack that only gave it back", do("queue", "ack", "ok", claim), []zklog.Txn{item, nacked}, "reported but not applied", ""},
+		{"an ack when the session had ended", do("queue", "ack", "ok", claim), []zklog.Txn{item, expired}, "reported but not applied", ""},
+		{"an ack that is reported as lost", do("queue", "ack", "no", claim), []zklog.Txn{item, acked}, "reported as lost, but applied", ""},
 		{"an ack that never returned", do("queue", "ack", "", claim), []zklog.Txn{item, acked}, "", "applied"},
 		{"a nack that never returned", do("queue", "nack", "", claim), []zklog.Txn{item, expired}, "", "not applied"},
-		{"a hold with another token", do("mutex", "acquire", "ok", event{ID: "/l", Token: 4, Session: 7}), []zklog.Txn{{Zxid: 5, Session: 7, Ops: []zklog.Op{{Type: zklog.Create, Path: "/l"}}}}, "whose node was made so", ""},
+		{"a hold with another token", do("mutex", "acquire", "ok", event{ID: "/l", Token: 4, Session: 7}), []zklog.Txn{{Zxid: 5, Session: 7, Ops: []zklog.Op{{Type: zklog.Create, Path: "/l"}}}}, "with another creation of its node", ""},
 		{"a release that left the node", do("mutex", "release", "ok", event{ID: "/l", Value: "/l"}), nil, "never deleted", ""},
 		{"a release that never returned", do("mutex", "release", "", event{ID: "/m", Value: "/m"}), []zklog.Txn{nacked}, "", "applied"},
 	} {
@@ -90,12 +90,12 @@ func TestAHistoryIsReadUpToALineThatIsCutShort(t *testing.T) {
 	}
 	for _, bad := range []string{`{"at":5,"k":"ok","n":1}` + "\n", "nonsense\n", `{"at":5,"k":"beat"}` + "\n" + `{"at":4,"k":"beat"}` + "\n"} {
 		if _, err := parseHistory("p", []byte(bad)); err == nil {
-			t.Errorf("%q was read", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
 
-func TestTheEndOfAnEpochIsWhereTheNextLeaderWentOn(t *testing.T) {
+func TestAnEpochEndsWhereTheNextLeaderContinues(t *testing.T) {
 	const line = "02:10:55.713 [LearnerHandler-/127.0.0.1:57930] INFO LearnerHandler - Synchronizing with Learner sid: 3 maxCommittedLog=0x600000264 minCommittedLog=0x400000001 lastProcessedZxid=0x6000002%d peerLastZxid=0x60000023a\n"
 	ends := make(map[int64]int64)
 	endsOf([]byte(fmt.Sprintf(line, 64)+"something else\n"+fmt.Sprintf(line, 63)), ends)
@@ -121,11 +121,11 @@ func TestTheLogsOfServersAreMergedWithoutHoles(t *testing.T) {
 	}{
 		{"whole", [][]zklog.Txn{log(1, 2, two+1), log(1, 2, two+1), nil}, nil, []int64{1, 2, two + 1}, false},
 		{"a hole", [][]zklog.Txn{log(1, 4, two+2), log(1, 2, 3, two+2), log(4, two+1)}, nil, []int64{1, 2, 3, 4, two + 1, two + 2}, false},
-		{"what only one server has", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, two+1), log(two+1, two+2)}, nil, []int64{1, 2, two + 1}, false},
-		{"what the next leader does not have", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, 3, two+1), nil}, map[int64]int64{0: 2}, []int64{1, 2, two + 1}, false},
-		{"what only the next leader has", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, two+1), nil}, map[int64]int64{0: 3}, []int64{1, 2, 3, two + 1}, false},
-		{"the last epoch, which nobody goes on from", [][]zklog.Txn{log(1, two+1, two+2), log(1, two+1, two+2), nil}, map[int64]int64{2: two + 1}, []int64{1, two + 1, two + 2}, false},
-		{"a hole that nobody fills", [][]zklog.Txn{log(1, 3), log(1, 3), nil}, nil, nil, true},
+		{"a transaction of only one server", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, two+1), log(two+1, two+2)}, nil, []int64{1, 2, two + 1}, false},
+		{"a transaction that the next leader does not have", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, 3, two+1), nil}, map[int64]int64{0: 2}, []int64{1, 2, two + 1}, false},
+		{"a transaction that only the next leader has", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, two+1), nil}, map[int64]int64{0: 3}, []int64{1, 2, 3, two + 1}, false},
+		{"the last epoch, without a next leader", [][]zklog.Txn{log(1, two+1, two+2), log(1, two+1, two+2), nil}, map[int64]int64{2: two + 1}, []int64{1, two + 1, two + 2}, false},
+		{"a hole that no server fills", [][]zklog.Txn{log(1, 3), log(1, 3), nil}, nil, nil, true},
 	} {
 		got, err := merge(tc.logs, tc.ends)
 		var zxids []int64

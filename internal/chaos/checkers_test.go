@@ -10,11 +10,10 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// A checker that has never found anything has not been tested. Each of these is
-// given a history that can be, and histories that cannot.
+// A checker that has never found a violation is untested. Each checker gets a valid history,
+// and invalid ones.
 
-// verdict is what a checker must say of a history: a part of its complaint, or ""
-// if the history can be.
+// verdict checks the result of a checker: it must contain want, or be empty if want is "".
 func verdict(t *testing.T, got []string, want string) {
 	t.Helper()
 	text := strings.Join(got, "\n")
@@ -23,8 +22,7 @@ func verdict(t *testing.T, got []string, want string) {
 	}
 }
 
-// history makes a process of lines, one event each, with the time that is their
-// number unless they have one.
+// history makes a process from events. An event without a time gets its index as its time.
 func history(t *testing.T, name string, events ...event) *process {
 	t.Helper()
 	p := &process{name: name, events: events}
@@ -39,7 +37,7 @@ func history(t *testing.T, name string, events ...event) *process {
 	return p
 }
 
-// held is the events of one hold of a mutex, from the begin of its acquisition to the
+// held returns the events of one hold of a mutex, from the begin of its acquisition to the
 // end of its release.
 func held(n int64, id string, token int64, at ...int64) (list []event) {
 	e := event{Work: "mutex", Op: "acquire", N: n}
@@ -55,7 +53,7 @@ func held(n int64, id string, token int64, at ...int64) (list []event) {
 
 const second = int64(1e9)
 
-// beats says that a process ran from a time to another.
+// beats returns the beats of a process that ran from a time to another.
 func beats(from, to int64) (list []event) {
 	for at := from; at <= to; at += second / 10 {
 		list = append(list, event{Kind: "beat", At: at})
@@ -133,12 +131,12 @@ func TestTheCheckOfHoldsFindsTwoHolders(t *testing.T) {
 			nemesis: []event{{Kind: "expire", Session: 7, At: 9 * second}},
 		},
 		{
-			name: "a holder that was told in time",
+			name: "a holder that was notified in time",
 			a:    inTime(held(1, "a", 10, 1*second, 2*second), []event{{Kind: "lost", Work: "mutex", ID: "a", At: 3 * second}}, []event{{Kind: "beat", At: 9 * second}}),
 			b:    held(1, "b", 20, 2*second, 4*second, 5*second, 6*second),
 		},
 		{
-			name: "a holder that was told too late",
+			name: "a holder that was notified too late",
 			a:    inTime(held(1, "a", 10, 1*second, 2*second), []event{{Kind: "lost", Work: "mutex", ID: "a", At: 5 * second}}),
 			b:    held(1, "b", 20, 2*second, 4*second, 6*second, 7*second),
 			two:  "2 held at once", order: "not linearizable",
@@ -198,9 +196,9 @@ func TestTheCheckOfReadersAndWritersKnowsADowngrade(t *testing.T) {
 		other []event
 		want  string
 	}{
-		{"a reader beside the one that was a writer", other("read", 6, 20), ""},
+		{"a reader beside the downgraded writer", other("read", 6, 20), ""},
 		{"a reader beside the writer", other("read", 3, 20), "held at once"},
-		{"a writer beside the one that was a writer", other("write", 6, 7), "held at once"},
+		{"a writer beside the downgraded writer", other("write", 6, 7), "held at once"},
 		{"a writer behind both", other("write", 10, 12), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -240,7 +238,7 @@ func TestTheCheckOfACopyFindsADifference(t *testing.T) {
 	}{
 		{name: "equal", copy: tree},
 		{name: "lacks a node", copy: map[string]nodeIs{"/t": {1, 1, ""}}, want: "lacks /t/a"},
-		{name: "has one too many", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 5, "x"}, "/t/b": {3, 3, ""}}, want: "which is not there"},
+		{name: "has one too many", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 5, "x"}, "/t/b": {3, 3, ""}}, want: "which the tree does not have"},
 		{name: "old data", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 2, "w"}}, want: "at /t/a"},
 		{name: "another creation", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {3, 5, "x"}}, want: "at /t/a"},
 	} {

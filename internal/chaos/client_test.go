@@ -20,54 +20,54 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// clientSpec is what a client process is told when it starts.
+// clientSpec is the argument of a client process.
 type clientSpec struct {
-	Name     string // of the process, which no other has
-	Number   int64  // likewise, from 1
-	Site     string // of transactions, which it serves
+	Name     string // unique name of the process
+	Number   int64  // unique number of the process, from 1
+	Site     string // the transaction site that it serves
 	Servers  []string
 	Resource string // socket
 	History  string // file
 	Seed     uint64
 }
 
-// The workloads, as histories and the summary name them.
+// The workloads, by the names in histories and in the summary.
 var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "value", "counter", "cache", "txn"}
 
-// A client is such a process. Its commands come on standard input:
+// A client is such a process. It reads commands from standard input:
 //
-//	linger  the next holder of the mutex, and the next leader, keep what they have, and say so
-//	go      they write to the resource without a look, and go on
-//	finish  every worker makes one more call that succeeds, and ends; said when all have
-//	drain   what is left in the queue, and of transactions, is worked off; said when it is
-//	look    what the cache has is said
+//	linger  the next holder of the mutex, and the next leader, keep their holds, and report it
+//	go      they write to the resource without a check, and go on
+//	finish  every worker makes one more successful call, and ends; reported when all have ended
+//	drain   finishes the rest of the queue and of the transactions; reported when done
+//	look    reports the content of the cache
 //
-// Its answers, and how far it has come, are reports on standard output.
+// Its answers and its progress are reports on standard output.
 type client struct {
 	spec clientSpec
 	rec  *recorder
 	c    *coord.Client
 
 	out      sync.Mutex
-	done     map[string]*atomic.Int64 // calls that were ok, by workload
+	done     map[string]*atomic.Int64 // successful calls, by workload
 	finish   atomic.Bool
 	ahead    atomic.Int64   // values put, less items taken
-	session  atomic.Int64   // the present one
-	holds    sync.WaitGroup // who watch for the loss of holds
+	session  atomic.Int64   // the present session
+	holds    sync.WaitGroup // goroutines that watch for the loss of holds
 	cache    *copyOfTree
 	lingerMu sync.Mutex
 	lingers  map[string]bool
 	goOn     chan struct{}
 }
 
-// report is one line on a client's standard output.
+// report is one line of a client's standard output.
 type report struct {
 	Kind    string
 	Counts  map[string]int64  `json:",omitempty"`
 	Session int64             `json:",omitempty"`
 	Tree    map[string]nodeIs `json:",omitempty"` // the cache's copy
-	Folded  map[string]nodeIs `json:",omitempty"` // what its events add up to
-	Wrong   int               `json:",omitempty"` // events that do not follow from those before
+	Folded  map[string]nodeIs `json:",omitempty"` // the tree folded from its events
+	Wrong   int               `json:",omitempty"` // events that do not follow from earlier ones
 	Text    string            `json:",omitempty"`
 }
 
@@ -168,7 +168,7 @@ func (x *client) run() (err error) {
 	return err
 }
 
-// beat tells that the process runs, and how far it has come.
+// beat reports that the process runs, and its progress.
 func (x *client) beat(ctx context.Context) {
 	t := time.NewTicker(beatEvery)
 	defer t.Stop()
@@ -210,7 +210,7 @@ func (x *client) trace(_ context.Context, e coord.Event) {
 	}
 }
 
-// linger has the next holders keep what they have, or go on.
+// linger makes the next holders keep their holds, or go on.
 func (x *client) linger(on bool) {
 	x.lingerMu.Lock()
 	defer x.lingerMu.Unlock()
@@ -223,8 +223,8 @@ func (x *client) linger(on bool) {
 	x.goOn = make(chan struct{})
 }
 
-// linger keeps a hold if it is to be kept. What the holder does next must not
-// depend on whether it still has it.
+// linger keeps a hold if requested. The holder's next step must not depend on whether it
+// still has the hold.
 func (w *worker) linger(ctx context.Context, work string) {
 	x := w.x
 	x.lingerMu.Lock()
@@ -245,7 +245,7 @@ func (w *worker) linger(ctx context.Context, work string) {
 type worker struct {
 	x       *client
 	rand    *rand.Rand
-	conn    net.Conn // to the resource
+	conn    net.Conn // connection to the resource
 	answers *bufio.Reader
 }
 
@@ -255,8 +255,8 @@ func (w *worker) close() {
 	}
 }
 
-// loop repeats a call until the client is to finish and one that was begun after
-// that was ok. between is the mean pause.
+// loop repeats a call until the client has to finish and a call that began after that
+// succeeded. between is the mean pause.
 func (w *worker) loop(ctx context.Context, between time.Duration, do func(ctx context.Context) (ok bool)) {
 	for ctx.Err() == nil {
 		last := w.x.finish.Load()
@@ -277,8 +277,8 @@ func (w *worker) pause(ctx context.Context, mean time.Duration) {
 	}
 }
 
-// one says that a call is begun, makes it, and says what became of it. The call
-// fills in what it learns.
+// one records the begin of a call, makes it, and records its outcome. The call fills in its
+// results.
 func (w *worker) one(ctx context.Context, e event, patience time.Duration, do func(ctx context.Context, e *event) error) (kind string, err error) {
 	e = w.x.rec.begin(e)
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -299,7 +299,7 @@ func (w *worker) one(ctx context.Context, e event, patience time.Duration, do fu
 	return kind, err
 }
 
-// expected reports whether a call may end with an error while such things happen.
+// expected reports whether the faults explain this error of a call.
 func expected(work string, err error) bool {
 	if err == nil {
 		return true
@@ -310,13 +310,13 @@ func expected(work string, err error) bool {
 		may = append(may, coord.ErrConflict)
 	case "txn": // see checkTxns
 		may = append(may, coord.ErrInDoubt)
-	case "cache": // the tree is not as the worker thought
+	case "cache": // the worker's knowledge of the tree is out of date
 		may = append(may, coord.ErrExists, coord.ErrNotFound, coord.ErrNotEmpty, coord.ErrNoChildren)
 	}
 	return slices.ContainsFunc(may, func(e error) bool { return errors.Is(err, e) })
 }
 
-// write writes to the resource, whatever may have become of the hold.
+// write writes to the resource, whatever the state of the hold.
 func (w *worker) write(register string, h *coord.Hold) {
 	if w.conn == nil {
 		conn, err := net.Dial("unix", w.x.spec.Resource)
@@ -326,10 +326,10 @@ func (w *worker) write(register string, h *coord.Hold) {
 		w.conn, w.answers = conn, bufio.NewReader(conn)
 	}
 	fmt.Fprintln(w.conn, register, h.Token(), h.Path())
-	_, _ = w.answers.ReadString('\n') // the resource's own history tells
+	_, _ = w.answers.ReadString('\n') // the resource has its own history
 }
 
-// watch says when a hold is lost.
+// watch records the loss of a hold.
 func (x *client) watch(work string, h *coord.Hold, id string) {
 	x.holds.Add(1)
 	go func() {

@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// conclude ends all work, and returns what is wrong then.
+// conclude ends all work, and returns the violations found then.
 func (r *run) conclude() (wrong []string, over bool) {
 	t := r.t
 	t.Helper()
@@ -47,8 +47,8 @@ func (r *run) conclude() (wrong []string, over bool) {
 	return wrong, true
 }
 
-// compareServers tells how the servers' trees differ. No client can make them differ: a
-// server that was restarted can have applied proposals that were never committed, see
+// compareServers describes the differences between the servers' trees. No client can cause
+// one: a server that was restarted can have applied proposals that were never committed, see
 // merge.
 func (r *run) compareServers() string {
 	var trees []map[string]nodeIs
@@ -102,7 +102,7 @@ func (r *run) copies(s backend.Session) (wrong []string) {
 	return wrong
 }
 
-// leftovers returns what is left behind when everybody has gone.
+// leftovers returns the nodes that remain after all clients have ended.
 func (r *run) leftovers(s backend.Session) []string {
 	ctx := r.t.Context()
 	var left []string
@@ -139,7 +139,7 @@ func (r *run) leftovers(s backend.Session) []string {
 		}
 		return visit("/")
 	}
-	err := until("nothing is left behind", limit, func() bool { return walk() == nil && len(left) == 0 })
+	err := until("no node is left behind", limit, func() bool { return walk() == nil && len(left) == 0 })
 	if err == nil {
 		return nil
 	}
@@ -147,8 +147,8 @@ func (r *run) leftovers(s backend.Session) []string {
 	return []string{fmt.Sprintf("left behind: %q", left)}
 }
 
-// isLeft reports whether a node should be gone when nobody uses anything, beside
-// those that are ephemeral.
+// isLeft reports whether a node that is not ephemeral should be deleted when no client uses
+// anything.
 func isLeft(path string) bool {
 	parent := path[:strings.LastIndexByte(path, '/')]
 	switch parent {

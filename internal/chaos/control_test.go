@@ -12,10 +12,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// A control writes a node of its own all the time with the raw client, which knows
-// nothing of this library. While it stands still, the servers do: how long they take
-// to elect a leader depends on the machine, and no recipe can be quicker. And when one
-// of its writes that was acknowledged is taken back, the servers have done that.
+// A control keeps writing a node of its own with the raw client, which does not use this
+// library. While the control makes no progress, the servers are down: the time to elect a
+// leader depends on the machine, and no recipe can be faster. If one of its acknowledged
+// writes disappears, the servers are at fault.
 type control struct {
 	conn *zk.Conn
 	rec  *recorder
@@ -24,15 +24,15 @@ type control struct {
 	kept acknowledged // for wg
 }
 
-// acknowledged is the latest write that was acknowledged to the only writer of a node.
+// acknowledged is the latest acknowledged write by the only writer of a node.
 type acknowledged struct {
 	version int32
 	zxid    int64
-	back    string // how one was taken back, if one was
+	back    string // how an acknowledged write was lost, if one was
 }
 
-// add takes the next one. A version that does not grow belongs to a tree in which an
-// earlier one never was.
+// add records the next acknowledged write. A version that does not grow belongs to a tree
+// that lacks an earlier write.
 func (a *acknowledged) add(version int32, zxid int64) {
 	if version <= a.version && a.back == "" {
 		a.back = fmt.Sprintf("version %d with zxid %#x was acknowledged after version %d with zxid %#x", version, zxid, a.version, a.zxid)
@@ -83,8 +83,8 @@ func (c *control) write(ctx context.Context) {
 	}
 }
 
-// close ends the control, and tells how the servers took back what they had
-// acknowledged, if they did. A second call does nothing more.
+// close ends the control, and returns how the servers lost acknowledged writes, if they did.
+// A second call does nothing.
 func (c *control) close() (back string) {
 	c.stop()
 	c.conn.Close()
@@ -92,15 +92,15 @@ func (c *control) close() (back string) {
 	return c.kept.back
 }
 
-func TestAWriteThatIsTakenBackIsSeen(t *testing.T) {
+func TestALostAcknowledgedWriteIsDetected(t *testing.T) {
 	var a acknowledged
 	for v := range int32(5) {
-		a.add(2*v+1, int64(v)) // every other one was not acknowledged
+		a.add(2*v+1, int64(v)) // every other write was not acknowledged
 	}
 	if a.back != "" {
 		t.Error(a.back)
 	}
 	if a.add(9, 7); a.back == "" {
-		t.Error("the same version twice: not seen")
+		t.Error("the same version twice: not detected")
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// nodeIs is which node stands at a path, and what it holds.
+// nodeIs identifies the node at a path, and its data.
 type nodeIs struct {
 	Czxid, Mzxid int64
 	Data         string
 }
 
-// copyOfTree is a cache of the churned tree, and what its events add up to.
+// copyOfTree is a cache of the churned tree, and the tree folded from its events.
 type copyOfTree struct {
 	k *coord.Cache
 
@@ -32,7 +32,7 @@ func newCopy(c *coord.Client) *copyOfTree {
 	return &copyOfTree{k: coord.NewCache(c, treePath, nil), folded: make(map[string]nodeIs)}
 }
 
-// keep keeps the copy until ctx ends.
+// keep maintains the copy until ctx ends.
 func (t *copyOfTree) keep(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { t.fold(ctx) })
@@ -56,8 +56,8 @@ func (t *copyOfTree) fold(ctx context.Context) {
 	}
 }
 
-// fold adds events to a tree, and returns how many do not follow from what was
-// there.
+// fold applies events to a tree, and returns the number of events that do not follow from its
+// state.
 func fold(tree map[string]nodeIs, batch []coord.CacheEvent) (wrong int) {
 	for _, e := range batch {
 		old, there := tree[e.Path]
@@ -90,7 +90,7 @@ func (t *copyOfTree) report() report {
 	return r
 }
 
-// differs says how a copy differs from the tree, "" if it does not.
+// differs describes how a copy differs from the tree, or returns "".
 func differs(what string, copy, tree map[string]nodeIs) string {
 	for path, n := range tree {
 		if c, ok := copy[path]; !ok {
@@ -101,13 +101,13 @@ func differs(what string, copy, tree map[string]nodeIs) string {
 	}
 	for path := range copy {
 		if _, ok := tree[path]; !ok {
-			return fmt.Sprintf("%s has %s, which is not there", what, path)
+			return fmt.Sprintf("%s has %s, which the tree does not have", what, path)
 		}
 	}
 	return ""
 }
 
-// realTree is what the servers have, read without watches.
+// realTree reads the servers' tree without watches.
 func realTree(ctx context.Context, s backend.Session, root string) (map[string]nodeIs, error) {
 	if err := s.Sync(ctx, root); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func realTree(ctx context.Context, s backend.Session, root string) (map[string]n
 	read = func(path string) error {
 		data, stat, err := s.Get(ctx, path, nil)
 		if errors.Is(err, backend.ErrNotFound) {
-			return nil // the ephemeral of a session that expires only now
+			return nil // an ephemeral node of a session that expires only now
 		} else if err != nil {
 			return err
 		}

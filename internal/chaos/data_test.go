@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// unique returns a value that nobody else writes.
+// unique returns a value that no other worker writes.
 func (w *worker) unique() string {
 	return fmt.Sprintf("%s-%d-%d", w.x.spec.Name, w.x.rec.calls.Load(), w.rand.Uint32())
 }
@@ -84,9 +84,9 @@ func (x *client) consumer(ctx context.Context, w *worker) {
 	}
 }
 
-// confirmed runs a read after a commit that changes nothing: what was committed
-// before the read began is then seen. A Sync is less: a leader that was deposed
-// while it was stopped answers it, until it finds out.
+// confirmed runs a read after a commit that changes nothing: the read then sees everything
+// committed before it began. A Sync guarantees less: a leader that was deposed while it was
+// stopped answers Sync until it notices.
 func (x *client) confirmed(ctx context.Context) error {
 	s, err := x.c.Session(ctx)
 	if err != nil {
@@ -96,8 +96,8 @@ func (x *client) confirmed(ctx context.Context) error {
 	return unread(err)
 }
 
-// unread makes of an uncertain outcome of what comes before a read the certain one
-// that nothing was read, and nothing was changed.
+// unread turns an uncertain outcome before a read into the definite result that nothing was
+// read or changed.
 func unread(err error) error {
 	if errors.Is(err, coord.ErrUncertain) {
 		return fmt.Errorf("not read (%v): %w", err, context.DeadlineExceeded)
@@ -149,7 +149,7 @@ func (x *client) value(ctx context.Context, w *worker) {
 				if err == nil {
 					e.Token = got.Mzxid
 				}
-				if err == nil && got.Czxid > 0 { // else it was replaced before anybody could look
+				if err == nil && got.Czxid > 0 { // else it was replaced before it could be read
 					known = got
 				}
 				return err
@@ -171,14 +171,14 @@ func (x *client) value(ctx context.Context, w *worker) {
 				return err
 			}
 			err = do(ctx, e)
-			// A session that is lost does not come back, so this is the one that was used.
+			// A lost session does not come back, so this is the session that was used.
 			if after, err := x.c.Session(ctx); err == nil && after.ID() == before.ID() {
 				e.Session = after.ID()
 			}
 			return err
 		})
 		if errors.Is(err, coord.ErrConflict) {
-			// Else this worker would compare with what it knows for ever.
+			// Otherwise this worker would compare with outdated knowledge for ever.
 			_ = get(ctx, &event{})
 			return true
 		}
@@ -186,8 +186,8 @@ func (x *client) value(ctx context.Context, w *worker) {
 	})
 }
 
-// numbersPerProcess makes the additions of a process differ from all others: what
-// is added is the number of the call times this, plus the number of the process.
+// numbersPerProcess makes the additions of each process unique: the delta is the number of
+// the call times this constant, plus the number of the process.
 const numbersPerProcess = 4096
 
 func (x *client) counter(ctx context.Context, w *worker) {
@@ -285,7 +285,7 @@ func (x *client) drain(ctx context.Context) error {
 			return fmt.Errorf("%d items, transactions %+v, %v", n, left, err)
 		}
 		select {
-		case <-time.After(50 * time.Millisecond): // nothing signals it
+		case <-time.After(50 * time.Millisecond): // there is no signal for it
 		case <-ctx.Done():
 		}
 	}

@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// disks are file systems in memory, one for the data of each server, that can be
-// full. They are mounted in a mount namespace that only a process of their own is
-// in; everybody else finds them below that process's root in /proc. So they vanish
-// with that process, and that with this one.
+// disks are file systems in memory that can be full, one for the data of each server. They
+// are mounted in the mount namespace of a process of their own; other processes reach them
+// below that process's root in /proc. So they disappear with that process, which ends with
+// this one.
 type disks struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
@@ -32,10 +32,10 @@ type disks struct {
 
 const (
 	diskCount = 3
-	diskSize  = 2 << 30 // only what is used of it takes memory
+	diskSize  = 2 << 30 // only used space takes memory
 )
 
-// newDisks returns why there are none if they cannot be mounted.
+// newDisks returns an error if they cannot be mounted.
 func newDisks(t *testing.T) (*disks, error) {
 	t.Helper()
 	d := &disks{dir: t.TempDir(), answers: make(chan string, 1)}
@@ -69,12 +69,12 @@ func (d *disks) answer() error {
 	}
 }
 
-// dataDir is where the server with a number has its data.
+// dataDir returns the data directory of the server with a number.
 func (d *disks) dataDir(id int) string {
 	return fmt.Sprintf("/proc/%d/root%s/%d/data", d.cmd.Process.Pid, d.dir, id)
 }
 
-// full makes the disk no larger than what is on it, or gives it its size back.
+// full limits the disk to its present content, or restores its size.
 func (d *disks) full(id int, on bool) error {
 	verb := "free"
 	if on {
@@ -86,7 +86,7 @@ func (d *disks) full(id int, on bool) error {
 	return d.answer()
 }
 
-// disksMain is the process that mounts them.
+// disksMain is the process that mounts the disks.
 func disksMain(dir string) int {
 	say := func(err error) {
 		s := "ok"
@@ -103,7 +103,7 @@ func disksMain(dir string) int {
 		}
 		return os.NewSyscallError("mount", syscall.Mount("tmpfs", where, "tmpfs", flags, fmt.Sprintf("size=%d", size)))
 	}
-	// What is mounted here must not show outside.
+	// These mounts must not be visible outside.
 	err := os.NewSyscallError("mount", syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 	for id := 1; id <= diskCount && err == nil; id++ {
 		err = mount(id, 0, diskSize)
@@ -126,10 +126,10 @@ func disksMain(dir string) int {
 	return 0
 }
 
-// brake slows the flushes of servers.
+// brake slows down the flushes of servers.
 type brake struct{ library, dir string }
 
-// newBrake compiles the library that servers have to be started with.
+// newBrake compiles the library that servers have to preload.
 func newBrake(t *testing.T) (*brake, error) {
 	t.Helper()
 	cc := os.Getenv("CC")
@@ -146,12 +146,12 @@ func newBrake(t *testing.T) (*brake, error) {
 
 func (b *brake) file(id int) string { return filepath.Join(b.dir, "delay-"+strconv.Itoa(id)) }
 
-// env is what the server with a number needs in its environment.
+// env returns the environment that the server with a number needs.
 func (b *brake) env(id int) []string {
 	return []string{"LD_PRELOAD=" + b.library, "COORD_SLOW_DISK=" + b.file(id)}
 }
 
-// slow has each flush of a server take longer, or no longer.
+// slow makes each flush of a server take longer, or as long as usual.
 func (b *brake) slow(id int, by time.Duration) error {
 	if by == 0 {
 		return os.Remove(b.file(id))

@@ -18,26 +18,25 @@ import (
 	"unsafe"
 )
 
-// An event is one line of a history. Each process has a file of its own and only
-// appends to it, one write for each line: a process that is killed leaves what it
-// has said.
+// An event is one line of a history. Each process has a file of its own and only appends to
+// it, with one write for each line. So the lines of a killed process are kept.
 //
-//	begin    a call is about to be made; N is its number
+//	begin    a call begins; N is its number
 //	ok       the call N was applied
-//	no       it was not, for certain
-//	unknown  it may have been
+//	no       it was definitely not applied
+//	unknown  it may have been applied
 //	lost     a hold ended before it was released
 //	beat     the process runs
 //	state    of the session
 //	told     a site of a transaction was called back
-//	write    of the resource: a write came
+//	write    of the resource: a write arrived
 //	fault    of the nemesis: begin and end are calls
 type event struct {
 	At      int64  `json:"at"` // nanoseconds of the clock that all processes share
 	Kind    string `json:"k"`
 	N       int64  `json:"n,omitempty"`
 	Work    string `json:"w,omitempty"`  // the workload
-	Op      string `json:"op,omitempty"` // what is done
+	Op      string `json:"op,omitempty"` // the operation
 	ID      string `json:"id,omitempty"` // of an item, a transaction; the path of a hold
 	Value   string `json:"v,omitempty"`
 	Old     string `json:"old,omitempty"`
@@ -45,7 +44,7 @@ type event struct {
 	Token   int64  `json:"tok,omitempty"`
 	Session int64  `json:"s,omitempty"`
 	Err     string `json:"err,omitempty"`
-	Odd     bool   `json:"odd,omitempty"` // Err is not one that the faults explain
+	Odd     bool   `json:"odd,omitempty"` // the faults do not explain Err
 }
 
 func (e event) String() string {
@@ -79,7 +78,7 @@ func newRecorder(path string) (*recorder, error) {
 	return &recorder{f: f}, nil
 }
 
-// say writes one event, at this moment.
+// say writes one event with the current time.
 func (r *recorder) say(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,14 +92,14 @@ func (r *recorder) say(e event) {
 	}
 }
 
-// begin says that a call is about to be made, and returns what is known of it.
+// begin records the begin of a call, and returns its event.
 func (r *recorder) begin(e event) event {
 	e.Kind, e.N = "begin", r.calls.Add(1)
 	r.say(e)
 	return e
 }
 
-// end says what became of it.
+// end records the outcome of a call.
 func (r *recorder) end(e event, kind string, err error) {
 	e.Kind = kind
 	if err != nil {
@@ -109,24 +108,24 @@ func (r *recorder) end(e event, kind string, err error) {
 	r.say(e)
 }
 
-// forever is when a call returns that never did.
+// forever is the return time of a call that never returned.
 const forever = math.MaxInt64
 
-// A call is a begin and what became of it.
+// A call is a begin and its outcome.
 type call struct {
 	process  *process
-	event           // with what the end said, if there was one
+	event           // with the fields of the end, if there was one
 	from, to int64  // to is forever for a call without an end
 	outcome  string // ok, no or unknown; unknown also for a call without an end
-	settled  string // of unknown ones: "applied" or "not applied" by the servers' logs, "" if they do not tell
-	zxid     int64  // of the transaction that applied it, where the logs were asked
+	settled  string // for an unknown outcome: "applied" or "not applied" by the servers' logs, "" if they do not show it
+	zxid     int64  // of the transaction that applied it, if the logs were consulted
 }
 
 func (c *call) String() string {
 	return fmt.Sprintf("%s [%d, %d] %s %s: %v", c.process.name, c.from, c.to, c.outcome, c.settled, c.event)
 }
 
-// happened reports whether the call was applied, as far as is known.
+// happened reports whether the call was applied, as far as known.
 func (c *call) happened() bool { return c.outcome == "ok" || c.settled == "applied" }
 
 // process is one history.
@@ -134,17 +133,17 @@ type process struct {
 	name   string
 	events []event // in order
 	calls  []*call // in the order of their begins
-	ended  int64   // the last that is known of it
-	gaps   []gap   // in which it did not run
+	ended  int64   // the time of its last event
+	gaps   []gap   // times in which it did not run
 }
 
-// gap is a time in which a process was not run, by its own beats: it was stopped,
-// or the machine had no time for it.
+// gap is a time in which a process did not run, by its own beats: it was stopped, or the
+// machine was overloaded.
 type gap struct{ from, to int64 }
 
-// The beats of a process come every beatEvery. When they stay away for longer than
-// mostSilence, the process did not run. That is less than what a LossMargin of
-// (syncLimit + 2) ticks leaves to spare for a process that does run.
+// The beats of a process come every beatEvery. If they are missing for longer than
+// mostSilence, the process did not run. That is less than the reserve that a LossMargin of
+// (syncLimit + 2) ticks leaves a process that runs.
 const (
 	beatEvery   = 100 * time.Millisecond
 	mostSilence = 500 * time.Millisecond
@@ -187,7 +186,7 @@ func parseHistory(name string, b []byte) (*process, error) {
 	return p, p.digest()
 }
 
-// digest finds the calls, and when the process did not run.
+// digest pairs begins with ends, and finds the times in which the process did not run.
 func (p *process) digest() error {
 	byNumber := make(map[int64]*call)
 	last := int64(0)
@@ -210,7 +209,7 @@ func (p *process) digest() error {
 		case "ok", "no", "unknown":
 			c := byNumber[e.N]
 			if c == nil || c.to != forever {
-				return fmt.Errorf("the end of no call: %v", e)
+				return fmt.Errorf("an end without a call: %v", e)
 			}
 			c.event, c.outcome = e, e.Kind
 			if e.Kind != "unknown" {
@@ -221,7 +220,7 @@ func (p *process) digest() error {
 	return nil
 }
 
-// callsOf returns the calls of a workload and of some of its operations, of all
+// callsOf returns the calls of a workload, restricted to the given operations, of all
 // processes, in the order of their begins.
 func callsOf(all []*process, work string, ops ...string) (list []*call) {
 	for _, p := range all {

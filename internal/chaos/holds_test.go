@@ -25,7 +25,7 @@ const (
 
 const semaphoreLimit = 5
 
-// acquire takes a hold and says so. One acquisition in eight gives up soon.
+// acquire acquires a hold and records it. One acquisition in eight gives up soon.
 func (w *worker) acquire(ctx context.Context, e event, get func(ctx context.Context) (*coord.Hold, error)) (h *coord.Hold, id string) {
 	e.Op = "acquire"
 	patience := 20 * time.Second
@@ -46,7 +46,7 @@ func (w *worker) acquire(ctx context.Context, e event, get func(ctx context.Cont
 	return h, id
 }
 
-// release gives a hold back. It is lost, or the service refuses, or all is well.
+// release releases a hold. It is fine if the hold is lost or the service refuses.
 func (w *worker) release(ctx context.Context, work string, h *coord.Hold, id string) bool {
 	e := event{Work: work, Op: "release", ID: id, Token: h.Token(), Session: h.Session(), Value: h.Path()}
 	kind, _ := w.one(ctx, e, limit, func(context.Context, *event) error { return h.Release() })

@@ -10,26 +10,26 @@ import (
 	"github.com/go-coord/coord/internal/zklog"
 )
 
-// tally is what became of the calls of a workload.
+// tally counts the outcomes of the calls of a workload.
 type tally struct{ ok, no, unknown, applied, notApplied int }
 
 func (t tally) all() int { return t.ok + t.no + t.unknown }
 
-// findings are what a run was found to be.
+// findings are the results of judging a run.
 type findings struct {
 	wrong    []string
 	tallies  map[string]*tally
-	overlaps int // without a fence
-	refused  int // by the fence
+	overlaps int // overlaps without a fence
+	refused  int // writes that the fence refused
 	expired  int // sessions that clients lost
 	stale    int // reads after a Sync
-	txns     int // in the servers' logs
+	txns     int // transactions in the servers' logs
 	tenures  map[string]int
-	outcomes map[string]int // of transactions
+	outcomes map[string]int // outcomes of transactions
 	outages  []outage
 }
 
-// judge checks the histories, with what the servers' logs tell.
+// judge checks the histories against the servers' logs.
 func judge(all []*process, log []zklog.Txn) *findings {
 	f := &findings{tallies: make(map[string]*tally), tenures: make(map[string]int), outcomes: make(map[string]int)}
 	l := newLedger(log)
@@ -41,11 +41,11 @@ func judge(all []*process, log []zklog.Txn) *findings {
 		for _, e := range p.events {
 			switch {
 			case e.Odd:
-				f.add("an error that nothing explains", []string{p.name + ": " + e.String()})
+				f.add("an unexplained error", []string{p.name + ": " + e.String()})
 			case e.Kind == "write":
 				writes = append(writes, e)
 			case e.Kind == "state" && e.Op == "lost" && e.Err != "":
-				lost[e.Session] = true // it is said again while no other is to be had
+				lost[e.Session] = true // it is reported again while there is no other session
 			}
 		}
 		f.expired += len(lost)
@@ -73,7 +73,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	} {
 		list := tenures(all, h.work, h.weigh)
 		for _, x := range list {
-			if x.until > x.from { // what is excused from its beginning is not compared
+			if x.until > x.from { // a hold excused from its beginning is not compared
 				f.tenures[h.work]++
 			}
 		}
@@ -101,7 +101,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	return f
 }
 
-// allReaders is more readers than there are. A writer weighs as much.
+// allReaders is more than the number of readers. A writer weighs as much.
 const allReaders = 1000
 
 func (f *findings) add(what string, wrong []string) {
@@ -133,13 +133,13 @@ func (f *findings) tallyUp(all []*process) {
 	}
 }
 
-// An outage is how long a workload stood still for a fault: the longest time
-// without a call that was ok, from the fault to the first such call that was begun
-// after it was undone.
+// An outage is the time without progress of a workload after a fault: the longest time
+// without a successful call, from the fault to the first successful call that began after it
+// was undone.
 type outage struct {
 	fault, work string
 	took        int64
-	service     int64 // how long the control stood still for the same fault
+	service     int64 // the outage of the control for the same fault
 }
 
 func outages(all []*process) (list []outage) {
@@ -174,7 +174,7 @@ func (t tally) String() string {
 		t.all(), t.ok, t.no, t.unknown, t.applied, t.notApplied)
 }
 
-// shorten is for lists that can be long.
+// shorten limits lists that can be long.
 func shorten(list []string, most int) string {
 	text := strings.Join(list[:min(len(list), most)], "\n")
 	if len(list) > most {

@@ -12,8 +12,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// TestAServerThatIsLockedOutComesBack makes what an election leaves that fails at the
-// wrong moment: a server that has accepted a later epoch than the others.
+// TestAServerThatIsLockedOutComesBack creates the state after an election that fails at the
+// wrong moment: a server has accepted a later epoch than the others.
 func TestAServerThatIsLockedOutComesBack(t *testing.T) {
 	zktest.Require(t)
 	r := &run{t: t, dir: t.TempDir()}
@@ -46,7 +46,7 @@ func TestAServerThatIsLockedOutComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.since = time.Now().Add(-time.Minute)
-	session := r.session() // its changes have the leader make snapshots
+	session := r.session() // its changes make the leader take snapshots
 	defer session.Close()
 	if _, err := session.Commit(ctx, backend.Create("/n", nil, backend.Persistent)); err != nil {
 		t.Fatal(err)

@@ -20,8 +20,7 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// keepLogs copies the servers' logs, up to a transaction that comes after all that
-// clients did.
+// keepLogs copies the servers' logs, up to a transaction after all calls of the clients.
 func keepLogs(e *zktest.Ensemble, dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -33,7 +32,7 @@ func keepLogs(e *zktest.Ensemble, dir string) error {
 	if err != nil {
 		return err
 	}
-	// It is committed, so a second server has it too, or will have it.
+	// The transaction is committed, so a second server has it too, or will have it.
 	err = until("the logs of a majority have the last transaction", limit, func() bool {
 		have := 0
 		for _, s := range e.Servers() {
@@ -61,10 +60,10 @@ func keepLogs(e *zktest.Ensemble, dir string) error {
 	return nil
 }
 
-// saidFile is what a server wrote to its standard output.
+// saidFile is the standard output of a server.
 const saidFile = "said"
 
-// empty takes its data from a server that does not run. Its logs are kept.
+// empty deletes the data of a stopped server, except its logs.
 func (r *run) empty(s *zktest.Server) error {
 	r.emptied++
 	aside := filepath.Join(r.dir, fmt.Sprintf("%s-before-%d", logDir(s.ID()-1), r.emptied))
@@ -77,7 +76,7 @@ func (r *run) empty(s *zktest.Server) error {
 
 func logDir(i int) string { return fmt.Sprintf("server-%d", i) }
 
-// readLogs returns all that the servers have committed, in order.
+// readLogs returns all transactions that the servers have committed, in order.
 func readLogs(dir string) ([]zklog.Txn, error) {
 	var logs [][]zklog.Txn
 	ends := make(map[int64]int64)
@@ -96,11 +95,11 @@ func readLogs(dir string) ([]zklog.Txn, error) {
 	return merge(logs, ends)
 }
 
-// syncing is what a leader says when a server comes to follow it.
+// syncing matches the line that a leader logs when a server begins to follow it.
 var syncing = regexp.MustCompile(`Synchronizing with Learner sid: .* lastProcessedZxid=0x([0-9a-f]+) `)
 
-// endsOf notes for each epoch the last transaction that a leader has said to have in
-// its tree: at the end, what the leader of the next epoch began with.
+// endsOf records for each epoch the last transaction that a leader reported in its tree:
+// finally, the transaction from which the leader of the next epoch started.
 func endsOf(said []byte, ends map[int64]int64) {
 	for _, m := range syncing.FindAllSubmatch(said, -1) {
 		if z, err := strconv.ParseInt(string(m[1]), 16, 64); err == nil {
@@ -109,7 +108,7 @@ func endsOf(said []byte, ends map[int64]int64) {
 	}
 }
 
-// markEnd commits something and returns its zxid.
+// markEnd commits a transaction and returns its zxid.
 func markEnd(ctx context.Context, s *zktest.Server) (int64, error) {
 	session, err := openAt(ctx, s.Addr())
 	if err != nil {
@@ -123,8 +122,8 @@ func markEnd(ctx context.Context, s *zktest.Server) (int64, error) {
 	return res[0].Stat.Czxid, nil
 }
 
-// readLog reads the log files of one server, in directories that match a pattern. Where its disk was full a file can end
-// within a record; the server goes on in the next.
+// readLog reads the log files of one server, in directories that match a pattern. After a
+// full disk a file can end within a record; the server continues in the next file.
 func readLog(dir string) ([]zklog.Txn, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "log.*"))
 	if err != nil {
@@ -137,27 +136,27 @@ func readLog(dir string) ([]zklog.Txn, error) {
 			return nil, err
 		}
 		if len(b) == 0 || len(strings.Trim(string(b[:min(len(b), 16)]), "\x00")) == 0 {
-			continue // made when there was no room
+			continue // created when there was no room
 		}
-		txns, _ := zklog.Parse(b) // whatever is missing then must be found elsewhere
+		txns, _ := zklog.Parse(b) // another file or server must have the missing transactions
 		all = append(all, txns...)
 	}
 	slices.SortStableFunc(all, func(a, b zklog.Txn) int { return cmp.Compare(a.Zxid, b.Zxid) })
 	return slices.CompactFunc(all, func(a, b zklog.Txn) bool { return a.Zxid == b.Zxid }), nil
 }
 
-// merge tells what was committed from what was only proposed.
+// merge separates committed transactions from mere proposals.
 //
-// When a leader is stopped or dies, proposals of its can be in the logs of one server
-// or even of all, at the end of its epoch, that the next leader does not have in its
-// tree; up to 3.8.2 at least, ZooKeeper writes some of them after it has decided where
-// to go on (ZOOKEEPER-4712). Nobody was told that they are committed, and they are
-// not. So of each epoch, which is in the upper half of a zxid, what counts is all up to
-// where the next one went on, as leaders say: ends. The last epoch has none that goes
-// on; there it is all up to what two servers have.
+// When a leader is stopped or dies, the logs of one server or even of all can end its epoch
+// with proposals that the next leader does not have in its tree. Up to 3.8.2 at least,
+// ZooKeeper writes some of them after it has decided where to continue (ZOOKEEPER-4712). No
+// client was told that they are committed, and they are not. So each epoch, the upper half of
+// a zxid, counts up to the point where the next leader continued, which leaders log: ends.
+// The last epoch has no next leader; there everything counts up to the last transaction that
+// two servers have.
 //
-// Servers that were sent a snapshot have holes in their logs, which those of others
-// fill: within an epoch transactions are numbered from 1 without a hole.
+// Servers that received a snapshot have holes in their logs, which the logs of others fill:
+// within an epoch transactions are numbered from 1 without a hole.
 func merge(logs [][]zklog.Txn, ends map[int64]int64) ([]zklog.Txn, error) {
 	known := make(map[int64]zklog.Txn)
 	last := make(map[int64]int64) // by epoch: the last that two servers have
@@ -188,7 +187,7 @@ func merge(logs [][]zklog.Txn, ends map[int64]int64) ([]zklog.Txn, error) {
 	return all, nil
 }
 
-// change is one node as the servers' logs have it.
+// change is one change of a node in the servers' logs.
 type change struct {
 	zxid    int64
 	session int64
@@ -198,15 +197,15 @@ type change struct {
 	txn     *zklog.Txn
 }
 
-// ledger is what the logs tell of the nodes.
+// ledger indexes the changes of nodes in the logs.
 type ledger struct {
-	written map[string][]change // by data: creates and sets of what is unique
-	created map[string][]change // by path, of nodes that are never made twice, too
+	written map[string][]change // by data: creates and sets of unique values
+	created map[string][]change // by path; also of nodes that are never created twice
 	deleted map[string][]change // by path
 	owned   map[int64][]change  // ephemeral creates, by session
 	counter []change            // of the counter, in order
-	decided map[string][]string // by the id of a transaction: what each decision node said
-	begun   map[string]bool     // ids of transactions that were made
+	decided map[string][]string // by transaction id: the content of each decision node
+	begun   map[string]bool     // ids of transactions that were proposed
 	txns    int
 }
 
@@ -236,7 +235,7 @@ func newLedger(log []zklog.Txn) *ledger {
 	return l
 }
 
-// write notes a create or a set.
+// write records a create or a set.
 func (l *ledger) write(c change) {
 	rest, isTx := strings.CutPrefix(c.path, txnPath+"/tx/")
 	switch {
@@ -259,7 +258,7 @@ func (l *ledger) write(c change) {
 	}
 }
 
-// additions returns which delta was added by which change of the counter.
+// additions returns, by delta, the changes of the counter that added it.
 func (l *ledger) additions() (map[int64][]change, error) {
 	deltas := make(map[int64][]change)
 	last := int64(0)
@@ -274,8 +273,8 @@ func (l *ledger) additions() (map[int64][]change, error) {
 	return deltas, nil
 }
 
-// deletes returns the change that deleted a node, in a transaction of a client, not
-// by the end of its session.
+// deletes returns the change that deleted a node in a transaction of a client, not by the end
+// of its session.
 func (l *ledger) deletes(path string) *change {
 	for i, c := range l.deleted[path] {
 		if !c.end {
@@ -285,8 +284,8 @@ func (l *ledger) deletes(path string) *change {
 	return nil
 }
 
-// with reports whether the transaction of a change also deletes a node whose path
-// has this in it.
+// alsoDeletes reports whether the transaction of a change also deletes a node whose path
+// contains part.
 func (c *change) alsoDeletes(part string) bool {
 	for _, op := range c.txn.Ops {
 		if op.IsDelete() && strings.Contains(op.Path, part) {

@@ -32,9 +32,10 @@ func (n *nemesis) cut(r *rand.Rand, _ *event) error {
 	return nil
 }
 
-// lose has what a client and the servers say to each other lost for a while: for less
-// than its lease, unless all of it is lost; or, while it has the mutex and leads, until others have come after
-// it, which it must have been told of before.
+// lose drops traffic between a client and the servers. Unless all traffic is dropped, this
+// can be for less than the lease. Otherwise the client holds the mutex and leads, and the
+// fault lasts until other clients have acquired both; the client must have been notified
+// before that.
 func (n *nemesis) lose(r *rand.Rand, about *event, what func(p *zkproxy.Proxy, on bool)) error {
 	a := n.client(r, about)
 	if about.Op != "network lost" && r.IntN(2) == 0 {
@@ -48,13 +49,13 @@ func (n *nemesis) lose(r *rand.Rand, about *event, what func(p *zkproxy.Proxy, o
 	}
 	succeeded := n.succeeded()
 	a.each(func(p *zkproxy.Proxy) { what(p, true) })
-	err := until("others come after the one that is cut off", limit, succeeded)
+	err := until("other clients succeed the one that is cut off", limit, succeeded)
 	a.each(func(p *zkproxy.Proxy) { what(p, false) })
 	a.tell("go")
 	return err
 }
 
-// linger has a client keep the mutex, and lead, until it is told to go on.
+// linger makes a client keep the mutex, and lead, until it is told to go on.
 func (a *actor) linger() error {
 	kinds := []string{"lingering mutex", "lingering election"}
 	before := make(map[string]int)
@@ -70,8 +71,8 @@ func (a *actor) linger() error {
 	return nil
 }
 
-// succeeded returns a function that reports whether others have had the mutex, and
-// have led, since: by the resource, to which they write. Who has both now does not
+// succeeded returns a function that reports whether other clients have held the mutex and
+// have led since, by their writes to the resource. The client that has both now does not
 // write meanwhile.
 func (n *nemesis) succeeded() func() bool {
 	name := filepath.Join(n.r.dir, "resource.jsonl")
@@ -111,8 +112,8 @@ func (n *nemesis) delay(r *rand.Rand, about *event) error {
 	return nil
 }
 
-// stopClient stops a client that has the mutex and leads, until others have come
-// after it. When it goes on, the first that it does is to write.
+// stopClient stops a client that has the mutex and leads, until other clients have acquired
+// both. When the client resumes, its first step is a write.
 func (n *nemesis) stopClient(r *rand.Rand, about *event) error {
 	a := n.client(r, about)
 	if err := a.linger(); err != nil {
@@ -123,7 +124,7 @@ func (n *nemesis) stopClient(r *rand.Rand, about *event) error {
 	}
 	succeeded := n.succeeded()
 	a.tell("go")
-	err := until("others come after the one that is stopped", limit, succeeded)
+	err := until("other clients succeed the one that is stopped", limit, succeeded)
 	return errors.Join(err, a.cmd.Process.Signal(syscall.SIGCONT))
 }
 
@@ -151,7 +152,7 @@ func (n *nemesis) expire(r *rand.Rand, about *event) error {
 	n.rec.say(event{Kind: "expire", Work: "fault", Session: old})
 	ctx, cancel := n.ctx()
 	defer cancel()
-	// Any server will do that serves.
+	// Any server that serves is suitable.
 	leader, err := n.r.e.Leader(ctx)
 	if err != nil {
 		return err
@@ -162,8 +163,8 @@ func (n *nemesis) expire(r *rand.Rand, about *event) error {
 	return until("the client has another session", limit, func() bool { return session() != old })
 }
 
-// connectionLimit takes all connections that the servers grant to one address, and
-// cuts those of a client. The servers that are up must refuse more.
+// connectionLimit opens all connections that the servers grant to one address, and cuts those
+// of a client. The running servers must refuse more.
 func (n *nemesis) connectionLimit(r *rand.Rand, about *event) error {
 	a := n.client(r, about)
 	var conns []net.Conn

@@ -19,16 +19,16 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// A fault is one thing that the nemesis does, and undoes.
+// A fault is one action of the nemesis, which also undoes it.
 type fault struct {
 	kind string
-	// alone: nothing else happens meanwhile, and until every workload has gone on.
+	// alone: no other fault happens meanwhile, and until every workload has made progress.
 	alone bool
 	do    func(n *nemesis, r *rand.Rand, about *event) error
 }
 
-// The faults of servers happen one after the other, so that a majority always
-// stands; and beside them those of clients and their networks, likewise.
+// The faults of servers happen one after the other, so that a majority is always up. Beside
+// them, the faults of clients and their networks happen one after the other too.
 var (
 	serverFaults = []fault{
 		{"leader killed", true, (*nemesis).killLeader},
@@ -52,25 +52,25 @@ var (
 	}
 )
 
-// nemesis does all the harm. The order of what it does follows from the seed.
+// nemesis injects all faults. Their order follows from the seed.
 type nemesis struct {
 	r   *run
 	rec *recorder
 
-	alone sync.RWMutex // held for reading by faults that others may come beside
+	alone sync.RWMutex // read-locked by faults that may overlap others
 
-	since time.Time // the end of the latest fault of servers; theirs alone
+	since time.Time // the end of the latest fault of servers; only their goroutine uses it
 
 	mu      sync.Mutex
 	counts  map[string]int
-	skipped map[string]error // faults that cannot be made on this machine
+	skipped map[string]error // faults that this machine does not allow
 }
 
 func newNemesis(r *run, rec *recorder) *nemesis {
 	return &nemesis{r: r, rec: rec, counts: make(map[string]int), skipped: make(map[string]error)}
 }
 
-// rage does harm until the time is over and every kind was there.
+// rage injects faults until the time is over and every kind has occurred.
 func (n *nemesis) rage(ctx context.Context, seed uint64, d time.Duration) error {
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
@@ -95,7 +95,7 @@ func (n *nemesis) round(ctx context.Context, r *rand.Rand, faults []fault, over 
 		r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		for _, f := range order {
 			pause := time.Duration(100+r.IntN(400)) * time.Millisecond
-			seed := r.Uint64() // so that the order does not depend on what a fault needs
+			seed := r.Uint64() // so that the order does not depend on the random numbers that a fault uses
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
@@ -115,7 +115,7 @@ func (n *nemesis) round(ctx context.Context, r *rand.Rand, faults []fault, over 
 	return nil
 }
 
-// play makes one fault.
+// play injects one fault.
 func (n *nemesis) play(ctx context.Context, f fault, r *rand.Rand) error {
 	if f.alone {
 		n.alone.Lock()
@@ -145,7 +145,7 @@ func (n *nemesis) play(ctx context.Context, f fault, r *rand.Rand) error {
 	return nil
 }
 
-// count returns how often each kind was done.
+// count returns the number of faults of each kind.
 func (n *nemesis) count() map[string]int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -181,7 +181,7 @@ func (n *nemesis) follower(r *rand.Rand) (*zktest.Server, error) {
 	return followers[which], nil
 }
 
-// restart kills a server and returns when it is back.
+// restart kills a server and returns when it serves again.
 func (n *nemesis) restart(s *zktest.Server) error {
 	if err := n.rested(s); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (n *nemesis) restart(s *zktest.Server) error {
 	return n.again(s)
 }
 
-// again is restart without a rest before it.
+// again is restart without a pause before it.
 func (n *nemesis) again(s *zktest.Server) error {
 	s.Kill()
 	err := s.Launch()
@@ -200,10 +200,10 @@ func (n *nemesis) again(s *zktest.Server) error {
 	return err
 }
 
-// serves returns when a server serves clients. A server can be locked out: it has
-// accepted the epoch of an election that failed, the two others go on with the epoch
-// before it, and ZooKeeper's Learner refuses such a leader until they elect again. An
-// operator restarts the leader then, and so does the nemesis.
+// serves returns when a server serves clients. A server can be locked out: it has accepted
+// the epoch of an election that failed, the two others continue with the epoch before it, and
+// ZooKeeper's Learner refuses such a leader until the next election. An operator then
+// restarts the leader, and so does the nemesis.
 func (n *nemesis) serves(s *zktest.Server) error {
 	ctx, cancel := n.ctx()
 	defer cancel()
@@ -227,15 +227,15 @@ func (n *nemesis) serves(s *zktest.Server) error {
 	return s.Await(ctx)
 }
 
-// rested returns when a server has a snapshot that is a second younger than the latest
+// rested returns when a server has a snapshot that is at least a second younger than the
+// latest fault.
 // fault.
 //
-// When a server changes its leader while it runs, ZooKeeper 3.8.0 can leave changes
-// out of its log, or put some there that were never committed (ZOOKEEPER-4712 is one
-// way). The tree in memory is right; but when the server is killed before it has made
-// a snapshot, it comes back with another tree than the others have, for good: with
-// nodes that were deleted, which hold up those who are connected to it. No client can
-// make up for that, and it is not what is tested here.
+// When a running server changes its leader, ZooKeeper 3.8.0 can omit changes from its log, or
+// write some there that were never committed (ZOOKEEPER-4712 is one way). The tree in memory
+// is right; but if the server is killed before it has made a snapshot, it comes back with a
+// tree that differs from the others permanently: with deleted nodes that block the clients
+// connected to it. No client can compensate for that, and this test is not about it.
 func (n *nemesis) rested(s *zktest.Server) error {
 	return until(fmt.Sprintf("server %d makes a snapshot", s.ID()), limit, func() bool {
 		files, err := filepath.Glob(filepath.Join(s.DataDir(), "version-2", "snapshot.*"))
@@ -264,7 +264,7 @@ func (n *nemesis) killFollower(r *rand.Rand, about *event) error {
 	return n.restart(s)
 }
 
-// stop stops a server and lets it go on.
+// stop pauses a server and resumes it.
 func (n *nemesis) stop(s *zktest.Server, about *event, d time.Duration) error {
 	about.Num = int64(s.ID())
 	if err := s.Pause(); err != nil {
@@ -281,9 +281,8 @@ func (n *nemesis) stop(s *zktest.Server, about *event, d time.Duration) error {
 	return err
 }
 
-// stopLeader stops it for so long that the others elect another one, and that
-// clients who are connected to it have to go elsewhere. When it goes on it still
-// believes that it leads.
+// stopLeader pauses the leader for so long that the others elect another one, and that its
+// clients have to connect elsewhere. When it resumes it still believes that it leads.
 func (n *nemesis) stopLeader(r *rand.Rand, about *event) error {
 	s, err := n.leader()
 	if err != nil {
@@ -321,7 +320,7 @@ func logged(s *zktest.Server, text string) func() bool {
 	}
 }
 
-// slowDisk has each flush of one server's log take long.
+// slowDisk makes each flush of one server's log slow.
 func (n *nemesis) slowDisk(r *rand.Rand, about *event) error {
 	s := n.r.e.Servers()[r.IntN(3)]
 	about.Num = int64(s.ID())
@@ -330,13 +329,13 @@ func (n *nemesis) slowDisk(r *rand.Rand, about *event) error {
 		return err
 	}
 	time.Sleep(time.Duration(1500+r.IntN(1500)) * time.Millisecond) // the length of the fault
-	err := until("the server finds its disk slow", limit, seen)
+	err := until("the server reports a slow disk", limit, seen)
 	return errors.Join(err, n.r.brake.slow(s.ID(), 0))
 }
 
-// fullDisk leaves one server's disk no room. Such a server begins to follow the leader
-// again and again, and its tree is not to be trusted any more (see rested). An operator
-// makes room, and has it start with nothing and take all from the leader.
+// fullDisk leaves no space on one server's disk. Such a server starts to follow the leader
+// again and again, and its tree cannot be trusted any more (see rested). An operator makes
+// room, deletes its data, and lets it copy everything from the leader.
 func (n *nemesis) fullDisk(r *rand.Rand, about *event) error {
 	s := n.r.e.Servers()[r.IntN(3)]
 	about.Num = int64(s.ID())
@@ -347,13 +346,13 @@ func (n *nemesis) fullDisk(r *rand.Rand, about *event) error {
 	if err := n.r.disks.full(s.ID(), true); err != nil {
 		return err
 	}
-	err := until("the server finds its disk full", limit, seen)
+	err := until("the server reports a full disk", limit, seen)
 	time.Sleep(time.Duration(500+r.IntN(1000)) * time.Millisecond) // the length of the fault
 	s.Kill()
 	return errors.Join(err, n.r.disks.full(s.ID(), false), n.r.empty(s), n.again(s))
 }
 
-// heal undoes whatever may not be undone yet.
+// heal undoes all faults that may not be undone yet.
 func (n *nemesis) heal() error {
 	for _, a := range n.r.actors {
 		a.each(func(p *zkproxy.Proxy) {
@@ -375,7 +374,7 @@ func (n *nemesis) heal() error {
 	return nil
 }
 
-// until waits for a condition that nothing signals.
+// until polls a condition that has no signal.
 func until(what string, atMost time.Duration, cond func() bool) error {
 	for deadline := time.Now().Add(atMost); !cond(); {
 		if time.Now().After(deadline) {

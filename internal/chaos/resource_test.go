@@ -13,8 +13,8 @@ import (
 	"github.com/go-coord/coord/internal/fence"
 )
 
-// resourceMain is the process of the resource that locks protect: a register for
-// each lock. arg is its socket and its history.
+// resourceMain is the process of the resource that locks protect: a register for each lock.
+// arg holds its socket and its history file.
 func resourceMain(arg string) int {
 	socket, history, _ := strings.Cut(arg, ":")
 	rec, err := newRecorder(history)

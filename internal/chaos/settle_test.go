@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// settle finds out from the servers' logs what became of every call whose outcome
-// its caller does not know, and whether the others know it rightly.
+// settle determines from the servers' logs the outcome of every call whose caller does not
+// know it, and checks the outcomes that callers reported.
 func settle(all []*process, l *ledger) (wrong []string) {
 	errorf := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	additions, err := l.additions()
 	if err != nil {
 		errorf("%v", err)
 	}
-	// once is for what leaves a mark in the log that nothing else leaves.
+	// once handles calls that leave a unique mark in the log.
 	once := func(c *call, marks []change) {
 		switch {
 		case len(marks) > 1:
 			errorf("applied %d times: %v", len(marks), c)
 		case c.outcome == "ok" && len(marks) == 0:
-			errorf("reported and not applied: %v", c)
+			errorf("reported but not applied: %v", c)
 		case c.outcome == "no" && len(marks) > 0:
-			errorf("refused and applied all the same, with %#x: %v", marks[0].zxid, c)
+			errorf("refused but applied, with %#x: %v", marks[0].zxid, c)
 		}
 		if len(marks) > 0 {
 			c.zxid = marks[0].zxid
@@ -59,14 +59,14 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				applied := 0
 				for i, v := range strings.Fields(c.Value) {
 					n := len(l.written[v])
-					known := i < len(strings.Fields(c.ID)) && c.outcome != "unknown" // PutAll returns what was put for certain
+					known := i < len(strings.Fields(c.ID)) && c.outcome != "unknown" // PutAll returns the items that were put for certain
 					switch {
 					case n > 1:
 						errorf("put %d times: %s by %v", n, v, c)
 					case n == 0 && c.outcome == "ok":
-						errorf("reported and not put: %s by %v", v, c)
+						errorf("reported but not put: %s by %v", v, c)
 					case n == 1 && c.outcome == "no" && !known:
-						errorf("refused and put all the same: %s by %v", v, c)
+						errorf("refused but put: %s by %v", v, c)
 					}
 					applied += n
 				}
@@ -80,31 +80,30 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				}
 				made := l.created[holdPath(c)]
 				if len(made) != 1 || made[0].session != c.Session || c.Token != 0 && c.Token != made[0].zxid {
-					errorf("a hold whose node was made so: %+v: %v", made, c)
+					errorf("a hold with another creation of its node: %+v: %v", made, c)
 				}
 			case "rwmutex downgrade":
 				c.verdict(l.deletes(c.ID) != nil)
 			case "mutex release", "rwmutex release", "semaphore release", "election release":
-				// The node can also go with the session, if that ends meanwhile.
+				// The session's end can delete the node too, if the session ends meanwhile.
 				if gone := l.deletes(c.Value); gone != nil {
 					c.zxid = gone.zxid
 				}
 				c.verdict(c.zxid != 0)
 				if c.outcome == "ok" && len(l.deleted[c.Value]) == 0 {
-					errorf("released, and the node was never deleted: %v", c)
+					errorf("released, but the node was never deleted: %v", c)
 				}
 			case "queue ack", "queue nack", "queue giveback":
 				gone := l.deletes(c.Old)
 				acked := gone != nil && gone.alsoDeletes("/i-"+c.ID)
 				applied := gone != nil && acked == (c.Op == "ack")
 				c.verdict(applied)
-				// What is given back can also go back with the session, if that ends
-				// meanwhile.
+				// The session's end can also return the item, if the session ends meanwhile.
 				if c.outcome == "ok" && !applied && (c.Op != "giveback" || len(l.deleted[c.Old]) == 0) {
-					errorf("reported and not applied: %v", c)
+					errorf("reported but not applied: %v", c)
 				}
 				if c.outcome == "no" && applied && c.Op == "ack" {
-					errorf("said to be lost, and applied all the same: %v", c)
+					errorf("reported as lost, but applied: %v", c)
 				}
 			}
 		}
@@ -112,7 +111,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 	return wrong
 }
 
-// holdPath is the node that a hold stands on when it begins.
+// holdPath returns the first node of a hold.
 func holdPath(c *call) string {
 	if c.Op == "take" {
 		return c.Old
@@ -120,7 +119,7 @@ func holdPath(c *call) string {
 	return c.ID
 }
 
-// verdict settles a call whose outcome is unknown.
+// verdict records the outcome of a call whose outcome is unknown.
 func (c *call) verdict(applied bool) {
 	if c.outcome != "unknown" {
 		return
@@ -131,7 +130,7 @@ func (c *call) verdict(applied bool) {
 	}
 }
 
-// sessions returns the sessions that a process had.
+// sessions returns the sessions of a process.
 func (p *process) sessions() (ids []int64) {
 	for _, e := range p.events {
 		if e.Kind == "state" && e.Op == "connected" && !slices.Contains(ids, e.Session) {
@@ -141,9 +140,9 @@ func (p *process) sessions() (ids []int64) {
 	return ids
 }
 
-// unreturned reports whether an acquisition that never returned has left a node
-// that went with its session only: had it returned, or been given up, its caller
-// would have deleted it.
+// unreturned reports whether an acquisition that never returned has left a node that was
+// deleted only with its session. Had the acquisition returned, or been given up, its caller
+// would have deleted the node.
 func (l *ledger) unreturned(c *call, sessions []int64, held map[string]bool) bool {
 	prefix := map[string]string{
 		"mutex": mutexPath + "/", "rwmutex": rwPath + "/", "semaphore": semaphorePath + "/requests/", "election": electionPath + "/",
@@ -163,8 +162,8 @@ func (l *ledger) unreturned(c *call, sessions []int64, held map[string]bool) boo
 	return false
 }
 
-// settleDelete is for plain deletes, which leave no mark of their own: one more
-// delete of the path by the session than are known, and this is it.
+// settleDelete handles plain deletes, which leave no mark of their own: if the session
+// deleted the path once more than the known deletes, that was this call.
 func (l *ledger) settleDelete(c *call, p *process) {
 	if c.outcome != "unknown" {
 		return

@@ -10,24 +10,23 @@ import (
 	"time"
 )
 
-// The bounds of the time that a workload stands still.
+// The bounds for the outage of a workload.
 //
-// For a leader that is killed: the others elect another one and follow it, for which
-// initLimit is the limit; then the sessions of clients that gave up meanwhile have to
-// time out, to the end of a tick, before others get what they held; and a client
-// makes pauses of up to a tenth of its session timeout between rounds over the
-// servers, and of up to a second after an uncertain outcome.
+// After the leader is killed, the others elect another one and follow it, within initLimit.
+// Then the sessions of clients that gave up meanwhile have to time out, at the end of a tick,
+// before other clients acquire their holds. A client pauses for up to a tenth of its session
+// timeout between rounds over the servers, and for up to a second after an uncertain outcome.
 //
-// For one that is stopped: before that the others have to give it up, after
-// syncLimit, and its clients, after their lease.
+// After the leader is stopped, the followers first have to give it up, after syncLimit, and
+// its clients too, after their lease.
 //
-// In a rolling restart there can be as many elections as there are servers, one
-// right after the other.
+// In a rolling restart there can be as many elections as there are servers, one right after
+// the other.
 //
 // A transaction waits for the votes of sites up to its deadline.
 //
-// All this is for a machine on which an election ends within initLimit. The control
-// tells how long the servers stood still; what that is over initLimit is added.
+// All this assumes a machine on which an election ends within initLimit. The outage of the
+// control beyond initLimit is added.
 var bounds = func() map[string]time.Duration {
 	killed := initLimit*tick + sessionTimeout + tick + sessionTimeout/10 + time.Second
 	stopped := killed + syncLimit*tick + lease
@@ -41,8 +40,7 @@ func boundOf(fault, work string) time.Duration {
 	return bounds[fault]
 }
 
-// summarize prints what was found, and fails the test for what is wrong and for
-// what was not tested.
+// summarize prints the findings, and fails the test for violations and for missing coverage.
 func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 	t := r.t
 	t.Helper()
@@ -65,7 +63,7 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 		figure("chaos: %s: %v", w, *c)
 		fmt.Fprintf(&md, "| %s | %d | %d | %d | %d | %d |\n", w, c.ok, c.no, c.unknown, c.applied, c.notApplied)
 		if c.ok == 0 {
-			t.Errorf("%s: nothing was tested of it", w)
+			t.Errorf("%s: not tested", w)
 		}
 		total = tally{total.ok + c.ok, total.no + c.no, total.unknown + c.unknown, total.applied + c.applied, total.notApplied + c.notApplied}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// voteOf is how a site votes on a transaction: no in one of twelve.
+// voteOf returns the vote of a site on a transaction: one in twelve is no.
 func voteOf(id, site string) bool {
 	h := uint32(2166136261)
 	for _, c := range []byte(id + "/" + site) {
@@ -51,7 +51,7 @@ func (x *client) proposer(ctx context.Context, w *worker) {
 				}
 				return err
 			})
-			if !errors.Is(err, coord.ErrUncertain) { // as the comment of Propose says
+			if !errors.Is(err, coord.ErrUncertain) { // as documented at Propose
 				return kind == "ok"
 			}
 		}
@@ -59,8 +59,7 @@ func (x *client) proposer(ctx context.Context, w *worker) {
 	})
 }
 
-// served reports whether a site was ever served: who proposes to another one is told
-// so.
+// served reports whether a site was ever served: Propose refuses a site that never was.
 func (x *client) served(ctx context.Context, site string) bool {
 	s, err := x.c.Session(ctx)
 	if err == nil {
@@ -97,12 +96,12 @@ func (x *client) site(ctx context.Context) {
 		Abort:  func(_ context.Context, tx coord.Ballot[string]) error { return called("abort", tx) },
 	}).Serve(ctx)
 	if ctx.Err() == nil {
-		x.report(report{Kind: "failed", Text: fmt.Sprintf("a site is served no more: %v", err)})
+		x.report(report{Kind: "failed", Text: fmt.Sprintf("a site is not served any more: %v", err)})
 	}
 }
 
-// recover finishes what this client's predecessor was killed in. It also takes a
-// proposer for gone that has just lost its session, whose Propose then ends in doubt.
+// recover finishes the transactions during which this client's predecessor was killed. It
+// also treats a proposer as dead that has just lost its session; then Propose ends in doubt.
 func (x *client) recover(ctx context.Context) {
 	e := x.rec.begin(event{Work: "recovery", Op: "recover"})
 	list, err := coord.NewCoordinator[string](x.c, txnPath, nil).Recover(ctx)

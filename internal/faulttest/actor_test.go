@@ -21,7 +21,7 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// stage is where one scenario is played: an ensemble, a lock and a resource.
+// stage is the environment of one scenario: an ensemble, a lock and a resource.
 type stage struct {
 	t        *testing.T
 	e        *zktest.Ensemble
@@ -38,7 +38,7 @@ func newStage(t *testing.T, e *zktest.Ensemble) *stage {
 	return &stage{t: t, e: e, lock: fmt.Sprintf("/locks/%d", n), election: fmt.Sprintf("/elections/%d", n), resource: newResource(t)}
 }
 
-// actor is a worker process, its way to the servers, and what it said.
+// actor is a worker process with its connections to the servers, and its output.
 type actor struct {
 	t       *testing.T
 	name    string
@@ -46,16 +46,16 @@ type actor struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
 	exited  chan struct{}
-	proxies []*zkproxy.Proxy // one in front of each server, of this actor alone
-	greeted []atomic.Int64   // by proxy: connections on which the session stood
-	pings   atomic.Int64     // that were answered
+	proxies []*zkproxy.Proxy // one in front of each server, only for this actor
+	greeted []atomic.Int64   // by proxy: connections on which the session was established
+	pings   atomic.Int64     // pings that were answered
 
 	mu    sync.Mutex
 	lines []line
 	news  chan struct{} // closed and replaced with every line, and closed at the end
 	over  bool
 	errs  strings.Builder // standard error
-	next  int             // the first line that await has not passed
+	next  int             // index of the first line after those that await returned
 }
 
 // start starts a worker and waits until it has a session.
@@ -114,8 +114,8 @@ func (s *stage) start(name string, timeout, margin time.Duration) *actor {
 	return a
 }
 
-// run is the life of the process. The kernel kills a child when the thread that
-// started it ends, so the thread stays.
+// run is the life of the process. The kernel kills a child when the thread that started it
+// ends, so that thread stays locked.
 func (a *actor) run(out io.Reader, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -140,10 +140,10 @@ func (a *actor) run(out io.Reader, started chan<- error) {
 		a.mu.Unlock()
 	}
 	_, _ = io.Copy(io.Discard, out) // a line cut short by a kill
-	_ = a.cmd.Wait()                // how it ended matters to nobody
+	_ = a.cmd.Wait()                // the exit status does not matter
 }
 
-// errorsOf collects what a worker writes to standard error.
+// errorsOf collects the standard error of a worker.
 type errorsOf actor
 
 func (a *errorsOf) Write(p []byte) (int, error) {
@@ -152,7 +152,7 @@ func (a *errorsOf) Write(p []byte) (int, error) {
 	return a.errs.Write(p)
 }
 
-// end ends the process, and shows what it said if the test failed.
+// end ends the process, and shows its last output if the test failed.
 func (a *actor) end() {
 	a.kill()
 	a.mu.Lock()
@@ -165,11 +165,11 @@ func (a *actor) end() {
 		for _, l := range a.lines[max(0, len(a.lines)-40):] {
 			fmt.Fprintln(&b, l)
 		}
-		a.t.Logf("the last that %s said:\n%s", a.name, b.String())
+		a.t.Logf("the last lines of %s:\n%s", a.name, b.String())
 	}
 }
 
-// kill is kill -9. It returns when the process has ended.
+// kill sends SIGKILL. It returns when the process has ended.
 func (a *actor) kill() {
 	_ = a.cmd.Process.Kill() // it may have ended by itself
 	<-a.exited
@@ -182,7 +182,7 @@ func (a *actor) signal(sig syscall.Signal) {
 	}
 }
 
-// tell gives commands.
+// tell sends commands.
 func (a *actor) tell(commands ...string) {
 	a.t.Helper()
 	if _, err := io.WriteString(a.stdin, strings.Join(commands, "\n")+"\n"); err != nil {
@@ -190,17 +190,17 @@ func (a *actor) tell(commands ...string) {
 	}
 }
 
-// await returns the next line of a kind, and passes it.
+// await returns the next line of a kind, and moves past it.
 func (a *actor) await(kind string) line {
 	a.t.Helper()
 	l, ok := a.within(limit, kind)
 	if !ok {
-		a.t.Fatalf("%s never said %q", a.name, kind)
+		a.t.Fatalf("%s never reported %q", a.name, kind)
 	}
 	return l
 }
 
-// within is await for what may not come.
+// within is await for a line that may not come.
 func (a *actor) within(d time.Duration, kind string) (line, bool) {
 	a.t.Helper()
 	deadline := time.NewTimer(d)
@@ -221,7 +221,7 @@ func (a *actor) within(d time.Duration, kind string) (line, bool) {
 		news, over := a.news, a.over
 		a.mu.Unlock()
 		if over {
-			a.t.Fatalf("%s ended before it said %q", a.name, kind)
+			a.t.Fatalf("%s ended before it reported %q", a.name, kind)
 		}
 		select {
 		case <-news:
@@ -231,22 +231,22 @@ func (a *actor) within(d time.Duration, kind string) (line, bool) {
 	}
 }
 
-// ask gives a command and returns the line that answers it.
+// ask sends a command and returns the line that answers it.
 func (a *actor) ask(command, answer string) line {
 	a.t.Helper()
 	a.tell(command)
 	return a.await(answer)
 }
 
-// mark is a place in what the actor says, for silent.
+// mark returns a position in the actor's output, for silent.
 func (a *actor) mark() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.lines)
 }
 
-// silent fails the test if the actor has said one of the kinds since mark. That a
-// hold is done because it was released can be said late, and is no news.
+// silent fails the test if the actor has reported one of the kinds since mark. The end of a
+// hold that was released may be reported late, and does not count.
 func (a *actor) silent(mark int, kinds ...string) {
 	a.t.Helper()
 	a.mu.Lock()
@@ -258,7 +258,7 @@ func (a *actor) silent(mark int, kinds ...string) {
 	}
 }
 
-// hasSaid reports whether the actor has said something of a kind since mark.
+// hasSaid reports whether the actor has reported a line of a kind since mark.
 func (a *actor) hasSaid(mark int, kind string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -271,22 +271,22 @@ func (a *actor) hold() line {
 	return a.ask("lock", "granted")
 }
 
-// wait puts the actor into the line behind others.
+// wait makes the actor a waiter.
 func (a *actor) wait() line {
 	a.t.Helper()
 	return a.ask("lock", "waiting")
 }
 
-// write has the actor write without a look at its hold.
+// write makes the actor write without checking its hold.
 func (a *actor) write(want string) {
 	a.t.Helper()
 	if l := a.ask("write", "wrote"); l.Text != want {
-		a.t.Errorf("the write of %s with token %#x was %s, want it %s", a.name, l.Token, l.Text, want)
+		a.t.Errorf("the write of %s with token %#x was %s, want %s", a.name, l.Token, l.Text, want)
 	}
 }
 
-// stands has the holder ask the service whether it still holds, and returns when
-// it has the answer.
+// stands makes the holder ask the service whether it still holds, and returns when the answer
+// has come.
 func (a *actor) stands() line {
 	a.t.Helper()
 	l := a.ask("verify", "verified")
@@ -296,7 +296,7 @@ func (a *actor) stands() line {
 	return l
 }
 
-// passTo hands the lock over, and returns how long that took and the grant.
+// passTo hands the lock over, and returns the duration and the grant.
 func (a *actor) passTo(b *actor) (time.Duration, line) {
 	a.t.Helper()
 	a.tell("release")
@@ -312,7 +312,7 @@ func (a *actor) passTo(b *actor) (time.Duration, line) {
 	return granted.At - releasing.At, granted
 }
 
-// pin moves the actors' connections to one server and leaves no other way.
+// pin moves the actors' connections to one server and refuses them at the others.
 func pin(s *zktest.Server, actors ...*actor) {
 	for _, a := range actors {
 		a.t.Helper()
@@ -324,11 +324,11 @@ func pin(s *zktest.Server, actors ...*actor) {
 		for _, p := range a.proxies {
 			p.Cut()
 		}
-		eventually(a.t, a.name+" connects to the server that it is told to", func() bool { return a.greeted[at].Load() > before })
+		eventually(a.t, a.name+" connects to the chosen server", func() bool { return a.greeted[at].Load() > before })
 	}
 }
 
-// unpin opens all ways. Connections stay where they are.
+// unpin allows all servers again. Connections stay where they are.
 func unpin(actors ...*actor) {
 	for _, a := range actors {
 		for _, p := range a.proxies {
@@ -337,7 +337,7 @@ func unpin(actors ...*actor) {
 	}
 }
 
-// blackhole swallows all that the actor and the servers say to each other.
+// blackhole drops all traffic between the actor and the servers.
 func (a *actor) blackhole(on bool) {
 	for _, p := range a.proxies {
 		p.Blackhole(on)

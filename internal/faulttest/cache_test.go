@@ -21,13 +21,13 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// nodeIs is which node stands at a path, and what it holds.
+// nodeIs identifies the node at a path, and its data.
 type nodeIs struct {
 	czxid, mzxid int64
 	data         string
 }
 
-// cachedTree is what a cache has.
+// cachedTree returns the content of a cache.
 func cachedTree(k *coord.Cache, root string) map[string]nodeIs {
 	all := make(map[string]nodeIs)
 	for path, n := range k.Walk(root) {
@@ -36,7 +36,7 @@ func cachedTree(k *coord.Cache, root string) map[string]nodeIs {
 	return all
 }
 
-// realTree is what the servers have, read without watches.
+// realTree reads the servers' tree without watches.
 func realTree(t *testing.T, s backend.Session, namespace, root string) map[string]nodeIs {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -50,7 +50,7 @@ func realTree(t *testing.T, s backend.Session, namespace, root string) map[strin
 		data, stat, err := s.Get(ctx, namespace+path, nil)
 		names, _, err2 := s.Children(ctx, namespace+path, nil)
 		if err := errors.Join(err, err2); errors.Is(err, backend.ErrNotFound) {
-			return // the ephemeral of a session that expires only now
+			return // an ephemeral node of a session that expires only now
 		} else if err != nil {
 			t.Fatal(err)
 		}
@@ -63,12 +63,12 @@ func realTree(t *testing.T, s backend.Session, namespace, root string) map[strin
 	return all
 }
 
-// folded is what the events of a cache add up to.
+// folded is the tree folded from the events of a cache.
 type folded struct {
 	mu     sync.Mutex
 	tree   map[string]nodeIs
 	counts map[coord.CacheEventKind]int
-	wrong  int // events that do not follow from those before
+	wrong  int // events that do not follow from earlier ones
 }
 
 func (f *folded) follow(ctx context.Context, k *coord.Cache, pause time.Duration) {
@@ -102,9 +102,8 @@ func (f *folded) equals(tree map[string]nodeIs) bool {
 
 const churned = "/churn"
 
-// churner changes a part of the tree at random until ctx ends, at most at a rate.
-// What does not fit the tree as it is does not count; the cache gives a hint of what
-// will.
+// churner changes a part of the tree at random until ctx ends, at most at a rate. Operations
+// that do not fit the tree do not count; the cache suggests operations that fit.
 func churner(ctx context.Context, t *testing.T, k *coord.Cache, b backend.Backend, root string, seed uint64, rate int, done map[string]*atomic.Int64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	s, err := b.Open(ctx)
@@ -122,7 +121,7 @@ func churner(ctx context.Context, t *testing.T, k *coord.Cache, b backend.Backen
 				return
 			}
 		} else if time.Since(due) > time.Second {
-			began, n = time.Now(), 0 // no servers for a while; that is not to be made up for
+			began, n = time.Now(), 0 // no servers for a while; do not catch up
 		}
 		p := fmt.Sprintf("%s%s/%d", root, churned, r.IntN(8))
 		if r.IntN(6) > 0 {
@@ -151,7 +150,8 @@ func churner(ctx context.Context, t *testing.T, k *coord.Cache, b backend.Backen
 			done[what].Add(int64(len(ops)))
 			n += len(ops)
 		case errors.Is(err, backend.ErrSessionLost):
-			// An election took long. Its ephemerals go, which is a change too.
+			// An election took too long. The session's ephemerals are deleted, which is a
+			// change too.
 			next, err := b.Open(ctx)
 			if err != nil {
 				return // ctx has ended
@@ -159,12 +159,11 @@ func churner(ctx context.Context, t *testing.T, k *coord.Cache, b backend.Backen
 			s.Close()
 			s = next
 		}
-		// Else it does not fit what is there, or servers are being elected.
+		// Otherwise the operation does not fit the tree, or an election is under way.
 	}
 }
 
-// TestACacheIsExactAfterChurnAndKills changes a tree while servers are killed, and
-// compares.
+// TestACacheIsExactAfterChurnAndKills changes a tree while servers are killed, and compares.
 func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	zktest.Require(t)
 	took := 3 * time.Second
@@ -198,7 +197,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	defer cancel()
 	receive(t, k.Synced(), "the first copy")
 
-	const writers, rate = 20, 1200 // less what is lost while servers are elected
+	const writers, rate = 20, 1200 // less the losses during elections
 	done := map[string]*atomic.Int64{"create": new(atomic.Int64), "set": new(atomic.Int64), "delete": new(atomic.Int64), "recreate": new(atomic.Int64)}
 	var writing sync.WaitGroup
 	churn, stop := context.WithCancel(context.Background())
@@ -215,7 +214,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 		return n
 	}
 	before, began := x.link.Requests(), time.Now()
-	var still time.Duration // of which no server was to be had
+	var still time.Duration // time without any server
 	kills := 0
 	kill := func(victim *zktest.Server) {
 		x.moveTo(slices.Index(e.Servers(), victim))
@@ -224,7 +223,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 		victim.Kill()
 		kills++
 		seen := changes()
-		eventually(t, "the writers go on without the server", func() bool { return changes() > seen+100 })
+		eventually(t, "the writers continue without the server", func() bool { return changes() > seen+100 })
 		still += time.Since(from)
 		restart(t, victim)
 	}
@@ -243,7 +242,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	}
 	defer reader.Close()
 	var tree map[string]nodeIs
-	eventually(t, "the copy, and what the events add up to, equal the tree", func() bool {
+	eventually(t, "the copy and the folded events equal the tree", func() bool {
 		tree = realTree(t, reader, s.Root(), churned)
 		return maps.Equal(cachedTree(k, churned), tree) && readers["quick"].equals(tree) && readers["slow"].equals(tree)
 	})
@@ -255,19 +254,19 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	}
 	for what, n := range done {
 		if n.Load() == 0 {
-			t.Errorf("no %s: nothing was tested of it", what)
+			t.Errorf("no %s: not tested", what)
 		}
 	}
 	if kills != 2 || len(tree) < 10 || readers["quick"].counts[coord.NodeDeleted] == 0 || readers["slow"].counts[coord.NodeChanged] == 0 {
 		t.Errorf("%d kills, %d nodes at the end, events %v and %v: this tested nothing", kills, len(tree), readers["quick"].counts, readers["slow"].counts)
 	}
-	t.Logf("figure: cache under churn for %v with %d server kills (%v until the writers went on): %d changes, %.0f/s (%d creates, %d sets, %d deletes, %d in recreations), %d requests of the cache; copy and events equal the tree of %d nodes; compared after %v",
+	t.Logf("figure: cache under churn for %v with %d server kills (%v until the writers continued): %d changes, %.0f/s (%d creates, %d sets, %d deletes, %d in recreations), %d requests of the cache; copy and events equal the tree of %d nodes; compared after %v",
 		lasted.Round(time.Millisecond), kills, still.Round(time.Millisecond), changes(), float64(changes())/lasted.Seconds(),
 		done["create"].Load(), done["set"].Load(), done["delete"].Load(), done["recreate"].Load(), requests, len(tree), settled.Round(time.Millisecond))
 	t.Logf("figure: events under churn: a quick reader had %v, a slow one (300 ms a batch) %v", readers["quick"].counts, readers["slow"].counts)
 }
 
-// What a large copy costs.
+// This measures the cost of a large copy.
 func TestACacheOfTenThousandNodes(t *testing.T) {
 	const nodes, dirs, leaves, batch = 10_000, 99, 100, 100
 	s := newService(t)
@@ -339,7 +338,7 @@ func TestACacheOfTenThousandNodes(t *testing.T) {
 	alone := measure(t).heap
 	k = nil
 	perCopy := (alone - measure(t).heap) / nodes
-	t.Logf("figure: a cache of %d nodes with %d bytes each: first copy in %v, read anew in %v; heap per node %d bytes, of which the copy is %d, with data and path, and watches the rest; %d watches on the server; goroutines %d, without it %d",
+	t.Logf("figure: a cache of %d nodes with %d bytes each: first copy in %v, read again in %v; heap per node %d bytes, of which the copy is %d, with data and path, and watches the rest; %d watches on the server; goroutines %d, without it %d",
 		nodes, len(data), took.Round(time.Millisecond), again.Round(time.Millisecond), perNode, perCopy, with.watches-before.watches, with.goroutines, before.goroutines)
 	if perCopy > 600 || perNode > 2500 {
 		t.Errorf("heap per node of %d bytes, the copy %d", perNode, perCopy)

@@ -12,13 +12,13 @@ import (
 
 // The ways in which a process of a transaction fails at one of its requests.
 const (
-	killBefore   = "kill before"    // the process is dead before the request leaves
-	killAfter    = "kill after"     // the request was answered, and the process is dead before it reads that
-	killLate     = "kill and late"  // the process is dead, and its request arrives when others are at work
+	killBefore   = "kill before"    // the process is killed before its request is sent
+	killAfter    = "kill after"     // the request was answered, and the process is killed before it reads the reply
+	killLate     = "kill and late"  // the process is killed, and its request arrives while others are at work
 	expiryBefore = "expiry before"  // the session ends before the request arrives
-	expiryAfter  = "expiry after"   // the request was answered, and the session ends before the answer arrives
-	lostRequest  = "request lost"   // and the connection with it
-	lostReply    = "reply lost"     // likewise
+	expiryAfter  = "expiry after"   // the request was answered, and the session ends before the reply arrives
+	lostRequest  = "request lost"   // the connection breaks with it
+	lostReply    = "reply lost"     // the connection breaks with it
 	noBlow       = "nothing at all" // to count the requests
 )
 
@@ -33,11 +33,11 @@ var blows = map[string]zkproxy.DropWhat{
 	noBlow:       zkproxy.DropRequest,
 }
 
-// lateBy is when a request arrives that is late: while the session of its dead
-// sender lives.
+// lateBy is the delay of a late request: it arrives while the session of its dead sender is
+// still alive.
 const lateBy = commitTimeout / 2
 
-// A blow befalls an actor at the n-th request that it makes from now on.
+// A blow hits an actor at the n-th request that it makes from now on.
 type blow struct {
 	a      *actor
 	how    string
@@ -46,7 +46,7 @@ type blow struct {
 	kills  bool
 	struck bool
 	killed time.Time
-	late   time.Time // when a request that is held goes on
+	late   time.Time // when a held request is forwarded
 }
 
 // strike arms a blow.
@@ -65,8 +65,8 @@ func strike(a *actor, n int64, how string) *blow {
 	return b
 }
 
-// look sees whether the request has come, and then does what is to be done. It
-// reports whether it has just killed the process.
+// look checks whether the request has come, and then executes the blow. It reports whether it
+// has just killed the process.
 func (b *blow) look() (killed bool) {
 	b.a.t.Helper()
 	if b.struck {
@@ -93,7 +93,7 @@ func (b *blow) look() (killed bool) {
 		b.a.kill()
 	case killBefore, killAfter:
 		b.a.kill()
-		b.cut() // what is held is never forwarded
+		b.cut() // held frames are never forwarded
 		b.release()
 	case expiryBefore, expiryAfter:
 		if err := zktest.ExpireSession(b.a.t.Context(), b.a.e.Addrs()[0], b.session(), nil); err != nil {
@@ -105,7 +105,7 @@ func (b *blow) look() (killed bool) {
 	return b.kills
 }
 
-// session is the actor's present one.
+// session returns the actor's present session.
 func (b *blow) session() int64 {
 	b.a.t.Helper()
 	phase, ok := b.a.said("phase", func(l line) bool { return l.Session != 0 })
@@ -115,7 +115,7 @@ func (b *blow) session() int64 {
 	return phase.Session
 }
 
-// pending reports whether something of the blow is still to come.
+// pending reports whether a part of the blow is still to come.
 func (b *blow) pending() bool { return b.struck && !b.late.IsZero() }
 
 func (b *blow) cut() {

@@ -16,17 +16,17 @@ import (
 	"github.com/go-coord/coord/internal/zkservice"
 )
 
-// commitCost is what transactions cost all clients together, from Propose until
-// nothing is left of them.
+// commitCost is the cost of transactions for all clients together, from Propose until no node
+// of them is left.
 type commitCost struct {
 	requests, events figures[int]
 
-	most int    // requests of the transaction that took most
-	each string // of its clients
+	most int    // requests of the most expensive transaction
+	each string // requests of each of its clients
 }
 
-// commitCosts runs transactions over n sites, each of which is a client of its own
-// with a way of its own to the server.
+// commitCosts runs transactions over n sites, each a client of its own with its own link to
+// the server.
 func commitCosts(t *testing.T, n, transactions int) (cost commitCost) {
 	t.Helper()
 	s := newService(t)
@@ -92,8 +92,8 @@ func commitCosts(t *testing.T, n, transactions int) (cost commitCost) {
 		if d, err := co.Propose(ctx, p); err != nil || !d.Commit {
 			t.Fatalf("%+v, %v", d, err)
 		}
-		// The record goes when the last site has acknowledged it.
-		eventually(t, "the record has gone", func() bool {
+		// The record is deleted when the last site has acknowledged it.
+		eventually(t, "the record is deleted", func() bool {
 			left, _, err := outside.Children(ctx, s.Root()+path+"/tx", nil)
 			return err == nil && len(left) == 0
 		})
@@ -111,7 +111,7 @@ func commitCosts(t *testing.T, n, transactions int) (cost commitCost) {
 			each = append(each, c.String())
 		}
 		if connections > 0 {
-			continue // a client that was cut off looks again at everything
+			continue // a client that was disconnected reads everything again
 		}
 		measured++
 		if requests >= cost.most {
@@ -123,9 +123,9 @@ func commitCosts(t *testing.T, n, transactions int) (cost commitCost) {
 	return cost
 }
 
-// The plain recipe, in which every site watches every vote, takes a number of
-// messages that grows as the square of the number of the sites.
-func TestTheRequestsOfATransactionGrowAsItsSitesOnAServer(t *testing.T) {
+// In the plain recipe every site watches every vote, so its number of messages grows with the
+// square of the number of sites.
+func TestTheRequestsOfATransactionGrowLinearlyWithItsSitesOnAServer(t *testing.T) {
 	most := 20
 	transactions := 2
 	counts := []int{1, 2, 5, 10, most}
@@ -135,14 +135,14 @@ func TestTheRequestsOfATransactionGrowAsItsSitesOnAServer(t *testing.T) {
 			counts = append(counts, n)
 		}
 	}
-	// What a further site costs: to list its inbox when something comes and when it
-	// has gone (2), to read the ballot, the record and that there is no decision (3),
-	// to vote, to read the decision, to acknowledge, and to look whether it was the
-	// last (4). The proposer lists the votes when he is told that there are more, at
-	// most once for each, and two sites can both see that they were the last. The rest
-	// is for whole transactions: whether the sites are served, the record, its first
-	// list, the decision, the end of the proposal, and the removal of the record, which
-	// the proposer can try too when the sites do.
+	// The cost of a further site: to list its inbox when a ballot comes and when it is
+	// deleted (2), to read the ballot, the record and that there is no decision (3), to vote,
+	// to read the decision, to acknowledge, and to check whether it was the last (4). The
+	// proposer lists the votes when it is notified of more, at most once for each, and two
+	// sites can both see that they were the last. The rest is for whole transactions: whether
+	// the sites are served, the record, its first list, the decision, the end of the
+	// proposal, and the removal of the record, which the proposer can try at the same time as
+	// the sites.
 	const perSite, rest = 11, 14
 	var list []string
 	for _, n := range counts {

@@ -17,7 +17,7 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// wholeLog reads the transaction log of a server, when it has all that was done.
+// wholeLog reads the transaction log of a server once the log contains all changes.
 func wholeLog(t *testing.T, e *zktest.Ensemble) []zklog.Txn {
 	t.Helper()
 	leader := leaderOf(t, e)
@@ -45,9 +45,8 @@ func wholeLog(t *testing.T, e *zktest.Ensemble) []zklog.Txn {
 	return txns
 }
 
-// commitHistory replays a log of the service and checks every step against the
-// rules of the two-phase commit. It knows the layout, and nothing of how package
-// coord does it.
+// commitHistory replays a log of the service and checks every step against the rules of the
+// two-phase commit. It knows the layout, and nothing of the implementation in package coord.
 type commitHistory struct {
 	prefix   string
 	roots    map[string]bool
@@ -77,19 +76,19 @@ type commitTx struct {
 	decided  string // "", "commit" or "abort"
 	when     time.Time
 	ended    bool
-	// The sessions that made it, and that said that somebody was told.
+	// The sessions that made it, and that recorded the notification of the proposer.
 	madeBy, toldBy int64
-	told           bool // by what a process has said
+	told           bool // by the report of a process
 }
 
 type commitSite struct {
-	ballot bool   // it stands
-	filled string // in it: "", "yes" or "no"
-	vote   bool   // the node of a yes stands
+	ballot bool   // the ballot exists
+	filled string // its content: "", "yes" or "no"
+	vote   bool   // the node of a yes exists
 	acked  time.Time
-	// By what its processes have said.
+	// By the reports of its processes.
 	prepared bool
-	calls    map[string]int // that came before the acknowledgement, by kind
+	calls    map[string]int // callbacks before the acknowledgement, by kind
 }
 
 func newCommitHistory(prefix string) *commitHistory {
@@ -103,7 +102,7 @@ func (h *commitHistory) faultf(format string, args ...any) {
 	h.faults = append(h.faults, fmt.Sprintf(format, args...))
 }
 
-// commitPath is a path of the recipe taken apart.
+// commitPath is a parsed path of the recipe.
 type commitPath struct {
 	root, kind, name, child string // kind is tx, sites or serving
 }
@@ -173,7 +172,7 @@ func (h *commitHistory) apply(x zklog.Txn) {
 			in := h.standing[p.root+"/tx/"+p.name]
 			switch {
 			case in == nil:
-				h.faultf("%s at %#x, and there is no record", op.Path, x.Zxid)
+				h.faultf("%s at %#x without a record", op.Path, x.Zxid)
 			case p.child == "":
 				h.recordGoes(s, in)
 			default:
@@ -185,7 +184,7 @@ func (h *commitHistory) apply(x zklog.Txn) {
 	}
 }
 
-// record: a transaction is made, and all of it at once.
+// record checks the creation of a transaction, which makes all of its nodes at once.
 func (h *commitHistory) record(s step, p commitPath, op zklog.Op) {
 	var rec struct {
 		Mark     string
@@ -211,7 +210,7 @@ func (h *commitHistory) record(s step, p commitPath, op zklog.Op) {
 		live = live || o.Ephemeral && strings.HasPrefix(o.Path, op.Path+"/live-")
 	}
 	if h.standing[op.Path] != nil || h.marked[p.root+"~"+rec.Mark] != nil || !in.open || !live {
-		h.faultf("%s is made at %#x: open %v, live %v, there was one %v", op.Path, s.Zxid, in.open, live, h.standing[op.Path] != nil)
+		h.faultf("%s is made at %#x: open %v, live %v, existed before %v", op.Path, s.Zxid, in.open, live, h.standing[op.Path] != nil)
 	}
 	h.standing[op.Path], h.marked[p.root+"~"+rec.Mark], h.all[in.key] = in, in, in
 }
@@ -229,8 +228,8 @@ func (in *commitTx) yes(s string) string {
 	return fmt.Sprintf("%s/yes-%x-%s", in.key.record, in.key.zxid, s)
 }
 
-// recordGoes: it is decided, all that voted yes have acknowledged, of a commit all
-// sites, and the proposer was told.
+// recordGoes checks that the transaction is decided, that all yes voters have acknowledged it
+// (for a commit, all sites), and that the proposer was notified.
 func (h *commitHistory) recordGoes(s step, in *commitTx) {
 	if in.decided == "" || in.open || !s.deleted(in.decision()) {
 		h.faultf("%v is removed at %#x, decided %q, open %v", in, s.Zxid, in.decided, in.open)
@@ -244,7 +243,7 @@ func (h *commitHistory) recordGoes(s step, in *commitTx) {
 	delete(h.standing, in.key.record)
 }
 
-// part: a node below a record.
+// part checks a node below a record.
 func (h *commitHistory) part(s step, in *commitTx, op zklog.Op, child string) {
 	kind, rest, _ := strings.Cut(child, "-")
 	switch {
@@ -258,7 +257,7 @@ func (h *commitHistory) part(s step, in *commitTx, op zklog.Op, child string) {
 		}
 	case kind == "open":
 		if in.decided == "" {
-			h.faultf("somebody was told of %v before it was decided", in)
+			h.faultf("the proposer of %v was notified before the decision", in)
 		}
 		in.open, in.toldBy = false, s.Session
 	case kind == "yes":
@@ -266,7 +265,7 @@ func (h *commitHistory) part(s step, in *commitTx, op zklog.Op, child string) {
 		site := in.sites[name]
 		switch {
 		case site == nil, zxid != strconv.FormatInt(in.key.zxid, 16):
-			h.faultf("%s is no vote of %v", op.Path, in)
+			h.faultf("%s is not a vote of %v", op.Path, in)
 		case op.IsCreate():
 			h.count["yes"]++
 			if site.vote || !s.filled(in.ballot(name, in.id()), "yes") || !s.checked[in.openNode()] || !s.guarded(in.root, name) {
@@ -275,7 +274,7 @@ func (h *commitHistory) part(s step, in *commitTx, op zklog.Op, child string) {
 			site.vote = true
 		case op.IsDelete():
 			if !s.deleted(in.ballot(name, in.id())) {
-				h.faultf("the vote of %s on %v goes without its ballot", name, in)
+				h.faultf("the vote of %s on %v is deleted without its ballot", name, in)
 			}
 			site.vote = false
 		}
@@ -283,12 +282,12 @@ func (h *commitHistory) part(s step, in *commitTx, op zklog.Op, child string) {
 		h.decision(s, in, op)
 	case kind == "decision" && op.IsDelete() && s.deleted(in.key.record):
 	default:
-		h.faultf("%v: nobody should touch %s", in, op.Path)
+		h.faultf("%v: %s must not be changed", in, op.Path)
 	}
 }
 
-// decision: it follows from the votes, and is made under the conditions that keep
-// it true.
+// decision checks that the decision follows from the votes, and is made under the conditions
+// that keep it true.
 func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
 	var o struct {
 		Commit     bool
@@ -312,11 +311,11 @@ func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
 		late := strings.Contains(o.Reason, "deadline")
 		switch {
 		case !s.checked[in.openNode()]:
-			h.faultf("%v aborts at %#x and does not check whether it is open", in, s.Zxid)
+			h.faultf("%v aborts at %#x without a check whether it is open", in, s.Zxid)
 		case late && s.Time.Before(in.deadline.Truncate(time.Millisecond)):
 			h.faultf("%v aborts at its deadline %v before that", in, in.deadline.Sub(s.Time))
 		case isSite && !late && !s.filled(in.ballot(by, in.id()), "no"):
-			h.faultf("%v aborts for the no of %s, which is not there", in, by)
+			h.faultf("%v aborts for the no of %s, which does not exist", in, by)
 		}
 		return
 	}
@@ -327,19 +326,19 @@ func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
 	}
 }
 
-// ballot: made with the record, filled in once, deleted once.
+// ballot checks a ballot: it is made with the record, filled in once, and deleted once.
 func (h *commitHistory) ballot(s step, p commitPath, op zklog.Op) {
 	id, mark, _ := strings.Cut(p.child, "~")
 	in := h.marked[p.root+"~"+mark]
 	if in == nil {
 		if !op.IsCreate() || !s.made(p.root+"/tx/"+id) {
-			h.faultf("%s is the ballot of no transaction", op.Path)
+			h.faultf("%s is a ballot without a transaction", op.Path)
 		}
 		return
 	}
 	site := in.sites[p.name]
 	if site == nil || in.id() != id {
-		h.faultf("%s is no ballot of %v", op.Path, in)
+		h.faultf("%s is not a ballot of %v", op.Path, in)
 		return
 	}
 	switch {
@@ -363,12 +362,12 @@ func (h *commitHistory) ballot(s step, p commitPath, op zklog.Op) {
 		switch vote {
 		case "yes":
 			if !s.made(in.yes(p.name)) {
-				h.faultf("%s says yes to %v and leaves no vote", p.name, in)
+				h.faultf("%s says yes to %v without a vote", p.name, in)
 			}
 		case "no":
 			h.count["no"]++
 			if !s.made(in.decision()) {
-				h.faultf("%s says no to %v and does not decide it", p.name, in)
+				h.faultf("%s says no to %v without a decision", p.name, in)
 			}
 		default:
 			h.faultf("%s votes %q", p.name, vote)

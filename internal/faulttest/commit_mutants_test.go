@@ -12,9 +12,9 @@ import (
 	"github.com/go-coord/coord/internal/zklog"
 )
 
-// trial is a made-up log of one transaction that commits at the sites a and b, and
-// what its processes say. The clocks agree, and the monotonic one is at zero when
-// the wall clock is at trialStart.
+// trial is a made-up log of one transaction that commits at the sites a and b, and the
+// reports of its processes. The clocks agree, and the monotonic one is at zero when the wall
+// clock is at trialStart.
 type trial struct {
 	steps []zklog.Txn // named by their zxids, as below
 	lines []line
@@ -95,13 +95,13 @@ func (x *trial) step(zxid int64) *zklog.Txn {
 	return &x.steps[slices.IndexFunc(x.steps, func(s zklog.Txn) bool { return s.Zxid == zxid })]
 }
 
-// without removes operations from a step: those of a kind whose path has this in it.
+// without removes operations from a step: those of a kind whose path contains path.
 func (x *trial) without(zxid int64, kind int32, path string) {
 	s := x.step(zxid)
 	n := len(s.Ops)
 	s.Ops = slices.DeleteFunc(s.Ops, func(op zklog.Op) bool { return op.Type == kind && strings.Contains(op.Path, path) })
 	if len(s.Ops) == n {
-		panic("nothing to remove")
+		panic("no operation to remove")
 	}
 }
 
@@ -109,7 +109,7 @@ func (x *trial) drop(zxid int64) {
 	x.steps = slices.DeleteFunc(x.steps, func(s zklog.Txn) bool { return s.Zxid == zxid })
 }
 
-// unsaid removes lines.
+// unsaid removes reports.
 func (x *trial) unsaid(kind, text string) {
 	x.lines = slices.DeleteFunc(x.lines, func(l line) bool { return l.Kind == kind && l.Text == text })
 }
@@ -128,7 +128,7 @@ func (x *trial) judge() []string {
 	return h.faults
 }
 
-// again appends a second transaction like the first, in all that it does.
+// again appends an equal second transaction.
 func (x *trial) again() {
 	rename := strings.NewReplacer("-10", "-20", "~m", "~n", "open-m", "open-n", `"m"`, `"n"`)
 	for _, s := range slices.Clone(x.steps) {
@@ -149,7 +149,7 @@ func (x *trial) again() {
 	}
 }
 
-// decideInstead makes the decision another one.
+// decideInstead replaces the decision.
 func (x *trial) decideInstead(data string) {
 	s := x.step(decides)
 	s.Ops = []zklog.Op{trialOp(zklog.Check, trialRecord+"/open-m", ""), trialOp(zklog.Create2, trialRecord+"/decision-10", data)}
@@ -163,7 +163,7 @@ func (x *trial) decideInstead(data string) {
 	}
 }
 
-func TestTheCheckerOfTheLogAcceptsWhatMayBe(t *testing.T) {
+func TestTheCheckerOfTheLogAcceptsValidLogs(t *testing.T) {
 	for name, change := range map[string]func(x *trial){
 		"a commit":         func(*trial) {},
 		"a recovery":       func(x *trial) { x.decideInstead(`{"by":"recovery","reason":"its proposer is gone"}`) },
@@ -182,44 +182,44 @@ func TestTheCheckerOfTheLogCatchesEachDefect(t *testing.T) {
 	ballotA := "/commits/1/sites/a/t~m"
 	for name, tt := range map[string]struct {
 		change func(x *trial)
-		want   string // in one of the faults
+		want   string // part of one of the faults
 	}{
 		"a commit without a vote":                   {func(x *trial) { x.drop(votesB) }, `commits at 0x13: b has voted ""`},
-		"a commit that checks not all votes":        {func(x *trial) { x.without(decides, zklog.Check, "-b") }, `commits at 0x13: b has voted "yes", checked false`},
+		"a commit that does not check all votes":    {func(x *trial) { x.without(decides, zklog.Check, "-b") }, `commits at 0x13: b has voted "yes", checked false`},
 		"a second decision":                         {func(x *trial) { x.add(acksA, trialOp(zklog.Create2, trialRecord+"/decision-10", `{"by":"recovery"}`)) }, "is decided again"},
 		"a decision of another transaction":         {func(x *trial) { x.step(decides).Ops[2].Path = trialRecord + "/decision-f" }, "is decided at"},
-		"an abort that does not check the open":     {func(x *trial) { x.decideInstead(`{"by":"recovery"}`); x.without(decides, zklog.Check, "open") }, "does not check whether it is open"},
+		"an abort that does not check the open":     {func(x *trial) { x.decideInstead(`{"by":"recovery"}`); x.without(decides, zklog.Check, "open") }, "without a check whether it is open"},
 		"an abort before the deadline":              {func(x *trial) { x.decideInstead(`{"by":"site a","reason":"votes were missing at the deadline"}`) }, "aborts at its deadline 57s before that"},
-		"an abort for a no that nobody said":        {func(x *trial) { x.decideInstead(`{"by":"site a","reason":"no"}`) }, "which is not there"},
+		"an abort for a no without a vote":          {func(x *trial) { x.decideInstead(`{"by":"site a","reason":"no"}`) }, "which does not exist"},
 		"a vote that does not check the open":       {func(x *trial) { x.without(votesA, zklog.Check, "open") }, "without a condition"},
 		"a vote without the lock":                   {func(x *trial) { x.without(votesA, zklog.Check, "serving") }, "without a condition"},
-		"a vote for another transaction":            {func(x *trial) { x.step(votesA).Ops[3].Path = trialRecord + "/yes-f-a" }, "is no vote"},
+		"a vote for another transaction":            {func(x *trial) { x.step(votesA).Ops[3].Path = trialRecord + "/yes-f-a" }, "is not a vote"},
 		"a vote without its ballot":                 {func(x *trial) { x.without(votesA, zklog.SetData, "") }, "without a condition"},
-		"a ballot without its vote":                 {func(x *trial) { x.without(votesA, zklog.Create2, "yes") }, "leaves no vote"},
+		"a ballot without its vote":                 {func(x *trial) { x.without(votesA, zklog.Create2, "yes") }, "without a vote"},
 		"a ballot filled in again":                  {func(x *trial) { x.add(votesB, trialOp(zklog.SetData, ballotA, "no\n")) }, `fills in its ballot`},
-		"a no that does not decide":                 {func(x *trial) { x.step(votesA).Ops[2].Data = []byte("no\nwhy") }, "does not decide it"},
+		"a no that does not decide":                 {func(x *trial) { x.step(votesA).Ops[2].Data = []byte("no\nwhy") }, "without a decision"},
 		"a site that aborts alone":                  {func(x *trial) { x.drop(votesA); x.drop(votesB); x.drop(decides) }, `a acknowledges`},
 		"an acknowledgement without the lock":       {func(x *trial) { x.without(acksA, zklog.Check, "serving") }, "a acknowledges"},
 		"an acknowledgement that leaves the vote":   {func(x *trial) { x.without(acksA, zklog.Delete, "yes") }, "a acknowledges"},
-		"a record that goes before a site is done":  {func(x *trial) { x.drop(acksB) }, "before b has acknowledged"},
-		"a record that goes untold":                 {func(x *trial) { x.drop(told) }, "open true"},
-		"a record that stays":                       {func(x *trial) { x.drop(removed) }, "stands in the end"},
+		"a record deleted before a site is done":    {func(x *trial) { x.drop(acksB) }, "before b has acknowledged"},
+		"a record deleted before the report":        {func(x *trial) { x.drop(told) }, "open true"},
+		"a record that stays":                       {func(x *trial) { x.drop(removed) }, "exists at the end"},
 		"a transaction without a ballot":            {func(x *trial) { x.without(made, zklog.Create2, "sites/b") }, "without a ballot for b"},
 		"a transaction without a live node":         {func(x *trial) { x.without(made, zklog.Create2, "live") }, "live false"},
-		"told before it is decided":                 {func(x *trial) { x.add(votesA, trialOp(zklog.Delete, trialRecord+"/open-m", "")) }, "before it was decided"},
+		"a report before the decision":              {func(x *trial) { x.add(votesA, trialOp(zklog.Delete, trialRecord+"/open-m", "")) }, "before the decision"},
 		"nothing at all":                            {func(x *trial) { x.steps, x.lines = nil, nil }, "no transaction"},
-		"a proposer who is told something else":     {func(x *trial) { x.say("told", "abort", 4*time.Second) }, `told was "abort"`},
+		"a proposer with another result":            {func(x *trial) { x.say("told", "abort", 4*time.Second) }, `reported "abort"`},
 		"an abort at a site after a commit":         {func(x *trial) { x.say("abort", "a", 3600*time.Millisecond) }, "callbacks of a"},
 		"a callback before the decision":            {func(x *trial) { x.say("commit", "a", 2900*time.Millisecond) }, "commit of"},
 		"a callback after the acknowledgement":      {func(x *trial) { x.say("commit", "a", 4100*time.Millisecond) }, "100ms after its acknowledgement"},
 		"the same transaction again":                {func(x *trial) { x.again() }, "was committed 2 times"},
-		"a decision that nobody is told":            {func(x *trial) { x.unsaid("told", "commit"); x.step(told).Session = 7 }, "nobody was told"},
+		"a decision without a report":               {func(x *trial) { x.unsaid("told", "commit"); x.step(told).Session = 7 }, "no proposer was notified"},
 		"a Prepare after the acknowledgement":       {func(x *trial) { x.say("prepare", "a", 4100*time.Millisecond) }, "100ms after its acknowledgement"},
 		"an acknowledgement without a call":         {func(x *trial) { x.unsaid("commit", "a") }, "callbacks of a"},
 		"a vote without a call of Prepare":          {func(x *trial) { x.unsaid("prepare", "b") }, "without a call of Prepare"},
-		"a callback of a transaction that is not":   {func(x *trial) { x.lines[0].Token = 7 }, "no such transaction"},
+		"a callback without a transaction":          {func(x *trial) { x.lines[0].Token = 7 }, "no such transaction"},
 		"a live node that outlives its session":     {func(x *trial) { x.add(votesA, trialOp(zklog.Create2, trialRecord+"/live-y", "")) }, "not ephemeral"},
-		"somebody who writes over the decision":     {func(x *trial) { x.add(acksA, trialOp(zklog.SetData, trialRecord+"/decision-10", "")) }, "nobody should touch"},
+		"a write over the decision":                 {func(x *trial) { x.add(acksA, trialOp(zklog.SetData, trialRecord+"/decision-10", "")) }, "must not be changed"},
 		"a ballot that comes after its transaction": {func(x *trial) { x.add(votesA, trialOp(zklog.Create2, ballotA, "")) }, "later than"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,8 +4,8 @@ package faulttest
 
 import "time"
 
-// said takes a line of a process, when all of the log was taken. The clocks can
-// differ by no more than tolerance.
+// said takes a report of a process after the whole log was taken. The clocks differ by at
+// most tolerance.
 func (h *commitHistory) said(l line, clock, tolerance time.Duration) {
 	switch l.Kind {
 	case "prepare", "commit", "abort", "told":
@@ -21,7 +21,7 @@ func (h *commitHistory) said(l line, clock, tolerance time.Duration) {
 		h.count["told"]++
 		in.told = true
 		if l.Text != in.decided {
-			h.faultf("%v was decided %q, and told was %q", in, in.decided, l.Text)
+			h.faultf("%v was decided %q, but a process reported %q", in, in.decided, l.Text)
 		}
 		return
 	}
@@ -45,7 +45,7 @@ func (h *commitHistory) said(l line, clock, tolerance time.Duration) {
 	}
 }
 
-// end: everything has come to its end.
+// end checks the final state.
 func (h *commitHistory) end() {
 	if len(h.all) == 0 {
 		h.faultf("the log has no transaction")
@@ -56,11 +56,11 @@ func (h *commitHistory) end() {
 			commits[in.key.record]++
 		}
 		if in.decided == "" || !in.ended {
-			h.faultf("%v stands in the end, decided %q", in, in.decided)
+			h.faultf("%v exists at the end, decided %q", in, in.decided)
 		}
-		// A proposer can be killed between that and the moment when he says so.
+		// A proposer can be killed between the notification and its report.
 		if !in.told && in.toldBy != in.madeBy {
-			h.faultf("%v: nobody was told", in)
+			h.faultf("%v: no proposer was notified", in)
 		}
 		for name, site := range in.sites {
 			if site.ballot || site.vote || site.acked.IsZero() {
@@ -73,7 +73,7 @@ func (h *commitHistory) end() {
 				h.faultf("%v: %s has voted %q without a call of Prepare", in, name, site.filled)
 			}
 		}
-	} // A record that lands late, after the same Propose was made again, does nothing.
+	} // A record that is created late, after a repetition of the same Propose, has no effect.
 	for record, n := range commits {
 		if n > 1 {
 			h.faultf("%s was committed %d times", record, n)

@@ -15,20 +15,20 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// scene is one cell under way.
+// scene is one running cell.
 type scene struct {
 	*stage
 	m    *matrix
 	root string
 	cell commitCell
 	all  []*actor
-	at   map[string]*actor // who plays a role
-	// The coordinator: what it was told to do last, and its lines before that.
+	at   map[string]*actor // the process in each role
+	// The coordinator's last command, and the length of its output before that.
 	doing string
 	since int
-	ended time.Time // when everything was over, zero if it is not
-	left  time.Time // since when there is nothing but the record
-	again time.Time // when Recover is due again, because of what may have come late
+	ended time.Time // when all processes had finished; zero before
+	left  time.Time // since when only the record is left
+	again time.Time // when Recover is due again, because of requests that may have arrived late
 }
 
 const commitID = "t"
@@ -68,7 +68,7 @@ func (m *matrix) play(t *testing.T, c commitCell) {
 		if s.ended.IsZero() {
 			s.ended = time.Now()
 		}
-		// The last requests of a process are those that find nothing left.
+		// The last requests of a process find that no node is left.
 		return b != nil && b.struck && !b.pending() || time.Since(s.ended) > 200*time.Millisecond
 	})
 	for _, a := range s.all {
@@ -100,8 +100,8 @@ func (m *matrix) play(t *testing.T, c commitCell) {
 	}
 }
 
-// inboxes makes the inboxes, by serving the sites for a moment: a proposal to a
-// site that was never served is refused.
+// inboxes creates the inboxes by serving the sites for a moment: a proposal to a site that
+// was never served is refused.
 func (s *scene) inboxes() {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -138,7 +138,7 @@ func (s *scene) serve(site string) {
 	s.at[site].tell(strings.Join([]string{"serve", s.root, site, vote}, " "))
 }
 
-// coordinate has the coordinator propose or recover.
+// coordinate makes the coordinator propose or recover.
 func (s *scene) coordinate(what string) {
 	s.t.Helper()
 	a := s.at["coordinator"]
@@ -150,7 +150,7 @@ func (s *scene) coordinate(what string) {
 	a.tell(command)
 }
 
-// replace starts another process in the place of one that was killed.
+// replace starts another process in the role of a killed one.
 func (s *scene) replace(role string) {
 	s.t.Helper()
 	told := role == "coordinator" && s.told()
@@ -165,9 +165,9 @@ func (s *scene) replace(role string) {
 	}
 }
 
-// told reports whether the Propose of a dead coordinator has returned: by what he
-// has said, or if he was killed before he could say so, by what he has removed. The
-// same Propose again would be another transaction.
+// told reports whether the Propose of a dead coordinator has returned: by its report, or if
+// it was killed before the report, by the node that it has removed. The same Propose again
+// would be another transaction.
 func (s *scene) told() bool {
 	s.t.Helper()
 	if _, ok := s.at["coordinator"].said("told", func(line) bool { return true }); ok {
@@ -183,8 +183,8 @@ func (s *scene) told() bool {
 	return ended && !strings.Contains(names, "open-")
 }
 
-// over reports whether everybody has come to his end, and takes the coordinator's
-// next step. One that follows a dead one has to recover what that has left.
+// over reports whether all processes have finished, and starts the coordinator's next step. A
+// successor of a dead coordinator has to recover the transaction first.
 func (s *scene) over(b *blow) bool {
 	s.t.Helper()
 	for _, a := range s.all {
@@ -212,8 +212,8 @@ func (s *scene) over(b *blow) bool {
 	if len(s.children("/tx")) == 0 {
 		return true
 	}
-	// A site that fails between its acknowledgement and its look whether it was the
-	// last one leaves the record, with nothing but the decision in it, to a Recover.
+	// A site that fails between its acknowledgement and its check whether it was the last one
+	// leaves the record, with only the decision in it, to a Recover.
 	switch {
 	case s.cell.how == noBlow, s.cell.how == lostReply, s.cell.how == lostRequest:
 	case s.cell.role == "coordinator", s.doing == "recover", !b.struck:
@@ -240,7 +240,7 @@ func (a *actor) after(mark int, kind string) (line, bool) {
 	return line{}, false
 }
 
-// children lists a directory below the root of the scene, none if it is not there.
+// children lists a directory below the root of the scene; a missing directory is empty.
 func (s *scene) children(dir string) []string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), limit)

@@ -20,10 +20,11 @@ import (
 const (
 	commitTimeout  = 3 * time.Second // of the sessions
 	commitDeadline = 4 * time.Second // of the transactions
-	// commitSlack is for new processes, and for servers that notice the end of a
-	// session a tick later.
+	// commitSlack is for new processes, and for servers that notice the end of a session one
+	// tick later.
 	commitSlack = 5 * time.Second
-	// longestBlock is how long nobody may have to wait, whoever fails.
+	// longestBlock is the longest time that any process may have to wait, whichever process
+	// fails.
 	longestBlock = commitTimeout + commitDeadline + commitSlack
 
 	commitRoot = "/commits"
@@ -32,13 +33,13 @@ const (
 // commitRoles are the processes of a transaction.
 var commitRoles = []string{"coordinator", "a", "b"}
 
-// commitCell is one cell of the matrix: which process fails, at which of its
-// requests, and how.
+// commitCell is one cell of the matrix: the process that fails, the request at which it
+// fails, and the way.
 type commitCell struct {
 	role string
 	n    int64
 	how  string
-	// What is else different.
+	// Further variants.
 	no      bool // site b votes no
 	recover bool // a dead proposer is followed by a Recover, not by the same Propose
 }
@@ -57,10 +58,10 @@ func (c commitCell) String() string {
 	return fmt.Sprintf("%s, request %d: %s; b votes %s; %s", c.role, c.n, c.how, vote, after)
 }
 
-// TestATransactionOfProcessesSurvivesAFaultAtEveryRequest runs transactions whose
-// coordinator and sites are processes of their own, on three servers. One of the
-// processes fails at one of its requests. In the end the log of the servers and
-// what all processes have said must agree with each other and with the protocol.
+// TestATransactionOfProcessesSurvivesAFaultAtEveryRequest runs transactions whose coordinator
+// and sites are separate processes, on three servers. One of the processes fails at one of
+// its requests. In the end the log of the servers and the reports of all processes must agree
+// with each other and with the protocol.
 func TestATransactionOfProcessesSurvivesAFaultAtEveryRequest(t *testing.T) {
 	zktest.Require(t)
 	m := newMatrix(t, ensemble(t, shortSync))
@@ -83,7 +84,7 @@ func TestATransactionOfProcessesSurvivesAFaultAtEveryRequest(t *testing.T) {
 	m.conclude()
 }
 
-// sample picks cells, with the ways to fail and the roles in equal parts.
+// sample picks cells with an equal share of each kind of failure and each role.
 func sample(cells []commitCell, n int) []commitCell {
 	rand.Shuffle(len(cells), func(i, j int) { cells[i], cells[j] = cells[j], cells[i] })
 	var picked []commitCell
@@ -103,25 +104,25 @@ func sample(cells []commitCell, n int) []commitCell {
 	return picked
 }
 
-// matrix is the ensemble, and what all processes have said.
+// matrix holds the ensemble and the reports of all processes.
 type matrix struct {
 	t     *testing.T
 	e     *zktest.Ensemble
-	c     *coord.Client // that nothing happens to
-	clock time.Duration // what the wall clock is ahead of the monotonic clock
+	c     *coord.Client // not affected by faults
+	clock time.Duration // offset of the wall clock from the monotonic clock
 
 	mu       sync.Mutex
 	requests map[part]int64
 	cells    int
 	struck   map[string]int // cells by the way in which a process failed
 	left     int            // records that only a Recover removed
-	missed   int            // cells without as many requests
-	lines    []line         // of all processes
+	missed   int            // cells with fewer requests than the fault needs
+	lines    []line         // reports of all processes
 	waits    figures[time.Duration]
 	late     []sender
 }
 
-// part is the part of a process in a transaction.
+// part is the role of a process in a transaction.
 type part struct {
 	role string
 	no   bool // site b votes no
@@ -134,7 +135,7 @@ func (p part) String() string {
 	return p.role
 }
 
-// sender is the session of a process that was killed, and when it was killed.
+// sender is the session of a killed process, and the time when it was killed.
 type sender struct {
 	session int64
 	killed  time.Time
@@ -152,10 +153,10 @@ func newMatrix(t *testing.T, e *zktest.Ensemble) *matrix {
 	return m
 }
 
-// wallClock is what the wall clock is ahead of the monotonic clock.
+// wallClock returns the offset of the wall clock from the monotonic clock.
 func wallClock() time.Duration { return time.Duration(time.Now().UnixNano()) - monotonic() }
 
-// run plays cells, so many at once.
+// run runs cells, as many at once as there are lanes.
 func (m *matrix) run(lanes int, cells []commitCell) {
 	m.t.Helper()
 	free := make(chan struct{}, lanes)
@@ -173,8 +174,8 @@ func (m *matrix) run(lanes int, cells []commitCell) {
 	wg.Wait()
 }
 
-// waited adds how long it took from the first Propose of a cell until somebody on
-// the side of the coordinator knew how that ended. m.mu is held.
+// waited adds the time from the first Propose of a cell until a coordinator process learned
+// the outcome. m.mu is held.
 func (m *matrix) waited(t *testing.T, lines []line) {
 	t.Helper()
 	slices.SortFunc(lines, func(a, b line) int { return cmp.Compare(a.At, b.At) })
@@ -185,19 +186,19 @@ func (m *matrix) waited(t *testing.T, lines []line) {
 			if began == 0 {
 				began = l.At
 			}
-		case "told", "recovered": // a Recover that tells nothing says that there was nothing
+		case "told", "recovered": // a Recover without an outcome found no transaction
 			wait := l.At - began
 			m.waits.add(wait)
 			if wait > longestBlock {
-				t.Errorf("the coordinator was told after %v", wait)
+				t.Errorf("the coordinator learned the outcome after %v", wait)
 			}
 			return
 		}
 	}
-	t.Error("nobody was told")
+	t.Error("no coordinator learned the outcome")
 }
 
-// conclude reads the log and compares it with what the processes have said.
+// conclude reads the log and compares it with the reports of the processes.
 func (m *matrix) conclude() {
 	t := m.t
 	t.Helper()

@@ -14,11 +14,11 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// What a worker does in transactions, and says. The path of a line is that of the
-// record, its token the commit that made the transaction.
+// The reports of a worker in transactions. The path of a line is that of the record, its
+// token the zxid of the commit that made the transaction.
 //
-//	prepare, commit, abort  a callback was called, with the site; said before anything else
-//	proposing               said again when it is not known whether the transaction was made
+//	prepare, commit, abort  a callback was called, with the site; reported before anything else
+//	proposing               repeated if it is not known whether the transaction was made
 //	told                    "commit" or "abort": a Propose or Recover has returned it
 //	recovered               Recover has returned
 //
@@ -28,7 +28,7 @@ import (
 //	propose PATH ID SITES MILLIS  proposes, with the deadline after so many milliseconds
 //	recover PATH
 //
-// obeyCommit reports whether it knows the command.
+// obeyCommit reports whether the command is one of these.
 func (w *worker) obeyCommit(ctx context.Context, work *sync.WaitGroup, command string) bool {
 	c := strings.Fields(command)
 	var do func(ctx context.Context) error
@@ -84,7 +84,7 @@ func (w *worker) propose(ctx context.Context, path, id string, sites []string, m
 		w.say(line{Kind: "proposing", Path: recordOf(path, id)})
 		d, err := coord.NewCoordinator(w.c, path, &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved}).Propose(ctx, p)
 		if errors.Is(err, coord.ErrUncertain) {
-			continue // as its comment says
+			continue // as documented at Propose
 		}
 		if err != nil {
 			return err

@@ -14,9 +14,9 @@ import (
 	"github.com/go-coord/coord/internal/zkservice"
 )
 
-// A round trip in these tests. The proxy delays every frame by half of it, so
-// that the time of an operation divided by it is the number of its round trips,
-// and what servers and clients need for themselves shows little.
+// A round trip in these tests. The proxy delays every frame by half of it, so that the time
+// of an operation divided by it is the number of its round trips, and the processing time of
+// servers and clients matters little.
 const (
 	oneWay    = 20 * time.Millisecond
 	roundTrip = 2 * oneWay
@@ -27,16 +27,16 @@ func newService(tb testing.TB) *zkservice.Service {
 	return zkservice.New(tb, server.Get(tb), zookeeper.Options{SessionTimeout: mostTimeout})
 }
 
-// inRoundTrips is a duration as a number of round trips.
+// inRoundTrips converts a duration to a number of round trips.
 func inRoundTrips(d time.Duration) float64 { return float64(d) / float64(roundTrip) }
 
-// lockCost takes and releases a lock n times without contention. The first Lock
-// of a client on a path, which also reads the directory, is not among them.
+// lockCost acquires and releases a lock n times without contention. It leaves out a client's
+// first Lock on a path, which also reads the directory.
 func lockCost(tb testing.TB, n int) (lock, release figures[float64], requests figures[int]) {
 	tb.Helper()
 	x := newContender(tb, newService(tb), "a")
 	for range 50 {
-		x.prime() // and the server's code gets warm
+		x.prime() // this also warms up the server's code
 	}
 	x.link.SetLatency(oneWay)
 	for range n {
@@ -55,8 +55,8 @@ func lockCost(tb testing.TB, n int) (lock, release figures[float64], requests fi
 	return lock, release, requests
 }
 
-// A call that makes one request and waits for its reply costs one round trip. The
-// frames say so, on a machine however busy; the figure of the long form is a time.
+// A call that makes one request and waits for its reply costs one round trip. The counted
+// frames show it on any machine; the figure of the long form is a time.
 func TestAnUncontendedLockAndItsReleaseCostOneRoundTripEach(t *testing.T) {
 	x := newContender(t, newService(t), "a")
 	x.prime()
@@ -66,7 +66,7 @@ func TestAnUncontendedLockAndItsReleaseCostOneRoundTripEach(t *testing.T) {
 		locked := x.link.Requests()
 		x.release(h)
 		released := x.link.Requests()
-		// A hold that was meant to be short and was not has had its watch armed.
+		// A hold that lasted longer than intended has had its watch armed.
 		if locked-before != 1 || released-locked > 2 {
 			t.Errorf("%d requests for Lock, %d for Release, want 1 each", locked-before, released-locked)
 		}
@@ -82,10 +82,10 @@ const (
 	handOverSection = 100 * time.Millisecond
 )
 
-// handOverCost has 9 clients, each with its own session, take turns in a critical
-// section of 100 ms, so that 8 of them wait at each hand-over. A hand-over is the
-// time from the call of Release in one client to the return of Lock in the next:
-// the way up and the way down together are one round trip.
+// handOverCost makes 9 clients with a session each take turns in a critical section of 100
+// ms, so that 8 of them wait at each hand-over. A hand-over is the time from the call of
+// Release in one client to the return of Lock in the next: the request and the event together
+// are one round trip.
 func handOverCost(tb testing.TB, n int) figures[float64] {
 	tb.Helper()
 	s := newService(tb)
@@ -108,7 +108,7 @@ func handOverCost(tb testing.TB, n int) figures[float64] {
 		turns []turn
 		wg    sync.WaitGroup
 	)
-	// The first turns are those of a line that is not complete yet.
+	// The first turns happen before the queue is complete.
 	first := 2 * len(clients)
 	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Duration(n+first)*time.Second)
 	defer cancel()
@@ -157,9 +157,9 @@ func handOverCost(tb testing.TB, n int) figures[float64] {
 	return cost
 }
 
-// The way up of the deletion and the way down of the event that it causes are all of
-// a hand-over, one round trip: Release begins with it, and the next client is granted
-// while nothing that it sends reaches the server.
+// A hand-over consists of the deletion's way to the server and the way back of its event, one
+// round trip: Release begins with the deletion, and the next client is granted without any
+// further request.
 func TestAHandOverBetweenClientsCostsOneRoundTrip(t *testing.T) {
 	s := newService(t)
 	var clients []*contender
@@ -198,14 +198,14 @@ func TestAHandOverBetweenClientsCostsOneRoundTrip(t *testing.T) {
 	}
 }
 
-// handOver shows that a hand-over is one round trip: the holder sends the deletion
-// before it has any reply, and then the next one has what await waits for, though none
-// of its own requests passes.
+// handOver shows that a hand-over is one round trip: the holder sends the deletion before it
+// has any reply, and then await returns in the next client, though none of its own requests
+// is forwarded.
 func handOver(t *testing.T, holder, next *zkservice.Link, release, await func()) {
 	t.Helper()
 	proxy := next.Proxies[0]
-	// The watches that both arm while they wait and hold are armed, and no other
-	// request is under way.
+	// Wait until the watches that waiters and holders arm are armed, and no other request is
+	// under way.
 	quiet(t, func() int {
 		a, b := holder.Proxies[0].Count(), proxy.Count()
 		return a.Requests() + a.Replies + a.Events + b.Requests() + b.Replies + b.Events

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// terms are all terms in the order of the clock that all share, each with the name
-// of the leader as its text.
+// terms returns all terms in the order of the shared clock, each with the name of the leader
+// as its text.
 func (r *reign) terms() (terms []line) {
 	for _, a := range r.all {
 		a.mu.Lock()
@@ -25,8 +25,8 @@ func (r *reign) terms() (terms []line) {
 	return terms
 }
 
-// exclusive checks that no term began before the one before had ended for its
-// leader too, where that is promised, and that tokens grow.
+// exclusive checks that no term began before the previous one had ended for its leader too,
+// where that is guaranteed, and that tokens grow.
 func (r *reign) exclusive() {
 	terms := r.terms()
 	for i := 1; i < len(terms); i++ {
@@ -45,7 +45,7 @@ func (r *reign) exclusive() {
 	}
 }
 
-// check is for what holds over all rounds.
+// check checks the invariants over all rounds.
 func (r *reign) check(n int) {
 	t := r.t
 	t.Helper()
@@ -70,9 +70,9 @@ func (r *reign) check(n int) {
 		known[l.Token] = true
 		led[l.Text[0]]++
 	}
-	// What the observer saw it saw in order, and nobody was ready who did not
-	// lead. (Who is first in line can have given up, or have lost its session,
-	// when it comes to lead: such are seen as elected.)
+	// The observer saw the events in order, and only leaders as ready. (The first candidate
+	// in the queue can have given up, or lost its session, before it leads: the observer sees
+	// such candidates as elected.)
 	seen := int64(0)
 	r.observer.mu.Lock()
 	news := slices.Clone(r.observer.lines)
@@ -92,7 +92,7 @@ func (r *reign) check(n int) {
 	}
 	t.Logf("figure: a plain commit meanwhile, for comparison: %v", r.probe.all())
 	t.Logf("figure: leader without network: Done before the next term by %v; %d late", r.gap, r.late)
-	t.Logf("figure: the next term begins to the observer knows that its leader is ready: %v", r.told)
+	t.Logf("figure: begin of the next term to the observer's news that its leader is ready: %v", r.told)
 	t.Logf("figure: %d ends of terms: %d writes accepted, %d refused, all of deposed leaders, %d overlaps without the fence; %d terms, by candidate %v",
 		n, accepted, refused, overlaps, len(terms), slices.Sorted(maps.Values(led)))
 }

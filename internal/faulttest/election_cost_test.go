@@ -17,10 +17,9 @@ import (
 
 const disputed = "/elections/disputed"
 
-// electionCost has 9 candidates, each with its own session, lead for 100 ms and
-// resign, so that 8 of them wait at each change. A change is the time from the
-// call of Release in one client to the term on the channel of Leadership in the
-// next.
+// electionCost makes 9 candidates with a session each lead for 100 ms and resign, so that 8
+// of them wait at each change. A change is the time from the call of Release in one client to
+// the term on the channel of Leadership in the next.
 func electionCost(tb testing.TB, n int) (cost figures[float64]) {
 	tb.Helper()
 	s := newService(tb)
@@ -35,7 +34,7 @@ func electionCost(tb testing.TB, n int) (cost figures[float64]) {
 		wg    sync.WaitGroup
 		links []*zkservice.Link
 	)
-	// The first turns are those of a line that is not complete yet.
+	// The first turns happen before the queue is complete.
 	const first = 2 * (handOverWaiters + 1)
 	ctx, cancel := context.WithTimeout(context.Background(), limit+time.Duration(n+first)*time.Second)
 	defer cancel()
@@ -87,7 +86,7 @@ func electionCost(tb testing.TB, n int) (cost figures[float64]) {
 	return cost
 }
 
-// As TestAHandOverBetweenClientsCostsOneRoundTrip.
+// As in TestAHandOverBetweenClientsCostsOneRoundTrip.
 func TestAChangeOfLeaderByResignationCostsOneRoundTrip(t *testing.T) {
 	s := newService(t)
 	n := rounds(16)
@@ -114,7 +113,7 @@ func TestAChangeOfLeaderByResignationCostsOneRoundTrip(t *testing.T) {
 		candidates = append(candidates, c)
 		campaign(c)
 		if i > 0 {
-			receive(t, c.waiting, "a place in line")
+			receive(t, c.waiting, "a place in the queue")
 		} else {
 			c.term <- receive(t, c.term, "the first term")
 		}
@@ -135,7 +134,7 @@ func TestAChangeOfLeaderByResignationCostsOneRoundTrip(t *testing.T) {
 		}
 		if i < n {
 			campaign(leader)
-			receive(t, leader.waiting, "a place in line")
+			receive(t, leader.waiting, "a place in the queue")
 		}
 	}
 	if err := term.Release(); err != nil {
@@ -153,17 +152,16 @@ func BenchmarkChangeOfLeader(b *testing.B) {
 	b.ReportMetric(cost.median(), "median-rtt/op")
 }
 
-// change is what passes between all clients and the server at one change of
-// leader, pings not counted.
+// change counts the traffic between all clients and the server at one change of leader,
+// without pings.
 type change struct {
 	requests, replies, events int
-	woken                     int // clients that got an event, but for the one that resigned
+	woken                     int // clients that got an event, except the one that resigned
 }
 
-// changes counts what some changes of leader make pass, the last of which leaves
-// that many candidates behind the leader: by the proxies, of which the most is
-// returned, and by the server itself, which counts the pings that are under way
-// too.
+// changes counts the traffic of some changes of leader, the last of which leaves that many
+// candidates behind the leader. The proxies count it, of which the maximum is returned, and
+// so does the server, which also counts pings that are under way.
 func changes(t *testing.T, behind, n int) (most change, received, sent figures[int]) {
 	t.Helper()
 	s := newService(t)
@@ -199,7 +197,7 @@ func changes(t *testing.T, behind, n int) (most change, received, sent figures[i
 		c.term <- receive(t, c.term, "the first term")
 	}
 	var (
-		pings    int // since the latest reset, with the connects
+		pings    int // since the latest reset, connects included
 		resigned *zkproxy.Proxy
 	)
 	count := func() (now change) {
@@ -252,7 +250,7 @@ func changes(t *testing.T, behind, n int) (most change, received, sent figures[i
 	return most, received, sent
 }
 
-// serverPackets asks the server how many packets it has received and sent.
+// serverPackets asks the server for the number of packets that it has received and sent.
 func serverPackets(t *testing.T) (received, sent int) {
 	t.Helper()
 	m, err := server.Get(t).Servers()[0].Mntr(t.Context())
@@ -282,7 +280,7 @@ func TestAChangeOfLeaderCostsTheSameHoweverManyAreCandidates(t *testing.T) {
 	if many.events == 0 || many.woken > 2 || many.requests == 0 {
 		t.Errorf("of 200 candidates %+v, want at most 2 woken", many)
 	}
-	// Some of 200 clients' pings are counted here and not there.
+	// Some pings of the 200 clients are counted here and not there.
 	const pings = 20
 	if manyReceived.median() > many.requests+pings || manySent.median() > many.replies+many.events+pings || manyReceived.max() < 1 {
 		t.Errorf("the server received %v and sent %v", manyReceived, manySent)

@@ -15,15 +15,15 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// A probe is a client that nothing happens to. It makes a small commit again and
-// again, to tell what the servers and the machine need for one, and it reads.
+// A probe is a client without faults. It makes a small commit again and again, to measure the
+// time that the servers and the machine need for one, and it reads.
 type probe struct {
 	c *coord.Client
 
 	mu    sync.Mutex
 	times figures[time.Duration]
-	since int           // index of the first since reset
-	began time.Duration // of the commit under way, or zero
+	since int           // index of the first commit since reset
+	began time.Duration // begin of the commit under way, or zero
 }
 
 func newProbe(t *testing.T, e *zktest.Ensemble) *probe {
@@ -81,15 +81,14 @@ func (p *probe) set(began time.Duration) {
 	p.began = began
 }
 
-// reset begins the time of which slowest tells.
+// reset begins the interval of slowest.
 func (p *probe) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.since = len(p.times)
 }
 
-// slowest is the longest that a commit took since reset, the one under way
-// included.
+// slowest returns the longest time of a commit since reset, including the one under way.
 func (p *probe) slowest() (d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +107,7 @@ func (p *probe) all() figures[time.Duration] {
 	return slices.Clone(p.times)
 }
 
-// contenders reads who is in line now.
+// contenders returns the candidates in the queue at this moment.
 func (p *probe) contenders(t *testing.T, election string) []coord.Candidate {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

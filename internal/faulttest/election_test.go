@@ -14,9 +14,9 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// electionTimeout leaves a candidate half of it for its pings, since the margin
-// takes the other half. The margin is what the order of Done and the next term is
-// promised for.
+// electionTimeout leaves a candidate half of it for its pings, since the margin takes the
+// other half. The margin is the one for which the order of Done and the next term is
+// guaranteed.
 const (
 	electionTimeout = 4 * time.Second
 	electionMargin  = shortMargin
@@ -28,10 +28,10 @@ var faults = []string{"resign", "expire", "black hole", "pause", "kill"}
 // The ways to be a candidate: commands of a worker.
 var ways = []string{"leadership", "run"}
 
-// TestLeadersAreReplaced has three candidates in three processes, and an observer
-// in a fourth, and ends the terms of one leader after the other. The candidates
-// that select on the channel of Leadership and those in Run change roles half way,
-// and whenever a process is replaced.
+// TestLeadersAreReplaced has three candidates in three processes, and an observer in a
+// fourth, and ends the terms of one leader after the other. The candidates that use the
+// channel of Leadership and those that use Run swap half-way, and whenever a process is
+// replaced.
 func TestLeadersAreReplaced(t *testing.T) {
 	zktest.Require(t)
 	n := len(faults)
@@ -46,8 +46,8 @@ func TestLeadersAreReplaced(t *testing.T) {
 		}
 		r.round(i, faults[i%len(faults)])
 	}
-	// Nobody stands by for ever: whoever lost a term leads again. In line are
-	// three, so three more terms are enough if nobody is lost in between.
+	// No candidate waits for ever: each one that lost a term leads again. Three are in the
+	// queue, so three more terms are enough if none is lost in between.
 	began := monotonic()
 	for i := range len(r.slots) {
 		r.round(n+i, "resign")
@@ -61,11 +61,11 @@ func TestLeadersAreReplaced(t *testing.T) {
 	r.check(n + len(r.slots))
 }
 
-// reign is three candidates and who watches them.
+// reign is three candidates and their observers.
 type reign struct {
 	*stage
 	slots    []*actor
-	all      []*actor       // the killed ones too
+	all      []*actor       // including the killed ones
 	way      map[*actor]int // index of ways
 	observer *actor
 	probe    *probe
@@ -74,8 +74,8 @@ type reign struct {
 	gap      figures[time.Duration]             // from Done of a leader without network to the next term
 	late     int
 	deposed  map[string]bool // nodes of terms that ended before a write was tried under them
-	ends     int             // of terms, as told
-	unheard  map[int64]bool  // tokens of terms whose leader could not be told in time
+	ends     int             // ends of terms, by the reports
+	unheard  map[int64]bool  // tokens of terms whose leader could not be notified in time
 }
 
 func newReign(t *testing.T, e *zktest.Ensemble) *reign {
@@ -92,11 +92,11 @@ func newReign(t *testing.T, e *zktest.Ensemble) *reign {
 		r.slots = append(r.slots, r.candidate(i))
 	}
 	r.campaign(0)
-	t.Cleanup(r.exclusive) // also when the test gives up
+	t.Cleanup(r.exclusive) // also when the test fails early
 	return r
 }
 
-// candidate starts the process of a candidate.
+// candidate starts a candidate process.
 func (r *reign) candidate(slot int) *actor {
 	r.t.Helper()
 	a := r.start(fmt.Sprintf("%c%d", 'a'+slot, len(r.all)), electionTimeout, electionMargin)
@@ -117,7 +117,7 @@ func (r *reign) campaign(shift int) {
 	}
 }
 
-// said returns the latest of an actor's lines of a kind for which ok holds.
+// said returns the actor's latest line of a kind for which ok holds.
 func (a *actor) said(kind string, ok func(line) bool) (found line, any bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,10 +137,10 @@ func (a *actor) sound() {
 	}
 }
 
-// of waits for what an actor says of one term.
+// of waits for a report of a kind about one term.
 func (a *actor) of(term line, kind string) (l line) {
 	a.t.Helper()
-	eventually(a.t, fmt.Sprintf("%s says %q of token %#x", a.name, kind, term.Token), func() (ok bool) {
+	eventually(a.t, fmt.Sprintf("%s reports %q for token %#x", a.name, kind, term.Token), func() (ok bool) {
 		a.sound()
 		l, ok = a.said(kind, func(l line) bool { return l.Token == term.Token })
 		return ok
@@ -148,7 +148,7 @@ func (a *actor) of(term line, kind string) (l line) {
 	return l
 }
 
-// sees waits until the observer has seen this last, at some time after at.
+// sees waits until this is the observer's latest report, at some time after at.
 func (r *reign) sees(text string, token int64, at time.Duration) line {
 	r.t.Helper()
 	var last line
@@ -160,7 +160,7 @@ func (r *reign) sees(text string, token int64, at time.Duration) line {
 	return last
 }
 
-// leader returns who leads, by what the candidates say, which may be over.
+// leader returns the leader by the candidates' reports, which may be outdated.
 func (r *reign) leader() (who *actor, term line) {
 	for _, a := range r.all {
 		if l, ok := a.said("leading", func(line) bool { return true }); ok && l.Token > term.Token {
@@ -170,12 +170,12 @@ func (r *reign) leader() (who *actor, term line) {
 	return who, term
 }
 
-// settled waits until the line is complete: one leads and has told, all others
-// stand behind it and wait for their turn, and the observer knows.
+// settled waits until the queue is complete: one candidate leads and has announced it, all
+// others wait behind it, and the observer knows.
 func (r *reign) settled() (leader *actor, term line) {
 	r.t.Helper()
 	var list []coord.Candidate
-	eventually(r.t, "one leads and the others wait", func() bool {
+	eventually(r.t, "one candidate leads and the others wait", func() bool {
 		for _, a := range r.slots {
 			a.sound()
 		}
@@ -200,7 +200,7 @@ func (r *reign) settled() (leader *actor, term line) {
 	return leader, term
 }
 
-// round ends the term of the leader, and sees the next one begin.
+// round ends the term of the leader, and waits for the next term.
 func (r *reign) round(i int, fault string) {
 	t := r.t
 	t.Helper()
@@ -208,10 +208,10 @@ func (r *reign) round(i int, fault string) {
 	slot := slices.Index(r.slots, old)
 	old.write("accepted")
 	r.disturb(i)
-	// Whoever is deposed looks first, where it can look, and writes all the same.
+	// A deposed leader first checks, if it can, and writes all the same.
 	r.probe.reset()
-	// Who does not run cannot be told, and who has contact while another ends his
-	// session is told by the service in any order.
+	// A process that does not run cannot be notified. If another client ends a session that
+	// has contact, the service may report it in any order.
 	r.unheard[term.Token] = fault == "kill" || fault == "pause" || fault == "expire"
 	began := monotonic()
 	switch fault {
@@ -233,7 +233,7 @@ func (r *reign) round(i int, fault string) {
 		allowed = time.Second
 	}
 	took := after.At - began
-	// The machine's share: what a commit takes at such a time.
+	// The time that a commit takes on this machine at that moment is added.
 	if slowest := r.probe.slowest(); took > allowed+slowest || next == old || after.At < began {
 		t.Errorf("round %d: %s leads with %#x after %s with %#x, %v after the %s of the leader; a commit took up to %v meanwhile",
 			i, next.name, after.Token, old.name, term.Token, took, fault, slowest)
@@ -286,10 +286,10 @@ func (r *reign) round(i int, fault string) {
 	old.blackhole(false)
 }
 
-// next waits for the next term, of whomever.
+// next waits for the next term of any candidate.
 func (r *reign) next(term line) (who *actor, after line) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("somebody leads after token %#x", term.Token), func() bool {
+	eventually(r.t, fmt.Sprintf("a term begins after token %#x", term.Token), func() bool {
 		for _, a := range r.slots {
 			a.sound()
 		}
@@ -299,7 +299,7 @@ func (r *reign) next(term line) (who *actor, after line) {
 	return who, after
 }
 
-// expire has the service end a session, as if it had not heard of it.
+// expire makes the service end a session, as if it had timed out.
 func (r *reign) expire(session int64) {
 	r.t.Helper()
 	if err := zktest.ExpireSession(r.t.Context(), r.e.Addrs()[0], session, nil); err != nil {
@@ -321,7 +321,7 @@ func (r *reign) disturb(i int) {
 	}
 }
 
-// vacate has all candidates leave, the leader last, so that nobody leads.
+// vacate makes all candidates leave, the leader last, so that there is no leader.
 func (r *reign) vacate() {
 	r.t.Helper()
 	leader, term := r.settled()
@@ -330,14 +330,14 @@ func (r *reign) vacate() {
 			a.ask("stop", "stopped")
 		}
 	}
-	// A place that was given up is removed in the background, and who observes
-	// takes the first in line for the leader.
+	// A place that was given up is removed in the background, and observers treat the first
+	// in the queue as the leader.
 	eventually(r.t, "only the leader is left", func() bool { return len(r.probe.contenders(r.t, r.election)) == 1 })
 	at := monotonic()
 	leader.ask("stop", "stopped")
 	leader.of(term, "done")
 	r.sees("vacant", 0, at)
 	if list := r.probe.contenders(r.t, r.election); len(list) != 0 {
-		r.t.Errorf("all have stopped and these are in line: %v", list)
+		r.t.Errorf("all have stopped, but these are in the queue: %v", list)
 	}
 }

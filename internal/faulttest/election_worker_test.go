@@ -10,26 +10,25 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// What a worker does in an election, and says beside the lines of the locks:
+// The reports of a worker in an election, beside those of locks:
 //
-//	leading       a term began; said before anything else is done with it
-//	announced     observers were told that it is ready, with the token as data
-//	done          Done of the term has fired, with the reason
+//	leading       a term began; reported before any other use of it
+//	announced     the leader has announced itself to observers, with the token as data
+//	done          Done of the term is closed, with the reason
 //	releasing, released
-//	stopped       it is no candidate any more
+//	stopped       it is not a candidate any more
 //	seen          by an observer: "vacant", "elected ID" or "ready ID ANNOUNCEMENT"
 //
-// The commands are leadership and run, which are two ways to be a candidate,
-// resign, stop, and observe. The latest term is what write, check and verify are
-// about.
+// The commands are leadership and run, which are two ways to be a candidate, resign, stop,
+// and observe. The commands write, check and verify refer to the latest term.
 type candidacy struct {
 	e      *coord.Election
 	resign chan struct{}
 	cancel context.CancelFunc // of the present campaign
-	over   sync.WaitGroup     // likewise
+	over   sync.WaitGroup     // of the present campaign
 }
 
-// obeyElection reports whether it knows the command.
+// obeyElection reports whether the command is one of these.
 func (w *worker) obeyElection(ctx context.Context, work *sync.WaitGroup, command string) bool {
 	v := &w.candidacy
 	if v.e == nil {
@@ -67,7 +66,7 @@ func (w *worker) obeyElection(ctx context.Context, work *sync.WaitGroup, command
 	return true
 }
 
-// begin is the begin of a term.
+// begin handles the begin of a term.
 func (w *worker) begin(ctx context.Context, work *sync.WaitGroup, t *coord.Term) {
 	w.holds(work, t.Hold, "leading")
 	for len(w.candidacy.resign) > 0 {
@@ -78,7 +77,7 @@ func (w *worker) begin(ctx context.Context, work *sync.WaitGroup, t *coord.Term)
 	}
 }
 
-// leadership is a candidate that selects on a channel.
+// leadership is a candidate that uses the channel of Leadership.
 func (w *worker) leadership(ctx context.Context, work *sync.WaitGroup) error {
 	terms := w.candidacy.e.Leadership(ctx)
 	var term *coord.Term
@@ -114,7 +113,7 @@ func (w *worker) leadership(ctx context.Context, work *sync.WaitGroup) error {
 	}
 }
 
-// lead is a candidate that has a function called.
+// lead is a candidate that uses Run.
 func (w *worker) lead(ctx context.Context, work *sync.WaitGroup) error {
 	for {
 		var term *coord.Term

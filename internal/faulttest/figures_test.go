@@ -11,8 +11,7 @@ import (
 	"unsafe"
 )
 
-// monotonic reads CLOCK_MONOTONIC, which is one clock for all processes of a
-// machine.
+// monotonic reads CLOCK_MONOTONIC, which is one clock for all processes of a machine.
 func monotonic() time.Duration {
 	const clockMonotonic = 1
 	var ts syscall.Timespec
@@ -22,7 +21,7 @@ func monotonic() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// figures are what was measured in the rounds of a test.
+// figures are the measurements of a test's rounds.
 type figures[T int | float64 | time.Duration] []T
 
 func (f *figures[T]) add(v T) { *f = append(*f, v) }
@@ -33,7 +32,7 @@ func (f figures[T]) min() T    { return slices.Min(f) }
 func (f figures[T]) max() T    { return slices.Max(f) }
 func (f figures[T]) median() T { return f.sorted()[len(f)/2] }
 
-// quartile is the lower one: what things cost when the machine lets them.
+// quartile returns the lower quartile: the cost without disturbance by the machine.
 func (f figures[T]) quartile() T { return f.sorted()[len(f)/4] }
 
 func (f figures[T]) mean() float64 {

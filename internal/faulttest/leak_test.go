@@ -15,8 +15,8 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// Clients that give up have left watches behind in other libraries, on the
-// server and in their own memory, until the process ran out of it.
+// In other libraries, clients that gave up have left watches on the server and in their own
+// memory, until the process ran out of memory.
 func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 	const clients = 8
 	n := 600
@@ -43,8 +43,8 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 			_, err := x.m.Lock(ctx)
 			return err
 		},
-		// Waits for its turn to reach the server, or waits there.
-		"Lock until it stands in line": func(ctx context.Context, x *contender) error {
+		// Before it waits at the server, it may wait for its turn among local callers.
+		"Lock until it is queued": func(ctx context.Context, x *contender) error {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			done := make(chan error, 1)
@@ -61,11 +61,10 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 			return <-done
 		},
 	}
-	wants := map[string]error{"TryLock": coord.ErrLocked, "Lock": context.DeadlineExceeded, "Lock until it stands in line": context.Canceled}
-	// What an attempt leaves to do in the background may take longer than the
-	// attempt, so a batch is cleaned up before the next. Otherwise the number of
-	// goroutines would have a peak that grows with n, and the runtime keeps the
-	// memory of ended ones.
+	wants := map[string]error{"TryLock": coord.ErrLocked, "Lock": context.DeadlineExceeded, "Lock until it is queued": context.Canceled}
+	// The background work of an attempt may take longer than the attempt, so each batch is
+	// cleaned up before the next. Otherwise the number of goroutines would have a peak that
+	// grows with n, and the runtime keeps the memory of ended ones.
 	const each = 25
 	batch := func(name string) {
 		var wg sync.WaitGroup
@@ -86,7 +85,7 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 			return err == nil && len(line) == 1 && line[0].Path == held.Path()
 		})
 	}
-	for _, name := range []string{"TryLock", "Lock", "Lock until it stands in line"} {
+	for _, name := range []string{"TryLock", "Lock", "Lock until it is queued"} {
 		for range 5 {
 			batch(name) // until buffers have their size
 		}
@@ -101,8 +100,8 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 		})
 		t.Logf("figure: %d times %s on a held lock: watches on the server %d before, %d after; heap %d kB before, %d kB after; goroutines %d before, %d after",
 			n, name, before.watches, after.watches, before.heap>>10, after.heap>>10, before.goroutines, after.goroutines)
-		// Each client may have one watch left on the holder's node, shared by all
-		// that it tries. Two waiters that met may have a few on each other's.
+		// Each client may leave one watch on the holder's node, shared by all its attempts.
+		// Two waiters that met may have a few on each other's nodes.
 		if after.watches > before.watches+2*clients {
 			t.Errorf("%s: %d watches on the server, %d before", name, after.watches, before.watches)
 		}
@@ -132,7 +131,7 @@ func measure(t *testing.T) footprint {
 	}
 	var mem runtime.MemStats
 	runtime.GC()
-	runtime.GC() // the second frees what finalizers and pools kept
+	runtime.GC() // the second GC frees memory that finalizers and pools kept
 	runtime.ReadMemStats(&mem)
 	return footprint{watches, int64(mem.HeapAlloc), runtime.NumGoroutine()}
 }

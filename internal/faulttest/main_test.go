@@ -13,8 +13,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// server is the single server on which requests and round trips are counted.
-// The tests that kill and pause servers start ensembles of their own.
+// server is the single server for counting requests and round trips. The tests that kill and
+// pause servers start their own ensembles.
 var server zktest.Shared
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 func long() bool { return os.Getenv("COORD_LONG") == "1" }
 
-// rounds is how often a scenario is played.
+// rounds returns the number of rounds of a scenario.
 func rounds(short int) int {
 	if long() {
 		return 20
@@ -34,14 +34,14 @@ func rounds(short int) int {
 	return short
 }
 
-// subtest is one of those that run together.
+// subtest is one of several concurrent subtests.
 type subtest struct {
 	name string
 	run  func(t *testing.T)
 }
 
-// together runs subtests concurrently, all of them, whatever -parallel says:
-// they spend their time waiting for timeouts of servers.
+// together runs all subtests concurrently, whatever the value of -parallel: they spend their
+// time waiting for timeouts of servers.
 func together(t *testing.T, tests ...subtest) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -51,11 +51,11 @@ func together(t *testing.T, tests ...subtest) {
 	wg.Wait()
 }
 
-// limit is how long the tests wait for something that must happen. It is
-// generous: machines that run tests are busy.
+// limit is the timeout for events that must happen. It is generous, since test machines are
+// busy.
 const limit = 60 * time.Second
 
-// eventually waits for a condition that nothing signals.
+// eventually polls a condition that has no signal.
 func eventually(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(limit); !cond(); {
@@ -66,7 +66,7 @@ func eventually(tb testing.TB, what string, cond func() bool) {
 	}
 }
 
-// receive waits for a value that must come.
+// receive waits for a value that must arrive.
 func receive[T any](tb testing.TB, ch <-chan T, what string) T {
 	tb.Helper()
 	timer := time.NewTimer(limit)

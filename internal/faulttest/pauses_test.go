@@ -12,9 +12,9 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// leaderPause is how long the leader is stopped: less than the syncLimit of
-// these tests (10 ticks, 5 s), so its followers stay with it and answer pings
-// meanwhile, and more than short session timeouts.
+// leaderPause is the duration of a leader's pause: less than the syncLimit of these tests (10
+// ticks, 5 s), so its followers keep it and answer pings meanwhile, and more than short
+// session timeouts.
 const leaderPause = 3500 * time.Millisecond
 
 func pause(t *testing.T, s *zktest.Server) {
@@ -24,10 +24,9 @@ func pause(t *testing.T, s *zktest.Server) {
 	}
 }
 
-// settle waits until all servers have told the leader of the sessions that they
-// have seen, which they do twice in a tick. Otherwise a server that an actor was
-// connected to before can tell of it after a pause, and the leader counts from
-// then.
+// settle waits until all servers have reported to the leader the sessions that they have
+// seen, which they do twice in a tick. Otherwise a server to which an actor was connected
+// earlier can report it after a pause, and the leader counts from then.
 func settle(holder *actor) {
 	holder.t.Helper()
 	began, pings := time.Now(), holder.pings.Load()
@@ -43,8 +42,8 @@ func resume(t *testing.T, s *zktest.Server) {
 	}
 }
 
-// leaderPaused: the pause and the margin fit into the session timeout. Followers
-// go on answering pings, writes wait, and nobody loses anything.
+// leaderPaused: the pause and the margin fit into the session timeout. Followers go on
+// answering pings, writes wait, and no client loses anything.
 func leaderPaused(t *testing.T, e *zktest.Ensemble) {
 	const timeout = mostTimeout
 	s := newStage(t, e)
@@ -69,7 +68,7 @@ func leaderPaused(t *testing.T, e *zktest.Ensemble) {
 		select {
 		case <-over.C:
 		case <-written:
-			t.Errorf("round %d: a write was done without the leader: %v", i, writer.err)
+			t.Errorf("round %d: a write succeeded without the leader: %v", i, writer.err)
 		}
 		pings.add(int(min(holder.pings.Load()-ph, waiter.pings.Load()-pw)))
 		resumed := monotonic()
@@ -81,7 +80,7 @@ func leaderPaused(t *testing.T, e *zktest.Ensemble) {
 		}
 		writer.close()
 		if l := leaderOf(t, e); l != leader {
-			t.Errorf("round %d: server %d leads, not %d; the followers gave it up, so this round says nothing", i, l.ID(), leader.ID())
+			t.Errorf("round %d: server %d leads, not %d; the followers gave it up, so this round is void", i, l.ID(), leader.ID())
 		}
 		holder.silent(mh, "done", "requeued")
 		waiter.silent(mw, "done", "granted", "requeued")
@@ -107,7 +106,7 @@ type writer struct {
 	err  error
 }
 
-// newWriter returns a writer that is connected to s and waits long for it.
+// newWriter returns a writer that is connected to s and waits for it for a long time.
 func newWriter(t *testing.T, s *zktest.Server) *writer {
 	t.Helper()
 	c, err := coord.Open(t.Context(), zookeeper.New([]string{s.Addr()}, &zookeeper.Options{
@@ -118,7 +117,7 @@ func newWriter(t *testing.T, s *zktest.Server) *writer {
 	}
 	t.Cleanup(func() { c.Close() })
 	w := &writer{c: c, m: coord.NewMutex(c, "/locks/writer", nil), done: make(chan struct{})}
-	// From now on a lock is one request, and that a write.
+	// From now on a lock is one request, which is a write.
 	h, err := w.m.Lock(t.Context())
 	if err == nil {
 		err = h.Release()
@@ -144,16 +143,15 @@ func (w *writer) start() <-chan struct{} {
 
 func (w *writer) close() { w.c.Close() }
 
-// leaderPausedTooLong: the holder's session is over when the leader wakes up, for
-// the leader has not heard of it longer than its timeout. The holder's follower
-// has answered its pings meanwhile, and the default margin is smaller than that
-// time. So the holder can be told after the next is granted. The fence holds.
+// leaderPausedTooLong: the holder's session is over when the leader resumes, because the
+// leader has not heard of it for longer than its timeout. Meanwhile the holder's follower has
+// answered its pings, and the default margin is smaller than that time. So the holder can be
+// notified after the next grant. The fence protects the resource.
 //
-// The leader expires sessions as soon as it runs. On a busy machine a follower
-// can be quicker to tell it that the session lives. Then nobody loses anything,
-// and the round does not count. Nor does one in which the follower was too slow to
-// answer, so that the holder is told during the pause already: the fence holds then
-// too, but nothing was late.
+// The leader expires sessions as soon as it runs. On a busy machine a follower can be faster
+// to report that the session is alive. Then no client loses anything, and the round does not
+// count. A round in which the follower was too slow to answer, so that the holder is notified
+// during the pause, does not count either: nothing was late.
 func leaderPausedTooLong(t *testing.T, e *zktest.Ensemble) {
 	const timeout = 2 * time.Second
 	s := newStage(t, e)
@@ -208,16 +206,15 @@ func leaderPausedTooLong(t *testing.T, e *zktest.Ensemble) {
 		leaderPause, timeout, late, ended, gap, refused, overlaps, saved, early)
 }
 
-// marginCovers is the worst case that the margin is for: while the leader is
-// paused the holder's follower answers its pings, and it dies before it can tell
-// the leader of them. The leader counts the session from before the pause, the
-// holder from its last ping. Two holders suffer the same, one with the margin
-// that is documented, one with hardly any: that one must be told too late, or
-// nothing was tested.
+// marginCovers is the worst case for the margin: while the leader is paused, the holder's
+// follower answers its pings, and dies before it can report them to the leader. The leader
+// counts the session from before the pause, the holder from its last ping. Two holders get
+// the same fault, one with the documented margin, one with almost none. The second must be
+// notified too late, or the test has tested nothing.
 //
-// When the follower's last word to the leader is on its way as the leader stops,
-// the leader reads it afterwards and counts from then. Such a round says nothing
-// about the margin, so there are some more until one does.
+// If the follower's last report is under way when the leader is stopped, the leader reads it
+// afterwards and counts from then. Such a round does not test the margin, so more rounds
+// follow until one does.
 func marginCovers(t *testing.T, e *zktest.Ensemble) {
 	const timeout = mostTimeout
 	const noMargin = tick / 2

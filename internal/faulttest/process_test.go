@@ -12,8 +12,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// The ensembles. A margin of (syncLimit + 2) ticks is what the package promises
-// its order for: Done of a lost hold before the next grant.
+// The ensembles. With a margin of (syncLimit + 2) ticks the package guarantees its order:
+// Done of a lost hold before the next grant.
 const (
 	tick        = 500 * time.Millisecond
 	shortSync   = 2
@@ -28,41 +28,40 @@ func ensemble(t *testing.T, syncLimit int) *zktest.Ensemble {
 	return zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: syncLimit})
 }
 
-// TestTwoProcesses has two processes use one lock while one of them, the
-// network, or a server fails. The scenarios on one ensemble that harm only
-// processes run at the same time.
+// TestTwoProcesses makes two processes use one lock while one of them, the network, or a
+// server fails. Scenarios that affect only processes run concurrently on one ensemble.
 func TestTwoProcesses(t *testing.T) {
 	zktest.Require(t)
 	together(t,
 		subtest{"processes", func(t *testing.T) {
 			e := ensemble(t, shortSync)
 			together(t,
-				subtest{"a holder that is killed is followed within the session timeout", func(t *testing.T) { holderKilled(t, e) }},
-				subtest{"a holder without network is told before another is granted", func(t *testing.T) { holderBlackholed(t, e) }},
-				subtest{"a holder that was paused sees its loss at its first look", func(t *testing.T) { holderPaused(t, e) }},
+				subtest{"a killed holder is succeeded within the session timeout", func(t *testing.T) { holderKilled(t, e) }},
+				subtest{"a holder without network is notified before the next grant", func(t *testing.T) { holderBlackholed(t, e) }},
+				subtest{"a paused holder sees its loss at its first check", func(t *testing.T) { holderPaused(t, e) }},
 				subtest{"a waiter that loses its session goes on and is granted", func(t *testing.T) { waiterExpires(t, e) }},
 			)
 		}},
 		subtest{"servers", func(t *testing.T) {
 			e := ensemble(t, shortSync)
-			t.Run("a leader that is killed costs nobody the lock", func(t *testing.T) { leaderKilled(t, e) })
-			t.Run("a follower that is killed costs nobody the lock", func(t *testing.T) { followerKilled(t, e) })
+			t.Run("no client loses the lock when the leader is killed", func(t *testing.T) { leaderKilled(t, e) })
+			t.Run("no client loses the lock when a follower is killed", func(t *testing.T) { followerKilled(t, e) })
 			t.Run("a waiter whose server is killed keeps its place", func(t *testing.T) { waiterKeepsPlace(t, e) })
 		}},
 		subtest{"pauses", func(t *testing.T) {
 			e := ensemble(t, longSync)
-			t.Run("a leader that is paused costs nobody the lock", func(t *testing.T) { leaderPaused(t, e) })
+			t.Run("no client loses the lock when the leader is paused", func(t *testing.T) { leaderPaused(t, e) })
 			t.Run("a margin too small lets the next grant come first", func(t *testing.T) { leaderPausedTooLong(t, e) })
 		}},
 		subtest{"margins", func(t *testing.T) {
 			e := ensemble(t, longSync)
-			t.Run("a margin large enough covers what a follower answers without its leader", func(t *testing.T) { marginCovers(t, e) })
+			t.Run("a margin large enough covers pings that a follower answers without its leader", func(t *testing.T) { marginCovers(t, e) })
 		}},
 	)
 }
 
-// holderKilled: nobody releases the lock of a dead process but the servers, when
-// its session has timed out.
+// holderKilled: only the servers release the lock of a dead process, when its session has
+// timed out.
 func holderKilled(t *testing.T, e *zktest.Ensemble) {
 	const timeout = 3 * time.Second
 	s := newStage(t, e)
@@ -88,8 +87,8 @@ func holderKilled(t *testing.T, e *zktest.Ensemble) {
 	t.Logf("figure: kill -9 of the holder to the next grant, session timeout %v: %v; %d rounds, %d violations", timeout, took, n, violations)
 }
 
-// holderBlackholed: client and servers both lose sight of each other and neither
-// is told. The client must give up first.
+// holderBlackholed: client and servers lose contact, and neither side is notified. The client
+// must give up first.
 func holderBlackholed(t *testing.T, e *zktest.Ensemble) {
 	const timeout = 6 * time.Second
 	s := newStage(t, e)
@@ -111,7 +110,7 @@ func holderBlackholed(t *testing.T, e *zktest.Ensemble) {
 			violations++
 			t.Errorf("round %d: done with token %#x (%s) at %v, the other granted %#x at %v", i, done.Token, done.Text, done.At, granted.Token, granted.At)
 		}
-		// Whoever does not look at Done is stopped by the fence.
+		// The fence stops a holder that does not check Done.
 		other.write("accepted")
 		holder.write("refused")
 		holder.blackhole(false)
@@ -126,9 +125,8 @@ func holderBlackholed(t *testing.T, e *zktest.Ensemble) {
 	t.Logf("figure: network lost to Done: %v", told)
 }
 
-// holderPaused: a process that does not run cannot be told. It must see its loss
-// as soon as it runs and looks, and the resource must refuse it when it does not
-// look.
+// holderPaused: a process that does not run cannot be notified. It must see its loss as soon
+// as it runs and checks, and the resource must refuse its write if it does not check.
 func holderPaused(t *testing.T, e *zktest.Ensemble) {
 	const timeout = 2 * time.Second
 	s := newStage(t, e)
@@ -143,8 +141,7 @@ func holderPaused(t *testing.T, e *zktest.Ensemble) {
 		holder.signal(syscall.SIGSTOP)
 		granted := other.await("granted")
 		other.write("accepted")
-		// The first that the holder does when it wakes up is to look, and the
-		// second to write all the same.
+		// When the holder resumes, it first checks, and then writes all the same.
 		holder.tell("check", "write")
 		woken := monotonic()
 		holder.signal(syscall.SIGCONT)
@@ -163,9 +160,9 @@ func holderPaused(t *testing.T, e *zktest.Ensemble) {
 	if refused != n || overlaps != n {
 		t.Errorf("%d writes refused, %d overlaps without the fence, want %d", refused, overlaps, n)
 	}
-	t.Logf("figure: SIGCONT of the holder to its first look, which shows the loss: %v; %d rounds, %d late writes refused, %d overlaps without the fence, %d violations",
+	t.Logf("figure: SIGCONT of the holder to its first check, which shows the loss: %v; %d rounds, %d late writes refused, %d overlaps without the fence, %d violations",
 		look, n, refused, overlaps, violations)
 }
 
-// isLoss reports whether a line tells that a hold was lost with its session.
+// isLoss reports whether a line reports a hold that was lost with its session.
 func isLoss(l line) bool { return strings.Contains(l.Text, "lost") }

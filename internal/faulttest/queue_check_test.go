@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// passage is all that processes said about a queue that is empty in the end.
+// passage collects the reports of all processes about a queue that is empty at the end.
 type passage struct {
 	puts       map[string]*putting // by value
 	deliveries []*delivery
@@ -19,19 +19,19 @@ type passage struct {
 	calls      int
 }
 
-// putting is one value on its way in.
+// putting is one value that is being put.
 type putting struct {
 	began, ended time.Duration // ended is zero if the outcome is not known
 	id           string        // if it is known
-	call, at     int           // the call that put it, and its place among the values
+	call, at     int           // the call that put it, and its place among the call's values
 }
 
-// delivery is one item in the hands of one consumer.
+// delivery is one item delivered to one consumer.
 type delivery struct {
 	queued
 	consumer string
 	attempt  int
-	token    int64 // the commit that made the claim, which orders all claims
+	token    int64 // the zxid of the claim, which orders all claims
 	session  int64
 	ack      string // "", "acking" for ever, "ok", "lost" or "unknown"
 }
@@ -40,7 +40,7 @@ func (d *delivery) String() string {
 	return fmt.Sprintf("%s (%s), attempt %d, claimed by %s in session %#x with %#x, ack %q", d.Value, d.ID, d.attempt, d.consumer, d.session, d.token, d.ack)
 }
 
-// done reports whether the item can be gone.
+// done reports whether the item may be deleted.
 func (d *delivery) done() bool { return d.ack != "" && d.ack != "lost" }
 
 func newPassage() *passage { return &passage{puts: make(map[string]*putting)} }
@@ -49,7 +49,7 @@ func (p *passage) errorf(format string, args ...any) {
 	p.wrong = append(p.wrong, fmt.Sprintf(format, args...))
 }
 
-// add adds what one process said, in order.
+// add adds the reports of one process, in order.
 func (p *passage) add(who string, lines []line) {
 	type claim struct {
 		id    string
@@ -75,7 +75,7 @@ func (p *passage) add(who string, lines []line) {
 			it := l.Items[0]
 			d := &delivery{queued: it, consumer: who, attempt: l.Attempt, token: l.Token, session: l.Session}
 			if mine[claim{it.ID, l.Token}] != nil {
-				p.errorf("handed out twice under one claim: %v", d)
+				p.errorf("delivered twice under one claim: %v", d)
 			}
 			mine[claim{it.ID, l.Token}] = d
 			p.deliveries = append(p.deliveries, d)
@@ -92,8 +92,8 @@ func (p *passage) add(who string, lines []line) {
 	}
 }
 
-// check finds what is wrong whatever has happened. The queue must be empty, so
-// what is in no consumer's hands is lost.
+// check finds violations that no fault excuses. The queue must be empty, so an item that no
+// consumer has is lost.
 func (p *passage) check() {
 	byID := make(map[string][]*delivery)
 	for _, d := range p.deliveries {
@@ -101,11 +101,11 @@ func (p *passage) check() {
 		put := p.puts[d.Value]
 		switch {
 		case put == nil:
-			p.errorf("nobody has put it: %v", d)
+			p.errorf("never put: %v", d)
 		case put.id == "":
-			put.id = d.ID // the first that tells
+			put.id = d.ID // the first delivery tells its id
 		case put.id != d.ID:
-			p.errorf("put once, and there is another with the id %s: %v", put.id, d)
+			p.errorf("put once, but there is another with the id %s: %v", put.id, d)
 		}
 	}
 	for value, put := range p.puts {
@@ -130,16 +130,16 @@ func (p *passage) check() {
 			}
 		}
 		if last := all[len(all)-1]; !last.done() {
-			p.errorf("gone, and nobody has acknowledged it: %v", last)
+			p.errorf("removed without an acknowledgement: %v", last)
 		}
 	}
 }
 
-// once finds what is wrong if there was no fault.
+// once finds violations of exactly-once in a run without faults.
 func (p *passage) once() {
 	for _, d := range p.deliveries {
 		if d.attempt != 1 || d.ack != "ok" {
-			p.errorf("without any fault: %v", d)
+			p.errorf("without a fault: %v", d)
 		}
 	}
 	if len(p.deliveries) != len(p.puts) {
@@ -147,14 +147,14 @@ func (p *passage) once() {
 	}
 	for value, put := range p.puts {
 		if put.ended == 0 {
-			p.errorf("not known without any fault: the put of %s", value)
+			p.errorf("unknown outcome without a fault: the put of %s", value)
 		}
 	}
 }
 
-// inOrder finds what one consumer got out of order: an item before another one
-// that was in the queue before the first was put, or was put before it by the
-// same call. Each session of his begins anew.
+// inOrder finds items that one consumer got out of order: an item before another one that was
+// in the queue before the first was put, or was put before it by the same call. Each session
+// of the consumer starts from the beginning.
 func (p *passage) inOrder() {
 	sessions := make(map[int64][]*delivery)
 	for _, d := range p.deliveries {
@@ -162,7 +162,7 @@ func (p *passage) inOrder() {
 	}
 	for _, all := range sessions {
 		earliest, first := time.Duration(math.MaxInt64), (*delivery)(nil)
-		lowest := make(map[int]int) // by call: the place of the first value that comes later
+		lowest := make(map[int]int) // by call: the lowest place of the values after this one
 		for _, d := range slices.Backward(all) {
 			put := p.puts[d.Value]
 			if earliest < put.began {
@@ -179,7 +179,7 @@ func (p *passage) inOrder() {
 	}
 }
 
-// counts are for the figures.
+// counts computes the figures.
 type passageCounts struct {
 	values, unknown, deliveries, again, acked, lostAcks, unknownAcks, highest int
 }
@@ -215,7 +215,7 @@ func (p *passage) counts() (c passageCounts) {
 	return c
 }
 
-// report fails the test if something is wrong.
+// report fails the test if there are violations.
 func (p *passage) report(t *testing.T) {
 	t.Helper()
 	for _, what := range p.wrong[:min(len(p.wrong), 20)] {
@@ -226,8 +226,8 @@ func (p *passage) report(t *testing.T) {
 	}
 }
 
-// A check that has never found anything has not been tested.
-func TestTheCheckOfAPassageFindsWhatIsWrong(t *testing.T) {
+// A check that has never found a violation is untested.
+func TestTheCheckOfAPassageFindsViolations(t *testing.T) {
 	put := func(at int, value, id string) []line {
 		return []line{
 			{At: time.Duration(at), Kind: "putting", Items: []queued{{Value: value}}},

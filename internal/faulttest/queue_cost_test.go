@@ -14,15 +14,15 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// takeCost is what items cost from their Take to the end of their Ack, at one
-// length of the queue.
+// takeCost is the cost of items from their Take to the end of their Ack, at one length of the
+// queue.
 type takeCost struct {
 	length            int
-	took              figures[time.Duration] // of Take alone
-	requests          float64                // an item
-	prefetched        float64                // an item, with a prefetch of 64
-	largest           int64                  // frame that came from the server, in bytes
-	putting, fetching time.Duration          // an item
+	took              figures[time.Duration] // time of Take alone
+	requests          float64                // requests for each item
+	prefetched        float64                // requests for each item, with a prefetch of 64
+	largest           int64                  // the largest frame from the server, in bytes
+	putting, fetching time.Duration          // time for each item
 }
 
 func costOfTakes(t *testing.T, length int) takeCost {
@@ -44,7 +44,7 @@ func costOfTakes(t *testing.T, length int) takeCost {
 	}
 	c := takeCost{length: length, putting: time.Since(began) / time.Duration(length)}
 
-	// Somebody who was not there when they were put.
+	// A client that was not open when the items were put.
 	y := newContender(t, s, "b")
 	var largest atomic.Int64
 	y.link.Proxies[0].OnFrame(func(f zkproxy.Frame) {
@@ -73,7 +73,7 @@ func costOfTakes(t *testing.T, length int) takeCost {
 	}
 	c.requests = float64(y.link.Requests()-before) / n
 
-	// At the end of 100 items are fewer than a prefetch.
+	// At the end of 100 items fewer are left than a prefetch.
 	more := min(4*prefetch, length-n)
 	i := n
 	before, began = y.link.Requests(), time.Now()
@@ -92,8 +92,8 @@ func costOfTakes(t *testing.T, length int) takeCost {
 	return c
 }
 
-// The list that a take reads is that of one bucket. A client with the usual limit
-// of a packet, 1 MB, is far from it.
+// A take reads the list of one bucket only. It stays far below a client's usual limit for a
+// packet, 1 MB.
 func TestATakeCostsTheSameHoweverManyItemsWait(t *testing.T) {
 	var least, most takeCost
 	for i, length := range []int{100, 10_000, 50_000} {
@@ -109,8 +109,8 @@ func TestATakeCostsTheSameHoweverManyItemsWait(t *testing.T) {
 		if c.requests > most.requests {
 			most = c
 		}
-		// A list, a claim, a read and an Ack; the list of buckets once. A hold that
-		// lasts has a watch armed, and on a busy machine many last.
+		// A list, a claim, a read and an Ack; the list of buckets once. A longer hold has a
+		// watch armed, and on a busy machine many holds are longer.
 		if c.requests < 2 || c.requests > 5.5 || c.prefetched < 2 || c.prefetched > 3.5 {
 			t.Errorf("%d items: %.2f requests an item, %.2f with prefetch; want 4 and 2, and 1 more at most", length, c.requests, c.prefetched)
 		}

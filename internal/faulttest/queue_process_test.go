@@ -11,23 +11,22 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// queueTimeout is the session timeout of consumers that are killed: what they had
-// comes back when it is over.
+// queueTimeout is the session timeout of consumers that are killed: their items return when
+// it has passed.
 const queueTimeout = 4 * time.Second
 
-// TestItemsPassAQueueBetweenProcesses has producers and consumers, each in a
-// process of its own, pass items through one queue on three servers. Every process
-// says what it does before and after it does it, and what all of them said
-// together must make sense.
+// TestItemsPassAQueueBetweenProcesses has producers and consumers, each in a process of its
+// own, pass items through one queue on three servers. Every process reports each step before
+// and after it, and all reports together must be consistent.
 func TestItemsPassAQueueBetweenProcesses(t *testing.T) {
 	zktest.Require(t)
 	e := ensemble(t, shortSync)
-	t.Run("without a fault nothing comes twice", func(t *testing.T) { queueWithoutFaults(t, e) })
-	t.Run("one consumer gets all in order", func(t *testing.T) { queueInOrder(t, e) })
-	t.Run("whatever dies nothing is lost and nothing comes after its ack", func(t *testing.T) { queueWithFaults(t, e) })
+	t.Run("without a fault no item is delivered twice", func(t *testing.T) { queueWithoutFaults(t, e) })
+	t.Run("one consumer gets all items in order", func(t *testing.T) { queueInOrder(t, e) })
+	t.Run("whatever dies, no item is lost, and none is delivered after its ack", func(t *testing.T) { queueWithFaults(t, e) })
 }
 
-// queueItems is how many items pass through the queue.
+// queueItems returns the number of items that pass through the queue.
 func queueItems() int {
 	if long() {
 		return 20_000
@@ -35,7 +34,7 @@ func queueItems() int {
 	return 2_000
 }
 
-// queueWithoutFaults: exactly once.
+// queueWithoutFaults checks for exactly-once delivery.
 func queueWithoutFaults(t *testing.T, e *zktest.Ensemble) {
 	w := newWorks(t, e)
 	for _, prefetch := range []string{"0", "1", "8", "64"} {
@@ -61,8 +60,8 @@ func queueWithoutFaults(t *testing.T, e *zktest.Ensemble) {
 	t.Logf("figure: a queue between 4 producer and 4 consumer processes, no faults: %v; %.0f items/s", p.counts(), float64(w.total())/took.Seconds())
 }
 
-// queueInOrder: what was put earlier comes earlier, however often the consumer has
-// to begin anew.
+// queueInOrder checks that earlier items come earlier, however often the consumer has to
+// start again.
 func queueInOrder(t *testing.T, e *zktest.Ensemble) {
 	w := newWorks(t, e)
 	for range 4 {
@@ -81,7 +80,7 @@ func queueInOrder(t *testing.T, e *zktest.Ensemble) {
 		w.produce(n)
 		w.until("took", took+1+rand.N(max(n/2, 1)))
 		switch i {
-		case 0: // a part without any fault
+		case 0: // a part without a fault
 		case steps / 2:
 			w.restart(followersOf(t, e)[rand.N(2)])
 		default:
@@ -100,13 +99,13 @@ func queueInOrder(t *testing.T, e *zktest.Ensemble) {
 		p.counts(), w.expired, len(w.restarts))
 }
 
-// mostWaiting is about how many items can be left over from the steps before.
+// mostWaiting is a rough limit for the items left over from earlier steps.
 const mostWaiting = 200
 
-// share is the i-th of so many parts of n.
+// share returns the size of the i-th of so many parts of n.
 func share(n, parts, i int) int { return n*(i+1)/parts - n*i/parts }
 
-// queueWithFaults: at least once, whatever happens to consumers and servers.
+// queueWithFaults checks for at-least-once delivery under faults of consumers and servers.
 func queueWithFaults(t *testing.T, e *zktest.Ensemble) {
 	w := newWorks(t, e)
 	for _, prefetch := range []string{"0", "1", "8", "64"} {
@@ -122,7 +121,7 @@ func queueWithFaults(t *testing.T, e *zktest.Ensemble) {
 		took, putting := w.said["took"], w.said["putting"]
 		n := share(queueItems()-lastItems, steps, i)
 		w.produce(n)
-		// What is under way is lost, or its reply is.
+		// Requests under way, or their replies, are lost.
 		w.until("putting", putting+1+rand.N(max(n/8, 1)))
 		w.cut(w.producers[i%len(w.producers)])
 		w.cut(w.consumers[w.victim()])
@@ -153,15 +152,14 @@ func queueWithFaults(t *testing.T, e *zktest.Ensemble) {
 	}
 	t.Logf("figure: a queue between 4 producer and 4 consumer processes: %v; %d consumers killed, %d sessions of consumers lost, %d connections cut, servers restarted %v",
 		c, w.kills, w.expired, w.cuts, w.restarts)
-	t.Logf("figure: kill -9 of a consumer to its item in the hands of one that waits, session timeout %v: %v", queueTimeout, back)
+	t.Logf("figure: kill -9 of a consumer to the delivery of its item to a waiting one, session timeout %v: %v", queueTimeout, back)
 }
 
-// lastItems are for comesBack.
+// lastItems is the number of items for comesBack.
 const lastItems = 40
 
-// comesBack kills a consumer with an item in its hands when all others wait and
-// nobody puts anything any more, and returns how long it takes until one of them
-// has the item.
+// comesBack kills a consumer that has an item, when all others wait and no items are put any
+// more. It returns the time until another consumer gets the item.
 func (w *works) comesBack() time.Duration {
 	t := w.t
 	t.Helper()

@@ -15,37 +15,37 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// queued is an item of a queue: a value of its own, and the id that it got.
+// queued is an item of a queue: a unique value, and the id that it got.
 type queued struct {
 	Value string
 	ID    string `json:",omitempty"`
 }
 
-// What a worker does with a queue, and says:
+// The reports of a worker that uses a queue:
 //
-//	putting      with the values of one Put or PutAll
-//	put          with those of them that are in the queue for certain, and "ok" or why not all
-//	produced     all that was asked for
-//	took         an item, with the attempt; said before anything else is done with it
-//	acking       it
-//	acked        with "ok", "lost", or "unknown" if that is not known either
-//	finished     it consumes no longer
+//	putting      the values of one Put or PutAll
+//	put          those values that are in the queue for certain, and "ok" or the error
+//	produced     all requested values
+//	took         an item, with the attempt; reported before any other use of it
+//	acking       the item
+//	acked        "ok", "lost", or "unknown" if even that is not known
+//	finished     it does not consume any more
 //
 // The commands:
 //
 //	produce QUEUE NAME FROM N   puts the values NAME-FROM and so on, some alone and some together
-//	consume QUEUE PREFETCH      begins to take; 0 stands for Take, others for All
-//	verify                      asks the service about each item, as its work, from now on
+//	consume QUEUE PREFETCH      begins to take; 0 means Take, other values mean All
+//	verify                      from now on, asks the service about each item, as its work
 //	keep                        takes one more item, and no other, and does not acknowledge it
 //	finish
 type queueing struct {
 	cancel context.CancelFunc // of the present consumption
-	over   sync.WaitGroup     // likewise
+	over   sync.WaitGroup     // of the present consumption
 	verify atomic.Bool
 	keep   atomic.Bool
 }
 
-// obeyQueue reports whether it knows the command.
+// obeyQueue reports whether the command is one of these.
 func (w *worker) obeyQueue(ctx context.Context, work *sync.WaitGroup, command string) (known bool, err error) {
 	v := &w.queueing
 	switch c := strings.Fields(command); {
@@ -88,7 +88,7 @@ func (w *worker) obeyQueue(ctx context.Context, work *sync.WaitGroup, command st
 	return true, nil
 }
 
-// produce goes on after an outcome that is not known, with the next values.
+// produce continues with the next values after an unknown outcome.
 func (w *worker) produce(ctx context.Context, q *coord.Queue[string], name string, from, n int) {
 	for n > 0 && ctx.Err() == nil {
 		k := 1
@@ -155,7 +155,7 @@ func (w *worker) process(ctx context.Context, it *coord.Item[string]) {
 		return
 	}
 	if w.queueing.verify.Load() {
-		_ = it.Verify(ctx) // whoever does not look finds out with the ack
+		_ = it.Verify(ctx) // without a check the ack reports it
 	}
 	l.Kind = "acking"
 	w.say(l)

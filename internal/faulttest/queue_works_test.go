@@ -16,26 +16,26 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// works is a queue and the processes around it.
+// works is a queue and the processes that use it.
 type works struct {
 	*stage
 	path      string
-	c         *coord.Client // nothing happens to it
+	c         *coord.Client // not affected by faults
 	producers []*actor
 	consumers []*actor
-	all       []*actor // the killed ones too
+	all       []*actor // including the killed ones
 
-	read     map[*actor]int    // how many of their lines are counted
-	said     map[string]int    // by kind
-	latest   map[*actor]line   // the last that each said, phases left out
-	session  map[*actor]int64  // that each has now, or zero
-	expired  int               // sessions of consumers
-	restarts []time.Duration   // of servers
-	kills    int               // of consumers
-	cuts     int               // of connections
-	puts     map[*actor]int    // how many values each producer was told to put
-	asked    int               // how often producers were told to
-	prefetch map[*actor]string // of consumers
+	read     map[*actor]int    // number of lines already counted
+	said     map[string]int    // number of reports by kind
+	latest   map[*actor]line   // latest report of each, except phases
+	session  map[*actor]int64  // present session of each, or zero
+	expired  int               // lost sessions of consumers
+	restarts []time.Duration   // restarts of servers
+	kills    int               // killed consumers
+	cuts     int               // cut connections
+	puts     map[*actor]int    // number of values that each producer was told to put
+	asked    int               // number of produce commands
+	prefetch map[*actor]string // prefetch of each consumer
 }
 
 func newWorks(t *testing.T, e *zktest.Ensemble) *works {
@@ -68,7 +68,8 @@ func (w *works) producer() {
 	w.producers = append(w.producers, w.add(fmt.Sprint("producer ", len(w.producers)), mostTimeout))
 }
 
-// consumer starts a consumer. One that is to die has work to die in.
+// consumer starts a consumer. A consumer that will be killed verifies each item, so that it has
+// work during which it can be killed.
 func (w *works) consumer(timeout time.Duration, prefetch string) *actor {
 	w.t.Helper()
 	a := w.add(fmt.Sprint("consumer ", len(w.all)), timeout)
@@ -82,7 +83,7 @@ func (w *works) consumer(timeout time.Duration, prefetch string) *actor {
 
 func (w *works) consume(a *actor) { a.tell("consume " + w.path + " " + w.prefetch[a]) }
 
-// produce has the producers put n values, and does not wait for them.
+// produce makes the producers put n values, and does not wait for them.
 func (w *works) produce(n int) {
 	for i, a := range w.producers {
 		k := n / len(w.producers)
@@ -95,7 +96,7 @@ func (w *works) produce(n int) {
 	}
 }
 
-// look counts what was said since the last look.
+// look counts the reports since the last call.
 func (w *works) look() {
 	w.t.Helper()
 	for _, a := range w.all {
@@ -122,7 +123,7 @@ func (w *works) look() {
 	}
 }
 
-// until waits until all of them together have said a kind so often.
+// until waits until all processes together have reported a kind so often.
 func (w *works) until(kind string, n int) {
 	w.t.Helper()
 	eventually(w.t, fmt.Sprintf("%d times %q", n, kind), func() bool {
@@ -145,8 +146,8 @@ func (w *works) holds(n int) {
 	})
 }
 
-// conclude ends the work on a queue that is or will be empty, and returns what was
-// said about it.
+// conclude ends the work on a queue that is or will be empty, and returns the reports about
+// it.
 func (w *works) conclude() *passage {
 	w.t.Helper()
 	w.until("produced", w.asked)
@@ -177,8 +178,8 @@ func (w *works) total() (n int) {
 	return n
 }
 
-// clean fails the test if the queue has left more than empty buckets. What dead
-// consumers had goes with their sessions.
+// clean fails the test if more than empty buckets are left of the queue. The claims of dead
+// consumers are deleted with their sessions.
 func (w *works) clean() {
 	w.t.Helper()
 	s, err := w.c.Session(w.t.Context())
@@ -198,7 +199,7 @@ func (w *works) clean() {
 			w.t.Logf("left behind: %q", left)
 		}
 	}()
-	eventually(w.t, "nothing is left behind", func() bool {
+	eventually(w.t, "no node is left behind", func() bool {
 		if err := s.Sync(w.t.Context(), w.path); err != nil {
 			w.t.Fatal(err)
 		}
@@ -210,7 +211,7 @@ func (w *works) clean() {
 	})
 }
 
-// expire ends the session of a consumer, and waits until it has found out.
+// expire ends the session of a consumer, and waits until the consumer has noticed.
 func (w *works) expire(a *actor) {
 	w.t.Helper()
 	var session int64
@@ -252,7 +253,7 @@ func (w *works) cut(a *actor) {
 	}
 }
 
-// victim is the index of a consumer: of one with an item in its hands, often.
+// victim returns the index of a consumer, often of one that has an item.
 func (w *works) victim() int {
 	w.look()
 	from := rand.N(len(w.consumers))

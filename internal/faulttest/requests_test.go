@@ -11,9 +11,8 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// lazily is how long a hold stands before package coord has a watch armed on its
-// node, at the earliest. On a busy machine a hold that was to be short can last so
-// long; it may cost that request, and no more.
+// lazily is the shortest time after which package coord arms a watch on the node of a hold.
+// On a busy machine a short hold can last that long; it may cost that one request more.
 const lazily = 20 * time.Millisecond
 
 func TestAnUncontendedCycleCostsTwoRequests(t *testing.T) {
@@ -37,7 +36,7 @@ func TestAnUncontendedCycleCostsTwoRequests(t *testing.T) {
 	}
 }
 
-// A hold that lasts has a watch armed on its own node, off the critical path.
+// A hold that lasts has a watch on its own node, armed off the critical path.
 func TestALongHoldCostsThreeRequests(t *testing.T) {
 	n := rounds(5)
 	x := newContender(t, newService(t), "a")
@@ -64,7 +63,7 @@ func TestALongHoldCostsThreeRequests(t *testing.T) {
 	}
 }
 
-// Inside a client the lock goes from one caller to the next with one commit.
+// Inside a client the lock passes from one caller to the next with one commit.
 func TestALocalHandOverCostsOneRequest(t *testing.T) {
 	n := 10 * rounds(10)
 	x := newContender(t, newService(t), "a")
@@ -98,7 +97,7 @@ func TestALocalHandOverCostsOneRequest(t *testing.T) {
 	}
 }
 
-// writes is the number of requests that change something.
+// writes returns the number of requests that change the tree.
 func writes(c zkproxy.Counts) int {
 	n := 0
 	for _, op := range []int32{zkproxy.OpCreate, zkproxy.OpCreate2, zkproxy.OpCreateContainer, zkproxy.OpDelete, zkproxy.OpSetData, zkproxy.OpMulti} {
@@ -107,16 +106,16 @@ func writes(c zkproxy.Counts) int {
 	return n
 }
 
-// woken is what a release does to the clients other than the one that releases.
+// woken is the effect of a release on the clients other than the releasing one.
 type woken struct {
-	clients  int // that got an event
+	clients  int // clients that got an event
 	events   int
-	requests int // that the others sent
+	requests int // requests that these clients sent
 }
 
-// wakeUps has clients wait for a lock, each with its own session, and counts what
-// each of some releases does to them, the last of which leaves that many waiters.
-// The most is returned.
+// wakeUps makes clients wait for a lock, with a session each, and counts the effect of each
+// of some releases on them, the last of which leaves that many waiters. It returns the
+// maximum.
 func wakeUps(t *testing.T, waiters, releases int, locker func(*coord.Client) coord.Locker) (most woken) {
 	t.Helper()
 	s := newService(t)
@@ -170,14 +169,13 @@ func wakeUps(t *testing.T, waiters, releases int, locker func(*coord.Client) coo
 	return most
 }
 
-// quiet waits until nothing but pings passes any more. That nothing passed for a while
-// proves nothing on a busy machine; so the server has answered another client each time
-// before a look counts.
+// quiet waits until only pings pass. On a busy machine a pause proves nothing; so each look
+// counts only after the server has answered another client.
 func quiet(t *testing.T, frames func() int) {
 	t.Helper()
 	const looks = 5
 	last, n := frames(), 0
-	eventually(t, "nothing is sent any more", func() bool {
+	eventually(t, "no frames are sent any more", func() bool {
 		time.Sleep(20 * time.Millisecond)
 		if _, err := server.Get(t).Servers()[0].FourLetter(t.Context(), "ruok"); err != nil {
 			t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/go-coord/coord/internal/fence"
 )
 
-// A resource is what the lock protects, see package fence. It lives in this
-// process, and its writers are the workers.
+// A resource is protected by the lock, see package fence. It lives in this process, and its
+// writers are the workers.
 type resource struct {
 	socket   string
 	register *fence.Register
@@ -41,8 +41,8 @@ func newResource(t *testing.T) *resource {
 	return &resource{socket, s.Register("")}
 }
 
-// counts returns the accepted and refused writes of the fenced register and the
-// overlaps that the control saw.
+// counts returns the accepted and refused writes of the fenced register and the overlaps that
+// the control counted.
 func (r *resource) counts() (accepted, refused, overlaps int) { return r.register.Counts() }
 
 // all returns all writes, in order.

@@ -10,9 +10,9 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// The session timeout of the tests that kill servers: the largest by default. A
-// client that pings every quarter of its lease (8 s with the margin of 2 s) has
-// at least 6 s left for an election, which takes one or two on an idle machine.
+// The session timeout of the tests that kill servers: the largest by default. A client that
+// pings every quarter of its lease (8 s with the margin of 2 s) has at least 6 s left for an
+// election, which takes one or two on an idle machine.
 const killTimeout = mostTimeout
 
 func leaderOf(t *testing.T, e *zktest.Ensemble) *zktest.Server {
@@ -26,7 +26,7 @@ func leaderOf(t *testing.T, e *zktest.Ensemble) *zktest.Server {
 	return leader
 }
 
-// followersOf returns all servers but the leader, when they follow it.
+// followersOf returns all servers but the leader once they follow it.
 func followersOf(t *testing.T, e *zktest.Ensemble) []*zktest.Server {
 	t.Helper()
 	var followers []*zktest.Server
@@ -46,9 +46,8 @@ func restart(t *testing.T, s *zktest.Server) {
 	}
 }
 
-// survive plays rounds in which a server dies. before prepares a round and
-// returns the server. Nobody may lose anything, and when the server is back the
-// lock is handed over.
+// survive plays rounds in which a server is killed. before prepares a round and returns the
+// server. No client may lose anything, and when the server is back the lock is handed over.
 func survive(t *testing.T, e *zktest.Ensemble, what string, n int, before func(round int, holder, waiter *actor) *zktest.Server) {
 	s := newStage(t, e)
 	var back, handOver figures[time.Duration]
@@ -65,7 +64,7 @@ func survive(t *testing.T, e *zktest.Ensemble, what string, n int, before func(r
 		victim.Kill()
 		back.add(holder.stands().At - killed)
 		restart(t, victim)
-		// Its answer comes after all that this server had to tell the holder.
+		// The reply comes after all events that this server had to send to the holder.
 		holder.stands()
 		failed := t.Failed()
 		holder.silent(mh, "done", "requeued")

@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// contender is a client that takes a lock, in this process.
+// contender is a client in this process that acquires a lock.
 type contender struct {
 	tb       testing.TB
 	link     *zkservice.Link
@@ -53,15 +53,15 @@ func (x *contender) trace(_ context.Context, e coord.Event) {
 	}
 }
 
-// drain forgets what the trace told of waits that are over.
+// drain discards trace events of waits that have ended.
 func (x *contender) drain() {
 	for len(x.waiting) > 0 {
 		<-x.waiting
 	}
 }
 
-// prime makes the lock's directory known to the client: what follows costs what
-// it always costs.
+// prime makes the lock's directory known to the client, so that later calls have their usual
+// cost.
 func (x *contender) prime() {
 	x.tb.Helper()
 	x.release(x.lock())
@@ -85,8 +85,8 @@ func (x *contender) release(h *coord.Hold) {
 	}
 }
 
-// queue begins a Lock and returns the path of its node when it waits. What it is
-// granted comes on x.granted; nil is a failure that is reported already.
+// queue begins a Lock and returns the path of its node when it waits. The hold arrives on
+// x.granted; nil is a failure that is reported already.
 func (x *contender) queue() string {
 	x.tb.Helper()
 	go func() {
@@ -98,10 +98,10 @@ func (x *contender) queue() string {
 		}
 		x.granted <- h
 	}()
-	return receive(x.tb, x.waiting, "a place in line")
+	return receive(x.tb, x.waiting, "a place in the queue")
 }
 
-// hold waits for what queue began.
+// hold waits for the Lock that queue began.
 func (x *contender) hold() *coord.Hold {
 	x.tb.Helper()
 	h := receive(x.tb, x.granted, "the lock")
@@ -120,8 +120,8 @@ func (x *contender) pending() {
 	}
 }
 
-// waiterExpires: a waiter that loses its session takes a new place at the tail,
-// by itself, and is granted in the new order.
+// waiterExpires: a waiter that loses its session joins at the tail by itself, and is granted
+// in the new order.
 func waiterExpires(t *testing.T, e *zktest.Ensemble) {
 	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: mostTimeout})
 	n := rounds(3)
@@ -136,7 +136,7 @@ func waiterExpires(t *testing.T, e *zktest.Ensemble) {
 		}
 		b.link.Expire(session.ID())
 		receive(t, b.requeued, "the loss of the place")
-		third := receive(t, b.waiting, "a new place in line")
+		third := receive(t, b.waiting, "a new place in the queue")
 		if third == first {
 			t.Errorf("round %d: the place of a lost session is kept: %s", i, first)
 		}
@@ -145,7 +145,7 @@ func waiterExpires(t *testing.T, e *zktest.Ensemble) {
 			t.Fatal(err)
 		}
 		if got, want := paths(line), []string{held.Path(), second, third}; !slices.Equal(got, want) {
-			t.Errorf("round %d: in line %v, want %v", i, got, want)
+			t.Errorf("round %d: in the queue %v, want %v", i, got, want)
 		}
 		b.pending()
 		c.pending()
@@ -171,8 +171,8 @@ func paths(line []coord.Contender) []string {
 	return list
 }
 
-// waiterKeepsPlace: a waiter whose server dies finds another one, and its node
-// was never gone.
+// waiterKeepsPlace: a waiter whose server is killed finds another one, and its node was never
+// deleted.
 func waiterKeepsPlace(t *testing.T, e *zktest.Ensemble) {
 	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
 	n := rounds(2)
@@ -188,7 +188,7 @@ func waiterKeepsPlace(t *testing.T, e *zktest.Ensemble) {
 		first := b.queue()
 		second := c.queue()
 		victim.Kill()
-		// An answer to b comes over another server.
+		// A reply to b arrives from another server.
 		b.link.Proxies[at].Refuse(true)
 		b.verifyContact()
 		restart(t, victim)
@@ -214,7 +214,7 @@ func waiterKeepsPlace(t *testing.T, e *zktest.Ensemble) {
 	t.Logf("figure: %d waiters whose server was killed kept their place", n)
 }
 
-// moveTo makes the server at this index the one that the client is connected to.
+// moveTo makes the client connect to the server at this index.
 func (x *contender) moveTo(at int) {
 	x.tb.Helper()
 	for i, p := range x.link.Proxies {

@@ -16,8 +16,8 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// workerEnv makes the test binary a worker: a process that takes a lock when it
-// is told to. The value is a workerSpec.
+// workerEnv makes the test binary a worker: a process that acquires a lock on command. The
+// value is a workerSpec.
 const workerEnv = "COORD_FAULTTEST_WORKER"
 
 type workerSpec struct {
@@ -30,18 +30,18 @@ type workerSpec struct {
 	Resource       string        // socket
 }
 
-// A line is what a worker says, at the time of the clock that all share. What it
-// is about to do it says before it does it.
+// A line is a report of a worker, with the time of the shared clock. A worker reports a step
+// before it takes it.
 //
 //	opened               the client has its first session
 //	want, waiting, granted
-//	done                 Done of the hold has fired, with the reason
+//	done                 Done of the hold is closed, with the reason
 //	releasing, released  with the error or "ok"
-//	writing, wrote       to the resource, with its answer, whatever Done and Err say
-//	checked              "stands", or why not, by Done and Err
+//	writing, wrote       to the resource, with its answer, whatever Done and Err report
+//	checked              "stands", or the reason, by Done and Err
 //	verified             "ok" or the error, by the service
 //	phase                of the session
-//	requeued             the place in line was lost
+//	requeued             the place in the queue was lost
 //	failed               the worker gives up
 //
 // For elections see candidacy, for queues queueing, for transactions obeyCommit.
@@ -61,13 +61,13 @@ func (l line) String() string {
 	return fmt.Sprintf("%v %s %#x %s %s", l.At, l.Kind, l.Token, l.Path, l.Text)
 }
 
-// worker is what such a process has.
+// worker is the state of a worker process.
 type worker struct {
 	spec workerSpec
 	c    *coord.Client
 	m    *coord.Mutex
 
-	// To the resource. Used by the commands only, which come one at a time.
+	// The connection to the resource. Only the commands use it, one at a time.
 	conn    net.Conn
 	answers *bufio.Reader
 
@@ -141,7 +141,7 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 	}
 	h := w.latest()
 	if h == nil {
-		return fmt.Errorf("nothing was ever held")
+		return fmt.Errorf("there was no hold yet")
 	}
 	switch command {
 	case "release":
@@ -187,7 +187,7 @@ func (w *worker) lock(ctx context.Context, work *sync.WaitGroup) {
 	w.holds(work, h, "granted")
 }
 
-// holds says that the worker has h, and later that this is done.
+// holds reports that the worker has h, and later that h is done.
 func (w *worker) holds(work *sync.WaitGroup, h *coord.Hold, kind string) {
 	began := w.about(h, kind, "")
 	began.At = monotonic()
@@ -226,7 +226,7 @@ func (w *worker) trace(_ context.Context, e coord.Event) {
 	}
 }
 
-// say writes one line. Lines without a time get that of now.
+// say writes one line. A line without a time gets the current time.
 func (w *worker) say(l line) {
 	if l.At == 0 {
 		l.At = monotonic()
