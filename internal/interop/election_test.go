@@ -12,8 +12,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// election returns an election of ours on the scene's path, with a candidate in
-// this process.
+// election returns an election of coord on the scene's path, with a candidate in this
+// process.
 func (s *scene) election(who string) *coord.Election {
 	return coord.NewElection(s.c, s.path, &coord.ElectionOptions{ID: who})
 }
@@ -24,16 +24,16 @@ func TestElectionsOfGoJavaAndPython(t *testing.T) {
 	play := func(name string, f func(t *testing.T, w *crew)) {
 		t.Run(name, func(t *testing.T) { f(t, w) })
 	}
-	play("candidates in three languages lead in the order in which they came", leadInEveryDirection)
-	play("LeaderLatch, kazoo's Election and ours take turns", takeTurnsAsLeaders)
-	play("kazoo's Election sees our names only when told", kazooMustBeTold)
-	play("all languages know the leader and the candidates", candidatesOfAll)
-	play("a candidate of Curator's leads after a leader of ours that announced itself", curatorLeadsAfterAnAnnouncement)
-	play("a candidate of kazoo's leads after a leader of ours that announced itself", kazooLeadsAfterAnAnnouncement)
+	play("candidates in three languages lead in the order of their arrival", leadInEveryDirection)
+	play("LeaderLatch, kazoo's Election and coord's take turns", takeTurnsAsLeaders)
+	play("kazoo's Election sees coord's names only with a pattern", kazooMustBeTold)
+	play("all languages list the leader and the candidates", candidatesOfAll)
+	play("a candidate of Curator leads after a leader of coord that announced itself", curatorLeadsAfterAnAnnouncement)
+	play("a candidate of kazoo leads after a leader of coord that announced itself", kazooLeadsAfterAnAnnouncement)
 }
 
-// leadInEveryDirection: each language leads once, and the others wait behind it
-// and lead in the order in which they came.
+// leadInEveryDirection: each language leads once, and the others wait behind it and lead in
+// the order of their arrival.
 func leadInEveryDirection(t *testing.T, w *crew) {
 	golang, java := contestant{w.golang[0], "election"}, contestant{w.java[0], "latch"}
 	// Java never stands behind kazoo's own names here: it would not see them.
@@ -81,9 +81,8 @@ func takeTurnsAsLeaders(t *testing.T, w *crew) {
 	turns(t, w, "election", "latch", "latch", d)
 }
 
-// kazooMustBeTold: ours waits behind kazoo's names, but kazoo's Election takes our
-// nodes for something else, unless its lock is made with
-// extra_lock_patterns=["-latch-"].
+// kazooMustBeTold: coord waits behind kazoo's names, but kazoo's Election ignores coord's
+// nodes unless its lock is made with extra_lock_patterns=["-latch-"].
 func kazooMustBeTold(t *testing.T, w *crew) {
 	s := newScene(t)
 	python := w.python[0].lock(t, "untold", s.path).granted()
@@ -96,19 +95,19 @@ func kazooMustBeTold(t *testing.T, w *crew) {
 	ours.granted()
 	told.pending()
 	second := w.python[0].lock(t, "untold", s.path)
-	// It waits for its own kind at most: that is all that it sees.
+	// Without the pattern it waits at most for nodes of its own kind: it sees no others.
 	ours.release()
 	told.granted().release()
 	second.granted().release()
 
 	ours = w.golang[0].lock(t, "election", s.path).granted()
-	// The control. If it waits, it need not be told.
+	// The control: if it waits here, it does not need the pattern.
 	w.python[0].lock(t, "untold", s.path).granted().release()
 	ours.release()
 	s.empty()
 }
 
-// candidatesOfAll: who is in line, and who leads, is the same for everybody.
+// candidatesOfAll: every language lists the same leader and the same candidates.
 func candidatesOfAll(t *testing.T, w *crew) {
 	s := newScene(t)
 	e := s.election("ours")
@@ -169,9 +168,8 @@ func candidatesOfAll(t *testing.T, w *crew) {
 	s.empty()
 }
 
-// curatorLeadsAfterAnAnnouncement: a LeaderLatch watches the data of the node
-// before its own, once, and looks up only when it is told of a deletion. Whoever
-// changes that data uses up the watch.
+// curatorLeadsAfterAnAnnouncement: a LeaderLatch watches the data of its predecessor, once,
+// and acts only on a deletion. A change of that data uses up the watch.
 func curatorLeadsAfterAnAnnouncement(t *testing.T, w *crew) {
 	leadsAfterAnAnnouncement(t, contestant{w.java[0], "latch"})
 }
@@ -228,8 +226,7 @@ func TestAKilledLeaderIsFollowedByAnotherLanguage(t *testing.T) {
 	}
 }
 
-// leadersDie lets the candidates lead one after the other, each until it is
-// killed.
+// leadersDie lets the candidates lead one after the other, each until it is killed.
 func leadersDie(t *testing.T, timeout time.Duration, order []contestant) (took []string) {
 	s := newScene(t)
 	for _, c := range order {

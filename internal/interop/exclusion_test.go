@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// contestant is a way to take a lock from another process.
+// contestant is a kind of lock in another process.
 type contestant struct {
 	p    *peer
 	kind string
@@ -16,11 +16,10 @@ type contestant struct {
 
 func (c contestant) String() string { return c.p.name + " as " + c.kind }
 
-// waitsInEveryDirection: each language holds once, and the others wait behind it
-// and are granted in the order in which they came.
+// waitsInEveryDirection: each language holds once, and the others wait behind it and are
+// granted in the order of their arrival.
 func waitsInEveryDirection(t *testing.T, w *crew) {
-	// Java as "mutex" never stands behind kazoo's own names here: it would not
-	// see them.
+	// Java as "mutex" never waits behind kazoo's own names here: it would not see them.
 	golang := contestant{w.golang[0], "mutex"}
 	java, byNumber := contestant{w.java[0], "mutex"}, contestant{w.java[0], "number"}
 	python, kazoo := contestant{w.python[0], "curator"}, contestant{w.python[0], "kazoo"}
@@ -71,16 +70,16 @@ func triesAreRefused(t *testing.T, w *crew) {
 	h := s.hold(m.TryLock)
 	for _, c := range []contestant{{java, "mutex"}, {python, "curator"}, {python, "kazoo"}} {
 		if c.p.try(t, c.kind, s.path) {
-			t.Errorf("%v took what we hold", c)
+			t.Errorf("%v acquired a lock that coord holds", c)
 		}
 	}
 	s.release(h)
 	for _, c := range []contestant{{java, "mutex"}, {python, "curator"}, {python, "kazoo"}} {
 		if !c.p.try(t, c.kind, s.path) {
-			t.Errorf("%v could not take what nobody holds", c)
+			t.Errorf("%v could not acquire a free lock", c)
 		}
 	}
-	// Who tried has left nothing.
+	// The attempts have left no node.
 	s.empty()
 }
 
@@ -94,7 +93,7 @@ func contendersOfAll(t *testing.T, w *crew) {
 	s.queued(3)
 	claims = append(claims, w.golang[0].lock(t, "mutex", s.path))
 	s.queued(4)
-	// Curator's list would have this one elsewhere, see namesNotSeen.
+	// Curator's list would have another position for this one, see namesNotSeen.
 	want := []string{"ours", "java1", "python1", "go1"}
 	for _, p := range []contestant{{w.java[1], "mutex"}, {w.python[1], "kazoo"}} {
 		p.p.tell(t, "list", p.kind, s.path)

@@ -20,8 +20,7 @@ import (
 // workerEnv makes the test binary a worker: "name server timeout". See peer.
 const workerEnv = "COORD_INTEROP_WORKER"
 
-// goWorker is a worker process with our locks. It knows two kinds, mutex and
-// election.
+// goWorker is a worker process with coord's locks. It supports two kinds, mutex and election.
 type goWorker struct {
 	name    string
 	c       *coord.Client
@@ -132,7 +131,7 @@ func (w *goWorker) obey(ctx context.Context, c []string) error {
 	return nil
 }
 
-// recipe returns how to take a lock, or to lead.
+// recipe returns the function that acquires a lock, or leads.
 func (w *goWorker) recipe(kind, path string) (take func(context.Context) (*coord.Hold, error), err error) {
 	switch kind {
 	case "mutex":
@@ -143,7 +142,7 @@ func (w *goWorker) recipe(kind, path string) (take func(context.Context) (*coord
 	return nil, fmt.Errorf("no such kind")
 }
 
-// campaign makes an election look like a lock.
+// campaign adapts an election to the interface of a lock.
 func campaign(e *coord.Election) func(context.Context) (*coord.Hold, error) {
 	return func(ctx context.Context) (*coord.Hold, error) {
 		t, err := e.Campaign(ctx)
@@ -168,8 +167,8 @@ func (w *goWorker) lock(ctx context.Context, id string, take func(context.Contex
 	w.say("granted", id, h.Path(), fmt.Sprint(h.Token()))
 }
 
-// loop takes and gives the lock until it is told to stop, and visits the room
-// under it.
+// loop acquires and releases the lock until it is told to stop, and visits the room while it
+// holds.
 func (w *goWorker) loop(ctx context.Context, take func(context.Context) (*coord.Hold, error), room string) (turns int, err error) {
 	conn, err := net.Dial("tcp", room)
 	if err != nil {

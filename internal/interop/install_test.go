@@ -21,8 +21,8 @@ var javaWorker []byte
 //go:embed worker.py
 var pythonWorker []byte
 
-// Where Debian puts the jars. The manifest of zookeeper.jar names what it needs
-// itself, such as Netty.
+// The directory where Debian puts the jars. The manifest of zookeeper.jar names its own
+// dependencies, such as Netty.
 const jarDir = "/usr/share/java"
 
 var (
@@ -33,7 +33,7 @@ var (
 	optionalJars = []string{"slf4j-simple"} // a logger
 )
 
-// installation is what the workers in other languages are started with.
+// installation holds the tools that start the workers in other languages.
 type installation struct {
 	java, javac, classpath string
 	python                 string
@@ -88,7 +88,7 @@ func find() (*installation, error) {
 	return nil, fmt.Errorf("no Python with kazoo (%s): %s", strings.Join(why, "; "), install)
 }
 
-// require skips the test when something is missing, as zktest.Require does.
+// require skips the test if a tool is missing, as zktest.Require does.
 func require(t *testing.T) *installation {
 	t.Helper()
 	zktest.Require(t)
@@ -103,7 +103,7 @@ func require(t *testing.T) *installation {
 	return nil
 }
 
-// classes is where the compiled worker is, for all tests.
+// classes is the directory of the compiled worker, for all tests.
 var classes struct {
 	once sync.Once
 	dir  string

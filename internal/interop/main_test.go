@@ -14,8 +14,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// server is the one ZooKeeper of all tests here but for those that measure, which
-// share three. They keep apart by paths.
+// server is the one ZooKeeper of all tests here except those that measure, which share an
+// ensemble of three. They use separate paths.
 var (
 	server zktest.Shared
 	three  = zktest.Shared{Options: &zktest.Options{Servers: 3}}
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(tests{server.Main(m)})
 }
 
-// tests are all tests, and what they share ends after them.
+// tests runs all tests and then ends the servers that they share.
 type tests struct{ *zktest.SharedMain }
 
 func (t tests) Run() int {
@@ -44,15 +44,15 @@ func (t tests) Run() int {
 
 func long() bool { return os.Getenv("COORD_LONG") == "1" }
 
-// limit is how long the tests wait for something that must happen. It is
-// generous: machines that run tests are busy.
+// limit is the timeout for events that must happen. It is generous, since test machines are
+// busy.
 const limit = 60 * time.Second
 
-// usualTimeout is the session timeout where nobody is killed: the largest that
-// the server grants.
+// usualTimeout is the session timeout of tests that kill no process: the largest that the
+// server grants.
 const usualTimeout = 10 * time.Second
 
 var ids atomic.Int64
 
-// waiting are the paths of nodes of ours whose owners have told that they wait.
+// waiting holds the paths of coord's nodes whose owners have reported that they wait.
 var waiting sync.Map

@@ -16,27 +16,27 @@ import (
 	"time"
 )
 
-// A peer is a worker process in some language, with one session on the server. It
-// obeys commands on its standard input, one on a line, and says on its standard
-// output what happens:
+// A peer is a worker process in some language, with one session on the server. It reads
+// commands from its standard input, one on each line, and reports events on its standard
+// output:
 //
 //	                         opened                    it has a session
-//	lock ID KIND PATH        want ID                   takes a lock
-//	                         granted ID NODE CZXID     has it
+//	lock ID KIND PATH        want ID                   it begins to acquire a lock
+//	                         granted ID NODE CZXID     it holds the lock
 //	try ID KIND PATH         granted … or busy ID      the same without waiting
 //	release ID               released ID
 //	list KIND PATH           listed DATA…              the contenders' data in the order that it sees
-//	revoke NODE              asked                     asks the holder, as its language does
-//	                         revoked ID                was asked to release
-//	loop KIND PATH ADDR      looped N                  takes turns in the room at ADDR, see room
-//	stop                                               ends the loop
-//	                         waiting NODE              somebody is before it (ours only)
+//	revoke NODE              asked                     it asks the holder to release, as its language does
+//	                         revoked ID                it was asked to release
+//	loop KIND PATH ADDR      looped N                  it takes turns in the room at ADDR, see room
+//	stop                                               it ends the loop
+//	                         waiting NODE              it waits for another contender (coord only)
 //	                         state …                   of the connection
-//	                         failed …                  something went wrong
+//	                         failed …                  an error
 //
-// NODE is the path of the contender's node and CZXID the commit that made it,
-// which is the token of our holds. Which kinds there are is told in the workers.
-// The end of standard input ends the worker, and so does the end of this process.
+// NODE is the path of the contender's node and CZXID the commit that created it, which is the
+// token of coord's holds. The workers define the kinds. A worker ends when its standard input
+// ends, and when this process ends.
 type peer struct {
 	name   string
 	cmd    *exec.Cmd
@@ -45,7 +45,7 @@ type peer struct {
 
 	mu    sync.Mutex
 	lines []said        // not awaited yet
-	all   []string      // for the log of a test that fails
+	all   []string      // for the log of a failed test
 	news  chan struct{} // closed and replaced with every line
 	over  bool
 	errs  strings.Builder // standard error
@@ -56,7 +56,7 @@ type said struct {
 	words []string
 }
 
-// troupe starts peers.
+// troupe starts peers for one test.
 type troupe struct {
 	inst    *installation
 	classes string
@@ -96,8 +96,8 @@ func (tr *troupe) python(t *testing.T, name string) *peer {
 		name, tr.addr, fmt.Sprint(tr.timeout.Seconds())))
 }
 
-// startPeer starts a worker, which the test ends. It does not wait for its
-// session, so that several start at once.
+// startPeer starts a worker, which ends with the test. It does not wait for its session, so
+// that several can start concurrently.
 func startPeer(t *testing.T, name string, cmd *exec.Cmd) *peer {
 	t.Helper()
 	p := &peer{name: name, cmd: cmd, exited: make(chan struct{}), news: make(chan struct{})}
@@ -121,15 +121,15 @@ func startPeer(t *testing.T, name string, cmd *exec.Cmd) *peer {
 		if t.Failed() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			t.Logf("the last that %s said:\n%s\nand on standard error:\n%s", name,
+			t.Logf("the last lines of %s:\n%s\nand on standard error:\n%s", name,
 				strings.Join(p.all[max(0, len(p.all)-40):], "\n"), p.errs.String())
 		}
 	})
 	return p
 }
 
-// run is the life of the process. The kernel kills a child when the thread that
-// started it ends, so the thread stays.
+// run is the life of the process. The kernel kills a child when the thread that started it
+// ends, so that thread stays locked.
 func (p *peer) run(out io.Reader, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -152,7 +152,7 @@ func (p *peer) run(out io.Reader, started chan<- error) {
 		p.tellNews()
 		p.mu.Unlock()
 	}
-	_ = p.cmd.Wait() // how it ended matters to nobody
+	_ = p.cmd.Wait() // the exit status does not matter
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over = true
@@ -164,7 +164,7 @@ func (p *peer) tellNews() {
 	p.news = make(chan struct{})
 }
 
-// errorsOf collects what a worker writes to standard error.
+// errorsOf collects the standard error of a worker.
 type errorsOf peer
 
 func (e *errorsOf) Write(b []byte) (int, error) {
@@ -173,7 +173,7 @@ func (e *errorsOf) Write(b []byte) (int, error) {
 	return e.errs.Write(b)
 }
 
-// kill is kill -9. It returns when the process has ended.
+// kill sends SIGKILL. It returns when the process has ended.
 func (p *peer) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended by itself
 	<-p.exited
@@ -186,7 +186,7 @@ func (p *peer) tell(t *testing.T, words ...string) {
 	}
 }
 
-// await returns the next line that begins with these words, and takes it away.
+// await returns the next line that begins with these words, and removes it.
 func (p *peer) await(t *testing.T, words ...string) said {
 	t.Helper()
 	deadline := time.NewTimer(limit)
@@ -197,12 +197,12 @@ func (p *peer) await(t *testing.T, words ...string) said {
 		case ok:
 			return l
 		case over:
-			t.Fatalf("%s ended before it said %q", p.name, words)
+			t.Fatalf("%s ended before it reported %q", p.name, words)
 		}
 		select {
 		case <-news:
 		case <-deadline.C:
-			t.Fatalf("%s never said %q", p.name, words)
+			t.Fatalf("%s never reported %q", p.name, words)
 		}
 	}
 }
@@ -236,11 +236,11 @@ func (l said) begins(words ...string) bool {
 	return true
 }
 
-// silent fails the test if the peer has said such a line.
+// silent fails the test if the peer has reported such a line.
 func (p *peer) silent(t *testing.T, words ...string) {
 	t.Helper()
 	if l, ok, _, _ := p.take(t, words); ok {
-		t.Errorf("%s said %v", p.name, l.words)
+		t.Errorf("%s reported %v", p.name, l.words)
 	}
 }
 
@@ -254,7 +254,7 @@ type claim struct {
 	at   time.Time
 }
 
-// lock has the peer take a lock. It does not wait for it.
+// lock makes the peer acquire a lock. It does not wait for it.
 func (p *peer) lock(t *testing.T, kind, path string) *claim {
 	t.Helper()
 	c := &claim{t: t, p: p, id: fmt.Sprint(ids.Add(1))}
@@ -290,7 +290,7 @@ func (c *claim) release() {
 	c.p.await(c.t, "released", c.id)
 }
 
-// try reports whether the peer got the lock without waiting. It does not keep it.
+// try reports whether the peer got the lock without waiting. It releases the lock again.
 func (p *peer) try(t *testing.T, kind, path string) bool {
 	t.Helper()
 	c := &claim{t: t, p: p, id: fmt.Sprint(ids.Add(1))}

@@ -17,8 +17,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// The ways in which items are moved here, each by one client with one session, by
-// one caller, one thing after the other, where nothing else is said.
+// The ways to move items. Unless stated otherwise, one client with one session and one caller
+// moves them one by one.
 const (
 	rawPairs     = "create and delete with the raw client"
 	putOne       = "Put"
@@ -34,11 +34,11 @@ const (
 	curatorEight = "offer and take of Curator's SimpleDistributedQueue in 8 threads"
 )
 
-// pace is how fast one way was, by round.
+// pace is the speed of one way, by round.
 type pace struct {
 	way      string
-	rates    []float64 // items a second
-	requests []float64 // of clients to servers, an item
+	rates    []float64 // items per second
+	requests []float64 // requests from clients to servers, per item
 }
 
 func (p *pace) rate() float64 { return median(p.rates) }
@@ -47,7 +47,7 @@ func median(all []float64) float64 {
 	return slices.Sorted(slices.Values(all))[len(all)/2]
 }
 
-// queueRace is an ensemble of three and those who move items on it, in turns.
+// queueRace is an ensemble of three and the clients that move items on it, in turns.
 type queueRace struct {
 	t     *testing.T
 	e     *zktest.Ensemble
@@ -57,10 +57,10 @@ type queueRace struct {
 	paces []*pace
 }
 
-// Items go through queues of ours and of Curator's, on an ensemble of three
-// servers, in turns. Curator's moves one item at a time, so it lists one name and
-// not a long queue: that is where it is best. The figures of a busy machine are no
-// benchmark, and are compared in the long form only.
+// Items go through queues of coord and of Curator, on an ensemble of three servers, in turns.
+// Curator's moves one item at a time, so it lists one name and not a long queue: that is its
+// best case. The figures of a busy machine are not a benchmark, and are compared in the long
+// form only.
 func TestItemsThroughAQueueBesideCurators(t *testing.T) {
 	inst := require(t)
 	r := &queueRace{t: t, e: three.Get(t)}
@@ -83,10 +83,10 @@ func TestItemsThroughAQueueBesideCurators(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	n, rounds := 64, 1 // it works; how fast is for the long form
+	n, rounds := 64, 1 // only shows that it works; the long form measures
 	if long() {
 		n, rounds = 1_000, 5
-		r.round("warm", n/2) // code is compiled as it runs
+		r.round("warm", n/2) // warms up the just-in-time compiler
 		r.paces = nil
 	}
 	for i := range rounds {
@@ -98,10 +98,10 @@ func TestItemsThroughAQueueBesideCurators(t *testing.T) {
 	}
 	puts := r.of(putMany).rate() / r.of(putOne).rate()
 	one, eight := r.of(takeMany).rate()/r.of(curator).rate(), r.of(takeBeside).rate()/r.of(curatorEight).rate()
-	// Eight threads of Curator's race for the head, so one can be quicker.
+	// Eight threads of Curator race for the head, so one thread can be faster.
 	best := r.of(takeBeside).rate() / max(r.of(curator).rate(), r.of(curatorEight).rate())
 	t.Logf("figure: PutAll puts %.1f times the items of single Puts", puts)
-	t.Logf("figure: Take and Ack with prefetch beside offer and take of Curator's SimpleDistributedQueue: %.1f times one at a time, %.1f times with 8 Acks and 8 threads, %.1f times with 8 Acks beside the quicker of Curator's",
+	t.Logf("figure: Take and Ack with prefetch beside offer and take of Curator's SimpleDistributedQueue: %.1f times one at a time, %.1f times with 8 Acks and 8 threads, %.1f times with 8 Acks beside the faster of Curator's",
 		one, eight, best)
 	wide, all := r.of(cycleWide).rate()/r.of(curator).rate(), r.of(cycleAll).rate()/r.of(curator).rate()
 	t.Logf("figure: PutAll, Take and Ack by batches beside offer and take of Curator's SimpleDistributedQueue: %.1f times with 64 Acks at a time, %.1f times with AckAll", wide, all)
@@ -198,7 +198,7 @@ func (r *queueRace) round(name string, n int) {
 	}
 }
 
-// drain takes n items in one loop and acknowledges them, so many at a time.
+// drain takes n items in one loop and acknowledges them, with so many Acks at a time.
 func (r *queueRace) drain(q *coord.Queue[string], n, atOnce int) {
 	r.t.Helper()
 	var wg sync.WaitGroup

@@ -9,8 +9,8 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// curatorRevokesOurs: Curator's Revoker writes "__REVOKE__" into the node that it
-// is given, whatever stood there.
+// curatorRevokesOurs: Curator's Revoker overwrites the node that it is given with
+// "__REVOKE__", whatever its data.
 func curatorRevokesOurs(t *testing.T, w *crew) {
 	s := newScene(t)
 	h := s.hold(s.mutex("ours").Lock)
@@ -21,7 +21,7 @@ func curatorRevokesOurs(t *testing.T, w *crew) {
 	select {
 	case <-h.Revoked():
 	case <-time.After(limit):
-		t.Fatal("the holder was never told")
+		t.Fatal("the holder was never notified")
 	}
 	if q, ok := h.Revocation(); !ok || q.Force {
 		t.Errorf("the request reads %v, %v", q, ok)
@@ -29,14 +29,14 @@ func curatorRevokesOurs(t *testing.T, w *crew) {
 	if err := h.Err(); err != nil {
 		t.Errorf("the hold ended without consent: %v", err)
 	}
-	next.pending() // it was woken, and found that the holder is still there
+	next.pending() // it was woken, and found that the holder still holds
 	s.release(h)
 	next.granted().release()
 	s.empty()
 }
 
-// oursRevokesCurators: Curator's holder listens if it was made revocable before it
-// took the lock, to nothing but "__REVOKE__".
+// oursRevokesCurators: Curator's holder listens only to "__REVOKE__", and only if it was made
+// revocable before it acquired the lock.
 func oursRevokesCurators(t *testing.T, w *crew) {
 	s := newScene(t)
 	m := s.mutex("ours")
@@ -56,8 +56,8 @@ func oursRevokesCurators(t *testing.T, w *crew) {
 	}
 	s.release(s.hold(m.TryLock))
 
-	// By force: Curator's holder is not told that its node is gone, but the next
-	// in line goes on.
+	// By force: Curator's holder is not notified that its node is deleted, but the next
+	// waiter is granted.
 	holder = w.java[0].lock(t, "mutex", s.path).granted()
 	if err := m.Revoke(s.ctx(), &coord.RevokeOptions{Force: 50 * time.Millisecond}); err != nil {
 		t.Error(err)
@@ -66,7 +66,7 @@ func oursRevokesCurators(t *testing.T, w *crew) {
 	if h.Token() <= holder.czid {
 		t.Errorf("token %#x after %#x", h.Token(), holder.czid)
 	}
-	holder.release() // of a node that is gone; ours stays
+	holder.release() // its node is deleted; coord's node stays
 	if err := h.Verify(s.ctx()); err != nil {
 		t.Error(err)
 	}

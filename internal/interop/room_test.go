@@ -14,13 +14,13 @@ import (
 	"testing"
 )
 
-// A room is what the locks protect: it is meant for one visitor at a time. A
-// visitor says "enter NAME NODE" and "leave NAME CZXID" and waits for the answer to
-// each. The room is in another process than its visitors. In between they ask the
-// server for their node, so a visit takes a while.
+// A room is the resource that the locks protect: only one visitor at a time is allowed. A
+// visitor sends "enter NAME NODE" and "leave NAME CZXID" and waits for the answer to each.
+// The room runs in another process than its visitors. In between they ask the server for
+// their node, so a visit takes a while.
 //
-// Between the two a visitor has the lock, if the lock works. So visits that
-// overlap are violations, and the order of visits is the order of grants.
+// Between the two a visitor has the lock, if the lock works. So overlapping visits are
+// violations, and the order of visits is the order of grants.
 type room struct {
 	addr string
 
@@ -29,7 +29,7 @@ type room struct {
 	turns    map[string]int
 	overlaps int
 	number   int64 // of the latest visitor's node
-	czxid    int64 // likewise
+	czxid    int64 // of the latest visitor's node
 	wrong    []string
 }
 
@@ -85,7 +85,7 @@ func (r *room) hear(line string) {
 	defer r.mu.Unlock()
 	words := strings.Fields(line)
 	if len(words) != 3 {
-		r.complain("cannot understand %q", line)
+		r.complain("invalid line %q", line)
 		return
 	}
 	name := words[1]
@@ -120,8 +120,7 @@ func (r *room) complain(format string, args ...any) {
 	}
 }
 
-// state returns the turns of all and by visitor, the overlaps, and what else was
-// wrong.
+// state returns the turns of all and by visitor, the overlaps, and other violations.
 func (r *room) state() (total int, turns string, overlaps int, wrong string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +133,7 @@ func (r *room) state() (total int, turns string, overlaps int, wrong string) {
 	return total, strings.Join(list, ", "), r.overlaps, strings.Join(r.wrong, "; ")
 }
 
-// visitors returns how many are inside.
+// visitors returns the number of visitors inside.
 func (r *room) visitors() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +146,8 @@ func (r *room) turnsOf(name string) int {
 	return r.turns[name]
 }
 
-// numberOf returns the number at the end of a sequential node's name. It is
-// written anew here, not taken from what is tested.
+// numberOf returns the number at the end of a sequential node's name. It does not use the
+// code under test.
 func numberOf(node string) (int64, bool) {
 	const digits = 10
 	if len(node) < digits {
@@ -177,7 +176,7 @@ func TestTheRoomSeesOverlapsAndTheOrderOfNumbers(t *testing.T) {
 		{"tokens out of order", []string{"enter a /x/n0000000001", "leave a 9", "enter b /x/n0000000002", "leave b 5"}, 0, true},
 		{"one node twice", []string{"enter a /x/n0000000001", "leave a 5", "enter a /x/n0000000001"}, 0, true},
 		{"no number", []string{"enter a /x/n"}, 0, true},
-		{"nobody leaves", []string{"leave a 5"}, 0, true},
+		{"a leave without a visitor", []string{"leave a 5"}, 0, true},
 		{"nonsense", []string{"enter a"}, 0, true},
 	} {
 		r := newRoom(t)

@@ -21,20 +21,20 @@ func readersAndWriters(t *testing.T, w *crew) {
 	rw := s.rwmutex()
 	java, other := w.java[0], w.java[1]
 
-	// Readers of both at a time. No writer gets in, of neither side.
+	// Readers of both languages hold concurrently. Writers of both are excluded.
 	ours := s.hold(rw.RLock)
 	theirs := java.lock(t, "read", s.path).granted()
 	more := s.hold(rw.TryRLock)
 	s.locked("a writer beside readers", rw.TryLock)
 	if other.try(t, "write", s.path) {
-		t.Error("a writer of Java passed a reader of ours")
+		t.Error("a writer of Java overtook a reader of coord")
 	}
 	s.release(ours)
 	s.release(more)
-	s.locked("a writer beside a reader of Java's", rw.TryLock)
+	s.locked("a writer beside a reader of Java", rw.TryLock)
 
-	// Our writer waits for Java's reader; Java's reader and writer wait for our
-	// writer, and a reader of ours for both writers.
+	// coord's writer waits for Java's reader; Java's reader and writer wait for coord's
+	// writer, and a reader of coord for both writers.
 	writer := s.lock(rw.Lock)
 	s.queued(2)
 	javaReader := other.lock(t, "read", s.path)
@@ -60,15 +60,15 @@ func readersAndWriters(t *testing.T, w *crew) {
 	javaReader.release()
 	javaWriter.granted()
 	reader.pending()
-	s.locked("a reader beside a writer of Java's", rw.TryRLock)
-	s.locked("a writer beside a writer of Java's", rw.TryLock)
+	s.locked("a reader beside a writer of Java", rw.TryRLock)
+	s.locked("a writer beside a writer of Java", rw.TryLock)
 	javaWriter.release()
 	s.release(reader.hold())
 	s.empty()
 }
 
-// downgradeKeepsJavaOut: the writers in line list it again when our writer's node
-// goes, and find our reader's node in its place.
+// downgradeKeepsJavaOut: the waiting writers list again when the node of coord's writer is
+// deleted, and find the node of coord's reader in its place.
 func downgradeKeepsJavaOut(t *testing.T, w *crew) {
 	s := newScene(t)
 	rw := s.rwmutex()
@@ -81,9 +81,9 @@ func downgradeKeepsJavaOut(t *testing.T, w *crew) {
 	if err := rw.Downgrade(s.ctx(), h); err != nil {
 		t.Fatal(err)
 	}
-	reader.granted() // a reader right behind goes
+	reader.granted() // a reader right behind is granted
 	reader.release()
-	s.queued(2) // the writer watches our reader's node now
+	s.queued(2) // the writer watches the node of coord's reader now
 	writer.pending()
 	if err := h.Verify(s.ctx()); err != nil || h.Token() != token {
 		t.Errorf("the hold after the downgrade: token %#x, was %#x, %v", h.Token(), token, err)
@@ -95,7 +95,7 @@ func downgradeKeepsJavaOut(t *testing.T, w *crew) {
 	}
 	writer.release()
 
-	// The next writer in line is Java's at once, without a reader between.
+	// The next waiting writer is Java's, without a reader between.
 	h = s.hold(rw.Lock)
 	writer = w.java[1].lock(t, "write", s.path)
 	s.queued(2)
@@ -109,8 +109,8 @@ func downgradeKeepsJavaOut(t *testing.T, w *crew) {
 	s.empty()
 }
 
-// readersAndWritersTakeTurns: writers of Java's and of ours visit the room in a
-// loop; our readers, and our writers turned readers, check that no writer is in it.
+// readersAndWritersTakeTurns: writers of Java and of coord visit the room in a loop. coord's
+// readers, and its downgraded writers, check that no writer is in it.
 func readersAndWritersTakeTurns(t *testing.T, w *crew) {
 	s, r := newScene(t), newRoom(t)
 	rw := s.rwmutex()
@@ -142,7 +142,7 @@ func readersAndWritersTakeTurns(t *testing.T, w *crew) {
 					t.Error(err)
 				}
 				if n := r.visitors(); n != 0 {
-					t.Errorf("%d writers of Java's beside our writer turned reader", n)
+					t.Errorf("%d writers of Java beside coord's downgraded writer", n)
 				}
 			}
 			s.release(h)
@@ -156,7 +156,7 @@ func readersAndWritersTakeTurns(t *testing.T, w *crew) {
 				return
 			}
 			if n := r.visitors(); n != 0 {
-				t.Errorf("%d writers beside our reader", n)
+				t.Errorf("%d writers beside coord's reader", n)
 			}
 			read++
 			s.release(h)
@@ -175,8 +175,8 @@ func readersAndWritersTakeTurns(t *testing.T, w *crew) {
 		t.Errorf("%d overlaps; %s", overlaps, wrong)
 	}
 	if theirs := r.turnsOf("java1") + r.turnsOf("java2"); theirs < 3 || read < 3 || wrote < 3 {
-		t.Errorf("%d writes of Java's, %d of ours and %d reads: too few", theirs, wrote, read)
+		t.Errorf("%d writes of Java, %d of coord and %d reads: too few", theirs, wrote, read)
 	}
-	t.Logf("figure: Curator's write lock and our RWMutex on one path for %v: %d turns of writers (%s; every second of ours downgraded), %d of our readers, %d overlaps",
+	t.Logf("figure: Curator's write lock and coord's RWMutex on one path for %v: %d turns of writers (%s; every second of coord downgraded), %d of coord's readers, %d overlaps",
 		d, total, list, read, overlaps)
 }

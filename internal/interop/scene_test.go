@@ -16,8 +16,8 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// A scene is one lock path, a client of ours in this process, and an observer who
-// reads the tree without the recipes.
+// A scene is one lock path, a client of coord in this process, and an observer that reads the
+// tree without the recipes.
 type scene struct {
 	t        *testing.T
 	path     string
@@ -45,12 +45,12 @@ func newScene(t *testing.T) *scene {
 	return &scene{t: t, path: fmt.Sprintf("/interop/%d", ids.Add(1)), c: c, observer: s}
 }
 
-// mutex returns a lock of ours on the scene's path, with who as its data.
+// mutex returns a lock of coord on the scene's path, with who as its data.
 func (s *scene) mutex(who string) *coord.Mutex {
 	return coord.NewMutex(s.c, s.path, &coord.MutexOptions{Data: []byte(who)})
 }
 
-// ctx is for one step.
+// ctx returns a context for one step.
 func (s *scene) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
 	s.t.Cleanup(cancel)
@@ -72,9 +72,9 @@ func (s *scene) line(w *backend.Watch) []string {
 	return names
 }
 
-// queued waits until n nodes stand in line and the last one's owner has found that
-// it must wait: ours tell, the others watch the data of a node before them. (The
-// server does not show watches on children, such as ours.)
+// queued waits until there are n nodes and the last one's owner waits: owners in coord report
+// it, the others watch the data of an earlier node. (The server does not report watches on
+// children, such as coord's.)
 func (s *scene) queued(n int) {
 	s.t.Helper()
 	for deadline := time.Now().Add(limit); ; {
@@ -86,9 +86,9 @@ func (s *scene) queued(n int) {
 			}
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("never happened: %d in line and the last waits; in line: %v", n, names)
+			s.t.Fatalf("never happened: %d in the queue and the last waits; in the queue: %v", n, names)
 		}
-		time.Sleep(5 * time.Millisecond) // nothing signals it
+		time.Sleep(5 * time.Millisecond) // there is no signal for it
 	}
 }
 
@@ -121,7 +121,7 @@ func (s *scene) watches(name string, others []string) bool {
 	return false
 }
 
-// empty waits until nobody stands in line.
+// empty waits until there is no contender.
 func (s *scene) empty() {
 	s.t.Helper()
 	ctx := s.ctx()
@@ -135,12 +135,12 @@ func (s *scene) empty() {
 		select {
 		case <-w.Fired():
 		case <-ctx.Done():
-			s.t.Fatalf("left at %s: %v", s.path, names)
+			s.t.Fatalf("nodes left at %s: %v", s.path, names)
 		}
 	}
 }
 
-// locking is a Lock of ours under way.
+// locking is a Lock of coord under way.
 type locking struct {
 	t    *testing.T
 	done chan struct{}
@@ -176,7 +176,7 @@ func (l *locking) pending() {
 	}
 }
 
-// hold takes a lock of ours at once.
+// hold acquires a lock of coord at once.
 func (s *scene) hold(lock func(context.Context) (*coord.Hold, error)) *coord.Hold {
 	s.t.Helper()
 	h, err := lock(s.ctx())

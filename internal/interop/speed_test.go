@@ -18,11 +18,10 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// Sixteen callers of one process contend for one lock, on an ensemble of three
-// servers, ours and Curator's in turns. Inside a process ours needs one request a
-// cycle, where Curator needs two writes and two reads. The requests are what is
-// judged. How many cycles there are in a second is a figure of a busy machine and no
-// benchmark, and is compared in the long form only.
+// Sixteen callers of one process contend for one lock, on an ensemble of three servers, with
+// coord and Curator in turns. Inside a process coord needs one request for each cycle, and
+// Curator two writes and two reads. The test checks the requests. The number of cycles per
+// second on a busy machine is not a benchmark, and is compared in the long form only.
 func TestCyclesInsideAProcessBesideCurators(t *testing.T) {
 	inst := require(t)
 	e := three.Get(t)
@@ -71,7 +70,7 @@ func TestCyclesInsideAProcessBesideCurators(t *testing.T) {
 		}
 		return n
 	}
-	curators("/speed/warm") // its code is compiled as it runs
+	curators("/speed/warm") // warms up the just-in-time compiler
 	var ratios, ourRequests, theirRequests []float64
 	for i := range rounds {
 		start := received(t, e)
@@ -82,22 +81,22 @@ func TestCyclesInsideAProcessBesideCurators(t *testing.T) {
 		ratios = append(ratios, float64(a)/float64(max(b, 1)))
 		ourRequests = append(ourRequests, float64(between-start)/float64(max(a, 1)))
 		theirRequests = append(theirRequests, float64(end-between)/float64(max(b, 1)))
-		t.Logf("%d cycles of ours with %.2f requests each, %d of Curator's with %.2f, in %v each", a, ourRequests[i], b, theirRequests[i], span)
+		t.Logf("%d cycles of coord with %.2f requests each, %d of Curator with %.2f, in %v each", a, ourRequests[i], b, theirRequests[i], span)
 	}
 	ratio, a, b := median(ratios), median(ourRequests), median(theirRequests)
-	t.Logf("figure: 16 callers of one process on one lock, three servers: ours makes %.1f times the cycles of Curator's (median of %d; %.1f to %.1f), with %.2f requests a cycle beside %.2f",
+	t.Logf("figure: 16 callers of one process on one lock, three servers: coord makes %.1f times the cycles of Curator (median of %d; %.1f to %.1f), with %.2f requests a cycle beside %.2f",
 		ratio, rounds, slices.Min(ratios), slices.Max(ratios), a, b)
-	// A hold that lasts for 20 ms, as on a busy machine, costs ours one read more.
+	// A hold that lasts for 20 ms, as on a busy machine, costs coord one more read.
 	if b < 3.5 || a > 2.5 || b/a < 1.5 {
-		t.Errorf("%.2f requests a cycle, and %.2f of Curator's, want 1 and 4", a, b)
+		t.Errorf("%.2f requests a cycle, and %.2f of Curator, want 1 and 4", a, b)
 	}
 	if long() && ratio < 3 {
 		t.Errorf("%.1f times Curator's cycles, want 3", ratio)
 	}
 }
 
-// received is how many packets the servers have received from clients, by their
-// own count: a few pings and our question are among them.
+// received returns the number of packets that the servers have received from clients, by
+// their own count, which includes a few pings and this query.
 func received(t *testing.T, e *zktest.Ensemble) (sum int) {
 	t.Helper()
 	for _, s := range e.Servers() {

@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// crew are the workers of the tests in which nobody dies: two of each language.
+// crew are the workers of the tests that kill none of them: two of each language.
 type crew struct{ golang, java, python [2]*peer }
 
 func newCrew(t *testing.T) *crew {
@@ -39,15 +39,15 @@ func TestLocksOfGoJavaAndPython(t *testing.T) {
 	}
 	play("six workers in three languages take turns in the order of their numbers", takeTurns)
 	play("kazoo may keep its names if Java orders by number", takeTurnsByNumber)
-	play("Curator does not see names of kazoo's, and the room shows it", namesNotSeen)
-	play("whoever comes second waits, in every direction", waitsInEveryDirection)
-	play("nobody is passed by who only tries", triesAreRefused)
+	play("Curator does not see kazoo's names, and the room shows it", namesNotSeen)
+	play("the second contender waits, in every direction", waitsInEveryDirection)
+	play("a try does not overtake waiters", triesAreRefused)
 	play("all languages list all contenders in one order", contendersOfAll)
 	play("readers of Go and Java share, writers exclude each other", readersAndWriters)
-	play("a queued writer of Java stays out when ours downgrades", downgradeKeepsJavaOut)
+	play("a queued writer of Java keeps waiting when coord's writer downgrades", downgradeKeepsJavaOut)
 	play("a lock changes hands many times between readers and writers", readersAndWritersTakeTurns)
-	play("Curator's Revoker asks a holder of ours", curatorRevokesOurs)
-	play("ours asks a revocable holder of Curator's", oursRevokesCurators)
+	play("Curator's Revoker asks a holder of coord", curatorRevokesOurs)
+	play("coord asks a revocable holder of Curator", oursRevokesCurators)
 }
 
 func takeTurns(t *testing.T, w *crew) {
@@ -66,9 +66,9 @@ func takeTurnsByNumber(t *testing.T, w *crew) {
 	turns(t, w, "mutex", "number", "kazoo", d)
 }
 
-// turns has all workers take one lock in a loop. The room checks that no two have
-// it, and that each grant goes to a node with a higher number, and a higher token,
-// than the one before; all three languages tell the path of their node.
+// turns makes all workers acquire one lock in a loop. The room checks that no two have it,
+// and that each grant goes to a node with a higher number and a higher token than the one
+// before; all three languages report the path of their node.
 func turns(t *testing.T, w *crew, golang, java, python string, d time.Duration) {
 	s, r := newScene(t), newRoom(t)
 	for i := range 2 {
@@ -76,14 +76,14 @@ func turns(t *testing.T, w *crew, golang, java, python string, d time.Duration) 
 		w.java[i].tell(t, "loop", java, s.path, r.addr)
 		w.python[i].tell(t, "loop", python, s.path, r.addr)
 	}
-	// The time that the loops take is what is asked for.
+	// The loops have to run for this time.
 	time.Sleep(d)
 	for _, p := range w.all() {
 		p.tell(t, "stop")
 	}
 	for _, p := range w.all() {
 		p.await(t, "looped")
-		// With a line in order all have the same share, but for the start.
+		// In a fair queue all have the same share, except for the start.
 		if n := r.turnsOf(p.name); n < 5 {
 			t.Errorf("%s had %d turns", p.name, n)
 		}
@@ -94,13 +94,13 @@ func turns(t *testing.T, w *crew, golang, java, python string, d time.Duration) 
 	if overlaps > 0 || wrong != "" {
 		t.Errorf("%d overlaps; %s", overlaps, wrong)
 	}
-	t.Logf("figure: Curator's %s, kazoo's Lock named as %s's and our %s on one path for %v: %d turns (%s), %d overlaps",
+	t.Logf("figure: Curator's %s, kazoo's Lock named as %s's and coord's %s on one path for %v: %d turns (%s), %d overlaps",
 		java, python, golang, d, total, list, overlaps)
 }
 
-// namesNotSeen shows why kazoo's names do not do: Curator compares "<uuid>__lock__…"
-// as a whole with the numbers of its own nodes, and finds it behind itself. It is
-// also the control: a room that saw no overlap here would be worth nothing.
+// namesNotSeen shows why kazoo's names do not work: Curator compares "<uuid>__lock__…" as a
+// whole with the numbers of its own nodes, and sorts it behind its own. It is also the
+// control: a room that saw no overlap here would prove nothing.
 func namesNotSeen(t *testing.T, w *crew) {
 	s, r := newScene(t), newRoom(t)
 	peers := slices.Concat(w.java[:], w.python[:])
@@ -113,10 +113,10 @@ func namesNotSeen(t *testing.T, w *crew) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Error("no overlap: then kazoo's own names may be used with Curator's mutex")
+			t.Error("no overlap: then kazoo's own names work with Curator's mutex")
 			break
 		}
-		time.Sleep(5 * time.Millisecond) // nothing signals it
+		time.Sleep(5 * time.Millisecond) // there is no signal for it
 	}
 	for _, p := range peers {
 		p.tell(t, "stop")
@@ -127,8 +127,8 @@ func namesNotSeen(t *testing.T, w *crew) {
 	s.empty()
 }
 
-// TestAKilledHolderIsFollowedByAnotherLanguage has a holder of each language die.
-// Its session ends with the timeout, and the next in line gets the lock.
+// TestAKilledHolderIsFollowedByAnotherLanguage kills a holder of each language. Its session
+// ends with the timeout, and the next waiter gets the lock.
 func TestAKilledHolderIsFollowedByAnotherLanguage(t *testing.T) {
 	t.Parallel()
 	zktest.Require(t)

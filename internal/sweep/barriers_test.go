@@ -13,7 +13,8 @@ func barrier() *recipe {
 		name: "barrier", players: []string{"a", "b", "c"},
 		play: func(x *cell) {
 			a, b, c := x.by["a"], x.by["b"], x.by["c"]
-			// surely repeats what is of unknown outcome: nobody else sets or removes it.
+			// surely repeats a call of unknown outcome: no other player sets or removes the
+			// barrier.
 			surely := func(what string, f func(context.Context) error) {
 				for x.going() && !a.ok(what, f(x.ctx), coord.ErrUncertain) {
 				}
@@ -29,7 +30,7 @@ func barrier() *recipe {
 					mu.Lock()
 					defer mu.Unlock()
 					if !removing {
-						x.violation("%s has passed a barrier that stands", p.name)
+						x.violation("%s has passed a barrier that is set", p.name)
 					}
 				}))
 			}
@@ -41,7 +42,7 @@ func barrier() *recipe {
 			for _, done := range all {
 				<-done
 			}
-			b.ok("wait at nothing", coord.NewBarrier(b.c, "/b", nil).Wait(x.ctx))
+			b.ok("wait without a barrier", coord.NewBarrier(b.c, "/b", nil).Wait(x.ctx))
 		},
 		fresh: func(x *cell, p *player) {
 			bar := coord.NewBarrier(p.c, "/b", nil)
@@ -54,7 +55,7 @@ func barrier() *recipe {
 		rests: func(paths []string) string {
 			for _, p := range paths {
 				if p == "/b" {
-					return "the barrier stands"
+					return "the barrier is still set"
 				}
 			}
 			return ""
@@ -62,11 +63,11 @@ func barrier() *recipe {
 	}
 }
 
-// rounds keeps what the members of a double barrier have called and what has returned.
+// rounds records the calls and returns of the members of a double barrier.
 type rounds struct {
 	x  *cell
 	mu sync.Mutex
-	// Of each member: calls of Enter and of Leave.
+	// By member: calls of Enter and of Leave.
 	enters, leaves map[*player]int
 }
 
@@ -76,8 +77,8 @@ func (r *rounds) note(f func()) {
 	f()
 }
 
-// member plays two rounds, or more where a loss has brought the others out of step,
-// until all have done theirs.
+// member plays two rounds, or more if a loss has brought the others out of step, until all
+// members have completed theirs.
 func (r *rounds) member(p *player, others []*player, n int, done *sync.WaitGroup, over context.Context) {
 	x := r.x
 	d := coord.NewDoubleBarrier(p.c, "/d", n, nil)
@@ -108,12 +109,12 @@ func (r *rounds) member(p *player, others []*player, n int, done *sync.WaitGroup
 	}
 	r.note(func() {
 		if r.enters[p] < 2 || r.leaves[p] < 2 {
-			done.Done() // the cell has failed, or this one came out of step
+			done.Done() // the cell has failed, or this member is out of step
 		}
 	})
 }
 
-// check sees that the others had come when a call returned.
+// check verifies at the return of a call that the others had arrived.
 func (r *rounds) check(p *player, others []*player, calls map[*player]int, what string, extra bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +126,7 @@ func (r *rounds) check(p *player, others []*player, calls map[*player]int, what 
 	}
 	for _, o := range others {
 		if calls[o] < calls[p] {
-			r.x.violation("%s has %s round %d, %s has not come to it", p.name, what, calls[p], o.name)
+			r.x.violation("%s has %s round %d before %s has arrived", p.name, what, calls[p], o.name)
 		}
 	}
 }

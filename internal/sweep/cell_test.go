@@ -21,22 +21,22 @@ import (
 type recipe struct {
 	name    string
 	players []string
-	// play is the scenario, begun when each player has a client. It returns when
-	// all of it has come to its end and nothing is held.
+	// play is the scenario. It begins when each player has a client. When it returns, every
+	// part has ended and nothing is held.
 	play func(x *cell)
-	// fresh comes through the recipe alone, on the paths of play.
+	// fresh completes the recipe with one new client, on the paths of play.
 	fresh func(x *cell, p *player)
-	// rests says what must not be left when nobody does anything any more, or "".
-	// Ephemeral nodes are never to be left. Nil means that nothing else matters.
+	// rests describes nodes that must not be left when all players are idle, or returns "".
+	// Ephemeral nodes must never be left. Nil means that no other node matters.
 	rests func(paths []string) string
 }
 
-// cell is one play of a scenario.
+// cell is one run of a scenario.
 type cell struct {
 	*recipe
 	spot   spot
 	addr   string
-	eyes   backend.Session // an observer's
+	eyes   backend.Session // an observer's session
 	ns     string
 	ctx    context.Context // ends when the cell is stuck or has failed
 	cancel context.CancelFunc
@@ -49,7 +49,7 @@ type cell struct {
 	uncertain  int            // those of them that match ErrUncertain
 	steps      []time.Time
 	last       []string
-	state      map[string]any // of the scenario
+	state      map[string]any // objects of the scenario
 }
 
 // player is a client of a cell, with a proxy of its own.
@@ -59,11 +59,11 @@ type player struct {
 	proxy   *zkproxy.Proxy
 	under   backend.Backend
 	c       *coord.Client
-	session atomic.Int64 // the latest that the server has told it of
+	session atomic.Int64 // its latest session, by the server's replies
 	seen    [4]atomic.Int64
-	waits   atomic.Int64 // how often a call has told that it waits
-	grants  atomic.Int64 // how often it has come into a resource
-	solved  atomic.Int64 // requests of unknown outcome that the library has found out
+	waits   atomic.Int64 // number of calls that have reported that they wait
+	grants  atomic.Int64 // number of times that it has entered a resource
+	solved  atomic.Int64 // requests of unknown outcome that the library has resolved
 
 	mu       sync.Mutex
 	sessions []backend.Session
@@ -80,7 +80,7 @@ func (p *player) Open(ctx context.Context) (backend.Session, error) {
 	return s, err
 }
 
-// lost reports whether the player has lost a session, or is about to.
+// lost reports whether the player has lost a session, or will lose it soon.
 func (p *player) lost() bool {
 	k := p.x.strike
 	if k != nil && k.p == p && k.fault.expires() && k.struck() {
@@ -89,8 +89,7 @@ func (p *player) lost() bool {
 	return p.losses() > 0
 }
 
-// lostWith reports whether the player has lost the session that h stands on, or is
-// about to.
+// lostWith reports whether the player has lost the session of h, or will lose it soon.
 func (p *player) lostWith(h *coord.Hold) bool {
 	k := p.x.strike
 	if k != nil && k.p == p && k.fault.expires() && k.struck() && k.session == h.Session() {
@@ -101,7 +100,7 @@ func (p *player) lostWith(h *coord.Hold) bool {
 	return slices.ContainsFunc(p.sessions, func(s backend.Session) bool { return s.ID() == h.Session() && s.Err() != nil })
 }
 
-// losses counts the sessions that are over.
+// losses counts the lost sessions.
 func (p *player) losses() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +113,7 @@ func (p *player) losses() int {
 	return n
 }
 
-// lossy reports whether anybody has lost a session.
+// lossy reports whether any player has lost a session.
 func (x *cell) lossy() bool {
 	for _, p := range x.by {
 		if p.lost() {
@@ -124,7 +123,7 @@ func (x *cell) lossy() bool {
 	return false
 }
 
-// join makes a player without a client.
+// join adds a player without a client.
 func (x *cell) join(name string) *player {
 	proxy, err := zkproxy.New(x.addr)
 	if err != nil {
@@ -162,9 +161,9 @@ func (p *player) open() bool {
 	return p.ok("open", err)
 }
 
-// ok takes note of the result of a call. If it failed with one of the errors that
-// may come when a session was lost, and one was, the scenario goes on with false;
-// any other error is a violation and ends the cell.
+// ok records the result of a call. If the call failed with an error that is allowed after the
+// loss of a session, and a session was lost, the scenario continues with false. Any other
+// error is a violation and ends the cell.
 func (p *player) ok(what string, err error, may ...error) bool {
 	x := p.x
 	if err == nil {
@@ -187,8 +186,8 @@ func (p *player) ok(what string, err error, may ...error) bool {
 	return false
 }
 
-// gave is ok for what Release of a hold has returned. If a reply was lost, and the
-// node is gone, nobody can tell by whom.
+// gave is ok for the result of Release. If a reply was lost, and the node is deleted, the
+// client cannot know which request deleted it.
 func (p *player) gave(what string, err error) bool {
 	if !errors.Is(err, coord.ErrUncertain) || errors.Is(err, coord.ErrLost) {
 		return p.ok(what, err, coord.ErrLost)
@@ -200,7 +199,7 @@ func (p *player) gave(what string, err error) bool {
 	return true
 }
 
-// step takes note of progress.
+// step records progress.
 func (x *cell) step(what string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -208,8 +207,8 @@ func (x *cell) step(what string) {
 	x.last = append(x.last, what)
 }
 
-// violation takes note of a broken promise and ends the cell. What follows from the
-// end is no violation of its own.
+// violation records a broken guarantee and ends the cell. Consequences of that end are not
+// violations of their own.
 func (x *cell) violation(format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -224,10 +223,10 @@ func (x *cell) violation(format string, args ...any) {
 	x.cancel()
 }
 
-// going reports whether the cell goes on.
+// going reports whether the cell still runs.
 func (x *cell) going() bool { return x.ctx.Err() == nil }
 
-// until waits for a condition that nothing signals.
+// until polls a condition that has no signal.
 func (x *cell) until(what string, cond func() bool) bool {
 	for !cond() {
 		t := time.NewTimer(2 * time.Millisecond)
@@ -255,7 +254,7 @@ func await[T any](x *cell, what string, ch <-chan T) (v T, ok bool) {
 	}
 }
 
-// together runs the parts of a scenario at once and joins them.
+// together runs the parts of a scenario concurrently and joins them.
 func (x *cell) together(parts ...func()) {
 	var wg sync.WaitGroup
 	for _, f := range parts {
@@ -264,8 +263,8 @@ func (x *cell) together(parts ...func()) {
 	wg.Wait()
 }
 
-// rest is called in the middle of a scenario. Where the fault befalls a ping or a
-// reconnection, it lets that happen.
+// rest is called in the middle of a scenario. If the fault hits a ping or a reconnection,
+// rest waits for it.
 func (x *cell) rest() {
 	k := x.strike
 	if k == nil {
@@ -281,10 +280,10 @@ func (x *cell) rest() {
 	await(x, "the fault at rest", k.hit)
 	await(x, "the end of the fault", k.done)
 	x.until("contact is back", k.p.connected)
-	// Who waits has reason to look again now. Whoever would go on without that is
-	// given the time to be seen.
+	// Waiters have a reason to check again now. This gives time to notice waiters that return
+	// without a reason.
 	before, since := k.p.seen[request].Load(), time.Now()
-	x.until("looked again, or not", func() bool {
+	x.until("checked again, or not", func() bool {
 		return k.p.seen[request].Load() > before || time.Since(since) > 50*time.Millisecond
 	})
 }
@@ -297,7 +296,7 @@ func (p *player) connected() bool {
 	return phase == backend.Connected
 }
 
-// tree lists all nodes below the namespace, but for the journal.
+// tree lists all nodes below the namespace except the journal.
 func (x *cell) tree(ctx context.Context) (all map[string]backend.Stat, err error) {
 	all = make(map[string]backend.Stat)
 	var walk func(path string) error
@@ -342,7 +341,7 @@ func (x *cell) count(parts ...string) int {
 
 const journal = "/_coord/"
 
-// litter is what is there and should not be. With all, the journal belongs to it.
+// litter describes nodes that exist and should not. With all, the journal counts too.
 func (x *cell) litter(ctx context.Context, all, rests bool) string {
 	tree, err := x.tree(ctx)
 	if err != nil {
@@ -359,7 +358,7 @@ func (x *cell) litter(ctx context.Context, all, rests bool) string {
 	return ""
 }
 
-// clean waits until nothing is left behind that should not be.
+// clean waits until no such node is left.
 func (x *cell) clean(when string, within time.Duration, all, rests bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.ctx), within)
 	defer cancel()
@@ -378,7 +377,7 @@ func (x *cell) clean(when string, within time.Duration, all, rests bool) {
 	x.violation("%s: %s", when, left)
 }
 
-// on gets, or makes, what the scenario keeps under a name.
+// on returns the object with this name, and makes it if it does not exist.
 func on[T any](x *cell, name string, make func() T) T {
 	x.mu.Lock()
 	defer x.mu.Unlock()

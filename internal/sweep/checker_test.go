@@ -8,8 +8,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// A lost session excuses the holds that stood on it. Who holds with the next one is
-// judged like anybody.
+// A lost session excuses the holds of that session. Holds of the next session are judged like
+// any other.
 func TestALostSessionExcusesNoLaterHold(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,6 +48,6 @@ func TestALostSessionExcusesNoLaterHold(t *testing.T) {
 	}
 	r.enter(a, lock(a, "/a"), 1)
 	if len(x.violations) != 1 {
-		t.Errorf("two are inside, and there are the violations %q", x.violations)
+		t.Errorf("two are inside, but the violations are %q", x.violations)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// The sweep found that a Downgrade whose session ends under way said that the
-// session was lost, and not that the hold was.
-func TestADowngradeThatLosesItsSessionSaysThatTheHoldIsLost(t *testing.T) {
+// The sweep found a Downgrade whose session ends under way that reported the loss of the
+// session, and not that of the hold.
+func TestADowngradeThatLosesItsSessionReportsTheLossOfTheHold(t *testing.T) {
 	link := memory.New(nil).Link("a")
 	c, err := coord.Open(t.Context(), backendtest.Intercept(link, backendtest.Hooks{
 		Before: func(_ context.Context, c backendtest.Call) error {

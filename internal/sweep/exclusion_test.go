@@ -6,11 +6,11 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// resource is what a lock protects. It refuses no more than the recipe promises: two
-// holders at once, and a token that is not greater than the one before.
+// resource is protected by a lock. It checks exactly the recipe's guarantees: no two holders
+// at once, and tokens that grow.
 type resource struct {
 	x     *cell
-	limit int // the weights of those inside
+	limit int // largest sum of the holders' weights
 
 	mu      sync.Mutex
 	highest int64
@@ -22,15 +22,15 @@ type tenant struct {
 	weight int // of the limit
 }
 
-// resource gets the one called name, which holds limit at a time.
+// resource returns the resource called name, which allows holders up to limit.
 func (x *cell) resource(name string, limit int) *resource {
 	return on(x, "resource "+name, func() *resource {
 		return &resource{x: x, limit: limit, inside: make(map[*coord.Hold]tenant)}
 	})
 }
 
-// enter is called when a hold was granted. Whose session is lost may be inside without
-// knowing it yet: the service can end a session before its client is told. That
+// enter is called when a hold was granted. A holder whose session is lost may be inside
+// without knowing it: the service can end a session before its client is notified. That
 // excuses the holds of that session and no other.
 func (r *resource) enter(p *player, h *coord.Hold, weight int) {
 	r.mu.Lock()
@@ -62,7 +62,7 @@ func (r *resource) names() (list []string) {
 	return list
 }
 
-// become changes the weight of who is inside.
+// become changes the weight of a holder.
 func (r *resource) become(h *coord.Hold, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +85,7 @@ func (r *resource) release(p *player, h *coord.Hold) bool {
 	return p.gave("release", h.Release())
 }
 
-// cycle locks, does something inside, and releases.
+// cycle locks, runs inside, and releases.
 func (r *resource) cycle(p *player, what string, l coord.Locker, weight int, inside func(h *coord.Hold)) bool {
 	h, err := l.Lock(p.x.ctx)
 	if !p.ok(what, err) {

@@ -10,13 +10,13 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// fault is what befalls a frame.
+// fault is the fault that hits a frame.
 type fault int8
 
 const (
 	noFault      fault = iota
-	requestLost        // and the connection with it
-	replyLost          // likewise; the request was answered
+	requestLost        // and the connection breaks with it
+	replyLost          // and the connection breaks with it; the request was answered
 	cutBefore          // contact is lost for a while, and the request with it
 	cutAfter           // contact is lost for a while when the request was answered
 	expiryBefore       // the session ends, and the request never arrives
@@ -44,14 +44,14 @@ func (f fault) drop() zkproxy.DropWhat {
 	}
 }
 
-// away is how long contact is lost by a cut: shorter than any lease.
+// away is the duration of a cut: shorter than any lease.
 const away = timeout / 20
 
-// frame is what kind of frame a fault befalls.
+// frame is the kind of the frame that a fault hits.
 type frame int8
 
 const (
-	request frame = iota // whatever is none of the others
+	request frame = iota // any frame that is none of the others
 	ping
 	connect
 	closing
@@ -59,8 +59,8 @@ const (
 
 func (k frame) String() string { return [...]string{"request", "ping", "connect", "close"}[k] }
 
-// kind tells what kind of frame the client has sent. Frames that only follow from a
-// broken connection have none.
+// kind returns the kind of a frame that the client has sent. Frames that are only the
+// consequence of a broken connection have none.
 func kind(f zkproxy.Frame) (frame, bool) {
 	switch f.Opcode {
 	case zkproxy.OpConnect:
@@ -75,7 +75,7 @@ func kind(f zkproxy.Frame) (frame, bool) {
 	return request, true
 }
 
-// spot is what distinguishes a cell: the n-th frame of its kind of a client.
+// spot identifies a cell: the n-th frame of its kind of a client, and the fault.
 type spot struct {
 	who   string
 	frame frame
@@ -90,16 +90,16 @@ func (s spot) String() string {
 	return fmt.Sprintf("%s %s %d %s", s.who, s.frame, s.n, s.fault)
 }
 
-// strike is a fault that is armed.
+// strike is an armed fault.
 type strike struct {
 	spot
 	p       *player
 	armed   *zkproxy.Fault
-	what    string        // the frame that it befell
-	at      time.Time     // when; valid once hit is closed
-	session int64         // whose; likewise
-	hit     chan struct{} // closed when it has struck
-	done    chan struct{} // closed when contact is as good as before, or it was called off
+	what    string        // the frame that it hit
+	at      time.Time     // time of the hit; valid once hit is closed
+	session int64         // session that it hit; valid once hit is closed
+	hit     chan struct{} // closed when the fault has happened
+	done    chan struct{} // closed when contact is restored, or the fault was canceled
 }
 
 // arm arms a fault. It ends with ctx at the latest.
@@ -150,7 +150,7 @@ func (k *strike) run(ctx context.Context) {
 		}
 		k.p.proxy.Refuse(false)
 	case expiryBefore, expiryAfter:
-		// A client that came back at once would take its session back.
+		// A client that reconnects at once would keep its session.
 		k.p.proxy.Refuse(true)
 		k.p.proxy.Cut()
 		if err := zktest.ExpireSession(ctx, k.p.x.addr, k.session, nil); err != nil {

@@ -27,7 +27,7 @@ func election() *recipe {
 			a, b, c := x.by["a"], x.by["b"], x.by["c"]
 			watch, stop := context.WithCancel(x.ctx)
 			seen := coord.NewElection(c.c, "/e", nil).Observe(watch)
-			// see waits until the observer is told of what stands.
+			// see waits until the observer reports such a state.
 			see := func(what string, is func(coord.Leader) bool) {
 				for x.going() {
 					l, ok := await(x, "c sees "+what, seen)
@@ -92,7 +92,7 @@ func group() *recipe {
 			watch, stop := context.WithCancel(x.ctx)
 			defer stop()
 			seen := coord.NewGroup[string](b.c, "/g", nil).Watch(watch)
-			there := make(map[string]int64) // by what Joined and Left have told
+			there := make(map[string]int64) // by the reports of Joined and Left
 			see := func(want string) {
 				for x.going() {
 					m, ok := await(x, "b sees "+want, seen)
@@ -118,7 +118,7 @@ func group() *recipe {
 					for _, l := range m.List {
 						list = append(list, l.ID+"="+l.Value)
 						if there[l.ID] != l.Token {
-							x.violation("%s is there as %d, joined as %d", l.ID, l.Token, there[l.ID])
+							x.violation("%s is listed as %d, joined as %d", l.ID, l.Token, there[l.ID])
 						}
 					}
 					if strings.Join(list, " ") == want {
@@ -166,7 +166,7 @@ func group() *recipe {
 	}
 }
 
-// cache: the copy of b follows what a and c do.
+// cache: the copy of b follows the changes by a and c.
 func cache() *recipe {
 	return &recipe{
 		name: "cache", players: []string{"a", "b", "c"},
@@ -197,7 +197,7 @@ func cache() *recipe {
 					for _, e := range events {
 						_, was := fold[e.Path]
 						if was != (e.Kind != coord.NodeCreated) {
-							x.violation("%v of %s, which is there: %t", e.Kind, e.Path, was)
+							x.violation("%v of %s, which exists: %t", e.Kind, e.Path, was)
 						}
 						if e.Kind == coord.NodeDeleted {
 							delete(fold, e.Path)

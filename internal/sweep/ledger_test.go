@@ -8,20 +8,20 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// ledger keeps what became of the values of a queue.
+// ledger records the calls on the values of a queue.
 type ledger struct {
 	x       *cell
 	mu      sync.Mutex
-	sure    map[string]string              // by value: the id, of what was put for certain
+	sure    map[string]string              // by value: the id of a certain put
 	maybe   map[string]bool                // values of puts of unknown outcome
 	got     map[string]int                 // deliveries by value
-	excused map[string]int                 // deliveries that may be followed by another one
+	excused map[string]int                 // deliveries after which another one is allowed
 	gone    map[string]bool                // acknowledged for certain, or popped
 	id      map[string]string              // by value: the id of the first delivery
 	owner   map[string]*coord.Item[string] // by value: the latest delivery
-	holder  map[string]*player             // and to whom
-	order   []string                       // of the first deliveries
-	pops    int                            // of unknown outcome
+	holder  map[string]*player             // by value: the player of that delivery
+	order   []string                       // values in the order of their first deliveries
+	pops    int                            // pops of unknown outcome
 }
 
 func (x *cell) ledger() *ledger {
@@ -32,7 +32,7 @@ func (x *cell) ledger() *ledger {
 	})
 }
 
-// put takes note of the result of putting values.
+// put records the result of putting values.
 func (l *ledger) put(p *player, ids []string, err error, values ...string) {
 	ok := p.ok("put", err, coord.ErrUncertain)
 	l.mu.Lock()
@@ -47,7 +47,7 @@ func (l *ledger) put(p *player, ids []string, err error, values ...string) {
 	}
 }
 
-// deliver takes note of an item that was handed out.
+// deliver records the delivery of an item.
 func (l *ledger) deliver(p *player, it *coord.Item[string]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,20 +64,21 @@ func (l *ledger) deliver(p *player, it *coord.Item[string]) {
 	}
 	l.got[v]++
 	if l.gone[v] {
-		l.x.violation("%q comes after it was acknowledged", v)
+		l.x.violation("%q is delivered after it was acknowledged", v)
 	}
 	before := l.holder[v]
 	l.owner[v], l.holder[v] = it, p
-	// The service gives an item to the next before it tells the one who has lost it.
+	// The service gives an item to the next consumer before it notifies the one that has lost
+	// it.
 	if l.got[v] > l.excused[v]+1 && !before.lost() {
-		l.x.violation("%q comes again, to %s as attempt %d, and nothing is the reason", v, p.name, it.Attempt)
+		l.x.violation("%q is delivered again, to %s as attempt %d, without a reason", v, p.name, it.Attempt)
 	}
 	if it.Attempt > l.got[v] && !l.x.lossy() {
 		l.x.violation("%q: attempt %d, delivery %d", v, it.Attempt, l.got[v])
 	}
 }
 
-// acked takes note of the result of an Ack.
+// acked records the result of an Ack.
 func (l *ledger) acked(p *player, it *coord.Item[string], err error) {
 	ok := p.ok("ack", err, coord.ErrLost)
 	l.mu.Lock()
@@ -89,7 +90,7 @@ func (l *ledger) acked(p *player, it *coord.Item[string], err error) {
 	}
 	l.gone[v] = true
 	if l.owner[v] != it {
-		l.x.violation("%s has acknowledged %q, which was %s's by then", p.name, v, l.holder[v].name)
+		l.x.violation("%s has acknowledged %q, which %s had by then", p.name, v, l.holder[v].name)
 	}
 }
 
@@ -115,14 +116,14 @@ func (l *ledger) consume(ctx context.Context, p *player, q *coord.Consumer[strin
 	}
 }
 
-// drained waits until producers are done and no item is left, and ends ctx then.
+// drained waits until the producers are done and no item is left, and then ends ctx.
 func (l *ledger) drained(parts []func(), stop context.CancelFunc) {
 	l.x.together(parts...)
 	l.x.until("the queue is empty", func() bool { return l.x.count("/q/items/", "/i-") == 0 })
 	stop()
 }
 
-// check sees that all that was put was delivered.
+// check verifies that every value put was delivered.
 func (l *ledger) check() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

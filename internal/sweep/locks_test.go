@@ -26,7 +26,7 @@ func mutexAlone() *recipe {
 						other, err := coord.NewMutex(b.c, "/locks/m", nil).TryLock(x.ctx)
 						switch {
 						case err == nil && p.lost():
-							r.release(b, other) // he does not know of his loss yet
+							r.release(b, other) // it does not know of its loss yet
 						case errors.Is(err, coord.ErrLocked):
 							x.step("b finds it locked")
 						case err == nil:
@@ -49,19 +49,19 @@ func freshMutex(path string) func(x *cell, p *player) {
 	}
 }
 
-// inLine starts a call and returns when it waits, or has not had to.
+// inLine starts a call and returns when the call waits, or has returned.
 func (x *cell) inLine(p *player, lock func()) (done chan struct{}) {
 	waits, grants := p.waits.Load(), p.grants.Load()
 	return x.begin(p, lock, func() bool { return p.waits.Load() > waits || p.grants.Load() > grants })
 }
 
-// asked starts a call and returns when it has sent n requests, or is done.
+// asked starts a call and returns when it has sent n requests, or has returned.
 func (x *cell) asked(p *player, n int64, call func()) (done chan struct{}) {
 	before := p.seen[request].Load()
 	return x.begin(p, call, func() bool { return p.seen[request].Load() >= before+n })
 }
 
-// begin starts a call and returns when cond holds, or the call is done.
+// begin starts a call and returns when cond holds, or the call has returned.
 func (x *cell) begin(p *player, call func(), cond func() bool) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
@@ -107,8 +107,7 @@ func mutexHandOver() *recipe {
 	}
 }
 
-// mutexGivenUp: whoever gives up, while he waits, leaves nothing that blocks who is
-// behind him.
+// mutexGivenUp: a waiter that gives up leaves nothing that blocks the waiters behind it.
 func mutexGivenUp() *recipe {
 	return &recipe{
 		name: "mutex, given up", players: []string{"a", "b", "c"},
@@ -130,12 +129,12 @@ func mutexGivenUp() *recipe {
 						x.step("b has given up")
 					}
 				}
-				// As soon as it has asked for its place.
+				// The call gives up as soon as it has asked for its place.
 				early, stop := context.WithCancel(x.ctx)
 				first := x.asked(b, 2, lock(early))
 				stop()
 				<-first
-				// Two that wait: one in line, and one behind it in the process.
+				// Two waiters: one at the server, and one behind it in the process.
 				ctx, giveUp := context.WithCancel(x.ctx)
 				defer giveUp()
 				b1, b2 := x.inLine(b, lock(ctx)), x.inLine(b, lock(ctx))
@@ -182,7 +181,7 @@ func mutexLocal() *recipe {
 	}
 }
 
-// Readers weigh 1 and writers all.
+// Readers weigh 1, and a writer the whole limit.
 func readersWriters() *recipe {
 	return &recipe{
 		name: "rwmutex", players: []string{"a", "b", "c"},
@@ -204,7 +203,7 @@ func readersWriters() *recipe {
 			second := make(chan struct{})
 			b1 := read(b, func(*coord.Hold) { <-second })
 			c1 := read(c, nil)
-			// Others may come in before Downgrade returns.
+			// Readers may enter before Downgrade returns.
 			r.become(h, 1)
 			a.ok("downgrade", rw.Downgrade(x.ctx, h), coord.ErrLost)
 			<-c1
@@ -269,7 +268,7 @@ func lockAll() *recipe {
 			set, err := coord.LockAll(x.ctx, coord.NewMutex(p.c, "/locks/1", nil),
 				coord.NewRWMutex(p.c, "/locks/2", nil).RLocker(), coord.NewMutex(p.c, "/locks/3", nil))
 			if !p.ok("lockall", err, coord.ErrLost) {
-				continue // a lock was lost while others were awaited
+				continue // a lock was lost while it waited for others
 			}
 			one, three := x.resource("1", 1), x.resource("3", 1)
 			one.enter(p, set.Holds()[0], 1)
@@ -307,7 +306,7 @@ func revocation() *recipe {
 			a, b := x.by["a"], x.by["b"]
 			m, other := coord.NewMutex(a.c, "/locks/m", nil), coord.NewMutex(b.c, "/locks/m", nil)
 			r := x.resource("m", 1)
-			// He consents.
+			// The holder consents.
 			h, err := m.Lock(x.ctx)
 			if !a.ok("lock", err) {
 				return
@@ -331,22 +330,22 @@ func revocation() *recipe {
 			}, func() {
 				b.ok("revoke", other.Revoke(x.ctx, &coord.RevokeOptions{By: "b"}))
 			})
-			// He does not.
+			// The holder does not consent.
 			if h, err = m.Lock(x.ctx); !a.ok("lock", err) {
 				return
 			}
 			r.enter(a, h, 1)
 			x.rest()
 			b.ok("force", other.Revoke(x.ctx, &coord.RevokeOptions{By: "b", Force: 30 * time.Millisecond}))
-			r.leave(h) // the next may be granted before he is told
+			r.leave(h) // the next may be granted before the holder is notified
 			r.cycle(b, "lock", other, 1, nil)
-			if _, ok := await(x, "a is told", h.Done()); !ok && x.going() {
+			if _, ok := await(x, "a is notified", h.Done()); !ok && x.going() {
 				if err := h.Err(); !errors.Is(err, coord.ErrLost) || !errors.Is(err, coord.ErrDeleted) && !a.lost() {
 					x.violation("a hold that was taken by force ended with %v", err)
 				}
 			}
 			if err := h.Release(); !errors.Is(err, coord.ErrLost) {
-				x.violation("release of what was taken: %v", err)
+				x.violation("release of a revoked hold: %v", err)
 			}
 		},
 		fresh: freshMutex("/locks/m"),

@@ -11,13 +11,12 @@ import (
 )
 
 const (
-	// timeout is that of all sessions.
+	// timeout is the timeout of all sessions.
 	timeout = 3 * time.Second
-	// tick is the server's: sessions that it has to end by itself last up to a tick
+	// tick is the server's tick: sessions that the server ends by timeout last up to a tick
 	// longer.
 	tick = 200 * time.Millisecond
-	// limit is how long anything may take that must happen. A cell that comes to it
-	// is stuck.
+	// limit is the timeout for events that must happen. A cell that reaches it is stuck.
 	limit = 30 * time.Second
 )
 

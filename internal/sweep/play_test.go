@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// field is where all cells are played: one server, and an observer's session.
+// field is the environment of all cells: one server, and an observer's session.
 type field struct {
 	addr string
 	eyes backend.Session
@@ -36,10 +36,10 @@ func newField(t *testing.T) *field {
 	return &field{addr: addr, eyes: s, root: fmt.Sprintf("/sweep-%d", time.Now().UnixNano())}
 }
 
-// result is what came of a cell.
+// result is the outcome of a cell.
 type result struct {
 	spot
-	what       string // the frame that was struck
+	what       string // the frame that was hit
 	struck     bool
 	violations []string
 	steps      []string // for a report
@@ -47,17 +47,17 @@ type result struct {
 	uncertain  int
 	solved     int64
 	expiries   int  // sessions that the fault has ended
-	losses     int  // sessions that were lost without: the machine was slow
-	next       bool // the victim went on with another session
+	losses     int  // sessions that were lost without a fault: the machine was slow
+	next       bool // the victim continued with another session
 	stall      time.Duration
-	requests   map[string]int64 // of each player
+	requests   map[string]int64 // requests of each player
 	took       time.Duration
 }
 
-// bound is the longest stall that a fault may cause. A broken connection is mended
-// at once, and a session that the service has ended is replaced at once, so nobody
-// waits for a timeout: the lease is less than one. Where a session was lost that
-// the service has not ended, the others wait until it does so.
+// bound is the longest stall that a fault may cause. A broken connection is replaced at once,
+// and so is a session that the service has ended, so no player waits for a timeout: the lease
+// is less than one. If a session was lost that the service has not ended, the others wait
+// until the service ends it.
 func (r *result) bound() time.Duration {
 	if r.losses > 0 || r.frame == closing {
 		return 2*timeout + 2*tick
@@ -65,7 +65,7 @@ func (r *result) bound() time.Duration {
 	return timeout
 }
 
-// play plays a cell.
+// play runs a cell.
 func (f *field) play(r *recipe, s spot) *result {
 	began := time.Now()
 	x := &cell{
@@ -142,15 +142,15 @@ func (f *field) play(r *recipe, s spot) *result {
 	return out
 }
 
-// again has a fresh client come through, at once: whatever were left of the others,
-// who still live, would keep it waiting for ever.
+// again makes a fresh client use the recipe, at once: nodes left by the other clients, which
+// are still open, would block it for ever.
 func (x *cell) again() {
 	p := x.by["fresh"]
 	if !p.open() {
 		return
 	}
 	x.fresh(x, p)
-	x.step("fresh has come through")
+	x.step("fresh has succeeded")
 	if x.going() {
 		x.clean("after a fresh client", limit, false, true)
 	}
@@ -171,12 +171,12 @@ func (x *cell) end() {
 		}
 	}
 	if x.going() {
-		// A session whose end was not heard of lasts for its timeout.
+		// A session whose close request was lost lasts for its timeout.
 		x.clean("after all clients are closed", 2*timeout+2*tick, true, true)
 	}
 }
 
-// stall is the longest time without a step since the fault.
+// stall returns the longest time without a step since the fault.
 func (x *cell) stall(since time.Time) time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()

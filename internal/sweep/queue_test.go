@@ -69,7 +69,7 @@ func queue() *recipe {
 			for _, done := range all {
 				<-done
 			}
-			// "bad" is in the dead letters, once.
+			// "bad" is in the dead letters once.
 			dead := coord.NewQueue(a.c, "/q/dead", &coord.QueueOptions[string]{})
 			n := 0
 			for x.going() {
@@ -80,12 +80,12 @@ func queue() *recipe {
 				if !a.ok("take a dead letter", err) {
 					break
 				}
-				if work(it) || x.lossy() { // attempts of the dead count as well
+				if work(it) || x.lossy() { // attempts of lost sessions count as well
 					if it.ID != l.id[it.Value] {
 						x.violation("a dead letter has another id: %+v", it)
 					}
 				} else {
-					x.violation("%q is dead", it.Value)
+					x.violation("%q is a dead letter", it.Value)
 				}
 				if a.ok("ack a dead letter", it.Ack(), coord.ErrLost) {
 					n++
@@ -129,7 +129,7 @@ func putAll() *recipe {
 			if !x.lossy() && x.going() && strings.Join(l.order, " ") != strings.Join(want, " ") {
 				x.violation("taken in the order %v, put as %v", l.order, want)
 			}
-			// What a commit puts, it puts whole.
+			// A commit puts all of its values or none.
 			for i := range 3 {
 				if n := l.got[fmt.Sprint(i, "x")]; x.going() && (n == 0) != (l.got[fmt.Sprint(i, "z")] == 0) {
 					x.violation("a part of a batch was put: %v", l.order)
@@ -303,7 +303,7 @@ func pop() *recipe {
 						if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 							if errors.Is(err, coord.ErrUncertain) {
 								l.mu.Lock()
-								l.pops++ // the queue was seen empty before this call knew it
+								l.pops++ // the queue was seen empty before this call had its reply
 								l.mu.Unlock()
 							}
 							return

@@ -23,8 +23,7 @@ var recipes = []func() *recipe{
 	func() *recipe { return twoPhase(false) }, func() *recipe { return twoPhase(true) },
 }
 
-// abreast is how many cells are played at a time. They spend most of their time
-// waiting.
+// abreast is the number of concurrent cells. They spend most of their time waiting.
 const abreast = 5
 
 func TestEveryRecipeStandsAFaultAtEachOfItsRequests(t *testing.T) {
@@ -50,7 +49,7 @@ func TestEveryRecipeStandsAFaultAtEachOfItsRequests(t *testing.T) {
 	}
 }
 
-// sweep plays the cells of a recipe.
+// sweep runs the cells of a recipe.
 func (f *field) sweep(t *testing.T, r *recipe) []*result {
 	clean := f.play(r, spot{})
 	report(t, r, clean)
@@ -65,7 +64,7 @@ func (f *field) sweep(t *testing.T, r *recipe) []*result {
 		}
 	}
 	for _, k := range faults {
-		// A request late in the scenario may not come each time.
+		// A request late in the scenario may not happen each time.
 		for n := int64(1); n <= 3 && struck[k] == 0 && !t.Failed(); n++ {
 			res := f.play(r, spot{"a", request, n, k})
 			report(t, r, res)
@@ -75,7 +74,7 @@ func (f *field) sweep(t *testing.T, r *recipe) []*result {
 			}
 		}
 		if struck[k] == 0 {
-			t.Errorf("no fault of the kind %q has struck", k)
+			t.Errorf("no fault of the kind %q has happened", k)
 		}
 	}
 	var requests []string
@@ -86,7 +85,7 @@ func (f *field) sweep(t *testing.T, r *recipe) []*result {
 	return results
 }
 
-// cells lists what is to be played.
+// cells lists the cells to run.
 func cells(r *recipe, requests map[string]int64) []spot {
 	var list, rare []spot
 	for _, who := range r.players {
@@ -99,14 +98,14 @@ func cells(r *recipe, requests map[string]int64) []spot {
 			rare = append(rare, spot{who, ping, 1, what})
 		}
 		for _, what := range []fault{requestLost, replyLost} {
-			// The second connection is one that follows a broken one.
+			// The second connection follows a broken one.
 			rare = append(rare, spot{who, connect, 1, what}, spot{who, connect, 2, what}, spot{who, closing, 1, what})
 		}
 	}
 	if long() {
 		return append(list, rare...)
 	}
-	// A sample: some of each fault, and one of the rest.
+	// A sample: some cells of each fault, and one of the others.
 	h := fnv.New64a()
 	h.Write([]byte(r.name))
 	rng := rand.New(rand.NewPCG(seed(), h.Sum64()))
@@ -119,10 +118,10 @@ func cells(r *recipe, requests map[string]int64) []spot {
 	return append(list, rare[rng.IntN(len(rare))])
 }
 
-// sample is how many cells of each recipe and fault the short form plays.
+// sample is the number of cells of each recipe and fault in the short form.
 const sample = 1
 
-// seed is COORD_SEED, or always the same.
+// seed returns COORD_SEED, or a constant.
 func seed() uint64 {
 	n, err := strconv.ParseUint(cmp.Or(os.Getenv("COORD_SEED"), "1"), 10, 64)
 	if err != nil {
@@ -131,7 +130,7 @@ func seed() uint64 {
 	return n
 }
 
-// all plays cells, some at a time.
+// all runs cells, some concurrently.
 func (f *field) all(t *testing.T, r *recipe, list []spot) []*result {
 	results := make([]*result, len(list))
 	next := make(chan int)
@@ -150,7 +149,7 @@ func (f *field) all(t *testing.T, r *recipe, list []spot) []*result {
 	}
 	for i := range list {
 		if failed.Load() >= enough {
-			t.Errorf("%d cells of %d were left out, after %d with violations", len(list)-i, len(list), failed.Load())
+			t.Errorf("%d cells of %d were skipped, after %d with violations", len(list)-i, len(list), failed.Load())
 			break
 		}
 		next <- i
@@ -160,21 +159,21 @@ func (f *field) all(t *testing.T, r *recipe, list []spot) []*result {
 	return slices.DeleteFunc(results, func(r *result) bool { return r == nil })
 }
 
-// enough is after how many bad cells a recipe is given up.
+// enough is the number of failed cells after which a recipe is given up.
 const enough = 5
 
-// report tells of a cell.
+// report logs a cell.
 func report(t *testing.T, r *recipe, res *result) {
 	t.Helper()
 	for _, v := range res.violations {
 		t.Errorf("%s: %v (%s): %s\nsteps: %s", r.name, res.spot, res.what, v, strings.Join(res.steps, " | "))
 	}
 	if !long() && res.fault != noFault || testing.Verbose() && os.Getenv("COORD_CELLS") == "1" {
-		t.Logf("cell %v (%s): %s", res.spot, cmp.Or(res.what, "never came"), res.outcome())
+		t.Logf("cell %v (%s): %s", res.spot, cmp.Or(res.what, "never happened"), res.outcome())
 	}
 }
 
-// outcome says how a cell ended.
+// outcome describes the end of a cell.
 func (r *result) outcome() string {
 	switch {
 	case len(r.violations) > 0:
@@ -187,7 +186,7 @@ func (r *result) outcome() string {
 	return "finished at the first try"
 }
 
-// summary counts what came of cells.
+// summary counts the outcomes of cells.
 func summary(all []*result) string {
 	var struck, first, next, ended, uncertain, expiries, losses, violations int
 	var solved int64
@@ -225,7 +224,7 @@ func summary(all []*result) string {
 	for _, e := range slices.Sorted(maps.Keys(errs)) {
 		list = append(list, fmt.Sprintf("%s %d", e, errs[e]))
 	}
-	s := fmt.Sprintf("%d cells, %d struck, %d never came; %d finished at the first try, %d on the next session, %d with errors (%s); %d uncertain outcomes told, %d found out; %d expiries; %d violations; longest stall %v",
+	s := fmt.Sprintf("%d cells, %d faults happened, %d never happened; %d finished at the first try, %d on the next session, %d with errors (%s); %d uncertain outcomes reported, %d resolved; %d expiries; %d violations; longest stall %v",
 		len(all), struck, len(all)-struck, first, next, ended, strings.Join(list, ", "), uncertain, solved, expiries, violations, stall.Round(time.Millisecond))
 	if losses > 0 {
 		s += fmt.Sprintf(", %v with one of %d sessions that a slow machine has lost", lost.Round(time.Millisecond), losses)

@@ -11,8 +11,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// txn: under a lock, a transaction sets a value and puts an item. Either both or none
-// are there.
+// txn: under a lock, a transaction sets a value and puts an item. Both are applied, or none.
 func txn() *recipe {
 	commit := func(x *cell, p *player, tag string) (done, maybe bool) {
 		r := x.resource("m", 1)
@@ -26,7 +25,7 @@ func txn() *recipe {
 		if p.name == "a" {
 			x.rest()
 		}
-		// No error means applied; any error but ErrUncertain means not.
+		// No error means applied; any error but ErrUncertain means not applied.
 		_, err = coord.NewTxn(p.c).Under(h.Guard()).Do(v.SetOp(tag), q.PutOp(tag)).Commit(x.ctx)
 		done = p.ok("commit", err, coord.ErrUncertain, coord.ErrNotFound)
 		maybe = !done && errors.Is(err, coord.ErrUncertain)
@@ -39,7 +38,7 @@ func txn() *recipe {
 			return
 		}
 		if x.going() && set != done {
-			x.violation("transaction %s: applied %t, said %t", tag, set, done)
+			x.violation("transaction %s: applied %t, reported %t", tag, set, done)
 		}
 	}
 	return &recipe{
@@ -58,7 +57,8 @@ func txn() *recipe {
 					sets++
 				}
 			}
-			// A transaction again that has been refused, and one that has not.
+			// Each transaction puts its item at most once. An item whose Ack is lost with the
+			// session is delivered again.
 			items := map[string]int{}
 			q := coord.NewQueue(b.c, "/q", &coord.QueueOptions[string]{})
 			for x.going() {
@@ -97,7 +97,7 @@ func txn() *recipe {
 	}
 }
 
-// site is what a participant was asked to do, by the zxid of the transaction.
+// site records the callbacks of a participant, by the zxid of the transaction.
 type site struct {
 	x        *cell
 	p        *player
@@ -108,8 +108,8 @@ type site struct {
 	outcome  map[int64]string
 }
 
-// serve serves the site until ctx ends. Commit and abort of one transaction are never
-// both called, at no site.
+// serve serves the site until ctx ends. No site gets both a commit and an abort of one
+// transaction.
 func (s *site) serve(ctx context.Context) {
 	note := func(what string) func(context.Context, coord.Ballot[string]) error {
 		return func(ctx context.Context, tx coord.Ballot[string]) error {
@@ -117,10 +117,10 @@ func (s *site) serve(ctx context.Context) {
 			defer s.mu.Unlock()
 			s.x.step(s.name + " " + what)
 			if o := s.outcome[tx.Zxid]; o != "" && o != what {
-				s.x.violation("site %s: %s of what was to %s", s.name, what, o)
+				s.x.violation("site %s: %s after %s", s.name, what, o)
 			}
 			if what == "commit" && (!s.prepared[tx.Zxid] || tx.Payload != "payload") {
-				s.x.violation("site %s commits what it has not prepared: %+v", s.name, tx)
+				s.x.violation("site %s commits a transaction that it has not prepared: %+v", s.name, tx)
 			}
 			s.outcome[tx.Zxid] = what
 			return nil
@@ -177,7 +177,7 @@ func transact(x *cell, proposer *player, sites []*site, no bool) {
 		if proposer.ok("propose", err, coord.ErrUncertain) {
 			break
 		}
-		unsure = true // the same again is the same transaction
+		unsure = true // the same proposal again is the same transaction
 	}
 	if !x.going() {
 		return
@@ -189,14 +189,14 @@ func transact(x *cell, proposer *player, sites []*site, no bool) {
 	for _, s := range sites {
 		x.until(fmt.Sprintf("site %s has done %s of %d", s.name, want, d.Zxid), func() bool { return s.result(d.Zxid) != "" })
 		if got := s.result(d.Zxid); got != want && x.going() {
-			x.violation("site %s: %s, and the decision is %+v", s.name, got, d)
+			x.violation("site %s: %s, but the decision is %+v", s.name, got, d)
 		}
 	}
-	// The inboxes go when the sites have acknowledged.
+	// The ballots are deleted when the sites have acknowledged.
 	x.until("both sites have acknowledged", func() bool { return x.count("/tx/sites/one/")+x.count("/tx/sites/two/") == 0 })
 }
 
-// twoPhase is a two-phase commit of two sites. With no, one of them votes so.
+// twoPhase is a two-phase commit of two sites. With no, one of them votes no.
 func twoPhase(no bool) *recipe {
 	name := "two-phase commit"
 	if no {
@@ -209,7 +209,7 @@ func twoPhase(no bool) *recipe {
 		},
 		fresh: func(x *cell, p *player) {
 			transact(x, p, []*site{x.site(p, "one", false), x.site(p, "two", false)}, false)
-			// What a failure has left to a Recover.
+			// A failure may have left the transaction to a Recover.
 			_, err := coord.NewCoordinator[string](p.c, "/tx", nil).Recover(x.ctx)
 			p.ok("recover", err)
 		},

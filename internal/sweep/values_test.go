@@ -9,8 +9,8 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// value: the value is a list of words, each of which one update adds. So a write that
-// is lost, or applied twice, shows.
+// value: the value is a list of words, each of which one update adds. So a write that is
+// lost, or applied twice, is visible.
 func value() *recipe {
 	return &recipe{
 		name: "value", players: []string{"a", "b", "c"},
@@ -37,10 +37,10 @@ func value() *recipe {
 			if err == nil {
 				_, err = of(a).CompareAndSet(x.ctx, v, []string{"set", "cas"})
 				note("cas", a.ok("cas", err, coord.ErrUncertain))
-				// The same once more must be refused.
+				// The same update once more must be refused.
 				if err == nil {
 					if _, err = of(b).CompareAndSet(x.ctx, v, nil); !errors.Is(err, coord.ErrConflict) && x.going() {
-						b.ok("cas of what was replaced", err, coord.ErrUncertain)
+						b.ok("cas of a replaced version", err, coord.ErrUncertain)
 						if err == nil {
 							x.violation("a value that was replaced was replaced again")
 						}
@@ -63,16 +63,16 @@ func value() *recipe {
 			}
 			for _, word := range sure {
 				if n := times(got.Value, word); n != 1 {
-					x.violation("%q stands %d times in %v", word, n, got.Value)
+					x.violation("%q occurs %d times in %v", word, n, got.Value)
 				}
 			}
 			for _, word := range maybe {
 				if n := times(got.Value, word); n > 1 {
-					x.violation("%q stands %d times in %v", word, n, got.Value)
+					x.violation("%q occurs %d times in %v", word, n, got.Value)
 				}
 			}
 			if len(got.Value) > len(sure)+len(maybe) {
-				x.violation("more than was written: %v", got.Value)
+				x.violation("words that were not written: %v", got.Value)
 			}
 			last := int64(0)
 			for x.going() {
@@ -121,8 +121,8 @@ func counter() *recipe {
 		name: "counter", players: []string{"a", "b"},
 		play: func(x *cell) {
 			a, b := x.by["a"], x.by["b"]
-			// Each addition is a decimal digit of its own, so that the sum tells which
-			// were applied, and how often.
+			// Each addition is a decimal digit of its own, so that the sum shows which
+			// additions were applied, and how often.
 			var sums, maybes [2]int64
 			run := func(i int, p *player, first int64) {
 				n := coord.NewCounter(p.c, "/n", nil)
@@ -150,7 +150,7 @@ func counter() *recipe {
 			for d := int64(1); d < 1_000_000; d *= 10 {
 				n, must, may := got/d%10, sure/d%10, maybe/d%10
 				if n < must || n > must+may {
-					x.violation("the counter is %d: surely added %d, perhaps %d", got, sure, maybe)
+					x.violation("the counter is %d: certainly added %d, perhaps %d", got, sure, maybe)
 				}
 			}
 		},
