@@ -46,11 +46,11 @@ type metrics struct {
 	uncertain, sessions, dropped                   metric.Int64Counter
 }
 
-// buckets are for times from that of a request to that of a day's work.
+// buckets are for durations from one request to a day's work.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}
 
 func newMetrics(m metric.Meter) *metrics {
-	// The names are constants and valid, so an error is the provider's affair.
+	// The names are constant and valid, so an error is the provider's problem.
 	duration := func(name, what string) metric.Float64Histogram {
 		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what),
 			metric.WithExplicitBucketBoundaries(buckets...))
@@ -66,7 +66,7 @@ func newMetrics(m metric.Meter) *metrics {
 		}
 		return c
 	}
-	holds, err := m.Int64UpDownCounter("coord.holds", metric.WithUnit("{hold}"), metric.WithDescription("What this process holds."))
+	holds, err := m.Int64UpDownCounter("coord.holds", metric.WithUnit("{hold}"), metric.WithDescription("Holds of this process."))
 	if err != nil {
 		otel.Handle(err)
 	}
@@ -77,10 +77,10 @@ func newMetrics(m metric.Meter) *metrics {
 		doubted:     duration("coord.twophase.doubt.duration", "From a site's vote to the decision."),
 		holds:       holds,
 		losses:      counter("coord.losses", "{hold}", "Holds that ended early."),
-		requeues:    counter("coord.requeues", "{place}", "Places in line that were lost."),
-		revocations: counter("coord.revocations", "{request}", "Requests to give a lock up."),
+		requeues:    counter("coord.requeues", "{place}", "Places in the queue that were lost."),
+		revocations: counter("coord.revocations", "{request}", "Requests to release a lock."),
 		rounds:      counter("coord.rounds", "{round}", "Rounds of double barriers that were opened."),
-		members:     counter("coord.group.changes", "{change}", "Own members that came or went."),
+		members:     counter("coord.group.changes", "{change}", "Own members that joined or left."),
 		puts:        counter("coord.queue.puts", "{item}", "Items that were put."),
 		claims:      counter("coord.queue.claims", "{item}", "Items that were taken."),
 		settled:     counter("coord.queue.settled", "{item}", "Items whose claim has ended."),
@@ -89,11 +89,11 @@ func newMetrics(m metric.Meter) *metrics {
 		inDoubt:     counter("coord.twophase.in_doubt", "{transaction}", "Transactions whose decision was destroyed."),
 		uncertain:   counter("coord.uncertain", "{request}", "Requests whose reply was lost."),
 		sessions:    counter("coord.session.changes", "{change}", "Changes of the session's phase."),
-		dropped:     counter("coord.dropped", "{event}", "Events that were dropped, since tracing is too slow."),
+		dropped:     counter("coord.dropped", "{event}", "Events that were dropped because tracing is too slow."),
 	}
 }
 
-// count tells an event in metrics.
+// count records an event in metrics.
 func (a *adapter) count(ctx context.Context, e coord.Event) {
 	m := a.metrics
 	at := e.At()

@@ -1,28 +1,27 @@
-// Package oteltrace tells OpenTelemetry what the recipes of package coord do: as
-// spans of waits and holds, and as metrics.
+// Package oteltrace reports the events of package coord to OpenTelemetry: as spans of waits
+// and holds, and as metrics.
 //
 //	c, err := coord.Open(ctx, b, &coord.Options{Trace: oteltrace.New(nil)})
 //
 // # Spans
 //
-// Both are children of the span in the context of the call that they come from, and
-// can end shortly after it: coord tells of events beside the calls.
+// Both are children of the span in the context of the call that caused them, and can end
+// shortly after the call: coord reports events asynchronously.
 //
-//   - coord.wait lasts from when a call begins to wait to when it has what it waits
-//     for or gives up. A call that need not wait has none. Its events tell of a place
-//     in line that was lost, and of progress.
-//   - coord.hold lasts from a grant to the release or the loss: of a lock, permits, a
-//     term, an entry, an item. A loss has status Error and the error. It can outlast
-//     the span that it is a child of.
+//   - coord.wait lasts from when a call begins to wait until it is granted, is done or gives
+//     up. A call that need not wait has none. Its events report a lost place in the queue,
+//     and progress.
+//   - coord.hold lasts from a grant to the release or the loss: of a lock, permits, a term,
+//     an entry, an item. A loss has status Error and the error. It can outlast its parent
+//     span.
 //
-// Their attributes are coord.recipe, coord.path, coord.op and coord.node, and where
-// that makes sense coord.token, coord.weight, coord.item, coord.attempt,
-// coord.outcome and coord.reason.
+// Their attributes are coord.recipe, coord.path, coord.op and coord.node, and where they
+// apply coord.token, coord.weight, coord.item, coord.attempt, coord.outcome and coord.reason.
 //
 // # Metrics
 //
-// All have the attributes coord.recipe and coord.path, but for those marked with *.
-// Durations are histograms in seconds.
+// All have the attributes coord.recipe and coord.path, except those marked with *. Durations
+// are histograms in seconds.
 //
 //	coord.wait.duration        of calls that were granted or waited, by coord.op and coord.outcome:
 //	                           granted, done, canceled, failed
@@ -68,22 +67,19 @@ type Options struct {
 	// MeterProvider makes the meter. The default is the global one.
 	MeterProvider metric.MeterProvider
 
-	// Path turns the path of a recipe into the attribute coord.path of metrics. A
-	// program that makes a lock for each of its users, say, has too many paths, and
-	// returns the part that they have in common. Nil means the path as it is. It
-	// must be quick, and safe for concurrent use.
+	// Path maps the path of a recipe to the attribute coord.path of metrics. A program that
+	// makes a lock for each of its users, for example, has too many paths, and returns their
+	// common part. Nil means the path as it is. It must be fast, and safe for concurrent use.
 	Path func(path string) string
 
-	// MaxSpans is how many spans can be open at a time, of waits and of holds.
-	// Beyond it there are none for what comes; metrics count all. The default is
-	// 10,000 of each.
+	// MaxSpans limits the open spans, for waits and for holds separately. Beyond it no spans
+	// are made; metrics count all events. The default is 10,000 of each.
 	MaxSpans int
 }
 
-// New returns a function for coord.Options.Trace. Several clients can share one. It
-// is safe for concurrent use and never blocks, as far as what records its spans does
-// not. What it remembers goes with the waits and holds that it is about, the last of
-// it when the clients are closed.
+// New returns a function for coord.Options.Trace. Several clients can share it. It is safe
+// for concurrent use and does not block, unless the span processor blocks. Its state for a
+// wait or hold is dropped when that ends, and the rest when the clients are closed.
 func New(o *Options) func(context.Context, coord.Event) {
 	return newAdapter(o).trace
 }

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// scene is a service in memory, and what is recorded of one client of it.
+// scene is a service in memory, and the recorded spans and metrics of one client of it.
 type scene struct {
 	t       *testing.T
 	st      *memory.Store
@@ -68,8 +68,8 @@ func (x *scene) open(link string, trace func(context.Context, coord.Event)) *coo
 	return c
 }
 
-// ended returns the spans that have ended, in order, each as its name, duration and
-// what it has of the attributes named.
+// ended returns the spans that have ended, in order, each as its name, duration and the named
+// attributes.
 func (x *scene) ended(keys ...attribute.Key) []string {
 	synctest.Wait()
 	var list []string
@@ -100,8 +100,8 @@ func (x *scene) want(got []string, want ...string) {
 	}
 }
 
-// points returns what the metrics say, a line for each set of attributes. A
-// histogram has its count and sum.
+// points returns the metrics, a line for each set of attributes. A histogram has its count
+// and sum.
 func (x *scene) points() []string {
 	synctest.Wait()
 	var rm metricdata.ResourceMetrics
@@ -151,7 +151,7 @@ func TestWaitsAndHoldsAreSpansBelowTheCallers(t *testing.T) {
 		time.AfterFunc(2*time.Second, func() { taken.Release() })
 		ctx, caller := x.tracer.Start(x.t.Context(), "caller")
 		h := x.lock(ctx, x.c)
-		synctest.Wait() // events are told beside the call
+		synctest.Wait() // events are reported asynchronously
 		caller.End()
 		time.Sleep(3 * time.Second)
 		if err := h.Release(); err != nil {
@@ -163,7 +163,7 @@ func TestWaitsAndHoldsAreSpansBelowTheCallers(t *testing.T) {
 			"coord.hold 3s recipe=mutex path=/app/l op=lock outcome=released")
 		for _, s := range x.spans.GetSpans() {
 			if s.Name != "caller" && s.Parent.SpanID() != caller.SpanContext().SpanID() {
-				t.Errorf("%s is no child of the caller's span", s.Name)
+				t.Errorf("%s is not a child of the caller's span", s.Name)
 			}
 			if s.Name == "coord.hold" {
 				a := attribute.NewSet(s.Attributes...)
@@ -186,7 +186,7 @@ func TestAWaitThatIsGivenUpEndsItsSpan(t *testing.T) {
 		if _, err := m.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		synctest.Wait() // its node is gone
+		synctest.Wait() // its node is deleted
 		failed := make(chan error)
 		go func() {
 			_, err := m.Lock(context.Background())
@@ -357,7 +357,7 @@ func TestGroupsCachesRoundsAndTransactionsAreCounted(t *testing.T) {
 	})
 }
 
-// Names of nodes are new each time: as attributes of metrics they would never end.
+// Names of nodes are new each time: as attributes of metrics they would grow without limit.
 func TestMetricsHaveNoNamesOfNodes(t *testing.T) {
 	play(t, Options{Path: func(path string) string { return path[:strings.LastIndex(path, "/")+1] }}, sdktrace.AlwaysSample(), func(x *scene) {
 		for i := range 50 {
@@ -400,7 +400,7 @@ func TestOpenSpansAreBounded(t *testing.T) {
 	})
 }
 
-// Where events are missing, no span stays open for ever.
+// If events are missing, no span stays open for ever.
 func TestDroppedEventsEndTheOpenSpans(t *testing.T) {
 	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
 		h := x.lock(x.t.Context(), x.c)
@@ -415,7 +415,7 @@ func TestDroppedEventsEndTheOpenSpans(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotSampledIsNotRemembered(t *testing.T) {
+func TestSpansThatAreNotSampledAreNotKept(t *testing.T) {
 	play(t, Options{}, sdktrace.NeverSample(), func(x *scene) {
 		x.lock(x.t.Context(), x.c)
 		synctest.Wait()

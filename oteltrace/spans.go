@@ -25,7 +25,7 @@ func (o *openSpans) get(id uint64) trace.Span {
 	return o.spans[id]
 }
 
-// take returns the span, if there is one, and forgets it.
+// take removes the span and returns it, if there is one.
 func (o *openSpans) take(id uint64) trace.Span {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -34,8 +34,8 @@ func (o *openSpans) take(id uint64) trace.Span {
 	return s
 }
 
-// put keeps a span, if there is room. Who has looked before may be one too many, and
-// the span ends as soon as it began.
+// put keeps a span, if there is room. A caller that checked the room earlier may be one too
+// many; then its span ends at once.
 func (o *openSpans) put(id uint64, s trace.Span) {
 	o.mu.Lock()
 	full := len(o.spans) >= o.most
@@ -54,7 +54,7 @@ func (o *openSpans) full() bool {
 	return len(o.spans) >= o.most
 }
 
-// begin begins a span, if anybody records it.
+// begin begins a span, if it is recorded.
 func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coord.Where, more ...attribute.KeyValue) {
 	if in.full() {
 		return
@@ -71,7 +71,7 @@ func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coor
 	}
 }
 
-// note adds an event to a span that is open.
+// note adds an event to an open span.
 func (o *openSpans) note(at coord.Where, name string, attrs ...attribute.KeyValue) {
 	if s := o.get(at.ID); s != nil {
 		if at.Node != "" {
@@ -81,7 +81,8 @@ func (o *openSpans) note(at coord.Where, name string, attrs ...attribute.KeyValu
 	}
 }
 
-// end ends a span that may be open. An error that bad says is one is its status.
+// end ends a span that may be open. It records err, as the span's status if bad says that it
+// is an error.
 func (o *openSpans) end(at coord.Where, err error, bad bool, attrs ...attribute.KeyValue) {
 	s := o.take(at.ID)
 	if s == nil {
@@ -109,7 +110,7 @@ func (o *openSpans) endAll() {
 	}
 }
 
-// span tells an event in spans.
+// span records an event in spans.
 func (a *adapter) span(ctx context.Context, e coord.Event) {
 	switch e := e.(type) {
 	case coord.WaitBegan:
@@ -151,12 +152,12 @@ func (a *adapter) span(ctx context.Context, e coord.Event) {
 	}
 }
 
-// canceled reports whether a wait ended because its caller wanted that.
+// canceled reports whether a wait ended because its caller gave up.
 func canceled(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// ended is the outcome of a wait without a grant.
+// ended returns the outcome of a wait without a grant.
 func ended(err error) string {
 	switch {
 	case err == nil:
@@ -167,7 +168,7 @@ func ended(err error) string {
 	return "failed"
 }
 
-// reason is why something was lost, as one of a few words.
+// reason returns the reason of a loss as one of a few words.
 func reason(err error) string {
 	for _, r := range []struct {
 		err  error

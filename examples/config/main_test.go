@@ -16,12 +16,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestProgramsFollowTheConfiguration(t *testing.T) {
 	exampletest.Tells(t, "config", story,
-		`app-1 +goes on as before: .*not found`,
-		`app-2 +goes on as before: .*not found`,
+		`app-1 +keeps its configuration: .*not found`,
+		`app-2 +keeps its configuration: .*not found`,
 		`app-1 +applies {Level:info Workers:4}`,
 		`app-2 +applies {Level:info Workers:4}`,
-		`app-1 +goes on as before: .*decode`,
-		`app-2 +goes on as before: .*decode`,
+		`app-1 +keeps its configuration: .*decode`,
+		`app-2 +keeps its configuration: .*decode`,
 		`app-2 +loses contact`,
 		`app-1 +applies {Level:debug Workers:8}`,
 		`app-1 +applies {Level:debug Workers:9}`,
@@ -30,7 +30,7 @@ func TestProgramsFollowTheConfiguration(t *testing.T) {
 	)
 }
 
-func TestAConfigurationThatMakesNoSenseIsRefused(t *testing.T) {
+func TestAnInvalidConfigurationIsRefused(t *testing.T) {
 	c, err := coord.Open(t.Context(), memory.New(nil), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/go-coord/coord/examples/internal/service"
 )
 
-// program follows the configuration. The channels tell the story what it does.
+// program follows the configuration. The channels report its steps to the story.
 type program struct {
 	name    string
 	link    service.Link
@@ -17,8 +17,7 @@ type program struct {
 	refused chan error
 }
 
-// story runs two programs and an operator. In real life each is in a process of its
-// own.
+// story runs two programs and an operator. In production each runs in a process of its own.
 func story(ctx context.Context, s *service.Service) error {
 	following, stop := context.WithCancel(ctx)
 	var programs [2]program
@@ -52,7 +51,7 @@ func story(ctx context.Context, s *service.Service) error {
 	}
 	config := coord.NewValue[Config](c, "/config", nil)
 	for _, p := range programs {
-		if err := p.refuses(ctx, s, coord.ErrNotFound); err != nil { // nobody has made one yet
+		if err := p.refuses(ctx, s, coord.ErrNotFound); err != nil { // there is none yet
 			return err
 		}
 	}
@@ -66,7 +65,7 @@ func story(ctx context.Context, s *service.Service) error {
 		return err
 	}
 
-	s.Say("operator", "writes nonsense by hand")
+	s.Say("operator", "writes an invalid configuration by hand")
 	byHand := coord.NewValue(c, "/config", &coord.ValueOptions[string]{Codec: coord.Text()})
 	if _, err := byHand.Set(ctx, "workers = many"); err != nil {
 		return err
@@ -85,8 +84,7 @@ func story(ctx context.Context, s *service.Service) error {
 	if err := a.applies(ctx, s, second); err != nil {
 		return err
 	}
-	// Update is for changes that depend on what stands there: no change of anybody
-	// else is lost.
+	// Update is for changes that depend on the present value: no concurrent change is lost.
 	third, err := config.Update(ctx, func(old Config) (Config, error) {
 		old.Workers++
 		return old, nil
@@ -99,11 +97,11 @@ func story(ctx context.Context, s *service.Service) error {
 		return err
 	}
 	if len(b.applied) > 0 {
-		return fmt.Errorf("%s applies what it cannot know of: %+v", b.name, <-b.applied)
+		return fmt.Errorf("%s applies a configuration without contact: %+v", b.name, <-b.applied)
 	}
 	s.Say(b.name, "has contact again")
 	b.link.Heal()
-	// It never hears of the second: a watch is latest-wins.
+	// It never sees the second configuration: a watch delivers the latest value.
 	return b.applies(ctx, s, third.Value)
 }
 
@@ -121,14 +119,14 @@ func (p *program) applies(ctx context.Context, s *service.Service, want Config) 
 	}
 }
 
-// refuses waits until the program refuses one, which must be for that reason.
+// refuses waits until the program refuses a configuration, which must be for that reason.
 func (p *program) refuses(ctx context.Context, s *service.Service, want error) error {
 	select {
 	case err := <-p.refused:
 		if !errors.Is(err, want) {
 			return fmt.Errorf("%s refuses a configuration: %w", p.name, err)
 		}
-		s.Say(p.name, "goes on as before: %v", err)
+		s.Say(p.name, "keeps its configuration: %v", err)
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("%s does not notice: %w", p.name, context.Cause(ctx))

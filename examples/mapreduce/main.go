@@ -1,6 +1,6 @@
-// Mapreduce counts words: several workers each count a share of the lines, and when
-// all have done so, each sums up a share of the words. Double barriers keep the two
-// parts, the rounds, apart.
+// Mapreduce counts words: several workers each count a share of the lines, and when all have
+// finished, each sums up a share of the words. Double barriers separate the two parts, the
+// rounds.
 //
 //	go run ./examples/mapreduce
 //	go run ./examples/mapreduce -backend zookeeper -servers host1:2181,host2:2181
@@ -21,25 +21,25 @@ func main() { service.Main("mapreduce", story) }
 
 const workers = 3
 
-// counts says how often each word was seen.
+// counts is the number of occurrences of each word.
 type counts map[string]int
 
-// together runs f as one of the workers of a round: f begins when all have come,
-// and together returns when all have ended.
+// together runs f as one of the workers of a round: f begins when all workers have entered,
+// and together returns when all have left.
 func together(ctx context.Context, round *coord.DoubleBarrier, f func(context.Context) error) error {
 	entry, err := round.Enter(ctx)
 	if err != nil {
 		return err
 	}
-	// If the session is lost the others do not wait for us any more, so we must not
-	// go on: this context ends.
+	// If the session is lost the other workers do not wait for this one any more, so it must
+	// stop: this context ends.
 	if err := f(entry.Context(ctx)); err != nil {
 		return errors.Join(err, entry.Release()) // leave without waiting
 	}
 	return entry.Leave(ctx)
 }
 
-// partAt is where a mapper leaves what a reducer needs.
+// partAt is the value with which a mapper passes its result to a reducer.
 func partAt(c *coord.Client, mapper, reducer int) *coord.Value[counts] {
 	return coord.NewValue[counts](c, fmt.Sprintf("/parts/%d-%d", mapper, reducer), nil)
 }
@@ -48,7 +48,7 @@ func resultAt(c *coord.Client, reducer int) *coord.Value[counts] {
 	return coord.NewValue[counts](c, fmt.Sprintf("/results/%d", reducer), nil)
 }
 
-// mapLines counts every so many lines, and sorts the words by their reducers.
+// mapLines counts every workers-th line, and sorts the words by their reducers.
 func mapLines(ctx context.Context, c *coord.Client, number int, lines []string) error {
 	var parts [workers]counts
 	for i := range parts {
@@ -69,12 +69,12 @@ func mapLines(ctx context.Context, c *coord.Client, number int, lines []string) 
 	return nil
 }
 
-// reduce sums up what all mappers have found for one reducer.
+// reduce sums up the results of all mappers for one reducer.
 func reduce(ctx context.Context, c *coord.Client, number int) error {
 	sum := make(counts)
 	for mapper := range workers {
-		// What was written before the others left the round is seen by now. If one
-		// has died in it, its part is missing, and this is ErrNotFound.
+		// This read sees everything that was written before the others left the round. If a
+		// worker died in it, its part is missing, and this is ErrNotFound.
 		part, err := partAt(c, mapper, number).Get(ctx)
 		if err != nil {
 			return err

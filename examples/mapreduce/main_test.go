@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestNobodyReducesBeforeAllHaveMapped(t *testing.T) {
+func TestNoWorkerReducesBeforeAllHaveMapped(t *testing.T) {
 	exampletest.Tells(t, "mapreduce", story,
 		`worker-2 +maps`,
 		`worker-2 +has mapped its lines`,

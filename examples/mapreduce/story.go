@@ -13,9 +13,9 @@ import (
 	"github.com/go-coord/coord/examples/internal/service"
 )
 
-// story runs the workers. In real life each is in a process of its own.
+// story runs the workers. In production each runs in a process of its own.
 func story(ctx context.Context, s *service.Service) error {
-	ctx, stop := context.WithCancelCause(ctx) // by the first that fails
+	ctx, stop := context.WithCancelCause(ctx) // canceled by the first error
 	defer stop(nil)
 	lines := strings.Split(strings.Repeat(text, 40), "\n")
 	var mapped atomic.Int32
@@ -25,7 +25,7 @@ func story(ctx context.Context, s *service.Service) error {
 		err := together(ctx, round, func(ctx context.Context) error {
 			s.Say(name, "maps")
 			select {
-			case <-time.After(time.Duration(number) * 100 * time.Millisecond): // some have more to do
+			case <-time.After(time.Duration(number) * 100 * time.Millisecond): // some have more work
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
@@ -67,7 +67,7 @@ func story(ctx context.Context, s *service.Service) error {
 	return check(ctx, s, lines)
 }
 
-// check counts once more, the plain way.
+// check counts again without workers.
 func check(ctx context.Context, s *service.Service, lines []string) error {
 	c, _, err := s.Open(ctx, "reader")
 	if err != nil {
@@ -87,7 +87,7 @@ func check(ctx context.Context, s *service.Service, lines []string) error {
 	if !maps.Equal(got, want) {
 		return fmt.Errorf("counted %v, want %v", got, want)
 	}
-	s.Say("", "%d lines, %d different words, %d times \"the\": as one counts them alone.", len(lines), len(got), got["the"])
+	s.Say("", "%d lines, %d different words, %d times \"the\": the same as a count without workers.", len(lines), len(got), got["the"])
 	return nil
 }
 

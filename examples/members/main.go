@@ -1,6 +1,5 @@
-// Members is a list of the instances of a service: each registers its address, and
-// a caller picks one of them for each call. One leaves in order, and another one is
-// killed.
+// Members is a list of the instances of a service: each registers its address, and a caller
+// picks one of them for each call. One instance leaves cleanly, and another one is killed.
 //
 //	go run ./examples/members
 //	go run ./examples/members -backend zookeeper -servers host1:2181,host2:2181
@@ -21,7 +20,7 @@ import (
 
 func main() { service.Main("members", story) }
 
-// Endpoint is what an instance tells the callers about itself.
+// Endpoint is the data that an instance publishes.
 type Endpoint struct{ Address string }
 
 // An instance serves HTTP on an address that it has registered.
@@ -40,8 +39,8 @@ func start(ctx context.Context, c *coord.Client, name string) (*instance, error)
 	handler := func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, name) }
 	i := &instance{name: name, http: &http.Server{Handler: http.HandlerFunc(handler)}, served: make(chan error, 1)}
 	go func() { i.served <- i.http.Serve(listener) }()
-	// Register last: who is in the list can be called. The membership looks after
-	// itself from now on, also when the session is lost and replaced.
+	// Register last: an instance in the list can be called. The membership maintains itself
+	// from now on, also when the session is lost and replaced.
 	group := coord.NewGroup[Endpoint](c, "/instances", nil)
 	i.member, err = group.Join(ctx, name, Endpoint{listener.Addr().String()})
 	if err != nil {
@@ -53,7 +52,7 @@ func start(ctx context.Context, c *coord.Client, name string) (*instance, error)
 // stop leaves the list first, and then finishes the calls under way.
 func (i *instance) stop(ctx context.Context) error {
 	err := i.member.Leave()
-	// A caller may have picked us just before it heard of it.
+	// A caller may have picked this instance just before the change of the list.
 	select {
 	case <-time.After(200 * time.Millisecond):
 	case <-ctx.Done():
@@ -63,22 +62,22 @@ func (i *instance) stop(ctx context.Context) error {
 	return err
 }
 
-// kill is how a process ends that says nothing to anybody.
+// kill ends the instance as SIGKILL ends a process, without leaving.
 func (i *instance) kill() error {
 	err := i.http.Close()
 	<-i.served
 	return err
 }
 
-// A caller calls one of the instances after the other.
+// A caller calls the instances in turn.
 type caller struct {
 	http   http.Client
 	picker *coord.Picker[Endpoint]
 	failed int
 }
 
-// call tries another instance when one does not answer: one that has died stands in
-// the list until the service has noticed, which takes the session timeout.
+// call tries another instance if one does not answer: a dead instance is in the list until
+// the service has noticed, which takes the session timeout.
 func (c *caller) call(ctx context.Context) (answer string, failed error) {
 	for range 3 {
 		m, err := c.picker.Next(ctx) // waits while there is none

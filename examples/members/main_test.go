@@ -10,11 +10,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestCallsGoToThoseWhoAreThere(t *testing.T) {
+func TestCallsGoToTheInstancesInTheList(t *testing.T) {
 	exampletest.Tells(t, "members", story,
 		`caller +sees the list \[east north west\]`,
 		`caller +makes 12 calls, answered by map\[east:4 north:4 west:4\]`,
-		`north +leaves in order`,
+		`north +leaves the list`,
 		`caller +sees the list \[east west\]`,
 		`caller +makes 12 calls, answered by map\[east:6 west:6\]`,
 		`west +is killed`,

@@ -12,8 +12,7 @@ import (
 	"github.com/go-coord/coord/examples/internal/service"
 )
 
-// story runs three instances and a caller. In real life each is in a process of its
-// own.
+// story runs three instances and a caller. In production each runs in a process of its own.
 func story(ctx context.Context, s *service.Service) (err error) {
 	names := []string{"east", "north", "west"}
 	instances := make(map[string]*instance)
@@ -55,7 +54,7 @@ func story(ctx context.Context, s *service.Service) (err error) {
 		return err
 	}
 
-	s.Say("north", "leaves in order")
+	s.Say("north", "leaves the list")
 	if err := instances["north"].stop(ctx); err != nil {
 		return err
 	}
@@ -67,7 +66,7 @@ func story(ctx context.Context, s *service.Service) (err error) {
 		return err
 	}
 	if call.failed > 0 {
-		return fmt.Errorf("%d calls failed when nobody had died", call.failed)
+		return fmt.Errorf("%d calls failed while all instances were alive", call.failed)
 	}
 
 	s.Say("west", "is killed")
@@ -96,7 +95,7 @@ func story(ctx context.Context, s *service.Service) (err error) {
 	return nil
 }
 
-// until waits until the list is want, and tells what has changed.
+// until waits until the list is want, and reports each change.
 func until(ctx context.Context, s *service.Service, changes <-chan coord.Members[Endpoint], want ...string) error {
 	for {
 		select {
@@ -118,7 +117,7 @@ func until(ctx context.Context, s *service.Service, changes <-chan coord.Members
 	}
 }
 
-// answer calls some times, and checks that these answer and nobody else.
+// answer makes some calls, and checks that exactly these instances answer.
 func answer(ctx context.Context, s *service.Service, c *caller, want ...string) error {
 	const calls = 12
 	by := make(map[string]int)

@@ -1,5 +1,5 @@
-// Rollout restarts all servers of a cluster, two at a time: a semaphore says whose
-// turn it is.
+// Rollout restarts all servers of a cluster, two at a time: a semaphore limits how many are
+// down.
 //
 //	go run ./examples/rollout
 //	go run ./examples/rollout -backend zookeeper -servers host1:2181,host2:2181
@@ -15,20 +15,20 @@ import (
 
 func main() { service.Main("rollout", story) }
 
-// limit is how many servers may be down at a time. It stands on the service: who
-// comes with another one is refused with ErrLimit, so two versions of this program
-// cannot exceed it together.
+// limit is the number of servers that may be down at a time. The service stores it: a client
+// that uses another limit is refused with ErrLimit, so two versions of this program cannot
+// exceed it together.
 const limit = 2
 
-// upgrade restarts a server when there is a permit for it.
+// upgrade restarts a server when it has a permit.
 func upgrade(ctx context.Context, c *coord.Client, name string, restart func(context.Context) error) error {
 	permits := coord.NewSemaphore(c, "/restarts", limit, &coord.SemaphoreOptions{Data: []byte(name)})
 	permit, err := permits.Acquire(ctx, 1)
 	if err != nil {
 		return err
 	}
-	// If the permit is lost, another server may go down, so do not begin a step
-	// after that. It is the context that ends then.
+	// If the permit is lost, another server may go down, so this upgrade must not begin a
+	// further step. The context ends then.
 	err = restart(permit.Context(ctx))
 	return errors.Join(err, permit.Release())
 }

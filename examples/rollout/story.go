@@ -10,14 +10,14 @@ import (
 	"github.com/go-coord/coord/examples/internal/service"
 )
 
-// server is what is restarted.
+// server is a server to restart.
 type server struct {
 	name    string
 	client  *coord.Client
 	version int
 }
 
-// cluster counts who is down.
+// cluster counts the servers that are down.
 type cluster struct {
 	mu         sync.Mutex
 	down, most int
@@ -36,9 +36,9 @@ func (c *cluster) start() {
 	c.down--
 }
 
-// story upgrades six servers. In real life each does so in a process of its own.
+// story upgrades six servers. In production each does so in a process of its own.
 func story(ctx context.Context, s *service.Service) error {
-	ctx, cancel := context.WithCancelCause(ctx) // by the first that fails
+	ctx, cancel := context.WithCancelCause(ctx) // canceled by the first error
 	defer cancel(nil)
 	var (
 		servers [6]server

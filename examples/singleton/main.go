@@ -1,5 +1,5 @@
-// Singleton is a job that runs at regular times, once in a whole cluster: the leader
-// of an election runs it. When the leader is cut off, or stops, another one goes on.
+// Singleton is a job that runs at regular times, once in a whole cluster: the leader of an
+// election runs it. When the leader is cut off, or stops, another replica continues.
 //
 //	go run ./examples/singleton
 //	go run ./examples/singleton -backend zookeeper -servers host1:2181,host2:2181
@@ -28,7 +28,7 @@ type replica struct {
 }
 
 func (r *replica) run(ctx context.Context) error {
-	// The number of the latest run. Whoever comes first makes it.
+	// The value holds the number of the latest run. The first replica creates it.
 	_, err := r.last().CompareAndSet(ctx, coord.Versioned[int]{}, 0)
 	if err != nil && !errors.Is(err, coord.ErrConflict) {
 		return err
@@ -36,7 +36,7 @@ func (r *replica) run(ctx context.Context) error {
 	e := coord.NewElection(r.client, "/leader", &coord.ElectionOptions{ID: r.name})
 	err = e.Run(ctx, r.lead) // campaigns again when a term was lost
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil // we were told to stop
+		return nil // the replica was told to stop
 	}
 	return err
 }
@@ -45,7 +45,7 @@ func (r *replica) last() *coord.Value[int] {
 	return coord.NewValue[int](r.client, "/last-run", nil)
 }
 
-// lead runs the job from time to time until ctx, which ends with the term.
+// lead runs the job from time to time until ctx ends, which is when the term ends.
 func (r *replica) lead(ctx context.Context, t *coord.Term) error {
 	if err := r.leads(t); err != nil {
 		return err
@@ -58,19 +58,19 @@ func (r *replica) lead(ctx context.Context, t *coord.Term) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		// All that leaders before us have written is seen by now.
+		// This read sees everything that earlier leaders have written.
 		last, err := r.last().Get(ctx)
 		if err != nil {
 			return err
 		}
-		// A process can be paused right here, and another one leads when it goes on.
-		// So the run is written down before it is done, and in a transaction that is
-		// refused when the term is over. For a job that may run twice, but must not
-		// be left out, it would be written down afterwards.
+		// A process can be paused right here, and another one may lead when it resumes. So
+		// the run is written down before it is done, in a transaction that is refused if the
+		// term is over. A job that may run twice, but must not be skipped, would be written
+		// down afterwards.
 		run := last.Value + 1
 		_, err = coord.NewTxn(r.client).Under(t.Guard()).Set("/last-run", []byte(strconv.Itoa(run))).Commit(ctx)
 		if errors.Is(err, coord.ErrConflict) {
-			err = t.Verify(ctx) // ends the term here too, if nobody has told us yet
+			err = t.Verify(ctx) // also ends the term here, if its loss was not noticed yet
 		}
 		if err != nil {
 			return fmt.Errorf("run %d: %w", run, err)

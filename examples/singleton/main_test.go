@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestAnotherReplicaGoesOnWithTheJob(t *testing.T) {
+func TestAnotherReplicaContinuesTheJob(t *testing.T) {
 	exampletest.Tells(t, "singleton", story,
 		`\w+ +leads`,
 		`\w+ +does run 1`,

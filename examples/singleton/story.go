@@ -11,14 +11,14 @@ import (
 	"github.com/go-coord/coord/examples/internal/service"
 )
 
-// cluster is what the story knows of all replicas.
+// cluster is the story's record of all replicas.
 type cluster struct {
 	s    *service.Service
 	runs chan run
 
 	mu   sync.Mutex
-	term *coord.Term // the latest
-	by   string      // whose it is
+	term *coord.Term // the latest term
+	by   string      // its replica
 }
 
 // run is one run of the job.
@@ -27,7 +27,7 @@ type run struct {
 	number int
 }
 
-// story runs three replicas. In real life each is in a process of its own.
+// story runs three replicas. In production each runs in a process of its own.
 func story(ctx context.Context, s *service.Service) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	var all sync.WaitGroup
@@ -74,14 +74,14 @@ func story(ctx context.Context, s *service.Service) error {
 	}
 
 	links[first.by].Heal()
-	s.Say(first.by, "is back, and waits in line")
+	s.Say(first.by, "is back, and waits in the queue")
 	s.Say(second.by, "is told to stop, and resigns")
 	stops[second.by]()
 	_, err = cl.watch(ctx, second)
 	return err
 }
 
-// leads is told of each term at its beginning. The one before must have ended.
+// leads is called at the beginning of each term. The previous term must have ended.
 func (cl *cluster) leads(name string, t *coord.Term) error {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -98,8 +98,8 @@ func (cl *cluster) leads(name string, t *coord.Term) error {
 	return nil
 }
 
-// watch waits until a replica has run the job some times that is not the one that
-// did it before, and returns its latest run. No number may come twice.
+// watch waits until a replica other than the previous one has run the job some times, and
+// returns its latest run. No number may occur twice.
 func (cl *cluster) watch(ctx context.Context, before run) (run, error) {
 	last := before
 	for times := 0; times < 3; {
@@ -114,7 +114,7 @@ func (cl *cluster) watch(ctx context.Context, before run) (run, error) {
 				cl.s.Say(r.by, "does run %d", r.number)
 			}
 		case <-ctx.Done():
-			return last, errors.Join(fmt.Errorf("nobody runs the job after run %d of %q", last.number, last.by), context.Cause(ctx))
+			return last, errors.Join(fmt.Errorf("no replica runs the job after run %d of %q", last.number, last.by), context.Cause(ctx))
 		}
 	}
 	return last, nil

@@ -1,5 +1,5 @@
-// Tour shows what the main recipes of package coord do, and what a lock does when
-// its holder is cut off from the service. It needs nothing installed:
+// Tour shows the main recipes of package coord, and a lock whose holder is cut off from the
+// service. It needs nothing installed:
 //
 //	go run ./examples/tour
 //
@@ -7,8 +7,7 @@
 //
 //	go run ./examples/tour -backend zookeeper -servers host1:2181,host2:2181
 //
-// Everything that it tells is checked; the exit status is 1 if something is not
-// as told.
+// Every step of the story is checked; the exit status is 1 if a check fails.
 package main
 
 import "github.com/go-coord/coord/examples/internal/service"

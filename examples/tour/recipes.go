@@ -9,9 +9,9 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// jobs shows a typed queue, and a consumer that dies in the middle of its work. Its
-// process just ends; had it lost contact, all would be the same after the time that
-// bob's session took to end.
+// jobs shows a typed queue, and a consumer that dies in the middle of its work. Its process
+// just ends. After a loss of contact the same would happen when the timeout of its session
+// has passed.
 func (t *tour) jobs(ctx context.Context) error {
 	t.title("A worker is killed in the middle of its work.")
 	type job struct{ Dish string }
@@ -159,9 +159,9 @@ func (t *tour) leaders(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What bob did himself he sees, and so all that was there before it.
+	// Bob's own change is visible to bob, and so is everything before it.
 	if leader.ID != "cid" {
-		return fmt.Errorf("bob takes %s for the leader", leader.ID)
+		return fmt.Errorf("bob sees %s as the leader", leader.ID)
 	}
 	t.Say("bob", "sees that %s leads", leader.ID)
 	return t.cid.hold.Release()

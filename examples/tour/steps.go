@@ -8,7 +8,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// wait puts p in line, and returns when it stands there.
+// wait makes p a waiter, and returns when it waits.
 func (t *tour) wait(ctx context.Context, p *person, acquire func(context.Context) (*coord.Hold, error)) error {
 	p.forget()
 	t.waiters.Go(func() {
@@ -22,11 +22,11 @@ func (t *tour) wait(ctx context.Context, p *person, acquire func(context.Context
 	case g := <-t.grants:
 		return fmt.Errorf("%s did not wait for the holder: granted %v, error %v", p.name, g.to.name, g.err)
 	case <-ctx.Done():
-		return fmt.Errorf("%s does not get in line: %w", p.name, context.Cause(ctx))
+		return fmt.Errorf("%s does not become a waiter: %w", p.name, context.Cause(ctx))
 	}
 }
 
-// forget drops what an earlier call has left in waiting.
+// forget drops the values that an earlier call has left in waiting.
 func (p *person) forget() {
 	select {
 	case <-p.waiting:
@@ -34,8 +34,8 @@ func (p *person) forget() {
 	}
 }
 
-// granted is called at once when an acquisition has returned. At this moment the
-// holder before must know that it is none any more, and must have a lower token.
+// granted is called as soon as an acquisition has returned. At this moment the previous
+// holder must know that its hold has ended, and must have a lower token.
 func (t *tour) granted(p *person, h *coord.Hold, err error) grant {
 	if err != nil {
 		return grant{to: p, err: err}
@@ -43,7 +43,7 @@ func (t *tour) granted(p *person, h *coord.Hold, err error) grant {
 	if before := t.holder.Swap(h); before != nil {
 		switch {
 		case before.Err() == nil:
-			err = fmt.Errorf("%s was granted while the one before still held", p.name)
+			err = fmt.Errorf("%s was granted while the previous holder still held", p.name)
 		case h.Token() <= before.Token():
 			err = fmt.Errorf("%s has token %d after token %d", p.name, h.Token(), before.Token())
 		}
@@ -51,7 +51,7 @@ func (t *tour) granted(p *person, h *coord.Hold, err error) grant {
 	return grant{to: p, hold: h, err: err}
 }
 
-// next waits until somebody is granted what the others wait for, which must be p.
+// next waits until a waiter is granted, which must be p.
 func (t *tour) next(ctx context.Context, p *person, what string) error {
 	select {
 	case g := <-t.grants:
@@ -66,14 +66,14 @@ func (t *tour) took(g grant, want *person, what string) error {
 		return g.err
 	}
 	if g.to != want {
-		return fmt.Errorf("%s was granted, and it is the turn of %s", g.to.name, want.name)
+		return fmt.Errorf("%s was granted instead of %s", g.to.name, want.name)
 	}
 	want.hold = g.hold
 	t.Say(want.name, "%s, with token %d", what, g.hold.Token())
 	return nil
 }
 
-// release passes the lock on from its holder to the next in line.
+// release passes the lock from its holder to the next waiter.
 func (t *tour) release(ctx context.Context, from, to *person) error {
 	t.Say(from.name, "releases the lock")
 	if err := from.hold.Release(); err != nil {
@@ -82,9 +82,9 @@ func (t *tour) release(ctx context.Context, from, to *person) error {
 	return t.next(ctx, to, "has the lock")
 }
 
-// list shows who is in line for the lock, who must be these in this order.
+// list shows the contenders for the lock, which must be these in this order.
 func (t *tour) list(ctx context.Context, want ...*person) error {
-	// Others made and removed their nodes: catch up with them first.
+	// Other clients created and removed their nodes: catch up with them first.
 	s, err := t.cid.client.Session(ctx)
 	if err != nil {
 		return err
@@ -100,10 +100,10 @@ func (t *tour) list(ctx context.Context, want ...*person) error {
 		return fmt.Errorf("%d contenders for the lock, want %d", len(list), len(want))
 	}
 	if len(list) == 0 {
-		t.Say("", "Nobody is in line, and no node of anybody is left.")
+		t.Say("", "There are no contenders, and no node is left.")
 		return nil
 	}
-	t.Say("", "In line are:")
+	t.Say("", "The contenders are:")
 	for i, c := range list {
 		role := "waits"
 		if i == 0 {
@@ -114,7 +114,7 @@ func (t *tour) list(ctx context.Context, want ...*person) error {
 			return fmt.Errorf("place %d is %s's, want %s's", i+1, c.Data, want[i].name)
 		}
 		if i > 0 && c.Token <= list[i-1].Token {
-			return fmt.Errorf("token %d stands behind token %d", c.Token, list[i-1].Token)
+			return fmt.Errorf("token %d follows token %d", c.Token, list[i-1].Token)
 		}
 	}
 	return nil
@@ -122,8 +122,8 @@ func (t *tour) list(ctx context.Context, want ...*person) error {
 
 const reportPath = "/report"
 
-// create makes the report under the guard of p's hold: the service checks the hold
-// in the transaction that writes, so it does not matter what p believes.
+// create creates the report under the guard of p's hold: the service checks the hold in the
+// transaction that writes, so p's own view does not matter.
 func (t *tour) create(ctx context.Context, p *person) error {
 	t.report = p.name + "'s notes"
 	_, err := coord.NewTxn(p.client).Under(p.hold.Guard()).
@@ -136,7 +136,7 @@ func (t *tour) create(ctx context.Context, p *person) error {
 	return nil
 }
 
-// write changes the report under the hold of p, the latest that p had.
+// write changes the report under p's latest hold.
 func (t *tour) write(ctx context.Context, p *person, text string) error {
 	t.Say(p.name, "writes %q under the guard of the hold with token %d", text, p.hold.Token())
 	_, err := coord.NewTxn(p.client).Under(p.hold.Guard()).Set(reportPath, []byte(text)).Commit(ctx)

@@ -14,19 +14,19 @@ import (
 
 const lockPath = "/lock"
 
-// tour is three clients, and what they share on the service: a lock, and a report
+// tour is three clients, and the objects that they share on the service: a lock, and a report
 // that only the holder of the lock may write.
 type tour struct {
 	*service.Service
 	ann, bob, cid *person
 	grants        chan grant                 // one for each acquisition that ended
 	waiters       sync.WaitGroup             // the goroutines that acquire
-	holder        atomic.Pointer[coord.Hold] // the latest, of what the chapter is about
-	report        string                     // what it must say
+	holder        atomic.Pointer[coord.Hold] // the latest hold of the current chapter's recipe
+	report        string                     // its expected content
 	chapter       int
 }
 
-// person is one client. In real life each is in a process of its own.
+// person is one client. In production each runs in a process of its own.
 type person struct {
 	name    string
 	link    service.Link
@@ -36,14 +36,14 @@ type person struct {
 	hold    *coord.Hold   // the latest
 }
 
-// grant is how an acquisition ended.
+// grant is the result of an acquisition.
 type grant struct {
 	to   *person
 	hold *coord.Hold
 	err  error
 }
 
-// story is the tour. Each step checks what it tells.
+// story is the tour. Each step checks its result.
 func story(ctx context.Context, s *service.Service) error {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &tour{Service: s, grants: make(chan grant, 3)}
@@ -140,13 +140,13 @@ func (t *tour) cutOff(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("bob's hold did not end: %w", context.Cause(ctx))
 	}
-	t.Say("bob", "knows by himself that it is lost, %.2fs after the cut", time.Since(cut).Seconds())
+	t.Say("bob", "notices the loss by the lease, %.2fs after the cut", time.Since(cut).Seconds())
 	err := t.bob.hold.Err()
 	if !errors.Is(err, coord.ErrLost) || !errors.Is(err, coord.ErrSessionLost) {
-		return fmt.Errorf("bob's hold ended with %q, want the loss of his session", err)
+		return fmt.Errorf("bob's hold ended with %q, want the loss of the session", err)
 	}
 	t.Say("", "     Err: %v", err)
-	// Only now does the service end bob's session, and his node goes with it.
+	// Only now does the service end bob's session and delete its node.
 	return t.next(ctx, t.cid, "has the lock")
 }
 
@@ -155,9 +155,9 @@ func (t *tour) comeBack(ctx context.Context) error {
 	t.bob.link.Heal()
 	err := t.write(ctx, t.bob, "bob's final version")
 	if !errors.Is(err, coord.ErrNotFound) {
-		return fmt.Errorf("bob wrote under a hold that he had lost: error %v, want the guard to refuse", err)
+		return fmt.Errorf("bob wrote under a lost hold: error %v, want the guard to refuse", err)
 	}
-	t.Say("bob", "is refused, for the guard of his old hold fails")
+	t.Say("bob", "is refused, because the guard of the old hold fails")
 	t.Say("", "     %v", err)
 	if err := t.read(ctx); err != nil {
 		return err

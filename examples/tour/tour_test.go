@@ -26,7 +26,7 @@ func TestTheTour(t *testing.T) {
 		`bob +has the lock, with token \d+`,
 		`bob +has written`,
 		`bob +is cut off`,
-		`bob +knows by himself that it is lost`,
+		`bob +notices the loss by the lease`,
 		`Err: coord: hold .* lost: session lost`,
 		`cid +has the lock, with token \d+`,
 		`bob +writes "bob's final version"`,
@@ -35,7 +35,7 @@ func TestTheTour(t *testing.T) {
 		`cid +has written`,
 		`The report says "cid's version"`,
 		`ann +has the lock, with token \d+`,
-		`Nobody is in line`,
+		`There are no contenders`,
 		`dan +takes "soup", attempt 1, and is killed`,
 		`cid +takes "soup", attempt 2`,
 		`No job is left`,
@@ -51,11 +51,11 @@ func TestTheTour(t *testing.T) {
 	)
 }
 
-func TestTheTourFailsWhenItIsNotAsTold(t *testing.T) {
+func TestTheTourFailsWhenAStepHasAnotherResult(t *testing.T) {
 	exampletest.Doubts(t, story, "bob's hold did not end")
 }
 
-// interrupting interrupts the tour when it cuts the link.
+// interrupting is a link that interrupts the tour when the tour cuts it.
 type interrupting struct {
 	*memory.Link
 	interrupt func()

@@ -1,7 +1,7 @@
-// Transfer moves money between two accounts that different processes keep, by a
-// two-phase commit. One of them is killed between its vote and its booking, and
-// books when it is started again. Then the one who proposes is killed, and another
-// proposes the same again: money is neither lost nor made.
+// Transfer moves money between two accounts that different processes keep, by a two-phase
+// commit. One of them is killed between its vote and its booking, and books after a restart.
+// Then the proposer is killed, and another one makes the same proposal again: the sum of the
+// accounts stays the same.
 //
 //	go run ./examples/transfer
 //	go run ./examples/transfer -backend zookeeper -servers host1:2181,host2:2181
@@ -18,13 +18,13 @@ import (
 
 func main() { service.Main("transfer", story) }
 
-// Transfer is what the sites vote on.
+// Transfer is the payload on which the sites vote.
 type Transfer struct {
 	From, To string
 	Amount   int
 }
 
-// booking is what a transfer does to one account.
+// booking returns the change of one account by a transfer.
 func (t Transfer) booking(site string) int {
 	if site == t.From {
 		return -t.Amount
@@ -32,19 +32,19 @@ func (t Transfer) booking(site string) int {
 	return t.Amount
 }
 
-// An account stands for the database of a site: it outlives the process, and each
-// method is one transaction of it. A transfer goes by its Zxid, which no other
-// transaction ever has.
+// An account represents the database of a site: it outlives the process, and each method is
+// one transaction of it. A transfer is identified by its Zxid, which no other transaction
+// ever has.
 //
-// Every method can be called again for the same transfer, after a crash for example,
-// and does nothing then.
+// Every method can be repeated for the same transfer, for example after a crash, and then
+// does nothing.
 type account struct {
 	mu      sync.Mutex
-	balance int           // what can be spent
-	pending map[int64]int // voted yes, and not decided yet as far as we know
+	balance int           // money that can be spent
+	pending map[int64]int // voted yes, without a known decision
 }
 
-// prepare makes sure that the transfer can be booked later, whatever comes.
+// prepare makes sure that the transfer can be booked later, whatever happens.
 func (a *account) prepare(zxid int64, amount int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,7 +61,7 @@ func (a *account) prepare(zxid int64, amount int) error {
 	return nil
 }
 
-// commit books what was prepared.
+// commit books a prepared transfer.
 func (a *account) commit(zxid int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,7 +71,7 @@ func (a *account) commit(zxid int64) {
 	delete(a.pending, zxid)
 }
 
-// abort undoes what was prepared, if anything was.
+// abort undoes prepare, if it was called.
 func (a *account) abort(zxid int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -81,12 +81,11 @@ func (a *account) abort(zxid int64) {
 	delete(a.pending, zxid)
 }
 
-// serve takes part in transfers in the name of a site until ctx ends. booking is
-// called before each booking.
+// serve serves a site until ctx ends. booking is called before each booking.
 func serve(ctx context.Context, c *coord.Client, site string, a *account, booking func(context.Context) error) error {
 	p := coord.NewParticipant(c, "/transfers", site, coord.Handler[Transfer]{
 		Prepare: func(_ context.Context, tx coord.Ballot[Transfer]) error {
-			return a.prepare(tx.Zxid, tx.Payload.booking(site)) // nil is a yes, and binds us
+			return a.prepare(tx.Zxid, tx.Payload.booking(site)) // nil is a yes, and binding
 		},
 		Commit: func(ctx context.Context, tx coord.Ballot[Transfer]) error {
 			if err := booking(ctx); err != nil {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestMoneyIsNeitherLostNorMade(t *testing.T) {
+func TestTheSumOfTheAccountsStaysTheSame(t *testing.T) {
 	exampletest.Tells(t, "transfer", story,
 		`at first: ann has 100, bob has 20`,
 		`office +t-1, 30 from ann to bob, is committed`,
@@ -28,7 +28,7 @@ func TestMoneyIsNeitherLostNorMade(t *testing.T) {
 		`office +t-2, 500 from ann to bob, is aborted by site ann: 70 is not enough for 500`,
 		`now: ann has 70, bob has 50`,
 		`office +t-3, 25 from ann to bob, is committed`,
-		`bob +has voted yes, and is killed before he books`,
+		`bob +has voted yes, and is killed before the booking`,
 		`now: ann has 45, bob has 50, and 25 are on the way`,
 		`bob +is started again`,
 		`now: ann has 45, bob has 75`,
@@ -40,7 +40,7 @@ func TestMoneyIsNeitherLostNorMade(t *testing.T) {
 	)
 }
 
-func TestAnAccountBooksOnceHoweverOftenItIsTold(t *testing.T) {
+func TestAnAccountBooksOnceHoweverOftenItIsCalled(t *testing.T) {
 	a := &account{balance: 10, pending: make(map[int64]int)}
 	for range 2 {
 		if err := a.prepare(1, -7); err != nil {
@@ -74,8 +74,8 @@ func TestAnAccountBooksOnceHoweverOftenItIsTold(t *testing.T) {
 	}
 }
 
-// lateLink is the link of a client whose request to make t-5 is on its way when the
-// client is killed, and arrives when land is called.
+// lateLink is the link of a client whose request to make t-5 is under way when the client is
+// killed, and arrives when land is called.
 type lateLink struct {
 	*memory.Link
 	intercepted backend.Backend
@@ -117,7 +117,7 @@ func (l *lateLink) Partition() {
 	l.dead = true
 }
 
-// land has the request arrive, and then cuts the link. It reports whether there was one.
+// land forwards the request, and then cuts the link. It reports whether there was one.
 func (l *lateLink) land(t *testing.T) bool {
 	l.mu.Lock()
 	c := l.held
@@ -133,8 +133,8 @@ func (l *lateLink) land(t *testing.T) bool {
 	return true
 }
 
-// What the dead coordinator sent arrives when its transfer is done with, and Recover has
-// found nothing to do.
+// The request of the dead coordinator arrives when its transfer has been completed, and
+// Recover has found nothing to do.
 func TestAProposalThatArrivesLateIsNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(&memory.Options{SessionTimeout: time.Second})
@@ -154,7 +154,7 @@ func TestAProposalThatArrivesLateIsNotExecuted(t *testing.T) {
 					}
 					// The first is Recover's, the second List's.
 					if listed++; listed == 2 {
-						synctest.Wait() // all is over
+						synctest.Wait() // every process is idle
 						landed = victim.land(t)
 					}
 					return nil

@@ -11,14 +11,14 @@ import (
 	"github.com/go-coord/coord/examples/internal/service"
 )
 
-// site is one time that a process serves a site.
+// site is one process that serves a site.
 type site struct {
 	link service.Link
 	stop context.CancelFunc
 }
 
-// bank is the story's two accounts and those who serve them. In real life each site
-// is in a process of its own, and so is the coordinator.
+// bank is the story's two accounts and the processes that serve them. In production each site
+// runs in a process of its own, and so does the coordinator.
 type bank struct {
 	s        *service.Service
 	accounts map[string]*account
@@ -38,7 +38,7 @@ func story(ctx context.Context, s *service.Service) error {
 	if _, err := b.start(ctx, "ann", "ann", atOnce); err != nil {
 		return err
 	}
-	// Bob's process does not come to its booking of the third transfer.
+	// Bob's process is killed before its booking of the third transfer.
 	booked, stuck := 0, make(chan struct{}, 1)
 	bob, err := b.start(ctx, "bob", "bob", func(ctx context.Context) error {
 		if booked++; booked == 1 {
@@ -81,7 +81,7 @@ func story(ctx context.Context, s *service.Service) error {
 	}
 	bob.link.Partition()
 	bob.stop()
-	s.Say("bob", "has voted yes, and is killed before he books")
+	s.Say("bob", "has voted yes, and is killed before the booking")
 	if ann, bob, _ := b.read(); ann != 45 || bob != 50 {
 		return fmt.Errorf("ann has %d, bob has %d while 25 are on the way", ann, bob)
 	}
@@ -102,9 +102,9 @@ func story(ctx context.Context, s *service.Service) error {
 	return b.officeKilled(ctx, office, c)
 }
 
-// officeKilled: the coordinator is killed while it proposes, and whoever comes after
-// it does not know how far it came. With Keep the record stays until Forget, so to
-// propose the same again cannot do it twice.
+// officeKilled: the coordinator is killed while it proposes, and its successor does not know
+// how far it came. With Keep the record stays until Forget, so the same proposal again cannot
+// make a second transfer.
 func (b *bank) officeKilled(ctx context.Context, office *coord.Coordinator[Transfer], c *coord.Client) error {
 	keep := &coord.CoordinatorOptions[Transfer]{Keep: true}
 	victim, link, err := b.s.Open(ctx, "another office")
@@ -118,7 +118,7 @@ func (b *bank) officeKilled(ctx context.Context, office *coord.Coordinator[Trans
 	go func() {
 		defer close(dead)
 		co := coord.NewCoordinator(victim, "/transfers", keep)
-		// What it says is known to nobody any more.
+		// The process is dead, so its result is lost.
 		_, _ = co.Propose(living, coord.Proposal[Transfer]{ID: "t-5", Sites: []string{t.From, t.To}, Payload: t})
 	}()
 	if err := pause(ctx); err != nil {
@@ -154,7 +154,7 @@ func (b *bank) start(ctx context.Context, name, process string, booking func(con
 	return &site{link, stop}, nil
 }
 
-// propose makes a transfer, which must be decided as told.
+// propose makes a transfer, which must be decided as expected.
 func (b *bank) propose(ctx context.Context, office *coord.Coordinator[Transfer], id string, t Transfer, commit bool) error {
 	p := coord.Proposal[Transfer]{ID: id, Sites: []string{t.From, t.To}, Payload: t}
 	d, err := office.Propose(ctx, p)
@@ -165,7 +165,7 @@ func (b *bank) propose(ctx context.Context, office *coord.Coordinator[Transfer],
 		d, err = office.Propose(ctx, p)
 	}
 	if err != nil {
-		return err // after a crash, or any error: propose the same again to learn the decision
+		return err // after a crash, or any error, the same proposal again returns the decision
 	}
 	outcome := "is committed"
 	if !d.Commit {
@@ -178,18 +178,18 @@ func (b *bank) propose(ctx context.Context, office *coord.Coordinator[Transfer],
 	return nil
 }
 
-// settled waits until the sites have done what was decided, and checks the accounts. It
-// calls Recover, as every coordinator does from time to time: what a dead one still holds
-// goes with its session, and what it had sent can arrive late and make its transfer once
-// more, when all is over. Nobody proposes that, so it aborts.
+// settled waits until the sites have carried out the decision, and checks the accounts. It
+// calls Recover, as every coordinator does from time to time. The locks of a dead coordinator
+// are released with its session. Its last request can arrive late and create the transfer
+// again after it is completed; that one has no proposer, so it aborts.
 func (b *bank) settled(ctx context.Context, office *coord.Coordinator[Transfer], wantAnn, wantBob int) error {
-	for { // nothing signals it
+	for { // there is no signal for it
 		left, err := office.Recover(ctx)
 		if err != nil {
 			return err
 		}
 		for _, d := range left {
-			if err := office.Forget(ctx, d.ID); err != nil { // with Keep it stands until then
+			if err := office.Forget(ctx, d.ID); err != nil { // with Keep the record stays until then
 				return err
 			}
 		}
@@ -197,7 +197,7 @@ func (b *bank) settled(ctx context.Context, office *coord.Coordinator[Transfer],
 		if err != nil {
 			return err
 		}
-		// A site that has not voted on what was aborted may still have to hear of it.
+		// A site that has not voted on an aborted transfer may not have learned of it yet.
 		ann, bob, pending := b.read()
 		if len(list) == 0 && pending == 0 {
 			b.s.Say("", "now: ann has %d, bob has %d", ann, bob)

@@ -13,7 +13,7 @@ import (
 
 const jobs = 30
 
-// story runs three workers. In real life each is in a process of its own.
+// story runs three workers. In production each runs in a process of its own.
 func story(ctx context.Context, s *service.Service) error {
 	boss, _, err := s.Open(ctx, "boss")
 	if err != nil {
@@ -107,7 +107,7 @@ func story(ctx context.Context, s *service.Service) error {
 		return fmt.Errorf("the claim of worker-1 ended with %v, want a loss", victim.Err())
 	}
 	stop(nil)
-	pool.Wait() // the last Ack is through
+	pool.Wait() // the last Ack has returned
 	if n, err := queue.Len(ctx); err != nil || n != 0 {
 		return fmt.Errorf("%d jobs are left, error %v", n, err)
 	}

@@ -19,16 +19,16 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// Tells runs the example on memory and on a ZooKeeper server. Each of the patterns
-// in told must match the beginning of a line of the story, who it is about included,
-// in this order. On the server nothing of the example may be left.
+// Tells runs the example on memory and on a ZooKeeper server. Each of the patterns in told
+// must match the beginning of a line of the story, including its subject, in this order. On
+// the server no node of the example may be left.
 func Tells(t *testing.T, name string, story service.Story, told ...string) {
 	t.Run("memory", func(t *testing.T) {
 		tells(t, name, story, told, "-session", "1s")
 	})
 	t.Run("zookeeper", func(t *testing.T) {
 		e := zktest.Run(t, nil)
-		// A machine that is busy must not lose sessions that the story keeps.
+		// A busy machine must not lose sessions that the story keeps.
 		tells(t, name, story, told, "-backend", "zookeeper", "-servers", strings.Join(e.Addrs(), ","), "-session", "3s")
 		s, err := zookeeper.New(e.Addrs(), nil).Open(t.Context())
 		if err != nil {
@@ -51,7 +51,7 @@ func tells(t *testing.T, name string, story service.Story, told []string, args .
 	}
 	t.Logf("took %v", time.Since(start).Round(time.Millisecond))
 	rest := out.String()
-	for _, line := range append(slices.Clone(told), "All was as told") {
+	for _, line := range append(slices.Clone(told), "Every step was checked") {
 		at := regexp.MustCompile(`(?m)^ *\d+\.\d{3}s +` + line).FindStringIndex(rest)
 		if at == nil {
 			t.Fatalf("no line matches %q in the rest of the story\n%s", line, out.String())
@@ -60,14 +60,14 @@ func tells(t *testing.T, name string, story service.Story, told []string, args .
 	}
 }
 
-// liar is a link that breaks nothing when it is told to.
+// liar is a link whose Partition does nothing.
 type liar struct{ *memory.Link }
 
 func (liar) Partition() {}
 
-// Doubts runs the example on a service whose links cannot be cut, so that what it
-// tells of the loss of contact is not true. It must fail, with an error that
-// contains want, within two seconds.
+// Doubts runs the example on a service whose links cannot be cut, so that its story about the
+// loss of contact is not true. It must fail, with an error that contains want, within two
+// seconds.
 func Doubts(t *testing.T, story service.Story, want string) {
 	t.Helper()
 	store := memory.New(nil)

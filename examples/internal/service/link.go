@@ -12,14 +12,12 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// A Link is one client's way to the service, which an example can cut to show what
-// happens then. Programs have no use for such a thing: they pass memory.New or
-// zookeeper.New to coord.Open.
+// A Link is one client's connection to the service, which an example can cut. Programs do not
+// need one: they pass memory.New or zookeeper.New to coord.Open.
 type Link interface {
 	backend.Backend
-	// Partition cuts the link: nothing gets through until Heal. The service ends
-	// the client's session when its timeout has passed, as if the process had been
-	// killed.
+	// Partition cuts the link: nothing gets through until Heal. The service ends the client's
+	// session when its timeout has passed, as if the process had been killed.
 	Partition()
 	Heal()
 }
@@ -29,9 +27,9 @@ var (
 	_ Link = (*wire)(nil)
 )
 
-// wire is a link to ZooKeeper servers. It makes its connections itself, so it
-// can stall them: between Partition and Heal nothing gets through in either
-// direction, neither side is told, and nobody can connect.
+// wire is a link to ZooKeeper servers. It makes its connections itself, so it can stall them:
+// between Partition and Heal nothing gets through in either direction, neither side is
+// notified, and no connection can be made.
 type wire struct {
 	backend.Backend
 
@@ -57,8 +55,8 @@ func (w *wire) Partition() {
 	}
 }
 
-// Heal lets new connections through. What was sent over the old ones is lost, so
-// they break now.
+// Heal allows new connections. Bytes that were sent over the old ones are lost, so the old
+// ones break now.
 func (w *wire) Heal() {
 	w.mu.Lock()
 	w.cut = false
@@ -95,7 +93,7 @@ func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, err
 	c := &conn{Conn: inner, wire: w}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cut { // meanwhile
+	if w.cut { // cut meanwhile
 		inner.Close()
 		return nil, errCut
 	}
@@ -110,8 +108,8 @@ type conn struct {
 	stalled atomic.Bool // for the rest of its life
 }
 
-// Read drops what arrives while the connection is stalled. Deadlines and Close
-// work as ever.
+// Read drops bytes that arrive while the connection is stalled. Deadlines and Close work as
+// usual.
 func (c *conn) Read(p []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(p)
@@ -121,8 +119,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// Write claims success while the connection is stalled, as a kernel that has
-// room to buffer does.
+// Write reports success while the connection is stalled, as a kernel with free buffers does.
 func (c *conn) Write(p []byte) (int, error) {
 	if c.stalled.Load() {
 		return len(p), nil

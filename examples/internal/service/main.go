@@ -18,15 +18,15 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// A Story is an example: it tells what happens with Say, and fails when something
-// is not as told.
+// A Story is an example: it reports its steps with Say, and fails when a step does not have
+// the described result.
 type Story func(ctx context.Context, s *Service) error
 
-// Main is the main function of the example called name. It exits with status 1 if
-// the story fails, and with 2 if the command line makes no sense.
+// Main is the main function of the example called name. It exits with status 1 if the story
+// fails, and with 2 if the command line is invalid.
 func Main(name string, story Story) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
+	context.AfterFunc(ctx, stop) // a second Ctrl-C kills the process
 	err := Run(ctx, name, os.Args[1:], os.Stdout, story)
 	interrupted := ctx.Err() != nil
 	stop()
@@ -44,7 +44,7 @@ func Main(name string, story Story) {
 	os.Exit(1)
 }
 
-// ErrUsage: the command line makes no sense.
+// ErrUsage: the command line is invalid.
 var ErrUsage = errors.New("bad command line")
 
 // Run is Main without the process.
@@ -56,14 +56,14 @@ func Run(ctx context.Context, name string, args []string, stdout io.Writer, stor
 	if err != nil {
 		return err
 	}
-	// Far more than it takes, so that a service that hangs does not hang us.
+	// The limit is far more than the example needs; it bounds a service that hangs.
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second+10*s.Timeout)
 	defer cancel()
 	err = story(ctx, s)
 	if err == nil {
-		s.Say("", "All was as told.")
+		s.Say("", "Every step was checked.")
 	}
-	// Also after an interruption.
+	// Clean up also after an interruption.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second+5*s.Timeout)
 	defer cancel()
 	return errors.Join(err, s.Close(ctx))
@@ -91,7 +91,7 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 	if *timeout == 0 {
 		*timeout = 1500 * time.Millisecond
 		if *kind == "zookeeper" {
-			*timeout = 4 * time.Second // the least that servers grant with their usual tick of 2 s
+			*timeout = 4 * time.Second // the shortest that servers grant with their default tick of 2 s
 		}
 	}
 	switch {
@@ -107,7 +107,7 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 		return nil, usage("-backend zookeeper needs -servers host:port,…")
 	}
 
-	// Runs at the same time, and what an earlier one could not remove, keep apart.
+	// Concurrent runs, and nodes that an earlier run could not remove, stay separate.
 	root := strings.TrimSuffix(*path, "/") + "/" + name + "-" + strings.ToLower(rand.Text()[:8])
 	switch *kind {
 	case "memory":
@@ -128,7 +128,7 @@ func usage(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUsage, fmt.Errorf(format, args...))
 }
 
-// list splits what -servers says.
+// list splits the value of -servers.
 func list(servers string) []string {
 	return strings.FieldsFunc(servers, func(r rune) bool { return r == ',' || r == ' ' })
 }

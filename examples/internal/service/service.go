@@ -1,6 +1,5 @@
-// Package service is what the examples share: it opens the service that an example
-// runs on from the flags of its command line, and prints its story. There is
-// nothing in it that a program needs which is not an example.
+// Package service is shared by the examples: it opens the service from the flags of the
+// command line, and prints the story. A program that is not an example needs nothing of it.
 package service
 
 import (
@@ -16,14 +15,14 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Service is what one run of an example stands on.
+// A Service is the environment of one run of an example.
 type Service struct {
-	// Root is a node of this run alone, to be the Namespace of its clients. It is
-	// removed at the end with all that is below it.
+	// Root is a node for this run only, to be the Namespace of its clients. It is removed at
+	// the end with its subtree.
 	Root string
-	// Timeout of sessions, as asked for. A server may grant another.
+	// Timeout is the requested timeout of sessions. A server may grant another one.
 	Timeout time.Duration
-	// About says for people which service it is.
+	// About describes the service for the reader.
 	About string
 
 	link  func(name string) Link
@@ -35,17 +34,17 @@ type Service struct {
 	clients []*coord.Client
 }
 
-// New returns a service whose clients have the ways in that link returns.
+// New returns a service whose clients use the links that link returns.
 func New(root string, timeout time.Duration, link func(name string) Link, out io.Writer) *Service {
 	return &Service{Root: root, Timeout: timeout, link: link, out: out, start: time.Now()}
 }
 
-// Link returns a new way to the service, for one client. The name is for memory,
-// where the same name is the same way.
+// Link returns a new connection to the service, for one client. Memory uses the name: there
+// the same name is the same link.
 func (s *Service) Link(name string) Link { return s.link(name) }
 
-// Open opens a client as a program does, with coord.Open, and returns the link that
-// can cut it off as well. Close closes it.
+// Open opens a client as a program does, with coord.Open, and returns the link that can cut
+// it off. Close closes it.
 func (s *Service) Open(ctx context.Context, name string) (*coord.Client, Link, error) {
 	link := s.Link(name)
 	c, err := s.OpenWith(ctx, link, nil)
@@ -54,7 +53,7 @@ func (s *Service) Open(ctx context.Context, name string) (*coord.Client, Link, e
 
 // OpenWith is Open over a given link, with a Trace or nil.
 func (s *Service) OpenWith(ctx context.Context, link Link, trace func(context.Context, coord.Event)) (*coord.Client, error) {
-	// A service that cannot be reached is waited for, so bound the wait.
+	// Open waits for a service that cannot be reached, so the wait is bounded.
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	c, err := coord.Open(ctx, link, &coord.Options{Namespace: s.Root, Trace: trace})
@@ -77,7 +76,7 @@ func (s *Service) Close(ctx context.Context) error {
 		return nil // the service could not be reached, so there is nothing to remove
 	}
 	for _, link := range links {
-		link.Heal() // so that the session is ended on the service too
+		link.Heal() // so that the session ends on the service too
 	}
 	var err error
 	for _, c := range slices.Backward(clients) {
@@ -86,8 +85,8 @@ func (s *Service) Close(ctx context.Context) error {
 	return errors.Join(err, s.remove(ctx))
 }
 
-// Say prints a line with the time since the start and who it is about, who may be
-// nobody. It is safe for concurrent use.
+// Say prints a line with the time since the start and its subject, which may be empty. It is
+// safe for concurrent use.
 func (s *Service) Say(who, format string, args ...any) {
 	if who != "" {
 		who = fmt.Sprintf("%-8s ", who)
@@ -104,16 +103,16 @@ func (s *Service) Break() {
 	fmt.Fprintln(s.out)
 }
 
-// remove deletes Root with all that is below it, also what belongs to sessions that
-// the service has not ended yet.
+// remove deletes Root with its subtree, including nodes of sessions that the service has not
+// ended yet.
 func (s *Service) remove(ctx context.Context) error {
 	for {
 		err := s.removeOnce(ctx)
-		// On a machine that is busy a session can end early. To delete again does no harm.
+		// A session can end early on a busy machine. Deleting again is harmless.
 		again := errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrUncertain)
 		if err == nil || !again || ctx.Err() != nil {
 			if err != nil {
-				err = fmt.Errorf("%s stays behind: %w", s.Root, err)
+				err = fmt.Errorf("%s is left: %w", s.Root, err)
 			}
 			return err
 		}
@@ -145,11 +144,11 @@ func (s *Service) removeOnce(ctx context.Context) error {
 			return err
 		}
 	}
-	// The parent is the container of all runs of all examples. If it was missing,
-	// a client has made it, and it goes by itself when it is empty.
+	// The parent is the container of all runs of all examples. If it was missing, a client
+	// has created it, and the service removes it when it is empty.
 	return nil
 }
 
-// gone: what is to be removed has been removed, by the service for example, which
-// removes empty containers.
+// gone reports that the node is already deleted, for example by the service, which removes
+// empty containers.
 func gone(err error) bool { return errors.Is(err, backend.ErrNotFound) }

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTheCommandLineIsChecked(t *testing.T) {
 	story := func(context.Context, *Service) error {
-		t.Error("the example runs all the same")
+		t.Error("the example runs although the command line is invalid")
 		return nil
 	}
 	for _, c := range []struct{ args, want string }{
@@ -46,9 +46,9 @@ func TestTheCommandLineIsChecked(t *testing.T) {
 	}
 }
 
-func TestWhatAStoryFailsWithIsReported(t *testing.T) {
+func TestTheErrorOfAStoryIsReported(t *testing.T) {
 	var out bytes.Buffer
-	wrong := errors.New("not as told")
+	wrong := errors.New("wrong result")
 	err := Run(t.Context(), "example", nil, &out, func(context.Context, *Service) error { return wrong })
 	if !errors.Is(err, wrong) || strings.Contains(out.String(), "as told") {
 		t.Errorf("got %v\n%s", err, out.String())
@@ -77,7 +77,7 @@ func TestCloseRemovesAllNodesOfTheRunAndNoOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// An ephemeral node of a session that nobody closes.
+	// An ephemeral node of a session that is never closed.
 	if _, err := other.Commit(t.Context(), backend.Create("/runs/a/z/e", nil, backend.Ephemeral)); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestALinkToZooKeeperStallsUntilItIsHealed(t *testing.T) {
 		link.Partition()
 		done := make(chan error, 1)
 		go func() { done <- session.Sync(ctx, "/") }()
-		<-session.Done() // by its lease: nothing else tells
+		<-session.Done() // by its lease: there is no other signal
 		if err := <-done; !errors.Is(err, backend.ErrSessionLost) {
 			t.Errorf("a request over a link that is cut ends with %v", err)
 		}
