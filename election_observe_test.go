@@ -3,11 +3,14 @@ package coord_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 )
 
 // watchCounter is a backend that knows the watches that were given to it.
@@ -125,5 +128,169 @@ func TestObserveKeepsTwoWatches(t *testing.T) {
 			until(coord.Leader.Vacant)
 		}
 		count("after changes of the leader")
+	})
+}
+
+func TestAnAnnouncementIsSeenAndEndsWithTheTerm(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		a, b := w.candidate("a", nil), w.candidate("b", nil)
+		seen := b.Observe(ctx)
+		if l := next(t, seen); !l.Vacant() || l.Err != nil {
+			t.Errorf("first %v, want nobody", l)
+		}
+		term := mustLead(t, a)
+		if l := next(t, seen); l.ID != "a" || l.Token != term.Token() || l.Ready {
+			t.Errorf("after the election %v", l)
+		}
+		for _, data := range []string{"loaded", "", "serving"} {
+			if err := term.Announce(ctx, []byte(data)); err != nil {
+				t.Fatal(err)
+			}
+			if l := next(t, seen); !l.Ready || string(l.Announcement) != data || l.ID != "a" || l.Token != term.Token() {
+				t.Errorf("after the announcement of %q: %+v", data, l)
+			}
+		}
+		if err := term.Release(); err != nil {
+			t.Error(err)
+		}
+		if l := next(t, seen); !l.Vacant() {
+			t.Errorf("after the resignation %v", l)
+		}
+		wantErr(t, term.Announce(ctx, nil), coord.ErrReleased)
+		cancel()
+		if rest := closed(t, seen); len(rest) != 0 {
+			t.Errorf("after the end: %v", rest)
+		}
+	})
+}
+
+// A lost reply, and an attempt that comes late, must not take back what was
+// announced after it.
+func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
+	onMemory(t, func(w *world) {
+		t := w.t
+		var x nth
+		c := w.open("a", &backendtest.Hooks{After: x.after})
+		e := coord.NewElection(c, "/e", &coord.ElectionOptions{ID: "a"})
+		term := mustLead(t, e)
+		announced := func(want string) {
+			t.Helper()
+			l, err := e.Leader(t.Context())
+			if err != nil || !l.Ready || string(l.Announcement) != want || l.ID != "a" {
+				t.Errorf("%+v, %v, want %q", l, err, want)
+			}
+			if list, err := e.Contenders(t.Context()); err != nil || len(list) != 1 || string(list[0].Announcement) != want {
+				t.Errorf("contenders %+v, %v, want %q", list, err, want)
+			}
+		}
+		commit := func(c backendtest.Call) bool { return c.Op == "commit" }
+		ready := strings.Replace(term.Path(), "-latch-", "-ready-", 1)
+		outside := func(op backend.Op) func(ctx context.Context, _ backendtest.Call, err error) error {
+			return func(ctx context.Context, _ backendtest.Call, err error) error {
+				if _, err := w.session("x").Commit(ctx, op); err != nil {
+					t.Error(err)
+				}
+				return err
+			}
+		}
+		x.arm(1, commit, lose)
+		if err := term.Announce(t.Context(), []byte("one")); err != nil {
+			t.Fatal(err)
+		}
+		announced("one")
+		x.arm(1, commit, lose)
+		if err := term.Announce(t.Context(), []byte("two")); err != nil {
+			t.Fatal(err)
+		}
+		announced("two")
+		// Somebody changes, or deletes, what was read.
+		get := func(c backendtest.Call) bool { return c.Op == "get" && c.Path == ready }
+		x.arm(1, get, outside(backend.SetData(ready, []byte("x"), backend.AnyVersion)))
+		if err := term.Announce(t.Context(), []byte("three")); err != nil {
+			t.Fatal(err)
+		}
+		announced("three")
+		x.arm(1, get, outside(backend.Delete(ready, backend.AnyVersion)))
+		if err := term.Announce(t.Context(), []byte("four")); err != nil {
+			t.Fatal(err)
+		}
+		announced("four")
+		// Without the leader's node there is no announcement, and none is made.
+		x.arm(1, get, outside(backend.Delete(term.Path(), backend.AnyVersion)))
+		wantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
+		wantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
+		w.empty("/e")
+
+		term = mustLead(t, e)
+		if err := term.Announce(t.Context(), []byte("five")); err != nil {
+			t.Fatal(err)
+		}
+		announced("five")
+		x.arm(1, deletes, lose)
+		mayBeReleased(t, term.Hold)
+		w.empty("/e")
+	})
+}
+
+// The write of a call that was given up does not undo what was announced after it,
+// should it come late.
+func TestAnAnnouncementThatWasGivenUpIsNotMadeLater(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before nth
+		e := coord.NewElection(w.open("a", &backendtest.Hooks{Before: before.before}), "/e", nil)
+		term := mustLead(w.t, e)
+		var late func()
+		for i, kind := range []backend.OpKind{backend.OpCreate, backend.OpSetData} {
+			ctx, cancel := context.WithCancel(context.Background())
+			before.arm(1, does(kind, "-ready-"), func(_ context.Context, c backendtest.Call, _ error) error {
+				ops := slices.Clone(c.Ops)
+				late = func() { c.Session.Commit(context.Background(), ops...) }
+				cancel()
+				return backend.Uncertain(context.Canceled)
+			})
+			wantErr(w.t, term.Announce(ctx, []byte("given up")), context.Canceled)
+			want := []string{"first", "second"}[i]
+			w.must(term.Announce(context.Background(), []byte(want)))
+			late()
+			if l, err := e.Leader(context.Background()); err != nil || string(l.Announcement) != want {
+				w.t.Errorf("%+v, %v, want %q", l, err, want)
+			}
+		}
+		w.must(term.Release())
+	})
+}
+
+// An announcement goes with its leader, however he goes.
+func TestAnAnnouncementGoesWithTheLeader(t *testing.T) {
+	onEach(t, func(w *world) {
+		t := w.t
+		a := w.candidate("a", nil)
+		for name, end := range map[string]func(term *coord.Term){
+			"released": func(term *coord.Term) { term.Release() },
+			"expired":  func(term *coord.Term) { w.Link("a").Expire(term.Session()) },
+			"deleted": func(term *coord.Term) {
+				if _, err := w.session("x").Commit(context.Background(), backend.Delete(term.Path(), backend.AnyVersion)); err != nil {
+					t.Error(err)
+				}
+			},
+			"released after an outsider took the announcement": func(term *coord.Term) {
+				ready := strings.Replace(term.Path(), "-latch-", "-ready-", 1)
+				if _, err := w.session("x").Commit(context.Background(), backend.Delete(ready, backend.AnyVersion)); err != nil {
+					t.Error(err)
+				}
+				term.Release()
+			},
+		} {
+			term := mustLead(t, a)
+			if err := term.Announce(t.Context(), []byte(name)); err != nil {
+				t.Fatal(err)
+			}
+			end(term)
+			<-term.Done()
+			w.empty("/e")
+		}
 	})
 }

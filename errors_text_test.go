@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,416 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 )
+
+// A call runs under a hold of another client, which is closed: that ends the call's
+// context, with ErrClosed in its cause. It is not the end of the client that makes the
+// call, and a call that gives up leaves nothing.
+func TestTheEndOfAnotherClientIsThatOfAContext(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, c *coord.Client) error{
+		"mutex": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewMutex(c, "/mutex", nil).Lock(ctx)
+			return err
+		},
+		"semaphore": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewSemaphore(c, "/semaphore", 1, nil).Acquire(ctx, 1)
+			return err
+		},
+		"double barrier": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewDoubleBarrier(c, "/double", 2, nil).Enter(ctx)
+			return err
+		},
+		"queue": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[int](c, "/queue", nil).Take(ctx)
+			return err
+		},
+		"group": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewGroup[string](c, "/group", nil).Join(ctx, "id", "data")
+			return err
+		},
+		"two-phase commit": func(ctx context.Context, c *coord.Client) error {
+			p := coord.Proposal[string]{ID: "t", Sites: []string{"a"}, Payload: "p", Deadline: time.Now().Add(time.Hour)}
+			_, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, p)
+			return err
+		},
+		"site": func(ctx context.Context, c *coord.Client) error {
+			nothing := func(context.Context, coord.Ballot[string]) error { return nil }
+			h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
+			return coord.NewParticipant(c, "/tx", "a", h).Serve(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				holder := w.open("holder", nil)
+				mustLock(w.t, coord.NewMutex(holder, "/mutex", nil))
+				if _, err := coord.NewSemaphore(holder, "/semaphore", 1, nil).Acquire(context.Background(), 1); err != nil {
+					w.t.Fatal(err)
+				}
+				w.accounts("a")[0].votes(isAskedForEver)
+				other := w.open("other", nil)
+				ctx := mustLock(w.t, coord.NewMutex(other, "/other", nil)).Context(context.Background())
+				var x nth
+				c := w.open("c", &backendtest.Hooks{After: x.after})
+				if name == "group" {
+					x.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+						other.Close()
+						return err
+					})
+				}
+				done := make(chan error)
+				go func() { done <- call(ctx, c) }()
+				w.settle()
+				other.Close()
+				err := <-done
+				wantErr(w.t, err, context.Canceled, coord.ErrLost, coord.ErrClosed)
+				if _, err := coord.NewQueue[int](c, "/queue", nil).Len(context.Background()); err != nil {
+					w.t.Error(err)
+				}
+				for _, dir := range []string{"/double/members", "/queue/waiters", "/group"} {
+					w.empty(dir)
+				}
+			})
+		})
+	}
+}
+
+// A context ends with a cause that matches an error of the library: that of another call,
+// as errgroup has it, or of another session. It is no answer of the service to this call.
+func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
+	type scene struct {
+		w *world
+		c *coord.Client
+		// ending returns a context that ends before the next call of an operation of
+		// the backend, counted from now.
+		ending func(op string, n int) context.Context
+	}
+	cases := map[string]func(x scene) error{
+		"Verify": func(x scene) error {
+			h := mustLock(x.w.t, coord.NewMutex(x.c, "/l", nil))
+			err := h.Verify(x.ending("sync", 1))
+			if h.Err() != nil {
+				x.w.t.Errorf("the hold is over: %v", h.Err())
+			}
+			mustRelease(x.w.t, h)
+			return err
+		},
+		"Announce": func(x scene) error {
+			term, err := coord.NewElection(x.c, "/e", nil).Campaign(context.Background())
+			if err != nil {
+				x.w.t.Fatal(err)
+			}
+			err = term.Announce(x.ending("commit", 1), []byte("here"))
+			if term.Err() != nil {
+				x.w.t.Errorf("the term is over: %v", term.Err())
+			}
+			mustRelease(x.w.t, term.Hold)
+			return err
+		},
+		"Barrier.Wait": func(x scene) error {
+			b := coord.NewBarrier(x.c, "/b", nil)
+			if err := b.Set(context.Background()); err != nil {
+				x.w.t.Fatal(err)
+			}
+			return b.Wait(x.ending("get", 1))
+		},
+		"Entry.Leave": func(x scene) error {
+			entered := make(chan *coord.Entry, 2)
+			for _, c := range []*coord.Client{x.c, x.w.open("b", nil)} {
+				go func() {
+					e, err := coord.NewDoubleBarrier(c, "/d", 2, nil).Enter(context.Background())
+					if err != nil {
+						x.w.t.Error(err)
+					}
+					entered <- e
+				}()
+			}
+			a, b := <-entered, <-entered
+			if s, err := x.c.Session(context.Background()); err != nil || a.Session() != s.ID() {
+				a, b = b, a
+			}
+			defer b.Release()
+			return a.Leave(x.ending("children", 1))
+		},
+		"Queue.Len": func(x scene) error {
+			q := coord.NewQueue[int](x.c, "/q", nil)
+			mustPut(x.w.t, q, 1, 1)
+			_, err := q.Len(x.ending("children", 1))
+			return err
+		},
+		"Queue.Peek": func(x scene) error {
+			q := coord.NewQueue[int](x.c, "/q", nil)
+			mustPut(x.w.t, q, 1, 1)
+			_, err := q.Peek(x.ending("children", 1))
+			return err
+		},
+		"Queue.Purge": func(x scene) error {
+			q := coord.NewQueue[int](x.c, "/q", nil)
+			mustPut(x.w.t, q, 1, 1)
+			_, err := q.Purge(x.ending("children", 2))
+			return err
+		},
+		"Forget": func(x scene) error {
+			x.w.accounts("a")
+			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{Keep: true})
+			mustPropose(x.w.t, co, x.w.proposal("t", "a"))
+			return co.Forget(x.ending("get", 1), "t")
+		},
+		"Recover": func(x scene) error {
+			x.w.accounts("a")
+			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{Keep: true})
+			mustPropose(x.w.t, co, x.w.proposal("t", "a"))
+			_, err := co.Recover(x.ending("children", 1))
+			return err
+		},
+	}
+	for name, call := range cases {
+		for _, cause := range []error{coord.ErrNotFound, coord.ErrSessionLost, coord.ErrClosed} {
+			t.Run(fmt.Sprint(name, ", ", cause), func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					var x nth
+					err := call(scene{w, w.open("a", &backendtest.Hooks{Before: x.before}), func(op string, n int) context.Context {
+						w.settle()
+						ctx, cancel := context.WithCancelCause(context.Background())
+						x.arm(n, func(c backendtest.Call) bool { return c.Op == op }, func(context.Context, backendtest.Call, error) error {
+							cancel(cause)
+							return nil
+						})
+						return ctx
+					}})
+					wantErr(w.t, err, context.Canceled, cause)
+				})
+			})
+		}
+	}
+}
+
+// The context of Serve ends while it reads a transaction.
+func TestTheCauseOfServesEndIsNoRecordThatCannotBeRead(t *testing.T) {
+	for _, node := range []string{"/tx/tx/t", "/decision-"} {
+		t.Run(node, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				defer cancel(nil)
+				var x nth
+				x.arm(1, func(c backendtest.Call) bool { return c.Op != "commit" && strings.Contains(c.Path, node) },
+					func(context.Context, backendtest.Call, error) error {
+						cancel(coord.ErrDecode)
+						return nil
+					})
+				var calls atomic.Int32
+				call := func(context.Context, coord.Ballot[string]) error {
+					calls.Add(1)
+					return nil
+				}
+				p := coord.NewParticipant(w.open("site", &backendtest.Hooks{Before: x.before}), "/tx", "a",
+					coord.Handler[string]{Prepare: call, Commit: call, Abort: call})
+				ended := make(chan error)
+				go func() { ended <- p.Serve(ctx) }()
+				w.served("a")
+				result := proposeLater(coord.NewCoordinator(w.open("co", nil), "/tx", unserved(coord.AbortUnserved)), w.proposal("t", "a"))
+				wantErr(w.t, <-ended, context.Canceled, coord.ErrDecode)
+				if r := <-result; r.err != nil || r.d.Commit || r.d.By != "proposer" {
+					w.t.Errorf("%+v", r)
+				}
+				if n := calls.Load(); n != 0 {
+					w.t.Errorf("%d calls of the handler", n)
+				}
+			})
+		})
+	}
+}
+
+// The session is lost in the moment in which the context ends, before anything of the
+// call was sent: the call has ended because its context has.
+func TestTheEndOfAContextComesBeforeTheLossOfItsSession(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, c *coord.Client) error{
+		"Queue.Put": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[int](c, "/q", nil).Put(ctx, 1)
+			return err
+		},
+		"Queue.Purge": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[int](c, "/q", nil).Purge(ctx)
+			return err
+		},
+		"Barrier.Set": func(ctx context.Context, c *coord.Client) error {
+			return coord.NewBarrier(c, "/b", nil).Set(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				cause := errors.New("enough")
+				ctx, cancel := context.WithCancelCause(context.Background())
+				var x nth
+				x.arm(1, func(backendtest.Call) bool { return true }, func(context.Context, backendtest.Call, error) error {
+					cancel(cause)
+					return coord.ErrSessionLost
+				})
+				err := call(ctx, w.open("a", &backendtest.Hooks{Before: x.before}))
+				wantErr(w.t, err, context.Canceled, cause)
+				if errors.Is(err, coord.ErrSessionLost) || errors.Is(err, coord.ErrUncertain) {
+					w.t.Errorf("%v", err)
+				}
+			})
+		})
+	}
+}
+
+// A write was applied, and its reply is lost since the context ends, with a cause that
+// matches an error of the library: a repetition could do harm, whatever the cause is.
+func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
+	bg := context.Background()
+	value := func(c *coord.Client) *coord.Value[string] { return coord.NewValue[string](c, "/v", nil) }
+	setValue := func(c *coord.Client) error {
+		_, err := value(c).Set(bg, "x")
+		return err
+	}
+	for name, x := range map[string]struct {
+		kind    backend.OpKind
+		path    string
+		prepare func(c *coord.Client) error
+		call    func(ctx context.Context, c *coord.Client) error
+	}{
+		"Value.Set makes it": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := value(c).Set(ctx, "y")
+			return err
+		}},
+		"Value.Set": {backend.OpSetData, "/v", setValue, func(ctx context.Context, c *coord.Client) error {
+			_, err := value(c).Set(ctx, "y")
+			return err
+		}},
+		"Value.CompareAndSet makes it": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := value(c).CompareAndSet(ctx, coord.Versioned[string]{}, "y")
+			return err
+		}},
+		"Value.CompareAndSet": {backend.OpSetData, "/v", setValue, func(ctx context.Context, c *coord.Client) error {
+			old, err := value(c).Get(bg)
+			if err == nil {
+				_, err = value(c).CompareAndSet(ctx, old, "y")
+			}
+			return err
+		}},
+		"Value.Update": {backend.OpSetData, "/v", setValue, func(ctx context.Context, c *coord.Client) error {
+			_, err := value(c).Update(ctx, func(old string) (string, error) { return old + "y", nil })
+			return err
+		}},
+		"Value.Delete": {backend.OpDelete, "/v", setValue, func(ctx context.Context, c *coord.Client) error {
+			old, err := value(c).Get(bg)
+			if err == nil {
+				err = value(c).Delete(ctx, old)
+			}
+			return err
+		}},
+		"Counter.Add": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewCounter(c, "/v", nil).Add(ctx, 1)
+			return err
+		}},
+		"Barrier.Set": {backend.OpCreate, "/barrier", nil, func(ctx context.Context, c *coord.Client) error {
+			return coord.NewBarrier(c, "/barrier", nil).Set(ctx)
+		}},
+		"Barrier.Remove": {backend.OpDelete, "/barrier", func(c *coord.Client) error { return coord.NewBarrier(c, "/barrier", nil).Set(bg) },
+			func(ctx context.Context, c *coord.Client) error {
+				return coord.NewBarrier(c, "/barrier", nil).Remove(ctx)
+			}},
+		"Semaphore.SetLimit": {backend.OpCreate, "/s/limit", nil, func(ctx context.Context, c *coord.Client) error {
+			return coord.NewSemaphore(c, "/s", 2, nil).SetLimit(ctx, 3)
+		}},
+		"Term.Announce": {backend.OpCreate, "ready-", nil, func(ctx context.Context, c *coord.Client) error {
+			term, err := coord.NewElection(c, "/e", nil).Campaign(bg)
+			if err == nil {
+				err = term.Announce(ctx, nil)
+			}
+			return err
+		}},
+		"Queue.Put": {backend.OpCreate, "/i-", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[string](c, "/q", nil).Put(ctx, "i")
+			return err
+		}},
+		"Txn.Commit": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewTxn(c).Do(value(c).SetOp("y")).Commit(ctx)
+			return err
+		}},
+	} {
+		for _, cause := range []error{
+			coord.ErrConflict, coord.ErrExists, coord.ErrBadVersion, coord.ErrDenied, coord.ErrNotEmpty, coord.ErrNotFound, coord.ErrSessionLost, coord.ErrClosed,
+		} {
+			t.Run(fmt.Sprint(name, ", ", cause), func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					var after nth
+					c := w.open("a", &backendtest.Hooks{After: after.after})
+					if x.prepare != nil {
+						w.must(x.prepare(c))
+					}
+					ctx, cancel := context.WithCancelCause(bg)
+					defer cancel(nil)
+					after.arm(1, does(x.kind, x.path), func(ctx context.Context, c backendtest.Call, err error) error {
+						w.must(err)
+						cancel(cause)
+						return &backend.Error{Op: "commit", Path: c.Path, Index: -1, Err: backend.Uncertain(backend.ContextError(ctx))}
+					})
+					wantErr(w.t, x.call(ctx, c), coord.ErrUncertain, context.Canceled)
+				})
+			})
+		}
+	}
+}
+
+// A context ends while a client looks whose a path is. What ends it must not be kept as
+// what the path is.
+func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
+	ending := func(w *world, match func(backendtest.Call) bool, cause error, then func(c *coord.Client, ctx context.Context)) {
+		var before nth
+		c := w.open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			err := before.before(ctx, c)
+			if err == nil && ctx.Err() == nil && does(backend.OpSetData, "permit-")(c) {
+				err = backend.ErrDenied
+			}
+			return err
+		}})
+		ctx, cancel := context.WithCancelCause(context.Background())
+		before.arm(1, match, func(context.Context, backendtest.Call, error) error {
+			cancel(cause)
+			return nil
+		})
+		then(c, ctx)
+	}
+	t.Run("whose a path is", func(t *testing.T) {
+		onMemory(t, func(w *world) {
+			acquire(w.t, coord.NewSemaphore(w.open("b", nil), "/p", 2, nil), 1)
+			ending(w, func(c backendtest.Call) bool { return c.Op == "get" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
+				_, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
+				wantErr(w.t, err, context.Canceled)
+				_, err = coord.NewMutex(c, "/p", nil).Lock(context.Background())
+				wantErr(w.t, err, coord.ErrKind)
+			})
+		})
+	})
+	t.Run("whose nodes stand there", func(t *testing.T) {
+		onMemory(t, func(w *world) {
+			w.commit(backend.Create("/p", nil, backend.Persistent))
+			w.commit(backend.Create("/p/limit", []byte("1"), backend.Persistent))
+			w.commit(backend.Create("/p/requests", nil, backend.Persistent))
+			ending(w, func(c backendtest.Call) bool { return c.Op == "children" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
+				_, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
+				wantErr(w.t, err, context.Canceled)
+				_, err = coord.NewMutex(c, "/p", nil).Lock(context.Background())
+				wantErr(w.t, err, coord.ErrKind)
+			})
+		})
+	})
+	t.Run("that a waiter may mark its node", func(t *testing.T) {
+		onMemory(t, func(w *world) {
+			acquire(w.t, coord.NewSemaphore(w.open("b", nil), "/s", 2, nil), 2)
+			ending(w, does(backend.OpSetData, "permit-"), coord.ErrBadVersion, func(c *coord.Client, ctx context.Context) {
+				s := coord.NewSemaphore(c, "/s", 2, nil)
+				_, err := s.Acquire(ctx, 1)
+				wantErr(w.t, err, context.Canceled)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				_, err = s.Acquire(ctx, 1)
+				wantErr(w.t, err, coord.ErrDenied)
+			})
+		})
+	})
+}
 
 // What errors say to the reader of a log: what was refused, where, and why, once.
 func TestWhatErrorsSay(t *testing.T) {

@@ -3,8 +3,10 @@ package coord_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -13,6 +15,9 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/zkservice"
+	"github.com/go-zookeeper/zk"
 )
 
 // strangeData is what other programs may have written where a recipe reads.
@@ -264,4 +269,346 @@ func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 		}
 		w.empty("/s/requests")
 	})
+}
+
+// What other programs leave among the records of transactions stops nobody: List and
+// Recover pass it over, a site goes on serving, and a transaction goes through.
+func TestStrangeRecordsAmongTransactions(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		s := w.session("x")
+		var calls atomic.Int64
+		x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
+		cy := fullUseOf(w.t, "two-phase commit")
+		if err := cy.run(ctx, x); err != nil {
+			w.t.Fatal(err)
+		}
+		records := make(map[string][]byte)
+		eachStrange(func(what string, data []byte) { records[strings.ReplaceAll(what, " ", "-")] = data })
+		for what, rec := range map[string]map[string]any{
+			"site-with-a-slash": {"mark": strangeID, "sites": []string{"../x"}, "deadline": 1},
+			"site-of-nothing":   {"mark": strangeID, "sites": []string{""}, "deadline": 1},
+			"site-refused":      {"mark": strangeID, "sites": []string{"a\u202eb"}, "deadline": 1},
+			"mark-with-a-slash": {"mark": "../../x", "sites": []string{"s"}, "deadline": 1},
+			"mark-refused":      {"mark": "\u202e", "sites": []string{"s"}, "deadline": 1},
+			"many-sites":        {"mark": strangeID, "sites": strings.Split(strings.Repeat("s,", 5000), ","), "deadline": 1},
+		} {
+			records[what], _ = json.Marshal(rec)
+		}
+		for name, data := range records {
+			if _, err := s.Commit(ctx, backend.Create(w.path("/r/tx/"+name), data, backend.Persistent)); err != nil {
+				w.t.Fatal(err)
+			}
+			if _, err := s.Commit(ctx, backend.Create(w.path("/r/sites/s/"+name+"~"+strangeID), data, backend.Persistent)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		co := coord.NewCoordinator[string](x.a, "/r", nil)
+		if list, err := co.List(ctx); err != nil || len(list) != 0 {
+			w.t.Errorf("list: %d, %v", len(list), err)
+		}
+		if list, err := co.Recover(ctx); err != nil || len(list) != 0 {
+			w.t.Errorf("recover: %d, %v", len(list), err)
+		}
+		for name := range records {
+			_, err := co.Status(ctx, name)
+			wantErr(w.t, err, coord.ErrDecode)
+			if len(err.Error()) > 500 {
+				w.t.Errorf("an error of %d bytes", len(err.Error()))
+			}
+		}
+		calls.Store(0)
+		if err := cy.run(ctx, x); err != nil {
+			w.t.Errorf("a transaction among them: %v", err)
+		}
+		if n := calls.Load(); n > 3000 {
+			w.t.Errorf("%d requests", n)
+		}
+	})
+}
+
+// Names of items with the largest and smallest numbers, and states that hold anything.
+func TestStrangeItemsOfAQueue(t *testing.T) {
+	t.Parallel()
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		s := w.session("x")
+		var calls atomic.Int64
+		hooks := &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }}
+		q := w.hookedQueue("a", hooks, &coord.QueueOptions[int]{MaxAttempts: 3})
+		mustPut(w.t, q, 1, 1)
+		mustAck(w.t, mustTake(w.t, q, 1))
+		bucket := "/q/items/b-0-0"
+		w.ensured(bucket)
+		id := func(n int) string { return fmt.Sprintf("01234567-89ab-8def-8123-%012d", n) }
+		node := func(name string, data string) {
+			w.t.Helper()
+			if _, err := s.Commit(ctx, backend.Create(w.path(bucket+"/"+name), []byte(data), backend.Persistent)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		for i, due := range []int64{math.MaxInt64, math.MaxInt64 - 1, 1 << 53} {
+			node(fmt.Sprintf("i-%s-%d-%010d", id(i), due, i), "1") // never
+		}
+		node(fmt.Sprintf("i-%s-0-2147483647", id(10)), "1")
+		node(fmt.Sprintf("d-%s-%d", id(10), int64(math.MaxInt64)), "") // put off for ever
+		node(fmt.Sprintf("i-%s-0--2147483648", id(11)), "11")
+		node(fmt.Sprintf("d-%s-%d", id(11), int64(math.MinInt64)), "") // due long since
+		node(fmt.Sprintf("i-%s-0-0000000005", id(12)), "12")
+		node("s-"+id(12), "-7")
+		node(fmt.Sprintf("i-%s-0-0000000006", id(13)), "13")
+		node("s-"+id(13), strings.Repeat("9", 1000))
+		node(fmt.Sprintf("i-%s-0-0000000007", id(14)), "{not a number")
+		node(fmt.Sprintf("i-%s-0-0000000008", id(15)), "15")
+		node("s-"+id(15), "9223372036854775807") // claimed more often than may be
+		got := make(map[int]bool)
+		for range 3 {
+			tctx, cancel := context.WithTimeout(ctx, time.Minute)
+			it, err := q.Take(tctx)
+			cancel()
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			got[it.Value] = true
+			if it.Attempt < 1 || it.Attempt > 3 {
+				w.t.Errorf("item %d, attempt %d", it.Value, it.Attempt)
+			}
+			mustAck(w.t, it)
+		}
+		if !got[11] || !got[12] || !got[13] {
+			w.t.Errorf("got %v", got)
+		}
+		_, err := q.TryTake(ctx)
+		wantErr(w.t, err, coord.ErrEmpty)
+		calls.Store(0)
+		tctx, cancel := context.WithTimeout(ctx, 24*time.Hour)
+		defer cancel()
+		_, err = q.Take(tctx)
+		wantErr(w.t, err, context.DeadlineExceeded)
+		if n := calls.Load(); n > 200 {
+			w.t.Errorf("%d requests in a day of waiting for what never is due", n)
+		}
+		if n := len(w.children("/q/dead/items/b-0-0")); n < 2 {
+			w.t.Errorf("%d dead letters, want those that cannot be decoded, or were claimed too often", n)
+		}
+	})
+}
+
+// A ready that nobody of the barrier made, and members that nobody is.
+func TestStrangeRoundsOfADoubleBarrier(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		s := w.session("x")
+		var calls atomic.Int64
+		x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
+		cy := fullUseOf(w.t, "double barrier")
+		if err := cy.run(ctx, x); err != nil {
+			w.t.Fatal(err)
+		}
+		eachStrange(func(what string, data []byte) {
+			w.ensured("/r")
+			if _, err := s.Commit(ctx, backend.Create(w.path("/r/ready"), data, backend.Persistent)); err != nil {
+				w.t.Fatal(err)
+			}
+			calls.Store(0)
+			if err := cy.run(ctx, x); err != nil {
+				w.t.Errorf("%s: %v", what, err)
+			}
+			if n := calls.Load(); n > 200 {
+				w.t.Errorf("%s: %d requests", what, n)
+			}
+			if _, err := s.Exists(ctx, w.path("/r/ready"), nil); !errors.Is(err, backend.ErrNotFound) {
+				w.t.Errorf("%s: the ready is still there, %v", what, err)
+			}
+		})
+	})
+}
+
+// fullUseOf is the full use of one recipe.
+func fullUseOf(t *testing.T, recipe string) fullUse {
+	t.Helper()
+	for _, y := range fullUses() {
+		if y.recipe == recipe {
+			return y
+		}
+	}
+	t.Fatalf("no full use of %s", recipe)
+	return fullUse{}
+}
+
+const strangeID = "01234567-89ab-8def-8123-456789abcdef"
+
+// nearly are the ten digits of a node's name, spoilt.
+var nearly = []string{
+	"", "1", "000000001", "00000000001", "99999999999", "000000000a", "+000000001", " 000000001", "000000001 ", "0x00000001",
+	"-", "--00000001", "-000000000", "-02147483648", "2147483648", "9999999999", "-2147483649", "00000000-1", "1e00000001",
+	"٠٠٠٠٠٠٠٠٠٠", "０００００００００１", "0000000001~", "0000000001.", strings.Repeat("9", 200),
+}
+
+// strangers are names that are in no directory by right. refused are those that no
+// path of ours may have, though a server stores them.
+func strangers(y fullUse) (names, refused []string) {
+	names = []string{
+		"README", "x", "_c_", "_c_s1", "_c_" + strangeID, "_c_" + strangeID + "-", "x-99999999999", "lock-", "~", "i-", "b--", "b-0",
+		"b-0-01", "b-0--1", "b-x-0", "b-9223372036854775808-0", "b-0-9223372036854775808", "s-", "m-", "d-", "readiness", "live-",
+		"ein Knoten", "узел", "節点", strings.Repeat("n", 200), "%s%d%v", `"{}'`, "$(x)",
+	}
+	for _, form := range y.forms {
+		if strings.Contains(form, "%[1]s") {
+			for _, digits := range nearly {
+				if form == "b-0-%[1]s" && digits != "" && strings.Trim(digits[1:], "0123456789") == "" && digits[0] >= '1' && digits[0] <= '9' {
+					continue // a number of a bucket
+				}
+				names = append(names, fmt.Sprintf(form+"%[3]s", digits, strangeID, ""))
+			}
+		}
+		// The very form, first in line, in the name of a character that is refused.
+		for _, r := range []string{"\u202e", "\u200b", "\u2028"} {
+			spoilt := strangeID[:20] + r + strangeID[20+len(r):]
+			name := fmt.Sprintf(form+"%[3]s", "0000000000", spoilt, "")
+			if !strings.Contains(name, r) {
+				name = r + name
+			}
+			refused = append(refused, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), refused
+}
+
+// plant makes persistent nodes of these names, as a client of another make does that
+// knows no rules.
+func (w *world) plant(dir string, names []string, data []byte) {
+	w.t.Helper()
+	svc, real := w.Service.(*zkservice.Service)
+	if !real {
+		s := w.session("planter")
+		for _, name := range names {
+			if _, err := s.Commit(context.Background(), backend.Create(w.path(dir+"/"+name), data, backend.Persistent)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		return
+	}
+	conn := raw(w.t, svc)
+	for _, name := range names {
+		if _, err := conn.Create(w.path(dir+"/"+name), data, 0, zk.WorldACL(zk.PermAll)); err != nil {
+			w.t.Fatalf("create %q: %v", name, err)
+		}
+	}
+}
+
+// weed takes them away again. All must still be there.
+func (w *world) weed(dir string, names []string) {
+	w.t.Helper()
+	svc, real := w.Service.(*zkservice.Service)
+	var s backend.Session
+	var conn *zk.Conn
+	if real {
+		conn = raw(w.t, svc)
+	} else {
+		s = w.session("weeder")
+	}
+	for _, name := range names {
+		var err error
+		if real {
+			err = conn.Delete(w.path(dir+"/"+name), -1)
+		} else {
+			_, err = s.Commit(context.Background(), backend.Delete(w.path(dir+"/"+name), backend.AnyVersion))
+		}
+		if err != nil {
+			w.t.Errorf("the foreign node %q in %s was touched: %v", name, dir, err)
+		}
+	}
+}
+
+// raw is a connection without rules, that the test closes.
+func raw(t *testing.T, svc *zkservice.Service) *zk.Conn {
+	t.Helper()
+	conn, _, err := zk.Connect(svc.ZooKeeper("raw").Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// counting opens a client whose calls are counted.
+func (w *world) counting(name string, n *atomic.Int64) *coord.Client {
+	return w.open(name, &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+		n.Add(1)
+		return nil
+	}})
+}
+
+// Foreign children are ignored and left alone, whatever their names are like.
+func TestStrangeNeighboursAreIgnored(t *testing.T) {
+	t.Parallel()
+	for _, y := range fullUses() {
+		t.Run(y.recipe, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+				defer cancel()
+				var calls atomic.Int64
+				x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
+				run := func(when string) int64 {
+					w.t.Helper()
+					calls.Store(0)
+					if err := y.run(ctx, x); err != nil {
+						w.t.Fatalf("%s: %v", when, err)
+					}
+					return calls.Load()
+				}
+				run("before")
+				alone := run("alone")
+				names, refused := strangers(y)
+				if !w.fake {
+					names = append(names, refused...)
+				}
+				for _, dir := range y.dirs {
+					w.ensured("/r" + dir)
+					w.plant("/r"+dir, names, []byte("{"))
+				}
+				among := run("among strangers")
+				if among > 6*alone+300 {
+					w.t.Errorf("%d requests among strangers, %d alone", among, alone)
+				}
+				again := run("among strangers again")
+				w.t.Logf("figure: %s: %d requests alone, %d and %d among %d strangers in %d directories", y.recipe, alone, among, again, len(names), len(y.dirs))
+				for _, dir := range slices.Backward(y.dirs) {
+					w.weed("/r"+dir, names)
+				}
+				run("afterwards")
+			})
+		})
+	}
+}
+
+// ensured makes a directory, and what is missing above it.
+func (w *world) ensured(dir string) {
+	w.t.Helper()
+	s := w.session("maker")
+	for i := 1; i <= len(dir); i++ {
+		if i < len(dir) && dir[i] != '/' {
+			continue
+		}
+		if _, err := s.Exists(context.Background(), w.path(dir[:i]), nil); err == nil {
+			continue
+		}
+		if _, err := s.Commit(context.Background(), backend.Create(w.path(dir[:i]), nil, backend.Persistent)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// used makes a directory that has had a child.
+func (w *world) used(dir string) {
+	w.t.Helper()
+	w.ensured(dir + "/child")
+	s := w.session("maker")
+	if _, err := s.Commit(context.Background(), backend.Delete(w.path(dir+"/child"), backend.AnyVersion)); err != nil {
+		w.t.Fatal(err)
+	}
 }

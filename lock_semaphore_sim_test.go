@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkservice"
@@ -194,4 +199,247 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 		workers(w.t, clients, 10, func(actor uint64) *rand.Rand { return rand.New(rand.NewPCG(1, actor)) })
 		w.empty("/s/requests")
 	})
+}
+
+// settledSemaphore makes random things happen to a semaphore, several at a time,
+// and compares all that stands in line with the limit whenever everything has
+// come to rest: whoever fits must have been granted, and nobody else.
+type settledSemaphore struct {
+	t    *testing.T
+	seed uint64
+	r    *rand.Rand
+	st   *memory.Store
+	s    backend.Session // of an outsider
+	all  []*coord.Client
+
+	mu      sync.Mutex
+	holds   []*coord.Hold
+	waiting map[int]context.CancelFunc
+	next    int
+	came    map[string]requestSeen
+	count   map[string]int
+	wg      sync.WaitGroup
+}
+
+// requestSeen says when a request was first seen in line, and whether it was
+// granted when it was seen last.
+type requestSeen struct {
+	round   int
+	granted bool
+}
+
+var requestName = regexp.MustCompile(`-permit-(\d+)-(\d{10})$`)
+
+type requestInLine struct {
+	path        string
+	weight, seq int
+}
+
+func (x *settledSemaphore) line() []requestInLine {
+	names, _, err := x.s.Children(context.Background(), "/s/requests", nil)
+	if err != nil && !errors.Is(err, coord.ErrNotFound) {
+		x.t.Fatal(err)
+	}
+	var line []requestInLine
+	for _, name := range names {
+		m := requestName.FindStringSubmatch(name)
+		if m == nil {
+			x.t.Fatalf("name %q", name)
+		}
+		weight, _ := strconv.Atoi(m[1])
+		seq, _ := strconv.Atoi(m[2])
+		line = append(line, requestInLine{"/s/requests/" + name, weight, seq})
+	}
+	slices.SortFunc(line, func(a, b requestInLine) int { return a.seq - b.seq })
+	return line
+}
+
+func (x *settledSemaphore) limit() int {
+	data, _, err := x.s.Get(context.Background(), "/s/limit", nil)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	n, err := strconv.Atoi(string(data))
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return n
+}
+
+// act makes one thing happen.
+func (x *settledSemaphore) act(changed func(limit int)) {
+	c := x.all[x.r.IntN(len(x.all))]
+	link := x.st.Link(fmt.Sprint(slices.Index(x.all, c)))
+	s := coord.NewSemaphore(c, "/s", 3, &coord.SemaphoreOptions{AdoptLimit: true})
+	switch k := x.r.IntN(20); {
+	case k < 7:
+		x.count["acquire"]++
+		n, id := 1+x.r.IntN(3), x.next
+		x.next++
+		ctx, cancel := context.WithCancel(context.Background())
+		x.waiting[id] = cancel
+		x.wg.Go(func() {
+			h, err := s.Acquire(ctx, n)
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			cancel()
+			delete(x.waiting, id)
+			switch {
+			case err == nil:
+				x.holds = append(x.holds, h)
+				x.count["grant"]++
+			case errors.Is(err, coord.ErrLimit):
+				x.count["too heavy"]++
+			case !errors.Is(err, context.Canceled):
+				x.t.Errorf("seed %d: %v", x.seed, err)
+			}
+		})
+	case k < 12:
+		if len(x.holds) > 0 {
+			i := x.r.IntN(len(x.holds))
+			h := x.holds[i]
+			x.holds = slices.Delete(x.holds, i, i+1)
+			x.count["release"]++
+			x.wg.Go(func() { h.Release() })
+		}
+	case k < 14:
+		if ids := slices.Sorted(maps.Keys(x.waiting)); len(ids) > 0 {
+			x.count["cancel"]++
+			id := ids[x.r.IntN(len(ids))]
+			x.waiting[id]()
+			delete(x.waiting, id)
+		}
+	case k < 17:
+		x.count["change of the limit"]++
+		n := 1 + x.r.IntN(6)
+		changed(n)
+		x.wg.Go(func() {
+			if err := s.SetLimit(context.Background(), n); err != nil && !errors.Is(err, coord.ErrUncertain) {
+				x.t.Errorf("seed %d: %v", x.seed, err)
+			}
+		})
+	case k == 17:
+		x.count["expiry"]++
+		st := <-c.States(context.Background())
+		link.Expire(st.Session)
+	case k == 18:
+		x.count["blip"]++
+		link.Partition()
+		link.Heal()
+	default:
+		if line := x.line(); len(line) > 0 {
+			x.count["outsider's delete"]++
+			x.s.Commit(context.Background(), backend.Delete(line[x.r.IntN(len(line))].path, backend.AnyVersion))
+		}
+	}
+}
+
+// check compares what came of it with the limits that have stood, one for each
+// time that all came to rest. A request may be granted under any that stood since
+// it was made, since its turn may have come then.
+func (x *settledSemaphore) check(limits []int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	granted := make(map[string]bool)
+	for _, h := range x.holds {
+		if h.Err() == nil {
+			granted[h.Path()] = true
+		}
+	}
+	limit, sum, held, since := x.limit(), 0, 0, -1
+	for _, q := range x.line() {
+		at, known := x.came[q.path]
+		if !known {
+			at = requestSeen{round: len(limits) - 1}
+		}
+		sum += q.weight
+		switch {
+		case granted[q.path]:
+			held += q.weight
+			if !at.granted {
+				since = max(since, at.round)
+			}
+		case sum <= limit:
+			x.t.Errorf("seed %d: %s waits, with a sum of %d and a limit of %d", x.seed, q.path, sum, limit)
+		default:
+			x.count["at rest in line"]++
+		}
+		at.granted = granted[q.path]
+		x.came[q.path] = at
+	}
+	if since >= 0 && held > slices.Max(limits[since:]) {
+		x.t.Errorf("seed %d: %d permits are held, the limits were %d", x.seed, held, limits[since:])
+	}
+}
+
+func (x *settledSemaphore) play() {
+	x.st = memory.New(nil)
+	x.waiting, x.came = make(map[int]context.CancelFunc), make(map[string]requestSeen)
+	for i := range 5 {
+		link := x.st.Link(fmt.Sprint(i))
+		link.SetLatency(time.Duration(x.r.IntN(4)) * time.Millisecond)
+		x.all = append(x.all, open(x.t, link, nil))
+	}
+	s, err := x.st.Open(context.Background())
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	defer s.Close()
+	x.s = s
+	h, err := coord.NewSemaphore(x.all[0], "/s", 3, nil).Acquire(context.Background(), 1)
+	mustRelease(x.t, must(x.t, h, err))
+	var limits []int
+	for i := range 40 {
+		limits = append(limits, x.limit())
+		for range 1 + x.r.IntN(4) {
+			x.mu.Lock()
+			x.act(func(n int) { limits[i] = max(limits[i], n) })
+			x.mu.Unlock()
+			time.Sleep(time.Duration(x.r.IntN(6)) * time.Millisecond)
+		}
+		time.Sleep(time.Second) // of fake time: long enough for everything
+		synctest.Wait()
+		x.check(limits)
+	}
+	x.mu.Lock()
+	for _, cancel := range x.waiting {
+		cancel()
+	}
+	x.mu.Unlock()
+	x.wg.Wait()
+	for _, h := range x.holds {
+		h.Release()
+	}
+	time.Sleep(time.Second)
+	if line := x.line(); len(line) != 0 {
+		x.t.Errorf("seed %d: left behind: %v", x.seed, line)
+	}
+}
+
+func TestWhoeverFitsIsGrantedOnceAllIsAtRest(t *testing.T) {
+	seeds, first := uint64(150), uint64(1)
+	if long() {
+		seeds = 10_000
+	}
+	if *simSeed != 0 {
+		seeds, first = 1, *simSeed
+	}
+	count := make(map[string]int)
+	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
+		synctest.Test(t, func(t *testing.T) {
+			x := &settledSemaphore{t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 0)), count: count}
+			x.play()
+		})
+	}
+	t.Logf("figure: the semaphore at rest, %d seeds: %v", seeds, count)
+	if *simSeed != 0 {
+		return
+	}
+	for _, what := range []string{
+		"acquire", "grant", "too heavy", "release", "cancel", "change of the limit", "expiry", "blip", "outsider's delete", "at rest in line",
+	} {
+		if count[what] == 0 {
+			t.Errorf("%q never happened: this tested nothing of it", what)
+		}
+	}
 }

@@ -1,10 +1,12 @@
 package coord_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -292,5 +294,333 @@ func TestContendersAreListedInOrder(t *testing.T) {
 		if list, err := first.Contenders(t.Context()); err != nil || len(list) != 0 {
 			t.Error(list, err)
 		}
+	})
+}
+
+// What is tried by many and held by nobody is had by one of them before each has
+// tried a few times, again and again. (Tries that stand in each other's way kept a free
+// lock from 48 pollers for as long as they polled.)
+func TestALockThatIsOnlyTriedIsHadBySomebody(t *testing.T) {
+	const pollers, grants, rounds = 48, 100, 6
+	type try = func(context.Context) (*coord.Hold, error)
+	for name, of := range map[string]func(c *coord.Client, i int) try{
+		"mutex":   func(c *coord.Client, _ int) try { return coord.NewMutex(c, "/l", nil).TryLock },
+		"writers": func(c *coord.Client, _ int) try { return coord.NewRWMutex(c, "/l", nil).TryLock },
+		"readers and writers": func(c *coord.Client, i int) try {
+			if rw := coord.NewRWMutex(c, "/l", nil); i%2 == 0 {
+				return rw.TryLock
+			} else {
+				return rw.TryRLock
+			}
+		},
+		"permits of different weights": func(c *coord.Client, i int) try {
+			s := coord.NewSemaphore(c, "/l", 4, nil)
+			return func(ctx context.Context) (*coord.Hold, error) { return s.TryAcquire(ctx, 1+i%4) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := memory.New(nil)
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				var tries, granted atomic.Int32 // since the latest grant, or since it was given back
+				var most int32
+				var mu sync.Mutex // one at a time looks at the counts
+				var all sync.WaitGroup
+				for i := range pollers {
+					link := st.Link(fmt.Sprint("poller ", i))
+					lock := of(open(t, link, nil), i)
+					link.SetLatency(time.Duration(8+i%5) * time.Millisecond)
+					all.Go(func() {
+						for ctx.Err() == nil {
+							h, err := lock(ctx)
+							mu.Lock()
+							if n := tries.Add(1); n > pollers*rounds {
+								t.Errorf("nobody has it after %d tries", n)
+								cancel()
+							}
+							if err == nil {
+								most = max(most, tries.Swap(0))
+								if granted.Add(1) == grants {
+									cancel()
+								}
+							}
+							mu.Unlock()
+							switch {
+							case err == nil:
+								if err := h.Release(); err != nil {
+									t.Error(err)
+								}
+							case !errors.Is(err, coord.ErrLocked) && ctx.Err() == nil:
+								t.Error(err)
+								cancel()
+							}
+							if t.Failed() {
+								return
+							}
+						}
+					})
+				}
+				all.Wait()
+				t.Logf("%d grants, at most %d tries of %d pollers for one", granted.Load(), most, pollers)
+			})
+		})
+	}
+}
+
+// A client that looks first makes no node while the lock is held, and one whose latest
+// try won does not look: a lock that nobody else wants costs one request.
+func TestATryCostsWhatItMust(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var calls, writes atomic.Int32
+		c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			calls.Add(1)
+			if c.Op == "commit" {
+				writes.Add(1)
+			}
+			return nil
+		}})
+		sem := coord.NewSemaphore(c, "/s", 1, nil)
+		for name, x := range map[string]struct {
+			try    func(context.Context) (*coord.Hold, error)
+			hold   func(context.Context) (*coord.Hold, error)
+			failed int32 // requests of a try that finds it taken
+		}{
+			"mutex":  {coord.NewMutex(c, "/l", nil).TryLock, coord.NewMutex(w.open("b", nil), "/l", nil).Lock, 2},
+			"reader": {coord.NewRWMutex(c, "/rw", nil).TryRLock, coord.NewRWMutex(w.open("b", nil), "/rw", nil).Lock, 2},
+			"permit": {func(ctx context.Context) (*coord.Hold, error) { return sem.TryAcquire(ctx, 1) }, func(ctx context.Context) (*coord.Hold, error) {
+				return coord.NewSemaphore(w.open("b", nil), "/s", 1, nil).Acquire(ctx, 1)
+			}, 3},
+		} {
+			ctx := context.Background()
+			count := func(want, wantWrites int32, wantErr error) {
+				w.t.Helper()
+				calls.Store(0)
+				writes.Store(0)
+				h, err := x.try(ctx)
+				if !errors.Is(err, wantErr) {
+					w.t.Fatal(name, err)
+				}
+				if n, m := calls.Load(), writes.Load(); n != want || m != wantWrites {
+					w.t.Errorf("%s: %d requests, %d writes, want %d, %d", name, n, m, want, wantWrites)
+				}
+				if err == nil {
+					mustRelease(w.t, h)
+				}
+			}
+			// The first one also makes the directory.
+			h, err := x.try(ctx)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			mustRelease(w.t, h)
+			count(1, 1, nil)
+			h, err = x.hold(ctx)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if _, err := x.try(ctx); !errors.Is(err, coord.ErrLocked) { // made its node at once
+				w.t.Error(name, err)
+			}
+			count(x.failed, 0, coord.ErrLocked)
+			count(x.failed, 0, coord.ErrLocked)
+			mustRelease(w.t, h)
+			count(x.failed+1, 1, nil) // looks, and makes its node
+			count(1, 1, nil)
+		}
+	})
+}
+
+// Inside one client, with nobody outside, a cycle costs one request.
+func TestALocalHandOverCostsOneRequest(t *testing.T) {
+	onEach(t, func(w *world) {
+		var calls atomic.Int32
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+			calls.Add(1)
+			return nil
+		}}), "/l", nil)
+		h := mustLock(w.t, m)
+		for range 5 {
+			next := w.waiting(context.Background(), m)
+			before := calls.Load()
+			mustRelease(w.t, h)
+			last := h
+			h = next.hold()
+			// On a slow machine the watch on the old node can come in between.
+			if n := calls.Load() - before; n != 1 && w.fake {
+				w.t.Errorf("%d requests, want 1", n)
+			}
+			if h.Token() <= last.Token() {
+				w.t.Errorf("token %d after %d", h.Token(), last.Token())
+			}
+			if err := h.Verify(context.Background()); err != nil {
+				w.t.Error(err)
+			}
+		}
+		mustRelease(w.t, h)
+		w.empty("/l")
+	})
+}
+
+// A caller whose ctx ends while a node is made for it passes the turn on.
+func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
+	for _, name := range []string{"to the next", "to nobody", "with its outcome unknown"} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				var after nth
+				m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+				h := mustLock(w.t, m)
+				ctx, cancel := context.WithCancel(context.Background())
+				gone := w.waiting(ctx, m)
+				var next *locking
+				if name != "to nobody" {
+					next = w.waiting(context.Background(), m)
+				}
+				after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+					cancel()
+					<-gone.done
+					if name == "with its outcome unknown" {
+						return backend.ErrUncertain
+					}
+					return err
+				})
+				mayBeReleased(w.t, h)
+				wantErr(w.t, gone.err, context.Canceled)
+				if next != nil {
+					mustRelease(w.t, next.hold())
+				}
+				w.empty("/l")
+				mustRelease(w.t, mustLock(w.t, m))
+			})
+		})
+	}
+}
+
+// A hand-over whose outcome is unknown, and whose session is lost meanwhile: the
+// node that was made belongs to a session that still stands on the service, and
+// the next caller must not take it for its own.
+func TestANodeMadeInALostSessionIsNotTakenOver(t *testing.T) {
+	onEach(t, func(w *world) {
+		var after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		h := mustLock(w.t, m)
+		waiter := w.waiting(context.Background(), m)
+		after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+			w.Link("a").Partition()
+			return backend.ErrUncertain
+		})
+		released := make(chan error)
+		go func() { released <- h.Release() }()
+		wantErr(w.t, <-released, coord.ErrLost, coord.ErrUncertain) // with the session
+		w.Link("a").Heal()
+		next := waiter.hold()
+		if next.Session() == h.Session() {
+			w.t.Error("the hold stands on the lost session")
+		}
+		if err := next.Verify(context.Background()); err != nil {
+			w.t.Error(err)
+		}
+		stat, err := w.session("x").Exists(context.Background(), next.Path(), nil)
+		if err != nil || stat.EphemeralOwner != next.Session() {
+			w.t.Errorf("the node belongs to %x, the hold to %x, %v", stat.EphemeralOwner, next.Session(), err)
+		}
+		mustRelease(w.t, next)
+		w.empty("/l")
+	})
+}
+
+// Callers of one client that lose their session all go on.
+func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
+	onEach(t, func(w *world) {
+		m := coord.NewMutex(w.open("a", nil), "/l", nil)
+		h := mustLock(w.t, m)
+		var waiters []*locking
+		for range 3 {
+			waiters = append(waiters, w.waiting(context.Background(), m))
+		}
+		w.Link("a").Expire(h.Session())
+		<-h.Done()
+		for _, l := range waiters {
+			next := l.hold()
+			if next.Token() <= h.Token() {
+				w.t.Errorf("token %d after %d", next.Token(), h.Token())
+			}
+			h = next
+			mustRelease(w.t, h)
+		}
+		w.empty("/l")
+	})
+}
+
+// The node of the next caller was made, nobody knows, and the session is lost
+// here while the service still has it: the caller finds the node, which is not
+// his any more.
+func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
+	onMemory(t, func(w *world) {
+		t := w.t
+		var after nth
+		c := w.open("a", &backendtest.Hooks{After: after.after})
+		m := coord.NewMutex(c, "/l", nil)
+		h := mustLock(t, m)
+		next := w.waiting(context.Background(), m)
+		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+			w.Link("a").Partition()
+			return backend.ErrUncertain // as long as the lease lasts, the release tries again
+		})
+		released := make(chan error)
+		go func() { released <- h.Release() }()
+		awaitPhase(t, c, coord.Lost)
+		w.Link("a").Heal()
+		<-released
+		hold := next.hold()
+		if hold.Session() == h.Session() {
+			t.Errorf("granted on the session that was lost")
+		}
+		stat, err := w.session("x").Exists(t.Context(), hold.Path(), nil)
+		if err != nil || stat.EphemeralOwner != hold.Session() {
+			t.Errorf("the node of the hold is of session %x, the hold of %x, %v", stat.EphemeralOwner, hold.Session(), err)
+		}
+		mustRelease(t, hold)
+	})
+}
+
+// A caller whose ctx ends, while an earlier call's node is still being removed, does not
+// leave the node that may have been made for it.
+func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
+	onEach(t, func(w *world) {
+		var look, remove, after nth
+		m := coord.NewMutex(w.open("a", &backendtest.Hooks{
+			Before: func(ctx context.Context, c backendtest.Call) error {
+				return cmp.Or(look.before(ctx, c), remove.before(ctx, c))
+			},
+			After: after.after,
+		}), "/l", nil)
+		h := mustLock(w.t, m)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		next := w.waiting(ctx, m)
+		after.arm(1, creates, lose) // the hand-over
+		look.arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
+			<-ctx.Done()
+			return nil
+		})
+		// Then the deletion is refused: as part of a hand-over, and alone. In the
+		// background it is held until the caller has given up.
+		ofHold := func(c backendtest.Call) bool { return deletes(c) && c.Path == h.Path() }
+		remove.arm(2, ofHold, func(context.Context, backendtest.Call, error) error {
+			remove.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
+				remove.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
+					cancel()
+					<-next.done
+					return nil
+				})
+				return backend.ErrDenied
+			})
+			return backend.ErrDenied
+		})
+		wantErr(w.t, h.Release(), coord.ErrDenied)
+		<-next.done
+		wantErr(w.t, next.err, context.Canceled)
+		w.empty("/l")
 	})
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkservice"
+	"github.com/go-coord/coord/internal/zktest"
+	"go.uber.org/goleak"
 )
 
 // world is a fresh service, in memory under fake time or on a real ZooKeeper.
@@ -297,4 +299,15 @@ func wantErr(t *testing.T, err error, targets ...error) {
 			t.Errorf("error %v, want one that matches %q", err, target)
 		}
 	}
+}
+
+// server is the real ZooKeeper that the tests share: one server, or in the long
+// form an ensemble of three. Tests that kill or pause servers start their own.
+var server zktest.Shared
+
+func TestMain(m *testing.M) {
+	if long() {
+		server.Options = &zktest.Options{Servers: 3}
+	}
+	goleak.VerifyTestMain(server.Main(m))
 }
