@@ -125,7 +125,7 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 		}
 		res, err := s.b.Commit(ctx, ops[:n]...)
 		if err == nil {
-			return s.made(sp, res[0].Path, res[1].Stat)
+			return s.made(ctx, sp, res[0].Path, res[1].Stat)
 		}
 		var e *backend.Error
 		switch {
@@ -146,19 +146,22 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 	if err != nil {
 		return node{}, err
 	}
-	return s.made(sp, res[0].Path, backend.Stat{NumChildren: -1})
+	return s.made(ctx, sp, res[0].Path, backend.Stat{NumChildren: -1})
 }
 
 // made is the node that a commit made, if its directory's Stat came with it.
-func (s *session) made(sp *spec, path string, dir backend.Stat) (node, error) {
+func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.Stat) (node, error) {
 	seq, ok := parseSeq(base(path), sp.kind)
 	if !ok {
 		// The service counts in a way that is not ZooKeeper's.
 		s.removeLater(path)
 		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
 	}
-	if dir.NumChildren >= 0 {
-		s.c.wrote(sp.ground, seq, dir)
+	if dir.NumChildren >= 0 && s.c.wrote(sp.ground, seq, dir) {
+		if err := s.examineAnew(ctx, sp.ground, path, dir); err != nil {
+			s.giveUp(path)
+			return node{}, err
+		}
 	}
 	return node{path: path, seq: seq, czxid: dir.Mzxid, siblings: dir.NumChildren}, nil
 }

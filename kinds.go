@@ -44,7 +44,10 @@ import (
 // logs that and writes there no more. (A creation by a client of another make can
 // hide such a write, since it raises the second alone.) Likewise a directory that is
 // deleted, and made again as something else, is overwritten once by a client that
-// knew it before; what was made there with a Value is then refused by its next read.
+// knew it before. The Stat shows that client that the directory is another one. It lists
+// it, and if nodes of another kind stand there it takes its node and its mark back, and
+// refuses. Where none stand, as in a lock that nobody holds, it has taken the path over;
+// what was made there with a Value is then refused by its next read.
 //
 // Exclusion does not rest on the mark. Whoever is not alone in the directory of a line
 // lists it before it is granted, and withdraws if a contender of another kind came
@@ -362,17 +365,23 @@ func (c *Client) leaveAlone(g ground) {
 }
 
 // wrote notes the Stat that came with the mark which was written along with the
-// creation of the node with number seq, and looks for a foreign write before it.
-func (c *Client) wrote(g ground, seq int32, dir backend.Stat) {
+// creation of the node with number seq, and looks for a foreign write before it. It
+// reports true if the directory is not the one that was known: it was deleted, and made
+// again, and the mark may be written over that of another kind.
+func (c *Client) wrote(g ground, seq int32, dir backend.Stat) (anew bool) {
 	now := footing{
 		kind: g.recipe, version: backend.AnyVersion, czxid: dir.Czxid,
 		drift: int64(dir.Version) - int64(seq) - 1, zxid: dir.Mzxid,
 	}
 	c.mu.Lock()
 	was, ok := c.grounds[g.dir]
-	if !ok || was.zxid >= now.zxid || was.kind != now.kind || was.mark == nil {
+	switch {
+	case !ok || was.kind != now.kind:
 		c.mu.Unlock()
-		return // a reply that came late
+		return true // refused, or used as another kind, while the reply was on its way
+	case was.zxid >= now.zxid || was.mark == nil:
+		c.mu.Unlock()
+		return false // a reply that came late
 	}
 	foreign := was.czxid == now.czxid && now.drift > was.drift
 	if !foreign {
@@ -383,6 +392,31 @@ func (c *Client) wrote(g ground, seq int32, dir backend.Stat) {
 	if foreign {
 		c.log.Warn("coord: data that is no recipe's was written to the path of a recipe and is overwritten; it is left alone from now on", "path", g.dir, "recipe", string(g.recipe))
 	}
+	return was.czxid != 0 && was.czxid != now.czxid
+}
+
+// examineAnew refuses if nodes of another kind stand at g, where the node at path was made
+// and a mark written by a client that knew an earlier directory. dir is the Stat that came
+// with them. The mark goes together with the node: without one the other nodes tell of
+// which kind the directory is, and the next use of it writes its mark.
+func (s *session) examineAnew(ctx context.Context, g ground, path string, dir backend.Stat) error {
+	names, _, err := s.b.Children(ctx, g.dir, nil)
+	if errors.Is(err, backend.ErrDenied) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	found := g.recipe.kindAmong(names)
+	if found == "" {
+		return nil
+	}
+	s.c.unlearn(g.dir)
+	_, err = s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.SetData(g.dir, nil, dir.Version))
+	if err != nil && !errors.Is(err, backend.ErrBadVersion) { // else another has written its mark since
+		s.c.log.Warn("coord: the mark of a recipe stands on the path of another one", "path", g.dir, "recipe", string(g.recipe), "found", string(found), "error", err)
+	}
+	return &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
 }
 
 // KindError says that a recipe met another one on its path. It matches ErrKind. Nothing
@@ -392,7 +426,8 @@ func (c *Client) wrote(g ground, seq int32, dir backend.Stat) {
 // The directory of a recipe bears the name of its kind as data. An outsider that writes
 // over it while clients use the directory loses that write to the next one of them that
 // creates a node, which logs it and then leaves the data alone. A path that was deleted,
-// and made again by an outsider, is written to once by a client that used it before.
+// and made again as something else, is written to once by a client that used it before: it
+// takes that back, and refuses, if it finds nodes of another recipe there.
 type KindError struct {
 	Path  string // absolute, the namespace included
 	Want  string // the kind that the call is of, as Inspection.Recipe names it

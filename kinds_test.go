@@ -586,3 +586,80 @@ func TestAValueOfNoBytesIsReturnedAsItStands(t *testing.T) {
 		}
 	})
 }
+
+// raze deletes what stands at and below a path.
+func (w *world) raze(path string) {
+	w.t.Helper()
+	s := w.session("raze")
+	defer s.Close()
+	var walk func(path string)
+	walk = func(path string) {
+		names, _, err := s.Children(context.Background(), path, nil)
+		for _, name := range names {
+			walk(path + "/" + name)
+		}
+		if err == nil {
+			_, err = s.Commit(context.Background(), backend.Delete(path, backend.AnyVersion))
+		}
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			w.t.Fatal(err)
+		}
+	}
+	walk(w.path(path))
+}
+
+// A path is deleted, and another kind of recipe uses it. A client that remembers it as it
+// was is refused, and keeps nobody of the other kind out by its mark.
+func TestAClientThatRemembersAnotherKindTakesItsMarkBack(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		uses := kindUses()
+		for i, first := range uses {
+			if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" {
+				continue // the others write no mark where they know one
+			}
+			for j, second := range uses {
+				for _, state := range []string{"idle", "in use"} {
+					if i == j || second.hold == nil || state == "idle" && second.kind != "semaphore" {
+						continue // idle, the nodes of the others do not tell
+					}
+					path := fmt.Sprintf("/%s-%s-%s", first.kind, second.kind, state[:2])
+					a, b, c := w.open("a"+path, nil), w.open("b"+path, nil), w.open("c"+path, nil)
+					if err := first.use(ctx, a, path); err != nil {
+						w.t.Fatal(err)
+					}
+					w.raze(path)
+					done, err := second.hold(ctx, b, path)
+					if err != nil {
+						w.t.Fatal(err)
+					}
+					if state == "idle" {
+						done()
+						done = func() {}
+					}
+					w.settle()
+					before := w.children(path)
+					wantKind(w.t, first.use(ctx, a, path), w.path(path), first.kind, second.kind)
+					if after := w.children(path); len(after) != len(before) {
+						w.t.Errorf("%s: %q has become %q", path, before, after)
+					}
+					for range 2 {
+						wantKind(w.t, first.use(ctx, a, path), w.path(path), first.kind, second.kind)
+					}
+					done()
+					if err := second.use(ctx, c, path); err != nil {
+						w.t.Errorf("%s: a new client of the second kind: %v", path, err)
+					}
+					s := w.session("x")
+					if data, _, err := s.Get(ctx, w.path(path), nil); err != nil || string(data) != "coord recipe: "+second.kind {
+						w.t.Errorf("%s: the mark is %q, %v", path, data, err)
+					}
+					s.Close()
+					a.Close()
+					b.Close()
+					c.Close()
+				}
+			}
+		}
+	})
+}

@@ -175,7 +175,7 @@ func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err er
 		var e *backend.Error
 		switch {
 		case err == nil:
-			if n, err := s.made(&sp, res[1].Path, res[2].Stat); err == nil {
+			if n, err := s.made(ctx, &sp, res[1].Path, res[2].Stat); err == nil {
 				made = &place{s: s, node: n}
 			}
 		case isUncertain(err) && !isOver(err):
