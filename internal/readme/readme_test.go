@@ -1,5 +1,6 @@
 // Package readme tries what the README shows as a user would: in a module of its
-// own, which requires this one.
+// own, which requires this one. And it checks that the pages beside the README name what
+// is there.
 package readme
 
 import (
@@ -112,30 +113,4 @@ func whole(block string) string {
 	}
 	fmt.Fprintf(&b, ")\n\n%s", block)
 	return b.String()
-}
-
-// TestTheREADMEPointsToWhatIsThere checks the links to files of the repository, and
-// that the two commands stand in it.
-func TestTheREADMEPointsToWhatIsThere(t *testing.T) {
-	for _, page := range []string{"README.md", "BENCHMARKS.md", "TESTING.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
-		text, err := os.ReadFile(filepath.Join("../..", page))
-		if err != nil {
-			t.Fatal(err)
-		}
-		prose := regexp.MustCompile("(?s)\n```.*?\n```\n").ReplaceAll(text, nil)
-		for _, link := range regexp.MustCompile(`\]\(([^)#]+)`).FindAllSubmatch(prose, -1) {
-			if to := string(link[1]); !strings.Contains(to, "://") {
-				if _, err := os.Stat(filepath.Join("../..", to)); err != nil {
-					t.Errorf("%s links to %s: %v", page, to, err)
-				}
-			}
-		}
-		if page == "README.md" {
-			for _, command := range []string{"\ngo run ./examples/tour ", "\n./test.sh "} {
-				if !bytes.Contains(text, []byte(command)) {
-					t.Errorf("the README does not show the command %q", strings.TrimSpace(command))
-				}
-			}
-		}
-	}
 }

@@ -1,0 +1,113 @@
+package readme
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// notOurs are names in the pages that api.txt does not have.
+var notOurs = []string{
+	"LOST", "SUSPENDED", "TestingServer", "IsOwner", // of peers
+	"CC", "PATH", // of the environment
+	"TryX", "NewX", "TestTheThing", "NAME", // that stand for others
+}
+
+// TestThePagesNameWhatIsThere checks the links, the names, the tests, the files, the
+// variables and the commands of the pages, so that a change of any of them is noticed.
+// It leaves out the names in the changelog, which has a past.
+func TestThePagesNameWhatIsThere(t *testing.T) {
+	const root = "../.."
+	read := func(name string) string {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	exported := regexp.MustCompile(`\w+`).FindAllString(read("api.txt"), -1)
+	tests, variables := sources(t, root)
+	for _, page := range []string{"README.md", "BENCHMARKS.md", "TESTING.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+		text := read(page)
+		prose := regexp.MustCompile("(?s)\n```.*?\n```\n").ReplaceAllString(text, "\n")
+		exists := func(what string) {
+			t.Helper()
+			found, err := filepath.Glob(filepath.Join(root, what))
+			if err != nil || len(found) == 0 {
+				t.Errorf("%s: there is no %s, error %v", page, what, err)
+			}
+		}
+		for _, link := range all(prose, `\]\(([^)#]+)`) {
+			if !strings.Contains(link, "://") {
+				exists(link)
+			}
+		}
+		if page == "CHANGELOG.md" {
+			continue
+		}
+		for _, file := range append(all(prose, "`([a-z_*]+(?:/[a-z_*]+)*\\.(?:go|md|sh|txt))`"),
+			all(prose, "`((?:internal|backend|examples|cmd|bench|oteltrace)(?:/[a-z]+)*)`")...) {
+			if !strings.HasPrefix(file, "results") { // which a run writes
+				exists(file)
+			}
+		}
+		for _, folder := range all(text, `[ (]\./([a-z]+(?:/[a-z]+)*(?:\.sh)?)\b`) {
+			exists(folder)
+		}
+		for _, name := range all(prose, "`([A-Z]\\w*(?:\\.[A-Z]\\w*)*)…?`") {
+			for _, part := range strings.Split(name, ".") {
+				ok := slices.Contains(exported, part) || slices.Contains(notOurs, part) || slices.Contains(variables, part) ||
+					slices.ContainsFunc(tests, func(test string) bool { return strings.HasPrefix(test, part) })
+				if !ok && page != "BENCHMARKS.md" { // whose names are of peers
+					t.Errorf("%s: nothing is called %s", page, name)
+				}
+			}
+		}
+		for _, test := range all(text, ` -(?:run|fuzz) '?(\w+)`) {
+			if !slices.Contains(notOurs, test) && !slices.ContainsFunc(tests, func(name string) bool { return strings.Contains(name, test) }) {
+				t.Errorf("%s: no test matches %s", page, test)
+			}
+		}
+		for _, variable := range all(text, `\b(COORD_[A-Z_]+)`) {
+			if !slices.Contains(variables, variable) {
+				t.Errorf("%s: nothing reads %s", page, variable)
+			}
+		}
+	}
+	for _, command := range []string{"\ngo run ./examples/tour ", "\n./test.sh "} {
+		if !strings.Contains(read("README.md"), command) {
+			t.Errorf("the README does not show the command %q", strings.TrimSpace(command))
+		}
+	}
+}
+
+// all returns what the group of a regular expression matches in a text.
+func all(text, pattern string) (matches []string) {
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		matches = append(matches, m[1])
+	}
+	return matches
+}
+
+// sources returns the names of all tests, and the environment's variables that sources
+// name.
+func sources(t *testing.T, root string) (tests, variables []string) {
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "pages_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		tests = append(tests, all(string(b), `(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)...)
+		variables = append(variables, all(string(b), `"(COORD_[A-Z_]+|[A-Z]+_CLASSPATH|JAVA_HOME)\b`)...)
+		return err
+	})
+	if err != nil || len(tests) == 0 || len(variables) == 0 {
+		t.Fatalf("%d tests, %d variables, error %v", len(tests), len(variables), err)
+	}
+	return tests, variables
+}
