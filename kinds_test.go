@@ -140,6 +140,9 @@ func kindUses() []kindUse {
 			return err
 		}, func(ctx context.Context, c *coord.Client, path string) error {
 			return coord.NewCoordinator[string](c, path, nil).Forget(ctx, "t")
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewCoordinator[string](c, path, nil).RemoveSite(ctx, "a")
+			return err
 		}),
 		stays("value", func(ctx context.Context, c *coord.Client, path string) error {
 			_, err := coord.NewValue[string](c, path, nil).Set(ctx, "x")

@@ -236,8 +236,8 @@ func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 // ballots whose decision nobody can tell any more (ErrInDoubt). If it fails it can be
 // called again; what was removed until then is returned with the error.
 //
-// ErrLocked: the site is served. ErrNotFound: it was never served. backend.ErrNotEmpty:
-// foreign nodes stand in its inbox.
+// ErrLocked: the site is served. ErrNotFound: it was never served. ErrKind: the path is
+// another recipe's. backend.ErrNotEmpty: foreign nodes stand in its inbox.
 func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decision, error) {
 	if err := co.path.check("removesite"); err != nil {
 		return nil, err
@@ -263,6 +263,10 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 	}
 	p := NewParticipant(co.c, co.path.given, site, h)
 	err := do(ctx, func(ctx context.Context) (*Hold, error) {
+		// The lock makes what is missing above it, and the path can be another recipe's.
+		if _, err := onSession(ctx, co.c, func(s *session) (struct{}, error) { return struct{}{}, s.meet(ctx, co.ground()) }); err != nil {
+			return nil, err
+		}
 		h, err := p.siteLock(site).TryLock(ctx)
 		if errors.Is(err, ErrLocked) {
 			err = fmt.Errorf("site %q is served: %w", site, ErrLocked)
