@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// atOnce calls f for 0 to n-1, some of them at a time, and returns the first error
-// that it comes to.
+// atOnce calls f for 0 to n-1, some of them concurrently, and returns the first error.
 func atOnce(n int, f func(i int) error) error {
 	const most = 32
 	var (
@@ -32,8 +31,7 @@ func atOnce(n int, f func(i int) error) error {
 	return err
 }
 
-// gather has n goroutines do something under one context, all of them at a time.
-// The first error ends the context.
+// gather runs f in n goroutines under one context. The first error ends the context.
 func gather(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -20,16 +20,16 @@ func requireZooKeeper(t *testing.T) {
 	zktest.Require(t)
 }
 
-// children are the processes that this one has started.
+// children returns the child processes of this process.
 func children(t *testing.T) (pids []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil || len(files) == 0 {
-		t.Skip("this system does not tell of processes")
+		t.Skip("this system does not list processes")
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err == nil { // else the thread has ended
+		if err == nil { // otherwise the thread has ended
 			pids = append(pids, strings.Fields(string(b))...)
 		}
 	}
@@ -42,7 +42,7 @@ var tinySizes = sizes{
 	members: []int{2, 3}, sites: []int{1, 2}, nodes: []int{50, 250}, idle: 20,
 }
 
-// Every cell that needs no servers yields its figures.
+// Every cell without servers yields its figures.
 func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
 	e := &env{root: "/bench", direct: &place{}, near: &place{oneWay: nearOneWay}, far: &place{oneWay: farOneWay}, counted: &place{}}
 	e.memory = &place{where: onMemory, root: e.root, store: memory.New(&memory.Options{SessionTimeout: time.Minute})}
@@ -84,7 +84,7 @@ func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
 	}
 }
 
-// checkFigures demands one value for each round, none of which is negative.
+// checkFigures requires one value for each round, none of which is negative.
 func checkFigures(t *testing.T, x *result, metrics ...metric) {
 	t.Helper()
 	for _, m := range metrics {
@@ -95,7 +95,7 @@ func checkFigures(t *testing.T, x *result, metrics ...metric) {
 	}
 }
 
-// What is counted on servers is the same in every run.
+// The counts on servers are the same in every run.
 func TestARunOnZooKeeperCountsExactly(t *testing.T) {
 	requireZooKeeper(t)
 	dir := t.TempDir()
@@ -121,7 +121,7 @@ func TestARunOnZooKeeperCountsExactly(t *testing.T) {
 	}
 }
 
-// Servers of somebody else are left as they were found.
+// Given servers are left as they were.
 func TestARunOnGivenServersLeavesNoNodes(t *testing.T) {
 	requireZooKeeper(t)
 	e := zktest.Run(t, nil)
@@ -131,7 +131,7 @@ func TestARunOnGivenServersLeavesNoNodes(t *testing.T) {
 		t.Fatalf("exit code %d:\n%s\n%s", code, out.String(), notes.String())
 	}
 	if !strings.Contains(out.String(), "the holder dies") || strings.Contains(out.String(), "the leading server dies") {
-		t.Errorf("servers of somebody else were killed:\n%s", out.String())
+		t.Errorf("given servers were killed:\n%s", out.String())
 	}
 	c, err := dialRaw(t.Context(), e.Addrs(), sessionTimeout)
 	if err != nil {
@@ -143,7 +143,7 @@ func TestARunOnGivenServersLeavesNoNodes(t *testing.T) {
 	}
 }
 
-// The quick form with everybody takes minutes, so it is for the long run.
+// The quick form with all peers takes minutes, so it is only in the long run.
 func TestTheQuickRunWithPeers(t *testing.T) {
 	if os.Getenv("COORD_LONG") != "1" {
 		t.Skip("set COORD_LONG=1")

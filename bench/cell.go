@@ -6,47 +6,47 @@ import (
 	"time"
 )
 
-// A metric is something that a run of a cell measures.
+// A metric is a measured quantity of a run of a cell.
 type metric string
 
 // The metrics, with their units.
 const (
-	mRate       metric = "rate"         // operations a second
-	mP50        metric = "p50"          // µs that an operation takes, or a hand-over
+	mRate       metric = "rate"         // operations per second
+	mP50        metric = "p50"          // µs of an operation or a hand-over
 	mP90        metric = "p90"          // µs
 	mP99        metric = "p99"          // µs
 	mMax        metric = "max"          // µs
-	mTrips      metric = "trips"        // round trips one after the other, of one cycle
-	mRoundTrips metric = "round_trips"  // that a time is as long as
-	mRequests   metric = "requests"     // of all clients, pings not counted
-	mBytesUp    metric = "bytes_up"     // in frames, pings not counted
-	mBytesDown  metric = "bytes_down"   // likewise
-	mEvents     metric = "events"       // watch events that the servers send
-	mWoken      metric = "woken"        // clients that get one
-	mPackets    metric = "packets"      // that the servers received, by their own count
+	mTrips      metric = "trips"        // sequential round trips of one cycle
+	mRoundTrips metric = "round_trips"  // a time as a number of round trips
+	mRequests   metric = "requests"     // of all clients, without pings
+	mBytesUp    metric = "bytes_up"     // in frames, without pings
+	mBytesDown  metric = "bytes_down"   // in frames, without pings
+	mEvents     metric = "events"       // watch events from the servers
+	mWoken      metric = "woken"        // clients that get an event
+	mPackets    metric = "packets"      // packets that the servers received, by their own count
 	mAllocs     metric = "allocs"       // of this process
 	mAllocated  metric = "alloc_bytes"  // of this process
 	mCPU        metric = "cpu"          // µs of this process
-	mServerCPU  metric = "server_cpu"   // µs of our servers
+	mServerCPU  metric = "server_cpu"   // µs of the servers that bench started
 	mBusy       metric = "busy"         // per cent of the machine's processors
 	mMemory     metric = "memory"       // bytes
 	mTime       metric = "time"         // ms
 	mTimeouts   metric = "timeouts"     // session timeouts
-	mTripsOf    metric = "trips/"       // with the name of a step behind it
-	mCounted    metric = "counted_over" // operations that exact figures are the mean of
+	mTripsOf    metric = "trips/"       // followed by the name of a step
+	mCounted    metric = "counted_over" // number of operations whose mean the exact figures are
 )
 
-// A sample is what one run of a cell measured.
+// A sample holds the measurements of one run of a cell.
 type sample map[metric]float64
 
-// Where a cell runs.
+// The services on which a cell runs.
 const (
 	onMemory    = "memory"
 	onZooKeeper = "ZooKeeper"
 	onEtcd      = "etcd"
 )
 
-// Who is measured: the library, its physical limit, and its peers.
+// The subjects of a measurement: the library, its physical limit, and its peers.
 const (
 	byCoord   = "coord"
 	byRaw     = "raw client"
@@ -56,7 +56,7 @@ const (
 	byEtcd    = "etcd"
 )
 
-// A name tells a cell from all others of a run.
+// A name identifies a cell of a run.
 type name struct {
 	Group string  `json:"group"`
 	What  string  `json:"what"`
@@ -66,7 +66,7 @@ type name struct {
 	X     float64 `json:"x,omitempty"`
 }
 
-// String is for people.
+// String formats the name for the reader.
 func (n name) String() string {
 	s := fmt.Sprintf("%s: %s, %s, %s", n.Group, n.What, n.Who, n.Where)
 	if n.Axis != "" {
@@ -75,26 +75,26 @@ func (n name) String() string {
 	return s
 }
 
-// A cell is one thing that is measured, in each of a number of rounds. run has to
-// make what it needs, and to end it, without measuring that.
+// A cell is one measurement, repeated in each round. run prepares and cleans up outside of
+// the measured time.
 type cell struct {
 	name
-	cost time.Duration // about what one run takes, for the time that is left
+	cost time.Duration // approximate time of one run, to estimate the remaining time
 	run  func(ctx context.Context) (sample, error)
 }
 
-// A group is a number of cells that are compared, so their runs are interleaved:
-// each round runs every cell once.
+// A group is a set of cells to compare, so their runs are interleaved: each round runs every
+// cell once.
 type group struct {
 	name  string
-	about string // what the group shows, for the report
+	about string // description of the group, for the report
 	shown []metric
 	cells []*cell
-	// exact says that every round has the same result on any machine.
+	// exact means that every round has the same result on any machine.
 	exact bool
-	fewer bool         // the rounds differ little, so there are fewer, as of what is exact
-	warm  bool         // the rates of its cells are compared: one round more comes before the first
-	end   func() error // of what only this group needs; may be nil
+	fewer bool         // the rounds differ little, so there are fewer, as for exact groups
+	warm  bool         // the rates of its cells are compared, so one warm-up round comes first
+	end   func() error // cleans up after the group; may be nil
 }
 
 func (g *group) add(what, who, where string, cost time.Duration, run func(ctx context.Context) (sample, error)) *cell {
@@ -103,5 +103,5 @@ func (g *group) add(what, who, where string, cost time.Duration, run func(ctx co
 	return c
 }
 
-// at says what is varied from this cell to the next.
+// at sets the quantity that varies between cells, and its value in this cell.
 func (c *cell) at(axis string, x float64) { c.Axis, c.X = axis, x }

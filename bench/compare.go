@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// agreement is how far two runs agree: what is exact has to be equal, and ratios,
-// which depend on the machine less than rates do, have to be close.
+// agreement tells how far two runs agree: exact counts have to be equal; ratios, which depend
+// on the machine less than rates do, have to be close.
 type agreement struct {
-	Counts, Ratios int      // that both runs have
-	Missing        []string // cells and targets that only one of them has
+	Counts, Ratios int      // in both runs
+	Missing        []string // cells and targets that only one run has
 	Differ         []string // counts that differ
-	Apart          []string // ratios that are further apart than closeTo
+	Apart          []string // ratios that differ by more than closeTo
 	worst          float64
 }
 
-// closeTo is how much larger the one of two ratios may be.
+// closeTo is the largest quotient of two close ratios.
 const closeTo = 1.25
 
 // compare compares two runs.
@@ -87,7 +87,7 @@ func spread(f figure) string {
 func (g *agreement) ratio(what string, x, y float64) {
 	g.Ratios++
 	apart := math.Max(x/y, y/x)
-	if !(apart <= closeTo) { // nor is what is no number close
+	if !(apart <= closeTo) { // NaN is not close either
 		g.Apart = append(g.Apart, fmt.Sprintf("%s: %s and %s", what, number(x), number(y)))
 	}
 	g.worst = math.Max(g.worst, apart)

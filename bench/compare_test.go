@@ -35,7 +35,7 @@ func TestTwoRunsAreCompared(t *testing.T) {
 		t.Errorf("ratios that are apart: %q", got.Apart)
 	}
 
-	less := &report{Results: someResults(), Targets: one.Targets[:1]} // one that failed, one missing, one target
+	less := &report{Results: someResults(), Targets: one.Targets[:1]} // a failed cell, a missing cell, one target less
 	if got := compare(one, less); len(got.Missing) != 2 {
 		t.Errorf("not compared: %q", got.Missing)
 	}

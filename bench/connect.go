@@ -15,10 +15,10 @@ import (
 // ours is this library.
 var ours = &contestant{who: byCoord, where: onZooKeeper, dial: dialCoord}
 
-// goZK is go-zookeeper's own Lock. Its clients are the raw clients too.
+// goZK is go-zookeeper's own Lock. Its clients are also the raw clients.
 var goZK = &contestant{who: byGoZK, where: onZooKeeper, dial: dialGoZK}
 
-// leading is our election, as a lock.
+// leading is coord's election, used as a lock.
 var leading = &contestant{who: byCoord + " election", where: onZooKeeper, dial: func(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error) {
 	c, err := dialCoord(ctx, p, i, timeout)
 	if err != nil {
@@ -27,7 +27,7 @@ var leading = &contestant{who: byCoord + " election", where: onZooKeeper, dial: 
 	return &electionConn{c.(*coordConn)}, nil
 }}
 
-// coordConn is a client of ours.
+// coordConn is a client of coord.
 type coordConn struct {
 	c    *coord.Client
 	root string
@@ -58,7 +58,7 @@ func (x *coordConn) locker(_ context.Context, path string, _ int) (locker, error
 
 func (x *coordConn) Close() error { return x.c.Close() }
 
-// electionConn is a client of ours that leads where another has a lock.
+// electionConn is a client of coord that leads instead of locking.
 type electionConn struct{ *coordConn }
 
 func (x *electionConn) locker(_ context.Context, path string, _ int) (locker, error) {

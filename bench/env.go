@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	// sessionTimeout is long: nothing here is about sessions that end, but for
-	// the failovers, which have failoverTimeout.
+	// sessionTimeout is long: no measurement here is about expired sessions, except the
+	// failovers, which have failoverTimeout.
 	sessionTimeout = 20 * time.Second
-	// nearOneWay and farOneWay are distances at which contended locks are compared:
-	// of servers in the next building, and in the next town.
+	// nearOneWay and farOneWay are distances at which contended locks are compared: to
+	// servers in the next building, and in the next town.
 	nearOneWay = time.Millisecond
 	farOneWay  = 5 * time.Millisecond
-	// countedOneWay is long beside all work, so that round trips can be counted
-	// exactly by the time that they take.
+	// countedOneWay is long compared with all work, so that the time of an operation shows
+	// its exact number of round trips.
 	countedOneWay = 20 * time.Millisecond
 )
 
-// An env is what the cells run on.
+// An env is the environment of the cells.
 type env struct {
-	ensemble *zktest.Ensemble // nil if the servers are somebody else's
+	ensemble *zktest.Ensemble // nil for given servers
 	addrs    []string
 	root     string // all nodes of this run are below it
 	raw      *zk.Conn
@@ -47,7 +47,7 @@ type env struct {
 	ends    []func() error
 }
 
-// newEnv starts three servers, or uses those that are there.
+// newEnv starts three servers, or uses the given ones.
 func newEnv(ctx context.Context, servers []string, fsync bool, notes io.Writer) (_ *env, err error) {
 	e := &env{addrs: servers, root: fmt.Sprintf("/coord-bench-%d", time.Now().UnixNano())}
 	defer func() {
@@ -59,7 +59,7 @@ func newEnv(ctx context.Context, servers []string, fsync bool, notes io.Writer) 
 		fmt.Fprintln(notes, "starting three ZooKeeper servers")
 		e.ensemble, err = zktest.Start(ctx, &zktest.Options{
 			Servers: 3, ForceSync: fsync, MaxSessionTimeout: time.Minute,
-			// Servers that run for long have the compiler that takes long.
+			// The optimizing compiler, as on servers that run for a long time.
 			JavaArgs: []string{"-Xmx512m", "-XX:TieredStopAtLevel=4"},
 		})
 		if err != nil {
@@ -95,7 +95,7 @@ func newEnv(ctx context.Context, servers []string, fsync bool, notes io.Writer) 
 	return e, nil
 }
 
-// atEnd has Close call f, before what was registered earlier.
+// atEnd registers f for Close, which calls the latest first.
 func (e *env) atEnd(f func() error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,14 +115,14 @@ func (e *env) Close() error {
 	return err
 }
 
-// path returns a path that nobody has used, below the namespace of our clients.
-// All are of one length, for the count of bytes.
+// path returns an unused path below the namespace of coord's clients. All paths have the same
+// length, for the count of bytes.
 func (e *env) path() string { return fmt.Sprintf("/c%07d", e.numbers.Add(1)) }
 
-// removeNodes leaves no nodes on servers that stay.
+// removeNodes removes the nodes of the run from given servers.
 func (e *env) removeNodes() error {
 	if e.ensemble != nil {
-		return nil // they end with their data
+		return nil // servers of bench end with their data
 	}
 	return removeTree(e.raw, e.root)
 }
@@ -146,8 +146,8 @@ func removeTree(c *zk.Conn, path string) error {
 	return nil
 }
 
-// packets is how many requests the servers have received by their own count, pings
-// and all clients included. It is only known of servers that we have started.
+// packets returns the number of requests that the servers have received by their own count,
+// including pings and all clients. It is known only for servers that bench has started.
 func (e *env) packets(ctx context.Context) (n float64, known bool) {
 	if e.ensemble == nil {
 		return 0, false
@@ -166,7 +166,7 @@ func (e *env) packets(ctx context.Context) (n float64, known bool) {
 	return n, true
 }
 
-// processors is what our servers have used of the processors so far.
+// processors returns the processor time so far of the servers that bench started.
 func (e *env) processors() (sum time.Duration, known bool) {
 	if e.ensemble == nil {
 		return 0, false
@@ -181,14 +181,14 @@ func (e *env) processors() (sum time.Duration, known bool) {
 	return sum, true
 }
 
-// A meter counts what the servers receive and use while a cell hammers them, and not
-// while it prepares that.
+// A meter counts the requests and the processor time of the servers while a cell hammers
+// them, and not while the cell prepares.
 type meter struct{ e *env }
 
 type meterKey struct{}
 
-// metered returns a context with which hammer and contend count requests, if where
-// is the servers themselves.
+// metered returns a context with which hammer and contend count requests, if where is the
+// servers without a proxy.
 func (e *env) metered(ctx context.Context, where string) context.Context {
 	if where != onZooKeeper {
 		return ctx
@@ -196,8 +196,8 @@ func (e *env) metered(ctx context.Context, where string) context.Context {
 	return context.WithValue(ctx, meterKey{}, &meter{e})
 }
 
-// startMeter begins to count. What it returns adds the count for each of n
-// operations to a sample.
+// startMeter begins to count. The returned function adds the count for each of n operations
+// to a sample.
 func startMeter(ctx context.Context) (stop func(s sample, n int)) {
 	usedBefore, allBefore, machine := machineTime()
 	var packets float64
@@ -228,5 +228,5 @@ func startMeter(ctx context.Context) (stop func(s sample, n int)) {
 	}
 }
 
-// mDone is how many operations a run made. It is no result.
+// mDone is the number of operations of a run. It is not a result.
 const mDone metric = "done"

@@ -29,8 +29,8 @@ type etcdCluster struct {
 	proxies map[*place][]*zkproxy.Proxy
 }
 
-// startEtcd starts three servers beside each other, with their data where the
-// ZooKeeper servers have theirs. etcd waits for the disk with every commit.
+// startEtcd starts three servers, with their data beside that of the ZooKeeper servers. etcd
+// waits for the disk on every commit.
 func startEtcd(ctx context.Context) (_ *etcdCluster, err error) {
 	binary, err := findEtcd()
 	if err != nil {
@@ -73,7 +73,7 @@ func startEtcd(ctx context.Context) (_ *etcdCluster, err error) {
 		x.cmds, x.exited = append(x.cmds, cmd), append(x.exited, exited)
 		x.addrs = append(x.addrs, ports[2*i])
 	}
-	// It serves when it takes a write.
+	// The cluster serves when it accepts a write.
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	c, err := x.client(x.addrs)
@@ -100,7 +100,7 @@ func (x *etcdCluster) client(addrs []string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: addrs, DialTimeout: 30 * time.Second, Logger: zap.NewNop()})
 }
 
-// at returns where the servers are for clients at a place: as far away.
+// at returns the servers' addresses for clients at a place, with the delay of that place.
 func (x *etcdCluster) at(p *place) ([]string, error) {
 	if p.proxies == nil {
 		return x.addrs, nil
@@ -124,7 +124,7 @@ func (x *etcdCluster) at(p *place) ([]string, error) {
 	return addrs, nil
 }
 
-// cut cuts a place off.
+// cut cuts a place off from the servers.
 func (x *etcdCluster) cut(p *place) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -169,8 +169,8 @@ func (x *etcdCluster) Close() error {
 	return os.RemoveAll(x.dir)
 }
 
-// etcdConn is a client of etcd, with a lease for every caller that needs one: the
-// name of a contender is its lease.
+// etcdConn is a client of etcd, with a lease for every caller that needs one: the lease is
+// the name of a contender.
 type etcdConn struct {
 	c   *clientv3.Client
 	ttl int
@@ -227,12 +227,12 @@ func (x *etcdConn) Close() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, s := range x.sessions {
-		s.Orphan() // the lease ends by itself; its server may be gone
+		s.Orphan() // the lease ends by itself; its server may be dead
 	}
 	return x.c.Close()
 }
 
-// freePorts returns addresses that nobody listened on a moment ago.
+// freePorts returns addresses without a listener a moment ago.
 func freePorts(n int) ([]string, error) {
 	var addrs []string
 	for range n {

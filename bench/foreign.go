@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// A foreign is a peer in another language, in a process of its own. The process
-// obeys one command at a time, which it reads from its standard input, and answers
-// with one line: ok and figures, or failed and why. SERVERS are addresses with
-// commas between them; client i of a command is connected to the i-th. Times are in
-// nanoseconds; PERCENTILES are p50, p90, p99 and the maximum.
+// A foreign is a peer in another language, in a process of its own. The process executes one
+// command at a time, which it reads from its standard input, and answers with one line: ok
+// and figures, or failed and the reason. SERVERS are comma-separated addresses; client i of a
+// command is connected to the i-th. Times are in nanoseconds; PERCENTILES are p50, p90, p99
+// and the maximum.
 //
 //	cycles SERVERS PATH CALLERS MILLIS             N TOOK PERCENTILES
 //	contend SERVERS PATH CALLERS one|each MILLIS   TURNS TOOK PERCENTILES of hand-overs
@@ -37,11 +37,11 @@ type foreign struct {
 	cmd    *exec.Cmd
 	exited <-chan struct{}
 	stdin  io.WriteCloser
-	lines  chan string // what it says
+	lines  chan string // its answers
 	errs   tail        // its standard error
 }
 
-// startForeign starts a peer and waits until it says ok.
+// startForeign starts a peer and waits for its ok.
 func startForeign(ctx context.Context, name string, cmd *exec.Cmd) (*foreign, error) {
 	f := &foreign{name: name, cmd: cmd, lines: make(chan string, 16)}
 	var err error
@@ -78,7 +78,7 @@ func (f *foreign) Close() error {
 	return nil
 }
 
-// ask has the peer obey a command, and returns its figures.
+// ask makes the peer execute a command, and returns its figures.
 func (f *foreign) ask(ctx context.Context, words ...any) ([]float64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,13 +96,13 @@ func (f *foreign) answer(ctx context.Context) ([]float64, error) {
 		}
 		return parseAnswer(f.name, line)
 	case <-ctx.Done():
-		// It could answer later, and be taken for the answer to the next command.
+		// A late answer could be mistaken for the answer to the next command.
 		_ = f.cmd.Process.Kill()
 		return nil, fmt.Errorf("%s did not answer: %w", f.name, context.Cause(ctx))
 	}
 }
 
-// parseAnswer reads what a peer says.
+// parseAnswer parses the answer of a peer.
 func parseAnswer(name, line string) ([]float64, error) {
 	words := strings.Fields(line)
 	if len(words) == 0 || words[0] != "ok" {
@@ -119,7 +119,7 @@ func parseAnswer(name, line string) ([]float64, error) {
 	return figures, nil
 }
 
-// hammered makes a sample of what a peer says of a number of operations.
+// hammered converts a peer's figures about a number of operations to a sample.
 func (f *foreign) hammered(figures []float64, err error) (sample, error) {
 	if err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (f *foreign) failover(ctx context.Context, holder, heir *place, path string
 	return time.Since(began), err
 }
 
-// A tail keeps the last that was written to it.
+// A tail keeps the end of the output written to it.
 type tail struct {
 	mu sync.Mutex
 	b  []byte

@@ -48,7 +48,7 @@ func TestAPeerObeys(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := f.ask(t.Context(), "die"); err == nil || !strings.Contains(err.Error(), "out of breath") {
-		t.Errorf("error %v, want what it wrote", err)
+		t.Errorf("error %v, want its standard error", err)
 	}
 }
 
@@ -62,6 +62,6 @@ func TestAPeerThatHangsIsKilled(t *testing.T) {
 	select {
 	case <-f.exited:
 	case <-time.After(30 * time.Second):
-		t.Error("it still runs")
+		t.Error("the peer still runs")
 	}
 }

@@ -12,9 +12,8 @@ import (
 // A step is one operation of one caller.
 type step func(ctx context.Context) error
 
-// hammer has callers repeat their steps for a time, and returns their rate, how
-// long they took, and what they cost this process. An operation that ends late
-// counts, and so does its time.
+// hammer makes callers repeat their steps for a time, and returns their rate, their times,
+// and their cost for this process. An operation that ends late counts, and so does its time.
 func hammer(ctx context.Context, span time.Duration, callers []step) (sample, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -56,7 +55,7 @@ func hammer(ctx context.Context, span time.Duration, callers []step) (sample, er
 	return s, nil
 }
 
-// costs are what this process has used so far.
+// costs are the resources that this process has used so far.
 type costs struct {
 	allocs, bytes uint64
 	cpu           time.Duration
@@ -76,18 +75,18 @@ func (s sample) addCosts(before, after costs, n int) {
 	}
 }
 
-// contend has callers take one lock in turns for a time. A hand-over is the time
-// from where one is about to release it to where another one has it. Each holds it
-// for some time, or none, and has it once at least.
+// contend makes callers acquire one lock in turns for a time. A hand-over is the time from
+// the begin of a release to the next grant. Each caller holds the lock for some time, or
+// none, and acquires it at least once.
 func contend(ctx context.Context, span, hold time.Duration, lockers []locker) (sample, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
 		wg       sync.WaitGroup
-		mu       sync.Mutex // beside the lock that is measured, which the race detector does not see
+		mu       sync.Mutex // the race detector does not see the measured lock
 		turns    int
 		took     time.Duration // until the latest grant
-		given    time.Time     // when the latest holder gave it back
+		given    time.Time     // when the latest holder released it
 		giver    int
 		handOver []time.Duration
 		inside   atomic.Int32

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// ticksPerSecond is USER_HZ, in which the kernel tells of times; it is 100 wherever
-// Go runs.
+// ticksPerSecond is USER_HZ, the unit of the kernel's times; it is 100 on all systems that Go
+// supports.
 const ticksPerSecond = 100
 
-// processorTimeOf is what another process has used of the processors so far.
+// processorTimeOf returns the processor time of another process so far.
 func processorTimeOf(pid int) (time.Duration, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, false
 	}
-	// The name, in brackets, can hold anything. The third field comes behind it.
+	// The name, in brackets, can contain any character. The third field comes after it.
 	i := bytes.LastIndexByte(b, ')')
 	fields := bytes.Fields(b[i+1:])
 	if i < 0 || len(fields) < 13 {
@@ -27,8 +27,7 @@ func processorTimeOf(pid int) (time.Duration, bool) {
 	return ticks(fields[11], fields[12])
 }
 
-// machineTime is what was used of the processors of the machine so far, and what
-// there was.
+// machineTime returns the used and the available processor time of the machine so far.
 func machineTime() (used, all time.Duration, known bool) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Bench measures coord on memory and on ZooKeeper, beside what it stands on and,
-// with -peers, beside the locks and queues of others, in one run on one ensemble.
+// Bench measures coord on memory and on ZooKeeper, compared with the raw client and, with
+// -peers, with the locks and queues of other libraries, in one run on one ensemble.
 //
 //	go run ./bench
 //	go run ./bench -quick
@@ -8,11 +8,10 @@
 //	go run ./bench -page BENCHMARKS.md results.json
 //	go run ./bench -servers 10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181
 //
-// It starts three ZooKeeper servers of its own, unless it is given some, prints
-// tables as it goes, and writes results.json, results.md and plots into a
-// directory. It exits with 1 if something could not be measured, with 2 for bad
-// arguments, and with 130 if it was interrupted; servers and processes that it
-// started end with it in any case.
+// It starts three ZooKeeper servers, unless servers are given, prints tables while it runs,
+// and writes results.json, results.md and plots into a directory. It exits with 1 if a
+// measurement failed, with 2 for invalid arguments, and with 130 if it was interrupted;
+// servers and processes that it started end with it in any case.
 package main
 
 import (
@@ -38,7 +37,7 @@ func main() {
 	os.Exit(code)
 }
 
-// config is what the arguments say.
+// config holds the parsed arguments.
 type config struct {
 	servers  []string
 	out      string
@@ -53,23 +52,23 @@ type config struct {
 	sizes    sizes
 }
 
-// parse reads the arguments. It says on out what is wrong with them.
+// parse parses the arguments. It prints errors to out.
 func parse(args []string, out io.Writer) (*config, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
 	var (
 		c       config
 		servers = f.String("servers", "", "use these ZooKeeper `servers` (addresses with commas between them) instead of starting three")
-		compare = f.Bool("compare", false, "run nothing, but say how far two runs agree: their results.json are the arguments")
+		compare = f.Bool("compare", false, "run nothing, but compare two runs: their results.json are the arguments")
 		page    = f.Bool("page", false, "run nothing, but write figures into a page like BENCHMARKS.md: it and a results.json are the arguments")
-		quick   = f.Bool("quick", false, "only see that all works, in less than 2 minutes")
-		rounds  = f.Int("rounds", 0, "how many `times` each cell is run; 0 means 5, and 1 with -quick")
-		span    = f.Duration("span", 0, "how long a run of what is compared with others lasts; 0 means 1s, and 120ms with -quick")
+		quick   = f.Bool("quick", false, "only check that everything works, in less than 2 minutes")
+		rounds  = f.Int("rounds", 0, "the number of `times` that each cell is run; 0 means 5, and 1 with -quick")
+		span    = f.Duration("span", 0, "the duration of a run that is compared with others; 0 means 1s, and 120ms with -quick")
 	)
 	f.StringVar(&c.out, "out", "bench-results", "write results and plots into this `directory`")
 	f.BoolVar(&c.peers, "peers", false, "measure go-zookeeper, Curator, kazoo and etcd too")
-	f.BoolVar(&c.install, "install", false, "with -peers, install those that are missing (Debian and Ubuntu, as root)")
-	f.BoolVar(&c.fsync, "fsync", true, "have our ZooKeeper servers wait for the disk, as etcd does")
+	f.BoolVar(&c.install, "install", false, "with -peers, install the missing ones (Debian and Ubuntu, as root)")
+	f.BoolVar(&c.fsync, "fsync", true, "make the started ZooKeeper servers wait for the disk, as etcd does")
 	f.StringVar(&c.profile, "cpuprofile", "", "write a processor profile of this process into this `file`, for go tool pprof")
 	f.StringVar(&c.onlyText, "run", "", "run only groups whose names match this regular `expression`")
 	fail := func(format string, args ...any) (*config, error) {
@@ -139,7 +138,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 	return &c, nil
 }
 
-// run is main with an exit code.
+// run is main without the process; it returns the exit code.
 func run(ctx context.Context, args []string, out, notes io.Writer) int {
 	c, err := parse(args, notes)
 	switch {
@@ -175,7 +174,7 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 		fmt.Fprintln(out, t)
 	}
 	for _, m := range r.Missing {
-		fmt.Fprintf(out, "left out: %s: %s; -install installs %s\n", m.Who, m.Why, m.Wants)
+		fmt.Fprintf(out, "skipped: %s: %s; -install installs %s\n", m.Who, m.Why, m.Wants)
 	}
 	fmt.Fprintf(out, "\n%.0f s; results.md, results.json and plots are in %s\n", r.Seconds, c.out)
 	if failed := r.failed(); len(failed) > 0 {
@@ -188,7 +187,7 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 	return 0
 }
 
-// measure runs what is planned, on servers that end with it.
+// measure runs the planned groups, on servers that end with it.
 func measure(ctx context.Context, c *config, args []string, out, notes io.Writer) (_ *report, err error) {
 	r := &report{
 		Began: time.Now(), Rounds: c.sizes.rounds, Command: command(args),
@@ -238,7 +237,7 @@ func measure(ctx context.Context, c *config, args []string, out, notes io.Writer
 	return r, nil
 }
 
-// warmUp has servers and peers compile what they run, before anything is measured.
+// warmUp makes servers and peers compile their code before anything is measured.
 func warmUp(ctx context.Context, e *env, p *peers, span time.Duration) error {
 	if _, err := e.rawPairs(ctx, 64, 2*span); err != nil {
 		return fmt.Errorf("warm up: %w", err)
@@ -251,8 +250,8 @@ func warmUp(ctx context.Context, e *env, p *peers, span time.Duration) error {
 	return nil
 }
 
-// command is the command of the run as a reader can repeat it: without -out, since
-// the directory of whoever ran it changes nothing in what is measured.
+// command returns the command of the run as a reader can repeat it: without -out, since the
+// directory does not change the measurements.
 func command(args []string) string {
 	words := []string{"go run ./bench"}
 	for i := 0; i < len(args); i++ {
@@ -266,9 +265,9 @@ func command(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// versionOf returns the version in the first line of a ZooKeeper server's "srvr":
-// "Zookeeper version: 3.8.0-<commit>, built on ...". Some builds have a placeholder
-// where the commit should be, so the commit is left out.
+// versionOf returns the version in the first line of a ZooKeeper server's "srvr": "Zookeeper
+// version: 3.8.0-<commit>, built on ...". Some builds have a placeholder instead of the
+// commit, so the commit is dropped.
 func versionOf(srvr string) string {
 	line, _, _ := strings.Cut(srvr, "\n")
 	line, _, _ = strings.Cut(strings.TrimPrefix(line, "Zookeeper version: "), ",")
@@ -278,7 +277,7 @@ func versionOf(srvr string) string {
 	return line
 }
 
-// versions returns the versions of the services that are measured.
+// versions returns the versions of the measured services.
 func versions(ctx context.Context, e *env, p *peers) map[string]string {
 	v := make(map[string]string)
 	if e.ensemble != nil {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// foreignMain obeys a few commands as the peers do.
+// foreignMain executes a few commands as the peers do.
 func foreignMain() {
 	fmt.Println("ok")
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
@@ -65,7 +65,7 @@ func TestBadArgumentsAreNamedAndExitWithTwo(t *testing.T) {
 	}
 }
 
-// What the report shows of a run is what a reader can type, and a version.
+// The report shows a command that a reader can type, and a version.
 func TestACommandIsShownWithoutItsDirectory(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                "go run ./bench",
@@ -112,7 +112,7 @@ func TestArgumentsChangeTheSizes(t *testing.T) {
 	}
 }
 
-// hook calls f for everything that is written.
+// hook calls f for all text that is written.
 type hook func(text string)
 
 func (h hook) Write(b []byte) (int, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// cacheGroup shows how long it takes until a cache has a subtree.
+// cacheGroup measures the time until a cache has a subtree.
 func cacheGroup(e *env, p *peers, sizes []int) *group {
 	g := &group{
 		name:  "caches",
@@ -76,13 +76,13 @@ func (t *tree) get(ctx context.Context, e *env) (*coord.Client, string, error) {
 	return t.c, t.path, t.err
 }
 
-// grow makes the root, and below it directories with as many nodes together.
+// grow makes the root, and directories with n nodes below it.
 func (t *tree) grow(ctx context.Context) error {
 	s, err := t.c.Session(ctx)
 	if err != nil {
 		return err
 	}
-	// The namespace may not be there yet on memory.
+	// The namespace may not exist yet on memory.
 	v := coord.NewValue(t.c, t.path, &coord.ValueOptions[string]{Codec: coord.Text()})
 	if _, err := v.Set(ctx, payload); err != nil {
 		return err

@@ -12,11 +12,11 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-// failoverTimeout is the session timeout of those who die.
+// failoverTimeout is the session timeout of clients that are killed.
 const failoverTimeout = 2 * time.Second
 
-// failoverGroup shows how long a lock is of no use after its holder, or the server
-// that leads, has died.
+// failoverGroup measures how long a lock is unusable after its holder, or the leading server,
+// has died.
 func failoverGroup(e *env, rivals []rival, p *peers) *group {
 	g := &group{
 		name: "failover",
@@ -63,8 +63,8 @@ func failoverGroup(e *env, rivals []rival, p *peers) *group {
 	return g
 }
 
-// openEverywhere opens a client that knows all servers, and returns how it takes and
-// releases a lock once.
+// openEverywhere opens a client that knows all servers, and returns a function that acquires
+// and releases a lock once.
 func (e *env) openEverywhere(ctx context.Context, who, path string) (step, func() error, error) {
 	const timeout = 10 * time.Second
 	if who == byGoZK {
@@ -74,8 +74,8 @@ func (e *env) openEverywhere(ctx context.Context, who, path string) (step, func(
 		}
 		n := 0
 		return func(context.Context) error {
-			// Another one each time: after an error the old one may believe that it
-			// has the lock, or have left a node that it would wait for for ever.
+			// A new client each time: after an error the old one may believe that it has the
+			// lock, or have left a node for which it would wait for ever.
 			n++
 			l := zk.NewLock(c, fmt.Sprintf("%s-%d", path, n), zk.WorldACL(zk.PermAll))
 			if err := l.Lock(); err != nil {
@@ -113,8 +113,8 @@ func (e *env) leaderDies(ctx context.Context, who string) (_ sample, err error) 
 	}
 	began := time.Now()
 	leader.Kill()
-	// An error is somebody's answer to the loss of the server. What counts is when
-	// the lock is of use again, within a time in which the service surely is.
+	// Some libraries answer the loss of the server with an error. The time counts until the
+	// lock is usable again, within a limit that is long enough for the service.
 	limit := began.Add(30 * time.Second)
 	for err = cycle(ctx); err != nil && time.Now().Before(limit); err = cycle(ctx) {
 		if serr := sleep(ctx, 10*time.Millisecond); serr != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// The names of cells that the targets are about.
+// The names of cells that targets refer to.
 const (
 	whatPairs   = "create and delete"
 	whatWrite   = "write"
@@ -21,8 +21,8 @@ const (
 	whatContend = "one lock"
 )
 
-// uncontendedGroup compares locks that nobody else wants with the least that a lock
-// can cost: one create and one delete.
+// uncontendedGroup compares uncontended locks with the minimum cost of a lock: one create and
+// one delete.
 func uncontendedGroup(e *env, rivals []rival, widths []int, span time.Duration) *group {
 	g := &group{
 		name: "uncontended",
@@ -62,7 +62,7 @@ func (e *env) rawPairs(ctx context.Context, callers int, span time.Duration) (sa
 	})
 }
 
-// rawWrites changes nodes with the raw client.
+// rawWrites writes nodes with the raw client.
 func (e *env) rawWrites(ctx context.Context, callers int, span time.Duration) (sample, error) {
 	data := []byte(payload)
 	return e.rawSteps(ctx, callers, span, func(c *zk.Conn, path string) step {
@@ -70,8 +70,7 @@ func (e *env) rawWrites(ctx context.Context, callers int, span time.Duration) (s
 	})
 }
 
-// limit adds what turns that follow on one another are compared with: the writes of
-// one caller.
+// limit adds the reference for sequential turns: the writes of one caller.
 func (g *group) limit(e *env, span time.Duration) {
 	g.add(whatWrite, byRaw, onZooKeeper, span, func(ctx context.Context) (sample, error) {
 		return e.rawWrites(e.metered(ctx, onZooKeeper), 1, span)
@@ -96,13 +95,13 @@ func (e *env) rawSteps(ctx context.Context, callers int, span time.Duration, mak
 	return hammer(ctx, span, steps)
 }
 
-// armed is how long a hold has to stand to have a watch on its node for sure: the
-// library arms it lazily, after 20 to 40 ms.
+// armed is the time after which a hold certainly has a watch on its node: the library arms it
+// lazily, after 20 to 40 ms.
 const armed = 45 * time.Millisecond
 
-// watchedCycles takes locks, and releases each when its watch has been armed. So a
-// caller has a number of holds that grow old while it takes others, and its cycles
-// are those of a caller that releases at once, and the arming beside them.
+// watchedCycles acquires locks, and releases each when its watch has been armed. So a caller
+// has several holds that grow old while it acquires others, and its cycles are those of a
+// caller that releases at once, plus the arming.
 func (e *env) watchedCycles(ctx context.Context, callers int, span time.Duration) (sample, error) {
 	c, err := e.direct.client(ctx)
 	if err != nil {
@@ -118,7 +117,7 @@ func (e *env) watchedCycles(ctx context.Context, callers int, span time.Duration
 		holds []aging
 	}
 	base := e.path()
-	// A caller that makes 3,000 cycles a second needs that many locks.
+	// A caller that makes 3,000 cycles per second needs that many locks.
 	size := max(8, 192/callers)
 	workers := make([]*worker, callers)
 	err = atOnce(callers, func(i int) error {
@@ -148,7 +147,7 @@ func (e *env) watchedCycles(ctx context.Context, callers int, span time.Duration
 					return err
 				}
 			}
-			// Not more than one, so that what a step costs is one cycle.
+			// At most one, so that the cost of a step is one cycle.
 			if len(w.holds) > 0 && (len(w.holds) == size || time.Since(w.holds[0].since) >= armed) {
 				h := w.holds[0].h
 				w.holds = w.holds[1:]
@@ -165,7 +164,7 @@ func (e *env) watchedCycles(ctx context.Context, callers int, span time.Duration
 			return nil
 		}
 	}
-	// The first holds of each grow old before anything is measured.
+	// The first holds of each caller grow old before the measurement.
 	_, err = hammer(ctx, armed+20*time.Millisecond, steps)
 	var s sample
 	if err == nil {
@@ -179,7 +178,7 @@ func (e *env) watchedCycles(ctx context.Context, callers int, span time.Duration
 	return s, err
 }
 
-// contendedGroup has eight clients, each with a session, want one lock.
+// contendedGroup makes eight clients, with a session each, contend for one lock.
 func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 	g := &group{
 		name: "contended between clients",
@@ -204,7 +203,7 @@ func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 	return g
 }
 
-// insideGroup has callers of one client want one lock.
+// insideGroup makes callers of one client contend for one lock.
 func insideGroup(e *env, rivals []rival, span time.Duration) *group {
 	g := &group{
 		name:  "contended inside a process",
@@ -225,8 +224,8 @@ func insideGroup(e *env, rivals []rival, span time.Duration) *group {
 	return g
 }
 
-// handOverGroup measures the hand-over of a lock in round trips, where those who
-// wait have had the time to prepare for it.
+// handOverGroup measures the hand-over of a lock in round trips, after the waiters had time
+// to arm their watches.
 func handOverGroup(e *env, who []*contestant) *group {
 	g := &group{
 		name: "hand-over",
@@ -236,7 +235,7 @@ func handOverGroup(e *env, who []*contestant) *group {
 		fewer: true,
 	}
 	const clients, turns = 9, 12
-	// The first turns are those of a line that is not complete yet.
+	// The first turns happen before the queue is complete.
 	span := turns * (handOverHold + 2*countedOneWay)
 	for _, w := range who {
 		g.add("hand-over", w.who, w.where, span+time.Second, func(ctx context.Context) (sample, error) {

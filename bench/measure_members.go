@@ -8,7 +8,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// barrierGroup shows what a round of a double barrier costs with more and more
+// barrierGroup measures the cost of a round of a double barrier with growing numbers of
 // members.
 func barrierGroup(e *env, crowd *place, p *peers, members []int, span time.Duration) *group {
 	g := &group{
@@ -55,7 +55,7 @@ func (t tallied) perMember(took time.Duration, members, rounds int) sample {
 	return s
 }
 
-// barrierRounds has members make rounds for a time, but at least two.
+// barrierRounds makes members enter and leave for a time, at least for two rounds.
 func (e *env) barrierRounds(ctx context.Context, p *place, n int, span time.Duration) (sample, error) {
 	clients, err := p.coords(ctx, n)
 	if err != nil {
@@ -91,7 +91,7 @@ func (e *env) barrierRounds(ctx context.Context, p *place, n int, span time.Dura
 	return p.tally.get().perMember(time.Since(began), n, rounds), nil
 }
 
-// commitGroup shows what a transaction costs over more and more sites.
+// commitGroup measures the cost of a transaction over growing numbers of sites.
 func commitGroup(e *env, crowd *place, sites []int, span time.Duration) *group {
 	g := &group{
 		name: "two-phase commit",

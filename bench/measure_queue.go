@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// together is how many items are claimed and acknowledged at a time: as many as
-	// the library takes into one commit.
+	// together is the number of items that are claimed and acknowledged at a time: the most
+	// that the library puts into one commit.
 	together = 128
 
 	whatBatches = "items in batches"
 	whatOffer   = "items one at a time"
 )
 
-// queueGroup moves items through queues: with more and more of them waiting, put
-// one by one and in batches, and beside the queues of others.
+// queueGroup moves items through queues: with growing numbers of waiting items, put one by
+// one and in batches, and compared with the queues of other libraries.
 func queueGroup(e *env, p *peers, depths, batches []int, span time.Duration) *group {
 	g := &group{
 		name: "queues",
@@ -90,7 +90,7 @@ func (f *filledQueue) get(ctx context.Context, e *env, depth int) (*coord.Queue[
 	return f.q, f.err
 }
 
-// puts puts items in batches and takes none. The rate is that of items.
+// puts puts items in batches and takes no items. The rate counts items.
 func (e *env) puts(ctx context.Context, batch int, span time.Duration) (sample, error) {
 	c, err := e.direct.client(ctx)
 	if err != nil {
@@ -116,7 +116,7 @@ func (e *env) puts(ctx context.Context, batch int, span time.Duration) (sample, 
 	return s, err
 }
 
-// batches puts items in batches and takes them at the same time.
+// batches puts items in batches and takes them concurrently.
 func (e *env) batches(ctx context.Context, batch int, span time.Duration) (sample, error) {
 	c, err := e.direct.client(ctx)
 	if err != nil {
@@ -133,7 +133,7 @@ func (e *env) batches(ctx context.Context, batch int, span time.Duration) (sampl
 		return nil, err
 	}
 	const (
-		ahead  = 1_000 // more than that are not put before they are taken
+		ahead  = 1_000 // the most items that are put and not taken yet
 		acking = together
 	)
 	var (

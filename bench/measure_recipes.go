@@ -9,8 +9,8 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// openCallers prepares callers of one client, each at a path of his own, and has
-// each make one cycle: directories are made on first use.
+// openCallers prepares callers of one client, each at a path of its own, and makes each run
+// one cycle: the first use creates directories.
 func openCallers(ctx context.Context, e *env, c *coord.Client, op *operation, n int) (_ []*caller, err error) {
 	base := e.path()
 	callers := make([]*caller, n)
@@ -37,8 +37,8 @@ func endCallers(callers []*caller) error {
 	})
 }
 
-// tripsGroup counts what the main operation of every recipe costs: exactly, and
-// the same on every machine.
+// tripsGroup counts the exact cost of the main operation of every recipe; the counts are the
+// same on every machine.
 func tripsGroup(e *env, peers []rival) *group {
 	g := &group{
 		name: "costs",
@@ -71,13 +71,13 @@ func tripsGroup(e *env, peers []rival) *group {
 	return g
 }
 
-// countCycles makes n cycles behind the proxies that count.
+// countCycles makes n cycles behind the counting proxies.
 func countCycles(ctx context.Context, p *place, names []string, steps []step, n int) (sample, error) {
 	if err := p.settle(ctx); err != nil {
 		return nil, err
 	}
 	p.tally.reset()
-	times := make([][]float64, len(steps)) // in round trips
+	times := make([][]float64, len(steps)) // round trips of each step, by cycle
 	for range n {
 		for i, do := range steps {
 			p.tally.beginStep()
@@ -88,7 +88,7 @@ func countCycles(ctx context.Context, p *place, names []string, steps []step, n 
 			took := time.Since(began)
 			if p.tally.get().frames > 0 {
 				times[i] = append(times[i], p.tally.trips())
-			} else { // somebody whose frames are not understood
+			} else { // a peer whose frames the proxy cannot decode
 				times[i] = append(times[i], halfTrips(took, p.oneWay))
 			}
 		}
@@ -105,7 +105,7 @@ func countCycles(ctx context.Context, p *place, names []string, steps []step, n 
 	return s, nil
 }
 
-// per makes a sample of what has passed.
+// per converts the counted traffic of n operations to a sample.
 func (t tallied) per(n int) sample {
 	return sample{
 		mRequests:  float64(t.requests) / float64(n),

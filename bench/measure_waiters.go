@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// waitersGroup shows what a release costs with more and more waiters, each a
-// client with a session of its own.
+// waitersGroup measures the cost of a release with growing numbers of waiters, each a client
+// with a session of its own.
 func waitersGroup(e *env, crowd *place, p *peers, counts []int) *group {
 	g := &group{
 		name: "waiters",
@@ -34,10 +34,10 @@ func waitersGroup(e *env, crowd *place, p *peers, counts []int) *group {
 	return g
 }
 
-// releases has n clients wait for a lock, and counts what one release does.
+// releases makes n clients wait for a lock, and counts the traffic of one release.
 func (e *env) releases(ctx context.Context, p *place, who *contestant, n int) (_ sample, err error) {
-	// Two releases come before the one that counts: those who stood behind the first
-	// holder when they came know more than the others.
+	// Two releases come before the counted one: the waiters that queued behind the first
+	// holder know more than the others.
 	const before = 2
 	conns, err := p.conns(ctx, who, n+1+before)
 	if err != nil {
@@ -80,7 +80,7 @@ func (e *env) releases(ctx context.Context, p *place, who *contestant, n int) (_
 		cancel(err)
 		return nil, err
 	}
-	for { // until all are in line
+	for { // until all are queued
 		names, _, err := e.raw.Children(path)
 		if err == nil && len(names) >= len(conns) {
 			break
@@ -124,7 +124,7 @@ func (e *env) releases(ctx context.Context, p *place, who *contestant, n int) (_
 	}
 	t := p.tally.get()
 	s := sample{mEvents: float64(t.wakeUps), mWoken: float64(t.woken), mRequests: float64(t.requests), mP50: micros(took)}
-	for range n - 1 { // the rest, one after the other
+	for range n - 1 { // the others, one after the other
 		if err := release(); err != nil {
 			cancel(err)
 			return nil, err
@@ -136,7 +136,7 @@ func (e *env) releases(ctx context.Context, p *place, who *contestant, n int) (_
 	return s, release()
 }
 
-// memoryGroup measures what waiters cost in this process while they wait.
+// memoryGroup measures the memory of waiters in this process while they wait.
 func memoryGroup(e *env, waiters int) *group {
 	g := &group{
 		name:  "memory",
@@ -155,7 +155,7 @@ func memoryGroup(e *env, waiters int) *group {
 	return g
 }
 
-// waitersMemory has one client hold locks and callers of another wait for them.
+// waitersMemory makes one client hold locks and callers of another wait for them.
 func (e *env) waitersMemory(ctx context.Context, p *place, n int, suffix func(int) string) (_ sample, err error) {
 	clients, err := p.coords(ctx, 2)
 	if err != nil {
@@ -203,7 +203,7 @@ func (e *env) waitersMemory(ctx context.Context, p *place, n int, suffix func(in
 			}
 		})
 	}
-	// All stand where they wait when the use does not grow any more.
+	// All callers are waiting when the memory does not grow any more.
 	var after, last int64
 	for same := 0; same < 3; {
 		if err := sleep(ctx, 100*time.Millisecond); err != nil {
@@ -220,7 +220,7 @@ func (e *env) waitersMemory(ctx context.Context, p *place, n int, suffix func(in
 	return sample{mMemory: float64(after-before) / float64(n)}, nil
 }
 
-// inUse is the memory of what is reachable, and of stacks.
+// inUse returns the memory of reachable objects and of stacks.
 func inUse() int64 {
 	runtime.GC()
 	runtime.GC()

@@ -10,20 +10,19 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// An operation is what a recipe is there for: steps that one caller makes one
-// after the other, again and again.
+// An operation is the main use of a recipe: steps that one caller makes one after the other,
+// repeatedly.
 type operation struct {
 	what  string
 	steps []string
-	// open prepares a caller of c, at a path of his own. It does not do what is to
-	// be measured.
+	// open prepares a caller of c, at a path of its own. It does not make any step.
 	open func(ctx context.Context, c *coord.Client, path string) (*caller, error)
 }
 
-// A caller makes an operation's steps.
+// A caller makes the steps of an operation.
 type caller struct {
 	steps []step
-	close func() error // nil if there is nothing to end
+	close func() error // nil if nothing needs to be closed
 }
 
 func (c *caller) Close() error {
@@ -125,10 +124,10 @@ func operations() []*operation {
 	}
 }
 
-// payload is what goes through queues.
+// payload is the data of queue items.
 var payload = string(make([]byte, 100))
 
-// holding is something that is taken and given back.
+// holding returns a caller that acquires and releases a hold.
 func holding(take func(context.Context) (*coord.Hold, error)) *caller {
 	var h *coord.Hold
 	return &caller{steps: []step{
@@ -140,7 +139,7 @@ func holding(take func(context.Context) (*coord.Hold, error)) *caller {
 	}}
 }
 
-// consuming puts an item, takes it and says that it is done.
+// consuming returns a caller that puts an item, takes it and acknowledges it.
 func consuming(put func(context.Context) (string, error), q *coord.Consumer[string]) *caller {
 	var it *coord.Item[string]
 	return &caller{steps: []step{
@@ -200,7 +199,7 @@ func openTxn(ctx context.Context, c *coord.Client, path string) (*caller, error)
 
 func openGroup(ctx context.Context, c *coord.Client, path string) (*caller, error) {
 	g := coord.NewGroup(c, path, &coord.GroupOptions[string]{Codec: coord.Text()})
-	// Nine others are there.
+	// Nine other members exist.
 	var others []*coord.Membership[string]
 	leave := func() (err error) {
 		for _, m := range others {

@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// openTwoPhase has sites serve transactions at path, spread over the clients, and
-// returns a coordinator's proposals to all of them.
+// openTwoPhase makes sites serve transactions at path, spread over the clients, and returns a
+// caller that proposes to all of them.
 func openTwoPhase(ctx context.Context, clients []*coord.Client, path string, sites int) (*caller, error) {
 	co := coord.NewCoordinator(clients[0], path, &coord.CoordinatorOptions[string]{Codec: coord.Text()})
 	yes := func(context.Context, coord.Ballot[string]) error { return nil }
@@ -55,7 +55,7 @@ func openTwoPhase(ctx context.Context, clients []*coord.Client, path string, sit
 			return nil
 		},
 	}
-	// A site can be proposed to when it was served once, which nothing signals.
+	// A proposal to a site is possible once it was served, for which there is no signal.
 	for {
 		err := propose(ctx)
 		if !errors.Is(err, coord.ErrNotFound) {
@@ -70,7 +70,8 @@ func openTwoPhase(ctx context.Context, clients []*coord.Client, path string, sit
 	}
 }
 
-// openCache follows one node, which every step changes and waits to see changed.
+// openCache follows one node, which every step changes; the step waits for the change to
+// show.
 func openCache(ctx context.Context, c *coord.Client, path string) (*caller, error) {
 	s, end, err := follow(ctx, c, path)
 	if err != nil {
@@ -99,7 +100,7 @@ func openCache(ctx context.Context, c *coord.Client, path string) (*caller, erro
 	}, nil
 }
 
-// openCacheRead reads a node of a cache, again and again.
+// openCacheRead reads a node of a cache repeatedly.
 func openCacheRead(ctx context.Context, c *coord.Client, path string) (*caller, error) {
 	s, end, err := follow(ctx, c, path)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// The page for readers, BENCHMARKS.md, takes its tables from the results of a run,
-// so that no figure in them is typed in. A table stands between two comments, the
-// first of which says what it shows:
+// The page for readers, BENCHMARKS.md, takes its tables from the results of a run, so that no
+// figure is typed by hand. A table stands between two comments, the first of which specifies
+// it:
 //
 //	<!-- figures: group=uncontended; rows=who; columns=with; show=rate; only=ZooKeeper -->
 //	<!-- end -->
 //
-// Rows and columns are what, who, where or with. A cell shows the median of its
-// metrics; spread shows the lowest and highest round of the first one too. only is a
-// regular expression for the names of the cells. "figures: targets" is the list of
-// targets, "figures: run" says what was run on which machine.
+// Rows and columns are what, who, where or with. A cell shows the median of its metrics;
+// spread adds the lowest and highest round of the first one. only is a regular expression for
+// the names of the cells. "figures: targets" is the list of targets, "figures: run" describes
+// the run and the machine.
 var figuresOf = regexp.MustCompile(`(?s)<!-- figures: ([^\n]*?) -->\n.*?<!-- end -->`)
 
 // fillPage returns the page with the figures of a run.
@@ -53,7 +53,7 @@ func (r *report) pivot(w io.Writer, spec string) error {
 	for part := range strings.SplitSeq(spec, ";") {
 		k, v, ok := strings.Cut(strings.TrimSpace(part), "=")
 		if !ok {
-			return fmt.Errorf("%q is no key with a value", part)
+			return fmt.Errorf("%q is not a key with a value", part)
 		}
 		keys[k] = v
 	}
@@ -63,7 +63,7 @@ func (r *report) pivot(w io.Writer, spec string) error {
 	}
 	rowOf, colOf := aspects[keys["rows"]], aspects[keys["columns"]]
 	if rowOf == nil || colOf == nil {
-		return fmt.Errorf("rows and columns are what, who, where or with")
+		return fmt.Errorf("rows and columns must be what, who, where or with")
 	}
 	var rows, cols []string
 	cells := make(map[[2]string]string)
@@ -108,7 +108,7 @@ func (r *report) pivot(w io.Writer, spec string) error {
 	return nil
 }
 
-// aspects are what rows and columns can stand for.
+// aspects are the possible rows and columns.
 var aspects = map[string]func(*result) string{
 	"what":  func(r *result) string { return r.What },
 	"who":   func(r *result) string { return r.Who },
@@ -117,7 +117,7 @@ var aspects = map[string]func(*result) string{
 	"whose": func(r *result) string { return r.What + ", " + r.Who },
 }
 
-// with writes a number and what it counts: "1 caller", "10 items a batch".
+// with formats a number and its unit: "1 caller", "10 items a batch".
 func with(n float64, axis string) string {
 	if things, rest, _ := strings.Cut(axis, " "); n == 1 {
 		axis = strings.TrimSpace(strings.TrimSuffix(things, "s") + " " + rest)
@@ -125,8 +125,8 @@ func with(n float64, axis string) string {
 	return fmt.Sprintf("%g %s", n, axis)
 }
 
-// figures shows metrics of a result, with slashes between them. "limit" is the rate
-// as a part of the physical limit.
+// figures formats metrics of a result, separated by slashes. "limit" is the rate as a
+// fraction of the physical limit.
 func (t *table) figures(r *result, show string, spreads bool) (string, bool) {
 	var parts []string
 	for i, name := range strings.Split(show, ",") {

@@ -48,7 +48,7 @@ between
 	}
 }
 
-func TestAPageThatAsksForWhatIsNotThereIsRefused(t *testing.T) {
+func TestAPageWithUnknownFiguresIsRefused(t *testing.T) {
 	t.Parallel()
 	r := &report{Results: someResults()}
 	for _, spec := range []string{

@@ -18,27 +18,27 @@ var curatorSource []byte
 //go:embed peers/kazoo.py
 var kazooSource string
 
-// errNotInstalled: a peer is not there. It is named and left out.
+// errNotInstalled: a peer is not installed. It is reported and skipped.
 var errNotInstalled = errors.New("not installed")
 
-// A missing is a peer that was left out.
+// A missing is a peer that was skipped.
 type missing struct {
 	Who   string `json:"who"`
 	Why   string `json:"why"`
 	Wants string `json:"wants"` // packages
 }
 
-// peers are those that are there.
+// peers are the available peers.
 type peers struct {
-	all     []rival // of locks
+	all     []rival // all peers with locks
 	curator *foreign
 	kazoo   *foreign
 	etcd    *etcdCluster
 	missing []missing
 }
 
-// openPeers starts the peers. A peer that is not installed is left out, or installed
-// if install says so; one that is there and does not start is an error.
+// openPeers starts the peers. A peer that is not installed is skipped, or installed if
+// install is set; an installed peer that does not start is an error.
 func openPeers(ctx context.Context, e *env, install bool, notes io.Writer) (*peers, error) {
 	p := &peers{all: []rival{native{goZK}}}
 	for _, x := range []struct {
@@ -78,7 +78,7 @@ func openPeers(ctx context.Context, e *env, install bool, notes io.Writer) (*pee
 			err = x.open()
 		}
 		if errors.Is(err, errNotInstalled) {
-			fmt.Fprintf(notes, "LEFT OUT: %s: %v; -install installs %s\n", x.who, err, x.packages)
+			fmt.Fprintf(notes, "SKIPPED: %s: %v; -install installs %s\n", x.who, err, x.packages)
 			p.missing = append(p.missing, missing{x.who, err.Error(), x.packages})
 			continue
 		}
@@ -108,15 +108,15 @@ func aptInstall(ctx context.Context, packages []string, out io.Writer) error {
 	if err := run(args...); err == nil {
 		return nil
 	}
-	// The lists can be missing, or too old for what they name to be there still.
+	// The package lists can be missing, or too old to name packages that still exist.
 	if err := run("update"); err != nil {
 		return err
 	}
 	return run(args...)
 }
 
-// Where Debian puts the jars. The manifest of zookeeper.jar names what it needs
-// itself.
+// The directory where Debian puts the jars. The manifest of zookeeper.jar names its own
+// dependencies.
 const jarDir = "/usr/share/java"
 
 var (
@@ -183,8 +183,8 @@ func findJava(tool string) (string, error) {
 	return path, nil
 }
 
-// startKazoo starts the program with kazoo's recipes. The package is for the
-// system's Python, which need not be the first in PATH.
+// startKazoo starts the program with kazoo's recipes. The package is for the system's Python,
+// which need not be the first in PATH.
 func startKazoo(ctx context.Context, e *env) (*foreign, error) {
 	var why []error
 	for _, python := range []string{"/usr/bin/python3", "python3"} {

@@ -12,13 +12,12 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// A place is where clients connect to: the memory backend, the servers, or the
-// servers behind proxies that are some way off and count. It keeps the clients
-// that cells have used for those that come later.
+// A place is a service for clients: the memory backend, the servers, or the servers behind
+// proxies that add delay and count. It keeps the clients of earlier cells for later ones.
 type place struct {
 	where   string
 	root    string
-	store   *memory.Store // nil if this is a service with addresses
+	store   *memory.Store // nil for a service with addresses
 	addrs   []string
 	proxies []*zkproxy.Proxy
 	oneWay  time.Duration
@@ -28,27 +27,27 @@ type place struct {
 	pools map[string][]connection // by who
 }
 
-// A connection is a client of somebody, with one session or what he has instead.
+// A connection is a client of a contestant, with one session or its equivalent.
 type connection interface {
-	// locker returns a caller's way to the lock at an absolute path. Two callers of
-	// one path need one each, and have different numbers.
+	// locker returns a caller's access to the lock at an absolute path. Two callers of one
+	// path need one each, with different numbers.
 	locker(ctx context.Context, path string, caller int) (locker, error)
 	Close() error
 }
 
-// A locker takes a lock, and returns how to give it back.
+// A locker acquires a lock, and returns a function that releases it.
 type locker func(ctx context.Context) (release func() error, err error)
 
-// A contestant is somebody with clients in this process.
+// A contestant is a library with clients in this process.
 type contestant struct {
 	who   string
-	where string // what his servers are
-	// dial opens the i-th client of a place. Those of all contestants with one
-	// number are connected to one server: it matters whether it is the leader.
+	where string // its service
+	// dial opens the i-th client of a place. The clients of all contestants with the same
+	// number are connected to the same server: it matters whether that is the leader.
 	dial func(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error)
 }
 
-// newDistantPlace puts a proxy before every server.
+// newDistantPlace puts a proxy in front of every server.
 func newDistantPlace(root string, addrs []string, oneWay time.Duration) (*place, error) {
 	p := &place{where: fmt.Sprintf("%s, %v each way", onZooKeeper, oneWay), root: root, oneWay: oneWay}
 	p.tally.oneWay = oneWay
@@ -66,14 +65,14 @@ func newDistantPlace(root string, addrs []string, oneWay time.Duration) (*place,
 	return p, nil
 }
 
-// partition cuts the place off from its servers: neither side is told.
+// partition cuts the place off from its servers: neither side is notified.
 func (p *place) partition() {
 	for _, x := range p.proxies {
 		x.Blackhole(true)
 	}
 }
 
-// conns returns the first n clients of somebody.
+// conns returns the first n clients of a contestant.
 func (p *place) conns(ctx context.Context, who *contestant, n int) ([]connection, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +89,7 @@ func (p *place) conns(ctx context.Context, who *contestant, n int) ([]connection
 	return p.pools[who.who][:n:n], nil
 }
 
-// coords returns our first n clients.
+// coords returns the first n clients of coord.
 func (p *place) coords(ctx context.Context, n int) ([]*coord.Client, error) {
 	conns, err := p.conns(ctx, ours, n)
 	if err != nil {
@@ -103,7 +102,7 @@ func (p *place) coords(ctx context.Context, n int) ([]*coord.Client, error) {
 	return clients, nil
 }
 
-// client returns our first client.
+// client returns the first client of coord.
 func (p *place) client(ctx context.Context) (*coord.Client, error) {
 	cs, err := p.coords(ctx, 1)
 	if err != nil {
@@ -129,7 +128,7 @@ func (p *place) Close() error {
 	return err
 }
 
-// closeAll closes clients beside each other: many take their time.
+// closeAll closes clients concurrently, since many take long to close.
 func closeAll(conns []connection) error {
 	errs := make([]error, len(conns))
 	var wg sync.WaitGroup
@@ -140,8 +139,8 @@ func closeAll(conns []connection) error {
 	return errors.Join(errs...)
 }
 
-// settle waits until nothing has passed for some time: replies that nobody waits
-// for, and what follows from them.
+// settle waits until there was no traffic for some time: late replies, and their
+// consequences, have arrived.
 func (p *place) settle(ctx context.Context) error {
 	silence := 3*p.oneWay + 30*time.Millisecond
 	last, since := p.tally.get().frames, time.Now()

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// sizes say how much is measured.
+// sizes determine how much is measured.
 type sizes struct {
 	rounds int
-	long   time.Duration // a run of what is compared with others
-	short  time.Duration // a run of one of many
+	long   time.Duration // duration of a run that is compared with others
+	short  time.Duration // duration of a run of one among many
 
-	widths []int // callers at a time
+	widths []int // numbers of concurrent callers
 
 	waiters, depths, batches, members, sites, nodes []int
 
@@ -24,16 +24,16 @@ var fullSizes = sizes{
 	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000}, idle: 500,
 }
 
-// quickSizes are to see that all works. Two runs agree less.
+// quickSizes are only for a check that everything works. Two such runs agree less.
 var quickSizes = sizes{
 	rounds: 1, long: 120 * time.Millisecond, short: 30 * time.Millisecond, widths: []int{1, 16},
 	waiters: []int{1, 10, 50}, depths: []int{0, 1000}, batches: []int{1, 100},
 	members: []int{2, 20}, sites: []int{1, 5}, nodes: []int{1000}, idle: 200,
 }
 
-// plan returns the groups whose names match, in the order in which they run. The
-// physical limit comes first, since the others are compared with it, and the
-// failovers last, since they change which server leads.
+// plan returns the groups whose names match, in the order in which they run. The physical
+// limit comes first, since the others are compared with it, and the failovers last, since
+// they change the leading server.
 func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 	crowd, err := newDistantPlace(e.root, e.addrs, 0)
 	if err != nil {

@@ -12,20 +12,20 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// A chart shows a metric of one or several things over what was varied: a line for
-// each thing and contestant, with the lowest and highest round of each point.
+// A chart shows a metric of one or several cells over a varied quantity: a line for each cell
+// and contestant, with the lowest and highest round of each point.
 type chart struct {
 	file   string
 	title  string
 	group  string
-	whats  []string // nil for all of the group
+	whats  []string // nil for all cells of the group
 	metric metric
-	per    float64 // what a value is multiplied with, if not zero
+	per    float64 // factor of the values, if not zero
 	unit   string
 	zero   bool // the axis begins at zero
 }
 
-// charts are all that are drawn, where there are results for them.
+// charts are all charts; each is drawn if there are results for it.
 var charts = []*chart{
 	{file: "uncontended", title: "Uncontended lock and release", group: "uncontended", metric: mRate, unit: "cycles a second", zero: true},
 	{file: "uncontended-latency", title: "Uncontended lock and release, 99th percentile", group: "uncontended", metric: mP99, per: 1e-3, unit: "ms", zero: true},
@@ -42,8 +42,7 @@ var charts = []*chart{
 	{file: "cache-sync", title: "Time until a cache has a subtree", group: "caches", metric: mTime, unit: "ms", zero: true},
 }
 
-// drawAll draws the charts that there are results for, as SVG and as PNG, and
-// returns them.
+// drawAll draws the charts for which there are results, as SVG and as PNG, and returns them.
 func drawAll(dir string, results []*result) ([]*chart, error) {
 	var drawn []*chart
 	for _, c := range charts {
@@ -72,7 +71,8 @@ type line struct {
 	points points
 }
 
-// points are figures over what is varied. They have the methods that plots want.
+// points are figures over the varied quantity. They have the methods that package plotter
+// needs.
 type points []struct {
 	x float64
 	f figure
@@ -84,8 +84,8 @@ func (p points) YError(i int) (low, high float64) {
 	return p[i].f.Median - p[i].f.Min, p[i].f.Max - p[i].f.Median
 }
 
-// lines collects the points of a chart: lines in the order of the results, points
-// by what is varied. A line needs two points.
+// lines collects the lines of a chart: lines in the order of the results, points ordered by
+// the varied quantity. A line needs two points.
 func (c *chart) lines(results []*result) []*line {
 	var lines []*line
 	byName := make(map[string]*line)
@@ -107,7 +107,7 @@ func (c *chart) lines(results []*result) []*line {
 		if c.per != 0 {
 			f.Median, f.Min, f.Max = f.Median*c.per, f.Min*c.per, f.Max*c.per
 		}
-		// A logarithm has no place for nothing.
+		// Zero has no logarithm.
 		l.points = append(l.points, struct {
 			x float64
 			f figure
@@ -124,8 +124,8 @@ func (c *chart) lines(results []*result) []*line {
 	return slices.DeleteFunc(lines, func(l *line) bool { return len(l.points) < 2 })
 }
 
-// colours can be told apart by those who do not see all of them, and by the shape
-// of the points (Okabe and Ito).
+// colours can be distinguished by readers with colour blindness, and so can the shapes of the
+// points (Okabe and Ito).
 var colours = []color.Color{
 	color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{204, 121, 167, 255},
 	color.RGBA{230, 159, 0, 255}, color.RGBA{86, 180, 233, 255}, color.RGBA{0, 0, 0, 255}, color.RGBA{150, 150, 150, 255},
@@ -168,7 +168,7 @@ func (c *chart) draw(lines []*line) (*plot.Plot, error) {
 	return p, nil
 }
 
-// valueTicks marks the values that were measured.
+// valueTicks marks the measured values.
 func valueTicks(lines []*line) plot.ConstantTicks {
 	var ticks plot.ConstantTicks
 	seen := make(map[float64]bool)

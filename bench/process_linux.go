@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// launch starts a child and closes the channel when it has ended. The kernel kills
-// it when this process ends in whatever way. It does so already when the thread
-// ends that started the child, so the thread is kept.
+// launch starts a child and closes the channel when it has ended. The kernel kills the child
+// however this process ends. It does so when the thread ends that started the child, so that
+// thread stays locked.
 func launch(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	done, started := make(chan struct{}), make(chan error, 1)
@@ -19,7 +19,7 @@ func launch(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended matters to nobody
+			_ = cmd.Wait() // the exit status does not matter
 		}
 	}()
 	return done, <-started

@@ -12,7 +12,7 @@ func launch(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cmd.Wait() // how it ended matters to nobody
+		_ = cmd.Wait() // the exit status does not matter
 	}()
 	return done, nil
 }

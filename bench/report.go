@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A report is all that a run found.
+// A report holds all results of a run.
 type report struct {
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
@@ -26,7 +26,7 @@ type report struct {
 	table  *table
 }
 
-// A machine is what the figures were measured on.
+// A machine describes where the figures were measured.
 type machine struct {
 	Go         string            `json:"go"`
 	System     string            `json:"system"`
@@ -124,7 +124,7 @@ func (r *report) markdown(w io.Writer, drawn []*chart) {
 	}
 }
 
-// conditions says what was run on which machine.
+// conditions describes the run and the machine.
 func (r *report) conditions(w io.Writer) {
 	m := r.Machine
 	fmt.Fprintf(w, "- began: %s, took %.0f s\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Seconds)
@@ -141,7 +141,7 @@ func (r *report) conditions(w io.Writer) {
 	}
 }
 
-// targetTable shows the targets and whether they were met.
+// targetTable lists the targets and whether they were met.
 func (r *report) targetTable(w io.Writer) {
 	fmt.Fprintf(w, "| target | figure | wanted | |\n|---|---:|---:|---|\n")
 	for _, t := range r.Targets {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// rates makes a result of rates.
+// rates returns a result with these rates.
 func rates(n name, values ...float64) *result {
 	var samples []sample
 	for _, v := range values {
@@ -122,7 +122,7 @@ func TestAReportIsWrittenWithItsPlots(t *testing.T) {
 		}
 	}
 	if svg := string(read("uncontended.svg")); !strings.Contains(svg, "<svg") || !strings.Contains(svg, "callers") {
-		t.Error("uncontended.svg is none, or has no axis")
+		t.Error("uncontended.svg is not an SVG, or has no axis")
 	}
 	img, err := png.Decode(bytes.NewReader(read("uncontended.png")))
 	if err != nil || img.Bounds().Dx() < 300 {
@@ -146,6 +146,6 @@ func TestALineNeedsTwoPointsInOrder(t *testing.T) {
 		t.Fatalf("%d lines", len(lines))
 	}
 	if x, y := lines[0].points.XY(0); x != 1 || y != 1 {
-		t.Errorf("first point %v, %v, want 1, 1: nothing has no logarithm", x, y)
+		t.Errorf("first point %v, %v, want 1, 1: zero has no logarithm", x, y)
 	}
 }

@@ -6,20 +6,19 @@ import (
 	"time"
 )
 
-// A rival is somebody with a lock: we ourselves, or a peer. Paths are absolute and
-// have not been used before.
+// A rival has a lock: coord, or a peer. Paths are absolute and unused.
 type rival interface {
 	who() string
 	where() string
-	// cycles has callers of one client take and release locks of their own.
+	// cycles makes callers of one client acquire and release locks of their own.
 	cycles(ctx context.Context, p *place, path string, callers int, span time.Duration) (sample, error)
-	// contend has clients, or callers of one client, take turns with one lock.
+	// contend makes clients, or callers of one client, take turns with one lock.
 	contend(ctx context.Context, p *place, path string, callers int, oneClient bool, span time.Duration) (sample, error)
-	// trips counts what cycles of one caller cost.
+	// trips counts the cost of cycles of one caller.
 	trips(ctx context.Context, p *place, path string, cycles int) (sample, error)
-	// failover has a client at holder take a lock, and one at heir wait for it,
-	// with that session timeout. It calls cut, and returns how long after that the
-	// heir has it.
+	// failover makes a client at holder acquire a lock, and one at heir wait for it, with
+	// that session timeout. It calls cut, and returns the time from then until the heir has
+	// the lock.
 	failover(ctx context.Context, holder, heir *place, path string, timeout time.Duration, cut func()) (time.Duration, error)
 }
 
@@ -29,7 +28,7 @@ type native struct{ *contestant }
 func (r native) who() string   { return r.contestant.who }
 func (r native) where() string { return r.contestant.where }
 
-// lockers returns the ways of callers to locks, after each was taken once.
+// lockers returns the callers' access to locks, after each was acquired once.
 func (r native) lockers(ctx context.Context, conns []connection, n int, path func(int) string) ([]locker, error) {
 	lockers := make([]locker, n)
 	err := atOnce(n, func(i int) error {
@@ -101,7 +100,7 @@ func (r native) trips(ctx context.Context, p *place, path string, cycles int) (s
 		func(context.Context) error { return release() },
 	}, cycles)
 	if r.where() != onZooKeeper {
-		s = s.without(mRequests, mBytesUp, mBytesDown, mEvents) // they do not pass this place
+		s = s.without(mRequests, mBytesUp, mBytesDown, mEvents) // their frames do not pass this place
 	}
 	return s, err
 }
@@ -133,7 +132,7 @@ func (r native) failover(ctx context.Context, holder, heir *place, path string, 
 			return 0, err
 		}
 	}
-	if _, err := locks[0](ctx); err != nil { // its session ends it
+	if _, err := locks[0](ctx); err != nil { // it ends with its session
 		return 0, err
 	}
 	var granted time.Time
@@ -146,7 +145,7 @@ func (r native) failover(ctx context.Context, holder, heir *place, path string, 
 		}
 		got <- err
 	}()
-	// So long, and it waits in line.
+	// After this time the heir waits in the queue.
 	select {
 	case err := <-got:
 		return 0, fmt.Errorf("the heir did not wait: %v", err)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// graceOfCell is how much longer than expected a run may take before it fails.
-// Machines that are busy are slow, and nothing here may hang.
+// graceOfCell is added to the expected time of a run before the run fails. Busy machines are
+// slow, and bench must not hang.
 const graceOfCell = 60 * time.Second
 
 // A result is a cell with its figures.
@@ -25,21 +25,21 @@ func (r *result) value(m metric) (float64, bool) {
 	return f.Median, ok
 }
 
-// A runner runs groups one after the other and the cells of each interleaved.
+// A runner runs groups one after the other, and interleaves the cells of each.
 type runner struct {
-	out    io.Writer // the table as it grows
+	out    io.Writer // the growing table
 	notes  io.Writer // progress
 	rounds int
 	table  *table
 	grace  time.Duration // 0 means graceOfCell
 
 	began    time.Time
-	expected time.Duration // of all that is planned
-	done     time.Duration // of it, what was run
+	expected time.Duration // time of all planned runs
+	done     time.Duration // time of the finished runs
 }
 
-// run returns a result for every cell: its figures, or why there are none. It
-// stops early only when ctx ends.
+// run returns a result for every cell: its figures, or an error. It stops early only when ctx
+// ends.
 func (r *runner) run(ctx context.Context, groups []*group) ([]*result, error) {
 	r.began = time.Now()
 	for _, g := range groups {
@@ -59,7 +59,7 @@ func (r *runner) run(ctx context.Context, groups []*group) ([]*result, error) {
 	return results, nil
 }
 
-// roundsOf is how often the cells of a group are run. What is exact needs no median.
+// roundsOf returns the number of rounds of a group. Exact figures need no median.
 func (r *runner) roundsOf(g *group) int {
 	if g.exact || g.fewer {
 		return (r.rounds + 1) / 2
@@ -67,7 +67,7 @@ func (r *runner) roundsOf(g *group) int {
 	return r.rounds
 }
 
-// runsOf is roundsOf with the one before the first.
+// runsOf is roundsOf plus the warm-up round.
 func (r *runner) runsOf(g *group) int {
 	if n := r.roundsOf(g); !g.warm || n == 1 {
 		return n
@@ -82,10 +82,10 @@ func count(groups []*group) (n int) {
 	return n
 }
 
-// group runs the cells of one group. Each round begins with another cell, and every
-// second one goes backwards, so that no cell always has the same one before it. What
-// is compared by its rate is run once before, and that does not count: a cell would
-// pay for what the servers' virtual machines compile when they see it first.
+// group runs the cells of one group. Each round begins with another cell, and every second
+// round runs backwards, so that no cell always follows the same one. A group whose rates are
+// compared has a warm-up round that does not count: otherwise a cell would pay for the
+// just-in-time compilation in the servers.
 func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 	if g.end != nil {
 		defer func() {
@@ -151,8 +151,8 @@ func order(n, round, rounds int) []int {
 
 var errNoFigures = errors.New("no figures")
 
-// runCell bounds a run. A run that does not even end when its context has ended,
-// because a client below knows no contexts, is left behind.
+// runCell bounds a run. A run that does not end even with its context, because a client knows
+// no contexts, is abandoned.
 func (r *runner) runCell(ctx context.Context, c *cell) (sample, error) {
 	grace, patience := r.grace, r.grace
 	if grace == 0 {
@@ -185,7 +185,7 @@ func (r *runner) runCell(ctx context.Context, c *cell) (sample, error) {
 	}
 }
 
-// progress says how much is done and how long the rest takes, at the pace so far.
+// progress reports how much is done and how long the rest takes at the pace so far.
 func (r *runner) progress() string {
 	if r.expected == 0 {
 		return ""
@@ -198,7 +198,7 @@ func (r *runner) progress() string {
 	return fmt.Sprintf("%.0f %% done, about %s left", 100*part, rough(left))
 }
 
-// rough is a time for people.
+// rough rounds a time for the reader.
 func rough(d time.Duration) string {
 	if d < 2*time.Minute {
 		return fmt.Sprintf("%.0f s", d.Seconds())

@@ -31,10 +31,10 @@ func TestCellsOfAGroupAreInterleaved(t *testing.T) {
 		t.Errorf("values of a: %v", v)
 	}
 	if _, ok := results[0].Figures[mDone]; ok {
-		t.Error("the number of operations is among the results")
+		t.Error("the results include the number of operations")
 	}
 
-	// One round more comes before the first, and does not count.
+	// A warm-up round comes first, and does not count.
 	order.Reset()
 	g.warm = true
 	results, err = r.run(t.Context(), []*group{g})
@@ -49,7 +49,7 @@ func TestCellsOfAGroupAreInterleaved(t *testing.T) {
 	}
 }
 
-func TestACellThatFailsIsNamedAndTheOthersGoOn(t *testing.T) {
+func TestACellThatFailsIsReportedAndTheOthersContinue(t *testing.T) {
 	g := &group{name: "g", shown: []metric{mRate}}
 	calls := 0
 	g.add("bad", byCoord, onMemory, 0, func(context.Context) (sample, error) {
@@ -90,7 +90,7 @@ func TestACellThatFailsIsNamedAndTheOthersGoOn(t *testing.T) {
 	}
 }
 
-func TestHammerCountsAndTellsOfErrors(t *testing.T) {
+func TestHammerCountsAndReturnsErrors(t *testing.T) {
 	s, err := hammer(t.Context(), 5*time.Millisecond, []step{
 		func(context.Context) error { return nil },
 		func(ctx context.Context) error { return sleep(ctx, time.Millisecond) },

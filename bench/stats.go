@@ -14,7 +14,7 @@ type figure struct {
 	Values []float64 `json:"values"` // in the order of the rounds
 }
 
-// summarize makes figures of the samples of a cell.
+// summarize computes the figures of a cell from its samples.
 func summarize(samples []sample) map[metric]figure {
 	values := make(map[metric][]float64)
 	for _, s := range samples {
@@ -30,8 +30,8 @@ func summarize(samples []sample) map[metric]figure {
 	return figures
 }
 
-// median returns the middle of values, the mean of the two middle ones if their
-// number is even, and NaN if there is none.
+// median returns the middle of values, the mean of the two middle ones for an even number,
+// and NaN for none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -40,8 +40,8 @@ func median(values []float64) float64 {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// percentile returns the smallest of the sorted times that is not below the part
-// p of them.
+// percentile returns the smallest of the sorted times that is not below the fraction p of
+// them.
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -66,7 +66,6 @@ func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsec
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// halfTrips is how many round trips fit into a time that some of them took, in
-// steps of one way: what is more is work and not distance. It is exact if all the
-// work takes less than one way.
+// halfTrips converts a time to round trips, in steps of one way: the remainder is work and
+// not distance. It is exact if all the work takes less than one way.
 func halfTrips(d, oneWay time.Duration) float64 { return float64(d/oneWay) / 2 }

@@ -25,7 +25,7 @@ func TestMedian(t *testing.T) {
 	}
 	values := []float64{2, 1}
 	if median(values); values[0] != 2 {
-		t.Error("median sorts what it was given")
+		t.Error("median sorts its argument")
 	}
 }
 
@@ -58,7 +58,7 @@ func TestSummaryKeepsTheSpread(t *testing.T) {
 	}
 }
 
-func TestHalfTripsLeavesOutWork(t *testing.T) {
+func TestHalfTripsIgnoresWork(t *testing.T) {
 	const oneWay = 20 * time.Millisecond
 	for d, want := range map[time.Duration]float64{
 		3 * time.Millisecond:   0,

@@ -8,12 +8,12 @@ import (
 	"text/tabwriter"
 )
 
-// A table shows groups of results as they come, and again in the report.
+// A table prints groups of results as they arrive, and again in the report.
 type table struct {
-	results []*result // all so far, for the limits
+	results []*result // all results so far, for the limits
 }
 
-// titles head the columns of metrics.
+// titles are the column heads of metrics.
 var titles = map[metric]string{
 	mRate: "a second", mP50: "p50 µs", mP90: "p90 µs", mP99: "p99 µs", mMax: "max µs",
 	mTrips: "round trips", mRoundTrips: "round trips", mRequests: "requests", mBytesUp: "bytes up", mBytesDown: "bytes down",
@@ -21,8 +21,8 @@ var titles = map[metric]string{
 	mCPU: "CPU µs", mServerCPU: "servers' CPU µs", mBusy: "machine busy %", mMemory: "bytes", mTime: "ms", mTimeouts: "session timeouts",
 }
 
-// rows returns a head and a row for every result of a group. The first metric comes
-// with its lowest and highest round.
+// rows returns a head and a row for every result of a group. The first metric has its lowest
+// and highest round too.
 func (t *table) rows(g *group, results []*result) [][]string {
 	var limits bool
 	for _, r := range results {
@@ -73,8 +73,8 @@ func (t *table) rows(g *group, results []*result) [][]string {
 	return rows
 }
 
-// show is a figure in a table: exact ones show it where they are not, and round
-// trips tell of the steps.
+// show formats a figure in a table: exact ones show their spread if there is one, and round
+// trips list the steps.
 func show(f figure, ok, exact bool, r *result, m metric) string {
 	if !ok {
 		return "–"
@@ -115,7 +115,7 @@ func tripsOfSteps(r *result) string {
 	return strings.Join(parts, ", ")
 }
 
-// number has three digits or all before the point.
+// number formats a number with three digits, or with all digits before the point.
 func number(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v):
@@ -159,9 +159,9 @@ func find(results []*result, want func(*result) bool) *result {
 	return nil
 }
 
-// ofLimit is a rate as a part of the physical limit, which was measured in the same
-// run, and among the cells of the same group if it was there: pairs of creates and deletes of as many callers for what callers do beside
-// each other, and the writes of one caller for what clients do one after the other.
+// ofLimit returns a rate as a fraction of the physical limit of the same run, preferably of
+// the same group: for concurrent callers the pairs of creates and deletes of as many callers,
+// for sequential turns of clients the writes of one caller.
 func (t *table) ofLimit(r *result) (float64, bool) {
 	if r.Where == onMemory || r.Who == byRaw {
 		return 0, false
@@ -173,7 +173,7 @@ func (t *table) ofLimit(r *result) (float64, bool) {
 	switch {
 	case r.Group == "uncontended", r.Axis == "callers" && strings.HasPrefix(r.Group, "recipes"):
 	case r.What == whatContend && r.Where != onZooKeeper && r.Where != onEtcd:
-		return 0, false // further away than the limit
+		return 0, false // at another distance than the limit
 	case r.What == whatContend, r.What == "put":
 		what, callers = whatWrite, 1
 	case r.Axis == "threads" || r.Group == "queues" || r.Group == "two-phase commit":
@@ -192,8 +192,8 @@ func (t *table) ofLimit(r *result) (float64, bool) {
 	return 0, false
 }
 
-// ratio is the median of the ratios of the rates of each round, if both were
-// measured in the same rounds, which leaves out what was slow for both.
+// ratio returns the median of the ratios of the rates of each round, if both were measured in
+// the same rounds. This cancels slowness that affected both.
 func ratio(r, to *result) (float64, bool) {
 	a, b := r.Figures[mRate], to.Figures[mRate]
 	if len(a.Values) == 0 || len(b.Values) == 0 || b.Min <= 0 {

@@ -7,27 +7,26 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// A tally is what has passed the proxies of a place, pings and connects not
-// counted.
+// A tally counts the traffic through the proxies of a place, without pings and connects.
 type tally struct {
 	oneWay time.Duration
 
 	mu sync.Mutex
 	tallied
 	chain   chain
-	events  map[proxied]int      // by who got them
-	writers map[proxied]struct{} // who wrote something
+	events  map[proxied]int      // by receiver
+	writers map[proxied]struct{} // connections that wrote
 }
 
-// proxied is a connection: the proxy and its number there.
+// proxied identifies a connection: the proxy and the number of the connection there.
 type proxied struct{ proxy, conn int }
 
 type tallied struct {
 	requests, events int
 	up, down         int64
 	frames           int
-	// What clients got that wrote nothing themselves: the event of its own deletion
-	// wakes nobody.
+	// Events of clients that wrote nothing themselves: the event of a client's own deletion
+	// wakes no other client.
 	woken, wakeUps int
 }
 
@@ -69,15 +68,15 @@ func (t *tally) reset() {
 	t.chain.begin()
 }
 
-// beginStep begins to count round trips anew.
+// beginStep starts the count of round trips from zero.
 func (t *tally) beginStep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.chain.begin()
 }
 
-// trips is how many round trips came one after the other since the step began, or
-// the latest reset.
+// trips returns the number of sequential round trips since the begin of the step, or the
+// latest reset.
 func (t *tally) trips() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,13 +97,12 @@ func (t *tally) get() tallied {
 	return r
 }
 
-// A chain counts round trips that come one after the other, by cause and not by
-// time, so that a busy machine does not change the count: a request that is sent
-// when a reply has arrived comes after it. The delay of the proxies makes that
-// certain: requests that do not wait for each other are sent long before the first
-// of their replies arrives.
+// A chain counts sequential round trips by cause and not by time, so that a busy machine does
+// not change the count: a request that is sent after a reply has arrived comes after it. The
+// delay of the proxies makes that certain: requests that do not wait for each other are sent
+// long before the first of their replies arrives.
 type chain struct {
-	level   int // of the replies and events that have arrived
+	level   int // length of the chain of replies and events that have arrived
 	pending map[asking]int
 	sent    []arrival // requests, at the servers
 	back    []arrival // replies and events, at the clients
@@ -120,10 +118,10 @@ type arrival struct {
 	level int
 }
 
-// begin forgets what came before, and what is under way.
+// begin clears the chain and the requests under way.
 func (c *chain) begin() { *c = chain{pending: make(map[asking]int)} }
 
-// arrive takes note of the replies that have reached their clients.
+// arrive records the replies that have reached their clients.
 func (c *chain) arrive(now time.Time) {
 	for len(c.back) > 0 && !c.back[0].at.After(now) {
 		c.level = max(c.level, c.back[0].level)
@@ -144,8 +142,8 @@ func (c *chain) answered(who proxied, xid int32, now time.Time, oneWay time.Dura
 	}
 }
 
-// told is an event. One of the requests that have reached the servers is its cause;
-// of the client that waits for it nothing else is known.
+// told records an event. Its cause is one of the requests that have reached the servers;
+// nothing else is known about the waiting client.
 func (c *chain) told(now time.Time, oneWay time.Duration) {
 	level := 0
 	for len(c.sent) > 0 && !c.sent[0].at.After(now) {

@@ -20,7 +20,7 @@ func TestRoundTripsAreCountedByCause(t *testing.T) {
 		y.frame(0, zkproxy.Frame{Conn: 1, Dir: zkproxy.Down, Opcode: zkproxy.OpGetData, Xid: xid, Size: 20}, at(ms))
 	}
 	up(0, 1)
-	up(15, 2) // beside the first, however slow the client is
+	up(15, 2) // concurrent with the first, however slow the client is
 	down(21, 1)
 	up(39, 3) // the reply has not arrived yet
 	down(36, 2)
@@ -33,7 +33,7 @@ func TestRoundTripsAreCountedByCause(t *testing.T) {
 	if got := y.trips(); got != 2 {
 		t.Errorf("%v round trips, want 2", got)
 	}
-	// An event stands for the reply to somebody else's request.
+	// An event is treated as the reply to another client's request.
 	y.beginStep()
 	y.frame(0, zkproxy.Frame{Conn: 2, Dir: zkproxy.Up, Opcode: zkproxy.OpDelete, Xid: 1, Size: 10}, at(1000))
 	y.frame(0, zkproxy.Frame{Conn: 2, Dir: zkproxy.Down, Opcode: zkproxy.OpEvent, Xid: zkproxy.XidEvent, Size: 10}, at(1021))

@@ -2,13 +2,13 @@ package main
 
 import "fmt"
 
-// A target is what the library is to reach.
+// A target is a bound that the library has to reach.
 type target struct {
 	Name    string  `json:"name"`
-	AtLeast bool    `json:"at_least"` // else at most
+	AtLeast bool    `json:"at_least"` // otherwise at most
 	Bound   float64 `json:"bound"`
 	Figure  float64 `json:"figure"`
-	Known   bool    `json:"known"` // that is, measured in this run
+	Known   bool    `json:"known"` // measured in this run
 	Met     bool    `json:"met"`
 }
 
@@ -79,7 +79,7 @@ func (j *judgement) cell(group, what, who, where string, x float64) *result {
 	})
 }
 
-// best returns the quickest of the cells that differ in one number.
+// best returns the fastest of the cells that differ in one number.
 func (j *judgement) best(group, what, who string) (best *result) {
 	for _, r := range j.results {
 		if r.Error != "" || r.Group != group || r.What != what || r.Who != who {
@@ -92,7 +92,7 @@ func (j *judgement) best(group, what, who string) (best *result) {
 	return best
 }
 
-// ratio demands that one rate is that many times another.
+// ratio requires that one rate is a multiple of another.
 func (j *judgement) ratio(name string, bound float64, r, to *result) {
 	t := target{Name: name, AtLeast: true, Bound: bound}
 	if r != nil && to != nil {
@@ -103,7 +103,7 @@ func (j *judgement) ratio(name string, bound float64, r, to *result) {
 	j.targets = append(j.targets, t)
 }
 
-// atMost demands that a figure, scaled, is not more than its bound.
+// atMost requires that a figure, scaled, is not more than its bound.
 func (j *judgement) atMost(name string, bound float64, r *result, m metric, scale float64) {
 	t := target{Name: name, Bound: bound}
 	if r != nil {
