@@ -13,8 +13,8 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// TestTLSAndCredentials: certificates come from files, and the digest from the
-// environment. It is shown nowhere.
+// TestTLSAndCredentials: certificates come from files, and the digest from the environment.
+// The digest is never printed.
 func TestTLSAndCredentials(t *testing.T) {
 	zktest.Require(t)
 	dir := t.TempDir()
@@ -49,7 +49,7 @@ func TestTLSAndCredentials(t *testing.T) {
 		t.Errorf("inspect: status %d: %s%s", status, out, text)
 	}
 	t.Setenv("COORD_DIGEST", "")
-	// Not with the certificate, which is a credential too.
+	// This client has no certificate, which is a credential too.
 	if status, out, text := inProcess(t, "", "-servers", e.Addrs()[0], "inspect", "/q"); status != exitFailed || !strings.Contains(text, "permission") {
 		t.Errorf("without credentials: status %d: %s%s", status, out, text)
 	}

@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// Reads and writes of files know no context, and can block for ever: at a terminal at
-// which nobody types, or a pipe that nobody reads. Those here return when ctx ends. What
-// is blocked then is left behind, for coordctl ends.
+// Reads and writes of files know no context, and can block for ever: at a terminal without
+// input, or a pipe without a reader. These functions return when ctx ends. A blocked call is
+// abandoned then, since coordctl ends.
 
 // readAll reads all of r.
 func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
@@ -31,7 +31,7 @@ type output struct {
 }
 
 func (o output) Write(p []byte) (int, error) {
-	p = bytes.Clone(p) // the caller uses it again
+	p = bytes.Clone(p) // the caller may reuse it
 	err := blocking(o.ctx, func() error {
 		_, err := o.w.Write(p)
 		return err
@@ -42,7 +42,7 @@ func (o output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// blocking runs f, and returns when f has, or ctx has ended.
+// blocking runs f, and returns when f has returned, or ctx has ended.
 func blocking(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()

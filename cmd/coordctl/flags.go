@@ -27,7 +27,7 @@ type tool struct {
 	verb    string // "lock", "queue put" and so on
 	path    string
 	values  []string // of queue put
-	command []string // what is behind "--"
+	command []string // the words after "--"
 
 	servers       string
 	memory        bool
@@ -55,7 +55,7 @@ Credentials: COORD_DIGEST=user:password in the environment.
 `
 
 const (
-	mostGrace = 900 * time.Millisecond // so that the command is gone within a second
+	mostGrace = 900 * time.Millisecond // so that the command ends within a second
 	openLimit = 30 * time.Second       // for the first contact
 )
 
@@ -65,8 +65,8 @@ func (t *tool) parse(args []string) error {
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&t.servers, "servers", os.Getenv("COORD_SERVERS"), "the ZooKeeper servers, as `host:port,…`; also COORD_SERVERS")
 	fs.BoolVar(&t.memory, "memory", false, "use a service in the memory of this process, to try things out")
-	fs.StringVar(&t.namespace, "namespace", "", "a `path` that is put before PATH")
-	fs.DurationVar(&t.timeout, "timeout", 10*time.Second, "the session timeout: how long the service waits for a client that says nothing")
+	fs.StringVar(&t.namespace, "namespace", "", "a `path` that is a prefix of PATH")
+	fs.DurationVar(&t.timeout, "timeout", 10*time.Second, "the session timeout: how long the service waits for a silent client")
 	fs.DurationVar(&t.margin, "margin", 0, "how long before that a loss is noticed (default a third of the timeout)")
 	t.wait = -1
 	fs.Func("wait", "how long to wait for the lock, leadership or an item, as a `duration`; 0 tries once (default for ever)", func(s string) (err error) {
@@ -76,11 +76,11 @@ func (t *tool) parse(args []string) error {
 		return err
 	})
 	fs.DurationVar(&t.grace, "grace", 300*time.Millisecond, "the time between SIGTERM and SIGKILL when the lock is lost, at most "+mostGrace.String())
-	fs.StringVar(&t.id, "id", defaultID(), "lock, elect: who this is, for those who inspect")
+	fs.StringVar(&t.id, "id", defaultID(), "lock, elect: the name that inspect shows")
 	fs.BoolVar(&t.once, "once", false, "elect: do not campaign again")
 	fs.BoolVar(&t.json, "json", false, "inspect, watch: print JSON")
-	fs.BoolVar(&t.data, "data", false, "inspect, watch: show what users have stored, which can be secret")
-	fs.BoolVar(&t.verbose, "v", false, "log what becomes of the session")
+	fs.BoolVar(&t.data, "data", false, "inspect, watch: show stored data, which can be secret")
+	fs.BoolVar(&t.verbose, "v", false, "log changes of the session")
 	fs.BoolVar(&t.tls, "tls", false, "use TLS, with the system's authorities unless -tls-ca is given")
 	fs.StringVar(&t.ca, "tls-ca", "", "a PEM `file` with the authorities that sign the servers' certificates")
 	fs.StringVar(&t.cert, "tls-cert", "", "a PEM `file` with the certificate of this client")
@@ -109,7 +109,7 @@ func (t *tool) parse(args []string) error {
 	return t.check(words)
 }
 
-// check makes sense of the words that are no flags.
+// check interprets the arguments that are not flags.
 func (t *tool) check(words []string) error {
 	if len(words) > 1 && words[0] == "queue" {
 		words = append([]string{"queue " + words[1]}, words[2:]...)
@@ -132,15 +132,15 @@ func (t *tool) check(words []string) error {
 	case backend.CheckPath(t.path) != nil:
 		return usage("%w", backend.CheckPath(t.path))
 	case len(t.values) > 0 && verb != "queue put":
-		return usage("unexpected argument %q; a command comes behind --", t.values[0])
+		return usage("unexpected argument %q; a command comes after --", t.values[0])
 	case runs && len(t.command) == 0:
-		return usage("%s needs a command behind --", verb)
+		return usage("%s needs a command after --", verb)
 	case !runs && t.command != nil:
 		return usage("%s takes no command", verb)
 	case t.wait == 0 && verb == "elect":
 		return usage("-wait 0: a campaign takes a moment")
 	case t.grace < 0 || t.grace > mostGrace:
-		return usage("-grace %v: want from 0 to %v, for the command is to be gone within a second", t.grace, mostGrace)
+		return usage("-grace %v: want from 0 to %v, since the command must end within a second", t.grace, mostGrace)
 	case t.timeout <= 0 || t.margin < 0 || t.margin >= t.timeout:
 		return usage("-timeout %v and -margin %v: the margin is a part of the timeout", t.timeout, t.margin)
 	case t.memory && t.servers != "" && os.Getenv("COORD_SERVERS") != t.servers:
@@ -154,7 +154,7 @@ func (t *tool) check(words []string) error {
 	return nil
 }
 
-// defaultID is who a candidate is.
+// defaultID returns the default name of a candidate.
 func defaultID() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -167,7 +167,7 @@ func (t *tool) hosts() []string {
 	return strings.FieldsFunc(t.servers, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// service returns the backend that the flags tell.
+// service returns the backend that the flags select.
 func (t *tool) service() (backend.Backend, error) {
 	if t.memory {
 		return memory.New(&memory.Options{SessionTimeout: t.timeout, LossMargin: t.margin}), nil
@@ -196,7 +196,7 @@ func (t *tool) service() (backend.Backend, error) {
 	return zookeeper.New(t.hosts(), o), nil
 }
 
-// logger is nil unless -v is given.
+// logger returns nil unless -v is given.
 func (t *tool) logger() *slog.Logger {
 	if !t.verbose {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// do does what the command line says.
+// do executes the command line.
 func (t *tool) do(ctx context.Context) error {
 	b, err := t.service()
 	if err != nil {
@@ -22,11 +22,11 @@ func (t *tool) do(ctx context.Context) error {
 	}
 	if len(t.command) > 0 {
 		if err := findCommand(t.command[0]); err != nil {
-			return err // before others wait for us
+			return err // before other clients wait for this one
 		}
 	}
 	var cancel context.CancelFunc
-	waiting := ctx // for what is to be had
+	waiting := ctx // bounds the wait
 	limit := openLimit
 	if t.wait > 0 {
 		waiting, cancel = context.WithTimeoutCause(ctx, t.wait, errLate)
@@ -41,7 +41,7 @@ func (t *tool) do(ctx context.Context) error {
 		return err
 	})
 	if c != nil {
-		defer c.Close() // also when a signal has come just then
+		defer c.Close() // also when a signal has come meanwhile
 	}
 	if errors.Is(err, coord.ErrInvalid) || errors.Is(err, coord.ErrBadPath) {
 		return usage("%w", err)
@@ -68,7 +68,7 @@ func (t *tool) do(ctx context.Context) error {
 
 var errLate = errors.New("not obtained in time")
 
-// await runs f, whose context ends when a signal comes. The error then says so.
+// await runs f, whose context ends on a signal. The error then names the signal.
 func (t *tool) await(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -88,7 +88,7 @@ func (t *tool) await(ctx context.Context, f func(context.Context) error) error {
 	return err
 }
 
-// hideContext is err without what only repeats that the time is over.
+// hideContext drops from err the parts that only repeat that the time is over.
 func hideContext(err error) error {
 	if errors.Is(err, errLate) {
 		return nil
@@ -115,7 +115,7 @@ func (t *tool) lock(waiting context.Context, c *coord.Client) error {
 	})
 	if err != nil {
 		if h != nil {
-			h.Release() // granted in the moment in which the signal came
+			h.Release() // granted at the moment of the signal
 		}
 		return err
 	}
@@ -164,7 +164,7 @@ func (t *tool) under(h *coord.Hold) error {
 	lost := h.Err() // before the release, which ends it too
 	if err := h.Release(); err != nil && lost == nil {
 		if lost = h.Err(); !errors.Is(lost, coord.ErrLost) {
-			t.say("release: %v", err) // the session is ended in a moment, and with it the lock
+			t.say("release: %v", err) // the session ends soon, and the lock with it
 		}
 	}
 	switch {
@@ -176,8 +176,8 @@ func (t *tool) under(h *coord.Hold) error {
 	return nil
 }
 
-// tend returns when the process has ended. It passes signals on, and ends the
-// process when the hold is lost.
+// tend returns when the process has ended. It forwards signals, and ends the process when the
+// hold is lost.
 func (t *tool) tend(p *process, h *coord.Hold) {
 	for {
 		select {

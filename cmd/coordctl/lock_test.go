@@ -17,17 +17,17 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// second is how long the command may outlive the lock. To end a session the test
-// takes it over, and a client whose connection is taken away several times in a row
-// makes a pause of 2 s at most before it dials again, and learns of its loss then.
+// second is the time by which the command may outlive the lock. To end a session the test
+// takes it over. A client whose connection breaks several times in a row pauses for up to 2 s
+// before it dials again, and learns of its loss then.
 const (
 	second   = time.Second
 	redialed = second + 2*time.Second
 )
 
-// TestTheCommandNeverOutlivesTheLock: however coordctl, the command or the lock ends,
-// the last beat of the command comes before the next one is granted the lock; or, when
-// the lock is taken away without warning, little later.
+// TestTheCommandNeverOutlivesTheLock: however coordctl, the command or the lock ends, the
+// last beat of the command comes before the next grant; or, if the lock is taken away without
+// warning, shortly after it.
 func TestTheCommandNeverOutlivesTheLock(t *testing.T) {
 	for _, sc := range []struct {
 		name   string
@@ -38,11 +38,11 @@ func TestTheCommandNeverOutlivesTheLock(t *testing.T) {
 	}{
 		{"normal end", []string{"end", "3"}, func(*stage, *ctl) {}, 3, 0},
 		{"kill -9 of coordctl", []string{"ignore"}, signalling(syscall.SIGKILL), -9, 0},
-		{"Ctrl-C and a command that takes its time", []string{"slow"}, signalling(syscall.SIGINT), 7, 0},
+		{"Ctrl-C and a slow command", []string{"slow"}, signalling(syscall.SIGINT), 7, 0},
 		{"SIGTERM", []string{"beat"}, signalling(syscall.SIGTERM), 128 + 15, 0},
 		{"SIGHUP", []string{"beat"}, signalling(syscall.SIGHUP), 128 + 1, 0},
 		{"lost network and a command that ignores SIGTERM", []string{"ignore"}, blackHole, exitLost, 0},
-		{"lost network and a command that takes its time", []string{"slow"}, blackHole, exitLost, 0},
+		{"lost network and a slow command", []string{"slow"}, blackHole, exitLost, 0},
 		{"expired session and a command that ignores SIGTERM", []string{"ignore"}, expire, exitLost, redialed},
 		{"expired session", []string{"beat"}, expire, exitLost, redialed},
 		{"deleted node and a command that ignores SIGTERM", []string{"ignore"}, deleteNode, exitLost, second},
@@ -59,7 +59,7 @@ func TestTheCommandNeverOutlivesTheLock(t *testing.T) {
 				granted := s.await()
 				before := readBeats(t, s.file)
 				if before.path != s.path || before.token <= 0 {
-					t.Errorf("the command was told token %d of %q", before.token, before.path)
+					t.Errorf("the command got token %d of %q", before.token, before.path)
 				}
 				sc.act(s, x)
 				g := <-granted
@@ -93,7 +93,7 @@ func signalling(n syscall.Signal) func(*stage, *ctl) {
 	}
 }
 
-// blackHole has nothing get through any more, and nobody be told.
+// blackHole drops all traffic without notifying either side.
 func blackHole(s *stage, _ *ctl) {
 	for _, p := range s.proxy {
 		p.Blackhole(true)
@@ -111,7 +111,7 @@ func expire(s *stage, _ *ctl) {
 	}
 }
 
-// deleteNode takes the lock away by hand.
+// deleteNode deletes the lock's node by hand.
 func deleteNode(s *stage, _ *ctl) {
 	list, err := s.mutex().Contenders(context.Background())
 	if err != nil || len(list) == 0 {
@@ -126,9 +126,9 @@ func deleteNode(s *stage, _ *ctl) {
 	}
 }
 
-// TestWhatTheCommandLeavesBehindIsKilledBeforeTheRelease: a child of the command, in its
-// group, that ignores signals.
-func TestWhatTheCommandLeavesBehindIsKilledBeforeTheRelease(t *testing.T) {
+// TestAChildOfTheCommandIsKilledBeforeTheRelease: a child of the command, in its group, that
+// ignores signals.
+func TestAChildOfTheCommandIsKilledBeforeTheRelease(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	left := s.file + "-left"
@@ -144,7 +144,7 @@ func TestWhatTheCommandLeavesBehindIsKilledBeforeTheRelease(t *testing.T) {
 	defer h.Release()
 	b := readBeats(t, left)
 	if b.n == 0 {
-		t.Fatal("nothing was left behind")
+		t.Fatal("no child was left")
 	}
 	eventually(t, "it has ended", func() bool { return !alive(b.pid) })
 	if b = readBeats(t, left); b.last > at {
@@ -152,8 +152,8 @@ func TestWhatTheCommandLeavesBehindIsKilledBeforeTheRelease(t *testing.T) {
 	}
 }
 
-// TestTheLockIsWaitedForAsLongAsTold: -wait, and a signal that ends the wait.
-func TestTheLockIsWaitedForAsLongAsTold(t *testing.T) {
+// TestTheWaitEndsAfterItsTimeOrByASignal: -wait, and a signal that ends the wait.
+func TestTheWaitEndsAfterItsTimeOrByASignal(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	h, err := s.mutex().Lock(t.Context())
@@ -170,7 +170,7 @@ func TestTheLockIsWaitedForAsLongAsTold(t *testing.T) {
 	}
 	for sig, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		x := s.start(append([]string{"lock"}, never...)...)
-		eventually(t, "it is in line", func() bool {
+		eventually(t, "it is queued", func() bool {
 			list, err := s.mutex().Contenders(t.Context())
 			return err == nil && len(list) == 2
 		})
@@ -179,7 +179,7 @@ func TestTheLockIsWaitedForAsLongAsTold(t *testing.T) {
 			t.Errorf("%v while waiting: status %d: %s", sig, got, x.stderr.String())
 		}
 		if list, err := s.mutex().Contenders(t.Context()); err != nil || len(list) != 1 {
-			t.Errorf("%v while waiting: in line are %v, %v", sig, list, err)
+			t.Errorf("%v while waiting: the contenders are %v, %v", sig, list, err)
 		}
 	}
 	h.Release()
@@ -188,7 +188,7 @@ func TestTheLockIsWaitedForAsLongAsTold(t *testing.T) {
 	}
 }
 
-// TestCommandsThatCannotRun leave nothing behind, and nobody waits for them.
+// TestCommandsThatCannotRun leave no node, and no client waits for them.
 func TestCommandsThatCannotRun(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -206,13 +206,13 @@ func TestCommandsThatCannotRun(t *testing.T) {
 		}
 	}
 	if list, err := s.mutex().Contenders(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("in line are %v, %v", list, err)
+		t.Errorf("the contenders are %v, %v", list, err)
 	}
 }
 
-// TestALeaderThatIsLostCampaignsAgain: the command is ended, and started again with a
+// TestCoordctlCampaignsAgainAfterALoss: the command is ended, and started again with a
 // greater token; with -once coordctl ends.
-func TestALeaderThatIsLostCampaignsAgain(t *testing.T) {
+func TestCoordctlCampaignsAgainAfterALoss(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	e := coord.NewElection(s.next, s.path, nil)
@@ -244,9 +244,9 @@ func TestALeaderThatIsLostCampaignsAgain(t *testing.T) {
 	}
 }
 
-// TestTheCommandLivesThoughThreadsOfCoordctlEnd: the parent-death signal comes with the
-// end of the thread that started the command, not of the process. A goroutine that is
-// locked to its thread and ends takes the thread along.
+// TestTheCommandLivesThoughThreadsOfCoordctlEnd: the parent-death signal comes at the end of
+// the thread that started the command, not of the process. If a goroutine that is locked to
+// its thread ends, the thread ends too.
 func TestTheCommandLivesThoughThreadsOfCoordctlEnd(t *testing.T) {
 	file := t.TempDir() + "/beats"
 	started := make(chan *process, 1)
@@ -265,8 +265,8 @@ func TestTheCommandLivesThoughThreadsOfCoordctlEnd(t *testing.T) {
 			onOneThatEnds() // not unlocked, so the thread ends with the goroutine
 			return
 		}
-		// The first thread of a process never does. Another goroutine has another one as
-		// long as this goroutine is locked to the first.
+		// The first thread of a process never ends. While this goroutine is locked to it,
+		// another goroutine runs on another thread.
 		defer runtime.UnlockOSThread()
 		done := make(chan struct{})
 		go func() {
@@ -288,7 +288,7 @@ func TestTheCommandLivesThoughThreadsOfCoordctlEnd(t *testing.T) {
 	eventually(t, "the command goes on", func() bool {
 		select {
 		case <-p.ended:
-			t.Fatal("the command died with the thread that asked for it")
+			t.Fatal("the command died with the thread that started it")
 		default:
 		}
 		return readBeats(t, file).n > n+20

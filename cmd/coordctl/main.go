@@ -1,5 +1,5 @@
-// Coordctl is coordination for people and scripts: it runs a command under a lock,
-// or for as long as it leads, shows what stands under a path, and uses queues.
+// Coordctl is coordination for operators and scripts: it runs a command under a lock, or for
+// as long as it leads, shows the state of a path, and uses queues.
 //
 //	coordctl [flags] lock PATH -- COMMAND [ARGUMENT…]
 //	coordctl [flags] elect PATH -- COMMAND [ARGUMENT…]
@@ -13,82 +13,81 @@
 //
 //	go install github.com/go-coord/coord/cmd/coordctl@latest
 //
-// Flags may also come behind the verb, up to "--". For example
+// Flags may also come after the verb, up to "--". For example
 //
 //	coordctl -servers zk1:2181,zk2:2181 lock -wait 1m /locks/backup -- backup.sh --full
 //
 // # lock
 //
-// waits for the mutex at PATH, runs COMMAND, and releases the mutex when COMMAND has
-// ended. It excludes everybody who uses that mutex, in whatever language; see the
-// layout of coord.Mutex. COMMAND finds in its environment
+// waits for the mutex at PATH, runs COMMAND, and releases the mutex when COMMAND has ended.
+// It excludes all clients that use this mutex, in any language; see the layout of
+// coord.Mutex. The environment of COMMAND contains
 //
 //	COORD_TOKEN  the fencing token, a number that grows from one holder to the next
 //	COORD_PATH   PATH
 //	COORD_NODE   the node of the hold, for a check in a transaction
 //
-// When the lock is lost COMMAND gets SIGTERM at once, and SIGKILL after -grace. So
-// it does not outlive the lock by more than a second: as a rule it ends before
-// anybody else can be granted, for the loss of contact is noticed -margin before the
-// service ends the session. Nothing helps a machine that is paused as a whole: where
-// two at once could do harm, COMMAND hands its token to the resource, which refuses
-// lower ones than it has seen.
+// When the lock is lost COMMAND gets SIGTERM at once, and SIGKILL after -grace. So it
+// outlives the lock by at most a second. Normally it ends before the next grant, because
+// coordctl notices the loss of contact -margin before the service ends the session. This does
+// not help on a machine that is paused as a whole: where two commands at once could do harm,
+// COMMAND passes its token to the resource, which refuses tokens lower than the highest that
+// it has seen.
 //
-// On Linux COMMAND also dies with coordctl, whatever kills that: the kernel sends it
-// SIGKILL. That reaches COMMAND itself, a direct child, and not what it has started;
-// nor a COMMAND that changes its user or group, or has capabilities. A coordctl that
-// is stopped (SIGSTOP) cannot kill, so COMMAND then outlives the lock. Elsewhere than
-// on Linux COMMAND outlives a coordctl that is killed.
+// On Linux COMMAND also dies with coordctl, however coordctl is killed: the kernel sends
+// COMMAND SIGKILL. It sends it only to COMMAND itself, a direct child, and not to processes
+// that COMMAND has started; nor to a COMMAND that changes its user or group, or has
+// capabilities. A coordctl that is stopped (SIGSTOP) cannot kill, so COMMAND then outlives
+// the lock. On other systems COMMAND outlives a coordctl that is killed.
 //
-// COMMAND runs in a process group of its own. What it leaves there is killed when it
-// has ended, before the lock is released. Its standard input, output and error are
-// those of coordctl, but a terminal is no input for it: it would be stopped when it
-// reads, with the lock in its hand.
+// COMMAND runs in a process group of its own. Processes that it leaves there are killed when
+// it has ended, before the lock is released. Its standard input, output and error are those
+// of coordctl, except that a terminal is not used as input: a read from it would stop COMMAND
+// while it holds the lock.
 //
-// SIGINT, SIGTERM and SIGHUP are passed on to the group, and the lock is released
-// only when COMMAND has ended. Before COMMAND runs they end the wait.
+// SIGINT, SIGTERM and SIGHUP are forwarded to the group, and the lock is released only when
+// COMMAND has ended. Before COMMAND runs they end the wait.
 //
 // # elect
 //
-// campaigns in the election at PATH, as -id, and runs COMMAND when it leads. All that
-// is said of lock holds. When leadership is lost COMMAND is ended, and coordctl
-// campaigns again, unless -once is given. When COMMAND ends by itself coordctl
-// resigns and ends.
+// campaigns in the election at PATH, as -id, and runs COMMAND when it leads. Everything said
+// about lock applies. When leadership is lost COMMAND is ended, and coordctl campaigns again
+// unless -once is given. When COMMAND ends by itself coordctl resigns and ends.
 //
 // # inspect
 //
-// shows what coord.Inspect says of PATH: which recipe, who holds it, who waits for
-// whom. With -json for programs. Data that users have stored is shown with -data only.
+// shows the report of coord.Inspect about PATH: the recipe, the holders, and who waits for
+// whom. -json prints it for programs. Stored data is shown only with -data.
 //
 // # queue
 //
-// puts values into the coord.Queue at PATH as they are, or without values standard
-// input as one, and prints their ids; takes one item, writes it as it is to standard
-// output, and acknowledges it when it is written; and counts the items.
+// puts values into the coord.Queue at PATH unchanged, or without values standard input as one
+// value, and prints their ids; takes one item, writes it unchanged to standard output, and
+// acknowledges it when it is written; and counts the items.
 //
 // # watch
 //
-// prints a line for each node at PATH and below that is there, is created, changed or
-// deleted, until it is interrupted.
+// prints a line for each node at PATH and below that exists, is created, changed or deleted,
+// until it is interrupted.
 //
 // # Credentials
 //
-// COORD_DIGEST in the environment is "user:password" for ZooKeeper's digest scheme.
-// It is no flag, since everybody on the machine can read flags. COMMAND inherits it.
-// COORD_SERVERS is used where -servers is not given. For TLS there are files:
-// -tls-ca, and -tls-cert with -tls-key.
+// COORD_DIGEST in the environment is "user:password" for ZooKeeper's digest scheme. It is not
+// a flag, since all users of the machine can read flags. COMMAND inherits it. COORD_SERVERS
+// is used if -servers is not given. For TLS there are files: -tls-ca, and -tls-cert with
+// -tls-key.
 //
 // # Exit status
 //
-//	that of COMMAND, or 128 and the number of the signal that killed it
-//	0    done
-//	2    the command line makes no sense
+//	the status of COMMAND, or 128 plus the number of the signal that killed it
+//	0    success
+//	2    the command line is invalid
 //	123  the lock, or with -once leadership, was lost while COMMAND ran
 //	124  not obtained within -wait: the lock, leadership, or an item
-//	125  the service cannot be reached within 30 s or -wait, or has refused something
+//	125  the service cannot be reached within 30 s or -wait, or has refused a request
 //	126  COMMAND cannot be run
 //	127  COMMAND was not found
-//	128 and the number of a signal that ended coordctl while it waited
+//	128 plus the number of a signal that ended coordctl while it waited
 package main
 
 import (
@@ -101,7 +100,7 @@ import (
 	"syscall"
 )
 
-// What coordctl exits with besides what COMMAND does.
+// The exit statuses of coordctl besides those of COMMAND.
 const (
 	exitUsage     = 2
 	exitLost      = 123
@@ -109,7 +108,7 @@ const (
 	exitFailed    = 125
 	exitCannotRun = 126
 	exitNotFound  = 127
-	exitSignal    = 128 // and its number
+	exitSignal    = 128 // plus its number
 )
 
 func main() {
@@ -156,7 +155,7 @@ func usage(format string, args ...any) error {
 	return &exit{exitUsage, fmt.Errorf(format+"\nRun coordctl -h to see how it is used.", args...)}
 }
 
-// say tells a person something.
+// say prints a message for the user.
 func (t *tool) say(format string, args ...any) {
 	fmt.Fprintf(t.stderr, "coordctl: "+format+"\n", args...)
 }

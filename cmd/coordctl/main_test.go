@@ -25,13 +25,12 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// server is what all tests run on: one server, or in the long form an ensemble of
-// three.
+// server is the service of all tests: one server, or in the long form an ensemble of three.
 var server zktest.Shared
 
 func long() bool { return os.Getenv("COORD_LONG") == "1" }
 
-// The test's own program is also coordctl, and the command that coordctl runs.
+// The test binary is also coordctl, and the command that coordctl runs.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -42,8 +41,8 @@ func TestMain(m *testing.M) {
 			beat(os.Args[2], os.Args[3:])
 		}
 	}
-	// Under nohup and in the background of a shell these are ignored, and a child
-	// would inherit that.
+	// Under nohup and in the background of a shell these are ignored, and a child would
+	// inherit that.
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
@@ -55,7 +54,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(server.Main(m))
 }
 
-// monotonic is a clock that all processes of the machine share.
+// monotonic reads a clock that all processes of the machine share.
 func monotonic() time.Duration {
 	const clockMonotonic = 1
 	var ts syscall.Timespec
@@ -65,13 +64,13 @@ func monotonic() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// beat is the command: it writes the time into a file all the time. The first line
-// has its process id and token. how says what it does besides:
+// beat is the command: it keeps writing the time into a file. The first line has its process
+// id and token. how selects further behaviour:
 //
 //	ignore     SIGTERM, SIGINT and SIGHUP do nothing
-//	slow       after one of these it goes on for a while and ends with status 7
+//	slow       after one of these it continues for a while and ends with status 7
 //	end N      it ends with status N after a while
-//	leave F    as end 0, and leaves another one behind in its group, which ignores, on file F
+//	leave F    as end 0, and leaves another one in its group, which ignores signals, on file F
 func beat(file string, how []string) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -106,7 +105,7 @@ func beat(file string, how []string) {
 	for tick := time.Tick(2 * time.Millisecond); ; <-tick {
 		now := monotonic()
 		if now > begun+3*time.Minute {
-			os.Exit(98) // it was forgotten
+			os.Exit(98) // the test did not end it
 		}
 		fmt.Fprintf(f, "%d\n", now)
 		select {
@@ -122,13 +121,13 @@ func beat(file string, how []string) {
 	}
 }
 
-// beats is what the latest command on a file has written.
+// beats is the output of the latest command on a file.
 type beats struct {
 	pid, n int
 	token  int64
 	path   string
 	last   time.Duration
-	runs   int // how many commands have written
+	runs   int // number of commands that have written
 }
 
 func readBeats(t *testing.T, file string) (b beats) {
@@ -162,7 +161,7 @@ func readBeats(t *testing.T, file string) (b beats) {
 	return b
 }
 
-// alive reports whether a process runs. One that has ended and was not reaped does not.
+// alive reports whether a process runs. A process that has ended and was not reaped does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -172,7 +171,7 @@ func alive(pid int) bool {
 	return len(rest) > 0 && rest[0] != 'Z' && rest[0] != 'X'
 }
 
-// limit is how long the tests wait for something that must happen.
+// limit is the timeout for events that must happen.
 const limit = 60 * time.Second
 
 func eventually(t *testing.T, what string, cond func() bool) {
@@ -185,17 +184,17 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// sessionTimeout is that of coordctl in the tests. A third of it is how much earlier
-// than the servers coordctl notices that contact is lost.
+// sessionTimeout is the session timeout of coordctl in the tests. coordctl notices the loss
+// of contact a third of it earlier than the servers.
 const sessionTimeout = 5 * time.Second
 
-// stage is one lock, a coordctl that uses it, and somebody who comes next.
+// stage is one lock, a coordctl that uses it, and the next contender.
 type stage struct {
 	t     *testing.T
 	path  string
-	file  string           // of the command's beats
+	file  string           // file of the command's beats
 	proxy []*zkproxy.Proxy // between coordctl and the servers
-	next  *coord.Client    // of the one who comes next: not through the proxies
+	next  *coord.Client    // client of the next contender, which bypasses the proxies
 }
 
 func newStage(t *testing.T) *stage {
@@ -221,7 +220,7 @@ func newStage(t *testing.T) *stage {
 
 func (s *stage) mutex() *coord.Mutex { return coord.NewMutex(s.next, s.path, nil) }
 
-// ctl is a coordctl under way.
+// ctl is a running coordctl.
 type ctl struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -236,7 +235,7 @@ func (s *stage) start(args ...string) *ctl {
 	return s.startTo(nil, args...)
 }
 
-// startTo does so with another standard output.
+// startTo is start with another standard output.
 func (s *stage) startTo(stdout *os.File, args ...string) *ctl {
 	s.t.Helper()
 	var addrs []string
@@ -250,7 +249,7 @@ func (s *stage) startTo(stdout *os.File, args ...string) *ctl {
 	if stdout != nil {
 		x.cmd.Stdout = stdout
 	}
-	x.cmd.WaitDelay = time.Second // a command that it leaves behind has them too
+	x.cmd.WaitDelay = time.Second // a command that it leaves has them open too
 	if err := x.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -265,8 +264,8 @@ func (s *stage) startTo(stdout *os.File, args ...string) *ctl {
 	return x
 }
 
-// command starts coordctl with a verb and flags, and the command that beats. It
-// returns when that beats.
+// command starts coordctl with a verb and flags, and the command that beats. It returns when
+// the command beats.
 func (s *stage) command(verb []string, how ...string) *ctl {
 	s.t.Helper()
 	args := append(append([]string{}, verb...), s.path, "--", os.Args[0], "-as-command", s.file)
@@ -296,14 +295,14 @@ func (x *ctl) status() int {
 	return x.cmd.ProcessState.ExitCode()
 }
 
-// grant is when somebody was granted the lock next.
+// grant is the time and the hold of the next grant.
 type grant struct {
 	at   time.Duration
 	hold *coord.Hold
 	err  error
 }
 
-// await puts the next one in line, and returns when it stands there.
+// await makes the next contender wait, and returns when it is queued.
 func (s *stage) await() <-chan grant {
 	s.t.Helper()
 	granted := make(chan grant, 1)
@@ -314,7 +313,7 @@ func (s *stage) await() <-chan grant {
 		granted <- grant{monotonic(), h, err}
 	})
 	s.t.Cleanup(func() { cancel(); wg.Wait() })
-	eventually(s.t, "the next one is in line", func() bool {
+	eventually(s.t, "the next contender is queued", func() bool {
 		list, err := s.mutex().Contenders(ctx)
 		return err == nil && len(list) == 2
 	})

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// process is the command while it runs, and its process group.
+// process is the running command and its process group.
 type process struct {
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when it has ended, and all of its group
+	ended chan struct{} // closed when it and all of its group have ended
 
 	mu   sync.Mutex
-	over bool // it has ended; its id may be another's by now
+	over bool // it has ended; its id may have been reused
 }
 
 // startProcess starts a command with further variables in its environment.
@@ -24,7 +24,7 @@ func startProcess(command, env []string, stdin io.Reader, stdout, stderr io.Writ
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
 	if f, ok := stdin.(*os.File); ok && isTerminal(f) {
-		cmd.Stdin = nil // it is not in the foreground, so to read would stop it
+		cmd.Stdin = nil // it is not in the foreground, so a read would stop it
 	}
 	cmd.SysProcAttr = attributes()
 	p := &process{cmd: cmd, ended: make(chan struct{})}
@@ -36,10 +36,9 @@ func startProcess(command, env []string, stdin io.Reader, stdout, stderr io.Writ
 	return p, nil
 }
 
-// run starts the command and waits for its end, on one thread of the system that
-// lives as long as the command: the kernel sends a child its parent-death signal when
-// the thread that started it ends, and Go ends threads as it likes unless a goroutine
-// is locked to them.
+// run starts the command and waits for its end, on one operating-system thread that lives as
+// long as the command. The kernel sends a child its parent-death signal when the thread that
+// started it ends, and Go may end any thread to which no goroutine is locked.
 func (p *process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,7 +47,7 @@ func (p *process) run(started chan<- error) {
 	if err != nil {
 		return
 	}
-	p.wait() // status tells how it ended
+	p.wait() // status returns the result
 	close(p.ended)
 }
 
@@ -63,7 +62,7 @@ func (p *process) signal(s os.Signal) {
 
 func (p *process) kill() { p.signal(os.Kill) }
 
-// status is what a shell would say of the end of the process.
+// status returns the exit status that a shell would report for the process.
 func (p *process) status() int {
 	st := p.cmd.ProcessState
 	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// attributes give the command a group of its own, and have the kernel kill it when
-// the thread that starts it ends. (If that has ended before the child could ask for
-// it, package syscall has the child kill itself.)
+// attributes give the command a group of its own, and make the kernel kill it when the thread
+// that starts it ends. (If that thread has ended before the child could request this, package
+// syscall makes the child kill itself.)
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
@@ -19,8 +19,8 @@ func signalGroup(p *os.Process, s os.Signal) {
 	}
 }
 
-// wait returns when the process has ended. What is left in its group is killed before
-// the process is reaped, while the id of the group is still nobody else's.
+// wait returns when the process has ended. Other processes in its group are killed before the
+// process is reaped, while the id of the group cannot have been reused.
 func (p *process) wait() {
 	awaitEnd(p.cmd.Process.Pid)
 	p.mu.Lock()

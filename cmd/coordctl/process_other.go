@@ -7,15 +7,15 @@ import (
 	"syscall"
 )
 
-// Elsewhere than on Linux the command is a plain child: there is no signal at its
-// parent's death, and signals reach the command alone.
+// On other systems the command is a plain child: there is no signal at its parent's death,
+// and signals reach only the command.
 
 func attributes() *syscall.SysProcAttr { return nil }
 
 func signalGroup(p *os.Process, s os.Signal) { _ = p.Signal(s) }
 
-// wait returns when the process has ended. Package os knows by itself when it has been
-// reaped, and sends it no signal then.
+// wait returns when the process has ended. Package os knows when the process has been reaped,
+// and sends it no signal then.
 func (p *process) wait() {
 	_ = p.cmd.Wait()
 	p.mu.Lock()

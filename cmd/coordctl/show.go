@@ -12,7 +12,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// inspect shows what stands at the path.
+// inspect shows the state of the path.
 func (t *tool) inspect(ctx context.Context, c *coord.Client) error {
 	in, err := coord.Inspect(ctx, c, t.path, &coord.InspectOptions{Data: t.data})
 	if err != nil {
@@ -32,7 +32,7 @@ func (t *tool) queue(c *coord.Client) *coord.Queue[[]byte] {
 	return coord.NewQueue(c, t.path, &coord.QueueOptions[[]byte]{Codec: coord.Bytes()})
 }
 
-// put puts the values, or standard input as one.
+// put puts the values, or standard input as one value.
 func (t *tool) put(ctx context.Context, c *coord.Client) error {
 	var values [][]byte
 	for _, v := range t.values {
@@ -52,8 +52,8 @@ func (t *tool) put(ctx context.Context, c *coord.Client) error {
 	return err
 }
 
-// take takes one item. It is acknowledged only when it has been written: if that
-// fails, the item goes to somebody else.
+// take takes one item. It acknowledges the item only after writing it: if the write fails,
+// another consumer gets the item.
 func (t *tool) take(ctx context.Context, c *coord.Client) error {
 	q := t.queue(c)
 	take := q.Take
@@ -71,7 +71,7 @@ func (t *tool) take(ctx context.Context, c *coord.Client) error {
 	return item.Ack()
 }
 
-// count prints how many items there are.
+// count prints the number of items.
 func (t *tool) count(ctx context.Context, c *coord.Client) error {
 	n, err := t.queue(c).Len(ctx)
 	if err != nil {
@@ -91,7 +91,7 @@ type change struct {
 	Data    []byte    `json:"data,omitempty"`
 }
 
-// watch prints what changes at the path and below.
+// watch prints the changes at the path and below.
 func (t *tool) watch(ctx context.Context, c *coord.Client) error {
 	cache := coord.NewCache(c, t.path, nil)
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -91,10 +91,10 @@ func TestInspectQueueAndWatch(t *testing.T) {
 			t.Errorf("inspect:\n%s", got)
 		}
 		if got := s.output("inspect", s.path+"/q"); strings.Contains(got, "second") {
-			t.Errorf("inspect shows data unasked:\n%s", got)
+			t.Errorf("inspect shows data without -data:\n%s", got)
 		}
 	})
-	t.Run("inspect speaks JSON", func(t *testing.T) {
+	t.Run("inspect prints JSON", func(t *testing.T) {
 		s.t = t
 		h, err := coord.NewMutex(s.next, s.path+"/m", nil).Lock(t.Context())
 		if err != nil {
@@ -109,7 +109,7 @@ func TestInspectQueueAndWatch(t *testing.T) {
 			t.Errorf("%+v", in)
 		}
 	})
-	t.Run("watch tells what changes", func(t *testing.T) {
+	t.Run("watch prints the changes", func(t *testing.T) {
 		s.t = t
 		v := coord.NewValue[int](s.next, s.path+"/w/v", nil)
 		if _, err := v.Set(t.Context(), 1); err != nil {
@@ -128,7 +128,7 @@ func TestInspectQueueAndWatch(t *testing.T) {
 					t.Errorf("%s, want %s of %s with %q", line, event, path, data)
 				}
 			case <-time.After(limit):
-				t.Fatalf("%s of %s was never told: %s", event, path, x.stderr.String())
+				t.Fatalf("%s of %s was never printed: %s", event, path, x.stderr.String())
 			}
 		}
 		next("there", "/w", "")
@@ -154,7 +154,7 @@ func TestInspectQueueAndWatch(t *testing.T) {
 	})
 }
 
-// output runs coordctl to its end, which must be good, and returns what it prints.
+// output runs coordctl to its end, which must be a success, and returns its output.
 func (s *stage) output(args ...string) string {
 	s.t.Helper()
 	x := s.start(args...)
@@ -164,7 +164,7 @@ func (s *stage) output(args ...string) string {
 	return x.stdout.String()
 }
 
-// watching starts coordctl, and returns the lines that it prints as they come.
+// watching starts coordctl, and returns its lines as they come.
 func (s *stage) watching(args ...string) (*ctl, <-chan string) {
 	s.t.Helper()
 	r, w, err := os.Pipe()

@@ -18,12 +18,12 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// short is long enough for a service in memory.
+// short is a sufficient timeout for a service in memory.
 const short = 10 * time.Second
 
-// stuck is a terminal at which nobody types, or a pipe that nobody reads.
+// stuck is a terminal without input, or a pipe without a reader.
 type stuck struct {
-	reached func() // called when somebody waits
+	reached func() // called when a read or write blocks
 	free    chan struct{}
 }
 
@@ -46,9 +46,9 @@ func (s *stuck) Write([]byte) (int, error) {
 	return 0, io.ErrClosedPipe
 }
 
-// TestASignalEndsWhoeverWaitsForInputOrOutput: nothing is typed, nothing is read, and
+// TestASignalEndsABlockedReadOrWrite: without input, and without a reader of the output,
 // coordctl ends all the same.
-func TestASignalEndsWhoeverWaitsForInputOrOutput(t *testing.T) {
+func TestASignalEndsABlockedReadOrWrite(t *testing.T) {
 	for _, args := range []string{
 		"queue put /q",
 		"queue len /q",
@@ -83,7 +83,7 @@ func TestASignalEndsWhoeverWaitsForInputOrOutput(t *testing.T) {
 	}
 }
 
-// within has a tool and a client of one service in memory.
+// within returns a tool and a client of one service in memory.
 func within(t *testing.T, stdout io.Writer) (*tool, *coord.Client) {
 	t.Helper()
 	c, err := coord.Open(t.Context(), memory.New(nil), nil)
@@ -94,8 +94,8 @@ func within(t *testing.T, stdout io.Writer) (*tool, *coord.Client) {
 	return &tool{stdout: stdout, stderr: io.Discard, path: "/q", wait: -1, signals: make(chan os.Signal)}, c
 }
 
-// signalled puts a job, has do write to an output that takes nothing, and checks that
-// a signal ends it.
+// signalled puts a job, makes do write to an output that blocks, and checks that a signal
+// ends it.
 func signalled(t *testing.T, do func(context.Context, *tool, *coord.Client) error) (*tool, *coord.Client) {
 	t.Helper()
 	s, reached := newStuck(t)
@@ -121,8 +121,8 @@ func signalled(t *testing.T, do func(context.Context, *tool, *coord.Client) erro
 	return x, c
 }
 
-// TestAnItemThatCannotBeWrittenGoesToSomebodyElse: also when a signal ends the write.
-func TestAnItemThatCannotBeWrittenGoesToSomebodyElse(t *testing.T) {
+// TestAnItemThatCannotBeWrittenGoesToAnotherConsumer: also when a signal ends the write.
+func TestAnItemThatCannotBeWrittenGoesToAnotherConsumer(t *testing.T) {
 	x, c := signalled(t, func(ctx context.Context, x *tool, c *coord.Client) error { return x.take(ctx, c) })
 	item, err := x.queue(c).Take(t.Context())
 	if err != nil || string(item.Value) != "job" {
@@ -133,13 +133,13 @@ func TestAnItemThatCannotBeWrittenGoesToSomebodyElse(t *testing.T) {
 	}
 }
 
-// TestASignalEndsAWatchThatNobodyReads: as above, with something to print.
-func TestASignalEndsAWatchThatNobodyReads(t *testing.T) {
+// TestASignalEndsAWatchWhoseOutputBlocks: as above, with something to print.
+func TestASignalEndsAWatchWhoseOutputBlocks(t *testing.T) {
 	signalled(t, func(ctx context.Context, x *tool, c *coord.Client) error { return x.watch(ctx, c) })
 }
 
-// TestADeviceThatIsNoTerminalIsInput: only a terminal is taken away.
-func TestADeviceThatIsNoTerminalIsInput(t *testing.T) {
+// TestADeviceThatIsNotATerminalIsInput: only a terminal is withheld.
+func TestADeviceThatIsNotATerminalIsInput(t *testing.T) {
 	zero, err := os.Open("/dev/zero")
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"math/bits"
 )
 
-// again begins another round, or is done.
+// again begins another round, or ends the member.
 func again(c *dbMember) {
 	rounds := c.rounds - 1
 	*c = dbMember{pc: dbCreate, rounds: rounds}
@@ -16,17 +16,17 @@ func again(c *dbMember) {
 	}
 }
 
-// pass lets i into the round of names.
+// pass lets i enter the round of names.
 func (m *dbModel) pass(s *dbState, i int, names uint16) {
 	c := &s.m[i]
 	m.passed++
 	if names&dbBit(c.own) == 0 {
-		m.fail(s, fmt.Sprint("let in by a ready that does not name him: ", i))
+		m.fail(s, fmt.Sprint("let in by a ready that does not name it: ", i))
 	}
 	*c = dbMember{pc: dbInside, own: c.own, names: names, rounds: c.rounds}
 }
 
-// decide is what follows on a look.
+// decide adds the step that follows a listing.
 func (m *dbModel) decide(s *dbState, c *dbMember, i int) {
 	living := c.names & s.alive
 	set := m.waiting(s, c.names)
@@ -54,8 +54,8 @@ func (m *dbModel) decide(s *dbState, c *dbMember, i int) {
 	c.open = false
 }
 
-// reply adds what can happen to a commit beside that it is applied and answered: it
-// is lost, or its reply is, and then the member goes on at pc.
+// reply adds the other outcomes of a commit: the request is lost, or its reply is lost; then
+// the member continues at pc.
 func (m *dbModel) reply(before, applied dbState, i int, pc int8) {
 	if before.replies == 0 {
 		return
@@ -83,7 +83,7 @@ func (m *dbModel) step(s *dbState, i int) bool {
 	switch c.pc {
 	case dbCreate:
 		if c.left != 0 && !m.rules.meetsGhost {
-			return false // waits for what it has left
+			return false // waits for the node that it has left
 		}
 		c.own = dbHigh(s.alive|s.names|m.mentioned(s)) + 1
 		s.alive |= dbBit(c.own)
@@ -120,11 +120,11 @@ func (m *dbModel) step(s *dbState, i int) bool {
 		names := c.names
 		switch {
 		case names&^s.alive != 0:
-			m.fail(s, "a round opens with one who is not there")
+			m.fail(s, "a round opens with a member that is missing")
 		case names&s.ghosts != 0:
-			m.fail(s, "a round opens with one whose Enter has returned an error")
+			m.fail(s, "a round opens with a member whose Enter has returned an error")
 		case names&s.used != 0:
-			m.fail(s, "a round opens with one who was in another")
+			m.fail(s, "a round opens with a member that was in another")
 		}
 		for j := range s.m {
 			if o := &s.m[j]; bits.OnesCount16(names&(o.twins|o.left|dbBit(o.own))) > 1 {
@@ -244,7 +244,7 @@ func (m *dbModel) step(s *dbState, i int) bool {
 	return true
 }
 
-// mentioned is the names that a new one must not be taken for.
+// mentioned returns the names that a new node must not get.
 func (m *dbModel) mentioned(s *dbState) (set uint16) {
 	for i := range s.m {
 		c := &s.m[i]
@@ -253,20 +253,20 @@ func (m *dbModel) mentioned(s *dbState) (set uint16) {
 	return set
 }
 
-// faults adds what can befall i.
+// faults adds the faults that can hit i.
 func (m *dbModel) faults(s dbState, i int) {
 	c := s.m[i]
 	if c.pc == dbDone || c.pc == dbCreate && c.twins|c.left == 0 {
 		return
 	}
-	// Its node stands until the service ends the session.
+	// Its node exists until the service ends the session.
 	if s.crashes > 0 {
 		for _, back := range []bool{false, true} {
 			o := s
 			o.crashes--
 			o.m[i] = dbMember{pc: dbDone}
 			if back {
-				o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds} // a new process, that knows of nothing
+				o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds} // a new process without any knowledge
 			}
 			m.add(o)
 		}
@@ -285,8 +285,8 @@ func (m *dbModel) faults(s dbState, i int) {
 		m.add(o)
 	}
 	if s.cancels > 0 && c.pc < dbInside {
-		// Without contact Enter returns before its node is gone. The node goes with
-		// the session, or over the next one.
+		// Without contact Enter returns before its node is deleted. The node is deleted with
+		// the session, or over the next session.
 		o := s
 		o.cancels--
 		nodes := (dbBit(c.own) | c.twins) & s.alive
@@ -300,7 +300,7 @@ func (m *dbModel) faults(s dbState, i int) {
 		}
 	}
 	if s.cancels > 0 && c.pc != dbInside {
-		// It goes alone, or, if it is the last of a round, with ready.
+		// It deletes its node alone, or, if it is the last of a round, together with ready.
 		for _, alone := range []bool{true, false} {
 			o := s
 			o.cancels--
@@ -322,7 +322,7 @@ func (m *dbModel) faults(s dbState, i int) {
 	}
 }
 
-// follow adds what can follow on s.
+// follow adds all states that can follow s.
 func (m *dbModel) follow(s dbState) {
 	moves := false
 	for i := range s.m {
@@ -333,7 +333,7 @@ func (m *dbModel) follow(s dbState) {
 		}
 		m.faults(s, i)
 	}
-	// The service ends the sessions of those who are gone.
+	// The service ends the sessions of crashed members.
 	orphans := s.alive
 	for i := range s.m {
 		orphans &^= dbBit(s.m[i].own)
@@ -351,14 +351,14 @@ func (m *dbModel) follow(s dbState) {
 	for i := range s.m {
 		switch c := s.m[i]; {
 		case c.pc == dbLeaving:
-			m.fail(&s, fmt.Sprint("nobody wakes who leaves: ", i))
+			m.fail(&s, fmt.Sprint("a leaver is never woken: ", i))
 		case c.pc == dbWait && (s.ready || bits.OnesCount16(m.waiting(&s, 0)) >= m.n):
-			m.fail(&s, fmt.Sprint("nobody wakes who enters: ", i))
+			m.fail(&s, fmt.Sprint("an entrant is never woken: ", i))
 		}
 	}
 }
 
-// run explores everything, or stops at the first failure.
+// run explores all states, or stops at the first failure.
 func (m *dbModel) run(start dbState) {
 	m.seen = make(map[[4]uint64]struct{})
 	m.add(start)

@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// The exhaustive model of the double barrier's protocol: members that come, wait,
-// open rounds, join them, leave, crash, lose sessions, give up and lose replies, in
-// every order of their steps. Each step is one request to the service, with the
-// decision that follows on it. The names of nodes are bits, the lower the earlier.
+// The exhaustive model of the double barrier's protocol: members that arrive, wait, open
+// rounds, join them, leave, crash, lose sessions, give up and lose replies, in every order of
+// their steps. Each step is one request to the service, with the decision that follows it.
+// The names of nodes are bits; a lower bit is an earlier node.
 
 const (
 	dbCreate = iota
-	dbFew    // fewer than n were there: watches ready only
+	dbFew    // fewer than n members: watches only ready
 	dbVersion
 	dbExists // ready, with a watch
 	dbGet    // ready
@@ -33,7 +33,7 @@ const (
 	dbHighest
 	dbDelete
 	dbLowest
-	dbLeaving // waits for another's node to go
+	dbLeaving // waits for the deletion of another member's node
 	dbDone
 )
 
@@ -41,15 +41,15 @@ const (
 type dbMember struct {
 	pc     int8
 	own    int8   // its node, from 1; 0 for none
-	fresh  bool   // the version of the directory that it has read still stands
+	fresh  bool   // the version of the directory that it has read is still current
 	open   bool   // it has read a ready
-	names  uint16 // of the round, or of the round to open
+	names  uint16 // names of the round, or of the round to open
 	ready  int8   // its watch on ready: 0, armed or fired
 	other  int8   // the node that it watches
 	fired  bool
 	twins  uint16 // nodes of lost sessions in the same call of Enter
-	left   uint16 // what calls that were given up without contact have left behind
-	rounds int8   // yet to make
+	left   uint16 // nodes left by calls that gave up without contact
+	rounds int8   // rounds left to make
 }
 
 const dbMembers = 3
@@ -57,11 +57,11 @@ const dbMembers = 3
 type dbState struct {
 	m       [dbMembers]dbMember
 	alive   uint16
-	used    uint16 // have been named by a round
-	ghosts  uint16 // of calls that were given up, and have returned
+	used    uint16 // named by a round so far
+	ghosts  uint16 // nodes of calls that gave up and have returned
 	ready   bool
 	names   uint16 // in ready
-	crashes int8   // left
+	crashes int8   // crashes left
 	losses  int8
 	cancels int8
 	replies int8
@@ -73,13 +73,13 @@ type dbRules struct {
 	ownVersion  bool // a stale ready is deleted by its own version
 	twoSteps    bool // the last leaver deletes its node, and then ready
 	countAll    bool // leave counts every child
-	anyReady    bool // ready lets in everybody
+	anyReady    bool // ready lets every member in
 	countTwice  bool // two nodes of one call are two members
-	keepsNode   bool // who joins keeps the node of a member
-	watchReady  bool // who waits for the next round watches ready only
-	neverClears bool // nobody removes a stale ready
-	returnsSoon bool // Enter returns before its node is gone, also with contact
-	meetsGhost  bool // the next Enter does not wait for what the last has left
+	keepsNode   bool // a member that joins keeps its node
+	watchReady  bool // a member that waits for the next round watches only ready
+	neverClears bool // a stale ready is never removed
+	returnsSoon bool // Enter returns before its node is deleted, even with contact
+	meetsGhost  bool // the next Enter does not wait for the node that the last one left
 }
 
 type dbModel struct {
@@ -89,7 +89,7 @@ type dbModel struct {
 	seen   map[[4]uint64]struct{}
 	todo   []dbState
 	bad    string
-	rest   int // states in which nothing moves by itself
+	rest   int // states at rest
 	passed int // steps into a round
 	left   int // steps out of one
 }
@@ -139,10 +139,10 @@ func (s *dbState) bump() {
 	}
 }
 
-// key is the state with its names numbered anew and its members in order: what is
-// the same but for these is explored once.
+// key is the state with renumbered names and ordered members: states that differ only in
+// these are explored once.
 func (s *dbState) key() [4]uint64 {
-	// Who is not there any more matters to nobody but him who is to name him.
+	// A name of a deleted node matters only to a member that is about to name it.
 	s.names &= s.alive
 	s.used &= s.alive
 	s.ghosts &= s.alive
@@ -210,8 +210,8 @@ func (m *dbModel) add(s dbState) {
 	}
 }
 
-// waiting returns the members that no round has taken in. Of the nodes of one call
-// the last counts.
+// waiting returns the members that are not in a round. Of several nodes of one call the last
+// counts.
 func (m *dbModel) waiting(s *dbState, names uint16) uint16 {
 	set := s.alive &^ names
 	if !m.rules.countTwice {

@@ -4,8 +4,8 @@ package model
 
 import "testing"
 
-// dbScenes are two of three that make rounds, with faults at any step. In the long
-// form more faults meet.
+// dbScenes are two of three members that make rounds, with faults at any step. The long form
+// combines more faults.
 func dbScenes(all bool) []dbState {
 	scene := func(rounds, crashes, losses, cancels, replies int8) dbState {
 		s := dbState{crashes: crashes, losses: losses, cancels: cancels, replies: replies}
@@ -43,21 +43,21 @@ func TestTheDoubleBarriersProtocol(t *testing.T) {
 	}
 }
 
-// Each rule of the protocol is needed, and the model sees that.
+// Each rule of the protocol is needed, and the model detects its absence.
 func TestTheDoubleBarriersModelCatchesEachMutant(t *testing.T) {
 	t.Parallel()
 	for name, rules := range map[string]dbRules{
-		"the commit that opens does not check the members":   {noChecks: true},
-		"a stale ready is deleted by its own version":        {ownVersion: true},
-		"the last leaver goes in two steps":                  {twoSteps: true},
-		"leave counts every child":                           {countAll: true},
-		"ready lets in everybody":                            {anyReady: true},
-		"two nodes of one call count twice":                  {countTwice: true},
-		"who joins keeps the node of a member":               {keepsNode: true},
-		"who waits for the next round watches nobody inside": {watchReady: true},
-		"nobody removes a stale ready":                       {neverClears: true},
-		"Enter returns before its node is gone":              {returnsSoon: true},
-		"an Enter meets what an earlier one has left":        {meetsGhost: true},
+		"the commit that opens does not check the members": {noChecks: true},
+		"a stale ready is deleted by its own version":      {ownVersion: true},
+		"the last leaver leaves in two steps":              {twoSteps: true},
+		"leave counts every child":                         {countAll: true},
+		"ready lets every member in":                       {anyReady: true},
+		"two nodes of one call count twice":                {countTwice: true},
+		"a member that joins keeps its node":               {keepsNode: true},
+		"an extra member watches only ready":               {watchReady: true},
+		"a stale ready is never removed":                   {neverClears: true},
+		"Enter returns before its node is deleted":         {returnsSoon: true},
+		"an Enter counts a node left by an earlier one":    {meetsGhost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			states := 0

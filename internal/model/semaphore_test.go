@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// The exhaustive model of the semaphore's protocol: a few clients that arrive in
-// order, hold, give up and lose contact, and a limit that changes, in every
-// order of their steps. Each step is one request to the service, or one decision.
+// The exhaustive model of the semaphore's protocol: a few clients that arrive in order, hold,
+// give up and lose contact, and a limit that changes, in every order of their steps. Each
+// step is one request to the service, or one decision.
 
 const (
 	semIdle     = iota
@@ -17,11 +17,11 @@ const (
 	semLimit    // reads the limit
 	semArm      // must wait: arms the watch on the limit
 	semLook     // reads the line again
-	semAhead    // reads the node before its own
+	semAhead    // reads the node of its predecessor
 	semBlocked  // waits for a watch
 	semGranted  // holds, and has its mark to make
 	semHolds    // holds
-	semWithdraw // was not granted; its node is still there
+	semWithdraw // was not granted; its node still exists
 	semGone
 )
 
@@ -37,17 +37,17 @@ const semClients = 4
 
 type semClient struct {
 	pc             int8
-	node           bool // it has one
+	node           bool // its node exists
 	marked         bool
-	turn           bool // it came
+	turn           bool // its turn has come
 	created        int8 // zxid
 	siblings       int8 // at its creation
-	sum, count     int8 // of the line up to it, as read
+	sum, count     int8 // sum and number of the queue up to it, as read
 	limit, changed int8 // as read
 	first          bool
-	dir, lim, prev int8 // watches; prev on the node of ahead
-	ahead          int8 // the client before it, from 1
-	sure, unsure   int8 // likewise
+	dir, lim, prev int8 // watches; prev is on the node of ahead
+	ahead          int8 // its predecessor, from 1
+	sure, unsure   int8 // known and unknown weights, as read
 }
 
 type semState struct {
@@ -55,22 +55,22 @@ type semState struct {
 	zxid       int8
 	limit      int8
 	changed    int8 // zxid
-	changes    int8 // done
+	changes    int8 // changes made
 	giveUps    int8 // left
 	reconnects int8 // left
 }
 
 // semRules are the rules that a mutant breaks.
 type semRules struct {
-	noMark       bool // who has waited does not mark
-	bornAlways   bool // who is granted at once never marks
-	bornAnyLimit bool // nor who is under a limit that has changed
-	relyOnAll    bool // a node without a mark is taken for a waiter's
-	limitFirst   bool // the first look reads the limit before the line
-	staleLimit   bool // a limit that changed while the line was read counts
-	noDirectory  bool // who cannot rely on the one before him watches nothing
-	heavyAlone   bool // who is alone at his creation is granted whatever he wants
-	oneBeside    bool // who wants one is granted whoever else is there
+	noMark       bool // a client that has waited does not mark
+	bornAlways   bool // a client that is granted at once never marks
+	bornAnyLimit bool // nor does one under a limit that has changed
+	relyOnAll    bool // a node without a mark counts as a waiter's
+	limitFirst   bool // the first read of the limit comes before that of the queue
+	staleLimit   bool // a limit that changed while the queue was read counts
+	noDirectory  bool // a client that cannot rely on its predecessor watches nothing
+	heavyAlone   bool // a client that is alone at its creation is granted any weight
+	oneBeside    bool // a client that wants one permit is granted beside any others
 }
 
 type semModel struct {
@@ -81,7 +81,7 @@ type semModel struct {
 	seen                map[semState]struct{}
 	todo                []semState
 	bad                 string
-	rest                int // states in which nothing moves by itself
+	rest                int // states at rest
 	granted             int // steps
 }
 
@@ -96,7 +96,7 @@ func (m *semModel) line(s *semState, i int) (sum, count int8) {
 	return sum, count
 }
 
-// settle notes whose turn it is after a change of the line or the limit.
+// settle records whose turn it is after a change of the queue or the limit.
 func (m *semModel) settle(s *semState) {
 	came := false
 	total := int8(0)
@@ -110,7 +110,7 @@ func (m *semModel) settle(s *semState) {
 		}
 	}
 	if came && total > s.limit {
-		m.fail(s, "the turns of more than the limit have come")
+		m.fail(s, "the turns exceed the limit")
 	}
 }
 
@@ -136,7 +136,7 @@ func (m *semModel) remove(s *semState, i int) {
 			fire(&c.prev, semDeleted)
 		}
 	}
-	s.c[i] = semClient{pc: semGone} // what it knew does not matter any more
+	s.c[i] = semClient{pc: semGone} // its knowledge does not matter any more
 	m.settle(s)
 }
 
@@ -152,7 +152,7 @@ func (m *semModel) grant(s *semState, i int, mark bool) {
 	}
 }
 
-// noRely has i watch the directory.
+// noRely makes i watch the directory.
 func (m *semModel) noRely(c *semClient) {
 	c.prev, c.ahead = semOff, 0
 	switch {
@@ -171,8 +171,8 @@ func (m *semModel) rely(c *semClient) {
 	c.pc = semBlocked
 }
 
-// step makes the next internal step of i, or reports that it has none. other is
-// called with further outcomes of the same step.
+// step makes the next internal step of i, or reports that it has none. other is called with
+// further outcomes of the same step.
 func (m *semModel) step(s *semState, i int, other func(semState)) bool {
 	c, w := &s.c[i], m.weights[i]
 	switch c.pc {
@@ -260,7 +260,7 @@ func (m *semModel) step(s *semState, i int, other func(semState)) bool {
 			}
 			return woken
 		}
-		if woken { // by the one or by the other
+		if woken { // by either watch
 			o := *s
 			o.c[i].pc = semArm
 			other(o)
@@ -290,7 +290,7 @@ func (m *semModel) add(s semState) {
 	}
 }
 
-// next adds what can follow on s.
+// next adds all states that can follow s.
 func (m *semModel) next(s semState) {
 	moves := false
 	for i := range m.weights {
@@ -309,7 +309,7 @@ func (m *semModel) next(s semState) {
 				continue
 			}
 			if sum, _ := m.line(&s, i); sum <= s.limit {
-				m.fail(&s, fmt.Sprint("nobody wakes ", i))
+				m.fail(&s, fmt.Sprint("never woken: ", i))
 			}
 			if c.dir == semArmed {
 				watching++
@@ -334,7 +334,7 @@ func (m *semModel) next(s semState) {
 			}
 			m.settle(&o)
 			m.add(o)
-			// One permit for who is alone: granted by the creation itself.
+			// One permit for a client that is alone: granted by the creation itself.
 			alone, one := o.c[i].siblings == 1, m.weights[i] == 1
 			if alone && (one || m.rules.heavyAlone) || one && m.rules.oneBeside {
 				m.grant(&o, i, false)
@@ -373,7 +373,7 @@ func (m *semModel) next(s semState) {
 	}
 }
 
-// run explores everything, or stops at the first failure.
+// run explores all states, or stops at the first failure.
 func (m *semModel) run() {
 	m.seen = make(map[semState]struct{})
 	m.add(semState{limit: m.limits[0], giveUps: m.giveUps, reconnects: m.reconnects})
@@ -384,8 +384,7 @@ func (m *semModel) run() {
 	}
 }
 
-// semScenes are the weights in order of arrival, and the limits one after the
-// other.
+// semScenes are the weights in order of arrival, and the successive limits.
 func semScenes(all bool) []semModel {
 	scenes := []semModel{{limits: []int8{2}, weights: []int8{1, 1, 1, 1}}, {limits: []int8{3}, weights: []int8{2, 2, 1, 1}}}
 	for _, limits := range [][]int8{{2}, {1, 2}, {2, 1}, {3, 2}, {2, 3, 2}, {3, 2, 3}} {
@@ -417,19 +416,19 @@ func TestTheSemaphoresProtocolLosesNoWakeUp(t *testing.T) {
 	}
 }
 
-// Each rule of the protocol is needed, and the model sees that.
+// Each rule of the protocol is needed, and the model detects its absence.
 func TestTheSemaphoresModelCatchesEachMutant(t *testing.T) {
 	t.Parallel()
 	for name, rules := range map[string]semRules{
-		"a late grant makes no mark":                        {noMark: true},
-		"a grant at once never makes a mark":                {bornAlways: true},
-		"a grant under a changed limit makes no mark":       {bornAnyLimit: true},
-		"a node without a mark is a waiter's":               {relyOnAll: true},
-		"the limit is read before the line":                 {limitFirst: true},
-		"a limit that changed meanwhile counts":             {staleLimit: true},
-		"who cannot rely on the one before watches nothing": {noDirectory: true},
-		"who is alone does not look at the limit":           {heavyAlone: true},
-		"who wants one does not look at the line":           {oneBeside: true},
+		"a late grant makes no mark":                  {noMark: true},
+		"a grant at once never makes a mark":          {bornAlways: true},
+		"a grant under a changed limit makes no mark": {bornAnyLimit: true},
+		"a node without a mark counts as a waiter's":  {relyOnAll: true},
+		"the limit is read before the line":           {limitFirst: true},
+		"a limit that changed meanwhile counts":       {staleLimit: true},
+		"no watch without a reliable predecessor":     {noDirectory: true},
+		"a client that is alone ignores the limit":    {heavyAlone: true},
+		"a client that wants one ignores the queue":   {oneBeside: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, m := range semScenes(false) {

@@ -7,15 +7,14 @@ import (
 	"testing"
 )
 
-// The exhaustive model of the two-phase commit: a proposer, two sites, and two
-// transactions with the same id one after the other, in every order of their steps.
-// Each step is one read or one commit. Requests are lost. Processes crash and start
-// anew at any step, or lose their sessions, and what they had sent then lands at any
-// time later, or never.
+// The exhaustive model of the two-phase commit: a proposer, two sites, and two successive
+// transactions with the same id, in every order of their steps. Each step is one read or one
+// commit. Requests are lost. Processes crash and restart at any step, or lose their sessions,
+// and their pending requests are applied at any later time, or never.
 
 const pactSites = 2
 
-// What a ballot holds.
+// The content of a ballot.
 const (
 	ballotGone int8 = iota
 	ballotEmpty
@@ -30,65 +29,65 @@ const (
 	pactAbort
 )
 
-// Where a site is in its work on a transaction.
+// The progress of a site with a transaction.
 const (
 	siteIdle   int8 = iota
 	siteRecord      // has read the ballot; reads the record
 	siteVotes       // has read that there is no decision; has to vote
 	siteSends       // has prepared; sends its vote
-	siteAcks        // has read the decision and called what it says
+	siteAcks        // has read the decision and called its callback
 )
 
 type pactSite struct {
 	pc       int8
-	on       int8 // the transaction it works on, from 0
+	on       int8 // its current transaction, from 0
 	ballot   int8 // as read
 	prepared [2]bool
 	yes      [2]bool // a vote that was under way when it crashed
-	ack      [2]int8 // an acknowledgement likewise, of a ballot with this content
-	away     bool    // it is not served, for good: its ballots may be removed
+	ack      [2]int8 // an acknowledgement that was under way when it crashed, of a ballot with this content
+	away     bool    // it is permanently not served: its ballots may be removed
 }
 
-// pactState is the service and all processes.
+// pactState is the state of the service and of all processes.
 type pactState struct {
-	record   int8 // the transaction whose record stands, from 1; 0 for none
-	made     int8 // how many records there have been
+	record   int8 // the transaction whose record exists, from 1; 0 for none
+	made     int8 // number of records made so far
 	open     bool
 	decision int8               // in the record
 	vote     [pactSites]bool    // in the record
 	ballot   [2][pactSites]int8 // of both transactions
-	acted    [2]int8            // which callbacks were called: bits 1<<pactCommit, 1<<pactAbort
+	acted    [2]int8            // callbacks called: bits 1<<pactCommit, 1<<pactAbort
 	once     bool               // the first transaction was committed
 	live     int8               // the transaction that a Propose waits for, from 1
-	late     bool               // a dead proposer's record may land
-	orphan   bool               // it did, as the second transaction
-	stale    int8               // somebody has read that this transaction is undecided
+	late     bool               // a dead proposer's record may be applied
+	orphan   bool               // it was applied, as the second transaction
+	stale    int8               // a process has read that this transaction is undecided
 	site     [pactSites]pactSite
-	crashes  int8 // left
+	crashes  int8 // crashes left
 }
 
 // pactRules are the rules that a mutant breaks.
 type pactRules struct {
-	abortsAlone   bool // a site without a vote aborts and tells nobody
-	noIdentity    bool // a vote names no transaction: it lands in what stands
+	abortsAlone   bool // a site without a vote aborts without a decision
+	noIdentity    bool // a vote names no transaction: it is applied to the existing record
 	overwritten   bool // the decision is set, not created
-	anyoneCommits bool // whoever sees all votes decides commit
-	collectEarly  bool // the record goes without the acknowledgements
-	anyBallot     bool // an acknowledgement deletes the ballot whatever it holds
-	uncheckedVote bool // commit is decided by who does not check the votes again
-	deathDecides  bool // a proposer takes the end of a site's presence for the decision
-	removesBallot bool // what removes a site for good deletes its ballot, and not its vote
+	anyoneCommits bool // any process that sees all votes decides commit
+	collectEarly  bool // the record is deleted without the acknowledgements
+	anyBallot     bool // an acknowledgement deletes the ballot whatever its content
+	uncheckedVote bool // commit is decided without another check of the votes
+	deathDecides  bool // a proposer treats the end of a site's presence as the decision
+	removesBallot bool // the removal of a site deletes its ballot, and not its vote
 }
 
 type pactModel struct {
 	rules pactRules
-	most  int8 // records
+	most  int8 // records at most
 	start pactState
 	seen  map[pactState]struct{}
 	todo  []pactState
 	bad   string
 	rest  int
-	done  map[string]int // what was reached
+	done  map[string]int // number of events by kind
 }
 
 func (m *pactModel) fail(s *pactState, what string) {
@@ -105,8 +104,8 @@ func (m *pactModel) add(s pactState) {
 	}
 }
 
-// normal forgets what does not matter any more, and orders the sites, which are
-// alike.
+// normal clears values that do not matter any more, and orders the sites, which are
+// interchangeable.
 func (s *pactState) normal() {
 	for x := range int8(2) {
 		over := s.record != x+1
@@ -132,7 +131,7 @@ func (s *pactState) normal() {
 	}
 }
 
-// rank is a number for all that concerns site i.
+// rank is a number of the whole state of site i.
 func (s *pactState) rank(i int) (n uint64) {
 	c := &s.site[i]
 	digit := func(d int8) { n = n*8 + uint64(d) }
@@ -190,7 +189,7 @@ func (m *pactModel) decide(s *pactState, d int8) {
 	s.once = s.late
 	for i := range s.site {
 		if !s.site[i].prepared[s.record-1] {
-			m.fail(s, fmt.Sprintf("commit, and site %d has not prepared", i))
+			m.fail(s, fmt.Sprintf("commit although site %d has not prepared", i))
 		}
 	}
 }
@@ -199,11 +198,11 @@ func (m *pactModel) decide(s *pactState, d int8) {
 func (m *pactModel) act(s *pactState, x, what int8) {
 	s.acted[x] |= 1 << what
 	if s.acted[x] == 1<<pactCommit|1<<pactAbort {
-		m.fail(s, "committed here and aborted there")
+		m.fail(s, "committed at one site and aborted at another")
 	}
 }
 
-// next adds what can follow on s.
+// next adds all states that can follow s.
 func (m *pactModel) next(s pactState) {
 	moves := false
 	move := func(step func(o *pactState)) {
@@ -222,12 +221,12 @@ func (m *pactModel) next(s pactState) {
 		for x := range s.ballot {
 			for i := range pactSites {
 				if s.ballot[x][i] != ballotGone {
-					m.fail(&s, "nobody moves, and a ballot stands")
+					m.fail(&s, "at rest with a ballot left")
 				}
 			}
 		}
 		if s.record != 0 {
-			m.fail(&s, "nobody moves, and a record stands")
+			m.fail(&s, "at rest with a record left")
 		}
 	}
 	m.faults(s)
@@ -248,13 +247,14 @@ func (m *pactModel) proposer(s pactState, move func(func(*pactState))) {
 		move(func(o *pactState) { m.done["commit"]++; m.decide(o, pactCommit) })
 	}
 	if m.rules.uncheckedVote && s.live == s.record && s.record != 0 && s.decision == pactOpen && s.site[0].yes[s.record-1] && s.vote[1] {
-		move(func(o *pactState) { m.decide(o, pactCommit) }) // it was on its way
+		move(func(o *pactState) { m.decide(o, pactCommit) }) // it was under way
 	}
 	for i := range s.site {
-		// The site is not served, and has not voted. Here it can only abort as anybody can.
+		// The site is not served, and has not voted. Here it can only abort, as any process
+		// can.
 		if s.site[i].away && s.live == s.record && s.record != 0 && s.decision == pactOpen && s.open && !s.vote[i] {
 			move(func(o *pactState) {
-				m.done["abort for a site that is gone"]++
+				m.done["abort for a removed site"]++
 				if m.rules.deathDecides {
 					o.open, o.live = false, 0
 				} else {
@@ -264,11 +264,11 @@ func (m *pactModel) proposer(s pactState, move func(func(*pactState))) {
 		}
 	}
 	if s.record != 0 && s.decision != pactOpen && s.open {
-		move(func(o *pactState) { o.open, o.live = false, 0 }) // told, or Recover tells
+		move(func(o *pactState) { o.open, o.live = false, 0 }) // the outcome is returned, by Propose or by Recover
 	}
 }
 
-// anybody is what any process may do.
+// anybody adds the steps that any process may take.
 func (m *pactModel) anybody(s pactState, move func(func(*pactState))) {
 	if s.record == 0 {
 		return
@@ -338,7 +338,7 @@ func (m *pactModel) siteStep(s pactState, i int, move func(func(*pactState))) {
 	}
 }
 
-// remove acknowledges in the place of a site that is gone for good, one ballot a step.
+// remove acknowledges for a site that is permanently gone, one ballot in each step.
 func (m *pactModel) remove(s *pactState, i int, move func(func(*pactState))) {
 	for x := range int8(2) {
 		b := s.ballot[x][i]
@@ -346,7 +346,7 @@ func (m *pactModel) remove(s *pactState, i int, move func(func(*pactState))) {
 		switch {
 		case b == ballotGone:
 		case stands && s.decision == pactOpen:
-			if b == ballotEmpty && s.open { // it votes no in its place
+			if b == ballotEmpty && s.open { // votes no in its place
 				move(func(o *pactState) {
 					o.ballot[x][i] = ballotNo
 					m.decide(o, pactAbort)
@@ -363,8 +363,7 @@ func (m *pactModel) remove(s *pactState, i int, move func(func(*pactState))) {
 	}
 }
 
-// waits reports whether there is nothing for an idle site to do about a transaction
-// until something changes.
+// waits reports whether an idle site has nothing to do about a transaction until a change.
 func (m *pactModel) waits(s *pactState, i int, x int8) bool {
 	return s.ballot[x][i] == ballotYes && s.record == x+1 && s.decision == pactOpen
 }
@@ -377,11 +376,11 @@ func (m *pactModel) look(s *pactState, i int) {
 	x := c.on
 	if s.record != x+1 {
 		if c.ballot != ballotYes {
-			m.act(s, x, pactAbort) // no vote of ours, so no commit
+			m.act(s, x, pactAbort) // without this site's vote there is no commit
 			c.pc = siteAcks
 			return
 		}
-		if s.ballot[x][i] == ballotYes { // it is read again before it counts
+		if s.ballot[x][i] == ballotYes { // the ballot is read again before it counts
 			m.fail(s, fmt.Sprintf("site %d is in doubt", i))
 		}
 		c.idle()
@@ -403,7 +402,7 @@ func (m *pactModel) look(s *pactState, i int) {
 	}
 }
 
-// land applies a yes of site i for transaction x, if it can be.
+// land applies a yes of site i for transaction x, if that is possible.
 func (m *pactModel) land(s *pactState, i int, x int8) {
 	if m.rules.noIdentity && s.record != 0 {
 		x = s.record - 1
@@ -414,7 +413,7 @@ func (m *pactModel) land(s *pactState, i int, x int8) {
 	}
 }
 
-// acknowledge applies an acknowledgement, if the ballot is as it was read.
+// acknowledge applies an acknowledgement if the ballot still has the content that was read.
 func (m *pactModel) acknowledge(s *pactState, i int, x, b int8) {
 	if s.ballot[x][i] == ballotGone || s.ballot[x][i] != b && !m.rules.anyBallot {
 		return
@@ -426,7 +425,7 @@ func (m *pactModel) acknowledge(s *pactState, i int, x, b int8) {
 	m.done["acknowledged"]++
 }
 
-// faults adds what goes wrong.
+// faults adds the faults.
 func (m *pactModel) faults(s pactState) {
 	if s.late && s.record == 0 && s.made == 1 {
 		o := s
@@ -438,7 +437,7 @@ func (m *pactModel) faults(s pactState) {
 	for i := range s.site {
 		c := s.site[i]
 		o := s
-		for x := range 2 { // what was under way never comes
+		for x := range 2 { // requests under way never arrive
 			o.site[i].yes[x], o.site[i].ack[x] = false, ballotGone
 		}
 		m.add(o)
@@ -477,8 +476,8 @@ func (m *pactModel) faults(s pactState) {
 	}
 }
 
-// pactScenes: one transaction and many crashes; one whose dead proposer's record
-// lands when a retry is done with; and two, one after the other with the same id.
+// pactScenes: one transaction and many crashes; one in which a dead proposer's record is
+// applied after a retry has ended; and two successive transactions with the same id.
 func pactScenes(rules pactRules) []pactModel {
 	scenes := []pactModel{
 		{most: 1, start: pactState{crashes: 4}},
@@ -511,7 +510,7 @@ func TestTheTwoPhaseCommitInEveryOrderOfSteps(t *testing.T) {
 		}
 	}
 	t.Logf("figure: model of the two-phase commit: %d states, %d at rest, %v", states, rest, done)
-	for _, what := range []string{"yes", "no", "commit", "abort", "acknowledged", "collected", "late record", "crash", "abort for a site that is gone", "removed"} {
+	for _, what := range []string{"yes", "no", "commit", "abort", "acknowledged", "collected", "late record", "crash", "abort for a removed site", "removed"} {
 		if done[what] == 0 {
 			t.Errorf("%q never happened", what)
 		}
@@ -521,16 +520,16 @@ func TestTheTwoPhaseCommitInEveryOrderOfSteps(t *testing.T) {
 	}
 }
 
-// Each rule of the protocol is needed, and the model sees that.
+// Each rule of the protocol is needed, and the model detects its absence.
 func TestTheModelOfTheTwoPhaseCommitCatchesEachMutant(t *testing.T) {
 	t.Parallel()
 	for name, rules := range map[string]pactRules{
 		"a site that sees no vote of its own aborts alone": {abortsAlone: true},
 		"a vote names no transaction":                      {noIdentity: true},
 		"the decision is overwritten":                      {overwritten: true},
-		"whoever sees all votes commits":                   {anyoneCommits: true},
-		"the record goes before it is acknowledged":        {collectEarly: true},
-		"an acknowledgement minds no version":              {anyBallot: true},
+		"any process that sees all votes commits":          {anyoneCommits: true},
+		"the record is deleted before it is acknowledged":  {collectEarly: true},
+		"an acknowledgement ignores the version":           {anyBallot: true},
 		"a vote that is under way counts":                  {uncheckedVote: true},
 		"the end of a site's presence is the decision":     {deathDecides: true},
 		"a removed site leaves its vote":                   {removesBallot: true},
