@@ -141,7 +141,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 		mustRelease(t, mustLock(t, coord.NewMutex(c, "/app/locks"+x.name, nil)))
 		mustRelease(t, mustLock(t, coord.NewRWMutex(c, "/app/rw"+x.name, nil)))
 		mustRelease(t, acquire(t, coord.NewSemaphore(c, "/app/sem"+x.name, 2, nil), 2))
-		if _, err := coord.NewCounter(c, "/app/count"+x.name, nil).Add(ctx, 1); err != nil {
+		if _, err := coord.NewCounter(c, "/app/count"+x.name).Add(ctx, 1); err != nil {
 			t.Error(err)
 		}
 		if _, err := coord.NewValue[string](c, "/app/values"+x.name, nil).Set(ctx, "v"); err != nil {

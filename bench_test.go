@@ -381,7 +381,7 @@ func BenchmarkValueOnMemory(b *testing.B) {
 
 func BenchmarkCounterOnMemory(b *testing.B) {
 	ctx, c := onStore(b)
-	n := coord.NewCounter(c, "/counter", nil)
+	n := coord.NewCounter(c, "/counter")
 	for name, f := range map[string]func() error{
 		"Get": func() error { _, err := n.Get(ctx); return err },
 		"Add": func() error { _, err := n.Add(ctx, 1); return err },

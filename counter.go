@@ -9,9 +9,6 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// CounterOptions may be nil. There are none yet.
-type CounterOptions struct{}
-
 // A Counter is a number that all clients of the same path add to. Each addition
 // is applied exactly once or not at all, also when its reply was lost. Only when
 // ctx or the session ends before the outcome is known, or somebody has deleted the
@@ -44,7 +41,7 @@ type Counter struct {
 
 // NewCounter returns the counter at path. It does no I/O; a bad path is reported
 // by the first call.
-func NewCounter(c *Client, path string, o *CounterOptions) *Counter {
+func NewCounter(c *Client, path string) *Counter {
 	return &Counter{cell: cell{c, c.recipePath(path), kindCounter}, turn: make(chan struct{}, 1)}
 }
 

@@ -20,7 +20,7 @@ import (
 func TestACounterIsPlainDigits(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		n := coord.NewCounter(w.open("a", nil), "/x/n", nil)
+		n := coord.NewCounter(w.open("a", nil), "/x/n")
 		want := func(op string, got int64, err error, want int64) {
 			w.t.Helper()
 			if err != nil || got != want {
@@ -49,9 +49,9 @@ func TestACounterIsPlainDigits(t *testing.T) {
 		want("reserve", got, err, 8)
 		got, err = n.Reserve(ctx, 1)
 		want("reserve", got, err, 11)
-		got, err = coord.NewCounter(w.open("b", nil), "/x/n", nil).Add(ctx, 1)
+		got, err = coord.NewCounter(w.open("b", nil), "/x/n").Add(ctx, 1)
 		want("another client", got, err, 12)
-		first, err := coord.NewCounter(w.open("c", nil), "/ids", nil).Reserve(ctx, 10)
+		first, err := coord.NewCounter(w.open("c", nil), "/ids").Reserve(ctx, 10)
 		want("the first number of all", first, err, 1)
 	})
 }
@@ -59,7 +59,7 @@ func TestACounterIsPlainDigits(t *testing.T) {
 func TestACounterThatWouldOverflowDoesNotChange(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		n := coord.NewCounter(w.open("a", nil), "/n", nil)
+		n := coord.NewCounter(w.open("a", nil), "/n")
 		for _, c := range []struct {
 			start, delta int64
 			ok           bool
@@ -100,7 +100,7 @@ func TestACounterThatWouldOverflowDoesNotChange(t *testing.T) {
 func TestACounterLeavesWhatIsNoNumberAlone(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		n := coord.NewCounter(w.open("a", nil), "/n", nil)
+		n := coord.NewCounter(w.open("a", nil), "/n")
 		for _, text := range []string{"x", "1 2", "1e3", "0x1", "1_000", "1.0", "9223372036854775808", "\x00", strings.Repeat("9", 100_000)} {
 			w.outsider(backend.Create(w.path("/n"), []byte(text), backend.Persistent))
 			for op, call := range map[string]func() error{
@@ -130,8 +130,8 @@ func TestAnAdditionWhoseReplyIsLostCountsOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		var before, after nth
-		n := coord.NewCounter(w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/n", nil)
-		other := coord.NewCounter(w.open("b", nil), "/n", nil)
+		n := coord.NewCounter(w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/n")
+		other := coord.NewCounter(w.open("b", nil), "/n")
 		sum := int64(0)
 		for i, fault := range []*nth{&after, &before, &after, &before} {
 			fault.arm(1, w.writesTo("/n"), lose)
@@ -169,7 +169,7 @@ func TestCallsOfOneCounterWaitForEachOther(t *testing.T) {
 			calls++
 			return nil
 		}}), nil)
-		n := coord.NewCounter(c, "/n", nil)
+		n := coord.NewCounter(c, "/n")
 		if _, err := n.Add(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}

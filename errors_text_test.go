@@ -313,7 +313,7 @@ func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
 			return err
 		}},
 		"Counter.Add": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
-			_, err := coord.NewCounter(c, "/v", nil).Add(ctx, 1)
+			_, err := coord.NewCounter(c, "/v").Add(ctx, 1)
 			return err
 		}},
 		"Barrier.Set": {backend.OpCreate, "/barrier", nil, func(ctx context.Context, c *coord.Client) error {

@@ -64,7 +64,7 @@ func ExampleCounter_Reserve() {
 	}
 	defer c.Close()
 
-	ids := coord.NewCounter(c, "/app/ids", nil)
+	ids := coord.NewCounter(c, "/app/ids")
 	first, err := ids.Reserve(ctx, 100) // first to first+99 are ours alone
 	if err != nil {
 		log.Fatal(err)

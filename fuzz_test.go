@@ -346,7 +346,7 @@ func FuzzSettings(f *testing.F) {
 			}
 			h.Release()
 		}
-		n := NewCounter(c, "/v", nil)
+		n := NewCounter(c, "/v")
 		before, err := n.Get(ctx)
 		if err != nil && !errors.Is(err, ErrDecode) {
 			t.Errorf("counter: %v", err)

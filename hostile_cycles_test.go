@@ -348,11 +348,11 @@ func fullUses() []fullUse {
 			return v.Delete(ctx, got)
 		}},
 		{"counter", nil, nil, func(ctx context.Context, x *useRun) error {
-			n := coord.NewCounter(x.a, x.path, nil)
+			n := coord.NewCounter(x.a, x.path)
 			if _, err := n.Add(ctx, 2); err != nil {
 				return err
 			}
-			_, err := coord.NewCounter(x.b, x.path, nil).Reserve(ctx, 3)
+			_, err := coord.NewCounter(x.b, x.path).Reserve(ctx, 3)
 			return err
 		}},
 		{"two-phase commit", []string{"/tx", "/sites", "/sites/s", "/serving/s", "/present"},

@@ -210,7 +210,7 @@ func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 			w.ensured(path)
 		}
 		v := coord.NewValue[struct{ N int8 }](c, "/v", nil)
-		n := coord.NewCounter(c, "/n", nil)
+		n := coord.NewCounter(c, "/n")
 		sem := coord.NewSemaphore(c, "/s", 2, nil)
 		watch := v.Watch(ctx)
 		eachStrange(func(what string, data []byte) {

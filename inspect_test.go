@@ -262,7 +262,7 @@ func inspectValue(w *world) {
 }
 
 func inspectCounter(w *world) {
-	if _, err := coord.NewCounter(w.open("a", nil), "/n", nil).Add(context.Background(), 4711); err != nil {
+	if _, err := coord.NewCounter(w.open("a", nil), "/n").Add(context.Background(), 4711); err != nil {
 		w.t.Fatal(err)
 	}
 }

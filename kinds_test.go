@@ -155,10 +155,10 @@ func kindUses() []kindUse {
 			return err
 		}),
 		stays("counter", func(ctx context.Context, c *coord.Client, path string) error {
-			_, err := coord.NewCounter(c, path, nil).Add(ctx, 1)
+			_, err := coord.NewCounter(c, path).Add(ctx, 1)
 			return err
 		}, func(ctx context.Context, c *coord.Client, path string) error {
-			_, err := coord.NewCounter(c, path, nil).Get(ctx)
+			_, err := coord.NewCounter(c, path).Get(ctx)
 			return err
 		}),
 	}

@@ -307,7 +307,7 @@ func TestOnlyTheOwnWriteOfACallIsUncertain(t *testing.T) {
 			return err
 		}},
 		"Counter.Add": {"", func(ctx context.Context, c *coord.Client, path string) error {
-			_, err := coord.NewCounter(c, path, nil).Add(ctx, 1)
+			_, err := coord.NewCounter(c, path).Add(ctx, 1)
 			return err
 		}},
 		"Semaphore.SetLimit": {"/limit", func(ctx context.Context, c *coord.Client, path string) error {

@@ -228,7 +228,7 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 			x.add("conflict", fmt.Sprint(got.Err))
 			if data != secretNumber {
 				put("/n", data)
-				_, err = coord.NewCounter(c, "/n", nil).Add(ctx, 1)
+				_, err = coord.NewCounter(c, "/n").Add(ctx, 1)
 				fails(err)
 			}
 			put("/s/limit", data)

@@ -90,7 +90,7 @@ func valueScenario() *scenario {
 						done()
 						x.told(a, updates, name, err)
 						ctx, done = a.context()
-						sum, err := coord.NewCounter(a.client(), counter, nil).Add(ctx, 1)
+						sum, err := coord.NewCounter(a.client(), counter).Add(ctx, 1)
 						done()
 						x.told(a, adds, name, err)
 						if err == nil {

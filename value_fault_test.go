@@ -235,7 +235,7 @@ func TestAWriteOfASessionThatIsLostIsUncertainAndNotRepeated(t *testing.T) {
 		ctx := context.Background()
 		var after nth
 		c := w.open("a", &backendtest.Hooks{After: after.after})
-		v, n := coord.NewValue[int](c, "/v", nil), coord.NewCounter(c, "/n", nil)
+		v, n := coord.NewValue[int](c, "/v", nil), coord.NewCounter(c, "/n")
 		setValue(w.t, v, 1)
 		if _, err := n.Add(ctx, 1); err != nil {
 			w.t.Fatal(err)

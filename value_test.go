@@ -323,7 +323,7 @@ func TestAValueRefusesBadPathsAndPlaces(t *testing.T) {
 		c := open(t, st, nil)
 		ctx := t.Context()
 		for _, path := range []string{"", "/", "relative", "/a//b", "/a/../b", "/a\x00b", "/a\u202eb", "/zookeeper/quota", "/_coord/journal"} {
-			v, n := coord.NewValue[int](c, path, nil), coord.NewCounter(c, path, nil)
+			v, n := coord.NewValue[int](c, path, nil), coord.NewCounter(c, path)
 			for op, call := range map[string]func() error{
 				"get":           func() error { _, err := v.Get(ctx); return err },
 				"set":           func() error { _, err := v.Set(ctx, 1); return err },
@@ -360,7 +360,7 @@ func TestAValueRefusesBadPathsAndPlaces(t *testing.T) {
 		for _, path := range []string{"/e/v", "/e/deep/v"} {
 			_, err := coord.NewValue[int](c, path, nil).Set(ctx, 1)
 			wantErr(t, err, coord.ErrNoChildren)
-			_, err = coord.NewCounter(c, path, nil).Add(ctx, 1)
+			_, err = coord.NewCounter(c, path).Add(ctx, 1)
 			wantErr(t, err, coord.ErrNoChildren)
 		}
 		v := coord.NewValue[int](c, "/v", nil)
@@ -507,7 +507,7 @@ func TestAdditionsOfEightClientsAreExactWhenRepliesAreLost(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, c := range clients {
 			wg.Go(func() {
-				counter := coord.NewCounter(c, "/n", nil)
+				counter := coord.NewCounter(c, "/n")
 				last := int64(0)
 				for range n {
 					got, err := counter.Add(context.Background(), 1)
@@ -541,7 +541,7 @@ func TestBlocksReservedByEightClientsAreDisjointWhenRepliesAreLost(t *testing.T)
 		var wg sync.WaitGroup
 		for i, c := range clients {
 			wg.Go(func() {
-				counter := coord.NewCounter(c, "/ids", nil)
+				counter := coord.NewCounter(c, "/ids")
 				r := rand.New(rand.NewPCG(2, uint64(i)))
 				for range n {
 					b := block{count: 1 + r.Int64N(100)}

@@ -156,7 +156,7 @@ func TestCloseEndsAWatchWithErrClosed(t *testing.T) {
 		}
 		_, err := v.Set(context.Background(), 2)
 		wantErr(w.t, err, coord.ErrClosed)
-		_, err = coord.NewCounter(c, "/n", nil).Add(context.Background(), 1)
+		_, err = coord.NewCounter(c, "/n").Add(context.Background(), 1)
 		wantErr(w.t, err, coord.ErrClosed)
 	})
 }
@@ -516,7 +516,7 @@ func TestVersionsThatRunOutReplaceNothingBlindly(t *testing.T) {
 				ctx := t.Context()
 				b := &aged{Backend: memory.New(nil), by: make(map[int64]int32)}
 				client := open(t, b, nil)
-				v, n := coord.NewValue[int](client, "/v", nil), coord.NewCounter(client, "/v", nil)
+				v, n := coord.NewValue[int](client, "/v", nil), coord.NewCounter(client, "/v")
 				first := setValue(t, v, 1)
 				b.by[first.Czxid] = c.first
 				var changed int64

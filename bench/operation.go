@@ -109,14 +109,14 @@ func operations() []*operation {
 		{"Group", []string{"Join", "Members", "Leave"}, openGroup},
 		{"Value", []string{"Set", "Get", "Update"}, openValue},
 		{"Counter", []string{"Add", "Get"}, func(ctx context.Context, c *coord.Client, path string) (*caller, error) {
-			n := coord.NewCounter(c, path, nil)
+			n := coord.NewCounter(c, path)
 			return &caller{steps: []step{
 				func(ctx context.Context) error { _, err := n.Add(ctx, 1); return err },
 				func(ctx context.Context) error { _, err := n.Get(ctx); return err },
 			}}, nil
 		}},
 		{"Counter, blocks of 100", []string{"Reserve"}, func(_ context.Context, c *coord.Client, path string) (*caller, error) {
-			n := coord.NewCounter(c, path, nil)
+			n := coord.NewCounter(c, path)
 			return &caller{steps: []step{func(ctx context.Context) error { _, err := n.Reserve(ctx, 100); return err }}}, nil
 		}},
 		{"Cache", []string{"change, until seen"}, openCache},

@@ -191,7 +191,7 @@ func (x *client) value(ctx context.Context, w *worker) {
 const numbersPerProcess = 4096
 
 func (x *client) counter(ctx context.Context, w *worker) {
-	n := coord.NewCounter(x.c, counterPath, nil)
+	n := coord.NewCounter(x.c, counterPath)
 	additions := int64(0)
 	w.loop(ctx, 60*time.Millisecond, func(ctx context.Context) bool {
 		if w.rand.IntN(3) == 0 {

@@ -125,7 +125,7 @@ func counter() *recipe {
 			// additions were applied, and how often.
 			var sums, maybes [2]int64
 			run := func(i int, p *player, first int64) {
-				n := coord.NewCounter(p.c, "/n", nil)
+				n := coord.NewCounter(p.c, "/n")
 				for delta := first; delta < first*1000; delta *= 10 {
 					if p == a && delta == first*10 {
 						x.rest()
@@ -142,7 +142,7 @@ func counter() *recipe {
 				}
 			}
 			x.together(func() { run(0, a, 1) }, func() { run(1, b, 1000) })
-			got, err := coord.NewCounter(b.c, "/n", nil).Get(x.ctx)
+			got, err := coord.NewCounter(b.c, "/n").Get(x.ctx)
 			if !b.ok("get", err) {
 				return
 			}
@@ -155,7 +155,7 @@ func counter() *recipe {
 			}
 		},
 		fresh: func(x *cell, p *player) {
-			n := coord.NewCounter(p.c, "/n", nil)
+			n := coord.NewCounter(p.c, "/n")
 			before, err := n.Get(x.ctx)
 			p.ok("get", err)
 			after, err := n.Add(x.ctx, 7)
