@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"unicode/utf8"
 
@@ -38,9 +37,8 @@ type ElectionOptions struct {
 // The same is promised as for a Mutex.
 //
 // Run is the way to lead that is hard to get wrong: it calls a function for as
-// long as it leads, with a context that ends with the term. Terms is the same as a
-// loop. Leadership is for programs that select on a channel. Campaign is what
-// these are made of.
+// long as it leads, with a context that ends with the term. Leadership is for
+// programs that select on a channel. Campaign is what both are made of.
 //
 // Layout: path is a directory (a container, made on first use, with what is
 // missing above it), which belongs to the election: its data names it, and each
@@ -171,29 +169,4 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 			return err
 		}
 	}
-}
-
-// Terms is for a loop over the terms of leadership: the body runs once for each,
-// and the term is resigned when the body is done with it, however it ends. When
-// ctx ends while it does not lead, or when it cannot campaign, the loop gets a nil
-// Term with the error, and ends.
-func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
-	return func(yield func(*Term, error) bool) {
-		for {
-			t, err := e.Campaign(ctx)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if !t.pass(yield) {
-				return
-			}
-		}
-	}
-}
-
-// pass lends the term to the body of a loop.
-func (t *Term) pass(yield func(*Term, error) bool) bool {
-	defer t.Release()
-	return yield(t, nil)
 }

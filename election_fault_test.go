@@ -298,13 +298,15 @@ func (x *simulation) candidate(c *coord.Client, actor uint64) {
 			enough()
 		}
 	case 1:
-		x.note("terms")
-		for t, err := range e.Terms(ctx) {
+		x.note("campaign")
+		for {
+			t, err := e.Campaign(ctx)
 			if err != nil {
 				x.t.Errorf("seed %d: %v", x.seed, err)
 				return
 			}
 			lead(t)
+			t.Release()
 			x.ended(t.Hold)
 			if enough() {
 				break
@@ -361,7 +363,7 @@ func TestTheElectionUnderRandomFaults(t *testing.T) {
 	if !all {
 		return
 	}
-	for _, what := range []string{"grant", "loss", "announced", "observed", "leadership", "terms", "run", "led again", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
+	for _, what := range []string{"grant", "loss", "announced", "observed", "leadership", "campaign", "run", "led again", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
 		if count[what] == 0 {
 			t.Errorf("%q never happened: the simulation tested nothing of it", what)
 		}

@@ -167,46 +167,6 @@ func TestRunResignsWhenTheFunctionPanics(t *testing.T) {
 	})
 }
 
-func TestTermsResignsAtTheEndOfEachBody(t *testing.T) {
-	onEach(t, func(w *world) {
-		t := w.t
-		e := w.candidate("a", nil)
-		var terms []*coord.Term
-		for term, err := range e.Terms(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, before := range terms {
-				if before.Err() == nil || before.Token() >= term.Token() {
-					t.Errorf("term %d begins, %d before it: %v", term.Token(), before.Token(), before.Err())
-				}
-			}
-			terms = append(terms, term)
-			if len(terms) == 3 {
-				break
-			}
-		}
-		wantErr(t, terms[2].Err(), coord.ErrReleased)
-		w.empty("/e")
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		n := 0
-		for term, err := range e.Terms(ctx) {
-			if n++; n == 2 {
-				wantErr(t, err, context.Canceled)
-				if term != nil {
-					t.Errorf("a term with an error: %v", term)
-				}
-				continue
-			}
-			cancel()
-		}
-		if n != 2 {
-			t.Errorf("%d passes, want 2", n)
-		}
-	})
-}
-
 func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.t
