@@ -37,10 +37,6 @@ type QueueOptions[T any] struct {
 	// up the others.
 	DeadLetters string
 
-	// Ephemeral items go with the session of the client that put them: the literal
-	// form of the ZooKeeper recipe. By default they stay until they are taken.
-	Ephemeral bool
-
 	// Prefetch is how many items All and Items claim at a time. The default is 1.
 	// A prefetched item is claimed from then on: others do not get it, although
 	// nobody works on it yet, and if the consumer dies, that was an attempt. When
@@ -91,7 +87,8 @@ type QueueOptions[T any] struct {
 // d-<id>-<time> that it is put off. The node tally, in items, is made only after 2^31
 // puts with a MaxLen. Clients that wait for an item stand in the
 // container waiters, as _c_<uuid>-take-<number>. dead is the queue of the dead
-// letters. All else is persistent, the items of a queue with Ephemeral apart; the
+// letters. All else is persistent, items too: the recipe guide's own, which are
+// ephemeral, would be lost with the session of the client that put them. The
 // directory items and its last bucket stay when the queue is empty. Children with
 // other names are ignored. The queues of Curator and kazoo have another layout;
 // they cannot take part. (The protocol is told at the top of the source file
@@ -146,7 +143,7 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 		refuse("Prefetch %d", opts.Prefetch)
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
-	q.maxAttempts, q.ephemeral = opts.MaxAttempts, opts.Ephemeral
+	q.maxAttempts = opts.MaxAttempts
 	if opts.DeadLetters == "" {
 		opts.DeadLetters = deadPath(path)
 	}

@@ -345,7 +345,7 @@ func TestForeignNodesAreLeftAlone(t *testing.T) {
 	})
 }
 
-// What outsiders, or producers of ephemeral items, leave behind of items.
+// What outsiders leave behind of items.
 func TestTheRestOfAVanishedItemIsRemoved(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -380,23 +380,6 @@ func TestTheRestOfAVanishedItemIsRemoved(t *testing.T) {
 		if _, err := s.Exists(ctx, w.path("/q/items/b-0-1"), nil); err != nil {
 			w.t.Error("the open bucket:", err)
 		}
-	})
-}
-
-func TestEphemeralItemsGoWithTheirProducer(t *testing.T) {
-	onEach(t, func(w *world) {
-		ctx := context.Background()
-		c := w.open("a", nil)
-		a := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{Ephemeral: true})
-		b := w.queue("b", nil)
-		mustPut(w.t, a, 1, 3)
-		mustAck(w.t, mustTake(w.t, b, 1))
-		claimed := mustTake(w.t, b, 2)
-		c.Close()
-		w.eventually("the items go", func() bool { n, err := b.Len(ctx); return n == 0 && err == nil })
-		// The consumer has what it has taken, and is done with it.
-		mustAck(w.t, claimed)
-		w.drained(&b.Consumer)
 	})
 }
 

@@ -178,7 +178,6 @@ type queue struct {
 	maxLen      int
 	reject      bool
 	maxAttempts int
-	ephemeral   bool
 	size        int           // bucketSize, smaller in tests
 	most        int           // maxBuckets, fewer in tests
 	skew        time.Duration // of the clock, zero except in tests

@@ -138,12 +138,8 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		}
 		ops, target := pl.ops(q, key, with, t)
 		first := len(ops)
-		mode := backend.PersistentSequential
-		if q.ephemeral {
-			mode = backend.EphemeralSequential
-		}
 		for _, p := range batch {
-			ops = append(ops, backend.Create(target+"/"+itemPrefix(p.id, due), p.data, mode))
+			ops = append(ops, backend.Create(target+"/"+itemPrefix(p.id, due), p.data, backend.PersistentSequential))
 		}
 		results, _, err := s.commitOnce(ctx, ops...)
 		if err == nil {

@@ -370,7 +370,7 @@ func TestAnItemThatVanishesDoesNotChangeTheOrder(t *testing.T) {
 		onMemory(t, func(w *world) {
 			var x nth
 			a := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil)
-			e := w.queue("e", &coord.QueueOptions[int]{Ephemeral: true})
+			e := w.queue("e", nil)
 			b := w.queue("b", nil)
 			mustPut(w.t, e, 1, 1)
 			mustPut(w.t, b, 2, 6)

@@ -37,10 +37,6 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 	if op.err == nil {
 		op.err = opError("put", q.q.path.full, err)
 	}
-	mode := backend.PersistentSequential
-	if q.q.ephemeral {
-		mode = backend.EphemeralSequential
-	}
 	key := q.q.keyOf(priority, due)
 	op.expand = func(ctx context.Context, s *session, _ []backend.Op) ([]backend.Op, error) {
 		bucket, err := q.q.openBucket(ctx, s, key)
@@ -49,7 +45,7 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 		}
 		return []backend.Op{
 			backend.Check(bucket, 0),
-			backend.Create(bucket+"/"+itemPrefix(q.q.c.newGUID(bucket), due), data, mode),
+			backend.Create(bucket+"/"+itemPrefix(q.q.c.newGUID(bucket), due), data, backend.PersistentSequential),
 		}, nil
 	}
 	op.again = func(err error) bool {
