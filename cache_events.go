@@ -6,8 +6,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-
-	"github.com/go-coord/coord/backend"
 )
 
 // CacheEventKind says what happened to a node of a Cache.
@@ -56,8 +54,8 @@ type CacheEvent struct {
 // Loops are independent of each other and may begin at any time. The body runs in its
 // own goroutine, holds nothing up but its own loop, and may use the cache. The events
 // come while a Run works; the loop goes on when Run ends, in case there is another.
-// When ctx ends or the client is closed the loop gets that as an error, with no
-// events, and ends.
+// When ctx ends the loop just ends. On a failure (ErrClosed, ErrBadPath, ErrInvalid) it
+// ends with one last pair of nil and the error.
 func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 	return func(yield func([]CacheEvent, error) bool) {
 		const op = "events"
@@ -65,35 +63,31 @@ func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 			yield(nil, err)
 			return
 		}
-		if err := k.await(ctx, k.synced); err != nil {
-			yield(nil, opError(op, k.path.full, err))
+		await := func(what <-chan struct{}) (goOn bool) {
+			if ctx.Err() != nil {
+				return false
+			}
+			select {
+			case <-what:
+				return true
+			case <-ctx.Done():
+			case <-k.c.closing:
+				yield(nil, opError(op, k.path.full, ErrClosed))
+			}
+			return false
+		}
+		if !await(k.synced) {
 			return
 		}
 		r, batch := k.follow()
 		defer k.unfollow(r)
 		for yield(batch, nil) {
 			for batch = nil; len(batch) == 0; batch = k.news(r) {
-				if err := k.await(ctx, r.ready); err != nil {
-					yield(nil, opError(op, k.path.full, err))
+				if !await(r.ready) {
 					return
 				}
 			}
 		}
-	}
-}
-
-// await waits for something, the end of ctx or the client's.
-func (k *Cache) await(ctx context.Context, what <-chan struct{}) error {
-	if err := backend.ContextError(ctx); err != nil {
-		return err
-	}
-	select {
-	case <-what:
-		return nil
-	case <-ctx.Done():
-		return backend.ContextError(ctx)
-	case <-k.c.closing:
-		return ErrClosed
 	}
 }
 

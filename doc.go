@@ -72,6 +72,12 @@
 // While the service cannot be reached, a call that needs it waits until it can be
 // reached or until ctx ends. So does TryX, which waits for no other client.
 //
+// Loops end in one way. When its ctx ends, a channel is closed and an iterator ends,
+// without another element. Any other end is a failure: the last element has the
+// error (the channel of [Consumer.Items] has no place for it and is closed; the error
+// is logged). A call that returns an error, such as [Election.Run],
+// [Participant.Serve] or [Cache.Run], returns the error of its ctx.
+//
 // # Words
 //
 // The service is a tree of nodes, each with data of at most about a megabyte,

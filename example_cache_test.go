@@ -68,8 +68,7 @@ func ExampleCache_Events() {
 	next := "v2"
 	for batch, err := range cache.Events(ctx) {
 		if err != nil {
-			fmt.Println("done:", ctx.Err())
-			break
+			log.Fatal(err)
 		}
 		for _, e := range batch {
 			fmt.Println(e.Kind, e.Path, string(e.Node.Data))
@@ -87,5 +86,4 @@ func ExampleCache_Events() {
 	// Output:
 	// created /config v1
 	// changed /config v2
-	// done: context canceled
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -109,7 +108,7 @@ func (t *tool) watch(ctx context.Context, c *coord.Client) error {
 	first := true
 	for batch, err := range cache.Events(ctx) {
 		if err != nil {
-			return errors.Join(context.Cause(ctx), err)
+			return err
 		}
 		for _, ev := range batch {
 			ch := change{At: time.Now().UTC(), Event: ev.Kind.String(), Path: ev.Path, Size: len(ev.Node.Data)}
@@ -133,7 +132,7 @@ func (t *tool) watch(ctx context.Context, c *coord.Client) error {
 		}
 		first = false
 	}
-	return nil
+	return context.Cause(ctx)
 }
 
 func (c *change) String() string {
