@@ -297,7 +297,7 @@ func TestAnErrorCarriesNoOverlongPath(t *testing.T) {
 			_, all["an election"] = coord.NewElection(c, path, nil).Leader(ctx)
 			_, all["a queue"] = coord.NewQueue[int](c, path, nil).TryTake(ctx)
 			_, all["a transaction"] = coord.NewTxn(c).Delete(path).Commit(ctx)
-			_, all["a condition"] = coord.NewTxn(c).If(coord.Exists(path)).Commit(ctx)
+			_, all["a condition"] = coord.NewTxn(c).If(coord.IfExists(path)).Commit(ctx)
 			_, all["an inspection"] = coord.Inspect(ctx, c, path, nil)
 			all["a cache"] = coord.NewCache(c, path, nil).Run(ctx)
 			_, all["a namespace"] = coord.Open(ctx, memory.New(nil), &coord.Options{Namespace: path})

@@ -188,7 +188,7 @@
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      none there; of a guard: hold ended      does not write
 //	ErrExists        a node, or another barrier, is there    decides whose it is
-//	ErrBadVersion    a Txn's VersionIs does not hold         reads, and decides again
+//	ErrBadVersion    a Txn's IfVersion does not hold         reads, and decides again
 //	ErrNoChildren    an ephemeral node is at the path        uses another path
 //	ErrNotEmpty      nodes of others are below it            finds out whose they are
 //	ErrDenied        no permission, or refused credentials   fixes ACLs, see "Permissions"

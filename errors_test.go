@@ -239,7 +239,7 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			if err := raw(x, backend.Create("/r", nil, backend.Persistent)); err != nil {
 				x.t.Fatal(err)
 			}
-			_, err := coord.NewTxn(x.c).If(coord.VersionIs("/r", 1)).Set("/r", nil).Commit(ctx)
+			_, err := coord.NewTxn(x.c).If(coord.IfVersion("/r", 1)).Set("/r", nil).Commit(ctx)
 			return err
 		}},
 		"ErrNoChildren": {coord.ErrNoChildren, func(x *scene) error {
@@ -338,7 +338,7 @@ func TestAnErrorOfTheSameOperationElsewhereIsWrapped(t *testing.T) {
 func TestTheErrorsOfThePackageReadAsOneSentence(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, c := context.Background(), w.open("a", nil)
-		_, err := coord.NewTxn(c).If(coord.Exists("/x")).Commit(ctx)
+		_, err := coord.NewTxn(c).If(coord.IfExists("/x")).Commit(ctx)
 		if want := "coord: transaction refused: condition 0 (exists /x): node not found"; err == nil || err.Error() != want {
 			w.t.Errorf("%v, want %s", err, want)
 		}

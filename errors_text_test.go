@@ -338,7 +338,7 @@ func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
 			return err
 		}},
 		"Txn.Commit": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
-			_, err := coord.NewTxn(c).Do(value(c).SetOp("y")).Commit(ctx)
+			_, err := coord.NewTxn(c).Add(value(c).SetOp("y")).Commit(ctx)
 			return err
 		}},
 	} {
@@ -456,9 +456,9 @@ func TestWhatErrorsSay(t *testing.T) {
 			_, err := coord.LockAll(ctx, coord.NewMutex(c, "/a", nil), (*coord.Semaphore)(nil).Locker(1))
 			return err
 		}, "coord: lockall: invalid argument: locker 2 of 2 is nil"},
-		{commit(func(t *coord.Txn) *coord.Txn { return t.If(coord.Exists("/n"), coord.Missing("/n/v")) }),
+		{commit(func(t *coord.Txn) *coord.Txn { return t.If(coord.IfExists("/n"), coord.IfMissing("/n/v")) }),
 			"coord: transaction refused: condition 1 (missing /n/v): node exists"},
-		{commit(func(t *coord.Txn) *coord.Txn { return t.If(coord.VersionIs("/n/v", 7)) }),
+		{commit(func(t *coord.Txn) *coord.Txn { return t.If(coord.IfVersion("/n/v", 7)) }),
 			"coord: transaction refused: condition 0 (version /n/v): version does not match"},
 		{commit(func(t *coord.Txn) *coord.Txn { return t.Set("/n/v", nil).Delete("/n") }),
 			"coord: transaction refused: operation 1 (delete /n): node has children"},

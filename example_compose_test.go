@@ -89,7 +89,7 @@ func Example_oncePerPeriod() {
 			if done.Value >= slot {
 				continue // the leader before us has done it
 			}
-			_, err = coord.NewTxn(c).Under(t.Guard()).Do(last.SetOp(slot)).Commit(ctx)
+			_, err = coord.NewTxn(c).Under(t.Guard()).Add(last.SetOp(slot)).Commit(ctx)
 			if errors.Is(err, coord.ErrConflict) {
 				err = t.Verify(ctx) // the term is over: Run campaigns again
 			}
@@ -177,10 +177,10 @@ func Example_leaderWrites() {
 	var late *coord.Txn
 	errResigned := errors.New("resigned")
 	err = e.Run(ctx, func(ctx context.Context, t *coord.Term) error {
-		if _, err := coord.NewTxn(c).Under(t.Guard()).Do(plan.SetOp("first")).Commit(ctx); err != nil {
+		if _, err := coord.NewTxn(c).Under(t.Guard()).Add(plan.SetOp("first")).Commit(ctx); err != nil {
 			return err
 		}
-		late = coord.NewTxn(c).Under(t.Guard()).Do(plan.SetOp("too late"))
+		late = coord.NewTxn(c).Under(t.Guard()).Add(plan.SetOp("too late"))
 		return errResigned
 	})
 	fmt.Println(errors.Is(err, errResigned))
@@ -209,7 +209,7 @@ func Example_onlyOnce() {
 		// The mark and the job are made together or not at all.
 		_, err := coord.NewTxn(c).
 			Create("/welcomed/"+user, nil, backend.Persistent).
-			Do(jobs.PutOp("welcome " + user)).
+			Add(jobs.PutOp("welcome " + user)).
 			Commit(ctx)
 		return err
 	}

@@ -32,7 +32,7 @@ func ExampleTxn() {
 	}
 	write := coord.NewTxn(c).
 		Under(h.Guard()).
-		If(coord.VersionIs("/balance", 0)).
+		If(coord.IfVersion("/balance", 0)).
 		Set("/balance", []byte("90"))
 	_, err = write.Commit(ctx)
 	fmt.Println(err)

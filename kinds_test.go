@@ -520,7 +520,7 @@ func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
 			return err
 		},
 		"in a transaction": func(c *coord.Client, v text, _ string) error {
-			done, err := coord.NewTxn(c).Do(v.SetOp("")).Commit(ctx)
+			done, err := coord.NewTxn(c).Add(v.SetOp("")).Commit(ctx)
 			if got, gerr := v.Get(ctx); err == nil && (gerr != nil || done[0].Version != got.Version) {
 				return fmt.Errorf("the transaction returned %+v; it is %+v, %w", done, got, gerr)
 			}
@@ -529,7 +529,7 @@ func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
 		"in place of one that a transaction deletes": func(c *coord.Client, v text, path string) error {
 			_, err := v.Set(ctx, "x")
 			if err == nil {
-				_, err = coord.NewTxn(c).Delete(path).Do(v.SetOp("")).Commit(ctx)
+				_, err = coord.NewTxn(c).Delete(path).Add(v.SetOp("")).Commit(ctx)
 			}
 			return err
 		},

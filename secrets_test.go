@@ -256,7 +256,7 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 			if err := m.Leave(); err != nil {
 				w.t.Fatal(err)
 			}
-			_, err = coord.NewTxn(c).If(coord.VersionIs("/v", 77)).Set("/v", []byte(data)).Commit(ctx)
+			_, err = coord.NewTxn(c).If(coord.IfVersion("/v", 77)).Set("/v", []byte(data)).Commit(ctx)
 			fails(err)
 			_, err = coord.NewTxn(c).Create("/v", []byte(data), backend.Persistent).Commit(ctx)
 			fails(err)

@@ -189,7 +189,7 @@ func txnScenario() *scenario {
 						x.mu().Unlock()
 						ctx, done := a.context()
 						txn := coord.NewTxn(a.client()).Under(h.Guard()).Set("/sim/t/sum", []byte(name)).
-							Create(dir+"/"+name, nil, backend.Persistent).Do(queue(a.client()).PutOp(name))
+							Create(dir+"/"+name, nil, backend.Persistent).Add(queue(a.client()).PutOp(name))
 						a.say("commits " + name)
 						if h.Err() == nil {
 							a.note("guarded")

@@ -26,7 +26,7 @@ const mostOvertaken = 30
 //
 //	_, err := coord.NewTxn(c).
 //		Under(h.Guard()).
-//		If(coord.VersionIs("/balance", version)).
+//		If(coord.IfVersion("/balance", version)).
 //		Set("/balance", data).
 //		Commit(ctx)
 //
@@ -52,24 +52,24 @@ type Txn struct {
 // NewTxn returns an empty transaction of c.
 func NewTxn(c *Client) *Txn { return &Txn{c: c} }
 
-// A Condition of a Txn is made by VersionIs, Exists or Missing.
+// A Condition of a Txn is made by IfVersion, IfExists or IfMissing.
 type Condition struct {
 	op      string
 	path    string
 	version int32
 }
 
-// VersionIs is the condition that the node at path exists and that its data has
+// IfVersion is the condition that the node at path exists and that its data has
 // been changed as often as version says (backend.Stat's Version). A node that was
 // deleted and made anew begins at 0 again.
-func VersionIs(path string, version int32) Condition {
+func IfVersion(path string, version int32) Condition {
 	return Condition{"version", path, version}
 }
 
-// Exists is the condition that there is a node at path.
-func Exists(path string) Condition { return Condition{"exists", path, backend.AnyVersion} }
+// IfExists is the condition that there is a node at path.
+func IfExists(path string) Condition { return Condition{"exists", path, backend.AnyVersion} }
 
-// Missing is the condition that there is no node at path, while its parent
+// IfMissing is the condition that there is no node at path, while its parent
 // exists. ZooKeeper has no such check, so the transaction creates the node and
 // deletes it again. No reader ever sees that node. But the parent counts two
 // changes of its children (Cversion), the next sequential child of the parent
@@ -77,7 +77,7 @@ func Exists(path string) Condition { return Condition{"exists", path, backend.An
 // It takes the permission to create and to delete children of the parent.
 //
 // It is not needed before Create, which refuses a node that is there.
-func Missing(path string) Condition { return Condition{"missing", path, 0} }
+func IfMissing(path string) Condition { return Condition{"missing", path, 0} }
 
 // A TxnOp is a recipe's part in a Txn, made by a method of the recipe. What it
 // takes is found out when the transaction is committed.
@@ -186,7 +186,7 @@ func (t *Txn) Create(path string, data []byte, mode backend.CreateMode) *Txn {
 	return t.plain(path, backend.Create("", slices.Clone(data), mode))
 }
 
-// Set replaces the data of a node, whatever its version is; see VersionIs.
+// Set replaces the data of a node, whatever its version is; see IfVersion.
 func (t *Txn) Set(path string, data []byte) *Txn {
 	return t.plain(path, backend.SetData("", slices.Clone(data), backend.AnyVersion))
 }
@@ -199,12 +199,12 @@ func (t *Txn) Delete(path string) *Txn {
 func (t *Txn) plain(path string, op backend.Op) *Txn {
 	p := t.c.recipePath(path)
 	op.Path = p.full
-	return t.Do(TxnOp{op: op.Kind.String(), path: p.full, err: p.check(op.Kind.String()),
+	return t.Add(TxnOp{op: op.Kind.String(), path: p.full, err: p.check(op.Kind.String()),
 		expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return []backend.Op{op}, nil }})
 }
 
-// Do adds what recipes do: each TxnOp comes from a method of a recipe.
-func (t *Txn) Do(ops ...TxnOp) *Txn {
+// Add adds what recipes do: each TxnOp comes from a method of a recipe.
+func (t *Txn) Add(ops ...TxnOp) *Txn {
 	for _, op := range ops {
 		t.note(op.err)
 		if op.expand == nil && op.err == nil {

@@ -380,12 +380,12 @@ func TestAValueIsSetAfterWhatTheTransactionDidToIt(t *testing.T) {
 				x := coord.NewTxn(c)
 				switch name {
 				case "twice":
-					x.Do(v.SetOp(1), v.SetOp(2))
+					x.Add(v.SetOp(1), v.SetOp(2))
 				case "after Create":
-					x.Create("/v", []byte("1"), backend.Persistent).Do(v.SetOp(2))
+					x.Create("/v", []byte("1"), backend.Persistent).Add(v.SetOp(2))
 				case "after Delete":
 					setValue(w.t, v, 1)
-					x.Delete("/v").Do(v.SetOp(2))
+					x.Delete("/v").Add(v.SetOp(2))
 				}
 				n = 0
 				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
@@ -416,9 +416,9 @@ func TestWhatWasNotSentIsNotUncertain(t *testing.T) {
 				})
 				txn := coord.NewTxn(c).Set("/plain", []byte("2"))
 				if name == "SetOp" {
-					txn.Do(v.SetOp(2))
+					txn.Add(v.SetOp(2))
 				} else {
-					txn.Do(q.PutOp(2))
+					txn.Add(q.PutOp(2))
 				}
 				_, err := txn.Commit(context.Background())
 				if errors.Is(err, coord.ErrUncertain) {
@@ -468,7 +468,7 @@ func TestPutOpRefusesWhatCannotBeBuried(t *testing.T) {
 		big := make([]byte, backend.MaxRequest-1000)
 		_, err := q.Put(context.Background(), big)
 		w.t.Log("Put:", err)
-		if _, err := coord.NewTxn(c).Do(q.PutOp(big)).Commit(context.Background()); err != nil {
+		if _, err := coord.NewTxn(c).Add(q.PutOp(big)).Commit(context.Background()); err != nil {
 			w.t.Log("PutOp:", err)
 			return
 		}
@@ -522,7 +522,7 @@ func TestATransactionInItsOwnWayEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		start := time.Now()
-		_, err := coord.NewTxn(c).Delete("/d").Do(coord.NewValue[int](c, "/d/v", nil).SetOp(1)).Commit(ctx)
+		_, err := coord.NewTxn(c).Delete("/d").Add(coord.NewValue[int](c, "/d/v", nil).SetOp(1)).Commit(ctx)
 		if took := time.Since(start); took > time.Minute {
 			w.t.Errorf("%v after %v, %d calls", err, took, n)
 		}

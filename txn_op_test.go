@@ -55,14 +55,14 @@ func TestARecipesOperationThatIsOvertakenIsTriedAgain(t *testing.T) {
 			commit(backend.Delete("/x", backend.AnyVersion))
 		}
 	})
-	res, err := NewTxn(c).Set("/plain", nil).Do(op).Delete("/plain").Commit(t.Context())
+	res, err := NewTxn(c).Set("/plain", nil).Add(op).Delete("/plain").Commit(t.Context())
 	if err != nil || len(res) != 3 || res[1].Path != "/x" || res[1].Version != 0 || res[0].Version != 1 || res[2].Version != -1 {
 		t.Errorf("%+v, %v", res, err)
 	}
 
 	// What is to blame on another part is not tried again, and named rightly.
 	looks := 0
-	_, err = NewTxn(c).Do(put("/x", func(int) { looks++ })).Delete("/plain").Commit(t.Context())
+	_, err = NewTxn(c).Add(put("/x", func(int) { looks++ })).Delete("/plain").Commit(t.Context())
 	var conflict *ConflictError
 	if !errors.As(err, &conflict) || conflict.Op != "delete" || conflict.Index != 1 || looks != 1 {
 		t.Errorf("%v after %d looks", err, looks)
@@ -71,14 +71,14 @@ func TestARecipesOperationThatIsOvertakenIsTriedAgain(t *testing.T) {
 	// Without again, it is a conflict of its own.
 	op = put("/y", func(int) { commit(backend.Create("/y", nil, backend.Persistent)) })
 	op.again = nil
-	_, err = NewTxn(c).Do(op).Commit(t.Context())
+	_, err = NewTxn(c).Add(op).Commit(t.Context())
 	if !errors.As(err, &conflict) || conflict.Op != "put" || conflict.Path != "/y" || !errors.Is(err, ErrExists) {
 		t.Errorf("%v", err)
 	}
 
 	// Nor is what cannot be expanded.
 	failed := errors.New("failed")
-	_, err = NewTxn(c).Do(TxnOp{op: "put", path: "/z", expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return nil, failed }}).Commit(t.Context())
+	_, err = NewTxn(c).Add(TxnOp{op: "put", path: "/z", expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return nil, failed }}).Commit(t.Context())
 	var e *backend.Error
 	if !errors.Is(err, failed) || !errors.As(err, &e) || e.Op != "put" || e.Path != "/z" {
 		t.Errorf("%v", err)

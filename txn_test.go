@@ -83,7 +83,7 @@ func TestEachConditionIsCheckedAndNamed(t *testing.T) {
 		ctx := context.Background()
 		mustCommit(w.t, coord.NewTxn(c).Create("/x", nil, backend.Persistent).Create("/x/child", nil, backend.Persistent))
 		mustCommit(w.t, coord.NewTxn(c).Set("/x", nil))
-		mustCommit(w.t, coord.NewTxn(c).If(coord.VersionIs("/x", 1), coord.Exists("/x/child"), coord.Missing("/y")).Set("/x", nil))
+		mustCommit(w.t, coord.NewTxn(c).If(coord.IfVersion("/x", 1), coord.IfExists("/x/child"), coord.IfMissing("/y")).Set("/x", nil))
 		before, _ := w.stat("/x")
 		for _, tt := range []struct {
 			name   string
@@ -93,12 +93,12 @@ func TestEachConditionIsCheckedAndNamed(t *testing.T) {
 			path   string
 			reason error
 		}{
-			{"another version", coord.NewTxn(c).If(coord.Exists("/x"), coord.VersionIs("/x", 1)), "version", 1, "/x", coord.ErrBadVersion},
-			{"no node with a version", coord.NewTxn(c).If(coord.VersionIs("/y", 0)), "version", 0, "/y", coord.ErrNotFound},
-			{"no node", coord.NewTxn(c).If(coord.Exists("/y")), "exists", 0, "/y", coord.ErrNotFound},
-			{"a node", coord.NewTxn(c).If(coord.Missing("/z"), coord.Missing("/x/child")), "missing", 1, "/x/child", coord.ErrExists},
-			{"no parent", coord.NewTxn(c).If(coord.Missing("/y/z")), "missing", 0, "/y/z", coord.ErrNotFound},
-			{"children", coord.NewTxn(c).If(coord.Missing("/z")).Set("/x", nil).Delete("/x"), "delete", 1, "/x", coord.ErrNotEmpty},
+			{"another version", coord.NewTxn(c).If(coord.IfExists("/x"), coord.IfVersion("/x", 1)), "version", 1, "/x", coord.ErrBadVersion},
+			{"no node with a version", coord.NewTxn(c).If(coord.IfVersion("/y", 0)), "version", 0, "/y", coord.ErrNotFound},
+			{"no node", coord.NewTxn(c).If(coord.IfExists("/y")), "exists", 0, "/y", coord.ErrNotFound},
+			{"a node", coord.NewTxn(c).If(coord.IfMissing("/z"), coord.IfMissing("/x/child")), "missing", 1, "/x/child", coord.ErrExists},
+			{"no parent", coord.NewTxn(c).If(coord.IfMissing("/y/z")), "missing", 0, "/y/z", coord.ErrNotFound},
+			{"children", coord.NewTxn(c).If(coord.IfMissing("/z")).Set("/x", nil).Delete("/x"), "delete", 1, "/x", coord.ErrNotEmpty},
 			{"nothing to set", coord.NewTxn(c).Set("/x", nil).Set("/y", nil), "set", 1, "/y", coord.ErrNotFound},
 			{"an ephemeral parent", coord.NewTxn(c).Create("/e", nil, backend.Ephemeral).Create("/e/f", nil, backend.Persistent),
 				"create", 1, "/e/f", coord.ErrNoChildren},
@@ -115,7 +115,7 @@ func TestEachConditionIsCheckedAndNamed(t *testing.T) {
 	})
 }
 
-// What Missing does to the parent, as its comment says.
+// What IfMissing does to the parent, as its comment says.
 func TestMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
 	onEach(t, func(w *world) {
 		c := w.open("a", nil)
@@ -138,7 +138,7 @@ func TestMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
 		if _, _, err := s.Children(ctx, w.path("/d"), dir); err != nil {
 			w.t.Fatal(err)
 		}
-		mustCommit(w.t, coord.NewTxn(c).If(coord.Missing("/d/m")).Set("/x", nil))
+		mustCommit(w.t, coord.NewTxn(c).If(coord.IfMissing("/d/m")).Set("/x", nil))
 		after, _ := w.stat("/d")
 		if _, err := w.stat("/d/m"); !errors.Is(err, coord.ErrNotFound) {
 			w.t.Errorf("the node is there: %v", err)
@@ -153,7 +153,7 @@ func TestMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
 		<-dir.Fired()
 		// Refused, it leaves nothing at all.
 		before, _ = w.stat("/d")
-		_, err := coord.NewTxn(c).If(coord.Missing("/d/m"), coord.Exists("/nowhere")).Set("/x", nil).Commit(ctx)
+		_, err := coord.NewTxn(c).If(coord.IfMissing("/d/m"), coord.IfExists("/nowhere")).Set("/x", nil).Commit(ctx)
 		wantConflict(w.t, err, "exists", 1, w.path("/nowhere"), coord.ErrNotFound)
 		if after, _ := w.stat("/d"); after != before {
 			w.t.Errorf("parent %+v after a refusal, before %+v", after, before)
@@ -170,7 +170,7 @@ func (w *world) staleWrite(c *coord.Client, h *coord.Hold) {
 		w.t.Fatal(err)
 	}
 	for _, c := range []*coord.Client{c, w.open("other", nil)} {
-		_, err := coord.NewTxn(c).Under(h.Guard()).If(coord.Exists("/r")).Set("/r", []byte("stale")).Commit(context.Background())
+		_, err := coord.NewTxn(c).Under(h.Guard()).If(coord.IfExists("/r")).Set("/r", []byte("stale")).Commit(context.Background())
 		wantConflict(w.t, err, "guard", 0, h.Path(), coord.ErrNotFound)
 	}
 	if after, _ := w.stat("/r"); after != before {
@@ -287,13 +287,13 @@ func TestABadTransactionIsRefusedLocally(t *testing.T) {
 		}{
 			"nothing to do":          {coord.NewTxn(c), coord.ErrInvalid},
 			"a bad path":             {coord.NewTxn(c).Set("/a/../b", nil), coord.ErrBadPath},
-			"a bad path, later more": {coord.NewTxn(c).If(coord.Exists("x")).Set("/x", nil), coord.ErrBadPath},
+			"a bad path, later more": {coord.NewTxn(c).If(coord.IfExists("x")).Set("/x", nil), coord.ErrBadPath},
 			"the library's own":      {coord.NewTxn(c).Delete("/_coord/journal"), coord.ErrBadPath},
 			"a sequential node":      {coord.NewTxn(c).Create("/x", nil, backend.PersistentSequential), coord.ErrInvalid},
 			"a container":            {coord.NewTxn(c).Create("/x", nil, backend.Container), coord.ErrInvalid},
-			"a negative version":     {coord.NewTxn(c).If(coord.VersionIs("/x", -1)), coord.ErrInvalid},
+			"a negative version":     {coord.NewTxn(c).If(coord.IfVersion("/x", -1)), coord.ErrInvalid},
 			"the zero condition":     {coord.NewTxn(c).If(coord.Condition{}), coord.ErrInvalid},
-			"the zero operation":     {coord.NewTxn(c).Do(coord.TxnOp{}), coord.ErrInvalid},
+			"the zero operation":     {coord.NewTxn(c).Add(coord.TxnOp{}), coord.ErrInvalid},
 			"the zero guard":         {coord.NewTxn(c).Under(coord.Guard{}), coord.ErrInvalid},
 			"too much data":          {coord.NewTxn(c).Set("/x", make([]byte, 600_000)).Set("/y", make([]byte, 600_000)), coord.ErrTooLarge},
 			"too many operations":    {many, coord.ErrTooLarge},
@@ -326,13 +326,13 @@ func TestAValueAndAnItemAreWrittenTogetherUnderAGuard(t *testing.T) {
 		q := coord.NewQueue[string](c, "/jobs", nil)
 		h := mustLock(t, coord.NewMutex(c, "/l", nil))
 		for i := range 3 {
-			results, err := coord.NewTxn(c).Under(h.Guard()).Do(v.SetOp(i), q.PutOp(fmt.Sprint("first of ", i)), q.PutOp(fmt.Sprint("second of ", i))).Commit(ctx)
+			results, err := coord.NewTxn(c).Under(h.Guard()).Add(v.SetOp(i), q.PutOp(fmt.Sprint("first of ", i)), q.PutOp(fmt.Sprint("second of ", i))).Commit(ctx)
 			if err != nil || len(results) != 3 || results[0].Path != w.path("/state/step") || results[0].Zxid != results[2].Zxid {
 				t.Fatalf("%+v, %v", results, err)
 			}
 		}
 		mustRelease(t, h)
-		_, err := coord.NewTxn(c).Under(h.Guard()).Do(v.SetOp(9), q.PutOp("late")).Commit(ctx)
+		_, err := coord.NewTxn(c).Under(h.Guard()).Add(v.SetOp(9), q.PutOp("late")).Commit(ctx)
 		wantErr(t, err, coord.ErrConflict, coord.ErrNotFound)
 		if got := getValue(t, v); got.Value != 2 {
 			t.Errorf("the value is %d", got.Value)
@@ -365,7 +365,7 @@ func TestItemsPutByTransactionsKeepTheirOrderOverBuckets(t *testing.T) {
 		for i := 0; i < n; {
 			tx := coord.NewTxn(c)
 			for range 45 {
-				tx.Do(q.PutOp(i))
+				tx.Add(q.PutOp(i))
 				i++
 			}
 			if _, err := tx.Commit(ctx); err != nil {
@@ -425,11 +425,11 @@ func TestWhatAnOperationOfARecipeReliedOnIsReadAgain(t *testing.T) {
 			}
 			return err
 		})
-		if _, err := coord.NewTxn(c).Do(v.SetOp(2), q.PutOp(2)).Commit(ctx); err != nil {
+		if _, err := coord.NewTxn(c).Add(v.SetOp(2), q.PutOp(2)).Commit(ctx); err != nil {
 			t.Fatal(err)
 		}
 		x.arm(2, checks, lose) // the reply; the request of the same call comes first
-		if _, err := coord.NewTxn(c).Do(v.SetOp(3), q.PutOp(3)).Commit(ctx); err != nil {
+		if _, err := coord.NewTxn(c).Add(v.SetOp(3), q.PutOp(3)).Commit(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if got := getValue(t, v); got.Value != 3 {
@@ -462,7 +462,7 @@ func TestAnOperationThatCannotBeIsRefusedAtOnce(t *testing.T) {
 			"limit of a queue": {coord.NewQueue(c, "/q", &coord.QueueOptions[int]{MaxLen: 1}).PutOp(1), coord.ErrUnsupported},
 			"due time":         {coord.NewDelayQueue[int](c, "/q", nil).PutOp(time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC), 1), coord.ErrInvalid},
 		} {
-			_, err := coord.NewTxn(c).Do(x.op).Commit(context.Background())
+			_, err := coord.NewTxn(c).Add(x.op).Commit(context.Background())
 			if !errors.Is(err, x.want) {
 				w.t.Errorf("%s: %v, want %v", name, err, x.want)
 			}

@@ -26,7 +26,7 @@ func txn() *recipe {
 			x.rest()
 		}
 		// No error means applied; any error but ErrUncertain means not applied.
-		_, err = coord.NewTxn(p.c).Under(h.Guard()).Do(v.SetOp(tag), q.PutOp(tag)).Commit(x.ctx)
+		_, err = coord.NewTxn(p.c).Under(h.Guard()).Add(v.SetOp(tag), q.PutOp(tag)).Commit(x.ctx)
 		done = p.ok("commit", err, coord.ErrUncertain, coord.ErrNotFound)
 		maybe = !done && errors.Is(err, coord.ErrUncertain)
 		r.release(p, h)
