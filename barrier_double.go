@@ -9,10 +9,10 @@ import (
 
 // DoubleBarrierOptions may be nil.
 type DoubleBarrierOptions struct {
-	// NextRound makes an entrant that comes while a round is in progress wait for
+	// WaitForNextRound makes an entrant that comes while a round is in progress wait for
 	// the next one. Without it such an entrant joins the round in progress, as an
 	// extra.
-	NextRound bool
+	WaitForNextRound bool
 }
 
 // A DoubleBarrier lets a number of members begin a computation together, and end
@@ -33,7 +33,7 @@ type DoubleBarrierOptions struct {
 // n is a minimum. Who comes while a round is in progress, that is, while a member
 // of it is inside, joins it as an extra: Enter returns at once. Extras are not
 // counted: Leave of the others does not wait for them, and an extra that is still
-// inside makes no part of the next round. With NextRound they wait for it
+// inside makes no part of the next round. With WaitForNextRound they wait for it
 // instead.
 //
 // All clients must agree on n. If an entrant finds itself in a round of another
@@ -71,7 +71,7 @@ func NewDoubleBarrier(c *Client, path string, n int, o *DoubleBarrierOptions) *D
 	d.members = d.path.full + "/members"
 	d.ready = d.path.full + "/ready"
 	if o != nil {
-		d.next = o.NextRound
+		d.next = o.WaitForNextRound
 	}
 	return d
 }

@@ -158,7 +158,7 @@ func TestAnExtraEntrantJoinsTheRoundInProgress(t *testing.T) {
 
 func TestAnExtraEntrantWaitsForTheNextRoundByOption(t *testing.T) {
 	onEach(t, func(w *world) {
-		ds := w.doubles(4, "/d", 2, &coord.DoubleBarrierOptions{NextRound: true})
+		ds := w.doubles(4, "/d", 2, &coord.DoubleBarrierOptions{WaitForNextRound: true})
 		es := w.inside(ds[:2])
 		third, fourth := w.enter(context.Background(), ds[2]), w.enter(context.Background(), ds[3])
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 2, Inside: 2})
@@ -179,7 +179,7 @@ func TestAnExtraEntrantWaitsForTheNextRoundByOption(t *testing.T) {
 // and nobody removes what it leaves.
 func TestTheNextRoundOpensAfterOneThatDied(t *testing.T) {
 	onEach(t, func(w *world) {
-		ds := w.doubles(4, "/d", 2, &coord.DoubleBarrierOptions{NextRound: true})
+		ds := w.doubles(4, "/d", 2, &coord.DoubleBarrierOptions{WaitForNextRound: true})
 		es := w.inside(ds[:2])
 		third, fourth := w.enter(context.Background(), ds[2]), w.enter(context.Background(), ds[3])
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 2, Inside: 2})
@@ -379,7 +379,7 @@ func TestWhoLeavesWakesOne(t *testing.T) {
 // members restarts its sequence numbers. So the second node of the call can have the name
 // of the first, and the ready of a dead round still lists that name.
 func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
-	for _, o := range []*coord.DoubleBarrierOptions{nil, {NextRound: true}} {
+	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
 		onMemory(t, func(w *world) {
 			raw := w.session("raw")
 			var after nth

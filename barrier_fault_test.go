@@ -17,7 +17,7 @@ import (
 
 // The recipe's ready node survives a crash of all, and lets in whoever comes next.
 func TestAReadyThatSurvivedACrashOpensNoRound(t *testing.T) {
-	for _, o := range []*coord.DoubleBarrierOptions{nil, {NextRound: true}} {
+	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
 		t.Run(fmt.Sprintf("%+v", o), func(t *testing.T) {
 			onEach(t, func(w *world) {
 				ds := w.doubles(3, "/d", 3, o)
@@ -259,7 +259,7 @@ func TestAMemberWhoseNodeIsDeletedComesAnew(t *testing.T) {
 // Every commit of a round, one after the other, loses its request or its reply.
 func TestLostMessagesAtADoubleBarrier(t *testing.T) {
 	members := func(c backendtest.Call) bool { return c.Op == "commit" && strings.Contains(c.Path, "/d") }
-	for _, o := range []*coord.DoubleBarrierOptions{nil, {NextRound: true}} {
+	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
 		t.Run(fmt.Sprintf("%+v", o), func(t *testing.T) {
 			t.Parallel()
 			onMemory(t, func(w *world) {

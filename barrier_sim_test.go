@@ -247,7 +247,7 @@ func TestTheDoubleBarrierUnderRandomFaults(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			x := &simulation{t: t, seed: seed, count: count}
 			// All of the eight must come, or five are enough; extras join or wait.
-			n, o := 5, &coord.DoubleBarrierOptions{NextRound: seed%2 == 0}
+			n, o := 5, &coord.DoubleBarrierOptions{WaitForNextRound: seed%2 == 0}
 			if seed%3 == 0 {
 				n = 8
 			}

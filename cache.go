@@ -13,12 +13,12 @@ import (
 
 // CacheOptions may be nil.
 type CacheOptions struct {
-	// Limit is the most nodes that the copy may have, the root included. When
+	// MaxNodes is the most nodes that the copy may have, the root included. When
 	// there are more, Run ends with ErrLimit. Zero means no limit. Nodes that were
 	// deleted a moment ago can still be counted. While the tree is read anew, after
 	// a reconnection, what is new can stand beside what was there before: for that
 	// time the copy may have twice as many.
-	Limit int
+	MaxNodes int
 }
 
 // A Cache is a live copy of a node and everything below it, in the memory of this
@@ -88,7 +88,7 @@ func NewCache(c *Client, root string, o *CacheOptions) *Cache {
 		readers: make(map[*cacheReader]struct{}),
 	}
 	if o != nil {
-		k.limit = o.Limit
+		k.limit = o.MaxNodes
 	}
 	return k
 }
@@ -134,7 +134,7 @@ func (k *Cache) check(op string) error {
 		return err
 	}
 	if k.limit < 0 {
-		return opError(op, k.path.full, fmt.Errorf("%w: Limit %d", ErrInvalid, k.limit))
+		return opError(op, k.path.full, fmt.Errorf("%w: MaxNodes %d", ErrInvalid, k.limit))
 	}
 	return nil
 }

@@ -279,7 +279,7 @@ func TestACacheRefusesBadInput(t *testing.T) {
 				t.Errorf("%d turns of a loop that cannot be", turns)
 			}
 		}
-		wantErr(t, coord.NewCache(c, "/a", &coord.CacheOptions{Limit: -1}).Run(t.Context()), coord.ErrInvalid)
+		wantErr(t, coord.NewCache(c, "/a", &coord.CacheOptions{MaxNodes: -1}).Run(t.Context()), coord.ErrInvalid)
 	})
 }
 
@@ -435,7 +435,7 @@ func TestAFiredWatchIsNotKept(t *testing.T) {
 func TestACacheHasALimit(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.t
-		x := w.caching("/c", &coord.CacheOptions{Limit: 5}, nil)
+		x := w.caching("/c", &coord.CacheOptions{MaxNodes: 5}, nil)
 		x.create("/c", "/c/a", "/c/b", "/c/b/1", "/c/b/2")
 		x.run().synced()
 		x.equal()
@@ -451,7 +451,7 @@ func TestACacheHasALimit(t *testing.T) {
 		}
 		x.delete("/c/d", "/c/b/1", "/c/b/2")
 		x.create("/c/f", "/c/f/1")
-		wantErr(t, coord.NewCache(x.c, "/c", &coord.CacheOptions{Limit: 4}).Run(context.Background()), coord.ErrLimit)
+		wantErr(t, coord.NewCache(x.c, "/c", &coord.CacheOptions{MaxNodes: 4}).Run(context.Background()), coord.ErrLimit)
 		x.done = make(chan struct{})
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() {
@@ -470,7 +470,7 @@ func TestALimitIsKeptOnTheWay(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var mu sync.Mutex
 		reads := 0
-		x := w.caching("/c", &coord.CacheOptions{Limit: 10}, &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		x := w.caching("/c", &coord.CacheOptions{MaxNodes: 10}, &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if c.Op != "sync" {

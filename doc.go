@@ -174,7 +174,7 @@
 //	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold
 //	ErrDeleted       with ErrLost: the node was deleted      finds what deletes nodes
 //	ErrRevoked       with ErrLost: taken away by force       stops, and finds out why
-//	ErrSuspended     with ErrLost: StepDown, and no contact  campaigns again
+//	ErrSuspended     with ErrLost: StepDownOnSuspend         campaigns again
 //	ErrHeld          Lock with the ctx of its own hold       uses that hold
 //	ErrUpgrade       a reader asks to become the writer      releases first
 //	ErrClosed        the client was closed                   opens a new one

@@ -19,12 +19,12 @@ type ElectionOptions struct {
 	// Data goes with the ID: an address, for example.
 	Data []byte
 
-	// StepDown ends a term as soon as contact with the service is lost, with
+	// StepDownOnSuspend ends a term as soon as contact with the service is lost, with
 	// ErrSuspended, even if it comes back a moment later. Without it a leader
 	// stays leader through that until its session is lost, which is declared
 	// before the service lets anybody else lead, as far as can be promised; see
 	// Hold.
-	StepDown bool
+	StepDownOnSuspend bool
 }
 
 // An Election chooses one leader among the candidates on one path (the leader
@@ -67,7 +67,7 @@ func NewElection(c *Client, path string, o *ElectionOptions) *Election {
 	e := &Election{c: c, path: c.recipePath(path)}
 	if o != nil {
 		e.own = candidateJSON{ID: o.ID, Data: slices.Clone(o.Data)}
-		e.stepDown = o.StepDown
+		e.stepDown = o.StepDownOnSuspend
 	}
 	return e
 }

@@ -260,7 +260,7 @@ func TestForeignNodesStandInNoCandidatesWay(t *testing.T) {
 // candidate campaigns some times, each time in another way.
 func (x *simulation) candidate(c *coord.Client, actor uint64) {
 	r := x.rng(actor)
-	e := coord.NewElection(c, x.path, &coord.ElectionOptions{ID: "candidate", StepDown: r.IntN(4) == 0})
+	e := coord.NewElection(c, x.path, &coord.ElectionOptions{ID: "candidate", StepDownOnSuspend: r.IntN(4) == 0})
 	lead := func(t *coord.Term) {
 		x.granted(t.Hold)
 		select {
@@ -475,7 +475,7 @@ func TestABlipRightAfterTheGrantEndsATermThatStepsDown(t *testing.T) {
 				blip.Store(true)
 			}
 		}})
-		term, err := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDown: true}).Campaign(context.Background())
+		term, err := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDownOnSuspend: true}).Campaign(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -569,7 +569,7 @@ func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 			}
 			return err
 		}}), nil)
-		term, err := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDown: true}).Campaign(context.Background())
+		term, err := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDownOnSuspend: true}).Campaign(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -431,7 +431,7 @@ func TestACandidateThatStepsDownEndsItsTermWithTheContact(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		stays := coord.NewElection(w.open("a", nil), "/stays", nil)
-		steps := coord.NewElection(w.open("b", nil), "/steps", &coord.ElectionOptions{StepDown: true})
+		steps := coord.NewElection(w.open("b", nil), "/steps", &coord.ElectionOptions{StepDownOnSuspend: true})
 		hold := mustLead(t, stays)
 		leadership := steps.Leadership(ctx)
 		first := next(t, leadership)

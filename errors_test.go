@@ -111,14 +111,14 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 		}},
 		"ErrRevoked": {coord.ErrRevoked, func(x *scene) error {
 			h := mustLock(x.t, x.m)
-			if err := x.m.Revoke(ctx, &coord.RevokeOptions{Force: time.Second}); err != nil {
+			if err := x.m.Revoke(ctx, &coord.RevokeOptions{ForceAfter: time.Second}); err != nil {
 				x.t.Fatal(err)
 			}
 			<-h.Done()
 			return h.Err()
 		}},
 		"ErrSuspended": {coord.ErrSuspended, func(x *scene) error {
-			term, err := coord.NewElection(x.c, "/e", &coord.ElectionOptions{StepDown: true}).Campaign(ctx)
+			term, err := coord.NewElection(x.c, "/e", &coord.ElectionOptions{StepDownOnSuspend: true}).Campaign(ctx)
 			if err != nil {
 				x.t.Fatal(err)
 			}

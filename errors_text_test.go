@@ -163,13 +163,13 @@ func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
 		},
 		"Forget": func(x scene) error {
 			x.w.accounts("a")
-			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{Keep: true})
+			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 			mustPropose(x.w.t, co, x.w.proposal("t", "a"))
 			return co.Forget(x.ending("get", 1), "t")
 		},
 		"Recover": func(x scene) error {
 			x.w.accounts("a")
-			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{Keep: true})
+			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 			mustPropose(x.w.t, co, x.w.proposal("t", "a"))
 			_, err := co.Recover(x.ending("children", 1))
 			return err
@@ -473,12 +473,12 @@ func TestWhatErrorsSay(t *testing.T) {
 		{open(coord.QueueOptions[int]{MaxLen: -1}), "coord: put /q: invalid argument: MaxLen -1"},
 		{open(coord.QueueOptions[int]{MaxAttempts: -2}), "coord: put /q: invalid argument: MaxAttempts -2"},
 		{open(coord.QueueOptions[int]{Prefetch: math.MinInt}), fmt.Sprint("coord: put /q: invalid argument: Prefetch ", math.MinInt)},
-		{open(coord.QueueOptions[int]{DeadLetters: "/q"}), "coord: put /q: invalid argument: DeadLetters is the path of the queue itself"},
-		{open(coord.QueueOptions[int]{DeadLetters: "/q/items"}), `coord: put /q: invalid argument: DeadLetters "/q/items" stands in the items or waiters of the queue`},
+		{open(coord.QueueOptions[int]{DeadLetterPath: "/q"}), "coord: put /q: invalid argument: DeadLetterPath is the path of the queue itself"},
+		{open(coord.QueueOptions[int]{DeadLetterPath: "/q/items"}), `coord: put /q: invalid argument: DeadLetterPath "/q/items" stands in the items or waiters of the queue`},
 		{func(_ *world, c *coord.Client) error {
-			_, err := coord.NewQueue(c, "/d/waiters/q", &coord.QueueOptions[int]{DeadLetters: "/d"}).Put(ctx, 1)
+			_, err := coord.NewQueue(c, "/d/waiters/q", &coord.QueueOptions[int]{DeadLetterPath: "/d"}).Put(ctx, 1)
 			return err
-		}, `coord: put /d/waiters/q: invalid argument: the queue stands in the items or waiters of its DeadLetters "/d"`},
+		}, `coord: put /d/waiters/q: invalid argument: the queue stands in the items or waiters of its DeadLetterPath "/d"`},
 		{func(_ *world, c *coord.Client) error {
 			half := coord.Codec[int]{Decode: coord.JSON[int]().Decode}
 			_, err := coord.NewValue(c, "/v", &coord.ValueOptions[int]{Codec: half}).Set(ctx, 1)

@@ -19,9 +19,9 @@ type GroupOptions[T any] struct {
 	// Codec is JSON. All who use one group should use one codec.
 	Codec Codec[T]
 
-	// Replace makes Join take an id over from whoever has it. Without it who
+	// TakeOver makes Join take an id over from whoever has it. Without it who
 	// has an id keeps it, and a newcomer is refused with ErrDuplicate.
-	Replace bool
+	TakeOver bool
 }
 
 // A Group is who is there: members that each have an id and a value, for as long
@@ -67,7 +67,7 @@ type Group[T any] struct {
 func NewGroup[T any](c *Client, path string, o *GroupOptions[T]) *Group[T] {
 	g := &Group[T]{c: c, path: c.recipePath(path)}
 	if o != nil {
-		g.codec, g.replace = o.Codec, o.Replace
+		g.codec, g.replace = o.Codec, o.TakeOver
 	}
 	g.codec = g.codec.orJSON()
 	return g

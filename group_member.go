@@ -53,7 +53,7 @@ type stand struct {
 // id is its own. ctx bounds the joining only; if it ends first, nothing is left
 // behind.
 //
-// If the id is taken, Join returns ErrDuplicate, or with GroupOptions.Replace
+// If the id is taken, Join returns ErrDuplicate, or with GroupOptions.TakeOver
 // takes it over: the other's node is removed in the commit that checks the new one.
 // Of several that take over at once the last wins. The Membership that was taken over
 // ends with ErrDuplicate when it comes to join again and finds the successor. The
@@ -63,7 +63,7 @@ type stand struct {
 //
 // The node of a process that has died stands until the service has ended its
 // session. Until then a successor with the same id gets ErrDuplicate, and tries
-// again as long as it likes, or has Replace.
+// again as long as it likes, or has TakeOver.
 func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], error) {
 	if err := g.path.check("join"); err != nil {
 		return nil, err

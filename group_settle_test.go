@@ -43,7 +43,7 @@ func TestAMemberWhoseIDWasTakenWhileItWasAwayEnds(t *testing.T) {
 	})
 }
 
-// A process that comes back finds the node of its former life: with Replace it
+// A process that comes back finds the node of its former life: with TakeOver it
 // need not wait until the service has ended that.
 func TestASuccessorWithReplaceTakesADeadNodeOver(t *testing.T) {
 	onEach(t, func(w *world) {

@@ -25,7 +25,7 @@ func (w *world) group(name string, hooks *backendtest.Hooks) *coord.Group[string
 }
 
 func textGroup(c *coord.Client, replace bool) *coord.Group[string] {
-	return coord.NewGroup(c, "/g", &coord.GroupOptions[string]{Codec: coord.Text(), Replace: replace})
+	return coord.NewGroup(c, "/g", &coord.GroupOptions[string]{Codec: coord.Text(), TakeOver: replace})
 }
 
 func mustJoin(t *testing.T, g *coord.Group[string], id, value string) *coord.Membership[string] {

@@ -135,7 +135,7 @@ func TestStrangeDataInTheNodeOfAHolder(t *testing.T) {
 			w.t.Errorf("%d requests", calls.Load())
 		}
 		// A real one is understood all the same, and force takes the node away.
-		if err := waiter.Revoke(ctx, &coord.RevokeOptions{By: "b", Force: time.Millisecond}); err != nil {
+		if err := waiter.Revoke(ctx, &coord.RevokeOptions{By: "b", ForceAfter: time.Millisecond}); err != nil {
 			w.t.Fatal(err)
 		}
 		<-h.Done()

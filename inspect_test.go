@@ -113,7 +113,7 @@ var inspectScenes = []inspectScene{
 	{name: "doublebarrier-waiting", path: "/d", setup: func(w *world) { w.enterAll(3, 2) }},
 	{name: "doublebarrier-open", path: "/d", setup: func(w *world) {
 		w.enterAll(2, 3)
-		inspectEnter(w, "x", 2, &coord.DoubleBarrierOptions{NextRound: true})
+		inspectEnter(w, "x", 2, &coord.DoubleBarrierOptions{WaitForNextRound: true})
 		w.eventually("another one waits", func() bool { return len(w.children("/d/members")) == 4 })
 	}},
 	{name: "doublebarrier-stale", path: "/d", setup: func(w *world) {
@@ -157,7 +157,7 @@ var inspectScenes = []inspectScene{
 	{name: "twophase", path: "/app/tx", data: true, setup: inspectTwoPhase},
 	{name: "twophase-aborted", path: "/app/tx", setup: func(w *world) {
 		inspectServe(w, "a", func(context.Context) error { return errors.New("no room") }, nil)
-		co := coord.NewCoordinator[string](w.open("co", nil), "/app/tx", &coord.CoordinatorOptions[string]{Keep: true})
+		co := coord.NewCoordinator[string](w.open("co", nil), "/app/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 		w.propose(co, "t-1", "a")
 		w.eventually("it is decided and acknowledged", func() bool {
 			return len(w.children("/app/tx/sites/a")) == 0
@@ -210,7 +210,7 @@ func inspectMutex(w *world) {
 	})
 	w.spawn(func(ctx context.Context) {
 		m := coord.NewMutex(w.open("ops", nil), "/m", nil)
-		_ = m.Revoke(ctx, &coord.RevokeOptions{By: "ops", Reason: "the disk is full", Force: time.Hour})
+		_ = m.Revoke(ctx, &coord.RevokeOptions{By: "ops", Reason: "the disk is full", ForceAfter: time.Hour})
 	})
 	c := w.open("observer", nil)
 	w.eventually("the request is there", func() bool {

@@ -60,7 +60,7 @@ func kindUses() []kindUse {
 		also(locker("rwmutex", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
 			return coord.NewRWMutex(c, path, nil).RLock(ctx)
 		}), func(ctx context.Context, c *coord.Client, path string) error {
-			return coord.NewRWMutex(c, path, nil).Revoke(ctx, &coord.RevokeOptions{Force: time.Millisecond})
+			return coord.NewRWMutex(c, path, nil).Revoke(ctx, &coord.RevokeOptions{ForceAfter: time.Millisecond})
 		}),
 		locker("election", func(ctx context.Context, c *coord.Client, path string) (*coord.Hold, error) {
 			term, err := coord.NewElection(c, path, nil).Campaign(ctx)

@@ -17,12 +17,12 @@ type RevokeOptions struct {
 	By     string // who asks, for the holder to read; may be empty
 	Reason string // why, likewise
 
-	// Force is how long the holder has to consent, once he was asked. After that
+	// ForceAfter is how long the holder has to consent, once he was asked. After that
 	// his node is deleted: his hold ends, with ErrRevoked if he has read the
 	// request by then and else with ErrDeleted, his guard fails, and the next in
 	// line is granted, perhaps before he is told. Zero means to wait for consent
 	// until ctx ends.
-	Force time.Duration
+	ForceAfter time.Duration
 }
 
 func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) error {
@@ -33,8 +33,8 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 	if o != nil {
 		opts = *o
 	}
-	if opts.Force < 0 {
-		return opError("revoke", path.full, fmt.Errorf("%w: negative Force", ErrInvalid))
+	if opts.ForceAfter < 0 {
+		return opError("revoke", path.full, fmt.Errorf("%w: negative ForceAfter", ErrInvalid))
 	}
 	if !utf8.ValidString(opts.By) || !utf8.ValidString(opts.Reason) {
 		return opError("revoke", path.full, fmt.Errorf("%w: By and Reason are text", ErrInvalid))
@@ -43,7 +43,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 	if err != nil {
 		return opError("revoke", path.full, err)
 	}
-	q := requestJSON{By: opts.By, Reason: opts.Reason, At: time.Now().UnixMilli(), Force: opts.Force > 0}
+	q := requestJSON{By: opts.By, Reason: opts.Reason, At: time.Now().UnixMilli(), Force: opts.ForceAfter > 0}
 	for _, h := range holders {
 		if err := l.ask(ctx, h, &q, false); err != nil {
 			return opError("revoke", h, err)
@@ -51,8 +51,8 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 	}
 	// The time to consent begins when all have been asked.
 	var deadline <-chan time.Time
-	if opts.Force > 0 {
-		t := time.NewTimer(opts.Force)
+	if opts.ForceAfter > 0 {
+		t := time.NewTimer(opts.ForceAfter)
 		defer t.Stop()
 		deadline = t.C
 	}

@@ -110,7 +110,7 @@ func TestForceTakesTheLockAway(t *testing.T) {
 		m := coord.NewMutex(w.open("b", nil), "/l", nil)
 		waiter := w.waiting(context.Background(), m)
 		start := time.Now()
-		if err := m.Revoke(context.Background(), &coord.RevokeOptions{By: "ops", Reason: "stuck", Force: 200 * time.Millisecond}); err != nil {
+		if err := m.Revoke(context.Background(), &coord.RevokeOptions{By: "ops", Reason: "stuck", ForceAfter: 200 * time.Millisecond}); err != nil {
 			w.t.Fatal(err)
 		}
 		if d := time.Since(start); d < 200*time.Millisecond {
@@ -148,7 +148,7 @@ func TestForceNeverHitsASuccessor(t *testing.T) {
 			waiter.hold()
 			return nil
 		})
-		if err := m.Revoke(context.Background(), &coord.RevokeOptions{Force: 50 * time.Millisecond}); err != nil {
+		if err := m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: 50 * time.Millisecond}); err != nil {
 			w.t.Fatal(err)
 		}
 		next := waiter.hold()
@@ -168,7 +168,7 @@ func TestForceMeetsDataThatChangedMeanwhile(t *testing.T) {
 			_, err := c.Session.Commit(ctx, backend.SetData(h.Path(), []byte("other"), backend.AnyVersion))
 			return err
 		})
-		if err := m.Revoke(context.Background(), &coord.RevokeOptions{Force: 50 * time.Millisecond}); err != nil {
+		if err := m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: 50 * time.Millisecond}); err != nil {
 			w.t.Fatal(err)
 		}
 		<-h.Done()
@@ -226,7 +226,7 @@ func TestRevokeOfAFreeLockReturnsAtOnce(t *testing.T) {
 		if err := m.Revoke(context.Background(), nil); err != nil {
 			w.t.Error(err)
 		}
-		wantErr(w.t, m.Revoke(context.Background(), &coord.RevokeOptions{Force: -1}), coord.ErrInvalid)
+		wantErr(w.t, m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: -1}), coord.ErrInvalid)
 		wantErr(w.t, m.Revoke(context.Background(), &coord.RevokeOptions{By: "\xff"}), coord.ErrInvalid)
 		wantErr(w.t, coord.NewMutex(c, "", nil).Revoke(context.Background(), nil), coord.ErrBadPath)
 		_, err := coord.NewMutex(c, "/l", &coord.MutexOptions{Data: []byte("unlock")}).Lock(context.Background())
@@ -272,7 +272,7 @@ func TestRevokeFollowsAWriterThatDowngrades(t *testing.T) {
 		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
 		h, err := a.Lock(context.Background())
 		h = must(w.t, h, err)
-		done := revoking(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{By: "b", Force: time.Second})
+		done := revoking(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{By: "b", ForceAfter: time.Second})
 		<-h.Revoked()
 		if err := a.Downgrade(context.Background(), h); err != nil {
 			w.t.Fatal(err)
@@ -289,7 +289,7 @@ func TestRevokeFollowsAWriterThatDowngrades(t *testing.T) {
 func TestAHolderWithMuchDataCanBeRevoked(t *testing.T) {
 	onMemory(t, func(w *world) {
 		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", &coord.MutexOptions{Data: make([]byte, 900<<10)}))
-		if err := coord.NewMutex(w.open("b", nil), "/l", nil).Revoke(context.Background(), &coord.RevokeOptions{Force: time.Second}); err != nil {
+		if err := coord.NewMutex(w.open("b", nil), "/l", nil).Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: time.Second}); err != nil {
 			w.t.Fatal(err)
 		}
 		<-h.Done()
@@ -362,7 +362,7 @@ func (w *world) readers(n int) []*coord.Hold {
 	return holds
 }
 
-// Force counts once for all of the holders, from when the last of them was asked.
+// ForceAfter counts once for all of the holders, from when the last of them was asked.
 func TestTheTimeToConsentBeginsWhenAllHaveBeenAsked(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const force, slow = 10 * time.Second, time.Minute
@@ -375,7 +375,7 @@ func TestTheTimeToConsentBeginsWhenAllHaveBeenAsked(t *testing.T) {
 			return nil
 		})
 		start := time.Now()
-		done := revoking(rw.Revoke, &coord.RevokeOptions{By: "b", Force: force})
+		done := revoking(rw.Revoke, &coord.RevokeOptions{By: "b", ForceAfter: force})
 		<-holds[0].Revoked()
 		time.Sleep(slow + force - time.Since(start) - time.Millisecond)
 		w.settle()
@@ -403,7 +403,7 @@ func TestWhoConsentsInTimeIsNotForced(t *testing.T) {
 		const force = 10 * time.Second
 		holds := w.readers(3)
 		start := time.Now()
-		done := revoking(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{Force: force})
+		done := revoking(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
 		time.Sleep(force / 2)
 		mustRelease(w.t, holds[1]) // not the first that Revoke waits for
 		time.Sleep(force / 4)
@@ -422,7 +422,7 @@ func TestWhoConsentsInTimeIsNotForced(t *testing.T) {
 		// When all have consented nobody waits for the rest of the time.
 		holds = w.readers(2)
 		start = time.Now()
-		done = revoking(coord.NewRWMutex(w.open("c", nil), "/rw", nil).Revoke, &coord.RevokeOptions{Force: force})
+		done = revoking(coord.NewRWMutex(w.open("c", nil), "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
 		time.Sleep(force / 2)
 		for _, h := range holds {
 			mustRelease(w.t, h)
@@ -437,7 +437,7 @@ func TestWhoConsentsInTimeIsNotForced(t *testing.T) {
 	})
 }
 
-// The clock of Force does not begin anew with a session, nor is the time over
+// The clock of ForceAfter does not begin anew with a session, nor is the time over
 // because of one.
 func TestTheTimeToConsentGoesOnThroughALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
@@ -445,7 +445,7 @@ func TestTheTimeToConsentGoesOnThroughALostSession(t *testing.T) {
 		holds := w.readers(1)
 		c := w.open("b", nil)
 		start := time.Now()
-		done := revoking(coord.NewRWMutex(c, "/rw", nil).Revoke, &coord.RevokeOptions{Force: force})
+		done := revoking(coord.NewRWMutex(c, "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
 		for range 3 {
 			time.Sleep(force / 4)
 			s, err := c.Session(context.Background())

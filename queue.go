@@ -28,14 +28,14 @@ type QueueOptions[T any] struct {
 	// letters. Zero means no limit.
 	MaxAttempts int
 
-	// DeadLetters is the path of the queue that gets what was taken too often, and
+	// DeadLetterPath is the path of the queue that gets what was taken too often, and
 	// what cannot be decoded. The default is "<queue>/dead". It is a Queue, with
 	// items that keep their id and bytes; their attempts are counted anew, and why
 	// an item died is not stored. The path of the queue itself, or one
 	// below its "items" or "waiters", is refused with ErrInvalid. While an item
 	// cannot be moved, it stays where it is, is given to nobody, and does not hold
 	// up the others.
-	DeadLetters string
+	DeadLetterPath string
 
 	// Prefetch is how many items All and Items claim at a time. The default is 1.
 	// A prefetched item is claimed from then on: others do not get it, although
@@ -144,20 +144,20 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts = opts.MaxAttempts
-	if opts.DeadLetters == "" {
-		opts.DeadLetters = deadPath(path)
+	if opts.DeadLetterPath == "" {
+		opts.DeadLetterPath = deadPath(path)
 	}
-	q.dead = newQueue(c, opts.DeadLetters, fifoQueue)
+	q.dead = newQueue(c, opts.DeadLetterPath, fifoQueue)
 	if q.path.err == nil && q.dead.path.err != nil {
 		q.path.err = fmt.Errorf("dead letters: %w", q.dead.path.err)
 	}
 	switch {
 	case q.dead.path.full == q.path.full:
-		refuse("DeadLetters is the path of the queue itself")
+		refuse("DeadLetterPath is the path of the queue itself")
 	case within(q.dead.path.full, q):
-		refuse("DeadLetters %q stands in the items or waiters of the queue", opts.DeadLetters)
+		refuse("DeadLetterPath %q stands in the items or waiters of the queue", opts.DeadLetterPath)
 	case within(q.path.full, q.dead):
-		refuse("the queue stands in the items or waiters of its DeadLetters %q", opts.DeadLetters)
+		refuse("the queue stands in the items or waiters of its DeadLetterPath %q", opts.DeadLetterPath)
 	}
 	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: min(max(opts.Prefetch, 1), maxBatch)}
 }

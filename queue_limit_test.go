@@ -183,7 +183,7 @@ func TestWhatCannotBeDecodedBecomesADeadLetter(t *testing.T) {
 		if _, err := words.Put(ctx, "not a number"); err != nil {
 			w.t.Fatal(err)
 		}
-		q := w.queue("b", &coord.QueueOptions[int]{DeadLetters: "/elsewhere"})
+		q := w.queue("b", &coord.QueueOptions[int]{DeadLetterPath: "/elsewhere"})
 		mustPut(w.t, q, 1, 1)
 		_, err := q.Peek(ctx)
 		wantErr(w.t, err, coord.ErrDecode)
@@ -237,13 +237,13 @@ func TestDeadLettersAmongTheNodesOfTheQueueAreRefused(t *testing.T) {
 			"/q": true, "/q/items": true, "/q/items/x": true, "/q/waiters": true, "/q/waiters/x": true,
 			"/q/dead": false, "/q/items2": false, "/other": false,
 		} {
-			q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetters: path})
+			q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetterPath: path})
 			_, err := q.Put(context.Background(), 1)
 			if errors.Is(err, coord.ErrInvalid) != wrong || (err == nil) == wrong {
 				w.t.Errorf("dead letters at %s: %v", path, err)
 			}
 		}
-		q := coord.NewQueue(c, "/q/items", &coord.QueueOptions[int]{DeadLetters: "/q"})
+		q := coord.NewQueue(c, "/q/items", &coord.QueueOptions[int]{DeadLetterPath: "/q"})
 		_, err := q.Put(context.Background(), 1)
 		wantErr(w.t, err, coord.ErrInvalid)
 	})

@@ -326,7 +326,7 @@ func TestAQueueReportsBadUse(t *testing.T) {
 			_, err = coord.NewQueue(c, "/q", &o).Len(ctx)
 			wantErr(w.t, err, coord.ErrInvalid)
 		}
-		_, err = coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetters: "dead"}).Len(ctx)
+		_, err = coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetterPath: "dead"}).Len(ctx)
 		wantErr(w.t, err, coord.ErrBadPath)
 		big := coord.NewQueue(c, "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes()})
 		_, err = big.Put(ctx, make([]byte, backend.MaxRequest))

@@ -409,7 +409,7 @@ func doubleBarrierScenario() *scenario {
 		must:    []string{"round", "entry", "extra", "release", "loss", "gave up", "gave up leaving", "cancel", "outsider's delete"},
 		without: []string{"outsider's write"},
 		play: func(x *sim) {
-			n, o := 3, &coord.DoubleBarrierOptions{NextRound: x.draw.IntN(2) == 0}
+			n, o := 3, &coord.DoubleBarrierOptions{WaitForNextRound: x.draw.IntN(2) == 0}
 			if x.draw.IntN(3) == 0 {
 				n = 4
 			}

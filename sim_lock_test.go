@@ -345,7 +345,7 @@ func revocationScenario() *scenario {
 					a.linger(20)
 					o := &coord.RevokeOptions{By: "revoker", Reason: fmt.Sprint(i)}
 					if a.r.IntN(2) == 0 {
-						o.Force = time.Duration(1+a.r.IntN(40)) * time.Millisecond
+						o.ForceAfter = time.Duration(1+a.r.IntN(40)) * time.Millisecond
 						x.mu().Lock()
 						x.forced = true
 						x.mu().Unlock()

@@ -318,7 +318,7 @@ func electionScenario() *scenario {
 		without: []string{"outsider's write"},
 		play: func(x *sim) {
 			election := func(a *actor) *coord.Election {
-				return coord.NewElection(a.client(), at, &coord.ElectionOptions{ID: a.name, StepDown: a.slot.n == 3})
+				return coord.NewElection(a.client(), at, &coord.ElectionOptions{ID: a.name, StepDownOnSuspend: a.slot.n == 3})
 			}
 			for i := range 4 {
 				x.act("candidate", i, func(a *actor) {
@@ -524,7 +524,7 @@ func TestAnAnnouncementUnderWayWhileSteppingDownIsRemoved(t *testing.T) {
 			}
 			return nil
 		}}
-		e := coord.NewElection(w.open("a", late), "/e", &coord.ElectionOptions{ID: "a", StepDown: true})
+		e := coord.NewElection(w.open("a", late), "/e", &coord.ElectionOptions{ID: "a", StepDownOnSuspend: true})
 		term := mustLead(w.t, e)
 		announced := make(chan error)
 		go func() { announced <- term.Announce(context.Background(), []byte("here")) }()

@@ -142,7 +142,7 @@ func TestTheEventsOfReadersAndWriters(t *testing.T) {
 			"#2 called Granted rwmutex /rw lock node=/*__WRIT__* token=true weight=1",
 			"#2 called Downgraded rwmutex /rw lock node=/*__READ__* token=true")
 		y, d := w.taped("b", nil)
-		if err := coord.NewRWMutex(d, "/rw", nil).Revoke(ctx, &coord.RevokeOptions{By: "b", Force: w.timeout / 3}); err != nil {
+		if err := coord.NewRWMutex(d, "/rw", nil).Revoke(ctx, &coord.RevokeOptions{By: "b", ForceAfter: w.timeout / 3}); err != nil {
 			w.t.Fatal(err)
 		}
 		y.want("called RevocationSent rwmutex /rw revoke node=/*__READ__* by=b forced=false",

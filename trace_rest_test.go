@@ -278,7 +278,7 @@ func TestTheEventsOfAMember(t *testing.T) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		other := coord.NewGroup(w.open("b", nil), "/g", &coord.GroupOptions[string]{Replace: true})
+		other := coord.NewGroup(w.open("b", nil), "/g", &coord.GroupOptions[string]{TakeOver: true})
 		if _, err := other.Join(ctx, "me", "there"); err != nil {
 			w.t.Fatal(err)
 		}
@@ -310,7 +310,7 @@ func TestTheEventsOfACache(t *testing.T) {
 		cancel()
 		<-ended
 		x.want()
-		go func() { ended <- coord.NewCache(c, "/c", &coord.CacheOptions{Limit: 1}).Run(ctx) }()
+		go func() { ended <- coord.NewCache(c, "/c", &coord.CacheOptions{MaxNodes: 1}).Run(ctx) }()
 		<-ended
 		x.want("called CacheStopped cache /c run node= err=limit")
 	})

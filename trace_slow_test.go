@@ -384,7 +384,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := coord.NewGroup(other, "/g", &coord.GroupOptions[string]{Replace: true}).Join(ctx, "me", secret); err != nil {
+	if _, err := coord.NewGroup(other, "/g", &coord.GroupOptions[string]{TakeOver: true}).Join(ctx, "me", secret); err != nil {
 		t.Fatal(err)
 	}
 	<-mine.Done()

@@ -243,7 +243,7 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 					a.votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
 				}
 				// The record stays until all have read it.
-				co := coord.NewCoordinator(w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Keep: true})
+				co := coord.NewCoordinator(w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 				result := make(chan proposed, 1)
 				go func() {
 					d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))

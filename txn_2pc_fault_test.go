@@ -156,7 +156,7 @@ func TestACommitWaitsForEverySite(t *testing.T) {
 		w.served("a", "b")
 		let := make(chan struct{})
 		b.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Keep: true})
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 		result := make(chan coord.Decision)
 		go func() {
 			d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))

@@ -143,7 +143,7 @@ func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) && sp
 //
 // What was returned is done with, and its ID is free again: proposing it again is a
 // new transaction. So who means to retry Propose does that before, or instead; or
-// uses Keep, with which Recover returns all that Forget has not been called for.
+// uses KeepRecords, with which Recover returns all that Forget has not been called for.
 func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	if err := co.path.check("recover"); err != nil {
 		return nil, err
@@ -251,7 +251,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 }
 
 // Forget says that the decision of a transaction was taken note of: its record
-// goes as soon as every site has acknowledged. It is needed with Keep only. A
+// goes as soon as every site has acknowledged. It is needed with KeepRecords only. A
 // transaction that does not stand is forgotten already; one that is undecided is
 // ErrInvalid.
 func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {

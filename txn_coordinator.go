@@ -19,10 +19,10 @@ type CoordinatorOptions[T any] struct {
 	// default is 30 s.
 	Timeout time.Duration
 
-	// Keep has every record stay until Forget is called for it, so that a retry
+	// KeepRecords has every record stay until Forget is called for it, so that a retry
 	// of Propose is safe even when the process died after Propose had returned
 	// and before it took note of the decision.
-	Keep bool
+	KeepRecords bool
 
 	// Unserved says what Propose does about a site that no process serves. The default is
 	// FailUnserved.
@@ -106,7 +106,7 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // The same ID again is the same transaction, not a second one, as long as its
 // record stands: Propose then waits for its decision, whoever proposed it first,
 // and returns it. The record stands until a Propose of it has returned, or Recover
-// has told of it, and the sites have acknowledged; with Keep, until Forget. So
+// has told of it, and the sites have acknowledged; with KeepRecords, until Forget. So
 // after a crash or an error the way to learn the decision is to propose the same
 // again. The record goes in the background, a moment after Propose has returned and its
 // sites have acknowledged, and Close waits for Propose's part in that while the service
@@ -215,6 +215,6 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec txRecord, err error) {
 	if p.Deadline.Before(time.UnixMilli(maxDeadline)) {
 		rec.Deadline = p.Deadline.UnixMilli()
 	}
-	rec.Mark, rec.Keep = co.c.newGUID(p.ID), co.opts.Keep
+	rec.Mark, rec.Keep = co.c.newGUID(p.ID), co.opts.KeepRecords
 	return rec, nil
 }

@@ -184,7 +184,7 @@ func TestAStaleHolderWritesNothing(t *testing.T) {
 		"after expiry": func(w *world, _ *coord.Client, _ *coord.Mutex, h *coord.Hold) { w.Link("a").Expire(h.Session()) },
 		"after a revocation by force": func(w *world, _ *coord.Client, _ *coord.Mutex, _ *coord.Hold) {
 			m := coord.NewMutex(w.open("revoker", nil), "/l", nil)
-			if err := m.Revoke(context.Background(), &coord.RevokeOptions{Force: time.Millisecond}); err != nil {
+			if err := m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: time.Millisecond}); err != nil {
 				w.t.Fatal(err)
 			}
 		},

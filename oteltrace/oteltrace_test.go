@@ -208,7 +208,7 @@ func TestALossEndsTheSpanOfAHoldWithItsReason(t *testing.T) {
 	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
 		h := x.lock(x.t.Context(), x.c)
 		time.Sleep(time.Second)
-		if err := coord.NewMutex(x.other, "/l", nil).Revoke(x.t.Context(), &coord.RevokeOptions{By: "b", Force: time.Second}); err != nil {
+		if err := coord.NewMutex(x.other, "/l", nil).Revoke(x.t.Context(), &coord.RevokeOptions{By: "b", ForceAfter: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		<-h.Done()

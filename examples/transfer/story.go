@@ -103,10 +103,10 @@ func story(ctx context.Context, s *service.Service) error {
 }
 
 // officeKilled: the coordinator is killed while it proposes, and its successor does not know
-// how far it came. With Keep the record stays until Forget, so the same proposal again cannot
+// how far it came. With KeepRecords the record stays until Forget, so the same proposal again cannot
 // make a second transfer.
 func (b *bank) officeKilled(ctx context.Context, office *coord.Coordinator[Transfer], c *coord.Client) error {
-	keep := &coord.CoordinatorOptions[Transfer]{Keep: true}
+	keep := &coord.CoordinatorOptions[Transfer]{KeepRecords: true}
 	victim, link, err := b.s.Open(ctx, "another office")
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (b *bank) settled(ctx context.Context, office *coord.Coordinator[Transfer],
 			return err
 		}
 		for _, d := range left {
-			if err := office.Forget(ctx, d.ID); err != nil { // with Keep the record stays until then
+			if err := office.Forget(ctx, d.ID); err != nil { // with KeepRecords the record stays until then
 				return err
 			}
 		}

@@ -59,7 +59,7 @@ func oursRevokesCurators(t *testing.T, w *crew) {
 	// By force: Curator's holder is not notified that its node is deleted, but the next
 	// waiter is granted.
 	holder = w.java[0].lock(t, "mutex", s.path).granted()
-	if err := m.Revoke(s.ctx(), &coord.RevokeOptions{Force: 50 * time.Millisecond}); err != nil {
+	if err := m.Revoke(s.ctx(), &coord.RevokeOptions{ForceAfter: 50 * time.Millisecond}); err != nil {
 		t.Error(err)
 	}
 	h := s.hold(m.TryLock)

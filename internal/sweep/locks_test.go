@@ -336,7 +336,7 @@ func revocation() *recipe {
 			}
 			r.enter(a, h, 1)
 			x.rest()
-			b.ok("force", other.Revoke(x.ctx, &coord.RevokeOptions{By: "b", Force: 30 * time.Millisecond}))
+			b.ok("force", other.Revoke(x.ctx, &coord.RevokeOptions{By: "b", ForceAfter: 30 * time.Millisecond}))
 			r.leave(h) // the next may be granted before the holder is notified
 			r.cycle(b, "lock", other, 1, nil)
 			if _, ok := await(x, "a is notified", h.Done()); !ok && x.going() {
