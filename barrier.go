@@ -57,7 +57,7 @@ func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
 //
 // With Ephemeral, what an earlier session of this client has set with this Barrier
 // is not taken for the new one's: Set waits until the service has removed it. A
-// session that is lost later takes the barrier along; Client.States tells.
+// session that is lost later takes the barrier along; Client.WatchState tells.
 //
 // If its outcome is unknown when ctx or the session ends, the error matches
 // ErrUncertain; it is not set a second time, which could undo a Remove.

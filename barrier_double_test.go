@@ -395,10 +395,10 @@ func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
 				w.commit(backend.Delete(other, backend.AnyVersion))
 				return backend.ErrUncertain
 			})
-			states := c.States(context.Background())
+			states := c.WatchState(context.Background())
 			x := w.enter(context.Background(), coord.NewDoubleBarrier(c, "/d", 2, o))
 			for st := range states {
-				if st.Phase == coord.Lost {
+				if st.Phase == coord.PhaseLost {
 					break
 				}
 			}

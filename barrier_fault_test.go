@@ -167,7 +167,7 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 			return err
 		}})
 		lost := coord.NewDoubleBarrier(c, "/d", 3, nil)
-		expire := func() { w.Link("lost").Expire((<-c.States(context.Background())).Session) }
+		expire := func() { w.Link("lost").Expire((<-c.WatchState(context.Background())).Session) }
 		first := w.enter(context.Background(), lost)
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
 		before := w.children("/d/members")
@@ -185,7 +185,7 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 		out.pending("two are inside")
 		old := e.Session()
 		expire()
-		w.eventually("the next session", func() bool { return (<-c.States(context.Background())).Session != old })
+		w.eventually("the next session", func() bool { return (<-c.WatchState(context.Background())).Session != old })
 		w.settle()
 		out.pending("two are inside, whatever became of the session")
 		w.must(second.entry().Release())
@@ -212,16 +212,16 @@ func TestAMemberThatComesAnewCountsOnce(t *testing.T) {
 		x := w.enter(context.Background(), d)
 		w.stand(d, coord.DoubleBarrierState{Waiting: 1})
 		for range 3 {
-			states := c.States(context.Background())
+			states := c.WatchState(context.Background())
 			w.Link("a").Partition()
 			for st := range states {
-				if st.Phase == coord.Lost { // by the lease, before the service ends it
+				if st.Phase == coord.PhaseLost { // by the lease, before the service ends it
 					break
 				}
 			}
 			w.Link("a").Heal()
 			w.eventually("it comes anew", func() bool {
-				return (<-c.States(context.Background())).Phase == coord.Connected && len(w.children("/d/members")) == 1
+				return (<-c.WatchState(context.Background())).Phase == coord.PhaseConnected && len(w.children("/d/members")) == 1
 			})
 			x.pending("one is missing")
 		}
@@ -383,10 +383,10 @@ func TestAnEnterGivenUpAtEachRequestLeavesNothing(t *testing.T) {
 }
 
 func lostByLease(w *world, c *coord.Client, link string) {
-	states := c.States(context.Background())
+	states := c.WatchState(context.Background())
 	w.Link(link).Partition()
 	for st := range states {
-		if st.Phase == coord.Lost {
+		if st.Phase == coord.PhaseLost {
 			break
 		}
 	}
@@ -467,14 +467,14 @@ func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 		w.must(y.entry().Leave(ctx))
 		w.must(o.end())
 
-		states := c.States(ctx)
+		states := c.WatchState(ctx)
 		after.arm(1, does(backend.OpCreate, "member-"), func(context.Context, backendtest.Call, error) error {
 			w.Link("a").Partition()
 			return backend.ErrUncertain
 		})
 		x = w.enter(ctx, a)
 		for st := range states {
-			if st.Phase == coord.Lost {
+			if st.Phase == coord.PhaseLost {
 				break
 			}
 		}
@@ -574,7 +574,7 @@ func TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo(t *testing.T) {
 		w.Link("a").Partition()
 		cancel()
 		wantErr(w.t, x.end(), context.Canceled)
-		awaitPhase(w.t, c, coord.Lost)
+		awaitPhase(w.t, c, coord.PhaseLost)
 		ghosts := w.children("/d/members")
 		if len(ghosts) != 1 {
 			w.t.Fatalf("%v, want the node of the lost session", ghosts)

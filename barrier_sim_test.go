@@ -360,7 +360,7 @@ func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 		switch fault % 5 {
 		case 0:
 			note("expiry")
-			link.Expire((<-clients[i].States(context.Background())).Session)
+			link.Expire((<-clients[i].WatchState(context.Background())).Session)
 		case 1:
 			note("partition")
 			link.Partition()

@@ -126,7 +126,7 @@ func TestASpuriousWakeUpDoesNotPassABarrier(t *testing.T) {
 		w.Link("waiter").Heal()
 		<-l
 		waiting.pending("only contact was lost")
-		w.Link("waiter").Expire((<-c.States(ctx)).Session)
+		w.Link("waiter").Expire((<-c.WatchState(ctx)).Session)
 		<-l
 		waiting.pending("only a session was lost")
 		w.Link("waiter").Partition()
@@ -173,11 +173,11 @@ func TestABarrierOfAnOwnLostSessionIsWaitedFor(t *testing.T) {
 		c := w.open("a", nil)
 		b := coord.NewBarrier(c, "/b", &coord.BarrierOptions{Ephemeral: true})
 		w.must(b.Set(ctx))
-		states := c.States(ctx)
+		states := c.WatchState(ctx)
 		old := (<-states).Session
 		w.Link("a").Partition()
 		for st := range states {
-			if st.Phase == coord.Lost {
+			if st.Phase == coord.PhaseLost {
 				break
 			}
 		}

@@ -32,7 +32,7 @@ type CacheOptions struct {
 // more and there is contact, the copy comes to equal the tree exactly. That holds
 // after lost contact and lost sessions too, for nodes that were deleted and created
 // again meanwhile, with whatever version: nodes are told apart by the commits that
-// made and changed them. Without contact the copy stands as it was; Client.States
+// made and changed them. Without contact the copy stands as it was; Client.WatchState
 // tells of that.
 //
 // Paths are as recipes take them: absolute, without the client's namespace. The root

@@ -152,7 +152,7 @@ func (m *mirror) look() {
 		case <-m.changed:
 			var phase backend.Phase
 			phase, m.changed = m.s.b.Status()
-			if phase == backend.Connected {
+			if phase == backend.PhaseConnected {
 				m.begin()
 			}
 		default:

@@ -207,7 +207,7 @@ func (x *cacheSim) steps() {
 			x.link.Heal()
 		case n == 13 && r.IntN(2) == 0:
 			x.note("expiry")
-			st := <-x.c.States(context.Background())
+			st := <-x.c.WatchState(context.Background())
 			x.link.Expire(st.Session)
 			time.Sleep(time.Second) // for the pause before the next session
 		case n == 14:
@@ -304,7 +304,7 @@ func (x *cacheSim) faults() {
 				l.Heal()
 			case 2:
 				x.note("expiry")
-				st := <-x.c.States(context.Background())
+				st := <-x.c.WatchState(context.Background())
 				x.link.Expire(st.Session)
 			case 3:
 				x.note("lost request")

@@ -139,7 +139,7 @@ func (s *session) waitFor(ch <-chan struct{}, d time.Duration) {
 	defer timer.Stop()
 	for {
 		phase, changed := s.b.Status()
-		if phase != backend.Connected {
+		if phase != backend.PhaseConnected {
 			return
 		}
 		select {

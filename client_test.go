@@ -21,7 +21,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after nth
 		c := w.open("a", &backendtest.Hooks{After: after.after})
-		states := c.States(context.Background())
+		states := c.WatchState(context.Background())
 		held := coord.NewMutex(c, "/held", nil)
 		h := mustLock(w.t, held)
 		ctx := h.Context(context.Background())
@@ -78,10 +78,10 @@ func TestCloseEndsEverything(t *testing.T) {
 		var last coord.State
 		for last = range states {
 		}
-		if last.Phase != coord.Closed || !errors.Is(last.Err, coord.ErrClosed) {
+		if last.Phase != coord.PhaseClosed || !errors.Is(last.Err, coord.ErrClosed) {
 			w.t.Errorf("last state %+v", last)
 		}
-		if st, ok := <-c.States(context.Background()); !ok || st.Phase != coord.Closed {
+		if st, ok := <-c.WatchState(context.Background()); !ok || st.Phase != coord.PhaseClosed {
 			w.t.Errorf("state after Close: %+v, %v", st, ok)
 		}
 		if err := c.Close(); err != nil {
@@ -122,7 +122,7 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 			}
 		}})
 		ctx, cancel := context.WithCancel(t.Context())
-		states := c.States(ctx)
+		states := c.WatchState(ctx)
 		next := func(want coord.Phase) coord.State {
 			t.Helper()
 			got := <-states
@@ -131,15 +131,15 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 			}
 			return got
 		}
-		first := next(coord.Connected)
+		first := next(coord.PhaseConnected)
 		st.Link("a").Partition()
-		next(coord.Suspended)
+		next(coord.PhaseSuspended)
 		st.Link("a").Heal()
-		next(coord.Connected)
+		next(coord.PhaseConnected)
 		start := time.Now()
 		st.Link("a").Partition()
-		next(coord.Suspended)
-		lost := next(coord.Lost)
+		next(coord.PhaseSuspended)
+		lost := next(coord.PhaseLost)
 		if !errors.Is(lost.Err, coord.ErrSessionLost) || lost.Session != first.Session {
 			t.Errorf("lost: %+v", lost)
 		}
@@ -147,7 +147,7 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 			t.Errorf("lost after %v, want the timeout less a third", d)
 		}
 		st.Link("a").Heal()
-		if again := next(coord.Connected); again.Session == first.Session {
+		if again := next(coord.PhaseConnected); again.Session == first.Session {
 			t.Error("the same session after a loss")
 		}
 		cancel()
@@ -156,7 +156,7 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		want := []coord.Phase{coord.Connected, coord.Suspended, coord.Connected, coord.Suspended, coord.Lost, coord.Connected}
+		want := []coord.Phase{coord.PhaseConnected, coord.PhaseSuspended, coord.PhaseConnected, coord.PhaseSuspended, coord.PhaseLost, coord.PhaseConnected}
 		if len(traced) != len(want) {
 			t.Fatalf("traced %v, want %v", traced, want)
 		}
@@ -176,9 +176,9 @@ func TestStatesAskedForDuringCloseEndWithClosed(t *testing.T) {
 		go c.Close()
 		synctest.Wait()
 		var last coord.State
-		for last = range c.States(t.Context()) {
+		for last = range c.WatchState(t.Context()) {
 		}
-		if last.Phase != coord.Closed || !errors.Is(last.Err, coord.ErrClosed) {
+		if last.Phase != coord.PhaseClosed || !errors.Is(last.Err, coord.ErrClosed) {
 			t.Errorf("last state %+v", last)
 		}
 	})

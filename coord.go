@@ -89,32 +89,32 @@ type Client struct {
 type State struct {
 	Phase   Phase
 	Session int64 // the id of the present or latest session
-	Err     error // why there is no session: set with Lost and Closed
+	Err     error // why there is no session: set with PhaseLost and PhaseClosed
 }
 
 // Phase is where a client's session is in its life.
 type Phase int8
 
-// The phases. Suspended: no contact at the moment, nothing is lost yet. Lost:
+// The phases. PhaseSuspended: no contact at the moment, nothing is lost yet. PhaseLost:
 // the session is over, every hold of it has ended, and the next session is being
-// opened. Closed is final.
+// opened. PhaseClosed is final.
 const (
-	Connected Phase = iota + 1
-	Suspended
-	Lost
-	Closed
+	PhaseConnected Phase = iota + 1
+	PhaseSuspended
+	PhaseLost
+	PhaseClosed
 )
 
 // String returns the phase in lower case.
 func (p Phase) String() string {
 	switch p {
-	case Connected:
+	case PhaseConnected:
 		return "connected"
-	case Suspended:
+	case PhaseSuspended:
 		return "suspended"
-	case Lost:
+	case PhaseLost:
 		return "lost"
-	case Closed:
+	case PhaseClosed:
 		return "closed"
 	}
 	return "unknown"
@@ -167,8 +167,8 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 	}
 	s := newSession(c, bs)
 	c.current.Store(s)
-	c.state = newLatest(State{Phase: Connected, Session: bs.ID()})
-	tell(ctx, c, StateChanged{State: State{Phase: Connected, Session: bs.ID()}})
+	c.state = newLatest(State{Phase: PhaseConnected, Session: bs.ID()})
+	tell(ctx, c, StateChanged{State: State{Phase: PhaseConnected, Session: bs.ID()}})
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop = stop
 	c.goWork(func() { c.keepSession(life, s) })
@@ -214,14 +214,14 @@ func (c *Client) drain() {
 	}
 }
 
-// States returns a channel with the present state and then every change. It is
+// WatchState returns a channel with the present state and then every change. It is
 // latest-wins: a slow reader misses what lies between, never the newest. It is
-// closed when ctx ends, and after the state Closed.
-func (c *Client) States(ctx context.Context) <-chan State {
+// closed when ctx ends, and after the state PhaseClosed.
+func (c *Client) WatchState(ctx context.Context) <-chan State {
 	ch := make(chan State, 1)
 	if !c.goWork(func() { c.state.follow(ctx, ch) }) {
 		s, _, _ := c.state.get()
-		ch <- State{Phase: Closed, Session: s.Session, Err: ErrClosed}
+		ch <- State{Phase: PhaseClosed, Session: s.Session, Err: ErrClosed}
 		close(ch)
 	}
 	return ch
@@ -249,7 +249,7 @@ func (c *Client) session(ctx context.Context) (*session, error) {
 		}
 		// Fetch the channel before looking again, or the change could slip by.
 		st, changed, _ := c.state.get()
-		if st.Phase == Closed {
+		if st.Phase == PhaseClosed {
 			return nil, ErrClosed
 		}
 		if s := c.current.Load(); s.b.Err() == nil {
@@ -257,7 +257,7 @@ func (c *Client) session(ctx context.Context) (*session, error) {
 		}
 		closing := c.closing
 		if isCleanUp(ctx) {
-			closing = nil // the phase Closed ends it
+			closing = nil // the phase PhaseClosed ends it
 		}
 		select {
 		case <-changed:
@@ -295,13 +295,13 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 		s.follow(ctx)
 		if ctx.Err() != nil {
 			s.end(ErrClosed)
-			c.publish(State{Phase: Closed, Session: s.b.ID(), Err: ErrClosed}, true)
+			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: ErrClosed}, true)
 			c.closeSession(s.b)
 			return
 		}
 		err := s.b.Err()
 		s.end(err)
-		c.publish(State{Phase: Lost, Session: s.b.ID(), Err: err}, false)
+		c.publish(State{Phase: PhaseLost, Session: s.b.ID(), Err: err}, false)
 		c.log.Warn("coord: session lost", "session", sessionID(s.b.ID()), "error", err)
 		// Joining what the dead session leaves behind can take a moment; the
 		// next one need not wait for that.
@@ -317,13 +317,13 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 		pause.wait(ctx.Done(), nil)
 		bs, err := c.reopen(ctx)
 		if err != nil {
-			c.publish(State{Phase: Closed, Session: s.b.ID(), Err: ErrClosed}, true)
+			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: ErrClosed}, true)
 			return
 		}
 		s = newSession(c, bs)
 		c.current.Store(s)
 		c.log.Info("coord: session opened", "session", sessionID(bs.ID()))
-		c.publish(State{Phase: Connected, Session: bs.ID()}, false)
+		c.publish(State{Phase: PhaseConnected, Session: bs.ID()}, false)
 	}
 }
 
@@ -346,7 +346,7 @@ func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 			return nil, err
 		}
 		st, _, _ := c.state.get()
-		c.publish(State{Phase: Lost, Session: st.Session, Err: err}, false)
+		c.publish(State{Phase: PhaseLost, Session: st.Session, Err: err}, false)
 		c.log.Error("coord: cannot open a session", "error", err)
 		if err := sleep(ctx, pause/2+time.Duration(c.random("open")%uint64(pause))); err != nil {
 			return nil, err

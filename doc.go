@@ -89,7 +89,7 @@
 //
 // A session is one life on the service. It is connected, suspended (no contact
 // at the moment; contact may return) or lost (over for good). A [Client] keeps one
-// session at a time and opens the next when one is lost; [Client.States] reports
+// session at a time and opens the next when one is lost; [Client.WatchState] reports
 // the state.
 //
 // A [Hold] is something that can be lost: a lock that was granted, a [Term] of
@@ -218,7 +218,7 @@
 // ErrKind, before it writes. Each client checks at its first use of the path, and in a
 // queue of contenders before each grant. Reads of a [Value], a [Counter] and a [Barrier]
 // refuse too. Calls that only look at a directory find nothing of their own there:
-// Leader, Observe, Contenders, Members, Watch of a Group, Len, Peek, State, Limit,
+// Leader, WatchLeader, Contenders, Members, Watch of a Group, Len, Peek, State, Limit,
 // Status and List.
 //
 // A path is free for another kind when its node is gone. The service deletes an empty

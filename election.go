@@ -12,7 +12,7 @@ import (
 
 // ElectionOptions may be nil.
 type ElectionOptions struct {
-	// ID says who the candidate is, for Leader, Observe and Contenders. It is
+	// ID says who the candidate is, for Leader, WatchLeader and Contenders. It is
 	// text, and need not be unique.
 	ID string
 
@@ -124,7 +124,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 
 // endSuspended ends the hold as soon as its session is suspended.
 func (h *Hold) endSuspended(at contact) {
-	if at.phase == backend.Connected {
+	if at.phase == backend.PhaseConnected {
 		select {
 		case <-at.changed: // also when contact is back already
 		case <-h.Done():

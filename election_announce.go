@@ -35,7 +35,7 @@ func readyPath(path string) string {
 }
 
 // Announce publishes that the leader has taken over and is ready, with data for
-// those who follow Leader or Observe: the acknowledgement of the recipe guide.
+// those who follow Leader or WatchLeader: the acknowledgement of the recipe guide.
 // Being first in line makes a leader, which may have much to do before it can
 // serve. A later call replaces the data. It goes with the term, in the same
 // moment, and costs two requests. If the term has ended the error is that of Err.

@@ -182,7 +182,7 @@ func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		c := w.open("observer", nil)
-		seen := coord.NewElection(c, "/e", nil).Observe(ctx)
+		seen := coord.NewElection(c, "/e", nil).WatchLeader(ctx)
 		if l := next(t, seen); !l.Vacant() {
 			t.Errorf("at first %v", l)
 		}
@@ -197,11 +197,11 @@ func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
 				w.Link("observer").Partition()
 				w.Link("observer").Heal()
 			case 2: // the observer's session is lost
-				st := next(t, c.States(ctx))
+				st := next(t, c.WatchState(ctx))
 				w.Link("observer").Expire(st.Session)
 				w.eventually("the next session", func() bool {
-					now := next(t, c.States(ctx))
-					return now.Session != st.Session && now.Phase == coord.Connected
+					now := next(t, c.WatchState(ctx))
+					return now.Session != st.Session && now.Phase == coord.PhaseConnected
 				})
 			}
 			if i == 3 {
@@ -242,7 +242,7 @@ func TestForeignNodesStandInNoCandidatesWay(t *testing.T) {
 			}
 		}
 		e := w.candidate("a", nil)
-		seen := e.Observe(t.Context())
+		seen := e.WatchLeader(t.Context())
 		if l := next(t, seen); !l.Vacant() {
 			t.Errorf("at first %v", l)
 		}
@@ -344,7 +344,7 @@ func TestTheElectionUnderRandomFaults(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				var wg sync.WaitGroup
 				wg.Go(func() {
-					for l := range coord.NewElection(c, x.path, nil).Observe(ctx) {
+					for l := range coord.NewElection(c, x.path, nil).WatchLeader(ctx) {
 						if l.Err != nil {
 							x.t.Errorf("seed %d: %v", x.seed, l.Err)
 						}
@@ -422,7 +422,7 @@ func TestObserveDoesNotGoBackOverALostSession(t *testing.T) {
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
 		f := &frozenServer{Backend: w.Link("reader")}
 		c := open(w.t, f, nil)
-		ch := coord.NewElection(c, "/e", nil).Observe(context.Background())
+		ch := coord.NewElection(c, "/e", nil).WatchLeader(context.Background())
 		ta := mustLead(w.t, a)
 		for l := next(w.t, ch); l.ID != "a"; l = next(w.t, ch) {
 		}
@@ -445,7 +445,7 @@ func TestObserveDoesNotGoBackOverALostSession(t *testing.T) {
 		w.settle()
 		select {
 		case l := <-ch:
-			w.t.Errorf("after leader b (token %d) Observe told %v: it went back", tb.Token(), l)
+			w.t.Errorf("after leader b (token %d) WatchLeader told %v: it went back", tb.Token(), l)
 		default:
 		}
 		mustRelease(w.t, tb.Hold)
@@ -456,7 +456,7 @@ func TestAFailureToObserveIsNoVacancy(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.open("a", nil)
 		c.Close()
-		l := next(w.t, coord.NewElection(c, "/e", nil).Observe(context.Background()))
+		l := next(w.t, coord.NewElection(c, "/e", nil).WatchLeader(context.Background()))
 		if l.Err == nil || l.Vacant() {
 			w.t.Errorf("Vacant %t with Err %v", l.Vacant(), l.Err)
 		}

@@ -31,7 +31,7 @@ type Candidate struct {
 type Leader struct {
 	Candidate
 
-	// Err is set only in the last element that Observe sends, if it cannot go on.
+	// Err is set only in the last element that WatchLeader sends, if it cannot go on.
 	Err error
 }
 
@@ -97,15 +97,15 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return l, opError(op, e.path.full, err)
 }
 
-// Observe returns a channel with the present leader, and then every change:
+// WatchLeader returns a channel with the present leader, and then every change:
 // another leader, nobody, an announcement. It is latest-wins: a slow reader misses
 // what lies between, never the newest. It goes on over lost sessions, and is
 // closed when ctx ends. If it fails for good the last element has Err set. It
 // costs nothing while nothing changes; candidates that come and go behind the
 // leader do not wake it.
 //
-// While the client has no contact the latest element stands; States tells of that.
-func (e *Election) Observe(ctx context.Context) <-chan Leader {
+// While the client has no contact the latest element stands; WatchState tells of that.
+func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 	var last Leader
 	told := false
 	failed := func(err error) Leader { return Leader{Err: err} }

@@ -72,14 +72,14 @@ func (b *watchCounter) standing() (n int) {
 	return n
 }
 
-// However much is announced and whoever leads, Observe keeps no more than two
+// However much is announced and whoever leads, WatchLeader keeps no more than two
 // watches: on the leader's node and on its announcement, or on the directory.
 func TestObserveKeepsTwoWatches(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		counter := &watchCounter{Backend: w.Link("observer")}
-		seen := coord.NewElection(open(w.t, counter, &coord.Options{Namespace: w.path("")}), "/e", nil).Observe(ctx)
+		seen := coord.NewElection(open(w.t, counter, &coord.Options{Namespace: w.path("")}), "/e", nil).WatchLeader(ctx)
 		until := func(cond func(coord.Leader) bool) {
 			w.t.Helper()
 			for {
@@ -137,7 +137,7 @@ func TestAnAnnouncementIsSeenAndEndsWithTheTerm(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
-		seen := b.Observe(ctx)
+		seen := b.WatchLeader(ctx)
 		if l := next(t, seen); !l.Vacant() || l.Err != nil {
 			t.Errorf("first %v, want nobody", l)
 		}

@@ -204,7 +204,7 @@ func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 		if _, err := bad.Contenders(t.Context()); !errors.Is(err, coord.ErrBadPath) {
 			t.Error(err)
 		}
-		seen := closed(t, bad.Observe(t.Context()))
+		seen := closed(t, bad.WatchLeader(t.Context()))
 		if len(seen) != 1 || !errors.Is(seen[0].Err, coord.ErrBadPath) {
 			t.Errorf("observed %v", seen)
 		}
@@ -403,7 +403,7 @@ func TestCloseEndsLeadershipWithTheReason(t *testing.T) {
 		t := w.t
 		c := w.open("a", nil)
 		e := coord.NewElection(c, "/e", nil)
-		leads, seen := e.Leadership(context.Background()), e.Observe(context.Background())
+		leads, seen := e.Leadership(context.Background()), e.WatchLeader(context.Background())
 		term := next(t, leads)
 		waits := coord.NewElection(c, "/e", nil).Leadership(context.Background())
 		w.candidates(2)
@@ -416,7 +416,7 @@ func TestCloseEndsLeadershipWithTheReason(t *testing.T) {
 				t.Errorf("at the end: %v", terms)
 			}
 		}
-		for _, leaders := range [][]coord.Leader{closed(t, seen), closed(t, e.Observe(context.Background()))} {
+		for _, leaders := range [][]coord.Leader{closed(t, seen), closed(t, e.WatchLeader(context.Background()))} {
 			if n := len(leaders); n == 0 || !errors.Is(leaders[n-1].Err, coord.ErrClosed) {
 				t.Errorf("observed at the end: %v", leaders)
 			}
@@ -503,7 +503,7 @@ func TestChannelsThatNobodyReadsBlockNobodyAndKeepTheNewest(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.t
 		watcher := w.candidate("watcher", nil)
-		unread := watcher.Observe(context.Background())
+		unread := watcher.WatchLeader(context.Background())
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
 		var last *coord.Term
 		for range 20 {

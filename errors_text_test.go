@@ -571,7 +571,7 @@ func TestAnUncertainReleaseNamesItsNodeOnce(t *testing.T) {
 func TestPoliciesHaveNames(t *testing.T) {
 	for want, x := range map[string]fmt.Stringer{
 		"fail": coord.FailUnserved, "abort": coord.AbortUnserved, "await": coord.AwaitUnserved, "unknown": coord.Unserved(7),
-		"round robin": coord.RoundRobin, "random": coord.Random,
+		"round robin": coord.PickRoundRobin, "random": coord.PickRandom,
 	} {
 		if got := x.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -79,7 +79,7 @@ func ExampleElection_Leadership() {
 }
 
 // Those who do not lead want to know who does, and whether he is ready.
-func ExampleElection_Observe() {
+func ExampleElection_WatchLeader() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
 	if err != nil {
@@ -88,7 +88,7 @@ func ExampleElection_Observe() {
 	defer c.Close()
 
 	e := coord.NewElection(c, "/election/billing", &coord.ElectionOptions{ID: "node-a"})
-	leaders := e.Observe(ctx)
+	leaders := e.WatchLeader(ctx)
 	fmt.Println("vacant:", (<-leaders).Vacant())
 
 	term, err := e.Campaign(ctx)

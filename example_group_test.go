@@ -76,7 +76,7 @@ func ExampleGroup_Picker() {
 			log.Fatal(err)
 		}
 	}
-	p, err := g.Picker(ctx, coord.RoundRobin)
+	p, err := g.Picker(ctx, coord.PickRoundRobin)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -139,7 +139,7 @@ func ExampleMutex_Lock() {
 
 // A service that shows whether it has contact. Holds stand while the session is
 // suspended, and end when it is lost.
-func ExampleClient_States() {
+func ExampleClient_WatchState() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	link := memory.New(nil).Link("a")
@@ -147,7 +147,7 @@ func ExampleClient_States() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	states := c.States(ctx)
+	states := c.WatchState(ctx)
 	fmt.Println((<-states).Phase)
 	link.Partition() // contact breaks
 	fmt.Println((<-states).Phase)

@@ -20,7 +20,7 @@ func awaitPhase(t *testing.T, c *coord.Client, want coord.Phase) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	for st := range c.States(ctx) {
+	for st := range c.WatchState(ctx) {
 		if st.Phase == want {
 			return
 		}
@@ -169,7 +169,7 @@ func TestAMemberJoinsAgainWhileItsOldNodeStillStands(t *testing.T) {
 				watch.until("x=1")
 				old := watch.last.List[0]
 				w.Link("a").Partition()
-				awaitPhase(w.t, c, coord.Lost)
+				awaitPhase(w.t, c, coord.PhaseLost)
 				stood := len(w.children("/g")) == 1
 				healed := time.Now()
 				w.Link("a").Heal()
@@ -199,7 +199,7 @@ func TestALeaveWithoutASessionTakesTheOldNodeAway(t *testing.T) {
 		c := w.open("a", nil)
 		m := mustJoin(w.t, textGroup(c, false), "x", "1")
 		w.Link("a").Partition()
-		awaitPhase(w.t, c, coord.Lost)
+		awaitPhase(w.t, c, coord.PhaseLost)
 		w.settle()
 		start := time.Now()
 		mustLeave(w.t, m)
@@ -411,7 +411,7 @@ func TestAMemberThatBecomesReadableIsTold(t *testing.T) {
 			}
 			return nil
 		}})
-		p, err := g.Picker(ctx, coord.RoundRobin)
+		p, err := g.Picker(ctx, coord.PickRoundRobin)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -556,7 +556,7 @@ func TestALeaveLeavesNoNodeOfTwoSessionsAgo(t *testing.T) {
 		}})
 		m := mustJoin(w.t, textGroup(c, false), "x", "1")
 		w.Link("a").Partition()
-		awaitPhase(w.t, c, coord.Lost)
+		awaitPhase(w.t, c, coord.PhaseLost)
 		if err := m.Leave(); err != nil {
 			w.t.Error(err)
 		}

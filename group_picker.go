@@ -14,18 +14,18 @@ import (
 type PickPolicy int8
 
 const (
-	// RoundRobin picks the members one after the other in the order of their ids.
-	RoundRobin PickPolicy = iota
-	// Random picks any, each with the same probability.
-	Random
+	// PickRoundRobin picks the members one after the other in the order of their ids.
+	PickRoundRobin PickPolicy = iota
+	// PickRandom picks any, each with the same probability.
+	PickRandom
 )
 
 // String returns the policy in lower case.
 func (p PickPolicy) String() string {
 	switch p {
-	case RoundRobin:
+	case PickRoundRobin:
 		return "round robin"
-	case Random:
+	case PickRandom:
 		return "random"
 	}
 	return "unknown"
@@ -56,7 +56,7 @@ func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], e
 	if err := g.path.check("picker"); err != nil {
 		return nil, err
 	}
-	if policy != RoundRobin && policy != Random {
+	if policy != PickRoundRobin && policy != PickRandom {
 		return nil, opError("picker", g.path.full, fmt.Errorf("%w: policy %d", ErrInvalid, int8(policy)))
 	}
 	v, err := g.attach()
@@ -118,7 +118,7 @@ func (p *Picker[T]) pick() (m Member[T], ok bool, changed <-chan struct{}, err e
 		return m, false, changed, nil
 	}
 	i := 0
-	if p.policy == Random {
+	if p.policy == PickRandom {
 		i = int(p.g.c.random("pick") % uint64(len(r.readable)))
 	} else {
 		// By the id and not by the place in the list, in which others come and go.

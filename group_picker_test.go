@@ -39,7 +39,7 @@ func TestRoundRobinPicksOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
 		g := textGroup(open(t, st, nil), false)
-		p := mustPicker(t, t.Context(), g, coord.RoundRobin)
+		p := mustPicker(t, t.Context(), g, coord.PickRoundRobin)
 		joined := make(map[string]*coord.Membership[string])
 		for _, id := range []string{"c", "a", "b", "d"} {
 			joined[id] = mustJoin(t, g, id, "1")
@@ -76,7 +76,7 @@ func TestRoundRobinPicksOneAfterTheOther(t *testing.T) {
 func TestRandomPicksEachWithTheSameProbability(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := textGroup(open(t, memory.New(nil), nil), false)
-		p := mustPicker(t, t.Context(), g, coord.Random)
+		p := mustPicker(t, t.Context(), g, coord.PickRandom)
 		const members, picks = 4, 4000
 		for i := range members {
 			mustJoin(t, g, fmt.Sprint(i), "1")
@@ -100,7 +100,7 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 		ctx := context.Background()
 		life, cancel := context.WithCancel(ctx)
 		g := w.group("a", nil)
-		p := mustPicker(w.t, life, g, coord.RoundRobin)
+		p := mustPicker(w.t, life, g, coord.PickRoundRobin)
 		if m, ok := p.TryNext(); ok {
 			w.t.Errorf("picked %+v of nobody", m)
 		}
@@ -114,7 +114,7 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 		type instance struct{ Port int }
 		c := w.open("b", nil)
 		ports := coord.NewGroup[instance](c, "/g", nil)
-		pp, err := ports.Picker(life, coord.Random)
+		pp, err := ports.Picker(life, coord.PickRandom)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestWatchesAndPickersShareOneView(t *testing.T) {
 		for round := range 3 {
 			m := mustJoin(w.t, w.group(fmt.Sprint("member", round), nil), "x", fmt.Sprint(round))
 			life, cancel := context.WithCancel(ctx)
-			p := mustPicker(w.t, life, g, coord.RoundRobin)
+			p := mustPicker(w.t, life, g, coord.PickRoundRobin)
 			x, y := w.watch(life, g), w.watch(life, g)
 			x.until(fmt.Sprint("x=", round))
 			y.until(fmt.Sprint("x=", round))

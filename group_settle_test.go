@@ -212,7 +212,7 @@ func TestAnIncumbentAndANewcomerAreNotBothRefused(t *testing.T) {
 			return nil
 		})
 		w.Link("a").Partition()
-		awaitPhase(w.t, ca, coord.Lost)
+		awaitPhase(w.t, ca, coord.PhaseLost)
 		joined := make(chan error)
 		go func() {
 			_, err := b.Join(ctx, "x", "b")

@@ -196,7 +196,7 @@ func TestBadIDsPathsAndValuesAreRefusedAtOnce(t *testing.T) {
 			"member":  func() error { _, err := bad.Member(ctx, "a"); return err },
 			"wait":    func() error { _, err := bad.Wait(ctx, 1); return err },
 			"watch":   func() error { return (<-bad.Watch(ctx)).Err },
-			"picker":  func() error { _, err := bad.Picker(ctx, coord.RoundRobin); return err },
+			"picker":  func() error { _, err := bad.Picker(ctx, coord.PickRoundRobin); return err },
 		} {
 			err := call()
 			var e *backend.Error
@@ -297,7 +297,7 @@ func TestCloseEndsMembershipsWatchesAndPickers(t *testing.T) {
 		m := mustJoin(w.t, g, "x", "1")
 		watch := w.watch(ctx, g)
 		watch.next()
-		p, err := g.Picker(ctx, coord.Random)
+		p, err := g.Picker(ctx, coord.PickRandom)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -323,7 +323,7 @@ func TestCloseEndsMembershipsWatchesAndPickers(t *testing.T) {
 		wantErr(w.t, err, coord.ErrClosed)
 		_, err = g.Members(ctx)
 		wantErr(w.t, err, coord.ErrClosed)
-		_, err = g.Picker(ctx, coord.Random)
+		_, err = g.Picker(ctx, coord.PickRandom)
 		wantErr(w.t, err, coord.ErrClosed)
 		wantErr(w.t, (<-g.Watch(ctx)).Err, coord.ErrClosed)
 		w.empty("/g")

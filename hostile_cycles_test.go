@@ -170,7 +170,7 @@ func fullUses() []fullUse {
 			e, f := of(x.a, "a"), of(x.b, "b")
 			octx, stop := context.WithCancel(ctx)
 			defer stop()
-			seen := e.Observe(octx)
+			seen := e.WatchLeader(octx)
 			err := x.turns(ctx, func(ctx context.Context) (*coord.Hold, error) {
 				term, err := e.Campaign(ctx)
 				if err != nil {

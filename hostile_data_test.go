@@ -150,7 +150,7 @@ func TestStrangeDataOfCandidates(t *testing.T) {
 		defer cancel()
 		s := w.session("x")
 		e := coord.NewElection(w.open("a", nil), "/e", &coord.ElectionOptions{ID: "a"})
-		seen := e.Observe(ctx)
+		seen := e.WatchLeader(ctx)
 		next(w.t, seen)
 		w.ensured("/e")
 		eachStrange(func(what string, data []byte) {

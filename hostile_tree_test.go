@@ -272,7 +272,7 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 		values := coord.NewValue[string](b, "/v", nil).Watch(wctx)
 		<-values
 		e := coord.NewElection(b, "/g", nil)
-		leaders := e.Observe(wctx)
+		leaders := e.WatchLeader(wctx)
 		<-leaders
 		q := coord.NewQueue[string](b, "/q", nil)
 		if _, err := q.Put(ctx, "x"); err != nil {

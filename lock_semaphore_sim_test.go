@@ -320,7 +320,7 @@ func (x *settledSemaphore) act(changed func(limit int)) {
 		})
 	case k == 17:
 		x.count["expiry"]++
-		st := <-c.States(context.Background())
+		st := <-c.WatchState(context.Background())
 		link.Expire(st.Session)
 	case k == 18:
 		x.count["blip"]++

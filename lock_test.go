@@ -569,7 +569,7 @@ func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 		})
 		released := make(chan error)
 		go func() { released <- h.Release() }()
-		awaitPhase(t, c, coord.Lost)
+		awaitPhase(t, c, coord.PhaseLost)
 		w.Link("a").Heal()
 		<-released
 		hold := next.hold()

@@ -206,24 +206,24 @@ func TestABlipLosesNothing(t *testing.T) {
 		c := w.open("a", nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		states := c.States(ctx)
-		if st := <-states; st.Phase != coord.Connected {
+		states := c.WatchState(ctx)
+		if st := <-states; st.Phase != coord.PhaseConnected {
 			w.t.Fatalf("state %+v", st)
 		}
 		m := coord.NewMutex(c, "/l", nil)
 		h := mustLock(w.t, m)
 		w.Link("a").Partition()
 		for st := range states {
-			if st.Phase == coord.Suspended {
+			if st.Phase == coord.PhaseSuspended {
 				break
 			}
 		}
 		w.Link("a").Heal()
 		for st := range states {
-			if st.Phase == coord.Lost {
+			if st.Phase == coord.PhaseLost {
 				w.t.Fatalf("state %+v", st)
 			}
-			if st.Phase == coord.Connected {
+			if st.Phase == coord.PhaseConnected {
 				break
 			}
 		}

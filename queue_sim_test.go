@@ -331,7 +331,7 @@ func (x *queuePlay) expire(clients []*coord.Client) {
 		time.Sleep(time.Duration(r.IntN(60)) * time.Millisecond)
 		i := r.IntN(len(clients))
 		x.links[i].SetLatency(8 * time.Millisecond)
-		st := <-clients[i].States(context.Background())
+		st := <-clients[i].WatchState(context.Background())
 		time.Sleep(time.Duration(10+r.IntN(20)) * time.Millisecond)
 		x.links[i].Expire(st.Session)
 	}

@@ -38,16 +38,16 @@ func newSession(c *Client, b backend.Session) *session {
 // over or ctx ends. The goroutine that runs it ends the holds afterwards, so nothing
 // here may wait for functions of the user's.
 func (s *session) follow(ctx context.Context) {
-	for told := backend.Connected; ; {
+	for told := backend.PhaseConnected; ; {
 		phase, changed := s.b.Status()
 		switch {
-		case phase == backend.Lost:
+		case phase == backend.PhaseLost:
 			return
 		case phase == told:
-		case phase == backend.Suspended:
-			s.c.publish(State{Phase: Suspended, Session: s.b.ID()}, false)
-		case phase == backend.Connected:
-			s.c.publish(State{Phase: Connected, Session: s.b.ID()}, false)
+		case phase == backend.PhaseSuspended:
+			s.c.publish(State{Phase: PhaseSuspended, Session: s.b.ID()}, false)
+		case phase == backend.PhaseConnected:
+			s.c.publish(State{Phase: PhaseConnected, Session: s.b.ID()}, false)
 		}
 		told = phase
 		select {

@@ -364,7 +364,7 @@ func electionScenario() *scenario {
 			last := make([]coord.Leader, 2)
 			for i := range last {
 				x.watch("observer", i, func(ctx context.Context, a *actor) {
-					for l := range election(a).Observe(ctx) {
+					for l := range election(a).WatchLeader(ctx) {
 						if l.Err != nil {
 							continue
 						}

@@ -194,7 +194,7 @@ func (x *simulation) nemesis(clients []*coord.Client) {
 			link.Partition()
 			link.Heal()
 		case 2:
-			st := <-clients[i].States(context.Background())
+			st := <-clients[i].WatchState(context.Background())
 			x.note("expiry")
 			link.Expire(st.Session)
 		case 3:

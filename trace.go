@@ -300,7 +300,7 @@ type Resolved struct {
 	Applied bool // if not, it is sent again
 }
 
-// StateChanged: the client's session changed. After a change to Connected, holds
+// StateChanged: the client's session changed. After a change to PhaseConnected, holds
 // and waits go on, or begin on the next session.
 type StateChanged struct {
 	Where

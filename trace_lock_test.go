@@ -271,7 +271,7 @@ func TestTraceMayLook(t *testing.T) {
 				return // of its own Open, or of the lock
 			}
 			ctx, cancel := context.WithCancel(context.Background())
-			<-c.States(ctx)
+			<-c.WatchState(ctx)
 			cancel()
 			h.Err()
 			h.Path()

@@ -194,7 +194,7 @@ func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 		}
 		nextValue(w.t, none)
 		link := w.Link("a")
-		states := c.States(w.t.Context())
+		states := c.WatchState(w.t.Context())
 		until := func(phase coord.Phase) {
 			w.t.Helper()
 			for st := range states {
@@ -219,11 +219,11 @@ func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 		for _, what := range []string{"nothing", "replaced", "made again", "nothing"} {
 			for _, lost := range []bool{false, true} {
 				told := last
-				until(coord.Connected)
+				until(coord.PhaseConnected)
 				link.Partition()
-				until(coord.Suspended)
+				until(coord.PhaseSuspended)
 				if lost {
-					until(coord.Lost)
+					until(coord.PhaseLost)
 				}
 				changes[what]()
 				link.Heal()
@@ -232,13 +232,13 @@ func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 						w.t.Errorf("%s after %v, lost %v: told %+v, want %+v", what, told, lost, e, last)
 					}
 				}
-				until(coord.Connected)
+				until(coord.PhaseConnected)
 				if w.fake {
 					time.Sleep(time.Second)
 				}
 				quietValue(w, ch)
 				quietValue(w, none)
-				states = c.States(w.t.Context())
+				states = c.WatchState(w.t.Context())
 			}
 		}
 		s, err := c.Session(context.Background())

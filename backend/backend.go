@@ -158,21 +158,21 @@ type Session interface {
 // Phase is the state of a session.
 type Phase int8
 
-// The phases of a session. Lost is final. A closed session is reported as Lost.
+// The phases of a session. PhaseLost is final. A closed session is reported as Lost.
 const (
-	Connected Phase = iota + 1
-	Suspended
-	Lost
+	PhaseConnected Phase = iota + 1
+	PhaseSuspended
+	PhaseLost
 )
 
 // String returns the phase in lower case.
 func (p Phase) String() string {
 	switch p {
-	case Connected:
+	case PhaseConnected:
 		return "connected"
-	case Suspended:
+	case PhaseSuspended:
 		return "suspended"
-	case Lost:
+	case PhaseLost:
 		return "lost"
 	}
 	return "unknown"

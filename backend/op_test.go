@@ -91,7 +91,7 @@ func TestModesAndKindsSayWhatTheyAre(t *testing.T) {
 	for got, want := range map[string]string{
 		backend.OpCreate.String(): "create", backend.OpSetData.String(): "set", backend.OpDelete.String(): "delete",
 		backend.OpCheck.String(): "check", backend.OpKind(0).String(): "unknown",
-		backend.Connected.String(): "connected", backend.Suspended.String(): "suspended", backend.Lost.String(): "lost",
+		backend.PhaseConnected.String(): "connected", backend.PhaseSuspended.String(): "suspended", backend.PhaseLost.String(): "lost",
 		backend.LookAgain.String(): "look again", backend.Deleted.String(): "deleted", backend.Kind(0).String(): "not fired",
 	} {
 		if got != want {

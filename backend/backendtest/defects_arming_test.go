@@ -147,7 +147,7 @@ func armDefects() []defect {
 		}},
 		{"an Arm without contact forgets its watches", "arm in trouble", "waits for contact, and arms on the new one", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
-				if phase, _ := m.Session.Status(); phase == backend.Suspended {
+				if phase, _ := m.Session.Status(); phase == backend.PhaseSuspended {
 					return m.Session.Sync(ctx, targets[0].Path)
 				}
 				return m.Session.Arm(ctx, since, targets...)

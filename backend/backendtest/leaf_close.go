@@ -24,7 +24,7 @@ func closeLeaves() []leaf {
 					s.Fatalf("close: %v", err)
 				}
 				phase, _ := c.Status()
-				if phase != backend.Lost || !isClosed(c.Done()) || !isClosed(changed) || !errors.Is(c.Err(), backend.ErrClosed) {
+				if phase != backend.PhaseLost || !isClosed(c.Done()) || !isClosed(changed) || !errors.Is(c.Err(), backend.ErrClosed) {
 					s.Fatalf("after Close: phase %v, Done closed %v, Status closed %v, Err %v",
 						phase, isClosed(c.Done()), isClosed(changed), c.Err())
 				}
@@ -58,7 +58,7 @@ func closeLeaves() []leaf {
 			c, o := s.open("a"), s.open("b")
 			n := c.create("n", "v", backend.Persistent)
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			calls := s.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
@@ -87,7 +87,7 @@ func closeLeaves() []leaf {
 			c, o := s.open("a"), s.open("b")
 			p := c.create("e", "", backend.Ephemeral)
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			start := time.Now()
 			if err := c.Close(); err != nil {
 				s.Fatal(err)

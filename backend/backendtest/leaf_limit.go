@@ -86,7 +86,7 @@ func limitLeaves() []leaf {
 		{"refuse without asking the service", func(s *scene) {
 			c := s.open("a")
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			start := time.Now()
 			_, _, err := c.Get(s.ctx, "bad", nil)
 			s.refused(err, backend.ErrBadPath, "get", "bad", 0)

@@ -17,19 +17,19 @@ func lossLeaves() []leaf {
 			for range 3 {
 				c.sync()
 				phase, changed := c.Status()
-				if phase != backend.Connected {
+				if phase != backend.PhaseConnected {
 					s.Fatalf("phase %v", phase)
 				}
 				c.link.Partition()
 				s.await(changed, "the channel of Status, after a partition")
-				c.phase(backend.Suspended)
+				c.phase(backend.PhaseSuspended)
 				_, changed = c.Status()
 				if err := c.Err(); err != nil || isClosed(c.Done()) {
 					s.Fatalf("suspended, and Err is %v", err)
 				}
 				c.link.Heal()
 				s.await(changed, "the channel of Status, after healing")
-				c.phase(backend.Connected)
+				c.phase(backend.PhaseConnected)
 				c.sync()
 			}
 			o.sync()
@@ -42,7 +42,7 @@ func lossLeaves() []leaf {
 			c := s.open("a")
 			n := c.create("n", "v", backend.Persistent)
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			calls := s.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
@@ -63,7 +63,7 @@ func lossLeaves() []leaf {
 			c.link.Partition()
 			c.lost()
 			phase, _ := c.Status()
-			if phase != backend.Lost {
+			if phase != backend.PhaseLost {
 				s.Fatalf("phase %v of a lost session", phase)
 			}
 			// The lease runs from the last answer before the partition, less the margin: the
@@ -105,13 +105,13 @@ func lossLeaves() []leaf {
 			var seen []backend.Phase
 			phase, changed := c.Status()
 			c.link.Partition()
-			for seen = append(seen, phase); phase != backend.Lost; {
+			for seen = append(seen, phase); phase != backend.PhaseLost; {
 				s.await(changed, "the channel of Status")
 				if phase, changed = c.Status(); phase != seen[len(seen)-1] {
 					seen = append(seen, phase)
 				}
 			}
-			want := []backend.Phase{backend.Connected, backend.Suspended, backend.Lost}
+			want := []backend.Phase{backend.PhaseConnected, backend.PhaseSuspended, backend.PhaseLost}
 			if fmt.Sprint(seen) != fmt.Sprint(want) {
 				s.Fatalf("phases %v, want %v", seen, want)
 			}
@@ -121,7 +121,7 @@ func lossLeaves() []leaf {
 			c := s.open("a")
 			n := c.create("n", "v", backend.Persistent)
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			calls := s.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
@@ -145,7 +145,7 @@ func lossLeaves() []leaf {
 		{"means that no commit of the session is applied any more", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			const n = 5
 			errs := make(chan error, n)
 			for i := range n {
@@ -173,7 +173,7 @@ func lossLeaves() []leaf {
 			if names, _ := o.children(s.svc.Root(), nil); fmt.Sprint(names) != "[next]" {
 				s.Fatalf("children %v, want only that of the next session", names)
 			}
-			if phase, _ := c.Status(); phase != backend.Lost || !errors.Is(c.Err(), backend.ErrSessionLost) {
+			if phase, _ := c.Status(); phase != backend.PhaseLost || !errors.Is(c.Err(), backend.ErrSessionLost) {
 				s.Fatalf("a lost session is %v, %v", phase, c.Err())
 			}
 		}},
@@ -214,7 +214,7 @@ func lossLeaves() []leaf {
 			c, o := s.open("a"), s.open("b")
 			p := c.create("e", "", backend.Ephemeral)
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			c.link.Expire(c.ID())
 			if o.sync(); o.there(p, nil) {
 				s.Fatal("the ephemeral of the expired session still exists")

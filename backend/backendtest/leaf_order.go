@@ -111,7 +111,7 @@ func orderLeaves() []leaf {
 			c, o := s.open("a"), s.open("b")
 			n := c.create("n", "before", backend.Persistent)
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			ctx, cancel := context.WithCancel(s.ctx)
 			given := make(chan error, 1)
 			go func() {
@@ -124,7 +124,7 @@ func orderLeaves() []leaf {
 				s.Fatalf("error %v, want one that matches %v", err, context.Canceled)
 			}
 			c.link.Heal()
-			c.phase(backend.Connected)
+			c.phase(backend.PhaseConnected)
 			c.sync()
 			data, _ := c.get(n, nil)
 			if data != "before" && !errors.Is(err, backend.ErrUncertain) {

@@ -20,7 +20,7 @@ func sessionLeaves() []leaf {
 				}
 				seen[c.ID()] = true
 				phase, changed := c.Status()
-				if c.Timeout() != s.timeout || phase != backend.Connected || isClosed(changed) || isClosed(c.Done()) || c.Err() != nil {
+				if c.Timeout() != s.timeout || phase != backend.PhaseConnected || isClosed(changed) || isClosed(c.Done()) || c.Err() != nil {
 					s.Fatalf("timeout %v, want %v; phase %v; error %v", c.Timeout(), s.timeout, phase, c.Err())
 				}
 			}
@@ -39,7 +39,7 @@ func sessionLeaves() []leaf {
 			a, b := s.open("a"), s.open("b")
 			_, changed := b.Status()
 			a.link.Partition()
-			a.phase(backend.Suspended)
+			a.phase(backend.PhaseSuspended)
 			p := b.create("n", "", backend.Ephemeral)
 			a.lost()
 			if b.sync(); !b.there(p, nil) || isClosed(changed) {
@@ -119,13 +119,13 @@ func sessionLeaves() []leaf {
 			c := s.open("a")
 			for _, drop := range []func(){c.link.DropNextRequest, c.link.DropNextReply} {
 				phase, changed := c.Status()
-				if phase != backend.Connected {
+				if phase != backend.PhaseConnected {
 					s.Fatalf("phase %v", phase)
 				}
 				drop()
 				c.sync()
 				s.await(changed, "the channel of Status, after a break")
-				c.phase(backend.Connected)
+				c.phase(backend.PhaseConnected)
 			}
 		}},
 	}

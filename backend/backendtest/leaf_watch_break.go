@@ -31,10 +31,10 @@ func watchBreakLeaves() []leaf {
 		c.s.Helper()
 		c.sync()
 		c.link.Partition()
-		c.phase(backend.Suspended)
+		c.phase(backend.PhaseSuspended)
 		meanwhile()
 		c.link.Heal()
-		c.phase(backend.Connected)
+		c.phase(backend.PhaseConnected)
 	}
 	return []leaf{
 		{"all fire LookAgain, though nothing happened", func(s *scene) {
@@ -143,7 +143,7 @@ func watchBreakLeaves() []leaf {
 			c.sync()
 			ws := c.armAll(n)
 			c.link.Partition()
-			c.phase(backend.Suspended)
+			c.phase(backend.PhaseSuspended)
 			o.remove(n)
 			s.endsMarked(c, ws)
 		}},

@@ -214,7 +214,7 @@ func (c *client) phase(want backend.Phase) {
 		if got == want {
 			return
 		}
-		if got == backend.Lost {
+		if got == backend.PhaseLost {
 			c.s.Fatalf("the session is lost, want it %v: %v", want, c.Err())
 		}
 		select {

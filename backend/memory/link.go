@@ -44,7 +44,7 @@ func (l *Link) Open(ctx context.Context) (backend.Session, error) {
 			st.lastID++
 			s := &session{
 				link: l, store: st, id: st.lastID,
-				phase:   backend.Connected,
+				phase:   backend.PhaseConnected,
 				changed: make(chan struct{}),
 				done:    make(chan struct{}),
 			}

@@ -159,7 +159,7 @@ func TestALinkFailsAlone(t *testing.T) {
 		a, b := open(t, st.Link("a")), open(t, st.Link("b"))
 		create(t, a, "/a", backend.Ephemeral)
 		st.Link("a").Partition()
-		if p, _ := b.Status(); p != backend.Connected {
+		if p, _ := b.Status(); p != backend.PhaseConnected {
 			t.Errorf("the other link is %v", p)
 		}
 		time.Sleep(2 * time.Second)

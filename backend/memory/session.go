@@ -49,7 +49,7 @@ func (s *session) Err() error {
 }
 
 // suspended needs the store's mutex, as do all methods below it.
-func (s *session) suspended() bool { return s.phase == backend.Suspended }
+func (s *session) suspended() bool { return s.phase == backend.PhaseSuspended }
 
 // checkLease declares the loss when the lease has passed, even if the timer is late. Both
 // halves share one process, so a suspended machine cannot stop the clock of only one of them,
@@ -68,11 +68,11 @@ func (s *session) setPhase(p backend.Phase) {
 
 // suspend breaks contact: the lease and the store's timeout begin to run.
 func (s *session) suspend() {
-	if s.phase != backend.Connected {
+	if s.phase != backend.PhaseConnected {
 		return
 	}
 	s.contact++
-	s.setPhase(backend.Suspended)
+	s.setPhase(backend.PhaseSuspended)
 	lease := s.store.timeout - s.store.margin
 	s.deadline = time.Now().Add(lease)
 	s.loss = time.AfterFunc(lease, func() {
@@ -113,13 +113,13 @@ func (s *session) resume() {
 	}
 	s.stopLoss()
 	s.stopExpiry()
-	s.setPhase(backend.Connected)
+	s.setPhase(backend.PhaseConnected)
 	s.store.watches.lookAgain(s)
 }
 
 // blip breaks contact for a moment.
 func (s *session) blip() {
-	if s.phase != backend.Connected {
+	if s.phase != backend.PhaseConnected {
 		return
 	}
 	s.suspend()
@@ -151,7 +151,7 @@ func (s *session) finish(err error) {
 	if i := slices.Index(s.link.live, s); i >= 0 {
 		s.link.live = slices.Delete(s.link.live, i, i+1)
 	}
-	s.setPhase(backend.Lost)
+	s.setPhase(backend.PhaseLost)
 	close(s.done)
 	s.store.watches.lookAgain(s)
 }
@@ -165,7 +165,7 @@ func (s *session) Close() error {
 	if s.err != nil {
 		return nil
 	}
-	connected := s.phase == backend.Connected
+	connected := s.phase == backend.PhaseConnected
 	s.finish(backend.ErrClosed)
 	if connected {
 		s.store.endSession(s)

@@ -121,7 +121,7 @@ func TestClose(t *testing.T) {
 			c := s.open(s.link)
 			s.link.Blackhole()
 			if noticed {
-				s.phase(c, backend.Suspended)
+				s.phase(c, backend.PhaseSuspended)
 			}
 			closes(s, c, most)
 		}

@@ -65,7 +65,7 @@ func TestALateResultDoesNoHarm(t *testing.T) {
 	if w.Kind() != 0 {
 		t.Errorf("the watch of a read that was given up fired: %v", w.Kind())
 	}
-	if phase, _ := c.Status(); phase != backend.Connected {
+	if phase, _ := c.Status(); phase != backend.PhaseConnected {
 		t.Errorf("phase %v", phase)
 	}
 }

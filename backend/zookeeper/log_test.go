@@ -58,7 +58,7 @@ func TestALoggerThatBlocksDelaysNothing(t *testing.T) {
 	_, change := c.Status()
 	s.link.Proxies[0].Cut()
 	s.await(change, "the suspension")
-	s.phase(c, backend.Connected)
+	s.phase(c, backend.PhaseConnected)
 	if err := c.Sync(s.ctx, "/"); err != nil || c.ID() != id {
 		t.Fatalf("after a moment without contact: %v, session %#x, want %#x", err, c.ID(), id)
 	}

@@ -132,9 +132,9 @@ func TestSilentServersDoNotFreezeTheSession(t *testing.T) {
 		}
 		good.Refuse(false)
 		start := time.Now()
-		s.phase(c, backend.Suspended)
+		s.phase(c, backend.PhaseSuspended)
 		noticed := time.Since(start)
-		s.phase(c, backend.Connected)
+		s.phase(c, backend.PhaseConnected)
 		if took := time.Since(start); c.ID() != id || took > timeout {
 			t.Errorf("session %#x became %#x after %v", id, c.ID(), took)
 		}
@@ -176,11 +176,11 @@ func TestAPausedServer(t *testing.T) {
 	}
 
 	// The server resumes before the session is over.
-	s.phase(c, backend.Suspended)
+	s.phase(c, backend.PhaseSuspended)
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	s.phase(c, backend.Connected)
+	s.phase(c, backend.PhaseConnected)
 	if _, _, err := c.Get(s.ctx, s.path("n"), nil); err != nil {
 		t.Errorf("after the pause: %v", err)
 	}

@@ -106,7 +106,7 @@ func (s *scene) phase(session backend.Session, want backend.Phase) time.Duration
 		if got == want {
 			return time.Since(start)
 		}
-		if got == backend.Lost {
+		if got == backend.PhaseLost {
 			s.Fatalf("the session is lost: %v", session.Err())
 		}
 		s.await(change, "the session to be "+want.String())

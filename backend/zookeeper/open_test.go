@@ -87,7 +87,7 @@ func TestTheTimeoutIsNegotiated(t *testing.T) {
 		_, change := c.Status()
 		s.link.Proxies[0].Cut()
 		s.await(change, "the suspension")
-		s.phase(c, backend.Connected)
+		s.phase(c, backend.PhaseConnected)
 		if got := c.Timeout(); got != test.granted {
 			t.Errorf("asked for %v: after a reconnect %v, want %v", test.asked, got, test.granted)
 		}
@@ -264,7 +264,7 @@ func TestLogs(t *testing.T) {
 		_, change := c.Status()
 		s.link.Proxies[0].Cut()
 		s.await(change, "the suspension")
-		s.phase(c, backend.Connected)
+		s.phase(c, backend.PhaseConnected)
 		s.link.Expire(c.ID())
 		s.await(c.Done(), "the loss")
 		c.Close()

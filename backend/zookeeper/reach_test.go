@@ -125,7 +125,7 @@ func TestOneOfTheAddressesOfANameIsSilent(t *testing.T) {
 				// other one.
 				well.Store(1 - n)
 				s.Sync(ctx, "/")
-				if phase, _ := s.Status(); phase != backend.Connected || s.Err() != nil {
+				if phase, _ := s.Status(); phase != backend.PhaseConnected || s.Err() != nil {
 					t.Errorf("after server %d has become silent: %v, %v", n, phase, s.Err())
 				}
 				s.Close()

@@ -26,7 +26,7 @@ func TestOneServerIsDialledAgainWithoutASleep(t *testing.T) {
 		start := time.Now()
 		s.link.Proxies[0].Cut()
 		s.await(change, "the suspension")
-		s.phase(c, backend.Connected)
+		s.phase(c, backend.PhaseConnected)
 		if err := c.Sync(s.ctx, "/"); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestContactThatBreaksAfterItsFirstReplyIsNotRetriedInATightLoop(t *testing.
 	} else {
 		t.Logf("%d connections in %v", n, span)
 	}
-	if s.phase(c, backend.Connected); c.ID() != id {
+	if s.phase(c, backend.PhaseConnected); c.ID() != id {
 		t.Error("the session is another one")
 	}
 }
@@ -84,7 +84,7 @@ func TestNamesAreResolvedForEachConnection(t *testing.T) {
 	address.Store(second.Addr()) // the server moves
 	s.link.Partition()
 	s.await(change, "the suspension")
-	s.phase(c, backend.Connected)
+	s.phase(c, backend.PhaseConnected)
 	if err := c.Sync(s.ctx, "/"); err != nil || c.ID() != id {
 		t.Errorf("after the move: %v, session %#x of %#x", err, c.ID(), id)
 	}
@@ -122,7 +122,7 @@ func TestAFailedWriteOfCredentialsIsSurvived(t *testing.T) {
 		fail.Store(true)
 		s.link.Proxies[0].Cut()
 		s.await(change, "the suspension")
-		s.phase(c, backend.Connected)
+		s.phase(c, backend.PhaseConnected)
 		if err := c.Sync(s.ctx, "/"); err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestEveryWatchFiresAfterAReconnect(t *testing.T) {
 		}
 	}
 	s.link.Heal()
-	s.phase(c, backend.Connected)
+	s.phase(c, backend.PhaseConnected)
 	for i, w := range watches {
 		if w.Kind() != backend.LookAgain {
 			t.Fatalf("watch %d after the reconnect: %v", i, w.Kind())

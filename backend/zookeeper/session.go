@@ -118,11 +118,11 @@ func (s *session) Status() (backend.Phase, <-chan struct{}) {
 	defer s.mu.Unlock()
 	switch {
 	case s.err != nil:
-		return backend.Lost, s.change
+		return backend.PhaseLost, s.change
 	case s.linked:
-		return backend.Connected, s.change
+		return backend.PhaseConnected, s.change
 	}
-	return backend.Suspended, s.change
+	return backend.PhaseSuspended, s.change
 }
 
 // changedLocked, like every method with this suffix, is called with mu held.

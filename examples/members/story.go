@@ -41,7 +41,7 @@ func story(ctx context.Context, s *service.Service) (err error) {
 		return err
 	}
 	group := coord.NewGroup[Endpoint](client, "/instances", nil)
-	picker, err := group.Picker(following, coord.RoundRobin)
+	picker, err := group.Picker(following, coord.PickRoundRobin)
 	if err != nil {
 		return err
 	}

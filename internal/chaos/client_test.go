@@ -203,7 +203,7 @@ func (x *client) trace(_ context.Context, e coord.Event) {
 		if e.State.Err != nil {
 			l.Err = e.State.Err.Error()
 		}
-		if e.State.Phase == coord.Connected {
+		if e.State.Phase == coord.PhaseConnected {
 			x.session.Store(e.State.Session)
 		}
 		x.rec.say(l)

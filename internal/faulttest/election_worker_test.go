@@ -140,7 +140,7 @@ func (w *worker) lead(ctx context.Context, work *sync.WaitGroup) error {
 }
 
 func (w *worker) observe(ctx context.Context) {
-	for l := range w.candidacy.e.Observe(ctx) {
+	for l := range w.candidacy.e.WatchLeader(ctx) {
 		text := "vacant"
 		switch {
 		case l.Err != nil:

@@ -111,9 +111,9 @@ func (w *works) look() {
 				w.t.Fatalf("%s failed: %s", a.name, l.Text)
 			case l.Kind != "phase":
 				w.latest[a] = l
-			case l.Text == coord.Connected.String():
+			case l.Text == coord.PhaseConnected.String():
 				w.session[a] = l.Session
-			case l.Text == coord.Lost.String():
+			case l.Text == coord.PhaseLost.String():
 				w.session[a] = 0
 				if !slices.Contains(w.producers, a) {
 					w.expired++

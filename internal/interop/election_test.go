@@ -136,8 +136,8 @@ func candidatesOfAll(t *testing.T, w *crew) {
 	if !slices.Equal(got, want) {
 		t.Errorf("Contenders lists %v, want %v", got, want)
 	}
-	// Observe sees leaders in all languages.
-	seen := e.Observe(s.ctx())
+	// WatchLeader sees leaders in all languages.
+	seen := e.WatchLeader(s.ctx())
 	sees := func(id, path string, token int64) {
 		t.Helper()
 		for deadline := time.After(limit); ; {

@@ -2,7 +2,7 @@ package mutants
 
 // electionMutants are defects of elections and groups.
 var electionMutants = []mutant{
-	{"Observe keeps the watches that it armed before", "election_observe.go",
+	{"WatchLeader keeps the watches that it armed before", "election_observe.go",
 		"v.renew()", "_ = v.renew",
 		"TestObserveKeepsTwoWatches"},
 	{"a term without a receiver is kept", "election_leadership.go",
@@ -36,7 +36,7 @@ var electionMutants = []mutant{
 		"holders, err := l.holders(ctx)\n\tif err != nil {", "holders, err := l.holders(ctx)\n\tif false {",
 		"TestRevokeSaysThatItFoundNoHolders"},
 	{"a term misses a suspension that began before it is watched", "election.go",
-		"	if at.phase == backend.Connected {", "	at.phase, at.changed = h.s.b.Status()\n\tif at.phase == backend.Connected {",
+		"	if at.phase == backend.PhaseConnected {", "	at.phase, at.changed = h.s.b.Status()\n\tif at.phase == backend.PhaseConnected {",
 		"TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown"},
 	{"a value that came with the next node is taken back", "group_data.go",
 		"if now, _, _ := m.now.get(); now != st {", "if false {",

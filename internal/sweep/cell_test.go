@@ -293,7 +293,7 @@ func (p *player) connected() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	phase, _ := p.sessions[len(p.sessions)-1].Status()
-	return phase == backend.Connected
+	return phase == backend.PhaseConnected
 }
 
 // tree lists all nodes below the namespace except the journal.

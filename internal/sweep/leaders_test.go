@@ -26,7 +26,7 @@ func election() *recipe {
 		play: func(x *cell) {
 			a, b, c := x.by["a"], x.by["b"], x.by["c"]
 			watch, stop := context.WithCancel(x.ctx)
-			seen := coord.NewElection(c.c, "/e", nil).Observe(watch)
+			seen := coord.NewElection(c.c, "/e", nil).WatchLeader(watch)
 			// see waits until the observer reports such a state.
 			see := func(what string, is func(coord.Leader) bool) {
 				for x.going() {
