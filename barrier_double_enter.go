@@ -213,7 +213,7 @@ func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
 		return nil, err
 	}
 	if m.trail != nil {
-		tell(ctx, m.d.c, RoundOpened{Where: m.trail.at(m.path), Members: len(named)})
+		tell(ctx, m.d.c, RoundOpened{Subject: m.trail.at(m.path), Members: len(named)})
 	}
 	if !slices.Contains(named, base(m.path)) {
 		return nil, errAgain

@@ -44,8 +44,8 @@ type Options struct {
 	// Trace is called for every Event, in order, and one at a time, on a goroutine
 	// of the client that does nothing else. Nothing waits for it but Close, for a
 	// second at most: a call can have returned before its events are told, and a
-	// hold can be over when its Granted is. When some 16,000 events wait, those that
-	// follow are dropped, and Dropped tells how many. The context is that of the
+	// hold can be over when its HoldGranted is. When some 16,000 events wait, those that
+	// follow are dropped, and EventsDropped tells how many. The context is that of the
 	// call which the event is a part of, so that spans nest, or a background context
 	// if there is none; it can have ended. Trace may use the client, but not call
 	// Close. A panic is not recovered: it ends the program. Nil costs nothing.

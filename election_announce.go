@@ -67,7 +67,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		switch {
 		case err == nil:
 			if t.trail != nil {
-				t.trail.tell(ctx, Announced{Where: t.trail.at(path), Token: t.token, After: t.trail.held()})
+				t.trail.tell(ctx, LeaderAnnounced{Subject: t.trail.at(path), Token: t.token, After: t.trail.held()})
 			}
 			return nil
 		case isNotFound(err) && errors.As(err, &e) && e.Index == 0:

@@ -469,7 +469,7 @@ func TestABlipRightAfterTheGrantEndsATermThatStepsDown(t *testing.T) {
 		l := st.Link("a")
 		var blip atomic.Bool
 		c := open(t, l, &coord.Options{Trace: func(_ context.Context, e coord.Event) {
-			if _, ok := e.(coord.Granted); ok {
+			if _, ok := e.(coord.HoldGranted); ok {
 				l.Partition()
 				l.Heal()
 				blip.Store(true)

@@ -170,7 +170,7 @@ func ExampleEvent() {
 	c, err := coord.Open(ctx, memory.New(nil), &coord.Options{
 		Trace: func(_ context.Context, e coord.Event) {
 			switch e := e.(type) {
-			case coord.Granted:
+			case coord.HoldGranted:
 				fmt.Println("granted", e.Recipe, e.Path)
 			case coord.HoldReleased:
 				fmt.Println("released", e.Recipe, e.Path, e.Err)

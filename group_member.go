@@ -200,15 +200,15 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 
 func (m *Membership[T]) joined(ctx context.Context, st *stand, op string, again bool) {
 	tell(ctx, m.g.c, MemberJoined{
-		Where:  Where{Recipe: "group", Path: m.g.path.full, Op: op, Node: st.n.path},
-		Member: m.id, Token: st.n.czxid, Again: again,
+		Subject: Subject{Recipe: "group", Path: m.g.path.full, Op: op, Node: st.n.path},
+		Member:  m.id, Token: st.n.czxid, Again: again,
 	})
 }
 
 func (m *Membership[T]) parted(st *stand, err error, rejoins bool) {
 	tell(context.Background(), m.g.c, MemberLeft{
-		Where:  Where{Recipe: "group", Path: m.g.path.full, Node: st.n.path},
-		Member: m.id, Err: err, Rejoins: rejoins,
+		Subject: Subject{Recipe: "group", Path: m.g.path.full, Node: st.n.path},
+		Member:  m.id, Err: err, Rejoins: rejoins,
 	})
 }
 

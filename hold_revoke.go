@@ -117,6 +117,6 @@ func (h *Hold) look(data []byte) {
 	path := h.path
 	h.mu.Unlock()
 	if first && h.trail != nil {
-		h.trail.tell(context.Background(), RevocationRead{Where: h.trail.at(path), Revocation: *r})
+		h.trail.tell(context.Background(), RevocationRead{Subject: h.trail.at(path), Revocation: *r})
 	}
 }

@@ -57,8 +57,8 @@ type line struct {
 }
 
 // where is what events of op are about that are no acquisition's.
-func (l *line) where(op, node string) Where {
-	return Where{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
+func (l *line) subject(op, node string) Subject {
+	return Subject{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
 }
 
 func (l *line) ground() ground { return l.whole.within(l.dir, l.kinds.recipe()) }

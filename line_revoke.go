@@ -147,7 +147,7 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 			_, err = s.b.Commit(ctx, op)
 			switch {
 			case err == nil:
-				tell(ctx, l.c, RevocationSent{Where: l.where("revoke", path), Revocation: mine.revocation(), Forced: force})
+				tell(ctx, l.c, RevocationSent{Subject: l.subject("revoke", path), Revocation: mine.revocation(), Forced: force})
 				return struct{}{}, nil
 			case isNotFound(err):
 				return struct{}{}, nil

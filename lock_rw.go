@@ -176,7 +176,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 			err = h.Err()
 		case err == nil:
 			if h.trail != nil {
-				h.trail.tell(ctx, Downgraded{Where: h.trail.at(next), Token: h.token})
+				h.trail.tell(ctx, HoldDowngraded{Subject: h.trail.at(next), Token: h.token})
 			}
 		}
 		result <- err

@@ -165,7 +165,7 @@ func TestAWaitForPermitsSurvivesALostSession(t *testing.T) {
 		var requeued atomic.Int32
 		c := open(w.t, w.Link("b"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e coord.Event) {
 			switch e.(type) {
-			case coord.Requeued:
+			case coord.WaiterRequeued:
 				requeued.Add(1)
 			case coord.WaitBegan:
 				w.waits.Add(1)

@@ -398,7 +398,7 @@ func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
 		c := open(w.t, w.Link("a"), &coord.Options{
 			Namespace: w.path(""),
 			Trace: func(_ context.Context, e coord.Event) {
-				if _, ok := e.(coord.Requeued); ok {
+				if _, ok := e.(coord.WaiterRequeued); ok {
 					mu.Lock()
 					requeued++
 					mu.Unlock()

@@ -203,7 +203,7 @@ func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int6
 	err = opError(op, q.q.path.full, err)
 	trail.over(ctx, err)
 	if trail != nil && n > 0 {
-		tell(ctx, q.q.c, ItemsPut{Where: trail.at(""), Items: ids[:n:n]})
+		tell(ctx, q.q.c, ItemsPut{Subject: trail.at(""), Items: ids[:n:n]})
 	}
 	return ids, n, err
 }

@@ -249,7 +249,7 @@ func (cl *itemClaim) release(*Hold) error {
 // granted is what is told of a claim.
 func (cl *itemClaim) granted(token int64, waited time.Duration) Event {
 	return ItemClaimed{
-		Where: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
+		Subject: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
 		Token: token, Waited: waited,
 	}
 }
@@ -259,7 +259,7 @@ func (cl *itemClaim) settled(lost bool, held time.Duration, err error) Event {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	e := ItemSettled{
-		Where: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
+		Subject: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
 		Delay: cl.delay, Held: held, Err: err,
 	}
 	switch {
@@ -393,7 +393,7 @@ func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *queueEntry, at
 	if t := q.trail("take"); err == nil && t != nil {
 		w := t.at(e.path())
 		w.ID = 0 // there was no claim
-		tell(context.Background(), q.c, ItemSettled{Where: w, Item: e.id, Attempt: attempts, Outcome: ItemDead})
+		tell(context.Background(), q.c, ItemSettled{Subject: w, Item: e.id, Attempt: attempts, Outcome: ItemDead})
 	}
 	return err
 }

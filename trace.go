@@ -16,21 +16,21 @@ import (
 // Values and Counters, a Txn, reads, a TryLock that finds the lock taken.
 //
 // Events come in the order in which they happened, as far as they depend on each
-// other. The events of one acquisition have the same ID, and come in this order: WaitBegan, PositionChanged and Requeued, as often as that
-// happens; then Granted, or else WaitEnded if it had to wait; while it is held,
-// Announced, Downgraded and RevocationRead; at the end HoldReleased or HoldLost. A
+// other. The events of one acquisition have the same ID, and come in this order: WaitBegan, PositionChanged and WaiterRequeued, as often as that
+// happens; then HoldGranted, or else WaitEnded if it had to wait; while it is held,
+// LeaderAnnounced, HoldDowngraded and RevocationRead; at the end HoldReleased or HoldLost. A
 // Leave that waits for others goes on under the ID of its Entry. Of a queue, the
 // wait for items ends with WaitEnded, and each item that is claimed then has an ID
 // of its own, for ItemClaimed and ItemSettled. A hold that ends with its client is
 // told of too.
 type Event interface {
-	// At is where it happened. For StateChanged and Dropped it is zero.
-	At() Where
+	// About says what the event is about. For StateChanged and EventsDropped it is zero.
+	About() Subject
 	event()
 }
 
-// Where says what an event is about.
-type Where struct {
+// Subject says what an event is about.
+type Subject struct {
 	// Recipe is "mutex", "rwmutex", "semaphore", "election", "barrier",
 	// "doublebarrier", "queue", "priorityqueue", "delayqueue", "group", "cache" or
 	// "twophase", as in Inspection. The locks of LockAll, and the one under which a
@@ -55,43 +55,43 @@ type Where struct {
 	ID uint64
 }
 
-// At returns w. All events have it by embedding.
-func (w Where) At() Where { return w }
+// About returns w. All events have it by embedding.
+func (w Subject) About() Subject { return w }
 
 // WaitBegan: a call waits: for its turn, for the members of a round, for an item,
 // for room in a queue. It comes anew with each place that one acquisition takes:
 // behind another caller of the same client, where there is no node yet; in line;
-// and in line again after Requeued.
+// and in line again after WaiterRequeued.
 type WaitBegan struct {
-	Where
+	Subject
 	Ahead int // how many are before it in line, holders included; -1: there is no line, or it is not known
 }
 
 // PositionChanged: a waiter found that it has moved up in line. It is told when
 // the line is read for other reasons, so most steps forward do not show.
 type PositionChanged struct {
-	Where
+	Subject
 	Ahead int // as in WaitBegan
 }
 
-// Requeued: a waiter lost its place, and takes a new one at the tail.
-type Requeued struct {
-	Where
+// WaiterRequeued: a waiter lost its place, and takes a new one at the tail.
+type WaiterRequeued struct {
+	Subject
 	Err error // why: its session was lost, its node was deleted, the directory replaced
 }
 
-// WaitEnded: a wait that WaitBegan told of ended without Granted: with what was
+// WaitEnded: a wait that WaitBegan told of ended without HoldGranted: with what was
 // waited for where that is nothing to be held (a barrier that is removed, room in a
 // queue, items, a double barrier that all have left), or without it.
 type WaitEnded struct {
-	Where
+	Subject
 	Waited time.Duration // since the call began
 	Err    error         // nil, or why it was given up: what the call returns
 }
 
-// Granted: an acquisition succeeded. The items of queues have events of their own.
-type Granted struct {
-	Where
+// HoldGranted: an acquisition succeeded. The items of queues have events of their own.
+type HoldGranted struct {
+	Subject
 	Token  int64         // as Hold.Token
 	Weight int           // permits of a Semaphore; 1 otherwise
 	Waited time.Duration // since the call began: what it took, also if nobody was in the way
@@ -99,7 +99,7 @@ type Granted struct {
 
 // HoldLost: a hold ended early.
 type HoldLost struct {
-	Where
+	Subject
 	Token int64
 	Held  time.Duration // since the grant
 	Err   error         // what Hold.Err returns
@@ -107,62 +107,62 @@ type HoldLost struct {
 
 // HoldReleased: a hold was released, and its Release is done.
 type HoldReleased struct {
-	Where
+	Subject
 	Token int64
 	Held  time.Duration // from the grant to the beginning of Release
 	Err   error         // what Release returns: a loss that only the removal found, or why the node is not removed yet
 }
 
-// Downgraded: a writer's hold became a reader's.
-type Downgraded struct {
-	Where // the node is the reader's
-	Token int64
+// HoldDowngraded: a writer's hold became a reader's.
+type HoldDowngraded struct {
+	Subject // the node is the reader's
+	Token   int64
 }
 
 // RevocationRead: a holder found that somebody asks for what it holds.
 type RevocationRead struct {
-	Where
+	Subject
 	Revocation Revocation
 }
 
 // RevocationSent: a Revoke of ours has asked a holder to give a lock up, or has
 // taken it away.
 type RevocationSent struct {
-	Where      // the node is the holder's
+	Subject    // the node is the holder's
 	Revocation Revocation
 	Forced     bool // the holder's node was deleted
 }
 
-// Announced: a leader has told that it has taken over.
-type Announced struct {
-	Where
+// LeaderAnnounced: a leader has told that it has taken over.
+type LeaderAnnounced struct {
+	Subject
 	Token int64
 	After time.Duration // since the grant
 }
 
 // BarrierSet: a Barrier was set by this client, or found set by its Set.
-type BarrierSet struct{ Where }
+type BarrierSet struct{ Subject }
 
 // BarrierRemoved: a Barrier was removed by this client, or found removed.
-type BarrierRemoved struct{ Where }
+type BarrierRemoved struct{ Subject }
 
 // RoundOpened: this client's was the commit that opened a round of a
 // DoubleBarrier. (If the reply to that commit was lost, nobody tells of it.) The
-// members, this one among them or not, then have Granted.
+// members, this one among them or not, then have HoldGranted.
 type RoundOpened struct {
-	Where
+	Subject
 	Members int
 }
 
 // ItemsPut: items were put into a queue, for certain. Those of a Txn are not told.
 type ItemsPut struct {
-	Where
+	Subject
 	Items []string // their ids, in order; not to be changed
 }
 
 // ItemClaimed: an item was taken out of a queue.
 type ItemClaimed struct {
-	Where                 // the node is the item's
+	Subject               // the node is the item's
 	Item    string        // its id
 	Attempt int           // more than 1: it was delivered before
 	Token   int64         // of the Item as a Hold
@@ -172,7 +172,7 @@ type ItemClaimed struct {
 // ItemSettled: the claim of an item has ended, but for what may go on in the
 // background.
 type ItemSettled struct {
-	Where
+	Subject
 	Item    string
 	Attempt int
 	Outcome ItemOutcome
@@ -216,7 +216,7 @@ func (o ItemOutcome) String() string {
 
 // MemberJoined: a member of this client's is in its group.
 type MemberJoined struct {
-	Where
+	Subject
 	Member string // its id
 	Token  int64  // of the incarnation
 	Again  bool   // after MemberLeft with Rejoins
@@ -225,7 +225,7 @@ type MemberJoined struct {
 // MemberLeft: a member of this client's is in its group no more. It comes again,
 // with Rejoins false, if a member that tried to join again gives that up.
 type MemberLeft struct {
-	Where
+	Subject
 	Member  string
 	Err     error // why; nil after Leave
 	Rejoins bool  // it tries to join again
@@ -234,7 +234,7 @@ type MemberLeft struct {
 // CacheSynced: a Cache has read its tree: when it began, and after each
 // reconnection.
 type CacheSynced struct {
-	Where
+	Subject
 	Nodes int           // in the copy
 	Took  time.Duration // since it began to read
 	Again bool          // not the first time
@@ -243,21 +243,21 @@ type CacheSynced struct {
 // CacheStopped: a Cache's Run has ended for another reason than the end of its
 // context.
 type CacheStopped struct {
-	Where
+	Subject
 	Err error // what Run returns: the limit is reached, for example
 }
 
 // ProposalMade: a transaction stands, made by this Propose or found. The node is its
 // record.
 type ProposalMade struct {
-	Where
+	Subject
 	Proposal string // its ID
 	Sites    int
 }
 
 // ProposalVoted: a site of this client's has voted.
 type ProposalVoted struct {
-	Where
+	Subject
 	Proposal string
 	Site     string
 	Yes      bool
@@ -267,7 +267,7 @@ type ProposalVoted struct {
 // the node is the transaction's record; or by a site that had voted yes, where it is
 // the ballot.
 type ProposalDecided struct {
-	Where
+	Subject
 	Proposal string
 	Site     string
 	Commit   bool
@@ -278,7 +278,7 @@ type ProposalDecided struct {
 
 // ProposalAcked: a site of this client's has carried a decision out, and is done.
 type ProposalAcked struct {
-	Where
+	Subject
 	Proposal string
 	Site     string
 	Commit   bool
@@ -287,44 +287,44 @@ type ProposalAcked struct {
 // ProposalInDoubt: a site that has voted yes cannot learn the decision any more: see
 // ErrInDoubt.
 type ProposalInDoubt struct {
-	Where    // the node is the ballot
+	Subject  // the node is the ballot
 	Proposal string
 	Site     string
 }
 
-// Resolved: a request with an unknown outcome was found out. It is about that one
+// OutcomeResolved: a request with an unknown outcome was found out. It is about that one
 // request of whatever recipe: Recipe and Path are empty, and Node says what it was
 // to write first.
-type Resolved struct {
-	Where
+type OutcomeResolved struct {
+	Subject
 	Applied bool // if not, it is sent again
 }
 
 // StateChanged: the client's session changed. After a change to PhaseConnected, holds
 // and waits go on, or begin on the next session.
 type StateChanged struct {
-	Where
+	Subject
 	State State
 }
 
-// Dropped: events are missing here, of whatever kind, since too many waited for a
+// EventsDropped: events are missing here, of whatever kind, since too many waited for a
 // Trace that was slow or blocked. What is counted by events is wrong from here on.
-type Dropped struct {
-	Where
+type EventsDropped struct {
+	Subject
 	Events int // how many
 }
 
 func (WaitBegan) event()       {}
 func (PositionChanged) event() {}
-func (Requeued) event()        {}
+func (WaiterRequeued) event()  {}
 func (WaitEnded) event()       {}
-func (Granted) event()         {}
+func (HoldGranted) event()     {}
 func (HoldLost) event()        {}
 func (HoldReleased) event()    {}
-func (Downgraded) event()      {}
+func (HoldDowngraded) event()  {}
 func (RevocationRead) event()  {}
 func (RevocationSent) event()  {}
-func (Announced) event()       {}
+func (LeaderAnnounced) event() {}
 func (BarrierSet) event()      {}
 func (BarrierRemoved) event()  {}
 func (RoundOpened) event()     {}
@@ -340,9 +340,9 @@ func (ProposalVoted) event()   {}
 func (ProposalDecided) event() {}
 func (ProposalAcked) event()   {}
 func (ProposalInDoubt) event() {}
-func (Resolved) event()        {}
+func (OutcomeResolved) event() {}
 func (StateChanged) event()    {}
-func (Dropped) event()         {}
+func (EventsDropped) event()   {}
 
 // tale is an event that is about to be told, and the context of the call that it
 // is a part of.
@@ -356,7 +356,7 @@ type tale struct {
 func newTrace(trace func(context.Context, Event)) *outbox.Box[tale] {
 	return outbox.New(
 		func(x tale) { trace(x.ctx, x.e) },
-		func(n int) { trace(context.Background(), Dropped{Events: n}) })
+		func(n int) { trace(context.Background(), EventsDropped{Events: n}) })
 }
 
 // tell has the client's Trace told of an event. It never waits, and may be called

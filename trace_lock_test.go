@@ -30,7 +30,7 @@ func TestTheEventsOfAMutex(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		mustRelease(w.t, h)
-		x.want("#1 called Granted mutex /l lock node=/*lock-* token=true weight=1",
+		x.want("#1 called HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
 
 		taken := mustLock(w.t, a)
@@ -41,7 +41,7 @@ func TestTheEventsOfAMutex(t *testing.T) {
 		x.want("#2 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
 		mustRelease(w.t, taken)
 		h = l.hold()
-		x.want("#2 called Granted mutex /l lock node=/*lock-* token=true weight=1")
+		x.want("#2 called HoldGranted mutex /l lock node=/*lock-* token=true weight=1")
 		w.Link("b").Expire(h.Session())
 		x.want("#2 HoldLost mutex /l lock node=/*lock-* token=true err=lost")
 
@@ -61,12 +61,12 @@ func TestTheEventsOfAMutex(t *testing.T) {
 			w.t.Fatal(list, err)
 		}
 		w.Link("b").Expire(list[1].Session)
-		x.want("#4 called Requeued mutex /l lock node=/*lock-* again=true",
+		x.want("#4 called WaiterRequeued mutex /l lock node=/*lock-* again=true",
 			"#4 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
 		mustRelease(w.t, taken)
 		l.hold()
 		c.Close()
-		x.want("#4 called Granted mutex /l lock node=/*lock-* token=true weight=1",
+		x.want("#4 called HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#4 HoldLost mutex /l lock node=/*lock-* token=true err=closed")
 	})
 }
@@ -76,7 +76,7 @@ func TestTheEventsOfCallersOfOneClient(t *testing.T) {
 		x, c := w.taped("a", nil)
 		m := coord.NewMutex(c, "/l", nil)
 		h := mustLock(w.t, m)
-		x.want("#1 Granted mutex /l lock node=/*lock-* token=true weight=1")
+		x.want("#1 HoldGranted mutex /l lock node=/*lock-* token=true weight=1")
 		l := w.lock(context.Background(), m)
 		x.want("#2 WaitBegan mutex /l lock ahead=-1")
 		giveUp, cancel := context.WithCancel(context.Background())
@@ -88,7 +88,7 @@ func TestTheEventsOfCallersOfOneClient(t *testing.T) {
 		mustRelease(w.t, h)
 		mustRelease(w.t, l.hold())
 		x.want("#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil",
-			"#2 Granted mutex /l lock node=/*lock-* token=true weight=1",
+			"#2 HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#2 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
 	})
 }
@@ -122,7 +122,7 @@ func TestTheEventsOfReadersAndWriters(t *testing.T) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		x.want("#1 called Granted rwmutex /rw rlock node=/*__READ__* token=false weight=1")
+		x.want("#1 called HoldGranted rwmutex /rw rlock node=/*__READ__* token=false weight=1")
 		var h *coord.Hold
 		done := make(chan error)
 		go func() {
@@ -139,8 +139,8 @@ func TestTheEventsOfReadersAndWriters(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		x.want("#1 HoldReleased rwmutex /rw rlock node=/*__READ__* token=false err=nil",
-			"#2 called Granted rwmutex /rw lock node=/*__WRIT__* token=true weight=1",
-			"#2 called Downgraded rwmutex /rw lock node=/*__READ__* token=true")
+			"#2 called HoldGranted rwmutex /rw lock node=/*__WRIT__* token=true weight=1",
+			"#2 called HoldDowngraded rwmutex /rw lock node=/*__READ__* token=true")
 		y, d := w.taped("b", nil)
 		if err := coord.NewRWMutex(d, "/rw", nil).Revoke(ctx, &coord.RevokeOptions{By: "b", ForceAfter: w.timeout / 3}); err != nil {
 			w.t.Fatal(err)
@@ -158,7 +158,7 @@ func TestTheEventsOfASemaphore(t *testing.T) {
 		x, c := w.taped("a", nil)
 		s := coord.NewSemaphore(c, "/s", 3, nil)
 		h := acquire(w.t, s, 2)
-		x.want("#1 Granted semaphore /s acquire node=/requests/*permit-2-* token=false weight=2")
+		x.want("#1 HoldGranted semaphore /s acquire node=/requests/*permit-2-* token=false weight=2")
 		done := make(chan *coord.Hold)
 		go func() {
 			h, err := s.Acquire(ctx, 3)
@@ -171,7 +171,7 @@ func TestTheEventsOfASemaphore(t *testing.T) {
 		mustRelease(w.t, h)
 		h = <-done
 		x.want("#1 HoldReleased semaphore /s acquire node=/requests/*permit-2-* token=false err=nil",
-			"#2 called Granted semaphore /s acquire node=/requests/*permit-3-* token=false weight=3")
+			"#2 called HoldGranted semaphore /s acquire node=/requests/*permit-3-* token=false weight=3")
 		short, cancel := context.WithTimeout(ctx, w.timeout/3)
 		defer cancel()
 		if _, err := s.Acquire(short, 1); err == nil {
@@ -197,8 +197,8 @@ func TestTheEventsOfAnElection(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		mustRelease(w.t, term.Hold)
-		x.want("#1 called Granted election /e campaign node=/*latch-* token=true weight=1",
-			"#1 called Announced election /e campaign node=/*latch-* token=true",
+		x.want("#1 called HoldGranted election /e campaign node=/*latch-* token=true weight=1",
+			"#1 called LeaderAnnounced election /e campaign node=/*latch-* token=true",
 			"#1 HoldReleased election /e campaign node=/*latch-* token=true err=nil")
 	})
 }
@@ -211,7 +211,7 @@ func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
 		var c *coord.Client
 		var lost bool
 		c = open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e coord.Event) {
-			if e, ok := e.(coord.Granted); ok && !lost {
+			if e, ok := e.(coord.HoldGranted); ok && !lost {
 				// The service deletes the node while the grant is being told.
 				lost = true
 				s, err := c.Session(ctx)
@@ -229,7 +229,7 @@ func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
 		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
 		w.settle()
 		wantErr(w.t, h.Err(), coord.ErrLost)
-		x.want("#1 Granted mutex /l lock node=/*lock-* token=true weight=1",
+		x.want("#1 HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#1 HoldLost mutex /l lock node=/*lock-* token=true err=lost")
 	})
 }
@@ -240,7 +240,7 @@ func TestALossThatTraceFindsIsToldNext(t *testing.T) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var term *coord.Term
 		c := open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e coord.Event) {
-			if _, ok := e.(coord.Announced); ok {
+			if _, ok := e.(coord.LeaderAnnounced); ok {
 				w.Link("a").Expire(term.Session())
 				<-term.Done()
 				wantErr(w.t, term.Err(), coord.ErrLost)
@@ -253,8 +253,8 @@ func TestALossThatTraceFindsIsToldNext(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		term.Announce(context.Background(), nil)
-		x.want("#1 Granted election /e campaign node=/*latch-* token=true weight=1",
-			"#1 Announced election /e campaign node=/*latch-* token=true",
+		x.want("#1 HoldGranted election /e campaign node=/*latch-* token=true weight=1",
+			"#1 LeaderAnnounced election /e campaign node=/*latch-* token=true",
 			"#1 HoldLost election /e campaign node=/*latch-* token=true err=lost")
 	})
 }
@@ -311,7 +311,7 @@ func TestEventsCarryTheirTimes(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		mustRelease(w.t, h)
 		h = b.hold()
-		if e := lastOf[coord.Granted](w.t, x); e.Waited != 2*time.Second || e.Token != h.Token() || e.Node != h.Path() {
+		if e := lastOf[coord.HoldGranted](w.t, x); e.Waited != 2*time.Second || e.Token != h.Token() || e.Node != h.Path() {
 			w.t.Errorf("%+v", e)
 		}
 		time.Sleep(3 * time.Second)
@@ -345,12 +345,12 @@ func TestAnUnknownOutcomeThatIsFoundOutIsTold(t *testing.T) {
 		x, c := w.taped("a", &backendtest.Hooks{After: after.after})
 		m := coord.NewMutex(c, "/l", nil)
 		prime(w.t, m)
-		x.want("#1 Granted mutex /l lock node=/*lock-* token=true weight=1",
+		x.want("#1 HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
 		after.arm(1, creates, lose)
 		mustLock(w.t, m)
-		x.want("Resolved node=/l/*lock- applied=true",
-			"#2 Granted mutex /l lock node=/*lock-* token=true weight=1")
+		x.want("OutcomeResolved node=/l/*lock- applied=true",
+			"#2 HoldGranted mutex /l lock node=/*lock-* token=true weight=1")
 	})
 }
 
@@ -373,7 +373,7 @@ func TestNothingOfAHoldIsToldAfterItsEnd(t *testing.T) {
 		if err := term.Announce(context.Background(), []byte("here")); err != nil {
 			w.t.Fatal(err)
 		}
-		x.want("#1 Granted election /e campaign node=/*latch-* token=true weight=1",
+		x.want("#1 HoldGranted election /e campaign node=/*latch-* token=true weight=1",
 			"#1 HoldReleased election /e campaign node=/*latch-* token=true err=nil")
 	})
 }
@@ -419,7 +419,7 @@ func (x *tape) trace(ctx context.Context, e coord.Event) {
 	if _, ok := e.(coord.StateChanged); ok {
 		return
 	}
-	at := e.At()
+	at := e.About()
 	id := 0
 	if at.ID != 0 {
 		if id = x.ids[at.ID]; id == 0 {
@@ -438,7 +438,7 @@ var newNames = regexp.MustCompile(`_c_[0-9a-f-]{36}-|[0-9a-f]{8}-[0-9a-f-]{27}|\
 
 // describe is the event in words, without times, and what numbers are new.
 func (x *tape) describe(e coord.Event) string {
-	at := e.At()
+	at := e.About()
 	name := strings.TrimPrefix(fmt.Sprintf("%T", e), "coord.")
 	root := x.w.path("")
 	var s []string
@@ -465,11 +465,11 @@ func (x *tape) describe(e coord.Event) string {
 		add("ahead=%d", e.Ahead)
 	case coord.PositionChanged:
 		add("ahead=%d", e.Ahead)
-	case coord.Requeued:
+	case coord.WaiterRequeued:
 		add("again=%v", e.Err != nil)
 	case coord.WaitEnded:
 		err(e.Err)
-	case coord.Granted:
+	case coord.HoldGranted:
 		token(e.Token)
 		add("weight=%d", e.Weight)
 	case coord.HoldLost:
@@ -478,13 +478,13 @@ func (x *tape) describe(e coord.Event) string {
 	case coord.HoldReleased:
 		token(e.Token)
 		err(e.Err)
-	case coord.Downgraded:
+	case coord.HoldDowngraded:
 		token(e.Token)
 	case coord.RevocationRead:
 		add("by=%s force=%v", e.Revocation.By, e.Revocation.Force)
 	case coord.RevocationSent:
 		add("by=%s forced=%v", e.Revocation.By, e.Forced)
-	case coord.Announced:
+	case coord.LeaderAnnounced:
 		token(e.Token)
 	case coord.BarrierSet, coord.BarrierRemoved:
 	case coord.RoundOpened:
@@ -517,7 +517,7 @@ func (x *tape) describe(e coord.Event) string {
 		add("tx=%s site=%s commit=%v", e.Proposal, e.Site, e.Commit)
 	case coord.ProposalInDoubt:
 		add("tx=%s site=%s", e.Proposal, e.Site)
-	case coord.Resolved:
+	case coord.OutcomeResolved:
 		add("applied=%v", e.Applied)
 	default:
 		x.w.t.Errorf("an unknown event: %T", e)

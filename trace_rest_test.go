@@ -62,9 +62,9 @@ func TestTheEventsOfADoubleBarrier(t *testing.T) {
 		x.want("#2 called WaitBegan doublebarrier /d enter node=/members/*member-* ahead=-1")
 		b := <-enter(d, ctx)
 		y.want("#1 called RoundOpened doublebarrier /d enter node=/members/*member-* members=2",
-			"#1 called Granted doublebarrier /d enter node=/members/*member-* token=false weight=1")
+			"#1 called HoldGranted doublebarrier /d enter node=/members/*member-* token=false weight=1")
 		a := <-first
-		x.want("#2 called Granted doublebarrier /d enter node=/members/*member-* token=false weight=1")
+		x.want("#2 called HoldGranted doublebarrier /d enter node=/members/*member-* token=false weight=1")
 		left := make(chan error)
 		go func() { left <- a.Leave(ctx) }()
 		x.want("#2 HoldReleased doublebarrier /d enter node=/members/*member-* token=false err=nil",
@@ -330,7 +330,7 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		serve, stop := context.WithCancel(ctx)
 		ended := make(chan error)
 		go func() { ended <- site.Serve(serve) }()
-		y.want("#1 called Granted mutex /tx/serving/s lock node=/*lock-* token=true weight=1")
+		y.want("#1 called HoldGranted mutex /tx/serving/s lock node=/*lock-* token=true weight=1")
 		w.served("s")
 
 		co := coord.NewCoordinator[string](c, "/tx", nil)
@@ -394,7 +394,7 @@ func TestASiteInDoubtIsTold(t *testing.T) {
 		w.served("a", "b")
 		go coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Propose(w.t.Context(), w.proposal("t1", "a", "b"))
 		x.want("ProposalVoted twophase /tx serve node=/sites/a/t1~* tx=t1 site=a yes=true",
-			"#1 Granted mutex /tx/serving/a lock node=/*lock-* token=true weight=1")
+			"#1 HoldGranted mutex /tx/serving/a lock node=/*lock-* token=true weight=1")
 		s := w.session("outsider")
 		var ops []backend.Op
 		for _, name := range w.children("/tx/tx/t1") {

@@ -225,15 +225,15 @@ func TestEventsThatAreDroppedAreCounted(t *testing.T) {
 		c := open(t, memory.New(nil).Link("a"), &coord.Options{Trace: func(_ context.Context, e coord.Event) {
 			<-let
 			switch e := e.(type) {
-			case coord.Granted:
+			case coord.HoldGranted:
 				granted++
 			case coord.HoldReleased:
 				released++
 			case coord.StateChanged:
 				states++
-			case coord.Dropped:
+			case coord.EventsDropped:
 				dropped += e.Events
-				if e.At() != (coord.Where{}) {
+				if e.About() != (coord.Subject{}) {
 					t.Errorf("%+v", e)
 				}
 			}

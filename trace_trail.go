@@ -14,7 +14,7 @@ import (
 // it can be lost before the caller tells that; until then it waits here.
 type trail struct {
 	c     *Client
-	where Where
+	where Subject
 	began time.Time
 
 	// Of the goroutine that acquires.
@@ -46,7 +46,7 @@ func (c *Client) trail(recipe, path, op string) *trail {
 	}
 	return &trail{
 		c:     c,
-		where: Where{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
+		where: Subject{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
 		began: time.Now(),
 	}
 }
@@ -61,7 +61,7 @@ func (t *trail) next(op string) *trail {
 	return n
 }
 
-func (t *trail) at(node string) Where {
+func (t *trail) at(node string) Subject {
 	w := t.where
 	w.Node = node
 	return w
@@ -74,10 +74,10 @@ func (t *trail) waiting(ctx context.Context, node string, ahead int) {
 	case t == nil:
 	case !t.stands || node != t.place:
 		t.waited, t.stands, t.place, t.ahead = true, true, node, ahead
-		tell(ctx, t.c, WaitBegan{Where: t.at(node), Ahead: ahead})
+		tell(ctx, t.c, WaitBegan{Subject: t.at(node), Ahead: ahead})
 	case ahead != t.ahead:
 		t.ahead = ahead
-		tell(ctx, t.c, PositionChanged{Where: t.at(node), Ahead: ahead})
+		tell(ctx, t.c, PositionChanged{Subject: t.at(node), Ahead: ahead})
 	}
 }
 
@@ -86,7 +86,7 @@ func (t *trail) requeued(ctx context.Context, err error) {
 	if t == nil {
 		return
 	}
-	tell(ctx, t.c, Requeued{Where: t.at(t.place), Err: err})
+	tell(ctx, t.c, WaiterRequeued{Subject: t.at(t.place), Err: err})
 	t.stands, t.place = false, ""
 }
 
@@ -96,7 +96,7 @@ func (t *trail) over(ctx context.Context, err error) {
 		return
 	}
 	t.waited = false
-	tell(ctx, t.c, WaitEnded{Where: t.at(t.place), Waited: time.Since(t.began), Err: err})
+	tell(ctx, t.c, WaitEnded{Subject: t.at(t.place), Waited: time.Since(t.began), Err: err})
 }
 
 // grant tells of the grant, and then of what has come of the hold since.
@@ -110,7 +110,7 @@ func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 	if t.item != nil {
 		e = t.item.granted(h.token, waited)
 	} else {
-		e = Granted{Where: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
+		e = HoldGranted{Subject: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,7 +172,7 @@ func (t *trail) lost(node string, token int64, err error) {
 	case t.item != nil:
 		t.end(t.item.settled(true, t.held(), err))
 	default:
-		t.end(HoldLost{Where: t.at(node), Token: token, Held: t.held(), Err: err})
+		t.end(HoldLost{Subject: t.at(node), Token: token, Held: t.held(), Err: err})
 	}
 }
 
@@ -184,6 +184,6 @@ func (t *trail) released(node string, token int64, held time.Duration, err error
 	case t.item != nil:
 		t.end(t.item.settled(false, held, err))
 	default:
-		t.end(HoldReleased{Where: t.at(node), Token: token, Held: held, Err: err})
+		t.end(HoldReleased{Subject: t.at(node), Token: token, Held: held, Err: err})
 	}
 }

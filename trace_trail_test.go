@@ -20,8 +20,8 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 		x.next("leave").waiting(ctx, "/l/a", 1)
 		x.released("/l/a", 1, x.held(), nil)
 		x.lost("/l/a", 1, err)
-		tell(ctx, c, Requeued{Where: Where{Recipe: "mutex", Path: "/l"}, Err: err})
-		tell(ctx, c, ProposalDecided{Where: Where{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
+		tell(ctx, c, WaiterRequeued{Subject: Subject{Recipe: "mutex", Path: "/l"}, Err: err})
+		tell(ctx, c, ProposalDecided{Subject: Subject{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -44,7 +44,7 @@ func TestALossBeforeTheGrantWasToldIsToldAfterIt(t *testing.T) {
 	if !c.trace.Drain(time.Minute) {
 		t.Fatal("not told")
 	}
-	if want := []string{"coord.Granted", "coord.HoldLost"}; !slices.Equal(got, want) {
+	if want := []string{"coord.HoldGranted", "coord.HoldLost"}; !slices.Equal(got, want) {
 		t.Errorf("told %v, want %v", got, want)
 	}
 	if held != 0 {

@@ -117,8 +117,8 @@ func (x *txSpace) siteLock(site string) *Mutex {
 }
 
 // where is what events of op are about.
-func (x *txSpace) where(op, node string) Where {
-	return Where{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}
+func (x *txSpace) subject(op, node string) Subject {
+	return Subject{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}
 }
 
 // checkID returns ErrInvalid for what cannot be an id or the name of a site.

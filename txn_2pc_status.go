@@ -165,7 +165,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *outcome) {
 					if !told[d.zxid] {
 						told[d.zxid] = true
-						tell(ctx, co.c, ProposalDecided{Where: co.where("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
+						tell(ctx, co.c, ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
 						list = append(list, o.decision(d))
 					}
 				})

@@ -193,7 +193,7 @@ func (b *ballotWork[T]) step(ctx context.Context, o *outcome) error {
 		}
 	}
 	if !b.since.IsZero() {
-		tell(ctx, b.c, ProposalDecided{Where: b.where(b.path), Proposal: b.id, Site: b.site,
+		tell(ctx, b.c, ProposalDecided{Subject: b.subject(b.path), Proposal: b.id, Site: b.site,
 			Commit: o.Commit, By: o.By, InDoubt: time.Since(b.since)})
 		b.since = time.Time{}
 	}
@@ -247,7 +247,7 @@ func (b *ballotWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 	}
 	if b.doubtOnce(b.name) {
 		b.c.log.Error("coord: a transaction is in doubt", "path", b.path, "error", e)
-		tell(ctx, b.c, ProposalInDoubt{Where: b.where(b.path), Proposal: b.id, Site: b.site})
+		tell(ctx, b.c, ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
 		if b.handler.InDoubt != nil {
 			tx, _ := b.tx()
 			b.handler.InDoubt(ctx, tx, e)
@@ -289,7 +289,7 @@ func (b *ballotWork[T]) prepare(ctx context.Context) error {
 		return b.settle(ctx, err)
 	}
 	b.version, b.vote = 1, vote
-	tell(ctx, b.c, ProposalVoted{Where: b.where(b.path), Proposal: b.id, Site: b.site, Yes: vote == ballotYes})
+	tell(ctx, b.c, ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == ballotYes})
 	return nil
 }
 
@@ -402,12 +402,12 @@ func (b *ballotWork[T]) acked(ctx context.Context, commit bool, err error) error
 	if err != nil {
 		return b.settle(ctx, err)
 	}
-	tell(ctx, b.c, ProposalAcked{Where: b.where(b.path), Proposal: b.id, Site: b.site, Commit: commit})
+	tell(ctx, b.c, ProposalAcked{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Commit: commit})
 	return errDone
 }
 
 // where is where this is told of.
-func (b *ballotWork[T]) where(node string) Where { return b.txSpace.where("serve", node) }
+func (b *ballotWork[T]) subject(node string) Subject { return b.txSpace.subject("serve", node) }
 
 func (b *ballotWork[T]) call(ctx context.Context, commit bool) error {
 	// After a pause another process may have acknowledged in our place.

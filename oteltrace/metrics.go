@@ -96,7 +96,7 @@ func newMetrics(m metric.Meter) *metrics {
 // count records an event in metrics.
 func (a *adapter) count(ctx context.Context, e coord.Event) {
 	m := a.metrics
-	at := e.At()
+	at := e.About()
 	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributeSet(attribute.NewSet(append(more,
 			keyRecipe.String(at.Recipe), keyPath.String(a.path(at.Path)))...))
@@ -104,7 +104,7 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 	switch e := e.(type) {
 	case coord.WaitEnded:
 		m.waited.Record(ctx, e.Waited.Seconds(), with(keyOp.String(e.Op), keyOutcome.String(ended(e.Err))))
-	case coord.Granted:
+	case coord.HoldGranted:
 		m.waited.Record(ctx, e.Waited.Seconds(), with(keyOp.String(e.Op), keyOutcome.String("granted")))
 		m.holds.Add(ctx, 1, with())
 	case coord.HoldReleased:
@@ -114,7 +114,7 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 		m.held.Record(ctx, e.Held.Seconds(), with(keyOutcome.String("lost")))
 		m.losses.Add(ctx, 1, with(keyReason.String(reason(e.Err))))
 		m.holds.Add(ctx, -1, with())
-	case coord.Requeued:
+	case coord.WaiterRequeued:
 		m.requeues.Add(ctx, 1, with())
 	case coord.RevocationSent:
 		outcome := "sent"
@@ -171,11 +171,11 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 		m.decisions.Add(ctx, 1, with(keyCommit.Bool(e.Commit), keyRole.String(role)))
 	case coord.ProposalInDoubt:
 		m.inDoubt.Add(ctx, 1, with())
-	case coord.Resolved:
+	case coord.OutcomeResolved:
 		m.uncertain.Add(ctx, 1, metric.WithAttributes(keyApplied.Bool(e.Applied)))
 	case coord.StateChanged:
 		m.sessions.Add(ctx, 1, metric.WithAttributes(keyPhase.String(e.State.Phase.String())))
-	case coord.Dropped:
+	case coord.EventsDropped:
 		m.dropped.Add(ctx, int64(e.Events))
 	}
 }

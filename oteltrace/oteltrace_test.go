@@ -405,7 +405,7 @@ func TestDroppedEventsEndTheOpenSpans(t *testing.T) {
 	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
 		h := x.lock(x.t.Context(), x.c)
 		synctest.Wait()
-		x.adapter.trace(x.t.Context(), coord.Dropped{Events: 3})
+		x.adapter.trace(x.t.Context(), coord.EventsDropped{Events: 3})
 		x.want(x.ended("coord.path", "coord.outcome"), "coord.hold 0s path=/app/l outcome=unknown")
 		if err := h.Release(); err != nil {
 			t.Fatal(err)

@@ -55,7 +55,7 @@ func (o *openSpans) full() bool {
 }
 
 // begin begins a span, if it is recorded.
-func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coord.Where, more ...attribute.KeyValue) {
+func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coord.Subject, more ...attribute.KeyValue) {
 	if in.full() {
 		return
 	}
@@ -72,7 +72,7 @@ func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coor
 }
 
 // note adds an event to an open span.
-func (o *openSpans) note(at coord.Where, name string, attrs ...attribute.KeyValue) {
+func (o *openSpans) note(at coord.Subject, name string, attrs ...attribute.KeyValue) {
 	if s := o.get(at.ID); s != nil {
 		if at.Node != "" {
 			attrs = append(attrs, keyNode.String(at.Node))
@@ -83,7 +83,7 @@ func (o *openSpans) note(at coord.Where, name string, attrs ...attribute.KeyValu
 
 // end ends a span that may be open. It records err, as the span's status if bad says that it
 // is an error.
-func (o *openSpans) end(at coord.Where, err error, bad bool, attrs ...attribute.KeyValue) {
+func (o *openSpans) end(at coord.Subject, err error, bad bool, attrs ...attribute.KeyValue) {
 	s := o.take(at.ID)
 	if s == nil {
 		return
@@ -115,38 +115,38 @@ func (a *adapter) span(ctx context.Context, e coord.Event) {
 	switch e := e.(type) {
 	case coord.WaitBegan:
 		if a.waits.get(e.ID) == nil {
-			a.begin(ctx, &a.waits, "coord.wait", e.Where, keyAhead.Int(e.Ahead))
+			a.begin(ctx, &a.waits, "coord.wait", e.Subject, keyAhead.Int(e.Ahead))
 		} else {
-			a.waits.note(e.Where, "waits", keyAhead.Int(e.Ahead))
+			a.waits.note(e.Subject, "waits", keyAhead.Int(e.Ahead))
 		}
 	case coord.PositionChanged:
-		a.waits.note(e.Where, "position changed", keyAhead.Int(e.Ahead))
-	case coord.Requeued:
-		a.waits.note(e.Where, "requeued", keyReason.String(reason(e.Err)))
+		a.waits.note(e.Subject, "position changed", keyAhead.Int(e.Ahead))
+	case coord.WaiterRequeued:
+		a.waits.note(e.Subject, "requeued", keyReason.String(reason(e.Err)))
 	case coord.WaitEnded:
-		a.waits.end(e.Where, e.Err, !canceled(e.Err), keyOutcome.String(ended(e.Err)))
-	case coord.Granted:
-		a.waits.end(e.Where, nil, false, keyOutcome.String("granted"))
-		a.begin(ctx, &a.holds, "coord.hold", e.Where, keyToken.Int64(e.Token), keyWeight.Int(e.Weight))
+		a.waits.end(e.Subject, e.Err, !canceled(e.Err), keyOutcome.String(ended(e.Err)))
+	case coord.HoldGranted:
+		a.waits.end(e.Subject, nil, false, keyOutcome.String("granted"))
+		a.begin(ctx, &a.holds, "coord.hold", e.Subject, keyToken.Int64(e.Token), keyWeight.Int(e.Weight))
 	case coord.HoldReleased:
-		a.holds.end(e.Where, e.Err, true, keyOutcome.String("released"))
+		a.holds.end(e.Subject, e.Err, true, keyOutcome.String("released"))
 	case coord.HoldLost:
-		a.holds.end(e.Where, e.Err, true, keyOutcome.String("lost"), keyReason.String(reason(e.Err)))
-	case coord.Downgraded:
-		a.holds.note(e.Where, "downgraded")
-	case coord.Announced:
-		a.holds.note(e.Where, "announced")
+		a.holds.end(e.Subject, e.Err, true, keyOutcome.String("lost"), keyReason.String(reason(e.Err)))
+	case coord.HoldDowngraded:
+		a.holds.note(e.Subject, "downgraded")
+	case coord.LeaderAnnounced:
+		a.holds.note(e.Subject, "announced")
 	case coord.RevocationRead:
-		a.holds.note(e.Where, "revocation read", keyBy.String(e.Revocation.By), keyForce.Bool(e.Revocation.Force))
+		a.holds.note(e.Subject, "revocation read", keyBy.String(e.Revocation.By), keyForce.Bool(e.Revocation.Force))
 	case coord.ItemClaimed:
-		a.begin(ctx, &a.holds, "coord.hold", e.Where, keyToken.Int64(e.Token), keyItem.String(e.Item), keyAttempt.Int(e.Attempt))
+		a.begin(ctx, &a.holds, "coord.hold", e.Subject, keyToken.Int64(e.Token), keyItem.String(e.Item), keyAttempt.Int(e.Attempt))
 	case coord.ItemSettled:
 		attrs := []attribute.KeyValue{keyOutcome.String(e.Outcome.String())}
 		if e.Outcome == coord.ItemLost {
 			attrs = append(attrs, keyReason.String(reason(e.Err)))
 		}
-		a.holds.end(e.Where, e.Err, true, attrs...)
-	case coord.Dropped:
+		a.holds.end(e.Subject, e.Err, true, attrs...)
+	case coord.EventsDropped:
 		a.waits.endAll()
 		a.holds.endAll()
 	}

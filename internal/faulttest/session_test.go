@@ -48,7 +48,7 @@ func (x *contender) trace(_ context.Context, e coord.Event) {
 	switch e := e.(type) {
 	case coord.WaitBegan:
 		x.waiting <- e.Node
-	case coord.Requeued:
+	case coord.WaiterRequeued:
 		x.requeued <- e.Err
 	}
 }

@@ -219,7 +219,7 @@ func (w *worker) trace(_ context.Context, e coord.Event) {
 	switch e := e.(type) {
 	case coord.WaitBegan:
 		w.say(line{Kind: "waiting", Path: e.Node})
-	case coord.Requeued:
+	case coord.WaiterRequeued:
 		w.say(line{Kind: "requeued", Path: e.Path, Text: e.Err.Error()})
 	case coord.StateChanged:
 		w.say(line{Kind: "phase", Session: e.State.Session, Text: e.State.Phase.String()})

@@ -152,7 +152,7 @@ func (p *player) open() bool {
 			switch e.(type) {
 			case coord.WaitBegan:
 				p.waits.Add(1)
-			case coord.Resolved:
+			case coord.OutcomeResolved:
 				p.solved.Add(1)
 			}
 		},
