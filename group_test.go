@@ -249,7 +249,7 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		var e coord.Members[instance]
+		var e coord.GroupUpdate[instance]
 		for len(e.List) != 2 {
 			e = <-watch
 		}

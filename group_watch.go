@@ -10,9 +10,9 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// Members is what a Watch tells: who is there, and what has changed since the
+// GroupUpdate is what a Watch tells: who is there, and what has changed since the
 // element that the reader took before.
-type Members[T any] struct {
+type GroupUpdate[T any] struct {
 	List []Member[T] // all who are there, sorted by ID
 
 	// Joined are the incarnations of List that were not there in the element
@@ -34,10 +34,10 @@ type Members[T any] struct {
 // elements that he did not take are merged into the one that he takes. It goes on
 // over lost sessions, during which the List stays as it is, and over a missing
 // directory. It is closed when ctx ends, and after an element with Err.
-func (g *Group[T]) Watch(ctx context.Context) <-chan Members[T] {
-	out := newSignal[Members[T]]()
-	fail := func(err error) <-chan Members[T] {
-		out.put(Members[T]{Err: err})
+func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
+	out := newSignal[GroupUpdate[T]]()
+	fail := func(err error) <-chan GroupUpdate[T] {
+		out.put(GroupUpdate[T]{Err: err})
 		close(out.ch)
 		return out.ch
 	}
@@ -59,7 +59,7 @@ func (g *Group[T]) Watch(ctx context.Context) <-chan Members[T] {
 }
 
 // tell feeds one Watch.
-func (g *Group[T]) tell(ctx context.Context, v *view[T], out signal[Members[T]]) {
+func (g *Group[T]) tell(ctx context.Context, v *view[T], out signal[GroupUpdate[T]]) {
 	defer close(out.ch)
 	var taken, sent []Member[T] // the lists that the reader took last, and that was sent last
 	for {
@@ -71,7 +71,7 @@ func (g *Group[T]) tell(ctx context.Context, v *view[T], out signal[Members[T]])
 			if _, untaken := out.untaken(); !untaken {
 				taken = sent
 			}
-			m := Members[T]{List: slices.Clone(r.list)}
+			m := GroupUpdate[T]{List: slices.Clone(r.list)}
 			m.Joined, m.Left = memberChanges(taken, r.list)
 			if final {
 				m.Err = opError("watch", g.path.full, r.err)

@@ -21,8 +21,8 @@ import (
 // watching is a Watch whose elements are checked as they are taken.
 type watching struct {
 	w    *world
-	ch   <-chan coord.Members[string]
-	last coord.Members[string]
+	ch   <-chan coord.GroupUpdate[string]
+	last coord.GroupUpdate[string]
 	gone map[string]bool // paths that were told to have left
 }
 
@@ -31,7 +31,7 @@ func (w *world) watch(ctx context.Context, g *coord.Group[string]) *watching {
 }
 
 // next takes the next element.
-func (x *watching) next() coord.Members[string] {
+func (x *watching) next() coord.GroupUpdate[string] {
 	x.w.t.Helper()
 	select {
 	case m, ok := <-x.ch:
@@ -49,7 +49,7 @@ func (x *watching) next() coord.Members[string] {
 
 // take checks that the changes, applied to the list before, give the list, and
 // that no incarnation comes back.
-func (x *watching) take(m coord.Members[string]) error {
+func (x *watching) take(m coord.GroupUpdate[string]) error {
 	type key struct {
 		id    string
 		token int64
@@ -97,7 +97,7 @@ func (x *watching) take(m coord.Members[string]) error {
 }
 
 // until takes elements until the list is want. It returns them.
-func (x *watching) until(want string) (all []coord.Members[string]) {
+func (x *watching) until(want string) (all []coord.GroupUpdate[string]) {
 	x.w.t.Helper()
 	for {
 		m := x.next()
@@ -128,7 +128,7 @@ func (x *watching) another(old coord.Member[string]) (now coord.Member[string], 
 }
 
 // closed drains the channel and returns its last element.
-func (x *watching) closed() coord.Members[string] {
+func (x *watching) closed() coord.GroupUpdate[string] {
 	x.w.t.Helper()
 	for m := range x.ch {
 		if err := x.take(m); err != nil {

@@ -304,7 +304,7 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 		// one may not read any more; at the latest a reconnect shows it.
 		svc.Link("b").Partition()
 		svc.Link("b").Heal()
-		var last coord.Members[string]
+		var last coord.GroupUpdate[string]
 		for last = range members {
 		}
 		wantErr(t, last.Err, coord.ErrDenied)

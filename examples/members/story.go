@@ -96,7 +96,7 @@ func story(ctx context.Context, s *service.Service) (err error) {
 }
 
 // until waits until the list is want, and reports each change.
-func until(ctx context.Context, s *service.Service, changes <-chan coord.Members[Endpoint], want ...string) error {
+func until(ctx context.Context, s *service.Service, changes <-chan coord.GroupUpdate[Endpoint], want ...string) error {
 	for {
 		select {
 		case m, ok := <-changes:
