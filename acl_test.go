@@ -128,9 +128,9 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 	a, b := open(t, asUser(s, "a", zookeeper.Options{}), ns), open(t, asUser(s, "b", zookeeper.Options{}), ns)
 	w, conn := &world{Service: s, t: t}, raw(t, s)
 	votes := coord.Handler[string]{
-		Prepare: func(context.Context, coord.Ballot[string]) error { return nil },
-		Commit:  func(context.Context, coord.Ballot[string]) error { return nil },
-		Abort:   func(context.Context, coord.Ballot[string]) error { return nil },
+		Prepare: func(context.Context, coord.Branch[string]) error { return nil },
+		Commit:  func(context.Context, coord.Branch[string]) error { return nil },
+		Abort:   func(context.Context, coord.Branch[string]) error { return nil },
 	}
 	// All recipes, in the same directories. The first client makes those above.
 	for _, x := range []struct {

@@ -317,7 +317,7 @@ func BenchmarkTwoPhaseCommitOnMemory(b *testing.B) {
 // when all of them can be proposed to.
 func serveSites(ctx context.Context, b *testing.B, c *coord.Client, n int) []string {
 	b.Helper()
-	yes := func(context.Context, coord.Ballot[string]) error { return nil }
+	yes := func(context.Context, coord.Branch[string]) error { return nil }
 	life, cancel := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	b.Cleanup(func() {

@@ -175,12 +175,12 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			var wg sync.WaitGroup
 			defer wg.Wait()
 			defer stop()
-			for site, prepare := range map[string]func(context.Context, coord.Ballot[string]) error{
-				"votes": func(context.Context, coord.Ballot[string]) error { return nil },
-				"waits": func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() },
+			for site, prepare := range map[string]func(context.Context, coord.Branch[string]) error{
+				"votes": func(context.Context, coord.Branch[string]) error { return nil },
+				"waits": func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() },
 			} {
-				told := func(context.Context, coord.Ballot[string]) error { return nil }
-				h := coord.Handler[string]{Prepare: prepare, Commit: told, Abort: told, InDoubt: func(context.Context, coord.Ballot[string], error) {}}
+				told := func(context.Context, coord.Branch[string]) error { return nil }
+				h := coord.Handler[string]{Prepare: prepare, Commit: told, Abort: told, InDoubt: func(context.Context, coord.Branch[string], error) {}}
 				wg.Go(func() { coord.NewParticipant(x.c, "/tx", site, h).Serve(serving) })
 			}
 			synctest.Wait()

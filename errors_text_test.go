@@ -46,7 +46,7 @@ func TestTheEndOfAnotherClientIsThatOfAContext(t *testing.T) {
 			return err
 		},
 		"site": func(ctx context.Context, c *coord.Client) error {
-			nothing := func(context.Context, coord.Ballot[string]) error { return nil }
+			nothing := func(context.Context, coord.Branch[string]) error { return nil }
 			h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
 			return coord.NewParticipant(c, "/tx", "a", h).Serve(ctx)
 		},
@@ -210,7 +210,7 @@ func TestTheCauseOfServesEndIsNoRecordThatCannotBeRead(t *testing.T) {
 						return nil
 					})
 				var calls atomic.Int32
-				call := func(context.Context, coord.Ballot[string]) error {
+				call := func(context.Context, coord.Branch[string]) error {
 					calls.Add(1)
 					return nil
 				}

@@ -67,7 +67,7 @@ func ExampleCoordinator() {
 	var serving sync.WaitGroup
 	for _, name := range []string{"alice", "bob"} {
 		p := coord.NewParticipant(c, "/transfers", name, coord.Handler[transfer]{
-			Prepare: func(_ context.Context, tx coord.Ballot[transfer]) error {
+			Prepare: func(_ context.Context, tx coord.Branch[transfer]) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if name == tx.Payload.From && balance[name] < tx.Payload.Amount {
@@ -75,7 +75,7 @@ func ExampleCoordinator() {
 				}
 				return nil // a real site sets the amount aside here, durably
 			},
-			Commit: func(_ context.Context, tx coord.Ballot[transfer]) error {
+			Commit: func(_ context.Context, tx coord.Branch[transfer]) error {
 				mu.Lock()
 				defer mu.Unlock()
 				amount := tx.Payload.Amount
@@ -88,7 +88,7 @@ func ExampleCoordinator() {
 				}
 				return nil
 			},
-			Abort: func(context.Context, coord.Ballot[transfer]) error { return nil },
+			Abort: func(context.Context, coord.Branch[transfer]) error { return nil },
 		})
 		serving.Go(func() { p.Serve(ctx) })
 	}

@@ -79,8 +79,8 @@ func FuzzNames(f *testing.F) {
 		if n := len(presentMembers([]string{name, name})); n > 1 {
 			t.Errorf("%q is %d members", name, n)
 		}
-		if id, mark, ok := parseBallot(name); ok {
-			taken("a ballot", id+"~"+mark)
+		if id, mark, ok := parseBranch(name); ok {
+			taken("a branch", id+"~"+mark)
 			if name != id+"~"+mark || id == "" {
 				t.Errorf("%q: id %q, mark %q", name, id, mark)
 			}
@@ -233,7 +233,7 @@ func FuzzEnvelopes(f *testing.F) {
 	})
 }
 
-// Whatever stands in a record, a decision or a ballot: it is refused, or all that it
+// Whatever stands in a record, a decision or a branch: it is refused, or all that it
 // names can be addressed.
 func FuzzRecords(f *testing.F) {
 	for _, data := range []string{
@@ -268,7 +268,7 @@ func FuzzRecords(f *testing.F) {
 			return
 		}
 		for _, site := range d.rec.Sites {
-			for _, path := range []string{d.vote(site), x.ballot(d, site), x.inbox(site), x.serving(site)} {
+			for _, path := range []string{d.vote(site), x.branch(d, site), x.inbox(site), x.serving(site)} {
 				if err := backend.CheckPath(path); err != nil {
 					t.Errorf("%v", err)
 				}

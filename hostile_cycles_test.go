@@ -361,7 +361,7 @@ func fullUses() []fullUse {
 				defer stop()
 				served := make(chan error, 1)
 				go func() {
-					yes := func(_ context.Context, tx coord.Ballot[string]) error { return nil }
+					yes := func(_ context.Context, tx coord.Branch[string]) error { return nil }
 					served <- coord.NewParticipant(x.b, x.path, "s", coord.Handler[string]{Prepare: yes, Commit: yes, Abort: yes}).Serve(sctx)
 				}()
 				co := coord.NewCoordinator[string](x.a, x.path, nil)

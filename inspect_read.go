@@ -175,17 +175,17 @@ func (x *inspector) keep(data []byte) []byte {
 
 // nameKinds are the names at a path by what makes them.
 type nameKinds struct {
-	all     []string
-	lock    bool            // contenders of a mutex, Curator's names
-	kazoo   bool            // of kazoo's Lock or Election
-	latch   bool            // candidates
-	shared  bool            // readers and writers
-	ready   []string        // announcements
-	members bool            // of a group
-	ballots []string        // in the inbox of a site
-	fixed   map[string]bool // names that recipes use within their directory
-	parts   []string        // recipes from within which there are nodes
-	foreign []string
+	all      []string
+	lock     bool            // contenders of a mutex, Curator's names
+	kazoo    bool            // of kazoo's Lock or Election
+	latch    bool            // candidates
+	shared   bool            // readers and writers
+	ready    []string        // announcements
+	members  bool            // of a group
+	branches []string        // in the inbox of a site
+	fixed    map[string]bool // names that recipes use within their directory
+	parts    []string        // recipes from within which there are nodes
+	foreign  []string
 }
 
 // claim takes fixed names out of those that belong to nobody.
@@ -210,7 +210,7 @@ func sortNames(names []string) *nameKinds {
 		_, isKazoo := parseSeq(name, kazooLockKind)
 		_, isShared := sharedLine.parse(name)
 		_, isReady := parseSeq(name, readyKind)
-		_, _, isBallot := parseBallot(name)
+		_, _, isBranch := parseBranch(name)
 		switch {
 		case isMember:
 			k.members = true
@@ -224,8 +224,8 @@ func sortNames(names []string) *nameKinds {
 			k.kazoo = true
 		case isReady && strings.HasPrefix(name, guidPrefix):
 			k.ready = append(k.ready, name)
-		case isBallot:
-			k.ballots = append(k.ballots, name)
+		case isBranch:
+			k.branches = append(k.branches, name)
 		case slices.Contains(fixedNames, name):
 			k.fixed[name] = true
 		default:

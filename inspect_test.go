@@ -318,8 +318,8 @@ func never(ctx context.Context) error {
 // inspectServe serves a site that votes and commits as told, until the test ends. Nil
 // is a yes, and a success.
 func inspectServe(w *world, site string, vote, commit func(context.Context) error) {
-	as := func(f func(context.Context) error) func(context.Context, coord.Ballot[string]) error {
-		return func(ctx context.Context, _ coord.Ballot[string]) error {
+	as := func(f func(context.Context) error) func(context.Context, coord.Branch[string]) error {
+		return func(ctx context.Context, _ coord.Branch[string]) error {
 			if f == nil {
 				return nil
 			}
@@ -328,7 +328,7 @@ func inspectServe(w *world, site string, vote, commit func(context.Context) erro
 	}
 	p := coord.NewParticipant(w.open("site "+site, nil), "/app/tx", site, coord.Handler[string]{
 		Prepare: as(vote), Commit: as(commit), Abort: as(nil),
-		InDoubt: func(context.Context, coord.Ballot[string], error) {},
+		InDoubt: func(context.Context, coord.Branch[string], error) {},
 	})
 	w.spawn(func(ctx context.Context) { _ = p.Serve(ctx) })
 	observer := w.session("observer of " + site)

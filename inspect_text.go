@@ -276,17 +276,17 @@ func (p *inspectPage) twoPhase(t *InspectedTwoPhase) {
 
 func (p *inspectPage) sites(sites []InspectedSite) {
 	rows := [][]string{{"site", "served", "ballots"}}
-	ballots := [][]string{{"site", "ballot of", "is", "vote", "made", "voted"}}
+	branches := [][]string{{"site", "ballot of", "is", "vote", "made", "voted"}}
 	for _, s := range sites {
 		rows = append(rows, []string{printable(s.Site), yesNo(s.Served), strconv.Itoa(s.Count)})
-		for _, b := range s.Ballots {
+		for _, b := range s.Branches {
 			is := b.State
 			if b.Unread != "" {
 				is = b.Unread
 			}
-			ballots = append(ballots, []string{printable(s.Site), printable(b.ID), is, orDash(b.Vote), stamp(b.Since), stamp(b.VotedAt)})
+			branches = append(branches, []string{printable(s.Site), printable(b.ID), is, orDash(b.Vote), stamp(b.Since), stamp(b.VotedAt)})
 		}
 	}
 	p.table(rows...)
-	p.table(ballots...)
+	p.table(branches...)
 }

@@ -58,15 +58,15 @@ type InspectedVote struct {
 type InspectedSite struct {
 	Site   string `json:"site"`
 	Served bool   `json:"served"`
-	Count  int    `json:"count"` // of ballots in its inbox
+	Count  int    `json:"count"` // of branches in its inbox
 
-	// Ballots are those in an inbox that is inspected itself; of a site among
+	// Branches are those in an inbox that is inspected itself; of a site among
 	// others, only those whose transaction is gone.
-	Ballots []InspectedBallot `json:"ballots,omitempty"`
+	Branches []InspectedBranch `json:"ballots,omitempty"`
 }
 
-// An InspectedBallot is one site's ballot for one transaction.
-type InspectedBallot struct {
+// An InspectedBranch is one site's branch for one transaction.
+type InspectedBranch struct {
 	ID      string    `json:"id"` // of the transaction
 	Name    string    `json:"name"`
 	Since   time.Time `json:"since,omitzero"`
@@ -139,7 +139,7 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 		if ok {
 			in.Sites = append(in.Sites, s)
 		}
-		for _, b := range s.Ballots {
+		for _, b := range s.Branches {
 			if b.State == "in doubt" {
 				lost++
 			}
@@ -194,9 +194,9 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 		v := InspectedVote{Site: s.Site, Acknowledged: s.Acknowledged, Served: s.Served}
 		switch {
 		case s.Yes:
-			v.Vote = ballotYes
+			v.Vote = branchYes
 		case s.Voted:
-			v.Vote = ballotNo
+			v.Vote = branchNo
 		}
 		if s.Yes && !s.Acknowledged {
 			vote, err := x.s.b.Exists(ctx, d.vote(s.Site), nil)
@@ -230,7 +230,7 @@ func (st *ProposalStatus) state() string {
 	return "open"
 }
 
-// site describes a site. Ballots of the transactions called known are only counted.
+// site describes a site. Branches of the transactions called known are only counted.
 func (x *inspector) site(ctx context.Context, space *txSpace, name string, known map[string]bool) (s InspectedSite, ok bool, err error) {
 	names, _, ok, err := x.list(ctx, space.inbox(name))
 	if err != nil || !ok {
@@ -242,40 +242,40 @@ func (x *inspector) site(ctx context.Context, space *txSpace, name string, known
 		return s, false, err
 	}
 	s.Served = present.stat.Czxid != 0
-	for _, ballot := range names {
-		id, _, isBallot := parseBallot(ballot)
-		if !isBallot {
+	for _, branch := range names {
+		id, _, isBranch := parseBranch(branch)
+		if !isBranch {
 			continue
 		}
 		s.Count++
 		if known[id] {
 			continue
 		}
-		b, ok, err := x.ballot(ctx, space, name, ballot)
+		b, ok, err := x.branch(ctx, space, name, branch)
 		if err != nil {
 			return s, false, err
 		}
 		// Among others, what is no more than not described is left out.
 		if ok && (known == nil || b.State == "in doubt" || b.State == "gone") {
-			s.Ballots = append(s.Ballots, b)
+			s.Branches = append(s.Branches, b)
 		}
 	}
 	return s, true, nil
 }
 
-// ballot describes a ballot. ok is false if it has gone.
-func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name string) (b InspectedBallot, ok bool, err error) {
+// branch describes a branch. ok is false if it has gone.
+func (x *inspector) branch(ctx context.Context, space *txSpace, site, name string) (b InspectedBranch, ok bool, err error) {
 	r, err := x.get(ctx, space.inbox(site)+"/"+name, true)
 	if err != nil || r.gone || r.skip {
 		return b, false, err
 	}
-	id, _, _ := parseBallot(name)
-	b = InspectedBallot{ID: id, Name: name, Unread: r.unread}
+	id, _, _ := parseBranch(name)
+	b = InspectedBranch{ID: id, Name: name, Unread: r.unread}
 	if r.stat.Czxid == 0 || r.unread != "" {
 		return b, true, nil
 	}
 	b.Since = utc(r.stat.Ctime)
-	if vote, _, _ := strings.Cut(string(r.data), "\n"); vote == ballotYes || vote == ballotNo {
+	if vote, _, _ := strings.Cut(string(r.data), "\n"); vote == branchYes || vote == branchNo {
 		b.Vote, b.VotedAt = vote, utc(r.stat.Mtime)
 	}
 	if !x.takeN(3) {
@@ -311,7 +311,7 @@ func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name strin
 	case err != nil && !isNotFound(err) && !isDecode(err):
 		return b, false, err
 	default:
-		// Gone, or another in its place. Had it ended in order this ballot would
+		// Gone, or another in its place. Had it ended in order this branch would
 		// have gone before it, so look whether it has.
 		again, err := x.s.b.Exists(ctx, space.inbox(site)+"/"+name, nil)
 		switch {
@@ -322,7 +322,7 @@ func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name strin
 		case again.Version != r.stat.Version:
 			return b, false, nil // its site is at work on it
 		}
-		if b.State = "gone"; b.Vote == ballotYes {
+		if b.State = "gone"; b.Vote == branchYes {
 			b.State = "in doubt"
 		}
 	}
@@ -332,11 +332,11 @@ func (x *inspector) ballot(ctx context.Context, space *txSpace, site, name strin
 // inbox describes the inbox of a site.
 func (x *inspector) inbox(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
 	dir, site := parent(x.path.full), base(x.path.full)
-	if len(k.ballots) == 0 {
+	if len(k.branches) == 0 {
 		return nil
 	}
 	if base(dir) != "sites" || len(parent(dir)) <= len(x.s.c.root) {
-		k.foreign = append(k.foreign, k.ballots...)
+		k.foreign = append(k.foreign, k.branches...)
 		x.in.note("some look like the ballots of a two-phase commit, but are in no directory called sites")
 		return nil
 	}

@@ -129,7 +129,7 @@ func kindUses() []kindUse {
 		}, func(ctx context.Context, c *coord.Client, path string) error {
 			ctx, stop := context.WithTimeout(ctx, time.Second)
 			defer stop()
-			told := func(context.Context, coord.Ballot[string]) error { return nil }
+			told := func(context.Context, coord.Branch[string]) error { return nil }
 			err := coord.NewParticipant(c, path, "a", coord.Handler[string]{Prepare: told, Commit: told, Abort: told}).Serve(ctx)
 			if errors.Is(err, context.DeadlineExceeded) {
 				return nil

@@ -227,8 +227,8 @@ func commitScenario() *scenario {
 			}
 			for i, site := range txSimSites {
 				x.watch("site "+site, i, func(ctx context.Context, a *actor) {
-					call := func(what string) func(context.Context, coord.Ballot[string]) error {
-						return func(_ context.Context, tx coord.Ballot[string]) error {
+					call := func(what string) func(context.Context, coord.Branch[string]) error {
+						return func(_ context.Context, tx coord.Branch[string]) error {
 							// It returns in a step of its own.
 							defer x.pass(context.Background(), &simCall{op: "step", path: a.name + " " + what + " " + tx.ID, after: a.name})
 							w.mu.Lock()

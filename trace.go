@@ -265,7 +265,7 @@ type ProposalVoted struct {
 
 // ProposalDecided: a decision was learned: by Propose or Recover, where Site is empty, and
 // the node is the transaction's record; or by a site that had voted yes, where it is
-// the ballot.
+// the branch.
 type ProposalDecided struct {
 	Subject
 	Proposal string
@@ -287,7 +287,7 @@ type ProposalAcked struct {
 // ProposalInDoubt: a site that has voted yes cannot learn the decision any more: see
 // ErrInDoubt.
 type ProposalInDoubt struct {
-	Subject  // the node is the ballot
+	Subject  // the node is the branch
 	Proposal string
 	Site     string
 }

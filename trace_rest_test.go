@@ -324,7 +324,7 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		no := errors.New("no")
 		var verdict error
 		site := coord.NewParticipant(d, "/tx", "s", coord.Handler[string]{
-			Prepare: func(context.Context, coord.Ballot[string]) error { return verdict },
+			Prepare: func(context.Context, coord.Branch[string]) error { return verdict },
 			Commit:  nothing, Abort: nothing,
 		})
 		serve, stop := context.WithCancel(ctx)
@@ -387,7 +387,7 @@ func TestTheEventsOfATransaction(t *testing.T) {
 func TestASiteInDoubtIsTold(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("b")
-		list[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		list[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		x, c := w.taped("site a", nil)
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		a.serve(c)

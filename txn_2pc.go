@@ -22,12 +22,12 @@ import (
 //	tx/<id>/live-<guid>           ephemeral: a Propose of it is under way
 //	tx/<id>/yes-<czxid>-<site>    a vote; czxid is that of the record, in hex
 //	tx/<id>/decision-<czxid>      commit or abort, by whom and why
-//	sites/<site>/<id>~<mark>      the ballot of a site; the directory is its inbox
+//	sites/<site>/<id>~<mark>      the branch of a site; the directory is its inbox
 //	serving/<site>                the lock of the process that serves a site
 //	present/<site>                ephemeral: it does so
 //
-// The record, the open node, the live node of its proposer and all ballots are
-// made in one commit. So the czxid of a ballot is that of its record. By FailUnserved
+// The record, the open node, the live node of its proposer and all branches are
+// made in one commit. So the czxid of a branch is that of its record. By FailUnserved
 // the commit also checks that the sites are present, and a Propose that waits for votes
 // watches that: neither costs a round trip. What it learns makes it abort by rule 3, and
 // decides nothing by itself: a site that is gone may have voted before, and may come
@@ -43,19 +43,19 @@ import (
 //  3. Abort is decided by {check open, create the decision}. Anybody may do so:
 //     a site that votes no, whoever meets the deadline, a proposer that gives up,
 //     Recover when the proposer is gone. So nobody waits for a dead coordinator.
-//  4. A ballot is filled in once: its version goes from 0 to 1. Yes is
-//     {check open, set the ballot at version 0, create the vote}. No is {check open,
-//     set the ballot at version 0, create the decision: abort}. A site that wants
-//     to abort alone must fill in its ballot. That it sees no vote of its own
+//  4. A branch is filled in once: its version goes from 0 to 1. Yes is
+//     {check open, set the branch at version 0, create the vote}. No is {check open,
+//     set the branch at version 0, create the decision: abort}. A site that wants
+//     to abort alone must fill in its branch. That it sees no vote of its own
 //     proves nothing: an old write of its own may still land.
 //  5. A vote names the transaction: by the czxid in its name, by the mark in the
-//     names of the ballot and of the open node that it checks. It makes no
+//     names of the branch and of the open node that it checks. It makes no
 //     parents. So what lands late lands nowhere, and never in a later transaction
 //     with the same id.
 //  6. A site that has voted yes waits for the decision. It may make it, by rule 3,
 //     but never acts without it.
 //  7. A site acknowledges when its Commit or Abort has returned nil:
-//     {delete the ballot at the version it has seen, delete the vote}. No ballot,
+//     {delete the branch at the version it has seen, delete the vote}. No branch,
 //     no more calls.
 //  8. The record goes when nothing but the decision is left in it: every vote was
 //     acknowledged and the proposer was told. A commit thus waits for all sites,
@@ -64,7 +64,7 @@ import (
 //     refuses while there are children. A live node goes with its session, and then
 //     nobody looks: whoever sees that only such nodes are left beside the decision
 //     waits for them.
-//  9. A ballot without its record: if it is not filled in with yes, the
+//  9. A branch without its record: if it is not filled in with yes, the
 //     transaction was aborted, since commit takes all votes. If it is, an outsider
 //     has destroyed the record: in doubt, and never a guess. Likewise with a decision
 //     or a record that cannot be read.
@@ -88,7 +88,7 @@ const maxID = 200
 // A Decision is how a transaction ended.
 type Decision struct {
 	ID     string
-	Zxid   int64 // of the transaction, as in Ballot; zero with an error
+	Zxid   int64 // of the transaction, as in Branch; zero with an error
 	Commit bool
 	By     string // who decided: "proposer", "recovery", or "site " and its name
 	Reason string // of an abort
@@ -107,7 +107,7 @@ func (x *txSpace) inbox(site string) string       { return x.path.full + "/sites
 func (x *txSpace) serving(site string) string     { return x.path.given + "/serving/" + site }
 func (x *txSpace) present(site string) string     { return x.path.full + "/present/" + site }
 func (x *txSpace) record(id string) string        { return x.records() + "/" + id }
-func (x *txSpace) ballot(d *dtx, s string) string { return x.inbox(s) + "/" + d.id + "~" + d.rec.Mark }
+func (x *txSpace) branch(d *dtx, s string) string { return x.inbox(s) + "/" + d.id + "~" + d.rec.Mark }
 
 // siteLock is the lock of the process that serves the site.
 func (x *txSpace) siteLock(site string) *Mutex {
@@ -132,8 +132,8 @@ func checkID(what, id string) error {
 	return nil
 }
 
-// parseBallot reads the name of a ballot. Everything else in an inbox is foreign.
-func parseBallot(name string) (id, mark string, ok bool) {
+// parseBranch reads the name of a branch. Everything else in an inbox is foreign.
+func parseBranch(name string) (id, mark string, ok bool) {
 	i := len(name) - guidLen - 1
 	if i < 1 || name[i] != '~' || !isGUID(name[i+1:]) || !speakable(name) {
 		return "", "", false

@@ -72,7 +72,7 @@ func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
 		ctx := context.Background()
 		a, stop := w.doubtful()
 		b := w.accounts("b")[0]
-		b.votes(func(ctx context.Context, tx coord.Ballot[string]) error {
+		b.votes(func(ctx context.Context, tx coord.Branch[string]) error {
 			if tx.ID == "bad" {
 				<-ctx.Done()
 			}
@@ -141,7 +141,7 @@ func TestASiteWithoutInDoubtServesOn(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := w.accounts("a")[0]
 		b := w.accounts("b")[0]
-		b.votes(func(ctx context.Context, tx coord.Ballot[string]) error {
+		b.votes(func(ctx context.Context, tx coord.Branch[string]) error {
 			if tx.ID == "bad" {
 				<-ctx.Done()
 			}
@@ -168,7 +168,7 @@ func TestACommittedRecordThatIsOverwrittenLeavesItsSiteInDoubt(t *testing.T) {
 		a, stop := w.doubtful()
 		b := w.accounts("b")[0]
 		let := make(chan struct{})
-		b.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		b.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
 		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
 		result := make(chan coord.Decision, 1)
 		go func() {
@@ -210,7 +210,7 @@ func TestACommittedRecordThatIsOverwrittenLeavesItsSiteInDoubt(t *testing.T) {
 }
 
 // What else an outsider can overwrite: each ends as was decided. (An acknowledgement
-// that does not fit the ballot any more has the site called once more.)
+// that does not fit the branch any more has the site called once more.)
 func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 	for _, tt := range []struct {
 		name, node, data string
@@ -218,11 +218,11 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 		commit           bool // the proposer decides so, else b's no
 		want             string
 	}{
-		{"a ballot with yes, commit", "ballot", "?", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
-		{"a ballot with yes, now empty, commit", "ballot", "", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
-		{"a ballot with yes, now no, commit", "ballot", "no", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
-		{"a ballot with yes, abort", "ballot", "?", true, false, "[prepare t1:p abort t1:p abort t1:p]"},
-		{"a ballot that is not filled in", "ballot", "yes", false, false, "[prepare t1:p abort t1:p]"},
+		{"a branch with yes, commit", "branch", "?", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
+		{"a branch with yes, now empty, commit", "branch", "", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
+		{"a branch with yes, now no, commit", "branch", "no", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
+		{"a branch with yes, abort", "branch", "?", true, false, "[prepare t1:p abort t1:p abort t1:p]"},
+		{"a branch that is not filled in", "branch", "yes", false, false, "[prepare t1:p abort t1:p]"},
 		{"a record, before the vote", "record", "{", false, false, "[prepare t1:p abort t1:]"},
 		{"a record, after the vote, abort", "record", "{", true, false, "[prepare t1:p abort t1:]"},
 	} {
@@ -232,7 +232,7 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 				defer stop()
 				b := w.accounts("b")[0]
 				let := make(chan struct{})
-				b.votes(func(context.Context, coord.Ballot[string]) error {
+				b.votes(func(context.Context, coord.Branch[string]) error {
 					<-let
 					if !tt.commit {
 						return errors.New("no")
@@ -240,7 +240,7 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 					return nil
 				})
 				if !tt.voted {
-					a.votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+					a.votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 				}
 				// The record stays until all have read it.
 				co := coord.NewCoordinator(w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
@@ -251,7 +251,7 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 				}()
 				w.settle()
 				path := "/tx/tx/t1"
-				if tt.node == "ballot" {
+				if tt.node == "branch" {
 					path = "/tx/sites/a/" + w.children("/tx/sites/a")[0]
 				}
 				w.overwrite(path, tt.data)
@@ -271,9 +271,9 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 					w.t.Errorf("a did %s, want %s", got, tt.want)
 				}
 				if left := w.children("/tx/sites/a"); len(left) > 0 {
-					w.t.Errorf("ballots left: %v", left)
+					w.t.Errorf("branches left: %v", left)
 				}
-				if left := w.children("/tx/tx"); tt.node == "ballot" && len(left) > 0 {
+				if left := w.children("/tx/tx"); tt.node == "branch" && len(left) > 0 {
 					w.t.Errorf("records left: %v", left)
 				}
 			})
@@ -286,7 +286,7 @@ func TestACommitOfAnOutsiderIsDoubted(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a, stop := w.doubtful()
 		defer stop()
-		a.votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		a.votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		w.orphan("t1", "a")
 		w.settle()
 		st, err := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Status(context.Background(), "t1")
@@ -309,7 +309,7 @@ func TestACommitOfAnOutsiderIsDoubted(t *testing.T) {
 func TestASiteInDoubtIsToldAtOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, stop := w.doubtful()
-		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
@@ -323,11 +323,11 @@ func TestASiteInDoubtIsToldAtOnce(t *testing.T) {
 			return err == nil && st.Sites[0].Yes
 		})
 		w.settle()
-		ballot := "/tx/sites/a/" + w.children("/tx/sites/a")[0]
+		branch := "/tx/sites/a/" + w.children("/tx/sites/a")[0]
 		began := time.Now()
 		w.destroy(w.path("/tx/tx/t1"))
 		wantErr(w.t, <-result, coord.ErrInDoubt)
-		a.inDoubtAbout(ballot)
+		a.inDoubtAbout(branch)
 		if took := time.Since(began); w.fake && took > 0 {
 			w.t.Errorf("told after %v", took)
 		}
@@ -336,7 +336,7 @@ func TestASiteInDoubtIsToldAtOnce(t *testing.T) {
 }
 
 // What is read first may lag behind: the record is gone since the transaction has ended
-// in order, and so is the ballot. Sync and a second look tell.
+// in order, and so is the branch. Sync and a second look tell.
 func TestAServerThatLagsBehindLeavesNobodyInDoubt(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
@@ -435,7 +435,7 @@ func TestInDoubtIsToldOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		a.serve(w.open("site a", nil))
-		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		w.served("a", "b")
 		go coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Propose(context.Background(), w.proposal("t1", "a", "b"))
 		time.Sleep(time.Second)
@@ -495,7 +495,7 @@ func TestPutOpRefusesWhatCannotBeBuried(t *testing.T) {
 	})
 }
 
-// a foreign node in an inbox is taken for a ballot: Abort is called, it is deleted.
+// a foreign node in an inbox is taken for a branch: Abort is called, it is deleted.
 func TestAForeignNodeInAnInboxIsLeftAlone(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := w.accounts("a")[0]
@@ -543,7 +543,7 @@ func TestAGarbageRecordDoesNotEndServe(t *testing.T) {
 		mustPropose(w.t, co, p)
 		w.over("b")
 		_ = b
-		// a's ballot is left, the record is not; somebody makes a node of that name.
+		// a's branch is left, the record is not; somebody makes a node of that name.
 		if _, err := w.session("x").Commit(context.Background(), backend.Create("/tx/tx/t1", []byte("x"), backend.Persistent)); err != nil {
 			w.t.Fatal(err)
 		}
@@ -565,7 +565,7 @@ func TestAPrepareThatEndsItsGoroutineIsNoVote(t *testing.T) {
 		go func() {
 			defer close(ended)
 			coord.NewParticipant(w.open("site a", nil), "/tx", "a", coord.Handler[string]{
-				Prepare: func(context.Context, coord.Ballot[string]) error { runtime.Goexit(); return nil },
+				Prepare: func(context.Context, coord.Branch[string]) error { runtime.Goexit(); return nil },
 				Commit:  nothing, Abort: nothing,
 			}).Serve(ctx)
 		}()

@@ -20,7 +20,7 @@ import (
 func TestSitesDoNotWaitForADeadCoordinator(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
-		list[1].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		list[1].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		c := w.open("co", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(4 * time.Second)
@@ -115,7 +115,7 @@ func TestASiteThatExpiresWhilePreparedLearnsTheDecision(t *testing.T) {
 		list := w.accounts("a", "b")
 		a, b := list[0], list[1]
 		let := make(chan struct{})
-		b.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		b.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
 		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
 		result := make(chan coord.Decision)
 		go func() {
@@ -155,7 +155,7 @@ func TestACommitWaitsForEverySite(t *testing.T) {
 		stop := a.serve(w.open("site a", nil))
 		w.served("a", "b")
 		let := make(chan struct{})
-		b.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		b.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
 		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 		result := make(chan coord.Decision)
 		go func() {

@@ -70,7 +70,7 @@ func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a")
 		let := make(chan struct{})
-		list[0].votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		list[0].votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
 		c := w.open("A", nil)
 		done := make(chan proposed, 1)
 		go func() {
@@ -88,7 +88,7 @@ func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
 			w.t.Error(list, err)
 		}
 		w.over("a")
-		list[0].votes(func(context.Context, coord.Ballot[string]) error { time.Sleep(time.Second); return errors.New("no") })
+		list[0].votes(func(context.Context, coord.Branch[string]) error { time.Sleep(time.Second); return errors.New("no") })
 		second := make(chan proposed, 1)
 		go func() {
 			d, err := co.Propose(context.Background(), w.proposal("t1", "a"))
@@ -181,7 +181,7 @@ func TestAForeignNodeBesideTheRecordsBlocksNobody(t *testing.T) {
 func TestProposersThatGiveUpTogetherAbort(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a", "b")
-		list[1].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		list[1].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -224,8 +224,8 @@ func TestPrepareIsNotCalledAfterAnAcknowledgement(t *testing.T) {
 		t := w.t
 		var mu sync.Mutex
 		var log []string
-		note := func(who, s string) func(context.Context, coord.Ballot[string]) error {
-			return func(ctx context.Context, _ coord.Ballot[string]) error {
+		note := func(who, s string) func(context.Context, coord.Branch[string]) error {
+			return func(ctx context.Context, _ coord.Branch[string]) error {
 				mu.Lock()
 				defer mu.Unlock()
 				log = append(log, fmt.Sprint(who, " ", s))
@@ -298,7 +298,7 @@ func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a")
 		let := make(chan struct{})
-		list[0].votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		list[0].votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
 		c := w.open("A", nil)
 		go coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a"))
 		synctest.Wait()
@@ -349,7 +349,7 @@ func TestCommitIsNotCalledAfterTheLease(t *testing.T) {
 		p := coord.NewParticipant(open(w.t, late, nil), "/tx", "a", coord.Handler[string]{
 			Prepare: nothing,
 			Abort:   nothing,
-			Commit: func(context.Context, coord.Ballot[string]) error {
+			Commit: func(context.Context, coord.Branch[string]) error {
 				if late.over.Load() {
 					w.t.Error("it was called after the lease had passed")
 				}

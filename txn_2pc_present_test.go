@@ -22,7 +22,7 @@ func unserved(u coord.Unserved) *coord.CoordinatorOptions[string] {
 }
 
 // isAskedForEver is a Prepare that ends with its context.
-func isAskedForEver(ctx context.Context, _ coord.Ballot[string]) error {
+func isAskedForEver(ctx context.Context, _ coord.Branch[string]) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -192,7 +192,7 @@ func TestASiteThatIsServedSaysSoAgain(t *testing.T) {
 func TestPresenceCostsOneRequest(t *testing.T) {
 	onMemory(t, func(w *world) {
 		for _, a := range w.accounts("a", "b", "c", "d") {
-			a.votes(func(context.Context, coord.Ballot[string]) error { time.Sleep(time.Millisecond); return nil }) // fake
+			a.votes(func(context.Context, coord.Branch[string]) error { time.Sleep(time.Millisecond); return nil }) // fake
 		}
 		for i, u := range []coord.Unserved{coord.AwaitUnserved, coord.FailUnserved} {
 			var arms, looks atomic.Int32
@@ -227,7 +227,7 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 		stop := a.serve(w.open("site a", nil))
 		w.served("a")
 		let := make(chan struct{})
-		b.votes(func(ctx context.Context, tx coord.Ballot[string]) error {
+		b.votes(func(ctx context.Context, tx coord.Branch[string]) error {
 			select {
 			case <-let:
 				return nil
@@ -281,7 +281,7 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 	})
 }
 
-// A ballot comes between RemoveSite's look at the inbox and the removal of that.
+// A branch comes between RemoveSite's look at the inbox and the removal of that.
 func TestASiteIsRemovedWhileItIsProposedTo(t *testing.T) {
 	onEach(t, func(w *world) {
 		stop := (&account{w: w, name: "a"}).serve(w.open("site a", nil))
@@ -321,7 +321,7 @@ func TestAProposerThatGivesUpLeavesItToAnother(t *testing.T) {
 	onEach(t, func(w *world) {
 		a := w.accounts("a")[0]
 		let := make(chan struct{})
-		a.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		a.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
 		p := w.proposal("t1", "a")
 		p.Deadline = time.Now().Add(time.Hour)
 		first, giveUp := context.WithCancel(context.Background())
@@ -365,7 +365,7 @@ func TestTheLiveNodeOfADeadProposerGoesWithItsRecord(t *testing.T) {
 				stop := a.serve(w.open("site a", nil))
 				w.served("a")
 				let := make(chan struct{})
-				a.votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+				a.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
 				c := w.open("A", nil)
 				go coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a"))
 				w.settle()
@@ -481,7 +481,7 @@ func TestNothingIsCalledAfterAnAcknowledgementThatIsOnItsWay(t *testing.T) {
 		go func() {
 			ended <- coord.NewParticipant(w.open("first", nil), "/tx", "a", coord.Handler[string]{
 				Prepare: nothing, Abort: nothing,
-				Commit: func(context.Context, coord.Ballot[string]) error {
+				Commit: func(context.Context, coord.Branch[string]) error {
 					old.keep(reader, "/tx/tx/t1", "/tx/sites/a")
 					return nil
 				},
@@ -577,7 +577,7 @@ func TestInspectSaysPrepared(t *testing.T) {
 			w.t.Errorf("%v\n%s", err, in)
 		}
 		in, err = coord.Inspect(context.Background(), c, "/tx/sites/a", nil)
-		if err != nil || in.Inbox.Ballots[0].State != "prepared" {
+		if err != nil || in.Inbox.Branches[0].State != "prepared" {
 			w.t.Errorf("%v\n%s", err, in)
 		}
 	})

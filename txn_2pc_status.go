@@ -108,7 +108,7 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 	}
 	for _, site := range d.rec.Sites {
 		t := SiteStatus{Site: site}
-		stat, err := s.b.Exists(ctx, x.ballot(d, site), nil)
+		stat, err := s.b.Exists(ctx, x.branch(d, site), nil)
 		if err != nil && !isNotFound(err) {
 			return ProposalStatus{}, err
 		}

@@ -22,12 +22,12 @@ type account struct {
 	name    string
 	mu      sync.Mutex
 	log     []string
-	prepare func(ctx context.Context, tx coord.Ballot[string]) error
+	prepare func(ctx context.Context, tx coord.Branch[string]) error
 	doubts  chan error
 	codec   coord.Codec[string]
 }
 
-func (a *account) note(what string, tx coord.Ballot[string]) {
+func (a *account) note(what string, tx coord.Branch[string]) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.log = append(a.log, what+" "+tx.ID+":"+tx.Payload)
@@ -40,7 +40,7 @@ func (a *account) did() string {
 }
 
 // votes sets what the account says when it is asked.
-func (a *account) votes(f func(ctx context.Context, tx coord.Ballot[string]) error) {
+func (a *account) votes(f func(ctx context.Context, tx coord.Branch[string]) error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.prepare = f
@@ -51,7 +51,7 @@ func (a *account) serve(c *coord.Client) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	h := coord.Handler[string]{
-		Prepare: func(ctx context.Context, tx coord.Ballot[string]) error {
+		Prepare: func(ctx context.Context, tx coord.Branch[string]) error {
 			a.note("prepare", tx)
 			a.mu.Lock()
 			prepare := a.prepare
@@ -61,12 +61,12 @@ func (a *account) serve(c *coord.Client) (stop func()) {
 			}
 			return prepare(ctx, tx)
 		},
-		Commit: func(_ context.Context, tx coord.Ballot[string]) error { a.note("commit", tx); return nil },
-		Abort:  func(_ context.Context, tx coord.Ballot[string]) error { a.note("abort", tx); return nil },
+		Commit: func(_ context.Context, tx coord.Branch[string]) error { a.note("commit", tx); return nil },
+		Abort:  func(_ context.Context, tx coord.Branch[string]) error { a.note("abort", tx); return nil },
 		Codec:  a.codec,
 	}
 	if a.doubts != nil {
-		h.InDoubt = func(_ context.Context, tx coord.Ballot[string], err error) { a.doubts <- err }
+		h.InDoubt = func(_ context.Context, tx coord.Branch[string], err error) { a.doubts <- err }
 	}
 	go func() { ended <- coord.NewParticipant(c, "/tx", a.name, h).Serve(ctx) }()
 	stop = sync.OnceFunc(func() {
@@ -148,12 +148,12 @@ func TestATransactionAbortsOnTheFirstNo(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
 		asked := make(chan struct{})
-		list[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error {
+		list[0].votes(func(ctx context.Context, _ coord.Branch[string]) error {
 			close(asked)
 			<-ctx.Done() // until the other has voted
 			return ctx.Err()
 		})
-		list[1].votes(func(context.Context, coord.Ballot[string]) error {
+		list[1].votes(func(context.Context, coord.Branch[string]) error {
 			<-asked
 			return errors.New("no money")
 		})
@@ -179,7 +179,7 @@ func TestTheSameProposalIsTheSameTransaction(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a")
 		let := make(chan struct{})
-		list[0].votes(func(context.Context, coord.Ballot[string]) error { <-let; return nil })
+		list[0].votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
 		p := w.proposal("t1", "a")
 		results := make(chan coord.Decision, 3)
 		for i := range 3 {
@@ -237,7 +237,7 @@ func TestTheSameProposalIsTheSameTransaction(t *testing.T) {
 func TestAProposerThatGivesUpAborts(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
-		list[1].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		list[1].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
@@ -281,7 +281,7 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		stop := a.serve(w.open("site a", nil))
 		w.served("a", "b")
-		list[0].votes(func(ctx context.Context, _ coord.Ballot[string]) error { <-ctx.Done(); return ctx.Err() })
+		list[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
 		result := make(chan error)
 		go func() {
@@ -310,7 +310,7 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		w.over("b")
-		// Whoever has found out deletes the ballot.
+		// Whoever has found out deletes the branch.
 		if _, err := s.Commit(context.Background(), backend.Delete(e.Path, backend.AnyVersion)); err != nil {
 			w.t.Fatal(err)
 		}
@@ -401,14 +401,14 @@ func newSiteScene(t *testing.T, h coord.Handler[string]) *siteScene {
 	return x
 }
 
-func nothing(context.Context, coord.Ballot[string]) error { return nil }
+func nothing(context.Context, coord.Branch[string]) error { return nil }
 
 func TestADecisionIsCarriedOutUntilThatSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, gone := 0, time.Time{}
 		x := newSiteScene(t, coord.Handler[string]{
 			Prepare: nothing, Abort: nothing,
-			Commit: func(context.Context, coord.Ballot[string]) error {
+			Commit: func(context.Context, coord.Branch[string]) error {
 				if calls++; calls < 4 {
 					return errors.New("disk full")
 				}
@@ -437,7 +437,7 @@ func TestTheTimeInDoubtIsTold(t *testing.T) {
 		h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
 		x := newSiteScene(t, h)
 		slow := h
-		slow.Prepare = func(context.Context, coord.Ballot[string]) error { time.Sleep(3 * time.Second); return nil }
+		slow.Prepare = func(context.Context, coord.Branch[string]) error { time.Sleep(3 * time.Second); return nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
@@ -512,7 +512,7 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 		synctest.Wait()
 		before := children(t, st, "/tx/tx/t")
 		if left := children(t, st, "/tx/sites/a"); len(left) != 2 {
-			t.Fatalf("ballots: %v", left)
+			t.Fatalf("branches: %v", left)
 		}
 		s, err := st.Open(t.Context())
 		if err != nil {
@@ -532,7 +532,7 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 		}
 		synctest.Wait()
 		if left := children(t, st, "/tx/sites/a"); len(left) != 0 {
-			t.Errorf("ballots: %v", left)
+			t.Errorf("branches: %v", left)
 		}
 		stop()
 	})
@@ -542,7 +542,7 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 func TestEmptyDirectoriesOfTransactionsMayGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x *siteScene
-		reap := func(context.Context, coord.Ballot[string]) error { x.st.ReapContainers(); return nil }
+		reap := func(context.Context, coord.Branch[string]) error { x.st.ReapContainers(); return nil }
 		x = newSiteScene(t, coord.Handler[string]{Prepare: reap, Commit: reap, Abort: reap})
 		for i := range 3 {
 			d, err := x.co.Propose(t.Context(), coord.Proposal[string]{ID: "t", Sites: []string{"a"}})
@@ -569,7 +569,7 @@ func TestRecoverWaitsForProposersThatMayLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		let := make(chan struct{})
 		x := newSiteScene(t, coord.Handler[string]{
-			Prepare: func(ctx context.Context, _ coord.Ballot[string]) error { <-let; return nil },
+			Prepare: func(ctx context.Context, _ coord.Branch[string]) error { <-let; return nil },
 			Commit:  nothing, Abort: nothing,
 		})
 		told := make(chan coord.Decision, 1)

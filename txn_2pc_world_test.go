@@ -175,9 +175,9 @@ func (p *txProc) stop() {
 func (p *txProc) serve(site string) {
 	p.wg.Go(func() {
 		err := coord.NewParticipant(p.c, txPath, site, coord.Handler[string]{
-			Prepare: func(_ context.Context, tx coord.Ballot[string]) error { return p.callback("prepare", tx) },
-			Commit:  func(_ context.Context, tx coord.Ballot[string]) error { return p.callback("commit", tx) },
-			Abort:   func(_ context.Context, tx coord.Ballot[string]) error { return p.callback("abort", tx) },
+			Prepare: func(_ context.Context, tx coord.Branch[string]) error { return p.callback("prepare", tx) },
+			Commit:  func(_ context.Context, tx coord.Branch[string]) error { return p.callback("commit", tx) },
+			Abort:   func(_ context.Context, tx coord.Branch[string]) error { return p.callback("abort", tx) },
 		}).Serve(p.ctx)
 		if !errors.Is(err, context.Canceled) && !errors.Is(err, errKilled) {
 			p.x.errorf("Serve of %s: %v", site, err)
@@ -185,7 +185,7 @@ func (p *txProc) serve(site string) {
 	})
 }
 
-func (p *txProc) callback(what string, tx coord.Ballot[string]) error {
+func (p *txProc) callback(what string, tx coord.Branch[string]) error {
 	p.x.mu.Lock()
 	defer p.x.mu.Unlock()
 	if p.dead {
@@ -241,7 +241,7 @@ func (x *txWorld) finish(sites []string) {
 	}
 	for _, site := range sites {
 		if left := children(x.t, x.st, txPath+"/sites/"+site); len(left) > 0 {
-			x.errorf("ballots of %s left: %v", site, left)
+			x.errorf("branches of %s left: %v", site, left)
 		}
 	}
 	x.mu.Lock()
@@ -300,7 +300,7 @@ func (h *txHistory) apply(x *txWorld, c backendtest.Call) {
 		if rest, ok = strings.CutPrefix(op.Path, txPath+"/sites/"); ok {
 			site, name, _ := strings.Cut(rest, "/")
 			if i := strings.LastIndexByte(name, '~'); i > 0 {
-				h.ballot(x, op, site, name[:i], name[i+1:])
+				h.branch(x, op, site, name[:i], name[i+1:])
 			}
 		}
 	}
@@ -318,14 +318,14 @@ func (h *txHistory) shape(x *txWorld, ops []backend.Op) {
 		return n
 	}
 	for _, op := range ops {
-		ballot := strings.HasPrefix(op.Path, txPath+"/sites/") && strings.Contains(op.Path, "~")
+		branch := strings.HasPrefix(op.Path, txPath+"/sites/") && strings.Contains(op.Path, "~")
 		vote := strings.Contains(op.Path, "/yes-")
 		decision := strings.Contains(op.Path, "/decision-")
 		ok := true
 		switch {
-		case op.Kind == backend.OpSetData && ballot:
+		case op.Kind == backend.OpSetData && branch:
 			ok = op.Version == 0 && checks("/serving/") == 1 && checks("/open-") == 1
-		case op.Kind == backend.OpDelete && ballot:
+		case op.Kind == backend.OpDelete && branch:
 			ok = op.Version >= 0 && checks("/serving/") == 1
 		case op.Kind == backend.OpCreate && vote:
 			ok = checks("/serving/") == 1 && checks("/open-") == 1
@@ -413,7 +413,7 @@ func (h *txHistory) child(x *txWorld, in *txInstance, op backend.Op, child strin
 	}
 }
 
-func (h *txHistory) ballot(x *txWorld, op backend.Op, site, id, mark string) {
+func (h *txHistory) branch(x *txWorld, op backend.Op, site, id, mark string) {
 	if op.Kind == backend.OpCreate {
 		h.at[id].sites[site] = new(txSiteHistory)
 		return
@@ -425,7 +425,7 @@ func (h *txHistory) ballot(x *txWorld, op backend.Op, site, id, mark string) {
 		}
 	}
 	if in == nil {
-		x.errorf("history: a ballot of no transaction: %s", op.Path)
+		x.errorf("history: a branch of no transaction: %s", op.Path)
 		return
 	}
 	s := in.sites[site]
@@ -448,7 +448,7 @@ func (h *txHistory) ballot(x *txWorld, op backend.Op, site, id, mark string) {
 }
 
 // call takes a callback.
-func (h *txHistory) call(x *txWorld, what string, tx coord.Ballot[string]) {
+func (h *txHistory) call(x *txWorld, what string, tx coord.Branch[string]) {
 	in := h.all[txKey{tx.ID, tx.Zxid}]
 	if in == nil || in.sites[tx.Site] == nil {
 		x.errorf("history: %s of an unknown transaction: %+v", what, tx)

@@ -10,24 +10,24 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// What a ballot holds once it is filled in.
+// What a branch holds once it is filled in.
 const (
-	ballotYes = "yes"
-	ballotNo  = "no"
+	branchYes = "yes"
+	branchNo  = "no"
 )
 
-// ballotWork is a site's work on one transaction: to vote, to wait for the
+// branchWork is a site's work on one transaction: to vote, to wait for the
 // decision, to carry it out, to acknowledge.
-type ballotWork[T any] struct {
+type branchWork[T any] struct {
 	*serving[T]
-	name string // of the ballot
+	name string // of the branch
 	path string
 	id   string
 
 	// As last read, or written by us.
-	version int32          // of the ballot
+	version int32          // of the branch
 	vote    string         // in it, "" if it is not filled in
-	zxid    int64          // the ballot's czxid, and so its record's
+	zxid    int64          // the branch's czxid, and so its record's
 	d       *dtx           // nil if the record is gone
 	unread  error          // the record stands and cannot be read; d has its names then, and no more
 	bad     *backend.Error // so, or the decision cannot be read: why the site is in doubt if it has voted yes
@@ -38,12 +38,12 @@ type ballotWork[T any] struct {
 	pause pauses
 }
 
-// errDone says that the ballot is gone: the site is done with the transaction.
+// errDone says that the branch is gone: the site is done with the transaction.
 var errDone = errors.New("acknowledged")
 
 // run takes the transaction to its end. An error ends the serving of the site: that of
 // ctx, or of the session. Whatever else goes wrong concerns this transaction alone.
-func (b *ballotWork[T]) run(ctx context.Context) error {
+func (b *branchWork[T]) run(ctx context.Context) error {
 	defer b.unwatch()
 	for {
 		o, err := b.look(ctx)
@@ -70,8 +70,8 @@ func (b *ballotWork[T]) run(ctx context.Context) error {
 	}
 }
 
-// look reads the ballot, the decision and the record, in this order.
-func (b *ballotWork[T]) look(ctx context.Context) (*outcome, error) {
+// look reads the branch, the decision and the record, in this order.
+func (b *branchWork[T]) look(ctx context.Context) (*outcome, error) {
 	for again := false; ; again = true {
 		data, stat, err := b.s.b.Get(ctx, b.path, nil)
 		if isNotFound(err) {
@@ -88,10 +88,10 @@ func (b *ballotWork[T]) look(ctx context.Context) (*outcome, error) {
 			return nil, err
 		case b.version == 0 && !again && (o != nil && o.Commit || b.bad != nil):
 			// It may have been filled in after it was read and before that was decided.
-		case b.version == 1 && b.vote == ballotNo, b.version == 0:
+		case b.version == 1 && b.vote == branchNo, b.version == 0:
 			return o, nil
 		default:
-			b.vote = ballotYes // or an outsider has overwritten what may have been a yes: it binds us
+			b.vote = branchYes // or an outsider has overwritten what may have been a yes: it binds us
 			return o, nil
 		}
 	}
@@ -100,7 +100,7 @@ func (b *ballotWork[T]) look(ctx context.Context) (*outcome, error) {
 // decided reads the decision and then the record. (In the other order a decision
 // that has gone with its record would look like none.) If there is no decision,
 // b.w is armed for it; if the record is gone, b.d is nil.
-func (b *ballotWork[T]) decided(ctx context.Context) (*outcome, error) {
+func (b *branchWork[T]) decided(ctx context.Context) (*outcome, error) {
 	b.unwatch()
 	b.unread, b.bad = nil, nil
 	w, gone := backend.NewWatch(), backend.NewWatch()
@@ -116,7 +116,7 @@ func (b *ballotWork[T]) decided(ctx context.Context) (*outcome, error) {
 	case isNotFound(err), d != nil && d.zxid != b.zxid:
 		d, err = nil, nil // gone, or another one in its place
 	case isDecode(err):
-		_, d.rec.Mark, _ = parseBallot(b.name)
+		_, d.rec.Mark, _ = parseBranch(b.name)
 		b.unread = err
 		if b.bad == nil {
 			b.bad = b.doubtful(err)
@@ -136,7 +136,7 @@ func (b *ballotWork[T]) decided(ctx context.Context) (*outcome, error) {
 }
 
 // doubtful says that a node which the decision depends on cannot be read.
-func (b *ballotWork[T]) doubtful(err error) *backend.Error {
+func (b *branchWork[T]) doubtful(err error) *backend.Error {
 	e := &backend.Error{Op: "serve", Path: b.path, Err: err}
 	errors.As(err, &e) // the node
 	err = e.Err
@@ -146,7 +146,7 @@ func (b *ballotWork[T]) doubtful(err error) *backend.Error {
 	return &backend.Error{Op: "serve", Path: e.Path, Err: err}
 }
 
-func (b *ballotWork[T]) unwatch() {
+func (b *branchWork[T]) unwatch() {
 	b.w.Stop()
 	b.gone.Stop()
 	b.w, b.gone = nil, nil
@@ -154,7 +154,7 @@ func (b *ballotWork[T]) unwatch() {
 
 // woken is decided after b.w or b.gone has fired. It returns errAgain if the record is
 // gone, or what is there cannot be read.
-func (b *ballotWork[T]) woken(ctx context.Context) (*outcome, error) {
+func (b *branchWork[T]) woken(ctx context.Context) (*outcome, error) {
 	o, err := b.d.outcome(ctx, b.s, nil) // the likely case, in one request
 	if o == nil && err == nil {
 		o, err = b.decided(ctx)
@@ -168,11 +168,11 @@ func (b *ballotWork[T]) woken(ctx context.Context) (*outcome, error) {
 // step does what is next, to the end if nothing comes between. o is the decision as
 // far as there is one. It returns errAgain when what was read does not hold any
 // more.
-func (b *ballotWork[T]) step(ctx context.Context, o *outcome) error {
+func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
 	if e := b.doubt(o); e != nil {
 		return b.inDoubt(ctx, e)
 	}
-	if o == nil && (b.d == nil || b.bad != nil && (b.bad.Path != b.d.path || b.vote == ballotNo)) {
+	if o == nil && (b.d == nil || b.bad != nil && (b.bad.Path != b.d.path || b.vote == branchNo)) {
 		return b.carryOut(ctx, false) // without a yes of ours it cannot have been committed
 	}
 	if o == nil && b.vote == "" && (b.unread != nil || time.Now().Before(b.d.deadline())) {
@@ -181,7 +181,7 @@ func (b *ballotWork[T]) step(ctx context.Context, o *outcome) error {
 		}
 	}
 	if o == nil {
-		if b.vote == ballotYes && b.since.IsZero() {
+		if b.vote == branchYes && b.since.IsZero() {
 			b.since = time.Now()
 		}
 		var err error
@@ -205,10 +205,10 @@ func (b *ballotWork[T]) step(ctx context.Context, o *outcome) error {
 
 // doubt says why the site cannot know what to do, as far as was read, and which node an
 // operator has to see to. It is nil if the site can go on.
-func (b *ballotWork[T]) doubt(o *outcome) *backend.Error {
+func (b *branchWork[T]) doubt(o *outcome) *backend.Error {
 	switch {
 	case o != nil && !o.Commit:
-	case b.vote != ballotYes:
+	case b.vote != branchYes:
 		if o != nil {
 			path := (&dtx{path: b.record(b.id), zxid: b.zxid}).decision()
 			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: a commit without the vote of this site", ErrInDoubt)}
@@ -224,7 +224,7 @@ func (b *ballotWork[T]) doubt(o *outcome) *backend.Error {
 
 // inDoubt tells that the site is in doubt, for the reason first, and waits until the node
 // that it names has changed. It costs this transaction only: others go on meanwhile.
-func (b *ballotWork[T]) inDoubt(ctx context.Context, first *backend.Error) error {
+func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error {
 	mended := backend.NewWatch()
 	defer mended.Stop()
 	if _, _, err := b.s.b.Get(ctx, first.Path, mended); err != nil {
@@ -267,41 +267,41 @@ func (b *ballotWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 }
 
 // prepare asks for the vote and casts it.
-func (b *ballotWork[T]) prepare(ctx context.Context) error {
+func (b *branchWork[T]) prepare(ctx context.Context) error {
 	verdict, err := b.ask(ctx)
 	if err != nil {
 		return err
 	}
 	ops := append(b.hold.Guard().Ops(), backend.Check(b.d.open(), backend.AnyVersion))
-	vote := ballotYes
+	vote := branchYes
 	if verdict == nil {
 		ops = append(ops,
-			backend.SetData(b.path, []byte(ballotYes), 0),
+			backend.SetData(b.path, []byte(branchYes), 0),
 			backend.Create(b.d.vote(b.site), nil, backend.Persistent))
 	} else {
-		vote = ballotNo
+		vote = branchNo
 		o := outcome{By: "site " + b.site, Reason: clip(verdict.Error())}
 		ops = append(ops,
-			backend.SetData(b.path, []byte(ballotNo+"\n"+o.Reason), 0),
+			backend.SetData(b.path, []byte(branchNo+"\n"+o.Reason), 0),
 			backend.Create(b.d.decision(), o.encode(), backend.Persistent))
 	}
 	if _, err := b.s.b.Commit(ctx, ops...); err != nil {
 		return b.settle(ctx, err)
 	}
 	b.version, b.vote = 1, vote
-	tell(ctx, b.c, ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == ballotYes})
+	tell(ctx, b.c, ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == branchYes})
 	return nil
 }
 
 // settle says what to do about a commit that failed: errAgain, if reading tells. (If it
 // was our hold that is gone, ctx ends soon.)
-func (b *ballotWork[T]) settle(ctx context.Context, err error) error {
+func (b *branchWork[T]) settle(ctx context.Context, err error) error {
 	return b.s.lookAgain(ctx, b.path, err)
 }
 
 // ask calls Prepare, with a ctx that ends when the transaction is decided without
 // us. The verdict is what Prepare returned; err is errAgain if that is no vote.
-func (b *ballotWork[T]) ask(ctx context.Context) (verdict, err error) {
+func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	if err := b.hold.Err(); err != nil {
 		return nil, err // see call
 	}
@@ -338,7 +338,7 @@ func (b *ballotWork[T]) ask(ctx context.Context) (verdict, err error) {
 var errNoReturn = errors.New("the handler's Prepare did not return")
 
 // await waits for the decision, and at the deadline makes it.
-func (b *ballotWork[T]) await(ctx context.Context) (*outcome, error) {
+func (b *branchWork[T]) await(ctx context.Context) (*outcome, error) {
 	deadline := time.NewTimer(time.Until(b.d.deadline()))
 	defer deadline.Stop()
 	for {
@@ -361,7 +361,7 @@ func (b *ballotWork[T]) await(ctx context.Context) (*outcome, error) {
 }
 
 // carryOut does what was decided until that succeeds, and acknowledges it.
-func (b *ballotWork[T]) carryOut(ctx context.Context, commit bool) error {
+func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 	pause := pauses{c: b.s.c}
 	for {
 		err := b.call(ctx, commit)
@@ -379,26 +379,26 @@ func (b *ballotWork[T]) carryOut(ctx context.Context, commit bool) error {
 }
 
 // acknowledge says that the site is done with the transaction.
-func (b *ballotWork[T]) acknowledge(ctx context.Context, commit bool) error {
+func (b *branchWork[T]) acknowledge(ctx context.Context, commit bool) error {
 	if b.d != nil {
 		b.ack(b.name, b.d)
 	}
 	ops := append(b.hold.Guard().Ops(), backend.Delete(b.path, b.version))
-	if b.d != nil && b.vote == ballotYes {
+	if b.d != nil && b.vote == branchYes {
 		vote := b.d.vote(b.site)
 		_, err := b.s.b.Commit(ctx, append(ops, backend.Delete(vote, backend.AnyVersion))...)
 		var e *backend.Error
 		if !isNotFound(err) || !errors.As(err, &e) || e.Path != vote {
 			return b.acked(ctx, commit, err)
 		}
-		// There is none: what is in the ballot is an outsider's.
+		// There is none: what is in the branch is an outsider's.
 	}
 	_, err := b.s.b.Commit(ctx, ops...)
 	return b.acked(ctx, commit, err)
 }
 
 // acked says what to do when an acknowledgement has returned err.
-func (b *ballotWork[T]) acked(ctx context.Context, commit bool, err error) error {
+func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error {
 	if err != nil {
 		return b.settle(ctx, err)
 	}
@@ -407,9 +407,9 @@ func (b *ballotWork[T]) acked(ctx context.Context, commit bool, err error) error
 }
 
 // where is where this is told of.
-func (b *ballotWork[T]) subject(node string) Subject { return b.txSpace.subject("serve", node) }
+func (b *branchWork[T]) subject(node string) Subject { return b.txSpace.subject("serve", node) }
 
-func (b *ballotWork[T]) call(ctx context.Context, commit bool) error {
+func (b *branchWork[T]) call(ctx context.Context, commit bool) error {
 	// After a pause another process may have acknowledged in our place.
 	if err := b.hold.Err(); err != nil {
 		return err
@@ -425,8 +425,8 @@ func (b *ballotWork[T]) call(ctx context.Context, commit bool) error {
 }
 
 // tx is the transaction as the handler sees it. The error is that of its payload.
-func (b *ballotWork[T]) tx() (Ballot[T], error) {
-	tx := Ballot[T]{ID: b.id, Zxid: b.zxid, Site: b.site, NoPayload: true}
+func (b *branchWork[T]) tx() (Branch[T], error) {
+	tx := Branch[T]{ID: b.id, Zxid: b.zxid, Site: b.site, NoPayload: true}
 	if b.d == nil || b.unread != nil {
 		return tx, b.unread
 	}

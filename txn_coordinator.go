@@ -52,7 +52,7 @@ type CoordinatorOptions[T any] struct {
 // Layout: below path, tx/<id> is the record of a transaction. In it stand
 // open-<mark>, as long as the proposer has not been told; live-<uuid>, ephemeral,
 // for each Propose under way; yes-<zxid>-<site>, a vote; and decision-<zxid>.
-// sites/<site> is the inbox of a site, and <id>~<mark> in it a ballot.
+// sites/<site> is the inbox of a site, and <id>~<mark> in it a branch.
 // serving/<site> is the lock of the process that serves the site, as a Mutex has
 // it, and present/<site>, ephemeral, says that it does. The nodes are removed when they are done with, see Propose; inboxes stay.
 // Who deletes a record by hand destroys its decision, see ErrInDoubt.

@@ -12,9 +12,9 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Ballot is a transaction as a site sees it: what it votes on, and then carries
+// A Branch is a transaction as a site sees it: what it votes on, and then carries
 // out or undoes.
-type Ballot[T any] struct {
+type Branch[T any] struct {
 	ID string
 	// Zxid is the commit that made the transaction. No other transaction has it,
 	// not even a later one with the same ID: it is the key for what a site writes
@@ -41,23 +41,23 @@ type Handler[T any] struct {
 	// An error is no, with its text as the reason; the transaction aborts. An
 	// error after ctx has ended is no vote. ctx also ends when the transaction is
 	// decided without this site, and at its deadline.
-	Prepare func(ctx context.Context, tx Ballot[T]) error
+	Prepare func(ctx context.Context, tx Branch[T]) error
 	// Commit makes the transaction final. It is called until it returns nil, and
 	// not after that has been acknowledged to the service.
-	Commit func(ctx context.Context, tx Ballot[T]) error
+	Commit func(ctx context.Context, tx Branch[T]) error
 	// Abort undoes what Prepare has done, which can be nothing, or never have
 	// begun. Like Commit it is called until it returns nil. Never are both called
 	// for one transaction.
-	Abort func(ctx context.Context, tx Ballot[T]) error
+	Abort func(ctx context.Context, tx Branch[T]) error
 	// InDoubt is told of a transaction that the site has voted yes for and whose
 	// decision or record was destroyed by an outsider: the error matches ErrInDoubt and
 	// names the node. The transaction costs nothing but itself: the site serves the
 	// others, and goes on with this one when an operator has seen to the node. If it is
-	// the ballot, the record is gone: find the decision out at the other sites, carry it
-	// out, and delete the ballot. If it is the decision, write {"commit":true} or
+	// the branch, the record is gone: find the decision out at the other sites, carry it
+	// out, and delete the branch. If it is the decision, write {"commit":true} or
 	// {"commit":false} into it. If it is the record, write its data again. InDoubt is
 	// called once for each Serve. Nil means that a line is logged, and no more.
-	InDoubt func(ctx context.Context, tx Ballot[T], err error)
+	InDoubt func(ctx context.Context, tx Branch[T], err error)
 	// Codec of the payload. The zero value is JSON.
 	Codec Codec[T]
 }
@@ -139,7 +139,7 @@ type serving[T any] struct {
 	removes bool // the site is being removed, see RemoveSite
 
 	mu      sync.Mutex
-	running map[string]bool // names of ballots
+	running map[string]bool // names of branches
 	*siteMemory
 }
 
@@ -147,15 +147,15 @@ func newServing[T any](p *Participant[T], h *Hold, memory *siteMemory) *serving[
 	return &serving[T]{Participant: p, s: h.s, hold: h, running: make(map[string]bool), siteMemory: memory}
 }
 
-// work is the work on one ballot.
-func (v *serving[T]) work(name, id string) *ballotWork[T] {
-	return &ballotWork[T]{serving: v, name: name, path: v.inbox(v.site) + "/" + name, id: id, pause: pauses{c: v.s.c}}
+// work is the work on one branch.
+func (v *serving[T]) work(name, id string) *branchWork[T] {
+	return &branchWork[T]{serving: v, name: name, path: v.inbox(v.site) + "/" + name, id: id, pause: pauses{c: v.s.c}}
 }
 
 // siteMemory is what one Serve knows over lost sessions. Guarded by the mu of
 // the serving.
 type siteMemory struct {
-	doubted map[string]bool // names of ballots whose doubt was told
+	doubted map[string]bool // names of branches whose doubt was told
 	acked   map[string]*dtx // transactions that may be acknowledged, and not collected yet
 }
 
@@ -213,7 +213,7 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 		}
 		slices.Sort(names)
 		for _, name := range names {
-			id, _, ok := parseBallot(name)
+			id, _, ok := parseBranch(name)
 			if !ok || !v.begin(name) {
 				continue
 			}
@@ -245,7 +245,7 @@ func (v *serving[T]) makeInbox(ctx context.Context) error {
 	return err
 }
 
-// begin reports whether nobody works on the ballot yet.
+// begin reports whether nobody works on the branch yet.
 func (v *serving[T]) begin(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -274,7 +274,7 @@ func (v *serving[T]) ack(name string, d *dtx) {
 	}
 }
 
-// doubtOnce reports whether the doubt about a ballot has still to be told.
+// doubtOnce reports whether the doubt about a branch has still to be told.
 func (v *serving[T]) doubtOnce(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -233,7 +233,7 @@ func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 // deadline), and acknowledges; then it removes the site's inbox, so that a Propose with
 // the site is ErrNotFound, until a Participant serves it again. It returns the commits
 // that the site had not carried out, which somebody may have to make good, and logs the
-// ballots whose decision nobody can tell any more (ErrInDoubt). If it fails it can be
+// branches whose decision nobody can tell any more (ErrInDoubt). If it fails it can be
 // called again; what was removed until then is returned with the error.
 //
 // ErrLocked: the site is served. ErrNotFound: it was never served. ErrKind: the path is
@@ -251,9 +251,9 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 			Encode: func(struct{}) ([]byte, error) { return nil, nil },
 			Decode: func([]byte) (none struct{}, err error) { return none, nil },
 		},
-		Prepare: func(context.Context, Ballot[struct{}]) error { return errors.New("the site was removed") },
-		Abort:   func(context.Context, Ballot[struct{}]) error { return nil },
-		Commit: func(_ context.Context, tx Ballot[struct{}]) error {
+		Prepare: func(context.Context, Branch[struct{}]) error { return errors.New("the site was removed") },
+		Abort:   func(context.Context, Branch[struct{}]) error { return nil },
+		Commit: func(_ context.Context, tx Branch[struct{}]) error {
 			d := Decision{ID: tx.ID, Zxid: tx.Zxid, Commit: true}
 			if !slices.Contains(open, d) {
 				open = append(open, d)
@@ -293,10 +293,10 @@ func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 		if err != nil {
 			return err
 		}
-		ballots := 0
+		branches := 0
 		for _, name := range names {
-			if id, _, ok := parseBallot(name); ok {
-				ballots++
+			if id, _, ok := parseBranch(name); ok {
+				branches++
 				if err := v.work(name, id).run(ctx); err != nil {
 					return err
 				}
@@ -308,7 +308,7 @@ func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 		}
 		unsure = mayRepeat(ctx, err)
 		// What came since the list is worked off too. What else stands there is foreign.
-		more := errors.Is(err, backend.ErrNotEmpty) && (ballots > 0 || len(names) == 0)
+		more := errors.Is(err, backend.ErrNotEmpty) && (branches > 0 || len(names) == 0)
 		if !unsure && !more {
 			return err
 		}

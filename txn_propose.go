@@ -114,9 +114,9 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 		backend.Create(d.open(), nil, backend.Persistent),
 		backend.Create(live, nil, backend.Ephemeral),
 	}
-	const ballots = 3 // where they begin
+	const branches = 3 // where they begin
 	for _, site := range d.rec.Sites {
-		ops = append(ops, backend.Create(q.ballot(d, site), nil, backend.Persistent))
+		ops = append(ops, backend.Create(q.branch(d, site), nil, backend.Persistent))
 	}
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return false, err
@@ -160,8 +160,8 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 			if err := q.awaitSite(ctx, s, d, d.rec.Sites[e.Index-checks]); err != nil {
 				return false, err
 			}
-		case isNotFound(err) && e.Index >= ballots:
-			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[e.Index-ballots], backend.ErrNotFound)
+		case isNotFound(err) && e.Index >= branches:
+			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[e.Index-branches], backend.ErrNotFound)
 		default:
 			return false, err
 		}

@@ -15,7 +15,7 @@ import (
 // caller that proposes to all of them.
 func openTwoPhase(ctx context.Context, clients []*coord.Client, path string, sites int) (*caller, error) {
 	co := coord.NewCoordinator(clients[0], path, &coord.CoordinatorOptions[string]{Codec: coord.Text()})
-	yes := func(context.Context, coord.Ballot[string]) error { return nil }
+	yes := func(context.Context, coord.Branch[string]) error { return nil }
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var (
 		serving sync.WaitGroup

@@ -328,7 +328,7 @@ func TestGroupsCachesRoundsAndTransactionsAreCounted(t *testing.T) {
 		}
 		ended := make(chan error)
 		go func() { ended <- coord.NewCache(x.c, "/g", nil).Run(ctx) }()
-		yes := func(context.Context, coord.Ballot[int]) error { return nil }
+		yes := func(context.Context, coord.Branch[int]) error { return nil }
 		go func() {
 			ended <- coord.NewParticipant(x.c, "/tx", "s", coord.Handler[int]{Prepare: yes, Commit: yes, Abort: yes}).Serve(ctx)
 		}()

@@ -84,17 +84,17 @@ func (a *account) abort(zxid int64) {
 // serve serves a site until ctx ends. booking is called before each booking.
 func serve(ctx context.Context, c *coord.Client, site string, a *account, booking func(context.Context) error) error {
 	p := coord.NewParticipant(c, "/transfers", site, coord.Handler[Transfer]{
-		Prepare: func(_ context.Context, tx coord.Ballot[Transfer]) error {
+		Prepare: func(_ context.Context, tx coord.Branch[Transfer]) error {
 			return a.prepare(tx.Zxid, tx.Payload.booking(site)) // nil is a yes, and binding
 		},
-		Commit: func(ctx context.Context, tx coord.Ballot[Transfer]) error {
+		Commit: func(ctx context.Context, tx coord.Branch[Transfer]) error {
 			if err := booking(ctx); err != nil {
 				return err // it is called again
 			}
 			a.commit(tx.Zxid)
 			return nil
 		},
-		Abort: func(_ context.Context, tx coord.Ballot[Transfer]) error {
+		Abort: func(_ context.Context, tx coord.Branch[Transfer]) error {
 			a.abort(tx.Zxid)
 			return nil
 		},

@@ -155,7 +155,7 @@ func isLeft(path string) bool {
 	case mutexPath, rwPath, electionPath, semaphorePath + "/requests", queuePath + "/waiters", queuePath + "/dead/items", txnPath + "/tx":
 		return true
 	}
-	// Items are below their buckets, ballots below their sites.
+	// Items are below their buckets, branches below their sites.
 	above := parent[:max(0, strings.LastIndexByte(parent, '/'))]
 	return above == queuePath+"/items" || above == txnPath+"/sites"
 }

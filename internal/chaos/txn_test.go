@@ -77,7 +77,7 @@ func decided(commit bool) string {
 
 // site serves the client's site.
 func (x *client) site(ctx context.Context) {
-	called := func(op string, tx coord.Ballot[string]) error {
+	called := func(op string, tx coord.Branch[string]) error {
 		e := event{Kind: "told", Work: "txn", Op: op, ID: tx.ID, Value: tx.Site, Token: tx.Zxid}
 		if !tx.NoPayload && tx.Payload != "payload of "+tx.ID || tx.NoPayload && op != "abort" || tx.Site != x.spec.Site {
 			e.Odd, e.Err = true, fmt.Sprintf("called back with %+v", tx)
@@ -86,14 +86,14 @@ func (x *client) site(ctx context.Context) {
 		return nil
 	}
 	err := coord.NewParticipant(x.c, txnPath, x.spec.Site, coord.Handler[string]{
-		Prepare: func(_ context.Context, tx coord.Ballot[string]) error {
+		Prepare: func(_ context.Context, tx coord.Branch[string]) error {
 			if err := called("prepare", tx); err != nil || voteOf(tx.ID, tx.Site) {
 				return err
 			}
 			return errors.New("not here")
 		},
-		Commit: func(_ context.Context, tx coord.Ballot[string]) error { return called("commit", tx) },
-		Abort:  func(_ context.Context, tx coord.Ballot[string]) error { return called("abort", tx) },
+		Commit: func(_ context.Context, tx coord.Branch[string]) error { return called("commit", tx) },
+		Abort:  func(_ context.Context, tx coord.Branch[string]) error { return called("abort", tx) },
 	}).Serve(ctx)
 	if ctx.Err() == nil {
 		x.report(report{Kind: "failed", Text: fmt.Sprintf("a site is not served any more: %v", err)})

@@ -47,7 +47,7 @@ func commitCosts(t *testing.T, n, transactions int) (cost commitCost) {
 	}
 	const path = "/commits"
 	var sites []string
-	nothing := func(context.Context, coord.Ballot[string]) error { return nil }
+	nothing := func(context.Context, coord.Branch[string]) error { return nil }
 	for i := range n {
 		site := fmt.Sprint("site-", i)
 		p := coord.NewParticipant(open(site), path, site, coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing})
@@ -135,8 +135,8 @@ func TestTheRequestsOfATransactionGrowLinearlyWithItsSitesOnAServer(t *testing.T
 			counts = append(counts, n)
 		}
 	}
-	// The cost of a further site: to list its inbox when a ballot comes and when it is
-	// deleted (2), to read the ballot, the record and that there is no decision (3), to vote,
+	// The cost of a further site: to list its inbox when a branch comes and when it is
+	// deleted (2), to read the branch, the record and that there is no decision (3), to vote,
 	// to read the decision, to acknowledge, and to check whether it was the last (4). The
 	// proposer lists the votes when it is notified of more, at most once for each, and two
 	// sites can both see that they were the last. The rest is for whole transactions: whether

@@ -82,7 +82,7 @@ type commitTx struct {
 }
 
 type commitSite struct {
-	ballot bool   // the ballot exists
+	branch bool   // the branch exists
 	filled string // its content: "", "yes" or "no"
 	vote   bool   // the node of a yes exists
 	acked  time.Time
@@ -179,7 +179,7 @@ func (h *commitHistory) apply(x zklog.Txn) {
 				h.part(s, in, op, p.child)
 			}
 		case p.kind == "sites" && strings.Contains(p.child, "~"):
-			h.ballot(s, p, op)
+			h.branch(s, p, op)
 		}
 	}
 }
@@ -200,9 +200,9 @@ func (h *commitHistory) record(s step, p commitPath, op zklog.Op) {
 		sites: make(map[string]*commitSite), open: s.made(op.Path + "/open-" + rec.Mark),
 	}
 	for _, site := range rec.Sites {
-		in.sites[site] = &commitSite{ballot: s.made(in.ballot(site, p.name)), calls: make(map[string]int)}
-		if !in.sites[site].ballot {
-			h.faultf("%s is made without a ballot for %s", op.Path, site)
+		in.sites[site] = &commitSite{branch: s.made(in.branch(site, p.name)), calls: make(map[string]int)}
+		if !in.sites[site].branch {
+			h.faultf("%s is made without a branch for %s", op.Path, site)
 		}
 	}
 	live := false
@@ -215,7 +215,7 @@ func (h *commitHistory) record(s step, p commitPath, op zklog.Op) {
 	h.standing[op.Path], h.marked[p.root+"~"+rec.Mark], h.all[in.key] = in, in, in
 }
 
-func (in *commitTx) ballot(site, id string) string {
+func (in *commitTx) branch(site, id string) string {
 	return in.root + "/sites/" + site + "/" + id + "~" + in.mark
 }
 func (in *commitTx) id() string       { return in.key.record[strings.LastIndexByte(in.key.record, '/')+1:] }
@@ -235,7 +235,7 @@ func (h *commitHistory) recordGoes(s step, in *commitTx) {
 		h.faultf("%v is removed at %#x, decided %q, open %v", in, s.Zxid, in.decided, in.open)
 	}
 	for name, site := range in.sites {
-		if site.vote || site.ballot && in.decided == "commit" {
+		if site.vote || site.branch && in.decided == "commit" {
 			h.faultf("%v is removed at %#x before %s has acknowledged", in, s.Zxid, name)
 		}
 	}
@@ -268,13 +268,13 @@ func (h *commitHistory) part(s step, in *commitTx, op zklog.Op, child string) {
 			h.faultf("%s is not a vote of %v", op.Path, in)
 		case op.IsCreate():
 			h.count["yes"]++
-			if site.vote || !s.filled(in.ballot(name, in.id()), "yes") || !s.checked[in.openNode()] || !s.guarded(in.root, name) {
+			if site.vote || !s.filled(in.branch(name, in.id()), "yes") || !s.checked[in.openNode()] || !s.guarded(in.root, name) {
 				h.faultf("%s votes yes on %v without a condition: %v", name, in, s.Ops)
 			}
 			site.vote = true
 		case op.IsDelete():
-			if !s.deleted(in.ballot(name, in.id())) {
-				h.faultf("the vote of %s on %v is deleted without its ballot", name, in)
+			if !s.deleted(in.branch(name, in.id())) {
+				h.faultf("the vote of %s on %v is deleted without its branch", name, in)
 			}
 			site.vote = false
 		}
@@ -314,7 +314,7 @@ func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
 			h.faultf("%v aborts at %#x without a check whether it is open", in, s.Zxid)
 		case late && s.Time.Before(in.deadline.Truncate(time.Millisecond)):
 			h.faultf("%v aborts at its deadline %v before that", in, in.deadline.Sub(s.Time))
-		case isSite && !late && !s.filled(in.ballot(by, in.id()), "no"):
+		case isSite && !late && !s.filled(in.branch(by, in.id()), "no"):
 			h.faultf("%v aborts for the no of %s, which does not exist", in, by)
 		}
 		return
@@ -326,19 +326,19 @@ func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
 	}
 }
 
-// ballot checks a ballot: it is made with the record, filled in once, and deleted once.
-func (h *commitHistory) ballot(s step, p commitPath, op zklog.Op) {
+// branch checks a branch: it is made with the record, filled in once, and deleted once.
+func (h *commitHistory) branch(s step, p commitPath, op zklog.Op) {
 	id, mark, _ := strings.Cut(p.child, "~")
 	in := h.marked[p.root+"~"+mark]
 	if in == nil {
 		if !op.IsCreate() || !s.made(p.root+"/tx/"+id) {
-			h.faultf("%s is a ballot without a transaction", op.Path)
+			h.faultf("%s is a branch without a transaction", op.Path)
 		}
 		return
 	}
 	site := in.sites[p.name]
 	if site == nil || in.id() != id {
-		h.faultf("%s is not a ballot of %v", op.Path, in)
+		h.faultf("%s is not a branch of %v", op.Path, in)
 		return
 	}
 	switch {
@@ -348,16 +348,16 @@ func (h *commitHistory) ballot(s step, p commitPath, op zklog.Op) {
 		}
 	case op.IsDelete():
 		h.count["ack"]++
-		if !site.ballot || in.decided == "" || !s.guarded(p.root, p.name) || site.filled == "yes" && site.vote && !s.deleted(in.yes(p.name)) ||
+		if !site.branch || in.decided == "" || !s.guarded(p.root, p.name) || site.filled == "yes" && site.vote && !s.deleted(in.yes(p.name)) ||
 			in.decided == "commit" && site.filled != "yes" {
 			h.faultf("%s acknowledges %v at %#x: it has voted %q, decided %q", p.name, in, s.Zxid, site.filled, in.decided)
 		}
-		site.ballot, site.acked = false, s.Time
+		site.branch, site.acked = false, s.Time
 		h.waits.add(s.Time.Sub(in.made))
 	case op.Type == zklog.SetData:
 		vote, _, _ := strings.Cut(string(op.Data), "\n")
 		if site.filled != "" || op.Version != 1 || !s.checked[in.openNode()] || !s.guarded(p.root, p.name) {
-			h.faultf("%s fills in its ballot for %v at %#x with %q, before %q", p.name, in, s.Zxid, vote, site.filled)
+			h.faultf("%s fills in its branch for %v at %#x with %q, before %q", p.name, in, s.Zxid, vote, site.filled)
 		}
 		switch vote {
 		case "yes":

@@ -52,7 +52,7 @@ func newTrial() *trial {
 		record, open, live = trialRecord, trialRecord + "/open-m", trialRecord + "/live-x"
 		decision           = trialRecord + "/decision-10"
 	)
-	ballot := func(site string) string { return "/commits/1/sites/" + site + "/t~m" }
+	branch := func(site string) string { return "/commits/1/sites/" + site + "/t~m" }
 	yes := func(site string) string { return trialRecord + "/yes-10-" + site }
 	lock := func(site string) string { return "/commits/1/serving/" + site + "/lock" }
 	liveNode := trialOp(zklog.Create2, live, "")
@@ -64,13 +64,13 @@ func newTrial() *trial {
 	}
 	vote := func(zxid int64, site string) {
 		step(zxid, trialOp(zklog.Check, lock(site), ""), trialOp(zklog.Check, open, ""),
-			trialOp(zklog.SetData, ballot(site), "yes"), trialOp(zklog.Create2, yes(site), ""))
+			trialOp(zklog.SetData, branch(site), "yes"), trialOp(zklog.Create2, yes(site), ""))
 	}
 	ack := func(zxid int64, site string) {
-		step(zxid, trialOp(zklog.Check, lock(site), ""), trialOp(zklog.Delete, ballot(site), ""), trialOp(zklog.Delete, yes(site), ""))
+		step(zxid, trialOp(zklog.Check, lock(site), ""), trialOp(zklog.Delete, branch(site), ""), trialOp(zklog.Delete, yes(site), ""))
 	}
 	step(made, trialOp(zklog.Create2, record, data), trialOp(zklog.Create2, open, ""), liveNode,
-		trialOp(zklog.Create2, ballot("a"), ""), trialOp(zklog.Create2, ballot("b"), ""))
+		trialOp(zklog.Create2, branch("a"), ""), trialOp(zklog.Create2, branch("b"), ""))
 	vote(votesA, "a")
 	vote(votesB, "b")
 	step(decides, trialOp(zklog.Check, yes("a"), ""), trialOp(zklog.Check, yes("b"), ""),
@@ -179,7 +179,7 @@ func TestTheCheckerOfTheLogAcceptsValidLogs(t *testing.T) {
 }
 
 func TestTheCheckerOfTheLogCatchesEachDefect(t *testing.T) {
-	ballotA := "/commits/1/sites/a/t~m"
+	branchA := "/commits/1/sites/a/t~m"
 	for name, tt := range map[string]struct {
 		change func(x *trial)
 		want   string // part of one of the faults
@@ -194,9 +194,9 @@ func TestTheCheckerOfTheLogCatchesEachDefect(t *testing.T) {
 		"a vote that does not check the open":       {func(x *trial) { x.without(votesA, zklog.Check, "open") }, "without a condition"},
 		"a vote without the lock":                   {func(x *trial) { x.without(votesA, zklog.Check, "serving") }, "without a condition"},
 		"a vote for another transaction":            {func(x *trial) { x.step(votesA).Ops[3].Path = trialRecord + "/yes-f-a" }, "is not a vote"},
-		"a vote without its ballot":                 {func(x *trial) { x.without(votesA, zklog.SetData, "") }, "without a condition"},
-		"a ballot without its vote":                 {func(x *trial) { x.without(votesA, zklog.Create2, "yes") }, "without a vote"},
-		"a ballot filled in again":                  {func(x *trial) { x.add(votesB, trialOp(zklog.SetData, ballotA, "no\n")) }, `fills in its ballot`},
+		"a vote without its branch":                 {func(x *trial) { x.without(votesA, zklog.SetData, "") }, "without a condition"},
+		"a branch without its vote":                 {func(x *trial) { x.without(votesA, zklog.Create2, "yes") }, "without a vote"},
+		"a branch filled in again":                  {func(x *trial) { x.add(votesB, trialOp(zklog.SetData, branchA, "no\n")) }, `fills in its branch`},
 		"a no that does not decide":                 {func(x *trial) { x.step(votesA).Ops[2].Data = []byte("no\nwhy") }, "without a decision"},
 		"a site that aborts alone":                  {func(x *trial) { x.drop(votesA); x.drop(votesB); x.drop(decides) }, `a acknowledges`},
 		"an acknowledgement without the lock":       {func(x *trial) { x.without(acksA, zklog.Check, "serving") }, "a acknowledges"},
@@ -204,7 +204,7 @@ func TestTheCheckerOfTheLogCatchesEachDefect(t *testing.T) {
 		"a record deleted before a site is done":    {func(x *trial) { x.drop(acksB) }, "before b has acknowledged"},
 		"a record deleted before the report":        {func(x *trial) { x.drop(told) }, "open true"},
 		"a record that stays":                       {func(x *trial) { x.drop(removed) }, "exists at the end"},
-		"a transaction without a ballot":            {func(x *trial) { x.without(made, zklog.Create2, "sites/b") }, "without a ballot for b"},
+		"a transaction without a branch":            {func(x *trial) { x.without(made, zklog.Create2, "sites/b") }, "without a branch for b"},
 		"a transaction without a live node":         {func(x *trial) { x.without(made, zklog.Create2, "live") }, "live false"},
 		"a report before the decision":              {func(x *trial) { x.add(votesA, trialOp(zklog.Delete, trialRecord+"/open-m", "")) }, "before the decision"},
 		"nothing at all":                            {func(x *trial) { x.steps, x.lines = nil, nil }, "no transaction"},
@@ -220,7 +220,7 @@ func TestTheCheckerOfTheLogCatchesEachDefect(t *testing.T) {
 		"a callback without a transaction":          {func(x *trial) { x.lines[0].Token = 7 }, "no such transaction"},
 		"a live node that outlives its session":     {func(x *trial) { x.add(votesA, trialOp(zklog.Create2, trialRecord+"/live-y", "")) }, "not ephemeral"},
 		"a write over the decision":                 {func(x *trial) { x.add(acksA, trialOp(zklog.SetData, trialRecord+"/decision-10", "")) }, "must not be changed"},
-		"a ballot that comes after its transaction": {func(x *trial) { x.add(votesA, trialOp(zklog.Create2, ballotA, "")) }, "later than"},
+		"a branch that comes after its transaction": {func(x *trial) { x.add(votesA, trialOp(zklog.Create2, branchA, "")) }, "later than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newTrial()

@@ -63,7 +63,7 @@ func (h *commitHistory) end() {
 			h.faultf("%v: no proposer was notified", in)
 		}
 		for name, site := range in.sites {
-			if site.ballot || site.vote || site.acked.IsZero() {
+			if site.branch || site.vote || site.acked.IsZero() {
 				h.faultf("%v: %s has not acknowledged", in, name)
 			}
 			if site.calls["commit"] > 0 && site.calls["abort"] > 0 || site.calls[in.decided] == 0 {

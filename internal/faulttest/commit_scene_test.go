@@ -106,7 +106,7 @@ func (s *scene) inboxes() {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var wg sync.WaitGroup
-	nothing := func(context.Context, coord.Ballot[string]) error { return nil }
+	nothing := func(context.Context, coord.Branch[string]) error { return nil }
 	for _, site := range commitRoles[1:] {
 		p := coord.NewParticipant(s.m.c, s.root, site, coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing})
 		wg.Go(func() {

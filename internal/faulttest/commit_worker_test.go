@@ -55,7 +55,7 @@ func recordOf(path, id string) string { return path + "/tx/" + id }
 func payloadOf(id string) string { return "payload of " + id }
 
 func (w *worker) serveSite(ctx context.Context, path, site, vote string) error {
-	called := func(kind string, tx coord.Ballot[string]) error {
+	called := func(kind string, tx coord.Branch[string]) error {
 		w.say(line{Kind: kind, Path: recordOf(path, tx.ID), Token: tx.Zxid, Text: site})
 		if !tx.NoPayload && tx.Payload != payloadOf(tx.ID) || tx.NoPayload && kind != "abort" || tx.Site != site {
 			w.say(line{Kind: "failed", Text: fmt.Sprintf("%s of %+v", kind, tx)})
@@ -63,14 +63,14 @@ func (w *worker) serveSite(ctx context.Context, path, site, vote string) error {
 		return nil
 	}
 	return coord.NewParticipant(w.c, path, site, coord.Handler[string]{
-		Prepare: func(_ context.Context, tx coord.Ballot[string]) error {
+		Prepare: func(_ context.Context, tx coord.Branch[string]) error {
 			if err := called("prepare", tx); err != nil || vote == "yes" {
 				return err
 			}
 			return errors.New("not here")
 		},
-		Commit: func(_ context.Context, tx coord.Ballot[string]) error { return called("commit", tx) },
-		Abort:  func(_ context.Context, tx coord.Ballot[string]) error { return called("abort", tx) },
+		Commit: func(_ context.Context, tx coord.Branch[string]) error { return called("commit", tx) },
+		Abort:  func(_ context.Context, tx coord.Branch[string]) error { return called("abort", tx) },
 	}).Serve(ctx)
 }
 

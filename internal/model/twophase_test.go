@@ -14,12 +14,12 @@ import (
 
 const pactSites = 2
 
-// The content of a ballot.
+// The content of a branch.
 const (
-	ballotGone int8 = iota
-	ballotEmpty
-	ballotYes
-	ballotNo
+	branchGone int8 = iota
+	branchEmpty
+	branchYes
+	branchNo
 )
 
 // Decisions.
@@ -32,7 +32,7 @@ const (
 // The progress of a site with a transaction.
 const (
 	siteIdle   int8 = iota
-	siteRecord      // has read the ballot; reads the record
+	siteRecord      // has read the branch; reads the record
 	siteVotes       // has read that there is no decision; has to vote
 	siteSends       // has prepared; sends its vote
 	siteAcks        // has read the decision and called its callback
@@ -41,11 +41,11 @@ const (
 type pactSite struct {
 	pc       int8
 	on       int8 // its current transaction, from 0
-	ballot   int8 // as read
+	branch   int8 // as read
 	prepared [2]bool
 	yes      [2]bool // a vote that was under way when it crashed
-	ack      [2]int8 // an acknowledgement that was under way when it crashed, of a ballot with this content
-	away     bool    // it is permanently not served: its ballots may be removed
+	ack      [2]int8 // an acknowledgement that was under way when it crashed, of a branch with this content
+	away     bool    // it is permanently not served: its branches may be removed
 }
 
 // pactState is the state of the service and of all processes.
@@ -55,7 +55,7 @@ type pactState struct {
 	open     bool
 	decision int8               // in the record
 	vote     [pactSites]bool    // in the record
-	ballot   [2][pactSites]int8 // of both transactions
+	branch   [2][pactSites]int8 // of both transactions
 	acted    [2]int8            // callbacks called: bits 1<<pactCommit, 1<<pactAbort
 	once     bool               // the first transaction was committed
 	live     int8               // the transaction that a Propose waits for, from 1
@@ -73,10 +73,10 @@ type pactRules struct {
 	overwritten   bool // the decision is set, not created
 	anyoneCommits bool // any process that sees all votes decides commit
 	collectEarly  bool // the record is deleted without the acknowledgements
-	anyBallot     bool // an acknowledgement deletes the ballot whatever its content
+	anyBranch     bool // an acknowledgement deletes the branch whatever its content
 	uncheckedVote bool // commit is decided without another check of the votes
 	deathDecides  bool // a proposer treats the end of a site's presence as the decision
-	removesBallot bool // the removal of a site deletes its ballot, and not its vote
+	removesBranch bool // the removal of a site deletes its branch, and not its vote
 }
 
 type pactModel struct {
@@ -111,7 +111,7 @@ func (s *pactState) normal() {
 		over := s.record != x+1
 		for i := range s.site {
 			c := &s.site[i]
-			over = over && s.ballot[x][i] == ballotGone && !c.yes[x] && c.ack[x] == ballotGone && (c.pc == siteIdle || c.on != x)
+			over = over && s.branch[x][i] == branchGone && !c.yes[x] && c.ack[x] == branchGone && (c.pc == siteIdle || c.on != x)
 		}
 		for i := range s.site {
 			if over || s.record == x+1 && s.decision != pactOpen {
@@ -125,8 +125,8 @@ func (s *pactState) normal() {
 	if s.rank(0) > s.rank(1) {
 		s.site[0], s.site[1] = s.site[1], s.site[0]
 		s.vote[0], s.vote[1] = s.vote[1], s.vote[0]
-		for x := range s.ballot {
-			s.ballot[x][0], s.ballot[x][1] = s.ballot[x][1], s.ballot[x][0]
+		for x := range s.branch {
+			s.branch[x][0], s.branch[x][1] = s.branch[x][1], s.branch[x][0]
 		}
 	}
 }
@@ -143,14 +143,14 @@ func (s *pactState) rank(i int) (n uint64) {
 	}
 	digit(c.pc)
 	digit(c.on)
-	digit(c.ballot)
+	digit(c.branch)
 	flag(c.away)
 	flag(s.vote[i])
 	for x := range 2 {
 		flag(c.prepared[x])
 		flag(c.yes[x])
 		digit(c.ack[x])
-		digit(s.ballot[x][i])
+		digit(s.branch[x][i])
 	}
 	return n
 }
@@ -171,7 +171,7 @@ func (s *pactState) make() {
 	s.record, s.open, s.decision = s.made, true, pactOpen
 	s.vote = [pactSites]bool{}
 	for i := range pactSites {
-		s.ballot[s.made-1][i] = ballotEmpty
+		s.branch[s.made-1][i] = branchEmpty
 	}
 }
 
@@ -218,10 +218,10 @@ func (m *pactModel) next(s pactState) {
 	}
 	if !moves {
 		m.rest++
-		for x := range s.ballot {
+		for x := range s.branch {
 			for i := range pactSites {
-				if s.ballot[x][i] != ballotGone {
-					m.fail(&s, "at rest with a ballot left")
+				if s.branch[x][i] != branchGone {
+					m.fail(&s, "at rest with a branch left")
 				}
 			}
 		}
@@ -305,8 +305,8 @@ func (m *pactModel) siteStep(s pactState, i int, move func(func(*pactState))) {
 			break
 		}
 		for x := range int8(2) {
-			if b := s.ballot[x][i]; b != ballotGone && !m.waits(&s, i, x) {
-				move(func(o *pactState) { o.site[i].pc, o.site[i].on, o.site[i].ballot = siteRecord, x, b })
+			if b := s.branch[x][i]; b != branchGone && !m.waits(&s, i, x) {
+				move(func(o *pactState) { o.site[i].pc, o.site[i].on, o.site[i].branch = siteRecord, x, b })
 			}
 		}
 	case siteRecord:
@@ -316,8 +316,8 @@ func (m *pactModel) siteStep(s pactState, i int, move func(func(*pactState))) {
 			o.site[i].prepared[x], o.site[i].pc = true, siteSends
 		})
 		move(func(o *pactState) { // no
-			if o.record == x+1 && o.open && o.ballot[x][i] == ballotEmpty && o.decision == pactOpen {
-				o.ballot[x][i] = ballotNo
+			if o.record == x+1 && o.open && o.branch[x][i] == branchEmpty && o.decision == pactOpen {
+				o.branch[x][i] = branchNo
 				m.decide(o, pactAbort)
 				m.done["no"]++
 			}
@@ -326,36 +326,36 @@ func (m *pactModel) siteStep(s pactState, i int, move func(func(*pactState))) {
 	case siteSends:
 		move(func(o *pactState) { m.land(o, i, x); o.site[i].idle() })
 	case siteAcks:
-		move(func(o *pactState) { m.acknowledge(o, i, x, c.ballot); o.site[i].idle() })
+		move(func(o *pactState) { m.acknowledge(o, i, x, c.branch); o.site[i].idle() })
 	}
 	for x := range int8(2) {
 		if c.yes[x] {
 			move(func(o *pactState) { m.land(o, i, x); o.site[i].yes[x] = false })
 		}
-		if c.ack[x] != ballotGone {
-			move(func(o *pactState) { m.acknowledge(o, i, x, c.ack[x]); o.site[i].ack[x] = ballotGone })
+		if c.ack[x] != branchGone {
+			move(func(o *pactState) { m.acknowledge(o, i, x, c.ack[x]); o.site[i].ack[x] = branchGone })
 		}
 	}
 }
 
-// remove acknowledges for a site that is permanently gone, one ballot in each step.
+// remove acknowledges for a site that is permanently gone, one branch in each step.
 func (m *pactModel) remove(s *pactState, i int, move func(func(*pactState))) {
 	for x := range int8(2) {
-		b := s.ballot[x][i]
+		b := s.branch[x][i]
 		stands := s.record == x+1
 		switch {
-		case b == ballotGone:
+		case b == branchGone:
 		case stands && s.decision == pactOpen:
-			if b == ballotEmpty && s.open { // votes no in its place
+			if b == branchEmpty && s.open { // votes no in its place
 				move(func(o *pactState) {
-					o.ballot[x][i] = ballotNo
+					o.branch[x][i] = branchNo
 					m.decide(o, pactAbort)
 				})
 			}
 		default:
 			move(func(o *pactState) {
 				m.done["removed"]++
-				if o.ballot[x][i] = ballotGone; b == ballotYes && stands && !m.rules.removesBallot {
+				if o.branch[x][i] = branchGone; b == branchYes && stands && !m.rules.removesBranch {
 					o.vote[i] = false
 				}
 			})
@@ -365,37 +365,37 @@ func (m *pactModel) remove(s *pactState, i int, move func(func(*pactState))) {
 
 // waits reports whether an idle site has nothing to do about a transaction until a change.
 func (m *pactModel) waits(s *pactState, i int, x int8) bool {
-	return s.ballot[x][i] == ballotYes && s.record == x+1 && s.decision == pactOpen
+	return s.branch[x][i] == branchYes && s.record == x+1 && s.decision == pactOpen
 }
 
-func (c *pactSite) idle() { c.pc, c.on, c.ballot = siteIdle, 0, 0 }
+func (c *pactSite) idle() { c.pc, c.on, c.branch = siteIdle, 0, 0 }
 
-// look reads record and decision, after the ballot, and acts on them.
+// look reads record and decision, after the branch, and acts on them.
 func (m *pactModel) look(s *pactState, i int) {
 	c := &s.site[i]
 	x := c.on
 	if s.record != x+1 {
-		if c.ballot != ballotYes {
+		if c.branch != branchYes {
 			m.act(s, x, pactAbort) // without this site's vote there is no commit
 			c.pc = siteAcks
 			return
 		}
-		if s.ballot[x][i] == ballotYes { // the ballot is read again before it counts
+		if s.branch[x][i] == branchYes { // the branch is read again before it counts
 			m.fail(s, fmt.Sprintf("site %d is in doubt", i))
 		}
 		c.idle()
 		return
 	}
 	switch {
-	case s.decision == pactCommit && c.ballot != ballotYes:
-		c.idle() // the ballot was read too early
+	case s.decision == pactCommit && c.branch != branchYes:
+		c.idle() // the branch was read too early
 	case s.decision != pactOpen:
 		m.act(s, x, s.decision)
 		c.pc = siteAcks
-	case c.ballot == ballotEmpty && c.prepared[x] && m.rules.abortsAlone:
+	case c.branch == branchEmpty && c.prepared[x] && m.rules.abortsAlone:
 		m.act(s, x, pactAbort)
 		c.pc = siteAcks
-	case c.ballot == ballotEmpty:
+	case c.branch == branchEmpty:
 		c.pc = siteVotes
 	default:
 		c.idle()
@@ -407,19 +407,19 @@ func (m *pactModel) land(s *pactState, i int, x int8) {
 	if m.rules.noIdentity && s.record != 0 {
 		x = s.record - 1
 	}
-	if s.record == x+1 && s.open && s.ballot[x][i] == ballotEmpty {
-		s.ballot[x][i], s.vote[i] = ballotYes, true
+	if s.record == x+1 && s.open && s.branch[x][i] == branchEmpty {
+		s.branch[x][i], s.vote[i] = branchYes, true
 		m.done["yes"]++
 	}
 }
 
-// acknowledge applies an acknowledgement if the ballot still has the content that was read.
+// acknowledge applies an acknowledgement if the branch still has the content that was read.
 func (m *pactModel) acknowledge(s *pactState, i int, x, b int8) {
-	if s.ballot[x][i] == ballotGone || s.ballot[x][i] != b && !m.rules.anyBallot {
+	if s.branch[x][i] == branchGone || s.branch[x][i] != b && !m.rules.anyBranch {
 		return
 	}
-	s.ballot[x][i] = ballotGone
-	if b == ballotYes && s.record == x+1 {
+	s.branch[x][i] = branchGone
+	if b == branchYes && s.record == x+1 {
 		s.vote[i] = false
 	}
 	m.done["acknowledged"]++
@@ -438,7 +438,7 @@ func (m *pactModel) faults(s pactState) {
 		c := s.site[i]
 		o := s
 		for x := range 2 { // requests under way never arrive
-			o.site[i].yes[x], o.site[i].ack[x] = false, ballotGone
+			o.site[i].yes[x], o.site[i].ack[x] = false, branchGone
 		}
 		m.add(o)
 		if c.pc == siteSends || c.pc == siteAcks { // the request is lost
@@ -468,7 +468,7 @@ func (m *pactModel) faults(s pactState) {
 		case siteSends:
 			o.site[i].yes[c.on] = true
 		case siteAcks:
-			o.site[i].ack[c.on] = c.ballot
+			o.site[i].ack[c.on] = c.branch
 		}
 		o.site[i].idle()
 		m.done["crash"]++
@@ -529,10 +529,10 @@ func TestTheModelOfTheTwoPhaseCommitCatchesEachMutant(t *testing.T) {
 		"the decision is overwritten":                      {overwritten: true},
 		"any process that sees all votes commits":          {anyoneCommits: true},
 		"the record is deleted before it is acknowledged":  {collectEarly: true},
-		"an acknowledgement ignores the version":           {anyBallot: true},
+		"an acknowledgement ignores the version":           {anyBranch: true},
 		"a vote that is under way counts":                  {uncheckedVote: true},
 		"the end of a site's presence is the decision":     {deathDecides: true},
-		"a removed site leaves its vote":                   {removesBallot: true},
+		"a removed site leaves its vote":                   {removesBranch: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, m := range pactScenes(rules) {

@@ -111,8 +111,8 @@ type site struct {
 // serve serves the site until ctx ends. No site gets both a commit and an abort of one
 // transaction.
 func (s *site) serve(ctx context.Context) {
-	note := func(what string) func(context.Context, coord.Ballot[string]) error {
-		return func(ctx context.Context, tx coord.Ballot[string]) error {
+	note := func(what string) func(context.Context, coord.Branch[string]) error {
+		return func(ctx context.Context, tx coord.Branch[string]) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.x.step(s.name + " " + what)
@@ -127,7 +127,7 @@ func (s *site) serve(ctx context.Context) {
 		}
 	}
 	err := coord.NewParticipant(s.p.c, "/tx", s.name, coord.Handler[string]{
-		Prepare: func(ctx context.Context, tx coord.Ballot[string]) error {
+		Prepare: func(ctx context.Context, tx coord.Branch[string]) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.x.step(s.name + " prepare")
@@ -192,7 +192,7 @@ func transact(x *cell, proposer *player, sites []*site, no bool) {
 			x.violation("site %s: %s, but the decision is %+v", s.name, got, d)
 		}
 	}
-	// The ballots are deleted when the sites have acknowledged.
+	// The branches are deleted when the sites have acknowledged.
 	x.until("both sites have acknowledged", func() bool { return x.count("/tx/sites/one/")+x.count("/tx/sites/two/") == 0 })
 }
 
