@@ -32,7 +32,7 @@ type trail struct {
 	since   time.Time // of the grant
 }
 
-// trailed is what has events of its own in place of Granted, HoldLost and HoldReleased:
+// trailed is what has events of its own in place of HoldGranted, HoldLost and HoldReleased:
 // an item of a queue.
 type trailed interface {
 	granted(token int64, waited time.Duration) Event

@@ -43,10 +43,10 @@ import (
 //  3. Abort is decided by {check open, create the decision}. Anybody may do so:
 //     a site that votes no, whoever meets the deadline, a proposer that gives up,
 //     Recover when the proposer is gone. So nobody waits for a dead coordinator.
-//  4. A branch is filled in once: its version goes from 0 to 1. Yes is
+//  4. A site votes once in its branch: the version goes from 0 to 1. Yes is
 //     {check open, set the branch at version 0, create the vote}. No is {check open,
 //     set the branch at version 0, create the decision: abort}. A site that wants
-//     to abort alone must fill in its branch. That it sees no vote of its own
+//     to abort alone must vote so in its branch. That it sees no vote of its own
 //     proves nothing: an old write of its own may still land.
 //  5. A vote names the transaction: by the czxid in its name, by the mark in the
 //     names of the branch and of the open node that it checks. It makes no
@@ -64,8 +64,8 @@ import (
 //     refuses while there are children. A live node goes with its session, and then
 //     nobody looks: whoever sees that only such nodes are left beside the decision
 //     waits for them.
-//  9. A branch without its record: if it is not filled in with yes, the
-//     transaction was aborted, since commit takes all votes. If it is, an outsider
+//  9. A branch without its record: if it does not hold a yes, the
+//     transaction was aborted, since commit takes all votes. If it does, an outsider
 //     has destroyed the record: in doubt, and never a guess. Likewise with a decision
 //     or a record that cannot be read.
 //  10. One process serves a site at a time, by the lock. Its commits check the

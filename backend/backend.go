@@ -158,7 +158,7 @@ type Session interface {
 // Phase is the state of a session.
 type Phase int8
 
-// The phases of a session. PhaseLost is final. A closed session is reported as Lost.
+// The phases of a session. PhaseLost is final. A closed session is reported as PhaseLost.
 const (
 	PhaseConnected Phase = iota + 1
 	PhaseSuspended
