@@ -52,8 +52,8 @@
 // # Data
 //
 // Absent data and empty data are the same; reads return nil for both. A
-// backend copies the data that it is given before the call returns, and what it
-// returns belongs to the caller.
+// backend copies its arguments' data before the call returns, and the caller owns the
+// data that it returns.
 package backend
 
 import (
@@ -86,7 +86,7 @@ type Session interface {
 	Features() Features
 
 	// Status returns the phase of the session and a channel that is closed
-	// when the phase has changed, or may have. Fetch the channel anew after
+	// when the phase has changed, or may have. Fetch a new channel after
 	// each change. A short suspension can be missed between two calls of
 	// Status, but then the channel was closed.
 	Status() (Phase, <-chan struct{})
@@ -195,7 +195,7 @@ type Stat struct {
 	Mzxid          int64 // the commit that last changed the data
 	Pzxid          int64 // the commit that last changed the children
 	Ctime          int64 // when the node was created, by the service's clock, in milliseconds since 1970
-	Mtime          int64 // when the data last changed, likewise
+	Mtime          int64 // when the data last changed, in the same form
 	Version        int32 // number of changes of the data
 	Cversion       int32 // number of changes of the children; wraps
 	EphemeralOwner int64 // the session that owns the node, zero for a node that is not ephemeral

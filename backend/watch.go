@@ -74,7 +74,7 @@ func CheckTargets(targets []Target) error {
 //
 // A change is never missed while the watch is armed.
 //
-// A nil *Watch stands for no watch: a read arms nothing, it never fires, and Stop does
+// A nil *Watch means no watch: a read with it arms nothing, it never fires, and Stop does
 // nothing.
 type Watch struct {
 	fired chan struct{} // nil in a set

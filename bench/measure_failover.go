@@ -20,8 +20,8 @@ const failoverTimeout = 2 * time.Second
 func failoverGroup(e *env, rivals []rival, p *peers) *group {
 	g := &group{
 		name: "failover",
-		about: fmt.Sprintf("The holder is cut off, as when its machine dies: the time until the next one has the lock, which is that of the service to end a session of %v. ", failoverTimeout) +
-			"The server that leads is killed: the time until a client of it has taken and released a lock again; where an error came instead, the benchmark tried again.",
+		about: fmt.Sprintf("The holder is cut off, as when its machine dies: the time until the next waiter has the lock, which is the time until the service ends a session of %v. ", failoverTimeout) +
+			"The leading server is killed: the time until a client of it has acquired and released a lock again; the benchmark repeats calls that return an error.",
 		shown: []metric{mTime, mTimeouts},
 	}
 	for _, r := range rivals {

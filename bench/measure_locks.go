@@ -27,8 +27,8 @@ func uncontendedGroup(e *env, rivals []rival, widths []int, span time.Duration) 
 	g := &group{
 		name: "uncontended",
 		about: "Callers of one client, each with a lock of its own. The physical limit is the raw client: an ephemeral sequential create and its delete. " +
-			"A hold that stands for a while has a watch armed on its own node, which is one request more; " +
-			"held until then means that each caller holds several locks, and releases the oldest.",
+			"A hold that lasts for some time has a watch armed on its own node, which is one request more; " +
+			"'held until its own watch is armed' means that each caller holds several locks, and releases the oldest.",
 		shown: []metric{mRate, mP50, mP90, mP99, mAllocs, mCPU, mServerCPU, mBusy, mPackets},
 	}
 	for _, n := range widths {
@@ -184,7 +184,7 @@ func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 		name: "contended between clients",
 		warm: true,
 		about: "Eight clients, each with a session of its own, take turns with one lock and hold it for no time. " +
-			"The times are those of a hand-over: from where one is about to release to where another has it.",
+			"The times are those of a hand-over: from the begin of a release to the next grant.",
 		shown: []metric{mRate, mP50, mP90, mP99, mPackets, mCPU, mServerCPU, mBusy},
 	}
 	const clients = 8
@@ -229,8 +229,8 @@ func insideGroup(e *env, rivals []rival, span time.Duration) *group {
 func handOverGroup(e *env, who []*contestant) *group {
 	g := &group{
 		name: "hand-over",
-		about: fmt.Sprintf("Nine clients take turns with one lock, %v away each way, and hold it for %v, so that all others stand in line. ", countedOneWay, handOverHold) +
-			"The time from where one is about to release it to where the next one has it, in round trips.",
+		about: fmt.Sprintf("Nine clients take turns with one lock, %v away each way, and hold it for %v, so that all others are queued. ", countedOneWay, handOverHold) +
+			"The time from the begin of a release to the next grant, in round trips.",
 		shown: []metric{mRoundTrips, mP50, mP99},
 		fewer: true,
 	}

@@ -13,7 +13,7 @@ import (
 func barrierGroup(e *env, crowd *place, p *peers, members []int, span time.Duration) *group {
 	g := &group{
 		name: "double barriers",
-		about: "Rounds in which all members enter and all leave. Ours have a client and a session each, those of the peers are threads of one client. " +
+		about: "Rounds in which all members enter and all leave. Members of coord have a client and a session each, those of the peers are threads of one client. " +
 			"The time is that of a round, the requests are those of one member.",
 		shown: []metric{mTime, mRequests, mEvents},
 	}
@@ -95,7 +95,7 @@ func (e *env) barrierRounds(ctx context.Context, p *place, n int, span time.Dura
 func commitGroup(e *env, crowd *place, sites []int, span time.Duration) *group {
 	g := &group{
 		name: "two-phase commit",
-		about: "Transactions one after the other, proposed by one client to sites that have a client each and vote yes at once. " +
+		about: "Sequential transactions, proposed by one client to sites that have a client each and vote yes at once. " +
 			"A proposal returns when it is decided; the requests include the acknowledgements of the sites and the removal of the record.",
 		shown: []metric{mRate, mP50, mP99, mRequests},
 	}

@@ -27,9 +27,9 @@ func queueGroup(e *env, p *peers, depths, batches []int, span time.Duration) *gr
 		name: "queues",
 		warm: true,
 		about: "Items of 100 bytes through one client. A cycle is Put, Take and Ack of one item, with that many others in the queue. " +
-			"Of items put in batches the times are those of a PutAll, all else is that of an item. " +
+			"For items put in batches the times are those of a PutAll; the other figures are per item. " +
 			fmt.Sprintf("Items in batches are put by PutAll and taken with a prefetch of %d, as many Acks at a time. ", together) +
-			"Those one at a time are put and taken one after the other by each thread, which keeps the queues of the peers short, where they are best.",
+			"Items one at a time are put and taken in turn by each thread, which keeps the queues of the peers short, their best case.",
 		shown: []metric{mRate, mP50, mP99, mPackets},
 	}
 	add := func(what, who string, cost time.Duration, run func(ctx context.Context) (sample, error)) *cell {

@@ -42,7 +42,7 @@ func endCallers(callers []*caller) error {
 func tripsGroup(e *env, peers []rival) *group {
 	g := &group{
 		name: "costs",
-		about: "Round trips one after the other, requests and bytes of one cycle of the main operation of each recipe, by one caller, once its directories are there. " +
+		about: "Sequential round trips, requests and bytes of one cycle of the main operation of each recipe, by one caller, once its directories exist. " +
 			"Counted by proxies; the same on every machine.",
 		shown: []metric{mTrips, mRequests, mBytesUp, mBytesDown, mEvents},
 		exact: true,

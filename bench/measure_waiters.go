@@ -16,8 +16,8 @@ import (
 func waitersGroup(e *env, crowd *place, p *peers, counts []int) *group {
 	g := &group{
 		name: "waiters",
-		about: "Clients wait for one lock, each with a session. One of them releases it, and all that passes between any of them and the servers until nothing moves is counted: " +
-			"watch events, clients that get one, but for the one that releases, and requests. The time is that of the hand-over.",
+		about: "Clients wait for one lock, each with a session. One of them releases it, and all traffic between them and the servers is counted until it ends: " +
+			"watch events, clients that get one, except the one that releases, and requests. The time is that of the hand-over.",
 		shown: []metric{mEvents, mWoken, mRequests, mP50},
 		exact: true,
 	}

@@ -137,7 +137,7 @@ func (r *report) conditions(w io.Writer) {
 	}
 	fmt.Fprintf(w, "- %d rounds, interleaved; figures are medians\n", r.Rounds)
 	for _, x := range r.Missing {
-		fmt.Fprintf(w, "- left out: %s, %s\n", x.Who, x.Why)
+		fmt.Fprintf(w, "- skipped: %s, %s\n", x.Who, x.Why)
 	}
 }
 

@@ -32,7 +32,7 @@ type Options struct {
 }
 
 // A Store is one service in memory. It is safe for concurrent use. There is
-// nothing to close: a store that nobody refers to is garbage.
+// nothing to close: an unreferenced store is garbage-collected.
 type Store struct {
 	timeout time.Duration
 	margin  time.Duration

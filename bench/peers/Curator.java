@@ -18,14 +18,14 @@ import org.apache.curator.framework.recipes.queue.SimpleDistributedQueue;
 import org.apache.curator.retry.RetryNTimes;
 
 /**
- * Runs Curator's recipes for the benchmarks. It obeys one command on a line of its standard input
- * and answers each with one line: ok and figures, or failed and why. The commands are in foreign.go.
+ * Runs Curator's recipes for the benchmarks. It executes one command on each line of its standard input
+ * and answers each with one line: ok and figures, or failed and the reason. The commands are in foreign.go.
  * Times are in nanoseconds.
  */
 public final class Curator {
     private final Map<String, List<CuratorFramework>> pools = new HashMap<>();
 
-    /** Something that a thread does again and again, and that can fail. */
+    /** A step that a thread repeats, and that can fail. */
     private interface Step {
         void run() throws Exception;
     }
@@ -53,7 +53,7 @@ public final class Curator {
         return pool.get(i);
     }
 
-    /** Has every thread repeat its step for a time. Returns the number, the time and percentiles. */
+    /** Makes every thread repeat its step for a time. Returns the number, the time and percentiles. */
     private static String hammer(List<Step> steps, long millis) throws Exception {
         int n = steps.size();
         long[][] times = new long[n][];
@@ -120,7 +120,7 @@ public final class Curator {
         return hammer(steps, millis);
     }
 
-    /** One lock, and what there is to know of it. */
+    /** One lock, and its state. */
     private static final class Contended {
         long given;
         int giver;
@@ -201,7 +201,7 @@ public final class Curator {
         while (m.getParticipantNodes().size() < 2) {
             Thread.sleep(5);
         }
-        Thread.sleep(200); // it waits in line
+        Thread.sleep(200); // it waits in the queue
         return "";
     }
 
@@ -215,14 +215,14 @@ public final class Curator {
 
     private String drop() {
         for (CuratorFramework c : pair) {
-            Thread t = new Thread(c::close); // without contact it takes its time
+            Thread t = new Thread(c::close); // without contact this is slow
             t.setDaemon(true);
             t.start();
         }
         return "";
     }
 
-    /** Moves items through a queue, one after the other in each thread. */
+    /** Moves items through a queue, one by one in each thread. */
     private String queue(String servers, String path, int threads, long millis, int size) throws Exception {
         SimpleDistributedQueue q = new SimpleDistributedQueue(client(servers, 0), path);
         byte[] data = new byte[size];
@@ -239,7 +239,7 @@ public final class Curator {
         return hammer(steps, millis);
     }
 
-    /** Has n members, each with a thread, make rounds of a double barrier. */
+    /** Makes n members, each with a thread, go through rounds of a double barrier. */
     private String barrier(String servers, String path, int n, int rounds) throws Exception {
         CuratorFramework c = client(servers, 0);
         Exception[] failed = new Exception[1];

@@ -1,7 +1,7 @@
 """Runs kazoo's recipes for the benchmarks.
 
-It obeys one command on a line of its standard input and answers each with one
-line: ok and figures, or failed and why. The commands are in foreign.go. Times are
+It executes one command on each line of its standard input and answers each with one
+line: ok and figures, or failed and the reason. The commands are in foreign.go. Times are
 in nanoseconds.
 """
 import math
@@ -43,7 +43,7 @@ def percentiles(times):
 
 
 def in_threads(functions):
-    """Runs each in a thread and raises what one of them raised."""
+    """Runs each in a thread and raises an error that one of them raised."""
     failed = []
 
     def run(f):
@@ -62,7 +62,7 @@ def in_threads(functions):
 
 
 def hammer(steps, millis):
-    """Has each thread repeat its step for a time."""
+    """Makes each thread repeat its step for a time."""
     times = []
     began = time.perf_counter_ns()
     end = began + int(millis) * 1_000_000
@@ -99,7 +99,7 @@ def contend(servers, path, callers, which, millis):
         cycle(lock)
     hand_overs = []
     given = [0, -1]
-    turns = [0, 0]  # and when the latest began
+    turns = [0, 0]  # and the begin of the latest
 
     def turn(i):
         locks[i].acquire()
@@ -142,7 +142,7 @@ def hold(holder, heir, path, millis):
     threading.Thread(target=wait, daemon=True).start()
     while len(pair[1].get_children(path)) < 2:
         time.sleep(0.005)
-    time.sleep(0.2)  # it waits in line
+    time.sleep(0.2)  # it waits in the queue
     return []
 
 
@@ -155,7 +155,7 @@ def granted():
 
 def drop():
     for c in pair:
-        threading.Thread(target=c.stop, daemon=True).start()  # without contact it takes its time
+        threading.Thread(target=c.stop, daemon=True).start()  # without contact this is slow
     return []
 
 
@@ -167,7 +167,7 @@ def queue(servers, path, threads, millis, size):
         while q.get() is None:  # another thread was faster
             pass
 
-    # One is not safe for several threads.
+    # One object is not safe for several threads.
     queues = [Queue(client(servers, 0), path) for _ in range(int(threads))]
     move(queues[0])
     return hammer([lambda q=q: move(q) for q in queues], millis)

@@ -199,7 +199,7 @@ func (a *actor) heard(kind string) int {
 }
 
 func (a *actor) tell(command string) {
-	_, _ = io.WriteString(a.stdin, command+"\n") // one that is gone cannot be told
+	_, _ = io.WriteString(a.stdin, command+"\n") // fails if the process has ended
 }
 
 // look returns the content of the client's cache.

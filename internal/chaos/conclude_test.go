@@ -22,14 +22,14 @@ func (r *run) conclude() (wrong []string, over bool) {
 			a.tell(step.command)
 		}
 		for _, a := range r.actors {
-			// A client that drains says itself when it does not get on.
+			// A draining client reports by itself that it makes no progress.
 			if err := a.await(step.answer, 1, 10*limit); err != nil {
 				wrong = append(wrong, "after everything was healed: "+err.Error()+r.ghosts())
 			}
 		}
 	}
 	if len(wrong) > 0 {
-		// What the clients would do from here on is not in the logs that are judged.
+		// The judged logs do not contain what the clients would do from here on.
 		for _, a := range r.actors {
 			a.kill()
 		}

@@ -23,8 +23,8 @@ func (x *client) queue() *coord.Queue[string] {
 	return coord.NewQueue(x.c, queuePath, &coord.QueueOptions[string]{Codec: coord.Text()})
 }
 
-// mostAhead is how many more values a client puts than it takes items: on a slow machine
-// the queue would grow for as long as the nemesis rages.
+// mostAhead limits the values that a client puts beyond the items that it takes. Without it
+// the queue would grow on a slow machine for as long as the nemesis runs.
 const mostAhead = 200
 
 // producer puts values, mostly one at a time.
@@ -249,9 +249,9 @@ func (x *client) churn(ctx context.Context, w *worker) {
 	})
 }
 
-// drain returns when the queue is empty and no record of a transaction is left. How long
-// that takes depends on what has gathered and on the machine, so it gives up when nothing
-// has become less for as long as limit.
+// drain returns when the queue is empty and no record of a transaction is left. The time for
+// that depends on the backlog and on the machine, so drain gives up when the backlog has not
+// become smaller for limit.
 func (x *client) drain(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

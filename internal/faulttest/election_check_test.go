@@ -57,7 +57,7 @@ func (r *reign) check(n int) {
 	for _, w := range r.resource.all() {
 		switch {
 		case !w.accepted && !r.deposed[w.hold]:
-			t.Errorf("a write under %s was refused, whose term had not ended", w.hold)
+			t.Errorf("a write under %s was refused although its term had not ended", w.hold)
 		case w.accepted && w.token < highest:
 			t.Errorf("a write under %s was accepted with token %#x after %#x", w.hold, w.token, highest)
 		case w.accepted:

@@ -55,7 +55,7 @@ public final class Worker {
         say("failed", what + ":", String.valueOf(cause).replace('\n', ' '));
     }
 
-    /** A lock whose node can be asked for. */
+    /** A lock that can return its node. */
     private interface Lock {
         void acquire() throws Exception;
 
@@ -104,7 +104,7 @@ public final class Worker {
         }
     }
 
-    /** A candidate. A LeaderLatch serves once. */
+    /** A candidate. A LeaderLatch can be used once. */
     private class Latch implements Lock {
         private final String path;
         private LeaderLatch latch;
@@ -166,7 +166,7 @@ public final class Worker {
         }
     }
 
-    /** One acquisition. Curator's locks belong to the thread that took them. */
+    /** One acquisition. Curator's locks belong to the thread that acquired them. */
     private final class Handle implements Runnable {
         final String id;
         final Lock lock;
@@ -206,7 +206,7 @@ public final class Worker {
         return Long.toString(stat.getCzxid());
     }
 
-    /** Takes and gives the lock until it is told to stop, and visits the room under it. */
+    /** Acquires and releases the lock until it is told to stop, and visits the room while it holds. */
     private void loop(String kind, String path, String room) {
         int turns = 0;
         String[] address = room.split(":");
@@ -228,7 +228,7 @@ public final class Worker {
         }
     }
 
-    /** Has threads take and give one lock for a time, and counts their turns. */
+    /** Makes threads acquire and release one lock for a time, and counts their turns. */
     private void spin(String path, int threads, long millis) throws Exception {
         Lock lock = lock("spin", "mutex", path);
         AtomicLong turns = new AtomicLong();
@@ -254,7 +254,7 @@ public final class Worker {
         say("spun", Long.toString(turns.get()));
     }
 
-    /** Has threads move items through one queue, each one after the other, and counts them. */
+    /** Makes threads move items through one queue, each one by one, and counts them. */
     private void queue(String path, int threads, int items, int size) throws Exception {
         SimpleDistributedQueue queue = new SimpleDistributedQueue(client, path);
         byte[] data = new byte[size];
@@ -355,6 +355,6 @@ public final class Worker {
             }
         }
         w.client.close();
-        System.exit(0); // whatever still waits
+        System.exit(0); // even if threads still wait
     }
 }

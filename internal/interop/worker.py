@@ -81,7 +81,7 @@ class Worker:
     def campaign(self, ident, kind, path):
         election = Election(self.client, path, self.name)
         if kind != "untold":
-            # Election makes its lock by itself, and passes no patterns on.
+            # Election makes its own lock, and has no argument for patterns.
             election.lock = self.lock(kind, path)
         term = Term()
 
@@ -94,7 +94,7 @@ class Worker:
         term.over.set()
 
     def loop(self, kind, path, room):
-        """Takes and gives the lock until told to stop, and visits the room under it."""
+        """Acquires and releases the lock until told to stop, and visits the room while it holds."""
         host, port = room.split(":")
         lock = self.lock(kind, path)
         turns = 0
@@ -155,7 +155,7 @@ def main():
         except Exception as e:
             worker.say("failed", line.strip() + ":", repr(e))
     worker.client.stop()
-    os._exit(0)  # whatever still waits
+    os._exit(0)  # even if threads still wait
 
 
 main()

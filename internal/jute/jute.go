@@ -1,11 +1,11 @@
-// Package jute reads ZooKeeper's encoding, for the instruments that look at its frames and
-// at its log. The backend has a decoder of its own.
+// Package jute decodes ZooKeeper's encoding, for the test instruments that inspect its frames
+// and its log. The backend has a decoder of its own.
 package jute
 
 import "encoding/binary"
 
-// A Decoder reads values from the front of Rest. After the first value that is not there
-// Failed is set, and it returns zero values. What Take and Bytes return is a part of Rest.
+// A Decoder reads values from the front of Rest. After the first missing value
+// Failed is set, and it returns zero values. Take and Bytes return parts of Rest.
 type Decoder struct {
 	Rest   []byte
 	Failed bool
@@ -41,7 +41,7 @@ func (d *Decoder) Bool() bool {
 	return b != nil && b[0] != 0
 }
 
-// Bytes reads a buffer or string; length -1 stands for null.
+// Bytes reads a buffer or string; length -1 means null.
 func (d *Decoder) Bytes() []byte {
 	n := d.Int32()
 	if n == -1 {

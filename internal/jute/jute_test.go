@@ -45,7 +45,7 @@ func TestALengthThatCannotBeFails(t *testing.T) {
 	}
 }
 
-// What is appended to a value does not reach the bytes behind it.
+// An append to a value does not overwrite the bytes after it.
 func TestAValueEndsWhereItEnds(t *testing.T) {
 	d := Decoder{Rest: []byte("abcd")}
 	if b := append(d.Take(2), 'x'); string(b) != "abx" || string(d.Rest) != "cd" {

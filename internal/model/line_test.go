@@ -90,7 +90,7 @@ func TestReadersAndWritersKeepTheirGuarantees(t *testing.T) {
 		})
 	}
 	if downgrades == 0 {
-		t.Error("nobody downgraded")
+		t.Error("no client downgraded")
 	}
 }
 

@@ -95,7 +95,7 @@ var lineMutants = []mutant{
 	{"a try for permits does not list first", "lock_semaphore_line.go",
 		"if a.try && !sem.c.isCalm(sem.requests) {", "if false {",
 		"TestALockThatIsOnlyTriedIsHadBySomebody"},
-	{"a list without the own node is the end of it", "line_wait.go",
+	{"a list without the own node ends the wait", "line_wait.go",
 		"if err := l.watchOwn(ctx, p, w); err != nil {\n\t\t\t\treturn nil, err\n\t\t\t}\n\t\t\tcontinue", "return nil, errGone",
 		"TestAListWithoutTheOwnNodeIsNoEnd"},
 	{"a deletion that was reported before the list is the grant", "line_wait.go",

@@ -6,8 +6,8 @@ import "slices"
 const inRoot = module + "."
 
 // A mutant is one defect: old is replaced by new in a file that contains old exactly once.
-// The test stands behind the import path of its package and a dot, or by itself if it is in
-// the file's package.
+// The name of the test follows the import path of its package and a dot. It has no prefix if
+// the test is in the file's package.
 type mutant struct {
 	name     string
 	file     string // in the module; its folder is the package

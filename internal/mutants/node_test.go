@@ -20,7 +20,7 @@ var nodeMutants = []mutant{
 	{"a later contender of another kind counts", "line.go",
 		"before(n, seq) && !l.kinds", "(before(n, seq) || true) && !l.kinds",
 		"TestAWaiterIsNotDisturbedByAnotherKind"},
-	{"the cause of a context tells whose a path is", "kinds.go",
+	{"the cause of a context decides the recipe of a path", "kinds.go",
 		"if answers(err, backend.ErrDenied) {", "if errors.Is(err, backend.ErrDenied) {",
 		"TestTheCauseOfAContextIsNotRemembered"},
 	{"the first mark is written at any version", "create.go",

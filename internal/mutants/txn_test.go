@@ -2,7 +2,7 @@ package mutants
 
 // txnMutants are defects of transactions.
 var txnMutants = []mutant{
-	{"a site is removed without a look at the path", "txn_present.go",
+	{"a site is removed without a check of the path", "txn_present.go",
 		"return struct{}{}, s.meet(ctx, co.ground()) }); err != nil {", "return struct{}{}, nil }); err != nil {",
 		"TestOnePathOneRecipe"},
 	{"a transaction without its guards", "txn.go",
@@ -47,7 +47,7 @@ var txnMutants = []mutant{
 	{"a site is removed only while nothing is proposed to it", "txn_present.go",
 		"(branches > 0 || len(names) == 0)", "branches > 0",
 		"TestASiteIsRemovedWhileItIsProposedTo"},
-	{"a site that is taken over is gone", "txn_present.go",
+	{"a site that is taken over counts as absent", "txn_present.go",
 		"return siteComing, nil", "return siteGone, nil",
 		"TestAProposeWaitsForASiteThatIsComing"},
 	{"a site that waits for its lock is not watched", "txn_present.go",
@@ -68,7 +68,7 @@ var txnMutants = []mutant{
 	{"one unreadable record is not reported", "inspect_txn.go",
 		"if len(strange) > 0 {\n\t\tx.in.note", "if len(strange) > 1 {\n\t\tx.in.note",
 		"TestInspectNamesOneStrangeRecord"},
-	{"a proposer that is lost at its end does not go on with the next session", "session.go",
+	{"a proposer whose session is lost at its end does not continue with the next one", "session.go",
 		"return struct{}{}, s.b.Err()", "return struct{}{}, nil",
 		"TestAProposerThatIsLostAtItsEndLeavesNoRecord"},
 	{"Commit is called though the lease has passed", "txn_ballot.go",

@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// notOurs are names in the pages that api.txt does not have.
+// notOurs are names in the pages that are not in api.txt.
 var notOurs = []string{
-	"LOST", "SUSPENDED", "TestingServer", "IsOwner", // of peers
-	"CC", "PATH", // of the environment
-	"TryX", "NewX", "TestTheThing", "NAME", // that stand for others
+	"LOST", "SUSPENDED", "TestingServer", "IsOwner", // names of peers
+	"CC", "PATH", // environment variables of others
+	"TryX", "NewX", "TestTheThing", "NAME", // placeholders
 }
 
-// TestThePagesNameWhatIsThere checks the links, the names, the tests, the files, the
-// variables and the commands of the pages, so that a change of any of them is noticed.
-// It leaves out the names in the changelog, which has a past.
+// TestThePagesNameWhatIsThere checks that the links, names, tests, files, variables and
+// commands in the pages exist, so that a change of any of them is noticed. It skips the names
+// in the changelog, which also describes past versions.
 func TestThePagesNameWhatIsThere(t *testing.T) {
 	const root = "../.."
 	read := func(name string) string {
@@ -52,7 +52,7 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 		}
 		for _, file := range append(all(prose, "`([a-z_*]+(?:/[a-z_*]+)*\\.(?:go|md|sh|txt))`"),
 			all(prose, "`((?:internal|backend|examples|cmd|bench|oteltrace)(?:/[a-z]+)*)`")...) {
-			if !strings.HasPrefix(file, "results") { // which a run writes
+			if !strings.HasPrefix(file, "results") { // a run of bench writes these
 				exists(file)
 			}
 		}
@@ -63,8 +63,8 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 			for _, part := range strings.Split(name, ".") {
 				ok := slices.Contains(exported, part) || slices.Contains(notOurs, part) || slices.Contains(variables, part) ||
 					slices.ContainsFunc(tests, func(test string) bool { return strings.HasPrefix(test, part) })
-				if !ok && page != "BENCHMARKS.md" { // whose names are of peers
-					t.Errorf("%s: nothing is called %s", page, name)
+				if !ok && page != "BENCHMARKS.md" { // BENCHMARKS.md has names of peers
+					t.Errorf("%s: there is no name %s", page, name)
 				}
 			}
 		}
@@ -86,7 +86,7 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 	}
 }
 
-// all returns what the group of a regular expression matches in a text.
+// all returns the matches of the group of a regular expression in a text.
 func all(text, pattern string) (matches []string) {
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
 		matches = append(matches, m[1])
@@ -94,7 +94,7 @@ func all(text, pattern string) (matches []string) {
 	return matches
 }
 
-// sources returns the names of all tests, and the environment's variables that sources
+// sources returns the names of all tests, and the environment variables that the sources
 // name.
 func sources(t *testing.T, root string) (tests, variables []string) {
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -1,6 +1,5 @@
-// Package readme tries what the README shows as a user would: in a module of its
-// own, which requires this one. And it checks that the pages beside the README name what
-// is there.
+// Package readme builds and runs the snippets of the README as a user would: in a module of
+// its own, which requires this one. It also checks that the names in all pages exist.
 package readme
 
 import (
@@ -17,15 +16,15 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// imports are what a reader adds to a block that is not a whole program.
+// imports are the packages that a reader imports for a block that is not a whole program.
 var imports = []string{
 	"context", "errors", "log", "testing", "testing/synctest", "time",
 	"github.com/go-coord/coord", "github.com/go-coord/coord/backend/memory",
 }
 
-// TestTheSnippetsOfTheREADMERun builds all Go blocks as they stand in the README,
-// together in one package, and runs the test among them, the program, and what
-// drives_test.go does with the others.
+// TestTheSnippetsOfTheREADMERun builds all Go blocks of the README unchanged,
+// together in one package. It runs the test among them, the program, and drives_test.go,
+// which uses the other blocks.
 func TestTheSnippetsOfTheREADMERun(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -61,7 +60,7 @@ func TestTheSnippetsOfTheREADMERun(t *testing.T) {
 		}
 	}
 	if programs != 1 || tests == 0 {
-		t.Fatalf("%d programs and %d tests in the README, expected one and some", programs, tests)
+		t.Fatalf("%d programs and %d tests in the README, expected one program and some tests", programs, tests)
 	}
 	write("drives_test.go", string(read("testdata/drives_test.go.txt")))
 
@@ -95,7 +94,7 @@ func TestTheSnippetsOfTheREADMERun(t *testing.T) {
 		e := zktest.Run(t, nil)
 		out := run(append([]string{"go", "run", "."}, e.Addrs()...)...)
 		if !strings.Contains(out, "locked, fencing token ") {
-			t.Errorf("the program did not say that it has the lock:\n%s", out)
+			t.Errorf("the program did not report that it has the lock:\n%s", out)
 		}
 	})
 }

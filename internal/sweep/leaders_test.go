@@ -64,7 +64,7 @@ func election() *recipe {
 				see("b", func(l coord.Leader) bool { return l.ID == "b" || b.lost() })
 			}
 			resign(x, b, second)
-			see("nobody", coord.Leader.Vacant)
+			see("no leader", coord.Leader.Vacant)
 			stop()
 			for range seen {
 			}

@@ -1,5 +1,5 @@
-// A server that runs with this library preloaded has a disk that is slow to flush,
-// while the file named by COORD_SLOW_DISK holds a number of milliseconds.
+// With this library preloaded, flushes of a server are delayed while the file named by
+// COORD_SLOW_DISK contains a number of milliseconds.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
