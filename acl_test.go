@@ -16,7 +16,6 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkservice"
 )
 
 type quiet struct{}
@@ -39,14 +38,13 @@ func withPermissions(t *testing.T, path string, perms int32) {
 
 func TestPermissionsOnARealServer(t *testing.T) {
 	t.Parallel()
-	newClients := func(t *testing.T) (*zkservice.Service, *coord.Client, *coord.Client) {
-		s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
-		o := &coord.Options{Namespace: s.Root()}
-		return s, open(t, s.Link("a"), o), open(t, s.Link("b"), o)
+	newClients := func(t *testing.T) (w *world, a, b *coord.Client) {
+		w = onServer(t, zookeeper.Options{})
+		return w, w.open("a", nil), w.open("b", nil)
 	}
 	t.Run("a directory whose data may not be written works the long way", func(t *testing.T) {
-		s, a, b := newClients(t)
-		withPermissions(t, s.Root()+"/l", zk.PermRead|zk.PermCreate|zk.PermDelete)
+		w, a, b := newClients(t)
+		withPermissions(t, w.path("/l"), zk.PermRead|zk.PermCreate|zk.PermDelete)
 		var last int64
 		for range 3 {
 			for _, c := range []*coord.Client{a, b} {
@@ -63,32 +61,30 @@ func TestPermissionsOnARealServer(t *testing.T) {
 		}
 	})
 	t.Run("a contender that may not be read is told of, and nothing stays behind it", func(t *testing.T) {
-		s, a, b := newClients(t)
+		w, a, b := newClients(t)
 		h := mustLock(t, coord.NewMutex(a, "/l", nil))
-		if _, err := raw(t, s).SetACL(h.Path(), zk.WorldACL(zk.PermAdmin|zk.PermWrite), -1); err != nil {
+		if _, err := raw(w).SetACL(h.Path(), zk.WorldACL(zk.PermAdmin|zk.PermWrite), -1); err != nil {
 			t.Fatal(err)
 		}
 		_, err := coord.NewMutex(b, "/l", nil).Lock(context.Background())
 		wantErr(t, err, coord.ErrDenied)
-		w := &world{Service: s, t: t}
 		w.eventually("only the holder is left", func() bool { return len(w.children("/l")) == 1 })
 		mustRelease(t, h)
 	})
 	t.Run("a directory in which nothing may be made is told of", func(t *testing.T) {
-		s, a, _ := newClients(t)
-		withPermissions(t, s.Root()+"/l", zk.PermRead)
+		w, a, _ := newClients(t)
+		withPermissions(t, w.path("/l"), zk.PermRead)
 		_, err := coord.NewMutex(a, "/l", nil).Lock(context.Background())
 		wantErr(t, err, coord.ErrDenied)
 	})
 	t.Run("a directory that may not be read is told of, and nothing stays in it", func(t *testing.T) {
-		s, a, b := newClients(t)
-		dir := s.Root() + "/l"
+		w, a, b := newClients(t)
+		dir := w.path("/l")
 		withPermissions(t, dir, zk.PermCreate|zk.PermDelete|zk.PermWrite)
 		_, err := coord.NewMutex(a, "/l", nil).Lock(context.Background())
 		wantErr(t, err, coord.ErrDenied)
 		_, err = coord.NewMutex(b, "/l", nil).TryLock(context.Background())
 		wantErr(t, err, coord.ErrDenied)
-		w := &world{Service: s, t: t}
 		observer := w.session("observer")
 		w.eventually("nothing is left in it", func() bool {
 			stat, err := observer.Exists(context.Background(), dir, nil)
@@ -100,10 +96,15 @@ func TestPermissionsOnARealServer(t *testing.T) {
 	})
 }
 
+// noWrite lets everybody do all but write what is there.
+func noWrite() zookeeper.Options {
+	return zookeeper.Options{ACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead | zookeeper.PermCreate | zookeeper.PermDelete}}}
+}
+
 // asUser is a backend for the user, whose nodes are its own.
-func asUser(s *zkservice.Service, user string, o zookeeper.Options) backend.Backend {
+func asUser(w *world, user string, o zookeeper.Options) backend.Backend {
 	o.SessionTimeout, o.Digest = realTimeout, user+":secret"
-	return zookeeper.New(s.ZooKeeper(user).Addrs(), &o)
+	return zookeeper.New(address(w, user), &o)
 }
 
 // wantDenied fails the test unless err says that the node at path does not grant perm.
@@ -122,11 +123,11 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
-	ns := &coord.Options{Namespace: s.Root() + "/ns"}
-	dir := s.Root() + "/ns/app"
-	a, b := open(t, asUser(s, "a", zookeeper.Options{}), ns), open(t, asUser(s, "b", zookeeper.Options{}), ns)
-	w, conn := &world{Service: s, t: t}, raw(t, s)
+	w := onServer(t, zookeeper.Options{})
+	ns := &coord.Options{Namespace: w.path("/ns")}
+	dir := w.path("/ns/app")
+	a, b := open(t, asUser(w, "a", zookeeper.Options{}), ns), open(t, asUser(w, "b", zookeeper.Options{}), ns)
+	conn := raw(w)
 	votes := coord.Handler[string]{
 		Prepare: func(context.Context, coord.Branch[string]) error { return nil },
 		Commit:  func(context.Context, coord.Branch[string]) error { return nil },
@@ -168,7 +169,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- coord.NewParticipant(c, path, "site", votes).Serve(sctx) }()
 		w.eventually("the site is served", func() bool {
-			there, _, err := conn.Exists(s.Root() + "/ns" + path + "/present/site")
+			there, _, err := conn.Exists(w.path("/ns" + path + "/present/site"))
 			return err == nil && there
 		})
 		co := coord.NewCoordinator[string](c, path, nil)
@@ -198,7 +199,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	if got := acl(s.Root() + "/ns/_coord/journal"); got != "a 31, anyone 5" {
+	if got := acl(w.path("/ns/_coord/journal")); got != "a 31, anyone 5" {
 		t.Errorf("journal: %s", got)
 	}
 	for _, user := range []string{"a", "b"} {
@@ -227,7 +228,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 	if err := coord.NewBarrier(a, "/app/barriers/a", nil).Remove(ctx); err != nil {
 		t.Error(err)
 	}
-	bs, err := asUser(s, "b", zookeeper.Options{}).Open(ctx)
+	bs, err := asUser(w, "b", zookeeper.Options{}).Open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,33 +241,29 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 
 func TestTheACLOfParentsIsAnOption(t *testing.T) {
 	t.Parallel()
-	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
-	o := &coord.Options{Namespace: s.Root()}
+	w := onServer(t, zookeeper.Options{})
+	o := &coord.Options{Namespace: w.path("")}
 	owner := []zookeeper.ACL{{Scheme: "auth", Perms: zookeeper.PermAll}}
-	a, b := open(t, asUser(s, "a", zookeeper.Options{ParentACL: owner}), o), open(t, asUser(s, "b", zookeeper.Options{}), o)
+	a, b := open(t, asUser(w, "a", zookeeper.Options{ParentACL: owner}), o), open(t, asUser(w, "b", zookeeper.Options{}), o)
 	mustRelease(t, mustLock(t, coord.NewMutex(a, "/app/a", nil)))
 	_, err := coord.NewMutex(b, "/app/b", nil).Lock(context.Background())
-	wantDenied(t, err, s.Root()+"/app", "create")
+	wantDenied(t, err, w.path("/app"), "create")
 }
 
 func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	s := zkservice.New(t, server.Get(t), zookeeper.Options{
-		SessionTimeout: realTimeout,
-		ACL:            []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead | zookeeper.PermCreate | zookeeper.PermDelete}},
-	})
-	w := &world{Service: s, t: t, timeout: realTimeout}
-	withPermissions(t, s.Root()+"/s", zk.PermAll)
-	withPermissions(t, s.Root()+"/s/requests", zk.PermAll)
+	w := onServer(t, noWrite())
+	withPermissions(t, w.path("/s"), zk.PermAll)
+	withPermissions(t, w.path("/s/requests"), zk.PermAll)
 	a, b := w.semaphore("a", 2), w.semaphore("b", 2)
 	mustRelease(t, acquire(t, a, 2))
 	h := acquire(t, a, 2)
 	_, err := b.Acquire(ctx, 1)
 	wantErr(t, err, coord.ErrDenied)
 	var e *backend.DeniedError
-	if !errors.As(err, &e) || e.Perm != "write" || !strings.HasPrefix(e.Path, s.Root()+"/s/requests/_c_") {
+	if !errors.As(err, &e) || e.Perm != "write" || !strings.HasPrefix(e.Path, w.path("/s/requests/_c_")) {
 		t.Errorf("%v", err)
 	}
 	if n := requests(w); n != 1 {
@@ -320,11 +317,7 @@ func TestPermissionsThatRecipesNeed(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	s := zkservice.New(t, server.Get(t), zookeeper.Options{
-		SessionTimeout: realTimeout,
-		ACL:            []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead | zookeeper.PermCreate | zookeeper.PermDelete}},
-	})
-	w := &world{Service: s, t: t, timeout: realTimeout}
+	w := onServer(t, noWrite())
 	a, b := w.open("a", nil), w.open("b", nil)
 
 	for name, locker := range map[string]func(c *coord.Client) coord.Locker{

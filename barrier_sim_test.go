@@ -15,7 +15,6 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkservice"
 )
 
 // rounds checks the rounds of a double barrier as they go by. Each entry is asked
@@ -297,10 +296,7 @@ func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 	if long() {
 		want = 50
 	}
-	w := &world{
-		Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout}),
-		t:       t, timeout: realTimeout,
-	}
+	w := onServer(t, zookeeper.Options{})
 	count := make(map[string]int)
 	var mu sync.Mutex
 	note := func(what string) {

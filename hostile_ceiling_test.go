@@ -297,7 +297,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 	t.Run("others hold one lock twice there", func(t *testing.T) {
 		var locks []*zk.Lock
 		for range 2 {
-			conn, _, err := zk.Connect(w.Service.(*zkservice.Service).ZooKeeper("control").Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
+			conn, _, err := zk.Connect(address(w, "control"), 10*time.Second, zk.WithLogger(quiet{}))
 			if err != nil {
 				t.Fatal(err)
 			}

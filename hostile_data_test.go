@@ -482,8 +482,7 @@ func strangers(y fullUse) (names, refused []string) {
 // knows no rules.
 func (w *world) plant(dir string, names []string, data []byte) {
 	w.t.Helper()
-	svc, real := w.Service.(*zkservice.Service)
-	if !real {
+	if w.fake {
 		s := w.session("planter")
 		for _, name := range names {
 			if _, err := s.Commit(context.Background(), backend.Create(w.path(dir+"/"+name), data, backend.Persistent)); err != nil {
@@ -492,7 +491,7 @@ func (w *world) plant(dir string, names []string, data []byte) {
 		}
 		return
 	}
-	conn := raw(w.t, svc)
+	conn := raw(w)
 	for _, name := range names {
 		if _, err := conn.Create(w.path(dir+"/"+name), data, 0, zk.WorldACL(zk.PermAll)); err != nil {
 			w.t.Fatalf("create %q: %v", name, err)
@@ -503,17 +502,16 @@ func (w *world) plant(dir string, names []string, data []byte) {
 // weed takes them away again. All must still be there.
 func (w *world) weed(dir string, names []string) {
 	w.t.Helper()
-	svc, real := w.Service.(*zkservice.Service)
 	var s backend.Session
 	var conn *zk.Conn
-	if real {
-		conn = raw(w.t, svc)
+	if !w.fake {
+		conn = raw(w)
 	} else {
 		s = w.session("weeder")
 	}
 	for _, name := range names {
 		var err error
-		if real {
+		if !w.fake {
 			err = conn.Delete(w.path(dir+"/"+name), -1)
 		} else {
 			_, err = s.Commit(context.Background(), backend.Delete(w.path(dir+"/"+name), backend.AnyVersion))
@@ -525,15 +523,18 @@ func (w *world) weed(dir string, names []string) {
 }
 
 // raw is a connection without rules, that the test closes.
-func raw(t *testing.T, svc *zkservice.Service) *zk.Conn {
-	t.Helper()
-	conn, _, err := zk.Connect(svc.ZooKeeper("raw").Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
+func raw(w *world) *zk.Conn {
+	w.t.Helper()
+	conn, _, err := zk.Connect(address(w, "raw"), 10*time.Second, zk.WithLogger(quiet{}))
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	t.Cleanup(conn.Close)
+	w.t.Cleanup(conn.Close)
 	return conn
 }
+
+// address is where clients of the link called name connect to on a real server.
+func address(w *world, name string) []string { return w.Link(name).(*zkservice.Link).Addrs() }
 
 // counting opens a client whose calls are counted.
 func (w *world) counting(name string, n *atomic.Int64) *coord.Client {

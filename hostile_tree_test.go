@@ -14,7 +14,6 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-zookeeper/zk"
 )
 
@@ -212,11 +211,10 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 // what he has, can give it up later, and nobody asks without end.
 func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	t.Parallel()
-	svc := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
-	w := &world{Service: svc, t: t, timeout: realTimeout}
+	w := onServer(t, zookeeper.Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	conn := raw(t, svc)
+	conn := raw(w)
 	allow := func(path string, perms int32) {
 		t.Helper()
 		if _, err := conn.SetACL(w.path(path), zk.WorldACL(perms), -1); err != nil {
@@ -302,8 +300,8 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 		}
 		// Servers with the fix of CVE-2024-23944 do not tell of changes of a node that
 		// one may not read any more; at the latest a reconnect shows it.
-		svc.Link("b").Partition()
-		svc.Link("b").Heal()
+		w.Link("b").Partition()
+		w.Link("b").Heal()
 		var last coord.GroupUpdate[string]
 		for last = range members {
 		}

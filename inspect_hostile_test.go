@@ -21,7 +21,6 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkservice"
 )
 
 // sanePage fails the test if the text could confuse a terminal or tells no recipe.
@@ -266,22 +265,22 @@ func TestInspectEndsWhereItsLimitIs(t *testing.T) {
 // TestInspectTellsOfPermissions: what may not be read is told, and nothing of it shown.
 func TestInspectTellsOfPermissions(t *testing.T) {
 	t.Parallel()
-	s := zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout})
-	c := open(t, s.Link("a"), &coord.Options{Namespace: s.Root()})
-	withPermissions(t, s.Root()+"/closed", zk.PermCreate)
+	w := onServer(t, zookeeper.Options{})
+	c := w.open("a", nil)
+	withPermissions(t, w.path("/closed"), zk.PermCreate)
 	_, err := coord.Inspect(context.Background(), c, "/closed", nil)
 	var e *backend.Error
 	if !errors.Is(err, coord.ErrDenied) || !errors.As(err, &e) || e.Op != "inspect" {
 		t.Errorf("the path itself: %v", err)
 	}
-	withPermissions(t, s.Root()+"/m", zk.PermAll)
-	withPermissions(t, s.Root()+"/m/lock-0000000001", zk.PermCreate)
-	withPermissions(t, s.Root()+"/s", zk.PermAll)
-	withPermissions(t, s.Root()+"/s/limit", zk.PermCreate)
-	withPermissions(t, s.Root()+"/s/requests", zk.PermAll)
-	withPermissions(t, s.Root()+"/s/requests/permit-1-0000000001", zk.PermCreate)
-	withPermissions(t, s.Root()+"/q", zk.PermAll)
-	withPermissions(t, s.Root()+"/q/items", zk.PermCreate)
+	withPermissions(t, w.path("/m"), zk.PermAll)
+	withPermissions(t, w.path("/m/lock-0000000001"), zk.PermCreate)
+	withPermissions(t, w.path("/s"), zk.PermAll)
+	withPermissions(t, w.path("/s/limit"), zk.PermCreate)
+	withPermissions(t, w.path("/s/requests"), zk.PermAll)
+	withPermissions(t, w.path("/s/requests/permit-1-0000000001"), zk.PermCreate)
+	withPermissions(t, w.path("/q"), zk.PermAll)
+	withPermissions(t, w.path("/q/items"), zk.PermCreate)
 	for path, want := range map[string][]string{
 		"/m": {"mutex: held", "no permission"},
 		"/s": {"semaphore: 0 of an unknown number of permits", "the limit cannot be read: no permission"},

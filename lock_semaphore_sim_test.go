@@ -18,7 +18,6 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkservice"
 )
 
 // permitCount checks that holders never have more permits than there are. Like
@@ -188,10 +187,7 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 		}
 	})
 	t.Run("zookeeper", func(t *testing.T) {
-		w := &world{
-			Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout}),
-			t:       t, timeout: realTimeout,
-		}
+		w := onServer(t, zookeeper.Options{})
 		var clients []*coord.Client
 		for i := range 10 {
 			clients = append(clients, w.open(fmt.Sprint(i), nil))

@@ -16,7 +16,6 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkservice"
 )
 
 // callCount counts the calls of a client, and the longest list of names, in bytes.
@@ -290,7 +289,7 @@ func onEachLong(t *testing.T, f func(w *world)) {
 	})
 	t.Run("zookeeper", func(t *testing.T) {
 		t.Parallel()
-		f(&world{Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout}), t: t, timeout: realTimeout})
+		f(onServer(t, zookeeper.Options{}))
 	})
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkservice"
 )
 
 // What must show in no log, no error and no event.
@@ -108,12 +107,9 @@ func (x *told) search(t *testing.T) {
 func TestNoSecretIsToldUnderFaults(t *testing.T) {
 	t.Parallel()
 	var x told
-	svc := zkservice.New(t, server.Get(t), zookeeper.Options{
-		SessionTimeout: realTimeout, Digest: "user:" + secretPassword, Logger: x.logger(),
-	})
-	w := &world{Service: svc, t: t, timeout: realTimeout}
+	w := onServer(t, zookeeper.Options{Digest: "user:" + secretPassword, Logger: x.logger()})
 	client := func(name string) *coord.Client {
-		return open(t, svc.Link(name), &coord.Options{Namespace: svc.Root(), Logger: x.logger(), Trace: x.trace})
+		return open(t, w.Link(name), &coord.Options{Namespace: w.path(""), Logger: x.logger(), Trace: x.trace})
 	}
 	a, b := client("a"), client("b")
 	var wg sync.WaitGroup
@@ -130,7 +126,7 @@ func TestNoSecretIsToldUnderFaults(t *testing.T) {
 			if r.IntN(2) == 0 {
 				name, c = "b", b
 			}
-			l := svc.Link(name)
+			l := w.Link(name)
 			switch r.IntN(5) {
 			case 0:
 				l.Partition()
@@ -169,15 +165,15 @@ func TestNoSecretIsToldUnderFaults(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	// Without contact each of them fails, however quick the machine is.
-	svc.Link("a").Partition()
-	svc.Link("b").Partition()
+	w.Link("a").Partition()
+	w.Link("b").Partition()
 	for j, y := range fullUses() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		x.fault(y.run(ctx, &useRun{w: w, a: a, b: b, path: fmt.Sprintf("/cut-%d", j), payload: secretPayload}))
 		cancel()
 	}
-	svc.Link("a").Heal()
-	svc.Link("b").Heal()
+	w.Link("a").Heal()
+	w.Link("b").Heal()
 	if x.kinds["log"] == 0 || x.kinds["event"] == 0 || x.kinds["error"] == 0 {
 		t.Errorf("nothing was told: %v", x.kinds)
 	}
@@ -298,20 +294,20 @@ func (speaks) MarshalJSON() ([]byte, error) { return []byte(secretPayload), nil 
 // Options, backends, clients and sessions show no password when they are printed.
 func TestNothingPrintsThePassword(t *testing.T) {
 	t.Parallel()
-	svc := zkservice.New(t, server.Get(t), zookeeper.Options{})
+	w := onServer(t, zookeeper.Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var x told
 	for _, digest := range []string{"user:" + secretPassword, ":" + secretPassword, secretPassword, "user:" + secretPassword + ":" + secretPassword} {
 		o := zookeeper.Options{Digest: digest, Logger: x.logger(), ACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermAll}}}
-		b := zookeeper.New(svc.ZooKeeper("a").Addrs(), &o)
+		b := zookeeper.New(address(w, "a"), &o)
 		things := []any{o, &o, b, []any{o}, map[string]any{"options": o}, struct{ O zookeeper.Options }{o}}
 		s, err := b.Open(ctx)
 		if err == nil {
 			defer s.Close()
 			things = append(things, s)
 			c := open(t, b, &coord.Options{Logger: x.logger()})
-			things = append(things, c, coord.NewMutex(c, svc.Root()+"/l", nil))
+			things = append(things, c, coord.NewMutex(c, w.path("/l"), nil))
 		} else {
 			x.fault(err)
 		}

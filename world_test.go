@@ -49,12 +49,16 @@ func onEach(t *testing.T, f func(w *world)) {
 	onMemory(t, f)
 	t.Run("zookeeper", func(t *testing.T) {
 		t.Parallel()
-		f(&world{
-			Service: zkservice.New(t, server.Get(t), zookeeper.Options{SessionTimeout: realTimeout}),
-			t:       t,
-			timeout: realTimeout,
-		})
+		f(onServer(t, zookeeper.Options{}))
 	})
+}
+
+// onServer returns a world on the ZooKeeper that the tests share, whose links open
+// sessions with o and the timeout of real servers.
+func onServer(t *testing.T, o zookeeper.Options) *world {
+	t.Helper()
+	o.SessionTimeout = realTimeout
+	return &world{Service: zkservice.New(t, server.Get(t), o), t: t, timeout: realTimeout}
 }
 
 func onMemory(t *testing.T, f func(w *world)) {
