@@ -1,7 +1,7 @@
 // Package backend is the contract between the recipes of package coord and the coordination
 // service: a tree of small nodes, as ZooKeeper defines it, with ephemeral and sequential
 // nodes, one-shot watches and atomic commits. A backend implements nodes, sessions and
-// watches. It knows no recipe.
+// watches. It contains no recipe.
 //
 // Two backends come with the module: backend/memory and backend/zookeeper. Package
 // backendtest is this contract as a test suite; a new backend is done when it passes.
@@ -183,13 +183,13 @@ func (p Phase) String() string {
 type Features uint32
 
 // Containers: the service supports nodes that it removes by itself some time after their last
-// child is gone. Without it, CreateMode Container is ErrUnsupported.
+// child is deleted. Without it, CreateMode Container is ErrUnsupported.
 const Containers Features = 1 << iota
 
-// Has reports whether all features of want are there.
+// Has reports whether f contains all features of want.
 func (f Features) Has(want Features) bool { return f&want == want }
 
-// Stat is what the service knows about a node. The names are ZooKeeper's.
+// Stat is the service's metadata of a node. The field names are ZooKeeper's.
 type Stat struct {
 	Czxid          int64 // the commit that created the node: unique and growing for one history of the service
 	Mzxid          int64 // the commit that last changed the data

@@ -94,7 +94,7 @@ type DeniedError struct {
 	// Path is the node that refused the operation: for the creation and the deletion of a
 	// node it is the node's parent.
 	Path string
-	Perm string // what the node does not grant: "read", "write", "create" or "delete"
+	Perm string // the permission that the node does not grant: "read", "write", "create" or "delete"
 }
 
 // Error returns "permission denied: path does not grant permission".
@@ -106,7 +106,7 @@ func (e *DeniedError) Error() string {
 func (e *DeniedError) Unwrap() error { return ErrDenied }
 
 // Uncertain returns an error that matches ErrUncertain and, if it is not nil,
-// also cause: what ended the call before its outcome was known.
+// also cause, the reason why the call ended before its outcome was known.
 func Uncertain(cause error) error {
 	switch {
 	case cause == nil:
@@ -123,7 +123,7 @@ func (u *uncertain) Error() string        { return ErrUncertain.Error() + ": " +
 func (u *uncertain) Unwrap() error        { return u.cause }
 func (u *uncertain) Is(target error) bool { return target == ErrUncertain }
 
-// ContextError returns what ended ctx: an error that matches ctx.Err() and the
+// ContextError returns the error of a context that has ended: it matches ctx.Err() and the
 // context's cause. It is nil while ctx lives.
 func ContextError(ctx context.Context) error {
 	err := ctx.Err()

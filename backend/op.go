@@ -7,7 +7,7 @@ type CreateMode int8
 // zeros, growing with each child created under the same parent. The numbers start again when
 // the parent is deleted, and wrap after 2^31-1, where ZooKeeper begins to repeat them. An
 // ephemeral node is deleted with its session and has no children. A container is removed by
-// the service some time after its last child is gone.
+// the service some time after its last child is deleted.
 const (
 	Persistent CreateMode = iota
 	Ephemeral

@@ -89,7 +89,7 @@ func TestAWatchIsStoppedOrFiredWhicheverComesFirst(t *testing.T) {
 		group.Go(func() { w.Fire(backend.Deleted) })
 		group.Wait()
 		if fired(w) != (w.Kind() != 0) {
-			t.Fatalf("Fired says %v, Kind says %q", fired(w), w.Kind())
+			t.Fatalf("Fired returns %v, Kind returns %q", fired(w), w.Kind())
 		}
 		if fired(w) == (disarmed == 1) || disarmed > 1 {
 			t.Fatalf("fired %v, disarmed %d times", fired(w), disarmed)
@@ -134,7 +134,7 @@ func TestANilWatchIsNoWatch(t *testing.T) {
 	w.Stop()
 	var s *backend.WatchSet
 	if s.New() != nil || s.Ready() != nil || s.Take() != nil {
-		t.Error("a nil set makes watches, or tells of some")
+		t.Error("a nil set makes watches, or reports some")
 	}
 	s.Stop()
 }

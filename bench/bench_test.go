@@ -139,7 +139,7 @@ func TestARunOnGivenServersLeavesNoNodes(t *testing.T) {
 	}
 	defer c.Close()
 	if names, _, err := c.Children("/"); err != nil || !slices.Equal(names, []string{"zookeeper"}) {
-		t.Errorf("left behind: %v, %v", names, err)
+		t.Errorf("nodes left: %v, %v", names, err)
 	}
 }
 

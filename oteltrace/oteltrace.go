@@ -26,9 +26,9 @@
 //	coord.wait.duration        of calls that were granted or waited, by coord.op and coord.outcome:
 //	                           granted, done, canceled, failed
 //	coord.hold.duration        by coord.outcome: released, lost; of items acked, nacked, returned, lost, dead
-//	coord.holds                up-down counter: what this process holds at the moment
+//	coord.holds                up-down counter: holds of this process at the moment
 //	coord.losses               by coord.reason: session_lost, deleted, revoked, suspended, closed, other
-//	coord.requeues             places in line that were lost
+//	coord.requeues             places in the queue that were lost
 //	coord.revocations          by coord.outcome: sent, forced, read
 //	coord.queue.puts           items
 //	coord.queue.claims         items, by coord.redelivered
@@ -42,9 +42,9 @@
 //	coord.twophase.in_doubt          decisions that were destroyed
 //	coord.uncertain *          requests whose reply was lost, by coord.applied
 //	coord.session.changes *    by coord.phase
-//	coord.dropped *            events that coord has dropped, since what records the spans is too
+//	coord.dropped *            events that coord has dropped, since the span processor is too
 //	                           slow; the other figures lack them. All open spans end, with
-//	                           coord.outcome unknown, since what would end them may be missing.
+//	                           coord.outcome unknown, since the event that ends them may be missing.
 package oteltrace
 
 import (

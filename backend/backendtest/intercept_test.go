@@ -173,7 +173,7 @@ func TestAReadThatAHookFailsLeavesItsWatchUnarmed(t *testing.T) {
 	create("/n/child")
 	create("/missing")
 	if unarmed.Kind() != 0 || armed.Kind() != backend.LookAgain {
-		t.Fatalf("the watches say %q and %q", unarmed.Kind(), armed.Kind())
+		t.Fatalf("the watches have kinds %q and %q", unarmed.Kind(), armed.Kind())
 	}
 }
 

@@ -182,8 +182,8 @@ func armLeaves() []leaf {
 				if i%2 == 0 {
 					s.marked(data, backend.LookAgain, "the node was missing")
 				}
-				s.await(data.Watch.Fired(), "the watch of a node that is gone")
-				s.await(children.Watch.Fired(), "the watch of a node that is gone")
+				s.await(data.Watch.Fired(), "the watch of a deleted node")
+				s.await(children.Watch.Fired(), "the watch of a deleted node")
 				s.marked(children, data.Watch.Kind(), "the same as the watch for the data")
 			}
 		}},

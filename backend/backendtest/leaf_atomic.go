@@ -22,7 +22,7 @@ func atomicLeaves() []leaf {
 			a, set, e := c.stat(s.path("a"), nil), c.stat(old, nil), c.stat(s.path("e"), nil)
 			root := c.stat(s.svc.Root(), nil)
 			if a.Czxid != set.Mzxid || a.Czxid != e.Czxid || a.Czxid != root.Pzxid || c.there(dead, nil) {
-				s.Fatalf("create %d, set %d, ephemeral %d, parent %d: want one zxid, and the deleted node gone",
+				s.Fatalf("create %d, set %d, ephemeral %d, parent %d: want one zxid, and the deleted node missing",
 					a.Czxid, set.Mzxid, e.Czxid, root.Pzxid)
 			}
 		}},

@@ -92,7 +92,7 @@ func watchLeaves() []leaf {
 				}
 			}
 		}},
-		{"of exists on a missing node is never deleted by a node that came and went", func(s *scene) {
+		{"of exists on a missing node never fires Deleted for a node that was created and deleted", func(s *scene) {
 			watcher, writer := s.open("a"), s.open("b")
 			w := backend.NewWatch()
 			if watcher.there(s.path("n"), w) {
@@ -305,7 +305,7 @@ func watchLeaves() []leaf {
 						return
 					}
 					if len(names) != int(stat.NumChildren) {
-						s.Errorf("%d names, the Stat of the same read says %d", len(names), stat.NumChildren)
+						s.Errorf("%d names, the Stat of the same read has %d", len(names), stat.NumChildren)
 						return
 					}
 					if len(names) == 0 && stat.Cversion == 2*writers*rounds {

@@ -9,7 +9,7 @@ import (
 )
 
 // read runs one read against the store's tree until its reply arrives. see is
-// called with the store's mutex held; it looks at the node at path, which may
+// called with the store's mutex held; it reads the node at path, which may
 // be nil, and returns the read's error.
 func (s *session) read(ctx context.Context, op, path string, see func(*node) error) error {
 	if backend.CheckPath(path) != nil {

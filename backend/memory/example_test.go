@@ -36,9 +36,9 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("the first was told:", errors.Is(first.Err(), coord.ErrLost))
+	fmt.Println("the first was notified:", errors.Is(first.Err(), coord.ErrLost))
 	fmt.Println("tokens grow:", second.Token() > first.Token())
 	// Output:
-	// the first was told: true
+	// the first was notified: true
 	// tokens grow: true
 }

@@ -28,7 +28,7 @@ func picture(t *testing.T, tr *tree) string {
 			t.Fatalf("%q has no parent that can have children", path)
 		}
 		if _, ok := parent.children[name]; !ok {
-			t.Fatalf("%q is no child of its parent", path)
+			t.Fatalf("%q is missing among its parent's children", path)
 		}
 		if n.czxid > n.mzxid || n.mzxid > tr.zxid || n.pzxid > tr.zxid || backend.CheckPath(path) != nil {
 			t.Fatalf("%q: %+v at zxid %d", path, n.stat(), tr.zxid)

@@ -122,7 +122,7 @@ func (st *Store) ReapContainers() {
 			return
 		}
 		for _, path := range empty {
-			// Cannot fail: the node is there and has no children.
+			// Cannot fail: the node exists and has no children.
 			_ = st.apply([]backend.Op{backend.Delete(path, backend.AnyVersion)}, nil, 0)
 		}
 	}
@@ -141,7 +141,7 @@ func (st *Store) endSession(s *session) {
 		for i, p := range paths {
 			ops[i] = backend.Delete(p, backend.AnyVersion)
 		}
-		// Cannot fail: the nodes are there, and ephemerals have no children.
+		// Cannot fail: the nodes exist, and ephemerals have no children.
 		_ = st.apply(ops, nil, 0)
 	}
 }

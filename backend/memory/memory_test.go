@@ -238,7 +238,7 @@ func TestAnArmThatIsTooLateStartlesTheOlderWatchesOfItsSession(t *testing.T) {
 				want = backend.LookAgain
 			}
 			if got := w.Kind(); got != want {
-				t.Errorf("after an Arm of %s, children %v: watch %d says %q, want %q", step.target.Path, step.target.Children, i, got, want)
+				t.Errorf("after an Arm of %s, children %v: watch %d has kind %q, want %q", step.target.Path, step.target.Children, i, got, want)
 			}
 		}
 	}

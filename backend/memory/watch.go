@@ -51,7 +51,7 @@ func (ws *watches) arm(s *session, w *backend.Watch, path string, child, existed
 	s.watches[a] = struct{}{}
 }
 
-// disarm is what Watch.Stop calls.
+// disarm is called by Watch.Stop.
 func (st *Store) disarm(a *armed) {
 	st.mu.Lock()
 	defer st.mu.Unlock()

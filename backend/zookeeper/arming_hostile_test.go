@@ -185,7 +185,7 @@ func TestAServiceThatKnowsNoSetWatchesIsAskedNodeByNode(t *testing.T) {
 		}
 		for _, late := range []backend.Target{old, older, gone, never} {
 			if late.Watch.Kind() != backend.LookAgain {
-				t.Errorf("%d: %s says %v", code, late.Path, late.Watch.Kind())
+				t.Errorf("%d: %s has kind %v", code, late.Path, late.Watch.Kind())
 			}
 		}
 		// Three watches under two keys are left. Those that came too late leave nothing.
@@ -196,7 +196,7 @@ func TestAServiceThatKnowsNoSetWatchesIsAskedNodeByNode(t *testing.T) {
 		f.deletes(t, s, "/data", "/child", "/old", "/older")
 		for _, armed := range []backend.Target{data, child} {
 			if armed.Watch.Kind() != backend.Deleted {
-				t.Errorf("%d: %s says %v", code, armed.Path, armed.Watch.Kind())
+				t.Errorf("%d: %s has kind %v", code, armed.Path, armed.Watch.Kind())
 			}
 		}
 		if stopped.Watch.Kind() != 0 || twice.Watch.Kind() != 0 || Interests(s) != 0 {

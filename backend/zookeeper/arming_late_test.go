@@ -39,7 +39,7 @@ func (s *scene) hears(c backend.Session) {
 func (s *scene) says(t backend.Target, want backend.Kind) {
 	s.Helper()
 	if got := t.Watch.Kind(); got != want {
-		s.Fatalf("the watch of %s says %v, want %v", t.Path, got, want)
+		s.Fatalf("the watch of %s has kind %v, want %v", t.Path, got, want)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestAnArmOfVeryLongPathsFitsIntoARequest(t *testing.T) {
 	}
 	for _, target := range targets {
 		if target.Watch.Kind() != backend.LookAgain {
-			t.Errorf("says %v of a missing node", target.Watch.Kind())
+			t.Errorf("has kind %v for a missing node", target.Watch.Kind())
 		}
 	}
 	if n := s.link.Proxies[0].Count().Connections; n != before {

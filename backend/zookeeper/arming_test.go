@@ -122,7 +122,7 @@ func TestAnArmIsOverWithItsReply(t *testing.T) {
 	kept, stopped, before := target("/a", false), target("/a", false), target("/b", true)
 	before.Watch.Stop()
 	x := manyOf(h, kept, stopped, before)
-	h.reconnected() // fires what is armed, and this is not
+	h.reconnected() // fires armed watches; this one is not armed
 	h.armMany(x)
 	h.armMany(x)
 	h.forget(x) // as a call that is made again does

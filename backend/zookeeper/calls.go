@@ -163,7 +163,7 @@ func (s *session) Sync(ctx context.Context, path string) error {
 		case <-ctx.Done():
 		case <-s.sealed:
 		}
-		break // read says why
+		break // read returns the reason
 	}
 	_, err := read(ctx, s, "sync", path, nil, func(path string) (struct{}, error) {
 		_, err := s.zk.Sync(path)

@@ -101,7 +101,7 @@ func unmark(dst, frame []byte) (out []byte, said string, ok bool) {
 	switch int32At(frame, 8) {
 	case opExists, opGetData, opChildren, opCreate, opSetData, opDelete, opSync:
 	case opMulti:
-		lengthFrom += 9 // behind the header of the first operation
+		lengthFrom += 9 // after the header of the first operation
 	default:
 		return dst, "", false
 	}
@@ -376,7 +376,7 @@ func (d *decoder) int64() int64 {
 	return 0
 }
 
-// buffer reads a buffer, for which -1 stands for none.
+// buffer reads a buffer; length -1 means none.
 func (d *decoder) buffer() []byte {
 	n := d.int32()
 	if n == -1 {

@@ -43,11 +43,11 @@ type guardConn struct {
 	r       *bufio.Reader
 	frame   []byte
 	rest    []byte        // the part of frame that the zk client has not read yet
-	greeted bool          // the connect response has come
+	greeted bool          // the connect response has arrived
 	stall   time.Duration // how long a frame may make no progress, once greeted
-	useful  bool          // a reply has come
+	useful  bool          // a reply has arrived
 	since   instant       // when the first did
-	lasting bool          // replies have come for a while
+	lasting bool          // replies have arrived for some time
 
 	mu    sync.Mutex
 	asked *instant // when the connect request was sent

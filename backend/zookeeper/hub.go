@@ -125,7 +125,7 @@ func (h *hub) sent(said string) *expectation {
 	return h.expected[id]
 }
 
-// arm arms the watch of a read whose reply has come. It does nothing if the read
+// arm arms the watch of a read whose reply has arrived. It does nothing if the read
 // was forgotten, or the watch stopped.
 func (h *hub) arm(x *expectation, kind watchKind, exists bool) {
 	h.mu.Lock()
@@ -231,7 +231,7 @@ func (h *hub) fire(key watchKey, as backend.Kind) {
 	delete(h.armed, key)
 }
 
-// reconnected fires all watches: the server's watches of the old connection are gone, and
+// reconnected fires all watches: the server's watches of the old connection are lost, and
 // events may be lost.
 func (h *hub) reconnected() {
 	h.mu.Lock()

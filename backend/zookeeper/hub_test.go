@@ -95,7 +95,7 @@ func TestReconnectAndEndFireEverything(t *testing.T) {
 	h.reconnected()
 	second := armed(h, "/a", childWatch, true)
 	h.end()
-	third := armed(h, "/a", dataWatch, true) // its reply was on its way
+	third := armed(h, "/a", dataWatch, true) // its reply was under way
 	for i, w := range []*backend.Watch{first, second, third} {
 		if w.Kind() != backend.LookAgain {
 			t.Errorf("watch %d: %v", i, w.Kind())

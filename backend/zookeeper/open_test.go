@@ -288,6 +288,6 @@ func TestLogs(t *testing.T) {
 		t.Errorf("the log holds the password:\n%s", out)
 	}
 	if all.String() != "" {
-		t.Errorf("printed beside the logger: %s", all.String())
+		t.Errorf("printed without the logger: %s", all.String())
 	}
 }

@@ -221,7 +221,7 @@ func TestTheLogSaysThatNoServerCanBeReached(t *testing.T) {
 		}
 		for _, text := range texts {
 			if !strings.Contains(text, "one:2181: the reason of one:2181") || !strings.Contains(text, "two:2181: the reason of two:2181") {
-				t.Errorf("the log says: %s", text)
+				t.Errorf("the log contains: %s", text)
 			}
 		}
 

@@ -253,7 +253,7 @@ func (a *actor) silent(mark int, kinds ...string) {
 	defer a.mu.Unlock()
 	for _, l := range a.lines[mark:] {
 		if slices.Contains(kinds, l.Kind) && !(l.Kind == "done" && strings.HasSuffix(l.Text, " released")) {
-			a.t.Errorf("%s said: %v", a.name, l)
+			a.t.Errorf("%s reported: %v", a.name, l)
 		}
 	}
 }

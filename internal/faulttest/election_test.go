@@ -190,7 +190,7 @@ func (r *reign) settled() (leader *actor, term line) {
 				return false
 			}
 			if c.Token <= list[i].Token {
-				r.t.Errorf("in line: %v", list)
+				r.t.Errorf("in the queue: %v", list)
 			}
 		}
 		return true

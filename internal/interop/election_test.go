@@ -36,7 +36,7 @@ func TestElectionsOfGoJavaAndPython(t *testing.T) {
 // the order of their arrival.
 func leadInEveryDirection(t *testing.T, w *crew) {
 	golang, java := contestant{w.golang[0], "election"}, contestant{w.java[0], "latch"}
-	// Java never stands behind kazoo's own names here: it would not see them.
+	// Java never waits behind kazoo's own names here: it would not see them.
 	python, kazoo := contestant{w.python[0], "latch"}, contestant{w.python[0], "election"}
 	for _, order := range [][]contestant{
 		{golang, java, python},

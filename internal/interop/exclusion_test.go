@@ -122,7 +122,7 @@ func contendersOfAll(t *testing.T, w *crew) {
 	s.release(h)
 	for i, c := range claims {
 		if c.granted(); c.czid != list[i+1].Token || c.node != list[i+1].Path {
-			t.Errorf("%s holds %s with token %#x, Contenders said %v", c.p.name, c.node, c.czid, list[i+1])
+			t.Errorf("%s holds %s with token %#x, Contenders returned %v", c.p.name, c.node, c.czid, list[i+1])
 		}
 		c.release()
 	}

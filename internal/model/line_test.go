@@ -107,7 +107,7 @@ func TestTheLineWithoutOneOfItsRules(t *testing.T) {
 		steps int
 	}{
 		{"no watch on the own node", rules{ownNever: true}, usual, waitsForNothing, 8},
-		{"the own watch armed while the wait goes on", rules{ownLate: true}, usual, noNode, 12},
+		{"the own watch armed during the wait", rules{ownLate: true}, usual, noNode, 12},
 		{"the own watch armed after the others, and no check of the node", rules{ownAfter: true}, usual, waitsForNothing, 9},
 		{"the own watch not checked at the grant", rules{ownUnchecked: true}, usual, noNode, 12},
 		{"the session not checked at the grant", rules{sessionUnchecked: true}, usual, twoHolders, 6},

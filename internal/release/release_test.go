@@ -201,7 +201,7 @@ func newUser(t *testing.T, proxy, cache string) *user {
 		"GOMODCACHE="+cache,
 		"GOPROXY=file://"+filepath.ToSlash(proxy)+",file://"+filepath.ToSlash(filepath.Join(known, "cache", "download"))+","+usual,
 		"GOSUMDB=off",
-		"GONOPROXY=", // a value, even none, has it ask the cache first, which knows the root only
+		"GONOPROXY=", // any value, even an empty one, makes it ask the cache first, which has only the root
 		"GOPRIVATE=",
 		"GOTOOLCHAIN=local",
 	)}

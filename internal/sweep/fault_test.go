@@ -17,8 +17,8 @@ const (
 	noFault      fault = iota
 	requestLost        // and the connection breaks with it
 	replyLost          // and the connection breaks with it; the request was answered
-	cutBefore          // contact is lost for a while, and the request with it
-	cutAfter           // contact is lost for a while when the request was answered
+	cutBefore          // contact is lost for some time, and the request with it
+	cutAfter           // contact is lost for some time after the request was answered
 	expiryBefore       // the session ends, and the request never arrives
 	expiryAfter        // the request was answered, and the session ends before the reply arrives
 )

@@ -284,7 +284,7 @@ func (c *conn) pass(dir Dir, it item) bool {
 // end forwards the end of a stream. The connection is over when both directions have ended.
 func (c *conn) end(dst net.Conn) {
 	if t, ok := dst.(*net.TCPConn); ok {
-		_ = t.CloseWrite() // fails if the other side is gone already
+		_ = t.CloseWrite() // fails if the other side has closed already
 	}
 	c.mu.Lock()
 	c.ended++

@@ -62,7 +62,7 @@ func TestAHeldReplyIsDeliveredOnRelease(t *testing.T) {
 	case err := <-first:
 		t.Errorf("create returned before the release: %v", err)
 	case err := <-second:
-		t.Errorf("create behind returned before the release: %v", err)
+		t.Errorf("the create behind it returned before the release: %v", err)
 	default:
 	}
 	fault.Release()

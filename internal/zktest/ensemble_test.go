@@ -82,7 +82,7 @@ func TestCloseEndsProcessesAndRemovesFiles(t *testing.T) {
 		t.Errorf("after Close the process gives %v, want it done", err)
 	}
 	if _, err := os.Stat(e.dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("after Close the directory gives %v, want it gone", err)
+		t.Errorf("after Close the directory gives %v, want it missing", err)
 	}
 	if err := e.Close(); err != nil {
 		t.Errorf("second Close: %v", err)
@@ -287,7 +287,7 @@ func TestServersDieWithTheirParent(t *testing.T) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid ")))
 	if err != nil {
-		t.Fatalf("child said %q", line)
+		t.Fatalf("child printed %q", line)
 	}
 	waitFor(t, "the server to die", func() bool { return !processRuns(pid) })
 }

@@ -53,7 +53,7 @@ func TestAnExpiredSessionIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if found, _, err := connect(t, e.Addrs()...).Exists(path); found || err != nil {
-			t.Errorf("the session's node: %v, %v, want it gone", found, err)
+			t.Errorf("the session's node: %v, %v, want it missing", found, err)
 		}
 		awaitState(t, events, zk.StateExpired)
 		// A second call succeeds: the session has ended, as requested.

@@ -115,7 +115,7 @@ func TestAGivenDirectoryIsKeptAndNotReused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(s.LogFile()); err != nil {
-		t.Errorf("the log is gone: %v", err)
+		t.Errorf("the log is missing: %v", err)
 	}
 	if s.LogTail() == "" {
 		t.Error("the log is empty")

@@ -37,7 +37,7 @@ func Tells(t *testing.T, name string, story service.Story, told ...string) {
 		defer s.Close()
 		names, _, err := s.Children(t.Context(), "/coord-examples", nil)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) || len(names) > 0 {
-			t.Errorf("left behind: %v, %v", names, err)
+			t.Errorf("nodes left: %v, %v", names, err)
 		}
 	})
 }
