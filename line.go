@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -88,12 +87,7 @@ func (l *line) order(names []string) []position {
 			queue = append(queue, q)
 		}
 	}
-	slices.SortFunc(queue, func(a, b position) int {
-		if a.seq != b.seq {
-			return int(a.seq - b.seq)
-		}
-		return strings.Compare(a.name, b.name) // all agree, even past the end of the numbers
-	})
+	slices.SortFunc(queue, func(a, b position) int { return bySeq(a.seq, a.name, b.seq, b.name) })
 	return queue
 }
 

@@ -30,7 +30,7 @@ var lineMutants = []mutant{
 		"return l.kinds != sharedLine && j == 0", "return j == 0",
 		"TestAWaitingWriterStaysOutThroughADowngrade"},
 	{"the whole name orders the line", "line.go",
-		"if a.seq != b.seq {", "if false {",
+		"return bySeq(a.seq, a.name, b.seq, b.name)", "return bySeq(0, a.name, 0, b.name)",
 		"TestTheNumberAloneOrdersTheLine"},
 	{"a Lock under its own hold waits for itself", "line.go",
 		"case ok && !q.shared && !r.try:", "case false:",
