@@ -138,7 +138,7 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 			r.trail.over(ctx, err)
 			return nil, err
 		}
-		r.made, r.maybe = w.made, w.maybe
+		r.berth = w.berth
 	}
 	r.owner = q
 	h, err := q.l.acquire(ctx, r)

@@ -31,11 +31,10 @@ type localWaiter struct {
 
 	// Guarded by the queue's mu until turn is closed.
 	turn   chan struct{}
-	called bool   // taken off the queue; pass comes
-	passed bool   // turn is closed
-	gone   bool   // its ctx ended after it was called and before it was passed the turn
-	made   *place // a node that was made for it
-	maybe  string // the prefix of a node that may have been made for it
+	called bool  // taken off the queue; pass comes
+	passed bool  // turn is closed
+	gone   bool  // its ctx ended after it was called and before it was passed the turn
+	berth  berth // what it was passed with the turn
 }
 
 // join makes the caller the one with a node, or queues it. A nil waiter means
@@ -100,16 +99,15 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	return ErrClosed
 }
 
-// pass gives the turn to a waiter that was called, with the node made for it or
-// the prefix of one that may have been made. It reports false if the waiter has
-// gone.
-func (q *localQueue) pass(w *localWaiter, made *place, maybe string) bool {
+// pass gives the turn to a waiter that was called, with what was made for it. It reports
+// false if the waiter has gone.
+func (q *localQueue) pass(w *localWaiter, b berth) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.gone {
 		return false
 	}
-	w.made, w.maybe, w.passed = made, maybe, true
+	w.berth, w.passed = b, true
 	close(w.turn)
 	return true
 }
@@ -141,13 +139,13 @@ func (q *localQueue) release(h *Hold) error {
 		q.advance() // a caller may have come meanwhile
 		return err
 	}
-	made, maybe, err := q.l.handOver(h, w.data)
-	if !q.pass(w, made, maybe) {
-		switch {
-		case made != nil:
-			h.s.removeLater(made.path)
-		case maybe != "":
-			h.s.disown(spec{ground: q.l.ground(), kind: lockKind, prefix: maybe}).note(q.l.dir)
+	b, err := q.l.handOver(h, w.data)
+	if !q.pass(w, b) {
+		switch b.state {
+		case berthStands:
+			h.s.removeLater(b.place.path)
+		case berthMayStand:
+			h.s.disown(spec{ground: q.l.ground(), kind: lockKind, prefix: b.prefix}).note(q.l.dir)
 		}
 		q.advance()
 	}
@@ -157,15 +155,14 @@ func (q *localQueue) release(h *Hold) error {
 // lost passes the turn of a holder whose hold ended early.
 func (q *localQueue) lost(*Hold) { q.advance() }
 
-// handOver removes the node of a hold and makes one for the next caller. made and
-// maybe are for pass: the new node; or the prefix of one whose making is uncertain;
-// or neither, and the next caller makes its own. The error is that of Hold.remove.
-func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err error) {
+// handOver removes the node of a hold and makes one for the next caller, which makes its
+// own if there is no berth for it. The error is that of Hold.remove.
+func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 	s := h.s
 	own, _ := l.kinds.parse(base(h.Path()))
 	f, _ := s.c.known(l.ground())
 	if f.mark == nil || f.version != backend.AnyVersion || isHigh(own.seq) {
-		return nil, "", l.release(h)
+		return b, l.release(h)
 	}
 	sp := newSpec(l.c, l.ground(), lockKind, data)
 	err = h.remove(func(ctx context.Context, del backend.Op) error {
@@ -176,19 +173,16 @@ func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err er
 		switch {
 		case err == nil:
 			if n, err := s.made(ctx, &sp, res[1].Path, res[2].Stat); err == nil {
-				made = &place{s: s, node: n}
+				b = berth{state: berthStands, place: &place{s: s, node: n}}
 			}
 		case isUncertain(err) && !isOver(err):
 			// If the commit was applied, the node is found by its name. A later
 			// attempt fails then, since the node that it deletes is gone.
-			maybe = sp.prefix
+			b = berth{state: berthMayStand, prefix: sp.prefix}
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
 			s.c.leaveAlone(l.ground())
 		}
 		return err
 	})
-	if made != nil {
-		maybe = ""
-	}
-	return made, maybe, err
+	return b, err
 }

@@ -57,7 +57,7 @@ var lineMutants = []mutant{
 		"list := slices.Clone(c.ghosts[dir])\n", "list := c.ghosts[dir][:0]\n",
 		"TestTheNextCallIsOrderedBehindTheRemoval"},
 	{"a node that may have been made for a local caller is forgotten when its ctx ends", "line.go",
-		"if maybe == \"\" { //", "if true { //",
+		"if b.state != berthMayStand { //", "if true { //",
 		"TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller"},
 	{"a removal that had to be left is forgotten", "cleanup.go",
 		"u.note(dir) // unless it is done\n", "",
