@@ -30,11 +30,57 @@ type localWaiter struct {
 	data []byte
 
 	// Guarded by the queue's mu until turn is closed.
-	turn   chan struct{}
-	called bool  // taken off the queue; pass comes
-	passed bool  // turn is closed
-	gone   bool  // its ctx ended after it was called and before it was passed the turn
-	berth  berth // what it was passed with the turn
+	state waiterState
+	turn  chan struct{} // closed exactly when it is served
+	berth berth         // what it was served with
+}
+
+// waiterState is how far a localWaiter has come. Only those that are queued are in the
+// list of their queue.
+//
+//	queued: a holder that releases calls it     -> called
+//	        a caller without a node goes        -> served, with nothing
+//	        its ctx ends, or the client closes  -> left
+//	called: the holder has made what it could   -> served, with that
+//	        its ctx ends, or the client closes  -> gone, and the holder passes the turn on
+//	served: it goes on, whatever ends; it finds its ctx ended itself and passes the turn on
+type waiterState int8
+
+const (
+	waiterQueued waiterState = iota
+	waiterCalled
+	waiterServed
+	waiterGone
+	waiterLeft
+)
+
+// waiterEvent is what happens to a localWaiter.
+type waiterEvent int8
+
+const (
+	waiterCall waiterEvent = iota
+	waiterServe
+	waiterGiveUp
+)
+
+// move takes w to the state that e leads to. The caller holds q.mu.
+func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
+	if w.state == waiterQueued {
+		i := slices.Index(q.waiting, w)
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	}
+	switch {
+	case w.state == waiterQueued && e == waiterCall:
+		w.state = waiterCalled
+	case (w.state == waiterQueued || w.state == waiterCalled) && e == waiterServe:
+		w.state = waiterServed
+		close(w.turn)
+	case w.state == waiterQueued && e == waiterGiveUp:
+		w.state = waiterLeft
+	case w.state == waiterCalled && e == waiterGiveUp:
+		w.state = waiterGone
+	}
+	return w.state
 }
 
 // join makes the caller the one with a node, or queues it. A nil waiter means
@@ -69,8 +115,7 @@ func (q *localQueue) call() *localWaiter {
 		return nil
 	}
 	w := q.waiting[0]
-	q.waiting = slices.Delete(q.waiting, 0, 1)
-	w.called = true
+	q.move(w, waiterCall)
 	return w
 }
 
@@ -84,14 +129,8 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch {
-	case !w.called:
-		i := slices.Index(q.waiting, w)
-		q.waiting = slices.Delete(q.waiting, i, i+1)
-	case w.passed:
-		return nil // it counts: the caller goes on, finds its ctx ended and passes the turn on
-	default:
-		w.gone = true // whoever called it passes the turn on
+	if q.move(w, waiterGiveUp) == waiterServed {
+		return nil
 	}
 	if err := backend.ContextError(ctx); err != nil {
 		return err
@@ -104,12 +143,8 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 func (q *localQueue) pass(w *localWaiter, b berth) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.gone {
-		return false
-	}
-	w.berth, w.passed = b, true
-	close(w.turn)
-	return true
+	w.berth = b
+	return q.move(w, waiterServe) == waiterServed
 }
 
 // advance passes the turn of a caller that has no node. It does no I/O. If no other
@@ -124,10 +159,7 @@ func (q *localQueue) advance() {
 		delete(c.locals, q.l.dir)
 		return
 	}
-	w := q.waiting[0]
-	q.waiting = slices.Delete(q.waiting, 0, 1)
-	w.called, w.passed = true, true
-	close(w.turn)
+	q.move(q.waiting[0], waiterServe)
 }
 
 // release ends the turn of a holder: its node goes, in one commit with the
