@@ -252,29 +252,12 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	}
 	dir := x.path.full
 	in := &InspectedSemaphore{Requests: []InspectedPermit{}}
-	bad := ""
-	var changed int64 // zxid of the limit's last change
-	if k.fixed["limit"] {
-		r, err := x.get(ctx, dir+"/limit", true)
-		if err != nil {
-			return err
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(string(r.data)), 10, 64)
-		switch {
-		case r.skip || r.gone:
-		case r.unread != "":
-			bad = "the limit cannot be read: " + r.unread
-		case err != nil || checkLimit(n) != nil:
-			bad = "the node of the limit holds no limit: nobody can acquire"
-		default:
-			in.Limit, changed = int(n), r.stat.Mzxid
-		}
-	} else {
-		bad = "the node of the limit is missing: whoever acquires next makes it"
+	changed, bad, err := x.limit(ctx, k, in)
+	if err != nil {
+		return err
 	}
 	var names []string
 	if k.fixed["requests"] {
-		var err error
 		if names, _, _, err = x.list(ctx, dir+"/requests"); err != nil {
 			return err
 		}
@@ -296,7 +279,43 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	if err != nil {
 		return err
 	}
-	queue := orderPermits(standing)
+	in.requests(x, standing, all, changed)
+	x.in.Semaphore = in
+	limit := strconv.Itoa(in.Limit)
+	if in.Limit == 0 {
+		limit = "an unknown number of"
+	}
+	add("semaphore", fmt.Sprintf("%d of %s permits held by %d", in.Held, limit, in.Holders)+waitText(in.Waiting))
+	return nil
+}
+
+// limit reads the limit of a semaphore. It returns the zxid of its last change, and what
+// is bad about it.
+func (x *inspector) limit(ctx context.Context, k *nameKinds, in *InspectedSemaphore) (changed int64, bad string, err error) {
+	if !k.fixed["limit"] {
+		return 0, "the node of the limit is missing: whoever acquires next makes it", nil
+	}
+	r, err := x.get(ctx, x.path.full+"/limit", true)
+	if err != nil {
+		return 0, "", err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(r.data)), 10, 64)
+	switch {
+	case r.skip || r.gone:
+	case r.unread != "":
+		bad = "the limit cannot be read: " + r.unread
+	case err != nil || checkLimit(n) != nil:
+		bad = "the node of the limit holds no limit: nobody can acquire"
+	default:
+		in.Limit, changed = int(n), r.stat.Mzxid
+	}
+	return changed, bad, nil
+}
+
+// requests describes the requests for permits, of which all has what was read. changed is
+// the zxid of the limit's last change.
+func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[string]seen, changed int64) {
+	queue := orderPermits(names)
 	granted, sum := 0, int64(0) // the first of the line have permits
 	for i, q := range queue {
 		sum += int64(q.weight)
@@ -320,20 +339,13 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 		switch {
 		case e.Granted:
 		case i == granted:
-			e.WaitsFor = standing[:granted:granted]
+			e.WaitsFor = names[:granted:granted]
 			if in.Limit > 0 {
 				e.Short = sum - int64(in.Limit)
 			}
 		default:
-			e.WaitsFor = standing[i-1 : i : i]
+			e.WaitsFor = names[i-1 : i : i]
 		}
 		in.Requests = append(in.Requests, e)
 	}
-	x.in.Semaphore = in
-	limit := strconv.Itoa(in.Limit)
-	if in.Limit == 0 {
-		limit = "an unknown number of"
-	}
-	add("semaphore", fmt.Sprintf("%d of %s permits held by %d", in.Held, limit, in.Holders)+waitText(in.Waiting))
-	return nil
 }
