@@ -31,8 +31,9 @@ type InspectedContender struct {
 	// Revocation is a request to give the lock up that stands in the node.
 	Revocation *InspectedRevocation `json:"revocation,omitempty"`
 
+	ID string `json:"id,omitempty"`
+
 	// Of candidates only.
-	ID               string `json:"id,omitempty"`
 	Ready            bool   `json:"ready,omitempty"`             // it has called Announce
 	Announcement     []byte `json:"announcement,omitempty"`      // with InspectOptions.Data
 	AnnouncementSize int    `json:"announcement_size,omitempty"` // in bytes
@@ -167,6 +168,9 @@ func (x *inspector) line(ctx context.Context, names []string, kinds lineKinds) (
 			j := openCandidate(own)
 			e.ID, own = strings.ToValidUTF8(j.ID, "?"), j.Data
 			e.Size = len(own)
+		} else if id, rest := openContender(own); id != "" {
+			e.ID, own = strings.ToValidUTF8(id, "?"), rest
+			e.Size = len(own)
 		}
 		e.Data = x.keep(own)
 		in.Contenders = append(in.Contenders, e)
@@ -235,8 +239,9 @@ type InspectedSemaphore struct {
 // came.
 type InspectedPermit struct {
 	InspectedNode
-	Weight  int  `json:"weight"` // how many permits
-	Granted bool `json:"granted"`
+	ID      string `json:"id,omitempty"`
+	Weight  int    `json:"weight"` // how many permits
+	Granted bool   `json:"granted"`
 
 	// WaitsFor are the names of the nodes that it waits for: the request before it,
 	// which is not passed, or if that is granted all that have permits, of which
@@ -275,7 +280,7 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	if bad != "" {
 		x.in.note("%s", bad)
 	}
-	standing, all, err := x.getStanding(ctx, dir+"/requests", names, x.data, order)
+	standing, all, err := x.getStanding(ctx, dir+"/requests", names, true, order)
 	if err != nil {
 		return err
 	}
@@ -335,7 +340,11 @@ func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[str
 			continue
 		}
 		e := InspectedPermit{InspectedNode: x.node(q.name, r), Weight: q.weight, Granted: i < granted}
-		e.Data = x.keep(r.data)
+		id, own := openContender(r.data)
+		if id != "" {
+			e.ID, e.Size = strings.ToValidUTF8(id, "?"), len(own)
+		}
+		e.Data = x.keep(own)
 		switch {
 		case e.Granted:
 		case i == granted:

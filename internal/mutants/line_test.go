@@ -107,4 +107,10 @@ var lineMutants = []mutant{
 	{"LockAll reports a loss twice", "lock_all.go",
 		"if err != why {", "if true {",
 		"TestLockAllTellsALossOnce"},
+	{"a request to release hides the ID of a holder", "line_contenders.go",
+		"x.ID, x.Data = openContender(own)", "x.ID, x.Data = openContender(data)",
+		"TestContendersShowTheirID"},
+	{"Data that reads as an ID is one", "line_contenders.go",
+		"if id == \"\" && !bytes.HasPrefix(data, contenderStart) {", "if id == \"\" {",
+		"TestDataWithoutAnIDIsStoredAsItIs"},
 }
