@@ -68,7 +68,7 @@ func TestEveryExportedNameHasAComment(t *testing.T) {
 // TestTheCoreImportsNoBackendAndNoNetwork: whoever uses one backend links no
 // other, and the core stays free of what only a transport needs.
 func TestTheCoreImportsNoBackendAndNoNetwork(t *testing.T) {
-	allowed := []string{modulePath + "/backend", "golang.org/x/sync/errgroup"}
+	allowed := []string{modulePath + "/backend", modulePath + "/trace", "golang.org/x/sync/errgroup"}
 	for _, f := range parseAPI(t, ".").files {
 		for _, spec := range f.Imports {
 			path, err := strconv.Unquote(spec.Path.Value)

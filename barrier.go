@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // BarrierOptions may be nil.
@@ -75,7 +76,7 @@ func (b *Barrier) Set(ctx context.Context) error {
 		err = opError("set", b.path.full, backend.Uncertain(errors.Unwrap(err)))
 	}
 	if err == nil {
-		tell(ctx, b.c, BarrierSet{Subject{Recipe: "barrier", Path: b.path.full, Op: "set", Node: b.path.full}})
+		tell(ctx, b.c, trace.BarrierSet{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "set", Node: b.path.full}})
 	}
 	return err
 }
@@ -97,7 +98,7 @@ func (b *Barrier) Remove(ctx context.Context) error {
 		return err
 	})
 	if err == nil {
-		tell(ctx, b.c, BarrierRemoved{Subject{Recipe: "barrier", Path: b.path.full, Op: "remove", Node: b.path.full}})
+		tell(ctx, b.c, trace.BarrierRemoved{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "remove", Node: b.path.full}})
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // entrant is one node that waits to get in.
@@ -213,7 +214,7 @@ func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
 		return nil, err
 	}
 	if m.trail != nil {
-		tell(ctx, m.d.c, RoundOpened{Subject: m.trail.at(m.path), Members: len(named)})
+		tell(ctx, m.d.c, trace.RoundOpened{Subject: m.trail.at(m.path), Members: len(named)})
 	}
 	if !slices.Contains(named, base(m.path)) {
 		return nil, errAgain

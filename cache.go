@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // CacheOptions may be nil.
@@ -120,13 +121,13 @@ func (k *Cache) Run(ctx context.Context) error {
 	err := k.c.followLive(ctx, func(ctx context.Context, v *vigil) error { return k.mirror(ctx, v.s) })
 	err = opError(op, k.path.full, err)
 	if ctx.Err() == nil {
-		tell(ctx, k.c, CacheStopped{Subject: k.subject(), Err: err})
+		tell(ctx, k.c, trace.CacheStopped{Subject: k.subject(), Err: err})
 	}
 	return err
 }
 
-func (k *Cache) subject() Subject {
-	return Subject{Recipe: "cache", Path: k.path.full, Op: "run", Node: k.path.full}
+func (k *Cache) subject() trace.Subject {
+	return trace.Subject{Recipe: "cache", Path: k.path.full, Op: "run", Node: k.path.full}
 }
 
 func (k *Cache) check(op string) error {

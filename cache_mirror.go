@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // cacheReads is how many reads of a Cache are under way at most.
@@ -120,7 +121,7 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 func (m *mirror) tellSynced(ctx context.Context) {
 	m.told = m.pass
 	if m.c.trace != nil {
-		tell(ctx, m.c, CacheSynced{Subject: m.subject(), Nodes: m.Len(), Took: time.Since(m.began), Again: m.pass > 1})
+		tell(ctx, m.c, trace.CacheSynced{Subject: m.subject(), Nodes: m.Len(), Took: time.Since(m.began), Again: m.pass > 1})
 	}
 }
 

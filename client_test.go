@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/trace"
 )
 
 func TestCloseEndsEverything(t *testing.T) {
@@ -113,11 +114,11 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(&memory.Options{SessionTimeout: 3 * time.Second})
 		var mu sync.Mutex
-		var traced []coord.Phase
-		c := open(t, st.Link("a"), &coord.Options{Trace: func(_ context.Context, e coord.Event) {
-			if e, ok := e.(coord.StateChanged); ok {
+		var traced []string
+		c := open(t, st.Link("a"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+			if e, ok := e.(trace.StateChanged); ok {
 				mu.Lock()
-				traced = append(traced, e.State.Phase)
+				traced = append(traced, e.Phase)
 				mu.Unlock()
 			}
 		}})
@@ -161,7 +162,7 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 			t.Fatalf("traced %v, want %v", traced, want)
 		}
 		for i := range want {
-			if traced[i] != want[i] {
+			if traced[i] != want[i].String() {
 				t.Fatalf("traced %v, want %v", traced, want)
 			}
 		}

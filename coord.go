@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/outbox"
+	"github.com/go-coord/coord/trace"
 )
 
 // tellTime is how long Close waits for the user's Logger, and for Trace, to take
@@ -41,7 +42,7 @@ type Options struct {
 	// program.
 	Logger *slog.Logger
 
-	// Trace is called for every Event, in order, and one at a time, on a goroutine
+	// Trace is called for every event, in order, and one at a time, on a goroutine
 	// of the client that does nothing else. Nothing waits for it but Close, for a
 	// second at most: a call can have returned before its events are told, and a
 	// hold can be over when its HoldGranted is. When some 16,000 events wait, those that
@@ -49,7 +50,7 @@ type Options struct {
 	// call which the event is a part of, so that spans nest, or a background context
 	// if there is none; it can have ended. Trace may use the client, but not call
 	// Close. A panic is not recovered: it ends the program. Nil costs nothing.
-	Trace func(context.Context, Event)
+	Trace func(context.Context, trace.Event)
 }
 
 // A Client is what all recipes are made with. It keeps one session open at a
@@ -168,7 +169,7 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 	s := newSession(c, bs)
 	c.current.Store(s)
 	c.state = newLatest(State{Phase: PhaseConnected, Session: bs.ID()})
-	tell(ctx, c, StateChanged{State: State{Phase: PhaseConnected, Session: bs.ID()}})
+	tell(ctx, c, trace.StateChanged{Phase: PhaseConnected.String(), Session: bs.ID()})
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop = stop
 	c.goWork(func() { c.keepSession(life, s) })
@@ -365,7 +366,7 @@ func (c *Client) random(what string) uint64 {
 
 func (c *Client) publish(st State, final bool) {
 	c.state.set(st, final)
-	tell(context.Background(), c, StateChanged{State: st})
+	tell(context.Background(), c, trace.StateChanged{Phase: st.Phase.String(), Session: st.Session, Err: st.Err})
 }
 
 // recipePath is where a recipe stands: its path with the namespace before it, or why

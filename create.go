@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // maxGrounds bounds what a client remembers of directories.
@@ -101,7 +102,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 // resolved tells that the unknown outcome of a request was found out.
 func (s *session) resolved(ctx context.Context, path string, applied bool) {
 	s.c.log.Warn("coord: a reply was lost, the outcome found out", "path", path, "applied", applied)
-	tell(ctx, s.c, OutcomeResolved{Subject: Subject{Node: path}, Applied: applied})
+	tell(ctx, s.c, trace.OutcomeResolved{Subject: trace.Subject{Node: path}, Applied: applied})
 }
 
 // createOnce sends one request to create the node.

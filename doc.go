@@ -278,7 +278,7 @@
 //
 // # What goes on
 //
-// Options.Trace is called with an [Event] where that helps an operator: where a call
+// Options.Trace is called with a [trace.Event] where that helps an operator: where a call
 // waits, where a hold is granted, lost, released or changes hands, and where the outcome
 // is not what was asked for. It costs nothing when it is nil. Package oteltrace, a module
 // of its own, makes OpenTelemetry spans and metrics of the events. Options.Logger gets

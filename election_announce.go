@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // leading is the recipe of a term.
@@ -67,7 +68,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		switch {
 		case err == nil:
 			if t.trail != nil {
-				t.trail.tell(ctx, LeaderAnnounced{Subject: t.trail.at(path), Token: t.token, After: t.trail.held()})
+				t.trail.tell(ctx, trace.LeaderAnnounced{Subject: t.trail.at(path), Token: t.token, After: t.trail.held()})
 			}
 			return nil
 		case isNotFound(err) && errors.As(err, &e) && e.Index == 0:

@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/trace"
 )
 
 // Curator-620, -653, -696: the node of the session before was first in line when
@@ -468,8 +469,8 @@ func TestABlipRightAfterTheGrantEndsATermThatStepsDown(t *testing.T) {
 		st := memory.New(nil)
 		l := st.Link("a")
 		var blip atomic.Bool
-		c := open(t, l, &coord.Options{Trace: func(_ context.Context, e coord.Event) {
-			if _, ok := e.(coord.HoldGranted); ok {
+		c := open(t, l, &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+			if _, ok := e.(trace.HoldGranted); ok {
 				l.Partition()
 				l.Heal()
 				blip.Store(true)

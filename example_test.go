@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/trace"
 )
 
 func ExampleMutex_Do() {
@@ -168,13 +169,13 @@ func ExampleClient_WatchState() {
 func ExampleEvent() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), &coord.Options{
-		Trace: func(_ context.Context, e coord.Event) {
+		Trace: func(_ context.Context, e trace.Event) {
 			switch e := e.(type) {
-			case coord.HoldGranted:
+			case trace.HoldGranted:
 				fmt.Println("granted", e.Recipe, e.Path)
-			case coord.HoldReleased:
+			case trace.HoldReleased:
 				fmt.Println("released", e.Recipe, e.Path, e.Err)
-			case coord.HoldLost:
+			case trace.HoldLost:
 				fmt.Println("lost", e.Recipe, e.Path, e.Err)
 			}
 		},

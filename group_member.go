@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // A Membership is one's own place in a group. It keeps itself: when the session
@@ -199,15 +200,15 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 // joined and parted tell of the member's coming and going.
 
 func (m *Membership[T]) joined(ctx context.Context, st *stand, op string, again bool) {
-	tell(ctx, m.g.c, MemberJoined{
-		Subject: Subject{Recipe: "group", Path: m.g.path.full, Op: op, Node: st.n.path},
+	tell(ctx, m.g.c, trace.MemberJoined{
+		Subject: trace.Subject{Recipe: "group", Path: m.g.path.full, Op: op, Node: st.n.path},
 		Member:  m.id, Token: st.n.czxid, Again: again,
 	})
 }
 
 func (m *Membership[T]) parted(st *stand, err error, rejoins bool) {
-	tell(context.Background(), m.g.c, MemberLeft{
-		Subject: Subject{Recipe: "group", Path: m.g.path.full, Node: st.n.path},
+	tell(context.Background(), m.g.c, trace.MemberLeft{
+		Subject: trace.Subject{Recipe: "group", Path: m.g.path.full, Node: st.n.path},
 		Member:  m.id, Err: err, Rejoins: rejoins,
 	})
 }

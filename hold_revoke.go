@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/go-coord/coord/trace"
 )
 
 // Revocation is a request to give a lock up: the recipe of the revocable shared
@@ -117,6 +119,6 @@ func (h *Hold) look(data []byte) {
 	path := h.path
 	h.mu.Unlock()
 	if first && h.trail != nil {
-		h.trail.tell(context.Background(), RevocationRead{Subject: h.trail.at(path), Revocation: *r})
+		h.trail.tell(context.Background(), trace.RevocationRead{Subject: h.trail.at(path), By: r.By, Reason: r.Reason, Force: r.Force})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/trace"
 )
 
 // A kindUse is a use of a path by one kind of recipe.
@@ -424,8 +425,8 @@ func TestAForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		var told atomic.Int32
-		waits := func(_ context.Context, e coord.Event) {
-			if _, ok := e.(coord.WaitBegan); ok {
+		waits := func(_ context.Context, e trace.Event) {
+			if _, ok := e.(trace.WaitBegan); ok {
 				w.waits.Add(1)
 			}
 		}

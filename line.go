@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // line is a directory of sequential ephemeral nodes whose order says whose turn
@@ -56,8 +57,8 @@ type line struct {
 }
 
 // where is what events of op are about that are no acquisition's.
-func (l *line) subject(op, node string) Subject {
-	return Subject{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
+func (l *line) subject(op, node string) trace.Subject {
+	return trace.Subject{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
 }
 
 func (l *line) ground() ground { return l.whole.within(l.dir, l.kinds.recipe()) }

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // RevokeOptions may be nil.
@@ -147,7 +148,7 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 			_, err = s.b.Commit(ctx, op)
 			switch {
 			case err == nil:
-				tell(ctx, l.c, RevocationSent{Subject: l.subject("revoke", path), Revocation: mine.revocation(), Forced: force})
+				tell(ctx, l.c, trace.RevocationSent{Subject: l.subject("revoke", path), By: mine.By, Reason: mine.Reason, Forced: force})
 				return struct{}{}, nil
 			case isNotFound(err):
 				return struct{}{}, nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // RWMutexOptions may be nil.
@@ -180,7 +181,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 			err = h.Err()
 		case err == nil:
 			if h.trail != nil {
-				h.trail.tell(ctx, HoldDowngraded{Subject: h.trail.at(next), Token: h.token})
+				h.trail.tell(ctx, trace.HoldDowngraded{Subject: h.trail.at(next), Token: h.token})
 			}
 		}
 		result <- err

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/trace"
 )
 
 func TestACrashGivesPermitsBack(t *testing.T) {
@@ -163,11 +164,11 @@ func TestAWaitForPermitsSurvivesALostSession(t *testing.T) {
 		a := w.semaphore("a", 2)
 		h := acquire(w.t, a, 2)
 		var requeued atomic.Int32
-		c := open(w.t, w.Link("b"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e coord.Event) {
+		c := open(w.t, w.Link("b"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e trace.Event) {
 			switch e.(type) {
-			case coord.WaiterRequeued:
+			case trace.WaiterRequeued:
 				requeued.Add(1)
-			case coord.WaitBegan:
+			case trace.WaitBegan:
 				w.waits.Add(1)
 			}
 		}})

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/trace"
 )
 
 // guarded writes under a hold's guard, over a session of its own.
@@ -397,8 +398,8 @@ func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
 		var requeued int
 		c := open(w.t, w.Link("a"), &coord.Options{
 			Namespace: w.path(""),
-			Trace: func(_ context.Context, e coord.Event) {
-				if _, ok := e.(coord.WaiterRequeued); ok {
+			Trace: func(_ context.Context, e trace.Event) {
+				if _, ok := e.(trace.WaiterRequeued); ok {
 					mu.Lock()
 					requeued++
 					mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // QueueOptions may be nil. All clients of one queue should use the same.
@@ -203,7 +204,7 @@ func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int6
 	err = opError(op, q.q.path.full, err)
 	trail.over(ctx, err)
 	if trail != nil && n > 0 {
-		tell(ctx, q.q.c, ItemsPut{Subject: trail.at(""), Items: ids[:n:n]})
+		tell(ctx, q.q.c, trace.ItemsPut{Subject: trail.at(""), Items: ids[:n:n]})
 	}
 	return ids, n, err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // itemClaim is an item that we have. Its hold stands on the mark.
@@ -265,32 +266,32 @@ func (cl *itemClaim) release(*Hold) error {
 }
 
 // granted is what is told of a claim.
-func (cl *itemClaim) granted(token int64, waited time.Duration) Event {
-	return ItemClaimed{
+func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
+	return trace.ItemClaimed{
 		Subject: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
 		Token: token, Waited: waited,
 	}
 }
 
 // settled is what is told of the end of a claim.
-func (cl *itemClaim) settled(lost bool, held time.Duration, err error) Event {
+func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Event {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	e := ItemSettled{
+	e := trace.ItemSettled{
 		Subject: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
 		Delay: cl.delay, Held: held, Err: err,
 	}
 	switch {
 	case lost:
-		e.Outcome = ItemLost
+		e.Outcome, e.Reason = trace.ItemLost, reasonOf(err)
 	case cl.verb == verbAck, cl.verb == verbPop:
-		e.Outcome = ItemAcked
+		e.Outcome = trace.ItemAcked
 	case cl.verb == verbNack:
-		e.Outcome = ItemNacked
+		e.Outcome = trace.ItemNacked
 	case cl.verb == verbBury:
-		e.Outcome, e.Delay = ItemDead, 0
+		e.Outcome, e.Delay = trace.ItemDead, 0
 	default:
-		e.Outcome = ItemReturned
+		e.Outcome = trace.ItemReturned
 	}
 	return e
 }
@@ -411,7 +412,7 @@ func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *queueEntry, at
 	if t := q.trail("take"); err == nil && t != nil {
 		w := t.at(e.path())
 		w.ID = 0 // there was no claim
-		tell(context.Background(), q.c, ItemSettled{Subject: w, Item: e.id, Attempt: attempts, Outcome: ItemDead})
+		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.id, Attempt: attempts, Outcome: trace.ItemDead})
 	}
 	return err
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/trace"
 )
 
 // What must show in no log, no error and no event.
@@ -69,7 +70,7 @@ func (x *told) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(x, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-func (x *told) trace(_ context.Context, e coord.Event) {
+func (x *told) trace(_ context.Context, e trace.Event) {
 	x.add("event", fmt.Sprintf("%T %+v %#v", e, e, e))
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/trace"
 )
 
 func TestTheEventsOfAMutex(t *testing.T) {
@@ -210,8 +211,8 @@ func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var c *coord.Client
 		var lost bool
-		c = open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e coord.Event) {
-			if e, ok := e.(coord.HoldGranted); ok && !lost {
+		c = open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
+			if e, ok := e.(trace.HoldGranted); ok && !lost {
 				// The service deletes the node while the grant is being told.
 				lost = true
 				s, err := c.Session(ctx)
@@ -239,8 +240,8 @@ func TestALossThatTraceFindsIsToldNext(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var term *coord.Term
-		c := open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e coord.Event) {
-			if _, ok := e.(coord.LeaderAnnounced); ok {
+		c := open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
+			if _, ok := e.(trace.LeaderAnnounced); ok {
 				w.Link("a").Expire(term.Session())
 				<-term.Done()
 				wantErr(w.t, term.Err(), coord.ErrLost)
@@ -263,9 +264,9 @@ func TestALossThatTraceFindsIsToldNext(t *testing.T) {
 func TestTraceMayLook(t *testing.T) {
 	onEach(t, func(w *world) {
 		var held atomic.Pointer[coord.Hold]
-		looked := make(chan coord.Event, 100)
+		looked := make(chan trace.Event, 100)
 		var c *coord.Client
-		c = open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e coord.Event) {
+		c = open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e trace.Event) {
 			h := held.Load()
 			if h == nil {
 				return // of its own Open, or of the lock
@@ -292,7 +293,7 @@ func TestTraceMayLook(t *testing.T) {
 		for {
 			select {
 			case e := <-looked:
-				if _, ok := e.(coord.HoldLost); ok {
+				if _, ok := e.(trace.HoldLost); ok {
 					return
 				}
 			case <-time.After(30 * time.Second):
@@ -311,12 +312,12 @@ func TestEventsCarryTheirTimes(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		mustRelease(w.t, h)
 		h = b.hold()
-		if e := lastOf[coord.HoldGranted](w.t, x); e.Waited != 2*time.Second || e.Token != h.Token() || e.Node != h.Path() {
+		if e := lastOf[trace.HoldGranted](w.t, x); e.Waited != 2*time.Second || e.Token != h.Token() || e.Node != h.Path() {
 			w.t.Errorf("%+v", e)
 		}
 		time.Sleep(3 * time.Second)
 		mustRelease(w.t, h)
-		if e := lastOf[coord.HoldReleased](w.t, x); e.Held != 3*time.Second || e.Token != h.Token() || e.Node != h.Path() {
+		if e := lastOf[trace.HoldReleased](w.t, x); e.Held != 3*time.Second || e.Token != h.Token() || e.Node != h.Path() {
 			w.t.Errorf("%+v", e)
 		}
 		h = mustLock(w.t, coord.NewMutex(c, "/l", nil))
@@ -324,7 +325,7 @@ func TestEventsCarryTheirTimes(t *testing.T) {
 		w.Link("b").Expire(h.Session())
 		<-h.Done()
 		w.settle()
-		e := lastOf[coord.HoldLost](w.t, x)
+		e := lastOf[trace.HoldLost](w.t, x)
 		if e.Held != 4*time.Second || e.Token != h.Token() || e.Node != h.Path() || e.Err != h.Err() {
 			w.t.Errorf("%+v", e)
 		}
@@ -332,7 +333,7 @@ func TestEventsCarryTheirTimes(t *testing.T) {
 		defer cancel()
 		taken := mustLock(w.t, a)
 		<-w.lock(giveUp, coord.NewMutex(c, "/l", nil)).done
-		if e := lastOf[coord.WaitEnded](w.t, x); e.Waited != 5*time.Second {
+		if e := lastOf[trace.WaitEnded](w.t, x); e.Waited != 5*time.Second {
 			w.t.Errorf("%+v", e)
 		}
 		mustRelease(w.t, taken)
@@ -387,7 +388,7 @@ type tape struct {
 	ids   map[uint64]int // by first sight
 	items map[string]int // likewise
 	lines []tapeLine
-	all   []coord.Event
+	all   []trace.Event
 }
 
 type tapeLine struct {
@@ -412,11 +413,11 @@ func (w *world) taped(name string, hooks *backendtest.Hooks) (*tape, *coord.Clie
 	return x, open(w.t, b, o)
 }
 
-func (x *tape) trace(ctx context.Context, e coord.Event) {
+func (x *tape) trace(ctx context.Context, e trace.Event) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.all = append(x.all, e)
-	if _, ok := e.(coord.StateChanged); ok {
+	if _, ok := e.(trace.StateChanged); ok {
 		return
 	}
 	at := e.About()
@@ -437,9 +438,9 @@ func (x *tape) trace(ctx context.Context, e coord.Event) {
 var newNames = regexp.MustCompile(`_c_[0-9a-f-]{36}-|[0-9a-f]{8}-[0-9a-f-]{27}|\d{10}`)
 
 // describe is the event in words, without times, and what numbers are new.
-func (x *tape) describe(e coord.Event) string {
+func (x *tape) describe(e trace.Event) string {
 	at := e.About()
-	name := strings.TrimPrefix(fmt.Sprintf("%T", e), "coord.")
+	name := strings.TrimPrefix(fmt.Sprintf("%T", e), "trace.")
 	root := x.w.path("")
 	var s []string
 	for _, word := range []string{at.Recipe, strings.TrimPrefix(at.Path, root), at.Op} {
@@ -461,63 +462,63 @@ func (x *tape) describe(e coord.Event) string {
 	}
 	token := func(n int64) { add("token=%v", n != 0) }
 	switch e := e.(type) {
-	case coord.WaitBegan:
+	case trace.WaitBegan:
 		add("ahead=%d", e.Ahead)
-	case coord.PositionChanged:
+	case trace.PositionChanged:
 		add("ahead=%d", e.Ahead)
-	case coord.WaiterRequeued:
+	case trace.WaiterRequeued:
 		add("again=%v", e.Err != nil)
-	case coord.WaitEnded:
+	case trace.WaitEnded:
 		err(e.Err)
-	case coord.HoldGranted:
+	case trace.HoldGranted:
 		token(e.Token)
 		add("weight=%d", e.Weight)
-	case coord.HoldLost:
+	case trace.HoldLost:
 		token(e.Token)
 		err(e.Err)
-	case coord.HoldReleased:
+	case trace.HoldReleased:
 		token(e.Token)
 		err(e.Err)
-	case coord.HoldDowngraded:
+	case trace.HoldDowngraded:
 		token(e.Token)
-	case coord.RevocationRead:
-		add("by=%s force=%v", e.Revocation.By, e.Revocation.Force)
-	case coord.RevocationSent:
-		add("by=%s forced=%v", e.Revocation.By, e.Forced)
-	case coord.LeaderAnnounced:
+	case trace.RevocationRead:
+		add("by=%s force=%v", e.By, e.Force)
+	case trace.RevocationSent:
+		add("by=%s forced=%v", e.By, e.Forced)
+	case trace.LeaderAnnounced:
 		token(e.Token)
-	case coord.BarrierSet, coord.BarrierRemoved:
-	case coord.RoundOpened:
+	case trace.BarrierSet, trace.BarrierRemoved:
+	case trace.RoundOpened:
 		add("members=%d", e.Members)
-	case coord.ItemsPut:
+	case trace.ItemsPut:
 		add("items=%d", len(e.Items))
-	case coord.ItemClaimed:
+	case trace.ItemClaimed:
 		item(e.Item, e.Attempt)
 		token(e.Token)
-	case coord.ItemSettled:
+	case trace.ItemSettled:
 		item(e.Item, e.Attempt)
 		add("%v delay=%v", e.Outcome, e.Delay)
 		err(e.Err)
-	case coord.MemberJoined:
+	case trace.MemberJoined:
 		token(e.Token)
 		add("member=%s again=%v", e.Member, e.Again)
-	case coord.MemberLeft:
+	case trace.MemberLeft:
 		add("member=%s rejoins=%v left=%v", e.Member, e.Rejoins, e.Err == nil)
-	case coord.CacheSynced:
+	case trace.CacheSynced:
 		add("nodes=%d again=%v", e.Nodes, e.Again)
-	case coord.CacheStopped:
+	case trace.CacheStopped:
 		err(e.Err)
-	case coord.ProposalMade:
+	case trace.ProposalMade:
 		add("tx=%s sites=%d", e.Proposal, e.Sites)
-	case coord.ProposalVoted:
+	case trace.ProposalVoted:
 		add("tx=%s site=%s yes=%v", e.Proposal, e.Site, e.Yes)
-	case coord.ProposalDecided:
+	case trace.ProposalDecided:
 		add("tx=%s site=%s commit=%v by=%s", e.Proposal, e.Site, e.Commit, e.By)
-	case coord.ProposalAcked:
+	case trace.ProposalAcked:
 		add("tx=%s site=%s commit=%v", e.Proposal, e.Site, e.Commit)
-	case coord.ProposalInDoubt:
+	case trace.ProposalInDoubt:
 		add("tx=%s site=%s", e.Proposal, e.Site)
-	case coord.OutcomeResolved:
+	case trace.OutcomeResolved:
 		add("applied=%v", e.Applied)
 	default:
 		x.w.t.Errorf("an unknown event: %T", e)
@@ -573,7 +574,7 @@ func (x *tape) len() int {
 
 // toldOf returns the events of one type, the times with them. Under fake time it
 // waits for those that are on their way.
-func toldOf[E coord.Event](x *tape) (list []E) {
+func toldOf[E trace.Event](x *tape) (list []E) {
 	x.w.settle()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -586,7 +587,7 @@ func toldOf[E coord.Event](x *tape) (list []E) {
 }
 
 // lastOf returns the latest event of one type.
-func lastOf[E coord.Event](t *testing.T, x *tape) E {
+func lastOf[E trace.Event](t *testing.T, x *tape) E {
 	t.Helper()
 	list := toldOf[E](x)
 	if len(list) == 0 {

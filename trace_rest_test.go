@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/trace"
 )
 
 func TestTheEventsOfABarrier(t *testing.T) {
@@ -224,8 +225,8 @@ func TestAnItemIsNotToldLostBeforeItWasClaimed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var c *coord.Client
-		c = open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e coord.Event) {
-			if _, ok := e.(coord.WaitEnded); ok {
+		c = open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
+			if _, ok := e.(trace.WaitEnded); ok {
 				s, err := c.Session(ctx) // of the claim
 				if err != nil {
 					w.t.Error(err)
@@ -241,7 +242,7 @@ func TestAnItemIsNotToldLostBeforeItWasClaimed(t *testing.T) {
 		if _, err := coord.NewQueue[int](w.open("b", nil), "/q", nil).Put(context.Background(), 1); err != nil {
 			w.t.Fatal(err)
 		}
-		w.eventually("the loss is told of", func() bool { return len(toldOf[coord.ItemSettled](x)) > 0 })
+		w.eventually("the loss is told of", func() bool { return len(toldOf[trace.ItemSettled](x)) > 0 })
 		w.settle()
 		x.mu.Lock()
 		x.lines = x.lines[:3] // Take goes on with the next attempt
@@ -372,9 +373,9 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		if list, err := co.Recover(ctx); len(list) != 1 || err != nil {
 			w.t.Fatal(list, err)
 		}
-		var e coord.ProposalDecided
+		var e trace.ProposalDecided
 		w.eventually("what Recover did is told of", func() bool {
-			e = lastOf[coord.ProposalDecided](w.t, x)
+			e = lastOf[trace.ProposalDecided](w.t, x)
 			return e.Op == "recover"
 		})
 		if e.Proposal != "three" || e.Commit {

@@ -20,6 +20,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/trace"
 )
 
 // blocker is a Logger and a Trace that block, in all that they are asked, from stop
@@ -55,7 +56,7 @@ func (b *blocker) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-func (b *blocker) trace(context.Context, coord.Event) { b.wait() }
+func (b *blocker) trace(context.Context, trace.Event) { b.wait() }
 
 // However long the Logger and Trace block: every hold of a session that is lost is
 // told so before another client is granted any of them, and no call waits.
@@ -185,7 +186,7 @@ func TestCloseWaitsForTheLoggerAndTraceForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow, told int
 		st := memory.New(nil)
-		c := open(t, st.Link("a"), &coord.Options{Trace: func(context.Context, coord.Event) {
+		c := open(t, st.Link("a"), &coord.Options{Trace: func(context.Context, trace.Event) {
 			time.Sleep(100 * time.Millisecond)
 			slow++
 		}})
@@ -197,7 +198,7 @@ func TestCloseWaitsForTheLoggerAndTraceForASecond(t *testing.T) {
 
 		b := newBlocker()
 		b.stop()
-		c = open(t, st.Link("a"), &coord.Options{Logger: slog.New(b), Trace: func(context.Context, coord.Event) {
+		c = open(t, st.Link("a"), &coord.Options{Logger: slog.New(b), Trace: func(context.Context, trace.Event) {
 			told++
 			b.wait()
 		}})
@@ -222,18 +223,18 @@ func TestEventsThatAreDroppedAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		let := make(chan struct{})
 		var granted, released, states, dropped int
-		c := open(t, memory.New(nil).Link("a"), &coord.Options{Trace: func(_ context.Context, e coord.Event) {
+		c := open(t, memory.New(nil).Link("a"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
 			<-let
 			switch e := e.(type) {
-			case coord.HoldGranted:
+			case trace.HoldGranted:
 				granted++
-			case coord.HoldReleased:
+			case trace.HoldReleased:
 				released++
-			case coord.StateChanged:
+			case trace.StateChanged:
 				states++
-			case coord.EventsDropped:
+			case trace.EventsDropped:
 				dropped += e.Events
-				if e.About() != (coord.Subject{}) {
+				if e.About() != (trace.Subject{}) {
 					t.Errorf("%+v", e)
 				}
 			}
@@ -264,8 +265,8 @@ func TestTraceAndLoggerMayUseTheClient(t *testing.T) {
 		got := make(chan error, 1)
 		var m *coord.Mutex
 		ready := make(chan struct{})
-		c := open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: func(ctx context.Context, e coord.Event) {
-			if e, ok := e.(coord.HoldLost); ok {
+		c := open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: func(ctx context.Context, e trace.Event) {
+			if e, ok := e.(trace.HoldLost); ok {
 				<-ready
 				h, err := m.Lock(context.Background()) // on the next session
 				if err == nil {
@@ -547,7 +548,7 @@ func TestWithoutTraceAMutexAllocatesAsEver(t *testing.T) {
 	}
 	plain := open(t, memory.New(nil), nil)
 	var told atomic.Int64
-	traced := open(t, memory.New(nil), &coord.Options{Trace: func(context.Context, coord.Event) { told.Add(1) }})
+	traced := open(t, memory.New(nil), &coord.Options{Trace: func(context.Context, trace.Event) { told.Add(1) }})
 	for i, cy := range traceCycles {
 		without := measure(plain, i)
 		for n := 0; n < 20 && cy.name == "mutex" && without > promised; n++ {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/trace"
 )
 
 // trail tells of one acquisition, from the call to the end of what was acquired.
@@ -14,7 +16,7 @@ import (
 // it can be lost before the caller tells that; until then it waits here.
 type trail struct {
 	c     *Client
-	where Subject
+	where trace.Subject
 	began time.Time
 
 	// Of the goroutine that acquires.
@@ -35,8 +37,8 @@ type trail struct {
 // trailed is what has events of its own in place of HoldGranted, HoldLost and HoldReleased:
 // an item of a queue.
 type trailed interface {
-	granted(token int64, waited time.Duration) Event
-	settled(lost bool, held time.Duration, err error) Event
+	granted(token int64, waited time.Duration) trace.Event
+	settled(lost bool, held time.Duration, err error) trace.Event
 }
 
 // trail begins to tell of an acquisition.
@@ -46,7 +48,7 @@ func (c *Client) trail(recipe, path, op string) *trail {
 	}
 	return &trail{
 		c:     c,
-		where: Subject{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
+		where: trace.Subject{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
 		began: time.Now(),
 	}
 }
@@ -61,7 +63,7 @@ func (t *trail) next(op string) *trail {
 	return n
 }
 
-func (t *trail) at(node string) Subject {
+func (t *trail) at(node string) trace.Subject {
 	w := t.where
 	w.Node = node
 	return w
@@ -74,10 +76,10 @@ func (t *trail) waiting(ctx context.Context, node string, ahead int) {
 	case t == nil:
 	case !t.stands || node != t.place:
 		t.waited, t.stands, t.place, t.ahead = true, true, node, ahead
-		tell(ctx, t.c, WaitBegan{Subject: t.at(node), Ahead: ahead})
+		tell(ctx, t.c, trace.WaitBegan{Subject: t.at(node), Ahead: ahead})
 	case ahead != t.ahead:
 		t.ahead = ahead
-		tell(ctx, t.c, PositionChanged{Subject: t.at(node), Ahead: ahead})
+		tell(ctx, t.c, trace.PositionChanged{Subject: t.at(node), Ahead: ahead})
 	}
 }
 
@@ -86,7 +88,7 @@ func (t *trail) requeued(ctx context.Context, err error) {
 	if t == nil {
 		return
 	}
-	tell(ctx, t.c, WaiterRequeued{Subject: t.at(t.place), Err: err})
+	tell(ctx, t.c, trace.WaiterRequeued{Subject: t.at(t.place), Reason: reasonOf(err), Err: err})
 	t.stands, t.place = false, ""
 }
 
@@ -96,7 +98,7 @@ func (t *trail) over(ctx context.Context, err error) {
 		return
 	}
 	t.waited = false
-	tell(ctx, t.c, WaitEnded{Subject: t.at(t.place), Waited: time.Since(t.began), Err: err})
+	tell(ctx, t.c, trace.WaitEnded{Subject: t.at(t.place), Waited: time.Since(t.began), Err: err})
 }
 
 // grant tells of the grant, and then of what has come of the hold since.
@@ -106,11 +108,11 @@ func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 	}
 	now := time.Now()
 	waited := now.Sub(t.began)
-	var e Event
+	var e trace.Event
 	if t.item != nil {
 		e = t.item.granted(h.token, waited)
 	} else {
-		e = HoldGranted{Subject: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
+		e = trace.HoldGranted{Subject: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,7 +138,7 @@ func (t *trail) put(x tale) {
 
 // tell tells what happens to the hold while it stands. What comes to light only after
 // the end was told is not told any more.
-func (t *trail) tell(ctx context.Context, e Event) {
+func (t *trail) tell(ctx context.Context, e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.ended {
@@ -145,7 +147,7 @@ func (t *trail) tell(ctx context.Context, e Event) {
 }
 
 // end tells the end of the hold.
-func (t *trail) end(e Event) {
+func (t *trail) end(e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = true
@@ -172,7 +174,7 @@ func (t *trail) lost(node string, token int64, err error) {
 	case t.item != nil:
 		t.end(t.item.settled(true, t.held(), err))
 	default:
-		t.end(HoldLost{Subject: t.at(node), Token: token, Held: t.held(), Err: err})
+		t.end(trace.HoldLost{Subject: t.at(node), Token: token, Held: t.held(), Reason: reasonOf(err), Err: err})
 	}
 }
 
@@ -184,6 +186,6 @@ func (t *trail) released(node string, token int64, held time.Duration, err error
 	case t.item != nil:
 		t.end(t.item.settled(false, held, err))
 	default:
-		t.end(HoldReleased{Subject: t.at(node), Token: token, Held: held, Err: err})
+		t.end(trace.HoldReleased{Subject: t.at(node), Token: token, Held: held, Err: err})
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/trace"
 )
 
 func TestWithoutTraceATrailCostsNothing(t *testing.T) {
@@ -20,10 +22,27 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 		x.next("leave").waiting(ctx, "/l/a", 1)
 		x.released("/l/a", 1, x.held(), nil)
 		x.lost("/l/a", 1, err)
-		tell(ctx, c, WaiterRequeued{Subject: Subject{Recipe: "mutex", Path: "/l"}, Err: err})
-		tell(ctx, c, ProposalDecided{Subject: Subject{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
+		tell(ctx, c, trace.WaiterRequeued{Subject: trace.Subject{Recipe: "mutex", Path: "/l"}, Err: err})
+		tell(ctx, c, trace.ProposalDecided{Subject: trace.Subject{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestTheReasonOfALoss(t *testing.T) {
+	for err, want := range map[error]trace.Reason{
+		&loss{cause: ErrSessionLost}:        trace.ReasonSessionLost,
+		&loss{cause: ErrDeleted}:            trace.ReasonDeleted,
+		&loss{cause: &revoked{}}:            trace.ReasonRevoked,
+		&loss{cause: ErrSuspended}:          trace.ReasonSuspended,
+		&loss{cause: ErrClosed}:             trace.ReasonClosed,
+		&loss{cause: errors.New("unknown")}: trace.ReasonOther,
+		errGone:                             trace.ReasonDeleted,
+		errDrained:                          trace.ReasonOther,
+	} {
+		if got := reasonOf(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
 	}
 }
 
@@ -32,9 +51,9 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 func TestALossBeforeTheGrantWasToldIsToldAfterIt(t *testing.T) {
 	var got []string
 	var held time.Duration
-	c := &Client{trace: newTrace(func(_ context.Context, e Event) {
+	c := &Client{trace: newTrace(func(_ context.Context, e trace.Event) {
 		got = append(got, fmt.Sprintf("%T", e))
-		if lost, ok := e.(HoldLost); ok {
+		if lost, ok := e.(trace.HoldLost); ok {
 			held = lost.Held
 		}
 	})}
@@ -44,7 +63,7 @@ func TestALossBeforeTheGrantWasToldIsToldAfterIt(t *testing.T) {
 	if !c.trace.Drain(time.Minute) {
 		t.Fatal("not told")
 	}
-	if want := []string{"coord.HoldGranted", "coord.HoldLost"}; !slices.Equal(got, want) {
+	if want := []string{"trace.HoldGranted", "trace.HoldLost"}; !slices.Equal(got, want) {
 		t.Errorf("told %v, want %v", got, want)
 	}
 	if held != 0 {

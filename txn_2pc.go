@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // The two-phase commit of the ZooKeeper recipe guide, in a form that does not
@@ -117,8 +118,8 @@ func (x *txSpace) siteLock(site string) *Mutex {
 }
 
 // where is what events of op are about.
-func (x *txSpace) subject(op, node string) Subject {
-	return Subject{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}
+func (x *txSpace) subject(op, node string) trace.Subject {
+	return trace.Subject{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}
 }
 
 // checkID returns ErrInvalid for what cannot be an id or the name of a site.

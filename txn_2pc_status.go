@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-coord/coord/trace"
 )
 
 // ProposalStatus is how a transaction stood when it was read.
@@ -165,7 +167,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *outcome) {
 					if !told[d.zxid] {
 						told[d.zxid] = true
-						tell(ctx, co.c, ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
+						tell(ctx, co.c, trace.ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
 						list = append(list, o.decision(d))
 					}
 				})

@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/trace"
 )
 
 // account is a site that keeps a list of what it did.
@@ -376,15 +377,15 @@ type siteScene struct {
 	t      *testing.T
 	st     *memory.Store
 	co     *coord.Coordinator[string]
-	events []coord.ProposalDecided
+	events []trace.ProposalDecided
 	stop   func()
 }
 
 func newSiteScene(t *testing.T, h coord.Handler[string]) *siteScene {
 	x := &siteScene{t: t, st: memory.New(nil)}
 	x.co = coord.NewCoordinator[string](open(t, x.st.Link("co"), nil), "/tx", nil)
-	c := open(t, x.st.Link("site"), &coord.Options{Trace: func(_ context.Context, e coord.Event) {
-		if e, ok := e.(coord.ProposalDecided); ok {
+	c := open(t, x.st.Link("site"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+		if e, ok := e.(trace.ProposalDecided); ok {
 			x.events = append(x.events, e)
 		}
 	}})

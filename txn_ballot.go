@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // What a branch holds once it is filled in.
@@ -193,7 +194,7 @@ func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
 		}
 	}
 	if !b.since.IsZero() {
-		tell(ctx, b.c, ProposalDecided{Subject: b.subject(b.path), Proposal: b.id, Site: b.site,
+		tell(ctx, b.c, trace.ProposalDecided{Subject: b.subject(b.path), Proposal: b.id, Site: b.site,
 			Commit: o.Commit, By: o.By, InDoubt: time.Since(b.since)})
 		b.since = time.Time{}
 	}
@@ -247,7 +248,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 	}
 	if b.doubtOnce(b.name) {
 		b.c.log.Error("coord: a transaction is in doubt", "path", b.path, "error", e)
-		tell(ctx, b.c, ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
+		tell(ctx, b.c, trace.ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
 		if b.handler.InDoubt != nil {
 			tx, _ := b.tx()
 			b.handler.InDoubt(ctx, tx, e)
@@ -289,7 +290,7 @@ func (b *branchWork[T]) prepare(ctx context.Context) error {
 		return b.settle(ctx, err)
 	}
 	b.version, b.vote = 1, vote
-	tell(ctx, b.c, ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == branchYes})
+	tell(ctx, b.c, trace.ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == branchYes})
 	return nil
 }
 
@@ -402,12 +403,12 @@ func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error
 	if err != nil {
 		return b.settle(ctx, err)
 	}
-	tell(ctx, b.c, ProposalAcked{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Commit: commit})
+	tell(ctx, b.c, trace.ProposalAcked{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Commit: commit})
 	return errDone
 }
 
 // where is where this is told of.
-func (b *branchWork[T]) subject(node string) Subject { return b.txSpace.subject("serve", node) }
+func (b *branchWork[T]) subject(node string) trace.Subject { return b.txSpace.subject("serve", node) }
 
 func (b *branchWork[T]) call(ctx context.Context, commit bool) error {
 	// After a pause another process may have acknowledged in our place.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // CoordinatorOptions may be nil.
@@ -155,7 +156,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		if err == nil {
 			if !q.told {
 				q.told = true
-				tell(ctx, co.c, ProposalMade{Subject: co.subject("propose", d.path), Proposal: d.id, Sites: len(d.rec.Sites)})
+				tell(ctx, co.c, trace.ProposalMade{Subject: co.subject("propose", d.path), Proposal: d.id, Sites: len(d.rec.Sites)})
 			}
 			o, err = q.await(ctx, s, d)
 		}
@@ -164,7 +165,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			// Not before the caller knows it: after a crash in between, a retry
 			// must find the transaction.
 			co.c.goCleanUp(func(ctx context.Context, u *cleanUp) { q.finish(ctx, u, d, true) })
-			tell(ctx, co.c, ProposalDecided{Subject: co.subject("propose", d.path), Proposal: d.id,
+			tell(ctx, co.c, trace.ProposalDecided{Subject: co.subject("propose", d.path), Proposal: d.id,
 				Commit: o.Commit, By: o.By, Took: time.Since(began)})
 			return o.decision(d), nil
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil && !errors.Is(err, errMaybe):

@@ -18,6 +18,7 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-coord/coord/internal/zktest"
+	"github.com/go-coord/coord/trace"
 	"go.uber.org/goleak"
 )
 
@@ -88,8 +89,8 @@ func (w *world) open(name string, hooks *backendtest.Hooks) *coord.Client {
 	}
 	return open(w.t, b, &coord.Options{
 		Namespace: w.path(""),
-		Trace: func(_ context.Context, e coord.Event) {
-			if _, ok := e.(coord.WaitBegan); ok {
+		Trace: func(_ context.Context, e trace.Event) {
+			if _, ok := e.(trace.WaitBegan); ok {
 				w.waits.Add(1)
 			}
 		},

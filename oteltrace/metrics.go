@@ -3,7 +3,7 @@ package oteltrace
 import (
 	"context"
 
-	"github.com/go-coord/coord"
+	coordtrace "github.com/go-coord/coord/trace"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -94,7 +94,7 @@ func newMetrics(m metric.Meter) *metrics {
 }
 
 // count records an event in metrics.
-func (a *adapter) count(ctx context.Context, e coord.Event) {
+func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 	m := a.metrics
 	at := e.About()
 	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
@@ -102,36 +102,36 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 			keyRecipe.String(at.Recipe), keyPath.String(a.path(at.Path)))...))
 	}
 	switch e := e.(type) {
-	case coord.WaitEnded:
+	case coordtrace.WaitEnded:
 		m.waited.Record(ctx, e.Waited.Seconds(), with(keyOp.String(e.Op), keyOutcome.String(ended(e.Err))))
-	case coord.HoldGranted:
+	case coordtrace.HoldGranted:
 		m.waited.Record(ctx, e.Waited.Seconds(), with(keyOp.String(e.Op), keyOutcome.String("granted")))
 		m.holds.Add(ctx, 1, with())
-	case coord.HoldReleased:
+	case coordtrace.HoldReleased:
 		m.held.Record(ctx, e.Held.Seconds(), with(keyOutcome.String("released")))
 		m.holds.Add(ctx, -1, with())
-	case coord.HoldLost:
+	case coordtrace.HoldLost:
 		m.held.Record(ctx, e.Held.Seconds(), with(keyOutcome.String("lost")))
-		m.losses.Add(ctx, 1, with(keyReason.String(reason(e.Err))))
+		m.losses.Add(ctx, 1, with(keyReason.String(string(e.Reason))))
 		m.holds.Add(ctx, -1, with())
-	case coord.WaiterRequeued:
+	case coordtrace.WaiterRequeued:
 		m.requeues.Add(ctx, 1, with())
-	case coord.RevocationSent:
+	case coordtrace.RevocationSent:
 		outcome := "sent"
 		if e.Forced {
 			outcome = "forced"
 		}
 		m.revocations.Add(ctx, 1, with(keyOutcome.String(outcome)))
-	case coord.RevocationRead:
+	case coordtrace.RevocationRead:
 		m.revocations.Add(ctx, 1, with(keyOutcome.String("read")))
-	case coord.RoundOpened:
+	case coordtrace.RoundOpened:
 		m.rounds.Add(ctx, 1, with())
-	case coord.ItemsPut:
+	case coordtrace.ItemsPut:
 		m.puts.Add(ctx, int64(len(e.Items)), with())
-	case coord.ItemClaimed:
+	case coordtrace.ItemClaimed:
 		m.claims.Add(ctx, 1, with(keyRedelivered.Bool(e.Attempt > 1)))
 		m.holds.Add(ctx, 1, with())
-	case coord.ItemSettled:
+	case coordtrace.ItemSettled:
 		outcome := keyOutcome.String(e.Outcome.String())
 		m.settled.Add(ctx, 1, with(outcome))
 		if e.ID == 0 {
@@ -139,16 +139,16 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 		}
 		m.held.Record(ctx, e.Held.Seconds(), with(outcome))
 		m.holds.Add(ctx, -1, with())
-		if e.Outcome == coord.ItemLost {
-			m.losses.Add(ctx, 1, with(keyReason.String(reason(e.Err))))
+		if e.Outcome == coordtrace.ItemLost {
+			m.losses.Add(ctx, 1, with(keyReason.String(string(e.Reason))))
 		}
-	case coord.MemberJoined:
+	case coordtrace.MemberJoined:
 		outcome := "joined"
 		if e.Again {
 			outcome = "rejoined"
 		}
 		m.members.Add(ctx, 1, with(keyOutcome.String(outcome)))
-	case coord.MemberLeft:
+	case coordtrace.MemberLeft:
 		outcome := "left"
 		if e.Rejoins {
 			outcome = "lost"
@@ -156,11 +156,11 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 			outcome = "ended"
 		}
 		m.members.Add(ctx, 1, with(keyOutcome.String(outcome)))
-	case coord.CacheSynced:
+	case coordtrace.CacheSynced:
 		m.synced.Record(ctx, e.Took.Seconds(), with(keyAgain.Bool(e.Again)))
-	case coord.ProposalVoted:
+	case coordtrace.ProposalVoted:
 		m.votes.Add(ctx, 1, with(keyYes.Bool(e.Yes)))
-	case coord.ProposalDecided:
+	case coordtrace.ProposalDecided:
 		role := "proposer"
 		if e.Op == "recover" {
 			role = "recovery"
@@ -169,13 +169,13 @@ func (a *adapter) count(ctx context.Context, e coord.Event) {
 			m.doubted.Record(ctx, e.InDoubt.Seconds(), with())
 		}
 		m.decisions.Add(ctx, 1, with(keyCommit.Bool(e.Commit), keyRole.String(role)))
-	case coord.ProposalInDoubt:
+	case coordtrace.ProposalInDoubt:
 		m.inDoubt.Add(ctx, 1, with())
-	case coord.OutcomeResolved:
+	case coordtrace.OutcomeResolved:
 		m.uncertain.Add(ctx, 1, metric.WithAttributes(keyApplied.Bool(e.Applied)))
-	case coord.StateChanged:
-		m.sessions.Add(ctx, 1, metric.WithAttributes(keyPhase.String(e.State.Phase.String())))
-	case coord.EventsDropped:
+	case coordtrace.StateChanged:
+		m.sessions.Add(ctx, 1, metric.WithAttributes(keyPhase.String(e.Phase)))
+	case coordtrace.EventsDropped:
 		m.dropped.Add(ctx, int64(e.Events))
 	}
 }

@@ -50,7 +50,7 @@ package oteltrace
 import (
 	"context"
 
-	"github.com/go-coord/coord"
+	coordtrace "github.com/go-coord/coord/trace"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
@@ -80,7 +80,7 @@ type Options struct {
 // New returns a function for coord.Options.Trace. Several clients can share it. It is safe
 // for concurrent use and does not block, unless the span processor blocks. Its state for a
 // wait or hold is dropped when that ends, and the rest when the clients are closed.
-func New(o *Options) func(context.Context, coord.Event) {
+func New(o *Options) func(context.Context, coordtrace.Event) {
 	return newAdapter(o).trace
 }
 
@@ -118,7 +118,7 @@ func newAdapter(o *Options) *adapter {
 	}
 }
 
-func (a *adapter) trace(ctx context.Context, e coord.Event) {
+func (a *adapter) trace(ctx context.Context, e coordtrace.Event) {
 	a.span(ctx, e)
 	a.count(ctx, e)
 }

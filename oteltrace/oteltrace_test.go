@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
+	coordtrace "github.com/go-coord/coord/trace"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -60,7 +61,7 @@ func play(t *testing.T, o Options, sampler sdktrace.Sampler, f func(x *scene)) {
 	})
 }
 
-func (x *scene) open(link string, trace func(context.Context, coord.Event)) *coord.Client {
+func (x *scene) open(link string, trace func(context.Context, coordtrace.Event)) *coord.Client {
 	c, err := coord.Open(x.t.Context(), x.st.Link(link), &coord.Options{Namespace: "/app", Trace: trace})
 	if err != nil {
 		x.t.Fatal(err)
@@ -405,7 +406,7 @@ func TestDroppedEventsEndTheOpenSpans(t *testing.T) {
 	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
 		h := x.lock(x.t.Context(), x.c)
 		synctest.Wait()
-		x.adapter.trace(x.t.Context(), coord.EventsDropped{Events: 3})
+		x.adapter.trace(x.t.Context(), coordtrace.EventsDropped{Events: 3})
 		x.want(x.ended("coord.path", "coord.outcome"), "coord.hold 0s path=/app/l outcome=unknown")
 		if err := h.Release(); err != nil {
 			t.Fatal(err)

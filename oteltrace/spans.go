@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/go-coord/coord"
+	coordtrace "github.com/go-coord/coord/trace"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -55,7 +55,7 @@ func (o *openSpans) full() bool {
 }
 
 // begin begins a span, if it is recorded.
-func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coord.Subject, more ...attribute.KeyValue) {
+func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coordtrace.Subject, more ...attribute.KeyValue) {
 	if in.full() {
 		return
 	}
@@ -72,7 +72,7 @@ func (a *adapter) begin(ctx context.Context, in *openSpans, name string, at coor
 }
 
 // note adds an event to an open span.
-func (o *openSpans) note(at coord.Subject, name string, attrs ...attribute.KeyValue) {
+func (o *openSpans) note(at coordtrace.Subject, name string, attrs ...attribute.KeyValue) {
 	if s := o.get(at.ID); s != nil {
 		if at.Node != "" {
 			attrs = append(attrs, keyNode.String(at.Node))
@@ -83,7 +83,7 @@ func (o *openSpans) note(at coord.Subject, name string, attrs ...attribute.KeyVa
 
 // end ends a span that may be open. It records err, as the span's status if bad says that it
 // is an error.
-func (o *openSpans) end(at coord.Subject, err error, bad bool, attrs ...attribute.KeyValue) {
+func (o *openSpans) end(at coordtrace.Subject, err error, bad bool, attrs ...attribute.KeyValue) {
 	s := o.take(at.ID)
 	if s == nil {
 		return
@@ -111,42 +111,42 @@ func (o *openSpans) endAll() {
 }
 
 // span records an event in spans.
-func (a *adapter) span(ctx context.Context, e coord.Event) {
+func (a *adapter) span(ctx context.Context, e coordtrace.Event) {
 	switch e := e.(type) {
-	case coord.WaitBegan:
+	case coordtrace.WaitBegan:
 		if a.waits.get(e.ID) == nil {
 			a.begin(ctx, &a.waits, "coord.wait", e.Subject, keyAhead.Int(e.Ahead))
 		} else {
 			a.waits.note(e.Subject, "waits", keyAhead.Int(e.Ahead))
 		}
-	case coord.PositionChanged:
+	case coordtrace.PositionChanged:
 		a.waits.note(e.Subject, "position changed", keyAhead.Int(e.Ahead))
-	case coord.WaiterRequeued:
-		a.waits.note(e.Subject, "requeued", keyReason.String(reason(e.Err)))
-	case coord.WaitEnded:
+	case coordtrace.WaiterRequeued:
+		a.waits.note(e.Subject, "requeued", keyReason.String(string(e.Reason)))
+	case coordtrace.WaitEnded:
 		a.waits.end(e.Subject, e.Err, !canceled(e.Err), keyOutcome.String(ended(e.Err)))
-	case coord.HoldGranted:
+	case coordtrace.HoldGranted:
 		a.waits.end(e.Subject, nil, false, keyOutcome.String("granted"))
 		a.begin(ctx, &a.holds, "coord.hold", e.Subject, keyToken.Int64(e.Token), keyWeight.Int(e.Weight))
-	case coord.HoldReleased:
+	case coordtrace.HoldReleased:
 		a.holds.end(e.Subject, e.Err, true, keyOutcome.String("released"))
-	case coord.HoldLost:
-		a.holds.end(e.Subject, e.Err, true, keyOutcome.String("lost"), keyReason.String(reason(e.Err)))
-	case coord.HoldDowngraded:
+	case coordtrace.HoldLost:
+		a.holds.end(e.Subject, e.Err, true, keyOutcome.String("lost"), keyReason.String(string(e.Reason)))
+	case coordtrace.HoldDowngraded:
 		a.holds.note(e.Subject, "downgraded")
-	case coord.LeaderAnnounced:
+	case coordtrace.LeaderAnnounced:
 		a.holds.note(e.Subject, "announced")
-	case coord.RevocationRead:
-		a.holds.note(e.Subject, "revocation read", keyBy.String(e.Revocation.By), keyForce.Bool(e.Revocation.Force))
-	case coord.ItemClaimed:
+	case coordtrace.RevocationRead:
+		a.holds.note(e.Subject, "revocation read", keyBy.String(e.By), keyForce.Bool(e.Force))
+	case coordtrace.ItemClaimed:
 		a.begin(ctx, &a.holds, "coord.hold", e.Subject, keyToken.Int64(e.Token), keyItem.String(e.Item), keyAttempt.Int(e.Attempt))
-	case coord.ItemSettled:
+	case coordtrace.ItemSettled:
 		attrs := []attribute.KeyValue{keyOutcome.String(e.Outcome.String())}
-		if e.Outcome == coord.ItemLost {
-			attrs = append(attrs, keyReason.String(reason(e.Err)))
+		if e.Outcome == coordtrace.ItemLost {
+			attrs = append(attrs, keyReason.String(string(e.Reason)))
 		}
 		a.holds.end(e.Subject, e.Err, true, attrs...)
-	case coord.EventsDropped:
+	case coordtrace.EventsDropped:
 		a.waits.endAll()
 		a.holds.endAll()
 	}
@@ -166,23 +166,4 @@ func ended(err error) string {
 		return "canceled"
 	}
 	return "failed"
-}
-
-// reason returns the reason of a loss as one of a few words.
-func reason(err error) string {
-	for _, r := range []struct {
-		err  error
-		word string
-	}{
-		{coord.ErrRevoked, "revoked"}, // matches ErrDeleted too
-		{coord.ErrDeleted, "deleted"},
-		{coord.ErrSuspended, "suspended"},
-		{coord.ErrSessionLost, "session_lost"},
-		{coord.ErrClosed, "closed"},
-	} {
-		if errors.Is(err, r.err) {
-			return r.word
-		}
-	}
-	return "other"
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/trace"
 )
 
 const lockPath = "/lock"
@@ -82,8 +83,8 @@ func (t *tour) open(ctx context.Context) (err error) {
 
 func (t *tour) newPerson(ctx context.Context, name string) (*person, error) {
 	p := &person{name: name, link: t.Link(name), waiting: make(chan struct{}, 1)}
-	trace := func(_ context.Context, e coord.Event) {
-		if _, ok := e.(coord.WaitBegan); ok {
+	trace := func(_ context.Context, e trace.Event) {
+		if _, ok := e.(trace.WaitBegan); ok {
 			select {
 			case p.waiting <- struct{}{}:
 			default: // Trace must not block

@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/trace"
 )
 
 // clientSpec is the argument of a client process.
@@ -197,14 +198,14 @@ func (x *client) report(r report) {
 	os.Stdout.Write(append(line, '\n'))
 }
 
-func (x *client) trace(_ context.Context, e coord.Event) {
-	if e, ok := e.(coord.StateChanged); ok {
-		l := event{Kind: "state", Op: e.State.Phase.String(), Session: e.State.Session}
-		if e.State.Err != nil {
-			l.Err = e.State.Err.Error()
+func (x *client) trace(_ context.Context, e trace.Event) {
+	if e, ok := e.(trace.StateChanged); ok {
+		l := event{Kind: "state", Op: e.Phase, Session: e.Session}
+		if e.Err != nil {
+			l.Err = e.Err.Error()
 		}
-		if e.State.Phase == coord.PhaseConnected {
-			x.session.Store(e.State.Session)
+		if e.Phase == coord.PhaseConnected.String() {
+			x.session.Store(e.Session)
 		}
 		x.rec.say(l)
 	}

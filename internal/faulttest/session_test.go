@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-coord/coord/internal/zktest"
+	"github.com/go-coord/coord/trace"
 )
 
 // contender is a client in this process that acquires a lock.
@@ -44,11 +45,11 @@ func newContender(tb testing.TB, s *zkservice.Service, name string) *contender {
 	return x
 }
 
-func (x *contender) trace(_ context.Context, e coord.Event) {
+func (x *contender) trace(_ context.Context, e trace.Event) {
 	switch e := e.(type) {
-	case coord.WaitBegan:
+	case trace.WaitBegan:
 		x.waiting <- e.Node
-	case coord.WaiterRequeued:
+	case trace.WaiterRequeued:
 		x.requeued <- e.Err
 	}
 }

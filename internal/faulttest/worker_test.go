@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/trace"
 )
 
 // workerEnv makes the test binary a worker: a process that acquires a lock on command. The
@@ -215,14 +216,14 @@ func (w *worker) about(h *coord.Hold, kind, text string) line {
 	return line{Kind: kind, Token: h.Token(), Path: h.Path(), Session: h.Session(), Text: text}
 }
 
-func (w *worker) trace(_ context.Context, e coord.Event) {
+func (w *worker) trace(_ context.Context, e trace.Event) {
 	switch e := e.(type) {
-	case coord.WaitBegan:
+	case trace.WaitBegan:
 		w.say(line{Kind: "waiting", Path: e.Node})
-	case coord.WaiterRequeued:
+	case trace.WaiterRequeued:
 		w.say(line{Kind: "requeued", Path: e.Path, Text: e.Err.Error()})
-	case coord.StateChanged:
-		w.say(line{Kind: "phase", Session: e.State.Session, Text: e.State.Phase.String()})
+	case trace.StateChanged:
+		w.say(line{Kind: "phase", Session: e.Session, Text: e.Phase})
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/trace"
 )
 
 // workerEnv makes the test binary a worker: "name server timeout". See peer.
@@ -79,11 +80,11 @@ func (w *goWorker) run(spec string) error {
 	return commands.Err()
 }
 
-func (w *goWorker) trace(_ context.Context, e coord.Event) {
+func (w *goWorker) trace(_ context.Context, e trace.Event) {
 	switch e := e.(type) {
-	case coord.StateChanged:
-		w.say("state", e.State.Phase.String())
-	case coord.WaitBegan:
+	case trace.StateChanged:
+		w.say("state", e.Phase)
+	case trace.WaitBegan:
 		w.say("waiting", e.Node)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/trace"
 )
 
 // A scene is one lock path, a client of coord in this process, and an observer that reads the
@@ -28,8 +29,8 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	b := zookeeper.New(server.Get(t).Addrs(), &zookeeper.Options{SessionTimeout: usualTimeout})
-	c, err := coord.Open(t.Context(), b, &coord.Options{Trace: func(_ context.Context, e coord.Event) {
-		if e, ok := e.(coord.WaitBegan); ok {
+	c, err := coord.Open(t.Context(), b, &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+		if e, ok := e.(trace.WaitBegan); ok {
 			waiting.Store(e.Node, true)
 		}
 	}})

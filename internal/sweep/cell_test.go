@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/trace"
 )
 
 // recipe is one scenario.
@@ -148,11 +149,11 @@ func (x *cell) join(name string) *player {
 func (p *player) open() bool {
 	c, err := coord.Open(p.x.ctx, p, &coord.Options{
 		Namespace: p.x.ns,
-		Trace: func(_ context.Context, e coord.Event) {
+		Trace: func(_ context.Context, e trace.Event) {
 			switch e.(type) {
-			case coord.WaitBegan:
+			case trace.WaitBegan:
 				p.waits.Add(1)
-			case coord.OutcomeResolved:
+			case trace.OutcomeResolved:
 				p.solved.Add(1)
 			}
 		},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
 )
 
 // A Service is the environment of one run of an example.
@@ -52,7 +53,7 @@ func (s *Service) Open(ctx context.Context, name string) (*coord.Client, Link, e
 }
 
 // OpenWith is Open over a given link, with a Trace or nil.
-func (s *Service) OpenWith(ctx context.Context, link Link, trace func(context.Context, coord.Event)) (*coord.Client, error) {
+func (s *Service) OpenWith(ctx context.Context, link Link, trace func(context.Context, trace.Event)) (*coord.Client, error) {
 	// Open waits for a service that cannot be reached, so the wait is bounded.
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
