@@ -76,7 +76,7 @@ func TestCheckOpsCountsPathsDataAndEachOperation(t *testing.T) {
 	}
 }
 
-func TestModesAndKindsSayWhatTheyAre(t *testing.T) {
+func TestModesKindsAndFeatures(t *testing.T) {
 	for mode, want := range map[backend.CreateMode][2]bool{
 		backend.Persistent:           {false, false},
 		backend.Ephemeral:            {true, false},

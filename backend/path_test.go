@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-func TestCheckPathKnowsGoodFromBad(t *testing.T) {
+func TestCheckPathAcceptsGoodPathsAndRefusesBadOnes(t *testing.T) {
 	for _, tt := range []struct {
 		path   string
 		reason string // part of the error; empty for a good path

@@ -8,7 +8,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-func TestASetTellsOfItsWatchesInTheOrderInWhichTheyFired(t *testing.T) {
+func TestASetReturnsItsWatchesInTheOrderInWhichTheyFired(t *testing.T) {
 	s := backend.NewWatchSet()
 	a, b, c := s.New(), s.New(), s.New()
 	if a.Fired() != nil {

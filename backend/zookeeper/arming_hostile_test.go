@@ -166,7 +166,7 @@ func TestFaultyRepliesToAnArm(t *testing.T) {
 
 // These codes are the answers of a service that does not know setWatches, or that fails in
 // it.
-func TestAServiceThatKnowsNoSetWatchesIsAskedNodeByNode(t *testing.T) {
+func TestAServiceWithoutSetWatchesIsReadNodeByNode(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int32{-6, -5, -1} {
 		f := &arming{answer: func(_ int, xid int32) []byte { return reply(xid, code) }}
@@ -237,7 +237,7 @@ func (c pausing) SetReadDeadline(t time.Time) error {
 }
 
 // The reply has armed the watches, and the call has not returned yet.
-func TestACallThatIsGivenUpAsItsReplyComesLeavesNothingArmed(t *testing.T) {
+func TestACallAbandonedAsItsReplyArrivesLeavesNothingArmed(t *testing.T) {
 	t.Parallel()
 	f := &arming{nodes: map[string]int64{"/data": 10, "/child": 10}}
 	f.answer = func(_ int, xid int32) []byte { return reply(xid, 0) }

@@ -153,7 +153,7 @@ func TestAnArmOfAnEndedSessionFires(t *testing.T) {
 	}
 }
 
-func TestAWatchTakesThePlaceOfAnother(t *testing.T) {
+func TestAWatchReplacesAnother(t *testing.T) {
 	key := watchKey{"/a", dataWatch}
 	for name, test := range map[string]struct {
 		between func(*hub)

@@ -78,7 +78,7 @@ func reads() map[string]func(context.Context, backend.Session) error {
 	}
 }
 
-func TestAnAnswerThatNobodyExpectsEndsARead(t *testing.T) {
+func TestAnUnknownAnswerEndsARead(t *testing.T) {
 	t.Parallel()
 	for name, read := range reads() {
 		for _, code := range []int32{-1, -2, -4, -5, -7, -9, -13, -100, -105, -113, -117, -121, -123, 17} {

@@ -67,7 +67,7 @@ func TestAWatchIsArmedByItsReplyOnly(t *testing.T) {
 	}
 }
 
-func TestWhatReadsArm(t *testing.T) {
+func TestTheWatchesThatReadsArm(t *testing.T) {
 	for _, test := range []struct {
 		op, code   int32
 		kind       watchKind
@@ -106,7 +106,7 @@ func TestReconnectAndEndFireEverything(t *testing.T) {
 	}
 }
 
-func TestTheHubForgetsWhatIsStopped(t *testing.T) {
+func TestTheHubForgetsStoppedWatches(t *testing.T) {
 	h := newHub()
 	keep := armed(h, "/n5000", dataWatch, true)
 	for i := range 10_000 {

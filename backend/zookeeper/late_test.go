@@ -102,7 +102,7 @@ func TestDataIsCopiedBeforeTheCallReturns(t *testing.T) {
 	}
 }
 
-func TestWhatIsTooLargeIsRefusedLocally(t *testing.T) {
+func TestTooLargeRequestsAreRefusedLocally(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
 	c := s.open(s.link)

@@ -173,7 +173,7 @@ func (l *lines) unreachable() (times []time.Time, texts []string) {
 	return times, texts
 }
 
-func TestTheLogSaysThatNoServerCanBeReached(t *testing.T) {
+func TestTheLogReportsThatNoServerCanBeReached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var wg sync.WaitGroup

@@ -64,7 +64,7 @@ func TestTheCheckOfTheQueueAccountsForAllItems(t *testing.T) {
 	}
 }
 
-func TestTheCheckOfTheRegisterFindsWhatIsNotLinearizable(t *testing.T) {
+func TestTheCheckOfTheRegisterFindsHistoriesThatAreNotLinearizable(t *testing.T) {
 	at := func(c call, from, to int64) call { c.from, c.to = from, to; return c }
 	set := func(v string, zxid int64) call {
 		return call{event: event{Op: "set", Value: v, Token: zxid}, zxid: zxid}

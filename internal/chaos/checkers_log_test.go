@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/zklog"
 )
 
-func TestSettlingFindsWhatTheLogsContradict(t *testing.T) {
+func TestSettlingFindsReportsThatTheLogsContradict(t *testing.T) {
 	set := func(zxid int64, path, data string) zklog.Txn {
 		return zklog.Txn{Zxid: zxid, Session: 7, Ops: []zklog.Op{{Type: zklog.SetData, Path: path, Data: []byte(data)}}}
 	}

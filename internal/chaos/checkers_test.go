@@ -170,7 +170,7 @@ func TestTheCheckOfPermitsAddsThemUp(t *testing.T) {
 	verdict(t, checkOverlap([]*tenure{permits(1, 4, 3), permits(2, 5, 2), permits(3, 6, 1)}, 5), "6 held at once")
 }
 
-func TestTheCheckOfReadersAndWritersKnowsADowngrade(t *testing.T) {
+func TestTheCheckOfReadersAndWritersAcceptsADowngrade(t *testing.T) {
 	rw := func(kind, op, id, value string, n, at, token int64) event {
 		return event{Kind: kind, Work: "rwmutex", Op: op, ID: id, Value: value, N: n, At: at, Token: token}
 	}

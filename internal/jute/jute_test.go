@@ -2,7 +2,7 @@ package jute
 
 import "testing"
 
-func TestADecoderReadsWhatIsThereAndThenZeros(t *testing.T) {
+func TestADecoderReadsValuesAndThenZeros(t *testing.T) {
 	d := Decoder{Rest: []byte("\x00\x00\x00\x07" + "\xff\xff\xff\xff\xff\xff\xff\xfe" + "\x01" + "\x00\x00\x00\x03abc" + "\xff\xff\xff\xff" +
 		"\x00\x00\x00\x01" + "\x00\x00\x00\x1f\x00\x00\x00\x05world\x00\x00\x00\x06anyone" + "rest")}
 	if n := d.Int32(); n != 7 {

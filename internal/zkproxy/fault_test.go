@@ -202,7 +202,7 @@ func TestOnlyTheFirstOfTwoFaultsTakesAFrame(t *testing.T) {
 	}
 }
 
-func TestAFaultWhoseReplyNeverCameIsArmedAgain(t *testing.T) {
+func TestAFaultWhoseReplyNeverArrivesIsArmedAgain(t *testing.T) {
 	t.Parallel()
 	path := unique("/armed-again")
 	p := newProxy(t)

@@ -28,7 +28,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-func TestAnExpiredSessionIsGone(t *testing.T) {
+func TestAnExpiredSessionHasEnded(t *testing.T) {
 	e := shared.Get(t)
 	for _, timeout := range []time.Duration{2 * time.Second, 8 * time.Second} {
 		conn, events, err := zk.Connect(e.Addrs(), timeout, zk.WithLogger(quiet{}))
