@@ -148,7 +148,10 @@ func sortMembers(names, list []string) round {
 func byNumber(a, b string) int {
 	i, _ := parseSeq(a, entrantKind)
 	j, _ := parseSeq(b, entrantKind)
-	return bySeq(i, a, j, b)
+	if i != j {
+		return int(i - j)
+	}
+	return strings.Compare(a, b)
 }
 
 // watchReady reports whether there is a ready, and watches for the change of that.

@@ -597,3 +597,64 @@ func TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo(t *testing.T) {
 		w.must(z.entry().Release())
 	})
 }
+
+// A member joins a round and gives up while its commit is under way. What comes of that
+// commit is taken out as well.
+func TestAGuestThatComesAfterItsEnterWasGivenUpIsTakenOut(t *testing.T) {
+	onMemory(t, func(w *world) {
+		es := w.inside(w.doubles(2, "/d", 2, nil))
+		ctx, cancel := context.WithCancel(context.Background())
+		var mu sync.Mutex
+		var late []backend.Op // the commit under way
+		joined, arrived := false, make(chan struct{})
+		arrive := func(s backend.Session) {
+			mu.Lock()
+			ops := late
+			late = nil
+			mu.Unlock()
+			if ops == nil {
+				return
+			}
+			if _, err := s.Commit(context.Background(), ops...); err != nil {
+				w.t.Errorf("the late commit: %v", err)
+			}
+			close(arrived)
+		}
+		joins := does(backend.OpCreate, "-guest-")
+		c := w.open("late", &backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				mu.Lock()
+				first := joins(c) && !joined
+				if first {
+					joined, late = true, c.Ops
+				}
+				mu.Unlock()
+				switch {
+				case first:
+					cancel()
+					return backend.Uncertain(context.Canceled)
+				case c.Op == "sync":
+					arrive(c.Session) // a Sync waits for what was sent before
+				case does(backend.OpDelete, "/journal/")(c):
+					<-arrived
+				}
+				return nil
+			},
+			After: func(_ context.Context, c backendtest.Call, err error) error {
+				if does(backend.OpDelete, "-guest-")(c) {
+					arrive(c.Session)
+				}
+				return err
+			},
+		})
+		x := w.enter(ctx, coord.NewDoubleBarrier(c, "/d", 2, nil))
+		wantErr(w.t, x.end(), context.Canceled)
+		w.settle()
+		if names := w.children("/d/members"); len(names) != 2 || !joined {
+			w.t.Errorf("%q, want the two members alone; it joined: %v", names, joined)
+		}
+		for _, e := range es {
+			w.must(e.Release())
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 )
 
@@ -523,5 +524,38 @@ func TestChannelsThatNobodyReadsBlockNobodyAndKeepTheNewest(t *testing.T) {
 			t.Errorf("more than the newest: %v", l)
 		default:
 		}
+	})
+}
+
+// A candidate that has stepped down does not queue beside its own node, which is being
+// removed.
+func TestACandidateThatSteppedDownWaitsForItsOwnNode(t *testing.T) {
+	onMemory(t, func(w *world) {
+		let := make(chan struct{})
+		c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if deletes(c) {
+				<-let
+			}
+			return nil
+		}})
+		e := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDownOnSuspend: true})
+		first := mustLead(w.t, e)
+		w.Link("a").Partition()
+		<-first.Done()
+		w.Link("a").Heal()
+		second := make(chan *coord.Term)
+		go func() { second <- mustLead(w.t, e) }()
+		w.settle()
+		time.Sleep(time.Second) // of fake time, for a campaign that does not wait
+		w.settle()
+		if names := w.children("/e"); len(names) != 1 {
+			w.t.Errorf("%q, want the node of the first term alone", names)
+		}
+		close(let)
+		term := <-second
+		if term.Session() != first.Session() {
+			w.t.Error("the session was lost: there was nothing to remove")
+		}
+		mustRelease(w.t, term.Hold)
 	})
 }

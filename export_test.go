@@ -67,3 +67,11 @@ func TestASetThatKnowsOfALossHasEnded(t *testing.T) {
 		})
 	}
 }
+
+// Overtaken fills a stock that has given back what it had with an item that comes late,
+// and returns what it hands out.
+func Overtaken[T any](late *Item[T]) *Item[T] {
+	st := &stock[T]{}
+	st.giveBack()
+	return st.fill([]*Item[T]{late})
+}

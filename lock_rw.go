@@ -13,9 +13,6 @@ import (
 
 // RWMutexOptions may be nil.
 type RWMutexOptions struct {
-	// ID names the caller, as MutexOptions.ID.
-	ID string
-
 	// Data is stored in the node of each acquisition, as MutexOptions.Data.
 	Data []byte
 }
@@ -54,8 +51,7 @@ type RWMutexOptions struct {
 type RWMutex struct {
 	c    *Client
 	path recipePath
-	data []byte // of the node
-	bad  error  // of the options
+	data []byte
 }
 
 // NewRWMutex returns the lock at path. It does no I/O; a bad path is reported by
@@ -63,7 +59,7 @@ type RWMutex struct {
 func NewRWMutex(c *Client, path string, o *RWMutexOptions) *RWMutex {
 	rw := &RWMutex{c: c, path: c.recipePath(path)}
 	if o != nil {
-		rw.data, rw.bad = encodeContender(o.ID, slices.Clone(o.Data))
+		rw.data = slices.Clone(o.Data)
 	}
 	return rw
 }
@@ -122,7 +118,7 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := rw.path.check(r.op); err != nil {
 		return nil, err
 	}
-	if err := rw.bad; err != nil {
+	if err := checkData(rw.data); err != nil {
 		return nil, opError(r.op, rw.path.full, err)
 	}
 	if err := backend.ContextError(ctx); err != nil {

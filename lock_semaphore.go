@@ -14,9 +14,6 @@ import (
 
 // SemaphoreOptions may be nil.
 type SemaphoreOptions struct {
-	// ID names the caller, as MutexOptions.ID.
-	ID string
-
 	// Data is stored in the node of each acquisition, as MutexOptions.Data.
 	Data []byte
 
@@ -77,8 +74,7 @@ type Semaphore struct {
 	path     recipePath
 	requests string // the directory of requests
 	limit    string // the node of the limit
-	data     []byte // of the node
-	bad      error  // of the options
+	data     []byte
 	adopt    bool
 	want     atomic.Int64            // the limit that this client expects
 	seen     atomic.Pointer[permits] // the limit that was found and accepted last, or nil
@@ -99,8 +95,7 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 	s.limit = s.path.full + "/limit"
 	s.want.Store(int64(limit))
 	if o != nil {
-		s.adopt = o.AdoptLimit
-		s.data, s.bad = encodeContender(o.ID, slices.Clone(o.Data))
+		s.data, s.adopt = slices.Clone(o.Data), o.AdoptLimit
 	}
 	return s
 }
@@ -145,7 +140,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	if err := s.check(ctx, a.op); err != nil {
 		return nil, err
 	}
-	if err := s.bad; err != nil {
+	if err := checkData(s.data); err != nil {
 		return nil, opError(a.op, s.path.full, err)
 	}
 	want := int(s.want.Load())
@@ -223,7 +218,6 @@ type SemaphoreContender struct {
 	Granted bool      // it has them, or may take them as soon as its client notices
 	Session int64     // that owns the node
 	Since   time.Time // when it came, by the service's clock
-	ID      string
 	Data    []byte
 }
 
@@ -260,12 +254,10 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 		if err != nil {
 			return nil, err
 		}
-		x := SemaphoreContender{
+		list = append(list, SemaphoreContender{
 			Path: path, Weight: q.weight, Session: stat.EphemeralOwner,
-			Since: time.UnixMilli(stat.Ctime),
-		}
-		x.ID, x.Data = openContender(data)
-		list = append(list, x)
+			Since: time.UnixMilli(stat.Ctime), Data: data,
+		})
 		if sum <= int64(l.n) || stat.Version > 0 {
 			granted = len(list)
 		}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -57,7 +58,12 @@ func orderPermits(names []string) []permit {
 			queue = append(queue, q)
 		}
 	}
-	slices.SortFunc(queue, func(a, b permit) int { return bySeq(a.seq, a.name, b.seq, b.name) })
+	slices.SortFunc(queue, func(a, b permit) int {
+		if a.seq != b.seq {
+			return int(a.seq - b.seq)
+		}
+		return strings.Compare(a.name, b.name)
+	})
 	return queue
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -623,112 +622,5 @@ func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
 		<-next.done
 		wantErr(w.t, next.err, context.Canceled)
 		w.empty("/l")
-	})
-}
-
-// The ID of every lock shows in Contenders and Inspect, beside its Data, also while a
-// request to give the lock up stands in the node.
-func TestContendersShowTheirID(t *testing.T) {
-	onEach(t, func(w *world) {
-		ctx := context.Background()
-		c := w.open("a", nil)
-		for _, data := range []string{"", "more", `{"coord-contender":{"id":"another"}}`, "unlock"} {
-			m := coord.NewMutex(c, "/m", &coord.MutexOptions{ID: "worker-7", Data: []byte(data)})
-			rw := coord.NewRWMutex(c, "/rw", &coord.RWMutexOptions{ID: "worker-7", Data: []byte(data)})
-			s := coord.NewSemaphore(c, "/s", 1, &coord.SemaphoreOptions{ID: "worker-7", Data: []byte(data)})
-			for path, l := range map[string]coord.Locker{"/m": m, "/rw": rw, "/s": s.Locker(1)} {
-				h, err := l.Lock(ctx)
-				if err != nil {
-					w.t.Fatal(path, err)
-				}
-				var asked <-chan error
-				if path == "/m" {
-					asked = revoking(m.Revoke, nil)
-					<-h.Revoked()
-				}
-				in, err := coord.Inspect(ctx, c, path, nil)
-				if err != nil {
-					w.t.Fatal(path, err)
-				}
-				var id, inspected string
-				var own []byte
-				switch path {
-				case "/m":
-					list, err := m.Contenders(ctx)
-					if err != nil || len(list) != 1 {
-						w.t.Fatal(list, err)
-					}
-					id, own, inspected = list[0].ID, list[0].Data, in.Mutex.Contenders[0].ID
-				case "/rw":
-					list, err := rw.Contenders(ctx)
-					if err != nil || len(list) != 1 {
-						w.t.Fatal(list, err)
-					}
-					id, own, inspected = list[0].ID, list[0].Data, in.RWMutex.Contenders[0].ID
-				case "/s":
-					list, err := s.Contenders(ctx)
-					if err != nil || len(list) != 1 {
-						w.t.Fatal(list, err)
-					}
-					id, own, inspected = list[0].ID, list[0].Data, in.Semaphore.Requests[0].ID
-				}
-				if id != "worker-7" || string(own) != data || inspected != "worker-7" {
-					w.t.Errorf("%s: Contenders %q with %q, Inspect %q, want worker-7 with %q", path, id, own, inspected, data)
-				}
-				if !strings.Contains(in.String(), `"worker-7"`) {
-					w.t.Errorf("%s: Inspect does not print the ID:\n%s", path, in)
-				}
-				if err := h.Release(); err != nil {
-					w.t.Error(path, err)
-				}
-				if asked != nil {
-					if err := <-asked; err != nil {
-						w.t.Error(path, err)
-					}
-				}
-			}
-		}
-	})
-}
-
-// Without an ID, Data is stored as it is: clients of earlier versions and other makes
-// read it so.
-func TestDataWithoutAnIDIsStoredAsItIs(t *testing.T) {
-	onEach(t, func(w *world) {
-		ctx := context.Background()
-		c := w.open("a", nil)
-		for _, data := range []string{"", "plain", `{"coord-contender":{"id":"forged"}}`} {
-			m := coord.NewMutex(c, "/m", &coord.MutexOptions{Data: []byte(data)})
-			h := mustLock(w.t, m)
-			list, err := m.Contenders(ctx)
-			if err != nil || len(list) != 1 || list[0].ID != "" || string(list[0].Data) != data {
-				w.t.Errorf("%q: %+v, %v", data, list, err)
-			}
-			if !strings.HasPrefix(data, "{") {
-				raw, _, err := w.session("x").Get(ctx, h.Path(), nil)
-				if err != nil || string(raw) != data {
-					w.t.Errorf("%q is stored as %q, %v", data, raw, err)
-				}
-			}
-			h.Release()
-		}
-	})
-}
-
-func TestAnIDThatIsNoTextIsRefused(t *testing.T) {
-	onMemory(t, func(w *world) {
-		c, ctx := w.open("a", nil), context.Background()
-		for name, l := range map[string]coord.Locker{
-			"mutex":     coord.NewMutex(c, "/m", &coord.MutexOptions{ID: "\xff"}),
-			"rwmutex":   coord.NewRWMutex(c, "/rw", &coord.RWMutexOptions{ID: "\xff"}),
-			"semaphore": coord.NewSemaphore(c, "/s", 1, &coord.SemaphoreOptions{ID: "\xff"}).Locker(1),
-		} {
-			if _, err := l.Lock(ctx); !errors.Is(err, coord.ErrInvalid) {
-				w.t.Errorf("%s: Lock: %v", name, err)
-			}
-			if _, err := l.TryLock(ctx); !errors.Is(err, coord.ErrInvalid) {
-				w.t.Errorf("%s: TryLock: %v", name, err)
-			}
-		}
 	})
 }

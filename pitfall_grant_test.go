@@ -413,6 +413,26 @@ func TestTheDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 			mustRelease(t, h)
 		})
 	})
+	t.Run("a hand-over within a client does not go on in an old directory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			st := memory.New(nil)
+			m := coord.NewMutex(open(t, st, nil), "/l", nil)
+			prime(t, m)
+			if err := st.SetSequence("/l", 2_000_000_000); err != nil {
+				t.Fatal(err)
+			}
+			old := mustLock(t, m)
+			next := make(chan *coord.Hold)
+			go func() { next <- mustLock(t, m) }()
+			synctest.Wait()
+			mustRelease(t, old)
+			h := <-next
+			if !strings.HasSuffix(h.Path(), "lock-0000000000") {
+				t.Errorf("path %s, want the first of a new directory", h.Path())
+			}
+			mustRelease(t, h)
+		})
+	})
 	t.Run("a directory that never is empty is drained", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(nil)

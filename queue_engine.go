@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -235,6 +236,21 @@ func (q *queue) makeItems(ctx context.Context, s *session) error {
 
 // now is the time by which items are due.
 func (q *queue) now() time.Time { return time.Now().Add(q.skew) }
+
+// raced reports whether a commit failed because somebody else was first.
+func raced(err error) bool {
+	return (errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
+		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)) && !ofContext(err)
+}
+
+// blamed returns the operation that made a commit fail, or -1.
+func blamed(err error) int {
+	var e *backend.Error
+	if !errors.As(err, &e) || !raced(err) {
+		return -1
+	}
+	return e.Index
+}
 
 // deadPath is where the dead letters of the queue at path go by default.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }

@@ -545,3 +545,45 @@ func TestAnAttemptIsNeverNegative(t *testing.T) {
 		}
 	})
 }
+
+// An outsider deletes what proves a commit, and the reply to a claim is lost: no client can
+// tell whether the item is claimed. It does not stay claimed.
+func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var after nth
+		a := w.hookedQueue("a", &backendtest.Hooks{After: after.after}, nil)
+		mustPut(w.t, a, 1, 1)
+		claims := func(c backendtest.Call) bool {
+			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool {
+				return op.Kind == backend.OpCreate && op.Mode == backend.Ephemeral && strings.HasPrefix(op.Path, w.path("/q/items/"))
+			})
+		}
+		outsider := w.session("x")
+		after.arm(1, claims, func(_ context.Context, c backendtest.Call, err error) error {
+			slot := c.Ops[len(c.Ops)-1].Path
+			if _, derr := outsider.Commit(ctx, backend.Delete(slot, backend.AnyVersion)); err != nil || derr != nil {
+				w.t.Error(err, derr)
+			}
+			return backend.ErrUncertain
+		})
+		_, err := a.TryTake(ctx)
+		wantErr(w.t, err, coord.ErrUncertain)
+		w.settle()
+		b := w.hookedQueue("b", nil, nil)
+		mustAck(w.t, mustTake(w.t, b, 1))
+		w.drained(&b.Consumer)
+	})
+}
+
+// A claim that ends after a closing client has given its stock back is given back too.
+func TestAnItemThatComesAfterTheStockWasGivenBackIsGivenBack(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q := w.hookedQueue("a", nil, nil)
+		mustPut(w.t, q, 1, 1)
+		if it := coord.Overtaken(mustTake(w.t, q, 1)); it != nil {
+			w.t.Errorf("%v is handed out", it.Value)
+		}
+		mustAck(w.t, mustTake(w.t, w.hookedQueue("b", nil, nil), 1))
+	})
+}

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -86,7 +87,15 @@ func (f *feeder) stand(ctx context.Context) error {
 			all = append(all, waiter{name, seq})
 		}
 	}
-	slices.SortFunc(all, func(a, b waiter) int { return bySeq(a.seq, a.name, b.seq, b.name) })
+	slices.SortFunc(all, func(a, b waiter) int {
+		switch {
+		case a.seq == b.seq:
+			return cmp.Compare(a.name, b.name)
+		case before(a.seq, b.seq):
+			return -1
+		}
+		return 1
+	})
 	i := slices.IndexFunc(all, func(w waiter) bool { return w.name == base(f.place) })
 	switch {
 	case i < 0:

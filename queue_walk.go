@@ -33,11 +33,21 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 			}
 		}
 	}
-	var names []string // none if nobody has put anything yet, or an outsider has removed it all
-	_, err := s.readOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
-		names, _, err = s.b.Children(ctx, q.items, w)
-		return err
-	})
+	names, _, err := s.b.Children(ctx, q.items, ws.New())
+	if isNotFound(err) {
+		if ws == nil {
+			return sight{}, nil
+		}
+		// Nobody has put anything yet, or an outsider has removed it all.
+		w := ws.New()
+		if _, err = s.b.Exists(ctx, q.items, w); isNotFound(err) {
+			return sight{}, nil
+		}
+		if err != nil {
+			return sight{}, err
+		}
+		return sight{}, errAgain
+	}
 	if err != nil {
 		return sight{}, err
 	}

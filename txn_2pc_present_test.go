@@ -582,3 +582,90 @@ func TestInspectSaysPrepared(t *testing.T) {
 		}
 	})
 }
+
+// A site that was not there is looked for behind a Sync: the server may not know yet of
+// one that has just come.
+func TestASiteIsLookedForBehindASync(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var mu sync.Mutex
+		last, looks := "", 0
+		c := w.open("co", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if c.Path == w.path("/tx/present/a") {
+				if c.Op == "exists" {
+					if looks++; last != "sync" {
+						w.t.Errorf("the site was looked for after a %q", last)
+					}
+				}
+				last = c.Op
+			}
+			return err
+		}})
+		ctx, stop := context.WithCancel(context.Background())
+		asked := make(chan struct{})
+		ended := make(chan error, 1)
+		go func() {
+			ended <- coord.NewParticipant(w.open("site a", nil), "/tx", "a", coord.Handler[string]{
+				Prepare: func(ctx context.Context, _ coord.Branch[string]) error {
+					close(asked)
+					<-ctx.Done()
+					return ctx.Err()
+				},
+				Commit: nothing, Abort: nothing,
+			}).Serve(ctx)
+		}()
+		w.served("a")
+		co := coord.NewCoordinator[string](c, "/tx", nil)
+		go func() {
+			<-asked
+			stop()
+		}()
+		d := mustPropose(w.t, co, w.proposal("t", "a"))
+		wantErr(w.t, <-ended, context.Canceled)
+		mu.Lock()
+		defer mu.Unlock()
+		if d.Commit || looks == 0 {
+			w.t.Errorf("%+v after %d looks for the site", d, looks)
+		}
+	})
+}
+
+// What Prepare returns after its ctx has ended is no vote: the site did not refuse, it was
+// too late.
+func TestAnErrorOfPrepareAfterTheDeadlineIsNoVote(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- coord.NewParticipant(w.open("site a", nil), "/tx", "a", coord.Handler[string]{
+				Prepare: func(ctx context.Context, _ coord.Branch[string]) error {
+					w.Link("co").Partition() // or the proposer would decide at the deadline
+					<-ctx.Done()
+					return errors.New("given up")
+				},
+				Commit: nothing, Abort: nothing,
+			}).Serve(ctx)
+		}()
+		w.served("a")
+		type result struct {
+			d   coord.Decision
+			err error
+		}
+		proposed := make(chan result, 1)
+		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		go func() {
+			d, err := co.Propose(context.Background(), w.proposal("t", "a"))
+			proposed <- result{d, err}
+		}()
+		time.Sleep(12 * time.Second) // of fake time: the deadline has passed
+		w.settle()
+		w.Link("co").Heal()
+		r := <-proposed
+		if r.err != nil || r.d.Commit || r.d.By != "site a" || r.d.Reason != "votes were missing at the deadline" {
+			w.t.Errorf("%+v, %v", r.d, r.err)
+		}
+		stop()
+		wantErr(w.t, <-ended, context.Canceled)
+	})
+}

@@ -26,7 +26,7 @@ type tallied struct {
 	up, down         int64
 	frames           int
 	// Events of clients that wrote nothing themselves: the event of a client's own deletion
-	// does not wake it.
+	// wakes no other client.
 	woken, wakeUps int
 }
 

@@ -54,6 +54,34 @@ func TestClose(t *testing.T) {
 			t.Errorf("children: %v", names)
 		}
 	})
+	t.Run("does not end the session before a create is answered", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t, zookeeper.Options{})
+		c := s.open(s.link)
+		fault := s.link.Proxies[0].Drop(isOp(zkproxy.OpCreate), zkproxy.HoldReply)
+		end := s.link.Proxies[0].Drop(isOp(zkproxy.OpClose), zkproxy.HoldRequest)
+		done := make(chan error, 1)
+		go func() {
+			// Without a ctx that can end: the call itself counts, and nothing beside it.
+			_, err := c.Commit(context.Background(), backend.Create(s.path("n"), nil, backend.Persistent))
+			done <- err
+		}()
+		s.await(fault.Hit(), "the reply")
+		go func() {
+			<-c.Done()
+			select {
+			case <-end.Hit():
+				t.Error("the session was closed while a commit waited for its answer")
+			case <-time.After(300 * time.Millisecond):
+			}
+			end.Cancel()
+			fault.Release()
+		}()
+		closes(s, c, most)
+		if err := <-done; err != nil {
+			t.Errorf("the create: %v", err)
+		}
+	})
 	t.Run("does not wait long for a create that is not", func(t *testing.T) {
 		t.Parallel()
 		for _, test := range []struct {
@@ -126,32 +154,57 @@ func TestClose(t *testing.T) {
 			closes(s, c, most)
 		}
 	})
-	t.Run("fails when Dial does not return", func(t *testing.T) {
-		t.Parallel()
-		s := newScene(t, zookeeper.Options{})
-		var stuck atomic.Bool
-		release := make(chan struct{})
-		b := zookeeper.New(s.link.Addrs(), &zookeeper.Options{
-			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-				if stuck.Load() {
-					<-release
-					return nil, errors.New("released")
-				}
-				return new(net.Dialer).DialContext(ctx, network, address)
-			},
+	for _, late := range []string{"an error", "a connection"} {
+		t.Run("fails when Dial does not return, and then returns "+late, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, zookeeper.Options{})
+			var stuck, used atomic.Bool
+			release := make(chan struct{})
+			b := zookeeper.New(s.link.Addrs(), &zookeeper.Options{
+				Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+					if stuck.Load() {
+						<-release
+						if late == "an error" {
+							return nil, errors.New("released")
+						}
+						conn, err := net.Dial(network, address)
+						return &watchedConn{conn, &used}, err
+					}
+					return new(net.Dialer).DialContext(ctx, network, address)
+				},
+			})
+			c := s.open(b)
+			stuck.Store(true)
+			_, change := c.Status()
+			s.link.Proxies[0].Cut()
+			s.await(change, "the suspension")
+			start := time.Now()
+			err := c.Close()
+			var e *backend.Error
+			if !errors.As(err, &e) || e.Op != "close" || time.Since(start) > most+time.Second {
+				t.Errorf("close: %v after %v", err, time.Since(start))
+			}
+			close(release)
+			closes(s, c, most)
+			if used.Load() {
+				t.Error("a connection was used that came after the end of the session")
+			}
 		})
-		c := s.open(b)
-		stuck.Store(true)
-		_, change := c.Status()
-		s.link.Proxies[0].Cut()
-		s.await(change, "the suspension")
-		start := time.Now()
-		err := c.Close()
-		var e *backend.Error
-		if !errors.As(err, &e) || e.Op != "close" || time.Since(start) > most+time.Second {
-			t.Errorf("close: %v after %v", err, time.Since(start))
-		}
-		close(release)
-		closes(s, c, most)
-	})
+	}
+}
+
+// watchedConn is a connection that notes whether it is used.
+type watchedConn struct {
+	net.Conn
+	used *atomic.Bool
+}
+
+func (c *watchedConn) Read(p []byte) (int, error) {
+	c.used.Store(true)
+	return c.Conn.Read(p)
+}
+
+func (c *watchedConn) Write(p []byte) (int, error) {
+	c.used.Store(true)
+	return c.Conn.Write(p)
 }

@@ -48,4 +48,10 @@ var backendMutants = []mutant{
 	{"an error within an error shows the same path again", "backend/errors.go",
 		"inner.what(e.Path)", "inner.what(\"\")",
 		"TestAnErrorReadsAsOperationPathAndReason"},
+	{"a connection that is made after the end is used", "backend/zookeeper/open.go",
+		"if sealed {\n\t\traw.Close()", "if false {\n\t\traw.Close()",
+		"TestClose"},
+	{"Close does not wait for commits under way", "backend/zookeeper/commit.go",
+		"defer s.leave()\n\n\tt := s.tickets", "s.leave()\n\n\tt := s.tickets",
+		"TestClose"},
 }

@@ -38,4 +38,7 @@ var barrierMutants = []mutant{
 	{"a Set that ends with its session is certain", "barrier.go",
 		"doubt, err = true, s.b.Err()", "doubt, err = false, s.b.Err()",
 		"TestASetThatEndsWithItsSessionIsUncertain"},
+	{"a member that gives up does not wait for its own commit under way", "barrier_double_enter.go",
+		"if m.sent || m.guest != \"\" {", "if false {",
+		"TestAGuestThatComesAfterItsEnterWasGivenUpIsTakenOut"},
 }

@@ -44,4 +44,7 @@ var electionMutants = []mutant{
 	{"an announcement is made under no version", "election_announce.go",
 		"write := backend.SetData(ready, data, stat.Version)", "write := backend.SetData(ready, data, backend.AnyVersion); _ = stat",
 		"TestAnAnnouncementThatWasGivenUpIsNotMadeLater"},
+	{"a candidate that stepped down queues beside its own node", "election_announce.go",
+		"}).note(x.l.dir)", "})",
+		"TestACandidateThatSteppedDownWaitsForItsOwnNode"},
 }

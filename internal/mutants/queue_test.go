@@ -56,4 +56,10 @@ var queueMutants = []mutant{
 	{"a peek shows what a take would bury", "queue_consumer.go",
 		"case n >= q.maxAttempts:", "case n > q.maxAttempts:",
 		"TestPeekPassesWhatWasTakenTooOften"},
+	{"the marks of a claim that cannot be resolved stay", "queue_claim.go",
+		"if isUncertain(err) && !isOver(err) {", "if false {",
+		"TestAClaimThatCannotBeResolvedIsTakenBack"},
+	{"an item that comes after the stock was given back is handed out", "queue_consumer.go",
+		"if over {\n\t\tst.giveBack()", "if over && false {\n\t\tst.giveBack()",
+		"TestAnItemThatComesAfterTheStockWasGivenBackIsGivenBack"},
 }

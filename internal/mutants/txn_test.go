@@ -77,4 +77,10 @@ var txnMutants = []mutant{
 	{"a recovery does not check the recipe of its path", "txn_2pc_status.go",
 		"if err == nil && len(ids) == 0 {", "if false {",
 		"TestOnePathOneRecipe"},
+	{"a server that is behind shows a site as gone", "txn_present.go",
+		"if err := v.s.b.Sync(ctx, v.present(site)); err != nil {", "if err := error(nil); err != nil {",
+		"TestASiteIsLookedForBehindASync"},
+	{"an error of Prepare after its ctx has ended is a vote", "txn_ballot.go",
+		"if verdict != nil && pctx.Err() != nil {", "if false {",
+		"TestAnErrorOfPrepareAfterTheDeadlineIsNoVote"},
 }
