@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 type quiet struct{}
@@ -26,7 +27,7 @@ func (quiet) Printf(string, ...any) {}
 // perms only.
 func withPermissions(t *testing.T, path string, perms int32) {
 	t.Helper()
-	conn, _, err := zk.Connect(server.Get(t).Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
+	conn, _, err := zk.Connect(coordtest.Server.Get(t).Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,15 +41,15 @@ func TestPermissionsOnARealServer(t *testing.T) {
 	t.Parallel()
 	newClients := func(t *testing.T) (w *world, a, b *coord.Client) {
 		w = onServer(t, zookeeper.Options{})
-		return w, w.open("a", nil), w.open("b", nil)
+		return w, w.Open("a", nil), w.Open("b", nil)
 	}
 	t.Run("a directory whose data may not be written works the long way", func(t *testing.T) {
 		w, a, b := newClients(t)
-		withPermissions(t, w.path("/l"), zk.PermRead|zk.PermCreate|zk.PermDelete)
+		withPermissions(t, w.Path("/l"), zk.PermRead|zk.PermCreate|zk.PermDelete)
 		var last int64
 		for range 3 {
 			for _, c := range []*coord.Client{a, b} {
-				h := mustLock(t, coord.NewMutex(c, "/l", nil))
+				h := coordtest.MustLock(t, coord.NewMutex(c, "/l", nil))
 				if h.Token() <= last {
 					t.Errorf("token %d after %d", h.Token(), last)
 				}
@@ -56,37 +57,37 @@ func TestPermissionsOnARealServer(t *testing.T) {
 				if _, err := coord.NewMutex(a, "/l", nil).TryLock(context.Background()); !errors.Is(err, coord.ErrLocked) {
 					t.Errorf("TryLock: %v", err)
 				}
-				mustRelease(t, h)
+				coordtest.MustRelease(t, h)
 			}
 		}
 	})
 	t.Run("a contender that may not be read is told of, and nothing stays behind it", func(t *testing.T) {
 		w, a, b := newClients(t)
-		h := mustLock(t, coord.NewMutex(a, "/l", nil))
+		h := coordtest.MustLock(t, coord.NewMutex(a, "/l", nil))
 		if _, err := raw(w).SetACL(h.Path(), zk.WorldACL(zk.PermAdmin|zk.PermWrite), -1); err != nil {
 			t.Fatal(err)
 		}
 		_, err := coord.NewMutex(b, "/l", nil).Lock(context.Background())
-		wantErr(t, err, coord.ErrDenied)
-		w.eventually("only the holder is left", func() bool { return len(w.children("/l")) == 1 })
-		mustRelease(t, h)
+		coordtest.WantErr(t, err, coord.ErrDenied)
+		w.Eventually("only the holder is left", func() bool { return len(w.Children("/l")) == 1 })
+		coordtest.MustRelease(t, h)
 	})
 	t.Run("a directory in which nothing may be made is told of", func(t *testing.T) {
 		w, a, _ := newClients(t)
-		withPermissions(t, w.path("/l"), zk.PermRead)
+		withPermissions(t, w.Path("/l"), zk.PermRead)
 		_, err := coord.NewMutex(a, "/l", nil).Lock(context.Background())
-		wantErr(t, err, coord.ErrDenied)
+		coordtest.WantErr(t, err, coord.ErrDenied)
 	})
 	t.Run("a directory that may not be read is told of, and nothing stays in it", func(t *testing.T) {
 		w, a, b := newClients(t)
-		dir := w.path("/l")
+		dir := w.Path("/l")
 		withPermissions(t, dir, zk.PermCreate|zk.PermDelete|zk.PermWrite)
 		_, err := coord.NewMutex(a, "/l", nil).Lock(context.Background())
-		wantErr(t, err, coord.ErrDenied)
+		coordtest.WantErr(t, err, coord.ErrDenied)
 		_, err = coord.NewMutex(b, "/l", nil).TryLock(context.Background())
-		wantErr(t, err, coord.ErrDenied)
-		observer := w.session("observer")
-		w.eventually("nothing is left in it", func() bool {
+		coordtest.WantErr(t, err, coord.ErrDenied)
+		observer := w.Session("observer")
+		w.Eventually("nothing is left in it", func() bool {
 			stat, err := observer.Exists(context.Background(), dir, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -103,14 +104,14 @@ func noWrite() zookeeper.Options {
 
 // asUser is a backend for the user, whose nodes are its own.
 func asUser(w *world, user string, o zookeeper.Options) backend.Backend {
-	o.SessionTimeout, o.Digest = realTimeout, user+":secret"
+	o.SessionTimeout, o.Digest = coordtest.RealTimeout, user+":secret"
 	return zookeeper.New(address(w, user), &o)
 }
 
 // wantDenied fails the test unless err says that the node at path does not grant perm.
 func wantDenied(t *testing.T, err error, path, perm string) {
 	t.Helper()
-	wantErr(t, err, coord.ErrDenied)
+	coordtest.WantErr(t, err, coord.ErrDenied)
 	var e *backend.DeniedError
 	if !errors.As(err, &e) || e.Path != path || e.Perm != perm {
 		t.Errorf("error %v, want that %s does not grant %s", err, path, perm)
@@ -124,9 +125,9 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	w := onServer(t, zookeeper.Options{})
-	ns := &coord.Options{Namespace: w.path("/ns")}
-	dir := w.path("/ns/app")
-	a, b := open(t, asUser(w, "a", zookeeper.Options{}), ns), open(t, asUser(w, "b", zookeeper.Options{}), ns)
+	ns := &coord.Options{Namespace: w.Path("/ns")}
+	dir := w.Path("/ns/app")
+	a, b := coordtest.Open(t, asUser(w, "a", zookeeper.Options{}), ns), coordtest.Open(t, asUser(w, "b", zookeeper.Options{}), ns)
 	conn := raw(w)
 	votes := coord.Handler[string]{
 		Prepare: func(context.Context, coord.Branch[string]) error { return nil },
@@ -139,9 +140,9 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 		name string
 	}{{a, "/a"}, {b, "/b"}} {
 		c := x.c
-		mustRelease(t, mustLock(t, coord.NewMutex(c, "/app/locks"+x.name, nil)))
-		mustRelease(t, mustLock(t, coord.NewRWMutex(c, "/app/rw"+x.name, nil)))
-		mustRelease(t, acquire(t, coord.NewSemaphore(c, "/app/sem"+x.name, 2, nil), 2))
+		coordtest.MustRelease(t, coordtest.MustLock(t, coord.NewMutex(c, "/app/locks"+x.name, nil)))
+		coordtest.MustRelease(t, coordtest.MustLock(t, coord.NewRWMutex(c, "/app/rw"+x.name, nil)))
+		coordtest.MustRelease(t, acquire(t, coord.NewSemaphore(c, "/app/sem"+x.name, 2, nil), 2))
 		if _, err := coord.NewCounter(c, "/app/count"+x.name).Add(ctx, 1); err != nil {
 			t.Error(err)
 		}
@@ -168,8 +169,8 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 		sctx, stop := context.WithCancel(ctx)
 		served := make(chan error, 1)
 		go func() { served <- coord.NewParticipant(c, path, "site", votes).Serve(sctx) }()
-		w.eventually("the site is served", func() bool {
-			there, _, err := conn.Exists(w.path("/ns" + path + "/present/site"))
+		w.Eventually("the site is served", func() bool {
+			there, _, err := conn.Exists(w.Path("/ns" + path + "/present/site"))
 			return err == nil && there
 		})
 		co := coord.NewCoordinator[string](c, path, nil)
@@ -177,7 +178,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 			t.Errorf("%s: %+v, %v", path, d, err)
 		}
 		stop()
-		wantErr(t, <-served, context.Canceled)
+		coordtest.WantErr(t, <-served, context.Canceled)
 	}
 
 	acl := func(path string) string {
@@ -199,7 +200,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	if got := acl(w.path("/ns/_coord/journal")); got != "a 31, anyone 5" {
+	if got := acl(w.Path("/ns/_coord/journal")); got != "a 31, anyone 5" {
 		t.Errorf("journal: %s", got)
 	}
 	for _, user := range []string{"a", "b"} {
@@ -242,12 +243,12 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 func TestTheACLOfParentsIsAnOption(t *testing.T) {
 	t.Parallel()
 	w := onServer(t, zookeeper.Options{})
-	o := &coord.Options{Namespace: w.path("")}
+	o := &coord.Options{Namespace: w.Path("")}
 	owner := []zookeeper.ACL{{Scheme: "auth", Perms: zookeeper.PermAll}}
-	a, b := open(t, asUser(w, "a", zookeeper.Options{ParentACL: owner}), o), open(t, asUser(w, "b", zookeeper.Options{}), o)
-	mustRelease(t, mustLock(t, coord.NewMutex(a, "/app/a", nil)))
+	a, b := coordtest.Open(t, asUser(w, "a", zookeeper.Options{ParentACL: owner}), o), coordtest.Open(t, asUser(w, "b", zookeeper.Options{}), o)
+	coordtest.MustRelease(t, coordtest.MustLock(t, coord.NewMutex(a, "/app/a", nil)))
 	_, err := coord.NewMutex(b, "/app/b", nil).Lock(context.Background())
-	wantDenied(t, err, w.path("/app"), "create")
+	wantDenied(t, err, w.Path("/app"), "create")
 }
 
 func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
@@ -255,22 +256,22 @@ func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	w := onServer(t, noWrite())
-	withPermissions(t, w.path("/s"), zk.PermAll)
-	withPermissions(t, w.path("/s/requests"), zk.PermAll)
+	withPermissions(t, w.Path("/s"), zk.PermAll)
+	withPermissions(t, w.Path("/s/requests"), zk.PermAll)
 	a, b := w.semaphore("a", 2), w.semaphore("b", 2)
-	mustRelease(t, acquire(t, a, 2))
+	coordtest.MustRelease(t, acquire(t, a, 2))
 	h := acquire(t, a, 2)
 	_, err := b.Acquire(ctx, 1)
-	wantErr(t, err, coord.ErrDenied)
+	coordtest.WantErr(t, err, coord.ErrDenied)
 	var e *backend.DeniedError
-	if !errors.As(err, &e) || e.Perm != "write" || !strings.HasPrefix(e.Path, w.path("/s/requests/_c_")) {
+	if !errors.As(err, &e) || e.Perm != "write" || !strings.HasPrefix(e.Path, w.Path("/s/requests/_c_")) {
 		t.Errorf("%v", err)
 	}
 	if n := requests(w); n != 1 {
 		t.Errorf("%d requests", n)
 	}
-	mustRelease(t, h)
-	mustRelease(t, acquire(t, b, 1))
+	coordtest.MustRelease(t, h)
+	coordtest.MustRelease(t, acquire(t, b, 1))
 }
 
 // In a journal that another user's client has made a slot can be created and written,
@@ -281,7 +282,7 @@ func TestASlotThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
 		var refused atomic.Int32
 		hooks := &backendtest.Hooks{
 			Before: func(_ context.Context, c backendtest.Call) error {
-				if deletes(c) && strings.HasPrefix(c.Path, "/_coord/journal/") {
+				if coordtest.Deletes(c) && strings.HasPrefix(c.Path, "/_coord/journal/") {
 					refused.Add(1)
 					return backend.ErrDenied
 				}
@@ -295,20 +296,20 @@ func TestASlotThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
 				return err
 			},
 		}
-		c := w.open("a", hooks)
+		c := w.Open("a", hooks)
 		_, err := coord.NewValue[string](c, "/v", nil).Set(ctx, "v")
-		wantErr(w.t, err, coord.ErrUncertain)
+		coordtest.WantErr(w.T, err, coord.ErrUncertain)
 		time.Sleep(time.Hour)
 		if n := refused.Load(); n != 1 {
-			w.t.Errorf("%d deletions of the slot, want one", n)
+			w.T.Errorf("%d deletions of the slot, want one", n)
 		}
-		if n := len(w.children("/_coord/journal")); n != 1 {
-			w.t.Errorf("%d slots, want one", n)
+		if n := len(w.Children("/_coord/journal")); n != 1 {
+			w.T.Errorf("%d slots, want one", n)
 		}
 		if err := c.Close(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		w.empty("/_coord/journal")
+		w.Empty("/_coord/journal")
 	})
 }
 
@@ -318,7 +319,7 @@ func TestPermissionsThatRecipesNeed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	w := onServer(t, noWrite())
-	a, b := w.open("a", nil), w.open("b", nil)
+	a, b := w.Open("a", nil), w.Open("b", nil)
 
 	for name, locker := range map[string]func(c *coord.Client) coord.Locker{
 		"mutex":  func(c *coord.Client) coord.Locker { return coord.NewMutex(c, "/m", nil) },
@@ -326,13 +327,13 @@ func TestPermissionsThatRecipesNeed(t *testing.T) {
 		"reader": func(c *coord.Client) coord.Locker { return coord.NewRWMutex(c, "/rw", nil).RLocker() },
 	} {
 		for range 2 {
-			h := mustLock(t, locker(a))
+			h := coordtest.MustLock(t, locker(a))
 			if name != "reader" {
 				waiter := w.side(func(ctx context.Context) (*coord.Hold, error) { return locker(b).Lock(ctx) })
-				mustRelease(t, h)
-				h = waiter.hold()
+				coordtest.MustRelease(t, h)
+				h = waiter.Hold()
 			}
-			mustRelease(t, h)
+			coordtest.MustRelease(t, h)
 		}
 	}
 	term, err := coord.NewElection(a, "/e", nil).Campaign(ctx)
@@ -353,14 +354,14 @@ func TestPermissionsThatRecipesNeed(t *testing.T) {
 	if list, err := coord.NewGroup[string](b, "/g", nil).Members(ctx); err != nil || len(list) != 1 {
 		t.Errorf("members: %v, %v", list, err)
 	}
-	wantErr(t, m.SetValue(ctx, "w"), coord.ErrDenied)
+	coordtest.WantErr(t, m.SetValue(ctx, "w"), coord.ErrDenied)
 	if err := m.Leave(); err != nil {
 		t.Error(err)
 	}
 	_, err = coord.NewValue[string](a, "/v", nil).Set(ctx, "v")
-	wantErr(t, err, coord.ErrDenied)
+	coordtest.WantErr(t, err, coord.ErrDenied)
 	_, err = coord.NewQueue[string](a, "/q", nil).Put(ctx, "v")
-	wantErr(t, err, coord.ErrDenied)
+	coordtest.WantErr(t, err, coord.ErrDenied)
 	_, err = coord.NewSemaphore(a, "/s", 1, nil).Acquire(ctx, 1)
-	wantErr(t, err, coord.ErrDenied)
+	coordtest.WantErr(t, err, coord.ErrDenied)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // entering is an Enter under way.
@@ -32,7 +33,7 @@ func (w *world) enter(ctx context.Context, d *coord.DoubleBarrier) *entering {
 
 // entry waits for the entry.
 func (x *entering) entry() *coord.Entry {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	x.w.must(x.end())
 	return x.e
 }
@@ -43,10 +44,10 @@ func (w *world) leave(e *coord.Entry) *call {
 
 // stand waits until so many are at the barrier.
 func (w *world) stand(d *coord.DoubleBarrier, want coord.DoubleBarrierState) {
-	w.t.Helper()
+	w.T.Helper()
 	var st coord.DoubleBarrierState
 	var err error
-	w.eventually(fmt.Sprintf("%+v at the barrier", want), func() bool {
+	w.Eventually(fmt.Sprintf("%+v at the barrier", want), func() bool {
 		st, err = d.State(context.Background())
 		w.must(err)
 		return st == want
@@ -55,17 +56,17 @@ func (w *world) stand(d *coord.DoubleBarrier, want coord.DoubleBarrierState) {
 
 // doubles opens clients, and makes each a double barrier at path.
 func (w *world) doubles(clients int, path string, n int, o *coord.DoubleBarrierOptions) []*coord.DoubleBarrier {
-	w.t.Helper()
+	w.T.Helper()
 	var all []*coord.DoubleBarrier
 	for i := range clients {
-		all = append(all, coord.NewDoubleBarrier(w.open(fmt.Sprint(i), nil), path, n, o))
+		all = append(all, coord.NewDoubleBarrier(w.Open(fmt.Sprint(i), nil), path, n, o))
 	}
 	return all
 }
 
 // inside has all of ds enter one after the other, in order.
 func (w *world) inside(ds []*coord.DoubleBarrier) []*coord.Entry {
-	w.t.Helper()
+	w.T.Helper()
 	var in []*entering
 	for i, d := range ds {
 		in = append(in, w.enter(context.Background(), d))
@@ -81,9 +82,9 @@ func (w *world) inside(ds []*coord.DoubleBarrier) []*coord.Entry {
 }
 
 func (w *world) bare(path string) {
-	w.t.Helper()
-	w.empty(path + "/members")
-	w.eventually("no ready at "+path, func() bool { return !strings.Contains(fmt.Sprint(w.children(path)), "ready") })
+	w.T.Helper()
+	w.Empty(path + "/members")
+	w.Eventually("no ready at "+path, func() bool { return !strings.Contains(fmt.Sprint(w.Children(path)), "ready") })
 }
 
 func TestMembersEnterTogetherAndLeaveTogetherRoundAfterRound(t *testing.T) {
@@ -103,14 +104,14 @@ func TestMembersEnterTogetherAndLeaveTogetherRoundAfterRound(t *testing.T) {
 			var out []*call
 			for _, x := range in {
 				if e := x.entry(); e.Extra() || e.Err() != nil || e.Token() != 0 {
-					w.t.Errorf("entry of a member: extra %v, %v, token %d", e.Extra(), e.Err(), e.Token())
+					w.T.Errorf("entry of a member: extra %v, %v, token %d", e.Extra(), e.Err(), e.Token())
 				}
 			}
 			w.stand(ds[0], coord.DoubleBarrierState{Inside: n})
 			for _, x := range in[:n-1] {
 				out = append(out, w.leave(x.e))
 				<-x.e.Done()
-				wantErr(w.t, x.e.Err(), coord.ErrReleased)
+				coordtest.WantErr(w.T, x.e.Err(), coord.ErrReleased)
 			}
 			for _, c := range out {
 				c.pending("one is inside")
@@ -132,7 +133,7 @@ func TestAnExtraEntrantJoinsTheRoundInProgress(t *testing.T) {
 		es := w.inside(ds[:2])
 		extra := w.enter(context.Background(), ds[2]).entry()
 		if !extra.Extra() || es[0].Extra() {
-			w.t.Error("who is extra?")
+			w.T.Error("who is extra?")
 		}
 		w.stand(ds[0], coord.DoubleBarrierState{Inside: 2, Extra: 1})
 		// It waits for the others, and is not waited for.
@@ -195,7 +196,7 @@ func TestTheNextRoundOpensAfterOneThatDied(t *testing.T) {
 
 func TestADoubleBarrierOfOneAndSeveralMembersOfOneClient(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		one := coord.NewDoubleBarrier(c, "/one", 1, nil)
 		for range 3 {
 			e := w.enter(context.Background(), one).entry()
@@ -230,23 +231,23 @@ func TestNodesOfOthersDoNotCountAtADoubleBarrier(t *testing.T) {
 		ds := w.doubles(2, "/d", 2, nil)
 		first := w.enter(context.Background(), ds[0])
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
-		dir := w.path("/d/members/")
+		dir := w.Path("/d/members/")
 		for _, name := range []string{"README", "member-0000000001", "_c_s1", "x-99999999999",
 			"_c_00000000-0000-4000-8000-000000000000-member-0000000001", "_c_00000000-0000-8000-8000-000000000000-member--1"} {
 			w.commit(backend.Create(dir+name, nil, backend.Persistent))
 		}
 		// What stands on the directory is nobody's to erase.
-		w.commit(backend.SetData(w.path("/d"), []byte("mine"), backend.AnyVersion))
+		w.commit(backend.SetData(w.Path("/d"), []byte("mine"), backend.AnyVersion))
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
 		first.pending("only one has come")
 		second := w.enter(context.Background(), ds[1])
 		a, b := w.leave(first.entry()), w.leave(second.entry())
 		w.must(a.end())
 		w.must(b.end())
-		data, _, err := w.session("x").Get(context.Background(), w.path("/d"), nil)
+		data, _, err := w.Session("x").Get(context.Background(), w.Path("/d"), nil)
 		w.must(err)
 		if string(data) != "mine" {
-			w.t.Errorf("the data of the directory is %q", data)
+			w.T.Errorf("the data of the directory is %q", data)
 		}
 	})
 }
@@ -254,7 +255,7 @@ func TestNodesOfOthersDoNotCountAtADoubleBarrier(t *testing.T) {
 func TestADoubleBarrierRefusesWhatItCannotDo(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		for _, x := range []struct {
 			path string
 			n    int
@@ -264,24 +265,24 @@ func TestADoubleBarrierRefusesWhatItCannotDo(t *testing.T) {
 			_, err := d.Enter(ctx)
 			var e *backend.Error
 			if !errors.Is(err, x.want) || !errors.As(err, &e) || e.Op != "enter" {
-				w.t.Errorf("%q, %d: %v", x.path, x.n, err)
+				w.T.Errorf("%q, %d: %v", x.path, x.n, err)
 			}
 			_, err = d.State(ctx)
-			wantErr(w.t, err, x.want)
+			coordtest.WantErr(w.T, err, x.want)
 		}
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		_, err := coord.NewDoubleBarrier(c, "/d", 1, nil).Enter(ended)
-		wantErr(w.t, err, context.Canceled)
+		coordtest.WantErr(w.T, err, context.Canceled)
 
 		// Another number of members.
 		two, three := coord.NewDoubleBarrier(c, "/d", 2, nil), coord.NewDoubleBarrier(c, "/d", 3, nil)
 		wrong := w.enter(ctx, three)
 		w.stand(two, coord.DoubleBarrierState{Waiting: 1})
 		right := w.enter(ctx, two).entry()
-		wantErr(w.t, wrong.end(), coord.ErrLimit)
+		coordtest.WantErr(w.T, wrong.end(), coord.ErrLimit)
 		_, err = three.Enter(ctx) // would join
-		wantErr(w.t, err, coord.ErrLimit)
+		coordtest.WantErr(w.T, err, coord.ErrLimit)
 		w.must(right.Leave(ctx))
 		w.bare("/d")
 
@@ -289,10 +290,10 @@ func TestADoubleBarrierRefusesWhatItCannotDo(t *testing.T) {
 		w.stand(two, coord.DoubleBarrierState{Waiting: 1})
 		inside := w.enter(ctx, coord.NewDoubleBarrier(c, "/one", 1, nil)).entry()
 		c.Close()
-		wantErr(w.t, waiting.end(), coord.ErrClosed)
-		wantErr(w.t, inside.Leave(ctx), coord.ErrLost, coord.ErrClosed)
+		coordtest.WantErr(w.T, waiting.end(), coord.ErrClosed)
+		coordtest.WantErr(w.T, inside.Leave(ctx), coord.ErrLost, coord.ErrClosed)
 		_, err = two.Enter(ctx)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 	})
 }
 
@@ -301,7 +302,7 @@ func TestAThousandMembersEnter(t *testing.T) {
 	t.Parallel()
 	onMemory(t, func(w *world) {
 		const n = 1000
-		d := coord.NewDoubleBarrier(w.open("a", nil), "/d", n, nil)
+		d := coord.NewDoubleBarrier(w.Open("a", nil), "/d", n, nil)
 		var in []*entering
 		for range n {
 			in = append(in, w.enter(context.Background(), d))
@@ -333,9 +334,9 @@ func TestWhoLeavesWakesOne(t *testing.T) {
 			}}
 			var ds []*coord.DoubleBarrier
 			for i := range n {
-				ds = append(ds, coord.NewDoubleBarrier(w.open(fmt.Sprint(i), hooks), "/d", n, nil))
+				ds = append(ds, coord.NewDoubleBarrier(w.Open(fmt.Sprint(i), hooks), "/d", n, nil))
 			}
-			watcher := coord.NewDoubleBarrier(w.open("watcher", nil), "/d", n, nil)
+			watcher := coord.NewDoubleBarrier(w.Open("watcher", nil), "/d", n, nil)
 			var in []*entering
 			for i, d := range ds {
 				in = append(in, w.enter(context.Background(), d))
@@ -346,19 +347,19 @@ func TestWhoLeavesWakesOne(t *testing.T) {
 			for _, x := range in {
 				x.entry()
 			}
-			w.settle()
+			w.Settle()
 			time.Sleep(time.Second) // of fake time, for watches that are armed later
 			entered := calls.Swap(0)
 			// The lowest first, and then from the highest down: whoever goes wakes
 			// the lowest, which looks once.
 			out := []*call{w.leave(in[0].e)}
 			for i := n - 1; i > 1; i-- {
-				w.settle()
+				w.Settle()
 				lists.Store(0)
 				out = append(out, w.leave(in[i].e))
-				w.settle()
+				w.Settle()
 				if looked := lists.Load(); looked > 2 {
-					w.t.Errorf("%d looks when one left", looked)
+					w.T.Errorf("%d looks when one left", looked)
 				}
 			}
 			out = append(out, w.leave(in[1].e))
@@ -366,9 +367,9 @@ func TestWhoLeavesWakesOne(t *testing.T) {
 				w.must(c.end())
 			}
 			left := calls.Load()
-			w.t.Logf("figure: a round of %d members: %.1f requests of each to enter, %.1f to leave", n, float64(entered)/float64(n), float64(left)/float64(n))
+			w.T.Logf("figure: a round of %d members: %.1f requests of each to enter, %.1f to leave", n, float64(entered)/float64(n), float64(left)/float64(n))
 			if most := int64(8 * n); entered > most || left > most {
-				w.t.Errorf("%d members entered with %d requests and left with %d", n, entered, left)
+				w.T.Errorf("%d members entered with %d requests and left with %d", n, entered, left)
 			}
 			w.bare("/d")
 		})
@@ -381,13 +382,13 @@ func TestWhoLeavesWakesOne(t *testing.T) {
 func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
 	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
 		onMemory(t, func(w *world) {
-			raw := w.session("raw")
-			var after nth
+			raw := w.Session("raw")
+			var after coordtest.Nth
 			var first string
-			c := w.open("a", &backendtest.Hooks{After: after.after})
-			after.arm(1, does(backend.OpCreate, "member-"), func(context.Context, backendtest.Call, error) error {
+			c := w.Open("a", &backendtest.Hooks{After: after.After})
+			after.Arm(1, does(backend.OpCreate, "member-"), func(context.Context, backendtest.Call, error) error {
 				w.Link("a").Partition()
-				first = w.children("/d/members")[0]
+				first = w.Children("/d/members")[0]
 				// Another one comes, opens the round of the two, and dies.
 				other := "/d/members/_c_00000000-0000-4000-8000-000000000000-member-0000000001"
 				w.commit(backend.Create(other, nil, backend.Persistent))
@@ -402,19 +403,19 @@ func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
 					break
 				}
 			}
-			w.eventually("the node of the lost session is gone", func() bool { return len(w.children("/d/members")) == 0 })
+			w.Eventually("the node of the lost session is gone", func() bool { return len(w.Children("/d/members")) == 0 })
 			w.commit(backend.Delete("/d/members", backend.AnyVersion)) // as the service does with an empty container
 			w.Link("a").Heal()
-			w.eventually("it came anew, under the same name", func() bool {
-				now := w.children("/d/members")
+			w.Eventually("it came anew, under the same name", func() bool {
+				now := w.Children("/d/members")
 				return len(now) == 1 && now[0] == first
 			})
-			w.settle()
+			w.Settle()
 			x.pending("nobody else is at the barrier")
-			if _, err := raw.Exists(context.Background(), w.path("/d/ready"), nil); err == nil {
-				w.t.Error("the ready of the round that has died still stands")
+			if _, err := raw.Exists(context.Background(), w.Path("/d/ready"), nil); err == nil {
+				w.T.Error("the ready of the round that has died still stands")
 			}
-			y := w.enter(context.Background(), coord.NewDoubleBarrier(w.open("b", nil), "/d", 2, o))
+			y := w.enter(context.Background(), coord.NewDoubleBarrier(w.Open("b", nil), "/d", 2, o))
 			w.must(x.entry().Release())
 			w.must(y.entry().Release())
 		})
@@ -425,15 +426,15 @@ func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
 // its session. The directory of members is made anew, and the call comes with a node of
 // the same name.
 func (w *world) cameAnew(first string) {
-	w.t.Helper()
-	w.eventually("the nodes of the lost sessions are gone", func() bool { return len(w.children("/d/members")) == 0 })
+	w.T.Helper()
+	w.Eventually("the nodes of the lost sessions are gone", func() bool { return len(w.Children("/d/members")) == 0 })
 	w.commit(backend.Delete("/d/members", backend.AnyVersion)) // as the service does with an empty container
 	w.Link("b").Heal()
-	w.eventually("it came anew, under the same name", func() bool {
-		now := w.children("/d/members")
+	w.Eventually("it came anew, under the same name", func() bool {
+		now := w.Children("/d/members")
 		return len(now) == 1 && now[0] == first
 	})
-	w.settle()
+	w.Settle()
 }
 
 // A member that leaves waits for those of its round. Another one of them has not learned
@@ -441,13 +442,13 @@ func (w *world) cameAnew(first string) {
 func TestALeaveDoesNotWaitForALaterNodeOfTheName(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		a, b := coord.NewDoubleBarrier(w.open("a", nil), "/d", 2, nil), coord.NewDoubleBarrier(w.open("b", nil), "/d", 2, nil)
+		a, b := coord.NewDoubleBarrier(w.Open("a", nil), "/d", 2, nil), coord.NewDoubleBarrier(w.Open("b", nil), "/d", 2, nil)
 		x := w.enter(ctx, b)
 		w.stand(a, coord.DoubleBarrierState{Waiting: 1})
-		first := w.children("/d/members")[0]
+		first := w.Children("/d/members")[0]
 		w.Link("b").Partition()
 		o := w.leave(w.enter(ctx, a).entry())
-		w.settle()
+		w.Settle()
 		w.Link("a").Partition()
 		w.cameAnew(first)
 		w.Link("a").Heal()
@@ -467,30 +468,30 @@ func TestWhatALostSessionLeftIsNotTakenForALaterNodeOfTheName(t *testing.T) {
 		var first string
 		late, let := make(chan struct{}), make(chan struct{})
 		var once sync.Once
-		c := w.open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			if c.Path == "/d/members/"+first && (c.Op == "sync" || deletes(c)) {
+		c := w.Open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Path == "/d/members/"+first && (c.Op == "sync" || coordtest.Deletes(c)) {
 				once.Do(func() { close(late) })
 				<-let
 			}
 			return nil
 		}})
-		a, b := coord.NewDoubleBarrier(w.open("a", nil), "/d", 2, nil), coord.NewDoubleBarrier(c, "/d", 2, nil)
+		a, b := coord.NewDoubleBarrier(w.Open("a", nil), "/d", 2, nil), coord.NewDoubleBarrier(c, "/d", 2, nil)
 		x := w.enter(ctx, b)
 		w.stand(a, coord.DoubleBarrierState{Waiting: 1})
-		first = w.children("/d/members")[0]
+		first = w.Children("/d/members")[0]
 		w.Link("b").Partition()
 		w.cameAnew(first)
 		<-late
 		y := w.enter(ctx, a)
 		e := x.entry()
 		close(let)
-		w.settle()
-		time.Sleep(worldTimeout)
+		w.Settle()
+		time.Sleep(coordtest.WorldTimeout)
 		if err := e.Err(); err != nil {
-			w.t.Errorf("the entry has ended: %v", err)
+			w.T.Errorf("the entry has ended: %v", err)
 		}
 		w.must(y.entry().Release())
-		mayBeReleased(w.t, e.Hold)
+		mayBeReleased(w.T, e.Hold)
 	})
 }
 
@@ -509,21 +510,21 @@ func does(kind backend.OpKind, name string) func(backendtest.Call) bool {
 // A member that goes while the last to come opens the round is not counted.
 func TestAMemberThatGoesAtTheLastMomentDoesNotCount(t *testing.T) {
 	onEach(t, func(w *world) {
-		var before nth
-		last := coord.NewDoubleBarrier(w.open("last", &backendtest.Hooks{Before: before.before}), "/d", 2, nil)
-		d := coord.NewDoubleBarrier(w.open("a", nil), "/d", 2, nil)
+		var before coordtest.Nth
+		last := coord.NewDoubleBarrier(w.Open("last", &backendtest.Hooks{Before: before.Before}), "/d", 2, nil)
+		d := coord.NewDoubleBarrier(w.Open("a", nil), "/d", 2, nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		first := w.enter(ctx, d)
 		w.stand(d, coord.DoubleBarrierState{Waiting: 1})
 		gone := make(chan struct{})
-		before.arm(1, does(backend.OpCreate, "/ready"), func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, does(backend.OpCreate, "/ready"), func(context.Context, backendtest.Call, error) error {
 			defer close(gone)
 			cancel()
-			w.eventually("the first has gone", func() bool { return len(w.children("/d/members")) == 1 })
+			w.Eventually("the first has gone", func() bool { return len(w.Children("/d/members")) == 1 })
 			return nil
 		})
 		second := w.enter(context.Background(), last)
-		wantErr(w.t, first.end(), context.Canceled)
+		coordtest.WantErr(w.T, first.end(), context.Canceled)
 		<-gone
 		w.stand(d, coord.DoubleBarrierState{Waiting: 1})
 		second.pending("the first has gone")
@@ -537,12 +538,12 @@ func TestAMemberThatGoesAtTheLastMomentDoesNotCount(t *testing.T) {
 // Who is about to join a round that ends makes part of the next.
 func TestWhoIsTooLateToJoinWaitsForTheNextRound(t *testing.T) {
 	onEach(t, func(w *world) {
-		var before nth
-		late := coord.NewDoubleBarrier(w.open("late", &backendtest.Hooks{Before: before.before}), "/d", 2, nil)
+		var before coordtest.Nth
+		late := coord.NewDoubleBarrier(w.Open("late", &backendtest.Hooks{Before: before.Before}), "/d", 2, nil)
 		ds := w.doubles(2, "/d", 2, nil)
 		es := w.inside(ds)
 		over := make(chan struct{})
-		before.arm(1, does(backend.OpCreate, "guest-"), func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, does(backend.OpCreate, "guest-"), func(context.Context, backendtest.Call, error) error {
 			defer close(over)
 			w.must(es[0].Release())
 			return es[1].Release()
@@ -553,7 +554,7 @@ func TestWhoIsTooLateToJoinWaitsForTheNextRound(t *testing.T) {
 		x.pending("the round is over")
 		y := w.enter(context.Background(), ds[0])
 		if e := x.entry(); e.Extra() {
-			w.t.Error("it joined a round that was over")
+			w.T.Error("it joined a round that was over")
 		}
 		w.must(x.e.Release())
 		w.must(y.entry().Release())
@@ -565,15 +566,15 @@ func TestWhoIsTooLateToJoinWaitsForTheNextRound(t *testing.T) {
 // one, if he is slow.
 func TestWhoRemovesAStaleReadyDoesNotRemoveTheNext(t *testing.T) {
 	onEach(t, func(w *world) {
-		var before nth
-		slow := coord.NewDoubleBarrier(w.open("slow", &backendtest.Hooks{Before: before.before}), "/d", 2, nil)
+		var before coordtest.Nth
+		slow := coord.NewDoubleBarrier(w.Open("slow", &backendtest.Hooks{Before: before.Before}), "/d", 2, nil)
 		ds := w.doubles(2, "/d", 2, nil)
 		for i, e := range w.inside(ds) {
 			w.Link(fmt.Sprint(i)).Expire(e.Session())
 			<-e.Done()
 		}
 		at, let := make(chan struct{}), make(chan struct{})
-		before.arm(1, does(backend.OpDelete, "/ready"), func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, does(backend.OpDelete, "/ready"), func(context.Context, backendtest.Call, error) error {
 			close(at)
 			<-let
 			return nil
@@ -581,14 +582,14 @@ func TestWhoRemovesAStaleReadyDoesNotRemoveTheNext(t *testing.T) {
 		x := w.enter(context.Background(), slow) // is named by the next round, and still about to clear up
 		<-at
 		y := w.enter(context.Background(), ds[0]).entry()
-		observer := w.session("observer")
-		opened, err := observer.Exists(context.Background(), w.path("/d/ready"), nil)
+		observer := w.Session("observer")
+		opened, err := observer.Exists(context.Background(), w.Path("/d/ready"), nil)
 		w.must(err)
 		close(let)
 		e := x.entry()
-		w.must(observer.Sync(context.Background(), w.path("/d")))
-		if now, err := observer.Exists(context.Background(), w.path("/d/ready"), nil); err != nil || now.Czxid != opened.Czxid {
-			w.t.Errorf("the round that had opened is not the one that stands: %v", err)
+		w.must(observer.Sync(context.Background(), w.Path("/d")))
+		if now, err := observer.Exists(context.Background(), w.Path("/d/ready"), nil); err != nil || now.Czxid != opened.Czxid {
+			w.T.Errorf("the round that had opened is not the one that stands: %v", err)
 		}
 		w.stand(ds[0], coord.DoubleBarrierState{Inside: 2})
 		out := w.leave(e)

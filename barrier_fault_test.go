@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // The recipe's ready node survives a crash of all, and lets in whoever comes next.
@@ -25,11 +26,11 @@ func TestAReadyThatSurvivedACrashOpensNoRound(t *testing.T) {
 				for i, e := range es {
 					w.Link(fmt.Sprint(i)).Expire(e.Session())
 					<-e.Done()
-					wantErr(w.t, e.Err(), coord.ErrLost)
-					wantErr(w.t, e.Leave(context.Background()), coord.ErrLost)
+					coordtest.WantErr(w.T, e.Err(), coord.ErrLost)
+					coordtest.WantErr(w.T, e.Leave(context.Background()), coord.ErrLost)
 				}
-				if ready := w.children("/d"); !strings.Contains(fmt.Sprint(ready), "ready") {
-					w.t.Fatalf("no ready has survived: %v", ready)
+				if ready := w.Children("/d"); !strings.Contains(fmt.Sprint(ready), "ready") {
+					w.T.Fatalf("no ready has survived: %v", ready)
 				}
 				back := w.enter(context.Background(), ds[0])
 				w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
@@ -61,7 +62,7 @@ func TestAnEnterThatIsGivenUpLeavesNoMember(t *testing.T) {
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
 		reason := errors.New("no time")
 		cancel(reason)
-		wantErr(w.t, gone.end(), context.Canceled, reason)
+		coordtest.WantErr(w.T, gone.end(), context.Canceled, reason)
 		w.bare("/d")
 		first, second := w.enter(context.Background(), ds[0]), w.enter(context.Background(), ds[1])
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 2})
@@ -84,7 +85,7 @@ func TestALeaveThatIsGivenUpReturnsInTimeAndHasLeft(t *testing.T) {
 			<-e.Done()
 			out.pending("a member is inside")
 			cancel()
-			wantErr(w.t, out.end(), context.Canceled)
+			coordtest.WantErr(w.T, out.end(), context.Canceled)
 			w.stand(ds[2], coord.DoubleBarrierState{Inside: 2 - i})
 		}
 		again := w.leave(es[0])
@@ -97,7 +98,7 @@ func TestALeaveThatIsGivenUpReturnsInTimeAndHasLeft(t *testing.T) {
 
 func TestACrashBeforeTheRoundOpensKeepsTheOthersWaiting(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("dying", nil)
+		c := w.Open("dying", nil)
 		ds := w.doubles(3, "/d", 3, nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		dying := w.enter(ctx, coord.NewDoubleBarrier(c, "/d", 3, nil))
@@ -140,7 +141,7 @@ func TestACrashInsideDoesNotKeepTheOthersFromLeaving(t *testing.T) {
 				for _, c := range out {
 					w.must(c.end())
 				}
-				w.empty("/d/members")
+				w.Empty("/d/members")
 			})
 		})
 	}
@@ -153,7 +154,7 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 		// The server of a new session may lag behind what the old one has seen.
 		var mu sync.Mutex
 		current := make(map[int64]bool)
-		c := w.open("lost", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+		c := w.Open("lost", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
 			mu.Lock()
 			defer mu.Unlock()
 			switch c.Op {
@@ -161,7 +162,7 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 				current[c.Session.ID()] = true
 			case "children":
 				if !current[c.Session.ID()] {
-					w.t.Error("a new session looks who is there before its server has caught up")
+					w.T.Error("a new session looks who is there before its server has caught up")
 				}
 			}
 			return err
@@ -170,10 +171,10 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 		expire := func() { w.Link("lost").Expire((<-c.WatchState(context.Background())).Session) }
 		first := w.enter(context.Background(), lost)
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
-		before := w.children("/d/members")
+		before := w.Children("/d/members")
 		expire()
-		w.eventually("it comes anew", func() bool {
-			now := w.children("/d/members")
+		w.Eventually("it comes anew", func() bool {
+			now := w.Children("/d/members")
 			return len(now) == 1 && now[0] != before[0]
 		})
 		first.pending("two are missing")
@@ -181,18 +182,18 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 		e := first.entry()
 		out := w.leave(e)
 		<-e.Done()
-		w.settle()
+		w.Settle()
 		out.pending("two are inside")
 		old := e.Session()
 		expire()
-		w.eventually("the next session", func() bool { return (<-c.WatchState(context.Background())).Session != old })
-		w.settle()
+		w.Eventually("the next session", func() bool { return (<-c.WatchState(context.Background())).Session != old })
+		w.Settle()
 		out.pending("two are inside, whatever became of the session")
 		w.must(second.entry().Release())
 		out.pending("one is inside")
 		w.must(third.entry().Release())
 		w.must(out.end())
-		w.empty("/d/members")
+		w.Empty("/d/members")
 	})
 }
 
@@ -201,13 +202,13 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 func TestAMemberThatComesAnewCountsOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		let := make(chan struct{}) // its clean-up is slow
-		c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			if does(backend.OpDelete, "member-")(c) {
 				<-let
 			}
 			return nil
 		}})
-		other := w.open("b", nil)
+		other := w.Open("b", nil)
 		d := coord.NewDoubleBarrier(c, "/d", 2, nil)
 		x := w.enter(context.Background(), d)
 		w.stand(d, coord.DoubleBarrierState{Waiting: 1})
@@ -220,8 +221,8 @@ func TestAMemberThatComesAnewCountsOnce(t *testing.T) {
 				}
 			}
 			w.Link("a").Heal()
-			w.eventually("it comes anew", func() bool {
-				return (<-c.WatchState(context.Background())).Phase == coord.PhaseConnected && len(w.children("/d/members")) == 1
+			w.Eventually("it comes anew", func() bool {
+				return (<-c.WatchState(context.Background())).Phase == coord.PhaseConnected && len(w.Children("/d/members")) == 1
 			})
 			x.pending("one is missing")
 		}
@@ -239,10 +240,10 @@ func TestAMemberWhoseNodeIsDeletedComesAnew(t *testing.T) {
 		ds := w.doubles(2, "/d", 2, nil)
 		first := w.enter(context.Background(), ds[0])
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
-		name := w.children("/d/members")[0]
-		w.commit(backend.Delete(w.path("/d/members/"+name), backend.AnyVersion))
-		w.eventually("it comes anew", func() bool {
-			now := w.children("/d/members")
+		name := w.Children("/d/members")[0]
+		w.commit(backend.Delete(w.Path("/d/members/"+name), backend.AnyVersion))
+		w.Eventually("it comes anew", func() bool {
+			now := w.Children("/d/members")
 			return len(now) == 1 && now[0] != name
 		})
 		first.pending("one is missing")
@@ -250,7 +251,7 @@ func TestAMemberWhoseNodeIsDeletedComesAnew(t *testing.T) {
 		a, b := first.entry(), second.entry()
 		w.commit(backend.Delete(a.Path(), backend.AnyVersion))
 		<-a.Done()
-		wantErr(w.t, a.Err(), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, a.Err(), coord.ErrLost, coord.ErrDeleted)
 		w.must(b.Leave(context.Background()))
 		w.bare("/d")
 	})
@@ -266,20 +267,20 @@ func TestLostMessagesAtADoubleBarrier(t *testing.T) {
 				hit := 0
 				for step := 1; step <= 12; step++ {
 					for _, applied := range []bool{false, true} {
-						var before, after nth
+						var before, after coordtest.Nth
 						fired := false
 						loses := func(_ context.Context, _ backendtest.Call, err error) error {
 							fired = true
 							return backend.ErrUncertain
 						}
-						c := w.open(fmt.Sprint(step, applied), &backendtest.Hooks{Before: before.before, After: after.after})
+						c := w.Open(fmt.Sprint(step, applied), &backendtest.Hooks{Before: before.Before, After: after.After})
 						if applied {
-							after.arm(step, members, loses)
+							after.Arm(step, members, loses)
 						} else {
-							before.arm(step, members, loses)
+							before.Arm(step, members, loses)
 						}
 						faulty := coord.NewDoubleBarrier(c, "/d", 2, o)
-						sound := coord.NewDoubleBarrier(w.open("sound", nil), "/d", 2, o)
+						sound := coord.NewDoubleBarrier(w.Open("sound", nil), "/d", 2, o)
 						// A round of the two, in which the faulty one is the last to come
 						// and to leave; one that it joins or waits for; and one that
 						// has died.
@@ -292,7 +293,7 @@ func TestLostMessagesAtADoubleBarrier(t *testing.T) {
 						x.entry()
 						x2.entry()
 						z := w.enter(context.Background(), faulty)
-						w.settle()
+						w.Settle()
 						w.must(x.e.Release())
 						w.must(x2.e.Release())
 						if o != nil {
@@ -307,9 +308,9 @@ func TestLostMessagesAtADoubleBarrier(t *testing.T) {
 						w.bare("/d")
 					}
 				}
-				w.t.Logf("figure: %d lost messages of a double barrier found out", hit)
+				w.T.Logf("figure: %d lost messages of a double barrier found out", hit)
 				if hit < 8 {
-					w.t.Errorf("only %d messages were lost", hit)
+					w.T.Errorf("only %d messages were lost", hit)
 				}
 			})
 		})
@@ -326,7 +327,7 @@ func TestAnEnterGivenUpAtEachRequestLeavesNothing(t *testing.T) {
 			for step := 1; step <= 10; step++ {
 				for _, applied := range []bool{false, true} {
 					ctx, cancel := context.WithCancel(context.Background())
-					var before, after nth
+					var before, after coordtest.Nth
 					all := func(c backendtest.Call) bool { return strings.Contains(c.Path, "/d") }
 					end := func(ctx context.Context, c backendtest.Call, err error) error {
 						cancel()
@@ -339,13 +340,13 @@ func TestAnEnterGivenUpAtEachRequestLeavesNothing(t *testing.T) {
 						}
 						return ctx.Err()
 					}
-					c := w.open(fmt.Sprint(extra, step, applied), &backendtest.Hooks{Before: before.before, After: after.after})
+					c := w.Open(fmt.Sprint(extra, step, applied), &backendtest.Hooks{Before: before.Before, After: after.After})
 					if applied {
-						after.arm(step, all, end)
+						after.Arm(step, all, end)
 					} else {
-						before.arm(step, all, end)
+						before.Arm(step, all, end)
 					}
-					sound := coord.NewDoubleBarrier(w.open("sound", nil), "/d", 2, nil)
+					sound := coord.NewDoubleBarrier(w.Open("sound", nil), "/d", 2, nil)
 					sctx, scancel := context.WithCancel(context.Background())
 					ins := []*entering{w.enter(sctx, sound)}
 					if extra {
@@ -360,7 +361,7 @@ func TestAnEnterGivenUpAtEachRequestLeavesNothing(t *testing.T) {
 						w.must(x.e.Release())
 					} else {
 						given++
-						wantErr(w.t, x.err, context.Canceled)
+						coordtest.WantErr(w.T, x.err, context.Canceled)
 					}
 					time.Sleep(time.Second) // of fake time, for what is removed in the background
 					scancel()
@@ -375,9 +376,9 @@ func TestAnEnterGivenUpAtEachRequestLeavesNothing(t *testing.T) {
 				}
 			}
 		}
-		w.t.Logf("figure: an Enter was given up at %d requests, %d times with an error", steps, given)
+		w.T.Logf("figure: an Enter was given up at %d requests, %d times with an error", steps, given)
 		if given < 15 {
-			w.t.Error("too few: this tested nothing")
+			w.T.Error("too few: this tested nothing")
 		}
 	})
 }
@@ -398,19 +399,19 @@ func lostByLease(w *world, c *coord.Client, link string) {
 func TestASetWaitsForEachOfItsLostSessions(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var before nth
-		c := w.open("a", &backendtest.Hooks{Before: before.before})
+		var before coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{Before: before.Before})
 		b := coord.NewBarrier(c, "/b", &coord.BarrierOptions{Ephemeral: true})
 		w.must(b.Set(ctx))
 		lostByLease(w, c, "a")
 		short, cancel := context.WithCancel(ctx)
-		before.arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == "/b" }, func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == "/b" }, func(context.Context, backendtest.Call, error) error {
 			cancel()
 			return backend.Uncertain(context.Canceled)
 		})
-		wantErr(w.t, b.Set(short), coord.ErrUncertain)
+		coordtest.WantErr(w.T, b.Set(short), coord.ErrUncertain)
 		if err := b.Set(ctx); err != nil { // documented: waits until the service has removed the old one
-			w.t.Errorf("Set: %v", err)
+			w.T.Errorf("Set: %v", err)
 		}
 	})
 }
@@ -421,9 +422,9 @@ func TestASetThatEndsWithItsSessionIsUncertain(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				ctx, cancel := context.WithCancel(context.Background())
-				var after nth
-				b := coord.NewBarrier(w.open("a", &backendtest.Hooks{After: after.after}), "/barrier", &coord.BarrierOptions{Ephemeral: true})
-				after.arm(1, does(backend.OpCreate, "/barrier"), func(_ context.Context, c backendtest.Call, _ error) error {
+				var after coordtest.Nth
+				b := coord.NewBarrier(w.Open("a", &backendtest.Hooks{After: after.After}), "/barrier", &coord.BarrierOptions{Ephemeral: true})
+				after.Arm(1, does(backend.OpCreate, "/barrier"), func(_ context.Context, c backendtest.Call, _ error) error {
 					w.Link("a").Partition()
 					<-c.Session.Done()
 					if when == "together with the session" {
@@ -432,14 +433,14 @@ func TestASetThatEndsWithItsSessionIsUncertain(t *testing.T) {
 					return backend.Uncertain(c.Session.Err())
 				})
 				set := w.call(func() error { return b.Set(ctx) })
-				w.eventually("the session is lost", func() bool { return len(w.children("/")) > 0 })
-				time.Sleep(w.timeout * 3 / 4)
-				w.settle()
+				w.Eventually("the session is lost", func() bool { return len(w.Children("/")) > 0 })
+				time.Sleep(w.Timeout * 3 / 4)
+				w.Settle()
 				cancel()
-				wantErr(w.t, set.end(), coord.ErrUncertain, context.Canceled)
+				coordtest.WantErr(w.T, set.end(), coord.ErrUncertain, context.Canceled)
 				w.Link("a").Heal()
 				w.must(b.Set(context.Background()))
-				wantErr(w.t, coord.NewBarrier(w.open("b", nil), "/barrier", nil).Set(context.Background()), coord.ErrExists)
+				coordtest.WantErr(w.T, coord.NewBarrier(w.Open("b", nil), "/barrier", nil).Set(context.Background()), coord.ErrExists)
 			})
 		})
 	}
@@ -450,7 +451,7 @@ func TestASetThatEndsWithItsSessionIsUncertain(t *testing.T) {
 func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
+		var after coordtest.Nth
 		var came atomic.Int32
 		count := func(_ context.Context, c backendtest.Call) error {
 			if does(backend.OpCreate, "member-")(c) {
@@ -458,9 +459,9 @@ func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 			}
 			return nil
 		}
-		c := w.open("a", &backendtest.Hooks{After: after.after, Before: count})
+		c := w.Open("a", &backendtest.Hooks{After: after.After, Before: count})
 		a := coord.NewDoubleBarrier(c, "/d", 2, nil)
-		b := coord.NewDoubleBarrier(w.open("b", nil), "/d", 2, nil)
+		b := coord.NewDoubleBarrier(w.Open("b", nil), "/d", 2, nil)
 		// The directories are there.
 		x, y := w.enter(ctx, a), w.enter(ctx, b)
 		o := w.leave(x.entry())
@@ -468,7 +469,7 @@ func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 		w.must(o.end())
 
 		states := c.WatchState(ctx)
-		after.arm(1, does(backend.OpCreate, "member-"), func(context.Context, backendtest.Call, error) error {
+		after.Arm(1, does(backend.OpCreate, "member-"), func(context.Context, backendtest.Call, error) error {
 			w.Link("a").Partition()
 			return backend.ErrUncertain
 		})
@@ -478,22 +479,22 @@ func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 				break
 			}
 		}
-		first := w.children("/d/members")[0]
+		first := w.Children("/d/members")[0]
 		w.Link("a").Heal()
-		w.eventually("it came anew", func() bool {
-			now := w.children("/d/members")
+		w.Eventually("it came anew", func() bool {
+			now := w.Children("/d/members")
 			return len(now) == 2 || len(now) == 1 && now[0] != first
 		})
-		w.settle()
+		w.Settle()
 		// What removes the node of the lost session spares that of the next one.
 		if n := came.Load(); n != 3 {
-			w.t.Errorf("it came %d times, want once to the first round and twice to the second", n)
+			w.T.Errorf("it came %d times, want once to the first round and twice to the second", n)
 		}
 		y = w.enter(ctx, b)
 		o = w.leave(x.entry())
 		w.must(y.entry().Leave(ctx))
 		w.must(o.end())
-		w.settle()
+		w.Settle()
 		// The call of Enter at a is over, and has left. Client a lives.
 		again := w.enter(ctx, b)
 		again.pending("nobody else is at the barrier")
@@ -517,19 +518,19 @@ func TestWhoCannotRemoveReadyLeavesAllTheSame(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := es[1].Leave(short); err != nil {
-			w.t.Errorf("leave of the highest: %v", err)
+			w.T.Errorf("leave of the highest: %v", err)
 		}
-		w.t.Logf("leave of the lowest: %v", o.end())
-		if left := w.children("/d/members"); len(left) != 0 {
-			w.t.Errorf("all have left, and yet: %v", left)
+		w.T.Logf("leave of the lowest: %v", o.end())
+		if left := w.Children("/d/members"); len(left) != 0 {
+			w.T.Errorf("all have left, and yet: %v", left)
 		}
 		ectx, ecancel := context.WithTimeout(ctx, 5*time.Second)
 		defer ecancel()
 		if e, err := ds[2].Enter(ectx); err == nil {
-			w.t.Errorf("a single member passes the barrier of 2 (extra: %v)", e.Extra())
+			w.T.Errorf("a single member passes the barrier of 2 (extra: %v)", e.Extra())
 			e.Release()
 		} else {
-			w.t.Logf("enter: %v", err)
+			w.T.Logf("enter: %v", err)
 		}
 	})
 }
@@ -539,23 +540,23 @@ func TestWhoMayNotListLeavesAllTheSame(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var deny atomic.Bool
-		c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			if deny.Load() && c.Op == "children" {
 				return backend.ErrDenied
 			}
 			return nil
 		}})
 		a := coord.NewDoubleBarrier(c, "/d", 2, nil)
-		b := coord.NewDoubleBarrier(w.open("b", nil), "/d", 2, nil)
+		b := coord.NewDoubleBarrier(w.Open("b", nil), "/d", 2, nil)
 		x, y := w.enter(ctx, a), w.enter(ctx, b)
 		x.entry()
 		y.entry()
 		deny.Store(true)
-		w.t.Logf("leave: %v", x.e.Leave(ctx))
+		w.T.Logf("leave: %v", x.e.Leave(ctx))
 		short, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := y.e.Leave(short); err != nil {
-			w.t.Errorf("the other waits for ever for one that has left and may delete: %v, %v", err, w.children("/d/members"))
+			w.T.Errorf("the other waits for ever for one that has left and may delete: %v, %v", err, w.Children("/d/members"))
 		}
 		deny.Store(false)
 		time.Sleep(5 * time.Second)
@@ -565,32 +566,32 @@ func TestWhoMayNotListLeavesAllTheSame(t *testing.T) {
 // The session over which the node of a lost one is removed is lost as well.
 func TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
-		c := w.open("a", &backendtest.Hooks{Before: before.before})
+		var before coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{Before: before.Before})
 		d := coord.NewDoubleBarrier(c, "/d", 2, nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		x := w.enter(ctx, d)
-		w.settle()
+		w.Settle()
 		w.Link("a").Partition()
 		cancel()
-		wantErr(w.t, x.end(), context.Canceled)
-		awaitPhase(w.t, c, coord.PhaseLost)
-		ghosts := w.children("/d/members")
+		coordtest.WantErr(w.T, x.end(), context.Canceled)
+		awaitPhase(w.T, c, coord.PhaseLost)
+		ghosts := w.Children("/d/members")
 		if len(ghosts) != 1 {
-			w.t.Fatalf("%v, want the node of the lost session", ghosts)
+			w.T.Fatalf("%v, want the node of the lost session", ghosts)
 		}
-		before.arm(1, deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+		before.Arm(1, coordtest.Deletes, func(_ context.Context, c backendtest.Call, _ error) error {
 			w.Link("a").Expire(c.Session.ID())
 			<-c.Session.Done()
 			return nil
 		})
 		w.Link("a").Heal()
 		y := w.enter(context.Background(), d)
-		w.eventually("it has come anew", func() bool {
-			now := w.children("/d/members")
+		w.Eventually("it has come anew", func() bool {
+			now := w.Children("/d/members")
 			return len(now) > 1 || len(now) == 1 && now[0] != ghosts[0]
 		})
-		w.settle()
+		w.Settle()
 		y.pending("nobody else is at the barrier")
 		z := w.enter(context.Background(), d)
 		w.must(y.entry().Release())
@@ -616,12 +617,12 @@ func TestAGuestThatComesAfterItsEnterWasGivenUpIsTakenOut(t *testing.T) {
 				return
 			}
 			if _, err := s.Commit(context.Background(), ops...); err != nil {
-				w.t.Errorf("the late commit: %v", err)
+				w.T.Errorf("the late commit: %v", err)
 			}
 			close(arrived)
 		}
 		joins := does(backend.OpCreate, "-guest-")
-		c := w.open("late", &backendtest.Hooks{
+		c := w.Open("late", &backendtest.Hooks{
 			Before: func(_ context.Context, c backendtest.Call) error {
 				mu.Lock()
 				first := joins(c) && !joined
@@ -648,10 +649,10 @@ func TestAGuestThatComesAfterItsEnterWasGivenUpIsTakenOut(t *testing.T) {
 			},
 		})
 		x := w.enter(ctx, coord.NewDoubleBarrier(c, "/d", 2, nil))
-		wantErr(w.t, x.end(), context.Canceled)
-		w.settle()
-		if names := w.children("/d/members"); len(names) != 2 || !joined {
-			w.t.Errorf("%q, want the two members alone; it joined: %v", names, joined)
+		coordtest.WantErr(w.T, x.end(), context.Canceled)
+		w.Settle()
+		if names := w.Children("/d/members"); len(names) != 2 || !joined {
+			w.T.Errorf("%q, want the two members alone; it joined: %v", names, joined)
 		}
 		for _, e := range es {
 			w.must(e.Release())

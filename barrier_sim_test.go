@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // rounds checks the rounds of a double barrier as they go by. Each entry is asked
@@ -293,7 +294,7 @@ func TestTheDoubleBarrierUnderRandomFaults(t *testing.T) {
 func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 	t.Parallel()
 	want := 15
-	if long() {
+	if coordtest.Long() {
 		want = 50
 	}
 	w := onServer(t, zookeeper.Options{})
@@ -305,8 +306,8 @@ func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 		count[what]++
 	}
 	const members = 5
-	r := newRounds(members, w.path("/d/ready"), note)
-	observer := w.session("observer")
+	r := newRounds(members, w.Path("/d/ready"), note)
+	observer := w.Session("observer")
 	r.exists = func(path string) bool {
 		err := observer.Sync(context.Background(), path)
 		if err == nil {
@@ -319,7 +320,7 @@ func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 	}
 	var clients []*coord.Client
 	for i := range members {
-		clients = append(clients, w.open(fmt.Sprint(i), nil))
+		clients = append(clients, w.Open(fmt.Sprint(i), nil))
 	}
 	all, finish := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer finish()
@@ -387,5 +388,5 @@ func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 			t.Errorf("%q never happened", what)
 		}
 	}
-	w.empty("/d/members")
+	w.Empty("/d/members")
 }

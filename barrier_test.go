@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // call is something under way.
@@ -31,36 +32,36 @@ func (w *world) call(f func() error) *call {
 
 // end waits for the call to return.
 func (c *call) end() error {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	select {
 	case <-c.done:
 	case <-time.After(30 * time.Second):
-		c.w.t.Fatal("the call never returned")
+		c.w.T.Fatal("the call never returned")
 	}
 	return c.err
 }
 
 // pending fails the test if the call has returned.
 func (c *call) pending(why string) {
-	c.w.t.Helper()
-	c.w.settle()
+	c.w.T.Helper()
+	c.w.Settle()
 	select {
 	case <-c.done:
-		c.w.t.Fatalf("it returned %v although %s", c.err, why)
+		c.w.T.Fatalf("it returned %v although %s", c.err, why)
 	default:
 	}
 }
 
 func (w *world) must(err error) {
-	w.t.Helper()
+	w.T.Helper()
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
 func (w *world) commit(ops ...backend.Op) {
-	w.t.Helper()
-	_, err := w.session("outsider").Commit(context.Background(), ops...)
+	w.T.Helper()
+	_, err := w.Session("outsider").Commit(context.Background(), ops...)
 	w.must(err)
 }
 
@@ -78,16 +79,16 @@ func looking(op, path string) (<-chan struct{}, *backendtest.Hooks) {
 func TestABarrierHoldsEverybodyUpUntilItIsRemoved(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		setter := coord.NewBarrier(w.open("setter", nil), "/b/deep/down", nil)
+		setter := coord.NewBarrier(w.Open("setter", nil), "/b/deep/down", nil)
 		w.must(setter.Wait(ctx)) // there is none
 		w.must(setter.Remove(ctx))
 		w.must(setter.Set(ctx))
-		w.must(coord.NewBarrier(w.open("other", nil), "/b/deep/down", nil).Set(ctx)) // it stands
+		w.must(coord.NewBarrier(w.Open("other", nil), "/b/deep/down", nil).Set(ctx)) // it stands
 
 		var waiters []*call
 		for i := range 5 {
-			l, hooks := looking("get", w.path("/b/deep/down"))
-			b := coord.NewBarrier(w.open(fmt.Sprint(i), hooks), "/b/deep/down", nil)
+			l, hooks := looking("get", w.Path("/b/deep/down"))
+			b := coord.NewBarrier(w.Open(fmt.Sprint(i), hooks), "/b/deep/down", nil)
 			waiters = append(waiters, w.call(func() error { return b.Wait(ctx) }))
 			<-l
 		}
@@ -102,9 +103,9 @@ func TestABarrierHoldsEverybodyUpUntilItIsRemoved(t *testing.T) {
 		w.must(setter.Set(ctx)) // again
 		giveUp, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
-		wantErr(w.t, setter.Wait(giveUp), context.DeadlineExceeded)
+		coordtest.WantErr(w.T, setter.Wait(giveUp), context.DeadlineExceeded)
 		w.must(setter.Remove(ctx))
-		w.empty("/b/deep")
+		w.Empty("/b/deep")
 	})
 }
 
@@ -113,13 +114,13 @@ func TestABarrierHoldsEverybodyUpUntilItIsRemoved(t *testing.T) {
 func TestASpuriousWakeUpDoesNotPassABarrier(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		setter := coord.NewBarrier(w.open("setter", nil), "/b", nil)
+		setter := coord.NewBarrier(w.Open("setter", nil), "/b", nil)
 		w.must(setter.Set(ctx))
-		l, hooks := looking("get", w.path("/b"))
-		c := w.open("waiter", hooks)
+		l, hooks := looking("get", w.Path("/b"))
+		c := w.Open("waiter", hooks)
 		waiting := w.call(func() error { return coord.NewBarrier(c, "/b", nil).Wait(ctx) })
 		<-l
-		w.commit(backend.SetData(w.path("/b"), []byte("coord recipe: barrier"), backend.AnyVersion))
+		w.commit(backend.SetData(w.Path("/b"), []byte("coord recipe: barrier"), backend.AnyVersion))
 		<-l
 		waiting.pending("only data has changed")
 		w.Link("waiter").Partition()
@@ -143,16 +144,16 @@ func TestASpuriousWakeUpDoesNotPassABarrier(t *testing.T) {
 func TestABarrierOutlivesItsSetterOrGoesWithIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		a, b := w.open("a", nil), w.open("b", nil)
+		a, b := w.Open("a", nil), w.Open("b", nil)
 		lasting, bound := coord.NewBarrier(a, "/lasting", nil), coord.NewBarrier(a, "/bound", &coord.BarrierOptions{Ephemeral: true})
 		w.must(lasting.Set(ctx))
 		w.must(bound.Set(ctx))
 		w.must(bound.Set(ctx)) // its own
 
 		// What stands is not what is asked for.
-		wantErr(w.t, coord.NewBarrier(b, "/bound", nil).Set(ctx), coord.ErrExists)
-		wantErr(w.t, coord.NewBarrier(b, "/bound", &coord.BarrierOptions{Ephemeral: true}).Set(ctx), coord.ErrExists)
-		wantErr(w.t, coord.NewBarrier(b, "/lasting", &coord.BarrierOptions{Ephemeral: true}).Set(ctx), coord.ErrExists)
+		coordtest.WantErr(w.T, coord.NewBarrier(b, "/bound", nil).Set(ctx), coord.ErrExists)
+		coordtest.WantErr(w.T, coord.NewBarrier(b, "/bound", &coord.BarrierOptions{Ephemeral: true}).Set(ctx), coord.ErrExists)
+		coordtest.WantErr(w.T, coord.NewBarrier(b, "/lasting", &coord.BarrierOptions{Ephemeral: true}).Set(ctx), coord.ErrExists)
 
 		waitLasting := w.call(func() error { return coord.NewBarrier(b, "/lasting", nil).Wait(ctx) })
 		waitBound := w.call(func() error { return coord.NewBarrier(b, "/bound", nil).Wait(ctx) })
@@ -170,7 +171,7 @@ func TestABarrierOutlivesItsSetterOrGoesWithIt(t *testing.T) {
 func TestABarrierOfAnOwnLostSessionIsWaitedFor(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		b := coord.NewBarrier(c, "/b", &coord.BarrierOptions{Ephemeral: true})
 		w.must(b.Set(ctx))
 		states := c.WatchState(ctx)
@@ -183,10 +184,10 @@ func TestABarrierOfAnOwnLostSessionIsWaitedFor(t *testing.T) {
 		}
 		w.Link("a").Heal()
 		w.must(b.Set(ctx))
-		stat, err := w.session("x").Exists(ctx, w.path("/b"), nil)
+		stat, err := w.Session("x").Exists(ctx, w.Path("/b"), nil)
 		w.must(err)
 		if stat.EphemeralOwner == old {
-			w.t.Error("the barrier is that of the lost session")
+			w.T.Error("the barrier is that of the lost session")
 		}
 	})
 }
@@ -195,13 +196,13 @@ func TestABarrierOfAnOwnLostSessionIsWaitedFor(t *testing.T) {
 func TestALostReplyIsFoundOutAtABarrier(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		b := coord.NewBarrier(w.open("a", &backendtest.Hooks{After: after.after}), "/b", nil)
-		other := coord.NewBarrier(w.open("b", nil), "/b", nil)
-		onPath := func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.path("/b") }
+		var after coordtest.Nth
+		b := coord.NewBarrier(w.Open("a", &backendtest.Hooks{After: after.After}), "/b", nil)
+		other := coord.NewBarrier(w.Open("b", nil), "/b", nil)
+		onPath := func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.Path("/b") }
 		w.must(b.Remove(ctx)) // the journal is known
 
-		after.arm(1, onPath, func(context.Context, backendtest.Call, error) error {
+		after.Arm(1, onPath, func(context.Context, backendtest.Call, error) error {
 			w.must(other.Remove(ctx))
 			return backend.ErrUncertain
 		})
@@ -209,7 +210,7 @@ func TestALostReplyIsFoundOutAtABarrier(t *testing.T) {
 		w.must(other.Wait(ctx)) // not set again after the Remove
 
 		w.must(b.Set(ctx))
-		after.arm(1, onPath, func(context.Context, backendtest.Call, error) error {
+		after.Arm(1, onPath, func(context.Context, backendtest.Call, error) error {
 			w.must(other.Set(ctx))
 			return backend.ErrUncertain
 		})
@@ -220,22 +221,22 @@ func TestALostReplyIsFoundOutAtABarrier(t *testing.T) {
 		w.must(waiting.end())
 
 		// When the session ends first, nobody can tell.
-		after.arm(1, onPath, func(_ context.Context, c backendtest.Call, _ error) error {
+		after.Arm(1, onPath, func(_ context.Context, c backendtest.Call, _ error) error {
 			w.Link("a").Expire(c.Session.ID())
 			return backend.ErrUncertain
 		})
-		wantErr(w.t, b.Set(ctx), coord.ErrUncertain, coord.ErrSessionLost)
+		coordtest.WantErr(w.T, b.Set(ctx), coord.ErrUncertain, coord.ErrSessionLost)
 	})
 }
 
 func TestABarrierRefusesWhatItCannotDo(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		b := coord.NewBarrier(c, "/b", nil)
 		w.must(b.Set(ctx))
-		w.commit(backend.Create(w.path("/b/child"), nil, backend.Persistent))
-		wantErr(w.t, b.Remove(ctx), coord.ErrNotEmpty)
+		w.commit(backend.Create(w.Path("/b/child"), nil, backend.Persistent))
+		coordtest.WantErr(w.T, b.Remove(ctx), coord.ErrNotEmpty)
 		waiting := w.call(func() error { return b.Wait(ctx) })
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -245,16 +246,16 @@ func TestABarrierRefusesWhatItCannotDo(t *testing.T) {
 		} {
 			var e *backend.Error
 			if err := f(bad, ctx); !errors.Is(err, coord.ErrBadPath) || !errors.As(err, &e) || e.Op != op {
-				w.t.Errorf("%s of a bad path: %v", op, err)
+				w.T.Errorf("%s of a bad path: %v", op, err)
 			}
-			wantErr(w.t, f(b, ended), context.Canceled)
+			coordtest.WantErr(w.T, f(b, ended), context.Canceled)
 		}
 		waiting.pending("the barrier is set")
 		c.Close()
-		wantErr(w.t, waiting.end(), coord.ErrClosed)
-		wantErr(w.t, b.Set(ctx), coord.ErrClosed)
-		wantErr(w.t, b.Remove(ctx), coord.ErrClosed)
-		wantErr(w.t, b.Wait(ctx), coord.ErrClosed)
+		coordtest.WantErr(w.T, waiting.end(), coord.ErrClosed)
+		coordtest.WantErr(w.T, b.Set(ctx), coord.ErrClosed)
+		coordtest.WantErr(w.T, b.Remove(ctx), coord.ErrClosed)
+		coordtest.WantErr(w.T, b.Wait(ctx), coord.ErrClosed)
 	})
 }
 
@@ -269,12 +270,12 @@ func TestWaitSeesABarrierThatWasSetBefore(t *testing.T) {
 				synced = true
 			case "get":
 				if !synced {
-					w.t.Error("it looked before the server had caught up")
+					w.T.Error("it looked before the server had caught up")
 				}
 			}
 			return nil
 		}}
-		c := w.open("a", hooks)
+		c := w.Open("a", hooks)
 		w.must(coord.NewBarrier(c, "/b", nil).Wait(context.Background()))
 		synctest.Wait()
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // at matches a read of the node at p.
@@ -45,8 +46,8 @@ func TestANodeThatChangesBetweenItsListAndItsRead(t *testing.T) {
 	} {
 		t.Run(sc.name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var before, after nth
-				x := w.caching("/c", nil, &backendtest.Hooks{Before: before.before, After: after.after})
+				var before, after coordtest.Nth
+				x := w.caching("/c", nil, &backendtest.Hooks{Before: before.Before, After: after.After})
 				x.create("/c", "/c/a", "/c/a/x", "/c/b")
 				// The steps before and after the read. The tree must not be compared while a
 				// step changes it: the cache can be synced before the late reply comes.
@@ -64,14 +65,14 @@ func TestANodeThatChangesBetweenItsListAndItsRead(t *testing.T) {
 						return err
 					}
 				}
-				before.arm(1, at("get", "/c/a"), step(sc.before))
-				after.arm(1, at("get", "/c/a"), step(sc.after))
+				before.Arm(1, at("get", "/c/a"), step(sc.before))
+				after.Arm(1, at("get", "/c/a"), step(sc.after))
 				f := x.reader(nil)
 				x.run()
 				steps.Wait() // under fake time a read that is never made is a deadlock, and fails
 				x.synced()
 				x.equal(f)
-				w.settle()
+				w.Settle()
 				x.equal(f)
 			})
 		})
@@ -100,14 +101,14 @@ func TestAListThatArrivesLate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var after nth
-				x := w.caching("/c", nil, &backendtest.Hooks{After: after.after})
+				var after coordtest.Nth
+				x := w.caching("/c", nil, &backendtest.Hooks{After: after.After})
 				x.create("/c", "/c/p", "/c/p/a")
 				f := x.reader(nil)
 				x.run().synced()
 				x.equal(f)
 				held := make(chan struct{})
-				after.arm(1, at("children", "/c/p"), func(_ context.Context, _ backendtest.Call, err error) error {
+				after.Arm(1, at("children", "/c/p"), func(_ context.Context, _ backendtest.Call, err error) error {
 					during(x)
 					time.Sleep(time.Millisecond)
 					close(held)
@@ -188,25 +189,25 @@ func TestAnEventIsHandledBeforeALaterReply(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var h holds
 		link := backendtest.Intercept(w.Link("cache"), backendtest.Hooks{Before: h.before})
-		c := open(w.t, stalled{link, &h}, nil)
-		x := &caching{w: w, c: c, k: coord.NewCache(c, "/c", nil), s: w.session("writer"), root: "/c", done: make(chan struct{})}
+		c := coordtest.Open(w.T, stalled{link, &h}, nil)
+		x := &caching{w: w, c: c, k: coord.NewCache(c, "/c", nil), s: w.Session("writer"), root: "/c", done: make(chan struct{})}
 		x.ctx, x.stop = context.WithCancel(context.Background())
 		x.create("/c", "/c/a", "/c/x")
 		f := x.reader(nil)
 		x.run().synced()
 		x.equal(f)
 		for range 50 {
-			w.settle()
+			w.Settle()
 			list := h.hold("children /c")
 			x.create("/c/b")
-			w.settle() // the list is asked for, and is late
+			w.Settle() // the list is asked for, and is late
 			run := h.hold("done")
 			x.do(backend.SetData("/c/x", nil, backend.AnyVersion))
-			w.settle() // Run stands still
+			w.Settle() // Run stands still
 			x.delete("/c/a")
 			x.create("/c/a")
 			list()
-			w.settle() // the reply is there
+			w.Settle() // the reply is there
 			run()
 			x.equal(f)
 			x.delete("/c/b")
@@ -229,15 +230,15 @@ func TestAListOfTheNextNodeIsNotTheOldOnes(t *testing.T) {
 		list, data := h.hold("children /c/p"), h.hold("get /c/p")
 		x.create("/c/p/z")
 		x.do(backend.SetData("/c/p", nil, backend.AnyVersion))
-		w.settle() // both watches have fired, and both reads are late
+		w.Settle() // both watches have fired, and both reads are late
 		x.delete("/c/p/z", "/c/p/a", "/c/p")
 		x.create("/c/p", "/c/p/b")
 		list()
-		w.settle()
+		w.Settle()
 		data()
 		x.equal(f)
 		if f.flashes != 0 || f.seen["/c/p/b"] != 1 {
-			w.t.Errorf("%d deletions of what was there, events %v", f.flashes, f.seen)
+			w.T.Errorf("%d deletions of what was there, events %v", f.flashes, f.seen)
 		}
 	})
 }
@@ -251,15 +252,15 @@ func TestACacheEndsWhenTheServiceRefuses(t *testing.T) {
 				}
 				return nil
 			}
-			c := w.open("cache", &backendtest.Hooks{Before: refuse})
-			x := &caching{w: w, c: c, k: coord.NewCache(c, "/c", nil), s: w.session("writer"), root: "/c"}
+			c := w.Open("cache", &backendtest.Hooks{Before: refuse})
+			x := &caching{w: w, c: c, k: coord.NewCache(c, "/c", nil), s: w.Session("writer"), root: "/c"}
 			if op == "get" {
 				x.create("/c", "/c/a", "/c/secret")
 			}
 			err := x.k.Run(context.Background())
-			wantErr(w.t, err, coord.ErrDenied)
+			coordtest.WantErr(w.T, err, coord.ErrDenied)
 			if !strings.Contains(err.Error(), "/c/secret") {
-				w.t.Errorf("the error does not name the node: %v", err)
+				w.T.Errorf("the error does not name the node: %v", err)
 			}
 		}
 	})

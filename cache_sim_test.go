@@ -17,6 +17,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // cacheSim is random changes of a small tree, so that they meet, and a cache.
@@ -116,7 +117,7 @@ func (x *cacheSim) begin(hooks *backendtest.Hooks) (s backend.Session) {
 	if hooks != nil {
 		b = backendtest.Intercept(b, *hooks)
 	}
-	x.c = open(x.t, b, &coord.Options{Namespace: "/sim"})
+	x.c = coordtest.Open(x.t, b, &coord.Options{Namespace: "/sim"})
 	x.k = coord.NewCache(x.c, "/r", nil)
 	s, err := x.st.Open(context.Background())
 	if err != nil {
@@ -531,9 +532,9 @@ type caching struct {
 }
 
 func (w *world) caching(root string, o *coord.CacheOptions, hooks *backendtest.Hooks) *caching {
-	w.t.Helper()
-	c := w.open("cache", hooks)
-	x := &caching{w: w, c: c, k: coord.NewCache(c, root, o), s: w.session("writer"), root: root, done: make(chan struct{})}
+	w.T.Helper()
+	c := w.Open("cache", hooks)
+	x := &caching{w: w, c: c, k: coord.NewCache(c, root, o), s: w.Session("writer"), root: root, done: make(chan struct{})}
 	x.ctx, x.stop = context.WithCancel(context.Background())
 	return x
 }
@@ -544,7 +545,7 @@ func (x *caching) run() *caching {
 		defer close(x.done)
 		x.err = x.k.Run(x.ctx)
 	}()
-	x.w.t.Cleanup(func() {
+	x.w.T.Cleanup(func() {
 		x.stop()
 		<-x.done
 	})
@@ -553,52 +554,52 @@ func (x *caching) run() *caching {
 
 // do commits operations on paths without the namespace.
 func (x *caching) do(ops ...backend.Op) {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	ops = slices.Clone(ops)
 	for i := range ops {
-		ops[i].Path = x.w.path(ops[i].Path)
+		ops[i].Path = x.w.Path(ops[i].Path)
 	}
 	if _, err := x.s.Commit(context.Background(), ops...); err != nil {
-		x.w.t.Fatal(err)
+		x.w.T.Fatal(err)
 	}
 }
 
 func (x *caching) create(paths ...string) {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	for _, p := range paths {
 		x.do(backend.Create(p, []byte("data of "+p), backend.Persistent))
 	}
 }
 
 func (x *caching) delete(paths ...string) {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	for _, p := range paths {
 		x.do(backend.Delete(p, backend.AnyVersion))
 	}
 }
 
 func (x *caching) synced() {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	select {
 	case <-x.k.Synced():
 	case <-time.After(30 * time.Second):
-		x.w.t.Fatal("never synced")
+		x.w.T.Fatal("never synced")
 	}
 }
 
-func (x *caching) tree() map[string]nodeIs { return treeOf(x.w.t, x.s, x.w.path(""), x.root) }
+func (x *caching) tree() map[string]nodeIs { return treeOf(x.w.T, x.s, x.w.Path(""), x.root) }
 
 // equal waits until the copy equals the tree, and so do the readers.
 func (x *caching) equal(readers ...*fold) {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	tree := x.tree()
-	x.w.eventually(fmt.Sprintf("the copy equals the tree %v", tree), func() bool { return maps.Equal(copyOf(x.k, x.root), tree) })
+	x.w.Eventually(fmt.Sprintf("the copy equals the tree %v", tree), func() bool { return maps.Equal(copyOf(x.k, x.root), tree) })
 	if n := x.k.Len(); n != len(tree) {
-		x.w.t.Errorf("%d nodes, want %d", n, len(tree))
+		x.w.T.Errorf("%d nodes, want %d", n, len(tree))
 	}
 	for _, f := range readers {
-		x.w.eventually("the events add up to the tree", func() bool { return f.equals(tree) })
-		f.check(x.w.t)
+		x.w.Eventually("the events add up to the tree", func() bool { return f.equals(tree) })
+		f.check(x.w.T)
 	}
 }
 
@@ -612,10 +613,10 @@ func (x *caching) reader(pace func()) *fold {
 		defer close(done)
 		f.follow(ctx, x.k)
 	}()
-	x.w.t.Cleanup(func() {
+	x.w.T.Cleanup(func() {
 		cancel()
 		<-done
-		f.check(x.w.t)
+		f.check(x.w.T)
 	})
 	return f
 }

@@ -15,11 +15,12 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func TestACacheFollowsEveryKindOfChange(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		x := w.caching("/jobs", nil, nil)
 		x.create("/jobs", "/jobs/a", "/jobs/a/x", "/jobs/a-b", "/jobs2", "/jobs2/a", "/job")
 		x.do(backend.Create("/jobs/e", nil, backend.Ephemeral))
@@ -69,7 +70,7 @@ func TestACacheFollowsEveryKindOfChange(t *testing.T) {
 		x.delete("/jobs/e", "/jobs/a/x", "/jobs/a")
 		x.do(backend.Delete("/jobs/a-b", 0), backend.Create("/jobs/a-b", []byte("new"), backend.Persistent), backend.Create("/jobs/a-b/c", nil, backend.Persistent))
 		x.equal(f)
-		w.eventually("the list of children shows in the Stat", func() bool { n, _ := x.k.Get("/jobs"); return n.Stat.NumChildren == 2 })
+		w.Eventually("the list of children shows in the Stat", func() bool { n, _ := x.k.Get("/jobs"); return n.Stat.NumChildren == 2 })
 		for path := range f.seen {
 			if !strings.HasPrefix(path, "/jobs/") && path != "/jobs" {
 				t.Errorf("an event of %s", path)
@@ -86,7 +87,7 @@ func TestTheRootOfACacheMayComeAndGo(t *testing.T) {
 		x := w.caching("/deep/root", nil, nil)
 		f := x.reader(nil)
 		x.run().synced()
-		w.eventually("the first batch, of nothing", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.batches == 1 })
+		w.Eventually("the first batch, of nothing", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.batches == 1 })
 		x.equal(f)
 		x.create("/deep")
 		x.equal(f)
@@ -114,7 +115,7 @@ func TestTheRootOfACacheMayComeAndGo(t *testing.T) {
 // A version number does not tell a node from the one before it.
 func TestACacheSeesARecreationWithEqualVersion(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		x := w.caching("/c", nil, nil)
 		again := func() {
 			x.do(
@@ -147,7 +148,7 @@ func TestACacheSeesARecreationWithEqualVersion(t *testing.T) {
 
 func TestACacheCatchesUpAfterLostContactAndLostSessions(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		x := w.caching("/c", nil, nil)
 		x.create("/c")
 		for i := range 10 {
@@ -201,7 +202,7 @@ func TestACacheCatchesUpAfterLostContactAndLostSessions(t *testing.T) {
 
 func TestHowACacheEnds(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		x := w.caching("/c", nil, nil)
 		x.create("/c", "/c/a")
 		f := x.reader(nil)
@@ -212,9 +213,9 @@ func TestHowACacheEnds(t *testing.T) {
 		}
 		x.stop()
 		<-x.done
-		wantErr(t, x.err, context.Canceled)
+		coordtest.WantErr(t, x.err, context.Canceled)
 		var e *backend.Error
-		if !errors.As(x.err, &e) || e.Op != "run" || e.Path != w.path("/c") {
+		if !errors.As(x.err, &e) || e.Op != "run" || e.Path != w.Path("/c") {
 			t.Errorf("the error is %#v", x.err)
 		}
 
@@ -234,7 +235,7 @@ func TestHowACacheEnds(t *testing.T) {
 		x.equal(f)
 		cancel(reason)
 		<-x.done
-		wantErr(t, x.err, context.Canceled, reason)
+		coordtest.WantErr(t, x.err, context.Canceled, reason)
 		if err := x.k.Run(ctx); !errors.Is(err, reason) {
 			t.Errorf("with a context that has ended: %v", err)
 		}
@@ -251,10 +252,10 @@ func TestHowACacheEnds(t *testing.T) {
 		x.equal(f)
 		x.c.Close()
 		<-x.done
-		wantErr(t, x.err, coord.ErrClosed)
-		w.eventually("the reader is told of Close", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.err != nil })
-		wantErr(t, f.err, coord.ErrClosed)
-		wantErr(t, x.k.Run(context.Background()), coord.ErrClosed)
+		coordtest.WantErr(t, x.err, coord.ErrClosed)
+		w.Eventually("the reader is told of Close", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.err != nil })
+		coordtest.WantErr(t, f.err, coord.ErrClosed)
+		coordtest.WantErr(t, x.k.Run(context.Background()), coord.ErrClosed)
 		if x.k.Len() != 3 {
 			t.Errorf("%d nodes after Close", x.k.Len())
 		}
@@ -263,14 +264,14 @@ func TestHowACacheEnds(t *testing.T) {
 
 func TestACacheRefusesBadInput(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
-		c := w.open("a", nil)
+		t := w.T
+		c := w.Open("a", nil)
 		for _, path := range []string{"", "relative", "/a/", "/a//b", "/a\x00", "/_coord", "/zookeeper/quota"} {
 			k := coord.NewCache(c, path, nil)
-			wantErr(t, k.Run(t.Context()), coord.ErrBadPath)
+			coordtest.WantErr(t, k.Run(t.Context()), coord.ErrBadPath)
 			turns := 0
 			for batch, err := range k.Events(t.Context()) {
-				wantErr(t, err, coord.ErrBadPath)
+				coordtest.WantErr(t, err, coord.ErrBadPath)
 				if turns++; batch != nil {
 					t.Errorf("%v with an error", batch)
 				}
@@ -279,22 +280,22 @@ func TestACacheRefusesBadInput(t *testing.T) {
 				t.Errorf("%d turns of a loop that cannot be", turns)
 			}
 		}
-		wantErr(t, coord.NewCache(c, "/a", &coord.CacheOptions{MaxNodes: -1}).Run(t.Context()), coord.ErrInvalid)
+		coordtest.WantErr(t, coord.NewCache(c, "/a", &coord.CacheOptions{MaxNodes: -1}).Run(t.Context()), coord.ErrInvalid)
 	})
 }
 
 // rootCache is a cache of "/" for a client with a namespace. Of the service's own root it
 // sees nothing that other tests make.
 func (w *world) rootCache(link, namespace string) *caching {
-	w.t.Helper()
-	first, _, _ := strings.Cut(strings.TrimPrefix(w.path("/ns"), "/"), "/")
+	w.T.Helper()
+	first, _, _ := strings.Cut(strings.TrimPrefix(w.Path("/ns"), "/"), "/")
 	b := backendtest.Intercept(w.Link(link), backendtest.Hooks{Names: func(c backendtest.Call, names []string) []string {
 		if c.Path != "/" {
 			return names
 		}
 		return slices.DeleteFunc(names, func(name string) bool { return name != first && name != "zookeeper" })
 	}})
-	c := open(w.t, b, &coord.Options{Namespace: namespace})
+	c := coordtest.Open(w.T, b, &coord.Options{Namespace: namespace})
 	x := &caching{w: w, c: c, k: coord.NewCache(c, "/", nil), root: "/", done: make(chan struct{})}
 	x.ctx, x.stop = context.WithCancel(context.Background())
 	return x
@@ -302,8 +303,8 @@ func (w *world) rootCache(link, namespace string) *caching {
 
 func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 	onEach(t, func(w *world) {
-		t, ns := w.t, w.path("/ns")
-		s := w.session("writer")
+		t, ns := w.T, w.Path("/ns")
+		s := w.Session("writer")
 		do := func(ops ...backend.Op) {
 			t.Helper()
 			if _, err := s.Commit(context.Background(), ops...); err != nil {
@@ -338,8 +339,8 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 			for path, is := range below {
 				all[ns+strings.TrimSuffix(path, "/")] = is
 			}
-			w.eventually(what+", in the namespace", func() bool { return maps.Equal(copyOf(in.k, "/"), below) && fin.equals(below) })
-			w.eventually(what+", in all", func() bool { return maps.Equal(copyOf(out.k, "/"), all) && fout.equals(all) })
+			w.Eventually(what+", in the namespace", func() bool { return maps.Equal(copyOf(in.k, "/"), below) && fin.equals(below) })
+			w.Eventually(what+", in all", func() bool { return maps.Equal(copyOf(out.k, "/"), all) && fout.equals(all) })
 		}
 		check("no namespace yet")
 		do(backend.Create(ns, []byte("root"), backend.Persistent), backend.Create(ns+"/a", nil, backend.Persistent), backend.Create(ns+"/a/b", nil, backend.Persistent))
@@ -360,7 +361,7 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 		}
 		do(backend.SetData(ns, []byte("changed"), 0), backend.SetData(ns+"/a", []byte("x"), 0), backend.Delete(ns+"/a/b", 0), backend.Create(ns+"/c", nil, backend.Ephemeral))
 		check("changed", "/", "/a", "/c", "/zookeeper")
-		if w.fake { // the root of the others' server is left alone
+		if w.Fake { // the root of the others' server is left alone
 			do(backend.SetData("/", []byte("first"), backend.AnyVersion))
 			above["/"] = look("/")
 			check("the root changed", "/", "/a", "/c", "/zookeeper")
@@ -386,8 +387,8 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 // and keeps that node, with its data, until the next reconnection.
 func TestAFiredWatchIsNotKept(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before, after nth
-		x := w.caching("/c", nil, &backendtest.Hooks{Before: before.before, After: after.after})
+		var before, after coordtest.Nth
+		x := w.caching("/c", nil, &backendtest.Hooks{Before: before.Before, After: after.After})
 		data := make([]byte, 64<<10)
 		x.create("/c")
 		x.do(backend.Create("/c/e", data, backend.Ephemeral))
@@ -401,19 +402,19 @@ func TestAFiredWatchIsNotKept(t *testing.T) {
 			return int64(m.HeapAlloc)
 		}
 		cycle := func() {
-			before.arm(1, at("get", "/c/e"), func(context.Context, backendtest.Call, error) error {
+			before.Arm(1, at("get", "/c/e"), func(context.Context, backendtest.Call, error) error {
 				x.delete("/c/e")
 				x.do(backend.Create("/c/e", data, backend.Ephemeral))
 				time.Sleep(time.Millisecond)
 				return nil
 			})
-			after.arm(1, at("get", "/c/e"), func(_ context.Context, _ backendtest.Call, err error) error {
+			after.Arm(1, at("get", "/c/e"), func(_ context.Context, _ backendtest.Call, err error) error {
 				x.do(backend.SetData("/c/e", data, backend.AnyVersion))
 				time.Sleep(time.Millisecond)
 				return err
 			})
 			x.do(backend.SetData("/c/e", data, backend.AnyVersion))
-			w.settle()
+			w.Settle()
 			time.Sleep(10 * time.Millisecond)
 			x.equal()
 		}
@@ -425,16 +426,16 @@ func TestAFiredWatchIsNotKept(t *testing.T) {
 			cycle()
 		}
 		grown := heap() - was
-		w.t.Logf("100 changes: heap grown by %d", grown)
+		w.T.Logf("100 changes: heap grown by %d", grown)
 		if grown > 1<<20 {
-			w.t.Errorf("grown by %d", grown)
+			w.T.Errorf("grown by %d", grown)
 		}
 	})
 }
 
 func TestACacheHasALimit(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		x := w.caching("/c", &coord.CacheOptions{MaxNodes: 5}, nil)
 		x.create("/c", "/c/a", "/c/b", "/c/b/1", "/c/b/2")
 		x.run().synced()
@@ -445,20 +446,20 @@ func TestACacheHasALimit(t *testing.T) {
 		x.equal()
 		x.create("/c/e")
 		<-x.done
-		wantErr(t, x.err, coord.ErrLimit)
+		coordtest.WantErr(t, x.err, coord.ErrLimit)
 		if n := x.k.Len(); n != 5 {
 			t.Errorf("%d nodes after the limit", n)
 		}
 		x.delete("/c/d", "/c/b/1", "/c/b/2")
 		x.create("/c/f", "/c/f/1")
-		wantErr(t, coord.NewCache(x.c, "/c", &coord.CacheOptions{MaxNodes: 4}).Run(context.Background()), coord.ErrLimit)
+		coordtest.WantErr(t, coord.NewCache(x.c, "/c", &coord.CacheOptions{MaxNodes: 4}).Run(context.Background()), coord.ErrLimit)
 		x.done = make(chan struct{})
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() {
 			defer close(x.done)
 			x.err = x.k.Run(ctx)
 		}()
-		x.w.eventually("the next Run takes the copy up", func() bool { _, gone := x.k.Get("/c/d"); _, come := x.k.Get("/c/e"); return !gone && come })
+		x.w.Eventually("the next Run takes the copy up", func() bool { _, gone := x.k.Get("/c/d"); _, come := x.k.Get("/c/e"); return !gone && come })
 		x.equal()
 		cancel()
 		<-x.done
@@ -482,9 +483,9 @@ func TestALimitIsKeptOnTheWay(t *testing.T) {
 		for i := range 1000 {
 			x.create(fmt.Sprint("/c/", i))
 		}
-		wantErr(w.t, x.k.Run(context.Background()), coord.ErrLimit)
+		coordtest.WantErr(w.T, x.k.Run(context.Background()), coord.ErrLimit)
 		if n := x.k.Len(); n > 10 || reads > 40 {
-			w.t.Errorf("%d nodes and %d reads with a limit of 10", n, reads)
+			w.T.Errorf("%d nodes and %d reads with a limit of 10", n, reads)
 		}
 	})
 }
@@ -496,7 +497,7 @@ func (p pace) wait() { <-p }
 
 func TestReadersOfEventsAreIndependent(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		x := w.caching("/c", nil, nil)
 		x.create("/c", "/c/a", "/c/b")
 		slowly := make(pace)
@@ -555,23 +556,23 @@ func TestAReaderThatSleepsCostsNothingPerChange(t *testing.T) {
 				p := fmt.Sprintf("/c/some-name-of-some-length-%d", changes)
 				changes++
 				x.create(p)
-				w.settle()
+				w.Settle()
 				x.delete(p)
-				w.settle()
+				w.Settle()
 			}
 		}
 		churn(500)
 		before := heap()
 		churn(3000)
 		grown := heap() - before
-		w.t.Logf("figure: a reader that sleeps over %d nodes that come and go: the heap grows by %d bytes", 3000, grown)
+		w.T.Logf("figure: a reader that sleeps over %d nodes that come and go: the heap grows by %d bytes", 3000, grown)
 		if grown > 150<<10 { // 50 bytes for each
-			w.t.Errorf("the heap grows by %d bytes", grown)
+			w.T.Errorf("the heap grows by %d bytes", grown)
 		}
 		close(slowly)
 		x.equal(f)
 		if len(f.seen) != 1 {
-			w.t.Errorf("events of %d paths", len(f.seen))
+			w.T.Errorf("events of %d paths", len(f.seen))
 		}
 	})
 }
@@ -579,7 +580,7 @@ func TestAReaderThatSleepsCostsNothingPerChange(t *testing.T) {
 // A body that ends the loop, or uses the cache, or takes its time holds nobody up.
 func TestTheBodyOfALoopOverEventsIsFree(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		x := w.caching("/c", nil, nil)
 		x.create("/c", "/c/a")
 		x.run().synced()
@@ -607,12 +608,12 @@ func TestTheBodyOfALoopOverEventsIsFree(t *testing.T) {
 
 func TestACacheTakesFewRequests(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		var mu sync.Mutex
 		reads := make(map[string]int)
 		flying, most := 0, 0
 		count := func() (n int) {
-			w.settle()
+			w.Settle()
 			mu.Lock()
 			defer mu.Unlock()
 			for op, k := range reads {
@@ -647,7 +648,7 @@ func TestACacheTakesFewRequests(t *testing.T) {
 		for i := range ephemeral {
 			x.do(backend.Create(fmt.Sprint("/c/e", i), nil, backend.Ephemeral))
 		}
-		link := w.Service.(memoryService).Store.Link("cache")
+		link := w.Service.(coordtest.MemoryService).Store.Link("cache")
 		link.SetLatency(10 * time.Millisecond)
 		began := time.Now()
 		x.run().synced()

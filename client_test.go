@@ -15,32 +15,33 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
 func TestCloseEndsEverything(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		c := w.open("a", &backendtest.Hooks{After: after.after})
+		var after coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: after.After})
 		states := c.WatchState(context.Background())
 		held := coord.NewMutex(c, "/held", nil)
-		h := mustLock(w.t, held)
+		h := coordtest.MustLock(w.T, held)
 		ctx := h.Context(context.Background())
-		local := w.lock(context.Background(), held)
+		local := w.Lock(context.Background(), held)
 
-		other := mustLock(w.t, coord.NewMutex(w.open("b", nil), "/taken", nil))
-		outside := w.lock(context.Background(), coord.NewMutex(c, "/taken", nil))
-		w.eventually("the waiter stands in line", func() bool { return len(w.children("/taken")) == 2 })
+		other := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/taken", nil))
+		outside := w.Lock(context.Background(), coord.NewMutex(c, "/taken", nil))
+		w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/taken")) == 2 })
 
 		create := coord.NewMutex(c, "/create", nil)
-		prime(w.t, create)
+		coordtest.Prime(w.T, create)
 		flying, let := make(chan struct{}), make(chan struct{})
-		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 			close(flying)
 			<-let
 			return err
 		})
-		creating := w.lock(context.Background(), create)
+		creating := w.Lock(context.Background(), create)
 		<-flying
 
 		// Close may be called while somebody works under a hold.
@@ -49,7 +50,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		go func() {
 			working <- coord.NewMutex(c, "/do", nil).Do(context.Background(), func(ctx context.Context, _ *coord.Hold) error {
 				if err := c.Close(); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				close(closed)
 				<-ctx.Done()
@@ -59,53 +60,53 @@ func TestCloseEndsEverything(t *testing.T) {
 		<-closed
 		close(let)
 		err := <-working
-		wantErr(w.t, err, coord.ErrLost, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrClosed)
 
 		<-ctx.Done()
-		wantErr(w.t, context.Cause(ctx), coord.ErrLost, coord.ErrClosed)
-		wantErr(w.t, h.Release(), coord.ErrClosed)
-		for name, l := range map[string]*locking{"local": local, "outside": outside, "creating": creating} {
-			<-l.done
-			if !errors.Is(l.err, coord.ErrClosed) {
-				w.t.Errorf("%s waiter: %v, want ErrClosed", name, l.err)
+		coordtest.WantErr(w.T, context.Cause(ctx), coord.ErrLost, coord.ErrClosed)
+		coordtest.WantErr(w.T, h.Release(), coord.ErrClosed)
+		for name, l := range map[string]*coordtest.Locking{"local": local, "outside": outside, "creating": creating} {
+			<-l.Done
+			if !errors.Is(l.Err, coord.ErrClosed) {
+				w.T.Errorf("%s waiter: %v, want ErrClosed", name, l.Err)
 			}
 		}
 		_, err = held.Lock(context.Background())
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		_, err = c.Session(context.Background())
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		_, err = held.Contenders(context.Background())
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		var last coord.State
 		for last = range states {
 		}
 		if last.Phase != coord.PhaseClosed || !errors.Is(last.Err, coord.ErrClosed) {
-			w.t.Errorf("last state %+v", last)
+			w.T.Errorf("last state %+v", last)
 		}
 		if st, ok := <-c.WatchState(context.Background()); !ok || st.Phase != coord.PhaseClosed {
-			w.t.Errorf("state after Close: %+v, %v", st, ok)
+			w.T.Errorf("state after Close: %+v, %v", st, ok)
 		}
 		if err := c.Close(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustRelease(w.t, other)
-		w.empty("/held")
-		w.empty("/create")
-		w.empty("/taken")
+		coordtest.MustRelease(w.T, other)
+		w.Empty("/held")
+		w.Empty("/create")
+		w.Empty("/taken")
 	})
 }
 
 func TestCloseWhilePartitionedReturnsInTime(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
-		mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		c := w.Open("a", nil)
+		coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
 		w.Link("a").Partition()
 		start := time.Now()
 		c.Close()
-		if d := time.Since(start); d > w.timeout+5*time.Second {
-			w.t.Errorf("Close took %v", d)
+		if d := time.Since(start); d > w.Timeout+5*time.Second {
+			w.T.Errorf("Close took %v", d)
 		}
-		w.empty("/l") // the service ends the session after its timeout
+		w.Empty("/l") // the service ends the session after its timeout
 		w.Link("a").Heal()
 	})
 }
@@ -115,7 +116,7 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 		st := memory.New(&memory.Options{SessionTimeout: 3 * time.Second})
 		var mu sync.Mutex
 		var traced []string
-		c := open(t, st.Link("a"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+		c := coordtest.Open(t, st.Link("a"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
 			if e, ok := e.(trace.StateChanged); ok {
 				mu.Lock()
 				traced = append(traced, e.Phase)
@@ -173,7 +174,7 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 func TestStatesAskedForDuringCloseEndWithClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		c := open(t, slowClose{st}, nil)
+		c := coordtest.Open(t, slowClose{st}, nil)
 		go c.Close()
 		synctest.Wait()
 		var last coord.State
@@ -213,7 +214,7 @@ func TestSessionsThatDieAtOnceAreOpenedWithPauses(t *testing.T) {
 			}
 			return s, err
 		})
-		c := open(t, b, nil)
+		c := coordtest.Open(t, b, nil)
 		s, err := c.Session(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -234,20 +235,20 @@ func (f backendFunc) Open(ctx context.Context) (backend.Session, error) { return
 func TestBadInputIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, err := coord.Open(t.Context(), nil, nil)
-		wantErr(t, err, coord.ErrInvalid)
+		coordtest.WantErr(t, err, coord.ErrInvalid)
 		_, err = coord.Open(t.Context(), memory.New(nil), &coord.Options{Namespace: "no slash"})
-		wantErr(t, err, coord.ErrBadPath)
+		coordtest.WantErr(t, err, coord.ErrBadPath)
 		for _, namespace := range []string{"//", "/a//"} {
 			_, err = coord.Open(t.Context(), memory.New(nil), &coord.Options{Namespace: namespace})
-			wantErr(t, err, coord.ErrBadPath)
+			coordtest.WantErr(t, err, coord.ErrBadPath)
 		}
 		_, err = coord.Open(t.Context(), memory.New(&memory.Options{SessionTimeout: -time.Second}), nil)
-		wantErr(t, err, coord.ErrInvalid)
+		coordtest.WantErr(t, err, coord.ErrInvalid)
 		_, err = coord.Open(t.Context(), memory.New(&memory.Options{SessionTimeout: time.Second, LossMargin: time.Second}), nil)
-		wantErr(t, err, coord.ErrInvalid)
+		coordtest.WantErr(t, err, coord.ErrInvalid)
 
 		st := memory.New(nil)
-		c := open(t, st, nil)
+		c := coordtest.Open(t, st, nil)
 		for _, path := range []string{
 			"", "/", "relative", "/a//b", "/a/", "/a/../b", "/./a", "/a\x00b", "/a\nb", "/a\u202eb", "/a\u200bb", "/a\ue000b",
 			"/a\xffb", "/zookeeper", "/zookeeper/quota", "/_coord", "/_coord/journal",
@@ -269,7 +270,7 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 			}
 		}
 		_, err = coord.NewMutex(c, "/l", &coord.MutexOptions{Data: make([]byte, backend.MaxRequest+1)}).Lock(t.Context())
-		wantErr(t, err, coord.ErrTooLarge)
+		coordtest.WantErr(t, err, coord.ErrTooLarge)
 		var e *backend.Error
 		if !errors.As(err, &e) || !strings.HasPrefix(e.Path, "/l") {
 			t.Errorf("too large: %v", err)
@@ -278,9 +279,9 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 		reason := errors.New("no time")
 		cancel(reason)
 		_, err = coord.NewMutex(c, "/l", nil).Lock(ctx)
-		wantErr(t, err, context.Canceled, reason)
+		coordtest.WantErr(t, err, context.Canceled, reason)
 		synctest.Wait()
-		if left := children(t, st, "/l"); len(left) != 0 {
+		if left := coordtest.Children(t, st, "/l"); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	})
@@ -289,7 +290,7 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 // Errors are kept, sent and shown: none is as long as what it was called with.
 func TestAnErrorCarriesNoOverlongPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open(t, memory.New(nil), &coord.Options{Namespace: "/ns"})
+		c := coordtest.Open(t, memory.New(nil), &coord.Options{Namespace: "/ns"})
 		ctx := t.Context()
 		calls := func(path string) map[string]error {
 			all := make(map[string]error)
@@ -324,29 +325,29 @@ func TestAnErrorCarriesNoOverlongPath(t *testing.T) {
 		// Of what can be a path all is there.
 		path := "/" + strings.Repeat("p", 4096-len("/ns/"))
 		_, err := coord.NewValue[int](c, path, nil).Get(ctx)
-		wantErr(t, err, coord.ErrNotFound)
+		coordtest.WantErr(t, err, coord.ErrNotFound)
 		var e *backend.Error
 		if !errors.As(err, &e) || e.Path != "/ns"+path {
 			t.Errorf("a path of %d bytes", len(e.Path))
 		}
 		_, err = coord.NewValue[int](c, path+"p", nil).Get(ctx)
-		wantErr(t, err, coord.ErrBadPath)
+		coordtest.WantErr(t, err, coord.ErrBadPath)
 	})
 }
 
 func TestANamespaceSeparatesClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		a := coord.NewMutex(open(t, st, &coord.Options{Namespace: "/app/a"}), "/l", nil)
-		b := coord.NewMutex(open(t, st, &coord.Options{Namespace: "/app/b/"}), "/l", nil)
-		c := coord.NewMutex(open(t, st, &coord.Options{Namespace: "/"}), "/l", nil)
-		ha, hb, hc := mustLock(t, a), mustLock(t, b), mustLock(t, c)
+		a := coord.NewMutex(coordtest.Open(t, st, &coord.Options{Namespace: "/app/a"}), "/l", nil)
+		b := coord.NewMutex(coordtest.Open(t, st, &coord.Options{Namespace: "/app/b/"}), "/l", nil)
+		c := coord.NewMutex(coordtest.Open(t, st, &coord.Options{Namespace: "/"}), "/l", nil)
+		ha, hb, hc := coordtest.MustLock(t, a), coordtest.MustLock(t, b), coordtest.MustLock(t, c)
 		if !strings.HasPrefix(ha.Path(), "/app/a/l/") || !strings.HasPrefix(hb.Path(), "/app/b/l/") || !strings.HasPrefix(hc.Path(), "/l/") {
 			t.Error(ha.Path(), hb.Path(), hc.Path())
 		}
-		mustRelease(t, ha)
-		mustRelease(t, hb)
-		mustRelease(t, hc)
+		coordtest.MustRelease(t, ha)
+		coordtest.MustRelease(t, hb)
+		coordtest.MustRelease(t, hc)
 	})
 }
 
@@ -356,7 +357,7 @@ func TestACallWithoutContactWaitsForItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		link := store.Link("a")
-		c := open(t, link, nil)
+		c := coordtest.Open(t, link, nil)
 		value := coord.NewValue[string](c, "/value", nil)
 		if _, err := value.Set(t.Context(), "before"); err != nil {
 			t.Fatal(err)

@@ -15,16 +15,17 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func TestACounterIsPlainDigits(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		n := coord.NewCounter(w.open("a", nil), "/x/n")
+		n := coord.NewCounter(w.Open("a", nil), "/x/n")
 		want := func(op string, got int64, err error, want int64) {
-			w.t.Helper()
+			w.T.Helper()
 			if err != nil || got != want {
-				w.t.Errorf("%s: %d, %v, want %d", op, got, err, want)
+				w.T.Errorf("%s: %d, %v, want %d", op, got, err, want)
 			}
 		}
 		got, err := n.Get(ctx)
@@ -34,24 +35,24 @@ func TestACounterIsPlainDigits(t *testing.T) {
 		got, err = n.Add(ctx, -50)
 		want("add", got, err, -10)
 		if data, stat := w.nodeData("/x/n"); data != "-10" || stat.EphemeralOwner != 0 || stat.Version != 1 {
-			w.t.Errorf("node %q, %+v", data, stat)
+			w.T.Errorf("node %q, %+v", data, stat)
 		}
 		got, err = n.Add(ctx, 0)
 		want("add", got, err, -10)
-		w.outsider(backend.SetData(w.path("/x/n"), []byte(" 7\n"), backend.AnyVersion))
+		w.outsider(backend.SetData(w.Path("/x/n"), []byte(" 7\n"), backend.AnyVersion))
 		got, err = n.Get(ctx)
 		want("get, by hand", got, err, 7)
-		w.outsider(backend.SetData(w.path("/x/n"), nil, backend.AnyVersion))
+		w.outsider(backend.SetData(w.Path("/x/n"), nil, backend.AnyVersion))
 		got, err = n.Get(ctx)
 		want("get, nothing written", got, err, 0)
-		w.outsider(backend.SetData(w.path("/x/n"), []byte("7"), backend.AnyVersion))
+		w.outsider(backend.SetData(w.Path("/x/n"), []byte("7"), backend.AnyVersion))
 		got, err = n.Reserve(ctx, 3)
 		want("reserve", got, err, 8)
 		got, err = n.Reserve(ctx, 1)
 		want("reserve", got, err, 11)
-		got, err = coord.NewCounter(w.open("b", nil), "/x/n").Add(ctx, 1)
+		got, err = coord.NewCounter(w.Open("b", nil), "/x/n").Add(ctx, 1)
 		want("another client", got, err, 12)
-		first, err := coord.NewCounter(w.open("c", nil), "/ids").Reserve(ctx, 10)
+		first, err := coord.NewCounter(w.Open("c", nil), "/ids").Reserve(ctx, 10)
 		want("the first number of all", first, err, 1)
 	})
 }
@@ -59,7 +60,7 @@ func TestACounterIsPlainDigits(t *testing.T) {
 func TestACounterThatWouldOverflowDoesNotChange(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		n := coord.NewCounter(w.open("a", nil), "/n")
+		n := coord.NewCounter(w.Open("a", nil), "/n")
 		for _, c := range []struct {
 			start, delta int64
 			ok           bool
@@ -69,30 +70,30 @@ func TestACounterThatWouldOverflowDoesNotChange(t *testing.T) {
 			{math.MaxInt64, math.MinInt64, true}, {math.MinInt64, math.MaxInt64, true}, {0, math.MinInt64, true},
 		} {
 			text := fmt.Sprint(c.start)
-			w.outsider(backend.Create(w.path("/n"), []byte(text), backend.Persistent))
+			w.outsider(backend.Create(w.Path("/n"), []byte(text), backend.Persistent))
 			got, err := n.Add(ctx, c.delta)
 			if c.ok {
 				if err != nil || got != c.start+c.delta {
-					w.t.Errorf("%d and %d: %d, %v", c.start, c.delta, got, err)
+					w.T.Errorf("%d and %d: %d, %v", c.start, c.delta, got, err)
 				}
 			} else {
-				wantErr(w.t, err, coord.ErrLimit)
+				coordtest.WantErr(w.T, err, coord.ErrLimit)
 				if data, stat := w.nodeData("/n"); data != text || stat.Version != 0 {
-					w.t.Errorf("%d and %d: the node holds %s", c.start, c.delta, data)
+					w.T.Errorf("%d and %d: the node holds %s", c.start, c.delta, data)
 				}
 				if c.delta > 0 {
 					_, err = n.Reserve(ctx, c.delta)
-					wantErr(w.t, err, coord.ErrLimit)
+					coordtest.WantErr(w.T, err, coord.ErrLimit)
 				}
 			}
-			w.outsider(backend.Delete(w.path("/n"), backend.AnyVersion))
+			w.outsider(backend.Delete(w.Path("/n"), backend.AnyVersion))
 		}
 		for _, count := range []int64{0, -1, math.MinInt64} {
 			_, err := n.Reserve(ctx, count)
-			wantErr(w.t, err, coord.ErrInvalid)
+			coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		}
-		if names := w.children("/n"); len(names) != 0 {
-			w.t.Errorf("%v", names)
+		if names := w.Children("/n"); len(names) != 0 {
+			w.T.Errorf("%v", names)
 		}
 	})
 }
@@ -100,9 +101,9 @@ func TestACounterThatWouldOverflowDoesNotChange(t *testing.T) {
 func TestACounterLeavesWhatIsNoNumberAlone(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		n := coord.NewCounter(w.open("a", nil), "/n")
+		n := coord.NewCounter(w.Open("a", nil), "/n")
 		for _, text := range []string{"x", "1 2", "1e3", "0x1", "1_000", "1.0", "9223372036854775808", "\x00", strings.Repeat("9", 100_000)} {
-			w.outsider(backend.Create(w.path("/n"), []byte(text), backend.Persistent))
+			w.outsider(backend.Create(w.Path("/n"), []byte(text), backend.Persistent))
 			for op, call := range map[string]func() error{
 				"get":     func() error { _, err := n.Get(ctx); return err },
 				"add":     func() error { _, err := n.Add(ctx, 1); return err },
@@ -110,17 +111,17 @@ func TestACounterLeavesWhatIsNoNumberAlone(t *testing.T) {
 			} {
 				err := call()
 				var e *backend.Error
-				if !errors.Is(err, coord.ErrDecode) || !errors.As(err, &e) || e.Op != op || e.Path != w.path("/n") {
-					w.t.Errorf("%s with %.40q: %v", op, text, err)
+				if !errors.Is(err, coord.ErrDecode) || !errors.As(err, &e) || e.Op != op || e.Path != w.Path("/n") {
+					w.T.Errorf("%s with %.40q: %v", op, text, err)
 				}
 				if len(err.Error()) > 300 {
-					w.t.Errorf("an error of %d bytes", len(err.Error()))
+					w.T.Errorf("an error of %d bytes", len(err.Error()))
 				}
 			}
 			if data, stat := w.nodeData("/n"); data != text || stat.Version != 0 {
-				w.t.Errorf("the node holds %.40q", data)
+				w.T.Errorf("the node holds %.40q", data)
 			}
-			w.outsider(backend.Delete(w.path("/n"), backend.AnyVersion))
+			w.outsider(backend.Delete(w.Path("/n"), backend.AnyVersion))
 		}
 	})
 }
@@ -129,29 +130,29 @@ func TestACounterLeavesWhatIsNoNumberAlone(t *testing.T) {
 func TestAnAdditionWhoseReplyIsLostCountsOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		var before, after nth
-		n := coord.NewCounter(w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/n")
-		other := coord.NewCounter(w.open("b", nil), "/n")
+		var before, after coordtest.Nth
+		n := coord.NewCounter(w.Open("a", &backendtest.Hooks{Before: before.Before, After: after.After}), "/n")
+		other := coord.NewCounter(w.Open("b", nil), "/n")
 		sum := int64(0)
-		for i, fault := range []*nth{&after, &before, &after, &before} {
-			fault.arm(1, w.writesTo("/n"), lose)
+		for i, fault := range []*coordtest.Nth{&after, &before, &after, &before} {
+			fault.Arm(1, w.writesTo("/n"), coordtest.Lose)
 			got, err := n.Add(ctx, 5)
 			if sum += 5; err != nil || got != sum {
-				w.t.Errorf("%d: %d, %v, want %d", i, got, err, sum)
+				w.T.Errorf("%d: %d, %v, want %d", i, got, err, sum)
 			}
 		}
 		// Somebody adds before it is known that ours was added.
-		after.arm(1, w.writesTo("/n"), func(context.Context, backendtest.Call, error) error {
+		after.Arm(1, w.writesTo("/n"), func(context.Context, backendtest.Call, error) error {
 			if _, err := other.Add(ctx, 100); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			return backend.ErrUncertain
 		})
 		if first, err := n.Reserve(ctx, 5); err != nil || first != sum+1 {
-			w.t.Errorf("%d, %v, want %d", first, err, sum+1)
+			w.T.Errorf("%d, %v, want %d", first, err, sum+1)
 		}
 		if got, err := n.Get(ctx); err != nil || got != sum+105 {
-			w.t.Errorf("%d, %v, want %d", got, err, sum+105)
+			w.T.Errorf("%d, %v, want %d", got, err, sum+105)
 		}
 	})
 }
@@ -163,7 +164,7 @@ func TestCallsOfOneCounterWaitForEachOther(t *testing.T) {
 		link.SetLatency(time.Millisecond)
 		var mu sync.Mutex
 		calls := 0
-		c := open(t, backendtest.Intercept(link, backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+		c := coordtest.Open(t, backendtest.Intercept(link, backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
 			mu.Lock()
 			defer mu.Unlock()
 			calls++
@@ -201,7 +202,7 @@ func TestCallsOfOneCounterWaitForEachOther(t *testing.T) {
 		go func() { _, err := n.Add(ctx, 1000); waiting <- err }()
 		synctest.Wait()
 		cancel(cause)
-		wantErr(t, <-waiting, context.Canceled, cause)
+		coordtest.WantErr(t, <-waiting, context.Canceled, cause)
 		link.Heal()
 		if err := <-going; err != nil {
 			t.Error(err)
@@ -218,7 +219,7 @@ func TestCallsOfOneCounterWaitForEachOther(t *testing.T) {
 		synctest.Wait()
 		c.Close()
 		for range 3 {
-			wantErr(t, <-going, coord.ErrClosed)
+			coordtest.WantErr(t, <-going, coord.ErrClosed)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -21,7 +22,7 @@ import (
 // the client was back, and two led.
 func TestACandidateWaitsForTheEndOfItsOwnLostTerm(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		e := w.candidate("a", nil)
 		first := mustLead(t, e)
 		w.Link("a").Partition()
@@ -31,7 +32,7 @@ func TestACandidateWaitsForTheEndOfItsOwnLostTerm(t *testing.T) {
 		if second.Session() == first.Session() || second.Token() <= first.Token() {
 			t.Errorf("session %x token %d after %x, %d", second.Session(), second.Token(), first.Session(), first.Token())
 		}
-		if _, err := w.session("x").Exists(context.Background(), first.Path(), nil); !errors.Is(err, coord.ErrNotFound) {
+		if _, err := w.Session("x").Exists(context.Background(), first.Path(), nil); !errors.Is(err, coord.ErrNotFound) {
 			t.Errorf("the node of the lost term still stands: %v", err)
 		}
 	})
@@ -40,7 +41,7 @@ func TestACandidateWaitsForTheEndOfItsOwnLostTerm(t *testing.T) {
 // Curator-247, -405, -460, -561: told too late, or too early.
 func TestALeaderThatIsCutOffIsToldBeforeAnotherLeads(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
 		first := mustLead(t, a)
 		done := make(chan time.Time, 1)
@@ -69,7 +70,7 @@ func TestALeaderThatIsCutOffIsToldBeforeAnotherLeads(t *testing.T) {
 // other for ever; or never come back when the directory is gone.
 func TestCandidatesThatComeBackAtOnceSettle(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
@@ -97,29 +98,29 @@ func TestCandidatesThatComeBackAtOnceSettle(t *testing.T) {
 			if term.Token() <= old.Token() {
 				t.Errorf("token %d after %d", term.Token(), old.Token())
 			}
-			w.eventually("two nodes", func() bool { return len(w.children("/e")) == 2 })
+			w.Eventually("two nodes", func() bool { return len(w.Children("/e")) == 2 })
 		}
 		// The directory goes, with all in it.
-		s := w.session("x")
-		w.eventually("the directory deleted", func() bool {
-			for _, name := range w.children("/e") {
-				s.Commit(context.Background(), backend.Delete(w.path("/e/"+name), backend.AnyVersion))
+		s := w.Session("x")
+		w.Eventually("the directory deleted", func() bool {
+			for _, name := range w.Children("/e") {
+				s.Commit(context.Background(), backend.Delete(w.Path("/e/"+name), backend.AnyVersion))
 			}
-			_, err := s.Commit(context.Background(), backend.Delete(w.path("/e"), backend.AnyVersion))
+			_, err := s.Commit(context.Background(), backend.Delete(w.Path("/e"), backend.AnyVersion))
 			return err == nil
 		})
 		old := term
 		for term.Token() <= old.Token() || term.Err() != nil {
 			receive()
 		}
-		w.eventually("two nodes", func() bool { return len(w.children("/e")) == 2 })
+		w.Eventually("two nodes", func() bool { return len(w.Children("/e")) == 2 })
 	})
 }
 
 // etcd #19597, #16221: a waiter whose own node is gone waits for ever.
 func TestACandidateWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		first := mustLead(t, w.candidate("a", nil))
@@ -129,7 +130,7 @@ func TestACandidateWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 		if err != nil || len(list) != 2 {
 			t.Fatal(list, err)
 		}
-		if _, err := w.session("x").Commit(ctx, backend.Delete(list[1].Path, backend.AnyVersion)); err != nil {
+		if _, err := w.Session("x").Commit(ctx, backend.Delete(list[1].Path, backend.AnyVersion)); err != nil {
 			t.Fatal(err)
 		}
 		w.candidates(2)
@@ -143,26 +144,26 @@ func TestACandidateWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 // Curator-358: the leader vanishes between the list and the look at it.
 func TestALeaderThatVanishesWhileBeingLookedUpIsPassedOver(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
-		var x nth
+		t := w.T
+		var x coordtest.Nth
 		first := mustLead(t, w.candidate("a", nil))
 		b := w.candidate("b", nil)
 		second := make(chan *coord.Term, 1)
 		go func() { second <- mustLead(t, b) }()
 		w.candidates(2)
-		e := coord.NewElection(w.open("c", &backendtest.Hooks{Before: x.before}), "/e", nil)
+		e := coord.NewElection(w.Open("c", &backendtest.Hooks{Before: x.Before}), "/e", nil)
 		vanish := func(_ context.Context, _ backendtest.Call, err error) error {
 			first.Release()
 			<-first.Done()
 			return err
 		}
-		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, vanish)
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, vanish)
 		l, err := e.Leader(t.Context())
 		if err != nil || l.ID != "b" {
 			t.Errorf("leader %v, %v", l, err)
 		}
 		term := next(t, second)
-		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(_ context.Context, _ backendtest.Call, err error) error {
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(_ context.Context, _ backendtest.Call, err error) error {
 			term.Release()
 			return err
 		})
@@ -179,10 +180,10 @@ func TestALeaderThatVanishesWhileBeingLookedUpIsPassedOver(t *testing.T) {
 // closes without a word.
 func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		c := w.open("observer", nil)
+		c := w.Open("observer", nil)
 		seen := coord.NewElection(c, "/e", nil).WatchLeader(ctx)
 		if l := next(t, seen); !l.Vacant() {
 			t.Errorf("at first %v", l)
@@ -200,7 +201,7 @@ func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
 			case 2: // the observer's session is lost
 				st := next(t, c.WatchState(ctx))
 				w.Link("observer").Expire(st.Session)
-				w.eventually("the next session", func() bool {
+				w.Eventually("the next session", func() bool {
 					now := next(t, c.WatchState(ctx))
 					return now.Session != st.Session && now.Phase == coord.PhaseConnected
 				})
@@ -235,10 +236,10 @@ func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
 
 func TestForeignNodesStandInNoCandidatesWay(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
-		s := w.session("x")
+		t := w.T
+		s := w.Session("x")
 		for _, p := range []string{"/e", "/e/README", "/e/_c_s1", "/e/x-99999999999", "/e/-1", "/e/latch-", "/e/_c_0-lock-000000000"} {
-			if _, err := s.Commit(t.Context(), backend.Create(w.path(p), nil, backend.Persistent)); err != nil {
+			if _, err := s.Commit(t.Context(), backend.Create(w.Path(p), nil, backend.Persistent)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -422,44 +423,44 @@ func TestObserveDoesNotGoBackOverALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
 		f := &frozenServer{Backend: w.Link("reader")}
-		c := open(w.t, f, nil)
+		c := coordtest.Open(w.T, f, nil)
 		ch := coord.NewElection(c, "/e", nil).WatchLeader(context.Background())
-		ta := mustLead(w.t, a)
-		for l := next(w.t, ch); l.ID != "a"; l = next(w.t, ch) {
+		ta := mustLead(w.T, a)
+		for l := next(w.T, ch); l.ID != "a"; l = next(w.T, ch) {
 		}
 		// where the reader's next server stands still
-		s := w.session("observer")
+		s := w.Session("observer")
 		f.data, f.stat = map[string][]byte{}, map[string]backend.Stat{}
-		f.names = w.children("/e")
+		f.names = w.Children("/e")
 		for _, n := range f.names {
 			f.data["/e/"+n], f.stat["/e/"+n], _ = s.Get(context.Background(), "/e/"+n, nil)
 		}
-		mustRelease(w.t, ta.Hold)
-		tb := mustLead(w.t, b)
-		for l := next(w.t, ch); l.ID != "b"; l = next(w.t, ch) {
+		coordtest.MustRelease(w.T, ta.Hold)
+		tb := mustLead(w.T, b)
+		for l := next(w.T, ch); l.ID != "b"; l = next(w.T, ch) {
 		}
 		f.mu.Lock()
 		f.on = true
 		f.mu.Unlock()
-		w.Link("reader").Expire(sessionOf(w.t, c))
+		w.Link("reader").Expire(sessionOf(w.T, c))
 		time.Sleep(time.Second)
-		w.settle()
+		w.Settle()
 		select {
 		case l := <-ch:
-			w.t.Errorf("after leader b (token %d) WatchLeader told %v: it went back", tb.Token(), l)
+			w.T.Errorf("after leader b (token %d) WatchLeader told %v: it went back", tb.Token(), l)
 		default:
 		}
-		mustRelease(w.t, tb.Hold)
+		coordtest.MustRelease(w.T, tb.Hold)
 	})
 }
 
 func TestAFailureToObserveIsNoVacancy(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		c.Close()
-		l := next(w.t, coord.NewElection(c, "/e", nil).WatchLeader(context.Background()))
+		l := next(w.T, coord.NewElection(c, "/e", nil).WatchLeader(context.Background()))
 		if l.Err == nil || l.Vacant() {
-			w.t.Errorf("Vacant %t with Err %v", l.Vacant(), l.Err)
+			w.T.Errorf("Vacant %t with Err %v", l.Vacant(), l.Err)
 		}
 	})
 }
@@ -469,7 +470,7 @@ func TestABlipRightAfterTheGrantEndsATermThatStepsDown(t *testing.T) {
 		st := memory.New(nil)
 		l := st.Link("a")
 		var blip atomic.Bool
-		c := open(t, l, &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+		c := coordtest.Open(t, l, &coord.Options{Trace: func(_ context.Context, e trace.Event) {
 			if _, ok := e.(trace.HoldGranted); ok {
 				l.Partition()
 				l.Heal()
@@ -491,20 +492,22 @@ func TestABlipRightAfterTheGrantEndsATermThatStepsDown(t *testing.T) {
 // A server that lags behind is asked to catch up first.
 func TestWhoIsThereIsNotOlderThanTheQuestion(t *testing.T) {
 	for name, take := range map[string]func(w *world) *coord.Hold{
-		"election": func(w *world) *coord.Hold { return mustLead(w.t, w.candidate("a", nil)).Hold },
-		"mutex":    func(w *world) *coord.Hold { return mustLock(w.t, coord.NewMutex(w.open("a", nil), "/e", nil)) },
+		"election": func(w *world) *coord.Hold { return mustLead(w.T, w.candidate("a", nil)).Hold },
+		"mutex": func(w *world) *coord.Hold {
+			return coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/e", nil))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				h := take(w)
-				s := w.session("observer")
+				s := w.Session("observer")
 				stat, err := s.Exists(context.Background(), h.Path(), nil)
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				f := &frozenServer{Backend: w.Link("reader"), names: w.children("/e"), stat: map[string]backend.Stat{h.Path(): stat}}
-				c := open(w.t, f, nil)
-				mustRelease(w.t, h)
+				f := &frozenServer{Backend: w.Link("reader"), names: w.Children("/e"), stat: map[string]backend.Stat{h.Path(): stat}}
+				c := coordtest.Open(w.T, f, nil)
+				coordtest.MustRelease(w.T, h)
 				freeze := func() {
 					f.mu.Lock()
 					f.on = true
@@ -514,17 +517,17 @@ func TestWhoIsThereIsNotOlderThanTheQuestion(t *testing.T) {
 				if name == "mutex" {
 					list, err := coord.NewMutex(c, "/e", nil).Contenders(context.Background())
 					if err != nil || len(list) != 0 {
-						w.t.Errorf("contenders: %v, %v", list, err)
+						w.T.Errorf("contenders: %v, %v", list, err)
 					}
 					return
 				}
 				e := coord.NewElection(c, "/e", nil)
 				if l, err := e.Leader(context.Background()); err != nil || !l.Vacant() {
-					w.t.Errorf("leads: %v, %v", l, err)
+					w.T.Errorf("leads: %v, %v", l, err)
 				}
 				freeze()
 				if list, err := e.Contenders(context.Background()); err != nil || len(list) != 0 {
-					w.t.Errorf("candidates: %v, %v", list, err)
+					w.T.Errorf("candidates: %v, %v", list, err)
 				}
 			})
 		})
@@ -558,14 +561,14 @@ func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := memory.New(nil).Link("a")
 		var made, blip atomic.Bool
-		c := open(t, backendtest.Intercept(&statusBackend{l, func() {
+		c := coordtest.Open(t, backendtest.Intercept(&statusBackend{l, func() {
 			if made.CompareAndSwap(true, false) {
 				l.Partition()
 				l.Heal()
 				blip.Store(true)
 			}
 		}}, backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
-			if creates(c) && err == nil && strings.Contains(c.Path, "latch-") {
+			if coordtest.Creates(c) && err == nil && strings.Contains(c.Path, "latch-") {
 				made.Store(true)
 			}
 			return err
@@ -578,7 +581,7 @@ func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 		if !blip.Load() {
 			t.Fatal("contact was not lost")
 		}
-		wantErr(t, term.Err(), coord.ErrLost, coord.ErrSuspended)
+		coordtest.WantErr(t, term.Err(), coord.ErrLost, coord.ErrSuspended)
 	})
 }
 
@@ -588,13 +591,13 @@ func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 // has no node.
 func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 	onMemory(t, func(w *world) {
-		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/e", nil))
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/e", nil))
 		f := &frozenServer{Backend: w.Link("b"), data: make(map[string][]byte), stat: make(map[string]backend.Stat)}
 		var mu sync.Mutex
 		var head *backend.Watch // of the waiter
 		var own string
 		behind := 0 // lists that the waiter got of the server that is behind
-		c := open(w.t, backendtest.Intercept(f, backendtest.Hooks{
+		c := coordtest.Open(w.T, backendtest.Intercept(f, backendtest.Hooks{
 			Before: func(_ context.Context, call backendtest.Call) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -610,7 +613,7 @@ func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 					}
 				case call.Op == "get" && call.Path == own && behind == 0: // woken by its own node
 					if err := h.Release(); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 					<-head.Fired()
 					f.mu.Lock()
@@ -628,15 +631,15 @@ func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 				return names
 			},
 		}), nil)
-		waiter := w.lock(context.Background(), coord.NewMutex(c, "/e", nil))
-		w.settle()
-		s := w.session("outsider")
-		f.names = w.children("/e")
+		waiter := w.Lock(context.Background(), coord.NewMutex(c, "/e", nil))
+		w.Settle()
+		s := w.Session("outsider")
+		f.names = w.Children("/e")
 		for _, name := range f.names {
 			path := "/e/" + name
 			var err error
 			if f.data[path], f.stat[path], err = s.Get(context.Background(), path, nil); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if path != h.Path() {
 				mu.Lock()
@@ -645,18 +648,18 @@ func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 			}
 		}
 		if _, err := s.Commit(context.Background(), backend.Delete(own, backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		granted := waiter.hold()
+		granted := waiter.Hold()
 		if _, err := s.Exists(context.Background(), granted.Path(), nil); err != nil {
-			w.t.Errorf("granted without a node: %v", err)
+			w.T.Errorf("granted without a node: %v", err)
 		}
 		mu.Lock()
 		lists := behind
 		mu.Unlock()
 		if lists == 0 {
-			w.t.Error("the waiter never read the line from the server that is behind: this tested nothing")
+			w.T.Error("the waiter never read the line from the server that is behind: this tested nothing")
 		}
-		mustRelease(w.t, granted)
+		coordtest.MustRelease(w.T, granted)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // watchCounter is a backend that knows the watches that were given to it.
@@ -79,13 +80,13 @@ func TestObserveKeepsTwoWatches(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		counter := &watchCounter{Backend: w.Link("observer")}
-		seen := coord.NewElection(open(w.t, counter, &coord.Options{Namespace: w.path("")}), "/e", nil).WatchLeader(ctx)
+		seen := coord.NewElection(coordtest.Open(w.T, counter, &coord.Options{Namespace: w.Path("")}), "/e", nil).WatchLeader(ctx)
 		until := func(cond func(coord.Leader) bool) {
-			w.t.Helper()
+			w.T.Helper()
 			for {
-				l := next(w.t, seen)
+				l := next(w.T, seen)
 				if l.Err != nil {
-					w.t.Fatal(l.Err)
+					w.T.Fatal(l.Err)
 				}
 				if cond(l) {
 					return
@@ -93,38 +94,38 @@ func TestObserveKeepsTwoWatches(t *testing.T) {
 			}
 		}
 		count := func(when string) {
-			w.t.Helper()
-			w.settle()
+			w.T.Helper()
+			w.Settle()
 			if n := counter.standing(); n > 2 {
-				w.t.Errorf("%d watches stand %s", n, when)
+				w.T.Errorf("%d watches stand %s", n, when)
 			}
 		}
 		until(coord.Leader.Vacant)
-		e := coord.NewElection(w.open("a", nil), "/e", &coord.ElectionOptions{ID: "a"})
+		e := coord.NewElection(w.Open("a", nil), "/e", &coord.ElectionOptions{ID: "a"})
 		for range 3 {
 			term, err := e.Campaign(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			for i := range 30 {
 				text := fmt.Sprint(i)
 				if err := term.Announce(ctx, []byte(text)); err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
 				until(func(l coord.Leader) bool { return l.Ready && string(l.Announcement) == text })
 			}
 			count("after announcements")
-			mustRelease(w.t, term.Hold)
+			coordtest.MustRelease(w.T, term.Hold)
 			until(coord.Leader.Vacant)
 		}
 		// Leaders that announce nothing.
 		for range 10 {
 			term, err := e.Campaign(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			until(func(l coord.Leader) bool { return !l.Vacant() })
-			mustRelease(w.t, term.Hold)
+			coordtest.MustRelease(w.T, term.Hold)
 			until(coord.Leader.Vacant)
 		}
 		count("after changes of the leader")
@@ -133,7 +134,7 @@ func TestObserveKeepsTwoWatches(t *testing.T) {
 
 func TestAnAnnouncementIsSeenAndEndsWithTheTerm(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
@@ -159,7 +160,7 @@ func TestAnAnnouncementIsSeenAndEndsWithTheTerm(t *testing.T) {
 		if l := next(t, seen); !l.Vacant() {
 			t.Errorf("after the resignation %v", l)
 		}
-		wantErr(t, term.Announce(ctx, nil), coord.ErrReleased)
+		coordtest.WantErr(t, term.Announce(ctx, nil), coord.ErrReleased)
 		cancel()
 		if rest := closed(t, seen); len(rest) != 0 {
 			t.Errorf("after the end: %v", rest)
@@ -171,9 +172,9 @@ func TestAnAnnouncementIsSeenAndEndsWithTheTerm(t *testing.T) {
 // announced after it.
 func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
-		var x nth
-		c := w.open("a", &backendtest.Hooks{After: x.after})
+		t := w.T
+		var x coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: x.After})
 		e := coord.NewElection(c, "/e", &coord.ElectionOptions{ID: "a"})
 		term := mustLead(t, e)
 		announced := func(want string) {
@@ -190,48 +191,48 @@ func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 		ready := strings.Replace(term.Path(), "-latch-", "-ready-", 1)
 		outside := func(op backend.Op) func(ctx context.Context, _ backendtest.Call, err error) error {
 			return func(ctx context.Context, _ backendtest.Call, err error) error {
-				if _, err := w.session("x").Commit(ctx, op); err != nil {
+				if _, err := w.Session("x").Commit(ctx, op); err != nil {
 					t.Error(err)
 				}
 				return err
 			}
 		}
-		x.arm(1, commit, lose)
+		x.Arm(1, commit, coordtest.Lose)
 		if err := term.Announce(t.Context(), []byte("one")); err != nil {
 			t.Fatal(err)
 		}
 		announced("one")
-		x.arm(1, commit, lose)
+		x.Arm(1, commit, coordtest.Lose)
 		if err := term.Announce(t.Context(), []byte("two")); err != nil {
 			t.Fatal(err)
 		}
 		announced("two")
 		// Somebody changes, or deletes, what was read.
 		get := func(c backendtest.Call) bool { return c.Op == "get" && c.Path == ready }
-		x.arm(1, get, outside(backend.SetData(ready, []byte("x"), backend.AnyVersion)))
+		x.Arm(1, get, outside(backend.SetData(ready, []byte("x"), backend.AnyVersion)))
 		if err := term.Announce(t.Context(), []byte("three")); err != nil {
 			t.Fatal(err)
 		}
 		announced("three")
-		x.arm(1, get, outside(backend.Delete(ready, backend.AnyVersion)))
+		x.Arm(1, get, outside(backend.Delete(ready, backend.AnyVersion)))
 		if err := term.Announce(t.Context(), []byte("four")); err != nil {
 			t.Fatal(err)
 		}
 		announced("four")
 		// Without the leader's node there is no announcement, and none is made.
-		x.arm(1, get, outside(backend.Delete(term.Path(), backend.AnyVersion)))
-		wantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
-		wantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
-		w.empty("/e")
+		x.Arm(1, get, outside(backend.Delete(term.Path(), backend.AnyVersion)))
+		coordtest.WantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
+		w.Empty("/e")
 
 		term = mustLead(t, e)
 		if err := term.Announce(t.Context(), []byte("five")); err != nil {
 			t.Fatal(err)
 		}
 		announced("five")
-		x.arm(1, deletes, lose)
+		x.Arm(1, coordtest.Deletes, coordtest.Lose)
 		mayBeReleased(t, term.Hold)
-		w.empty("/e")
+		w.Empty("/e")
 	})
 }
 
@@ -239,24 +240,24 @@ func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 // should it come late.
 func TestAnAnnouncementThatWasGivenUpIsNotMadeLater(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
-		e := coord.NewElection(w.open("a", &backendtest.Hooks{Before: before.before}), "/e", nil)
-		term := mustLead(w.t, e)
+		var before coordtest.Nth
+		e := coord.NewElection(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/e", nil)
+		term := mustLead(w.T, e)
 		var late func()
 		for i, kind := range []backend.OpKind{backend.OpCreate, backend.OpSetData} {
 			ctx, cancel := context.WithCancel(context.Background())
-			before.arm(1, does(kind, "-ready-"), func(_ context.Context, c backendtest.Call, _ error) error {
+			before.Arm(1, does(kind, "-ready-"), func(_ context.Context, c backendtest.Call, _ error) error {
 				ops := slices.Clone(c.Ops)
 				late = func() { c.Session.Commit(context.Background(), ops...) }
 				cancel()
 				return backend.Uncertain(context.Canceled)
 			})
-			wantErr(w.t, term.Announce(ctx, []byte("given up")), context.Canceled)
+			coordtest.WantErr(w.T, term.Announce(ctx, []byte("given up")), context.Canceled)
 			want := []string{"first", "second"}[i]
 			w.must(term.Announce(context.Background(), []byte(want)))
 			late()
 			if l, err := e.Leader(context.Background()); err != nil || string(l.Announcement) != want {
-				w.t.Errorf("%+v, %v, want %q", l, err, want)
+				w.T.Errorf("%+v, %v, want %q", l, err, want)
 			}
 		}
 		w.must(term.Release())
@@ -266,19 +267,19 @@ func TestAnAnnouncementThatWasGivenUpIsNotMadeLater(t *testing.T) {
 // An announcement goes with its leader, however he goes.
 func TestAnAnnouncementGoesWithTheLeader(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		a := w.candidate("a", nil)
 		for name, end := range map[string]func(term *coord.Term){
 			"released": func(term *coord.Term) { term.Release() },
 			"expired":  func(term *coord.Term) { w.Link("a").Expire(term.Session()) },
 			"deleted": func(term *coord.Term) {
-				if _, err := w.session("x").Commit(context.Background(), backend.Delete(term.Path(), backend.AnyVersion)); err != nil {
+				if _, err := w.Session("x").Commit(context.Background(), backend.Delete(term.Path(), backend.AnyVersion)); err != nil {
 					t.Error(err)
 				}
 			},
 			"released after an outsider took the announcement": func(term *coord.Term) {
 				ready := strings.Replace(term.Path(), "-latch-", "-ready-", 1)
-				if _, err := w.session("x").Commit(context.Background(), backend.Delete(ready, backend.AnyVersion)); err != nil {
+				if _, err := w.Session("x").Commit(context.Background(), backend.Delete(ready, backend.AnyVersion)); err != nil {
 					t.Error(err)
 				}
 				term.Release()
@@ -290,7 +291,7 @@ func TestAnAnnouncementGoesWithTheLeader(t *testing.T) {
 			}
 			end(term)
 			<-term.Done()
-			w.empty("/e")
+			w.Empty("/e")
 		}
 	})
 }

@@ -12,16 +12,17 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func (w *world) candidate(name string, o *coord.ElectionOptions) *coord.Election {
-	w.t.Helper()
+	w.T.Helper()
 	opts := coord.ElectionOptions{ID: name}
 	if o != nil {
 		opts = *o
 		opts.ID = name
 	}
-	return coord.NewElection(w.open(name, nil), "/e", &opts)
+	return coord.NewElection(w.Open(name, nil), "/e", &opts)
 }
 
 func mustLead(t *testing.T, e *coord.Election) *coord.Term {
@@ -67,13 +68,13 @@ func closed[T any](t *testing.T, ch <-chan T) (rest []T) {
 }
 
 func (w *world) candidates(n int) {
-	w.t.Helper()
-	w.eventually(fmt.Sprint(n, " candidates"), func() bool { return len(w.children("/e")) == n })
+	w.T.Helper()
+	w.Eventually(fmt.Sprint(n, " candidates"), func() bool { return len(w.Children("/e")) == n })
 }
 
 func TestCandidatesLeadInOrderAndTokensGrow(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		a, b := w.candidate("a", &coord.ElectionOptions{Data: []byte("addr-a")}), w.candidate("b", nil)
 		if l, err := b.Leader(t.Context()); err != nil || !l.Vacant() {
 			t.Errorf("before anybody came: %v, %v", l, err)
@@ -99,26 +100,26 @@ func TestCandidatesLeadInOrderAndTokensGrow(t *testing.T) {
 		if err := first.Release(); err != nil {
 			t.Error(err)
 		}
-		wantErr(t, first.Err(), coord.ErrReleased)
+		coordtest.WantErr(t, first.Err(), coord.ErrReleased)
 		after := next(t, second)
 		if after.Token() <= first.Token() {
 			t.Errorf("token %d after %d", after.Token(), first.Token())
 		}
 		w.resource("/r")
-		wantErr(t, w.guarded(first.Hold, "/r", "late"), coord.ErrNotFound)
+		coordtest.WantErr(t, w.guarded(first.Hold, "/r", "late"), coord.ErrNotFound)
 		if err := w.guarded(after.Hold, "/r", "now"); err != nil {
 			t.Error(err)
 		}
 		if err := after.Release(); err != nil {
 			t.Error(err)
 		}
-		w.empty("/e")
+		w.Empty("/e")
 	})
 }
 
 func TestRunLeadsAgainAfterEachLossAndReturnsWhatTheFunctionReturned(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		e := w.candidate("a", nil)
 		failure := errors.New("the work failed")
 		var tokens []int64
@@ -134,11 +135,11 @@ func TestRunLeadsAgainAfterEachLossAndReturnsWhatTheFunctionReturned(t *testing.
 			}
 			return failure
 		})
-		wantErr(t, err, failure)
+		coordtest.WantErr(t, err, failure)
 		if len(tokens) != 3 || !slices.IsSorted(tokens) {
 			t.Errorf("tokens %v", tokens)
 		}
-		w.empty("/e")
+		w.Empty("/e")
 		ctx, cancel := context.WithCancel(t.Context())
 		err = e.Run(ctx, func(ctx context.Context, term *coord.Term) error {
 			cancel()
@@ -151,27 +152,27 @@ func TestRunLeadsAgainAfterEachLossAndReturnsWhatTheFunctionReturned(t *testing.
 		if err != nil {
 			t.Errorf("the function returned nil, Run %v", err)
 		}
-		wantErr(t, e.Run(ctx, nil), context.Canceled)
-		w.empty("/e")
+		coordtest.WantErr(t, e.Run(ctx, nil), context.Canceled)
+		w.Empty("/e")
 	})
 }
 
 func TestRunResignsWhenTheFunctionPanics(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		e := w.candidate("a", nil)
 		func() {
 			defer func() { recover() }()
 			e.Run(t.Context(), func(context.Context, *coord.Term) error { panic("work") })
 		}()
-		w.empty("/e")
+		w.Empty("/e")
 	})
 }
 
 func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
-		c := w.open("a", nil)
+		t := w.T
+		c := w.Open("a", nil)
 		for name, x := range map[string]struct {
 			e    *coord.Election
 			want error
@@ -181,8 +182,8 @@ func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 			"data": {coord.NewElection(c, "/e", &coord.ElectionOptions{Data: make([]byte, 1<<20)}), coord.ErrTooLarge},
 		} {
 			_, err := x.e.Campaign(t.Context())
-			wantErr(t, err, x.want)
-			wantErr(t, x.e.Run(t.Context(), nil), x.want)
+			coordtest.WantErr(t, err, x.want)
+			coordtest.WantErr(t, x.e.Run(t.Context(), nil), x.want)
 			terms := closed(t, x.e.Leadership(t.Context()))
 			if len(terms) != 1 {
 				t.Fatalf("%s: %d terms", name, len(terms))
@@ -190,10 +191,10 @@ func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 			term := terms[0]
 			<-term.Done()
 			<-term.Context(t.Context()).Done()
-			wantErr(t, term.Err(), x.want)
-			wantErr(t, term.Release(), x.want)
-			wantErr(t, term.Verify(t.Context()), x.want)
-			wantErr(t, term.Announce(t.Context(), nil), x.want)
+			coordtest.WantErr(t, term.Err(), x.want)
+			coordtest.WantErr(t, term.Release(), x.want)
+			coordtest.WantErr(t, term.Verify(t.Context()), x.want)
+			coordtest.WantErr(t, term.Announce(t.Context(), nil), x.want)
 			if term.Token() != 0 || term.Session() != 0 || errors.Is(term.Err(), coord.ErrLost) {
 				t.Errorf("%s: token %d, session %d, %v", name, term.Token(), term.Session(), term.Err())
 			}
@@ -209,7 +210,7 @@ func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 		if len(seen) != 1 || !errors.Is(seen[0].Err, coord.ErrBadPath) {
 			t.Errorf("observed %v", seen)
 		}
-		if left := w.children("/e"); len(left) != 0 {
+		if left := w.Children("/e"); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	})
@@ -218,8 +219,8 @@ func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 // What a candidate says of itself comes back, whatever it looks like.
 func TestIDsThatLookLikeSomethingElseComeBack(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
-		c := w.open("a", nil)
+		t := w.T
+		c := w.Open("a", nil)
 		for _, id := range []string{"", "unlock", "__REVOKE__", `{"coord-revoke":{"at":1}}`, `{"coord-candidate":{"id":"x"}}`, "kärnten", "a/b"} {
 			e := coord.NewElection(c, "/e", &coord.ElectionOptions{ID: id})
 			term := mustLead(t, e)
@@ -279,7 +280,7 @@ func released(t *testing.T, leadership <-chan *coord.Term) {
 // campaigning after its first loss.
 func TestLeadershipCampaignsAgainAfterEveryLossAndRelease(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		e := w.candidate("a", nil)
@@ -299,23 +300,23 @@ func TestLeadershipCampaignsAgainAfterEveryLossAndRelease(t *testing.T) {
 			case 1:
 				w.Link("a").Expire(term.Session())
 				<-term.Done()
-				wantErr(t, term.Err(), coord.ErrLost)
+				coordtest.WantErr(t, term.Err(), coord.ErrLost)
 			case 2:
 				w.Link("a").Partition()
 				<-term.Done()
-				wantErr(t, term.Err(), coord.ErrSessionLost)
+				coordtest.WantErr(t, term.Err(), coord.ErrSessionLost)
 				w.Link("a").Heal()
 			}
 		}
 		cancel()
 		released(t, leadership)
-		w.empty("/e")
+		w.Empty("/e")
 	})
 }
 
 func TestATermThatNobodyReceivesIsResignedAfterOneSessionTimeout(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		start := time.Now()
@@ -323,8 +324,8 @@ func TestATermThatNobodyReceivesIsResignedAfterOneSessionTimeout(t *testing.T) {
 		w.candidates(1)
 		b := w.candidate("b", nil)
 		term := mustLead(t, b)
-		if d := time.Since(start); d < w.timeout || d > w.timeout+time.Second/2 {
-			t.Errorf("led by another after %v, want about %v", d, w.timeout)
+		if d := time.Since(start); d < w.Timeout || d > w.Timeout+time.Second/2 {
+			t.Errorf("led by another after %v, want about %v", d, w.Timeout)
 		}
 		// The one who was not there stands in line again.
 		w.candidates(2)
@@ -336,7 +337,7 @@ func TestATermThatNobodyReceivesIsResignedAfterOneSessionTimeout(t *testing.T) {
 			t.Errorf("a leads again with %d, %v", again.Token(), again.Err())
 		}
 		// Received, it is his who received it, however long he takes.
-		time.Sleep(10 * w.timeout)
+		time.Sleep(10 * w.Timeout)
 		if again.Err() != nil {
 			t.Errorf("a term that was received ended: %v", again.Err())
 		}
@@ -346,21 +347,21 @@ func TestATermThatNobodyReceivesIsResignedAfterOneSessionTimeout(t *testing.T) {
 
 func TestALateReceiverGetsATermThatIsDoneNeverAStaleOne(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		late := w.candidate("a", nil).Leadership(ctx)
 		w.candidates(1)
-		w.settle()
+		w.Settle()
 		w.Link("a").Partition() // before the term was received
-		time.Sleep(2 * w.timeout)
+		time.Sleep(2 * w.Timeout)
 		term := next(t, late)
 		select {
 		case <-term.Done():
 		default:
 			t.Error("a term that is lost seems to stand")
 		}
-		wantErr(t, term.Err(), coord.ErrLost)
+		coordtest.WantErr(t, term.Err(), coord.ErrLost)
 		w.Link("a").Heal()
 		if term := next(t, late); term.Err() != nil {
 			t.Errorf("the next term: %v", term.Err())
@@ -370,16 +371,16 @@ func TestALateReceiverGetsATermThatIsDoneNeverAStaleOne(t *testing.T) {
 
 func TestTheEndOfTheContextResignsOnlyWhatWasNotReceived(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		e := w.candidate("a", nil)
 		leadership := e.Leadership(ctx)
 		w.candidates(1)
-		w.settle() // the term is offered
+		w.Settle() // the term is offered
 		cancel()
-		w.settle() // a term that no receiver takes has been resigned by now
+		w.Settle() // a term that no receiver takes has been resigned by now
 		released(t, leadership)
-		w.empty("/e")
+		w.Empty("/e")
 
 		ctx, cancel = context.WithCancel(context.Background())
 		defer cancel()
@@ -395,14 +396,14 @@ func TestTheEndOfTheContextResignsOnlyWhatWasNotReceived(t *testing.T) {
 		if err := term.Release(); err != nil {
 			t.Error(err)
 		}
-		w.empty("/e")
+		w.Empty("/e")
 	})
 }
 
 func TestCloseEndsLeadershipWithTheReason(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
-		c := w.open("a", nil)
+		t := w.T
+		c := w.Open("a", nil)
 		e := coord.NewElection(c, "/e", nil)
 		leads, seen := e.Leadership(context.Background()), e.WatchLeader(context.Background())
 		term := next(t, leads)
@@ -411,7 +412,7 @@ func TestCloseEndsLeadershipWithTheReason(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-		wantErr(t, term.Err(), coord.ErrLost, coord.ErrClosed)
+		coordtest.WantErr(t, term.Err(), coord.ErrLost, coord.ErrClosed)
 		for _, terms := range [][]*coord.Term{closed(t, leads), closed(t, waits), closed(t, e.Leadership(context.Background()))} {
 			if len(terms) != 1 || !errors.Is(terms[0].Err(), coord.ErrClosed) {
 				t.Errorf("at the end: %v", terms)
@@ -422,24 +423,24 @@ func TestCloseEndsLeadershipWithTheReason(t *testing.T) {
 				t.Errorf("observed at the end: %v", leaders)
 			}
 		}
-		w.empty("/e")
+		w.Empty("/e")
 	})
 }
 
 func TestACandidateThatStepsDownEndsItsTermWithTheContact(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		stays := coord.NewElection(w.open("a", nil), "/stays", nil)
-		steps := coord.NewElection(w.open("b", nil), "/steps", &coord.ElectionOptions{StepDownOnSuspend: true})
+		stays := coord.NewElection(w.Open("a", nil), "/stays", nil)
+		steps := coord.NewElection(w.Open("b", nil), "/steps", &coord.ElectionOptions{StepDownOnSuspend: true})
 		hold := mustLead(t, stays)
 		leadership := steps.Leadership(ctx)
 		first := next(t, leadership)
 		w.Link("a").Partition()
 		w.Link("b").Partition()
 		<-first.Done()
-		wantErr(t, first.Err(), coord.ErrLost, coord.ErrSuspended)
+		coordtest.WantErr(t, first.Err(), coord.ErrLost, coord.ErrSuspended)
 		if errors.Is(first.Err(), coord.ErrSessionLost) {
 			t.Errorf("it was told with the session's loss, not before: %v", first.Err())
 		}
@@ -456,8 +457,8 @@ func TestACandidateThatStepsDownEndsItsTermWithTheContact(t *testing.T) {
 		hold.Release()
 		cancel()
 		released(t, leadership)
-		w.empty("/steps")
-		w.empty("/stays")
+		w.Empty("/steps")
+		w.Empty("/stays")
 	})
 }
 
@@ -465,7 +466,7 @@ func TestACandidateThatStepsDownEndsItsTermWithTheContact(t *testing.T) {
 // or the candidate never led again.
 func TestInterruptingATermTwiceTouchesNoLaterTerm(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		leadership := w.candidate("a", nil).Leadership(ctx)
@@ -502,7 +503,7 @@ func TestInterruptingATermTwiceTouchesNoLaterTerm(t *testing.T) {
 // reads blocks its sender, or drops the newest.
 func TestChannelsThatNobodyReadsBlockNobodyAndKeepTheNewest(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		watcher := w.candidate("watcher", nil)
 		unread := watcher.WatchLeader(context.Background())
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
@@ -515,7 +516,7 @@ func TestChannelsThatNobodyReadsBlockNobodyAndKeepTheNewest(t *testing.T) {
 		if err := last.Announce(t.Context(), []byte("ready")); err != nil {
 			t.Fatal(err)
 		}
-		w.settle()
+		w.Settle()
 		if l := next(t, unread); l.Token != last.Token() || !l.Ready {
 			t.Errorf("the newest is %v, got %v", last.Token(), l)
 		}
@@ -532,30 +533,30 @@ func TestChannelsThatNobodyReadsBlockNobodyAndKeepTheNewest(t *testing.T) {
 func TestACandidateThatSteppedDownWaitsForItsOwnNode(t *testing.T) {
 	onMemory(t, func(w *world) {
 		let := make(chan struct{})
-		c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			if deletes(c) {
+		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if coordtest.Deletes(c) {
 				<-let
 			}
 			return nil
 		}})
 		e := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDownOnSuspend: true})
-		first := mustLead(w.t, e)
+		first := mustLead(w.T, e)
 		w.Link("a").Partition()
 		<-first.Done()
 		w.Link("a").Heal()
 		second := make(chan *coord.Term)
-		go func() { second <- mustLead(w.t, e) }()
-		w.settle()
+		go func() { second <- mustLead(w.T, e) }()
+		w.Settle()
 		time.Sleep(time.Second) // of fake time, for a campaign that does not wait
-		w.settle()
-		if names := w.children("/e"); len(names) != 1 {
-			w.t.Errorf("%q, want the node of the first term alone", names)
+		w.Settle()
+		if names := w.Children("/e"); len(names) != 1 {
+			w.T.Errorf("%q, want the node of the first term alone", names)
 		}
 		close(let)
 		term := <-second
 		if term.Session() != first.Session() {
-			w.t.Error("the session was lost: there was nothing to remove")
+			w.T.Error("the session was lost: there was nothing to remove")
 		}
-		mustRelease(w.t, term.Hold)
+		coordtest.MustRelease(w.T, term.Hold)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // documented reads the first column of the table of errors in doc.go.
@@ -52,7 +53,7 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 	}
 	ctx := context.Background()
 	deny := func(x *scene) *coord.Client {
-		return open(x.t, backendtest.Intercept(x.st, backendtest.Hooks{
+		return coordtest.Open(x.t, backendtest.Intercept(x.st, backendtest.Hooks{
 			Before: func(_ context.Context, c backendtest.Call) error {
 				if c.Op == "commit" {
 					return backend.ErrDenied
@@ -80,29 +81,29 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			return err
 		}},
 		"ErrLocked": {coord.ErrLocked, func(x *scene) error {
-			mustLock(x.t, x.m)
+			coordtest.MustLock(x.t, x.m)
 			_, err := x.m.TryLock(ctx)
 			return err
 		}},
 		"ErrLost": {coord.ErrLost, func(x *scene) error {
-			h := mustLock(x.t, x.m)
+			h := coordtest.MustLock(x.t, x.m)
 			x.link.Expire(h.Session())
 			<-h.Done()
 			return h.Err()
 		}},
 		"ErrReleased": {coord.ErrReleased, func(x *scene) error {
-			h := mustLock(x.t, x.m)
-			mustRelease(x.t, h)
+			h := coordtest.MustLock(x.t, x.m)
+			coordtest.MustRelease(x.t, h)
 			return h.Err()
 		}},
 		"ErrSessionLost": {coord.ErrSessionLost, func(x *scene) error {
-			h := mustLock(x.t, x.m)
+			h := coordtest.MustLock(x.t, x.m)
 			x.link.Partition()
 			<-h.Done()
 			return h.Release()
 		}},
 		"ErrDeleted": {coord.ErrDeleted, func(x *scene) error {
-			h := mustLock(x.t, x.m)
+			h := coordtest.MustLock(x.t, x.m)
 			if err := raw(x, backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
 				x.t.Fatal(err)
 			}
@@ -110,7 +111,7 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			return h.Err()
 		}},
 		"ErrRevoked": {coord.ErrRevoked, func(x *scene) error {
-			h := mustLock(x.t, x.m)
+			h := coordtest.MustLock(x.t, x.m)
 			if err := x.m.Revoke(ctx, &coord.RevokeOptions{ForceAfter: time.Second}); err != nil {
 				x.t.Fatal(err)
 			}
@@ -166,7 +167,7 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			return err
 		}},
 		"ErrKind": {coord.ErrKind, func(x *scene) error {
-			mustRelease(x.t, mustLock(x.t, x.m))
+			coordtest.MustRelease(x.t, coordtest.MustLock(x.t, x.m))
 			_, err := coord.NewRWMutex(x.c, "/l", nil).RLock(ctx)
 			return err
 		}},
@@ -191,7 +192,7 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			})
 			synctest.Wait()
 			var ops []backend.Op
-			for _, name := range children(x.t, x.st, "/tx/tx/t") {
+			for _, name := range coordtest.Children(x.t, x.st, "/tx/tx/t") {
 				ops = append(ops, backend.Delete("/tx/tx/t/"+name, backend.AnyVersion))
 			}
 			if err := raw(x, append(ops, backend.Delete("/tx/tx/t", backend.AnyVersion))...); err != nil {
@@ -225,8 +226,8 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			if err := raw(x, backend.Create("/r", nil, backend.Persistent)); err != nil {
 				x.t.Fatal(err)
 			}
-			h := mustLock(x.t, x.m)
-			mustRelease(x.t, h)
+			h := coordtest.MustLock(x.t, x.m)
+			coordtest.MustRelease(x.t, h)
 			return raw(x, append(h.Guard().Ops(), backend.SetData("/r", nil, backend.AnyVersion))...)
 		}},
 		"ErrExists": {coord.ErrExists, func(x *scene) error {
@@ -279,7 +280,7 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			return raw(x, backend.Check("/", backend.AnyVersion), backend.Create("/c", nil, backend.Container))
 		}},
 		"ErrLimit": {coord.ErrLimit, func(x *scene) error {
-			mustRelease(x.t, mustLock(x.t, x.m))
+			coordtest.MustRelease(x.t, coordtest.MustLock(x.t, x.m))
 			if err := x.st.SetSequence("/l", 2_147_000_000); err != nil {
 				x.t.Fatal(err)
 			}
@@ -299,10 +300,10 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := &scene{t: t, st: memory.New(nil)}
 				x.link = x.st.Link("a")
-				x.c = open(t, x.link, nil)
+				x.c = coordtest.Open(t, x.link, nil)
 				x.m = coord.NewMutex(x.c, "/l", nil)
 				err := row.reach(x)
-				wantErr(t, err, row.err)
+				coordtest.WantErr(t, err, row.err)
 				var e *backend.Error
 				if name != "ErrReleased" && !errors.Is(err, coord.ErrLost) && (!errors.As(err, &e) || e.Op == "") {
 					t.Errorf("%v names no operation", err)
@@ -319,7 +320,7 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 func TestAnErrorOfTheSameOperationElsewhereIsWrapped(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var elsewhere error
-		c := w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { return elsewhere }})
+		c := w.Open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { return elsewhere }})
 		for path, want := range map[string]string{
 			"/v":     "coord: get /v: permission denied",
 			"/other": "coord: get /v: get /other: permission denied",
@@ -328,7 +329,7 @@ func TestAnErrorOfTheSameOperationElsewhereIsWrapped(t *testing.T) {
 			_, err := coord.NewValue[int](c, "/v", nil).Get(context.Background())
 			var e *backend.Error
 			if !errors.As(err, &e) || e.Op != "get" || e.Path != "/v" || err.Error() != want {
-				w.t.Errorf("%v, want %s", err, want)
+				w.T.Errorf("%v, want %s", err, want)
 			}
 		}
 	})
@@ -337,22 +338,22 @@ func TestAnErrorOfTheSameOperationElsewhereIsWrapped(t *testing.T) {
 // A reason is told once, without the prefix of each layer that it went through.
 func TestTheErrorsOfThePackageReadAsOneSentence(t *testing.T) {
 	onMemory(t, func(w *world) {
-		ctx, c := context.Background(), w.open("a", nil)
+		ctx, c := context.Background(), w.Open("a", nil)
 		_, err := coord.NewTxn(c).If(coord.IfExists("/x")).Commit(ctx)
 		if want := "coord: transaction refused: condition 0 (exists /x): node not found"; err == nil || err.Error() != want {
-			w.t.Errorf("%v, want %s", err, want)
+			w.T.Errorf("%v, want %s", err, want)
 		}
 		var refuses atomic.Bool
-		c = w.open("b", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+		c = w.Open("b", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
 			if !refuses.Load() {
 				return nil
 			}
 			return &backend.Error{Op: "delete", Path: call.Path, Err: backend.ErrDenied}
 		}})
-		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		h := coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
 		refuses.Store(true)
 		if err := h.Release(); err == nil || strings.Count(err.Error(), "coord: ") != 1 || strings.Count(err.Error(), h.Path()) != 1 {
-			w.t.Errorf("%v repeats itself", err)
+			w.T.Errorf("%v repeats itself", err)
 		}
 		refuses.Store(false)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // A call runs under a hold of another client, which is closed: that ends the call's
@@ -53,33 +54,33 @@ func TestTheEndOfAnotherClientIsThatOfAContext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				holder := w.open("holder", nil)
-				mustLock(w.t, coord.NewMutex(holder, "/mutex", nil))
+				holder := w.Open("holder", nil)
+				coordtest.MustLock(w.T, coord.NewMutex(holder, "/mutex", nil))
 				if _, err := coord.NewSemaphore(holder, "/semaphore", 1, nil).Acquire(context.Background(), 1); err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
 				w.accounts("a")[0].votes(isAskedForEver)
-				other := w.open("other", nil)
-				ctx := mustLock(w.t, coord.NewMutex(other, "/other", nil)).Context(context.Background())
-				var x nth
-				c := w.open("c", &backendtest.Hooks{After: x.after})
+				other := w.Open("other", nil)
+				ctx := coordtest.MustLock(w.T, coord.NewMutex(other, "/other", nil)).Context(context.Background())
+				var x coordtest.Nth
+				c := w.Open("c", &backendtest.Hooks{After: x.After})
 				if name == "group" {
-					x.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+					x.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 						other.Close()
 						return err
 					})
 				}
 				done := make(chan error)
 				go func() { done <- call(ctx, c) }()
-				w.settle()
+				w.Settle()
 				other.Close()
 				err := <-done
-				wantErr(w.t, err, context.Canceled, coord.ErrLost, coord.ErrClosed)
+				coordtest.WantErr(w.T, err, context.Canceled, coord.ErrLost, coord.ErrClosed)
 				if _, err := coord.NewQueue[int](c, "/queue", nil).Len(context.Background()); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				for _, dir := range []string{"/double/members", "/queue/waiters", "/group"} {
-					w.empty(dir)
+					w.Empty(dir)
 				}
 			})
 		})
@@ -98,40 +99,40 @@ func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
 	}
 	cases := map[string]func(x scene) error{
 		"Verify": func(x scene) error {
-			h := mustLock(x.w.t, coord.NewMutex(x.c, "/l", nil))
+			h := coordtest.MustLock(x.w.T, coord.NewMutex(x.c, "/l", nil))
 			err := h.Verify(x.ending("sync", 1))
 			if h.Err() != nil {
-				x.w.t.Errorf("the hold is over: %v", h.Err())
+				x.w.T.Errorf("the hold is over: %v", h.Err())
 			}
-			mustRelease(x.w.t, h)
+			coordtest.MustRelease(x.w.T, h)
 			return err
 		},
 		"Announce": func(x scene) error {
 			term, err := coord.NewElection(x.c, "/e", nil).Campaign(context.Background())
 			if err != nil {
-				x.w.t.Fatal(err)
+				x.w.T.Fatal(err)
 			}
 			err = term.Announce(x.ending("commit", 1), []byte("here"))
 			if term.Err() != nil {
-				x.w.t.Errorf("the term is over: %v", term.Err())
+				x.w.T.Errorf("the term is over: %v", term.Err())
 			}
-			mustRelease(x.w.t, term.Hold)
+			coordtest.MustRelease(x.w.T, term.Hold)
 			return err
 		},
 		"Barrier.Wait": func(x scene) error {
 			b := coord.NewBarrier(x.c, "/b", nil)
 			if err := b.Set(context.Background()); err != nil {
-				x.w.t.Fatal(err)
+				x.w.T.Fatal(err)
 			}
 			return b.Wait(x.ending("get", 1))
 		},
 		"Entry.Leave": func(x scene) error {
 			entered := make(chan *coord.Entry, 2)
-			for _, c := range []*coord.Client{x.c, x.w.open("b", nil)} {
+			for _, c := range []*coord.Client{x.c, x.w.Open("b", nil)} {
 				go func() {
 					e, err := coord.NewDoubleBarrier(c, "/d", 2, nil).Enter(context.Background())
 					if err != nil {
-						x.w.t.Error(err)
+						x.w.T.Error(err)
 					}
 					entered <- e
 				}()
@@ -145,32 +146,32 @@ func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
 		},
 		"Queue.Len": func(x scene) error {
 			q := coord.NewQueue[int](x.c, "/q", nil)
-			mustPut(x.w.t, q, 1, 1)
+			mustPut(x.w.T, q, 1, 1)
 			_, err := q.Len(x.ending("children", 1))
 			return err
 		},
 		"Queue.Peek": func(x scene) error {
 			q := coord.NewQueue[int](x.c, "/q", nil)
-			mustPut(x.w.t, q, 1, 1)
+			mustPut(x.w.T, q, 1, 1)
 			_, err := q.Peek(x.ending("children", 1))
 			return err
 		},
 		"Queue.Purge": func(x scene) error {
 			q := coord.NewQueue[int](x.c, "/q", nil)
-			mustPut(x.w.t, q, 1, 1)
+			mustPut(x.w.T, q, 1, 1)
 			_, err := q.Purge(x.ending("children", 2))
 			return err
 		},
 		"Forget": func(x scene) error {
 			x.w.accounts("a")
 			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
-			mustPropose(x.w.t, co, x.w.proposal("t", "a"))
+			mustPropose(x.w.T, co, x.w.proposal("t", "a"))
 			return co.Forget(x.ending("get", 1), "t")
 		},
 		"Recover": func(x scene) error {
 			x.w.accounts("a")
 			co := coord.NewCoordinator[string](x.c, "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
-			mustPropose(x.w.t, co, x.w.proposal("t", "a"))
+			mustPropose(x.w.T, co, x.w.proposal("t", "a"))
 			_, err := co.Recover(x.ending("children", 1))
 			return err
 		},
@@ -179,17 +180,17 @@ func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
 		for _, cause := range []error{coord.ErrNotFound, coord.ErrSessionLost, coord.ErrClosed} {
 			t.Run(fmt.Sprint(name, ", ", cause), func(t *testing.T) {
 				onMemory(t, func(w *world) {
-					var x nth
-					err := call(scene{w, w.open("a", &backendtest.Hooks{Before: x.before}), func(op string, n int) context.Context {
-						w.settle()
+					var x coordtest.Nth
+					err := call(scene{w, w.Open("a", &backendtest.Hooks{Before: x.Before}), func(op string, n int) context.Context {
+						w.Settle()
 						ctx, cancel := context.WithCancelCause(context.Background())
-						x.arm(n, func(c backendtest.Call) bool { return c.Op == op }, func(context.Context, backendtest.Call, error) error {
+						x.Arm(n, func(c backendtest.Call) bool { return c.Op == op }, func(context.Context, backendtest.Call, error) error {
 							cancel(cause)
 							return nil
 						})
 						return ctx
 					}})
-					wantErr(w.t, err, context.Canceled, cause)
+					coordtest.WantErr(w.T, err, context.Canceled, cause)
 				})
 			})
 		}
@@ -203,8 +204,8 @@ func TestTheCauseOfServesEndIsNoRecordThatCannotBeRead(t *testing.T) {
 			onMemory(t, func(w *world) {
 				ctx, cancel := context.WithCancelCause(context.Background())
 				defer cancel(nil)
-				var x nth
-				x.arm(1, func(c backendtest.Call) bool { return c.Op != "commit" && strings.Contains(c.Path, node) },
+				var x coordtest.Nth
+				x.Arm(1, func(c backendtest.Call) bool { return c.Op != "commit" && strings.Contains(c.Path, node) },
 					func(context.Context, backendtest.Call, error) error {
 						cancel(coord.ErrDecode)
 						return nil
@@ -214,18 +215,18 @@ func TestTheCauseOfServesEndIsNoRecordThatCannotBeRead(t *testing.T) {
 					calls.Add(1)
 					return nil
 				}
-				p := coord.NewParticipant(w.open("site", &backendtest.Hooks{Before: x.before}), "/tx", "a",
+				p := coord.NewParticipant(w.Open("site", &backendtest.Hooks{Before: x.Before}), "/tx", "a",
 					coord.Handler[string]{Prepare: call, Commit: call, Abort: call})
 				ended := make(chan error)
 				go func() { ended <- p.Serve(ctx) }()
 				w.served("a")
-				result := proposeLater(coord.NewCoordinator(w.open("co", nil), "/tx", unserved(coord.AbortUnserved)), w.proposal("t", "a"))
-				wantErr(w.t, <-ended, context.Canceled, coord.ErrDecode)
+				result := proposeLater(coord.NewCoordinator(w.Open("co", nil), "/tx", unserved(coord.AbortUnserved)), w.proposal("t", "a"))
+				coordtest.WantErr(w.T, <-ended, context.Canceled, coord.ErrDecode)
 				if r := <-result; r.err != nil || r.d.Commit || r.d.By != "proposer" {
-					w.t.Errorf("%+v", r)
+					w.T.Errorf("%+v", r)
 				}
 				if n := calls.Load(); n != 0 {
-					w.t.Errorf("%d calls of the handler", n)
+					w.T.Errorf("%d calls of the handler", n)
 				}
 			})
 		})
@@ -252,15 +253,15 @@ func TestTheEndOfAContextComesBeforeTheLossOfItsSession(t *testing.T) {
 			onMemory(t, func(w *world) {
 				cause := errors.New("enough")
 				ctx, cancel := context.WithCancelCause(context.Background())
-				var x nth
-				x.arm(1, func(backendtest.Call) bool { return true }, func(context.Context, backendtest.Call, error) error {
+				var x coordtest.Nth
+				x.Arm(1, func(backendtest.Call) bool { return true }, func(context.Context, backendtest.Call, error) error {
 					cancel(cause)
 					return coord.ErrSessionLost
 				})
-				err := call(ctx, w.open("a", &backendtest.Hooks{Before: x.before}))
-				wantErr(w.t, err, context.Canceled, cause)
+				err := call(ctx, w.Open("a", &backendtest.Hooks{Before: x.Before}))
+				coordtest.WantErr(w.T, err, context.Canceled, cause)
 				if errors.Is(err, coord.ErrSessionLost) || errors.Is(err, coord.ErrUncertain) {
-					w.t.Errorf("%v", err)
+					w.T.Errorf("%v", err)
 				}
 			})
 		})
@@ -347,19 +348,19 @@ func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(name, ", ", cause), func(t *testing.T) {
 				onMemory(t, func(w *world) {
-					var after nth
-					c := w.open("a", &backendtest.Hooks{After: after.after})
+					var after coordtest.Nth
+					c := w.Open("a", &backendtest.Hooks{After: after.After})
 					if x.prepare != nil {
 						w.must(x.prepare(c))
 					}
 					ctx, cancel := context.WithCancelCause(bg)
 					defer cancel(nil)
-					after.arm(1, does(x.kind, x.path), func(ctx context.Context, c backendtest.Call, err error) error {
+					after.Arm(1, does(x.kind, x.path), func(ctx context.Context, c backendtest.Call, err error) error {
 						w.must(err)
 						cancel(cause)
 						return &backend.Error{Op: "commit", Path: c.Path, Index: -1, Err: backend.Uncertain(backend.ContextError(ctx))}
 					})
-					wantErr(w.t, x.call(ctx, c), coord.ErrUncertain, context.Canceled)
+					coordtest.WantErr(w.T, x.call(ctx, c), coord.ErrUncertain, context.Canceled)
 				})
 			})
 		}
@@ -370,16 +371,16 @@ func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
 // what the path is.
 func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 	ending := func(w *world, match func(backendtest.Call) bool, cause error, then func(c *coord.Client, ctx context.Context)) {
-		var before nth
-		c := w.open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
-			err := before.before(ctx, c)
+		var before coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			err := before.Before(ctx, c)
 			if err == nil && ctx.Err() == nil && does(backend.OpSetData, "permit-")(c) {
 				err = backend.ErrDenied
 			}
 			return err
 		}})
 		ctx, cancel := context.WithCancelCause(context.Background())
-		before.arm(1, match, func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, match, func(context.Context, backendtest.Call, error) error {
 			cancel(cause)
 			return nil
 		})
@@ -387,12 +388,12 @@ func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 	}
 	t.Run("whose a path is", func(t *testing.T) {
 		onMemory(t, func(w *world) {
-			acquire(w.t, coord.NewSemaphore(w.open("b", nil), "/p", 2, nil), 1)
+			acquire(w.T, coord.NewSemaphore(w.Open("b", nil), "/p", 2, nil), 1)
 			ending(w, func(c backendtest.Call) bool { return c.Op == "get" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
 				_, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
-				wantErr(w.t, err, context.Canceled)
+				coordtest.WantErr(w.T, err, context.Canceled)
 				_, err = coord.NewMutex(c, "/p", nil).Lock(context.Background())
-				wantErr(w.t, err, coord.ErrKind)
+				coordtest.WantErr(w.T, err, coord.ErrKind)
 			})
 		})
 	})
@@ -403,23 +404,23 @@ func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 			w.commit(backend.Create("/p/requests", nil, backend.Persistent))
 			ending(w, func(c backendtest.Call) bool { return c.Op == "children" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
 				_, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
-				wantErr(w.t, err, context.Canceled)
+				coordtest.WantErr(w.T, err, context.Canceled)
 				_, err = coord.NewMutex(c, "/p", nil).Lock(context.Background())
-				wantErr(w.t, err, coord.ErrKind)
+				coordtest.WantErr(w.T, err, coord.ErrKind)
 			})
 		})
 	})
 	t.Run("that a waiter may mark its node", func(t *testing.T) {
 		onMemory(t, func(w *world) {
-			acquire(w.t, coord.NewSemaphore(w.open("b", nil), "/s", 2, nil), 2)
+			acquire(w.T, coord.NewSemaphore(w.Open("b", nil), "/s", 2, nil), 2)
 			ending(w, does(backend.OpSetData, "permit-"), coord.ErrBadVersion, func(c *coord.Client, ctx context.Context) {
 				s := coord.NewSemaphore(c, "/s", 2, nil)
 				_, err := s.Acquire(ctx, 1)
-				wantErr(w.t, err, context.Canceled)
+				coordtest.WantErr(w.T, err, context.Canceled)
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				_, err = s.Acquire(ctx, 1)
-				wantErr(w.t, err, coord.ErrDenied)
+				coordtest.WantErr(w.T, err, coord.ErrDenied)
 			})
 		})
 	})
@@ -438,7 +439,7 @@ func TestWhatErrorsSay(t *testing.T) {
 	commit := func(build func(*coord.Txn) *coord.Txn) call {
 		return func(w *world, c *coord.Client) error {
 			if _, err := coord.NewValue[int](c, "/n/v", nil).Set(ctx, 1); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			_, err := build(coord.NewTxn(c)).Commit(ctx)
 			return err
@@ -463,9 +464,9 @@ func TestWhatErrorsSay(t *testing.T) {
 		{commit(func(t *coord.Txn) *coord.Txn { return t.Set("/n/v", nil).Delete("/n") }),
 			"coord: transaction refused: operation 1 (delete /n): node has children"},
 		{func(w *world, c *coord.Client) error {
-			h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
+			h := coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
 			if err := h.Release(); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			_, err := coord.NewTxn(c).Under(h.Guard()).Delete("/x").Commit(ctx)
 			return &holdError{err, h.Path()}
@@ -503,13 +504,13 @@ func TestWhatErrorsSay(t *testing.T) {
 		}, `coord: removesite /tx/sites/two: site "two" is served: locked`},
 	} {
 		onMemory(t, func(w *world) {
-			err := x.call(w, w.open("c", nil))
+			err := x.call(w, w.Open("c", nil))
 			want := x.want
 			if h := (*holdError)(nil); errors.As(err, &h) {
 				err, want = h.error, fmt.Sprintf(want, h.path)
 			}
 			if err == nil || err.Error() != want {
-				w.t.Errorf("got  %v\nwant %s", err, want)
+				w.T.Errorf("got  %v\nwant %s", err, want)
 			}
 		})
 	}
@@ -525,25 +526,25 @@ type holdError struct {
 func TestLockAllTellsALossOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("c", nil)
-		held := mustLock(w.t, coord.NewMutex(w.open("other", nil), "/b", nil))
+		c := w.Open("c", nil)
+		held := coordtest.MustLock(w.T, coord.NewMutex(w.Open("other", nil), "/b", nil))
 		ended := make(chan error)
 		go func() {
 			_, err := coord.LockAll(ctx, coord.NewMutex(c, "/a", nil), coord.NewMutex(c, "/b", nil))
 			ended <- err
 		}()
-		w.settle()
-		name := w.children("/a")[0]
-		if _, err := w.session("x").Commit(ctx, backend.Delete(w.path("/a/"+name), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		w.Settle()
+		name := w.Children("/a")[0]
+		if _, err := w.Session("x").Commit(ctx, backend.Delete(w.Path("/a/"+name), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
 		err := <-ended
-		wantErr(w.t, err, coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrDeleted)
 		if want := "coord: hold /a/" + name + ": lost: node deleted by somebody else"; err.Error() != want {
-			w.t.Errorf("got  %v\nwant %s", err, want)
+			w.T.Errorf("got  %v\nwant %s", err, want)
 		}
 		if err := held.Release(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -551,18 +552,18 @@ func TestLockAllTellsALossOnce(t *testing.T) {
 // The reply to the removal is lost, and then the session.
 func TestAnUncertainReleaseNamesItsNodeOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var x nth
-		c := w.open("c", &backendtest.Hooks{After: x.after})
-		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
-		x.arm(1, deletes, func(_ context.Context, call backendtest.Call, _ error) error {
+		var x coordtest.Nth
+		c := w.Open("c", &backendtest.Hooks{After: x.After})
+		h := coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
+		x.Arm(1, coordtest.Deletes, func(_ context.Context, call backendtest.Call, _ error) error {
 			w.Link("c").Partition()
 			<-call.Session.Done()
 			return &backend.Error{Op: "delete", Path: h.Path(), Err: backend.Uncertain(backend.ErrSessionLost)}
 		})
 		err := h.Release()
-		wantErr(w.t, err, coord.ErrLost, coord.ErrUncertain)
+		coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrUncertain)
 		if text := err.Error(); strings.Count(text, "coord:") != 1 || strings.Count(text, h.Path()) != 1 {
-			w.t.Errorf("%v repeats itself", err)
+			w.T.Errorf("%v repeats itself", err)
 		}
 		w.Link("c").Heal()
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // waits are the calls that wait for a turn, each with the directory of its nodes.
@@ -80,37 +81,37 @@ func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			onEach(t, func(w *world) {
 				held := context.WithValue(context.Background(), asWriter{}, true)
-				c, other := w.open("a", nil), x.call(w.open("b", nil))
+				c, other := w.Open("a", nil), x.call(w.Open("b", nil))
 				call := x.call(c)
-				slow := w.session("slow") // its reads are those of a caller that was told
+				slow := w.Session("slow") // its reads are those of a caller that was told
 				for i := range 20 {
 					h, err := other(held)
 					if err != nil {
-						w.t.Fatal(err)
+						w.T.Fatal(err)
 					}
-					n := w.waits.Load()
+					n := w.Waits.Load()
 					ctx, cancel := context.WithCancel(context.Background())
 					go func() {
-						w.eventually("it waits", func() bool { return w.waits.Load() > n })
+						w.Eventually("it waits", func() bool { return w.Waits.Load() > n })
 						cancel()
 					}()
 					_, err = call(ctx)
-					wantErr(w.t, err, context.Canceled)
-					if err := slow.Sync(w.t.Context(), w.path(x.dir)); err != nil {
-						w.t.Fatal(err)
+					coordtest.WantErr(w.T, err, context.Canceled)
+					if err := slow.Sync(w.T.Context(), w.Path(x.dir)); err != nil {
+						w.T.Fatal(err)
 					}
-					names, _, err := slow.Children(w.t.Context(), w.path(x.dir), nil)
+					names, _, err := slow.Children(w.T.Context(), w.Path(x.dir), nil)
 					if err != nil || len(names) != 1 {
-						w.t.Fatalf("round %d: beside the holder's node stands another: %v, %v", i, names, err)
+						w.T.Fatalf("round %d: beside the holder's node stands another: %v, %v", i, names, err)
 					}
-					mustRelease(w.t, h)
+					coordtest.MustRelease(w.T, h)
 					if x.try == nil {
 						continue
 					}
 					if h, err = x.try(c)(context.Background()); err != nil {
-						w.t.Fatalf("round %d: a free lock is refused: %v", i, err)
+						w.T.Fatalf("round %d: a free lock is refused: %v", i, err)
 					}
-					mustRelease(w.t, h)
+					coordtest.MustRelease(w.T, h)
 				}
 			})
 		})
@@ -128,23 +129,23 @@ func TestTheNextCallIsOrderedBehindTheRemoval(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				answer := make(chan struct{})
-				var before nth
+				var before coordtest.Nth
 				var made []string // after the call that was given up
-				c := w.open("a", &backendtest.Hooks{
-					Before: before.before,
+				c := w.Open("a", &backendtest.Hooks{
+					Before: before.Before,
 					After: func(_ context.Context, c backendtest.Call, err error) error {
-						if creates(c) && before.idle() {
+						if coordtest.Creates(c) && before.Idle() {
 							made = append(made, c.Path)
 						}
 						return err
 					},
 				})
 				held := context.WithValue(context.Background(), asWriter{}, true)
-				h, err := x.call(w.open("b", nil))(held)
+				h, err := x.call(w.Open("b", nil))(held)
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+				before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 					<-answer
 					return nil
 				})
@@ -152,43 +153,36 @@ func TestTheNextCallIsOrderedBehindTheRemoval(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				_, err = x.call(c)(ctx)
-				wantErr(w.t, err, context.DeadlineExceeded)
+				coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 				if d := time.Since(start); d != 1050*time.Millisecond {
-					w.t.Errorf("the call took %v, want a second for the removal", d)
+					w.T.Errorf("the call took %v, want a second for the removal", d)
 				}
-				mustRelease(w.t, h)
+				coordtest.MustRelease(w.T, h)
 
 				// It is bounded by its own ctx,
 				ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
 				defer cancel()
 				_, err = next(c)(ctx)
-				wantErr(w.t, err, context.DeadlineExceeded)
+				coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 				// and waits for nothing else.
 				made = nil
 				time.AfterFunc(time.Minute, func() { close(answer) })
 				start = time.Now()
 				h, err = next(c)(context.Background())
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
 				if d := time.Since(start); d != time.Minute {
-					w.t.Errorf("the next call took %v, want a minute", d)
+					w.T.Errorf("the next call took %v, want a minute", d)
 				}
 				if len(made) != 1 {
-					w.t.Errorf("made %v", made)
+					w.T.Errorf("made %v", made)
 				}
-				mustRelease(w.t, h)
-				w.empty(x.dir)
+				coordtest.MustRelease(w.T, h)
+				w.Empty(x.dir)
 			})
 		})
 	}
-}
-
-// idle reports whether nothing is armed.
-func (x *nth) idle() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.n == 0
 }
 
 // Without contact a call that gives up returns at once, and the node goes as soon as
@@ -198,23 +192,23 @@ func TestWithoutContactAWaitIsGivenUpAtOnce(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				held := context.WithValue(context.Background(), asWriter{}, true)
-				h, err := x.call(w.open("b", nil))(held)
+				h, err := x.call(w.Open("b", nil))(held)
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				c := w.open("a", nil)
+				c := w.Open("a", nil)
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
 				time.AfterFunc(500*time.Millisecond, w.Link("a").Partition)
 				start := time.Now()
 				_, err = x.call(c)(ctx)
-				wantErr(w.t, err, context.DeadlineExceeded)
+				coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 				if d := time.Since(start); d != time.Second {
-					w.t.Errorf("it took %v", d)
+					w.T.Errorf("it took %v", d)
 				}
-				mustRelease(w.t, h)
-				if n := len(w.children(x.dir)); n != 1 {
-					w.t.Errorf("%d nodes, want the one that could not be removed", n)
+				coordtest.MustRelease(w.T, h)
+				if n := len(w.Children(x.dir)); n != 1 {
+					w.T.Errorf("%d nodes, want the one that could not be removed", n)
 				}
 				time.AfterFunc(500*time.Millisecond, w.Link("a").Heal)
 				next := x.try
@@ -222,10 +216,10 @@ func TestWithoutContactAWaitIsGivenUpAtOnce(t *testing.T) {
 					next = x.call
 				}
 				if h, err = next(c)(context.Background()); err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				mustRelease(w.t, h)
-				w.empty(x.dir)
+				coordtest.MustRelease(w.T, h)
+				w.Empty(x.dir)
 			})
 		})
 	}
@@ -243,12 +237,12 @@ func TestARefusedRemovalKeepsNobodyWaiting(t *testing.T) {
 				var refused atomic.Bool
 				refused.Store(true)
 				held := context.WithValue(context.Background(), asWriter{}, true)
-				h, err := x.call(w.open("b", nil))(held)
+				h, err := x.call(w.Open("b", nil))(held)
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-					if refused.Load() && deletes(c) {
+				c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					if refused.Load() && coordtest.Deletes(c) {
 						return backend.ErrDenied
 					}
 					return nil
@@ -257,15 +251,15 @@ func TestARefusedRemovalKeepsNobodyWaiting(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				_, err = x.call(c)(ctx)
-				wantErr(w.t, err, context.DeadlineExceeded)
-				mustRelease(w.t, h)
+				coordtest.WantErr(w.T, err, context.DeadlineExceeded)
+				coordtest.MustRelease(w.T, h)
 				_, err = x.try(c)(context.Background())
-				wantErr(w.t, err, coord.ErrLocked)
+				coordtest.WantErr(w.T, err, coord.ErrLocked)
 				if d := time.Since(start); d != 50*time.Millisecond {
-					w.t.Errorf("both calls took %v, want no wait but the first ctx's", d)
+					w.T.Errorf("both calls took %v, want no wait but the first ctx's", d)
 				}
 				refused.Store(false)
-				w.empty(x.dir)
+				w.Empty(x.dir)
 			})
 		})
 	}
@@ -274,25 +268,25 @@ func TestARefusedRemovalKeepsNobodyWaiting(t *testing.T) {
 // A creation whose ctx ends while it is under way leaves nothing either.
 func TestACreationThatWasGivenUpHasLeftNothing(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/r", nil)
-		prime(w.t, m)
+		var after coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/r", nil)
+		coordtest.Prime(w.T, m)
 		for range 3 {
 			ctx, cancel := context.WithCancel(context.Background())
-			after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+			after.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
 				cancel()
 				return backend.Uncertain(context.Canceled)
 			})
 			_, err := m.Lock(ctx)
-			wantErr(w.t, err, context.Canceled)
-			if names := w.children("/r"); len(names) != 0 {
-				w.t.Errorf("it stands: %v", names)
+			coordtest.WantErr(w.T, err, context.Canceled)
+			if names := w.Children("/r"); len(names) != 0 {
+				w.T.Errorf("it stands: %v", names)
 			}
 			h, err := m.TryLock(context.Background())
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 		}
 	})
 }
@@ -302,11 +296,11 @@ func TestACreationThatWasGivenUpHasLeftNothing(t *testing.T) {
 // apply one that a caller had given up.)
 func TestACreationThatComesAfterTheLookIsRemoved(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
+		var before coordtest.Nth
 		late := make(chan []backend.Op, 1)
 		lists := 0
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{
-			Before: before.before,
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{
+			Before: before.Before,
 			Names: func(c backendtest.Call, names []string) []string {
 				if c.Path != "/r" {
 					return names
@@ -315,27 +309,27 @@ func TestACreationThatComesAfterTheLookIsRemoved(t *testing.T) {
 				case ops := <-late: // right after what this list shows
 					lists++
 					if _, err := c.Session.Commit(context.Background(), ops...); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				default:
 				}
 				return names
 			},
 		}), "/r", nil)
-		prime(w.t, m)
+		coordtest.Prime(w.T, m)
 		ctx, cancel := context.WithCancel(context.Background())
-		before.arm(1, creates, func(_ context.Context, c backendtest.Call, _ error) error {
+		before.Arm(1, coordtest.Creates, func(_ context.Context, c backendtest.Call, _ error) error {
 			late <- slices.Clone(c.Ops)
 			cancel()
 			return backend.Uncertain(context.Canceled)
 		})
 		_, err := m.Lock(ctx)
-		wantErr(w.t, err, context.Canceled)
+		coordtest.WantErr(w.T, err, context.Canceled)
 		if lists != 1 {
-			w.t.Fatal("the creation did not come")
+			w.T.Fatal("the creation did not come")
 		}
-		if names := w.children("/r"); len(names) != 0 {
-			w.t.Errorf("it stands: %v", names)
+		if names := w.Children("/r"); len(names) != 0 {
+			w.T.Errorf("it stands: %v", names)
 		}
 	})
 }
@@ -348,22 +342,22 @@ func TestAnEntrantThatGaveUpIsNotCounted(t *testing.T) {
 			onEach(t, func(w *world) {
 				var barriers []*coord.DoubleBarrier
 				for _, link := range []string{"a", "b"} {
-					barriers = append(barriers, coord.NewDoubleBarrier(w.open(link, nil), "/b", 2, nil))
+					barriers = append(barriers, coord.NewDoubleBarrier(w.Open(link, nil), "/b", 2, nil))
 					if name == "one client" {
 						break
 					}
 				}
 				for i := range 15 {
 					d := barriers[i%len(barriers)]
-					n := w.waits.Load()
+					n := w.Waits.Load()
 					ctx, cancel := context.WithCancel(context.Background())
 					go func() {
-						w.eventually("it waits", func() bool { return w.waits.Load() > n })
+						w.Eventually("it waits", func() bool { return w.Waits.Load() > n })
 						cancel()
 					}()
 					e, err := d.Enter(ctx)
 					if !errors.Is(err, context.Canceled) {
-						w.t.Fatalf("round %d: one member has passed for two: %v, %v", i, e, err)
+						w.T.Fatalf("round %d: one member has passed for two: %v, %v", i, e, err)
 					}
 				}
 			})
@@ -378,8 +372,8 @@ func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				free := make(chan struct{})
-				c := w.open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
-					if !deletes(c) {
+				c := w.Open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+					if !coordtest.Deletes(c) {
 						return nil
 					}
 					select {
@@ -402,20 +396,20 @@ func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
 					// Lost here, and not yet on the service.
 					time.AfterFunc(20*time.Millisecond, func() {
 						w.Link("a").Partition()
-						time.Sleep(w.timeout - 10*time.Millisecond)
+						time.Sleep(w.Timeout - 10*time.Millisecond)
 						w.Link("a").Heal()
 					})
 				}
 				wait := 50 * time.Millisecond
 				if name == "session lost" {
-					wait = w.timeout - 100*time.Millisecond
+					wait = w.Timeout - 100*time.Millisecond
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), wait)
 				defer cancel()
 				_, err := d.Enter(ctx)
-				wantErr(w.t, err, context.DeadlineExceeded)
-				if n := len(w.children("/b/members")); n != 1 {
-					w.t.Fatalf("%d nodes, want the ghost", n)
+				coordtest.WantErr(w.T, err, context.DeadlineExceeded)
+				if n := len(w.Children("/b/members")); n != 1 {
+					w.T.Fatalf("%d nodes, want the ghost", n)
 				}
 				if name == "no contact" {
 					w.Link("a").Heal()
@@ -424,10 +418,10 @@ func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
 				defer cancel()
 				e, err := d.Enter(ctx)
 				if !errors.Is(err, context.DeadlineExceeded) {
-					w.t.Errorf("one member has passed for two: %v, %v", e, err)
+					w.T.Errorf("one member has passed for two: %v, %v", e, err)
 				}
 				close(free)
-				w.empty("/b/members")
+				w.Empty("/b/members")
 			})
 		})
 	}
@@ -437,38 +431,38 @@ func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
 // When contact is back the first does not count what the second has left.
 func TestAnEntrantThatWaitsDoesNotCountAGhost(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var after nth
+		var after coordtest.Nth
 		free := make(chan struct{})
-		c := w.open("a", &backendtest.Hooks{
+		c := w.Open("a", &backendtest.Hooks{
 			Before: func(_ context.Context, c backendtest.Call) error {
-				if deletes(c) {
+				if coordtest.Deletes(c) {
 					<-free
 				}
 				return nil
 			},
-			After: after.after,
+			After: after.After,
 		})
 		d := coord.NewDoubleBarrier(c, "/b", 2, nil)
 		first := w.enter(context.Background(), d)
 		w.stand(d, coord.DoubleBarrierState{Waiting: 1})
-		after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+		after.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
 			w.Link("a").Partition()
 			return backend.ErrUncertain
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
 		_, err := d.Enter(ctx)
-		wantErr(w.t, err, context.DeadlineExceeded)
-		if n := len(w.children("/b/members")); n != 2 {
-			w.t.Fatalf("%d nodes, want one that waits and the ghost", n)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
+		if n := len(w.Children("/b/members")); n != 2 {
+			w.T.Fatalf("%d nodes, want one that waits and the ghost", n)
 		}
 		w.Link("a").Heal()
-		w.settle()
+		w.Settle()
 		first.pending("the other has given up")
 		close(free)
-		w.eventually("the ghost is gone", func() bool { return len(w.children("/b/members")) == 1 })
+		w.Eventually("the ghost is gone", func() bool { return len(w.Children("/b/members")) == 1 })
 		first.pending("it is alone")
-		second := w.enter(context.Background(), coord.NewDoubleBarrier(w.open("b", nil), "/b", 2, nil))
+		second := w.enter(context.Background(), coord.NewDoubleBarrier(w.Open("b", nil), "/b", 2, nil))
 		w.must(first.entry().Release())
 		w.must(second.entry().Release())
 	})
@@ -481,36 +475,36 @@ func TestALeaveThatWasGivenUpHasLeft(t *testing.T) {
 		ctx := context.Background()
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		a := coord.NewDoubleBarrier(w.open("a", nil), "/b", 2, nil)
-		b := coord.NewDoubleBarrier(w.open("b", nil), "/b", 2, nil)
+		a := coord.NewDoubleBarrier(w.Open("a", nil), "/b", 2, nil)
+		b := coord.NewDoubleBarrier(w.Open("b", nil), "/b", 2, nil)
 		for round := range 5 {
 			entered := make(chan *coord.Entry, 1)
 			go func() {
 				e, err := b.Enter(ctx)
 				if err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				entered <- e
 			}()
 			e, err := a.Enter(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			other := <-entered
-			if w.t.Failed() {
+			if w.T.Failed() {
 				return
 			}
 			for _, e := range []*coord.Entry{e, other} {
 				if e.Extra() {
-					w.t.Errorf("round %d: an extra of the round that has ended", round)
+					w.T.Errorf("round %d: an extra of the round that has ended", round)
 				}
-				wantErr(w.t, e.Leave(ended), context.Canceled)
+				coordtest.WantErr(w.T, e.Leave(ended), context.Canceled)
 			}
-			if names := w.children("/b"); !slices.Equal(names, []string{"members"}) {
-				w.t.Errorf("round %d: %s stands", round, strings.Join(names, ", "))
+			if names := w.Children("/b"); !slices.Equal(names, []string{"members"}) {
+				w.T.Errorf("round %d: %s stands", round, strings.Join(names, ", "))
 			}
-			if names := w.children("/b/members"); len(names) != 0 {
-				w.t.Errorf("round %d: %v stand", round, names)
+			if names := w.Children("/b/members"); len(names) != 0 {
+				w.T.Errorf("round %d: %v stand", round, names)
 			}
 		}
 	})
@@ -519,14 +513,14 @@ func TestALeaveThatWasGivenUpHasLeft(t *testing.T) {
 // slowDelete holds the next deletion before it is sent, for d or until ctx ends, and
 // keeps what became of it.
 type slowDelete struct {
-	before, after nth
+	before, after coordtest.Nth
 	sent          chan struct{} // closed when the deletion was asked for
 	result        chan error
 }
 
 func holdDelete(d time.Duration) *slowDelete {
 	x := &slowDelete{sent: make(chan struct{}), result: make(chan error, 1)}
-	x.before.arm(1, deletes, func(ctx context.Context, c backendtest.Call, _ error) error {
+	x.before.Arm(1, coordtest.Deletes, func(ctx context.Context, c backendtest.Call, _ error) error {
 		close(x.sent)
 		select {
 		case <-time.After(d):
@@ -534,7 +528,7 @@ func holdDelete(d time.Duration) *slowDelete {
 		}
 		return nil
 	})
-	x.after.arm(1, deletes, func(_ context.Context, _ backendtest.Call, err error) error {
+	x.after.Arm(1, coordtest.Deletes, func(_ context.Context, _ backendtest.Call, err error) error {
 		x.result <- err
 		return err
 	})
@@ -542,7 +536,7 @@ func holdDelete(d time.Duration) *slowDelete {
 }
 
 func (x *slowDelete) hooks() *backendtest.Hooks {
-	return &backendtest.Hooks{Before: x.before.before, After: x.after.after}
+	return &backendtest.Hooks{Before: x.before.Before, After: x.after.After}
 }
 
 // giveUpAtBarrier has an Enter of c given up, which leaves a deletion behind.
@@ -551,18 +545,18 @@ func giveUpAtBarrier(t *testing.T, c *coord.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	_, err := coord.NewDoubleBarrier(c, "/b", 2, nil).Enter(ctx)
-	wantErr(t, err, context.DeadlineExceeded)
+	coordtest.WantErr(t, err, context.DeadlineExceeded)
 }
 
 // What a call has left behind is cleared away before the session ends.
 func TestCloseWaitsForWhatIsClearedAway(t *testing.T) {
 	onEach(t, func(w *world) {
 		x := holdDelete(1500 * time.Millisecond)
-		c := w.open("a", x.hooks())
-		giveUpAtBarrier(w.t, c)
+		c := w.Open("a", x.hooks())
+		giveUpAtBarrier(w.T, c)
 		c.Close()
 		if err := <-x.result; err != nil {
-			w.t.Error("the deletion did not come before the end of the session:", err)
+			w.T.Error("the deletion did not come before the end of the session:", err)
 		}
 	})
 }
@@ -571,25 +565,25 @@ func TestCloseWaitsForWhatIsClearedAway(t *testing.T) {
 func TestCloseDoesNotWaitForEver(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := holdDelete(time.Hour)
-		c := w.open("a", x.hooks())
-		giveUpAtBarrier(w.t, c)
+		c := w.Open("a", x.hooks())
+		giveUpAtBarrier(w.T, c)
 		start := time.Now()
 		c.Close()
 		if d := time.Since(start); d != 2*time.Second {
-			w.t.Errorf("Close took %v, want two seconds", d)
+			w.T.Errorf("Close took %v, want two seconds", d)
 		}
-		wantErr(w.t, <-x.result, coord.ErrClosed)
+		coordtest.WantErr(w.T, <-x.result, coord.ErrClosed)
 	})
 	t.Run("without contact", func(t *testing.T) {
 		onMemory(t, func(w *world) {
 			x := holdDelete(time.Hour)
-			c := w.open("a", x.hooks())
-			giveUpAtBarrier(w.t, c)
+			c := w.Open("a", x.hooks())
+			giveUpAtBarrier(w.T, c)
 			w.Link("a").Partition()
 			start := time.Now()
 			c.Close()
 			if d := time.Since(start); d != 0 {
-				w.t.Errorf("Close waited for %v", d)
+				w.T.Errorf("Close waited for %v", d)
 			}
 			w.Link("a").Heal()
 		})
@@ -597,31 +591,31 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 	t.Run("contact is lost meanwhile", func(t *testing.T) {
 		onMemory(t, func(w *world) {
 			x := holdDelete(time.Hour)
-			c := w.open("a", x.hooks())
-			giveUpAtBarrier(w.t, c)
+			c := w.Open("a", x.hooks())
+			giveUpAtBarrier(w.T, c)
 			start := time.Now()
 			time.AfterFunc(time.Second, w.Link("a").Partition)
 			c.Close()
 			if d := time.Since(start); d != time.Second {
-				w.t.Errorf("Close took %v, want one second", d)
+				w.T.Errorf("Close took %v, want one second", d)
 			}
 			w.Link("a").Heal()
 		})
 	})
 	t.Run("refused", func(t *testing.T) {
 		onMemory(t, func(w *world) {
-			c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-				if deletes(c) {
+			c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+				if coordtest.Deletes(c) {
 					return backend.ErrDenied
 				}
 				return nil
 			}})
-			giveUpAtBarrier(w.t, c)
+			giveUpAtBarrier(w.T, c)
 			time.Sleep(10 * time.Second) // in the middle of a long pause between attempts
 			start := time.Now()
 			c.Close()
 			if d := time.Since(start); d != 0 {
-				w.t.Errorf("Close waited for %v for what was refused", d)
+				w.T.Errorf("Close waited for %v for what was refused", d)
 			}
 		})
 	})
@@ -632,34 +626,34 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 func TestCallsFailWhileCloseWaits(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := holdDelete(1500 * time.Millisecond)
-		c := w.open("a", x.hooks())
-		mustLock(w.t, coord.NewMutex(w.open("b", nil), "/l", nil))
-		waiter := w.waiting(context.Background(), coord.NewMutex(c, "/l", nil))
-		h := mustLock(w.t, coord.NewMutex(c, "/m", nil))
-		giveUpAtBarrier(w.t, c)
+		c := w.Open("a", x.hooks())
+		coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil))
+		waiter := w.Waiting(context.Background(), coord.NewMutex(c, "/l", nil))
+		h := coordtest.MustLock(w.T, coord.NewMutex(c, "/m", nil))
+		giveUpAtBarrier(w.T, c)
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
 			c.Close()
 		}()
-		w.settle()
+		w.Settle()
 		_, err := coord.NewMutex(c, "/l2", nil).TryLock(context.Background())
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		_, err = coord.NewSemaphore(c, "/s", 1, nil).TryAcquire(context.Background(), 1)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		if err := h.Err(); err != nil {
-			w.t.Error("a hold ended before its session:", err)
+			w.T.Error("a hold ended before its session:", err)
 		}
 		select {
 		case <-closed:
-			w.t.Error("Close did not wait")
+			w.T.Error("Close did not wait")
 		default:
 		}
 		<-closed
-		<-waiter.done
-		wantErr(w.t, waiter.err, coord.ErrClosed)
+		<-waiter.Done
+		coordtest.WantErr(w.T, waiter.Err, coord.ErrClosed)
 		if err := h.Err(); !errors.Is(err, coord.ErrLost) || !errors.Is(err, coord.ErrClosed) {
-			w.t.Error("the hold ended with", err)
+			w.T.Error("the hold ended with", err)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func mustPicker(t *testing.T, ctx context.Context, g *coord.Group[string], policy coord.PickPolicy) *coord.Picker[string] {
@@ -38,7 +39,7 @@ func mustPick(t *testing.T, p *coord.Picker[string]) string {
 func TestRoundRobinPicksOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		g := textGroup(open(t, st, nil), false)
+		g := textGroup(coordtest.Open(t, st, nil), false)
 		p := mustPicker(t, t.Context(), g, coord.PickRoundRobin)
 		joined := make(map[string]*coord.Membership[string])
 		for _, id := range []string{"c", "a", "b", "d"} {
@@ -75,7 +76,7 @@ func TestRoundRobinPicksOneAfterTheOther(t *testing.T) {
 
 func TestRandomPicksEachWithTheSameProbability(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := textGroup(open(t, memory.New(nil), nil), false)
+		g := textGroup(coordtest.Open(t, memory.New(nil), nil), false)
 		p := mustPicker(t, t.Context(), g, coord.PickRandom)
 		const members, picks = 4, 4000
 		for i := range members {
@@ -100,55 +101,55 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 		ctx := context.Background()
 		life, cancel := context.WithCancel(ctx)
 		g := w.group("a", nil)
-		p := mustPicker(w.t, life, g, coord.PickRoundRobin)
+		p := mustPicker(w.T, life, g, coord.PickRoundRobin)
 		if m, ok := p.TryNext(); ok {
-			w.t.Errorf("picked %+v of nobody", m)
+			w.T.Errorf("picked %+v of nobody", m)
 		}
 		short, stop := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer stop()
 		_, err := p.Next(short)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		picked := make(chan string)
-		go func() { picked <- mustPick(w.t, p) }()
+		go func() { picked <- mustPick(w.T, p) }()
 		// One whose value nobody understands is no one to pick.
 		type instance struct{ Port int }
-		c := w.open("b", nil)
+		c := w.Open("b", nil)
 		ports := coord.NewGroup[instance](c, "/g", nil)
 		pp, err := ports.Picker(life, coord.PickRandom)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		m := mustJoin(w.t, g, "x", "no json")
+		m := mustJoin(w.T, g, "x", "no json")
 		if id := <-picked; id != "x" {
-			w.t.Errorf("picked %q", id)
+			w.T.Errorf("picked %q", id)
 		}
 		if got, ok := p.TryNext(); !ok || got.Value != "no json" {
-			w.t.Errorf("%+v, %v", got, ok)
+			w.T.Errorf("%+v, %v", got, ok)
 		}
 		if _, err := ports.Wait(ctx, 1); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if got, ok := pp.TryNext(); ok {
-			w.t.Errorf("picked %+v", got)
+			w.T.Errorf("picked %+v", got)
 		}
 		if err := m.SetValue(ctx, `{"Port":80}`); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if got, err := pp.Next(ctx); err != nil || got.Value.Port != 80 {
-			w.t.Errorf("%+v, %v", got, err)
+			w.T.Errorf("%+v, %v", got, err)
 		}
-		mustLeave(w.t, m)
-		w.eventually("nobody is picked", func() bool { _, ok := p.TryNext(); return !ok })
+		mustLeave(w.T, m)
+		w.Eventually("nobody is picked", func() bool { _, ok := p.TryNext(); return !ok })
 		ended := make(chan error)
 		go func() {
 			_, err := p.Next(ctx)
 			ended <- err
 		}()
-		w.settle()
+		w.Settle()
 		cancel()
-		wantErr(w.t, <-ended, context.Canceled)
+		coordtest.WantErr(w.T, <-ended, context.Canceled)
 		_, err = p.Next(ctx)
-		wantErr(w.t, err, context.Canceled)
+		coordtest.WantErr(w.T, err, context.Canceled)
 	})
 }
 
@@ -158,21 +159,21 @@ func TestWatchesAndPickersShareOneView(t *testing.T) {
 		ctx := context.Background()
 		g := w.group("a", nil)
 		for round := range 3 {
-			m := mustJoin(w.t, w.group(fmt.Sprint("member", round), nil), "x", fmt.Sprint(round))
+			m := mustJoin(w.T, w.group(fmt.Sprint("member", round), nil), "x", fmt.Sprint(round))
 			life, cancel := context.WithCancel(ctx)
-			p := mustPicker(w.t, life, g, coord.PickRoundRobin)
+			p := mustPicker(w.T, life, g, coord.PickRoundRobin)
 			x, y := w.watch(life, g), w.watch(life, g)
 			x.until(fmt.Sprint("x=", round))
 			y.until(fmt.Sprint("x=", round))
-			mustLeave(w.t, m)
+			mustLeave(w.T, m)
 			x.until("")
 			if got, ok := p.TryNext(); ok {
-				w.t.Errorf("picked %+v, who has left", got)
+				w.T.Errorf("picked %+v, who has left", got)
 			}
 			cancel()
 			x.closed()
 			y.closed()
-			w.settle()
+			w.Settle()
 		}
 	})
 }
@@ -184,7 +185,7 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		g := w.group("reader", nil)
 		rounds := 60
-		if long() {
+		if coordtest.Long() {
 			rounds = 600
 		}
 		var mu sync.Mutex
@@ -206,7 +207,7 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 			})
 		}
 		for i := range 4 {
-			p := mustPicker(w.t, ctx, g, coord.PickPolicy(i%2))
+			p := mustPicker(w.T, ctx, g, coord.PickPolicy(i%2))
 			for range 2 {
 				readers.Go(func() {
 					for ctx.Err() == nil {
@@ -223,7 +224,7 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 						n := gone[m.Path]
 						mu.Unlock()
 						if n > 0 && n <= before {
-							w.t.Errorf("picked %s, who was told to have left", m.Path)
+							w.T.Errorf("picked %s, who was told to have left", m.Path)
 							return
 						}
 						time.Sleep(time.Millisecond)
@@ -232,17 +233,17 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 			}
 		}
 		for i := range 3 {
-			c := w.open(fmt.Sprint(i), nil)
+			c := w.Open(fmt.Sprint(i), nil)
 			members.Go(func() {
 				own, r := textGroup(c, false), rand.New(rand.NewPCG(1, uint64(i)))
 				for range rounds {
-					m := mustJoin(w.t, own, fmt.Sprint(i), "1")
+					m := mustJoin(w.T, own, fmt.Sprint(i), "1")
 					time.Sleep(time.Duration(r.IntN(10)) * time.Millisecond)
 					if r.IntN(8) == 0 {
-						w.Link(fmt.Sprint(i)).Expire(sessionOf(w.t, c))
+						w.Link(fmt.Sprint(i)).Expire(sessionOf(w.T, c))
 					}
 					if err := m.Leave(); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				}
 			})
@@ -254,12 +255,12 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 			w.Link("reader").Heal()
 		}
 		members.Wait()
-		w.eventually("all have left", func() bool { list, err := g.Members(ctx); return err == nil && len(list) == 0 })
+		w.Eventually("all have left", func() bool { list, err := g.Members(ctx); return err == nil && len(list) == 0 })
 		cancel()
 		readers.Wait()
-		w.t.Logf("figure: %d told gone, %d picks, %d times nobody", len(gone), picks.Load(), none.Load())
+		w.T.Logf("figure: %d told gone, %d picks, %d times nobody", len(gone), picks.Load(), none.Load())
 		if len(gone) == 0 || picks.Load() == 0 {
-			w.t.Error("nobody left, or nobody was picked: nothing was tested")
+			w.T.Error("nobody left, or nobody was picked: nothing was tested")
 		}
 	})
 }
@@ -272,26 +273,26 @@ func TestAViewDoesNotGoBackOverALostSession(t *testing.T) {
 		var old atomic.Pointer[[]string]
 		var stale atomic.Bool
 		hooks := staleAfterLoss(&old, &stale)
-		c := w.open("reader", &hooks)
+		c := w.Open("reader", &hooks)
 		g := textGroup(c, false)
 		watch := w.watch(ctx, g)
-		a := mustJoin(w.t, w.group("a", nil), "x", "1")
+		a := mustJoin(w.T, w.group("a", nil), "x", "1")
 		watch.until("x=1")
-		names := w.children("/g")
+		names := w.Children("/g")
 		old.Store(&names)
-		mustLeave(w.t, a)
+		mustLeave(w.T, a)
 		watch.until("")
-		b := mustJoin(w.t, w.group("b", nil), "y", "1")
+		b := mustJoin(w.T, w.group("b", nil), "y", "1")
 		watch.until("y=1")
 		stale.Store(true)
-		w.Link("reader").Expire(sessionOf(w.t, c))
-		w.settle()
+		w.Link("reader").Expire(sessionOf(w.T, c))
+		w.Settle()
 		if err := b.SetValue(ctx, "2"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for _, e := range watch.until("y=2") {
 			if len(e.List) != 1 || len(e.Left)+len(e.Joined) != 0 {
-				w.t.Errorf("%+v", e)
+				w.T.Errorf("%+v", e)
 			}
 		}
 	})

@@ -15,31 +15,32 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func TestAMemberWhoseIDWasTakenWhileItWasAwayEnds(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		m := mustJoin(w.T, w.group("a", nil), "x", "1")
 		b := w.group("b", nil)
 		w.Link("a").Partition()
 		var other *coord.Membership[string]
 		// The caller's loop: the dead member's node stands for the timeout.
-		w.eventually("the id is free", func() bool {
+		w.Eventually("the id is free", func() bool {
 			var err error
 			other, err = b.Join(context.Background(), "x", "2")
 			if err != nil {
-				wantErr(w.t, err, coord.ErrDuplicate)
+				coordtest.WantErr(w.T, err, coord.ErrDuplicate)
 			}
 			return err == nil
 		})
 		w.Link("a").Heal()
 		<-m.Done()
-		wantErr(w.t, m.Err(), coord.ErrDuplicate)
-		if names := w.children("/g"); len(names) != 1 || other.Err() != nil {
-			w.t.Errorf("children %v, %v", names, other.Err())
+		coordtest.WantErr(w.T, m.Err(), coord.ErrDuplicate)
+		if names := w.Children("/g"); len(names) != 1 || other.Err() != nil {
+			w.T.Errorf("children %v, %v", names, other.Err())
 		}
-		mustLeave(w.t, other)
-		w.empty("/g")
+		mustLeave(w.T, other)
+		w.Empty("/g")
 	})
 }
 
@@ -48,22 +49,22 @@ func TestAMemberWhoseIDWasTakenWhileItWasAwayEnds(t *testing.T) {
 func TestASuccessorWithReplaceTakesADeadNodeOver(t *testing.T) {
 	onEach(t, func(w *world) {
 		watch := w.watch(context.Background(), w.group("reader", nil))
-		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		m := mustJoin(w.T, w.group("a", nil), "x", "1")
 		watch.until("x=1")
 		old := watch.last.List[0]
 		w.Link("a").Partition()
-		successor := mustJoin(w.t, textGroup(w.open("b", nil), true), "x", "2")
+		successor := mustJoin(w.T, textGroup(w.Open("b", nil), true), "x", "2")
 		if now, vacant := watch.another(old); now.Value != "2" || vacant {
-			w.t.Errorf("%+v, a moment with nobody: %v", now, vacant)
+			w.T.Errorf("%+v, a moment with nobody: %v", now, vacant)
 		}
 		w.Link("a").Heal() // it was not dead after all, and its session stands
 		<-m.Done()
-		wantErr(w.t, m.Err(), coord.ErrDuplicate)
-		if names := w.children("/g"); len(names) != 1 || successor.Err() != nil {
-			w.t.Errorf("children %v, %v", names, successor.Err())
+		coordtest.WantErr(w.T, m.Err(), coord.ErrDuplicate)
+		if names := w.Children("/g"); len(names) != 1 || successor.Err() != nil {
+			w.T.Errorf("children %v, %v", names, successor.Err())
 		}
-		mustLeave(w.t, successor)
-		w.empty("/g")
+		mustLeave(w.T, successor)
+		w.Empty("/g")
 	})
 }
 
@@ -72,23 +73,23 @@ func TestASuccessorWithReplaceTakesADeadNodeOver(t *testing.T) {
 func TestAnotherSessionsNodeIsNeverAdopted(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		a := mustJoin(w.t, w.group("a", nil), "x", "same")
-		names := w.children("/g")
-		b := textGroup(w.open("b", &backendtest.Hooks{After: after.after}), false)
-		after.arm(1, creates, lose)
+		var after coordtest.Nth
+		a := mustJoin(w.T, w.group("a", nil), "x", "same")
+		names := w.Children("/g")
+		b := textGroup(w.Open("b", &backendtest.Hooks{After: after.After}), false)
+		after.Arm(1, coordtest.Creates, coordtest.Lose)
 		_, err := b.Join(ctx, "x", "same")
-		wantErr(w.t, err, coord.ErrDuplicate)
+		coordtest.WantErr(w.T, err, coord.ErrDuplicate)
 		// Its withdrawal is lost too.
-		after.arm(1, deletes, lose)
+		after.Arm(1, coordtest.Deletes, coordtest.Lose)
 		_, err = b.Join(ctx, "x", "same")
-		wantErr(w.t, err, coord.ErrDuplicate)
-		w.eventually("the first one's node is left", func() bool { return slices.Equal(names, w.children("/g")) })
+		coordtest.WantErr(w.T, err, coord.ErrDuplicate)
+		w.Eventually("the first one's node is left", func() bool { return slices.Equal(names, w.Children("/g")) })
 		if a.Err() != nil {
-			w.t.Error(a.Err())
+			w.T.Error(a.Err())
 		}
-		mustLeave(w.t, a)
-		w.empty("/g")
+		mustLeave(w.T, a)
+		w.Empty("/g")
 	})
 }
 
@@ -96,49 +97,49 @@ func TestAnotherSessionsNodeIsNeverAdopted(t *testing.T) {
 // is not refused, and nobody sees it come and go.
 func TestANewcomerIsRefusedOnlyByOneThatStands(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
+		var before coordtest.Nth
 		watch := w.watch(context.Background(), w.group("reader", nil))
-		a := mustJoin(w.t, w.group("a", nil), "x", "1")
+		a := mustJoin(w.T, w.group("a", nil), "x", "1")
 		watch.until("x=1")
-		b := textGroup(w.open("b", &backendtest.Hooks{Before: before.before}), false)
-		before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
-			mustLeave(w.t, a)
+		b := textGroup(w.Open("b", &backendtest.Hooks{Before: before.Before}), false)
+		before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+			mustLeave(w.T, a)
 			return nil
 		})
-		m := mustJoin(w.t, b, "x", "2")
+		m := mustJoin(w.T, b, "x", "2")
 		watch.until("x=2")
-		mustLeave(w.t, m)
+		mustLeave(w.T, m)
 	})
 }
 
 // The replaced one's place is taken only by a node that stands.
 func TestATakeoverRemovesNobodyForANodeThatIsGone(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before, after nth
-		a := mustJoin(w.t, w.group("a", nil), "x", "1")
-		stands := w.children("/g")
-		s := w.session("s")
-		b := textGroup(w.open("b", &backendtest.Hooks{Before: before.before, After: after.after}), true)
+		var before, after coordtest.Nth
+		a := mustJoin(w.T, w.group("a", nil), "x", "1")
+		stands := w.Children("/g")
+		s := w.Session("s")
+		b := textGroup(w.Open("b", &backendtest.Hooks{Before: before.Before, After: after.After}), true)
 		ctx, cancel := context.WithCancel(context.Background())
-		after.arm(1, deletes, func(_ context.Context, _ backendtest.Call, err error) error {
+		after.Arm(1, coordtest.Deletes, func(_ context.Context, _ backendtest.Call, err error) error {
 			cancel() // or it would take the id over in order, with another node
 			return err
 		})
-		before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
-			names := w.children("/g")
+		before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+			names := w.Children("/g")
 			newest := slices.MaxFunc(names, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
 			if _, err := s.Commit(context.Background(), backend.Delete("/g/"+newest, backend.AnyVersion)); err != nil || len(names) != 2 {
-				w.t.Error(names, err)
+				w.T.Error(names, err)
 			}
 			return nil
 		})
 		_, err := b.Join(ctx, "x", "2")
-		wantErr(w.t, err, context.Canceled)
-		w.settle()
-		if now := w.children("/g"); a.Err() != nil || !slices.Equal(now, stands) {
-			w.t.Errorf("%v, children %v, were %v", a.Err(), now, stands)
+		coordtest.WantErr(w.T, err, context.Canceled)
+		w.Settle()
+		if now := w.Children("/g"); a.Err() != nil || !slices.Equal(now, stands) {
+			w.T.Errorf("%v, children %v, were %v", a.Err(), now, stands)
 		}
-		mustLeave(w.t, a)
+		mustLeave(w.T, a)
 	})
 }
 
@@ -147,45 +148,45 @@ func TestATakeoverRemovesNobodyForANodeThatIsGone(t *testing.T) {
 func TestATakeoverDuringALookShowsNoGap(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var before nth
-		a := mustJoin(w.t, w.group("a", nil), "x", "1")
-		b := textGroup(w.open("b", nil), true)
-		g := w.group("reader", &backendtest.Hooks{Before: before.before})
+		var before coordtest.Nth
+		a := mustJoin(w.T, w.group("a", nil), "x", "1")
+		b := textGroup(w.Open("b", nil), true)
+		g := w.group("reader", &backendtest.Hooks{Before: before.Before})
 		watch := w.watch(ctx, g)
 		watch.until("x=1")
 		takeover := func(value string) func(context.Context, backendtest.Call, error) error {
 			return func(context.Context, backendtest.Call, error) error {
-				mustJoin(w.t, b, "x", value)
+				mustJoin(w.T, b, "x", value)
 				return nil
 			}
 		}
 		reads := func(c backendtest.Call) bool { return c.Op == "get" }
-		before.arm(1, reads, func(ctx context.Context, c backendtest.Call, err error) error {
+		before.Arm(1, reads, func(ctx context.Context, c backendtest.Call, err error) error {
 			// What is told before the next list can be taken.
-			before.arm(1, func(c backendtest.Call) bool { return c.Op == "children" }, func(context.Context, backendtest.Call, error) error {
+			before.Arm(1, func(c backendtest.Call) bool { return c.Op == "children" }, func(context.Context, backendtest.Call, error) error {
 				time.Sleep(time.Second)
 				return nil
 			})
 			return takeover("2")(ctx, c, err)
 		})
 		if err := a.SetValue(ctx, "changed"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for _, e := range watch.until("x=2") {
 			if len(e.List) != 1 {
-				w.t.Errorf("nobody has the id: %+v", e)
+				w.T.Errorf("nobody has the id: %+v", e)
 			}
 		}
-		before.arm(1, reads, takeover("3"))
+		before.Arm(1, reads, takeover("3"))
 		if m, err := w.groupOf("look-up", &before).Member(ctx, "x"); err != nil || m.Value != "3" {
-			w.t.Errorf("looked up %+v, %v", m, err)
+			w.T.Errorf("looked up %+v, %v", m, err)
 		}
 	})
 }
 
 // groupOf is the group for a client whose calls pass x first.
-func (w *world) groupOf(name string, x *nth) *coord.Group[string] {
-	return w.group(name, &backendtest.Hooks{Before: x.before})
+func (w *world) groupOf(name string, x *coordtest.Nth) *coord.Group[string] {
+	return w.group(name, &backendtest.Hooks{Before: x.Before})
 }
 
 // A dead node of one's own goes before anybody else is judged: the incumbent and
@@ -193,26 +194,26 @@ func (w *world) groupOf(name string, x *nth) *coord.Group[string] {
 func TestAnIncumbentAndANewcomerAreNotBothRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var before, hold nth
-		ca := w.open("a", &backendtest.Hooks{Before: before.before})
-		a := mustJoin(w.t, textGroup(ca, false), "x", "a")
-		b := textGroup(w.open("b", &backendtest.Hooks{Before: hold.before}), false)
+		var before, hold coordtest.Nth
+		ca := w.Open("a", &backendtest.Hooks{Before: before.Before})
+		a := mustJoin(w.T, textGroup(ca, false), "x", "a")
+		b := textGroup(w.Open("b", &backendtest.Hooks{Before: hold.Before}), false)
 		// What the incumbent does in the background comes late.
 		late := make(chan struct{})
 		defer close(late)
-		before.arm(1, func(c backendtest.Call) bool { return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpDelete }, func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, func(c backendtest.Call) bool { return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpDelete }, func(context.Context, backendtest.Call, error) error {
 			<-late
 			return nil
 		})
 		// The newcomer has made its node, and is about to withdraw.
 		flying, let := make(chan struct{}), make(chan struct{})
-		hold.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+		hold.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 			close(flying)
 			<-let
 			return nil
 		})
 		w.Link("a").Partition()
-		awaitPhase(w.t, ca, coord.PhaseLost)
+		awaitPhase(w.T, ca, coord.PhaseLost)
 		joined := make(chan error)
 		go func() {
 			_, err := b.Join(ctx, "x", "b")
@@ -220,15 +221,15 @@ func TestAnIncumbentAndANewcomerAreNotBothRefused(t *testing.T) {
 		}()
 		<-flying
 		w.Link("a").Heal()
-		w.settle()
+		w.Settle()
 		close(let)
 		if err := <-joined; err != nil {
-			w.t.Errorf("the newcomer: %v", err)
+			w.T.Errorf("the newcomer: %v", err)
 		}
 		<-a.Done()
-		wantErr(w.t, a.Err(), coord.ErrDuplicate)
-		if names := w.children("/g"); len(names) != 1 {
-			w.t.Errorf("children %v, want one", names)
+		coordtest.WantErr(w.T, a.Err(), coord.ErrDuplicate)
+		if names := w.Children("/g"); len(names) != 1 {
+			w.T.Errorf("children %v, want one", names)
 		}
 	})
 }
@@ -238,7 +239,7 @@ func TestTheNumbersOfADirectoryEndWithAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		st := memory.New(nil)
-		g := textGroup(open(t, st, nil), false)
+		g := textGroup(coordtest.Open(t, st, nil), false)
 		a := mustJoin(t, g, "a", "1")
 		if err := st.SetSequence("/g", 2_000_000_000); err != nil {
 			t.Fatal(err)
@@ -249,10 +250,10 @@ func TestTheNumbersOfADirectoryEndWithAnError(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := g.Join(ctx, "c", "1")
-			wantErr(t, err, coord.ErrLimit)
+			coordtest.WantErr(t, err, coord.ErrLimit)
 			synctest.Wait()
-			if list, err := g.Members(ctx); err != nil || brief(list) != "a=1 b=1" || len(children(t, st, "/g")) != 2 {
-				t.Errorf("%v, %v, children %v", list, err, children(t, st, "/g"))
+			if list, err := g.Members(ctx); err != nil || brief(list) != "a=1 b=1" || len(coordtest.Children(t, st, "/g")) != 2 {
+				t.Errorf("%v, %v, children %v", list, err, coordtest.Children(t, st, "/g"))
 			}
 		}
 		mustLeave(t, a)
@@ -270,31 +271,31 @@ func TestTheIDIsRefusedWhileAnotherHasIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.group("a", nil), w.group("b", nil)
-		m := mustJoin(w.t, a, "x", "first")
+		m := mustJoin(w.T, a, "x", "first")
 		watch := w.watch(ctx, b)
 		watch.until("x=first")
 		for _, g := range []*coord.Group[string]{b, a} {
 			_, err := g.Join(ctx, "x", "second")
-			wantErr(w.t, err, coord.ErrDuplicate)
-			if names := w.children("/g"); len(names) != 1 {
-				w.t.Errorf("children %v, want the first one's alone", names)
+			coordtest.WantErr(w.T, err, coord.ErrDuplicate)
+			if names := w.Children("/g"); len(names) != 1 {
+				w.T.Errorf("children %v, want the first one's alone", names)
 			}
 		}
-		w.settle()
+		w.Settle()
 		select {
 		case e := <-watch.ch:
-			w.t.Errorf("the watch told of a refused newcomer: %+v", e)
+			w.T.Errorf("the watch told of a refused newcomer: %+v", e)
 		default:
 		}
 		// The refused one's end touches nobody.
 		if m.Err() != nil {
-			w.t.Error(m.Err())
+			w.T.Error(m.Err())
 		}
-		mustLeave(w.t, m)
-		second := mustJoin(w.t, b, "x", "second")
+		mustLeave(w.T, m)
+		second := mustJoin(w.T, b, "x", "second")
 		watch.until("x=second")
-		mustLeave(w.t, second)
-		w.empty("/g")
+		mustLeave(w.T, second)
+		w.Empty("/g")
 	})
 }
 
@@ -306,30 +307,30 @@ func TestANewcomerWithReplaceTakesTheIDOver(t *testing.T) {
 		// The one who is replaced, whether he would replace others or not, does not
 		// come back.
 		for i, replace := range []bool{false, true} {
-			old := mustJoin(w.t, textGroup(w.open(fmt.Sprint("old", i), nil), replace), "x", "old")
+			old := mustJoin(w.T, textGroup(w.Open(fmt.Sprint("old", i), nil), replace), "x", "old")
 			watch.until("x=old")
 			from := watch.last.List[0]
-			m := mustJoin(w.t, textGroup(w.open(fmt.Sprint("new", i), nil), true), "x", "new")
+			m := mustJoin(w.T, textGroup(w.Open(fmt.Sprint("new", i), nil), true), "x", "new")
 			<-old.Done()
-			w.settle()
-			wantErr(w.t, old.Err(), coord.ErrDuplicate)
-			wantErr(w.t, old.Leave(), coord.ErrDuplicate)
-			wantErr(w.t, old.SetValue(ctx, "late"), coord.ErrDuplicate)
+			w.Settle()
+			coordtest.WantErr(w.T, old.Err(), coord.ErrDuplicate)
+			coordtest.WantErr(w.T, old.Leave(), coord.ErrDuplicate)
+			coordtest.WantErr(w.T, old.SetValue(ctx, "late"), coord.ErrDuplicate)
 			for _, e := range watch.until("x=new") {
 				if len(e.List) != 1 {
-					w.t.Errorf("nobody had the id for a moment: %+v", e)
+					w.T.Errorf("nobody had the id for a moment: %+v", e)
 				}
 			}
 			if e := watch.last; len(e.Left) != 1 || e.Left[0].Token != from.Token || brief(e.Joined) != "x=new" {
-				w.t.Errorf("left %+v, joined %+v", e.Left, e.Joined)
+				w.T.Errorf("left %+v, joined %+v", e.Left, e.Joined)
 			}
-			if names := w.children("/g"); len(names) != 1 || w.path("/g/"+names[0]) != watch.last.List[0].Path || m.Err() != nil {
-				w.t.Errorf("children %v, told %+v, %v", names, watch.last.List, m.Err())
+			if names := w.Children("/g"); len(names) != 1 || w.Path("/g/"+names[0]) != watch.last.List[0].Path || m.Err() != nil {
+				w.T.Errorf("children %v, told %+v, %v", names, watch.last.List, m.Err())
 			}
-			mustLeave(w.t, m)
+			mustLeave(w.T, m)
 			watch.until("")
 		}
-		w.empty("/g")
+		w.Empty("/g")
 	})
 }
 
@@ -344,11 +345,11 @@ func TestOfManyWhoJoinAtOnceOneHasTheID(t *testing.T) {
 				var joined []*coord.Membership[string]
 				var wg sync.WaitGroup
 				for i := range n {
-					g := textGroup(w.open(fmt.Sprint(i%3), nil), replace)
+					g := textGroup(w.Open(fmt.Sprint(i%3), nil), replace)
 					wg.Go(func() {
 						m, err := g.Join(ctx, "x", fmt.Sprint(i))
 						if err != nil {
-							wantErr(w.t, err, coord.ErrDuplicate)
+							coordtest.WantErr(w.T, err, coord.ErrDuplicate)
 							return
 						}
 						mu.Lock()
@@ -362,25 +363,25 @@ func TestOfManyWhoJoinAtOnceOneHasTheID(t *testing.T) {
 						if err := e.Err(); err == nil {
 							m, n = e, n+1
 						} else {
-							wantErr(w.t, err, coord.ErrDuplicate)
+							coordtest.WantErr(w.T, err, coord.ErrDuplicate)
 						}
 					}
 					return m, n
 				}
 				if !replace && len(joined) != 1 {
-					w.t.Errorf("%d have joined", len(joined))
+					w.T.Errorf("%d have joined", len(joined))
 				}
-				w.eventually("one is left", func() bool { _, n := stands(); return n == 1 && len(w.children("/g")) == 1 })
+				w.Eventually("one is left", func() bool { _, n := stands(); return n == 1 && len(w.Children("/g")) == 1 })
 				m, _ := stands()
 				list, err := w.group("check", nil).Wait(ctx, 1)
 				if err != nil || len(list) != 1 {
-					w.t.Fatalf("%v, %v", list, err)
+					w.T.Fatalf("%v, %v", list, err)
 				}
 				watch.until("x=" + list[0].Value)
-				mustLeave(w.t, m)
+				mustLeave(w.T, m)
 				watch.until("")
 				cancel()
-				w.empty("/g")
+				w.Empty("/g")
 			})
 		})
 	}
@@ -391,27 +392,27 @@ func TestOfManyWhoJoinAtOnceOneHasTheID(t *testing.T) {
 func TestAJoinWhoseNodeIsDeletedAtOnceStands(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		g := textGroup(w.open("a", &backendtest.Hooks{After: after.after}), false)
-		other := mustJoin(w.t, g, "other", "") // who is alone does not look
-		s := w.session("x")
-		after.arm(1, creates, func(ctx context.Context, _ backendtest.Call, err error) error {
-			for _, name := range w.children("/g") {
+		var after coordtest.Nth
+		g := textGroup(w.Open("a", &backendtest.Hooks{After: after.After}), false)
+		other := mustJoin(w.T, g, "other", "") // who is alone does not look
+		s := w.Session("x")
+		after.Arm(1, coordtest.Creates, func(ctx context.Context, _ backendtest.Call, err error) error {
+			for _, name := range w.Children("/g") {
 				if !strings.Contains(name, "member-x-") {
 					continue
 				}
 				if _, err := s.Commit(ctx, backend.Delete("/g/"+name, backend.AnyVersion)); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 			}
 			return err
 		})
-		m := mustJoin(w.t, g, "x", "1")
+		m := mustJoin(w.T, g, "x", "1")
 		if got, err := g.Member(ctx, "x"); err != nil || got.Value != "1" {
-			w.t.Errorf("%+v, %v", got, err)
+			w.T.Errorf("%+v, %v", got, err)
 		}
-		mustLeave(w.t, m)
-		mustLeave(w.t, other)
+		mustLeave(w.T, m)
+		mustLeave(w.T, other)
 	})
 }
 
@@ -422,19 +423,19 @@ func TestAListOfMembersCostsARequestForEach(t *testing.T) {
 		a := w.group("a", nil)
 		const n = 3
 		for i := range n {
-			defer mustJoin(w.t, a, fmt.Sprint(i), "").Leave()
+			defer mustJoin(w.T, a, fmt.Sprint(i), "").Leave()
 		}
 		var calls atomic.Int64
 		g := textGroup(w.counting("b", &calls), false)
 		if _, err := g.Members(ctx); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		before := calls.Load()
 		if list, err := g.Members(ctx); err != nil || len(list) != n {
-			w.t.Errorf("%v, %v", list, err)
+			w.T.Errorf("%v, %v", list, err)
 		}
 		if got := calls.Load() - before; got != 1+n {
-			w.t.Errorf("%d requests, want %d", got, 1+n)
+			w.T.Errorf("%d requests, want %d", got, 1+n)
 		}
 	})
 }

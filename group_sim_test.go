@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // groupSimulation is members that join, change their values and leave under the
@@ -126,7 +127,7 @@ func (x *groupSimulation) run() {
 	told := make([]*watching, clients)
 	for i := range clients {
 		x.links = append(x.links, x.st.Link(fmt.Sprint("client-", i)))
-		c := open(x.t, x.links[i], nil)
+		c := coordtest.Open(x.t, x.links[i], nil)
 		all = append(all, c)
 		g := textGroup(c, false)
 		readers.Go(func() { told[i] = x.reader(ctx, g, uint64(100+i)) })
@@ -138,11 +139,11 @@ func (x *groupSimulation) run() {
 	members.Wait()
 	time.Sleep(5 * time.Second) // of fake time: sessions expire, pauses end
 	synctest.Wait()
-	truth, err := textGroup(open(x.t, x.st.Link("truth"), nil), false).Members(ctx)
+	truth, err := textGroup(coordtest.Open(x.t, x.st.Link("truth"), nil), false).Members(ctx)
 	if err != nil {
 		x.t.Errorf("seed %d: %v", x.seed, err)
 	}
-	if n := len(children(x.t, x.st, x.path)); n != len(truth) {
+	if n := len(coordtest.Children(x.t, x.st, x.path)); n != len(truth) {
 		x.t.Errorf("seed %d: %d nodes for %d members", x.seed, n, len(truth))
 	}
 	cancel()
@@ -158,7 +159,7 @@ func (x *groupSimulation) run() {
 	}
 	for _, e := range x.memberships {
 		if err := e.m.Err(); err != nil {
-			wantErr(x.t, err, coord.ErrDuplicate)
+			coordtest.WantErr(x.t, err, coord.ErrDuplicate)
 			x.note("ended")
 			continue
 		}
@@ -173,7 +174,7 @@ func (x *groupSimulation) run() {
 		x.t.Errorf("seed %d: nobody's members: %v", x.seed, left)
 	}
 	synctest.Wait()
-	if names := children(x.t, x.st, x.path); len(names) != 0 {
+	if names := coordtest.Children(x.t, x.st, x.path); len(names) != 0 {
 		x.t.Errorf("seed %d: left behind: %v", x.seed, names)
 	}
 	for _, c := range all {

@@ -16,12 +16,13 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // group is the group at /g for a client over the link called name.
 func (w *world) group(name string, hooks *backendtest.Hooks) *coord.Group[string] {
-	w.t.Helper()
-	return textGroup(w.open(name, hooks), false)
+	w.T.Helper()
+	return textGroup(w.Open(name, hooks), false)
 }
 
 func textGroup(c *coord.Client, replace bool) *coord.Group[string] {
@@ -60,79 +61,79 @@ func TestMembersJoinAreFoundAndLeave(t *testing.T) {
 		a, b := w.group("a", nil), w.group("b", nil)
 		list, err := a.Members(ctx)
 		if err != nil || len(list) != 0 {
-			w.t.Errorf("before anybody has joined: %v, %v", list, err)
+			w.T.Errorf("before anybody has joined: %v, %v", list, err)
 		}
 		_, err = a.Member(ctx, "x")
-		wantErr(w.t, err, coord.ErrNotFound)
+		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		watch := w.watch(ctx, b)
 		if m := watch.next(); len(m.List)+len(m.Joined)+len(m.Left) != 0 || m.Err != nil {
-			w.t.Errorf("first element %+v, want nobody", m)
+			w.T.Errorf("first element %+v, want nobody", m)
 		}
 		// Not in the order of the ids.
-		y := mustJoin(w.t, b, "y", "10.0.0.2")
-		x := mustJoin(w.t, a, "x", "10.0.0.1")
+		y := mustJoin(w.T, b, "y", "10.0.0.2")
+		x := mustJoin(w.T, a, "x", "10.0.0.1")
 		watch.until("x=10.0.0.1 y=10.0.0.2")
-		w.eventually("both are listed", func() bool {
+		w.Eventually("both are listed", func() bool {
 			list, err = a.Members(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			return brief(list) == "x=10.0.0.1 y=10.0.0.2"
 		})
 		m, err := a.Member(ctx, "x")
 		if err != nil || m.Value != "10.0.0.1" || m.ID != "x" || m.Err != nil {
-			w.t.Errorf("look-up: %+v, %v", m, err)
+			w.T.Errorf("look-up: %+v, %v", m, err)
 		}
 		if m != list[0] {
-			w.t.Errorf("looked up %+v, listed %+v", m, list[0])
+			w.T.Errorf("looked up %+v, listed %+v", m, list[0])
 		}
-		s := w.session("x")
+		s := w.Session("x")
 		if err := s.Sync(ctx, m.Path); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		stat, err := s.Exists(ctx, m.Path, nil)
 		if err != nil || m.Token != stat.Czxid || m.Session != stat.EphemeralOwner || !m.Since.Equal(time.UnixMilli(stat.Ctime)) {
-			w.t.Errorf("%+v, its node has %+v, %v", m, stat, err)
+			w.T.Errorf("%+v, its node has %+v, %v", m, stat, err)
 		}
 		name := m.Path[strings.LastIndexByte(m.Path, '/')+1:]
-		if !strings.HasPrefix(m.Path, w.path("/g/_c_")) || !strings.Contains(name, "-member-x-0") {
-			w.t.Errorf("node %s", m.Path)
+		if !strings.HasPrefix(m.Path, w.Path("/g/_c_")) || !strings.Contains(name, "-member-x-0") {
+			w.T.Errorf("node %s", m.Path)
 		}
 
 		if err := x.SetValue(ctx, "10.0.0.9"); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		all := watch.until("x=10.0.0.9 y=10.0.0.2")
 		if m := all[len(all)-1]; len(m.Joined)+len(m.Left) != 0 {
-			w.t.Errorf("a change of a value: joined %v, left %v", m.Joined, m.Left)
+			w.T.Errorf("a change of a value: joined %v, left %v", m.Joined, m.Left)
 		}
 		if x.ID() != "x" || x.Err() != nil {
-			w.t.Errorf("%q, %v", x.ID(), x.Err())
+			w.T.Errorf("%q, %v", x.ID(), x.Err())
 		}
-		mustLeave(w.t, x)
-		mustLeave(w.t, x)
+		mustLeave(w.T, x)
+		mustLeave(w.T, x)
 		<-x.Done()
-		wantErr(w.t, x.Err(), coord.ErrReleased)
-		wantErr(w.t, x.SetValue(ctx, "late"), coord.ErrReleased)
+		coordtest.WantErr(w.T, x.Err(), coord.ErrReleased)
+		coordtest.WantErr(w.T, x.SetValue(ctx, "late"), coord.ErrReleased)
 		all = watch.until("y=10.0.0.2")
 		if m := all[len(all)-1]; brief(m.Left) != "x=10.0.0.9" || len(m.Joined) != 0 {
-			w.t.Errorf("left %v, joined %v", m.Left, m.Joined)
+			w.T.Errorf("left %v, joined %v", m.Left, m.Joined)
 		}
-		mustLeave(w.t, y)
+		mustLeave(w.T, y)
 		watch.until("")
 		// The same id again is another incarnation.
-		again := mustJoin(w.t, a, "x", "new")
+		again := mustJoin(w.T, a, "x", "new")
 		watch.until("x=new")
 		if watch.last.List[0].Token <= m.Token {
-			w.t.Errorf("token %d after %d", watch.last.List[0].Token, m.Token)
+			w.T.Errorf("token %d after %d", watch.last.List[0].Token, m.Token)
 		}
-		mustLeave(w.t, again)
+		mustLeave(w.T, again)
 		watch.until("")
 		cancel()
 		if last := watch.closed(); last.Err != nil {
-			w.t.Errorf("after the end of ctx: %v", last.Err)
+			w.T.Errorf("after the end of ctx: %v", last.Err)
 		}
-		w.empty("/g")
+		w.Empty("/g")
 	})
 }
 
@@ -145,25 +146,25 @@ func TestAnyIDIsParsedBackExactly(t *testing.T) {
 		}
 		g := w.group("a", nil)
 		for _, id := range ids {
-			m := mustJoin(w.t, g, id, id)
+			m := mustJoin(w.T, g, id, id)
 			if m.ID() != id {
-				w.t.Errorf("%q became %q", id, m.ID())
+				w.T.Errorf("%q became %q", id, m.ID())
 			}
 			if got, err := g.Member(context.Background(), id); err != nil || got.ID != id || got.Value != id {
-				w.t.Errorf("look-up of %q: %+v, %v", id, got, err)
+				w.T.Errorf("look-up of %q: %+v, %v", id, got, err)
 			}
 		}
 		slices.Sort(ids)
 		list, err := g.Members(context.Background())
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		var got []string
 		for _, m := range list {
 			got = append(got, m.ID)
 		}
 		if !slices.Equal(got, ids) {
-			w.t.Errorf("listed %q\nwant   %q", got, ids)
+			w.T.Errorf("listed %q\nwant   %q", got, ids)
 		}
 	})
 }
@@ -172,7 +173,7 @@ func TestBadIDsPathsAndValuesAreRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		st := memory.New(nil)
-		c := open(t, st, nil)
+		c := coordtest.Open(t, st, nil)
 		g := textGroup(c, false)
 		for id, want := range map[string]error{
 			"": coord.ErrInvalid, strings.Repeat("i", 201): coord.ErrInvalid, "/": coord.ErrBadPath, "a/b": coord.ErrBadPath,
@@ -180,15 +181,15 @@ func TestBadIDsPathsAndValuesAreRefusedAtOnce(t *testing.T) {
 			"\xff": coord.ErrBadPath, "\ue000": coord.ErrBadPath, "😀": coord.ErrBadPath,
 		} {
 			_, err := g.Join(ctx, id, "")
-			wantErr(t, err, want)
+			coordtest.WantErr(t, err, want)
 			_, err = g.Member(ctx, id)
-			wantErr(t, err, want)
+			coordtest.WantErr(t, err, want)
 		}
-		if left := children(t, st, "/"); len(left) != 0 {
+		if left := coordtest.Children(t, st, "/"); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
 		_, err := g.Join(ctx, "a", strings.Repeat("v", backend.MaxRequest))
-		wantErr(t, err, coord.ErrTooLarge)
+		coordtest.WantErr(t, err, coord.ErrTooLarge)
 		bad := coord.NewGroup[string](c, "no slash", nil)
 		for op, call := range map[string]func() error{
 			"join":    func() error { _, err := bad.Join(ctx, "a", ""); return err },
@@ -205,11 +206,11 @@ func TestBadIDsPathsAndValuesAreRefusedAtOnce(t *testing.T) {
 			}
 		}
 		_, err = g.Picker(ctx, 17)
-		wantErr(t, err, coord.ErrInvalid)
+		coordtest.WantErr(t, err, coord.ErrInvalid)
 		m := mustJoin(t, g, "a", "good")
-		wantErr(t, m.SetValue(ctx, strings.Repeat("v", backend.MaxRequest)), coord.ErrTooLarge)
+		coordtest.WantErr(t, m.SetValue(ctx, strings.Repeat("v", backend.MaxRequest)), coord.ErrTooLarge)
 		_, err = coord.NewGroup[func()](c, "/g", nil).Join(ctx, "f", nil)
-		wantErr(t, err, coord.ErrInvalid)
+		coordtest.WantErr(t, err, coord.ErrInvalid)
 		if got, err := g.Member(ctx, "a"); err != nil || got.Value != "good" {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -222,16 +223,16 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		type instance struct{ Port int }
-		g := coord.NewGroup[instance](w.open("a", nil), "/g", nil)
+		g := coord.NewGroup[instance](w.Open("a", nil), "/g", nil)
 		m, err := g.Join(ctx, "a", instance{80})
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		watch := g.Watch(ctx)
 		if e := <-watch; len(e.List) != 1 {
-			w.t.Fatalf("%+v", e)
+			w.T.Fatalf("%+v", e)
 		}
-		s := w.session("x")
+		s := w.Session("x")
 		const guid = "_c_00000000-0000-8000-8000-000000000000-"
 		for _, name := range []string{
 			"README", "_c_", "_c_s1", "x-99999999999", "-1", "lock-0000000000", guid + "lock-0000000001", guid + "member-", guid + "member-0000000001",
@@ -239,51 +240,51 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 			guid + "member-b-2147483647", "member-b-0000000001", "_c_0000000000000000000000000000000000-member-b-0000000001",
 			"_c_z0000000-0000-8000-8000-000000000000-member-b-0000000001",
 		} {
-			if _, err := s.Commit(ctx, backend.Create(w.path("/g/"+name), []byte("x"), backend.Persistent)); err != nil {
-				w.t.Fatalf("%s: %v", name, err)
+			if _, err := s.Commit(ctx, backend.Create(w.Path("/g/"+name), []byte("x"), backend.Persistent)); err != nil {
+				w.T.Fatalf("%s: %v", name, err)
 			}
 		}
 		// Another client's member with other bytes.
-		raw := coord.NewGroup(w.open("b", nil), "/g", &coord.GroupOptions[string]{Codec: coord.Text()})
+		raw := coord.NewGroup(w.Open("b", nil), "/g", &coord.GroupOptions[string]{Codec: coord.Text()})
 		other, err := raw.Join(ctx, "z", "{not json")
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		var e coord.GroupUpdate[instance]
 		for len(e.List) != 2 {
 			e = <-watch
 		}
 		if a := e.List[0]; a.ID != "a" || a.Value.Port != 80 || a.Err != nil {
-			w.t.Errorf("%+v", a)
+			w.T.Errorf("%+v", a)
 		}
 		if z := e.List[1]; z.ID != "z" || z.Value != (instance{}) || !errors.Is(z.Err, coord.ErrDecode) {
-			w.t.Errorf("%+v", z)
+			w.T.Errorf("%+v", z)
 		}
 		list, err := g.Wait(ctx, 2)
 		if err != nil || len(list) != 2 {
-			w.t.Errorf("%v, %v", list, err)
+			w.T.Errorf("%v, %v", list, err)
 		}
 		got, err := g.Member(ctx, "z")
 		if err != nil || !errors.Is(got.Err, coord.ErrDecode) || got.Token == 0 {
-			w.t.Errorf("%+v, %v", got, err)
+			w.T.Errorf("%+v, %v", got, err)
 		}
 		// Who has an id that nobody but foreign nodes seem to have, gets it.
 		b, err := g.Join(ctx, "b", instance{81})
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := other.SetValue(ctx, `{"Port":82}`); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for len(e.List) != 3 || e.List[2].Err != nil {
 			e = <-watch
 		}
 		if e.List[2].Value.Port != 82 {
-			w.t.Errorf("%+v", e.List[2])
+			w.T.Errorf("%+v", e.List[2])
 		}
 		for _, leave := range []func() error{m.Leave, b.Leave, other.Leave} {
 			if err := leave(); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 		}
 	})
@@ -292,85 +293,85 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 func TestCloseEndsMembershipsWatchesAndPickers(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		g := textGroup(c, false)
-		m := mustJoin(w.t, g, "x", "1")
+		m := mustJoin(w.T, g, "x", "1")
 		watch := w.watch(ctx, g)
 		watch.next()
 		p, err := g.Picker(ctx, coord.PickRandom)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		waiting := make(chan error)
 		go func() {
 			_, err := g.Wait(ctx, 2)
 			waiting <- err
 		}()
-		w.settle()
+		w.Settle()
 		c.Close()
 		<-m.Done()
-		wantErr(w.t, m.Err(), coord.ErrClosed)
-		wantErr(w.t, m.Leave(), coord.ErrClosed)
-		wantErr(w.t, m.SetValue(ctx, "2"), coord.ErrClosed)
-		wantErr(w.t, watch.closed().Err, coord.ErrClosed)
-		wantErr(w.t, <-waiting, coord.ErrClosed)
+		coordtest.WantErr(w.T, m.Err(), coord.ErrClosed)
+		coordtest.WantErr(w.T, m.Leave(), coord.ErrClosed)
+		coordtest.WantErr(w.T, m.SetValue(ctx, "2"), coord.ErrClosed)
+		coordtest.WantErr(w.T, watch.closed().Err, coord.ErrClosed)
+		coordtest.WantErr(w.T, <-waiting, coord.ErrClosed)
 		_, err = p.Next(ctx)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		if _, ok := p.TryNext(); ok {
-			w.t.Error("picked from a closed client")
+			w.T.Error("picked from a closed client")
 		}
 		_, err = g.Join(ctx, "y", "1")
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		_, err = g.Members(ctx)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		_, err = g.Picker(ctx, coord.PickRandom)
-		wantErr(w.t, err, coord.ErrClosed)
-		wantErr(w.t, (<-g.Watch(ctx)).Err, coord.ErrClosed)
-		w.empty("/g")
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, (<-g.Watch(ctx)).Err, coord.ErrClosed)
+		w.Empty("/g")
 	})
 }
 
 func TestALostReplyOfSetDataDoesNotUndoALaterOne(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		var before, after nth
-		g := textGroup(w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), false)
-		m := mustJoin(w.t, g, "x", "0")
+		var before, after coordtest.Nth
+		g := textGroup(w.Open("a", &backendtest.Hooks{Before: before.Before, After: after.After}), false)
+		m := mustJoin(w.T, g, "x", "0")
 		sets := func(c backendtest.Call) bool {
 			return c.Op == "commit" && len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData
 		}
 		value := func() string {
-			w.t.Helper()
+			w.T.Helper()
 			got, err := g.Member(ctx, "x")
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			return got.Value
 		}
-		after.arm(1, sets, lose)
+		after.Arm(1, sets, coordtest.Lose)
 		if err := m.SetValue(ctx, "1"); err != nil || value() != "1" {
-			w.t.Errorf("after a lost reply: %v, %s", err, value())
+			w.T.Errorf("after a lost reply: %v, %s", err, value())
 		}
-		before.arm(1, sets, lose)
+		before.Arm(1, sets, coordtest.Lose)
 		if err := m.SetValue(ctx, "2"); err != nil || value() != "2" {
-			w.t.Errorf("after a lost request: %v, %s", err, value())
+			w.T.Errorf("after a lost request: %v, %s", err, value())
 		}
 		// Given up with an unknown outcome; the next one is ordered behind it.
 		short, cancel := context.WithCancel(ctx)
 		var synced atomic.Bool
-		after.arm(1, sets, func(ctx context.Context, _ backendtest.Call, _ error) error {
+		after.Arm(1, sets, func(ctx context.Context, _ backendtest.Call, _ error) error {
 			cancel()
-			before.arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
+			before.Arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
 				synced.Store(true)
 				return nil
 			})
 			return backend.Uncertain(ctx.Err())
 		})
-		wantErr(w.t, m.SetValue(short, "3"), context.Canceled, coord.ErrUncertain)
+		coordtest.WantErr(w.T, m.SetValue(short, "3"), context.Canceled, coord.ErrUncertain)
 		if err := m.SetValue(ctx, "4"); err != nil || value() != "4" || !synced.Load() {
-			w.t.Errorf("%v, %s, ordered behind: %v", err, value(), synced.Load())
+			w.T.Errorf("%v, %s, ordered behind: %v", err, value(), synced.Load())
 		}
-		mustLeave(w.t, m)
+		mustLeave(w.T, m)
 	})
 }
 
@@ -378,17 +379,17 @@ func TestALostReplyOfSetDataDoesNotUndoALaterOne(t *testing.T) {
 func TestAValueThatWasSetWhileTheSessionWasLostIsKept(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		g := textGroup(w.open("a", &backendtest.Hooks{After: after.after}), false)
-		m := mustJoin(w.t, g, "x", "0")
+		var after coordtest.Nth
+		g := textGroup(w.Open("a", &backendtest.Hooks{After: after.After}), false)
+		m := mustJoin(w.T, g, "x", "0")
 		watch := w.watch(ctx, w.group("b", nil))
 		watch.until("x=0")
-		after.arm(1, func(c backendtest.Call) bool { return commits(c, backend.OpSetData) }, func(_ context.Context, c backendtest.Call, _ error) error {
+		after.Arm(1, func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpSetData) }, func(_ context.Context, c backendtest.Call, _ error) error {
 			w.Link("a").Expire(c.Session.ID())
 			return backend.Uncertain(backend.ErrSessionLost)
 		})
 		if err := m.SetValue(ctx, "1"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.Link("a").Partition()
 		set := make(chan error)
@@ -396,14 +397,14 @@ func TestAValueThatWasSetWhileTheSessionWasLostIsKept(t *testing.T) {
 		watch.until("")
 		w.Link("a").Heal()
 		if err := <-set; err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		all := watch.until("x=2")
 		if e := all[len(all)-1]; len(e.List) != 1 {
-			w.t.Errorf("%+v", e)
+			w.T.Errorf("%+v", e)
 		}
-		mustLeave(w.t, m)
-		w.empty("/g")
+		mustLeave(w.T, m)
+		w.Empty("/g")
 	})
 }
 
@@ -411,22 +412,22 @@ func TestAValueThatWasSetWhileTheSessionWasLostIsKept(t *testing.T) {
 func TestAValueThatWasRefusedIsNotKept(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var before nth
-		g := textGroup(w.open("a", &backendtest.Hooks{Before: before.before}), false)
-		m := mustJoin(w.t, g, "x", "good")
-		before.arm(1, func(c backendtest.Call) bool { return commits(c, backend.OpSetData) }, func(context.Context, backendtest.Call, error) error {
+		var before coordtest.Nth
+		g := textGroup(w.Open("a", &backendtest.Hooks{Before: before.Before}), false)
+		m := mustJoin(w.T, g, "x", "good")
+		before.Arm(1, func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpSetData) }, func(context.Context, backendtest.Call, error) error {
 			return backend.ErrDenied
 		})
 		err := m.SetValue(ctx, "refused")
-		wantErr(w.t, err, coord.ErrDenied)
+		coordtest.WantErr(w.T, err, coord.ErrDenied)
 		if errors.Is(err, coord.ErrUncertain) {
-			w.t.Errorf("%v: a refusal is certain", err)
+			w.T.Errorf("%v: a refusal is certain", err)
 		}
 		first, _ := g.Member(ctx, "x")
 		w.Link("a").Expire(first.Session)
-		w.settle()
+		w.Settle()
 		if got, err := g.Member(ctx, "x"); err != nil || got.Value != "good" || got.Token == first.Token {
-			w.t.Errorf("%+v, %v", got, err)
+			w.T.Errorf("%+v, %v", got, err)
 		}
 	})
 }
@@ -435,64 +436,64 @@ func TestAValueThatWasRefusedIsNotKept(t *testing.T) {
 func TestAValueThatWasRefusedAndCameWithTheNextNodeIsUncertain(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var before nth
-		g := textGroup(w.open("a", &backendtest.Hooks{Before: before.before}), false)
-		m := mustJoin(w.t, g, "x", "old")
+		var before coordtest.Nth
+		g := textGroup(w.Open("a", &backendtest.Hooks{Before: before.Before}), false)
+		m := mustJoin(w.T, g, "x", "old")
 		first, err := g.Member(ctx, "x")
 		w.must(err)
-		before.arm(1, func(c backendtest.Call) bool { return commits(c, backend.OpSetData) && c.Path == first.Path }, func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpSetData) && c.Path == first.Path }, func(context.Context, backendtest.Call, error) error {
 			w.commit(backend.Delete(first.Path, backend.AnyVersion))
-			w.eventually("the member has come anew", func() bool {
+			w.Eventually("the member has come anew", func() bool {
 				next, err := g.Member(ctx, "x")
 				return err == nil && next.Token != first.Token
 			})
 			return backend.ErrDenied
 		})
 		err = m.SetValue(ctx, "new")
-		wantErr(w.t, err, coord.ErrDenied, coord.ErrUncertain)
+		coordtest.WantErr(w.T, err, coord.ErrDenied, coord.ErrUncertain)
 		if next, err := g.Member(ctx, "x"); err != nil || next.Value != "new" {
-			w.t.Errorf("%+v, %v", next, err)
+			w.T.Errorf("%+v, %v", next, err)
 		}
-		mustLeave(w.t, m)
+		mustLeave(w.T, m)
 	})
 }
 
 func TestSetDataIsLastingAndInOrder(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		g := textGroup(c, false)
-		m := mustJoin(w.t, g, "x", "0")
+		m := mustJoin(w.T, g, "x", "0")
 		watch := w.watch(ctx, w.group("b", nil))
 		watch.next()
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
 				if err := m.SetValue(ctx, fmt.Sprint("c", i)); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 			})
 		}
 		wg.Wait()
 		if err := m.SetValue(ctx, "last"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		watch.until("x=last")
 		for range 2 {
 			from := watch.last.List[0]
 			w.Link("a").Expire(from.Session)
 			if got, _ := watch.another(from); got.Value != "last" || got.Token < from.Token || got.Session == from.Session {
-				w.t.Errorf("%+v, before %+v", got, from)
+				w.T.Errorf("%+v, before %+v", got, from)
 			}
 		}
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		wantErr(w.t, m.SetValue(ended, "never"), context.Canceled)
+		coordtest.WantErr(w.T, m.SetValue(ended, "never"), context.Canceled)
 		if got, err := g.Member(ctx, "x"); err != nil || got.Value != "last" {
-			w.t.Errorf("%+v, %v", got, err)
+			w.T.Errorf("%+v, %v", got, err)
 		}
-		mustLeave(w.t, m)
-		w.empty("/g")
+		mustLeave(w.T, m)
+		w.Empty("/g")
 	})
 }
 
@@ -501,25 +502,25 @@ func TestLeaveAndSetDataMayComeAtOnce(t *testing.T) {
 		ctx := context.Background()
 		g := w.group("a", nil)
 		for i := range 10 {
-			m := mustJoin(w.t, g, "x", "0")
+			m := mustJoin(w.T, g, "x", "0")
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
 					if err := m.SetValue(ctx, "1"); err != nil && !errors.Is(err, coord.ErrReleased) {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				})
 				wg.Go(func() {
 					if err := m.Leave(); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 					<-m.Done()
-					wantErr(w.t, m.Err(), coord.ErrReleased)
+					coordtest.WantErr(w.T, m.Err(), coord.ErrReleased)
 				})
 			}
 			wg.Wait()
-			if names := w.children("/g"); len(names) != 0 {
-				w.t.Errorf("round %d: left behind %v", i, names)
+			if names := w.Children("/g"); len(names) != 0 {
+				w.T.Errorf("round %d: left behind %v", i, names)
 			}
 		}
 	})
@@ -529,17 +530,17 @@ func TestLeaveAndSetDataMayComeAtOnce(t *testing.T) {
 func TestAValueThatCannotBeEncodedIsRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		g := coord.NewGroup[any](w.open("a", nil), "/g", nil)
+		g := coord.NewGroup[any](w.Open("a", nil), "/g", nil)
 		m, err := g.Join(ctx, "x", "good")
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		wantErr(w.t, m.SetValue(ctx, func() {}), coord.ErrInvalid)
+		coordtest.WantErr(w.T, m.SetValue(ctx, func() {}), coord.ErrInvalid)
 		if got, err := g.Member(ctx, "x"); err != nil || got.Value != "good" {
-			w.t.Errorf("%+v, %v", got, err)
+			w.T.Errorf("%+v, %v", got, err)
 		}
 		if err := m.Leave(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -549,30 +550,30 @@ func TestAValueThatCannotBeEncodedIsRefused(t *testing.T) {
 func TestAValueOfAMembershipThatEndsMeanwhileIsRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		s := w.session("x")
+		s := w.Session("x")
 		var m *coord.Membership[string]
 		var node atomic.Pointer[string]
-		g := textGroup(w.open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+		g := textGroup(w.Open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
 			path := node.Load()
 			switch {
 			case path == nil:
-			case creates(c):
+			case coordtest.Creates(c):
 				return backend.ErrDenied
-			case commits(c, backend.OpSetData) && c.Ops[0].Path == *path:
+			case coordtest.Commits(c, backend.OpSetData) && c.Ops[0].Path == *path:
 				if _, err := s.Commit(ctx, backend.Delete(*path, backend.AnyVersion)); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 			}
 			return nil
 		}}), false)
-		m = mustJoin(w.t, g, "x", "0")
+		m = mustJoin(w.T, g, "x", "0")
 		got, err := g.Member(ctx, "x")
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		node.Store(&got.Path)
-		wantErr(w.t, m.SetValue(ctx, "1"), coord.ErrDenied)
+		coordtest.WantErr(w.T, m.SetValue(ctx, "1"), coord.ErrDenied)
 		<-m.Done()
-		wantErr(w.t, m.Err(), coord.ErrDenied)
+		coordtest.WantErr(w.T, m.Err(), coord.ErrDenied)
 	})
 }

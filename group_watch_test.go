@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // watching is a Watch whose elements are checked as they are taken.
@@ -32,17 +33,17 @@ func (w *world) watch(ctx context.Context, g *coord.Group[string]) *watching {
 
 // next takes the next element.
 func (x *watching) next() coord.GroupUpdate[string] {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	select {
 	case m, ok := <-x.ch:
 		if !ok {
-			x.w.t.Fatalf("the watch was closed after %s", brief(x.last.List))
+			x.w.T.Fatalf("the watch was closed after %s", brief(x.last.List))
 		}
 		if err := x.take(m); err != nil {
-			x.w.t.Error(err)
+			x.w.T.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		x.w.t.Fatalf("the watch told nothing after %s", brief(x.last.List))
+		x.w.T.Fatalf("the watch told nothing after %s", brief(x.last.List))
 	}
 	return x.last
 }
@@ -98,7 +99,7 @@ func (x *watching) take(m coord.GroupUpdate[string]) error {
 
 // until takes elements until the list is want. It returns them.
 func (x *watching) until(want string) (all []coord.GroupUpdate[string]) {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	for {
 		m := x.next()
 		all = append(all, m)
@@ -106,7 +107,7 @@ func (x *watching) until(want string) (all []coord.GroupUpdate[string]) {
 			return all
 		}
 		if len(all) > 1000 {
-			x.w.t.Fatalf("never came: %s", want)
+			x.w.T.Fatalf("never came: %s", want)
 		}
 	}
 }
@@ -114,7 +115,7 @@ func (x *watching) until(want string) (all []coord.GroupUpdate[string]) {
 // another takes elements until the id has another incarnation than old. It
 // returns that, and whether nobody had the id in between.
 func (x *watching) another(old coord.Member[string]) (now coord.Member[string], vacant bool) {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	for {
 		i := slices.IndexFunc(x.last.List, func(m coord.Member[string]) bool { return m.ID == old.ID })
 		switch {
@@ -129,10 +130,10 @@ func (x *watching) another(old coord.Member[string]) (now coord.Member[string], 
 
 // closed drains the channel and returns its last element.
 func (x *watching) closed() coord.GroupUpdate[string] {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	for m := range x.ch {
 		if err := x.take(m); err != nil {
-			x.w.t.Error(err)
+			x.w.T.Error(err)
 		}
 	}
 	return x.last
@@ -143,7 +144,7 @@ func (x *watching) closed() coord.GroupUpdate[string] {
 func TestASlowReaderGetsTheChangesMerged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		w := &world{Service: memoryService{st}, t: t, fake: true}
+		w := &world{&coordtest.World{Service: coordtest.MemoryService{Store: st}, T: t, Fake: true}}
 		g := w.group("a", nil)
 		x := w.watch(t.Context(), w.group("b", nil))
 		a := mustJoin(t, g, "a", "1")
@@ -174,7 +175,7 @@ func TestASlowReaderGetsTheChangesMerged(t *testing.T) {
 		mustLeave(t, b)
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
-		other := w.open("c", nil)
+		other := w.Open("c", nil)
 		y := w.watch(ctx, textGroup(other, false))
 		mustJoin(t, g, "d", "1")
 		synctest.Wait()
@@ -194,7 +195,7 @@ func TestWaitWaitsForTheNumber(t *testing.T) {
 		ctx := context.Background()
 		g := w.group("a", nil)
 		if list, err := g.Wait(ctx, 0); err != nil || len(list) != 0 {
-			w.t.Errorf("%v, %v", list, err)
+			w.T.Errorf("%v, %v", list, err)
 		}
 		type result struct {
 			list []coord.Member[string]
@@ -208,23 +209,23 @@ func TestWaitWaitsForTheNumber(t *testing.T) {
 		}()
 		var all []*coord.Membership[string]
 		for _, id := range []string{"a", "b", "c"} {
-			w.settle()
+			w.Settle()
 			select {
 			case r := <-got:
-				w.t.Fatalf("Wait returned before %s had joined: %v, %v", id, r.list, r.err)
+				w.T.Fatalf("Wait returned before %s had joined: %v, %v", id, r.list, r.err)
 			default:
 			}
-			all = append(all, mustJoin(w.t, g, id, "1"))
+			all = append(all, mustJoin(w.T, g, id, "1"))
 		}
 		if r := <-got; r.err != nil || brief(r.list) != "a=1 b=1 c=1" {
-			w.t.Errorf("%v, %v", r.list, r.err)
+			w.T.Errorf("%v, %v", r.list, r.err)
 		}
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		_, err := waiter.Wait(short, 4)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		for _, m := range all {
-			mustLeave(w.t, m)
+			mustLeave(w.T, m)
 		}
 	})
 }
@@ -232,20 +233,20 @@ func TestWaitWaitsForTheNumber(t *testing.T) {
 func TestTheWatchOutlivesTheDirectory(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		g, s := w.group("a", nil), w.session("x")
+		g, s := w.group("a", nil), w.Session("x")
 		watch := w.watch(ctx, w.group("b", nil))
 		watch.next()
 		for i := range 3 {
-			m := mustJoin(w.t, g, "x", fmt.Sprint(i))
+			m := mustJoin(w.T, g, "x", fmt.Sprint(i))
 			watch.until(fmt.Sprint("x=", i))
-			mustLeave(w.t, m)
+			mustLeave(w.T, m)
 			watch.until("")
 			// As the service does with a container, or an outsider.
-			if _, err := s.Commit(ctx, backend.Delete(w.path("/g"), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.Delete(w.Path("/g"), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
 			}
 			if i == 1 {
-				w.settle() // the watch waits for the directory to be made
+				w.Settle() // the watch waits for the directory to be made
 			}
 		}
 	})
@@ -255,18 +256,18 @@ func TestTheWatchOutlivesTheDirectory(t *testing.T) {
 func TestAWaitThatGivesUpLeavesNothing(t *testing.T) {
 	onMemory(t, func(w *world) {
 		g := w.group("a", nil)
-		mustJoin(w.t, g, "x", "0")
+		mustJoin(w.T, g, "x", "0")
 		for range 1000 {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			_, err := g.Wait(ctx, 2)
-			wantErr(w.t, err, context.DeadlineExceeded)
+			coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 			cancel()
 		}
-		w.settle()
+		w.Settle()
 		// One goroutine of the client, one of the membership, that of the test and
 		// those of the bubble; a thousand views would show.
 		if n := runtime.NumGoroutine(); n > 500 {
-			w.t.Errorf("%d goroutines", n)
+			w.T.Errorf("%d goroutines", n)
 		}
 	})
 }
@@ -274,23 +275,23 @@ func TestAWaitThatGivesUpLeavesNothing(t *testing.T) {
 func TestAWatchThatIsRefusedEndsWithTheError(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var before nth
-		g := w.group("a", &backendtest.Hooks{Before: before.before})
-		m := mustJoin(w.t, g, "x", "1")
+		var before coordtest.Nth
+		g := w.group("a", &backendtest.Hooks{Before: before.Before})
+		m := mustJoin(w.T, g, "x", "1")
 		watch := w.watch(ctx, g)
 		watch.until("x=1")
-		before.arm(1, func(c backendtest.Call) bool { return c.Op == "children" && c.Path == "/g" }, func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "children" && c.Path == "/g" }, func(context.Context, backendtest.Call, error) error {
 			return backend.ErrDenied
 		})
-		mustLeave(w.t, m)
+		mustLeave(w.T, m)
 		last := watch.closed()
-		wantErr(w.t, last.Err, coord.ErrDenied)
+		coordtest.WantErr(w.T, last.Err, coord.ErrDenied)
 		if brief(last.List) != "x=1" {
-			w.t.Errorf("%+v, want what was known last", last)
+			w.T.Errorf("%+v, want what was known last", last)
 		}
 		// Whoever comes later begins anew.
 		if e := w.watch(ctx, g).next(); e.Err != nil || len(e.List) != 0 {
-			w.t.Errorf("%+v", e)
+			w.T.Errorf("%+v", e)
 		}
 	})
 }
@@ -303,7 +304,7 @@ func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
 		const n = 200
 		var lists, gets atomic.Int32
 		g := w.group("a", nil)
-		reader := w.open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		reader := w.Open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			switch c.Op {
 			case "children":
 				lists.Add(1)
@@ -314,30 +315,30 @@ func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
 		}})
 		var all []*coord.Membership[string]
 		for i := range n {
-			all = append(all, mustJoin(w.t, g, fmt.Sprintf("%03d", i), "1"))
+			all = append(all, mustJoin(w.T, g, fmt.Sprintf("%03d", i), "1"))
 		}
 		r := textGroup(reader, false)
 		x, y := w.watch(ctx, r), w.watch(ctx, r)
 		x.next()
 		y.next()
 		counted := func(what string, wantLists, wantGets int32) {
-			w.t.Helper()
-			w.settle()
+			w.T.Helper()
+			w.Settle()
 			if l, g := lists.Swap(0), gets.Swap(0); l > wantLists || g > wantGets {
-				w.t.Errorf("%s: %d lists and %d reads, want at most %d and %d", what, l, g, wantLists, wantGets)
+				w.T.Errorf("%s: %d lists and %d reads, want at most %d and %d", what, l, g, wantLists, wantGets)
 			}
 		}
 		counted("the first look, for two", 1, n)
 		if err := all[7].SetValue(ctx, "2"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		counted("one value", 0, 1)
-		mustLeave(w.t, all[9])
+		mustLeave(w.T, all[9])
 		counted("one leaves", 2, 1)
-		mustJoin(w.t, g, "new", "1")
+		mustJoin(w.T, g, "new", "1")
 		counted("one joins", 1, 1)
 		if l := len(x.next().List); l != n {
-			w.t.Errorf("%d are listed", l)
+			w.T.Errorf("%d are listed", l)
 		}
 	})
 }
@@ -346,7 +347,7 @@ func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
 func TestWaitDoesNotAnswerFromThePast(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		m := mustJoin(w.t, w.group("a", nil), "x", "1")
+		m := mustJoin(w.T, w.group("a", nil), "x", "1")
 		for _, shared := range []bool{false, true} {
 			name := map[bool]string{false: "alone", true: "shared"}[shared]
 			g := w.group(name, nil)
@@ -360,14 +361,14 @@ func TestWaitDoesNotAnswerFromThePast(t *testing.T) {
 				defer w.Link(name).Heal()
 			}
 			if shared {
-				mustLeave(w.t, m)
+				mustLeave(w.T, m)
 				time.Sleep(time.Hour)
 			}
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			list, err := g.Wait(short, 1)
 			cancel()
 			if err == nil {
-				w.t.Errorf("%s: after two hours without contact Wait found %v", name, brief(list))
+				w.T.Errorf("%s: after two hours without contact Wait found %v", name, brief(list))
 			}
 			w.Link(name).Heal()
 		}
@@ -378,23 +379,23 @@ func TestWaitDoesNotAnswerFromThePast(t *testing.T) {
 func TestWaitDoesNotCountWhoHasLeftBefore(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var before nth
-		g := w.group("a", &backendtest.Hooks{Before: before.before})
+		var before coordtest.Nth
+		g := w.group("a", &backendtest.Hooks{Before: before.Before})
 		watch := w.watch(ctx, g)
-		m := mustJoin(w.t, g, "x", "1")
+		m := mustJoin(w.T, g, "x", "1")
 		watch.until("x=1")
 		let := make(chan struct{})
-		before.arm(1, func(c backendtest.Call) bool { return c.Op == "children" && c.Path == "/g" }, func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "children" && c.Path == "/g" }, func(context.Context, backendtest.Call, error) error {
 			<-let
 			return nil
 		})
-		mustLeave(w.t, m)
-		w.settle() // the list that the watch looks at next is held back
+		mustLeave(w.T, m)
+		w.Settle() // the list that the watch looks at next is held back
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		list, err := g.Wait(short, 1)
 		if err == nil {
-			w.t.Errorf("Wait(1) after Leave returned %v", brief(list))
+			w.T.Errorf("Wait(1) after Leave returned %v", brief(list))
 		}
 		close(let)
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // Each of these would wait for itself: the hold whose context it comes with ends the
@@ -68,30 +69,30 @@ func TestALockUnderItsOwnHoldIsRefused(t *testing.T) {
 		for _, inner := range []string{"a", "b"} {
 			t.Run(name+", client "+inner, func(t *testing.T) {
 				onEach(t, func(w *world) {
-					a := w.open("a", nil)
+					a := w.Open("a", nil)
 					other := a
 					if inner != "a" {
-						other = w.open(inner, nil)
+						other = w.Open(inner, nil)
 					}
 					outer, err := x.outer(context.Background(), a)
 					if err != nil {
-						w.t.Fatal(err)
+						w.T.Fatal(err)
 					}
 					ctx, cancel := context.WithTimeout(outer.Context(context.Background()), 20*time.Second)
 					defer cancel()
 					start := time.Now()
 					h, err := x.inner(ctx, other)
 					if !errors.Is(err, x.want) || (err == nil) != (x.want == nil) {
-						w.t.Errorf("after %v: %v, want %v", time.Since(start), err, x.want)
+						w.T.Errorf("after %v: %v, want %v", time.Since(start), err, x.want)
 					}
 					if h != nil {
-						mustRelease(w.t, h)
+						coordtest.MustRelease(w.T, h)
 					}
-					mayBeReleased(w.t, outer)
+					mayBeReleased(w.T, outer)
 					if h, err = x.inner(context.Background(), other); err != nil {
-						w.t.Fatalf("when the hold was released: %v", err)
+						w.T.Fatalf("when the hold was released: %v", err)
 					}
-					mustRelease(w.t, h)
+					coordtest.MustRelease(w.T, h)
 				})
 			})
 		}
@@ -101,22 +102,22 @@ func TestALockUnderItsOwnHoldIsRefused(t *testing.T) {
 // A context of a hold that has ended, and one of a hold on another lock, say nothing.
 func TestALockUnderAnotherHoldIsNotRefused(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		m := coord.NewMutex(c, "/l", nil)
-		h := mustLock(w.t, m)
+		h := coordtest.MustLock(w.T, m)
 		ctx := context.WithoutCancel(h.Context(context.Background()))
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 		again, err := m.Lock(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if _, err := m.TryLock(again.Context(ctx)); !errors.Is(err, coord.ErrLocked) {
-			w.t.Errorf("TryLock: %v, want ErrLocked", err)
+			w.T.Errorf("TryLock: %v, want ErrLocked", err)
 		}
 		if err := coord.NewMutex(c, "/l2", nil).Do(again.Context(ctx), func(context.Context, *coord.Hold) error { return nil }); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustRelease(w.t, again)
+		coordtest.MustRelease(w.T, again)
 	})
 }
 
@@ -124,45 +125,45 @@ func TestALockUnderAnotherHoldIsNotRefused(t *testing.T) {
 // in line that it waits for itself.
 func TestALockBehindOthersUnderTheHoldOfAnotherClientIsRefused(t *testing.T) {
 	onEach(t, func(w *world) {
-		a, b := coord.NewMutex(w.open("a", nil), "/l", nil), coord.NewMutex(w.open("b", nil), "/l", nil)
-		h := mustLock(w.t, a)
-		next := w.waiting(context.Background(), b)
+		a, b := coord.NewMutex(w.Open("a", nil), "/l", nil), coord.NewMutex(w.Open("b", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, a)
+		next := w.Waiting(context.Background(), b)
 		ctx, cancel := context.WithTimeout(h.Context(context.Background()), 20*time.Second)
 		defer cancel()
 		_, err := b.Lock(ctx)
-		wantErr(w.t, err, coord.ErrHeld)
-		mayBeReleased(w.t, h)
-		mustRelease(w.t, next.hold())
+		coordtest.WantErr(w.T, err, coord.ErrHeld)
+		mayBeReleased(w.T, h)
+		coordtest.MustRelease(w.T, next.Hold())
 	})
 }
 
 // What goes on after its hold can wait for the next one.
 func TestALockUnderAContextThatOutlivesItsHoldWaits(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		h := mustLock(w.t, m)
-		next := w.waiting(context.WithoutCancel(h.Context(context.Background())), m)
-		mayBeReleased(w.t, h)
-		mustRelease(w.t, next.hold())
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
+		next := w.Waiting(context.WithoutCancel(h.Context(context.Background())), m)
+		mayBeReleased(w.T, h)
+		coordtest.MustRelease(w.T, next.Hold())
 
-		s := coord.NewSemaphore(w.open("b", nil), "/s", 1, nil)
+		s := coord.NewSemaphore(w.Open("b", nil), "/s", 1, nil)
 		h, err := s.Acquire(context.Background(), 1)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		n := w.waits.Load()
+		n := w.Waits.Load()
 		granted := make(chan *coord.Hold)
 		go func() {
 			h, err := s.Acquire(context.WithoutCancel(h.Context(context.Background())), 1)
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			granted <- h
 		}()
-		w.eventually("the Acquire waits", func() bool { return w.waits.Load() > n })
-		mayBeReleased(w.t, h)
+		w.Eventually("the Acquire waits", func() bool { return w.Waits.Load() > n })
+		mayBeReleased(w.T, h)
 		if h := <-granted; h != nil {
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 		}
 	})
 }
@@ -174,38 +175,38 @@ func TestAReaderBehindAWriterThatWaitsForItIsRefused(t *testing.T) {
 		for _, inner := range []string{"a", "b"} {
 			t.Run(outer+", client "+inner, func(t *testing.T) {
 				onEach(t, func(w *world) {
-					a := w.open("a", nil)
+					a := w.Open("a", nil)
 					other := a
 					if inner != "a" {
-						other = w.open(inner, nil)
+						other = w.Open(inner, nil)
 					}
 					rw := coord.NewRWMutex(a, "/l", nil)
 					h, err := rw.RLock(context.Background())
 					if outer != "a reader" {
-						mustRelease(w.t, must(w.t, h, err))
+						coordtest.MustRelease(w.T, must(w.T, h, err))
 						if h, err = rw.Lock(context.Background()); err == nil {
 							err = rw.Downgrade(context.Background(), h)
 						}
 					}
-					h = must(w.t, h, err)
-					writer := w.writing(coord.NewRWMutex(w.open("w", nil), "/l", nil))
-					before := w.children("/l")
+					h = must(w.T, h, err)
+					writer := w.writing(coord.NewRWMutex(w.Open("w", nil), "/l", nil))
+					before := w.Children("/l")
 					ctx, cancel := context.WithTimeout(h.Context(context.Background()), 20*time.Second)
 					defer cancel()
 					rw = coord.NewRWMutex(other, "/l", nil)
 					_, err = rw.RLock(ctx)
-					wantErr(w.t, err, coord.ErrHeld)
+					coordtest.WantErr(w.T, err, coord.ErrHeld)
 					_, err = rw.TryRLock(ctx)
-					wantErr(w.t, err, coord.ErrLocked)
+					coordtest.WantErr(w.T, err, coord.ErrLocked)
 					_, err = coord.LockAll(ctx, rw.RLocker())
-					wantErr(w.t, err, coord.ErrHeld)
-					if after := w.children("/l"); len(after) != len(before) {
-						w.t.Errorf("what was refused has left %q of %q", after, before)
+					coordtest.WantErr(w.T, err, coord.ErrHeld)
+					if after := w.Children("/l"); len(after) != len(before) {
+						w.T.Errorf("what was refused has left %q of %q", after, before)
 					}
-					mustRelease(w.t, h)
-					mustRelease(w.t, writer.hold())
+					coordtest.MustRelease(w.T, h)
+					coordtest.MustRelease(w.T, writer.Hold())
 					h, err = rw.RLock(context.Background())
-					mustRelease(w.t, must(w.t, h, err))
+					coordtest.MustRelease(w.T, must(w.T, h, err))
 				})
 			})
 		}
@@ -215,45 +216,45 @@ func TestAReaderBehindAWriterThatWaitsForItIsRefused(t *testing.T) {
 // The hold is on its reader's node already, and does not know that yet.
 func TestAReaderBehindAWriterThatWaitsForADowngradeIsRefused(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		rw := coord.NewRWMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		var after coordtest.Nth
+		rw := coord.NewRWMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
 		h, err := rw.Lock(context.Background())
-		h = must(w.t, h, err)
+		h = must(w.T, h, err)
 		m := move(rw, h, &after)
-		writer := w.writing(coord.NewRWMutex(w.open("w", nil), "/l", nil))
+		writer := w.writing(coord.NewRWMutex(w.Open("w", nil), "/l", nil))
 		ctx, cancel := context.WithTimeout(h.Context(context.Background()), 20*time.Second)
 		defer cancel()
-		rw = coord.NewRWMutex(w.open("b", nil), "/l", nil)
+		rw = coord.NewRWMutex(w.Open("b", nil), "/l", nil)
 		_, err = rw.RLock(ctx)
-		wantErr(w.t, err, coord.ErrHeld)
+		coordtest.WantErr(w.T, err, coord.ErrHeld)
 		_, err = rw.Lock(ctx)
-		wantErr(w.t, err, coord.ErrUpgrade)
+		coordtest.WantErr(w.T, err, coord.ErrUpgrade)
 		close(m.let)
 		if err := <-m.done; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustRelease(w.t, h)
-		mustRelease(w.t, writer.hold())
+		coordtest.MustRelease(w.T, h)
+		coordtest.MustRelease(w.T, writer.Hold())
 	})
 }
 
 // With another ctx a reader waits behind the writer, as any other does.
 func TestAReaderBehindAWriterWaits(t *testing.T) {
 	onEach(t, func(w *world) {
-		rw := coord.NewRWMutex(w.open("a", nil), "/l", nil)
+		rw := coord.NewRWMutex(w.Open("a", nil), "/l", nil)
 		h, err := rw.RLock(context.Background())
-		h = must(w.t, h, err)
-		writer := w.writing(coord.NewRWMutex(w.open("w", nil), "/l", nil))
-		n := w.waits.Load()
+		h = must(w.T, h, err)
+		writer := w.writing(coord.NewRWMutex(w.Open("w", nil), "/l", nil))
+		n := w.Waits.Load()
 		reader := make(chan error, 1)
 		go func() {
 			reader <- rw.RLocker().Do(context.Background(), func(context.Context, *coord.Hold) error { return nil })
 		}()
-		w.eventually("the reader waits", func() bool { return w.waits.Load() > n })
-		mustRelease(w.t, h)
-		mustRelease(w.t, writer.hold())
+		w.Eventually("the reader waits", func() bool { return w.Waits.Load() > n })
+		coordtest.MustRelease(w.T, h)
+		coordtest.MustRelease(w.T, writer.Hold())
 		if err := <-reader; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -266,40 +267,40 @@ func TestAnAcquireBehindARequestThatWaitsForItsHoldIsRefused(t *testing.T) {
 			t.Run(fmt.Sprintf("client %s, adopts %v", inner, adopt), func(t *testing.T) {
 				onEach(t, func(w *world) {
 					ctx := context.Background()
-					a, large, small := w.open("a", nil), w.semaphore("x", 3), w.semaphore("y", 3)
+					a, large, small := w.Open("a", nil), w.semaphore("x", 3), w.semaphore("y", 3)
 					other := a
 					if inner != "a" {
-						other = w.open(inner, nil)
+						other = w.Open(inner, nil)
 					}
-					h := acquire(w.t, coord.NewSemaphore(a, "/s", 3, nil), 2)
+					h := acquire(w.T, coord.NewSemaphore(a, "/s", 3, nil), 2)
 					next := w.awaiting(large, 2)
 					last := w.awaiting(small, 1)
-					before := w.children("/s/requests")
+					before := w.Children("/s/requests")
 					s := coord.NewSemaphore(other, "/s", 3, &coord.SemaphoreOptions{AdoptLimit: adopt})
 					under, cancel := context.WithTimeout(h.Context(ctx), 20*time.Second)
 					defer cancel()
 					_, err := s.Acquire(under, 1)
-					wantErr(w.t, err, coord.ErrHeld)
+					coordtest.WantErr(w.T, err, coord.ErrHeld)
 					_, err = s.TryAcquire(under, 1)
-					wantErr(w.t, err, coord.ErrLocked)
+					coordtest.WantErr(w.T, err, coord.ErrLocked)
 					_, err = coord.LockAll(under, s.Locker(1))
-					wantErr(w.t, err, coord.ErrHeld)
-					if after := w.children("/s/requests"); len(after) != len(before) {
-						w.t.Errorf("what was refused has left %q of %q", after, before)
+					coordtest.WantErr(w.T, err, coord.ErrHeld)
+					if after := w.Children("/s/requests"); len(after) != len(before) {
+						w.T.Errorf("what was refused has left %q of %q", after, before)
 					}
-					mustRelease(w.t, h)
-					mustRelease(w.t, next.hold())
-					mustRelease(w.t, last.hold())
+					coordtest.MustRelease(w.T, h)
+					coordtest.MustRelease(w.T, next.Hold())
+					coordtest.MustRelease(w.T, last.Hold())
 					// Alone with its hold it fits, or not.
-					h = acquire(w.t, s, 2)
+					h = acquire(w.T, s, 2)
 					under, cancel = context.WithTimeout(h.Context(ctx), 20*time.Second)
 					defer cancel()
 					_, err = s.Acquire(under, 2)
-					wantErr(w.t, err, coord.ErrHeld)
+					coordtest.WantErr(w.T, err, coord.ErrHeld)
 					fits, err := s.Acquire(under, 1)
-					mustRelease(w.t, must(w.t, fits, err))
-					mustRelease(w.t, h)
-					w.empty("/s/requests")
+					coordtest.MustRelease(w.T, must(w.T, fits, err))
+					coordtest.MustRelease(w.T, h)
+					w.Empty("/s/requests")
 				})
 			})
 		}
@@ -310,13 +311,13 @@ func TestAnAcquireBehindARequestThatWaitsForItsHoldIsRefused(t *testing.T) {
 func TestAnAcquireBehindARequestThatFitsBesideItsHoldWaits(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
-		h, others := acquire(w.t, a, 1), acquire(w.t, b, 2)
+		h, others := acquire(w.T, a, 1), acquire(w.T, b, 2)
 		next := w.awaiting(w.semaphore("x", 3), 1)
 		under := w.side(func(ctx context.Context) (*coord.Hold, error) { return a.Acquire(h.Context(ctx), 1) })
-		mustRelease(w.t, others)
-		mustRelease(w.t, next.hold())
-		mustRelease(w.t, under.hold())
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, others)
+		coordtest.MustRelease(w.T, next.Hold())
+		coordtest.MustRelease(w.T, under.Hold())
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
@@ -325,14 +326,14 @@ func TestAnAcquireBehindARequestThatFitsBesideItsHoldWaits(t *testing.T) {
 func TestAnAcquireBehindPermitsOfAnEarlierLimitWaits(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.semaphore("a", 4), w.semaphore("b", 4)
-		h, others := acquire(w.t, a, 2), acquire(w.t, b, 2)
+		h, others := acquire(w.T, a, 2), acquire(w.T, b, 2)
 		if err := a.SetLimit(context.Background(), 3); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		under := w.side(func(ctx context.Context) (*coord.Hold, error) { return a.Acquire(h.Context(ctx), 1) })
-		mustRelease(w.t, others)
-		mustRelease(w.t, under.hold())
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, others)
+		coordtest.MustRelease(w.T, under.Hold())
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
@@ -341,27 +342,27 @@ func TestATryToWriteUnderAReadHoldIsAnUpgrade(t *testing.T) {
 	for _, inner := range []string{"a", "b"} {
 		t.Run("client "+inner, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				a := w.open("a", nil)
+				a := w.Open("a", nil)
 				other := a
 				if inner != "a" {
-					other = w.open(inner, nil)
+					other = w.Open(inner, nil)
 				}
 				try := coord.NewRWMutex(other, "/l", nil).TryLock
 				for range 2 { // the second time after a try that has won
 					outer, err := coord.NewRWMutex(a, "/l", nil).RLock(context.Background())
-					outer = must(w.t, outer, err)
+					outer = must(w.T, outer, err)
 					ctx := outer.Context(context.Background())
 					for range 3 {
 						_, err := try(ctx)
-						wantErr(w.t, err, coord.ErrUpgrade)
+						coordtest.WantErr(w.T, err, coord.ErrUpgrade)
 					}
 					_, err = try(context.Background())
-					wantErr(w.t, err, coord.ErrLocked)
-					mustRelease(w.t, outer)
+					coordtest.WantErr(w.T, err, coord.ErrLocked)
+					coordtest.MustRelease(w.T, outer)
 					h, err := try(context.Background())
-					mustRelease(w.t, must(w.t, h, err))
+					coordtest.MustRelease(w.T, must(w.T, h, err))
 					h, err = try(context.Background())
-					mustRelease(w.t, must(w.t, h, err))
+					coordtest.MustRelease(w.T, must(w.T, h, err))
 				}
 			})
 		})
@@ -369,15 +370,15 @@ func TestATryToWriteUnderAReadHoldIsAnUpgrade(t *testing.T) {
 }
 
 // writing starts a Lock and returns when it waits.
-func (w *world) writing(rw *coord.RWMutex) *locking {
-	w.t.Helper()
-	n := w.waits.Load()
-	l := &locking{w: w, done: make(chan struct{})}
+func (w *world) writing(rw *coord.RWMutex) *coordtest.Locking {
+	w.T.Helper()
+	n := w.Waits.Load()
+	l := &coordtest.Locking{W: w.World, Done: make(chan struct{})}
 	go func() {
-		defer close(l.done)
-		l.h, l.err = rw.Lock(context.Background())
+		defer close(l.Done)
+		l.H, l.Err = rw.Lock(context.Background())
 	}()
-	w.eventually("the writer waits", func() bool { return w.waits.Load() > n })
+	w.Eventually("the writer waits", func() bool { return w.Waits.Load() > n })
 	return l
 }
 
@@ -388,10 +389,10 @@ type moving struct {
 }
 
 // move starts a downgrade of h and returns when it was applied.
-func move(rw *coord.RWMutex, h *coord.Hold, after *nth) moving {
+func move(rw *coord.RWMutex, h *coord.Hold, after *coordtest.Nth) moving {
 	m := moving{make(chan struct{}), make(chan error, 1)}
 	applied := make(chan struct{})
-	after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+	after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 		close(applied)
 		<-m.let
 		return err
@@ -407,10 +408,10 @@ func TestVerifyDuringADowngradeIsBoundedByItsContext(t *testing.T) {
 	for _, name := range []string{"that was under way", "that begins meanwhile"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var before, after nth
-				rw := coord.NewRWMutex(w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/rw", nil)
+				var before, after coordtest.Nth
+				rw := coord.NewRWMutex(w.Open("a", &backendtest.Hooks{Before: before.Before, After: after.After}), "/rw", nil)
 				h, err := rw.Lock(context.Background())
-				h = must(w.t, h, err)
+				h = must(w.T, h, err)
 				verifying := func(ctx context.Context) <-chan error {
 					done := make(chan error, 1)
 					go func() { done <- h.Verify(ctx) }()
@@ -430,33 +431,33 @@ func TestVerifyDuringADowngradeIsBoundedByItsContext(t *testing.T) {
 					close(asks.open) // the writer's node is gone
 					patient = verifying(context.Background())
 				}
-				w.settle() // both wait for the reply
+				w.Settle() // both wait for the reply
 				reason := errors.New("no time")
 				cancel(reason)
-				w.settle()
+				w.Settle()
 				select {
 				case err := <-given:
-					wantErr(w.t, err, context.Canceled, reason)
+					coordtest.WantErr(w.T, err, context.Canceled, reason)
 				default:
-					w.t.Error("Verify did not return when its ctx ended")
+					w.T.Error("Verify did not return when its ctx ended")
 				}
 				select {
 				case err := <-patient:
-					w.t.Errorf("Verify returned %v before anybody knew", err)
+					w.T.Errorf("Verify returned %v before anybody knew", err)
 				default:
 				}
 				close(m.let)
 				if err := <-m.done; err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				if err := <-patient; err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				if err := h.Err(); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
-				mustRelease(w.t, h)
-				w.empty("/rw")
+				coordtest.MustRelease(w.T, h)
+				w.Empty("/rw")
 			})
 		})
 	}
@@ -466,33 +467,33 @@ func TestVerifyDuringADowngradeIsBoundedByItsContext(t *testing.T) {
 // somebody else.
 func TestVerifyAsksForTheNodeThatTheHoldHasMovedTo(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
-		rw := coord.NewRWMutex(w.open("a", &backendtest.Hooks{Before: before.before}), "/rw", nil)
+		var before coordtest.Nth
+		rw := coord.NewRWMutex(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/rw", nil)
 		h, err := rw.Lock(context.Background())
-		h = must(w.t, h, err)
-		before.arm(1, func(c backendtest.Call) bool { return c.Op == "exists" }, func(context.Context, backendtest.Call, error) error {
+		h = must(w.T, h, err)
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "exists" }, func(context.Context, backendtest.Call, error) error {
 			if err := rw.Downgrade(context.Background(), h); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
-			_, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion))
+			_, err := w.Session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion))
 			return err
 		})
-		wantErr(w.t, h.Verify(context.Background()), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, h.Verify(context.Background()), coord.ErrLost, coord.ErrDeleted)
 	})
 }
 
 func TestADowngradeThatLosesItsSessionSaysThatTheHoldIsLost(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
-		rw := coord.NewRWMutex(w.open("a", &backendtest.Hooks{Before: before.before}), "/rw", nil)
+		var before coordtest.Nth
+		rw := coord.NewRWMutex(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/rw", nil)
 		h, err := rw.Lock(context.Background())
-		h = must(w.t, h, err)
-		before.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+		h = must(w.T, h, err)
+		before.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
 			w.Link("a").Expire(h.Session())
 			return nil
 		})
-		wantErr(w.t, rw.Downgrade(context.Background(), h), coord.ErrLost, coord.ErrSessionLost)
-		w.empty("/rw")
+		coordtest.WantErr(w.T, rw.Downgrade(context.Background(), h), coord.ErrLost, coord.ErrSessionLost)
+		w.Empty("/rw")
 	})
 }
 
@@ -500,15 +501,15 @@ func TestADowngradeThatLosesItsSessionSaysThatTheHoldIsLost(t *testing.T) {
 // any other.
 func TestALockUnderTheContextOfATermThatNeverStood(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		term := <-coord.NewElection(c, "no path", nil).Leadership(context.Background())
-		wantErr(w.t, term.Err(), coord.ErrBadPath)
+		coordtest.WantErr(w.T, term.Err(), coord.ErrBadPath)
 		ctx := term.Context(context.Background())
 		rw := coord.NewRWMutex(c, "/rw", nil)
 		_, err := rw.Lock(ctx)
-		wantErr(w.t, err, context.Canceled, coord.ErrBadPath)
+		coordtest.WantErr(w.T, err, context.Canceled, coord.ErrBadPath)
 		h, err := rw.Lock(context.WithoutCancel(ctx)) // to clean up, say
-		mustRelease(w.t, must(w.t, h, err))
+		coordtest.MustRelease(w.T, must(w.T, h, err))
 	})
 }
 
@@ -573,10 +574,10 @@ func onEachHold(t *testing.T, f func(w *world, hold func(*coord.Client) *coord.H
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
 				f(w, func(c *coord.Client) *coord.Hold {
-					w.t.Helper()
+					w.T.Helper()
 					h, err := get(context.Background(), c)
 					if err != nil {
-						w.t.Fatal(err)
+						w.T.Fatal(err)
 					}
 					return h
 				})
@@ -589,15 +590,15 @@ func onEachHold(t *testing.T, f func(w *world, hold func(*coord.Client) *coord.H
 func TestReleaseLearnsThatTheNodeWasDeleted(t *testing.T) {
 	t.Parallel()
 	onEachHold(t, func(w *world, hold func(*coord.Client) *coord.Hold) {
-		outsider := w.session("outsider")
-		h := hold(w.open("a", nil))
+		outsider := w.Session("outsider")
+		h := hold(w.Open("a", nil))
 		if _, err := outsider.Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		err := h.Release()
-		wantErr(w.t, err, coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrDeleted)
 		if again := h.Release(); !errors.Is(again, coord.ErrLost) {
-			w.t.Errorf("a second Release: %v, the first one: %v", again, err)
+			w.T.Errorf("a second Release: %v, the first one: %v", again, err)
 		}
 	})
 }
@@ -605,9 +606,9 @@ func TestReleaseLearnsThatTheNodeWasDeleted(t *testing.T) {
 func TestReleaseLearnsThatTheSessionIsOver(t *testing.T) {
 	t.Parallel()
 	onEachHold(t, func(w *world, hold func(*coord.Client) *coord.Hold) {
-		h := hold(w.open("a", nil))
+		h := hold(w.Open("a", nil))
 		w.Link("a").Expire(h.Session())
-		wantErr(w.t, h.Release(), coord.ErrLost)
+		coordtest.WantErr(w.T, h.Release(), coord.ErrLost)
 	})
 }
 
@@ -615,10 +616,10 @@ func TestReleaseLearnsThatTheSessionIsOver(t *testing.T) {
 func TestReleaseInAPartitionAsLongAsTheSessionIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	onEachHold(t, func(w *world, hold func(*coord.Client) *coord.Hold) {
-		h := hold(w.open("a", nil))
+		h := hold(w.Open("a", nil))
 		w.Link("a").Partition()
 		defer w.Link("a").Heal()
-		wantErr(w.t, h.Release(), coord.ErrLost, coord.ErrSessionLost)
+		coordtest.WantErr(w.T, h.Release(), coord.ErrLost, coord.ErrSessionLost)
 	})
 }
 
@@ -628,31 +629,31 @@ func TestReleaseWithALostReplyIsUncertainWhenTheNodeIsGone(t *testing.T) {
 	for name, outside := range map[string]bool{"the attempt": false, "an outsider": true} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				outsider := w.session("outsider")
-				var x nth
-				hooks := &backendtest.Hooks{After: x.after}
+				outsider := w.Session("outsider")
+				var x coordtest.Nth
+				hooks := &backendtest.Hooks{After: x.After}
 				if outside {
-					hooks = &backendtest.Hooks{Before: x.before}
+					hooks = &backendtest.Hooks{Before: x.Before}
 				}
-				m := coord.NewMutex(w.open("a", hooks), "/l", nil)
-				h := mustLock(w.t, m)
+				m := coord.NewMutex(w.Open("a", hooks), "/l", nil)
+				h := coordtest.MustLock(w.T, m)
 				remove := func() {
 					if _, err := outsider.Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				}
-				x.arm(1, deletes, func(_ context.Context, _ backendtest.Call, err error) error {
+				x.Arm(1, coordtest.Deletes, func(_ context.Context, _ backendtest.Call, err error) error {
 					if outside {
 						remove() // and the attempt is lost on its way there
 					}
 					return backend.ErrUncertain
 				})
 				err := h.Release()
-				wantErr(w.t, err, coord.ErrUncertain)
+				coordtest.WantErr(w.T, err, coord.ErrUncertain)
 				if errors.Is(err, coord.ErrLost) {
-					w.t.Errorf("claims to know: %v", err)
+					w.T.Errorf("claims to know: %v", err)
 				}
-				w.empty("/l")
+				w.Empty("/l")
 			})
 		})
 	}
@@ -662,10 +663,10 @@ func TestReleaseWithALostReplyIsUncertainWhenTheNodeIsGone(t *testing.T) {
 func TestReleaseIsTriedAgainAfterALostRequest(t *testing.T) {
 	t.Parallel()
 	onEachHold(t, func(w *world, hold func(*coord.Client) *coord.Hold) {
-		h := hold(w.open("a", nil))
+		h := hold(w.Open("a", nil))
 		w.Link("a").DropNextRequest()
 		if err := h.Release(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -673,34 +674,34 @@ func TestReleaseIsTriedAgainAfterALostRequest(t *testing.T) {
 // The next caller of the same client is served all the same.
 func TestAHandOverLearnsThatTheNodeWasDeleted(t *testing.T) {
 	onEach(t, func(w *world) {
-		outsider := w.session("outsider")
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		h := mustLock(w.t, m)
-		next := w.waiting(context.Background(), m)
+		outsider := w.Session("outsider")
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
+		next := w.Waiting(context.Background(), m)
 		if _, err := outsider.Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		wantErr(w.t, h.Release(), coord.ErrLost, coord.ErrDeleted)
-		mustRelease(w.t, next.hold())
-		w.empty("/l")
+		coordtest.WantErr(w.T, h.Release(), coord.ErrLost, coord.ErrDeleted)
+		coordtest.MustRelease(w.T, next.Hold())
+		w.Empty("/l")
 	})
 }
 
 func TestDoLearnsThatTheNodeWasDeleted(t *testing.T) {
 	onEach(t, func(w *world) {
-		outsider := w.session("outsider")
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		prime(w.t, m)
-		other := coord.NewMutex(w.open("b", nil), "/l", nil)
+		outsider := w.Session("outsider")
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		coordtest.Prime(w.T, m)
+		other := coord.NewMutex(w.Open("b", nil), "/l", nil)
 		var second *coord.Hold
 		err := m.Do(context.Background(), func(_ context.Context, h *coord.Hold) error {
 			if _, err := outsider.Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
 				return err
 			}
-			second = mustLock(w.t, other)
+			second = coordtest.MustLock(w.T, other)
 			return nil
 		})
-		wantErr(w.t, err, coord.ErrLost, coord.ErrDeleted)
-		mustRelease(w.t, second)
+		coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrDeleted)
+		coordtest.MustRelease(w.T, second)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zklog"
 	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-coord/coord/internal/zktest"
@@ -27,25 +28,25 @@ import (
 func counted(t *testing.T, next map[string]int32) *world {
 	t.Helper()
 	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{"-Dzookeeper.digest.enabled=false"}})
-	w := &world{
-		Service: zkservice.New(t, e, zookeeper.Options{SessionTimeout: realTimeout}),
-		t:       t, timeout: realTimeout,
-	}
+	w := &world{&coordtest.World{
+		Service: zkservice.New(t, e, zookeeper.Options{SessionTimeout: coordtest.RealTimeout}),
+		T:       t, Timeout: coordtest.RealTimeout,
+	}}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	s := w.session("planter")
+	s := w.Session("planter")
 	numbers := make(map[string]int32)
 	for dir, n := range next {
-		numbers[w.path(dir)] = n
+		numbers[w.Path(dir)] = n
 		parts := strings.Split(dir[1:], "/")
 		for i := range parts {
-			path := w.path("/" + strings.Join(parts[:i+1], "/"))
+			path := w.Path("/" + strings.Join(parts[:i+1], "/"))
 			if _, err := s.Commit(ctx, backend.Create(path, nil, backend.Persistent)); err != nil && !errors.Is(err, backend.ErrExists) {
 				t.Fatal(err)
 			}
 		}
 		for _, op := range []backend.Op{
-			backend.Create(w.path(dir)+"/seed", nil, backend.Persistent), backend.Delete(w.path(dir)+"/seed", backend.AnyVersion),
+			backend.Create(w.Path(dir)+"/seed", nil, backend.Persistent), backend.Delete(w.Path(dir)+"/seed", backend.AnyVersion),
 		} {
 			if _, err := s.Commit(ctx, op); err != nil {
 				t.Fatal(err)
@@ -86,7 +87,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 		"/last-semaphore/requests": math.MaxInt32, "/last-group": math.MaxInt32, "/crowd": math.MaxInt32 - 3, "/control": math.MaxInt32,
 	}
 	w := counted(t, next)
-	c, d := w.open("a", nil), w.open("b", nil)
+	c, d := w.Open("a", nil), w.Open("b", nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 
@@ -164,7 +165,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 			holders, last, grants, crossed := 1, first.Token(), 0, 0
 			var wg sync.WaitGroup
 			for i := range 5 {
-				wait := enter(w.open(fmt.Sprint(path, i), nil))
+				wait := enter(w.Open(fmt.Sprint(path, i), nil))
 				wg.Go(func() {
 					for range 3 {
 						h, err := wait()
@@ -193,7 +194,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 				})
 			}
 			// All but one are over the number at which the line is closed.
-			w.eventually("one stands in line, and the others wait for it to drain", func() bool { return len(w.children(path)) >= 2 })
+			w.Eventually("one stands in line, and the others wait for it to drain", func() bool { return len(w.Children(path)) >= 2 })
 			mu.Lock()
 			holders--
 			mu.Unlock()
@@ -205,38 +206,38 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 			if grants != 15 || crossed == 0 {
 				t.Errorf("%s: %d grants, want 15; %d in the new directory", path, grants, crossed)
 			}
-			w.empty(path)
+			w.Empty(path)
 		}
 	})
 
 	t.Run("who only tries does not wait for it", func(t *testing.T) {
-		h := mustLock(t, coord.NewMutex(c, "/try", nil))
+		h := coordtest.MustLock(t, coord.NewMutex(c, "/try", nil))
 		m := coord.NewMutex(d, "/try", nil)
 		_, err := m.TryLock(ctx)
-		wantErr(t, err, coord.ErrLocked)
-		mustRelease(t, h)
-		mustRelease(t, mustLock(t, m))
+		coordtest.WantErr(t, err, coord.ErrLocked)
+		coordtest.MustRelease(t, h)
+		coordtest.MustRelease(t, coordtest.MustLock(t, m))
 	})
 
 	t.Run("foreign nodes that keep an old directory are told of", func(t *testing.T) {
-		s := w.session("x")
-		readme := w.path("/foreign/README")
+		s := w.Session("x")
+		readme := w.Path("/foreign/README")
 		if _, err := s.Commit(ctx, backend.Create(readme, nil, backend.Persistent)); err != nil {
 			t.Fatal(err)
 		}
 		m := coord.NewMutex(c, "/foreign", nil)
 		_, err := m.Lock(ctx)
-		wantErr(t, err, coord.ErrLimit)
+		coordtest.WantErr(t, err, coord.ErrLimit)
 		if _, err := s.Commit(ctx, backend.Delete(readme, backend.AnyVersion)); err != nil {
 			t.Fatal(err)
 		}
-		mustRelease(t, mustLock(t, m)) // and works again without them
+		coordtest.MustRelease(t, coordtest.MustLock(t, m)) // and works again without them
 	})
 
 	t.Run("at the very end there is an error, never two holders", func(t *testing.T) {
 		var crowd []*coord.Client
 		for i := range 6 {
-			crowd = append(crowd, w.open(fmt.Sprint("crowd", i), nil))
+			crowd = append(crowd, w.Open(fmt.Sprint("crowd", i), nil))
 		}
 		for what, enter := range map[string]func(*coord.Client) (held, error){
 			"/hard":    func(c *coord.Client) (held, error) { return coord.NewMutex(c, "/hard", nil).Lock(ctx) },
@@ -289,7 +290,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 			if what == "/last-semaphore" {
 				dir += "/requests"
 			}
-			w.empty(dir)
+			w.Empty(dir)
 		}
 	})
 
@@ -302,7 +303,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			l := zk.NewLock(conn, w.path("/control"), zk.WorldACL(zk.PermAll))
+			l := zk.NewLock(conn, w.Path("/control"), zk.WorldACL(zk.PermAll))
 			done := make(chan error, 1)
 			go func() { done <- l.Lock() }()
 			select {
@@ -322,7 +323,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 
 func take(t *testing.T, l coord.Locker) func() (string, int64, func() error) {
 	return func() (string, int64, func() error) {
-		h := mustLock(t, l)
+		h := coordtest.MustLock(t, l)
 		return h.Path(), h.Token(), h.Release
 	}
 }

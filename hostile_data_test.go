@@ -13,11 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zkservice"
-	"github.com/go-zookeeper/zk"
 )
 
 // strangeData is what other programs may have written where a recipe reads.
@@ -66,28 +68,28 @@ func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 			onEach(t, func(w *world) {
 				ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 				defer cancel()
-				s := w.session("x")
+				s := w.Session("x")
 				for i, data := range []string{"{", strings.Repeat("h", 900_000)} {
 					for _, dir := range y.dirs {
 						w.used("/r" + dir)
-						if _, err := s.Commit(ctx, backend.SetData(w.path("/r"+dir), []byte(data), backend.AnyVersion)); err != nil {
-							w.t.Fatal(err)
+						if _, err := s.Commit(ctx, backend.SetData(w.Path("/r"+dir), []byte(data), backend.AnyVersion)); err != nil {
+							w.T.Fatal(err)
 						}
 					}
 					// Clients look at a directory once: these see what is there now.
-					x := &useRun{w: w, a: w.open(fmt.Sprint("a", i), nil), b: w.open(fmt.Sprint("b", i), nil), path: "/r", payload: "v"}
+					x := &useRun{w: w, a: w.Open(fmt.Sprint("a", i), nil), b: w.Open(fmt.Sprint("b", i), nil), path: "/r", payload: "v"}
 					for range 2 {
 						if err := y.run(ctx, x); err != nil {
-							w.t.Fatalf("%.10q: %v", data, err)
+							w.T.Fatalf("%.10q: %v", data, err)
 						}
 					}
 					for _, dir := range y.dirs {
-						got, _, err := s.Get(ctx, w.path("/r"+dir), nil)
+						got, _, err := s.Get(ctx, w.Path("/r"+dir), nil)
 						if strings.HasPrefix(dir, "/items") {
 							continue // a queue counts by the versions of these, and writes nothing into them
 						}
 						if err != nil || string(got) != data {
-							w.t.Errorf("the data of %q has become %.10q, %v", dir, got, err)
+							w.T.Errorf("the data of %q has become %.10q, %v", dir, got, err)
 						}
 					}
 				}
@@ -101,46 +103,46 @@ func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 func TestStrangeDataInTheNodeOfAHolder(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		s := w.session("x")
+		s := w.Session("x")
 		var calls atomic.Int64
 		m := coord.NewMutex(w.counting("a", &calls), "/l", nil)
-		waiter := coord.NewMutex(w.open("b", nil), "/l", nil)
-		h := mustLock(w.t, m)
+		waiter := coord.NewMutex(w.Open("b", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
 		defer h.Release()
-		l := w.waiting(ctx, waiter)
+		l := w.Waiting(ctx, waiter)
 		n := 0
 		eachStrange(func(what string, data []byte) {
 			n++
 			stat, err := s.Exists(ctx, h.Path(), nil)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if _, err := s.Commit(ctx, backend.SetData(h.Path(), data, stat.Version)); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			list, err := m.Contenders(ctx)
 			if err != nil || len(list) != 2 || list[0].Path != h.Path() {
-				w.t.Errorf("%s: %d contenders, %v", what, len(list), err)
+				w.T.Errorf("%s: %d contenders, %v", what, len(list), err)
 			}
 			if err := h.Verify(ctx); err != nil {
-				w.t.Errorf("%s: %v", what, err)
+				w.T.Errorf("%s: %v", what, err)
 			}
 		})
-		w.settle()
-		l.pending()
+		w.Settle()
+		l.Pending()
 		if r, asked := h.Revocation(); asked && r.By+r.Reason != "" {
-			w.t.Errorf("asked by %+v", r)
+			w.T.Errorf("asked by %+v", r)
 		}
 		if calls.Load() > int64(40*n) {
-			w.t.Errorf("%d requests", calls.Load())
+			w.T.Errorf("%d requests", calls.Load())
 		}
 		// A real one is understood all the same, and force takes the node away.
 		if err := waiter.Revoke(ctx, &coord.RevokeOptions{By: "b", ForceAfter: time.Millisecond}); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		<-h.Done()
-		mustRelease(w.t, l.hold())
-		w.empty("/l")
+		coordtest.MustRelease(w.T, l.Hold())
+		w.Empty("/l")
 	})
 }
 
@@ -148,52 +150,52 @@ func TestStrangeDataOfCandidates(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		s := w.session("x")
-		e := coord.NewElection(w.open("a", nil), "/e", &coord.ElectionOptions{ID: "a"})
+		s := w.Session("x")
+		e := coord.NewElection(w.Open("a", nil), "/e", &coord.ElectionOptions{ID: "a"})
 		seen := e.WatchLeader(ctx)
-		next(w.t, seen)
+		next(w.T, seen)
 		w.ensured("/e")
 		eachStrange(func(what string, data []byte) {
-			latch := w.path("/e/x-latch-0000000000")
+			latch := w.Path("/e/x-latch-0000000000")
 			if _, err := s.Commit(ctx, backend.Create(latch, data, backend.Ephemeral)); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			if _, err := s.Commit(ctx, backend.Create(w.path("/e/x-ready-0000000000"), data, backend.Ephemeral)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.Create(w.Path("/e/x-ready-0000000000"), data, backend.Ephemeral)); err != nil {
+				w.T.Fatal(err)
 			}
 			l, err := e.Leader(ctx)
 			if err != nil || l.Path != latch || !l.Ready || !bytes.Equal(l.Announcement, data) {
-				w.t.Errorf("%s: path %s ready %v announcement of %d bytes, %v", what, l.Path, l.Ready, len(l.Announcement), err)
+				w.T.Errorf("%s: path %s ready %v announcement of %d bytes, %v", what, l.Path, l.Ready, len(l.Announcement), err)
 			}
 			if len(l.String()) > 8*len(data)+200 {
-				w.t.Errorf("%s: String has %d bytes", what, len(l.String()))
+				w.T.Errorf("%s: String has %d bytes", what, len(l.String()))
 			}
 			if list, err := e.Contenders(ctx); err != nil || len(list) != 1 {
-				w.t.Errorf("%s: %d contenders, %v", what, len(list), err)
+				w.T.Errorf("%s: %d contenders, %v", what, len(list), err)
 			}
 			for l := range seen {
 				if l.Err != nil {
-					w.t.Fatalf("%s: observe: %v", what, l.Err)
+					w.T.Fatalf("%s: observe: %v", what, l.Err)
 				}
 				if l.Path == latch && l.Ready {
 					break
 				}
 			}
-			if _, err := s.Commit(ctx, backend.Delete(w.path("/e/x-ready-0000000000"), -1), backend.Delete(latch, -1)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.Delete(w.Path("/e/x-ready-0000000000"), -1), backend.Delete(latch, -1)); err != nil {
+				w.T.Fatal(err)
 			}
 			for l := range seen {
 				if l.Err != nil {
-					w.t.Fatalf("%s: observe: %v", what, l.Err)
+					w.T.Fatalf("%s: observe: %v", what, l.Err)
 				}
 				if l.Vacant() {
 					break
 				}
 			}
 		})
-		term := mustLead(w.t, e)
+		term := mustLead(w.T, e)
 		term.Release()
-		w.empty("/e")
+		w.Empty("/e")
 	})
 }
 
@@ -203,7 +205,7 @@ func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		s := w.session("x")
+		s := w.Session("x")
 		var calls atomic.Int64
 		c := w.counting("a", &calls)
 		for _, path := range []string{"/v", "/n", "/s/limit"} {
@@ -215,16 +217,16 @@ func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 		watch := v.Watch(ctx)
 		eachStrange(func(what string, data []byte) {
 			for _, path := range []string{"/v", "/n", "/s/limit"} {
-				if _, err := s.Commit(ctx, backend.SetData(w.path(path), data, backend.AnyVersion)); err != nil {
-					w.t.Fatal(err)
+				if _, err := s.Commit(ctx, backend.SetData(w.Path(path), data, backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
 				}
 			}
 			told := func(name string, err error, want error) {
-				w.t.Helper()
+				w.T.Helper()
 				if !errors.Is(err, want) {
-					w.t.Errorf("%s: %s: %v, want %v", what, name, err, want)
+					w.T.Errorf("%s: %s: %v, want %v", what, name, err, want)
 				} else if len(err.Error()) > 400 {
-					w.t.Errorf("%s: %s: an error of %d bytes", what, name, len(err.Error()))
+					w.T.Errorf("%s: %s: an error of %d bytes", what, name, len(err.Error()))
 				}
 			}
 			if what == "a number with a sign" {
@@ -248,26 +250,26 @@ func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 			told("acquire", err, coord.ErrInvalid)
 		})
 		for path, data := range map[string]string{"/v": `{"N":7}`, "/n": "5", "/s/limit": "2"} {
-			if _, err := s.Commit(ctx, backend.SetData(w.path(path), []byte(data), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.SetData(w.Path(path), []byte(data), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
 		for e := range watch {
 			if e.Err != nil && !errors.Is(e.Err, coord.ErrDecode) {
-				w.t.Fatal(e.Err)
+				w.T.Fatal(e.Err)
 			}
 			if e.Value.N == 7 {
 				break
 			}
 		}
 		if got, err := n.Add(ctx, 1); err != nil || got != 6 {
-			w.t.Errorf("counter %d, %v", got, err)
+			w.T.Errorf("counter %d, %v", got, err)
 		}
-		mustRelease(w.t, acquire(w.t, sem, 2))
+		coordtest.MustRelease(w.T, acquire(w.T, sem, 2))
 		if n := calls.Load(); n > 600 {
-			w.t.Errorf("%d requests", n)
+			w.T.Errorf("%d requests", n)
 		}
-		w.empty("/s/requests")
+		w.Empty("/s/requests")
 	})
 }
 
@@ -277,12 +279,12 @@ func TestStrangeRecordsAmongTransactions(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		s := w.session("x")
+		s := w.Session("x")
 		var calls atomic.Int64
 		x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
-		cy := fullUseOf(w.t, "two-phase commit")
+		cy := fullUseOf(w.T, "two-phase commit")
 		if err := cy.run(ctx, x); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		records := make(map[string][]byte)
 		eachStrange(func(what string, data []byte) { records[strings.ReplaceAll(what, " ", "-")] = data })
@@ -297,33 +299,33 @@ func TestStrangeRecordsAmongTransactions(t *testing.T) {
 			records[what], _ = json.Marshal(rec)
 		}
 		for name, data := range records {
-			if _, err := s.Commit(ctx, backend.Create(w.path("/r/tx/"+name), data, backend.Persistent)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.Create(w.Path("/r/tx/"+name), data, backend.Persistent)); err != nil {
+				w.T.Fatal(err)
 			}
-			if _, err := s.Commit(ctx, backend.Create(w.path("/r/sites/s/"+name+"~"+strangeID), data, backend.Persistent)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.Create(w.Path("/r/sites/s/"+name+"~"+strangeID), data, backend.Persistent)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
 		co := coord.NewCoordinator[string](x.a, "/r", nil)
 		if list, err := co.List(ctx); err != nil || len(list) != 0 {
-			w.t.Errorf("list: %d, %v", len(list), err)
+			w.T.Errorf("list: %d, %v", len(list), err)
 		}
 		if list, err := co.Recover(ctx); err != nil || len(list) != 0 {
-			w.t.Errorf("recover: %d, %v", len(list), err)
+			w.T.Errorf("recover: %d, %v", len(list), err)
 		}
 		for name := range records {
 			_, err := co.Status(ctx, name)
-			wantErr(w.t, err, coord.ErrDecode)
+			coordtest.WantErr(w.T, err, coord.ErrDecode)
 			if len(err.Error()) > 500 {
-				w.t.Errorf("an error of %d bytes", len(err.Error()))
+				w.T.Errorf("an error of %d bytes", len(err.Error()))
 			}
 		}
 		calls.Store(0)
 		if err := cy.run(ctx, x); err != nil {
-			w.t.Errorf("a transaction among them: %v", err)
+			w.T.Errorf("a transaction among them: %v", err)
 		}
 		if n := calls.Load(); n > 3000 {
-			w.t.Errorf("%d requests", n)
+			w.T.Errorf("%d requests", n)
 		}
 	})
 }
@@ -333,19 +335,19 @@ func TestStrangeItemsOfAQueue(t *testing.T) {
 	t.Parallel()
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		s := w.session("x")
+		s := w.Session("x")
 		var calls atomic.Int64
 		hooks := &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }}
 		q := w.hookedQueue("a", hooks, &coord.QueueOptions[int]{MaxAttempts: 3})
-		mustPut(w.t, q, 1, 1)
-		mustAck(w.t, mustTake(w.t, q, 1))
+		mustPut(w.T, q, 1, 1)
+		mustAck(w.T, mustTake(w.T, q, 1))
 		bucket := "/q/items/b-0-0"
 		w.ensured(bucket)
 		id := func(n int) string { return fmt.Sprintf("01234567-89ab-8def-8123-%012d", n) }
 		node := func(name string, data string) {
-			w.t.Helper()
-			if _, err := s.Commit(ctx, backend.Create(w.path(bucket+"/"+name), []byte(data), backend.Persistent)); err != nil {
-				w.t.Fatal(err)
+			w.T.Helper()
+			if _, err := s.Commit(ctx, backend.Create(w.Path(bucket+"/"+name), []byte(data), backend.Persistent)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
 		for i, due := range []int64{math.MaxInt64, math.MaxInt64 - 1, 1 << 53} {
@@ -368,29 +370,29 @@ func TestStrangeItemsOfAQueue(t *testing.T) {
 			it, err := q.Take(tctx)
 			cancel()
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			got[it.Value] = true
 			if it.Attempt < 1 || it.Attempt > 3 {
-				w.t.Errorf("item %d, attempt %d", it.Value, it.Attempt)
+				w.T.Errorf("item %d, attempt %d", it.Value, it.Attempt)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		if !got[11] || !got[12] || !got[13] {
-			w.t.Errorf("got %v", got)
+			w.T.Errorf("got %v", got)
 		}
 		_, err := q.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		calls.Store(0)
 		tctx, cancel := context.WithTimeout(ctx, 24*time.Hour)
 		defer cancel()
 		_, err = q.Take(tctx)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if n := calls.Load(); n > 200 {
-			w.t.Errorf("%d requests in a day of waiting for what never is due", n)
+			w.T.Errorf("%d requests in a day of waiting for what never is due", n)
 		}
-		if n := len(w.children("/q/dead/items/b-0-0")); n < 2 {
-			w.t.Errorf("%d dead letters, want those that cannot be decoded, or were claimed too often", n)
+		if n := len(w.Children("/q/dead/items/b-0-0")); n < 2 {
+			w.T.Errorf("%d dead letters, want those that cannot be decoded, or were claimed too often", n)
 		}
 	})
 }
@@ -400,27 +402,27 @@ func TestStrangeRoundsOfADoubleBarrier(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		s := w.session("x")
+		s := w.Session("x")
 		var calls atomic.Int64
 		x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
-		cy := fullUseOf(w.t, "double barrier")
+		cy := fullUseOf(w.T, "double barrier")
 		if err := cy.run(ctx, x); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		eachStrange(func(what string, data []byte) {
 			w.ensured("/r")
-			if _, err := s.Commit(ctx, backend.Create(w.path("/r/ready"), data, backend.Persistent)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.Create(w.Path("/r/ready"), data, backend.Persistent)); err != nil {
+				w.T.Fatal(err)
 			}
 			calls.Store(0)
 			if err := cy.run(ctx, x); err != nil {
-				w.t.Errorf("%s: %v", what, err)
+				w.T.Errorf("%s: %v", what, err)
 			}
 			if n := calls.Load(); n > 200 {
-				w.t.Errorf("%s: %d requests", what, n)
+				w.T.Errorf("%s: %d requests", what, n)
 			}
-			if _, err := s.Exists(ctx, w.path("/r/ready"), nil); !errors.Is(err, backend.ErrNotFound) {
-				w.t.Errorf("%s: the ready is still there, %v", what, err)
+			if _, err := s.Exists(ctx, w.Path("/r/ready"), nil); !errors.Is(err, backend.ErrNotFound) {
+				w.T.Errorf("%s: the ready is still there, %v", what, err)
 			}
 		})
 	})
@@ -481,55 +483,55 @@ func strangers(y fullUse) (names, refused []string) {
 // plant makes persistent nodes of these names, as a client of another make does that
 // knows no rules.
 func (w *world) plant(dir string, names []string, data []byte) {
-	w.t.Helper()
-	if w.fake {
-		s := w.session("planter")
+	w.T.Helper()
+	if w.Fake {
+		s := w.Session("planter")
 		for _, name := range names {
-			if _, err := s.Commit(context.Background(), backend.Create(w.path(dir+"/"+name), data, backend.Persistent)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(context.Background(), backend.Create(w.Path(dir+"/"+name), data, backend.Persistent)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
 		return
 	}
 	conn := raw(w)
 	for _, name := range names {
-		if _, err := conn.Create(w.path(dir+"/"+name), data, 0, zk.WorldACL(zk.PermAll)); err != nil {
-			w.t.Fatalf("create %q: %v", name, err)
+		if _, err := conn.Create(w.Path(dir+"/"+name), data, 0, zk.WorldACL(zk.PermAll)); err != nil {
+			w.T.Fatalf("create %q: %v", name, err)
 		}
 	}
 }
 
 // weed takes them away again. All must still be there.
 func (w *world) weed(dir string, names []string) {
-	w.t.Helper()
+	w.T.Helper()
 	var s backend.Session
 	var conn *zk.Conn
-	if !w.fake {
+	if !w.Fake {
 		conn = raw(w)
 	} else {
-		s = w.session("weeder")
+		s = w.Session("weeder")
 	}
 	for _, name := range names {
 		var err error
-		if !w.fake {
-			err = conn.Delete(w.path(dir+"/"+name), -1)
+		if !w.Fake {
+			err = conn.Delete(w.Path(dir+"/"+name), -1)
 		} else {
-			_, err = s.Commit(context.Background(), backend.Delete(w.path(dir+"/"+name), backend.AnyVersion))
+			_, err = s.Commit(context.Background(), backend.Delete(w.Path(dir+"/"+name), backend.AnyVersion))
 		}
 		if err != nil {
-			w.t.Errorf("the foreign node %q in %s was touched: %v", name, dir, err)
+			w.T.Errorf("the foreign node %q in %s was touched: %v", name, dir, err)
 		}
 	}
 }
 
 // raw is a connection without rules, that the test closes.
 func raw(w *world) *zk.Conn {
-	w.t.Helper()
+	w.T.Helper()
 	conn, _, err := zk.Connect(address(w, "raw"), 10*time.Second, zk.WithLogger(quiet{}))
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	w.t.Cleanup(conn.Close)
+	w.T.Cleanup(conn.Close)
 	return conn
 }
 
@@ -538,7 +540,7 @@ func address(w *world, name string) []string { return w.Link(name).(*zkservice.L
 
 // counting opens a client whose calls are counted.
 func (w *world) counting(name string, n *atomic.Int64) *coord.Client {
-	return w.open(name, &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+	return w.Open(name, &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
 		n.Add(1)
 		return nil
 	}})
@@ -555,17 +557,17 @@ func TestStrangeNeighboursAreIgnored(t *testing.T) {
 				var calls atomic.Int64
 				x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
 				run := func(when string) int64 {
-					w.t.Helper()
+					w.T.Helper()
 					calls.Store(0)
 					if err := y.run(ctx, x); err != nil {
-						w.t.Fatalf("%s: %v", when, err)
+						w.T.Fatalf("%s: %v", when, err)
 					}
 					return calls.Load()
 				}
 				run("before")
 				alone := run("alone")
 				names, refused := strangers(y)
-				if !w.fake {
+				if !w.Fake {
 					names = append(names, refused...)
 				}
 				for _, dir := range y.dirs {
@@ -574,10 +576,10 @@ func TestStrangeNeighboursAreIgnored(t *testing.T) {
 				}
 				among := run("among strangers")
 				if among > 6*alone+300 {
-					w.t.Errorf("%d requests among strangers, %d alone", among, alone)
+					w.T.Errorf("%d requests among strangers, %d alone", among, alone)
 				}
 				again := run("among strangers again")
-				w.t.Logf("figure: %s: %d requests alone, %d and %d among %d strangers in %d directories", y.recipe, alone, among, again, len(names), len(y.dirs))
+				w.T.Logf("figure: %s: %d requests alone, %d and %d among %d strangers in %d directories", y.recipe, alone, among, again, len(names), len(y.dirs))
 				for _, dir := range slices.Backward(y.dirs) {
 					w.weed("/r"+dir, names)
 				}
@@ -589,27 +591,27 @@ func TestStrangeNeighboursAreIgnored(t *testing.T) {
 
 // ensured makes a directory, and what is missing above it.
 func (w *world) ensured(dir string) {
-	w.t.Helper()
-	s := w.session("maker")
+	w.T.Helper()
+	s := w.Session("maker")
 	for i := 1; i <= len(dir); i++ {
 		if i < len(dir) && dir[i] != '/' {
 			continue
 		}
-		if _, err := s.Exists(context.Background(), w.path(dir[:i]), nil); err == nil {
+		if _, err := s.Exists(context.Background(), w.Path(dir[:i]), nil); err == nil {
 			continue
 		}
-		if _, err := s.Commit(context.Background(), backend.Create(w.path(dir[:i]), nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := s.Commit(context.Background(), backend.Create(w.Path(dir[:i]), nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 	}
 }
 
 // used makes a directory that has had a child.
 func (w *world) used(dir string) {
-	w.t.Helper()
+	w.T.Helper()
 	w.ensured(dir + "/child")
-	s := w.session("maker")
-	if _, err := s.Commit(context.Background(), backend.Delete(w.path(dir+"/child"), backend.AnyVersion)); err != nil {
-		w.t.Fatal(err)
+	s := w.Session("maker")
+	if _, err := s.Commit(context.Background(), backend.Delete(w.Path(dir+"/child"), backend.AnyVersion)); err != nil {
+		w.T.Fatal(err)
 	}
 }

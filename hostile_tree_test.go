@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-zookeeper/zk"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // raze deletes the node at path and all below it, in no hurry to be thorough.
@@ -31,11 +33,11 @@ func raze(ctx context.Context, s backend.Session, path string) {
 
 // razed deletes all, for sure.
 func (w *world) razed(path string) {
-	w.t.Helper()
-	s := w.session("razer")
-	w.eventually(path+" is gone", func() bool {
-		raze(context.Background(), s, w.path(path))
-		_, err := s.Exists(context.Background(), w.path(path), nil)
+	w.T.Helper()
+	s := w.Session("razer")
+	w.Eventually(path+" is gone", func() bool {
+		raze(context.Background(), s, w.Path(path))
+		_, err := s.Exists(context.Background(), w.Path(path), nil)
 		return errors.Is(err, backend.ErrNotFound)
 	})
 }
@@ -75,8 +77,8 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 				var calls atomic.Int64
 				x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
 				stop, stopped := make(chan struct{}), make(chan struct{})
-				vandal := w.session("vandal")
-				if w.fake {
+				vandal := w.Session("vandal")
+				if w.Fake {
 					for _, name := range []string{"a", "b", "vandal"} { // or nothing comes between two steps
 						w.Link(name).(interface{ SetLatency(time.Duration) }).SetLatency(time.Millisecond)
 					}
@@ -84,7 +86,7 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 				go func() {
 					defer close(stopped)
 					for pause := 1; ; pause = pause%7 + 1 {
-						raze(context.Background(), vandal, w.path("/r"))
+						raze(context.Background(), vandal, w.Path("/r"))
 						select {
 						case <-stop:
 							return
@@ -102,11 +104,11 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 					if err != nil {
 						failed++
 						if !typed(err) && !strings.Contains(err.Error(), "waits") && !untyped(err) {
-							w.t.Errorf("%v", err)
+							w.T.Errorf("%v", err)
 						}
 					}
 					if n := calls.Load(); n > 4000 {
-						w.t.Errorf("%d requests in a run of at most a second", n)
+						w.T.Errorf("%d requests in a run of at most a second", n)
 					}
 				}
 				close(stop)
@@ -115,14 +117,14 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 				defer cancel()
 				if err := y.run(ctx, x); err != nil {
-					w.t.Errorf("afterwards: %v", err)
+					w.T.Errorf("afterwards: %v", err)
 				}
-				s := w.session("observer2")
-				w.eventually("nothing is left of a session", func() bool {
+				s := w.Session("observer2")
+				w.Eventually("nothing is left of a session", func() bool {
 					s.Sync(context.Background(), "/")
-					return len(w.ephemerals(s, w.path("/r"))) == 0
+					return len(w.ephemerals(s, w.Path("/r"))) == 0
 				})
-				w.t.Logf("figure: %s: %d runs against a vandal, %d failed with an error of the manual", y.recipe, runs, failed)
+				w.T.Logf("figure: %s: %d runs against a vandal, %d failed with an error of the manual", y.recipe, runs, failed)
 			})
 		})
 	}
@@ -150,8 +152,8 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 					}
 					return &backend.Error{Op: c.Op, Path: c.Path, Index: 0, Err: backend.ErrDenied}
 				}}
-				x := &useRun{w: w, a: w.open("a", hooks), b: w.open("b", hooks), path: "/r", payload: "v"}
-				s := w.session("observer2")
+				x := &useRun{w: w, a: w.Open("a", hooks), b: w.Open("b", hooks), path: "/r", payload: "v"}
+				s := w.Session("observer2")
 				steps, told := 0, 0
 				for n := int64(1); ; n++ {
 					at.Store(0)
@@ -171,23 +173,23 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 						told++
 					case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, coord.ErrUncertain), errors.Is(err, coord.ErrLocked):
 					default:
-						w.t.Errorf("step %d: %v", n, err)
+						w.T.Errorf("step %d: %v", n, err)
 					}
 					if during > n+400 {
-						w.t.Errorf("step %d: %d requests that were refused", n, during-n)
+						w.T.Errorf("step %d: %d requests that were refused", n, during-n)
 					}
 					seen.Store(n)
 					time.Sleep(time.Minute) // of fake time
 					if after := seen.Load() - n; after > 1000 {
-						w.t.Errorf("step %d: %d requests within the minute after the call had failed", n, after)
+						w.T.Errorf("step %d: %d requests within the minute after the call had failed", n, after)
 					}
 					at.Store(0)
 					time.Sleep(30 * time.Second) // the pauses have grown
 					if left := w.ephemerals(s, "/r"); len(left) > 0 {
-						w.t.Fatalf("step %d: left behind: %v; the run said %v", n, left, err)
+						w.T.Fatalf("step %d: left behind: %v; the run said %v", n, left, err)
 					}
 					if n > 300 {
-						w.t.Fatal("the run does not end")
+						w.T.Fatal("the run does not end")
 					}
 				}
 				at.Store(0)
@@ -195,11 +197,11 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 				defer cancel()
 				if err := y.run(ctx, x); err != nil {
-					w.t.Errorf("afterwards: %v", err)
+					w.T.Errorf("afterwards: %v", err)
 				}
-				w.t.Logf("figure: %s: refused from each of %d steps on, %d told of it", y.recipe, steps, told)
+				w.T.Logf("figure: %s: refused from each of %d steps on, %d told of it", y.recipe, steps, told)
 				if told == 0 {
-					w.t.Error("nobody was told")
+					w.T.Error("nobody was told")
 				}
 			})
 		})
@@ -217,27 +219,27 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	conn := raw(w)
 	allow := func(path string, perms int32) {
 		t.Helper()
-		if _, err := conn.SetACL(w.path(path), zk.WorldACL(perms), -1); err != nil {
+		if _, err := conn.SetACL(w.Path(path), zk.WorldACL(perms), -1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var calls atomic.Int64
-	a, b := w.open("a", nil), w.counting("b", &calls)
+	a, b := w.Open("a", nil), w.counting("b", &calls)
 
 	t.Run("a lock", func(t *testing.T) {
 		m, n := coord.NewMutex(a, "/l", nil), coord.NewMutex(b, "/l", nil)
-		h := mustLock(t, m)
-		other := mustLock(t, coord.NewMutex(w.open("c", nil), "/kept", nil))
-		l := w.waiting(ctx, n)
-		behind := w.waiting(ctx, coord.NewMutex(w.open("d", nil), "/l", nil))
+		h := coordtest.MustLock(t, m)
+		other := coordtest.MustLock(t, coord.NewMutex(w.Open("c", nil), "/kept", nil))
+		l := w.Waiting(ctx, n)
+		behind := w.Waiting(ctx, coord.NewMutex(w.Open("d", nil), "/l", nil))
 		allow("/l", zk.PermAdmin)
 		// Something happens: the second in line goes, and who was behind looks again.
 		if err := h.Verify(ctx); err != nil && !errors.Is(err, coord.ErrDenied) {
 			t.Errorf("verify: %v", err)
 		}
 		err := h.Release()
-		wantErr(t, err, coord.ErrDenied)
-		if l.pending(); l.w == nil {
+		coordtest.WantErr(t, err, coord.ErrDenied)
+		if l.Pending(); l.W == nil {
 			t.Fatal()
 		}
 		calls.Store(0)
@@ -250,13 +252,13 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 			t.Errorf("TryLock: %v", err)
 		}
 		_, err = m.Contenders(ctx)
-		wantErr(t, err, coord.ErrDenied)
+		coordtest.WantErr(t, err, coord.ErrDenied)
 		allow("/l", zk.PermAll)
 		// What was refused is done in the background, and the line goes on.
-		mustRelease(t, l.hold())
-		mustRelease(t, behind.hold())
-		w.empty("/l")
-		mustRelease(t, other)
+		coordtest.MustRelease(t, l.Hold())
+		coordtest.MustRelease(t, behind.Hold())
+		w.Empty("/l")
+		coordtest.MustRelease(t, other)
 	})
 
 	t.Run("what follows", func(t *testing.T) {
@@ -284,15 +286,15 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 			_, err := q.Take(ctx)
 			taken <- err
 		}()
-		w.eventually("the consumer waits", func() bool { return len(w.children("/q/waiters")) == 1 })
+		w.Eventually("the consumer waits", func() bool { return len(w.Children("/q/waiters")) == 1 })
 		for _, path := range []string{"/g", "/v", "/q/items"} {
 			allow(path, zk.PermAdmin|zk.PermWrite|zk.PermCreate)
 		}
-		s := w.session("x")
+		s := w.Session("x")
 		for _, op := range []backend.Op{
-			backend.SetData(w.path("/v"), []byte(`"y"`), backend.AnyVersion),
-			backend.Create(w.path("/g/wake"), nil, backend.Ephemeral),
-			backend.Create(w.path("/q/items/b-5-5"), nil, backend.Persistent),
+			backend.SetData(w.Path("/v"), []byte(`"y"`), backend.AnyVersion),
+			backend.Create(w.Path("/g/wake"), nil, backend.Ephemeral),
+			backend.Create(w.Path("/q/items/b-5-5"), nil, backend.Persistent),
 		} {
 			if _, err := s.Commit(ctx, op); err != nil {
 				t.Fatal(err)
@@ -305,17 +307,17 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 		var last coord.GroupUpdate[string]
 		for last = range members {
 		}
-		wantErr(t, last.Err, coord.ErrDenied)
+		coordtest.WantErr(t, last.Err, coord.ErrDenied)
 		var value coord.Versioned[string]
 		for value = range values {
 		}
-		wantErr(t, value.Err, coord.ErrDenied)
+		coordtest.WantErr(t, value.Err, coord.ErrDenied)
 		var leader coord.Leader
 		for leader = range leaders {
 		}
-		wantErr(t, leader.Err, coord.ErrDenied)
-		wantErr(t, <-taken, coord.ErrDenied)
-		w.empty("/q/waiters")
+		coordtest.WantErr(t, leader.Err, coord.ErrDenied)
+		coordtest.WantErr(t, <-taken, coord.ErrDenied)
+		w.Empty("/q/waiters")
 		for _, path := range []string{"/g", "/v", "/q/items"} {
 			allow(path, zk.PermAll)
 		}
@@ -333,7 +335,7 @@ func TestAListOverTheLimitOfOthers(t *testing.T) {
 		switch y.recipe {
 		case "mutex", "queue", "group", "semaphore":
 		default:
-			if !long() {
+			if !coordtest.Long() {
 				continue
 			}
 		}
@@ -344,28 +346,28 @@ func TestAListOverTheLimitOfOthers(t *testing.T) {
 			onEach(t, func(w *world) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				s := w.session("x")
+				s := w.Session("x")
 				n := 0
 				for _, dir := range y.dirs {
 					w.ensured("/r" + dir)
 					for at := 0; at < 6000; {
 						var ops []backend.Op
 						for range 1000 {
-							ops = append(ops, backend.Create(w.path("/r"+dir)+"/"+fmt.Sprintf("n%06d", at)+strings.Repeat("n", 193), nil, backend.Persistent))
+							ops = append(ops, backend.Create(w.Path("/r"+dir)+"/"+fmt.Sprintf("n%06d", at)+strings.Repeat("n", 193), nil, backend.Persistent))
 							at++
 						}
 						if _, err := s.Commit(ctx, ops...); err != nil {
-							w.t.Fatal(err)
+							w.T.Fatal(err)
 						}
 						n += len(ops)
 					}
 				}
-				x := &useRun{w: w, a: w.open("a", nil), b: w.open("b", nil), path: "/r", payload: "v"}
+				x := &useRun{w: w, a: w.Open("a", nil), b: w.Open("b", nil), path: "/r", payload: "v"}
 				start := time.Now()
 				if err := y.run(ctx, x); err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				w.t.Logf("figure: %s among %d names of 200 bytes: %v", y.recipe, n, time.Since(start).Round(time.Millisecond))
+				w.T.Logf("figure: %s among %d names of 200 bytes: %v", y.recipe, n, time.Since(start).Round(time.Millisecond))
 			})
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // sanePage fails the test if the text could confuse a terminal or tells no recipe.
@@ -61,20 +62,20 @@ func TestInspectBearsHostileNodes(t *testing.T) {
 	onMemory(t, func(w *world) {
 		recipes := make(map[string]int)
 		seeds := uint64(300)
-		if long() {
+		if coordtest.Long() {
 			seeds = 5000
 		}
 		for seed := range seeds {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			st := memory.New(nil)
-			c := open(w.t, st, nil)
+			c := coordtest.Open(w.T, st, nil)
 			s, err := st.Open(context.Background())
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			paths := []string{"/h"}
 			if _, err := s.Commit(context.Background(), backend.Create("/h", nil, backend.Persistent)); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			// A few names make recipes look alike, many make mixtures.
 			few := slices.Clone(names)
@@ -98,22 +99,22 @@ func TestInspectBearsHostileNodes(t *testing.T) {
 					}
 					in, err := coord.Inspect(context.Background(), c, p, o)
 					if err != nil {
-						w.t.Fatalf("seed %d: %s: %v", seed, p, err)
+						w.T.Fatalf("seed %d: %s: %v", seed, p, err)
 					}
 					recipes[in.Recipe]++
-					sanePage(w.t, in)
+					sanePage(w.T, in)
 					if o != nil && o.MaxReads > 0 && in.Reads > o.MaxReads+1 {
-						w.t.Errorf("seed %d: %s: %d reads, at most %d were allowed", seed, p, in.Reads, o.MaxReads)
+						w.T.Errorf("seed %d: %s: %d reads, at most %d were allowed", seed, p, in.Reads, o.MaxReads)
 					}
 				}
 			}
 			s.Close()
 			c.Close()
-			if w.t.Failed() {
-				w.t.Fatalf("seed %d", seed)
+			if w.T.Failed() {
+				w.T.Fatalf("seed %d", seed)
 			}
 		}
-		w.t.Logf("figure: %d hostile trees inspected, told as %v", seeds, recipes)
+		w.T.Logf("figure: %d hostile trees inspected, told as %v", seeds, recipes)
 	})
 }
 
@@ -121,19 +122,19 @@ func TestInspectBearsHostileNodes(t *testing.T) {
 // own path rules refuse.
 func TestInspectBearsNamesThatCannotBeRead(t *testing.T) {
 	onMemory(t, func(w *world) {
-		mustLock(w.t, coord.NewMutex(w.open("a", nil), "/m", nil))
-		c := w.open("inspector", &backendtest.Hooks{Names: func(_ backendtest.Call, names []string) []string {
+		coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
+		c := w.Open("inspector", &backendtest.Hooks{Names: func(_ backendtest.Call, names []string) []string {
 			return append(names, "\u202elock-0000000009", "a\u200b")
 		}})
 		in, err := coord.Inspect(context.Background(), c, "/m", nil)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		sanePage(w.t, in)
+		sanePage(w.T, in)
 		// It may count as a contender that cannot be read, or as foreign.
 		list := in.Mutex.Contenders
 		if len(list)+in.ForeignCount != 3 || !list[0].Holds || list[0].Unread != "" || len(list) == 2 && list[1].Unread == "" {
-			w.t.Errorf("%d contenders:\n%s", len(list), in)
+			w.T.Errorf("%d contenders:\n%s", len(list), in)
 		}
 	})
 }
@@ -148,28 +149,28 @@ func TestInspectGoesOnWhenNodesVanish(t *testing.T) {
 				for _, lose := range []bool{false, true} {
 					onMemory(t, func(w *world) {
 						sc.setup(w)
-						w.settle()
+						w.Settle()
 						var calls atomic.Int32
 						link := w.Link("inspector")
-						c := w.open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+						c := w.Open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
 							if int(calls.Add(1)) != n {
 								return nil
 							}
 							if played = true; lose {
 								link.Expire(call.Session.ID())
 							} else {
-								w.destroy(w.path("/" + strings.Split(sc.path, "/")[1]))
+								w.destroy(w.Path("/" + strings.Split(sc.path, "/")[1]))
 							}
 							return nil
 						}})
 						in, err := coord.Inspect(context.Background(), c, sc.path, &coord.InspectOptions{Data: sc.data})
 						if err != nil {
-							w.t.Fatalf("at request %d: %v", n, err)
+							w.T.Fatalf("at request %d: %v", n, err)
 						}
-						sanePage(w.t, in)
+						sanePage(w.T, in)
 						if lose {
-							inspectNormal(in, w.path(""))
-							compareInspection(w.t, sc.name, in)
+							inspectNormal(in, w.Path(""))
+							compareInspection(w.T, sc.name, in)
 						}
 					})
 				}
@@ -186,7 +187,7 @@ func TestInspectGoesOnWhenNodesVanish(t *testing.T) {
 func (w *world) destroy(path string) {
 	s, err := w.Link("vandal").Open(context.Background())
 	if err != nil {
-		w.t.Error(err)
+		w.T.Error(err)
 		return
 	}
 	defer s.Close()
@@ -206,12 +207,12 @@ func (w *world) destroy(path string) {
 // the read; the reader's node in its place is not in that list.
 func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
 	onEach(t, func(w *world) {
-		rw := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
-		h := mustLock(w.t, rw)
+		rw := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
+		h := coordtest.MustLock(w.T, rw)
 		w.inLineBehind("/rw")
 		writer := h.Path()
 		var once atomic.Bool
-		c := w.open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+		c := w.Open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
 			if call.Op == "get" && call.Path == writer && once.CompareAndSwap(false, true) {
 				return rw.Downgrade(context.Background(), h)
 			}
@@ -219,20 +220,20 @@ func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
 		}})
 		in, err := coord.Inspect(context.Background(), c, "/rw", nil)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		l := in.RWMutex
 		if l == nil || len(l.Contenders) != 2 || l.Contenders[0].Role != "reader" || !l.Contenders[0].Holds || l.Contenders[1].Holds {
-			w.t.Errorf("after the downgrade:\n%s", in)
+			w.T.Errorf("after the downgrade:\n%s", in)
 		}
 	})
 }
 
 // inLineBehind has a writer wait behind somebody.
 func (w *world) inLineBehind(path string) {
-	c := w.open("behind", nil)
+	c := w.Open("behind", nil)
 	w.spawn(func(ctx context.Context) { _, _ = coord.NewRWMutex(c, path, nil).Lock(ctx) })
-	w.eventually("a writer waits", func() bool { return len(w.children(path)) == 2 })
+	w.Eventually("a writer waits", func() bool { return len(w.Children(path)) == 2 })
 }
 
 // TestInspectEndsWhereItsLimitIs: a long line costs no more than what was allowed, and
@@ -246,18 +247,18 @@ func TestInspectEndsWhereItsLimitIs(t *testing.T) {
 		}
 		inspectMake(w, backend.EphemeralSequential, paths...)
 		var calls atomic.Int32
-		c := w.open("inspector", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }})
+		c := w.Open("inspector", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }})
 		in, err := coord.Inspect(context.Background(), c, "/m", &coord.InspectOptions{MaxReads: 11})
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		text := in.String()
 		if n := calls.Load(); n != 12 || in.Reads != 11 { // and the Sync
-			w.t.Errorf("%d requests, %d were told", n, in.Reads)
+			w.T.Errorf("%d requests, %d were told", n, in.Reads)
 		}
 		if !in.Truncated || len(in.Mutex.Contenders) != 10 || in.Mutex.Waiting != 29 || in.Mutex.Holders != 1 ||
 			!strings.Contains(text, "… and 20 more") || !strings.Contains(text, "truncated: ") {
-			w.t.Errorf("%d contenders:\n%s", len(in.Mutex.Contenders), text)
+			w.T.Errorf("%d contenders:\n%s", len(in.Mutex.Contenders), text)
 		}
 	})
 }
@@ -266,21 +267,21 @@ func TestInspectEndsWhereItsLimitIs(t *testing.T) {
 func TestInspectTellsOfPermissions(t *testing.T) {
 	t.Parallel()
 	w := onServer(t, zookeeper.Options{})
-	c := w.open("a", nil)
-	withPermissions(t, w.path("/closed"), zk.PermCreate)
+	c := w.Open("a", nil)
+	withPermissions(t, w.Path("/closed"), zk.PermCreate)
 	_, err := coord.Inspect(context.Background(), c, "/closed", nil)
 	var e *backend.Error
 	if !errors.Is(err, coord.ErrDenied) || !errors.As(err, &e) || e.Op != "inspect" {
 		t.Errorf("the path itself: %v", err)
 	}
-	withPermissions(t, w.path("/m"), zk.PermAll)
-	withPermissions(t, w.path("/m/lock-0000000001"), zk.PermCreate)
-	withPermissions(t, w.path("/s"), zk.PermAll)
-	withPermissions(t, w.path("/s/limit"), zk.PermCreate)
-	withPermissions(t, w.path("/s/requests"), zk.PermAll)
-	withPermissions(t, w.path("/s/requests/permit-1-0000000001"), zk.PermCreate)
-	withPermissions(t, w.path("/q"), zk.PermAll)
-	withPermissions(t, w.path("/q/items"), zk.PermCreate)
+	withPermissions(t, w.Path("/m"), zk.PermAll)
+	withPermissions(t, w.Path("/m/lock-0000000001"), zk.PermCreate)
+	withPermissions(t, w.Path("/s"), zk.PermAll)
+	withPermissions(t, w.Path("/s/limit"), zk.PermCreate)
+	withPermissions(t, w.Path("/s/requests"), zk.PermAll)
+	withPermissions(t, w.Path("/s/requests/permit-1-0000000001"), zk.PermCreate)
+	withPermissions(t, w.Path("/q"), zk.PermAll)
+	withPermissions(t, w.Path("/q/items"), zk.PermCreate)
 	for path, want := range map[string][]string{
 		"/m": {"mutex: held", "no permission"},
 		"/s": {"semaphore: 0 of an unknown number of permits", "the limit cannot be read: no permission"},
@@ -306,18 +307,18 @@ func TestInspectShowsNoDataUnlessAsked(t *testing.T) {
 		t.Run(sc.name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				sc.setup(w)
-				w.settle()
-				in, err := coord.Inspect(context.Background(), w.open("inspector", nil), sc.path, nil)
+				w.Settle()
+				in, err := coord.Inspect(context.Background(), w.Open("inspector", nil), sc.path, nil)
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
 				text := fmt.Sprintf("%s %+v", in, in)
 				for _, secret := range []string{"client a", "10.0.0", "caller", "example:80", "password", "4711", "job ", "move 5"} {
 					if strings.Contains(text, secret) {
-						w.t.Errorf("%q is shown:\n%s", secret, in)
+						w.T.Errorf("%q is shown:\n%s", secret, in)
 					}
 				}
-				walkData(w.t, in)
+				walkData(w.T, in)
 			})
 		})
 	}
@@ -338,12 +339,12 @@ func TestInspectNamesOneStrangeRecord(t *testing.T) {
 	onMemory(t, func(w *world) {
 		inspectTwoPhase(w)
 		inspectMake(w, backend.Persistent, `/app/tx/tx/s={`)
-		in, err := coord.Inspect(context.Background(), w.open("inspector", nil), "/app/tx", nil)
+		in, err := coord.Inspect(context.Background(), w.Open("inspector", nil), "/app/tx", nil)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if want := "1 node among the records is none: s"; !slices.Contains(in.Notes, want) {
-			w.t.Errorf("notes %q, want %q", in.Notes, want)
+			w.T.Errorf("notes %q, want %q", in.Notes, want)
 		}
 	})
 }
@@ -356,13 +357,13 @@ func TestARecordThatNamesNoNodesIsNone(t *testing.T) {
 		inspectMake(w, backend.Persistent,
 			`/app/tx/tx/s={"mark":"`+inspectID+`","sites":["a","/"],"deadline":1}`,
 			`/app/tx/tx/m={"mark":"/","sites":["a"],"deadline":1}`)
-		co := coord.NewCoordinator[string](w.open("co 2", nil), "/app/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co 2", nil), "/app/tx", nil)
 		list, err := co.List(context.Background())
 		if err != nil || len(list) != 1 || list[0].ID != "t-1" {
-			w.t.Errorf("%+v, %v", list, err)
+			w.T.Errorf("%+v, %v", list, err)
 		}
 		_, err = co.Status(context.Background(), "s")
-		wantErr(w.t, err, coord.ErrDecode)
+		coordtest.WantErr(w.T, err, coord.ErrDecode)
 	})
 }
 
@@ -373,22 +374,22 @@ func TestInspectCallsNoRoundStaleThatEndedInOrder(t *testing.T) {
 		inspectMake(w, backend.Persistent, "/d", "/d/members") // no containers
 		es := w.inside(w.doubles(2, "/d", 2, nil))
 		var once atomic.Bool
-		c := w.open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
-			if call.Op != "children" || call.Path != w.path("/d/members") || !once.CompareAndSwap(false, true) {
+		c := w.Open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+			if call.Op != "children" || call.Path != w.Path("/d/members") || !once.CompareAndSwap(false, true) {
 				return nil
 			}
 			for _, e := range es {
 				w.spawn(func(ctx context.Context) { _ = e.Leave(ctx) })
 			}
-			w.eventually("all have left", func() bool { return len(w.children("/d/members")) == 0 && len(w.children("/d")) == 1 })
+			w.Eventually("all have left", func() bool { return len(w.Children("/d/members")) == 0 && len(w.Children("/d")) == 1 })
 			return nil
 		}})
 		in, err := coord.Inspect(context.Background(), c, "/d", nil)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if d := in.DoubleBarrier; d == nil || d.Stale || d.Open || d.N != 0 || d.Left != 0 || !d.Since.IsZero() || !once.Load() {
-			w.t.Errorf("after the round:\n%s", in)
+			w.T.Errorf("after the round:\n%s", in)
 		}
 	})
 }
@@ -398,24 +399,24 @@ func TestInspectCallsNoRoundStaleThatEndedInOrder(t *testing.T) {
 func TestInspectDoesNotHideWhoHoldsMoreThanALoweredLimit(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		s := coord.NewSemaphore(w.open("a", nil), "/s", 3, nil)
+		s := coord.NewSemaphore(w.Open("a", nil), "/s", 3, nil)
 		h, err := s.Acquire(ctx, 2)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		defer h.Release()
 		const note = "the limit was changed after some who wait here had come"
-		c := w.open("inspector", nil)
+		c := w.Open("inspector", nil)
 		for limit, want := range map[int]bool{5: false, 1: true} {
 			if err := s.SetLimit(ctx, limit); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			in, err := coord.Inspect(ctx, c, "/s", nil)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if strings.Contains(in.String(), note) != want {
-				w.t.Errorf("with a limit of %d:\n%s", limit, in)
+				w.T.Errorf("with a limit of %d:\n%s", limit, in)
 			}
 		}
 	})
@@ -428,12 +429,12 @@ func TestInspectTellsOfFewStrayAnnouncements(t *testing.T) {
 		for i := range 300 {
 			inspectMake(w, backend.Persistent, fmt.Sprintf("/e/_c_%08d-89ab-8def-8123-456789abcdef-ready-%010d", i, i))
 		}
-		in, err := coord.Inspect(context.Background(), w.open("inspector", nil), "/e", nil)
+		in, err := coord.Inspect(context.Background(), w.Open("inspector", nil), "/e", nil)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if len(in.Notes) > 10 || !strings.Contains(in.String(), "295 more announcements") {
-			w.t.Errorf("%d notes:\n%.2000s", len(in.Notes), in)
+			w.T.Errorf("%d notes:\n%.2000s", len(in.Notes), in)
 		}
 	})
 }

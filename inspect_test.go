@@ -20,6 +20,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 const inspectID = "01234567-89ab-8def-8123-456789abcdef" // has the form of a GUID
@@ -39,7 +40,7 @@ var inspectScenes = []inspectScene{
 			if kind == 'W' {
 				lock = rw.Lock
 			}
-			_, err := lock(w.t.Context())
+			_, err := lock(w.T.Context())
 			return err
 		})
 	}},
@@ -50,7 +51,7 @@ var inspectScenes = []inspectScene{
 			if kind == 'W' {
 				lock = rw.Lock
 			}
-			_, err := lock(w.t.Context())
+			_, err := lock(w.T.Context())
 			return err
 		})
 	}},
@@ -61,14 +62,14 @@ var inspectScenes = []inspectScene{
 			if id == 'b' {
 				o.Data = []byte("10.0.0.2:80")
 			}
-			t, err := coord.NewElection(c, "/e", o).Campaign(w.t.Context())
+			t, err := coord.NewElection(c, "/e", o).Campaign(w.T.Context())
 			if err == nil {
 				first <- t
 			}
 			return err
 		})
 		if err := (<-first).Announce(context.Background(), []byte("at 10.0.0.1:80")); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 	}},
 	{name: "semaphore", path: "/s", data: true, setup: func(w *world) {
@@ -76,21 +77,21 @@ var inspectScenes = []inspectScene{
 		w.inLine("/s/requests", "21231", func(c *coord.Client, weight rune) error {
 			n++
 			o := &coord.SemaphoreOptions{Data: fmt.Appendf(nil, "caller %d", n)}
-			_, err := coord.NewSemaphore(c, "/s", 3, o).Acquire(w.t.Context(), int(weight-'0'))
+			_, err := coord.NewSemaphore(c, "/s", 3, o).Acquire(w.T.Context(), int(weight-'0'))
 			return err
 		})
 	}},
 	{name: "semaphore-lowered", path: "/s", setup: inspectLowered},
 	{name: "semaphore-unused", path: "/s", setup: func(w *world) {
-		if err := coord.NewSemaphore(w.open("a", nil), "/s", 3, nil).SetLimit(context.Background(), 5); err != nil {
-			w.t.Fatal(err)
+		if err := coord.NewSemaphore(w.Open("a", nil), "/s", 3, nil).SetLimit(context.Background(), 5); err != nil {
+			w.T.Fatal(err)
 		}
 	}},
 	{name: "group", path: "/g", data: true, setup: func(w *world) {
 		for _, id := range []string{"web-2", "web-1"} {
-			g := coord.NewGroup(w.open(id, nil), "/g", &coord.GroupOptions[string]{Codec: coord.Text()})
+			g := coord.NewGroup(w.Open(id, nil), "/g", &coord.GroupOptions[string]{Codec: coord.Text()})
 			if _, err := g.Join(context.Background(), id, id+".example:80"); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		inspectMake(w, backend.EphemeralSequential, "/g/_c_"+inspectID+"-member-web-1-=the next one")
@@ -100,21 +101,21 @@ var inspectScenes = []inspectScene{
 	{name: "counter", path: "/n", data: true, setup: inspectCounter},
 	{name: "counter-secret", path: "/n", setup: inspectCounter},
 	{name: "barrier", path: "/b", setup: func(w *world) {
-		if err := coord.NewBarrier(w.open("a", nil), "/b", nil).Set(context.Background()); err != nil {
-			w.t.Fatal(err)
+		if err := coord.NewBarrier(w.Open("a", nil), "/b", nil).Set(context.Background()); err != nil {
+			w.T.Fatal(err)
 		}
 	}},
 	{name: "barrier-ephemeral", path: "/b", setup: func(w *world) {
-		b := coord.NewBarrier(w.open("a", nil), "/b", &coord.BarrierOptions{Ephemeral: true})
+		b := coord.NewBarrier(w.Open("a", nil), "/b", &coord.BarrierOptions{Ephemeral: true})
 		if err := b.Set(context.Background()); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 	}},
 	{name: "doublebarrier-waiting", path: "/d", setup: func(w *world) { w.enterAll(3, 2) }},
 	{name: "doublebarrier-open", path: "/d", setup: func(w *world) {
 		w.enterAll(2, 3)
 		inspectEnter(w, "x", 2, &coord.DoubleBarrierOptions{WaitForNextRound: true})
-		w.eventually("another one waits", func() bool { return len(w.children("/d/members")) == 4 })
+		w.Eventually("another one waits", func() bool { return len(w.Children("/d/members")) == 4 })
 	}},
 	{name: "doublebarrier-stale", path: "/d", setup: func(w *world) {
 		inspectMake(w, backend.Persistent, "/d", "/d/members") // no containers
@@ -122,55 +123,55 @@ var inspectScenes = []inspectScene{
 		for _, c := range clients {
 			c.Close()
 		}
-		w.eventually("all have gone", func() bool { return len(w.children("/d/members")) == 0 })
+		w.Eventually("all have gone", func() bool { return len(w.Children("/d/members")) == 0 })
 	}},
 	{name: "queue", path: "/q", data: true, setup: inspectQueue},
 	{name: "queue-secret", path: "/q", setup: inspectQueue},
 	{name: "queue-empty", path: "/q", setup: func(w *world) {
-		q := coord.NewQueue[int](w.open("a", nil), "/q", nil)
-		mustPut(w.t, q, 1, 1)
-		mustAck(w.t, mustTake(w.t, q, 1))
-		other := coord.NewQueue[int](w.open("b", nil), "/q", nil)
+		q := coord.NewQueue[int](w.Open("a", nil), "/q", nil)
+		mustPut(w.T, q, 1, 1)
+		mustAck(w.T, mustTake(w.T, q, 1))
+		other := coord.NewQueue[int](w.Open("b", nil), "/q", nil)
 		w.spawn(func(ctx context.Context) { _, _ = other.Take(ctx) })
-		w.eventually("a taker waits", func() bool { return len(w.children("/q/waiters")) == 1 })
+		w.Eventually("a taker waits", func() bool { return len(w.Children("/q/waiters")) == 1 })
 	}},
 	{name: "priorityqueue", path: "/q", data: true, setup: func(w *world) {
-		q := coord.NewPriorityQueue[string](w.open("a", nil), "/q", nil)
+		q := coord.NewPriorityQueue[string](w.Open("a", nil), "/q", nil)
 		for i, p := range []int64{7, -3, 7} {
 			if _, err := q.Put(context.Background(), p, fmt.Sprintf("job %d", i)); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		if _, err := q.Take(context.Background()); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 	}},
 	{name: "delayqueue", path: "/q", setup: func(w *world) {
-		q := coord.NewDelayQueue[string](w.open("a", nil), "/q", nil)
+		q := coord.NewDelayQueue[string](w.Open("a", nil), "/q", nil)
 		now := time.Now()
 		for _, due := range []time.Time{now.Add(-time.Minute), now.Add(time.Hour), now.Add(30 * time.Minute)} {
 			if _, err := q.Put(context.Background(), due, "x"); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 	}},
 	{name: "twophase", path: "/app/tx", data: true, setup: inspectTwoPhase},
 	{name: "twophase-aborted", path: "/app/tx", setup: func(w *world) {
 		inspectServe(w, "a", func(context.Context) error { return errors.New("no room") }, nil)
-		co := coord.NewCoordinator[string](w.open("co", nil), "/app/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/app/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 		w.propose(co, "t-1", "a")
-		w.eventually("it is decided and acknowledged", func() bool {
-			return len(w.children("/app/tx/sites/a")) == 0
+		w.Eventually("it is decided and acknowledged", func() bool {
+			return len(w.Children("/app/tx/sites/a")) == 0
 		})
-		w.eventually("its proposer is done", func() bool { return len(w.children("/app/tx/tx/t-1")) == 2 })
+		w.Eventually("its proposer is done", func() bool { return len(w.Children("/app/tx/tx/t-1")) == 2 })
 	}},
 	{name: "twophase-committed", path: "/app/tx", setup: func(w *world) {
 		inspectServe(w, "a", nil, nil)
 		inspectServe(w, "b", nil, never)
-		co := coord.NewCoordinator[string](w.open("co", nil), "/app/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/app/tx", nil)
 		w.propose(co, "t-1", "a", "b")
-		w.eventually("one site and the proposer are done", func() bool {
-			return len(w.children("/app/tx/sites/a")) == 0 && len(w.children("/app/tx/tx/t-1")) == 2
+		w.Eventually("one site and the proposer are done", func() bool {
+			return len(w.Children("/app/tx/sites/a")) == 0 && len(w.Children("/app/tx/tx/t-1")) == 2
 		})
 	}},
 	{name: "twophase-doubt", path: "/app/tx", setup: inspectDoubt},
@@ -179,41 +180,41 @@ var inspectScenes = []inspectScene{
 	{name: "missing", path: "/nothing", setup: func(*world) {}},
 	{name: "empty", path: "/m", setup: func(w *world) {
 		inspectMake(w, backend.Persistent, "/m") // a container could go before it is inspected
-		prime(w.t, coord.NewMutex(w.open("a", nil), "/m", nil))
+		coordtest.Prime(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
 	}},
 	{name: "unknown", path: "/u", setup: func(w *world) {
 		inspectMake(w, backend.Persistent, "/u=some text", "/u/README", "/u/lock-1", "/u/x")
 	}},
 	{name: "foreign", path: "/m", setup: func(w *world) {
-		mustLock(w.t, coord.NewMutex(w.open("a", nil), "/m", nil))
+		coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
 		inspectMake(w, backend.Persistent, "/m/README", "/m/x-99999999999", "/m/ready")
 	}},
 	{name: "mixture", path: "/m", setup: func(w *world) {
-		mustLock(w.t, coord.NewMutex(w.open("a", nil), "/m", nil))
+		coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
 		// An earlier version's, which did not look whose path it is.
-		candidate := w.path("/m/_c_01234567-89ab-8def-8123-456789abcdef-latch-")
-		if _, err := w.session("b").Commit(context.Background(), backend.Create(candidate, []byte("b"), backend.EphemeralSequential)); err != nil {
-			w.t.Fatal(err)
+		candidate := w.Path("/m/_c_01234567-89ab-8def-8123-456789abcdef-latch-")
+		if _, err := w.Session("b").Commit(context.Background(), backend.Create(candidate, []byte("b"), backend.EphemeralSequential)); err != nil {
+			w.T.Fatal(err)
 		}
 	}},
 	{name: "part", path: "/s/requests", setup: func(w *world) {
-		if _, err := coord.NewSemaphore(w.open("a", nil), "/s", 3, nil).Acquire(context.Background(), 1); err != nil {
-			w.t.Fatal(err)
+		if _, err := coord.NewSemaphore(w.Open("a", nil), "/s", 3, nil).Acquire(context.Background(), 1); err != nil {
+			w.T.Fatal(err)
 		}
 	}},
 }
 
 func inspectMutex(w *world) {
 	w.inLine("/m", "abc", func(c *coord.Client, name rune) error {
-		_, err := coord.NewMutex(c, "/m", &coord.MutexOptions{Data: []byte("client " + string(name))}).Lock(w.t.Context())
+		_, err := coord.NewMutex(c, "/m", &coord.MutexOptions{Data: []byte("client " + string(name))}).Lock(w.T.Context())
 		return err
 	})
 	w.spawn(func(ctx context.Context) {
-		m := coord.NewMutex(w.open("ops", nil), "/m", nil)
+		m := coord.NewMutex(w.Open("ops", nil), "/m", nil)
 		_ = m.Revoke(ctx, &coord.RevokeOptions{By: "ops", Reason: "the disk is full", ForceAfter: time.Hour})
 	})
-	c := w.open("observer", nil)
-	w.eventually("the request is there", func() bool {
+	c := w.Open("observer", nil)
+	w.Eventually("the request is there", func() bool {
 		in, err := coord.Inspect(context.Background(), c, "/m", nil)
 		return err == nil && in.Mutex.Contenders[0].Revocation != nil
 	})
@@ -222,91 +223,91 @@ func inspectMutex(w *world) {
 // inspectLowered: whoever was granted after he had waited keeps his permits under a
 // limit that is too low for them.
 func inspectLowered(w *world) {
-	a := coord.NewSemaphore(w.open("a", nil), "/s", 3, nil)
+	a := coord.NewSemaphore(w.Open("a", nil), "/s", 3, nil)
 	first, err := a.Acquire(context.Background(), 3)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	take := func(name string, n int) {
-		w.t.Helper()
-		s := coord.NewSemaphore(w.open(name, nil), "/s", 3, &coord.SemaphoreOptions{AdoptLimit: true})
-		before := len(w.children("/s/requests"))
+		w.T.Helper()
+		s := coord.NewSemaphore(w.Open(name, nil), "/s", 3, &coord.SemaphoreOptions{AdoptLimit: true})
+		before := len(w.Children("/s/requests"))
 		w.spawn(func(ctx context.Context) { _, _ = s.Acquire(ctx, n) })
-		w.eventually("a request stands there", func() bool { return len(w.children("/s/requests")) > before })
+		w.Eventually("a request stands there", func() bool { return len(w.Children("/s/requests")) > before })
 	}
 	take("b", 2)
-	w.settle()
-	mustRelease(w.t, first)
-	observer := w.session("observer of marks")
-	w.eventually("the request is marked", func() bool {
-		names := w.children("/s/requests")
+	w.Settle()
+	coordtest.MustRelease(w.T, first)
+	observer := w.Session("observer of marks")
+	w.Eventually("the request is marked", func() bool {
+		names := w.Children("/s/requests")
 		if len(names) != 1 {
 			return false
 		}
-		stat, err := observer.Exists(context.Background(), w.path("/s/requests/"+names[0]), nil)
+		stat, err := observer.Exists(context.Background(), w.Path("/s/requests/"+names[0]), nil)
 		return err == nil && stat.Version > 0
 	})
 	if err := a.SetLimit(context.Background(), 1); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	take("c", 1)
 }
 
 func inspectValue(w *world) {
-	v := coord.NewValue[map[string]string](w.open("a", nil), "/v", nil)
+	v := coord.NewValue[map[string]string](w.Open("a", nil), "/v", nil)
 	for _, password := range []string{"x", "secret"} {
 		if _, err := v.Set(context.Background(), map[string]string{"password": password}); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 	}
 }
 
 func inspectCounter(w *world) {
-	if _, err := coord.NewCounter(w.open("a", nil), "/n").Add(context.Background(), 4711); err != nil {
-		w.t.Fatal(err)
+	if _, err := coord.NewCounter(w.Open("a", nil), "/n").Add(context.Background(), 4711); err != nil {
+		w.T.Fatal(err)
 	}
 }
 
 func inspectQueue(w *world) {
-	q := coord.NewQueue[int](w.open("a", nil), "/q", &coord.QueueOptions[int]{MaxAttempts: 2})
-	mustPut(w.t, q, 1, 6)
+	q := coord.NewQueue[int](w.Open("a", nil), "/q", &coord.QueueOptions[int]{MaxAttempts: 2})
+	mustPut(w.T, q, 1, 6)
 	for range 2 {
-		if err := mustTake(w.t, q, 1).Nack(0); err != nil { // to the dead letters, the second time
-			w.t.Fatal(err)
+		if err := mustTake(w.T, q, 1).Nack(0); err != nil { // to the dead letters, the second time
+			w.T.Fatal(err)
 		}
 	}
-	if err := mustTake(w.t, q, 2).Nack(0); err != nil {
-		w.t.Fatal(err)
+	if err := mustTake(w.T, q, 2).Nack(0); err != nil {
+		w.T.Fatal(err)
 	}
-	mustTake(w.t, q, 2) // the second attempt
-	if err := mustTake(w.t, q, 3).Nack(time.Hour); err != nil {
-		w.t.Fatal(err)
+	mustTake(w.T, q, 2) // the second attempt
+	if err := mustTake(w.T, q, 3).Nack(time.Hour); err != nil {
+		w.T.Fatal(err)
 	}
-	other := coord.NewQueue[int](w.open("b", nil), "/q", nil)
-	mustTake(w.t, other, 4)
+	other := coord.NewQueue[int](w.Open("b", nil), "/q", nil)
+	mustTake(w.T, other, 4)
 }
 
 // inspectTwoPhase: one site has voted yes, the other one takes its time.
 func inspectTwoPhase(w *world) {
 	inspectServe(w, "a", nil, nil)
 	inspectServe(w, "b", never, nil)
-	co := coord.NewCoordinator[string](w.open("co", nil), "/app/tx", &coord.CoordinatorOptions[string]{Timeout: time.Hour})
+	co := coord.NewCoordinator[string](w.Open("co", nil), "/app/tx", &coord.CoordinatorOptions[string]{Timeout: time.Hour})
 	w.propose(co, "t-1", "a", "b")
-	w.eventually("a vote is there", func() bool { return len(w.children("/app/tx/tx/t-1")) == 3 })
+	w.Eventually("a vote is there", func() bool { return len(w.Children("/app/tx/tx/t-1")) == 3 })
 }
 
 // inspectDoubt: an outsider destroys the record of a transaction.
 func inspectDoubt(w *world) {
 	inspectTwoPhase(w)
-	s := w.session("vandal")
-	w.eventually("the record is destroyed", func() bool {
-		for _, name := range w.children("/app/tx/tx/t-1") {
-			_, _ = s.Commit(context.Background(), backend.Delete(w.path("/app/tx/tx/t-1/"+name), backend.AnyVersion))
+	s := w.Session("vandal")
+	w.Eventually("the record is destroyed", func() bool {
+		for _, name := range w.Children("/app/tx/tx/t-1") {
+			_, _ = s.Commit(context.Background(), backend.Delete(w.Path("/app/tx/tx/t-1/"+name), backend.AnyVersion))
 		}
-		_, err := s.Commit(context.Background(), backend.Delete(w.path("/app/tx/tx/t-1"), backend.AnyVersion))
+		_, err := s.Commit(context.Background(), backend.Delete(w.Path("/app/tx/tx/t-1"), backend.AnyVersion))
 		return err == nil || errors.Is(err, coord.ErrNotFound)
 	})
-	w.eventually("the site that is not bound has given it up", func() bool { return len(w.children("/app/tx/sites/b")) == 0 })
+	w.Eventually("the site that is not bound has given it up", func() bool { return len(w.Children("/app/tx/sites/b")) == 0 })
 }
 
 // never returns when it is told to.
@@ -326,14 +327,14 @@ func inspectServe(w *world, site string, vote, commit func(context.Context) erro
 			return f(ctx)
 		}
 	}
-	p := coord.NewParticipant(w.open("site "+site, nil), "/app/tx", site, coord.Handler[string]{
+	p := coord.NewParticipant(w.Open("site "+site, nil), "/app/tx", site, coord.Handler[string]{
 		Prepare: as(vote), Commit: as(commit), Abort: as(nil),
 		InDoubt: func(context.Context, coord.Branch[string], error) {},
 	})
 	w.spawn(func(ctx context.Context) { _ = p.Serve(ctx) })
-	observer := w.session("observer of " + site)
-	w.eventually("the site is served", func() bool {
-		_, err := observer.Exists(context.Background(), w.path("/app/tx/present/"+site), nil)
+	observer := w.Session("observer of " + site)
+	w.Eventually("the site is served", func() bool {
+		_, err := observer.Exists(context.Background(), w.Path("/app/tx/present/"+site), nil)
 		return err == nil
 	})
 }
@@ -353,7 +354,7 @@ func (w *world) spawn(f func(ctx context.Context)) {
 		defer close(done)
 		f(ctx)
 	}()
-	w.t.Cleanup(func() {
+	w.T.Cleanup(func() {
 		cancel()
 		<-done
 	})
@@ -362,20 +363,20 @@ func (w *world) spawn(f func(ctx context.Context)) {
 // inLine has one client after the other come to the directory at path, in order.
 // Each acquires as acquire says, for one of the letters of kinds.
 func (w *world) inLine(path, kinds string, acquire func(c *coord.Client, kind rune) error) {
-	w.t.Helper()
+	w.T.Helper()
 	for i, kind := range kinds {
-		c := w.open(fmt.Sprint("client ", i), nil)
+		c := w.Open(fmt.Sprint("client ", i), nil)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			if err := acquire(c, kind); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, coord.ErrClosed) {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 		}()
-		w.t.Cleanup(func() { <-done }) // w.t.Context() has ended by now
-		w.eventually("the next one is in line", func() bool { return len(w.children(path)) > i })
+		w.T.Cleanup(func() { <-done }) // w.t.Context() has ended by now
+		w.Eventually("the next one is in line", func() bool { return len(w.Children(path)) > i })
 	}
-	w.settle()
+	w.Settle()
 }
 
 // enterAll has come members enter a double barrier for n, and returns their clients.
@@ -383,11 +384,11 @@ func (w *world) enterAll(n, come int) []*coord.Client {
 	var clients []*coord.Client
 	for i := range come {
 		clients = append(clients, inspectEnter(w, fmt.Sprint("member ", i), n, nil))
-		w.eventually("the next one is there", func() bool { return len(w.children("/d/members")) > i })
+		w.Eventually("the next one is there", func() bool { return len(w.Children("/d/members")) > i })
 	}
 	if come >= n {
-		d := coord.NewDoubleBarrier(w.open("observer", nil), "/d", n, nil)
-		w.eventually("the round is open", func() bool {
+		d := coord.NewDoubleBarrier(w.Open("observer", nil), "/d", n, nil)
+		w.Eventually("the round is open", func() bool {
 			st, err := d.State(context.Background())
 			return err == nil && st.Inside == n && st.Extra == come-n && st.Waiting == 0
 		})
@@ -396,7 +397,7 @@ func (w *world) enterAll(n, come int) []*coord.Client {
 }
 
 func inspectEnter(w *world, name string, n int, o *coord.DoubleBarrierOptions) *coord.Client {
-	c := w.open(name, nil)
+	c := w.Open(name, nil)
 	w.spawn(func(ctx context.Context) { _, _ = coord.NewDoubleBarrier(c, "/d", n, o).Enter(ctx) })
 	return c
 }
@@ -424,10 +425,10 @@ func TestInspectTellsWhatStandsThere(t *testing.T) {
 				sc.setup(w)
 				var mu sync.Mutex
 				calls, syncs := 0, 0
-				c := w.open("inspector", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+				c := w.Open("inspector", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 					switch c.Op {
 					case "commit":
-						w.t.Errorf("Inspect writes: %v", c.Ops)
+						w.T.Errorf("Inspect writes: %v", c.Ops)
 					case "sync":
 						syncs++
 					default:
@@ -439,15 +440,15 @@ func TestInspectTellsWhatStandsThere(t *testing.T) {
 				}})
 				in, err := coord.Inspect(context.Background(), c, sc.path, &coord.InspectOptions{Data: sc.data})
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				if w.fake && syncs != 1 || calls == 0 || syncs == 1 && calls > in.Reads {
-					w.t.Errorf("%d requests and %d Syncs; %d were told", calls, syncs, in.Reads)
+				if w.Fake && syncs != 1 || calls == 0 || syncs == 1 && calls > in.Reads {
+					w.T.Errorf("%d requests and %d Syncs; %d were told", calls, syncs, in.Reads)
 				}
 				inspectTimes(w, in)
-				inspectColumns(w.t, in.String())
-				inspectNormal(in, w.path(""))
-				compareInspection(w.t, sc.name, in)
+				inspectColumns(w.T, in.String())
+				inspectNormal(in, w.Path(""))
+				compareInspection(w.T, sc.name, in)
 			})
 		})
 	}
@@ -490,7 +491,7 @@ func compareInspection(t *testing.T, name string, in *coord.Inspection) {
 
 // inspectTimes checks that all times are near now, and in UTC.
 func inspectTimes(w *world, in *coord.Inspection) {
-	w.t.Helper()
+	w.T.Helper()
 	now := time.Now()
 	walkInspection(reflect.ValueOf(in), "", func(field string, v reflect.Value) {
 		at, ok := v.Interface().(time.Time)
@@ -498,10 +499,10 @@ func inspectTimes(w *world, in *coord.Inspection) {
 			return
 		}
 		if d := at.Sub(now).Abs(); d > 2*time.Hour {
-			w.t.Errorf("%s: %v, now it is %v", field, at, now)
+			w.T.Errorf("%s: %v, now it is %v", field, at, now)
 		}
 		if _, offset := at.Zone(); offset != 0 || at.Location() != time.UTC {
-			w.t.Errorf("%s: %v is not in UTC", field, at)
+			w.T.Errorf("%s: %v is not in UTC", field, at)
 		}
 	})
 }
@@ -638,40 +639,40 @@ func TestTheJSONOfAnInspectionHasStableNames(t *testing.T) {
 // TestInspectRefusesBadInput: errors of the caller are told at once.
 func TestInspectRefusesBadInput(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		for _, path := range []string{"", "/", "x", "/_coord/journal", "/a//b"} {
 			_, err := coord.Inspect(context.Background(), c, path, nil)
-			wantErr(w.t, err, coord.ErrBadPath)
+			coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		}
 		_, err := coord.Inspect(context.Background(), c, "/a", &coord.InspectOptions{MaxReads: -1})
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_, err = coord.Inspect(ctx, c, "/a", nil)
-		wantErr(w.t, err, context.Canceled)
+		coordtest.WantErr(w.T, err, context.Canceled)
 		c.Close()
 		_, err = coord.Inspect(context.Background(), c, "/a", nil)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 	})
 }
 
 // inspectMake makes nodes as an outsider, with a session of the test. Data comes
 // behind "=".
 func inspectMake(w *world, mode backend.CreateMode, nodes ...string) {
-	w.t.Helper()
-	s := w.session("outsider")
+	w.T.Helper()
+	s := w.Session("outsider")
 	for _, node := range nodes {
 		path, data, _ := strings.Cut(node, "=")
-		path = w.path(path)
+		path = w.Path(path)
 		dir, name := filepath.Split(path)
-		before := len(children(w.t, w.Link("outsider"), filepath.Clean(dir)))
-		w.eventually("the node "+name+" is made", func() bool {
+		before := len(coordtest.Children(w.T, w.Link("outsider"), filepath.Clean(dir)))
+		w.Eventually("the node "+name+" is made", func() bool {
 			_, err := s.Commit(context.Background(), backend.Create(path, []byte(data), mode))
 			if errors.Is(err, backend.ErrUncertain) { // the machine is busy
-				return len(children(w.t, w.Link("outsider"), filepath.Clean(dir))) > before
+				return len(coordtest.Children(w.T, w.Link("outsider"), filepath.Clean(dir))) > before
 			}
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			return true
 		})

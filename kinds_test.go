@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -183,8 +184,8 @@ func wantKind(t *testing.T, err error, path, want, found string) {
 
 // dump is all that stands at and below a path.
 func (w *world) dump(path string) string {
-	w.t.Helper()
-	s := w.session("dump")
+	w.T.Helper()
+	s := w.Session("dump")
 	defer s.Close()
 	var text string
 	var walk func(path string)
@@ -196,13 +197,13 @@ func (w *world) dump(path string) string {
 		text += fmt.Sprintf("%s %q version %d, %d children, created %d\n", path, data, stat.Version, stat.NumChildren, stat.Czxid)
 		names, _, err := s.Children(context.Background(), path, nil)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for _, name := range names {
 			walk(path + "/" + name)
 		}
 	}
-	walk(w.path(path))
+	walk(w.Path(path))
 	return text
 }
 
@@ -217,7 +218,7 @@ func TestOnePathOneRecipe(t *testing.T) {
 				if i == j || isData(first.kind) && isData(second.kind) {
 					continue
 				}
-				a, b := w.open(fmt.Sprint("a", i, j), nil), w.open(fmt.Sprint("b", i, j), nil)
+				a, b := w.Open(fmt.Sprint("a", i, j), nil), w.Open(fmt.Sprint("b", i, j), nil)
 				for _, state := range []string{"idle", "in use"} {
 					if state == "in use" && first.hold == nil {
 						continue
@@ -231,22 +232,22 @@ func TestOnePathOneRecipe(t *testing.T) {
 						done, err = first.hold(ctx, a, path)
 					}
 					if err != nil {
-						w.t.Fatal(err)
+						w.T.Fatal(err)
 					}
-					w.settle()
+					w.Settle()
 					before := w.dump(path)
 					for range 2 {
 						for _, use := range append(second.others, second.use) {
-							wantKind(w.t, use(ctx, b, path), w.path(path), second.kind, first.kind)
+							wantKind(w.T, use(ctx, b, path), w.Path(path), second.kind, first.kind)
 						}
 					}
-					w.settle()
+					w.Settle()
 					if after := w.dump(path); after != before {
-						w.t.Errorf("a %s at the path of a %s, %s: it was\n%sand is\n%s", second.kind, first.kind, state, before, after)
+						w.T.Errorf("a %s at the path of a %s, %s: it was\n%sand is\n%s", second.kind, first.kind, state, before, after)
 					}
 					done()
 					if err := first.use(ctx, a, path); err != nil {
-						w.t.Errorf("%s after a %s was refused: %v", first.kind, second.kind, err)
+						w.T.Errorf("%s after a %s was refused: %v", first.kind, second.kind, err)
 					}
 				}
 				a.Close()
@@ -261,35 +262,35 @@ func TestOnePathOneRecipe(t *testing.T) {
 func TestTwoKindsAreNeverGrantedAtOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		a, b := w.open("a", nil), w.open("b", nil)
+		a, b := w.Open("a", nil), w.Open("b", nil)
 		m, rw := coord.NewMutex(a, "/l", nil), coord.NewRWMutex(b, "/l", nil)
-		s := w.session("x")
+		s := w.Session("x")
 		// Both know the path as theirs: it was deleted, and made anew, between.
-		prime(w.t, m)
-		if _, err := s.Commit(ctx, backend.Delete(w.path("/l"), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		coordtest.Prime(w.T, m)
+		if _, err := s.Commit(ctx, backend.Delete(w.Path("/l"), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
 		h, err := rw.Lock(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		_, err = m.Lock(ctx)
-		wantKind(w.t, err, w.path("/l"), "mutex", "rwmutex")
-		mustRelease(w.t, h)
+		wantKind(w.T, err, w.Path("/l"), "mutex", "rwmutex")
+		coordtest.MustRelease(w.T, h)
 		// A waiter is not disturbed by one that comes behind it and is refused.
 		h, err = rw.Lock(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		waiting := make(chan error, 1)
-		n := w.waits.Load()
+		n := w.Waits.Load()
 		go func() { waiting <- rw.Do(ctx, func(context.Context, *coord.Hold) error { return nil }) }()
-		w.eventually("the second writer waits", func() bool { return w.waits.Load() > n })
+		w.Eventually("the second writer waits", func() bool { return w.Waits.Load() > n })
 		_, err = m.TryLock(ctx)
-		wantKind(w.t, err, w.path("/l"), "mutex", "rwmutex")
-		mustRelease(w.t, h)
+		wantKind(w.T, err, w.Path("/l"), "mutex", "rwmutex")
+		coordtest.MustRelease(w.T, h)
 		if err := <-waiting; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -299,23 +300,23 @@ func TestTwoKindsAreNeverGrantedAtOnce(t *testing.T) {
 func TestAWaiterIsNotDisturbedByAnotherKind(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		rw := coord.NewRWMutex(w.open("a", nil), "/l", nil)
+		rw := coord.NewRWMutex(w.Open("a", nil), "/l", nil)
 		first, err := rw.RLock(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		second := make(chan error, 1)
-		n := w.waits.Load()
+		n := w.Waits.Load()
 		go func() { second <- rw.Do(ctx, func(context.Context, *coord.Hold) error { return nil }) }()
-		w.eventually("the writer waits", func() bool { return w.waits.Load() > n })
+		w.Eventually("the writer waits", func() bool { return w.Waits.Load() > n })
 		// An earlier version's, which does not look and stays.
-		other := w.path("/l/_c_01234567-89ab-8def-8123-456789abcdef-lock-")
-		if _, err := w.session("x").Commit(ctx, backend.Create(other, nil, backend.EphemeralSequential)); err != nil {
-			w.t.Fatal(err)
+		other := w.Path("/l/_c_01234567-89ab-8def-8123-456789abcdef-lock-")
+		if _, err := w.Session("x").Commit(ctx, backend.Create(other, nil, backend.EphemeralSequential)); err != nil {
+			w.T.Fatal(err)
 		}
-		mustRelease(w.t, first) // a writer lists again
+		coordtest.MustRelease(w.T, first) // a writer lists again
 		if err := <-second; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -340,30 +341,30 @@ func TestADirectoryWithoutAMark(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			onEach(t, func(w *world) {
 				ctx := context.Background()
-				s := w.session("x")
+				s := w.Session("x")
 				for i, u := range kindUses() {
 					path := "/" + u.kind
-					if _, err := s.Commit(ctx, backend.Create(w.path(path), []byte(tt.data), backend.Persistent)); err != nil {
-						w.t.Fatal(err)
+					if _, err := s.Commit(ctx, backend.Create(w.Path(path), []byte(tt.data), backend.Persistent)); err != nil {
+						w.T.Fatal(err)
 					}
-					c := w.open(fmt.Sprint("c", i), nil)
+					c := w.Open(fmt.Sprint("c", i), nil)
 					if tt.child == "" && (tt.refused[u.kind] != "" || tt.refused == nil) && !isData(u.kind) {
 						err := u.use(ctx, c, path)
 						if found := tt.refused[u.kind]; found != "" {
-							wantKind(w.t, err, w.path(path), u.kind, found)
+							wantKind(w.T, err, w.Path(path), u.kind, found)
 						} else if err != nil {
-							w.t.Errorf("%s: %v", u.kind, err)
+							w.T.Errorf("%s: %v", u.kind, err)
 						}
 					}
 					if tt.child != "" && tt.refused[u.kind] != "" {
-						if _, err := s.Commit(ctx, backend.Create(w.path(path)+"/"+tt.child, nil, backend.EphemeralSequential)); err != nil {
-							w.t.Fatal(err)
+						if _, err := s.Commit(ctx, backend.Create(w.Path(path)+"/"+tt.child, nil, backend.EphemeralSequential)); err != nil {
+							w.T.Fatal(err)
 						}
-						wantKind(w.t, u.use(ctx, c, path), w.path(path), u.kind, tt.refused[u.kind])
+						wantKind(w.T, u.use(ctx, c, path), w.Path(path), u.kind, tt.refused[u.kind])
 					}
-					data, _, err := s.Get(ctx, w.path(path), nil)
+					data, _, err := s.Get(ctx, w.Path(path), nil)
 					if err != nil || tt.data != "" && string(data) != tt.data {
-						w.t.Errorf("after a %s the data is %q, %v", u.kind, data, err)
+						w.T.Errorf("after a %s the data is %q, %v", u.kind, data, err)
 					}
 					c.Close()
 				}
@@ -378,18 +379,18 @@ func TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstHasIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		w.used("/l")
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		var after nth
-		rw := coord.NewRWMutex(w.open("b", &backendtest.Hooks{After: after.after}), "/l", nil)
-		after.arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == w.path("/l") }, func(context.Context, backendtest.Call, error) error {
-			mustRelease(w.t, mustLock(w.t, m))
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		var after coordtest.Nth
+		rw := coord.NewRWMutex(w.Open("b", &backendtest.Hooks{After: after.After}), "/l", nil)
+		after.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == w.Path("/l") }, func(context.Context, backendtest.Call, error) error {
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
 			return nil
 		})
 		_, err := rw.Lock(ctx)
-		wantKind(w.t, err, w.path("/l"), "rwmutex", "mutex")
-		prime(w.t, m)
-		if names := w.children("/l"); len(names) != 0 {
-			w.t.Errorf("%q", names)
+		wantKind(w.T, err, w.Path("/l"), "rwmutex", "mutex")
+		coordtest.Prime(w.T, m)
+		if names := w.Children("/l"); len(names) != 0 {
+			w.T.Errorf("%q", names)
 		}
 	})
 }
@@ -404,16 +405,16 @@ func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstHasIt(t *testing.T) {
 			}
 			path := "/" + u.kind
 			w.used(path)
-			var before nth
-			c := w.open(u.kind, &backendtest.Hooks{Before: before.before})
-			before.arm(1, func(c backendtest.Call) bool { return does(backend.OpSetData, w.path(path))(c) }, func(context.Context, backendtest.Call, error) error {
-				h, err := coord.NewSemaphore(w.open("first of "+u.kind, nil), path, 1, nil).Acquire(ctx, 1)
-				mustRelease(w.t, must(w.t, h, err))
+			var before coordtest.Nth
+			c := w.Open(u.kind, &backendtest.Hooks{Before: before.Before})
+			before.Arm(1, func(c backendtest.Call) bool { return does(backend.OpSetData, w.Path(path))(c) }, func(context.Context, backendtest.Call, error) error {
+				h, err := coord.NewSemaphore(w.Open("first of "+u.kind, nil), path, 1, nil).Acquire(ctx, 1)
+				coordtest.MustRelease(w.T, must(w.T, h, err))
 				return nil
 			})
-			wantKind(w.t, u.use(ctx, c, path), w.path(path), u.kind, "semaphore")
-			if data, _, err := w.session("x").Get(ctx, w.path(path), nil); err != nil || string(data) != "coord recipe: semaphore" {
-				w.t.Errorf("after a %s: %q, %v", u.kind, data, err)
+			wantKind(w.T, u.use(ctx, c, path), w.Path(path), u.kind, "semaphore")
+			if data, _, err := w.Session("x").Get(ctx, w.Path(path), nil); err != nil || string(data) != "coord recipe: semaphore" {
+				w.T.Errorf("after a %s: %q, %v", u.kind, data, err)
 			}
 		}
 	})
@@ -427,43 +428,43 @@ func TestAForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
 		var told atomic.Int32
 		waits := func(_ context.Context, e trace.Event) {
 			if _, ok := e.(trace.WaitBegan); ok {
-				w.waits.Add(1)
+				w.Waits.Add(1)
 			}
 		}
-		c := open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: waits, Logger: slog.New(onWarn(func(text string) {
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Namespace: w.Path(""), Trace: waits, Logger: slog.New(onWarn(func(text string) {
 			if strings.Contains(text, "left alone") {
 				told.Add(1)
 			}
 		}))})
-		m, other := coord.NewMutex(c, "/l", nil), coord.NewMutex(w.open("b", nil), "/l", nil)
-		s := w.session("x")
+		m, other := coord.NewMutex(c, "/l", nil), coord.NewMutex(w.Open("b", nil), "/l", nil)
+		s := w.Session("x")
 		write := func(text string) {
-			if _, err := s.Commit(ctx, backend.SetData(w.path("/l"), []byte(text), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.SetData(w.Path("/l"), []byte(text), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
-		prime(w.t, m)
+		coordtest.Prime(w.T, m)
 		for range 3 {
-			prime(w.t, other)
-			prime(w.t, m)
+			coordtest.Prime(w.T, other)
+			coordtest.Prime(w.T, m)
 		}
-		w.settle()
+		w.Settle()
 		if n := told.Load(); n != 0 {
-			w.t.Fatalf("told %d times of clients of its own kind", n)
+			w.T.Fatalf("told %d times of clients of its own kind", n)
 		}
 		write("first")
-		prime(w.t, m)
-		w.eventually("it is told", func() bool { return told.Load() == 1 })
+		coordtest.Prime(w.T, m)
+		w.Eventually("it is told", func() bool { return told.Load() == 1 })
 		write("second")
 		for range 3 {
-			h := mustLock(w.t, m)
-			local := w.waiting(ctx, m) // it is handed the lock over
-			mustRelease(w.t, h)
-			mustRelease(w.t, local.hold())
+			h := coordtest.MustLock(w.T, m)
+			local := w.Waiting(ctx, m) // it is handed the lock over
+			coordtest.MustRelease(w.T, h)
+			coordtest.MustRelease(w.T, local.Hold())
 		}
-		data, _, err := s.Get(ctx, w.path("/l"), nil)
+		data, _, err := s.Get(ctx, w.Path("/l"), nil)
 		if err != nil || string(data) != "second" || told.Load() != 1 {
-			w.t.Errorf("the data is %q, %v; told %d times", data, err, told.Load())
+			w.T.Errorf("the data is %q, %v; told %d times", data, err, told.Load())
 		}
 	})
 }
@@ -487,11 +488,11 @@ func TestAValueCannotLookLikeAMark(t *testing.T) {
 			Encode: func(s string) ([]byte, error) { return []byte(s), nil },
 			Decode: func(b []byte) (string, error) { return string(b), nil },
 		}
-		v := coord.NewValue(w.open("a", nil), "/v", &coord.ValueOptions[string]{Codec: text})
+		v := coord.NewValue(w.Open("a", nil), "/v", &coord.ValueOptions[string]{Codec: text})
 		_, err := v.Set(context.Background(), "coord recipe: mutex")
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		if _, err := v.Set(context.Background(), "coord recipe"); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -537,7 +538,7 @@ func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				a := w.open("a", nil)
+				a := w.Open("a", nil)
 				for i, u := range kindUses() {
 					if isData(u.kind) {
 						continue
@@ -545,18 +546,18 @@ func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
 					path := "/" + u.kind
 					v := coord.NewValue(a, path, &coord.ValueOptions[string]{Codec: coord.Text()})
 					if err := make(a, v, path); err != nil {
-						w.t.Fatal(err)
+						w.T.Fatal(err)
 					}
 					before := w.dump(path)
-					wantKind(w.t, u.use(ctx, w.open(fmt.Sprint("c", i), nil), path), w.path(path), u.kind, "value")
+					wantKind(w.T, u.use(ctx, w.Open(fmt.Sprint("c", i), nil), path), w.Path(path), u.kind, "value")
 					if after := w.dump(path); after != before {
-						w.t.Errorf("a %s has made\n%s of\n%s", u.kind, after, before)
+						w.T.Errorf("a %s has made\n%s of\n%s", u.kind, after, before)
 					}
 					if got, err := v.Get(ctx); err != nil || got.Value != "" {
-						w.t.Errorf("after a %s: %+v, %v", u.kind, got, err)
+						w.T.Errorf("after a %s: %+v, %v", u.kind, got, err)
 					}
 					if in, err := coord.Inspect(ctx, a, path, nil); err != nil || in.Recipe != "value" {
-						w.t.Errorf("Inspect: %+v, %v", in, err)
+						w.T.Errorf("Inspect: %+v, %v", in, err)
 					}
 				}
 			})
@@ -568,24 +569,24 @@ func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
 func TestAValueOfNoBytesIsReturnedAsItStands(t *testing.T) {
 	ctx := context.Background()
 	onEach(t, func(w *world) {
-		var after nth
-		v := coord.NewValue(w.open("a", &backendtest.Hooks{After: after.after}), "/v", &coord.ValueOptions[string]{Codec: coord.Text()})
+		var after coordtest.Nth
+		v := coord.NewValue(w.Open("a", &backendtest.Hooks{After: after.After}), "/v", &coord.ValueOptions[string]{Codec: coord.Text()})
 		for range 2 {
-			after.arm(1, does(backend.OpCreate, w.path("/v")), lose)
+			after.Arm(1, does(backend.OpCreate, w.Path("/v")), coordtest.Lose)
 			set, err := v.Set(ctx, "")
 			got, gerr := v.Get(ctx)
 			if err != nil || gerr != nil || set != got {
-				w.t.Fatalf("Set returned %+v, %v; it is %+v, %v", set, err, got, gerr)
+				w.T.Fatalf("Set returned %+v, %v; it is %+v, %v", set, err, got, gerr)
 			}
 			next, err := v.CompareAndSet(ctx, set, "x")
 			if err == nil {
 				next, err = v.CompareAndSet(ctx, next, "")
 			}
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if err := v.Delete(ctx, next); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 	})
@@ -593,8 +594,8 @@ func TestAValueOfNoBytesIsReturnedAsItStands(t *testing.T) {
 
 // raze deletes what stands at and below a path.
 func (w *world) raze(path string) {
-	w.t.Helper()
-	s := w.session("raze")
+	w.T.Helper()
+	s := w.Session("raze")
 	defer s.Close()
 	var walk func(path string)
 	walk = func(path string) {
@@ -606,10 +607,10 @@ func (w *world) raze(path string) {
 			_, err = s.Commit(context.Background(), backend.Delete(path, backend.AnyVersion))
 		}
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 	}
-	walk(w.path(path))
+	walk(w.Path(path))
 }
 
 // A path is deleted, and another kind of recipe uses it. A client that remembers it as it
@@ -628,35 +629,35 @@ func TestAClientThatRemembersAnotherKindTakesItsMarkBack(t *testing.T) {
 						continue // idle, the nodes of the others do not tell
 					}
 					path := fmt.Sprintf("/%s-%s-%s", first.kind, second.kind, state[:2])
-					a, b, c := w.open("a"+path, nil), w.open("b"+path, nil), w.open("c"+path, nil)
+					a, b, c := w.Open("a"+path, nil), w.Open("b"+path, nil), w.Open("c"+path, nil)
 					if err := first.use(ctx, a, path); err != nil {
-						w.t.Fatal(err)
+						w.T.Fatal(err)
 					}
 					w.raze(path)
 					done, err := second.hold(ctx, b, path)
 					if err != nil {
-						w.t.Fatal(err)
+						w.T.Fatal(err)
 					}
 					if state == "idle" {
 						done()
 						done = func() {}
 					}
-					w.settle()
-					before := w.children(path)
-					wantKind(w.t, first.use(ctx, a, path), w.path(path), first.kind, second.kind)
-					if after := w.children(path); len(after) != len(before) {
-						w.t.Errorf("%s: %q has become %q", path, before, after)
+					w.Settle()
+					before := w.Children(path)
+					wantKind(w.T, first.use(ctx, a, path), w.Path(path), first.kind, second.kind)
+					if after := w.Children(path); len(after) != len(before) {
+						w.T.Errorf("%s: %q has become %q", path, before, after)
 					}
 					for range 2 {
-						wantKind(w.t, first.use(ctx, a, path), w.path(path), first.kind, second.kind)
+						wantKind(w.T, first.use(ctx, a, path), w.Path(path), first.kind, second.kind)
 					}
 					done()
 					if err := second.use(ctx, c, path); err != nil {
-						w.t.Errorf("%s: a new client of the second kind: %v", path, err)
+						w.T.Errorf("%s: a new client of the second kind: %v", path, err)
 					}
-					s := w.session("x")
-					if data, _, err := s.Get(ctx, w.path(path), nil); err != nil || string(data) != "coord recipe: "+second.kind {
-						w.t.Errorf("%s: the mark is %q, %v", path, data, err)
+					s := w.Session("x")
+					if data, _, err := s.Get(ctx, w.Path(path), nil); err != nil || string(data) != "coord recipe: "+second.kind {
+						w.T.Errorf("%s: the mark is %q, %v", path, data, err)
 					}
 					s.Close()
 					a.Close()

@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // revoking starts a Revoke and returns its result when it comes.
@@ -22,116 +23,116 @@ func revoking(f func(context.Context, *coord.RevokeOptions) error, o *coord.Revo
 
 func TestAHolderThatIsAskedConsentsByRelease(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", &coord.MutexOptions{Data: []byte("mine")})
-		h := mustLock(w.t, m)
-		other := coord.NewMutex(w.open("b", nil), "/l", nil)
+		m := coord.NewMutex(w.Open("a", nil), "/l", &coord.MutexOptions{Data: []byte("mine")})
+		h := coordtest.MustLock(w.T, m)
+		other := coord.NewMutex(w.Open("b", nil), "/l", nil)
 		if _, ok := h.Revocation(); ok {
-			w.t.Error("asked before anybody asked")
+			w.T.Error("asked before anybody asked")
 		}
 		done := revoking(other.Revoke, &coord.RevokeOptions{By: "node-b", Reason: "maintenance"})
 		<-h.Revoked()
 		r, ok := h.Revocation()
 		if !ok || r.By != "node-b" || r.Reason != "maintenance" || r.Force || r.At.IsZero() {
-			w.t.Errorf("revocation %+v, %v", r, ok)
+			w.T.Errorf("revocation %+v, %v", r, ok)
 		}
 		if h.Err() != nil {
-			w.t.Error("asking ended the hold")
+			w.T.Error("asking ended the hold")
 		}
 		if list, err := m.Contenders(context.Background()); err != nil || len(list) != 1 || string(list[0].Data) != "mine" {
-			w.t.Errorf("the holder's own data is lost: %+v, %v", list, err)
+			w.T.Errorf("the holder's own data is lost: %+v, %v", list, err)
 		}
 		select {
 		case err := <-done:
-			w.t.Fatalf("Revoke returned %v before the release", err)
+			w.T.Fatalf("Revoke returned %v before the release", err)
 		default:
 		}
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 		if err := <-done; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		// The request was bound to that holder.
-		next := mustLock(w.t, m)
+		next := coordtest.MustLock(w.T, m)
 		time.Sleep(50 * time.Millisecond)
 		if _, ok := next.Revocation(); ok {
-			w.t.Error("the request reached the successor")
+			w.T.Error("the request reached the successor")
 		}
-		mustRelease(w.t, next)
+		coordtest.MustRelease(w.T, next)
 	})
 }
 
 func TestAWaiterThatWasAskedLearnsOfItWhenItIsGranted(t *testing.T) {
 	onEach(t, func(w *world) {
-		first := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-		m := coord.NewMutex(w.open("b", nil), "/l", nil)
-		waiter := w.waiting(context.Background(), m)
+		first := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		m := coord.NewMutex(w.Open("b", nil), "/l", nil)
+		waiter := w.Waiting(context.Background(), m)
 		list, err := m.Contenders(context.Background())
 		if err != nil || len(list) != 2 {
-			w.t.Fatal(list, err)
+			w.T.Fatal(list, err)
 		}
-		if _, err := w.session("x").Commit(context.Background(), backend.SetData(list[1].Path, []byte("unlock"), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.SetData(list[1].Path, []byte("unlock"), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
-		mustRelease(w.t, first)
-		h := waiter.hold()
+		coordtest.MustRelease(w.T, first)
+		h := waiter.Hold()
 		<-h.Revoked()
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
 // The request can come when the node is made, and before it is watched.
 func TestAWaiterThatWasAskedBeforeItWatchedLearnsOfIt(t *testing.T) {
 	onEach(t, func(w *world) {
-		first := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-		var before nth
-		m := coord.NewMutex(w.open("b", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
-			return before.after(ctx, c, nil)
+		first := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		var before coordtest.Nth
+		m := coord.NewMutex(w.Open("b", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			return before.After(ctx, c, nil)
 		}}), "/l", nil)
-		before.arm(1, w.armed, func(context.Context, backendtest.Call, error) error {
-			for _, name := range w.children("/l") {
-				if path := w.path("/l/" + name); path != first.Path() {
-					_, err := w.session("x").Commit(context.Background(), backend.SetData(path, []byte("unlock"), backend.AnyVersion))
+		before.Arm(1, w.armed, func(context.Context, backendtest.Call, error) error {
+			for _, name := range w.Children("/l") {
+				if path := w.Path("/l/" + name); path != first.Path() {
+					_, err := w.Session("x").Commit(context.Background(), backend.SetData(path, []byte("unlock"), backend.AnyVersion))
 					return err
 				}
 			}
 			return errors.New("no waiter")
 		})
-		waiter := w.waiting(context.Background(), m)
-		mustRelease(w.t, first)
-		h := waiter.hold()
+		waiter := w.Waiting(context.Background(), m)
+		coordtest.MustRelease(w.T, first)
+		h := waiter.Hold()
 		<-h.Revoked()
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
 func TestForceTakesTheLockAway(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.resource("/r")
-		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-		m := coord.NewMutex(w.open("b", nil), "/l", nil)
-		waiter := w.waiting(context.Background(), m)
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		m := coord.NewMutex(w.Open("b", nil), "/l", nil)
+		waiter := w.Waiting(context.Background(), m)
 		start := time.Now()
 		if err := m.Revoke(context.Background(), &coord.RevokeOptions{By: "ops", Reason: "stuck", ForceAfter: 200 * time.Millisecond}); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if d := time.Since(start); d < 200*time.Millisecond {
-			w.t.Errorf("forced after %v", d)
+			w.T.Errorf("forced after %v", d)
 		}
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrRevoked)
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrRevoked)
 		if !strings.Contains(h.Err().Error(), "ops") || !strings.Contains(h.Err().Error(), "stuck") {
-			w.t.Errorf("%v does not say who and why", h.Err())
+			w.T.Errorf("%v does not say who and why", h.Err())
 		}
-		wantErr(w.t, w.guarded(h, "/r", "late"), coord.ErrNotFound)
-		next := waiter.hold()
+		coordtest.WantErr(w.T, w.guarded(h, "/r", "late"), coord.ErrNotFound)
+		next := waiter.Hold()
 		if next.Token() <= h.Token() {
-			w.t.Errorf("token %d after %d", next.Token(), h.Token())
+			w.T.Errorf("token %d after %d", next.Token(), h.Token())
 		}
 		if _, ok := next.Revocation(); ok {
-			w.t.Error("the request reached the successor")
+			w.T.Error("the request reached the successor")
 		}
-		wantErr(w.t, h.Release(), coord.ErrRevoked)
-		mustRelease(w.t, next)
-		w.empty("/l")
+		coordtest.WantErr(w.T, h.Release(), coord.ErrRevoked)
+		coordtest.MustRelease(w.T, next)
+		w.Empty("/l")
 	})
 }
 
@@ -139,41 +140,41 @@ func TestForceTakesTheLockAway(t *testing.T) {
 // is never hit.
 func TestForceNeverHitsASuccessor(t *testing.T) {
 	onEach(t, func(w *world) {
-		var before nth
-		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-		m := coord.NewMutex(w.open("b", &backendtest.Hooks{Before: before.before}), "/l", nil)
-		waiter := w.waiting(context.Background(), coord.NewMutex(w.open("c", nil), "/l", nil))
-		before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
-			mustRelease(w.t, h) // just before the force
-			waiter.hold()
+		var before coordtest.Nth
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		m := coord.NewMutex(w.Open("b", &backendtest.Hooks{Before: before.Before}), "/l", nil)
+		waiter := w.Waiting(context.Background(), coord.NewMutex(w.Open("c", nil), "/l", nil))
+		before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+			coordtest.MustRelease(w.T, h) // just before the force
+			waiter.Hold()
 			return nil
 		})
 		if err := m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: 50 * time.Millisecond}); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		next := waiter.hold()
+		next := waiter.Hold()
 		if err := next.Verify(context.Background()); err != nil {
-			w.t.Errorf("the successor: %v", err)
+			w.T.Errorf("the successor: %v", err)
 		}
-		mustRelease(w.t, next)
+		coordtest.MustRelease(w.T, next)
 	})
 }
 
 func TestForceMeetsDataThatChangedMeanwhile(t *testing.T) {
 	onEach(t, func(w *world) {
-		var before nth
-		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-		m := coord.NewMutex(w.open("b", &backendtest.Hooks{Before: before.before}), "/l", nil)
-		before.arm(1, deletes, func(ctx context.Context, c backendtest.Call, _ error) error {
+		var before coordtest.Nth
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		m := coord.NewMutex(w.Open("b", &backendtest.Hooks{Before: before.Before}), "/l", nil)
+		before.Arm(1, coordtest.Deletes, func(ctx context.Context, c backendtest.Call, _ error) error {
 			_, err := c.Session.Commit(ctx, backend.SetData(h.Path(), []byte("other"), backend.AnyVersion))
 			return err
 		})
 		if err := m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: 50 * time.Millisecond}); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrDeleted)
-		w.empty("/l")
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrDeleted)
+		w.Empty("/l")
 	})
 }
 
@@ -182,15 +183,15 @@ func TestRequestsOfOthersAreUnderstood(t *testing.T) {
 	for _, literal := range []string{"unlock", "__REVOKE__"} {
 		t.Run(literal, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-				if _, err := w.session("x").Commit(context.Background(), backend.SetData(h.Path(), []byte(literal), backend.AnyVersion)); err != nil {
-					w.t.Fatal(err)
+				h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+				if _, err := w.Session("x").Commit(context.Background(), backend.SetData(h.Path(), []byte(literal), backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
 				}
 				<-h.Revoked()
 				if r, ok := h.Revocation(); !ok || r.By != "" || r.Force {
-					w.t.Errorf("revocation %+v, %v", r, ok)
+					w.T.Errorf("revocation %+v, %v", r, ok)
 				}
-				mustRelease(w.t, h)
+				coordtest.MustRelease(w.T, h)
 			})
 		})
 	}
@@ -198,140 +199,140 @@ func TestRequestsOfOthersAreUnderstood(t *testing.T) {
 
 func TestOtherDataIsNoRequest(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		h := mustLock(w.t, m)
-		s := w.session("x")
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
+		s := w.Session("x")
 		for _, data := range []string{"", "hello", `{"coord-revoke":`, `{"coord-revoke":null}`, `{"coord-revoke":7}`} {
 			if _, err := s.Commit(context.Background(), backend.SetData(h.Path(), []byte(data), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		// What comes last is understood, so all before has been read, or skipped.
 		if _, err := s.Commit(context.Background(), backend.SetData(h.Path(), []byte("unlock"), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		<-h.Revoked()
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
 func TestRevokeOfAFreeLockReturnsAtOnce(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		m := coord.NewMutex(c, "/l", nil)
 		if err := m.Revoke(context.Background(), nil); err != nil { // not even a directory
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		prime(w.t, m)
+		coordtest.Prime(w.T, m)
 		if err := m.Revoke(context.Background(), nil); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		wantErr(w.t, m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: -1}), coord.ErrInvalid)
-		wantErr(w.t, m.Revoke(context.Background(), &coord.RevokeOptions{By: "\xff"}), coord.ErrInvalid)
-		wantErr(w.t, coord.NewMutex(c, "", nil).Revoke(context.Background(), nil), coord.ErrBadPath)
+		coordtest.WantErr(w.T, m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: -1}), coord.ErrInvalid)
+		coordtest.WantErr(w.T, m.Revoke(context.Background(), &coord.RevokeOptions{By: "\xff"}), coord.ErrInvalid)
+		coordtest.WantErr(w.T, coord.NewMutex(c, "", nil).Revoke(context.Background(), nil), coord.ErrBadPath)
 		_, err := coord.NewMutex(c, "/l", &coord.MutexOptions{Data: []byte("unlock")}).Lock(context.Background())
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		_, err = coord.NewRWMutex(c, "/rw", &coord.RWMutexOptions{Data: []byte("__REVOKE__")}).RLock(context.Background())
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		wantErr(w.t, m.Revoke(ctx, nil), context.Canceled)
+		coordtest.WantErr(w.T, m.Revoke(ctx, nil), context.Canceled)
 	})
 }
 
 func TestRevokeOnReadersAsksAllOfThem(t *testing.T) {
 	onEach(t, func(w *world) {
-		rw := func(name string) *coord.RWMutex { return coord.NewRWMutex(w.open(name, nil), "/rw", nil) }
+		rw := func(name string) *coord.RWMutex { return coord.NewRWMutex(w.Open(name, nil), "/rw", nil) }
 		h, err := rw("a").RLock(context.Background())
-		r1 := must(w.t, h, err)
+		r1 := must(w.T, h, err)
 		h, err = rw("b").RLock(context.Background())
-		r2 := must(w.t, h, err)
+		r2 := must(w.T, h, err)
 		writer := w.side(rw("c").Lock)
 		behind := w.side(rw("d").RLock)
 		done := revoking(rw("e").Revoke, &coord.RevokeOptions{By: "e"})
 		<-r1.Revoked()
 		<-r2.Revoked()
-		mustRelease(w.t, r2)
-		mustRelease(w.t, r1)
+		coordtest.MustRelease(w.T, r2)
+		coordtest.MustRelease(w.T, r1)
 		if err := <-done; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		wh := writer.hold()
+		wh := writer.Hold()
 		if _, ok := wh.Revocation(); ok {
-			w.t.Error("the waiting writer was asked too")
+			w.T.Error("the waiting writer was asked too")
 		}
-		mustRelease(w.t, wh)
-		mustRelease(w.t, behind.hold())
-		w.empty("/rw")
+		coordtest.MustRelease(w.T, wh)
+		coordtest.MustRelease(w.T, behind.Hold())
+		w.Empty("/rw")
 	})
 }
 
 // A downgrade does not escape a request.
 func TestRevokeFollowsAWriterThatDowngrades(t *testing.T) {
 	onEach(t, func(w *world) {
-		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		h, err := a.Lock(context.Background())
-		h = must(w.t, h, err)
-		done := revoking(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{By: "b", ForceAfter: time.Second})
+		h = must(w.T, h, err)
+		done := revoking(coord.NewRWMutex(w.Open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{By: "b", ForceAfter: time.Second})
 		<-h.Revoked()
 		if err := a.Downgrade(context.Background(), h); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := <-done; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrRevoked)
-		w.empty("/rw")
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrRevoked)
+		w.Empty("/rw")
 	})
 }
 
 func TestAHolderWithMuchDataCanBeRevoked(t *testing.T) {
 	onMemory(t, func(w *world) {
-		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", &coord.MutexOptions{Data: make([]byte, 900<<10)}))
-		if err := coord.NewMutex(w.open("b", nil), "/l", nil).Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: time.Second}); err != nil {
-			w.t.Fatal(err)
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", &coord.MutexOptions{Data: make([]byte, 900<<10)}))
+		if err := coord.NewMutex(w.Open("b", nil), "/l", nil).Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: time.Second}); err != nil {
+			w.T.Fatal(err)
 		}
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrRevoked)
+		coordtest.WantErr(w.T, h.Err(), coord.ErrRevoked)
 	})
 }
 
 // A lock below the directory of another is another lock.
 func TestALockBelowAnotherIsNotMistakenForIt(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		outer, inner := coord.NewRWMutex(c, "/a", nil), coord.NewRWMutex(c, "/a/b", nil)
 		err := inner.RLocker().Do(context.Background(), func(ctx context.Context, _ *coord.Hold) error {
 			h, err := outer.TryLock(ctx)
-			mustRelease(w.t, must(w.t, h, err))
+			coordtest.MustRelease(w.T, must(w.T, h, err))
 			return nil
 		})
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		h, err := inner.Lock(context.Background())
-		h = must(w.t, h, err)
-		wantErr(w.t, outer.Downgrade(context.Background(), h), coord.ErrInvalid)
-		mustRelease(w.t, h)
+		h = must(w.T, h, err)
+		coordtest.WantErr(w.T, outer.Downgrade(context.Background(), h), coord.ErrInvalid)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
 func TestRevokeSurvivesALostSession(t *testing.T) {
 	onEach(t, func(w *world) {
-		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-		c := w.open("b", nil)
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		c := w.Open("b", nil)
 		done := revoking(coord.NewMutex(c, "/l", nil).Revoke, nil)
 		<-h.Revoked()
 		s, err := c.Session(context.Background())
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.Link("b").Expire(s.ID())
 		<-s.Done()
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -339,25 +340,25 @@ func TestRevokeSurvivesALostSession(t *testing.T) {
 // Revoke cannot list the holders, and so has asked nobody.
 func TestRevokeSaysThatItFoundNoHolders(t *testing.T) {
 	onMemory(t, func(w *world) {
-		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-		m := coord.NewMutex(w.open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		m := coord.NewMutex(w.Open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			if c.Op == "children" {
 				return backend.ErrDenied
 			}
 			return nil
 		}}), "/l", nil)
-		wantErr(w.t, m.Revoke(context.Background(), nil), coord.ErrDenied)
-		mustRelease(w.t, h)
+		coordtest.WantErr(w.T, m.Revoke(context.Background(), nil), coord.ErrDenied)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
 // readers are n holds of the lock at /rw, each of a client of its own.
 func (w *world) readers(n int) []*coord.Hold {
-	w.t.Helper()
+	w.T.Helper()
 	var holds []*coord.Hold
 	for i := range n {
-		h, err := coord.NewRWMutex(w.open(fmt.Sprint("reader", i), nil), "/rw", nil).RLock(context.Background())
-		holds = append(holds, must(w.t, h, err))
+		h, err := coord.NewRWMutex(w.Open(fmt.Sprint("reader", i), nil), "/rw", nil).RLock(context.Background())
+		holds = append(holds, must(w.T, h, err))
 	}
 	return holds
 }
@@ -366,11 +367,11 @@ func (w *world) readers(n int) []*coord.Hold {
 func TestTheTimeToConsentBeginsWhenAllHaveBeenAsked(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const force, slow = 10 * time.Second, time.Minute
-		var before nth
+		var before coordtest.Nth
 		holds := w.readers(3)
-		rw := coord.NewRWMutex(w.open("b", &backendtest.Hooks{Before: before.before}), "/rw", nil)
-		sets := func(c backendtest.Call) bool { return commits(c, backend.OpSetData) && len(c.Ops) == 1 }
-		before.arm(3, sets, func(context.Context, backendtest.Call, error) error {
+		rw := coord.NewRWMutex(w.Open("b", &backendtest.Hooks{Before: before.Before}), "/rw", nil)
+		sets := func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpSetData) && len(c.Ops) == 1 }
+		before.Arm(3, sets, func(context.Context, backendtest.Call, error) error {
 			time.Sleep(slow) // of fake time: the last one is hard to reach
 			return nil
 		})
@@ -378,23 +379,23 @@ func TestTheTimeToConsentBeginsWhenAllHaveBeenAsked(t *testing.T) {
 		done := revoking(rw.Revoke, &coord.RevokeOptions{By: "b", ForceAfter: force})
 		<-holds[0].Revoked()
 		time.Sleep(slow + force - time.Since(start) - time.Millisecond)
-		w.settle()
+		w.Settle()
 		for i, h := range holds {
 			if err := h.Err(); err != nil {
-				w.t.Errorf("holder %d was not given the time: %v", i, err)
+				w.T.Errorf("holder %d was not given the time: %v", i, err)
 			}
 		}
 		if err := <-done; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		if d := time.Since(start); d != slow+force {
-			w.t.Errorf("all forced after %v, want %v", d, slow+force)
+			w.T.Errorf("all forced after %v, want %v", d, slow+force)
 		}
 		for _, h := range holds {
 			<-h.Done()
-			wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrRevoked)
+			coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrRevoked)
 		}
-		w.empty("/rw")
+		w.Empty("/rw")
 	})
 }
 
@@ -403,37 +404,37 @@ func TestWhoConsentsInTimeIsNotForced(t *testing.T) {
 		const force = 10 * time.Second
 		holds := w.readers(3)
 		start := time.Now()
-		done := revoking(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
+		done := revoking(coord.NewRWMutex(w.Open("b", nil), "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
 		time.Sleep(force / 2)
-		mustRelease(w.t, holds[1]) // not the first that Revoke waits for
+		coordtest.MustRelease(w.T, holds[1]) // not the first that Revoke waits for
 		time.Sleep(force / 4)
-		mustRelease(w.t, holds[0])
+		coordtest.MustRelease(w.T, holds[0])
 		if err := <-done; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		if d := time.Since(start); d != force {
-			w.t.Errorf("the last one was forced after %v, want %v: one time for all", d, force)
+			w.T.Errorf("the last one was forced after %v, want %v: one time for all", d, force)
 		}
-		wantErr(w.t, holds[0].Err(), coord.ErrReleased)
-		wantErr(w.t, holds[1].Err(), coord.ErrReleased)
+		coordtest.WantErr(w.T, holds[0].Err(), coord.ErrReleased)
+		coordtest.WantErr(w.T, holds[1].Err(), coord.ErrReleased)
 		<-holds[2].Done()
-		wantErr(w.t, holds[2].Err(), coord.ErrRevoked)
+		coordtest.WantErr(w.T, holds[2].Err(), coord.ErrRevoked)
 
 		// When all have consented nobody waits for the rest of the time.
 		holds = w.readers(2)
 		start = time.Now()
-		done = revoking(coord.NewRWMutex(w.open("c", nil), "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
+		done = revoking(coord.NewRWMutex(w.Open("c", nil), "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
 		time.Sleep(force / 2)
 		for _, h := range holds {
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 		}
 		if err := <-done; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		if d := time.Since(start); d != force/2 {
-			w.t.Errorf("returned after %v, want %v", d, force/2)
+			w.T.Errorf("returned after %v, want %v", d, force/2)
 		}
-		w.empty("/rw")
+		w.Empty("/rw")
 	})
 }
 
@@ -443,27 +444,27 @@ func TestTheTimeToConsentGoesOnThroughALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const force = 10 * time.Second
 		holds := w.readers(1)
-		c := w.open("b", nil)
+		c := w.Open("b", nil)
 		start := time.Now()
 		done := revoking(coord.NewRWMutex(c, "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
 		for range 3 {
 			time.Sleep(force / 4)
 			s, err := c.Session(context.Background())
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			w.Link("b").Expire(s.ID())
 		}
 		if err := holds[0].Err(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		if err := <-done; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		if d := time.Since(start); d < force || d > force+force/8 {
-			w.t.Errorf("forced after %v, want %v", d, force)
+			w.T.Errorf("forced after %v, want %v", d, force)
 		}
 		<-holds[0].Done()
-		wantErr(w.t, holds[0].Err(), coord.ErrRevoked)
+		coordtest.WantErr(w.T, holds[0].Err(), coord.ErrRevoked)
 	})
 }

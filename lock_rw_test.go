@@ -12,19 +12,20 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // side starts a Lock of any kind that is expected to wait, and returns when it
 // does.
-func (w *world) side(lock func(context.Context) (*coord.Hold, error)) *locking {
-	w.t.Helper()
-	n := w.waits.Load()
-	l := &locking{w: w, done: make(chan struct{})}
+func (w *world) side(lock func(context.Context) (*coord.Hold, error)) *coordtest.Locking {
+	w.T.Helper()
+	n := w.Waits.Load()
+	l := &coordtest.Locking{W: w.World, Done: make(chan struct{})}
 	go func() {
-		defer close(l.done)
-		l.h, l.err = lock(context.Background())
+		defer close(l.Done)
+		l.H, l.Err = lock(context.Background())
 	}()
-	w.eventually("the Lock waits", func() bool { return w.waits.Load() > n })
+	w.Eventually("the Lock waits", func() bool { return w.Waits.Load() > n })
 	return l
 }
 
@@ -39,82 +40,82 @@ func must(t *testing.T, h *coord.Hold, err error) *coord.Hold {
 func TestReadersShareAndWritersExclude(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
-		b := coord.NewRWMutex(w.open("b", nil), "/rw", nil)
+		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
+		b := coord.NewRWMutex(w.Open("b", nil), "/rw", nil)
 		h, err := a.RLock(ctx)
-		r1 := must(w.t, h, err)
+		r1 := must(w.T, h, err)
 		h, err = b.RLock(ctx)
-		r2 := must(w.t, h, err)
+		r2 := must(w.T, h, err)
 		if r1.Token() != 0 || r2.Token() != 0 {
-			w.t.Errorf("readers have tokens %d, %d", r1.Token(), r2.Token())
+			w.T.Errorf("readers have tokens %d, %d", r1.Token(), r2.Token())
 		}
 		_, err = b.TryLock(ctx)
-		wantErr(w.t, err, coord.ErrLocked)
+		coordtest.WantErr(w.T, err, coord.ErrLocked)
 		h, err = a.RLocker().TryLock(ctx)
-		mustRelease(w.t, must(w.t, h, err))
+		coordtest.MustRelease(w.T, must(w.T, h, err))
 		writer := w.side(b.Lock)
 		_, err = a.TryRLock(ctx)
-		wantErr(w.t, err, coord.ErrLocked) // a reader does not pass a writer who waits
+		coordtest.WantErr(w.T, err, coord.ErrLocked) // a reader does not pass a writer who waits
 		late := w.side(a.RLock)
-		mustRelease(w.t, r1)
-		writer.pending()
-		mustRelease(w.t, r2)
-		wh := writer.hold()
-		late.pending()
+		coordtest.MustRelease(w.T, r1)
+		writer.Pending()
+		coordtest.MustRelease(w.T, r2)
+		wh := writer.Hold()
+		late.Pending()
 		if wh.Token() == 0 {
-			w.t.Error("the writer has no token")
+			w.T.Error("the writer has no token")
 		}
 		_, err = a.TryRLock(ctx)
-		wantErr(w.t, err, coord.ErrLocked)
-		mustRelease(w.t, wh)
-		mustRelease(w.t, late.hold())
-		w.empty("/rw")
+		coordtest.WantErr(w.T, err, coord.ErrLocked)
+		coordtest.MustRelease(w.T, wh)
+		coordtest.MustRelease(w.T, late.Hold())
+		w.Empty("/rw")
 	})
 }
 
 // kazoo 649: a reader waited for a later writer, who waited for him.
 func TestWritersAndReadersDrainInTurn(t *testing.T) {
 	onEach(t, func(w *world) {
-		rw := func(name string) *coord.RWMutex { return coord.NewRWMutex(w.open(name, nil), "/rw", nil) }
+		rw := func(name string) *coord.RWMutex { return coord.NewRWMutex(w.Open(name, nil), "/rw", nil) }
 		h, err := rw("w1").Lock(context.Background())
-		w1 := must(w.t, h, err)
+		w1 := must(w.T, h, err)
 		r1 := w.side(rw("r1").RLock)
 		r2 := w.side(rw("r2").RLock)
 		w2 := w.side(rw("w2").Lock)
 		r3 := w.side(rw("r3").RLock)
-		mustRelease(w.t, w1)
-		h1, h2 := r1.hold(), r2.hold() // both go at once
-		w2.pending()
-		r3.pending()
-		mustRelease(w.t, h2)
-		mustRelease(w.t, h1)
-		wh := w2.hold()
-		r3.pending()
+		coordtest.MustRelease(w.T, w1)
+		h1, h2 := r1.Hold(), r2.Hold() // both go at once
+		w2.Pending()
+		r3.Pending()
+		coordtest.MustRelease(w.T, h2)
+		coordtest.MustRelease(w.T, h1)
+		wh := w2.Hold()
+		r3.Pending()
 		if wh.Token() <= w1.Token() {
-			w.t.Errorf("writer's token %d after %d", wh.Token(), w1.Token())
+			w.T.Errorf("writer's token %d after %d", wh.Token(), w1.Token())
 		}
-		mustRelease(w.t, wh)
-		mustRelease(w.t, r3.hold())
-		w.empty("/rw")
+		coordtest.MustRelease(w.T, wh)
+		coordtest.MustRelease(w.T, r3.Hold())
+		w.Empty("/rw")
 	})
 }
 
 // A writer who gives up must not hold up the readers behind him.
 func TestReadersGoWhenTheWriterBeforeThemGivesUp(t *testing.T) {
 	onEach(t, func(w *world) {
-		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		h, err := a.RLock(context.Background())
-		reader := must(w.t, h, err)
+		reader := must(w.T, h, err)
 		ctx, cancel := context.WithCancel(context.Background())
-		b := coord.NewRWMutex(w.open("b", nil), "/rw", nil)
+		b := coord.NewRWMutex(w.Open("b", nil), "/rw", nil)
 		writer := w.side(func(context.Context) (*coord.Hold, error) { return b.Lock(ctx) })
-		behind := w.side(coord.NewRWMutex(w.open("c", nil), "/rw", nil).RLock)
+		behind := w.side(coord.NewRWMutex(w.Open("c", nil), "/rw", nil).RLock)
 		cancel()
-		<-writer.done
-		wantErr(w.t, writer.err, context.Canceled)
-		mustRelease(w.t, behind.hold())
-		mustRelease(w.t, reader)
-		w.empty("/rw")
+		<-writer.Done
+		coordtest.WantErr(w.T, writer.Err, context.Canceled)
+		coordtest.MustRelease(w.T, behind.Hold())
+		coordtest.MustRelease(w.T, reader)
+		w.Empty("/rw")
 	})
 }
 
@@ -125,12 +126,12 @@ func TestAWaitingWriterStaysOutThroughADowngrade(t *testing.T) {
 			onEach(t, func(w *world) {
 				ctx := context.Background()
 				w.resource("/r")
-				a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+				a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 				h, err := a.Lock(ctx)
-				h = must(w.t, h, err)
+				h = must(w.T, h, err)
 				token, path, guard := h.Token(), h.Path(), h.Guard()
-				writer := w.side(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Lock)
-				reader := w.side(coord.NewRWMutex(w.open("c", nil), "/rw", nil).RLock)
+				writer := w.side(coord.NewRWMutex(w.Open("b", nil), "/rw", nil).Lock)
+				reader := w.side(coord.NewRWMutex(w.Open("c", nil), "/rw", nil).RLock)
 				switch lost {
 				case "the request":
 					w.Link("a").DropNextRequest()
@@ -138,35 +139,35 @@ func TestAWaitingWriterStaysOutThroughADowngrade(t *testing.T) {
 					w.Link("a").DropNextReply()
 				}
 				if err := a.Downgrade(ctx, h); err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
 				if h.Err() != nil || h.Token() != token || h.Path() == path {
-					w.t.Errorf("after the downgrade: %v, token %d of %d, path %s", h.Err(), h.Token(), token, h.Path())
+					w.T.Errorf("after the downgrade: %v, token %d of %d, path %s", h.Err(), h.Token(), token, h.Path())
 				}
 				if err := h.Verify(ctx); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				// The writer's guard is void, the reader's holds.
-				_, err = w.session("x").Commit(ctx, append(guard.Ops(), backend.SetData(w.path("/r"), nil, backend.AnyVersion))...)
-				wantErr(w.t, err, coord.ErrNotFound)
+				_, err = w.Session("x").Commit(ctx, append(guard.Ops(), backend.SetData(w.Path("/r"), nil, backend.AnyVersion))...)
+				coordtest.WantErr(w.T, err, coord.ErrNotFound)
 				if err := w.guarded(h, "/r", "reader"); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
-				w.settle()
-				writer.pending()
-				reader.pending() // behind the writer
-				if n := len(w.children("/rw")); n != 3 {
-					w.t.Errorf("%d nodes, want 3", n)
+				w.Settle()
+				writer.Pending()
+				reader.Pending() // behind the writer
+				if n := len(w.Children("/rw")); n != 3 {
+					w.T.Errorf("%d nodes, want 3", n)
 				}
-				wantErr(w.t, a.Downgrade(ctx, h), coord.ErrInvalid)
-				mustRelease(w.t, h)
-				wh := writer.hold()
+				coordtest.WantErr(w.T, a.Downgrade(ctx, h), coord.ErrInvalid)
+				coordtest.MustRelease(w.T, h)
+				wh := writer.Hold()
 				if wh.Token() <= token {
-					w.t.Errorf("token %d after %d", wh.Token(), token)
+					w.T.Errorf("token %d after %d", wh.Token(), token)
 				}
-				mustRelease(w.t, wh)
-				mustRelease(w.t, reader.hold())
-				w.empty("/rw")
+				coordtest.MustRelease(w.T, wh)
+				coordtest.MustRelease(w.T, reader.Hold())
+				w.Empty("/rw")
 			})
 		})
 	}
@@ -174,119 +175,119 @@ func TestAWaitingWriterStaysOutThroughADowngrade(t *testing.T) {
 
 func TestReadersRightBehindGoAtADowngrade(t *testing.T) {
 	onEach(t, func(w *world) {
-		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		h, err := a.Lock(context.Background())
-		h = must(w.t, h, err)
-		r1 := w.side(coord.NewRWMutex(w.open("b", nil), "/rw", nil).RLock)
-		r2 := w.side(coord.NewRWMutex(w.open("c", nil), "/rw", nil).RLock)
+		h = must(w.T, h, err)
+		r1 := w.side(coord.NewRWMutex(w.Open("b", nil), "/rw", nil).RLock)
+		r2 := w.side(coord.NewRWMutex(w.Open("c", nil), "/rw", nil).RLock)
 		if err := a.Downgrade(context.Background(), h); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		h1, h2 := r1.hold(), r2.hold()
+		h1, h2 := r1.Hold(), r2.Hold()
 		for _, h := range []*coord.Hold{h, h1, h2} {
 			if err := h.Verify(context.Background()); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 		}
-		w.empty("/rw")
+		w.Empty("/rw")
 	})
 }
 
 // The hold's own watch has to follow the hold to its new node.
 func TestADowngradedHoldIsToldWhenItsNewNodeIsDeleted(t *testing.T) {
 	onEach(t, func(w *world) {
-		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		first, err := a.Lock(context.Background())
-		first = must(w.t, first, err)
-		second := w.side(coord.NewRWMutex(w.open("b", nil), "/rw", nil).Lock)
-		mustRelease(w.t, first)
-		h := second.hold() // has its watch armed
-		b := coord.NewRWMutex(w.open("b2", nil), "/rw", nil)
-		wantErr(w.t, b.Downgrade(context.Background(), h), coord.ErrInvalid) // another client's
-		same := coord.NewRWMutex(w.open("b3", nil), "/other", nil)
-		wantErr(w.t, same.Downgrade(context.Background(), h), coord.ErrInvalid)
-		wantErr(w.t, same.Downgrade(context.Background(), nil), coord.ErrInvalid)
-		mustRelease(w.t, h)
+		first = must(w.T, first, err)
+		second := w.side(coord.NewRWMutex(w.Open("b", nil), "/rw", nil).Lock)
+		coordtest.MustRelease(w.T, first)
+		h := second.Hold() // has its watch armed
+		b := coord.NewRWMutex(w.Open("b2", nil), "/rw", nil)
+		coordtest.WantErr(w.T, b.Downgrade(context.Background(), h), coord.ErrInvalid) // another client's
+		same := coord.NewRWMutex(w.Open("b3", nil), "/other", nil)
+		coordtest.WantErr(w.T, same.Downgrade(context.Background(), h), coord.ErrInvalid)
+		coordtest.WantErr(w.T, same.Downgrade(context.Background(), nil), coord.ErrInvalid)
+		coordtest.MustRelease(w.T, h)
 
 		h, err = a.Lock(context.Background())
-		h = must(w.t, h, err)
+		h = must(w.T, h, err)
 		if err := a.Downgrade(context.Background(), h); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrDeleted)
 	})
 }
 
 func TestADowngradeOfAHoldThatIsLostSaysSo(t *testing.T) {
 	onEach(t, func(w *world) {
-		a := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		h, err := a.Lock(context.Background())
-		h = must(w.t, h, err)
-		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		h = must(w.T, h, err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
-		wantErr(w.t, a.Downgrade(context.Background(), h), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, a.Downgrade(context.Background(), h), coord.ErrLost, coord.ErrDeleted)
 		h, err = a.Lock(context.Background())
-		h = must(w.t, h, err)
+		h = must(w.T, h, err)
 		w.Link("a").Expire(h.Session())
 		<-h.Done()
-		wantErr(w.t, a.Downgrade(context.Background(), h), coord.ErrLost)
+		coordtest.WantErr(w.T, a.Downgrade(context.Background(), h), coord.ErrLost)
 	})
 }
 
 func TestADowngradeGoesOnWithoutItsCaller(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		a := coord.NewRWMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/rw", nil)
+		var after coordtest.Nth
+		a := coord.NewRWMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/rw", nil)
 		h, err := a.Lock(context.Background())
-		h = must(w.t, h, err)
+		h = must(w.T, h, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		let := make(chan struct{})
-		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 			cancel()
 			<-let
 			return err
 		})
-		wantErr(w.t, a.Downgrade(ctx, h), context.Canceled, coord.ErrUncertain)
+		coordtest.WantErr(w.T, a.Downgrade(ctx, h), context.Canceled, coord.ErrUncertain)
 		released := make(chan error)
 		go func() { released <- h.Release() }() // waits for what is under way
-		w.settle()
+		w.Settle()
 		close(let)
 		if err := <-released; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		w.empty("/rw")
+		w.Empty("/rw")
 	})
 }
 
 func TestAReaderCannotBecomeTheWriter(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		rw := coord.NewRWMutex(c, "/rw", nil)
 		other := coord.NewMutex(c, "/m", nil)
 		err := rw.RLocker().Do(context.Background(), func(ctx context.Context, _ *coord.Hold) error {
 			_, err := rw.TryLock(ctx)
-			wantErr(w.t, err, coord.ErrUpgrade)
+			coordtest.WantErr(w.T, err, coord.ErrUpgrade)
 			return other.Do(ctx, func(ctx context.Context, _ *coord.Hold) error {
 				_, err := rw.Lock(ctx) // within another hold too
-				wantErr(w.t, err, coord.ErrUpgrade)
+				coordtest.WantErr(w.T, err, coord.ErrUpgrade)
 				h, err := rw.RLock(ctx)
-				mustRelease(w.t, must(w.t, h, err))
+				coordtest.MustRelease(w.T, must(w.T, h, err))
 				return nil
 			})
 		})
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := rw.Do(context.Background(), func(context.Context, *coord.Hold) error { return nil }); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		w.empty("/rw")
+		w.Empty("/rw")
 	})
 }
 
@@ -378,12 +379,12 @@ func TestAWritersReleaseWakesOneClient(t *testing.T) {
 	for _, n := range []int{5, 50} {
 		t.Run(fmt.Sprint(n, " waiters"), func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				holder, err := coord.NewRWMutex(w.open("holder", nil), "/rw", nil).Lock(context.Background())
-				h := must(w.t, holder, err)
+				holder, err := coord.NewRWMutex(w.Open("holder", nil), "/rw", nil).Lock(context.Background())
+				h := must(w.T, holder, err)
 				calls := make([]atomic.Int32, n)
-				waiters := make([]*locking, n)
+				waiters := make([]*coordtest.Locking, n)
 				for i := range n {
-					c := w.open(fmt.Sprint(i), &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+					c := w.Open(fmt.Sprint(i), &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
 						calls[i].Add(1)
 						return nil
 					}})
@@ -394,16 +395,16 @@ func TestAWritersReleaseWakesOneClient(t *testing.T) {
 					for j := range n {
 						before[j] = calls[j].Load()
 					}
-					mustRelease(w.t, h)
-					w.settle()
-					h = waiters[i].hold()
+					coordtest.MustRelease(w.T, h)
+					w.Settle()
+					h = waiters[i].Hold()
 					for j := i + 1; j < n; j++ {
 						if calls[j].Load() != before[j] {
-							w.t.Errorf("release %d woke waiter %d", i, j)
+							w.T.Errorf("release %d woke waiter %d", i, j)
 						}
 					}
 				}
-				mustRelease(w.t, h)
+				coordtest.MustRelease(w.T, h)
 			})
 		})
 	}
@@ -412,31 +413,31 @@ func TestAWritersReleaseWakesOneClient(t *testing.T) {
 func TestTheTokensOfContendersAreThoseOfTheHolds(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		rw := coord.NewRWMutex(w.open("a", nil), "/rw", nil)
+		rw := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		token := func() int64 {
 			list, err := rw.Contenders(ctx)
 			if err != nil || len(list) != 1 {
-				w.t.Fatal(list, err)
+				w.T.Fatal(list, err)
 			}
 			return list[0].Token
 		}
 		for name, lock := range map[string]func(context.Context) (*coord.Hold, error){"writer": rw.Lock, "reader": rw.RLock} {
 			h, err := lock(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if got := token(); got != h.Token() {
-				w.t.Errorf("%s: %d, and its hold says %d", name, got, h.Token())
+				w.T.Errorf("%s: %d, and its hold says %d", name, got, h.Token())
 			}
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 		}
-		h := mustLock(w.t, rw)
+		h := coordtest.MustLock(w.T, rw)
 		if err := rw.Downgrade(ctx, h); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if got := token(); got != 0 {
-			w.t.Errorf("a reader that was the writer: %d", got)
+			w.T.Errorf("a reader that was the writer: %d", got)
 		}
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -19,24 +20,24 @@ func TestACrashGivesPermitsBack(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.resource("/r")
 		s := w.semaphore("a", 2)
-		h1, h2 := acquire(w.t, s, 1), acquire(w.t, s, 1)
+		h1, h2 := acquire(w.T, s, 1), acquire(w.T, s, 1)
 		waiter := w.awaiting(w.semaphore("b", 2), 2)
 		if err := w.guarded(h1, "/r", "while it stands"); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		w.Link("a").Expire(h1.Session())
-		h := waiter.hold()
+		h := waiter.Hold()
 		for _, old := range []*coord.Hold{h1, h2} {
 			<-old.Done()
-			wantErr(w.t, old.Err(), coord.ErrLost)
-			wantErr(w.t, w.guarded(old, "/r", "late"), coord.ErrNotFound)
+			coordtest.WantErr(w.T, old.Err(), coord.ErrLost)
+			coordtest.WantErr(w.T, w.guarded(old, "/r", "late"), coord.ErrNotFound)
 		}
 		if err := w.guarded(h, "/r", "next"); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustRelease(w.t, h)
-		wantErr(w.t, w.guarded(h, "/r", "released"), coord.ErrNotFound)
-		w.empty("/s/requests")
+		coordtest.MustRelease(w.T, h)
+		coordtest.WantErr(w.T, w.guarded(h, "/r", "released"), coord.ErrNotFound)
+		w.Empty("/s/requests")
 	})
 }
 
@@ -48,16 +49,16 @@ func TestALostCreateReplyLeavesOneRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
 				s := w.semaphore("a", 2)
-				mustRelease(w.t, acquire(w.t, s, 1))
+				coordtest.MustRelease(w.T, acquire(w.T, s, 1))
 				fault(w.Link("a"))
-				h := acquire(w.t, s, 2)
+				h := acquire(w.T, s, 2)
 				if n := requests(w); n != 1 {
-					w.t.Errorf("%d requests, want one", n)
+					w.T.Errorf("%d requests, want one", n)
 				}
 				fault(w.Link("a"))
-				mayBeReleased(w.t, h)
-				w.empty("/s/requests")
-				mustRelease(w.t, acquire(w.t, s, 2))
+				mayBeReleased(w.T, h)
+				w.Empty("/s/requests")
+				coordtest.MustRelease(w.T, acquire(w.T, s, 2))
 			})
 		})
 	}
@@ -68,21 +69,21 @@ func TestALostMarkIsMadeAgain(t *testing.T) {
 	for _, name := range []string{"request", "reply"} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				var x nth
-				hooks := &backendtest.Hooks{Before: x.before}
+				var x coordtest.Nth
+				hooks := &backendtest.Hooks{Before: x.Before}
 				if name == "reply" {
-					hooks = &backendtest.Hooks{After: x.after}
+					hooks = &backendtest.Hooks{After: x.After}
 				}
 				a := w.semaphore("a", 2)
-				h := acquire(w.t, a, 2)
-				second := w.awaiting(coord.NewSemaphore(w.open("b", hooks), "/s", 2, nil), 1)
+				h := acquire(w.T, a, 2)
+				second := w.awaiting(coord.NewSemaphore(w.Open("b", hooks), "/s", 2, nil), 1)
 				third := w.awaiting(w.semaphore("c", 2), 1)
-				x.arm(1, func(c backendtest.Call) bool { return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData }, lose)
-				mustRelease(w.t, h)
-				h2, h3 := second.hold(), third.hold() // both, although the second holds on
-				mustRelease(w.t, h2)
-				mustRelease(w.t, h3)
-				w.empty("/s/requests")
+				x.Arm(1, func(c backendtest.Call) bool { return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData }, coordtest.Lose)
+				coordtest.MustRelease(w.T, h)
+				h2, h3 := second.Hold(), third.Hold() // both, although the second holds on
+				coordtest.MustRelease(w.T, h2)
+				coordtest.MustRelease(w.T, h3)
+				w.Empty("/s/requests")
 			})
 		})
 	}
@@ -91,28 +92,28 @@ func TestALostMarkIsMadeAgain(t *testing.T) {
 func TestAWaiterWhoGivesUpLeavesNoRequestAndTheNextGoesOn(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
-		h := acquire(w.t, a, 2)
+		h := acquire(w.T, a, 2)
 		ctx, cancel := context.WithCancelCause(context.Background())
-		n := w.waits.Load()
-		heavy := &locking{w: w, done: make(chan struct{})}
+		n := w.Waits.Load()
+		heavy := &coordtest.Locking{W: w.World, Done: make(chan struct{})}
 		go func() {
-			defer close(heavy.done)
-			heavy.h, heavy.err = b.Acquire(ctx, 3)
+			defer close(heavy.Done)
+			heavy.H, heavy.Err = b.Acquire(ctx, 3)
 		}()
-		w.eventually("the Acquire waits", func() bool { return w.waits.Load() > n })
+		w.Eventually("the Acquire waits", func() bool { return w.Waits.Load() > n })
 		small := w.awaiting(w.semaphore("c", 3), 1)
-		w.settle()
-		small.pending()
+		w.Settle()
+		small.Pending()
 		reason := errors.New("no time")
 		cancel(reason)
-		wantErr(w.t, heavy.failed(), context.Canceled, reason)
-		h2 := small.hold() // it fits beside the holder
+		coordtest.WantErr(w.T, heavy.Failed(), context.Canceled, reason)
+		h2 := small.Hold() // it fits beside the holder
 		if n := requests(w); n != 2 {
-			w.t.Errorf("%d requests, want 2", n)
+			w.T.Errorf("%d requests, want 2", n)
 		}
-		mustRelease(w.t, h2)
-		mustRelease(w.t, h)
-		w.empty("/s/requests")
+		coordtest.MustRelease(w.T, h2)
+		coordtest.MustRelease(w.T, h)
+		w.Empty("/s/requests")
 	})
 }
 
@@ -120,41 +121,41 @@ func TestAWaiterWhoseRequestIsDeletedMakesANewOne(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a := w.semaphore("a", 2)
-		h := acquire(w.t, a, 2)
+		h := acquire(w.T, a, 2)
 		first := w.awaiting(w.semaphore("b", 2), 1)
 		second := w.awaiting(w.semaphore("c", 2), 1)
 		third := w.awaiting(w.semaphore("d", 2), 2)
-		x := w.session("x")
+		x := w.Session("x")
 		// Whoever watches the directory, and who watches another waiter.
 		for i, rest := range [][]int{{1, 2, 1}, {1, 1, 2}} {
 			list, err := a.Contenders(ctx)
 			if err != nil || len(list) != 4 {
-				w.t.Fatal(list, err)
+				w.T.Fatal(list, err)
 			}
 			if _, err := x.Commit(ctx, backend.Delete(list[1+i].Path, backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			w.eventually("it stands in line again, at the tail", func() bool {
+			w.Eventually("it stands in line again, at the tail", func() bool {
 				now, err := a.Contenders(ctx)
 				return err == nil && len(now) == 4 && now[3].Path != list[3].Path &&
 					now[1].Weight == rest[0] && now[2].Weight == rest[1] && now[3].Weight == rest[2]
 			})
 		}
 		// Now second, first, third.
-		mustRelease(w.t, h)
-		h1, h2 := first.hold(), second.hold()
-		w.settle()
-		third.pending()
-		mustRelease(w.t, h1)
-		mustRelease(w.t, h2)
-		h = third.hold()
+		coordtest.MustRelease(w.T, h)
+		h1, h2 := first.Hold(), second.Hold()
+		w.Settle()
+		third.Pending()
+		coordtest.MustRelease(w.T, h1)
+		coordtest.MustRelease(w.T, h2)
+		h = third.Hold()
 		// A holder is told.
 		if _, err := x.Commit(ctx, backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrDeleted)
-		w.empty("/s/requests")
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrDeleted)
+		w.Empty("/s/requests")
 	})
 }
 
@@ -162,14 +163,14 @@ func TestAWaitForPermitsSurvivesALostSession(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a := w.semaphore("a", 2)
-		h := acquire(w.t, a, 2)
+		h := acquire(w.T, a, 2)
 		var requeued atomic.Int32
-		c := open(w.t, w.Link("b"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e trace.Event) {
+		c := coordtest.Open(w.T, w.Link("b"), &coord.Options{Namespace: w.Path(""), Trace: func(_ context.Context, e trace.Event) {
 			switch e.(type) {
 			case trace.WaiterRequeued:
 				requeued.Add(1)
 			case trace.WaitBegan:
-				w.waits.Add(1)
+				w.Waits.Add(1)
 			}
 		}})
 		waiter := w.awaiting(coord.NewSemaphore(c, "/s", 2, nil), 1)
@@ -177,45 +178,45 @@ func TestAWaitForPermitsSurvivesALostSession(t *testing.T) {
 		for _, at := range []int{1, 2, 2} {
 			list, err := a.Contenders(ctx)
 			if err != nil || len(list) != 3 {
-				w.t.Fatal(list, err)
+				w.T.Fatal(list, err)
 			}
 			old := list[at].Session
 			w.Link("b").Expire(old)
-			w.eventually("it stands in line again, at the tail", func() bool {
+			w.Eventually("it stands in line again, at the tail", func() bool {
 				now, err := a.Contenders(ctx)
 				return err == nil && len(now) == 3 && now[2].Session != old && now[2].Path != list[2].Path
 			})
 		}
-		waiter.pending()
-		mustRelease(w.t, h)
-		mustRelease(w.t, behind.hold())
-		mustRelease(w.t, waiter.hold())
+		waiter.Pending()
+		coordtest.MustRelease(w.T, h)
+		coordtest.MustRelease(w.T, behind.Hold())
+		coordtest.MustRelease(w.T, waiter.Hold())
 		if requeued.Load() == 0 {
-			w.t.Error("Trace did not tell")
+			w.T.Error("Trace did not tell")
 		}
-		w.empty("/s/requests")
+		w.Empty("/s/requests")
 	})
 }
 
 func TestABlipLosesNoPermitAndNoWakeUp(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
-		h := acquire(w.t, a, 3)
+		h := acquire(w.T, a, 3)
 		first, second := w.awaiting(b, 2), w.awaiting(w.semaphore("c", 3), 1)
 		for _, name := range []string{"a", "b", "c"} {
 			w.Link(name).Partition()
 			w.Link(name).Heal()
 		}
-		w.settle()
-		first.pending()
-		second.pending()
+		w.Settle()
+		first.Pending()
+		second.Pending()
 		if err := h.Verify(context.Background()); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustRelease(w.t, h)
-		mustRelease(w.t, first.hold())
-		mustRelease(w.t, second.hold())
-		w.empty("/s/requests")
+		coordtest.MustRelease(w.T, h)
+		coordtest.MustRelease(w.T, first.Hold())
+		coordtest.MustRelease(w.T, second.Hold())
+		w.Empty("/s/requests")
 	})
 }
 
@@ -234,39 +235,39 @@ func asking(c backendtest.Call) bool {
 func TestAWaiterThatMayNotWriteItsNodeIsToldAndTheNextGoesOn(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		denied := coord.NewSemaphore(w.open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		denied := coord.NewSemaphore(w.Open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			if marking(c) || asking(c) {
 				return backend.ErrDenied
 			}
 			return nil
 		}}), "/s", 2, nil)
 		a := w.semaphore("a", 2)
-		h := acquire(w.t, a, 2)
-		n := w.waits.Load()
-		first := &locking{w: w, done: make(chan struct{})}
+		h := acquire(w.T, a, 2)
+		n := w.Waits.Load()
+		first := &coordtest.Locking{W: w.World, Done: make(chan struct{})}
 		go func() {
-			defer close(first.done)
-			first.h, first.err = denied.Acquire(ctx, 1)
+			defer close(first.Done)
+			first.H, first.Err = denied.Acquire(ctx, 1)
 		}()
-		err := first.failed()
-		wantErr(w.t, err, coord.ErrDenied)
-		if !strings.Contains(err.Error(), "set "+w.path("/s/requests/_c_")) || !strings.Contains(err.Error(), "write its own node") {
-			w.t.Errorf("the error does not say what is missing: %v", err)
+		err := first.Failed()
+		coordtest.WantErr(w.T, err, coord.ErrDenied)
+		if !strings.Contains(err.Error(), "set "+w.Path("/s/requests/_c_")) || !strings.Contains(err.Error(), "write its own node") {
+			w.T.Errorf("the error does not say what is missing: %v", err)
 		}
 		if n := requests(w); n != 1 {
-			w.t.Errorf("%d requests, want that of the holder", n)
+			w.T.Errorf("%d requests, want that of the holder", n)
 		}
-		if w.waits.Load() != n {
-			w.t.Error("it waited")
+		if w.Waits.Load() != n {
+			w.T.Error("it waited")
 		}
 		_, err = denied.TryAcquire(ctx, 1)
-		wantErr(w.t, err, coord.ErrLocked)
+		coordtest.WantErr(w.T, err, coord.ErrLocked)
 		second := w.awaiting(w.semaphore("c", 2), 1)
-		mustRelease(w.t, h)
-		h = second.hold()
-		mustRelease(w.t, acquire(w.t, a, 1))
-		mustRelease(w.t, h)
-		w.empty("/s/requests")
+		coordtest.MustRelease(w.T, h)
+		h = second.Hold()
+		coordtest.MustRelease(w.T, acquire(w.T, a, 1))
+		coordtest.MustRelease(w.T, h)
+		w.Empty("/s/requests")
 	})
 }
 
@@ -282,23 +283,23 @@ func TestThePermissionToMarkIsAskedForOnce(t *testing.T) {
 			}
 			return err
 		}}
-		b := coord.NewSemaphore(w.open("b", hooks), "/s", 2, nil)
+		b := coord.NewSemaphore(w.Open("b", hooks), "/s", 2, nil)
 		for range 2 {
-			mustRelease(w.t, acquire(w.t, b, 1))
-			mustRelease(w.t, acquire(w.t, b, 2))
+			coordtest.MustRelease(w.T, acquire(w.T, b, 1))
+			coordtest.MustRelease(w.T, acquire(w.T, b, 2))
 		}
 		if n := asked.Load(); n != 0 {
-			w.t.Errorf("asked %d times without another", n)
+			w.T.Errorf("asked %d times without another", n)
 		}
 		a := w.semaphore("a", 2)
 		for range 3 {
-			h := acquire(w.t, a, 2)
+			h := acquire(w.T, a, 2)
 			waiter := w.awaiting(b, 2)
-			mustRelease(w.t, h)
-			mustRelease(w.t, waiter.hold())
+			coordtest.MustRelease(w.T, h)
+			coordtest.MustRelease(w.T, waiter.Hold())
 		}
 		if n := asked.Load(); n != 2 || lost.Load() != 1 {
-			w.t.Errorf("asked %d times, want once and again after the lost reply", n)
+			w.T.Errorf("asked %d times, want once and again after the lost reply", n)
 		}
 	})
 }
@@ -309,36 +310,36 @@ func TestWhoIsAloneMeetsALimitThatChanged(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
-		adopting := coord.NewSemaphore(w.open("c", nil), "/s", 3, &coord.SemaphoreOptions{AdoptLimit: true})
+		adopting := coord.NewSemaphore(w.Open("c", nil), "/s", 3, &coord.SemaphoreOptions{AdoptLimit: true})
 		for _, s := range []*coord.Semaphore{a, adopting} {
-			mustRelease(w.t, acquire(w.t, s, 1))
+			coordtest.MustRelease(w.T, acquire(w.T, s, 1))
 		}
 		if err := b.SetLimit(ctx, 2); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for range 2 {
 			_, err := a.Acquire(ctx, 1)
-			wantErr(w.t, err, coord.ErrLimit)
+			coordtest.WantErr(w.T, err, coord.ErrLimit)
 			_, err = a.TryAcquire(ctx, 1)
-			wantErr(w.t, err, coord.ErrLimit)
+			coordtest.WantErr(w.T, err, coord.ErrLimit)
 		}
-		w.empty("/s/requests")
+		w.Empty("/s/requests")
 		for range 2 {
-			mustRelease(w.t, acquire(w.t, adopting, 1))
+			coordtest.MustRelease(w.T, acquire(w.T, adopting, 1))
 		}
 		if err := b.SetLimit(ctx, 3); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustRelease(w.t, acquire(w.t, a, 1))
+		coordtest.MustRelease(w.T, acquire(w.T, a, 1))
 		// Deleted, it is made again.
-		if _, err := w.session("x").Commit(ctx, backend.Delete(w.path("/s/limit"), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(ctx, backend.Delete(w.Path("/s/limit"), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
-		mustRelease(w.t, acquire(w.t, a, 1))
+		coordtest.MustRelease(w.T, acquire(w.T, a, 1))
 		if n, err := b.Limit(ctx); err != nil || n != 3 {
-			w.t.Errorf("limit %d, %v", n, err)
+			w.T.Errorf("limit %d, %v", n, err)
 		}
-		w.empty("/s/requests")
+		w.Empty("/s/requests")
 	})
 }
 
@@ -350,23 +351,23 @@ func TestWhoIsAloneNoMoreWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				var before nth
-				a, b := w.hooked("a", &before), w.hooked("b", new(nth))
-				mustRelease(w.t, acquire(w.t, a, 1))
+				var before coordtest.Nth
+				a, b := w.hooked("a", &before), w.hooked("b", new(coordtest.Nth))
+				coordtest.MustRelease(w.T, acquire(w.T, a, 1))
 				var others []*coord.Hold
-				before.arm(1, creates, func(context.Context, backendtest.Call, error) error {
-					others = append(others, acquire(w.t, b, 1), acquire(w.t, b, 1))
+				before.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
+					others = append(others, acquire(w.T, b, 1), acquire(w.T, b, 1))
 					meanwhile(w)
 					return nil
 				})
 				waiter := w.awaiting(a, 1)
-				w.settle()
-				waiter.pending()
+				w.Settle()
+				waiter.Pending()
 				for _, h := range others {
-					mustRelease(w.t, h)
+					coordtest.MustRelease(w.T, h)
 				}
-				mustRelease(w.t, waiter.hold())
-				w.empty("/s/requests")
+				coordtest.MustRelease(w.T, waiter.Hold())
+				w.Empty("/s/requests")
 			})
 		})
 	}
@@ -380,17 +381,17 @@ func TestALostReplyToWhoIsAloneLeavesOneRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
 				s := w.semaphore("a", 2)
-				mustRelease(w.t, acquire(w.t, s, 1))
+				coordtest.MustRelease(w.T, acquire(w.T, s, 1))
 				fault(w.Link("a"))
-				h := acquire(w.t, s, 1)
+				h := acquire(w.T, s, 1)
 				if n := requests(w); n != 1 {
-					w.t.Errorf("%d requests, want one", n)
+					w.T.Errorf("%d requests, want one", n)
 				}
 				if err := h.Verify(context.Background()); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
-				mustRelease(w.t, h)
-				w.empty("/s/requests")
+				coordtest.MustRelease(w.T, h)
+				w.Empty("/s/requests")
 			})
 		})
 	}
@@ -400,14 +401,14 @@ func TestALostReplyToWhoIsAloneLeavesOneRequest(t *testing.T) {
 // they were.
 func TestDataOfASemaphoreThatReadsAsARequestIsRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		for _, data := range []string{"unlock", "__REVOKE__", `{"coord-revoke":{"at":1}}`} {
 			s := coord.NewSemaphore(c, "/s", 2, &coord.SemaphoreOptions{Data: []byte(data)})
 			for _, take := range []func(context.Context, int) (*coord.Hold, error){s.Acquire, s.TryAcquire} {
 				h, err := take(context.Background(), 1)
-				wantErr(w.t, err, coord.ErrInvalid)
+				coordtest.WantErr(w.T, err, coord.ErrInvalid)
 				if err == nil {
-					mustRelease(w.t, h)
+					coordtest.MustRelease(w.T, h)
 				}
 			}
 		}
@@ -418,30 +419,32 @@ func TestDataOfASemaphoreThatReadsAsARequestIsRefused(t *testing.T) {
 func TestTheFirstLimitIsSetOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		a := coord.NewSemaphore(w.open("a", &backendtest.Hooks{After: after.after}), "/s", 2, nil)
-		b := coord.NewSemaphore(w.open("b", nil), "/s", 2, nil)
-		if _, err := w.session("x").Commit(ctx, backend.Create(w.path("/s"), nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		var after coordtest.Nth
+		a := coord.NewSemaphore(w.Open("a", &backendtest.Hooks{After: after.After}), "/s", 2, nil)
+		b := coord.NewSemaphore(w.Open("b", nil), "/s", 2, nil)
+		if _, err := w.Session("x").Commit(ctx, backend.Create(w.Path("/s"), nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
-		makes := func(c backendtest.Call) bool { return c.Path == w.path("/s/limit") && commits(c, backend.OpCreate) }
+		makes := func(c backendtest.Call) bool {
+			return c.Path == w.Path("/s/limit") && coordtest.Commits(c, backend.OpCreate)
+		}
 		// Its reply is lost, and another's change comes before anybody knows.
 		lost := false
-		after.arm(1, makes, func(_ context.Context, _ backendtest.Call, err error) error {
+		after.Arm(1, makes, func(_ context.Context, _ backendtest.Call, err error) error {
 			if err != nil {
 				return err
 			}
 			lost = true
 			if err := b.SetLimit(ctx, 7); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			return backend.ErrUncertain
 		})
 		if err := a.SetLimit(ctx, 5); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if n, err := a.Limit(ctx); err != nil || n != 7 || !lost {
-			w.t.Errorf("limit %d, %v, reply lost: %v; want the later limit", n, err, lost)
+			w.T.Errorf("limit %d, %v, reply lost: %v; want the later limit", n, err, lost)
 		}
 	})
 }
@@ -450,23 +453,25 @@ func TestTheFirstLimitIsSetOnce(t *testing.T) {
 func TestASemaphoreExpectsTheLaterOfTwoLimitsThatItSet(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		s := coord.NewSemaphore(w.open("a", &backendtest.Hooks{After: after.after}), "/s", 2, nil)
-		mustRelease(w.t, acquire(w.t, s, 1))
-		after.arm(1, func(c backendtest.Call) bool { return commits(c, backend.OpSetData) && c.Path == w.path("/s/limit") },
+		var after coordtest.Nth
+		s := coord.NewSemaphore(w.Open("a", &backendtest.Hooks{After: after.After}), "/s", 2, nil)
+		coordtest.MustRelease(w.T, acquire(w.T, s, 1))
+		after.Arm(1, func(c backendtest.Call) bool {
+			return coordtest.Commits(c, backend.OpSetData) && c.Path == w.Path("/s/limit")
+		},
 			func(_ context.Context, _ backendtest.Call, err error) error {
 				if err := s.SetLimit(ctx, 7); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				return err
 			})
 		if err := s.SetLimit(ctx, 5); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if n, err := s.Limit(ctx); err != nil || n != 7 {
-			w.t.Errorf("limit %d, %v", n, err)
+			w.T.Errorf("limit %d, %v", n, err)
 		}
-		mustRelease(w.t, acquire(w.t, s, 7))
+		coordtest.MustRelease(w.T, acquire(w.T, s, 7))
 	})
 }
 
@@ -476,16 +481,16 @@ func TestWhoWasGrantedUnderAnotherLimitIsRefusedTheNextTime(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
-		h := acquire(w.t, b, 3)
+		h := acquire(w.T, b, 3)
 		waiter := w.awaiting(a, 1)
 		if err := b.SetLimit(ctx, 4); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustRelease(w.t, waiter.hold())
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, waiter.Hold())
+		coordtest.MustRelease(w.T, h)
 		for range 2 {
 			_, err := a.Acquire(ctx, 1)
-			wantErr(w.t, err, coord.ErrLimit)
+			coordtest.WantErr(w.T, err, coord.ErrLimit)
 		}
 	})
 }
@@ -494,9 +499,9 @@ func TestWhoWasGrantedUnderAnotherLimitIsRefusedTheNextTime(t *testing.T) {
 type gate struct{ reached, open chan struct{} }
 
 // stop has x stop the next call that matches.
-func (w *world) stop(x *nth, match func(backendtest.Call) bool) gate {
+func (w *world) stop(x *coordtest.Nth, match func(backendtest.Call) bool) gate {
 	g := gate{make(chan struct{}), make(chan struct{})}
-	x.arm(1, match, func(context.Context, backendtest.Call, error) error {
+	x.Arm(1, match, func(context.Context, backendtest.Call, error) error {
 		close(g.reached)
 		<-g.open
 		return nil
@@ -505,35 +510,35 @@ func (w *world) stop(x *nth, match func(backendtest.Call) bool) gate {
 }
 
 func lists(w *world) func(backendtest.Call) bool {
-	return func(c backendtest.Call) bool { return c.Op == "children" && c.Path == w.path("/s/requests") }
+	return func(c backendtest.Call) bool { return c.Op == "children" && c.Path == w.Path("/s/requests") }
 }
 
 func readsLimit(w *world) func(backendtest.Call) bool {
-	return func(c backendtest.Call) bool { return c.Op == "get" && c.Path == w.path("/s/limit") }
+	return func(c backendtest.Call) bool { return c.Op == "get" && c.Path == w.Path("/s/limit") }
 }
 
 // setLimit changes the limit as an operator does.
 func (w *world) setLimit(n int) {
-	w.t.Helper()
-	_, err := w.session("operator").Commit(context.Background(), backend.SetData(w.path("/s/limit"), fmt.Append(nil, n), backend.AnyVersion))
+	w.T.Helper()
+	_, err := w.Session("operator").Commit(context.Background(), backend.SetData(w.Path("/s/limit"), fmt.Append(nil, n), backend.AnyVersion))
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
 // hooked returns the semaphore for a client whose requests pass x.
-func (w *world) hooked(name string, x *nth) *coord.Semaphore {
-	w.t.Helper()
-	c := w.open(name, &backendtest.Hooks{Before: x.before})
+func (w *world) hooked(name string, x *coordtest.Nth) *coord.Semaphore {
+	w.T.Helper()
+	c := w.Open(name, &backendtest.Hooks{Before: x.Before})
 	return coord.NewSemaphore(c, "/s", 2, &coord.SemaphoreOptions{AdoptLimit: true})
 }
 
 // started starts an Acquire.
-func (w *world) started(s *coord.Semaphore, n int) *locking {
-	l := &locking{w: w, done: make(chan struct{})}
+func (w *world) started(s *coord.Semaphore, n int) *coordtest.Locking {
+	l := &coordtest.Locking{W: w.World, Done: make(chan struct{})}
 	go func() {
-		defer close(l.done)
-		l.h, l.err = s.Acquire(context.Background(), n)
+		defer close(l.Done)
+		l.H, l.Err = s.Acquire(context.Background(), n)
 	}()
 	return l
 }
@@ -545,25 +550,25 @@ func TestAHolderWhoLooksLikeAWaiterHoldsNobodyUp(t *testing.T) {
 		ctx := context.Background()
 		a := w.semaphore("a", 4)
 		h, err := a.Acquire(ctx, 1) // makes the limit
-		mustRelease(w.t, must(w.t, h, err))
-		h1 := acquire(w.t, a, 2)
-		h2 := acquire(w.t, w.semaphore("b", 4), 2)
+		coordtest.MustRelease(w.T, must(w.T, h, err))
+		h1 := acquire(w.T, a, 2)
+		h2 := acquire(w.T, w.semaphore("b", 4), 2)
 		if err := a.SetLimit(ctx, 3); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		list, err := a.Contenders(ctx)
 		if err != nil || len(list) != 2 || !list[0].Granted {
-			w.t.Errorf("contenders %+v, %v", list, err)
+			w.T.Errorf("contenders %+v, %v", list, err)
 		}
 		waiter := w.awaiting(w.semaphore("c", 3), 1)
 		next := w.awaiting(w.semaphore("d", 3), 3)
-		mustRelease(w.t, h1)
-		mustRelease(w.t, waiter.hold())
-		w.settle()
-		next.pending()
-		mustRelease(w.t, h2)
-		mustRelease(w.t, next.hold())
-		w.empty("/s/requests")
+		coordtest.MustRelease(w.T, h1)
+		coordtest.MustRelease(w.T, waiter.Hold())
+		w.Settle()
+		next.Pending()
+		coordtest.MustRelease(w.T, h2)
+		coordtest.MustRelease(w.T, next.Hold())
+		w.Empty("/s/requests")
 	})
 }
 
@@ -571,22 +576,22 @@ func TestAHolderWhoLooksLikeAWaiterHoldsNobodyUp(t *testing.T) {
 // a waiter. It is granted at its first look, and must tell him.
 func TestAGrantAtOnceTellsWhoTookItForAWaiter(t *testing.T) {
 	onEach(t, func(w *world) {
-		var x nth
+		var x coordtest.Nth
 		a, b := w.semaphore("a", 2), w.hooked("b", &x)
-		mustRelease(w.t, acquire(w.t, b, 1))
-		h := acquire(w.t, a, 2)
+		coordtest.MustRelease(w.T, acquire(w.T, b, 1))
+		h := acquire(w.T, a, 2)
 		g := w.stop(&x, lists(w))
 		early := w.started(b, 1)
 		<-g.reached
 		late := w.awaiting(w.semaphore("c", 2), 1)
-		mustRelease(w.t, h)
-		w.settle()
-		late.pending()
+		coordtest.MustRelease(w.T, h)
+		w.Settle()
+		late.Pending()
 		close(g.open)
-		h1, h2 := early.hold(), late.hold() // both, although the first holds on
-		mustRelease(w.t, h1)
-		mustRelease(w.t, h2)
-		w.empty("/s/requests")
+		h1, h2 := early.Hold(), late.Hold() // both, although the first holds on
+		coordtest.MustRelease(w.T, h1)
+		coordtest.MustRelease(w.T, h2)
+		w.Empty("/s/requests")
 	})
 }
 
@@ -594,12 +599,12 @@ func TestAGrantAtOnceTellsWhoTookItForAWaiter(t *testing.T) {
 // saw it.
 func TestAGrantUnderAPassingLimitTellsWhoNeverSawIt(t *testing.T) {
 	onEach(t, func(w *world) {
-		var x, y nth
+		var x, y coordtest.Nth
 		a, b, c := w.semaphore("a", 2), w.hooked("b", &x), w.hooked("c", &y)
 		for _, s := range []*coord.Semaphore{b, c} {
-			mustRelease(w.t, acquire(w.t, s, 1))
+			coordtest.MustRelease(w.T, acquire(w.T, s, 1))
 		}
-		h := acquire(w.t, a, 2)
+		h := acquire(w.T, a, 2)
 		early := w.stop(&x, readsLimit(w))
 		first := w.started(b, 1)
 		<-early.reached
@@ -608,36 +613,36 @@ func TestAGrantUnderAPassingLimitTellsWhoNeverSawIt(t *testing.T) {
 		w.setLimit(3)
 		<-passing.reached
 		close(early.open)
-		h1 := first.hold()
+		h1 := first.Hold()
 		w.setLimit(2)
 		close(passing.open)
-		w.settle()
-		late.pending()
-		mustRelease(w.t, h)
-		mustRelease(w.t, late.hold())
-		mustRelease(w.t, h1)
-		w.empty("/s/requests")
+		w.Settle()
+		late.Pending()
+		coordtest.MustRelease(w.T, h)
+		coordtest.MustRelease(w.T, late.Hold())
+		coordtest.MustRelease(w.T, h1)
+		w.Empty("/s/requests")
 	})
 }
 
 // A limit that goes down while a waiter reads the line must not count any more.
 func TestALimitLoweredMeanwhileGrantsNothing(t *testing.T) {
 	onEach(t, func(w *world) {
-		var x nth
+		var x coordtest.Nth
 		a, b := w.semaphore("a", 2), w.hooked("b", &x)
-		h1, h2 := acquire(w.t, a, 1), acquire(w.t, a, 1)
+		h1, h2 := acquire(w.T, a, 1), acquire(w.T, a, 1)
 		waiter := w.awaiting(b, 1)
 		g := w.stop(&x, lists(w))
 		behind := w.awaiting(w.semaphore("c", 2), 1) // has the waiter look
 		<-g.reached
 		w.setLimit(1)
-		mustRelease(w.t, h1)
+		coordtest.MustRelease(w.T, h1)
 		close(g.open)
-		w.settle()
-		waiter.pending()
-		mustRelease(w.t, h2)
-		mustRelease(w.t, waiter.hold())
-		mustRelease(w.t, behind.hold())
-		w.empty("/s/requests")
+		w.Settle()
+		waiter.Pending()
+		coordtest.MustRelease(w.T, h2)
+		coordtest.MustRelease(w.T, waiter.Hold())
+		coordtest.MustRelease(w.T, behind.Hold())
+		w.Empty("/s/requests")
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // permitCount checks that holders never have more permits than there are. Like
@@ -166,7 +167,7 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 	}
 	t.Run("memory", func(t *testing.T) {
 		seeds := uint64(4)
-		if long() {
+		if coordtest.Long() {
 			seeds = 200
 		}
 		for seed := range seeds {
@@ -176,11 +177,11 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 				for i := range 20 {
 					l := st.Link(fmt.Sprint(i))
 					l.SetLatency(time.Duration(i%3) * time.Millisecond)
-					clients = append(clients, open(t, l, nil))
+					clients = append(clients, coordtest.Open(t, l, nil))
 				}
 				workers(t, clients, 5, func(actor uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, actor)) })
 				time.Sleep(time.Second) // of fake time, for what is removed in the background
-				if left := children(t, st, "/s/requests"); len(left) != 0 {
+				if left := coordtest.Children(t, st, "/s/requests"); len(left) != 0 {
 					t.Errorf("left behind: %v", left)
 				}
 			})
@@ -190,10 +191,10 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 		w := onServer(t, zookeeper.Options{})
 		var clients []*coord.Client
 		for i := range 10 {
-			clients = append(clients, w.open(fmt.Sprint(i), nil))
+			clients = append(clients, w.Open(fmt.Sprint(i), nil))
 		}
-		workers(w.t, clients, 10, func(actor uint64) *rand.Rand { return rand.New(rand.NewPCG(1, actor)) })
-		w.empty("/s/requests")
+		workers(w.T, clients, 10, func(actor uint64) *rand.Rand { return rand.New(rand.NewPCG(1, actor)) })
+		w.Empty("/s/requests")
 	})
 }
 
@@ -374,7 +375,7 @@ func (x *settledSemaphore) play() {
 	for i := range 5 {
 		link := x.st.Link(fmt.Sprint(i))
 		link.SetLatency(time.Duration(x.r.IntN(4)) * time.Millisecond)
-		x.all = append(x.all, open(x.t, link, nil))
+		x.all = append(x.all, coordtest.Open(x.t, link, nil))
 	}
 	s, err := x.st.Open(context.Background())
 	if err != nil {
@@ -383,7 +384,7 @@ func (x *settledSemaphore) play() {
 	defer s.Close()
 	x.s = s
 	h, err := coord.NewSemaphore(x.all[0], "/s", 3, nil).Acquire(context.Background(), 1)
-	mustRelease(x.t, must(x.t, h, err))
+	coordtest.MustRelease(x.t, must(x.t, h, err))
 	var limits []int
 	for i := range 40 {
 		limits = append(limits, x.limit())
@@ -414,7 +415,7 @@ func (x *settledSemaphore) play() {
 
 func TestWhoeverFitsIsGrantedOnceAllIsAtRest(t *testing.T) {
 	seeds, first := uint64(150), uint64(1)
-	if long() {
+	if coordtest.Long() {
 		seeds = 10_000
 	}
 	if *simSeed != 0 {

@@ -15,34 +15,8 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
-
-// open opens a client that the test closes.
-func open(t *testing.T, b backend.Backend, o *coord.Options) *coord.Client {
-	t.Helper()
-	c, err := coord.Open(t.Context(), b, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-func mustLock(t *testing.T, m coord.Locker) *coord.Hold {
-	t.Helper()
-	h, err := m.Lock(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
-
-func mustRelease(t *testing.T, h *coord.Hold) {
-	t.Helper()
-	if err := h.Release(); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // mayBeReleased releases a hold although the reply may be lost.
 func mayBeReleased(t *testing.T, h *coord.Hold) {
@@ -50,24 +24,6 @@ func mayBeReleased(t *testing.T, h *coord.Hold) {
 	if err := h.Release(); err != nil && (!errors.Is(err, coord.ErrUncertain) || errors.Is(err, coord.ErrLost)) {
 		t.Fatal(err)
 	}
-}
-
-// children lists the names under path, from a session of its own.
-func children(t *testing.T, b backend.Backend, path string) []string {
-	t.Helper()
-	s, err := b.Open(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if err := s.Sync(context.Background(), path); err != nil {
-		t.Fatal(err)
-	}
-	names, _, err := s.Children(context.Background(), path, nil)
-	if err != nil && !errors.Is(err, coord.ErrNotFound) {
-		t.Fatal(err)
-	}
-	return names
 }
 
 func TestALockIsHeldByOneAndTokensGrow(t *testing.T) {
@@ -78,12 +34,12 @@ func TestALockIsHeldByOneAndTokensGrow(t *testing.T) {
 		holders, token, grants := 0, int64(0), 0
 		var wg sync.WaitGroup
 		for i := range clients {
-			c := open(t, st.Link(fmt.Sprint(i)), nil)
+			c := coordtest.Open(t, st.Link(fmt.Sprint(i)), nil)
 			for range callers {
 				wg.Go(func() {
 					m := coord.NewMutex(c, "/locks/a", nil)
 					for range rounds {
-						h := mustLock(t, m)
+						h := coordtest.MustLock(t, m)
 						mu.Lock()
 						holders++
 						grants++
@@ -99,7 +55,7 @@ func TestALockIsHeldByOneAndTokensGrow(t *testing.T) {
 						mu.Lock()
 						holders--
 						mu.Unlock()
-						mustRelease(t, h)
+						coordtest.MustRelease(t, h)
 					}
 				})
 			}
@@ -108,7 +64,7 @@ func TestALockIsHeldByOneAndTokensGrow(t *testing.T) {
 		if grants != clients*callers*rounds {
 			t.Errorf("%d grants", grants)
 		}
-		if left := children(t, st, "/locks/a"); len(left) != 0 {
+		if left := coordtest.Children(t, st, "/locks/a"); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	})
@@ -117,22 +73,22 @@ func TestALockIsHeldByOneAndTokensGrow(t *testing.T) {
 func TestWaitersAreGrantedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		first := mustLock(t, coord.NewMutex(open(t, st, nil), "/l", nil))
+		first := coordtest.MustLock(t, coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil))
 		var mu sync.Mutex
 		var got []int
 		var wg sync.WaitGroup
 		for i := range 10 {
-			m := coord.NewMutex(open(t, st, nil), "/l", nil)
+			m := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
 			wg.Go(func() {
-				h := mustLock(t, m)
+				h := coordtest.MustLock(t, m)
 				mu.Lock()
 				got = append(got, i)
 				mu.Unlock()
-				mustRelease(t, h)
+				coordtest.MustRelease(t, h)
 			})
 			synctest.Wait() // it stands in line before the next comes
 		}
-		mustRelease(t, first)
+		coordtest.MustRelease(t, first)
 		wg.Wait()
 		if want := "[0 1 2 3 4 5 6 7 8 9]"; fmt.Sprint(got) != want {
 			t.Errorf("order %v, want %v", got, want)
@@ -143,8 +99,8 @@ func TestWaitersAreGrantedInOrder(t *testing.T) {
 func TestTryLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		a := coord.NewMutex(open(t, st, nil), "/l", nil)
-		b := coord.NewMutex(open(t, st, nil), "/l", nil)
+		a := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
+		b := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
 		h, err := a.TryLock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -154,30 +110,30 @@ func TestTryLock(t *testing.T) {
 				t.Errorf("%s: %v, want ErrLocked", name, err)
 			}
 		}
-		if n := len(children(t, st, "/l")); n != 1 {
+		if n := len(coordtest.Children(t, st, "/l")); n != 1 {
 			t.Errorf("%d nodes, want the holder's", n)
 		}
-		mustRelease(t, h)
+		coordtest.MustRelease(t, h)
 		h, err = b.TryLock(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		mustRelease(t, h)
+		coordtest.MustRelease(t, h)
 	})
 }
 
 func TestTryLockReturnsWhenItsContextEnds(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
+		var after coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
 		// A try that has won makes its node at once the next time.
 		h, err := m.TryLock(context.Background())
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustRelease(w.t, h)
-		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
-		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+		coordtest.MustRelease(w.T, h)
+		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
+		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 			w.Link("a").Partition()
 			return err
 		})
@@ -185,13 +141,13 @@ func TestTryLockReturnsWhenItsContextEnds(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		_, err = m.TryLock(ctx)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if d := time.Since(start); d > time.Second {
-			w.t.Errorf("took %v", d)
+			w.T.Errorf("took %v", d)
 		}
 		w.Link("a").Heal()
-		w.eventually("only the holder is left", func() bool { return len(w.children("/l")) == 1 })
-		mustRelease(w.t, holder)
+		w.Eventually("only the holder is left", func() bool { return len(w.Children("/l")) == 1 })
+		coordtest.MustRelease(w.T, holder)
 	})
 }
 
@@ -199,7 +155,7 @@ func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
 		link := st.Link("a")
-		m := coord.NewMutex(open(t, link, nil), "/l", nil)
+		m := coord.NewMutex(coordtest.Open(t, link, nil), "/l", nil)
 		failed := errors.New("failed")
 		if err := m.Do(t.Context(), func(context.Context, *coord.Hold) error { return failed }); err != failed && !errors.Is(err, failed) {
 			t.Errorf("got %v, want what the function returned", err)
@@ -220,7 +176,7 @@ func TestDo(t *testing.T) {
 			m.Do(t.Context(), func(context.Context, *coord.Hold) error { panic("under the lock") })
 		}()
 		synctest.Wait()
-		if left := children(t, st, "/l"); len(left) != 0 {
+		if left := coordtest.Children(t, st, "/l"); len(left) != 0 {
 			t.Errorf("left behind by a panic: %v", left)
 		}
 	})
@@ -230,16 +186,16 @@ func TestAHoldEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
 		link := st.Link("a")
-		c := open(t, link, nil)
+		c := coordtest.Open(t, link, nil)
 		m := coord.NewMutex(c, "/l", nil)
 
-		h := mustLock(t, m)
+		h := coordtest.MustLock(t, m)
 		if h.Err() != nil {
 			t.Fatal(h.Err())
 		}
 		ctx := h.Context(t.Context())
-		mustRelease(t, h)
-		mustRelease(t, h) // idempotent
+		coordtest.MustRelease(t, h)
+		coordtest.MustRelease(t, h) // idempotent
 		<-h.Done()
 		if !errors.Is(h.Err(), coord.ErrReleased) || errors.Is(h.Err(), coord.ErrLost) {
 			t.Errorf("released: %v", h.Err())
@@ -251,7 +207,7 @@ func TestAHoldEndsOnce(t *testing.T) {
 			t.Error("a context of an ended hold lives")
 		}
 
-		h = mustLock(t, m)
+		h = coordtest.MustLock(t, m)
 		link.Expire(h.Session())
 		<-h.Done()
 		if err := h.Release(); !errors.Is(err, coord.ErrLost) || !errors.Is(err, coord.ErrSessionLost) {
@@ -267,7 +223,7 @@ func TestContendersAreListedInOrder(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var first *coord.Mutex
 		for i := range 3 {
-			m := coord.NewMutex(open(t, st, nil), "/l", &coord.MutexOptions{Data: fmt.Append(nil, "node-", i)})
+			m := coord.NewMutex(coordtest.Open(t, st, nil), "/l", &coord.MutexOptions{Data: fmt.Append(nil, "node-", i)})
 			if first == nil {
 				first = m
 			}
@@ -329,7 +285,7 @@ func TestALockThatIsOnlyTriedIsHadBySomebody(t *testing.T) {
 				var all sync.WaitGroup
 				for i := range pollers {
 					link := st.Link(fmt.Sprint("poller ", i))
-					lock := of(open(t, link, nil), i)
+					lock := of(coordtest.Open(t, link, nil), i)
 					link.SetLatency(time.Duration(8+i%5) * time.Millisecond)
 					all.Go(func() {
 						for ctx.Err() == nil {
@@ -373,7 +329,7 @@ func TestALockThatIsOnlyTriedIsHadBySomebody(t *testing.T) {
 func TestATryCostsWhatItMust(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var calls, writes atomic.Int32
-		c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			calls.Add(1)
 			if c.Op == "commit" {
 				writes.Add(1)
@@ -386,45 +342,45 @@ func TestATryCostsWhatItMust(t *testing.T) {
 			hold   func(context.Context) (*coord.Hold, error)
 			failed int32 // requests of a try that finds it taken
 		}{
-			"mutex":  {coord.NewMutex(c, "/l", nil).TryLock, coord.NewMutex(w.open("b", nil), "/l", nil).Lock, 2},
-			"reader": {coord.NewRWMutex(c, "/rw", nil).TryRLock, coord.NewRWMutex(w.open("b", nil), "/rw", nil).Lock, 2},
+			"mutex":  {coord.NewMutex(c, "/l", nil).TryLock, coord.NewMutex(w.Open("b", nil), "/l", nil).Lock, 2},
+			"reader": {coord.NewRWMutex(c, "/rw", nil).TryRLock, coord.NewRWMutex(w.Open("b", nil), "/rw", nil).Lock, 2},
 			"permit": {func(ctx context.Context) (*coord.Hold, error) { return sem.TryAcquire(ctx, 1) }, func(ctx context.Context) (*coord.Hold, error) {
-				return coord.NewSemaphore(w.open("b", nil), "/s", 1, nil).Acquire(ctx, 1)
+				return coord.NewSemaphore(w.Open("b", nil), "/s", 1, nil).Acquire(ctx, 1)
 			}, 3},
 		} {
 			ctx := context.Background()
 			count := func(want, wantWrites int32, wantErr error) {
-				w.t.Helper()
+				w.T.Helper()
 				calls.Store(0)
 				writes.Store(0)
 				h, err := x.try(ctx)
 				if !errors.Is(err, wantErr) {
-					w.t.Fatal(name, err)
+					w.T.Fatal(name, err)
 				}
 				if n, m := calls.Load(), writes.Load(); n != want || m != wantWrites {
-					w.t.Errorf("%s: %d requests, %d writes, want %d, %d", name, n, m, want, wantWrites)
+					w.T.Errorf("%s: %d requests, %d writes, want %d, %d", name, n, m, want, wantWrites)
 				}
 				if err == nil {
-					mustRelease(w.t, h)
+					coordtest.MustRelease(w.T, h)
 				}
 			}
 			// The first one also makes the directory.
 			h, err := x.try(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 			count(1, 1, nil)
 			h, err = x.hold(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if _, err := x.try(ctx); !errors.Is(err, coord.ErrLocked) { // made its node at once
-				w.t.Error(name, err)
+				w.T.Error(name, err)
 			}
 			count(x.failed, 0, coord.ErrLocked)
 			count(x.failed, 0, coord.ErrLocked)
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 			count(x.failed+1, 1, nil) // looks, and makes its node
 			count(1, 1, nil)
 		}
@@ -435,30 +391,30 @@ func TestATryCostsWhatItMust(t *testing.T) {
 func TestALocalHandOverCostsOneRequest(t *testing.T) {
 	onEach(t, func(w *world) {
 		var calls atomic.Int32
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
 			calls.Add(1)
 			return nil
 		}}), "/l", nil)
-		h := mustLock(w.t, m)
+		h := coordtest.MustLock(w.T, m)
 		for range 5 {
-			next := w.waiting(context.Background(), m)
+			next := w.Waiting(context.Background(), m)
 			before := calls.Load()
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 			last := h
-			h = next.hold()
+			h = next.Hold()
 			// On a slow machine the watch on the old node can come in between.
-			if n := calls.Load() - before; n != 1 && w.fake {
-				w.t.Errorf("%d requests, want 1", n)
+			if n := calls.Load() - before; n != 1 && w.Fake {
+				w.T.Errorf("%d requests, want 1", n)
 			}
 			if h.Token() <= last.Token() {
-				w.t.Errorf("token %d after %d", h.Token(), last.Token())
+				w.T.Errorf("token %d after %d", h.Token(), last.Token())
 			}
 			if err := h.Verify(context.Background()); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 		}
-		mustRelease(w.t, h)
-		w.empty("/l")
+		coordtest.MustRelease(w.T, h)
+		w.Empty("/l")
 	})
 }
 
@@ -467,30 +423,30 @@ func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
 	for _, name := range []string{"to the next", "to nobody", "with its outcome unknown"} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				var after nth
-				m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
-				h := mustLock(w.t, m)
+				var after coordtest.Nth
+				m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
+				h := coordtest.MustLock(w.T, m)
 				ctx, cancel := context.WithCancel(context.Background())
-				gone := w.waiting(ctx, m)
-				var next *locking
+				gone := w.Waiting(ctx, m)
+				var next *coordtest.Locking
 				if name != "to nobody" {
-					next = w.waiting(context.Background(), m)
+					next = w.Waiting(context.Background(), m)
 				}
-				after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+				after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 					cancel()
-					<-gone.done
+					<-gone.Done
 					if name == "with its outcome unknown" {
 						return backend.ErrUncertain
 					}
 					return err
 				})
-				mayBeReleased(w.t, h)
-				wantErr(w.t, gone.err, context.Canceled)
+				mayBeReleased(w.T, h)
+				coordtest.WantErr(w.T, gone.Err, context.Canceled)
 				if next != nil {
-					mustRelease(w.t, next.hold())
+					coordtest.MustRelease(w.T, next.Hold())
 				}
-				w.empty("/l")
-				mustRelease(w.t, mustLock(w.t, m))
+				w.Empty("/l")
+				coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
 			})
 		})
 	}
@@ -501,54 +457,54 @@ func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
 // the next caller must not take it for its own.
 func TestANodeMadeInALostSessionIsNotTakenOver(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
-		h := mustLock(w.t, m)
-		waiter := w.waiting(context.Background(), m)
-		after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+		var after coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
+		waiter := w.Waiting(context.Background(), m)
+		after.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
 			w.Link("a").Partition()
 			return backend.ErrUncertain
 		})
 		released := make(chan error)
 		go func() { released <- h.Release() }()
-		wantErr(w.t, <-released, coord.ErrLost, coord.ErrUncertain) // with the session
+		coordtest.WantErr(w.T, <-released, coord.ErrLost, coord.ErrUncertain) // with the session
 		w.Link("a").Heal()
-		next := waiter.hold()
+		next := waiter.Hold()
 		if next.Session() == h.Session() {
-			w.t.Error("the hold stands on the lost session")
+			w.T.Error("the hold stands on the lost session")
 		}
 		if err := next.Verify(context.Background()); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		stat, err := w.session("x").Exists(context.Background(), next.Path(), nil)
+		stat, err := w.Session("x").Exists(context.Background(), next.Path(), nil)
 		if err != nil || stat.EphemeralOwner != next.Session() {
-			w.t.Errorf("the node belongs to %x, the hold to %x, %v", stat.EphemeralOwner, next.Session(), err)
+			w.T.Errorf("the node belongs to %x, the hold to %x, %v", stat.EphemeralOwner, next.Session(), err)
 		}
-		mustRelease(w.t, next)
-		w.empty("/l")
+		coordtest.MustRelease(w.T, next)
+		w.Empty("/l")
 	})
 }
 
 // Callers of one client that lose their session all go on.
 func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		h := mustLock(w.t, m)
-		var waiters []*locking
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
+		var waiters []*coordtest.Locking
 		for range 3 {
-			waiters = append(waiters, w.waiting(context.Background(), m))
+			waiters = append(waiters, w.Waiting(context.Background(), m))
 		}
 		w.Link("a").Expire(h.Session())
 		<-h.Done()
 		for _, l := range waiters {
-			next := l.hold()
+			next := l.Hold()
 			if next.Token() <= h.Token() {
-				w.t.Errorf("token %d after %d", next.Token(), h.Token())
+				w.T.Errorf("token %d after %d", next.Token(), h.Token())
 			}
 			h = next
-			mustRelease(w.t, h)
+			coordtest.MustRelease(w.T, h)
 		}
-		w.empty("/l")
+		w.Empty("/l")
 	})
 }
 
@@ -557,13 +513,13 @@ func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
 // his any more.
 func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
-		var after nth
-		c := w.open("a", &backendtest.Hooks{After: after.after})
+		t := w.T
+		var after coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: after.After})
 		m := coord.NewMutex(c, "/l", nil)
-		h := mustLock(t, m)
-		next := w.waiting(context.Background(), m)
-		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+		h := coordtest.MustLock(t, m)
+		next := w.Waiting(context.Background(), m)
+		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 			w.Link("a").Partition()
 			return backend.ErrUncertain // as long as the lease lasts, the release tries again
 		})
@@ -572,15 +528,15 @@ func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 		awaitPhase(t, c, coord.PhaseLost)
 		w.Link("a").Heal()
 		<-released
-		hold := next.hold()
+		hold := next.Hold()
 		if hold.Session() == h.Session() {
 			t.Errorf("granted on the session that was lost")
 		}
-		stat, err := w.session("x").Exists(t.Context(), hold.Path(), nil)
+		stat, err := w.Session("x").Exists(t.Context(), hold.Path(), nil)
 		if err != nil || stat.EphemeralOwner != hold.Session() {
 			t.Errorf("the node of the hold is of session %x, the hold of %x, %v", stat.EphemeralOwner, hold.Session(), err)
 		}
-		mustRelease(t, hold)
+		coordtest.MustRelease(t, hold)
 	})
 }
 
@@ -588,39 +544,39 @@ func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 // leave the node that may have been made for it.
 func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
 	onEach(t, func(w *world) {
-		var look, remove, after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{
+		var look, remove, after coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{
 			Before: func(ctx context.Context, c backendtest.Call) error {
-				return cmp.Or(look.before(ctx, c), remove.before(ctx, c))
+				return cmp.Or(look.Before(ctx, c), remove.Before(ctx, c))
 			},
-			After: after.after,
+			After: after.After,
 		}), "/l", nil)
-		h := mustLock(w.t, m)
+		h := coordtest.MustLock(w.T, m)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		next := w.waiting(ctx, m)
-		after.arm(1, creates, lose) // the hand-over
-		look.arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
+		next := w.Waiting(ctx, m)
+		after.Arm(1, coordtest.Creates, coordtest.Lose) // the hand-over
+		look.Arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
 			<-ctx.Done()
 			return nil
 		})
 		// Then the deletion is refused: as part of a hand-over, and alone. In the
 		// background it is held until the caller has given up.
-		ofHold := func(c backendtest.Call) bool { return deletes(c) && c.Path == h.Path() }
-		remove.arm(2, ofHold, func(context.Context, backendtest.Call, error) error {
-			remove.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
-				remove.arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
+		ofHold := func(c backendtest.Call) bool { return coordtest.Deletes(c) && c.Path == h.Path() }
+		remove.Arm(2, ofHold, func(context.Context, backendtest.Call, error) error {
+			remove.Arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
+				remove.Arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
 					cancel()
-					<-next.done
+					<-next.Done
 					return nil
 				})
 				return backend.ErrDenied
 			})
 			return backend.ErrDenied
 		})
-		wantErr(w.t, h.Release(), coord.ErrDenied)
-		<-next.done
-		wantErr(w.t, next.err, context.Canceled)
-		w.empty("/l")
+		coordtest.WantErr(w.T, h.Release(), coord.ErrDenied)
+		<-next.Done
+		coordtest.WantErr(w.T, next.Err, context.Canceled)
+		w.Empty("/l")
 	})
 }

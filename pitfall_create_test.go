@@ -13,35 +13,36 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // A retry after a lost reply made a second node in ZooKeeper's own recipes, and
 // the first blocked everybody.
 func TestALostCreateReplyLeavesExactlyOneChild(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		prime(w.t, m)
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		coordtest.Prime(w.T, m)
 		w.Link("a").DropNextReply()
-		h := mustLock(w.t, m)
-		if names := w.children("/l"); len(names) != 1 {
-			w.t.Errorf("children %v, want one", names)
+		h := coordtest.MustLock(w.T, m)
+		if names := w.Children("/l"); len(names) != 1 {
+			w.T.Errorf("children %v, want one", names)
 		}
-		mustRelease(w.t, h)
-		w.empty("/l")
+		coordtest.MustRelease(w.T, h)
+		w.Empty("/l")
 	})
 }
 
 func TestALostCreateRequestLeavesExactlyOneChild(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		prime(w.t, m)
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		coordtest.Prime(w.T, m)
 		w.Link("a").DropNextRequest()
-		h := mustLock(w.t, m)
-		if names := w.children("/l"); len(names) != 1 {
-			w.t.Errorf("children %v, want one", names)
+		h := coordtest.MustLock(w.T, m)
+		if names := w.Children("/l"); len(names) != 1 {
+			w.T.Errorf("children %v, want one", names)
 		}
-		mustRelease(w.t, h)
-		w.empty("/l")
+		coordtest.MustRelease(w.T, h)
+		w.Empty("/l")
 	})
 }
 
@@ -50,8 +51,8 @@ func TestALostCreateRequestLeavesExactlyOneChild(t *testing.T) {
 func TestARequestThatNeverGetsAnAnswerIsRepeatedWithPauses(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var sent atomic.Int32
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			if creates(c) {
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if coordtest.Creates(c) {
 				sent.Add(1)
 				return backend.ErrUncertain
 			}
@@ -60,9 +61,9 @@ func TestARequestThatNeverGetsAnAnswerIsRepeatedWithPauses(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_, err := m.Lock(ctx)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if n := sent.Load(); n < 5 || n > 50 {
-			w.t.Errorf("sent %d times in ten seconds", n)
+			w.T.Errorf("sent %d times in ten seconds", n)
 		}
 	})
 }
@@ -70,47 +71,47 @@ func TestARequestThatNeverGetsAnAnswerIsRepeatedWithPauses(t *testing.T) {
 // Curator-45, Curator-79 and go-zookeeper left a node behind in a live session.
 func TestACallerWhoGivesUpAfterALostReplyLeavesNoNode(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
-		prime(w.t, m)
+		var after coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
+		coordtest.Prime(w.T, m)
 		ctx, cancel := context.WithCancel(context.Background())
-		after.arm(1, creates, func(ctx context.Context, c backendtest.Call, err error) error {
+		after.Arm(1, coordtest.Creates, func(ctx context.Context, c backendtest.Call, err error) error {
 			if err != nil {
-				w.t.Errorf("create: %v", err)
+				w.T.Errorf("create: %v", err)
 			}
 			cancel()
 			return backend.Uncertain(ctx.Err())
 		})
 		_, err := m.Lock(ctx)
-		wantErr(w.t, err, context.Canceled)
-		w.empty("/l")
-		mustRelease(w.t, mustLock(w.t, coord.NewMutex(w.open("b", nil), "/l", nil)))
+		coordtest.WantErr(w.T, err, context.Canceled)
+		w.Empty("/l")
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil)))
 	})
 }
 
 // Curator-498: the node that the GUID finds belongs to the session that dies.
 func TestANodeOfALostSessionIsNotAdopted(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
-		prime(w.t, m)
+		var after coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
+		coordtest.Prime(w.T, m)
 		var dead int64
-		after.arm(1, creates, func(_ context.Context, c backendtest.Call, err error) error {
+		after.Arm(1, coordtest.Creates, func(_ context.Context, c backendtest.Call, err error) error {
 			dead = c.Session.ID()
 			w.Link("a").Expire(dead)
 			return backend.ErrUncertain
 		})
-		h := mustLock(w.t, m)
+		h := coordtest.MustLock(w.T, m)
 		if h.Session() == dead {
-			w.t.Errorf("the hold stands on the dead session")
+			w.T.Errorf("the hold stands on the dead session")
 		}
 		if err := h.Verify(context.Background()); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		if names := w.children("/l"); len(names) != 1 {
-			w.t.Errorf("children %v, want one", names)
+		if names := w.Children("/l"); len(names) != 1 {
+			w.T.Errorf("children %v, want one", names)
 		}
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
@@ -119,15 +120,15 @@ func TestANodeOfALostSessionIsNotAdopted(t *testing.T) {
 func TestALaggingReplicaDoesNotHideTheNodeThatWasMade(t *testing.T) {
 	onEach(t, func(w *world) {
 		var stale atomic.Bool
-		var after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{
+		var after coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{
 			Before: func(_ context.Context, c backendtest.Call) error {
 				if c.Op == "sync" {
 					stale.Store(false)
 				}
 				return nil
 			},
-			After: after.after,
+			After: after.After,
 			Names: func(_ backendtest.Call, names []string) []string {
 				if stale.Load() {
 					return nil
@@ -135,16 +136,16 @@ func TestALaggingReplicaDoesNotHideTheNodeThatWasMade(t *testing.T) {
 				return names
 			},
 		}), "/l", nil)
-		prime(w.t, m)
-		after.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+		coordtest.Prime(w.T, m)
+		after.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
 			stale.Store(true)
 			return backend.ErrUncertain
 		})
-		h := mustLock(w.t, m)
-		if names := w.children("/l"); len(names) != 1 {
-			w.t.Errorf("children %v, want one", names)
+		h := coordtest.MustLock(w.T, m)
+		if names := w.Children("/l"); len(names) != 1 {
+			w.T.Errorf("children %v, want one", names)
 		}
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
@@ -157,24 +158,24 @@ func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
-				var before nth
-				m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: before.before}), "/l", nil)
+				holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
+				var before coordtest.Nth
+				m := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/l", nil)
 				ctx, cancel := context.WithCancel(context.Background())
-				waiter := w.lock(ctx, m)
-				w.eventually("the waiter stands in line", func() bool { return len(w.children("/l")) == 2 })
+				waiter := w.Lock(ctx, m)
+				w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/l")) == 2 })
 				failed := make(chan struct{})
-				before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+				before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 					close(failed)
 					return failure
 				})
 				cancel()
-				<-waiter.done
-				wantErr(w.t, waiter.err, context.Canceled)
+				<-waiter.Done
+				coordtest.WantErr(w.T, waiter.Err, context.Canceled)
 				<-failed
-				w.eventually("only the holder is left", func() bool { return len(w.children("/l")) == 1 })
-				mustRelease(w.t, holder)
-				w.empty("/l")
+				w.Eventually("only the holder is left", func() bool { return len(w.Children("/l")) == 1 })
+				coordtest.MustRelease(w.T, holder)
+				w.Empty("/l")
 			})
 		})
 	}
@@ -189,15 +190,15 @@ func TestAReleaseThatMeetsAFaultReleases(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				m := coord.NewMutex(w.open("a", nil), "/l", nil)
-				prime(w.t, m)
+				m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+				coordtest.Prime(w.T, m)
 				for range 3 {
-					h := mustLock(w.t, m)
+					h := coordtest.MustLock(w.T, m)
 					fault(w.Link("a"))
-					mayBeReleased(w.t, h)
+					mayBeReleased(w.T, h)
 				}
-				w.empty("/l")
-				mustRelease(w.t, mustLock(w.t, coord.NewMutex(w.open("b", nil), "/l", nil)))
+				w.Empty("/l")
+				coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil)))
 			})
 		})
 	}
@@ -206,11 +207,11 @@ func TestAReleaseThatMeetsAFaultReleases(t *testing.T) {
 // etcd 22082: a retried unlock deleted a newer lock of the same name.
 func TestARetriedReleaseDoesNotTouchALaterHold(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{After: after.after}), "/l", nil)
-		old := mustLock(w.t, m)
+		var after coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
+		old := coordtest.MustLock(w.T, m)
 		held, let := make(chan struct{}), make(chan struct{})
-		after.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+		after.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 			close(held)
 			<-let
 			return backend.ErrUncertain // applied, and the reply lost
@@ -220,15 +221,15 @@ func TestARetriedReleaseDoesNotTouchALaterHold(t *testing.T) {
 		<-held
 		// The lock is free, and another client takes it before the old holder
 		// tries to release once more.
-		next := mustLock(w.t, coord.NewMutex(w.open("b", nil), "/l", nil))
+		next := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil))
 		close(let)
-		wantErr(w.t, <-released, coord.ErrUncertain) // of two attempts
-		wantErr(w.t, old.Release(), coord.ErrUncertain)
+		coordtest.WantErr(w.T, <-released, coord.ErrUncertain) // of two attempts
+		coordtest.WantErr(w.T, old.Release(), coord.ErrUncertain)
 		if err := next.Verify(context.Background()); err != nil {
-			w.t.Errorf("the later hold: %v", err)
+			w.T.Errorf("the later hold: %v", err)
 		}
-		mustRelease(w.t, next)
-		w.empty("/l")
+		coordtest.MustRelease(w.T, next)
+		w.Empty("/l")
 	})
 }
 
@@ -237,29 +238,29 @@ func TestCloseDuringACreateLeavesNoNode(t *testing.T) {
 	for _, name := range []string{"request held", "reply held"} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				var x nth
-				hooks := &backendtest.Hooks{Before: x.before}
+				var x coordtest.Nth
+				hooks := &backendtest.Hooks{Before: x.Before}
 				if name == "reply held" {
-					hooks = &backendtest.Hooks{After: x.after}
+					hooks = &backendtest.Hooks{After: x.After}
 				}
-				c := w.open("a", hooks)
+				c := w.Open("a", hooks)
 				m := coord.NewMutex(c, "/l", nil)
-				prime(w.t, m)
+				coordtest.Prime(w.T, m)
 				held, let := make(chan struct{}), make(chan struct{})
-				x.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+				x.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 					close(held)
 					<-let
 					return err
 				})
-				waiter := w.lock(context.Background(), m)
+				waiter := w.Lock(context.Background(), m)
 				<-held
 				if err := c.Close(); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				close(let)
-				<-waiter.done
-				wantErr(w.t, waiter.err, coord.ErrClosed)
-				w.empty("/l")
+				<-waiter.Done
+				coordtest.WantErr(w.T, waiter.Err, coord.ErrClosed)
+				w.Empty("/l")
 			})
 		})
 	}
@@ -269,24 +270,24 @@ func TestCloseDuringACreateLeavesNoNode(t *testing.T) {
 // locks of one session took each other's node for theirs.
 func TestTwoCallersOfOneSessionNeverShareANode(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		c := w.open("a", &backendtest.Hooks{After: after.after})
+		var after coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: after.After})
 		first, second := coord.NewMutex(c, "/l", nil), coord.NewMutex(c, "/l", nil)
-		prime(w.t, first)
-		after.arm(1, creates, lose)
-		h := mustLock(w.t, first)
+		coordtest.Prime(w.T, first)
+		after.Arm(1, coordtest.Creates, coordtest.Lose)
+		h := coordtest.MustLock(w.T, first)
 		if _, err := second.TryLock(context.Background()); !errors.Is(err, coord.ErrLocked) {
-			w.t.Errorf("TryLock: %v, want ErrLocked", err)
+			w.T.Errorf("TryLock: %v, want ErrLocked", err)
 		}
-		waiter := w.waiting(context.Background(), second)
-		after.arm(1, creates, lose) // the hand-over
-		wantErr(w.t, h.Release(), coord.ErrUncertain)
-		h2 := waiter.hold()
+		waiter := w.Waiting(context.Background(), second)
+		after.Arm(1, coordtest.Creates, coordtest.Lose) // the hand-over
+		coordtest.WantErr(w.T, h.Release(), coord.ErrUncertain)
+		h2 := waiter.Hold()
 		if h2.Path() == h.Path() || h2.Token() <= h.Token() {
-			w.t.Errorf("second hold %s token %d after %s token %d", h2.Path(), h2.Token(), h.Path(), h.Token())
+			w.T.Errorf("second hold %s token %d after %s token %d", h2.Path(), h2.Token(), h.Path(), h.Token())
 		}
-		mustRelease(w.t, h2)
-		w.empty("/l")
+		coordtest.MustRelease(w.T, h2)
+		w.Empty("/l")
 	})
 }
 
@@ -327,7 +328,7 @@ func TestOnlyTheOwnWriteOfACallIsUncertain(t *testing.T) {
 						const path = "/above/further/x"
 						var mu sync.Mutex
 						seen, own := 0, false
-						c := w.open("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+						c := w.Open("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
 							if c.Op != "commit" || err != nil {
 								return err
 							}
@@ -336,7 +337,7 @@ func TestOnlyTheOwnWriteOfACallIsUncertain(t *testing.T) {
 							if seen++; seen != n {
 								return nil
 							}
-							own = slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return strings.HasPrefix(op.Path, w.path(path)+x.own) })
+							own = slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return strings.HasPrefix(op.Path, w.Path(path)+x.own) })
 							if what == "the context" {
 								cancel()
 								return backend.ErrUncertain
@@ -359,7 +360,7 @@ func TestOnlyTheOwnWriteOfACallIsUncertain(t *testing.T) {
 							want = coord.ErrUncertain
 						}
 						if !errors.Is(err, want) || errors.Is(err, coord.ErrUncertain) != uncertain {
-							w.t.Errorf("the reply to commit %d is lost, its own: %v: %v, want %v", n, own, err, want)
+							w.T.Errorf("the reply to commit %d is lost, its own: %v: %v, want %v", n, own, err, want)
 						}
 					})
 				}

@@ -13,24 +13,25 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
 // guarded writes under a hold's guard, over a session of its own.
 func (w *world) guarded(h *coord.Hold, path string, data string) error {
-	w.t.Helper()
-	s := w.session("guarded")
-	ops := append(h.Guard().Ops(), backend.SetData(w.path(path), []byte(data), backend.AnyVersion))
+	w.T.Helper()
+	s := w.Session("guarded")
+	ops := append(h.Guard().Ops(), backend.SetData(w.Path(path), []byte(data), backend.AnyVersion))
 	_, err := s.Commit(context.Background(), ops...)
 	return err
 }
 
 // resource makes a plain node to write to.
 func (w *world) resource(path string) {
-	w.t.Helper()
-	_, err := w.session("guarded").Commit(context.Background(), backend.Create(w.path(path), nil, backend.Persistent))
+	w.T.Helper()
+	_, err := w.Session("guarded").Commit(context.Background(), backend.Create(w.Path(path), nil, backend.Persistent))
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
@@ -38,34 +39,34 @@ func (w *world) resource(path string) {
 func TestAHolderWhoseSessionExpiresIsToldAndItsGuardFails(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.resource("/r")
-		a := coord.NewMutex(w.open("a", nil), "/l", nil)
-		h := mustLock(w.t, a)
+		a := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, a)
 		if err := w.guarded(h, "/r", "while it stands"); err != nil {
-			w.t.Fatalf("guarded write under a hold that stands: %v", err)
+			w.T.Fatalf("guarded write under a hold that stands: %v", err)
 		}
 		w.Link("a").Expire(h.Session())
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrLost)
-		wantErr(w.t, w.guarded(h, "/r", "late"), coord.ErrNotFound)
-		next := mustLock(w.t, coord.NewMutex(w.open("b", nil), "/l", nil))
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost)
+		coordtest.WantErr(w.T, w.guarded(h, "/r", "late"), coord.ErrNotFound)
+		next := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil))
 		if next.Token() <= h.Token() {
-			w.t.Errorf("token %d after %d", next.Token(), h.Token())
+			w.T.Errorf("token %d after %d", next.Token(), h.Token())
 		}
-		wantErr(w.t, w.guarded(h, "/r", "late"), coord.ErrNotFound)
+		coordtest.WantErr(w.T, w.guarded(h, "/r", "late"), coord.ErrNotFound)
 		if err := w.guarded(next, "/r", "next"); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustRelease(w.t, next)
+		coordtest.MustRelease(w.T, next)
 	})
 }
 
 // A guarded write is refused in each way in which a hold can end.
 func TestAGuardFailsHoweverTheHoldEnded(t *testing.T) {
 	ends := map[string]func(w *world, h *coord.Hold){
-		"released": func(w *world, h *coord.Hold) { mustRelease(w.t, h) },
+		"released": func(w *world, h *coord.Hold) { coordtest.MustRelease(w.T, h) },
 		"deleted by an outsider": func(w *world, h *coord.Hold) {
-			if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+			if _, err := w.Session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
 			}
 		},
 		"session expired": func(w *world, h *coord.Hold) { w.Link("a").Expire(h.Session()) },
@@ -74,29 +75,29 @@ func TestAGuardFailsHoweverTheHoldEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
 				w.resource("/r")
-				m := coord.NewMutex(w.open("a", nil), "/l", nil)
-				h := mustLock(w.t, m)
+				m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+				h := coordtest.MustLock(w.T, m)
 				end(w, h)
-				wantErr(w.t, w.guarded(h, "/r", "late"), coord.ErrNotFound)
-				next := mustLock(w.t, m)
-				wantErr(w.t, w.guarded(h, "/r", "late"), coord.ErrNotFound)
-				mustRelease(w.t, next)
+				coordtest.WantErr(w.T, w.guarded(h, "/r", "late"), coord.ErrNotFound)
+				next := coordtest.MustLock(w.T, m)
+				coordtest.WantErr(w.T, w.guarded(h, "/r", "late"), coord.ErrNotFound)
+				coordtest.MustRelease(w.T, next)
 			})
 		})
 	}
 	t.Run("handed over inside the process", func(t *testing.T) {
 		onEach(t, func(w *world) {
 			w.resource("/r")
-			m := coord.NewMutex(w.open("a", nil), "/l", nil)
-			h := mustLock(w.t, m)
-			waiter := w.waiting(context.Background(), m)
-			mustRelease(w.t, h)
-			next := waiter.hold()
-			wantErr(w.t, w.guarded(h, "/r", "late"), coord.ErrNotFound)
+			m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+			h := coordtest.MustLock(w.T, m)
+			waiter := w.Waiting(context.Background(), m)
+			coordtest.MustRelease(w.T, h)
+			next := waiter.Hold()
+			coordtest.WantErr(w.T, w.guarded(h, "/r", "late"), coord.ErrNotFound)
 			if err := w.guarded(next, "/r", "next"); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
-			mustRelease(w.t, next)
+			coordtest.MustRelease(w.T, next)
 		})
 	})
 }
@@ -105,114 +106,114 @@ func TestAGuardFailsHoweverTheHoldEnded(t *testing.T) {
 // first in line when the client was back.
 func TestTheNodeOfALostSessionIsNotMistakenForOnesOwn(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		h := mustLock(w.t, m)
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
 		w.Link("a").Partition()
 		<-h.Done() // by the lease, before the service ends the session
 		w.Link("a").Heal()
-		waiter := w.lock(context.Background(), m)
-		next := waiter.hold()
+		waiter := w.Lock(context.Background(), m)
+		next := waiter.Hold()
 		if next.Session() == h.Session() || next.Token() <= h.Token() {
-			w.t.Errorf("session %x token %d after session %x token %d", next.Session(), next.Token(), h.Session(), h.Token())
+			w.T.Errorf("session %x token %d after session %x token %d", next.Session(), next.Token(), h.Session(), h.Token())
 		}
 		// The service lets go of the old node before anybody else is granted.
-		if _, err := w.session("x").Exists(context.Background(), h.Path(), nil); !errors.Is(err, coord.ErrNotFound) {
-			w.t.Errorf("the old node still stands: %v", err)
+		if _, err := w.Session("x").Exists(context.Background(), h.Path(), nil); !errors.Is(err, coord.ErrNotFound) {
+			w.T.Errorf("the old node still stands: %v", err)
 		}
-		mustRelease(w.t, next)
+		coordtest.MustRelease(w.T, next)
 	})
 }
 
 // etcd 19597 and 16221: a waiter whose own node was deleted waited for ever.
 func TestAWaiterWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 	onEach(t, func(w *world) {
-		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		waiter := w.lock(context.Background(), m)
+		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		waiter := w.Lock(context.Background(), m)
 		var list []coord.Contender
-		w.eventually("the waiter stands in line", func() bool {
+		w.Eventually("the waiter stands in line", func() bool {
 			list, _ = m.Contenders(context.Background())
 			return len(list) == 2
 		})
 		first := list[1].Path
-		if _, err := w.session("x").Commit(context.Background(), backend.Delete(first, backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(first, backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
-		w.eventually("the waiter stands in line again", func() bool {
+		w.Eventually("the waiter stands in line again", func() bool {
 			list, _ = m.Contenders(context.Background())
 			return len(list) == 2 && list[1].Path != first
 		})
-		waiter.pending()
-		mustRelease(w.t, holder)
-		mustRelease(w.t, waiter.hold())
-		w.empty("/l")
+		waiter.Pending()
+		coordtest.MustRelease(w.T, holder)
+		coordtest.MustRelease(w.T, waiter.Hold())
+		w.Empty("/l")
 	})
 }
 
 // A hold whose node cannot be read for a while is watched all the same.
 func TestARefusedWatchIsArmedLater(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
-		m := coord.NewMutex(w.open("a", &backendtest.Hooks{Before: before.before}), "/l", nil)
-		prime(w.t, m)
+		var before coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/l", nil)
+		coordtest.Prime(w.T, m)
 		gets := func(c backendtest.Call) bool { return c.Op == "get" }
 		refused := make(chan struct{})
-		before.arm(1, gets, func(context.Context, backendtest.Call, error) error {
+		before.Arm(1, gets, func(context.Context, backendtest.Call, error) error {
 			close(refused)
 			return backend.ErrDenied
 		})
-		h := mustLock(w.t, m)
+		h := coordtest.MustLock(w.T, m)
 		<-refused
-		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
 		<-h.Done()
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrDeleted)
 	})
 }
 
 func TestVerifyFindsOutWhatNothingHasToldYet(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		h := mustLock(w.t, m)
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
 		if err := h.Verify(context.Background()); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
-		wantErr(w.t, h.Verify(context.Background()), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, h.Verify(context.Background()), coord.ErrLost, coord.ErrDeleted)
 		<-h.Done()
 	})
 }
 
 func TestAHolderWhoseNodeIsDeletedIsTold(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		h := mustLock(w.t, m)
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		h := coordtest.MustLock(w.T, m)
 		ctx := h.Context(context.Background())
-		if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
 		<-ctx.Done()
-		wantErr(w.t, context.Cause(ctx), coord.ErrLost, coord.ErrDeleted)
-		wantErr(w.t, h.Release(), coord.ErrLost, coord.ErrDeleted)
-		mustRelease(w.t, mustLock(w.t, m))
+		coordtest.WantErr(w.T, context.Cause(ctx), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, h.Release(), coord.ErrLost, coord.ErrDeleted)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
 	})
 }
 
 // Curator-247, -405, -460, -561; consul closed its channel on any error.
 func TestABlipLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		states := c.WatchState(ctx)
 		if st := <-states; st.Phase != coord.PhaseConnected {
-			w.t.Fatalf("state %+v", st)
+			w.T.Fatalf("state %+v", st)
 		}
 		m := coord.NewMutex(c, "/l", nil)
-		h := mustLock(w.t, m)
+		h := coordtest.MustLock(w.T, m)
 		w.Link("a").Partition()
 		for st := range states {
 			if st.Phase == coord.PhaseSuspended {
@@ -222,67 +223,67 @@ func TestABlipLosesNothing(t *testing.T) {
 		w.Link("a").Heal()
 		for st := range states {
 			if st.Phase == coord.PhaseLost {
-				w.t.Fatalf("state %+v", st)
+				w.T.Fatalf("state %+v", st)
 			}
 			if st.Phase == coord.PhaseConnected {
 				break
 			}
 		}
 		if err := h.Verify(context.Background()); err != nil {
-			w.t.Errorf("after a blip: %v", err)
+			w.T.Errorf("after a blip: %v", err)
 		}
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
 func TestAPartitionedHolderIsToldBeforeAnotherIsGranted(t *testing.T) {
 	onEach(t, func(w *world) {
-		h := mustLock(w.t, coord.NewMutex(w.open("a", nil), "/l", nil))
-		waiter := w.lock(context.Background(), coord.NewMutex(w.open("b", nil), "/l", nil))
-		w.eventually("the waiter stands in line", func() bool { return len(w.children("/l")) == 2 })
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		waiter := w.Lock(context.Background(), coord.NewMutex(w.Open("b", nil), "/l", nil))
+		w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/l")) == 2 })
 		done := make(chan time.Time, 1)
 		go func() {
 			<-h.Done()
 			done <- time.Now()
 		}()
 		w.Link("a").Partition()
-		next := waiter.hold()
+		next := waiter.Hold()
 		granted := time.Now()
 		if told := <-done; !told.Before(granted) {
-			w.t.Errorf("told %v after the other was granted", told.Sub(granted))
+			w.T.Errorf("told %v after the other was granted", told.Sub(granted))
 		}
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrSessionLost)
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrSessionLost)
 		if next.Token() <= h.Token() {
-			w.t.Errorf("token %d after %d", next.Token(), h.Token())
+			w.T.Errorf("token %d after %d", next.Token(), h.Token())
 		}
-		mustRelease(w.t, next)
+		coordtest.MustRelease(w.T, next)
 	})
 }
 
 // Curator-16, -54, -73, -518, -671: an interruption hit the wrong term.
 func TestCancelledWaitsDoNotTouchTheNextHold(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
-		holder := mustLock(w.t, coord.NewMutex(w.open("b", nil), "/l", nil))
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil))
 		for range 2 {
 			ctx, cancel := context.WithCancelCause(context.Background())
-			waiter := w.lock(ctx, m)
-			w.eventually("the waiter stands in line", func() bool { return len(w.children("/l")) >= 2 })
+			waiter := w.Lock(ctx, m)
+			w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/l")) >= 2 })
 			reason := errors.New("interrupted")
 			cancel(reason)
-			<-waiter.done
-			wantErr(w.t, waiter.err, context.Canceled, reason)
+			<-waiter.Done
+			coordtest.WantErr(w.T, waiter.Err, context.Canceled, reason)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		waiter := w.lock(ctx, m)
-		mustRelease(w.t, holder)
-		h := waiter.hold()
+		waiter := w.Lock(ctx, m)
+		coordtest.MustRelease(w.T, holder)
+		h := waiter.Hold()
 		cancel() // bounds the wait only
 		if err := h.Verify(context.Background()); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustRelease(w.t, h)
-		w.empty("/l")
+		coordtest.MustRelease(w.T, h)
+		w.Empty("/l")
 	})
 }
 
@@ -290,22 +291,22 @@ func TestCancelledWaitsDoNotTouchTheNextHold(t *testing.T) {
 // that of a waiter outside, and the fence would refuse the rightful next holder.
 func TestAWaiterOutsideGetsAHigherTokenThanTheLocalHolderBefore(t *testing.T) {
 	onEach(t, func(w *world) {
-		a := coord.NewMutex(w.open("a", nil), "/l", nil)
-		first := mustLock(w.t, a)
-		outside := w.waiting(context.Background(), coord.NewMutex(w.open("b", nil), "/l", nil))
-		local := w.waiting(context.Background(), a)
-		mustRelease(w.t, first)
-		second := outside.hold()
-		local.pending()
+		a := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		first := coordtest.MustLock(w.T, a)
+		outside := w.Waiting(context.Background(), coord.NewMutex(w.Open("b", nil), "/l", nil))
+		local := w.Waiting(context.Background(), a)
+		coordtest.MustRelease(w.T, first)
+		second := outside.Hold()
+		local.Pending()
 		if second.Token() <= first.Token() {
-			w.t.Errorf("token %d after %d", second.Token(), first.Token())
+			w.T.Errorf("token %d after %d", second.Token(), first.Token())
 		}
-		mustRelease(w.t, second)
-		third := local.hold()
+		coordtest.MustRelease(w.T, second)
+		third := local.Hold()
 		if third.Token() <= second.Token() {
-			w.t.Errorf("token %d after %d", third.Token(), second.Token())
+			w.T.Errorf("token %d after %d", third.Token(), second.Token())
 		}
-		mustRelease(w.t, third)
+		coordtest.MustRelease(w.T, third)
 	})
 }
 
@@ -313,18 +314,18 @@ func TestAWaiterOutsideGetsAHigherTokenThanTheLocalHolderBefore(t *testing.T) {
 // and kept the old session alive, and the client queued behind itself for ever.
 func TestAClientDoesNotQueueBehindItsOwnLostSession(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.open("a", nil), "/l", nil)
+		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		for range 2 {
-			h := mustLock(w.t, m)
+			h := coordtest.MustLock(w.T, m)
 			w.Link("a").Partition()
 			<-h.Done()
 			w.Link("a").Heal()
 			start := time.Now()
-			next := mustLock(w.t, m)
-			if d := time.Since(start); d > 2*w.timeout {
-				w.t.Errorf("took %v with a session timeout of %v", d, w.timeout)
+			next := coordtest.MustLock(w.T, m)
+			if d := time.Since(start); d > 2*w.Timeout {
+				w.T.Errorf("took %v with a session timeout of %v", d, w.Timeout)
 			}
-			mustRelease(w.t, next)
+			coordtest.MustRelease(w.T, next)
 		}
 	})
 }
@@ -333,21 +334,21 @@ func TestAClientDoesNotQueueBehindItsOwnLostSession(t *testing.T) {
 func TestALateTimerDoesNotHideALoss(t *testing.T) {
 	onMemory(t, func(w *world) {
 		late := &lateBackend{Backend: w.Link("a")}
-		c := open(w.t, late, nil)
+		c := coordtest.Open(w.T, late, nil)
 		m := coord.NewMutex(c, "/l", nil)
-		h := mustLock(w.t, m)
+		h := coordtest.MustLock(w.T, m)
 		ctx := h.Context(context.Background())
 		late.over.Store(true)
 		select {
 		case <-h.Done():
 		default:
-			w.t.Error("Done is open after the lease has passed")
+			w.T.Error("Done is open after the lease has passed")
 		}
-		wantErr(w.t, h.Err(), coord.ErrLost, coord.ErrSessionLost)
-		wantErr(w.t, h.Release(), coord.ErrLost)
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrSessionLost)
+		coordtest.WantErr(w.T, h.Release(), coord.ErrLost)
 		<-ctx.Done()
 		if h.Context(context.Background()).Err() == nil {
-			w.t.Error("a context of a hold that is lost lives")
+			w.T.Error("a context of a hold that is lost lives")
 		}
 		late.over.Store(false)
 	})
@@ -357,12 +358,12 @@ func TestALateTimerDoesNotHideALoss(t *testing.T) {
 func TestAContextIsNotMadeOfALateLoss(t *testing.T) {
 	onMemory(t, func(w *world) {
 		late := &lateBackend{Backend: w.Link("a")}
-		h := mustLock(w.t, coord.NewMutex(open(w.t, late, nil), "/l", nil))
+		h := coordtest.MustLock(w.T, coord.NewMutex(coordtest.Open(w.T, late, nil), "/l", nil))
 		late.over.Store(true)
 		ctx := h.Context(context.Background())
 		late.over.Store(false)
-		wantErr(w.t, context.Cause(ctx), coord.ErrLost, coord.ErrSessionLost)
-		wantErr(w.t, h.Release(), coord.ErrLost)
+		coordtest.WantErr(w.T, context.Cause(ctx), coord.ErrLost, coord.ErrSessionLost)
+		coordtest.WantErr(w.T, h.Release(), coord.ErrLost)
 	})
 }
 
@@ -393,11 +394,11 @@ func (s *lateSession) Err() error {
 // A session lost while waiting does not end the wait.
 func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
 	onEach(t, func(w *world) {
-		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
 		var mu sync.Mutex
 		var requeued int
-		c := open(w.t, w.Link("a"), &coord.Options{
-			Namespace: w.path(""),
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{
+			Namespace: w.Path(""),
 			Trace: func(_ context.Context, e trace.Event) {
 				if _, ok := e.(trace.WaiterRequeued); ok {
 					mu.Lock()
@@ -407,32 +408,32 @@ func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
 			},
 		})
 		m := coord.NewMutex(c, "/l", nil)
-		waiter := w.lock(context.Background(), m)
+		waiter := w.Lock(context.Background(), m)
 		for range 3 {
 			var list []coord.Contender
-			w.eventually("the waiter stands in line", func() bool {
+			w.Eventually("the waiter stands in line", func() bool {
 				list, _ = m.Contenders(context.Background())
 				return len(list) == 2
 			})
 			old := list[1]
 			w.Link("a").Expire(old.Session)
-			w.eventually("the waiter stands in line with another session", func() bool {
+			w.Eventually("the waiter stands in line with another session", func() bool {
 				list, _ = m.Contenders(context.Background())
 				return len(list) == 2 && list[1].Session != old.Session
 			})
 		}
-		waiter.pending()
-		mustRelease(w.t, holder)
-		h := waiter.hold()
+		waiter.Pending()
+		coordtest.MustRelease(w.T, holder)
+		h := waiter.Hold()
 		if h.Token() <= holder.Token() {
-			w.t.Errorf("token %d after %d", h.Token(), holder.Token())
+			w.T.Errorf("token %d after %d", h.Token(), holder.Token())
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		if requeued < 3 {
-			w.t.Errorf("the trace told of %d new places, want 3", requeued)
+			w.T.Errorf("the trace told of %d new places, want 3", requeued)
 		}
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 	})
 }
 
@@ -441,20 +442,20 @@ func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
 // included.
 func TestAListWithoutTheOwnNodeIsNoEnd(t *testing.T) {
 	onMemory(t, func(w *world) {
-		holder := mustLock(w.t, coord.NewMutex(w.open("holder", nil), "/l", nil))
+		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
 		var lists atomic.Int32
-		c := w.open("a", &backendtest.Hooks{Names: func(c backendtest.Call, names []string) []string {
+		c := w.Open("a", &backendtest.Hooks{Names: func(c backendtest.Call, names []string) []string {
 			if c.Path == "/l" && lists.Add(1) == 1 {
 				return slices.DeleteFunc(names, func(name string) bool { return name != path.Base(holder.Path()) })
 			}
 			return names
 		}})
-		waiter := w.waiting(context.Background(), coord.NewMutex(c, "/l", nil))
-		if names := w.children("/l"); len(names) != 2 || lists.Load() < 2 {
-			w.t.Errorf("one waiter behind the holder, and there are %q after %d lists", names, lists.Load())
+		waiter := w.Waiting(context.Background(), coord.NewMutex(c, "/l", nil))
+		if names := w.Children("/l"); len(names) != 2 || lists.Load() < 2 {
+			w.T.Errorf("one waiter behind the holder, and there are %q after %d lists", names, lists.Load())
 		}
-		mustRelease(w.t, holder)
-		mustRelease(w.t, waiter.hold())
-		w.empty("/l")
+		coordtest.MustRelease(w.T, holder)
+		coordtest.MustRelease(w.T, waiter.Hold())
+		w.Empty("/l")
 	})
 }

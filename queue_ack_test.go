@@ -14,13 +14,14 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // ackScene is a client whose commits that delete can be counted, held and broken.
 type ackScene struct {
 	w             *world
 	q             *coord.Queue[int]
-	before, after nth
+	before, after coordtest.Nth
 
 	mu      sync.Mutex
 	commits int
@@ -36,14 +37,14 @@ func newAckScene(w *world) *ackScene {
 func (sc *ackScene) hooks() *backendtest.Hooks {
 	return &backendtest.Hooks{
 		Before: func(ctx context.Context, c backendtest.Call) error {
-			if deletes(c) {
+			if coordtest.Deletes(c) {
 				sc.mu.Lock()
 				sc.commits++
 				sc.mu.Unlock()
 			}
-			return sc.before.before(ctx, c)
+			return sc.before.Before(ctx, c)
 		},
-		After: sc.after.after,
+		After: sc.after.After,
 	}
 }
 
@@ -58,7 +59,7 @@ func (sc *ackScene) sent() int {
 
 // take puts n items and takes them.
 func (sc *ackScene) take(n int) (items []*coord.Item[int]) {
-	sc.w.t.Helper()
+	sc.w.T.Helper()
 	if n == 0 {
 		return nil
 	}
@@ -67,11 +68,11 @@ func (sc *ackScene) take(n int) (items []*coord.Item[int]) {
 		values[i] = i
 	}
 	if _, err := sc.q.PutAll(context.Background(), values...); err != nil {
-		sc.w.t.Fatal(err)
+		sc.w.T.Fatal(err)
 	}
 	for it, err := range sc.q.All(context.Background()) {
 		if err != nil {
-			sc.w.t.Fatal(err)
+			sc.w.T.Fatal(err)
 		}
 		if items = append(items, it); len(items) == n {
 			break
@@ -84,9 +85,9 @@ func (sc *ackScene) take(n int) (items []*coord.Item[int]) {
 // gather acknowledges all items at a time. The first one is under way until the
 // others wait for it; then it goes on, after meanwhile was called.
 func (sc *ackScene) gather(items []*coord.Item[int], meanwhile func()) []error {
-	sc.w.t.Helper()
+	sc.w.T.Helper()
 	held, goOn := make(chan struct{}), make(chan struct{})
-	sc.before.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+	sc.before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 		close(held)
 		<-goOn
 		return nil
@@ -99,12 +100,12 @@ func (sc *ackScene) gather(items []*coord.Item[int], meanwhile func()) []error {
 			<-held
 		}
 	}
-	sc.w.eventually("the others wait", func() bool { return coord.AcksWaiting(&sc.q.Consumer) == len(items)-1 })
+	sc.w.Eventually("the others wait", func() bool { return coord.AcksWaiting(&sc.q.Consumer) == len(items)-1 })
 	meanwhile()
 	close(goOn)
 	wg.Wait()
 	if n := coord.AckLines(&sc.q.Consumer); n != 0 {
-		sc.w.t.Errorf("%d lines are left", n)
+		sc.w.T.Errorf("%d lines are left", n)
 	}
 	return errs
 }
@@ -113,7 +114,7 @@ func (sc *ackScene) gather(items []*coord.Item[int], meanwhile func()) []error {
 func (sc *ackScene) nodes(it *coord.Item[int]) map[string]string {
 	bucket := it.Path()[:strings.LastIndexByte(it.Path(), '/')]
 	nodes := make(map[string]string)
-	for _, name := range children(sc.w.t, sc.w.Link("observer"), bucket) {
+	for _, name := range coordtest.Children(sc.w.T, sc.w.Link("observer"), bucket) {
 		if kind, rest, _ := strings.Cut(name, "-"); strings.HasPrefix(rest, it.ID) {
 			nodes[kind] = bucket + "/" + name
 		}
@@ -123,9 +124,9 @@ func (sc *ackScene) nodes(it *coord.Item[int]) map[string]string {
 
 // outsider makes a commit of somebody else.
 func (sc *ackScene) outsider(ops ...backend.Op) {
-	sc.w.t.Helper()
-	if _, err := sc.w.session("x").Commit(context.Background(), ops...); err != nil {
-		sc.w.t.Fatal(err)
+	sc.w.T.Helper()
+	if _, err := sc.w.Session("x").Commit(context.Background(), ops...); err != nil {
+		sc.w.T.Fatal(err)
 	}
 }
 
@@ -134,29 +135,29 @@ func TestAcksThatComeMeanwhileGoTogether(t *testing.T) {
 		sc := newAckScene(w)
 		for _, err := range sc.gather(sc.take(64), func() {}) {
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 		}
 		n := sc.sent()
-		w.t.Logf("figure: 64 Acks at a time in %d commits", n)
+		w.T.Logf("figure: 64 Acks at a time in %d commits", n)
 		if n != 2 {
-			w.t.Errorf("%d commits, want one for the first Ack and one for all others", n)
+			w.T.Errorf("%d commits, want one for the first Ack and one for all others", n)
 		}
 		// More than one commit carries: the first, 128, and one.
 		for _, err := range sc.gather(sc.take(130), func() {}) {
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 		}
 		if n := sc.sent(); n != 3 {
-			w.t.Errorf("%d commits, want 3", n)
+			w.T.Errorf("%d commits, want 3", n)
 		}
 		// One at a time is one commit each, and waits for nobody.
 		for _, it := range sc.take(3) {
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		if n := sc.sent(); n != 3 {
-			w.t.Errorf("%d commits for three Acks, one after the other", n)
+			w.T.Errorf("%d commits for three Acks, one after the other", n)
 		}
 		w.drained(&sc.q.Consumer)
 	})
@@ -189,17 +190,17 @@ func TestOneBadAckAmongManyIsTheOnlyOneToErr(t *testing.T) {
 					for i, err := range errs {
 						switch {
 						case i == bad && test.want != nil:
-							wantErr(w.t, err, test.want)
+							coordtest.WantErr(w.T, err, test.want)
 							if lost := errors.Is(err, coord.ErrLost); lost != (test.want == coord.ErrDeleted) {
-								w.t.Errorf("lost is %v: %v", lost, err)
+								w.T.Errorf("lost is %v: %v", lost, err)
 							}
 						case err != nil:
-							w.t.Errorf("%d: %v", i, err)
+							w.T.Errorf("%d: %v", i, err)
 						}
 					}
 					// A refused one is tried again in the background.
 					if sent < test.commits || sent > test.commits && test.want != backend.ErrNotEmpty {
-						w.t.Errorf("%d commits, want %d", sent, test.commits)
+						w.T.Errorf("%d commits, want %d", sent, test.commits)
 					}
 					left := 0
 					if test.want != nil {
@@ -207,14 +208,14 @@ func TestOneBadAckAmongManyIsTheOnlyOneToErr(t *testing.T) {
 					}
 					if test.want == backend.ErrNotEmpty {
 						sc.outsider(backend.Delete(nodes["i"]+"/note", backend.AnyVersion))
-						w.eventually("the background acknowledges it", func() bool { return mustLen(w.t, &sc.q.Consumer) == 0 })
+						w.Eventually("the background acknowledges it", func() bool { return mustLen(w.T, &sc.q.Consumer) == 0 })
 						continue
 					}
-					if n := mustLen(w.t, &sc.q.Consumer); n != left {
-						w.t.Errorf("%d items are left, want %d", n, left)
+					if n := mustLen(w.T, &sc.q.Consumer); n != left {
+						w.T.Errorf("%d items are left, want %d", n, left)
 					}
 					for range left {
-						mustAck(w.t, mustTake(w.t, sc.q, bad))
+						mustAck(w.T, mustTake(w.T, sc.q, bad))
 					}
 				}
 			})
@@ -234,13 +235,13 @@ func TestManyBadAcksAreToldApart(t *testing.T) {
 		}
 		for i, err := range sc.gather(items, func() { sc.outsider(ops...) }) {
 			if i%3 == 0 && err != nil {
-				w.t.Errorf("%d: %v", i, err)
+				w.T.Errorf("%d: %v", i, err)
 			} else if i%3 != 0 {
-				wantErr(w.t, err, coord.ErrLost, coord.ErrDeleted)
+				coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrDeleted)
 			}
 		}
-		if n := mustLen(w.t, &sc.q.Consumer); n != len(ops) {
-			w.t.Errorf("%d items are left of %d that were lost", n, len(ops))
+		if n := mustLen(w.T, &sc.q.Consumer); n != len(ops) {
+			w.T.Errorf("%d items are left of %d that were lost", n, len(ops))
 		}
 	})
 }
@@ -262,21 +263,21 @@ func TestALostMessageOfACombinedAckIsFoundOut(t *testing.T) {
 					if name == "reply" {
 						n = 2
 					}
-					x.arm(n, deletes, func(_ context.Context, _ backendtest.Call, err error) error {
+					x.Arm(n, coordtest.Deletes, func(_ context.Context, _ backendtest.Call, err error) error {
 						lost = true
 						if err != nil {
-							w.t.Error(err)
+							w.T.Error(err)
 						}
 						return backend.ErrUncertain
 					})
 				})
 				for i, err := range errs {
 					if err != nil {
-						w.t.Errorf("%d: %v", i, err)
+						w.T.Errorf("%d: %v", i, err)
 					}
 				}
 				if n := sc.sent(); !lost || name == "request" && n != 3 || name == "reply" && n != 2 {
-					w.t.Errorf("%d commits, lost: %v", n, lost)
+					w.T.Errorf("%d commits, lost: %v", n, lost)
 				}
 				w.drained(&sc.q.Consumer)
 			})
@@ -295,7 +296,7 @@ func TestALossOfTheSessionInACombinedAckIsToldToEach(t *testing.T) {
 					x, n = &sc.before, 1
 				}
 				errs := sc.gather(items, func() {
-					x.arm(n, deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+					x.Arm(n, coordtest.Deletes, func(_ context.Context, c backendtest.Call, _ error) error {
 						w.Link("a").Expire(c.Session.ID())
 						if name == "before" {
 							return nil // the commit fails by itself
@@ -304,27 +305,27 @@ func TestALossOfTheSessionInACombinedAckIsToldToEach(t *testing.T) {
 					})
 				})
 				if errs[0] != nil {
-					w.t.Error(errs[0])
+					w.T.Error(errs[0])
 				}
 				for i, err := range errs[1:] {
-					wantErr(w.t, err, coord.ErrLost, coord.ErrSessionLost)
+					coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrSessionLost)
 					if name == "after" {
-						wantErr(w.t, err, coord.ErrUncertain)
+						coordtest.WantErr(w.T, err, coord.ErrUncertain)
 					}
 					var inner *backend.Error
 					for e := err; errors.As(e, &inner); e = inner.Err {
 					}
 					if path := items[i+1].Path(); inner == nil || inner.Path != path {
-						w.t.Errorf("%v does not speak of %s", err, path)
+						w.T.Errorf("%v does not speak of %s", err, path)
 					}
 				}
 				if name == "before" {
 					for i := 1; i < 8; i++ {
-						it := mustTake(w.t, sc.q, i)
+						it := mustTake(w.T, sc.q, i)
 						if it.Attempt != 2 {
-							w.t.Errorf("attempt %d", it.Attempt)
+							w.T.Errorf("attempt %d", it.Attempt)
 						}
-						mustAck(w.t, it)
+						mustAck(w.T, it)
 					}
 				}
 				w.drained(&sc.q.Consumer)
@@ -340,15 +341,15 @@ func TestACombinedAckOfUnknownOutcomeIsToldToEach(t *testing.T) {
 		sc := newAckScene(w)
 		items := sc.take(8)
 		errs := sc.gather(items, func() {
-			sc.after.arm(2, deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+			sc.after.Arm(2, coordtest.Deletes, func(_ context.Context, c backendtest.Call, _ error) error {
 				sc.outsider(backend.Delete(c.Ops[len(c.Ops)-1].Path, backend.AnyVersion))
 				return backend.ErrUncertain
 			})
 		})
 		for i, err := range errs[1:] {
-			wantErr(w.t, err, coord.ErrUncertain)
+			coordtest.WantErr(w.T, err, coord.ErrUncertain)
 			if errors.Is(err, coord.ErrLost) {
-				w.t.Errorf("%d: %v", i+1, err)
+				w.T.Errorf("%d: %v", i+1, err)
 			}
 		}
 		w.drained(&sc.q.Consumer)
@@ -364,14 +365,14 @@ func TestADeniedCombinedAckIsDeniedToEach(t *testing.T) {
 			denied++
 			return backend.ErrDenied
 		}
-		errs := sc.gather(items, func() { sc.before.arm(1, deletes, deny) })
+		errs := sc.gather(items, func() { sc.before.Arm(1, coordtest.Deletes, deny) })
 		for i, err := range errs {
 			if err != nil { // it was not denied to them alone
-				w.t.Errorf("%d: %v", i, err)
+				w.T.Errorf("%d: %v", i, err)
 			}
 		}
 		if n := sc.sent(); denied != 1 || n != 9 {
-			w.t.Errorf("%d commits, %d denied", n, denied)
+			w.T.Errorf("%d commits, %d denied", n, denied)
 		}
 		w.drained(&sc.q.Consumer)
 	})
@@ -381,19 +382,19 @@ func TestACloseEndsTheAcksThatWait(t *testing.T) {
 	onEach(t, func(w *world) {
 		var sc ackScene
 		sc.w = w
-		c := w.open("a", sc.hooks())
+		c := w.Open("a", sc.hooks())
 		sc.q = coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 64})
 		items := sc.take(8)
 		closed := make(chan error, 1)
 		errs := sc.gather(items, func() {
 			go func() { closed <- c.Close() }()
-			w.eventually("the client is closed", func() bool {
+			w.Eventually("the client is closed", func() bool {
 				_, err := sc.q.Len(context.Background())
 				return errors.Is(err, coord.ErrClosed)
 			})
 		})
 		if err := <-closed; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		acked := 0
 		for _, err := range errs {
@@ -401,12 +402,12 @@ func TestACloseEndsTheAcksThatWait(t *testing.T) {
 				acked++
 				continue
 			}
-			wantErr(w.t, err, coord.ErrLost, coord.ErrClosed)
+			coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrClosed)
 		}
 		// Whoever got nil has it for good.
 		q := w.queue("b", nil)
-		if n := mustLen(w.t, &q.Consumer); n > 8-acked {
-			w.t.Errorf("%d items are left, %d were acknowledged", n, acked)
+		if n := mustLen(w.T, &q.Consumer); n > 8-acked {
+			w.T.Errorf("%d items are left, %d were acknowledged", n, acked)
 		}
 	})
 }
@@ -418,17 +419,17 @@ func TestAckAllCostsOneCommit(t *testing.T) {
 			items := sc.take(test.items)
 			rand.Shuffle(len(items), func(i, j int) { items[i], items[j] = items[j], items[i] })
 			if err := sc.q.AckAll(items...); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			if n := sc.sent(); n != test.commits {
-				w.t.Errorf("AckAll of %d: %d commits, want %d", test.items, n, test.commits)
+				w.T.Errorf("AckAll of %d: %d commits, want %d", test.items, n, test.commits)
 			}
 			for _, it := range items {
-				wantErr(w.t, it.Err(), coord.ErrReleased)
+				coordtest.WantErr(w.T, it.Err(), coord.ErrReleased)
 				if err := it.Release(); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
-				wantErr(w.t, it.Nack(0), coord.ErrReleased)
+				coordtest.WantErr(w.T, it.Nack(0), coord.ErrReleased)
 			}
 		}
 		w.drained(&sc.q.Consumer)
@@ -445,63 +446,63 @@ func TestAckAllEndsEachItemAsItsAck(t *testing.T) {
 		sc.outsider(backend.Create(note, nil, backend.Persistent))
 		sc.outsider(backend.Delete(items[5].Path(), backend.AnyVersion))
 		if err := items[5].Verify(ctx); !errors.Is(err, coord.ErrLost) {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustAck(w.t, items[1])
+		mustAck(w.T, items[1])
 		if err := items[2].Nack(0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := items[3].Release(); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		// Some twice, and in any order.
 		args := append(slices.Clone(items), items[6], items[7], items[6], items[1])
 		rand.Shuffle(len(args), func(i, j int) { args[i], args[j] = args[j], args[i] })
 		err := sc.q.AckAll(args...)
-		wantErr(w.t, err, coord.ErrReleased, coord.ErrLost, coord.ErrDeleted, backend.ErrNotEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrReleased, coord.ErrLost, coord.ErrDeleted, backend.ErrNotEmpty)
 		bad := map[int]error{2: coord.ErrReleased, 3: coord.ErrReleased, 4: backend.ErrNotEmpty, 5: coord.ErrLost}
 		for i, it := range items {
 			err := it.Ack()
 			if want := bad[i]; want != nil {
-				wantErr(w.t, err, want)
+				coordtest.WantErr(w.T, err, want)
 			} else if err != nil {
-				w.t.Errorf("%d: %v", i, err)
+				w.T.Errorf("%d: %v", i, err)
 			}
 		}
 		sc.outsider(backend.Delete(note, backend.AnyVersion))
 		for _, n := range []int{2, 3, 5} {
-			mustAck(w.t, mustTake(w.t, sc.q, n))
+			mustAck(w.T, mustTake(w.T, sc.q, n))
 		}
-		w.eventually("the background acknowledges the one with a node below it", func() bool { return mustLen(w.t, &sc.q.Consumer) == 0 })
+		w.Eventually("the background acknowledges the one with a node below it", func() bool { return mustLen(w.T, &sc.q.Consumer) == 0 })
 	})
 }
 
 func TestAckAllRefusesWhatIsNotOfTheQueue(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		q, other := coord.NewQueue[int](c, "/q", nil), coord.NewQueue[int](c, "/other", nil)
-		mustPut(w.t, q, 1, 1)
-		mustPut(w.t, other, 2, 2)
-		mine, foreign := mustTake(w.t, q, 1), mustTake(w.t, other, 2)
+		mustPut(w.T, q, 1, 1)
+		mustPut(w.T, other, 2, 2)
+		mine, foreign := mustTake(w.T, q, 1), mustTake(w.T, other, 2)
 		for name, items := range map[string][]*coord.Item[int]{
 			"nil":              {mine, nil},
 			"of another queue": {mine, foreign},
 			"made by hand":     {{}, mine},
 		} {
 			err := q.AckAll(items...)
-			wantErr(w.t, err, coord.ErrInvalid)
+			coordtest.WantErr(w.T, err, coord.ErrInvalid)
 			if mine.Err() != nil || foreign.Err() != nil {
 				t.Errorf("%s: an item was acknowledged", name)
 			}
 		}
 		if err := mine.Verify(ctx); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustAck(w.t, mine)
-		mustAck(w.t, foreign)
+		mustAck(w.T, mine)
+		mustAck(w.T, foreign)
 		if err := coord.NewQueue[int](c, "//", nil).AckAll(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -510,7 +511,7 @@ func TestAckAllRefusesWhatIsNotOfTheQueue(t *testing.T) {
 // time: all of them return, one of them counts for each item, and they agree.
 func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
 	rounds := 20
-	if long() {
+	if coordtest.Long() {
 		rounds = 300
 	}
 	onMemory(t, func(w *world) {
@@ -531,7 +532,7 @@ func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
 				calls = append(calls, c)
 			}
 			if lost := r.IntN(40); lost > 0 && round%2 == 0 {
-				sc.after.arm(1+lost%4, deletes, func(_ context.Context, _ backendtest.Call, err error) error {
+				sc.after.Arm(1+lost%4, coordtest.Deletes, func(_ context.Context, _ backendtest.Call, err error) error {
 					if err != nil {
 						return err
 					}
@@ -539,7 +540,7 @@ func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
 				})
 			}
 			if round%4 == 1 {
-				sc.before.arm(1+r.IntN(4), deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+				sc.before.Arm(1+r.IntN(4), coordtest.Deletes, func(_ context.Context, c backendtest.Call, _ error) error {
 					w.Link("a").Expire(c.Session.ID())
 					return nil
 				})
@@ -565,11 +566,11 @@ func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
 				err := it.Ack() // the first call, for some
 				acked[it.ID] = err == nil
 				if err != nil && !errors.Is(err, coord.ErrReleased) && !errors.Is(err, coord.ErrLost) {
-					w.t.Errorf("round %d: %v", round, err)
+					w.T.Errorf("round %d: %v", round, err)
 				}
 			}
 			if n := coord.AckLines(&sc.q.Consumer); n != 0 {
-				w.t.Errorf("round %d: %d lines are left", round, n)
+				w.T.Errorf("round %d: %d lines are left", round, n)
 			}
 			// What is left was given back, and nothing that was acknowledged.
 			left := 0
@@ -579,13 +580,13 @@ func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
 					break
 				}
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
 				left++
 				if acked[it.ID] {
-					w.t.Errorf("round %d: %d came again after its Ack", round, it.Value)
+					w.T.Errorf("round %d: %d came again after its Ack", round, it.Value)
 				}
-				mustAck(w.t, it)
+				mustAck(w.T, it)
 			}
 			want := 0
 			for _, done := range acked {
@@ -594,7 +595,7 @@ func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
 				}
 			}
 			if left != want {
-				w.t.Errorf("round %d: %d items are left, %d were given back or lost", round, left, want)
+				w.T.Errorf("round %d: %d items are left, %d were given back or lost", round, left, want)
 			}
 		}
 	})
@@ -603,25 +604,25 @@ func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
 func TestANackOfLessThanAMillisecondIsADelay(t *testing.T) {
 	onMemory(t, func(w *world) {
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 1)
-		if err := mustTake(w.t, q, 1).Nack(time.Microsecond); err != nil {
-			w.t.Fatal(err)
+		mustPut(w.T, q, 1, 1)
+		if err := mustTake(w.T, q, 1).Nack(time.Microsecond); err != nil {
+			w.T.Fatal(err)
 		}
 		began := time.Now()
 		_, err := q.TryTake(context.Background())
-		wantErr(w.t, err, coord.ErrEmpty)
-		it := mustTake(w.t, q, 1)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
+		it := mustTake(w.T, q, 1)
 		if d := time.Since(began); d < time.Microsecond || d > 10*time.Millisecond {
-			w.t.Errorf("it came back after %v", d)
+			w.T.Errorf("it came back after %v", d)
 		}
 		if err := it.Nack(-time.Second); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		it, err = q.TryTake(context.Background())
 		if err != nil || it.Attempt != 3 {
-			w.t.Fatalf("%v, %v, want it at once", it, err)
+			w.T.Fatalf("%v, %v, want it at once", it, err)
 		}
-		mustAck(w.t, it)
+		mustAck(w.T, it)
 		w.drained(&q.Consumer)
 	})
 }
@@ -630,14 +631,14 @@ func TestANackOfLessThanAMillisecondIsADelay(t *testing.T) {
 func TestANackForEverIsADelay(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 1)
-		if err := mustTake(w.t, q, 1).Nack(math.MaxInt64); err != nil {
-			w.t.Fatal(err)
+		mustPut(w.T, q, 1, 1)
+		if err := mustTake(w.T, q, 1).Nack(math.MaxInt64); err != nil {
+			w.T.Fatal(err)
 		}
 		_, err := q.TryTake(context.Background())
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		if n, err := q.Len(context.Background()); n != 1 || err != nil {
-			w.t.Errorf("%d items, %v", n, err)
+			w.T.Errorf("%d items, %v", n, err)
 		}
 	})
 }

@@ -13,51 +13,52 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func TestAllGivesBackWhatWasPrefetchedAndNotHandedOut(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.queue("a", &coord.QueueOptions[int]{Prefetch: 4}), w.queue("b", nil)
-		mustPut(w.t, b, 1, 6)
+		mustPut(w.T, b, 1, 6)
 		var kept *coord.Item[int]
 		for it, err := range a.All(ctx) {
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if it.Value == 2 {
 				kept = it // it is not given back when the body returns
 				break
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 			// 2, 3 and 4 are claimed too.
 			if five, err := b.TryTake(ctx); err != nil || five.Value != 5 {
-				w.t.Fatal(five, err)
+				w.T.Fatal(five, err)
 			} else if err := five.Release(); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
-		it := mustTake(w.t, a, 3) // the same client sees no later one before it is back
+		it := mustTake(w.T, a, 3) // the same client sees no later one before it is back
 		if it.Attempt != 1 {
-			w.t.Errorf("attempt %d of what was only prefetched", it.Attempt)
+			w.T.Errorf("attempt %d of what was only prefetched", it.Attempt)
 		}
-		mustAck(w.t, it)
-		w.eventually("the others come back", func() bool {
+		mustAck(w.T, it)
+		w.Eventually("the others come back", func() bool {
 			it, err := b.TryTake(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if err := it.Release(); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			return it.Value == 4
 		})
 		if err := kept.Verify(ctx); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustAck(w.t, kept)
+		mustAck(w.T, kept)
 		for n := 4; n <= 6; n++ {
-			mustAck(w.t, mustTake(w.t, b, n))
+			mustAck(w.T, mustTake(w.T, b, n))
 		}
 		w.drained(&b.Consumer)
 	})
@@ -65,35 +66,35 @@ func TestAllGivesBackWhatWasPrefetchedAndNotHandedOut(t *testing.T) {
 
 func TestAllEndsWithItsContextAndTellsAFailure(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		q := coord.NewQueue[int](c, "/q", nil)
-		mustPut(w.t, q, 1, 1)
+		mustPut(w.T, q, 1, 1)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		n := 0
 		for it, err := range q.All(ctx) {
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 			n++
 			time.AfterFunc(20*time.Millisecond, cancel)
 		}
 		if n != 1 {
-			w.t.Errorf("%d items", n)
+			w.T.Errorf("%d items", n)
 		}
-		w.empty("/q/waiters")
+		w.Empty("/q/waiters")
 		c.Close()
 		failures := 0
 		for it, err := range q.All(context.Background()) {
 			failures++
 			if it != nil {
-				w.t.Error("an item of a closed client")
+				w.T.Error("an item of a closed client")
 			}
-			wantErr(w.t, err, coord.ErrClosed)
+			coordtest.WantErr(w.T, err, coord.ErrClosed)
 		}
 		if failures != 1 {
-			w.t.Errorf("%d pairs from a closed client, want one with the error", failures)
+			w.T.Errorf("%d pairs from a closed client, want one with the error", failures)
 		}
 	})
 }
@@ -101,26 +102,26 @@ func TestAllEndsWithItsContextAndTellsAFailure(t *testing.T) {
 func TestItemsGivesBackWhatNobodyTakes(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.queue("a", &coord.QueueOptions[int]{Prefetch: 3})
-		mustPut(w.t, q, 1, 4)
+		mustPut(w.T, q, 1, 4)
 		ctx, cancel := context.WithCancel(context.Background())
 		ch := q.Items(ctx)
 		first := <-ch
 		if first.Value != 1 {
-			w.t.Errorf("got %d", first.Value)
+			w.T.Errorf("got %d", first.Value)
 		}
 		cancel()
 		for it := range ch { // at most the one that was handed over in this moment
 			if err := it.Release(); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 		}
-		mustAck(w.t, first)
+		mustAck(w.T, first)
 		for n := 2; n <= 4; n++ {
-			it := mustTake(w.t, q, n)
+			it := mustTake(w.T, q, n)
 			if it.Attempt != 1 {
-				w.t.Errorf("attempt %d", it.Attempt)
+				w.T.Errorf("attempt %d", it.Attempt)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		w.drained(&q.Consumer)
 	})
@@ -139,42 +140,42 @@ func theEndGivesBack(w *world, how string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	q, b := w.queue("a", &coord.QueueOptions[int]{Prefetch: 10}), w.queue("b", nil)
-	mustPut(w.t, q, 1, 5)
+	mustPut(w.T, q, 1, 5)
 	w.Link("a").(interface{ SetLatency(time.Duration) }).SetLatency(10 * time.Millisecond)
 	first := 2
 	switch how {
 	case "break":
 		for it, err := range q.All(ctx) {
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 			break
 		}
 	case "cancel":
 		for it, err := range q.All(ctx) {
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 			cancel()
 		}
 	case "items":
 		ch := q.Items(ctx)
-		mustAck(w.t, <-ch)
-		w.settle() // the second one waits to be received
+		mustAck(w.T, <-ch)
+		w.Settle() // the second one waits to be received
 		cancel()
 		for it := range ch { // at most the one that was handed over in this moment
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 			first++
 		}
 	}
 	for n := first; n <= 5; n++ {
 		it, err := b.TryTake(context.Background())
 		if err != nil || it.Value != n || it.Attempt != 1 {
-			w.t.Fatalf("%v, %v, want %d for the first time", it, err, n)
+			w.T.Fatalf("%v, %v, want %d for the first time", it, err, n)
 		}
-		mustAck(w.t, it)
+		mustAck(w.T, it)
 	}
 }
 
@@ -183,18 +184,18 @@ func theEndGivesBack(w *world, how string) {
 func TestTheEndOfALoopIsBounded(t *testing.T) {
 	for how, want := range map[string]time.Duration{"refused": 0, "no answer": time.Second, "cut off": 0} {
 		onMemory(t, func(w *world) {
-			var x nth
-			c := w.open("a", &backendtest.Hooks{Before: x.before})
+			var x coordtest.Nth
+			c := w.Open("a", &backendtest.Hooks{Before: x.Before})
 			q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 3})
-			mustPut(w.t, q, 1, 3)
+			mustPut(w.T, q, 1, 3)
 			var began time.Time
 			for range q.All(context.Background()) {
 				switch how {
 				case "cut off":
 					w.Link("a").Partition()
-					time.Sleep(w.timeout / 2) // until it is noticed
+					time.Sleep(w.Timeout / 2) // until it is noticed
 				default:
-					x.arm(1, deletes, func(ctx context.Context, call backendtest.Call, _ error) error {
+					x.Arm(1, coordtest.Deletes, func(ctx context.Context, call backendtest.Call, _ error) error {
 						if how == "no answer" {
 							select {
 							case <-call.Session.Done():
@@ -208,13 +209,13 @@ func TestTheEndOfALoopIsBounded(t *testing.T) {
 				break
 			}
 			if d := time.Since(began); d != want {
-				w.t.Errorf("%s: the loop ended after %v, want %v", how, d, want)
+				w.T.Errorf("%s: the loop ended after %v, want %v", how, d, want)
 			}
 			w.Link("a").Heal()
 			c.Close()
 			b := w.queue("b", nil)
 			for n := 1; n <= 3; n++ {
-				mustAck(w.t, mustTake(w.t, b, n))
+				mustAck(w.T, mustTake(w.T, b, n))
 			}
 		})
 	}
@@ -222,28 +223,28 @@ func TestTheEndOfALoopIsBounded(t *testing.T) {
 
 func TestItemsOfAClosedClientAreClosed(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := open(w.t, w.Link("a"), &coord.Options{Logger: slog.New(onWarn(func(text string) {
-			w.t.Errorf("an operator is told: %s", text)
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Logger: slog.New(onWarn(func(text string) {
+			w.T.Errorf("an operator is told: %s", text)
 		}))})
 		q := coord.NewQueue[int](c, "/q", nil)
 		waiting := q.Items(context.Background())
-		mustPut(w.t, q, 1, 2)
+		mustPut(w.T, q, 1, 2)
 		blocked := q.Items(context.Background()) // has one that nobody takes
-		w.settle()
+		w.Settle()
 		first := <-waiting
 		c.Close()
 		for it := range waiting {
-			w.t.Errorf("%d from a closed client", it.Value)
+			w.T.Errorf("%d from a closed client", it.Value)
 		}
 		for it := range blocked {
-			w.t.Errorf("%d from a closed client", it.Value)
+			w.T.Errorf("%d from a closed client", it.Value)
 		}
-		wantErr(w.t, first.Ack(), coord.ErrLost, coord.ErrClosed)
+		coordtest.WantErr(w.T, first.Ack(), coord.ErrLost, coord.ErrClosed)
 		if _, ok := <-q.Items(context.Background()); ok {
-			w.t.Error("an item from a closed client")
+			w.T.Error("an item from a closed client")
 		}
 		for _, err := range q.All(context.Background()) {
-			wantErr(w.t, err, coord.ErrClosed)
+			coordtest.WantErr(w.T, err, coord.ErrClosed)
 		}
 	})
 }
@@ -252,26 +253,26 @@ func TestAnOutsiderWhoDeletesAClaimEndsTheHold(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a := w.queue("a", nil)
-		mustPut(w.t, a, 1, 1)
-		it := mustTake(w.t, a, 1)
-		s := w.session("x")
+		mustPut(w.T, a, 1, 1)
+		it := mustTake(w.T, a, 1)
+		s := w.Session("x")
 		if _, err := s.Commit(ctx, backend.Delete(it.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		<-it.Done()
-		wantErr(w.t, it.Err(), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, it.Err(), coord.ErrLost, coord.ErrDeleted)
 		// The same client claims it again: the old item is still lost.
-		again := mustTake(w.t, a, 1)
-		wantErr(w.t, it.Ack(), coord.ErrLost)
+		again := mustTake(w.T, a, 1)
+		coordtest.WantErr(w.T, it.Ack(), coord.ErrLost)
 		if again.Attempt != 2 {
-			w.t.Errorf("attempt %d", again.Attempt)
+			w.T.Errorf("attempt %d", again.Attempt)
 		}
 		// Deleted just before the Ack, which learns of it from the service.
 		if _, err := s.Commit(ctx, backend.Delete(again.Path(), backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		wantErr(w.t, again.Ack(), coord.ErrLost, coord.ErrDeleted)
-		mustAck(w.t, mustTake(w.t, a, 1))
+		coordtest.WantErr(w.T, again.Ack(), coord.ErrLost, coord.ErrDeleted)
+		mustAck(w.T, mustTake(w.T, a, 1))
 		w.drained(&a.Consumer)
 	})
 }
@@ -285,22 +286,22 @@ func TestAWaiterThatIsCutOffDoesNotHoldUpTheOthers(t *testing.T) {
 		third := w.takeWaits(context.Background(), w.queue("c", nil))
 		w.Link("a").Partition()
 		p := w.queue("p", nil)
-		mustPut(w.t, p, 1, 1)
+		mustPut(w.T, p, 1, 1)
 		// One of them gets it, and then the other.
 		select {
 		case <-second.done:
 		case <-third.done:
 			second, third = third, second
-		case <-time.After(w.timeout / 2):
-			w.t.Fatal("it was not taken")
+		case <-time.After(w.Timeout / 2):
+			w.T.Fatal("it was not taken")
 		}
-		mustAck(w.t, second.item(1))
-		mustPut(w.t, p, 2, 2)
-		mustAck(w.t, third.item(2))
+		mustAck(w.T, second.item(1))
+		mustPut(w.T, p, 2, 2)
+		mustAck(w.T, third.item(2))
 		w.Link("a").Heal()
 		cancel()
 		<-first.done
-		wantErr(w.t, first.err, context.Canceled)
+		coordtest.WantErr(w.T, first.err, context.Canceled)
 		w.drained(&p.Consumer)
 	})
 }
@@ -309,9 +310,9 @@ func TestForeignNodesAreLeftAlone(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 1)
-		s := w.session("x")
-		bucket := "/q/items/" + w.children("/q/items")[0]
+		mustPut(w.T, q, 1, 1)
+		s := w.Session("x")
+		bucket := "/q/items/" + w.Children("/q/items")[0]
 		var mine []string
 		for _, p := range []string{
 			"/q/items/README", "/q/items/b-", "/q/items/b-0", "/q/items/b-x-1", "/q/items/b-0-00", "/q/items/b--0-1", "/q/items/b-0-99999999999999999999",
@@ -319,27 +320,27 @@ func TestForeignNodesAreLeftAlone(t *testing.T) {
 			bucket + "/README", bucket + "/i-short-0-0000000001", bucket + "/i-00000000-0000-8000-8000-000000000000-0-99999999999",
 			bucket + "/i-00000000-0000-8000-8000-000000000000-x-0000000001", bucket + "/s-", bucket + "/m-x", bucket + "/d-00000000-0000-8000-8000-000000000000-soon",
 		} {
-			if _, err := s.Commit(ctx, backend.Create(w.path(p), nil, backend.Persistent)); err != nil {
-				w.t.Fatal(p, err)
+			if _, err := s.Commit(ctx, backend.Create(w.Path(p), nil, backend.Persistent)); err != nil {
+				w.T.Fatal(p, err)
 			}
 			mine = append(mine, p)
 		}
 		for _, p := range []string{"/q/waiters/README", "/q/waiters/_c_x-take--1"} {
-			if _, err := s.Commit(ctx, backend.Create(w.path(p), nil, backend.Persistent)); err != nil {
-				w.t.Fatal(p, err)
+			if _, err := s.Commit(ctx, backend.Create(w.Path(p), nil, backend.Persistent)); err != nil {
+				w.T.Fatal(p, err)
 			}
 			mine = append(mine, p)
 		}
-		mustPut(w.t, q, 2, 20)
+		mustPut(w.T, q, 2, 20)
 		for n := 1; n <= 20; n++ {
-			mustAck(w.t, mustTake(w.t, q, n))
+			mustAck(w.T, mustTake(w.T, q, n))
 		}
 		x := w.takeWaits(ctx, q)
-		mustPut(w.t, q, 21, 21)
-		mustAck(w.t, x.item(21))
+		mustPut(w.T, q, 21, 21)
+		mustAck(w.T, x.item(21))
 		for _, p := range mine {
-			if _, err := s.Exists(ctx, w.path(p), nil); err != nil {
-				w.t.Errorf("%s: %v", p, err)
+			if _, err := s.Exists(ctx, w.Path(p), nil); err != nil {
+				w.T.Errorf("%s: %v", p, err)
 			}
 		}
 	})
@@ -350,35 +351,35 @@ func TestTheRestOfAVanishedItemIsRemoved(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 8)
+		mustPut(w.T, q, 1, 8)
 		bucket := "/q/items/b-0-0"
 		for n := 1; n <= 8; n++ {
-			it := mustTake(w.t, q, n)
+			it := mustTake(w.T, q, n)
 			if err := it.Nack(time.Hour); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
-		s := w.session("x")
+		s := w.Session("x")
 		for _, bucket := range []string{bucket, "/q/items/b-0-1"} {
-			for _, name := range w.children(bucket) {
+			for _, name := range w.Children(bucket) {
 				if name[0] != 'i' {
 					continue
 				}
-				if _, err := s.Commit(ctx, backend.Delete(w.path(bucket+"/"+name), backend.AnyVersion)); err != nil {
-					w.t.Fatal(err)
+				if _, err := s.Commit(ctx, backend.Delete(w.Path(bucket+"/"+name), backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
 				}
 			}
 		}
-		w.eventually("the bucket goes", func() bool {
+		w.Eventually("the bucket goes", func() bool {
 			if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			_, err := s.Exists(ctx, w.path(bucket), nil)
+			_, err := s.Exists(ctx, w.Path(bucket), nil)
 			return errors.Is(err, coord.ErrNotFound)
 		})
 		w.drained(&q.Consumer) // the last one stays, and is empty
-		if _, err := s.Exists(ctx, w.path("/q/items/b-0-1"), nil); err != nil {
-			w.t.Error("the open bucket:", err)
+		if _, err := s.Exists(ctx, w.Path("/q/items/b-0-1"), nil); err != nil {
+			w.T.Error("the open bucket:", err)
 		}
 	})
 }
@@ -388,27 +389,27 @@ func TestPurgeLeavesWhatIsClaimed(t *testing.T) {
 		ctx := context.Background()
 		a, b := w.queue("a", nil), w.queue("b", nil)
 		if n, err := a.Purge(ctx); n != 0 || err != nil {
-			w.t.Error(n, err)
+			w.T.Error(n, err)
 		}
-		mustPut(w.t, a, 1, 20)
-		off := mustTake(w.t, b, 1)
-		claimed := mustTake(w.t, b, 2)
-		third := mustTake(w.t, b, 3)
+		mustPut(w.T, a, 1, 20)
+		off := mustTake(w.T, b, 1)
+		claimed := mustTake(w.T, b, 2)
+		third := mustTake(w.T, b, 3)
 		if err := off.Nack(time.Hour); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := third.Nack(0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if n, err := a.Purge(ctx); n != 19 || err != nil {
-			w.t.Errorf("purged %d, %v, want 19", n, err)
+			w.T.Errorf("purged %d, %v, want 19", n, err)
 		}
 		if n, err := a.Len(ctx); n != 1 || err != nil {
-			w.t.Errorf("%d left, %v, want the one that is claimed", n, err)
+			w.T.Errorf("%d left, %v, want the one that is claimed", n, err)
 		}
-		mustAck(w.t, claimed)
-		mustPut(w.t, a, 21, 21)
-		mustAck(w.t, mustTake(w.t, b, 21))
+		mustAck(w.T, claimed)
+		mustPut(w.T, a, 21, 21)
+		mustAck(w.T, mustTake(w.T, b, 21))
 		w.drained(&b.Consumer)
 	})
 }
@@ -417,23 +418,23 @@ func TestAPurgeDoesNotDeleteWhatIsClaimedMeanwhile(t *testing.T) {
 	for _, state := range []string{"new", "nacked"} {
 		t.Run(state, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var x nth
-				a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil), w.queue("b", nil)
-				mustPut(w.t, a, 1, 3)
+				var x coordtest.Nth
+				a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil), w.queue("b", nil)
+				mustPut(w.T, a, 1, 3)
 				if state == "nacked" {
-					if err := mustTake(w.t, b, 1).Nack(0); err != nil {
-						w.t.Fatal(err)
+					if err := mustTake(w.T, b, 1).Nack(0); err != nil {
+						w.T.Fatal(err)
 					}
 				}
 				var it *coord.Item[int]
-				x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
-					it = mustTake(w.t, b, 1)
+				x.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+					it = mustTake(w.T, b, 1)
 					return nil
 				})
 				if n, err := a.Purge(context.Background()); n != 2 || err != nil {
-					w.t.Errorf("purged %d, %v, want 2", n, err)
+					w.T.Errorf("purged %d, %v, want 2", n, err)
 				}
-				mustAck(w.t, it)
+				mustAck(w.T, it)
 				w.drained(&b.Consumer)
 			})
 		})
@@ -443,16 +444,16 @@ func TestAPurgeDoesNotDeleteWhatIsClaimedMeanwhile(t *testing.T) {
 // untouched takes the numbers from first to last and checks that each is taken for the
 // first time.
 func untouched(w *world, q *coord.Queue[int], first, last int) {
-	w.t.Helper()
+	w.T.Helper()
 	for n := first; n <= last; n++ {
-		it := mustTake(w.t, q, n)
+		it := mustTake(w.T, q, n)
 		if it.Attempt != 1 {
-			w.t.Errorf("item %d: attempt %d, want 1", n, it.Attempt)
+			w.T.Errorf("item %d: attempt %d, want 1", n, it.Attempt)
 		}
-		mustAck(w.t, it)
+		mustAck(w.T, it)
 	}
-	if n, err := coord.NewQueue[int](w.open("dead", nil), "/q/dead", nil).Len(context.Background()); n != 0 || err != nil {
-		w.t.Errorf("%d dead letters, %v", n, err)
+	if n, err := coord.NewQueue[int](w.Open("dead", nil), "/q/dead", nil).Len(context.Background()); n != 0 || err != nil {
+		w.T.Errorf("%d dead letters, %v", n, err)
 	}
 }
 
@@ -469,18 +470,18 @@ func TestAnOrderlyEndGivesBackWhatNoHandlerReceived(t *testing.T) {
 			onEach(t, func(w *world) {
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
-				c := w.open("a", nil)
+				c := w.Open("a", nil)
 				q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 10, MaxAttempts: 1})
-				mustPut(w.t, q, 1, 10)
+				mustPut(w.T, q, 1, 10)
 				for it, err := range q.All(ctx) {
 					if err != nil {
-						wantErr(w.t, err, coord.ErrClosed)
+						coordtest.WantErr(w.T, err, coord.ErrClosed)
 						break
 					}
 					if it.Value > 1 {
-						w.t.Errorf("got %d after Close", it.Value)
+						w.T.Errorf("got %d after Close", it.Value)
 					}
-					mustAck(w.t, it)
+					mustAck(w.T, it)
 					end(cancel, c)
 				}
 				untouched(w, w.queue("b", &coord.QueueOptions[int]{MaxAttempts: 1}), 2, 10)
@@ -490,17 +491,17 @@ func TestAnOrderlyEndGivesBackWhatNoHandlerReceived(t *testing.T) {
 			onEach(t, func(w *world) {
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
-				c := w.open("a", nil)
+				c := w.Open("a", nil)
 				q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 3, MaxAttempts: 1})
-				mustPut(w.t, q, 1, 5)
+				mustPut(w.T, q, 1, 5)
 				ch := q.Items(ctx)
-				w.eventually("three are claimed", func() bool {
-					return len(slices.DeleteFunc(w.children("/q/items/b-0-0"), func(name string) bool { return !strings.HasPrefix(name, "m-") })) == 3
+				w.Eventually("three are claimed", func() bool {
+					return len(slices.DeleteFunc(w.Children("/q/items/b-0-0"), func(name string) bool { return !strings.HasPrefix(name, "m-") })) == 3
 				})
-				w.settle()
+				w.Settle()
 				end(cancel, c)
 				if it, ok := <-ch; ok {
-					w.t.Errorf("got %v after Close", it)
+					w.T.Errorf("got %v after Close", it)
 				}
 				untouched(w, w.queue("b", &coord.QueueOptions[int]{MaxAttempts: 1}), 1, 5)
 			})
@@ -515,16 +516,16 @@ func TestAnOrderlyEndGivesBackWhatNoHandlerReceived(t *testing.T) {
 					onEach(t, func(w *world) {
 						ctx, cancel := context.WithCancel(context.Background())
 						defer cancel()
-						var x nth
-						hooks := &backendtest.Hooks{Before: x.before}
+						var x coordtest.Nth
+						hooks := &backendtest.Hooks{Before: x.Before}
 						if late {
-							hooks = &backendtest.Hooks{After: x.after}
+							hooks = &backendtest.Hooks{After: x.After}
 						}
-						c := w.open("a", hooks)
+						c := w.Open("a", hooks)
 						q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxAttempts: 1})
-						mustPut(w.t, q, 1, 2)
+						mustPut(w.T, q, 1, 2)
 						closed := make(chan struct{})
-						x.arm(1, match, func(_ context.Context, _ backendtest.Call, err error) error {
+						x.Arm(1, match, func(_ context.Context, _ backendtest.Call, err error) error {
 							go func() {
 								defer close(closed)
 								end(cancel, c)
@@ -537,7 +538,7 @@ func TestAnOrderlyEndGivesBackWhatNoHandlerReceived(t *testing.T) {
 						})
 						_, err := q.Take(ctx)
 						if how == "close" || !errors.Is(err, context.Canceled) {
-							wantErr(w.t, err, coord.ErrClosed)
+							coordtest.WantErr(w.T, err, coord.ErrClosed)
 						}
 						<-closed
 						untouched(w, w.queue("b", &coord.QueueOptions[int]{MaxAttempts: 1}), 1, 2)
@@ -560,12 +561,12 @@ func TestCloseIsBoundedWhenNothingCanBeGivenBack(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				ctx := context.Background()
-				var x nth
-				c := w.open("a", &backendtest.Hooks{Before: x.before})
+				var x coordtest.Nth
+				c := w.Open("a", &backendtest.Hooks{Before: x.Before})
 				q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 3})
-				mustPut(w.t, q, 1, 3)
+				mustPut(w.T, q, 1, 3)
 				for range q.All(ctx) {
-					x.arm(1, deletes, func(ctx context.Context, call backendtest.Call, _ error) error {
+					x.Arm(1, coordtest.Deletes, func(ctx context.Context, call backendtest.Call, _ error) error {
 						if how == "no answer" {
 							select {
 							case <-call.Session.Done():
@@ -576,19 +577,19 @@ func TestCloseIsBoundedWhenNothingCanBeGivenBack(t *testing.T) {
 					})
 					if how == "cut off" {
 						w.Link("a").Partition()
-						w.settle()
+						w.Settle()
 					}
 					began := time.Now()
 					c.Close()
 					if d := time.Since(began); d > 5*time.Second {
-						w.t.Errorf("Close took %v", d)
+						w.T.Errorf("Close took %v", d)
 					}
 					break
 				}
 				w.Link("a").Heal()
 				b := w.queue("b", nil)
 				for n := 1; n <= 3; n++ {
-					mustAck(w.t, mustTake(w.t, b, n))
+					mustAck(w.T, mustTake(w.T, b, n))
 				}
 			})
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // callCount counts the calls of a client, and the longest list of names, in bytes.
@@ -64,7 +65,7 @@ func text200(n int) string { return fmt.Sprintf("%6d%s", n, strings.Repeat(".", 
 func TestATakeCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
 	ctx := context.Background()
 	var r callCount
-	c := open(t, backendtest.Intercept(memory.New(nil), *r.hooks()), nil)
+	c := coordtest.Open(t, backendtest.Intercept(memory.New(nil), *r.hooks()), nil)
 	perTake := make(map[int]float64)
 	for _, length := range []int{100, 10_000, 50_000} {
 		path := fmt.Sprint("/q", length)
@@ -120,11 +121,11 @@ func TestATakeCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
 func TestAllOfALongQueueIsTakenInOrder(t *testing.T) {
 	ctx := context.Background()
 	length := 5_000
-	if long() {
+	if coordtest.Long() {
 		length = 50_000
 	}
 	var r callCount
-	c := open(t, backendtest.Intercept(memory.New(nil), *r.hooks()), nil)
+	c := coordtest.Open(t, backendtest.Intercept(memory.New(nil), *r.hooks()), nil)
 	q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{Prefetch: 50})
 	vs := make([]int, length)
 	for n := range vs {
@@ -163,7 +164,7 @@ func TestAPutWakesFewOfManyWaitingConsumers(t *testing.T) {
 		var wg sync.WaitGroup
 		took := make(chan int, consumers)
 		for i := range consumers {
-			c := open(t, backendtest.Intercept(st.Link(fmt.Sprint(i)), *all[i].hooks()), nil)
+			c := coordtest.Open(t, backendtest.Intercept(st.Link(fmt.Sprint(i)), *all[i].hooks()), nil)
 			q := coord.NewQueue[int](c, "/q", nil)
 			for range 3 { // callers of one client wait together
 				wg.Go(func() {
@@ -182,7 +183,7 @@ func TestAPutWakesFewOfManyWaitingConsumers(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		p := coord.NewQueue[int](open(t, st, nil), "/q", nil)
+		p := coord.NewQueue[int](coordtest.Open(t, st, nil), "/q", nil)
 		var most, sum, busy int
 		for n := range 30 {
 			for i := range all {
@@ -233,7 +234,7 @@ func TestATakeDoesNotReadWhatIsNotDueOrOfLessPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		var r callCount
-		c := open(t, backendtest.Intercept(memory.New(nil), *r.hooks()), nil)
+		c := coordtest.Open(t, backendtest.Intercept(memory.New(nil), *r.hooks()), nil)
 		d, p := coord.NewDelayQueue[int](c, "/d", nil), coord.NewPriorityQueue[int](c, "/p", nil)
 		for n := range 40 {
 			if _, err := d.PutAll(ctx, time.Now().Add(time.Duration(n+2)*time.Minute), make([]int, 500)...); err != nil {
@@ -284,7 +285,7 @@ func onEachLong(t *testing.T, f func(w *world)) {
 	t.Run("memory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(&memory.Options{SessionTimeout: time.Hour})
-			f(&world{Service: memoryService{st}, t: t, timeout: time.Hour, fake: true})
+			f(&world{&coordtest.World{Service: coordtest.MemoryService{Store: st}, T: t, Timeout: time.Hour, Fake: true}})
 		})
 	})
 	t.Run("zookeeper", func(t *testing.T) {
@@ -313,46 +314,46 @@ func newIdleCrew(w *world, queue func(c *coord.Client) (*coord.Consumer[int], fu
 	x := &idleCrew{w: w, queue: queue, came: make(chan delivery, 100)}
 	var cancel context.CancelFunc
 	x.ctx, cancel = context.WithCancel(context.Background())
-	w.t.Cleanup(func() { cancel(); x.wg.Wait() })
+	w.T.Cleanup(func() { cancel(); x.wg.Wait() })
 	return x
 }
 
 // hire makes a consumer. It takes an item, so that what is made once is made.
 func (x *idleCrew) hire(name string, hooks *backendtest.Hooks) *coord.Consumer[int] {
-	x.w.t.Helper()
-	q, put := x.queue(x.w.open(name, hooks))
+	x.w.T.Helper()
+	q, put := x.queue(x.w.Open(name, hooks))
 	put(0)
-	mustAck(x.w.t, mustTake(x.w.t, q, 0))
+	mustAck(x.w.T, mustTake(x.w.T, q, 0))
 	return q
 }
 
 // start starts a consumer, and returns when it waits.
 func (x *idleCrew) start(name string, q *coord.Consumer[int]) {
-	x.w.t.Helper()
-	n := x.w.waits.Load()
+	x.w.T.Helper()
+	n := x.w.Waits.Load()
 	x.wg.Go(func() {
 		for {
 			it, err := q.Take(x.ctx)
 			if err != nil {
 				if !errors.Is(err, context.Canceled) && !errors.Is(err, coord.ErrClosed) {
-					x.w.t.Errorf("%s: %v", name, err)
+					x.w.T.Errorf("%s: %v", name, err)
 				}
 				return
 			}
 			x.came <- delivery{name, it.Value, time.Now()}
 			if err := it.Ack(); err != nil && x.ctx.Err() == nil {
-				x.w.t.Errorf("%s: %v", name, err)
+				x.w.T.Errorf("%s: %v", name, err)
 			}
 		}
 	})
-	x.w.eventually(name+" waits", func() bool { return x.w.waits.Load() > n })
+	x.w.Eventually(name+" waits", func() bool { return x.w.Waits.Load() > n })
 }
 
 // slowest puts the numbers below count, one after the other, and returns the
 // longest time between a put and its delivery. It stops early when the session of a
 // consumer that was cut off has ended, since nothing is shown then.
 func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (most time.Duration) {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	n := 0
 	for ; n < count && standing(); n++ {
 		began := time.Now()
@@ -360,18 +361,18 @@ func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (mo
 		select {
 		case d := <-x.came:
 			if d.value != n {
-				x.w.t.Fatalf("%s got %d, want %d", d.who, d.value, n)
+				x.w.T.Fatalf("%s got %d, want %d", d.who, d.value, n)
 			}
 			most = max(most, d.at.Sub(began))
-		case <-time.After(x.w.timeout + 10*time.Second):
-			x.w.t.Fatalf("item %d was not taken", n)
+		case <-time.After(x.w.Timeout + 10*time.Second):
+			x.w.T.Fatalf("item %d was not taken", n)
 		}
-		if x.w.fake {
+		if x.w.Fake {
 			time.Sleep(time.Second) // all wait again
 		}
 	}
 	if n < 3 {
-		x.w.t.Fatalf("%d items: this tests too little", n)
+		x.w.T.Fatalf("%d items: this tests too little", n)
 	}
 	return most
 }
@@ -404,18 +405,18 @@ type idleTrial struct {
 // run returns the longest wait of an item. Under fake time a round trip takes
 // tripTime.
 func (tr idleTrial) run(w *world, path string, items int) time.Duration {
-	w.t.Helper()
+	w.T.Helper()
 	x := newIdleCrew(w, func(c *coord.Client) (*coord.Consumer[int], func(n int)) {
 		if tr.delay {
 			q := coord.NewDelayQueue[int](c, path, nil)
 			return &q.Consumer, func(n int) {
 				if _, err := q.Put(context.Background(), time.Now().Add(dueIn), n); err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 			}
 		}
 		q := coord.NewQueue[int](c, path, nil)
-		return &q.Consumer, func(n int) { mustPut(w.t, q, n, n) }
+		return &q.Consumer, func(n int) { mustPut(w.T, q, n, n) }
 	})
 	name := func(kind string, i int) string { return fmt.Sprint(path, kind, i) }
 	good, bad, pauses := make([]*coord.Consumer[int], tr.good), make([]*coord.Consumer[int], tr.bad), make([]*pause, tr.bad)
@@ -429,18 +430,18 @@ func (tr idleTrial) run(w *world, path string, items int) time.Duration {
 	for i := range tr.when {
 		x.start(name("good", i), good[i])
 	}
-	before := w.children(path + "/waiters")
+	before := w.Children(path + "/waiters")
 	for i, q := range bad {
 		if tr.how == "slow clock" {
 			coord.SetClock(q, -time.Hour)
 		}
 		x.start(name("bad", i), q)
-		w.t.Cleanup(func() { close(pauses[i].open) })
+		w.T.Cleanup(func() { close(pauses[i].open) })
 	}
-	w.settle()
-	dead := slices.DeleteFunc(w.children(path+"/waiters"), func(name string) bool { return slices.Contains(before, name) })
+	w.Settle()
+	dead := slices.DeleteFunc(w.Children(path+"/waiters"), func(name string) bool { return slices.Contains(before, name) })
 	if len(dead) != tr.bad {
-		w.t.Fatalf("%d waiters more for %d bad consumers", len(dead), tr.bad)
+		w.T.Fatalf("%d waiters more for %d bad consumers", len(dead), tr.bad)
 	}
 	for i := range bad {
 		switch tr.how {
@@ -449,21 +450,21 @@ func (tr idleTrial) run(w *world, path string, items int) time.Duration {
 		case "cut off":
 			l := w.Link(name("bad", i))
 			l.Partition()
-			w.t.Cleanup(l.Heal)
+			w.T.Cleanup(l.Heal)
 		}
 	}
 	for i := tr.when; i < tr.good; i++ {
 		x.start(name("good", i), good[i])
 	}
-	if m, ok := w.Service.(memoryService); ok {
+	if m, ok := w.Service.(coordtest.MemoryService); ok {
 		for i := range tr.good {
 			m.Store.Link(name("good", i)).SetLatency(tripTime / 2)
 		}
 		time.Sleep(time.Second)
 	}
-	_, put := x.queue(w.open(name("producer", 0), nil))
+	_, put := x.queue(w.Open(name("producer", 0), nil))
 	standing := func() bool {
-		now := w.children(path + "/waiters")
+		now := w.Children(path + "/waiters")
 		return !slices.ContainsFunc(dead, func(name string) bool { return !slices.Contains(now, name) })
 	}
 	if tr.how == "slow clock" {
@@ -494,16 +495,16 @@ func TestAnIdleConsumerThatDoesNotActDelaysNothing(t *testing.T) {
 				onEachLong(t, func(w *world) {
 					const items = 25
 					most := c.run(w, "/bad", items)
-					if !w.fake {
-						if most > w.timeout/2 {
-							w.t.Errorf("an item waited for %v", most)
+					if !w.Fake {
+						if most > w.Timeout/2 {
+							w.T.Errorf("an item waited for %v", most)
 						}
 						return
 					}
 					usual := idleTrial{good: c.good, delay: c.delay}.run(w, "/control", items)
-					w.t.Logf("figure: %d of %d idle consumers %s: an item waited for %v at most, %v without them", c.bad, c.bad+c.good, how, most, usual)
+					w.T.Logf("figure: %d of %d idle consumers %s: an item waited for %v at most, %v without them", c.bad, c.bad+c.good, how, most, usual)
 					if most > usual+tripTime {
-						w.t.Errorf("an item waited for %v, without them %v", most, usual)
+						w.T.Errorf("an item waited for %v, without them %v", most, usual)
 					}
 				})
 			})
@@ -524,18 +525,18 @@ func TestADeadFrontIsPassedWhenItsSessionsEnd(t *testing.T) {
 		}
 		live := []*taking{w.takeWaits(context.Background(), w.queue("a", nil)), w.takeWaits(context.Background(), w.queue("b", nil))}
 		p := w.queue("p", nil)
-		mustPut(w.t, p, 1, 2)
+		mustPut(w.T, p, 1, 2)
 		var got []int
 		for _, x := range live {
 			<-x.done
 			if x.err != nil {
-				w.t.Fatal(x.err)
+				w.T.Fatal(x.err)
 			}
 			got = append(got, x.it.Value)
-			mustAck(w.t, x.it)
+			mustAck(w.T, x.it)
 		}
 		if slices.Sort(got); !slices.Equal(got, []int{1, 2}) {
-			w.t.Errorf("got %v", got)
+			w.T.Errorf("got %v", got)
 		}
 		for i := range dead {
 			w.Link(fmt.Sprint("dead", i)).Heal()
@@ -543,7 +544,7 @@ func TestADeadFrontIsPassedWhenItsSessionsEnd(t *testing.T) {
 		cancel()
 		for _, x := range dead {
 			<-x.done
-			wantErr(w.t, x.err, context.Canceled)
+			coordtest.WantErr(w.T, x.err, context.Canceled)
 		}
 		w.drained(&p.Consumer)
 	})

@@ -14,22 +14,23 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func TestTheDeathOfAConsumerLosesNoItem(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
-		mustPut(w.t, a, 1, 2)
-		it := mustTake(w.t, a, 1)
-		second := mustTake(w.t, b, 2)
+		mustPut(w.T, a, 1, 2)
+		it := mustTake(w.T, a, 1)
+		second := mustTake(w.T, b, 2)
 		w.Link("a").Expire(it.Session())
 		<-it.Done()
-		again := mustTake(w.t, b, 1)
+		again := mustTake(w.T, b, 1)
 		if again.Attempt != 2 || again.ID != it.ID || again.Token() <= it.Token() {
-			w.t.Errorf("%+v after %+v", again, it)
+			w.T.Errorf("%+v after %+v", again, it)
 		}
-		mustAck(w.t, again)
-		mustAck(w.t, second)
+		mustAck(w.T, again)
+		mustAck(w.T, second)
 		w.drained(&b.Consumer)
 	})
 }
@@ -37,29 +38,29 @@ func TestTheDeathOfAConsumerLosesNoItem(t *testing.T) {
 func TestAnAckAfterExpiryDoesNotTouchTheNextClaim(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
-		mustPut(w.t, a, 1, 1)
+		mustPut(w.T, a, 1, 1)
 		for name, end := range map[string]func(*coord.Item[int]) error{
 			"ack":     (*coord.Item[int]).Ack,
 			"nack":    func(it *coord.Item[int]) error { return it.Nack(time.Hour) },
 			"release": func(it *coord.Item[int]) error { return it.Release() },
 		} {
-			it := mustTake(w.t, a, 1)
+			it := mustTake(w.T, a, 1)
 			guard := it.Guard()
 			w.Link("a").Expire(it.Session())
 			<-it.Done()
-			next := mustTake(w.t, b, 1)
-			wantErr(w.t, end(it), coord.ErrLost)
-			if _, err := w.session("x").Commit(context.Background(), guard.Ops()...); !errors.Is(err, coord.ErrNotFound) {
-				w.t.Errorf("%s: the old guard: %v", name, err)
+			next := mustTake(w.T, b, 1)
+			coordtest.WantErr(w.T, end(it), coord.ErrLost)
+			if _, err := w.Session("x").Commit(context.Background(), guard.Ops()...); !errors.Is(err, coord.ErrNotFound) {
+				w.T.Errorf("%s: the old guard: %v", name, err)
 			}
 			if err := next.Verify(context.Background()); err != nil {
-				w.t.Errorf("%s: the next claim: %v", name, err)
+				w.T.Errorf("%s: the next claim: %v", name, err)
 			}
 			if err := next.Release(); err != nil {
-				w.t.Error(name, err)
+				w.T.Error(name, err)
 			}
 		}
-		mustAck(w.t, mustTake(w.t, b, 1))
+		mustAck(w.T, mustTake(w.T, b, 1))
 		w.drained(&b.Consumer)
 	})
 }
@@ -71,19 +72,19 @@ func TestALostClaimReplyIsFoundOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var x nth
+				var x coordtest.Nth
 				l := w.Link("a")
 				q := w.hookedQueue("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
-					return x.before(ctx, c)
+					return x.Before(ctx, c)
 				}}, nil)
-				mustPut(w.t, q, 1, 2)
-				x.arm(1, claims, func(context.Context, backendtest.Call, error) error { fault(l); return nil })
-				it := mustTake(w.t, q, 1)
+				mustPut(w.T, q, 1, 2)
+				x.Arm(1, claims, func(context.Context, backendtest.Call, error) error { fault(l); return nil })
+				it := mustTake(w.T, q, 1)
 				if it.Attempt != 1 {
-					w.t.Errorf("attempt %d", it.Attempt)
+					w.T.Errorf("attempt %d", it.Attempt)
 				}
-				mustAck(w.t, mustTake(w.t, q, 2))
-				mustAck(w.t, it)
+				mustAck(w.T, mustTake(w.T, q, 2))
+				mustAck(w.T, it)
 				w.drained(&q.Consumer)
 			})
 		})
@@ -100,8 +101,8 @@ func claims(c backendtest.Call) bool {
 func TestADeadConsumersItemComesBackWithoutAPut(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
-		mustPut(w.t, a, 1, 1)
-		it := mustTake(w.t, a, 1)
+		mustPut(w.T, a, 1, 1)
+		it := mustTake(w.T, a, 1)
 		x := w.takeWaits(context.Background(), b)
 		y := w.takeWaits(context.Background(), w.queue("c", nil))
 		w.Link("a").Expire(it.Session())
@@ -114,16 +115,16 @@ func TestADeadConsumersItemComesBackWithoutAPut(t *testing.T) {
 			again = y.item(1)
 			x, y = y, x
 		case <-time.After(30 * time.Second):
-			w.t.Fatal("it never came back")
+			w.T.Fatal("it never came back")
 		}
 		if err := again.Nack(0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		again = y.item(1)
 		if again.Attempt != 3 {
-			w.t.Errorf("attempt %d, want 3", again.Attempt)
+			w.T.Errorf("attempt %d, want 3", again.Attempt)
 		}
-		mustAck(w.t, again)
+		mustAck(w.T, again)
 		w.drained(&b.Consumer)
 	})
 }
@@ -131,25 +132,25 @@ func TestADeadConsumersItemComesBackWithoutAPut(t *testing.T) {
 func TestManyNacksKeepNameAndId(t *testing.T) {
 	onMemory(t, func(w *world) {
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 1)
-		bucket := "/q/items/" + w.children("/q/items")[0]
-		before := w.children(bucket)[0]
+		mustPut(w.T, q, 1, 1)
+		bucket := "/q/items/" + w.Children("/q/items")[0]
+		before := w.Children(bucket)[0]
 		var id string
 		for n := 1; n <= 50; n++ {
-			it := mustTake(w.t, q, 1)
+			it := mustTake(w.T, q, 1)
 			if it.Attempt != n || id != "" && it.ID != id {
-				w.t.Fatalf("attempt %d of %s, want %d of %s", it.Attempt, it.ID, n, id)
+				w.T.Fatalf("attempt %d of %s, want %d of %s", it.Attempt, it.ID, n, id)
 			}
 			id = it.ID
 			if err := it.Nack(time.Duration(n%2) * time.Millisecond); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			names := w.children(bucket)
+			names := w.Children(bucket)
 			if len(names) > 3 || !slices.Contains(names, before) {
-				w.t.Fatalf("the bucket holds %v, the item was %s", names, before)
+				w.T.Fatalf("the bucket holds %v, the item was %s", names, before)
 			}
 		}
-		mustAck(w.t, mustTake(w.t, q, 1))
+		mustAck(w.T, mustTake(w.T, q, 1))
 		w.drained(&q.Consumer)
 	})
 }
@@ -164,13 +165,13 @@ func TestALostPutReplyMakesOneItem(t *testing.T) {
 				q := w.queue("a", nil)
 				for n := 1; n <= 20; n++ {
 					fault(w.Link("a"))
-					mustPut(w.t, q, n, n)
+					mustPut(w.T, q, n, n)
 				}
 				if n, err := q.Len(context.Background()); n != 20 || err != nil {
-					w.t.Errorf("%d items, %v, want 20", n, err)
+					w.T.Errorf("%d items, %v, want 20", n, err)
 				}
 				for n := 1; n <= 20; n++ {
-					mustAck(w.t, mustTake(w.t, q, n))
+					mustAck(w.T, mustTake(w.T, q, n))
 				}
 				w.drained(&q.Consumer)
 			})
@@ -183,10 +184,10 @@ func TestAQueueGoesOnAfterALongPartition(t *testing.T) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
 		x := w.takeWaits(context.Background(), a)
 		w.Link("a").Partition()
-		mustPut(w.t, b, 1, 1)
-		time.Sleep(2 * w.timeout) // the time is the meaning
+		mustPut(w.T, b, 1, 1)
+		time.Sleep(2 * w.Timeout) // the time is the meaning
 		w.Link("a").Heal()
-		mustAck(w.t, x.item(1))
+		mustAck(w.T, x.item(1))
 		w.drained(&b.Consumer)
 	})
 }
@@ -195,28 +196,28 @@ func TestAQueueGoesOnWhenItsNodesAreRemoved(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.queue("a", nil), w.queue("b", nil)
-		mustPut(w.t, a, 1, 1)
-		mustAck(w.t, mustTake(w.t, b, 1))
-		s := w.session("outsider")
+		mustPut(w.T, a, 1, 1)
+		mustAck(w.T, mustTake(w.T, b, 1))
+		s := w.Session("outsider")
 		for n := 2; n <= 4; n++ {
 			x := w.takeWaits(ctx, b)
 			// The empty queue is removed, with the waiter or without.
-			buckets, _, err := s.Children(ctx, w.path("/q/items"), nil)
+			buckets, _, err := s.Children(ctx, w.Path("/q/items"), nil)
 			if err != nil || len(buckets) != 1 {
-				w.t.Fatal(buckets, err)
+				w.T.Fatal(buckets, err)
 			}
-			ops := []backend.Op{backend.Delete(w.path("/q/items/"+buckets[0]), backend.AnyVersion), backend.Delete(w.path("/q/items"), backend.AnyVersion)}
+			ops := []backend.Op{backend.Delete(w.Path("/q/items/"+buckets[0]), backend.AnyVersion), backend.Delete(w.Path("/q/items"), backend.AnyVersion)}
 			if n%2 == 0 {
-				for _, name := range w.children("/q/waiters") {
-					ops = append(ops, backend.Delete(w.path("/q/waiters/"+name), backend.AnyVersion))
+				for _, name := range w.Children("/q/waiters") {
+					ops = append(ops, backend.Delete(w.Path("/q/waiters/"+name), backend.AnyVersion))
 				}
-				ops = append(ops, backend.Delete(w.path("/q/waiters"), backend.AnyVersion), backend.Delete(w.path("/q"), backend.AnyVersion))
+				ops = append(ops, backend.Delete(w.Path("/q/waiters"), backend.AnyVersion), backend.Delete(w.Path("/q"), backend.AnyVersion))
 			}
 			if _, err := s.Commit(ctx, ops...); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			mustPut(w.t, a, n, n)
-			mustAck(w.t, x.item(n))
+			mustPut(w.T, a, n, n)
+			mustAck(w.T, x.item(n))
 		}
 		w.drained(&b.Consumer)
 	})
@@ -225,17 +226,17 @@ func TestAQueueGoesOnWhenItsNodesAreRemoved(t *testing.T) {
 func TestAQueueDoesNotTakeFromOneWithALongerName(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		short, other := coord.NewQueue[int](c, "/jobs", nil), coord.NewQueue[int](c, "/jobs2", nil)
-		mustPut(w.t, other, 1, 1)
-		mustPut(w.t, short, 2, 2)
-		mustAck(w.t, mustTake(w.t, short, 2))
+		mustPut(w.T, other, 1, 1)
+		mustPut(w.T, short, 2, 2)
+		mustAck(w.T, mustTake(w.T, short, 2))
 		_, err := short.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		if n, err := short.Purge(ctx); n != 0 || err != nil {
-			w.t.Error(n, err)
+			w.T.Error(n, err)
 		}
-		mustAck(w.t, mustTake(w.t, other, 1))
+		mustAck(w.T, mustTake(w.T, other, 1))
 	})
 }
 
@@ -245,18 +246,18 @@ func TestARetriedNackDoesNotTouchTheNextClaim(t *testing.T) {
 	for _, name := range []string{"ack", "nack", "release"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var x nth
-				a, b := w.hookedQueue("a", &backendtest.Hooks{After: x.after}, nil), w.queue("b", nil)
-				mustPut(w.t, a, 1, 1)
-				it := mustTake(w.t, a, 1)
+				var x coordtest.Nth
+				a, b := w.hookedQueue("a", &backendtest.Hooks{After: x.After}, nil), w.queue("b", nil)
+				mustPut(w.T, a, 1, 1)
+				it := mustTake(w.T, a, 1)
 				var next *coord.Item[int]
-				x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+				x.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 					var err error
 					next, err = b.TryTake(context.Background())
 					if name == "ack" {
-						wantErr(w.t, err, coord.ErrEmpty)
+						coordtest.WantErr(w.T, err, coord.ErrEmpty)
 					} else if err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 					return backend.ErrUncertain
 				})
@@ -270,13 +271,13 @@ func TestARetriedNackDoesNotTouchTheNextClaim(t *testing.T) {
 					err = it.Release()
 				}
 				if err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				if next != nil {
 					if err := next.Verify(context.Background()); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
-					mustAck(w.t, next)
+					mustAck(w.T, next)
 				}
 				w.drained(&b.Consumer)
 			})
@@ -286,7 +287,7 @@ func TestARetriedNackDoesNotTouchTheNextClaim(t *testing.T) {
 
 // itemNames are the names of the items in a bucket.
 func itemNames(w *world, bucket string) (items []string) {
-	for _, n := range w.children(bucket) {
+	for _, n := range w.Children(bucket) {
 		if strings.HasPrefix(n, "i-") {
 			items = append(items, n)
 		}
@@ -299,17 +300,17 @@ func TestAnAckOfAnItemWithANodeBelowItIsRefused(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 1)
-		it := mustTake(w.t, q, 1)
+		mustPut(w.T, q, 1, 1)
+		it := mustTake(w.T, q, 1)
 		item := "/q/items/b-0-0/" + itemNames(w, "/q/items/b-0-0")[0]
-		if _, err := w.session("x").Commit(ctx, backend.Create(w.path(item+"/note"), nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(ctx, backend.Create(w.Path(item+"/note"), nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		err := it.Ack()
 		again, err2 := q.TryTake(ctx)
-		wantErr(w.t, err, backend.ErrNotEmpty)
+		coordtest.WantErr(w.T, err, backend.ErrNotEmpty)
 		if err2 == nil {
-			w.t.Errorf("the item came again: %v attempt %d", again.Value, again.Attempt)
+			w.T.Errorf("the item came again: %v attempt %d", again.Value, again.Attempt)
 		}
 	})
 }
@@ -318,17 +319,17 @@ func TestADeadLetterWithANodeBelowItIsRefused(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", &coord.QueueOptions[int]{MaxAttempts: 1})
-		mustPut(w.t, q, 1, 1)
-		it := mustTake(w.t, q, 1)
+		mustPut(w.T, q, 1, 1)
+		it := mustTake(w.T, q, 1)
 		item := "/q/items/b-0-0/" + itemNames(w, "/q/items/b-0-0")[0]
-		if _, err := w.session("x").Commit(ctx, backend.Create(w.path(item+"/note"), nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(ctx, backend.Create(w.Path(item+"/note"), nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		err := it.Nack(0)
 		again, err2 := q.TryTake(ctx)
-		wantErr(w.t, err, backend.ErrNotEmpty)
+		coordtest.WantErr(w.T, err, backend.ErrNotEmpty)
 		if err2 == nil {
-			w.t.Errorf("the item came again: attempt %d", again.Attempt)
+			w.T.Errorf("the item came again: attempt %d", again.Attempt)
 		}
 	})
 }
@@ -337,23 +338,23 @@ func TestAnItemWhoseStateIsGoneIsBuriedAllTheSame(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", &coord.QueueOptions[int]{MaxAttempts: 1})
-		mustPut(w.t, q, 1, 1)
-		it := mustTake(w.t, q, 1)
-		for _, n := range w.children("/q/items/b-0-0") {
+		mustPut(w.T, q, 1, 1)
+		it := mustTake(w.T, q, 1)
+		for _, n := range w.Children("/q/items/b-0-0") {
 			if strings.HasPrefix(n, "s-") {
-				if _, err := w.session("x").Commit(ctx, backend.Delete(w.path("/q/items/b-0-0/"+n), backend.AnyVersion)); err != nil {
-					w.t.Fatal(err)
+				if _, err := w.Session("x").Commit(ctx, backend.Delete(w.Path("/q/items/b-0-0/"+n), backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
 				}
 			}
 		}
 		if err := it.Nack(0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		n := mustLen(w.t, &q.Consumer)
-		dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
+		n := mustLen(w.T, &q.Consumer)
+		dead := coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil)
 		d, err := dead.Len(ctx)
 		if n != 0 || d != 1 || err != nil {
-			w.t.Errorf("%d in the queue and %d dead letters, %v", n, d, err)
+			w.T.Errorf("%d in the queue and %d dead letters, %v", n, d, err)
 		}
 	})
 }
@@ -365,24 +366,24 @@ func TestTwoItemsOfOneIDMakeNoStorm(t *testing.T) {
 		var calls atomic.Int64
 		q := w.hookedQueue("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }}, nil)
 		w.Link("a").(interface{ SetLatency(time.Duration) }).SetLatency(time.Millisecond)
-		mustPut(w.t, q, 1, 1)
+		mustPut(w.T, q, 1, 1)
 		name := itemNames(w, "/q/items/b-0-0")[0]
 		twin := name[:len(name)-10] + "0000000009"
-		if _, err := w.session("x").Commit(context.Background(), backend.Create(w.path("/q/items/b-0-0/"+twin), []byte("1"), backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Create(w.Path("/q/items/b-0-0/"+twin), []byte("1"), backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		it, err := q.Take(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		before := calls.Load()
 		_, err = q.Take(ctx)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if calls.Load()-before > 100 {
-			w.t.Errorf("%d requests in 10 s", calls.Load()-before)
+			w.T.Errorf("%d requests in 10 s", calls.Load()-before)
 		}
-		mustAck(w.t, it)
-		mustAck(w.t, mustTake(w.t, q, 1)) // the twin
+		mustAck(w.T, it)
+		mustAck(w.T, mustTake(w.T, q, 1)) // the twin
 	})
 }
 
@@ -392,27 +393,27 @@ func TestABucketNumberBeyondAllIsIgnored(t *testing.T) {
 		defer cancel()
 		var calls atomic.Int64
 		hooks := &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }}
-		mustPut(w.t, w.queue("a", nil), 0, 0)
-		s := w.session("x")
-		if _, err := s.Commit(ctx, backend.Create(w.path(fmt.Sprintf("/q/items/b-0-%d", math.MaxInt64)), nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		mustPut(w.T, w.queue("a", nil), 0, 0)
+		s := w.Session("x")
+		if _, err := s.Commit(ctx, backend.Create(w.Path(fmt.Sprintf("/q/items/b-0-%d", math.MaxInt64)), nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		q := w.hookedQueue("b", hooks, nil)
 		w.Link("b").(interface{ SetLatency(time.Duration) }).SetLatency(time.Millisecond)
 		put := 1
 		for n := 1; n < 20; n++ {
 			if _, err := q.Put(ctx, n); err != nil {
-				w.t.Logf("put %d: %v after %d requests", n, err, calls.Load())
+				w.T.Logf("put %d: %v after %d requests", n, err, calls.Load())
 				break
 			}
 			put++
 		}
 		n, err := q.Len(context.Background())
 		if n != put {
-			w.t.Errorf("%d put without an error, Len %d %v: %v", put, n, err, w.children("/q/items"))
+			w.T.Errorf("%d put without an error, Len %d %v: %v", put, n, err, w.Children("/q/items"))
 		}
 		if calls.Load() > 200 {
-			w.t.Errorf("%d requests", calls.Load())
+			w.T.Errorf("%d requests", calls.Load())
 		}
 	})
 }
@@ -422,21 +423,21 @@ func TestForeignWaitersDoNotBlockTheFront(t *testing.T) {
 		ctx := context.Background()
 		q := w.queue("a", nil)
 		y := w.takeWaits(ctx, q)
-		s := w.session("x")
+		s := w.Session("x")
 		for _, n := range []string{"my-take-0000000000", "my-take--000000002", "mis-take--000000003"} {
-			if _, err := s.Commit(ctx, backend.Create(w.path("/q/waiters/"+n), nil, backend.Persistent)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.Create(w.Path("/q/waiters/"+n), nil, backend.Persistent)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
-		mustPut(w.t, q, 1, 1)
-		mustAck(w.t, y.item(1))
+		mustPut(w.T, q, 1, 1)
+		mustAck(w.T, y.item(1))
 		x := w.takeWaits(ctx, q)
-		mustPut(w.t, q, 2, 2)
+		mustPut(w.T, q, 2, 2)
 		select {
 		case <-x.done:
 		case <-time.After(time.Minute):
-			w.t.Error("a minute, and the item was not taken")
-			s.Commit(ctx, backend.Delete(w.path("/q/waiters/mis-take--000000003"), -1), backend.Delete(w.path("/q/waiters/my-take-0000000000"), -1), backend.Delete(w.path("/q/waiters/my-take--000000002"), -1))
+			w.T.Error("a minute, and the item was not taken")
+			s.Commit(ctx, backend.Delete(w.Path("/q/waiters/mis-take--000000003"), -1), backend.Delete(w.Path("/q/waiters/my-take-0000000000"), -1), backend.Delete(w.Path("/q/waiters/my-take--000000002"), -1))
 			<-x.done
 		}
 	})
@@ -446,10 +447,10 @@ func TestAPutOfUnknownOutcomeTellsItsID(t *testing.T) {
 	for _, name := range []string{"request lost", "reply lost"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var x, y nth // before and after
-				q := w.hookedQueue("a", &backendtest.Hooks{Before: x.before, After: y.after}, nil)
-				mustPut(w.t, q, 1, 1)
-				mustAck(w.t, mustTake(w.t, q, 1))
+				var x, y coordtest.Nth // before and after
+				q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before, After: y.After}, nil)
+				mustPut(w.T, q, 1, 1)
+				mustAck(w.T, mustTake(w.T, q, 1))
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
 				creates := func(c backendtest.Call) bool {
@@ -459,22 +460,22 @@ func TestAPutOfUnknownOutcomeTellsItsID(t *testing.T) {
 				if name == "reply lost" {
 					z = &y
 				}
-				z.arm(1, creates, func(context.Context, backendtest.Call, error) error {
+				z.Arm(1, creates, func(context.Context, backendtest.Call, error) error {
 					cancel()
 					return backend.Uncertain(ctx.Err())
 				})
 				id, err := q.Put(ctx, 2)
-				wantErr(w.t, err, coord.ErrUncertain)
+				coordtest.WantErr(w.T, err, coord.ErrUncertain)
 				if id == "" {
-					w.t.Fatal("no id")
+					w.T.Fatal("no id")
 				}
 				if it, err := q.TryTake(context.Background()); err == nil && it.ID != id {
-					w.t.Errorf("id %q, the item has %q", id, it.ID)
+					w.T.Errorf("id %q, the item has %q", id, it.ID)
 				} else if (err == nil) != (name == "reply lost") {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				if id, err = q.Put(ctx, 3); id != "" || err == nil {
-					w.t.Errorf("id %q, %v: nothing was put", id, err)
+					w.T.Errorf("id %q, %v: nothing was put", id, err)
 				}
 			})
 		})
@@ -487,30 +488,30 @@ func TestAPopOfUnknownOutcomeLeavesNothingClaimed(t *testing.T) {
 	for _, name := range []string{"request lost", "reply lost"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var x, y nth // before and after
-				q := w.hookedQueue("a", &backendtest.Hooks{Before: x.before, After: y.after}, nil)
-				mustPut(w.t, q, 1, 1)
-				mustAck(w.t, mustTake(w.t, q, 1))
-				mustPut(w.t, q, 2, 2)
+				var x, y coordtest.Nth // before and after
+				q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before, After: y.After}, nil)
+				mustPut(w.T, q, 1, 1)
+				mustAck(w.T, mustTake(w.T, q, 1))
+				mustPut(w.T, q, 2, 2)
 				cause := fmt.Errorf("%w: %w", coord.ErrLost, coord.ErrSessionLost)
 				ctx, cancel := context.WithCancelCause(context.Background())
 				z := &x
 				if name == "reply lost" {
 					z = &y
 				}
-				z.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+				z.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 					cancel(cause)
 					return backend.Uncertain(backend.ContextError(ctx))
 				})
 				_, err := q.Pop(ctx)
-				wantErr(w.t, err, coord.ErrUncertain, context.Canceled, cause)
+				coordtest.WantErr(w.T, err, coord.ErrUncertain, context.Canceled, cause)
 				it, err := q.TryTake(context.Background())
 				if name == "reply lost" {
-					wantErr(w.t, err, coord.ErrEmpty)
+					coordtest.WantErr(w.T, err, coord.ErrEmpty)
 				} else if err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				} else {
-					mustAck(w.t, it)
+					mustAck(w.T, it)
 				}
 				w.drained(&q.Consumer)
 			})
@@ -521,26 +522,26 @@ func TestAPopOfUnknownOutcomeLeavesNothingClaimed(t *testing.T) {
 func TestAnAttemptIsNeverNegative(t *testing.T) {
 	onMemory(t, func(w *world) {
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 1)
-		if err := mustTake(w.t, q, 1).Nack(0); err != nil {
-			w.t.Fatal(err)
+		mustPut(w.T, q, 1, 1)
+		if err := mustTake(w.T, q, 1).Nack(0); err != nil {
+			w.T.Fatal(err)
 		}
 		for _, data := range []string{fmt.Sprint(math.MaxInt64), "-5", "99999999999999999999", ""} {
-			for _, n := range w.children("/q/items/b-0-0") {
+			for _, n := range w.Children("/q/items/b-0-0") {
 				if !strings.HasPrefix(n, "s-") {
 					continue
 				}
-				op := backend.SetData(w.path("/q/items/b-0-0/"+n), []byte(data), backend.AnyVersion)
-				if _, err := w.session("x").Commit(context.Background(), op); err != nil {
-					w.t.Fatal(err)
+				op := backend.SetData(w.Path("/q/items/b-0-0/"+n), []byte(data), backend.AnyVersion)
+				if _, err := w.Session("x").Commit(context.Background(), op); err != nil {
+					w.T.Fatal(err)
 				}
 			}
-			it := mustTake(w.t, q, 1)
+			it := mustTake(w.T, q, 1)
 			if it.Attempt < 2 {
-				w.t.Errorf("%q: attempt %d", data, it.Attempt)
+				w.T.Errorf("%q: attempt %d", data, it.Attempt)
 			}
 			if err := it.Nack(0); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 	})
@@ -551,27 +552,27 @@ func TestAnAttemptIsNeverNegative(t *testing.T) {
 func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		a := w.hookedQueue("a", &backendtest.Hooks{After: after.after}, nil)
-		mustPut(w.t, a, 1, 1)
+		var after coordtest.Nth
+		a := w.hookedQueue("a", &backendtest.Hooks{After: after.After}, nil)
+		mustPut(w.T, a, 1, 1)
 		claims := func(c backendtest.Call) bool {
 			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool {
-				return op.Kind == backend.OpCreate && op.Mode == backend.Ephemeral && strings.HasPrefix(op.Path, w.path("/q/items/"))
+				return op.Kind == backend.OpCreate && op.Mode == backend.Ephemeral && strings.HasPrefix(op.Path, w.Path("/q/items/"))
 			})
 		}
-		outsider := w.session("x")
-		after.arm(1, claims, func(_ context.Context, c backendtest.Call, err error) error {
+		outsider := w.Session("x")
+		after.Arm(1, claims, func(_ context.Context, c backendtest.Call, err error) error {
 			slot := c.Ops[len(c.Ops)-1].Path
 			if _, derr := outsider.Commit(ctx, backend.Delete(slot, backend.AnyVersion)); err != nil || derr != nil {
-				w.t.Error(err, derr)
+				w.T.Error(err, derr)
 			}
 			return backend.ErrUncertain
 		})
 		_, err := a.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrUncertain)
-		w.settle()
+		coordtest.WantErr(w.T, err, coord.ErrUncertain)
+		w.Settle()
 		b := w.hookedQueue("b", nil, nil)
-		mustAck(w.t, mustTake(w.t, b, 1))
+		mustAck(w.T, mustTake(w.T, b, 1))
 		w.drained(&b.Consumer)
 	})
 }
@@ -580,10 +581,10 @@ func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
 func TestAnItemThatComesAfterTheStockWasGivenBackIsGivenBack(t *testing.T) {
 	onMemory(t, func(w *world) {
 		q := w.hookedQueue("a", nil, nil)
-		mustPut(w.t, q, 1, 1)
-		if it := coord.Overtaken(mustTake(w.t, q, 1)); it != nil {
-			w.t.Errorf("%v is handed out", it.Value)
+		mustPut(w.T, q, 1, 1)
+		if it := coord.Overtaken(mustTake(w.T, q, 1)); it != nil {
+			w.T.Errorf("%v is handed out", it.Value)
 		}
-		mustAck(w.t, mustTake(w.t, w.hookedQueue("b", nil, nil), 1))
+		mustAck(w.T, mustTake(w.T, w.hookedQueue("b", nil, nil), 1))
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func TestAFullQueueRefusesOrMakesWait(t *testing.T) {
@@ -24,21 +25,21 @@ func TestAFullQueueRefusesOrMakesWait(t *testing.T) {
 		ctx := context.Background()
 		a := w.queue("a", &coord.QueueOptions[int]{MaxLen: 3, FailWhenFull: true})
 		b := w.queue("b", &coord.QueueOptions[int]{MaxLen: 3})
-		mustPut(w.t, a, 1, 2)
+		mustPut(w.T, a, 1, 2)
 		ids, err := a.PutAll(ctx, 3, 4, 5)
-		wantErr(w.t, err, coord.ErrFull)
+		coordtest.WantErr(w.T, err, coord.ErrFull)
 		if len(ids) != 1 {
-			w.t.Errorf("%d were put, want one", len(ids))
+			w.T.Errorf("%d were put, want one", len(ids))
 		}
 		_, err = a.Put(ctx, 4)
-		wantErr(w.t, err, coord.ErrFull)
+		coordtest.WantErr(w.T, err, coord.ErrFull)
 		reason := errors.New("no time")
 		short, cancel := context.WithCancelCause(ctx)
 		time.AfterFunc(50*time.Millisecond, func() { cancel(reason) })
 		_, err = b.Put(short, 4)
-		wantErr(w.t, err, context.Canceled, reason)
+		coordtest.WantErr(w.T, err, context.Canceled, reason)
 		if n, err := a.Len(ctx); n != 3 || err != nil {
-			w.t.Errorf("%d items, %v", n, err)
+			w.T.Errorf("%d items, %v", n, err)
 		}
 		put := make(chan error)
 		go func() {
@@ -46,14 +47,14 @@ func TestAFullQueueRefusesOrMakesWait(t *testing.T) {
 			put <- err
 		}()
 		for n := 1; n <= 7; n++ {
-			it := mustTake(w.t, a, n) // it counts while it is claimed
-			if n := mustLen(w.t, &a.Consumer); n > 3 {
-				w.t.Errorf("%d items", n)
+			it := mustTake(w.T, a, n) // it counts while it is claimed
+			if n := mustLen(w.T, &a.Consumer); n > 3 {
+				w.T.Errorf("%d items", n)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		if err := <-put; err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		w.drained(&a.Consumer)
 	})
@@ -80,7 +81,7 @@ func TestProducersWhoCompeteNeverOverfillAQueue(t *testing.T) {
 			producing.Go(func() {
 				for n := range each {
 					if _, err := q.Put(ctx, i*100+n); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				}
 			})
@@ -99,10 +100,10 @@ func TestProducersWhoCompeteNeverOverfillAQueue(t *testing.T) {
 		seen := make(map[int]bool)
 		for it, err := range c.All(ctx) {
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			seen[it.Value] = true
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 			if len(seen) == producers*each {
 				break
 			}
@@ -111,7 +112,7 @@ func TestProducersWhoCompeteNeverOverfillAQueue(t *testing.T) {
 		cancel()
 		rest.Wait()
 		if most > limit {
-			w.t.Errorf("%d items, limit %d", most, limit)
+			w.T.Errorf("%d items, limit %d", most, limit)
 		}
 		w.drained(&look.Consumer)
 	})
@@ -121,19 +122,19 @@ func TestProducersWhoCompeteNeverOverfillAQueue(t *testing.T) {
 func TestAPutDoesNotOverfillAQueueThatFillsUpMeanwhile(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var x nth
+		var x coordtest.Nth
 		o := &coord.QueueOptions[int]{MaxLen: 3, FailWhenFull: true}
-		a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, o), w.queue("b", o)
-		mustPut(w.t, b, 1, 1)
-		mustPut(w.t, a, 2, 2)
-		x.arm(1, creates, func(context.Context, backendtest.Call, error) error {
-			mustPut(w.t, b, 3, 3)
+		a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, o), w.queue("b", o)
+		mustPut(w.T, b, 1, 1)
+		mustPut(w.T, a, 2, 2)
+		x.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
+			mustPut(w.T, b, 3, 3)
 			return nil
 		})
 		_, err := a.Put(ctx, 4)
-		wantErr(w.t, err, coord.ErrFull)
-		if n := mustLen(w.t, &a.Consumer); n != 3 {
-			w.t.Errorf("%d items, limit 3", n)
+		coordtest.WantErr(w.T, err, coord.ErrFull)
+		if n := mustLen(w.T, &a.Consumer); n != 3 {
+			w.T.Errorf("%d items, limit 3", n)
 		}
 	})
 }
@@ -142,55 +143,55 @@ func TestAnItemThatFailsTooOftenBecomesADeadLetter(t *testing.T) {
 	onEach(t, func(w *world) {
 		o := &coord.QueueOptions[int]{MaxAttempts: 2}
 		a, b := w.queue("a", o), w.queue("b", o)
-		mustPut(w.t, a, 1, 3)
+		mustPut(w.T, a, 1, 3)
 		// By Nack, and by the death of its consumers.
-		first := mustTake(w.t, a, 1)
-		second := mustTake(w.t, b, 2)
+		first := mustTake(w.T, a, 1)
+		second := mustTake(w.T, b, 2)
 		w.Link("b").Expire(second.Session())
 		if err := first.Nack(0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		first = mustTake(w.t, a, 1)
+		first = mustTake(w.T, a, 1)
 		if err := first.Nack(time.Hour); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		second = mustTake(w.t, b, 2)
+		second = mustTake(w.T, b, 2)
 		if second.Attempt != 2 {
-			w.t.Errorf("attempt %d", second.Attempt)
+			w.T.Errorf("attempt %d", second.Attempt)
 		}
 		w.Link("b").Expire(second.Session())
 		<-second.Done()
-		mustAck(w.t, mustTake(w.t, a, 3))
+		mustAck(w.T, mustTake(w.T, a, 3))
 		w.drained(&a.Consumer)
-		dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
+		dead := coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil)
 		for i, old := range []*coord.Item[int]{first, second} {
-			it := mustTake(w.t, dead, i+1)
+			it := mustTake(w.T, dead, i+1)
 			if it.ID != old.ID || it.Attempt != 1 {
-				w.t.Errorf("dead letter %+v of %+v", it, old)
+				w.T.Errorf("dead letter %+v of %+v", it, old)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		_, err := dead.TryTake(context.Background())
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 	})
 }
 
 func TestWhatCannotBeDecodedBecomesADeadLetter(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		words := coord.NewQueue[string](c, "/q", nil)
 		if _, err := words.Put(ctx, "not a number"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		q := w.queue("b", &coord.QueueOptions[int]{DeadLetterPath: "/elsewhere"})
-		mustPut(w.t, q, 1, 1)
+		mustPut(w.T, q, 1, 1)
 		_, err := q.Peek(ctx)
-		wantErr(w.t, err, coord.ErrDecode)
-		mustAck(w.t, mustTake(w.t, q, 1))
+		coordtest.WantErr(w.T, err, coord.ErrDecode)
+		mustAck(w.T, mustTake(w.T, q, 1))
 		w.drained(&q.Consumer)
 		if v, err := coord.NewQueue[string](c, "/elsewhere", nil).Pop(ctx); v != "not a number" || err != nil {
-			w.t.Errorf("%q, %v", v, err)
+			w.T.Errorf("%q, %v", v, err)
 		}
 	})
 }
@@ -201,28 +202,28 @@ func TestALostMoveToTheDeadLettersIsFoundOut(t *testing.T) {
 	for _, kind := range []string{"request", "reply"} {
 		t.Run(kind, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var x nth
-				hooks := &backendtest.Hooks{Before: x.before}
+				var x coordtest.Nth
+				hooks := &backendtest.Hooks{Before: x.Before}
 				if kind == "reply" {
-					hooks = &backendtest.Hooks{After: x.after}
+					hooks = &backendtest.Hooks{After: x.After}
 				}
 				q := w.hookedQueue("a", hooks, &coord.QueueOptions[int]{MaxAttempts: 1})
-				mustPut(w.t, q, 1, 5)
-				dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
+				mustPut(w.T, q, 1, 5)
+				dead := coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil)
 				hits := 0
 				for n := 1; n <= 5; n++ {
-					x.arm(1, func(c backendtest.Call) bool {
-						return commits(c, backend.OpDelete) && strings.HasPrefix(c.Ops[len(c.Ops)-2].Path, "/q/dead/")
+					x.Arm(1, func(c backendtest.Call) bool {
+						return coordtest.Commits(c, backend.OpDelete) && strings.HasPrefix(c.Ops[len(c.Ops)-2].Path, "/q/dead/")
 					}, func(context.Context, backendtest.Call, error) error { hits++; return backend.ErrUncertain })
-					if err := mustTake(w.t, q, n).Nack(0); err != nil {
-						w.t.Error(err)
+					if err := mustTake(w.T, q, n).Nack(0); err != nil {
+						w.T.Error(err)
 					}
-					if d, l := mustLen(w.t, &dead.Consumer), mustLen(w.t, &q.Consumer); d != n || l != 5-n {
-						w.t.Errorf("%d dead, %d alive after %d", d, l, n)
+					if d, l := mustLen(w.T, &dead.Consumer), mustLen(w.T, &q.Consumer); d != n || l != 5-n {
+						w.T.Errorf("%d dead, %d alive after %d", d, l, n)
 					}
 				}
 				if hits != 5 {
-					w.t.Errorf("%d moves were lost, want 5", hits)
+					w.T.Errorf("%d moves were lost, want 5", hits)
 				}
 				w.drained(&q.Consumer)
 			})
@@ -232,7 +233,7 @@ func TestALostMoveToTheDeadLettersIsFoundOut(t *testing.T) {
 
 func TestDeadLettersAmongTheNodesOfTheQueueAreRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		for path, wrong := range map[string]bool{
 			"/q": true, "/q/items": true, "/q/items/x": true, "/q/waiters": true, "/q/waiters/x": true,
 			"/q/dead": false, "/q/items2": false, "/other": false,
@@ -240,12 +241,12 @@ func TestDeadLettersAmongTheNodesOfTheQueueAreRefused(t *testing.T) {
 			q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetterPath: path})
 			_, err := q.Put(context.Background(), 1)
 			if errors.Is(err, coord.ErrInvalid) != wrong || (err == nil) == wrong {
-				w.t.Errorf("dead letters at %s: %v", path, err)
+				w.T.Errorf("dead letters at %s: %v", path, err)
 			}
 		}
 		q := coord.NewQueue(c, "/q/items", &coord.QueueOptions[int]{DeadLetterPath: "/q"})
 		_, err := q.Put(context.Background(), 1)
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 	})
 }
 
@@ -253,16 +254,16 @@ func TestTheHighestBucketNumberIsALimit(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 1)
-		if _, err := w.session("x").Commit(ctx, backend.Create(w.path(fmt.Sprint("/q/items/b-0-", int64(1)<<53)), nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		mustPut(w.T, q, 1, 1)
+		if _, err := w.Session("x").Commit(ctx, backend.Create(w.Path(fmt.Sprint("/q/items/b-0-", int64(1)<<53)), nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		p := w.queue("b", nil)
-		mustPut(w.t, p, 2, 7) // as many as one bucket takes
+		mustPut(w.T, p, 2, 7) // as many as one bucket takes
 		_, err := p.Put(ctx, 8)
-		wantErr(w.t, err, coord.ErrLimit)
+		coordtest.WantErr(w.T, err, coord.ErrLimit)
 		for n := 1; n <= 7; n++ {
-			mustAck(w.t, mustTake(w.t, q, n))
+			mustAck(w.T, mustTake(w.T, q, n))
 		}
 	})
 }
@@ -274,7 +275,7 @@ func TestALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx := t.Context()
 			b := &aged{Backend: memory.New(nil), by: make(map[int64]int32)}
-			c := open(t, b, nil)
+			c := coordtest.Open(t, b, nil)
 			q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxLen: 2, FailWhenFull: true})
 			coord.SetBucketSize(&q.Consumer, 6)
 			s, err := b.Backend.Open(ctx)
@@ -295,7 +296,7 @@ func TestALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
 				for range 8 {
 					mustPut(t, q, n, n+1)
 					_, err := q.Put(ctx, 99)
-					wantErr(t, err, coord.ErrFull)
+					coordtest.WantErr(t, err, coord.ErrFull)
 					mustAck(t, mustTake(t, q, n))
 					mustAck(t, mustTake(t, q, n+1))
 					n += 2
@@ -322,16 +323,16 @@ func TestPeekPassesWhatWasTakenTooOften(t *testing.T) {
 		ctx := context.Background()
 		o := &coord.QueueOptions[int]{MaxAttempts: 1}
 		a, b := w.queue("a", o), w.queue("b", o)
-		mustPut(w.t, a, 1, 2)
-		it := mustTake(w.t, b, 1)
+		mustPut(w.T, a, 1, 2)
+		it := mustTake(w.T, b, 1)
 		w.Link("b").Expire(it.Session())
 		<-it.Done()
 		if v, err := a.Peek(ctx); v != 2 || err != nil {
-			w.t.Errorf("Peek: %d, %v, want 2", v, err)
+			w.T.Errorf("Peek: %d, %v, want 2", v, err)
 		}
-		mustAck(w.t, mustTake(w.t, a, 2))
+		mustAck(w.T, mustTake(w.T, a, 2))
 		_, err := a.Peek(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 	})
 }
 
@@ -350,21 +351,21 @@ func TestARefusedClaimIsTold(t *testing.T) {
 		ctx := context.Background()
 		var on atomic.Bool
 		q := w.hookedQueue("a", refuse(&on, claims), nil)
-		mustPut(w.t, q, 1, 1)
+		mustPut(w.T, q, 1, 1)
 		on.Store(true)
 		_, err := q.Take(ctx)
-		wantErr(w.t, err, coord.ErrDenied)
+		coordtest.WantErr(w.T, err, coord.ErrDenied)
 		for it, err := range q.All(ctx) {
 			if it != nil {
-				w.t.Error("an item")
+				w.T.Error("an item")
 			}
-			wantErr(w.t, err, coord.ErrDenied)
+			coordtest.WantErr(w.T, err, coord.ErrDenied)
 		}
 		if it, ok := <-q.Items(ctx); ok {
-			w.t.Errorf("an item: %v", it)
+			w.T.Errorf("an item: %v", it)
 		}
 		on.Store(false)
-		mustAck(w.t, mustTake(w.t, q, 1))
+		mustAck(w.T, mustTake(w.T, q, 1))
 		w.drained(&q.Consumer)
 	})
 }
@@ -373,18 +374,18 @@ func TestARefusedReadGivesTheItemBack(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var on atomic.Bool
 		q := w.hookedQueue("a", refuse(&on, func(c backendtest.Call) bool { return c.Op == "get" }), &coord.QueueOptions[int]{Prefetch: 2})
-		mustPut(w.t, q, 1, 2)
+		mustPut(w.T, q, 1, 2)
 		on.Store(true)
 		for _, err := range q.All(context.Background()) {
-			wantErr(w.t, err, coord.ErrDenied)
+			coordtest.WantErr(w.T, err, coord.ErrDenied)
 		}
 		on.Store(false)
 		for n := 1; n <= 2; n++ {
-			it := mustTake(w.t, q, n)
+			it := mustTake(w.T, q, n)
 			if it.Attempt != 1 {
-				w.t.Errorf("attempt %d", it.Attempt)
+				w.T.Errorf("attempt %d", it.Attempt)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		w.drained(&q.Consumer)
 	})
@@ -394,18 +395,18 @@ func TestARefusedAckGoesOnInTheBackground(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var on atomic.Bool
-		q := w.hookedQueue("a", refuse(&on, deletes), nil)
+		q := w.hookedQueue("a", refuse(&on, coordtest.Deletes), nil)
 		other := w.queue("b", nil)
-		mustPut(w.t, q, 1, 2)
-		first, second := mustTake(w.t, q, 1), mustTake(w.t, q, 2)
+		mustPut(w.T, q, 1, 2)
+		first, second := mustTake(w.T, q, 1), mustTake(w.T, q, 2)
 		on.Store(true)
-		wantErr(w.t, first.Ack(), coord.ErrDenied)
-		wantErr(w.t, second.Release(), coord.ErrDenied)
+		coordtest.WantErr(w.T, first.Ack(), coord.ErrDenied)
+		coordtest.WantErr(w.T, second.Release(), coord.ErrDenied)
 		_, err := other.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		on.Store(false)
 		time.Sleep(5 * time.Second) // of fake time, for the pauses
-		mustAck(w.t, mustTake(w.t, other, 2))
+		mustAck(w.T, mustTake(w.T, other, 2))
 		w.drained(&other.Consumer)
 	})
 }
@@ -414,30 +415,30 @@ func TestARefusedAckGoesOnInTheBackground(t *testing.T) {
 func TestTheLargestItemFitsIntoTheDeadLetters(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		q := coord.NewQueue(w.open("a", nil), "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes(), MaxAttempts: 1})
+		q := coord.NewQueue(w.Open("a", nil), "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes(), MaxAttempts: 1})
 		size := backend.MaxRequest
 		for {
 			_, err := q.Put(ctx, make([]byte, size))
 			if err == nil {
 				break
 			}
-			wantErr(w.t, err, coord.ErrTooLarge)
+			coordtest.WantErr(w.T, err, coord.ErrTooLarge)
 			size -= 1_000
 		}
-		w.t.Logf("figure: the largest item has some %d bytes", size)
+		w.T.Logf("figure: the largest item has some %d bytes", size)
 		if size < 900_000 {
-			w.t.Errorf("an item of more than %d bytes is refused", size)
+			w.T.Errorf("an item of more than %d bytes is refused", size)
 		}
 		it, err := q.Take(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := it.Nack(0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		dead, err := coord.NewQueue(w.open("b", nil), "/q/dead", &coord.QueueOptions[[]byte]{Codec: coord.Bytes()}).Pop(ctx)
+		dead, err := coord.NewQueue(w.Open("b", nil), "/q/dead", &coord.QueueOptions[[]byte]{Codec: coord.Bytes()}).Pop(ctx)
 		if err != nil || len(dead) != size {
-			w.t.Errorf("a dead letter of %d bytes, %v", len(dead), err)
+			w.T.Errorf("a dead letter of %d bytes, %v", len(dead), err)
 		}
 	})
 }
@@ -446,21 +447,21 @@ func TestARefusedPopGivesTheItemBack(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var on atomic.Bool
-		q := w.hookedQueue("a", refuse(&on, deletes), nil)
-		mustPut(w.t, q, 1, 1)
+		q := w.hookedQueue("a", refuse(&on, coordtest.Deletes), nil)
+		mustPut(w.T, q, 1, 1)
 		on.Store(true)
 		_, err := q.Pop(ctx)
 		on.Store(false)
-		wantErr(w.t, err, coord.ErrDenied)
+		coordtest.WantErr(w.T, err, coord.ErrDenied)
 		time.Sleep(10 * time.Second) // of fake time, for the pauses
 		if errors.Is(err, coord.ErrUncertain) {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		it := mustTake(w.t, q, 1)
+		it := mustTake(w.T, q, 1)
 		if it.Attempt != 1 {
-			w.t.Errorf("attempt %d", it.Attempt)
+			w.T.Errorf("attempt %d", it.Attempt)
 		}
-		mustAck(w.t, it)
+		mustAck(w.T, it)
 		w.drained(&q.Consumer)
 	})
 }
@@ -477,45 +478,45 @@ func TestAnItemThatCannotBeBuriedDoesNotHoldUpTheOthers(t *testing.T) {
 			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return strings.Contains(op.Path, "/dead") })
 		})
 		a, b := w.queue("a", o), w.hookedQueue("b", hooks, o)
-		mustPut(w.t, a, 1, 3)
-		mustTake(w.t, a, 1)
+		mustPut(w.T, a, 1, 3)
+		mustTake(w.T, a, 1)
 		w.Link("a").Expire(claimant(w))
-		w.settle()
+		w.Settle()
 		for n := 2; n <= 3; n++ {
-			mustAck(w.t, mustTake(w.t, b, n))
+			mustAck(w.T, mustTake(w.T, b, n))
 		}
 		// It is tried again now and then, and goes in the end.
 		calls.Store(0)
 		short, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
 		_, err := b.Take(short)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if n := calls.Load(); n < 60 || n > 2_000 {
-			w.t.Errorf("%d requests in an hour", n)
+			w.T.Errorf("%d requests in an hour", n)
 		}
 		on.Store(false)
 		time.Sleep(2 * time.Minute)
 		_, err = b.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
-		dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
-		mustAck(w.t, mustTake(w.t, dead, 1))
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
+		dead := coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil)
+		mustAck(w.T, mustTake(w.T, dead, 1))
 		w.drained(&b.Consumer)
 	})
 }
 
 // claimant is the session that has an item of the first bucket.
 func claimant(w *world) int64 {
-	s := w.session("z")
-	for _, n := range w.children("/q/items/b-0-0") {
+	s := w.Session("z")
+	for _, n := range w.Children("/q/items/b-0-0") {
 		if strings.HasPrefix(n, "m-") {
-			st, err := s.Exists(context.Background(), w.path("/q/items/b-0-0/"+n), nil)
+			st, err := s.Exists(context.Background(), w.Path("/q/items/b-0-0/"+n), nil)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			return st.EphemeralOwner
 		}
 	}
-	w.t.Fatal("no mark")
+	w.T.Fatal("no mark")
 	return 0
 }
 
@@ -523,7 +524,7 @@ func claimant(w *world) int64 {
 func TestACodecThatPanicsLeavesNothingClaimed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		bad := true
 		q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{Prefetch: 3, Codec: coord.Codec[int]{Encode: func(int) ([]byte, error) { return nil, nil }, Decode: func([]byte) (int, error) {
 			if bad {
@@ -531,15 +532,15 @@ func TestACodecThatPanicsLeavesNothingClaimed(t *testing.T) {
 			}
 			return 1, nil
 		}}})
-		mustPut(w.t, q, 1, 3)
+		mustPut(w.T, q, 1, 3)
 		func() {
 			defer func() {
 				if recover() == nil {
-					w.t.Error("no panic")
+					w.T.Error("no panic")
 				}
 			}()
 			for range q.All(ctx) {
-				w.t.Error("an item")
+				w.T.Error("an item")
 			}
 		}()
 		bad = false
@@ -549,7 +550,7 @@ func TestACodecThatPanicsLeavesNothingClaimed(t *testing.T) {
 				want = 2
 			}
 			if it, err := q.TryTake(ctx); err != nil || it.Attempt != want {
-				w.t.Errorf("item %d is still claimed, or has another attempt than %d: %v, %v", i, want, it, err)
+				w.T.Errorf("item %d is still claimed, or has another attempt than %d: %v, %v", i, want, it, err)
 			}
 		}
 	})
@@ -567,13 +568,13 @@ func TestAnItemAtWhichACodecPanicsIsNotTheFirstForEver(t *testing.T) {
 			return v, err
 		}
 		q := w.queue("a", &coord.QueueOptions[int]{Codec: codec, MaxAttempts: 2})
-		mustPut(w.t, q, 1, 2)
+		mustPut(w.T, q, 1, 2)
 		panics := 0
 		for panics < 5 {
 			bad := false
 			func() {
 				defer func() { bad = recover() != nil }()
-				mustAck(w.t, mustTake(w.t, q, 2))
+				mustAck(w.T, mustTake(w.T, q, 2))
 			}()
 			if !bad {
 				break
@@ -581,9 +582,9 @@ func TestAnItemAtWhichACodecPanicsIsNotTheFirstForEver(t *testing.T) {
 			panics++
 		}
 		if panics != 2 {
-			w.t.Errorf("%d panics, want one for each attempt", panics)
+			w.T.Errorf("%d panics, want one for each attempt", panics)
 		}
-		mustAck(w.t, mustTake(w.t, coord.NewQueue[int](w.open("d", nil), "/q/dead", nil), 1))
+		mustAck(w.T, mustTake(w.T, coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil), 1))
 		w.drained(&q.Consumer)
 	})
 }
@@ -592,23 +593,23 @@ func TestAPopEndsWithItsContext(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		var x nth
-		q := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil)
-		mustPut(w.t, q, 1, 1)
-		x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+		var x coordtest.Nth
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil)
+		mustPut(w.T, q, 1, 1)
+		x.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 			w.Link("a").Partition()
 			return nil
 		})
 		start := time.Now()
 		_, err := q.Pop(ctx)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if d := time.Since(start); d > 500*time.Millisecond {
-			w.t.Errorf("Pop with a context of 100 ms returned after %v: %v", d, err)
+			w.T.Errorf("Pop with a context of 100 ms returned after %v: %v", d, err)
 		}
 		w.Link("a").Heal()
 		// The request was lost, so the item is there.
-		it := mustTake(w.t, q, 1)
-		mustAck(w.t, it)
+		it := mustTake(w.T, q, 1)
+		mustAck(w.T, it)
 		w.drained(&q.Consumer)
 	})
 }
@@ -617,26 +618,26 @@ func TestATakeOfWhatCannotBeDecodedEndsWithItsContext(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		var x nth
-		q := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil)
-		p := coord.NewQueue(w.open("b", nil), "/q", &coord.QueueOptions[string]{Codec: coord.Text()})
+		var x coordtest.Nth
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil)
+		p := coord.NewQueue(w.Open("b", nil), "/q", &coord.QueueOptions[string]{Codec: coord.Text()})
 		if _, err := p.Put(ctx, "no number"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+		x.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 			w.Link("a").Partition()
 			return nil
 		})
 		start := time.Now()
 		_, err := q.Take(ctx)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if d := time.Since(start); d > 500*time.Millisecond {
-			w.t.Errorf("Take with a context of 100 ms returned after %v: %v", d, err)
+			w.T.Errorf("Take with a context of 100 ms returned after %v: %v", d, err)
 		}
 		w.Link("a").Heal()
-		dead := coord.NewQueue(w.open("d", nil), "/q/dead", &coord.QueueOptions[string]{Codec: coord.Text()})
+		dead := coord.NewQueue(w.Open("d", nil), "/q/dead", &coord.QueueOptions[string]{Codec: coord.Text()})
 		if v, err := dead.Pop(context.Background()); v != "no number" || err != nil {
-			w.t.Errorf("dead letter %q, %v", v, err)
+			w.T.Errorf("dead letter %q, %v", v, err)
 		}
 		w.drained(&q.Consumer)
 	})

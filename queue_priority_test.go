@@ -14,10 +14,11 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func (w *world) priorityQueue(name string, hooks *backendtest.Hooks) *coord.PriorityQueue[int] {
-	q := coord.NewPriorityQueue[int](w.open(name, hooks), "/q", nil)
+	q := coord.NewPriorityQueue[int](w.Open(name, hooks), "/q", nil)
 	coord.SetBucketSize(&q.Consumer, 4)
 	return q
 }
@@ -33,31 +34,31 @@ func TestThePriorityQueueTakesTheLowestFirst(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.priorityQueue("a", nil), w.priorityQueue("b", nil)
-		mustPutAt(w.t, a, 5, 51, 52)
-		mustPutAt(w.t, b, math.MaxInt64, 99)
+		mustPutAt(w.T, a, 5, 51, 52)
+		mustPutAt(w.T, b, math.MaxInt64, 99)
 		for n := 53; n <= 59; n++ { // across buckets
-			mustPutAt(w.t, b, 5, n)
+			mustPutAt(w.T, b, 5, n)
 		}
-		mustPutAt(w.t, a, -3, 1, 2)
-		mustPutAt(w.t, b, math.MinInt64, 0)
+		mustPutAt(w.T, a, -3, 1, 2)
+		mustPutAt(w.T, b, math.MinInt64, 0)
 		if _, err := a.Put(ctx, -3, 3); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustAck(w.t, mustTake(w.t, a, 0))
-		it := mustTake(w.t, b, 1)
-		mustAck(w.t, mustTake(w.t, a, 2))
+		mustAck(w.T, mustTake(w.T, a, 0))
+		it := mustTake(w.T, b, 1)
+		mustAck(w.T, mustTake(w.T, a, 2))
 		if err := it.Nack(0); err != nil { // it keeps its place
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustAck(w.t, mustTake(w.t, a, 1))
-		mustAck(w.t, mustTake(w.t, a, 3))
-		mustAck(w.t, mustTake(w.t, a, 51))
-		mustPutAt(w.t, b, -3, 4) // a priority that had gone comes back
-		mustAck(w.t, mustTake(w.t, a, 4))
+		mustAck(w.T, mustTake(w.T, a, 1))
+		mustAck(w.T, mustTake(w.T, a, 3))
+		mustAck(w.T, mustTake(w.T, a, 51))
+		mustPutAt(w.T, b, -3, 4) // a priority that had gone comes back
+		mustAck(w.T, mustTake(w.T, a, 4))
 		for n := 52; n <= 59; n++ {
-			mustAck(w.t, mustTake(w.t, b, n))
+			mustAck(w.T, mustTake(w.T, b, n))
 		}
-		mustAck(w.t, mustTake(w.t, b, 99))
+		mustAck(w.T, mustTake(w.T, b, 99))
 		w.drained(&a.Consumer)
 	})
 }
@@ -66,18 +67,18 @@ func TestThePriorityQueueTakesTheLowestFirst(t *testing.T) {
 // is put: the call looks again, and takes the better one.
 func TestABetterItemWinsAfterALostRace(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var x nth
-		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.before}), w.priorityQueue("b", nil)
-		mustPutAt(w.t, b, 2, 21, 22)
+		var x coordtest.Nth
+		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.Before}), w.priorityQueue("b", nil)
+		mustPutAt(w.T, b, 2, 21, 22)
 		var other *coord.Item[int]
-		x.arm(1, claims, func(context.Context, backendtest.Call, error) error {
-			other = mustTake(w.t, b, 21)
-			mustPutAt(w.t, b, 1, 11)
+		x.Arm(1, claims, func(context.Context, backendtest.Call, error) error {
+			other = mustTake(w.T, b, 21)
+			mustPutAt(w.T, b, 1, 11)
 			return nil
 		})
-		mustAck(w.t, mustTake(w.t, a, 11))
-		mustAck(w.t, other)
-		mustAck(w.t, mustTake(w.t, a, 22))
+		mustAck(w.T, mustTake(w.T, a, 11))
+		mustAck(w.T, other)
+		mustAck(w.T, mustTake(w.T, a, 22))
 		w.drained(&b.Consumer)
 	})
 }
@@ -104,13 +105,13 @@ func TestABetterItemWinsOnALaggingServer(t *testing.T) {
 			},
 		})
 		b := w.priorityQueue("b", nil)
-		mustPutAt(w.t, b, 2, 21)
-		mustPutAt(w.t, b, 1, 11)
+		mustPutAt(w.T, b, 2, 21)
+		mustPutAt(w.T, b, 1, 11)
 		mu.Lock()
 		lag = true
 		mu.Unlock()
-		mustAck(w.t, mustTake(w.t, a, 11))
-		mustAck(w.t, mustTake(w.t, a, 21))
+		mustAck(w.T, mustTake(w.T, a, 11))
+		mustAck(w.T, mustTake(w.T, a, 21))
 	})
 }
 
@@ -118,10 +119,10 @@ func TestPrioritiesThatAreNotUsedLeaveNoNodes(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.priorityQueue("a", nil)
 		for n := range 60 {
-			mustPutAt(w.t, q, int64(n*n), n)
+			mustPutAt(w.T, q, int64(n*n), n)
 		}
 		for n := range 60 {
-			mustAck(w.t, mustTake(w.t, q, n))
+			mustAck(w.T, mustTake(w.T, q, n))
 		}
 		w.drained(&q.Consumer)
 	})
@@ -144,12 +145,12 @@ func TestThePriorityQueueUnderLoad(t *testing.T) {
 			wg.Go(func() {
 				for it, err := range q.All(ctx) {
 					if err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 						return
 					}
 					mu.Lock()
 					if seen[it.Value] || it.Attempt != 1 {
-						w.t.Errorf("%d came twice", it.Value)
+						w.T.Errorf("%d came twice", it.Value)
 					}
 					seen[it.Value] = true
 					if len(seen) == producers*each {
@@ -157,7 +158,7 @@ func TestThePriorityQueueUnderLoad(t *testing.T) {
 					}
 					mu.Unlock()
 					if err := it.Ack(); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				}
 			})
@@ -167,7 +168,7 @@ func TestThePriorityQueueUnderLoad(t *testing.T) {
 			wg.Go(func() {
 				for n := range each {
 					if _, err := q.Put(ctx, int64(n%4), i*1000+n); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				}
 			})
@@ -175,7 +176,7 @@ func TestThePriorityQueueUnderLoad(t *testing.T) {
 		select {
 		case <-all:
 		case <-time.After(60 * time.Second):
-			w.t.Error("not all was delivered")
+			w.T.Error("not all was delivered")
 		}
 		cancel()
 		wg.Wait()
@@ -184,7 +185,7 @@ func TestThePriorityQueueUnderLoad(t *testing.T) {
 }
 
 func (w *world) delayQueue(name string) *coord.DelayQueue[int] {
-	q := coord.NewDelayQueue[int](w.open(name, nil), "/q", nil)
+	q := coord.NewDelayQueue[int](w.Open(name, nil), "/q", nil)
 	coord.SetBucketSize(&q.Consumer, 4)
 	return q
 }
@@ -196,31 +197,31 @@ func TestTheDelayQueueGivesNothingBeforeItIsDue(t *testing.T) {
 		start := time.Now()
 		late, soon := start.Add(900*time.Millisecond), start.Add(400*time.Millisecond)
 		if _, err := a.Put(ctx, late, 9); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if _, err := a.Put(ctx, start.Add(24*time.Hour), 24); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		_, err := b.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		got := make(chan *coord.Item[int])
-		n := w.waits.Load()
+		n := w.Waits.Load()
 		go func() {
 			for range 3 {
 				it, err := b.Take(ctx)
 				if err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				got <- it
 			}
 		}()
-		w.eventually("the Take waits", func() bool { return w.waits.Load() > n })
+		w.Eventually("the Take waits", func() bool { return w.Waits.Load() > n })
 		// One that is due sooner passes, and one that is due already.
 		if _, err := a.Put(ctx, soon, 4); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if _, err := a.Put(ctx, start.Add(-time.Hour), 0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for _, want := range []struct {
 			n   int
@@ -229,18 +230,18 @@ func TestTheDelayQueueGivesNothingBeforeItIsDue(t *testing.T) {
 			it := <-got
 			now := time.Now()
 			if it.Value != want.n || now.UnixMilli() < want.due.UnixMilli() {
-				w.t.Errorf("took %d at %v, want %d at %v", it.Value, now.Sub(start), want.n, want.due.Sub(start))
+				w.T.Errorf("took %d at %v, want %d at %v", it.Value, now.Sub(start), want.n, want.due.Sub(start))
 			}
-			if w.fake && want.n > 0 && now.Sub(want.due) > 2*time.Millisecond {
-				w.t.Errorf("took %d %v late", it.Value, now.Sub(want.due))
+			if w.Fake && want.n > 0 && now.Sub(want.due) > 2*time.Millisecond {
+				w.T.Errorf("took %d %v late", it.Value, now.Sub(want.due))
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		if n, err := a.Len(ctx); n != 1 || err != nil {
-			w.t.Errorf("%d left, %v, want the one of tomorrow", n, err)
+			w.T.Errorf("%d left, %v, want the one of tomorrow", n, err)
 		}
 		if n, err := a.Purge(ctx); n != 1 || err != nil {
-			w.t.Errorf("purged %d, %v", n, err)
+			w.T.Errorf("purged %d, %v", n, err)
 		}
 	})
 }
@@ -253,18 +254,18 @@ func TestTheDelayQueueIsOrderedByDueTime(t *testing.T) {
 		start := time.Now().Truncate(time.Minute)
 		for _, n := range []int{40, 7, 190, 65, 8, 400, 6, 130, 59, 60} {
 			if _, err := a.Put(ctx, start.Add(time.Duration(n)*time.Second), n); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		for _, n := range []int{6, 7, 8, 40, 59, 60, 65, 130, 190, 400} {
-			it := mustTakeWithin(w.t, a, n, time.Hour)
+			it := mustTakeWithin(w.T, a, n, time.Hour)
 			if at := time.Now(); at.Before(start.Add(time.Duration(n) * time.Second)) {
-				w.t.Errorf("%d came at %v", n, at.Sub(start))
+				w.T.Errorf("%d came at %v", n, at.Sub(start))
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		_, err := a.Put(ctx, time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC), 1)
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		w.drained(&a.Consumer)
 	})
 }
@@ -286,20 +287,20 @@ func mustTakeWithin(t *testing.T, q *coord.DelayQueue[int], want int, d time.Dur
 func TestPurgeRemovesMinutesThatAreNotDue(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
 		for n := range 50 {
 			if _, err := q.Put(ctx, time.Now().Add(time.Duration(n+10)*time.Hour), n); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		if n, err := q.Purge(ctx); n != 50 || err != nil {
-			w.t.Fatal(n, err)
+			w.T.Fatal(n, err)
 		}
 		if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		if n := len(w.children("/q/items")); n > 2 {
-			w.t.Errorf("%d empty buckets stay until they are due", n)
+		if n := len(w.Children("/q/items")); n > 2 {
+			w.T.Errorf("%d empty buckets stay until they are due", n)
 		}
 	})
 }
@@ -307,15 +308,15 @@ func TestPurgeRemovesMinutesThatAreNotDue(t *testing.T) {
 func TestWhatWasDueLongAgoIsDue(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
 		for _, at := range []time.Time{{}, time.Unix(0, 0), time.Date(-290_000_000, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(-36028797018963968, 0)} {
 			if _, err := q.Put(ctx, at, 1); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			if it, err := q.TryTake(ctx); err != nil {
-				w.t.Errorf("due in %d: %v", at.Year(), err)
+				w.T.Errorf("due in %d: %v", at.Year(), err)
 			} else {
-				mustAck(w.t, it)
+				mustAck(w.T, it)
 			}
 		}
 	})
@@ -324,53 +325,53 @@ func TestWhatWasDueLongAgoIsDue(t *testing.T) {
 func TestMinutesThatAreEmptyMakeRoomBeforeALimit(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
 		coord.SetBucketLimit(&q.Consumer, 10)
 		hour := func(n int) time.Time { return time.Now().Add(time.Duration(n) * time.Hour) }
 		for n := range 10 {
 			if _, err := q.Put(ctx, hour(n+1), n); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		_, err := q.Put(ctx, hour(11), 11)
-		wantErr(w.t, err, coord.ErrLimit)
+		coordtest.WantErr(w.T, err, coord.ErrLimit)
 		// Two are emptied by hand.
-		s := w.session("x")
-		buckets := w.children("/q/items")
+		s := w.Session("x")
+		buckets := w.Children("/q/items")
 		for _, b := range buckets[3:5] {
-			for _, n := range w.children("/q/items/" + b) {
-				if _, err := s.Commit(ctx, backend.Delete(w.path("/q/items/"+b+"/"+n), backend.AnyVersion)); err != nil {
-					w.t.Fatal(err)
+			for _, n := range w.Children("/q/items/" + b) {
+				if _, err := s.Commit(ctx, backend.Delete(w.Path("/q/items/"+b+"/"+n), backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
 				}
 			}
 		}
 		_, err = q.Put(ctx, hour(11), 11)
-		wantErr(w.t, err, coord.ErrLimit) // it has looked just now
+		coordtest.WantErr(w.T, err, coord.ErrLimit) // it has looked just now
 		time.Sleep(time.Minute)
 		for n := 11; n <= 12; n++ {
 			if _, err := q.Put(ctx, hour(n), n); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 		}
 		_, err = q.Put(ctx, hour(13), 13)
-		wantErr(w.t, err, coord.ErrLimit)
+		coordtest.WantErr(w.T, err, coord.ErrLimit)
 	})
 }
 
 func TestWhatWasDueLongAgoIsTakenInOrder(t *testing.T) {
 	onEach(t, func(w *world) {
-		q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
 		base := time.Date(1969, 12, 31, 23, 58, 30, 0, time.UTC)
 		for _, n := range []int{150, 3, 20, 1, 200, 2} { // seconds, across minutes and 1970
 			if _, err := q.Put(context.Background(), base.Add(time.Duration(n)*time.Second), n); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		if _, err := q.Put(context.Background(), time.Time{}, 0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for _, n := range []int{0, 1, 2, 3, 20, 150, 200} {
-			mustAck(w.t, mustTake(w.t, q, n))
+			mustAck(w.T, mustTake(w.T, q, n))
 		}
 		w.drained(&q.Consumer)
 	})
@@ -382,7 +383,7 @@ func TestNothingIsTakenBeforeItIsDue(t *testing.T) {
 		for _, d := range []time.Duration{1, 999_999, time.Millisecond, 1_500_000} {
 			onMemory(t, func(w *world) {
 				ctx := context.Background()
-				q := coord.NewDelayQueue[int](w.open("a", nil), "/q", nil)
+				q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
 				due := time.Now().Truncate(time.Millisecond).Add(d)
 				var err error
 				if put == "put" {
@@ -391,15 +392,15 @@ func TestNothingIsTakenBeforeItIsDue(t *testing.T) {
 					_, err = q.PutAll(ctx, due, 1)
 				}
 				if err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
 				_, err = q.TryTake(ctx)
-				wantErr(w.t, err, coord.ErrEmpty)
-				it := mustTake(w.t, q, 1)
+				coordtest.WantErr(w.T, err, coord.ErrEmpty)
+				it := mustTake(w.T, q, 1)
 				if late := time.Since(due); late < 0 || late > 2*time.Millisecond {
-					w.t.Errorf("%s %v: taken %v after it was due", put, d, late)
+					w.T.Errorf("%s %v: taken %v after it was due", put, d, late)
 				}
-				mustAck(w.t, it)
+				mustAck(w.T, it)
 			})
 		}
 	}

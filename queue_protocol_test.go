@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // Each test here stops one client at the worst moment of a rule of the protocol,
@@ -22,25 +23,25 @@ func TestAPutNeverLandsInAClosedBucket(t *testing.T) {
 	for _, removed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "closed", true: "removed"}[removed], func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var x nth
-				a, b, c := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil), w.queue("b", nil), w.queue("c", nil)
-				mustPut(w.t, a, 1, 1)
-				x.arm(1, creates, func(context.Context, backendtest.Call, error) error {
-					mustPut(w.t, b, 2, 9)
+				var x coordtest.Nth
+				a, b, c := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil), w.queue("b", nil), w.queue("c", nil)
+				mustPut(w.T, a, 1, 1)
+				x.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
+					mustPut(w.T, b, 2, 9)
 					if removed {
 						for n := 1; n <= 8; n++ {
-							mustAck(w.t, mustTake(w.t, c, n))
+							mustAck(w.T, mustTake(w.T, c, n))
 						}
 					}
 					return nil
 				})
-				mustPut(w.t, a, 10, 10)
+				mustPut(w.T, a, 10, 10)
 				first := 1
 				if removed {
 					first = 9
 				}
 				for n := first; n <= 10; n++ {
-					mustAck(w.t, mustTake(w.t, c, n))
+					mustAck(w.T, mustTake(w.T, c, n))
 				}
 				w.drained(&c.Consumer)
 			})
@@ -52,27 +53,27 @@ func TestAPutNeverLandsInAClosedBucket(t *testing.T) {
 // made it meanwhile, and the next one, and the first has gone again.
 func TestThereIsNeverASecondOpenBucket(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var x nth
-		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.before}), w.priorityQueue("b", nil)
-		mustPutAt(w.t, b, 9, 99)
-		x.arm(1, creates, func(_ context.Context, c backendtest.Call, _ error) error {
-			mustPutAt(w.t, b, 1, 11, 12, 13, 14)
-			mustPutAt(w.t, b, 1, 15)
+		var x coordtest.Nth
+		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.Before}), w.priorityQueue("b", nil)
+		mustPutAt(w.T, b, 9, 99)
+		x.Arm(1, coordtest.Creates, func(_ context.Context, c backendtest.Call, _ error) error {
+			mustPutAt(w.T, b, 1, 11, 12, 13, 14)
+			mustPutAt(w.T, b, 1, 15)
 			for n := 11; n <= 14; n++ {
-				mustAck(w.t, mustTake(w.t, b, n))
+				mustAck(w.T, mustTake(w.T, b, n))
 			}
-			mustTake(w.t, b, 15).Release() // after the first bucket was removed
-			if _, err := c.Session.Exists(context.Background(), w.path("/q/items/b-1-0"), nil); err == nil {
-				w.t.Error("the first bucket is there: this tests nothing")
+			mustTake(w.T, b, 15).Release() // after the first bucket was removed
+			if _, err := c.Session.Exists(context.Background(), w.Path("/q/items/b-1-0"), nil); err == nil {
+				w.T.Error("the first bucket is there: this tests nothing")
 			}
 			return nil
 		})
 		if _, err := a.Put(context.Background(), 1, 16); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustAck(w.t, mustTake(w.t, b, 15))
-		mustAck(w.t, mustTake(w.t, b, 16))
-		mustAck(w.t, mustTake(w.t, b, 99))
+		mustAck(w.T, mustTake(w.T, b, 15))
+		mustAck(w.T, mustTake(w.T, b, 16))
+		mustAck(w.T, mustTake(w.T, b, 99))
 		w.drained(&b.Consumer)
 	})
 }
@@ -95,24 +96,24 @@ func TestAPutOnALaggingServerGoesToTheOpenBucket(t *testing.T) {
 			},
 		}, nil)
 		b, c := w.queue("b", nil), w.queue("c", nil)
-		mustPut(w.t, a, 1, 1)
-		mustPut(w.t, b, 2, 14)
-		first := mustTake(w.t, c, 1)
+		mustPut(w.T, a, 1, 1)
+		mustPut(w.T, b, 2, 14)
+		first := mustTake(w.T, c, 1)
 		for n := 2; n <= 12; n++ {
-			mustAck(w.t, mustTake(w.t, c, n))
+			mustAck(w.T, mustTake(w.T, c, n))
 		}
-		mustAck(w.t, mustTake(w.t, c, 13))
-		if names := w.children("/q/items"); len(names) != 2 || slices.Contains(names, "b-0-1") {
-			w.t.Fatalf("%v: this tests nothing", names)
+		mustAck(w.T, mustTake(w.T, c, 13))
+		if names := w.Children("/q/items"); len(names) != 2 || slices.Contains(names, "b-0-1") {
+			w.T.Fatalf("%v: this tests nothing", names)
 		}
 		lag.Store(true)
-		mustPut(w.t, a, 15, 15)
+		mustPut(w.T, a, 15, 15)
 		if lag.Load() {
-			w.t.Error("it did not ask for what is new")
+			w.T.Error("it did not ask for what is new")
 		}
-		mustAck(w.t, first)
-		mustAck(w.t, mustTake(w.t, c, 14))
-		mustAck(w.t, mustTake(w.t, c, 15))
+		mustAck(w.T, first)
+		mustAck(w.T, mustTake(w.T, c, 14))
+		mustAck(w.T, mustTake(w.T, c, 15))
 		w.drained(&c.Consumer)
 	})
 }
@@ -121,14 +122,14 @@ func TestAPutOnALaggingServerGoesToTheOpenBucket(t *testing.T) {
 func TestAQueueGoesOnWhenItsLastBucketWasClosedByHand(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
-		mustPut(w.t, a, 1, 2)
-		if _, err := w.session("x").Commit(context.Background(), backend.SetData(w.path("/q/items/b-0-0"), nil, backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+		mustPut(w.T, a, 1, 2)
+		if _, err := w.Session("x").Commit(context.Background(), backend.SetData(w.Path("/q/items/b-0-0"), nil, backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
-		mustPut(w.t, a, 3, 4)
-		mustPut(w.t, b, 5, 6)
+		mustPut(w.T, a, 3, 4)
+		mustPut(w.T, b, 5, 6)
 		for n := 1; n <= 6; n++ {
-			mustAck(w.t, mustTake(w.t, b, n))
+			mustAck(w.T, mustTake(w.T, b, n))
 		}
 		w.drained(&b.Consumer)
 	})
@@ -140,28 +141,28 @@ func TestAClaimBetweenTheListAndTheStateIsSeen(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		onMemory(t, func(w *world) {
 			ctx := context.Background()
-			var x nth
-			a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil), w.queue("b", nil)
-			mustPut(w.t, a, 1, 1)
-			first := mustTake(w.t, b, 1)
+			var x coordtest.Nth
+			a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil), w.queue("b", nil)
+			mustPut(w.T, a, 1, 1)
+			first := mustTake(w.T, b, 1)
 			if err := first.Nack(0); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
-			state := w.path("/q/items/b-0-0/s-" + first.ID)
+			state := w.Path("/q/items/b-0-0/s-" + first.ID)
 			if write { // an outsider's write does not make the item stuck
-				if _, err := w.session("x").Commit(ctx, backend.SetData(state, []byte("what?"), backend.AnyVersion)); err != nil {
-					w.t.Fatal(err)
+				if _, err := w.Session("x").Commit(ctx, backend.SetData(state, []byte("what?"), backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
 				}
 			}
 			var other *coord.Item[int]
-			x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/s-") },
+			x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/s-") },
 				func(context.Context, backendtest.Call, error) error {
-					other = mustTake(w.t, b, 1)
+					other = mustTake(w.T, b, 1)
 					return nil
 				})
 			_, err := a.TryTake(ctx)
-			wantErr(w.t, err, coord.ErrEmpty)
-			mustAck(w.t, other)
+			coordtest.WantErr(w.T, err, coord.ErrEmpty)
+			mustAck(w.T, other)
 			w.drained(&b.Consumer)
 		})
 	}
@@ -172,29 +173,29 @@ func TestOfTwoConsumersWithTheSamePictureOneGetsTheItem(t *testing.T) {
 	for _, before := range []int{0, 1} {
 		for _, end := range []string{"holds", "acked", "gave back"} {
 			onMemory(t, func(w *world) {
-				var x nth
+				var x coordtest.Nth
 				claimed := 0
-				a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.before, After: func(_ context.Context, c backendtest.Call, err error) error {
+				a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before, After: func(_ context.Context, c backendtest.Call, err error) error {
 					if claims(c) && err == nil {
 						claimed++
 					}
 					return err
 				}}, nil), w.queue("b", nil)
-				mustPut(w.t, a, 1, 1)
+				mustPut(w.T, a, 1, 1)
 				for range before {
-					if err := mustTake(w.t, b, 1).Nack(0); err != nil {
-						w.t.Fatal(err)
+					if err := mustTake(w.T, b, 1).Nack(0); err != nil {
+						w.T.Fatal(err)
 					}
 				}
 				var other *coord.Item[int]
-				x.arm(1, claims, func(context.Context, backendtest.Call, error) error {
-					other = mustTake(w.t, b, 1)
+				x.Arm(1, claims, func(context.Context, backendtest.Call, error) error {
+					other = mustTake(w.T, b, 1)
 					switch end {
 					case "acked":
-						mustAck(w.t, other)
+						mustAck(w.T, other)
 					case "gave back":
 						if err := other.Release(); err != nil {
-							w.t.Error(err)
+							w.T.Error(err)
 						}
 					}
 					return nil
@@ -202,20 +203,20 @@ func TestOfTwoConsumersWithTheSamePictureOneGetsTheItem(t *testing.T) {
 				it, err := a.TryTake(context.Background())
 				if end == "gave back" {
 					if err != nil || it.Attempt != before+1 {
-						w.t.Fatal(it, err)
+						w.T.Fatal(it, err)
 					}
-					mustAck(w.t, it)
+					mustAck(w.T, it)
 				} else {
-					wantErr(w.t, err, coord.ErrEmpty)
+					coordtest.WantErr(w.T, err, coord.ErrEmpty)
 					if claimed > 0 {
-						w.t.Error("both have claimed it")
+						w.T.Error("both have claimed it")
 					}
 				}
 				if end == "holds" {
 					if err := other.Verify(context.Background()); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
-					mustAck(w.t, other)
+					mustAck(w.T, other)
 				}
 				w.drained(&b.Consumer)
 			})
@@ -226,23 +227,23 @@ func TestOfTwoConsumersWithTheSamePictureOneGetsTheItem(t *testing.T) {
 // T6: a consumer saw a bucket empty, and before it removes it, something is put.
 func TestABucketIsNotRemovedUnderAPut(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var x nth
-		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.before}), w.priorityQueue("b", nil)
-		mustPutAt(w.t, b, 1, 11)
-		mustPutAt(w.t, b, 2, 21)
-		mustAck(w.t, mustTake(w.t, b, 11))
+		var x coordtest.Nth
+		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.Before}), w.priorityQueue("b", nil)
+		mustPutAt(w.T, b, 1, 11)
+		mustPutAt(w.T, b, 2, 21)
+		mustAck(w.T, mustTake(w.T, b, 11))
 		hit := false
-		x.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
+		x.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 			hit = true
-			mustPutAt(w.t, b, 1, 12)
+			mustPutAt(w.T, b, 1, 12)
 			return nil
 		})
 		it, err := a.TryTake(context.Background()) // 12 came after the call began
 		if err != nil || it.Value != 21 || !hit {
-			w.t.Fatal(it, err, hit)
+			w.T.Fatal(it, err, hit)
 		}
-		mustAck(w.t, mustTake(w.t, a, 12))
-		mustAck(w.t, it)
+		mustAck(w.T, mustTake(w.T, a, 12))
+		mustAck(w.T, it)
 		w.drained(&b.Consumer)
 	})
 }
@@ -255,25 +256,25 @@ func TestWaitersWhoseNodesAreDeletedStillGetWhatIsPut(t *testing.T) {
 		for _, name := range []string{"a", "b", "c", "d", "e"} {
 			waiting = append(waiting, w.takeWaits(ctx, w.queue(name, nil)))
 		}
-		s := w.session("x")
-		for _, name := range w.children("/q/waiters") {
-			if _, err := s.Commit(ctx, backend.Delete(w.path("/q/waiters/"+name), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+		s := w.Session("x")
+		for _, name := range w.Children("/q/waiters") {
+			if _, err := s.Commit(ctx, backend.Delete(w.Path("/q/waiters/"+name), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
 		p := w.queue("p", nil)
-		mustPut(w.t, p, 1, 5)
+		mustPut(w.T, p, 1, 5)
 		sum := 0
 		for _, x := range waiting {
 			<-x.done
 			if x.err != nil {
-				w.t.Fatal(x.err)
+				w.T.Fatal(x.err)
 			}
 			sum += x.it.Value
-			mustAck(w.t, x.it)
+			mustAck(w.T, x.it)
 		}
 		if sum != 15 {
-			w.t.Errorf("the sum is %d, want 15", sum)
+			w.T.Errorf("the sum is %d, want 15", sum)
 		}
 		w.drained(&p.Consumer)
 	})
@@ -303,17 +304,17 @@ func TestALostRaceOnALaggingServerIsLostOnce(t *testing.T) {
 			},
 		}, nil)
 		b := w.queue("b", nil)
-		mustPut(w.t, b, 1, 1)
-		first := mustTake(w.t, b, 1)
+		mustPut(w.T, b, 1, 1)
+		first := mustTake(w.T, b, 1)
 		lag.Store(true)
 		x := w.takeWaits(context.Background(), a)
-		mustPut(w.t, b, 2, 2)
+		mustPut(w.T, b, 2, 2)
 		it := x.item(2)
 		if n := tried.Load(); n != 2 {
-			w.t.Errorf("%d claims were tried, want one that fails and one that does not", n)
+			w.T.Errorf("%d claims were tried, want one that fails and one that does not", n)
 		}
-		mustAck(w.t, first)
-		mustAck(w.t, it)
+		mustAck(w.T, first)
+		mustAck(w.T, it)
 		w.drained(&b.Consumer)
 	})
 }
@@ -323,34 +324,34 @@ func TestALostRaceOnALaggingServerIsLostOnce(t *testing.T) {
 func TestAPutOffBetweenTheListAndTheStateIsSeen(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var x nth
-		a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil), w.queue("b", nil)
-		mustPut(w.t, a, 1, 1)
-		if err := mustTake(w.t, b, 1).Nack(0); err != nil {
-			w.t.Fatal(err)
+		var x coordtest.Nth
+		a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil), w.queue("b", nil)
+		mustPut(w.T, a, 1, 1)
+		if err := mustTake(w.T, b, 1).Nack(0); err != nil {
+			w.T.Fatal(err)
 		}
 		hit := false
-		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/s-") },
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/s-") },
 			func(context.Context, backendtest.Call, error) error {
 				hit = true
-				return mustTake(w.t, b, 1).Nack(time.Hour)
+				return mustTake(w.T, b, 1).Nack(time.Hour)
 			})
 		began := time.Now()
 		_, err := a.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		if !hit {
-			w.t.Error("its state was not read: this tests nothing")
+			w.T.Error("its state was not read: this tests nothing")
 		}
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Hour)
 		defer cancel()
 		it, err := a.Take(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if d := time.Since(began); d < time.Hour || it.Attempt != 3 {
-			w.t.Errorf("taken after %v, attempt %d", d, it.Attempt)
+			w.T.Errorf("taken after %v, attempt %d", d, it.Attempt)
 		}
-		mustAck(w.t, it)
+		mustAck(w.T, it)
 		w.drained(&b.Consumer)
 	})
 }
@@ -359,38 +360,38 @@ func TestAPutOffBetweenTheListAndTheStateIsSeen(t *testing.T) {
 // done that meanwhile, and that next one has gone again, so that its name is free.
 func TestABucketIsClosedOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var x nth
-		a, b, c := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil), w.queue("b", nil), w.queue("c", nil)
-		mustPut(w.t, a, 1, 6) // it knows that the bucket is full
+		var x coordtest.Nth
+		a, b, c := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil), w.queue("b", nil), w.queue("c", nil)
+		mustPut(w.T, a, 1, 6) // it knows that the bucket is full
 		var first []*coord.Item[int]
-		x.arm(1, creates, func(context.Context, backendtest.Call, error) error {
-			mustPut(w.t, b, 7, 16)
+		x.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
+			mustPut(w.T, b, 7, 16)
 			for n := 1; n <= 16; n++ {
-				it := mustTake(w.t, c, n)
+				it := mustTake(w.T, c, n)
 				switch bucket := strings.Split(it.Path(), "/"); bucket[len(bucket)-2] {
 				case "b-0-0":
 					first = append(first, it)
 				case "b-0-1":
-					mustAck(w.t, it)
+					mustAck(w.T, it)
 				default:
 					it.Release()
 					n = 16
 				}
 			}
 			if _, err := c.TryTake(context.Background()); err != nil { // it sweeps
-				w.t.Error(err)
+				w.T.Error(err)
 			}
-			if names := w.children("/q/items"); len(names) != 2 || slices.Contains(names, "b-0-1") {
-				w.t.Errorf("%v: this tests nothing", names)
+			if names := w.Children("/q/items"); len(names) != 2 || slices.Contains(names, "b-0-1") {
+				w.T.Errorf("%v: this tests nothing", names)
 			}
 			return nil
 		})
-		mustPut(w.t, a, 17, 17)
-		if names := w.children("/q/items"); slices.Contains(names, "b-0-1") {
-			w.t.Errorf("a second open bucket: %v", names)
+		mustPut(w.T, a, 17, 17)
+		if names := w.Children("/q/items"); slices.Contains(names, "b-0-1") {
+			w.T.Errorf("a second open bucket: %v", names)
 		}
 		for _, it := range first {
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 	})
 }
@@ -400,32 +401,32 @@ func TestABucketIsClosedOnce(t *testing.T) {
 func TestAnItemIsNotBuriedUnderItsClaim(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var x nth
-		a := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, &coord.QueueOptions[int]{MaxAttempts: 1})
+		var x coordtest.Nth
+		a := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, &coord.QueueOptions[int]{MaxAttempts: 1})
 		b := w.queue("b", nil)
-		mustPut(w.t, b, 1, 1)
-		if err := mustTake(w.t, b, 1).Nack(0); err != nil {
-			w.t.Fatal(err)
+		mustPut(w.T, b, 1, 1)
+		if err := mustTake(w.T, b, 1).Nack(0); err != nil {
+			w.T.Fatal(err)
 		}
-		dead := coord.NewQueue[int](w.open("d", nil), "/q/dead", nil)
-		mustPut(w.t, dead, 2, 2) // what is made once is made
-		mustAck(w.t, mustTake(w.t, dead, 2))
+		dead := coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil)
+		mustPut(w.T, dead, 2, 2) // what is made once is made
+		mustAck(w.T, mustTake(w.T, dead, 2))
 		var it *coord.Item[int]
-		x.arm(1, func(c backendtest.Call) bool { return deletes(c) && creates(c) }, func(context.Context, backendtest.Call, error) error {
-			it = mustTake(w.t, b, 1)
+		x.Arm(1, func(c backendtest.Call) bool { return coordtest.Deletes(c) && coordtest.Creates(c) }, func(context.Context, backendtest.Call, error) error {
+			it = mustTake(w.T, b, 1)
 			return nil
 		})
 		_, err := a.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		if it == nil {
-			w.t.Fatal("it was not to be buried: this tests nothing")
+			w.T.Fatal("it was not to be buried: this tests nothing")
 		}
 		if err := it.Verify(ctx); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		mustAck(w.t, it)
+		mustAck(w.T, it)
 		if n, err := dead.Len(ctx); n != 0 || err != nil {
-			w.t.Errorf("%d dead letters, %v, of an item that was acknowledged", n, err)
+			w.T.Errorf("%d dead letters, %v, of an item that was acknowledged", n, err)
 		}
 		w.drained(&b.Consumer)
 	})

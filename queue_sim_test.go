@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // queuePlay is producers and consumers of one queue, under the faults of the
@@ -236,7 +237,7 @@ func (x *queuePlay) run() {
 		l := x.st.Link(fmt.Sprint("client-", i))
 		x.links = append(x.links, l)
 		l.SetLatency(time.Duration(x.seed%3) * time.Millisecond)
-		all = append(all, open(x.t, l, nil))
+		all = append(all, coordtest.Open(x.t, l, nil))
 		qs = append(qs, newSimQueue(all[i], path, x.kind, coord.QueueOptions[int]{Prefetch: 1 + int(x.seed)%4}))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -256,7 +257,7 @@ func (x *queuePlay) run() {
 		producers.Go(func() { x.expire(all) })
 	}
 	producers.Wait()
-	outside := open(x.t, x.st, nil)
+	outside := coordtest.Open(x.t, x.st, nil)
 	look := newSimQueue(outside, path, x.kind, coord.QueueOptions[int]{})
 	for deadline := time.Now().Add(time.Minute); ; {
 		n, err := look.Len(ctx)
@@ -293,12 +294,12 @@ func (x *queuePlay) run() {
 	if _, err := look.TryTake(context.Background()); !errors.Is(err, coord.ErrEmpty) {
 		x.t.Errorf("seed %d: %v", x.seed, err)
 	}
-	for _, dir := range children(x.t, x.st, path+"/items") {
-		if left := children(x.t, x.st, path+"/items/"+dir); len(left) > 0 {
+	for _, dir := range coordtest.Children(x.t, x.st, path+"/items") {
+		if left := coordtest.Children(x.t, x.st, path+"/items/"+dir); len(left) > 0 {
 			x.t.Errorf("seed %d: left behind in %s: %v", x.seed, dir, left)
 		}
 	}
-	if left := children(x.t, x.st, x.path); len(left) > 0 {
+	if left := coordtest.Children(x.t, x.st, x.path); len(left) > 0 {
 		x.t.Errorf("seed %d: waiters left behind: %v", x.seed, left)
 	}
 	for _, c := range all {
@@ -393,54 +394,54 @@ func TestWithoutFaultsNothingIsDeliveredTwice(t *testing.T) {
 // as if there were no faults.
 func script(w *world, q *coord.Queue[int]) {
 	ctx := context.Background()
-	mustPut(w.t, q, 1, 7) // into two buckets
+	mustPut(w.T, q, 1, 7) // into two buckets
 	if _, err := q.PutAll(ctx, 8, 9, 10); err != nil {
-		w.t.Error(err)
+		w.T.Error(err)
 	}
-	mustAck(w.t, mustTake(w.t, q, 1))
-	it := mustTake(w.t, q, 2)
+	mustAck(w.T, mustTake(w.T, q, 1))
+	it := mustTake(w.T, q, 2)
 	if err := it.Nack(0); err != nil {
-		w.t.Error(err)
+		w.T.Error(err)
 	}
-	it = mustTake(w.t, q, 2)
+	it = mustTake(w.T, q, 2)
 	if it.Attempt != 2 {
-		w.t.Errorf("attempt %d, want 2", it.Attempt)
+		w.T.Errorf("attempt %d, want 2", it.Attempt)
 	}
 	if err := it.Nack(time.Millisecond); err != nil {
-		w.t.Error(err)
+		w.T.Error(err)
 	}
-	third := mustTake(w.t, q, 3)
+	third := mustTake(w.T, q, 3)
 	time.Sleep(10 * time.Millisecond)
-	it = mustTake(w.t, q, 2)
+	it = mustTake(w.T, q, 2)
 	if it.Attempt != 3 {
-		w.t.Errorf("attempt %d, want 3", it.Attempt)
+		w.T.Errorf("attempt %d, want 3", it.Attempt)
 	}
 	if err := third.Release(); err != nil {
-		w.t.Error(err)
+		w.T.Error(err)
 	}
-	mustAck(w.t, it)
-	third = mustTake(w.t, q, 3)
+	mustAck(w.T, it)
+	third = mustTake(w.T, q, 3)
 	if third.Attempt != 1 {
-		w.t.Errorf("attempt %d, want 1", third.Attempt)
+		w.T.Errorf("attempt %d, want 1", third.Attempt)
 	}
-	mustAck(w.t, third)
+	mustAck(w.T, third)
 	for n := 4; n <= 10; n++ {
 		if v, err := q.Pop(ctx); v != n || err != nil {
-			w.t.Errorf("Pop: %d, %v, want %d", v, err, n)
+			w.T.Errorf("Pop: %d, %v, want %d", v, err, n)
 		}
 	}
 	done := make(chan struct{})
-	n := w.waits.Load()
+	n := w.Waits.Load()
 	go func() {
 		defer close(done)
-		mustAck(w.t, mustTake(w.t, q, 11))
+		mustAck(w.T, mustTake(w.T, q, 11))
 	}()
-	w.eventually("the Take waits", func() bool { return w.waits.Load() > n })
-	mustPut(w.t, q, 11, 11)
+	w.Eventually("the Take waits", func() bool { return w.Waits.Load() > n })
+	mustPut(w.T, q, 11, 11)
 	<-done
-	mustPut(w.t, q, 12, 12)
+	mustPut(w.T, q, 12, 12)
 	if n, err := q.Purge(ctx); n != 1 || err != nil {
-		w.t.Errorf("Purge: %d, %v", n, err)
+		w.T.Errorf("Purge: %d, %v", n, err)
 	}
 	w.drained(&q.Consumer)
 }
@@ -452,13 +453,13 @@ func TestEveryLostMessageOfAQueueIsFoundOut(t *testing.T) {
 			for n, hit := 1, true; hit && !t.Failed(); n++ {
 				hit = false
 				onMemory(t, func(w *world) {
-					var x nth
-					hooks := &backendtest.Hooks{Before: x.before}
+					var x coordtest.Nth
+					hooks := &backendtest.Hooks{Before: x.Before}
 					if kind == "reply" {
-						hooks = &backendtest.Hooks{After: x.after}
+						hooks = &backendtest.Hooks{After: x.After}
 					}
 					q := w.hookedQueue("a", hooks, nil)
-					x.arm(n, func(c backendtest.Call) bool { return c.Op == "commit" }, func(_ context.Context, c backendtest.Call, err error) error {
+					x.Arm(n, func(c backendtest.Call) bool { return c.Op == "commit" }, func(_ context.Context, c backendtest.Call, err error) error {
 						if err != nil {
 							return err // it was refused, and nothing was lost
 						}
@@ -469,9 +470,7 @@ func TestEveryLostMessageOfAQueueIsFoundOut(t *testing.T) {
 					script(w, q)
 					if !hit {
 						// Either the script has fewer commits, or the n-th was refused.
-						x.mu.Lock()
-						hit = x.n == 0
-						x.mu.Unlock()
+						hit = x.Idle()
 					}
 				})
 			}
@@ -559,13 +558,13 @@ func TestAnExpiryAtEachStepOfAQueueLosesNothing(t *testing.T) {
 			for n, hit := 1, true; hit && !t.Failed(); n++ {
 				hit = false
 				onMemory(t, func(w *world) {
-					var x nth
-					hooks := &backendtest.Hooks{Before: x.before}
+					var x coordtest.Nth
+					hooks := &backendtest.Hooks{Before: x.Before}
 					if kind == "after" {
-						hooks = &backendtest.Hooks{After: x.after}
+						hooks = &backendtest.Hooks{After: x.After}
 					}
 					q := w.hookedQueue("a", hooks, nil)
-					x.arm(n, func(c backendtest.Call) bool { return c.Op == "commit" }, func(_ context.Context, c backendtest.Call, err error) error {
+					x.Arm(n, func(c backendtest.Call) bool { return c.Op == "commit" }, func(_ context.Context, c backendtest.Call, err error) error {
 						hit = true
 						steps++
 						w.Link("a").Expire(c.Session.ID())
@@ -586,7 +585,7 @@ func TestAnExpiryAtEachStepOfAQueueLosesNothing(t *testing.T) {
 							break
 						}
 						if err != nil {
-							w.t.Fatal(err)
+							w.T.Fatal(err)
 						}
 						l.took(it)
 						if it.Attempt == 1 && it.Value%3 == 0 {
@@ -598,11 +597,11 @@ func TestAnExpiryAtEachStepOfAQueueLosesNothing(t *testing.T) {
 							again++
 						}
 						if err != nil {
-							wantErr(w.t, err, coord.ErrLost)
+							coordtest.WantErr(w.T, err, coord.ErrLost)
 						}
 					}
 					for _, wrong := range l.check() {
-						w.t.Error(n, wrong)
+						w.T.Error(n, wrong)
 					}
 					w.drained(&q.Consumer)
 				})

@@ -13,18 +13,19 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // queue is the queue of the tests, on a client of its own. The buckets are small,
 // so that there are several.
 func (w *world) queue(name string, o *coord.QueueOptions[int]) *coord.Queue[int] {
-	w.t.Helper()
+	w.T.Helper()
 	return w.hookedQueue(name, nil, o)
 }
 
 func (w *world) hookedQueue(name string, hooks *backendtest.Hooks, o *coord.QueueOptions[int]) *coord.Queue[int] {
-	w.t.Helper()
-	q := coord.NewQueue[int](w.open(name, hooks), "/q", o)
+	w.T.Helper()
+	q := coord.NewQueue[int](w.Open(name, hooks), "/q", o)
 	coord.SetBucketSize(&q.Consumer, 6)
 	return q
 }
@@ -82,82 +83,82 @@ func (w *world) take(ctx context.Context, q *coord.Queue[int]) *taking {
 
 // takeWaits starts a Take and returns when it waits.
 func (w *world) takeWaits(ctx context.Context, q *coord.Queue[int]) *taking {
-	w.t.Helper()
-	n := w.waits.Load()
+	w.T.Helper()
+	n := w.Waits.Load()
 	x := w.take(ctx, q)
-	w.eventually("the Take waits", func() bool { return w.waits.Load() > n })
+	w.Eventually("the Take waits", func() bool { return w.Waits.Load() > n })
 	return x
 }
 
 func (x *taking) item(want int) *coord.Item[int] {
-	x.w.t.Helper()
+	x.w.T.Helper()
 	select {
 	case <-x.done:
 	case <-time.After(30 * time.Second):
-		x.w.t.Fatal("nothing was taken")
+		x.w.T.Fatal("nothing was taken")
 	}
 	if x.err != nil {
-		x.w.t.Fatal(x.err)
+		x.w.T.Fatal(x.err)
 	}
 	if x.it.Value != want {
-		x.w.t.Fatalf("took %d, want %d", x.it.Value, want)
+		x.w.T.Fatalf("took %d, want %d", x.it.Value, want)
 	}
 	return x.it
 }
 
 // drained checks that nothing is left but the one open bucket.
 func (w *world) drained(q *coord.Consumer[int]) {
-	w.t.Helper()
+	w.T.Helper()
 	ctx := context.Background()
 	if n, err := q.Len(ctx); n != 0 || err != nil {
-		w.t.Errorf("Len is %d, %v, want 0", n, err)
+		w.T.Errorf("Len is %d, %v, want 0", n, err)
 	}
 	// Removing a bucket that is empty is left to the next call if it fails.
-	w.eventually("one empty bucket is left", func() bool {
+	w.Eventually("one empty bucket is left", func() bool {
 		if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		buckets := w.children("/q/items")
-		return len(buckets) == 1 && len(w.children("/q/items/"+buckets[0])) == 0
+		buckets := w.Children("/q/items")
+		return len(buckets) == 1 && len(w.Children("/q/items/"+buckets[0])) == 0
 	})
-	w.empty("/q/waiters")
+	w.Empty("/q/waiters")
 }
 
 func TestAQueueKeepsTheOrderAcrossBuckets(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.queue("a", nil), w.queue("b", nil)
-		mustPut(w.t, a, 1, 10)
-		mustPut(w.t, b, 11, 15)
+		mustPut(w.T, a, 1, 10)
+		mustPut(w.T, b, 11, 15)
 		ids, err := a.PutAll(ctx, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)
 		if err != nil || len(ids) != 15 {
-			w.t.Fatal(ids, err)
+			w.T.Fatal(ids, err)
 		}
-		mustPut(w.t, b, 31, 32)
+		mustPut(w.T, b, 31, 32)
 		if n, err := b.Len(ctx); n != 32 || err != nil {
-			w.t.Errorf("Len is %d, %v, want 32", n, err)
+			w.T.Errorf("Len is %d, %v, want 32", n, err)
 		}
-		if n := len(w.children("/q/items")); n < 4 {
-			w.t.Errorf("%d buckets: this tests too little", n)
+		if n := len(w.Children("/q/items")); n < 4 {
+			w.T.Errorf("%d buckets: this tests too little", n)
 		}
 		if v, err := b.Peek(ctx); v != 1 || err != nil {
-			w.t.Errorf("Peek: %d, %v", v, err)
+			w.T.Errorf("Peek: %d, %v", v, err)
 		}
 		for n := 1; n <= 32; n++ {
-			it := mustTake(w.t, b, n)
+			it := mustTake(w.T, b, n)
 			if it.Attempt != 1 || (n == 20 && it.ID != ids[4]) || it.Token() == 0 {
-				w.t.Errorf("item %+v", it)
+				w.T.Errorf("item %+v", it)
 			}
-			mustAck(w.t, it)
-			wantErr(w.t, it.Err(), coord.ErrReleased)
+			mustAck(w.T, it)
+			coordtest.WantErr(w.T, it.Err(), coord.ErrReleased)
 			if err := it.Ack(); err != nil {
-				w.t.Error("a second Ack:", err)
+				w.T.Error("a second Ack:", err)
 			}
-			wantErr(w.t, it.Nack(0), coord.ErrReleased)
+			coordtest.WantErr(w.T, it.Nack(0), coord.ErrReleased)
 		}
 		w.drained(&a.Consumer)
 		_, err = a.Peek(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 	})
 }
 
@@ -166,8 +167,8 @@ func TestAWaitingConsumerGetsWhatIsPut(t *testing.T) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
 		for n := 1; n <= 20; n++ { // the first one before there is anything
 			x := w.takeWaits(context.Background(), b)
-			mustPut(w.t, a, n, n)
-			mustAck(w.t, x.item(n))
+			mustPut(w.T, a, n, n)
+			mustAck(w.T, x.item(n))
 		}
 		w.drained(&a.Consumer)
 	})
@@ -189,7 +190,7 @@ func TestManyWaitingConsumersShareWhatIsPut(t *testing.T) {
 					for {
 						it, err := q.Take(ctx)
 						if err != nil {
-							wantErr(w.t, err, context.Canceled)
+							coordtest.WantErr(w.T, err, context.Canceled)
 							return
 						}
 						mu.Lock()
@@ -198,7 +199,7 @@ func TestManyWaitingConsumersShareWhatIsPut(t *testing.T) {
 						}
 						mu.Unlock()
 						if err := it.Ack(); err != nil {
-							w.t.Error(err)
+							w.T.Error(err)
 						}
 					}
 				})
@@ -206,19 +207,19 @@ func TestManyWaitingConsumersShareWhatIsPut(t *testing.T) {
 		}
 		p := w.queue("p", nil)
 		for n := range consumers * each {
-			mustPut(w.t, p, n, n)
+			mustPut(w.T, p, n, n)
 		}
 		select {
 		case <-all:
 		case <-time.After(30 * time.Second):
-			w.t.Error("not all was taken")
+			w.T.Error("not all was taken")
 		}
 		cancel()
 		wg.Wait()
 		slices.Sort(got)
 		for i, n := range got {
 			if i != n {
-				w.t.Fatalf("took %v", got)
+				w.T.Fatalf("took %v", got)
 			}
 		}
 		w.drained(&p.Consumer)
@@ -234,11 +235,11 @@ func TestATakeThatGivesUpLeavesNothing(t *testing.T) {
 		cancel(reason)
 		<-x.done
 		<-y.done
-		wantErr(w.t, x.err, context.Canceled, reason)
-		wantErr(w.t, y.err, context.Canceled, reason)
-		w.empty("/q/waiters")
-		mustPut(w.t, a, 1, 1)
-		mustAck(w.t, mustTake(w.t, a, 1))
+		coordtest.WantErr(w.T, x.err, context.Canceled, reason)
+		coordtest.WantErr(w.T, y.err, context.Canceled, reason)
+		w.Empty("/q/waiters")
+		mustPut(w.T, a, 1, 1)
+		mustAck(w.T, mustTake(w.T, a, 1))
 		w.drained(&a.Consumer)
 	})
 }
@@ -247,49 +248,49 @@ func TestNackAndReleaseKeepThePlace(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 3)
-		it := mustTake(w.t, q, 1)
+		mustPut(w.T, q, 1, 3)
+		it := mustTake(w.T, q, 1)
 		if err := it.Release(); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		it = mustTake(w.t, q, 1)
+		it = mustTake(w.T, q, 1)
 		if it.Attempt != 1 {
-			w.t.Errorf("attempt %d after a Release, want 1", it.Attempt)
+			w.T.Errorf("attempt %d after a Release, want 1", it.Attempt)
 		}
 		if err := it.Nack(0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		wantErr(w.t, it.Ack(), coord.ErrReleased)
-		it = mustTake(w.t, q, 1)
+		coordtest.WantErr(w.T, it.Ack(), coord.ErrReleased)
+		it = mustTake(w.T, q, 1)
 		if it.Attempt != 2 {
-			w.t.Errorf("attempt %d after a Nack, want 2", it.Attempt)
+			w.T.Errorf("attempt %d after a Nack, want 2", it.Attempt)
 		}
 		if err := it.Release(); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		it = mustTake(w.t, q, 1)
+		it = mustTake(w.T, q, 1)
 		if it.Attempt != 2 {
-			w.t.Errorf("attempt %d after a Nack and a Release, want 2", it.Attempt)
+			w.T.Errorf("attempt %d after a Nack and a Release, want 2", it.Attempt)
 		}
 		const delay = 300 * time.Millisecond
 		start := time.Now()
 		if err := it.Nack(delay); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		second := mustTake(w.t, q, 2)
-		third := mustTake(w.t, q, 3)
+		second := mustTake(w.T, q, 2)
+		third := mustTake(w.T, q, 3)
 		_, err := q.TryTake(ctx)
-		wantErr(w.t, err, coord.ErrEmpty)
-		it = mustTake(w.t, q, 1)
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
+		it = mustTake(w.T, q, 1)
 		if d := time.Since(start); d < delay-time.Millisecond {
-			w.t.Errorf("came back after %v", d)
+			w.T.Errorf("came back after %v", d)
 		}
 		if it.Attempt != 3 {
-			w.t.Errorf("attempt %d, want 3", it.Attempt)
+			w.T.Errorf("attempt %d, want 3", it.Attempt)
 		}
-		mustAck(w.t, third)
-		mustAck(w.t, it)
-		mustAck(w.t, second)
+		mustAck(w.T, third)
+		mustAck(w.T, it)
+		mustAck(w.T, second)
 		w.drained(&q.Consumer)
 	})
 }
@@ -297,18 +298,18 @@ func TestNackAndReleaseKeepThePlace(t *testing.T) {
 func TestTheBytesOfAnItemAreThoseOfTheCodec(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		q := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text()})
 		if _, err := q.Put(ctx, "as it is"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		bucket := "/q/items/" + w.children("/q/items")[0]
-		data, _, err := w.session("x").Get(ctx, w.path(bucket+"/"+w.children(bucket)[0]), nil)
+		bucket := "/q/items/" + w.Children("/q/items")[0]
+		data, _, err := w.Session("x").Get(ctx, w.Path(bucket+"/"+w.Children(bucket)[0]), nil)
 		if string(data) != "as it is" || err != nil {
-			w.t.Errorf("%q, %v", data, err)
+			w.T.Errorf("%q, %v", data, err)
 		}
 		if v, err := q.Pop(ctx); v != "as it is" || err != nil {
-			w.t.Errorf("Pop: %q, %v", v, err)
+			w.T.Errorf("Pop: %q, %v", v, err)
 		}
 	})
 }
@@ -316,51 +317,51 @@ func TestTheBytesOfAnItemAreThoseOfTheCodec(t *testing.T) {
 func TestAQueueReportsBadUse(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		q := coord.NewQueue[int](c, "no/path", nil)
 		_, err := q.Put(ctx, 1)
-		wantErr(w.t, err, coord.ErrBadPath)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		_, err = q.Take(ctx)
-		wantErr(w.t, err, coord.ErrBadPath)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		for _, o := range []coord.QueueOptions[int]{{MaxLen: -1}, {MaxAttempts: -1}, {Prefetch: -1}} {
 			_, err = coord.NewQueue(c, "/q", &o).Len(ctx)
-			wantErr(w.t, err, coord.ErrInvalid)
+			coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		}
 		_, err = coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetterPath: "dead"}).Len(ctx)
-		wantErr(w.t, err, coord.ErrBadPath)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		big := coord.NewQueue(c, "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes()})
 		_, err = big.Put(ctx, make([]byte, backend.MaxRequest))
-		wantErr(w.t, err, coord.ErrTooLarge)
+		coordtest.WantErr(w.T, err, coord.ErrTooLarge)
 		_, err = coord.NewQueue[func()](c, "/q", nil).Put(ctx, func() {})
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		_, err = coord.NewQueue[int](c, "/q", nil).Take(ended)
-		wantErr(w.t, err, context.Canceled)
+		coordtest.WantErr(w.T, err, context.Canceled)
 		c.Close()
 		_, err = coord.NewQueue[int](c, "/q", nil).Take(ctx)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		_, err = coord.NewQueue[int](c, "/q", nil).Put(ctx, 1)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 	})
 }
 
 func TestAReleaseCanBeDeferred(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.queue("a", nil)
-		mustPut(w.t, q, 1, 2)
-		it := mustTake(w.t, q, 1)
-		mustAck(w.t, it)
+		mustPut(w.T, q, 1, 2)
+		it := mustTake(w.T, q, 1)
+		mustAck(w.T, it)
 		if err := it.Release(); err != nil {
-			w.t.Errorf("after an Ack: %v", err)
+			w.T.Errorf("after an Ack: %v", err)
 		}
-		it = mustTake(w.t, q, 2)
+		it = mustTake(w.T, q, 2)
 		if err := it.Release(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		wantErr(w.t, it.Ack(), coord.ErrReleased)
-		wantErr(w.t, it.Nack(0), coord.ErrReleased)
-		mustAck(w.t, mustTake(w.t, q, 2))
+		coordtest.WantErr(w.T, it.Ack(), coord.ErrReleased)
+		coordtest.WantErr(w.T, it.Nack(0), coord.ErrReleased)
+		mustAck(w.T, mustTake(w.T, q, 2))
 	})
 }
 
@@ -368,21 +369,21 @@ func TestAnItemThatVanishesDoesNotChangeTheOrder(t *testing.T) {
 	wrong := 0
 	for range 20 {
 		onMemory(t, func(w *world) {
-			var x nth
-			a := w.hookedQueue("a", &backendtest.Hooks{Before: x.before}, nil)
+			var x coordtest.Nth
+			a := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil)
 			e := w.queue("e", nil)
 			b := w.queue("b", nil)
-			mustPut(w.t, e, 1, 1)
-			mustPut(w.t, b, 2, 6)
-			x.arm(1, claims, func(context.Context, backendtest.Call, error) error {
-				ns := w.children("/q/items/b-0-0")
+			mustPut(w.T, e, 1, 1)
+			mustPut(w.T, b, 2, 6)
+			x.Arm(1, claims, func(context.Context, backendtest.Call, error) error {
+				ns := w.Children("/q/items/b-0-0")
 				slices.SortFunc(ns, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
-				_, err := w.session("x").Commit(context.Background(), backend.Delete(w.path("/q/items/b-0-0/"+ns[0]), backend.AnyVersion))
+				_, err := w.Session("x").Commit(context.Background(), backend.Delete(w.Path("/q/items/b-0-0/"+ns[0]), backend.AnyVersion))
 				return err
 			})
 			it, err := a.Take(context.Background())
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if it.Value != 2 {
 				wrong++
@@ -419,18 +420,18 @@ func TestALaggingServerAfterALossDoesNotChangeTheOrder(t *testing.T) {
 				},
 			}, nil)
 			coord.SetBucketSize(&a.Consumer, 100)
-			mustPut(w.t, a, 1, 8)
-			old = w.children("/q/items/b-0-0")
-			first := mustTake(w.t, a, 1)
-			mustAck(w.t, first)
+			mustPut(w.T, a, 1, 8)
+			old = w.Children("/q/items/b-0-0")
+			first := mustTake(w.T, a, 1)
+			mustAck(w.T, first)
 			w.Link("a").Expire(first.Session())
-			w.settle()
+			w.Settle()
 			mu.Lock()
 			lag = true
 			mu.Unlock()
 			it, err := a.Take(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if it.Value != 2 {
 				wrong++
@@ -445,37 +446,37 @@ func TestALaggingServerAfterALossDoesNotChangeTheOrder(t *testing.T) {
 func TestThereIsNoSecondOpenBucketWhenTheNumbersRestart(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var x nth
-		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.before}), w.priorityQueue("b", nil)
-		mustPutAt(w.t, b, 9, 99)
-		mustPutAt(w.t, a, 1, 11)
-		mustPutAt(w.t, b, 1, 12, 13, 14)
-		mustPutAt(w.t, b, 1, 15) // closes b-1-0
-		x.arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
+		var x coordtest.Nth
+		a, b := w.priorityQueue("a", &backendtest.Hooks{Before: x.Before}), w.priorityQueue("b", nil)
+		mustPutAt(w.T, b, 9, 99)
+		mustPutAt(w.T, a, 1, 11)
+		mustPutAt(w.T, b, 1, 12, 13, 14)
+		mustPutAt(w.T, b, 1, 15) // closes b-1-0
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
 			// a has learned that b-1-0 is closed, and sleeps
 			for n := 11; n <= 15; n++ {
-				mustAck(w.t, mustTake(w.t, b, n))
+				mustAck(w.T, mustTake(w.T, b, n))
 			}
-			mustTake(w.t, b, 99).Release()
-			if n := len(w.children("/q/items")); n != 1 {
-				w.t.Errorf("%d buckets: tests nothing", n)
+			mustTake(w.T, b, 99).Release()
+			if n := len(w.Children("/q/items")); n != 1 {
+				w.T.Errorf("%d buckets: tests nothing", n)
 			}
-			mustPutAt(w.t, b, 1, 21)
+			mustPutAt(w.T, b, 1, 21)
 			return nil
 		})
-		mustPutAt(w.t, a, 1, 16)
-		mustPutAt(w.t, b, 1, 22) // begun after the Put of 16 has returned
+		mustPutAt(w.T, a, 1, 16)
+		mustPutAt(w.T, b, 1, 22) // begun after the Put of 16 has returned
 		var got []int
 		for range 3 {
 			it, err := b.Take(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			got = append(got, it.Value)
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 		}
 		if !slices.Equal(got, []int{21, 16, 22}) {
-			w.t.Errorf("took %v, want 21 16 22", got)
+			w.T.Errorf("took %v, want 21 16 22", got)
 		}
 	})
 }
@@ -504,10 +505,10 @@ func TestAStalePictureIsNotClaimedWithoutItsHead(t *testing.T) {
 				return names
 			},
 		}, &coord.QueueOptions[int]{Prefetch: 3})
-		mustPut(w.t, a, 1, 3)
-		old = w.children("/q/items/b-0-0")
-		if err := mustTake(w.t, a, 1).Nack(0); err != nil {
-			w.t.Fatal(err)
+		mustPut(w.T, a, 1, 3)
+		old = w.Children("/q/items/b-0-0")
+		if err := mustTake(w.T, a, 1).Nack(0); err != nil {
+			w.T.Fatal(err)
 		}
 		mu.Lock()
 		lag = true
@@ -515,12 +516,12 @@ func TestAStalePictureIsNotClaimedWithoutItsHead(t *testing.T) {
 		want := 1
 		for it, err := range a.All(ctx) {
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			if it.Value != want || (want == 1) != (it.Attempt == 2) {
-				w.t.Errorf("took %d, attempt %d, want %d", it.Value, it.Attempt, want)
+				w.T.Errorf("took %d, attempt %d, want %d", it.Value, it.Attempt, want)
 			}
-			mustAck(w.t, it)
+			mustAck(w.T, it)
 			if want++; want > 3 {
 				break
 			}

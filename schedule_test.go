@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // gates stops every call of every client twice: before it is made, and before its
@@ -81,11 +82,11 @@ func (x *schedule) run(lockers func(*coord.Client) []coord.Locker) {
 	var clients []*coord.Client
 	for i := range 3 + x.r.IntN(2) {
 		x.links = append(x.links, x.st.Link(fmt.Sprint(i)))
-		c := open(x.t, backendtest.Intercept(x.links[i], backendtest.Hooks{
+		c := coordtest.Open(x.t, backendtest.Intercept(x.links[i], backendtest.Hooks{
 			Before: func(context.Context, backendtest.Call) error { pass(); return nil },
 			After:  func(_ context.Context, _ backendtest.Call, err error) error { pass(); return err },
 		}), nil)
-		mustRelease(x.t, mustLock(x.t, lockers(c)[0])) // the directory is known
+		coordtest.MustRelease(x.t, coordtest.MustLock(x.t, lockers(c)[0])) // the directory is known
 		clients = append(clients, c)
 	}
 	var err error
@@ -121,7 +122,7 @@ func (x *schedule) run(lockers func(*coord.Client) []coord.Locker) {
 	<-finished
 	time.Sleep(time.Minute) // of fake time, for what goes on in the background
 	synctest.Wait()
-	if left := children(x.t, x.st, schedulePath); len(left) != 0 {
+	if left := coordtest.Children(x.t, x.st, schedulePath); len(left) != 0 {
 		x.t.Errorf("seed %d: left behind: %v", x.seed, left)
 	}
 	for _, c := range clients {
@@ -232,7 +233,7 @@ func TestTheLineInEveryOrderOfMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			seeds, first := uint64(2_000), uint64(1)
-			if long() {
+			if coordtest.Long() {
 				seeds = 50_000
 			}
 			if *simSeed != 0 {

@@ -20,6 +20,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -110,7 +111,7 @@ func TestNoSecretIsToldUnderFaults(t *testing.T) {
 	var x told
 	w := onServer(t, zookeeper.Options{Digest: "user:" + secretPassword, Logger: x.logger()})
 	client := func(name string) *coord.Client {
-		return open(t, w.Link(name), &coord.Options{Namespace: w.path(""), Logger: x.logger(), Trace: x.trace})
+		return coordtest.Open(t, w.Link(name), &coord.Options{Namespace: w.Path(""), Logger: x.logger(), Trace: x.trace})
 	}
 	a, b := client("a"), client("b")
 	var wg sync.WaitGroup
@@ -151,7 +152,7 @@ func TestNoSecretIsToldUnderFaults(t *testing.T) {
 	})
 	runs := 0
 	rounds := 1
-	if long() {
+	if coordtest.Long() {
 		rounds = 20
 	}
 	for i := range rounds {
@@ -189,13 +190,13 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		var x told
-		c := open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Logger: x.logger(), Trace: x.trace})
-		s := w.session("x")
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Namespace: w.Path(""), Logger: x.logger(), Trace: x.trace})
+		s := w.Session("x")
 		put := func(path, data string) {
-			w.t.Helper()
+			w.T.Helper()
 			w.ensured(path)
-			if _, err := s.Commit(ctx, backend.SetData(w.path(path), []byte(data), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(ctx, backend.SetData(w.Path(path), []byte(data), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
 		type small struct {
@@ -205,9 +206,9 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 			Q int8 `json:",string"`
 		}
 		fails := func(err error) {
-			w.t.Helper()
+			w.T.Helper()
 			if err == nil {
-				w.t.Error("no error")
+				w.T.Error("no error")
 			}
 			x.fault(err)
 		}
@@ -237,21 +238,21 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 
 			raw := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text()})
 			if _, err := raw.Put(ctx, data); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			_, err = coord.NewQueue[small](c, "/q", nil).TryTake(ctx) // it goes to the dead letters, with a warning
 			fails(err)
 			m, err := coord.NewGroup(c, "/g", &coord.GroupOptions[string]{Codec: coord.Text()}).Join(ctx, "a", data)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			list, err := coord.NewGroup[small](c, "/g", nil).Members(ctx)
 			if err != nil || len(list) != 1 {
-				w.t.Fatal(list, err)
+				w.T.Fatal(list, err)
 			}
 			fails(list[0].Err)
 			if err := m.Leave(); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			_, err = coord.NewTxn(c).If(coord.IfVersion("/v", 77)).Set("/v", []byte(data)).Commit(ctx)
 			fails(err)
@@ -277,7 +278,7 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 		fails(err)
 		_, err = coord.NewGroup[string](c, "/g", nil).Join(ctx, "b", huge)
 		fails(err)
-		x.search(w.t)
+		x.search(w.T)
 	})
 }
 
@@ -307,8 +308,8 @@ func TestNothingPrintsThePassword(t *testing.T) {
 		if err == nil {
 			defer s.Close()
 			things = append(things, s)
-			c := open(t, b, &coord.Options{Logger: x.logger()})
-			things = append(things, c, coord.NewMutex(c, w.path("/l"), nil))
+			c := coordtest.Open(t, b, &coord.Options{Logger: x.logger()})
+			things = append(things, c, coord.NewMutex(c, w.Path("/l"), nil))
 		} else {
 			x.fault(err)
 		}

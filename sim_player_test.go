@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // sim is one run of a scenario: clients behind an arbiter, and actors that use a
@@ -399,7 +400,7 @@ func scenarios() []*scenario {
 // simSchedules is how many schedules are played of all recipes together.
 func simSchedules() int {
 	switch {
-	case long():
+	case coordtest.Long():
 		return 100_000
 	case raceDetector:
 		return 1_000

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // queueScenario is a queue of one kind.
@@ -519,20 +520,20 @@ func TestAnAnnouncementUnderWayWhileSteppingDownIsRemoved(t *testing.T) {
 			switch {
 			case c.Op == "commit" && len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck:
 				time.Sleep(200 * time.Millisecond)
-			case deletes(c) && !ready:
+			case coordtest.Deletes(c) && !ready:
 				time.Sleep(400 * time.Millisecond)
 			}
 			return nil
 		}}
-		e := coord.NewElection(w.open("a", late), "/e", &coord.ElectionOptions{ID: "a", StepDownOnSuspend: true})
-		term := mustLead(w.t, e)
+		e := coord.NewElection(w.Open("a", late), "/e", &coord.ElectionOptions{ID: "a", StepDownOnSuspend: true})
+		term := mustLead(w.T, e)
 		announced := make(chan error)
 		go func() { announced <- term.Announce(context.Background(), []byte("here")) }()
-		w.settle()
+		w.Settle()
 		w.Link("a").Partition()
 		w.Link("a").Heal()
 		<-announced
-		wantErr(w.t, term.Err(), coord.ErrSuspended)
-		w.empty("/e")
+		coordtest.WantErr(w.T, term.Err(), coord.ErrSuspended)
+		w.Empty("/e")
 	})
 }

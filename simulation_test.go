@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,14 +14,12 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 var simTrace = flag.Bool("sim.trace", false, "print the seed of each schedule before it is played: a deadlock names none")
 
 var simSeed = flag.Uint64("sim.seed", 0, "run only this seed of the simulation")
-
-// long reports whether the full counts are wanted.
-func long() bool { return os.Getenv("COORD_LONG") != "" }
 
 // simRange returns the seeds that a random simulation plays, and whether they are
 // enough for everything that can happen in it. Under the race detector, which makes a
@@ -31,7 +28,7 @@ func simRange(short, most uint64) (first, seeds uint64, enough bool) {
 	switch {
 	case *simSeed != 0:
 		return *simSeed, 1, false
-	case long():
+	case coordtest.Long():
 		return 1, most, true
 	case raceDetector:
 		return 1, short / 5, false
@@ -235,7 +232,7 @@ func (x *simulation) play(path string, worker func(c *coord.Client, actor uint64
 	var wg sync.WaitGroup
 	for i := range clients {
 		x.links = append(x.links, x.st.Link(fmt.Sprint("client-", i)))
-		all = append(all, open(x.t, x.links[i], nil))
+		all = append(all, coordtest.Open(x.t, x.links[i], nil))
 	}
 	for i, c := range all {
 		for j := range workers {
@@ -246,7 +243,7 @@ func (x *simulation) play(path string, worker func(c *coord.Client, actor uint64
 	wg.Wait()
 	time.Sleep(time.Second) // of fake time, for sessions that have to expire
 	synctest.Wait()
-	if left := children(x.t, x.st, path); len(left) != 0 {
+	if left := coordtest.Children(x.t, x.st, path); len(left) != 0 {
 		x.t.Errorf("seed %d: left behind: %v", x.seed, left)
 	}
 	for _, c := range all {

@@ -16,56 +16,57 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
 func TestTheEventsOfAMutex(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := called(context.Background())
-		a := coord.NewMutex(w.open("a", nil), "/l", nil)
+		a := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		x, c := w.taped("b", nil)
 		b := coord.NewMutex(c, "/l", nil)
 
 		h, err := b.Lock(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 		x.want("#1 called HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
 
-		taken := mustLock(w.t, a)
+		taken := coordtest.MustLock(w.T, a)
 		if _, err := b.TryLock(ctx); err == nil {
-			w.t.Fatal("TryLock of a lock that is taken")
+			w.T.Fatal("TryLock of a lock that is taken")
 		}
-		l := w.lock(ctx, b)
+		l := w.Lock(ctx, b)
 		x.want("#2 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
-		mustRelease(w.t, taken)
-		h = l.hold()
+		coordtest.MustRelease(w.T, taken)
+		h = l.Hold()
 		x.want("#2 called HoldGranted mutex /l lock node=/*lock-* token=true weight=1")
 		w.Link("b").Expire(h.Session())
 		x.want("#2 HoldLost mutex /l lock node=/*lock-* token=true err=lost")
 
-		taken = mustLock(w.t, a)
+		taken = coordtest.MustLock(w.T, a)
 		giveUp, cancel := context.WithCancel(ctx)
-		l = w.lock(giveUp, b)
+		l = w.Lock(giveUp, b)
 		x.want("#3 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
 		cancel()
-		<-l.done
+		<-l.Done
 		x.want("#3 called WaitEnded mutex /l lock node=/*lock-* err=canceled")
-		w.eventually("its node is gone", func() bool { return len(w.children("/l")) == 1 })
+		w.Eventually("its node is gone", func() bool { return len(w.Children("/l")) == 1 })
 
-		l = w.lock(ctx, b)
+		l = w.Lock(ctx, b)
 		x.want("#4 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
 		list, err := a.Contenders(context.Background())
 		if err != nil || len(list) != 2 {
-			w.t.Fatal(list, err)
+			w.T.Fatal(list, err)
 		}
 		w.Link("b").Expire(list[1].Session)
 		x.want("#4 called WaiterRequeued mutex /l lock node=/*lock-* again=true",
 			"#4 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
-		mustRelease(w.t, taken)
-		l.hold()
+		coordtest.MustRelease(w.T, taken)
+		l.Hold()
 		c.Close()
 		x.want("#4 called HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#4 HoldLost mutex /l lock node=/*lock-* token=true err=closed")
@@ -76,18 +77,18 @@ func TestTheEventsOfCallersOfOneClient(t *testing.T) {
 	onEach(t, func(w *world) {
 		x, c := w.taped("a", nil)
 		m := coord.NewMutex(c, "/l", nil)
-		h := mustLock(w.t, m)
+		h := coordtest.MustLock(w.T, m)
 		x.want("#1 HoldGranted mutex /l lock node=/*lock-* token=true weight=1")
-		l := w.lock(context.Background(), m)
+		l := w.Lock(context.Background(), m)
 		x.want("#2 WaitBegan mutex /l lock ahead=-1")
 		giveUp, cancel := context.WithCancel(context.Background())
-		gone := w.lock(giveUp, m)
+		gone := w.Lock(giveUp, m)
 		x.want("#3 WaitBegan mutex /l lock ahead=-1")
 		cancel()
-		<-gone.done
+		<-gone.Done
 		x.want("#3 WaitEnded mutex /l lock err=canceled")
-		mustRelease(w.t, h)
-		mustRelease(w.t, l.hold())
+		coordtest.MustRelease(w.T, h)
+		coordtest.MustRelease(w.T, l.Hold())
 		x.want("#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil",
 			"#2 HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#2 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
@@ -96,21 +97,21 @@ func TestTheEventsOfCallersOfOneClient(t *testing.T) {
 
 func TestAWaiterTellsThatItMovesUp(t *testing.T) {
 	onEach(t, func(w *world) {
-		line := func(name string) *coord.Mutex { return coord.NewMutex(w.open(name, nil), "/l", nil) }
-		h := mustLock(w.t, line("holder"))
+		line := func(name string) *coord.Mutex { return coord.NewMutex(w.Open(name, nil), "/l", nil) }
+		h := coordtest.MustLock(w.T, line("holder"))
 		giveUp, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		second := w.waiting(giveUp, line("second"))
-		third := w.waiting(context.Background(), line("third"))
+		second := w.Waiting(giveUp, line("second"))
+		third := w.Waiting(context.Background(), line("third"))
 		x, c := w.taped("last", nil)
-		l := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
+		l := w.Lock(context.Background(), coord.NewMutex(c, "/l", nil))
 		x.want("#1 WaitBegan mutex /l lock node=/*lock-* ahead=3")
 		cancel()
-		<-second.done
+		<-second.Done
 		x.want("#1 PositionChanged mutex /l lock node=/*lock-* ahead=2")
-		mustRelease(w.t, h)
-		mustRelease(w.t, third.hold())
-		mustRelease(w.t, l.hold())
+		coordtest.MustRelease(w.T, h)
+		coordtest.MustRelease(w.T, third.Hold())
+		coordtest.MustRelease(w.T, l.Hold())
 	})
 }
 
@@ -121,7 +122,7 @@ func TestTheEventsOfReadersAndWriters(t *testing.T) {
 		rw := coord.NewRWMutex(c, "/rw", nil)
 		r, err := rw.RLock(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("#1 called HoldGranted rwmutex /rw rlock node=/*__READ__* token=false weight=1")
 		var h *coord.Hold
@@ -132,19 +133,19 @@ func TestTheEventsOfReadersAndWriters(t *testing.T) {
 			done <- err
 		}()
 		x.want("#2 called WaitBegan rwmutex /rw lock node=/*__WRIT__* ahead=1")
-		mustRelease(w.t, r)
+		coordtest.MustRelease(w.T, r)
 		if err := <-done; err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := rw.Downgrade(ctx, h); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("#1 HoldReleased rwmutex /rw rlock node=/*__READ__* token=false err=nil",
 			"#2 called HoldGranted rwmutex /rw lock node=/*__WRIT__* token=true weight=1",
 			"#2 called HoldDowngraded rwmutex /rw lock node=/*__READ__* token=true")
 		y, d := w.taped("b", nil)
-		if err := coord.NewRWMutex(d, "/rw", nil).Revoke(ctx, &coord.RevokeOptions{By: "b", ForceAfter: w.timeout / 3}); err != nil {
-			w.t.Fatal(err)
+		if err := coord.NewRWMutex(d, "/rw", nil).Revoke(ctx, &coord.RevokeOptions{By: "b", ForceAfter: w.Timeout / 3}); err != nil {
+			w.T.Fatal(err)
 		}
 		y.want("called RevocationSent rwmutex /rw revoke node=/*__READ__* by=b forced=false",
 			"called RevocationSent rwmutex /rw revoke node=/*__READ__* by=b forced=true")
@@ -158,25 +159,25 @@ func TestTheEventsOfASemaphore(t *testing.T) {
 		ctx := called(context.Background())
 		x, c := w.taped("a", nil)
 		s := coord.NewSemaphore(c, "/s", 3, nil)
-		h := acquire(w.t, s, 2)
+		h := acquire(w.T, s, 2)
 		x.want("#1 HoldGranted semaphore /s acquire node=/requests/*permit-2-* token=false weight=2")
 		done := make(chan *coord.Hold)
 		go func() {
 			h, err := s.Acquire(ctx, 3)
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			done <- h
 		}()
 		x.want("#2 called WaitBegan semaphore /s acquire node=/requests/*permit-3-* ahead=1")
-		mustRelease(w.t, h)
+		coordtest.MustRelease(w.T, h)
 		h = <-done
 		x.want("#1 HoldReleased semaphore /s acquire node=/requests/*permit-2-* token=false err=nil",
 			"#2 called HoldGranted semaphore /s acquire node=/requests/*permit-3-* token=false weight=3")
-		short, cancel := context.WithTimeout(ctx, w.timeout/3)
+		short, cancel := context.WithTimeout(ctx, w.Timeout/3)
 		defer cancel()
 		if _, err := s.Acquire(short, 1); err == nil {
-			w.t.Fatal("more permits than there are")
+			w.T.Fatal("more permits than there are")
 		}
 		x.want("#3 called WaitBegan semaphore /s acquire node=/requests/*permit-1-* ahead=1",
 			"#3 called WaitEnded semaphore /s acquire node=/requests/*permit-1-* err=deadline")
@@ -192,12 +193,12 @@ func TestTheEventsOfAnElection(t *testing.T) {
 		e := coord.NewElection(c, "/e", &coord.ElectionOptions{ID: "a"})
 		term, err := e.Campaign(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := term.Announce(ctx, []byte("here")); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		mustRelease(w.t, term.Hold)
+		coordtest.MustRelease(w.T, term.Hold)
 		x.want("#1 called HoldGranted election /e campaign node=/*latch-* token=true weight=1",
 			"#1 called LeaderAnnounced election /e campaign node=/*latch-* token=true",
 			"#1 HoldReleased election /e campaign node=/*latch-* token=true err=nil")
@@ -211,13 +212,13 @@ func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var c *coord.Client
 		var lost bool
-		c = open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
+		c = coordtest.Open(w.T, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
 			if e, ok := e.(trace.HoldGranted); ok && !lost {
 				// The service deletes the node while the grant is being told.
 				lost = true
 				s, err := c.Session(ctx)
 				if err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				w.Link("a").Expire(s.ID())
 				<-s.Done()
@@ -227,9 +228,9 @@ func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
 			}
 			x.trace(ctx, e)
 		}})
-		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
-		w.settle()
-		wantErr(w.t, h.Err(), coord.ErrLost)
+		h := coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
+		w.Settle()
+		coordtest.WantErr(w.T, h.Err(), coord.ErrLost)
 		x.want("#1 HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#1 HoldLost mutex /l lock node=/*lock-* token=true err=lost")
 	})
@@ -240,18 +241,18 @@ func TestALossThatTraceFindsIsToldNext(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var term *coord.Term
-		c := open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
 			if _, ok := e.(trace.LeaderAnnounced); ok {
 				w.Link("a").Expire(term.Session())
 				<-term.Done()
-				wantErr(w.t, term.Err(), coord.ErrLost)
+				coordtest.WantErr(w.T, term.Err(), coord.ErrLost)
 			}
 			x.trace(ctx, e)
 		}})
 		var err error
 		term, err = coord.NewElection(c, "/e", nil).Campaign(context.Background())
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		term.Announce(context.Background(), nil)
 		x.want("#1 HoldGranted election /e campaign node=/*latch-* token=true weight=1",
@@ -266,7 +267,7 @@ func TestTraceMayLook(t *testing.T) {
 		var held atomic.Pointer[coord.Hold]
 		looked := make(chan trace.Event, 100)
 		var c *coord.Client
-		c = open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: func(_ context.Context, e trace.Event) {
+		c = coordtest.Open(w.T, w.Link("a"), &coord.Options{Namespace: w.Path(""), Trace: func(_ context.Context, e trace.Event) {
 			h := held.Load()
 			if h == nil {
 				return // of its own Open, or of the lock
@@ -287,7 +288,7 @@ func TestTraceMayLook(t *testing.T) {
 			h.Guard()
 			looked <- e
 		}})
-		h := mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		h := coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
 		held.Store(h)
 		w.Link("a").Expire(h.Session())
 		for {
@@ -297,7 +298,7 @@ func TestTraceMayLook(t *testing.T) {
 					return
 				}
 			case <-time.After(30 * time.Second):
-				w.t.Fatal("the loss was never told")
+				w.T.Fatal("the loss was never told")
 			}
 		}
 	})
@@ -305,51 +306,51 @@ func TestTraceMayLook(t *testing.T) {
 
 func TestEventsCarryTheirTimes(t *testing.T) {
 	onMemory(t, func(w *world) {
-		a := coord.NewMutex(w.open("a", nil), "/l", nil)
+		a := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		x, c := w.taped("b", nil)
-		h := mustLock(w.t, a)
-		b := w.lock(context.Background(), coord.NewMutex(c, "/l", nil))
+		h := coordtest.MustLock(w.T, a)
+		b := w.Lock(context.Background(), coord.NewMutex(c, "/l", nil))
 		time.Sleep(2 * time.Second)
-		mustRelease(w.t, h)
-		h = b.hold()
-		if e := lastOf[trace.HoldGranted](w.t, x); e.Waited != 2*time.Second || e.Token != h.Token() || e.Node != h.Path() {
-			w.t.Errorf("%+v", e)
+		coordtest.MustRelease(w.T, h)
+		h = b.Hold()
+		if e := lastOf[trace.HoldGranted](w.T, x); e.Waited != 2*time.Second || e.Token != h.Token() || e.Node != h.Path() {
+			w.T.Errorf("%+v", e)
 		}
 		time.Sleep(3 * time.Second)
-		mustRelease(w.t, h)
-		if e := lastOf[trace.HoldReleased](w.t, x); e.Held != 3*time.Second || e.Token != h.Token() || e.Node != h.Path() {
-			w.t.Errorf("%+v", e)
+		coordtest.MustRelease(w.T, h)
+		if e := lastOf[trace.HoldReleased](w.T, x); e.Held != 3*time.Second || e.Token != h.Token() || e.Node != h.Path() {
+			w.T.Errorf("%+v", e)
 		}
-		h = mustLock(w.t, coord.NewMutex(c, "/l", nil))
+		h = coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
 		time.Sleep(4 * time.Second)
 		w.Link("b").Expire(h.Session())
 		<-h.Done()
-		w.settle()
-		e := lastOf[trace.HoldLost](w.t, x)
+		w.Settle()
+		e := lastOf[trace.HoldLost](w.T, x)
 		if e.Held != 4*time.Second || e.Token != h.Token() || e.Node != h.Path() || e.Err != h.Err() {
-			w.t.Errorf("%+v", e)
+			w.T.Errorf("%+v", e)
 		}
 		giveUp, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		taken := mustLock(w.t, a)
-		<-w.lock(giveUp, coord.NewMutex(c, "/l", nil)).done
-		if e := lastOf[trace.WaitEnded](w.t, x); e.Waited != 5*time.Second {
-			w.t.Errorf("%+v", e)
+		taken := coordtest.MustLock(w.T, a)
+		<-w.Lock(giveUp, coord.NewMutex(c, "/l", nil)).Done
+		if e := lastOf[trace.WaitEnded](w.T, x); e.Waited != 5*time.Second {
+			w.T.Errorf("%+v", e)
 		}
-		mustRelease(w.t, taken)
+		coordtest.MustRelease(w.T, taken)
 	})
 }
 
 func TestAnUnknownOutcomeThatIsFoundOutIsTold(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		x, c := w.taped("a", &backendtest.Hooks{After: after.after})
+		var after coordtest.Nth
+		x, c := w.taped("a", &backendtest.Hooks{After: after.After})
 		m := coord.NewMutex(c, "/l", nil)
-		prime(w.t, m)
+		coordtest.Prime(w.T, m)
 		x.want("#1 HoldGranted mutex /l lock node=/*lock-* token=true weight=1",
 			"#1 HoldReleased mutex /l lock node=/*lock-* token=true err=nil")
-		after.arm(1, creates, lose)
-		mustLock(w.t, m)
+		after.Arm(1, coordtest.Creates, coordtest.Lose)
+		coordtest.MustLock(w.T, m)
 		x.want("OutcomeResolved node=/l/*lock- applied=true",
 			"#2 HoldGranted mutex /l lock node=/*lock-* token=true weight=1")
 	})
@@ -363,16 +364,16 @@ func TestNothingOfAHoldIsToldAfterItsEnd(t *testing.T) {
 		var once atomic.Bool
 		x, c := w.taped("a", &backendtest.Hooks{After: func(_ context.Context, call backendtest.Call, err error) error {
 			if call.Op == "commit" && call.Ops[0].Kind == backend.OpCheck && once.CompareAndSwap(false, true) {
-				mustRelease(w.t, term.Hold)
+				coordtest.MustRelease(w.T, term.Hold)
 			}
 			return err
 		}})
 		var err error
 		if term, err = coord.NewElection(c, "/e", &coord.ElectionOptions{ID: "a"}).Campaign(context.Background()); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := term.Announce(context.Background(), []byte("here")); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("#1 HoldGranted election /e campaign node=/*latch-* token=true weight=1",
 			"#1 HoldReleased election /e campaign node=/*latch-* token=true err=nil")
@@ -403,14 +404,14 @@ func called(ctx context.Context) context.Context { return context.WithValue(ctx,
 
 // taped opens a client whose events are written down.
 func (w *world) taped(name string, hooks *backendtest.Hooks) (*tape, *coord.Client) {
-	w.t.Helper()
+	w.T.Helper()
 	x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 	b := w.Link(name)
-	o := &coord.Options{Namespace: w.path(""), Trace: x.trace}
+	o := &coord.Options{Namespace: w.Path(""), Trace: x.trace}
 	if hooks != nil {
-		return x, open(w.t, backendtest.Intercept(b, *hooks), o)
+		return x, coordtest.Open(w.T, backendtest.Intercept(b, *hooks), o)
 	}
-	return x, open(w.t, b, o)
+	return x, coordtest.Open(w.T, b, o)
 }
 
 func (x *tape) trace(ctx context.Context, e trace.Event) {
@@ -441,7 +442,7 @@ var newNames = regexp.MustCompile(`_c_[0-9a-f-]{36}-|[0-9a-f]{8}-[0-9a-f-]{27}|\
 func (x *tape) describe(e trace.Event) string {
 	at := e.About()
 	name := strings.TrimPrefix(fmt.Sprintf("%T", e), "trace.")
-	root := x.w.path("")
+	root := x.w.Path("")
 	var s []string
 	for _, word := range []string{at.Recipe, strings.TrimPrefix(at.Path, root), at.Op} {
 		if word != "" {
@@ -521,7 +522,7 @@ func (x *tape) describe(e trace.Event) string {
 	case trace.OutcomeResolved:
 		add("applied=%v", e.Applied)
 	default:
-		x.w.t.Errorf("an unknown event: %T", e)
+		x.w.T.Errorf("an unknown event: %T", e)
 	}
 	return name + " " + strings.Join(s, " ")
 }
@@ -547,9 +548,9 @@ func short(err error) string {
 // acquisition must be in order, and comes before that of a later one; "#n" before an
 // event is which acquisition it is. Then the tape is empty again.
 func (x *tape) want(lines ...string) {
-	x.w.t.Helper()
-	x.w.eventually("so many events", func() bool { return x.len() >= len(lines) })
-	x.w.settle()
+	x.w.T.Helper()
+	x.w.Eventually("so many events", func() bool { return x.len() >= len(lines) })
+	x.w.Settle()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	slices.SortStableFunc(x.lines, func(a, b tapeLine) int { return cmp.Compare(a.id, b.id) })
@@ -561,7 +562,7 @@ func (x *tape) want(lines ...string) {
 		got = append(got, l.text)
 	}
 	if !slices.Equal(got, lines) {
-		x.w.t.Errorf("told:\n\t%s\nwant:\n\t%s", strings.Join(got, "\n\t"), strings.Join(lines, "\n\t"))
+		x.w.T.Errorf("told:\n\t%s\nwant:\n\t%s", strings.Join(got, "\n\t"), strings.Join(lines, "\n\t"))
 	}
 	x.lines = nil
 }
@@ -575,7 +576,7 @@ func (x *tape) len() int {
 // toldOf returns the events of one type, the times with them. Under fake time it
 // waits for those that are on their way.
 func toldOf[E trace.Event](x *tape) (list []E) {
-	x.w.settle()
+	x.w.Settle()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, e := range x.all {

@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -18,17 +19,17 @@ func TestTheEventsOfABarrier(t *testing.T) {
 		x, c := w.taped("a", nil)
 		b := coord.NewBarrier(c, "/b", nil)
 		if err := errors.Join(b.Wait(ctx), b.Set(ctx)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("called BarrierSet barrier /b set node=")
 		done := make(chan error)
 		go func() { done <- b.Wait(ctx) }()
 		x.want("#1 called WaitBegan barrier /b wait node= ahead=-1")
 		if err := b.Remove(ctx); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := <-done; err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("called BarrierRemoved barrier /b remove node=",
 			"#1 called WaitEnded barrier /b wait node= err=nil")
@@ -45,7 +46,7 @@ func TestTheEventsOfADoubleBarrier(t *testing.T) {
 			go func() {
 				e, err := coord.NewDoubleBarrier(c, "/d", 2, nil).Enter(ctx)
 				if err != nil && ctx.Err() == nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				done <- e
 			}()
@@ -57,7 +58,7 @@ func TestTheEventsOfADoubleBarrier(t *testing.T) {
 		cancel()
 		<-gone
 		x.want("#1 called WaitEnded doublebarrier /d enter node=/members/*member-* err=canceled")
-		w.empty("/d/members")
+		w.Empty("/d/members")
 
 		first := enter(c, ctx)
 		x.want("#2 called WaitBegan doublebarrier /d enter node=/members/*member-* ahead=-1")
@@ -71,10 +72,10 @@ func TestTheEventsOfADoubleBarrier(t *testing.T) {
 		x.want("#2 HoldReleased doublebarrier /d enter node=/members/*member-* token=false err=nil",
 			"#2 called WaitBegan doublebarrier /d leave node=/members/*member-* ahead=-1")
 		if err := b.Release(); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		if err := <-left; err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("#2 called WaitEnded doublebarrier /d leave node=/members/*member-* err=nil")
 		y.want("#1 HoldReleased doublebarrier /d enter node=/members/*member-* token=false err=nil")
@@ -87,10 +88,10 @@ func TestTheEventsOfAQueue(t *testing.T) {
 		x, c := w.taped("a", nil)
 		q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxAttempts: 3})
 		take := func() *coord.Item[int] {
-			w.t.Helper()
+			w.T.Helper()
 			it, err := q.Take(ctx)
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			return it
 		}
@@ -101,18 +102,18 @@ func TestTheEventsOfAQueue(t *testing.T) {
 		go func() { taken <- take() }()
 		x.want("#1 called WaitBegan queue /q take ahead=-1")
 		if _, err := put.Put(ctx, 1); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		y.want("#1 called ItemsPut queue /q put items=1")
 		it := <-taken
 		x.want("#1 called WaitEnded queue /q take err=nil",
 			"#2 called ItemClaimed queue /q take "+item+"item=1 attempt=1 token=true")
 		if err := it.Nack(time.Millisecond); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("#2 ItemSettled queue /q take " + item + "item=1 attempt=1 nacked delay=1ms err=nil")
 
-		w.eventually("it can be taken again", func() bool {
+		w.Eventually("it can be taken again", func() bool {
 			it, err := q.TryTake(ctx)
 			if err == nil {
 				err = it.Release()
@@ -135,17 +136,17 @@ func TestTheEventsOfAQueue(t *testing.T) {
 		}()
 		y.want("#2 called WaitBegan queue /q put ahead=-1")
 		if err := take().Nack(0); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("#5 called ItemClaimed queue /q take "+item+"item=1 attempt=3 token=true",
 			"#5 ItemSettled queue /q take "+item+"item=1 attempt=3 dead delay=0s err=nil")
 		if err := <-full; err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		y.want("#2 called WaitEnded queue /q put err=nil", "#2 called ItemsPut queue /q put items=1")
 
 		if v, err := q.Pop(ctx); v != 2 || err != nil {
-			w.t.Fatal(v, err)
+			w.T.Fatal(v, err)
 		}
 		x.want("#6 called ItemClaimed queue /q take "+item+"item=2 attempt=1 token=true",
 			"#6 ItemSettled queue /q take "+item+"item=2 attempt=1 acked delay=0s err=nil")
@@ -169,27 +170,27 @@ func TestTheEventsOfItemsThatNobodyCanTake(t *testing.T) {
 		const item = "node=/items/b-0-0/i-*-0-* "
 		x, c := w.taped("a", nil)
 		q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxAttempts: 1})
-		if _, err := coord.NewQueue[string](w.open("b", nil), "/q", nil).Put(ctx, "no number"); err != nil {
-			w.t.Fatal(err)
+		if _, err := coord.NewQueue[string](w.Open("b", nil), "/q", nil).Put(ctx, "no number"); err != nil {
+			w.T.Fatal(err)
 		}
 		if _, err := q.TryTake(ctx); err != coord.ErrEmpty && !errors.Is(err, coord.ErrEmpty) {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("#1 called ItemClaimed queue /q take "+item+"item=1 attempt=1 token=true",
 			"#1 ItemSettled queue /q take "+item+"item=1 attempt=1 dead delay=0s err=nil")
-		if _, err := coord.NewQueue[int](w.open("b", nil), "/q", nil).Put(ctx, 1); err != nil {
-			w.t.Fatal(err)
+		if _, err := coord.NewQueue[int](w.Open("b", nil), "/q", nil).Put(ctx, 1); err != nil {
+			w.T.Fatal(err)
 		}
 		it, err := q.Take(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.Link("a").Expire(it.Session())
 		<-it.Done()
 		x.want("#2 called ItemClaimed queue /q take "+item+"item=2 attempt=1 token=true",
 			"#2 ItemSettled queue /q take "+item+"item=2 attempt=1 lost delay=0s err=lost")
 		if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("ItemSettled queue /q take " + item + "item=2 attempt=1 dead delay=0s err=nil")
 	})
@@ -199,21 +200,21 @@ func TestTheEventsOfItemsThatNobodyCanTake(t *testing.T) {
 func TestTheEventsOfAnItemThatNobodyWantsAnyMore(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithCancel(called(context.Background()))
-		var after nth
-		x, c := w.taped("a", &backendtest.Hooks{After: after.after})
+		var after coordtest.Nth
+		x, c := w.taped("a", &backendtest.Hooks{After: after.After})
 		q := coord.NewQueue[int](c, "/q", nil)
 		if _, err := q.Put(ctx, 1); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		const item = "node=/items/b-0-0/i-*-0-* "
 		x.want("#1 called ItemsPut queue /q put items=1")
-		after.arm(1, creates, func(_ context.Context, _ backendtest.Call, err error) error {
+		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 			cancel()
 			time.Sleep(time.Second) // until he has gone
 			return err
 		})
 		if _, err := q.Take(ctx); !errors.Is(err, context.Canceled) {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("#2 ItemClaimed queue /q take "+item+"item=1 attempt=1 token=true",
 			"#2 ItemSettled queue /q take "+item+"item=1 attempt=1 returned delay=0s err=nil")
@@ -225,11 +226,11 @@ func TestAnItemIsNotToldLostBeforeItWasClaimed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var c *coord.Client
-		c = open(w.t, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
+		c = coordtest.Open(w.T, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
 			if _, ok := e.(trace.WaitEnded); ok {
 				s, err := c.Session(ctx) // of the claim
 				if err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				w.Link("a").Expire(s.ID())
 				<-s.Done()
@@ -239,11 +240,11 @@ func TestAnItemIsNotToldLostBeforeItWasClaimed(t *testing.T) {
 		}})
 		go coord.NewQueue[int](c, "/q", nil).Take(context.Background())
 		x.want("#1 WaitBegan queue /q take ahead=-1")
-		if _, err := coord.NewQueue[int](w.open("b", nil), "/q", nil).Put(context.Background(), 1); err != nil {
-			w.t.Fatal(err)
+		if _, err := coord.NewQueue[int](w.Open("b", nil), "/q", nil).Put(context.Background(), 1); err != nil {
+			w.T.Fatal(err)
 		}
-		w.eventually("the loss is told of", func() bool { return len(toldOf[trace.ItemSettled](x)) > 0 })
-		w.settle()
+		w.Eventually("the loss is told of", func() bool { return len(toldOf[trace.ItemSettled](x)) > 0 })
+		w.Settle()
 		x.mu.Lock()
 		x.lines = x.lines[:3] // Take goes on with the next attempt
 		x.mu.Unlock()
@@ -261,27 +262,27 @@ func TestTheEventsOfAMember(t *testing.T) {
 		g := coord.NewGroup[string](c, "/g", nil)
 		m, err := g.Join(ctx, "me", "here")
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("called MemberJoined group /g join node=/*member-me-* token=true member=me again=false")
 		s, err := c.Session(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.Link("a").Expire(s.ID())
 		x.want("MemberLeft group /g node=/*member-me-* member=me rejoins=true left=false",
 			"MemberJoined group /g node=/*member-me-* token=true member=me again=true")
 		if err := m.Leave(); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		x.want("MemberLeft group /g node=/*member-me-* member=me rejoins=false left=true")
 		m, err = g.Join(ctx, "me", "here")
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		other := coord.NewGroup(w.open("b", nil), "/g", &coord.GroupOptions[string]{TakeOver: true})
+		other := coord.NewGroup(w.Open("b", nil), "/g", &coord.GroupOptions[string]{TakeOver: true})
 		if _, err := other.Join(ctx, "me", "there"); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		<-m.Done()
 		x.want("called MemberJoined group /g join node=/*member-me-* token=true member=me again=false",
@@ -294,9 +295,9 @@ func TestTheEventsOfACache(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := called(context.Background())
 		x, c := w.taped("a", nil)
-		v := coord.NewValue[int](w.open("b", nil), "/c/a", nil)
+		v := coord.NewValue[int](w.Open("b", nil), "/c/a", nil)
 		if _, err := v.Set(ctx, 1); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		run, cancel := context.WithCancel(ctx)
 		ended := make(chan error)
@@ -304,7 +305,7 @@ func TestTheEventsOfACache(t *testing.T) {
 		x.want("called CacheSynced cache /c run node= nodes=2 again=false")
 		s, err := c.Session(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.Link("a").Expire(s.ID())
 		x.want("called CacheSynced cache /c run node= nodes=2 again=true")
@@ -337,19 +338,19 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		co := coord.NewCoordinator[string](c, "/tx", nil)
 		o, err := co.Propose(ctx, coord.Proposal[string]{ID: "one", Sites: []string{"s"}})
 		if err != nil || !o.Commit {
-			w.t.Fatal(o, err)
+			w.T.Fatal(o, err)
 		}
 		x.want("called ProposalMade twophase /tx propose node=/tx/one tx=one sites=1",
 			"called ProposalDecided twophase /tx propose node=/tx/one tx=one site= commit=true by=proposer")
 		y.want("called ProposalVoted twophase /tx serve node=/sites/s/one~* tx=one site=s yes=true",
 			"called ProposalDecided twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true by=proposer",
 			"called ProposalAcked twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true")
-		w.empty("/tx/tx")
+		w.Empty("/tx/tx")
 
 		verdict = no
 		o, err = co.Propose(ctx, coord.Proposal[string]{ID: "two", Sites: []string{"s"}})
 		if err != nil || o.Commit {
-			w.t.Fatal(o, err)
+			w.T.Fatal(o, err)
 		}
 		x.want("called ProposalMade twophase /tx propose node=/tx/two tx=two sites=1",
 			"called ProposalDecided twophase /tx propose node=/tx/two tx=two site= commit=false by=site s")
@@ -371,15 +372,15 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		cancel()
 		<-done
 		if list, err := co.Recover(ctx); len(list) != 1 || err != nil {
-			w.t.Fatal(list, err)
+			w.T.Fatal(list, err)
 		}
 		var e trace.ProposalDecided
-		w.eventually("what Recover did is told of", func() bool {
-			e = lastOf[trace.ProposalDecided](w.t, x)
+		w.Eventually("what Recover did is told of", func() bool {
+			e = lastOf[trace.ProposalDecided](w.T, x)
 			return e.Op == "recover"
 		})
 		if e.Proposal != "three" || e.Commit {
-			w.t.Errorf("%+v", e)
+			w.T.Errorf("%+v", e)
 		}
 	})
 }
@@ -393,16 +394,16 @@ func TestASiteInDoubtIsTold(t *testing.T) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		a.serve(c)
 		w.served("a", "b")
-		go coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Propose(w.t.Context(), w.proposal("t1", "a", "b"))
+		go coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil).Propose(w.T.Context(), w.proposal("t1", "a", "b"))
 		x.want("ProposalVoted twophase /tx serve node=/sites/a/t1~* tx=t1 site=a yes=true",
 			"#1 HoldGranted mutex /tx/serving/a lock node=/*lock-* token=true weight=1")
-		s := w.session("outsider")
+		s := w.Session("outsider")
 		var ops []backend.Op
-		for _, name := range w.children("/tx/tx/t1") {
+		for _, name := range w.Children("/tx/tx/t1") {
 			ops = append(ops, backend.Delete("/tx/tx/t1/"+name, backend.AnyVersion))
 		}
-		if _, err := s.Commit(w.t.Context(), append(ops, backend.Delete("/tx/tx/t1", backend.AnyVersion))...); err != nil {
-			w.t.Fatal(err)
+		if _, err := s.Commit(w.T.Context(), append(ops, backend.Delete("/tx/tx/t1", backend.AnyVersion))...); err != nil {
+			w.T.Fatal(err)
 		}
 		x.want("ProposalInDoubt twophase /tx serve node=/sites/a/t1~* tx=t1 site=a")
 	})

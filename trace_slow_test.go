@@ -20,6 +20,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -65,8 +66,8 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 		const holds = 400
 		b := newBlocker()
 		defer b.let()
-		c := open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Logger: slog.New(b), Trace: b.trace})
-		other := w.open("b", nil)
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Namespace: w.Path(""), Logger: slog.New(b), Trace: b.trace})
+		other := w.Open("b", nil)
 		type held struct {
 			h    *coord.Hold
 			done <-chan struct{}
@@ -74,7 +75,7 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 		}
 		var list []held
 		for i := range holds {
-			h := mustLock(w.t, coord.NewMutex(c, fmt.Sprintf("/l%d", i), nil))
+			h := coordtest.MustLock(w.T, coord.NewMutex(c, fmt.Sprintf("/l%d", i), nil))
 			list = append(list, held{h, h.Done(), h.Context(context.Background())})
 		}
 		// Of the first ones, wherever the first grant comes.
@@ -84,18 +85,18 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 			go func() {
 				h, err := coord.NewMutex(other, fmt.Sprintf("/l%d", i*holds/waiters), nil).Lock(context.Background())
 				if err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				granted <- h
 			}()
 		}
-		w.eventually("all wait", func() bool { return int(w.waits.Load()) >= waiters })
+		w.Eventually("all wait", func() bool { return int(w.Waits.Load()) >= waiters })
 		b.stop()
 
 		// The calls of those who hold go on.
 		spare := coord.NewMutex(c, "/spare", nil)
-		mustRelease(w.t, mustLock(w.t, spare))
-		last := mustLock(w.t, spare)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, spare))
+		last := coordtest.MustLock(w.T, spare)
 
 		w.Link("a").Partition()
 		for i := range waiters {
@@ -113,26 +114,26 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 					}
 				}
 				if untold > 0 {
-					w.t.Errorf("%d of %d channels and contexts were open when the next holder was granted", untold, 2*holds)
+					w.T.Errorf("%d of %d channels and contexts were open when the next holder was granted", untold, 2*holds)
 				}
 			}
-			mustRelease(w.t, next)
+			coordtest.MustRelease(w.T, next)
 		}
 		for _, x := range list {
-			wantErr(w.t, x.h.Err(), coord.ErrLost, coord.ErrSessionLost)
+			coordtest.WantErr(w.T, x.h.Err(), coord.ErrLost, coord.ErrSessionLost)
 		}
-		wantErr(w.t, last.Release(), coord.ErrLost)
+		coordtest.WantErr(w.T, last.Release(), coord.ErrLost)
 
 		w.Link("a").Heal()
 		if _, err := c.Session(context.Background()); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		start := time.Now()
 		if err := c.Close(); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		if took := time.Since(start); took > 5*time.Second {
-			w.t.Errorf("Close took %v", took)
+			w.T.Errorf("Close took %v", took)
 		}
 	})
 }
@@ -157,10 +158,10 @@ func TestAContextThatBlocksDelaysNoOtherHold(t *testing.T) {
 	onMemory(t, func(w *world) {
 		b := newBlocker()
 		defer b.let()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		var done []<-chan struct{}
 		for i := range 20 {
-			h := mustLock(w.t, coord.NewMutex(c, fmt.Sprintf("/l%d", i), nil))
+			h := coordtest.MustLock(w.T, coord.NewMutex(c, fmt.Sprintf("/l%d", i), nil))
 			done = append(done, h.Done())
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
@@ -168,12 +169,12 @@ func TestAContextThatBlocksDelaysNoOtherHold(t *testing.T) {
 		}
 		b.stop()
 		w.Link("a").Partition()
-		mustRelease(w.t, mustLock(w.t, coord.NewMutex(w.open("b", nil), "/l7", nil)))
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l7", nil)))
 		for i, done := range done {
 			select {
 			case <-done:
 			default:
-				w.t.Errorf("hold %d stands", i)
+				w.T.Errorf("hold %d stands", i)
 			}
 		}
 		w.Link("a").Heal()
@@ -186,7 +187,7 @@ func TestCloseWaitsForTheLoggerAndTraceForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow, told int
 		st := memory.New(nil)
-		c := open(t, st.Link("a"), &coord.Options{Trace: func(context.Context, trace.Event) {
+		c := coordtest.Open(t, st.Link("a"), &coord.Options{Trace: func(context.Context, trace.Event) {
 			time.Sleep(100 * time.Millisecond)
 			slow++
 		}})
@@ -198,12 +199,12 @@ func TestCloseWaitsForTheLoggerAndTraceForASecond(t *testing.T) {
 
 		b := newBlocker()
 		b.stop()
-		c = open(t, st.Link("a"), &coord.Options{Logger: slog.New(b), Trace: func(context.Context, trace.Event) {
+		c = coordtest.Open(t, st.Link("a"), &coord.Options{Logger: slog.New(b), Trace: func(context.Context, trace.Event) {
 			told++
 			b.wait()
 		}})
 		link := st.Link("a")
-		link.Expire(mustLock(t, coord.NewMutex(c, "/l", nil)).Session())
+		link.Expire(coordtest.MustLock(t, coord.NewMutex(c, "/l", nil)).Session())
 		time.Sleep(time.Second)
 		start = time.Now()
 		c.Close()
@@ -223,7 +224,7 @@ func TestEventsThatAreDroppedAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		let := make(chan struct{})
 		var granted, released, states, dropped int
-		c := open(t, memory.New(nil).Link("a"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+		c := coordtest.Open(t, memory.New(nil).Link("a"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
 			<-let
 			switch e := e.(type) {
 			case trace.HoldGranted:
@@ -242,7 +243,7 @@ func TestEventsThatAreDroppedAreCounted(t *testing.T) {
 		m := coord.NewMutex(c, "/l", nil)
 		const turns = 10_000
 		for range turns {
-			mustRelease(t, mustLock(t, m))
+			coordtest.MustRelease(t, coordtest.MustLock(t, m))
 		}
 		close(let)
 		synctest.Wait()
@@ -251,7 +252,7 @@ func TestEventsThatAreDroppedAreCounted(t *testing.T) {
 		}
 		// Afterwards nothing is missed.
 		before := dropped
-		mustRelease(t, mustLock(t, m))
+		coordtest.MustRelease(t, coordtest.MustLock(t, m))
 		c.Close()
 		if dropped != before || granted+released+dropped != 2*turns+2 || states != 2 {
 			t.Errorf("%d granted, %d released, %d states and %d dropped at the end", granted, released, states, dropped)
@@ -265,7 +266,7 @@ func TestTraceAndLoggerMayUseTheClient(t *testing.T) {
 		got := make(chan error, 1)
 		var m *coord.Mutex
 		ready := make(chan struct{})
-		c := open(w.t, w.Link("a"), &coord.Options{Namespace: w.path(""), Trace: func(ctx context.Context, e trace.Event) {
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Namespace: w.Path(""), Trace: func(ctx context.Context, e trace.Event) {
 			if e, ok := e.(trace.HoldLost); ok {
 				<-ready
 				h, err := m.Lock(context.Background()) // on the next session
@@ -277,9 +278,9 @@ func TestTraceAndLoggerMayUseTheClient(t *testing.T) {
 		}})
 		m = coord.NewMutex(c, "/l", nil)
 		close(ready)
-		w.Link("a").Expire(mustLock(w.t, m).Session())
+		w.Link("a").Expire(coordtest.MustLock(w.T, m).Session())
 		if err := <-got; !errors.Is(err, coord.ErrSessionLost) && !errors.Is(err, coord.ErrDeleted) {
-			w.t.Errorf("from Trace: %v, want what the hold was lost of", err)
+			w.T.Errorf("from Trace: %v, want what the hold was lost of", err)
 		}
 	})
 }
@@ -323,10 +324,10 @@ const secret = "xyzzy"
 func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	ctx := t.Context()
 	st := memory.New(&memory.Options{SessionTimeout: 3 * time.Second})
-	var after, before nth
+	var after, before coordtest.Nth
 	link := st.Link("a")
-	c := open(t, backendtest.Intercept(link, backendtest.Hooks{Before: before.before, After: after.after}), &coord.Options{Logger: logger})
-	other := open(t, st.Link("b"), nil)
+	c := coordtest.Open(t, backendtest.Intercept(link, backendtest.Hooks{Before: before.Before, After: after.After}), &coord.Options{Logger: logger})
+	other := coordtest.Open(t, st.Link("b"), nil)
 	id := func() int64 {
 		s, err := c.Session(ctx)
 		if err != nil {
@@ -336,8 +337,8 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	}
 
 	m := coord.NewMutex(c, "/l", &coord.MutexOptions{Data: []byte(secret)})
-	h := mustLock(t, m)
-	mustRelease(t, h)
+	h := coordtest.MustLock(t, m)
+	coordtest.MustRelease(t, h)
 	want()
 
 	link.Partition()
@@ -346,17 +347,17 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	time.Sleep(time.Second)
 	want() // contact is the backend's to tell of
 
-	h = mustLock(t, m)
+	h = coordtest.MustLock(t, m)
 	link.Expire(h.Session())
 	<-h.Done()
 	synctest.Wait()
 	want("WARN hold lost", "WARN session lost", "INFO session opened")
 
-	after.arm(1, creates, lose)
-	mustRelease(t, mustLock(t, m))
+	after.Arm(1, coordtest.Creates, coordtest.Lose)
+	coordtest.MustRelease(t, coordtest.MustLock(t, m))
 	want("WARN a reply was lost, the outcome found out")
 
-	taken := mustLock(t, coord.NewMutex(other, "/l", nil))
+	taken := coordtest.MustLock(t, coord.NewMutex(other, "/l", nil))
 	waiting := make(chan *coord.Hold)
 	go func() {
 		h, err := m.Lock(context.Background())
@@ -368,8 +369,8 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	synctest.Wait()
 	link.Expire(id())
 	synctest.Wait()
-	mustRelease(t, taken)
-	mustRelease(t, <-waiting)
+	coordtest.MustRelease(t, taken)
+	coordtest.MustRelease(t, <-waiting)
 	want("WARN session lost", "INFO session opened", "DEBUG back to the tail of the line")
 
 	if _, err := coord.NewQueue[string](c, "/q", nil).Put(ctx, secret); err != nil {
@@ -392,16 +393,16 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	want("WARN a member has lost its node and joins again", "ERROR a member cannot join again")
 
 	deny := func(context.Context, backendtest.Call, error) error { return backend.ErrDenied }
-	before.arm(1, creates, deny)
+	before.Arm(1, coordtest.Creates, deny)
 	for range coord.NewElection(c, "/e", &coord.ElectionOptions{ID: "a", Data: []byte(secret)}).Leadership(ctx) {
 	}
-	before.arm(1, func(call backendtest.Call) bool { return call.Path == "/v" }, deny)
+	before.Arm(1, func(call backendtest.Call) bool { return call.Path == "/v" }, deny)
 	for range coord.NewValue[string](c, "/v", nil).Watch(ctx) {
 	}
 	want("ERROR cannot campaign any more", "ERROR cannot follow any more")
 
 	// A hold that ends with its client is no loss that anybody must hear of.
-	mustLock(t, m)
+	coordtest.MustLock(t, m)
 	c.Close()
 	want()
 }
@@ -546,9 +547,9 @@ func TestWithoutTraceAMutexAllocatesAsEver(t *testing.T) {
 			}
 		})
 	}
-	plain := open(t, memory.New(nil), nil)
+	plain := coordtest.Open(t, memory.New(nil), nil)
 	var told atomic.Int64
-	traced := open(t, memory.New(nil), &coord.Options{Trace: func(context.Context, trace.Event) { told.Add(1) }})
+	traced := coordtest.Open(t, memory.New(nil), &coord.Options{Trace: func(context.Context, trace.Event) { told.Add(1) }})
 	for i, cy := range traceCycles {
 		without := measure(plain, i)
 		for n := 0; n < 20 && cy.name == "mutex" && without > promised; n++ {

@@ -12,36 +12,37 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // overwrite has an outsider write a node of a recipe.
 func (w *world) overwrite(path, data string) {
-	w.t.Helper()
-	if _, err := w.session("outsider").Commit(context.Background(), backend.SetData(w.path(path), []byte(data), backend.AnyVersion)); err != nil {
-		w.t.Fatal(err)
+	w.T.Helper()
+	if _, err := w.Session("outsider").Commit(context.Background(), backend.SetData(w.Path(path), []byte(data), backend.AnyVersion)); err != nil {
+		w.T.Fatal(err)
 	}
 }
 
 // doubtful serves the site a with an InDoubt.
 func (w *world) doubtful() (a *account, stop func()) {
 	a = &account{w: w, name: "a", doubts: make(chan error, 10)}
-	stop = a.serve(w.open("site a", nil))
+	stop = a.serve(w.Open("site a", nil))
 	w.served("a")
 	return a, stop
 }
 
 // doubts receives what InDoubt was told, which must name the node.
 func (a *account) inDoubtAbout(node string) {
-	a.w.t.Helper()
+	a.w.T.Helper()
 	select {
 	case err := <-a.doubts:
-		wantErr(a.w.t, err, coord.ErrInDoubt)
+		coordtest.WantErr(a.w.T, err, coord.ErrInDoubt)
 		var e *backend.Error
-		if !errors.As(err, &e) || e.Path != a.w.path(node) {
-			a.w.t.Errorf("in doubt about %v, want %s", err, node)
+		if !errors.As(err, &e) || e.Path != a.w.Path(node) {
+			a.w.T.Errorf("in doubt about %v, want %s", err, node)
 		}
 	case <-time.After(20 * time.Second):
-		a.w.t.Fatal("InDoubt is not called")
+		a.w.T.Fatal("InDoubt is not called")
 	}
 }
 
@@ -49,19 +50,19 @@ const orphanMark = "00000000-0000-8000-8000-000000000001"
 
 // orphan makes a transaction of one site whose proposer is dead, with what more ops do.
 func (w *world) orphan(id, site string, ops ...backend.Op) {
-	w.t.Helper()
-	s, ctx := w.session("dead proposer"), context.Background()
-	_, err := s.Commit(ctx, backend.Create(w.path("/tx/tx"), nil, backend.Persistent))
+	w.T.Helper()
+	s, ctx := w.Session("dead proposer"), context.Background()
+	_, err := s.Commit(ctx, backend.Create(w.Path("/tx/tx"), nil, backend.Persistent))
 	if err != nil && !errors.Is(err, coord.ErrExists) {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	record := `{"mark":"` + orphanMark + `","sites":["` + site + `"],"deadline":99999999999999,"payload":"InAi"}`
 	if _, err := s.Commit(ctx, append([]backend.Op{
-		backend.Create(w.path("/tx/tx/"+id), []byte(record), backend.Persistent),
-		backend.Create(w.path("/tx/tx/"+id+"/open-"+orphanMark), nil, backend.Persistent),
-		backend.Create(w.path("/tx/sites/"+site+"/"+id+"~"+orphanMark), nil, backend.Persistent),
+		backend.Create(w.Path("/tx/tx/"+id), []byte(record), backend.Persistent),
+		backend.Create(w.Path("/tx/tx/"+id+"/open-"+orphanMark), nil, backend.Persistent),
+		backend.Create(w.Path("/tx/sites/"+site+"/"+id+"~"+orphanMark), nil, backend.Persistent),
 	}, ops...)...); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
@@ -78,58 +79,58 @@ func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
 			}
 			return ctx.Err()
 		})
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		result := make(chan error, 1)
 		go func() {
 			_, err := co.Propose(ctx, w.proposal("bad", "a", "b"))
 			result <- err
 		}()
-		w.eventually("a has voted", func() bool {
+		w.Eventually("a has voted", func() bool {
 			st, err := co.Status(ctx, "bad")
 			return err == nil && st.Sites[0].Yes
 		})
 		st, err := co.Status(ctx, "bad")
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		decision := "/tx/tx/bad/" + coord.DecisionName(st.Zxid)
-		if _, err := w.session("outsider").Commit(ctx, backend.Create(w.path(decision), []byte("{}"), backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("outsider").Commit(ctx, backend.Create(w.Path(decision), []byte("{}"), backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
-		wantErr(w.t, <-result, coord.ErrInDoubt, coord.ErrDecode)
+		coordtest.WantErr(w.T, <-result, coord.ErrInDoubt, coord.ErrDecode)
 		a.inDoubtAbout(decision)
 		// b has not voted, so there can have been no commit.
-		w.eventually("b aborts", func() bool { return b.did() == "[prepare bad:p abort bad:p]" })
+		w.Eventually("b aborts", func() bool { return b.did() == "[prepare bad:p abort bad:p]" })
 
 		check := func(id string) {
-			w.t.Helper()
-			if d := mustPropose(w.t, co, w.proposal(id, "a", "b")); !d.Commit {
-				w.t.Errorf("%+v", d)
+			w.T.Helper()
+			if d := mustPropose(w.T, co, w.proposal(id, "a", "b")); !d.Commit {
+				w.T.Errorf("%+v", d)
 			}
-			w.eventually("it is done with", func() bool { return slices.Equal(w.children("/tx/tx"), []string{"bad"}) })
+			w.Eventually("it is done with", func() bool { return slices.Equal(w.Children("/tx/tx"), []string{"bad"}) })
 			list, err := co.List(ctx)
 			if err != nil || len(list) != 1 || !list[0].InDoubt || list[0].Decided {
-				w.t.Errorf("%+v, %v", list, err)
+				w.T.Errorf("%+v, %v", list, err)
 			}
 			if list, err := co.Recover(ctx); err != nil || len(list) != 0 {
-				w.t.Errorf("%+v, %v", list, err)
+				w.T.Errorf("%+v, %v", list, err)
 			}
-			wantErr(w.t, co.Forget(ctx, "bad"), coord.ErrInDoubt)
+			coordtest.WantErr(w.T, co.Forget(ctx, "bad"), coord.ErrInDoubt)
 		}
 		check("t1")
 		stop()
-		stop = a.serve(w.open("site a again", nil))
+		stop = a.serve(w.Open("site a again", nil))
 		w.served("a")
 		a.inDoubtAbout(decision)
 		check("t2")
 		if n := len(a.doubts); n > 0 {
-			w.t.Errorf("told %d times more", n)
+			w.T.Errorf("told %d times more", n)
 		}
 		// An operator finds it out, and mends it.
 		w.overwrite(decision, `{"commit":false}`)
-		w.eventually("a aborts", func() bool { return strings.Contains(a.did(), "abort bad:p") })
+		w.Eventually("a aborts", func() bool { return strings.Contains(a.did(), "abort bad:p") })
 		if list, err := co.Recover(ctx); err != nil || len(list) != 1 || list[0].ID != "bad" || list[0].Commit {
-			w.t.Errorf("%+v, %v", list, err)
+			w.T.Errorf("%+v, %v", list, err)
 		}
 		w.over("a", "b")
 		stop()
@@ -147,17 +148,17 @@ func TestASiteWithoutInDoubtServesOn(t *testing.T) {
 			}
 			return ctx.Err()
 		})
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		go co.Propose(context.Background(), w.proposal("bad", "a", "b"))
-		w.settle()
+		w.Settle()
 		w.destroy("/tx/tx/bad")
-		w.settle()
-		if d := mustPropose(w.t, co, w.proposal("t1", "a", "b")); !d.Commit {
-			w.t.Errorf("%+v", d)
+		w.Settle()
+		if d := mustPropose(w.T, co, w.proposal("t1", "a", "b")); !d.Commit {
+			w.T.Errorf("%+v", d)
 		}
-		w.settle()
+		w.Settle()
 		if got := a.did(); got != "[prepare bad:p prepare t1:p commit t1:p]" {
-			w.t.Error(got)
+			w.T.Error(got)
 		}
 	})
 }
@@ -169,41 +170,41 @@ func TestACommittedRecordThatIsOverwrittenLeavesItsSiteInDoubt(t *testing.T) {
 		b := w.accounts("b")[0]
 		let := make(chan struct{})
 		b.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		result := make(chan coord.Decision, 1)
 		go func() {
 			d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			result <- d
 		}()
-		w.eventually("a has voted", func() bool {
+		w.Eventually("a has voted", func() bool {
 			st, err := co.Status(context.Background(), "t1")
 			return err == nil && st.Sites[0].Yes
 		})
 		stop()
 		close(let)
 		if d := <-result; !d.Commit {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
-		record, _, err := w.session("reader").Get(context.Background(), w.path("/tx/tx/t1"), nil)
+		record, _, err := w.Session("reader").Get(context.Background(), w.Path("/tx/tx/t1"), nil)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.overwrite("/tx/tx/t1", "vandal was here")
-		stop = a.serve(w.open("site a again", nil))
+		stop = a.serve(w.Open("site a again", nil))
 		w.served("a")
 		a.inDoubtAbout("/tx/tx/t1")
 		b.votes(nil)
-		if d := mustPropose(w.t, co, w.proposal("t2", "a", "b")); !d.Commit {
-			w.t.Errorf("%+v", d)
+		if d := mustPropose(w.T, co, w.proposal("t2", "a", "b")); !d.Commit {
+			w.T.Errorf("%+v", d)
 		}
-		w.eventually("a goes on", func() bool { return a.did() == "[prepare t1:p prepare t2:p commit t2:p]" })
+		w.Eventually("a goes on", func() bool { return a.did() == "[prepare t1:p prepare t2:p commit t2:p]" })
 		w.overwrite("/tx/tx/t1", string(record))
 		w.over("a", "b")
 		if got := a.did(); got != "[prepare t1:p prepare t2:p commit t2:p commit t1:p]" {
-			w.t.Error(got)
+			w.T.Error(got)
 		}
 		stop()
 	})
@@ -243,38 +244,38 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 					a.votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 				}
 				// The record stays until all have read it.
-				co := coord.NewCoordinator(w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
+				co := coord.NewCoordinator(w.Open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 				result := make(chan proposed, 1)
 				go func() {
 					d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))
 					result <- proposed{d, err}
 				}()
-				w.settle()
+				w.Settle()
 				path := "/tx/tx/t1"
 				if tt.node == "branch" {
-					path = "/tx/sites/a/" + w.children("/tx/sites/a")[0]
+					path = "/tx/sites/a/" + w.Children("/tx/sites/a")[0]
 				}
 				w.overwrite(path, tt.data)
-				w.settle()
+				w.Settle()
 				close(let)
 				r := <-result
 				if r.err != nil || r.d.Commit != tt.commit {
-					w.t.Errorf("%+v", r)
+					w.T.Errorf("%+v", r)
 				}
 				time.Sleep(time.Second) // fake: what failed is tried again after a pause
-				w.settle()
+				w.Settle()
 				if err := co.Forget(context.Background(), "t1"); err != nil && tt.node != "record" {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				// A record that cannot be read is collected by nobody who has to read it.
 				if got := a.did(); got != tt.want {
-					w.t.Errorf("a did %s, want %s", got, tt.want)
+					w.T.Errorf("a did %s, want %s", got, tt.want)
 				}
-				if left := w.children("/tx/sites/a"); len(left) > 0 {
-					w.t.Errorf("branches left: %v", left)
+				if left := w.Children("/tx/sites/a"); len(left) > 0 {
+					w.T.Errorf("branches left: %v", left)
 				}
-				if left := w.children("/tx/tx"); tt.node == "branch" && len(left) > 0 {
-					w.t.Errorf("records left: %v", left)
+				if left := w.Children("/tx/tx"); tt.node == "branch" && len(left) > 0 {
+					w.T.Errorf("records left: %v", left)
 				}
 			})
 		})
@@ -288,18 +289,18 @@ func TestACommitOfAnOutsiderIsDoubted(t *testing.T) {
 		defer stop()
 		a.votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		w.orphan("t1", "a")
-		w.settle()
-		st, err := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Status(context.Background(), "t1")
+		w.Settle()
+		st, err := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil).Status(context.Background(), "t1")
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		decision := "/tx/tx/t1/" + coord.DecisionName(st.Zxid)
-		if _, err := w.session("outsider").Commit(context.Background(), backend.Create(decision, []byte(`{"commit":true}`), backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("outsider").Commit(context.Background(), backend.Create(decision, []byte(`{"commit":true}`), backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		a.inDoubtAbout(decision)
 		if got := a.did(); got != "[prepare t1:p]" {
-			w.t.Error(got)
+			w.T.Error(got)
 		}
 	})
 }
@@ -310,7 +311,7 @@ func TestASiteInDoubtIsToldAtOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, stop := w.doubtful()
 		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
 		result := make(chan error, 1)
@@ -318,18 +319,18 @@ func TestASiteInDoubtIsToldAtOnce(t *testing.T) {
 			_, err := co.Propose(context.Background(), p)
 			result <- err
 		}()
-		w.eventually("a has voted", func() bool {
+		w.Eventually("a has voted", func() bool {
 			st, err := co.Status(context.Background(), "t1")
 			return err == nil && st.Sites[0].Yes
 		})
-		w.settle()
-		branch := "/tx/sites/a/" + w.children("/tx/sites/a")[0]
+		w.Settle()
+		branch := "/tx/sites/a/" + w.Children("/tx/sites/a")[0]
 		began := time.Now()
-		w.destroy(w.path("/tx/tx/t1"))
-		wantErr(w.t, <-result, coord.ErrInDoubt)
+		w.destroy(w.Path("/tx/tx/t1"))
+		coordtest.WantErr(w.T, <-result, coord.ErrInDoubt)
 		a.inDoubtAbout(branch)
-		if took := time.Since(began); w.fake && took > 0 {
-			w.t.Errorf("told after %v", took)
+		if took := time.Since(began); w.Fake && took > 0 {
+			w.T.Errorf("told after %v", took)
 		}
 		stop()
 	})
@@ -341,7 +342,7 @@ func TestAServerThatLagsBehindLeavesNobodyInDoubt(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		gone := false
-		a.serve(w.open("site a", &backendtest.Hooks{
+		a.serve(w.Open("site a", &backendtest.Hooks{
 			Before: func(_ context.Context, c backendtest.Call) error {
 				// Another server answers the first reads of the record: it does not know it yet.
 				if !gone && (c.Op == "exists" || c.Op == "get") && strings.HasPrefix(c.Path, "/tx/tx/t1") {
@@ -354,12 +355,12 @@ func TestAServerThatLagsBehindLeavesNobodyInDoubt(t *testing.T) {
 		w.served("a")
 		// The process before has voted, and died.
 		w.orphan("t1", "a", backend.SetData("/tx/sites/a/t1~"+orphanMark, []byte("yes"), 0))
-		w.settle()
+		w.Settle()
 		if n := len(a.doubts); n > 0 {
-			w.t.Errorf("in doubt: %v", <-a.doubts)
+			w.T.Errorf("in doubt: %v", <-a.doubts)
 		}
 		if !gone {
-			w.t.Error("no second look")
+			w.T.Error("no second look")
 		}
 	})
 }
@@ -370,7 +371,7 @@ func TestAValueIsSetAfterWhatTheTransactionDidToIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				n := 0
-				c := w.open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+				c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 					if c.Op == "commit" {
 						n++
 					}
@@ -384,7 +385,7 @@ func TestAValueIsSetAfterWhatTheTransactionDidToIt(t *testing.T) {
 				case "after Create":
 					x.Create("/v", []byte("1"), backend.Persistent).Add(v.SetOp(2))
 				case "after Delete":
-					setValue(w.t, v, 1)
+					setValue(w.T, v, 1)
 					x.Delete("/v").Add(v.SetOp(2))
 				}
 				n = 0
@@ -393,7 +394,7 @@ func TestAValueIsSetAfterWhatTheTransactionDidToIt(t *testing.T) {
 				start := time.Now()
 				_, err := x.Commit(ctx)
 				if took := time.Since(start); took > time.Minute {
-					w.t.Errorf("%v after %v and %d commits", err, took, n)
+					w.T.Errorf("%v after %v and %d commits", err, took, n)
 				}
 			})
 		})
@@ -405,12 +406,12 @@ func TestWhatWasNotSentIsNotUncertain(t *testing.T) {
 	for _, name := range []string{"SetOp", "PutOp"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				var x nth
-				c := w.open("a", &backendtest.Hooks{After: x.after})
+				var x coordtest.Nth
+				c := w.Open("a", &backendtest.Hooks{After: x.After})
 				v := coord.NewValue[int](c, "/dir/v", nil)
 				q := coord.NewQueue[int](c, "/q", nil)
-				setValue(w.t, coord.NewValue[int](c, "/plain", nil), 1) // the slot is there
-				x.arm(1, creates, func(_ context.Context, call backendtest.Call, err error) error {
+				setValue(w.T, coord.NewValue[int](c, "/plain", nil), 1) // the slot is there
+				x.Arm(1, coordtest.Creates, func(_ context.Context, call backendtest.Call, err error) error {
 					w.Link("a").Expire(call.Session.ID())
 					return backend.Uncertain(backend.ErrSessionLost)
 				})
@@ -422,8 +423,8 @@ func TestWhatWasNotSentIsNotUncertain(t *testing.T) {
 				}
 				_, err := txn.Commit(context.Background())
 				if errors.Is(err, coord.ErrUncertain) {
-					got, stat, _ := w.session("x").Get(context.Background(), "/plain", nil)
-					w.t.Errorf("%v; nothing of the transaction was sent: /plain is %s, version %d", err, got, stat.Version)
+					got, stat, _ := w.Session("x").Get(context.Background(), "/plain", nil)
+					w.T.Errorf("%v; nothing of the transaction was sent: /plain is %s, version %d", err, got, stat.Version)
 				}
 			})
 		})
@@ -434,28 +435,28 @@ func TestWhatWasNotSentIsNotUncertain(t *testing.T) {
 func TestInDoubtIsToldOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
-		a.serve(w.open("site a", nil))
+		a.serve(w.Open("site a", nil))
 		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 		w.served("a", "b")
-		go coord.NewCoordinator[string](w.open("co", nil), "/tx", nil).Propose(context.Background(), w.proposal("t1", "a", "b"))
+		go coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil).Propose(context.Background(), w.proposal("t1", "a", "b"))
 		time.Sleep(time.Second)
-		s := w.session("outsider")
+		s := w.Session("outsider")
 		var ops []backend.Op
-		for _, name := range w.children("/tx/tx/t1") {
+		for _, name := range w.Children("/tx/tx/t1") {
 			ops = append(ops, backend.Delete("/tx/tx/t1/"+name, backend.AnyVersion))
 		}
 		if _, err := s.Commit(context.Background(), append(ops, backend.Delete("/tx/tx/t1", backend.AnyVersion))...); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		<-a.doubts
-		stat, err := w.stat("/tx/serving/a/" + w.children("/tx/serving/a")[0])
+		stat, err := w.stat("/tx/serving/a/" + w.Children("/tx/serving/a")[0])
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.Link("site a").Expire(stat.EphemeralOwner)
 		time.Sleep(10 * time.Second)
 		if n := len(a.doubts); n > 0 {
-			w.t.Errorf("told %d times more by one Serve", n)
+			w.T.Errorf("told %d times more by one Serve", n)
 		}
 	})
 }
@@ -463,34 +464,34 @@ func TestInDoubtIsToldOnce(t *testing.T) {
 // an item that PutOp takes and that can never go to the dead letters.
 func TestPutOpRefusesWhatCannotBeBuried(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		q := coord.NewQueue(c, "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes(), MaxAttempts: 1})
 		big := make([]byte, backend.MaxRequest-1000)
 		_, err := q.Put(context.Background(), big)
-		w.t.Log("Put:", err)
+		w.T.Log("Put:", err)
 		if _, err := coord.NewTxn(c).Add(q.PutOp(big)).Commit(context.Background()); err != nil {
-			w.t.Log("PutOp:", err)
+			w.T.Log("PutOp:", err)
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if _, err := q.Put(ctx, []byte("small")); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		item, err := q.Take(ctx)
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		w.t.Log("attempt", item.Attempt, "of", len(item.Value), "nack:", item.Nack(0))
+		w.T.Log("attempt", item.Attempt, "of", len(item.Value), "nack:", item.Nack(0))
 		c.Close()
-		b := coord.NewQueue(w.open("b", nil), "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes(), MaxAttempts: 1})
+		b := coord.NewQueue(w.Open("b", nil), "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes(), MaxAttempts: 1})
 		for range 2 {
 			item, err := b.Take(ctx)
 			if err != nil {
-				w.t.Errorf("Take of what is behind it: %v", err)
+				w.T.Errorf("Take of what is behind it: %v", err)
 				continue
 			}
-			w.t.Logf("took %q", item.Value)
+			w.T.Logf("took %q", item.Value)
 		}
 	})
 }
@@ -501,12 +502,12 @@ func TestAForeignNodeInAnInboxIsLeftAlone(t *testing.T) {
 		a := w.accounts("a")[0]
 		name := "notes~of-the-operator-of-this-very-site-00"
 		name = name[:len("notes~")+36]
-		if _, err := w.session("x").Commit(context.Background(), backend.Create("/tx/sites/a/"+name, nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Create("/tx/sites/a/"+name, nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if a.did() != "[]" || len(w.children("/tx/sites/a")) != 1 {
-			w.t.Errorf("did %s, left %v", a.did(), w.children("/tx/sites/a"))
+		if a.did() != "[]" || len(w.Children("/tx/sites/a")) != 1 {
+			w.T.Errorf("did %s, left %v", a.did(), w.Children("/tx/sites/a"))
 		}
 	})
 }
@@ -515,16 +516,16 @@ func TestAForeignNodeInAnInboxIsLeftAlone(t *testing.T) {
 func TestATransactionInItsOwnWayEnds(t *testing.T) {
 	onMemory(t, func(w *world) {
 		n := 0
-		c := w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { n++; return nil }})
+		c := w.Open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { n++; return nil }})
 		if _, err := coord.NewTxn(c).Create("/d", nil, backend.Persistent).Commit(context.Background()); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		start := time.Now()
 		_, err := coord.NewTxn(c).Delete("/d").Add(coord.NewValue[int](c, "/d/v", nil).SetOp(1)).Commit(ctx)
 		if took := time.Since(start); took > time.Minute {
-			w.t.Errorf("%v after %v, %d calls", err, took, n)
+			w.T.Errorf("%v after %v, %d calls", err, took, n)
 		}
 	})
 }
@@ -534,25 +535,25 @@ func TestAGarbageRecordDoesNotEndServe(t *testing.T) {
 	onMemory(t, func(w *world) {
 		b := w.accounts("b")[0]
 		a := &account{w: w, name: "a"}
-		stop := a.serve(w.open("site a", nil))
+		stop := a.serve(w.Open("site a", nil))
 		w.served("a")
 		stop()
-		co := coord.NewCoordinator(w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
+		co := coord.NewCoordinator(w.Open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now()
-		mustPropose(w.t, co, p)
+		mustPropose(w.T, co, p)
 		w.over("b")
 		_ = b
 		// a's branch is left, the record is not; somebody makes a node of that name.
-		if _, err := w.session("x").Commit(context.Background(), backend.Create("/tx/tx/t1", []byte("x"), backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Create("/tx/tx/t1", []byte("x"), backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
-		err := coord.NewParticipant(w.open("again", nil), "/tx", "a", h).Serve(ctx)
+		err := coord.NewParticipant(w.Open("again", nil), "/tx", "a", h).Serve(ctx)
 		if ctx.Err() == nil {
-			w.t.Errorf("Serve ended: %v", err)
+			w.T.Errorf("Serve ended: %v", err)
 		}
 	})
 }
@@ -564,14 +565,14 @@ func TestAPrepareThatEndsItsGoroutineIsNoVote(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			coord.NewParticipant(w.open("site a", nil), "/tx", "a", coord.Handler[string]{
+			coord.NewParticipant(w.Open("site a", nil), "/tx", "a", coord.Handler[string]{
 				Prepare: func(context.Context, coord.Branch[string]) error { runtime.Goexit(); return nil },
 				Commit:  nothing, Abort: nothing,
 			}).Serve(ctx)
 		}()
 		w.served("a")
-		d := mustPropose(w.t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a"))
-		w.t.Log(d)
+		d := mustPropose(w.T, coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil), w.proposal("t1", "a"))
+		w.T.Log(d)
 		cancel()
 		select {
 		case <-ended:

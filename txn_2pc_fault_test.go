@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // Half of the sites are prepared when the coordinator dies. They do not wait for
@@ -21,7 +22,7 @@ func TestSitesDoNotWaitForADeadCoordinator(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
 		list[1].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
-		c := w.open("co", nil)
+		c := w.Open("co", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(4 * time.Second)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -31,21 +32,21 @@ func TestSitesDoNotWaitForADeadCoordinator(t *testing.T) {
 			_, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, p)
 			done <- err
 		}()
-		w.eventually("the sites are asked", func() bool { return list[0].did() != "[]" && list[1].did() != "[]" })
+		w.Eventually("the sites are asked", func() bool { return list[0].did() != "[]" && list[1].did() != "[]" })
 		w.Link("co").Partition()
 		cancel()
-		wantErr(w.t, <-done, context.Canceled)
+		coordtest.WantErr(w.T, <-done, context.Canceled)
 		for _, a := range list {
-			w.eventually("aborted", func() bool { return a.did() == "[prepare t1:p abort t1:p]" })
+			w.Eventually("aborted", func() bool { return a.did() == "[prepare t1:p abort t1:p]" })
 		}
-		if late := time.Since(p.Deadline); late > w.timeout {
-			w.t.Errorf("decided %v after the deadline", late)
+		if late := time.Since(p.Deadline); late > w.Timeout {
+			w.T.Errorf("decided %v after the deadline", late)
 		}
 		// Its decision is still owed to who proposes it again.
 		w.Link("co").Heal()
-		d := mustPropose(w.t, coord.NewCoordinator[string](w.open("co again", nil), "/tx", nil), p)
+		d := mustPropose(w.T, coord.NewCoordinator[string](w.Open("co again", nil), "/tx", nil), p)
 		if d.Commit {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
 		w.over("a", "b")
 	})
@@ -57,14 +58,14 @@ func TestADecisionOutlivesItsCoordinator(t *testing.T) {
 		t.Run(fmt.Sprintf("retry=%v", retry), func(t *testing.T) {
 			onEach(t, func(w *world) {
 				list := w.accounts("a", "b")
-				var x nth
-				c := w.open("co", &backendtest.Hooks{After: x.after})
+				var x coordtest.Nth
+				c := w.Open("co", &backendtest.Hooks{After: x.After})
 				ctx, cancel := context.WithCancel(context.Background())
-				x.arm(1, func(c backendtest.Call) bool {
+				x.Arm(1, func(c backendtest.Call) bool {
 					return c.Op == "commit" && len(c.Ops) == 3 && c.Ops[2].Kind == backend.OpCreate && c.Ops[0].Kind == backend.OpCheck
 				}, func(_ context.Context, _ backendtest.Call, err error) error {
 					if err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 					w.Link("co").Partition()
 					cancel()
@@ -72,36 +73,36 @@ func TestADecisionOutlivesItsCoordinator(t *testing.T) {
 				})
 				p := w.proposal("t1", "a", "b")
 				d, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, p)
-				wantErr(w.t, err, context.Canceled)
+				coordtest.WantErr(w.T, err, context.Canceled)
 				if d.ID != "t1" {
-					w.t.Errorf("%+v", d)
+					w.T.Errorf("%+v", d)
 				}
 				for _, a := range list {
-					w.eventually("committed", func() bool { return a.did() == "[prepare t1:p commit t1:p]" })
+					w.Eventually("committed", func() bool { return a.did() == "[prepare t1:p commit t1:p]" })
 				}
-				co := coord.NewCoordinator[string](w.open("co again", nil), "/tx", nil)
+				co := coord.NewCoordinator[string](w.Open("co again", nil), "/tx", nil)
 				if retry {
-					d = mustPropose(w.t, co, p)
+					d = mustPropose(w.T, co, p)
 				} else {
 					list, err := co.Recover(context.Background())
 					if err != nil || len(list) != 1 {
-						w.t.Fatal(list, err)
+						w.T.Fatal(list, err)
 					}
 					d = list[0]
 				}
 				if !d.Commit || d.ID != "t1" {
-					w.t.Errorf("%+v", d)
+					w.T.Errorf("%+v", d)
 				}
 				w.Link("co").Heal()
 				if retry { // the live node of the dead one goes with its session
 					if _, err := co.Recover(context.Background()); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				}
 				w.over("a", "b")
 				for _, a := range list {
 					if got := a.did(); got != "[prepare t1:p commit t1:p]" {
-						w.t.Errorf("%s: %s", a.name, got)
+						w.T.Errorf("%s: %s", a.name, got)
 					}
 				}
 			})
@@ -116,32 +117,32 @@ func TestASiteThatExpiresWhilePreparedLearnsTheDecision(t *testing.T) {
 		a, b := list[0], list[1]
 		let := make(chan struct{})
 		b.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		result := make(chan coord.Decision)
 		go func() {
 			d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			result <- d
 		}()
-		w.eventually("a has voted", func() bool {
+		w.Eventually("a has voted", func() bool {
 			st, err := co.Status(context.Background(), "t1")
 			return err == nil && st.Sites[0].Yes
 		})
-		stat, err := w.stat("/tx/serving/a/" + w.children("/tx/serving/a")[0])
+		stat, err := w.stat("/tx/serving/a/" + w.Children("/tx/serving/a")[0])
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.Link("site a").Expire(stat.EphemeralOwner)
 		close(let)
 		if d := <-result; !d.Commit {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
 		w.over("a", "b")
 		for _, a := range []*account{a, b} {
 			if got := a.did(); got != "[prepare t1:p commit t1:p]" {
-				w.t.Errorf("%s: %s", a.name, got)
+				w.T.Errorf("%s: %s", a.name, got)
 			}
 		}
 	})
@@ -152,59 +153,59 @@ func TestACommitWaitsForEverySite(t *testing.T) {
 	onEach(t, func(w *world) {
 		b := w.accounts("b")[0]
 		a := &account{w: w, name: "a"}
-		stop := a.serve(w.open("site a", nil))
+		stop := a.serve(w.Open("site a", nil))
 		w.served("a", "b")
 		let := make(chan struct{})
 		b.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 		result := make(chan coord.Decision)
 		go func() {
 			d, err := co.Propose(context.Background(), w.proposal("t1", "a", "b"))
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			result <- d
 		}()
 		status := func() coord.ProposalStatus {
 			st, err := co.Status(context.Background(), "t1")
 			if err != nil && !errors.Is(err, coord.ErrNotFound) {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			return st
 		}
-		w.eventually("a has voted", func() bool { st := status(); return len(st.Sites) == 2 && st.Sites[0].Yes })
+		w.Eventually("a has voted", func() bool { st := status(); return len(st.Sites) == 2 && st.Sites[0].Yes })
 		if st := status(); st.Decided || st.Told || !st.Proposed || !st.Sites[0].Voted || st.Sites[1].Voted || st.Since.IsZero() || !st.Sites[0].Served {
-			w.t.Errorf("%+v", st)
+			w.T.Errorf("%+v", st)
 		}
-		wantErr(w.t, co.Forget(context.Background(), "t1"), coord.ErrInvalid)
+		coordtest.WantErr(w.T, co.Forget(context.Background(), "t1"), coord.ErrInvalid)
 		stop()
 		close(let)
 		if d := <-result; !d.Commit {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
-		w.eventually("b is done", func() bool { return status().Sites[1].Acknowledged })
-		w.eventually("the proposer has left", func() bool { return !status().Proposed })
+		w.Eventually("b is done", func() bool { return status().Sites[1].Acknowledged })
+		w.Eventually("the proposer has left", func() bool { return !status().Proposed })
 		if st := status(); !st.Decided || !st.Decision.Commit || st.Sites[0].Acknowledged || !st.Sites[0].Yes || st.Sites[0].Served {
-			w.t.Errorf("%+v", st)
+			w.T.Errorf("%+v", st)
 		}
 		// The record is kept: proposing it again is no new transaction.
-		d := mustPropose(w.t, co, w.proposal("t1", "a", "b"))
+		d := mustPropose(w.T, co, w.proposal("t1", "a", "b"))
 		if list, err := co.Recover(context.Background()); err != nil || len(list) != 1 || list[0] != d || !d.Commit {
-			w.t.Error(list, err)
+			w.T.Error(list, err)
 		}
 		if err := co.Forget(context.Background(), "t1"); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		if list, err := co.List(context.Background()); err != nil || len(list) != 1 || !list[0].Told {
-			w.t.Errorf("%+v, %v", list, err)
+			w.T.Errorf("%+v, %v", list, err)
 		}
-		a.serve(w.open("site a", nil))
+		a.serve(w.Open("site a", nil))
 		w.over("a", "b")
 		if got := a.did(); got != "[prepare t1:p commit t1:p]" {
-			w.t.Error(got)
+			w.T.Error(got)
 		}
 		if err := co.Forget(context.Background(), "t1"); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 	})
 }
@@ -215,20 +216,20 @@ func TestAnAbortDoesNotWaitForASiteThatDidNotVote(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.accounts("b")
 		a := &account{w: w, name: "a"}
-		stop := a.serve(w.open("site a", nil))
+		stop := a.serve(w.Open("site a", nil))
 		w.served("a")
 		stop()
-		co := coord.NewCoordinator(w.open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
+		co := coord.NewCoordinator(w.Open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Second)
-		if d := mustPropose(w.t, co, p); d.Commit {
-			w.t.Errorf("%+v", d)
+		if d := mustPropose(w.T, co, p); d.Commit {
+			w.T.Errorf("%+v", d)
 		}
 		w.over("b")
-		a.serve(w.open("site a", nil))
+		a.serve(w.Open("site a", nil))
 		w.over("a")
 		if got := a.did(); got != "[abort t1:]" {
-			w.t.Error(got)
+			w.T.Error(got)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func makesRecord(c backendtest.Call) bool {
@@ -24,19 +25,19 @@ func makesRecord(c backendtest.Call) bool {
 func TestAProposeWhoseSessionIsLostInTheMiddleExecutesOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a")
-		var x nth
-		c := w.open("A", &backendtest.Hooks{After: x.after})
+		var x coordtest.Nth
+		c := w.Open("A", &backendtest.Hooks{After: x.After})
 		p := w.proposal("t1", "a")
 		p.Deadline = time.Now().Add(time.Hour)
 		first := w.proposal("t0", "a") // makes the directories
-		mustPropose(w.t, coord.NewCoordinator[string](c, "/tx", nil), first)
+		mustPropose(w.T, coord.NewCoordinator[string](c, "/tx", nil), first)
 		w.over("a")
 		list[0].mu.Lock()
 		list[0].log = nil
 		list[0].mu.Unlock()
-		x.arm(1, makesRecord, func(_ context.Context, _ backendtest.Call, err error) error {
+		x.Arm(1, makesRecord, func(_ context.Context, _ backendtest.Call, err error) error {
 			if err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			w.Link("A").Partition()
 			return backend.ErrUncertain
@@ -47,19 +48,19 @@ func TestAProposeWhoseSessionIsLostInTheMiddleExecutesOnce(t *testing.T) {
 			done <- proposed{d, err}
 		}()
 		synctest.Wait()
-		b := mustPropose(w.t, coord.NewCoordinator[string](w.open("B", nil), "/tx", nil), p)
+		b := mustPropose(w.T, coord.NewCoordinator[string](w.Open("B", nil), "/tx", nil), p)
 		time.Sleep(10 * time.Second) // A's session has ended
-		if list, err := coord.NewCoordinator[string](w.open("R", nil), "/tx", nil).Recover(context.Background()); err != nil || len(list) != 0 {
-			w.t.Error(list, err)
+		if list, err := coord.NewCoordinator[string](w.Open("R", nil), "/tx", nil).Recover(context.Background()); err != nil || len(list) != 0 {
+			w.T.Error(list, err)
 		}
 		w.over("a")
-		w.t.Log("B:", b)
+		w.T.Log("B:", b)
 		w.Link("A").Heal()
 		a := <-done
-		w.t.Log("A:", a.d, a.err)
+		w.T.Log("A:", a.d, a.err)
 		time.Sleep(20 * time.Second)
 		if got := list[0].did(); got != "[prepare t1:p commit t1:p]" {
-			w.t.Errorf("the site did %s", got)
+			w.T.Errorf("the site did %s", got)
 		}
 	})
 }
@@ -71,7 +72,7 @@ func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
 		list := w.accounts("a")
 		let := make(chan struct{})
 		list[0].votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
-		c := w.open("A", nil)
+		c := w.Open("A", nil)
 		done := make(chan proposed, 1)
 		go func() {
 			d, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a"))
@@ -79,13 +80,13 @@ func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
 		}()
 		synctest.Wait()
 		w.Link("A").Partition()
-		co := coord.NewCoordinator[string](w.open("B", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("B", nil), "/tx", nil)
 		go func() { time.Sleep(time.Second); close(let) }()
-		b := mustPropose(w.t, co, w.proposal("t1", "a"))
+		b := mustPropose(w.T, co, w.proposal("t1", "a"))
 		time.Sleep(10 * time.Second) // A's session has ended
-		w.t.Log("B:", b, w.children("/tx/tx"), w.children("/tx/tx/t1"))
+		w.T.Log("B:", b, w.Children("/tx/tx"), w.Children("/tx/tx/t1"))
 		if list, err := co.Recover(context.Background()); err != nil || len(list) != 0 {
-			w.t.Error(list, err)
+			w.T.Error(list, err)
 		}
 		w.over("a")
 		list[0].votes(func(context.Context, coord.Branch[string]) error { time.Sleep(time.Second); return errors.New("no") })
@@ -97,10 +98,10 @@ func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
 		synctest.Wait()
 		w.Link("A").Heal()
 		a := <-done
-		w.t.Log("B again:", <-second)
-		w.t.Log("A:", a.d, a.err)
+		w.T.Log("B again:", <-second)
+		w.T.Log("A:", a.d, a.err)
 		if a.err == nil && a.d != b {
-			w.t.Errorf("A was told %+v, its transaction ended as %+v", a.d, b)
+			w.T.Errorf("A was told %+v, its transaction ended as %+v", a.d, b)
 		}
 	})
 }
@@ -110,10 +111,10 @@ func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
 func TestADecisionWhoseReplyToRecoverIsLostIsTold(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
-		var x nth
-		c := w.open("A", &backendtest.Hooks{After: x.after})
+		var x coordtest.Nth
+		c := w.Open("A", &backendtest.Hooks{After: x.After})
 		ctx, cancel := context.WithCancel(context.Background())
-		x.arm(1, func(c backendtest.Call) bool {
+		x.Arm(1, func(c backendtest.Call) bool {
 			return c.Op == "commit" && len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck && c.Ops[1].Kind == backend.OpCreate
 		}, func(_ context.Context, _ backendtest.Call, err error) error {
 			w.Link("A").Partition() // the proposer dies when it has decided
@@ -121,11 +122,11 @@ func TestADecisionWhoseReplyToRecoverIsLostIsTold(t *testing.T) {
 			return backend.Uncertain(context.Canceled)
 		})
 		_, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, w.proposal("t1", "a"))
-		wantErr(w.t, err, context.Canceled)
+		coordtest.WantErr(w.T, err, context.Canceled)
 		time.Sleep(10 * time.Second)
-		var y nth
-		r := w.open("R", &backendtest.Hooks{After: y.after})
-		y.arm(1, func(c backendtest.Call) bool {
+		var y coordtest.Nth
+		r := w.Open("R", &backendtest.Hooks{After: y.After})
+		y.Arm(1, func(c backendtest.Call) bool {
 			return c.Op == "commit" && len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpDelete
 		},
 			func(_ context.Context, c backendtest.Call, err error) error {
@@ -135,9 +136,9 @@ func TestADecisionWhoseReplyToRecoverIsLostIsTold(t *testing.T) {
 		co := coord.NewCoordinator[string](r, "/tx", nil)
 		got, err := co.Recover(context.Background())
 		again, err2 := co.Recover(context.Background())
-		w.t.Log(got, err, again, err2)
+		w.T.Log(got, err, again, err2)
 		if len(got)+len(again) == 0 {
-			w.t.Error("the commit was told to nobody, and it is gone")
+			w.T.Error("the commit was told to nobody, and it is gone")
 		}
 		w.over("a")
 	})
@@ -147,31 +148,31 @@ func TestADecisionWhoseReplyToRecoverIsLostIsTold(t *testing.T) {
 func TestAForeignNodeBesideTheRecordsBlocksNobody(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
-		c := w.open("A", nil)
+		c := w.Open("A", nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() {
 			coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, w.proposal("zz", "nobody-yet", "a"))
 		}()
 		_ = cancel
 		// the records' directory exists
-		co := coord.NewCoordinator[string](w.open("B", nil), "/tx", nil)
-		mustPropose(w.t, co, w.proposal("t0", "a"))
+		co := coord.NewCoordinator[string](w.Open("B", nil), "/tx", nil)
+		mustPropose(w.T, co, w.proposal("t0", "a"))
 		w.over("a")
-		if _, err := w.session("x").Commit(context.Background(), backend.Create("/tx/tx/README", []byte("do not delete"), backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Create("/tx/tx/README", []byte("do not delete"), backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		if _, err := co.Recover(context.Background()); err != nil {
-			w.t.Errorf("Recover: %v", err)
+			w.T.Errorf("Recover: %v", err)
 		}
 		if _, err := co.List(context.Background()); err != nil {
-			w.t.Errorf("List: %v", err)
+			w.T.Errorf("List: %v", err)
 		}
 		// And a Propose of that id leaves its node there, and a goroutine.
 		_, err := co.Propose(context.Background(), w.proposal("README", "a"))
-		w.t.Log(err)
+		w.T.Log(err)
 		time.Sleep(time.Minute)
-		if left := w.children("/tx/tx/README"); len(left) > 0 {
-			w.t.Errorf("left a minute after Propose returned: %v", left)
+		if left := w.Children("/tx/tx/README"); len(left) > 0 {
+			w.T.Errorf("left a minute after Propose returned: %v", left)
 		}
 		cancel()
 	})
@@ -188,17 +189,17 @@ func TestProposersThatGiveUpTogetherAbort(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 2 {
 			// Both read before either has left: a latency that every round trip has.
-			w.Service.(memoryService).Store.Link(fmt.Sprint("co", i)).SetLatency(10 * time.Millisecond)
-			co := coord.NewCoordinator[string](w.open(fmt.Sprint("co", i), nil), "/tx", nil)
+			w.Service.(coordtest.MemoryService).Store.Link(fmt.Sprint("co", i)).SetLatency(10 * time.Millisecond)
+			co := coord.NewCoordinator[string](w.Open(fmt.Sprint("co", i), nil), "/tx", nil)
 			wg.Go(func() { co.Propose(ctx, p) })
 		}
 		time.Sleep(time.Second)
 		cancel()
 		wg.Wait()
 		time.Sleep(time.Minute)
-		st, err := coord.NewCoordinator[string](w.open("look", nil), "/tx", nil).Status(context.Background(), "t1")
+		st, err := coord.NewCoordinator[string](w.Open("look", nil), "/tx", nil).Status(context.Background(), "t1")
 		if err == nil && !st.Decided && !st.Proposed {
-			w.t.Errorf("undecided a minute after everybody gave up, site a is bound until the deadline: %+v", st)
+			w.T.Errorf("undecided a minute after everybody gave up, site a is bound until the deadline: %+v", st)
 		}
 	})
 }
@@ -207,13 +208,13 @@ func TestProposersThatGiveUpTogetherAbort(t *testing.T) {
 func TestCloseAfterProposeFinishesItsRecord(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
-		c := w.open("co", nil)
-		w.Service.(memoryService).Store.Link("co").SetLatency(time.Millisecond)
-		d := mustPropose(w.t, coord.NewCoordinator[string](c, "/tx", nil), w.proposal("t1", "a"))
+		c := w.Open("co", nil)
+		w.Service.(coordtest.MemoryService).Store.Link("co").SetLatency(time.Millisecond)
+		d := mustPropose(w.T, coord.NewCoordinator[string](c, "/tx", nil), w.proposal("t1", "a"))
 		c.Close()
-		w.settle()
-		if left := w.children("/tx/tx"); len(left) > 0 || !d.Commit {
-			w.t.Errorf("%+v, left: %v", d, left)
+		w.Settle()
+		if left := w.Children("/tx/tx"); len(left) > 0 || !d.Commit {
+			w.T.Errorf("%+v, left: %v", d, left)
 		}
 	})
 }
@@ -221,7 +222,7 @@ func TestCloseAfterProposeFinishesItsRecord(t *testing.T) {
 // the site's process is paused before Prepare; another has acknowledged since.
 func TestPrepareIsNotCalledAfterAnAcknowledgement(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		var mu sync.Mutex
 		var log []string
 		note := func(who, s string) func(context.Context, coord.Branch[string]) error {
@@ -235,23 +236,23 @@ func TestPrepareIsNotCalledAfterAnAcknowledgement(t *testing.T) {
 		handler := func(who string) coord.Handler[string] {
 			return coord.Handler[string]{Prepare: note(who, "prepare"), Commit: note(who, "commit"), Abort: note(who, "abort")}
 		}
-		var x nth
-		c1 := w.open("p1", &backendtest.Hooks{After: x.after})
+		var x coordtest.Nth
+		c1 := w.Open("p1", &backendtest.Hooks{After: x.After})
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		var wg sync.WaitGroup
 		wg.Go(func() { coord.NewParticipant(c1, "/tx", "a", handler("p1")).Serve(ctx) })
 		w.served("a")
-		wg.Go(func() { coord.NewParticipant(w.open("p2", nil), "/tx", "a", handler("p2")).Serve(ctx) })
+		wg.Go(func() { coord.NewParticipant(w.Open("p2", nil), "/tx", "a", handler("p2")).Serve(ctx) })
 		synctest.Wait()
 		// The process stops right after it has read the record.
-		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == "/tx/tx/t1" },
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == "/tx/tx/t1" },
 			func(_ context.Context, c backendtest.Call, err error) error {
 				w.Link("p1").Expire(c.Session.ID())
 				time.Sleep(3 * time.Second)
 				return err
 			})
-		d := mustPropose(t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a"))
+		d := mustPropose(t, coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil), w.proposal("t1", "a"))
 		w.over("a")
 		mu.Lock()
 		log = append(log, "acknowledged")
@@ -269,25 +270,25 @@ func TestPrepareIsNotCalledAfterAnAcknowledgement(t *testing.T) {
 // the site's session is lost when the last acknowledgement was applied.
 func TestASiteLostAtItsAcknowledgementLeavesNoRecord(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var x, y nth
+		var x, y coordtest.Nth
 		a := &account{w: w, name: "a"}
-		a.serve(w.open("site a", &backendtest.Hooks{Before: y.before, After: x.after}))
+		a.serve(w.Open("site a", &backendtest.Hooks{Before: y.Before, After: x.After}))
 		w.served("a")
 		ack := func(c backendtest.Call) bool {
 			return c.Op == "commit" && len(c.Ops) == 3 && c.Ops[1].Kind == backend.OpDelete
 		}
-		y.arm(1, ack, func(context.Context, backendtest.Call, error) error {
+		y.Arm(1, ack, func(context.Context, backendtest.Call, error) error {
 			time.Sleep(100 * time.Millisecond) // the proposer has left
 			return nil
 		})
-		x.arm(1, ack, func(_ context.Context, c backendtest.Call, err error) error {
+		x.Arm(1, ack, func(_ context.Context, c backendtest.Call, err error) error {
 			w.Link("site a").Expire(c.Session.ID())
 			return err
 		})
-		mustPropose(w.t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a"))
+		mustPropose(w.T, coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil), w.proposal("t1", "a"))
 		time.Sleep(time.Hour)
-		if left := w.children("/tx/tx"); len(left) > 0 {
-			w.t.Errorf("left for ever though all are alive: %v: %v", left, w.children("/tx/tx/t1"))
+		if left := w.Children("/tx/tx"); len(left) > 0 {
+			w.T.Errorf("left for ever though all are alive: %v: %v", left, w.Children("/tx/tx/t1"))
 		}
 	})
 }
@@ -299,18 +300,18 @@ func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
 		list := w.accounts("a")
 		let := make(chan struct{})
 		list[0].votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
-		c := w.open("A", nil)
+		c := w.Open("A", nil)
 		go coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a"))
 		synctest.Wait()
 		w.Link("A").Partition()
 		go func() { time.Sleep(time.Second); close(let) }()
-		mustPropose(w.t, coord.NewCoordinator[string](w.open("B", nil), "/tx", nil), w.proposal("t1", "a"))
+		mustPropose(w.T, coord.NewCoordinator[string](w.Open("B", nil), "/tx", nil), w.proposal("t1", "a"))
 		time.Sleep(time.Hour)
-		if list, err := coord.NewCoordinator[string](w.open("r", nil), "/tx", nil).Recover(context.Background()); err != nil || len(list) > 0 {
-			w.t.Errorf("owed: %v, %v", list, err)
+		if list, err := coord.NewCoordinator[string](w.Open("r", nil), "/tx", nil).Recover(context.Background()); err != nil || len(list) > 0 {
+			w.T.Errorf("owed: %v, %v", list, err)
 		}
-		if left := w.children("/tx/tx"); len(left) > 0 {
-			w.t.Errorf("left: %v: %v", left, w.children("/tx/tx/t1"))
+		if left := w.Children("/tx/tx"); len(left) > 0 {
+			w.T.Errorf("left: %v: %v", left, w.Children("/tx/tx/t1"))
 		}
 	})
 }
@@ -319,16 +320,16 @@ func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
 func TestAProposerThatIsLostAtItsEndLeavesNoRecord(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
-		var before nth
-		c := w.open("co", &backendtest.Hooks{Before: before.before})
-		before.arm(1, does(backend.OpDelete, "/open-"), func(_ context.Context, c backendtest.Call, _ error) error {
+		var before coordtest.Nth
+		c := w.Open("co", &backendtest.Hooks{Before: before.Before})
+		before.Arm(1, does(backend.OpDelete, "/open-"), func(_ context.Context, c backendtest.Call, _ error) error {
 			w.Link("co").Expire(c.Session.ID())
 			return backend.ErrSessionLost
 		})
-		mustPropose(w.t, coord.NewCoordinator[string](c, "/tx", nil), w.proposal("t1", "a"))
+		mustPropose(w.T, coord.NewCoordinator[string](c, "/tx", nil), w.proposal("t1", "a"))
 		time.Sleep(time.Minute)
-		if left := w.children("/tx/tx"); len(left) > 0 {
-			w.t.Errorf("left though the client lives: %v: %v", left, w.children("/tx/tx/t1"))
+		if left := w.Children("/tx/tx"); len(left) > 0 {
+			w.T.Errorf("left though the client lives: %v: %v", left, w.Children("/tx/tx/t1"))
 		}
 	})
 }
@@ -346,12 +347,12 @@ func TestCommitIsNotCalledAfterTheLease(t *testing.T) {
 			cancel()
 			<-ended
 		}()
-		p := coord.NewParticipant(open(w.t, late, nil), "/tx", "a", coord.Handler[string]{
+		p := coord.NewParticipant(coordtest.Open(w.T, late, nil), "/tx", "a", coord.Handler[string]{
 			Prepare: nothing,
 			Abort:   nothing,
 			Commit: func(context.Context, coord.Branch[string]) error {
 				if late.over.Load() {
-					w.t.Error("it was called after the lease had passed")
+					w.T.Error("it was called after the lease had passed")
 				}
 				if commits.Add(1) > 1 {
 					return nil
@@ -366,14 +367,14 @@ func TestCommitIsNotCalledAfterTheLease(t *testing.T) {
 		})
 		go func() { ended <- p.Serve(ctx) }()
 		w.served("a")
-		stat, err := w.session("x").Exists(ctx, "/tx/present/a", nil)
+		stat, err := w.Session("x").Exists(ctx, "/tx/present/a", nil)
 		w.must(err)
 		owner.Store(stat.EphemeralOwner)
-		mustPropose(w.t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a"))
+		mustPropose(w.T, coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil), w.proposal("t1", "a"))
 		time.Sleep(2 * time.Minute)
 		w.over("a")
 		if n := commits.Load(); n != 2 {
-			w.t.Errorf("it was called %d times", n)
+			w.T.Errorf("it was called %d times", n)
 		}
 	})
 }

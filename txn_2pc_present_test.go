@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func unserved(u coord.Unserved) *coord.CoordinatorOptions[string] {
@@ -42,34 +43,34 @@ func TestASiteThatIsNotServedIsNamed(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a")
 		b := &account{w: w, name: "b"}
-		stop := b.serve(w.open("site b", nil))
+		stop := b.serve(w.Open("site b", nil))
 		w.served("b")
 		stop()
-		if left := w.children("/tx/present"); !slices.Equal(left, []string{"a"}) {
-			w.t.Errorf("present after Serve has returned: %v", left)
+		if left := w.Children("/tx/present"); !slices.Equal(left, []string{"a"}) {
+			w.T.Errorf("present after Serve has returned: %v", left)
 		}
-		c := w.open("co", nil)
+		c := w.Open("co", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
 		d, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), p)
-		wantErr(w.t, err, coord.ErrNotFound)
+		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		if d.ID != "t1" || d.Zxid != 0 || err == nil || !strings.Contains(err.Error(), `site "b" is not served`) {
-			w.t.Errorf("%+v, %v", d, err)
+			w.T.Errorf("%+v, %v", d, err)
 		}
-		if left := w.children("/tx/tx"); len(left) > 0 || len(w.children("/tx/sites/a")) > 0 || list[0].did() != "[]" {
-			w.t.Errorf("made all the same: %v; a did %s", left, list[0].did())
+		if left := w.Children("/tx/tx"); len(left) > 0 || len(w.Children("/tx/sites/a")) > 0 || list[0].did() != "[]" {
+			w.T.Errorf("made all the same: %v; a did %s", left, list[0].did())
 		}
 		_, err = coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a", "nobody"))
-		wantErr(w.t, err, coord.ErrNotFound)
+		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		if err == nil || !strings.Contains(err.Error(), `site "nobody" was never served`) {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		d = mustPropose(w.t, coord.NewCoordinator(c, "/tx", unserved(coord.AbortUnserved)), p)
+		d = mustPropose(w.T, coord.NewCoordinator(c, "/tx", unserved(coord.AbortUnserved)), p)
 		if d.Commit || d.By != "proposer" || d.Reason != `site "b" is not served` {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
 		_, err = coord.NewCoordinator(c, "/tx", unserved(3)).Propose(context.Background(), p)
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 	})
 }
 
@@ -80,21 +81,21 @@ func TestASiteThatDiesBeforeItsVoteAborts(t *testing.T) {
 		list[1].votes(isAskedForEver)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
-		result := proposeLater(coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), p)
-		w.eventually("b is asked", func() bool { return list[1].did() == "[prepare t1:p]" })
+		result := proposeLater(coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil), p)
+		w.Eventually("b is asked", func() bool { return list[1].did() == "[prepare t1:p]" })
 		began := time.Now()
 		w.Link("site b").Partition()
 		r := <-result
 		if r.err != nil || r.d.Commit || r.d.By != "proposer" || r.d.Reason != `site "b" is not served` {
-			w.t.Errorf("%+v", r)
+			w.T.Errorf("%+v", r)
 		}
-		if took := time.Since(began); w.fake && took > w.timeout {
-			w.t.Errorf("took %v", took)
+		if took := time.Since(began); w.Fake && took > w.Timeout {
+			w.T.Errorf("took %v", took)
 		}
-		if left := w.children("/tx/serving/b"); len(left) > 0 {
-			w.t.Errorf("its session stands: %v", left)
+		if left := w.Children("/tx/serving/b"); len(left) > 0 {
+			w.T.Errorf("its session stands: %v", left)
 		}
-		w.eventually("a aborts", func() bool { return list[0].did() == "[prepare t1:p abort t1:p]" })
+		w.Eventually("a aborts", func() bool { return list[0].did() == "[prepare t1:p abort t1:p]" })
 		w.Link("site b").Heal()
 		w.over("a", "b")
 	})
@@ -105,17 +106,17 @@ func TestASiteThatIsTakenOverDoesNotAbort(t *testing.T) {
 	onEach(t, func(w *world) {
 		first, second := &account{w: w, name: "b"}, &account{w: w, name: "b"}
 		first.votes(isAskedForEver)
-		first.serve(w.open("first", nil))
+		first.serve(w.Open("first", nil))
 		w.served("b")
-		second.serve(w.open("second", nil))
-		w.eventually("the second waits", func() bool { return len(w.children("/tx/serving/b")) == 2 })
+		second.serve(w.Open("second", nil))
+		w.Eventually("the second waits", func() bool { return len(w.Children("/tx/serving/b")) == 2 })
 		p := w.proposal("t1", "b")
 		p.Deadline = time.Now().Add(time.Hour)
-		result := proposeLater(coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), p)
-		w.eventually("the first is asked", func() bool { return first.did() == "[prepare t1:p]" })
+		result := proposeLater(coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil), p)
+		w.Eventually("the first is asked", func() bool { return first.did() == "[prepare t1:p]" })
 		w.Link("first").Partition()
 		if r := <-result; r.err != nil || !r.d.Commit {
-			w.t.Errorf("%+v", r)
+			w.T.Errorf("%+v", r)
 		}
 		w.over("b")
 		w.Link("first").Heal()
@@ -130,12 +131,12 @@ func TestAProposeWaitsForASiteThatIsComing(t *testing.T) {
 			t.Run(fmt.Sprint("comes=", comes, ", Unserved ", u), func(t *testing.T) {
 				onMemory(t, func(w *world) {
 					b := &account{w: w, name: "b"}
-					stop := b.serve(w.open("first", nil))
+					stop := b.serve(w.Open("first", nil))
 					w.served("b")
 					stop()
 					let := make(chan struct{})
-					stop = b.serve(w.open("site b", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
-						if creates(c) && strings.HasPrefix(c.Ops[len(c.Ops)-1].Path, "/tx/present/") {
+					stop = b.serve(w.Open("site b", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+						if coordtest.Creates(c) && strings.HasPrefix(c.Ops[len(c.Ops)-1].Path, "/tx/present/") {
 							select {
 							case <-let:
 							case <-ctx.Done():
@@ -144,11 +145,11 @@ func TestAProposeWaitsForASiteThatIsComing(t *testing.T) {
 						}
 						return nil
 					}}))
-					w.settle()
-					result := proposeLater(coord.NewCoordinator(w.open("co", nil), "/tx", unserved(u)), w.proposal("t1", "b"))
-					w.settle()
+					w.Settle()
+					result := proposeLater(coord.NewCoordinator(w.Open("co", nil), "/tx", unserved(u)), w.proposal("t1", "b"))
+					w.Settle()
 					if len(result) > 0 {
-						w.t.Fatalf("it did not wait: %+v", <-result)
+						w.T.Fatalf("it did not wait: %+v", <-result)
 					}
 					if comes {
 						close(let)
@@ -158,11 +159,11 @@ func TestAProposeWaitsForASiteThatIsComing(t *testing.T) {
 					r := <-result
 					switch {
 					case comes && (r.err != nil || !r.d.Commit):
-						w.t.Errorf("%+v", r)
+						w.T.Errorf("%+v", r)
 					case !comes && u == coord.FailUnserved:
-						wantErr(w.t, r.err, coord.ErrNotFound)
+						coordtest.WantErr(w.T, r.err, coord.ErrNotFound)
 					case !comes && (r.err != nil || r.d.Reason != `site "b" is not served`):
-						w.t.Errorf("%+v", r)
+						w.T.Errorf("%+v", r)
 					}
 				})
 			})
@@ -174,15 +175,15 @@ func TestAProposeWaitsForASiteThatIsComing(t *testing.T) {
 func TestASiteThatIsServedSaysSoAgain(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.accounts("a")
-		s := w.session("outsider")
+		s := w.Session("outsider")
 		for range 2 {
-			if _, err := s.Commit(context.Background(), backend.Delete(w.path("/tx/present/a"), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+			if _, err := s.Commit(context.Background(), backend.Delete(w.Path("/tx/present/a"), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
 			}
 			w.served("a")
 		}
-		if d := mustPropose(w.t, coord.NewCoordinator[string](w.open("co", nil), "/tx", nil), w.proposal("t1", "a")); !d.Commit {
-			w.t.Errorf("%+v", d)
+		if d := mustPropose(w.T, coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil), w.proposal("t1", "a")); !d.Commit {
+			w.T.Errorf("%+v", d)
 		}
 		w.over("a")
 	})
@@ -196,7 +197,7 @@ func TestPresenceCostsOneRequest(t *testing.T) {
 		}
 		for i, u := range []coord.Unserved{coord.AwaitUnserved, coord.FailUnserved} {
 			var arms, looks atomic.Int32
-			c := w.open(fmt.Sprint("co ", i), &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			c := w.Open(fmt.Sprint("co ", i), &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 				switch c.Op {
 				case "arm":
 					arms.Add(1)
@@ -209,11 +210,11 @@ func TestPresenceCostsOneRequest(t *testing.T) {
 			for id := range 2 { // the first makes directories
 				arms.Store(0)
 				looks.Store(0)
-				mustPropose(w.t, co, w.proposal(fmt.Sprint("t", i, id), "a", "b", "c", "d"))
-				w.settle()
+				mustPropose(w.T, co, w.proposal(fmt.Sprint("t", i, id), "a", "b", "c", "d"))
+				w.Settle()
 			}
 			if n, m := arms.Load(), looks.Load(); int(n) != i || m != 0 {
-				w.t.Errorf("Unserved %d: %d arms and %d looks", u, n, m)
+				w.T.Errorf("Unserved %d: %d arms and %d looks", u, n, m)
 			}
 		}
 	})
@@ -224,7 +225,7 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 		ctx := context.Background()
 		b := w.accounts("b")[0]
 		a := &account{w: w, name: "a"}
-		stop := a.serve(w.open("site a", nil))
+		stop := a.serve(w.Open("site a", nil))
 		w.served("a")
 		let := make(chan struct{})
 		b.votes(func(ctx context.Context, tx coord.Branch[string]) error {
@@ -235,47 +236,47 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 				return ctx.Err()
 			}
 		})
-		co := coord.NewCoordinator(w.open("co", nil), "/tx", unserved(coord.AwaitUnserved))
+		co := coord.NewCoordinator(w.Open("co", nil), "/tx", unserved(coord.AwaitUnserved))
 		commit := proposeLater(co, w.proposal("commit", "a", "b"))
-		w.eventually("a has voted", func() bool {
+		w.Eventually("a has voted", func() bool {
 			st, err := co.Status(ctx, "commit")
 			return err == nil && st.Sites[0].Yes
 		})
 		_, err := co.RemoveSite(ctx, "a")
-		wantErr(w.t, err, coord.ErrLocked)
+		coordtest.WantErr(w.T, err, coord.ErrLocked)
 		_, err = co.RemoveSite(ctx, "nobody")
-		wantErr(w.t, err, coord.ErrNotFound)
+		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		stop()
-		w.orphan("doubt", "a", backend.SetData(w.path("/tx/sites/a/doubt~"+orphanMark), []byte("yes"), 0))
-		w.destroy(w.path("/tx/tx/doubt"))
+		w.orphan("doubt", "a", backend.SetData(w.Path("/tx/sites/a/doubt~"+orphanMark), []byte("yes"), 0))
+		w.destroy(w.Path("/tx/tx/doubt"))
 		undecided := proposeLater(co, w.proposal("undecided", "a", "b"))
 		close(let)
 		d := <-commit
 		if d.err != nil || !d.d.Commit {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
-		w.eventually("the other is made", func() bool { return len(w.children("/tx/sites/a")) == 3 })
+		w.Eventually("the other is made", func() bool { return len(w.Children("/tx/sites/a")) == 3 })
 		list, err := co.RemoveSite(ctx, "a")
 		if err != nil || len(list) != 1 || list[0].ID != "commit" || list[0].Zxid != d.d.Zxid || !list[0].Commit {
-			w.t.Errorf("%+v, %v", list, err)
+			w.T.Errorf("%+v, %v", list, err)
 		}
 		if r := <-undecided; r.err != nil || r.d.Commit || r.d.Reason != "the site was removed" {
-			w.t.Errorf("%+v", r)
+			w.T.Errorf("%+v", r)
 		}
 		w.over("b")
-		if slices.Contains(w.children("/tx/sites"), "a") {
-			w.t.Error("the inbox stands")
+		if slices.Contains(w.Children("/tx/sites"), "a") {
+			w.T.Error("the inbox stands")
 		}
 		_, err = co.Propose(ctx, w.proposal("t1", "a", "b"))
-		wantErr(w.t, err, coord.ErrNotFound)
+		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		if got := a.did(); got != "[prepare commit:p]" {
-			w.t.Error(got)
+			w.T.Error(got)
 		}
 		// It can come back.
-		a.serve(w.open("site a again", nil))
+		a.serve(w.Open("site a again", nil))
 		w.served("a")
-		if d := mustPropose(w.t, co, w.proposal("t1", "a", "b")); !d.Commit {
-			w.t.Errorf("%+v", d)
+		if d := mustPropose(w.T, co, w.proposal("t1", "a", "b")); !d.Commit {
+			w.T.Errorf("%+v", d)
 		}
 		w.over("a", "b")
 	})
@@ -284,35 +285,37 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 // A branch comes between RemoveSite's look at the inbox and the removal of that.
 func TestASiteIsRemovedWhileItIsProposedTo(t *testing.T) {
 	onEach(t, func(w *world) {
-		stop := (&account{w: w, name: "a"}).serve(w.open("site a", nil))
+		stop := (&account{w: w, name: "a"}).serve(w.Open("site a", nil))
 		w.served("a")
 		stop()
-		co := coord.NewCoordinator(w.open("co", nil), "/tx", unserved(coord.AwaitUnserved))
+		co := coord.NewCoordinator(w.Open("co", nil), "/tx", unserved(coord.AwaitUnserved))
 		var result <-chan proposed
-		var x nth
-		x.arm(1, func(c backendtest.Call) bool { return deletes(c) && c.Ops[len(c.Ops)-1].Path == w.path("/tx/sites/a") },
+		var x coordtest.Nth
+		x.Arm(1, func(c backendtest.Call) bool {
+			return coordtest.Deletes(c) && c.Ops[len(c.Ops)-1].Path == w.Path("/tx/sites/a")
+		},
 			func(context.Context, backendtest.Call, error) error {
 				result = proposeLater(co, w.proposal("t1", "a"))
-				w.eventually("it is made", func() bool { return len(w.children("/tx/sites/a")) == 1 })
+				w.Eventually("it is made", func() bool { return len(w.Children("/tx/sites/a")) == 1 })
 				return nil
 			})
-		remover := coord.NewCoordinator[string](w.open("remover", &backendtest.Hooks{Before: x.before}), "/tx", nil)
+		remover := coord.NewCoordinator[string](w.Open("remover", &backendtest.Hooks{Before: x.Before}), "/tx", nil)
 		list, err := remover.RemoveSite(context.Background(), "a")
 		if len(list) > 0 || err != nil {
-			w.t.Errorf("%+v, %v", list, err)
+			w.T.Errorf("%+v, %v", list, err)
 		}
 		if r := <-result; r.err != nil || r.d.Commit || r.d.Reason != "the site was removed" {
-			w.t.Errorf("%+v", r)
+			w.T.Errorf("%+v", r)
 		}
 		w.over()
 		// A foreign node is not worked off.
-		if _, err := w.session("operator").Commit(context.Background(),
-			backend.Create(w.path("/tx/sites/a"), nil, backend.Persistent),
-			backend.Create(w.path("/tx/sites/a/README"), nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("operator").Commit(context.Background(),
+			backend.Create(w.Path("/tx/sites/a"), nil, backend.Persistent),
+			backend.Create(w.Path("/tx/sites/a/README"), nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
 		_, err = remover.RemoveSite(context.Background(), "a")
-		wantErr(w.t, err, backend.ErrNotEmpty)
+		coordtest.WantErr(w.T, err, backend.ErrNotEmpty)
 	})
 }
 
@@ -326,30 +329,30 @@ func TestAProposerThatGivesUpLeavesItToAnother(t *testing.T) {
 		p.Deadline = time.Now().Add(time.Hour)
 		first, giveUp := context.WithCancel(context.Background())
 		gone := make(chan error, 1)
-		c := w.open("first", nil)
+		c := w.Open("first", nil)
 		go func() {
 			_, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(first, p)
 			gone <- err
 		}()
-		result := proposeLater(coord.NewCoordinator[string](w.open("second", nil), "/tx", nil), p)
+		result := proposeLater(coord.NewCoordinator[string](w.Open("second", nil), "/tx", nil), p)
 		live := func() (n int) {
-			for _, name := range w.children("/tx/tx/t1") {
+			for _, name := range w.Children("/tx/tx/t1") {
 				if strings.HasPrefix(name, "live-") {
 					n++
 				}
 			}
 			return n
 		}
-		w.eventually("both propose", func() bool { return live() == 2 })
+		w.Eventually("both propose", func() bool { return live() == 2 })
 		giveUp()
-		wantErr(w.t, <-gone, context.Canceled)
+		coordtest.WantErr(w.T, <-gone, context.Canceled)
 		c.Close() // waits until the first one is done with it
 		if live() != 1 {
-			w.t.Errorf("%d live nodes", live())
+			w.T.Errorf("%d live nodes", live())
 		}
 		close(let)
 		if r := <-result; r.err != nil || !r.d.Commit {
-			w.t.Errorf("%+v", r)
+			w.T.Errorf("%+v", r)
 		}
 		w.over("a")
 	})
@@ -362,24 +365,24 @@ func TestTheLiveNodeOfADeadProposerGoesWithItsRecord(t *testing.T) {
 		t.Run(last, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				a := &account{w: w, name: "a"}
-				stop := a.serve(w.open("site a", nil))
+				stop := a.serve(w.Open("site a", nil))
 				w.served("a")
 				let := make(chan struct{})
 				a.votes(func(context.Context, coord.Branch[string]) error { <-let; return nil })
-				c := w.open("A", nil)
+				c := w.Open("A", nil)
 				go coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a"))
-				w.settle()
+				w.Settle()
 				w.Link("A").Partition()
 				if last == "a site" {
-					w.Service.(memoryService).Store.Link("site a").SetLatency(50 * time.Millisecond)
+					w.Service.(coordtest.MemoryService).Store.Link("site a").SetLatency(50 * time.Millisecond)
 				} else {
-					w.Service.(memoryService).Store.Link("B").SetLatency(50 * time.Millisecond)
+					w.Service.(coordtest.MemoryService).Store.Link("B").SetLatency(50 * time.Millisecond)
 				}
 				go func() { time.Sleep(time.Second); close(let) }()
-				mustPropose(w.t, coord.NewCoordinator[string](w.open("B", nil), "/tx", nil), w.proposal("t1", "a"))
-				time.Sleep(2 * w.timeout)
-				if left := w.children("/tx/tx"); len(left) > 0 {
-					w.t.Errorf("left: %v: %v", left, w.children("/tx/tx/t1"))
+				mustPropose(w.T, coord.NewCoordinator[string](w.Open("B", nil), "/tx", nil), w.proposal("t1", "a"))
+				time.Sleep(2 * w.Timeout)
+				if left := w.Children("/tx/tx"); len(left) > 0 {
+					w.T.Errorf("left: %v: %v", left, w.Children("/tx/tx/t1"))
 				}
 				w.Link("A").Heal()
 				stop()
@@ -474,12 +477,12 @@ func (s *pastSession) Sync(ctx context.Context, path string) error {
 // of that.
 func TestNothingIsCalledAfterAnAcknowledgementThatIsOnItsWay(t *testing.T) {
 	onMemory(t, func(w *world) {
-		reader := w.session("reader")
+		reader := w.Session("reader")
 		old := &past{Backend: w.Link("second")}
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- coord.NewParticipant(w.open("first", nil), "/tx", "a", coord.Handler[string]{
+			ended <- coord.NewParticipant(w.Open("first", nil), "/tx", "a", coord.Handler[string]{
 				Prepare: nothing, Abort: nothing,
 				Commit: func(context.Context, coord.Branch[string]) error {
 					old.keep(reader, "/tx/tx/t1", "/tx/sites/a")
@@ -488,17 +491,17 @@ func TestNothingIsCalledAfterAnAcknowledgementThatIsOnItsWay(t *testing.T) {
 			}).Serve(ctx)
 		}()
 		w.served("a")
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
-		mustPropose(w.t, co, w.proposal("t1", "a"))
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
+		mustPropose(w.T, co, w.proposal("t1", "a"))
 		w.over("a")
 		stop()
 		<-ended
 		a := &account{w: w, name: "a"}
-		stopped := a.serve(open(w.t, old, nil))
+		stopped := a.serve(coordtest.Open(w.T, old, nil))
 		w.served("a")
-		w.settle()
+		w.Settle()
 		if got := a.did(); got != "[]" {
-			w.t.Errorf("after the acknowledgement: %s", got)
+			w.T.Errorf("after the acknowledgement: %s", got)
 		}
 		stopped()
 	})
@@ -508,7 +511,7 @@ func TestNothingIsCalledAfterAnAcknowledgementThatIsOnItsWay(t *testing.T) {
 func TestAFarDeadlineIsNotOver(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")[0].votes(isAskedForEver)
-		c := w.open("co", nil)
+		c := w.Open("co", nil)
 		co := coord.NewCoordinator[string](c, "/tx", nil)
 		for i, far := range []time.Time{time.Unix(1<<62, 0), time.Unix(1<<54, 0), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)} {
 			ctx, cancel := context.WithCancel(context.Background())
@@ -518,23 +521,23 @@ func TestAFarDeadlineIsNotOver(t *testing.T) {
 				_, err := co.Propose(ctx, coord.Proposal[string]{ID: id, Sites: []string{"a"}, Deadline: far})
 				ended <- err
 			}()
-			w.settle()
+			w.Settle()
 			st, err := co.Status(ctx, id)
 			if err != nil || st.Decided || st.Deadline.UTC().Year() != 9999 {
-				w.t.Errorf("%v: %+v, %v", far, st, err)
+				w.T.Errorf("%v: %+v, %v", far, st, err)
 			}
 			in, err := coord.Inspect(ctx, c, "/tx", nil)
 			if err != nil || in.TwoPhase == nil || in.TwoPhase.Transactions[0].Overdue {
-				w.t.Errorf("%v\n%s", err, in)
+				w.T.Errorf("%v\n%s", err, in)
 			}
 			if _, err := json.Marshal(in); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			cancel()
-			wantErr(w.t, <-ended, context.Canceled)
-			w.settle()
+			coordtest.WantErr(w.T, <-ended, context.Canceled)
+			w.Settle()
 			if _, err := co.Recover(context.Background()); err != nil {
-				w.t.Error(err)
+				w.T.Error(err)
 			}
 			w.over("a")
 		}
@@ -545,13 +548,13 @@ func TestAFarDeadlineIsNotOver(t *testing.T) {
 func TestInspectCountsNoForeignNodeAsServed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a"}
-		stop := a.serve(w.open("site a", nil))
+		stop := a.serve(w.Open("site a", nil))
 		w.served("a")
 		stop()
-		if _, err := w.session("outsider").Commit(context.Background(), backend.Create("/tx/serving/a/README", nil, backend.Persistent)); err != nil {
-			w.t.Fatal(err)
+		if _, err := w.Session("outsider").Commit(context.Background(), backend.Create("/tx/serving/a/README", nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
 		}
-		c := w.open("inspector", nil)
+		c := w.Open("inspector", nil)
 		for path, site := range map[string]func(*coord.Inspection) coord.InspectedSite{
 			"/tx":         func(in *coord.Inspection) coord.InspectedSite { return in.TwoPhase.Sites[0] },
 			"/tx/sites/a": func(in *coord.Inspection) coord.InspectedSite { return *in.Inbox },
@@ -559,7 +562,7 @@ func TestInspectCountsNoForeignNodeAsServed(t *testing.T) {
 			w.orphan("t-"+path[len(path)-1:], "a")
 			in, err := coord.Inspect(context.Background(), c, path, nil)
 			if err != nil || site(in).Served {
-				w.t.Errorf("%v\n%s", err, in)
+				w.T.Errorf("%v\n%s", err, in)
 			}
 		}
 	})
@@ -570,15 +573,15 @@ func TestInspectSaysPrepared(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
 		w.orphan("t1", "a")
-		w.settle()
-		c := w.open("inspector", nil)
+		w.Settle()
+		c := w.Open("inspector", nil)
 		in, err := coord.Inspect(context.Background(), c, "/tx", nil)
 		if err != nil || in.TwoPhase.Transactions[0].State != "prepared" {
-			w.t.Errorf("%v\n%s", err, in)
+			w.T.Errorf("%v\n%s", err, in)
 		}
 		in, err = coord.Inspect(context.Background(), c, "/tx/sites/a", nil)
 		if err != nil || in.Inbox.Branches[0].State != "prepared" {
-			w.t.Errorf("%v\n%s", err, in)
+			w.T.Errorf("%v\n%s", err, in)
 		}
 	})
 }
@@ -589,13 +592,13 @@ func TestASiteIsLookedForBehindASync(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var mu sync.Mutex
 		last, looks := "", 0
-		c := w.open("co", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+		c := w.Open("co", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if c.Path == w.path("/tx/present/a") {
+			if c.Path == w.Path("/tx/present/a") {
 				if c.Op == "exists" {
 					if looks++; last != "sync" {
-						w.t.Errorf("the site was looked for after a %q", last)
+						w.T.Errorf("the site was looked for after a %q", last)
 					}
 				}
 				last = c.Op
@@ -606,7 +609,7 @@ func TestASiteIsLookedForBehindASync(t *testing.T) {
 		asked := make(chan struct{})
 		ended := make(chan error, 1)
 		go func() {
-			ended <- coord.NewParticipant(w.open("site a", nil), "/tx", "a", coord.Handler[string]{
+			ended <- coord.NewParticipant(w.Open("site a", nil), "/tx", "a", coord.Handler[string]{
 				Prepare: func(ctx context.Context, _ coord.Branch[string]) error {
 					close(asked)
 					<-ctx.Done()
@@ -621,12 +624,12 @@ func TestASiteIsLookedForBehindASync(t *testing.T) {
 			<-asked
 			stop()
 		}()
-		d := mustPropose(w.t, co, w.proposal("t", "a"))
-		wantErr(w.t, <-ended, context.Canceled)
+		d := mustPropose(w.T, co, w.proposal("t", "a"))
+		coordtest.WantErr(w.T, <-ended, context.Canceled)
 		mu.Lock()
 		defer mu.Unlock()
 		if d.Commit || looks == 0 {
-			w.t.Errorf("%+v after %d looks for the site", d, looks)
+			w.T.Errorf("%+v after %d looks for the site", d, looks)
 		}
 	})
 }
@@ -638,7 +641,7 @@ func TestAnErrorOfPrepareAfterTheDeadlineIsNoVote(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- coord.NewParticipant(w.open("site a", nil), "/tx", "a", coord.Handler[string]{
+			ended <- coord.NewParticipant(w.Open("site a", nil), "/tx", "a", coord.Handler[string]{
 				Prepare: func(ctx context.Context, _ coord.Branch[string]) error {
 					w.Link("co").Partition() // or the proposer would decide at the deadline
 					<-ctx.Done()
@@ -653,19 +656,19 @@ func TestAnErrorOfPrepareAfterTheDeadlineIsNoVote(t *testing.T) {
 			err error
 		}
 		proposed := make(chan result, 1)
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		go func() {
 			d, err := co.Propose(context.Background(), w.proposal("t", "a"))
 			proposed <- result{d, err}
 		}()
 		time.Sleep(12 * time.Second) // of fake time: the deadline has passed
-		w.settle()
+		w.Settle()
 		w.Link("co").Heal()
 		r := <-proposed
 		if r.err != nil || r.d.Commit || r.d.By != "site a" || r.d.Reason != "votes were missing at the deadline" {
-			w.t.Errorf("%+v, %v", r.d, r.err)
+			w.T.Errorf("%+v, %v", r.d, r.err)
 		}
 		stop()
-		wantErr(w.t, <-ended, context.Canceled)
+		coordtest.WantErr(w.T, <-ended, context.Canceled)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -73,21 +74,21 @@ func (a *account) serve(c *coord.Client) (stop func()) {
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, coord.ErrClosed) {
-			a.w.t.Errorf("Serve of %s: %v", a.name, err)
+			a.w.T.Errorf("Serve of %s: %v", a.name, err)
 		}
 	})
-	a.w.t.Cleanup(stop)
+	a.w.T.Cleanup(stop)
 	return stop
 }
 
 // accounts serves sites of these names, each over a client and link of its own, and
 // returns when they are there.
 func (w *world) accounts(names ...string) []*account {
-	w.t.Helper()
+	w.T.Helper()
 	var list []*account
 	for _, name := range names {
 		a := &account{w: w, name: name}
-		a.serve(w.open("site "+name, nil))
+		a.serve(w.Open("site "+name, nil))
 		list = append(list, a)
 	}
 	w.served(names...)
@@ -95,20 +96,20 @@ func (w *world) accounts(names ...string) []*account {
 }
 
 func (w *world) served(names ...string) {
-	w.t.Helper()
-	w.eventually("the sites are served", func() bool {
+	w.T.Helper()
+	w.Eventually("the sites are served", func() bool {
 		return !slices.ContainsFunc(names, func(name string) bool {
-			return !slices.Contains(w.children("/tx/present"), name)
+			return !slices.Contains(w.Children("/tx/present"), name)
 		})
 	})
 }
 
 // over waits until nothing is left of any transaction.
 func (w *world) over(names ...string) {
-	w.t.Helper()
-	w.empty("/tx/tx")
+	w.T.Helper()
+	w.Empty("/tx/tx")
 	for _, name := range names {
-		w.empty("/tx/sites/" + name)
+		w.Empty("/tx/sites/" + name)
 	}
 }
 
@@ -128,19 +129,19 @@ func mustPropose(t *testing.T, co *coord.Coordinator[string], p coord.Proposal[s
 func TestATransactionCommitsAtAllSites(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b", "c")
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
-		d := mustPropose(w.t, co, w.proposal("t1", "c", "a", "b"))
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
+		d := mustPropose(w.T, co, w.proposal("t1", "c", "a", "b"))
 		if !d.Commit || d.By != "proposer" || d.Reason != "" {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
 		w.over("a", "b", "c")
 		for _, a := range list {
 			if got := a.did(); got != "[prepare t1:p commit t1:p]" {
-				w.t.Errorf("%s: %s", a.name, got)
+				w.T.Errorf("%s: %s", a.name, got)
 			}
 		}
 		if _, err := co.Status(context.Background(), "t1"); !errors.Is(err, coord.ErrNotFound) {
-			w.t.Errorf("status of what is done with: %v", err)
+			w.T.Errorf("status of what is done with: %v", err)
 		}
 	})
 }
@@ -158,19 +159,19 @@ func TestATransactionAbortsOnTheFirstNo(t *testing.T) {
 			<-asked
 			return errors.New("no money")
 		})
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		start := time.Now()
-		d := mustPropose(w.t, co, w.proposal("t1", "a", "b"))
+		d := mustPropose(w.T, co, w.proposal("t1", "a", "b"))
 		if d.Commit || d.By != "site b" || d.Reason != "no money" {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
 		if took := time.Since(start); took > 5*time.Second {
-			w.t.Errorf("took %v", took)
+			w.T.Errorf("took %v", took)
 		}
 		w.over("a", "b")
 		for _, a := range list {
 			if got := a.did(); got != "[prepare t1:p abort t1:p]" && got != "[prepare t1:p abort t1:]" {
-				w.t.Errorf("%s: %s", a.name, got)
+				w.T.Errorf("%s: %s", a.name, got)
 			}
 		}
 	})
@@ -184,51 +185,51 @@ func TestTheSameProposalIsTheSameTransaction(t *testing.T) {
 		p := w.proposal("t1", "a")
 		results := make(chan coord.Decision, 3)
 		for i := range 3 {
-			co := coord.NewCoordinator[string](w.open(fmt.Sprint("co", i), nil), "/tx", nil)
+			co := coord.NewCoordinator[string](w.Open(fmt.Sprint("co", i), nil), "/tx", nil)
 			go func() {
 				d, err := co.Propose(context.Background(), p)
 				if err != nil {
-					w.t.Error(err)
+					w.T.Error(err)
 				}
 				results <- d
 			}()
 		}
-		w.eventually("all three wait", func() bool {
+		w.Eventually("all three wait", func() bool {
 			live := 0
-			for _, name := range w.children("/tx/tx/t1") {
+			for _, name := range w.Children("/tx/tx/t1") {
 				if len(name) > 5 && name[:5] == "live-" {
 					live++
 				}
 			}
 			return live == 3
 		})
-		co := coord.NewCoordinator[string](w.open("other", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("other", nil), "/tx", nil)
 		other := p
 		other.Payload = "another"
 		d, err := co.Propose(context.Background(), other)
-		wantErr(w.t, err, coord.ErrDuplicate)
+		coordtest.WantErr(w.T, err, coord.ErrDuplicate)
 		other = p
 		other.Sites = []string{"a", "b"}
 		_, err = co.Propose(context.Background(), other)
-		wantErr(w.t, err, coord.ErrDuplicate)
+		coordtest.WantErr(w.T, err, coord.ErrDuplicate)
 		if d.ID != "t1" {
-			w.t.Errorf("%+v", d)
+			w.T.Errorf("%+v", d)
 		}
 		close(let)
 		first := <-results
 		for range 2 {
 			if d := <-results; d != first || !d.Commit {
-				w.t.Errorf("%+v, want %+v", d, first)
+				w.T.Errorf("%+v, want %+v", d, first)
 			}
 		}
 		w.over("a")
 		if got := list[0].did(); got != "[prepare t1:p commit t1:p]" {
-			w.t.Error(got)
+			w.T.Error(got)
 		}
 		// All were told, so the id is free.
 		list[0].votes(nil)
-		if again := mustPropose(w.t, co, p); again.Zxid <= first.Zxid {
-			w.t.Errorf("%+v after %+v", again, first)
+		if again := mustPropose(w.T, co, p); again.Zxid <= first.Zxid {
+			w.T.Errorf("%+v after %+v", again, first)
 		}
 		w.over("a")
 	})
@@ -239,18 +240,18 @@ func TestAProposerThatGivesUpAborts(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
 		list[1].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err := co.Propose(ctx, p)
-		wantErr(w.t, err, context.DeadlineExceeded)
+		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		for _, a := range list {
-			w.eventually("aborted", func() bool { return a.did() == "[prepare t1:p abort t1:p]" })
+			w.Eventually("aborted", func() bool { return a.did() == "[prepare t1:p abort t1:p]" })
 		}
-		if d := mustPropose(w.t, co, p); d.Commit || d.Reason != "given up by its proposer" {
-			w.t.Errorf("%+v", d)
+		if d := mustPropose(w.T, co, p); d.Commit || d.Reason != "given up by its proposer" {
+			w.T.Errorf("%+v", d)
 		}
 		w.over("a", "b")
 	})
@@ -259,18 +260,18 @@ func TestAProposerThatGivesUpAborts(t *testing.T) {
 func TestOneProcessServesASite(t *testing.T) {
 	onEach(t, func(w *world) {
 		first, second := &account{w: w, name: "a"}, &account{w: w, name: "a"}
-		stop := first.serve(w.open("first", nil))
+		stop := first.serve(w.Open("first", nil))
 		w.served("a")
-		second.serve(w.open("second", nil))
-		w.eventually("the second waits", func() bool { return len(w.children("/tx/serving/a")) == 2 })
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
-		mustPropose(w.t, co, w.proposal("t1", "a"))
+		second.serve(w.Open("second", nil))
+		w.Eventually("the second waits", func() bool { return len(w.Children("/tx/serving/a")) == 2 })
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
+		mustPropose(w.T, co, w.proposal("t1", "a"))
 		w.over("a")
 		stop()
-		mustPropose(w.t, co, w.proposal("t2", "a"))
+		mustPropose(w.T, co, w.proposal("t2", "a"))
 		w.over("a")
 		if a, b := first.did(), second.did(); a != "[prepare t1:p commit t1:p]" || b != "[prepare t2:p commit t2:p]" {
-			w.t.Error(a, b)
+			w.T.Error(a, b)
 		}
 	})
 }
@@ -280,10 +281,10 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("b")
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
-		stop := a.serve(w.open("site a", nil))
+		stop := a.serve(w.Open("site a", nil))
 		w.served("a", "b")
 		list[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
-		co := coord.NewCoordinator[string](w.open("co", nil), "/tx", nil)
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		result := make(chan error)
 		go func() {
 			p := w.proposal("t1", "a", "b")
@@ -291,34 +292,34 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 			_, err := co.Propose(context.Background(), p)
 			result <- err
 		}()
-		w.eventually("a has voted", func() bool {
+		w.Eventually("a has voted", func() bool {
 			st, err := co.Status(context.Background(), "t1")
 			return err == nil && st.Sites[0].Yes
 		})
-		s := w.session("outsider")
+		s := w.Session("outsider")
 		var ops []backend.Op
-		for _, name := range w.children("/tx/tx/t1") {
-			ops = append(ops, backend.Delete(w.path("/tx/tx/t1/"+name), backend.AnyVersion))
+		for _, name := range w.Children("/tx/tx/t1") {
+			ops = append(ops, backend.Delete(w.Path("/tx/tx/t1/"+name), backend.AnyVersion))
 		}
-		if _, err := s.Commit(context.Background(), append(ops, backend.Delete(w.path("/tx/tx/t1"), backend.AnyVersion))...); err != nil {
-			w.t.Fatal(err)
+		if _, err := s.Commit(context.Background(), append(ops, backend.Delete(w.Path("/tx/tx/t1"), backend.AnyVersion))...); err != nil {
+			w.T.Fatal(err)
 		}
-		wantErr(w.t, <-result, coord.ErrInDoubt)
+		coordtest.WantErr(w.T, <-result, coord.ErrInDoubt)
 		err := <-a.doubts
-		wantErr(w.t, err, coord.ErrInDoubt)
+		coordtest.WantErr(w.T, err, coord.ErrInDoubt)
 		var e *backend.Error
 		if !errors.As(err, &e) || e.Path == "" {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.over("b")
 		// Whoever has found out deletes the branch.
 		if _, err := s.Commit(context.Background(), backend.Delete(e.Path, backend.AnyVersion)); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.over("a", "b")
 		stop()
 		if got := a.did(); got != "[prepare t1:p]" {
-			w.t.Error(got)
+			w.T.Error(got)
 		}
 	})
 }
@@ -327,7 +328,7 @@ func TestBadProposalsAreRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
 		ctx := context.Background()
-		c := w.open("co", nil)
+		c := w.Open("co", nil)
 		co := coord.NewCoordinator[string](c, "/tx", nil)
 		many := make([]string, coord.MaxSites+1)
 		for i := range many {
@@ -347,28 +348,28 @@ func TestBadProposalsAreRefused(t *testing.T) {
 			"too much payload": {coord.Proposal[string]{ID: "t", Sites: []string{"a"}, Payload: string(make([]byte, 900_000))}, coord.ErrTooLarge},
 		} {
 			d, err := co.Propose(ctx, tt.p)
-			if wantErr(w.t, err, tt.want); w.t.Failed() || d.ID != tt.p.ID {
-				w.t.Fatal(name, d)
+			if coordtest.WantErr(w.T, err, tt.want); w.T.Failed() || d.ID != tt.p.ID {
+				w.T.Fatal(name, d)
 			}
 		}
 		_, err := coord.NewCoordinator[string](c, "bad", nil).Propose(ctx, coord.Proposal[string]{})
-		wantErr(w.t, err, coord.ErrBadPath)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		_, err = coord.NewCoordinator(c, "/tx", &coord.CoordinatorOptions[string]{Timeout: -1}).Recover(ctx)
-		wantErr(w.t, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		_, err = co.Status(ctx, "a/b")
-		wantErr(w.t, err, coord.ErrInvalid)
-		wantErr(w.t, coord.NewParticipant(c, "/tx", "a", coord.Handler[string]{}).Serve(ctx), coord.ErrInvalid)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
+		coordtest.WantErr(w.T, coord.NewParticipant(c, "/tx", "a", coord.Handler[string]{}).Serve(ctx), coord.ErrInvalid)
 		w.over("a")
 		// Who cannot decode the payload votes no.
 		n := coord.NewCoordinator[int](c, "/tx", nil)
 		d, err := n.Propose(ctx, coord.Proposal[int]{ID: "t", Sites: []string{"a"}, Payload: 7})
 		if err != nil || d.Commit || d.By != "site a" {
-			w.t.Error(d, err)
+			w.T.Error(d, err)
 		}
 		w.over("a")
 		c.Close()
 		_, err = co.Propose(ctx, w.proposal("t", "a"))
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 	})
 }
 
@@ -383,8 +384,8 @@ type siteScene struct {
 
 func newSiteScene(t *testing.T, h coord.Handler[string]) *siteScene {
 	x := &siteScene{t: t, st: memory.New(nil)}
-	x.co = coord.NewCoordinator[string](open(t, x.st.Link("co"), nil), "/tx", nil)
-	c := open(t, x.st.Link("site"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+	x.co = coord.NewCoordinator[string](coordtest.Open(t, x.st.Link("co"), nil), "/tx", nil)
+	c := coordtest.Open(t, x.st.Link("site"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
 		if e, ok := e.(trace.ProposalDecided); ok {
 			x.events = append(x.events, e)
 		}
@@ -426,7 +427,7 @@ func TestADecisionIsCarriedOutUntilThatSucceeds(t *testing.T) {
 			t.Errorf("%+v, %v", st, err)
 		}
 		time.Sleep(5 * time.Second)
-		if left := children(t, x.st, "/tx/tx"); len(left) > 0 || calls != 4 || gone.IsZero() {
+		if left := coordtest.Children(t, x.st, "/tx/tx"); len(left) > 0 || calls != 4 || gone.IsZero() {
 			t.Errorf("%v left after %d calls", left, calls)
 		}
 		x.stop()
@@ -442,7 +443,7 @@ func TestTheTimeInDoubtIsTold(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
-			ended <- coord.NewParticipant(open(t, x.st.Link("slow"), nil), "/tx", "b", slow).Serve(ctx)
+			ended <- coord.NewParticipant(coordtest.Open(t, x.st.Link("slow"), nil), "/tx", "b", slow).Serve(ctx)
 		}()
 		synctest.Wait()
 		d, err := x.co.Propose(t.Context(), coord.Proposal[string]{ID: "t", Sites: []string{"a", "b"}})
@@ -468,7 +469,7 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 		h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
 		serve := func(link *memory.Link, before func(context.Context, backendtest.Call) error) (stop func()) {
 			ctx, cancel := context.WithCancel(t.Context())
-			c := open(t, backendtest.Intercept(link, backendtest.Hooks{Before: before}), nil)
+			c := coordtest.Open(t, backendtest.Intercept(link, backendtest.Hooks{Before: before}), nil)
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -479,7 +480,7 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 		}
 		dying := st.Link("dying")
 		stop := serve(dying, func(ctx context.Context, c backendtest.Call) error {
-			if vote == nil && commits(c, backend.OpSetData) && commits(c, backend.OpCheck) && len(c.Ops) == 4 {
+			if vote == nil && coordtest.Commits(c, backend.OpSetData) && coordtest.Commits(c, backend.OpCheck) && len(c.Ops) == 4 {
 				vote = c.Ops
 				dying.Partition() // for good
 			}
@@ -488,7 +489,7 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 			}
 			return nil
 		})
-		co := coord.NewCoordinator(open(t, backendtest.Intercept(st, backendtest.Hooks{
+		co := coord.NewCoordinator(coordtest.Open(t, backendtest.Intercept(st, backendtest.Hooks{
 			After: func(_ context.Context, c backendtest.Call, err error) error {
 				if abort == nil && len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck && c.Ops[1].Kind == backend.OpCreate {
 					abort = c.Ops
@@ -511,8 +512,8 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 			told <- d
 		}()
 		synctest.Wait()
-		before := children(t, st, "/tx/tx/t")
-		if left := children(t, st, "/tx/sites/a"); len(left) != 2 {
+		before := coordtest.Children(t, st, "/tx/tx/t")
+		if left := coordtest.Children(t, st, "/tx/sites/a"); len(left) != 2 {
 			t.Fatalf("branches: %v", left)
 		}
 		s, err := st.Open(t.Context())
@@ -522,9 +523,9 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 		defer s.Close()
 		for _, late := range [][]backend.Op{vote, vote[1:], abort} {
 			_, err := s.Commit(t.Context(), late...)
-			wantErr(t, err, coord.ErrNotFound)
+			coordtest.WantErr(t, err, coord.ErrNotFound)
 		}
-		if after := children(t, st, "/tx/tx/t"); !slices.Equal(before, after) {
+		if after := coordtest.Children(t, st, "/tx/tx/t"); !slices.Equal(before, after) {
 			t.Errorf("%v after late writes, before %v", after, before)
 		}
 		stop = serve(st.Link("new"), nil)
@@ -532,7 +533,7 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 			t.Errorf("%+v after %+v", d, first)
 		}
 		synctest.Wait()
-		if left := children(t, st, "/tx/sites/a"); len(left) != 0 {
+		if left := coordtest.Children(t, st, "/tx/sites/a"); len(left) != 0 {
 			t.Errorf("branches: %v", left)
 		}
 		stop()
@@ -552,13 +553,13 @@ func TestEmptyDirectoriesOfTransactionsMayGo(t *testing.T) {
 			}
 			synctest.Wait()
 			x.st.ReapContainers()
-			if left := children(t, x.st, "/tx"); len(left) != 3 {
+			if left := coordtest.Children(t, x.st, "/tx"); len(left) != 3 {
 				t.Errorf("%v stand, want the inboxes, the locks and who is present", left)
 			}
 		}
 		x.stop()
 		x.st.ReapContainers()
-		if left := children(t, x.st, "/tx"); len(left) != 1 {
+		if left := coordtest.Children(t, x.st, "/tx"); len(left) != 1 {
 			t.Errorf("%v stand, want the inboxes", left)
 		}
 	})
@@ -583,7 +584,7 @@ func TestRecoverWaitsForProposersThatMayLive(t *testing.T) {
 		}()
 		synctest.Wait()
 		recovered := make(chan []coord.Decision, 1)
-		c := open(t, x.st.Link("recovery"), nil)
+		c := coordtest.Open(t, x.st.Link("recovery"), nil)
 		go func() {
 			list, err := coord.NewCoordinator[string](c, "/tx", nil).Recover(t.Context())
 			if err != nil {
@@ -604,7 +605,7 @@ func TestRecoverWaitsForProposersThatMayLive(t *testing.T) {
 			t.Errorf("%+v", list)
 		}
 		synctest.Wait()
-		if left := children(t, x.st, "/tx/tx"); len(left) > 0 {
+		if left := coordtest.Children(t, x.st, "/tx/tx"); len(left) > 0 {
 			t.Errorf("left: %v", left)
 		}
 		x.stop()

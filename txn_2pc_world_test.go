@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 const (
@@ -235,12 +236,12 @@ func (x *txWorld) finish(sites []string) {
 		x.errorf("Recover: %v", err)
 	}
 	synctest.Wait()
-	if left := children(x.t, x.st, txPath+"/tx"); len(left) > 0 {
+	if left := coordtest.Children(x.t, x.st, txPath+"/tx"); len(left) > 0 {
 		list, err := coord.NewCoordinator[string](p.c, txPath, nil).List(p.ctx)
 		x.errorf("records left: %v: %+v, %v", left, list, err)
 	}
 	for _, site := range sites {
-		if left := children(x.t, x.st, txPath+"/sites/"+site); len(left) > 0 {
+		if left := coordtest.Children(x.t, x.st, txPath+"/sites/"+site); len(left) > 0 {
 			x.errorf("branches of %s left: %v", site, left)
 		}
 	}

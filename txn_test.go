@@ -11,16 +11,17 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // stat reads a node below the world's root, from a session of its own.
 func (w *world) stat(path string) (backend.Stat, error) {
-	w.t.Helper()
-	s := w.session("stat")
-	if err := s.Sync(context.Background(), w.path(path)); err != nil {
-		w.t.Fatal(err)
+	w.T.Helper()
+	s := w.Session("stat")
+	if err := s.Sync(context.Background(), w.Path(path)); err != nil {
+		w.T.Fatal(err)
 	}
-	return s.Exists(context.Background(), w.path(path), nil)
+	return s.Exists(context.Background(), w.Path(path), nil)
 }
 
 func mustCommit(t *testing.T, x *coord.Txn) []coord.TxnResult {
@@ -34,7 +35,7 @@ func mustCommit(t *testing.T, x *coord.Txn) []coord.TxnResult {
 
 func wantConflict(t *testing.T, err error, op string, index int, path string, reason error) {
 	t.Helper()
-	wantErr(t, err, coord.ErrConflict, reason)
+	coordtest.WantErr(t, err, coord.ErrConflict, reason)
 	var c *coord.ConflictError
 	if !errors.As(err, &c) || c.Op != op || c.Index != index || c.Path != path {
 		t.Errorf("got %#v, want %s %d %s", err, op, index, path)
@@ -43,47 +44,47 @@ func wantConflict(t *testing.T, err error, op string, index int, path string, re
 
 func TestATransactionIsAppliedWholeOrNotAtAll(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		data := []byte("two")
 		txn := coord.NewTxn(c).Create("/x", []byte("one"), backend.Persistent).Set("/x", data).
 			Create("/x/y", nil, backend.Ephemeral).Delete("/x/y")
 		copy(data, "bad")
-		res := mustCommit(w.t, txn)
+		res := mustCommit(w.T, txn)
 		stat, err := w.stat("/x")
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for i, want := range []coord.TxnResult{
-			{Path: w.path("/x"), Version: 0}, {Path: w.path("/x"), Version: 1},
-			{Path: w.path("/x/y"), Version: 0}, {Path: w.path("/x/y"), Version: -1},
+			{Path: w.Path("/x"), Version: 0}, {Path: w.Path("/x"), Version: 1},
+			{Path: w.Path("/x/y"), Version: 0}, {Path: w.Path("/x/y"), Version: -1},
 		} {
 			want.Zxid = stat.Czxid
 			if len(res) != 4 || res[i] != want {
-				w.t.Fatalf("result %d of %+v, want %+v", i, res, want)
+				w.T.Fatalf("result %d of %+v, want %+v", i, res, want)
 			}
 		}
-		if got, _, _ := w.session("x").Get(context.Background(), w.path("/x"), nil); string(got) != "two" {
-			w.t.Errorf("the data is %q", got)
+		if got, _, _ := w.Session("x").Get(context.Background(), w.Path("/x"), nil); string(got) != "two" {
+			w.T.Errorf("the data is %q", got)
 		}
 		// It can be committed again, and is refused as a whole.
 		_, err = txn.Commit(context.Background())
-		wantConflict(w.t, err, "create", 0, w.path("/x"), coord.ErrExists)
-		if !strings.Contains(err.Error(), w.path("/x")) {
-			w.t.Error(err)
+		wantConflict(w.T, err, "create", 0, w.Path("/x"), coord.ErrExists)
+		if !strings.Contains(err.Error(), w.Path("/x")) {
+			w.T.Error(err)
 		}
 		if again, _ := w.stat("/x"); again != stat {
-			w.t.Errorf("%+v after a refusal, before %+v", again, stat)
+			w.T.Errorf("%+v after a refusal, before %+v", again, stat)
 		}
 	})
 }
 
 func TestEachConditionIsCheckedAndNamed(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		ctx := context.Background()
-		mustCommit(w.t, coord.NewTxn(c).Create("/x", nil, backend.Persistent).Create("/x/child", nil, backend.Persistent))
-		mustCommit(w.t, coord.NewTxn(c).Set("/x", nil))
-		mustCommit(w.t, coord.NewTxn(c).If(coord.IfVersion("/x", 1), coord.IfExists("/x/child"), coord.IfMissing("/y")).Set("/x", nil))
+		mustCommit(w.T, coord.NewTxn(c).Create("/x", nil, backend.Persistent).Create("/x/child", nil, backend.Persistent))
+		mustCommit(w.T, coord.NewTxn(c).Set("/x", nil))
+		mustCommit(w.T, coord.NewTxn(c).If(coord.IfVersion("/x", 1), coord.IfExists("/x/child"), coord.IfMissing("/y")).Set("/x", nil))
 		before, _ := w.stat("/x")
 		for _, tt := range []struct {
 			name   string
@@ -104,13 +105,13 @@ func TestEachConditionIsCheckedAndNamed(t *testing.T) {
 				"create", 1, "/e/f", coord.ErrNoChildren},
 		} {
 			_, err := tt.txn.Set("/x", nil).Commit(ctx)
-			wantConflict(w.t, err, tt.op, tt.index, w.path(tt.path), tt.reason)
-			if w.t.Failed() {
-				w.t.Fatal(tt.name)
+			wantConflict(w.T, err, tt.op, tt.index, w.Path(tt.path), tt.reason)
+			if w.T.Failed() {
+				w.T.Fatal(tt.name)
 			}
 		}
 		if after, _ := w.stat("/x"); after != before {
-			w.t.Errorf("%+v after refusals, before %+v", after, before)
+			w.T.Errorf("%+v after refusals, before %+v", after, before)
 		}
 	})
 }
@@ -118,45 +119,45 @@ func TestEachConditionIsCheckedAndNamed(t *testing.T) {
 // What IfMissing does to the parent, as its comment says.
 func TestMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		ctx := context.Background()
-		mustCommit(w.t, coord.NewTxn(c).Create("/d", nil, backend.Persistent).Create("/x", nil, backend.Persistent))
-		s := w.session("s")
+		mustCommit(w.T, coord.NewTxn(c).Create("/d", nil, backend.Persistent).Create("/x", nil, backend.Persistent))
+		s := w.Session("s")
 		create := func() string {
-			res, err := s.Commit(ctx, backend.Create(w.path("/d/n-"), nil, backend.PersistentSequential))
+			res, err := s.Commit(ctx, backend.Create(w.Path("/d/n-"), nil, backend.PersistentSequential))
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			return res[0].Path
 		}
 		first := create()
 		before, _ := w.stat("/d")
-		node, dir, created := backend.NewWatch(), backend.NewWatch(), w.path("/d/m")
+		node, dir, created := backend.NewWatch(), backend.NewWatch(), w.Path("/d/m")
 		if _, err := s.Exists(ctx, created, node); !errors.Is(err, coord.ErrNotFound) {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		if _, _, err := s.Children(ctx, w.path("/d"), dir); err != nil {
-			w.t.Fatal(err)
+		if _, _, err := s.Children(ctx, w.Path("/d"), dir); err != nil {
+			w.T.Fatal(err)
 		}
-		mustCommit(w.t, coord.NewTxn(c).If(coord.IfMissing("/d/m")).Set("/x", nil))
+		mustCommit(w.T, coord.NewTxn(c).If(coord.IfMissing("/d/m")).Set("/x", nil))
 		after, _ := w.stat("/d")
 		if _, err := w.stat("/d/m"); !errors.Is(err, coord.ErrNotFound) {
-			w.t.Errorf("the node is there: %v", err)
+			w.T.Errorf("the node is there: %v", err)
 		}
 		if after.Cversion != before.Cversion+2 || after.NumChildren != before.NumChildren || after.Version != before.Version {
-			w.t.Errorf("parent %+v, before %+v", after, before)
+			w.T.Errorf("parent %+v, before %+v", after, before)
 		}
-		if second := create(); first != w.path("/d/n-0000000000") || second != w.path("/d/n-0000000002") {
-			w.t.Errorf("%s, then %s", first, second)
+		if second := create(); first != w.Path("/d/n-0000000000") || second != w.Path("/d/n-0000000002") {
+			w.T.Errorf("%s, then %s", first, second)
 		}
 		<-node.Fired()
 		<-dir.Fired()
 		// Refused, it leaves nothing at all.
 		before, _ = w.stat("/d")
 		_, err := coord.NewTxn(c).If(coord.IfMissing("/d/m"), coord.IfExists("/nowhere")).Set("/x", nil).Commit(ctx)
-		wantConflict(w.t, err, "exists", 1, w.path("/nowhere"), coord.ErrNotFound)
+		wantConflict(w.T, err, "exists", 1, w.Path("/nowhere"), coord.ErrNotFound)
 		if after, _ := w.stat("/d"); after != before {
-			w.t.Errorf("parent %+v after a refusal, before %+v", after, before)
+			w.T.Errorf("parent %+v after a refusal, before %+v", after, before)
 		}
 	})
 }
@@ -164,17 +165,17 @@ func TestMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
 // staleWrite checks that a write under a hold that has ended is refused, over the
 // hold's own client and over another one.
 func (w *world) staleWrite(c *coord.Client, h *coord.Hold) {
-	w.t.Helper()
+	w.T.Helper()
 	before, err := w.stat("/r")
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	for _, c := range []*coord.Client{c, w.open("other", nil)} {
+	for _, c := range []*coord.Client{c, w.Open("other", nil)} {
 		_, err := coord.NewTxn(c).Under(h.Guard()).If(coord.IfExists("/r")).Set("/r", []byte("stale")).Commit(context.Background())
-		wantConflict(w.t, err, "guard", 0, h.Path(), coord.ErrNotFound)
+		wantConflict(w.T, err, "guard", 0, h.Path(), coord.ErrNotFound)
 	}
 	if after, _ := w.stat("/r"); after != before {
-		w.t.Errorf("%+v after a stale write, before %+v", after, before)
+		w.T.Errorf("%+v after a stale write, before %+v", after, before)
 	}
 }
 
@@ -183,32 +184,32 @@ func TestAStaleHolderWritesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, c *coord.Client, m *coord.Mutex, h *coord.Hold){
 		"after expiry": func(w *world, _ *coord.Client, _ *coord.Mutex, h *coord.Hold) { w.Link("a").Expire(h.Session()) },
 		"after a revocation by force": func(w *world, _ *coord.Client, _ *coord.Mutex, _ *coord.Hold) {
-			m := coord.NewMutex(w.open("revoker", nil), "/l", nil)
+			m := coord.NewMutex(w.Open("revoker", nil), "/l", nil)
 			if err := m.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: time.Millisecond}); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		},
 		"after an outsider's delete": func(w *world, _ *coord.Client, _ *coord.Mutex, h *coord.Hold) {
-			if _, err := w.session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
-				w.t.Fatal(err)
+			if _, err := w.Session("x").Commit(context.Background(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
 			}
 		},
-		"after its release": func(w *world, _ *coord.Client, _ *coord.Mutex, h *coord.Hold) { mustRelease(w.t, h) },
+		"after its release": func(w *world, _ *coord.Client, _ *coord.Mutex, h *coord.Hold) { coordtest.MustRelease(w.T, h) },
 		"after a hand-over inside the process": func(w *world, c *coord.Client, m *coord.Mutex, h *coord.Hold) {
-			waiter := w.waiting(context.Background(), m)
-			mustRelease(w.t, h)
-			next := waiter.hold()
-			mustCommit(w.t, coord.NewTxn(c).Under(next.Guard()).Set("/r", []byte("next")))
-			w.t.Cleanup(func() { next.Release() })
+			waiter := w.Waiting(context.Background(), m)
+			coordtest.MustRelease(w.T, h)
+			next := waiter.Hold()
+			mustCommit(w.T, coord.NewTxn(c).Under(next.Guard()).Set("/r", []byte("next")))
+			w.T.Cleanup(func() { next.Release() })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				c := w.open("a", nil)
-				mustCommit(w.t, coord.NewTxn(c).Create("/r", nil, backend.Persistent))
+				c := w.Open("a", nil)
+				mustCommit(w.T, coord.NewTxn(c).Create("/r", nil, backend.Persistent))
 				m := coord.NewMutex(c, "/l", nil)
-				h := mustLock(w.t, m)
-				mustCommit(w.t, coord.NewTxn(w.open("other", nil)).Under(h.Guard()).Set("/r", []byte("while it stands")))
+				h := coordtest.MustLock(w.T, m)
+				mustCommit(w.T, coord.NewTxn(w.Open("other", nil)).Under(h.Guard()).Set("/r", []byte("while it stands")))
 				end(w, c, m, h)
 				w.staleWrite(c, h)
 			})
@@ -218,24 +219,24 @@ func TestAStaleHolderWritesNothing(t *testing.T) {
 
 // A lost reply and a lost request are found out, and nothing is applied twice.
 func TestATransactionIsAppliedOnce(t *testing.T) {
-	for name, hook := range map[string]func(*nth) *backendtest.Hooks{
-		"its reply is lost":   func(x *nth) *backendtest.Hooks { return &backendtest.Hooks{After: x.after} },
-		"its request is lost": func(x *nth) *backendtest.Hooks { return &backendtest.Hooks{Before: x.before} },
+	for name, hook := range map[string]func(*coordtest.Nth) *backendtest.Hooks{
+		"its reply is lost":   func(x *coordtest.Nth) *backendtest.Hooks { return &backendtest.Hooks{After: x.After} },
+		"its request is lost": func(x *coordtest.Nth) *backendtest.Hooks { return &backendtest.Hooks{Before: x.Before} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
-				var x nth
-				c := w.open("a", hook(&x))
-				mustCommit(w.t, coord.NewTxn(c).Create("/x", nil, backend.Persistent))
-				x.arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && len(c.Ops) > 2 }, lose)
-				res := mustCommit(w.t, coord.NewTxn(c).Set("/x", []byte("1")).Set("/x", []byte("2")).Create("/y", nil, backend.Persistent))
+				var x coordtest.Nth
+				c := w.Open("a", hook(&x))
+				mustCommit(w.T, coord.NewTxn(c).Create("/x", nil, backend.Persistent))
+				x.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && len(c.Ops) > 2 }, coordtest.Lose)
+				res := mustCommit(w.T, coord.NewTxn(c).Set("/x", []byte("1")).Set("/x", []byte("2")).Create("/y", nil, backend.Persistent))
 				stat, err := w.stat("/x")
 				if err != nil || stat.Version != 2 {
-					w.t.Fatalf("%+v, %v", stat, err)
+					w.T.Fatalf("%+v, %v", stat, err)
 				}
-				want := fmt.Sprint([]coord.TxnResult{{w.path("/x"), stat.Mzxid, 1}, {w.path("/x"), stat.Mzxid, 2}, {w.path("/y"), stat.Mzxid, 0}})
+				want := fmt.Sprint([]coord.TxnResult{{w.Path("/x"), stat.Mzxid, 1}, {w.Path("/x"), stat.Mzxid, 2}, {w.Path("/y"), stat.Mzxid, 0}})
 				if fmt.Sprint(res) != want {
-					w.t.Errorf("results %+v, want %v", res, want)
+					w.T.Errorf("results %+v, want %v", res, want)
 				}
 			})
 		})
@@ -244,31 +245,31 @@ func TestATransactionIsAppliedOnce(t *testing.T) {
 
 func TestATransactionIsUncertainOnlyWithItsSession(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var x nth
-		c := w.open("a", &backendtest.Hooks{After: x.after})
-		mustCommit(w.t, coord.NewTxn(c).Create("/x", nil, backend.Persistent))
-		x.arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == "/x" }, func(_ context.Context, c backendtest.Call, _ error) error {
+		var x coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: x.After})
+		mustCommit(w.T, coord.NewTxn(c).Create("/x", nil, backend.Persistent))
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == "/x" }, func(_ context.Context, c backendtest.Call, _ error) error {
 			w.Link("a").Expire(c.Session.ID())
 			return backend.Uncertain(backend.ErrSessionLost)
 		})
 		_, err := coord.NewTxn(c).Set("/x", nil).Commit(context.Background())
-		wantErr(w.t, err, coord.ErrUncertain)
+		coordtest.WantErr(w.T, err, coord.ErrUncertain)
 		if stat, _ := w.stat("/x"); stat.Version != 1 {
-			w.t.Errorf("%+v", stat)
+			w.T.Errorf("%+v", stat)
 		}
 		// One that meets the end of a session before it is sent goes on.
 		s, err := c.Session(context.Background())
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		w.Link("a").Expire(s.ID())
-		mustCommit(w.t, coord.NewTxn(c).Set("/x", nil))
+		mustCommit(w.T, coord.NewTxn(c).Set("/x", nil))
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_, err = coord.NewTxn(c).Set("/x", nil).Commit(ctx)
-		wantErr(w.t, err, context.Canceled)
+		coordtest.WantErr(w.T, err, context.Canceled)
 		if errors.Is(err, coord.ErrUncertain) {
-			w.t.Error("uncertain, and nothing was sent")
+			w.T.Error("uncertain, and nothing was sent")
 		}
 	})
 }
@@ -276,7 +277,7 @@ func TestATransactionIsUncertainOnlyWithItsSession(t *testing.T) {
 func TestABadTransactionIsRefusedLocally(t *testing.T) {
 	onMemory(t, func(w *world) {
 		sent := 0
-		c := w.open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { sent++; return nil }})
+		c := w.Open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { sent++; return nil }})
 		many := coord.NewTxn(c)
 		for range 1001 {
 			many.Set("/x", nil)
@@ -299,19 +300,19 @@ func TestABadTransactionIsRefusedLocally(t *testing.T) {
 			"too many operations":    {many, coord.ErrTooLarge},
 		} {
 			_, err := tt.txn.Commit(context.Background())
-			if wantErr(w.t, err, tt.want); w.t.Failed() {
-				w.t.Fatal(name)
+			if coordtest.WantErr(w.T, err, tt.want); w.T.Failed() {
+				w.T.Fatal(name)
 			}
 			if errors.Is(err, coord.ErrConflict) {
-				w.t.Errorf("%s: %v", name, err)
+				w.T.Errorf("%s: %v", name, err)
 			}
 		}
 		if sent > 0 {
-			w.t.Errorf("%d requests were sent", sent)
+			w.T.Errorf("%d requests were sent", sent)
 		}
 		c.Close()
 		_, err := coord.NewTxn(c).Set("/x", nil).Commit(context.Background())
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 	})
 }
 
@@ -319,21 +320,21 @@ func TestABadTransactionIsRefusedLocally(t *testing.T) {
 // and only while it leads.
 func TestAValueAndAnItemAreWrittenTogetherUnderAGuard(t *testing.T) {
 	onEach(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		v := coord.NewValue[int](c, "/state/step", nil)
 		q := coord.NewQueue[string](c, "/jobs", nil)
-		h := mustLock(t, coord.NewMutex(c, "/l", nil))
+		h := coordtest.MustLock(t, coord.NewMutex(c, "/l", nil))
 		for i := range 3 {
 			results, err := coord.NewTxn(c).Under(h.Guard()).Add(v.SetOp(i), q.PutOp(fmt.Sprint("first of ", i)), q.PutOp(fmt.Sprint("second of ", i))).Commit(ctx)
-			if err != nil || len(results) != 3 || results[0].Path != w.path("/state/step") || results[0].Zxid != results[2].Zxid {
+			if err != nil || len(results) != 3 || results[0].Path != w.Path("/state/step") || results[0].Zxid != results[2].Zxid {
 				t.Fatalf("%+v, %v", results, err)
 			}
 		}
-		mustRelease(t, h)
+		coordtest.MustRelease(t, h)
 		_, err := coord.NewTxn(c).Under(h.Guard()).Add(v.SetOp(9), q.PutOp("late")).Commit(ctx)
-		wantErr(t, err, coord.ErrConflict, coord.ErrNotFound)
+		coordtest.WantErr(t, err, coord.ErrConflict, coord.ErrNotFound)
 		if got := getValue(t, v); got.Value != 2 {
 			t.Errorf("the value is %d", got.Value)
 		}
@@ -357,9 +358,9 @@ func TestAValueAndAnItemAreWrittenTogetherUnderAGuard(t *testing.T) {
 
 func TestItemsPutByTransactionsKeepTheirOrderOverBuckets(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		q := coord.NewQueue[int](c, "/jobs", nil)
 		const n = 900
 		for i := 0; i < n; {
@@ -377,7 +378,7 @@ func TestItemsPutByTransactionsKeepTheirOrderOverBuckets(t *testing.T) {
 				}
 			}
 		}
-		if buckets := len(w.children("/jobs/items")); buckets < 3 {
+		if buckets := len(w.Children("/jobs/items")); buckets < 3 {
 			t.Errorf("%d buckets for %d items", buckets, n)
 		}
 		next := 0
@@ -403,24 +404,24 @@ func TestItemsPutByTransactionsKeepTheirOrderOverBuckets(t *testing.T) {
 // The bucket is closed, or the value deleted, between the look and the commit.
 func TestWhatAnOperationOfARecipeReliedOnIsReadAgain(t *testing.T) {
 	onMemory(t, func(w *world) {
-		t := w.t
+		t := w.T
 		ctx := context.Background()
-		var x nth
-		c := w.open("a", &backendtest.Hooks{Before: x.before, After: x.after})
+		var x coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{Before: x.Before, After: x.After})
 		v := coord.NewValue[int](c, "/v", nil)
 		q := coord.NewQueue[int](c, "/jobs", nil)
 		old := setValue(t, v, 1)
 		if _, err := q.Put(ctx, 1); err != nil {
 			t.Fatal(err)
 		}
-		other := w.open("b", nil)
-		checks := func(c backendtest.Call) bool { return commits(c, backend.OpCheck) }
-		x.arm(1, checks, func(_ context.Context, _ backendtest.Call, err error) error {
+		other := w.Open("b", nil)
+		checks := func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpCheck) }
+		x.Arm(1, checks, func(_ context.Context, _ backendtest.Call, err error) error {
 			if err := coord.NewValue[int](other, "/v", nil).Delete(ctx, old); err != nil {
 				t.Error(err)
 			}
-			bucket := w.children("/jobs/items")[0]
-			if _, err := w.session("x").Commit(ctx, backend.SetData("/jobs/items/"+bucket, nil, 0)); err != nil {
+			bucket := w.Children("/jobs/items")[0]
+			if _, err := w.Session("x").Commit(ctx, backend.SetData("/jobs/items/"+bucket, nil, 0)); err != nil {
 				t.Error(err)
 			}
 			return err
@@ -428,7 +429,7 @@ func TestWhatAnOperationOfARecipeReliedOnIsReadAgain(t *testing.T) {
 		if _, err := coord.NewTxn(c).Add(v.SetOp(2), q.PutOp(2)).Commit(ctx); err != nil {
 			t.Fatal(err)
 		}
-		x.arm(2, checks, lose) // the reply; the request of the same call comes first
+		x.Arm(2, checks, coordtest.Lose) // the reply; the request of the same call comes first
 		if _, err := coord.NewTxn(c).Add(v.SetOp(3), q.PutOp(3)).Commit(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -449,7 +450,7 @@ func TestWhatAnOperationOfARecipeReliedOnIsReadAgain(t *testing.T) {
 
 func TestAnOperationThatCannotBeIsRefusedAtOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		bad := func(int) ([]byte, error) { return nil, errors.New("no") }
 		for name, x := range map[string]struct {
 			op   coord.TxnOp
@@ -464,11 +465,11 @@ func TestAnOperationThatCannotBeIsRefusedAtOnce(t *testing.T) {
 		} {
 			_, err := coord.NewTxn(c).Add(x.op).Commit(context.Background())
 			if !errors.Is(err, x.want) {
-				w.t.Errorf("%s: %v, want %v", name, err, x.want)
+				w.T.Errorf("%s: %v, want %v", name, err, x.want)
 			}
 		}
-		if left := w.children("/"); len(left) != 0 {
-			w.t.Errorf("something was made: %v", left)
+		if left := w.Children("/"); len(left) != 0 {
+			w.T.Errorf("something was made: %v", left)
 		}
 	})
 }

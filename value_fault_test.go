@@ -9,11 +9,12 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // writesTo matches the commits that write the node at p.
 func (w *world) writesTo(p string) func(backendtest.Call) bool {
-	return func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.path(p) }
+	return func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.Path(p) }
 }
 
 func inc(n int) (int, error) { return n + 1, nil }
@@ -22,28 +23,28 @@ func inc(n int) (int, error) { return n + 1, nil }
 // was lost: it is added twice, or it undoes what somebody else has written since.
 func TestALostReplyOfSetDoesNotUndoAnothersSet(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{After: after.after}), "/v", nil)
-		other := coord.NewValue[int](w.open("b", nil), "/v", nil)
-		setValue(w.t, v, 1)
+		var after coordtest.Nth
+		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{After: after.After}), "/v", nil)
+		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
+		setValue(w.T, v, 1)
 		var theirs coord.Versioned[int]
-		after.arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
-			theirs = setValue(w.t, other, 3)
+		after.Arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
+			theirs = setValue(w.T, other, 3)
 			return backend.ErrUncertain
 		})
-		mine := setValue(w.t, v, 2)
-		if got := getValue(w.t, v); got != theirs {
-			w.t.Errorf("got %+v, want the later %+v", got, theirs)
+		mine := setValue(w.T, v, 2)
+		if got := getValue(w.T, v); got != theirs {
+			w.T.Errorf("got %+v, want the later %+v", got, theirs)
 		}
 		// Which version it had nobody knows any more, so nothing compares with it.
 		if mine.Czxid != -1 || mine.Version != -1 || mine.Mzxid == 0 || mine.Mzxid >= theirs.Mzxid {
-			w.t.Errorf("told %+v", mine)
+			w.T.Errorf("told %+v", mine)
 		}
 		_, err := v.CompareAndSet(context.Background(), mine, 4)
-		wantErr(w.t, err, coord.ErrConflict)
-		wantErr(w.t, v.Delete(context.Background(), mine), coord.ErrConflict)
-		if got := getValue(w.t, v); got != theirs {
-			w.t.Errorf("got %+v, want %+v", got, theirs)
+		coordtest.WantErr(w.T, err, coord.ErrConflict)
+		coordtest.WantErr(w.T, v.Delete(context.Background(), mine), coord.ErrConflict)
+		if got := getValue(w.T, v); got != theirs {
+			w.T.Errorf("got %+v, want %+v", got, theirs)
 		}
 	})
 }
@@ -51,15 +52,15 @@ func TestALostReplyOfSetDoesNotUndoAnothersSet(t *testing.T) {
 func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{After: after.after}), "/v", nil)
+		var after coordtest.Nth
+		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{After: after.After}), "/v", nil)
 		remove := func() {
-			w.t.Helper()
-			if err := v.Delete(ctx, getValue(w.t, v)); err != nil {
-				w.t.Fatal(err)
+			w.T.Helper()
+			if err := v.Delete(ctx, getValue(w.T, v)); err != nil {
+				w.T.Fatal(err)
 			}
 		}
-		setValue(w.t, v, 0) // makes the journal's node
+		setValue(w.T, v, 0) // makes the journal's node
 		remove()
 		steps := []struct {
 			name string
@@ -80,18 +81,18 @@ func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
 		for _, step := range steps {
 			lost := 0
 			matches := w.writesTo("/v")
-			after.arm(step.nth, func(c backendtest.Call) bool { return matches(c) && !deletes(c) },
+			after.Arm(step.nth, func(c backendtest.Call) bool { return matches(c) && !coordtest.Deletes(c) },
 				func(context.Context, backendtest.Call, error) error { lost++; return backend.ErrUncertain })
 			before := now
 			got, err := step.do(now)
 			if err != nil || lost != 1 {
-				w.t.Fatalf("%s: %v, %d lost", step.name, err, lost)
+				w.T.Fatalf("%s: %v, %d lost", step.name, err, lost)
 			}
-			if now = getValue(w.t, v); got != now {
-				w.t.Errorf("%s: told %+v, there is %+v", step.name, got, now)
+			if now = getValue(w.T, v); got != now {
+				w.T.Errorf("%s: told %+v, there is %+v", step.name, got, now)
 			}
 			if now.Czxid == before.Czxid && now.Version != before.Version+1 {
-				w.t.Errorf("%s: %+v after %+v: not applied once", step.name, now, before)
+				w.T.Errorf("%s: %+v after %+v: not applied once", step.name, now, before)
 			}
 		}
 	})
@@ -100,20 +101,20 @@ func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
 // A retry of the deletion would meet a successor of the same version.
 func TestALostReplyOfDeleteDoesNotDeleteTheSuccessor(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after nth
-		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{After: after.after}), "/v", nil)
-		other := coord.NewValue[int](w.open("b", nil), "/v", nil)
-		old := setValue(w.t, v, 1)
+		var after coordtest.Nth
+		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{After: after.After}), "/v", nil)
+		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
+		old := setValue(w.T, v, 1)
 		var successor coord.Versioned[int]
-		after.arm(1, deletes, func(context.Context, backendtest.Call, error) error {
-			successor = setValue(w.t, other, 2)
+		after.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+			successor = setValue(w.T, other, 2)
 			return backend.ErrUncertain
 		})
 		if err := v.Delete(context.Background(), old); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		if got := getValue(w.t, v); got != successor || got.Version != old.Version {
-			w.t.Errorf("got %+v, want %+v", got, successor)
+		if got := getValue(w.T, v); got != successor || got.Version != old.Version {
+			w.T.Errorf("got %+v, want %+v", got, successor)
 		}
 	})
 }
@@ -125,23 +126,23 @@ func TestAValueRecreatedJustBeforeTheCommitIsFoundInItsReply(t *testing.T) {
 		t.Run("the reply "+reply, func(t *testing.T) {
 			onEach(t, func(w *world) {
 				ctx := context.Background()
-				var before, after nth
-				v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before, After: after.after}), "/v", nil)
-				first := setValue(w.t, v, 1)
+				var before, after coordtest.Nth
+				v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{Before: before.Before, After: after.After}), "/v", nil)
+				first := setValue(w.T, v, 1)
 				recreate := func() {
-					before.arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
-						w.outsider(backend.Delete(w.path("/v"), backend.AnyVersion), backend.Create(w.path("/v"), []byte("50"), backend.Persistent))
+					before.Arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
+						w.outsider(backend.Delete(w.Path("/v"), backend.AnyVersion), backend.Create(w.Path("/v"), []byte("50"), backend.Persistent))
 						return nil
 					})
 					if reply == "is lost" {
-						after.arm(1, w.writesTo("/v"), lose)
+						after.Arm(1, w.writesTo("/v"), coordtest.Lose)
 					}
 				}
 				check := func(got coord.Versioned[int], err error, old coord.Versioned[int]) {
-					w.t.Helper()
-					wantErr(w.t, err, coord.ErrConflict)
-					if now := getValue(w.t, v); got != now || got.Czxid <= old.Czxid || got.Version != 1 {
-						w.t.Errorf("told %+v, there is %+v", got, now)
+					w.T.Helper()
+					coordtest.WantErr(w.T, err, coord.ErrConflict)
+					if now := getValue(w.T, v); got != now || got.Czxid <= old.Czxid || got.Version != 1 {
+						w.T.Errorf("told %+v, there is %+v", got, now)
 					}
 				}
 				recreate()
@@ -149,15 +150,15 @@ func TestAValueRecreatedJustBeforeTheCommitIsFoundInItsReply(t *testing.T) {
 				check(got, err, first)
 				// Make the version 0 again, which the next recreation has too.
 				if err := v.Delete(ctx, got); err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				first = setValue(w.t, v, 1)
+				first = setValue(w.T, v, 1)
 				recreate()
 				calls := 0
 				got, err = v.Update(ctx, func(n int) (int, error) { calls++; return n + 1, nil })
 				check(got, err, first)
 				if calls != 1 || got.Value != 2 {
-					w.t.Errorf("fn was called %d times, %+v", calls, got)
+					w.T.Errorf("fn was called %d times, %+v", calls, got)
 				}
 			})
 		})
@@ -167,65 +168,65 @@ func TestAValueRecreatedJustBeforeTheCommitIsFoundInItsReply(t *testing.T) {
 func TestWhatComesBetweenTheReadAndTheCommitIsAConflict(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		var before nth
-		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before}), "/v", nil)
+		var before coordtest.Nth
+		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{Before: before.Before}), "/v", nil)
 		between := func(ops ...backend.Op) {
-			before.arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
+			before.Arm(1, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
 				w.outsider(ops...)
 				return nil
 			})
 		}
-		path := w.path("/v")
+		path := w.Path("/v")
 		replaced := backend.SetData(path, []byte("50"), backend.AnyVersion)
 		deleted := backend.Delete(path, backend.AnyVersion)
 
-		old := setValue(w.t, v, 1)
+		old := setValue(w.T, v, 1)
 		between(replaced)
 		got, err := v.CompareAndSet(ctx, old, 2)
-		wantErr(w.t, err, coord.ErrConflict)
+		coordtest.WantErr(w.T, err, coord.ErrConflict)
 		if got != (coord.Versioned[int]{}) {
-			w.t.Errorf("told %+v", got)
+			w.T.Errorf("told %+v", got)
 		}
 		between(replaced)
-		wantErr(w.t, v.Delete(ctx, getValue(w.t, v)), coord.ErrConflict)
-		if got := getValue(w.t, v); got.Value != 50 || got.Version != 2 {
-			w.t.Errorf("got %+v", got)
+		coordtest.WantErr(w.T, v.Delete(ctx, getValue(w.T, v)), coord.ErrConflict)
+		if got := getValue(w.T, v); got.Value != 50 || got.Version != 2 {
+			w.T.Errorf("got %+v", got)
 		}
 		between(deleted)
-		_, err = v.CompareAndSet(ctx, getValue(w.t, v), 2)
-		wantErr(w.t, err, coord.ErrConflict, coord.ErrNotFound)
+		_, err = v.CompareAndSet(ctx, getValue(w.T, v), 2)
+		coordtest.WantErr(w.T, err, coord.ErrConflict, coord.ErrNotFound)
 
 		// Update goes on with what stands there.
 		var saw []int
 		update := func() coord.Versioned[int] {
-			w.t.Helper()
+			w.T.Helper()
 			saw = nil
 			got, err := v.Update(ctx, func(n int) (int, error) { saw = append(saw, n); return n + 1, nil })
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			return got
 		}
 		between(backend.Create(path, []byte("10"), backend.Persistent))
 		if got := update(); got.Value != 11 || fmt.Sprint(saw) != "[0 10]" {
-			w.t.Errorf("created between: %+v, fn saw %v", got, saw)
+			w.T.Errorf("created between: %+v, fn saw %v", got, saw)
 		}
 		between(replaced)
 		if got := update(); got.Value != 51 || fmt.Sprint(saw) != "[11 50]" {
-			w.t.Errorf("replaced between: %+v, fn saw %v", got, saw)
+			w.T.Errorf("replaced between: %+v, fn saw %v", got, saw)
 		}
 		between(deleted)
 		if got := update(); got.Value != 1 || fmt.Sprint(saw) != "[51 0]" {
-			w.t.Errorf("deleted between: %+v, fn saw %v", got, saw)
+			w.T.Errorf("deleted between: %+v, fn saw %v", got, saw)
 		}
 		// Set finds the node gone, and then there again.
-		before.arm(2, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
+		before.Arm(2, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
 			w.outsider(backend.Create(path, []byte("10"), backend.Persistent))
 			return nil
 		})
 		w.outsider(deleted)
-		if got := setValue(w.t, v, 5); got.Version != 1 || getValue(w.t, v) != got {
-			w.t.Errorf("told %+v", got)
+		if got := setValue(w.T, v, 5); got.Version != 1 || getValue(w.T, v) != got {
+			w.T.Errorf("told %+v", got)
 		}
 	})
 }
@@ -233,24 +234,24 @@ func TestWhatComesBetweenTheReadAndTheCommitIsAConflict(t *testing.T) {
 func TestAWriteOfASessionThatIsLostIsUncertainAndNotRepeated(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var after nth
-		c := w.open("a", &backendtest.Hooks{After: after.after})
+		var after coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: after.After})
 		v, n := coord.NewValue[int](c, "/v", nil), coord.NewCounter(c, "/n")
-		setValue(w.t, v, 1)
+		setValue(w.T, v, 1)
 		if _, err := n.Add(ctx, 1); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		for name, write := range map[string]func() error{
 			"set":             func() error { _, err := v.Set(ctx, 2); return err },
-			"compare and set": func() error { _, err := v.CompareAndSet(ctx, getValue(w.t, v), 3); return err },
+			"compare and set": func() error { _, err := v.CompareAndSet(ctx, getValue(w.T, v), 3); return err },
 			"update":          func() error { _, err := v.Update(ctx, inc); return err },
 			"add":             func() error { _, err := n.Add(ctx, 1); return err },
 			"reserve":         func() error { _, err := n.Reserve(ctx, 10); return err },
-			"delete":          func() error { return v.Delete(ctx, getValue(w.t, v)) },
+			"delete":          func() error { return v.Delete(ctx, getValue(w.T, v)) },
 		} {
-			setValue(w.t, v, 1)
+			setValue(w.T, v, 1)
 			commits := 0
-			after.arm(1, func(c backendtest.Call) bool {
+			after.Arm(1, func(c backendtest.Call) bool {
 				if !w.writesTo("/v")(c) && !w.writesTo("/n")(c) {
 					return false
 				}
@@ -261,10 +262,10 @@ func TestAWriteOfASessionThatIsLostIsUncertainAndNotRepeated(t *testing.T) {
 				return backend.Uncertain(backend.ErrSessionLost)
 			})
 			if err := write(); !errors.Is(err, coord.ErrUncertain) || !errors.Is(err, coord.ErrSessionLost) {
-				w.t.Errorf("%s: %v", name, err)
+				w.T.Errorf("%s: %v", name, err)
 			}
 			if commits != 1 {
-				w.t.Errorf("%s: %d commits", name, commits)
+				w.T.Errorf("%s: %d commits", name, commits)
 			}
 		}
 	})
@@ -273,17 +274,17 @@ func TestAWriteOfASessionThatIsLostIsUncertainAndNotRepeated(t *testing.T) {
 // The journal's node is the library's own, but an outsider can delete it.
 func TestAWriteWhoseJournalIsDeletedIsUncertain(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var after nth
-		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{After: after.after}), "/v", nil)
-		setValue(w.t, v, 1)
-		after.arm(1, w.writesTo("/v"), func(_ context.Context, c backendtest.Call, _ error) error {
+		var after coordtest.Nth
+		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{After: after.After}), "/v", nil)
+		setValue(w.T, v, 1)
+		after.Arm(1, w.writesTo("/v"), func(_ context.Context, c backendtest.Call, _ error) error {
 			w.outsider(backend.Delete(c.Ops[len(c.Ops)-1].Path, backend.AnyVersion))
 			return backend.ErrUncertain
 		})
 		_, err := v.Update(context.Background(), inc)
-		wantErr(w.t, err, coord.ErrUncertain)
-		if got := getValue(w.t, v); got.Value != 2 {
-			w.t.Errorf("got %+v", got)
+		coordtest.WantErr(w.T, err, coord.ErrUncertain)
+		if got := getValue(w.T, v); got.Value != 2 {
+			w.T.Errorf("got %+v", got)
 		}
 	})
 }
@@ -291,11 +292,11 @@ func TestAWriteWhoseJournalIsDeletedIsUncertain(t *testing.T) {
 func TestASessionThatIsLostBeforeTheWriteIsReplaced(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		var before nth
-		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before}), "/v", nil)
-		setValue(w.t, v, 1)
+		var before coordtest.Nth
+		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{Before: before.Before}), "/v", nil)
+		setValue(w.T, v, 1)
 		expire := func(op string) {
-			before.arm(1, func(c backendtest.Call) bool { return c.Op == op && c.Path == w.path("/v") },
+			before.Arm(1, func(c backendtest.Call) bool { return c.Op == op && c.Path == w.Path("/v") },
 				func(_ context.Context, c backendtest.Call, _ error) error {
 					w.Link("a").Expire(c.Session.ID())
 					<-c.Session.Done()
@@ -304,37 +305,37 @@ func TestASessionThatIsLostBeforeTheWriteIsReplaced(t *testing.T) {
 		}
 		expire("get")
 		if got, err := v.Update(ctx, inc); err != nil || got.Value != 2 {
-			w.t.Errorf("update: %+v, %v", got, err)
+			w.T.Errorf("update: %+v, %v", got, err)
 		}
 		expire("exists")
-		if got, err := v.CompareAndSet(ctx, getValue(w.t, v), 3); err != nil || got.Value != 3 {
-			w.t.Errorf("compare and set: %+v, %v", got, err)
+		if got, err := v.CompareAndSet(ctx, getValue(w.T, v), 3); err != nil || got.Value != 3 {
+			w.T.Errorf("compare and set: %+v, %v", got, err)
 		}
 		expire("commit")
 		if got, err := v.Set(ctx, 4); err != nil || got.Version != 3 {
-			w.t.Errorf("set: %+v, %v", got, err)
+			w.T.Errorf("set: %+v, %v", got, err)
 		}
 		expire("get")
-		if got := getValue(w.t, v); got.Value != 4 {
-			w.t.Errorf("get: %+v", got)
+		if got := getValue(w.T, v); got.Value != 4 {
+			w.T.Errorf("get: %+v", got)
 		}
 	})
 }
 
 func TestAParentThatVanishesIsMadeAgain(t *testing.T) {
 	onEach(t, func(w *world) {
-		var before nth
-		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before}), "/x/v", nil)
-		first := setValue(w.t, v, 1)
+		var before coordtest.Nth
+		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{Before: before.Before}), "/x/v", nil)
+		first := setValue(w.T, v, 1)
 		if err := v.Delete(context.Background(), first); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		before.arm(2, w.writesTo("/x/v"), func(context.Context, backendtest.Call, error) error {
-			w.outsider(backend.Delete(w.path("/x"), backend.AnyVersion)) // as the service does with an empty container
+		before.Arm(2, w.writesTo("/x/v"), func(context.Context, backendtest.Call, error) error {
+			w.outsider(backend.Delete(w.Path("/x"), backend.AnyVersion)) // as the service does with an empty container
 			return nil
 		})
-		if got := setValue(w.t, v, 2); getValue(w.t, v) != got {
-			w.t.Errorf("told %+v", got)
+		if got := setValue(w.T, v, 2); getValue(w.T, v) != got {
+			w.T.Errorf("told %+v", got)
 		}
 	})
 }
@@ -342,11 +343,11 @@ func TestAParentThatVanishesIsMadeAgain(t *testing.T) {
 func TestAnErrorOfFnIsFoundAlsoWhenCtxEnds(t *testing.T) {
 	onMemory(t, func(w *world) {
 		mine := errors.New("mine")
-		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
+		v := coord.NewValue[int](w.Open("a", nil), "/v", nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		_, err := v.Update(ctx, func(int) (int, error) { cancel(); return 0, mine })
 		if !errors.Is(err, mine) {
-			w.t.Errorf("Update: %v, want fn's own error", err)
+			w.T.Errorf("Update: %v, want fn's own error", err)
 		}
 	})
 }
@@ -355,16 +356,16 @@ func TestAnErrorOfFnIsFoundAlsoWhenCtxEnds(t *testing.T) {
 func TestTheContextsErrorIsToldBesideALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
-		var x nth
-		c := w.open("a", &backendtest.Hooks{After: x.after})
+		var x coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: x.After})
 		v := coord.NewValue[int](c, "/v", nil)
 		v.Set(ctx, 1)
-		x.arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(context.Context, backendtest.Call, error) error {
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(context.Context, backendtest.Call, error) error {
 			cancel()
 			return backend.ErrSessionLost
 		})
 		if _, err := v.Get(ctx); !errors.Is(err, context.Canceled) {
-			w.t.Errorf("Get: %v", err)
+			w.T.Errorf("Get: %v", err)
 		}
 	})
 }
@@ -372,11 +373,11 @@ func TestTheContextsErrorIsToldBesideALostSession(t *testing.T) {
 func TestHalfACodecIsNotMixedWithJSON(t *testing.T) {
 	onMemory(t, func(w *world) {
 		k := coord.Codec[string]{Encode: func(s string) ([]byte, error) { return []byte(s), nil }}
-		v := coord.NewValue(w.open("a", nil), "/v", &coord.ValueOptions[string]{Codec: k})
+		v := coord.NewValue(w.Open("a", nil), "/v", &coord.ValueOptions[string]{Codec: k})
 		_, err := v.Set(context.Background(), "plain")
 		_, err2 := v.Get(context.Background())
 		if !errors.Is(err, coord.ErrInvalid) {
-			w.t.Errorf("Set: %v; Get: %v", err, err2)
+			w.T.Errorf("Set: %v; Get: %v", err, err2)
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 type settings struct {
@@ -44,25 +45,25 @@ func getValue[T any](t *testing.T, v *coord.Value[T]) coord.Versioned[T] {
 
 // outsider commits operations as an outsider.
 func (w *world) outsider(ops ...backend.Op) {
-	w.t.Helper()
-	s := w.session("outsider")
+	w.T.Helper()
+	s := w.Session("outsider")
 	defer s.Close()
 	if _, err := s.Commit(context.Background(), ops...); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
 // nodeData reads a node as an outsider.
 func (w *world) nodeData(p string) (string, backend.Stat) {
-	w.t.Helper()
-	s := w.session("outsider")
+	w.T.Helper()
+	s := w.Session("outsider")
 	defer s.Close()
-	if err := s.Sync(context.Background(), w.path(p)); err != nil {
-		w.t.Fatal(err)
+	if err := s.Sync(context.Background(), w.Path(p)); err != nil {
+		w.T.Fatal(err)
 	}
-	data, stat, err := s.Get(context.Background(), w.path(p), nil)
+	data, stat, err := s.Get(context.Background(), w.Path(p), nil)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return string(data), stat
 }
@@ -70,49 +71,49 @@ func (w *world) nodeData(p string) (string, backend.Stat) {
 func TestAValueIsPlainDataInOnePersistentNode(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		v := coord.NewValue[settings](c, "/app/config/limits", nil)
 		if _, err := v.Get(ctx); !errors.Is(err, coord.ErrNotFound) {
-			w.t.Errorf("got %v", err)
+			w.T.Errorf("got %v", err)
 		}
-		first := setValue(w.t, v, settings{Rate: 1})
+		first := setValue(w.T, v, settings{Rate: 1})
 		if first.Czxid == 0 || first.Mzxid != first.Czxid || first.Version != 0 || first.Value.Rate != 1 {
-			w.t.Errorf("created: %+v", first)
+			w.T.Errorf("created: %+v", first)
 		}
-		second := setValue(w.t, v, settings{Rate: 2, Name: "x"})
+		second := setValue(w.T, v, settings{Rate: 2, Name: "x"})
 		if second.Czxid != first.Czxid || second.Version != 1 || second.Mzxid <= first.Mzxid {
-			w.t.Errorf("replaced: %+v after %+v", second, first)
+			w.T.Errorf("replaced: %+v after %+v", second, first)
 		}
-		if got := getValue(w.t, v); got != second {
-			w.t.Errorf("got %+v, want %+v", got, second)
+		if got := getValue(w.T, v); got != second {
+			w.T.Errorf("got %+v, want %+v", got, second)
 		}
 		data, stat := w.nodeData("/app/config/limits")
 		if data != `{"rate":2,"name":"x"}` || stat.EphemeralOwner != 0 || stat.NumChildren != 0 {
-			w.t.Errorf("node %q, %+v", data, stat)
+			w.T.Errorf("node %q, %+v", data, stat)
 		}
 		if stat.Czxid != second.Czxid || stat.Mzxid != second.Mzxid || stat.Version != second.Version {
-			w.t.Errorf("stat %+v, told %+v", stat, second)
+			w.T.Errorf("stat %+v, told %+v", stat, second)
 		}
 		c.Close()
-		other := coord.NewValue[settings](w.open("b", nil), "/app/config/limits", nil)
-		if got := getValue(w.t, other); got != second {
-			w.t.Errorf("another client got %+v, want %+v", got, second)
+		other := coord.NewValue[settings](w.Open("b", nil), "/app/config/limits", nil)
+		if got := getValue(w.T, other); got != second {
+			w.T.Errorf("another client got %+v, want %+v", got, second)
 		}
 	})
 }
 
 func TestAValueLeavesItsParentAlone(t *testing.T) {
 	onEach(t, func(w *world) {
-		w.outsider(backend.Create(w.path("/app"), []byte("theirs"), backend.Persistent))
-		v := coord.NewValue(w.open("a", nil), "/app/v", &coord.ValueOptions[string]{Codec: coord.Text()})
-		setValue(w.t, v, "x")
-		setValue(w.t, v, "y")
-		if err := v.Delete(context.Background(), getValue(w.t, v)); err != nil {
-			w.t.Error(err)
+		w.outsider(backend.Create(w.Path("/app"), []byte("theirs"), backend.Persistent))
+		v := coord.NewValue(w.Open("a", nil), "/app/v", &coord.ValueOptions[string]{Codec: coord.Text()})
+		setValue(w.T, v, "x")
+		setValue(w.T, v, "y")
+		if err := v.Delete(context.Background(), getValue(w.T, v)); err != nil {
+			w.T.Error(err)
 		}
 		data, stat := w.nodeData("/app")
 		if data != "theirs" || stat.Version != 0 || stat.NumChildren != 0 {
-			w.t.Errorf("parent %q, %+v", data, stat)
+			w.T.Errorf("parent %q, %+v", data, stat)
 		}
 	})
 }
@@ -121,22 +122,22 @@ func TestAValueLeavesItsParentAlone(t *testing.T) {
 func TestVersion0IsAVersion(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
-		first := setValue(w.t, v, 1)
+		v := coord.NewValue[int](w.Open("a", nil), "/v", nil)
+		first := setValue(w.T, v, 1)
 		if first.Version != 0 {
-			w.t.Fatalf("version %d", first.Version)
+			w.T.Fatalf("version %d", first.Version)
 		}
 		second, err := v.CompareAndSet(ctx, first, 2)
 		if err != nil || second.Version != 1 || second.Czxid != first.Czxid || second.Mzxid <= first.Mzxid {
-			w.t.Fatalf("%+v, %v", second, err)
+			w.T.Fatalf("%+v, %v", second, err)
 		}
 		got, err := v.CompareAndSet(ctx, first, 3)
 		if !errors.Is(err, coord.ErrConflict) || got != (coord.Versioned[int]{}) {
-			w.t.Errorf("got %+v, %v", got, err)
+			w.T.Errorf("got %+v, %v", got, err)
 		}
-		wantErr(w.t, v.Delete(ctx, first), coord.ErrConflict)
-		if got := getValue(w.t, v); got != second {
-			w.t.Errorf("got %+v, want %+v", got, second)
+		coordtest.WantErr(w.T, v.Delete(ctx, first), coord.ErrConflict)
+		if got := getValue(w.T, v); got != second {
+			w.T.Errorf("got %+v, want %+v", got, second)
 		}
 	})
 }
@@ -146,22 +147,22 @@ func TestVersion0IsAVersion(t *testing.T) {
 func TestARecreatedValueIsAnotherOneAtTheSameVersion(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
-		old := setValue(w.t, v, 1)
+		v := coord.NewValue[int](w.Open("a", nil), "/v", nil)
+		old := setValue(w.T, v, 1)
 		if err := v.Delete(ctx, old); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		_, err := v.CompareAndSet(ctx, old, 2)
-		wantErr(w.t, err, coord.ErrConflict, coord.ErrNotFound)
-		now := setValue(w.t, v, 1)
+		coordtest.WantErr(w.T, err, coord.ErrConflict, coord.ErrNotFound)
+		now := setValue(w.T, v, 1)
 		if now.Version != old.Version || now.Czxid == old.Czxid {
-			w.t.Fatalf("%+v after %+v", now, old)
+			w.T.Fatalf("%+v after %+v", now, old)
 		}
 		_, err = v.CompareAndSet(ctx, old, 2)
-		wantErr(w.t, err, coord.ErrConflict)
-		wantErr(w.t, v.Delete(ctx, old), coord.ErrConflict)
-		if got := getValue(w.t, v); got != now {
-			w.t.Errorf("got %+v, want %+v", got, now)
+		coordtest.WantErr(w.T, err, coord.ErrConflict)
+		coordtest.WantErr(w.T, v.Delete(ctx, old), coord.ErrConflict)
+		if got := getValue(w.T, v); got != now {
+			w.T.Errorf("got %+v, want %+v", got, now)
 		}
 	})
 }
@@ -169,32 +170,32 @@ func TestARecreatedValueIsAnotherOneAtTheSameVersion(t *testing.T) {
 func TestAValueThatIsNotThereIsCreatedByOne(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		v := coord.NewValue[int](w.open("a", nil), "/x/v", nil)
+		v := coord.NewValue[int](w.Open("a", nil), "/x/v", nil)
 		none := coord.Versioned[int]{}
 		if err := v.Delete(ctx, none); err != nil {
-			w.t.Errorf("nothing to delete: %v", err)
+			w.T.Errorf("nothing to delete: %v", err)
 		}
 		made, err := v.CompareAndSet(ctx, none, 1)
 		if err != nil || made.Czxid == 0 || made.Version != 0 {
-			w.t.Fatalf("%+v, %v", made, err)
+			w.T.Fatalf("%+v, %v", made, err)
 		}
 		_, err = v.CompareAndSet(ctx, none, 2)
-		wantErr(w.t, err, coord.ErrConflict)
-		wantErr(w.t, v.Delete(ctx, none), coord.ErrConflict)
-		if got := getValue(w.t, v); got != made {
-			w.t.Errorf("got %+v, want %+v", got, made)
+		coordtest.WantErr(w.T, err, coord.ErrConflict)
+		coordtest.WantErr(w.T, v.Delete(ctx, none), coord.ErrConflict)
+		if got := getValue(w.T, v); got != made {
+			w.T.Errorf("got %+v, want %+v", got, made)
 		}
 		if err := v.Delete(ctx, made); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
-		wantErr(w.t, v.Delete(ctx, made), coord.ErrConflict, coord.ErrNotFound)
+		coordtest.WantErr(w.T, v.Delete(ctx, made), coord.ErrConflict, coord.ErrNotFound)
 	})
 }
 
 func TestUpdateMakesOneOfWhatIsThere(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		v := coord.NewValue[settings](w.open("a", nil), "/x/y/v", nil)
+		v := coord.NewValue[settings](w.Open("a", nil), "/x/y/v", nil)
 		var saw []int
 		inc := func(s settings) (settings, error) {
 			saw = append(saw, s.Rate)
@@ -204,14 +205,14 @@ func TestUpdateMakesOneOfWhatIsThere(t *testing.T) {
 		for i := range 3 {
 			got, err := v.Update(ctx, inc)
 			if err != nil || got.Value.Rate != i+1 || got.Version != int32(i) {
-				w.t.Fatalf("%+v, %v", got, err)
+				w.T.Fatalf("%+v, %v", got, err)
 			}
-			if now := getValue(w.t, v); now != got {
-				w.t.Errorf("got %+v, want %+v", now, got)
+			if now := getValue(w.T, v); now != got {
+				w.T.Errorf("got %+v, want %+v", now, got)
 			}
 		}
 		if fmt.Sprint(saw) != "[0 1 2]" {
-			w.t.Errorf("fn saw %v", saw)
+			w.T.Errorf("fn saw %v", saw)
 		}
 	})
 }
@@ -220,8 +221,8 @@ func TestUpdateMakesOneOfWhatIsThere(t *testing.T) {
 func TestAnErrorOfFnEndsTheUpdate(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
-		before := setValue(w.t, v, 7)
+		v := coord.NewValue[int](w.Open("a", nil), "/v", nil)
+		before := setValue(w.T, v, 7)
 		for _, cause := range []error{
 			errors.New("no"), coord.ErrConflict, coord.ErrNotFound, context.Canceled,
 			coord.ErrSessionLost, backend.Uncertain(coord.ErrSessionLost),
@@ -229,20 +230,20 @@ func TestAnErrorOfFnEndsTheUpdate(t *testing.T) {
 			calls := 0
 			got, err := v.Update(ctx, func(old int) (int, error) {
 				if calls++; old != 7 {
-					w.t.Errorf("fn saw %d", old)
+					w.T.Errorf("fn saw %d", old)
 				}
 				return 8, fmt.Errorf("refused: %w", cause)
 			})
 			var e *backend.Error
-			if !errors.Is(err, cause) || !errors.As(err, &e) || e.Op != "update" || e.Path != w.path("/v") {
-				w.t.Errorf("got %v, want one that matches %v", err, cause)
+			if !errors.Is(err, cause) || !errors.As(err, &e) || e.Op != "update" || e.Path != w.Path("/v") {
+				w.T.Errorf("got %v, want one that matches %v", err, cause)
 			}
 			if calls != 1 || got != (coord.Versioned[int]{}) {
-				w.t.Errorf("%d calls, %+v", calls, got)
+				w.T.Errorf("%d calls, %+v", calls, got)
 			}
 		}
-		if got := getValue(w.t, v); got != before {
-			w.t.Errorf("got %+v, want %+v", got, before)
+		if got := getValue(w.T, v); got != before {
+			w.T.Errorf("got %+v, want %+v", got, before)
 		}
 	})
 }
@@ -250,24 +251,24 @@ func TestAnErrorOfFnEndsTheUpdate(t *testing.T) {
 func TestDataThatIsNotUnderstoodCanBeRepaired(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		v := coord.NewValue[settings](w.open("a", nil), "/v", nil)
+		v := coord.NewValue[settings](w.Open("a", nil), "/v", nil)
 		for _, junk := range []string{"", "{", "[1]", "\x00\xff", strings.Repeat("9", 100_000)} {
-			w.outsider(backend.Create(w.path("/v"), []byte(junk), backend.Persistent))
+			w.outsider(backend.Create(w.Path("/v"), []byte(junk), backend.Persistent))
 			broken, err := v.Get(ctx)
 			if !errors.Is(err, coord.ErrDecode) || broken.Czxid == 0 || broken.Value != (settings{}) {
-				w.t.Fatalf("%+v, %v", broken, err)
+				w.T.Fatalf("%+v, %v", broken, err)
 			}
 			_, err = v.Update(ctx, func(s settings) (settings, error) {
-				w.t.Error("fn was given data that nobody understands")
+				w.T.Error("fn was given data that nobody understands")
 				return s, nil
 			})
-			wantErr(w.t, err, coord.ErrDecode)
+			coordtest.WantErr(w.T, err, coord.ErrDecode)
 			fixed, err := v.CompareAndSet(ctx, broken, settings{Rate: 5})
 			if err != nil || fixed.Czxid != broken.Czxid || fixed.Version != 1 {
-				w.t.Fatalf("%+v, %v", fixed, err)
+				w.T.Fatalf("%+v, %v", fixed, err)
 			}
 			if err := v.Delete(ctx, fixed); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 	})
@@ -278,7 +279,7 @@ func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIsSent(t *testing.T) {
 		st := memory.New(nil)
 		var mu sync.Mutex
 		var calls []string
-		c := open(t, backendtest.Intercept(st, backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		c := coordtest.Open(t, backendtest.Intercept(st, backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			mu.Lock()
 			defer mu.Unlock()
 			calls = append(calls, c.Op+" "+c.Path)
@@ -289,23 +290,23 @@ func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIsSent(t *testing.T) {
 		unfit := coord.NewValue[float64](c, "/v", nil)
 		for _, n := range []int{backend.MaxRequest - 400, backend.MaxRequest, 3 * backend.MaxRequest} {
 			_, err := large.Set(ctx, make([]byte, n))
-			wantErr(t, err, coord.ErrTooLarge)
+			coordtest.WantErr(t, err, coord.ErrTooLarge)
 			_, err = large.CompareAndSet(ctx, coord.Versioned[[]byte]{}, make([]byte, n))
-			wantErr(t, err, coord.ErrTooLarge)
+			coordtest.WantErr(t, err, coord.ErrTooLarge)
 			_, err = large.CompareAndSet(ctx, coord.Versioned[[]byte]{Czxid: 1}, make([]byte, n))
-			wantErr(t, err, coord.ErrTooLarge)
+			coordtest.WantErr(t, err, coord.ErrTooLarge)
 		}
 		_, err := unfit.Set(ctx, math.NaN())
-		wantErr(t, err, coord.ErrInvalid)
+		coordtest.WantErr(t, err, coord.ErrInvalid)
 		_, err = unfit.CompareAndSet(ctx, coord.Versioned[float64]{}, math.NaN())
-		wantErr(t, err, coord.ErrInvalid)
+		coordtest.WantErr(t, err, coord.ErrInvalid)
 		if len(calls) != 0 {
 			t.Errorf("sent %v", calls)
 		}
 		_, err = large.Update(ctx, func([]byte) ([]byte, error) { return make([]byte, backend.MaxRequest), nil })
-		wantErr(t, err, coord.ErrTooLarge)
+		coordtest.WantErr(t, err, coord.ErrTooLarge)
 		_, err = unfit.Update(ctx, func(float64) (float64, error) { return math.NaN(), nil })
-		wantErr(t, err, coord.ErrInvalid)
+		coordtest.WantErr(t, err, coord.ErrInvalid)
 		for _, call := range calls {
 			if strings.HasPrefix(call, "commit") {
 				t.Errorf("sent %s", call)
@@ -320,7 +321,7 @@ func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIsSent(t *testing.T) {
 func TestAValueRefusesBadPathsAndPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		c := open(t, st, nil)
+		c := coordtest.Open(t, st, nil)
 		ctx := t.Context()
 		for _, path := range []string{"", "/", "relative", "/a//b", "/a/../b", "/a\x00b", "/a\u202eb", "/zookeeper/quota", "/_coord/journal"} {
 			v, n := coord.NewValue[int](c, path, nil), coord.NewCounter(c, path)
@@ -359,22 +360,22 @@ func TestAValueRefusesBadPathsAndPlaces(t *testing.T) {
 		}
 		for _, path := range []string{"/e/v", "/e/deep/v"} {
 			_, err := coord.NewValue[int](c, path, nil).Set(ctx, 1)
-			wantErr(t, err, coord.ErrNoChildren)
+			coordtest.WantErr(t, err, coord.ErrNoChildren)
 			_, err = coord.NewCounter(c, path).Add(ctx, 1)
-			wantErr(t, err, coord.ErrNoChildren)
+			coordtest.WantErr(t, err, coord.ErrNoChildren)
 		}
 		v := coord.NewValue[int](c, "/v", nil)
 		setValue(t, v, 1)
 		if _, err := s.Commit(ctx, backend.Create("/v/child", nil, backend.Persistent)); err != nil {
 			t.Fatal(err)
 		}
-		wantErr(t, v.Delete(ctx, getValue(t, v)), coord.ErrNotEmpty)
+		coordtest.WantErr(t, v.Delete(ctx, getValue(t, v)), coord.ErrNotEmpty)
 	})
 }
 
 func TestUpdatesOfOneClientAtOnceAllCount(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		const callers, each = 8, 10
 		var wg sync.WaitGroup
 		for range callers {
@@ -382,15 +383,15 @@ func TestUpdatesOfOneClientAtOnceAllCount(t *testing.T) {
 			wg.Go(func() {
 				for range each {
 					if _, err := v.Update(context.Background(), func(n int) (int, error) { return n + 1, nil }); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 					}
 				}
 			})
 		}
 		wg.Wait()
-		got := getValue(w.t, coord.NewValue[int](c, "/p/v", nil))
+		got := getValue(w.T, coord.NewValue[int](c, "/p/v", nil))
 		if got.Value != callers*each || got.Version != callers*each-1 {
-			w.t.Errorf("got %+v, want %d", got, callers*each)
+			w.T.Errorf("got %+v, want %d", got, callers*each)
 		}
 	})
 }
@@ -430,11 +431,11 @@ func (w *world) crowd(n int) ([]*coord.Client, []*lossy) {
 	var faults []*lossy
 	for i := range n {
 		name := fmt.Sprint("c", i)
-		if l, ok := w.Link(name).(interface{ SetLatency(time.Duration) }); ok && w.fake {
+		if l, ok := w.Link(name).(interface{ SetLatency(time.Duration) }); ok && w.Fake {
 			l.SetLatency(time.Millisecond) // or nobody would meet anybody
 		}
 		x := &lossy{link: w.Link(name), r: rand.New(rand.NewPCG(1, uint64(i)))}
-		clients = append(clients, w.open(name, &backendtest.Hooks{Before: x.before}))
+		clients = append(clients, w.Open(name, &backendtest.Hooks{Before: x.before}))
 		x.mu.Lock()
 		x.on = true
 		x.mu.Unlock()
@@ -445,23 +446,23 @@ func (w *world) crowd(n int) ([]*coord.Client, []*lossy) {
 
 // report prints what happened, and fails a test in which too little did.
 func (w *world) report(what string, faults []*lossy, done int, took time.Duration) {
-	w.t.Helper()
+	w.T.Helper()
 	calls, lost, commits := 0, 0, 0
 	for _, x := range faults {
 		x.mu.Lock()
 		calls, lost, commits = calls+x.calls, lost+x.lost, commits+x.commits
 		x.mu.Unlock()
 	}
-	w.t.Logf("figure: %s: %d in %v, %.1f requests each, %d replies lost, %d of them of commits",
+	w.T.Logf("figure: %s: %d in %v, %.1f requests each, %d replies lost, %d of them of commits",
 		what, done, took.Round(time.Millisecond), float64(calls)/float64(done), lost, commits)
 	if lost == 0 || commits == 0 {
-		w.t.Error("no reply was lost: this tested nothing")
+		w.T.Error("no reply was lost: this tested nothing")
 	}
 }
 
 // each is how many operations each of a crowd does.
 func each(short, full int) int {
-	if long() {
+	if coordtest.Long() {
 		return full
 	}
 	return short
@@ -480,11 +481,11 @@ func TestUpdatesOfEightClientsAreExactWhenRepliesAreLost(t *testing.T) {
 				for range n {
 					got, err := v.Update(context.Background(), inc)
 					if err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 						return
 					}
 					if got.Mzxid <= changed {
-						w.t.Errorf("%+v after %d", got, changed)
+						w.T.Errorf("%+v after %d", got, changed)
 					}
 					changed = got.Mzxid
 				}
@@ -492,9 +493,9 @@ func TestUpdatesOfEightClientsAreExactWhenRepliesAreLost(t *testing.T) {
 		}
 		wg.Wait()
 		w.report("updates by 8 clients", faults, 8*n, time.Since(start))
-		got := getValue(w.t, coord.NewValue[int](w.open("z", nil), "/x/v", nil))
+		got := getValue(w.T, coord.NewValue[int](w.Open("z", nil), "/x/v", nil))
 		if got.Value != 8*n || got.Version != int32(8*n-1) {
-			w.t.Errorf("got %+v, want %d", got, 8*n)
+			w.T.Errorf("got %+v, want %d", got, 8*n)
 		}
 	})
 }
@@ -512,11 +513,11 @@ func TestAdditionsOfEightClientsAreExactWhenRepliesAreLost(t *testing.T) {
 				for range n {
 					got, err := counter.Add(context.Background(), 1)
 					if err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 						return
 					}
 					if got <= last {
-						w.t.Errorf("%d after %d", got, last)
+						w.T.Errorf("%d after %d", got, last)
 					}
 					last = got
 				}
@@ -525,7 +526,7 @@ func TestAdditionsOfEightClientsAreExactWhenRepliesAreLost(t *testing.T) {
 		wg.Wait()
 		w.report("additions by 8 clients", faults, 8*n, time.Since(start))
 		if data, stat := w.nodeData("/n"); data != fmt.Sprint(8*n) || stat.Version != int32(8*n-1) {
-			w.t.Errorf("the node holds %s, version %d, want %d", data, stat.Version, 8*n)
+			w.T.Errorf("the node holds %s, version %d, want %d", data, stat.Version, 8*n)
 		}
 	})
 }
@@ -547,7 +548,7 @@ func TestBlocksReservedByEightClientsAreDisjointWhenRepliesAreLost(t *testing.T)
 					b := block{count: 1 + r.Int64N(100)}
 					var err error
 					if b.first, err = counter.Reserve(context.Background(), b.count); err != nil {
-						w.t.Error(err)
+						w.T.Error(err)
 						return
 					}
 					mu.Lock()
@@ -562,12 +563,12 @@ func TestBlocksReservedByEightClientsAreDisjointWhenRepliesAreLost(t *testing.T)
 		next := int64(1)
 		for _, b := range blocks {
 			if b.first != next {
-				w.t.Fatalf("a block begins at %d, the one before ends at %d", b.first, next-1)
+				w.T.Fatalf("a block begins at %d, the one before ends at %d", b.first, next-1)
 			}
 			next += b.count
 		}
 		if data, _ := w.nodeData("/ids"); len(blocks) != 8*n || data != fmt.Sprint(next-1) {
-			w.t.Errorf("%d blocks, the node holds %s, want %d", len(blocks), data, next-1)
+			w.T.Errorf("%d blocks, the node holds %s, want %d", len(blocks), data, next-1)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // nextValue returns the next element of a watch.
@@ -34,11 +35,11 @@ func nextValue[T any](t *testing.T, ch <-chan coord.Versioned[T]) coord.Versione
 // quietValue fails the test if a watch tells something. It shows only where time is
 // fake that nothing is on its way.
 func quietValue[T any](w *world, ch <-chan coord.Versioned[T]) {
-	w.t.Helper()
-	w.settle()
+	w.T.Helper()
+	w.Settle()
 	select {
 	case e, ok := <-ch:
-		w.t.Errorf("the watch tells %+v, %v, and nothing has changed", e, ok)
+		w.T.Errorf("the watch tells %+v, %v, and nothing has changed", e, ok)
 	default:
 	}
 }
@@ -47,62 +48,62 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		v := coord.NewValue[settings](w.open("a", nil), "/x/v", nil)
-		other := coord.NewValue[settings](w.open("b", nil), "/x/v", nil)
+		v := coord.NewValue[settings](w.Open("a", nil), "/x/v", nil)
+		other := coord.NewValue[settings](w.Open("b", nil), "/x/v", nil)
 		ch := v.Watch(ctx)
-		e := nextValue(w.t, ch)
+		e := nextValue(w.T, ch)
 		var named *backend.Error
 		if !errors.Is(e.Err, coord.ErrNotFound) || !errors.As(e.Err, &named) || named.Op != "watch" || e.Czxid != 0 {
-			w.t.Errorf("nothing there: %+v", e)
+			w.T.Errorf("nothing there: %+v", e)
 		}
 		quietValue(w, ch)
-		first := setValue(w.t, other, settings{Rate: 1})
-		if e := nextValue(w.t, ch); e != first {
-			w.t.Errorf("told %+v, want %+v", e, first)
+		first := setValue(w.T, other, settings{Rate: 1})
+		if e := nextValue(w.T, ch); e != first {
+			w.T.Errorf("told %+v, want %+v", e, first)
 		}
-		second := setValue(w.t, other, settings{Rate: 2})
-		if e := nextValue(w.t, ch); e != second {
-			w.t.Errorf("told %+v, want %+v", e, second)
+		second := setValue(w.T, other, settings{Rate: 2})
+		if e := nextValue(w.T, ch); e != second {
+			w.T.Errorf("told %+v, want %+v", e, second)
 		}
 		quietValue(w, ch)
 		// The same value again is a change.
-		third := setValue(w.t, other, settings{Rate: 2})
-		if e := nextValue(w.t, ch); e != third {
-			w.t.Errorf("told %+v, want %+v", e, third)
+		third := setValue(w.T, other, settings{Rate: 2})
+		if e := nextValue(w.T, ch); e != third {
+			w.T.Errorf("told %+v, want %+v", e, third)
 		}
-		w.outsider(backend.SetData(w.path("/x/v"), []byte("{"), backend.AnyVersion))
-		e = nextValue(w.t, ch)
+		w.outsider(backend.SetData(w.Path("/x/v"), []byte("{"), backend.AnyVersion))
+		e = nextValue(w.T, ch)
 		if !errors.Is(e.Err, coord.ErrDecode) || e.Version != 3 || e.Czxid != first.Czxid || e.Mzxid <= third.Mzxid {
-			w.t.Errorf("undecodable: %+v", e)
+			w.T.Errorf("undecodable: %+v", e)
 		}
 		fixed, err := v.CompareAndSet(ctx, e, settings{Rate: 3})
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		if e := nextValue(w.t, ch); e != fixed {
-			w.t.Errorf("told %+v, want %+v", e, fixed)
+		if e := nextValue(w.T, ch); e != fixed {
+			w.T.Errorf("told %+v, want %+v", e, fixed)
 		}
 		if err := other.Delete(ctx, fixed); err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		if e := nextValue(w.t, ch); !errors.Is(e.Err, coord.ErrNotFound) {
-			w.t.Errorf("deleted: %+v", e)
+		if e := nextValue(w.T, ch); !errors.Is(e.Err, coord.ErrNotFound) {
+			w.T.Errorf("deleted: %+v", e)
 		}
-		again := setValue(w.t, other, settings{Rate: 4})
-		if e := nextValue(w.t, ch); e != again {
-			w.t.Errorf("told %+v, want %+v", e, again)
+		again := setValue(w.T, other, settings{Rate: 4})
+		if e := nextValue(w.T, ch); e != again {
+			w.T.Errorf("told %+v, want %+v", e, again)
 		}
 		// In one commit, so that no state lies between; and the version is equal.
-		w.outsider(backend.Delete(w.path("/x/v"), 0), backend.Create(w.path("/x/v"), []byte(`{"rate":4}`), backend.Persistent))
-		if e := nextValue(w.t, ch); e.Version != again.Version || e.Czxid <= again.Czxid || e.Value != again.Value {
-			w.t.Errorf("made again: %+v after %+v", e, again)
+		w.outsider(backend.Delete(w.Path("/x/v"), 0), backend.Create(w.Path("/x/v"), []byte(`{"rate":4}`), backend.Persistent))
+		if e := nextValue(w.T, ch); e.Version != again.Version || e.Czxid <= again.Czxid || e.Value != again.Value {
+			w.T.Errorf("made again: %+v after %+v", e, again)
 		}
 		cancel()
-		w.eventually("the channel is closed", func() bool {
+		w.Eventually("the channel is closed", func() bool {
 			select {
 			case e, ok := <-ch:
 				if ok {
-					w.t.Errorf("told %+v after the end", e)
+					w.T.Errorf("told %+v after the end", e)
 				}
 				return !ok
 			default:
@@ -114,68 +115,68 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 
 func TestASlowReaderOfAWatchSeesTheNewest(t *testing.T) {
 	onEach(t, func(w *world) {
-		v := coord.NewValue[int](w.open("a", nil), "/v", nil)
-		setValue(w.t, v, 0)
-		ch := coord.NewValue[int](w.open("b", nil), "/v", nil).Watch(w.t.Context())
+		v := coord.NewValue[int](w.Open("a", nil), "/v", nil)
+		setValue(w.T, v, 0)
+		ch := coord.NewValue[int](w.Open("b", nil), "/v", nil).Watch(w.T.Context())
 		var last coord.Versioned[int]
 		for i := range 10 {
-			last = setValue(w.t, v, i+1)
+			last = setValue(w.T, v, i+1)
 		}
 		var changed int64
-		for e := nextValue(w.t, ch); e.Value != 10; e = nextValue(w.t, ch) {
+		for e := nextValue(w.T, ch); e.Value != 10; e = nextValue(w.T, ch) {
 			if e.Mzxid <= changed {
-				w.t.Errorf("told %+v after %d", e, changed)
+				w.T.Errorf("told %+v after %d", e, changed)
 			}
 			changed = e.Mzxid
 		}
 		quietValue(w, ch)
-		if got := getValue(w.t, v); got != last {
-			w.t.Errorf("got %+v, want %+v", got, last)
+		if got := getValue(w.T, v); got != last {
+			w.T.Errorf("got %+v, want %+v", got, last)
 		}
 	})
 }
 
 func TestCloseEndsAWatchWithErrClosed(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		v, gone := coord.NewValue[int](c, "/v", nil), coord.NewValue[int](c, "/none", nil)
-		setValue(w.t, v, 1)
+		setValue(w.T, v, 1)
 		watches := []<-chan coord.Versioned[int]{v.Watch(context.Background()), gone.Watch(context.Background())}
 		for _, ch := range watches {
-			nextValue(w.t, ch)
+			nextValue(w.T, ch)
 		}
 		c.Close()
 		for _, ch := range append(watches, v.Watch(context.Background())) {
-			e := nextValue(w.t, ch)
+			e := nextValue(w.T, ch)
 			if !errors.Is(e.Err, coord.ErrClosed) || e.Czxid != 0 {
-				w.t.Errorf("last element %+v", e)
+				w.T.Errorf("last element %+v", e)
 			}
 			if e, ok := <-ch; ok {
-				w.t.Errorf("%+v after the last element", e)
+				w.T.Errorf("%+v after the last element", e)
 			}
 		}
 		_, err := v.Set(context.Background(), 2)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		_, err = coord.NewCounter(c, "/n").Add(context.Background(), 1)
-		wantErr(w.t, err, coord.ErrClosed)
+		coordtest.WantErr(w.T, err, coord.ErrClosed)
 	})
 }
 
 func TestAWatchThatIsRefusedEndsWithTheReason(t *testing.T) {
 	onMemory(t, func(w *world) {
-		var before nth
-		v := coord.NewValue[int](w.open("a", &backendtest.Hooks{Before: before.before}), "/v", nil)
-		setValue(w.t, v, 1)
-		ch := v.Watch(w.t.Context())
-		nextValue(w.t, ch)
-		before.arm(1, func(c backendtest.Call) bool { return c.Op == "get" },
+		var before coordtest.Nth
+		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{Before: before.Before}), "/v", nil)
+		setValue(w.T, v, 1)
+		ch := v.Watch(w.T.Context())
+		nextValue(w.T, ch)
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" },
 			func(context.Context, backendtest.Call, error) error { return backend.ErrDenied })
-		setValue(w.t, v, 2)
-		if e := nextValue(w.t, ch); !errors.Is(e.Err, coord.ErrDenied) || e.Czxid != 0 {
-			w.t.Errorf("last element %+v", e)
+		setValue(w.T, v, 2)
+		if e := nextValue(w.T, ch); !errors.Is(e.Err, coord.ErrDenied) || e.Czxid != 0 {
+			w.T.Errorf("last element %+v", e)
 		}
 		if e, ok := <-ch; ok {
-			w.t.Errorf("%+v after the last element", e)
+			w.T.Errorf("%+v after the last element", e)
 		}
 	})
 }
@@ -183,20 +184,20 @@ func TestAWatchThatIsRefusedEndsWithTheReason(t *testing.T) {
 // Curator-311: a reader stayed with what it had read before the connection broke.
 func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 	onEach(t, func(w *world) {
-		c := w.open("a", nil)
+		c := w.Open("a", nil)
 		v := coord.NewValue[int](c, "/v", nil)
-		other := coord.NewValue[int](w.open("b", nil), "/v", nil)
-		last := setValue(w.t, other, 1)
-		ch := v.Watch(w.t.Context())
-		none := coord.NewValue[int](c, "/none", nil).Watch(w.t.Context())
-		if e := nextValue(w.t, ch); e != last {
-			w.t.Errorf("told %+v, want %+v", e, last)
+		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
+		last := setValue(w.T, other, 1)
+		ch := v.Watch(w.T.Context())
+		none := coord.NewValue[int](c, "/none", nil).Watch(w.T.Context())
+		if e := nextValue(w.T, ch); e != last {
+			w.T.Errorf("told %+v, want %+v", e, last)
 		}
-		nextValue(w.t, none)
+		nextValue(w.T, none)
 		link := w.Link("a")
-		states := c.WatchState(w.t.Context())
+		states := c.WatchState(w.T.Context())
 		until := func(phase coord.Phase) {
-			w.t.Helper()
+			w.T.Helper()
 			for st := range states {
 				if st.Phase == phase {
 					return
@@ -204,14 +205,14 @@ func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 			}
 		}
 		changes := map[string]func(){
-			"replaced": func() { last = setValue(w.t, other, last.Value+1) },
+			"replaced": func() { last = setValue(w.T, other, last.Value+1) },
 			"made again": func() { // at the same version
 				if err := other.Delete(context.Background(), last); err != nil {
-					w.t.Fatal(err)
+					w.T.Fatal(err)
 				}
-				last = setValue(w.t, other, last.Value+1)
+				last = setValue(w.T, other, last.Value+1)
 				for range 3 {
-					last = setValue(w.t, other, last.Value+1)
+					last = setValue(w.T, other, last.Value+1)
 				}
 			},
 			"nothing": func() {},
@@ -228,48 +229,48 @@ func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 				changes[what]()
 				link.Heal()
 				if what != "nothing" {
-					if e := nextValue(w.t, ch); e != last {
-						w.t.Errorf("%s after %v, lost %v: told %+v, want %+v", what, told, lost, e, last)
+					if e := nextValue(w.T, ch); e != last {
+						w.T.Errorf("%s after %v, lost %v: told %+v, want %+v", what, told, lost, e, last)
 					}
 				}
 				until(coord.PhaseConnected)
-				if w.fake {
+				if w.Fake {
 					time.Sleep(time.Second)
 				}
 				quietValue(w, ch)
 				quietValue(w, none)
-				states = c.WatchState(w.t.Context())
+				states = c.WatchState(w.T.Context())
 			}
 		}
 		s, err := c.Session(context.Background())
 		if err != nil {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
 		link.Expire(s.ID())
-		last = setValue(w.t, other, 100)
-		if e := nextValue(w.t, ch); e != last {
-			w.t.Errorf("after expiry: told %+v, want %+v", e, last)
+		last = setValue(w.T, other, 100)
+		if e := nextValue(w.T, ch); e != last {
+			w.T.Errorf("after expiry: told %+v, want %+v", e, last)
 		}
 	})
 }
 
 func TestAValueMadeBetweenTheTwoReadsOfAWatchIsSeen(t *testing.T) {
 	onEach(t, func(w *world) {
-		var before nth
-		c := w.open("a", &backendtest.Hooks{Before: before.before})
-		before.arm(1, func(c backendtest.Call) bool { return c.Op == "exists" && c.Path == w.path("/v") },
+		var before coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{Before: before.Before})
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "exists" && c.Path == w.Path("/v") },
 			func(context.Context, backendtest.Call, error) error {
-				w.outsider(backend.Create(w.path("/v"), []byte("7"), backend.Persistent))
+				w.outsider(backend.Create(w.Path("/v"), []byte("7"), backend.Persistent))
 				return nil
 			})
 		v := coord.NewValue[int](c, "/v", nil)
-		ch := v.Watch(w.t.Context())
-		if e := nextValue(w.t, ch); e.Err != nil || e.Value != 7 {
-			w.t.Errorf("told %+v", e)
+		ch := v.Watch(w.T.Context())
+		if e := nextValue(w.T, ch); e.Err != nil || e.Value != 7 {
+			w.T.Errorf("told %+v", e)
 		}
-		last := setValue(w.t, v, 8)
-		if e := nextValue(w.t, ch); e != last {
-			w.t.Errorf("told %+v, want %+v", e, last)
+		last := setValue(w.T, v, 8)
+		if e := nextValue(w.T, ch); e != last {
+			w.T.Errorf("told %+v, want %+v", e, last)
 		}
 	})
 }
@@ -302,7 +303,7 @@ func (l *lagging) Open(ctx context.Context) (backend.Session, error) {
 
 // freeze makes the server stand still where it is.
 func (l *lagging) freeze(w *world) {
-	s := w.session("observer")
+	s := w.Session("observer")
 	defer s.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,29 +344,29 @@ func TestAServerThatLagsMakesNoFalseConflict(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		l := &lagging{Backend: w.Link("a"), path: "/v"}
-		v := coord.NewValue[int](open(w.t, l, nil), "/v", nil)
-		other := coord.NewValue[int](w.open("b", nil), "/v", nil)
+		v := coord.NewValue[int](coordtest.Open(w.T, l, nil), "/v", nil)
+		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
 
 		l.freeze(w)
-		theirs := setValue(w.t, other, 1)
+		theirs := setValue(w.T, other, 1)
 		mine, err := v.CompareAndSet(ctx, theirs, 2)
 		if err != nil || mine.Version != 1 {
-			w.t.Fatalf("created meanwhile: %+v, %v", mine, err)
+			w.T.Fatalf("created meanwhile: %+v, %v", mine, err)
 		}
 		l.freeze(w)
-		theirs = setValue(w.t, other, 3)
+		theirs = setValue(w.T, other, 3)
 		if mine, err = v.CompareAndSet(ctx, theirs, 4); err != nil || mine.Version != 3 {
-			w.t.Fatalf("replaced meanwhile: %+v, %v", mine, err)
+			w.T.Fatalf("replaced meanwhile: %+v, %v", mine, err)
 		}
 		l.freeze(w)
-		theirs = setValue(w.t, other, 5)
+		theirs = setValue(w.T, other, 5)
 		if err := v.Delete(ctx, theirs); err != nil {
-			w.t.Errorf("delete: %v", err)
+			w.T.Errorf("delete: %v", err)
 		}
 		// Nor a false "nothing there".
 		l.freeze(w)
-		setValue(w.t, other, 6)
-		wantErr(w.t, v.Delete(ctx, coord.Versioned[int]{}), coord.ErrConflict)
+		setValue(w.T, other, 6)
+		coordtest.WantErr(w.T, v.Delete(ctx, coord.Versioned[int]{}), coord.ErrConflict)
 	})
 }
 
@@ -374,8 +375,8 @@ func TestUpdateLooksAgainWhereTheServerLags(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		l := &lagging{Backend: w.Link("a"), path: "/v"}
-		v := coord.NewValue[int](open(w.t, l, nil), "/v", nil)
-		other := coord.NewValue[int](w.open("b", nil), "/v", nil)
+		v := coord.NewValue[int](coordtest.Open(w.T, l, nil), "/v", nil)
+		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
 		var saw []int
 		note := func(f func(int) (int, error)) func(int) (int, error) {
 			saw = nil
@@ -383,20 +384,20 @@ func TestUpdateLooksAgainWhereTheServerLags(t *testing.T) {
 		}
 
 		l.freeze(w)
-		setValue(w.t, other, 10)
+		setValue(w.T, other, 10)
 		got, err := v.Update(ctx, note(inc))
 		if err != nil || got.Value != 11 || fmt.Sprint(saw) != "[0 10]" {
-			w.t.Errorf("created meanwhile: %+v, %v, fn saw %v", got, err, saw)
+			w.T.Errorf("created meanwhile: %+v, %v, fn saw %v", got, err, saw)
 		}
 		l.freeze(w)
-		setValue(w.t, other, 20)
+		setValue(w.T, other, 20)
 		got, err = v.Update(ctx, note(inc))
 		if err != nil || got.Value != 21 || fmt.Sprint(saw) != "[11 20]" {
-			w.t.Errorf("replaced meanwhile: %+v, %v, fn saw %v", got, err, saw)
+			w.T.Errorf("replaced meanwhile: %+v, %v, fn saw %v", got, err, saw)
 		}
 		// An error of fn counts only for what stands there.
 		l.freeze(w)
-		setValue(w.t, other, 30)
+		setValue(w.T, other, 30)
 		got, err = v.Update(ctx, note(func(n int) (int, error) {
 			if n != 30 {
 				return 0, errors.New("not ready")
@@ -404,14 +405,14 @@ func TestUpdateLooksAgainWhereTheServerLags(t *testing.T) {
 			return 31, nil
 		}))
 		if err != nil || got.Value != 31 || fmt.Sprint(saw) != "[21 30]" {
-			w.t.Errorf("refused what was old: %+v, %v, fn saw %v", got, err, saw)
+			w.T.Errorf("refused what was old: %+v, %v, fn saw %v", got, err, saw)
 		}
 		// So does data that nobody understands.
 		w.outsider(backend.SetData("/v", []byte("{"), backend.AnyVersion))
 		l.freeze(w)
-		setValue(w.t, other, 40)
+		setValue(w.T, other, 40)
 		if got, err = v.Update(ctx, inc); err != nil || got.Value != 41 {
-			w.t.Errorf("repaired meanwhile: %+v, %v", got, err)
+			w.T.Errorf("repaired meanwhile: %+v, %v", got, err)
 		}
 	})
 }
@@ -419,26 +420,26 @@ func TestUpdateLooksAgainWhereTheServerLags(t *testing.T) {
 func TestAWatchDoesNotGoBackWhereTheNextServerLags(t *testing.T) {
 	onMemory(t, func(w *world) {
 		l := &lagging{Backend: w.Link("a"), path: "/v"}
-		c := open(w.t, l, nil)
+		c := coordtest.Open(w.T, l, nil)
 		v := coord.NewValue[int](c, "/v", nil)
-		other := coord.NewValue[int](w.open("b", nil), "/v", nil)
-		ch := v.Watch(w.t.Context())
-		nextValue(w.t, ch)
+		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
+		ch := v.Watch(w.T.Context())
+		nextValue(w.T, ch)
 		for i := range 2 {
 			l.freeze(w)
 			l.mu.Lock()
 			l.stale = false
 			l.mu.Unlock()
-			last := setValue(w.t, other, i)
-			if e := nextValue(w.t, ch); e != last {
-				w.t.Errorf("told %+v, want %+v", e, last)
+			last := setValue(w.T, other, i)
+			if e := nextValue(w.T, ch); e != last {
+				w.T.Errorf("told %+v, want %+v", e, last)
 			}
 			l.mu.Lock()
 			l.stale = true
 			l.mu.Unlock()
 			s, err := c.Session(context.Background())
 			if err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 			w.Link("a").Expire(s.ID())
 			time.Sleep(time.Second)
@@ -515,7 +516,7 @@ func TestVersionsThatRunOutReplaceNothingBlindly(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
 				b := &aged{Backend: memory.New(nil), by: make(map[int64]int32)}
-				client := open(t, b, nil)
+				client := coordtest.Open(t, b, nil)
 				v, n := coord.NewValue[int](client, "/v", nil), coord.NewCounter(client, "/v")
 				first := setValue(t, v, 1)
 				b.by[first.Czxid] = c.first
@@ -532,8 +533,8 @@ func TestVersionsThatRunOutReplaceNothingBlindly(t *testing.T) {
 					}
 					if err != nil {
 						_, err = n.Add(ctx, 1)
-						wantErr(t, err, c.err)
-						wantErr(t, v.Delete(ctx, now), c.err)
+						coordtest.WantErr(t, err, c.err)
+						coordtest.WantErr(t, v.Delete(ctx, now), c.err)
 						setValue(t, v, 7) // what it says is the way out
 						return
 					}

@@ -1,0 +1,121 @@
+package coordtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+// Locking is a Lock under way.
+type Locking struct {
+	W    *World
+	Done chan struct{}
+	H    *coord.Hold
+	Err  error
+}
+
+// Hold waits for the lock.
+func (l *Locking) Hold() *coord.Hold {
+	l.W.T.Helper()
+	select {
+	case <-l.Done:
+	case <-time.After(30 * time.Second):
+		l.W.T.Fatal("the lock was never granted")
+	}
+	if l.Err != nil {
+		l.W.T.Fatal(l.Err)
+	}
+	return l.H
+}
+
+// Pending fails the test if the Lock has returned.
+func (l *Locking) Pending() {
+	l.W.T.Helper()
+	select {
+	case <-l.Done:
+		l.W.T.Fatalf("Lock returned %v, %v while another held the lock", l.H, l.Err)
+	default:
+	}
+}
+
+// Prime makes the directory of a lock known to a client, so that its next
+// request is the one that makes a node.
+func Prime(t *testing.T, m *coord.Mutex) {
+	t.Helper()
+	MustRelease(t, MustLock(t, m))
+}
+
+// WantErr fails the test unless err matches all targets.
+func WantErr(t *testing.T, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("error %v, want one that matches %q", err, target)
+		}
+	}
+}
+
+// Failed waits for the end of an Acquire that is to fail.
+func (l *Locking) Failed() error {
+	l.W.T.Helper()
+	select {
+	case <-l.Done:
+	case <-time.After(30 * time.Second):
+		l.W.T.Fatal("the call never returned")
+	}
+	if l.Err == nil {
+		l.W.T.Fatal("granted")
+	}
+	return l.Err
+}
+
+// Open opens a client that the test closes.
+func Open(t *testing.T, b backend.Backend, o *coord.Options) *coord.Client {
+	t.Helper()
+	c, err := coord.Open(t.Context(), b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// MustLock waits for the lock.
+func MustLock(t *testing.T, m coord.Locker) *coord.Hold {
+	t.Helper()
+	h, err := m.Lock(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// MustRelease releases the hold.
+func MustRelease(t *testing.T, h *coord.Hold) {
+	t.Helper()
+	if err := h.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Children lists the names under path, from a session of its own.
+func Children(t *testing.T, b backend.Backend, path string) []string {
+	t.Helper()
+	s, err := b.Open(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Sync(context.Background(), path); err != nil {
+		t.Fatal(err)
+	}
+	names, _, err := s.Children(context.Background(), path, nil)
+	if err != nil && !errors.Is(err, coord.ErrNotFound) {
+		t.Fatal(err)
+	}
+	return names
+}

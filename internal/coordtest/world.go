@@ -1,0 +1,211 @@
+// Package coordtest is what the tests of the recipes share: a world to run in, clients, and
+// hooks that strike at a given call.
+package coordtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkservice"
+	"github.com/go-coord/coord/trace"
+)
+
+// World is a fresh service, in memory under fake time or on a real ZooKeeper.
+type World struct {
+	backendtest.Service
+	T       *testing.T
+	Timeout time.Duration // of sessions
+	Waits   atomic.Int32  // how often a Lock has told that it waits
+	Fake    bool          // time is
+}
+
+// MemoryService is a store in memory as a service.
+type MemoryService struct{ *memory.Store }
+
+func (s MemoryService) Root() string { return "/" }
+
+func (s MemoryService) Link(name string) backendtest.Link { return s.Store.Link(name) }
+
+// The timeout of sessions. On a real server it is long enough that a machine with other
+// work does not lose them.
+const (
+	WorldTimeout = 3 * time.Second
+	RealTimeout  = 10 * time.Second
+)
+
+// OnEach runs a test on memory, inside a synctest bubble, and on ZooKeeper,
+// beside other tests.
+func OnEach(t *testing.T, f func(w *World)) {
+	t.Parallel()
+	OnMemory(t, f)
+	t.Run("zookeeper", func(t *testing.T) {
+		t.Parallel()
+		f(OnServer(t, zookeeper.Options{}))
+	})
+}
+
+// OnServer returns a world on the ZooKeeper that the tests share, whose links open
+// sessions with o and the timeout of real servers.
+func OnServer(t *testing.T, o zookeeper.Options) *World {
+	t.Helper()
+	o.SessionTimeout = RealTimeout
+	return &World{Service: zkservice.New(t, Server.Get(t), o), T: t, Timeout: RealTimeout}
+}
+
+// OnMemory runs a test on memory, inside a synctest bubble.
+func OnMemory(t *testing.T, f func(w *World)) {
+	t.Run("memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			st := memory.New(&memory.Options{SessionTimeout: WorldTimeout})
+			f(&World{Service: MemoryService{st}, T: t, Timeout: WorldTimeout, Fake: true})
+		})
+	})
+}
+
+// Path is the absolute path of a recipe at p.
+func (w *World) Path(p string) string {
+	if w.Root() == "/" {
+		return p
+	}
+	return w.Root() + p
+}
+
+// Open opens a client over the link called name, which the test closes. Hooks
+// may be nil.
+func (w *World) Open(name string, hooks *backendtest.Hooks) *coord.Client {
+	w.T.Helper()
+	var b backend.Backend = w.Link(name)
+	if hooks != nil {
+		b = backendtest.Intercept(b, *hooks)
+	}
+	return Open(w.T, b, &coord.Options{
+		Namespace: w.Path(""),
+		Trace: func(_ context.Context, e trace.Event) {
+			if _, ok := e.(trace.WaitBegan); ok {
+				w.Waits.Add(1)
+			}
+		},
+	})
+}
+
+// Settle returns when nothing moves any more, where that can be known: under
+// fake time.
+func (w *World) Settle() {
+	if w.Fake {
+		synctest.Wait()
+	}
+}
+
+// Session opens a plain session, which the test closes. On a real server its commits
+// are settled.
+func (w *World) Session(name string) backend.Session {
+	w.T.Helper()
+	s, err := w.Link(name).Open(context.Background())
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	w.T.Cleanup(func() { s.Close() })
+	if w.Fake {
+		return s
+	}
+	return settled{s}
+}
+
+// settled is a session whose commits have no uncertain outcome while it lives: on a
+// busy machine contact can break under any of them, and a test that only sets a scene
+// has to know what is there. It is not for sequential nodes.
+type settled struct{ backend.Session }
+
+func (s settled) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+	for {
+		res, err := s.Session.Commit(ctx, ops...)
+		sequential := slices.ContainsFunc(ops, func(op backend.Op) bool { return op.Mode.Sequential() })
+		if !errors.Is(err, backend.ErrUncertain) || s.Err() != nil || ctx.Err() != nil || ops[0].Kind == backend.OpCheck || sequential {
+			return res, err
+		}
+		if err := s.Sync(ctx, ops[0].Path); err != nil {
+			return nil, err
+		}
+		// The operations are applied together, so the first one tells of all.
+		data, _, err := s.Get(ctx, ops[0].Path, nil)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			return nil, err
+		}
+		applied := err == nil
+		switch ops[0].Kind {
+		case backend.OpDelete:
+			applied = !applied
+		case backend.OpSetData:
+			applied = applied && bytes.Equal(data, ops[0].Data)
+		}
+		if !applied {
+			continue
+		}
+		res = make([]backend.Result, len(ops))
+		for i, op := range ops {
+			res[i].Path = op.Path
+			if op.Kind != backend.OpSetData {
+				continue
+			}
+			if res[i].Stat, err = s.Exists(ctx, op.Path, nil); err != nil {
+				return nil, err
+			}
+		}
+		return res, nil
+	}
+}
+
+// Children lists the names under the recipe at p.
+func (w *World) Children(p string) []string {
+	w.T.Helper()
+	return Children(w.T, w.Link("observer"), w.Path(p))
+}
+
+// Eventually waits for a condition that nothing signals. Under fake time the
+// pauses cost nothing.
+func (w *World) Eventually(what string, cond func() bool) {
+	w.T.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !cond(); {
+		if time.Now().After(deadline) {
+			w.T.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Empty waits until nothing is left under the recipe at p.
+func (w *World) Empty(p string) {
+	w.T.Helper()
+	w.Eventually("no node left at "+p, func() bool { return len(w.Children(p)) == 0 })
+}
+
+// Lock starts a Lock.
+func (w *World) Lock(ctx context.Context, m *coord.Mutex) *Locking {
+	l := &Locking{W: w, Done: make(chan struct{})}
+	go func() {
+		defer close(l.Done)
+		l.H, l.Err = m.Lock(ctx)
+	}()
+	return l
+}
+
+// Waiting starts a Lock and returns when it waits, in line or for another caller
+// of its client.
+func (w *World) Waiting(ctx context.Context, m *coord.Mutex) *Locking {
+	w.T.Helper()
+	n := w.Waits.Load()
+	l := w.Lock(ctx, m)
+	w.Eventually("the Lock waits", func() bool { return w.Waits.Load() > n })
+	return l
+}
