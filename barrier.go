@@ -12,32 +12,33 @@ import (
 
 // BarrierOptions may be nil.
 type BarrierOptions struct {
-	// Ephemeral makes a barrier that goes with the session of whoever has set it.
-	// Without it a barrier stands until it is removed, whatever becomes of the
-	// one who has set it.
+	// Ephemeral ties the barrier to the session of the client that sets it: the
+	// service removes the barrier when that session ends. Without Ephemeral the
+	// barrier stays set until it is removed, even if the client that set it is gone.
 	Ephemeral bool
 }
 
-// A Barrier holds up everybody who waits at it for as long as it is set (the
-// barrier of the ZooKeeper recipe guide). Anybody can set it and anybody can
-// remove it. When it is removed all who wait go on, so all of them are woken.
+// A Barrier blocks every waiter for as long as it is set (the barrier of the
+// ZooKeeper recipe guide). Any client can set it, and any client can remove it. Its
+// removal wakes all waiters, and all of them pass.
 //
-// A call of Wait that began after Set had returned does not pass before the barrier
-// is removed. One that began earlier may find no barrier yet. Each
-// wake-up is a reason to look and never a reason to pass. So who is slow to look
-// and finds that the barrier has been set again goes on waiting.
+// A call of Wait that begins after Set has returned does not pass before the barrier
+// is removed. A call that begins earlier may find no barrier yet. A waiter that wakes
+// reads the barrier again, and passes only if it is not set. So a slow waiter that
+// finds the barrier set again goes on waiting.
 //
-// Layout: path is the node of the barrier: the barrier is set while the node
-// exists. Its data names the recipe. What is missing above it is made as containers. It is Curator's and
-// kazoo's layout too; clients of all three can use one barrier.
+// Layout: path is the node of the barrier: the barrier is set while the node exists.
+// Its data names the recipe. Missing nodes above it are created as containers.
+// Curator and kazoo use the same layout; clients of all three libraries can share one
+// barrier.
 //
-// A Barrier is safe for concurrent use and holds no resources; there is nothing
-// to close.
+// A Barrier is safe for concurrent use and holds no resources; there is nothing to
+// close.
 type Barrier struct {
 	c         *Client
 	path      recipePath
 	ephemeral bool
-	setIn     sync.Map // of int64, the session in which this client has, or may have, set it: with Ephemeral
+	setIn     sync.Map // of int64: with Ephemeral, the sessions in which this client has, or may have, set the barrier
 }
 
 // NewBarrier returns the barrier at path. It does no I/O; a bad path is reported
@@ -50,24 +51,27 @@ func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
 	return b
 }
 
-// Set sets the barrier. It returns nil if the barrier stands already as this call
-// would have set it: a persistent one, whoever has made it, or with Ephemeral one
-// of this client's present session. If what stands there is of the other kind, or
-// goes with another client's session, the error matches ErrExists: the barrier is
-// set, but not for as long as was asked for.
+// Set sets the barrier. It returns nil if the barrier is set already as this call
+// would have set it: without Ephemeral by a persistent node, whichever client created
+// it; with Ephemeral by a node of this client's current session. If the existing node
+// is of the other kind, or belongs to another client's session, the error matches
+// ErrExists: the barrier is set, but not for the lifetime that was requested.
 //
-// With Ephemeral, what an earlier session of this client has set with this Barrier
-// is not taken for the new one's: Set waits until the service has removed it. A
-// session that is lost later takes the barrier along; Client.WatchState tells.
+// With Ephemeral, a node that an earlier session of this client created with this
+// Barrier does not count for the current session: Set waits until the service has
+// removed it. If the session is lost later, the barrier goes with it;
+// Client.WatchState reports the loss.
 //
-// If its outcome is unknown when ctx or the session ends, the error matches
-// ErrUncertain; it is not set a second time, which could undo a Remove.
+// If the outcome is unknown when ctx or the session ends, the error matches
+// ErrUncertain. The barrier is not set a second time, because that could undo a
+// Remove.
 func (b *Barrier) Set(ctx context.Context) error {
-	doubt := false // a session that was lost may have set it
+	doubt := false // a lost session may have set it
 	err := b.write(ctx, "set", func(ctx context.Context, s *session) error {
 		err := b.set(ctx, s)
 		if b.ephemeral && isUncertain(err) && isOver(err) {
-			// If it was set, it goes with its session, and the next one can set it anew.
+			// If that session set the barrier, the barrier goes with it. The next
+			// session can set it anew.
 			doubt, err = true, s.b.Err()
 		}
 		return err
@@ -81,11 +85,11 @@ func (b *Barrier) Set(ctx context.Context) error {
 	return err
 }
 
-// Remove removes the barrier, and everybody who waits at it goes on. That it is
-// not set is no error. If its outcome is unknown when ctx or the session ends,
-// the error matches ErrUncertain; it is not removed a second time, since somebody
-// may have set it anew. Children that others have put under the barrier make it
-// fail with ErrNotEmpty.
+// Remove removes the barrier, so that all waiters pass. It returns nil if the barrier
+// is not set. If the outcome is unknown when ctx or the session ends, the error
+// matches ErrUncertain. The barrier is not removed a second time, because another
+// client may have set it anew. If other clients have created children under the
+// barrier's node, the error matches ErrNotEmpty.
 func (b *Barrier) Remove(ctx context.Context) error {
 	err := b.write(ctx, "remove", func(ctx context.Context, s *session) error {
 		if _, err := b.look(ctx, s, nil, 0); err != nil && !isNotFound(err) {
@@ -103,16 +107,16 @@ func (b *Barrier) Remove(ctx context.Context) error {
 	return err
 }
 
-// Wait returns nil when the barrier is not set, and otherwise waits until it is
-// removed or ctx ends. A lost session does not end the wait. It costs two
-// requests, and one more for each change of the barrier's node.
+// Wait returns nil if the barrier is not set. Otherwise it waits until the barrier is
+// removed or ctx ends. A lost session does not end the wait. Wait costs two requests,
+// and one more for each change of the barrier's node.
 func (b *Barrier) Wait(ctx context.Context) error {
 	const op = "wait"
 	if err := b.check(ctx, op); err != nil {
 		return err
 	}
 	trail := b.c.trail("barrier", b.path.full, op)
-	seen := int64(0) // the czxid of the barrier that it waits for
+	seen := int64(0) // the czxid of the barrier's node that the call waits for
 	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s, trail, &seen) })
 	err = opError(op, b.path.full, err)
 	trail.over(ctx, err)
@@ -126,7 +130,7 @@ func (b *Barrier) check(ctx context.Context, op string) error {
 	return opError(op, b.path.full, backend.ContextError(ctx))
 }
 
-// write runs f, which writes once.
+// write runs f, which writes at most once, on a session of the client.
 func (b *Barrier) write(ctx context.Context, op string, f func(context.Context, *session) error) error {
 	if err := b.check(ctx, op); err != nil {
 		return err
@@ -144,7 +148,7 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 		_, _, err := s.commitOnce(ctx, backend.Create(path, kindBarrier.mark(), mode))
 		if b.ephemeral && (err == nil || isUncertain(err)) {
 			if err == nil {
-				b.setIn.Clear() // there was none
+				b.setIn.Clear() // no earlier node exists
 			}
 			b.setIn.Store(s.b.ID(), true)
 		}
@@ -184,8 +188,9 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 	}
 }
 
-// look reads the node of the barrier, and refuses if it is another recipe's. seen is
-// the czxid of a node that was found to be a barrier, whatever is written to it since.
+// look reads the node of the barrier. It returns an error if the node belongs to
+// another recipe. seen is the czxid of a node that an earlier call has found to be a
+// barrier: that node is not examined again, whatever data was written to it since.
 func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch, seen int64) (backend.Stat, error) {
 	data, stat, err := s.b.Get(ctx, b.path.full, w)
 	if err != nil || stat.Czxid == seen {
@@ -196,8 +201,8 @@ func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch, seen i
 }
 
 func (b *Barrier) await(ctx context.Context, s *session, trail *trail, seen *int64) error {
-	// The server that we read from may not know yet of a barrier that was set
-	// before Wait was called. It knows after a Sync.
+	// The server of this session may not know yet of a barrier that was set before
+	// Wait was called. It does after a Sync.
 	if err := s.b.Sync(ctx, b.path.full); err != nil {
 		return err
 	}
@@ -219,7 +224,8 @@ func (b *Barrier) await(ctx context.Context, s *session, trail *trail, seen *int
 	}
 }
 
-// awaitFired waits until an armed watch has fired, in a session that lives.
+// awaitFired waits until an armed watch fires. It returns an error if the session or
+// ctx ends first.
 func (s *session) awaitFired(ctx context.Context, w *backend.Watch) error {
 	select {
 	case <-w.Fired():

@@ -9,50 +9,51 @@ import (
 
 // DoubleBarrierOptions may be nil.
 type DoubleBarrierOptions struct {
-	// WaitForNextRound makes an entrant that comes while a round is in progress wait for
-	// the next one. Without it such an entrant joins the round in progress, as an
-	// extra.
+	// WaitForNextRound makes an entrant that arrives while a round is in progress
+	// wait for the next round. Without it the entrant joins the round in progress as
+	// an extra.
 	WaitForNextRound bool
 }
 
-// A DoubleBarrier lets a number of members begin a computation together, and end
-// it together (the double barrier of the ZooKeeper recipe guide): Enter returns
-// when n have come, and Leave when all of them have left. Then the next round can
+// A DoubleBarrier lets a number of members begin a computation together, and end it
+// together (the double barrier of the ZooKeeper recipe guide): Enter returns when n
+// members have arrived, and Leave when all of them have left. Then the next round can
 // be entered, with the same object.
 //
-// Enter returns to nobody before n members stand at the barrier at the same time.
-// Those n make the round, by name: the first that came. A round never opens for
-// what was left behind by an earlier one, whatever crashed, so who comes back
-// after a crash of all waits for n members again.
+// Enter does not return to any member before n members stand at the barrier at the
+// same time. The n members that arrived first form the round, which lists them by
+// name. A round never opens because of nodes that an earlier round left behind,
+// whichever clients crashed. So a member that returns after a crash of all members
+// waits for n members again.
 //
-// A member dies when its session ends. A crash before the round opens leaves the
-// others waiting, and anybody can complete the set. A crash inside does not keep
-// the others from leaving. The service learns of a crash when the
-// session times out, and until then a dead member counts as one that stands there.
+// A member dies when its session ends. If a member crashes before the round opens,
+// the others keep waiting, and any other entrant can complete the set. If a member
+// crashes inside, the others can still leave. The service learns of a crash when the
+// session times out; until then a dead member counts as present.
 //
-// n is a minimum. Who comes while a round is in progress, that is, while a member
-// of it is inside, joins it as an extra: Enter returns at once. Extras are not
-// counted: Leave of the others does not wait for them, and an extra that is still
-// inside makes no part of the next round. With WaitForNextRound they wait for it
-// instead.
+// n is a minimum. A round is in progress while a member of it is inside. An entrant
+// that arrives then joins the round as an extra: Enter returns at once. Extras are
+// not counted: Leave of the members does not wait for them, and an extra that is
+// still inside does not count for the next round. With WaitForNextRound the entrant
+// waits for the next round instead.
 //
-// All clients must agree on n. If an entrant finds itself in a round of another
-// number, it withdraws with ErrLimit.
+// All clients must agree on n. If the round that takes an entrant in has another
+// number of members, the entrant withdraws with ErrLimit.
 //
-// Layout: path is a directory, path/members another one (containers, made on first
-// use). A member is an ephemeral node in path/members, named
-// _c_<uuid>-member-<number>, an extra one named _c_<uuid>-guest-<number>; other
-// names are ignored. The node path/ready stands while a round is in progress. It
-// is persistent, and its data is the names of the round's members, a line for
-// each. The last to leave removes it; when the last ones have crashed, or have gone
-// without waiting for each other, it stays until somebody enters again. The
-// version of path counts the rounds; its data names the recipe, or is what stood there
-// before. Who deletes ready
-// while members are inside makes them count for the next round. Other libraries'
-// double barriers have another layout and other rules; they cannot take part.
+// Layout: path is a directory, and path/members is another one (containers, created
+// on first use). A member is an ephemeral node in path/members, named
+// _c_<uuid>-member-<number>; the node of an extra is named _c_<uuid>-guest-<number>.
+// Other names are ignored. The node path/ready exists while a round is in progress.
+// It is persistent, and its data lists the names of the round's members, one per
+// line. The last member to leave removes it. If the last members crash, or leave
+// without waiting for each other, it remains until the next entrant arrives. The
+// version of path counts the rounds. The data of path names the recipe, or is the
+// data that was there before. If an outsider deletes ready while members are inside,
+// they count for the next round. Double barriers of other libraries have another
+// layout and other rules; their clients cannot take part.
 //
-// A DoubleBarrier is safe for concurrent use and holds nothing; there is nothing to
-// close. Each Enter is a member of its own, also within one client.
+// A DoubleBarrier is safe for concurrent use and holds no resources; there is nothing
+// to close. Each Enter is a separate member, also within one client.
 type DoubleBarrier struct {
 	c       *Client
 	path    recipePath
@@ -92,21 +93,22 @@ func (d *DoubleBarrier) check(op string) error {
 	return nil
 }
 
-// Enter waits until n members stand at the barrier, and returns the entry. ctx
-// bounds the wait only, not the entry. A session lost while waiting does not end
-// the wait; the member comes anew with the next session. Whatever ends the wait, the
-// member is gone when Enter returns, and no round opens with it any more. (If one
-// opened just before, to the others it is a member that has come and left.)
+// Enter waits until n members stand at the barrier, and returns the entry. ctx bounds
+// the wait only, not the entry. A session that is lost during the wait does not end
+// the wait: the member enters again with the next session. If the wait ends without
+// an entry, the member is gone when Enter returns, and no round opens with it any
+// more. (If a round opened just before, the other members see a member that has
+// entered and left.)
 //
-// Without contact, or without an answer for a second, Enter returns earlier. Then the
-// member is removed in the background, over the next session if need be. The next
-// Enter of this client waits for that, however long it takes, so a client never counts
-// itself twice. Other clients can count the member until it is removed, or until the
-// service has ended its session.
+// Without contact, or if the service does not answer for a second, Enter returns
+// earlier. Then the member is removed in the background, over the next session if
+// necessary. The next Enter of this client waits for that removal, however long it
+// takes, so a client never counts itself twice. Other clients can count the member
+// until it is removed, or until the service has ended its session.
 //
-// Errors: ErrLimit when the round has another number of members than n.
-// ErrInvalid for n below 1. ErrTooLarge for an n of some thousands: the names of the
-// members must fit into a request. And those of Mutex.Lock.
+// Errors: ErrLimit if the round has a number of members other than n. ErrInvalid for
+// n below 1. ErrTooLarge for an n of some thousands: the names of the members must
+// fit into a request. And those of Mutex.Lock.
 func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 	const op = "enter"
 	if err := d.check(op); err != nil {
@@ -128,20 +130,21 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 			trail.over(ctx, err)
 			return nil, err
 		}
-		d.c.log.Debug("coord: comes to the barrier anew", "path", d.path.full, "error", err)
+		d.c.log.Debug("coord: entering the barrier anew", "path", d.path.full, "error", err)
 		trail.requeued(ctx, err)
 	}
 }
 
-// DoubleBarrierState is how many stand where.
+// DoubleBarrierState is the number of members and extras at a DoubleBarrier.
 type DoubleBarrierState struct {
-	Waiting int // have come, and wait for a round to open
+	Waiting int // have arrived, and wait for a round to open
 	Inside  int // members of the round in progress that have not left; 0 if there is none
-	Extra   int // have joined a round after it had opened, and have not left
+	Extra   int // joined a round after it had opened, and have not left
 }
 
-// State tells how many have come. It costs three requests. The counts are read one
-// after the other, so they can miss a change that comes in between.
+// State returns the number of members and extras at the barrier. It costs three
+// requests. The reads are not one snapshot, so the counts can miss a change that
+// comes in between.
 func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
 	const op = "state"
 	if err := d.check(op); err != nil {

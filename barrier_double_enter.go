@@ -11,27 +11,27 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// entrant is one node that waits to get in.
+// entrant is one node of an Enter, which waits for a round to take it in.
 type entrant struct {
 	d      *DoubleBarrier
 	trail  *trail // nil without Trace
 	s      *session
 	path   string
-	czxid  int64  // of the node at path; 0: not known
+	czxid  int64  // of the node at path; 0 if unknown
 	prefix string // of all nodes of the same Enter
-	guest  string // the path of its node as an extra, once that may have been made
-	sent   bool   // a commit of its own may have opened a round
+	guest  string // the path of its node as an extra, set before that is created
+	sent   bool   // a commit of this entrant may have opened a round
 
 	own   *backend.Watch // on its node
 	ready *backend.Watch
-	ahead neighbour // a member of the round that it waits for the end of
+	ahead neighbour // with WaitForNextRound: a member of the round in progress, whose end the entrant awaits
 }
 
-// enter comes with a new node and waits. When it returns an error, the node has been
-// removed, or awaitCleanUps tells when it is.
+// enter creates a new node and waits for a round. If it returns an error, the node
+// has been removed, or awaitCleanUps waits for its removal.
 func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
-	// Neither this client nor another must count what another call has left beside
-	// the new node.
+	// A node that another call of this client has left behind must not count beside
+	// the new node, neither for this client nor for another one.
 	if err := m.d.c.awaitCleanUps(ctx, m.d.members, sp.prefix); err != nil {
 		return nil, err
 	}
@@ -58,8 +58,9 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 	return e, err
 }
 
-// disownLost removes, over the next session and in the background, what a lost one
-// may have made. The GUID alone does not tell it: a call that goes on keeps that.
+// disownLost removes, in the background and over the next session, the nodes that a
+// lost session may have created. The GUID alone does not identify them, because a
+// call that goes on keeps its GUID.
 func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		d.c.overSessions(ctx, func(s *session) {
@@ -74,8 +75,9 @@ func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
 	}).madeFor(sp.prefix).note(d.members)
 }
 
-// removeOf removes a node that the session owner has left, and spares a later one of the
-// name. The server that is read from has caught up.
+// removeOf removes the node at path if the session with the ID owner created it, and
+// spares a later node of the same name. The caller has made sure that the server has
+// caught up.
 func (d *DoubleBarrier) removeOf(ctx context.Context, s *session, owner int64, path string) error {
 	stat, err := s.b.Exists(ctx, path, nil)
 	if isNotFound(err) || err == nil && stat.EphemeralOwner != owner {
@@ -87,22 +89,24 @@ func (d *DoubleBarrier) removeOf(ctx context.Context, s *session, owner int64, p
 	return s.remove(ctx, path)
 }
 
-// await looks until a round has taken it in. siblings is the number of nodes in
-// the directory when its own was made, or -1.
+// await waits until a round takes the entrant in. siblings is the number of nodes in
+// the directory when its own node was created, or -1 if unknown.
 //
-// A round is opened by whoever sees n members: each counts after it has come, and
-// whenever a round has ended, so the last to come or the first to see that the
-// way is free opens it. Who came when there were fewer than n leaves the counting
-// to those behind, and watches ready.
+// An entrant that counts n members opens the round. Each entrant counts after its
+// arrival, and whenever a round has ended. So the last to arrive, or the first to see
+// that the previous round has ended, opens the next one. An entrant that arrived when
+// there were fewer than n members leaves the counting to those behind it, and watches
+// ready.
 func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 	few := siblings >= 0 && int(siblings) < m.d.n
-	// Who may open the round needs no watch on his node: the commit checks it.
+	// An entrant that may open the round needs no watch on its own node: the commit
+	// checks the node.
 	for glance := !few; ; glance = false {
 		if !glance && (m.own == nil || m.own.Kind() != 0) {
 			m.own.Stop()
 			own, _, czxid, err := m.s.watchOwn(ctx, m.path)
 			if err != nil {
-				return nil, err // undo needs the czxid as it was known
+				return nil, err // undo needs the czxid that was known before
 			}
 			m.own, m.czxid = own, czxid
 		}
@@ -128,7 +132,7 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 		if err := m.wait(ctx); err != nil {
 			return nil, err
 		}
-		// The usual reason: the round has opened.
+		// The usual reason is that the round has opened.
 		names, opened, err := m.d.readReady(ctx, m.s)
 		if err != nil {
 			return nil, err
@@ -141,7 +145,7 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 	}
 }
 
-// wait returns when something has changed.
+// wait returns nil when one of the entrant's watches has fired.
 func (m *entrant) wait(ctx context.Context) error {
 	select {
 	case <-m.ready.Fired():
@@ -161,10 +165,11 @@ func (m *entrant) stopWatches() {
 	m.ahead.stop()
 }
 
-// look reads the barrier and does what is to be done: it returns an entry, or wait
-// if there is nothing but to wait, or errAgain.
+// look reads the barrier and takes the next step. It returns an entry, or wait if the
+// entrant can only wait, or errAgain.
 func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
-	// Nor what one has left meanwhile.
+	// A node that a call of this client has left behind since enter must not count
+	// either.
 	if err := m.d.c.awaitCleanUps(ctx, m.d.members, m.prefix); err != nil {
 		return nil, false, err
 	}
@@ -186,7 +191,8 @@ func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
 	case r.open && !m.d.next:
 		e, err = m.join(ctx, r)
 	case r.open:
-		// ready goes with the last of the round, unless that one dies.
+		// The last member of the round removes ready, unless that member dies. So a
+		// member is watched too.
 		wait, err = m.ahead.watch(ctx, m.s, m.d.members, r.living[0])
 		if err == nil && !wait {
 			err = errAgain
@@ -199,7 +205,7 @@ func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
 	return e, wait, err
 }
 
-// open opens the round of the n lowest.
+// open opens the round of the n lowest members.
 func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
 	named := r.waiting[:m.d.n]
 	ops := make([]backend.Op, 0, len(named)+2)
@@ -222,7 +228,7 @@ func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
 	return m.in(ctx, named)
 }
 
-// clear removes a ready whose round has died.
+// clear removes a stale ready, whose round has died.
 func (m *entrant) clear(ctx context.Context, r round) error {
 	err := m.commit(ctx,
 		backend.Check(m.path, backend.AnyVersion),
@@ -234,13 +240,14 @@ func (m *entrant) clear(ctx context.Context, r round) error {
 	return err
 }
 
-// commit applies what is bound to what was read, and so cannot apply twice.
+// commit applies operations that check the state that was read, and so cannot apply
+// twice.
 func (m *entrant) commit(ctx context.Context, ops ...backend.Op) error {
 	_, err := m.s.b.Commit(ctx, ops...)
 	return m.s.lookAgain(ctx, m.d.members, err)
 }
 
-// join joins the round in progress.
+// join joins the round in progress as an extra.
 func (m *entrant) join(ctx context.Context, r round) (*Entry, error) {
 	if err := m.agree(r.names); err != nil {
 		return nil, err
@@ -261,7 +268,7 @@ func (m *entrant) join(ctx context.Context, r round) (*Entry, error) {
 	return m.grant(ctx, m.guest, r.names, nil)
 }
 
-// in makes an entry of a member that a round has taken in.
+// in returns the entry of a member that a round has taken in.
 func (m *entrant) in(ctx context.Context, names []string) (*Entry, error) {
 	if err := m.agree(names); err != nil {
 		return nil, err
@@ -269,7 +276,7 @@ func (m *entrant) in(ctx context.Context, names []string) (*Entry, error) {
 	return m.grant(ctx, m.path, names, m.own)
 }
 
-// agree returns an error if a round is not one of n members.
+// agree returns an error if the round does not have n members.
 func (m *entrant) agree(names []string) error {
 	if len(names) != m.d.n {
 		return fmt.Errorf("%w: the round has %d members, this client expects %d", ErrLimit, len(names), m.d.n)
@@ -277,7 +284,8 @@ func (m *entrant) agree(names []string) error {
 	return nil
 }
 
-// grant makes the entry stand. own is the armed watch on its node, or nil.
+// grant returns an entry with a hold on the node at path. own is the armed watch on
+// that node, or nil.
 func (m *entrant) grant(ctx context.Context, path string, names []string, own *backend.Watch) (*Entry, error) {
 	e := &Entry{d: m.d, names: names, since: m.czxid, extra: path == m.guest}
 	e.Hold = &Hold{s: m.s, path: path, trail: m.trail, recipe: e}
@@ -295,10 +303,10 @@ func (m *entrant) grant(ctx context.Context, path string, names []string, own *b
 	return e, nil
 }
 
-// takeOut removes in the background what a member has left that gave up, by do, and
-// waits for that, see cleanUp.wait. What goes with a lost session is removed over the
-// next one: the service may not know of the loss yet, and would count the node among
-// the next n. prefix is that of the nodes of the call, or "".
+// takeOut removes in the background, by do, the nodes of a member that gave up, and
+// waits for that; see cleanUp.wait. If the session is lost, it removes the nodes over
+// the next session: the service may not know of the loss yet, and would count them
+// among the next n. prefix is that of the nodes of the call, or "".
 func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context.Context) error, paths ...string) {
 	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 		if s.b.Err() == nil {
@@ -317,18 +325,19 @@ func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context
 					err = d.removeOf(ctx, next, s.b.ID(), path)
 				}
 				if err != nil && !isOver(err) {
-					d.c.log.Warn("coord: a node of a lost session stands until the service ends it", "path", path, "error", err)
+					d.c.log.Warn("coord: cannot remove a node of a lost session, it stays until the service ends that session", "path", path, "error", err)
 				}
 			}
 		})
 	}).madeFor(prefix).wait(s, d.members)
 }
 
-// undo takes an entrant out that gave up. If a round has opened with it meanwhile, it
-// is a member that has come and left.
+// undo takes out an entrant that gave up. If a round has opened with it meanwhile,
+// the other members see a member that has entered and left.
 func (m *entrant) undo(ctx context.Context) error {
 	if m.sent || m.guest != "" {
-		// What is still under way comes before what follows.
+		// A commit of this entrant that is still under way takes effect before the
+		// reads below.
 		if err := m.s.b.Sync(ctx, m.d.members); err != nil {
 			return err
 		}
@@ -343,7 +352,7 @@ func (m *entrant) undo(ctx context.Context) error {
 		return err
 	}
 	if opened < m.czxid {
-		names = nil // they are those of other nodes
+		names = nil // an older ready lists other nodes
 	}
 	return m.d.depart(ctx, m.s, m.path, names)
 }

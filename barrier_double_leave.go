@@ -11,41 +11,42 @@ import (
 
 // An Entry is a member's place in a round of a DoubleBarrier, from Enter to Leave.
 //
-// It is a Hold without a token: it stands on the member's node. If the session is
-// lost, or somebody deletes the node, the entry ends: Done fires, and to the others
-// the member has left, so they do not wait for it any more. What the member has
-// computed until then is not undone; a member that must not go on alone uses the
-// entry's Context. It can enter again: it joins its old round, if that is still in
-// progress, or waits for the next.
+// It is a Hold without a token, on the member's node. If the session is lost, or an
+// outsider deletes the node, the entry ends: Done fires, and for the other members
+// this member has left, so they do not wait for it any more. The work that the member
+// has done until then is not undone; a member that must not go on alone uses the
+// entry's Context. The member can enter again: it joins its old round if that is
+// still in progress, or waits for the next.
 //
-// Release leaves without waiting for the others. While a Leave is under way it
-// changes nothing; what ends that is its ctx.
+// Release leaves without waiting for the others. While a Leave is under way Release
+// has no effect; the ctx of Leave ends it.
 type Entry struct {
 	*Hold
 	d       *DoubleBarrier
-	names   []string // of the round
-	since   int64    // the czxid of the node that it came with, 0 if it is not known
+	names   []string // of the members of the round
+	since   int64    // the czxid of the node with which the member entered, 0 if unknown
 	extra   bool
-	leaving atomic.Bool // by Leave, which removes the node in its own way
+	leaving atomic.Bool // set by Leave, which removes the node itself
 }
 
-// Extra reports whether the member has joined a round that others had opened.
+// Extra reports whether the member joined a round that was open already.
 func (e *Entry) Extra() bool { return e.extra }
 
 // Leave ends the entry, so that Done fires, and waits until all other members of the
-// round have left or died. Extras are not waited for; an extra itself waits for the
+// round have left or died. It does not wait for extras; an extra itself waits for the
 // members of its round.
 //
 // If ctx ends first, the member has left all the same: its node is removed before
-// Leave returns, as when Enter is given up, and only the wait was. Another call of
-// Leave waits on. A session that is lost while Leave waits does not end the wait. If
-// the entry was lost before Leave was called, Leave returns its Err at once. After
-// Release it waits for the others; it first waits for a Release that is under way.
+// Leave returns, as when Enter gives up, and only the wait is cut short. Another call
+// of Leave resumes the wait. A session that is lost while Leave waits does not end
+// the wait. If the entry was lost before Leave was called, Leave returns its Err at
+// once. After Release, Leave waits for the other members; if a Release is under way,
+// it waits for that first.
 //
-// One member after the other goes, and each that goes wakes one (the recipe's
-// leaving by lowest and highest): the first that came stays until it is the last,
-// and watches the highest that is still there; the others remove their nodes at
-// once, watch the lowest, and wake when it goes.
+// Members leave one after the other, and each that leaves wakes one other (the recipe
+// guide's rule of the lowest and the highest). The member that arrived first stays
+// until it is the last, and watches the highest that is still there. The others
+// remove their nodes at once and watch the lowest.
 func (e *Entry) Leave(ctx context.Context) error {
 	const op = "leave"
 	e.leaving.Store(true)
@@ -75,7 +76,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 	return err
 }
 
-// leave goes out and waits for the others, in session s.
+// leave removes the entry's node and waits for the other members, in session s.
 func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 	d, own := e.d, base(e.Path())
 	if e.extra && s == e.s {
@@ -90,7 +91,8 @@ func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 		if err != nil {
 			return err
 		}
-		// The node of an earlier session goes with it. It is waited for.
+		// The service removes the node of an earlier session. Until then it counts
+		// like that of another member.
 		mine := s == e.s && slices.Contains(living, own)
 		switch {
 		case len(living) == 0:
@@ -111,7 +113,7 @@ func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 			return err
 		}
 		if other.w == nil {
-			continue // gone already
+			continue // deleted already
 		}
 		trail.waiting(ctx, e.Path(), -1)
 		select {
@@ -124,9 +126,10 @@ func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 	}
 }
 
-// living returns those of names that are still there. They are of a round that a node of
-// czxid since was a member of, or of one in which the own node stands if since is 0. In a
-// directory that was made after that, a node of such a name is another one.
+// living returns those of names whose nodes exist. The names are of a round to which
+// a node of czxid since belonged, or, if since is 0, of a round in which the caller's
+// own node still exists. In a directory that was created after since, a node of such
+// a name is another node.
 func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string, since int64) ([]string, error) {
 	list, members, err := s.b.Children(ctx, d.members, nil)
 	if isNotFound(err) || since != 0 && err == nil && members.Czxid > since {
@@ -135,21 +138,21 @@ func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string, 
 	return sortMembers(names, list).living, err
 }
 
-// removeLast removes the node of the last member of a round, and ready with it: as
-// long as the one stands, the other is that of its round, so a repetition meets no
-// other.
+// removeLast removes the node of the last member of a round, together with ready.
+// While that node exists, ready is that of its round, so a repeated commit cannot
+// delete the ready of another one.
 func (d *DoubleBarrier) removeLast(ctx context.Context, s *session, path string) error {
 	err := s.commitAgain(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(d.ready, backend.AnyVersion))
 	if err == nil || isOver(err) || ctx.Err() != nil {
 		return err
 	}
-	return s.remove(ctx, path) // an outsider was here, a reply was lost, or ready cannot go
+	return s.remove(ctx, path) // an outsider interfered, a reply was lost, or ready cannot be deleted
 }
 
-// depart takes a node out at once. If it was the last of the round that names has,
-// ready goes with it.
+// depart removes the node of a member at once. names lists the members of its round.
+// If the member is the last of them, ready is removed with it.
 func (d *DoubleBarrier) depart(ctx context.Context, s *session, path string, names []string) error {
-	living, err := d.living(ctx, s, names, 0) // if that is refused, who leaves goes all the same
+	living, err := d.living(ctx, s, names, 0) // after an error the member leaves all the same
 	if err == nil && len(living) == 1 && living[0] == base(path) {
 		return d.removeLast(ctx, s, path)
 	}
@@ -162,7 +165,7 @@ func (e *Entry) release(h *Hold) error {
 	if e.leaving.Load() {
 		return nil
 	}
-	living, err := e.d.living(context.Background(), h.s, e.names, 0) // if that is refused, the member leaves all the same
+	living, err := e.d.living(context.Background(), h.s, e.names, 0) // after an error the member leaves all the same
 	if err != nil || len(living) != 1 || living[0] != base(h.Path()) {
 		return h.remove(nil)
 	}

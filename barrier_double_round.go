@@ -8,56 +8,58 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// How a round opens and ends. In the recipe guide's way, with an empty ready node, a
-// ready that survived a crash opens the next round, and a member that has died
-// counts. These rules mend it. Without one of them a round opens too early, is
-// destroyed while it lasts, or a member waits for ever: an exhaustive model in the
-// tests shows it.
+// How a round opens and ends. In the recipe guide's version, ready is an empty node:
+// a ready that survives a crash opens the next round, and a member that has died
+// counts. The rules below prevent that. Without any one of them a round opens too
+// early, or is destroyed while it is in progress, or a member waits for ever: an
+// exhaustive model in the tests shows it.
 //
-//   - ready carries the names of the round, the n lowest that stood there. It
-//     lets in those and nobody else.
-//   - It is made by one commit {check that each of them is there, bump the version
-//     of the directory, create ready}.
-//   - A call of Enter that comes anew after its session was lost keeps its GUID, and
-//     two nodes with one GUID count as one: the service may not know yet that
-//     the old session is over, and the member would make two.
-//   - A call keeps its GUID, and a recreated directory of members restarts its sequence
-//     numbers, so two nodes of one call can have the same name. A ready that is older
-//     than the directory lists none of the nodes in it.
-//   - If none of its names is there, it is stale: its round has died. Whoever
-//     waits removes it by {check own node, bump the version of the directory,
-//     delete ready}, with the version read before ready was. ready's own version
-//     would not do, since that of every new ready is 0: the ready of a round that
-//     has opened meanwhile would go.
-//   - Who leaves counts the names of his own round, not what else stands there.
-//   - The last of them goes by {delete own, delete ready}. In two steps, a next
-//     round could open between them, and lose its ready.
-//   - Who joins late does so by {check a member of the round, delete own, create a
-//     node of another kind}, so that it is never counted for the next round.
+//   - ready lists the names of the round, the n lowest members when it was created.
+//     It admits these members and no others.
+//   - ready is created by one commit {check that each of these members exists, bump
+//     the version of the directory, create ready}.
+//   - A call of Enter that starts anew after its session was lost keeps its GUID, and
+//     two nodes with one GUID count as one: the service may not know yet that the old
+//     session is over, and would count the member twice.
+//   - A call keeps its GUID, and a recreated directory of members restarts its
+//     sequence numbers, so two nodes of one call can have the same name. A ready that
+//     is older than the directory lists none of the nodes in it.
+//   - If none of the nodes that ready lists exists, ready is stale: its round has
+//     died. An entrant that waits removes it by {check own node, bump the version of
+//     the directory, delete ready}, with the version that it read before ready. The
+//     version of ready itself would not do, since that of every new ready is 0: the
+//     commit would delete the ready of a round that has opened meanwhile.
+//   - A member that leaves counts the names of its own round, not the other nodes in
+//     the directory.
+//   - The last member leaves by {delete own node, delete ready}. In two steps, the
+//     next round could open between them, and lose its ready.
+//   - A late entrant joins by {check a member of the round, delete own node, create a
+//     node of another kind}, so that it never counts for the next round.
 //
-// The version is that of path and not of path/members, where s.create counts
-// siblings by setting the directory's data: there each entrant would bump it,
-// and a commit of those who open or clean up be refused and sent again for each one
-// that comes meanwhile. That would be slow, not wrong. In a directory of its own
-// it changes with rounds alone, and members are created in one round trip.
+// The version is that of path and not of path/members. s.create counts siblings by
+// setting the data of path/members: each arrival would bump that version, and the
+// service would refuse the commits of entrants that open a round or clean up, which
+// would send them again for each arrival meanwhile. That would be slow, not wrong.
+// The version of path changes with rounds alone, and members are created in one round
+// trip.
 //
-// The directory is a container, and one that is made anew counts from 0 again. It
-// cannot have been made anew between a read of the version and the commit, since the
-// commit checks nodes that stood below it at the read, its own among them.
+// The directory is a container, and a recreated one counts from 0 again. It cannot
+// have been recreated between a read of the version and the commit, since the commit
+// checks nodes that existed below it at the read, the entrant's own among them.
 
-// round is what an entrant sees.
+// round is the state of the barrier as an entrant reads it.
 type round struct {
 	data    []byte // of the directory
-	version int32  // likewise
-	open    bool   // ready is there
+	version int32  // of the directory
+	open    bool   // ready exists
 	names   []string
-	living  []string // of names, lowest first
-	waiting []string // members that no round has taken in, lowest first
+	living  []string // those of names whose nodes exist, lowest first
+	waiting []string // members that are in no round yet, lowest first
 	extra   int
 }
 
-// read reads all there is. The version of the directory comes first: if it still
-// stands when something is committed, ready is the one that was read.
+// read reads the whole state. It reads the version of the directory first: if a later
+// commit finds that version unchanged, ready is still the one that was read.
 func (m *entrant) read(ctx context.Context) (round, error) {
 	data, stat, err := m.s.b.Get(ctx, m.d.path.full, nil)
 	if err != nil {
@@ -87,8 +89,8 @@ func (m *entrant) read(ctx context.Context) (round, error) {
 	return r, nil
 }
 
-// ownGone turns the news that a directory is missing into what that means to a
-// node in it.
+// ownGone turns the error of a missing directory into errGone: a node in that
+// directory is gone too.
 func ownGone(err error) error {
 	if isNotFound(err) {
 		return errGone
@@ -109,7 +111,8 @@ func (d *DoubleBarrier) readReady(ctx context.Context, s *session) (names []stri
 	return strings.Fields(string(data)), stat.Czxid, nil
 }
 
-// sortMembers tells the children of the directory of members apart.
+// sortMembers sorts the children of the directory of members by kind. names lists the
+// members of the round.
 func sortMembers(names, list []string) round {
 	r := round{names: names}
 	named := make(map[string]bool, len(names))
@@ -132,7 +135,7 @@ func sortMembers(names, list []string) round {
 	}
 	slices.SortFunc(r.living, byNumber)
 	slices.SortFunc(r.waiting, byNumber)
-	// Of the nodes of one call the last is the one that lives.
+	// Of several nodes of one call, only the last belongs to a live session.
 	seen := make(map[string]bool, len(r.waiting))
 	for i := len(r.waiting) - 1; i >= 0; i-- {
 		guid := r.waiting[i][:len(guidPrefix)+guidLen]
@@ -144,7 +147,7 @@ func sortMembers(names, list []string) round {
 	return r
 }
 
-// byNumber orders the names of members by which came first.
+// byNumber orders the names of members by arrival.
 func byNumber(a, b string) int {
 	i, _ := parseSeq(a, entrantKind)
 	j, _ := parseSeq(b, entrantKind)
@@ -154,7 +157,7 @@ func byNumber(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// watchReady reports whether there is a ready, and watches for the change of that.
+// watchReady reports whether ready exists, and arms a watch on it.
 func (m *entrant) watchReady(ctx context.Context) (bool, error) {
 	m.ready.Stop()
 	m.ready = backend.NewWatch()

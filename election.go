@@ -12,48 +12,50 @@ import (
 
 // ElectionOptions may be nil.
 type ElectionOptions struct {
-	// ID says who the candidate is, for Leader, WatchLeader and Contenders. It is
-	// text, and need not be unique.
+	// ID identifies the candidate to callers of Leader, WatchLeader and Contenders.
+	// It is text, and need not be unique.
 	ID string
 
-	// Data goes with the ID: an address, for example.
+	// Data is published with the ID: an address, for example.
 	Data []byte
 
-	// StepDownOnSuspend ends a term as soon as contact with the service is lost, with
-	// ErrSuspended, even if it comes back a moment later. Without it a leader
-	// stays leader through that until its session is lost, which is declared
-	// before the service lets anybody else lead, as far as can be promised; see
-	// Hold.
+	// StepDownOnSuspend ends a term with ErrSuspended as soon as the client loses
+	// contact with the service, even if contact returns a moment later. Without it a
+	// leader stays leader until its session is lost. The client declares that loss
+	// before the service lets another candidate lead, as far as this can be promised;
+	// see Hold.
 	StepDownOnSuspend bool
 }
 
 // An Election chooses one leader among the candidates on one path (the leader
-// election of the ZooKeeper recipe guide, without the herd). Candidates lead in the
-// order in which they came. Nobody polls, and a change of leader wakes at most two
-// candidates, however many there are.
+// election of the ZooKeeper recipe guide, without the herd effect). Candidates lead
+// in the order of their arrival. No candidate polls, and a change of leader wakes at
+// most two candidates, however many there are.
 //
-// Leading is a Term, which is a Hold: it can be lost, it says so, and it carries
-// a token that grows from one leader to the next and a guard for transactions.
-// The same is promised as for a Mutex.
+// A leader has a Term, which is a Hold: it can be lost, it reports the loss, and it
+// carries a token that grows from one leader to the next and a guard for
+// transactions. The guarantees are those of a Mutex.
 //
-// Run is the way to lead that is hard to get wrong: it calls a function for as
-// long as it leads, with a context that ends with the term. Leadership is for
-// programs that select on a channel. Campaign is what both are made of.
+// Run is the way to lead that is hard to get wrong: it calls a function while the
+// candidate leads, with a context that ends with the term. Leadership is for programs
+// that select on a channel. Both are built on Campaign.
 //
-// Layout: path is a directory (a container, made on first use, with what is
-// missing above it), which belongs to the election: its data names it, and each
+// Layout: path is a directory (a container, created on first use together with its
+// missing parents), which belongs to the election: its data names the recipe. Each
 // candidate has a node in it, ephemeral and sequential, named
-// _c_<uuid>-latch-<number>, as Curator's LeaderLatch names them. Its data is the
-// ID; with Data it is JSON under the key "coord-candidate". Beside a leader that
-// has made an announcement stands _c_<uuid>-ready-<number> with its data.
+// _c_<uuid>-latch-<number>, as in Curator's LeaderLatch. The data of the node is the
+// ID; if there is Data, it is JSON under the key "coord-candidate". The announcement
+// of a leader is the data of a node _c_<uuid>-ready-<number> beside the leader's
+// node.
 //
-// Curator's LeaderLatch and ours elect one leader on one path. Names of kazoo's
-// Election are understood too. It understands ours if its lock attribute is
-// replaced by client.Lock(path, id, extra_lock_patterns=["-latch-"]); untold, it
-// leads beside ours.
+// Curator's LeaderLatch and this Election elect one leader on one path. This Election
+// also understands the names of kazoo's Election. kazoo's Election understands the
+// names of this one if its lock attribute is replaced by client.Lock(path, id,
+// extra_lock_patterns=["-latch-"]); without that, its candidate leads at the same
+// time as one of this Election.
 //
-// An Election is safe for concurrent use and holds nothing; there is nothing to
-// close. Each campaign is a candidate of its own, also within one client.
+// An Election is safe for concurrent use and holds no resources; there is nothing to
+// close. Each campaign is a separate candidate, also within one client.
 type Election struct {
 	c        *Client
 	path     recipePath
@@ -72,7 +74,7 @@ func NewElection(c *Client, path string, o *ElectionOptions) *Election {
 	return e
 }
 
-// A Term is the time for which a candidate leads. Release resigns. It is safe for
+// A Term is the time for which a candidate leads. Release resigns. A Term is safe for
 // concurrent use.
 type Term struct {
 	*Hold
@@ -81,19 +83,19 @@ type Term struct {
 
 func (e *Election) line() *line { return &line{c: e.c, dir: e.path.full, kinds: latchLine} }
 
-// Campaign waits until it leads, or ctx ends. ctx bounds the campaign only, not
-// the term. A session lost while waiting does not end the campaign; it goes on at
-// the tail with the next session. Whatever ends it, its node is gone when Campaign
-// returns, as with Mutex.Lock.
+// Campaign waits until the candidate leads, or ctx ends. ctx bounds the campaign
+// only, not the term. A session that is lost during the wait does not end the
+// campaign: it goes on at the tail of the queue with the next session. If Campaign
+// returns an error, the candidate's node is gone, as with Mutex.Lock.
 //
-// Its errors are those of Mutex.Lock.
+// The errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	const op = "campaign"
 	if err := e.path.check(op); err != nil {
 		return nil, err
 	}
 	if !utf8.ValidString(e.own.ID) {
-		return nil, opError(op, e.path.full, fmt.Errorf("%w: the ID is no text", ErrInvalid))
+		return nil, opError(op, e.path.full, fmt.Errorf("%w: the ID is not text", ErrInvalid))
 	}
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(op, e.path.full, err)
@@ -126,27 +128,27 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 func (h *Hold) endSuspended(at contact) {
 	if at.phase == backend.PhaseConnected {
 		select {
-		case <-at.changed: // also when contact is back already
+		case <-at.changed: // also if contact has returned already
 		case <-h.Done():
 			return
 		}
 	}
-	if h.Err() == nil { // it looks for a lost session first
+	if h.Err() == nil { // Err checks for a lost session first
 		h.lose(ErrSuspended)
 	}
 }
 
-// Run campaigns, and calls f when it leads, with a context that ends with the
-// term; then it resigns. If the term was lost before f returned, Run campaigns
-// again, and f is called again with the next term; f has returned by then, so it
-// never runs twice at a time. f should return when its context ends. What f
-// returned after a loss is only logged.
+// Run campaigns, and when the candidate leads it calls f, with a context that ends
+// with the term. Then it resigns. If the term was lost before f returned, Run
+// campaigns again and calls f again with the next term. By then the earlier call of f
+// has returned, so f never runs twice at a time. f should return when its context
+// ends. An error that f returns after a loss is only logged.
 //
-// Run returns when f returned while its term stood or was released by f, with
-// what f returned and the error of resigning, joined. (So too when ctx ends while
-// it leads: then f's context ends, and what f returns counts.) It returns also
-// when ctx ends while it does not lead, with the error of ctx; and when it cannot
-// campaign, see Campaign.
+// Run returns when f returns while the term stands, or after f has released the term.
+// The result is the error of f joined with the error of resigning. (This includes the
+// end of ctx during a term: the context of f ends, and the error of f counts.) Run
+// also returns when ctx ends while the candidate does not lead, with the error of
+// ctx; and when it cannot campaign, see Campaign.
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
 	for {
 		again := false
@@ -161,7 +163,7 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 			err := f(held, t)
 			again = errors.Is(t.Err(), ErrLost)
 			if again && err != nil {
-				e.c.log.Info("coord: what led returned an error after its term was lost", "path", t.Path(), "error", err)
+				e.c.log.Info("coord: the function of Run returned an error after its term was lost", "path", t.Path(), "error", err)
 			}
 			return err
 		})

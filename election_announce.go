@@ -13,20 +13,21 @@ import (
 // leading is the recipe of a term.
 type leading struct {
 	l         *line
-	announced atomic.Bool // a node of an announcement may stand
+	announced atomic.Bool // a node of an announcement may exist
 }
 
-// readyKind is in the name of an announcement's node what latchKind is in that of
-// its leader. The GUID and the number are the leader's, so it is found by his name,
-// and never taken for a successor's.
+// readyKind has the place in the name of an announcement's node that latchKind has in
+// the name of its leader's. The GUID and the number are the leader's, so the
+// announcement is found by the leader's name, and is never taken for a successor's.
 //
-// It is a node of its own, as the recipe guide has it. To write into the leader's
-// would be cheaper, but candidates of Curator's watch the data of the node before
-// theirs, and that one watch would be used up: they would not see the leader go.
+// The announcement has a node of its own, as in the recipe guide. A write into the
+// leader's node would be cheaper, but a candidate of Curator watches the data of its
+// predecessor's node, and the write would use that one watch up: the candidate would
+// not see the leader go.
 const readyKind = "ready-"
 
-// readyPath is where the announcement of the leader at path stands, or "" if he is
-// of a make that has none.
+// readyPath returns the path of the announcement of the leader at path, or "" if the
+// leader's library has no announcements.
 func readyPath(path string) string {
 	i := strings.LastIndex(path, latchKind)
 	if i < 0 {
@@ -35,11 +36,12 @@ func readyPath(path string) string {
 	return path[:i] + readyKind + path[i+len(latchKind):]
 }
 
-// Announce publishes that the leader has taken over and is ready, with data for
-// those who follow Leader or WatchLeader: the acknowledgement of the recipe guide.
-// Being first in line makes a leader, which may have much to do before it can
-// serve. A later call replaces the data. It goes with the term, in the same
-// moment, and costs two requests. If the term has ended the error is that of Err.
+// Announce publishes, with data, that the leader has taken over and is ready: the
+// acknowledgement of the recipe guide. Callers of Leader and WatchLeader see it. A
+// candidate leads as soon as it is the head of the queue, and may have much to do
+// before it can serve. A later call replaces the data. The announcement goes with the
+// term, at the same moment. Announce costs two requests. If the term has ended, the
+// error is that of Err.
 func (t *Term) Announce(ctx context.Context, data []byte) error {
 	const op = "announce"
 	path := t.Path()
@@ -47,14 +49,14 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		return opError(op, path, err)
 	}
 	ready := readyPath(path)
-	t.led.announced.Store(true) // before it can be: Release looks
+	t.led.announced.Store(true) // before the node can exist, because Release reads it
 	pause := pauses{c: t.s.c}
 	for {
 		if err := t.Err(); err != nil {
 			return opError(op, path, err)
 		}
-		// Under the version that was read: an attempt of an earlier call that was
-		// given up cannot come after this one.
+		// The write is conditional on the version that was read, so an attempt of an
+		// earlier call that gave up cannot take effect after this one.
 		_, stat, err := t.s.b.Get(ctx, ready, nil)
 		write := backend.SetData(ready, data, stat.Version)
 		if isNotFound(err) {
@@ -76,7 +78,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		case isOver(err):
 			t.lose(err)
 		case isNotFound(err), answers(err, backend.ErrBadVersion), answers(err, backend.ErrExists):
-			// Somebody was in between, or what was read is behind.
+			// Another call wrote in between, or the read was stale.
 			if err := t.s.b.Sync(ctx, ready); err != nil && !isOver(err) {
 				return opError(op, path, err)
 			}
@@ -88,7 +90,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 	}
 }
 
-// release resigns. What was announced goes in the same commit.
+// release resigns. The same commit removes the announcement.
 func (x *leading) release(h *Hold) error {
 	if !x.announced.Load() {
 		return x.l.release(h)
@@ -96,16 +98,16 @@ func (x *leading) release(h *Hold) error {
 	ready := readyPath(h.Path())
 	both, err := h.removeWith(ready)
 	if !both {
-		// Once the leader's node is gone no attempt to announce can succeed any
-		// more, so what stands now is the last of it.
+		// Once the leader's node is gone, no attempt to announce can succeed any
+		// more, so a ready node that exists now is the last one.
 		h.s.removeLater(ready)
 	}
 	return err
 }
 
-// lost takes away what stands, should the session live on: what was announced, and
-// before it the node of a leader who has stepped down. An announcement can be under
-// way, and would come after all.
+// lost removes what the term leaves behind if the session lives on: first the node of
+// a leader that has stepped down, then the announcement. In the other order, an
+// Announce under way could create the announcement anew.
 func (x *leading) lost(h *Hold) {
 	var paths []string
 	path := h.Path()

@@ -10,17 +10,18 @@ import (
 // campaigns again after every loss, and after every Release of a term, until ctx
 // ends; then the channel is closed.
 //
-// A term that was received is the receiver's until he releases it, also after ctx
-// has ended. Nobody resigns for him: a receiver that stops working without Release
-// leads until his session ends.
+// A term that was received belongs to its receiver until the receiver releases it,
+// also after ctx has ended. Leadership does not resign such a term: a receiver that
+// stops working without Release leads until its session ends.
 //
-// Nobody leads unawares: a term that was not received for the timeout of its
-// session, or until ctx ended, is resigned. Who comes to receive late may get a
-// term that is Done already, never one that only seems to stand.
+// A term that is not received is resigned after one session timeout, or when ctx
+// ends, so that no program leads without knowing it. A late receiver may get a term
+// that is Done already, but never one that only seems to stand.
 //
-// If campaigning fails for good (see Mutex.Lock for why it can), the last term on
-// the channel never stood: its Token is zero, its Path empty, it is Done, and its Guard is
-// refused. Err is the error of Campaign, which matches neither ErrLost nor ErrReleased.
+// If campaigning fails permanently (see Mutex.Lock for the reasons), the last term on
+// the channel never stood: its Token is zero, its Path is empty, it is Done, and its
+// Guard is refused. Err is the error of Campaign, which matches neither ErrLost nor
+// ErrReleased.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 	out := newSignal[*Term]()
 	if !e.c.goWork(func() {
@@ -36,10 +37,11 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 	return out.ch
 }
 
-// noTerm is a term that never stood.
+// noTerm returns a term that never stood.
 func noTerm(err error) *Term { return &Term{Hold: &Hold{err: err}} }
 
-// lead returns a term that is to be resigned, or nil.
+// lead campaigns until ctx ends. It returns a term that the caller must resign, or
+// nil.
 func (e *Election) lead(ctx context.Context, out signal[*Term]) *Term {
 	for {
 		t, err := e.Campaign(ctx)
@@ -61,7 +63,8 @@ func (e *Election) lead(ctx context.Context, out signal[*Term]) *Term {
 		}
 		unclaimed.Stop()
 		if t.Err() == nil {
-			// Whether it was received is decided by who gets it from the channel.
+			// The channel decides whether the term was received: untaken returns it
+			// only if not.
 			if mine, ok := out.untaken(); ok {
 				if ctx.Err() != nil {
 					return mine

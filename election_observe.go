@@ -11,34 +11,36 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Candidate is somebody in line for leadership.
+// A Candidate is a contender for leadership.
 type Candidate struct {
 	ID      string
 	Data    []byte
 	Path    string    // of its node, absolute
-	Token   int64     // what the Token of its term is, or will be
-	Session int64     // that owns the node
-	Since   time.Time // when it came, by the service's clock
+	Token   int64     // the Token of its term, present or future
+	Session int64     // the session that owns the node
+	Since   time.Time // when it arrived, by the service's clock
 
-	// Ready: it leads and has called Announce, with Announcement.
+	// Ready reports that the candidate leads and has called Announce, with
+	// Announcement.
 	Ready        bool
 	Announcement []byte
 
 	announced int64 // the zxid of the latest announcement
 }
 
-// Leader is who leads, or that nobody does.
+// A Leader is the candidate that leads, or reports that there is none; see Vacant.
 type Leader struct {
 	Candidate
 
-	// Err is set only in the last element that WatchLeader sends, if it cannot go on.
+	// Err is set only in the last element that WatchLeader sends, if WatchLeader
+	// cannot go on.
 	Err error
 }
 
-// Vacant reports that nobody leads.
+// Vacant reports that no candidate leads.
 func (l Leader) Vacant() bool { return l.Token == 0 && l.Err == nil }
 
-// candidateJSON is what a candidate says of itself.
+// candidateJSON is what a candidate publishes about itself.
 type candidateJSON struct {
 	ID   string `json:"id"`
 	Data []byte `json:"data,omitempty"`
@@ -50,8 +52,8 @@ type candidateEnvelope struct {
 
 var candidateStart = []byte(`{"coord-candidate":`)
 
-// encode returns the plain ID, as Curator has it, if there is no more to say and
-// it cannot be mistaken.
+// encode returns the plain ID, as Curator stores it, if there is no Data and the ID
+// cannot be mistaken for an envelope.
 func (j *candidateJSON) encode() ([]byte, error) {
 	plain := []byte(j.ID)
 	if len(j.Data) == 0 && !bytes.HasPrefix(plain, candidateStart) && checkData(plain) == nil {
@@ -60,8 +62,8 @@ func (j *candidateJSON) encode() ([]byte, error) {
 	return json.Marshal(candidateEnvelope{j})
 }
 
-// openCandidate reads what a candidate says of itself. Everything that is not
-// ours is an ID.
+// openCandidate decodes what a candidate publishes about itself. Data that is not
+// such an envelope is an ID.
 func openCandidate(data []byte) candidateJSON {
 	var e candidateEnvelope
 	if bytes.HasPrefix(data, candidateStart) && json.Unmarshal(data, &e) == nil && e.Candidate != nil {
@@ -79,10 +81,11 @@ func newCandidate(path string, data []byte, stat backend.Stat) Candidate {
 	}
 }
 
-// Leader asks who leads: who is first in line. He may not know it yet, or be about
-// to leave. The zero Leader, which is Vacant, means nobody. It is a picture of a
-// moment that has passed, but not older than the call, on an ensemble too. It costs
-// three requests, four with an announcement.
+// Leader returns the candidate that leads, which is the head of the queue. That
+// candidate may not know yet that it leads, or may be about to leave. The zero
+// Leader, which is Vacant, means that no candidate leads. The result is a snapshot of
+// a past moment, but not older than the call, also on an ensemble. Leader costs three
+// requests, four with an announcement.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	const op = "leader"
 	if err := e.path.check(op); err != nil {
@@ -97,14 +100,15 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return l, opError(op, e.path.full, err)
 }
 
-// WatchLeader returns a channel with the present leader, and then every change:
-// another leader, nobody, an announcement. It is latest-wins: a slow reader misses
-// what lies between, never the newest. It goes on over lost sessions, and is
-// closed when ctx ends. If it fails for good the last element has Err set. It
-// costs nothing while nothing changes; candidates that come and go behind the
-// leader do not wake it.
+// WatchLeader returns a channel that delivers the current leader, and then every
+// change: another leader, no leader, an announcement. The channel keeps the latest
+// element only: a slow reader misses intermediate elements, never the newest.
+// WatchLeader goes on over lost sessions. The channel is closed when ctx ends. If
+// WatchLeader fails permanently, the last element has Err set. It costs nothing while
+// nothing changes; candidates that come and go behind the leader do not wake it.
 //
-// While the client has no contact the latest element stands; WatchState tells of that.
+// While the client has no contact, the latest element remains; WatchState reports the
+// loss of contact.
 func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 	var last Leader
 	told := false
@@ -115,7 +119,7 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 				return err
 			}
 		}
-		v.renew() // of the leader and his announcement, one has fired and the other has not
+		v.renew() // of the watches on the leader and its announcement, one has fired and the other has not
 		l, err := e.readLeader(ctx, v.s, v.ws)
 		if err != nil {
 			return err
@@ -129,9 +133,9 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 	})
 }
 
-// readLeader reads who leads. With a set of watches, they tell of the next change
-// of the answer: on the leader's node and his announcement if there is a leader,
-// else on the directory, or on its creation.
+// readLeader reads the leader. With a set of watches, it arms watches for the next
+// change of the answer: on the leader's node and its announcement if there is a
+// leader, else on the directory, or on its creation.
 func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.WatchSet) (Leader, error) {
 	dir := e.path.full
 	var dirWatch *backend.Watch
@@ -162,7 +166,7 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 				return Leader{}, nil
 			}
 			dirWatch = ws.New()
-			continue // again with a watch; with candidates there, none is wanted
+			continue // again with a watch; if there are candidates then, none is needed
 		}
 		dirWatch.Stop()
 		dirWatch = nil
@@ -170,13 +174,14 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 		if !isNotFound(err) {
 			return Leader{Candidate: x}, err
 		}
-		// Gone since the list was read; the next list does not show it.
+		// The node was deleted after the list was read; the next list does not name
+		// it.
 	}
 }
 
-// readCandidate reads the candidate at path, and his announcement. With a set of
-// watches both are watched, the announcement also for its coming; else it is
-// looked for if the list of names has it.
+// readCandidate reads the candidate at path and its announcement. With a set of
+// watches it watches both, and the announcement also for its creation. Without one it
+// reads the announcement only if names lists it.
 func (s *session) readCandidate(ctx context.Context, path string, names []string, ws *backend.WatchSet) (Candidate, error) {
 	w := ws.New()
 	data, stat, err := s.b.Get(ctx, path, w)
@@ -207,7 +212,7 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 		v := ws.New()
 		_, err := s.b.Exists(ctx, ready, v)
 		if isNotFound(err) {
-			break // v tells when it comes
+			break // v fires when it is created
 		}
 		v.Stop()
 		if err != nil {
@@ -219,8 +224,9 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 	return x, nil
 }
 
-// Contenders lists who leads and who waits to lead, in order. It is a picture of a
-// moment, as Leader's. It costs two requests and one more for each candidate.
+// Contenders lists the leader and the candidates that wait, in order. The result is a
+// snapshot of a past moment, as for Leader. Contenders costs two requests and one
+// more for each candidate and for an announcement.
 func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 	const op = "contenders"
 	if err := e.path.check(op); err != nil {
@@ -250,7 +256,7 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 	return list, nil
 }
 
-// String is for logs.
+// String returns a text for logs.
 func (l Leader) String() string {
 	switch {
 	case l.Err != nil:
