@@ -9,91 +9,97 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// QueueOptions may be nil. All clients of one queue should use the same.
+// QueueOptions may be nil. All clients of one queue should use the same options.
 type QueueOptions[T any] struct {
-	// Codec turns values into the data of nodes and back. Default JSON.
+	// Codec turns values into the data of nodes and back. The default is JSON.
 	Codec Codec[T]
 
-	// MaxLen is how many items the queue can hold; those that are claimed count
-	// too. Zero means no limit. A Put beyond it waits. The limit is exact as long
-	// as all clients set it. Each Put then counts the items, which costs one
-	// request for some hundred items in the queue, and producers compete. So does
-	// the wait: whatever happens in the queue, a claim too, wakes all producers that
-	// wait, and each of them counts.
+	// MaxLen is the maximum number of items in the queue, including claimed items.
+	// Zero means no limit. A Put beyond the limit waits. The limit is exact as long
+	// as all clients set it.
+	//
+	// With a limit, each Put counts the items, which costs one request for some
+	// hundred items in the queue, and producers compete. Waiting has a cost too:
+	// every change of the queue, including a claim, wakes all waiting producers,
+	// and each of them counts the items.
 	MaxLen int
 
 	// FailWhenFull makes Put return ErrFull instead of waiting.
 	FailWhenFull bool
 
-	// MaxAttempts is how often an item is taken before it is moved to the dead
-	// letters. Zero means no limit.
+	// MaxAttempts is the number of times that an item is taken before it is moved
+	// to the dead letters. Zero means no limit.
 	MaxAttempts int
 
-	// DeadLetterPath is the path of the queue that gets what was taken too often, and
-	// what cannot be decoded. The default is "<queue>/dead". It is a Queue, with
-	// items that keep their id and bytes; their attempts are counted anew, and why
-	// an item died is not stored. The path of the queue itself, or one
-	// below its "items" or "waiters", is refused with ErrInvalid. While an item
-	// cannot be moved, it stays where it is, is given to nobody, and does not hold
-	// up the others.
+	// DeadLetterPath is the path of the queue that receives the items that were
+	// taken too often and the items that cannot be decoded. The default is
+	// "<queue>/dead". It is a Queue. Its items keep their id and bytes; their
+	// attempts are counted anew, and the reason of the move is not stored.
+	//
+	// The path of the queue itself, or a path at or below its "items" or "waiters",
+	// is refused with ErrInvalid. While an item cannot be moved, it stays where it
+	// is, is delivered to no consumer, and does not delay the other items.
 	DeadLetterPath string
 
-	// Prefetch is how many items All and Items claim at a time. The default is 1.
-	// A prefetched item is claimed from then on: others do not get it, although
-	// nobody works on it yet, and if the consumer dies, that was an attempt. When
-	// the loop ends or the client closes it is given back, which is none; see All.
+	// Prefetch is the number of items that All and Items claim at a time. The
+	// default is 1. A prefetched item is claimed at once: other consumers do not
+	// get it, although no work on it has begun, and if the consumer dies, that
+	// counts as an attempt. When the loop ends or the client closes, the item is
+	// given back, which does not count as an attempt; see All.
 	Prefetch int
 }
 
-// A Queue holds values that any number of clients put in, and any number take
-// out, in the order in which they were put (the queue recipe of the ZooKeeper
-// recipe guide, with claims instead of deletions, and without the list of the
-// whole queue). It is safe for concurrent use, and there is nothing to close. Make
-// it once and share it: the callers of one Queue share what they watch.
+// A Queue holds values that any number of clients put in and any number of clients
+// take out, in the order of the puts. It is the queue recipe of the ZooKeeper
+// recipe guide, with claims instead of deletions, and without a list of the whole
+// queue. A Queue is safe for concurrent use and needs no closing. Make one and
+// share it: the callers of one Queue share its watches.
 //
-// At least once: a consumer takes an item, works, and acknowledges it. If it dies
-// in between, or its session is lost, the item goes to another one, with the next
-// attempt number. Nothing that Put has reported is lost, and nothing comes again
-// after an Ack that returned nil. Without faults nothing comes twice. For at most
-// once, use Pop. An item that no caller has received is no attempt when the call that
-// was to get it ends, or the client closes: it is given back first, as long as the
-// service answers; Close waits two seconds at most for that.
+// Delivery is at least once. A consumer takes an item, processes it, and
+// acknowledges it. If the consumer dies in between, or its session is lost, the
+// item goes to another consumer with the next attempt number. An item that Put has
+// reported is never lost, and no item is delivered again after an Ack that returned
+// nil. Without faults no item is delivered twice. For at-most-once delivery use
+// Pop. If the call that was to receive an item ends, or the client closes, before a
+// caller has received the item, that does not count as an attempt: the item is
+// given back first, as long as the service answers. Close waits at most two seconds
+// for this.
 //
-// Order: values are taken in the order in which they were put, and those of one
-// PutAll in their order; an item that is given back keeps its place. A single
-// consumer thus sees them in order, apart from those that others had meanwhile.
-// When several consumers race for the head, those who lose look a few items
-// further, so an item can be taken before an older one.
+// Order: values are taken in the order in which they were put, and the values of
+// one PutAll in their order; an item that is given back keeps its place. So a
+// single consumer sees the values in order, except those that other consumers held
+// in the meantime. When several consumers race for the head, the losers look a few
+// items further, so an item can be taken before an older one.
 //
-// Waiting costs no requests, however long. A change wakes four of the clients that
-// wait for an item, and a take at most four more, however many wait. Three clients
-// that are dead, cut off or paused, or have a slow clock, delay nothing that another
-// one could take. If the four that have waited longest are, what is put waits
-// until the session of one of them has ended. (Producers that wait for room are
-// all woken by each change, see MaxLen.)
+// Waiting costs no requests, however long it lasts. A change wakes four of the
+// clients that wait for an item, and a take wakes at most four more, however many
+// wait. Up to three waiting clients that are dead, cut off or paused, or have a
+// slow clock, delay nothing that another client could take. If all of the four
+// longest-waiting clients are in such a state, new items wait until the session of
+// one of the four has ended. (Producers that wait for room are all woken by each
+// change; see MaxLen.)
 //
-// Cost, in requests: a Put 1, PutAll 1 for up to 128 items. Taking: a list of
-// some hundred names, a claim, a read, an Ack; the list and the claim are shared
-// by what is prefetched, and the Ack by Acks that are called at a time or with
-// AckAll. Each bucket of some hundred items that are all claimed or put off costs a
-// list more. The length of the queue does not matter; it can be about two million
-// items.
+// Cost, in requests: Put 1; PutAll 1 for up to 128 items. Taking costs a list of
+// some hundred names, a claim, a read and an Ack. Prefetched items share the list
+// and the claim. Acks that are called concurrently or with AckAll share a request.
+// Each bucket of some hundred items that are all claimed or put off costs one more
+// list. The length of the queue does not matter; it can be about two million items.
 //
-// Layout: path is a container, items below it a persistent directory. In items,
-// b-<key>-<n> is a bucket of 256 items, and at most one put more (up to 128 items) of
-// each producer that puts at the same time; its key is 0, in a PriorityQueue
-// the priority, in a DelayQueue the minute of the due time. In a bucket,
-// i-<id>-<due>-<number> is an item, with the bytes of the codec and nothing else;
-// s-<id> how often it was claimed; m-<id>-<uuid> its claim, which is ephemeral;
-// d-<id>-<time> that it is put off. The node tally, in items, is made only after 2^31
-// puts with a MaxLen. Clients that wait for an item stand in the
-// container waiters, as _c_<uuid>-take-<number>. dead is the queue of the dead
-// letters. All else is persistent, items too: the recipe guide's own, which are
-// ephemeral, would be lost with the session of the client that put them. The
-// directory items and its last bucket stay when the queue is empty. Children with
-// other names are ignored. The queues of Curator and kazoo have another layout;
-// they cannot take part. (The protocol is told at the top of the source file
-// queue_engine.go.)
+// Layout: path is a container, and the directory items below it is persistent. In
+// items, b-<key>-<n> is a bucket of 256 items, plus at most one put (up to 128
+// items) for each producer that puts at the same time. The key of a bucket is 0 in
+// a Queue, the priority in a PriorityQueue, and the minute of the due time in a
+// DelayQueue. In a bucket, i-<id>-<due>-<number> is an item, whose data is the
+// bytes of the codec and nothing else; s-<id> counts its claims; m-<id>-<uuid> is
+// its claim, which is ephemeral; d-<id>-<time> means that it is put off. The node
+// tally, in items, is made only after 2^31 puts with a MaxLen. Clients that wait
+// for an item have a node _c_<uuid>-take-<number> in the container waiters. dead is
+// the queue of the dead letters. All other nodes are persistent. So are items: the
+// ephemeral items of the recipe guide would be lost with the session of the client
+// that put them. The directory items and its last bucket remain when the queue is
+// empty. Children with other names are ignored. The queues of Curator and kazoo
+// have another layout, so their clients cannot take part. (The source file
+// queue_engine.go describes the protocol.)
 type Queue[T any] struct {
 	Consumer[T]
 }
@@ -104,10 +110,11 @@ func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
 	return &Queue[T]{newConsumer(c, path, fifoQueue, o)}
 }
 
-// Put appends a value and returns its id, by which an Item tells it. It is applied
-// once, whatever is lost on the way. Only when ctx ends, or the session is lost,
-// before the outcome is known, the error matches ErrUncertain; the id is returned
-// then too: the item that has it was put. With any other error it is empty.
+// Put appends a value and returns the id of its item, which Item.ID reports. The
+// value is put exactly once, even if replies are lost. Only if ctx ends, or the
+// session is lost, before the outcome is known, does the error match ErrUncertain.
+// The id is returned in that case too: the value was put if and only if an item
+// with this id appears. With any other error the id is empty.
 //
 // Errors: the context's; ErrFull; ErrTooLarge; ErrLimit when there are too many
 // buckets; ErrInvalid from the codec; ErrDenied, ErrClosed, ErrBadPath.
@@ -115,15 +122,14 @@ func (q *Queue[T]) Put(ctx context.Context, v T) (id string, err error) {
 	return q.putOne(ctx, 0, 0, v)
 }
 
-// PutAll appends values in order, many in one commit. It returns the ids of those
-// that were put for certain: all, or those before the first that was not. If the
-// error matches ErrUncertain, up to 128 more may have been put. Others' values
-// can come in between.
+// PutAll appends values in order, many in one commit. It returns the ids of the
+// values that were certainly put: all of them, or those before the first failure.
+// If the error matches ErrUncertain, up to 128 more may have been put. Values of
+// other clients can come in between.
 func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error) {
 	return q.putAll(ctx, 0, 0, vs)
 }
 
-// newConsumer makes the engine.
 func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[T]) Consumer[T] {
 	q := newQueue(c, path, kind)
 	var opts QueueOptions[T]
@@ -181,7 +187,8 @@ func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) (
 	return ids[:n], err
 }
 
-// putEach returns the ids of all values, and how many were put for certain.
+// putEach returns the ids of all values and the number of values that were
+// certainly put.
 func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int64, vs []T) (ids []string, n int, err error) {
 	if err := q.q.path.check(op); err != nil {
 		return nil, 0, err

@@ -10,42 +10,45 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// Acks that come while one is under way go together, in one commit, as soon as
-// that one is done: who acknowledges from many goroutines pays about two requests
-// for all that do it at a time, and who does it from one pays and waits as if there
-// were nobody else. There is no timer. The operations are those of single Acks (T4),
+// Acks that are called while another Ack is under way go together, in one commit,
+// as soon as that one is done. So goroutines that acknowledge concurrently pay
+// about two requests for all of them, and a single goroutine pays and waits as if
+// it were alone. There is no timer. The operations are those of single Acks (T4),
 // so the commit is applied if and only if each of them would be. If it is refused,
-// nothing of it was done, and those who are to blame, or all, go alone.
+// nothing of it was applied, and the Acks that caused the refusal, or all of them,
+// are sent alone.
 
-// maxRefused is how often a combined commit is tried again without the one that
-// was to blame. Then each goes alone, all at a time.
+// maxRefused is the number of attempts at a combined commit, each without the Ack
+// that made the one before it fail. After that, each Ack is sent alone, all
+// concurrently.
 const maxRefused = 3
 
-// acking is an Ack under way, in its caller's goroutine.
+// acking is an Ack under way, in the goroutine of its caller.
 type acking struct {
 	cl   *itemClaim
 	turn chan ackTurn // of capacity 1
 }
 
-// ackTurn is what a waiting Ack learns.
+// ackTurn is the message to a waiting Ack.
 type ackTurn struct {
-	lead  bool // it is to commit for those who wait, itself included
-	alone bool // it is to go alone
+	lead  bool // it commits for the waiting Acks, itself included
+	alone bool // it is sent alone
 	err   error
 }
 
-// ackLine is the Acks of one queue that wait for the one under way, on one session.
+// ackLine holds the Acks of one queue and session that wait for the Ack under way.
 type ackLine struct{ waiting []*acking }
 
-// decideAck makes Ack the verb of the claim, if there is none, and commit what
-// carries it out. It reports whether it was the first.
+// decideAck makes Ack the verb of the claim, and commit the function that carries
+// it out, unless the claim has a verb. It reports whether it was the first.
 func (cl *itemClaim) decideAck(commit func() error) bool {
 	return cl.decide(verbAck, 0, func() error {
 		return cl.concluded(context.Background(), verbAck, 0, commit())
 	})
 }
 
-// ackInLine acknowledges, together with those who come meanwhile.
+// ackInLine acknowledges the item. If an Ack of the session is under way, it shares
+// a commit with the others that wait for it.
 func (cl *itemClaim) ackInLine() error {
 	q, a := cl.q, newAcking(cl)
 	q.mu.Lock()
@@ -62,11 +65,13 @@ func (cl *itemClaim) ackInLine() error {
 	}
 	line.waiting = append(line.waiting, a)
 	q.mu.Unlock()
-	// This waits for the commit of another Ack, which the same session bounds.
+	// This waits for the commit of another Ack, which ends with the same session at
+	// the latest.
 	turn := <-a.turn
 	if turn.lead {
 		defer line.pass(cl)
-		// Those who were just told are on their way back with their next item.
+		// Let the callers whose Acks have just returned reach their next Ack and
+		// join this commit.
 		runtime.Gosched()
 		q.mu.Lock()
 		n := min(len(line.waiting), q.batch)
@@ -79,7 +84,7 @@ func (cl *itemClaim) ackInLine() error {
 	return a.outcome(turn)
 }
 
-// pass has the next Ack go, after that of cl.
+// pass hands the turn to the next Ack, after that of cl.
 func (line *ackLine) pass(cl *itemClaim) {
 	cl.q.mu.Lock()
 	defer cl.q.mu.Unlock()
@@ -92,7 +97,7 @@ func (line *ackLine) pass(cl *itemClaim) {
 
 func newAcking(cl *itemClaim) *acking { return &acking{cl: cl, turn: make(chan ackTurn, 1)} }
 
-// outcome is the result of an Ack that has got its turn.
+// outcome carries out an Ack's turn and returns its result.
 func (a *acking) outcome(turn ackTurn) error {
 	if turn.alone {
 		return a.cl.conclude(context.Background(), verbAck, 0)
@@ -100,7 +105,8 @@ func (a *acking) outcome(turn ackTurn) error {
 	return turn.err
 }
 
-// tell says how it went. An error is told as one of the Ack's own.
+// tell sends a turn to the Ack. An error is reworded as one of the Ack's own
+// commit.
 func (a *acking) tell(turn ackTurn) {
 	if turn.err != nil {
 		err := turn.err
@@ -114,9 +120,9 @@ func (a *acking) tell(turn ackTurn) {
 }
 
 // ackTogether acknowledges items of one session in one commit, exactly once, and
-// tells each of the Acks. When the outcome is not known, since the session ended or
-// an outsider deleted what proves it, it is told to each: to try again alone would
-// find the mark gone, and take that for the claim's loss.
+// sends the result to each of the Acks. If the outcome is unknown, because the
+// session ended or an outsider deleted the node that proves it, each Ack gets that
+// error: a retry alone would find the mark gone and take the claim for lost.
 func ackTogether(batch []*acking) {
 	for range maxRefused {
 		if len(batch) < 2 {
@@ -159,10 +165,11 @@ func (cl *itemClaim) ackOps(ops []backend.Op) []backend.Op {
 }
 
 // AckAll acknowledges items that were taken from this queue, up to 128 in one
-// commit. Each of them ends as with its Ack, whatever becomes of the others: nil
-// means that all are done with. Otherwise the errors of the items are joined; the
-// Ack of an item, called again, returns its own. If an item is nil, or was not
-// taken from this queue value, nothing is done, and the error matches ErrInvalid.
+// commit. Each item ends as with its own Ack, whatever the outcome of the others.
+// AckAll returns nil if all items were acknowledged. Otherwise it returns the
+// joined errors of the items; the Ack of an item, called again, returns its own
+// error. If an item is nil, or was not taken from this queue value, nothing is
+// done, and the error matches ErrInvalid.
 func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
 	for i, it := range items {
 		if it == nil || it.claim == nil || it.claim.q != q.q {
@@ -179,15 +186,15 @@ func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
 	return errors.Join(errs...)
 }
 
-// ackBatch gathers the Acks of an AckAll.
+// ackBatch collects the Acks of an AckAll.
 type ackBatch struct {
 	mu     sync.Mutex
-	coming int // those that have neither joined nor said that they will not
+	coming int // Acks that have not arrived yet
 	joined []*acking
 }
 
-// arrive adds an Ack, or nil for one that will not join. The last one commits for
-// all of them.
+// arrive adds an Ack, or nil for one that does not join. The last one to arrive
+// commits for all of them.
 func (b *ackBatch) arrive(a *acking) {
 	b.mu.Lock()
 	if b.coming--; a != nil {
@@ -198,7 +205,8 @@ func (b *ackBatch) arrive(a *acking) {
 		return
 	}
 	b.mu.Unlock()
-	// Those of a session that is over may not know it yet.
+	// The items can be of several sessions: a claim of a lost session may not be
+	// marked as lost yet.
 	for all := b.joined; len(all) > 0; {
 		var same, other []*acking
 		for _, a := range all {
@@ -213,8 +221,8 @@ func (b *ackBatch) arrive(a *acking) {
 	}
 }
 
-// ackIn is Ack as a part of a batch. What the batch waits for never waits for
-// another: if a verb was first, that one may be a part of a batch that waits too.
+// ackIn is Ack as a part of a batch. It never makes the batch wait for another verb
+// of the claim, because that verb may be part of another batch, which waits too.
 func (it *Item[T]) ackIn(b *ackBatch) error {
 	cl, a := it.claim, newAcking(it.claim)
 	var arrived sync.Once

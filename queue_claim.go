@@ -12,7 +12,8 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// itemClaim is an item that we have. Its hold stands on the mark.
+// itemClaim is the claim on an item that this client holds. Its hold stands on the
+// mark.
 type itemClaim struct {
 	q       *queue
 	s       *session
@@ -24,8 +25,8 @@ type itemClaim struct {
 	mu    sync.Mutex
 	verb  claimVerb
 	delay time.Duration // of verbNack
-	end   func() error  // does what the verb says
-	data  []byte        // for dead letters
+	end   func() error  // carries out the verb
+	data  []byte        // for the dead letters
 }
 
 // claimVerb is how a claim ends.
@@ -35,15 +36,16 @@ const (
 	verbGiveBack claimVerb = iota + 1
 	verbAck
 	verbNack
-	verbBury // to the dead letters
+	verbBury // move to the dead letters
 	verbPop  // as verbAck, but if it fails the item is given back
 )
 
-// claim claims as many of the items as it can, in one commit. The waiter, if there
-// is one, is deleted with it. It returns nothing if all of them were somebody
-// else's or went to the dead letters; faster says that somebody was faster with
-// one. If the items were not read after a Sync (fresh), it returns errAgain instead
-// of going on without one: see W5. ctx bounds only what comes before the commit.
+// claim claims as many of the items as it can, in one commit, which also deletes
+// the waiter, if there is one. It returns no claims if every item was taken by
+// another consumer or went to the dead letters. faster reports whether another
+// consumer was faster with one of them. If the items were not read after a Sync
+// (fresh is false), claim returns errAgain instead of going on without one of them:
+// see W5. ctx bounds only the steps before the commit.
 func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
 	versions := make(map[*itemClaim]int32)
 	for _, e := range found {
@@ -56,7 +58,7 @@ func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waite
 			case isNotFound(err):
 				continue // it has vanished
 			case errors.Is(err, errAgain):
-				faster = true // it has changed since
+				faster = true // it has changed since the list
 				continue
 			case err != nil:
 				return nil, false, err
@@ -68,7 +70,7 @@ func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waite
 				case isOver(err) || ctx.Err() != nil:
 					return nil, false, err
 				default:
-					// It must not hold up the others.
+					// The item must not delay the others.
 					q.stick(e.path())
 					s.c.log.Warn("coord: cannot move an item to the dead letters", "path", e.path(), "error", err)
 				}
@@ -82,7 +84,7 @@ func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waite
 	}
 	for len(claims) > 0 {
 		var ops []backend.Op
-		var owner []int // of each operation: the index of its claim, -1: none
+		var owner []int // for each operation, the index of its claim; -1: none
 		for i, cl := range claims {
 			before := len(ops)
 			version, again := versions[cl]
@@ -94,7 +96,7 @@ func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waite
 		if waiter != "" {
 			ops, owner = append(ops, backend.Delete(waiter, backend.AnyVersion)), append(owner, -1)
 		}
-		// No context ends it: whoever has gone meanwhile, it is known what is ours.
+		// Not cancellable, so that the client always learns which items it claimed.
 		_, zxid, err := s.commitOnce(context.WithoutCancel(ctx), ops...)
 		if err == nil {
 			claims, err = s.stand(claims, zxid)
@@ -104,28 +106,29 @@ func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waite
 		switch {
 		case i < 0:
 			if isUncertain(err) && !isOver(err) {
-				// An outsider deleted what proves a commit. Nothing may stay claimed.
+				// An outsider deleted the node that proves the commit. No item may
+				// stay claimed.
 				for _, cl := range claims {
 					s.removeLater(cl.mark)
 				}
 			}
 			return nil, false, err
 		case owner[i] < 0:
-			waiter = "" // an outsider has deleted it
+			waiter = "" // an outsider deleted it
 		case !fresh:
 			return nil, false, errAgain
 		default:
 			if errors.Is(err, backend.ErrNotEmpty) {
-				q.stick(claims[owner[i]].e.path()) // an outsider's node, below the one that puts it off
+				q.stick(claims[owner[i]].e.path()) // an outsider's node, below the node that puts the item off
 			}
-			faster = faster || ops[i].Kind != backend.OpCheck // else it has vanished
+			faster = faster || ops[i].Kind != backend.OpCheck // a failed check means that the item has vanished
 			claims = append(claims[:owner[i]], claims[owner[i]+1:]...)
 		}
 	}
 	return nil, faster, nil
 }
 
-// ops are the operations that make the claim.
+// ops appends the operations that make the claim.
 func (cl *itemClaim) ops(ops []backend.Op, again bool, version int32) []backend.Op {
 	e := &cl.e
 	ops = append(ops, backend.Check(e.path(), backend.AnyVersion))
@@ -141,7 +144,7 @@ func (cl *itemClaim) ops(ops []backend.Op, again bool, version int32) []backend.
 	return append(ops, backend.Create(cl.mark, nil, backend.Ephemeral))
 }
 
-// stand makes the claims holds.
+// stand turns the claims into holds.
 func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
 	for _, cl := range claims {
 		cl.hold = &Hold{s: s, path: cl.mark, token: zxid, trail: cl.q.trail("take"), recipe: cl}
@@ -149,20 +152,22 @@ func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
 			t.item, t.since = cl, t.began
 		}
 		if err := s.grant(cl.hold, nil); err != nil {
-			return nil, err // the session is over, and all the marks go with it
+			return nil, err // the session is over, and all the marks are deleted with it
 		}
 	}
 	return claims, nil
 }
 
-// attempts reads how often an item was claimed that a list showed unclaimed, and
-// the version under which it still is. It returns errAgain if it is claimed now.
+// attempts returns how often an item that a list showed unclaimed was claimed
+// before, and the version of its state in that list. It returns errAgain if the
+// item has been claimed or put off since.
 //
-// The version must belong to the picture of the list: a claim that came in
-// between has counted it up, and would be overridden. Each change of a state is
-// made in one commit with a change of the bucket's children, so a state that is
-// not newer than the list is the one of the list. (An outsider's write can be
-// newer. A second list, made after the version was read, settles it.)
+// The version must be that of the snapshot: a claim that was made after the list
+// has incremented it, and a claim with the new version would override that one.
+// Each change of a state shares a commit with a change of the bucket's children, so
+// a state that is not newer than the list is the state at the time of the list. (An
+// outsider's write can be newer. A second list, made after the version was read,
+// settles that case.)
 func (s *session) attempts(ctx context.Context, e *queueEntry) (n int, version int32, err error) {
 	data, stat, err := s.b.Get(ctx, e.stateAt(), nil)
 	if err != nil {
@@ -185,13 +190,12 @@ func (s *session) attempts(ctx context.Context, e *queueEntry) (n int, version i
 	}
 	n, err = strconv.Atoi(string(data))
 	if err != nil || n < 0 {
-		n = 1 // an outsider's work: it was claimed at least once
+		n = 1 // an outsider wrote it: the item was claimed at least once
 	}
 	return min(n, math.MaxInt32), stat.Version, nil
 }
 
-// failure is how a claim ends whose item was not worked on with success: it counts as
-// an attempt.
+// failure is the verb for an item whose processing failed: it counts as an attempt.
 func (cl *itemClaim) failure() claimVerb {
 	if q := cl.q; q.maxAttempts > 0 && cl.attempt >= q.maxAttempts && q.dead != nil {
 		return verbBury
@@ -199,16 +203,16 @@ func (cl *itemClaim) failure() claimVerb {
 	return verbNack
 }
 
-// finish ends the claim with a verb. The first verb counts. Who calls another one
-// afterwards gets an error that matches ErrReleased. When ctx ends first, it goes on
-// in the background.
+// finish ends the claim with a verb. The first verb counts; a later call with
+// another verb gets an error that matches ErrReleased. If ctx ends first, the work
+// continues in the background.
 func (cl *itemClaim) finish(ctx context.Context, v claimVerb, delay time.Duration) error {
 	cl.decide(v, delay, func() error { return cl.carryOut(ctx, v, delay) })
 	return cl.carriedOut(v)
 }
 
-// decide makes v the verb of the claim, and end what does it, if there is none. It
-// reports whether it was the first.
+// decide makes v the verb of the claim and end the function that carries it out,
+// unless the claim has a verb. It reports whether it was the first.
 func (cl *itemClaim) decide(v claimVerb, delay time.Duration, end func() error) bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -219,8 +223,8 @@ func (cl *itemClaim) decide(v claimVerb, delay time.Duration, end func() error) 
 	return true
 }
 
-// carriedOut ends the claim with the verb that was decided on, and returns what
-// became of v.
+// carriedOut ends the claim with the verb that was decided on, and returns the
+// outcome of v.
 func (cl *itemClaim) carriedOut(v claimVerb) error {
 	err := cl.hold.Release()
 	cl.mu.Lock()
@@ -232,11 +236,11 @@ func (cl *itemClaim) carriedOut(v claimVerb) error {
 	return err
 }
 
-// lost implements recipe. The mark is gone or goes with its session, and that is
-// what gives the item to the next.
+// lost implements recipe. The mark is gone, or goes with its session; that makes
+// the item available to other consumers.
 func (cl *itemClaim) lost(*Hold) {}
 
-// release implements recipe: it does what the verb says.
+// release implements recipe: it carries out the verb.
 func (cl *itemClaim) release(*Hold) error {
 	cl.mu.Lock()
 	if cl.verb == 0 {
@@ -247,7 +251,7 @@ func (cl *itemClaim) release(*Hold) error {
 	return end()
 }
 
-// granted is what is told of a claim.
+// granted is the trace event for the start of a claim.
 func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
 	return trace.ItemClaimed{
 		Subject: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
@@ -255,7 +259,7 @@ func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
 	}
 }
 
-// settled is what is told of the end of a claim.
+// settled is the trace event for the end of a claim.
 func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Event {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -278,8 +282,8 @@ func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Eve
 	return e
 }
 
-// carryOut does what a verb says, as long as ctx lasts, and in the background what
-// is left of it then, or what the service refuses.
+// carryOut carries out a verb while ctx lasts. If ctx ends first, or the service
+// refuses, it continues in the background.
 func (cl *itemClaim) carryOut(ctx context.Context, v claimVerb, delay time.Duration) error {
 	var at int64
 	if delay > 0 {
@@ -288,10 +292,10 @@ func (cl *itemClaim) carryOut(ctx context.Context, v claimVerb, delay time.Durat
 	return cl.concluded(ctx, v, at, cl.conclude(ctx, v, at))
 }
 
-// concluded returns what is told of the outcome of a verb, and has the background do
-// what is left of it.
+// concluded turns the result of conclude into the error for the caller, and starts
+// the retry in the background if one is needed.
 func (cl *itemClaim) concluded(ctx context.Context, v claimVerb, at int64, err error) error {
-	mine := ctx.Err() != nil && cl.s.b.Err() == nil // its cause may match anything
+	mine := ctx.Err() != nil && cl.s.b.Err() == nil // the error of an ended ctx matches its cause, which can be any error
 	switch {
 	case err == nil:
 	case mine:
@@ -301,18 +305,18 @@ func (cl *itemClaim) concluded(ctx context.Context, v claimVerb, at int64, err e
 		return err
 	}
 	if err != nil {
-		// The service refuses, or ctx has ended. Nobody else can have the item
-		// meanwhile. If it was done after all, the mark is gone, and nothing is
-		// done twice.
+		// The service refuses, or ctx has ended. No other consumer can get the item
+		// in the meantime. If the commit was applied after all, the mark is gone,
+		// and nothing is done twice.
 		if v == verbPop {
-			v = verbGiveBack // nobody gets the value
+			v = verbGiveBack // no caller receives the value
 		}
 		cl.goOn(v, at)
 	}
 	return err
 }
 
-// goOn concludes in the background. The feeder waits for the first try.
+// goOn retries conclude in the background. The feeder waits for the first attempt.
 func (cl *itemClaim) goOn(v claimVerb, at int64) {
 	tried := cl.q.begin()
 	if cl.s.cleanUp("end the claim of an item", cl.e.path(), func(ctx context.Context) error {
@@ -326,10 +330,10 @@ func (cl *itemClaim) goOn(v claimVerb, at int64) {
 	}
 }
 
-// conclude commits what the verb says, exactly once. If the mark is gone, the
-// error matches ErrLost. If something else is gone, an outsider has removed it, or
-// it went with its producer, and the rest is done without it. An item is put off
-// until at, if that is not 0.
+// conclude commits a verb, exactly once. If the mark is gone, the error matches
+// ErrLost. If another node is gone, removed by an outsider or with its producer's
+// session, it commits the rest without that node. verbNack puts the item off until
+// at, unless that is 0.
 func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error {
 	e := &cl.e
 	ops := cl.ackOps(nil)
@@ -367,14 +371,14 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 		itemGone := v == verbBury && i == len(ops)-1
 		ops = append(ops[:i], ops[i+1:]...)
 		if itemGone {
-			v, ops = verbAck, []backend.Op{mark, state, item} // nothing is left to be buried
+			v, ops = verbAck, []backend.Op{mark, state, item} // no item is left to bury
 		}
 	}
 }
 
-// buryUnclaimed moves an item to the dead letters that was claimed as often as may
-// be, by consumers who died. It does nothing if somebody else was first. Once it
-// commits, ctx does not end it.
+// buryUnclaimed moves an item to the dead letters that was claimed as often as
+// MaxAttempts allows, by consumers that died. If another client changed the item
+// first, it does nothing. ctx does not cancel the commit.
 func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *queueEntry, attempts int, version int32) error {
 	data, _, err := s.b.Get(ctx, e.path(), nil)
 	if isNotFound(err) {

@@ -12,35 +12,36 @@ import (
 )
 
 // A Consumer is the taking side of a Queue, a PriorityQueue or a DelayQueue. It is
-// part of them, and is not made by itself.
+// part of them and cannot be made alone.
 type Consumer[T any] struct {
 	q        *queue
 	codec    Codec[T]
 	prefetch int
 }
 
-// Take waits for the next item until ctx ends, and claims it for the caller, who
-// ends the claim with Ack, Nack or Release. ctx bounds the wait only, not the
-// claim. A session that is lost while waiting does not end the wait. Whatever ends
-// the wait leaves nothing claimed; an item that is being claimed at that moment is given
-// back in the background.
+// Take waits for the next item until ctx ends, and claims it. The caller must end
+// the claim with Ack, Nack or Release. ctx bounds only the wait, not the claim. If
+// the session is lost during the wait, the wait continues. When the wait ends
+// without an item, nothing stays claimed: an item that is being claimed at that
+// moment is given back in the background.
 //
 // Errors: the context's; ErrClosed; ErrDenied; ErrBadPath.
 func (q *Consumer[T]) Take(ctx context.Context) (*Item[T], error) {
 	return q.one(ctx, "take", false)
 }
 
-// TryTake takes the next item, or returns ErrEmpty if there is none that can be
-// taken. It does not wait for other clients, only for the service.
+// TryTake takes the next item, or returns ErrEmpty if no item can be taken. It does
+// not wait for other clients, only for the service.
 func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 	return q.one(ctx, "trytake", true)
 }
 
-// Pop takes the next item for good: at most once. The item is deleted before Pop
-// returns its value, so what the caller does not finish is lost with him. If the
-// outcome of the deletion is unknown, since ctx or the session ended, the error
-// matches ErrUncertain, and the item is either deleted or goes to another
-// consumer. With any other error it was not deleted, and is given back.
+// Pop takes the next item and deletes it before it returns the value: delivery is
+// at most once, and if the caller fails before it has processed the value, the
+// value is lost. If ctx or the session ends while the outcome of the deletion is
+// unknown, the error matches ErrUncertain, and the item is either deleted or goes
+// to another consumer. With any other error the item was not deleted, and is given
+// back.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 	var zero T
 	u := q.q.c.beginCleanUp()
@@ -55,22 +56,23 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 		case err == nil:
 			return it.Value, nil
 		case errors.Is(err, ErrLost) && !isUncertain(err):
-			continue // it goes to another one
+			continue // the item goes to another consumer
 		}
 		return zero, opError("pop", q.q.path.full, err)
 	}
 }
 
-// All takes one item after the other until ctx ends or the body breaks off. An
-// item belongs to the body, which ends its claim, or has it ended by somebody else
-// later: it is not given back when the body returns, so that it can be worked on
-// beside the loop. What was prefetched and not yet handed out is given back when the
-// loop ends or the client closes. The end of the loop waits for that while there is
-// contact, for a second at most, and the rest goes on in the background.
+// All takes one item after the other until ctx ends or the body breaks off. An item
+// belongs to the body, which must end its claim or have another goroutine end it
+// later: the item is not given back when the body returns, so that it can be
+// processed concurrently with the loop. Prefetched items that were not yet handed
+// out are given back when the loop ends or the client closes. The end of the loop
+// waits for that at most one second, while there is contact; the rest continues in
+// the background.
 //
-// When ctx ends the loop just ends. On a failure that is none of the service's
-// passing troubles (ErrClosed, ErrDenied, ErrBadPath) it ends with one last pair of
-// nil and the error.
+// If ctx ends, the loop just ends. On a failure that is not a transient fault of
+// the service (ErrClosed, ErrDenied, ErrBadPath) it ends with one last pair of nil
+// and the error.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 	return func(yield func(*Item[T], error) bool) {
 		st := &stock[T]{}
@@ -79,7 +81,7 @@ func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 			defer close(over)
 			st.giveBackAtClose(q.q.c, over)
 		}
-		defer func() { // before Close may go on
+		defer func() { // before Close continues
 			st.giveBack()
 			q.q.awaitGivenBack()
 		}()
@@ -96,7 +98,7 @@ func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 				it = st.fill(items)
 			}
 			if it == nil || it.Err() != nil {
-				continue // lost while it waited here
+				continue // lost while it was in stock
 			}
 			if !yield(it, nil) {
 				return
@@ -105,14 +107,14 @@ func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 	}
 }
 
-// stock is what was prefetched and is not handed out yet.
+// stock holds the prefetched items that are not handed out yet.
 type stock[T any] struct {
 	mu    sync.Mutex
 	ready []*Item[T]
-	over  bool // nothing is handed out any more
+	over  bool // no item is handed out any more
 }
 
-// fill adds items, and takes the first out.
+// fill adds items, and takes the first one out.
 func (st *stock[T]) fill(items []*Item[T]) *Item[T] {
 	st.mu.Lock()
 	st.ready = append(st.ready, items...)
@@ -124,7 +126,7 @@ func (st *stock[T]) fill(items []*Item[T]) *Item[T] {
 	return st.next()
 }
 
-// next takes an item out, or returns nil.
+// next takes an item out of the stock, or returns nil.
 func (st *stock[T]) next() *Item[T] {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -136,7 +138,7 @@ func (st *stock[T]) next() *Item[T] {
 	return it
 }
 
-// giveBack gives back what is left.
+// giveBack gives the remaining items back.
 func (st *stock[T]) giveBack() {
 	st.mu.Lock()
 	ready := st.ready
@@ -147,8 +149,9 @@ func (st *stock[T]) giveBack() {
 	}
 }
 
-// giveBackAtClose has giveBack called when the client closes, before its session
-// ends, until over is closed: meanwhile a handler may be at work in the loop.
+// giveBackAtClose gives the stock back when the client closes, before its session
+// ends, unless over is closed first. It needs a goroutine of its own because the
+// body of the loop may be running at that time.
 func (st *stock[T]) giveBackAtClose(c *Client, over <-chan struct{}) {
 	u := c.beginCleanUp()
 	if !c.goWork(func() {
@@ -163,13 +166,13 @@ func (st *stock[T]) giveBackAtClose(c *Client, over <-chan struct{}) {
 	}
 }
 
-// Items is All as a channel. It is unbuffered: an item is handed over or, when ctx
-// ends or the client closes, given back. The channel is closed then, and on a failure
-// for which All would return an error.
+// Items is All as a channel. The channel is unbuffered: an item is handed over or,
+// if ctx ends or the client closes, given back. The channel is closed in these
+// cases, and on a failure for which All would return an error.
 //
-// The item that waits to be received is claimed, beside the one that its receiver
-// works on: nobody else gets it meanwhile. Where work is long, use All or Take, which
-// claim nothing before it is wanted.
+// The item that waits to be received is claimed, in addition to the one that its
+// receiver processes: no other consumer gets it in the meantime. If processing
+// takes long, use All or Take, which claim an item only when it is wanted.
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 	ch := make(chan *Item[T])
 	u := q.q.c.beginCleanUp()
@@ -185,7 +188,7 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 			}
 			select {
 			case ch <- it:
-			case <-it.Done(): // lost before anybody took it
+			case <-it.Done(): // lost before it was received
 			case <-ctx.Done():
 				it.claim.later(verbGiveBack)
 			case <-q.q.c.closing:
@@ -209,7 +212,7 @@ func (q *Consumer[T]) one(ctx context.Context, op string, try bool) (*Item[T], e
 	return items[0], nil
 }
 
-// some takes up to want items, one at least.
+// some takes at least one item and at most want.
 func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) ([]*Item[T], error) {
 	if err := q.q.path.check(op); err != nil {
 		return nil, err
@@ -237,10 +240,11 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 	}
 }
 
-// Peek returns the value that the next Take would, without taking it, or ErrEmpty.
-// Somebody else may take it in the same moment. It costs what a TryTake does,
-// without the claim. It passes items that a Take moves to the dead letters since
-// they were taken too often; one that cannot be decoded is ErrDecode.
+// Peek returns the value of the item that the next Take would get, without taking
+// it, or ErrEmpty. Another consumer may take the item at the same moment. Peek
+// costs as much as a TryTake without its claim. It skips items that were taken too
+// often, which a Take moves to the dead letters. If the item cannot be decoded, the
+// error matches ErrDecode.
 func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 	var zero T
 	if err := q.q.path.check("peek"); err != nil {
@@ -291,9 +295,9 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 	}
 }
 
-// Len counts the items, those included that are claimed or not due. It lists the
-// whole queue: one request for some hundred items. Under way, items can come and
-// go.
+// Len counts the items, including items that are claimed or not due. It lists the
+// whole queue: one request for some hundred items. Items can come and go while it
+// counts.
 func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
 	if err := q.q.path.check("len"); err != nil {
 		return 0, err
@@ -311,10 +315,11 @@ func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
 	return n, opError("len", q.q.path.full, err)
 }
 
-// Purge deletes every item that was there when it began and that nobody has
-// claimed, and returns how many. It costs about three requests for some hundred
-// items, and one or two more for each of them that was taken before. The nodes that held
-// them go too, all but the last. ErrKind: the path is another recipe's.
+// Purge deletes every item that was in the queue when Purge began and is not
+// claimed, and returns their number. It costs about three requests for some hundred
+// items, and one or two more for each of them that was taken before. It also
+// deletes the nodes that held the items, except the last. The error matches ErrKind
+// if another recipe uses the path.
 func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
 	if err := q.q.path.check("purge"); err != nil {
 		return 0, err
@@ -329,9 +334,10 @@ func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
 	return total, opError("purge", q.q.path.full, err)
 }
 
-// purge deletes what nobody has claimed, bucket after bucket. An item that was
-// never claimed is claimed and deleted in one commit, which fails if somebody
-// else has claimed it; of the others the state has the version that was read.
+// purge deletes the unclaimed items, bucket after bucket. An item that was never
+// claimed is claimed and deleted in one commit, which fails if another consumer has
+// claimed the item. For an item that was claimed before, the commit deletes the
+// state at the version that was read.
 func (q *queue) purge(ctx context.Context, s *session, total *int) error {
 	if err := s.b.Sync(ctx, q.items); err != nil {
 		return err

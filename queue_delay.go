@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// A DelayQueue is a Queue whose items cannot be taken before they are due. What is
-// due is taken in the order of the due times, as far as the items that are due
-// within one minute fit into one bucket of some hundred, and else by the minute.
-// An item that is added later and is due sooner passes. All else that is said of
-// Queue holds of it too.
+// A DelayQueue is a Queue whose items cannot be taken before they are due. Items
+// that are due are taken in the order of their due times, as far as the items of
+// one minute fit into one bucket of some hundred; beyond that the order is by the
+// minute. An item that is added later but due sooner is taken first. In all other
+// respects a DelayQueue behaves as a Queue.
 //
-// Due times are compared with the clocks of the clients that take, in
-// milliseconds, and are rounded up to one: only a client whose clock is fast takes early.
+// Due times are rounded up to a millisecond and compared with the clocks of the
+// clients that take. So only a client whose clock is fast takes an item early.
 //
-// Each minute in which something is due has a node of its own: at most 10,000 such
-// minutes can be in use at a time, less the further nodes that need more than some
-// hundred items in one minute. Beyond that Put fails with ErrLimit, after it
-// has looked for minutes that are empty: one request each, once a minute at most.
+// Each minute in which an item is due has a node of its own. At most 10,000 such
+// minutes can be in use at a time, less the additional nodes of minutes with more
+// than some hundred items. Beyond that Put looks for empty minutes, which costs one
+// request each, and if it finds none it fails with ErrLimit. A client that found
+// none looks again after a minute at the earliest.
 type DelayQueue[T any] struct {
 	Consumer[T]
 }
@@ -29,9 +30,10 @@ func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueu
 	return &DelayQueue[T]{newConsumer(c, path, delayQueue, o)}
 }
 
-// Put adds a value that is due at a time, which may have passed, rounded up to a
-// millisecond. It is as Queue.Put else. A time after the year 9999 is ErrInvalid, and one
-// before the year 0 counts as the beginning of that year.
+// Put adds a value that is due at the given time, rounded up to a millisecond; the
+// time may be in the past. Otherwise it is as Queue.Put. A time after the year 9999
+// is refused with ErrInvalid, and a time before the year 0 counts as the beginning
+// of that year.
 func (q *DelayQueue[T]) Put(ctx context.Context, due time.Time, v T) (id string, err error) {
 	at, err := q.dueTime("put", due)
 	if err != nil {
@@ -49,18 +51,19 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 	return q.putAll(ctx, 0, at, vs)
 }
 
-// dueTime is the due time in milliseconds. What was due before the year 0 is due since
-// then.
+// dueTime returns the due time in milliseconds. A time before the year 0 counts as
+// the beginning of that year.
 func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
 	first := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
 	switch {
 	case due.Before(first):
-		due = first // long before, the milliseconds would overflow
+		due = first // of a time long before, the milliseconds would overflow
 	case due.Year() > 9999:
 		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: due in the year %d, after 9999", ErrInvalid, due.Year()))
 	}
 	return milliseconds(due), nil
 }
 
-// milliseconds is the time as items bear it. It is rounded up: nothing may come early.
+// milliseconds returns t as items store it. It rounds up, because no item may be
+// taken early.
 func milliseconds(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }

@@ -11,12 +11,12 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// queueAsk is a caller that wants items.
+// queueAsk is a caller that waits for items.
 type queueAsk struct {
-	want  int  // at most
-	try   bool // he does not wait
+	want  int  // the maximum
+	try   bool // fails with ErrEmpty instead of waiting
 	reply chan handOut
-	waits chan struct{} // closed when the feeder waits for something; nil without Trace or if that was told
+	waits chan struct{} // closed when the feeder begins to wait; nil without Trace, and once it is closed
 }
 
 type handOut struct {
@@ -24,8 +24,9 @@ type handOut struct {
 	err    error
 }
 
-// ask waits for one item at least, and want of them at most. With try it fails
-// with ErrEmpty when there is none. When ctx ends nothing stays behind.
+// ask waits for at least one item and returns at most want. With try it fails with
+// ErrEmpty if no item is available. If ctx ends first, no claim is left behind for
+// the caller.
 func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims []*itemClaim, err error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, err
@@ -80,12 +81,12 @@ func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims 
 	if i >= 0 {
 		return nil, cmp.Or(backend.ContextError(ctx), ErrClosed)
 	}
-	ans := <-a.reply // it was answered in this moment
+	ans := <-a.reply // the answer came at the same moment
 	return ans.claims, ans.err
 }
 
-// answer gives the claims to those of the asks that have not gone, in order, one
-// to each at least. What is left over is given back.
+// answer distributes the claims over the asks that are still present, in order, at
+// least one to each as far as they go. It gives the rest back.
 func (q *queue) answer(asks []*queueAsk, claims []*itemClaim) {
 	q.mu.Lock()
 	asks = slices.DeleteFunc(slices.Clone(asks), func(a *queueAsk) bool { return !slices.Contains(q.asks, a) })
@@ -105,7 +106,7 @@ func (q *queue) answer(asks []*queueAsk, claims []*itemClaim) {
 	}
 }
 
-// tellWaits has those who asked tell that they wait.
+// tellWaits signals to all callers that the feeder waits, so that they trace it.
 func (q *queue) tellWaits() {
 	if q.c.trace == nil {
 		return
@@ -120,7 +121,8 @@ func (q *queue) tellWaits() {
 	}
 }
 
-// tellClaims tells of claims that somebody who has asked at began gets, or nobody.
+// tellClaims traces claims. began is when the caller that receives them began to
+// ask, or zero if no caller receives them.
 func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.Time) {
 	if q.c.trace == nil {
 		return
@@ -133,19 +135,20 @@ func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.
 	}
 }
 
-// later ends a claim in the background. Close waits for it. The feeder takes nothing
-// meanwhile, so that a single consumer does not get a later item first.
+// later ends a claim in the background. Close waits for it. Until then the feeder
+// takes nothing, so that a single consumer does not get a later item first.
 func (cl *itemClaim) later(v claimVerb) {
 	done := cl.q.begin()
 	if cl.q.c.goCleanUp(func(context.Context, *cleanUp) {
 		defer done()
 		cl.finish(context.Background(), v, 0)
 	}) == nil {
-		done() // the session is being ended, and the claim goes with it
+		done() // the session is about to end, and the claim with it
 	}
 }
 
-// begin makes the feeder wait until what it returns is called, once or more often.
+// begin makes the feeder wait until done is called. done may be called more than
+// once.
 func (q *queue) begin() (done func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -161,7 +164,8 @@ func (q *queue) begin() (done func()) {
 	})
 }
 
-// begun returns a channel that is closed when what was begun is done, or nil if it is.
+// begun returns a channel that is closed when no claim is being given back any
+// more, or nil if none is.
 func (q *queue) begun() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -171,14 +175,15 @@ func (q *queue) begun() <-chan struct{} {
 	return q.ended
 }
 
-// awaitGivenBack waits for what was begun as a call that is given up waits, see cleanUp.
+// awaitGivenBack waits for the claims that are being given back, as long as a call
+// that is given up waits for its clean-up, see cleanUp.
 func (q *queue) awaitGivenBack() {
 	if ended := q.begun(); ended != nil {
 		q.c.current.Load().waitFor(ended, giveUpWait)
 	}
 }
 
-// settle waits for what was begun.
+// settle waits until no claim is being given back.
 func (f *feeder) settle(ctx context.Context) error {
 	ended := f.q.begun()
 	if ended == nil {
@@ -194,7 +199,7 @@ func (f *feeder) settle(ctx context.Context) error {
 	}
 }
 
-// fail answers asks with an error.
+// fail answers the asks with an error.
 func (q *queue) fail(asks []*queueAsk, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -206,8 +211,8 @@ func (q *queue) fail(asks []*queueAsk, err error) {
 	}
 }
 
-// feed claims items for the callers of this client as long as there are some. So
-// they share one set of watches and one waiter, and take in order.
+// feed claims items for the callers of this client until no caller asks. So the
+// callers share one set of watches and one waiter, and get the items in order.
 func (q *queue) feed() {
 	for {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -229,14 +234,14 @@ func (q *queue) feed() {
 	}
 }
 
-// present returns the asks of this moment.
+// present returns a copy of the current asks.
 func (q *queue) present() []*queueAsk {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.asks)
 }
 
-// feedOn feeds on one session after the other, until nobody asks.
+// feedOn runs feeders, on one session after the other, until no caller asks.
 func (q *queue) feedOn(ctx context.Context) error {
 	_, err := onSession(ctx, q.c, func(s *session) (struct{}, error) {
 		f := &feeder{q: q, s: s}
@@ -246,18 +251,18 @@ func (q *queue) feedOn(ctx context.Context) error {
 	return err
 }
 
-// feeder is feed on one session.
+// feeder serves the asks of a queue on one session.
 type feeder struct {
 	q     *queue
 	s     *session
-	lost  int    // claims that somebody else was faster with, in a row
-	stale bool   // what was read before may be too old
+	lost  int    // number of consecutive claims that failed because another consumer was first
+	stale bool   // the last snapshot may be stale: Sync first
 	place string // path of the waiter, "" if there is none
-	front bool   // it is among the first, which watch the items
+	front bool   // the waiter is one of the front, which watch the items
 	ws    *backend.WatchSet
 }
 
-// run answers asks until there are none.
+// run answers asks until none is left.
 func (f *feeder) run(ctx context.Context) error {
 	defer f.unwatch()
 	if err := f.s.meet(ctx, f.q.ground()); err != nil {
@@ -301,8 +306,8 @@ func (f *feeder) run(ctx context.Context) error {
 	}
 }
 
-// takeFor takes for those who ask, and reports whether there was something. Close
-// waits for it: what it claims for an ask that has gone is given back first.
+// takeFor takes items for the asks and reports whether it found any. Close waits
+// for it, so that items claimed for an ask that is gone are given back first.
 func (f *feeder) takeFor(ctx context.Context, asks []*queueAsk, want int, tries bool) (bool, sight, error) {
 	u := f.q.c.beginCleanUp()
 	if u == nil || f.q.c.isClosing() {
@@ -318,12 +323,12 @@ func (f *feeder) takeFor(ctx context.Context, asks []*queueAsk, want int, tries 
 	return true, v, nil
 }
 
-// take looks once, and claims what it finds. It returns errAgain if others were
-// faster.
+// take looks for items once and claims those it finds. It returns errAgain if it
+// found items but claimed none.
 func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, sight, error) {
 	fresh := sync || f.stale || f.q.kind == priorityQueue
 	if fresh {
-		// A better item that was there before the call began wins.
+		// The Sync makes the walk see each item that was put before the call began.
 		if err := f.s.b.Sync(ctx, f.q.items); err != nil {
 			return nil, sight{}, err
 		}
@@ -357,7 +362,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	return claims, v, nil
 }
 
-// spread is how many items further a consumer looks that has lost a race.
+// spread is the number of items that a consumer that lost races looks further.
 func (f *feeder) spread() int {
 	if f.q.kind != fifoQueue {
 		return 0

@@ -8,24 +8,24 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// An Item is a value taken from a queue, together with the claim on it: a Hold. As
-// long as the claim stands nobody else gets the item. The claim ends with Ack,
-// Nack or Release, with the session, and when somebody deletes its node; work on
-// the item should run under Context, and what it writes to the same service under
-// Guard. The Token of a claim is greater than those of all earlier claims of the
-// same item.
+// An Item is a value taken from a queue, together with the claim on it, which is a
+// Hold. As long as the claim stands, no other consumer gets the item. The claim
+// ends with Ack, Nack or Release, with the session, and when another program
+// deletes its node. Work on the item should run under Context, and its writes to
+// the same service under Guard. The Token of a claim is greater than those of all
+// earlier claims of the same item.
 //
-// Of Ack, Nack and Release the first one called counts. Each is one atomic commit
-// that checks the claim, so that it never touches the item of a consumer who came
-// later. They take no context, as Hold.Release. Called again they return what they
-// returned the first time. Release after an Ack or a Nack does nothing and returns
-// what that returned, so it can be deferred. Ack and Nack after a different one do
-// nothing and return the error of that, or if it had none one that matches
-// ErrReleased. If the claim was lost before, all return Err, which matches ErrLost.
+// Of Ack, Nack and Release the first call counts. Each is one atomic commit that
+// checks the claim, so it never touches the item of a later consumer. They take no
+// context, like Hold.Release. A repeated call returns the result of the first.
+// Release after Ack or Nack does nothing and returns the result of that call, so it
+// can be deferred. Ack or Nack after a different one does nothing and returns the
+// error of the first call, or if that had none, an error that matches ErrReleased.
+// If the claim was lost before, all three return Err, which matches ErrLost.
 //
-// Release gives the item back, at the place it had, as if it had not been taken:
-// it does not count as an attempt. If its reply cannot be had any more because
-// the session ends, the item goes back with the session, and the attempt counts.
+// Release gives the item back, at its old place, as if it had not been taken: it
+// does not count as an attempt. If the session ends before the reply arrives, the
+// item goes back with the session, and the attempt counts.
 type Item[T any] struct {
 	*Hold
 	ID      string // what Put returned
@@ -35,17 +35,17 @@ type Item[T any] struct {
 	claim *itemClaim
 }
 
-// Ack says that the item is done with: it is deleted. Nil means that nobody gets
-// the item any more. An error that matches ErrLost and not ErrUncertain means that
-// somebody gets it, or has got it already. If the session was lost while the
-// outcome was unknown, the error matches ErrUncertain as well. If the service
-// refuses (ErrDenied; backend.ErrNotEmpty, when somebody made a node below the
-// item), Ack returns that, the item stays claimed, and the client goes on trying
-// in the background for as long as its session lives.
+// Ack acknowledges the item and deletes it. If Ack returns nil, the item is not
+// delivered again. An error that matches ErrLost and not ErrUncertain means that
+// the item goes, or has gone already, to another consumer. If the session was lost
+// while the outcome was unknown, the error matches ErrUncertain as well. If the
+// service refuses the commit (ErrDenied; backend.ErrNotEmpty, if another program
+// made a node below the item), Ack returns that error, the item stays claimed, and
+// the client retries in the background for as long as its session lives.
 //
-// Acks of one queue value that are called while another is under way go together,
-// in one commit, when that one is done; each has the outcome that it would have
-// alone. A single Ack waits for nothing. See also AckAll.
+// Acks of one queue value that are called while another Ack is under way go
+// together, in one commit, when that one is done. Each has the outcome that it
+// would have alone. A single Ack waits for nothing. See also AckAll.
 func (it *Item[T]) Ack() error {
 	cl := it.claim
 	cl.decideAck(cl.ackInLine)
@@ -53,24 +53,25 @@ func (it *Item[T]) Ack() error {
 }
 
 // Nack gives the item back as a failed attempt. It keeps its place in the queue,
-// but cannot be taken before delay has passed, by the clocks of the clients; at once
-// if that is not positive. An item that was taken as often as MaxAttempts allows is
-// moved to the dead letters instead.
+// but cannot be taken before delay has passed, by the clocks of the clients. If
+// delay is not positive, it can be taken at once. An item that was taken as often
+// as MaxAttempts allows is moved to the dead letters instead.
 func (it *Item[T]) Nack(delay time.Duration) error {
 	cl := it.claim
 	return opError("nack", cl.e.path(), cl.finish(context.Background(), cl.failure(), max(delay, 0)))
 }
 
-// openClaims reads and decodes what was claimed. What cannot be decoded goes to the
-// dead letters, and what has vanished is left out. If it fails, all is given back. So
-// it is if the codec panics, but for the item that made it: that was an attempt, or it
-// would be the first of the queue for ever.
+// openClaims reads and decodes the claimed items. It moves items that cannot be
+// decoded to the dead letters, and leaves out items that have vanished. If it
+// fails, it gives all of them back. If the codec panics, it gives all back but the
+// item being decoded: that item counts as a failed attempt, or it would be the
+// first of the queue for ever.
 func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (items []*Item[T], err error) {
 	var decoding *itemClaim
 	defer func() {
 		if decoding != nil || err != nil {
 			for _, cl := range claims {
-				// Nothing, for those that have ended.
+				// This does nothing for a claim that has ended.
 				if cl == decoding {
 					cl.later(cl.failure())
 				} else {
@@ -88,7 +89,7 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 		case errs[i] != nil:
 			err = errs[i]
 		case found[i] && err == nil:
-			// The caller's code, in the caller's goroutine.
+			// This runs the caller's code, in the caller's goroutine.
 			decoding = cl
 			if it := decodeClaim(ctx, k, cl); it != nil {
 				items = append(items, it)
@@ -99,16 +100,16 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 	return items, err
 }
 
-// read reads the item. It returns false if there is nothing to be handed out.
+// read reads the item. It returns false if there is no item to hand out.
 func (cl *itemClaim) read(ctx context.Context) (bool, error) {
 	data, _, err := cl.s.b.Get(ctx, cl.e.path(), nil)
 	switch {
 	case isNotFound(err):
-		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer
+		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer's session
 		return false, nil
 	case errors.Is(err, backend.ErrSessionLost):
-		// The claim is lost as well, and the caller takes another. Or it is the
-		// cause of a ctx that has ended.
+		// The claim is lost as well, and the caller takes another item; or
+		// ErrSessionLost is only the cause of a ctx that has ended.
 		return false, backend.ContextError(ctx)
 	case err != nil:
 		return false, err
@@ -119,7 +120,7 @@ func (cl *itemClaim) read(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// decodeClaim returns nil if there is nothing to be handed out.
+// decodeClaim returns nil if there is no item to hand out.
 func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) *Item[T] {
 	v, err := k.decode(cl.data)
 	if err != nil {
@@ -132,7 +133,7 @@ func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) *Item[T]
 	return &Item[T]{Hold: cl.hold, ID: cl.e.id, Value: v, Attempt: cl.attempt, claim: cl}
 }
 
-// undecodable is what becomes of an item that cannot be decoded.
+// undecodable is the verb for an item that cannot be decoded.
 func (cl *itemClaim) undecodable() claimVerb {
 	if cl.q.dead == nil {
 		return verbAck

@@ -8,13 +8,13 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// putLimited puts as many of the batch as there is room for, and waits for some
-// room if there is none, or fails with ErrFull.
+// putLimited puts as much of the batch as there is room for. If there is no room,
+// it waits for some, or fails with ErrFull.
 //
-// The number of items is counted under the version of the directory of items,
-// which each limited put counts up: nobody else has put anything between the
-// count and the put, so the limit is never passed, not even for a moment, and
-// nothing has to be taken back.
+// It counts the items under the version of the directory of items, which each
+// limited put increments. So no other limited put can come between the count and
+// the put: the limit is never exceeded, not even for a moment, and nothing has to
+// be taken back.
 func (q *queue) putLimited(ctx context.Context, s *session, trail *trail, key, due int64, batch []parcel) (int, error) {
 	for watch := false; ; {
 		n, err := q.putSome(ctx, s, trail, key, due, batch, watch)
@@ -31,8 +31,9 @@ func (q *queue) putLimited(ctx context.Context, s *session, trail *trail, key, d
 	}
 }
 
-// putSome tries once. It returns errAgain if it has to be tried again, together
-// with -1 if there was no room. With watch it waits for a change first then.
+// putSome makes one attempt. It returns errAgain if another attempt is needed,
+// together with -1 if there was no room. With watch, it waits for a change before
+// it returns that.
 func (q *queue) putSome(ctx context.Context, s *session, trail *trail, key, due int64, batch []parcel, watch bool) (int, error) {
 	if err := s.b.Sync(ctx, q.items); err != nil {
 		return 0, err

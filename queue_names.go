@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// queueBucket is a bucket as its name tells.
+// queueBucket is a bucket, parsed from its name.
 type queueBucket struct {
 	key, n int64
 	path   string
@@ -17,8 +17,8 @@ func (q *queue) bucketPath(key, n int64) string {
 	return q.items + "/" + bucketKind + strconv.FormatInt(key, 10) + "-" + strconv.FormatInt(n, 10)
 }
 
-// buckets returns the buckets in the order in which they are read. Foreign names
-// are left out.
+// buckets returns the buckets in the order in which they are read. It ignores
+// foreign names.
 func (q *queue) buckets(names []string) []queueBucket {
 	all := make([]queueBucket, 0, len(names))
 	for _, name := range names {
@@ -41,45 +41,47 @@ func (q *queue) buckets(names []string) []queueBucket {
 	return all
 }
 
-// queueEntry is an item in a bucket, with all that the list of the bucket tells of it.
+// queueEntry is an item in a bucket, with everything that the list of the bucket
+// shows about it.
 type queueEntry struct {
 	bucket string // path
-	seen   int64  // the latest change of the bucket's children that the list shows
+	seen   int64  // the bucket's Pzxid in the list: its latest change of children
 	id     string
 	name   string
-	due    int64 // milliseconds since 1970, 0: at once
+	due    int64 // milliseconds since 1970; 0: at once
 	seq    int32
 	state  bool   // it was claimed before
-	marked bool   // it is claimed
-	off    int64  // it is put off until then
-	putOff string // the name that says so
+	marked bool   // it is claimed now
+	off    int64  // the time until which it is put off
+	putOff string // the name of the node that puts it off
 }
 
 func (e *queueEntry) path() string    { return e.bucket + "/" + e.name }
 func (e *queueEntry) stateAt() string { return e.bucket + "/" + stateKind + e.id }
 
-// ready is when the item can be taken, as far as time is concerned.
+// ready returns the time from which the item can be taken.
 func (e *queueEntry) ready() int64 { return max(e.due, e.off) }
 
-// itemPrefix is the name of an item without its number.
+// itemPrefix returns the name of an item without its sequence number.
 func itemPrefix(id string, due int64) string {
 	return itemKind + id + "-" + strconv.FormatInt(due, 10) + "-"
 }
 
-// bucketContents is what a list of a bucket tells.
+// bucketContents is what a list of a bucket shows.
 type bucketContents struct {
 	items  []queueEntry // in order
-	litter []string     // what is left of items that an outsider deleted, or that went with their producer
+	litter []string     // nodes whose item is gone: deleted by an outsider, or with its producer's session
 }
 
-// parseBucket reads the names in the bucket at path, whose latest change is seen.
+// parseBucket parses the names in the bucket at path. seen is the Pzxid of the
+// list.
 func parseBucket(path string, names []string, seen int64) bucketContents {
 	var c bucketContents
 	byID := make(map[string]int, len(names))
 	for _, name := range names {
 		if id, rest, ok := cutID(name, itemKind); ok {
-			// Both can be negative: a due time before 1970, and a number that has
-			// gone round.
+			// Both can be negative: a due time before 1970, and a sequence number
+			// that has wrapped around.
 			sign := 0
 			if strings.HasPrefix(rest, "-") {
 				sign = 1
@@ -99,8 +101,8 @@ func parseBucket(path string, names []string, seen int64) bucketContents {
 		}
 		return int(int64(a.seq) - int64(b.seq))
 	})
-	// An outsider can have copied an item. The first one of an id counts: its state
-	// and its mark belong to the id.
+	// An outsider can have copied an item. The first item with an id counts,
+	// because the state and the mark belong to the id.
 	c.items = slices.DeleteFunc(c.items, func(e queueEntry) bool {
 		if _, twice := byID[e.id]; twice {
 			return true
@@ -139,8 +141,8 @@ func parseBucket(path string, names []string, seen int64) bucketContents {
 	return c
 }
 
-// isState reports whether a name is that of a state, or says that an item is put
-// off.
+// isState reports whether a name is that of a state node or of a node that puts an
+// item off.
 func isState(name string) bool {
 	if len(name) == 2+guidLen && name[:2] == stateKind {
 		return speakable(name)
@@ -153,7 +155,7 @@ func isState(name string) bool {
 	return err == nil
 }
 
-// cutID splits a name into the id of the item and what follows it.
+// cutID splits a name into the id of the item and the rest.
 func cutID(name, kind string) (id, rest string, ok bool) {
 	if len(name) < len(kind)+guidLen+2 || name[:len(kind)] != kind || name[len(kind)+guidLen] != '-' || !speakable(name) {
 		return "", "", false

@@ -3,18 +3,19 @@ package coord
 import "context"
 
 // A PriorityQueue is a Queue whose items are taken by priority, the lowest number
-// first, and those of one priority in the order in which they were put (the
-// priority queue of the ZooKeeper recipe guide). All that is said of Queue holds
-// of it too.
+// first, and items of one priority in the order in which they were put (the
+// priority queue of the ZooKeeper recipe guide). In all other respects it behaves
+// as a Queue.
 //
-// A better item wins over a worse one if it was put before the call of Take began.
-// Whoever loses a race for the best item looks for the best again. With Prefetch,
-// that holds of the moment in which the items are claimed.
+// An item with a lower number is taken before one with a higher number if it was
+// put before the call of Take began. A consumer that loses a race for the first
+// item looks for the first item again. With Prefetch, the comparison is made at the
+// moment in which the items are claimed.
 //
-// Each priority has nodes of its own: at most 10,000 of them can be in use at a
-// time, less the further ones that long queues need (one for some hundred items).
-// Beyond that Put fails with ErrLimit, after it has looked for empty ones, as in a
-// DelayQueue.
+// Each priority has nodes of its own. At most 10,000 priorities can be in use at a
+// time, less the additional nodes of long queues (one for some hundred items).
+// Beyond that Put looks for empty nodes, as in a DelayQueue, and if it finds none
+// it fails with ErrLimit.
 type PriorityQueue[T any] struct {
 	Consumer[T]
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// parcel is one value to put.
+// parcel is a value to put.
 type parcel struct {
 	id   string
 	data []byte
 }
 
-// put puts all parcels, in order, in as few commits as it takes. It returns how
-// many were put for certain. If the error matches ErrUncertain, those of one
-// further commit may have been.
+// put puts all parcels, in order, in as few commits as possible. It returns the
+// number of parcels that were certainly put. If the error matches ErrUncertain,
+// those of one further commit may have been put.
 func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all []parcel) (int, error) {
 	for i := range all {
-		// With room to spare for the commit that moves it to the dead letters.
+		// This leaves room for the commit that moves the item to the dead letters.
 		if room := backend.MaxRequest - 16*(len(q.items)+256); len(all[i].data) > room {
 			return 0, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(all[i].data), room)
 		}
@@ -50,19 +50,21 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 	return done, nil
 }
 
-// tally is a version of the queue, which each bucket that is made and each limited put
-// counts up, under the version that it has read: of the directory of items or, once
-// the versions of that are used up, of the node beside the buckets that goes on.
+// tally is a version of the queue. Each limited put increments it, and so does each
+// commit that makes a bucket for a key without an open one; each of these commits
+// is conditional on the version that it has read. The version is that of the
+// directory of items or, once the versions of that are used up, that of the node
+// tally beside the buckets.
 type tally struct {
 	path    string
 	version int32
-	read    bool // else of no meaning: any version will do
+	read    bool // false: there is no tally, any version will do
 }
 
-// next are the operations that count up.
+// next returns the operations that increment the tally.
 func (t tally) next() []backend.Op {
 	if t.version == math.MaxInt32 {
-		// There is no version after this one. A new node begins with 0.
+		// There is no version after this one. A new node begins with version 0.
 		return []backend.Op{backend.Delete(t.path, t.version), backend.Create(t.path, nil, backend.Persistent)}
 	}
 	return []backend.Op{backend.SetData(t.path, nil, t.version)}
@@ -74,7 +76,7 @@ func (q *queue) listBuckets(ctx context.Context, s *session, ws *backend.WatchSe
 	if err != nil || stat.Version >= 0 && stat.Version < math.MaxInt32 {
 		return names, stat, tally{q.items, stat.Version, true}, err
 	}
-	// Nobody counts this one up any more.
+	// The version of the directory is used up and does not change any more.
 	next := tally{q.items + "/" + tallyName, 0, true}
 	next.version, err = s.version(ctx, next.path)
 	if err != nil {
@@ -84,14 +86,15 @@ func (q *queue) listBuckets(ctx context.Context, s *session, ws *backend.WatchSe
 	return names, stat, next, err
 }
 
-// version reads the version of a node that holds nothing, and makes it if it is missing.
+// version returns the version of an empty node, and makes the node if it is
+// missing.
 func (s *session) version(ctx context.Context, path string) (int32, error) {
 	pause := pauses{c: s.c}
 	for {
 		stat, err := s.b.Exists(ctx, path, nil)
 		switch {
 		case err == nil && stat.Version < 0:
-			return 0, errVersions // an outsider's work
+			return 0, errVersions // an outsider wrote it
 		case err == nil || !isNotFound(err):
 			return stat.Version, err
 		}
@@ -110,10 +113,10 @@ func (s *session) version(ctx context.Context, path string) (int32, error) {
 	}
 }
 
-// putItems creates the parcels as items of one bucket, in one commit together with the
-// operations of with. An error that blames one of these is returned as it is,
-// with its index. With a tally that was read the commit fails with errAgain if a
-// bucket was made, or a limited put came, since.
+// putItems creates the parcels as items of one bucket, in one commit together with
+// the operations of with. An error that blames one of these is returned unchanged,
+// with its index. With a tally that was read, the commit fails with errAgain if the
+// tally has changed since.
 func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch []parcel, with []backend.Op, t tally) error {
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return err
@@ -157,10 +160,10 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		}
 		q.forgetOpen(key)
 		if t.read && i < len(with)+len(t.next()) {
-			return errAgain // these come first after with
+			return errAgain // the operations of the tally come first after with
 		}
-		// Somebody else closed, made or removed a bucket, or the list was old. The
-		// next one must be newer than what the commit has shown.
+		// Another client closed, made or removed a bucket, or the list was stale.
+		// The next list must be newer than the state that made the commit fail.
 		if err := s.b.Sync(ctx, q.items); err != nil {
 			return err
 		}
@@ -169,18 +172,19 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 	}
 }
 
-// putPlan is which bucket a put goes to, and what must be done for that.
+// putPlan is the choice of a bucket for a put, and how the put must change the
+// buckets.
 type putPlan struct {
 	n     int64
 	use   bool  // bucket n is expected to be open
-	full  bool  // and to be closed with this put
-	tally tally // of the list, if it was read from there
+	full  bool  // and the put must close it
+	tally tally // that of the list, if there was one
 
-	closed bool  // the try before found its bucket closed:
-	was    int64 // this one
+	closed bool  // the previous attempt found its bucket closed
+	was    int64 // the number of that bucket
 }
 
-// target is the number of the bucket that the items go to.
+// target returns the number of the bucket that receives the items.
 func (p *putPlan) target() int64 {
 	if p.use && !p.full {
 		return p.n
@@ -214,15 +218,15 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 			b, err := s.b.Exists(ctx, q.bucketPath(key, p.n), nil)
 			switch {
 			case isNotFound(err):
-				continue // the list is old
+				continue // the list is stale
 			case err != nil:
 				return err
 			case b.Version == 0:
-				// It is a new one of the same name.
+				// It is a new bucket of the same name.
 			case b.Mzxid <= stat.Pzxid || stat.Pzxid == before:
-				p.use = false // closed when it was listed as the last one
+				p.use = false // it was closed already when it was listed as the last one
 			default:
-				before = stat.Pzxid // closed since, or by an outsider
+				before = stat.Pzxid // closed since the list, or by an outsider
 				continue
 			}
 		}
@@ -245,8 +249,8 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 	}
 }
 
-// sweepEmpty removes the buckets that hold nothing, all but the last. A client does
-// it once a minute at most, if it was of no use.
+// sweepEmpty deletes the empty buckets, except the last, and reports whether it
+// freed any. A client that found none does not try again within a minute.
 func (q *queue) sweepEmpty(ctx context.Context, s *session, all []queueBucket) (freed bool, err error) {
 	q.mu.Lock()
 	soon := time.Since(q.swept) < time.Minute
@@ -273,9 +277,10 @@ func (q *queue) sweepEmpty(ctx context.Context, s *session, all []queueBucket) (
 	return freed, nil
 }
 
-// ops are the operations before the items are made, and the path of the bucket to
-// make them in. A tally that was read is counted up by the first ones behind with, and so
-// is that of the list if a bucket is made for a key that has none that is open.
+// ops returns the operations that precede those that create the items, and the path
+// of the bucket of the items. The first operations after with increment t if it was
+// read. Otherwise, if a bucket is made for a key without an open one, they
+// increment the tally of the list.
 func (p *putPlan) ops(q *queue, key int64, with []backend.Op, t tally) ([]backend.Op, string) {
 	ops := with[:len(with):len(with)]
 	target := q.bucketPath(key, p.target())
@@ -311,7 +316,8 @@ func (q *queue) forgetOpen(key int64) {
 	delete(q.open, key)
 }
 
-// lastDigits is the number behind the name of a sequential node.
+// lastDigits returns the sequence number at the end of the name of a sequential
+// node.
 func lastDigits(path string) string {
 	if len(path) < 10 {
 		return ""

@@ -8,15 +8,15 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// PutOp is a Put as a part of a Txn: the item is there if the transaction was
-// applied. MaxLen cannot be kept so; a queue that has one refuses with
-// ErrUnsupported.
+// PutOp is a Put as a part of a Txn: the item is put if and only if the transaction
+// is applied. A transaction cannot keep MaxLen, so a queue with a MaxLen refuses
+// PutOp with ErrUnsupported.
 func (q *Queue[T]) PutOp(v T) TxnOp { return q.putOp(0, 0, v) }
 
-// PutOp is a Put as a part of a Txn, see Queue.PutOp.
+// PutOp is a Put as a part of a Txn; see Queue.PutOp.
 func (q *PriorityQueue[T]) PutOp(priority int64, v T) TxnOp { return q.putOp(priority, 0, v) }
 
-// PutOp is a Put as a part of a Txn, see Queue.PutOp.
+// PutOp is a Put as a part of a Txn; see Queue.PutOp.
 func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
 	at, err := q.dueTime("put", due)
 	if err != nil {
@@ -55,9 +55,9 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 	return op
 }
 
-// openBucket returns the bucket that takes the items of key, and makes one if
-// there is none or it is full. A transaction cannot make it along with the item:
-// two items of one queue in one transaction would each make it.
+// openBucket returns the bucket that takes the items of key, and makes one if there
+// is none or it is full. The transaction cannot make the bucket together with the
+// item: two items of one queue in one transaction would each make it.
 func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, error) {
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return "", err
@@ -82,15 +82,15 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 			case err != nil && !isNotFound(err):
 				return "", err
 			case err == nil && stat.Version == 0:
-				// The numbers given so far. (Cversion is twice the creations, less
-				// the children.)
+				// This is the number of items created so far. (Cversion is twice
+				// the number of creations, less the number of children.)
 				if int(stat.Cversion+stat.NumChildren)/2 < q.size {
 					q.setOpen(key, openBucket{pl.n, false})
 					return path, nil
 				}
 				pl.full = true
 			default:
-				// Closed, or gone. The next list must be newer.
+				// It is closed or gone. The next list must be newer.
 				pl.closed, pl.was = err == nil, pl.n
 				q.forgetOpen(key)
 				if err := s.b.Sync(ctx, q.items); err != nil {

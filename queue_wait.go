@@ -10,19 +10,20 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// frontWaiters is how many waiters, from the head of the queue of waiters on, watch
-// the items, and how many predecessors every other waiter watches: see W1. One less
-// than that can be dead, cut off, paused or have a slow clock without a delay for
-// anybody.
+// frontWaiters is the number of waiters, counted from the head of the queue of
+// waiters, that watch the items, and the number of predecessors that every other
+// waiter watches: see W1. Up to frontWaiters-1 of them can be dead, cut off or
+// paused, or have a slow clock, without delaying any other waiter.
 const frontWaiters = 4
 
-// wait waits for a reason to look again, after nothing was found. It joins the
-// waiters first. A waiter that has just got to the front looks once more, with
+// wait waits for a reason to look again after the feeder found nothing. It joins
+// the waiters first. A waiter that has just reached the front looks once more, with
 // watches, before it waits.
 func (f *feeder) wait(ctx context.Context, next int64) error {
 	switch {
 	case f.place == "":
-		// What it may leave behind is cleared away before Close ends the session.
+		// A node left behind by a failed create is removed before Close ends the
+		// session.
 		u := f.q.c.beginCleanUp()
 		sp := newSpec(f.q.c, f.q.ground().within(f.q.waiters, kindWaiters), waiterKind, nil)
 		n, err := f.s.create(ctx, &sp)
@@ -38,8 +39,8 @@ func (f *feeder) wait(ctx context.Context, next int64) error {
 	}
 	var due <-chan time.Time
 	if next > 0 {
-		// At least a moment, or a clock that is read in milliseconds could make
-		// this a loop.
+		// At least a millisecond, because due times have that resolution: a shorter
+		// wait could become a busy loop.
 		t := time.NewTimer(max(time.UnixMilli(next).Sub(f.q.now()), time.Millisecond))
 		defer t.Stop()
 		due = t.C
@@ -47,9 +48,8 @@ func (f *feeder) wait(ctx context.Context, next int64) error {
 	return f.await(ctx, f.ws.Ready(), due)
 }
 
-// await returns when one of the channels can be received from, or when somebody
-// asks who does not wait. Others who ask need nothing: what is watched brings them
-// their items too.
+// await returns when one of the channels is ready, or when a caller asks that does
+// not wait. Other new asks change nothing: the same watches serve them.
 func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan time.Time) error {
 	for {
 		f.q.tellWaits()
@@ -70,8 +70,8 @@ func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan 
 	}
 }
 
-// stand waits behind the front until something changes, or finds that the own
-// waiter is at the front.
+// stand waits behind the front until something changes. If the client's waiter has
+// reached the front, it sets f.front and returns.
 func (f *feeder) stand(ctx context.Context) error {
 	names, _, err := f.s.b.Children(ctx, f.q.waiters, nil)
 	if err != nil && !isNotFound(err) {
@@ -99,7 +99,8 @@ func (f *feeder) stand(ctx context.Context) error {
 	i := slices.IndexFunc(all, func(w waiter) bool { return w.name == base(f.place) })
 	switch {
 	case i < 0:
-		// An outsider deleted it, or the server lags behind: a new one.
+		// An outsider deleted the waiter, or the server lags behind: make a new
+		// one.
 		f.leave()
 		return f.s.b.Sync(ctx, f.q.waiters)
 	case i < frontWaiters:
@@ -112,7 +113,7 @@ func (f *feeder) stand(ctx context.Context) error {
 	for _, w := range all[i-frontWaiters : i] {
 		targets = append(targets, backend.Target{Path: f.q.waiters + "/" + w.name, Children: true, Watch: ws.New()})
 	}
-	// A predecessor that is missing already fires its watch.
+	// If a predecessor is gone already, its watch fires at once.
 	if err := f.s.b.Arm(ctx, math.MaxInt64, targets...); err != nil {
 		return err
 	}
@@ -122,7 +123,8 @@ func (f *feeder) stand(ctx context.Context) error {
 	return f.await(ctx, ws.Ready(), nil)
 }
 
-// leave removes the waiter. When the client closes it goes with the session.
+// leave removes the waiter. If the client is closing, the waiter goes with the
+// session.
 func (f *feeder) leave() {
 	if f.place != "" && f.s.b.Err() == nil && !f.q.c.isClosing() {
 		f.s.removeLater(f.place)

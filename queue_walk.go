@@ -8,17 +8,17 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// sight is what a consumer saw of a queue.
+// sight is a consumer's view of a queue.
 type sight struct {
-	found []queueEntry     // what can be taken, in order
-	stuck map[string]int64 // items to leave alone, by path, and until when
-	next  int64            // when something that was put off can be taken, if nothing was found; 0: nothing is
+	found []queueEntry     // items that can be taken, in order
+	stuck map[string]int64 // items to ignore, by path, and until when
+	next  int64            // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
 }
 
-// walk lists bucket after bucket until it finds something to take, and then up to
-// want of it from that bucket. With a set it arms watches on all that it reads,
-// which tell of whatever could bring something. It leaves alone the items whose paths
-// are in stuck, until the time there.
+// walk lists bucket after bucket until it finds an item that can be taken, and
+// returns up to want items of that bucket. With a watch set, it arms watches on all
+// nodes that it reads; they fire on every change that can make an item available.
+// It ignores the items whose paths are in stuck, until the time given there.
 func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.WatchSet, stuck map[string]int64) (sight, error) {
 	now := q.now().UnixMilli()
 	if q.kind == fifoQueue && ws == nil {
@@ -38,7 +38,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		if ws == nil {
 			return sight{}, nil
 		}
-		// Nobody has put anything yet, or an outsider has removed it all.
+		// There was no put yet, or an outsider has removed the directory.
 		w := ws.New()
 		if _, err = s.b.Exists(ctx, q.items, w); isNotFound(err) {
 			return sight{}, nil
@@ -83,7 +83,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 	return v, nil
 }
 
-// add takes up to want of the items.
+// add adds the items that can be taken, until v has want of them.
 func (v *sight) add(items []queueEntry, want int, now int64) {
 	for i := range items {
 		e := &items[i]
@@ -107,9 +107,9 @@ func (v *sight) later(at int64) {
 	}
 }
 
-// sweep removes what is in the way: the rest of items that are gone, and, if it is
-// empty then, the bucket, open or not. Whatever fails is left for the next walk. It
-// reports whether something was removed.
+// sweep deletes litter and, with whole, the bucket if it is empty then, whether it
+// is open or not. If the commit fails, the next walk tries again. sweep reports
+// whether it removed something.
 func (q *queue) sweep(ctx context.Context, s *session, b queueBucket, litter []string, whole bool) bool {
 	var ops []backend.Op
 	for _, name := range litter {
@@ -144,11 +144,11 @@ func (q *queue) setHead(path string) {
 	q.head = path
 }
 
-// stickPause is how long a client leaves an item alone that cannot be moved to the
-// dead letters.
+// stickPause is how long a client ignores an item that it cannot move to the dead
+// letters or claim.
 const stickPause = time.Minute
 
-// stick leaves an item out of what the client takes, for a while.
+// stick makes the client ignore an item for stickPause.
 func (q *queue) stick(path string) {
 	now := time.Now()
 	q.mu.Lock()
@@ -160,7 +160,7 @@ func (q *queue) stick(path string) {
 	q.stuck[path] = now.Add(stickPause).UnixMilli()
 }
 
-// stuckItems are the paths of items to be left alone, and until when.
+// stuckItems returns the paths of the items to ignore, and until when.
 func (q *queue) stuckItems() map[string]int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -170,8 +170,8 @@ func (q *queue) stuckItems() map[string]int64 {
 	return maps.Clone(q.stuck)
 }
 
-// eachBucket lists every item of the queue, bucket after bucket. It calls f with each
-// bucket, whether it is the last one, and its contents.
+// eachBucket lists every bucket of the queue. It calls f with each bucket, whether
+// it is the last one, and its contents.
 func (q *queue) eachBucket(ctx context.Context, s *session, ws *backend.WatchSet, f func(b queueBucket, last bool, c bucketContents) error) (t tally, err error) {
 	names, _, t, err := q.listBuckets(ctx, s, ws)
 	if err != nil {
@@ -195,7 +195,7 @@ func (q *queue) eachBucket(ctx context.Context, s *session, ws *backend.WatchSet
 	return t, nil
 }
 
-// countItems is how many items there are, and the tally before they were counted.
+// countItems returns the number of items, and the tally as it was before the count.
 func (q *queue) countItems(ctx context.Context, s *session, ws *backend.WatchSet) (n int, t tally, err error) {
 	t, err = q.eachBucket(ctx, s, ws, func(_ queueBucket, _ bool, c bucketContents) error {
 		n += len(c.items)
