@@ -151,10 +151,7 @@ func sortMembers(names, list []string) round {
 func byNumber(a, b string) int {
 	i, _ := parseSeq(a, entrantKind)
 	j, _ := parseSeq(b, entrantKind)
-	if i != j {
-		return int(i - j)
-	}
-	return strings.Compare(a, b)
+	return bySeq(i, a, j, b)
 }
 
 // watchReady reports whether ready exists, and arms a watch on it.

@@ -90,6 +90,21 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 	}
 }
 
+// raced reports whether a commit failed because somebody else was first.
+func raced(err error) bool {
+	return (errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
+		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)) && !ofContext(err)
+}
+
+// blamed returns the operation that made a commit fail, or -1.
+func blamed(err error) int {
+	var e *backend.Error
+	if !errors.As(err, &e) || !raced(err) {
+		return -1
+	}
+	return e.Index
+}
+
 // takeSlot returns a free slot of the session, or a new one.
 func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 	s.mu.Lock()

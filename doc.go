@@ -214,7 +214,7 @@
 // the recipe: it is the mark "coord recipe: " followed by the name of the kind. Below
 // the client's namespace, /_coord belongs to the library.
 //
-// **One path, one recipe.** A recipe that meets another kind on its path refuses with
+// One path, one recipe. A recipe that meets another kind on its path refuses with
 // ErrKind, before it writes. Each client checks at its first use of the path, and in a
 // queue of contenders before each grant. Reads of a [Value], a [Counter] and a [Barrier]
 // refuse too. Calls that only look at a directory find nothing of their own there:

@@ -268,6 +268,47 @@ func TestTheEndOfAContextComesBeforeTheLossOfItsSession(t *testing.T) {
 	}
 }
 
+// A try that is refused says so, also if its context ends with the read that tells.
+func TestARefusedTryIsRefusedThoughItsContextEnds(t *testing.T) {
+	lists := func(c backendtest.Call) bool { return c.Op == "children" }
+	readsLimit := func(c backendtest.Call) bool { return c.Op == "get" && strings.HasSuffix(c.Path, "/limit") }
+	for name, x := range map[string]struct {
+		try   func(ctx context.Context, c *coord.Client) error
+		reads func(c backendtest.Call) bool
+		n     int
+	}{
+		"mutex": {func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewMutex(c, "/l", nil).TryLock(ctx)
+			return err
+		}, lists, 1},
+		"rwmutex": {func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewRWMutex(c, "/l", nil).TryLock(ctx)
+			return err
+		}, lists, 1},
+		"semaphore": {func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewSemaphore(c, "/l", 1, nil).TryAcquire(ctx, 1)
+			return err
+		}, readsLimit, 2}, // before the list and after it
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				w.must(x.try(context.Background(), w.Open("holder", nil)))
+				ctx, cancel := context.WithCancel(context.Background())
+				var after coordtest.Nth
+				after.Arm(x.n, x.reads, func(_ context.Context, _ backendtest.Call, err error) error {
+					cancel()
+					return err
+				})
+				err := x.try(ctx, w.Open("a", &backendtest.Hooks{After: after.After}))
+				coordtest.WantErr(w.T, err, coord.ErrLocked)
+				if ctx.Err() == nil || errors.Is(err, context.Canceled) {
+					w.T.Errorf("%v, ctx: %v", err, ctx.Err())
+				}
+			})
+		})
+	}
+}
+
 // A write was applied, and its reply is lost since the context ends, with a cause that
 // matches an error of the library: a repetition could do harm, whatever the cause is.
 func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {

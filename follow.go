@@ -57,6 +57,35 @@ func (s *session) followOnce(ctx context.Context, look func(ctx context.Context,
 	}
 }
 
+// readOrAwait calls read, which reads the node at path with a watch of the set ws. If the
+// node is missing it watches for its creation instead, unless ws is nil. It returns the
+// watch that is armed. read is called again if the node is made in between.
+func (s *session) readOrAwait(ctx context.Context, ws *backend.WatchSet, path string, read func(w *backend.Watch) error) (*backend.Watch, error) {
+	for {
+		w := ws.New()
+		err := read(w)
+		if err == nil {
+			return w, nil
+		}
+		w.Stop()
+		if isNotFound(err) && ws == nil {
+			return nil, nil
+		}
+		if !isNotFound(err) {
+			return nil, err
+		}
+		w = ws.New()
+		_, err = s.b.Exists(ctx, path, w)
+		if isNotFound(err) {
+			return w, nil
+		}
+		w.Stop() // made just now
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
 // signal is the sending side of a latest-wins channel: of capacity 1, with one
 // sender. A slow reader misses what lies between and never the newest.
 type signal[T any] struct{ ch chan T }

@@ -215,6 +215,14 @@ func FuzzEnvelopes(f *testing.F) {
 		if !utf8.ValidString(id) {
 			return // no ID
 		}
+		if text, err := encodeContender(id, data); err == nil {
+			r, _ := openEnvelope(text)
+			if got, own := openContender(text); r != nil || got != id || !bytes.Equal(own, data) {
+				t.Errorf("the contender %q with %q came back as %q with %q, request %v", id, data, got, own, r)
+			}
+		} else if id != "" || checkData(data) == nil {
+			t.Errorf("the contender %q with %q: %v", id, data, err)
+		}
 		j := candidateJSON{ID: id, Data: data}
 		text, err := j.encode()
 		if err != nil {

@@ -290,28 +290,15 @@ func (f *follower[T]) forgetWatches() {
 
 // list lists the directory with a watch, or waits for it to be made.
 func (f *follower[T]) list(ctx context.Context, v *vigil) error {
-	for {
-		w := v.ws.New()
-		names, _, err := v.s.b.Children(ctx, f.g.path.full, w)
-		if err == nil {
-			f.dir, f.names = w, names
-			return nil
-		}
-		w.Stop()
-		if !isNotFound(err) {
-			return err
-		}
-		w = v.ws.New()
-		_, err = v.s.b.Exists(ctx, f.g.path.full, w)
-		if isNotFound(err) {
-			f.dir, f.names = w, nil
-			return nil
-		}
-		w.Stop()
-		if err != nil {
-			return err
-		}
+	var names []string
+	w, err := v.s.readOrAwait(ctx, v.ws, f.g.path.full, func(w *backend.Watch) (err error) {
+		names, _, err = v.s.b.Children(ctx, f.g.path.full, w)
+		return err
+	})
+	if err == nil {
+		f.dir, f.names = w, names
 	}
+	return err
 }
 
 // readMembers reads those members that are new or whose watch has fired. It

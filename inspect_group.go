@@ -128,30 +128,13 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	}
 	dir := x.path.full
 	in := &InspectedDoubleBarrier{}
-	var names []string // of the round
-	var czxid int64    // of ready
-	if k.fixed["ready"] {
-		r, err := x.get(ctx, dir+"/ready", true)
-		if err != nil {
-			return err
-		}
-		names = strings.Fields(string(r.data))
-		foreign := len(names) == 0 && r.unread == "" || slices.ContainsFunc(names, func(name string) bool {
-			_, ok := parseSeq(name, entrantKind)
-			return !ok
-		})
-		if r.stat.Czxid != 0 && !foreign {
-			in.Open, in.N, in.Since = true, len(names), utc(r.stat.Ctime)
-			czxid = r.stat.Czxid
-		}
-		if r.unread != "" {
-			x.in.note("the round in progress cannot be read: %s", r.unread)
-		}
+	names, czxid, err := x.round(ctx, k, in)
+	if err != nil {
+		return err
 	}
 	var list []string
 	known := true // who is there
 	if k.fixed["members"] {
-		var err error
 		if list, _, known, err = x.list(ctx, dir+"/members"); err != nil {
 			return err
 		}
@@ -184,17 +167,63 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	in.InsideCount, in.WaitingCount, in.ExtraCount = len(r.living), len(r.waiting), r.extra
 	in.Left = in.N - in.InsideCount
 	if in.Open && in.InsideCount == 0 && known && !x.in.Truncated {
-		// They can have left in order, and taken ready along, since that was read.
-		again, err := x.get(ctx, dir+"/ready", false)
-		switch {
-		case err != nil:
+		if err := x.emptyRound(ctx, in, czxid); err != nil {
 			return err
-		case again.gone:
-			in.Open, in.N, in.Left, in.Since = false, 0, 0, time.Time{}
-		default:
-			in.Stale = again.stat.Czxid == czxid
 		}
 	}
+	in.members(x, standing, all)
+	root, err := x.get(ctx, dir, false)
+	if err != nil {
+		return err
+	}
+	in.Rounds = root.stat.Version
+	x.in.DoubleBarrier = in
+	add("doublebarrier", in.summary())
+	return nil
+}
+
+// round reads the round in progress: the names of its nodes, and the czxid of ready if
+// there is one that a double barrier made.
+func (x *inspector) round(ctx context.Context, k *nameKinds, in *InspectedDoubleBarrier) (names []string, czxid int64, err error) {
+	if !k.fixed["ready"] {
+		return nil, 0, nil
+	}
+	r, err := x.get(ctx, x.path.full+"/ready", true)
+	if err != nil {
+		return nil, 0, err
+	}
+	names = strings.Fields(string(r.data))
+	foreign := len(names) == 0 && r.unread == "" || slices.ContainsFunc(names, func(name string) bool {
+		_, ok := parseSeq(name, entrantKind)
+		return !ok
+	})
+	if r.stat.Czxid != 0 && !foreign {
+		in.Open, in.N, in.Since = true, len(names), utc(r.stat.Ctime)
+		czxid = r.stat.Czxid
+	}
+	if r.unread != "" {
+		x.in.note("the round in progress cannot be read: %s", r.unread)
+	}
+	return names, czxid, nil
+}
+
+// emptyRound tells a round that nobody is inside any more from one that has ended: the
+// last can have left in order, and taken ready along, since that was read.
+func (x *inspector) emptyRound(ctx context.Context, in *InspectedDoubleBarrier, czxid int64) error {
+	again, err := x.get(ctx, x.path.full+"/ready", false)
+	switch {
+	case err != nil:
+		return err
+	case again.gone:
+		in.Open, in.N, in.Left, in.Since = false, 0, 0, time.Time{}
+	default:
+		in.Stale = again.stat.Czxid == czxid
+	}
+	return nil
+}
+
+// members describes the members, of which all has what was read, in their order.
+func (in *InspectedDoubleBarrier) members(x *inspector, standing []string, all map[string]seen) {
 	for i, name := range standing {
 		r := all[name]
 		if r.skip {
@@ -211,14 +240,6 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 			in.Extra = append(in.Extra, n)
 		}
 	}
-	root, err := x.get(ctx, dir, false)
-	if err != nil {
-		return err
-	}
-	in.Rounds = root.stat.Version
-	x.in.DoubleBarrier = in
-	add("doublebarrier", in.summary())
-	return nil
 }
 
 func (in *InspectedDoubleBarrier) summary() string {

@@ -31,8 +31,9 @@ type InspectedContender struct {
 	// Revocation is a request to give the lock up that stands in the node.
 	Revocation *InspectedRevocation `json:"revocation,omitempty"`
 
+	ID string `json:"id,omitempty"`
+
 	// Of candidates only.
-	ID               string `json:"id,omitempty"`
 	Ready            bool   `json:"ready,omitempty"`             // it has called Announce
 	Announcement     []byte `json:"announcement,omitempty"`      // with InspectOptions.Data
 	AnnouncementSize int    `json:"announcement_size,omitempty"` // in bytes
@@ -167,6 +168,9 @@ func (x *inspector) line(ctx context.Context, names []string, kinds lineKinds) (
 			j := openCandidate(own)
 			e.ID, own = strings.ToValidUTF8(j.ID, "?"), j.Data
 			e.Size = len(own)
+		} else if id, rest := openContender(own); id != "" {
+			e.ID, own = strings.ToValidUTF8(id, "?"), rest
+			e.Size = len(own)
 		}
 		e.Data = x.keep(own)
 		in.Contenders = append(in.Contenders, e)
@@ -235,8 +239,9 @@ type InspectedSemaphore struct {
 // came.
 type InspectedPermit struct {
 	InspectedNode
-	Weight  int  `json:"weight"` // how many permits
-	Granted bool `json:"granted"`
+	ID      string `json:"id,omitempty"`
+	Weight  int    `json:"weight"` // how many permits
+	Granted bool   `json:"granted"`
 
 	// WaitsFor are the names of the nodes that it waits for: the request before it,
 	// which is not passed, or if that is granted all that have permits, of which
@@ -252,29 +257,12 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	}
 	dir := x.path.full
 	in := &InspectedSemaphore{Requests: []InspectedPermit{}}
-	bad := ""
-	var changed int64 // zxid of the limit's last change
-	if k.fixed["limit"] {
-		r, err := x.get(ctx, dir+"/limit", true)
-		if err != nil {
-			return err
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(string(r.data)), 10, 64)
-		switch {
-		case r.skip || r.gone:
-		case r.unread != "":
-			bad = "the limit cannot be read: " + r.unread
-		case err != nil || checkLimit(n) != nil:
-			bad = "the node of the limit holds no limit: nobody can acquire"
-		default:
-			in.Limit, changed = int(n), r.stat.Mzxid
-		}
-	} else {
-		bad = "the node of the limit is missing: whoever acquires next makes it"
+	changed, bad, err := x.limit(ctx, k, in)
+	if err != nil {
+		return err
 	}
 	var names []string
 	if k.fixed["requests"] {
-		var err error
 		if names, _, _, err = x.list(ctx, dir+"/requests"); err != nil {
 			return err
 		}
@@ -292,11 +280,47 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	if bad != "" {
 		x.in.note("%s", bad)
 	}
-	standing, all, err := x.getStanding(ctx, dir+"/requests", names, x.data, order)
+	standing, all, err := x.getStanding(ctx, dir+"/requests", names, true, order)
 	if err != nil {
 		return err
 	}
-	queue := orderPermits(standing)
+	in.requests(x, standing, all, changed)
+	x.in.Semaphore = in
+	limit := strconv.Itoa(in.Limit)
+	if in.Limit == 0 {
+		limit = "an unknown number of"
+	}
+	add("semaphore", fmt.Sprintf("%d of %s permits held by %d", in.Held, limit, in.Holders)+waitText(in.Waiting))
+	return nil
+}
+
+// limit reads the limit of a semaphore. It returns the zxid of its last change, and what
+// is bad about it.
+func (x *inspector) limit(ctx context.Context, k *nameKinds, in *InspectedSemaphore) (changed int64, bad string, err error) {
+	if !k.fixed["limit"] {
+		return 0, "the node of the limit is missing: whoever acquires next makes it", nil
+	}
+	r, err := x.get(ctx, x.path.full+"/limit", true)
+	if err != nil {
+		return 0, "", err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(r.data)), 10, 64)
+	switch {
+	case r.skip || r.gone:
+	case r.unread != "":
+		bad = "the limit cannot be read: " + r.unread
+	case err != nil || checkLimit(n) != nil:
+		bad = "the node of the limit holds no limit: nobody can acquire"
+	default:
+		in.Limit, changed = int(n), r.stat.Mzxid
+	}
+	return changed, bad, nil
+}
+
+// requests describes the requests for permits, of which all has what was read. changed is
+// the zxid of the limit's last change.
+func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[string]seen, changed int64) {
+	queue := orderPermits(names)
 	granted, sum := 0, int64(0) // the first of the line have permits
 	for i, q := range queue {
 		sum += int64(q.weight)
@@ -316,24 +340,21 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 			continue
 		}
 		e := InspectedPermit{InspectedNode: x.node(q.name, r), Weight: q.weight, Granted: i < granted}
-		e.Data = x.keep(r.data)
+		id, own := openContender(r.data)
+		if id != "" {
+			e.ID, e.Size = strings.ToValidUTF8(id, "?"), len(own)
+		}
+		e.Data = x.keep(own)
 		switch {
 		case e.Granted:
 		case i == granted:
-			e.WaitsFor = standing[:granted:granted]
+			e.WaitsFor = names[:granted:granted]
 			if in.Limit > 0 {
 				e.Short = sum - int64(in.Limit)
 			}
 		default:
-			e.WaitsFor = standing[i-1 : i : i]
+			e.WaitsFor = names[i-1 : i : i]
 		}
 		in.Requests = append(in.Requests, e)
 	}
-	x.in.Semaphore = in
-	limit := strconv.Itoa(in.Limit)
-	if in.Limit == 0 {
-		limit = "an unknown number of"
-	}
-	add("semaphore", fmt.Sprintf("%d of %s permits held by %d", in.Held, limit, in.Holders)+waitText(in.Waiting))
-	return nil
 }

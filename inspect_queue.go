@@ -119,17 +119,63 @@ type inspectedEntry struct {
 
 // items counts the items, reads the claims, and tells which kind of queue it is.
 func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []queueBucket) (kind string, err error) {
-	now := x.in.At.UnixMilli()
-	var claims []inspectedEntry
-	var next *inspectedEntry
-	keys, dues, minutes := false, false, true
-	for _, b := range buckets {
-		names, stat, ok, err := x.list(ctx, b.path)
+	scan, err := x.scan(ctx, in, buckets)
+	if err != nil {
+		return "", err
+	}
+	if kind = scan.kind(in.Items); kind == "queue" && in.Items > 0 {
+		x.in.note("a PriorityQueue in which everything has the priority 0 looks the same")
+	}
+	for _, e := range scan.claims {
+		c, ok, err := x.claim(ctx, &e, kind)
 		if err != nil {
 			return "", err
 		}
-		keys = keys || b.key != 0
-		minutes = minutes && (b.key == 0 || b.key%delayGrain == 0 && b.key > 1e12) // since 2001
+		if ok {
+			in.Claims = append(in.Claims, c)
+		}
+	}
+	if scan.next != nil {
+		item, ok, err := x.item(ctx, scan.next, kind)
+		if err != nil {
+			return "", err
+		}
+		if ok {
+			in.Next = &item
+		}
+	}
+	return kind, nil
+}
+
+// queueScan is what the lists of the buckets tell, beside the numbers of items.
+type queueScan struct {
+	claims              []inspectedEntry
+	next                *inspectedEntry
+	keys, dues, minutes bool // some key is not 0, some item is due at a time, all keys are minutes
+}
+
+// kind is the kind of the queue, in which there are so many items.
+func (q *queueScan) kind(items int) string {
+	switch {
+	case q.dues, q.keys && items == 0 && q.minutes:
+		return "delayqueue"
+	case q.keys:
+		return "priorityqueue"
+	}
+	return "queue"
+}
+
+// scan lists the buckets and counts the items.
+func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []queueBucket) (*queueScan, error) {
+	now := x.in.At.UnixMilli()
+	q := &queueScan{minutes: true}
+	for _, b := range buckets {
+		names, stat, ok, err := x.list(ctx, b.path)
+		if err != nil {
+			return nil, err
+		}
+		q.keys = q.keys || b.key != 0
+		q.minutes = q.minutes && (b.key == 0 || b.key%delayGrain == 0 && b.key > 1e12) // since 2001
 		if !ok {
 			continue
 		}
@@ -143,63 +189,36 @@ func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []que
 		in.Items += len(c.items)
 		in.Litter += len(c.litter)
 		for _, e := range c.items {
-			dues = dues || e.due != 0
+			q.dues = q.dues || e.due != 0
 			i := inspectedEntry{e, b.key, marks[e.id]}
 			switch {
 			case e.marked:
 				in.Claimed++
-				claims = append(claims, i)
+				q.claims = append(q.claims, i)
 			case e.ready() > now:
 				in.Delayed++
 				if at := utc(e.ready()); in.NextDue.IsZero() || at.Before(in.NextDue) {
 					in.NextDue = at
 				}
 			default:
-				if in.Ready++; next == nil {
-					next = &i
+				if in.Ready++; q.next == nil {
+					q.next = &i
 				}
 			}
 		}
 	}
-	switch {
-	case dues, keys && in.Items == 0 && minutes:
-		kind = "delayqueue"
-	case keys:
-		kind = "priorityqueue"
-	default:
-		kind = "queue"
-		if in.Items > 0 {
-			x.in.note("a PriorityQueue in which everything has the priority 0 looks the same")
-		}
+	return q, nil
+}
+
+// claim reads a claim and its item. ok is false if it has gone meanwhile, or the limit is
+// reached.
+func (x *inspector) claim(ctx context.Context, e *inspectedEntry, kind string) (c InspectedClaim, ok bool, err error) {
+	mark, err := x.get(ctx, e.bucket+"/"+e.mark, false)
+	if err != nil || mark.gone || mark.skip {
+		return c, false, err
 	}
-	for _, e := range claims {
-		mark, err := x.get(ctx, e.bucket+"/"+e.mark, false)
-		if err != nil {
-			return "", err
-		}
-		if mark.gone || mark.skip {
-			continue
-		}
-		item, ok, err := x.item(ctx, &e, kind)
-		if err != nil {
-			return "", err
-		}
-		if ok {
-			in.Claims = append(in.Claims, InspectedClaim{
-				Item: item, Name: e.mark, Session: hexSession(mark.stat), Since: utc(mark.stat.Ctime),
-			})
-		}
-	}
-	if next != nil {
-		item, ok, err := x.item(ctx, next, kind)
-		if err != nil {
-			return "", err
-		}
-		if ok {
-			in.Next = &item
-		}
-	}
-	return kind, nil
+	item, ok, err := x.item(ctx, e, kind)
+	return InspectedClaim{Item: item, Name: e.mark, Session: hexSession(mark.stat), Since: utc(mark.stat.Ctime)}, ok, err
 }
 
 // item reads an item. ok is false if it has gone meanwhile, or the limit is reached.

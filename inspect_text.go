@@ -78,7 +78,7 @@ func (p *inspectPage) contenders(l *InspectedLine) {
 			is = "waits"
 		}
 		id := ""
-		if e.Role == "candidate" {
+		if e.Role == "candidate" || e.ID != "" {
 			id = strconv.Quote(shorten(e.ID))
 		}
 		rows = append(rows, slices.Concat([]string{strconv.Itoa(i + 1), is, id, token(e.Token)}, e.who(), []string{numbers(number, e.WaitsFor)}, e.what()))
@@ -121,20 +121,23 @@ func (p *inspectPage) semaphore(s *InspectedSemaphore) {
 	if s == nil {
 		return
 	}
-	rows := [][]string{{"#", "is", "permits", "session", "came", "waits for", "short of", "bytes", "data"}}
+	rows := [][]string{{"#", "is", "id", "permits", "session", "came", "waits for", "short of", "bytes", "data"}}
 	number := make(map[string]int)
 	for i, e := range s.Requests {
 		number[e.Name] = i + 1
 	}
 	for i, e := range s.Requests {
-		is, short := "waits", ""
+		is, id, short := "waits", "", ""
 		if e.Granted {
 			is = "holds"
+		}
+		if e.ID != "" {
+			id = strconv.Quote(shorten(e.ID))
 		}
 		if e.Short > 0 {
 			short = strconv.FormatInt(e.Short, 10)
 		}
-		rows = append(rows, slices.Concat([]string{strconv.Itoa(i + 1), is, strconv.Itoa(e.Weight)}, e.who(), []string{numbers(number, e.WaitsFor), short}, e.what()))
+		rows = append(rows, slices.Concat([]string{strconv.Itoa(i + 1), is, id, strconv.Itoa(e.Weight)}, e.who(), []string{numbers(number, e.WaitsFor), short}, e.what()))
 	}
 	p.table(rows...)
 	if rest := s.Holders + s.Waiting - len(s.Requests); rest > 0 {

@@ -99,26 +99,9 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 			return err
 		}
 	}
-	var strange []string
-	open, doubt := 0, 0
-	standing := make(map[string]bool)
-	for _, id := range ids {
-		t, ok, err := x.transaction(ctx, space, id)
-		switch {
-		case isDecode(err):
-			strange = append(strange, printable(id))
-		case err != nil:
-			return err
-		case ok:
-			standing[id] = true
-			in.Transactions = append(in.Transactions, t)
-			if t.State == "open" || t.State == "prepared" || t.State == "in doubt" {
-				open++
-			}
-			if !t.InDoubt.IsZero() {
-				doubt++
-			}
-		}
+	standing, strange, err := x.transactions(ctx, space, ids, in)
+	if err != nil {
+		return err
 	}
 	if len(in.Transactions) == 0 && len(sites) == 0 && !x.in.Truncated {
 		if len(strange) > 0 || !k.fixed["serving"] && !k.fixed["present"] && len(ids) > 0 {
@@ -130,7 +113,6 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 	if len(strange) > 0 {
 		x.in.note("%s among the records is none: %s", plural(len(strange), "node"), strings.Join(strange, ", "))
 	}
-	lost := 0
 	for _, site := range sites {
 		s, ok, err := x.site(ctx, space, site, standing)
 		if err != nil {
@@ -139,13 +121,48 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 		if ok {
 			in.Sites = append(in.Sites, s)
 		}
+	}
+	x.in.TwoPhase = in
+	add("twophase", in.summary())
+	return nil
+}
+
+// transactions describes those that have the ids. It returns which of them stand, and the
+// names of the nodes that are no records.
+func (x *inspector) transactions(ctx context.Context, space *txSpace, ids []string, in *InspectedTwoPhase) (standing map[string]bool, strange []string, err error) {
+	standing = make(map[string]bool)
+	for _, id := range ids {
+		t, ok, err := x.transaction(ctx, space, id)
+		switch {
+		case isDecode(err):
+			strange = append(strange, printable(id))
+		case err != nil:
+			return nil, nil, err
+		case ok:
+			standing[id] = true
+			in.Transactions = append(in.Transactions, t)
+		}
+	}
+	return standing, strange, nil
+}
+
+func (in *InspectedTwoPhase) summary() string {
+	open, doubt, lost := 0, 0, 0
+	for _, t := range in.Transactions {
+		if t.State == "open" || t.State == "prepared" || t.State == "in doubt" {
+			open++
+		}
+		if !t.InDoubt.IsZero() {
+			doubt++
+		}
+	}
+	for _, s := range in.Sites {
 		for _, b := range s.Branches {
 			if b.State == "in doubt" {
 				lost++
 			}
 		}
 	}
-	x.in.TwoPhase = in
 	say := plural(len(in.Transactions), "transaction")
 	if len(in.Transactions) > 0 {
 		say += fmt.Sprintf(": %d undecided, %d of them in doubt at a site", open, doubt)
@@ -153,8 +170,7 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 	if lost > 0 {
 		say += fmt.Sprintf(", %d destroyed by an outsider", lost)
 	}
-	add("twophase", say+", "+plural(len(in.Sites), "site"))
-	return nil
+	return say + ", " + plural(len(in.Sites), "site")
 }
 
 // transaction describes one transaction. ok is false if it has gone.
@@ -278,14 +294,21 @@ func (x *inspector) branch(ctx context.Context, space *txSpace, site, name strin
 	if vote, _, _ := strings.Cut(string(r.data), "\n"); vote == branchYes || vote == branchNo {
 		b.Vote, b.VotedAt = vote, utc(r.stat.Mtime)
 	}
+	ok, err = x.branchState(ctx, space, site, r, &b)
+	return b, ok, err
+}
+
+// branchState fills in the state of a branch, which r was read of, and what is not read of
+// it. It reports false if the branch has gone.
+func (x *inspector) branchState(ctx context.Context, space *txSpace, site string, r seen, b *InspectedBranch) (bool, error) {
 	if !x.takeN(3) {
-		return b, false, nil
+		return false, nil
 	}
 	// The decision before the record, as whoever serves the site reads them.
-	o, err := (&dtx{path: space.record(id), zxid: r.stat.Czxid}).outcome(ctx, x.s, nil)
+	o, err := (&dtx{path: space.record(b.ID), zxid: r.stat.Czxid}).outcome(ctx, x.s, nil)
 	var d *dtx
 	if err == nil {
-		d, err = space.load(ctx, x.s, id, nil)
+		d, err = space.load(ctx, x.s, b.ID, nil)
 	}
 	switch {
 	case o != nil && o.Commit:
@@ -299,34 +322,34 @@ func (x *inspector) branch(ctx context.Context, space *txSpace, site, name strin
 	case err == nil && d.zxid == r.stat.Czxid:
 		b.State = "open"
 		if !x.take() {
-			return b, false, nil
+			return false, nil
 		}
 		names, _, err := x.s.b.Children(ctx, d.path, nil)
 		if err != nil && !isNotFound(err) {
-			return b, false, err
+			return false, err
 		}
 		if len(d.missing(names)) == 0 {
 			b.State = "prepared"
 		}
 	case err != nil && !isNotFound(err) && !isDecode(err):
-		return b, false, err
+		return false, err
 	default:
 		// Gone, or another in its place. Had it ended in order this branch would
 		// have gone before it, so look whether it has.
-		again, err := x.s.b.Exists(ctx, space.inbox(site)+"/"+name, nil)
+		again, err := x.s.b.Exists(ctx, space.inbox(site)+"/"+b.Name, nil)
 		switch {
 		case isNotFound(err):
-			return b, false, nil
+			return false, nil
 		case err != nil:
-			return b, false, err
+			return false, err
 		case again.Version != r.stat.Version:
-			return b, false, nil // its site is at work on it
+			return false, nil // its site is at work on it
 		}
 		if b.State = "gone"; b.Vote == branchYes {
 			b.State = "in doubt"
 		}
 	}
-	return b, true, nil
+	return true, nil
 }
 
 // inbox describes the inbox of a site.

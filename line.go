@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/trace"
@@ -89,12 +88,7 @@ func (l *line) order(names []string) []position {
 			queue = append(queue, q)
 		}
 	}
-	slices.SortFunc(queue, func(a, b position) int {
-		if a.seq != b.seq {
-			return int(a.seq - b.seq)
-		}
-		return strings.Compare(a.name, b.name) // all agree, even past the end of the numbers
-	})
+	slices.SortFunc(queue, func(a, b position) int { return bySeq(a.seq, a.name, b.seq, b.name) })
 	return queue
 }
 
@@ -116,15 +110,28 @@ type request struct {
 	data  []byte // of the node
 	try   bool   // ErrLocked instead of waiting
 	trail *trail // nil without Trace
-	// made and maybe hand over a node that somebody else made for us, or may
-	// have made with the prefix maybe; see lock_local.go. Used once.
-	made  *place
-	maybe string
+	berth berth  // that the holder before has left, see localQueue; used once
 	owner recipe // of the hold
 	// contact is filled, if it is not nil, with how the session stood just before
 	// the grant.
 	contact *contact
 }
+
+// berth is what the holder before has left for a caller in place of a node of its own.
+type berth struct {
+	state  berthState
+	place  *place // of berthStands
+	prefix string // of berthMayStand
+}
+
+// berthState is what is known of the node of a berth.
+type berthState int8
+
+const (
+	noBerth       berthState = iota // there is none
+	berthStands                     // it was made
+	berthMayStand                   // it may have been made, with a name that has the prefix
+)
 
 // contact is the phase of a session, and the channel that tells of the next one.
 type contact struct {
@@ -233,16 +240,12 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 
 // enter takes a place at the tail of the line.
 func (l *line) enter(ctx context.Context, r *request) (place, error) {
-	if r.made != nil {
-		p := *r.made
-		r.made = nil
-		if p.s.b.Err() == nil {
-			return p, l.checkNumber(ctx, p, r.try)
-		}
+	b := r.berth
+	r.berth = berth{}
+	if b.state == berthStands && b.place.s.b.Err() == nil {
+		return *b.place, l.checkNumber(ctx, *b.place, r.try)
 	}
-	maybe := r.maybe
-	r.maybe = ""
-	if maybe == "" { // else a node may stand already: whatever ends the call, it is looked for
+	if b.state != berthMayStand { // else whatever ends the call, the node is looked for
 		if err := l.c.awaitCleanUps(ctx, l.dir, ""); err != nil {
 			return place{}, err
 		}
@@ -257,8 +260,8 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 		}
 	}
 	var sp spec
-	if maybe != "" {
-		sp = spec{ground: l.ground(), kind: r.kind, prefix: maybe, data: r.data, made: true}
+	if b.state == berthMayStand {
+		sp = spec{ground: l.ground(), kind: r.kind, prefix: b.prefix, data: r.data, made: true}
 	} else {
 		sp = newSpec(l.c, l.ground(), r.kind, r.data)
 	}

@@ -23,11 +23,15 @@ type Locker interface {
 
 // MutexOptions may be nil.
 type MutexOptions struct {
-	// Data is stored in the node of each acquisition, for people and for
-	// Contenders: who this is. It may be large enough to slow the service down
-	// and must be within the request limit. Data that reads as a request to give
-	// the lock up is refused with ErrInvalid: "unlock", "__REVOKE__", and the JSON
-	// that Revoke writes, which begins with {"coord-revoke":.
+	// ID names the caller in Contenders, [Inspect] and coordctl. It is text, need not be
+	// unique, and decides nothing. Others can read it, so it must not be a secret.
+	ID string
+
+	// Data is stored in the node of each acquisition, for Contenders. Keep it small: it
+	// is stored in every waiter's node. It must be within the request limit. Without an
+	// ID, Data that reads as a request to give the lock up is refused with ErrInvalid:
+	// "unlock", "__REVOKE__", and the JSON that Revoke writes, which begins with
+	// {"coord-revoke":.
 	Data []byte
 }
 
@@ -48,7 +52,8 @@ type MutexOptions struct {
 // Layout: path is a directory (a container, made on first use, with what is
 // missing above it), which belongs to the lock: its data names it, and only
 // contenders' nodes are in it, ephemeral and sequential, named
-// _c_<uuid>-lock-<number>, as Curator's InterProcessMutex names them. Children
+// _c_<uuid>-lock-<number>, as Curator's InterProcessMutex names them. The data of such
+// a node is Data; with an ID it is JSON under the key "coord-contender". Children
 // with other names are ignored.
 //
 // Clients of other makes can queue on the same path. Curator's InterProcessMutex
@@ -62,7 +67,8 @@ type MutexOptions struct {
 type Mutex struct {
 	c    *Client
 	path recipePath
-	data []byte
+	data []byte // of the node
+	bad  error  // of the options
 
 	whole ground // of the recipe that the lock is a part of, if it is
 }
@@ -72,7 +78,7 @@ type Mutex struct {
 func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 	m := &Mutex{c: c, path: c.recipePath(path)}
 	if o != nil {
-		m.data = slices.Clone(o.Data)
+		m.data, m.bad = encodeContender(o.ID, slices.Clone(o.Data))
 	}
 	return m
 }
@@ -117,8 +123,8 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, err
 	}
 	path := m.path.full
-	if err := checkData(r.data); err != nil {
-		return nil, opError(r.op, path, err)
+	if m.bad != nil {
+		return nil, opError(r.op, path, m.bad)
 	}
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(r.op, path, err)
@@ -138,7 +144,7 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 			r.trail.over(ctx, err)
 			return nil, err
 		}
-		r.made, r.maybe = w.made, w.maybe
+		r.berth = w.berth
 	}
 	r.owner = q
 	h, err := q.l.acquire(ctx, r)

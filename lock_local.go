@@ -30,12 +30,57 @@ type localWaiter struct {
 	data []byte
 
 	// Guarded by the queue's mu until turn is closed.
-	turn   chan struct{}
-	called bool   // taken off the queue; pass comes
-	passed bool   // turn is closed
-	gone   bool   // its ctx ended after it was called and before it was passed the turn
-	made   *place // a node that was made for it
-	maybe  string // the prefix of a node that may have been made for it
+	state waiterState
+	turn  chan struct{} // closed exactly when it is served
+	berth berth         // what it was served with
+}
+
+// waiterState is how far a localWaiter has come. Only those that are queued are in the
+// list of their queue.
+//
+//	queued: a holder that releases calls it     -> called
+//	        a caller without a node goes        -> served, with nothing
+//	        its ctx ends, or the client closes  -> left
+//	called: the holder has made what it could   -> served, with that
+//	        its ctx ends, or the client closes  -> gone, and the holder passes the turn on
+//	served: it goes on, whatever ends; it finds its ctx ended itself and passes the turn on
+type waiterState int8
+
+const (
+	waiterQueued waiterState = iota
+	waiterCalled
+	waiterServed
+	waiterGone
+	waiterLeft
+)
+
+// waiterEvent is what happens to a localWaiter.
+type waiterEvent int8
+
+const (
+	waiterCall waiterEvent = iota
+	waiterServe
+	waiterGiveUp
+)
+
+// move takes w to the state that e leads to. The caller holds q.mu.
+func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
+	if w.state == waiterQueued {
+		i := slices.Index(q.waiting, w)
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	}
+	switch {
+	case w.state == waiterQueued && e == waiterCall:
+		w.state = waiterCalled
+	case (w.state == waiterQueued || w.state == waiterCalled) && e == waiterServe:
+		w.state = waiterServed
+		close(w.turn)
+	case w.state == waiterQueued && e == waiterGiveUp:
+		w.state = waiterLeft
+	case w.state == waiterCalled && e == waiterGiveUp:
+		w.state = waiterGone
+	}
+	return w.state
 }
 
 // join makes the caller the one with a node, or queues it. A nil waiter means
@@ -70,8 +115,7 @@ func (q *localQueue) call() *localWaiter {
 		return nil
 	}
 	w := q.waiting[0]
-	q.waiting = slices.Delete(q.waiting, 0, 1)
-	w.called = true
+	q.move(w, waiterCall)
 	return w
 }
 
@@ -85,14 +129,8 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch {
-	case !w.called:
-		i := slices.Index(q.waiting, w)
-		q.waiting = slices.Delete(q.waiting, i, i+1)
-	case w.passed:
-		return nil // it counts: the caller goes on, finds its ctx ended and passes the turn on
-	default:
-		w.gone = true // whoever called it passes the turn on
+	if q.move(w, waiterGiveUp) == waiterServed {
+		return nil
 	}
 	if err := backend.ContextError(ctx); err != nil {
 		return err
@@ -100,18 +138,13 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	return ErrClosed
 }
 
-// pass gives the turn to a waiter that was called, with the node made for it or
-// the prefix of one that may have been made. It reports false if the waiter has
-// gone.
-func (q *localQueue) pass(w *localWaiter, made *place, maybe string) bool {
+// pass gives the turn to a waiter that was called, with what was made for it. It reports
+// false if the waiter has gone.
+func (q *localQueue) pass(w *localWaiter, b berth) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.gone {
-		return false
-	}
-	w.made, w.maybe, w.passed = made, maybe, true
-	close(w.turn)
-	return true
+	w.berth = b
+	return q.move(w, waiterServe) == waiterServed
 }
 
 // advance passes the turn of a caller that has no node. It does no I/O. If no other
@@ -126,10 +159,7 @@ func (q *localQueue) advance() {
 		delete(c.locals, q.l.dir)
 		return
 	}
-	w := q.waiting[0]
-	q.waiting = slices.Delete(q.waiting, 0, 1)
-	w.called, w.passed = true, true
-	close(w.turn)
+	q.move(q.waiting[0], waiterServe)
 }
 
 // release ends the turn of a holder: its node goes, in one commit with the
@@ -141,13 +171,13 @@ func (q *localQueue) release(h *Hold) error {
 		q.advance() // a caller may have come meanwhile
 		return err
 	}
-	made, maybe, err := q.l.handOver(h, w.data)
-	if !q.pass(w, made, maybe) {
-		switch {
-		case made != nil:
-			h.s.removeLater(made.path)
-		case maybe != "":
-			h.s.disown(spec{ground: q.l.ground(), kind: lockKind, prefix: maybe}).note(q.l.dir)
+	b, err := q.l.handOver(h, w.data)
+	if !q.pass(w, b) {
+		switch b.state {
+		case berthStands:
+			h.s.removeLater(b.place.path)
+		case berthMayStand:
+			h.s.disown(spec{ground: q.l.ground(), kind: lockKind, prefix: b.prefix}).note(q.l.dir)
 		}
 		q.advance()
 	}
@@ -157,15 +187,14 @@ func (q *localQueue) release(h *Hold) error {
 // lost passes the turn of a holder whose hold ended early.
 func (q *localQueue) lost(*Hold) { q.advance() }
 
-// handOver removes the node of a hold and makes one for the next caller. made and
-// maybe are for pass: the new node; or the prefix of one whose making is uncertain;
-// or neither, and the next caller makes its own. The error is that of Hold.remove.
-func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err error) {
+// handOver removes the node of a hold and makes one for the next caller, which makes its
+// own if there is no berth for it. The error is that of Hold.remove.
+func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 	s := h.s
 	own, _ := l.kinds.parse(base(h.Path()))
 	f, _ := s.c.known(l.ground())
 	if f.mark == nil || f.version != backend.AnyVersion || isHigh(own.seq) {
-		return nil, "", l.release(h)
+		return b, l.release(h)
 	}
 	sp := newSpec(l.c, l.ground(), lockKind, data)
 	err = h.remove(func(ctx context.Context, del backend.Op) error {
@@ -176,19 +205,16 @@ func (l *line) handOver(h *Hold, data []byte) (made *place, maybe string, err er
 		switch {
 		case err == nil:
 			if n, err := s.made(ctx, &sp, res[1].Path, res[2].Stat); err == nil {
-				made = &place{s: s, node: n}
+				b = berth{state: berthStands, place: &place{s: s, node: n}}
 			}
 		case isUncertain(err) && !isOver(err):
 			// If the commit was applied, the node is found by its name. A later
 			// attempt fails then, since the node that it deletes is gone.
-			maybe = sp.prefix
+			b = berth{state: berthMayStand, prefix: sp.prefix}
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
 			s.c.leaveAlone(l.ground())
 		}
 		return err
 	})
-	if made != nil {
-		maybe = ""
-	}
-	return made, maybe, err
+	return b, err
 }

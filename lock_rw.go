@@ -13,6 +13,9 @@ import (
 
 // RWMutexOptions may be nil.
 type RWMutexOptions struct {
+	// ID names the caller, as MutexOptions.ID.
+	ID string
+
 	// Data is stored in the node of each acquisition, as MutexOptions.Data.
 	Data []byte
 }
@@ -51,7 +54,8 @@ type RWMutexOptions struct {
 type RWMutex struct {
 	c    *Client
 	path recipePath
-	data []byte
+	data []byte // of the node
+	bad  error  // of the options
 }
 
 // NewRWMutex returns the lock at path. It does no I/O; a bad path is reported by
@@ -59,7 +63,7 @@ type RWMutex struct {
 func NewRWMutex(c *Client, path string, o *RWMutexOptions) *RWMutex {
 	rw := &RWMutex{c: c, path: c.recipePath(path)}
 	if o != nil {
-		rw.data = slices.Clone(o.Data)
+		rw.data, rw.bad = encodeContender(o.ID, slices.Clone(o.Data))
 	}
 	return rw
 }
@@ -118,7 +122,7 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := rw.path.check(r.op); err != nil {
 		return nil, err
 	}
-	if err := checkData(rw.data); err != nil {
+	if err := rw.bad; err != nil {
 		return nil, opError(r.op, rw.path.full, err)
 	}
 	if err := backend.ContextError(ctx); err != nil {

@@ -14,6 +14,9 @@ import (
 
 // SemaphoreOptions may be nil.
 type SemaphoreOptions struct {
+	// ID names the caller, as MutexOptions.ID.
+	ID string
+
 	// Data is stored in the node of each acquisition, as MutexOptions.Data.
 	Data []byte
 
@@ -74,7 +77,8 @@ type Semaphore struct {
 	path     recipePath
 	requests string // the directory of requests
 	limit    string // the node of the limit
-	data     []byte
+	data     []byte // of the node
+	bad      error  // of the options
 	adopt    bool
 	want     atomic.Int64            // the limit that this client expects
 	seen     atomic.Pointer[permits] // the limit that was found and accepted last, or nil
@@ -95,7 +99,8 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 	s.limit = s.path.full + "/limit"
 	s.want.Store(int64(limit))
 	if o != nil {
-		s.data, s.adopt = slices.Clone(o.Data), o.AdoptLimit
+		s.adopt = o.AdoptLimit
+		s.data, s.bad = encodeContender(o.ID, slices.Clone(o.Data))
 	}
 	return s
 }
@@ -140,7 +145,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	if err := s.check(ctx, a.op); err != nil {
 		return nil, err
 	}
-	if err := checkData(s.data); err != nil {
+	if err := s.bad; err != nil {
 		return nil, opError(a.op, s.path.full, err)
 	}
 	want := int(s.want.Load())
@@ -218,6 +223,7 @@ type SemaphoreContender struct {
 	Granted bool      // it has them, or may take them as soon as its client notices
 	Session int64     // that owns the node
 	Since   time.Time // when it came, by the service's clock
+	ID      string
 	Data    []byte
 }
 
@@ -254,10 +260,12 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, SemaphoreContender{
+		x := SemaphoreContender{
 			Path: path, Weight: q.weight, Session: stat.EphemeralOwner,
-			Since: time.UnixMilli(stat.Ctime), Data: data,
-		})
+			Since: time.UnixMilli(stat.Ctime),
+		}
+		x.ID, x.Data = openContender(data)
+		list = append(list, x)
 		if sum <= int64(l.n) || stat.Version > 0 {
 			granted = len(list)
 		}

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -58,12 +57,7 @@ func orderPermits(names []string) []permit {
 			queue = append(queue, q)
 		}
 	}
-	slices.SortFunc(queue, func(a, b permit) int {
-		if a.seq != b.seq {
-			return int(a.seq - b.seq)
-		}
-		return strings.Compare(a.name, b.name)
-	})
+	slices.SortFunc(queue, func(a, b permit) int { return bySeq(a.seq, a.name, b.seq, b.name) })
 	return queue
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -578,5 +579,112 @@ func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
 		<-next.Done
 		coordtest.WantErr(w.T, next.Err, context.Canceled)
 		w.Empty("/l")
+	})
+}
+
+// The ID of every lock shows in Contenders and Inspect, beside its Data, also while a
+// request to give the lock up stands in the node.
+func TestContendersShowTheirID(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		for _, data := range []string{"", "more", `{"coord-contender":{"id":"another"}}`, "unlock"} {
+			m := coord.NewMutex(c, "/m", &coord.MutexOptions{ID: "worker-7", Data: []byte(data)})
+			rw := coord.NewRWMutex(c, "/rw", &coord.RWMutexOptions{ID: "worker-7", Data: []byte(data)})
+			s := coord.NewSemaphore(c, "/s", 1, &coord.SemaphoreOptions{ID: "worker-7", Data: []byte(data)})
+			for path, l := range map[string]coord.Locker{"/m": m, "/rw": rw, "/s": s.Locker(1)} {
+				h, err := l.Lock(ctx)
+				if err != nil {
+					w.T.Fatal(path, err)
+				}
+				var asked <-chan error
+				if path == "/m" {
+					asked = revoking(m.Revoke, nil)
+					<-h.Revoked()
+				}
+				in, err := coord.Inspect(ctx, c, path, nil)
+				if err != nil {
+					w.T.Fatal(path, err)
+				}
+				var id, inspected string
+				var own []byte
+				switch path {
+				case "/m":
+					list, err := m.Contenders(ctx)
+					if err != nil || len(list) != 1 {
+						w.T.Fatal(list, err)
+					}
+					id, own, inspected = list[0].ID, list[0].Data, in.Mutex.Contenders[0].ID
+				case "/rw":
+					list, err := rw.Contenders(ctx)
+					if err != nil || len(list) != 1 {
+						w.T.Fatal(list, err)
+					}
+					id, own, inspected = list[0].ID, list[0].Data, in.RWMutex.Contenders[0].ID
+				case "/s":
+					list, err := s.Contenders(ctx)
+					if err != nil || len(list) != 1 {
+						w.T.Fatal(list, err)
+					}
+					id, own, inspected = list[0].ID, list[0].Data, in.Semaphore.Requests[0].ID
+				}
+				if id != "worker-7" || string(own) != data || inspected != "worker-7" {
+					w.T.Errorf("%s: Contenders %q with %q, Inspect %q, want worker-7 with %q", path, id, own, inspected, data)
+				}
+				if !strings.Contains(in.String(), `"worker-7"`) {
+					w.T.Errorf("%s: Inspect does not print the ID:\n%s", path, in)
+				}
+				if err := h.Release(); err != nil {
+					w.T.Error(path, err)
+				}
+				if asked != nil {
+					if err := <-asked; err != nil {
+						w.T.Error(path, err)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Without an ID, Data is stored as it is: clients of earlier versions and other makes
+// read it so.
+func TestDataWithoutAnIDIsStoredAsItIs(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		for _, data := range []string{"", "plain", `{"coord-contender":{"id":"forged"}}`} {
+			m := coord.NewMutex(c, "/m", &coord.MutexOptions{Data: []byte(data)})
+			h := coordtest.MustLock(w.T, m)
+			list, err := m.Contenders(ctx)
+			if err != nil || len(list) != 1 || list[0].ID != "" || string(list[0].Data) != data {
+				w.T.Errorf("%q: %+v, %v", data, list, err)
+			}
+			if !strings.HasPrefix(data, "{") {
+				raw, _, err := w.Session("x").Get(ctx, h.Path(), nil)
+				if err != nil || string(raw) != data {
+					w.T.Errorf("%q is stored as %q, %v", data, raw, err)
+				}
+			}
+			h.Release()
+		}
+	})
+}
+
+func TestAnIDThatIsNoTextIsRefused(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c, ctx := w.Open("a", nil), context.Background()
+		for name, l := range map[string]coord.Locker{
+			"mutex":     coord.NewMutex(c, "/m", &coord.MutexOptions{ID: "\xff"}),
+			"rwmutex":   coord.NewRWMutex(c, "/rw", &coord.RWMutexOptions{ID: "\xff"}),
+			"semaphore": coord.NewSemaphore(c, "/s", 1, &coord.SemaphoreOptions{ID: "\xff"}).Locker(1),
+		} {
+			if _, err := l.Lock(ctx); !errors.Is(err, coord.ErrInvalid) {
+				w.T.Errorf("%s: Lock: %v", name, err)
+			}
+			if _, err := l.TryLock(ctx); !errors.Is(err, coord.ErrInvalid) {
+				w.T.Errorf("%s: TryLock: %v", name, err)
+			}
+		}
 	})
 }

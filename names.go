@@ -124,12 +124,7 @@ type memberNode struct {
 }
 
 // older reports whether n was made before m.
-func (n memberNode) older(m memberNode) bool {
-	if n.seq != m.seq {
-		return before(n.seq, m.seq)
-	}
-	return n.name < m.name
-}
+func (n memberNode) older(m memberNode) bool { return bySeq(n.seq, n.name, m.seq, m.name) < 0 }
 
 // parseMember reads a name. The number is taken from the end, so an id may look
 // like anything. Numbers that no member stands with are foreign: with those below

@@ -115,6 +115,18 @@ func parseDigits(s string) (int32, bool) {
 // never 2^31 apart.
 func before(a, b int32) bool { return a-b < 0 }
 
+// bySeq compares two nodes of a directory by which was made first, as before does. Of two
+// with one number the name decides, so that all agree even past the end of the numbers.
+func bySeq(i int32, a string, j int32, b string) int {
+	switch {
+	case i == j:
+		return strings.Compare(a, b)
+	case before(i, j):
+		return -1
+	}
+	return 1
+}
+
 // base returns the last segment of a path.
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 

@@ -19,6 +19,7 @@ type itemClaim struct {
 	s       *session
 	e       queueEntry
 	attempt int
+	version int32  // of the state, if e has one
 	mark    string // path
 	hold    *Hold
 
@@ -47,48 +48,65 @@ const (
 // (fresh is false), claim returns errAgain instead of going on without one of them:
 // see W5. ctx bounds only the steps before the commit.
 func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
-	versions := make(map[*itemClaim]int32)
 	for _, e := range found {
-		cl := &itemClaim{q: q, s: s, e: e, attempt: 1}
-		if e.state {
-			n, version, err := s.attempts(ctx, &e)
-			switch {
-			case !fresh && (isNotFound(err) || errors.Is(err, errAgain)):
-				return nil, false, errAgain
-			case isNotFound(err):
-				continue // it has vanished
-			case errors.Is(err, errAgain):
-				faster = true // it has changed since the list
-				continue
-			case err != nil:
-				return nil, false, err
-			}
-			if q.maxAttempts > 0 && n >= q.maxAttempts && q.dead != nil {
-				err := q.buryUnclaimed(ctx, s, &e, n, version)
-				switch {
-				case err == nil:
-				case isOver(err) || ctx.Err() != nil:
-					return nil, false, err
-				default:
-					// The item must not delay the others.
-					q.stick(e.path())
-					s.c.log.Warn("coord: cannot move an item to the dead letters", "path", e.path(), "error", err)
-				}
-				continue
-			}
-			cl.attempt = n + 1
-			versions[cl] = version
+		cl, changed, err := q.prepare(ctx, s, e, fresh)
+		if err != nil {
+			return nil, false, err
 		}
-		cl.mark = e.bucket + "/" + markKind + e.id + "-" + s.c.newGUID(e.id)
-		claims = append(claims, cl)
+		faster = faster || changed
+		if cl != nil {
+			claims = append(claims, cl)
+		}
 	}
+	claims, lost, err := q.commitClaims(ctx, s, claims, waiter, fresh)
+	return claims, faster || lost, err
+}
+
+// prepare returns the claim of an item as it is to be made, or nil if it is not to be
+// made: the item has vanished, it has changed since it was listed, or it was claimed as
+// often as may be.
+func (q *queue) prepare(ctx context.Context, s *session, e queueEntry, fresh bool) (cl *itemClaim, changed bool, err error) {
+	cl = &itemClaim{q: q, s: s, e: e, attempt: 1}
+	if e.state {
+		n, version, err := s.attempts(ctx, &e)
+		switch {
+		case !fresh && (isNotFound(err) || errors.Is(err, errAgain)):
+			return nil, false, errAgain
+		case isNotFound(err):
+			return nil, false, nil // it has vanished
+		case errors.Is(err, errAgain):
+			return nil, true, nil // it has changed since the list
+		case err != nil:
+			return nil, false, err
+		}
+		if q.maxAttempts > 0 && n >= q.maxAttempts && q.dead != nil {
+			err := q.buryUnclaimed(ctx, s, &e, n, version)
+			switch {
+			case err == nil:
+			case isOver(err) || ctx.Err() != nil:
+				return nil, false, err
+			default:
+				// The item must not delay the others.
+				q.stick(e.path())
+				s.c.log.Warn("coord: cannot move an item to the dead letters", "path", e.path(), "error", err)
+			}
+			return nil, false, nil
+		}
+		cl.attempt, cl.version = n+1, version
+	}
+	cl.mark = e.bucket + "/" + markKind + e.id + "-" + s.c.newGUID(e.id)
+	return cl, false, nil
+}
+
+// commitClaims makes the claims, and if some cannot be made the others; faster says that
+// somebody was faster with one.
+func (q *queue) commitClaims(ctx context.Context, s *session, claims []*itemClaim, waiter string, fresh bool) (made []*itemClaim, faster bool, err error) {
 	for len(claims) > 0 {
 		var ops []backend.Op
 		var owner []int // for each operation, the index of its claim; -1: none
 		for i, cl := range claims {
 			before := len(ops)
-			version, again := versions[cl]
-			ops = cl.ops(ops, again, version)
+			ops = cl.ops(ops)
 			for range len(ops) - before {
 				owner = append(owner, i)
 			}
@@ -129,12 +147,12 @@ func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waite
 }
 
 // ops appends the operations that make the claim.
-func (cl *itemClaim) ops(ops []backend.Op, again bool, version int32) []backend.Op {
+func (cl *itemClaim) ops(ops []backend.Op) []backend.Op {
 	e := &cl.e
 	ops = append(ops, backend.Check(e.path(), backend.AnyVersion))
 	count := []byte(strconv.Itoa(cl.attempt))
-	if again {
-		ops = append(ops, backend.SetData(e.stateAt(), count, version))
+	if e.state {
+		ops = append(ops, backend.SetData(e.stateAt(), count, cl.version))
 	} else {
 		ops = append(ops, backend.Create(e.stateAt(), count, backend.Persistent))
 	}

@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -243,22 +242,6 @@ func (q *queue) makeItems(ctx context.Context, s *session) error {
 
 // now is the time against which due times are compared.
 func (q *queue) now() time.Time { return time.Now().Add(q.skew) }
-
-// raced reports whether a commit failed because another client changed a node
-// first.
-func raced(err error) bool {
-	return (errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
-		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)) && !ofContext(err)
-}
-
-// blamed returns the index of the operation that made a commit fail, or -1.
-func blamed(err error) int {
-	var e *backend.Error
-	if !errors.As(err, &e) || !raced(err) {
-		return -1
-	}
-	return e.Index
-}
 
 // deadPath is the default path of the dead letters of the queue at path.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }

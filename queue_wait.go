@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -87,15 +86,7 @@ func (f *feeder) stand(ctx context.Context) error {
 			all = append(all, waiter{name, seq})
 		}
 	}
-	slices.SortFunc(all, func(a, b waiter) int {
-		switch {
-		case a.seq == b.seq:
-			return cmp.Compare(a.name, b.name)
-		case before(a.seq, b.seq):
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b waiter) int { return bySeq(a.seq, a.name, b.seq, b.name) })
 	i := slices.IndexFunc(all, func(w waiter) bool { return w.name == base(f.place) })
 	switch {
 	case i < 0:

@@ -33,21 +33,11 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 			}
 		}
 	}
-	names, _, err := s.b.Children(ctx, q.items, ws.New())
-	if isNotFound(err) {
-		if ws == nil {
-			return sight{}, nil
-		}
-		// There was no put yet, or an outsider has removed the directory.
-		w := ws.New()
-		if _, err = s.b.Exists(ctx, q.items, w); isNotFound(err) {
-			return sight{}, nil
-		}
-		if err != nil {
-			return sight{}, err
-		}
-		return sight{}, errAgain
-	}
+	var names []string // none if nobody has put anything yet, or an outsider has removed it all
+	_, err := s.readOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
+		names, _, err = s.b.Children(ctx, q.items, w)
+		return err
+	})
 	if err != nil {
 		return sight{}, err
 	}

@@ -102,30 +102,41 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 	}
 }
 
-// create makes the record and all that belongs to it. It reports false if there
-// is a record with this id.
-func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string) (bool, error) {
+// recordOps are the operations that make the record. From the index branches on they make
+// a branch for each site, and from checks on they check that each site is served, if that
+// is asked for.
+func (q *proposing) recordOps(d *dtx, live string) (ops []backend.Op, branches, checks int, err error) {
 	data, err := json.Marshal(d.rec)
 	if err != nil {
-		return false, err
+		return nil, 0, 0, err
 	}
-	ops := []backend.Op{
+	ops = []backend.Op{
 		backend.Create(d.path, data, backend.Persistent),
 		backend.Create(d.open(), nil, backend.Persistent),
 		backend.Create(live, nil, backend.Ephemeral),
 	}
-	const branches = 3 // where they begin
+	branches = len(ops)
 	for _, site := range d.rec.Sites {
 		ops = append(ops, backend.Create(q.branch(d, site), nil, backend.Persistent))
 	}
-	if err := s.occupy(ctx, q.ground()); err != nil {
-		return false, err
-	}
-	checks := len(ops)
+	checks = len(ops)
 	if q.unserved == FailUnserved {
 		for _, site := range d.rec.Sites {
 			ops = append(ops, backend.Check(q.present(site), backend.AnyVersion))
 		}
+	}
+	return ops, branches, checks, nil
+}
+
+// create makes the record and all that belongs to it. It reports false if there
+// is a record with this id.
+func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string) (bool, error) {
+	ops, branches, checks, err := q.recordOps(d, live)
+	if err != nil {
+		return false, err
+	}
+	if err := s.occupy(ctx, q.ground()); err != nil {
+		return false, err
 	}
 	pause := pauses{c: s.c}
 	unsure := false // an earlier attempt may have been applied
@@ -136,7 +147,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 			return false, maybe(backend.Uncertain(err))
 		}
 		unsure = unsure || isUncertain(err)
-		var e *backend.Error
+		i := blamed(err)
 		switch {
 		case err == nil:
 			return true, nil
@@ -146,22 +157,22 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 			pause.wait(ctx.Done(), s.b.Done())
 		case isUncertain(err):
 			return false, maybe(err)
-		case errors.As(err, &e) && e.Index == 0 && errors.Is(err, backend.ErrExists):
+		case i == 0 && errors.Is(err, backend.ErrExists):
 			return false, nil
-		case errors.As(err, &e) && e.Index == 0 && isNotFound(err):
+		case i == 0 && isNotFound(err):
 			if err := s.occupyAnew(ctx, q.ground()); err != nil {
 				return false, err
 			}
 			if err := s.makePart(ctx, q.records(), q.ground()); err != nil {
 				return false, err
 			}
-		case isNotFound(err) && e.Index >= checks:
+		case i >= checks && isNotFound(err):
 			// Not if one takes over from another at this moment.
-			if err := q.awaitSite(ctx, s, d, d.rec.Sites[e.Index-checks]); err != nil {
+			if err := q.awaitSite(ctx, s, d, d.rec.Sites[i-checks]); err != nil {
 				return false, err
 			}
-		case isNotFound(err) && e.Index >= branches:
-			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[e.Index-branches], backend.ErrNotFound)
+		case i >= branches && isNotFound(err):
+			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[i-branches], backend.ErrNotFound)
 		default:
 			return false, err
 		}
@@ -210,20 +221,9 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 			w.Stop()
 			return nil, err
 		}
-		o, err := (*outcome)(nil), error(nil)
 		missing := d.missing(names)
-		// As it was before these names were read: a vote that it has cast is among them.
-		gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
-		switch {
-		case slices.Contains(names, base(d.decision())):
-			o, err = d.outcome(ctx, s, nil)
-		case len(missing) == 0:
-			o, err = d.decide(ctx, s, &outcome{Commit: true, By: "proposer"}, d.commitOps()...)
-		case late || !time.Now().Before(d.deadline()):
-			o, err = d.abort(ctx, s, "proposer", lateVotes)
-		case gone >= 0:
-			o, err = d.abort(ctx, s, "proposer", notServed(missing[gone]))
-		default:
+		o, wait, err := q.decision(ctx, s, d, names, missing, sites, late)
+		if wait {
 			if !watched {
 				if err := sites.arm(ctx, d.zxid, missing); err != nil {
 					w.Stop()
@@ -267,6 +267,27 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 			return nil, err
 		}
 	}
+}
+
+// decision reads the decision, or makes it if the children of the record, which names has,
+// let it be made. It reports wait if they do not. An outcome of nil without an error is
+// that somebody else may have been faster.
+func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, missing []string, sites *siteWatch, late bool) (o *outcome, wait bool, err error) {
+	// As it was before these names were read: a vote that it has cast is among them.
+	gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
+	switch {
+	case slices.Contains(names, base(d.decision())):
+		o, err = d.outcome(ctx, s, nil)
+	case len(missing) == 0:
+		o, err = d.decide(ctx, s, &outcome{Commit: true, By: "proposer"}, d.commitOps()...)
+	case late || !time.Now().Before(d.deadline()):
+		o, err = d.abort(ctx, s, "proposer", lateVotes)
+	case gone >= 0:
+		o, err = d.abort(ctx, s, "proposer", notServed(missing[gone]))
+	default:
+		wait = true
+	}
+	return o, wait, err
 }
 
 // finish takes back what holds the record: the live nodes, and if its proposer was

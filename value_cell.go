@@ -255,30 +255,18 @@ func (n *cell) read(ctx context.Context, s *session) (content, error) {
 // look reads the cell with a watch that stays armed: for the creation of the node
 // if it is missing.
 func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
-	path := n.path.full
-	for {
-		w := g.ws.New()
-		data, stat, err := g.s.b.Get(ctx, path, w)
+	var x content
+	_, err := g.s.readOrAwait(ctx, g.ws, n.path.full, func(w *backend.Watch) error {
+		data, stat, err := g.s.b.Get(ctx, n.path.full, w)
 		if err == nil {
 			err = n.meet(ctx, g.s, data, stat)
 		}
 		if err == nil {
-			return content{data, stat.Czxid, stat.Version, stat.Mzxid}, nil
+			x = content{data, stat.Czxid, stat.Version, stat.Mzxid}
 		}
-		w.Stop()
-		if !isNotFound(err) {
-			return content{}, err
-		}
-		w = g.ws.New()
-		_, err = g.s.b.Exists(ctx, path, w)
-		if isNotFound(err) {
-			return content{}, nil
-		}
-		w.Stop() // made just now
-		if err != nil {
-			return content{}, err
-		}
-	}
+		return err
+	})
+	return x, err
 }
 
 // expect returns nil if want is what stands there, and else ErrConflict. It may

@@ -26,7 +26,7 @@ type tallied struct {
 	up, down         int64
 	frames           int
 	// Events of clients that wrote nothing themselves: the event of a client's own deletion
-	// wakes no other client.
+	// does not wake it.
 	woken, wakeUps int
 }
 

@@ -103,7 +103,7 @@ func interrupted(s os.Signal) error {
 
 // lock runs the command under the lock.
 func (t *tool) lock(waiting context.Context, c *coord.Client) error {
-	m := coord.NewMutex(c, t.path, &coord.MutexOptions{Data: []byte(t.id)})
+	m := coord.NewMutex(c, t.path, &coord.MutexOptions{ID: t.id})
 	var h *coord.Hold
 	err := t.await(waiting, func(ctx context.Context) (err error) {
 		if t.wait == 0 {

@@ -307,7 +307,7 @@ func (r *reign) expire(session int64) {
 	}
 }
 
-// disturb makes it harder for the observer in some rounds.
+// disturb cuts the observer's connections, or ends its session, in some rounds.
 func (r *reign) disturb(i int) {
 	switch i % 3 {
 	case 1:

@@ -47,7 +47,7 @@ type semClient struct {
 	first          bool
 	dir, lim, prev int8 // watches; prev is on the node of ahead
 	ahead          int8 // its predecessor, from 1
-	sure, unsure   int8 // known and unknown weights, as read
+	sure, unsure   int8 // its predecessor if that is known to wait, and if that is unknown, from 1
 }
 
 type semState struct {

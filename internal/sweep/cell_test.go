@@ -281,8 +281,8 @@ func (x *cell) rest() {
 	await(x, "the fault at rest", k.hit)
 	await(x, "the end of the fault", k.done)
 	x.until("contact is back", k.p.connected)
-	// Waiters have a reason to check again now. This gives time to notice waiters that return
-	// without a reason.
+	// Waiters have to check again now. This gives a waiter that goes on without a check time to
+	// show.
 	before, since := k.p.seen[request].Load(), time.Now()
 	x.until("checked again, or not", func() bool {
 		return k.p.seen[request].Load() > before || time.Since(since) > 50*time.Millisecond

@@ -37,7 +37,7 @@ func value() *recipe {
 			if err == nil {
 				_, err = of(a).CompareAndSet(x.ctx, v, []string{"set", "cas"})
 				note("cas", a.ok("cas", err, coord.ErrUncertain))
-				// The same update once more must be refused.
+				// A further update of the replaced version must be refused.
 				if err == nil {
 					if _, err = of(b).CompareAndSet(x.ctx, v, nil); !errors.Is(err, coord.ErrConflict) && x.going() {
 						b.ok("cas of a replaced version", err, coord.ErrUncertain)
