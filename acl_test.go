@@ -17,6 +17,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/zkservice"
 )
 
 type quiet struct{}
@@ -32,7 +33,7 @@ func withPermissions(t *testing.T, path string, perms int32) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := conn.Create(path, []byte{}, 0, zk.WorldACL(perms)); err != nil {
+	if err := zkservice.Create(conn, path, zk.WorldACL(perms)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -49,19 +49,25 @@ func New(tb testing.TB, e *zktest.Ensemble, opts zookeeper.Options) *Service {
 		tb.Fatal(err)
 	}
 	defer conn.Close()
-	// Contact can break during this request as during any other; the name is unique, so it
-	// can be repeated.
-	for deadline := time.Now().Add(time.Minute); ; {
-		_, err := conn.Create(s.root, []byte{}, 0, zk.WorldACL(zk.PermAll))
-		if err == nil || errors.Is(err, zk.ErrNodeExists) {
-			break
-		}
-		if !errors.Is(err, zk.ErrConnectionClosed) || time.Now().After(deadline) {
-			tb.Fatalf("create the root of a service: %v", err)
-		}
+	if err := Create(conn, s.root, zk.WorldACL(zk.PermAll)); err != nil {
+		tb.Fatalf("create the root of a service: %v", err)
 	}
 	tb.Cleanup(s.close)
 	return s
+}
+
+// Create creates a persistent node whose name is unique. On a busy machine the connection
+// can fail before, and contact can break during the request, so it is repeated for a minute.
+func Create(conn *zk.Conn, path string, acl []zk.ACL) error {
+	for deadline := time.Now().Add(time.Minute); ; {
+		_, err := conn.Create(path, []byte{}, 0, acl)
+		if err == nil || errors.Is(err, zk.ErrNodeExists) {
+			return nil
+		}
+		if !errors.Is(err, zk.ErrConnectionClosed) && !errors.Is(err, zk.ErrNoServer) || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 type silent struct{}
