@@ -15,42 +15,45 @@ import (
 
 // GroupOptions may be nil.
 type GroupOptions[T any] struct {
-	// Codec turns the members' values into the data of their nodes. The zero
-	// Codec is JSON. All who use one group should use one codec.
+	// Codec turns the members' values into the data of their nodes and back. The
+	// zero Codec is JSON. All clients of one group should use one codec.
 	Codec Codec[T]
 
-	// TakeOver makes Join take an id over from whoever has it. Without it who
-	// has an id keeps it, and a newcomer is refused with ErrDuplicate.
+	// TakeOver makes Join take the id over from a member that has it. Without
+	// TakeOver a member keeps its id, and Join returns ErrDuplicate.
 	TakeOver bool
 }
 
-// A Group is who is there: members that each have an id and a value, for as long
-// as they live. It is group membership, as the ZooKeeper recipe guide has it (a
-// child of the group's node is a member), and with it naming (an id is registered
-// to an address and looked up) and the choice of a service instance (Picker).
+// A Group is a set of live members, each with an id and a value. It is the group
+// membership of the ZooKeeper recipe guide (each child of the group's node is a
+// member). It also serves for naming (an id is registered with an address and
+// looked up) and for the choice of a service instance (Picker).
 //
-// A member is there from the return of Join until it leaves, its client is
-// closed, or the service has not heard of it for the session timeout. A short
-// break of contact shows to nobody. A member that lost its session joins again by
-// itself, which shows as a new incarnation: the same id with another Token.
+// A member is present from the return of Join until it leaves, its client is
+// closed, or the service has not heard from it for the session timeout. A short
+// loss of contact is not visible to others. A member that lost its session joins
+// again by itself, which is visible as a new incarnation: the same id with another
+// Token.
 //
-// Layout: path is a directory (a container, made on first use, with what is
-// missing above it). Each incarnation is an ephemeral sequential node of its own
-// in it, named _c_<uuid>-member-<id>-<number>; its data is what the codec makes of
-// the value. A name is never used again, so nothing that is repeated late can hit
-// a later incarnation. Children with other names are ignored. Where several nodes have one id, the one with the lowest number is the member
-// until it is gone: while a newcomer finds that the id is taken, and while one
-// incarnation follows another. So everybody sees each id at most once, and a
-// takeover or a new incarnation as one change. The numbers of one directory last
-// for some two billion joins; beyond them Join returns ErrLimit until the
+// Layout: path is a directory (a container, made on first use together with missing
+// ancestors). In it each incarnation is an ephemeral sequential node of its own,
+// named _c_<uuid>-member-<id>-<number>, whose data is the bytes of the codec. A
+// name is never used again, so a late repetition of a request cannot touch a later
+// incarnation. Children with other names are ignored.
+//
+// If several nodes have the same id, the one with the lowest number is the member
+// until it is gone. That happens while a newcomer finds that the id is taken, and
+// while one incarnation follows another. So every reader sees each id at most once,
+// and a takeover or a new incarnation as one change. The numbers of one directory
+// last for some two billion joins; beyond that Join returns ErrLimit until the
 // directory has been empty once.
 //
-// Reads are sequentially consistent: who looks up what somebody else has just
-// registered may be too early.
+// Reads are sequentially consistent, not linearizable: a read may miss a member
+// that another client has just registered.
 //
 // A Group is safe for concurrent use. All Watches and Pickers of one Group share
-// what they read from the service, so use one Group for one path. It holds no
-// resources of its own; there is nothing to close.
+// their reads from the service, so use one Group for one path. It holds no
+// resources of its own and needs no closing.
 type Group[T any] struct {
 	c       *Client
 	path    recipePath
@@ -58,12 +61,12 @@ type Group[T any] struct {
 	replace bool
 
 	mu     sync.Mutex
-	live   *view[T]           // what Watches and Pickers share, while there is one of them
+	live   *view[T]           // shared by Watches and Pickers; nil while there are none
 	ghosts map[string][]ghost // by id, see bury
 }
 
-// NewGroup returns the group at path. It does no I/O; the first call reports a
-// bad path.
+// NewGroup returns the group at path. It does no I/O; the first call reports a bad
+// path.
 func NewGroup[T any](c *Client, path string, o *GroupOptions[T]) *Group[T] {
 	g := &Group[T]{c: c, path: c.recipePath(path)}
 	if o != nil {
@@ -73,22 +76,22 @@ func NewGroup[T any](c *Client, path string, o *GroupOptions[T]) *Group[T] {
 	return g
 }
 
-// A Member is one incarnation of a member as it was read. What Value refers to is
-// shared with other readers and is not to be changed.
+// A Member is one incarnation of a member as it was read. Memory that Value refers
+// to is shared with other readers and must not be changed.
 type Member[T any] struct {
 	ID      string
 	Value   T
-	Token   int64     // which incarnation: it grows from one to the next of an id (the czxid of its node)
-	Session int64     // that the node belongs to
-	Since   time.Time // of this incarnation, by the service's clock
-	Path    string    // of its node: absolute, the namespace included
-	// Err is set where the Value could not be read: ErrDecode, the codec does not
-	// understand it; ErrDenied, no permission. The member is there all the same.
+	Token   int64     // identifies the incarnation; grows with each incarnation of an id (the czxid of its node)
+	Session int64     // the session that owns the node
+	Since   time.Time // when this incarnation began, by the service's clock
+	Path    string    // of its node: absolute, with the namespace
+	// Err is set if the Value could not be read: ErrDecode, the codec cannot decode
+	// it; ErrDenied, no permission. The member is present all the same.
 	Err error
 }
 
-// Members returns all members, sorted by ID. Those that go while they are read
-// are left out. A group that nobody has joined yet is empty.
+// Members returns all members, sorted by ID. It leaves out members that go while
+// they are read. A group that no member has joined yet is empty.
 func (g *Group[T]) Members(ctx context.Context) ([]Member[T], error) {
 	if err := g.path.check("members"); err != nil {
 		return nil, err
@@ -102,7 +105,7 @@ func (g *Group[T]) Members(ctx context.Context) ([]Member[T], error) {
 	return list, nil
 }
 
-// Member looks one member up. It returns ErrNotFound if nobody has the id.
+// Member looks one member up. It returns ErrNotFound if no member has the id.
 func (g *Group[T]) Member(ctx context.Context, id string) (Member[T], error) {
 	var zero Member[T]
 	err := g.path.check("member")
@@ -124,12 +127,12 @@ func (g *Group[T]) Member(ctx context.Context, id string) (Member[T], error) {
 	return list[0], nil
 }
 
-// readMembers reads the members among those that want picks.
+// readMembers reads the members whose nodes want selects.
 func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(memberNode) bool) ([]Member[T], error) {
 	var names []string
 	read := make(map[string]reading[T])
 	for lists, vanished := 0, true; ; {
-		// Whoever vanished may have been followed by a new incarnation.
+		// A vanished member may have been followed by a new incarnation.
 		if vanished && lists < mostLists {
 			var err error
 			names, _, err = s.b.Children(ctx, g.path.full, nil)
@@ -172,21 +175,21 @@ func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(member
 	}
 }
 
-// reading is what one node held.
+// reading is the result of reading one node.
 type reading[T any] struct {
 	member Member[T]
-	mzxid  int64          // of its latest change
+	mzxid  int64          // of the latest change of the node
 	w      *backend.Watch // armed, if one was wanted
-	gone   bool           // there was none
+	gone   bool           // there was no node
 	err    error
 }
 
-// mostLists bounds how often one look lists again because somebody vanished while it
-// read: it ends however many come and go.
+// mostLists bounds how often one look lists again because a member vanished during
+// the read. So the look ends however many members come and go.
 const mostLists = 8
 
-// read reads the nodes. Where watches is not nil it arms a watch of that set on
-// each.
+// read reads the nodes. If watches is not nil, it arms a watch of that set on each
+// node.
 func (g *Group[T]) read(ctx context.Context, s *session, nodes []memberNode, watches *backend.WatchSet) ([]reading[T], error) {
 	got := make([]reading[T], len(nodes))
 	err := readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
@@ -202,8 +205,8 @@ func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watche
 	data, stat, err := s.b.Get(ctx, path, r.w)
 	var denied error
 	if errors.Is(err, backend.ErrDenied) {
-		// That it is there may be known to all; one member must not blind
-		// everybody for the others.
+		// The existence of a node needs no permission, and one unreadable member
+		// must not hide the others.
 		r.w.Stop()
 		denied = err
 		r.w = watches.New()
@@ -233,7 +236,8 @@ func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watche
 	return r
 }
 
-// presentMembers picks of each id the node that is the member, sorted by id.
+// presentMembers selects, for each id, the node that is the member. The result is
+// sorted by id.
 func presentMembers(names []string) []memberNode {
 	first := make(map[string]memberNode, len(names))
 	for _, name := range names {
@@ -248,7 +252,8 @@ func presentMembers(names []string) []memberNode {
 	return slices.SortedFunc(maps.Values(first), func(a, b memberNode) int { return strings.Compare(a.id, b.id) })
 }
 
-// checkMemberID returns ErrInvalid or ErrBadPath for what cannot be an id.
+// checkMemberID returns ErrInvalid or ErrBadPath if id cannot be the id of a
+// member.
 func checkMemberID(id string) error {
 	switch {
 	case id == "":

@@ -6,17 +6,19 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// SetValue changes the member's value. After nil the node has it, and so has every
-// later incarnation. While the membership has no node, SetValue waits for the next
-// one, until ctx ends. Calls take turns in the order in which they come to it.
+// SetValue changes the member's value. After it returns nil, the node has the
+// value, and so has every later incarnation. While the membership has no node,
+// SetValue waits for the next one, until ctx ends. Concurrent calls are served in
+// the order in which they arrive.
 //
-// If ctx ends before the outcome is known, the error also matches ErrUncertain:
-// the change may come to be seen, but never after that of a later SetValue. After
-// any other error it does not. When the membership has ended, it returns Err.
+// If SetValue fails before the outcome is known, for example because ctx ends, the
+// error also matches ErrUncertain: the change may become visible, but never after
+// that of a later SetValue. After any other error it does not become visible. If
+// the membership has ended, SetValue returns Err.
 func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
-		// What the next incarnation could not be made with is refused now.
+		// Data with which the next incarnation could not be created is refused now.
 		sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: kindGroup}, memberKind+m.id+"-", nil)
 		err = backend.CheckOps([]backend.Op{
 			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, sp.recipe.mark(), backend.AnyVersion),
@@ -41,8 +43,9 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 	if err != nil {
 		return err
 	}
-	// Remembered before it is sent: the session may be lost at any time, and the
-	// next incarnation must not fall behind what others have seen.
+	// The data is stored before it is sent: the session may be lost at any time,
+	// and the next incarnation must not go back behind a value that others have
+	// seen.
 	m.mu.Lock()
 	old := m.data
 	m.data = data
@@ -64,7 +67,8 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 			pause.wait(ctx.Done(), st.s.b.Done())
 			continue
 		case ctx.Err() == nil && (isNotFound(err) || isOver(err)):
-			// Lost or deleted; the next incarnation may have it already.
+			// The session is lost or the node deleted; the next incarnation may
+			// have the new data already.
 			definite = false
 			st, err = m.standing(ctx, st)
 			if err == nil && st.rev == rev {
@@ -74,7 +78,7 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 				continue
 			}
 			if ctx.Err() == nil {
-				return err // ended
+				return err // the membership has ended
 			}
 		}
 		if definite && m.takeBack(st, old) {
@@ -84,10 +88,10 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 	}
 }
 
-// write writes the data of the node, behind everything that was written before.
+// write writes the data of the node, ordered after all earlier writes.
 func (m *Membership[T]) write(ctx context.Context, st *stand, data []byte) error {
 	if m.unsettled == st.s {
-		// A write whose outcome is unknown could come after this one.
+		// A write whose outcome is unknown could be applied after this one.
 		if err := st.s.b.Sync(ctx, st.n.path); err != nil {
 			return err
 		}
@@ -97,8 +101,9 @@ func (m *Membership[T]) write(ctx context.Context, st *stand, data []byte) error
 	return err
 }
 
-// takeBack restores the data if no incarnation can have been made with the new.
-// Where one is made, keep has taken the old one out of now before it reads data.
+// takeBack restores the old data unless an incarnation may have been made with the
+// new data. Before keep makes an incarnation from data, it removes the old one from
+// now.
 func (m *Membership[T]) takeBack(st *stand, old []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +114,7 @@ func (m *Membership[T]) takeBack(st *stand, old []byte) bool {
 	return true
 }
 
-// standing waits for an incarnation that is not the one called not.
+// standing waits for an incarnation other than not.
 func (m *Membership[T]) standing(ctx context.Context, not *stand) (*stand, error) {
 	for {
 		st, changed, ended := m.now.get()

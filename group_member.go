@@ -10,61 +10,62 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// A Membership is one's own place in a group. It keeps itself: when the session
-// is lost it joins again on the next one, and when somebody deletes its node it
-// makes a new one. It ends when its owner leaves, when the client is closed, when
-// the id is another's by then (ErrDuplicate), or when the service refuses
-// (ErrDenied, ErrLimit).
+// A Membership is the caller's own place in a group. It maintains itself: if the
+// session is lost, it joins again on the next one, and if another program deletes
+// its node, it makes a new one. It ends when its owner leaves, when the client is
+// closed, when it joins again and another member has the id (ErrDuplicate), or when
+// the service refuses (ErrDenied, ErrLimit).
 //
-// A process that is cut off, or paused, may believe in its membership for as
-// long as that lasts; a membership is not exclusive as a lock is.
+// A process that is cut off or paused may believe in its membership for as long as
+// that lasts. Unlike a lock, a membership is not exclusive.
 //
 // A Membership is safe for concurrent use.
 type Membership[T any] struct {
 	g    *Group[T]
 	id   string
 	stop context.CancelFunc // ends keep
-	done chan struct{}      // closed when it ends
-	left chan struct{}      // closed when keep has ended
+	done chan struct{}      // closed when the membership ends
+	left chan struct{}      // closed when keep has returned
 
-	now *latest[*stand] // its node; nil while it has none; final when it ends
+	now *latest[*stand] // its node; nil while there is none; final when it ends
 
-	mine []spec // nodes of ours that may stand, the present one last; of Join, then of keep
+	mine []spec // own nodes that may still exist, the current one last; used by Join, then by keep
 
-	turn      chan struct{} // held by the SetValue under way
-	unsettled *session      // a SetValue of it may still be applied; of the holder of turn
+	turn      chan struct{} // held by the current SetValue
+	unsettled *session      // the session on which a SetValue may still be applied; guarded by turn
 
 	mu       sync.Mutex
-	data     []byte // of the next incarnation
-	rev      int    // counts the changes of data
+	data     []byte // for the next incarnation
+	rev      int    // incremented with each change of data
 	err      error  // why it ended
 	leaving  bool
 	leaveErr error // written before left is closed
 }
 
-// stand is one incarnation.
+// stand is an incarnation.
 type stand struct {
 	s   *session
 	n   node
-	rev int // of the data that it was made with
+	rev int // of the data with which it was made
 }
 
-// Join enters the group under an id: any text of at most 200 bytes that can be
-// part of a node's name, without a slash. It returns when the node stands and the
-// id is its own. ctx bounds the joining only; if it ends first, nothing is left
+// Join enters the group under an id: any text of at most 200 bytes that can be part
+// of a node's name, without a slash. It returns when the node exists and the id
+// belongs to it. ctx bounds only the joining; if it ends first, nothing is left
 // behind.
 //
-// If the id is taken, Join returns ErrDuplicate, or with GroupOptions.TakeOver
-// takes it over: the other's node is removed in the commit that checks the new one.
-// Of several that take over at once the last wins. The Membership that was taken over
-// ends with ErrDuplicate when it comes to join again and finds the successor. The
-// service does not remember takeovers: if the successor has left by then, it joins again
-// and stays. It can come late, as it is told only when it has contact; a process that
-// must not come back closes its client.
+// If the id is taken, Join returns ErrDuplicate. With GroupOptions.TakeOver it
+// takes the id over instead: it removes the other member's node in a commit that
+// checks the new one. If several take over at the same time, the last one wins. The
+// Membership that was taken over ends with ErrDuplicate when it tries to join again
+// and finds its successor. The service does not remember takeovers: if the
+// successor has left by then, the old member joins again and stays. This can happen
+// late, because the old member learns of the takeover only when it has contact. A
+// process that must not come back should close its client.
 //
-// The node of a process that has died stands until the service has ended its
-// session. Until then a successor with the same id gets ErrDuplicate, and tries
-// again as long as it likes, or has TakeOver.
+// The node of a process that has died exists until the service has ended its
+// session. Until then a successor with the same id gets ErrDuplicate; it can retry,
+// or use TakeOver.
 func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], error) {
 	if err := g.path.check("join"); err != nil {
 		return nil, err
@@ -98,27 +99,26 @@ func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], er
 	return m, nil
 }
 
-// ID is the id that was joined under.
+// ID returns the id under which the member joined.
 func (m *Membership[T]) ID() string { return m.id }
 
-// Done is closed when the membership has ended for good. It stays open while a
-// lost session is being replaced.
+// Done returns a channel that is closed when the membership has ended for good. It
+// stays open while a lost session is being replaced.
 func (m *Membership[T]) Done() <-chan struct{} { return m.done }
 
-// Err is nil until Done is closed. Then it matches ErrReleased after Leave,
-// ErrDuplicate, ErrClosed, or what the service refused with.
+// Err returns nil until Done is closed. Then the error matches ErrReleased after
+// Leave, ErrDuplicate, ErrClosed, or the error with which the service refused.
 func (m *Membership[T]) Err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.err
 }
 
-// Leave ends the membership: first Done is closed, then the node is removed, and
-// Leave returns. It is idempotent, and takes no context since it must succeed:
-// while contact is broken it waits, but not longer than the session can last,
-// with which the node goes. If the service refuses the removal, Leave returns
-// that error and goes on trying in the background. If the membership had ended
-// before, it returns Err.
+// Leave ends the membership: it closes Done, removes the node, and returns. It is
+// idempotent. It takes no context because it must succeed: without contact it
+// waits, but not longer than the session can last, since the node goes with the
+// session. If the service refuses the removal, Leave returns that error and retries
+// in the background. If the membership had ended before, Leave returns Err.
 func (m *Membership[T]) Leave() error {
 	m.mu.Lock()
 	switch {
@@ -140,7 +140,7 @@ func (m *Membership[T]) Leave() error {
 	return m.leaveErr
 }
 
-// end ends the membership early.
+// end ends the membership early, with err.
 func (m *Membership[T]) end(err error) {
 	m.mu.Lock()
 	if m.err == nil {
@@ -151,8 +151,8 @@ func (m *Membership[T]) end(err error) {
 	m.now.set(nil, true)
 }
 
-// keep keeps the member there until ctx, which Leave ends, or for as long as it
-// can.
+// keep maintains the membership until ctx ends, which Leave causes, or until it
+// fails for good.
 func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 	defer close(m.left)
 	defer m.stop()
@@ -172,9 +172,9 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 		}
 		m.parted(st, err, true)
 		c.log.Warn("coord: a member has lost its node and joins again", "path", st.n.path, "error", err)
-		// A member that has the id by now keeps it: to take it back would be a fight.
-		// Leave ends the wait for a session, and no request: what may have been made
-		// is found, and then removed.
+		// If another member has the id now, that member keeps it: taking it back
+		// would start a fight. Leave ends the wait for a session but no request, so
+		// that a node that may have been made is found and removed.
 		next, err := m.enter(ctx, context.WithoutCancel(ctx), false)
 		switch {
 		case ctx.Err() != nil:
@@ -197,7 +197,7 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 	}
 }
 
-// joined and parted tell of the member's coming and going.
+// joined and parted trace the coming and going of the member.
 
 func (m *Membership[T]) joined(ctx context.Context, st *stand, op string, again bool) {
 	tell(ctx, m.g.c, trace.MemberJoined{
@@ -213,9 +213,9 @@ func (m *Membership[T]) parted(st *stand, err error, rejoins bool) {
 	})
 }
 
-// watch returns when the node has been deleted, errGone, when its session is
-// over, or when ctx ends. The watch is on the children, of which it has none:
-// nothing but the deletion fires it.
+// watch returns errGone when the node has been deleted, and an error when its
+// session is over or ctx ends. The watch is on the children of the node, which has
+// none, so only the deletion fires it.
 func (st *stand) watch(ctx context.Context) error {
 	b := st.s.b
 	pause := pauses{c: st.s.c}
@@ -247,8 +247,8 @@ func (st *stand) watch(ctx context.Context) error {
 	}
 }
 
-// withdraw removes the node of a member that leaves. With a high number the
-// directory goes too, should nobody else be in it: the next one begins at zero.
+// withdraw removes the node of a member that leaves. If its number is high, it also
+// removes the directory if that is empty, so that the numbers begin at zero again.
 func (m *Membership[T]) withdraw(st *stand) error {
 	ctx := context.Background() // the session bounds it
 	if st.s.b.Err() != nil {
@@ -272,8 +272,9 @@ func (m *Membership[T]) withdraw(st *stand) error {
 	return nil
 }
 
-// abandon removes, over the next sessions and in the background, what lost sessions
-// of ours may have left standing: the service can take a while to end them.
+// abandon removes nodes that lost sessions of this membership may have left, over
+// the next sessions and in the background: the service can take a while to end
+// those sessions.
 func (m *Membership[T]) abandon() {
 	mine := m.mine
 	m.mine = nil
@@ -291,9 +292,9 @@ func (m *Membership[T]) abandon() {
 	})
 }
 
-// enter makes a node and makes sure of the id, on the next session if one is
-// lost, until ctx ends. The requests are made with calls. When it fails, nothing
-// stays.
+// enter makes a node and secures the id. If a session is lost, it goes on with the
+// next one, until ctx ends. Its requests use calls as their context. If it fails,
+// no node is left.
 func (m *Membership[T]) enter(ctx, calls context.Context, takeover bool) (*stand, error) {
 	pause := pauses{c: m.g.c}
 	for {
@@ -324,12 +325,12 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 	data, rev := m.data, m.rev
 	m.mu.Unlock()
 	sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: kindGroup}, memberKind+m.id+"-", data)
-	m.mine = append(m.mine, spec{ground: sp.ground, kind: sp.kind, prefix: sp.prefix}) // the data has served
+	m.mine = append(m.mine, spec{ground: sp.ground, kind: sp.kind, prefix: sp.prefix}) // the data is not needed any more
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
 	n, err := s.create(calls, &sp)
 	if err == nil {
 		if err = m.settle(calls, s, n, takeover); err == nil {
-			m.mine = m.mine[len(m.mine)-1:] // no other was found
+			m.mine = m.mine[len(m.mine)-1:] // no other own node is left
 			return &stand{s, n, rev}, nil
 		}
 		if !errors.Is(err, errGone) && !errors.Is(err, ErrDuplicate) && s.b.Err() == nil {
@@ -337,7 +338,7 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 		}
 	}
 	if s.b.Err() == nil {
-		// What there is of it is being removed.
+		// Any node of this attempt is being removed.
 		last := len(m.mine) - 1
 		m.g.bury(m.id, m.mine[last:])
 		m.mine = m.mine[:last]

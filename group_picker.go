@@ -10,13 +10,13 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// PickPolicy says which member a Picker picks.
+// PickPolicy is the policy by which a Picker picks members.
 type PickPolicy int8
 
 const (
 	// PickRoundRobin picks the members one after the other in the order of their ids.
 	PickRoundRobin PickPolicy = iota
-	// PickRandom picks any, each with the same probability.
+	// PickRandom picks any member, each with the same probability.
 	PickRandom
 )
 
@@ -31,11 +31,11 @@ func (p PickPolicy) String() string {
 	return "unknown"
 }
 
-// A Picker picks one of the members of a group for each piece of work: the
-// client's side of a service with several instances. It follows the group and
-// picks without asking the service. It never picks an incarnation that a Watch
-// of the same Group has told to be gone before the pick began; one that has died
-// may be picked until the service has noticed.
+// A Picker picks one member of a group for each piece of work: the client side of a
+// service with several instances. It follows the group and picks without a request
+// to the service. It never picks an incarnation that a Watch of the same Group
+// reported as gone before the pick began. A member that has died may be picked
+// until the service has noticed.
 //
 // Members whose value cannot be read are not picked. A Picker is safe for
 // concurrent use.
@@ -43,15 +43,15 @@ type Picker[T any] struct {
 	g      *Group[T]
 	v      *view[T]
 	policy PickPolicy
-	ended  chan struct{} // closed when the ctx that it was made with ends
+	ended  chan struct{} // closed when the ctx given to Group.Picker ends
 
 	mu   sync.Mutex
 	last string // the id that was picked last
 	err  error  // written before ended is closed
 }
 
-// Picker returns a picker. It follows the group until ctx ends; then it picks no
-// more.
+// Picker returns a picker that follows the group until ctx ends. After that it does
+// not pick any more.
 func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], error) {
 	if err := g.path.check("picker"); err != nil {
 		return nil, err
@@ -74,9 +74,9 @@ func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], e
 	return p, nil
 }
 
-// Next picks a member, and waits for one while there is none, until ctx ends. It
-// fails when the Picker has ended: with the error of its ctx, ErrClosed, or what
-// the service refused with.
+// Next picks a member. If there is none, it waits for one until ctx ends. It fails
+// when the Picker has ended: with the error of the Picker's ctx, ErrClosed, or the
+// error with which the service refused.
 func (p *Picker[T]) Next(ctx context.Context) (Member[T], error) {
 	for {
 		if err := backend.ContextError(ctx); err != nil {
@@ -94,15 +94,15 @@ func (p *Picker[T]) Next(ctx context.Context) (Member[T], error) {
 	}
 }
 
-// TryNext picks a member, or reports false if none is known at the moment: nobody
-// is there, the group has not been read yet, or the Picker has ended.
+// TryNext picks a member, or reports false if none is known at the moment: the
+// group is empty or has not been read yet, or the Picker has ended.
 func (p *Picker[T]) TryNext() (Member[T], bool) {
 	m, ok, _, _ := p.pick()
 	return m, ok
 }
 
-// pick picks from what is known. If there is nobody to pick, something new comes
-// when changed is closed.
+// pick picks from the members that are known. If there is none to pick, changed is
+// closed at the next change.
 func (p *Picker[T]) pick() (m Member[T], ok bool, changed <-chan struct{}, err error) {
 	r, changed, final := p.v.seen.get()
 	p.mu.Lock()
@@ -121,7 +121,8 @@ func (p *Picker[T]) pick() (m Member[T], ok bool, changed <-chan struct{}, err e
 	if p.policy == PickRandom {
 		i = int(p.g.c.random("pick") % uint64(len(r.readable)))
 	} else {
-		// By the id and not by the place in the list, in which others come and go.
+		// The order goes by id, because a place in the list shifts when members
+		// come and go.
 		var found bool
 		i, found = slices.BinarySearchFunc(r.readable, p.last, func(m Member[T], id string) int { return strings.Compare(m.ID, id) })
 		if found {

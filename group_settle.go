@@ -10,15 +10,19 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// settle makes sure that the id belongs to n, our new node. Nothing that comes
-// after it has a lower number, so one list shows all that can be in its way:
+// settle makes sure that the id belongs to n, the new node of m. Nodes that are
+// made later have higher numbers, so one list shows all nodes that can be in its
+// way:
 //
-//   - A node that a lost session of ours has left, and the service has not
-//     removed yet, goes first. Others may have been refused by it until then.
-//   - What others have is taken over, or we withdraw: ErrDuplicate.
+//   - Nodes of this membership's lost sessions, which the service has not removed
+//     yet, are removed first. Until then other newcomers may be refused because of
+//     them.
+//   - Older nodes of other members are removed if takeover is set. Otherwise n is
+//     withdrawn: ErrDuplicate.
 //
-// Each of these is one commit that checks what it relies on: nothing is removed
-// for a node of ours that is gone, and nobody is refused by a node that is gone.
+// Each of these steps is one commit that checks its premise: no node is removed on
+// behalf of an own node that is gone, and no newcomer is refused because of a node
+// that is gone.
 func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover bool) error {
 	if n.seq < 0 || n.seq >= seqHard {
 		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
@@ -39,7 +43,7 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 				return m.duplicate()
 			}
 			if !synced {
-				// A server that lags behind what it has answered before.
+				// The server may lag behind its earlier answers.
 				synced = true
 				if err := s.b.Sync(ctx, m.g.path.full); err != nil {
 					return err
@@ -47,7 +51,7 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 				continue
 			}
 			if takeover && l.newer {
-				return m.duplicate() // taken over from us in turn
+				return m.duplicate() // another member took the id over in turn
 			}
 			return errGone
 		}
@@ -81,7 +85,8 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 	}
 }
 
-// removeUnder removes nodes on the condition that the one at own stands.
+// removeUnder returns the operations that remove the nodes if the one at own
+// exists.
 func removeUnder(own string, paths []string) []backend.Op {
 	ops := []backend.Op{backend.Check(own, backend.AnyVersion)}
 	for _, p := range paths {
@@ -92,16 +97,16 @@ func removeUnder(own string, paths []string) []backend.Op {
 
 func (m *Membership[T]) duplicate() error { return fmt.Errorf("%w: %q", ErrDuplicate, m.id) }
 
-// rivals is what a list shows of an id.
+// rivals is what a list shows about an id.
 type rivals struct {
 	own   bool
-	newer bool     // others that came after the own node
-	older []string // paths of those of others that came before it
-	first struct { // of those
+	newer bool     // there are nodes of others made after the own node
+	older []string // paths of the nodes of others made before it
+	first struct { // the first of older
 		memberNode
 		path string
 	}
-	zombies []string // paths of those that lost sessions of ours have left
+	zombies []string // paths of nodes that lost sessions of this membership left
 }
 
 func (m *Membership[T]) rivals(names []string, n node) (l rivals) {
@@ -127,8 +132,8 @@ func (m *Membership[T]) rivals(names []string, n node) (l rivals) {
 	return l
 }
 
-// isMine reports whether a node is a trace of this membership, or of one that is
-// over.
+// isMine reports whether a node was left by this membership, or by one of this
+// Group that is over.
 func (m *Membership[T]) isMine(name string) bool {
 	if slices.ContainsFunc(m.mine, func(sp spec) bool { return strings.HasPrefix(name, base(sp.prefix)) }) {
 		return true
@@ -138,24 +143,25 @@ func (m *Membership[T]) isMine(name string) bool {
 	return slices.ContainsFunc(m.g.ghosts[m.id], func(x ghost) bool { return strings.HasPrefix(name, x.prefix) })
 }
 
-// ghost is the name, up to the number, of a node of a Join or Membership of this
-// Group that is over. It may stand for a while: it is being removed, or the
-// service has not ended its session yet. Nobody is refused by his own ghost.
+// ghost is the name, without the number, of a node of a Join or Membership of this
+// Group that is over. The node may exist for a while: it is being removed, or the
+// service has not ended its session yet. A Join is never refused because of a ghost
+// of its own Group.
 type ghost struct {
 	prefix string
 	since  time.Time
 }
 
 const (
-	// mostGhosts bounds what is remembered of lost nodes, for each id. It takes one
-	// lost session for each.
+	// mostGhosts bounds the ghosts that are remembered for each id. Each lost
+	// session makes one.
 	mostGhosts = 64
-	// ghostsLast is for how long a ghost is remembered: far longer than a service
-	// lets a dead session stand.
+	// ghostsLast is how long a ghost is remembered: far longer than a service keeps
+	// a dead session.
 	ghostsLast = 10 * time.Minute
 )
 
-// bury remembers nodes of ours that nobody answers for any more.
+// bury remembers nodes whose membership is over.
 func (g *Group[T]) bury(id string, specs []spec) {
 	now := time.Now()
 	g.mu.Lock()

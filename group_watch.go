@@ -10,30 +10,33 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// GroupUpdate is what a Watch tells: who is there, and what has changed since the
-// element that the reader took before.
+// GroupUpdate is an element of a Watch: the members, and the changes since the
+// element that the reader received before.
 type GroupUpdate[T any] struct {
-	List []Member[T] // all who are there, sorted by ID
+	List []Member[T] // all members, sorted by ID
 
-	// Joined are the incarnations of List that were not there in the element
-	// taken before, Left those that were and are not in List, both sorted by ID.
-	// A member that comes as a new incarnation is in both. When only values have
-	// changed, both are empty.
+	// Joined are the incarnations in List that were not in the List received
+	// before. Left are the incarnations of that List that are not in this one. Both
+	// are sorted by ID. A member with a new incarnation is in both. If only values
+	// have changed, both are empty.
 	Joined []Member[T]
 	Left   []Member[T]
 
-	// Err is why the watch has ended, set in the last element alone: ErrClosed,
-	// ErrDenied, ErrBadPath. The List is what was known last.
+	// Err is the reason why the watch has ended, set only in the last element:
+	// ErrClosed, ErrDenied, ErrBadPath. List is the last known one.
 	Err error
 }
 
-// Watch tells who is there, and then of every change. The first element has all
-// as Joined, and comes also when nobody is there; while another Watch or a Picker
-// of this Group is in use, it is what they have seen last. The channel is latest-wins: a
-// slow reader misses what lies between, never the newest, and the changes of
-// elements that he did not take are merged into the one that he takes. It goes on
-// over lost sessions, during which the List stays as it is, and over a missing
-// directory. It is closed when ctx ends, and after an element with Err.
+// Watch reports the members, and then every change. The first element has all
+// members in Joined, and comes also if the group is empty. While another Watch or a
+// Picker of this Group is in use, the first element is the latest state that they
+// have seen.
+//
+// The channel is latest-wins: a slow reader misses intermediate states but never
+// the newest, and the changes of elements that it did not receive are merged into
+// the one that it receives. Watch continues over lost sessions, during which List
+// stays unchanged, and over a missing directory. The channel is closed when ctx
+// ends, and after an element with Err.
 func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 	out := newSignal[GroupUpdate[T]]()
 	fail := func(err error) <-chan GroupUpdate[T] {
@@ -58,10 +61,10 @@ func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 	return out.ch
 }
 
-// tell feeds one Watch.
+// tell sends the elements of one Watch.
 func (g *Group[T]) tell(ctx context.Context, v *view[T], out signal[GroupUpdate[T]]) {
 	defer close(out.ch)
-	var taken, sent []Member[T] // the lists that the reader took last, and that was sent last
+	var taken, sent []Member[T] // the list that the reader received last, and the list that was sent last
 	for {
 		r, changed, final := v.seen.get()
 		if ctx.Err() != nil {
@@ -119,15 +122,15 @@ func memberChanges[T any](old, list []Member[T]) (joined, left []Member[T]) {
 	return joined, left
 }
 
-// Wait waits until at least n members are there, and returns them, sorted by ID.
-// They were there at one moment after the call; some may have gone since. It ends
-// with ctx, or as a Watch ends.
+// Wait waits until at least n members are present, and returns them, sorted by ID.
+// All of them were present at one moment after the call; some may have gone since.
+// Wait ends with ctx, or for the reasons for which a Watch ends.
 func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 	const op = "wait"
 	if err := g.path.check(op); err != nil {
 		return nil, err
 	}
-	// Not the view: that may be what was seen before contact was lost.
+	// The shared view is not used here: it may date from before contact was lost.
 	f := follower[T]{g: g}
 	var list []Member[T]
 	err := g.c.followLive(ctx, func(ctx context.Context, v *vigil) error {
@@ -145,7 +148,7 @@ func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 		}
 		read, err := g.readMembers(ctx, v.s, func(memberNode) bool { return true })
 		if err != nil || len(read) < n {
-			return err // who has gone since has fired the watch
+			return err // a member that has gone since has fired the watch
 		}
 		list = read
 		return errEnough
@@ -160,23 +163,24 @@ func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 var errEnough = errors.New("enough members")
 
 // view is the live copy of a group that its Watches and Pickers share. It is
-// changed before any of them is fed, so none is behind what another has told. It
-// lives from the first of them to the last.
+// changed before any of them reads it, so none of them is behind what another has
+// reported. It lives as long as it has a user.
 type view[T any] struct {
 	seen  *latest[roster[T]]
 	stop  context.CancelFunc
 	users int // guarded by the group's mu
 }
 
-// roster is what a view has seen. The list is never changed.
+// roster is the state of a group as a view has seen it. The lists are never
+// changed.
 type roster[T any] struct {
 	list     []Member[T]
-	readable []Member[T] // those of them whose value could be read
-	known    bool        // it was read
-	err      error       // why nothing more comes
+	readable []Member[T] // the members of list whose value could be read
+	known    bool        // the group was read
+	err      error       // why no further roster follows
 }
 
-// attach returns the view, which the caller gives back with detach.
+// attach returns the view. The caller must release it with detach.
 func (g *Group[T]) attach() (*view[T], error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -206,13 +210,13 @@ func (g *Group[T]) detach(v *view[T]) {
 	}
 }
 
-// follow keeps a view until ctx ends, with its last user, or following fails for
-// good.
+// follow updates a view until ctx ends, which the detach of the last user causes,
+// or until following fails for good.
 func (g *Group[T]) follow(ctx context.Context, v *view[T]) {
 	defer v.stop()
 	f := follower[T]{g: g, seen: v.seen, nodes: make(map[string]reading[T])}
 	err := g.c.followLive(ctx, f.look)
-	// Who comes now begins anew.
+	// Later users get a new view.
 	g.mu.Lock()
 	if g.live == v {
 		g.live = nil
@@ -223,25 +227,25 @@ func (g *Group[T]) follow(ctx context.Context, v *view[T]) {
 	v.seen.set(last, true)
 }
 
-// follower reads a group again and again: of the directory and of the members
-// only what has changed.
+// follower follows a group. Of the directory and the members, it reads again only
+// what has changed.
 type follower[T any] struct {
 	g     *Group[T]
 	seen  *latest[roster[T]]
-	known bool // it was read once
+	known bool // the group was read once
 
-	dir     *backend.Watch            // on the children of the directory, or on its creation; nil: to be read
+	dir     *backend.Watch            // on the children of the directory, or on its creation; nil: must be read
 	names   []string                  // of the directory
-	nodes   map[string]reading[T]     // of those that are members; with w nil: to be read again
-	watched map[*backend.Watch]string // the names whose watch stands
+	nodes   map[string]reading[T]     // the nodes of members; w is nil if the node must be read again
+	watched map[*backend.Watch]string // the names of the nodes whose watch is armed
 }
 
-// look is for followLive.
+// look implements a look of followLive.
 func (f *follower[T]) look(ctx context.Context, v *vigil) error {
 	if v.first {
 		f.forgetWatches()
-		// Another server may be behind what an earlier session has seen, and who
-		// was told to be gone must not come back.
+		// Another server may lag behind the state that an earlier session has seen,
+		// and a member that was reported as gone must not come back.
 		if err := v.s.b.Sync(ctx, f.g.path.full); err != nil {
 			return err
 		}
@@ -277,7 +281,7 @@ func (f *follower[T]) look(ctx context.Context, v *vigil) error {
 	return nil
 }
 
-// forgetWatches begins anew on another session. What was read is kept to compare
+// forgetWatches prepares for another session. It keeps the readings, to compare
 // with.
 func (f *follower[T]) forgetWatches() {
 	f.dir = nil
@@ -288,7 +292,8 @@ func (f *follower[T]) forgetWatches() {
 	}
 }
 
-// list lists the directory with a watch, or waits for it to be made.
+// list lists the directory with a watch. If the directory is missing, it watches
+// for its creation.
 func (f *follower[T]) list(ctx context.Context, v *vigil) error {
 	var names []string
 	w, err := v.s.readOrAwait(ctx, v.ws, f.g.path.full, func(w *backend.Watch) (err error) {
@@ -301,8 +306,8 @@ func (f *follower[T]) list(ctx context.Context, v *vigil) error {
 	return err
 }
 
-// readMembers reads those members that are new or whose watch has fired. It
-// returns all, and whether any has come, gone or changed.
+// readMembers reads the members that are new or whose watch has fired. It returns
+// all members, and whether any has come, gone or changed.
 func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[T], changed bool, err error) {
 	for lists := 0; ; {
 		present := presentMembers(f.names)
@@ -343,8 +348,9 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 			f.watched[r.w] = n.name
 		}
 		f.names = slices.DeleteFunc(f.names, func(name string) bool { return vanished[name] })
-		// Who has followed may have come after the list, and is to be told in one
-		// with who has gone. (That the directory has changed is known by now.)
+		// A successor may have been made after the list, and must be reported in
+		// one update with the member that is gone. (The watch on the directory has
+		// fired by now.)
 		if len(vanished) > 0 && f.dir.Kind() != 0 && lists < mostLists {
 			lists++
 			if err := f.list(ctx, v); err != nil {

@@ -30,7 +30,7 @@ var electionMutants = []mutant{
 		"synced = true\n\t\t\t\tif err := s.b.Sync(ctx, m.g.path.full); err != nil {", "synced = true\n\t\t\t\tif err := s.b.Sync(ctx, m.g.path.full); err == nil {",
 		"TestAJoinWhoseNodeIsDeletedAtOnceStands"},
 	{"a value counts as written although the membership has ended", "group_data.go",
-		"return err // ended\n", "return nil\n",
+		"return err // the membership has ended\n", "return nil\n",
 		"TestAValueOfAMembershipThatEndsMeanwhileIsRefused"},
 	{"a revocation that could not list has asked all holders", "line_revoke.go",
 		"holders, err := l.holders(ctx)\n\tif err != nil {", "holders, err := l.holders(ctx)\n\tif false {",
