@@ -14,72 +14,73 @@ import (
 
 // CacheOptions may be nil.
 type CacheOptions struct {
-	// MaxNodes is the most nodes that the copy may have, the root included. When
-	// there are more, Run ends with ErrLimit. Zero means no limit. Nodes that were
-	// deleted a moment ago can still be counted. While the tree is read anew, after
-	// a reconnection, what is new can stand beside what was there before: for that
+	// MaxNodes is the maximum number of nodes in the copy, including the root. If
+	// there are more, Run ends with ErrLimit. Zero means no limit. Nodes that have
+	// just been deleted may still be counted. While the tree is read again after a
+	// reconnection, new nodes can coexist with nodes that are gone; during that
 	// time the copy may have twice as many.
 	MaxNodes int
 }
 
-// A Cache is a live copy of a node and everything below it, in the memory of this
-// process. Run keeps it; Get, Children and Walk read it without a round trip; Events
-// tells what changes.
+// A Cache is a live copy, in the memory of this process, of a node and everything
+// below it. Run maintains the copy; Get, Children and Walk read it without a round
+// trip; Events reports its changes.
 //
-// The copy is made of what the service said of each node. It is not a picture of
-// one moment: what two clients do to two nodes can show in another order. For each
-// node it goes only forward, and it is behind by the time that events and replies
-// take. Every node of the copy has its parent in the copy. When nothing changes any
-// more and there is contact, the copy comes to equal the tree exactly. That holds
-// after lost contact and lost sessions too, for nodes that were deleted and created
-// again meanwhile, with whatever version: nodes are told apart by the commits that
-// made and changed them. Without contact the copy stands as it was; Client.WatchState
-// tells of that.
+// The copy consists of the service's answers about each node. It is not a snapshot:
+// changes that two clients make to two nodes can appear in another order. The state
+// of each node only moves forward, and lags by the time that events and replies
+// take. Every node of the copy has its parent in the copy. If changes stop and
+// there is contact, the copy becomes exactly equal to the tree. That also holds
+// after lost contact and lost sessions, and for nodes that were deleted and created
+// again in the meantime, whatever their versions: nodes are distinguished by the
+// commits that made and changed them. Without contact the copy stays unchanged;
+// Client.WatchState reports that.
 //
-// Paths are as recipes take them: absolute, without the client's namespace. The root
-// is one of the nodes; the children of the cache on "/config" are "/config/a" and so
-// on. The root may be missing, be created, be deleted and come back; it may be "/", which
-// with a namespace is the namespace's node. A node whose path CheckPath of package backend
-// refuses is left out, with all below it: so is the service's own /zookeeper.
+// Paths are those that recipes take: absolute, without the client's namespace. The
+// root is one of the nodes; the children of the root of a cache on "/config" are
+// "/config/a" and so on. The root may be missing, be created, be deleted and come
+// back. It may be "/", which with a namespace is the namespace's node. A node whose
+// path CheckPath of package backend refuses is left out, with everything below it;
+// that includes the service's own /zookeeper.
 //
-// It costs, per node, two requests at the start and after each reconnection, and two
-// watches; one of each for an ephemeral node, which has no children. A change of data
-// costs one request, a creation three, one of which reads the names of all children
-// of its parent, and a deletion that one. Up to 32 requests are under way at once. A
-// node takes about 250 bytes besides its data and path, and each watch about 500. No
-// node needs a goroutine.
+// Cost: per node two requests at the start and after each reconnection, and two
+// watches; an ephemeral node, which has no children, costs one of each. A change of
+// data costs one request. A creation costs three, one of which reads the names of
+// all children of the parent. A deletion costs only that one. Up to 32 requests are
+// under way at once. A node takes about 250 bytes in addition to its data and path,
+// and each watch about 500. No node needs a goroutine.
 //
-// A Cache only reads, so it has no layout: any tree will do. It is safe for
-// concurrent use. There is nothing to close but to end Run, and without contact
-// Run goes on by itself.
+// A Cache only reads, so it has no layout of its own and works on any tree. It is
+// safe for concurrent use. It needs no closing; to stop it, end Run. Without
+// contact Run continues by itself.
 type Cache struct {
 	c      *Client
 	path   recipePath
 	limit  int
 	synced chan struct{}
 
-	passes uint32 // of the Run at work, see mirror
+	passes uint32 // of the current Run, see mirror
 
 	mu      sync.RWMutex // short sections; only Run changes the copy
 	running bool
-	nodes   map[string]*cacheNode // the copy, by path as users see it
+	nodes   map[string]*cacheNode // the copy, by path without the namespace
 	readers map[*cacheReader]struct{}
 }
 
-// CachedNode is a node as a Cache has it.
+// CachedNode is the state of a node in a Cache.
 type CachedNode struct {
-	// Data is shared with the Cache and everybody who reads it: it must not be
-	// changed. It never changes by itself; a change of the node makes new data.
+	// Data is shared with the Cache and all its readers: it must not be changed.
+	// The Cache never changes it either; a change of the node makes new data.
 	Data []byte
 
-	// Stat belongs to the data. What it says of children (Pzxid, Cversion,
-	// NumChildren) is as of the latest list of them and no part of what Events
-	// tells.
+	// Stat belongs to the data. Its fields about children (Pzxid, Cversion,
+	// NumChildren) are those of the latest list of the children; Events does not
+	// report their changes.
 	Stat backend.Stat
 }
 
-// NewCache returns a cache of the node at root and all below it. It does no I/O; a
-// bad path or option is reported by Run and Events.
+// NewCache returns a cache of the node at root and everything below it. It does no
+// I/O; a bad path or option is reported by Run and Events.
 func NewCache(c *Client, root string, o *CacheOptions) *Cache {
 	k := &Cache{
 		c:       c,
@@ -94,13 +95,14 @@ func NewCache(c *Client, root string, o *CacheOptions) *Cache {
 	return k
 }
 
-// Run keeps the copy until ctx ends, over lost contact and lost sessions. It returns
-// the error of ctx; ErrClosed when the client is closed; ErrLimit; ErrDenied and the
-// like when the service refuses to show a node, which the error names. One Run works
-// at a time, a second fails with ErrInvalid.
+// Run maintains the copy until ctx ends, over lost contact and lost sessions. It
+// returns the error of ctx; ErrClosed if the client is closed; ErrLimit; or the
+// error with which the service refuses to show a node, such as ErrDenied, which
+// names the node. Only one Run can be active; a second one fails with ErrInvalid.
 //
-// When Run has ended the copy stays as it is and can be read. Another Run goes on
-// from there: what has changed meanwhile is found and told as any other change.
+// After Run has ended, the copy stays as it is and can be read. Another Run
+// continues from it: changes in the meantime are found and reported like any other
+// change.
 func (k *Cache) Run(ctx context.Context) error {
 	const op = "run"
 	if err := k.check(op); err != nil {
@@ -140,13 +142,13 @@ func (k *Cache) check(op string) error {
 	return nil
 }
 
-// Synced is closed when the first complete copy is there: every node has been read
-// that was found on the way from the root, or it was found that there is no root.
-// Before that the copy is a part. It is closed once for all; a later Run, or another
-// session, does not open it again.
+// Synced returns a channel that is closed when the first complete copy exists:
+// every node found from the root downward has been read, or there is no root.
+// Before that the copy is partial. The channel is closed once; a later Run or
+// another session does not reopen it.
 func (k *Cache) Synced() <-chan struct{} { return k.synced }
 
-// Len is the number of nodes in the copy.
+// Len returns the number of nodes in the copy.
 func (k *Cache) Len() int {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -164,8 +166,8 @@ func (k *Cache) Get(path string) (CachedNode, bool) {
 	return n.cached(), true
 }
 
-// Children returns the names of the children of the node at path, in order, and
-// whether the node is in the copy. The slice is the caller's own.
+// Children returns the sorted names of the children of the node at path, and
+// whether the node is in the copy. The caller owns the slice.
 func (k *Cache) Children(path string) ([]string, bool) {
 	k.mu.RLock()
 	n := k.nodes[path]
@@ -180,10 +182,10 @@ func (k *Cache) Children(path string) ([]string, bool) {
 	return names, n != nil
 }
 
-// Walk is for a loop over the node at path and all nodes below it, in the order of
-// their paths, so parents come before their children. The loop sees the copy as it was
-// at one moment, when it began; its body may take its time and use the cache. It
-// needs the memory for a list of the nodes.
+// Walk returns an iterator over the node at path and all nodes below it, in the
+// order of their paths, so parents come before their children. The loop sees the
+// copy as it was at one moment, when the loop began. Its body may take its time and
+// use the cache. Walk needs memory for a list of the nodes.
 func (k *Cache) Walk(path string) iter.Seq2[string, CachedNode] {
 	return func(yield func(string, CachedNode) bool) {
 		for _, e := range k.list(path) {
@@ -218,10 +220,10 @@ func (k *Cache) listLocked(path string) []CacheEvent {
 	return list
 }
 
-// given is a path without the namespace.
+// given returns the path without the namespace.
 func (k *Cache) given(full string) string {
 	if len(full) == len(k.c.root) {
-		return "/" // that is the namespace itself
+		return "/" // the node of the namespace
 	}
 	return full[len(k.c.root):]
 }

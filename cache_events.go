@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// CacheEventKind says what happened to a node of a Cache.
+// CacheEventKind is the kind of a change of a node in a Cache.
 type CacheEventKind int8
 
 // The kinds of events. NodeChanged is a change of data.
@@ -35,27 +35,27 @@ func (e CacheEventKind) String() string {
 type CacheEvent struct {
 	Kind CacheEventKind
 	Path string
-	Node CachedNode // as it is now; zero for NodeDeleted
+	Node CachedNode // the current state; zero for NodeDeleted
 }
 
-// Events is for a loop over the changes of the copy. Each turn gets what has changed
-// since the turn before: a batch takes who applies it from one state of the copy to a
-// later one. The first batch is the whole copy, as creations, when it is
-// complete (see Synced), and is empty if there is no node.
+// Events returns an iterator over the changes of the copy. Each turn gets a batch
+// of the changes since the previous turn: applying a batch leads from one state of
+// the copy to a later one. The first batch is the whole copy, as creations. It
+// comes when the copy is complete (see Synced), and is empty if there is no node.
 //
-// Batches are net. However much happened to a node since the turn before, it has one
-// event, or none if there is nothing to show for it; but a node that was deleted and
-// created again has a deletion and a creation, in one batch or in two. (When its parent
-// was deleted and created again with it, it can have those twice.) So nothing is lost by a slow loop, and
-// what is kept for it is bounded by the number of nodes, not of changes. In a batch the
-// deletions come first, children before their parents; then creations and changes,
-// parents before their children.
+// Batches are net. However many changes a node had since the previous turn, it has
+// one event, or none if the result is the same. But a node that was deleted and
+// created again has a deletion and a creation, in one batch or in two. (If its
+// parent was deleted and created again with it, it can have those twice.) So a slow
+// loop loses nothing, and the memory kept for it is bounded by the number of nodes,
+// not of changes. In a batch the deletions come first, children before their
+// parents; then creations and changes, parents before their children.
 //
-// Loops are independent of each other and may begin at any time. The body runs in its
-// own goroutine, holds nothing up but its own loop, and may use the cache. The events
-// come while a Run works; the loop goes on when Run ends, in case there is another.
-// When ctx ends the loop just ends. On a failure (ErrClosed, ErrBadPath, ErrInvalid) it
-// ends with one last pair of nil and the error.
+// Loops are independent of each other and may begin at any time. The body runs in
+// the goroutine of its loop, delays no other loop, and may use the cache. Events
+// come while a Run is active; the loop continues when Run ends, in case there is
+// another. If ctx ends, the loop just ends. On a failure (ErrClosed, ErrBadPath,
+// ErrInvalid) it ends with one last pair of nil and the error.
 func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 	return func(yield func([]CacheEvent, error) bool) {
 		const op = "events"
@@ -91,15 +91,15 @@ func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 	}
 }
 
-// cacheReader is a loop over the events. It remembers no nodes and no events, only
-// which paths have changed and what its loop knows of those: of all others it knows
-// what the copy has.
+// cacheReader is a loop over the events. It stores no nodes and no events, only the
+// paths that have changed and the versions of those nodes that its loop knows. Of
+// every other path its loop knows the state in the copy.
 type cacheReader struct {
 	ready chan struct{}          // of capacity 1: known may not be empty
 	known map[string]nodeVersion // guarded by Cache.mu
 }
 
-// follow begins to follow the copy, which it returns.
+// follow registers a reader, and returns it with the current copy.
 func (k *Cache) follow() (*cacheReader, []CacheEvent) {
 	r := &cacheReader{ready: make(chan struct{}, 1)}
 	k.mu.Lock()
@@ -116,8 +116,8 @@ func (k *Cache) unfollow(r *cacheReader) {
 	delete(k.readers, r)
 }
 
-// mark notes a change of the node at path for all readers: what was there, and
-// whether there is one now. The caller holds mu.
+// mark notes a change of the node at path for all readers. was is the version
+// before it, and there reports whether a node exists now. The caller holds mu.
 func (k *Cache) mark(path string, was nodeVersion, there bool) {
 	for r := range k.readers {
 		known, marked := r.known[path]
@@ -128,7 +128,7 @@ func (k *Cache) mark(path string, was nodeVersion, there bool) {
 			}
 			r.known[path] = was
 		case !there && known == nodeVersion{}:
-			delete(r.known, path) // created and deleted: it need not know
+			delete(r.known, path) // created and deleted: the reader need not know
 		}
 		select {
 		case r.ready <- struct{}{}:
@@ -137,9 +137,9 @@ func (k *Cache) mark(path string, was nodeVersion, there bool) {
 	}
 }
 
-// news returns what the reader does not know yet.
+// news returns the changes that the reader does not know yet.
 func (k *Cache) news(r *cacheReader) []CacheEvent {
-	// Only Run, under the lock, and the loop that calls this use r.
+	// Only Run, under the write lock, and the loop that calls news use r.
 	k.mu.RLock()
 	known := r.known
 	r.known = nil // maps do not shrink
@@ -162,7 +162,7 @@ func (k *Cache) news(r *cacheReader) []CacheEvent {
 		}
 	}
 	k.mu.RUnlock()
-	// A parent's path is the beginning of its children's, so it sorts before them.
+	// A parent's path is a prefix of its children's, so it sorts before them.
 	slices.SortFunc(deleted, func(a, b CacheEvent) int { return cmp.Compare(b.Path, a.Path) })
 	slices.SortFunc(others, byPath)
 	return append(deleted, others...)

@@ -8,58 +8,59 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// cacheReads is how many reads of a Cache are under way at most.
+// cacheReads is the maximum number of concurrent reads of a Cache.
 const cacheReads = 32
 
-// mirror is one session's part in keeping a Cache's copy. All of it belongs to the
-// goroutine of Run, but the reads, which only send their reply.
+// mirror maintains a Cache's copy during one session. All of it belongs to the
+// goroutine of Run, except the reads, which only send their reply.
 //
-// It works in passes. A pass begins with each contact: it reads the tree from the
-// root down, each node before its children, with fresh watches, and keeps what is
-// unchanged. When it has gone through, it follows the watches. Whatever an earlier pass
-// still has under way is ignored.
+// It works in passes. A pass begins with each new contact. It reads the tree from
+// the root down, each node before its children, with fresh watches, and keeps nodes
+// that are unchanged. When it has read the whole tree, it follows the watches.
+// Replies to reads of an earlier pass are ignored.
 //
-// In a pass these hold of each node in the copy that the pass has come to:
+// In a pass these rules hold for each node in the copy that the pass has met:
 //
-//   - Its data has a watch that has not fired, or is to be read, or a read is
-//     under way. The same goes for its children, unless it is ephemeral. The watch on the
-//     children of its parent covers none of this: each node looks after itself, and
-//     lists of children only add names.
-//   - A node is taken out of the copy when it is known that it was deleted after the
-//     latest list that has been handled: so the watch of that list fires for the
-//     deletion, and if there is another node at the path by now, it will be found.
-//     Known means, first, an event: all that has fired is handled before a reply
-//     that came after it (see look), so an event that is handled now is later than every
-//     list that was handled. Second, a read that began after the list was handled and
-//     found nothing. If a list named the node while the read was under way, the order of
-//     the two is not known, and it is read again.
+//   - Its data has a watch that has not fired, or is queued to be read, or a read
+//     is under way. The same holds for its children, unless it is ephemeral. The
+//     watch on the children of its parent replaces none of this: each node is
+//     tracked by itself, and lists of children only add names.
+//   - A node is removed from the copy when it is known that it was deleted after
+//     the latest list that has been handled. So the watch of that list fires for
+//     the deletion, and if there is another node at the path by now, it will be
+//     found. There are two proofs. The first is an event: all fired watches are
+//     handled before a reply that came after them (see look), so an event that is
+//     handled now is later than every list that was handled. The second is a read
+//     that began after the list was handled and found no node. If a list named the
+//     node while the read was under way, the order of the two is not known, and the
+//     node is read again.
 type mirror struct {
 	*Cache
 	s       *session
-	replies chan cacheReply // of capacity cacheReads: reads do not wait for Run
+	replies chan cacheReply // of capacity cacheReads, so that reads do not wait for Run
 	flying  int             // reads under way, of all passes
-	changed <-chan struct{} // the session's status may have changed
+	changed <-chan struct{} // fires when the session's status may have changed
 
-	// Of the pass at work.
+	// The fields below belong to the current pass.
 	pass      uint32
 	began     time.Time
-	told      uint32 // the pass that Trace was told of
+	told      uint32 // the last pass that was traced as complete
 	ws        *backend.WatchSet
-	dataOf    map[*backend.Watch]*cacheNode // watches of reads under way, and armed ones
+	dataOf    map[*backend.Watch]*cacheNode // watches that are armed, or whose read is under way
 	listOf    map[*backend.Watch]*cacheNode
 	root      *cacheNode            // in the copy or not
-	absent    bool                  // the root was not there: look whether it exists
-	pending   map[string]*cacheNode // named by a list, and not read yet
+	absent    bool                  // the root was missing: watch for its creation
+	pending   map[string]*cacheNode // named by a list, not read yet
 	queue     []cacheTask
-	next      int // in queue
-	met       int // nodes that the pass has come to, and that are not gone
-	unsettled int // those that Synced waits for
+	next      int // index in queue
+	met       int // nodes that the pass has met and that are not gone
+	unsettled int // nodes that Synced waits for
 	buf       []byte
 }
 
 type cacheTask struct {
 	n    *cacheNode
-	list bool // of children
+	list bool // read the children, not the data
 }
 
 type cacheReply struct {
@@ -73,7 +74,7 @@ type cacheReply struct {
 	err    error
 }
 
-// mirror keeps the copy for as long as the session lives.
+// mirror maintains the copy for as long as the session lives.
 func (k *Cache) mirror(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithCancel(ctx)
 	m := &mirror{Cache: k, s: s, replies: make(chan cacheReply, cacheReads)}
@@ -84,8 +85,8 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 			<-m.replies
 		}
 	}()
-	// The session may read from a server that is behind the one before, and
-	// what it reads is not to take the copy back.
+	// The new session may read from a server that lags behind the one before, and
+	// the copy must not go back.
 	if err := s.b.Sync(ctx, k.path.full); err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 	}
 }
 
-// tellSynced tells that the pass has gone through.
+// tellSynced traces that the pass is complete.
 func (m *mirror) tellSynced(ctx context.Context) {
 	m.told = m.pass
 	if m.c.trace != nil {
@@ -145,8 +146,8 @@ func (m *mirror) begin() {
 	m.wantData(m.root)
 }
 
-// look handles what came before a reply that is to be handled: a new contact, and
-// the watches that have fired.
+// look handles the events that precede the next reply: a new contact, and the
+// watches that have fired.
 func (m *mirror) look() {
 	for again := true; again; {
 		select {
@@ -187,7 +188,7 @@ func (m *mirror) drop(w *backend.Watch) {
 	delete(m.listOf, w)
 }
 
-// touch makes the state of the node one of this pass.
+// touch resets the state of the node if it belongs to an earlier pass.
 func (m *mirror) touch(n *cacheNode) {
 	if n.pass != m.pass {
 		n.pass, n.state = m.pass, 0
@@ -239,7 +240,7 @@ func (m *mirror) settle(n *cacheNode) {
 	}
 }
 
-// send sends the reads that are due, as many as may be under way.
+// send starts queued reads, up to cacheReads at a time.
 func (m *mirror) send(ctx context.Context) error {
 	for m.flying < cacheReads && m.next < len(m.queue) {
 		t := m.queue[m.next]
@@ -273,14 +274,14 @@ func (m *mirror) send(ctx context.Context) error {
 	return nil
 }
 
-// read makes the read. A watch that is not armed is stopped.
+// read performs the read. It stops a watch that is not armed.
 func (r cacheReply) read(ctx context.Context, b backend.Session) cacheReply {
 	armed := false
 	switch {
 	case r.list:
 		r.names, r.stat, r.err = b.Children(ctx, r.n.path, r.watch)
 	case r.exists:
-		// What is wanted is a watch for the creation of the node.
+		// The purpose is a watch for the creation of the node.
 		_, r.err = b.Exists(ctx, r.n.path, r.watch)
 		armed = isNotFound(r.err)
 	default:

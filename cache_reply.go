@@ -41,7 +41,7 @@ func (m *mirror) take(r cacheReply) error {
 	return nil
 }
 
-// takeExists handles the look for a root that was missing.
+// takeExists handles the reply to the Exists of a missing root.
 func (m *mirror) takeExists(n *cacheNode, r cacheReply) {
 	again := n.state&dataAgain != 0
 	n.state &^= dataAgain
@@ -57,7 +57,7 @@ func (m *mirror) takeExists(n *cacheNode, r cacheReply) {
 	}
 }
 
-// takeMissing handles that there was no node.
+// takeMissing handles the reply that there is no node.
 func (m *mirror) takeMissing(n *cacheNode, r cacheReply) {
 	m.drop(r.watch)
 	again := n.state&foundAnew != 0
@@ -69,7 +69,7 @@ func (m *mirror) takeMissing(n *cacheNode, r cacheReply) {
 	m.remove(n)
 }
 
-// takeData handles what was read of a node.
+// takeData handles the data of a node.
 func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 	data := r.data[:len(r.data):len(r.data)]
 	again := n.state&dataAgain != 0
@@ -81,11 +81,11 @@ func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 		m.change(nil, n)
 	case n.stat.Czxid == r.stat.Czxid:
 		if n.stat.Mzxid == r.stat.Mzxid {
-			data = n.data // one copy is enough
+			data = n.data // unchanged: keep one copy
 		}
 		m.set(n, data, withChildren(r.stat, n.stat))
 	default:
-		// Another node at the same path: nothing of the old one is left.
+		// This is another node at the same path: nothing of the old one remains.
 		fresh := &cacheNode{path: n.path, parent: n.parent, data: data, stat: r.stat}
 		if n.state&unsettled != 0 {
 			m.unsettle(fresh)
@@ -97,7 +97,7 @@ func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 			m.root = fresh
 		}
 		m.touch(fresh)
-		if m.dataOf[r.watch] != nil { // else it has fired
+		if m.dataOf[r.watch] != nil { // else the watch has fired
 			m.dataOf[r.watch] = fresh
 		}
 		n = fresh
@@ -119,8 +119,8 @@ func (m *mirror) takeList(n *cacheNode, r cacheReply) error {
 	again := n.state&listAgain != 0
 	n.state &^= listAgain
 	if r.err != nil || r.stat.Czxid != n.stat.Czxid {
-		// Not the node that we know, which is gone: a read of the data that begins
-		// now finds another one, or none.
+		// This is not the known node, which is gone: a read of the data that begins
+		// now finds another node, or none.
 		r.watch.Stop()
 		m.drop(r.watch)
 		m.wantData(n)
@@ -134,7 +134,7 @@ func (m *mirror) takeList(n *cacheNode, r cacheReply) error {
 	}
 	if n.state&listRead == 0 {
 		n.state |= listRead
-		// What stood in the copy before this pass, and has no name here, is gone.
+		// Nodes of the copy from before this pass that have no name here are gone.
 		for child := n.first; child != nil; {
 			at := child
 			child = child.next
@@ -172,11 +172,11 @@ func (m *mirror) named(parent *cacheNode, name string) error {
 	if fresh {
 		path := string(m.buf)
 		if backend.CheckPath(path) != nil {
-			return nil // of no use to anybody: it cannot be read
+			return nil // it cannot be read
 		}
 		n = &cacheNode{path: path, parent: parent}
 	}
-	// What is in the copy from an earlier pass, and not met yet, may be gone.
+	// Only nodes that this pass has met count: others in the copy may be gone.
 	if m.limit > 0 && m.met >= m.limit {
 		return fmt.Errorf("%w: more than %d nodes", ErrLimit, m.limit)
 	}
@@ -190,10 +190,10 @@ func (m *mirror) named(parent *cacheNode, name string) error {
 	return nil
 }
 
-// remove takes a node that was deleted out of the copy, with all below it.
+// remove removes a deleted node from the copy, with everything below it.
 func (m *mirror) remove(n *cacheNode) {
 	if n == m.root {
-		// Another may come.
+		// The root may be created again.
 		m.root = &cacheNode{path: n.path}
 		if n.state&unsettled != 0 {
 			m.unsettle(m.root)
@@ -210,8 +210,8 @@ func (m *mirror) remove(n *cacheNode) {
 	m.giveUp(out...)
 }
 
-// giveUp has nodes be of no interest any more. Those that are to be read and stand
-// below one of them are met again when their turn comes.
+// giveUp makes the pass ignore the nodes from now on. Nodes below them that are
+// still queued are given up when their turn comes.
 func (m *mirror) giveUp(nodes ...*cacheNode) {
 	for _, n := range nodes {
 		if !n.gone && n.pass == m.pass {

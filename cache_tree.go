@@ -3,37 +3,37 @@ package coord
 import "github.com/go-coord/coord/backend"
 
 // cacheNode is a node of a Cache's copy, or one that is to be read for it. A node
-// that was deleted and created again is another cacheNode.
+// that was deleted and created again is a new cacheNode.
 type cacheNode struct {
 	path   string // absolute, with the namespace
 	parent *cacheNode
 
-	// Once the node is in the copy these are guarded by Cache.mu: Run writes them
-	// under the lock, and reads them without.
+	// Once the node is in the copy, Cache.mu guards these fields: Run writes them
+	// under the lock and reads them without it.
 	data              []byte
 	stat              backend.Stat
-	first, prev, next *cacheNode // child, siblings
+	first, prev, next *cacheNode // first child, siblings
 
-	// Run's own.
-	pass  uint32 // that state speaks of
+	// The fields below are used by Run only.
+	pass  uint32 // to which state belongs
 	state cacheState
 	in    bool // it is, or was, in the copy
-	gone  bool // taken out of the copy, or given up
+	gone  bool // removed from the copy, or given up
 }
 
-// cacheState is what a pass of Run knows of a node.
+// cacheState is the state of a node in a pass of Run.
 type cacheState uint16
 
 const (
-	dataQueued cacheState = 1 << iota // its data is to be read
+	dataQueued cacheState = 1 << iota // its data is queued to be read
 	dataFlying                        // a read of its data is under way
-	dataAgain                         // and another is wanted after that
-	listQueued                        // the same of its children
+	dataAgain                         // and must be read again after that
+	listQueued                        // the same for its children
 	listFlying
 	listAgain
-	listRead  // children have been read in this pass
-	verified  // data has been read in this pass
-	foundAnew // a list of its parent named it while a read of its data was under way
+	listRead  // its children have been read in this pass
+	verified  // its data has been read in this pass
+	foundAnew // a list of its parent's children named it while a read of its data was under way
 	unsettled // Synced waits for it
 )
 
@@ -41,7 +41,7 @@ func (n *cacheNode) cached() CachedNode { return CachedNode{Data: n.data, Stat: 
 
 func (n *cacheNode) ephemeral() bool { return n.stat.EphemeralOwner != 0 }
 
-// lost reports whether there is no place for the node in the copy any more.
+// lost reports whether the node has no place in the copy any more.
 func (n *cacheNode) lost() bool { return n.gone || n.parent != nil && n.parent.gone }
 
 // all yields the node and everything below it, each before its children.
@@ -73,8 +73,8 @@ func (n *cacheNode) below() []*cacheNode {
 	return list
 }
 
-// change takes nodes out of the copy, each parent before its children, and then puts
-// one in; either may be missing. Who reads sees all of it or nothing.
+// change removes nodes from the copy, in parent-first order, and then adds one;
+// either may be missing. Readers see all of the change or nothing.
 func (k *Cache) change(out []*cacheNode, in *cacheNode) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,7 +95,7 @@ func (k *Cache) change(out []*cacheNode, in *cacheNode) {
 	}
 }
 
-// set gives a node of the copy what was read anew.
+// set stores new data and a new stat of a node of the copy.
 func (k *Cache) set(n *cacheNode, data []byte, stat backend.Stat) {
 	was := n.version()
 	if n.stat == stat {
@@ -121,7 +121,7 @@ func (n *cacheNode) link() {
 	n.parent.first = n
 }
 
-// unlink undoes link.
+// unlink reverses link.
 func (n *cacheNode) unlink() {
 	if n.next != nil {
 		n.next.prev = n.prev
@@ -134,10 +134,10 @@ func (n *cacheNode) unlink() {
 	n.prev, n.next = nil, nil
 }
 
-// nodeVersion tells apart what can stand at one path: which node it is, and which
-// data it has. A version number alone does not: a node that is created again
-// begins with the same. The zero nodeVersion is no node; it is not that of the service's
-// root, which no commit has made.
+// nodeVersion identifies a node and its data among all that can exist at one path.
+// A version number alone does not suffice: a node that is created again begins with
+// the same number. The zero nodeVersion means no node; it differs from that of the
+// service's root, which no commit has made.
 type nodeVersion struct {
 	there        bool
 	czxid, mzxid int64
@@ -145,8 +145,8 @@ type nodeVersion struct {
 
 func (n *cacheNode) version() nodeVersion { return nodeVersion{true, n.stat.Czxid, n.stat.Mzxid} }
 
-// withChildren returns stat with what it says of the children replaced by what
-// other says, if that is newer.
+// withChildren returns stat with the fields about children of other, if these are
+// newer.
 func withChildren(stat, other backend.Stat) backend.Stat {
 	if other.Pzxid >= stat.Pzxid {
 		stat.Pzxid, stat.Cversion, stat.NumChildren = other.Pzxid, other.Cversion, other.NumChildren

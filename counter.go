@@ -9,44 +9,42 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Counter is a number that all clients of the same path add to. Each addition
-// is applied exactly once or not at all, also when its reply was lost. Only when
-// ctx or the session ends before the outcome is known, or somebody has deleted the
-// library's own node that would tell, the error matches ErrUncertain: it may have
-// been added then.
+// A Counter is a number to which all clients of the same path add. Each addition is
+// applied exactly once or not at all, even if its reply was lost. The error matches
+// ErrUncertain only if ctx or the session ends before the outcome is known, or if
+// an outsider has deleted the library's own node that records the outcome: then the
+// addition may have been applied.
 //
-// The calls of one Counter wait for each other in the process, in order, so they
-// do not get in each other's way; use one for all callers of a client. Those of
-// others may, and whoever comes second reads and tries again after a short pause
-// that grows. An addition that nobody gets in the way of costs two requests. A
-// counter that many processes add to all the time is better served by Reserve of
-// many numbers at once.
+// The calls of one Counter wait for each other in the process, in order, so they do
+// not conflict; use one Counter for all callers of a client. Calls of other clients
+// can conflict: the later one reads again and retries after a short pause that
+// grows. An addition without a conflict costs two requests. If many processes add
+// to a counter all the time, use Reserve to take many numbers at once.
 //
-// A counter that was never added to, or was deleted, is 0. Do not delete one that
-// is in use: its numbers begin anew. (An addition that just then is under way can
-// fail with ErrConflict and have been written all the same; see Value.)
+// A counter that has never been added to, or was deleted, is 0. Do not delete a
+// counter that is in use: its numbers begin again. (An addition under way at that
+// moment can fail with ErrConflict although it was written; see Value.)
 //
 // Layout: the node at path, persistent, with the decimal digits of the number and
-// nothing else, so that others can read it and set it by hand; spaces around it
-// do not matter, and no digits are 0. What is missing above it is made as
-// containers. Nothing is written to its parent or below it. As for a Value, other
-// recipes must not stand under its path.
+// nothing else, so that other programs can read it and set it by hand; spaces
+// around the digits do not matter, and no digits mean 0. Missing ancestors are made
+// as containers. Nothing is written to its parent or below it. As for a Value, no
+// other recipe may use a path below it.
 //
-// A Counter is safe for concurrent use and holds no resources; there is nothing
-// to close.
+// A Counter is safe for concurrent use. It holds no resources and needs no closing.
 type Counter struct {
 	cell
 	turn chan struct{} // of capacity 1: full while a call is under way
 }
 
-// NewCounter returns the counter at path. It does no I/O; a bad path is reported
-// by the first call.
+// NewCounter returns the counter at path. It does no I/O; a bad path is reported by
+// the first call.
 func NewCounter(c *Client, path string) *Counter {
 	return &Counter{cell: cell{c, c.recipePath(path), kindCounter}, turn: make(chan struct{}, 1)}
 }
 
-// Get reads the counter. It can be behind other clients. A missing one is 0; data
-// that is no number is ErrDecode.
+// Get reads the counter. The result can lag behind other clients. A missing counter
+// is 0. If the data is not a number, the error matches ErrDecode.
 func (n *Counter) Get(ctx context.Context) (int64, error) {
 	if err := n.path.check("get"); err != nil {
 		return 0, err
@@ -59,19 +57,20 @@ func (n *Counter) Get(ctx context.Context) (int64, error) {
 	return v, opError("get", n.path.full, err)
 }
 
-// Add adds delta, which may be negative, and returns the value after it.
+// Add adds delta, which may be negative, and returns the new value.
 //
-// Errors: ErrLimit if the sum is no int64, and nothing changes; ErrDecode if the
-// data is no number; ErrNoChildren below an ephemeral node; ErrUncertain.
+// Errors: ErrLimit if the sum is not an int64, and nothing changes; ErrDecode if
+// the data is not a number; ErrNoChildren below an ephemeral node; ErrUncertain.
 func (n *Counter) Add(ctx context.Context, delta int64) (int64, error) {
 	return n.add(ctx, "add", delta)
 }
 
-// Reserve returns the first of count consecutive numbers, which this call alone
-// is given. It adds count to the counter: its value is the number given last, so
-// that the first number of all is 1, and Reserve of one is Add of one. Numbers of
-// callers who crash or whose outcome is unknown are never given again. They are
-// unique as long as nobody subtracts, or sets or deletes the node by hand.
+// Reserve returns the first of count consecutive numbers, which are given to this
+// call alone. It adds count to the counter: the counter's value is the last number
+// given, so the very first number is 1, and Reserve of one is Add of one. The
+// numbers of a caller that crashes, or that does not learn the outcome, are never
+// given again. Numbers are unique as long as no client subtracts from the counter,
+// and the node is not set or deleted by hand.
 //
 // Errors: ErrInvalid for a count below 1, and those of Add.
 func (n *Counter) Reserve(ctx context.Context, count int64) (first int64, err error) {
@@ -114,8 +113,8 @@ func (n *Counter) add(ctx context.Context, op string, delta int64) (int64, error
 	return sum, nil
 }
 
-// takeTurn waits until no other call of this Counter is under way. Close ends the
-// calls one after the other.
+// takeTurn waits until no other call of this Counter is under way. When the client
+// closes, the calls end one after the other.
 func (n *Counter) takeTurn(ctx context.Context) error {
 	select {
 	case n.turn <- struct{}{}:
