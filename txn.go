@@ -11,18 +11,18 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// maxTxnOps bounds the requests of one transaction: the service handles nobody
-// else's write while it applies one.
+// maxTxnOps bounds the requests of one transaction: while the service applies a
+// transaction, it handles no other client's write.
 const maxTxnOps = 1000
 
-// mostOvertaken bounds the attempts of a transaction whose operations of recipes are
-// refused each time: then it is not others who are in the way, but the
-// transaction itself, such as one that deletes what an operation stands on.
+// mostOvertaken bounds the attempts of a transaction whose recipe operations are
+// refused each time. Then the cause is not another client but the transaction itself,
+// such as one that deletes a node on which an operation relies.
 const mostOvertaken = 30
 
-// A Txn is a transaction on plain nodes: conditions and operations that the
-// service applies all at once, or not at all. Build it by chained calls, and
-// apply it with Commit:
+// A Txn is a transaction on plain nodes: conditions and operations that the service
+// applies all at once, or not at all. Build it by chained calls, and apply it with
+// Commit:
 //
 //	_, err := coord.NewTxn(c).
 //		Under(h.Guard()).
@@ -30,20 +30,19 @@ const mostOvertaken = 30
 //		Set("/balance", data).
 //		Commit(ctx)
 //
-// Under the Guard of a hold, the write is refused once the hold has ended, in
-// whatever way and whether or not its holder knows. The client of the Txn need
+// Under the Guard of a hold, the service refuses the write once the hold has ended,
+// however it ended and whether or not its holder knows. The client of the Txn need
 // not be that of the hold.
 //
-// Paths are below the client's namespace. First the guards are checked, then the
-// conditions, then the operations are applied in the order in which they were
-// added, each on what those before it have left.
+// Paths are below the client's namespace. The service checks the guards first, then
+// the conditions. Then it applies the operations in the order in which they were
+// added, each to the state that the earlier ones have left.
 //
-// A Txn keeps copies of the data, and Commit does not change it: it can be
-// committed again, which applies it again. It is not safe for concurrent
-// use while it is built.
+// A Txn keeps copies of the data, and Commit does not change it: it can be committed
+// again, which applies it again. It is not safe for concurrent use while it is built.
 type Txn struct {
 	c      *Client
-	err    error // the first mistake of building
+	err    error // the first error of building
 	guards []Guard
 	conds  []Condition
 	ops    []TxnOp
@@ -59,66 +58,66 @@ type Condition struct {
 	version int32
 }
 
-// IfVersion is the condition that the node at path exists and that its data has
-// been changed as often as version says (backend.Stat's Version). A node that was
-// deleted and made anew begins at 0 again.
+// IfVersion is the condition that the node at path exists and that its data has been
+// changed as often as version says (backend.Stat's Version). A node that was deleted
+// and created anew begins at 0 again.
 func IfVersion(path string, version int32) Condition {
 	return Condition{"version", path, version}
 }
 
-// IfExists is the condition that there is a node at path.
+// IfExists is the condition that a node exists at path.
 func IfExists(path string) Condition { return Condition{"exists", path, backend.AnyVersion} }
 
-// IfMissing is the condition that there is no node at path, while its parent
-// exists. ZooKeeper has no such check, so the transaction creates the node and
-// deletes it again. No reader ever sees that node. But the parent counts two
-// changes of its children (Cversion), the next sequential child of the parent
-// skips a number, and watches for that node and for the parent's children fire.
-// It takes the permission to create and to delete children of the parent.
+// IfMissing is the condition that no node exists at path, while its parent exists.
+// ZooKeeper has no such check, so the transaction creates the node and deletes it
+// again. No reader ever sees that node. But the parent counts two changes of its
+// children (Cversion), the next sequential child of the parent skips a number, and
+// watches for that node and for the parent's children fire. The client needs the
+// permission to create and to delete children of the parent.
 //
-// It is not needed before Create, which refuses a node that is there.
+// IfMissing is not needed before Create, which refuses an existing node.
 func IfMissing(path string) Condition { return Condition{"missing", path, 0} }
 
-// A TxnOp is a recipe's part in a Txn, made by a method of the recipe. What it
-// takes is found out when the transaction is committed.
+// A TxnOp is a recipe's part in a Txn, made by a method of the recipe. The requests
+// that it takes are determined when the transaction is committed.
 type TxnOp struct {
 	op   string // for ConflictError and other errors
-	path string // absolute, likewise
-	err  error  // why it cannot be
+	path string // absolute, for the same errors
+	err  error  // why the operation is not valid
 
-	// expand returns what is to be applied, on s, behind the operations that come
-	// before it in the transaction. It may read, and make directories; it is called
+	// expand returns the requests to apply, on s, after the operations that precede
+	// this one in the transaction. It may read, and create directories. It is called
 	// again for each attempt.
 	expand func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error)
-	// again reports whether the transaction was refused only because what expand
-	// had read was overtaken: then it is expanded and tried again. Nil means
-	// never.
+	// again reports whether the service refused the transaction only because the
+	// state that expand had read was outdated. Then the operation is expanded and the
+	// transaction tried again. Nil means never.
 	again func(err error) bool
 }
 
-// A TxnResult is what one operation of a Txn did.
+// A TxnResult is the result of one operation of a Txn.
 type TxnResult struct {
-	// Path is the absolute path of the node. For a recipe's TxnOp it is that of
-	// the node that it made last, and empty where the service chose the name and
-	// the reply was lost.
+	// Path is the absolute path of the node. For a recipe's TxnOp it is that of the
+	// node that the operation created last. It is empty if the service chose the name
+	// and the reply was lost.
 	Path string
-	// Zxid is the commit: the Czxid of a node that was created by it, and the Mzxid
-	// of one that was set. It is the same for all results.
+	// Zxid is that of the commit: the Czxid of a node that it created, and the Mzxid
+	// of a node that it set. It is the same for all results.
 	Zxid int64
 	// Version is that of the node's data after the operation. It is -1 for Delete;
-	// and also when the reply was lost and somebody has changed the node since.
+	// and also if the reply was lost and the node was changed since.
 	Version int32
 }
 
-// A ConflictError says which part of a Txn does not fit what the service has, so
-// that nothing of it was applied. It matches ErrConflict and Err.
+// A ConflictError reports which part of a Txn does not fit the state of the service,
+// so that nothing of the Txn was applied. It matches ErrConflict and Err.
 type ConflictError struct {
 	// Op is "guard"; "version", "exists" or "missing" for a condition; "create",
 	// "set", "delete" or a recipe's own word for an operation.
 	Op string
 	// Index counts from 0 among the guards, the conditions or the operations.
 	Index int
-	// Path is the node's, absolute.
+	// Path is the absolute path of the node.
 	Path string
 	// Err matches ErrNotFound, ErrExists, ErrBadVersion, ErrNotEmpty or
 	// ErrNoChildren.
@@ -136,7 +135,7 @@ func (e *ConflictError) Error() string {
 	}
 	reason := e.Err
 	if inner, ok := reason.(*backend.Error); ok && inner.Path == e.Path {
-		reason = inner.Err // the request that the service was sent tells no more
+		reason = inner.Err // the request adds nothing to it
 	}
 	whole := &backend.Error{Op: "transaction refused", Err: fmt.Errorf("%s %d (%s): %w", sort, e.Index, strings.TrimPrefix(what.Error(), "coord: "), reason)}
 	return whole.Error()
@@ -148,8 +147,8 @@ func (e *ConflictError) Unwrap() error { return e.Err }
 // Is reports whether target is ErrConflict.
 func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
 
-// Under adds the condition that the hold of g stands. The zero Guard is refused: a
-// write that was meant to be guarded is not made without.
+// Under adds the condition that the hold of g stands. The zero Guard is refused, so
+// that a write that was meant to be guarded is not made without a guard.
 func (t *Txn) Under(g Guard) *Txn {
 	if len(g.checks) == 0 {
 		t.note(&backend.Error{Op: "under", Err: fmt.Errorf("%w: the zero Guard", ErrInvalid)})
@@ -176,9 +175,9 @@ func (t *Txn) If(conds ...Condition) *Txn {
 	return t
 }
 
-// Create makes a node, which must not exist, while its parent must. The mode is
-// backend.Persistent or backend.Ephemeral; an ephemeral node goes with the
-// client's session of the moment.
+// Create creates a node. The node must not exist, and its parent must. The mode is
+// backend.Persistent or backend.Ephemeral; an ephemeral node goes with the session on
+// which the client commits.
 func (t *Txn) Create(path string, data []byte, mode backend.CreateMode) *Txn {
 	if mode != backend.Persistent && mode != backend.Ephemeral {
 		t.note(&backend.Error{Op: "create", Path: path, Err: fmt.Errorf("%w: create mode %d in a transaction", ErrInvalid, mode)})
@@ -186,12 +185,12 @@ func (t *Txn) Create(path string, data []byte, mode backend.CreateMode) *Txn {
 	return t.plain(path, backend.Create("", slices.Clone(data), mode))
 }
 
-// Set replaces the data of a node, whatever its version is; see IfVersion.
+// Set replaces the data of a node at any version; see IfVersion.
 func (t *Txn) Set(path string, data []byte) *Txn {
 	return t.plain(path, backend.SetData("", slices.Clone(data), backend.AnyVersion))
 }
 
-// Delete removes a node that has no children, whatever its version is.
+// Delete removes a node without children at any version.
 func (t *Txn) Delete(path string) *Txn {
 	return t.plain(path, backend.Delete("", backend.AnyVersion))
 }
@@ -203,7 +202,7 @@ func (t *Txn) plain(path string, op backend.Op) *Txn {
 		expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return []backend.Op{op}, nil }})
 }
 
-// Add adds what recipes do: each TxnOp comes from a method of a recipe.
+// Add adds operations of recipes: each TxnOp comes from a method of a recipe.
 func (t *Txn) Add(ops ...TxnOp) *Txn {
 	for _, op := range ops {
 		t.note(op.err)
@@ -221,15 +220,16 @@ func (t *Txn) note(err error) {
 	}
 }
 
-// Commit applies the transaction, exactly once or not at all, and returns a
-// result for each operation.
+// Commit applies the transaction, exactly once or not at all, and returns a result
+// for each operation.
 //
-// A *ConflictError says that it was refused and which part of it is to blame. A
-// lost reply is found out. Only when the session was lost, or ctx ended, while
-// the outcome was unknown, the error matches ErrUncertain. Every other error is
-// definite too: nothing was applied. A mistake of building is reported here,
-// before anything is sent: ErrBadPath, ErrInvalid; so is a transaction that is
-// larger than one request can be, or of more than 1,000 steps: ErrTooLarge.
+// A *ConflictError reports that the service refused the transaction, and which part
+// of it is the cause. If a reply is lost, Commit finds out the outcome. The error
+// matches ErrUncertain only if the session was lost, or ctx ended, while the outcome
+// was unknown. Every other error is definite too: nothing was applied. Commit reports
+// an error of building before it sends the transaction: ErrBadPath, ErrInvalid. It
+// reports ErrTooLarge likewise, for a transaction that is larger than one request can
+// be, or that has more than 1,000 steps.
 func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 	if t.err != nil {
 		return nil, t.err
@@ -248,7 +248,8 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 		if p, err = t.plan(ctx, s); err == nil {
 			results, zxid, err = s.commitOnce(ctx, p.ops...)
 		} else if isUncertain(err) {
-			// Only a directory, or a bucket, is uncertain: nothing of ours was sent.
+			// Only a directory, or a bucket, is uncertain: the transaction itself was
+			// not sent.
 			if err = cmp.Or(backend.ContextError(ctx), s.b.Err()); err == nil {
 				pause.wait(ctx.Done(), s.b.Done())
 				continue
@@ -262,14 +263,15 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 		case isUncertain(err):
 			return nil, err
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil:
-			continue // nothing was sent, or it was refused: the next session can do it
+			continue // the transaction was not sent, or was refused: the next session can commit it
 		case part == nil:
 			if errors.As(err, new(*backend.Error)) {
-				return nil, err // it says what and where
+				return nil, err // err names the operation and the path
 			}
 			return nil, opError("commit", "", err)
 		case part.again != nil && part.again(err) && ctx.Err() == nil && pause.n < mostOvertaken:
-			// The next reading must not be behind what the service refused.
+			// The next read must not be behind the state for which the service
+			// refused.
 			if err := s.b.Sync(ctx, part.path); err != nil && !isOver(err) {
 				return nil, opError("commit", part.path, err)
 			}
@@ -280,18 +282,19 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 	}
 }
 
-// txnPlan is a transaction as it goes to the service.
+// txnPlan is a transaction as it is sent to the service.
 type txnPlan struct {
 	ops   []backend.Op
 	parts []txnPart
 }
 
-// txnPart is what some of the requests of a plan belong to.
+// txnPart is the guard, condition or operation to which some requests of a plan
+// belong.
 type txnPart struct {
 	op    string
 	index int
 	path  string
-	first int // of its requests
+	first int // the index of its first request
 	n     int
 	again func(error) bool
 	yield int // the request whose result is the part's, or -1 for guards and conditions
@@ -342,8 +345,8 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 	return p, errs
 }
 
-// product returns which of a recipe's requests makes what the recipe is about: the
-// last creation, or a change of what that has made, or else the last change of data.
+// product returns the index of the request that makes a recipe's operation: the last
+// creation, or a later change of the created node, or else the last change of data.
 func product(ops []backend.Op) int {
 	set := 0
 	for i := len(ops) - 1; i >= 0; i-- {
@@ -359,8 +362,8 @@ func product(ops []backend.Op) int {
 	return set
 }
 
-// blame returns the part that err is about, if the service refused it for what
-// it has.
+// blame returns the part that err is about, if the service refused that part because
+// of its own state, and nil otherwise.
 func (p *txnPlan) blame(err error) *txnPart {
 	var e *backend.Error
 	if p == nil || !errors.As(err, &e) || e.Index < 0 || e.Index >= len(p.ops) || e.Path != p.ops[e.Index].Path {
@@ -384,7 +387,7 @@ func (p *txnPlan) blame(err error) *txnPart {
 
 func (part *txnPart) conflict(err error) error {
 	path := part.path
-	if path == "" { // a guard's
+	if path == "" { // of a guard
 		var e *backend.Error
 		errors.As(err, &e)
 		path = e.Path
@@ -392,7 +395,7 @@ func (part *txnPart) conflict(err error) error {
 	return &ConflictError{Op: part.op, Index: part.index, Path: path, Err: err}
 }
 
-// results tells what was done. got is nil when the reply was lost.
+// results returns the results of the operations. got is nil if the reply was lost.
 func (p *txnPlan) results(ctx context.Context, s *session, got []backend.Result, zxid int64) []TxnResult {
 	var list []TxnResult
 	for _, part := range p.parts {
@@ -422,7 +425,8 @@ func (p *txnPlan) results(ctx context.Context, s *session, got []backend.Result,
 	return list
 }
 
-// version finds out the version that request i made, if that still shows.
+// version finds out which version request i made. It returns -1 if that cannot be
+// seen any more.
 func (p *txnPlan) version(ctx context.Context, s *session, i int, zxid int64) int32 {
 	stat, err := s.b.Exists(ctx, p.ops[i].Path, nil)
 	if err != nil || stat.Mzxid != zxid {

@@ -13,89 +13,93 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// The two-phase commit of the ZooKeeper recipe guide, in a form that does not
-// block and costs O(n) messages.
+// The two-phase commit of the ZooKeeper recipe guide, in a form that does not block
+// and costs O(n) messages.
 //
 // Nodes, below the path of the recipe:
 //
 //	tx/<id>                       the record: sites, deadline, payload, a mark (a GUID)
-//	tx/<id>/open-<mark>           the proposer has not been told the decision yet
-//	tx/<id>/live-<guid>           ephemeral: a Propose of it is under way
+//	tx/<id>/open-<mark>           the proposer has not received the decision yet
+//	tx/<id>/live-<guid>           ephemeral: a Propose of the transaction is under way
 //	tx/<id>/yes-<czxid>-<site>    a vote; czxid is that of the record, in hex
-//	tx/<id>/decision-<czxid>      commit or abort, by whom and why
+//	tx/<id>/decision-<czxid>      commit or abort, by which process and why
 //	sites/<site>/<id>~<mark>      the branch of a site; the directory is its inbox
 //	serving/<site>                the lock of the process that serves a site
-//	present/<site>                ephemeral: it does so
+//	present/<site>                ephemeral: a process serves the site
 //
 // The record, the open node, the live node of its proposer and all branches are
-// made in one commit. So the czxid of a branch is that of its record. By FailUnserved
-// the commit also checks that the sites are present, and a Propose that waits for votes
-// watches that: neither costs a round trip. What it learns makes it abort by rule 3, and
+// created in one commit. So the czxid of a branch is that of its record. With
+// FailUnserved that commit also checks that the sites are present. A Propose that
+// waits for votes watches their presence, unless it has AwaitUnserved. Neither costs
+// a round trip. A Propose that finds a site gone aborts by rule 3. The observation
 // decides nothing by itself: a site that is gone may have voted before, and may come
 // back.
 //
 // Rules:
 //
-//  1. The decision is one node, created once. Nobody changes it.
-//  2. Commit is decided by {check the vote of every site, create the decision},
-//     and only by a Propose that waits for it. (The record of a proposer that is
-//     dead can land late, after a retry of it was committed and done with. Sites
-//     that commit it among themselves would do the same thing twice.)
-//  3. Abort is decided by {check open, create the decision}. Anybody may do so:
-//     a site that votes no, whoever meets the deadline, a proposer that gives up,
-//     Recover when the proposer is gone. So nobody waits for a dead coordinator.
-//  4. A site votes once in its branch: the version goes from 0 to 1. Yes is
-//     {check open, set the branch at version 0, create the vote}. No is {check open,
-//     set the branch at version 0, create the decision: abort}. A site that wants
-//     to abort alone must vote so in its branch. That it sees no vote of its own
-//     proves nothing: an old write of its own may still land.
-//  5. A vote names the transaction: by the czxid in its name, by the mark in the
-//     names of the branch and of the open node that it checks. It makes no
-//     parents. So what lands late lands nowhere, and never in a later transaction
-//     with the same id.
-//  6. A site that has voted yes waits for the decision. It may make it, by rule 3,
-//     but never acts without it.
-//  7. A site acknowledges when its Commit or Abort has returned nil:
-//     {delete the branch at the version it has seen, delete the vote}. No branch,
-//     no more calls.
-//  8. The record goes when nothing but the decision is left in it: every vote was
-//     acknowledged and the proposer was told. A commit thus waits for all sites,
-//     an abort for those that voted yes. Whoever deletes his own part last looks,
-//     and removes it: {delete the decision, delete the record}, which the service
-//     refuses while there are children. A live node goes with its session, and then
-//     nobody looks: whoever sees that only such nodes are left beside the decision
+//  1. The decision is one node, created once and never changed.
+//  2. Commit is decided by {check the vote of every site, create the decision}, and
+//     only by a Propose that waits for it. (The record of a dead proposer can be
+//     created late, after a retry of it was committed and done with. If the sites
+//     could decide to commit it among themselves, they would carry it out twice.)
+//  3. Abort is decided by {check open, create the decision}. Any process may do so: a
+//     site that votes no, a site or a proposer at the deadline, a proposer that gives
+//     up, Recover when the proposer is gone. So no process waits for a dead
+//     coordinator.
+//  4. A site votes once in its branch: the version goes from 0 to 1. Yes is {check
+//     open, set the branch at version 0, create the vote}. No is {check open, set the
+//     branch at version 0, create the decision: abort}. A site that wants to abort
+//     alone must vote so in its branch. That it sees no vote of its own proves
+//     nothing: an old write of its own may still be applied.
+//  5. A vote names its transaction: by the czxid in its name, and by the mark in the
+//     names of the branch and of the open node that it checks. It creates no parents.
+//     So a late vote is refused, and never counts in a later transaction with the
+//     same id.
+//  6. A site that has voted yes waits for the decision. It may decide, by rule 3, but
+//     never acts without a decision.
+//  7. A site acknowledges when its Commit or Abort has returned nil: {delete the
+//     branch at the version it has seen, delete the vote}. Without its branch, its
+//     functions are not called any more.
+//  8. The record is removed when only the decision is left in it: every vote was
+//     acknowledged and the proposer has received the decision. A commit thus waits
+//     for all sites, an abort for those that voted yes. A process that has deleted
+//     its own part of the record looks whether it was the last. The last one removes
+//     the record: {delete the decision, delete the record}, which the service refuses
+//     while the record has other children. A live node goes with its session, and no
+//     process looks then. So a process that sees only live nodes beside the decision
 //     waits for them.
-//  9. A branch without its record: if it does not hold a yes, the
-//     transaction was aborted, since commit takes all votes. If it does, an outsider
-//     has destroyed the record: in doubt, and never a guess. Likewise with a decision
-//     or a record that cannot be read.
-//  10. One process serves a site at a time, by the lock. Its commits check the
-//     lock's guard, so a process that was replaced writes nothing any more. The
-//     other rules do not rely on it but for this: no callback runs after an
+//  9. A branch without its record: if the branch does not hold a yes, the transaction
+//     was aborted, since commit takes all votes. If it does, an outsider has
+//     destroyed the record: the site is in doubt, and never guesses. The same holds
+//     for a decision or a record that cannot be read.
+//  10. One process serves a site at a time, under the lock. Its commits check the
+//     lock's guard, so a process that was replaced writes nothing any more. The other
+//     rules rely on the lock for one thing only: no callback runs after an
 //     acknowledgement.
-//  11. Each commit of these has names or versions of its own, so that when its
-//     outcome is unknown, Sync and a look tell it.
+//  11. Each of these commits has names or versions of its own. So when the outcome of
+//     a commit is unknown, a Sync and a read reveal it.
 
-// MaxSites is how many sites a transaction can have.
+// MaxSites is the most sites that a transaction can have.
 const MaxSites = 100
 
-// maxDeadline is the end of the year 9999, in milliseconds since 1970: the last time
-// that JSON can tell.
+// maxDeadline is the end of the year 9999, in milliseconds since 1970: the latest
+// time that JSON can represent.
 const maxDeadline = 253402300799999
 
-// maxID is the length that an id or a site's name may have, in bytes.
+// maxID bounds the length of an id or of a site's name, in bytes.
 const maxID = 200
 
-// A Decision is how a transaction ended.
+// A Decision is the outcome of a transaction.
 type Decision struct {
 	ID     string
 	Zxid   int64 // of the transaction, as in Branch; zero with an error
 	Commit bool
-	By     string // who decided: "proposer", "recovery", or "site " and its name
+	By     string // the decider: "proposer", "recovery", or "site " and its name
 	Reason string // of an abort
 }
 
-// txSpace is where the transactions of one recipe stand.
+// txSpace is the path below which the transactions of one two-phase commit are, with
+// the names of their nodes.
 type txSpace struct {
 	c    *Client
 	path recipePath
@@ -117,12 +121,12 @@ func (x *txSpace) siteLock(site string) *Mutex {
 	return m
 }
 
-// where is what events of op are about.
+// subject is the subject of trace events of op about node.
 func (x *txSpace) subject(op, node string) trace.Subject {
 	return trace.Subject{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}
 }
 
-// checkID returns ErrInvalid for what cannot be an id or the name of a site.
+// checkID returns ErrInvalid if id cannot be an id or the name of a site.
 func checkID(what, id string) error {
 	if len(id) > maxID {
 		return fmt.Errorf("%w: %s of more than %d bytes", ErrInvalid, what, maxID)
@@ -133,7 +137,7 @@ func checkID(what, id string) error {
 	return nil
 }
 
-// parseBranch reads the name of a branch. Everything else in an inbox is foreign.
+// parseBranch parses the name of a branch. All other names in an inbox are foreign.
 func parseBranch(name string) (id, mark string, ok bool) {
 	i := len(name) - guidLen - 1
 	if i < 1 || name[i] != '~' || !isGUID(name[i+1:]) || !speakable(name) {
@@ -142,7 +146,7 @@ func parseBranch(name string) (id, mark string, ok bool) {
 	return name[:i], name[i+1:], true
 }
 
-// txRecord is what the record holds.
+// txRecord is the data of the record.
 type txRecord struct {
 	Mark     string   `json:"mark"`
 	Sites    []string `json:"sites"`
@@ -151,7 +155,8 @@ type txRecord struct {
 	Payload  []byte   `json:"payload,omitempty"`
 }
 
-// sane reports whether it can be a record: what it names must be names of nodes.
+// sane reports whether it can be a record: the names in it must be valid names of
+// nodes.
 func (r *txRecord) sane() bool {
 	return len(r.Mark) == guidLen && isGUID(r.Mark) && len(r.Sites) <= MaxSites &&
 		!slices.ContainsFunc(r.Sites, func(site string) bool { return checkID("site", site) != nil })
@@ -161,7 +166,7 @@ func (r *txRecord) sane() bool {
 type dtx struct {
 	id   string
 	path string // of the record
-	zxid int64  // its czxid: what the transaction is told from others by
+	zxid int64  // the czxid of the record, which identifies the transaction
 	rec  txRecord
 }
 
@@ -173,7 +178,7 @@ func (d *dtx) deadline() time.Time     { return time.UnixMilli(min(d.rec.Deadlin
 // livePrefix begins the names of the live nodes of a record.
 const livePrefix = "live-"
 
-// outcome is what the decision holds.
+// outcome is the data of the decision.
 type outcome struct {
 	Commit bool   `json:"commit"`
 	By     string `json:"by"`
@@ -185,7 +190,7 @@ func (o *outcome) decision(d *dtx) Decision {
 }
 
 // load reads the transaction called id. A watch that is not nil is armed for changes
-// and for the end of its record. With ErrDecode the transaction has no more than its
+// and for the deletion of its record. With ErrDecode the transaction has only its id,
 // path and zxid.
 func (x *txSpace) load(ctx context.Context, s *session, id string, w *backend.Watch) (*dtx, error) {
 	d := &dtx{id: id, path: x.record(id)}
@@ -201,11 +206,13 @@ func (x *txSpace) load(ctx context.Context, s *session, id string, w *backend.Wa
 	return d, nil
 }
 
-// errBadDecision: a decision was made, and an outsider has overwritten it.
+// errBadDecision reports that a decision was made, and an outsider has overwritten
+// it.
 var errBadDecision = fmt.Errorf("%w: not a decision: %w", ErrInDoubt, ErrDecode)
 
-// outcome reads the decision, nil if there is none yet. A watch that is not nil is
-// armed then, and only then. A decision that cannot be read is errBadDecision.
+// outcome reads the decision. It returns nil if there is none yet. A watch that is
+// not nil is armed in that case, and only then. If the decision cannot be read, the
+// error is errBadDecision.
 func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*outcome, error) {
 	path := d.decision()
 	if w != nil {
@@ -232,8 +239,8 @@ func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*outco
 	return o, nil
 }
 
-// decodeOutcome reads what a decision holds. What does not say whether it is a commit is
-// no abort.
+// decodeOutcome decodes the data of a decision. Data that does not say whether it is
+// a commit is errBadDecision, and not an abort.
 func decodeOutcome(data []byte) (*outcome, error) {
 	var o struct {
 		outcome
@@ -246,7 +253,7 @@ func decodeOutcome(data []byte) (*outcome, error) {
 	return &o.outcome, nil
 }
 
-// commitOps decides commit, if all votes are there.
+// commitOps returns the conditions under which commit is decided: all votes exist.
 func (d *dtx) commitOps() []backend.Op {
 	var ops []backend.Op
 	for _, site := range d.rec.Sites {
@@ -260,9 +267,10 @@ func (d *dtx) abort(ctx context.Context, s *session, by, reason string) (*outcom
 	return d.decide(ctx, s, &outcome{By: by, Reason: reason}, backend.Check(d.open(), backend.AnyVersion))
 }
 
-// decide makes the decision o under conditions, and returns it if it was this call
-// that made it. If it returns nothing, there is something to be read: somebody else
-// has decided, or the record is gone, or the outcome of the commit is not known.
+// decide creates the decision o under conditions, and returns it if this call created
+// it. If it returns neither a decision nor an error, the caller must read: another
+// process has decided, or the record is gone, or the outcome of the commit is
+// unknown.
 func (d *dtx) decide(ctx context.Context, s *session, o *outcome, conds ...backend.Op) (*outcome, error) {
 	_, err := s.b.Commit(ctx, append(conds, backend.Create(d.decision(), o.encode(), backend.Persistent))...)
 	switch {
@@ -284,10 +292,11 @@ func (o *outcome) encode() []byte {
 	return data
 }
 
-// collect removes the record if nothing but the decision is left in it. Who
-// deletes his own part of a record calls it afterwards, so the last one finds
-// nothing else. If all that is left beside it are the live nodes of other Proposes, which
-// can go with their sessions and then nobody looks, it returns one of them.
+// collect removes the record if only the decision is left in it. A process that has
+// deleted its own part of a record calls it afterwards, so the last one finds nothing
+// else. If only live nodes of other Proposes are left beside the decision, collect
+// returns one of them: they can go with their sessions, and no process would look
+// then.
 func (d *dtx) collect(ctx context.Context, s *session) (live string, err error) {
 	pause := pauses{c: s.c}
 	for {
@@ -320,7 +329,7 @@ func (d *dtx) collect(ctx context.Context, s *session) (live string, err error) 
 	}
 }
 
-// collectLast is collect, and waits for the live nodes of others.
+// collectLast is collect, and waits for the live nodes of other Proposes.
 func (d *dtx) collectLast(ctx context.Context, s *session) error {
 	for {
 		live, err := d.collect(ctx, s)
@@ -333,7 +342,8 @@ func (d *dtx) collectLast(ctx context.Context, s *session) error {
 	}
 }
 
-// collectSoon is collect, and waits for the live nodes of others in the background.
+// collectSoon is collect, and waits for the live nodes of other Proposes in the
+// background.
 func (d *dtx) collectSoon(ctx context.Context, s *session) error {
 	live, err := d.collect(ctx, s)
 	if err == nil && live != "" {
@@ -344,7 +354,7 @@ func (d *dtx) collectSoon(ctx context.Context, s *session) error {
 	return err
 }
 
-// clip shortens a reason to what a node should hold.
+// clip shortens a reason to a length that fits a node.
 func clip(reason string) string {
 	const most = 1000
 	if len(reason) > most {

@@ -11,17 +11,17 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// ProposalStatus is how a transaction stood when it was read.
+// ProposalStatus is the state of a transaction when it was read.
 type ProposalStatus struct {
 	ID       string
-	Zxid     int64     // the commit that made it; tells it from others with its ID
-	Since    time.Time // when it was made, by the service's clock
+	Zxid     int64     // of the commit that created it; distinguishes it from others with its ID
+	Since    time.Time // when it was created, by the service's clock
 	Deadline time.Time
 	Sites    []SiteStatus // in order of their names
 	Decided  bool
 	Decision Decision // if Decided
-	Proposed bool     // a Propose of it is under way, or has returned a moment ago
-	Told     bool     // no Propose or Recover is owed its decision
+	Proposed bool     // a Propose of it is under way, or has just returned
+	Told     bool     // its decision is not owed to a Propose or Recover any more
 	InDoubt  bool     // an outsider has overwritten the decision: see ErrInDoubt
 }
 
@@ -30,12 +30,12 @@ type SiteStatus struct {
 	Site         string
 	Voted        bool // yes or no
 	Yes          bool
-	Acknowledged bool // and so it is done with the transaction
+	Acknowledged bool // the site is done with the transaction
 	Served       bool // a Serve of the site is under way
 }
 
-// Status tells how the transaction stands. ErrNotFound: it was never proposed, or
-// is done with.
+// Status returns the state of the transaction. ErrNotFound: it was never proposed, or
+// it is finished and its record was removed.
 func (co *Coordinator[T]) Status(ctx context.Context, id string) (ProposalStatus, error) {
 	if err := co.path.check("status"); err != nil {
 		return ProposalStatus{}, err
@@ -52,8 +52,8 @@ func (co *Coordinator[T]) Status(ctx context.Context, id string) (ProposalStatus
 	return st, opError("status", co.record(id), err)
 }
 
-// List tells how all transactions stand that are not done with, in order of their
-// IDs. It costs some requests for each, and some for each of their sites.
+// List returns the state of every transaction that has a record, in order of their
+// IDs. It costs some requests for each transaction, and some for each of their sites.
 func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 	if err := co.path.check("list"); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 		for _, id := range ids {
 			st, err := co.txStatus(ctx, s, id)
 			if isNotFound(err) || isDecode(err) {
-				continue // done with since, or foreign
+				continue // removed since, or foreign
 			}
 			if err != nil {
 				return nil, err
@@ -76,7 +76,7 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 	return list, opError("list", co.path.full, err)
 }
 
-// txIDs lists what stands, after a Sync.
+// txIDs lists the ids that have a record, after a Sync.
 func (x *txSpace) txIDs(ctx context.Context, s *session) ([]string, error) {
 	ids, err := s.list(ctx, x.records())
 	ids = slices.DeleteFunc(ids, func(id string) bool { return checkID("ID", id) != nil }) // foreign
@@ -94,7 +94,7 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 		return ProposalStatus{}, err
 	}
 	if stat.Czxid != d.zxid {
-		return x.txStatus(ctx, s, id) // another one has taken its place
+		return x.txStatus(ctx, s, id) // another transaction has taken its place
 	}
 	st := ProposalStatus{
 		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.deadline(),
@@ -129,23 +129,25 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 
 func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) && speakable(name) }
 
-// Recover finishes what proposers have left that are gone: transactions that are
-// undecided abort, and those that nobody was told of are told of by what Recover
-// returns. It does not wait for sites: they finish when they are served. It waits
-// for the transactions of proposers that are alive, or that the service does not
-// know to be dead yet, at most until their deadlines.
+// Recover finishes the transactions of proposers that are gone: it aborts those that
+// are undecided, and returns the decisions that are still owed to a proposer. It does
+// not wait for sites: they finish when they are served. It waits for the transactions
+// of proposers that are alive, or that the service does not know to be dead yet, at
+// most until their deadlines.
 //
-// Call it when a coordinator starts, and from time to time: nothing else collects the
-// record of a transaction whose decision is still owed to a proposer that died; of one
-// that is over and was held, to the last, by a process that died: by a proposer before it
-// took its nodes back, or by a site between its acknowledgement and the look whether it
-// was the last; or of one that a dead proposer's last request made after all. What is in
-// the directory and is no record is passed over. A transaction in doubt (see ErrInDoubt)
-// is logged and left as it is; List shows it. ErrKind: the path is another recipe's.
+// Call it when a coordinator starts, and from time to time. Only Recover collects
+// these records: that of a transaction whose decision is still owed to a proposer
+// that died; that of a finished transaction if the process that held it last died (a
+// proposer before it removed its nodes, or a site between its acknowledgement and the
+// look whether it was the last); and that of a transaction which the last request of
+// a dead proposer created late. Nodes in the directory that are not records are
+// skipped. A transaction in doubt (see ErrInDoubt) is logged and left as it is; List
+// shows it. ErrKind: the path is another recipe's.
 //
-// What was returned is done with, and its ID is free again: proposing it again is a
-// new transaction. So who means to retry Propose does that before, or instead; or
-// uses KeepRecords, with which Recover returns all that Forget has not been called for.
+// A transaction that Recover has returned is done with, and its ID is free again:
+// proposing it again makes a new transaction. So a program that means to retry
+// Propose does that before Recover, or instead; or it uses KeepRecords, with which
+// Recover returns every transaction for which Forget has not been called.
 func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	if err := co.path.check("recover"); err != nil {
 		return nil, err
@@ -155,12 +157,12 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {
 		ids, err := co.txIDs(ctx, s)
 		if err == nil && len(ids) == 0 {
-			err = s.meet(ctx, co.ground()) // perhaps it is not ours
+			err = s.meet(ctx, co.ground()) // the path may be another recipe's
 		}
 		if err != nil {
 			return struct{}{}, err
 		}
-		// Those that have to be waited for come last.
+		// The transactions that have to be waited for come last.
 		for _, wait := range []bool{false, true} {
 			var later []string
 			for _, id := range ids {
@@ -185,8 +187,9 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	return list, opError("recover", co.path.full, err)
 }
 
-// recoverOne finishes one transaction. It tells the decision if it was owed to
-// somebody, and reports whether the transaction is alive, if wait is false.
+// recoverOne finishes one transaction. It calls tell with the decision if that is
+// still owed to a proposer. If wait is false and the transaction is alive, it reports
+// that instead of waiting.
 func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool, tell func(*dtx, *outcome)) (alive bool, err error) {
 	pause := pauses{c: s.c}
 	for {
@@ -214,8 +217,9 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			continue
 		}
 		if !slices.Contains(names, base(d.open())) && !slices.Contains(names, base(d.decision())) {
-			// Nobody of ours made it so, or left it so: open goes after the decision has
-			// come. Nothing can abort it any more, so there is nothing to wait for.
+			// No process of this library leaves a record like this: open is deleted
+			// only after the decision was created. Nothing can abort the transaction
+			// any more, so there is nothing to wait for.
 			return false, nil
 		}
 		o, err := d.outcome(ctx, s, nil)
@@ -223,7 +227,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			o, err = d.abort(ctx, s, "recovery", "its proposer is gone")
 		}
 		if isDecode(err) {
-			// Its sites tell of it too, and List shows it.
+			// Its sites report it too, and List shows it.
 			s.c.log.Error("coord: a transaction is in doubt", "path", d.path, "error", err)
 			return false, nil
 		}
@@ -235,7 +239,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			continue
 		}
 		if slices.Contains(names, base(d.open())) {
-			tell(d, o) // before the service forgets it: told twice is better than never
+			tell(d, o) // before open is deleted: told twice is better than never
 			if d.rec.Keep {
 				return false, nil
 			}
@@ -252,10 +256,10 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 	}
 }
 
-// Forget says that the decision of a transaction was taken note of: its record
-// goes as soon as every site has acknowledged. It is needed with KeepRecords only. A
-// transaction that does not stand is forgotten already; one that is undecided is
-// ErrInvalid.
+// Forget marks the decision of a transaction as noted by the caller: the record is
+// removed as soon as every site has acknowledged. It is needed with KeepRecords only.
+// A transaction without a record is forgotten already. ErrInvalid: the transaction is
+// undecided.
 func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 	if err := co.path.check("forget"); err != nil {
 		return err

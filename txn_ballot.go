@@ -11,39 +11,40 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// What a branch holds once it is filled in.
+// The contents of a branch in which the site has voted.
 const (
 	branchYes = "yes"
 	branchNo  = "no"
 )
 
-// branchWork is a site's work on one transaction: to vote, to wait for the
-// decision, to carry it out, to acknowledge.
+// branchWork is a site's work on one transaction: to vote, to wait for the decision,
+// to carry it out, to acknowledge.
 type branchWork[T any] struct {
 	*serving[T]
 	name string // of the branch
 	path string
 	id   string
 
-	// As last read, or written by us.
+	// As last read, or written by this process.
 	version int32          // of the branch
-	vote    string         // in it, "" if it is not filled in
+	vote    string         // in it, "" if there is none
 	zxid    int64          // the branch's czxid, and so its record's
 	d       *dtx           // nil if the record is gone
-	unread  error          // the record stands and cannot be read; d has its names then, and no more
-	bad     *backend.Error // so, or the decision cannot be read: why the site is in doubt if it has voted yes
+	unread  error          // the record exists and cannot be read; d has only its names then
+	bad     *backend.Error // as unread, or the decision cannot be read: why the site is in doubt if it has voted yes
 
 	w     *backend.Watch // for the decision, armed or nil
-	gone  *backend.Watch // for the end of the record, armed with w
-	since time.Time      // when we began to be in doubt
+	gone  *backend.Watch // for the deletion of the record, armed with w
+	since time.Time      // since when a yes has waited for the decision
 	pause pauses
 }
 
-// errDone says that the branch is gone: the site is done with the transaction.
+// errDone reports that the branch is gone: the site is done with the transaction.
 var errDone = errors.New("acknowledged")
 
-// run takes the transaction to its end. An error ends the serving of the site: that of
-// ctx, or of the session. Whatever else goes wrong concerns this transaction alone.
+// run takes the transaction to its end. An error ends the serving of the site: it is
+// that of ctx, or of the session. Any other failure concerns this transaction alone,
+// and is tried again.
 func (b *branchWork[T]) run(ctx context.Context) error {
 	defer b.unwatch()
 	for {
@@ -88,19 +89,21 @@ func (b *branchWork[T]) look(ctx context.Context) (*outcome, error) {
 		case err != nil:
 			return nil, err
 		case b.version == 0 && !again && (o != nil && o.Commit || b.bad != nil):
-			// It may have been filled in after it was read and before that was decided.
+			// The site may have voted after the branch was read and before that was
+			// decided.
 		case b.version == 1 && b.vote == branchNo, b.version == 0:
 			return o, nil
 		default:
-			b.vote = branchYes // or an outsider has overwritten what may have been a yes: it binds us
+			b.vote = branchYes // or an outsider has overwritten what may have been a yes: it binds the site
 			return o, nil
 		}
 	}
 }
 
-// decided reads the decision and then the record. (In the other order a decision
-// that has gone with its record would look like none.) If there is no decision,
-// b.w is armed for it; if the record is gone, b.d is nil.
+// decided reads the decision and then the record. (In the other order, a decision
+// that was removed together with its record would look like none.) If the record
+// exists without a decision, b.w is armed for the decision, and b.gone for the
+// deletion of the record. If the record is gone, b.d is nil.
 func (b *branchWork[T]) decided(ctx context.Context) (*outcome, error) {
 	b.unwatch()
 	b.unread, b.bad = nil, nil
@@ -115,7 +118,7 @@ func (b *branchWork[T]) decided(ctx context.Context) (*outcome, error) {
 	d, err := b.load(ctx, b.s, b.id, gone)
 	switch {
 	case isNotFound(err), d != nil && d.zxid != b.zxid:
-		d, err = nil, nil // gone, or another one in its place
+		d, err = nil, nil // gone, or another transaction in its place
 	case isDecode(err):
 		_, d.rec.Mark, _ = parseBranch(b.name)
 		b.unread = err
@@ -136,10 +139,11 @@ func (b *branchWork[T]) decided(ctx context.Context) (*outcome, error) {
 	return nil, nil
 }
 
-// doubtful says that a node which the decision depends on cannot be read.
+// doubtful returns the ErrInDoubt for a node that the decision depends on and that
+// cannot be read.
 func (b *branchWork[T]) doubtful(err error) *backend.Error {
 	e := &backend.Error{Op: "serve", Path: b.path, Err: err}
-	errors.As(err, &e) // the node
+	errors.As(err, &e) // e names the node
 	err = e.Err
 	if !errors.Is(err, ErrInDoubt) {
 		err = fmt.Errorf("%w: %w", ErrInDoubt, err)
@@ -153,8 +157,8 @@ func (b *branchWork[T]) unwatch() {
 	b.w, b.gone = nil, nil
 }
 
-// woken is decided after b.w or b.gone has fired. It returns errAgain if the record is
-// gone, or what is there cannot be read.
+// woken reads the decision after b.w or b.gone has fired. It returns errAgain if the
+// record is gone, or a node cannot be read.
 func (b *branchWork[T]) woken(ctx context.Context) (*outcome, error) {
 	o, err := b.d.outcome(ctx, b.s, nil) // the likely case, in one request
 	if o == nil && err == nil {
@@ -166,15 +170,15 @@ func (b *branchWork[T]) woken(ctx context.Context) (*outcome, error) {
 	return o, err
 }
 
-// step does what is next, to the end if nothing comes between. o is the decision as
-// far as there is one. It returns errAgain when what was read does not hold any
+// step takes the next steps, to the end if nothing prevents that. o is the decision,
+// or nil if there is none. step returns errAgain if what was read does not hold any
 // more.
 func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
 	if e := b.doubt(o); e != nil {
 		return b.inDoubt(ctx, e)
 	}
 	if o == nil && (b.d == nil || b.bad != nil && (b.bad.Path != b.d.path || b.vote == branchNo)) {
-		return b.carryOut(ctx, false) // without a yes of ours it cannot have been committed
+		return b.carryOut(ctx, false) // without a yes of this site it cannot have been committed
 	}
 	if o == nil && b.vote == "" && (b.unread != nil || time.Now().Before(b.d.deadline())) {
 		if err := b.prepare(ctx); err != nil {
@@ -199,13 +203,13 @@ func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
 		b.since = time.Time{}
 	}
 	if o.Commit && b.d == nil {
-		return errAgain // it went between the two reads
+		return errAgain // the record was deleted between the two reads
 	}
 	return b.carryOut(ctx, o.Commit)
 }
 
-// doubt says why the site cannot know what to do, as far as was read, and which node an
-// operator has to see to. It is nil if the site can go on.
+// doubt returns why the site cannot know the decision, as far as was read, and the
+// node that an operator has to repair. It returns nil if the site can go on.
 func (b *branchWork[T]) doubt(o *outcome) *backend.Error {
 	switch {
 	case o != nil && !o.Commit:
@@ -217,14 +221,15 @@ func (b *branchWork[T]) doubt(o *outcome) *backend.Error {
 	case b.bad != nil:
 		return b.bad
 	case o == nil && b.d == nil:
-		// If it had ended in order, it would have waited for us.
+		// A transaction that ended in order would have waited for this site.
 		return &backend.Error{Op: "serve", Path: b.path, Err: ErrInDoubt}
 	}
 	return nil
 }
 
-// inDoubt tells that the site is in doubt, for the reason first, and waits until the node
-// that it names has changed. It costs this transaction only: others go on meanwhile.
+// inDoubt reports that the site is in doubt, and waits until the node that the reason
+// names has changed. first is the reason as first read. Only this transaction waits:
+// the site goes on with others meanwhile.
 func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error {
 	mended := backend.NewWatch()
 	defer mended.Stop()
@@ -234,7 +239,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 		}
 		return err
 	}
-	// What was read first may lag behind: an end in order that is on its way.
+	// The first reads may be stale: the transaction may have ended in order.
 	if err := b.s.b.Sync(ctx, b.path); err != nil {
 		return err
 	}
@@ -255,7 +260,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 		}
 	}
 	if b.removes {
-		return b.acknowledge(ctx, false) // nobody will ever see to it
+		return b.acknowledge(ctx, false) // the site is being removed, so no operator will repair the node for it
 	}
 	select {
 	case <-mended.Fired():
@@ -267,7 +272,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 	return errAgain
 }
 
-// prepare asks for the vote and casts it.
+// prepare asks the handler for the vote and casts it.
 func (b *branchWork[T]) prepare(ctx context.Context) error {
 	verdict, err := b.ask(ctx)
 	if err != nil {
@@ -294,27 +299,28 @@ func (b *branchWork[T]) prepare(ctx context.Context) error {
 	return nil
 }
 
-// settle says what to do about a commit that failed: errAgain, if reading tells. (If it
-// was our hold that is gone, ctx ends soon.)
+// settle returns the error of a step whose commit failed: errAgain, if a read reveals
+// the outcome. (If the site's hold has ended, ctx ends soon.)
 func (b *branchWork[T]) settle(ctx context.Context, err error) error {
 	return b.s.lookAgain(ctx, b.path, err)
 }
 
 // ask calls Prepare, with a ctx that ends when the transaction is decided without
-// us. The verdict is what Prepare returned; err is errAgain if that is no vote.
+// this site. The verdict is the error that Prepare returned; err is errAgain if that
+// is no vote.
 func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	if err := b.hold.Err(); err != nil {
 		return nil, err // see call
 	}
 	tx, err := b.tx()
 	if err != nil {
-		return err, nil // who cannot read it cannot do it
+		return err, nil // a site that cannot decode the payload votes no
 	}
 	pctx, cancel := context.WithDeadline(ctx, b.d.deadline())
 	defer cancel()
 	returned := make(chan error, 1)
 	go func() {
-		err := errNoReturn // if it ends its goroutine
+		err := errNoReturn // if Prepare ends its goroutine
 		defer func() { returned <- err }()
 		err = b.handler.Prepare(pctx, tx)
 	}()
@@ -331,14 +337,14 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 		if o, err := b.woken(ctx); o != nil || err != nil {
 			cancel()
 			<-returned
-			return nil, errAgain // it is read again, and so is what failed
+			return nil, errAgain // the caller reads again, also what failed here
 		}
 	}
 }
 
 var errNoReturn = errors.New("the handler's Prepare did not return")
 
-// await waits for the decision, and at the deadline makes it.
+// await waits for the decision, and at the deadline decides to abort.
 func (b *branchWork[T]) await(ctx context.Context) (*outcome, error) {
 	deadline := time.NewTimer(time.Until(b.d.deadline()))
 	defer deadline.Stop()
@@ -361,7 +367,7 @@ func (b *branchWork[T]) await(ctx context.Context) (*outcome, error) {
 	}
 }
 
-// carryOut does what was decided until that succeeds, and acknowledges it.
+// carryOut calls Commit or Abort until that succeeds, and acknowledges it.
 func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 	pause := pauses{c: b.s.c}
 	for {
@@ -379,7 +385,7 @@ func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 	return b.acknowledge(ctx, commit)
 }
 
-// acknowledge says that the site is done with the transaction.
+// acknowledge deletes the branch and the vote: the site is done with the transaction.
 func (b *branchWork[T]) acknowledge(ctx context.Context, commit bool) error {
 	if b.d != nil {
 		b.ack(b.name, b.d)
@@ -392,13 +398,13 @@ func (b *branchWork[T]) acknowledge(ctx context.Context, commit bool) error {
 		if !isNotFound(err) || !errors.As(err, &e) || e.Path != vote {
 			return b.acked(ctx, commit, err)
 		}
-		// There is none: what is in the branch is an outsider's.
+		// There is no vote: the branch was written by an outsider.
 	}
 	_, err := b.s.b.Commit(ctx, ops...)
 	return b.acked(ctx, commit, err)
 }
 
-// acked says what to do when an acknowledgement has returned err.
+// acked returns the result of an acknowledgement whose commit has returned err.
 func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error {
 	if err != nil {
 		return b.settle(ctx, err)
@@ -407,11 +413,11 @@ func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error
 	return errDone
 }
 
-// where is where this is told of.
+// subject is the subject of trace events about node.
 func (b *branchWork[T]) subject(node string) trace.Subject { return b.txSpace.subject("serve", node) }
 
 func (b *branchWork[T]) call(ctx context.Context, commit bool) error {
-	// After a pause another process may have acknowledged in our place.
+	// After a pause of this process, another one may have acknowledged for the site.
 	if err := b.hold.Err(); err != nil {
 		return err
 	}

@@ -16,13 +16,13 @@ type CoordinatorOptions[T any] struct {
 	// Codec of the payload. The zero value is JSON. Participants need the same.
 	Codec Codec[T]
 
-	// Timeout is the time for the votes of a Proposal without a Deadline. The
+	// Timeout bounds the wait for the votes of a Proposal without a Deadline. The
 	// default is 30 s.
 	Timeout time.Duration
 
-	// KeepRecords has every record stay until Forget is called for it, so that a retry
-	// of Propose is safe even when the process died after Propose had returned
-	// and before it took note of the decision.
+	// KeepRecords keeps every record until Forget is called for it. Then a retry of
+	// Propose is safe even if the process died after Propose had returned and before
+	// it took note of the decision.
 	KeepRecords bool
 
 	// Unserved says what Propose does about a site that no process serves. The default is
@@ -31,53 +31,55 @@ type CoordinatorOptions[T any] struct {
 }
 
 // A Coordinator proposes transactions to sites and decides them: the two-phased
-// commit of the ZooKeeper recipe guide. A transaction here is one that is voted
-// on; the writes that the service applies at once are a [Txn]. Each site is served by a [Participant], in any process. A transaction
-// commits if every site votes yes, and aborts otherwise; all sites learn of the
-// same decision, whatever crashes.
+// commit of the ZooKeeper recipe guide. A transaction here is one that sites vote on;
+// the writes that the service applies at once are a [Txn]. Each site is served by a
+// [Participant], in any process. A transaction commits if every site votes yes, and
+// aborts otherwise. All sites learn the same decision, whatever crashes.
 //
-// It does not block. A site that has voted yes waits for the decision, and if the
-// coordinator is gone then not longer than until the deadline of the transaction:
-// after it any site decides. Nor does a dead site hold up a decision: when its session
-// has ended the transaction aborts, unless the site has voted; see Unserved. (A site that
-// is dead when a commit was decided commits when it is served again.)
+// The protocol does not block. A site that has voted yes waits for the decision. If
+// the coordinator is gone, the site waits at most until the deadline of the
+// transaction: after the deadline any site decides. A dead site does not hold up a
+// decision either: when its session has ended the transaction aborts, unless the site
+// has voted; see Unserved. (A site that is dead when a commit is decided commits when
+// it is served again.)
 //
-// It makes no more of the sites than they are: while some have committed and
-// others not yet, who reads both sees that. And it cannot undo what an operator
-// does who deletes nodes of it: see ErrInDoubt.
+// The sites are not isolated: a reader can see that some sites have committed and
+// others have not yet. The protocol cannot undo the damage if an operator deletes its
+// nodes: see ErrInDoubt.
 //
-// A transaction costs a number of requests that grows as the number of its sites.
-// There is room for MaxSites sites; all that Propose writes is one request, with a
-// payload of at most some 700 kB.
+// The number of requests of a transaction grows linearly with the number of its
+// sites, of which there can be MaxSites. Propose writes everything in one request,
+// with a payload of at most some 700 kB.
 //
-// Layout: below path, tx/<id> is the record of a transaction. In it stand
-// open-<mark>, as long as the proposer has not been told; live-<uuid>, ephemeral,
+// Layout: below path, tx/<id> is the record of a transaction. Its children are
+// open-<mark>, until the proposer has received the decision; live-<uuid>, ephemeral,
 // for each Propose under way; yes-<zxid>-<site>, a vote; and decision-<zxid>.
-// sites/<site> is the inbox of a site, and <id>~<mark> in it a branch.
-// serving/<site> is the lock of the process that serves the site, as a Mutex has
-// it, and present/<site>, ephemeral, says that it does. The nodes are removed when they are done with, see Propose; inboxes stay.
-// Who deletes a record by hand destroys its decision, see ErrInDoubt.
+// sites/<site> is the inbox of a site, and <id>~<mark> in it is a branch.
+// serving/<site> is the lock of the process that serves the site, with the layout of
+// a Mutex. present/<site>, ephemeral, exists while that process serves it. The nodes
+// are removed when the transaction is done with, see Propose; inboxes stay. A record
+// that is deleted by hand takes its decision with it, see ErrInDoubt.
 //
-// A Coordinator is safe for concurrent use and holds nothing.
+// A Coordinator is safe for concurrent use and holds no resources.
 type Coordinator[T any] struct {
 	txSpace
 	opts CoordinatorOptions[T]
 }
 
-// A Proposal is a transaction that is to be.
+// A Proposal is a transaction to be proposed.
 type Proposal[T any] struct {
-	// ID names the transaction: the name of a node, of at most 200 bytes. It is
-	// what makes a retry find the first attempt.
+	// ID names the transaction: the name of a node, of at most 200 bytes. By the ID a
+	// retry finds the first attempt.
 	ID string
-	// Sites are the names of those who vote. Each must be served, see Unserved; it must
-	// have been served once in any case.
+	// Sites are the names of the sites that vote. Each must be served, see Unserved;
+	// in any case it must have been served once.
 	Sites []string
-	// Payload is what they vote on.
+	// Payload is what the sites vote on.
 	Payload T
-	// Deadline is when the transaction is aborted if votes are missing, by the
-	// clocks of the coordinator and of the sites. Those of them that are ahead may
-	// abort earlier; no clock can make sites disagree. The zero Time means Timeout
-	// of the options from now; later than the year 9999 means its end.
+	// Deadline is the time at which the transaction is aborted if votes are missing,
+	// by the clocks of the coordinator and of the sites. A process whose clock is
+	// ahead may abort earlier; no clock can make sites disagree. The zero Time means
+	// Timeout of the options from now; a time after the year 9999 means its end.
 	Deadline time.Time
 }
 
@@ -101,31 +103,35 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 	return co
 }
 
-// Propose proposes a transaction and returns its decision when it has been made.
-// An abort is no error; Reason says why. Decision.ID is set in any case.
+// Propose proposes a transaction and returns its decision when that has been made. An
+// abort is not an error; Reason says why. Decision.ID is set in any case.
 //
-// The same ID again is the same transaction, not a second one, as long as its
-// record stands: Propose then waits for its decision, whoever proposed it first,
-// and returns it. The record stands until a Propose of it has returned, or Recover
-// has told of it, and the sites have acknowledged; with KeepRecords, until Forget. So
-// after a crash or an error the way to learn the decision is to propose the same
-// again. The record goes in the background, a moment after Propose has returned and its
-// sites have acknowledged, and Close waits for Propose's part in that while the service
-// answers. A process that dies right then leaves it to Recover, and until that is called
-// the ID stands for the old transaction. Do not use an ID again. A proposal with other
-// sites or another payload (as the codec encodes it) under an ID that stands is
-// ErrDuplicate.
+// As long as the record of a transaction exists, a proposal with its ID is the same
+// transaction, not a second one: Propose waits for the decision, whichever process
+// proposed it first, and returns it. The record exists until a Propose of it has
+// returned, or Recover has returned its decision, and the sites have acknowledged;
+// with KeepRecords, until Forget. So after a crash or an error, propose the same
+// transaction again to learn the decision.
 //
-// If ctx ends first, and nobody else proposes it, the transaction is aborted unless
-// it was decided already; propose it again to learn which. Lost sessions do not end
-// the call, with one exception: ErrUncertain if the session was lost while the
-// transaction was being made, so that it may stand or not; propose it again.
-// ErrNotFound: a site that was never served; or that is not served, see Unserved; the text
-// says which. Nothing was made then.
-// ErrInDoubt: the decision was overwritten by an outsider; or the record vanished while
-// this call waited for the decision: deleted by an outsider, or told to a Recover that took this proposer for gone, or
-// to another Propose of the same id while this one had no session.
-// ErrInvalid, ErrTooLarge: a proposal that cannot be.
+// The record is removed in the background, a moment after Propose has returned and
+// its sites have acknowledged. Close waits for Propose's part in that while the
+// service answers. If the process dies right then, the record is left to Recover, and
+// until Recover is called the ID belongs to the old transaction. Do not use an ID
+// again. If a transaction with other sites or another payload (as the codec encodes
+// it) has the ID, the error matches ErrDuplicate.
+//
+// If ctx ends first, and no other Propose of the transaction is under way, the
+// transaction is aborted unless it was decided already; propose it again to learn the
+// decision. Lost sessions do not end the call, with one exception: if the session was
+// lost while the transaction was being created, so that it may exist or not, the
+// error matches ErrUncertain; propose it again.
+//
+// ErrNotFound: a site was never served, or is not served, see Unserved; the text says
+// which. Nothing was created then. ErrInDoubt: an outsider overwrote the decision; or
+// the record vanished while this call waited for the decision: an outsider deleted
+// it, or its decision was returned by a Recover that took this proposer for gone, or
+// by another Propose of the same ID while this one had no session. ErrInvalid,
+// ErrTooLarge: the proposal is not valid, or too large.
 func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision, error) {
 	none := Decision{ID: p.ID}
 	if err := co.path.check("propose"); err != nil {
@@ -162,8 +168,8 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		}
 		switch {
 		case err == nil:
-			// Not before the caller knows it: after a crash in between, a retry
-			// must find the transaction.
+			// The open node is removed while the call returns, and not earlier: after
+			// a crash before that, a retry must find the transaction.
 			co.c.goCleanUp(func(ctx context.Context, u *cleanUp) { q.finish(ctx, u, d, true) })
 			tell(ctx, co.c, trace.ProposalDecided{Subject: co.subject("propose", d.path), Proposal: d.id,
 				Commit: o.Commit, By: o.By, Took: time.Since(began)})
@@ -172,7 +178,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			continue
 		}
 		if errors.Is(err, errMaybe) && !q.maybe && ctx.Err() == nil {
-			q.maybe = true // the next session may tell
+			q.maybe = true // the next session may find out
 			continue
 		}
 		if q.begun {
@@ -188,7 +194,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 	}
 }
 
-// newRecord is the record of a proposal.
+// newRecord returns the record of a proposal.
 func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec txRecord, err error) {
 	if err := checkID("ID", p.ID); err != nil {
 		return rec, err
@@ -212,7 +218,7 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec txRecord, err error) {
 	if p.Deadline.IsZero() {
 		p.Deadline = time.Now().Add(co.opts.Timeout)
 	}
-	rec.Deadline = maxDeadline // what is later overflows
+	rec.Deadline = maxDeadline // a later time overflows
 	if p.Deadline.Before(time.UnixMilli(maxDeadline)) {
 		rec.Deadline = p.Deadline.UnixMilli()
 	}

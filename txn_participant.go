@@ -12,62 +12,63 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Branch is a transaction as a site sees it: what it votes on, and then carries
-// out or undoes.
+// A Branch is a transaction as a site sees it: the site votes on it, and then carries
+// it out or undoes it.
 type Branch[T any] struct {
 	ID string
-	// Zxid is the commit that made the transaction. No other transaction has it,
-	// not even a later one with the same ID: it is the key for what a site writes
-	// down about the transaction.
+	// Zxid is that of the commit that created the transaction. No other transaction
+	// has it, not even a later one with the same ID: it is the key for what a site
+	// stores about the transaction.
 	Zxid     int64
 	Site     string
 	Deadline time.Time
 	Payload  T
-	// NoPayload: Payload is zero. It is set only for Abort, when the record was
-	// gone before this site had voted, or when the codec refuses it.
+	// NoPayload reports that Payload is zero. It is set only for Abort, if the record
+	// was gone before this site had voted, or if the codec cannot decode the payload.
 	NoPayload bool
 }
 
-// A Handler is what a site does. Its functions are called concurrently for
-// different transactions, and one at a time for one. Each may be called again for
-// the same transaction, after a crash or a lost session or when it has returned an
-// error, so each must be idempotent. Their contexts end when Serve's does, and when
-// the site's lock is lost; they must return then, for the next Serve waits for
-// that. Prepare, Commit and Abort are needed: without one of them Serve returns
-// ErrInvalid.
+// A Handler is the behaviour of a site. Its functions are called concurrently for
+// different transactions, and one at a time for the same transaction. Each may be
+// called again for the same transaction: after a crash, after a lost session, or
+// after it has returned an error. So each must be idempotent. Their contexts end when
+// that of Serve ends, and when the site's lock is lost. They must return then,
+// because the next Serve waits for that. Prepare, Commit and Abort are required:
+// without one of them Serve returns ErrInvalid.
 type Handler[T any] struct {
-	// Prepare is asked to vote. A nil error is yes: the site has made sure, durably, that
-	// it can still commit after a crash, and is bound to the decision from then on.
-	// An error is no, with its text as the reason; the transaction aborts. An
-	// error after ctx has ended is no vote. ctx also ends when the transaction is
-	// decided without this site, and at its deadline.
+	// Prepare is asked to vote. A nil error is a yes: the site has made sure,
+	// durably, that it can still commit after a crash, and is bound to the decision
+	// from then on. An error is a no, with its text as the reason; the transaction
+	// aborts. An error after ctx has ended is no vote. ctx also ends when the
+	// transaction is decided without this site, and at its deadline.
 	Prepare func(ctx context.Context, tx Branch[T]) error
-	// Commit makes the transaction final. It is called until it returns nil, and
-	// not after that has been acknowledged to the service.
+	// Commit makes the transaction final. It is called until it returns nil, and not
+	// again after that was acknowledged to the service.
 	Commit func(ctx context.Context, tx Branch[T]) error
-	// Abort undoes what Prepare has done, which can be nothing, or never have
-	// begun. Like Commit it is called until it returns nil. Never are both called
-	// for one transaction.
+	// Abort undoes the work of Prepare, which may have done nothing, or never have
+	// begun. Like Commit it is called until it returns nil. Commit and Abort are
+	// never both called for one transaction.
 	Abort func(ctx context.Context, tx Branch[T]) error
-	// InDoubt is told of a transaction that the site has voted yes for and whose
-	// decision or record was destroyed by an outsider: the error matches ErrInDoubt and
-	// names the node. The transaction costs nothing but itself: the site serves the
-	// others, and goes on with this one when an operator has seen to the node. If it is
-	// the branch, the record is gone: find the decision out at the other sites, carry it
-	// out, and delete the branch. If it is the decision, write {"commit":true} or
-	// {"commit":false} into it. If it is the record, write its data again. InDoubt is
-	// called once for each Serve. Nil means that a line is logged, and no more.
+	// InDoubt is called with a transaction that the site has voted yes for and whose
+	// decision or record was destroyed by an outsider: the error matches ErrInDoubt
+	// and names the node. Only this transaction waits: the site serves the others,
+	// and goes on with this one when an operator has repaired the node. If the node
+	// is the branch, the record is gone: find out the decision at the other sites,
+	// carry it out, and delete the branch. If it is the decision, write
+	// {"commit":true} or {"commit":false} into it. If it is the record, write its
+	// data again. InDoubt is called once for each Serve. If InDoubt is nil, a line is
+	// logged, and no more.
 	InDoubt func(ctx context.Context, tx Branch[T], err error)
 	// Codec of the payload. The zero value is JSON.
 	Codec Codec[T]
 }
 
-// A Participant serves one site of the transactions of a [Coordinator]. It votes
-// by Prepare, and does by Commit or Abort what was decided, at least once for each
+// A Participant serves one site of the transactions of a [Coordinator]. It votes by
+// Prepare, and carries out the decision by Commit or Abort, at least once for each
 // transaction, also after restarts. Its nodes are those of the Coordinator.
 //
-// A Participant is safe for concurrent use and holds nothing while Serve does not
-// run. Of several Serves of one site, in whatever process, one serves and the
+// A Participant is safe for concurrent use and holds no resources while Serve does
+// not run. If several Serves of one site run, in any processes, one serves and the
 // others wait for it to end.
 type Participant[T any] struct {
 	txSpace
@@ -89,13 +90,13 @@ func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Particip
 }
 
 // Serve serves the site until ctx ends, and returns why it ended. First it waits
-// until no other process serves the site, which can take the session timeout of one
-// that died. Then it finishes what was begun before, and goes on with what comes. A
-// lost session does not end it.
+// until no other process serves the site; if such a process died, that can take its
+// session timeout. Then it finishes the transactions that were begun before, and goes
+// on with new ones. A lost session does not end it.
 //
-// What goes wrong with one transaction does not end it, and is logged.
+// A failure that concerns one transaction does not end it either, and is logged.
 //
-// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath, ErrInvalid.
+// Errors: that of the context; ErrClosed; ErrDenied; ErrBadPath, ErrInvalid.
 func (p *Participant[T]) Serve(ctx context.Context) error {
 	if err := p.path.check("serve"); err != nil {
 		return err
@@ -130,7 +131,7 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 	}
 }
 
-// serving is one time of serving a site: under one hold, in one session.
+// serving is one period of serving a site: under one hold, in one session.
 type serving[T any] struct {
 	*Participant[T]
 	s    *session
@@ -139,7 +140,7 @@ type serving[T any] struct {
 	removes bool // the site is being removed, see RemoveSite
 
 	mu      sync.Mutex
-	running map[string]bool // names of branches
+	running map[string]bool // names of the branches that are worked on
 	*siteMemory
 }
 
@@ -147,23 +148,23 @@ func newServing[T any](p *Participant[T], h *Hold, memory *siteMemory) *serving[
 	return &serving[T]{Participant: p, s: h.s, hold: h, running: make(map[string]bool), siteMemory: memory}
 }
 
-// work is the work on one branch.
+// work returns the work on one branch.
 func (v *serving[T]) work(name, id string) *branchWork[T] {
 	return &branchWork[T]{serving: v, name: name, path: v.inbox(v.site) + "/" + name, id: id, pause: pauses{c: v.s.c}}
 }
 
-// siteMemory is what one Serve knows over lost sessions. Guarded by the mu of
-// the serving.
+// siteMemory is what one Serve remembers over lost sessions. The mu of the serving
+// guards it.
 type siteMemory struct {
-	doubted map[string]bool // names of branches whose doubt was told
-	acked   map[string]*dtx // transactions that may be acknowledged, and not collected yet
+	doubted map[string]bool // names of branches whose doubt was reported
+	acked   map[string]*dtx // transactions that may be acknowledged, and whose records are not collected yet
 }
 
 func newSiteMemory() *siteMemory {
 	return &siteMemory{doubted: make(map[string]bool), acked: make(map[string]*dtx)}
 }
 
-// serve works off the inbox until ctx ends or something fails for good.
+// serve works off the inbox until ctx ends or an error is permanent.
 func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory) (err error) {
 	v := newServing(p, h, memory)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -179,12 +180,12 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 	if err := v.makeInbox(ctx); err != nil {
 		return err
 	}
-	// What a process before us has acknowledged must not show any more.
+	// A branch that an earlier process has acknowledged must not be listed any more.
 	if err := v.s.b.Sync(ctx, v.inbox(p.site)); err != nil {
 		return err
 	}
-	// If the session was lost right behind an acknowledgement, nobody else may look
-	// again whether the record can go.
+	// If the session was lost right after an acknowledgement, perhaps no other
+	// process looks again whether the record can be removed.
 	for name, d := range maps.Clone(v.acked) {
 		wg.Go(func() {
 			if err := v.clear(ctx, name, d); err != nil {
@@ -238,14 +239,14 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 	}
 }
 
-// makeInbox makes the site's inbox, for good: that it is there tells a coordinator
+// makeInbox creates the site's inbox, permanently: its existence tells a coordinator
 // that the site exists.
 func (v *serving[T]) makeInbox(ctx context.Context) error {
 	_, err := v.s.makeNode(ctx, backend.Create(v.inbox(v.site), nil, backend.Persistent), func(dir string) error { return v.s.makePart(ctx, dir, v.ground()) })
 	return err
 }
 
-// begin reports whether nobody works on the branch yet.
+// begin marks the branch as worked on. It reports false if it was marked already.
 func (v *serving[T]) begin(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -262,8 +263,8 @@ func (v *serving[T]) end(name string) {
 	delete(v.running, name)
 }
 
-// ack notes a transaction whose acknowledgement is under way, or with nil that all
-// is done.
+// ack notes a transaction whose acknowledgement is under way, or with a nil d that
+// its record needs no look any more.
 func (v *serving[T]) ack(name string, d *dtx) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -274,7 +275,7 @@ func (v *serving[T]) ack(name string, d *dtx) {
 	}
 }
 
-// doubtOnce reports whether the doubt about a branch has still to be told.
+// doubtOnce reports whether the doubt about a branch has still to be reported.
 func (v *serving[T]) doubtOnce(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -283,8 +284,8 @@ func (v *serving[T]) doubtOnce(name string) bool {
 	return !told
 }
 
-// clear removes the record of an acknowledged transaction if nothing else needs it. If
-// the service refuses that, it is left to Recover.
+// clear removes the record of an acknowledged transaction if no other process needs
+// it. If the service refuses that, the record is left to Recover.
 func (v *serving[T]) clear(ctx context.Context, name string, d *dtx) error {
 	err := d.collectLast(ctx, v.s)
 	if isOver(err) || ctx.Err() != nil {

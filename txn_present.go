@@ -9,24 +9,24 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// Unserved says what Propose does about a site that no process serves: that was stopped,
-// or whose session has ended. A site whose lock another process holds or waits for
-// counts as served: that process will vote.
+// Unserved says what Propose does about a site that no process serves, because the
+// process was stopped or its session has ended. If another process holds the lock of
+// the site or waits for it, the site counts as served: that process will vote.
 type Unserved int8
 
 const (
-	// FailUnserved has Propose return ErrNotFound, which names the site, before anything
-	// is made. A transaction that stands aborts as with AbortUnserved.
+	// FailUnserved makes Propose return ErrNotFound, which names the site, before
+	// anything is created. A transaction that exists aborts as with AbortUnserved.
 	FailUnserved Unserved = iota
-	// AbortUnserved has the transaction abort, as soon as a site that has not voted is not
-	// served. The reason names the site.
+	// AbortUnserved makes the transaction abort as soon as a site that has not voted
+	// is not served. The reason names the site.
 	AbortUnserved
-	// AwaitUnserved has the transaction wait for its sites until the deadline, also for
-	// those that are started again meanwhile.
+	// AwaitUnserved makes the transaction wait for its sites until the deadline, also
+	// for those that are started again meanwhile.
 	AwaitUnserved
 )
 
-// String returns what the policy does, in lower case.
+// String returns the name of the policy, in lower case.
 func (u Unserved) String() string {
 	switch u {
 	case FailUnserved:
@@ -39,10 +39,10 @@ func (u Unserved) String() string {
 	return "unknown"
 }
 
-// notServed is why a transaction is not made, or aborts.
+// notServed is the reason why a transaction is not created, or aborts.
 func notServed(site string) string { return fmt.Sprintf("site %q is not served", site) }
 
-// announce makes the node that says that the site is served, for as long as the session
+// announce creates the node that marks the site as served, for as long as the session
 // lasts, and watches it: an outsider can delete it.
 func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 	path := v.present(v.site)
@@ -57,8 +57,8 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 		if err != nil && !isNotFound(err) {
 			return nil, err
 		}
-		// Under the lock it can only be that of a process which does not know yet that it
-		// has lost the lock.
+		// Under the lock, another session's node can only be that of a process which
+		// does not know yet that it has lost the lock.
 		ops := v.hold.Guard().Ops()
 		if err == nil {
 			ops = append(ops, backend.Delete(path, backend.AnyVersion))
@@ -73,7 +73,8 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 				return nil, err
 			}
 		case isNotFound(err), errors.Is(err, backend.ErrExists), mayRepeat(ctx, err):
-			// Of the lock: ctx ends soon.
+			// The lock's node is gone: ctx ends soon. Or the outcome is unknown: look
+			// again.
 		default:
 			return nil, err
 		}
@@ -84,10 +85,11 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 	}
 }
 
-// withdraw removes that node. Under the lock it cannot be that of a successor. If the
+// withdraw removes that node. Under the lock it cannot be a successor's node. If the
 // service refuses that commit, or the lock is lost, the node is removed in the
-// background while it is one of this session: it says that the site is served. A
-// successor that takes the lock meanwhile watches its node, and makes it again.
+// background while it is one of this session: as long as it exists, the site counts
+// as served. A successor that takes the lock meanwhile watches its node, and creates
+// it again.
 func (v *serving[T]) withdraw() {
 	s, path := v.s, v.present(v.site)
 	ops := append(v.hold.Guard().Ops(), backend.Delete(path, backend.AnyVersion))
@@ -114,21 +116,21 @@ func (v *serving[T]) withdraw() {
 	})
 }
 
-// siteState is how a site is served.
+// siteState is whether a site is served.
 type siteState int8
 
 const (
 	siteServed siteState = iota
-	siteComing           // a process stands in line for its lock
+	siteComing           // a process waits for the site's lock
 	siteGone
 )
 
-// siteWatch follows how the sites of one transaction are served, in one session.
+// siteWatch follows the states of the sites of one transaction, in one session.
 type siteWatch struct {
 	*txSpace
 	s     *session
 	set   *backend.WatchSet
-	armed map[*backend.Watch]string // for which site
+	armed map[*backend.Watch]string // the site of each watch
 	gone  map[string]bool
 }
 
@@ -142,8 +144,9 @@ func (v *siteWatch) watch(site string) *backend.Watch {
 	return w
 }
 
-// arm watches sites that were served in the commit since, in one request. The others
-// are looked at then.
+// arm watches the presence of sites, in one request. The watch of a site that is not
+// present, or whose presence node has changed after the commit since, fires at once,
+// and look examines that site.
 func (v *siteWatch) arm(ctx context.Context, since int64, sites []string) error {
 	var targets []backend.Target
 	for _, site := range sites {
@@ -155,7 +158,7 @@ func (v *siteWatch) arm(ctx context.Context, since int64, sites []string) error 
 	return v.s.b.Arm(ctx, since, targets...)
 }
 
-// look looks at the sites whose watches have fired.
+// look reads the states of the sites whose watches have fired.
 func (v *siteWatch) look(ctx context.Context) error {
 	var sites []string
 	for _, w := range v.set.Take() {
@@ -173,7 +176,7 @@ func (v *siteWatch) look(ctx context.Context) error {
 	return nil
 }
 
-// state reads how a site is served, and watches it.
+// state reads the state of a site, and watches it.
 func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 	for w, of := range v.armed {
 		if of == site {
@@ -181,7 +184,8 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 			delete(v.armed, w)
 		}
 	}
-	// The server that we read from may not know yet of one that has just come.
+	// The server of this session may not know yet of a presence node that was just
+	// created.
 	if err := v.s.b.Sync(ctx, v.present(site)); err != nil {
 		return 0, err
 	}
@@ -189,7 +193,8 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 	if err == nil || !isNotFound(err) {
 		return siteServed, err
 	}
-	// When a session was replaced, the next one waits behind the node of the old one.
+	// When a process has lost its session, its next one waits behind the node of the
+	// old one.
 	w := v.watch(site)
 	names, _, err := v.s.b.Children(ctx, v.c.root+v.serving(site), w)
 	if err != nil {
@@ -206,8 +211,9 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 	return siteGone, nil
 }
 
-// awaitSite waits while a process stands in line for the site's lock. It returns the
-// error that says that the site is not served if there is none.
+// awaitSite waits while a process waits for the site's lock, and returns nil when the
+// site is served. If no process waits, it returns the error that the site is not
+// served.
 func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 	for {
 		state, err := v.state(ctx, site)
@@ -228,16 +234,17 @@ func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 	}
 }
 
-// RemoveSite takes a site out that will never be served again. In its place it votes no
-// where the site has not voted, waits for the decision where it has (at most until the
-// deadline), and acknowledges; then it removes the site's inbox, so that a Propose with
-// the site is ErrNotFound, until a Participant serves it again. It returns the commits
-// that the site had not carried out, which somebody may have to make good, and logs the
-// branches whose decision nobody can tell any more (ErrInDoubt). If it fails it can be
-// called again; what was removed until then is returned with the error.
+// RemoveSite removes a site that will never be served again. In place of the site, it
+// votes no if the site has not voted, waits for the decision if it has (at most until
+// the deadline), and acknowledges. Then it removes the site's inbox. From then on a
+// Propose with the site is ErrNotFound, until a Participant serves it again.
+// RemoveSite returns the commits that the site had not carried out, which may have to
+// be made good elsewhere. It logs the branches whose decision cannot be determined
+// any more (ErrInDoubt). If it fails it can be called again; the commits that it has
+// handled until then are returned with the error.
 //
-// ErrLocked: the site is served. ErrNotFound: it was never served. ErrKind: the path is
-// another recipe's. backend.ErrNotEmpty: foreign nodes stand in its inbox.
+// ErrLocked: the site is served. ErrNotFound: it was never served. ErrKind: the path
+// is another recipe's. backend.ErrNotEmpty: there are foreign nodes in its inbox.
 func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decision, error) {
 	if err := co.path.check("removesite"); err != nil {
 		return nil, err
@@ -247,7 +254,7 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 	}
 	var open []Decision
 	h := Handler[struct{}]{
-		Codec: Codec[struct{}]{ // whatever the payload is
+		Codec: Codec[struct{}]{ // for any payload
 			Encode: func(struct{}) ([]byte, error) { return nil, nil },
 			Decode: func([]byte) (none struct{}, err error) { return none, nil },
 		},
@@ -263,7 +270,8 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 	}
 	p := NewParticipant(co.c, co.path.given, site, h)
 	err := do(ctx, func(ctx context.Context) (*Hold, error) {
-		// The lock makes what is missing above it, and the path can be another recipe's.
+		// TryLock creates the missing nodes above the lock, and the path can be
+		// another recipe's.
 		if _, err := onSession(ctx, co.c, func(s *session) (struct{}, error) { return struct{}{}, s.meet(ctx, co.ground()) }); err != nil {
 			return nil, err
 		}
@@ -276,7 +284,7 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 	return open, opError("removesite", co.inbox(site), err)
 }
 
-// remove works off the inbox until nothing is in it, and removes it.
+// remove works off the inbox until it is empty, and removes it.
 func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 	v := newServing(p, h, newSiteMemory())
 	v.removes = true
@@ -307,7 +315,8 @@ func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 			return nil
 		}
 		unsure = mayRepeat(ctx, err)
-		// What came since the list is worked off too. What else stands there is foreign.
+		// Branches that have come since the list are worked off too. Other nodes are
+		// foreign.
 		more := errors.Is(err, backend.ErrNotEmpty) && (branches > 0 || len(names) == 0)
 		if !unsure && !more {
 			return err

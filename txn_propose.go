@@ -17,27 +17,27 @@ type proposing struct {
 	*txSpace
 	id    string
 	rec   txRecord
-	begun bool     // something was sent
-	found bool     // the transaction has been seen to stand
-	told  bool     // and Trace was told of it
-	tx    *dtx     // it, once it was made or joined
-	maybe bool     // an earlier session may have made it
-	other bool     // it is not what was proposed here
+	begun bool     // a write was sent that may have been applied
+	found bool     // the transaction has been seen to exist
+	told  bool     // ProposalMade was reported to Trace
+	tx    *dtx     // the transaction, once it was created or joined
+	maybe bool     // an earlier session may have created it
+	other bool     // the existing transaction is not the one proposed here
 	lives []string // the live nodes it may have, one for each session
 
 	unserved Unserved
 }
 
-// lateVotes is why the deadline aborts a transaction.
+// lateVotes is the reason of an abort at the deadline.
 const lateVotes = "votes were missing at the deadline"
 
-// errMaybe: the session was lost while the record was being made.
+// errMaybe reports that the session was lost while the record was being created.
 var errMaybe = fmt.Errorf("the transaction may stand or not: %w", backend.ErrUncertain)
 
-// errOther: another transaction has the id.
+// errOther reports that another transaction has the id.
 var errOther = fmt.Errorf("other sites or another payload: %w", ErrDuplicate)
 
-// enter makes the transaction, or joins it if it stands, so that it stays until
+// enter creates the transaction, or joins it if it exists, so that it stays until
 // this Propose is done with it.
 func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 	d := &dtx{id: q.id, path: q.record(q.id), rec: q.rec}
@@ -50,7 +50,7 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 		}
 		switch {
 		case isNotFound(err):
-			return d, errMaybe // it has come and gone, or may still come, or neither
+			return d, errMaybe // it was created and removed, or may still be created, or neither
 		case isOver(err):
 			return d, err
 		case err != nil:
@@ -69,15 +69,15 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 				return d, nil
 			}
 		}
-		// It stands. The live node first: what is read after it stays.
+		// It exists. The live node comes first: a record that is read after it stays.
 		q.begun = true
 		_, err := s.b.Commit(ctx, backend.Create(live, nil, backend.Ephemeral))
 		switch {
-		case err == nil, errors.Is(err, backend.ErrExists): // our own: the name is
+		case err == nil, errors.Is(err, backend.ErrExists): // the node of this call: the name is unique
 		case isNotFound(err) && q.found:
 			return d, ErrInDoubt
 		case isNotFound(err):
-			continue // it has gone meanwhile
+			continue // it was removed meanwhile
 		case mayRepeat(ctx, err):
 			pause.wait(ctx.Done(), s.b.Done())
 			continue
@@ -87,14 +87,14 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 		there, err := q.load(ctx, s, q.id, nil)
 		switch {
 		case isNotFound(err):
-			return d, ErrInDoubt // under our live node: an outsider's doing
+			return d, ErrInDoubt // in spite of the live node: an outsider deleted it
 		case err != nil:
 			return d, err
 		case !slices.Equal(there.rec.Sites, q.rec.Sites) || !bytes.Equal(there.rec.Payload, q.rec.Payload):
 			q.other = true
 			return there, errOther
 		case q.tx != nil && q.tx.rec.Mark != there.rec.Mark:
-			q.other = true // ours is done with, and this is the next one with its id
+			q.other = true // the one proposed here is done with, and this is the next one with its id
 			return there, ErrInDoubt
 		}
 		q.found, q.tx = true, there
@@ -102,9 +102,9 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 	}
 }
 
-// recordOps are the operations that make the record. From the index branches on they make
-// a branch for each site, and from checks on they check that each site is served, if that
-// is asked for.
+// recordOps returns the operations that create the record. From the index branches on
+// they create a branch for each site. From checks on they check that each site is served,
+// with FailUnserved.
 func (q *proposing) recordOps(d *dtx, live string) (ops []backend.Op, branches, checks int, err error) {
 	data, err := json.Marshal(d.rec)
 	if err != nil {
@@ -128,8 +128,8 @@ func (q *proposing) recordOps(d *dtx, live string) (ops []backend.Op, branches, 
 	return ops, branches, checks, nil
 }
 
-// create makes the record and all that belongs to it. It reports false if there
-// is a record with this id.
+// create creates the record and all nodes that belong to it. It reports false if a
+// record with this id exists.
 func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string) (bool, error) {
 	ops, branches, checks, err := q.recordOps(d, live)
 	if err != nil {
@@ -152,8 +152,9 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 		case err == nil:
 			return true, nil
 		case mayRepeat(ctx, err):
-			// If it was applied the next attempt finds the record: in this session
-			// it cannot have come and gone, for the live node would have kept it.
+			// If it was applied, the next attempt finds the record. The record cannot
+			// have been removed during this session, since the live node would have
+			// kept it.
 			pause.wait(ctx.Done(), s.b.Done())
 		case isUncertain(err):
 			return false, maybe(err)
@@ -167,7 +168,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 				return false, err
 			}
 		case i >= checks && isNotFound(err):
-			// Not if one takes over from another at this moment.
+			// The site is not gone if another process takes it over at this moment.
 			if err := q.awaitSite(ctx, s, d, d.rec.Sites[i-checks]); err != nil {
 				return false, err
 			}
@@ -196,23 +197,24 @@ func (d *dtx) missing(names []string) []string {
 	})
 }
 
-// maybe says that it is unknown whether the record was made, and why.
+// maybe returns an errMaybe with its cause: it is unknown whether the record was
+// created.
 func maybe(err error) error { return fmt.Errorf("%w (%w)", errMaybe, err) }
 
-// await waits for the decision, and makes it when it can be made.
+// await waits for the decision, and makes it as soon as it can be made.
 func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, error) {
 	deadline := time.NewTimer(time.Until(d.deadline()))
 	defer deadline.Stop()
-	late := false // also when the clock was set back since the timer was
+	late := false // the deadline has passed, also if the clock was set back since the timer was set
 	sites, watched := newSiteWatch(q.txSpace, s), q.unserved == AwaitUnserved
 	defer sites.set.Stop()
-	look := false // watches on sites have fired that were not looked at yet
+	look := false // watches on sites have fired, and look was not called yet
 	pause := pauses{c: s.c}
 	for {
 		w := backend.NewWatch()
 		names, stat, err := s.b.Children(ctx, d.path, w)
 		if err == nil && d.zxid == 0 {
-			d.zxid = stat.Czxid // we have just made it
+			d.zxid = stat.Czxid // this Propose has just created it
 		}
 		if isNotFound(err) || err == nil && stat.Czxid != d.zxid {
 			err = ErrInDoubt
@@ -245,7 +247,7 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 					return nil, backend.ContextError(ctx)
 				}
 			}
-			// A change of the record comes first, also when both are there.
+			// A change of the record comes first, also if both have fired.
 			if w.Kind() != 0 {
 				continue
 			}
@@ -269,11 +271,12 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 	}
 }
 
-// decision reads the decision, or makes it if the children of the record, which names has,
-// let it be made. It reports wait if they do not. An outcome of nil without an error is
-// that somebody else may have been faster.
+// decision reads the decision, or makes it if names, the children of the record, allow
+// that. It reports wait if they do not. An outcome of nil without an error means that
+// another process may have decided first.
 func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, missing []string, sites *siteWatch, late bool) (o *outcome, wait bool, err error) {
-	// As it was before these names were read: a vote that it has cast is among them.
+	// The states of the sites were read before these names: a vote that a gone site has
+	// cast is among the names.
 	gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
 	switch {
 	case slices.Contains(names, base(d.decision())):
@@ -290,18 +293,18 @@ func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, mis
 	return o, wait, err
 }
 
-// finish takes back what holds the record: the live nodes, and if its proposer was
-// told the decision, the open node. If he was not told, he gave up; then the
-// transaction is aborted if it is undecided, so that the sites need not wait for
-// the deadline. It goes on for as long as the client lives, and is a clean-up that Close
-// waits for.
+// finish removes the nodes that keep the record: the live nodes, and the open node if
+// the proposer was told the decision. A proposer that was not told gave up. Then the
+// transaction is aborted if it is undecided, so that the sites need not wait for the
+// deadline. finish goes on for as long as the client lives, and is a clean-up that
+// Close waits for.
 func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
 	q.c.overSessions(ctx, func(s *session) {
 		s.retry(ctx, u, "finish a transaction", d.path, func(ctx context.Context) error {
 			if err := q.leave(ctx, s, d, told); err != nil || told || q.other {
 				return err
 			}
-			// Whoever leaves last sees nobody else.
+			// The Propose that leaves last sees no other live node.
 			there, err := q.giveUp(ctx, s, d)
 			if err != nil || there.zxid == 0 {
 				return err
@@ -311,7 +314,8 @@ func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
 	})
 }
 
-// leave removes what holds the record, and the record if nobody else holds it.
+// leave removes this Propose's nodes that keep the record, and the record if no other
+// node keeps it.
 func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) error {
 	gone := slices.Clone(q.lives)
 	if told && !d.rec.Keep {
@@ -322,7 +326,7 @@ func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) er
 		ops[i] = backend.Delete(path, backend.AnyVersion)
 	}
 	if _, err := s.b.Commit(ctx, ops...); err != nil {
-		for _, path := range gone { // some were gone, or who knows
+		for _, path := range gone { // some were gone, or the outcome is unknown
 			if err := s.remove(ctx, path); err != nil {
 				return err
 			}
@@ -334,8 +338,8 @@ func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) er
 	return d.collectSoon(ctx, s)
 }
 
-// giveUp decides the transaction, if it is there and undecided and nobody else
-// proposes it. It returns the transaction that is there.
+// giveUp aborts the transaction if it exists, is undecided, and no other Propose of
+// it is under way. It returns the transaction that exists.
 func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error) {
 	for {
 		if err := s.b.Sync(ctx, d.path); err != nil {
@@ -358,7 +362,7 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 		another := slices.ContainsFunc(names, func(name string) bool {
 			return isLive(name) && !slices.Contains(q.lives, d.path+"/"+name)
 		})
-		// Another one with the same id is not ours to end.
+		// Another transaction with the same id is not aborted by this call.
 		if there.rec.Mark != d.rec.Mark || another || slices.Contains(names, base(there.decision())) {
 			return there, nil
 		}

@@ -72,7 +72,7 @@ var txnMutants = []mutant{
 		"return struct{}{}, s.b.Err()", "return struct{}{}, nil",
 		"TestAProposerThatIsLostAtItsEndLeavesNoRecord"},
 	{"Commit is called though the lease has passed", "txn_ballot.go",
-		"// After a pause another process may have acknowledged in our place.\n\tif err := b.hold.Err(); err != nil {", "if err := error(nil); err != nil {",
+		"// After a pause of this process, another one may have acknowledged for the site.\n\tif err := b.hold.Err(); err != nil {", "if err := error(nil); err != nil {",
 		"TestCommitIsNotCalledAfterTheLease"},
 	{"a recovery does not check the recipe of its path", "txn_2pc_status.go",
 		"if err == nil && len(ids) == 0 {", "if false {",
