@@ -11,7 +11,8 @@ import (
 
 // ValueOptions may be nil.
 type ValueOptions[T any] struct {
-	// Codec turns values into the data of the node. The zero Codec is JSON.
+	// Codec turns values into the data of the node and back. The zero Codec is
+	// JSON.
 	Codec Codec[T]
 }
 
@@ -19,67 +20,70 @@ type ValueOptions[T any] struct {
 // clients read, replace and follow (the configuration of the ZooKeeper recipe
 // guide).
 //
-// Every write is applied exactly once or not at all, also when its reply was
-// lost: a blind repetition would undo what somebody else has set since. Only when
-// ctx or the session ends before the outcome is known, or somebody has deleted
-// the library's own node that would tell, the error matches ErrUncertain. The
-// write may have been applied then; read before you write again.
+// Every write is applied exactly once or not at all, even if its reply was lost: a
+// blind repetition would undo a write of another client in the meantime. The error
+// matches ErrUncertain only if ctx or the session ends before the outcome is known,
+// or if an outsider has deleted the library's own node that records the outcome.
+// The write may have been applied then; read before you write again.
 //
-// A value is told from every other by its Czxid and Version together: a node
-// that was deleted and made again begins with its first version anew. The service
-// compares versions only. So CompareAndSet, Update and Delete read the creation
-// right before they write, and write under the version. What remains is somebody
-// who, between that read and the write, deletes the node, makes it again and
-// changes it so often that it has the same version. No commit can exclude that.
-// CompareAndSet and Update find it in the reply: the error matches ErrConflict,
-// and the Versioned beside it is not zero, since the value was written all the
-// same, over one that they have not read. (A lost reply is made up for by a read,
-// which comes too late if the node was deleted once more.) Delete cannot tell.
-// Where that matters, do not delete a value; set one that means "none".
+// A value is identified by its Czxid and Version together, because a node that was
+// deleted and made again begins with its first version again. The service compares
+// only versions. So CompareAndSet, Update and Delete read the Czxid right before
+// they write, and write under the version. One case remains: between that read and
+// the write, another client deletes the node, makes it again and changes it so
+// often that it has the same version. No commit can exclude that case.
+// CompareAndSet and Update detect it from the reply: the error matches ErrConflict,
+// and the Versioned returned with it is not zero, because the value was written all
+// the same, over a value that the caller has not read. (If the reply is lost, they
+// detect it by a read, which comes too late if the node was deleted once more.)
+// Delete cannot detect it. If that matters, do not delete a value; set one that
+// means "none".
 //
-// Reads can be behind other clients, never behind what the session has seen.
+// Reads can lag behind other clients, but never behind a state that the session has
+// seen.
 //
 // Layout: the node at path, persistent, with the bytes of the codec and nothing
-// else, so that others can read it and write it by hand. (A node of no bytes that is made
-// by hand, and was never written since, is no value for other recipes, which take it for
-// a directory that nobody has used yet.) What is missing above it
-// is made as containers. Nothing is written to its parent or below it. A path
-// under which other recipes stand is no place for a value: it may be a container
-// already, which the service removes, with its data, once they are gone.
+// else, so that other programs can read it and write it by hand. (Other recipes do
+// not recognise a node as a value if it has no bytes, was made by hand, and has
+// never been written since: they take it for an unused directory.) Missing
+// ancestors are made as containers. Nothing is written to its parent or below it.
+// Do not use a path below which other recipes stand: it may already be a container,
+// which the service removes, with its data, when these are gone.
 //
-// A Value is safe for concurrent use and holds no resources; there is nothing to
-// close. Two of them with one path are one value.
+// A Value is safe for concurrent use. It holds no resources and needs no closing.
+// Two Values with the same path are the same value.
 type Value[T any] struct {
 	cell
 	codec Codec[T]
 }
 
-// Versioned is a value as it stood at one time.
+// Versioned is a value as it was at one time.
 type Versioned[T any] struct {
 	Value T
 
-	// Czxid is the zxid of the creation of the node: which creation of it this
-	// is. 0: there is none. -1, with Version -1: not known. That comes from a Set
-	// whose reply was lost and whose value was replaced before it could be read.
+	// Czxid is the zxid of the creation of the node, and identifies that creation.
+	// 0 means that there is no value. -1, with Version -1, means that it is not
+	// known: a Set returns that if its reply was lost and its value was replaced
+	// before it could be read.
 	Czxid int64
 
-	// Version is how often the data was changed since the creation, which counts once
-	// more for a value of no bytes.
+	// Version is the number of changes of the data since the creation. A value
+	// without bytes counts one more, for its creation.
 	Version int32
 
-	// Mzxid is the zxid of the latest change. It grows with each change, for
-	// one history of the service, also from one creation to the next: the fence
-	// for whoever applies values.
+	// Mzxid is the zxid of the latest change. It grows with each change, in one
+	// history of the service, also across deletions and creations. A consumer that
+	// applies values can use it as a fencing token.
 	Mzxid int64
 
-	// Err is set in elements of Watch only. ErrNotFound: there is no value, it
-	// was deleted or not made yet. ErrDecode: the codec refuses the data. Or it
-	// is why the watch has ended; that is the last element.
+	// Err is set only in elements of Watch. ErrNotFound: there is no value; it was
+	// deleted or not made yet. ErrDecode: the codec cannot decode the data. Any
+	// other error is the reason why the watch has ended, in the last element.
 	Err error
 }
 
-// NewValue returns the value at path. It does no I/O; a bad path is reported by
-// the first call.
+// NewValue returns the value at path. It does no I/O; a bad path is reported by the
+// first call.
 func NewValue[T any](c *Client, path string, o *ValueOptions[T]) *Value[T] {
 	v := &Value[T]{cell: cell{c, c.recipePath(path), kindValue}}
 	if o != nil {
@@ -89,8 +93,8 @@ func NewValue[T any](c *Client, path string, o *ValueOptions[T]) *Value[T] {
 	return v
 }
 
-// Get reads the value. Errors: ErrNotFound; ErrDecode, with all but the Value
-// filled in, so that CompareAndSet can repair what stands there.
+// Get reads the value. Errors: ErrNotFound; ErrDecode, with all fields but the
+// Value set, so that CompareAndSet can repair the data.
 func (v *Value[T]) Get(ctx context.Context) (Versioned[T], error) {
 	if err := v.path.check("get"); err != nil {
 		return Versioned[T]{}, err
@@ -106,10 +110,10 @@ func (v *Value[T]) Get(ctx context.Context) (Versioned[T], error) {
 	return versioned(val, st), opError("get", v.path.full, err)
 }
 
-// Set makes val the value, whatever stands there.
+// Set sets the value to val, whatever the value was before.
 //
-// Errors: ErrInvalid when the codec refuses val, and ErrTooLarge, both before
-// anything is sent; ErrNoChildren below an ephemeral node; ErrUncertain.
+// Errors: ErrInvalid if the codec refuses val, and ErrTooLarge, both before a
+// request is sent; ErrNoChildren below an ephemeral node; ErrUncertain.
 func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
 	if err := v.path.check("set"); err != nil {
 		return Versioned[T]{}, err
@@ -125,14 +129,15 @@ func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
 	return versioned(val, st), nil
 }
 
-// CompareAndSet replaces old with val, and returns ErrConflict if old does not
-// stand any more: if its Czxid and Version are not those of the value. If there
-// is none any more the error matches ErrNotFound too. If old.Czxid is 0 it
-// creates the value, which must not exist. The other fields of old do not matter.
+// CompareAndSet replaces old with val. It returns ErrConflict if old is not the
+// current value, that is, if its Czxid or Version differs. If there is no value any
+// more, the error matches ErrNotFound too. If old.Czxid is 0, it creates the value,
+// which must not exist. The other fields of old are ignored.
 //
-// The other errors are those of Set; and ErrLimit for a version that others have
-// driven beyond the largest int32, until the node is deleted by hand. See
-// Value for the one case in which the value was written beside ErrConflict.
+// The other errors are those of Set, and ErrLimit if other programs have driven the
+// version beyond the largest int32; that lasts until the node is deleted by hand.
+// See Value for the one case in which the value was written although the error
+// matches ErrConflict.
 func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (Versioned[T], error) {
 	const op = "compareandset"
 	if err := v.path.check(op); err != nil {
@@ -144,7 +149,7 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 	}
 	want := content{created: old.Czxid, version: old.Version}
 	st, err := onSessionOnce(ctx, v.c, func(s *session) (content, error) {
-		if want.created != 0 { // a creation is refused by the service itself
+		if want.created != 0 { // for a creation, the service itself refuses an existing node
 			if err := v.expect(ctx, s, want); err != nil {
 				return content{}, err
 			}
@@ -154,17 +159,17 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 	return v.written(op, val, st, err)
 }
 
-// Update reads the value, calls fn, and replaces what was read with what fn
-// returns; if somebody else was faster, again, after a short pause that grows.
-// With no value there, fn gets the zero T and the value is created. Update is
-// for changes that depend on what stands there: of all the updates that succeed,
-// each has seen the one before it.
+// Update reads the value, calls fn, and replaces the value with the result of fn.
+// If another client changed the value first, it repeats this after a short pause
+// that grows. If there is no value, fn gets the zero T and the value is created.
+// Update is for changes that depend on the current value: each successful update
+// has seen the result of the one before it.
 //
-// fn may be called several times, runs with nothing locked, and should be quick.
-// An error of fn ends Update, is found by errors.Is, and nothing is written. It
-// counts only for the value that stands: if what fn saw was behind, it is called
-// again. Errors beside fn's: ErrDecode; and those of CompareAndSet, with
-// ErrConflict only in the case where the value was written, see Value.
+// fn may be called several times, runs without locks held, and should be quick. If
+// fn returns an error, Update ends with an error that wraps it, and nothing is
+// written. This applies only to the current value: if fn saw a stale one, it is
+// called again. Other errors: ErrDecode; and those of CompareAndSet, with
+// ErrConflict only in the case in which the value was written, see Value.
 func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versioned[T], error) {
 	if err := v.path.check("update"); err != nil {
 		return Versioned[T]{}, err
@@ -186,13 +191,13 @@ func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versi
 	return v.written("update", val, st, err)
 }
 
-// Delete removes the value if old still stands, and returns ErrConflict if not,
-// as CompareAndSet does. If old.Czxid is 0 it removes nothing: it returns nil if
+// Delete removes the value if it is still old. If not, it returns ErrConflict, as
+// CompareAndSet does. If old.Czxid is 0, it removes nothing: it returns nil if
 // there is no value, and ErrConflict if there is one. So the result of a Get that
-// found nothing can be passed, and one that failed deletes nothing.
+// found nothing can be passed, and the result of a Get that failed deletes nothing.
 //
-// Other errors: ErrNotEmpty if others have made nodes below it; ErrLimit as for
-// CompareAndSet; ErrUncertain.
+// Other errors: ErrNotEmpty if other programs have made nodes below it; ErrLimit as
+// for CompareAndSet; ErrUncertain.
 func (v *Value[T]) Delete(ctx context.Context, old Versioned[T]) error {
 	if err := v.path.check("delete"); err != nil {
 		return err
@@ -202,7 +207,7 @@ func (v *Value[T]) Delete(ctx context.Context, old Versioned[T]) error {
 	return opError("delete", v.path.full, err)
 }
 
-// encode returns the data for val, if it can be written at all.
+// encode returns the data for val, or an error if it cannot be written.
 func (v *Value[T]) encode(val T) ([]byte, error) {
 	data, err := v.codec.encode(val)
 	if err != nil {
@@ -211,7 +216,7 @@ func (v *Value[T]) encode(val T) ([]byte, error) {
 	return data, v.fits(data)
 }
 
-// written is what a write reports. Beside an error st is zero, unless the value
+// written returns the result of a write. With an error st is zero, unless the value
 // was written all the same.
 func (v *Value[T]) written(op string, val T, st content, err error) (Versioned[T], error) {
 	if st.created == 0 {
@@ -224,8 +229,8 @@ func versioned[T any](val T, st content) Versioned[T] {
 	return Versioned[T]{Value: val, Czxid: st.created, Version: st.version, Mzxid: st.changed}
 }
 
-// SetOp is a Set as a part of a Txn: val is the value if the transaction was
-// applied.
+// SetOp is a Set as a part of a Txn: the value is set to val if and only if the
+// transaction is applied.
 func (v *Value[T]) SetOp(val T) TxnOp {
 	op := TxnOp{op: "set", path: v.path.full, err: v.path.check("set")}
 	data, err := v.encode(val)
@@ -234,7 +239,7 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 	}
 	create, _ := v.creation(data)
 	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
-		// What the transaction itself has left there by then counts.
+		// Earlier operations of the same transaction determine the state here.
 		for _, o := range slices.Backward(before) {
 			if o.Path == v.path.full && o.Kind == backend.OpDelete {
 				return create, nil

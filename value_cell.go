@@ -10,8 +10,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// fits reports whether data can be written, with all that goes with it into one
-// commit at most.
+// fits reports whether data can be written, in the largest commit that a write
+// needs.
 func (n *cell) fits(data []byte) error {
 	if kind, ok := parseMark(data); ok {
 		return fmt.Errorf("%w: it would look like the directory of a %s", ErrInvalid, kind)
@@ -24,8 +24,8 @@ func (n *cell) fits(data []byte) error {
 	return errors.Unwrap(err)
 }
 
-// set writes data, whatever value stands there. It looks first where this client has
-// not looked yet: what stands there can be another recipe's.
+// set writes data, whatever the value is. At the first use by this client it
+// examines the node first, because another recipe may use it.
 func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error) {
 	for {
 		f, err := s.footing(ctx, n.ground())
@@ -44,14 +44,15 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 		if st, err := n.create(ctx, s, data); !answers(err, ErrConflict) {
 			return st, err
 		}
-		// What this server shows may be what there was before.
+		// This server's answer may be stale.
 		if err := s.b.Sync(ctx, n.path.full); err != nil {
 			return content{}, err
 		}
 	}
 }
 
-// wasSet returns what a write without a version has left, after a look that found f.
+// wasSet returns the content after a write without a version. f is what was found
+// before the write.
 func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []backend.Result, zxid int64) content {
 	if results == nil {
 		stat, err := s.b.Exists(ctx, n.path.full, nil)
@@ -62,14 +63,15 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 	}
 	stat := results[0].Stat
 	if f.czxid != 0 && f.czxid != stat.Czxid {
-		n.c.unlearn(n.path.full) // made anew since it was looked at
+		n.c.unlearn(n.path.full) // made anew since it was examined
 	}
 	return content{created: stat.Czxid, version: stat.Version, changed: zxid}
 }
 
-// creation returns what makes the node with data, and the version that it then has. A
-// node of no bytes is written once more in the same commit: its version tells it from a
-// directory that no recipe has used yet, see examine.
+// creation returns the operations that make the node with data, and the resulting
+// version. A node without bytes is written once more in the same commit: its
+// version distinguishes it from a directory that no recipe has used yet, see
+// examine.
 func (n *cell) creation(data []byte) (ops []backend.Op, version int32) {
 	ops = []backend.Op{backend.Create(n.path.full, data, backend.Persistent)}
 	if len(data) == 0 {
@@ -78,7 +80,7 @@ func (n *cell) creation(data []byte) (ops []backend.Op, version int32) {
 	return ops, 0
 }
 
-// create makes the node and what is missing above it, or returns ErrConflict.
+// create makes the node and its missing ancestors, or returns ErrConflict.
 func (n *cell) create(ctx context.Context, s *session, data []byte) (content, error) {
 	ops, version := n.creation(data)
 	for {
@@ -88,13 +90,13 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 			n.c.learn(n.path.full, footing{kind: n.recipe, czxid: zxid})
 			return content{created: zxid, version: version, changed: zxid}, nil
 		case answers(err, backend.ErrExists):
-			return content{}, fmt.Errorf("%w: there is one", ErrConflict)
+			return content{}, fmt.Errorf("%w: the value exists already", ErrConflict)
 		case !isNotFound(err):
 			return content{}, err
 		}
 		dir := n.path.full[:strings.LastIndexByte(n.path.full, '/')]
 		if dir == "" {
-			return content{}, err // no service is without a root
+			return content{}, err // the root always exists
 		}
 		if err := s.ensure(ctx, dir); err != nil {
 			return content{}, err
@@ -103,8 +105,8 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 }
 
 // replace writes data in place of old, which was read just before, or returns
-// ErrConflict. Beside ErrConflict the content is not zero if the data was written
-// all the same: in a node that was made since, and has the same version.
+// ErrConflict. With ErrConflict the content is not zero if the data was written all
+// the same: to a node that was made since and has the same version.
 func (n *cell) replace(ctx context.Context, s *session, old content, data []byte) (content, error) {
 	path := n.path.full
 	if old.created == 0 {
@@ -114,7 +116,8 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 	case old.version < 0:
 		return content{}, errVersions // -1 would mean any version
 	case old.version == math.MaxInt32:
-		// There is no version after this one. A new node begins anew.
+		// There is no version after this one. A new node begins with its first
+		// version.
 		ops, version := n.creation(data)
 		_, zxid, err := s.commitOnce(ctx, append([]backend.Op{backend.Delete(path, old.version)}, ops...)...)
 		if err != nil {
@@ -130,7 +133,7 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 	if results != nil {
 		st.created = results[0].Stat.Czxid
 	} else if stat, err := s.b.Exists(ctx, path, nil); err == nil && stat.Czxid < zxid {
-		st.created = stat.Czxid // it stands since before our commit
+		st.created = stat.Czxid // it has existed since before this commit
 	}
 	if st.created != old.created {
 		return st, fmt.Errorf("%w: deleted and made again just before it was written", ErrConflict)
@@ -138,7 +141,7 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 	return st, nil
 }
 
-// conflict is the error of a commit under a version.
+// conflict returns the error for a commit under a version.
 func conflict(err error) error {
 	switch {
 	case answers(err, backend.ErrBadVersion):
@@ -149,7 +152,7 @@ func conflict(err error) error {
 	return err
 }
 
-// remove deletes what stands there if it is old.
+// remove deletes the node if it is still old.
 func (n *cell) remove(ctx context.Context, s *session, old content) error {
 	err := n.expect(ctx, s, old)
 	switch {
@@ -158,18 +161,17 @@ func (n *cell) remove(ctx context.Context, s *session, old content) error {
 	case old.version < 0:
 		return errVersions
 	}
-	// Once: a repetition could meet a successor of the same version.
+	// Exactly once: a repetition could delete a later node of the same version.
 	_, _, err = s.commitOnce(ctx, backend.Delete(n.path.full, old.version))
 	return conflict(err)
 }
 
-// update replaces what stands there with what fn makes of it, exactly once.
+// update replaces the content with the result of fn, exactly once.
 //
-// Conflicts are no failure of the service: with each of them somebody else has
-// succeeded. The pauses spare it the requests of those who would only collide
-// once more.
+// A conflict is not a failure of the service: another client has succeeded. The
+// pauses spare the service the requests of clients that would only conflict again.
 func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error)) (content, error) {
-	var refusal error // of fn. It ends the update, whatever it matches.
+	var refusal error // of fn; it ends the update, whatever it matches
 	pause := pauses{c: n.c}
 	st, err := onSessionOnce(ctx, n.c, func(s *session) (content, error) {
 		old, err := n.read(ctx, s)
@@ -184,7 +186,7 @@ func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error))
 				}
 				pause.wait(ctx.Done(), s.b.Done())
 			}
-			// What this server shows may be what fn has just seen.
+			// This server may still show the state that fn has just seen.
 			if err = s.b.Sync(ctx, n.path.full); err != nil {
 				break
 			}
@@ -206,7 +208,7 @@ func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error))
 	return st, err
 }
 
-// cell is a node that is read and written back, by everybody who likes to.
+// cell is a node that any number of clients read and write.
 type cell struct {
 	c      *Client
 	path   recipePath
@@ -215,8 +217,8 @@ type cell struct {
 
 func (n *cell) ground() ground { return ground{dir: n.path.full, recipe: n.recipe} }
 
-// meet refuses what was read if it is another recipe's. It costs nothing unless the
-// node has children, and those are listed once.
+// meet refuses content that belongs to another recipe. It costs no request unless
+// the node has children, which are listed once.
 func (n *cell) meet(ctx context.Context, s *session, data []byte, stat backend.Stat) error {
 	if _, marked := parseMark(data); !marked {
 		if f, ok := n.c.known(n.ground()); ok && f.czxid == stat.Czxid {
@@ -227,7 +229,7 @@ func (n *cell) meet(ctx context.Context, s *session, data []byte, stat backend.S
 	return err
 }
 
-// content is what stood in a cell at one time. created is 0 if there was no node.
+// content is the content of a cell at one time. created is 0 if there was no node.
 type content struct {
 	data    []byte
 	created int64 // czxid
@@ -252,8 +254,8 @@ func (n *cell) read(ctx context.Context, s *session) (content, error) {
 	return content{data, stat.Czxid, stat.Version, stat.Mzxid}, nil
 }
 
-// look reads the cell with a watch that stays armed: for the creation of the node
-// if it is missing.
+// look reads the cell with a watch that stays armed. If the node is missing, the
+// watch is for its creation.
 func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
 	var x content
 	_, err := g.s.readOrAwait(ctx, g.ws, n.path.full, func(w *backend.Watch) error {
@@ -269,9 +271,8 @@ func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
 	return x, err
 }
 
-// expect returns nil if want is what stands there, and else ErrConflict. It may
-// see an older state than whoever has read want did, so it asks the server to
-// catch up before it says so.
+// expect returns nil if the cell is still want, and else ErrConflict. Its reads may
+// lag behind the read that returned want, so it syncs before it reports a conflict.
 func (n *cell) expect(ctx context.Context, s *session, want content) error {
 	for synced := false; ; synced = true {
 		stat, err := s.b.Exists(ctx, n.path.full, nil)
@@ -299,5 +300,5 @@ func (n *cell) expect(ctx context.Context, s *session, want content) error {
 // errVanished is the conflict of a value that was deleted.
 var errVanished = fmt.Errorf("%w: %w", ErrConflict, ErrNotFound)
 
-// errVersions: writes without versions have led beyond the largest int32.
+// errVersions: writes without a version have led beyond the largest int32.
 var errVersions = fmt.Errorf("%w: the versions of the node are used up", ErrLimit)

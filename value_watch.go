@@ -4,19 +4,19 @@ import (
 	"context"
 )
 
-// Watch returns a channel with the present value and then every change. It is
-// latest-wins: a slow reader misses what lies between, never the newest, and is
-// given nothing twice.
+// Watch returns a channel that receives the current value and then every change. It
+// is latest-wins: a slow reader misses intermediate values but never the newest,
+// and receives no value twice.
 //
-// That there is no value is an element with ErrNotFound in Err, so a deletion is
-// seen; a value that was deleted and made again is a change in any case. Data
-// that the codec refuses is an element with ErrDecode in Err, and the watch goes
-// on. A session that is lost does not end it: what the next session finds is told
-// if it is news. Elements never go back to an older state.
+// If there is no value, the element has ErrNotFound in Err, so a deletion is
+// visible. A value that was deleted and made again always counts as a change. If
+// the codec cannot decode the data, the element has ErrDecode in Err, and the watch
+// continues. It also continues if the session is lost: the state that the next
+// session finds is sent if it is new. Elements never go back to an older state.
 //
-// The channel is closed when ctx ends. If the watch cannot go on (ErrClosed,
-// ErrDenied, ErrBadPath), the last element says so in Err, with nothing else in
-// it, and then the channel is closed.
+// The channel is closed when ctx ends. If the watch cannot continue (ErrClosed,
+// ErrDenied, ErrBadPath), the last element has that error in Err and no value, and
+// then the channel is closed.
 //
 // The codec's Decode runs in a goroutine of the client. A change costs the event
 // and one read.
@@ -26,7 +26,7 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 	first := true
 	return observe(ctx, v.c, "watch", &v.path, failed, func(ctx context.Context, g *vigil, out signal[Versioned[T]]) error {
 		if g.first {
-			// The server of a new session may be behind what was told.
+			// The server of a new session may lag behind the last element.
 			if err := g.s.b.Sync(ctx, v.path.full); err != nil {
 				return err
 			}
@@ -44,7 +44,7 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 	})
 }
 
-// element is what Watch tells of st.
+// element returns the element of Watch for st.
 func (v *Value[T]) element(st content) Versioned[T] {
 	var val T
 	err := error(ErrNotFound)
