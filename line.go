@@ -10,53 +10,52 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// line is a directory of sequential ephemeral nodes whose order says whose turn
-// it is: the queueing discipline of the lock and election recipes of the
-// ZooKeeper recipe guide.
+// line is a directory of sequential ephemeral nodes whose order is the queue of
+// contenders: the queueing discipline of the lock and election recipes of the ZooKeeper
+// recipe guide.
 //
-// Each waiter watches only the node before its own, so one deletion wakes no
-// herd. The watch is on the children of that node: an ephemeral has none, so
-// nothing but its deletion fires it, and nobody is woken by a change of data.
+// Each waiter watches only its predecessor, so one deletion causes no herd effect. The
+// watch is on the children of that node. An ephemeral node has none, so only the
+// deletion of the node fires the watch; a change of its data wakes no waiter.
 //
-// A waiter also watches the node before that one (look-ahead), and when it goes,
-// finds out off the critical path who is the head now: its predecessor, if the node
-// that went was the head, else it lists the directory again. So it knows when its
-// predecessor is the head of the line, and then the event "predecessor deleted"
-// is itself the grant: the hand-over costs one message instead of a message and
-// a list. At most two waiters wake for one deletion, whatever the length of the
-// line. To join it costs three requests: create, list, and one that arms all
-// watches (backend.Session.Arm).
+// A waiter also watches the predecessor of its predecessor (look-ahead). When that node
+// is deleted, the waiter determines the new head off the critical path. If the deleted
+// node was the head, the head is the waiter's predecessor; if not, the waiter lists the
+// directory again. So the waiter knows when its predecessor is the head of the queue,
+// and then the event "predecessor deleted" is itself the grant: the hand-off costs one
+// message instead of a message and a listing. One deletion wakes at most two waiters,
+// whatever the length of the queue. A contender joins with three requests: create,
+// list, and one that arms all watches (backend.Session.Arm).
 //
-// What makes this safe; without each of these rules two holders, a holder
-// without a node, or a waiter that nobody wakes were found by model checking
-// (internal/model):
-//   - the watch on the own node is armed, and the node found present, no later
-//     than the one on the predecessor; who finds nobody in the way in a list that
-//     shows its own node needs none yet;
-//   - at the grant the session, its lease and that watch are tested under one
-//     lock, and events are marked in the order in which they came;
-//   - only Deleted of a node known as head grants, also when it came while the
-//     list was under way that shows the node as head, but not earlier; every
-//     other wake-up lists;
-//   - when the node ahead was known as head and is Deleted, the node before is
-//     the head; when it was not, or in doubt, the line is listed;
-//   - reconnection fires all watches with LookAgain, so afterwards nothing is
-//     known until the directory was listed again. The next server can be behind
-//     events that were seen, though not behind replies.
+// The following rules make this safe. Model checking (internal/model) found, for each
+// rule left out, two holders, a holder without a node, or a waiter that is never woken.
+//   - A waiter arms the watch on its own node, and finds that node present, no later
+//     than it arms the watch on its predecessor. A contender that finds no other
+//     contender in its way, in a listing that shows its own node, needs no watch yet.
+//   - At the grant the session, its lease and that watch are tested under one lock, and
+//     events are marked in the order in which they arrived.
+//   - Only the deletion of the known head grants the lock (for a reader: the deletion
+//     of the known first writer). The deletion counts if it arrives during the listing
+//     that shows the node as the head, but not if it arrives earlier. After every other
+//     wake-up the waiter lists the directory.
+//   - When the node ahead was the known head and is deleted, its successor is the head.
+//     When it was not, or in doubt, the waiter lists the directory.
+//   - A reconnection fires all watches with LookAgain. Afterwards nothing is known
+//     until the directory is listed again. The next server can be behind events that
+//     were seen, though not behind replies.
 //
-// In a line of readers and writers, a reader waits for the nearest earlier writer
-// only. A writer waits for the node before its own, and lists again whenever it
-// is woken: a holder that downgrades deletes its writer's node and stands on a
-// reader's node with the same number, so the deletion of a known head is no grant
-// for a writer.
+// In a line of readers and writers, a reader waits for the nearest earlier writer only.
+// A writer waits for its predecessor, and lists again at every wake-up: a holder that
+// downgrades deletes its writer's node and continues on a reader's node with the same
+// number, so for a writer the deletion of the known head is no grant.
 type line struct {
 	c     *Client
 	dir   string
 	kinds lineKinds
-	whole ground // of the recipe that the line is a part of, if it is
+	whole ground // of the recipe that the line is a part of, if any
 }
 
-// where is what events of op are about that are no acquisition's.
+// subject returns the subject of the events of op that belong to no acquisition.
 func (l *line) subject(op, node string) trace.Subject {
 	return trace.Subject{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
 }
@@ -67,8 +66,8 @@ func (k lineKinds) recipe() recipeKind {
 	return [...]recipeKind{lockLine: kindMutex, sharedLine: kindRWMutex, latchLine: kindElection}[k]
 }
 
-// intruder returns a KindError if a contender of another recipe stands in the
-// directory since before the number seq.
+// intruder returns a KindError if a contender of another recipe joined the directory
+// before the number seq.
 func (l *line) intruder(names []string, seq int32) error {
 	for _, name := range names {
 		found, n := kindOfName(name)
@@ -79,8 +78,8 @@ func (l *line) intruder(names []string, seq int32) error {
 	return nil
 }
 
-// order returns the contenders among the children, first come first. It sorts
-// by the number alone, never by the whole name.
+// order returns the contenders among the children, in the order of arrival. It sorts by
+// the number alone, never by the whole name.
 func (l *line) order(names []string) []position {
 	var queue []position
 	for _, name := range names {
@@ -92,8 +91,8 @@ func (l *line) order(names []string) []position {
 	return queue
 }
 
-// blocker returns the index of the contender that the one at i waits for, or -1
-// if it is its turn.
+// blocker returns the index of the contender that the one at i waits for, or -1 if the
+// one at i is granted.
 func blocker(queue []position, i int) int {
 	if !queue[i].shared {
 		return i - 1
@@ -110,30 +109,30 @@ type request struct {
 	data  []byte // of the node
 	try   bool   // ErrLocked instead of waiting
 	trail *trail // nil without Trace
-	berth berth  // that the holder before has left, see localQueue; used once
+	berth berth  // left by the previous holder, see localQueue; used once
 	owner recipe // of the hold
-	// contact is filled, if it is not nil, with how the session stood just before
-	// the grant.
+	// contact, if not nil, receives the status of the session just before the grant.
 	contact *contact
 }
 
-// berth is what the holder before has left for a caller in place of a node of its own.
+// berth is a node, or a possible node, that the previous holder created for a local
+// waiter, which then creates none itself.
 type berth struct {
 	state  berthState
 	place  *place // of berthStands
 	prefix string // of berthMayStand
 }
 
-// berthState is what is known of the node of a berth.
+// berthState is the knowledge about the node of a berth.
 type berthState int8
 
 const (
-	noBerth       berthState = iota // there is none
-	berthStands                     // it was made
-	berthMayStand                   // it may have been made, with a name that has the prefix
+	noBerth       berthState = iota // no berth
+	berthStands                     // the node was created
+	berthMayStand                   // it may have been created, under a name with the prefix
 )
 
-// contact is the phase of a session, and the channel that tells of the next one.
+// contact is the phase of a session, and the channel that signals the next one.
 type contact struct {
 	phase   backend.Phase
 	changed <-chan struct{}
@@ -146,10 +145,10 @@ type place struct {
 	data []byte // as last read with the watch on the node
 }
 
-// heldUnder returns the error for a call that would wait for itself: its ctx is that
-// of a hold which stands in its way. The ctx ends with that hold, so the wait could
-// never succeed. The call asks before it queues: in its process too, others that wait
-// for the same hold can be before it.
+// heldUnder returns the error for a call that would wait for itself: its ctx derives
+// from a hold that blocks the call. The ctx ends with that hold, so the wait could
+// never succeed. The call checks this before it queues, because other callers that wait
+// for the same hold can be ahead of it in the local queue too.
 func (l *line) heldUnder(ctx context.Context, r *request) error {
 	for name, h := range holdsUnder(ctx, l.dir) {
 		q, ok := l.kinds.parse(name)
@@ -157,7 +156,7 @@ func (l *line) heldUnder(ctx context.Context, r *request) error {
 		switch {
 		case ok && q.shared && r.kind == writeKind:
 			refusal = ErrUpgrade
-		case ok && !q.shared && !r.try: // a try finds it locked
+		case ok && !q.shared && !r.try: // a try returns ErrLocked
 			refusal = ErrHeld
 		default:
 			continue
@@ -169,10 +168,10 @@ func (l *line) heldUnder(ctx context.Context, r *request) error {
 	return nil
 }
 
-// behindOwn returns the error for a contender that finds a hold which its ctx comes from
-// among those that it waits for, directly or behind others. heldUnder cannot tell when
-// the hold is a reader's and a writer waits between the two, or when the hold is about to
-// stand on another node.
+// behindOwn returns the error for a contender whose ctx derives from a hold that is in
+// the queue ahead of it, so that it waits for that hold directly or behind others.
+// heldUnder cannot detect this when the hold is a reader's and a writer waits between
+// the two, or when the hold is about to move to another node.
 func (l *line) behindOwn(ctx context.Context, r *request, ahead []position) error {
 	for name := range holdsUnder(ctx, l.dir) {
 		q, ok := l.kinds.parse(name)
@@ -186,8 +185,8 @@ func (l *line) behindOwn(ctx context.Context, r *request, ahead []position) erro
 	return nil
 }
 
-// serves reports whether a hold stands on the service of the client. Of a hold of
-// another client the node is looked for: its name is unique.
+// serves reports whether a hold is on the service of the client. For a hold of another
+// client it looks for the node, whose name is unique.
 func (c *Client) serves(ctx context.Context, h *Hold) (bool, error) {
 	if h.s.c == c {
 		return true, nil
@@ -205,8 +204,8 @@ func (c *Client) serves(ctx context.Context, h *Hold) (bool, error) {
 	})
 }
 
-// acquire takes a place and waits for its turn. A lost session or a place that
-// an outsider deleted sends it to the tail again, until ctx ends. However it
+// acquire takes a place and waits for the grant. If the session is lost, or an outsider
+// deletes the node, it takes a new place at the tail, until ctx ends. However it
 // returns, a node that does not become a hold is removed.
 func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 	for {
@@ -238,19 +237,19 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 	}
 }
 
-// enter takes a place at the tail of the line.
+// enter takes a place at the tail of the queue.
 func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	b := r.berth
 	r.berth = berth{}
 	if b.state == berthStands && b.place.s.b.Err() == nil {
 		return *b.place, l.checkNumber(ctx, *b.place, r.try)
 	}
-	if b.state != berthMayStand { // else whatever ends the call, the node is looked for
+	if b.state != berthMayStand { // a node that may exist must be looked for, whatever ends the call
 		if err := l.c.awaitCleanUps(ctx, l.dir, ""); err != nil {
 			return place{}, err
 		}
 	}
-	s, err := l.c.session(ctx) // if there is none, what may have been made goes with the lost one
+	s, err := l.c.session(ctx) // without a session, a node that may exist goes with the lost one
 	if err != nil {
 		return place{}, err
 	}
@@ -273,19 +272,20 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	return p, l.checkNumber(ctx, p, r.try)
 }
 
-// look returns ErrLocked if somebody is in the way of a try, before that makes a node.
+// look returns ErrLocked if another contender blocks a try, before the try creates a
+// node.
 //
-// A try that makes its node first, and finds another in the way, is itself in the way
-// until it has gone: of enough tries each finds one that fails, and nobody gets a lock
-// that is free. One that looks first makes a node only if nothing was in its way a
-// round trip ago. So a node that fails stands behind one that was made after that
-// moment, and of those made after it the first had nobody in its way. (Among readers
-// and writers likewise: what is in the way of a reader is a writer's node, and that was
-// made when the line had been empty.) A failure thus means that another one has been
-// granted, and not just that another one fails.
+// A try that creates its node first blocks others until it has removed the node. With
+// enough such tries each finds another try that fails, and no caller gets a lock that
+// is free. A try that looks first creates a node only if no contender blocked it one
+// round trip ago. So a node that fails is behind a node that was created after that
+// moment, and of the nodes created after it the first had no contender in its way. (The
+// same holds for readers and writers: only a writer's node blocks a reader, and that
+// node was created when the queue had been empty.) A failure thus means that another
+// caller was granted, and not just that another try failed.
 //
-// Only a client whose latest try in the directory won makes its node at once, so there
-// is at most one such failure for each grant.
+// A client creates its node at once only if its latest try in the directory succeeded,
+// so there is at most one such failure for each grant.
 func (l *line) look(ctx context.Context, s *session, r *request) error {
 	names, err := s.lookAt(ctx, l.dir)
 	if err != nil {
@@ -298,7 +298,8 @@ func (l *line) look(ctx context.Context, s *session, r *request) error {
 	return nil
 }
 
-// lookAt is list for a try, which learns from its node what a list may not show.
+// lookAt is list for a try. If listing is denied, it returns no names and no error: the
+// try then learns the answer from its own node.
 func (s *session) lookAt(ctx context.Context, dir string) ([]string, error) {
 	names, err := s.list(ctx, dir)
 	if errors.Is(err, backend.ErrDenied) {
@@ -307,7 +308,8 @@ func (s *session) lookAt(ctx context.Context, dir string) ([]string, error) {
 	return names, err
 }
 
-// isCalm reports whether the latest try of this client in dir found nobody in its way.
+// isCalm reports whether the latest try of this client in dir found no contender in its
+// way.
 func (c *Client) isCalm(dir string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -326,12 +328,12 @@ func (c *Client) setCalm(dir string, calm bool) {
 	c.calm[dir] = struct{}{}
 }
 
-// hold makes the place a hold. own is the armed watch on its node; nil has one
-// armed later. It returns errAgain if that watch has fired.
+// hold turns the place into a hold. own is the armed watch on its node; if own is nil,
+// a watch is armed later. It returns errAgain if own has fired.
 func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch) (*Hold, error) {
 	h := &Hold{s: p.s, path: p.path, token: p.czxid, trail: r.trail, recipe: r.owner}
 	if r.kind == readKind {
-		h.token = 0 // several have it at a time
+		h.token = 0 // several readers hold it at a time
 	}
 	if r.contact != nil {
 		r.contact.phase, r.contact.changed = p.s.b.Status()

@@ -9,21 +9,22 @@ import (
 )
 
 // isHigh reports whether the directory of a node with the number seq is to be replaced
-// as soon as nobody else is in it.
+// as soon as no other contender is in it.
 func isHigh(seq int32) bool { return seq < 0 || seq >= seqSoft }
 
-// removeWithDir deletes a node of ours that is no hold, and dir with it if nothing else is
-// in it.
+// removeWithDir deletes a node of this client that is no hold, and dir with it if dir
+// is otherwise empty.
 func (s *session) removeWithDir(ctx context.Context, path, dir string) error {
 	if _, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(dir, backend.AnyVersion)); err == nil {
 		return nil
 	}
-	return s.remove(ctx, path) // not empty, denied or unknown: the own node is what matters
+	return s.remove(ctx, path) // dir not empty, denied, or outcome unknown: the own node must go
 }
 
-// checkNumber returns nil for a place that may stand. Otherwise it has withdrawn
-// it, and returns errDrained once there is a new directory to go to; who only
-// tries does not wait for that.
+// checkNumber returns nil for a place whose number is valid. Otherwise it removes the
+// node, waits until the queue has drained and the directory is deleted, and returns
+// errDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
+// seqHard, or if foreign nodes keep the directory.
 func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 	if p.seq >= 0 && p.seq < seqClose {
 		return nil
@@ -74,9 +75,9 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 	}
 }
 
-// release and lost make a line the recipe of holds that each have a node of
-// their own. If the number of the node is high, the directory goes with it, should
-// nobody be in it.
+// release and lost make a line the recipe of holds that each have a node of their own.
+// If the number of the node is high, release deletes the directory too, provided that
+// it is otherwise empty.
 func (l *line) release(h *Hold) error {
 	q, ok := l.kinds.parse(base(h.Path()))
 	if !ok || !isHigh(q.seq) {

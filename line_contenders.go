@@ -9,17 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// A Contender is somebody in line for a lock. The first of them has it.
+// A Contender is a client's request in the queue for a lock. The first one holds the
+// lock.
 type Contender struct {
 	Path    string    // of its node, absolute
-	Token   int64     // what Hold.Token is, or will be; zero for a reader, also one that was the writer
-	Session int64     // that owns the node
-	Since   time.Time // when it came, by the service's clock
+	Token   int64     // Hold.Token, now or after the grant; zero for a reader, also after a downgrade
+	Session int64     // the owner of the node
+	Since   time.Time // the creation of the node, by the service's clock
 	ID      string
 	Data    []byte
 }
 
-// contenderJSON is what the ID and the Data of a contender for a lock are stored as.
+// contenderJSON is the stored form of the ID and the Data of a contender for a lock.
 type contenderJSON struct {
 	ID   string `json:"id"`
 	Data []byte `json:"data,omitempty"`
@@ -31,8 +32,8 @@ type contenderEnvelope struct {
 
 var contenderStart = []byte(`{"coord-contender":`)
 
-// encodeContender returns the data of a contender's node: Data as it is if there is
-// no ID and Data cannot be mistaken for an envelope.
+// encodeContender returns the data of a contender's node. That is Data unchanged if
+// there is no ID and Data cannot be mistaken for an envelope.
 func encodeContender(id string, data []byte) ([]byte, error) {
 	if !utf8.ValidString(id) {
 		return nil, fmt.Errorf("%w: the ID is no text", ErrInvalid)
@@ -44,7 +45,8 @@ func encodeContender(id string, data []byte) ([]byte, error) {
 }
 
 // openContender returns the ID and the Data of a contender from the data of its node,
-// without a request that stands around it. The data of other makes' nodes is Data.
+// from which the envelope of a revocation request, if any, was removed. For a node of
+// another implementation, Data is all of it.
 func openContender(data []byte) (id string, own []byte) {
 	var e contenderEnvelope
 	if bytes.HasPrefix(data, contenderStart) && json.Unmarshal(data, &e) == nil && e.Contender != nil {
@@ -67,7 +69,7 @@ func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) 
 		p := l.dir + "/" + q.name
 		data, stat, err := s.b.Get(ctx, p, nil)
 		if isNotFound(err) {
-			continue // gone since
+			continue // deleted since the listing
 		}
 		if err != nil {
 			return nil, err

@@ -6,7 +6,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// neighbour is a watched node of the line.
+// neighbour is a watched node of the queue.
 type neighbour struct {
 	name string
 	w    *backend.Watch
@@ -25,8 +25,8 @@ func (n *neighbour) watches(name string) bool {
 	return n.w != nil && n.name == name && n.w.Kind() == 0
 }
 
-// aim appends what is to be armed so that the node called name is watched, which is
-// nothing if it is watched already.
+// aim appends the target to be armed so that the node called name is watched, or
+// nothing if the node is watched already.
 func (n *neighbour) aim(targets []backend.Target, dir, name string) []backend.Target {
 	if n.watches(name) {
 		return targets
@@ -36,8 +36,8 @@ func (n *neighbour) aim(targets []backend.Target, dir, name string) []backend.Ta
 	return append(targets, backend.Target{Path: dir + "/" + name, Children: true, Watch: n.w})
 }
 
-// watch arms a watch on the node called name, unless that stands already. It
-// reports false if the node is gone.
+// watch arms a watch on the node called name, unless one is armed already. It reports
+// false if the node is gone.
 func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bool, error) {
 	if n.watches(name) {
 		return true, nil

@@ -15,14 +15,14 @@ import (
 
 // RevokeOptions may be nil.
 type RevokeOptions struct {
-	By     string // who asks, for the holder to read; may be empty
-	Reason string // why, likewise
+	By     string // the requester, for the holder to read; may be empty
+	Reason string // the reason, likewise
 
-	// ForceAfter is how long the holder has to consent, once he was asked. After that
-	// his node is deleted: his hold ends, with ErrRevoked if he has read the
-	// request by then and else with ErrDeleted, his guard fails, and the next in
-	// line is granted, perhaps before he is told. Zero means to wait for consent
-	// until ctx ends.
+	// ForceAfter is the time that the holder has to consent after the request. When it
+	// has passed, the holder's node is deleted: the hold ends, with ErrRevoked if the
+	// holder has read the request by then and otherwise with ErrDeleted; its guard
+	// fails; and the next waiter is granted, perhaps before the former holder learns of
+	// the loss. Zero means to wait for consent until ctx ends.
 	ForceAfter time.Duration
 }
 
@@ -50,7 +50,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 			return opError("revoke", h, err)
 		}
 	}
-	// The time to consent begins when all have been asked.
+	// The time to consent begins when all holders have been asked.
 	var deadline <-chan time.Time
 	if opts.ForceAfter > 0 {
 		t := time.NewTimer(opts.ForceAfter)
@@ -75,8 +75,8 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 				return opError("revoke", h, err)
 			}
 		}
-		// A writer that has downgraded still has the lock, on a reader's node
-		// that knows nothing of the request.
+		// A writer that has downgraded still holds the lock, on a reader's node without
+		// the request.
 		if at := strings.LastIndex(h, writeKind); l.kinds == sharedLine && at >= 0 {
 			twin := h[:at] + readKind + h[at+len(writeKind):]
 			if err := l.ask(ctx, twin, &q, false); err != nil {
@@ -88,7 +88,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 	return nil
 }
 
-// holders returns the paths of those whose turn it is.
+// holders returns the paths of the nodes that hold the lock.
 func (l *line) holders(ctx context.Context) ([]string, error) {
 	return onSession(ctx, l.c, func(s *session) ([]string, error) {
 		names, err := s.list(ctx, l.dir)
@@ -104,16 +104,16 @@ func (l *line) holders(ctx context.Context) ([]string, error) {
 			paths = append(paths, l.dir+"/"+q.name)
 		}
 		if paths == nil {
-			return nil, s.meet(ctx, l.ground()) // perhaps the holder is another recipe's
+			return nil, s.meet(ctx, l.ground()) // another kind of recipe may have the path
 		}
 		return paths, nil
 	})
 }
 
-// ask writes the request into the node at path, and with force deletes it. It
-// does so under the version that it has read: data that changed meanwhile is read
-// again. A node that is gone is what was asked for. (A name is never used again,
-// so the request cannot meet a successor.)
+// ask writes the request into the node at path, or deletes the node if force is set. It
+// does so at the version that it has read; if the data has changed meanwhile, it reads
+// again. If the node is gone, the request is fulfilled. (A name is never used again, so
+// the request cannot reach a successor.)
 func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool) error {
 	pause := pauses{c: l.c}
 	_, err := onSession(ctx, l.c, func(s *session) (struct{}, error) {
@@ -133,13 +133,13 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 				return struct{}{}, err
 			}
 			if len(text) > backend.MaxRequest/2 {
-				// The request matters more than what the contender says of himself.
+				// The request has precedence over the contender's own data.
 				if text, err = json.Marshal(envelope{Request: &mine}); err != nil {
 					return struct{}{}, err
 				}
 			}
 			if !isOurs(base(path)) {
-				text = []byte(curatorRequest) // all that a holder of Curator's understands
+				text = []byte(curatorRequest) // the only request that Curator understands
 			}
 			op := backend.SetData(path, text, stat.Version)
 			if force {
@@ -163,8 +163,8 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 	return err
 }
 
-// awaitGone waits until the node at path is gone. It reports false when the
-// deadline came first.
+// awaitGone waits until the node at path is deleted. It reports false if the deadline
+// comes first.
 func (l *line) awaitGone(ctx context.Context, path string, deadline <-chan time.Time) (bool, error) {
 	return onSession(ctx, l.c, func(s *session) (bool, error) { return s.awaitDeletion(ctx, path, deadline) })
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// await waits until p is at the head of the line, and makes it a hold.
+// await waits until p is at the head of the queue, and turns it into a hold.
 func (l *line) await(ctx context.Context, r *request, p place) (*Hold, error) {
 	if p.siblings == 1 {
 		// Alone in the directory: the head.
@@ -25,28 +25,29 @@ func (l *line) await(ctx context.Context, r *request, p place) (*Hold, error) {
 	return h, err
 }
 
-// waits is what a waiter watches: its own node, the one before it, and the one
-// before that.
+// waits is the set of watches of a waiter: on its own node, on its predecessor, and on
+// the predecessor's predecessor.
 type waits struct {
 	own    *backend.Watch
 	before neighbour
 	ahead  neighbour
 }
 
-// watchTurn reads the line until it is p's turn.
+// watchTurn reads the queue until p is granted.
 func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*Hold, error) {
 	s := p.s
 	for {
-		// Who finds nobody in the way needs no watch: the hold will have one. But
-		// it needs its token.
+		// A contender that nothing blocks needs no watch, since its hold arms one
+		// later. But an exclusive hold needs its token, so the node is read if its
+		// czxid is not known.
 		if w.own.Kind() != 0 || w.own == nil && p.czxid == 0 && r.kind != readKind {
 			if err := l.watchOwn(ctx, p, w); err != nil {
 				return nil, err
 			}
 		}
 		if w.before.w.Kind() != 0 {
-			// What fired earlier must not count for this list: the next server can
-			// be behind an event that was seen, and then show what has gone.
+			// A deletion that was seen earlier must not count for this listing: the
+			// next server can be behind that event, and still list the deleted node.
 			w.before.stop()
 		}
 		names, _, err := s.b.Children(ctx, l.dir, nil)
@@ -61,8 +62,8 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		}
 		i := slices.IndexFunc(queue, func(q position) bool { return q.name == base(p.path) })
 		if i < 0 {
-			// Deleted just now, which the own node tells; or a server that lags
-			// behind what it has answered before, which Sync mends.
+			// Either the own node was deleted just now, which reading it shows; or the
+			// server lags behind its earlier replies, which Sync mends.
 			if err := s.b.Sync(ctx, l.dir); err != nil {
 				return nil, err
 			}
@@ -92,14 +93,14 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 	}
 }
 
-// watchOthers waits for the contender at j, for which the one at i has to wait, p. It
-// reports false if that one's deletion was the grant, and true if the line is to be
-// read again.
+// watchOthers makes p, which is at i, wait for its blocker at j. It reports false if
+// the deletion of the blocker was the grant, and true if the queue must be listed
+// again.
 func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, queue []position, i, j int) (again bool, err error) {
 	s := p.s
-	// The deletion of the blocker is the grant if nobody is in its way, and if it
-	// cannot be a downgrade that goes on in the way of a writer. It may have come
-	// while the list was under way that shows the blocker as the head.
+	// The deletion of the blocker is the grant if nothing else blocks this contender,
+	// and if the deletion cannot be a downgrade, which goes on blocking a writer. It
+	// counts also if it arrived during the listing that shows the blocker as the head.
 	grants := l.grants(queue, i, j)
 	if grants && w.before.gone(queue[j].name) {
 		return false, nil
@@ -109,9 +110,10 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 			return false, err
 		}
 	}
-	// All at one moment. Of the own node's data every change counts since its
-	// creation; of the others only that they are there. (After its creation comes
-	// a node that a downgrade has made. That one is armed the second time.)
+	// One request arms all watches. For the data of the own node, every change since
+	// its creation counts; for the others, only that they exist. (A node that a
+	// downgrade has made can be younger than the own node; its watch fires at once, and
+	// the next pass arms it.)
 	var room [3]backend.Target
 	targets, since := room[:0], int64(math.MaxInt64)
 	if w.own == nil {
@@ -119,8 +121,8 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 		p.data = r.data
 		targets, since = append(targets, backend.Target{Path: p.path, Watch: w.own}), p.czxid
 	}
-	// Who will know by the blocker alone need not look ahead, and who lists again
-	// anyway.
+	// No look-ahead is needed if the deletion of the blocker is the grant, nor in a
+	// line of readers and writers, where every other wake-up lists again.
 	aheadIsHead := false
 	if grants || l.kinds == sharedLine {
 		w.ahead.stop()
@@ -149,7 +151,7 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 			return false, backend.ContextError(ctx)
 		}
 		if aheadIsHead && w.ahead.w.Kind() == backend.Deleted {
-			// So the blocker is the head now.
+			// The blocker is the head now.
 			w.ahead.stop()
 			grants, aheadIsHead = true, false
 			r.trail.waiting(ctx, p.path, 1)
@@ -163,11 +165,12 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 	}
 }
 
-// sees asks whether the node called name in dir, whose watch has been armed, is there and
-// can be read. To arm a watch needs no permission, but servers from 3.8.4 on keep the
-// event from a session that may not read the node (ZOOKEEPER-4799): it would wait for
-// ever. A session asks once in each directory; of clients of another make, which likely
-// have other credentials, always.
+// sees reports whether the node called name in dir, on which a watch was armed, exists.
+// Its error says that the node cannot be read. Arming a watch needs no permission, but
+// servers from 3.8.4 on withhold the event from a session that may not read the node
+// (ZOOKEEPER-4799), so the waiter would wait for ever. A session asks once for each
+// directory. For nodes of other implementations, which are likely to have other
+// credentials, it always asks.
 func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 	if isOurs(name) && s.isAllowed(dir) {
 		return true, nil
@@ -175,7 +178,7 @@ func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 	_, _, err := s.b.Children(ctx, dir+"/"+name, nil)
 	switch {
 	case isNotFound(err):
-		return false, nil // it went just now, and that may have been kept from us
+		return false, nil // deleted just now; the event may have been withheld
 	case err != nil:
 		return false, err
 	case isOurs(name):
@@ -184,7 +187,7 @@ func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 	return true, nil
 }
 
-// grants reports whether the deletion of the blocker at j is the grant for the
+// grants reports whether the deletion of the blocker at j grants the lock to the
 // contender at i.
 func (l *line) grants(queue []position, i, j int) bool {
 	if queue[i].shared {
@@ -193,7 +196,8 @@ func (l *line) grants(queue []position, i, j int) bool {
 	return l.kinds != sharedLine && j == 0
 }
 
-// watchOwn reads the own node and arms a new watch on it, if it is there and ours.
+// watchOwn reads the own node and arms a new watch on it, provided that the node exists
+// and belongs to this session.
 func (l *line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
 	w.own.Stop()
 	w.own, p.data, p.czxid, err = p.s.watchOwn(ctx, p.path)

@@ -11,9 +11,9 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A HoldSet is several holds that are had together: all or none. It is lost when
-// any of them is. It has no token, since each of its locks counts its own; what
-// is written under it is fenced by Guard, or by the tokens of its Holds.
+// A HoldSet is a set of holds that were acquired together, all or none. It is lost when
+// any of them is. It has no token, since each lock counts its own. Fence what is
+// written under the set by Guard, or by the tokens of its Holds.
 //
 // It is safe for concurrent use.
 type HoldSet struct {
@@ -24,19 +24,20 @@ type HoldSet struct {
 	err error
 }
 
-// LockAll waits until it has all of the locks, which may be mutexes, the sides of
-// readers-writer locks and permits of semaphores, of one client or several. It takes
-// them in the order of their paths, whatever the order of the arguments, so two
-// callers cannot wait for each other. (Locks at one path on several services are taken
-// in the order of the arguments: it must be the same for all callers.) If one cannot
-// be had, those that it has are released in reverse, and all errors are joined. ctx
-// bounds the whole: if it ends before what was acquired is released, that goes on in
-// the background.
+// LockAll acquires all of the locks, or none. They may be mutexes, the sides of
+// readers-writer locks and permits of semaphores, of one client or several. It acquires
+// them in the order of their paths, whatever the order of the arguments, so two callers
+// cannot wait for each other. (Locks at one path on several services are acquired in
+// the order of the arguments, which must be the same for all callers.) If one of them
+// cannot be acquired, LockAll releases those that it holds in reverse, and joins all
+// errors. ctx bounds the whole call: if it ends before all of them are released, the
+// release goes on in the background.
 //
-// A hold that is lost while others are awaited ends the call with that loss: it
-// matches ErrLost. ErrInvalid: no locker, a nil one, also in a wrapper, or one path of a
-// client twice. (A wrapper that embeds no Locker at all panics, before anything is
-// locked.) ErrHeld, ErrUpgrade: one lock twice, by several clients of one service.
+// A hold that is lost while others are awaited ends the call with that loss: the error
+// matches ErrLost. ErrInvalid: no locker, a nil locker, also inside a wrapper, or one
+// path of a client twice. (A wrapper that embeds no Locker at all panics, before
+// anything is locked.) ErrHeld, ErrUpgrade: one lock twice, by several clients of one
+// service.
 func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	list, err := inOrder(lockers)
 	if err != nil {
@@ -67,18 +68,18 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 }
 
 // giveBack releases the holds of a set that was not completed for the reason why, and
-// returns all errors joined. What has not come to its end when ctx ends goes on in the
+// returns all errors joined. Releases that are not complete when ctx ends go on in the
 // background.
 func (s *HoldSet) giveBack(ctx context.Context, why error) error {
 	errs := []error{why}
 	for _, h := range slices.Backward(s.holds) {
 		done := make(chan error, 1)
 		if !h.s.c.goWork(func() { done <- h.Release() }) {
-			done <- h.Release() // has ended with its client
+			done <- h.Release() // the hold ended with its client
 		}
 		select {
 		case err := <-done:
-			if err != why { // the loss that ended the call
+			if err != why { // the loss that ended the call is already in errs
 				errs = append(errs, err)
 			}
 		case <-ctx.Done():
@@ -87,7 +88,7 @@ func (s *HoldSet) giveBack(ctx context.Context, why error) error {
 	return errors.Join(errs...)
 }
 
-// inOrder sorts the lockers, and refuses what cannot be locked together.
+// inOrder sorts the lockers. It refuses lockers that cannot be locked together.
 func inOrder(lockers []Locker) ([]Locker, error) {
 	if len(lockers) == 0 {
 		return nil, opError("lockall", "", fmt.Errorf("%w: no locker", ErrInvalid))
@@ -116,7 +117,7 @@ func inOrder(lockers []Locker) ([]Locker, error) {
 	return list, nil
 }
 
-// whenEnded calls f when the hold ends, at once if it has.
+// whenEnded calls f when the hold ends, or at once if it has ended.
 func (h *Hold) whenEnded(f func(error)) {
 	h.checkLease()
 	h.mu.Lock()
@@ -156,11 +157,11 @@ func (s *HoldSet) Done() <-chan struct{} {
 	return s.done
 }
 
-// Err is nil while all of the holds stand, and then the Err of the first that
-// ended.
+// Err returns nil while all of the holds stand, and afterwards the Err of the first
+// that ended.
 func (s *HoldSet) Err() error {
 	if lost := s.firstLoss(); lost != nil {
-		s.end(lost) // whoever ends the hold may be about to tell
+		s.end(lost) // the goroutine that ended the hold may not have called end yet
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,8 +199,8 @@ func (s *HoldSet) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Release releases all of the holds beside each other, so that it takes as long as
-// one Release, also when some are lost. It returns their errors joined.
+// Release releases all of the holds in parallel, so it takes as long as one Release,
+// also when some of them are lost. It returns their errors joined.
 func (s *HoldSet) Release() error {
 	errs := make([]error, len(s.holds))
 	together(len(s.holds), func(i int) { errs[i] = s.holds[i].Release() })

@@ -9,15 +9,15 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// localQueue is the callers of one client on one path. One of them at a time
-// has a node in the line on the service, the others wait here, in order of
-// arrival. So a contended lock inside one process costs one request a cycle: the
-// commit that deletes the node of the one who leaves makes the next one's. That
-// node is a new one with a new czxid. (A token taken otherwise could pass that of
-// a waiter outside who is queued already, and the fence would refuse him.) It
-// stands at the tail, behind everybody outside.
+// localQueue is the queue of the callers of one client on one path. One caller at a
+// time has a node in the queue on the service. The others wait here, in the order of
+// arrival. So a contended lock inside one process costs one request a cycle: the commit
+// that deletes the node of the releasing holder creates the node of the next caller.
+// That is a new node with a new czxid, and it is at the tail, behind all contenders of
+// other clients. (A token of another origin could exceed that of a waiter of another
+// client which is queued already, and the fence would then refuse that waiter.)
 //
-// A localQueue exists while somebody has or wants the lock.
+// A localQueue exists as long as a caller has or wants the lock.
 type localQueue struct {
 	l line
 
@@ -25,25 +25,25 @@ type localQueue struct {
 	waiting []*localWaiter
 }
 
-// localWaiter waits for its turn to have a node.
+// localWaiter is a caller that waits for its turn to have a node.
 type localWaiter struct {
 	data []byte
 
 	// Guarded by the queue's mu until turn is closed.
 	state waiterState
-	turn  chan struct{} // closed exactly when it is served
-	berth berth         // what it was served with
+	turn  chan struct{} // closed exactly when the state becomes served
+	berth berth         // the berth of a served waiter
 }
 
-// waiterState is how far a localWaiter has come. Only those that are queued are in the
-// list of their queue.
+// waiterState is the state of a localWaiter. Only queued waiters are in the list of
+// their queue.
 //
-//	queued: a holder that releases calls it     -> called
-//	        a caller without a node goes        -> served, with nothing
-//	        its ctx ends, or the client closes  -> left
-//	called: the holder has made what it could   -> served, with that
-//	        its ctx ends, or the client closes  -> gone, and the holder passes the turn on
-//	served: it goes on, whatever ends; it finds its ctx ended itself and passes the turn on
+//	queued: a releasing holder calls it             -> called
+//	        a caller without a node passes the turn -> served, without a berth
+//	        its ctx ends, or the client closes      -> left
+//	called: the holder has tried to create its node -> served, with the berth, if any
+//	        its ctx ends, or the client closes      -> gone; the holder passes the turn on
+//	served: final; if its ctx has ended, the caller notices itself and passes the turn on
 type waiterState int8
 
 const (
@@ -54,7 +54,7 @@ const (
 	waiterLeft
 )
 
-// waiterEvent is what happens to a localWaiter.
+// waiterEvent is an event in the life of a localWaiter.
 type waiterEvent int8
 
 const (
@@ -63,7 +63,7 @@ const (
 	waiterGiveUp
 )
 
-// move takes w to the state that e leads to. The caller holds q.mu.
+// move moves w to the state that e leads to. The caller holds q.mu.
 func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
 	if w.state == waiterQueued {
 		i := slices.Index(q.waiting, w)
@@ -83,8 +83,8 @@ func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
 	return w.state
 }
 
-// join makes the caller the one with a node, or queues it. A nil waiter means
-// that it is the caller's turn at once.
+// join gives the caller the turn to have a node, or queues it. A nil waiter means that
+// the caller has the turn at once.
 func (c *Client) join(l line, data []byte, try bool) (*localQueue, *localWaiter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,8 +138,8 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	return ErrClosed
 }
 
-// pass gives the turn to a waiter that was called, with what was made for it. It reports
-// false if the waiter has gone.
+// pass gives the turn to a called waiter, with the berth that was created for it. It
+// reports false if the waiter has gone.
 func (q *localQueue) pass(w *localWaiter, b berth) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -147,8 +147,8 @@ func (q *localQueue) pass(w *localWaiter, b berth) bool {
 	return q.move(w, waiterServe) == waiterServed
 }
 
-// advance passes the turn of a caller that has no node. It does no I/O. If no other
-// waits the queue ceases to exist.
+// advance passes on the turn of a caller that has no node. It does no I/O. If there is
+// no waiter, the queue ceases to exist.
 func (q *localQueue) advance() {
 	c := q.l.c
 	c.mu.Lock()
@@ -162,8 +162,8 @@ func (q *localQueue) advance() {
 	q.move(q.waiting[0], waiterServe)
 }
 
-// release ends the turn of a holder: its node goes, in one commit with the
-// creation of the next one's if somebody waits here.
+// release ends the turn of a holder. It deletes the holder's node, in one commit with
+// the creation of a node for the next local waiter, if there is one.
 func (q *localQueue) release(h *Hold) error {
 	w := q.call()
 	if w == nil {
@@ -184,11 +184,11 @@ func (q *localQueue) release(h *Hold) error {
 	return err
 }
 
-// lost passes the turn of a holder whose hold ended early.
+// lost passes on the turn of a holder whose hold ended early.
 func (q *localQueue) lost(*Hold) { q.advance() }
 
-// handOver removes the node of a hold and makes one for the next caller, which makes its
-// own if there is no berth for it. The error is that of Hold.remove.
+// handOver deletes the node of a hold and creates one for the next caller. Without a
+// berth, that caller creates its own. The error is that of Hold.remove.
 func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 	s := h.s
 	own, _ := l.kinds.parse(base(h.Path()))
@@ -208,8 +208,8 @@ func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 				b = berth{state: berthStands, place: &place{s: s, node: n}}
 			}
 		case isUncertain(err) && !isOver(err):
-			// If the commit was applied, the node is found by its name. A later
-			// attempt fails then, since the node that it deletes is gone.
+			// If the commit was applied, the node is found by its name. A later attempt
+			// then fails, since the node that it deletes is gone.
 			b = berth{state: berthMayStand, prefix: sp.prefix}
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
 			s.c.leaveAlone(l.ground())

@@ -20,37 +20,37 @@ type RWMutexOptions struct {
 	Data []byte
 }
 
-// An RWMutex is a lock that one writer or any number of readers have (the shared
-// locks recipe of the ZooKeeper recipe guide). All queue in one line, in the
-// order in which their nodes were created: a reader waits for the nearest earlier
-// writer, a writer for everybody before him. So writers do not starve, and a
-// reader does not pass a writer who waits.
+// An RWMutex is a lock that one writer or any number of readers hold (the shared locks
+// recipe of the ZooKeeper recipe guide). All contenders are in one queue, in the order
+// in which their nodes were created. A reader waits for the nearest earlier writer, a
+// writer for all earlier contenders. So writers do not starve, and no reader overtakes
+// a waiting writer.
 //
-// When a writer goes, all readers behind him up to the next writer go at once. Of
-// the writers the one behind the last reader wakes, and nobody else.
+// When a writer releases, all readers behind it up to the next writer are granted at
+// once. Among the writers, only the one behind the last reader wakes.
 //
 // A writer's hold has a token that is greater than that of every earlier writer.
-// Readers have none, since several have the lock at a time; they fence by Guard.
+// Readers have no token, since several hold the lock at a time; they fence by Guard.
 //
-// A reader cannot become the writer: it would wait for itself. Lock and TryLock
-// refuse with ErrUpgrade when their ctx is that of a read hold on the same lock
-// (Hold.Context), and Lock and RLock with ErrHeld when it is that of a writer's. This
-// holds for several clients of one service too. A writer can become a reader, see
-// Downgrade.
+// A reader cannot become the writer: it would wait for itself. Lock and TryLock refuse
+// with ErrUpgrade when their ctx derives from a read hold on the same lock
+// (Hold.Context), and Lock and RLock refuse with ErrHeld when it derives from a
+// writer's hold. This applies to several clients of one service too. A writer can
+// become a reader, see Downgrade.
 //
-// Do not take the read lock again under a read hold, but pass the Hold: if a writer
-// comes in between, the second waits for the writer, and the writer for the first. With
-// the ctx of the read hold, RLock then fails with ErrHeld; while no writer waits or
-// tries it succeeds. With another ctx a second acquisition by the same process waits
-// like any other.
+// Do not acquire the read lock again under a read hold, but pass the Hold. If a writer
+// comes in between, the second acquisition waits for the writer, and the writer for the
+// first. With the ctx of the read hold, RLock then fails with ErrHeld; while no writer
+// waits or tries, it succeeds. With another ctx a second acquisition by the same
+// process waits like any other.
 //
 // Layout: as a Mutex's, with nodes _c_<uuid>-__READ__<number> and
 // _c_<uuid>-__WRIT__<number>, as Curator's InterProcessReadWriteLock names them, so
-// that both exclude each other on one path. (When a writer of Curator's takes the
-// read lock as well, to downgrade, its reader's node stands at the tail, and a
-// writer who waits enters beside it. That is Curator's own way.)
+// that both exclude each other on one path. (A writer of Curator's that downgrades
+// acquires the read lock as well. Its reader's node is at the tail, so a waiting writer
+// is granted beside it. This is Curator's own behaviour.)
 //
-// An RWMutex is safe for concurrent use and holds nothing.
+// An RWMutex is safe for concurrent use and owns no resources.
 type RWMutex struct {
 	c    *Client
 	path recipePath
@@ -68,24 +68,24 @@ func NewRWMutex(c *Client, path string, o *RWMutexOptions) *RWMutex {
 	return rw
 }
 
-// Lock waits for the lock as its only holder, as Mutex.Lock does.
+// Lock acquires the lock as its only holder, waiting as Mutex.Lock does.
 func (rw *RWMutex) Lock(ctx context.Context) (*Hold, error) {
 	return rw.lock(ctx, &request{op: "lock", kind: writeKind})
 }
 
-// TryLock takes the lock as its only holder if nobody has or awaits it, and
-// returns ErrLocked if not.
+// TryLock acquires the lock as its only holder if no other contender has it or waits
+// for it, and returns ErrLocked if not.
 func (rw *RWMutex) TryLock(ctx context.Context) (*Hold, error) {
 	return rw.lock(ctx, &request{op: "trylock", kind: writeKind, try: true})
 }
 
-// RLock waits for the lock as one of its readers.
+// RLock acquires the lock as one of its readers, waiting as Mutex.Lock does.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 	return rw.lock(ctx, &request{op: "rlock", kind: readKind})
 }
 
-// TryRLock takes the lock as one of its readers if no writer has or awaits it, and
-// returns ErrLocked if not.
+// TryRLock acquires the lock as one of its readers if no writer has it or waits for it,
+// and returns ErrLocked if not.
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 	return rw.lock(ctx, &request{op: "tryrlock", kind: readKind, try: true})
 }
@@ -107,7 +107,7 @@ func (r readLocker) Do(ctx context.Context, f func(context.Context, *Hold) error
 	return do(ctx, r.rw.RLock, f)
 }
 
-// Contenders lists who has the lock and who waits for it, as Mutex.Contenders.
+// Contenders lists the holders and the waiters, as Mutex.Contenders does.
 func (rw *RWMutex) Contenders(ctx context.Context) ([]Contender, error) {
 	if err := rw.path.check("contenders"); err != nil {
 		return nil, err
@@ -138,14 +138,14 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	return l.acquire(ctx, r)
 }
 
-// Downgrade makes a writer's hold a reader's, without a moment in between: one
-// commit deletes the writer's node and makes a reader's node with the same
-// number. Readers who wait right behind go; a writer who waits stays out until
-// all of them, and this one, have gone. The hold stays the same, with its token,
-// and another Path and Guard.
+// Downgrade turns a writer's hold into a reader's, without releasing the lock in
+// between: one commit deletes the writer's node and creates a reader's node with the
+// same number. Readers that wait right behind are granted. A waiting writer is not
+// granted until all of them, and this reader, have released. The hold stays the same,
+// with its token, and with another Path and Guard.
 //
-// If ctx ends first, the error matches ErrUncertain, and the downgrade goes on in
-// the background. ErrInvalid: h is no writer's hold of this lock.
+// If ctx ends first, the error matches ErrUncertain, and the downgrade goes on in the
+// background. ErrInvalid: h is no writer's hold of this lock.
 func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 	if err := rw.path.check("downgrade"); err != nil {
 		return err
@@ -221,19 +221,19 @@ func (rw *RWMutex) beginMove(h *Hold) (old string, moving chan struct{}, err err
 	return h.path, h.moving, nil
 }
 
-// replace deletes the node at old and makes one at next, in one commit. It finds
-// out what became of it when the reply was lost. The error matches ErrNotFound if
-// old was deleted by somebody else.
+// replace deletes the node at old and creates one at next, in one commit. If the reply
+// is lost, it determines the outcome. The error matches ErrNotFound if an outsider
+// deleted old.
 func (s *session) replace(old, next string, data []byte) error {
 	ctx := context.Background() // the session bounds it
 	err := s.commitAgain(ctx, backend.Create(next, data, backend.Ephemeral), backend.Delete(old, backend.AnyVersion))
 	if errors.Is(err, backend.ErrExists) {
-		return nil // an attempt whose reply was lost: the name is ours alone
+		return nil // created by an attempt whose reply was lost, since the name is this hold's alone
 	}
 	return err
 }
 
-// Revoke asks all who have the lock at this moment, the writer or the readers, as
+// Revoke asks all current holders, the writer or the readers, to give the lock up, as
 // Mutex.Revoke does.
 func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 	return rw.line().revoke(ctx, &rw.path, o)

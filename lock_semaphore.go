@@ -20,58 +20,58 @@ type SemaphoreOptions struct {
 	// Data is stored in the node of each acquisition, as MutexOptions.Data.
 	Data []byte
 
-	// AdoptLimit takes the limit that stands on the service, whatever this
-	// client expects. Without it another limit is an error.
+	// AdoptLimit accepts the limit that is stored on the service, whatever limit this
+	// client expects. Without it a different limit is an error.
 	AdoptLimit bool
 }
 
-// A Semaphore is a number of permits among all clients that use the same path.
-// An acquisition takes any number of them, all or none: one that needs several
-// is one request, so two callers never hold half each and wait for the other
-// half for ever. The ZooKeeper recipe guide has no semaphore; this is its lock, with
-// a limit instead of one, as Curator has it too.
+// A Semaphore is a number of permits, shared by all clients that use the same path. An
+// acquisition takes any number of permits, all or none. An acquisition of several
+// permits is one request, so two callers never hold half each and wait for the other
+// half for ever. The ZooKeeper recipe guide has no semaphore; this is its lock, with a
+// limit instead of one, as Curator has it too.
 //
-// Requests are granted in the order in which their nodes were created. A large
-// one is not passed by small ones behind it; it holds them up until it fits. Its
-// turn has come as soon as its weight and the weights of all before it are
-// within the limit. Nobody polls. A release wakes the first waiter, and each
-// grant one more, however many wait.
+// Requests are granted in the order in which their nodes were created. Small requests
+// do not overtake a large one ahead of them; the large request holds them up until it
+// fits. The turn of a request comes as soon as its weight and the weights of all
+// earlier requests are within the limit. No client polls. A release wakes the first
+// waiter, and each grant one more, however many wait.
 //
-// The limit stands on the service, so that all agree on it. Whoever comes first
-// stores the one that he expects. A client that expects another one is refused
-// with ErrLimit unless it adopts what it finds, so a program that is rolled out
-// with a new limit cannot exceed the old one. SetLimit changes it. To raise it
-// wakes waiters at once. To lower it takes nothing away: who has permits keeps
-// them, and nobody gets new ones until the sum fits again. What is held never
-// exceeds the limit that stood when the turn of the last of the holders came; a
-// client may notice its turn after the limit has gone down again.
+// The limit is stored on the service, so that all clients agree on it. The first client
+// stores the limit that it expects. A client that expects a different one is refused
+// with ErrLimit unless it adopts the stored limit, so a program that is rolled out with
+// a new limit cannot exceed the old one. SetLimit changes the limit. Raising it wakes
+// waiters at once. Lowering it revokes nothing: holders keep their permits, and no
+// request is granted until the sum fits again. The permits held never exceed the limit
+// that was stored when the turn of the latest of the holders came; a client may notice
+// its turn after the limit has been lowered again.
 //
-// Several have permits at a time, so holds have no token. They fence by Guard.
-// A crash or a lost session gives the permits back. A waiter learns of its turn
-// from the one before it in line, so while the process of a waiter whose turn
-// has come is paused, those right behind it wait too, until it runs on or its
-// session ends.
+// Several clients have permits at a time, so holds have no token. They fence by Guard.
+// A crash or a lost session returns the permits. A waiter learns of its turn from its
+// predecessor in the queue. So if the process of a waiter whose turn has come is
+// paused, those right behind it wait too, until it resumes or its session ends.
 //
-// A semaphore is not reentrant: a caller that acquires one permit after another,
-// while others do the same, can wait for ever. Acquire them together. An Acquire
-// whose ctx comes from holds on the same semaphore (Hold.Context) fails with ErrHeld if
-// its permits and theirs together are over the limit, and if a request that came between
-// them does not fit beside theirs: that one waits for the holds, and the Acquire for that
-// one. It waits all the same if the limit has been set since that request came. Other
-// holds of the same process do not count. TryAcquire returns ErrLocked then.
+// A semaphore is not reentrant. A caller that acquires one permit after another, while
+// others do the same, can wait for ever. Acquire them together. An Acquire whose ctx
+// derives from holds on the same semaphore (Hold.Context) fails with ErrHeld if its
+// permits and theirs together exceed the limit. It also fails with ErrHeld if a request
+// that came between them does not fit beside theirs: that request waits for the holds,
+// and the Acquire waits for that request. It waits all the same if the limit has been
+// set since that request came. Other holds of the same process do not count. TryAcquire
+// returns ErrLocked in these cases.
 //
-// Layout: path/limit is a persistent node with the limit as a decimal number, so
-// it outlives all clients, and anybody can read it and set it by hand. (Set it, and
-// do not delete it and make another: one who is alone may not notice.) The
-// directory path/requests (a container, made on first use) belongs to the
-// semaphore: its data names it, and each request is an ephemeral sequential node
-// in it, named _c_<uuid>-permit-<weight>-<number>. Children with other names are
-// ignored. A request that was granted after it had waited is marked: its owner
-// writes the same data once more, so that its version is not zero. Nothing of a
-// semaphore is left when path/limit is deleted and nobody uses it.
+// Layout: path/limit is a persistent node with the limit as a decimal number. It
+// outlives all clients, and an operator can read it and set it by hand. (Set it; do not
+// delete it and create another: a client that is alone may not notice.) The directory
+// path/requests (a container, created on first use) belongs to the semaphore. Its data
+// names the semaphore, and each request is an ephemeral sequential node in it, named
+// _c_<uuid>-permit-<weight>-<number>. Children with other names are ignored. A request
+// that was granted after it had waited is marked: its owner writes the same data once
+// more, so that its version is not zero. Nothing of a semaphore is left when path/limit
+// is deleted and no client uses it.
 //
-// A Semaphore is safe for concurrent use and holds no resources; there is
-// nothing to close. Two of them with one client and path are one semaphore.
+// A Semaphore is safe for concurrent use and owns no resources; there is nothing to
+// close. Two of them with one client and path are one semaphore.
 type Semaphore struct {
 	c        *Client
 	path     recipePath
@@ -81,18 +81,17 @@ type Semaphore struct {
 	bad      error  // of the options
 	adopt    bool
 	want     atomic.Int64            // the limit that this client expects
-	seen     atomic.Pointer[permits] // the limit that was found and accepted last, or nil
+	seen     atomic.Pointer[permits] // the limit that was last found and accepted
 
 	mu  sync.Mutex
-	set int64 // the zxid of the SetLimit that want is of
+	set int64 // the zxid of the SetLimit from which want comes
 }
 
 // maxPermits is the highest limit.
 const maxPermits = math.MaxInt32
 
-// NewSemaphore returns the semaphore at path, of which the caller expects that it
-// has limit permits. It does no I/O; a bad path or limit is reported by the first
-// call.
+// NewSemaphore returns the semaphore at path, which the caller expects to have limit
+// permits. It does no I/O; a bad path or limit is reported by the first call.
 func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semaphore {
 	s := &Semaphore{c: c, path: c.recipePath(path)}
 	s.requests = s.path.full + "/requests"
@@ -105,23 +104,23 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 	return s
 }
 
-// Acquire waits for n permits until ctx ends. ctx bounds the wait only, not the
-// hold. A session lost while waiting does not end the wait: the caller goes to
-// the tail of the line with the next session. Whatever ends the wait, its node is gone
+// Acquire acquires n permits, waiting until ctx ends. ctx bounds the wait only, not the
+// hold. A session lost while waiting does not end the wait: the caller goes to the tail
+// of the queue with the next session. Whatever ends the wait, the caller's node is gone
 // when Acquire returns, as with Mutex.Lock.
 //
-// Errors: ErrLimit when n is over the limit, at once and also when the limit is
-// lowered below n while the call waits; when the limit is not the one that this
-// client expects; and when the directory's sequence numbers are used up until
-// those in line have gone. ErrInvalid for n below 1, a limit that is none, or a
-// limit node that holds no number. ErrDenied, before it waits, when this client may not
-// write its own node in path/requests. And those of Mutex.Lock.
+// Errors: ErrLimit when n exceeds the limit, at once and also when the limit is lowered
+// below n while the call waits; when the limit is not the one that this client expects;
+// and when the directory's sequence numbers are used up, until its contenders have
+// gone. ErrInvalid for n below 1, an invalid limit, or a limit node that holds no
+// number. ErrDenied, before it waits, when this client may not write its own node in
+// path/requests. And those of Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, &acquisition{sem: s, op: "acquire", n: n})
 }
 
-// TryAcquire takes n permits if it need not wait for others, who have permits or
-// wait for them, and returns ErrLocked if not.
+// TryAcquire acquires n permits if it need not wait for holders or waiters, and returns
+// ErrLocked if not.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, &acquisition{sem: s, op: "tryacquire", n: n, try: true})
 }
@@ -178,10 +177,10 @@ func (s *Semaphore) check(ctx context.Context, op string) error {
 	return opError(op, s.path.full, err)
 }
 
-// SetLimit changes the limit for all clients. This Semaphore expects the new one
-// from now on; others that do not adopt limits refuse to acquire. All waiters
-// look at the new limit: those whose turn it makes are granted, those whom it is
-// too low for fail with ErrLimit.
+// SetLimit changes the limit for all clients. This Semaphore expects the new limit from
+// now on; others that do not adopt limits refuse to acquire. All waiters read the new
+// limit: a waiter whose turn has come under it is granted, and a waiter whose request
+// exceeds it fails with ErrLimit.
 //
 // If its outcome is unknown when ctx or the session ends, the error matches
 // ErrUncertain.
@@ -192,7 +191,8 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	if err := checkLimit(int64(limit)); err != nil {
 		return opError("setlimit", s.path.full, err)
 	}
-	// Once: another's change may have come after it.
+	// Not repeated on another session: a later change by another client could be
+	// undone.
 	zxid, err := onSessionOnce(ctx, s.c, func(ss *session) (int64, error) { return s.setLimit(ctx, ss, limit) })
 	if err != nil {
 		return opError("setlimit", s.path.full, err)
@@ -206,8 +206,8 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	return nil
 }
 
-// Limit returns the limit that stands on the service, or ErrNotFound if nobody
-// has used the semaphore yet.
+// Limit returns the limit that is stored on the service, or ErrNotFound if the
+// semaphore has not been used yet.
 func (s *Semaphore) Limit(ctx context.Context) (int, error) {
 	if err := s.check(ctx, "limit"); err != nil {
 		return 0, err
@@ -219,18 +219,18 @@ func (s *Semaphore) Limit(ctx context.Context) (int, error) {
 // A SemaphoreContender is a request for permits of a Semaphore.
 type SemaphoreContender struct {
 	Path    string    // of its node, absolute
-	Weight  int       // how many permits it is for
-	Granted bool      // it has them, or may take them as soon as its client notices
-	Session int64     // that owns the node
-	Since   time.Time // when it came, by the service's clock
+	Weight  int       // the number of permits requested
+	Granted bool      // it holds the permits, or may take them as soon as its client notices
+	Session int64     // the owner of the node
+	Since   time.Time // the creation of the node, by the service's clock
 	ID      string
 	Data    []byte
 }
 
-// Contenders lists who has permits and who waits for them, in order, as
-// Mutex.Contenders does. After the limit was lowered, one who got his permits
-// without waiting can show as not granted, until those before him have gone. It
-// costs three requests and one more for each contender.
+// Contenders lists the holders of permits and the waiters, in order, as
+// Mutex.Contenders does. After the limit was lowered, a holder that got its permits
+// without waiting can appear as not granted, until those before it have gone. It costs
+// three requests and one more for each contender.
 func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error) {
 	if err := s.check(ctx, "contenders"); err != nil {
 		return nil, err
@@ -249,13 +249,13 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 		return nil, err
 	}
 	var list []SemaphoreContender
-	granted, sum := 0, int64(0) // the first of the list have permits
+	granted, sum := 0, int64(0) // the length of the granted prefix of the list
 	for _, q := range orderPermits(names) {
 		sum += int64(q.weight)
 		path := s.requests + "/" + q.name
 		data, stat, err := ss.b.Get(ctx, path, nil)
 		if isNotFound(err) {
-			continue // gone since
+			continue // deleted since the listing
 		}
 		if err != nil {
 			return nil, err
@@ -289,8 +289,8 @@ func (s *Semaphore) release(h *Hold) error {
 
 func (s *Semaphore) lost(*Hold) {}
 
-// remove deletes a request. If its number is high, the directory goes with it,
-// should nobody else be in it: see seqSoft.
+// remove deletes a request. If its number is high, it deletes the directory too,
+// provided that it is otherwise empty: see seqSoft.
 func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error {
 	if q, ok := parsePermit(base(path)); ok && isHigh(q.seq) {
 		return ss.removeWithDir(ctx, path, s.requests)
@@ -298,9 +298,9 @@ func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error 
 	return ss.remove(ctx, path)
 }
 
-// checkNumber returns nil for a place whose number may stand. Otherwise it has
-// withdrawn it. The last one to go has taken the directory along, so that the
-// numbers begin anew.
+// checkNumber returns nil for a place whose number is valid. Otherwise it removes the
+// node. The last contender to leave deletes the directory too, so that the numbers
+// begin anew.
 func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
 	if p.seq >= 0 && p.seq < seqClose {
 		return nil
@@ -318,7 +318,7 @@ func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
 	return fmt.Errorf("%w: sequence numbers are used up until those in line have gone", ErrLimit)
 }
 
-// tooHeavy is the error for a request that the limit never admits.
+// tooHeavy returns the error for a request that exceeds the limit.
 func tooHeavy(n, limit int) error {
 	return fmt.Errorf("%w: %d permits asked for, %d there are", ErrLimit, n, limit)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// permits is the limit of a semaphore as it stands on the service.
+// permits is the limit of a semaphore as stored on the service.
 type permits struct {
 	n       int
 	changed int64 // the zxid of its latest change
@@ -24,13 +24,13 @@ func checkLimit(n int64) error {
 	return nil
 }
 
-// readLimit reads the limit. With a watch it tells of the next change.
+// readLimit reads the limit. The watch, if any, fires at the next change.
 func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) (permits, error) {
 	data, stat, err := s.b.Get(ctx, path, w)
 	if err != nil {
 		return permits{}, err
 	}
-	// Spaces as an operator's tool may leave them behind.
+	// An operator's tool may leave spaces behind.
 	n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 	if err == nil {
 		err = checkLimit(n)
@@ -42,7 +42,7 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 	return permits{int(n), stat.Mzxid, stat.Version}, nil
 }
 
-// makeLimit creates the node of the limit, if it is not there.
+// makeLimit creates the node of the limit, if it does not exist.
 func (s *Semaphore) makeLimit(ctx context.Context, ss *session, limit int) error {
 	_, err := ss.makeNode(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent), func(string) error { return ss.occupyAnew(ctx, s.ground()) })
 	return err
@@ -54,14 +54,14 @@ func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64
 		return 0, err
 	}
 	for {
-		// Once: a repetition could undo what somebody else has set since.
+		// Exactly once: a repetition could undo a later change by another client.
 		_, zxid, err := ss.commitOnce(ctx, backend.SetData(s.limit, formatLimit(limit), backend.AnyVersion))
 		if !isNotFound(err) {
 			return zxid, err
 		}
 		_, zxid, err = ss.commitOnce(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent))
 		switch {
-		case answers(err, backend.ErrExists): // somebody else has made it meanwhile
+		case answers(err, backend.ErrExists): // another client has created it meanwhile
 		case isNotFound(err):
 			if err := ss.occupyAnew(ctx, s.ground()); err != nil {
 				return 0, err
@@ -74,9 +74,9 @@ func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64
 
 func formatLimit(n int) []byte { return strconv.AppendInt(nil, int64(n), 10) }
 
-// limit reads the limit, and makes its node if nobody has. The first time it
-// also compares it with what the client expects. With watch it returns a watch
-// that is armed.
+// limit reads the limit, and creates its node if there is none. The first time it also
+// compares the limit with the one that the client expects. With watch it returns an
+// armed watch.
 func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permits, *backend.Watch, error) {
 	sem := a.sem
 	for {
@@ -86,7 +86,7 @@ func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permit
 		}
 		l, err := s.readLimit(ctx, sem.limit, w)
 		if isNotFound(err) {
-			// Nobody was here before, or somebody has deleted it.
+			// The first use of the semaphore, or an outsider deleted the node.
 			n := int(sem.want.Load())
 			if seen := sem.seen.Load(); seen != nil {
 				n = seen.n
@@ -112,9 +112,9 @@ func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permit
 	}
 }
 
-// limitStands is the condition that the limit is still the one that was seen last,
-// and that this client accepts it. Its Kind is zero if there is none. (Who deletes
-// the node and makes another is not found out.)
+// limitStands returns the condition that the limit is still the one that was last seen,
+// and that this client accepts it. Its Kind is zero if there is none. (It does not
+// detect that the node was deleted and created again.)
 func (s *Semaphore) limitStands() backend.Op {
 	seen := s.seen.Load()
 	if seen == nil || seen.version < 0 || !s.adopt && int64(seen.n) != s.want.Load() {

@@ -11,45 +11,45 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// The protocol of the semaphore. Let S(i) be the sum of the weights of the
-// requests up to and including i, in the order of their numbers. S(i) never
-// grows, since no request comes in before another.
+// The protocol of the semaphore. Let S(i) be the sum of the weights of the requests up
+// to and including i, in the order of their numbers. S(i) never grows, since no request
+// is inserted before another.
 //
-// The turn of i comes at the first moment at which S(i) is within the limit, and
-// stays come. Whose turn has come is always the first part of the line: what is
-// true of S(i) was true of those before i. So at the moment of every turn the sum
-// of all whose turn has come, holders or not yet, is S of the last of them and
-// within the limit of that moment: the limit is never exceeded.
+// The turn of i comes at the first moment at which S(i) is within the limit, and stays
+// come. The requests whose turn has come are always a prefix of the queue: if S(i) is
+// within the limit, so is the sum of every earlier request. So at the moment of each
+// turn the sum over all requests whose turn has come, granted or not yet, is S of the
+// last of them and within the limit of that moment: the limit is never exceeded.
 //
-// A client sees that its turn has come when it reads the line and then, not
-// before, the limit: at the time of the second read both were so. Or it reads the
-// line while a watch on the limit stands that was armed before. Or he is alone in
-// the directory when his node is created, and wants one permit: no limit is lower.
-// That it is the limit he accepts is a condition of the creation, so he reads
-// nothing. (For more permits that would not do: a node that was deleted and made
-// anew can have the same version.)
+// A client knows that its turn has come in three cases. It reads the queue and then,
+// not before, the limit: both were so at the time of the second read. Or it reads the
+// queue while a watch on the limit is armed that was armed before. Or it is alone in
+// the directory when its node is created, and wants one permit: no limit is lower. That
+// the client accepts the limit is then a condition of the creation, so it reads
+// nothing. (For more permits this is not sufficient: a limit node that was deleted and
+// created anew can have the same version.)
 //
 // A waiter is woken by its own node, by the limit, and by one of
 //
 //   - the directory's children, if it is the first whose turn has not come;
-//   - else the node right before its own, which is that of a waiter whose turn
-//     must come first or who goes. When its turn comes its owner marks the node.
+//   - otherwise its predecessor, which is a waiter whose turn must come first, or which
+//     leaves. When the turn of the predecessor comes, its owner marks the node.
 //
-// The second needs certainty that the one before will mark. Everybody marks who
-// is granted, except for one whose turn came at the very creation of his node:
-// he has read the same sum as it was then, under a limit that has not changed
-// since. So a node without a mark will get one if its S was over the limit at its
-// creation. That is known if its S is over the limit now, and the limit is the
-// one under which it was created: its czxid is above the limit's mzxid. Once
-// known of a node it stays true, whatever becomes of the limit; a node before
-// ours is the one before ours until it goes. Where it is not known (the limit was
-// changed, and the one before has perhaps held on since) the waiter watches the
-// children too: a wake-up too many, never one too few.
+// The second case requires certainty that the predecessor will be marked. Every granted
+// request is marked, except for one whose turn came at the very creation of its node:
+// its client has read the same sum as at that moment, under a limit that has not
+// changed since. So an unmarked node will be marked if its S exceeded the limit at its
+// creation. That is known if its S exceeds the limit now, and the limit is the one
+// under which it was created: its czxid is above the limit's mzxid. Once known of a
+// node this stays true, whatever becomes of the limit, and the node stays the
+// predecessor until it is deleted. Where it is not known (the limit was changed, and
+// the predecessor may have been granted since without a mark), the waiter watches the
+// children too: a superfluous wake-up, never a missing one.
 //
-// Without each of these conditions a lost wake-up, or a limit exceeded, is found
-// by the exhaustive model in the tests.
+// If any of these conditions is left out, the exhaustive model in the tests finds a
+// lost wake-up or an exceeded limit.
 
-// orderPermits returns the requests among the children, first come first.
+// orderPermits returns the requests among the children, in the order of arrival.
 func orderPermits(names []string) []permit {
 	var queue []permit
 	for _, name := range names {
@@ -80,14 +80,15 @@ type acquisition struct {
 	agreed bool   // the limit was found to be one that the client accepts
 }
 
-// heldUnder is line.heldUnder: the permits of the holds that ctx comes from are never
-// free for this call. It spares a request that is bound to fail; behindOwn decides.
+// heldUnder is line.heldUnder: the permits of the holds from which ctx derives never
+// become free for this call. It saves a request that is bound to fail; behindOwn
+// decides.
 func (a *acquisition) heldUnder(ctx context.Context) error {
 	if a.try || a.sem.adopt {
 		return nil
 	}
 	held, want := 0, int(a.sem.want.Load())
-	var counted []string // a context can be that of one hold twice
+	var counted []string // a context can derive from one hold twice
 	for name, h := range holdsUnder(ctx, a.sem.requests) {
 		q, ok := parsePermit(name)
 		if !ok || slices.Contains(counted, name) {
@@ -106,12 +107,14 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 	return nil
 }
 
-// behindOwn is line.behindOwn. It returns ErrHeld if a request in the queue, whose last is
-// that of this call, does not fit beside the permits before it that ctx comes from. This
-// call waits behind that request, which waits for those permits, and ctx ends with them.
+// behindOwn is line.behindOwn. It returns ErrHeld if a request in the queue, whose last
+// is that of this call, does not fit beside the earlier permits from which ctx derives.
+// This call waits behind that request, that request waits for those permits, and ctx
+// ends with them.
 //
-// Another's request counts if its node is younger than the limit: it never had its turn
-// then. Under an earlier limit it may have been granted, and not have marked its node.
+// The request of another caller counts if its node is younger than the limit: then its
+// turn has never come. Under an earlier limit it may have been granted without having
+// set its mark yet.
 func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []permit, l permits) error {
 	var names []string
 	for name := range holdsUnder(ctx, a.sem.requests) {
@@ -126,15 +129,15 @@ func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []permit,
 		case isOwn(q):
 			own -= int64(q.weight)
 			continue
-		case own+int64(q.weight) <= int64(l.n), q.weight > l.n: // too heavy: it will fail
+		case own+int64(q.weight) <= int64(l.n), q.weight > l.n: // it exceeds the limit and will fail
 			continue
 		}
 		if i < len(queue)-1 {
 			stat, err := s.b.Exists(ctx, a.sem.requests+"/"+q.name, nil)
 			if isNotFound(err) {
-				continue // gone since
+				continue // deleted since the listing
 			}
-			if err != nil || stat.Czxid <= l.changed { // those before it are older
+			if err != nil || stat.Czxid <= l.changed { // earlier requests are older still
 				return err
 			}
 		}
@@ -143,7 +146,7 @@ func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []permit,
 	return nil
 }
 
-// run makes requests until one is granted, or fails for good.
+// run makes requests until one is granted or fails for good.
 func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 	path := a.sem.path.full
 	for {
@@ -178,8 +181,8 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	if err := s.occupy(ctx, sem.ground()); err != nil {
 		return nil, err
 	}
-	// A request that is bound to fail holds up those behind it for a moment. So
-	// ask first, unless the last answer is known and would do.
+	// A request that is bound to fail holds up those behind it for a moment. So read
+	// the limit first, unless the limit that was last seen admits the request.
 	if seen := sem.seen.Load(); seen == nil || a.n > seen.n {
 		l, _, err := a.limit(ctx, s, false)
 		if err != nil {
@@ -207,8 +210,8 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 		return nil, err
 	}
 	if n.siblings == 1 && sp.check.Kind != 0 {
-		// One permit for who is alone: no limit is lower than that, so the turn came
-		// with the node, and the limit that the client accepts stood then.
+		// One permit for the only contender: no limit is lower than that, so the turn
+		// came with the node, under the limit that the client accepts.
 		return a.hold(ctx, p, nil, false)
 	}
 	var w permitWaits
@@ -223,16 +226,16 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	return h, err
 }
 
-// look returns ErrLocked if a try would fail now, before it makes a node, see
-// line.look. Here too a failure means that another was granted: of the requests made
-// since the look of one that fails, the first was granted, or failed for being
-// heavier.
+// look returns ErrLocked if a try would fail now, before the try creates a node, see
+// line.look. Here too a failure means that another request was granted: of the requests
+// made since the look of the failing one, the first was granted, or failed because it
+// was heavier.
 func (a *acquisition) look(ctx context.Context, s *session) error {
 	names, err := s.lookAt(ctx, a.sem.requests)
 	if err != nil {
 		return err
 	}
-	l, _, err := a.limit(ctx, s, false) // after the line
+	l, _, err := a.limit(ctx, s, false) // after reading the queue
 	if err != nil {
 		return err
 	}
@@ -245,7 +248,7 @@ func (a *acquisition) look(ctx context.Context, s *session) error {
 	return nil
 }
 
-// list returns the line up to and including p, which is the last of it. w may be
+// list returns the queue up to and including p, which is its last element. w may be
 // nil.
 func (a *acquisition) list(ctx context.Context, p *place, w *backend.Watch) ([]permit, error) {
 	for synced := false; ; synced = true {
@@ -261,18 +264,19 @@ func (a *acquisition) list(ctx context.Context, p *place, w *backend.Watch) ([]p
 		if synced {
 			return nil, errGone
 		}
-		// Gone, or the server lags behind what it has answered before.
+		// Deleted, or the server lags behind its earlier replies.
 		if err := p.s.b.Sync(ctx, a.sem.requests); err != nil {
 			return nil, err
 		}
 		if isNotFound(err) {
 			continue // w is not armed
 		}
-		w = nil // armed, and older than what is read next
+		w = nil // already armed, and older than the next listing
 	}
 }
 
-// glance grants a request that needs not wait. It returns errAgain if it must.
+// glance grants a request that need not wait. It returns errAgain if the request must
+// wait.
 func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
 	queue := []permit{{base(p.path), p.seq, a.n}}
 	if p.siblings != 1 {
@@ -281,7 +285,7 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 			return nil, err
 		}
 	}
-	l, _, err := a.limit(ctx, p.s, false) // after the line
+	l, _, err := a.limit(ctx, p.s, false) // after reading the queue
 	if err != nil {
 		return nil, err
 	}
@@ -291,9 +295,9 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 	case a.n > l.n:
 		return nil, tooHeavy(a.n, l.n)
 	case fits && p.siblings == int32(len(queue)) && p.czxid > l.changed:
-		// Nobody before us has gone since our node was created, and the limit is
-		// the one of then: our turn came with the node and nobody takes it for one
-		// that will be marked.
+		// No earlier request has left since this node was created, and the limit has
+		// not changed since. So the turn came with the node, and no successor expects a
+		// mark.
 		return a.hold(ctx, p, nil, false)
 	case !fits && a.try:
 		return nil, ErrLocked
@@ -312,9 +316,9 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 	return nil, errAgain
 }
 
-// mayMark returns an error if the session may not write the node of p, of which others
-// may rely on the mark. It asks by a write that cannot be applied: a service tests the
-// permission before the version. A session asks once in each directory.
+// mayMark returns an error if the session may not write the node of p, on whose mark
+// others may rely. It checks by a write that cannot be applied: a service tests the
+// permission before the version. A session checks once for each directory.
 func (a *acquisition) mayMark(ctx context.Context, p *place) error {
 	s, dir := p.s, a.sem.requests
 	if s.isAllowed(dir) {
@@ -333,9 +337,9 @@ func (a *acquisition) mayMark(ctx context.Context, p *place) error {
 	return err
 }
 
-// hold makes the place a hold, and marks its node if mark says so. own is the
-// armed watch on the node; nil has one armed later. It returns errAgain if that
-// watch has fired.
+// hold turns the place into a hold, and marks its node if mark is set. own is the armed
+// watch on the node; if own is nil, a watch is armed later. It returns errAgain if own
+// has fired.
 func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, mark bool) (*Hold, error) {
 	c, s := a.sem.c, p.s
 	h := &Hold{s: s, path: p.path, trail: a.trail, recipe: a.sem}
@@ -354,11 +358,11 @@ func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, ma
 	return h, nil
 }
 
-// mark tells whoever is behind in line that p was granted.
+// mark marks the node of p, which tells its successor that p was granted.
 func (a *acquisition) mark(ctx context.Context, p *place) error {
 	err := p.s.commitAgain(ctx, backend.SetData(p.path, a.sem.data, backend.AnyVersion))
 	if isNotFound(err) {
-		return nil // released, which tells as much
+		return nil // released, so its successor is woken by the deletion
 	}
 	return err
 }

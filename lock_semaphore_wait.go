@@ -7,19 +7,19 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// permitWaits is what a waiter watches.
+// permitWaits is the set of watches of a waiter.
 type permitWaits struct {
 	own   *backend.Watch // the own node: data and deletion
 	limit *backend.Watch
 	dir   *backend.Watch // the children of the directory
-	ahead *backend.Watch // the node before the own one: mark and deletion
+	ahead *backend.Watch // the predecessor: mark and deletion
 
 	first  bool   // watch the directory
-	sure   string // the name of a node before ours that is marked when it is granted
-	unsure string // of one that may hold without a mark, or that has its mark
+	sure   string // the name of a predecessor that will be marked when it is granted
+	unsure string // the name of a predecessor that may have been granted without a mark, or is marked
 }
 
-// stop gives up the watches; the own one too if it was not passed to a hold.
+// stop stops the watches, and also the own one if it was not passed to a hold.
 func (w *permitWaits) stop(own bool) {
 	w.limit.Stop()
 	w.dir.Stop()
@@ -32,13 +32,13 @@ func (w *permitWaits) stop(own bool) {
 // stands reports whether a watch is armed and has not fired.
 func stands(w *backend.Watch) bool { return w != nil && w.Kind() == 0 }
 
-// wait waits for the turn of p.
+// wait waits until p is granted.
 func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
 	s := p.s
 	var l permits
 	for {
-		// The own watch before all that could become a grant, and the limit's
-		// before the line.
+		// Arm the own watch before any read that can grant, and the limit's before
+		// reading the queue.
 		if !stands(w.own) {
 			var err error
 			w.own.Stop()
@@ -82,7 +82,7 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		select {
 		case <-w.dir.Fired():
 		case <-w.ahead.Fired():
-			// Marked, mostly: then we are the first.
+			// Usually the predecessor was marked: then this waiter is the first.
 			w.first = w.ahead.Kind() == backend.LookAgain
 		case <-w.limit.Fired():
 		case <-w.own.Fired():
@@ -94,9 +94,8 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 	}
 }
 
-// follow sees to the watch that tells a waiter of its turn: on the node right
-// before its own, or on the directory. It returns errAgain if the line must be
-// read again.
+// follow arms the watch that signals a waiter's turn: on its predecessor, or on the
+// directory. It returns errAgain if the queue must be read again.
 func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ahead []permit, l permits) error {
 	if len(ahead) > 0 && weigh(ahead) > int64(l.n) {
 		prev := ahead[len(ahead)-1].name
@@ -132,7 +131,7 @@ func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ah
 	return nil
 }
 
-// follows gives up the watch on the directory for the one on the node ahead.
+// follows replaces the watch on the directory by the one on the predecessor.
 func (w *permitWaits) follows() {
 	w.first = false
 	w.dir.Stop()
