@@ -62,9 +62,9 @@ func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waite
 	return claims, faster || lost, err
 }
 
-// prepare returns the claim of an item as it is to be made, or nil if it is not to be
-// made: the item has vanished, it has changed since it was listed, or it was claimed as
-// often as may be.
+// prepare returns a claim on the item that is ready to be committed. It returns nil if
+// the item has vanished, if it has changed since the list, or if it was claimed as often
+// as MaxAttempts allows.
 func (q *queue) prepare(ctx context.Context, s *session, e queueEntry, fresh bool) (cl *itemClaim, changed bool, err error) {
 	cl = &itemClaim{q: q, s: s, e: e, attempt: 1}
 	if e.state {
@@ -98,8 +98,8 @@ func (q *queue) prepare(ctx context.Context, s *session, e queueEntry, fresh boo
 	return cl, false, nil
 }
 
-// commitClaims makes the claims, and if some cannot be made the others; faster says that
-// somebody was faster with one.
+// commitClaims commits the claims. If some cannot be committed, it commits the others.
+// faster reports whether another consumer was faster with one of them.
 func (q *queue) commitClaims(ctx context.Context, s *session, claims []*itemClaim, waiter string, fresh bool) (made []*itemClaim, faster bool, err error) {
 	for len(claims) > 0 {
 		var ops []backend.Op

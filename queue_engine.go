@@ -14,7 +14,7 @@ import (
 // # Nodes
 //
 //	<queue>                              a container
-//	<queue>/items                        persistent, without data; its version counts the limited puts, and the buckets made under P2's second commit
+//	<queue>/items                        persistent, without data; its version counts limited puts, and buckets made for a key without an open one (P2)
 //	<queue>/items/tally                  its version continues that count when the versions of items are used up
 //	<queue>/items/b-<key>-<n>            a bucket; version 0: open, else closed
 //	  i-<id>-<due>-<sequence>            an item: the bytes that Put was given, nothing else
@@ -188,7 +188,7 @@ type queue struct {
 	most        int           // maxBuckets, fewer in tests
 	skew        time.Duration // added to the clock; zero except in tests
 	batch       int           // maximum of items in one claim: maxBatch, fewer if the path is long
-	dead        *queue        // nil for a queue of dead letters
+	dead        *queue        // nil only in the engine that writes the dead letters
 
 	mu      sync.Mutex
 	open    map[int64]openBucket  // by key: the bucket of the latest put

@@ -33,7 +33,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 			}
 		}
 	}
-	var names []string // none if nobody has put anything yet, or an outsider has removed it all
+	var names []string // none if there was no put yet, or an outsider has removed the directory
 	_, err := s.readOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
 		names, _, err = s.b.Children(ctx, q.items, w)
 		return err
