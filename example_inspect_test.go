@@ -34,6 +34,6 @@ func ExampleInspect() {
 		fmt.Println("holds:", who.Holds, "with the token of our hold:", who.Token == h.Token())
 	}
 	// Output:
-	// mutex: held, nobody waits
+	// mutex: held, no waiters
 	// holds: true with the token of our hold: true
 }

@@ -13,54 +13,54 @@ import (
 
 // InspectOptions may be nil.
 type InspectOptions struct {
-	// Data has the Inspection hold what users have stored: the data of contenders
-	// and members, values, items, payloads. They can be secrets, so without it
-	// only their sizes are told. What is meant to be seen is told in any case: the
-	// IDs of candidates and members, and the reasons of revocations and aborts.
+	// Data includes the data that users have stored: the data of contenders and
+	// members, values, items, payloads. It can be secret, so without Data only its
+	// size is reported. What is meant to be seen is reported in any case: the IDs of
+	// contenders and members, and the reasons of revocations and aborts.
 	Data bool
 
-	// MaxReads is the most requests that are made, one for each node that matters
-	// and for each list of nodes. The default is 1,000. What lies beyond is not
+	// MaxReads bounds the number of requests: one for each node that matters and one
+	// for each list of nodes. The default is 1,000. Nodes beyond that are not
 	// described, and Truncated is set.
 	MaxReads int
 }
 
-// defaultReads is MaxReads where it is zero.
+// defaultReads is the default of MaxReads.
 const defaultReads = 1000
 
-// An Inspection says what stands under a path and how it stands: for operators,
-// and for programs that show it to them. Its JSON has stable names in lower case;
-// String is a text for people. Sessions are written in hex, as ZooKeeper's own
-// tools do, and times are in UTC.
+// An Inspection describes the state under a path, for operators and for programs that
+// show it to them. Its JSON has stable names in lower case; String is a text for
+// people. Session IDs are written in hex, as in ZooKeeper's own tools, and times are
+// in UTC.
 //
-// The recipe is told by the names of nodes that each recipe documents, and by
-// their data where names do not suffice. Where several recipes look the same a
-// note says so.
+// The recipe is recognized by the names of nodes that each recipe documents, and by
+// their data where the names do not suffice. If several recipes look the same, a note
+// says so.
 type Inspection struct {
 	Path string `json:"path"` // absolute, the namespace included
 
-	// Recipe is what stands there: "mutex", "rwmutex", "election", "semaphore",
+	// Recipe is the recipe at the path: "mutex", "rwmutex", "election", "semaphore",
 	// "group", "value", "counter", "barrier", "doublebarrier", "queue",
-	// "priorityqueue", "delayqueue", "twophase" (what Coordinators and Participants
-	// share), "inbox" (of one of its sites). Or "missing", "empty", "part" (nodes
-	// from within a recipe, which stands further up), "mixture" (of several), and
-	// "unknown".
+	// "priorityqueue", "delayqueue", "twophase" (which Coordinators and Participants
+	// share), "inbox" (of one of its sites). Or it is "missing", "empty", "part"
+	// (nodes from within a recipe whose path is further up), "mixture" (of several
+	// recipes), or "unknown".
 	Recipe string `json:"recipe"`
 
 	Summary string    `json:"summary"` // in one line
 	At      time.Time `json:"at"`      // when it was read, by this client's clock
 	Reads   int       `json:"reads"`   // requests that it took
 
-	// Truncated: MaxReads was reached, and not everything is described.
+	// Truncated reports that MaxReads was reached, and not everything is described.
 	Truncated bool     `json:"truncated,omitempty"`
 	Notes     []string `json:"notes,omitempty"`
 
-	// Foreign are names of nodes at the path that no recipe of this package makes,
-	// the first 20 in order, and ForeignCount is how many there are.
+	// Foreign lists names of nodes at the path that no recipe of this package
+	// creates, the first 20 in order. ForeignCount is the number of all such nodes.
 	Foreign      []string `json:"foreign,omitempty"`
 	ForeignCount int      `json:"foreign_count,omitempty"`
 
-	// One of these is set, or none, or in a mixture several.
+	// One of these is set, or none, or several in a mixture.
 	Mutex         *InspectedLine          `json:"mutex,omitempty"`
 	RWMutex       *InspectedLine          `json:"rwmutex,omitempty"`
 	Election      *InspectedLine          `json:"election,omitempty"`
@@ -74,26 +74,25 @@ type Inspection struct {
 	Inbox         *InspectedSite          `json:"inbox,omitempty"`
 }
 
-// An InspectedNode is a node that somebody stands with.
+// An InspectedNode is a node by which a client takes part in a recipe.
 type InspectedNode struct {
 	Name    string    `json:"name"`              // within its directory
-	Session string    `json:"session,omitempty"` // that it goes with
+	Session string    `json:"session,omitempty"` // the session that owns the node
 	Since   time.Time `json:"since,omitzero"`    // when it was created, by the service's clock
 	Size    int       `json:"size"`              // of its data, in bytes
 	Data    []byte    `json:"data,omitempty"`    // with InspectOptions.Data
 
-	// Unread is why less is known of it, such as a permission that is missing.
+	// Unread says why less is known of the node, such as a missing permission.
 	Unread string `json:"unread,omitempty"`
 }
 
-// Inspect explains what stands under a path. It only reads, after one Sync. The
-// nodes are read one after the other, so what it returns is no picture of one
-// moment: somebody can have come or gone meanwhile. Nodes that vanish while they are
-// read are left out.
+// Inspect describes the state under a path. It only reads, after one Sync. The nodes
+// are read at different moments, so the result is not a snapshot: contenders can come
+// or go meanwhile. Nodes that vanish while they are read are left out.
 //
-// A path where nothing stands, and nodes that belong to no recipe, are no errors;
-// the Inspection says so. Errors: the context's; ErrDenied when the path itself
-// may not be read (below it, a note tells); ErrBadPath; ErrInvalid; ErrClosed.
+// A path without a node, and nodes that belong to no recipe, are not errors; the
+// Inspection says so. Errors: that of the context; ErrDenied if the path itself may
+// not be read (below it, a note reports that); ErrBadPath; ErrInvalid; ErrClosed.
 func Inspect(ctx context.Context, c *Client, path string, o *InspectOptions) (*Inspection, error) {
 	const op = "inspect"
 	p := c.recipePath(path)
@@ -124,7 +123,7 @@ func Inspect(ctx context.Context, c *Client, path string, o *InspectOptions) (*I
 	return in, nil
 }
 
-// inspect reads the path and all that matters below it.
+// inspect reads the path and everything that matters below it.
 func (x *inspector) inspect(ctx context.Context) error {
 	in, dir := x.in, x.path.full
 	defer func() { in.Reads = x.reads }()
@@ -135,7 +134,7 @@ func (x *inspector) inspect(ctx context.Context) error {
 	names, stat, err := x.s.b.Children(ctx, dir, nil)
 	if isNotFound(err) {
 		in.Recipe = "missing"
-		in.Summary = "nothing there: a recipe that nobody uses, or a barrier that is not set"
+		in.Summary = "nothing there: an unused recipe, or a barrier that is not set"
 		return nil
 	}
 	if err != nil {
@@ -189,7 +188,7 @@ func (x *inspector) inspect(ctx context.Context) error {
 	return nil
 }
 
-// setForeign tells of nodes that are left over, and of data in a directory.
+// setForeign reports the nodes that no recipe has claimed, and data in a directory.
 func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat) {
 	in := x.in
 	for name := range k.fixed {
@@ -214,13 +213,13 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) && !empty {
 		x.setBarrier(stat)
 		if !owned {
-			in.note("a node of no bytes that was made by hand, and the directory of a recipe that nobody has used yet, look the same")
+			in.note("a node of no bytes that was made by hand, and the directory of a recipe that was never used, look the same")
 		}
 		return nil
 	}
 	if stat.DataLength == 0 && !empty {
 		in.Recipe = "empty"
-		in.Summary = "a directory in which nodes have been and are no more: a recipe that nobody uses now"
+		in.Summary = "a directory whose nodes are all gone: a recipe that is not in use"
 		return nil
 	}
 	if !x.take() {
@@ -239,7 +238,7 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 		x.setBarrier(stat)
 		return nil
 	} else if ok {
-		in.Recipe, in.Summary = "empty", "the directory of a "+string(kind)+" that nobody uses now"
+		in.Recipe, in.Summary = "empty", "the directory of a "+string(kind)+" that is not in use"
 		return nil
 	}
 	v := &InspectedValue{
@@ -275,7 +274,7 @@ func (x *inspector) setBarrier(stat backend.Stat) {
 	}
 }
 
-// plural is a number of things.
+// plural returns n with the noun, which gets a plural s unless n is 1.
 func plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

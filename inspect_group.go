@@ -8,19 +8,20 @@ import (
 	"time"
 )
 
-// An InspectedGroup is who is there.
+// An InspectedGroup is the members of a group that are present.
 type InspectedGroup struct {
 	Members []InspectedMember `json:"members"` // in order of their ids
 	Count   int               `json:"count"`   // of members
 
-	// Ghosts are further nodes with the id of a member that came before them: of a
-	// newcomer that finds the id taken, or of the next incarnation of a member whose
-	// session the service has not ended yet.
+	// Ghosts are further nodes with the id of a member that joined before them: that
+	// of a newcomer that finds the id taken, or of the next incarnation of a member
+	// whose session the service has not ended yet.
 	Ghosts     []InspectedMember `json:"ghosts,omitempty"`
 	GhostCount int               `json:"ghost_count,omitempty"`
 }
 
-// An InspectedMember is one incarnation of a member. Its Since is when it joined.
+// An InspectedMember is one incarnation of a member. Its Since is the time at which
+// it joined.
 type InspectedMember struct {
 	InspectedNode
 	ID    string `json:"id"`
@@ -78,11 +79,11 @@ func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, su
 
 // An InspectedValue is a value or a counter.
 type InspectedValue struct {
-	Czxid    int64     `json:"czxid"` // as Versioned has them
+	Czxid    int64     `json:"czxid"` // as in Versioned
 	Version  int32     `json:"version"`
 	Mzxid    int64     `json:"mzxid"`
 	Since    time.Time `json:"since"`    // when the node was created
-	Modified time.Time `json:"modified"` // when it was changed last
+	Modified time.Time `json:"modified"` // when it was last changed
 	Session  string    `json:"session,omitempty"`
 	Size     int       `json:"size"`             // in bytes
 	Number   *int64    `json:"number,omitempty"` // of a counter, with InspectOptions.Data
@@ -93,26 +94,26 @@ type InspectedValue struct {
 type InspectedBarrier struct {
 	Since     time.Time `json:"since"`
 	Ephemeral bool      `json:"ephemeral,omitempty"`
-	Session   string    `json:"session,omitempty"` // that it goes with
+	Session   string    `json:"session,omitempty"` // the session that owns the node
 }
 
-// An InspectedDoubleBarrier is how many stand where.
+// An InspectedDoubleBarrier is the state of a double barrier.
 type InspectedDoubleBarrier struct {
-	// Open: a round is in progress. Stale: all of its members have gone, and the
-	// next one who enters ends it.
+	// Open reports that a round is in progress. Stale reports that all of its members
+	// have gone; the next entrant ends it.
 	Open  bool `json:"open"`
 	Stale bool `json:"stale,omitempty"`
 
-	// N is the number of members of the round in progress. Without one it is 0: only
-	// those who enter know it.
+	// N is the number of members of the round in progress. Without a round it is 0:
+	// only the entrants know it.
 	N      int             `json:"n,omitempty"`
-	Left   int             `json:"left,omitempty"`   // of N that have left or died
-	Rounds int32           `json:"rounds"`           // changes of rounds since the directory was made
+	Left   int             `json:"left,omitempty"`   // members of the round that have left or died
+	Rounds int32           `json:"rounds"`           // changes of rounds since the directory was created
 	Since  time.Time       `json:"since,omitzero"`   // when the round opened
-	Inside []InspectedNode `json:"inside,omitempty"` // members of the round that are there
+	Inside []InspectedNode `json:"inside,omitempty"` // members of the round that are present
 
-	// Waiting are those who wait for a round to open, in order. Extra are those who
-	// joined a round after it had opened.
+	// Waiting are the members that wait for a round to open, in order. Extra are
+	// those that joined a round after it had opened.
 	Waiting []InspectedNode `json:"waiting,omitempty"`
 	Extra   []InspectedNode `json:"extra,omitempty"`
 
@@ -133,13 +134,14 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 		return err
 	}
 	var list []string
-	known := true // who is there
+	known := true // list names all members
 	if k.fixed["members"] {
 		if list, _, known, err = x.list(ctx, dir+"/members"); err != nil {
 			return err
 		}
 	}
-	// A name suffices only as long as nothing speaks against it.
+	// The name of the directory suffices only if its contents do not speak against
+	// it.
 	alone := len(list) == 0 && !in.Open
 	ours := func(name string) bool { return partOf(name) == "the members of a double barrier" }
 	if !in.Open && (!k.fixed["members"] || len(list) > 0 && !slices.ContainsFunc(list, ours)) {
@@ -147,7 +149,7 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	}
 	k.claim("members", "ready")
 	if alone {
-		x.in.note("told by the name of its directory alone: nobody is there")
+		x.in.note("recognized by the name of its directory alone: it has no members")
 	}
 	kept := func(list []string) []string {
 		r := sortMembers(names, list)
@@ -182,8 +184,8 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	return nil
 }
 
-// round reads the round in progress: the names of its nodes, and the czxid of ready if
-// there is one that a double barrier made.
+// round reads the round in progress. It returns the names of the round's nodes, and
+// the czxid of ready if a double barrier created ready, or 0.
 func (x *inspector) round(ctx context.Context, k *nameKinds, in *InspectedDoubleBarrier) (names []string, czxid int64, err error) {
 	if !k.fixed["ready"] {
 		return nil, 0, nil
@@ -207,8 +209,8 @@ func (x *inspector) round(ctx context.Context, k *nameKinds, in *InspectedDouble
 	return names, czxid, nil
 }
 
-// emptyRound tells a round that nobody is inside any more from one that has ended: the
-// last can have left in order, and taken ready along, since that was read.
+// emptyRound decides whether a round without members is stale or has ended: since
+// ready was read, the last members can have left in order and removed ready.
 func (x *inspector) emptyRound(ctx context.Context, in *InspectedDoubleBarrier, czxid int64) error {
 	again, err := x.get(ctx, x.path.full+"/ready", false)
 	switch {
@@ -222,7 +224,8 @@ func (x *inspector) emptyRound(ctx context.Context, in *InspectedDoubleBarrier, 
 	return nil
 }
 
-// members describes the members, of which all has what was read, in their order.
+// members describes the nodes called standing, in that order. all has what was read
+// of them.
 func (in *InspectedDoubleBarrier) members(x *inspector, standing []string, all map[string]seen) {
 	for i, name := range standing {
 		r := all[name]

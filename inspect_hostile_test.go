@@ -405,7 +405,7 @@ func TestInspectDoesNotHideWhoHoldsMoreThanALoweredLimit(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		defer h.Release()
-		const note = "the limit was changed after some who wait here had come"
+		const note = "the limit was changed after some of the waiters had arrived"
 		c := w.Open("inspector", nil)
 		for limit, want := range map[int]bool{5: false, 1: true} {
 			if err := s.SetLimit(ctx, limit); err != nil {

@@ -9,26 +9,27 @@ import (
 	"time"
 )
 
-// An InspectedLine is who has a lock, or leads, and who waits, in order.
+// An InspectedLine is the contenders for a lock or for leadership: holders and
+// waiters, in order.
 type InspectedLine struct {
 	Holders    int                  `json:"holders"`
 	Waiting    int                  `json:"waiting"`
 	Contenders []InspectedContender `json:"contenders"`
 }
 
-// An InspectedContender is one who has a lock or leads, or waits for that. Its Since
-// is when it came, not when it was granted.
+// An InspectedContender holds a lock or leads, or waits for that. Its Since is when
+// it arrived, not when it was granted.
 type InspectedContender struct {
 	InspectedNode
 	Role  string `json:"role"` // "exclusive", "reader", "writer" or "candidate"
 	Holds bool   `json:"holds"`
-	Token int64  `json:"token,omitempty"` // what Hold.Token is, or will be; readers have none
+	Token int64  `json:"token,omitempty"` // the present or future Hold.Token; readers have none
 
-	// WaitsFor are the names of the nodes that must go first. Those that these wait
-	// for themselves are not repeated.
+	// WaitsFor are the names of the nodes that must go first. The nodes for which
+	// those wait in turn are not repeated.
 	WaitsFor []string `json:"waits_for,omitempty"`
 
-	// Revocation is a request to give the lock up that stands in the node.
+	// Revocation is the request in the node to give up the lock.
 	Revocation *InspectedRevocation `json:"revocation,omitempty"`
 
 	ID string `json:"id,omitempty"`
@@ -104,11 +105,11 @@ func (l *InspectedLine) summary(held string) string {
 	return held + waitText(l.Waiting)
 }
 
-// waitText says how many wait.
+// waitText returns the end of a summary for n waiters.
 func waitText(n int) string {
 	switch n {
 	case 0:
-		return ", nobody waits"
+		return ", no waiters"
 	case 1:
 		return ", 1 waits"
 	}
@@ -190,8 +191,8 @@ func (k lineKinds) role(q position) string {
 	return "writer"
 }
 
-// announcements reads what candidates have announced. What is left of others is
-// foreign.
+// announcements reads the announcements of candidates. Announcements without a
+// candidate are noted.
 func (x *inspector) announcements(ctx context.Context, l *InspectedLine, k *nameKinds) error {
 	var strays []string
 	for _, name := range k.ready {
@@ -218,34 +219,35 @@ func (x *inspector) announcements(ctx context.Context, l *InspectedLine, k *name
 			x.in.note("%d more announcements have no candidate", len(strays)-i)
 			break
 		}
-		x.in.note("the announcement %s has no candidate: he has gone while this was read, or it is an outsider's", printable(name))
+		x.in.note("the announcement %s has no candidate: it left during the read, or an outsider made the announcement", printable(name))
 	}
 	return nil
 }
 
-// mostStrays is how many announcements without a candidate are named.
+// mostStrays bounds the announcements without a candidate that are named.
 const mostStrays = 5
 
-// An InspectedSemaphore is a limit, and the requests for permits in order.
+// An InspectedSemaphore is a semaphore: its limit, and the requests for permits in
+// order.
 type InspectedSemaphore struct {
-	Limit    int               `json:"limit"` // 0: not known
-	Held     int64             `json:"held"`  // permits
+	Limit    int               `json:"limit"` // 0 if unknown
+	Held     int64             `json:"held"`  // permits in use
 	Holders  int               `json:"holders"`
 	Waiting  int               `json:"waiting"` // requests
 	Requests []InspectedPermit `json:"requests"`
 }
 
 // An InspectedPermit is a request for permits of a semaphore. Its Since is when it
-// came.
+// arrived.
 type InspectedPermit struct {
 	InspectedNode
 	ID      string `json:"id,omitempty"`
-	Weight  int    `json:"weight"` // how many permits
+	Weight  int    `json:"weight"` // the number of permits
 	Granted bool   `json:"granted"`
 
-	// WaitsFor are the names of the nodes that it waits for: the request before it,
-	// which is not passed, or if that is granted all that have permits, of which
-	// some must come back: at least Short.
+	// WaitsFor are the names of the nodes that the request waits for: the request
+	// before it, which it cannot pass; or, if that is granted, all holders. Of these
+	// some must release permits, at least Short.
 	WaitsFor []string `json:"waits_for,omitempty"`
 	Short    int64    `json:"short,omitempty"`
 }
@@ -274,7 +276,7 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 		return list
 	}
 	if in.Limit == 0 && len(order(names)) == 0 {
-		return nil // it only has the names
+		return nil // only the names are those of a semaphore
 	}
 	k.claim("limit", "requests")
 	if bad != "" {
@@ -294,11 +296,11 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	return nil
 }
 
-// limit reads the limit of a semaphore. It returns the zxid of its last change, and what
-// is bad about it.
+// limit reads the limit of a semaphore. It returns the zxid of the limit's last
+// change, and in bad why the limit is not usable.
 func (x *inspector) limit(ctx context.Context, k *nameKinds, in *InspectedSemaphore) (changed int64, bad string, err error) {
 	if !k.fixed["limit"] {
-		return 0, "the node of the limit is missing: whoever acquires next makes it", nil
+		return 0, "the node of the limit is missing: the next client that acquires creates it", nil
 	}
 	r, err := x.get(ctx, x.path.full+"/limit", true)
 	if err != nil {
@@ -310,18 +312,18 @@ func (x *inspector) limit(ctx context.Context, k *nameKinds, in *InspectedSemaph
 	case r.unread != "":
 		bad = "the limit cannot be read: " + r.unread
 	case err != nil || checkLimit(n) != nil:
-		bad = "the node of the limit holds no limit: nobody can acquire"
+		bad = "the node of the limit holds no limit: no client can acquire"
 	default:
 		in.Limit, changed = int(n), r.stat.Mzxid
 	}
 	return changed, bad, nil
 }
 
-// requests describes the requests for permits, of which all has what was read. changed is
-// the zxid of the limit's last change.
+// requests describes the requests called names. all has what was read of them.
+// changed is the zxid of the limit's last change.
 func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[string]seen, changed int64) {
 	queue := orderPermits(names)
-	granted, sum := 0, int64(0) // the first of the line have permits
+	granted, sum := 0, int64(0) // the head of the queue holds sum permits
 	for i, q := range queue {
 		sum += int64(q.weight)
 		if sum <= int64(in.Limit) || all[q.name].stat.Version > 0 {
@@ -330,7 +332,7 @@ func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[str
 	}
 	in.Holders, in.Waiting = granted, len(queue)-granted
 	if slices.ContainsFunc(queue[granted:], func(q permit) bool { z := all[q.name].stat.Czxid; return z != 0 && z < changed }) {
-		x.in.note("the limit was changed after some who wait here had come: those can have got their permits before, without waiting, and have them still")
+		x.in.note("the limit was changed after some of the waiters had arrived: those may have been granted before, without waiting, and hold their permits still")
 	}
 	sum = 0
 	for i, q := range queue {

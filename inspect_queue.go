@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// An InspectedQueue is what is in a queue, and who has what of it.
+// An InspectedQueue is the state of a queue: its items, and the claims on them.
 type InspectedQueue struct {
-	Items   int `json:"items"`   // all that is there
-	Ready   int `json:"ready"`   // of these: can be taken
-	Claimed int `json:"claimed"` // of these: somebody has it
-	Delayed int `json:"delayed"` // of these: not due, or put off, by this client's clock
+	Items   int `json:"items"`   // all items
+	Ready   int `json:"ready"`   // of these: those that can be taken
+	Claimed int `json:"claimed"` // of these: those that a consumer has claimed
+	Delayed int `json:"delayed"` // of these: those that are not due, or put off, by this client's clock
 
-	NextDue time.Time `json:"next_due,omitzero"` // when the first of the delayed can be taken
+	NextDue time.Time `json:"next_due,omitzero"` // when the first delayed item can be taken
 
-	// Next is what the next Take would get, as far as this client's clock is right.
+	// Next is the item that the next Take would get, if this client's clock is right.
 	Next *InspectedItem `json:"next,omitempty"`
 
 	// Claims are the claims in the order of the items.
@@ -26,29 +26,29 @@ type InspectedQueue struct {
 
 	Takers  int `json:"takers"`           // clients that wait for an item
 	Buckets int `json:"buckets"`          // nodes that hold the items
-	Litter  int `json:"litter,omitempty"` // nodes that are left of items which others deleted
+	Litter  int `json:"litter,omitempty"` // nodes left of items that an outsider, or the end of a session, deleted
 
-	// Dead is how many dead letters there are at the path where they go by default.
+	// Dead is the number of dead letters at their default path.
 	Dead int `json:"dead"`
 }
 
 // An InspectedItem is an item of a queue.
 type InspectedItem struct {
-	ID       string    `json:"id"` // what Put returned
+	ID       string    `json:"id"` // as Put returned it
 	Priority int64     `json:"priority,omitempty"`
 	Due      time.Time `json:"due,omitzero"`
-	Attempts int       `json:"attempts"`       // how often it was taken, a claim that stands included
+	Attempts int       `json:"attempts"`       // how often it was taken, including a present claim
 	Since    time.Time `json:"since,omitzero"` // when it was put, by the service's clock
 	Size     int       `json:"size"`           // in bytes
 	Data     []byte    `json:"data,omitempty"` // with InspectOptions.Data
 	Unread   string    `json:"unread,omitempty"`
 }
 
-// An InspectedClaim is an item that somebody has.
+// An InspectedClaim is an item that a consumer has claimed.
 type InspectedClaim struct {
 	Item    InspectedItem `json:"item"`
 	Name    string        `json:"name"`    // of the node of the claim
-	Session string        `json:"session"` // that has it
+	Session string        `json:"session"` // the session that holds the claim
 	Since   time.Time     `json:"since,omitzero"`
 }
 
@@ -82,7 +82,7 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 	case len(names) > 0 && len(buckets) == 0, len(takers) > 0 && in.Takers == 0:
 		return nil // only the names are those of a queue
 	case len(buckets) == 0 && in.Takers == 0:
-		x.in.note("told by the names of its directories alone: nothing is in them")
+		x.in.note("recognized by the names of its directories alone: nothing is in them")
 	}
 	k.claim("items", "waiters", "dead")
 	x.in.Queue = in
@@ -117,7 +117,7 @@ type inspectedEntry struct {
 	mark string // name of the node of the claim
 }
 
-// items counts the items, reads the claims, and tells which kind of queue it is.
+// items counts the items, reads the claims, and recognizes the kind of the queue.
 func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []queueBucket) (kind string, err error) {
 	scan, err := x.scan(ctx, in, buckets)
 	if err != nil {
@@ -147,14 +147,14 @@ func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []que
 	return kind, nil
 }
 
-// queueScan is what the lists of the buckets tell, beside the numbers of items.
+// queueScan is the result of listing the buckets, beside the numbers of items.
 type queueScan struct {
 	claims              []inspectedEntry
 	next                *inspectedEntry
 	keys, dues, minutes bool // some key is not 0, some item is due at a time, all keys are minutes
 }
 
-// kind is the kind of the queue, in which there are so many items.
+// kind returns the kind of a queue with that number of items.
 func (q *queueScan) kind(items int) string {
 	switch {
 	case q.dues, q.keys && items == 0 && q.minutes:
@@ -210,8 +210,8 @@ func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []queu
 	return q, nil
 }
 
-// claim reads a claim and its item. ok is false if it has gone meanwhile, or the limit is
-// reached.
+// claim reads a claim and its item. ok is false if it is gone meanwhile, or MaxReads
+// is reached.
 func (x *inspector) claim(ctx context.Context, e *inspectedEntry, kind string) (c InspectedClaim, ok bool, err error) {
 	mark, err := x.get(ctx, e.bucket+"/"+e.mark, false)
 	if err != nil || mark.gone || mark.skip {
@@ -221,7 +221,7 @@ func (x *inspector) claim(ctx context.Context, e *inspectedEntry, kind string) (
 	return InspectedClaim{Item: item, Name: e.mark, Session: hexSession(mark.stat), Since: utc(mark.stat.Ctime)}, ok, err
 }
 
-// item reads an item. ok is false if it has gone meanwhile, or the limit is reached.
+// item reads an item. ok is false if it is gone meanwhile, or MaxReads is reached.
 func (x *inspector) item(ctx context.Context, e *inspectedEntry, kind string) (it InspectedItem, ok bool, err error) {
 	r, err := x.get(ctx, e.path(), x.data)
 	if err != nil || r.gone || r.skip {
@@ -246,7 +246,7 @@ func (x *inspector) item(ctx context.Context, e *inspectedEntry, kind string) (i
 	}
 	it.Attempts, err = strconv.Atoi(strings.TrimSpace(string(state.data)))
 	if err != nil || it.Attempts < 1 && e.marked {
-		it.Attempts = 1 // an outsider's work: it was claimed at least once
+		it.Attempts = 1 // overwritten by an outsider; a claimed item was taken at least once
 	}
 	return it, true, nil
 }

@@ -23,7 +23,7 @@ type inspector struct {
 	left  int
 }
 
-// count notes a request that is made whatever the limit is.
+// count counts a request that is made whatever the limit is.
 func (x *inspector) count() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -31,10 +31,10 @@ func (x *inspector) count() {
 	x.left--
 }
 
-// take reports whether one more request may be made, and notes it.
+// take reports whether one more request may be made, and counts it.
 func (x *inspector) take() bool { return x.takeN(1) }
 
-// takeN does so for n requests that belong together.
+// takeN is take for n requests that belong together.
 func (x *inspector) takeN(n int) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -52,11 +52,11 @@ func (in *Inspection) note(format string, args ...any) {
 	}
 }
 
-// seen is what was read of one node.
+// seen is the result of reading one node.
 type seen struct {
 	data   []byte
 	stat   backend.Stat
-	gone   bool   // it is not there
+	gone   bool   // the node does not exist
 	unread string // why there is no data, and perhaps no Stat
 	skip   bool   // the limit was reached
 }
@@ -73,7 +73,7 @@ func (x *inspector) get(ctx context.Context, path string, contents bool) (r seen
 	}
 	if contents && errors.Is(err, backend.ErrDenied) && x.take() {
 		r.unread = "no permission"
-		r.stat, err = x.s.b.Exists(ctx, path, nil) // that may be known to all
+		r.stat, err = x.s.b.Exists(ctx, path, nil) // the Stat may be readable by all
 	}
 	switch {
 	case isNotFound(err):
@@ -81,13 +81,13 @@ func (x *inspector) get(ctx context.Context, path string, contents bool) (r seen
 	case errors.Is(err, backend.ErrDenied):
 		return seen{unread: "no permission"}, nil
 	case errors.Is(err, backend.ErrBadPath):
-		return seen{unread: "bad name"}, nil // an outsider's
+		return seen{unread: "bad name"}, nil // an outsider created it
 	}
 	return r, err
 }
 
-// list lists the children of a node. ok is false if there is nothing to be had;
-// a note tells why if it is not that the node is missing.
+// list lists the children of a node. ok is false if there is no list. If the
+// permission is missing, a note says so.
 func (x *inspector) list(ctx context.Context, path string) (names []string, stat backend.Stat, ok bool, err error) {
 	if !x.take() {
 		return nil, stat, false, nil
@@ -108,7 +108,7 @@ func (x *inspector) list(ctx context.Context, path string) (names []string, stat
 	return nil, stat, false, err
 }
 
-// getAll reads nodes, some at a time.
+// getAll reads nodes, several at a time.
 func (x *inspector) getAll(ctx context.Context, paths []string, contents bool) ([]seen, error) {
 	got := make([]seen, len(paths))
 	err := readAll(ctx, len(paths), func(ctx context.Context, i int) (err error) {
@@ -118,10 +118,11 @@ func (x *inspector) getAll(ctx context.Context, paths []string, contents bool) (
 	return got, err
 }
 
-// getStanding reads the nodes of a directory that pick chooses and orders. When one
-// has vanished it lists the directory again, since another can have taken its
-// place: a reader that of a writer, an incarnation that of the one before. names is
-// the first list.
+// getStanding reads the nodes of a directory that pick chooses and orders. If one of
+// them has vanished, it lists the directory again, since another node can have taken
+// its place: a reader that of a writer, an incarnation that of the one before. names
+// is the first list. getStanding returns the chosen names that exist, and what was
+// read.
 func (x *inspector) getStanding(ctx context.Context, dir string, names []string, contents bool, pick func([]string) []string) ([]string, map[string]seen, error) {
 	all := make(map[string]seen)
 	for lists := 1; ; lists++ {
@@ -156,7 +157,7 @@ func (x *inspector) getStanding(ctx context.Context, dir string, names []string,
 	}
 }
 
-// node describes what was read of the node called name.
+// node describes the node called name, of which r was read.
 func (x *inspector) node(name string, r seen) InspectedNode {
 	n := InspectedNode{Name: name, Unread: r.unread}
 	if r.stat.Czxid != 0 {
@@ -173,7 +174,7 @@ func (x *inspector) keep(data []byte) []byte {
 	return data
 }
 
-// nameKinds are the names at a path by what makes them.
+// nameKinds is the names at a path, sorted by the recipes that create them.
 type nameKinds struct {
 	all      []string
 	lock     bool            // contenders of a mutex, Curator's names
@@ -184,18 +185,18 @@ type nameKinds struct {
 	members  bool            // of a group
 	branches []string        // in the inbox of a site
 	fixed    map[string]bool // names that recipes use within their directory
-	parts    []string        // recipes from within which there are nodes
+	parts    []string        // the parts of recipes to which nodes belong
 	foreign  []string
 }
 
-// claim takes fixed names out of those that belong to nobody.
+// claim removes fixed names from those that would be foreign.
 func (k *nameKinds) claim(names ...string) {
 	for _, name := range names {
 		delete(k.fixed, name)
 	}
 }
 
-// sortNames tells names apart.
+// sortNames sorts names by the recipes that create them.
 func sortNames(names []string) *nameKinds {
 	k := &nameKinds{all: names, fixed: make(map[string]bool)}
 	part := func(what string) {
@@ -239,10 +240,11 @@ func sortNames(names []string) *nameKinds {
 	return k
 }
 
-// fixedNames are what recipes call nodes within their directory.
+// fixedNames are the names that recipes give to nodes within their directory.
 var fixedNames = []string{"limit", "requests", "members", "ready", "items", "waiters", "dead", "tx", "sites", "serving", "present"}
 
-// partOf says from within which recipe a name is, "" if it is from none.
+// partOf returns the part of a recipe in which such a name occurs, or "" if there is
+// none.
 func partOf(name string) string {
 	_, isPermit := parsePermit(name)
 	_, isEntrant := parseSeq(name, entrantKind)

@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// inspectPage is the text in the making.
+// inspectPage is the text of an Inspection while it is written.
 type inspectPage struct{ text bytes.Buffer }
 
 func (p *inspectPage) line(format string, args ...any) {
 	fmt.Fprintf(&p.text, format+"\n", args...)
 }
 
-// table writes rows of cells, the first of which is the head, in columns. Columns
-// without anything in them are left out.
+// table writes rows of cells in columns. The first row is the head. Columns that are
+// empty below the head are left out.
 func (p *inspectPage) table(rows ...[]string) {
 	if len(rows) < 2 {
 		return
@@ -42,7 +42,7 @@ func (p *inspectPage) table(rows ...[]string) {
 	}
 }
 
-// who and what are the cells of a node.
+// who and what return the cells of a node.
 func (n *InspectedNode) who() []string { return []string{n.Session, stamp(n.Since)} }
 
 func (n *InspectedNode) what() []string {
@@ -84,7 +84,8 @@ func orDash(s string) string {
 	return s
 }
 
-// numbers are the numbers of the rows with these names, ranges written as such.
+// numbers returns the numbers of the rows with these names; ranges are written as
+// such.
 func numbers(number map[string]int, names []string) string {
 	var list []string
 	for i := 0; i < len(names); {
@@ -105,7 +106,7 @@ func numbers(number map[string]int, names []string) string {
 	return strings.Join(list, ",")
 }
 
-// mostShown is how many bytes of something that others wrote a line shows.
+// mostShown bounds the bytes that a line shows of a text that other clients wrote.
 const mostShown = 60
 
 func quoteData(data []byte) string {
@@ -126,7 +127,7 @@ func shorten(s string) string {
 	return s[:cut] + "…"
 }
 
-// printable is a name as it is, or quoted where it could confuse a terminal.
+// printable returns a name as it is, or quoted if it could confuse a terminal.
 func printable(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) || !utf8.ValidString(name) || strings.Contains(name, `"`) {
 		return strconv.Quote(name)

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// String is the Inspection as a text of several lines for people, aligned, with
-// times as RFC 3339 has them. What others have written is shown such that it can
-// neither end a line nor confuse a terminal. The text may change from one version
+// String returns the Inspection as a text of several lines for people, aligned, with
+// times as in RFC 3339. Text that other clients have written is shown such that it
+// can neither end a line nor confuse a terminal. The text may change from one version
 // to the next; programs use the fields.
 func (in *Inspection) String() string {
 	p := &inspectPage{}
@@ -263,7 +263,7 @@ func (p *inspectPage) twoPhase(t *InspectedTwoPhase) {
 		case tx.Kept:
 			p.line("    it is kept until Forget")
 		case !tx.Told:
-			p.line("    nobody proposes it, and nobody was told the decision: Recover takes it up")
+			p.line("    no Propose of it is under way, and its decision is still owed: Recover takes it up")
 		}
 		if len(tx.Payload) > 0 {
 			p.line("    payload %s", quoteData(tx.Payload))

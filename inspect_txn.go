@@ -18,27 +18,27 @@ type InspectedTwoPhase struct {
 	Sites        []InspectedSite        `json:"sites"`
 }
 
-// An InspectedTransaction is how a transaction stands; compare ProposalStatus.
+// An InspectedTransaction is the state of a transaction; compare ProposalStatus.
 type InspectedTransaction struct {
 	ID       string    `json:"id"`
 	Zxid     int64     `json:"zxid"`
 	Since    time.Time `json:"since"`
 	Deadline time.Time `json:"deadline"`
 
-	// State is "open" (votes are missing), "prepared" (all have voted yes, and
-	// nobody has decided yet), "committed", "aborted", or "in doubt": an outsider has
-	// overwritten the decision, see ErrInDoubt.
+	// State is "open" (votes are missing), "prepared" (all sites have voted yes, and
+	// there is no decision yet), "committed", "aborted", or "in doubt": an outsider
+	// has overwritten the decision, see ErrInDoubt.
 	State string `json:"state"`
 
-	// InDoubt is since when a site has been bound by a yes without knowing the
-	// decision. It is zero if there is none such.
+	// InDoubt is the time since which a site has been bound by a yes without knowing
+	// the decision. It is zero if there is no such site.
 	InDoubt time.Time `json:"in_doubt_since,omitzero"`
 
-	By       string          `json:"by,omitempty"`      // who decided
+	By       string          `json:"by,omitempty"`      // the decider, as in Decision
 	Reason   string          `json:"reason,omitempty"`  // of an abort
 	Proposed bool            `json:"proposed"`          // a Propose of it is under way
-	Told     bool            `json:"told"`              // no Propose or Recover is owed its decision
-	Kept     bool            `json:"kept,omitempty"`    // it stands until Forget, see CoordinatorOptions
+	Told     bool            `json:"told"`              // its decision is not owed to a Propose or Recover any more
+	Kept     bool            `json:"kept,omitempty"`    // it is kept until Forget, see CoordinatorOptions
 	Overdue  bool            `json:"overdue,omitempty"` // not decided at its deadline, by this client's clock
 	Votes    []InspectedVote `json:"votes"`
 	Size     int             `json:"size"`              // of the payload, in bytes
@@ -50,18 +50,18 @@ type InspectedVote struct {
 	Site         string    `json:"site"`
 	Vote         string    `json:"vote,omitempty"` // "yes", "no", or none yet
 	Since        time.Time `json:"since,omitzero"` // of a yes that is not acknowledged
-	Acknowledged bool      `json:"acknowledged"`   // and so it is done with the transaction
+	Acknowledged bool      `json:"acknowledged"`   // the site is done with the transaction
 	Served       bool      `json:"served"`         // a Serve of the site is under way
 }
 
-// An InspectedSite is a site, and what is in its inbox.
+// An InspectedSite is a site and the contents of its inbox.
 type InspectedSite struct {
 	Site   string `json:"site"`
 	Served bool   `json:"served"`
 	Count  int    `json:"count"` // of branches in its inbox
 
-	// Branches are those in an inbox that is inspected itself; of a site among
-	// others, only those whose transaction is gone.
+	// Branches are all branches of an inbox that is inspected itself. For a site
+	// among others, they are only those whose transaction is gone.
 	Branches []InspectedBranch `json:"ballots,omitempty"`
 }
 
@@ -71,16 +71,17 @@ type InspectedBranch struct {
 	Name    string    `json:"name"`
 	Since   time.Time `json:"since,omitzero"`
 	Vote    string    `json:"vote,omitempty"`    // "yes", "no", or none yet
-	VotedAt time.Time `json:"voted_at,omitzero"` // when
+	VotedAt time.Time `json:"voted_at,omitzero"` // when the site voted
 
-	// State is that of the transaction, as of InspectedTransaction; "gone" when its
-	// record is gone and the site has not voted yes, so that it was aborted; and "in
-	// doubt" when it has: somebody has destroyed the record, see ErrInDoubt.
+	// State is that of the transaction, as in InspectedTransaction. It is "gone" if
+	// the transaction's record is gone and the site has not voted yes, so that the
+	// transaction was aborted. It is "in doubt" if the record is gone and the site
+	// has voted yes: an outsider has destroyed the record, see ErrInDoubt.
 	State  string `json:"state"`
 	Unread string `json:"unread,omitempty"`
 }
 
-// twoPhase describes what a Coordinator and Participants share.
+// twoPhase describes the nodes that a Coordinator and Participants share.
 func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
 	if !k.fixed["tx"] && !k.fixed["sites"] && !k.fixed["serving"] && !k.fixed["present"] {
 		return nil
@@ -107,7 +108,7 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 		if len(strange) > 0 || !k.fixed["serving"] && !k.fixed["present"] && len(ids) > 0 {
 			return nil // only the names are those of the recipe
 		}
-		x.in.note("told by the names of its directories alone: nothing is in them")
+		x.in.note("recognized by the names of its directories alone: nothing is in them")
 	}
 	k.claim("tx", "sites", "serving", "present")
 	if len(strange) > 0 {
@@ -127,8 +128,8 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 	return nil
 }
 
-// transactions describes those that have the ids. It returns which of them stand, and the
-// names of the nodes that are no records.
+// transactions describes the transactions with these ids. It returns the ids of those
+// that exist, and the names of the nodes that are not records.
 func (x *inspector) transactions(ctx context.Context, space *txSpace, ids []string, in *InspectedTwoPhase) (standing map[string]bool, strange []string, err error) {
 	standing = make(map[string]bool)
 	for _, id := range ids {
@@ -173,12 +174,14 @@ func (in *InspectedTwoPhase) summary() string {
 	return say + ", " + plural(len(in.Sites), "site")
 }
 
-// transaction describes one transaction. ok is false if it has gone.
+// transaction describes one transaction. ok is false if it is gone or cannot be
+// described.
 func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) (t InspectedTransaction, ok bool, err error) {
 	if checkID("ID", id) != nil {
 		return t, false, ErrDecode
 	}
-	// The record, and what txStatus asks for first: the record, its children and the decision.
+	// The record, and then the first reads of txStatus: the record, its children and
+	// the decision.
 	if !x.takeN(4) {
 		return t, false, nil
 	}
@@ -195,7 +198,7 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 		x.in.note("no permission to read the transaction %s", printable(id))
 		return t, false, nil
 	case isNotFound(err), err == nil && st.Zxid != d.zxid:
-		return t, false, nil // it has gone meanwhile
+		return t, false, nil // it is gone meanwhile
 	case err != nil:
 		return t, false, err
 	}
@@ -231,7 +234,7 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 	return t, true, nil
 }
 
-// state names how a transaction stands.
+// state returns the State of an InspectedTransaction.
 func (st *ProposalStatus) state() string {
 	switch {
 	case st.InDoubt:
@@ -246,7 +249,7 @@ func (st *ProposalStatus) state() string {
 	return "open"
 }
 
-// site describes a site. Branches of the transactions called known are only counted.
+// site describes a site. Branches of the transactions in known are only counted.
 func (x *inspector) site(ctx context.Context, space *txSpace, name string, known map[string]bool) (s InspectedSite, ok bool, err error) {
 	names, _, ok, err := x.list(ctx, space.inbox(name))
 	if err != nil || !ok {
@@ -271,7 +274,8 @@ func (x *inspector) site(ctx context.Context, space *txSpace, name string, known
 		if err != nil {
 			return s, false, err
 		}
-		// Among others, what is no more than not described is left out.
+		// For a site among others, a branch whose transaction exists but is not
+		// described is left out.
 		if ok && (known == nil || b.State == "in doubt" || b.State == "gone") {
 			s.Branches = append(s.Branches, b)
 		}
@@ -279,7 +283,7 @@ func (x *inspector) site(ctx context.Context, space *txSpace, name string, known
 	return s, true, nil
 }
 
-// branch describes a branch. ok is false if it has gone.
+// branch describes a branch. ok is false if it is gone or cannot be described.
 func (x *inspector) branch(ctx context.Context, space *txSpace, site, name string) (b InspectedBranch, ok bool, err error) {
 	r, err := x.get(ctx, space.inbox(site)+"/"+name, true)
 	if err != nil || r.gone || r.skip {
@@ -298,13 +302,14 @@ func (x *inspector) branch(ctx context.Context, space *txSpace, site, name strin
 	return b, ok, err
 }
 
-// branchState fills in the state of a branch, which r was read of, and what is not read of
-// it. It reports false if the branch has gone.
+// branchState sets the state of a branch, of whose node r was read, and Unread if its
+// record may not be read. It reports false if the branch is gone or cannot be
+// described.
 func (x *inspector) branchState(ctx context.Context, space *txSpace, site string, r seen, b *InspectedBranch) (bool, error) {
 	if !x.takeN(3) {
 		return false, nil
 	}
-	// The decision before the record, as whoever serves the site reads them.
+	// The decision is read before the record, as by the process that serves the site.
 	o, err := (&dtx{path: space.record(b.ID), zxid: r.stat.Czxid}).outcome(ctx, x.s, nil)
 	var d *dtx
 	if err == nil {
@@ -334,8 +339,9 @@ func (x *inspector) branchState(ctx context.Context, space *txSpace, site string
 	case err != nil && !isNotFound(err) && !isDecode(err):
 		return false, err
 	default:
-		// Gone, or another in its place. Had it ended in order this branch would
-		// have gone before it, so look whether it has.
+		// The record is gone, or another one is in its place. If the transaction had
+		// ended in order, this branch would have been deleted first, so look whether
+		// it was.
 		again, err := x.s.b.Exists(ctx, space.inbox(site)+"/"+b.Name, nil)
 		switch {
 		case isNotFound(err):
@@ -343,7 +349,7 @@ func (x *inspector) branchState(ctx context.Context, space *txSpace, site string
 		case err != nil:
 			return false, err
 		case again.Version != r.stat.Version:
-			return false, nil // its site is at work on it
+			return false, nil // its site is working on it
 		}
 		if b.State = "gone"; b.Vote == branchYes {
 			b.State = "in doubt"
@@ -360,7 +366,7 @@ func (x *inspector) inbox(ctx context.Context, k *nameKinds, add func(recipe, su
 	}
 	if base(dir) != "sites" || len(parent(dir)) <= len(x.s.c.root) {
 		k.foreign = append(k.foreign, k.branches...)
-		x.in.note("some look like the ballots of a two-phase commit, but are in no directory called sites")
+		x.in.note("some nodes look like the ballots of a two-phase commit, but are in no directory called sites")
 		return nil
 	}
 	root := parent(dir)

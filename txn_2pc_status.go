@@ -239,7 +239,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			continue
 		}
 		if slices.Contains(names, base(d.open())) {
-			tell(d, o) // before open is deleted: told twice is better than never
+			tell(d, o) // before open is deleted: a decision reported twice is better than one never reported
 			if d.rec.Keep {
 				return false, nil
 			}

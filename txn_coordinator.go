@@ -30,7 +30,7 @@ type CoordinatorOptions[T any] struct {
 	Unserved Unserved
 }
 
-// A Coordinator proposes transactions to sites and decides them: the two-phased
+// A Coordinator proposes transactions to sites and decides them: the two-phase
 // commit of the ZooKeeper recipe guide. A transaction here is one that sites vote on;
 // the writes that the service applies at once are a [Txn]. Each site is served by a
 // [Participant], in any process. A transaction commits if every site votes yes, and

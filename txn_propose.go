@@ -294,7 +294,7 @@ func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, mis
 }
 
 // finish removes the nodes that keep the record: the live nodes, and the open node if
-// the proposer was told the decision. A proposer that was not told gave up. Then the
+// the proposer has received the decision. If it has not, it gave up: then the
 // transaction is aborted if it is undecided, so that the sites need not wait for the
 // deadline. finish goes on for as long as the client lives, and is a clean-up that
 // Close waits for.
