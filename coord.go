@@ -16,52 +16,52 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// tellTime is how long Close waits for the user's Logger, and for Trace, to take
-// what was told before.
+// tellTime is the time that Close gives the user's Logger and Trace to receive pending
+// lines and events.
 const tellTime = time.Second
 
-// Options of a Client. Nil options mean the defaults. The struct is copied.
+// Options are the options of a Client. Nil means the defaults. The struct is copied.
 type Options struct {
-	// Namespace is put before the path of every recipe of the client, so that
+	// Namespace is the prefix of the path of every recipe of the client, so that
 	// several applications or tests share one service. It is a path, or empty. One
-	// slash at its end does not count: "/a/" is "/a", and "/" is empty.
+	// trailing slash is ignored: "/a/" is "/a", and "/" is empty.
 	Namespace string
 
-	// Logger gets what an operator should know. Error: what does not go on by
-	// itself. Warn: sessions lost, holds lost (not those that end with the client),
-	// requests whose outcome was unknown for a while, clean-up that does not
-	// succeed yet. Info: sessions opened after a loss. Debug: waiters that go to the
-	// tail of the line. Connections that break and are made again are told by the
-	// backend's Logger, which knows the server and the reason. It is told paths,
-	// ids and errors, and no data of nodes. Nil means silence.
+	// Logger receives log lines for operators. Error: failures that do not recover
+	// without help. Warn: sessions lost, holds lost (except those that end with the
+	// client), requests whose outcome was unknown for a while, clean-up that has not
+	// succeeded yet. Info: sessions opened after a loss. Debug: waiters that go to the
+	// tail of the queue. Connections that break and are made again are logged by the
+	// backend's Logger, which knows the server and the reason. Lines carry paths, ids
+	// and errors, and no data of nodes. Nil means no logging.
 	//
-	// Nothing waits for the Logger, however slow it is, but Close, for a second at
-	// most. Lines go through a queue, in order, with the time of the event. When
-	// some 16,000 wait, the lines that follow are dropped; a later line tells how
-	// many. A goroutine of the client writes them: a panic of the handler ends the
+	// Only Close waits for the Logger, for a second at most, however slow the Logger
+	// is. Lines go through a queue, in order, with the time of the event. When some
+	// 16,000 lines are pending, further lines are dropped; a later line reports how
+	// many. A goroutine of the client writes the lines: a panic of the handler ends the
 	// program.
 	Logger *slog.Logger
 
-	// Trace is called for every event, in order, and one at a time, on a goroutine
-	// of the client that does nothing else. Nothing waits for it but Close, for a
-	// second at most: a call can have returned before its events are told, and a
-	// hold can be over when its HoldGranted is. When some 16,000 events wait, those that
-	// follow are dropped, and EventsDropped tells how many. The context is that of the
-	// call which the event is a part of, so that spans nest, or a background context
-	// if there is none; it can have ended. Trace may use the client, but not call
-	// Close. A panic is not recovered: it ends the program. Nil costs nothing.
+	// Trace is called for every event, in order, and one at a time, on a goroutine of
+	// the client that does nothing else. Only Close waits for it, for a second at most:
+	// a call can have returned before its events are delivered, and a hold can be over
+	// when its HoldGranted is. When some 16,000 events are pending, further events are
+	// dropped, and EventsDropped reports how many. The context is that of the call to
+	// which the event belongs, so that spans nest, or a background context if there is
+	// none; it can have ended. Trace may use the client, but must not call Close. A
+	// panic is not recovered: it ends the program. Nil costs nothing.
 	Trace func(context.Context, trace.Event)
 }
 
-// A Client is what all recipes are made with. It keeps one session open at a
-// time, and opens the next one when a session is lost. It is safe for
-// concurrent use.
+// A Client is a connection to the service, from which all recipes are made. It keeps
+// one session open at a time, and opens the next one when a session is lost. It is safe
+// for concurrent use.
 //
-// Close the client when it is not needed any more.
+// Close the client when it is no longer needed.
 type Client struct {
 	backend backend.Backend
 	root    string                   // the namespace, "" for none
-	log     *outbox.Logger           // nothing waits for it, as for trace
+	log     *outbox.Logger           // only Close waits for it, as for trace
 	trace   *outbox.Box[tale]        // nil without Trace
 	traced  atomic.Uint64            // the latest ID of an acquisition that was traced
 	draw    func(what string) uint64 // nil except in tests, see random
@@ -73,32 +73,32 @@ type Client struct {
 
 	mu     sync.Mutex
 	closed bool                // Close was called
-	ending bool                // it is about to end the session
+	ending bool                // the client is about to end the session
 	work   sync.WaitGroup      // every goroutine of the client; Add under mu while not closed, or for a clean-up
 	calm   map[string]struct{} // directories, see isCalm
-	locals map[string]any      // of this client's callers on one path, by directory; opaque here, see localQueue
+	locals map[string]any      // the callers of this client on one path, by directory; opaque here, see localQueue
 	ended  chan struct{}       // closed when Close is complete
 
-	cleanUps int                   // how many are under way, see cleanUp
-	clean    chan struct{}         // closed when none is, nil if nobody waits for that
-	ghosts   map[string][]*cleanUp // those noted, by directory
+	cleanUps int                   // number of clean-ups under way, see cleanUp
+	clean    chan struct{}         // closed when cleanUps drops to zero, nil if finishCleanUps does not wait
+	ghosts   map[string][]*cleanUp // noted clean-ups, by directory
 
-	grounds map[string]footing // what is known of the recipes' paths, see kinds.go
+	grounds map[string]footing // knowledge about the recipes' paths, see kinds.go
 }
 
-// State says how the client's session stands.
+// State is the state of the client's session.
 type State struct {
 	Phase   Phase
 	Session int64 // the id of the present or latest session
 	Err     error // why there is no session: set with PhaseLost and PhaseClosed
 }
 
-// Phase is where a client's session is in its life.
+// Phase is a phase in the life of a client's session.
 type Phase int8
 
-// The phases. PhaseSuspended: no contact at the moment, nothing is lost yet. PhaseLost:
-// the session is over, every hold of it has ended, and the next session is being
-// opened. PhaseClosed is final.
+// The phases. PhaseSuspended: there is no contact at the moment, and nothing is lost
+// yet. PhaseLost: the session is over, every hold of it has ended, and the client is
+// opening the next session. PhaseClosed is final.
 const (
 	PhaseConnected Phase = iota + 1
 	PhaseSuspended
@@ -121,10 +121,9 @@ func (p Phase) String() string {
 	return "unknown"
 }
 
-// Open connects to the service. It waits until a session is there or ctx ends;
-// the error then says what was tried. ctx bounds the opening only. Bad options
-// are ErrInvalid or ErrBadPath; credentials that the service refuses are
-// ErrDenied, at once.
+// Open connects to the service. It waits until a session is open or ctx ends; the error
+// then describes the attempts. ctx bounds the opening only. Bad options are ErrInvalid
+// or ErrBadPath; credentials that the service refuses are ErrDenied, at once.
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	return open(ctx, b, o, nil)
 }
@@ -176,18 +175,17 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 	return c, nil
 }
 
-// Close ends the client: calls under way and new ones fail with ErrClosed, every
-// hold ends with it, and the session is ended on the service, which frees what
-// it holds at once, if the service can be reached. Before that it waits for what
-// earlier calls have left to be cleared away in the background, for two seconds at
-// most and only while there is contact; holds stand until then. Close returns when
-// every goroutine of the client has ended: on ZooKeeper within eight seconds in all,
-// whatever the servers do, and at once where they answer. It may be called while
-// a function of the user's runs under a hold, and from it, and does not wait for
-// it. (It does wait for a Codec.) For the Logger and Trace to take what was told
-// before, it waits for a second together; where one of them blocks for longer, what
-// it has not taken is dropped, and the goroutine that it blocks ends when it
-// returns. A second Close waits for the first.
+// Close ends the client. Calls under way and new ones fail with ErrClosed, every hold
+// of the client ends, and the session is ended on the service, if the service can be
+// reached; this frees at once everything that the session holds. Before that, Close
+// waits for the background clean-up of earlier calls, for two seconds at most and only
+// while there is contact; holds stand until then. Close returns when every goroutine of
+// the client has ended: on ZooKeeper within eight seconds in all, whatever the servers
+// do, and at once if they answer. It may be called while a function of the user's runs
+// under a hold, and from that function, and does not wait for it. (It does wait for a
+// Codec.) Close gives the Logger and Trace together one second to receive pending lines
+// and events. If one of them blocks for longer, the rest is dropped, and the blocked
+// goroutine ends when the call returns. A second Close waits for the first.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -206,7 +204,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// drain has the Logger and Trace take what was told.
+// drain delivers pending lines and events to the Logger and Trace.
 func (c *Client) drain() {
 	start := time.Now()
 	c.log.Drain(tellTime)
@@ -216,8 +214,8 @@ func (c *Client) drain() {
 }
 
 // WatchState returns a channel with the present state and then every change. It is
-// latest-wins: a slow reader misses what lies between, never the newest. It is
-// closed when ctx ends, and after the state PhaseClosed.
+// latest-wins: a slow reader misses intermediate states, never the newest. The channel
+// is closed when ctx ends, and after the state PhaseClosed.
 func (c *Client) WatchState(ctx context.Context) <-chan State {
 	ch := make(chan State, 1)
 	if !c.goWork(func() { c.state.follow(ctx, ch) }) {
@@ -228,9 +226,9 @@ func (c *Client) WatchState(ctx context.Context) <-chan State {
 	return ch
 }
 
-// Session returns the present session, waiting for one until ctx ends: the way
-// out of the recipes to the plain nodes. Its paths are absolute, outside of the
-// client's namespace. The session belongs to the client; do not close it.
+// Session returns the present session, waiting for one until ctx ends. It gives access
+// to plain nodes, beside the recipes. Its paths are absolute, outside of the client's
+// namespace. The session belongs to the client; do not close it.
 func (c *Client) Session(ctx context.Context) (backend.Session, error) {
 	s, err := c.session(ctx)
 	if err != nil {
@@ -239,7 +237,8 @@ func (c *Client) Session(ctx context.Context) (backend.Session, error) {
 	return s.b, nil
 }
 
-// session waits for a session that lives. Once Close was called only clean-ups get one.
+// session returns a live session, waiting for one until ctx ends. After Close was
+// called, only clean-ups get one.
 func (c *Client) session(ctx context.Context) (*session, error) {
 	if c.isClosing() && !isCleanUp(ctx) {
 		return nil, ErrClosed
@@ -248,7 +247,7 @@ func (c *Client) session(ctx context.Context) (*session, error) {
 		if s := c.current.Load(); s.b.Err() == nil {
 			return s, nil
 		}
-		// Fetch the channel before looking again, or the change could slip by.
+		// Fetch the channel before checking again, or a change could be missed.
 		st, changed, _ := c.state.get()
 		if st.Phase == PhaseClosed {
 			return nil, ErrClosed
@@ -258,7 +257,7 @@ func (c *Client) session(ctx context.Context) (*session, error) {
 		}
 		closing := c.closing
 		if isCleanUp(ctx) {
-			closing = nil // the phase PhaseClosed ends it
+			closing = nil // PhaseClosed ends the wait
 		}
 		select {
 		case <-changed:
@@ -270,8 +269,8 @@ func (c *Client) session(ctx context.Context) (*session, error) {
 	}
 }
 
-// goWork runs f in a goroutine that Close joins. It reports false, and does
-// nothing, when the client is closed.
+// goWork runs f in a goroutine that Close joins. If the client is closed, it does
+// nothing and reports false.
 func (c *Client) goWork(f func()) bool {
 	c.mu.Lock()
 	if c.closed {
@@ -304,14 +303,14 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 		s.end(err)
 		c.publish(State{Phase: PhaseLost, Session: s.b.ID(), Err: err}, false)
 		c.log.Warn("coord: session lost", "session", sessionID(s.b.ID()), "error", err)
-		// Joining what the dead session leaves behind can take a moment; the
-		// next one need not wait for that.
+		// Joining the goroutines of the lost session can take a moment. The next
+		// session need not wait for that.
 		old := s.b
 		if !c.goWork(func() { c.closeSession(old) }) {
 			c.closeSession(old)
 		}
-		// Sessions that die as soon as they are open would follow each other
-		// without end, and each can stand on the service for its full timeout.
+		// Without a pause, sessions that are lost as soon as they are open would follow
+		// each other endlessly, and each can occupy the service for its full timeout.
 		if time.Since(opened) > mostPause {
 			pause.reset()
 		}
@@ -330,13 +329,13 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 
 func (c *Client) closeSession(b backend.Session) {
 	if err := b.Close(); err != nil {
-		c.log.Error("coord: a session did not close in order", "session", sessionID(b.ID()), "error", err)
+		c.log.Error("coord: closing a session failed", "session", sessionID(b.ID()), "error", err)
 	}
 }
 
-// reopen opens the next session. Backend.Open waits for a server by itself; what
-// makes it return an error earlier may be mended by an operator, so it is tried
-// again, with a growing pause. The error is that of ctx.
+// reopen opens the next session. Backend.Open waits for a server by itself. If it
+// returns an error earlier, an operator may remove the cause, so reopen tries again,
+// with a growing pause. The error is that of ctx.
 func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		bs, err := c.backend.Open(ctx)
@@ -355,8 +354,8 @@ func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 	}
 }
 
-// random returns a random number. Tests that repeat a run exactly put numbers of
-// their own in place, which what tells apart.
+// random returns a random number. Tests that repeat a run exactly replace it by numbers
+// of their own, selected by what.
 func (c *Client) random(what string) uint64 {
 	if c.draw != nil {
 		return c.draw(what)
@@ -369,8 +368,8 @@ func (c *Client) publish(st State, final bool) {
 	tell(context.Background(), c, trace.StateChanged{Phase: st.Phase.String(), Session: st.Session, Err: st.Err})
 }
 
-// recipePath is where a recipe stands: its path with the namespace before it, or why
-// that is none. Constructors make it, and the first call reports the error.
+// recipePath is the path of a recipe with the namespace before it, or the reason why it
+// is invalid. Constructors make it, and the first call reports the error.
 type recipePath struct {
 	given string
 	full  string
@@ -385,8 +384,8 @@ func (c *Client) recipePath(path string) recipePath {
 	return p
 }
 
-// treePath is recipePath for what needs no node of its own: the root will do, which with
-// a namespace is that.
+// treePath is recipePath for calls that need no node of their own. They may use the
+// root, which with a namespace is the namespace's node.
 func (c *Client) treePath(path string) recipePath {
 	p := recipePath{given: path, full: c.root + path}
 	if path == "/" && c.root != "" {
@@ -400,7 +399,7 @@ func (c *Client) treePath(path string) recipePath {
 		p.err = err
 	}
 	if p.err != nil {
-		p.given, p.full = shortPath(p.given), shortPath(p.full) // for errors alone
+		p.given, p.full = shortPath(p.given), shortPath(p.full) // used in errors only
 	}
 	return p
 }
@@ -409,7 +408,7 @@ func (c *Client) treePath(path string) recipePath {
 // of a recipe carries its path.
 const maxPath = 4096
 
-// checkPath returns what is wrong with a path.
+// checkPath returns the reason why a path is invalid, or nil.
 func checkPath(path string) error {
 	if len(path) > maxPath {
 		return fmt.Errorf("%w: %d bytes, limit %d", ErrBadPath, len(path), maxPath)
@@ -417,7 +416,7 @@ func checkPath(path string) error {
 	return errors.Unwrap(backend.CheckPath(path))
 }
 
-// shortPath cuts a path that is too long to be one.
+// shortPath truncates a path that exceeds maxPath.
 func shortPath(path string) string {
 	if len(path) <= maxPath {
 		return path
@@ -433,7 +432,7 @@ func (p *recipePath) check(op string) error {
 	return &backend.Error{Op: op, Path: p.given, Err: p.err}
 }
 
-// sessionID writes an id as ZooKeeper's own tools do.
+// sessionID formats an id as ZooKeeper's own tools do.
 func sessionID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
 
 // sleep waits for d or the end of ctx.

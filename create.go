@@ -10,11 +10,11 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// maxGrounds bounds what a client remembers of directories.
+// maxGrounds bounds the number of directories that a client remembers.
 const maxGrounds = 4096
 
-// makeRoom forgets one directory, any of them, when as many are remembered as may be. To
-// forget all at once would have a client that uses a few more paths in turn know none.
+// makeRoom forgets one directory, any of them, if the maximum is reached. A client that
+// uses a few more paths in turn would know none of them if makeRoom forgot all at once.
 func makeRoom[V any](m map[string]V) {
 	for dir := range m {
 		if len(m) >= maxGrounds {
@@ -24,17 +24,17 @@ func makeRoom[V any](m map[string]V) {
 	}
 }
 
-// spec says which node to create: a sequential ephemeral child of dir, named by
-// a GUID of its own.
+// spec describes a node to create: a sequential ephemeral child of dir, with a GUID of
+// its own in the name.
 type spec struct {
 	ground
-	kind   string // what the sequence number follows, such as "lock-"
+	kind   string // what the sequence number follows in the name, such as "lock-"
 	prefix string // the path of the node without its number
 	data   []byte
-	made   bool // an earlier attempt with this prefix may have made it: look first
-	// check is a condition that the creation is to be under, if its Kind is not
-	// zero. It stands afterwards if the node was made under it and its siblings
-	// are known; where it does not hold the node is made without it.
+	made   bool // an earlier attempt with this prefix may have created it: look first
+	// check is a condition of the creation, unless its Kind is zero. If the condition
+	// does not hold, the node is created without it. If the siblings of the created
+	// node are known, check is still set exactly if the node was created under it.
 	check backend.Op
 }
 
@@ -49,13 +49,13 @@ func newSpec(c *Client, g ground, kind string, data []byte) spec {
 	return spec{ground: g, kind: kind, prefix: string(b), data: data}
 }
 
-// create makes the node of sp, exactly one of them, or none that lasts: when it
-// returns an error, whatever may have been made is removed in the background,
-// or goes with its session.
+// create creates the node of sp exactly once, or none that lasts: when it returns an
+// error, a node that may have been created is removed in the background, or goes with
+// its session.
 //
-// A creation whose outcome is unknown is found by its GUID, after a Sync, since
-// the server we read from may lag (ZooKeeper's recipe guide; Curator-45, -79 for
-// what happens to those who do not look).
+// After a creation with an unknown outcome, create looks for the GUID, after a Sync,
+// since the server may lag (ZooKeeper's recipe guide; see Curator-45 and -79 for the
+// effects of not looking).
 func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 	pause := pauses{c: s.c}
 	for {
@@ -82,13 +82,13 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 				return node{}, err
 			}
 			if pause.n == 3 {
-				s.c.log.Warn("coord: the outcome of a creation is unknown again and again", "path", sp.prefix, "error", err)
+				s.c.log.Warn("coord: the outcome of a creation is unknown after several attempts", "path", sp.prefix, "error", err)
 			}
 			pause.wait(ctx.Done(), s.b.Done())
 		case isNotFound(err):
-			// The directory was never there, or was a container and has been
-			// reaped, or was replaced at the end of its numbers. Others can have
-			// made something else in its place.
+			// The directory never existed, or was a container and was reaped, or was
+			// replaced at the end of its numbers. Another kind of recipe can have been
+			// created in its place.
 			s.c.unlearn(sp.dir)
 			if err := s.makeDir(ctx, sp.ground); err != nil {
 				return node{}, err
@@ -99,19 +99,19 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 	}
 }
 
-// resolved tells that the unknown outcome of a request was found out.
+// resolved reports that the unknown outcome of a request was determined.
 func (s *session) resolved(ctx context.Context, path string, applied bool) {
-	s.c.log.Warn("coord: a reply was lost, the outcome found out", "path", path, "applied", applied)
+	s.c.log.Warn("coord: a reply was lost, the outcome was determined", "path", path, "applied", applied)
 	tell(ctx, s.c, trace.OutcomeResolved{Subject: trace.Subject{Node: path}, Applied: applied})
 }
 
 // createOnce sends one request to create the node.
 //
-// Where the directory bears the mark of the recipe, the same commit writes the mark
-// once more: the Stat that comes back carries the czxid of the new node and the
-// number of children right after it, so an uncontended acquisition costs one round
-// trip. Elsewhere that would overwrite what others stored there, or is denied; the
-// caller reads then. See kinds.go.
+// If the directory bears the mark of the recipe, the same commit writes the mark once
+// more: the returned Stat carries the czxid of the new node and the number of children
+// right after it, so an uncontended acquisition costs one round trip. In other
+// directories that write would overwrite foreign data, or is denied; the caller reads
+// then. See kinds.go.
 func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 	op := backend.Create(sp.prefix, sp.data, backend.EphemeralSequential)
 	f, err := s.footing(ctx, sp.ground)
@@ -136,7 +136,7 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 			sp.check = backend.Op{}
 			return s.createOnce(ctx, sp)
 		case e.Index == 1 && errors.Is(err, backend.ErrBadVersion):
-			s.c.unlearn(sp.dir) // another was first to write a mark, or data
+			s.c.unlearn(sp.dir) // another client wrote a mark, or data, first
 			return s.createOnce(ctx, sp)
 		case e.Index != 1 || !errors.Is(err, backend.ErrDenied):
 			return node{}, err
@@ -150,11 +150,12 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 	return s.made(ctx, sp, res[0].Path, backend.Stat{NumChildren: -1})
 }
 
-// made is the node that a commit made, if its directory's Stat came with it.
+// made returns the node that a commit created; dir is its directory's Stat, if it came
+// with it.
 func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.Stat) (node, error) {
 	seq, ok := parseSeq(base(path), sp.kind)
 	if !ok {
-		// The service counts in a way that is not ZooKeeper's.
+		// The service's numbers are not in ZooKeeper's format.
 		s.removeLater(path)
 		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
 	}
@@ -167,9 +168,9 @@ func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.S
 	return node{path: path, seq: seq, czxid: dir.Mzxid, siblings: dir.NumChildren}, nil
 }
 
-// adopt finds the node that an earlier attempt with the prefix of sp may have
-// made in this session. There can be two, if a first attempt was found missing
-// and came after all: the lowest is kept.
+// adopt finds the node that an earlier attempt with the prefix of sp may have created
+// in this session. There can be two, if a first attempt was not found and was applied
+// later: adopt keeps the lowest.
 func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
 	paths, err := s.find(ctx, []spec{*sp})
 	if err != nil {
@@ -186,7 +187,7 @@ func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
 			return node{}, false, err
 		}
 		if stat.EphemeralOwner != s.b.ID() {
-			continue // it goes with the session that made it; it is not ours (Curator-498)
+			continue // another session created it, and it goes with that session (Curator-498)
 		}
 		seq, _ := parseSeq(base(p), sp.kind)
 		n := node{path: p, seq: seq, czxid: stat.Czxid, siblings: -1}
@@ -219,7 +220,7 @@ func (s *session) find(ctx context.Context, specs []spec) ([]string, error) {
 	return paths, nil
 }
 
-// names reports whether a node of this name was made for sp.
+// names reports whether a node of this name was created for sp.
 func (sp *spec) names(name string) bool {
 	if !strings.HasPrefix(name, base(sp.prefix)) {
 		return false
@@ -228,8 +229,8 @@ func (sp *spec) names(name string) bool {
 	return ok
 }
 
-// disown removes in the background what attempts to create, all in one directory,
-// may have made. It looks twice at least, and until it finds nothing.
+// disown removes in the background the nodes that attempts to create, all in one
+// directory, may have made. It looks at least twice, and until it finds none.
 func (s *session) disown(specs ...spec) *cleanUp {
 	if s.c.isClosing() {
 		return nil // it goes with the session
@@ -256,8 +257,8 @@ func (s *session) disown(specs ...spec) *cleanUp {
 	})
 }
 
-// makeDir makes the directory of a recipe, with its mark, and what is missing above
-// it. That there is one is no error.
+// makeDir creates the directory of a recipe, with its mark, and its missing parents. It
+// is no error if the directory exists.
 func (s *session) makeDir(ctx context.Context, g ground) error {
 	mark := g.recipe.mark()
 	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), func(dir string) error {
@@ -272,8 +273,8 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 	return s.notSent(ctx, err)
 }
 
-// makePart makes a directory of the recipe at g that bears no mark, and what is
-// missing above it. It has the permissions of the recipe's other nodes.
+// makePart creates a directory, without a mark, of the recipe at g, and its missing
+// parents. The directory has the permissions of the recipe's other nodes.
 func (s *session) makePart(ctx context.Context, dir string, g ground) error {
 	if dir == g.dir {
 		return s.occupyAnew(ctx, g)
@@ -291,9 +292,9 @@ func (s *session) ensure(ctx context.Context, dir string) error {
 	return s.notSent(ctx, err)
 }
 
-// createDir creates a directory, as a container where the service has them, so that
-// what is not used any more goes by itself. above makes what it is missing in. It
-// reports false if the directory was there, or may have been.
+// createDir creates a directory. It is a container where the service has containers, so
+// that an unused directory is removed by the service. above creates the parent if that
+// is missing. It reports false if the directory existed, or may have existed.
 func (s *session) createDir(ctx context.Context, op backend.Op, above func(dir string) error) (made bool, err error) {
 	if !s.b.Features().Has(backend.Containers) {
 		op.Mode = backend.Persistent
@@ -306,8 +307,8 @@ func (s *session) createDir(ctx context.Context, op backend.Op, above func(dir s
 	return made, err
 }
 
-// makeNode creates a node that may be there already. above makes the directory that it is
-// missing in. It reports false if the node was there, or may have been.
+// makeNode creates a node that may exist already. above creates its missing parent. It
+// reports false if the node existed, or may have existed.
 func (s *session) makeNode(ctx context.Context, op backend.Op, above func(dir string) error) (made bool, err error) {
 	for {
 		err := s.commitAgain(ctx, op)

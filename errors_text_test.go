@@ -581,7 +581,7 @@ func TestLockAllTellsALossOnce(t *testing.T) {
 		}
 		err := <-ended
 		coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrDeleted)
-		if want := "coord: hold /a/" + name + ": lost: node deleted by somebody else"; err.Error() != want {
+		if want := "coord: hold /a/" + name + ": lost: node deleted by another client"; err.Error() != want {
 			w.T.Errorf("got  %v\nwant %s", err, want)
 		}
 		if err := held.Release(); err != nil {

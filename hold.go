@@ -10,55 +10,53 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// A Hold is something exclusive or counted that its holder has, and can lose: a
-// lock, permits, a term of leadership, an item of a queue, a place in a round. It
-// stands on an ephemeral node of the
-// client's session.
+// A Hold is the exclusive or counted possession of a thing that can be lost: a lock,
+// permits, a term of leadership, an item of a queue, a place in a round. It is bound to
+// an ephemeral node of the client's session.
 //
-// A hold ends when it is released, when its session is lost or the client
-// closed, and when somebody deletes its node. Then Done is closed and Err says
-// why; the holder must stop what it does under the hold.
+// A hold ends when it is released, when its session is lost or the client closed, and
+// when another client deletes its node. Then Done is closed and Err returns the reason;
+// the holder must stop the work that it does under the hold.
 //
-// Done fires before anybody else is granted, as far as that can be promised to a
-// client of a distributed service: see "What is promised" in the package
-// comment. A process that is paused believes in its hold while it is paused.
-// Where that could do harm, let the resource refuse an old Token, or write in a
-// transaction under the Guard.
+// Done is closed before another contender is granted, as far as that can be promised to
+// a client of a distributed service: see "What is promised" in the package comment. A
+// paused process believes in its hold while it is paused. If that could do harm, let
+// the resource refuse an old Token, or write in a transaction under the Guard.
 //
 // A Hold is safe for concurrent use.
 type Hold struct {
-	s      *session // nil for one that never stood, whose err says why
+	s      *session // nil if the hold never stood; err is the reason then
 	token  int64
 	trail  *trail // nil without Trace
 	recipe recipe
 
 	mu      sync.Mutex
-	path    string        // of its node; another after a downgrade
-	moving  chan struct{} // closed at the end of a downgrade under way, nil if there is none
-	request *Revocation   // that was read in the node
+	path    string        // of its node; a downgrade changes it
+	moving  chan struct{} // closed when a downgrade under way is complete, nil if there is none
+	request *Revocation   // the request read from the node
 	revoked chan struct{} // made on first use
-	err     error         // why it ended
+	err     error         // why the hold ended
 	done    chan struct{} // made on first use
-	ends    []*onEnd      // what else to call at the end
-	ended   released      // what err is after a Release
+	ends    []*onEnd      // further functions to call at the end
+	ended   released      // the value of err after a Release
 	giving  bool          // Release was called
-	given   bool          // and is done
-	waiting chan struct{} // made by a second Release meanwhile, closed when given is set
+	given   bool          // the Release is complete
+	waiting chan struct{} // made by a concurrent second Release, closed when given is set
 	giveErr error
 }
 
-// recipe is what a hold is a hold of.
+// recipe is the recipe that granted a hold.
 type recipe interface {
-	// release removes the node of a hold that its owner released, by
-	// Hold.remove, and passes on what there is to pass on.
+	// release removes the node of a hold that its owner released, by Hold.remove, and
+	// hands the lock to the next local waiter, if any.
 	release(*Hold) error
-	// lost is called once, after a hold ended early. It does no I/O.
+	// lost is called once, after a hold ended early. It must not do I/O.
 	lost(*Hold)
 }
 
 type onEnd struct{ f func(error) }
 
-// heldContext is what the contexts of holds carry: the hold, and those around it.
+// heldContext is the value in the contexts of holds: the hold, and those around it.
 type heldContext struct {
 	h     *Hold
 	outer *heldContext
@@ -66,9 +64,9 @@ type heldContext struct {
 
 type heldKey struct{}
 
-// Done returns a channel that is closed when the hold ends. It compares the
-// session's lease with the clock, so after a pause of the process the channel
-// of a hold that is lost is closed already.
+// Done returns a channel that is closed when the hold ends. Done compares the session's
+// lease with the clock, so after a pause of the process the channel of a lost hold is
+// closed already.
 func (h *Hold) Done() <-chan struct{} {
 	h.checkLease()
 	h.mu.Lock()
@@ -82,10 +80,10 @@ func (h *Hold) Done() <-chan struct{} {
 	return h.done
 }
 
-// Err is nil while the hold stands. Afterwards it matches ErrReleased, or ErrLost
-// together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked.
-// (When the service ends a session, the deletion of its nodes can be told first;
-// the reason is ErrDeleted then.) Like Done it compares the lease with the clock.
+// Err returns nil while the hold stands. Afterwards the error matches ErrReleased, or
+// ErrLost together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked.
+// (When the service ends a session, the deletion of its nodes can be reported first;
+// the reason is ErrDeleted then.) Like Done, Err compares the lease with the clock.
 func (h *Hold) Err() error {
 	h.checkLease()
 	h.mu.Lock()
@@ -93,8 +91,8 @@ func (h *Hold) Err() error {
 	return h.err
 }
 
-// Context returns a context that ends when parent ends or when the hold ends,
-// with Err as its cause. What is done under the hold should use it.
+// Context returns a context that ends when parent ends or when the hold ends, with Err
+// as its cause. Use it for the work that is done under the hold.
 func (h *Hold) Context(parent context.Context) context.Context {
 	h.checkLease()
 	outer, _ := parent.Value(heldKey{}).(*heldContext)
@@ -110,7 +108,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 		cancel(err)
 		return ctx
 	}
-	// Forget it when the parent ends first, or a long hold would collect them.
+	// Remove e when the parent ends first, or a long hold would accumulate them.
 	context.AfterFunc(ctx, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -121,9 +119,9 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// holdsUnder yields the holds that stand, that ctx comes from, and whose nodes are in
-// dir, with the names of the nodes. A ctx that never ends (context.WithoutCancel) does
-// not end with the hold either: there are none.
+// holdsUnder yields the holds that stand, from which ctx derives, and whose nodes are
+// in dir, with the names of the nodes. A ctx that never ends (context.WithoutCancel)
+// does not end with a hold either, so it yields none for it.
 func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 	return func(yield func(string, *Hold) bool) {
 		u, _ := ctx.Value(heldKey{}).(*heldContext)
@@ -139,22 +137,22 @@ func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 	}
 }
 
-// Token is the fencing number of an exclusive hold: it is greater than that of
-// every earlier holder on the same path, for one history of the service. (It is
-// the czxid of the hold's node.) A resource that remembers the highest token it
-// has seen, and refuses lower ones, is safe from a holder that was paused. Holds
-// that several can have at a time have no token; theirs is zero.
+// Token returns the fencing token of an exclusive hold. It is greater than that of
+// every earlier holder on the same path, for one history of the service. (It is the
+// czxid of the hold's node.) A resource that remembers the highest token it has seen,
+// and refuses lower ones, is safe from a holder that was paused. Holds that several
+// clients can have at a time have no token; theirs is zero.
 func (h *Hold) Token() int64 { return h.token }
 
-// Path is the node that the hold stands on: an absolute path, the namespace
-// included. A downgrade changes it.
+// Path returns the path of the hold's node: absolute, the namespace included. A
+// downgrade changes it.
 func (h *Hold) Path() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.path
 }
 
-// Session is the id of the session that the hold stands on.
+// Session returns the id of the hold's session.
 func (h *Hold) Session() int64 {
 	if h.s == nil {
 		return 0
@@ -162,16 +160,16 @@ func (h *Hold) Session() int64 {
 	return h.s.b.ID()
 }
 
-// Guard returns the condition "this hold still stands" for a transaction. After a
-// downgrade it is another.
+// Guard returns the condition "this hold still stands" for a transaction. A downgrade
+// changes it.
 func (h *Hold) Guard() Guard {
 	return Guard{checks: []backend.Op{backend.Check(h.Path(), backend.AnyVersion)}}
 }
 
-// Verify asks the service whether the hold still stands: nil means that it did
-// when the service was asked. It costs two requests; the way to write safely is
-// the Guard. If the node is gone the hold ends, and Verify returns Err. Other
-// errors leave the question open.
+// Verify asks the service whether the hold still stands. Nil means that it stood when
+// the service was asked. It costs two requests; use the Guard to write safely. If the
+// node is gone, the hold ends, and Verify returns Err. With other errors the answer is
+// unknown.
 func (h *Hold) Verify(ctx context.Context) error {
 	for {
 		if err := h.Err(); err != nil {
@@ -187,8 +185,8 @@ func (h *Hold) Verify(ctx context.Context) error {
 			_, err = h.s.b.Exists(ctx, path, nil)
 		}
 		if isNotFound(err) {
-			// The name is never used again, so the node was deleted: by somebody
-			// else, or by a downgrade that has begun meanwhile.
+			// The name is never used again, so the node was deleted: by another client,
+			// or by a downgrade that has begun meanwhile.
 			var ended bool
 			if ended, err = h.gone(ctx, path); err == nil && !ended {
 				continue
@@ -204,24 +202,24 @@ func (h *Hold) Verify(ctx context.Context) error {
 	}
 }
 
-// Release gives the hold back: first it ends, so that Done fires, then its node
-// is removed, and Release returns. It is idempotent, and takes no context since
-// it must succeed: while contact is broken it waits, but not longer than the
-// session can last, with which the node goes.
+// Release releases the hold: first the hold ends, so that Done is closed, then Release
+// removes its node and returns. It is idempotent. It takes no context, since it must
+// succeed: without contact it waits, but not longer than the session can last, with
+// which the node goes.
 //
-// Nil means that the hold stood until its release: this Release has removed the
-// node. Otherwise the error matches
+// Nil means that the hold stood until its release, and that this Release has removed
+// the node. Otherwise the error matches
 //
-//   - ErrLost, if the hold was lost before, also if only the removal finds that:
-//     the node had been deleted, or the session is over. Another client may have
-//     been granted meanwhile. If the loss was known before, the error is Err. If
-//     not, Err matches ErrReleased, since it says why Done was closed, and does
-//     not change any more.
-//   - ErrUncertain, if the reply to the removal was lost and the node is gone: the
-//     release has removed it, or another client had before. If the session was
-//     lost after such a reply, the error matches ErrLost too.
-//   - the reason for which the service refuses the removal, such as ErrDenied.
-//     Release goes on trying in the background.
+//   - ErrLost, if the hold was lost before, even if only the removal detects that: the
+//     node had been deleted, or the session is over. Another client may have been
+//     granted meanwhile. If the loss was known before, the error is Err. If not, Err
+//     matches ErrReleased, since it says why Done was closed, and does not change any
+//     more.
+//   - ErrUncertain, if the reply to the removal was lost and the node is gone: either
+//     the release has removed it, or another client had before. If the session was lost
+//     after such a reply, the error matches ErrLost too.
+//   - the reason for which the service refuses the removal, such as ErrDenied. Release
+//     goes on trying in the background.
 //
 // The hold has ended in any case.
 func (h *Hold) Release() error {
@@ -254,13 +252,13 @@ func (h *Hold) Release() error {
 	return err
 }
 
-// remove deletes the node of a hold that its owner releases, and returns what
-// Release is to return. The deletion is the first operation of a commit, to which
-// with, if it is not nil, adds what is to happen in the same moment. If that commit
-// is refused, the node is deleted alone.
+// remove deletes the node of a hold that its owner releases, and returns the result of
+// Release. The deletion is the first operation of a commit, to which with, if it is not
+// nil, adds operations that must happen at the same moment. If that commit is refused,
+// remove deletes the node alone.
 //
 // A commit whose reply was lost is sent again: the name of the node is never used
-// again, so no successor can be met.
+// again, so the retry cannot delete a successor.
 func (h *Hold) remove(with func(ctx context.Context, del backend.Op) error) error {
 	ctx := context.Background() // the session bounds it
 	s, path := h.s, h.Path()
@@ -296,8 +294,8 @@ func (h *Hold) remove(with func(ctx context.Context, del backend.Op) error) erro
 	}
 }
 
-// removeWith is remove, and in the same moment deletes the node at path, should the
-// service let that go. It reports whether it has.
+// removeWith is remove, and at the same moment deletes the node at path, if the service
+// permits that. It reports whether the node at path was deleted.
 func (h *Hold) removeWith(path string) (both bool, err error) {
 	err = h.remove(func(ctx context.Context, del backend.Op) error {
 		_, err := h.s.b.Commit(ctx, del, backend.Delete(path, backend.AnyVersion))
@@ -307,8 +305,7 @@ func (h *Hold) removeWith(path string) (both bool, err error) {
 	return both, err
 }
 
-// waitGiven waits for the Release that came first. The caller holds mu, which is
-// given back.
+// waitGiven waits for the first Release. The caller holds mu, which waitGiven unlocks.
 func (h *Hold) waitGiven() error {
 	defer h.mu.Unlock()
 	if !h.given {
@@ -323,8 +320,8 @@ func (h *Hold) waitGiven() error {
 	return h.giveErr
 }
 
-// finish marks the end. It returns what to call. The caller holds mu, and has
-// seen that err is nil.
+// finish marks the end of the hold, and returns the functions to call. The caller holds
+// mu, and has checked that err is nil.
 func (h *Hold) finish(err error) []*onEnd {
 	h.err = err
 	if h.done != nil {
@@ -352,15 +349,15 @@ func (h *Hold) lose(cause error) {
 	e.tell()
 }
 
-// ending is the end of a hold that is marked already.
+// ending is the end of a hold that is already marked as lost.
 type ending struct {
 	h    *Hold
 	err  *loss
-	ends []*onEnd // to be called
+	ends []*onEnd // functions to be called
 }
 
-// fail marks the hold as lost, unless it has ended. It calls nothing: a session ends
-// all of its holds before it tells of any.
+// fail marks the hold as lost, unless it has ended. It calls no functions: a session
+// ends all of its holds before it reports any loss.
 func (h *Hold) fail(cause error) (ending, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -371,7 +368,7 @@ func (h *Hold) fail(cause error) (ending, bool) {
 	return ending{h, err, h.finish(err)}, true
 }
 
-// tell tells of the loss.
+// tell reports the loss to the Logger, Trace and the recipe.
 func (e *ending) tell() {
 	h := e.h
 	if !errors.Is(e.err.cause, ErrClosed) {
@@ -381,34 +378,34 @@ func (e *ending) tell() {
 	h.recipe.lost(h)
 }
 
-// checkLease ends the hold if its session is over, even if nothing has told it
+// checkLease ends the hold if its session is over, even if no event has reported that
 // yet.
 func (h *Hold) checkLease() {
 	if h.s == nil {
-		return // never stood
+		return // the hold never stood
 	}
 	if err := h.s.b.Err(); err != nil {
 		h.lose(err)
 	}
 }
 
-// Guard is the condition "this hold still stands", for the service to check in
-// the same transaction in which something is written. It stays safe whatever
-// happened to the process of the holder meanwhile: once the hold's node is
-// gone, a commit under its Guard fails with ErrNotFound, and no later node ever
-// fulfils it. The zero Guard checks nothing, and Txn.Under refuses it.
+// Guard is the condition "this hold still stands", for the service to check in the same
+// transaction in which data is written. It is safe whatever has happened to the
+// holder's process meanwhile: once the hold's node is gone, a commit under its Guard
+// fails with ErrNotFound, and no later node ever fulfils it. The zero Guard checks
+// nothing, and Txn.Under refuses it.
 type Guard struct{ checks []backend.Op }
 
 // Ops returns the operations to put first into a Commit.
 func (g Guard) Ops() []backend.Op { return slices.Clone(g.checks) }
 
-// do is Do for every lock.
+// do implements Do for every lock.
 func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {
 	h, err := lock(ctx)
 	if err != nil {
 		return err
 	}
-	// Also when f panics, or ends the goroutine.
+	// Release also when f panics, or ends the goroutine.
 	defer func() {
 		if rerr := h.Release(); err == nil {
 			err = rerr

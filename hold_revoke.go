@@ -10,23 +10,23 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// Revocation is a request to give a lock up: the recipe of the revocable shared
-// lock of the ZooKeeper recipe guide. It is written into the holder's node, so it
-// is bound to that holder and dies with his node; no successor ever sees it.
+// Revocation is a request to give a lock up: the recipe of the revocable shared lock of
+// the ZooKeeper recipe guide. It is written into the holder's node, so it is bound to
+// that holder and is deleted with that node; no successor ever sees it.
 type Revocation struct {
-	By     string    // who asks, as he says
-	Reason string    // why
-	At     time.Time // when, by the clock of who asks
+	By     string    // the requester, in its own words
+	Reason string    // the reason
+	At     time.Time // the time of the request, by the requester's clock
 	Force  bool      // the node will be deleted if the holder does not release
 }
 
-// What others write to ask for a lock.
+// Requests in the formats of other implementations.
 const (
 	recipeRequest  = "unlock"     // the recipe guide
 	curatorRequest = "__REVOKE__" // Curator's Revoker
 )
 
-// envelope is what stands in a holder's node after a request of ours: the request
+// envelope is the data of a holder's node after a request of this package: the request
 // and the holder's own data.
 type envelope struct {
 	Request *requestJSON `json:"coord-revoke"`
@@ -42,8 +42,8 @@ type requestJSON struct {
 
 var envelopeStart = []byte(`{"coord-revoke":`)
 
-// openEnvelope takes a request out of a node's data. The second result is the
-// contender's own data, if it can still be told.
+// openEnvelope reads a request from a node's data. The second result is the contender's
+// own data, if it is still available.
 func openEnvelope(data []byte) (*Revocation, []byte) {
 	switch string(data) {
 	case recipeRequest, curatorRequest:
@@ -54,7 +54,7 @@ func openEnvelope(data []byte) (*Revocation, []byte) {
 	}
 	var e envelope
 	if json.Unmarshal(data, &e) != nil || e.Request == nil {
-		return nil, data // somebody's own data that happens to begin so
+		return nil, data // a contender's own data that happens to begin so
 	}
 	r := e.Request.revocation()
 	return &r, e.Data
@@ -64,8 +64,8 @@ func (q *requestJSON) revocation() Revocation {
 	return Revocation{By: q.By, Reason: q.Reason, At: time.UnixMilli(q.At), Force: q.Force}
 }
 
-// checkData refuses data of a contender that would be read as a request to give
-// the lock up.
+// checkData refuses a contender's data that would be read as a request to give the lock
+// up.
 func checkData(data []byte) error {
 	if r, _ := openEnvelope(data); r != nil {
 		return fmt.Errorf("%w: Data reads as a request to give the lock up", ErrInvalid)
@@ -73,10 +73,10 @@ func checkData(data []byte) error {
 	return nil
 }
 
-// Revoked returns a channel that is closed when somebody asks for the hold to be
-// given up. The holder consents by Release; nothing happens if he does not,
-// unless the request says so. A request is read some time after it was made, and
-// at the earliest some 20 ms after an uncontended grant.
+// Revoked returns a channel that is closed when a client requests the holder to give
+// the hold up. The holder consents by calling Release. Without consent nothing happens,
+// unless the request says so. A request is read some time after it was made, and at the
+// earliest some 20 ms after an uncontended grant.
 func (h *Hold) Revoked() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,9 +89,8 @@ func (h *Hold) Revoked() <-chan struct{} {
 	return h.revoked
 }
 
-// Revocation returns the latest request to give the hold up, if there is one. A
-// request that another client wrote as the recipe or Curator has it says neither
-// who nor why.
+// Revocation returns the latest request to give the hold up, if there is one. A request
+// in the format of the recipe guide or of Curator has neither requester nor reason.
 func (h *Hold) Revocation() (Revocation, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,7 +100,7 @@ func (h *Hold) Revocation() (Revocation, bool) {
 	return *h.request, true
 }
 
-// look takes note of a request in the data of the hold's node.
+// look records a request in the data of the hold's node.
 func (h *Hold) look(data []byte) {
 	r, _ := openEnvelope(data)
 	if r == nil {

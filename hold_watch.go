@@ -6,8 +6,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// watchNode watches the node of a hold: it ends the hold when somebody deletes
-// the node, and tells of a request to give it up. It returns when the hold has
+// watchNode watches the node of a hold: it ends the hold when another client deletes
+// the node, and records requests to give the hold up. It returns when the hold has
 // ended. own is an armed watch on the data of the node at path, or nil.
 func (h *Hold) watchNode(path string, own *backend.Watch) {
 	ctx, done := context.Background(), h.Done()
@@ -28,7 +28,7 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 			case isOver(err):
 				return // the session's end ends the hold too
 			case err != nil:
-				// Not to watch would leave the holder without notice for ever.
+				// Without a watch the holder would never learn of a deletion.
 				own.Stop()
 				own = nil
 				h.s.c.log.Warn("coord: cannot watch a hold, trying again", "path", path, "error", err)
@@ -55,9 +55,9 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 	}
 }
 
-// gone takes note that the node at path has been deleted. It reports whether the
-// hold has ended; it has not if it has moved to another node. The error is that
-// of ctx, if it ends while that is not known yet.
+// gone is called when the node at path was found deleted. It ends the hold, unless the
+// hold has moved to another node, and reports whether the hold has ended. If ctx ends
+// before that is known, the error is that of ctx.
 func (h *Hold) gone(ctx context.Context, path string) (ended bool, err error) {
 	if err := h.awaitMove(ctx); err != nil {
 		return false, err
@@ -69,7 +69,8 @@ func (h *Hold) gone(ctx context.Context, path string) (ended bool, err error) {
 	return true, nil
 }
 
-// deleted is why a hold is lost whose node another client has deleted.
+// deleted returns the reason for the loss of a hold whose node another client has
+// deleted.
 func (h *Hold) deleted() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,8 +80,8 @@ func (h *Hold) deleted() error {
 	return ErrDeleted
 }
 
-// awaitMove waits for the end of a downgrade that is under way. The session
-// bounds it, and ctx.
+// awaitMove waits until a downgrade under way is complete. The session and ctx bound
+// it.
 func (h *Hold) awaitMove(ctx context.Context) error {
 	h.mu.Lock()
 	moving := h.moving

@@ -36,7 +36,7 @@ var contenderStart = []byte(`{"coord-contender":`)
 // there is no ID and Data cannot be mistaken for an envelope.
 func encodeContender(id string, data []byte) ([]byte, error) {
 	if !utf8.ValidString(id) {
-		return nil, fmt.Errorf("%w: the ID is no text", ErrInvalid)
+		return nil, fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid)
 	}
 	if id == "" && !bytes.HasPrefix(data, contenderStart) {
 		return data, checkData(data)

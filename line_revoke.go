@@ -38,7 +38,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 		return opError("revoke", path.full, fmt.Errorf("%w: negative ForceAfter", ErrInvalid))
 	}
 	if !utf8.ValidString(opts.By) || !utf8.ValidString(opts.Reason) {
-		return opError("revoke", path.full, fmt.Errorf("%w: By and Reason are text", ErrInvalid))
+		return opError("revoke", path.full, fmt.Errorf("%w: By and Reason must be valid UTF-8", ErrInvalid))
 	}
 	holders, err := l.holders(ctx)
 	if err != nil {

@@ -315,12 +315,12 @@ func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("%w: sequence numbers are used up until those in line have gone", ErrLimit)
+	return fmt.Errorf("%w: sequence numbers are used up until the queue has drained", ErrLimit)
 }
 
 // tooHeavy returns the error for a request that exceeds the limit.
 func tooHeavy(n, limit int) error {
-	return fmt.Errorf("%w: %d permits asked for, %d there are", ErrLimit, n, limit)
+	return fmt.Errorf("%w: %d permits requested, limit %d", ErrLimit, n, limit)
 }
 
 func (p permitLocker) orderKey() (k orderKey) {

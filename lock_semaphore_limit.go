@@ -37,7 +37,7 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 	}
 	if err != nil {
 		w.Stop()
-		return permits{}, fmt.Errorf("%w: the limit at %s is no number from 1 to %d (%d bytes)", ErrInvalid, path, maxPermits, len(data))
+		return permits{}, fmt.Errorf("%w: the limit at %s is not a number from 1 to %d (%d bytes)", ErrInvalid, path, maxPermits, len(data))
 	}
 	return permits{int(n), stat.Mzxid, stat.Version}, nil
 }

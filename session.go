@@ -9,34 +9,34 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// armDelay is how long a hold stands before the watch on its own node is armed.
-// The watch tells of an outsider's delete. It is off the critical path, and a
-// hold that is shorter never pays for it.
+// armDelay is the age of a hold at which the watch on its own node is armed. The watch
+// reports a deletion by an outsider. It is off the critical path, and a shorter hold
+// never pays for it.
 const armDelay = 20 * time.Millisecond
 
-// session is one session of the backend, with the holds that stand on it.
+// session is one session of the backend, with its holds.
 type session struct {
 	c *Client
 	b backend.Session
 
 	mu     sync.Mutex
 	err    error              // why the session is over, for its holds
-	holds  map[*Hold]struct{} // those that stand
+	holds  map[*Hold]struct{} // the holds that stand
 	toArm  []*Hold            // granted without a watch on their node, see armLater
 	spare  []*Hold            // the other buffer of toArm
 	arming bool               // armLoop runs
-	slots  []*slot            // journal nodes that are free, see commit.go
+	slots  []*slot            // free journal nodes, see commit.go
 
-	allowed map[string]struct{} // directories in which the permissions suffice, see sees and mayMark
+	allowed map[string]struct{} // directories in which the permissions are sufficient, see sees and mayMark
 }
 
 func newSession(c *Client, b backend.Session) *session {
 	return &session{c: c, b: b, holds: make(map[*Hold]struct{})}
 }
 
-// follow publishes the phases of a live session. It returns when the session is
-// over or ctx ends. The goroutine that runs it ends the holds afterwards, so nothing
-// here may wait for functions of the user's.
+// follow publishes the phases of a live session. It returns when the session is over or
+// ctx ends. The goroutine that runs it ends the holds afterwards, so it must not wait
+// for functions of the user's.
 func (s *session) follow(ctx context.Context) {
 	for told := backend.PhaseConnected; ; {
 		phase, changed := s.b.Status()
@@ -60,8 +60,8 @@ func (s *session) follow(ctx context.Context) {
 	}
 }
 
-// end marks the session as over and ends every hold of it: first all of them are
-// marked, then their contexts are cancelled, then it is told.
+// end marks the session as over and ends every hold of it. It first marks all holds,
+// then cancels their contexts, and then reports the losses.
 func (s *session) end(err error) {
 	s.mu.Lock()
 	if s.err == nil {
@@ -86,15 +86,15 @@ func (s *session) end(err error) {
 	}
 }
 
-// grant makes h stand, if its session lives, its lease lasts and the watch on
-// its own node has not fired. The session and the watch are tested under the
-// lock that end takes before it looks for holds. A grant that comes with another
-// watch's event is thus refused when the own node was deleted first on the wire.
-// It returns errAgain when own has fired.
+// grant makes h stand, provided that its session lives, its lease lasts and the watch
+// own on its node has not fired. The session and the watch are tested under the lock
+// that end takes before it collects the holds. So a grant that comes with the event of
+// another watch is refused if the deletion of the own node came first on the wire. It
+// returns errAgain if own has fired.
 //
-// The lease is tested just before, since its loss ends what the backend has under
-// locks of its own. A lease that passes after the test ends the hold as any later
-// loss does.
+// The lease is tested just before that lock is taken, since the test of an expired
+// lease ends the backend's session, under locks of the backend. A lease that expires
+// after the test ends the hold as any later loss does.
 func (s *session) grant(h *Hold, own *backend.Watch) error {
 	if err := s.b.Err(); err != nil {
 		return err
@@ -114,15 +114,15 @@ func (s *session) grant(h *Hold, own *backend.Watch) error {
 	return nil
 }
 
-// forget drops a hold that has ended.
+// forget removes a hold that has ended.
 func (s *session) forget(h *Hold) {
 	s.mu.Lock()
 	delete(s.holds, h)
 	s.mu.Unlock()
 }
 
-// armLater has a watch armed on the node of h after armDelay if it still stands
-// then. One goroutine serves all holds of a session. The caller holds s.mu.
+// armLater arms a watch on the node of h after armDelay, if h still stands then. One
+// goroutine serves all holds of a session. The caller holds s.mu.
 func (s *session) armLater(h *Hold) {
 	s.toArm = append(s.toArm, h)
 	if s.arming {
@@ -135,7 +135,7 @@ func (s *session) armLater(h *Hold) {
 func (s *session) armLoop() {
 	t := time.NewTicker(armDelay)
 	defer t.Stop()
-	var due []*Hold // granted before the latest tick, so that none waits less than a period
+	var due []*Hold // granted before the latest tick, so that each waits at least a period
 	for {
 		select {
 		case <-t.C:
@@ -159,9 +159,10 @@ func (s *session) armLoop() {
 	}
 }
 
-// lookAgain returns errAgain for the error of a commit of which only a look can tell what
-// there is now: what it relied on does not hold any more, or its outcome is unknown. It is
-// for commits that cannot apply twice. path is what will be looked at.
+// lookAgain returns errAgain if, after the error err of a commit, only another read can
+// determine the state: a condition of the commit does not hold any more, or its outcome
+// is unknown. It is for commits that cannot apply twice. path is the path that the
+// caller reads next.
 func (s *session) lookAgain(ctx context.Context, path string, err error) error {
 	switch {
 	case mayRepeat(ctx, err):
@@ -175,9 +176,9 @@ func (s *session) lookAgain(ctx context.Context, path string, err error) error {
 	return err
 }
 
-// remove deletes a node of ours whose name is never used again, and returns when
-// it is gone or goes with its session, which is nil, or when ctx ends, or when
-// the service refuses. A retry never meets a successor.
+// remove deletes a node of this client whose name is never used again. It returns nil
+// when the node is gone or goes with its session. Otherwise it returns when ctx ends or
+// the service refuses. A retry never deletes a successor.
 func (s *session) remove(ctx context.Context, path string) error {
 	err := s.commitAgain(ctx, backend.Delete(path, backend.AnyVersion))
 	if isNotFound(err) || isOver(err) {
@@ -186,10 +187,10 @@ func (s *session) remove(ctx context.Context, path string) error {
 	return err
 }
 
-// commitAgain repeats a commit while its outcome is unknown, and the session and ctx
-// last. Its error is that of the last attempt: that a node exists, or is missing, can be
-// the doing of an earlier one. It is for operations that do no harm when they are applied
-// again, by names that are never used again or by what they find.
+// commitAgain repeats a commit while its outcome is unknown and the session and ctx
+// last. Its error is that of the last attempt: ErrExists or ErrNotFound can be the
+// effect of an earlier attempt. It is for operations that are idempotent, because their
+// names are never used again or because of their conditions.
 func (s *session) commitAgain(ctx context.Context, ops ...backend.Op) error {
 	pause := pauses{c: s.c}
 	for {
@@ -201,7 +202,8 @@ func (s *session) commitAgain(ctx context.Context, ops ...backend.Op) error {
 	}
 }
 
-// onSession runs f on a live session, again on the next one when that is lost.
+// onSession runs f on a live session, and again on the next one if that session is
+// lost.
 func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
 	for {
 		s, err := c.session(ctx)
@@ -222,9 +224,10 @@ func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error
 	}
 }
 
-// overSessions runs f, for a clean-up, on one session after the other until it has run on
-// one that still lives: what f removes can be an earlier session's, and a removal on a
-// session that is lost in turn proves nothing of it. It returns early if the client closes.
+// overSessions runs f, for a clean-up, on one session after the other until it has run
+// on one that still lives. The nodes that f removes can belong to an earlier session,
+// and a removal on a session that is lost in turn proves nothing about them. It returns
+// early if the client closes.
 func (c *Client) overSessions(ctx context.Context, f func(s *session)) {
 	onSession(ctx, c, func(s *session) (struct{}, error) {
 		f(s)
@@ -232,8 +235,8 @@ func (c *Client) overSessions(ctx context.Context, f func(s *session)) {
 	})
 }
 
-// onSessionOnce runs f as onSession does, and not again when the outcome of what
-// it did on a session that was lost is unknown.
+// onSessionOnce runs f as onSession does, but does not repeat it if the outcome of a
+// write on a lost session is unknown.
 func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
 	var unknown error
 	v, err := onSession(ctx, c, func(s *session) (T, error) {
@@ -250,8 +253,8 @@ func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, e
 	return v, err
 }
 
-// list lists a directory as it stands now, also on an ensemble. It names nothing if there
-// is none.
+// list lists a directory after a Sync, so the result is current also on an ensemble. It
+// returns no names if the directory is missing.
 func (s *session) list(ctx context.Context, dir string) ([]string, error) {
 	if err := s.b.Sync(ctx, dir); err != nil {
 		return nil, err
@@ -263,8 +266,8 @@ func (s *session) list(ctx context.Context, dir string) ([]string, error) {
 	return names, err
 }
 
-// watchOwn reads a node of ours with a watch on it. It returns errGone if the node is
-// missing, or another session's.
+// watchOwn reads a node of this session with a watch on it. It returns errGone if the
+// node is missing, or another session's.
 func (s *session) watchOwn(ctx context.Context, path string) (w *backend.Watch, data []byte, czxid int64, err error) {
 	w = backend.NewWatch()
 	data, stat, err := s.b.Get(ctx, path, w)
@@ -278,8 +281,8 @@ func (s *session) watchOwn(ctx context.Context, path string) (w *backend.Watch, 
 	return w, data, stat.Czxid, nil
 }
 
-// watchDeletion arms a watch that nothing fires but the deletion of the node at path:
-// that of its children, which an ephemeral node has none of.
+// watchDeletion arms a watch on the ephemeral node at path that only the deletion of
+// the node fires: a watch on its children, since an ephemeral node has none.
 func (s *session) watchDeletion(ctx context.Context, path string) (*backend.Watch, backend.Stat, error) {
 	w := backend.NewWatch()
 	_, stat, err := s.b.Children(ctx, path, w)
@@ -290,8 +293,8 @@ func (s *session) watchDeletion(ctx context.Context, path string) (*backend.Watc
 	return w, stat, nil
 }
 
-// awaitDeletion waits until the ephemeral node at path is gone. It reports false if the
-// channel until, which may be nil, comes first.
+// awaitDeletion waits until the ephemeral node at path is deleted. It reports false if
+// the channel until, which may be nil, is ready first.
 func (s *session) awaitDeletion(ctx context.Context, path string, until <-chan time.Time) (bool, error) {
 	for {
 		w, _, err := s.watchDeletion(ctx, path)

@@ -355,7 +355,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 
 	after.Arm(1, coordtest.Creates, coordtest.Lose)
 	coordtest.MustRelease(t, coordtest.MustLock(t, m))
-	want("WARN a reply was lost, the outcome found out")
+	want("WARN a reply was lost, the outcome was determined")
 
 	taken := coordtest.MustLock(t, coord.NewMutex(other, "/l", nil))
 	waiting := make(chan *coord.Hold)

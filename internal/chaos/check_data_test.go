@@ -121,7 +121,7 @@ func checkRegister(calls []*call) []string {
 		switch {
 		case c.Op == "syncget":
 			continue
-		case c.Op == "cas" && c.outcome == "no" && strings.Contains(c.Err, "changed by somebody else"):
+		case c.Op == "cas" && c.outcome == "no" && strings.Contains(c.Err, "changed by another client"):
 			in.op = "conflict"
 		case !c.happened():
 			continue

@@ -73,7 +73,7 @@ func TestTheCheckOfTheRegisterFindsHistoriesThatAreNotLinearizable(t *testing.T)
 	cas := func(old, v string, zxid int64) call {
 		return call{event: event{Op: "cas", Old: old, Value: v, Token: zxid}, zxid: zxid}
 	}
-	conflict := call{event: event{Op: "cas", Old: "a", Value: "z", Err: "coord: changed by somebody else"}, outcome: "no"}
+	conflict := call{event: event{Op: "cas", Old: "a", Value: "z", Err: "coord: changed by another client"}, outcome: "no"}
 	open := func(c call, settled string) call {
 		c.outcome, c.settled, c.from, c.to = "unknown", settled, c.zxid*10, forever
 		return c
