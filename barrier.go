@@ -20,7 +20,7 @@ type BarrierOptions struct {
 
 // A Barrier blocks every waiter for as long as it is set (the barrier of the
 // ZooKeeper recipe guide). Any client can set it, and any client can remove it. Its
-// removal wakes all waiters, and all of them pass.
+// removal wakes all waiters.
 //
 // A call of Wait that begins after Set has returned does not pass before the barrier
 // is removed. A call that begins earlier may find no barrier yet. A waiter that wakes

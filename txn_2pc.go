@@ -59,7 +59,7 @@ import (
 //     never acts without a decision.
 //  7. A site acknowledges when its Commit or Abort has returned nil: {delete the
 //     branch at the version it has seen, delete the vote}. Without its branch, its
-//     functions are not called any more.
+//     functions are not called for the transaction any more.
 //  8. The record is removed when only the decision is left in it: every vote was
 //     acknowledged and the proposer has received the decision. A commit thus waits
 //     for all sites, an abort for those that voted yes. A process that has deleted

@@ -89,8 +89,8 @@ func (b *branchWork[T]) look(ctx context.Context) (*outcome, error) {
 		case err != nil:
 			return nil, err
 		case b.version == 0 && !again && (o != nil && o.Commit || b.bad != nil):
-			// The site may have voted after the branch was read and before that was
-			// decided.
+			// The site may have voted after the branch was read and before the decision
+			// was made.
 		case b.version == 1 && b.vote == branchNo, b.version == 0:
 			return o, nil
 		default:

@@ -85,11 +85,11 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 	}
 }
 
-// withdraw removes that node. Under the lock it cannot be a successor's node. If the
-// service refuses that commit, or the lock is lost, the node is removed in the
-// background while it is one of this session: as long as it exists, the site counts
-// as served. A successor that takes the lock meanwhile watches its node, and creates
-// it again.
+// withdraw removes the node that announce created. Under the lock it cannot be a
+// successor's node. If the service refuses that commit, or the lock is lost, the node
+// is removed in the background while it is one of this session: as long as it exists,
+// the site counts as served. A successor that takes the lock meanwhile watches its
+// node, and creates it again.
 func (v *serving[T]) withdraw() {
 	s, path := v.s, v.present(v.site)
 	ops := append(v.hold.Guard().Ops(), backend.Delete(path, backend.AnyVersion))
