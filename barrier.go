@@ -64,7 +64,8 @@ func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
 //
 // If the outcome is unknown when ctx or the session ends, the error matches
 // ErrUncertain. The barrier is not set a second time, because that could undo a
-// Remove.
+// Remove. With Ephemeral, Set goes on with the next session, where the node of the
+// lost one does not count: it can undo a Remove between the two.
 func (b *Barrier) Set(ctx context.Context) error {
 	doubt := false // a lost session may have set it
 	err := b.write(ctx, "set", func(ctx context.Context, s *session) error {
@@ -109,7 +110,8 @@ func (b *Barrier) Remove(ctx context.Context) error {
 
 // Wait returns nil if the barrier is not set. Otherwise it waits until the barrier is
 // removed or ctx ends. A lost session does not end the wait. Wait costs two requests,
-// and one more for each change of the barrier's node.
+// and one more for each change of the barrier's node. A barrier that has no mark, and
+// has children, costs another.
 func (b *Barrier) Wait(ctx context.Context) error {
 	const op = "wait"
 	if err := b.check(ctx, op); err != nil {

@@ -47,7 +47,7 @@ type DoubleBarrierOptions struct {
 // It is persistent, and its data lists the names of the round's members, one per
 // line. The last member to leave removes it. If the last members crash, or leave
 // without waiting for each other, it remains until the next entrant arrives. The
-// version of path counts the rounds. The data of path names the recipe, or is the
+// version of path grows with each round, and when a stale ready is removed. The data of path names the recipe, or is the
 // data that was there before. If an outsider deletes ready while members are inside,
 // they count for the next round. Double barriers of other libraries have another
 // layout and other rules; their clients cannot take part.

@@ -12,7 +12,7 @@ import (
 )
 
 // An InspectedTwoPhase is the transactions that are not done with, and the sites that
-// were ever served.
+// were served and not removed with RemoveSite.
 type InspectedTwoPhase struct {
 	Transactions []InspectedTransaction `json:"transactions"`
 	Sites        []InspectedSite        `json:"sites"`

@@ -132,8 +132,8 @@ func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) && sp
 // Recover finishes the transactions of proposers that are gone: it aborts those that
 // are undecided, and returns the decisions that are still owed to a proposer. It does
 // not wait for sites: they finish when they are served. It waits for the transactions
-// of proposers that are alive, or that the service does not know to be dead yet, at
-// most until their deadlines.
+// of proposers that are alive, until their deadlines, and of proposers that the service
+// does not know to be dead yet, until it has ended their sessions.
 //
 // Call it when a coordinator starts, and from time to time. Only Recover collects
 // these records: that of a transaction whose decision is still owed to a proposer

@@ -23,8 +23,8 @@ type Branch[T any] struct {
 	Site     string
 	Deadline time.Time
 	Payload  T
-	// NoPayload reports that Payload is zero. It is set only for Abort, if the record
-	// was gone before this site had voted, or if the codec cannot decode the payload.
+	// NoPayload reports that Payload is zero: the record is gone or unreadable, or the
+	// codec cannot decode the payload. It is set for Abort and InDoubt only.
 	NoPayload bool
 }
 
@@ -50,14 +50,15 @@ type Handler[T any] struct {
 	// never both called for one transaction.
 	Abort func(ctx context.Context, tx Branch[T]) error
 	// InDoubt is called with a transaction that the site has voted yes for and whose
-	// decision or record was destroyed by an outsider: the error matches ErrInDoubt
-	// and names the node. Only this transaction waits: the site serves the others,
-	// and goes on with this one when an operator has repaired the node. If the node
-	// is the branch, the record is gone: find out the decision at the other sites,
-	// carry it out, and delete the branch. If it is the decision, write
-	// {"commit":true} or {"commit":false} into it. If it is the record, write its
-	// data again. InDoubt is called once for each Serve. If InDoubt is nil, a line is
-	// logged, and no more.
+	// decision or record was destroyed by an outsider, or with one that was committed
+	// without the vote of this site: the error matches ErrInDoubt and names the node.
+	// Only this transaction waits: the site serves the others, and goes on with this
+	// one when an operator has repaired the node. If the node is the branch, the
+	// record is gone: find out the decision at the other sites, carry it out, and
+	// delete the branch. If it is the decision, write {"commit":true} or
+	// {"commit":false} into it. If it is the record, write its data again. InDoubt is
+	// called once for each transaction in each Serve. If it is nil, a line is logged,
+	// and no more.
 	InDoubt func(ctx context.Context, tx Branch[T], err error)
 	// Codec of the payload. The zero value is JSON.
 	Codec Codec[T]
