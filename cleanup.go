@@ -8,49 +8,50 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// How long is waited for clean-up while there is contact but no answer.
+// Limits of the wait for clean-up while there is contact but no answer.
 const (
-	giveUpWait = time.Second     // by the call that leaves something behind
-	closeWait  = 2 * time.Second // by Close
+	giveUpWait = time.Second     // for the call that leaves nodes behind
+	closeWait  = 2 * time.Second // for Close
 )
 
-// A cleanUp clears away what a call leaves behind: the node of a wait that was given
-// up, an item that no handler received, the record of a finished transaction. It is
+// A cleanUp removes the remains of a call: the node of a wait that was given up, an
+// item that no handler received, the record of a finished transaction. It is
 // independent of the call's ctx.
 //
-// The call that leaves something behind waits for its clean-up (wait), as long as the
-// service can be expected to answer. If it has to return earlier, the clean-up is
-// noted, and the next acquisition of this client in the same directory waits for it
-// first (Client.awaitCleanUps): a client never meets its own ghost. Nothing is noted,
-// and no call waits, while the service answers.
+// The call waits for its clean-up (wait) as long as the service can be expected to
+// answer. A clean-up that is not done when the call returns is noted, and the next
+// acquisition of this client in the same directory waits for it first
+// (Client.awaitCleanUps): a client never meets its own ghost. A service that answers,
+// even with a refusal, delays neither call.
 //
-// Close waits for every clean-up under way before it ends the session, as long as
-// there is contact, at most closeWait. Clean-ups can begin until then, also when Close
-// has been called already.
+// Close waits for every clean-up under way before it ends the session, as long as there
+// is contact, at most closeWait. Clean-ups can begin until then, also after the call of
+// Close.
 //
-// A nil *cleanUp is one that did not begin, because the session is being ended, or is
-// about to be and takes along what was to be removed.
+// A nil *cleanUp is one that did not begin: the session is being ended, or is about to
+// be, which removes the nodes concerned.
 type cleanUp struct {
 	c        *Client
-	answered chan struct{} // closed when it is done, or the service has refused it once
+	answered chan struct{} // closed when it is done, or refused by the service once
 	done     chan struct{}
 
 	// Guarded by c.mu.
 	isAnswered bool
-	dir        string // where it is noted, or ""
-	of         string // the prefix of the nodes of the call that it is for, or ""
+	dir        string // the directory in which it is noted, or ""
+	of         string // the prefix of the nodes of its call, or ""
 }
 
-// beginCleanUp says that something is to be cleared away before the session may end.
-// A caller that will have something to give back when the client closes calls it
-// first, then waits for c.closing beside what it waits for, gives back and calls end.
+// beginCleanUp registers a clean-up that the end of the session must wait for. A caller
+// that has something to give back when the client closes calls it first, then waits for
+// c.closing in addition to its own events, gives back and calls end.
 func (c *Client) beginCleanUp() *cleanUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.newCleanUp()
 }
 
-// newCleanUp needs c.mu.
+// newCleanUp registers a clean-up, or returns nil if the session is being ended. The
+// caller holds c.mu.
 func (c *Client) newCleanUp() *cleanUp {
 	if c.ending {
 		return nil
@@ -59,9 +60,9 @@ func (c *Client) newCleanUp() *cleanUp {
 	return &cleanUp{c: c, answered: make(chan struct{}), done: make(chan struct{})}
 }
 
-// goCleanUp runs f in a goroutine of the client, as a clean-up. Calls with f's ctx,
-// which never ends, are made also when Close has begun; the end of the session bounds
-// them. A clean-up that is refused should not be tried again once c.closing is closed.
+// goCleanUp runs f in a goroutine of the client, as a clean-up. f's ctx never ends;
+// calls with it also work after Close has begun, and the end of the session bounds
+// them. Once c.closing is closed, f should not repeat a removal that is refused.
 func (c *Client) goCleanUp(f func(ctx context.Context, u *cleanUp)) *cleanUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,14 +84,14 @@ type cleaningUp struct{}
 
 func isCleanUp(ctx context.Context) bool { return ctx.Value(cleaningUp{}) != nil }
 
-// answer says that the service has answered, if only by a refusal.
+// answer records that the service has answered, if only by a refusal.
 func (u *cleanUp) answer() {
 	u.c.mu.Lock()
 	defer u.c.mu.Unlock()
 	u.setAnswered()
 }
 
-// setAnswered needs c.mu.
+// setAnswered is answer for a caller that holds c.mu.
 func (u *cleanUp) setAnswered() {
 	if !u.isAnswered {
 		u.isAnswered = true
@@ -98,7 +99,7 @@ func (u *cleanUp) setAnswered() {
 	}
 }
 
-// end says that the clean-up is done.
+// end records that the clean-up is done.
 func (u *cleanUp) end() {
 	if u == nil {
 		return
@@ -123,17 +124,17 @@ func (u *cleanUp) end() {
 	}
 }
 
-// wait returns when the clean-up is done, in which a call left something behind in dir
-// on the session s, or has been refused. It returns earlier when there is no contact,
-// or no answer for giveUpWait; then the clean-up is noted.
+// wait returns when the clean-up, of a call on the session s with remains in dir, is
+// done or has been refused. It returns earlier without contact, or without an answer
+// for giveUpWait. A clean-up that is not done then is noted.
 func (u *cleanUp) wait(s *session, dir string) {
 	if u != nil {
 		s.waitFor(u.answered, giveUpWait)
-		u.note(dir) // unless it is done
+		u.note(dir) // no effect if it is done
 	}
 }
 
-// waitFor waits for ch while there is contact, and at most for d.
+// waitFor waits for ch while there is contact, at most for d.
 func (s *session) waitFor(ch <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -152,7 +153,7 @@ func (s *session) waitFor(ch <-chan struct{}, d time.Duration) {
 	}
 }
 
-// madeFor names the call that the clean-up is for, see awaitCleanUps.
+// madeFor sets the call of the clean-up, see awaitCleanUps.
 func (u *cleanUp) madeFor(prefix string) *cleanUp {
 	if u != nil {
 		u.c.mu.Lock()
@@ -162,7 +163,7 @@ func (u *cleanUp) madeFor(prefix string) *cleanUp {
 	return u
 }
 
-// note has the next acquisition in dir wait for the clean-up, if it is not done.
+// note makes the next acquisition in dir wait for the clean-up, unless it is done.
 func (u *cleanUp) note(dir string) {
 	if u == nil {
 		return
@@ -181,11 +182,11 @@ func (u *cleanUp) note(dir string) {
 	}
 }
 
-// awaitCleanUps waits until nothing stands in dir that an earlier call of this client
-// has left behind, or until the service has refused to remove it: then it is in the
-// way of the caller, and no more. Where a ghost would do harm, own is the prefix of the
-// caller's nodes: a refusal is no end then, and what the same call has left on a lost
-// session is not waited for.
+// awaitCleanUps waits until no remains of earlier calls of this client are in dir, or
+// until the service has refused to remove them: remains only delay the caller then. If
+// a ghost would do harm, own is the prefix of the caller's nodes. Then a refusal does
+// not end the wait, and awaitCleanUps does not wait for remains that the same call has
+// left on a lost session.
 func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 	c.mu.Lock()
 	list := slices.Clone(c.ghosts[dir])
@@ -224,8 +225,8 @@ func (c *Client) isClosing() bool {
 	}
 }
 
-// finishCleanUps is the part of Close that waits for clean-ups. Without contact
-// none of them can be done.
+// finishCleanUps is the part of Close that waits for clean-ups. Without contact it does
+// not wait, since no clean-up can succeed.
 func (c *Client) finishCleanUps() {
 	c.mu.Lock()
 	if c.cleanUps > 0 {
@@ -239,18 +240,18 @@ func (c *Client) finishCleanUps() {
 	c.mu.Unlock()
 }
 
-// cleanUp repeats do in the background until it succeeds or the session is over, and
-// until it is refused if the client closes.
+// cleanUp repeats do in the background until it succeeds or the session is over, or, if
+// the client closes, until it is refused.
 func (s *session) cleanUp(what, path string, do func(context.Context) error) *cleanUp {
 	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) { s.retry(ctx, u, what, path, do) })
 }
 
-// retry repeats do until it succeeds or the session is over, and until it is refused if
-// the client closes. It does so in the clean-up u, or in none if that is nil. It reports
-// whether do has succeeded.
+// retry repeats do until it succeeds or the session is over, or, if the client closes,
+// until it is refused. It does so on behalf of the clean-up u, which may be nil. It
+// reports whether do has succeeded.
 func (s *session) retry(ctx context.Context, u *cleanUp, what, path string, do func(context.Context) error) bool {
-	// The pauses are for errors that only an operator can mend, such as a permission
-	// that was taken away; loss of contact is waited for by the session.
+	// The pauses are for errors that only an operator can mend, such as a revoked
+	// permission. The session itself waits while there is no contact.
 	for pause := (pauses{c: s.c, n: 1}); ; {
 		err := do(ctx)
 		if err == nil || isOver(err) {
@@ -266,8 +267,8 @@ func (s *session) retry(ctx context.Context, u *cleanUp, what, path string, do f
 	}
 }
 
-// removal removes a node of ours in the background, for as long as the session lives.
-// When the client closes, the node goes with the session.
+// removal removes a node of this client in the background, for as long as the session
+// lives. When the client closes, the node goes with the session.
 func (s *session) removal(path string) *cleanUp {
 	if s.c.isClosing() {
 		return nil
@@ -275,11 +276,11 @@ func (s *session) removal(path string) *cleanUp {
 	return s.cleanUp("remove", path, func(ctx context.Context) error { return s.remove(ctx, path) })
 }
 
-// removeLater removes a node in the background: whatever ended the caller's ctx must
-// not leave a node that blocks everybody behind it.
+// removeLater removes a node in the background: the end of the caller's ctx must not
+// leave a node that blocks all contenders behind it.
 func (s *session) removeLater(path string) { s.removal(path).note(parent(path)) }
 
-// giveUp removes a node that is not wanted any more, and waits for that, see
+// giveUp removes a node that is not needed any more, and waits for that, see
 // cleanUp.wait.
 func (s *session) giveUp(path string) {
 	if s.b.Err() == nil {

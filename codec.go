@@ -8,16 +8,18 @@ import (
 	"strings"
 )
 
-// A Codec turns values into the bytes of a node and back. The nodes of a recipe
-// hold just these bytes, so other programs can read and write them. Both
-// functions must be safe for concurrent use and keep nothing that they are given.
-// They also run in goroutines of the client, which Close waits for: they must not
-// block, nor call Close. The zero Codec means JSON; half of one is ErrInvalid.
+// A Codec converts values to the bytes of a node and back. The nodes of a recipe
+// contain exactly these bytes, so other programs can read and write them. Both
+// functions must be safe for concurrent use and must not retain their arguments. They
+// also run in goroutines of the client, for which Close waits: they must not block, nor
+// call Close. The zero Codec means JSON; a Codec with only one of the functions is
+// ErrInvalid.
 //
-// A panic of a codec is not recovered: it goes to the caller, but where the codec runs in
-// another goroutine, as for Items, Watch, Members, a Picker or a Participant, it ends the
-// program. A queue counts an attempt for the item at which Decode panics, and gives back
-// what was claimed with it; so with MaxAttempts the item goes to the dead letters.
+// A panic of a codec is not recovered. It reaches the caller. Where the codec runs in
+// another goroutine, as for Items, Watch, Members, a Picker or a Participant, it ends
+// the program. A queue counts an attempt for the item at which Decode panics, and
+// returns the items that were claimed with it; so with MaxAttempts the item goes to the
+// dead letters.
 type Codec[T any] struct {
 	Encode func(T) ([]byte, error)
 	Decode func([]byte) (T, error)
@@ -37,10 +39,11 @@ func JSON[T any]() Codec[T] {
 	}
 }
 
-// withoutValue takes the value out of an error of json.Marshal or json.Unmarshal: errors
-// are logged, and values must not be. encoding/json itself quotes numbers that do not
-// fit. All else but its syntax errors, and those of types and values that have no JSON,
-// comes from methods of the type, such as time.Time's, which quote what they like.
+// withoutValue removes the value from an error of json.Marshal or json.Unmarshal:
+// errors are logged, and values must not be. encoding/json itself quotes numbers that
+// do not fit. Except for its syntax errors and those of types and values that have no
+// JSON, all errors come from methods of the type, such as time.Time's, which may quote
+// any part of the value.
 func withoutValue(err error) error {
 	switch e := err.(type) {
 	case nil:
@@ -59,7 +62,7 @@ func withoutValue(err error) error {
 	return &untold{err}
 }
 
-// untold is an error whose text is not shown.
+// untold is an error whose text is hidden.
 type untold struct{ err error }
 
 func (u *untold) Error() string {
@@ -83,8 +86,8 @@ func Text() Codec[string] {
 	}
 }
 
-// orJSON is the codec itself, or JSON for the zero one. Half a codec refuses
-// everything: what one format wrote another would not read.
+// orJSON returns the codec itself, or JSON for the zero one. A codec with one function
+// missing refuses everything: another format could not read its data.
 func (k Codec[T]) orJSON() Codec[T] {
 	switch {
 	case k.Encode == nil && k.Decode == nil:
@@ -100,7 +103,7 @@ func (k Codec[T]) orJSON() Codec[T] {
 
 var errHalfCodec = fmt.Errorf("%w: a Codec needs both Encode and Decode", ErrInvalid)
 
-// encode wraps what the codec says.
+// encode encodes v, and wraps the codec's error.
 func (k Codec[T]) encode(v T) ([]byte, error) {
 	data, err := k.Encode(v)
 	switch {
@@ -112,7 +115,7 @@ func (k Codec[T]) encode(v T) ([]byte, error) {
 	return nil, fmt.Errorf("%w: cannot encode: %w", ErrInvalid, err)
 }
 
-// decode wraps what the codec says.
+// decode decodes data, and wraps the codec's error.
 func (k Codec[T]) decode(data []byte) (T, error) {
 	v, err := k.Decode(data)
 	if err != nil {

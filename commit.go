@@ -8,27 +8,26 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// journalDir holds the journal nodes of all clients, below the namespace. It is
-// a container, as is its parent.
+// journalDir holds the journal nodes of all clients, below the namespace. It is a
+// container, as is its parent.
 const journalDir = ownDir + "/journal"
 
-// ownDir is what belongs to the library, below the namespace.
+// ownDir is the directory that belongs to the library, below the namespace.
 const ownDir = "/_coord"
 
-// slot is a small ephemeral node that proves whether a commit was applied. Each
-// commit that must not apply twice also writes its own id there. One operation
-// is under way for each slot, so what stands in it tells of that operation.
+// slot is a small ephemeral node that proves whether a commit was applied. Each commit
+// that must not apply twice also writes its own id there. Each slot serves one commit
+// at a time, so its data refers to that commit.
 type slot struct{ path string }
 
-// commitOnce applies ops exactly once or not at all, and says which. When the
-// outcome of the commit is unknown, it reads the slot after a Sync: the id
-// stands there if and only if the commit was applied, and if not, it is sent
-// again. Only when the session, or ctx, has ended first the error matches
-// ErrUncertain.
+// commitOnce applies ops exactly once or not at all, and reports which. If the outcome
+// of the commit is unknown, it reads the slot after a Sync: the id is in the slot if
+// and only if the commit was applied. If it was not applied, commitOnce sends it again.
+// The error matches ErrUncertain only if the session, or ctx, ends first, or if the
+// slot cannot be read: an outsider has deleted it, for example.
 //
-// The results are nil when the commit was found to be applied after its reply
-// was lost; zxid is known either way. The error of an operation carries its
-// index in ops.
+// The results are nil if the commit was found to be applied after its reply was lost;
+// zxid is known either way. The error of an operation carries its index in ops.
 func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []backend.Result, zxid int64, err error) {
 	for {
 		id := s.c.newGUID(ops[0].Path)
@@ -59,13 +58,13 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 				if isNotFound(err) {
 					return nil, 0, errAgain
 				}
-				e.Index = -1 // no operation of the caller's is to blame
+				e.Index = -1 // the caller's operations did not cause it
 			}
 			s.giveSlot(sl)
 			return nil, 0, err
 		}
 		if isOver(err) || ctx.Err() != nil {
-			s.dropSlot(sl.path) // what it says is not to be trusted before the commit has settled
+			s.dropSlot(sl.path) // its data means nothing before the commit has settled
 			return nil, 0, err
 		}
 		lost := err
@@ -76,7 +75,7 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 		data, stat, err := s.b.Get(ctx, sl.path, nil)
 		switch {
 		case isNotFound(err):
-			return nil, 0, lost // nobody can tell any more
+			return nil, 0, lost // the outcome cannot be determined any more
 		case err != nil:
 			s.dropSlot(sl.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.Uncertain(err)}
@@ -90,13 +89,13 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 	}
 }
 
-// raced reports whether a commit failed because somebody else was first.
+// raced reports whether a commit failed because of a concurrent change.
 func raced(err error) bool {
 	return (errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
 		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)) && !ofContext(err)
 }
 
-// blamed returns the operation that made a commit fail, or -1.
+// blamed returns the index of the operation that made a commit fail, or -1.
 func blamed(err error) int {
 	var e *backend.Error
 	if !errors.As(err, &e) || !raced(err) {
@@ -117,8 +116,8 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 	s.mu.Unlock()
 	dir := s.c.root + journalDir
 	path := dir + "/" + s.c.newGUID(dir)
-	// That the node is there is the doing of an attempt whose reply was lost: nobody else
-	// has this name.
+	// If the node exists, an attempt whose reply was lost has created it: no other
+	// client uses this name.
 	_, err := s.makeNode(ctx, backend.Create(path, nil, backend.Ephemeral), func(dir string) error { return s.ensure(ctx, dir) })
 	if isUncertain(err) {
 		s.dropSlot(path)
@@ -129,9 +128,9 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 	return &slot{path}, nil
 }
 
-// notSent returns the error of a call of which only a step before its own write has failed,
-// by err: the making of a directory, say. What became of that is uncertain; of the write
-// nothing was sent.
+// notSent returns the error of a call that failed with err in a step before its own
+// write, such as the creation of a directory. The outcome of that step is uncertain,
+// but the write was not sent.
 func (s *session) notSent(ctx context.Context, err error) error {
 	if !isUncertain(err) {
 		return err
@@ -139,8 +138,8 @@ func (s *session) notSent(ctx context.Context, err error) error {
 	return cmp.Or(backend.ContextError(ctx), s.b.Err(), err)
 }
 
-// dropSlot removes a slot in the background. Where the journal was made with other
-// credentials the service can refuse that; the slot goes with its session then.
+// dropSlot removes a slot in the background. If the journal was created with other
+// credentials, the service can refuse that; the slot then goes with its session.
 func (s *session) dropSlot(path string) {
 	if s.c.isClosing() {
 		return

@@ -7,26 +7,25 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// vigil is one session's part in following something that changes: a set of
-// watches, and what has fired of it. What a look arms stays armed from look to
-// look.
+// vigil is the part of one session in following changes: a set of watches, and those
+// that have fired. Armed watches stay armed from one look to the next.
 type vigil struct {
 	s     *session
 	ws    *backend.WatchSet
-	fired []*backend.Watch // since the look before
-	first bool             // the first look of this session: nothing is armed, what was read before may be stale
+	fired []*backend.Watch // since the previous look
+	first bool             // the first look of this session: no watch is armed, and earlier reads may be stale
 }
 
-// renew gives up what is armed, for a look that reads all of it anew.
+// renew stops all watches, for a look that reads everything anew.
 func (v *vigil) renew() {
 	v.ws.Stop()
 	v.ws = backend.NewWatchSet()
 }
 
-// followLive calls look, and calls it again whenever one of the watches that it
-// has armed fires, and first of all with each new session, until ctx ends or
-// look fails for good. It returns why: the error of ctx, ErrClosed, or look's.
-// Every reconnection fires all watches, so nothing stale stays.
+// followLive calls look at the beginning of each session, and again whenever one of the
+// watches that look has armed fires, until ctx ends or look fails for good. It returns
+// the reason: the error of ctx, ErrClosed, or look's. Every reconnection fires all
+// watches, so no stale read stays.
 func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
 	_, err := onSession(ctx, c, func(s *session) (struct{}, error) { return struct{}{}, s.followOnce(ctx, look) })
 	switch {
@@ -40,7 +39,7 @@ func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, 
 
 func (s *session) followOnce(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
 	v := &vigil{s: s, ws: backend.NewWatchSet(), first: true}
-	defer func() { v.ws.Stop() }() // the set of the last look
+	defer func() { v.ws.Stop() }() // stops the set of the last look
 	for {
 		if err := look(ctx, v); err != nil {
 			return err
@@ -57,9 +56,9 @@ func (s *session) followOnce(ctx context.Context, look func(ctx context.Context,
 	}
 }
 
-// readOrAwait calls read, which reads the node at path with a watch of the set ws. If the
-// node is missing it watches for its creation instead, unless ws is nil. It returns the
-// watch that is armed. read is called again if the node is made in between.
+// readOrAwait calls read, which reads the node at path with a watch of the set ws. If
+// the node is missing, it arms a watch on its creation instead, unless ws is nil. It
+// returns the armed watch. It calls read again if the node is created in between.
 func (s *session) readOrAwait(ctx context.Context, ws *backend.WatchSet, path string, read func(w *backend.Watch) error) (*backend.Watch, error) {
 	for {
 		w := ws.New()
@@ -79,20 +78,20 @@ func (s *session) readOrAwait(ctx context.Context, ws *backend.WatchSet, path st
 		if isNotFound(err) {
 			return w, nil
 		}
-		w.Stop() // made just now
+		w.Stop() // created just now
 		if err != nil {
 			return nil, err
 		}
 	}
 }
 
-// signal is the sending side of a latest-wins channel: of capacity 1, with one
-// sender. A slow reader misses what lies between and never the newest.
+// signal is the sending side of a latest-wins channel, with capacity 1 and one sender.
+// A slow reader misses intermediate values, never the newest.
 type signal[T any] struct{ ch chan T }
 
 func newSignal[T any]() signal[T] { return signal[T]{make(chan T, 1)} }
 
-// put sends v in place of what was not taken.
+// put sends v in place of a value that was not received.
 func (g signal[T]) put(v T) {
 	select {
 	case <-g.ch:
@@ -101,7 +100,7 @@ func (g signal[T]) put(v T) {
 	g.ch <- v
 }
 
-// untaken takes back what the reader has not taken.
+// untaken takes back a value that the reader has not received.
 func (g signal[T]) untaken() (v T, ok bool) {
 	select {
 	case v = <-g.ch:
@@ -111,9 +110,9 @@ func (g signal[T]) untaken() (v T, ok bool) {
 	}
 }
 
-// observe returns a latest-wins channel that look feeds, as followLive calls it.
-// The channel is closed when ctx ends. If following fails for good, the last
-// element is what failed makes of the error, and then the channel is closed.
+// observe returns a latest-wins channel that look feeds, called as by followLive. The
+// channel is closed when ctx ends. If following fails for good, the last element is
+// failed(err), and then the channel is closed.
 func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, failed func(error) T, look func(ctx context.Context, v *vigil, out signal[T]) error) <-chan T {
 	out := newSignal[T]()
 	end := func(err error) {

@@ -13,45 +13,46 @@ import (
 
 // One path, one recipe.
 //
-// Every kind of recipe has a name. The directory that a recipe makes bears it as
-// its data, the mark: "coord recipe: mutex". A client reads what stands at a path at
-// its first use, and again when the directory has been missing. It refuses, with a
-// KindError, before it writes anything, if it meets
+// Every kind of recipe has a name. The directory that a recipe creates carries it as
+// its data, the mark: "coord recipe: mutex". A client reads the node at a path at its
+// first use, and again when the directory has been missing. It refuses the path with a
+// KindError, before it writes, if it finds
 //
 //   - the mark of another kind;
 //   - the nodes of another kind: see kindOfName for the names in one directory, and
 //     layouts for the recipes of several nodes;
 //   - data that is no mark in a node that never had a child: a Value or a Counter;
 //   - no data in a node that never had a child and was written since its creation: a
-//     Value of no bytes. Nothing else writes no data; a Value that is created so is
-//     written twice.
+//     Value of no bytes. No other recipe writes empty data; a Value that is created
+//     empty is written twice.
 //
 // Directories without a mark come from Curator, from kazoo and from versions of this
-// library that wrote none. Where such a directory is empty of data, the first
-// creation of a node in it writes the mark under the version that was read, so of
-// two kinds that come at once the second one fails and looks again. Where it has data
-// and had children before, it is used, and its data is left alone. None of the
-// others looks at the data of a directory.
+// library that wrote none. If such a directory has no data, the first creation of a
+// node in it writes the mark at the version that was read, so if two kinds come at
+// once, the second one fails and looks again. If it has data and had children before,
+// it is used, and its data is left alone. Curator, kazoo and those versions ignore the
+// data of a directory.
 //
 // The mark also keeps an uncontended acquisition at one round trip: the commit that
-// creates the node writes the mark once more, and its Stat tells the number of
-// siblings. It does so at any version, since each contender raises the version. Only
-// a node that was found to bear the mark is written so. What can be lost that way is
-// data that something other than a recipe of this package writes over the mark of a
-// directory in use: the next creation of each client that has looked before replaces
-// it. That client notices: each creation raises the version of the directory by one
-// and its number of creations by one, and a foreign write raises the first alone. It
-// logs that and writes there no more. (A creation by a client of another make can
-// hide such a write, since it raises the second alone.) Likewise a directory that is
-// deleted, and made again as something else, is overwritten once by a client that
-// knew it before. The Stat shows that client that the directory is another one. It lists
-// it, and if nodes of another kind stand there it takes its node and its mark back, and
-// refuses. Where none stand, as in a lock that nobody holds, it has taken the path over;
-// what was made there with a Value is then refused by its next read.
+// creates the node writes the mark once more, and its Stat carries the number of
+// siblings. It writes at any version, since each contender raises the version. Only a
+// node that was found to carry the mark is written in this way. Data can be lost in
+// this way if something other than a recipe of this package writes it over the mark of
+// a directory in use: the next creation of each client that has looked before replaces
+// it. That client detects the loss: each creation raises the version of the directory
+// by one and its number of creations by one, while a foreign write raises only the
+// version. It logs the loss and does not write there any more. (A creation by a client
+// of another implementation can hide such a write, since it raises only the number of
+// creations.) Likewise a directory that is deleted, and created again as something
+// else, is overwritten once by a client that knew it before. From the Stat that client
+// learns that the directory is another one. It lists the directory, and if nodes of
+// another kind are in it, it removes its node and its mark, and refuses. If there are
+// none, as in a lock without holders, it has taken the path over; a Value that was
+// created there is then refused at its next read.
 //
-// Exclusion does not rest on the mark. Whoever is not alone in the directory of a line
-// lists it before it is granted, and withdraws if a contender of another kind came
-// before it. So of two kinds on one path only the first one is granted, also where
+// Exclusion does not depend on the mark. A contender that is not alone in the directory
+// of a line lists it before it is granted, and withdraws if a contender of another kind
+// came before it. So of two kinds on one path only the first one is granted, also if
 // the mark is missing, denied or overwritten.
 
 // recipeKind is the name of a kind of recipe, or of a directory within one.
@@ -69,28 +70,28 @@ const (
 	kindPriorityQueue recipeKind = "priorityqueue"
 	kindDelayQueue    recipeKind = "delayqueue"
 	kindTwoPhase      recipeKind = "twophase"
-	kindValue         recipeKind = "value"   // bears no mark
-	kindCounter       recipeKind = "counter" // bears no mark
+	kindValue         recipeKind = "value"   // has no mark
+	kindCounter       recipeKind = "counter" // has no mark
 
 	// Directories within a recipe.
 	kindRequests recipeKind = "part of a semaphore"
 	kindMembers  recipeKind = "part of a doublebarrier"
 	kindWaiters  recipeKind = "part of a queue"
 
-	// Those of others.
+	// Kinds of other implementations.
 	kindKazooLock        recipeKind = "lock or election of kazoo"
 	kindCuratorSemaphore recipeKind = "semaphore of Curator"
 	kindCuratorLeases    recipeKind = "part of a semaphore of Curator"
 )
 
-// admits reports whether a recipe of kind k can stand where found does.
+// admits reports whether a recipe of kind k can share a path with the kind found.
 func (k recipeKind) admits(found recipeKind) bool {
 	switch {
 	case found == k:
 		return true
-	case found == kindKazooLock: // kazoo's names do not tell
+	case found == kindKazooLock: // kazoo's names do not distinguish the two
 		return k == kindMutex || k == kindElection
-	case k == kindValue || k == kindCounter: // a number is both
+	case k == kindValue || k == kindCounter: // a number can be both
 		return found == kindValue || found == kindCounter
 	}
 	return false
@@ -115,11 +116,11 @@ func parseMark(data []byte) (recipeKind, bool) {
 	return recipeKind(rest), true
 }
 
-// kindOfName tells of which kind the nodes with such names are, and the number of the
-// node, or "" for a name that tells nothing.
+// kindOfName returns the kind of the nodes with such names, and the number of the node,
+// or "" for a name that is of no kind.
 func kindOfName(name string) (recipeKind, int32) {
 	if n, ok := parseMember(name); ok {
-		return kindGroup, n.seq // its id can look like anything
+		return kindGroup, n.seq // checked first, since an id can look like any other name
 	}
 	if q, ok := sharedLine.parse(name); ok {
 		return kindRWMutex, q.seq
@@ -147,21 +148,21 @@ func kindOfName(name string) (recipeKind, int32) {
 	return "", 0
 }
 
-// layouts are the fixed names by which a recipe of several nodes is told where its
-// directory bears no mark: all of them stand there.
+// layouts are the fixed names that identify a recipe of several nodes whose directory
+// carries no mark: all of them exist.
 var layouts = []struct {
 	kind  recipeKind
 	names []string
 }{
 	{kindSemaphore, []string{"limit", "requests"}},
 	{kindDoubleBarrier, []string{"members", "ready"}},
-	{kindQueue, []string{"items", "waiters"}}, // of any kind of queue
+	{kindQueue, []string{"items", "waiters"}}, // of every kind of queue
 	{kindTwoPhase, []string{"sites", "tx"}},
 	{kindCuratorSemaphore, []string{"leases", "locks"}},
 }
 
-// kindAmong returns the kind of recipe, other than those that k admits, of which
-// there are nodes among names, or "".
+// kindAmong returns the kind of recipe that has nodes among names, other than the kinds
+// that k admits, or "".
 func (k recipeKind) kindAmong(names []string) recipeKind {
 	for _, name := range names {
 		if found, _ := kindOfName(name); found != "" && !k.admits(found) {
@@ -181,17 +182,16 @@ func (k recipeKind) isQueue() bool {
 	return k == kindQueue || k == kindPriorityQueue || k == kindDelayQueue
 }
 
-// isAddress reports whether data is what Curator gives a node by default: the
-// address of its host.
+// isAddress reports whether data is Curator's default data of a node: the address of
+// its host.
 func isAddress(data []byte) bool {
 	text, _, _ := strings.Cut(string(data), "%") // a zone
 	return len(data) <= 100 && strings.Trim(text, "0123456789abcdefABCDEF.:") == "" &&
 		(strings.Count(text, ".") == 3 || strings.Count(text, ":") >= 2)
 }
 
-// isEmptyValue reports whether a node is a Value of no bytes. A directory that nobody has
-// used yet, of Curator's, kazoo's or an operator's, was never written; one that was used
-// has had children.
+// isEmptyValue reports whether a node is a Value of no bytes. An unused directory, of
+// Curator's, kazoo's or an operator's, was never written; a used one has had children.
 func isEmptyValue(stat backend.Stat) bool {
 	return stat.DataLength == 0 && stat.Version > 0 && stat.Cversion == 0 && stat.EphemeralOwner == 0
 }
@@ -201,32 +201,32 @@ type ground struct {
 	dir    string
 	recipe recipeKind
 
-	// If dir belongs to a recipe that stands further up: where, and its kind.
+	// If dir belongs to a recipe further up: its path, and its kind.
 	top   string
 	whole recipeKind
 }
 
-// within returns the ground of a directory of the recipe at g; of one that is a recipe
-// of its own if g is zero.
+// within returns the ground of a directory of the recipe at g. If g is zero, the
+// directory is a recipe of its own.
 func (g ground) within(dir string, recipe recipeKind) ground {
 	return ground{dir: dir, recipe: recipe, top: g.dir, whole: g.recipe}
 }
 
-// footing is what a client knows of a ground.
+// footing is a client's knowledge of a ground.
 type footing struct {
 	kind    recipeKind
-	mark    []byte // what a creation may write; nil: nothing
-	version int32  // at this version: AnyVersion if the mark stands there
+	mark    []byte // the data that a creation may write; nil: none
+	version int32  // the version for that write: AnyVersion if the directory carries the mark
 	czxid   int64  // 0: not known
 
-	// A creation raises both counts that drift is the difference of: writes of the
-	// directory, and creations in it. As of the commit zxid.
+	// drift is the number of writes of the directory less the number of creations in
+	// it; a creation raises both. It is as of the commit zxid.
 	drift int64
 	zxid  int64
 }
 
-// footing returns what is known of g. What is not known it reads, and refuses with a
-// KindError; or with ErrNotFound if nothing is there.
+// footing returns the knowledge of g. If there is none, it reads the node. Its error is
+// a KindError if another kind is there, or ErrNotFound if there is no node.
 func (s *session) footing(ctx context.Context, g ground) (footing, error) {
 	if f, ok := s.c.known(g); ok {
 		return f, nil
@@ -243,7 +243,7 @@ func (s *session) footing(ctx context.Context, g ground) (footing, error) {
 	return s.examine(ctx, g, data, stat)
 }
 
-// examine decides whether what was read at g is a place for its kind.
+// examine decides whether the node read at g is a place for its kind.
 func (s *session) examine(ctx context.Context, g ground, data []byte, stat backend.Stat) (footing, error) {
 	f := footing{
 		kind: g.recipe, czxid: stat.Czxid, version: stat.Version, zxid: max(stat.Mzxid, stat.Pzxid),
@@ -290,8 +290,8 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 	return f, nil
 }
 
-// occupy makes sure, at the first use, that g is of its kind and bears its mark, for
-// recipes that make no sequential nodes there.
+// occupy ensures, at the first use, that g is of its kind and carries its mark, for
+// recipes that create no sequential nodes there.
 func (s *session) occupy(ctx context.Context, g ground) error {
 	for {
 		f, err := s.footing(ctx, g)
@@ -321,13 +321,13 @@ func (s *session) occupy(ctx context.Context, g ground) error {
 	}
 }
 
-// occupyAnew is occupy when g was found to be missing.
+// occupyAnew is occupy after g was found to be missing.
 func (s *session) occupyAnew(ctx context.Context, g ground) error {
 	s.c.unlearn(g.dir)
 	return s.occupy(ctx, g)
 }
 
-// meet is occupy for calls that make nothing: that nothing stands there is no error.
+// meet is occupy for calls that create nothing: a missing node is no error.
 func (s *session) meet(ctx context.Context, g ground) error {
 	_, err := s.footing(ctx, g)
 	if isNotFound(err) {
@@ -336,8 +336,8 @@ func (s *session) meet(ctx context.Context, g ground) error {
 	return err
 }
 
-// known returns what the client knows of g. What it knows of another kind there is
-// not believed: the directory can have been replaced.
+// known returns the client's knowledge of g. It ignores knowledge of another kind
+// there, since the directory can have been replaced.
 func (c *Client) known(g ground) (footing, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -358,16 +358,17 @@ func (c *Client) unlearn(dir string) {
 	delete(c.grounds, dir)
 }
 
-// leaveAlone notes that the data of g is not to be written.
+// leaveAlone records that the data of g must not be written.
 func (c *Client) leaveAlone(g ground) {
 	f, _ := c.known(g)
 	c.learn(g.dir, footing{kind: g.recipe, czxid: f.czxid})
 }
 
-// wrote notes the Stat that came with the mark which was written along with the
-// creation of the node with number seq, and looks for a foreign write before it. It
-// reports true if the directory is not the one that was known: it was deleted, and made
-// again, and the mark may be written over that of another kind.
+// wrote records the Stat of a write of the mark together with the creation of the node
+// with number seq, and detects an earlier foreign write. It reports true if the
+// directory must be examined: the known one was deleted and created again, so the mark
+// may have overwritten that of another kind, or the client has dropped its knowledge
+// meanwhile.
 func (c *Client) wrote(g ground, seq int32, dir backend.Stat) (anew bool) {
 	now := footing{
 		kind: g.recipe, version: backend.AnyVersion, czxid: dir.Czxid,
@@ -378,10 +379,10 @@ func (c *Client) wrote(g ground, seq int32, dir backend.Stat) (anew bool) {
 	switch {
 	case !ok || was.kind != now.kind:
 		c.mu.Unlock()
-		return true // refused, or used as another kind, while the reply was on its way
+		return true // refused, or used as another kind, before the reply arrived
 	case was.zxid >= now.zxid || was.mark == nil:
 		c.mu.Unlock()
-		return false // a reply that came late
+		return false // a late reply
 	}
 	foreign := was.czxid == now.czxid && now.drift > was.drift
 	if !foreign {
@@ -390,15 +391,16 @@ func (c *Client) wrote(g ground, seq int32, dir backend.Stat) (anew bool) {
 	c.grounds[g.dir] = now
 	c.mu.Unlock()
 	if foreign {
-		c.log.Warn("coord: data that is no recipe's was written to the path of a recipe and is overwritten; it is left alone from now on", "path", g.dir, "recipe", string(g.recipe))
+		c.log.Warn("coord: foreign data was written to the path of a recipe and is overwritten; the data is left alone from now on", "path", g.dir, "recipe", string(g.recipe))
 	}
 	return was.czxid != 0 && was.czxid != now.czxid
 }
 
-// examineAnew refuses if nodes of another kind stand at g, where the node at path was made
-// and a mark written by a client that knew an earlier directory. dir is the Stat that came
-// with them. The mark goes together with the node: without one the other nodes tell of
-// which kind the directory is, and the next use of it writes its mark.
+// examineAnew returns a KindError if nodes of another kind are at g, where a client
+// that knew an earlier directory created the node at path and wrote a mark. dir is the
+// Stat after that. It removes the mark together with the node: without a mark the other
+// nodes identify the kind of the directory, and its next use writes the mark of that
+// kind.
 func (s *session) examineAnew(ctx context.Context, g ground, path string, dir backend.Stat) error {
 	names, _, err := s.b.Children(ctx, g.dir, nil)
 	if errors.Is(err, backend.ErrDenied) {
@@ -413,28 +415,29 @@ func (s *session) examineAnew(ctx context.Context, g ground, path string, dir ba
 	}
 	s.c.unlearn(g.dir)
 	_, err = s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.SetData(g.dir, nil, dir.Version))
-	if err != nil && !errors.Is(err, backend.ErrBadVersion) { // else another has written its mark since
-		s.c.log.Warn("coord: the mark of a recipe stands on the path of another one", "path", g.dir, "recipe", string(g.recipe), "found", string(found), "error", err)
+	if err != nil && !errors.Is(err, backend.ErrBadVersion) { // otherwise another client has written its mark since
+		s.c.log.Warn("coord: the mark of a recipe remains on the path of another recipe", "path", g.dir, "recipe", string(g.recipe), "found", string(found), "error", err)
 	}
 	return &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
 }
 
-// KindError says that a recipe met another one on its path. It matches ErrKind. Nothing
-// was written to the path; a contender of a line that another kind was faster than has
-// withdrawn its node.
+// KindError is the error for a path that another kind of recipe uses. It matches
+// ErrKind. The call wrote nothing to the path; if a contender of another kind came
+// first in a line, the contender of this call has removed its node.
 //
-// The directory of a recipe bears the name of its kind as data. An outsider that writes
-// over it while clients use the directory loses that write to the next one of them that
-// creates a node, which logs it and then leaves the data alone. A path that was deleted,
-// and made again as something else, is written to once by a client that used it before: it
-// takes that back, and refuses, if it finds nodes of another recipe there.
+// The directory of a recipe carries the name of its kind as data. If an outsider
+// overwrites it while clients use the directory, the next creation of a node by one of
+// them overwrites the outsider's data; that client logs this and then leaves the data
+// alone. If a path was deleted, and created again as something else, a client that used
+// it before writes to it once. If that client finds nodes of another recipe there, it
+// undoes the write, and refuses.
 type KindError struct {
 	Path  string // absolute, the namespace included
-	Want  string // the kind that the call is of, as Inspection.Recipe names it
-	Found string // what is there
+	Want  string // the kind of the call, as Inspection.Recipe names it
+	Found string // the kind that uses the path
 }
 
-// Error returns the reason, without the path: the error that wraps it names that.
+// Error returns the reason without the path, which the wrapping error names.
 func (e *KindError) Error() string {
 	return ErrKind.Error() + ": in use as " + strconv.Quote(e.Found) + ", not as " + strconv.Quote(e.Want)
 }

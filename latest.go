@@ -5,10 +5,9 @@ import (
 	"sync"
 )
 
-// latest is a value that changes and that any number of readers follow. A slow
-// reader misses what lies between and never the newest: signal channels that
-// queue, drop the newest, or block their sender have all been shipped
-// elsewhere, and each was a bug.
+// latest is a changing value that any number of readers follow. A slow reader misses
+// intermediate values, never the newest. Signal channels that queue, drop the newest,
+// or block their sender have all been shipped elsewhere, and each was a bug.
 type latest[T any] struct {
 	mu      sync.Mutex
 	value   T
@@ -20,7 +19,7 @@ func newLatest[T any](v T) *latest[T] {
 	return &latest[T]{value: v, changed: make(chan struct{})}
 }
 
-// set publishes v. After final nothing changes any more.
+// set publishes v. After the final value it has no effect.
 func (l *latest[T]) set(v T, final bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -38,9 +37,9 @@ func (l *latest[T]) get() (v T, changed <-chan struct{}, final bool) {
 	return l.value, l.changed, l.final
 }
 
-// follow sends the present value and then every newer one on ch, which must be
-// of capacity 1 and have no other sender. A value that was not taken is
-// replaced. It closes ch and returns when ctx ends, or after the final value.
+// follow sends the present value and then every newer one on ch, which must have
+// capacity 1 and no other sender. A newer value replaces one that was not received. It
+// closes ch and returns when ctx ends, or after the final value.
 func (l *latest[T]) follow(ctx context.Context, ch chan T) {
 	defer close(ch)
 	for {

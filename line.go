@@ -23,9 +23,10 @@ import (
 // node was the head, the head is the waiter's predecessor; if not, the waiter lists the
 // directory again. So the waiter knows when its predecessor is the head of the queue,
 // and then the event "predecessor deleted" is itself the grant: the hand-off costs one
-// message instead of a message and a listing. One deletion wakes at most two waiters,
-// whatever the length of the queue. A contender joins with three requests: create,
-// list, and one that arms all watches (backend.Session.Arm).
+// message instead of a message and a listing. One deletion wakes at most two waiters
+// (and readers that become granted together), whatever the length of the queue. A
+// contender joins with three requests: create, list, and one that arms all watches
+// (backend.Session.Arm).
 //
 // The following rules make this safe. Model checking (internal/model) found, for each
 // rule left out, two holders, a holder without a node, or a waiter that is never woken.

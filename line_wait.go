@@ -99,7 +99,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, queue []position, i, j int) (again bool, err error) {
 	s := p.s
 	// The deletion of the blocker is the grant if nothing else blocks this contender,
-	// and if the deletion cannot be a downgrade, which goes on blocking a writer. It
+	// and if the deletion cannot be a downgrade, which continues to block a writer. It
 	// counts also if it arrived during the listing that shows the blocker as the head.
 	grants := l.grants(queue, i, j)
 	if grants && w.before.gone(queue[j].name) {
@@ -166,10 +166,10 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 }
 
 // sees reports whether the node called name in dir, on which a watch was armed, exists.
-// Its error says that the node cannot be read. Arming a watch needs no permission, but
-// servers from 3.8.4 on withhold the event from a session that may not read the node
-// (ZOOKEEPER-4799), so the waiter would wait for ever. A session asks once for each
-// directory. For nodes of other implementations, which are likely to have other
+// It returns an error if the node cannot be read. Arming a watch needs no permission,
+// but servers from 3.8.4 on withhold the event from a session that may not read the
+// node (ZOOKEEPER-4799), so the waiter would wait for ever. A session asks once for
+// each directory. For nodes of other implementations, which are likely to have other
 // credentials, it always asks.
 func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 	if isOurs(name) && s.isAllowed(dir) {

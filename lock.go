@@ -102,8 +102,8 @@ func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
 // the service only, not for other contenders. Of any number of callers that only try,
 // one gets a lock that is free.
 //
-// It costs one request as long as this client's tries succeed; otherwise it looks
-// first, which costs two reads.
+// It costs one request if this client's latest try at the path succeeded. Otherwise it
+// looks first, which costs two more reads.
 func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
 	return m.lock(ctx, &request{op: "trylock", kind: lockKind, data: m.data, try: true})
 }

@@ -14,8 +14,8 @@ import (
 // arrival. So a contended lock inside one process costs one request a cycle: the commit
 // that deletes the node of the releasing holder creates the node of the next caller.
 // That is a new node with a new czxid, and it is at the tail, behind all contenders of
-// other clients. (A token of another origin could exceed that of a waiter of another
-// client which is queued already, and the fence would then refuse that waiter.)
+// other clients. (A token from any other source could exceed that of a waiter of
+// another client which is queued already, and the fence would then refuse that waiter.)
 //
 // A localQueue exists as long as a caller has or wants the lock.
 type localQueue struct {

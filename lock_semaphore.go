@@ -165,7 +165,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 
 func (s *Semaphore) ground() ground { return ground{dir: s.path.full, recipe: kindSemaphore} }
 
-// check returns what is wrong with the semaphore or ctx.
+// check returns the error for a bad semaphore or an ended ctx.
 func (s *Semaphore) check(ctx context.Context, op string) error {
 	if err := s.path.check(op); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// lineKinds says which names are contenders in a line.
+// lineKinds determines which names are contenders in a line.
 type lineKinds int8
 
 const (
@@ -17,11 +17,11 @@ const (
 	latchLine                   // candidates
 )
 
-// What the number follows in the names of nodes: Curator's, and kazoo's.
+// The infix before the number in the names of nodes: Curator's, and kazoo's.
 const (
 	lockKind      = "lock-"
 	latchKind     = "latch-"
-	kazooLockKind = "__lock__" // of its Election too
+	kazooLockKind = "__lock__" // of kazoo's Election too
 	readKind      = "__READ__"
 	writeKind     = "__WRIT__"
 )
@@ -33,14 +33,14 @@ type position struct {
 	shared bool // a reader
 }
 
-// is reports whether p is the node q, or the one that a downgrade of q has made.
+// is reports whether p is the node q, or the node that a downgrade of q has created.
 func (q position) is(p position) bool {
 	id := len(guidPrefix) + guidLen
 	return p.seq == q.seq && len(p.name) == len(q.name) && len(q.name) > id && p.name[:id] == q.name[:id]
 }
 
-// parse reads the name of a contender. Everything else in the directory is
-// foreign, and not in line.
+// parse parses the name of a contender. Every other name in the directory is foreign,
+// and not in the queue.
 func (k lineKinds) parse(name string) (position, bool) {
 	if k == sharedLine {
 		if seq, ok := parseSeq(name, readKind); ok {
@@ -60,36 +60,36 @@ func (k lineKinds) parse(name string) (position, bool) {
 	return position{name, seq, false}, ok
 }
 
-// ZooKeeper numbers the children of a node with an int32 that never goes back.
-// At 2^31-1 it begins to repeat the number, and then two contenders both find
-// themselves first: exclusion breaks. (ZOOKEEPER-4372; two clients of go-zookeeper
-// were made to hold one lock that way.) So a directory is replaced before that:
-// a new one begins at zero, and tokens go on growing, since they are czxids.
+// ZooKeeper numbers the children of a node with an int32 that never goes back. At
+// 2^31-1 it begins to repeat the number, and then two contenders both find themselves
+// first: exclusion breaks. (ZOOKEEPER-4372; two clients of go-zookeeper were made to
+// hold one lock that way.) So a directory is replaced before that: a new one begins at
+// zero, and tokens go on growing, since they are czxids.
 //
-//   - From seqSoft on, a holder that leaves nobody behind deletes the directory
-//     together with its own node. The next contender makes a new one.
-//   - From seqClose on, where the line never was empty, a new contender
-//     withdraws and waits until the line has drained. Then whoever comes first
-//     deletes the directory, and all go to the new one.
-//   - From seqHard on contenders get ErrLimit. It takes clients that do not keep
-//     these rules to come there.
+//   - From seqSoft on, a holder that releases with no contender behind it deletes the
+//     directory together with its own node. The next contender creates a new one.
+//   - From seqClose on, which is reached only if the queue was never empty, a new
+//     contender withdraws and waits until the queue has drained. Then the first
+//     contender to find it empty deletes the directory, and all go to the new one.
+//   - From seqHard on, contenders get ErrLimit. Only clients that do not keep these
+//     rules get a directory there.
 const (
 	seqSoft  = 2_000_000_000
 	seqClose = 2_100_000_000
 	seqHard  = 2_147_000_000
 )
 
-// permitKind is what the weight follows in the name of a request.
+// permitKind is the infix before the weight in the name of a request.
 const permitKind = "permit-"
 
-// permit is a request in line.
+// permit is a request in the queue of a semaphore.
 type permit struct {
 	name   string
 	seq    int32
 	weight int
 }
 
-// parsePermit reads the name of a request. Everything else in the directory is
+// parsePermit parses the name of a request. Every other name in the directory is
 // foreign.
 func parsePermit(name string) (permit, bool) {
 	i := strings.LastIndex(name, permitKind)
@@ -111,24 +111,24 @@ func parsePermit(name string) (permit, bool) {
 const (
 	memberKind = "member-"
 
-	// maxMemberID is the greatest length of an id in bytes. With all around it, it
-	// stays below what file names may have, which other backends could need.
+	// maxMemberID is the maximum length of an id in bytes. A whole name stays within
+	// the maximum of a file name, which other backends could need.
 	maxMemberID = 200
 )
 
-// memberNode is a member's node as its name tells.
+// memberNode is a member's node, parsed from its name.
 type memberNode struct {
 	name string
 	id   string
 	seq  int32
 }
 
-// older reports whether n was made before m.
+// older reports whether n was created before m.
 func (n memberNode) older(m memberNode) bool { return bySeq(n.seq, n.name, m.seq, m.name) < 0 }
 
-// parseMember reads a name. The number is taken from the end, so an id may look
-// like anything. Numbers that no member stands with are foreign: with those below
-// zero, an id that ends with a dash could be told from others no more.
+// parseMember parses the name of a member's node. It takes the number from the end, so
+// an id may have any form. Numbers that no member has are foreign: with negative
+// numbers, an id that ends with a dash would be ambiguous.
 func parseMember(name string) (memberNode, bool) {
 	const digits = 10
 	rest, ok := strings.CutPrefix(name, guidPrefix)
@@ -165,9 +165,9 @@ func isGUID(s string) bool {
 	return true
 }
 
-// The kinds of nodes in the directory of members. Names are never used again, and
-// where the numbers wrap nothing but the order of the members suffers, so the
-// directory needs no ceiling.
+// The kinds of nodes in the directory of members. Names are never used again, and a
+// wrap of the numbers affects only the order of the members, so the directory needs no
+// ceiling.
 const (
 	entrantKind = "member-"
 	extraKind   = "guest-"
@@ -192,7 +192,7 @@ func parseCount(data []byte) (int64, error) {
 	}
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%w: the counter holds %d bytes that are no int64", ErrDecode, len(data))
+		return 0, fmt.Errorf("%w: the counter holds %d bytes that are not an int64", ErrDecode, len(data))
 	}
 	return v, nil
 }

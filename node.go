@@ -6,7 +6,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// node is a sequential ephemeral node of ours.
+// node is a sequential ephemeral node of this client.
 type node struct {
 	path     string
 	seq      int32
@@ -14,17 +14,17 @@ type node struct {
 	siblings int32 // number of children of the directory right after the creation, own included; -1: not known
 }
 
-// A GUID in the name makes a node findable when the reply to its creation was
-// lost (ZooKeeper's recipe guide, "recoverable errors and the GUID"). Names have
-// Curator's form, so that its clients and ours queue together.
+// A GUID in the name makes a node findable when the reply to its creation was lost
+// (ZooKeeper's recipe guide, "recoverable errors and the GUID"). Names have Curator's
+// form, so that Curator's clients and this package queue together.
 const (
 	guidPrefix = "_c_"
 	guidLen    = 36
 )
 
-// newGUID returns 122 random bits as a UUID of version 8 (RFC 9562: whatever its
-// maker likes). Curator's are of version 4, so a name tells whose it is. It must
-// be unique, not secret. what says what it is for, see Client.random.
+// newGUID returns 122 random bits as a UUID of version 8 (RFC 9562: custom format).
+// Curator's are of version 4, so a name identifies its implementation. A GUID must be
+// unique, not secret. what is the purpose, see Client.random.
 func (c *Client) newGUID(what string) string {
 	var b [guidLen]byte
 	return string(c.appendGUID(b[:0], what))
@@ -57,9 +57,9 @@ func isOurs(name string) bool {
 	return len(name) > len(guidPrefix)+guidLen && strings.HasPrefix(name, guidPrefix) && name[version] == '8'
 }
 
-// parseSeq returns the sequence number of a node's name: what follows the last
-// occurrence of kind, if it looks as the service writes it. Everything else in a
-// directory (a README, a name with too many digits) is foreign and not in line.
+// parseSeq returns the sequence number of a node's name: the text after the last
+// occurrence of kind, if it has the service's format. Every other name in a directory
+// (a README, a name with too many digits) is foreign and not in the queue.
 func parseSeq(name, kind string) (int32, bool) {
 	i := strings.LastIndex(name, kind)
 	if i < 0 {
@@ -69,9 +69,9 @@ func parseSeq(name, kind string) (int32, bool) {
 	return seq, ok && speakable(name)
 }
 
-// speakable reports whether a path of ours can have a node of this name. Servers
-// store more names than backend.CheckPath allows. A node that has one can be neither
-// read nor watched nor deleted by any of us, so it is foreign, whatever its form.
+// speakable reports whether a path of this package can have a node of this name.
+// Servers store more names than backend.CheckPath allows. No client of this package can
+// read, watch or delete a node with such a name, so it is foreign, whatever its form.
 func speakable(name string) bool {
 	for i := range len(name) {
 		if c := name[i]; c < 0x20 || c >= 0x7f {
@@ -81,9 +81,9 @@ func speakable(name string) bool {
 	return true // "." and ".." are no names, and no server stores them
 }
 
-// parseDigits reads a number as ZooKeeper writes an int32 with format %010d:
-// ten characters with leading zeros, sign included, or eleven for the most
-// negative numbers.
+// parseDigits parses a number as ZooKeeper writes an int32 with format %010d: ten
+// characters with leading zeros, sign included, or eleven for the most negative
+// numbers.
 func parseDigits(s string) (int32, bool) {
 	negative := len(s) > 0 && s[0] == '-'
 	if len(s) != 10 && !(negative && len(s) == 11 && s[1] != '0') {
@@ -110,13 +110,14 @@ func parseDigits(s string) (int32, bool) {
 	return int32(n), true
 }
 
-// before orders sequence numbers by which was given first. It is aware of the
-// wrap at 2^31-1, which pipelined creations run over: numbers in one queue are
-// never 2^31 apart.
+// before reports whether sequence number a was assigned before b. It is aware of the
+// wrap at 2^31-1, which pipelined creations can pass: numbers in one queue are never
+// 2^31 apart.
 func before(a, b int32) bool { return a-b < 0 }
 
-// bySeq compares two nodes of a directory by which was made first, as before does. Of two
-// with one number the name decides, so that all agree even past the end of the numbers.
+// bySeq compares two nodes of a directory by the order of creation, as before does.
+// Nodes with the same number are ordered by name, so that all clients agree even past
+// the end of the numbers.
 func bySeq(i int32, a string, j int32, b string) int {
 	switch {
 	case i == j:
@@ -130,5 +131,5 @@ func bySeq(i int32, a string, j int32, b string) int {
 // base returns the last segment of a path.
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// parent is the path of the directory of a node.
+// parent returns the path of the parent directory of a node.
 func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }

@@ -7,17 +7,16 @@ const (
 	mostPause  = time.Second
 )
 
-// pauses is the growing, jittered pauses between attempts that fail again and
-// again for a reason that nothing signals: a permission that an operator took
-// away, a server that drops the connection for one request each time. The first
-// repetition is at once, since a single lost reply is the usual case.
+// pauses generates growing, jittered pauses between attempts that fail repeatedly for a
+// reason that no event signals: a permission that an operator revoked, or a server that
+// drops the connection at each attempt of one request. The first repetition is
+// immediate, since a single lost reply is the usual case.
 type pauses struct {
 	c *Client
 	n int
 }
 
-// wait makes the next pause. It reports false if one of the channels closed
-// first.
+// wait makes the next pause. It reports false if one of the channels is closed first.
 func (p *pauses) wait(a, b <-chan struct{}) bool {
 	d := time.Duration(0)
 	if p.n > 0 {

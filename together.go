@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// together calls f with 0 to n-1, beside each other, and returns when all calls have.
+// together calls f with 0 to n-1 concurrently, and returns when all calls have
+// returned.
 func together(n int, f func(i int)) {
 	if n == 1 {
 		f(0)
@@ -22,11 +23,11 @@ func together(n int, f func(i int)) {
 	all.Wait() // no call fails
 }
 
-// mostReads bounds how many reads of one look are under way at a time.
+// mostReads bounds the number of concurrent reads of one readAll.
 const mostReads = 16
 
-// readAll calls read with 0 to n-1, some at a time. The first error ends the others'
-// context and is returned.
+// readAll calls read with 0 to n-1, at most mostReads at a time. The first error
+// cancels the context of the others and is returned.
 func readAll(ctx context.Context, n int, read func(ctx context.Context, i int) error) error {
 	if n == 1 {
 		return read(ctx, 0)

@@ -8,31 +8,30 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// tale is an event that is about to be told, and the context of the call that it
-// is a part of.
+// tale is an event to be delivered, and the context of the call to which it belongs.
 type tale struct {
 	ctx context.Context
 	e   trace.Event
 }
 
-// newTrace returns the queue of the client's events. Trace is told of them by a
-// goroutine of its own: nothing waits for it.
+// newTrace returns the queue of the client's events. A goroutine of the queue delivers
+// them to Trace, and only Close waits for it.
 func newTrace(told func(context.Context, trace.Event)) *outbox.Box[tale] {
 	return outbox.New(
 		func(x tale) { told(x.ctx, x.e) },
 		func(n int) { told(context.Background(), trace.EventsDropped{Events: n}) })
 }
 
-// tell has the client's Trace told of an event. It never waits, and may be called
-// anywhere. It is a function of the type of the event so that the event becomes an
-// interface value, which is allocated, behind the check.
+// tell queues an event for the client's Trace. It never blocks, and may be called
+// anywhere. It is generic in the type of the event so that the conversion to an
+// interface value, which allocates, happens after the check.
 func tell[E trace.Event](ctx context.Context, c *Client, e E) {
 	if c.trace != nil {
 		c.trace.Put(tale{ctx, e})
 	}
 }
 
-// reasonOf returns why something was lost.
+// reasonOf returns the reason of a loss.
 func reasonOf(err error) trace.Reason {
 	switch {
 	case errors.Is(err, ErrRevoked): // matches ErrDeleted too

@@ -8,40 +8,40 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// trail tells of one acquisition, from the call to the end of what was acquired.
-// It is nil where nobody traces, and its methods do nothing then.
+// trail reports the events of one acquisition, from the call to the end of the hold. It
+// is nil without Trace, and its methods do nothing then.
 //
-// What happens to a hold happens in many goroutines: of its Release, of the watch
-// on its node, of the session. Nothing of a hold is told before its grant, although
-// it can be lost before the caller tells that; until then it waits here.
+// The events of a hold come from many goroutines: of its Release, of the watch on its
+// node, of the session. No event of a hold is reported before its grant. A hold can be
+// lost before the caller reports the grant; such events wait here until then.
 type trail struct {
 	c     *Client
 	where trace.Subject
 	began time.Time
 
-	// Of the goroutine that acquires.
-	waited bool   // WaitBegan was told
-	stands bool   // and of this place:
+	// Used only by the goroutine that acquires.
+	waited bool   // WaitBegan was reported
+	stands bool   // and for this place:
 	place  string // the node
 	ahead  int
 
-	item trailed // what the trail is of, if it has events of its own
+	item trailed // the subject of the trail, if it has events of its own
 
 	mu      sync.Mutex
 	granted bool
-	ended   bool      // the end is told, or in early
-	early   []tale    // what came before the grant
+	ended   bool      // the end was reported, or is in early
+	early   []tale    // events before the grant
 	since   time.Time // of the grant
 }
 
-// trailed is what has events of its own in place of HoldGranted, HoldLost and HoldReleased:
-// an item of a queue.
+// trailed is a subject that has events of its own in place of HoldGranted, HoldLost and
+// HoldReleased: an item of a queue.
 type trailed interface {
 	granted(token int64, waited time.Duration) trace.Event
 	settled(lost bool, held time.Duration, err error) trace.Event
 }
 
-// trail begins to tell of an acquisition.
+// trail begins the trail of an acquisition.
 func (c *Client) trail(recipe, path, op string) *trail {
 	if c.trace == nil {
 		return nil
@@ -53,7 +53,7 @@ func (c *Client) trail(recipe, path, op string) *trail {
 	}
 }
 
-// next is the trail of another call on what t is a trail of.
+// next returns the trail of another call on the subject of t.
 func (t *trail) next(op string) *trail {
 	if t == nil {
 		return nil
@@ -69,8 +69,8 @@ func (t *trail) at(node string) trace.Subject {
 	return w
 }
 
-// waiting tells that the call waits, if that is news: at node, with so many
-// before it, or -1.
+// waiting reports, unless it was reported before, that the call waits at node, with
+// ahead contenders before it, or -1.
 func (t *trail) waiting(ctx context.Context, node string, ahead int) {
 	switch {
 	case t == nil:
@@ -83,7 +83,7 @@ func (t *trail) waiting(ctx context.Context, node string, ahead int) {
 	}
 }
 
-// requeued tells that the call takes another place.
+// requeued reports that the call takes another place.
 func (t *trail) requeued(ctx context.Context, err error) {
 	if t == nil {
 		return
@@ -92,7 +92,7 @@ func (t *trail) requeued(ctx context.Context, err error) {
 	t.stands, t.place = false, ""
 }
 
-// over tells that the wait, if there was one, has ended, with nothing to hold.
+// over reports that the wait, if there was one, has ended without a hold.
 func (t *trail) over(ctx context.Context, err error) {
 	if t == nil || !t.waited {
 		return
@@ -101,7 +101,7 @@ func (t *trail) over(ctx context.Context, err error) {
 	tell(ctx, t.c, trace.WaitEnded{Subject: t.at(t.place), Waited: time.Since(t.began), Err: err})
 }
 
-// grant tells of the grant, and then of what has come of the hold since.
+// grant reports the grant, and then the events of the hold that came before.
 func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 	if t == nil {
 		return
@@ -127,7 +127,7 @@ func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 	t.early = nil
 }
 
-// put tells x, unless the grant was not told yet. The caller holds mu.
+// put reports x, or keeps it until the grant is reported. The caller holds mu.
 func (t *trail) put(x tale) {
 	if t.granted {
 		t.c.trace.Put(x)
@@ -136,8 +136,8 @@ func (t *trail) put(x tale) {
 	}
 }
 
-// tell tells what happens to the hold while it stands. What comes to light only after
-// the end was told is not told any more.
+// tell reports an event of the hold while it stands. It ignores events after the end
+// was reported.
 func (t *trail) tell(ctx context.Context, e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,7 +146,7 @@ func (t *trail) tell(ctx context.Context, e trace.Event) {
 	}
 }
 
-// end tells the end of the hold.
+// end reports the end of the hold.
 func (t *trail) end(e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,7 +154,7 @@ func (t *trail) end(e trace.Event) {
 	t.put(tale{context.Background(), e})
 }
 
-// held is for how long the hold has stood.
+// held returns the time since the grant.
 func (t *trail) held() time.Duration {
 	if t == nil {
 		return 0
@@ -162,12 +162,12 @@ func (t *trail) held() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.since.IsZero() {
-		return 0 // it is lost before anybody was told
+		return 0 // lost before the grant was reported
 	}
 	return time.Since(t.since)
 }
 
-// lost tells that the hold has ended early.
+// lost reports that the hold has ended early.
 func (t *trail) lost(node string, token int64, err error) {
 	switch {
 	case t == nil:
@@ -178,8 +178,8 @@ func (t *trail) lost(node string, token int64, err error) {
 	}
 }
 
-// released tells that the hold was given back, or the item settled, after it was
-// held for so long.
+// released reports that the hold was released, or the item settled, after it was held
+// for the given time.
 func (t *trail) released(node string, token int64, held time.Duration, err error) {
 	switch {
 	case t == nil:

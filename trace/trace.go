@@ -1,64 +1,67 @@
-// Package trace has the events that coord.Options.Trace is called with.
+// Package trace defines the events with which coord.Options.Trace is called.
 package trace
 
 import "time"
 
-// An Event tells Options.Trace what happens inside the recipes. The set of
-// events is closed; use a type switch, and expect more of them in later versions.
+// An Event reports to Options.Trace a step inside the recipes. The set of events is
+// closed; use a type switch, and expect more events in later versions.
 //
-// There is an event where an operator gains by it: where something waits, is
-// granted, lost or given back, changes hands, or turns out other than was asked
-// for. What returns to its caller at once, with a result or an error, has none:
-// Values and Counters, a Txn, reads, a TryLock that finds the lock taken.
+// There are events for what an operator needs to know: a call waits, is granted, loses
+// or releases a hold, hands it to another client, or ends other than requested. A call
+// that returns at once, with a result or an error, has no event: Values and Counters, a
+// Txn, reads, a TryLock that finds the lock taken.
 //
-// Events come in the order in which they happened, as far as they depend on each
-// other. The events of one acquisition have the same ID, and come in this order: WaitBegan, PositionChanged and WaiterRequeued, as often as that
-// happens; then HoldGranted, or else WaitEnded if it had to wait; while it is held,
-// LeaderAnnounced, HoldDowngraded and RevocationRead; at the end HoldReleased or HoldLost. A
-// Leave that waits for others goes on under the ID of its Entry. Of a queue, the
-// wait for items ends with WaitEnded, and each item that is claimed then has an ID
-// of its own, for ItemClaimed and ItemSettled. A hold that ends with its client is
-// told of too.
+// Events come in the order in which they happened, as far as they depend on each other.
+// The events of one acquisition have the same ID, and come in this order: WaitBegan,
+// PositionChanged and WaiterRequeued, any number of times; then HoldGranted, or else
+// WaitEnded if the call had to wait; while the hold stands, LeaderAnnounced,
+// HoldDowngraded and RevocationRead; at the end HoldReleased or HoldLost. A Leave that
+// waits for others continues under the ID of its Entry. In a queue, the wait for items
+// ends with WaitEnded, and each claimed item then has an ID of its own, for ItemClaimed
+// and ItemSettled. A hold that ends with its client is reported too.
 type Event interface {
-	// About says what the event is about. For StateChanged and EventsDropped it is zero.
+	// About returns the subject of the event. For StateChanged and EventsDropped it is
+	// zero.
 	About() Subject
 	event()
 }
 
-// Subject says what an event is about.
+// Subject is the subject of an event.
 type Subject struct {
 	// Recipe is "mutex", "rwmutex", "semaphore", "election", "barrier",
 	// "doublebarrier", "queue", "priorityqueue", "delayqueue", "group", "cache" or
-	// "twophase", as in Inspection. The locks of LockAll, and the one under which a
-	// Participant serves its site, are told of as what they are.
+	// "twophase", as in Inspection. The locks of LockAll, and the lock under which a
+	// Participant serves its site, are reported under their own recipes.
 	Recipe string
 
-	// Path is that of the recipe: absolute, the namespace included. There are as
-	// many of them as a program has recipes, so it can be a label of a metric.
+	// Path is the path of the recipe: absolute, the namespace included. There are as
+	// many paths as a program has recipes, so it can be a label of a metric.
 	Path string
 
-	// Op is the call, as in errors: "lock", "rlock", "acquire", "enter" and so on.
-	// It stays that of the acquisition for all that comes of it, which for items is
-	// "take", however they were taken. Empty where it is no single call's doing.
+	// Op is the call, as in errors: "lock", "rlock", "acquire", "enter" and so on. All
+	// later events of the acquisition have the same Op, which for items is "take",
+	// whatever call took them. It is empty if the event belongs to no single call.
 	Op string
 
-	// Node is the node that the event is about, absolute; empty if there is none
-	// yet. It is new with each acquisition, so it is no label.
+	// Node is the absolute path of the node concerned; empty if there is none yet. Each
+	// acquisition has a new node, so it cannot be a label.
 	Node string
 
-	// ID tells one acquisition from the others: of all clients, as far as random
-	// numbers can. Zero for events of none.
+	// ID identifies one acquisition among those of all clients, as far as random
+	// numbers can. It is zero for events that belong to no acquisition.
 	ID uint64
 }
 
-// About returns w. All events have it by embedding.
+// About returns w. All events have this method by embedding.
 func (w Subject) About() Subject { return w }
 
-// Reason is why a hold or a place was lost, as a word that can be a label of a metric.
+// Reason is the reason for the loss of a hold or a place, as a word that can be a label
+// of a metric.
 type Reason string
 
-// The reasons. ReasonDeleted: the node was deleted from outside. ReasonRevoked: the same,
-// by a Revoke. ReasonSuspended: contact was lost, and the recipe was told to end then.
+// The reasons. ReasonDeleted: another client deleted the node. ReasonRevoked: a Revoke
+// deleted it. ReasonSuspended: contact was lost, and the recipe was configured to end
+// then.
 const (
 	ReasonSessionLost Reason = "session_lost"
 	ReasonDeleted     Reason = "deleted"
@@ -68,17 +71,17 @@ const (
 	ReasonOther       Reason = "other"
 )
 
-// WaitBegan: a call waits: for its turn, for the members of a round, for an item,
-// for room in a queue. It comes anew with each place that one acquisition takes:
-// behind another caller of the same client, where there is no node yet; in line;
-// and in line again after WaiterRequeued.
+// WaitBegan: a call waits: for its turn, for the members of a round, for an item, for
+// room in a queue. It is repeated for each place that one acquisition takes: behind
+// another caller of the same client, where there is no node yet; in the queue; and in
+// the queue again after WaiterRequeued.
 type WaitBegan struct {
 	Subject
-	Ahead int // how many are before it in line, holders included; -1: there is no line, or it is not known
+	Ahead int // contenders before it in the queue, holders included; -1: there is no queue, or it is not known
 }
 
-// PositionChanged: a waiter found that it has moved up in line. It is told when
-// the line is read for other reasons, so most steps forward do not show.
+// PositionChanged: a waiter found that it has advanced in the queue. It is reported
+// when the queue is read for other reasons, so most steps forward are not reported.
 type PositionChanged struct {
 	Subject
 	Ahead int // as in WaitBegan
@@ -88,16 +91,16 @@ type PositionChanged struct {
 type WaiterRequeued struct {
 	Subject
 	Reason Reason
-	Err    error // why: its session was lost, its node was deleted, the directory replaced
+	Err    error // the cause: its session was lost, its node was deleted, the directory replaced
 }
 
-// WaitEnded: a wait that WaitBegan told of ended without HoldGranted: with what was
-// waited for where that is nothing to be held (a barrier that is removed, room in a
-// queue, items, a double barrier that all have left), or without it.
+// WaitEnded: a wait that WaitBegan reported ended without HoldGranted: successfully,
+// where success yields no hold (a barrier that is removed, room in a queue, items, a
+// double barrier that all have left), or unsuccessfully.
 type WaitEnded struct {
 	Subject
 	Waited time.Duration // since the call began
-	Err    error         // nil, or why it was given up: what the call returns
+	Err    error         // nil, or why the wait was given up: what the call returns
 }
 
 // HoldGranted: an acquisition succeeded. The items of queues have events of their own.
@@ -105,7 +108,7 @@ type HoldGranted struct {
 	Subject
 	Token  int64         // as Hold.Token
 	Weight int           // permits of a Semaphore; 1 otherwise
-	Waited time.Duration // since the call began: what it took, also if nobody was in the way
+	Waited time.Duration // since the call began, also if the call did not wait
 }
 
 // HoldLost: a hold ended early.
@@ -121,8 +124,8 @@ type HoldLost struct {
 type HoldReleased struct {
 	Subject
 	Token int64
-	Held  time.Duration // from the grant to the beginning of Release
-	Err   error         // what Release returns: a loss that only the removal found, or why the node is not removed yet
+	Held  time.Duration // from the grant to the start of Release
+	Err   error         // what Release returns: a loss that only the removal detected, or why the node is not removed yet
 }
 
 // HoldDowngraded: a writer's hold became a reader's.
@@ -131,16 +134,16 @@ type HoldDowngraded struct {
 	Token   int64
 }
 
-// RevocationRead: a holder found a request to give up what it holds.
+// RevocationRead: a holder read a request to give its hold up.
 type RevocationRead struct {
 	Subject
-	By     string // who asks, as in coord.Revocation
+	By     string // the requester, as in coord.Revocation
 	Reason string
 	Force  bool // the node will be deleted if the holder does not release
 }
 
-// RevocationSent: a Revoke of ours has asked a holder to give a lock up, or has
-// taken it away.
+// RevocationSent: a Revoke of this client has requested a holder to give a lock up, or
+// has deleted its node.
 type RevocationSent struct {
 	Subject // the node is the holder's
 	By      string
@@ -148,7 +151,7 @@ type RevocationSent struct {
 	Forced  bool // the holder's node was deleted
 }
 
-// LeaderAnnounced: a leader has told that it has taken over.
+// LeaderAnnounced: a leader has announced that it has taken over.
 type LeaderAnnounced struct {
 	Subject
 	Token int64
@@ -161,18 +164,18 @@ type BarrierSet struct{ Subject }
 // BarrierRemoved: a Barrier was removed by this client, or found removed.
 type BarrierRemoved struct{ Subject }
 
-// RoundOpened: this client's was the commit that opened a round of a
-// DoubleBarrier. (If the reply to that commit was lost, nobody tells of it.) The
-// members, this one among them or not, then have HoldGranted.
+// RoundOpened: this client made the commit that opened a round of a DoubleBarrier. (If
+// the reply to that commit was lost, no client reports it.) The members, whether this
+// client is one of them or not, then have HoldGranted.
 type RoundOpened struct {
 	Subject
 	Members int
 }
 
-// ItemsPut: items were put into a queue, for certain. Those of a Txn are not told.
+// ItemsPut: items were certainly put into a queue. Items put by a Txn are not reported.
 type ItemsPut struct {
 	Subject
-	Items []string // their ids, in order; not to be changed
+	Items []string // their ids, in order; do not change it
 }
 
 // ItemClaimed: an item was taken out of a queue.
@@ -184,7 +187,7 @@ type ItemClaimed struct {
 	Waited  time.Duration // since the call began
 }
 
-// ItemSettled: the claim of an item has ended, but for what may go on in the
+// ItemSettled: the claim of an item has ended, except for work that may go on in the
 // background.
 type ItemSettled struct {
 	Subject
@@ -194,17 +197,17 @@ type ItemSettled struct {
 	Delay   time.Duration // of a Nack
 	Held    time.Duration // from the claim to its end; zero if the item was not claimed
 	Reason  Reason        // of ItemLost
-	Err     error         // of ItemLost: what Hold.Err returns; else why it is not done yet, or cannot be
+	Err     error         // of ItemLost: what Hold.Err returns; otherwise why the settlement is not complete yet, or cannot be
 }
 
 // ItemOutcome is how the claim of an item ended.
 type ItemOutcome int8
 
-// The outcomes. ItemAcked: the item is gone, by Ack or Pop. ItemNacked: it goes to
-// another consumer, perhaps later. ItemReturned: likewise, and it does not count as
-// an attempt: it was released. ItemLost: the claim was lost, and the item goes to
-// another consumer. ItemDead: it was moved to the dead letters, since it was taken
-// too often or cannot be decoded.
+// The outcomes. ItemAcked: the item is deleted, by Ack or Pop. ItemNacked: it goes to
+// another consumer, perhaps later. ItemReturned: it was released; it goes to another
+// consumer, and the claim does not count as an attempt. ItemLost: the claim was lost,
+// and the item goes to another consumer. ItemDead: it was moved to the dead letters,
+// because it was taken too often or cannot be decoded.
 const (
 	ItemAcked ItemOutcome = iota + 1
 	ItemNacked
@@ -230,7 +233,7 @@ func (o ItemOutcome) String() string {
 	return "unknown"
 }
 
-// MemberJoined: a member of this client's is in its group.
+// MemberJoined: a member of this client is in its group.
 type MemberJoined struct {
 	Subject
 	Member string // its id
@@ -238,12 +241,12 @@ type MemberJoined struct {
 	Again  bool   // after MemberLeft with Rejoins
 }
 
-// MemberLeft: a member of this client's is in its group no more. It comes again,
-// with Rejoins false, if a member that tried to join again gives that up.
+// MemberLeft: a member of this client is no longer in its group. It is repeated, with
+// Rejoins false, if a member that tried to join again gives up.
 type MemberLeft struct {
 	Subject
 	Member  string
-	Err     error // why; nil after Leave
+	Err     error // the reason; nil after Leave
 	Rejoins bool  // it tries to join again
 }
 
@@ -256,14 +259,14 @@ type CacheSynced struct {
 	Again bool          // not the first time
 }
 
-// CacheStopped: a Cache's Run has ended for another reason than the end of its
+// CacheStopped: the Run of a Cache has ended for another reason than the end of its
 // context.
 type CacheStopped struct {
 	Subject
 	Err error // what Run returns: the limit is reached, for example
 }
 
-// ProposalMade: a transaction stands, made by this Propose or found. The node is its
+// ProposalMade: a transaction exists, created by this Propose or found. The node is its
 // record.
 type ProposalMade struct {
 	Subject
@@ -271,7 +274,7 @@ type ProposalMade struct {
 	Sites    int
 }
 
-// ProposalVoted: a site of this client's has voted.
+// ProposalVoted: a site of this client has voted.
 type ProposalVoted struct {
 	Subject
 	Proposal string
@@ -279,20 +282,20 @@ type ProposalVoted struct {
 	Yes      bool
 }
 
-// ProposalDecided: a decision was learned: by Propose or Recover, where Site is empty, and
-// the node is the transaction's record; or by a site that had voted yes, where it is
-// the branch.
+// ProposalDecided: a decision was learned: by Propose or Recover, where Site is empty
+// and the node is the transaction's record; or by a site that had voted yes, where the
+// node is the branch.
 type ProposalDecided struct {
 	Subject
 	Proposal string
 	Site     string
 	Commit   bool
-	By       string        // who decided, as in Decision
-	InDoubt  time.Duration // of a site: from the vote, or from when the site was served again, to the decision
+	By       string        // the decider, as in Decision
+	InDoubt  time.Duration // of a site: from the vote, or from the time when the site was served again, to the decision
 	Took     time.Duration // of Propose: since it began
 }
 
-// ProposalAcked: a site of this client's has carried a decision out, and is done.
+// ProposalAcked: a site of this client has carried out a decision, and is done.
 type ProposalAcked struct {
 	Subject
 	Proposal string
@@ -300,7 +303,7 @@ type ProposalAcked struct {
 	Commit   bool
 }
 
-// ProposalInDoubt: a site that has voted yes cannot learn the decision any more: see
+// ProposalInDoubt: a site that has voted yes can no longer learn the decision: see
 // ErrInDoubt.
 type ProposalInDoubt struct {
 	Subject  // the node is the branch
@@ -308,16 +311,16 @@ type ProposalInDoubt struct {
 	Site     string
 }
 
-// OutcomeResolved: a request with an unknown outcome was found out. It is about that one
-// request of whatever recipe: Recipe and Path are empty, and Node says what it was
-// to write first.
+// OutcomeResolved: the unknown outcome of a request was determined. The event refers to
+// one request of any recipe: Recipe and Path are empty, and Node is the first node that
+// the request was to write.
 type OutcomeResolved struct {
 	Subject
-	Applied bool // if not, it is sent again
+	Applied bool // if not, the request is sent again
 }
 
 // StateChanged: the client's session changed. After a change to PhaseConnected, holds
-// and waits go on, or begin on the next session.
+// and waits continue, or begin on the next session.
 type StateChanged struct {
 	Subject
 	Phase   string // coord.Phase as a word: "connected", "suspended", "lost", "closed"
@@ -325,8 +328,8 @@ type StateChanged struct {
 	Err     error  // why there is no session: set with "lost" and "closed"
 }
 
-// EventsDropped: events are missing here, of whatever kind, since too many waited for a
-// Trace that was slow or blocked. What is counted by events is wrong from here on.
+// EventsDropped: events of any kind are missing here, because too many were pending for
+// a Trace that was slow or blocked. Counts of events are wrong from here on.
 type EventsDropped struct {
 	Subject
 	Events int // how many

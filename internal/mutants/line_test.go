@@ -60,7 +60,7 @@ var lineMutants = []mutant{
 		"if b.state != berthMayStand { //", "if true { //",
 		"TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller"},
 	{"a removal that had to be left is forgotten", "cleanup.go",
-		"u.note(dir) // unless it is done\n", "",
+		"u.note(dir) // no effect if it is done\n", "",
 		"TestTheNextCallIsOrderedBehindTheRemoval"},
 	{"a call waits for a removal that is refused", "cleanup.go",
 		"if u != nil {\n\t\t\tu.answer()\n", "if false {\n\t\t\tu.answer()\n",
