@@ -539,13 +539,19 @@ func (x *slowDelete) hooks() *backendtest.Hooks {
 	return &backendtest.Hooks{Before: x.before.Before, After: x.after.After}
 }
 
-// giveUpAtBarrier has an Enter of c given up, which leaves a deletion behind.
-func giveUpAtBarrier(t *testing.T, c *coord.Client) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+// giveUpAtBarrier gives up an Enter of c that waits, which leaves a deletion behind.
+func giveUpAtBarrier(w *world, c *coord.Client) {
+	w.T.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	_, err := coord.NewDoubleBarrier(c, "/b", 2, nil).Enter(ctx)
-	coordtest.WantErr(t, err, context.DeadlineExceeded)
+	result, n := make(chan error, 1), w.Waits.Load()
+	go func() {
+		_, err := coord.NewDoubleBarrier(c, "/b", 2, nil).Enter(ctx)
+		result <- err
+	}()
+	w.Eventually("Enter waits", func() bool { return w.Waits.Load() > n })
+	cancel()
+	coordtest.WantErr(w.T, <-result, context.Canceled)
 }
 
 // What a call has left behind is cleared away before the session ends.
@@ -553,7 +559,7 @@ func TestCloseWaitsForWhatIsClearedAway(t *testing.T) {
 	onEach(t, func(w *world) {
 		x := holdDelete(1500 * time.Millisecond)
 		c := w.Open("a", x.hooks())
-		giveUpAtBarrier(w.T, c)
+		giveUpAtBarrier(w, c)
 		c.Close()
 		if err := <-x.result; err != nil {
 			w.T.Error("the deletion did not come before the end of the session:", err)
@@ -566,7 +572,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := holdDelete(time.Hour)
 		c := w.Open("a", x.hooks())
-		giveUpAtBarrier(w.T, c)
+		giveUpAtBarrier(w, c)
 		start := time.Now()
 		c.Close()
 		if d := time.Since(start); d != 2*time.Second {
@@ -578,7 +584,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 		onMemory(t, func(w *world) {
 			x := holdDelete(time.Hour)
 			c := w.Open("a", x.hooks())
-			giveUpAtBarrier(w.T, c)
+			giveUpAtBarrier(w, c)
 			w.Link("a").Partition()
 			start := time.Now()
 			c.Close()
@@ -592,7 +598,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 		onMemory(t, func(w *world) {
 			x := holdDelete(time.Hour)
 			c := w.Open("a", x.hooks())
-			giveUpAtBarrier(w.T, c)
+			giveUpAtBarrier(w, c)
 			start := time.Now()
 			time.AfterFunc(time.Second, w.Link("a").Partition)
 			c.Close()
@@ -610,7 +616,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 				}
 				return nil
 			}})
-			giveUpAtBarrier(w.T, c)
+			giveUpAtBarrier(w, c)
 			time.Sleep(10 * time.Second) // in the middle of a long pause between attempts
 			start := time.Now()
 			c.Close()
@@ -630,7 +636,7 @@ func TestCallsFailWhileCloseWaits(t *testing.T) {
 		coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil))
 		waiter := w.Waiting(context.Background(), coord.NewMutex(c, "/l", nil))
 		h := coordtest.MustLock(w.T, coord.NewMutex(c, "/m", nil))
-		giveUpAtBarrier(w.T, c)
+		giveUpAtBarrier(w, c)
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
