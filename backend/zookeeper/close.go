@@ -47,7 +47,7 @@ func (s *session) own() {
 	}
 	s.seal()
 	// The zk client is about to use its farewell connection, unless it has ended already. If
-	// it were told to close earlier, it could quit at a point where its own Close waits for a
+	// the session closed it earlier, it could quit at a point where its own Close waits for a
 	// full second.
 	select {
 	case <-s.leaving:

@@ -19,8 +19,8 @@ const serverMax = 1<<20 - 1024
 
 var errBroke = errors.New("contact broke before the answer")
 
-// ticket stands for a Commit that has begun and may still be applied. It is held by the call,
-// which may send again, and by its request, which can outlive the call.
+// ticket represents a Commit that has begun and may still be applied. The call holds it,
+// since it may send again, and so does its request, which can outlive the call.
 //
 // A call that gives up may have a request that is not written yet, since the zk client has
 // goroutines and a queue between a call and the connection. Such a request must not be
