@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -147,7 +148,7 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 		mode = backend.Ephemeral
 	}
 	for {
-		_, _, err := s.commitOnce(ctx, backend.Create(path, kindBarrier.mark(), mode))
+		_, _, err := s.commitOnce(ctx, backend.Create(path, layout.KindBarrier.Mark(), mode))
 		if b.ephemeral && (err == nil || isUncertain(err)) {
 			if err == nil {
 				b.setIn.Clear() // no earlier node exists
@@ -198,7 +199,7 @@ func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch, seen i
 	if err != nil || stat.Czxid == seen {
 		return stat, err
 	}
-	_, err = s.examine(ctx, ground{dir: b.path.full, recipe: kindBarrier}, data, stat)
+	_, err = s.examine(ctx, ground{dir: b.path.full, recipe: layout.KindBarrier}, data, stat)
 	return stat, err
 }
 

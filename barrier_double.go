@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // DoubleBarrierOptions may be nil.
@@ -63,7 +64,9 @@ type DoubleBarrier struct {
 	next    bool
 }
 
-func (d *DoubleBarrier) ground() ground { return ground{dir: d.path.full, recipe: kindDoubleBarrier} }
+func (d *DoubleBarrier) ground() ground {
+	return ground{dir: d.path.full, recipe: layout.KindDoubleBarrier}
+}
 
 // NewDoubleBarrier returns the double barrier at path for n members. It does no
 // I/O; a bad path or n is reported by the first call.
@@ -118,7 +121,7 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		return nil, opError(op, d.path.full, err)
 	}
 	trail := d.c.trail("doublebarrier", d.path.full, op)
-	for sp := newSpec(d.c, d.ground().within(d.members, kindMembers), entrantKind, nil); ; {
+	for sp := newSpec(d.c, d.ground().within(d.members, layout.KindMembers), layout.EntrantInfix, nil); ; {
 		m := &entrant{d: d, trail: trail}
 		e, err := m.enter(ctx, sp)
 		if err == nil {
@@ -165,8 +168,8 @@ func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
 		if opened < members.Czxid {
 			names = nil
 		}
-		r := sortMembers(names, list)
-		return DoubleBarrierState{Waiting: len(r.waiting), Inside: len(r.living), Extra: r.extra}, nil
+		r := layout.SortMembers(names, list)
+		return DoubleBarrierState{Waiting: len(r.Waiting), Inside: len(r.Living), Extra: r.Extra}, nil
 	})
 	return st, opError(op, d.path.full, err)
 }

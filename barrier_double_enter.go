@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -182,22 +183,22 @@ func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
 		m.ahead.stop()
 	}
 	switch {
-	case slices.Contains(r.living, name):
+	case slices.Contains(r.Living, name):
 		e, err = m.in(ctx, r.names)
-	case !slices.Contains(r.waiting, name):
+	case !slices.Contains(r.Waiting, name):
 		err = errGone
-	case r.open && len(r.living) == 0:
+	case r.open && len(r.Living) == 0:
 		err = m.clear(ctx, r)
 	case r.open && !m.d.next:
 		e, err = m.join(ctx, r)
 	case r.open:
 		// The last member of the round removes ready, unless that member dies. So a
 		// member is watched too.
-		wait, err = m.ahead.watch(ctx, m.s, m.d.members, r.living[0])
+		wait, err = m.ahead.watch(ctx, m.s, m.d.members, r.Living[0])
 		if err == nil && !wait {
 			err = errAgain
 		}
-	case len(r.waiting) >= m.d.n:
+	case len(r.Waiting) >= m.d.n:
 		e, err = m.open(ctx, r)
 	default:
 		wait = true
@@ -207,7 +208,7 @@ func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
 
 // open opens the round of the n lowest members.
 func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
-	named := r.waiting[:m.d.n]
+	named := r.Waiting[:m.d.n]
 	ops := make([]backend.Op, 0, len(named)+2)
 	for _, name := range named {
 		ops = append(ops, backend.Check(m.d.members+"/"+name, backend.AnyVersion))
@@ -253,10 +254,10 @@ func (m *entrant) join(ctx context.Context, r round) (*Entry, error) {
 		return nil, err
 	}
 	name := base(m.path)
-	i := strings.LastIndex(name, entrantKind)
-	m.guest = m.d.members + "/" + name[:i] + extraKind + name[i+len(entrantKind):]
+	i := strings.LastIndex(name, layout.EntrantInfix)
+	m.guest = m.d.members + "/" + name[:i] + layout.ExtraInfix + name[i+len(layout.EntrantInfix):]
 	_, _, err := m.s.commitOnce(ctx,
-		backend.Check(m.d.members+"/"+r.living[0], backend.AnyVersion),
+		backend.Check(m.d.members+"/"+r.Living[0], backend.AnyVersion),
 		backend.Delete(m.path, backend.AnyVersion),
 		backend.Create(m.guest, nil, backend.Ephemeral))
 	if isNotFound(err) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // An Entry is a member's place in a round of a DoubleBarrier, from Enter to Leave.
@@ -135,7 +136,7 @@ func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string, 
 	if isNotFound(err) || since != 0 && err == nil && members.Czxid > since {
 		return nil, nil
 	}
-	return sortMembers(names, list).living, err
+	return layout.SortMembers(names, list).Living, err
 }
 
 // removeLast removes the node of the last member of a round, together with ready.

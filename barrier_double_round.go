@@ -2,10 +2,10 @@ package coord
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // How a round opens and ends. In the recipe guide's version, ready is an empty node:
@@ -53,9 +53,7 @@ type round struct {
 	version int32  // of the directory
 	open    bool   // ready exists
 	names   []string
-	living  []string // those of names whose nodes exist, lowest first
-	waiting []string // members that are in no round yet, lowest first
-	extra   int
+	layout.Entrants
 }
 
 // read reads the whole state. It reads the version of the directory first: if a later
@@ -84,9 +82,7 @@ func (m *entrant) read(ctx context.Context) (round, error) {
 	if opened < members.Czxid {
 		names = nil
 	}
-	r := sortMembers(names, list)
-	r.data, r.version, r.open = data, stat.Version, open
-	return r, nil
+	return round{data: data, version: stat.Version, open: open, names: names, Entrants: layout.SortMembers(names, list)}, nil
 }
 
 // ownGone turns the error of a missing directory into errGone: a node in that
@@ -109,49 +105,6 @@ func (d *DoubleBarrier) readReady(ctx context.Context, s *session) (names []stri
 		return nil, 0, err
 	}
 	return strings.Fields(string(data)), stat.Czxid, nil
-}
-
-// sortMembers sorts the children of the directory of members by kind. names lists the
-// members of the round.
-func sortMembers(names, list []string) round {
-	r := round{names: names}
-	named := make(map[string]bool, len(names))
-	for _, name := range names {
-		named[name] = true
-	}
-	for _, name := range list {
-		if !isOurs(name) {
-			continue
-		}
-		if _, ok := parseSeq(name, extraKind); ok {
-			r.extra++
-		} else if _, ok := parseSeq(name, entrantKind); !ok {
-			continue
-		} else if named[name] {
-			r.living = append(r.living, name)
-		} else {
-			r.waiting = append(r.waiting, name)
-		}
-	}
-	slices.SortFunc(r.living, byNumber)
-	slices.SortFunc(r.waiting, byNumber)
-	// Of several nodes of one call, only the last belongs to a live session.
-	seen := make(map[string]bool, len(r.waiting))
-	for i := len(r.waiting) - 1; i >= 0; i-- {
-		guid := r.waiting[i][:len(guidPrefix)+guidLen]
-		if seen[guid] {
-			r.waiting = slices.Delete(r.waiting, i, i+1)
-		}
-		seen[guid] = true
-	}
-	return r
-}
-
-// byNumber orders the names of members by arrival.
-func byNumber(a, b string) int {
-	i, _ := parseSeq(a, entrantKind)
-	j, _ := parseSeq(b, entrantKind)
-	return bySeq(i, a, j, b)
 }
 
 // watchReady reports whether ready exists, and arms a watch on it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -121,6 +122,18 @@ func (k Codec[T]) decode(data []byte) (T, error) {
 	if err != nil {
 		var zero T
 		return zero, fmt.Errorf("%w: %w", ErrDecode, err)
+	}
+	return v, nil
+}
+
+func parseCount(data []byte) (int64, error) {
+	text := strings.TrimSpace(string(data))
+	if text == "" {
+		return 0, nil
+	}
+	v, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: the counter holds %d bytes that are not an int64", ErrDecode, len(data))
 	}
 	return v, nil
 }

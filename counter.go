@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A Counter is a number to which all clients of the same path add. Each addition is
@@ -40,7 +41,7 @@ type Counter struct {
 // NewCounter returns the counter at path. It does no I/O; a bad path is reported by
 // the first call.
 func NewCounter(c *Client, path string) *Counter {
-	return &Counter{cell: cell{c, c.recipePath(path), kindCounter}, turn: make(chan struct{}, 1)}
+	return &Counter{cell: cell{c, c.recipePath(path), layout.KindCounter}, turn: make(chan struct{}, 1)}
 }
 
 // Get reads the counter. The result can lag behind other clients. A missing counter

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -42,7 +43,7 @@ func newSpec(c *Client, g ground, kind string, data []byte) spec {
 	var buf [128]byte
 	b := append(buf[:0], g.dir...)
 	b = append(b, '/')
-	b = append(b, guidPrefix...)
+	b = append(b, layout.GUIDPrefix...)
 	b = c.appendGUID(b, g.dir)
 	b = append(b, '-')
 	b = append(b, kind...)
@@ -153,7 +154,7 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 // made returns the node that a commit created; dir is its directory's Stat, if it came
 // with it.
 func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.Stat) (node, error) {
-	seq, ok := parseSeq(base(path), sp.kind)
+	seq, ok := layout.ParseSeq(base(path), sp.kind)
 	if !ok {
 		// The service's numbers are not in ZooKeeper's format.
 		s.removeLater(path)
@@ -189,12 +190,12 @@ func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
 		if stat.EphemeralOwner != s.b.ID() {
 			continue // another session created it, and it goes with that session (Curator-498)
 		}
-		seq, _ := parseSeq(base(p), sp.kind)
+		seq, _ := layout.ParseSeq(base(p), sp.kind)
 		n := node{path: p, seq: seq, czxid: stat.Czxid, siblings: -1}
 		switch {
 		case !found:
 			kept, found = n, true
-		case before(n.seq, kept.seq):
+		case layout.Before(n.seq, kept.seq):
 			s.removeLater(kept.path)
 			kept = n
 		default:
@@ -225,7 +226,7 @@ func (sp *spec) names(name string) bool {
 	if !strings.HasPrefix(name, base(sp.prefix)) {
 		return false
 	}
-	_, ok := parseSeq(name, sp.kind)
+	_, ok := layout.ParseSeq(name, sp.kind)
 	return ok
 }
 
@@ -260,7 +261,7 @@ func (s *session) disown(specs ...spec) *cleanUp {
 // makeDir creates the directory of a recipe, with its mark, and its missing parents. It
 // is no error if the directory exists.
 func (s *session) makeDir(ctx context.Context, g ground) error {
-	mark := g.recipe.mark()
+	mark := g.recipe.Mark()
 	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), func(dir string) error {
 		if g.whole != "" {
 			return s.makePart(ctx, dir, ground{dir: g.top, recipe: g.whole})

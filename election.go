@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // ElectionOptions may be nil.
@@ -81,7 +82,7 @@ type Term struct {
 	led *leading
 }
 
-func (e *Election) line() *line { return &line{c: e.c, dir: e.path.full, kinds: latchLine} }
+func (e *Election) line() *line { return &line{c: e.c, dir: e.path.full, kinds: layout.LatchLine} }
 
 // Campaign waits until the candidate leads, or ctx ends. ctx bounds the campaign
 // only, not the term. A session that is lost during the wait does not end the
@@ -105,7 +106,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		return nil, opError(op, e.path.full, err)
 	}
 	led := &leading{l: e.line()}
-	r := &request{op: op, kind: latchKind, data: data, owner: led}
+	r := &request{op: op, kind: layout.LatchInfix, data: data, owner: led}
 	if err := led.l.heldUnder(ctx, r); err != nil {
 		return nil, opError(op, e.path.full, err)
 	}

@@ -3,10 +3,10 @@ package coord
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -14,26 +14,6 @@ import (
 type leading struct {
 	l         *line
 	announced atomic.Bool // a node of an announcement may exist
-}
-
-// readyKind has the place in the name of an announcement's node that latchKind has in
-// the name of its leader's. The GUID and the number are the leader's, so the
-// announcement is found by the leader's name, and is never taken for a successor's.
-//
-// The announcement has a node of its own, as in the recipe guide. A write into the
-// leader's node would be cheaper, but a candidate of Curator watches the data of its
-// predecessor's node, and the write would use that one watch up: the candidate would
-// not see the leader go.
-const readyKind = "ready-"
-
-// readyPath returns the path of the announcement of the leader at path, or "" if the
-// leader's library has no announcements.
-func readyPath(path string) string {
-	i := strings.LastIndex(path, latchKind)
-	if i < 0 {
-		return ""
-	}
-	return path[:i] + readyKind + path[i+len(latchKind):]
 }
 
 // Announce publishes, with data, that the leader has taken over and is ready: the
@@ -48,7 +28,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 	if err := t.Err(); err != nil {
 		return opError(op, path, err)
 	}
-	ready := readyPath(path)
+	ready := layout.ReadyPath(path)
 	t.led.announced.Store(true) // before the node can exist, because Release reads it
 	pause := pauses{c: t.s.c}
 	for {
@@ -95,7 +75,7 @@ func (x *leading) release(h *Hold) error {
 	if !x.announced.Load() {
 		return x.l.release(h)
 	}
-	ready := readyPath(h.Path())
+	ready := layout.ReadyPath(h.Path())
 	both, err := h.removeWith(ready)
 	if !both {
 		// Once the leader's node is gone, no attempt to announce can succeed any
@@ -115,7 +95,7 @@ func (x *leading) lost(h *Hold) {
 		paths = append(paths, path)
 	}
 	if x.announced.Load() {
-		paths = append(paths, readyPath(path))
+		paths = append(paths, layout.ReadyPath(path))
 	}
 	if len(paths) == 0 {
 		return

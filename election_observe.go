@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A Candidate is a contender for leadership.
@@ -160,7 +161,7 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 		if err != nil {
 			return Leader{}, err
 		}
-		queue := e.line().order(names)
+		queue := e.line().kinds.Order(names)
 		if len(queue) == 0 {
 			if ws == nil || dirWatch != nil {
 				return Leader{}, nil
@@ -170,7 +171,7 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 		}
 		dirWatch.Stop()
 		dirWatch = nil
-		x, err := s.readCandidate(ctx, dir+"/"+queue[0].name, names, ws)
+		x, err := s.readCandidate(ctx, dir+"/"+queue[0].Name, names, ws)
 		if !isNotFound(err) {
 			return Leader{Candidate: x}, err
 		}
@@ -190,7 +191,7 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 		return Candidate{}, err
 	}
 	x := newCandidate(path, data, stat)
-	ready := readyPath(path)
+	ready := layout.ReadyPath(path)
 	listed := slices.Contains(names, base(ready))
 	for ready != "" && (listed || ws != nil) {
 		if listed {
@@ -238,8 +239,8 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 			return nil, err
 		}
 		var list []Candidate
-		for _, q := range e.line().order(names) {
-			x, err := s.readCandidate(ctx, e.path.full+"/"+q.name, names, nil)
+		for _, q := range e.line().kinds.Order(names) {
+			x, err := s.readCandidate(ctx, e.path.full+"/"+q.Name, names, nil)
 			if isNotFound(err) {
 				continue // gone since
 			}

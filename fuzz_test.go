@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 const fuzzID = "01234567-89ab-8def-8123-456789abcdef"
@@ -46,69 +47,69 @@ func FuzzNames(f *testing.F) {
 				t.Errorf("%q is taken for %s %q", name, what, want)
 			}
 		}
-		for what, kinds := range map[string]lineKinds{"a lock": lockLine, "a reader or writer": sharedLine, "a candidate": latchLine} {
-			if q, ok := kinds.parse(name); ok {
-				taken(what, fmt.Sprintf("%010d", q.seq))
-				if q.name != name || q.shared && kinds != sharedLine {
+		for what, kinds := range map[string]layout.LineKinds{"a lock": layout.LockLine, "a reader or writer": layout.SharedLine, "a candidate": layout.LatchLine} {
+			if q, ok := kinds.Parse(name); ok {
+				taken(what, fmt.Sprintf("%010d", q.Seq))
+				if q.Name != name || q.Shared && kinds != layout.SharedLine {
 					t.Errorf("%q: %+v", name, q)
 				}
 			}
 			l := &line{kinds: kinds}
-			queue := l.order([]string{name, name, "README"})
+			queue := l.kinds.Order([]string{name, name, "README"})
 			for i := range queue {
-				if j := blocker(queue, i); j >= i || j < -1 {
+				if j := layout.Blocker(queue, i); j >= i || j < -1 {
 					t.Errorf("%q: %d waits for %d", name, i, j)
 				}
 			}
 		}
-		if q, ok := parsePermit(name); ok {
-			taken("a permit", fmt.Sprintf("%s%d-%010d", permitKind, q.weight, q.seq))
-			if q.weight < 1 {
-				t.Errorf("%q weighs %d", name, q.weight)
+		if q, ok := layout.ParsePermit(name); ok {
+			taken("a permit", fmt.Sprintf("%s%d-%010d", layout.PermitInfix, q.Weight, q.Seq))
+			if q.Weight < 1 {
+				t.Errorf("%q weighs %d", name, q.Weight)
 			}
 		}
-		if sum := weigh(orderPermits([]string{name, name, name})); sum < 0 {
+		if sum := layout.Weigh(layout.OrderPermits([]string{name, name, name})); sum < 0 {
 			t.Errorf("%q: the sum of the weights is %d", name, sum)
 		}
-		if n, ok := parseMember(name); ok {
-			taken("a member", fmt.Sprintf("%s%s-%010d", memberKind, n.id, n.seq))
-			if n.id == "" || n.seq < 0 || n.seq >= seqHard {
+		if n, ok := layout.ParseMember(name); ok {
+			taken("a member", fmt.Sprintf("%s%s-%010d", layout.MemberInfix, n.ID, n.Seq))
+			if n.ID == "" || n.Seq < 0 || n.Seq >= layout.SeqHard {
 				t.Errorf("%q: %+v", name, n)
 			}
 		}
-		if n := len(presentMembers([]string{name, name})); n > 1 {
+		if n := len(layout.PresentMembers([]string{name, name})); n > 1 {
 			t.Errorf("%q is %d members", name, n)
 		}
-		if id, mark, ok := parseBranch(name); ok {
+		if id, mark, ok := layout.ParseBranch(name); ok {
 			taken("a branch", id+"~"+mark)
 			if name != id+"~"+mark || id == "" {
 				t.Errorf("%q: id %q, mark %q", name, id, mark)
 			}
 		}
-		if isLive(name) {
+		if layout.IsLive(name) {
 			taken("a live node", "")
 		}
-		for _, kind := range []string{itemKind, markKind, putOffKind} {
-			if id, rest, ok := cutID(name, kind); ok {
+		for _, kind := range []string{layout.ItemPrefix, layout.MarkPrefix, layout.PutOffPrefix} {
+			if id, rest, ok := layout.CutID(name, kind); ok {
 				taken("a part of an item", kind+id+"-"+rest)
 			}
 		}
-		if isState(name) {
+		if layout.IsState(name) {
 			taken("a state", "")
 		}
-		r := sortMembers([]string{name}, []string{name, "README"})
-		if len(r.living)+len(r.waiting)+r.extra > 1 || len(r.waiting) > 0 {
+		r := layout.SortMembers([]string{name}, []string{name, "README"})
+		if len(r.Living)+len(r.Waiting)+r.Extra > 1 || len(r.Waiting) > 0 {
 			t.Errorf("%q: %+v", name, r)
 		}
-		for _, m := range r.living {
+		for _, m := range r.Living {
 			taken("one in a double barrier", "")
-			byNumber(m, name)
+			layout.ByNumber(m, name)
 		}
-		if p := readyPath("/e/" + name); p != "" && (!strings.HasPrefix(p, "/e/") || !strings.Contains(p, readyKind)) {
+		if p := layout.ReadyPath("/e/" + name); p != "" && (!strings.HasPrefix(p, "/e/") || !strings.Contains(p, layout.ReadyInfix)) {
 			t.Errorf("%q announces at %q", name, p)
 		}
-		_ = isOurs(name) // it must not panic
-		if (checkMemberID(name) == nil) != (name != "" && len(name) <= maxMemberID && backend.CheckPath("/"+memberKind+name+"-") == nil) {
+		_ = layout.IsOurs(name) // it must not panic
+		if (checkMemberID(name) == nil) != (name != "" && len(name) <= layout.MaxMemberID && backend.CheckPath("/"+layout.MemberInfix+name+"-") == nil) {
 			t.Errorf("%q as an id: %v", name, checkMemberID(name))
 		}
 		if checkID("ID", name) == nil && !addressable {
@@ -134,45 +135,45 @@ func FuzzBucket(f *testing.F) {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == "" || strings.Contains(name, "/") })
 		slices.Sort(names)
 		names = slices.Compact(names) // no two children are called the same
-		c := parseBucket("/q/items/b-0-0", names, 7)
+		c := layout.ParseBucket("/q/items/b-0-0", names, 7)
 		seen := make(map[string]bool)
-		for i, e := range c.items {
-			if seen[e.id] {
-				t.Errorf("item %s twice", e.id)
+		for i, e := range c.Items {
+			if seen[e.ID] {
+				t.Errorf("item %s twice", e.ID)
 			}
-			seen[e.id] = true
-			if i > 0 && cmp.Or(cmp.Compare(c.items[i-1].due, e.due), cmp.Compare(c.items[i-1].seq, e.seq)) > 0 {
-				t.Errorf("out of order: %+v, %+v", c.items[i-1], e)
+			seen[e.ID] = true
+			if i > 0 && cmp.Or(cmp.Compare(c.Items[i-1].Due, e.Due), cmp.Compare(c.Items[i-1].Seq, e.Seq)) > 0 {
+				t.Errorf("out of order: %+v, %+v", c.Items[i-1], e)
 			}
-			for _, path := range []string{e.path(), e.stateAt(), e.bucket + "/" + e.putOff} {
-				if e.putOff != "" && backend.CheckPath(path) != nil {
+			for _, path := range []string{e.Path(), e.StateAt(), e.Bucket + "/" + e.PutOff} {
+				if e.PutOff != "" && backend.CheckPath(path) != nil {
 					t.Errorf("%q", path)
 				}
 			}
-			if e.name != fmt.Sprintf("%s%010d", itemPrefix(e.id, e.due), e.seq) && !strings.Contains(e.name, "+") && !strings.Contains(e.name, "-0") {
+			if e.Name != fmt.Sprintf("%s%010d", layout.ItemStem(e.ID, e.Due), e.Seq) && !strings.Contains(e.Name, "+") && !strings.Contains(e.Name, "-0") {
 				t.Errorf("%+v", e)
 			}
-			if e.state != slices.Contains(names, stateKind+e.id) {
+			if e.State != slices.Contains(names, layout.StatePrefix+e.ID) {
 				t.Errorf("%+v: state", e)
 			}
-			if e.putOff != "" && !slices.Contains(names, e.putOff) {
+			if e.PutOff != "" && !slices.Contains(names, e.PutOff) {
 				t.Errorf("%+v: put off", e)
 			}
 		}
-		for _, name := range c.litter {
-			if !slices.Contains(names, name) || seen[name[2:2+guidLen]] {
+		for _, name := range c.Litter {
+			if !slices.Contains(names, name) || seen[name[2:2+layout.GUIDLen]] {
 				t.Errorf("%q is litter", name)
 			}
 		}
 		v := sight{}
-		v.add(c.items, 3, 1_000)
+		v.add(c.Items, 3, 1_000)
 		if len(v.found) > 3 {
 			t.Errorf("%d found", len(v.found))
 		}
 		q := &queue{items: "/q/items"}
-		all := q.buckets(names)
+		all := layout.Buckets(q.items, names)
 		for i, b := range all {
-			if b.path != q.bucketPath(b.key, b.n) || b.n < 0 || b.n > maxNumber || backend.CheckPath(b.path) != nil {
+			if b.Path != layout.BucketPath(q.items, b.Key, b.N) || b.N < 0 || b.N > layout.MaxNumber || backend.CheckPath(b.Path) != nil {
 				t.Errorf("%+v", b)
 			}
 			if i > 0 && all[i-1] == b {
@@ -303,7 +304,7 @@ func FuzzRecords(f *testing.F) {
 		} else if !errors.Is(err, ErrDecode) {
 			t.Errorf("outcome: %v", err)
 		}
-		if s := clip(string(data)); len(s) > 1000 || !utf8.ValidString(s) {
+		if s := layout.Clip(string(data)); len(s) > 1000 || !utf8.ValidString(s) {
 			t.Errorf("clipped to %d bytes", len(s))
 		}
 	})
@@ -432,7 +433,7 @@ func TestParseSeqReadsWhatTheServiceWrites(t *testing.T) {
 	for _, n := range []int32{0, 1, 7, 1234567890, math.MaxInt32, -1, -5, -1234567890, math.MinInt32} {
 		// Java's %010d.
 		name := fmt.Sprintf("_c_x-lock-%010d", n)
-		if got, ok := parseSeq(name, lockKind); !ok || got != n {
+		if got, ok := layout.ParseSeq(name, layout.LockInfix); !ok || got != n {
 			t.Errorf("%s: %d, %v", name, got, ok)
 		}
 	}
@@ -440,7 +441,7 @@ func TestParseSeqReadsWhatTheServiceWrites(t *testing.T) {
 		"", "lock-", "lock-1", "lock-000000000", "lock-00000000000", "lock-99999999999", "lock-9999999999", "lock-+000000001",
 		"lock- 000000001", "lock-000000000x", "lock--0000000001", "lock--000000000", "x-0000000001", "README", "_c_s1", "-1",
 	} {
-		if got, ok := parseSeq(name, lockKind); ok {
+		if got, ok := layout.ParseSeq(name, layout.LockInfix); ok {
 			t.Errorf("%q is taken for number %d", name, got)
 		}
 	}
@@ -451,7 +452,7 @@ func FuzzParseSeq(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		n, ok := parseSeq(name, lockKind)
+		n, ok := layout.ParseSeq(name, layout.LockInfix)
 		if ok && !strings.HasSuffix(name, fmt.Sprintf("lock-%010d", n)) {
 			t.Errorf("%q is taken for %d", name, n)
 		}
@@ -459,19 +460,19 @@ func FuzzParseSeq(f *testing.F) {
 }
 
 func TestOrderIsAwareOfTheWrap(t *testing.T) {
-	l := &line{kinds: lockLine}
-	queue := l.order([]string{
+	l := &line{kinds: layout.LockLine}
+	queue := l.kinds.Order([]string{
 		"b-lock--2147483648", "z-lock-2147483646", "README", "a-lock-2147483647", "c-lock--2147483647",
 	})
 	var got []int32
 	for _, q := range queue {
-		got = append(got, q.seq)
+		got = append(got, q.Seq)
 	}
 	want := []int32{math.MaxInt32 - 1, math.MaxInt32, math.MinInt32, math.MinInt32 + 1}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("order %v, want %v", got, want)
 	}
-	if !before(1, 2) || before(2, 1) || before(1, 1) || !before(math.MaxInt32, math.MinInt32) {
+	if !layout.Before(1, 2) || layout.Before(2, 1) || layout.Before(1, 1) || !layout.Before(math.MaxInt32, math.MinInt32) {
 		t.Error("before is wrong")
 	}
 }
@@ -480,7 +481,7 @@ func TestGUIDsAreUniqueAndWellFormed(t *testing.T) {
 	seen := make(map[string]bool)
 	for range 1000 {
 		g := new(Client).newGUID("")
-		if len(g) != guidLen || seen[g] {
+		if len(g) != layout.GUIDLen || seen[g] {
 			t.Fatalf("%q", g)
 		}
 		for i, r := range g {

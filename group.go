@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // GroupOptions may be nil.
@@ -97,7 +97,7 @@ func (g *Group[T]) Members(ctx context.Context) ([]Member[T], error) {
 		return nil, err
 	}
 	list, err := onSession(ctx, g.c, func(s *session) ([]Member[T], error) {
-		return g.readMembers(ctx, s, func(memberNode) bool { return true })
+		return g.readMembers(ctx, s, func(layout.MemberNode) bool { return true })
 	})
 	if err != nil {
 		return nil, opError("members", g.path.full, err)
@@ -116,7 +116,7 @@ func (g *Group[T]) Member(ctx context.Context, id string) (Member[T], error) {
 		return zero, err
 	}
 	list, err := onSession(ctx, g.c, func(s *session) ([]Member[T], error) {
-		return g.readMembers(ctx, s, func(n memberNode) bool { return n.id == id })
+		return g.readMembers(ctx, s, func(n layout.MemberNode) bool { return n.ID == id })
 	})
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("%w: no member %q", ErrNotFound, id)
@@ -128,7 +128,7 @@ func (g *Group[T]) Member(ctx context.Context, id string) (Member[T], error) {
 }
 
 // readMembers reads the members whose nodes want selects.
-func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(memberNode) bool) ([]Member[T], error) {
+func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(layout.MemberNode) bool) ([]Member[T], error) {
 	var names []string
 	read := make(map[string]reading[T])
 	for lists, vanished := 0, true; ; {
@@ -141,20 +141,20 @@ func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(member
 			}
 			lists++
 		}
-		var present, unread []memberNode
-		for _, n := range presentMembers(names) {
+		var present, unread []layout.MemberNode
+		for _, n := range layout.PresentMembers(names) {
 			if !want(n) {
 				continue
 			}
 			present = append(present, n)
-			if _, ok := read[n.name]; !ok {
+			if _, ok := read[n.Name]; !ok {
 				unread = append(unread, n)
 			}
 		}
 		if len(unread) == 0 {
 			list := make([]Member[T], 0, len(present))
 			for _, n := range present {
-				list = append(list, read[n.name].member)
+				list = append(list, read[n.Name].member)
 			}
 			return list, nil
 		}
@@ -165,9 +165,9 @@ func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(member
 		gone := make(map[string]bool)
 		for i, n := range unread {
 			if got[i].gone {
-				gone[n.name] = true
+				gone[n.Name] = true
 			} else {
-				read[n.name] = got[i]
+				read[n.Name] = got[i]
 			}
 		}
 		vanished = len(gone) > 0
@@ -190,7 +190,7 @@ const mostLists = 8
 
 // read reads the nodes. If watches is not nil, it arms a watch of that set on each
 // node.
-func (g *Group[T]) read(ctx context.Context, s *session, nodes []memberNode, watches *backend.WatchSet) ([]reading[T], error) {
+func (g *Group[T]) read(ctx context.Context, s *session, nodes []layout.MemberNode, watches *backend.WatchSet) ([]reading[T], error) {
 	got := make([]reading[T], len(nodes))
 	err := readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
 		got[i] = g.readOne(ctx, s, nodes[i], watches)
@@ -199,8 +199,8 @@ func (g *Group[T]) read(ctx context.Context, s *session, nodes []memberNode, wat
 	return got, err
 }
 
-func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watches *backend.WatchSet) (r reading[T]) {
-	path := g.path.full + "/" + n.name
+func (g *Group[T]) readOne(ctx context.Context, s *session, n layout.MemberNode, watches *backend.WatchSet) (r reading[T]) {
+	path := g.path.full + "/" + n.Name
 	r.w = watches.New()
 	data, stat, err := s.b.Get(ctx, path, r.w)
 	var denied error
@@ -222,7 +222,7 @@ func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watche
 	}
 	r.mzxid = stat.Mzxid
 	r.member = Member[T]{
-		ID:      n.id,
+		ID:      n.ID,
 		Token:   stat.Czxid,
 		Session: stat.EphemeralOwner,
 		Since:   time.UnixMilli(stat.Ctime),
@@ -236,34 +236,18 @@ func (g *Group[T]) readOne(ctx context.Context, s *session, n memberNode, watche
 	return r
 }
 
-// presentMembers selects, for each id, the node that is the member. The result is
-// sorted by id.
-func presentMembers(names []string) []memberNode {
-	first := make(map[string]memberNode, len(names))
-	for _, name := range names {
-		n, ok := parseMember(name)
-		if !ok {
-			continue
-		}
-		if other, taken := first[n.id]; !taken || n.older(other) {
-			first[n.id] = n
-		}
-	}
-	return slices.SortedFunc(maps.Values(first), func(a, b memberNode) int { return strings.Compare(a.id, b.id) })
-}
-
 // checkMemberID returns ErrInvalid or ErrBadPath if id cannot be the id of a
 // member.
 func checkMemberID(id string) error {
 	switch {
 	case id == "":
 		return fmt.Errorf("%w: empty id", ErrInvalid)
-	case len(id) > maxMemberID:
-		return fmt.Errorf("%w: id of %d bytes, limit %d", ErrInvalid, len(id), maxMemberID)
+	case len(id) > layout.MaxMemberID:
+		return fmt.Errorf("%w: id of %d bytes, limit %d", ErrInvalid, len(id), layout.MaxMemberID)
 	case strings.Contains(id, "/"):
 		return fmt.Errorf("%w: id with a slash", ErrBadPath)
 	}
-	if err := backend.CheckPath("/" + memberKind + id + "-"); err != nil {
+	if err := backend.CheckPath("/" + layout.MemberInfix + id + "-"); err != nil {
 		return fmt.Errorf("id: %w", errors.Unwrap(err))
 	}
 	return nil

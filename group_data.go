@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // SetValue changes the member's value. After it returns nil, the node has the
@@ -19,9 +20,9 @@ func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
 		// Data with which the next incarnation could not be created is refused now.
-		sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: kindGroup}, memberKind+m.id+"-", nil)
+		sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: layout.KindGroup}, layout.MemberInfix+m.id+"-", nil)
 		err = backend.CheckOps([]backend.Op{
-			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, sp.recipe.mark(), backend.AnyVersion),
+			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, sp.recipe.Mark(), backend.AnyVersion),
 		})
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -324,7 +325,7 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 	m.mu.Lock()
 	data, rev := m.data, m.rev
 	m.mu.Unlock()
-	sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: kindGroup}, memberKind+m.id+"-", data)
+	sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: layout.KindGroup}, layout.MemberInfix+m.id+"-", data)
 	m.mine = append(m.mine, spec{ground: sp.ground, kind: sp.kind, prefix: sp.prefix}) // the data is not needed any more
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
 	n, err := s.create(calls, &sp)

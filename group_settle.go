@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // settle makes sure that the id belongs to n, the new node of m. Nodes that are
@@ -24,7 +25,7 @@ import (
 // behalf of an own node that is gone, and no newcomer is refused because of a node
 // that is gone.
 func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover bool) error {
-	if n.seq < 0 || n.seq >= seqHard {
+	if n.seq < 0 || n.seq >= layout.SeqHard {
 		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
 	}
 	if n.siblings == 1 {
@@ -103,26 +104,26 @@ type rivals struct {
 	newer bool     // there are nodes of others made after the own node
 	older []string // paths of the nodes of others made before it
 	first struct { // the first of older
-		memberNode
+		layout.MemberNode
 		path string
 	}
 	zombies []string // paths of nodes that lost sessions of this membership left
 }
 
 func (m *Membership[T]) rivals(names []string, n node) (l rivals) {
-	own := memberNode{name: base(n.path), id: m.id, seq: n.seq}
+	own := layout.MemberNode{Name: base(n.path), ID: m.id, Seq: n.seq}
 	for _, name := range names {
-		other, ok := parseMember(name)
+		other, ok := layout.ParseMember(name)
 		switch {
-		case name == own.name:
+		case name == own.Name:
 			l.own = true
-		case !ok || other.id != m.id:
+		case !ok || other.ID != m.id:
 		case m.isMine(name):
 			l.zombies = append(l.zombies, m.g.path.full+"/"+name)
-		case other.older(own):
+		case other.Older(own):
 			path := m.g.path.full + "/" + name
-			if len(l.older) == 0 || other.older(l.first.memberNode) {
-				l.first.memberNode, l.first.path = other, path
+			if len(l.older) == 0 || other.Older(l.first.MemberNode) {
+				l.first.MemberNode, l.first.path = other, path
 			}
 			l.older = append(l.older, path)
 		default:

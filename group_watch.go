@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // GroupUpdate is an element of a Watch: the members, and the changes since the
@@ -143,10 +144,10 @@ func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 		if err := f.list(ctx, v); err != nil {
 			return err
 		}
-		if len(presentMembers(f.names)) < n {
+		if len(layout.PresentMembers(f.names)) < n {
 			return nil
 		}
-		read, err := g.readMembers(ctx, v.s, func(memberNode) bool { return true })
+		read, err := g.readMembers(ctx, v.s, func(layout.MemberNode) bool { return true })
 		if err != nil || len(read) < n {
 			return err // a member that has gone since has fired the watch
 		}
@@ -310,18 +311,18 @@ func (f *follower[T]) list(ctx context.Context, v *vigil) error {
 // all members, and whether any has come, gone or changed.
 func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[T], changed bool, err error) {
 	for lists := 0; ; {
-		present := presentMembers(f.names)
-		var unread []memberNode
+		present := layout.PresentMembers(f.names)
+		var unread []layout.MemberNode
 		for _, n := range present {
-			if r, ok := f.nodes[n.name]; !ok || r.w == nil {
+			if r, ok := f.nodes[n.Name]; !ok || r.w == nil {
 				unread = append(unread, n)
 			}
 		}
 		if len(unread) == 0 {
 			gone := maps.Clone(f.nodes)
 			for _, n := range present {
-				list = append(list, f.nodes[n.name].member)
-				delete(gone, n.name)
+				list = append(list, f.nodes[n.Name].member)
+				delete(gone, n.Name)
 			}
 			for name, r := range gone {
 				changed = true
@@ -339,13 +340,13 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 		for i, n := range unread {
 			r := got[i]
 			if r.gone {
-				vanished[n.name] = true
+				vanished[n.Name] = true
 				continue
 			}
-			old, ok := f.nodes[n.name]
+			old, ok := f.nodes[n.Name]
 			changed = changed || !ok || old.mzxid != r.mzxid || old.member.Token != r.member.Token || (old.member.Err == nil) != (r.member.Err == nil)
-			f.nodes[n.name] = r
-			f.watched[r.w] = n.name
+			f.nodes[n.Name] = r
+			f.watched[r.w] = n.Name
 		}
 		f.names = slices.DeleteFunc(f.names, func(name string) bool { return vanished[name] })
 		// A successor may have been made after the list, and must be reported in

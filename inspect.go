@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // InspectOptions may be nil.
@@ -197,7 +198,7 @@ func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat) {
 	slices.Sort(k.foreign)
 	in.ForeignCount = len(k.foreign)
 	in.Foreign = k.foreign[:min(len(k.foreign), 20)]
-	if _, marked := parseMark(data); stat.DataLength > 0 && !marked {
+	if _, marked := layout.ParseMark(data); stat.DataLength > 0 && !marked {
 		in.note("the node itself holds %s, which no recipe with nodes below it stores", plural(int(stat.DataLength), "byte"))
 	}
 	if stat.EphemeralOwner != 0 {
@@ -209,7 +210,7 @@ func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat) {
 func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 	in, dir := x.in, x.path.full
 	owned := stat.EphemeralOwner != 0
-	empty := isEmptyValue(stat)
+	empty := layout.IsEmptyValue(stat)
 	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) && !empty {
 		x.setBarrier(stat)
 		if !owned {
@@ -234,7 +235,7 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 	if err != nil {
 		return err
 	}
-	if kind, ok := parseMark(data); ok && kind == kindBarrier {
+	if kind, ok := layout.ParseMark(data); ok && kind == layout.KindBarrier {
 		x.setBarrier(stat)
 		return nil
 	} else if ok {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // An InspectedGroup is the members of a group that are present.
@@ -35,13 +37,13 @@ func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, su
 	}
 	// Members first, then ghosts, so that the limit leaves out ghosts.
 	order := func(names []string) (list []string) {
-		members := presentMembers(names)
+		members := layout.PresentMembers(names)
 		isMember := make(map[string]bool, len(members))
 		for _, n := range members {
-			list, isMember[n.name] = append(list, n.name), true
+			list, isMember[n.Name] = append(list, n.Name), true
 		}
 		for _, name := range names {
-			if _, ok := parseMember(name); ok && !isMember[name] {
+			if _, ok := layout.ParseMember(name); ok && !isMember[name] {
 				list = append(list, name)
 			}
 		}
@@ -52,15 +54,15 @@ func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, su
 		return err
 	}
 	in := &InspectedGroup{Members: []InspectedMember{}}
-	in.Count = len(presentMembers(standing))
+	in.Count = len(layout.PresentMembers(standing))
 	in.GhostCount = len(standing) - in.Count
 	for i, name := range order(standing) {
 		r := all[name]
 		if r.skip {
 			continue
 		}
-		n, _ := parseMember(name)
-		m := InspectedMember{InspectedNode: x.node(name, r), ID: n.id, Token: r.stat.Czxid}
+		n, _ := layout.ParseMember(name)
+		m := InspectedMember{InspectedNode: x.node(name, r), ID: n.ID, Token: r.stat.Czxid}
 		m.Data = x.keep(r.data)
 		if i < in.Count {
 			in.Members = append(in.Members, m)
@@ -152,10 +154,10 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 		x.in.note("recognized by the name of its directory alone: it has no members")
 	}
 	kept := func(list []string) []string {
-		r := sortMembers(names, list)
-		all := slices.Concat(r.living, r.waiting)
+		r := layout.SortMembers(names, list)
+		all := slices.Concat(r.Living, r.Waiting)
 		for _, name := range list {
-			if _, ok := parseSeq(name, extraKind); ok && isOurs(name) {
+			if _, ok := layout.ParseSeq(name, layout.ExtraInfix); ok && layout.IsOurs(name) {
 				all = append(all, name)
 			}
 		}
@@ -165,8 +167,8 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	if err != nil {
 		return err
 	}
-	r := sortMembers(names, standing)
-	in.InsideCount, in.WaitingCount, in.ExtraCount = len(r.living), len(r.waiting), r.extra
+	r := layout.SortMembers(names, standing)
+	in.InsideCount, in.WaitingCount, in.ExtraCount = len(r.Living), len(r.Waiting), r.Extra
 	in.Left = in.N - in.InsideCount
 	if in.Open && in.InsideCount == 0 && known && !x.in.Truncated {
 		if err := x.emptyRound(ctx, in, czxid); err != nil {
@@ -196,7 +198,7 @@ func (x *inspector) round(ctx context.Context, k *nameKinds, in *InspectedDouble
 	}
 	names = strings.Fields(string(r.data))
 	foreign := len(names) == 0 && r.unread == "" || slices.ContainsFunc(names, func(name string) bool {
-		_, ok := parseSeq(name, entrantKind)
+		_, ok := layout.ParseSeq(name, layout.EntrantInfix)
 		return !ok
 	})
 	if r.stat.Czxid != 0 && !foreign {

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // An InspectedLine is the contenders for a lock or for leadership: holders and
@@ -51,7 +53,7 @@ type InspectedRevocation struct {
 // lines describes mutexes, readers-writer locks and elections.
 func (x *inspector) lines(ctx context.Context, k *nameKinds, add func(recipe, summary string)) error {
 	if k.lock || k.kazoo && !k.latch {
-		l, err := x.line(ctx, k.all, lockLine)
+		l, err := x.line(ctx, k.all, layout.LockLine)
 		if err != nil {
 			return err
 		}
@@ -62,7 +64,7 @@ func (x *inspector) lines(ctx context.Context, k *nameKinds, add func(recipe, su
 		}
 	}
 	if k.shared {
-		l, err := x.line(ctx, k.all, sharedLine)
+		l, err := x.line(ctx, k.all, layout.SharedLine)
 		if err != nil {
 			return err
 		}
@@ -79,7 +81,7 @@ func (x *inspector) lines(ctx context.Context, k *nameKinds, add func(recipe, su
 		k.foreign = append(k.foreign, k.ready...)
 		return nil
 	}
-	l, err := x.line(ctx, k.all, latchLine)
+	l, err := x.line(ctx, k.all, layout.LatchLine)
 	if err != nil {
 		return err
 	}
@@ -90,7 +92,7 @@ func (x *inspector) lines(ctx context.Context, k *nameKinds, add func(recipe, su
 	by := "led"
 	if len(l.Contenders) > 0 && l.Contenders[0].Holds {
 		first := l.Contenders[0]
-		if by = "led by " + strconv.Quote(clip(first.ID)); first.Ready {
+		if by = "led by " + strconv.Quote(layout.Clip(first.ID)); first.Ready {
 			by += ", which is ready"
 		}
 	}
@@ -117,13 +119,13 @@ func waitText(n int) string {
 }
 
 // line reads the contenders of one kind among names.
-func (x *inspector) line(ctx context.Context, names []string, kinds lineKinds) (*InspectedLine, error) {
+func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineKinds) (*InspectedLine, error) {
 	l := &line{c: x.s.c, dir: x.path.full, kinds: kinds}
 	order := func(names []string) (list []string) {
-		for _, q := range l.order(names) {
+		for _, q := range l.kinds.Order(names) {
 			// A group's member can have an id that looks like a contender.
-			if _, member := parseMember(q.name); !member {
-				list = append(list, q.name)
+			if _, member := layout.ParseMember(q.Name); !member {
+				list = append(list, q.Name)
 			}
 		}
 		return list
@@ -132,27 +134,27 @@ func (x *inspector) line(ctx context.Context, names []string, kinds lineKinds) (
 	if err != nil {
 		return nil, err
 	}
-	queue := l.order(standing)
+	queue := l.kinds.Order(standing)
 	in := &InspectedLine{Contenders: []InspectedContender{}}
 	for i, q := range queue {
-		b := blocker(queue, i)
+		b := layout.Blocker(queue, i)
 		if b < 0 {
 			in.Holders++
 		} else {
 			in.Waiting++
 		}
-		r := all[q.name]
+		r := all[q.Name]
 		if r.skip {
 			continue
 		}
-		e := InspectedContender{InspectedNode: x.node(q.name, r), Role: kinds.role(q), Holds: b < 0}
-		if !q.shared {
+		e := InspectedContender{InspectedNode: x.node(q.Name, r), Role: roleOf(kinds, q), Holds: b < 0}
+		if !q.Shared {
 			e.Token = r.stat.Czxid
 		}
 		for ; b >= 0; b-- {
-			e.WaitsFor = append(e.WaitsFor, queue[b].name)
+			e.WaitsFor = append(e.WaitsFor, queue[b].Name)
 			// A writer waits for all readers before it, up to the next writer.
-			if q.shared || !queue[b].shared || b > 0 && !queue[b-1].shared {
+			if q.Shared || !queue[b].Shared || b > 0 && !queue[b-1].Shared {
 				break
 			}
 		}
@@ -165,7 +167,7 @@ func (x *inspector) line(ctx context.Context, names []string, kinds lineKinds) (
 			}
 			e.Size = len(own)
 		}
-		if kinds == latchLine {
+		if kinds == layout.LatchLine {
 			j := openCandidate(own)
 			e.ID, own = strings.ToValidUTF8(j.ID, "?"), j.Data
 			e.Size = len(own)
@@ -179,13 +181,13 @@ func (x *inspector) line(ctx context.Context, names []string, kinds lineKinds) (
 	return in, nil
 }
 
-func (k lineKinds) role(q position) string {
+func roleOf(k layout.LineKinds, q layout.Position) string {
 	switch {
-	case k == latchLine:
+	case k == layout.LatchLine:
 		return "candidate"
-	case k == lockLine:
+	case k == layout.LockLine:
 		return "exclusive"
-	case q.shared:
+	case q.Shared:
 		return "reader"
 	}
 	return "writer"
@@ -196,7 +198,7 @@ func (k lineKinds) role(q position) string {
 func (x *inspector) announcements(ctx context.Context, l *InspectedLine, k *nameKinds) error {
 	var strays []string
 	for _, name := range k.ready {
-		i := slices.IndexFunc(l.Contenders, func(e InspectedContender) bool { return readyPath(e.Name) == name })
+		i := slices.IndexFunc(l.Contenders, func(e InspectedContender) bool { return layout.ReadyPath(e.Name) == name })
 		if i < 0 {
 			strays = append(strays, name)
 			continue
@@ -270,8 +272,8 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 		}
 	}
 	order := func(names []string) (list []string) {
-		for _, q := range orderPermits(names) {
-			list = append(list, q.name)
+		for _, q := range layout.OrderPermits(names) {
+			list = append(list, q.Name)
 		}
 		return list
 	}
@@ -322,26 +324,26 @@ func (x *inspector) limit(ctx context.Context, k *nameKinds, in *InspectedSemaph
 // requests describes the requests called names. all has what was read of them.
 // changed is the zxid of the limit's last change.
 func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[string]seen, changed int64) {
-	queue := orderPermits(names)
+	queue := layout.OrderPermits(names)
 	granted, sum := 0, int64(0) // the head of the queue holds sum permits
 	for i, q := range queue {
-		sum += int64(q.weight)
-		if sum <= int64(in.Limit) || all[q.name].stat.Version > 0 {
+		sum += int64(q.Weight)
+		if sum <= int64(in.Limit) || all[q.Name].stat.Version > 0 {
 			granted, in.Held = i+1, sum
 		}
 	}
 	in.Holders, in.Waiting = granted, len(queue)-granted
-	if slices.ContainsFunc(queue[granted:], func(q permit) bool { z := all[q.name].stat.Czxid; return z != 0 && z < changed }) {
+	if slices.ContainsFunc(queue[granted:], func(q layout.Permit) bool { z := all[q.Name].stat.Czxid; return z != 0 && z < changed }) {
 		x.in.note("the limit was changed after some of the waiters had arrived: those may have been granted before, without waiting, and hold their permits still")
 	}
 	sum = 0
 	for i, q := range queue {
-		sum += int64(q.weight)
-		r := all[q.name]
+		sum += int64(q.Weight)
+		r := all[q.Name]
 		if r.skip {
 			continue
 		}
-		e := InspectedPermit{InspectedNode: x.node(q.name, r), Weight: q.weight, Granted: i < granted}
+		e := InspectedPermit{InspectedNode: x.node(q.Name, r), Weight: q.Weight, Granted: i < granted}
 		id, own := openContender(r.data)
 		if id != "" {
 			e.ID, e.Size = strings.ToValidUTF8(id, "?"), len(own)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // An InspectedQueue is the state of a queue: its items, and the claims on them.
@@ -73,11 +75,11 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 		}
 	}
 	for _, name := range takers {
-		if _, ok := parseSeq(name, waiterKind); ok {
+		if _, ok := layout.ParseSeq(name, layout.WaiterInfix); ok {
 			in.Takers++
 		}
 	}
-	buckets := q.buckets(names)
+	buckets := layout.Buckets(q.items, names)
 	switch {
 	case len(names) > 0 && len(buckets) == 0, len(takers) > 0 && in.Takers == 0:
 		return nil // only the names are those of a queue
@@ -112,13 +114,13 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 
 // inspectedEntry is an item with its claim.
 type inspectedEntry struct {
-	queueEntry
+	layout.QueueEntry
 	key  int64
 	mark string // name of the node of the claim
 }
 
 // items counts the items, reads the claims, and recognizes the kind of the queue.
-func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []queueBucket) (kind string, err error) {
+func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []layout.Bucket) (kind string, err error) {
 	scan, err := x.scan(ctx, in, buckets)
 	if err != nil {
 		return "", err
@@ -166,38 +168,38 @@ func (q *queueScan) kind(items int) string {
 }
 
 // scan lists the buckets and counts the items.
-func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []queueBucket) (*queueScan, error) {
+func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []layout.Bucket) (*queueScan, error) {
 	now := x.in.At.UnixMilli()
 	q := &queueScan{minutes: true}
 	for _, b := range buckets {
-		names, stat, ok, err := x.list(ctx, b.path)
+		names, stat, ok, err := x.list(ctx, b.Path)
 		if err != nil {
 			return nil, err
 		}
-		q.keys = q.keys || b.key != 0
-		q.minutes = q.minutes && (b.key == 0 || b.key%delayGrain == 0 && b.key > 1e12) // since 2001
+		q.keys = q.keys || b.Key != 0
+		q.minutes = q.minutes && (b.Key == 0 || b.Key%delayGrain == 0 && b.Key > 1e12) // since 2001
 		if !ok {
 			continue
 		}
 		marks := make(map[string]string)
 		for _, name := range names {
-			if id, _, ok := cutID(name, markKind); ok {
+			if id, _, ok := layout.CutID(name, layout.MarkPrefix); ok {
 				marks[id] = name
 			}
 		}
-		c := parseBucket(b.path, names, stat.Pzxid)
-		in.Items += len(c.items)
-		in.Litter += len(c.litter)
-		for _, e := range c.items {
-			q.dues = q.dues || e.due != 0
-			i := inspectedEntry{e, b.key, marks[e.id]}
+		c := layout.ParseBucket(b.Path, names, stat.Pzxid)
+		in.Items += len(c.Items)
+		in.Litter += len(c.Litter)
+		for _, e := range c.Items {
+			q.dues = q.dues || e.Due != 0
+			i := inspectedEntry{e, b.Key, marks[e.ID]}
 			switch {
-			case e.marked:
+			case e.Marked:
 				in.Claimed++
 				q.claims = append(q.claims, i)
-			case e.ready() > now:
+			case e.Ready() > now:
 				in.Delayed++
-				if at := utc(e.ready()); in.NextDue.IsZero() || at.Before(in.NextDue) {
+				if at := utc(e.Ready()); in.NextDue.IsZero() || at.Before(in.NextDue) {
 					in.NextDue = at
 				}
 			default:
@@ -213,7 +215,7 @@ func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []queu
 // claim reads a claim and its item. ok is false if it is gone meanwhile, or MaxReads
 // is reached.
 func (x *inspector) claim(ctx context.Context, e *inspectedEntry, kind string) (c InspectedClaim, ok bool, err error) {
-	mark, err := x.get(ctx, e.bucket+"/"+e.mark, false)
+	mark, err := x.get(ctx, e.Bucket+"/"+e.mark, false)
 	if err != nil || mark.gone || mark.skip {
 		return c, false, err
 	}
@@ -223,29 +225,29 @@ func (x *inspector) claim(ctx context.Context, e *inspectedEntry, kind string) (
 
 // item reads an item. ok is false if it is gone meanwhile, or MaxReads is reached.
 func (x *inspector) item(ctx context.Context, e *inspectedEntry, kind string) (it InspectedItem, ok bool, err error) {
-	r, err := x.get(ctx, e.path(), x.data)
+	r, err := x.get(ctx, e.Path(), x.data)
 	if err != nil || r.gone || r.skip {
 		return it, false, err
 	}
-	it = InspectedItem{ID: e.id, Size: int(r.stat.DataLength), Data: x.keep(r.data), Unread: r.unread}
+	it = InspectedItem{ID: e.ID, Size: int(r.stat.DataLength), Data: x.keep(r.data), Unread: r.unread}
 	if r.stat.Czxid != 0 {
 		it.Since = utc(r.stat.Ctime)
 	}
-	if e.due != 0 {
-		it.Due = utc(e.due)
+	if e.Due != 0 {
+		it.Due = utc(e.Due)
 	}
 	if kind == "priorityqueue" {
 		it.Priority = e.key
 	}
-	if !e.state {
+	if !e.State {
 		return it, true, nil
 	}
-	state, err := x.get(ctx, e.stateAt(), true)
+	state, err := x.get(ctx, e.StateAt(), true)
 	if err != nil || state.gone || state.skip {
 		return it, true, err
 	}
 	it.Attempts, err = strconv.Atoi(strings.TrimSpace(string(state.data)))
-	if err != nil || it.Attempts < 1 && e.marked {
+	if err != nil || it.Attempts < 1 && e.Marked {
 		it.Attempts = 1 // overwritten by an outsider; a claimed item was taken at least once
 	}
 	return it, true, nil
@@ -257,13 +259,13 @@ func (x *inspector) deadLetters(ctx context.Context, q *queue) (n int, err error
 	if err != nil {
 		return 0, err
 	}
-	for _, b := range q.buckets(names) {
-		names, stat, ok, err := x.list(ctx, b.path)
+	for _, b := range layout.Buckets(q.items, names) {
+		names, stat, ok, err := x.list(ctx, b.Path)
 		if err != nil {
 			return n, err
 		}
 		if ok {
-			n += len(parseBucket(b.path, names, stat.Pzxid).items)
+			n += len(layout.ParseBucket(b.Path, names, stat.Pzxid).Items)
 		}
 	}
 	return n, nil

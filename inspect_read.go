@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // inspector is one Inspect under way, on one session.
@@ -205,13 +206,13 @@ func sortNames(names []string) *nameKinds {
 		}
 	}
 	for _, name := range names {
-		_, isMember := parseMember(name)
-		_, isLatch := parseSeq(name, latchKind)
-		_, isLock := parseSeq(name, lockKind)
-		_, isKazoo := parseSeq(name, kazooLockKind)
-		_, isShared := sharedLine.parse(name)
-		_, isReady := parseSeq(name, readyKind)
-		_, _, isBranch := parseBranch(name)
+		_, isMember := layout.ParseMember(name)
+		_, isLatch := layout.ParseSeq(name, layout.LatchInfix)
+		_, isLock := layout.ParseSeq(name, layout.LockInfix)
+		_, isKazoo := layout.ParseSeq(name, layout.KazooInfix)
+		_, isShared := layout.SharedLine.Parse(name)
+		_, isReady := layout.ParseSeq(name, layout.ReadyInfix)
+		_, _, isBranch := layout.ParseBranch(name)
 		switch {
 		case isMember:
 			k.members = true
@@ -223,7 +224,7 @@ func sortNames(names []string) *nameKinds {
 			k.lock = true
 		case isKazoo:
 			k.kazoo = true
-		case isReady && strings.HasPrefix(name, guidPrefix):
+		case isReady && strings.HasPrefix(name, layout.GUIDPrefix):
 			k.ready = append(k.ready, name)
 		case isBranch:
 			k.branches = append(k.branches, name)
@@ -246,29 +247,29 @@ var fixedNames = []string{"limit", "requests", "members", "ready", "items", "wai
 // partOf returns the part of a recipe in which such a name occurs, or "" if there is
 // none.
 func partOf(name string) string {
-	_, isPermit := parsePermit(name)
-	_, isEntrant := parseSeq(name, entrantKind)
-	_, isExtra := parseSeq(name, extraKind)
-	_, isWaiter := parseSeq(name, waiterKind)
-	isBucket := len((&queue{}).buckets([]string{name})) == 1
-	for _, kind := range []string{itemKind, markKind} {
-		if _, _, ok := cutID(name, kind); ok {
+	_, isPermit := layout.ParsePermit(name)
+	_, isEntrant := layout.ParseSeq(name, layout.EntrantInfix)
+	_, isExtra := layout.ParseSeq(name, layout.ExtraInfix)
+	_, isWaiter := layout.ParseSeq(name, layout.WaiterInfix)
+	isBucket := len(layout.Buckets("", []string{name})) == 1
+	for _, kind := range []string{layout.ItemPrefix, layout.MarkPrefix} {
+		if _, _, ok := layout.CutID(name, kind); ok {
 			return "a bucket of a queue"
 		}
 	}
 	switch {
 	case isPermit:
 		return "the requests of a semaphore"
-	case isOurs(name) && (isEntrant || isExtra):
+	case layout.IsOurs(name) && (isEntrant || isExtra):
 		return "the members of a double barrier"
-	case isOurs(name) && isWaiter:
+	case layout.IsOurs(name) && isWaiter:
 		return "the waiters of a queue"
 	case isBucket:
 		return "the items of a queue"
-	case isState(name):
+	case layout.IsState(name):
 		return "a bucket of a queue"
 	case strings.HasPrefix(name, "decision-"), strings.HasPrefix(name, "yes-"),
-		len(name) == 5+guidLen && (strings.HasPrefix(name, "open-") || isLive(name)) && isGUID(name[5:]):
+		len(name) == 5+layout.GUIDLen && (strings.HasPrefix(name, "open-") || layout.IsLive(name)) && layout.IsGUID(name[5:]):
 		return "the record of a transaction"
 	}
 	return ""

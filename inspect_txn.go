@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // An InspectedTwoPhase is the transactions that are not done with, and the sites that
@@ -204,7 +205,7 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 	}
 	t = InspectedTransaction{
 		ID: id, Zxid: st.Zxid, Since: st.Since.UTC(), Deadline: st.Deadline.UTC(), Proposed: st.Proposed, Told: st.Told,
-		State: st.state(), By: strings.ToValidUTF8(st.Decision.By, "?"), Reason: clip(st.Decision.Reason),
+		State: st.state(), By: strings.ToValidUTF8(st.Decision.By, "?"), Reason: layout.Clip(st.Decision.Reason),
 		Kept:    d.rec.Keep,
 		Overdue: !st.Decided && x.in.At.After(st.Deadline),
 		Size:    len(d.rec.Payload), Payload: x.keep(d.rec.Payload), Votes: []InspectedVote{},
@@ -213,9 +214,9 @@ func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) 
 		v := InspectedVote{Site: s.Site, Acknowledged: s.Acknowledged, Served: s.Served}
 		switch {
 		case s.Yes:
-			v.Vote = branchYes
+			v.Vote = layout.BranchYes
 		case s.Voted:
-			v.Vote = branchNo
+			v.Vote = layout.BranchNo
 		}
 		if s.Yes && !s.Acknowledged {
 			vote, err := x.s.b.Exists(ctx, d.vote(s.Site), nil)
@@ -262,7 +263,7 @@ func (x *inspector) site(ctx context.Context, space *txSpace, name string, known
 	}
 	s.Served = present.stat.Czxid != 0
 	for _, branch := range names {
-		id, _, isBranch := parseBranch(branch)
+		id, _, isBranch := layout.ParseBranch(branch)
 		if !isBranch {
 			continue
 		}
@@ -289,13 +290,13 @@ func (x *inspector) branch(ctx context.Context, space *txSpace, site, name strin
 	if err != nil || r.gone || r.skip {
 		return b, false, err
 	}
-	id, _, _ := parseBranch(name)
+	id, _, _ := layout.ParseBranch(name)
 	b = InspectedBranch{ID: id, Name: name, Unread: r.unread}
 	if r.stat.Czxid == 0 || r.unread != "" {
 		return b, true, nil
 	}
 	b.Since = utc(r.stat.Ctime)
-	if vote, _, _ := strings.Cut(string(r.data), "\n"); vote == branchYes || vote == branchNo {
+	if vote, _, _ := strings.Cut(string(r.data), "\n"); vote == layout.BranchYes || vote == layout.BranchNo {
 		b.Vote, b.VotedAt = vote, utc(r.stat.Mtime)
 	}
 	ok, err = x.branchState(ctx, space, site, r, &b)
@@ -351,7 +352,7 @@ func (x *inspector) branchState(ctx context.Context, space *txSpace, site string
 		case again.Version != r.stat.Version:
 			return false, nil // its site is working on it
 		}
-		if b.State = "gone"; b.Vote == branchYes {
+		if b.State = "gone"; b.Vote == layout.BranchYes {
 			b.State = "in doubt"
 		}
 	}

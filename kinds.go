@@ -1,14 +1,12 @@
 package coord
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // One path, one recipe.
@@ -19,7 +17,7 @@ import (
 // KindError, before it writes, if it finds
 //
 //   - the mark of another kind;
-//   - the nodes of another kind: see kindOfName for the names in one directory, and
+//   - the nodes of another kind: see layout.KindOfName for the names in one directory, and
 //     layouts for the recipes of several nodes;
 //   - data that is no mark in a node that never had a child: a Value or a Counter;
 //   - no data in a node that never had a child and was written since its creation: a
@@ -55,166 +53,25 @@ import (
 // came before it. So of two kinds on one path only the first one is granted, also if
 // the mark is missing, denied or overwritten.
 
-// recipeKind is the name of a kind of recipe, or of a directory within one.
-type recipeKind string
-
-const (
-	kindMutex         recipeKind = "mutex"
-	kindRWMutex       recipeKind = "rwmutex"
-	kindElection      recipeKind = "election"
-	kindSemaphore     recipeKind = "semaphore"
-	kindGroup         recipeKind = "group"
-	kindBarrier       recipeKind = "barrier"
-	kindDoubleBarrier recipeKind = "doublebarrier"
-	kindQueue         recipeKind = "queue"
-	kindPriorityQueue recipeKind = "priorityqueue"
-	kindDelayQueue    recipeKind = "delayqueue"
-	kindTwoPhase      recipeKind = "twophase"
-	kindValue         recipeKind = "value"   // has no mark
-	kindCounter       recipeKind = "counter" // has no mark
-
-	// Directories within a recipe.
-	kindRequests recipeKind = "part of a semaphore"
-	kindMembers  recipeKind = "part of a doublebarrier"
-	kindWaiters  recipeKind = "part of a queue"
-
-	// Kinds of other implementations.
-	kindKazooLock        recipeKind = "lock or election of kazoo"
-	kindCuratorSemaphore recipeKind = "semaphore of Curator"
-	kindCuratorLeases    recipeKind = "part of a semaphore of Curator"
-)
-
-// admits reports whether a recipe of kind k can share a path with the kind found.
-func (k recipeKind) admits(found recipeKind) bool {
-	switch {
-	case found == k:
-		return true
-	case found == kindKazooLock: // kazoo's names do not distinguish the two
-		return k == kindMutex || k == kindElection
-	case k == kindValue || k == kindCounter: // a number can be both
-		return found == kindValue || found == kindCounter
-	}
-	return false
-}
-
-// markPrefix begins the data of a recipe's directory; the kind follows.
-const markPrefix = "coord recipe: "
-
-func (k recipeKind) mark() []byte { return []byte(markPrefix + string(k)) }
-
-// parseMark reads a mark, also of a kind that this version does not know.
-func parseMark(data []byte) (recipeKind, bool) {
-	rest, ok := bytes.CutPrefix(data, []byte(markPrefix))
-	if !ok || len(rest) == 0 || len(rest) > 64 {
-		return "", false
-	}
-	for _, c := range rest {
-		if c != ' ' && (c < 'a' || c > 'z') {
-			return "", false
-		}
-	}
-	return recipeKind(rest), true
-}
-
-// kindOfName returns the kind of the nodes with such names, and the number of the node,
-// or "" for a name that is of no kind.
-func kindOfName(name string) (recipeKind, int32) {
-	if n, ok := parseMember(name); ok {
-		return kindGroup, n.seq // checked first, since an id can look like any other name
-	}
-	if q, ok := sharedLine.parse(name); ok {
-		return kindRWMutex, q.seq
-	}
-	if seq, ok := parseSeq(name, kazooLockKind); ok {
-		return kindKazooLock, seq
-	}
-	if !strings.HasPrefix(name, guidPrefix) {
-		return "", 0
-	}
-	if q, ok := parsePermit(name); ok {
-		return kindRequests, q.seq
-	}
-	for _, x := range [...]struct {
-		infix string
-		kind  recipeKind
-	}{
-		{lockKind, kindMutex}, {latchKind, kindElection}, {"lease-", kindCuratorLeases},
-		{waiterKind, kindWaiters}, {entrantKind, kindMembers}, {extraKind, kindMembers},
-	} {
-		if seq, ok := parseSeq(name, x.infix); ok {
-			return x.kind, seq
-		}
-	}
-	return "", 0
-}
-
-// layouts are the fixed names that identify a recipe of several nodes whose directory
-// carries no mark: all of them exist.
-var layouts = []struct {
-	kind  recipeKind
-	names []string
-}{
-	{kindSemaphore, []string{"limit", "requests"}},
-	{kindDoubleBarrier, []string{"members", "ready"}},
-	{kindQueue, []string{"items", "waiters"}}, // of every kind of queue
-	{kindTwoPhase, []string{"sites", "tx"}},
-	{kindCuratorSemaphore, []string{"leases", "locks"}},
-}
-
-// kindAmong returns the kind of recipe that has nodes among names, other than the kinds
-// that k admits, or "".
-func (k recipeKind) kindAmong(names []string) recipeKind {
-	for _, name := range names {
-		if found, _ := kindOfName(name); found != "" && !k.admits(found) {
-			return found
-		}
-	}
-	for _, l := range layouts {
-		missing := slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
-		if !missing && !k.admits(l.kind) && !(l.kind == kindQueue && k.isQueue()) {
-			return l.kind
-		}
-	}
-	return ""
-}
-
-func (k recipeKind) isQueue() bool {
-	return k == kindQueue || k == kindPriorityQueue || k == kindDelayQueue
-}
-
-// isAddress reports whether data is Curator's default data of a node: the address of
-// its host.
-func isAddress(data []byte) bool {
-	text, _, _ := strings.Cut(string(data), "%") // a zone
-	return len(data) <= 100 && strings.Trim(text, "0123456789abcdefABCDEF.:") == "" &&
-		(strings.Count(text, ".") == 3 || strings.Count(text, ":") >= 2)
-}
-
-// isEmptyValue reports whether a node is a Value of no bytes. An unused directory, of
-// Curator's, kazoo's or an operator's, was never written; a used one has had children.
-func isEmptyValue(stat backend.Stat) bool {
-	return stat.DataLength == 0 && stat.Version > 0 && stat.Cversion == 0 && stat.EphemeralOwner == 0
-}
-
 // ground is a path that a recipe uses.
 type ground struct {
 	dir    string
-	recipe recipeKind
+	recipe layout.RecipeKind
 
 	// If dir belongs to a recipe further up: its path, and its kind.
 	top   string
-	whole recipeKind
+	whole layout.RecipeKind
 }
 
 // within returns the ground of a directory of the recipe at g. If g is zero, the
 // directory is a recipe of its own.
-func (g ground) within(dir string, recipe recipeKind) ground {
+func (g ground) within(dir string, recipe layout.RecipeKind) ground {
 	return ground{dir: dir, recipe: recipe, top: g.dir, whole: g.recipe}
 }
 
 // footing is a client's knowledge of a ground.
 type footing struct {
-	kind    recipeKind
+	kind    layout.RecipeKind
 	mark    []byte // the data that a creation may write; nil: none
 	version int32  // the version for that write: AnyVersion if the directory carries the mark
 	czxid   int64  // 0: not known
@@ -250,13 +107,13 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		// Cversion is twice the creations, less the children.
 		drift: int64(stat.Version) - (int64(stat.Cversion)+int64(stat.NumChildren))/2,
 	}
-	refuse := func(found recipeKind) (footing, error) {
+	refuse := func(found layout.RecipeKind) (footing, error) {
 		s.c.unlearn(g.dir)
 		return footing{}, &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
 	}
-	leaf := g.recipe == kindValue || g.recipe == kindCounter
-	if found, ok := parseMark(data); ok {
-		if !g.recipe.admits(found) {
+	leaf := g.recipe == layout.KindValue || g.recipe == layout.KindCounter
+	if found, ok := layout.ParseMark(data); ok {
+		if !g.recipe.Admits(found) {
 			return refuse(found)
 		}
 		if found == g.recipe {
@@ -270,21 +127,21 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		if err != nil && !answers(err, backend.ErrDenied) {
 			return footing{}, err
 		}
-		if found := g.recipe.kindAmong(names); found != "" {
+		if found := g.recipe.Among(names); found != "" {
 			return refuse(found)
 		}
 	}
-	if len(data) > 0 && !leaf && !isAddress(data) && (stat.Cversion == 0 || g.recipe == kindBarrier) {
+	if len(data) > 0 && !leaf && !layout.IsAddress(data) && (stat.Cversion == 0 || g.recipe == layout.KindBarrier) {
 		if _, err := parseCount(data); err == nil {
-			return refuse(kindCounter)
+			return refuse(layout.KindCounter)
 		}
-		return refuse(kindValue)
+		return refuse(layout.KindValue)
 	}
-	if isEmptyValue(stat) && !leaf {
-		return refuse(kindValue)
+	if layout.IsEmptyValue(stat) && !leaf {
+		return refuse(layout.KindValue)
 	}
 	if len(data) == 0 && stat.EphemeralOwner == 0 && !leaf {
-		f.mark = g.recipe.mark()
+		f.mark = g.recipe.Mark()
 	}
 	s.c.learn(g.dir, f)
 	return f, nil
@@ -409,7 +266,7 @@ func (s *session) examineAnew(ctx context.Context, g ground, path string, dir ba
 	if err != nil {
 		return err
 	}
-	found := g.recipe.kindAmong(names)
+	found := g.recipe.Among(names)
 	if found == "" {
 		return nil
 	}

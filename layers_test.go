@@ -30,7 +30,7 @@ const (
 // entries fit a file, the longest counts. Each entry of recipeLayer is a recipe, or a
 // family of recipes that share their innards.
 var layers = [...][]string{
-	clientLayer: {"coord", "session", "hold", "create", "commit", "cleanup", "kinds", "names", "node", "errors", "pauses",
+	clientLayer: {"coord", "session", "hold", "create", "commit", "cleanup", "kinds", "node", "errors", "pauses",
 		"latest", "together", "follow", "trace", "codec", "doc"},
 	engineLayer:  {"line", "lock_local", "value_cell"},
 	recipeLayer:  {"lock", "election", "group", "value", "counter", "cache", "barrier", "queue", "txn"},

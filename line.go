@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -52,55 +53,27 @@ import (
 type line struct {
 	c     *Client
 	dir   string
-	kinds lineKinds
+	kinds layout.LineKinds
 	whole ground // of the recipe that the line is a part of, if any
 }
 
 // subject returns the subject of the events of op that belong to no acquisition.
 func (l *line) subject(op, node string) trace.Subject {
-	return trace.Subject{Recipe: string(l.kinds.recipe()), Path: l.dir, Op: op, Node: node}
+	return trace.Subject{Recipe: string(l.kinds.Recipe()), Path: l.dir, Op: op, Node: node}
 }
 
-func (l *line) ground() ground { return l.whole.within(l.dir, l.kinds.recipe()) }
-
-func (k lineKinds) recipe() recipeKind {
-	return [...]recipeKind{lockLine: kindMutex, sharedLine: kindRWMutex, latchLine: kindElection}[k]
-}
+func (l *line) ground() ground { return l.whole.within(l.dir, l.kinds.Recipe()) }
 
 // intruder returns a KindError if a contender of another recipe joined the directory
 // before the number seq.
 func (l *line) intruder(names []string, seq int32) error {
 	for _, name := range names {
-		found, n := kindOfName(name)
-		if found != "" && before(n, seq) && !l.kinds.recipe().admits(found) {
-			return &KindError{Path: l.dir, Want: string(l.kinds.recipe()), Found: string(found)}
+		found, n := layout.KindOfName(name)
+		if found != "" && layout.Before(n, seq) && !l.kinds.Recipe().Admits(found) {
+			return &KindError{Path: l.dir, Want: string(l.kinds.Recipe()), Found: string(found)}
 		}
 	}
 	return nil
-}
-
-// order returns the contenders among the children, in the order of arrival. It sorts by
-// the number alone, never by the whole name.
-func (l *line) order(names []string) []position {
-	var queue []position
-	for _, name := range names {
-		if q, ok := l.kinds.parse(name); ok {
-			queue = append(queue, q)
-		}
-	}
-	slices.SortFunc(queue, func(a, b position) int { return bySeq(a.seq, a.name, b.seq, b.name) })
-	return queue
-}
-
-// blocker returns the index of the contender that the one at i waits for, or -1 if the
-// one at i is granted.
-func blocker(queue []position, i int) int {
-	if !queue[i].shared {
-		return i - 1
-	}
-	for i--; i >= 0 && queue[i].shared; i-- {
-	}
-	return i
 }
 
 // request is one acquisition.
@@ -152,12 +125,12 @@ type place struct {
 // for the same hold can be ahead of it in the local queue too.
 func (l *line) heldUnder(ctx context.Context, r *request) error {
 	for name, h := range holdsUnder(ctx, l.dir) {
-		q, ok := l.kinds.parse(name)
+		q, ok := l.kinds.Parse(name)
 		var refusal error
 		switch {
-		case ok && q.shared && r.kind == writeKind:
+		case ok && q.Shared && r.kind == layout.WriteInfix:
 			refusal = ErrUpgrade
-		case ok && !q.shared && !r.try: // a try returns ErrLocked
+		case ok && !q.Shared && !r.try: // a try returns ErrLocked
 			refusal = ErrHeld
 		default:
 			continue
@@ -173,11 +146,11 @@ func (l *line) heldUnder(ctx context.Context, r *request) error {
 // the queue ahead of it, so that it waits for that hold directly or behind others.
 // heldUnder cannot detect this when the hold is a reader's and a writer waits between
 // the two, or when the hold is about to move to another node.
-func (l *line) behindOwn(ctx context.Context, r *request, ahead []position) error {
+func (l *line) behindOwn(ctx context.Context, r *request, ahead []layout.Position) error {
 	for name := range holdsUnder(ctx, l.dir) {
-		q, ok := l.kinds.parse(name)
-		if i := slices.IndexFunc(ahead, q.is); ok && i >= 0 {
-			if ahead[i].shared && r.kind == writeKind {
+		q, ok := l.kinds.Parse(name)
+		if i := slices.IndexFunc(ahead, q.Is); ok && i >= 0 {
+			if ahead[i].Shared && r.kind == layout.WriteInfix {
 				return ErrUpgrade
 			}
 			return ErrHeld
@@ -292,8 +265,8 @@ func (l *line) look(ctx context.Context, s *session, r *request) error {
 	if err != nil {
 		return err
 	}
-	queue := append(l.order(names), position{shared: r.kind == readKind})
-	if blocker(queue, len(queue)-1) >= 0 {
+	queue := append(l.kinds.Order(names), layout.Position{Shared: r.kind == layout.ReadInfix})
+	if layout.Blocker(queue, len(queue)-1) >= 0 {
 		return ErrLocked
 	}
 	return nil
@@ -333,7 +306,7 @@ func (c *Client) setCalm(dir string, calm bool) {
 // a watch is armed later. It returns errAgain if own has fired.
 func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch) (*Hold, error) {
 	h := &Hold{s: p.s, path: p.path, token: p.czxid, trail: r.trail, recipe: r.owner}
-	if r.kind == readKind {
+	if r.kind == layout.ReadInfix {
 		h.token = 0 // several readers hold it at a time
 	}
 	if r.contact != nil {

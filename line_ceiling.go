@@ -6,11 +6,12 @@ import (
 	"fmt"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // isHigh reports whether the directory of a node with the number seq is to be replaced
 // as soon as no other contender is in it.
-func isHigh(seq int32) bool { return seq < 0 || seq >= seqSoft }
+func isHigh(seq int32) bool { return seq < 0 || seq >= layout.SeqSoft }
 
 // removeWithDir deletes a node of this client that is no hold, and dir with it if dir
 // is otherwise empty.
@@ -24,16 +25,16 @@ func (s *session) removeWithDir(ctx context.Context, path, dir string) error {
 // checkNumber returns nil for a place whose number is valid. Otherwise it removes the
 // node, waits until the queue has drained and the directory is deleted, and returns
 // errDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
-// seqHard, or if foreign nodes keep the directory.
+// layout.SeqHard, or if foreign nodes keep the directory.
 func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
-	if p.seq >= 0 && p.seq < seqClose {
+	if p.seq >= 0 && p.seq < layout.SeqClose {
 		return nil
 	}
 	if err := p.s.remove(ctx, p.path); err != nil {
 		p.s.giveUp(p.path)
 		return err
 	}
-	if p.seq < 0 || p.seq >= seqHard {
+	if p.seq < 0 || p.seq >= layout.SeqHard {
 		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
 	}
 	for {
@@ -56,7 +57,7 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 			}
 			return err
 		}
-		if len(l.order(names)) == 0 {
+		if len(l.kinds.Order(names)) == 0 {
 			w.Stop()
 			return fmt.Errorf("%w: sequence numbers are used up, and foreign nodes keep the directory", ErrLimit)
 		}
@@ -79,8 +80,8 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 // If the number of the node is high, release deletes the directory too, provided that
 // it is otherwise empty.
 func (l *line) release(h *Hold) error {
-	q, ok := l.kinds.parse(base(h.Path()))
-	if !ok || !isHigh(q.seq) {
+	q, ok := l.kinds.Parse(base(h.Path()))
+	if !ok || !isHigh(q.Seq) {
 		return h.remove(nil)
 	}
 	_, err := h.removeWith(l.dir)

@@ -65,8 +65,8 @@ func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) 
 		return nil, err
 	}
 	var list []Contender
-	for _, q := range l.order(names) {
-		p := l.dir + "/" + q.name
+	for _, q := range l.kinds.Order(names) {
+		p := l.dir + "/" + q.Name
 		data, stat, err := s.b.Get(ctx, p, nil)
 		if isNotFound(err) {
 			continue // deleted since the listing
@@ -80,7 +80,7 @@ func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) 
 			Since: time.UnixMilli(stat.Ctime),
 		}
 		x.ID, x.Data = openContender(own)
-		if q.shared {
+		if q.Shared {
 			x.Token = 0
 		}
 		list = append(list, x)

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -77,8 +78,8 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 		}
 		// A writer that has downgraded still holds the lock, on a reader's node without
 		// the request.
-		if at := strings.LastIndex(h, writeKind); l.kinds == sharedLine && at >= 0 {
-			twin := h[:at] + readKind + h[at+len(writeKind):]
+		if at := strings.LastIndex(h, layout.WriteInfix); l.kinds == layout.SharedLine && at >= 0 {
+			twin := h[:at] + layout.ReadInfix + h[at+len(layout.WriteInfix):]
 			if err := l.ask(ctx, twin, &q, false); err != nil {
 				return opError("revoke", twin, err)
 			}
@@ -96,12 +97,12 @@ func (l *line) holders(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		var paths []string
-		queue := l.order(names)
+		queue := l.kinds.Order(names)
 		for i, q := range queue {
-			if blocker(queue, i) >= 0 {
+			if layout.Blocker(queue, i) >= 0 {
 				break
 			}
-			paths = append(paths, l.dir+"/"+q.name)
+			paths = append(paths, l.dir+"/"+q.Name)
 		}
 		if paths == nil {
 			return nil, s.meet(ctx, l.ground()) // another kind of recipe may have the path
@@ -138,7 +139,7 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 					return struct{}{}, err
 				}
 			}
-			if !isOurs(base(path)) {
+			if !layout.IsOurs(base(path)) {
 				text = []byte(curatorRequest) // the only request that Curator understands
 			}
 			op := backend.SetData(path, text, stat.Version)

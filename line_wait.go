@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // await waits until p is at the head of the queue, and turns it into a hold.
@@ -40,7 +41,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		// A contender that nothing blocks needs no watch, since its hold arms one
 		// later. But an exclusive hold needs its token, so the node is read if its
 		// czxid is not known.
-		if w.own.Kind() != 0 || w.own == nil && p.czxid == 0 && r.kind != readKind {
+		if w.own.Kind() != 0 || w.own == nil && p.czxid == 0 && r.kind != layout.ReadInfix {
 			if err := l.watchOwn(ctx, p, w); err != nil {
 				return nil, err
 			}
@@ -54,13 +55,13 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		if err != nil && !isNotFound(err) {
 			return nil, err
 		}
-		queue := l.order(names)
+		queue := l.kinds.Order(names)
 		if len(queue) < len(names) {
 			if err := l.intruder(names, p.seq); err != nil {
 				return nil, err
 			}
 		}
-		i := slices.IndexFunc(queue, func(q position) bool { return q.name == base(p.path) })
+		i := slices.IndexFunc(queue, func(q layout.Position) bool { return q.Name == base(p.path) })
 		if i < 0 {
 			// Either the own node was deleted just now, which reading it shows; or the
 			// server lags behind its earlier replies, which Sync mends.
@@ -72,7 +73,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			}
 			continue
 		}
-		j := blocker(queue, i)
+		j := layout.Blocker(queue, i)
 		if j >= 0 && r.try {
 			return nil, ErrLocked
 		}
@@ -96,13 +97,13 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 // watchOthers makes p, which is at i, wait for its blocker at j. It reports false if
 // the deletion of the blocker was the grant, and true if the queue must be listed
 // again.
-func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, queue []position, i, j int) (again bool, err error) {
+func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, queue []layout.Position, i, j int) (again bool, err error) {
 	s := p.s
 	// The deletion of the blocker is the grant if nothing else blocks this contender,
 	// and if the deletion cannot be a downgrade, which continues to block a writer. It
 	// counts also if it arrived during the listing that shows the blocker as the head.
 	grants := l.grants(queue, i, j)
-	if grants && w.before.gone(queue[j].name) {
+	if grants && w.before.gone(queue[j].Name) {
 		return false, nil
 	}
 	if w.own == nil && p.czxid == 0 {
@@ -124,18 +125,18 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 	// No look-ahead is needed if the deletion of the blocker is the grant, nor in a
 	// line of readers and writers, where every other wake-up lists again.
 	aheadIsHead := false
-	if grants || l.kinds == sharedLine {
+	if grants || l.kinds == layout.SharedLine {
 		w.ahead.stop()
 	} else {
 		aheadIsHead = j == 1
-		targets = w.ahead.aim(targets, l.dir, queue[j-1].name)
+		targets = w.ahead.aim(targets, l.dir, queue[j-1].Name)
 	}
-	targets = w.before.aim(targets, l.dir, queue[j].name)
+	targets = w.before.aim(targets, l.dir, queue[j].Name)
 	if len(targets) > 0 {
 		if err := s.b.Arm(ctx, since, targets...); err != nil {
 			return false, err
 		}
-		if ok, err := s.sees(ctx, l.dir, queue[j].name); !ok {
+		if ok, err := s.sees(ctx, l.dir, queue[j].Name); !ok {
 			return err == nil, err
 		}
 	}
@@ -172,7 +173,7 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 // each directory. For nodes of other implementations, which are likely to have other
 // credentials, it always asks.
 func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
-	if isOurs(name) && s.isAllowed(dir) {
+	if layout.IsOurs(name) && s.isAllowed(dir) {
 		return true, nil
 	}
 	_, _, err := s.b.Children(ctx, dir+"/"+name, nil)
@@ -181,7 +182,7 @@ func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 		return false, nil // deleted just now; the event may have been withheld
 	case err != nil:
 		return false, err
-	case isOurs(name):
+	case layout.IsOurs(name):
 		s.setAllowed(dir)
 	}
 	return true, nil
@@ -189,11 +190,11 @@ func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 
 // grants reports whether the deletion of the blocker at j grants the lock to the
 // contender at i.
-func (l *line) grants(queue []position, i, j int) bool {
-	if queue[i].shared {
-		return !slices.ContainsFunc(queue[:j], func(q position) bool { return !q.shared })
+func (l *line) grants(queue []layout.Position, i, j int) bool {
+	if queue[i].Shared {
+		return !slices.ContainsFunc(queue[:j], func(q layout.Position) bool { return !q.Shared })
 	}
-	return l.kinds != sharedLine && j == 0
+	return l.kinds != layout.SharedLine && j == 0
 }
 
 // watchOwn reads the own node and arms a new watch on it, provided that the node exists

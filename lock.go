@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A Locker is a lock of this package: a *Mutex, a *RWMutex, its readers' side
@@ -95,7 +96,7 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 // until the service has removed the directory, some time after its last node is gone;
 // ErrNoChildren when an ephemeral node is at the path or above it.
 func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
-	return m.lock(ctx, &request{op: "lock", kind: lockKind, data: m.data})
+	return m.lock(ctx, &request{op: "lock", kind: layout.LockInfix, data: m.data})
 }
 
 // TryLock acquires the lock if it is free, and returns ErrLocked if not. It waits for
@@ -105,7 +106,7 @@ func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
 // It costs one request if this client's latest try at the path succeeded. Otherwise it
 // looks first, which costs two more reads.
 func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
-	return m.lock(ctx, &request{op: "trylock", kind: lockKind, data: m.data, try: true})
+	return m.lock(ctx, &request{op: "trylock", kind: layout.LockInfix, data: m.data, try: true})
 }
 
 // Do runs f under the lock, with a context that ends when the hold does. It returns the
@@ -117,7 +118,9 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) err
 	return do(ctx, m.Lock, f)
 }
 
-func (m *Mutex) line() *line { return &line{c: m.c, dir: m.path.full, kinds: lockLine, whole: m.whole} }
+func (m *Mutex) line() *line {
+	return &line{c: m.c, dir: m.path.full, kinds: layout.LockLine, whole: m.whole}
+}
 
 func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := m.path.check(r.op); err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // localQueue is the queue of the callers of one client on one path. One caller at a
@@ -177,7 +178,7 @@ func (q *localQueue) release(h *Hold) error {
 		case berthStands:
 			h.s.removeLater(b.place.path)
 		case berthMayStand:
-			h.s.disown(spec{ground: q.l.ground(), kind: lockKind, prefix: b.prefix}).note(q.l.dir)
+			h.s.disown(spec{ground: q.l.ground(), kind: layout.LockInfix, prefix: b.prefix}).note(q.l.dir)
 		}
 		q.advance()
 	}
@@ -191,12 +192,12 @@ func (q *localQueue) lost(*Hold) { q.advance() }
 // berth, that caller creates its own. The error is that of Hold.remove.
 func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 	s := h.s
-	own, _ := l.kinds.parse(base(h.Path()))
+	own, _ := l.kinds.Parse(base(h.Path()))
 	f, _ := s.c.known(l.ground())
-	if f.mark == nil || f.version != backend.AnyVersion || isHigh(own.seq) {
+	if f.mark == nil || f.version != backend.AnyVersion || isHigh(own.Seq) {
 		return b, l.release(h)
 	}
-	sp := newSpec(l.c, l.ground(), lockKind, data)
+	sp := newSpec(l.c, l.ground(), layout.LockInfix, data)
 	err = h.remove(func(ctx context.Context, del backend.Op) error {
 		res, err := s.b.Commit(ctx, del,
 			backend.Create(sp.prefix, data, backend.EphemeralSequential),

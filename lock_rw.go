@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -70,24 +71,24 @@ func NewRWMutex(c *Client, path string, o *RWMutexOptions) *RWMutex {
 
 // Lock acquires the lock as its only holder, waiting as Mutex.Lock does.
 func (rw *RWMutex) Lock(ctx context.Context) (*Hold, error) {
-	return rw.lock(ctx, &request{op: "lock", kind: writeKind})
+	return rw.lock(ctx, &request{op: "lock", kind: layout.WriteInfix})
 }
 
 // TryLock acquires the lock as its only holder if no other contender has it or waits
 // for it, and returns ErrLocked if not.
 func (rw *RWMutex) TryLock(ctx context.Context) (*Hold, error) {
-	return rw.lock(ctx, &request{op: "trylock", kind: writeKind, try: true})
+	return rw.lock(ctx, &request{op: "trylock", kind: layout.WriteInfix, try: true})
 }
 
 // RLock acquires the lock as one of its readers, waiting as Mutex.Lock does.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
-	return rw.lock(ctx, &request{op: "rlock", kind: readKind})
+	return rw.lock(ctx, &request{op: "rlock", kind: layout.ReadInfix})
 }
 
 // TryRLock acquires the lock as one of its readers if no writer has it or waits for it,
 // and returns ErrLocked if not.
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
-	return rw.lock(ctx, &request{op: "tryrlock", kind: readKind, try: true})
+	return rw.lock(ctx, &request{op: "tryrlock", kind: layout.ReadInfix, try: true})
 }
 
 // Do runs f as the only holder, as Mutex.Do does.
@@ -116,7 +117,7 @@ func (rw *RWMutex) Contenders(ctx context.Context) ([]Contender, error) {
 	return list, opError("contenders", rw.path.full, err)
 }
 
-func (rw *RWMutex) line() *line { return &line{c: rw.c, dir: rw.path.full, kinds: sharedLine} }
+func (rw *RWMutex) line() *line { return &line{c: rw.c, dir: rw.path.full, kinds: layout.SharedLine} }
 
 func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := rw.path.check(r.op); err != nil {
@@ -160,8 +161,8 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 	if err != nil {
 		return opError("downgrade", rw.path.full, err)
 	}
-	i := strings.LastIndex(old, writeKind)
-	next := old[:i] + readKind + old[i+len(writeKind):]
+	i := strings.LastIndex(old, layout.WriteInfix)
+	next := old[:i] + layout.ReadInfix + old[i+len(layout.WriteInfix):]
 	result := make(chan error, 1)
 	move := func() {
 		err := h.s.replace(old, next, rw.data)
@@ -210,9 +211,9 @@ func (rw *RWMutex) beginMove(h *Hold) (old string, moving chan struct{}, err err
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	name, ok := strings.CutPrefix(h.path, l.dir+"/")
-	q, known := l.kinds.parse(name)
+	q, known := l.kinds.Parse(name)
 	switch {
-	case h.s.c != rw.c, !ok, strings.Contains(name, "/"), !known, q.shared, h.moving != nil:
+	case h.s.c != rw.c, !ok, strings.Contains(name, "/"), !known, q.Shared, h.moving != nil:
 		return "", nil, fmt.Errorf("%w: %s is no writer's hold of this lock", ErrInvalid, h.path)
 	case h.err != nil:
 		return "", nil, h.err

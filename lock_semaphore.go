@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // SemaphoreOptions may be nil.
@@ -163,7 +164,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	return a.run(ctx)
 }
 
-func (s *Semaphore) ground() ground { return ground{dir: s.path.full, recipe: kindSemaphore} }
+func (s *Semaphore) ground() ground { return ground{dir: s.path.full, recipe: layout.KindSemaphore} }
 
 // check returns the error for a bad semaphore or an ended ctx.
 func (s *Semaphore) check(ctx context.Context, op string) error {
@@ -250,9 +251,9 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 	}
 	var list []SemaphoreContender
 	granted, sum := 0, int64(0) // the length of the granted prefix of the list
-	for _, q := range orderPermits(names) {
-		sum += int64(q.weight)
-		path := s.requests + "/" + q.name
+	for _, q := range layout.OrderPermits(names) {
+		sum += int64(q.Weight)
+		path := s.requests + "/" + q.Name
 		data, stat, err := ss.b.Get(ctx, path, nil)
 		if isNotFound(err) {
 			continue // deleted since the listing
@@ -261,7 +262,7 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 			return nil, err
 		}
 		x := SemaphoreContender{
-			Path: path, Weight: q.weight, Session: stat.EphemeralOwner,
+			Path: path, Weight: q.Weight, Session: stat.EphemeralOwner,
 			Since: time.UnixMilli(stat.Ctime),
 		}
 		x.ID, x.Data = openContender(data)
@@ -279,8 +280,8 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 // release and lost make a Semaphore the recipe of its holds.
 
 func (s *Semaphore) release(h *Hold) error {
-	q, ok := parsePermit(base(h.Path()))
-	if !ok || !isHigh(q.seq) {
+	q, ok := layout.ParsePermit(base(h.Path()))
+	if !ok || !isHigh(q.Seq) {
 		return h.remove(nil)
 	}
 	_, err := h.removeWith(s.requests)
@@ -290,9 +291,9 @@ func (s *Semaphore) release(h *Hold) error {
 func (s *Semaphore) lost(*Hold) {}
 
 // remove deletes a request. If its number is high, it deletes the directory too,
-// provided that it is otherwise empty: see seqSoft.
+// provided that it is otherwise empty: see layout.SeqSoft.
 func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error {
-	if q, ok := parsePermit(base(path)); ok && isHigh(q.seq) {
+	if q, ok := layout.ParsePermit(base(path)); ok && isHigh(q.Seq) {
 		return ss.removeWithDir(ctx, path, s.requests)
 	}
 	return ss.remove(ctx, path)
@@ -302,7 +303,7 @@ func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error 
 // node. The last contender to leave deletes the directory too, so that the numbers
 // begin anew.
 func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
-	if p.seq >= 0 && p.seq < seqClose {
+	if p.seq >= 0 && p.seq < layout.SeqClose {
 		return nil
 	}
 	if err := s.remove(ctx, p.s, p.path); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // The protocol of the semaphore. Let S(i) be the sum of the weights of the requests up
@@ -49,27 +50,6 @@ import (
 // If any of these conditions is left out, the exhaustive model in the tests finds a
 // lost wake-up or an exceeded limit.
 
-// orderPermits returns the requests among the children, in the order of arrival.
-func orderPermits(names []string) []permit {
-	var queue []permit
-	for _, name := range names {
-		if q, ok := parsePermit(name); ok {
-			queue = append(queue, q)
-		}
-	}
-	slices.SortFunc(queue, func(a, b permit) int { return bySeq(a.seq, a.name, b.seq, b.name) })
-	return queue
-}
-
-// weigh returns the sum of the weights.
-func weigh(queue []permit) int64 {
-	sum := int64(0)
-	for _, q := range queue {
-		sum += int64(q.weight)
-	}
-	return sum
-}
-
 // acquisition is one call of Acquire or TryAcquire.
 type acquisition struct {
 	sem    *Semaphore
@@ -90,7 +70,7 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 	held, want := 0, int(a.sem.want.Load())
 	var counted []string // a context can derive from one hold twice
 	for name, h := range holdsUnder(ctx, a.sem.requests) {
-		q, ok := parsePermit(name)
+		q, ok := layout.ParsePermit(name)
 		if !ok || slices.Contains(counted, name) {
 			continue
 		}
@@ -100,7 +80,7 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 			continue
 		}
 		counted = append(counted, name)
-		if held += q.weight; held+a.n > want {
+		if held += q.Weight; held+a.n > want {
 			return fmt.Errorf("%w: %d of %d permits", ErrHeld, held, want)
 		}
 	}
@@ -115,25 +95,25 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 // The request of another caller counts if its node is younger than the limit: then its
 // turn has never come. Under an earlier limit it may have been granted without having
 // set its mark yet.
-func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []permit, l permits) error {
+func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []layout.Permit, l permits) error {
 	var names []string
 	for name := range holdsUnder(ctx, a.sem.requests) {
 		names = append(names, name)
 	}
-	isOwn := func(q permit) bool { return slices.Contains(names, q.name) }
-	own := weigh(slices.DeleteFunc(slices.Clone(queue), func(q permit) bool { return !isOwn(q) }))
+	isOwn := func(q layout.Permit) bool { return slices.Contains(names, q.Name) }
+	own := layout.Weigh(slices.DeleteFunc(slices.Clone(queue), func(q layout.Permit) bool { return !isOwn(q) }))
 	for i, q := range slices.Backward(queue) {
 		switch {
 		case own == 0:
 			return nil
 		case isOwn(q):
-			own -= int64(q.weight)
+			own -= int64(q.Weight)
 			continue
-		case own+int64(q.weight) <= int64(l.n), q.weight > l.n: // it exceeds the limit and will fail
+		case own+int64(q.Weight) <= int64(l.n), q.Weight > l.n: // it exceeds the limit and will fail
 			continue
 		}
 		if i < len(queue)-1 {
-			stat, err := s.b.Exists(ctx, a.sem.requests+"/"+q.name, nil)
+			stat, err := s.b.Exists(ctx, a.sem.requests+"/"+q.Name, nil)
 			if isNotFound(err) {
 				continue // deleted since the listing
 			}
@@ -197,7 +177,7 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, err
 		}
 	}
-	sp := newSpec(sem.c, sem.ground().within(sem.requests, kindRequests), permitKind+strconv.Itoa(a.n)+"-", sem.data)
+	sp := newSpec(sem.c, sem.ground().within(sem.requests, layout.KindRequests), layout.PermitInfix+strconv.Itoa(a.n)+"-", sem.data)
 	if a.n == 1 {
 		sp.check = sem.limitStands()
 	}
@@ -239,7 +219,7 @@ func (a *acquisition) look(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	switch sum := weigh(orderPermits(names)) + int64(a.n); {
+	switch sum := layout.Weigh(layout.OrderPermits(names)) + int64(a.n); {
 	case a.n > l.n:
 		return tooHeavy(a.n, l.n)
 	case sum > int64(l.n):
@@ -250,14 +230,14 @@ func (a *acquisition) look(ctx context.Context, s *session) error {
 
 // list returns the queue up to and including p, which is its last element. w may be
 // nil.
-func (a *acquisition) list(ctx context.Context, p *place, w *backend.Watch) ([]permit, error) {
+func (a *acquisition) list(ctx context.Context, p *place, w *backend.Watch) ([]layout.Permit, error) {
 	for synced := false; ; synced = true {
 		names, _, err := p.s.b.Children(ctx, a.sem.requests, w)
 		if err != nil && !isNotFound(err) {
 			return nil, err
 		}
-		queue := orderPermits(names)
-		i := slices.IndexFunc(queue, func(q permit) bool { return q.name == base(p.path) })
+		queue := layout.OrderPermits(names)
+		i := slices.IndexFunc(queue, func(q layout.Permit) bool { return q.Name == base(p.path) })
 		if i >= 0 {
 			return queue[:i+1], nil
 		}
@@ -278,7 +258,7 @@ func (a *acquisition) list(ctx context.Context, p *place, w *backend.Watch) ([]p
 // glance grants a request that need not wait. It returns errAgain if the request must
 // wait.
 func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
-	queue := []permit{{base(p.path), p.seq, a.n}}
+	queue := []layout.Permit{{Name: base(p.path), Seq: p.seq, Weight: a.n}}
 	if p.siblings != 1 {
 		var err error
 		if queue, err = a.list(ctx, p, nil); err != nil {
@@ -289,7 +269,7 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 	if err != nil {
 		return nil, err
 	}
-	sum := weigh(queue)
+	sum := layout.Weigh(queue)
 	fits := sum <= int64(l.n)
 	switch {
 	case a.n > l.n:

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // permitWaits is the set of watches of a waiter.
@@ -67,7 +68,7 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		switch {
 		case a.n > l.n:
 			return nil, tooHeavy(a.n, l.n)
-		case weigh(queue) <= int64(l.n):
+		case layout.Weigh(queue) <= int64(l.n):
 			if h, err := a.hold(ctx, p, w.own, true); !errors.Is(err, errAgain) {
 				return h, err
 			}
@@ -96,9 +97,9 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 
 // follow arms the watch that signals a waiter's turn: on its predecessor, or on the
 // directory. It returns errAgain if the queue must be read again.
-func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ahead []permit, l permits) error {
-	if len(ahead) > 0 && weigh(ahead) > int64(l.n) {
-		prev := ahead[len(ahead)-1].name
+func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ahead []layout.Permit, l permits) error {
+	if len(ahead) > 0 && layout.Weigh(ahead) > int64(l.n) {
+		prev := ahead[len(ahead)-1].Name
 		if w.sure == prev && stands(w.ahead) {
 			w.follows()
 			return nil

@@ -160,8 +160,8 @@ const ackOps = 3
 func (cl *itemClaim) ackOps(ops []backend.Op) []backend.Op {
 	return append(ops,
 		backend.Delete(cl.mark, backend.AnyVersion),
-		backend.Delete(cl.e.stateAt(), backend.AnyVersion),
-		backend.Delete(cl.e.path(), backend.AnyVersion))
+		backend.Delete(cl.e.StateAt(), backend.AnyVersion),
+		backend.Delete(cl.e.Path(), backend.AnyVersion))
 }
 
 // AckAll acknowledges items that were taken from this queue, up to 128 in one
@@ -234,5 +234,5 @@ func (it *Item[T]) ackIn(b *ackBatch) error {
 		leave()
 	}
 	defer leave() // if the claim was lost
-	return opError("ack", cl.e.path(), cl.carriedOut(verbAck))
+	return opError("ack", cl.e.Path(), cl.carriedOut(verbAck))
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -17,7 +18,7 @@ import (
 type itemClaim struct {
 	q       *queue
 	s       *session
-	e       queueEntry
+	e       layout.QueueEntry
 	attempt int
 	version int32  // of the state, if e has one
 	mark    string // path
@@ -47,7 +48,7 @@ const (
 // consumer was faster with one of them. If the items were not read after a Sync
 // (fresh is false), claim returns errAgain instead of going on without one of them:
 // see W5. ctx bounds only the steps before the commit.
-func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
+func (q *queue) claim(ctx context.Context, s *session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
 	for _, e := range found {
 		cl, changed, err := q.prepare(ctx, s, e, fresh)
 		if err != nil {
@@ -65,9 +66,9 @@ func (q *queue) claim(ctx context.Context, s *session, found []queueEntry, waite
 // prepare returns a claim on the item that is ready to be committed. It returns nil if
 // the item has vanished, if it has changed since the list, or if it was claimed as often
 // as MaxAttempts allows.
-func (q *queue) prepare(ctx context.Context, s *session, e queueEntry, fresh bool) (cl *itemClaim, changed bool, err error) {
+func (q *queue) prepare(ctx context.Context, s *session, e layout.QueueEntry, fresh bool) (cl *itemClaim, changed bool, err error) {
 	cl = &itemClaim{q: q, s: s, e: e, attempt: 1}
-	if e.state {
+	if e.State {
 		n, version, err := s.attempts(ctx, &e)
 		switch {
 		case !fresh && (isNotFound(err) || errors.Is(err, errAgain)):
@@ -87,14 +88,14 @@ func (q *queue) prepare(ctx context.Context, s *session, e queueEntry, fresh boo
 				return nil, false, err
 			default:
 				// The item must not delay the others.
-				q.stick(e.path())
-				s.c.log.Warn("coord: cannot move an item to the dead letters", "path", e.path(), "error", err)
+				q.stick(e.Path())
+				s.c.log.Warn("coord: cannot move an item to the dead letters", "path", e.Path(), "error", err)
 			}
 			return nil, false, nil
 		}
 		cl.attempt, cl.version = n+1, version
 	}
-	cl.mark = e.bucket + "/" + markKind + e.id + "-" + s.c.newGUID(e.id)
+	cl.mark = e.Bucket + "/" + layout.MarkPrefix + e.ID + "-" + s.c.newGUID(e.ID)
 	return cl, false, nil
 }
 
@@ -137,7 +138,7 @@ func (q *queue) commitClaims(ctx context.Context, s *session, claims []*itemClai
 			return nil, false, errAgain
 		default:
 			if errors.Is(err, backend.ErrNotEmpty) {
-				q.stick(claims[owner[i]].e.path()) // an outsider's node, below the node that puts the item off
+				q.stick(claims[owner[i]].e.Path()) // an outsider's node, below the node that puts the item off
 			}
 			faster = faster || ops[i].Kind != backend.OpCheck // a failed check means that the item has vanished
 			claims = append(claims[:owner[i]], claims[owner[i]+1:]...)
@@ -149,15 +150,15 @@ func (q *queue) commitClaims(ctx context.Context, s *session, claims []*itemClai
 // ops appends the operations that make the claim.
 func (cl *itemClaim) ops(ops []backend.Op) []backend.Op {
 	e := &cl.e
-	ops = append(ops, backend.Check(e.path(), backend.AnyVersion))
+	ops = append(ops, backend.Check(e.Path(), backend.AnyVersion))
 	count := []byte(strconv.Itoa(cl.attempt))
-	if e.state {
-		ops = append(ops, backend.SetData(e.stateAt(), count, cl.version))
+	if e.State {
+		ops = append(ops, backend.SetData(e.StateAt(), count, cl.version))
 	} else {
-		ops = append(ops, backend.Create(e.stateAt(), count, backend.Persistent))
+		ops = append(ops, backend.Create(e.StateAt(), count, backend.Persistent))
 	}
-	if e.putOff != "" {
-		ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
+	if e.PutOff != "" {
+		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
 	}
 	return append(ops, backend.Create(cl.mark, nil, backend.Ephemeral))
 }
@@ -186,19 +187,19 @@ func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
 // a state that is not newer than the list is the state at the time of the list. (An
 // outsider's write can be newer. A second list, made after the version was read,
 // settles that case.)
-func (s *session) attempts(ctx context.Context, e *queueEntry) (n int, version int32, err error) {
-	data, stat, err := s.b.Get(ctx, e.stateAt(), nil)
+func (s *session) attempts(ctx context.Context, e *layout.QueueEntry) (n int, version int32, err error) {
+	data, stat, err := s.b.Get(ctx, e.StateAt(), nil)
 	if err != nil {
 		return 0, 0, err
 	}
-	if stat.Mzxid > e.seen {
-		names, _, err := s.b.Children(ctx, e.bucket, nil)
+	if stat.Mzxid > e.Seen {
+		names, _, err := s.b.Children(ctx, e.Bucket, nil)
 		if err != nil {
 			return 0, 0, err
 		}
 		again := errAgain
-		for _, now := range parseBucket(e.bucket, names, 0).items {
-			if now.id == e.id && !now.marked && now.putOff == e.putOff {
+		for _, now := range layout.ParseBucket(e.Bucket, names, 0).Items {
+			if now.ID == e.ID && !now.Marked && now.PutOff == e.PutOff {
 				again = nil
 			}
 		}
@@ -272,7 +273,7 @@ func (cl *itemClaim) release(*Hold) error {
 // granted is the trace event for the start of a claim.
 func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
 	return trace.ItemClaimed{
-		Subject: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
+		Subject: cl.hold.trail.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		Token: token, Waited: waited,
 	}
 }
@@ -282,7 +283,7 @@ func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Eve
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	e := trace.ItemSettled{
-		Subject: cl.hold.trail.at(cl.e.path()), Item: cl.e.id, Attempt: cl.attempt,
+		Subject: cl.hold.trail.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		Delay: cl.delay, Held: held, Err: err,
 	}
 	switch {
@@ -337,7 +338,7 @@ func (cl *itemClaim) concluded(ctx context.Context, v claimVerb, at int64, err e
 // goOn retries conclude in the background. The feeder waits for the first attempt.
 func (cl *itemClaim) goOn(v claimVerb, at int64) {
 	tried := cl.q.begin()
-	if cl.s.cleanUp("end the claim of an item", cl.e.path(), func(ctx context.Context) error {
+	if cl.s.cleanUp("end the claim of an item", cl.e.Path(), func(ctx context.Context) error {
 		defer tried()
 		if err := cl.conclude(ctx, v, at); !errors.Is(err, ErrLost) {
 			return err
@@ -362,18 +363,18 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 		ops = append(ops, state, item)
 	case verbGiveBack:
 		if cl.attempt > 1 {
-			state = backend.SetData(e.stateAt(), []byte(strconv.Itoa(cl.attempt-1)), backend.AnyVersion)
+			state = backend.SetData(e.StateAt(), []byte(strconv.Itoa(cl.attempt-1)), backend.AnyVersion)
 		}
 		ops = append(ops, state)
 	case verbNack:
 		if at != 0 {
-			ops = append(ops, backend.Create(e.bucket+"/"+putOffKind+e.id+"-"+strconv.FormatInt(at, 10), nil, backend.Persistent))
+			ops = append(ops, backend.Create(e.Bucket+"/"+layout.PutOffPrefix+e.ID+"-"+strconv.FormatInt(at, 10), nil, backend.Persistent))
 		}
 	}
 	for {
 		var err error
 		if v == verbBury {
-			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []parcel{{e.id, cl.data}}, ops, tally{})
+			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []parcel{{e.ID, cl.data}}, ops, tally{})
 		} else {
 			_, _, err = cl.s.commitOnce(ctx, ops...)
 		}
@@ -397,26 +398,26 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 // buryUnclaimed moves an item to the dead letters that was claimed as often as
 // MaxAttempts allows, by consumers that died. If another client changed the item
 // first, it does nothing. ctx does not cancel the commit.
-func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *queueEntry, attempts int, version int32) error {
-	data, _, err := s.b.Get(ctx, e.path(), nil)
+func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *layout.QueueEntry, attempts int, version int32) error {
+	data, _, err := s.b.Get(ctx, e.Path(), nil)
 	if isNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	ops := []backend.Op{backend.Delete(e.stateAt(), version), backend.Delete(e.path(), backend.AnyVersion)}
-	if e.putOff != "" {
-		ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
+	ops := []backend.Op{backend.Delete(e.StateAt(), version), backend.Delete(e.Path(), backend.AnyVersion)}
+	if e.PutOff != "" {
+		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
 	}
-	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{{e.id, data}}, ops, tally{})
+	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{{e.ID, data}}, ops, tally{})
 	if blamed(err) >= 0 && !errors.Is(err, backend.ErrNotEmpty) {
 		return nil
 	}
 	if t := q.trail("take"); err == nil && t != nil {
-		w := t.at(e.path())
+		w := t.at(e.Path())
 		w.ID = 0 // there was no claim
-		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.id, Attempt: attempts, Outcome: trace.ItemDead})
+		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempts, Outcome: trace.ItemDead})
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A Consumer is the taking side of a Queue, a PriorityQueue or a DelayQueue. It is
@@ -276,7 +277,7 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 			return nil, ErrEmpty
 		}
 		e := &v.found[0]
-		if e.state && q.maxAttempts > 0 {
+		if e.State && q.maxAttempts > 0 {
 			n, _, err := s.attempts(ctx, e)
 			switch {
 			case isNotFound(err), errors.Is(err, errAgain):
@@ -284,11 +285,11 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 			case err != nil:
 				return nil, err
 			case n >= q.maxAttempts:
-				stuck[e.path()] = math.MaxInt64 // a take moves it to the dead letters
+				stuck[e.Path()] = math.MaxInt64 // a take moves it to the dead letters
 				continue
 			}
 		}
-		data, _, err := s.b.Get(ctx, e.path(), nil)
+		data, _, err := s.b.Get(ctx, e.Path(), nil)
 		if !isNotFound(err) {
 			return data, err
 		}
@@ -342,16 +343,16 @@ func (q *queue) purge(ctx context.Context, s *session, total *int) error {
 	if err := s.b.Sync(ctx, q.items); err != nil {
 		return err
 	}
-	_, err := q.eachBucket(ctx, s, nil, func(b queueBucket, last bool, c bucketContents) error {
-		claimed := slices.ContainsFunc(c.items, func(e queueEntry) bool { return e.marked })
-		for len(c.items) > 0 {
-			n := min(len(c.items), q.batch)
-			if err := s.purgeSome(ctx, c.items[:n], total); err != nil {
+	_, err := q.eachBucket(ctx, s, nil, func(b layout.Bucket, last bool, c layout.BucketContents) error {
+		claimed := slices.ContainsFunc(c.Items, func(e layout.QueueEntry) bool { return e.Marked })
+		for len(c.Items) > 0 {
+			n := min(len(c.Items), q.batch)
+			if err := s.purgeSome(ctx, c.Items[:n], total); err != nil {
 				return err
 			}
-			c.items = c.items[n:]
+			c.Items = c.Items[n:]
 		}
-		q.sweep(ctx, s, b, c.litter, !last && !claimed)
+		q.sweep(ctx, s, b, c.Litter, !last && !claimed)
 		return nil
 	})
 	if isNotFound(err) {
@@ -360,15 +361,15 @@ func (q *queue) purge(ctx context.Context, s *session, total *int) error {
 	return err
 }
 
-func (s *session) purgeSome(ctx context.Context, items []queueEntry, total *int) error {
+func (s *session) purgeSome(ctx context.Context, items []layout.QueueEntry, total *int) error {
 	var each [][]backend.Op
 	for i := range items {
 		e := &items[i]
-		if e.marked {
+		if e.Marked {
 			continue
 		}
-		ops := []backend.Op{backend.Delete(e.path(), backend.AnyVersion)}
-		if e.state {
+		ops := []backend.Op{backend.Delete(e.Path(), backend.AnyVersion)}
+		if e.State {
 			_, version, err := s.attempts(ctx, e)
 			if isNotFound(err) || errors.Is(err, errAgain) {
 				continue
@@ -376,12 +377,12 @@ func (s *session) purgeSome(ctx context.Context, items []queueEntry, total *int)
 			if err != nil {
 				return err
 			}
-			ops = append(ops, backend.Delete(e.stateAt(), version))
+			ops = append(ops, backend.Delete(e.StateAt(), version))
 		} else {
-			ops = append(ops, backend.Create(e.stateAt(), nil, backend.Persistent), backend.Delete(e.stateAt(), 0))
+			ops = append(ops, backend.Create(e.StateAt(), nil, backend.Persistent), backend.Delete(e.StateAt(), 0))
 		}
-		if e.putOff != "" {
-			ops = append(ops, backend.Delete(e.bucket+"/"+e.putOff, backend.AnyVersion))
+		if e.PutOff != "" {
+			ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
 		}
 		each = append(each, ops)
 	}

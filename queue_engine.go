@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // This file and the queue_*.go beside it are the engine of the three queues.
@@ -157,11 +158,10 @@ import (
 // W6. Producers that wait for room do not form a queue: each watches all buckets.
 
 const (
-	bucketSize = 256     // items that a bucket gets before the next put closes it
-	maxBatch   = 128     // maximum of items in one commit
-	maxBuckets = 10_000  // their names fit into one packet
-	maxOpen    = 1024    // maximum of open buckets that a client remembers
-	maxNumber  = 1 << 53 // of a bucket; a higher number is an outsider's and is ignored
+	bucketSize = 256    // items that a bucket gets before the next put closes it
+	maxBatch   = 128    // maximum of items in one commit
+	maxBuckets = 10_000 // their names fit into one packet
+	maxOpen    = 1024   // maximum of open buckets that a client remembers
 )
 
 // queueKind distinguishes the three queues.
@@ -209,8 +209,8 @@ func (q *queue) trail(op string) *trail {
 	return q.c.trail(string(q.kind.recipe()), q.path.full, op)
 }
 
-func (k queueKind) recipe() recipeKind {
-	return [...]recipeKind{fifoQueue: kindQueue, priorityQueue: kindPriorityQueue, delayQueue: kindDelayQueue}[k]
+func (k queueKind) recipe() layout.RecipeKind {
+	return [...]layout.RecipeKind{fifoQueue: layout.KindQueue, priorityQueue: layout.KindPriorityQueue, delayQueue: layout.KindDelayQueue}[k]
 }
 
 func (q *queue) ground() ground { return ground{dir: q.path.full, recipe: q.kind.recipe()} }

@@ -49,7 +49,7 @@ type Item[T any] struct {
 func (it *Item[T]) Ack() error {
 	cl := it.claim
 	cl.decideAck(cl.ackInLine)
-	return opError("ack", cl.e.path(), cl.carriedOut(verbAck))
+	return opError("ack", cl.e.Path(), cl.carriedOut(verbAck))
 }
 
 // Nack gives the item back as a failed attempt. It keeps its place in the queue,
@@ -58,7 +58,7 @@ func (it *Item[T]) Ack() error {
 // as MaxAttempts allows is moved to the dead letters instead.
 func (it *Item[T]) Nack(delay time.Duration) error {
 	cl := it.claim
-	return opError("nack", cl.e.path(), cl.finish(context.Background(), cl.failure(), max(delay, 0)))
+	return opError("nack", cl.e.Path(), cl.finish(context.Background(), cl.failure(), max(delay, 0)))
 }
 
 // openClaims reads and decodes the claimed items. It moves items that cannot be
@@ -102,7 +102,7 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 
 // read reads the item. It returns false if there is no item to hand out.
 func (cl *itemClaim) read(ctx context.Context) (bool, error) {
-	data, _, err := cl.s.b.Get(ctx, cl.e.path(), nil)
+	data, _, err := cl.s.b.Get(ctx, cl.e.Path(), nil)
 	switch {
 	case isNotFound(err):
 		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer's session
@@ -124,13 +124,13 @@ func (cl *itemClaim) read(ctx context.Context) (bool, error) {
 func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) *Item[T] {
 	v, err := k.decode(cl.data)
 	if err != nil {
-		cl.s.c.log.Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.path(), "error", err)
+		cl.s.c.log.Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.Path(), "error", err)
 		if err := cl.finish(ctx, cl.undecodable(), 0); err != nil && ctx.Err() == nil {
-			cl.s.c.log.Warn("coord: cannot move an item to the dead letters", "path", cl.e.path(), "error", err)
+			cl.s.c.log.Warn("coord: cannot move an item to the dead letters", "path", cl.e.Path(), "error", err)
 		}
 		return nil
 	}
-	return &Item[T]{Hold: cl.hold, ID: cl.e.id, Value: v, Attempt: cl.attempt, claim: cl}
+	return &Item[T]{Hold: cl.hold, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}
 }
 
 // undecodable is the verb for an item that cannot be decoded.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // parcel is a value to put.
@@ -77,7 +78,7 @@ func (q *queue) listBuckets(ctx context.Context, s *session, ws *backend.WatchSe
 		return names, stat, tally{q.items, stat.Version, true}, err
 	}
 	// The version of the directory is used up and does not change any more.
-	next := tally{q.items + "/" + tallyName, 0, true}
+	next := tally{q.items + "/" + layout.TallyName, 0, true}
 	next.version, err = s.version(ctx, next.path)
 	if err != nil {
 		return nil, backend.Stat{}, tally{}, err
@@ -142,13 +143,13 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		ops, target := pl.ops(q, key, with, t)
 		first := len(ops)
 		for _, p := range batch {
-			ops = append(ops, backend.Create(target+"/"+itemPrefix(p.id, due), p.data, backend.PersistentSequential))
+			ops = append(ops, backend.Create(target+"/"+layout.ItemStem(p.id, due), p.data, backend.PersistentSequential))
 		}
 		results, _, err := s.commitOnce(ctx, ops...)
 		if err == nil {
 			full := false
 			if results != nil {
-				seq, ok := parseDigits(lastDigits(results[first+len(batch)-1].Path))
+				seq, ok := layout.ParseDigits(lastDigits(results[first+len(batch)-1].Path))
 				full = !ok || int(seq)+1 >= q.size
 			}
 			q.setOpen(key, openBucket{pl.target(), full})
@@ -208,14 +209,14 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 			return err
 		}
 		*p = putPlan{n: -1, tally: t}
-		all := q.buckets(names)
+		all := layout.Buckets(q.items, names)
 		for _, b := range all {
-			if b.key == key {
-				p.n, p.use = b.n, true
+			if b.Key == key {
+				p.n, p.use = b.N, true
 			}
 		}
 		if p.use && closed && p.n == was {
-			b, err := s.b.Exists(ctx, q.bucketPath(key, p.n), nil)
+			b, err := s.b.Exists(ctx, layout.BucketPath(q.items, key, p.n), nil)
 			switch {
 			case isNotFound(err):
 				continue // the list is stale
@@ -234,8 +235,8 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 		switch {
 		case p.use && !p.full:
 			return nil
-		case p.n >= maxNumber:
-			return fmt.Errorf("%w: the number of bucket %q is as high as it can be", ErrLimit, q.bucketPath(key, p.n))
+		case p.n >= layout.MaxNumber:
+			return fmt.Errorf("%w: the number of bucket %q is as high as it can be", ErrLimit, layout.BucketPath(q.items, key, p.n))
 		case len(all) < q.most:
 			return nil
 		}
@@ -251,7 +252,7 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 
 // sweepEmpty deletes the empty buckets, except the last, and reports whether it
 // freed any. A client that found none does not try again within a minute.
-func (q *queue) sweepEmpty(ctx context.Context, s *session, all []queueBucket) (freed bool, err error) {
+func (q *queue) sweepEmpty(ctx context.Context, s *session, all []layout.Bucket) (freed bool, err error) {
 	q.mu.Lock()
 	soon := time.Since(q.swept) < time.Minute
 	q.mu.Unlock()
@@ -259,7 +260,7 @@ func (q *queue) sweepEmpty(ctx context.Context, s *session, all []queueBucket) (
 		return false, nil
 	}
 	for _, b := range all[:len(all)-1] {
-		stat, err := s.b.Exists(ctx, b.path, nil)
+		stat, err := s.b.Exists(ctx, b.Path, nil)
 		switch {
 		case isNotFound(err):
 			freed = true
@@ -283,7 +284,7 @@ func (q *queue) sweepEmpty(ctx context.Context, s *session, all []queueBucket) (
 // increment the tally of the list.
 func (p *putPlan) ops(q *queue, key int64, with []backend.Op, t tally) ([]backend.Op, string) {
 	ops := with[:len(with):len(with)]
-	target := q.bucketPath(key, p.target())
+	target := layout.BucketPath(q.items, key, p.target())
 	if !p.use && !t.read {
 		t = p.tally
 	}
@@ -292,7 +293,7 @@ func (p *putPlan) ops(q *queue, key int64, with []backend.Op, t tally) ([]backen
 	}
 	switch {
 	case p.use && p.full:
-		ops = append(ops, backend.SetData(q.bucketPath(key, p.n), nil, 0), backend.Create(target, nil, backend.Persistent))
+		ops = append(ops, backend.SetData(layout.BucketPath(q.items, key, p.n), nil, 0), backend.Create(target, nil, backend.Persistent))
 	case p.use:
 		ops = append(ops, backend.Check(target, 0))
 	default:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // PutOp is a Put as a part of a Txn: the item is put if and only if the transaction
@@ -45,7 +46,7 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 		}
 		return []backend.Op{
 			backend.Check(bucket, 0),
-			backend.Create(bucket+"/"+itemPrefix(q.q.c.newGUID(bucket), due), data, backend.PersistentSequential),
+			backend.Create(bucket+"/"+layout.ItemStem(q.q.c.newGUID(bucket), due), data, backend.PersistentSequential),
 		}, nil
 	}
 	op.again = func(err error) bool {
@@ -76,7 +77,7 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 		}
 		pl.closed = false
 		if pl.use {
-			path := q.bucketPath(key, pl.n)
+			path := layout.BucketPath(q.items, key, pl.n)
 			stat, err := s.b.Exists(ctx, path, nil)
 			switch {
 			case err != nil && !isNotFound(err):

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // frontWaiters is the number of waiters, counted from the head of the queue of
@@ -24,7 +25,7 @@ func (f *feeder) wait(ctx context.Context, next int64) error {
 		// A node left behind by a failed create is removed before Close ends the
 		// session.
 		u := f.q.c.beginCleanUp()
-		sp := newSpec(f.q.c, f.q.ground().within(f.q.waiters, kindWaiters), waiterKind, nil)
+		sp := newSpec(f.q.c, f.q.ground().within(f.q.waiters, layout.KindWaiters), layout.WaiterInfix, nil)
 		n, err := f.s.create(ctx, &sp)
 		u.end()
 		if err != nil {
@@ -82,11 +83,11 @@ func (f *feeder) stand(ctx context.Context) error {
 	}
 	var all []waiter
 	for _, name := range names {
-		if seq, ok := parseSeq(name, "-"+waiterKind); ok && isOurs(name) {
+		if seq, ok := layout.ParseSeq(name, "-"+layout.WaiterInfix); ok && layout.IsOurs(name) {
 			all = append(all, waiter{name, seq})
 		}
 	}
-	slices.SortFunc(all, func(a, b waiter) int { return bySeq(a.seq, a.name, b.seq, b.name) })
+	slices.SortFunc(all, func(a, b waiter) int { return layout.BySeq(a.seq, a.name, b.seq, b.name) })
 	i := slices.IndexFunc(all, func(w waiter) bool { return w.name == base(f.place) })
 	switch {
 	case i < 0:

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // sight is a consumer's view of a queue.
 type sight struct {
-	found []queueEntry     // items that can be taken, in order
-	stuck map[string]int64 // items to ignore, by path, and until when
-	next  int64            // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
+	found []layout.QueueEntry // items that can be taken, in order
+	stuck map[string]int64    // items to ignore, by path, and until when
+	next  int64               // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
 }
 
 // walk lists bucket after bucket until it finds an item that can be taken, and
@@ -28,7 +29,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 				return sight{}, err
 			}
 			v := sight{stuck: stuck}
-			if v.add(parseBucket(head, names, stat.Pzxid).items, want, now); len(v.found) > 0 {
+			if v.add(layout.ParseBucket(head, names, stat.Pzxid).Items, want, now); len(v.found) > 0 {
 				return v, nil
 			}
 		}
@@ -42,14 +43,14 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		return sight{}, err
 	}
 	v := sight{stuck: stuck}
-	all, first := q.buckets(names), ""
+	all, first := layout.Buckets(q.items, names), ""
 	for i, b := range all {
-		if q.kind == delayQueue && b.key > now {
-			v.later(b.key)
+		if q.kind == delayQueue && b.Key > now {
+			v.later(b.Key)
 			break
 		}
 		w := ws.New()
-		names, stat, err := s.b.Children(ctx, b.path, w)
+		names, stat, err := s.b.Children(ctx, b.Path, w)
 		if isNotFound(err) {
 			w.Stop()
 			continue
@@ -57,16 +58,16 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		if err != nil {
 			return sight{}, err
 		}
-		c := parseBucket(b.path, names, stat.Pzxid)
-		if len(c.items) == 0 && (i < len(all)-1 || len(c.litter) > 0) {
-			q.sweep(ctx, s, b, c.litter, len(c.litter) == len(names) && i < len(all)-1)
+		c := layout.ParseBucket(b.Path, names, stat.Pzxid)
+		if len(c.Items) == 0 && (i < len(all)-1 || len(c.Litter) > 0) {
+			q.sweep(ctx, s, b, c.Litter, len(c.Litter) == len(names) && i < len(all)-1)
 			continue
 		}
 		if first == "" {
-			first = b.path
+			first = b.Path
 			q.setHead(first)
 		}
-		if v.add(c.items, want, now); len(v.found) > 0 {
+		if v.add(c.Items, want, now); len(v.found) > 0 {
 			break
 		}
 	}
@@ -74,15 +75,15 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 }
 
 // add adds the items that can be taken, until v has want of them.
-func (v *sight) add(items []queueEntry, want int, now int64) {
+func (v *sight) add(items []layout.QueueEntry, want int, now int64) {
 	for i := range items {
 		e := &items[i]
 		switch {
-		case e.marked:
-		case e.ready() > now:
-			v.later(e.ready())
-		case len(v.stuck) > 0 && v.stuck[e.path()] > now:
-			v.later(v.stuck[e.path()])
+		case e.Marked:
+		case e.Ready() > now:
+			v.later(e.Ready())
+		case len(v.stuck) > 0 && v.stuck[e.Path()] > now:
+			v.later(v.stuck[e.Path()])
 		default:
 			if v.found = append(v.found, *e); len(v.found) == want {
 				return
@@ -100,24 +101,24 @@ func (v *sight) later(at int64) {
 // sweep deletes litter and, with whole, the bucket if it is empty then, whether it
 // is open or not. If the commit fails, the next walk tries again. sweep reports
 // whether it removed something.
-func (q *queue) sweep(ctx context.Context, s *session, b queueBucket, litter []string, whole bool) bool {
+func (q *queue) sweep(ctx context.Context, s *session, b layout.Bucket, litter []string, whole bool) bool {
 	var ops []backend.Op
 	for _, name := range litter {
 		if len(ops) == q.batch {
 			whole = false
 			break
 		}
-		ops = append(ops, backend.Delete(b.path+"/"+name, backend.AnyVersion))
+		ops = append(ops, backend.Delete(b.Path+"/"+name, backend.AnyVersion))
 	}
 	if whole {
-		ops = append(ops, backend.Delete(b.path, backend.AnyVersion))
+		ops = append(ops, backend.Delete(b.Path, backend.AnyVersion))
 	}
 	if len(ops) == 0 {
 		return false
 	}
 	_, err := s.b.Commit(ctx, ops...)
 	if err != nil && !raced(err) && !isUncertain(err) && !isOver(err) && ctx.Err() == nil {
-		s.c.log.Warn("coord: cannot remove an empty bucket", "path", b.path, "error", err)
+		s.c.log.Warn("coord: cannot remove an empty bucket", "path", b.Path, "error", err)
 	}
 	return err == nil
 }
@@ -162,21 +163,21 @@ func (q *queue) stuckItems() map[string]int64 {
 
 // eachBucket lists every bucket of the queue. It calls f with each bucket, whether
 // it is the last one, and its contents.
-func (q *queue) eachBucket(ctx context.Context, s *session, ws *backend.WatchSet, f func(b queueBucket, last bool, c bucketContents) error) (t tally, err error) {
+func (q *queue) eachBucket(ctx context.Context, s *session, ws *backend.WatchSet, f func(b layout.Bucket, last bool, c layout.BucketContents) error) (t tally, err error) {
 	names, _, t, err := q.listBuckets(ctx, s, ws)
 	if err != nil {
 		return tally{}, err
 	}
-	all := q.buckets(names)
+	all := layout.Buckets(q.items, names)
 	for i, b := range all {
 		w := ws.New()
-		names, bstat, err := s.b.Children(ctx, b.path, w)
+		names, bstat, err := s.b.Children(ctx, b.Path, w)
 		if isNotFound(err) {
 			w.Stop()
 			continue
 		}
 		if err == nil {
-			err = f(b, i == len(all)-1, parseBucket(b.path, names, bstat.Pzxid))
+			err = f(b, i == len(all)-1, layout.ParseBucket(b.Path, names, bstat.Pzxid))
 		}
 		if err != nil {
 			return tally{}, err
@@ -187,8 +188,8 @@ func (q *queue) eachBucket(ctx context.Context, s *session, ws *backend.WatchSet
 
 // countItems returns the number of items, and the tally as it was before the count.
 func (q *queue) countItems(ctx context.Context, s *session, ws *backend.WatchSet) (n int, t tally, err error) {
-	t, err = q.eachBucket(ctx, s, ws, func(_ queueBucket, _ bool, c bucketContents) error {
-		n += len(c.items)
+	t, err = q.eachBucket(ctx, s, ws, func(_ layout.Bucket, _ bool, c layout.BucketContents) error {
+		n += len(c.Items)
 		return nil
 	})
 	return n, t, err

@@ -26,20 +26,20 @@ import (
 
 // blocker is a Logger and a Trace that block, in all that they are asked, from stop
 // until let.
-type blocker struct {
+type Blocker struct {
 	slog.Handler
 	stopped, lets chan struct{}
 	once          sync.Once
 }
 
-func newBlocker() *blocker {
-	return &blocker{Handler: slog.DiscardHandler, stopped: make(chan struct{}), lets: make(chan struct{})}
+func newBlocker() *Blocker {
+	return &Blocker{Handler: slog.DiscardHandler, stopped: make(chan struct{}), lets: make(chan struct{})}
 }
 
-func (b *blocker) stop() { close(b.stopped) }
-func (b *blocker) let()  { b.once.Do(func() { close(b.lets) }) }
+func (b *Blocker) stop() { close(b.stopped) }
+func (b *Blocker) let()  { b.once.Do(func() { close(b.lets) }) }
 
-func (b *blocker) wait() {
+func (b *Blocker) wait() {
 	select {
 	case <-b.stopped:
 		<-b.lets
@@ -47,17 +47,17 @@ func (b *blocker) wait() {
 	}
 }
 
-func (b *blocker) Enabled(context.Context, slog.Level) bool {
+func (b *Blocker) Enabled(context.Context, slog.Level) bool {
 	b.wait()
 	return true
 }
 
-func (b *blocker) Handle(context.Context, slog.Record) error {
+func (b *Blocker) Handle(context.Context, slog.Record) error {
 	b.wait()
 	return nil
 }
 
-func (b *blocker) trace(context.Context, trace.Event) { b.wait() }
+func (b *Blocker) trace(context.Context, trace.Event) { b.wait() }
 
 // However long the Logger and Trace block: every hold of a session that is lost is
 // told so before another client is granted any of them, and no call waits.
@@ -141,7 +141,7 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 // blockingContext is a Context of a user's own that blocks when it is asked.
 type blockingContext struct {
 	context.Context
-	b *blocker
+	b *Blocker
 }
 
 func (c blockingContext) Done() <-chan struct{} { return make(chan struct{}) }

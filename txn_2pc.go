@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -105,7 +106,7 @@ type txSpace struct {
 	path recipePath
 }
 
-func (x *txSpace) ground() ground { return ground{dir: x.path.full, recipe: kindTwoPhase} }
+func (x *txSpace) ground() ground { return ground{dir: x.path.full, recipe: layout.KindTwoPhase} }
 
 func (x *txSpace) records() string                { return x.path.full + "/tx" }
 func (x *txSpace) inbox(site string) string       { return x.path.full + "/sites/" + site }
@@ -137,15 +138,6 @@ func checkID(what, id string) error {
 	return nil
 }
 
-// parseBranch parses the name of a branch. All other names in an inbox are foreign.
-func parseBranch(name string) (id, mark string, ok bool) {
-	i := len(name) - guidLen - 1
-	if i < 1 || name[i] != '~' || !isGUID(name[i+1:]) || !speakable(name) {
-		return "", "", false
-	}
-	return name[:i], name[i+1:], true
-}
-
 // txRecord is the data of the record.
 type txRecord struct {
 	Mark     string   `json:"mark"`
@@ -158,7 +150,7 @@ type txRecord struct {
 // sane reports whether it can be a record: the names in it must be valid names of
 // nodes.
 func (r *txRecord) sane() bool {
-	return len(r.Mark) == guidLen && isGUID(r.Mark) && len(r.Sites) <= MaxSites &&
+	return len(r.Mark) == layout.GUIDLen && layout.IsGUID(r.Mark) && len(r.Sites) <= MaxSites &&
 		!slices.ContainsFunc(r.Sites, func(site string) bool { return checkID("site", site) != nil })
 }
 
@@ -174,9 +166,6 @@ func (d *dtx) open() string            { return d.path + "/open-" + d.rec.Mark }
 func (d *dtx) decision() string        { return fmt.Sprintf("%s/decision-%x", d.path, d.zxid) }
 func (d *dtx) vote(site string) string { return fmt.Sprintf("%s/yes-%x-%s", d.path, d.zxid, site) }
 func (d *dtx) deadline() time.Time     { return time.UnixMilli(min(d.rec.Deadline, maxDeadline)) }
-
-// livePrefix begins the names of the live nodes of a record.
-const livePrefix = "live-"
 
 // outcome is the data of the decision.
 type outcome struct {
@@ -308,9 +297,9 @@ func (d *dtx) collect(ctx context.Context, s *session) (live string, err error) 
 			return "", err
 		}
 		live := ""
-		if i := slices.IndexFunc(names, isLive); i >= 0 {
+		if i := slices.IndexFunc(names, layout.IsLive); i >= 0 {
 			live = d.path + "/" + names[i]
-			names = slices.DeleteFunc(names, isLive)
+			names = slices.DeleteFunc(names, layout.IsLive)
 		}
 		if stat.Czxid != d.zxid || len(names) != 1 || names[0] != base(d.decision()) {
 			return "", nil
@@ -352,13 +341,4 @@ func (d *dtx) collectSoon(ctx context.Context, s *session) error {
 		})
 	}
 	return err
-}
-
-// clip shortens a reason to a length that fits a node.
-func clip(reason string) string {
-	const most = 1000
-	if len(reason) > most {
-		reason = reason[:most]
-	}
-	return strings.ToValidUTF8(reason, "?")
 }

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -98,7 +98,7 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 	}
 	st := ProposalStatus{
 		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.deadline(),
-		Proposed: slices.ContainsFunc(names, isLive),
+		Proposed: slices.ContainsFunc(names, layout.IsLive),
 		Told:     !slices.Contains(names, base(d.open())),
 	}
 	o, err := d.outcome(ctx, s, nil)
@@ -126,8 +126,6 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 	}
 	return st, nil
 }
-
-func isLive(name string) bool { return strings.HasPrefix(name, livePrefix) && speakable(name) }
 
 // Recover finishes the transactions of proposers that are gone: it aborts those that
 // are undecided, and returns the decisions that are still owed to a proposer. It does
@@ -207,7 +205,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 		if err != nil {
 			return false, err
 		}
-		if i := slices.IndexFunc(names, isLive); i >= 0 {
+		if i := slices.IndexFunc(names, layout.IsLive); i >= 0 {
 			if !wait {
 				return true, nil
 			}

@@ -8,13 +8,8 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
-)
-
-// The contents of a branch in which the site has voted.
-const (
-	branchYes = "yes"
-	branchNo  = "no"
 )
 
 // branchWork is a site's work on one transaction: to vote, to wait for the decision,
@@ -91,10 +86,10 @@ func (b *branchWork[T]) look(ctx context.Context) (*outcome, error) {
 		case b.version == 0 && !again && (o != nil && o.Commit || b.bad != nil):
 			// The site may have voted after the branch was read and before the decision
 			// was made.
-		case b.version == 1 && b.vote == branchNo, b.version == 0:
+		case b.version == 1 && b.vote == layout.BranchNo, b.version == 0:
 			return o, nil
 		default:
-			b.vote = branchYes // or an outsider has overwritten what may have been a yes: it binds the site
+			b.vote = layout.BranchYes // or an outsider has overwritten what may have been a yes: it binds the site
 			return o, nil
 		}
 	}
@@ -120,7 +115,7 @@ func (b *branchWork[T]) decided(ctx context.Context) (*outcome, error) {
 	case isNotFound(err), d != nil && d.zxid != b.zxid:
 		d, err = nil, nil // gone, or another transaction in its place
 	case isDecode(err):
-		_, d.rec.Mark, _ = parseBranch(b.name)
+		_, d.rec.Mark, _ = layout.ParseBranch(b.name)
 		b.unread = err
 		if b.bad == nil {
 			b.bad = b.doubtful(err)
@@ -177,7 +172,7 @@ func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
 	if e := b.doubt(o); e != nil {
 		return b.inDoubt(ctx, e)
 	}
-	if o == nil && (b.d == nil || b.bad != nil && (b.bad.Path != b.d.path || b.vote == branchNo)) {
+	if o == nil && (b.d == nil || b.bad != nil && (b.bad.Path != b.d.path || b.vote == layout.BranchNo)) {
 		return b.carryOut(ctx, false) // without a yes of this site it cannot have been committed
 	}
 	if o == nil && b.vote == "" && (b.unread != nil || time.Now().Before(b.d.deadline())) {
@@ -186,7 +181,7 @@ func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
 		}
 	}
 	if o == nil {
-		if b.vote == branchYes && b.since.IsZero() {
+		if b.vote == layout.BranchYes && b.since.IsZero() {
 			b.since = time.Now()
 		}
 		var err error
@@ -213,7 +208,7 @@ func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
 func (b *branchWork[T]) doubt(o *outcome) *backend.Error {
 	switch {
 	case o != nil && !o.Commit:
-	case b.vote != branchYes:
+	case b.vote != layout.BranchYes:
 		if o != nil {
 			path := (&dtx{path: b.record(b.id), zxid: b.zxid}).decision()
 			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: a commit without the vote of this site", ErrInDoubt)}
@@ -279,23 +274,23 @@ func (b *branchWork[T]) prepare(ctx context.Context) error {
 		return err
 	}
 	ops := append(b.hold.Guard().Ops(), backend.Check(b.d.open(), backend.AnyVersion))
-	vote := branchYes
+	vote := layout.BranchYes
 	if verdict == nil {
 		ops = append(ops,
-			backend.SetData(b.path, []byte(branchYes), 0),
+			backend.SetData(b.path, []byte(layout.BranchYes), 0),
 			backend.Create(b.d.vote(b.site), nil, backend.Persistent))
 	} else {
-		vote = branchNo
-		o := outcome{By: "site " + b.site, Reason: clip(verdict.Error())}
+		vote = layout.BranchNo
+		o := outcome{By: "site " + b.site, Reason: layout.Clip(verdict.Error())}
 		ops = append(ops,
-			backend.SetData(b.path, []byte(branchNo+"\n"+o.Reason), 0),
+			backend.SetData(b.path, []byte(layout.BranchNo+"\n"+o.Reason), 0),
 			backend.Create(b.d.decision(), o.encode(), backend.Persistent))
 	}
 	if _, err := b.s.b.Commit(ctx, ops...); err != nil {
 		return b.settle(ctx, err)
 	}
 	b.version, b.vote = 1, vote
-	tell(ctx, b.c, trace.ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == branchYes})
+	tell(ctx, b.c, trace.ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == layout.BranchYes})
 	return nil
 }
 
@@ -391,7 +386,7 @@ func (b *branchWork[T]) acknowledge(ctx context.Context, commit bool) error {
 		b.ack(b.name, b.d)
 	}
 	ops := append(b.hold.Guard().Ops(), backend.Delete(b.path, b.version))
-	if b.d != nil && b.vote == branchYes {
+	if b.d != nil && b.vote == layout.BranchYes {
 		vote := b.d.vote(b.site)
 		_, err := b.s.b.Commit(ctx, append(ops, backend.Delete(vote, backend.AnyVersion))...)
 		var e *backend.Error

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A Branch is a transaction as a site sees it: the site votes on it, and then carries
@@ -215,7 +216,7 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 		}
 		slices.Sort(names)
 		for _, name := range names {
-			id, _, ok := parseBranch(name)
+			id, _, ok := layout.ParseBranch(name)
 			if !ok || !v.begin(name) {
 				continue
 			}

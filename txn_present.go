@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // Unserved says what Propose does about a site that no process serves, because the
@@ -205,7 +206,7 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 		}
 		return 0, err
 	}
-	if len((&line{kinds: lockLine}).order(names)) > 0 {
+	if len((&line{kinds: layout.LockLine}).kinds.Order(names)) > 0 {
 		return siteComing, nil
 	}
 	return siteGone, nil
@@ -303,7 +304,7 @@ func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 		}
 		branches := 0
 		for _, name := range names {
-			if id, _, ok := parseBranch(name); ok {
+			if id, _, ok := layout.ParseBranch(name); ok {
 				branches++
 				if err := v.work(name, id).run(ctx); err != nil {
 					return err

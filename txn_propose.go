@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // proposing is one Propose under way.
@@ -41,7 +42,7 @@ var errOther = fmt.Errorf("other sites or another payload: %w", ErrDuplicate)
 // this Propose is done with it.
 func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 	d := &dtx{id: q.id, path: q.record(q.id), rec: q.rec}
-	live := d.path + "/" + livePrefix + s.c.newGUID(d.path)
+	live := d.path + "/" + layout.LivePrefix + s.c.newGUID(d.path)
 	q.lives = append(q.lives, live)
 	if q.maybe && !q.found {
 		err := s.b.Sync(ctx, d.path)
@@ -360,7 +361,7 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 			return nil, err
 		}
 		another := slices.ContainsFunc(names, func(name string) bool {
-			return isLive(name) && !slices.Contains(q.lives, d.path+"/"+name)
+			return layout.IsLive(name) && !slices.Contains(q.lives, d.path+"/"+name)
 		})
 		// Another transaction with the same id is not aborted by this call.
 		if there.rec.Mark != d.rec.Mark || another || slices.Contains(names, base(there.decision())) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // ValueOptions may be nil.
@@ -85,7 +86,7 @@ type Versioned[T any] struct {
 // NewValue returns the value at path. It does no I/O; a bad path is reported by the
 // first call.
 func NewValue[T any](c *Client, path string, o *ValueOptions[T]) *Value[T] {
-	v := &Value[T]{cell: cell{c, c.recipePath(path), kindValue}}
+	v := &Value[T]{cell: cell{c, c.recipePath(path), layout.KindValue}}
 	if o != nil {
 		v.codec = o.Codec
 	}

@@ -8,18 +8,19 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // fits reports whether data can be written, in the largest commit that a write
 // needs.
 func (n *cell) fits(data []byte) error {
-	if kind, ok := parseMark(data); ok {
+	if kind, ok := layout.ParseMark(data); ok {
 		return fmt.Errorf("%w: it would look like the directory of a %s", ErrInvalid, kind)
 	}
 	err := backend.CheckOps([]backend.Op{
 		backend.Delete(n.path.full, 0),
 		backend.Create(n.path.full, data, backend.Persistent),
-		backend.SetData(n.c.root+journalDir+"/"+n.c.newGUID(journalDir), make([]byte, guidLen), backend.AnyVersion),
+		backend.SetData(n.c.root+journalDir+"/"+n.c.newGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion),
 	})
 	return errors.Unwrap(err)
 }
@@ -212,7 +213,7 @@ func (n *cell) update(ctx context.Context, fn func(old content) ([]byte, error))
 type cell struct {
 	c      *Client
 	path   recipePath
-	recipe recipeKind
+	recipe layout.RecipeKind
 }
 
 func (n *cell) ground() ground { return ground{dir: n.path.full, recipe: n.recipe} }
@@ -220,7 +221,7 @@ func (n *cell) ground() ground { return ground{dir: n.path.full, recipe: n.recip
 // meet refuses content that belongs to another recipe. It costs no request unless
 // the node has children, which are listed once.
 func (n *cell) meet(ctx context.Context, s *session, data []byte, stat backend.Stat) error {
-	if _, marked := parseMark(data); !marked {
+	if _, marked := layout.ParseMark(data); !marked {
 		if f, ok := n.c.known(n.ground()); ok && f.czxid == stat.Czxid {
 			return nil
 		}

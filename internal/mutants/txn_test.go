@@ -27,7 +27,7 @@ var txnMutants = []mutant{
 		"case b.bad != nil:\n\t\treturn b.bad\n", "case b.bad != nil && o == nil:\n\t\treturn b.bad\n",
 		"TestACommittedRecordThatIsOverwrittenLeavesItsSiteInDoubt"},
 	{"an overwritten branch is no vote", "txn_ballot.go",
-		"b.vote = branchYes // or an outsider", "// or an outsider",
+		"b.vote = layout.BranchYes // or an outsider", "// or an outsider",
 		"TestWhatIsOverwrittenIsNoGuess"},
 	{"a proposer that gives up aborts although another one proposes", "txn_propose.go",
 		"there.rec.Mark != d.rec.Mark || another ||", "there.rec.Mark != d.rec.Mark || another && false ||",

@@ -1,0 +1,55 @@
+package layout
+
+import (
+	"slices"
+)
+
+// Entrants is the members of a double barrier that are present.
+type Entrants struct {
+	Living  []string // of the round in progress, lowest first
+	Waiting []string // in no round yet, lowest first
+	Extra   int
+}
+
+// SortMembers sorts the children of the directory of members by kind. names lists the
+// members of the round.
+func SortMembers(names, list []string) Entrants {
+	var r Entrants
+	named := make(map[string]bool, len(names))
+	for _, name := range names {
+		named[name] = true
+	}
+	for _, name := range list {
+		if !IsOurs(name) {
+			continue
+		}
+		if _, ok := ParseSeq(name, ExtraInfix); ok {
+			r.Extra++
+		} else if _, ok := ParseSeq(name, EntrantInfix); !ok {
+			continue
+		} else if named[name] {
+			r.Living = append(r.Living, name)
+		} else {
+			r.Waiting = append(r.Waiting, name)
+		}
+	}
+	slices.SortFunc(r.Living, ByNumber)
+	slices.SortFunc(r.Waiting, ByNumber)
+	// Of several nodes of one call, only the last belongs to a live session.
+	seen := make(map[string]bool, len(r.Waiting))
+	for i := len(r.Waiting) - 1; i >= 0; i-- {
+		guid := r.Waiting[i][:len(GUIDPrefix)+GUIDLen]
+		if seen[guid] {
+			r.Waiting = slices.Delete(r.Waiting, i, i+1)
+		}
+		seen[guid] = true
+	}
+	return r
+}
+
+// ByNumber orders the names of members by arrival.
+func ByNumber(a, b string) int {
+	i, _ := ParseSeq(a, EntrantInfix)
+	j, _ := ParseSeq(b, EntrantInfix)
+	return BySeq(i, a, j, b)
+}

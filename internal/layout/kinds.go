@@ -1,0 +1,150 @@
+package layout
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// RecipeKind is the name of a kind of recipe, or of a directory within one.
+type RecipeKind string
+
+const (
+	KindMutex         RecipeKind = "mutex"
+	KindRWMutex       RecipeKind = "rwmutex"
+	KindElection      RecipeKind = "election"
+	KindSemaphore     RecipeKind = "semaphore"
+	KindGroup         RecipeKind = "group"
+	KindBarrier       RecipeKind = "barrier"
+	KindDoubleBarrier RecipeKind = "doublebarrier"
+	KindQueue         RecipeKind = "queue"
+	KindPriorityQueue RecipeKind = "priorityqueue"
+	KindDelayQueue    RecipeKind = "delayqueue"
+	KindTwoPhase      RecipeKind = "twophase"
+	KindValue         RecipeKind = "value"   // has no mark
+	KindCounter       RecipeKind = "counter" // has no mark
+
+	// Directories within a recipe.
+	KindRequests RecipeKind = "part of a semaphore"
+	KindMembers  RecipeKind = "part of a doublebarrier"
+	KindWaiters  RecipeKind = "part of a queue"
+
+	// Kinds of other implementations.
+	KindKazooLock        RecipeKind = "lock or election of kazoo"
+	KindCuratorSemaphore RecipeKind = "semaphore of Curator"
+	KindCuratorLeases    RecipeKind = "part of a semaphore of Curator"
+)
+
+// Admits reports whether a recipe of kind k can share a path with the kind found.
+func (k RecipeKind) Admits(found RecipeKind) bool {
+	switch {
+	case found == k:
+		return true
+	case found == KindKazooLock: // kazoo's names do not distinguish the two
+		return k == KindMutex || k == KindElection
+	case k == KindValue || k == KindCounter: // a number can be both
+		return found == KindValue || found == KindCounter
+	}
+	return false
+}
+
+// markPrefix begins the data of a recipe's directory; the kind follows.
+const markPrefix = "coord recipe: "
+
+func (k RecipeKind) Mark() []byte { return []byte(markPrefix + string(k)) }
+
+// ParseMark reads a mark, also of a kind that this version does not know.
+func ParseMark(data []byte) (RecipeKind, bool) {
+	rest, ok := bytes.CutPrefix(data, []byte(markPrefix))
+	if !ok || len(rest) == 0 || len(rest) > 64 {
+		return "", false
+	}
+	for _, c := range rest {
+		if c != ' ' && (c < 'a' || c > 'z') {
+			return "", false
+		}
+	}
+	return RecipeKind(rest), true
+}
+
+// KindOfName returns the kind of the nodes with such names, and the number of the node,
+// or "" for a name that is of no kind.
+func KindOfName(name string) (RecipeKind, int32) {
+	if n, ok := ParseMember(name); ok {
+		return KindGroup, n.Seq // checked first, since an id can look like any other name
+	}
+	if q, ok := SharedLine.Parse(name); ok {
+		return KindRWMutex, q.Seq
+	}
+	if seq, ok := ParseSeq(name, KazooInfix); ok {
+		return KindKazooLock, seq
+	}
+	if !strings.HasPrefix(name, GUIDPrefix) {
+		return "", 0
+	}
+	if q, ok := ParsePermit(name); ok {
+		return KindRequests, q.Seq
+	}
+	for _, x := range [...]struct {
+		infix string
+		kind  RecipeKind
+	}{
+		{LockInfix, KindMutex}, {LatchInfix, KindElection}, {"lease-", KindCuratorLeases},
+		{WaiterInfix, KindWaiters}, {EntrantInfix, KindMembers}, {ExtraInfix, KindMembers},
+	} {
+		if seq, ok := ParseSeq(name, x.infix); ok {
+			return x.kind, seq
+		}
+	}
+	return "", 0
+}
+
+// layouts are the fixed names that identify a recipe of several nodes whose directory
+// carries no mark: all of them exist.
+var layouts = []struct {
+	kind  RecipeKind
+	names []string
+}{
+	{KindSemaphore, []string{"limit", "requests"}},
+	{KindDoubleBarrier, []string{"members", "ready"}},
+	{KindQueue, []string{"items", "waiters"}}, // of every kind of queue
+	{KindTwoPhase, []string{"sites", "tx"}},
+	{KindCuratorSemaphore, []string{"leases", "locks"}},
+}
+
+// Among returns the kind of recipe that has nodes among names, other than the kinds
+// that k admits, or "".
+func (k RecipeKind) Among(names []string) RecipeKind {
+	for _, name := range names {
+		if found, _ := KindOfName(name); found != "" && !k.Admits(found) {
+			return found
+		}
+	}
+	for _, l := range layouts {
+		missing := slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
+		if !missing && !k.Admits(l.kind) && !(l.kind == KindQueue && k.isQueue()) {
+			return l.kind
+		}
+	}
+	return ""
+}
+
+func (k RecipeKind) isQueue() bool {
+	return k == KindQueue || k == KindPriorityQueue || k == KindDelayQueue
+}
+
+// IsAddress reports whether data is Curator's default data of a node: the address of
+// its host.
+func IsAddress(data []byte) bool {
+	text, _, _ := strings.Cut(string(data), "%") // a zone
+	return len(data) <= 100 && strings.Trim(text, "0123456789abcdefABCDEF.:") == "" &&
+		(strings.Count(text, ".") == 3 || strings.Count(text, ":") >= 2)
+}
+
+// IsEmptyValue reports whether a node is a Value of no bytes. An unused directory, of
+// Curator's, kazoo's or an operator's, was never written; a used one has had children.
+func IsEmptyValue(stat backend.Stat) bool {
+	return stat.DataLength == 0 && stat.Version > 0 && stat.Cversion == 0 && stat.EphemeralOwner == 0
+}

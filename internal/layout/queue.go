@@ -1,0 +1,169 @@
+package layout
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MaxNumber is the highest number of a bucket. A higher one is an outsider's and is
+// ignored.
+const MaxNumber = 1 << 53
+
+// Bucket is a bucket, parsed from its name.
+type Bucket struct {
+	Key, N int64
+	Path   string
+}
+
+// BucketPath returns the path of a bucket in the directory items.
+func BucketPath(items string, key, n int64) string {
+	return items + "/" + BucketPrefix + strconv.FormatInt(key, 10) + "-" + strconv.FormatInt(n, 10)
+}
+
+// Buckets returns the buckets in the directory items in the order in which they are read. It ignores
+// foreign names.
+func Buckets(items string, names []string) []Bucket {
+	all := make([]Bucket, 0, len(names))
+	for _, name := range names {
+		rest, ok := strings.CutPrefix(name, BucketPrefix)
+		i := strings.LastIndexByte(rest, '-')
+		if !ok || i < 1 {
+			continue
+		}
+		key, err1 := strconv.ParseInt(rest[:i], 10, 64)
+		n, err2 := strconv.ParseInt(rest[i+1:], 10, 64)
+		b := Bucket{key, n, items + "/" + name}
+		if err1 != nil || err2 != nil || n > MaxNumber || b.Path != BucketPath(items, key, n) {
+			continue
+		}
+		all = append(all, b)
+	}
+	slices.SortFunc(all, func(a, b Bucket) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.N, b.N))
+	})
+	return all
+}
+
+// QueueEntry is an item in a bucket, with everything that the list of the bucket
+// shows about it.
+type QueueEntry struct {
+	Bucket string // path
+	Seen   int64  // the bucket's Pzxid in the list: its latest change of children
+	ID     string
+	Name   string
+	Due    int64 // milliseconds since 1970; 0: at once
+	Seq    int32
+	State  bool   // it was claimed before
+	Marked bool   // it is claimed now
+	Off    int64  // the time until which it is put off
+	PutOff string // the name of the node that puts it off
+}
+
+func (e *QueueEntry) Path() string    { return e.Bucket + "/" + e.Name }
+func (e *QueueEntry) StateAt() string { return e.Bucket + "/" + StatePrefix + e.ID }
+
+// Ready returns the time from which the item can be taken.
+func (e *QueueEntry) Ready() int64 { return max(e.Due, e.Off) }
+
+// ItemStem returns the name of an item without its sequence number.
+func ItemStem(id string, due int64) string {
+	return ItemPrefix + id + "-" + strconv.FormatInt(due, 10) + "-"
+}
+
+// BucketContents is what a list of a bucket shows.
+type BucketContents struct {
+	Items  []QueueEntry // in order
+	Litter []string     // nodes whose item is gone: deleted by an outsider, or with its producer's session
+}
+
+// ParseBucket parses the names in the bucket at path. seen is the Pzxid of the
+// list.
+func ParseBucket(path string, names []string, seen int64) BucketContents {
+	var c BucketContents
+	byID := make(map[string]int, len(names))
+	for _, name := range names {
+		if id, rest, ok := CutID(name, ItemPrefix); ok {
+			// Both can be negative: a due time before 1970, and a sequence number
+			// that has wrapped around.
+			sign := 0
+			if strings.HasPrefix(rest, "-") {
+				sign = 1
+			}
+			due, seq, ok := strings.Cut(rest[sign:], "-")
+			at, err := strconv.ParseInt(rest[:sign]+due, 10, 64)
+			n, isSeq := ParseDigits(seq)
+			if ok && err == nil && isSeq {
+				c.Items = append(c.Items, QueueEntry{Bucket: path, Seen: seen, ID: id, Name: name, Due: at, Seq: n})
+				continue
+			}
+		}
+	}
+	slices.SortFunc(c.Items, func(a, b QueueEntry) int {
+		if d := cmp.Compare(a.Due, b.Due); d != 0 {
+			return d
+		}
+		return int(int64(a.Seq) - int64(b.Seq))
+	})
+	// An outsider can have copied an item. The first item with an id counts,
+	// because the state and the mark belong to the id.
+	c.Items = slices.DeleteFunc(c.Items, func(e QueueEntry) bool {
+		if _, twice := byID[e.ID]; twice {
+			return true
+		}
+		byID[e.ID] = len(byID)
+		return false
+	})
+	marked := make(map[string]bool)
+	for _, name := range names {
+		if id, _, ok := CutID(name, MarkPrefix); ok {
+			marked[id] = true
+			if i, ok := byID[id]; ok {
+				c.Items[i].Marked = true
+			}
+		}
+	}
+	for _, name := range names {
+		if !IsState(name) {
+			continue
+		}
+		id := name[2 : 2+GUIDLen]
+		i, ok := byID[id]
+		switch {
+		case !ok && !marked[id]:
+			c.Litter = append(c.Litter, name)
+		case !ok:
+		case name[:2] == StatePrefix:
+			c.Items[i].State = true
+		default:
+			_, at, _ := CutID(name, PutOffPrefix)
+			if t, err := strconv.ParseInt(at, 10, 64); err == nil {
+				c.Items[i].Off, c.Items[i].PutOff = t, name
+			}
+		}
+	}
+	return c
+}
+
+// IsState reports whether a name is that of a state node or of a node that puts an
+// item off.
+func IsState(name string) bool {
+	if len(name) == 2+GUIDLen && name[:2] == StatePrefix {
+		return Speakable(name)
+	}
+	_, at, ok := CutID(name, PutOffPrefix)
+	if !ok {
+		return false
+	}
+	_, err := strconv.ParseInt(at, 10, 64)
+	return err == nil
+}
+
+// CutID splits a name into the id of the item and the rest.
+func CutID(name, kind string) (id, rest string, ok bool) {
+	if len(name) < len(kind)+GUIDLen+2 || name[:len(kind)] != kind || name[len(kind)+GUIDLen] != '-' || !Speakable(name) {
+		return "", "", false
+	}
+	return name[len(kind) : len(kind)+GUIDLen], name[len(kind)+GUIDLen+1:], true
+}
