@@ -30,17 +30,18 @@ const (
 // entries fit a file, the longest counts. Each entry of recipeLayer is a recipe, or a
 // family of recipes that share their innards.
 var layers = [...][]string{
-	clientLayer: {"coord", "session", "hold", "create", "commit", "cleanup", "kinds", "node", "errors", "pauses",
-		"latest", "together", "follow", "trace", "codec", "doc"},
-	engineLayer:  {"line", "lock_local", "value_cell"},
-	recipeLayer:  {"lock", "election", "group", "value", "counter", "cache", "barrier", "queue", "txn"},
+	clientLayer: {"coord", "session", "hold", "create", "commit", "cleanup", "kinds", "errors",
+		"follow", "trace", "codec", "doc"},
+	engineLayer: {"line", "cell"},
+	recipeLayer: {"mutex", "rwmutex", "semaphore", "lock", "election", "group", "value", "counter", "cache", "barrier", "doublebarrier", "queue",
+		"txn", "twophase"},
 	inspectLayer: {"inspect"},
 }
 
 // borrowed has what one recipe uses of another's innards. Strike out what is not
 // borrowed any more; add nothing.
 var borrowed = []string{
-	"txn uses Mutex.whole", // the lock of a site is a part of its recipe
+	"twophase uses Mutex.whole", // the lock of a site is a part of its recipe
 	// Queues and values make operations of a Txn.
 	"queue uses TxnOp.again", "queue uses TxnOp.err", "queue uses TxnOp.expand", "queue uses TxnOp.op", "queue uses TxnOp.path",
 	"value uses TxnOp.again", "value uses TxnOp.err", "value uses TxnOp.expand", "value uses TxnOp.op", "value uses TxnOp.path",

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 
@@ -204,3 +205,132 @@ func (l *line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
 	w.own, p.data, p.czxid, err = p.s.watchOwn(ctx, p.path)
 	return err
 }
+
+// neighbour is a watched node of the queue.
+type neighbour struct {
+	name string
+	w    *backend.Watch
+}
+
+func (n *neighbour) stop() {
+	n.w.Stop()
+	*n = neighbour{}
+}
+
+// gone reports whether the node called name was deleted while it was watched.
+func (n *neighbour) gone(name string) bool { return n.name == name && n.w.Kind() == backend.Deleted }
+
+// watches reports whether a watch on the node called name is armed and has not fired.
+func (n *neighbour) watches(name string) bool {
+	return n.w != nil && n.name == name && n.w.Kind() == 0
+}
+
+// aim appends the target to be armed so that the node called name is watched, or
+// nothing if the node is watched already.
+func (n *neighbour) aim(targets []backend.Target, dir, name string) []backend.Target {
+	if n.watches(name) {
+		return targets
+	}
+	n.stop()
+	*n = neighbour{name, backend.NewWatch()}
+	return append(targets, backend.Target{Path: dir + "/" + name, Children: true, Watch: n.w})
+}
+
+// watch arms a watch on the node called name, unless one is armed already. It reports
+// false if the node is gone.
+func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bool, error) {
+	if n.watches(name) {
+		return true, nil
+	}
+	n.stop()
+	w, _, err := s.watchDeletion(ctx, dir+"/"+name)
+	if isNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	*n = neighbour{name, w}
+	return true, nil
+}
+
+// isHigh reports whether the directory of a node with the number seq is to be replaced
+// as soon as no other contender is in it.
+func isHigh(seq int32) bool { return seq < 0 || seq >= layout.SeqSoft }
+
+// removeWithDir deletes a node of this client that is no hold, and dir with it if dir
+// is otherwise empty.
+func (s *session) removeWithDir(ctx context.Context, path, dir string) error {
+	if _, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(dir, backend.AnyVersion)); err == nil {
+		return nil
+	}
+	return s.remove(ctx, path) // dir not empty, denied, or outcome unknown: the own node must go
+}
+
+// checkNumber returns nil for a place whose number is valid. Otherwise it removes the
+// node, waits until the queue has drained and the directory is deleted, and returns
+// errDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
+// layout.SeqHard, or if foreign nodes keep the directory.
+func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
+	if p.seq >= 0 && p.seq < layout.SeqClose {
+		return nil
+	}
+	if err := p.s.remove(ctx, p.path); err != nil {
+		p.s.giveUp(p.path)
+		return err
+	}
+	if p.seq < 0 || p.seq >= layout.SeqHard {
+		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
+	}
+	for {
+		w := backend.NewWatch()
+		names, stat, err := p.s.b.Children(ctx, l.dir, w)
+		if isNotFound(err) {
+			return errDrained
+		}
+		if err != nil {
+			return err
+		}
+		if stat.NumChildren == 0 {
+			w.Stop()
+			_, err := p.s.b.Commit(ctx, backend.Delete(l.dir, backend.AnyVersion))
+			switch {
+			case err == nil, isNotFound(err):
+				return errDrained
+			case errors.Is(err, backend.ErrNotEmpty), mayRepeat(ctx, err):
+				continue
+			}
+			return err
+		}
+		if len(l.kinds.Order(names)) == 0 {
+			w.Stop()
+			return fmt.Errorf("%w: sequence numbers are used up, and foreign nodes keep the directory", ErrLimit)
+		}
+		if try {
+			w.Stop()
+			return ErrLocked
+		}
+		select {
+		case <-w.Fired():
+		case <-p.s.b.Done():
+			return p.s.b.Err()
+		case <-ctx.Done():
+			w.Stop()
+			return backend.ContextError(ctx)
+		}
+	}
+}
+
+// release and lost make a line the recipe of holds that each have a node of their own.
+// If the number of the node is high, release deletes the directory too, provided that
+// it is otherwise empty.
+func (l *line) release(h *Hold) error {
+	q, ok := l.kinds.Parse(base(h.Path()))
+	if !ok || !isHigh(q.Seq) {
+		return h.remove(nil)
+	}
+	_, err := h.removeWith(l.dir)
+	return err
+}
+
+func (l *line) lost(*Hold) {}

@@ -1,11 +1,14 @@
 package coord
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/layout"
 )
 
 // A Locker is a lock of this package: a *Mutex, a *RWMutex, its readers' side
@@ -22,177 +25,198 @@ type Locker interface {
 	orderKey() orderKey
 }
 
-// MutexOptions may be nil.
-type MutexOptions struct {
-	// ID names the caller in Contenders, [Inspect] and coordctl. It is text, need not be
-	// unique, and decides nothing. Others can read it, so it must not be a secret.
-	ID string
+// A HoldSet is a set of holds that were acquired together, all or none. It is lost when
+// any of them is. It has no token, since each lock counts its own. Fence what is
+// written under the set by Guard, or by the tokens of its Holds.
+//
+// It is safe for concurrent use.
+type HoldSet struct {
+	holds []*Hold // in the order in which they were acquired
+	done  chan struct{}
 
-	// Data is stored in the node of each acquisition, for Contenders. Keep it small: it
-	// is stored in every waiter's node. It must be within the request limit. Without an
-	// ID, Data that reads as a request to give the lock up is refused with ErrInvalid:
-	// "unlock", "__REVOKE__", and the JSON that Revoke writes, which begins with
-	// {"coord-revoke":.
-	Data []byte
+	mu  sync.Mutex
+	err error
 }
 
-// A Mutex is an exclusive lock among all clients that use the same path (the lock
-// recipe of the ZooKeeper recipe guide). Waiters are granted in the order in which
-// their nodes were created. No client polls, and a release wakes at most two clients
-// however many wait.
+// LockAll acquires all of the locks, or none. They may be mutexes, the sides of
+// readers-writer locks and permits of semaphores, of one client or several. It acquires
+// them in the order of their paths, whatever the order of the arguments, so two callers
+// cannot wait for each other. (Locks at one path on several services are acquired in
+// the order of the arguments, which must be the same for all callers.) If one of them
+// cannot be acquired, LockAll releases those that it holds in reverse, and joins all
+// errors. ctx bounds the whole call: if it ends before all of them are released, the
+// release goes on in the background.
 //
-// It guarantees that at most one client has a node at the head of the queue, and that
-// tokens grow from one holder to the next. It cannot guarantee that a paused process
-// stops believing in its hold: see Hold for how to fence.
-//
-// It is not reentrant: pass the Hold instead. A Lock whose ctx derives from a hold on
-// the same lock (of Do, or Hold.Context) would wait for itself, and fails with ErrHeld;
-// TryLock returns ErrLocked then. With another ctx a second Lock in the same process
-// waits like any other. Callers of one Client on one path queue inside the process,
-// behind one node.
-//
-// Layout: path is a directory (a container, created on first use, with its missing
-// parents) that belongs to the lock. Its data names the lock. Only contenders' nodes
-// are in it, ephemeral and sequential, named _c_<uuid>-lock-<number>, as Curator's
-// InterProcessMutex names them. The data of such a node is Data; with an ID it is JSON
-// under the key "coord-contender". Children with other names are ignored.
-//
-// Clients of other implementations can queue on the same path. Curator's
-// InterProcessMutex and a Mutex exclude each other without further configuration. So do
-// kazoo's Lock and a Mutex, if kazoo's is made with extra_lock_patterns=["-lock-"].
-// Curator ignores kazoo's stock names, so where all three meet, kazoo's nodes must have
-// Curator's names: a subclass with _NODE_NAME = "-lock-" and _EXCLUDE_NAMES =
-// ["-lock-", "__lock__"].
-//
-// A Mutex is safe for concurrent use and owns no resources; there is nothing to close.
-// Two of them with one client and path are one lock.
-type Mutex struct {
-	c    *Client
-	path recipePath
-	data []byte // of the node
-	bad  error  // of the options
-
-	whole ground // of the recipe that the lock is a part of, if any
-}
-
-// NewMutex returns the lock at path. It does no I/O; a bad path is reported by
-// the first call.
-func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
-	m := &Mutex{c: c, path: c.recipePath(path)}
-	if o != nil {
-		m.data, m.bad = encodeContender(o.ID, slices.Clone(o.Data))
-	}
-	return m
-}
-
-// Lock acquires the lock, waiting until ctx ends. ctx bounds the wait only, not the
-// hold. A session lost while waiting does not end the wait: the caller goes to the tail
-// of the queue with the next session. Whatever ends the wait, the caller's node is gone
-// when Lock returns, or as soon as there is contact: see "Given up is gone" in the
-// package comment.
-//
-// Errors: the context's; ErrHeld; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
-// data; ErrLimit when the directory's sequence numbers, some two billion, are used up,
-// until the service has removed the directory, some time after its last node is gone;
-// ErrNoChildren when an ephemeral node is at the path or above it.
-func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
-	return m.lock(ctx, &request{op: "lock", kind: layout.LockInfix, data: m.data})
-}
-
-// TryLock acquires the lock if it is free, and returns ErrLocked if not. It waits for
-// the service only, not for other contenders. Of any number of callers that only try,
-// one gets a lock that is free.
-//
-// It costs one request if this client's latest try at the path succeeded. Otherwise it
-// looks first, which costs two more reads.
-func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
-	return m.lock(ctx, &request{op: "trylock", kind: layout.LockInfix, data: m.data, try: true})
-}
-
-// Do runs f under the lock, with a context that ends when the hold does. It returns the
-// errors of Lock, f and Release, joined: if the hold was lost before f returned, the
-// result matches ErrLost. Nil means that the hold stood while f ran; see Hold.Release
-// for the case in which that cannot be known. Do releases the lock also if f panics,
-// and the panic continues in the caller.
-func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
-	return do(ctx, m.Lock, f)
-}
-
-func (m *Mutex) line() *line {
-	return &line{c: m.c, dir: m.path.full, kinds: layout.LockLine, whole: m.whole}
-}
-
-func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
-	if err := m.path.check(r.op); err != nil {
+// A hold that is lost while others are awaited ends the call with that loss: the error
+// matches ErrLost. ErrInvalid: no locker, a nil locker, also inside a wrapper, or one
+// path of a client twice. (A wrapper that embeds no Locker at all panics, before
+// anything is locked.) ErrHeld, ErrUpgrade: one lock twice, by several clients of one
+// service.
+func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
+	list, err := inOrder(lockers)
+	if err != nil {
 		return nil, err
 	}
-	path := m.path.full
-	if m.bad != nil {
-		return nil, opError(r.op, path, m.bad)
+	s := &HoldSet{done: make(chan struct{})}
+	wait, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, l := range list {
+		h, err := l.Lock(wait)
+		if err == nil {
+			s.holds = append(s.holds, h)
+			wait = h.Context(wait) // a loss ends the wait for the rest
+		} else if lost := s.firstLoss(); lost != nil && ctx.Err() == nil {
+			err = lost
+		}
+		if err != nil {
+			return nil, s.giveBack(ctx, err)
+		}
 	}
-	if err := backend.ContextError(ctx); err != nil {
-		return nil, opError(r.op, path, err)
+	for _, h := range s.holds {
+		h.whenEnded(s.end)
 	}
-	if err := m.line().heldUnder(ctx, r); err != nil {
-		return nil, opError(r.op, path, err)
+	if err := s.Err(); err != nil {
+		return nil, s.giveBack(ctx, err)
 	}
-	r.trail = m.c.trail("mutex", path, r.op)
-	q, w, err := m.c.join(*m.line(), r.data, r.try)
-	if err != nil {
-		return nil, opError(r.op, path, err)
+	return s, nil
+}
+
+// giveBack releases the holds of a set that was not completed for the reason why, and
+// returns all errors joined. Releases that are not complete when ctx ends go on in the
+// background.
+func (s *HoldSet) giveBack(ctx context.Context, why error) error {
+	errs := []error{why}
+	for _, h := range slices.Backward(s.holds) {
+		done := make(chan error, 1)
+		if !h.s.c.goWork(func() { done <- h.Release() }) {
+			done <- h.Release() // the hold ended with its client
+		}
+		select {
+		case err := <-done:
+			if err != why { // the loss that ended the call is already in errs
+				errs = append(errs, err)
+			}
+		case <-ctx.Done():
+		}
 	}
-	if w != nil {
-		r.trail.waiting(ctx, "", -1)
-		if err := q.wait(ctx, w); err != nil {
-			err = opError(r.op, path, err)
-			r.trail.over(ctx, err)
+	return errors.Join(errs...)
+}
+
+// inOrder sorts the lockers. It refuses lockers that cannot be locked together.
+func inOrder(lockers []Locker) ([]Locker, error) {
+	if len(lockers) == 0 {
+		return nil, opError("lockall", "", fmt.Errorf("%w: no locker", ErrInvalid))
+	}
+	type path struct {
+		c    *Client
+		full string
+	}
+	seen := make(map[path]bool)
+	for i, l := range lockers {
+		if l == nil || l.orderKey().client == nil {
+			return nil, opError("lockall", "", fmt.Errorf("%w: locker %d of %d is nil", ErrInvalid, i+1, len(lockers)))
+		}
+		k := l.orderKey()
+		if err := k.path.check("lockall"); err != nil {
 			return nil, err
 		}
-		r.berth = w.berth
+		p := path{k.client, k.path.full}
+		if seen[p] {
+			return nil, opError("lockall", p.full, fmt.Errorf("%w: one path twice", ErrInvalid))
+		}
+		seen[p] = true
 	}
-	r.owner = q
-	h, err := q.l.acquire(ctx, r)
+	list := slices.Clone(lockers)
+	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(a.orderKey().path.full, b.orderKey().path.full) })
+	return list, nil
+}
+
+// whenEnded calls f when the hold ends, or at once if it has ended.
+func (h *Hold) whenEnded(f func(error)) {
+	h.checkLease()
+	h.mu.Lock()
+	err := h.err
+	if err == nil {
+		h.ends = append(h.ends, &onEnd{f: f})
+	}
+	h.mu.Unlock()
 	if err != nil {
-		q.advance()
-		return nil, err
+		f(err)
 	}
-	return h, nil
 }
 
-// Contenders lists the holder and the waiters, in the order of the queue. The result is
-// a snapshot: it may be out of date when it is returned, but it is not older than the
-// call, on an ensemble too. Callers that queue inside a process behind another caller
-// do not appear. It costs two requests and one more for each contender.
-func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
-	if err := m.path.check("contenders"); err != nil {
-		return nil, err
+// end marks the set as ended. The first reason counts.
+func (s *HoldSet) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+		close(s.done)
 	}
-	path := m.path.full
-	list, err := m.line().contenders(ctx)
-	return list, opError("contenders", path, err)
 }
 
-// Revoke asks the current holder to give the lock up, and returns when that hold has
-// ended, by consent, by force or otherwise. That there is no holder is no error, unless
-// another kind of recipe has the path (ErrKind). Revoke does not acquire the lock. If
-// ctx ends first, the request stays in the holder's node.
-//
-// Into the node of a client of another implementation the request is written as
-// Curator's Revoker writes it, without By and Reason. Such a holder that is not
-// revocable never consents, and one whose node is deleted by force may not notice.
-func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return m.line().revoke(ctx, &m.path, o)
-}
-
-// orderKey is the sort key of LockAll. A nil lock has none.
-type orderKey struct {
-	client *Client
-	path   recipePath
-}
-
-func (m *Mutex) orderKey() (k orderKey) {
-	if m != nil {
-		k = orderKey{m.c, m.path}
+// firstLoss returns the loss of one of the holds, or nil.
+func (s *HoldSet) firstLoss() error {
+	for _, h := range s.holds {
+		if err := h.Err(); errors.Is(err, ErrLost) {
+			return err
+		}
 	}
-	return k
+	return nil
+}
+
+// Done returns a channel that is closed when any of the holds has ended.
+func (s *HoldSet) Done() <-chan struct{} {
+	s.Err() // compares the leases with the clock
+	return s.done
+}
+
+// Err returns nil while all of the holds stand, and afterwards the Err of the first
+// that ended.
+func (s *HoldSet) Err() error {
+	if lost := s.firstLoss(); lost != nil {
+		s.end(lost) // the goroutine that ended the hold may not have called end yet
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Context returns a context that ends when parent or the set ends, with Err as
+// its cause.
+func (s *HoldSet) Context(parent context.Context) context.Context {
+	for _, h := range s.holds {
+		parent = h.Context(parent)
+	}
+	return parent
+}
+
+// Holds returns the holds in the order of their paths.
+func (s *HoldSet) Holds() []*Hold { return slices.Clone(s.holds) }
+
+// Guard returns the condition that all of the holds still stand.
+func (s *HoldSet) Guard() Guard {
+	var checks []backend.Op
+	for _, h := range s.holds {
+		checks = append(checks, h.Guard().checks...)
+	}
+	return Guard{checks}
+}
+
+// Verify asks the service whether all of the holds still stand, as Hold.Verify.
+func (s *HoldSet) Verify(ctx context.Context) error {
+	for _, h := range s.holds {
+		if err := h.Verify(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release releases all of the holds in parallel, so it takes as long as one Release,
+// also when some of them are lost. It returns their errors joined.
+func (s *HoldSet) Release() error {
+	errs := make([]error, len(s.holds))
+	together(len(s.holds), func(i int) { errs[i] = s.holds[i].Release() })
+	return errors.Join(errs...)
 }

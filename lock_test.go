@@ -1,690 +1,372 @@
 package coord_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// mayBeReleased releases a hold although the reply may be lost.
-func mayBeReleased(t *testing.T, h *coord.Hold) {
-	t.Helper()
-	if err := h.Release(); err != nil && (!errors.Is(err, coord.ErrUncertain) || errors.Is(err, coord.ErrLost)) {
-		t.Fatal(err)
-	}
-}
-
-func TestALockIsHeldByOneAndTokensGrow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := memory.New(nil)
-		const clients, callers, rounds = 4, 3, 20
-		var mu sync.Mutex
-		holders, token, grants := 0, int64(0), 0
-		var wg sync.WaitGroup
-		for i := range clients {
-			c := coordtest.Open(t, st.Link(fmt.Sprint(i)), nil)
-			for range callers {
-				wg.Go(func() {
-					m := coord.NewMutex(c, "/locks/a", nil)
-					for range rounds {
-						h := coordtest.MustLock(t, m)
-						mu.Lock()
-						holders++
-						grants++
-						if holders != 1 {
-							t.Errorf("%d holders", holders)
-						}
-						if h.Token() <= token {
-							t.Errorf("token %d after %d", h.Token(), token)
-						}
-						token = h.Token()
-						mu.Unlock()
-						time.Sleep(time.Millisecond)
-						mu.Lock()
-						holders--
-						mu.Unlock()
-						coordtest.MustRelease(t, h)
-					}
-				})
-			}
-		}
-		wg.Wait()
-		if grants != clients*callers*rounds {
-			t.Errorf("%d grants", grants)
-		}
-		if left := coordtest.Children(t, st, "/locks/a"); len(left) != 0 {
-			t.Errorf("left behind: %v", left)
-		}
-	})
-}
-
-func TestWaitersAreGrantedInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := memory.New(nil)
-		first := coordtest.MustLock(t, coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil))
-		var mu sync.Mutex
-		var got []int
-		var wg sync.WaitGroup
-		for i := range 10 {
-			m := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
-			wg.Go(func() {
-				h := coordtest.MustLock(t, m)
-				mu.Lock()
-				got = append(got, i)
-				mu.Unlock()
-				coordtest.MustRelease(t, h)
-			})
-			synctest.Wait() // it stands in line before the next comes
-		}
-		coordtest.MustRelease(t, first)
-		wg.Wait()
-		if want := "[0 1 2 3 4 5 6 7 8 9]"; fmt.Sprint(got) != want {
-			t.Errorf("order %v, want %v", got, want)
-		}
-	})
-}
-
-func TestTryLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := memory.New(nil)
-		a := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
-		b := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
-		h, err := a.TryLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, m := range map[string]*coord.Mutex{"the same client": a, "another client": b} {
-			if _, err := m.TryLock(t.Context()); !errors.Is(err, coord.ErrLocked) {
-				t.Errorf("%s: %v, want ErrLocked", name, err)
-			}
-		}
-		if n := len(coordtest.Children(t, st, "/l")); n != 1 {
-			t.Errorf("%d nodes, want the holder's", n)
-		}
-		coordtest.MustRelease(t, h)
-		h, err = b.TryLock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		coordtest.MustRelease(t, h)
-	})
-}
-
-func TestTryLockReturnsWhenItsContextEnds(t *testing.T) {
+func TestLockAllHasAllOrNone(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after coordtest.Nth
-		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
-		// A try that has won makes its node at once the next time.
-		h, err := m.TryLock(context.Background())
+		ctx := context.Background()
+		w.resource("/r")
+		c := w.Open("a", nil)
+		x, y, rw := coord.NewMutex(c, "/x", nil), coord.NewMutex(c, "/y", nil), coord.NewRWMutex(c, "/rw", nil)
+		set, err := coord.LockAll(ctx, y, rw.RLocker(), x)
 		if err != nil {
 			w.T.Fatal(err)
 		}
-		coordtest.MustRelease(w.T, h)
-		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
-		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
-			w.Link("a").Partition()
+		if holds := set.Holds(); len(holds) != 3 || holds[0].Token() != 0 || holds[1].Token() == 0 || holds[1].Token() >= holds[2].Token() {
+			w.T.Errorf("not taken in the order of the paths: %v", holds)
+		}
+		other := w.Open("b", nil)
+		for _, l := range []coord.Locker{coord.NewMutex(other, "/x", nil), coord.NewMutex(other, "/y", nil), coord.NewRWMutex(other, "/rw", nil)} {
+			_, err := l.TryLock(ctx)
+			coordtest.WantErr(w.T, err, coord.ErrLocked)
+		}
+		write := func() error {
+			_, err := w.Session("guarded").Commit(ctx, append(set.Guard().Ops(), backend.SetData(w.Path("/r"), nil, backend.AnyVersion))...)
 			return err
-		})
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		}
+		if err := write(); err != nil {
+			w.T.Error(err)
+		}
+		if err := set.Verify(ctx); err != nil {
+			w.T.Error(err)
+		}
+		inside := set.Context(ctx)
+		if err := set.Release(); err != nil {
+			w.T.Error(err)
+		}
+		<-set.Done()
+		<-inside.Done()
+		coordtest.WantErr(w.T, set.Err(), coord.ErrReleased)
+		coordtest.WantErr(w.T, context.Cause(inside), coord.ErrReleased)
+		coordtest.WantErr(w.T, write(), coord.ErrNotFound)
+		for _, p := range []string{"/x", "/y", "/rw"} {
+			w.Empty(p)
+		}
+	})
+}
+
+// Curator's InterProcessMultiLock goes on after a failure and counts the timeout
+// for each lock.
+func TestLockAllGivesBackWhatItHasWhenOneCannotBeHad(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.Open("a", nil)
+		taken := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/b", nil))
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		_, err = m.TryLock(ctx)
+		_, err := coord.LockAll(ctx, coord.NewMutex(c, "/c", nil), coord.NewMutex(c, "/b", nil), coord.NewMutex(c, "/a", nil))
 		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
-		if d := time.Since(start); d > time.Second {
-			w.T.Errorf("took %v", d)
+		if d := time.Since(start); d > 5*time.Second {
+			w.T.Errorf("took %v: one deadline for all", d)
 		}
-		w.Link("a").Heal()
-		w.Eventually("only the holder is left", func() bool { return len(w.Children("/l")) == 1 })
-		coordtest.MustRelease(w.T, holder)
+		w.Empty("/a")
+		w.Empty("/c")
+		coordtest.MustRelease(w.T, taken)
+		w.Empty("/b")
 	})
 }
 
-func TestDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := memory.New(nil)
-		link := st.Link("a")
-		m := coord.NewMutex(coordtest.Open(t, link, nil), "/l", nil)
-		failed := errors.New("failed")
-		if err := m.Do(t.Context(), func(context.Context, *coord.Hold) error { return failed }); err != failed && !errors.Is(err, failed) {
-			t.Errorf("got %v, want what the function returned", err)
+func TestLockAllIsLostWhenOneIsLost(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.Open("a", nil)
+		set, err := coord.LockAll(context.Background(), coord.NewMutex(c, "/x", nil), coord.NewMutex(c, "/y", nil))
+		if err != nil {
+			w.T.Fatal(err)
 		}
-		err := m.Do(t.Context(), func(ctx context.Context, h *coord.Hold) error {
-			link.Expire(h.Session())
-			<-ctx.Done()
-			if cause := context.Cause(ctx); !errors.Is(cause, coord.ErrLost) || !errors.Is(cause, coord.ErrSessionLost) {
-				t.Errorf("cause %v", cause)
-			}
-			return nil
-		})
-		if !errors.Is(err, coord.ErrLost) {
-			t.Errorf("got %v, want the loss", err)
+		ctx := set.Context(context.Background())
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(set.Holds()[1].Path(), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
 		}
-		func() {
-			defer func() { recover() }()
-			m.Do(t.Context(), func(context.Context, *coord.Hold) error { panic("under the lock") })
+		<-set.Done()
+		<-ctx.Done()
+		coordtest.WantErr(w.T, set.Err(), coord.ErrLost, coord.ErrDeleted)
+		coordtest.WantErr(w.T, set.Release(), coord.ErrLost, coord.ErrDeleted)
+		w.Empty("/x") // the other was given back
+	})
+}
+
+func TestLockAllEndsWhenAPartIsLostWhileItWaits(t *testing.T) {
+	onEach(t, func(w *world) {
+		taken := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/b", nil))
+		c := w.Open("a", nil)
+		a := coord.NewMutex(c, "/a", nil)
+		done := make(chan error, 1)
+		n := w.Waits.Load()
+		go func() {
+			_, err := coord.LockAll(context.Background(), a, coord.NewMutex(c, "/b", nil))
+			done <- err
 		}()
-		synctest.Wait()
-		if left := coordtest.Children(t, st, "/l"); len(left) != 0 {
-			t.Errorf("left behind by a panic: %v", left)
+		w.Eventually("LockAll waits for the second", func() bool { return w.Waits.Load() > n })
+		list, err := a.Contenders(context.Background())
+		if err != nil || len(list) != 1 {
+			w.T.Fatal(list, err)
 		}
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(list[0].Path, backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
+		}
+		coordtest.WantErr(w.T, <-done, coord.ErrLost, coord.ErrDeleted)
+		w.Eventually("the wait is given up", func() bool { return len(w.Children("/b")) == 1 })
+		coordtest.MustRelease(w.T, taken)
 	})
 }
 
-func TestAHoldEndsOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := memory.New(nil)
-		link := st.Link("a")
-		c := coordtest.Open(t, link, nil)
-		m := coord.NewMutex(c, "/l", nil)
-
-		h := coordtest.MustLock(t, m)
-		if h.Err() != nil {
-			t.Fatal(h.Err())
-		}
-		ctx := h.Context(t.Context())
-		coordtest.MustRelease(t, h)
-		coordtest.MustRelease(t, h) // idempotent
-		<-h.Done()
-		if !errors.Is(h.Err(), coord.ErrReleased) || errors.Is(h.Err(), coord.ErrLost) {
-			t.Errorf("released: %v", h.Err())
-		}
-		if !errors.Is(context.Cause(ctx), coord.ErrReleased) {
-			t.Errorf("context: %v", context.Cause(ctx))
-		}
-		if c := h.Context(t.Context()); c.Err() == nil {
-			t.Error("a context of an ended hold lives")
-		}
-
-		h = coordtest.MustLock(t, m)
-		link.Expire(h.Session())
-		<-h.Done()
-		if err := h.Release(); !errors.Is(err, coord.ErrLost) || !errors.Is(err, coord.ErrSessionLost) {
-			t.Errorf("released after a loss: %v", err)
-		}
-	})
-}
-
-func TestContendersAreListedInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := memory.New(nil)
+func TestTwoCallersOfLockAllNeverWaitForEachOther(t *testing.T) {
+	onEach(t, func(w *world) {
 		var wg sync.WaitGroup
-		ctx, cancel := context.WithCancel(t.Context())
-		var first *coord.Mutex
-		for i := range 3 {
-			m := coord.NewMutex(coordtest.Open(t, st, nil), "/l", &coord.MutexOptions{Data: fmt.Append(nil, "node-", i)})
-			if first == nil {
-				first = m
-			}
+		for i, name := range []string{"a", "b", "c"} {
+			c := w.Open(name, nil)
+			x, y, z := coord.NewMutex(c, "/x", nil), coord.NewMutex(c, "/y", nil), coord.NewRWMutex(c, "/z", nil)
+			orders := [][]coord.Locker{{x, y, z}, {z, y, x}, {y, z, x}}
 			wg.Go(func() {
-				if h, err := m.Lock(ctx); err == nil {
-					<-ctx.Done()
-					h.Release()
+				for range 10 {
+					set, err := coord.LockAll(context.Background(), orders[i]...)
+					if err != nil {
+						w.T.Error(err)
+						return
+					}
+					if err := set.Release(); err != nil {
+						w.T.Error(err)
+					}
 				}
 			})
-			synctest.Wait()
 		}
-		list, err := first.Contenders(t.Context())
-		if err != nil || len(list) != 3 {
-			t.Fatal(list, err)
-		}
-		for i, c := range list {
-			if string(c.Data) != fmt.Sprint("node-", i) || c.Session == 0 || c.Since.IsZero() || i > 0 && c.Token <= list[i-1].Token {
-				t.Errorf("contender %d: %+v", i, c)
+		wg.Wait()
+		w.Empty("/x")
+	})
+}
+
+func TestLockAllRefusesWhatMakesNoSense(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.Open("a", nil)
+		m, rw := coord.NewMutex(c, "/x", nil), coord.NewRWMutex(c, "/rw", nil)
+		for name, lockers := range map[string][]coord.Locker{
+			"nothing":           nil,
+			"one path twice":    {m, coord.NewMutex(c, "/x", nil)},
+			"both sides":        {rw, rw.RLocker()},
+			"one lock wrapped":  {m, wrapped{m}},
+			"a nil one wrapped": {m, wrapped{(*coord.Mutex)(nil)}},
+			"nil":               {nil},
+			"no mutex":          {(*coord.Mutex)(nil)},
+			"no writer":         {m, (*coord.RWMutex)(nil)},
+			"no reader":         {(*coord.RWMutex)(nil).RLocker(), m},
+			"no permits":        {(*coord.Semaphore)(nil).Locker(1)},
+		} {
+			if _, err := coord.LockAll(context.Background(), lockers...); !errors.Is(err, coord.ErrInvalid) {
+				w.T.Errorf("%s: %v", name, err)
 			}
 		}
-		cancel()
-		wg.Wait()
-		synctest.Wait()
-		if list, err := first.Contenders(t.Context()); err != nil || len(list) != 0 {
-			t.Error(list, err)
+		_, err := coord.LockAll(context.Background(), m, coord.NewMutex(c, "bad", nil))
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
+		if left := w.Children("/x"); len(left) != 0 {
+			w.T.Errorf("left behind: %v", left)
 		}
 	})
 }
 
-// What is tried by many and held by nobody is had by one of them before each has
-// tried a few times, again and again. (Tries that stand in each other's way kept a free
-// lock from 48 pollers for as long as they polled.)
-func TestALockThatIsOnlyTriedIsHadBySomebody(t *testing.T) {
-	const pollers, grants, rounds = 48, 100, 6
-	type try = func(context.Context) (*coord.Hold, error)
-	for name, of := range map[string]func(c *coord.Client, i int) try{
-		"mutex":   func(c *coord.Client, _ int) try { return coord.NewMutex(c, "/l", nil).TryLock },
-		"writers": func(c *coord.Client, _ int) try { return coord.NewRWMutex(c, "/l", nil).TryLock },
-		"readers and writers": func(c *coord.Client, i int) try {
-			if rw := coord.NewRWMutex(c, "/l", nil); i%2 == 0 {
-				return rw.TryLock
-			} else {
-				return rw.TryRLock
+// A wrapper that was never given a Locker is a mistake in the program. It shows before
+// anything is locked.
+func TestLockAllPanicsForAWrapperAroundNothing(t *testing.T) {
+	for name, nothing := range map[string]coord.Locker{"nothing embedded": wrapped{}, "a nil wrapper": (*wrapped)(nil)} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				m := coord.NewMutex(w.Open("a", nil), "/a", nil)
+				func() {
+					defer func() {
+						if recover() == nil {
+							w.T.Error("no panic")
+						}
+					}()
+					coord.LockAll(context.Background(), m, nothing)
+				}()
+				h, err := m.TryLock(context.Background())
+				coordtest.MustRelease(w.T, must(w.T, h, err))
+			})
+		})
+	}
+}
+
+// wrapped is a Locker of another package.
+type wrapped struct{ coord.Locker }
+
+// Permits are had together with locks, in the order of the paths.
+func TestLockAllTakesPermits(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		sem := coord.NewSemaphore(c, "/b", 3, nil)
+		set, err := coord.LockAll(ctx, wrapped{coord.NewMutex(c, "/c", nil)}, sem.Locker(2), coord.NewMutex(c, "/a", nil))
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if h := set.Holds()[1]; !strings.Contains(h.Path(), "permit-2-") {
+			w.T.Errorf("the second hold stands on %s", h.Path())
+		}
+		_, err = sem.Locker(2).TryLock(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrLocked)
+		if err := sem.Locker(1).Do(ctx, func(context.Context, *coord.Hold) error { return nil }); err != nil {
+			w.T.Error(err)
+		}
+		if err := set.Release(); err != nil {
+			w.T.Error(err)
+		}
+	})
+}
+
+// Equal paths on two services are two locks, and on one service one.
+func TestLockAllTellsServicesApart(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		a, b := w.Open("a", nil), w.Open("b", nil)
+		elsewhere := coordtest.Open(w.T, memory.New(nil), &coord.Options{Namespace: w.Path("")})
+		set, err := coord.LockAll(ctx, coord.NewMutex(a, "/x", nil), coord.NewMutex(elsewhere, "/x", nil))
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if err := set.Verify(ctx); err != nil {
+			w.T.Error(err)
+		}
+		if err := set.Release(); err != nil {
+			w.T.Error(err)
+		}
+		_, err = coord.LockAll(ctx, coord.NewMutex(a, "/x", nil), coord.NewMutex(b, "/x", nil))
+		coordtest.WantErr(w.T, err, coord.ErrHeld)
+		w.Empty("/x")
+	})
+}
+
+// two locks /x and /y by two clients.
+func (w *world) two(a, b *coord.Client) *coord.HoldSet {
+	w.T.Helper()
+	set, err := coord.LockAll(context.Background(), coord.NewMutex(a, "/x", nil), coord.NewMutex(b, "/y", nil))
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	if err := set.Err(); err != nil {
+		w.T.Fatalf("a set that stands: %v", err)
+	}
+	return set
+}
+
+func TestASetEndsWithTheFirstOfItsHoldsAndKeepsTheReason(t *testing.T) {
+	onEach(t, func(w *world) {
+		set := w.two(w.Open("a", nil), w.Open("b", nil))
+		ctx := set.Context(context.Background())
+		x, y := set.Holds()[0], set.Holds()[1]
+		w.Link("b").Expire(y.Session())
+		<-set.Done()
+		first := set.Err()
+		coordtest.WantErr(w.T, first, coord.ErrLost)
+		if x.Err() != nil {
+			w.T.Errorf("the other hold: %v", x.Err())
+		}
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(x.Path(), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
+		}
+		<-x.Done()
+		if err := set.Err(); err != first || err != y.Err() {
+			w.T.Errorf("%v, want the first reason, %v", err, first)
+		}
+		<-ctx.Done()
+		if cause := context.Cause(ctx); cause != first {
+			w.T.Errorf("cause %v, want %v", cause, first)
+		}
+		coordtest.WantErr(w.T, set.Verify(context.Background()), coord.ErrLost)
+		err := set.Release() // tells of both
+		if !errors.Is(err, x.Err()) || !errors.Is(err, y.Err()) {
+			w.T.Errorf("released: %v", err)
+		}
+	})
+}
+
+// A process that was paused learns of the loss from its first question.
+func TestASetComparesTheLeasesWithTheClock(t *testing.T) {
+	for name, ended := range map[string]func(*coord.HoldSet) bool{
+		"Err": func(s *coord.HoldSet) bool { return s.Err() != nil },
+		"Done": func(s *coord.HoldSet) bool {
+			select {
+			case <-s.Done():
+				return true
+			default:
+				return false
 			}
-		},
-		"permits of different weights": func(c *coord.Client, i int) try {
-			s := coord.NewSemaphore(c, "/l", 4, nil)
-			return func(ctx context.Context) (*coord.Hold, error) { return s.TryAcquire(ctx, 1+i%4) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				st := memory.New(nil)
-				ctx, cancel := context.WithCancel(context.Background())
-				defer cancel()
-				var tries, granted atomic.Int32 // since the latest grant, or since it was given back
-				var most int32
-				var mu sync.Mutex // one at a time looks at the counts
-				var all sync.WaitGroup
-				for i := range pollers {
-					link := st.Link(fmt.Sprint("poller ", i))
-					lock := of(coordtest.Open(t, link, nil), i)
-					link.SetLatency(time.Duration(8+i%5) * time.Millisecond)
-					all.Go(func() {
-						for ctx.Err() == nil {
-							h, err := lock(ctx)
-							mu.Lock()
-							if n := tries.Add(1); n > pollers*rounds {
-								t.Errorf("nobody has it after %d tries", n)
-								cancel()
-							}
-							if err == nil {
-								most = max(most, tries.Swap(0))
-								if granted.Add(1) == grants {
-									cancel()
-								}
-							}
-							mu.Unlock()
-							switch {
-							case err == nil:
-								if err := h.Release(); err != nil {
-									t.Error(err)
-								}
-							case !errors.Is(err, coord.ErrLocked) && ctx.Err() == nil:
-								t.Error(err)
-								cancel()
-							}
-							if t.Failed() {
-								return
-							}
-						}
-					})
-				}
-				all.Wait()
-				t.Logf("%d grants, at most %d tries of %d pollers for one", granted.Load(), most, pollers)
-			})
-		})
-	}
-}
-
-// A client that looks first makes no node while the lock is held, and one whose latest
-// try won does not look: a lock that nobody else wants costs one request.
-func TestATryCostsWhatItMust(t *testing.T) {
-	onMemory(t, func(w *world) {
-		var calls, writes atomic.Int32
-		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			calls.Add(1)
-			if c.Op == "commit" {
-				writes.Add(1)
-			}
-			return nil
-		}})
-		sem := coord.NewSemaphore(c, "/s", 1, nil)
-		for name, x := range map[string]struct {
-			try    func(context.Context) (*coord.Hold, error)
-			hold   func(context.Context) (*coord.Hold, error)
-			failed int32 // requests of a try that finds it taken
-		}{
-			"mutex":  {coord.NewMutex(c, "/l", nil).TryLock, coord.NewMutex(w.Open("b", nil), "/l", nil).Lock, 2},
-			"reader": {coord.NewRWMutex(c, "/rw", nil).TryRLock, coord.NewRWMutex(w.Open("b", nil), "/rw", nil).Lock, 2},
-			"permit": {func(ctx context.Context) (*coord.Hold, error) { return sem.TryAcquire(ctx, 1) }, func(ctx context.Context) (*coord.Hold, error) {
-				return coord.NewSemaphore(w.Open("b", nil), "/s", 1, nil).Acquire(ctx, 1)
-			}, 3},
-		} {
-			ctx := context.Background()
-			count := func(want, wantWrites int32, wantErr error) {
-				w.T.Helper()
-				calls.Store(0)
-				writes.Store(0)
-				h, err := x.try(ctx)
-				if !errors.Is(err, wantErr) {
-					w.T.Fatal(name, err)
-				}
-				if n, m := calls.Load(), writes.Load(); n != want || m != wantWrites {
-					w.T.Errorf("%s: %d requests, %d writes, want %d, %d", name, n, m, want, wantWrites)
-				}
-				if err == nil {
-					coordtest.MustRelease(w.T, h)
-				}
-			}
-			// The first one also makes the directory.
-			h, err := x.try(ctx)
-			if err != nil {
-				w.T.Fatal(err)
-			}
-			coordtest.MustRelease(w.T, h)
-			count(1, 1, nil)
-			h, err = x.hold(ctx)
-			if err != nil {
-				w.T.Fatal(err)
-			}
-			if _, err := x.try(ctx); !errors.Is(err, coord.ErrLocked) { // made its node at once
-				w.T.Error(name, err)
-			}
-			count(x.failed, 0, coord.ErrLocked)
-			count(x.failed, 0, coord.ErrLocked)
-			coordtest.MustRelease(w.T, h)
-			count(x.failed+1, 1, nil) // looks, and makes its node
-			count(1, 1, nil)
-		}
-	})
-}
-
-// Inside one client, with nobody outside, a cycle costs one request.
-func TestALocalHandOverCostsOneRequest(t *testing.T) {
-	onEach(t, func(w *world) {
-		var calls atomic.Int32
-		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
-			calls.Add(1)
-			return nil
-		}}), "/l", nil)
-		h := coordtest.MustLock(w.T, m)
-		for range 5 {
-			next := w.Waiting(context.Background(), m)
-			before := calls.Load()
-			coordtest.MustRelease(w.T, h)
-			last := h
-			h = next.Hold()
-			// On a slow machine the watch on the old node can come in between.
-			if n := calls.Load() - before; n != 1 && w.Fake {
-				w.T.Errorf("%d requests, want 1", n)
-			}
-			if h.Token() <= last.Token() {
-				w.T.Errorf("token %d after %d", h.Token(), last.Token())
-			}
-			if err := h.Verify(context.Background()); err != nil {
-				w.T.Error(err)
-			}
-		}
-		coordtest.MustRelease(w.T, h)
-		w.Empty("/l")
-	})
-}
-
-// A caller whose ctx ends while a node is made for it passes the turn on.
-func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
-	for _, name := range []string{"to the next", "to nobody", "with its outcome unknown"} {
-		t.Run(name, func(t *testing.T) {
-			onEach(t, func(w *world) {
-				var after coordtest.Nth
-				m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
-				h := coordtest.MustLock(w.T, m)
-				ctx, cancel := context.WithCancel(context.Background())
-				gone := w.Waiting(ctx, m)
-				var next *coordtest.Locking
-				if name != "to nobody" {
-					next = w.Waiting(context.Background(), m)
-				}
-				after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
-					cancel()
-					<-gone.Done
-					if name == "with its outcome unknown" {
-						return backend.ErrUncertain
+			onMemory(t, func(w *world) {
+				set := w.two(w.Open("a", nil), w.Open("b", nil))
+				w.Link("b").Partition()
+				for start := time.Now(); !ended(set); time.Sleep(time.Millisecond) {
+					if time.Since(start) > w.Timeout {
+						w.T.Fatal("not told before the service ends the session")
 					}
-					return err
-				})
-				mayBeReleased(w.T, h)
-				coordtest.WantErr(w.T, gone.Err, context.Canceled)
-				if next != nil {
-					coordtest.MustRelease(w.T, next.Hold())
 				}
-				w.Empty("/l")
-				coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
+				if err := set.Err(); err == nil || !ended(set) {
+					w.T.Errorf("%v, and Done: %v", err, ended(set))
+				}
+				w.Link("b").Heal()
+				coordtest.WantErr(w.T, set.Release(), coord.ErrLost, coord.ErrSessionLost)
+				w.Empty("/x")
 			})
 		})
 	}
 }
 
-// A hand-over whose outcome is unknown, and whose session is lost meanwhile: the
-// node that was made belongs to a session that still stands on the service, and
-// the next caller must not take it for its own.
-func TestANodeMadeInALostSessionIsNotTakenOver(t *testing.T) {
+func TestASetEndsWhenOneOfItsHoldsIsReleasedAlone(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after coordtest.Nth
-		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
-		h := coordtest.MustLock(w.T, m)
-		waiter := w.Waiting(context.Background(), m)
-		after.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
-			w.Link("a").Partition()
-			return backend.ErrUncertain
-		})
-		released := make(chan error)
-		go func() { released <- h.Release() }()
-		coordtest.WantErr(w.T, <-released, coord.ErrLost, coord.ErrUncertain) // with the session
-		w.Link("a").Heal()
-		next := waiter.Hold()
-		if next.Session() == h.Session() {
-			w.T.Error("the hold stands on the lost session")
+		c := w.Open("a", nil)
+		set := w.two(c, c)
+		coordtest.MustRelease(w.T, set.Holds()[0])
+		<-set.Done()
+		coordtest.WantErr(w.T, set.Err(), coord.ErrReleased)
+		if len(w.Children("/y")) != 1 {
+			w.T.Error("the other was released too")
 		}
-		if err := next.Verify(context.Background()); err != nil {
+		if err := set.Release(); err != nil {
 			w.T.Error(err)
 		}
-		stat, err := w.Session("x").Exists(context.Background(), next.Path(), nil)
-		if err != nil || stat.EphemeralOwner != next.Session() {
-			w.T.Errorf("the node belongs to %x, the hold to %x, %v", stat.EphemeralOwner, next.Session(), err)
-		}
-		coordtest.MustRelease(w.T, next)
-		w.Empty("/l")
+		w.Empty("/x")
+		w.Empty("/y")
 	})
 }
 
-// Callers of one client that lose their session all go on.
-func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
+// What was acquired cannot be given back while contact is broken; the caller does
+// not wait for that.
+func TestLockAllReturnsWhenItsContextEndsWithoutContact(t *testing.T) {
 	onEach(t, func(w *world) {
-		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
-		h := coordtest.MustLock(w.T, m)
-		var waiters []*coordtest.Locking
-		for range 3 {
-			waiters = append(waiters, w.Waiting(context.Background(), m))
-		}
-		w.Link("a").Expire(h.Session())
-		<-h.Done()
-		for _, l := range waiters {
-			next := l.Hold()
-			if next.Token() <= h.Token() {
-				w.T.Errorf("token %d after %d", next.Token(), h.Token())
-			}
-			h = next
-			coordtest.MustRelease(w.T, h)
-		}
-		w.Empty("/l")
-	})
-}
-
-// The node of the next caller was made, nobody knows, and the session is lost
-// here while the service still has it: the caller finds the node, which is not
-// his any more.
-func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
-	onMemory(t, func(w *world) {
-		t := w.T
-		var after coordtest.Nth
-		c := w.Open("a", &backendtest.Hooks{After: after.After})
-		m := coord.NewMutex(c, "/l", nil)
-		h := coordtest.MustLock(t, m)
-		next := w.Waiting(context.Background(), m)
-		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
-			w.Link("a").Partition()
-			return backend.ErrUncertain // as long as the lease lasts, the release tries again
-		})
-		released := make(chan error)
-		go func() { released <- h.Release() }()
-		awaitPhase(t, c, coord.PhaseLost)
-		w.Link("a").Heal()
-		<-released
-		hold := next.Hold()
-		if hold.Session() == h.Session() {
-			t.Errorf("granted on the session that was lost")
-		}
-		stat, err := w.Session("x").Exists(t.Context(), hold.Path(), nil)
-		if err != nil || stat.EphemeralOwner != hold.Session() {
-			t.Errorf("the node of the hold is of session %x, the hold of %x, %v", stat.EphemeralOwner, hold.Session(), err)
-		}
-		coordtest.MustRelease(t, hold)
-	})
-}
-
-// A caller whose ctx ends, while an earlier call's node is still being removed, does not
-// leave the node that may have been made for it.
-func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
-	onEach(t, func(w *world) {
-		var look, remove, after coordtest.Nth
-		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{
-			Before: func(ctx context.Context, c backendtest.Call) error {
-				return cmp.Or(look.Before(ctx, c), remove.Before(ctx, c))
-			},
-			After: after.After,
-		}), "/l", nil)
-		h := coordtest.MustLock(w.T, m)
+		taken := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/b", nil))
+		c := w.Open("a", nil)
 		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		next := w.Waiting(ctx, m)
-		after.Arm(1, coordtest.Creates, coordtest.Lose) // the hand-over
-		look.Arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
-			<-ctx.Done()
-			return nil
-		})
-		// Then the deletion is refused: as part of a hand-over, and alone. In the
-		// background it is held until the caller has given up.
-		ofHold := func(c backendtest.Call) bool { return coordtest.Deletes(c) && c.Path == h.Path() }
-		remove.Arm(2, ofHold, func(context.Context, backendtest.Call, error) error {
-			remove.Arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
-				remove.Arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
-					cancel()
-					<-next.Done
-					return nil
-				})
-				return backend.ErrDenied
-			})
-			return backend.ErrDenied
-		})
-		coordtest.WantErr(w.T, h.Release(), coord.ErrDenied)
-		<-next.Done
-		coordtest.WantErr(w.T, next.Err, context.Canceled)
-		w.Empty("/l")
-	})
-}
-
-// The ID of every lock shows in Contenders and Inspect, beside its Data, also while a
-// request to give the lock up stands in the node.
-func TestContendersShowTheirID(t *testing.T) {
-	onEach(t, func(w *world) {
-		ctx := context.Background()
-		c := w.Open("a", nil)
-		for _, data := range []string{"", "more", `{"coord-contender":{"id":"another"}}`, "unlock"} {
-			m := coord.NewMutex(c, "/m", &coord.MutexOptions{ID: "worker-7", Data: []byte(data)})
-			rw := coord.NewRWMutex(c, "/rw", &coord.RWMutexOptions{ID: "worker-7", Data: []byte(data)})
-			s := coord.NewSemaphore(c, "/s", 1, &coord.SemaphoreOptions{ID: "worker-7", Data: []byte(data)})
-			for path, l := range map[string]coord.Locker{"/m": m, "/rw": rw, "/s": s.Locker(1)} {
-				h, err := l.Lock(ctx)
-				if err != nil {
-					w.T.Fatal(path, err)
-				}
-				var asked <-chan error
-				if path == "/m" {
-					asked = revoking(m.Revoke, nil)
-					<-h.Revoked()
-				}
-				in, err := coord.Inspect(ctx, c, path, nil)
-				if err != nil {
-					w.T.Fatal(path, err)
-				}
-				var id, inspected string
-				var own []byte
-				switch path {
-				case "/m":
-					list, err := m.Contenders(ctx)
-					if err != nil || len(list) != 1 {
-						w.T.Fatal(list, err)
-					}
-					id, own, inspected = list[0].ID, list[0].Data, in.Mutex.Contenders[0].ID
-				case "/rw":
-					list, err := rw.Contenders(ctx)
-					if err != nil || len(list) != 1 {
-						w.T.Fatal(list, err)
-					}
-					id, own, inspected = list[0].ID, list[0].Data, in.RWMutex.Contenders[0].ID
-				case "/s":
-					list, err := s.Contenders(ctx)
-					if err != nil || len(list) != 1 {
-						w.T.Fatal(list, err)
-					}
-					id, own, inspected = list[0].ID, list[0].Data, in.Semaphore.Requests[0].ID
-				}
-				if id != "worker-7" || string(own) != data || inspected != "worker-7" {
-					w.T.Errorf("%s: Contenders %q with %q, Inspect %q, want worker-7 with %q", path, id, own, inspected, data)
-				}
-				if !strings.Contains(in.String(), `"worker-7"`) {
-					w.T.Errorf("%s: Inspect does not print the ID:\n%s", path, in)
-				}
-				if err := h.Release(); err != nil {
-					w.T.Error(path, err)
-				}
-				if asked != nil {
-					if err := <-asked; err != nil {
-						w.T.Error(path, err)
-					}
-				}
-			}
+		n := w.Waits.Load()
+		done := make(chan error, 1)
+		go func() {
+			_, err := coord.LockAll(ctx, coord.NewMutex(c, "/a", nil), coord.NewMutex(c, "/b", nil))
+			done <- err
+		}()
+		w.Eventually("LockAll waits for the second", func() bool { return w.Waits.Load() > n })
+		w.Link("a").Partition()
+		start := time.Now()
+		cancel()
+		coordtest.WantErr(w.T, <-done, context.Canceled)
+		// It would last until the session is lost, two thirds of the timeout.
+		if d := time.Since(start); d > w.Timeout/3 {
+			w.T.Errorf("returned %v after its ctx had ended", d)
 		}
-	})
-}
-
-// Without an ID, Data is stored as it is: clients of earlier versions and other makes
-// read it so.
-func TestDataWithoutAnIDIsStoredAsItIs(t *testing.T) {
-	onEach(t, func(w *world) {
-		ctx := context.Background()
-		c := w.Open("a", nil)
-		for _, data := range []string{"", "plain", `{"coord-contender":{"id":"forged"}}`} {
-			m := coord.NewMutex(c, "/m", &coord.MutexOptions{Data: []byte(data)})
-			h := coordtest.MustLock(w.T, m)
-			list, err := m.Contenders(ctx)
-			if err != nil || len(list) != 1 || list[0].ID != "" || string(list[0].Data) != data {
-				w.T.Errorf("%q: %+v, %v", data, list, err)
-			}
-			if !strings.HasPrefix(data, "{") {
-				raw, _, err := w.Session("x").Get(ctx, h.Path(), nil)
-				if err != nil || string(raw) != data {
-					w.T.Errorf("%q is stored as %q, %v", data, raw, err)
-				}
-			}
-			h.Release()
-		}
-	})
-}
-
-func TestAnIDThatIsNoTextIsRefused(t *testing.T) {
-	onMemory(t, func(w *world) {
-		c, ctx := w.Open("a", nil), context.Background()
-		for name, l := range map[string]coord.Locker{
-			"mutex":     coord.NewMutex(c, "/m", &coord.MutexOptions{ID: "\xff"}),
-			"rwmutex":   coord.NewRWMutex(c, "/rw", &coord.RWMutexOptions{ID: "\xff"}),
-			"semaphore": coord.NewSemaphore(c, "/s", 1, &coord.SemaphoreOptions{ID: "\xff"}).Locker(1),
-		} {
-			if _, err := l.Lock(ctx); !errors.Is(err, coord.ErrInvalid) {
-				w.T.Errorf("%s: Lock: %v", name, err)
-			}
-			if _, err := l.TryLock(ctx); !errors.Is(err, coord.ErrInvalid) {
-				w.T.Errorf("%s: TryLock: %v", name, err)
-			}
-		}
+		w.Link("a").Heal()
+		w.Empty("/a")
+		w.Eventually("the wait is given up", func() bool { return len(w.Children("/b")) == 1 })
+		coordtest.MustRelease(w.T, taken)
 	})
 }

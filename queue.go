@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/trace"
@@ -215,3 +216,99 @@ func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int6
 	}
 	return ids, n, err
 }
+
+// A PriorityQueue is a Queue whose items are taken by priority, the lowest number
+// first, and items of one priority in the order in which they were put (the
+// priority queue of the ZooKeeper recipe guide). In all other respects it behaves
+// as a Queue.
+//
+// An item with a lower number is taken before one with a higher number if it was
+// put before the call of Take began. A consumer that loses a race for the first
+// item looks for the first item again. With Prefetch, the comparison is made at the
+// moment in which the items are claimed.
+//
+// Each priority has nodes of its own. At most 10,000 priorities can be in use at a
+// time, less the additional nodes of long queues (one for some hundred items).
+// Beyond that Put looks for empty nodes, as in a DelayQueue, and if it finds none
+// it fails with ErrLimit.
+type PriorityQueue[T any] struct {
+	Consumer[T]
+}
+
+// NewPriorityQueue returns the queue at path. It does no I/O; a bad path or option
+// is reported by the first call.
+func NewPriorityQueue[T any](c *Client, path string, o *QueueOptions[T]) *PriorityQueue[T] {
+	return &PriorityQueue[T]{newConsumer(c, path, priorityQueue, o)}
+}
+
+// Put adds a value, as Queue.Put does.
+func (q *PriorityQueue[T]) Put(ctx context.Context, priority int64, v T) (id string, err error) {
+	return q.putOne(ctx, priority, 0, v)
+}
+
+// PutAll adds values of one priority, as Queue.PutAll does.
+func (q *PriorityQueue[T]) PutAll(ctx context.Context, priority int64, vs ...T) (ids []string, err error) {
+	return q.putAll(ctx, priority, 0, vs)
+}
+
+// A DelayQueue is a Queue whose items cannot be taken before they are due. Items
+// that are due are taken in the order of their due times, as far as the items of
+// one minute fit into one bucket of some hundred; beyond that the order is by the
+// minute. An item that is added later but due sooner is taken first. In all other
+// respects a DelayQueue behaves as a Queue.
+//
+// Due times are rounded up to a millisecond and compared with the clocks of the
+// clients that take. So only a client whose clock is fast takes an item early.
+//
+// Each minute in which an item is due has a node of its own. At most 10,000 such
+// minutes can be in use at a time, less the additional nodes of minutes with more
+// than some hundred items. Beyond that Put looks for empty minutes, which costs one
+// request each, and if it finds none it fails with ErrLimit. A client that found
+// none looks again after a minute at the earliest.
+type DelayQueue[T any] struct {
+	Consumer[T]
+}
+
+// NewDelayQueue returns the queue at path. It does no I/O; a bad path or option is
+// reported by the first call.
+func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueue[T] {
+	return &DelayQueue[T]{newConsumer(c, path, delayQueue, o)}
+}
+
+// Put adds a value that is due at the given time, rounded up to a millisecond; the
+// time may be in the past. Otherwise it is as Queue.Put. A time after the year 9999
+// is refused with ErrInvalid, and a time before the year 0 counts as the beginning
+// of that year.
+func (q *DelayQueue[T]) Put(ctx context.Context, due time.Time, v T) (id string, err error) {
+	at, err := q.dueTime("put", due)
+	if err != nil {
+		return "", err
+	}
+	return q.putOne(ctx, 0, at, v)
+}
+
+// PutAll adds values that are due at the same time, as Queue.PutAll does.
+func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids []string, err error) {
+	at, err := q.dueTime("putall", due)
+	if err != nil {
+		return nil, err
+	}
+	return q.putAll(ctx, 0, at, vs)
+}
+
+// dueTime returns the due time in milliseconds. A time before the year 0 counts as
+// the beginning of that year.
+func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
+	first := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
+	switch {
+	case due.Before(first):
+		due = first // of a time long before, the milliseconds would overflow
+	case due.Year() > 9999:
+		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: due in the year %d, after 9999", ErrInvalid, due.Year()))
+	}
+	return milliseconds(due), nil
+}
+
+// milliseconds returns t as items store it. It rounds up, because no item may be
+// taken early.
+func milliseconds(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }

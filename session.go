@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"golang.org/x/sync/errgroup"
 )
 
 // armDelay is the age of a hold at which the watch on its own node is armed. The watch
@@ -334,4 +335,76 @@ func (s *session) setAllowed(dir string) {
 	}
 	makeRoom(s.allowed)
 	s.allowed[dir] = struct{}{}
+}
+
+const (
+	firstPause = 10 * time.Millisecond
+	mostPause  = time.Second
+)
+
+// pauses generates growing, jittered pauses between attempts that fail repeatedly for a
+// reason that no event signals: a permission that an operator revoked, or a server that
+// drops the connection at each attempt of one request. The first repetition is
+// immediate, since a single lost reply is the usual case.
+type pauses struct {
+	c *Client
+	n int
+}
+
+// wait makes the next pause. It reports false if one of the channels is closed first.
+func (p *pauses) wait(a, b <-chan struct{}) bool {
+	d := time.Duration(0)
+	if p.n > 0 {
+		d = min(firstPause<<min(p.n-1, 16), mostPause)
+		d = d/2 + time.Duration(p.c.random("pause")%uint64(d/2))
+	}
+	p.n++
+	if d == 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-a:
+	case <-b:
+	}
+	return false
+}
+
+func (p *pauses) reset() { p.n = 0 }
+
+// together calls f with 0 to n-1 concurrently, and returns when all calls have
+// returned.
+func together(n int, f func(i int)) {
+	if n == 1 {
+		f(0)
+		return
+	}
+	var all errgroup.Group
+	for i := range n {
+		all.Go(func() error {
+			f(i)
+			return nil
+		})
+	}
+	all.Wait() // no call fails
+}
+
+// mostReads bounds the number of concurrent reads of one readAll.
+const mostReads = 16
+
+// readAll calls read with 0 to n-1, at most mostReads at a time. The first error
+// cancels the context of the others and is returned.
+func readAll(ctx context.Context, n int, read func(ctx context.Context, i int) error) error {
+	if n == 1 {
+		return read(ctx, 0)
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(mostReads)
+	for i := range n {
+		all.Go(func() error { return read(ctx, i) })
+	}
+	return all.Wait()
 }

@@ -3,6 +3,8 @@ package coord
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/go-coord/coord/internal/outbox"
 	"github.com/go-coord/coord/trace"
@@ -46,4 +48,186 @@ func reasonOf(err error) trace.Reason {
 		return trace.ReasonClosed
 	}
 	return trace.ReasonOther
+}
+
+// trail reports the events of one acquisition, from the call to the end of the hold. It
+// is nil without Trace, and its methods do nothing then.
+//
+// The events of a hold come from many goroutines: of its Release, of the watch on its
+// node, of the session. No event of a hold is reported before its grant. A hold can be
+// lost before the caller reports the grant; such events wait here until then.
+type trail struct {
+	c     *Client
+	where trace.Subject
+	began time.Time
+
+	// Used only by the goroutine that acquires.
+	waited bool   // WaitBegan was reported
+	stands bool   // and for this place:
+	place  string // the node
+	ahead  int
+
+	item trailed // the subject of the trail, if it has events of its own
+
+	mu      sync.Mutex
+	granted bool
+	ended   bool      // the end was reported, or is in early
+	early   []tale    // events before the grant
+	since   time.Time // of the grant
+}
+
+// trailed is a subject that has events of its own in place of HoldGranted, HoldLost and
+// HoldReleased: an item of a queue.
+type trailed interface {
+	granted(token int64, waited time.Duration) trace.Event
+	settled(lost bool, held time.Duration, err error) trace.Event
+}
+
+// trail begins the trail of an acquisition.
+func (c *Client) trail(recipe, path, op string) *trail {
+	if c.trace == nil {
+		return nil
+	}
+	return &trail{
+		c:     c,
+		where: trace.Subject{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
+		began: time.Now(),
+	}
+}
+
+// next returns the trail of another call on the subject of t.
+func (t *trail) next(op string) *trail {
+	if t == nil {
+		return nil
+	}
+	n := &trail{c: t.c, where: t.where, began: time.Now()}
+	n.where.Op = op
+	return n
+}
+
+func (t *trail) at(node string) trace.Subject {
+	w := t.where
+	w.Node = node
+	return w
+}
+
+// waiting reports, unless it was reported before, that the call waits at node, with
+// ahead contenders before it, or -1.
+func (t *trail) waiting(ctx context.Context, node string, ahead int) {
+	switch {
+	case t == nil:
+	case !t.stands || node != t.place:
+		t.waited, t.stands, t.place, t.ahead = true, true, node, ahead
+		tell(ctx, t.c, trace.WaitBegan{Subject: t.at(node), Ahead: ahead})
+	case ahead != t.ahead:
+		t.ahead = ahead
+		tell(ctx, t.c, trace.PositionChanged{Subject: t.at(node), Ahead: ahead})
+	}
+}
+
+// requeued reports that the call takes another place.
+func (t *trail) requeued(ctx context.Context, err error) {
+	if t == nil {
+		return
+	}
+	tell(ctx, t.c, trace.WaiterRequeued{Subject: t.at(t.place), Reason: reasonOf(err), Err: err})
+	t.stands, t.place = false, ""
+}
+
+// over reports that the wait, if there was one, has ended without a hold.
+func (t *trail) over(ctx context.Context, err error) {
+	if t == nil || !t.waited {
+		return
+	}
+	t.waited = false
+	tell(ctx, t.c, trace.WaitEnded{Subject: t.at(t.place), Waited: time.Since(t.began), Err: err})
+}
+
+// grant reports the grant, and then the events of the hold that came before.
+func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
+	if t == nil {
+		return
+	}
+	now := time.Now()
+	waited := now.Sub(t.began)
+	var e trace.Event
+	if t.item != nil {
+		e = t.item.granted(h.token, waited)
+	} else {
+		e = trace.HoldGranted{Subject: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.granted = true
+	if t.since.IsZero() {
+		t.since = now
+	}
+	t.c.trace.Put(tale{ctx, e})
+	for _, x := range t.early {
+		t.c.trace.Put(x)
+	}
+	t.early = nil
+}
+
+// put reports x, or keeps it until the grant is reported. The caller holds mu.
+func (t *trail) put(x tale) {
+	if t.granted {
+		t.c.trace.Put(x)
+	} else {
+		t.early = append(t.early, x)
+	}
+}
+
+// tell reports an event of the hold while it stands. It ignores events after the end
+// was reported.
+func (t *trail) tell(ctx context.Context, e trace.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.ended {
+		t.put(tale{ctx, e})
+	}
+}
+
+// end reports the end of the hold.
+func (t *trail) end(e trace.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+	t.put(tale{context.Background(), e})
+}
+
+// held returns the time since the grant.
+func (t *trail) held() time.Duration {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.since.IsZero() {
+		return 0 // lost before the grant was reported
+	}
+	return time.Since(t.since)
+}
+
+// lost reports that the hold has ended early.
+func (t *trail) lost(node string, token int64, err error) {
+	switch {
+	case t == nil:
+	case t.item != nil:
+		t.end(t.item.settled(true, t.held(), err))
+	default:
+		t.end(trace.HoldLost{Subject: t.at(node), Token: token, Held: t.held(), Reason: reasonOf(err), Err: err})
+	}
+}
+
+// released reports that the hold was released, or the item settled, after it was held
+// for the given time.
+func (t *trail) released(node string, token int64, held time.Duration, err error) {
+	switch {
+	case t == nil:
+	case t.item != nil:
+		t.end(t.item.settled(false, held, err))
+	default:
+		t.end(trace.HoldReleased{Subject: t.at(node), Token: token, Held: held, Err: err})
+	}
 }

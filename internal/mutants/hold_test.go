@@ -26,7 +26,7 @@ var holdMutants = []mutant{
 	{"Close does not wait for reported events", "coord.go",
 		"\tc.drain()\n", "",
 		"TestCloseWaitsForTheLoggerAndTraceForASecond"},
-	{"a loss is reported before the grant", "trace_trail.go",
+	{"a loss is reported before the grant", "trace.go",
 		"if t.granted {", "if true {",
 		"TestALossBeforeTheGrantWasToldIsToldAfterIt"},
 	{"events that are dropped are not counted", "internal/outbox/outbox.go",
@@ -56,7 +56,7 @@ var holdMutants = []mutant{
 	{"a context does not compare the lease with the clock", "hold.go",
 		"Context(parent context.Context) context.Context {\n\th.checkLease()", "Context(parent context.Context) context.Context {",
 		"TestAContextIsNotMadeOfALateLoss"},
-	{"a hold that was lost before its grant was reported was held since the year 1", "trace_trail.go",
+	{"a hold that was lost before its grant was reported was held since the year 1", "trace.go",
 		"if t.since.IsZero() {\n\t\treturn 0", "if false {\n\t\treturn 0",
 		"TestALossBeforeTheGrantWasToldIsToldAfterIt"},
 }

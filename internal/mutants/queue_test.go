@@ -11,7 +11,7 @@ var queueMutants = []mutant{
 	{"a purge does not check the recipe of its path", "queue_consumer.go",
 		"if err := s.meet(ctx, q.q.ground()); err != nil {", "if err := error(nil); err != nil {",
 		"TestOnePathOneRecipe"},
-	{"due times are truncated", "queue_delay.go",
+	{"due times are truncated", "queue.go",
 		"t.Add(time.Millisecond - 1).UnixMilli()", "t.UnixMilli()",
 		"TestNothingIsTakenBeforeItIsDue"},
 	{"the end of a loop does not wait until its items are returned", "queue_consumer.go",

@@ -332,7 +332,7 @@ func rewrite(src []byte, sites []*site) []byte {
 // areas divide the files, so that each recipe and each backend has its share of a draw,
 // regardless of the length of its files. The longest prefix counts.
 var areas = map[string]string{
-	"line": "locks", "lock": "locks", "hold": "locks", "lock_semaphore": "semaphore", "semaphore": "semaphore",
+	"line": "locks", "cell": "values", "lock": "locks", "hold": "locks", "semaphore": "semaphore",
 	"mutex": "locks", "rwmutex": "locks",
 	"election": "election", "group": "group", "barrier": "barriers", "doublebarrier": "barriers", "queue": "queues",
 	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions", "twophase": "transactions",

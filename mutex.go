@@ -1,0 +1,178 @@
+package coord
+
+import (
+	"context"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// MutexOptions may be nil.
+type MutexOptions struct {
+	// ID names the caller in Contenders, [Inspect] and coordctl. It is text, need not be
+	// unique, and decides nothing. Others can read it, so it must not be a secret.
+	ID string
+
+	// Data is stored in the node of each acquisition, for Contenders. Keep it small: it
+	// is stored in every waiter's node. It must be within the request limit. Without an
+	// ID, Data that reads as a request to give the lock up is refused with ErrInvalid:
+	// "unlock", "__REVOKE__", and the JSON that Revoke writes, which begins with
+	// {"coord-revoke":.
+	Data []byte
+}
+
+// A Mutex is an exclusive lock among all clients that use the same path (the lock
+// recipe of the ZooKeeper recipe guide). Waiters are granted in the order in which
+// their nodes were created. No client polls, and a release wakes at most two clients
+// however many wait.
+//
+// It guarantees that at most one client has a node at the head of the queue, and that
+// tokens grow from one holder to the next. It cannot guarantee that a paused process
+// stops believing in its hold: see Hold for how to fence.
+//
+// It is not reentrant: pass the Hold instead. A Lock whose ctx derives from a hold on
+// the same lock (of Do, or Hold.Context) would wait for itself, and fails with ErrHeld;
+// TryLock returns ErrLocked then. With another ctx a second Lock in the same process
+// waits like any other. Callers of one Client on one path queue inside the process,
+// behind one node.
+//
+// Layout: path is a directory (a container, created on first use, with its missing
+// parents) that belongs to the lock. Its data names the lock. Only contenders' nodes
+// are in it, ephemeral and sequential, named _c_<uuid>-lock-<number>, as Curator's
+// InterProcessMutex names them. The data of such a node is Data; with an ID it is JSON
+// under the key "coord-contender". Children with other names are ignored.
+//
+// Clients of other implementations can queue on the same path. Curator's
+// InterProcessMutex and a Mutex exclude each other without further configuration. So do
+// kazoo's Lock and a Mutex, if kazoo's is made with extra_lock_patterns=["-lock-"].
+// Curator ignores kazoo's stock names, so where all three meet, kazoo's nodes must have
+// Curator's names: a subclass with _NODE_NAME = "-lock-" and _EXCLUDE_NAMES =
+// ["-lock-", "__lock__"].
+//
+// A Mutex is safe for concurrent use and owns no resources; there is nothing to close.
+// Two of them with one client and path are one lock.
+type Mutex struct {
+	c    *Client
+	path recipePath
+	data []byte // of the node
+	bad  error  // of the options
+
+	whole ground // of the recipe that the lock is a part of, if any
+}
+
+// NewMutex returns the lock at path. It does no I/O; a bad path is reported by
+// the first call.
+func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
+	m := &Mutex{c: c, path: c.recipePath(path)}
+	if o != nil {
+		m.data, m.bad = encodeContender(o.ID, slices.Clone(o.Data))
+	}
+	return m
+}
+
+// Lock acquires the lock, waiting until ctx ends. ctx bounds the wait only, not the
+// hold. A session lost while waiting does not end the wait: the caller goes to the tail
+// of the queue with the next session. Whatever ends the wait, the caller's node is gone
+// when Lock returns, or as soon as there is contact: see "Given up is gone" in the
+// package comment.
+//
+// Errors: the context's; ErrHeld; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
+// data; ErrLimit when the directory's sequence numbers, some two billion, are used up,
+// until the service has removed the directory, some time after its last node is gone;
+// ErrNoChildren when an ephemeral node is at the path or above it.
+func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
+	return m.lock(ctx, &request{op: "lock", kind: layout.LockInfix, data: m.data})
+}
+
+// TryLock acquires the lock if it is free, and returns ErrLocked if not. It waits for
+// the service only, not for other contenders. Of any number of callers that only try,
+// one gets a lock that is free.
+//
+// It costs one request if this client's latest try at the path succeeded. Otherwise it
+// looks first, which costs two more reads.
+func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
+	return m.lock(ctx, &request{op: "trylock", kind: layout.LockInfix, data: m.data, try: true})
+}
+
+// Do runs f under the lock, with a context that ends when the hold does. It returns the
+// errors of Lock, f and Release, joined: if the hold was lost before f returned, the
+// result matches ErrLost. Nil means that the hold stood while f ran; see Hold.Release
+// for the case in which that cannot be known. Do releases the lock also if f panics,
+// and the panic continues in the caller.
+func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
+	return do(ctx, m.Lock, f)
+}
+
+func (m *Mutex) line() *line {
+	return &line{c: m.c, dir: m.path.full, kinds: layout.LockLine, whole: m.whole}
+}
+
+func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
+	if err := m.path.check(r.op); err != nil {
+		return nil, err
+	}
+	path := m.path.full
+	if m.bad != nil {
+		return nil, opError(r.op, path, m.bad)
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return nil, opError(r.op, path, err)
+	}
+	if err := m.line().heldUnder(ctx, r); err != nil {
+		return nil, opError(r.op, path, err)
+	}
+	r.trail = m.c.trail("mutex", path, r.op)
+	q, w, err := m.c.join(*m.line(), r.data, r.try)
+	if err != nil {
+		return nil, opError(r.op, path, err)
+	}
+	if w != nil {
+		r.trail.waiting(ctx, "", -1)
+		if err := q.wait(ctx, w); err != nil {
+			err = opError(r.op, path, err)
+			r.trail.over(ctx, err)
+			return nil, err
+		}
+		r.berth = w.berth
+	}
+	r.owner = q
+	h, err := q.l.acquire(ctx, r)
+	if err != nil {
+		q.advance()
+		return nil, err
+	}
+	return h, nil
+}
+
+// Contenders lists the holder and the waiters, in the order of the queue. The result is
+// a snapshot: it may be out of date when it is returned, but it is not older than the
+// call, on an ensemble too. Callers that queue inside a process behind another caller
+// do not appear. It costs two requests and one more for each contender.
+func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
+	if err := m.path.check("contenders"); err != nil {
+		return nil, err
+	}
+	path := m.path.full
+	list, err := m.line().contenders(ctx)
+	return list, opError("contenders", path, err)
+}
+
+// Revoke asks the current holder to give the lock up, and returns when that hold has
+// ended, by consent, by force or otherwise. That there is no holder is no error, unless
+// another kind of recipe has the path (ErrKind). Revoke does not acquire the lock. If
+// ctx ends first, the request stays in the holder's node.
+//
+// Into the node of a client of another implementation the request is written as
+// Curator's Revoker writes it, without By and Reason. Such a holder that is not
+// revocable never consents, and one whose node is deleted by force may not notice.
+func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
+	return m.line().revoke(ctx, &m.path, o)
+}
+
+func (m *Mutex) orderKey() (k orderKey) {
+	if m != nil {
+		k = orderKey{m.c, m.path}
+	}
+	return k
+}
