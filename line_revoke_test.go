@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// revoking starts a Revoke and returns its result when it comes.
+// revoking starts a Revoke and returns the channel of its result.
 func revoking(f func(context.Context, *coord.RevokeOptions) error, o *coord.RevokeOptions) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- f(context.Background(), o) }()
@@ -27,7 +27,7 @@ func TestAHolderThatIsAskedConsentsByRelease(t *testing.T) {
 		h := coordtest.MustLock(w.T, m)
 		other := coord.NewMutex(w.Open("b", nil), "/l", nil)
 		if _, ok := h.Revocation(); ok {
-			w.T.Error("asked before anybody asked")
+			w.T.Error("a revocation before any request")
 		}
 		done := revoking(other.Revoke, &coord.RevokeOptions{By: "node-b", Reason: "maintenance"})
 		<-h.Revoked()
@@ -79,7 +79,7 @@ func TestAWaiterThatWasAskedLearnsOfItWhenItIsGranted(t *testing.T) {
 	})
 }
 
-// The request can come when the node is made, and before it is watched.
+// The request can arrive after the node is created and before it is watched.
 func TestAWaiterThatWasAskedBeforeItWatchedLearnsOfIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		first := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
@@ -120,7 +120,7 @@ func TestForceTakesTheLockAway(t *testing.T) {
 		<-h.Done()
 		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrRevoked)
 		if !strings.Contains(h.Err().Error(), "ops") || !strings.Contains(h.Err().Error(), "stuck") {
-			w.T.Errorf("%v does not say who and why", h.Err())
+			w.T.Errorf("%v does not name the requester and the reason", h.Err())
 		}
 		coordtest.WantErr(w.T, w.guarded(h, "/r", "late"), coord.ErrNotFound)
 		next := waiter.Hold()
@@ -136,8 +136,7 @@ func TestForceTakesTheLockAway(t *testing.T) {
 	})
 }
 
-// What was written to the holder's node meanwhile is looked at again; a successor
-// is never hit.
+// The holder releases just before the forced deletion, which must not hit the successor.
 func TestForceNeverHitsASuccessor(t *testing.T) {
 	onEach(t, func(w *world) {
 		var before coordtest.Nth
@@ -178,8 +177,8 @@ func TestForceMeetsDataThatChangedMeanwhile(t *testing.T) {
 	})
 }
 
-// The recipe's literal and Curator's marker.
-func TestRequestsOfOthersAreUnderstood(t *testing.T) {
+// The request texts of ZooKeeper's recipe and of Curator.
+func TestRequestsOfOtherLibrariesAreUnderstood(t *testing.T) {
 	for _, literal := range []string{"unlock", "__REVOKE__"} {
 		t.Run(literal, func(t *testing.T) {
 			onEach(t, func(w *world) {
@@ -207,7 +206,7 @@ func TestOtherDataIsNoRequest(t *testing.T) {
 				w.T.Fatal(err)
 			}
 		}
-		// What comes last is understood, so all before has been read, or skipped.
+		// The last write is recognized, so all earlier writes have been read or skipped.
 		if _, err := s.Commit(context.Background(), backend.SetData(h.Path(), []byte("unlock"), backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
 		}
@@ -298,7 +297,7 @@ func TestAHolderWithMuchDataCanBeRevoked(t *testing.T) {
 	})
 }
 
-// A lock below the directory of another is another lock.
+// A lock below the directory of another lock is a separate lock.
 func TestALockBelowAnotherIsNotMistakenForIt(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
@@ -337,8 +336,8 @@ func TestRevokeSurvivesALostSession(t *testing.T) {
 	})
 }
 
-// Revoke cannot list the holders, and so has asked nobody.
-func TestRevokeSaysThatItFoundNoHolders(t *testing.T) {
+// Revoke cannot list the holders, so it has asked no holder, and returns the error.
+func TestRevokeReturnsAFailureToListTheHolders(t *testing.T) {
 	onMemory(t, func(w *world) {
 		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
 		m := coord.NewMutex(w.Open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
@@ -352,7 +351,7 @@ func TestRevokeSaysThatItFoundNoHolders(t *testing.T) {
 	})
 }
 
-// readers are n holds of the lock at /rw, each of a client of its own.
+// readers returns n read holds of the lock at /rw, each of a client of its own.
 func (w *world) readers(n int) []*coord.Hold {
 	w.T.Helper()
 	var holds []*coord.Hold
@@ -363,7 +362,7 @@ func (w *world) readers(n int) []*coord.Hold {
 	return holds
 }
 
-// ForceAfter counts once for all of the holders, from when the last of them was asked.
+// ForceAfter runs once for all holders, from the moment when the last of them was asked.
 func TestTheTimeToConsentBeginsWhenAllHaveBeenAsked(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const force, slow = 10 * time.Second, time.Minute
@@ -372,7 +371,7 @@ func TestTheTimeToConsentBeginsWhenAllHaveBeenAsked(t *testing.T) {
 		rw := coord.NewRWMutex(w.Open("b", &backendtest.Hooks{Before: before.Before}), "/rw", nil)
 		sets := func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpSetData) && len(c.Ops) == 1 }
 		before.Arm(3, sets, func(context.Context, backendtest.Call, error) error {
-			time.Sleep(slow) // of fake time: the last one is hard to reach
+			time.Sleep(slow) // of fake time: the request to the last holder is slow
 			return nil
 		})
 		start := time.Now()
@@ -382,7 +381,7 @@ func TestTheTimeToConsentBeginsWhenAllHaveBeenAsked(t *testing.T) {
 		w.Settle()
 		for i, h := range holds {
 			if err := h.Err(); err != nil {
-				w.T.Errorf("holder %d was not given the time: %v", i, err)
+				w.T.Errorf("holder %d was forced early: %v", i, err)
 			}
 		}
 		if err := <-done; err != nil {
@@ -399,7 +398,7 @@ func TestTheTimeToConsentBeginsWhenAllHaveBeenAsked(t *testing.T) {
 	})
 }
 
-func TestWhoConsentsInTimeIsNotForced(t *testing.T) {
+func TestAHolderThatConsentsInTimeIsNotForced(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const force = 10 * time.Second
 		holds := w.readers(3)
@@ -420,7 +419,7 @@ func TestWhoConsentsInTimeIsNotForced(t *testing.T) {
 		<-holds[2].Done()
 		coordtest.WantErr(w.T, holds[2].Err(), coord.ErrRevoked)
 
-		// When all have consented nobody waits for the rest of the time.
+		// When all have consented, Revoke does not wait for the rest of the time.
 		holds = w.readers(2)
 		start = time.Now()
 		done = revoking(coord.NewRWMutex(w.Open("c", nil), "/rw", nil).Revoke, &coord.RevokeOptions{ForceAfter: force})
@@ -438,8 +437,7 @@ func TestWhoConsentsInTimeIsNotForced(t *testing.T) {
 	})
 }
 
-// The clock of ForceAfter does not begin anew with a session, nor is the time over
-// because of one.
+// ForceAfter neither restarts with a new session of the caller nor ends with a lost one.
 func TestTheTimeToConsentGoesOnThroughALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const force = 10 * time.Second

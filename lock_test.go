@@ -57,9 +57,9 @@ func TestLockAllHasAllOrNone(t *testing.T) {
 	})
 }
 
-// Curator's InterProcessMultiLock goes on after a failure and counts the timeout
-// for each lock.
-func TestLockAllGivesBackWhatItHasWhenOneCannotBeHad(t *testing.T) {
+// Curator's InterProcessMultiLock continues after a failure and applies the timeout to each
+// lock.
+func TestLockAllReleasesItsLocksWhenOneCannotBeAcquired(t *testing.T) {
 	onEach(t, func(w *world) {
 		c := w.Open("a", nil)
 		taken := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/b", nil))
@@ -69,7 +69,7 @@ func TestLockAllGivesBackWhatItHasWhenOneCannotBeHad(t *testing.T) {
 		_, err := coord.LockAll(ctx, coord.NewMutex(c, "/c", nil), coord.NewMutex(c, "/b", nil), coord.NewMutex(c, "/a", nil))
 		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if d := time.Since(start); d > 5*time.Second {
-			w.T.Errorf("took %v: one deadline for all", d)
+			w.T.Errorf("took %v, want one deadline for all", d)
 		}
 		w.Empty("/a")
 		w.Empty("/c")
@@ -93,7 +93,7 @@ func TestLockAllIsLostWhenOneIsLost(t *testing.T) {
 		<-ctx.Done()
 		coordtest.WantErr(w.T, set.Err(), coord.ErrLost, coord.ErrDeleted)
 		coordtest.WantErr(w.T, set.Release(), coord.ErrLost, coord.ErrDeleted)
-		w.Empty("/x") // the other was given back
+		w.Empty("/x") // the other lock was released
 	})
 }
 
@@ -147,7 +147,7 @@ func TestTwoCallersOfLockAllNeverWaitForEachOther(t *testing.T) {
 	})
 }
 
-func TestLockAllRefusesWhatMakesNoSense(t *testing.T) {
+func TestLockAllRefusesBadInput(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
 		m, rw := coord.NewMutex(c, "/x", nil), coord.NewRWMutex(c, "/rw", nil)
@@ -175,8 +175,7 @@ func TestLockAllRefusesWhatMakesNoSense(t *testing.T) {
 	})
 }
 
-// A wrapper that was never given a Locker is a mistake in the program. It shows before
-// anything is locked.
+// A wrapper without a Locker is a programming error: LockAll panics before it acquires a lock.
 func TestLockAllPanicsForAWrapperAroundNothing(t *testing.T) {
 	for name, nothing := range map[string]coord.Locker{"nothing embedded": wrapped{}, "a nil wrapper": (*wrapped)(nil)} {
 		t.Run(name, func(t *testing.T) {
@@ -200,7 +199,7 @@ func TestLockAllPanicsForAWrapperAroundNothing(t *testing.T) {
 // wrapped is a Locker of another package.
 type wrapped struct{ coord.Locker }
 
-// Permits are had together with locks, in the order of the paths.
+// Permits are acquired together with locks, in the order of the paths.
 func TestLockAllTakesPermits(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -211,7 +210,7 @@ func TestLockAllTakesPermits(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		if h := set.Holds()[1]; !strings.Contains(h.Path(), "permit-2-") {
-			w.T.Errorf("the second hold stands on %s", h.Path())
+			w.T.Errorf("the node of the second hold is %s", h.Path())
 		}
 		_, err = sem.Locker(2).TryLock(ctx)
 		coordtest.WantErr(w.T, err, coord.ErrLocked)
@@ -224,8 +223,8 @@ func TestLockAllTakesPermits(t *testing.T) {
 	})
 }
 
-// Equal paths on two services are two locks, and on one service one.
-func TestLockAllTellsServicesApart(t *testing.T) {
+// Equal paths on two services are two locks; on one service they are one lock.
+func TestLockAllDistinguishesServices(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -247,7 +246,7 @@ func TestLockAllTellsServicesApart(t *testing.T) {
 	})
 }
 
-// two locks /x and /y by two clients.
+// two acquires /x through a and /y through b, as one set.
 func (w *world) two(a, b *coord.Client) *coord.HoldSet {
 	w.T.Helper()
 	set, err := coord.LockAll(context.Background(), coord.NewMutex(a, "/x", nil), coord.NewMutex(b, "/y", nil))
@@ -255,7 +254,7 @@ func (w *world) two(a, b *coord.Client) *coord.HoldSet {
 		w.T.Fatal(err)
 	}
 	if err := set.Err(); err != nil {
-		w.T.Fatalf("a set that stands: %v", err)
+		w.T.Fatalf("a new set has ended: %v", err)
 	}
 	return set
 }
@@ -284,14 +283,14 @@ func TestASetEndsWithTheFirstOfItsHoldsAndKeepsTheReason(t *testing.T) {
 			w.T.Errorf("cause %v, want %v", cause, first)
 		}
 		coordtest.WantErr(w.T, set.Verify(context.Background()), coord.ErrLost)
-		err := set.Release() // tells of both
+		err := set.Release() // reports both
 		if !errors.Is(err, x.Err()) || !errors.Is(err, y.Err()) {
 			w.T.Errorf("released: %v", err)
 		}
 	})
 }
 
-// A process that was paused learns of the loss from its first question.
+// A process that was paused learns of the loss from its first call of Err or Done.
 func TestASetComparesTheLeasesWithTheClock(t *testing.T) {
 	for name, ended := range map[string]func(*coord.HoldSet) bool{
 		"Err": func(s *coord.HoldSet) bool { return s.Err() != nil },
@@ -310,7 +309,7 @@ func TestASetComparesTheLeasesWithTheClock(t *testing.T) {
 				w.Link("b").Partition()
 				for start := time.Now(); !ended(set); time.Sleep(time.Millisecond) {
 					if time.Since(start) > w.Timeout {
-						w.T.Fatal("not told before the service ends the session")
+						w.T.Fatal("no loss is reported before the service ends the session")
 					}
 				}
 				if err := set.Err(); err == nil || !ended(set) {
@@ -332,7 +331,7 @@ func TestASetEndsWhenOneOfItsHoldsIsReleasedAlone(t *testing.T) {
 		<-set.Done()
 		coordtest.WantErr(w.T, set.Err(), coord.ErrReleased)
 		if len(w.Children("/y")) != 1 {
-			w.T.Error("the other was released too")
+			w.T.Error("the other hold was released too")
 		}
 		if err := set.Release(); err != nil {
 			w.T.Error(err)
@@ -342,8 +341,8 @@ func TestASetEndsWhenOneOfItsHoldsIsReleasedAlone(t *testing.T) {
 	})
 }
 
-// What was acquired cannot be given back while contact is broken; the caller does
-// not wait for that.
+// While contact is broken, locks that were acquired cannot be released. The caller does not
+// wait for their release.
 func TestLockAllReturnsWhenItsContextEndsWithoutContact(t *testing.T) {
 	onEach(t, func(w *world) {
 		taken := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/b", nil))
@@ -360,7 +359,7 @@ func TestLockAllReturnsWhenItsContextEndsWithoutContact(t *testing.T) {
 		start := time.Now()
 		cancel()
 		coordtest.WantErr(w.T, <-done, context.Canceled)
-		// It would last until the session is lost, two thirds of the timeout.
+		// The release would last until the session is lost, two thirds of the timeout.
 		if d := time.Since(start); d > w.Timeout/3 {
 			w.T.Errorf("returned %v after its ctx had ended", d)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// mayBeReleased releases a hold although the reply may be lost.
+// mayBeReleased releases a hold, and accepts that the outcome is uncertain, but no loss.
 func mayBeReleased(t *testing.T, h *coord.Hold) {
 	t.Helper()
 	if err := h.Release(); err != nil && (!errors.Is(err, coord.ErrUncertain) || errors.Is(err, coord.ErrLost)) {
@@ -87,7 +87,7 @@ func TestWaitersAreGrantedInOrder(t *testing.T) {
 				mu.Unlock()
 				coordtest.MustRelease(t, h)
 			})
-			synctest.Wait() // it stands in line before the next comes
+			synctest.Wait() // it has joined the queue before the next one starts
 		}
 		coordtest.MustRelease(t, first)
 		wg.Wait()
@@ -127,7 +127,7 @@ func TestTryLockReturnsWhenItsContextEnds(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
 		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
-		// A try that has won makes its node at once the next time.
+		// After a successful try the next one creates its node without looking first.
 		h, err := m.TryLock(context.Background())
 		if err != nil {
 			w.T.Fatal(err)
@@ -159,7 +159,7 @@ func TestDo(t *testing.T) {
 		m := coord.NewMutex(coordtest.Open(t, link, nil), "/l", nil)
 		failed := errors.New("failed")
 		if err := m.Do(t.Context(), func(context.Context, *coord.Hold) error { return failed }); err != failed && !errors.Is(err, failed) {
-			t.Errorf("got %v, want what the function returned", err)
+			t.Errorf("got %v, want the error of the function", err)
 		}
 		err := m.Do(t.Context(), func(ctx context.Context, h *coord.Hold) error {
 			link.Expire(h.Session())
@@ -205,7 +205,7 @@ func TestAHoldEndsOnce(t *testing.T) {
 			t.Errorf("context: %v", context.Cause(ctx))
 		}
 		if c := h.Context(t.Context()); c.Err() == nil {
-			t.Error("a context of an ended hold lives")
+			t.Error("the context of an ended hold is not done")
 		}
 
 		h = coordtest.MustLock(t, m)
@@ -254,10 +254,10 @@ func TestContendersAreListedInOrder(t *testing.T) {
 	})
 }
 
-// What is tried by many and held by nobody is had by one of them before each has
-// tried a few times, again and again. (Tries that stand in each other's way kept a free
-// lock from 48 pollers for as long as they polled.)
-func TestALockThatIsOnlyTriedIsHadBySomebody(t *testing.T) {
+// If many clients only poll a free lock, one of them acquires it before each has tried a few
+// times, again and again. (Tries that blocked each other once kept a free lock from 48 pollers
+// for as long as they polled.)
+func TestALockThatIsOnlyPolledIsAcquired(t *testing.T) {
 	const pollers, grants, rounds = 48, 100, 6
 	type try = func(context.Context) (*coord.Hold, error)
 	for name, of := range map[string]func(c *coord.Client, i int) try{
@@ -282,7 +282,7 @@ func TestALockThatIsOnlyTriedIsHadBySomebody(t *testing.T) {
 				defer cancel()
 				var tries, granted atomic.Int32 // since the latest grant, or since it was given back
 				var most int32
-				var mu sync.Mutex // one at a time looks at the counts
+				var mu sync.Mutex // guards the check of the counts
 				var all sync.WaitGroup
 				for i := range pollers {
 					link := st.Link(fmt.Sprint("poller ", i))
@@ -293,7 +293,7 @@ func TestALockThatIsOnlyTriedIsHadBySomebody(t *testing.T) {
 							h, err := lock(ctx)
 							mu.Lock()
 							if n := tries.Add(1); n > pollers*rounds {
-								t.Errorf("nobody has it after %d tries", n)
+								t.Errorf("no poller has acquired it after %d tries", n)
 								cancel()
 							}
 							if err == nil {
@@ -325,9 +325,9 @@ func TestALockThatIsOnlyTriedIsHadBySomebody(t *testing.T) {
 	}
 }
 
-// A client that looks first makes no node while the lock is held, and one whose latest
-// try won does not look: a lock that nobody else wants costs one request.
-func TestATryCostsWhatItMust(t *testing.T) {
+// A try that reads the queue first creates no node while the lock is held. A client whose
+// latest try succeeded does not read first: an uncontended try costs one request.
+func TestWhatATryCosts(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var calls, writes atomic.Int32
 		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
@@ -376,19 +376,19 @@ func TestATryCostsWhatItMust(t *testing.T) {
 			if err != nil {
 				w.T.Fatal(err)
 			}
-			if _, err := x.try(ctx); !errors.Is(err, coord.ErrLocked) { // made its node at once
+			if _, err := x.try(ctx); !errors.Is(err, coord.ErrLocked) { // creates its node without looking first
 				w.T.Error(name, err)
 			}
 			count(x.failed, 0, coord.ErrLocked)
 			count(x.failed, 0, coord.ErrLocked)
 			coordtest.MustRelease(w.T, h)
-			count(x.failed+1, 1, nil) // looks, and makes its node
+			count(x.failed+1, 1, nil) // reads the queue, then creates its node
 			count(1, 1, nil)
 		}
 	})
 }
 
-// Inside one client, with nobody outside, a cycle costs one request.
+// A hand-over between callers of one client costs one request if no other client contends.
 func TestALocalHandOverCostsOneRequest(t *testing.T) {
 	onEach(t, func(w *world) {
 		var calls atomic.Int32
@@ -419,9 +419,10 @@ func TestALocalHandOverCostsOneRequest(t *testing.T) {
 	})
 }
 
-// A caller whose ctx ends while a node is made for it passes the turn on.
-func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
-	for _, name := range []string{"to the next", "to nobody", "with its outcome unknown"} {
+// If the ctx of a caller ends while the node for it is being created, the lock passes to the
+// next caller.
+func TestTheTurnOfACallerThatGaveUpIsPassedOn(t *testing.T) {
+	for _, name := range []string{"to the next", "with no next caller", "with its outcome unknown"} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
 				var after coordtest.Nth
@@ -430,7 +431,7 @@ func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				gone := w.Waiting(ctx, m)
 				var next *coordtest.Locking
-				if name != "to nobody" {
+				if name != "with no next caller" {
 					next = w.Waiting(context.Background(), m)
 				}
 				after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
@@ -453,9 +454,9 @@ func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
 	}
 }
 
-// A hand-over whose outcome is unknown, and whose session is lost meanwhile: the
-// node that was made belongs to a session that still stands on the service, and
-// the next caller must not take it for its own.
+// The outcome of a hand-over is unknown, and the client loses its session meanwhile. The
+// created node belongs to a session that still exists at the service, and the next caller must
+// not adopt it.
 func TestANodeMadeInALostSessionIsNotTakenOver(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
@@ -472,7 +473,7 @@ func TestANodeMadeInALostSessionIsNotTakenOver(t *testing.T) {
 		w.Link("a").Heal()
 		next := waiter.Hold()
 		if next.Session() == h.Session() {
-			w.T.Error("the hold stands on the lost session")
+			w.T.Error("the hold belongs to the lost session")
 		}
 		if err := next.Verify(context.Background()); err != nil {
 			w.T.Error(err)
@@ -486,7 +487,7 @@ func TestANodeMadeInALostSessionIsNotTakenOver(t *testing.T) {
 	})
 }
 
-// Callers of one client that lose their session all go on.
+// When a client loses its session, all of its waiting callers still acquire the lock.
 func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
@@ -509,9 +510,9 @@ func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
 	})
 }
 
-// The node of the next caller was made, nobody knows, and the session is lost
-// here while the service still has it: the caller finds the node, which is not
-// his any more.
+// The node for the next caller was created, but the reply is lost. Then the client loses the
+// session while the service still keeps it, so the caller finds a node that is no longer its
+// own.
 func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
@@ -522,7 +523,7 @@ func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 		next := w.Waiting(context.Background(), m)
 		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 			w.Link("a").Partition()
-			return backend.ErrUncertain // as long as the lease lasts, the release tries again
+			return backend.ErrUncertain // the release retries until the lease ends
 		})
 		released := make(chan error)
 		go func() { released <- h.Release() }()
@@ -541,8 +542,8 @@ func TestANodeThatALostSessionMadeForTheNextCallerIsNotAdopted(t *testing.T) {
 	})
 }
 
-// A caller whose ctx ends, while an earlier call's node is still being removed, does not
-// leave the node that may have been made for it.
+// If the ctx of a caller ends while the node of the earlier hold is still being removed, the
+// node that may have been created for the caller is removed too.
 func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
 	onEach(t, func(w *world) {
 		var look, remove, after coordtest.Nth
@@ -561,8 +562,8 @@ func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		})
-		// Then the deletion is refused: as part of a hand-over, and alone. In the
-		// background it is held until the caller has given up.
+		// Then the deletion is denied twice: as part of a hand-over, and alone. The third
+		// attempt, in the background, is held until the caller has given up.
 		ofHold := func(c backendtest.Call) bool { return coordtest.Deletes(c) && c.Path == h.Path() }
 		remove.Arm(2, ofHold, func(context.Context, backendtest.Call, error) error {
 			remove.Arm(1, ofHold, func(context.Context, backendtest.Call, error) error {
@@ -582,8 +583,8 @@ func TestANodeThatMayHaveBeenMadeIsRemovedWithItsCaller(t *testing.T) {
 	})
 }
 
-// The ID of every lock shows in Contenders and Inspect, beside its Data, also while a
-// request to give the lock up stands in the node.
+// Contenders and Inspect show the ID of every lock beside its Data, also while a request to
+// release the lock is stored in the node.
 func TestContendersShowTheirID(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -647,8 +648,8 @@ func TestContendersShowTheirID(t *testing.T) {
 	})
 }
 
-// Without an ID, Data is stored as it is: clients of earlier versions and other makes
-// read it so.
+// Without an ID, Data is stored as it is, so that earlier versions and other libraries can read
+// it.
 func TestDataWithoutAnIDIsStoredAsItIs(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -671,7 +672,7 @@ func TestDataWithoutAnIDIsStoredAsItIs(t *testing.T) {
 	})
 }
 
-func TestAnIDThatIsNoTextIsRefused(t *testing.T) {
+func TestAnIDThatIsNotUTF8IsRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c, ctx := w.Open("a", nil), context.Background()
 		for name, l := range map[string]coord.Locker{

@@ -15,8 +15,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// side starts a Lock of any kind that is expected to wait, and returns when it
-// does.
+// side starts an acquisition of any kind that is expected to wait, and returns when it waits.
 func (w *world) side(lock func(context.Context) (*coord.Hold, error)) *coordtest.Locking {
 	w.T.Helper()
 	n := w.Waits.Load()
@@ -55,7 +54,7 @@ func TestReadersShareAndWritersExclude(t *testing.T) {
 		coordtest.MustRelease(w.T, must(w.T, h, err))
 		writer := w.side(b.Lock)
 		_, err = a.TryRLock(ctx)
-		coordtest.WantErr(w.T, err, coord.ErrLocked) // a reader does not pass a writer who waits
+		coordtest.WantErr(w.T, err, coord.ErrLocked) // a reader does not pass a waiting writer
 		late := w.side(a.RLock)
 		coordtest.MustRelease(w.T, r1)
 		writer.Pending()
@@ -73,7 +72,7 @@ func TestReadersShareAndWritersExclude(t *testing.T) {
 	})
 }
 
-// kazoo 649: a reader waited for a later writer, who waited for him.
+// kazoo 649: a reader waited for a later writer, which waited for that reader.
 func TestWritersAndReadersDrainInTurn(t *testing.T) {
 	onEach(t, func(w *world) {
 		rw := func(name string) *coord.RWMutex { return coord.NewRWMutex(w.Open(name, nil), "/rw", nil) }
@@ -84,7 +83,7 @@ func TestWritersAndReadersDrainInTurn(t *testing.T) {
 		w2 := w.side(rw("w2").Lock)
 		r3 := w.side(rw("r3").RLock)
 		coordtest.MustRelease(w.T, w1)
-		h1, h2 := r1.Hold(), r2.Hold() // both go at once
+		h1, h2 := r1.Hold(), r2.Hold() // both are granted at once
 		w2.Pending()
 		r3.Pending()
 		coordtest.MustRelease(w.T, h2)
@@ -100,8 +99,8 @@ func TestWritersAndReadersDrainInTurn(t *testing.T) {
 	})
 }
 
-// A writer who gives up must not hold up the readers behind him.
-func TestReadersGoWhenTheWriterBeforeThemGivesUp(t *testing.T) {
+// A writer that gives up must not delay the readers behind it.
+func TestReadersAreGrantedWhenTheWriterAheadGivesUp(t *testing.T) {
 	onEach(t, func(w *world) {
 		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		h, err := a.RLock(context.Background())
@@ -119,7 +118,7 @@ func TestReadersGoWhenTheWriterBeforeThemGivesUp(t *testing.T) {
 	})
 }
 
-// Curator-276, -621: a downgrade let a writer in who waited.
+// Curator-276, -621: a downgrade admitted a waiting writer.
 func TestAWaitingWriterStaysOutThroughADowngrade(t *testing.T) {
 	for _, lost := range []string{"nothing", "the request", "the reply"} {
 		t.Run("lost: "+lost, func(t *testing.T) {
@@ -147,7 +146,7 @@ func TestAWaitingWriterStaysOutThroughADowngrade(t *testing.T) {
 				if err := h.Verify(ctx); err != nil {
 					w.T.Error(err)
 				}
-				// The writer's guard is void, the reader's holds.
+				// The guard of the write hold fails, the guard of the read hold succeeds.
 				_, err = w.Session("x").Commit(ctx, append(guard.Ops(), backend.SetData(w.Path("/r"), nil, backend.AnyVersion))...)
 				coordtest.WantErr(w.T, err, coord.ErrNotFound)
 				if err := w.guarded(h, "/r", "reader"); err != nil {
@@ -173,7 +172,7 @@ func TestAWaitingWriterStaysOutThroughADowngrade(t *testing.T) {
 	}
 }
 
-func TestReadersRightBehindGoAtADowngrade(t *testing.T) {
+func TestADowngradeGrantsTheReadersRightBehind(t *testing.T) {
 	onEach(t, func(w *world) {
 		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		h, err := a.Lock(context.Background())
@@ -194,8 +193,8 @@ func TestReadersRightBehindGoAtADowngrade(t *testing.T) {
 	})
 }
 
-// The hold's own watch has to follow the hold to its new node.
-func TestADowngradedHoldIsToldWhenItsNewNodeIsDeleted(t *testing.T) {
+// The hold's own watch must follow the hold to its new node.
+func TestADowngradedHoldEndsWhenItsNewNodeIsDeleted(t *testing.T) {
 	onEach(t, func(w *world) {
 		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		first, err := a.Lock(context.Background())
@@ -223,7 +222,7 @@ func TestADowngradedHoldIsToldWhenItsNewNodeIsDeleted(t *testing.T) {
 	})
 }
 
-func TestADowngradeOfAHoldThatIsLostSaysSo(t *testing.T) {
+func TestADowngradeOfALostHoldReportsTheLoss(t *testing.T) {
 	onEach(t, func(w *world) {
 		a := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
 		h, err := a.Lock(context.Background())
@@ -240,7 +239,7 @@ func TestADowngradeOfAHoldThatIsLostSaysSo(t *testing.T) {
 	})
 }
 
-func TestADowngradeGoesOnWithoutItsCaller(t *testing.T) {
+func TestADowngradeContinuesAfterItsCallerGivesUp(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
 		a := coord.NewRWMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/rw", nil)
@@ -255,7 +254,7 @@ func TestADowngradeGoesOnWithoutItsCaller(t *testing.T) {
 		})
 		coordtest.WantErr(w.T, a.Downgrade(ctx, h), context.Canceled, coord.ErrUncertain)
 		released := make(chan error)
-		go func() { released <- h.Release() }() // waits for what is under way
+		go func() { released <- h.Release() }() // waits for the downgrade under way
 		w.Settle()
 		close(let)
 		if err := <-released; err != nil {
@@ -339,7 +338,7 @@ func TestTheRWMutexUnderRandomFaults(t *testing.T) {
 					}
 					wait()
 					if writes && r.IntN(3) == 0 {
-						// From here on readers may join, other writers not.
+						// From here on readers may join, but no other writer.
 						x.mu.Lock()
 						delete(x.holding, h)
 						readers[h] = true
@@ -374,7 +373,7 @@ func TestTheRWMutexUnderRandomFaults(t *testing.T) {
 	}
 }
 
-// However long the line of writers is, a release wakes one client.
+// However many writers wait, a release wakes one client.
 func TestAWritersReleaseWakesOneClient(t *testing.T) {
 	for _, n := range []int{5, 50} {
 		t.Run(fmt.Sprint(n, " waiters"), func(t *testing.T) {

@@ -22,7 +22,7 @@ func TestACrashGivesPermitsBack(t *testing.T) {
 		s := w.semaphore("a", 2)
 		h1, h2 := acquire(w.T, s, 1), acquire(w.T, s, 1)
 		waiter := w.awaiting(w.semaphore("b", 2), 2)
-		if err := w.guarded(h1, "/r", "while it stands"); err != nil {
+		if err := w.guarded(h1, "/r", "while held"); err != nil {
 			w.T.Error(err)
 		}
 		w.Link("a").Expire(h1.Session())
@@ -64,7 +64,7 @@ func TestALostCreateReplyLeavesOneRequest(t *testing.T) {
 	}
 }
 
-// The mark is what the next in line waits for.
+// The next waiter waits for the mark of the waiter ahead of it.
 func TestALostMarkIsMadeAgain(t *testing.T) {
 	for _, name := range []string{"request", "reply"} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestALostMarkIsMadeAgain(t *testing.T) {
 				third := w.awaiting(w.semaphore("c", 2), 1)
 				x.Arm(1, func(c backendtest.Call) bool { return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData }, coordtest.Lose)
 				coordtest.MustRelease(w.T, h)
-				h2, h3 := second.Hold(), third.Hold() // both, although the second holds on
+				h2, h3 := second.Hold(), third.Hold() // both, although the second is not released
 				coordtest.MustRelease(w.T, h2)
 				coordtest.MustRelease(w.T, h3)
 				w.Empty("/s/requests")
@@ -89,7 +89,7 @@ func TestALostMarkIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestAWaiterWhoGivesUpLeavesNoRequestAndTheNextGoesOn(t *testing.T) {
+func TestAWaiterThatGivesUpLeavesNoRequestAndTheNextIsGranted(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
 		h := acquire(w.T, a, 2)
@@ -126,7 +126,7 @@ func TestAWaiterWhoseRequestIsDeletedMakesANewOne(t *testing.T) {
 		second := w.awaiting(w.semaphore("c", 2), 1)
 		third := w.awaiting(w.semaphore("d", 2), 2)
 		x := w.Session("x")
-		// Whoever watches the directory, and who watches another waiter.
+		// First the waiter that watches the directory, then one that watches another waiter.
 		for i, rest := range [][]int{{1, 2, 1}, {1, 1, 2}} {
 			list, err := a.Contenders(ctx)
 			if err != nil || len(list) != 4 {
@@ -135,7 +135,7 @@ func TestAWaiterWhoseRequestIsDeletedMakesANewOne(t *testing.T) {
 			if _, err := x.Commit(ctx, backend.Delete(list[1+i].Path, backend.AnyVersion)); err != nil {
 				w.T.Fatal(err)
 			}
-			w.Eventually("it stands in line again, at the tail", func() bool {
+			w.Eventually("it is in the queue again, at the tail", func() bool {
 				now, err := a.Contenders(ctx)
 				return err == nil && len(now) == 4 && now[3].Path != list[3].Path &&
 					now[1].Weight == rest[0] && now[2].Weight == rest[1] && now[3].Weight == rest[2]
@@ -149,7 +149,7 @@ func TestAWaiterWhoseRequestIsDeletedMakesANewOne(t *testing.T) {
 		coordtest.MustRelease(w.T, h1)
 		coordtest.MustRelease(w.T, h2)
 		h = third.Hold()
-		// A holder is told.
+		// A holder whose request is deleted loses its hold.
 		if _, err := x.Commit(ctx, backend.Delete(h.Path(), backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
 		}
@@ -182,7 +182,7 @@ func TestAWaitForPermitsSurvivesALostSession(t *testing.T) {
 			}
 			old := list[at].Session
 			w.Link("b").Expire(old)
-			w.Eventually("it stands in line again, at the tail", func() bool {
+			w.Eventually("it is in the queue again, at the tail", func() bool {
 				now, err := a.Contenders(ctx)
 				return err == nil && len(now) == 3 && now[2].Session != old && now[2].Path != list[2].Path
 			})
@@ -192,7 +192,7 @@ func TestAWaitForPermitsSurvivesALostSession(t *testing.T) {
 		coordtest.MustRelease(w.T, behind.Hold())
 		coordtest.MustRelease(w.T, waiter.Hold())
 		if requeued.Load() == 0 {
-			w.T.Error("Trace did not tell")
+			w.T.Error("Trace did not report a requeued waiter")
 		}
 		w.Empty("/s/requests")
 	})
@@ -220,19 +220,20 @@ func TestABlipLosesNoPermitAndNoWakeUp(t *testing.T) {
 	})
 }
 
-// marking reports whether a call writes a request, and is not bound to fail.
+// marking reports whether a call writes to a request, with a version that can match.
 func marking(c backendtest.Call) bool {
 	return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData && c.Ops[0].Version != math.MaxInt32
 }
 
-// asking reports whether a call asks for the permission to write a request.
+// asking reports whether a call tests the permission to write a request: its version matches no
+// node.
 func asking(c backendtest.Call) bool {
 	return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpSetData && c.Ops[0].Version == math.MaxInt32
 }
 
-// A waiter that could not mark its node when it is granted would have the one behind it
-// wait beside a free permit.
-func TestAWaiterThatMayNotWriteItsNodeIsToldAndTheNextGoesOn(t *testing.T) {
+// If a granted waiter could not mark its node, the waiter behind it would wait beside a free
+// permit.
+func TestAWaiterThatMayNotWriteItsNodeFailsAndTheNextIsGranted(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		denied := coord.NewSemaphore(w.Open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
@@ -271,8 +272,8 @@ func TestAWaiterThatMayNotWriteItsNodeIsToldAndTheNextGoesOn(t *testing.T) {
 	})
 }
 
-// The permission is asked for once in a session and directory, by a request whose reply
-// may be lost, and never by an acquisition that is alone.
+// A waiter tests its permission once for each session and directory, and again if the reply is
+// lost. An uncontended acquisition does not test it.
 func TestThePermissionToMarkIsAskedForOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		var asked, lost atomic.Int32
@@ -289,7 +290,7 @@ func TestThePermissionToMarkIsAskedForOnce(t *testing.T) {
 			coordtest.MustRelease(w.T, acquire(w.T, b, 2))
 		}
 		if n := asked.Load(); n != 0 {
-			w.T.Errorf("asked %d times without another", n)
+			w.T.Errorf("asked %d times without contention", n)
 		}
 		a := w.semaphore("a", 2)
 		for range 3 {
@@ -304,9 +305,9 @@ func TestThePermissionToMarkIsAskedForOnce(t *testing.T) {
 	})
 }
 
-// Who is alone and wants one permit does not read the limit: the creation of his
-// request is under the condition that it has not changed.
-func TestWhoIsAloneMeetsALimitThatChanged(t *testing.T) {
+// An uncontended acquisition of one permit does not read the limit: it creates its request on
+// the condition that the limit has not changed.
+func TestAnUncontendedAcquireSeesAChangedLimit(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
@@ -331,7 +332,7 @@ func TestWhoIsAloneMeetsALimitThatChanged(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		coordtest.MustRelease(w.T, acquire(w.T, a, 1))
-		// Deleted, it is made again.
+		// If the limit is deleted, it is created again.
 		if _, err := w.Session("x").Commit(ctx, backend.Delete(w.Path("/s/limit"), backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
 		}
@@ -343,8 +344,9 @@ func TestWhoIsAloneMeetsALimitThatChanged(t *testing.T) {
 	})
 }
 
-// What changes between the decision to ask for one permit and the request.
-func TestWhoIsAloneNoMoreWaits(t *testing.T) {
+// After a client has seen that it is alone and before it creates its request, others acquire
+// permits or the limit changes.
+func TestAnAcquireThatIsNoLongerUncontendedWaits(t *testing.T) {
 	for name, meanwhile := range map[string]func(w *world){
 		"others came":                        func(*world) {},
 		"others came, and the limit changed": func(w *world) { w.setLimit(1) },
@@ -373,7 +375,7 @@ func TestWhoIsAloneNoMoreWaits(t *testing.T) {
 	}
 }
 
-func TestALostReplyToWhoIsAloneLeavesOneRequest(t *testing.T) {
+func TestALostReplyToAnUncontendedAcquireLeavesOneRequest(t *testing.T) {
 	for name, fault := range map[string]func(backendtest.Link){
 		"request lost": backendtest.Link.DropNextRequest,
 		"reply lost":   backendtest.Link.DropNextReply,
@@ -397,8 +399,7 @@ func TestALostReplyToWhoIsAloneLeavesOneRequest(t *testing.T) {
 	}
 }
 
-// A semaphore's holders cannot be asked to give up, so nothing may look as if
-// they were.
+// A semaphore's holders cannot be revoked, so its Data must not read as a request for that.
 func TestDataOfASemaphoreThatReadsAsARequestIsRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
@@ -415,7 +416,7 @@ func TestDataOfASemaphoreThatReadsAsARequestIsRefused(t *testing.T) {
 	})
 }
 
-// The limit that is set first makes its node; that is done once as well.
+// The first SetLimit creates the limit's node. It does so once as well.
 func TestTheFirstLimitIsSetOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -428,7 +429,8 @@ func TestTheFirstLimitIsSetOnce(t *testing.T) {
 		makes := func(c backendtest.Call) bool {
 			return c.Path == w.Path("/s/limit") && coordtest.Commits(c, backend.OpCreate)
 		}
-		// Its reply is lost, and another's change comes before anybody knows.
+		// The reply is lost, and another client changes the limit before the outcome is
+		// determined.
 		lost := false
 		after.Arm(1, makes, func(_ context.Context, _ backendtest.Call, err error) error {
 			if err != nil {
@@ -449,7 +451,7 @@ func TestTheFirstLimitIsSetOnce(t *testing.T) {
 	})
 }
 
-// The replies of two calls come in the other order than their changes.
+// The replies to two calls arrive in the reverse order of their changes.
 func TestASemaphoreExpectsTheLaterOfTwoLimitsThatItSet(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -475,9 +477,9 @@ func TestASemaphoreExpectsTheLaterOfTwoLimitsThatItSet(t *testing.T) {
 	})
 }
 
-// Who waited through a change of the limit was granted under the new one, and does
-// not expect it for that.
-func TestWhoWasGrantedUnderAnotherLimitIsRefusedTheNextTime(t *testing.T) {
+// A waiter that waits through a change of the limit is granted under the new limit. Its
+// semaphore expects the old one nevertheless.
+func TestAGrantUnderAnotherLimitLeavesTheExpectedOne(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
@@ -495,10 +497,10 @@ func TestWhoWasGrantedUnderAnotherLimitIsRefusedTheNextTime(t *testing.T) {
 	})
 }
 
-// gate stops a call until the test lets it go.
+// gate blocks a call until the test opens it.
 type gate struct{ reached, open chan struct{} }
 
-// stop has x stop the next call that matches.
+// stop makes x block the next call that matches.
 func (w *world) stop(x *coordtest.Nth, match func(backendtest.Call) bool) gate {
 	g := gate{make(chan struct{}), make(chan struct{})}
 	x.Arm(1, match, func(context.Context, backendtest.Call, error) error {
@@ -543,9 +545,9 @@ func (w *world) started(s *coord.Semaphore, n int) *coordtest.Locking {
 	return l
 }
 
-// Who was granted at once has no mark. When the limit goes down he looks like a
-// waiter, and makes no mark that could wake the one behind him.
-func TestAHolderWhoLooksLikeAWaiterHoldsNobodyUp(t *testing.T) {
+// A request that is granted at once has no mark. When the limit is lowered its holder looks
+// like a waiter, but it writes no mark that could wake the waiter behind it.
+func TestAHolderThatLooksLikeAWaiterBlocksNoWaiter(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a := w.semaphore("a", 4)
@@ -572,9 +574,9 @@ func TestAHolderWhoLooksLikeAWaiterHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// Somebody comes while a request has not looked at the line yet, and takes it for
-// a waiter. It is granted at its first look, and must tell him.
-func TestAGrantAtOnceTellsWhoTookItForAWaiter(t *testing.T) {
+// A client arrives before an earlier request has read the queue, and takes that request for a
+// waiter. The earlier request is granted at its first look and must wake the later one.
+func TestAGrantAtTheFirstLookWakesALaterWaiter(t *testing.T) {
 	onEach(t, func(w *world) {
 		var x coordtest.Nth
 		a, b := w.semaphore("a", 2), w.hooked("b", &x)
@@ -588,16 +590,16 @@ func TestAGrantAtOnceTellsWhoTookItForAWaiter(t *testing.T) {
 		w.Settle()
 		late.Pending()
 		close(g.open)
-		h1, h2 := early.Hold(), late.Hold() // both, although the first holds on
+		h1, h2 := early.Hold(), late.Hold() // both, although the first is not released
 		coordtest.MustRelease(w.T, h1)
 		coordtest.MustRelease(w.T, h2)
 		w.Empty("/s/requests")
 	})
 }
 
-// The same, granted under a limit that was there so shortly that the other never
-// saw it.
-func TestAGrantUnderAPassingLimitTellsWhoNeverSawIt(t *testing.T) {
+// As above, but the limit under which the earlier request is granted is replaced before the
+// later client reads it.
+func TestAGrantUnderAReplacedLimitWakesALaterWaiter(t *testing.T) {
 	onEach(t, func(w *world) {
 		var x, y coordtest.Nth
 		a, b, c := w.semaphore("a", 2), w.hooked("b", &x), w.hooked("c", &y)
@@ -625,7 +627,8 @@ func TestAGrantUnderAPassingLimitTellsWhoNeverSawIt(t *testing.T) {
 	})
 }
 
-// A limit that goes down while a waiter reads the line must not count any more.
+// If the limit is lowered while a waiter reads the queue, the waiter must not be granted under
+// the old limit.
 func TestALimitLoweredMeanwhileGrantsNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		var x coordtest.Nth
@@ -633,7 +636,7 @@ func TestALimitLoweredMeanwhileGrantsNothing(t *testing.T) {
 		h1, h2 := acquire(w.T, a, 1), acquire(w.T, a, 1)
 		waiter := w.awaiting(b, 1)
 		g := w.stop(&x, lists(w))
-		behind := w.awaiting(w.semaphore("c", 2), 1) // has the waiter look
+		behind := w.awaiting(w.semaphore("c", 2), 1) // makes the waiter read the queue
 		<-g.reached
 		w.setLimit(1)
 		coordtest.MustRelease(w.T, h1)

@@ -18,7 +18,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// semaphore returns the semaphore at /s as a client of its own sees it.
+// semaphore returns the semaphore at /s, through the client of this name.
 func (w *world) semaphore(name string, limit int) *coord.Semaphore {
 	w.T.Helper()
 	return coord.NewSemaphore(w.Open(name, nil), "/s", limit, nil)
@@ -43,7 +43,7 @@ func TestPermitsAreGrantedInOrder(t *testing.T) {
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
 		h1, h2 := acquire(w.T, a, 1), acquire(w.T, b, 1)
 		if h1.Token() != 0 || h2.Token() != 0 {
-			w.T.Errorf("tokens %d and %d of holds that several have", h1.Token(), h2.Token())
+			w.T.Errorf("tokens %d and %d, want 0: permits have several holders", h1.Token(), h2.Token())
 		}
 		large := w.awaiting(a, 3)
 		small := w.awaiting(w.semaphore("c", 3), 1)
@@ -59,14 +59,14 @@ func TestPermitsAreGrantedInOrder(t *testing.T) {
 		small.Pending()
 		last.Pending()
 		coordtest.MustRelease(w.T, h)
-		coordtest.MustRelease(w.T, small.Hold()) // both fit, and go
+		coordtest.MustRelease(w.T, small.Hold()) // both fit and are granted
 		coordtest.MustRelease(w.T, last.Hold())
 		w.Empty("/s/requests")
 	})
 }
 
-// Curator's leases are taken one by one: two takers of two of two had one each
-// for ever.
+// Curator acquires leases one by one: two clients that wanted both of two leases kept one each
+// forever.
 func TestTwoTakersOfAllPermitsFinishInTurn(t *testing.T) {
 	onEach(t, func(w *world) {
 		var wg sync.WaitGroup
@@ -106,7 +106,7 @@ func TestTryAcquire(t *testing.T) {
 		if n := requests(w); n != 1 {
 			w.T.Errorf("%d requests after a try that failed", n)
 		}
-		h2, err := a.TryAcquire(ctx, 1) // beside the other of the same client
+		h2, err := a.TryAcquire(ctx, 1) // beside the client's other hold
 		coordtest.MustRelease(w.T, must(w.T, h2, err))
 		waiter := w.awaiting(b, 2)
 		_, err = a.TryAcquire(ctx, 1)
@@ -141,7 +141,7 @@ func TestForeignNodesOfASemaphoreAreIgnored(t *testing.T) {
 		}
 		coordtest.MustRelease(w.T, h)
 		coordtest.MustRelease(w.T, waiter.Hold())
-		// A request of another make counts, whatever its name begins with.
+		// A request of another library counts, whatever its prefix.
 		res, err := s.Commit(ctx, backend.Create(w.Path("/s/requests/zz-permit-2-"), nil, backend.EphemeralSequential))
 		if err != nil {
 			w.T.Fatal(err)
@@ -200,14 +200,14 @@ func TestBadInputOfASemaphoreIsRefused(t *testing.T) {
 			n     int
 			want  error
 		}{
-			"no permit":          {"/s", 3, 0, coord.ErrInvalid},
-			"less than none":     {"/s", 3, -1, coord.ErrInvalid},
-			"more than there is": {"/s", 3, 4, coord.ErrLimit},
-			"no limit":           {"/s", 0, 1, coord.ErrInvalid},
-			"a negative limit":   {"/s", -3, 1, coord.ErrInvalid},
-			"a limit too high":   {"/s", 1 << 31, 1, coord.ErrInvalid},
-			"a bad path":         {"s", 3, 1, coord.ErrBadPath},
-			"the root":           {"/", 3, 1, coord.ErrBadPath},
+			"no permit":           {"/s", 3, 0, coord.ErrInvalid},
+			"a negative number":   {"/s", 3, -1, coord.ErrInvalid},
+			"more than the limit": {"/s", 3, 4, coord.ErrLimit},
+			"no limit":            {"/s", 0, 1, coord.ErrInvalid},
+			"a negative limit":    {"/s", -3, 1, coord.ErrInvalid},
+			"a limit too high":    {"/s", 1 << 31, 1, coord.ErrInvalid},
+			"a bad path":          {"s", 3, 1, coord.ErrBadPath},
+			"the root":            {"/", 3, 1, coord.ErrBadPath},
 		} {
 			s := coord.NewSemaphore(c, test.path, test.limit, nil)
 			_, err := s.Acquire(t.Context(), test.n)
@@ -252,7 +252,7 @@ func TestTheRequestsDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 		st := memory.New(nil)
 		s := coord.NewSemaphore(coordtest.Open(t, st, nil), "/s", 2, nil)
 		coordtest.MustRelease(t, acquire(t, s, 1))
-		// The last holder takes an old directory along.
+		// The last holder removes a directory whose numbers are nearly used up.
 		for _, next := range []int32{2_000_000_000, 2_100_000_000, 1<<31 - 1, -1 << 31, -5} {
 			if err := st.SetSequence("/s/requests", next); err != nil {
 				t.Fatal(err)
@@ -264,7 +264,7 @@ func TestTheRequestsDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 			}
 			coordtest.MustRelease(t, h)
 		}
-		// While it is in use nobody comes in.
+		// While such a directory is in use, further requests are refused.
 		h := acquire(t, s, 1)
 		if err := st.SetSequence("/s/requests", 2_100_000_000); err != nil {
 			t.Fatal(err)
@@ -277,7 +277,7 @@ func TestTheRequestsDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 	})
 }
 
-// However long the line is, a release wakes the first waiter, and his mark the
+// However many waiters there are, a release wakes the first waiter, and its mark wakes the
 // next.
 func TestAReleaseOfPermitsWakesNoHerd(t *testing.T) {
 	for _, n := range []int{5, 50} {
@@ -301,7 +301,7 @@ func TestAReleaseOfPermitsWakesNoHerd(t *testing.T) {
 				most := 0
 				for i := range n {
 					w.Settle()
-					time.Sleep(time.Second) // of fake time, for what holds do later
+					time.Sleep(time.Second) // of fake time, so that the holds finish their delayed work
 					w.Settle()
 					before := make([]int32, n)
 					for j := range n {
@@ -319,7 +319,7 @@ func TestAReleaseOfPermitsWakesNoHerd(t *testing.T) {
 					holds = append(holds, waiters[i].Hold())
 				}
 				if most != 2 {
-					w.T.Errorf("a release woke %d clients, want 2: the next holder, and the one behind him", most)
+					w.T.Errorf("a release woke %d clients, want 2: the next holder, and the waiter behind it", most)
 				}
 				w.T.Logf("figure: %d waiters: a release of a permit wakes %d", n, most)
 				for _, h := range holds[n:] {
@@ -330,8 +330,9 @@ func TestAReleaseOfPermitsWakesNoHerd(t *testing.T) {
 	}
 }
 
-// One permit for who is alone costs one request, as a mutex does, and a release
-// one. Several of them cost one more, and so do others who have some.
+// If a client is alone, one permit costs one request, as a mutex does, and its release one.
+// Several permits cost one request more. With another holder, one permit costs two requests
+// more.
 func TestWhatPermitsCost(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var calls atomic.Int32
@@ -359,8 +360,8 @@ func TestWhatPermitsCost(t *testing.T) {
 	})
 }
 
-// Curator-75: a raised limit woke nobody. kazoo 213: a lower one granted too
-// much.
+// Curator-75: a raised limit woke no waiter. kazoo 213: a lowered limit granted too many
+// permits.
 func TestARaisedLimitWakesAtOnceAndALoweredOneTakesNothingAway(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -424,7 +425,8 @@ func TestAClientThatExpectsAnotherLimitIsRefused(t *testing.T) {
 		if n, err := adopting.Limit(ctx); err != nil || n != 3 {
 			w.T.Errorf("limit %d, %v", n, err)
 		}
-		// Who changes the limit expects the new one; the others do not.
+		// A semaphore that changes the limit expects the new one; other semaphores still expect
+		// the old one.
 		if err := other.SetLimit(ctx, 5); err != nil {
 			w.T.Fatal(err)
 		}
@@ -457,7 +459,7 @@ func TestTheLimitOutlivesTheClients(t *testing.T) {
 		if names := coordtest.Children(t, st, "/a/s"); len(names) != 1 {
 			t.Errorf("%v, want the limit alone", names)
 		}
-		// A limit that is set first makes the semaphore.
+		// A SetLimit that comes first creates the semaphore.
 		s = coord.NewSemaphore(coordtest.Open(t, st, nil), "/b/s", 3, nil)
 		if err := s.SetLimit(t.Context(), 2); err != nil {
 			t.Fatal(err)
@@ -466,7 +468,7 @@ func TestTheLimitOutlivesTheClients(t *testing.T) {
 	})
 }
 
-// A request over the limit would hold up all behind it for ever.
+// A request over the limit would block all requests behind it forever.
 func TestARequestOverTheLimitFails(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -508,7 +510,7 @@ func TestTheLimitMayBeSetByHand(t *testing.T) {
 		waiter := w.awaiting(b, 1)
 		set(" 2\n")
 		h2 := waiter.Hold()
-		// Deleted, it is made again as it was.
+		// If the limit is deleted, it is created again with the same value.
 		waiter = w.awaiting(b, 1)
 		if _, err := s.Commit(ctx, backend.Delete(w.Path("/s/limit"), backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
@@ -549,7 +551,8 @@ func TestAChangeOfTheLimitIsMadeOnce(t *testing.T) {
 		sets := func(c backendtest.Call) bool {
 			return c.Path == w.Path("/s/limit") && coordtest.Commits(c, backend.OpSetData)
 		}
-		// Its reply is lost, and another's change comes before anybody knows.
+		// The reply is lost, and another client changes the limit before the outcome is
+		// determined.
 		after.Arm(1, sets, func(context.Context, backendtest.Call, error) error {
 			if err := b.SetLimit(ctx, 7); err != nil {
 				w.T.Error(err)
@@ -562,7 +565,7 @@ func TestAChangeOfTheLimitIsMadeOnce(t *testing.T) {
 		if n, err := a.Limit(ctx); err != nil || n != 7 {
 			w.T.Errorf("limit %d, %v, want the later one", n, err)
 		}
-		// Nobody can tell after the end of the session.
+		// After the end of the session the outcome cannot be determined.
 		after.Arm(1, sets, func(_ context.Context, c backendtest.Call, _ error) error {
 			w.Link("a").Expire(c.Session.ID())
 			return backend.Uncertain(backend.ErrSessionLost)

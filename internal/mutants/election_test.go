@@ -34,7 +34,7 @@ var electionMutants = []mutant{
 		"TestAValueOfAMembershipThatEndsMeanwhileIsRefused"},
 	{"a revocation that could not list has asked all holders", "line_revoke.go",
 		"holders, err := l.holders(ctx)\n\tif err != nil {", "holders, err := l.holders(ctx)\n\tif false {",
-		"TestRevokeSaysThatItFoundNoHolders"},
+		"TestRevokeReturnsAFailureToListTheHolders"},
 	{"a term misses a suspension that began before it is watched", "election.go",
 		"	if at.phase == backend.PhaseConnected {", "	at.phase, at.changed = h.s.b.Status()\n\tif at.phase == backend.PhaseConnected {",
 		"TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown"},

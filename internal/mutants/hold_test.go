@@ -43,7 +43,7 @@ var holdMutants = []mutant{
 		"TestCommitOnceAppliesOnceWhateverIsLost"},
 	{"Release does not wait for a downgrade under way", "hold.go",
 		"h.awaitMove(context.Background()) // the session bounds it\n", "",
-		"TestADowngradeGoesOnWithoutItsCaller"},
+		"TestADowngradeContinuesAfterItsCallerGivesUp"},
 	{"Release counts a deleted node as one that it removed", "hold.go",
 		"return &loss{path, h.deleted()}", "return nil",
 		"TestReleaseLearnsThatTheNodeWasDeleted"},
