@@ -1,0 +1,213 @@
+package layout_test
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
+)
+
+const fuzzID = "01234567-89ab-8def-8123-456789abcdef"
+
+// Whatever a node is called: what is taken for a node of a recipe can be spoken to, and
+// its name says what was read out of it.
+func FuzzNames(f *testing.F) {
+	for _, name := range []string{
+		"_c_" + fuzzID + "-lock-0000000001", "x__lock__2147483647", "_c_" + fuzzID + "-__READ__-000000001", "__WRIT__-2147483648",
+		"_c_" + fuzzID + "-latch-0000000000", "_c_" + fuzzID + "-ready-0000000000", "_c_" + fuzzID + "-permit-2147483647-0000000000",
+		"_c_" + fuzzID + "-member-a-0000000001", "_c_" + fuzzID + "-member--0000000001", "_c_" + fuzzID + "-guest-0000000001",
+		"b-0-0", "b--9223372036854775808-9007199254740992", "i-" + fuzzID + "-0-0000000000", "m-" + fuzzID + "-" + fuzzID,
+		"s-" + fuzzID, "d-" + fuzzID + "-9223372036854775807", "_c_" + fuzzID + "-take-0000000001", "tx~" + fuzzID, "live-" + fuzzID,
+		"_c_01234567-89ab-8def-8\u202e-456789abcdef-lock-0000000000", "lock-\xff0000000000", "lock-000000000\x00", "..", "", "%s%d",
+	} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if strings.Contains(name, "/") {
+			return // no child is called so
+		}
+		addressable := backend.CheckPath("/"+name) == nil
+		taken := func(what string, want string) {
+			t.Helper()
+			if !addressable {
+				t.Errorf("%q is taken for %s, and cannot be addressed", name, what)
+			}
+			if !strings.HasSuffix(name, want) {
+				t.Errorf("%q is taken for %s %q", name, what, want)
+			}
+		}
+		for what, kinds := range map[string]layout.LineKinds{"a lock": layout.LockLine, "a reader or writer": layout.SharedLine, "a candidate": layout.LatchLine} {
+			if q, ok := kinds.Parse(name); ok {
+				taken(what, fmt.Sprintf("%010d", q.Seq))
+				if q.Name != name || q.Shared && kinds != layout.SharedLine {
+					t.Errorf("%q: %+v", name, q)
+				}
+			}
+			queue := kinds.Order([]string{name, name, "README"})
+			for i := range queue {
+				if j := layout.Blocker(queue, i); j >= i || j < -1 {
+					t.Errorf("%q: %d waits for %d", name, i, j)
+				}
+			}
+		}
+		if q, ok := layout.ParsePermit(name); ok {
+			taken("a permit", fmt.Sprintf("%s%d-%010d", layout.PermitInfix, q.Weight, q.Seq))
+			if q.Weight < 1 {
+				t.Errorf("%q weighs %d", name, q.Weight)
+			}
+		}
+		if sum := layout.Weigh(layout.OrderPermits([]string{name, name, name})); sum < 0 {
+			t.Errorf("%q: the sum of the weights is %d", name, sum)
+		}
+		if n, ok := layout.ParseMember(name); ok {
+			taken("a member", fmt.Sprintf("%s%s-%010d", layout.MemberInfix, n.ID, n.Seq))
+			if n.ID == "" || n.Seq < 0 || n.Seq >= layout.SeqHard {
+				t.Errorf("%q: %+v", name, n)
+			}
+		}
+		if n := len(layout.PresentMembers([]string{name, name})); n > 1 {
+			t.Errorf("%q is %d members", name, n)
+		}
+		if id, mark, ok := layout.ParseBranch(name); ok {
+			taken("a branch", id+"~"+mark)
+			if name != id+"~"+mark || id == "" {
+				t.Errorf("%q: id %q, mark %q", name, id, mark)
+			}
+		}
+		if layout.IsLive(name) {
+			taken("a live node", "")
+		}
+		for _, kind := range []string{layout.ItemPrefix, layout.MarkPrefix, layout.PutOffPrefix} {
+			if id, rest, ok := layout.CutID(name, kind); ok {
+				taken("a part of an item", kind+id+"-"+rest)
+			}
+		}
+		if layout.IsState(name) {
+			taken("a state", "")
+		}
+		r := layout.SortMembers([]string{name}, []string{name, "README"})
+		if len(r.Living)+len(r.Waiting)+r.Extra > 1 || len(r.Waiting) > 0 {
+			t.Errorf("%q: %+v", name, r)
+		}
+		for _, m := range r.Living {
+			taken("one in a double barrier", "")
+			layout.ByNumber(m, name)
+		}
+		if p := layout.ReadyPath("/e/" + name); p != "" && (!strings.HasPrefix(p, "/e/") || !strings.Contains(p, layout.ReadyInfix)) {
+			t.Errorf("%q announces at %q", name, p)
+		}
+		_ = layout.IsOurs(name) // it must not panic
+	})
+}
+
+// Whatever lies in a bucket: each item is there once, in order, and what goes with it
+// is its own.
+func FuzzBucket(f *testing.F) {
+	other := "f" + fuzzID[1:]
+	for _, list := range [][]string{
+		{"i-" + fuzzID + "-0-0000000000", "s-" + fuzzID, "m-" + fuzzID + "-" + other, "d-" + fuzzID + "-12"},
+		{"i-" + fuzzID + "-0-0000000001", "i-" + fuzzID + "-0-0000000000", "i-" + other + "-9223372036854775807--2147483648"},
+		{"s-" + other, "d-" + other + "-5", "b-0-0", "b-0-1", "b-0-00", "b--1-0", "b-9-9007199254740993"},
+		{"d-" + fuzzID + "-1", "d-" + fuzzID + "-2", "i-" + fuzzID + "--1-0000000000", "s-" + fuzzID + "x"},
+	} {
+		f.Add(strings.Join(list, "\n"))
+	}
+	f.Fuzz(func(t *testing.T, list string) {
+		names := strings.Split(list, "\n")
+		names = slices.DeleteFunc(names, func(name string) bool { return name == "" || strings.Contains(name, "/") })
+		slices.Sort(names)
+		names = slices.Compact(names) // no two children are called the same
+		c := layout.ParseBucket("/q/items/b-0-0", names, 7)
+		seen := make(map[string]bool)
+		for i, e := range c.Items {
+			if seen[e.ID] {
+				t.Errorf("item %s twice", e.ID)
+			}
+			seen[e.ID] = true
+			if i > 0 && cmp.Or(cmp.Compare(c.Items[i-1].Due, e.Due), cmp.Compare(c.Items[i-1].Seq, e.Seq)) > 0 {
+				t.Errorf("out of order: %+v, %+v", c.Items[i-1], e)
+			}
+			for _, path := range []string{e.Path(), e.StateAt(), e.Bucket + "/" + e.PutOff} {
+				if e.PutOff != "" && backend.CheckPath(path) != nil {
+					t.Errorf("%q", path)
+				}
+			}
+			if e.Name != fmt.Sprintf("%s%010d", layout.ItemStem(e.ID, e.Due), e.Seq) && !strings.Contains(e.Name, "+") && !strings.Contains(e.Name, "-0") {
+				t.Errorf("%+v", e)
+			}
+			if e.State != slices.Contains(names, layout.StatePrefix+e.ID) {
+				t.Errorf("%+v: state", e)
+			}
+			if e.PutOff != "" && !slices.Contains(names, e.PutOff) {
+				t.Errorf("%+v: put off", e)
+			}
+		}
+		for _, name := range c.Litter {
+			if !slices.Contains(names, name) || seen[name[2:2+layout.GUIDLen]] {
+				t.Errorf("%q is litter", name)
+			}
+		}
+		const items = "/q/items"
+		all := layout.Buckets(items, names)
+		for i, b := range all {
+			if b.Path != layout.BucketPath(items, b.Key, b.N) || b.N < 0 || b.N > layout.MaxNumber || backend.CheckPath(b.Path) != nil {
+				t.Errorf("%+v", b)
+			}
+			if i > 0 && all[i-1] == b {
+				t.Errorf("%+v twice", b)
+			}
+		}
+	})
+}
+
+func TestParseSeqReadsWhatTheServiceWrites(t *testing.T) {
+	for _, n := range []int32{0, 1, 7, 1234567890, math.MaxInt32, -1, -5, -1234567890, math.MinInt32} {
+		// Java's %010d.
+		name := fmt.Sprintf("_c_x-lock-%010d", n)
+		if got, ok := layout.ParseSeq(name, layout.LockInfix); !ok || got != n {
+			t.Errorf("%s: %d, %v", name, got, ok)
+		}
+	}
+	for _, name := range []string{
+		"", "lock-", "lock-1", "lock-000000000", "lock-00000000000", "lock-99999999999", "lock-9999999999", "lock-+000000001",
+		"lock- 000000001", "lock-000000000x", "lock--0000000001", "lock--000000000", "x-0000000001", "README", "_c_s1", "-1",
+	} {
+		if got, ok := layout.ParseSeq(name, layout.LockInfix); ok {
+			t.Errorf("%q is taken for number %d", name, got)
+		}
+	}
+}
+
+func FuzzParseSeq(f *testing.F) {
+	for _, s := range []string{"_c_x-lock-0000000001", "lock--2147483648", "lock-2147483648", "lock-", "\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		n, ok := layout.ParseSeq(name, layout.LockInfix)
+		if ok && !strings.HasSuffix(name, fmt.Sprintf("lock-%010d", n)) {
+			t.Errorf("%q is taken for %d", name, n)
+		}
+	})
+}
+
+func TestOrderIsAwareOfTheWrap(t *testing.T) {
+	queue := layout.LockLine.Order([]string{
+		"b-lock--2147483648", "z-lock-2147483646", "README", "a-lock-2147483647", "c-lock--2147483647",
+	})
+	var got []int32
+	for _, q := range queue {
+		got = append(got, q.Seq)
+	}
+	want := []int32{math.MaxInt32 - 1, math.MaxInt32, math.MinInt32, math.MinInt32 + 1}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("order %v, want %v", got, want)
+	}
+	if !layout.Before(1, 2) || layout.Before(2, 1) || layout.Before(1, 1) || !layout.Before(math.MaxInt32, math.MinInt32) {
+		t.Error("before is wrong")
+	}
+}
