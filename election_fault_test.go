@@ -18,8 +18,8 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// Curator-620, -653, -696: the node of the session before was first in line when
-// the client was back, and two led.
+// Curator-620, -653, -696: after a reconnection the node of the previous session was first in
+// the queue, and there were two leaders.
 func TestACandidateWaitsForTheEndOfItsOwnLostTerm(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
@@ -33,13 +33,13 @@ func TestACandidateWaitsForTheEndOfItsOwnLostTerm(t *testing.T) {
 			t.Errorf("session %x token %d after %x, %d", second.Session(), second.Token(), first.Session(), first.Token())
 		}
 		if _, err := w.Session("x").Exists(context.Background(), first.Path(), nil); !errors.Is(err, coord.ErrNotFound) {
-			t.Errorf("the node of the lost term still stands: %v", err)
+			t.Errorf("the node of the lost term still exists: %v", err)
 		}
 	})
 }
 
-// Curator-247, -405, -460, -561: told too late, or too early.
-func TestALeaderThatIsCutOffIsToldBeforeAnotherLeads(t *testing.T) {
+// Curator-247, -405, -460, -561: the loss was reported too late, or too early.
+func TestALeaderThatIsCutOffLosesItsTermBeforeAnotherLeads(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
@@ -58,7 +58,7 @@ func TestALeaderThatIsCutOffIsToldBeforeAnotherLeads(t *testing.T) {
 		second := mustLead(t, b)
 		led := time.Now()
 		if told := next(t, done); told.After(led) {
-			t.Errorf("told %v after another led", told.Sub(led))
+			t.Errorf("reported %v after another led", told.Sub(led))
 		}
 		if second.Token() <= first.Token() {
 			t.Errorf("token %d after %d", second.Token(), first.Token())
@@ -66,9 +66,9 @@ func TestALeaderThatIsCutOffIsToldBeforeAnotherLeads(t *testing.T) {
 	})
 }
 
-// Curator-644, -645, -724: candidates that come back at the same time reset each
-// other for ever; or never come back when the directory is gone.
-func TestCandidatesThatComeBackAtOnceSettle(t *testing.T) {
+// Curator-644, -645, -724: candidates that reconnect at the same time reset each other forever,
+// or do not campaign again after the directory was deleted.
+func TestCandidatesThatReconnectAtOnceSettle(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
@@ -81,7 +81,7 @@ func TestCandidatesThatComeBackAtOnceSettle(t *testing.T) {
 			case term = <-la:
 			case term = <-lb:
 			case <-time.After(30 * time.Second):
-				t.Fatal("nobody leads")
+				t.Fatal("no candidate leads")
 			}
 		}
 		receive()
@@ -100,7 +100,7 @@ func TestCandidatesThatComeBackAtOnceSettle(t *testing.T) {
 			}
 			w.Eventually("two nodes", func() bool { return len(w.Children("/e")) == 2 })
 		}
-		// The directory goes, with all in it.
+		// The directory is deleted with all nodes in it.
 		s := w.Session("x")
 		w.Eventually("the directory deleted", func() bool {
 			for _, name := range w.Children("/e") {
@@ -117,7 +117,7 @@ func TestCandidatesThatComeBackAtOnceSettle(t *testing.T) {
 	})
 }
 
-// etcd #19597, #16221: a waiter whose own node is gone waits for ever.
+// etcd #19597, #16221: a waiter whose own node was deleted waits forever.
 func TestACandidateWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
@@ -141,7 +141,7 @@ func TestACandidateWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 	})
 }
 
-// Curator-358: the leader vanishes between the list and the look at it.
+// Curator-358: the leader's node vanishes between the listing and the read of it.
 func TestALeaderThatVanishesWhileBeingLookedUpIsPassedOver(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
@@ -176,9 +176,9 @@ func TestALeaderThatVanishesWhileBeingLookedUpIsPassedOver(t *testing.T) {
 	})
 }
 
-// etcd #18163, trillian: an observer that never hears "nobody", or whose channel
-// closes without a word.
-func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
+// etcd #18163, trillian: an observer never sees a vacancy, or its channel closes without
+// notice.
+func TestObserveReportsVacancyAndContinuesOverLostSessions(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
@@ -195,7 +195,7 @@ func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
 				t.Errorf("round %d: %v, want token %d", i, l, term.Token())
 			}
 			switch i {
-			case 1: // contact breaks, and comes back: nothing to tell
+			case 1: // contact breaks and returns: nothing to report
 				w.Link("observer").Partition()
 				w.Link("observer").Heal()
 			case 2: // the observer's session is lost
@@ -215,7 +215,8 @@ func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
 				t.Errorf("round %d: after the end %v", i, l)
 			}
 		}
-		// While it is cut off the leader changes: it must not stay with the old one.
+		// The leader changes while the observer is cut off: the observer must not keep the old
+		// one.
 		old := mustLead(t, a)
 		next(t, seen)
 		w.Link("observer").Partition()
@@ -234,7 +235,7 @@ func TestObserveTellsOfVacancyAndGoesOnOverLostSessions(t *testing.T) {
 	})
 }
 
-func TestForeignNodesStandInNoCandidatesWay(t *testing.T) {
+func TestForeignNodesBlockNoCandidate(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
 		s := w.Session("x")
@@ -259,7 +260,7 @@ func TestForeignNodesStandInNoCandidatesWay(t *testing.T) {
 	})
 }
 
-// candidate campaigns some times, each time in another way.
+// candidate leads five times, in one of three ways that the seed chooses.
 func (x *simulation) candidate(c *coord.Client, actor uint64) {
 	r := x.rng(actor)
 	e := coord.NewElection(c, x.path, &coord.ElectionOptions{ID: "candidate", StepDownOnSuspend: r.IntN(4) == 0})
@@ -276,7 +277,7 @@ func (x *simulation) candidate(c *coord.Client, actor uint64) {
 		delete(x.holding, t.Hold)
 		x.mu.Unlock()
 	}
-	// For as long as it takes to lead a few times.
+	// ctx ends with the fifth term.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	led := 0
@@ -342,7 +343,8 @@ func TestTheElectionUnderRandomFaults(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			x := &simulation{t: t, seed: seed, count: count}
 			x.play("/sim/election", func(c *coord.Client, actor uint64) {
-				// Beside the candidate, somebody who follows, and must see the end.
+				// Beside the candidate an observer follows the election. Its channel must be
+				// closed at the end.
 				ctx, cancel := context.WithCancel(context.Background())
 				var wg sync.WaitGroup
 				wg.Go(func() {
@@ -372,7 +374,7 @@ func TestTheElectionUnderRandomFaults(t *testing.T) {
 	}
 }
 
-// frozenServer is a server that shows what it showed when it was frozen, until Sync.
+// frozenServer is a server that lags behind: once frozen it returns old state, until Sync.
 type frozenServer struct {
 	backend.Backend
 	mu    sync.Mutex
@@ -428,7 +430,7 @@ func TestObserveDoesNotGoBackOverALostSession(t *testing.T) {
 		ta := mustLead(w.T, a)
 		for l := next(w.T, ch); l.ID != "a"; l = next(w.T, ch) {
 		}
-		// where the reader's next server stands still
+		// The state at which the reader's next server is frozen.
 		s := w.Session("observer")
 		f.data, f.stat = map[string][]byte{}, map[string]backend.Stat{}
 		f.names = w.Children("/e")
@@ -447,7 +449,7 @@ func TestObserveDoesNotGoBackOverALostSession(t *testing.T) {
 		w.Settle()
 		select {
 		case l := <-ch:
-			w.T.Errorf("after leader b (token %d) WatchLeader told %v: it went back", tb.Token(), l)
+			w.T.Errorf("after leader b (token %d) WatchLeader reported %v: it went back", tb.Token(), l)
 		default:
 		}
 		coordtest.MustRelease(w.T, tb.Hold)
@@ -484,13 +486,13 @@ func TestABlipRightAfterTheGrantEndsATermThatStepsDown(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		if blip.Load() && term.Err() == nil {
-			t.Error("contact was lost after the grant and the term stands")
+			t.Error("contact was lost after the grant and the term has not ended")
 		}
 	})
 }
 
-// A server that lags behind is asked to catch up first.
-func TestWhoIsThereIsNotOlderThanTheQuestion(t *testing.T) {
+// Leader and Contenders let a server that lags behind catch up first.
+func TestLeaderAndContendersAreNotOlderThanTheCall(t *testing.T) {
 	for name, take := range map[string]func(w *world) *coord.Hold{
 		"election": func(w *world) *coord.Hold { return mustLead(w.T, w.candidate("a", nil)).Hold },
 		"mutex": func(w *world) *coord.Hold {
@@ -556,7 +558,7 @@ func (s *statusSession) Status() (backend.Phase, <-chan struct{}) {
 	return phase, changed
 }
 
-// The term has begun with the look at the contact, and not when something watches it.
+// The term begins with the first look at the contact, not when the contact is watched.
 func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := memory.New(nil).Link("a")
@@ -585,10 +587,10 @@ func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 	})
 }
 
-// A waiter's own node is deleted, and then that of the holder. The waiter is told of
-// both, and reads the line from a server that is behind both: there the holder is the
-// head, and the waiter is next. The deletion that it was told of before is no grant: it
-// has no node.
+// A waiter's own node is deleted, and then that of the holder. Both watches fire, and the
+// waiter reads the queue from a server that lags behind both deletions: there the holder is the
+// head, and the waiter is next. A deletion that was reported before this listing is no grant:
+// the waiter has no node.
 func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 	onMemory(t, func(w *world) {
 		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/e", nil))
@@ -596,7 +598,7 @@ func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 		var mu sync.Mutex
 		var head *backend.Watch // of the waiter
 		var own string
-		behind := 0 // lists that the waiter got of the server that is behind
+		behind := 0 // listings that the waiter read from the server that lags
 		c := coordtest.Open(w.T, backendtest.Intercept(f, backendtest.Hooks{
 			Before: func(_ context.Context, call backendtest.Call) error {
 				mu.Lock()
@@ -658,7 +660,7 @@ func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 		lists := behind
 		mu.Unlock()
 		if lists == 0 {
-			w.T.Error("the waiter never read the line from the server that is behind: this tested nothing")
+			w.T.Error("the waiter never read the queue from the server that lags: nothing was tested")
 		}
 		coordtest.MustRelease(w.T, granted)
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// watchCounter is a backend that knows the watches that were given to it.
+// watchCounter is a backend that records the watches that it receives.
 type watchCounter struct {
 	backend.Backend
 	mu      sync.Mutex
@@ -73,8 +73,8 @@ func (b *watchCounter) standing() (n int) {
 	return n
 }
 
-// However much is announced and whoever leads, WatchLeader keeps no more than two
-// watches: on the leader's node and on its announcement, or on the directory.
+// Whatever is announced and however often the leader changes, WatchLeader keeps no more than
+// two watches: on the leader's node and on its announcement, or on the directory.
 func TestObserveKeepsTwoWatches(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -97,7 +97,7 @@ func TestObserveKeepsTwoWatches(t *testing.T) {
 			w.T.Helper()
 			w.Settle()
 			if n := counter.standing(); n > 2 {
-				w.T.Errorf("%d watches stand %s", n, when)
+				w.T.Errorf("%d watches are armed %s", n, when)
 			}
 		}
 		until(coord.Leader.Vacant)
@@ -140,7 +140,7 @@ func TestAnAnnouncementIsSeenAndEndsWithTheTerm(t *testing.T) {
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
 		seen := b.WatchLeader(ctx)
 		if l := next(t, seen); !l.Vacant() || l.Err != nil {
-			t.Errorf("first %v, want nobody", l)
+			t.Errorf("first %v, want a vacancy", l)
 		}
 		term := mustLead(t, a)
 		if l := next(t, seen); l.ID != "a" || l.Token != term.Token() || l.Ready {
@@ -168,8 +168,7 @@ func TestAnAnnouncementIsSeenAndEndsWithTheTerm(t *testing.T) {
 	})
 }
 
-// A lost reply, and an attempt that comes late, must not take back what was
-// announced after it.
+// A lost reply or a late attempt must not undo a later announcement.
 func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
@@ -207,7 +206,7 @@ func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 			t.Fatal(err)
 		}
 		announced("two")
-		// Somebody changes, or deletes, what was read.
+		// An outsider changes or deletes the announcement after it was read.
 		get := func(c backendtest.Call) bool { return c.Op == "get" && c.Path == ready }
 		x.Arm(1, get, outside(backend.SetData(ready, []byte("x"), backend.AnyVersion)))
 		if err := term.Announce(t.Context(), []byte("three")); err != nil {
@@ -219,7 +218,7 @@ func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 			t.Fatal(err)
 		}
 		announced("four")
-		// Without the leader's node there is no announcement, and none is made.
+		// Without the leader's node there is no announcement, and none is created.
 		x.Arm(1, get, outside(backend.Delete(term.Path(), backend.AnyVersion)))
 		coordtest.WantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
 		coordtest.WantErr(t, term.Announce(t.Context(), nil), coord.ErrLost, coord.ErrDeleted)
@@ -236,8 +235,7 @@ func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 	})
 }
 
-// The write of a call that was given up does not undo what was announced after it,
-// should it come late.
+// A late write of a call that was given up does not undo a later announcement.
 func TestAnAnnouncementThatWasGivenUpIsNotMadeLater(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
@@ -264,7 +262,7 @@ func TestAnAnnouncementThatWasGivenUpIsNotMadeLater(t *testing.T) {
 	})
 }
 
-// An announcement goes with its leader, however he goes.
+// An announcement is removed with its leader's node, however the term ends.
 func TestAnAnnouncementGoesWithTheLeader(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T

@@ -36,7 +36,7 @@ func mustLead(t *testing.T, e *coord.Election) *coord.Term {
 	return term
 }
 
-// next receives from a channel that must have something soon.
+// next receives from a channel, and fails if nothing comes soon.
 func next[T any](t *testing.T, ch <-chan T) T {
 	t.Helper()
 	select {
@@ -77,7 +77,7 @@ func TestCandidatesLeadInOrderAndTokensGrow(t *testing.T) {
 		t := w.T
 		a, b := w.candidate("a", &coord.ElectionOptions{Data: []byte("addr-a")}), w.candidate("b", nil)
 		if l, err := b.Leader(t.Context()); err != nil || !l.Vacant() {
-			t.Errorf("before anybody came: %v, %v", l, err)
+			t.Errorf("before the first candidate: %v, %v", l, err)
 		}
 		first := mustLead(t, a)
 		second := make(chan *coord.Term)
@@ -216,8 +216,8 @@ func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// What a candidate says of itself comes back, whatever it looks like.
-func TestIDsThatLookLikeSomethingElseComeBack(t *testing.T) {
+// An ID is returned unchanged, whatever it looks like.
+func TestIDsThatLookLikeControlDataComeBackUnchanged(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
 		c := w.Open("a", nil)
@@ -239,8 +239,8 @@ func TestIDsThatLookLikeSomethingElseComeBack(t *testing.T) {
 	})
 }
 
-// The memory backend works under fake time: a test of one's own code can cut the
-// leader off, let the time of its session pass, and see the hand-over.
+// The memory backend works under fake time: a user's test can cut the leader off, let the time
+// of its session pass, and see the hand-over.
 func TestExampleOfLeadershipUnderFakeTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(&memory.Options{SessionTimeout: 30 * time.Second})
@@ -256,19 +256,19 @@ func TestExampleOfLeadershipUnderFakeTime(t *testing.T) {
 		first := <-a
 		b := lead("b")
 
-		store.Link("a").Partition() // a has no contact any more
+		store.Link("a").Partition() // a has lost contact
 		select {
 		case second := <-b:
 			if second.Token() <= first.Token() || !errors.Is(first.Err(), coord.ErrLost) {
-				t.Errorf("b leads with token %d after %d, a was told %v", second.Token(), first.Token(), first.Err())
+				t.Errorf("b leads with token %d after %d, the term of a ended with %v", second.Token(), first.Token(), first.Err())
 			}
 		case <-time.After(time.Minute):
-			t.Error("nobody took over")
+			t.Error("b did not take over")
 		}
 	})
 }
 
-// released waits for the end of leadership, and releases what is still received.
+// released waits for the end of leadership, and releases the terms that it still receives.
 func released(t *testing.T, leadership <-chan *coord.Term) {
 	t.Helper()
 	for _, term := range closed(t, leadership) {
@@ -276,8 +276,8 @@ func released(t *testing.T, leadership <-chan *coord.Term) {
 	}
 }
 
-// client-go's leaderelection, and others after it: a standby that stops
-// campaigning after its first loss.
+// client-go's leaderelection and others after it: a standby stops campaigning after its first
+// loss.
 func TestLeadershipCampaignsAgainAfterEveryLossAndRelease(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
@@ -314,7 +314,7 @@ func TestLeadershipCampaignsAgainAfterEveryLossAndRelease(t *testing.T) {
 	})
 }
 
-func TestATermThatNobodyReceivesIsResignedAfterOneSessionTimeout(t *testing.T) {
+func TestATermThatIsNotReceivedIsResignedAfterOneSessionTimeout(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())
@@ -327,7 +327,7 @@ func TestATermThatNobodyReceivesIsResignedAfterOneSessionTimeout(t *testing.T) {
 		if d := time.Since(start); d < w.Timeout || d > w.Timeout+time.Second/2 {
 			t.Errorf("led by another after %v, want about %v", d, w.Timeout)
 		}
-		// The one who was not there stands in line again.
+		// The candidate whose term was not received is in the queue again.
 		w.candidates(2)
 		if err := term.Release(); err != nil {
 			t.Error(err)
@@ -336,7 +336,7 @@ func TestATermThatNobodyReceivesIsResignedAfterOneSessionTimeout(t *testing.T) {
 		if again.Err() != nil || again.Token() <= term.Token() {
 			t.Errorf("a leads again with %d, %v", again.Token(), again.Err())
 		}
-		// Received, it is his who received it, however long he takes.
+		// Once received, a term lasts, however long its receiver takes.
 		time.Sleep(10 * w.Timeout)
 		if again.Err() != nil {
 			t.Errorf("a term that was received ended: %v", again.Err())
@@ -359,7 +359,7 @@ func TestALateReceiverGetsATermThatIsDoneNeverAStaleOne(t *testing.T) {
 		select {
 		case <-term.Done():
 		default:
-			t.Error("a term that is lost seems to stand")
+			t.Error("a lost term is not done")
 		}
 		coordtest.WantErr(t, term.Err(), coord.ErrLost)
 		w.Link("a").Heal()
@@ -442,7 +442,7 @@ func TestACandidateThatStepsDownEndsItsTermWithTheContact(t *testing.T) {
 		<-first.Done()
 		coordtest.WantErr(t, first.Err(), coord.ErrLost, coord.ErrSuspended)
 		if errors.Is(first.Err(), coord.ErrSessionLost) {
-			t.Errorf("it was told with the session's loss, not before: %v", first.Err())
+			t.Errorf("the term ended with the session, not before: %v", first.Err())
 		}
 		w.Link("a").Heal()
 		w.Link("b").Heal()
@@ -462,8 +462,8 @@ func TestACandidateThatStepsDownEndsItsTermWithTheContact(t *testing.T) {
 	})
 }
 
-// Curator-16, -54, -73, -518, -671: an interrupted term took a later one with it,
-// or the candidate never led again.
+// Curator-16, -54, -73, -518, -671: an interrupted term ended a later one as well, or the
+// candidate never led again.
 func TestInterruptingATermTwiceTouchesNoLaterTerm(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
@@ -484,7 +484,7 @@ func TestInterruptingATermTwiceTouchesNoLaterTerm(t *testing.T) {
 			}
 			for j, c := range contexts {
 				if c.Err() == nil {
-					t.Errorf("the context of term %d goes on in term %d", j, i)
+					t.Errorf("the context of term %d is live in term %d", j, i)
 				}
 			}
 			before, contexts = append(before, term), append(contexts, held)
@@ -499,9 +499,9 @@ func TestInterruptingATermTwiceTouchesNoLaterTerm(t *testing.T) {
 	})
 }
 
-// HashiCorp's raft, consul #6852, vault #8547: a leadership channel that nobody
-// reads blocks its sender, or drops the newest.
-func TestChannelsThatNobodyReadsBlockNobodyAndKeepTheNewest(t *testing.T) {
+// HashiCorp's raft, consul #6852, vault #8547: a leadership channel without a reader blocks its
+// sender, or drops the newest element.
+func TestUnreadChannelsBlockNothingAndKeepTheNewest(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
 		watcher := w.candidate("watcher", nil)
@@ -530,7 +530,7 @@ func TestChannelsThatNobodyReadsBlockNobodyAndKeepTheNewest(t *testing.T) {
 
 // A candidate that has stepped down does not queue beside its own node, which is being
 // removed.
-func TestACandidateThatSteppedDownWaitsForItsOwnNode(t *testing.T) {
+func TestACandidateThatSteppedDownWaitsForTheRemovalOfItsNode(t *testing.T) {
 	onMemory(t, func(w *world) {
 		let := make(chan struct{})
 		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
@@ -547,7 +547,7 @@ func TestACandidateThatSteppedDownWaitsForItsOwnNode(t *testing.T) {
 		second := make(chan *coord.Term)
 		go func() { second <- mustLead(w.T, e) }()
 		w.Settle()
-		time.Sleep(time.Second) // of fake time, for a campaign that does not wait
+		time.Sleep(time.Second) // of fake time, enough for a campaign that does not wait
 		w.Settle()
 		if names := w.Children("/e"); len(names) != 1 {
 			w.T.Errorf("%q, want the node of the first term alone", names)

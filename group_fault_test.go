@@ -16,7 +16,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// awaitPhase waits until the client's state is of that phase.
+// awaitPhase waits until the client is in the phase want.
 func awaitPhase(t *testing.T, c *coord.Client, want coord.Phase) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -29,7 +29,7 @@ func awaitPhase(t *testing.T, c *coord.Client, want coord.Phase) {
 	t.Fatalf("the client was never %v", want)
 }
 
-// A retry after a lost reply made a second node elsewhere.
+// In other libraries a retry after a lost reply created a second node.
 func TestALostReplyOfAJoinLeavesExactlyOneNode(t *testing.T) {
 	onEach(t, func(w *world) {
 		g := w.group("a", nil)
@@ -52,7 +52,7 @@ func TestALostReplyOfAJoinLeavesExactlyOneNode(t *testing.T) {
 	})
 }
 
-// Who gives up leaves nothing, wherever his join was.
+// A join that is given up leaves no node, at whichever request it was.
 func TestAJoinThatIsGivenUpLeavesNoNode(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
@@ -75,7 +75,7 @@ func TestAJoinThatIsGivenUpLeavesNoNode(t *testing.T) {
 				})
 				_, err := textGroup(c, replace).Join(ctx, "x", "b")
 				coordtest.WantErr(w.T, err, context.Canceled)
-				// The first one stands, or where it was taken over it may have ended.
+				// The first membership is intact, or has ended if it was being taken over.
 				w.Eventually("nothing is left of the join after "+what, func() bool {
 					list, err := a.Members(context.Background())
 					if err != nil {
@@ -91,7 +91,7 @@ func TestAJoinThatIsGivenUpLeavesNoNode(t *testing.T) {
 	})
 }
 
-// The death of a process is told to all in time.
+// All watches report the death of a process in time.
 func TestAMemberThatIsCutOffOrDiesIsGoneInTime(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -124,7 +124,7 @@ func TestAMemberThatIsCutOffOrDiesIsGoneInTime(t *testing.T) {
 	})
 }
 
-func TestABlipShowsToNobodyAndMakesNoNode(t *testing.T) {
+func TestABlipIsInvisibleAndCreatesNoNode(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		watch := w.watch(ctx, w.group("reader", nil))
@@ -139,7 +139,7 @@ func TestABlipShowsToNobodyAndMakesNoNode(t *testing.T) {
 			w.Link(name).Heal()
 			w.Settle()
 		}
-		// A write that both have got through after that.
+		// A write after the blips, which the reader receives.
 		if err := m.SetValue(ctx, "2"); err != nil {
 			w.T.Fatal(err)
 		}
@@ -157,8 +157,8 @@ func TestABlipShowsToNobodyAndMakesNoNode(t *testing.T) {
 	})
 }
 
-// The client has given its session up, and the service has not yet: the member is
-// not refused by its own dead node, and nobody sees it twice or not at all.
+// The client has lost its session, but the service still keeps it. The member is not refused
+// because of its own old node, and no reader sees it twice or not at all.
 func TestAMemberJoinsAgainWhileItsOldNodeStillStands(t *testing.T) {
 	for _, replace := range []bool{false, true} {
 		t.Run(fmt.Sprint("replace ", replace), func(t *testing.T) {
@@ -180,9 +180,9 @@ func TestAMemberJoinsAgainWhileItsOldNodeStillStands(t *testing.T) {
 					w.T.Errorf("%+v, before %+v, %v", got, old, m.Err())
 				}
 				if w.Fake && (!stood || vacant || d > 500*time.Millisecond) {
-					w.T.Errorf("the old node stood: %v; a moment with nobody: %v; told after %v", stood, vacant, d)
+					w.T.Errorf("the old node stood: %v; a gap: %v; reported after %v", stood, vacant, d)
 				}
-				w.T.Logf("figure: the old node stood: %v; a moment with nobody: %v; told %v after the contact", stood, vacant, d.Round(time.Millisecond))
+				w.T.Logf("figure: the old node stood: %v; a gap: %v; reported %v after the contact", stood, vacant, d.Round(time.Millisecond))
 				if names := w.Children("/g"); len(names) != 1 {
 					w.T.Errorf("children %v, want one", names)
 				}
@@ -193,9 +193,8 @@ func TestAMemberJoinsAgainWhileItsOldNodeStillStands(t *testing.T) {
 	}
 }
 
-// Who leaves while he has no session leaves no dead node to the readers, once he
-// has contact.
-func TestALeaveWithoutASessionTakesTheOldNodeAway(t *testing.T) {
+// A Leave without a session removes the node of the lost session as soon as contact returns.
+func TestALeaveWithoutASessionRemovesTheOldNode(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
 		m := mustJoin(w.T, textGroup(c, false), "x", "1")
@@ -218,7 +217,7 @@ func TestALeaveWithoutASessionTakesTheOldNodeAway(t *testing.T) {
 	})
 }
 
-// The node that was made while Leave was called is Leave's to remove, too.
+// Leave also removes a node that a rejoin was creating when Leave was called.
 func TestALeaveDuringARejoinLeavesNoNode(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
@@ -242,7 +241,7 @@ func TestALeaveDuringARejoinLeavesNoNode(t *testing.T) {
 		w.Settle()
 		select {
 		case err := <-left:
-			w.T.Errorf("Leave returned %v, and %v stands", err, w.Children("/g"))
+			w.T.Errorf("Leave returned %v, and %v still exist", err, w.Children("/g"))
 			left <- err
 		default:
 		}
@@ -271,7 +270,7 @@ func TestALeaveWithoutContactReturnsWithTheSession(t *testing.T) {
 	})
 }
 
-// A member whose own node had vanished waited for ever elsewhere.
+// In other libraries a member whose own node had vanished waited forever.
 func TestAMemberWhoseNodeIsDeletedMakesANewOne(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -305,7 +304,7 @@ func TestAMemberWhoseNodeIsDeletedMakesANewOne(t *testing.T) {
 	})
 }
 
-// User code ran on the event thread elsewhere, where it could not call back.
+// In other libraries user code ran on the event thread, where it could not call the client.
 func TestACodecMayUseTheClient(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -372,7 +371,8 @@ func TestAMemberThatMayNotBeReadIsListedWithItsError(t *testing.T) {
 	})
 }
 
-// One child with a name that CheckPath refuses, made by another program.
+// foreignName lists one more child, with a name that CheckPath refuses, as another program
+// could create it.
 func foreignName(kind string, on *atomic.Bool) *backendtest.Hooks {
 	return &backendtest.Hooks{Names: func(c backendtest.Call, names []string) []string {
 		if on.Load() && (strings.HasSuffix(c.Path, "/g") || strings.HasSuffix(c.Path, "/e")) {
@@ -399,8 +399,8 @@ func TestAForeignNameDoesNotBlindAGroup(t *testing.T) {
 	})
 }
 
-// A reconnection reads everything anew; what it finds must be told.
-func TestAMemberThatBecomesReadableIsTold(t *testing.T) {
+// After a reconnection every node is read again. Changes that this finds must be reported.
+func TestAMemberThatBecomesReadableIsReported(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		mustJoin(w.T, w.group("a", nil), "x", "1")
@@ -431,9 +431,9 @@ func TestAMemberThatBecomesReadableIsTold(t *testing.T) {
 		}
 		select {
 		case e := <-watch.ch:
-			w.T.Logf("told: %+v", e)
+			w.T.Logf("reported: %+v", e)
 		default:
-			w.T.Error("every node was read again after the reconnection, and the watch told nothing")
+			w.T.Error("every node was read again after the reconnection, and the watch reported nothing")
 		}
 		if _, ok := p.TryNext(); !ok {
 			w.T.Error("the picker never picks it")
@@ -441,7 +441,8 @@ func TestAMemberThatBecomesReadableIsTold(t *testing.T) {
 	})
 }
 
-// A Join that was given up leaves nothing behind; the next Join of the same id is not refused by it.
+// A Join that was given up leaves nothing behind, and the next Join of the same id is not
+// refused because of it.
 func TestAJoinIsNotRefusedByItsOwnEarlierAttempt(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before, slow coordtest.Nth
@@ -464,7 +465,7 @@ func TestAJoinIsNotRefusedByItsOwnEarlierAttempt(t *testing.T) {
 		w.Settle()
 		m, err := g.Join(context.Background(), "x", "2")
 		if err != nil {
-			w.T.Errorf("the second Join: %v; nobody else has ever joined as x", err)
+			w.T.Errorf("the second Join: %v; no other member has ever joined as x", err)
 		}
 		close(let)
 		_ = m
@@ -479,7 +480,7 @@ func TestAfterLeaveTheIDIsFree(t *testing.T) {
 			g := w.group("a", nil)
 			m := mustJoin(w.T, g, "x", "1")
 			w.Link("a").Partition()
-			time.Sleep(w.Timeout*2/3 + 100*time.Millisecond) // lost here, not yet on the service
+			time.Sleep(w.Timeout*2/3 + 100*time.Millisecond) // lost for the client, not yet for the service
 			if err := m.Leave(); err != nil {
 				w.T.Fatal(err)
 			}
@@ -499,9 +500,9 @@ func TestAfterLeaveTheIDIsFree(t *testing.T) {
 	})
 }
 
-// Sessions that are lost in each attempt to join again leave no more to remember,
-// and no more to remove, than a bounded number.
-func TestTracesOfLostSessionsAreBounded(t *testing.T) {
+// If each attempt to join again loses its session, the number of nodes to remember and to
+// remove stays bounded.
+func TestRememberedNodesOfLostSessionsAreBounded(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var flap atomic.Bool
@@ -543,7 +544,7 @@ func TestTracesOfLostSessionsAreBounded(t *testing.T) {
 	})
 }
 
-// The session over which the node of a lost one is removed is lost as well.
+// The session over which the node of a lost session is removed is lost as well.
 func TestALeaveLeavesNoNodeOfTwoSessionsAgo(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth

@@ -57,7 +57,7 @@ func TestRoundRobinPicksOneAfterTheOther(t *testing.T) {
 			}
 		}
 		picks("abcdabc")
-		// Who goes or comes does not set the others back.
+		// Members that leave or join do not change the order of the others.
 		mustLeave(t, joined["c"])
 		synctest.Wait()
 		picks("dabdab")
@@ -103,7 +103,7 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 		g := w.group("a", nil)
 		p := mustPicker(w.T, life, g, coord.PickRoundRobin)
 		if m, ok := p.TryNext(); ok {
-			w.T.Errorf("picked %+v of nobody", m)
+			w.T.Errorf("picked %+v from no members", m)
 		}
 		short, stop := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer stop()
@@ -111,7 +111,7 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		picked := make(chan string)
 		go func() { picked <- mustPick(w.T, p) }()
-		// One whose value nobody understands is no one to pick.
+		// A member whose value cannot be decoded is not picked.
 		type instance struct{ Port int }
 		c := w.Open("b", nil)
 		ports := coord.NewGroup[instance](c, "/g", nil)
@@ -139,7 +139,7 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 			w.T.Errorf("%+v, %v", got, err)
 		}
 		mustLeave(w.T, m)
-		w.Eventually("nobody is picked", func() bool { _, ok := p.TryNext(); return !ok })
+		w.Eventually("no member is picked", func() bool { _, ok := p.TryNext(); return !ok })
 		ended := make(chan error)
 		go func() {
 			_, err := p.Next(ctx)
@@ -153,7 +153,7 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// The view of a group ends with its last user, and the next one begins anew.
+// The view of a group ends with its last user. The next user begins a new one.
 func TestWatchesAndPickersShareOneView(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -168,7 +168,7 @@ func TestWatchesAndPickersShareOneView(t *testing.T) {
 			mustLeave(w.T, m)
 			x.until("")
 			if got, ok := p.TryNext(); ok {
-				w.T.Errorf("picked %+v, who has left", got)
+				w.T.Errorf("picked %+v, which has left", got)
 			}
 			cancel()
 			x.closed()
@@ -178,9 +178,9 @@ func TestWatchesAndPickersShareOneView(t *testing.T) {
 	})
 }
 
-// A Picker is never behind a Watch of the same Group, whoever asks and however
-// members come and go. Sessions expire too.
-func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
+// A Picker never lags behind a Watch of the same Group, however members join, leave and lose
+// their sessions.
+func TestAPickerNeverReturnsAMemberThatAWatchReportedGone(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		g := w.group("reader", nil)
@@ -189,7 +189,7 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 			rounds = 600
 		}
 		var mu sync.Mutex
-		gone := make(map[string]int) // path: as the how many-th it was told to have left
+		gone := make(map[string]int) // by path: its rank among those reported to have left
 		var picks, none atomic.Int64
 		var readers, members sync.WaitGroup
 		for range 2 {
@@ -212,7 +212,7 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 				readers.Go(func() {
 					for ctx.Err() == nil {
 						mu.Lock()
-						before := len(gone) // were told before the pick began
+						before := len(gone) // reported before the pick began
 						mu.Unlock()
 						m, ok := p.TryNext()
 						if !ok {
@@ -224,7 +224,7 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 						n := gone[m.Path]
 						mu.Unlock()
 						if n > 0 && n <= before {
-							w.T.Errorf("picked %s, who was told to have left", m.Path)
+							w.T.Errorf("picked %s, which was reported to have left", m.Path)
 							return
 						}
 						time.Sleep(time.Millisecond)
@@ -248,7 +248,7 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 				}
 			})
 		}
-		// The reader's own contact breaks, and its session goes.
+		// The reader's own contact breaks for a moment.
 		for range 4 {
 			time.Sleep(50 * time.Millisecond)
 			w.Link("reader").Partition()
@@ -258,15 +258,15 @@ func TestAPickerNeverReturnsWhomAWatchHasToldGone(t *testing.T) {
 		w.Eventually("all have left", func() bool { list, err := g.Members(ctx); return err == nil && len(list) == 0 })
 		cancel()
 		readers.Wait()
-		w.T.Logf("figure: %d told gone, %d picks, %d times nobody", len(gone), picks.Load(), none.Load())
+		w.T.Logf("figure: %d reported gone, %d picks, %d times no member", len(gone), picks.Load(), none.Load())
 		if len(gone) == 0 || picks.Load() == 0 {
-			w.T.Error("nobody left, or nobody was picked: nothing was tested")
+			w.T.Error("no member left, or none was picked: nothing was tested")
 		}
 	})
 }
 
-// The reader's next session may be on a server that is behind: what was told gone
-// does not come back.
+// The reader's next session may be on a server that lags behind: a member that was reported
+// gone does not come back.
 func TestAViewDoesNotGoBackOverALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -298,8 +298,8 @@ func TestAViewDoesNotGoBackOverALostSession(t *testing.T) {
 	})
 }
 
-// staleAfterLoss are hooks of a client whose next server shows the old names, until
-// it is told to catch up, while stale is set.
+// staleAfterLoss returns hooks for a client whose next server lists the old names while stale
+// is set, until a sync.
 func staleAfterLoss(old *atomic.Pointer[[]string], stale *atomic.Bool) backendtest.Hooks {
 	return backendtest.Hooks{
 		Before: func(_ context.Context, c backendtest.Call) error {
@@ -317,7 +317,7 @@ func staleAfterLoss(old *atomic.Pointer[[]string], stale *atomic.Bool) backendte
 	}
 }
 
-// sessionOf is the id of a client's session.
+// sessionOf returns the id of a client's session.
 func sessionOf(t *testing.T, c *coord.Client) int64 {
 	t.Helper()
 	s, err := c.Session(context.Background())

@@ -24,7 +24,7 @@ func TestAMemberWhoseIDWasTakenWhileItWasAwayEnds(t *testing.T) {
 		b := w.group("b", nil)
 		w.Link("a").Partition()
 		var other *coord.Membership[string]
-		// The caller's loop: the dead member's node stands for the timeout.
+		// The caller retries: the dead member's node exists until its session times out.
 		w.Eventually("the id is free", func() bool {
 			var err error
 			other, err = b.Join(context.Background(), "x", "2")
@@ -44,9 +44,9 @@ func TestAMemberWhoseIDWasTakenWhileItWasAwayEnds(t *testing.T) {
 	})
 }
 
-// A process that comes back finds the node of its former life: with TakeOver it
-// need not wait until the service has ended that.
-func TestASuccessorWithReplaceTakesADeadNodeOver(t *testing.T) {
+// A restarted process finds the node of its previous run. With TakeOver it need not wait until
+// the service has ended that session.
+func TestASuccessorWithTakeOverReplacesADeadNode(t *testing.T) {
 	onEach(t, func(w *world) {
 		watch := w.watch(context.Background(), w.group("reader", nil))
 		m := mustJoin(w.T, w.group("a", nil), "x", "1")
@@ -55,9 +55,9 @@ func TestASuccessorWithReplaceTakesADeadNodeOver(t *testing.T) {
 		w.Link("a").Partition()
 		successor := mustJoin(w.T, textGroup(w.Open("b", nil), true), "x", "2")
 		if now, vacant := watch.another(old); now.Value != "2" || vacant {
-			w.T.Errorf("%+v, a moment with nobody: %v", now, vacant)
+			w.T.Errorf("%+v, a gap: %v", now, vacant)
 		}
-		w.Link("a").Heal() // it was not dead after all, and its session stands
+		w.Link("a").Heal() // it is alive after all, and its session has not ended
 		<-m.Done()
 		coordtest.WantErr(w.T, m.Err(), coord.ErrDuplicate)
 		if names := w.Children("/g"); len(names) != 1 || successor.Err() != nil {
@@ -68,8 +68,8 @@ func TestASuccessorWithReplaceTakesADeadNodeOver(t *testing.T) {
 	})
 }
 
-// Curator-258, -154, -241: another session's node was adopted, and its end
-// deleted the other's.
+// Curator-258, -154, -241: a member adopted the node of another session, and deleted it at its
+// own end.
 func TestAnotherSessionsNodeIsNeverAdopted(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -93,9 +93,9 @@ func TestAnotherSessionsNodeIsNeverAdopted(t *testing.T) {
 	})
 }
 
-// The one that refuses a newcomer goes before the newcomer has withdrawn: then it
-// is not refused, and nobody sees it come and go.
-func TestANewcomerIsRefusedOnlyByOneThatStands(t *testing.T) {
+// If the member that would refuse a newcomer leaves before the newcomer has withdrawn, the
+// newcomer is not refused, and no watch reports it as joined and left.
+func TestANewcomerIsRefusedOnlyByAPresentMember(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
 		watch := w.watch(context.Background(), w.group("reader", nil))
@@ -112,8 +112,8 @@ func TestANewcomerIsRefusedOnlyByOneThatStands(t *testing.T) {
 	})
 }
 
-// The replaced one's place is taken only by a node that stands.
-func TestATakeoverRemovesNobodyForANodeThatIsGone(t *testing.T) {
+// A member is replaced only by a node that exists.
+func TestATakeoverByADeletedNodeRemovesNoMember(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before, after coordtest.Nth
 		a := mustJoin(w.T, w.group("a", nil), "x", "1")
@@ -122,7 +122,7 @@ func TestATakeoverRemovesNobodyForANodeThatIsGone(t *testing.T) {
 		b := textGroup(w.Open("b", &backendtest.Hooks{Before: before.Before, After: after.After}), true)
 		ctx, cancel := context.WithCancel(context.Background())
 		after.Arm(1, coordtest.Deletes, func(_ context.Context, _ backendtest.Call, err error) error {
-			cancel() // or it would take the id over in order, with another node
+			cancel() // else Join would take the id over properly, with another node
 			return err
 		})
 		before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
@@ -143,8 +143,8 @@ func TestATakeoverRemovesNobodyForANodeThatIsGone(t *testing.T) {
 	})
 }
 
-// Somebody takes over between a list and the read of the one who is replaced: the
-// id is never shown as nobody's.
+// A takeover happens between a listing and the read of the replaced member: the id is never
+// reported as free.
 func TestATakeoverDuringALookShowsNoGap(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -162,7 +162,7 @@ func TestATakeoverDuringALookShowsNoGap(t *testing.T) {
 		}
 		reads := func(c backendtest.Call) bool { return c.Op == "get" }
 		before.Arm(1, reads, func(ctx context.Context, c backendtest.Call, err error) error {
-			// What is told before the next list can be taken.
+			// The pause lets the watch report before the next listing.
 			before.Arm(1, func(c backendtest.Call) bool { return c.Op == "children" }, func(context.Context, backendtest.Call, error) error {
 				time.Sleep(time.Second)
 				return nil
@@ -174,7 +174,7 @@ func TestATakeoverDuringALookShowsNoGap(t *testing.T) {
 		}
 		for _, e := range watch.until("x=2") {
 			if len(e.List) != 1 {
-				w.T.Errorf("nobody has the id: %+v", e)
+				w.T.Errorf("no member has the id: %+v", e)
 			}
 		}
 		before.Arm(1, reads, takeover("3"))
@@ -184,13 +184,13 @@ func TestATakeoverDuringALookShowsNoGap(t *testing.T) {
 	})
 }
 
-// groupOf is the group for a client whose calls pass x first.
+// groupOf returns the group for a client whose calls pass x first.
 func (w *world) groupOf(name string, x *coordtest.Nth) *coord.Group[string] {
 	return w.group(name, &backendtest.Hooks{Before: x.Before})
 }
 
-// A dead node of one's own goes before anybody else is judged: the incumbent and
-// a newcomer never refuse each other both.
+// A member removes its own dead node before it judges other nodes, so that an incumbent and a
+// newcomer never refuse each other.
 func TestAnIncumbentAndANewcomerAreNotBothRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -198,14 +198,14 @@ func TestAnIncumbentAndANewcomerAreNotBothRefused(t *testing.T) {
 		ca := w.Open("a", &backendtest.Hooks{Before: before.Before})
 		a := mustJoin(w.T, textGroup(ca, false), "x", "a")
 		b := textGroup(w.Open("b", &backendtest.Hooks{Before: hold.Before}), false)
-		// What the incumbent does in the background comes late.
+		// The incumbent's removal in the background is delayed.
 		late := make(chan struct{})
 		defer close(late)
 		before.Arm(1, func(c backendtest.Call) bool { return len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpDelete }, func(context.Context, backendtest.Call, error) error {
 			<-late
 			return nil
 		})
-		// The newcomer has made its node, and is about to withdraw.
+		// The newcomer has created its node, and is about to withdraw.
 		flying, let := make(chan struct{}), make(chan struct{})
 		hold.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 			close(flying)
@@ -234,7 +234,7 @@ func TestAnIncumbentAndANewcomerAreNotBothRefused(t *testing.T) {
 	})
 }
 
-// Members are numbered by the directory, which numbers some two billion.
+// The directory numbers its members, and has about two billion numbers.
 func TestTheNumbersOfADirectoryEndWithAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -257,7 +257,7 @@ func TestTheNumbersOfADirectoryEndWithAnError(t *testing.T) {
 			}
 		}
 		mustLeave(t, a)
-		mustLeave(t, b) // the last with a high number takes the directory along
+		mustLeave(t, b) // the last member with a high number removes the directory
 		a = mustJoin(t, g, "a", "2")
 		got, err := g.Member(ctx, "a")
 		if err != nil || got.Path[len(got.Path)-10:] != "0000000000" {
@@ -284,10 +284,10 @@ func TestTheIDIsRefusedWhileAnotherHasIt(t *testing.T) {
 		w.Settle()
 		select {
 		case e := <-watch.ch:
-			w.T.Errorf("the watch told of a refused newcomer: %+v", e)
+			w.T.Errorf("the watch reported a refused newcomer: %+v", e)
 		default:
 		}
-		// The refused one's end touches nobody.
+		// The end of the refused newcomer does not affect the member.
 		if m.Err() != nil {
 			w.T.Error(m.Err())
 		}
@@ -299,13 +299,12 @@ func TestTheIDIsRefusedWhileAnotherHasIt(t *testing.T) {
 	})
 }
 
-func TestANewcomerWithReplaceTakesTheIDOver(t *testing.T) {
+func TestANewcomerWithTakeOverTakesTheID(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		watch := w.watch(ctx, w.group("reader", nil))
 		watch.next()
-		// The one who is replaced, whether he would replace others or not, does not
-		// come back.
+		// The replaced member does not join again, whether or not it has TakeOver itself.
 		for i, replace := range []bool{false, true} {
 			old := mustJoin(w.T, textGroup(w.Open(fmt.Sprint("old", i), nil), replace), "x", "old")
 			watch.until("x=old")
@@ -318,14 +317,14 @@ func TestANewcomerWithReplaceTakesTheIDOver(t *testing.T) {
 			coordtest.WantErr(w.T, old.SetValue(ctx, "late"), coord.ErrDuplicate)
 			for _, e := range watch.until("x=new") {
 				if len(e.List) != 1 {
-					w.T.Errorf("nobody had the id for a moment: %+v", e)
+					w.T.Errorf("no member had the id for a moment: %+v", e)
 				}
 			}
 			if e := watch.last; len(e.Left) != 1 || e.Left[0].Token != from.Token || brief(e.Joined) != "x=new" {
 				w.T.Errorf("left %+v, joined %+v", e.Left, e.Joined)
 			}
 			if names := w.Children("/g"); len(names) != 1 || w.Path("/g/"+names[0]) != watch.last.List[0].Path || m.Err() != nil {
-				w.T.Errorf("children %v, told %+v, %v", names, watch.last.List, m.Err())
+				w.T.Errorf("children %v, reported %+v, %v", names, watch.last.List, m.Err())
 			}
 			mustLeave(w.T, m)
 			watch.until("")
@@ -334,7 +333,7 @@ func TestANewcomerWithReplaceTakesTheIDOver(t *testing.T) {
 	})
 }
 
-func TestOfManyWhoJoinAtOnceOneHasTheID(t *testing.T) {
+func TestOfManyConcurrentJoinsOneHasTheID(t *testing.T) {
 	for _, replace := range []bool{false, true} {
 		t.Run(fmt.Sprint("replace ", replace), func(t *testing.T) {
 			onEach(t, func(w *world) {
@@ -387,14 +386,14 @@ func TestOfManyWhoJoinAtOnceOneHasTheID(t *testing.T) {
 	}
 }
 
-// The node of a member is deleted before its first look at the list: when Join
-// returns, another one stands.
-func TestAJoinWhoseNodeIsDeletedAtOnceStands(t *testing.T) {
+// The node of a member is deleted before its first look at the list: when Join returns, it has
+// another node.
+func TestAJoinWhoseNodeIsDeletedAtOnceCreatesAnother(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var after coordtest.Nth
 		g := textGroup(w.Open("a", &backendtest.Hooks{After: after.After}), false)
-		other := mustJoin(w.T, g, "other", "") // who is alone does not look
+		other := mustJoin(w.T, g, "other", "") // a member that is alone does not look
 		s := w.Session("x")
 		after.Arm(1, coordtest.Creates, func(ctx context.Context, _ backendtest.Call, err error) error {
 			for _, name := range w.Children("/g") {

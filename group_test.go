@@ -19,7 +19,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// group is the group at /g for a client over the link called name.
+// group returns the group at /g for a client over the link called name.
 func (w *world) group(name string, hooks *backendtest.Hooks) *coord.Group[string] {
 	w.T.Helper()
 	return textGroup(w.Open(name, hooks), false)
@@ -61,15 +61,15 @@ func TestMembersJoinAreFoundAndLeave(t *testing.T) {
 		a, b := w.group("a", nil), w.group("b", nil)
 		list, err := a.Members(ctx)
 		if err != nil || len(list) != 0 {
-			w.T.Errorf("before anybody has joined: %v, %v", list, err)
+			w.T.Errorf("before the first join: %v, %v", list, err)
 		}
 		_, err = a.Member(ctx, "x")
 		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		watch := w.watch(ctx, b)
 		if m := watch.next(); len(m.List)+len(m.Joined)+len(m.Left) != 0 || m.Err != nil {
-			w.T.Errorf("first element %+v, want nobody", m)
+			w.T.Errorf("first element %+v, want no members", m)
 		}
-		// Not in the order of the ids.
+		// They do not join in the order of their ids.
 		y := mustJoin(w.T, b, "y", "10.0.0.2")
 		x := mustJoin(w.T, a, "x", "10.0.0.1")
 		watch.until("x=10.0.0.1 y=10.0.0.2")
@@ -217,8 +217,7 @@ func TestBadIDsPathsAndValuesAreRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// What does not belong to the recipe is not looked at, and a value of another
-// program does not hide its member.
+// Foreign nodes are not read, and a value that cannot be decoded does not hide its member.
 func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -244,7 +243,7 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 				w.T.Fatalf("%s: %v", name, err)
 			}
 		}
-		// Another client's member with other bytes.
+		// A member of another client, whose value is not JSON.
 		raw := coord.NewGroup(w.Open("b", nil), "/g", &coord.GroupOptions[string]{Codec: coord.Text()})
 		other, err := raw.Join(ctx, "z", "{not json")
 		if err != nil {
@@ -268,7 +267,7 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 		if err != nil || !errors.Is(got.Err, coord.ErrDecode) || got.Token == 0 {
 			w.T.Errorf("%+v, %v", got, err)
 		}
-		// Who has an id that nobody but foreign nodes seem to have, gets it.
+		// An id that only foreign nodes seem to have is free.
 		b, err := g.Join(ctx, "b", instance{81})
 		if err != nil {
 			w.T.Fatal(err)
@@ -331,7 +330,7 @@ func TestCloseEndsMembershipsWatchesAndPickers(t *testing.T) {
 	})
 }
 
-func TestALostReplyOfSetDataDoesNotUndoALaterOne(t *testing.T) {
+func TestALostReplyOfSetValueDoesNotUndoALaterOne(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		var before, after coordtest.Nth
@@ -356,7 +355,7 @@ func TestALostReplyOfSetDataDoesNotUndoALaterOne(t *testing.T) {
 		if err := m.SetValue(ctx, "2"); err != nil || value() != "2" {
 			w.T.Errorf("after a lost request: %v, %s", err, value())
 		}
-		// Given up with an unknown outcome; the next one is ordered behind it.
+		// A call is given up with an unknown outcome; the next call is ordered behind it.
 		short, cancel := context.WithCancel(ctx)
 		var synced atomic.Bool
 		after.Arm(1, sets, func(ctx context.Context, _ backendtest.Call, _ error) error {
@@ -375,7 +374,7 @@ func TestALostReplyOfSetDataDoesNotUndoALaterOne(t *testing.T) {
 	})
 }
 
-// The session is lost while a value is written: the next incarnation has it.
+// The session is lost while a value is written: the next incarnation has the new value.
 func TestAValueThatWasSetWhileTheSessionWasLostIsKept(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -432,8 +431,9 @@ func TestAValueThatWasRefusedIsNotKept(t *testing.T) {
 	})
 }
 
-// Unless the member has come anew with it meanwhile: then the refusal is of the old node.
-func TestAValueThatWasRefusedAndCameWithTheNextNodeIsUncertain(t *testing.T) {
+// If the member has joined again with the value meanwhile, the refusal is only that of the old
+// node, and the outcome is uncertain.
+func TestARefusedValueThatTheNextNodeHasIsUncertain(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var before coordtest.Nth
@@ -443,7 +443,7 @@ func TestAValueThatWasRefusedAndCameWithTheNextNodeIsUncertain(t *testing.T) {
 		w.must(err)
 		before.Arm(1, func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpSetData) && c.Path == first.Path }, func(context.Context, backendtest.Call, error) error {
 			w.commit(backend.Delete(first.Path, backend.AnyVersion))
-			w.Eventually("the member has come anew", func() bool {
+			w.Eventually("the member has joined again", func() bool {
 				next, err := g.Member(ctx, "x")
 				return err == nil && next.Token != first.Token
 			})
@@ -458,7 +458,7 @@ func TestAValueThatWasRefusedAndCameWithTheNextNodeIsUncertain(t *testing.T) {
 	})
 }
 
-func TestSetDataIsLastingAndInOrder(t *testing.T) {
+func TestSetValueIsLastingAndInOrder(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
@@ -497,7 +497,7 @@ func TestSetDataIsLastingAndInOrder(t *testing.T) {
 	})
 }
 
-func TestLeaveAndSetDataMayComeAtOnce(t *testing.T) {
+func TestLeaveAndSetValueMayRunAtOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		g := w.group("a", nil)
@@ -526,7 +526,7 @@ func TestLeaveAndSetDataMayComeAtOnce(t *testing.T) {
 	})
 }
 
-// The codec refuses a value. The member keeps the one that it has.
+// If the codec refuses a value, the member keeps its current one.
 func TestAValueThatCannotBeEncodedIsRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -545,8 +545,8 @@ func TestAValueThatCannotBeEncodedIsRefused(t *testing.T) {
 	})
 }
 
-// The node is deleted just before it is written, and the service refuses the next
-// one, which ends the membership: SetValue says so.
+// The node is deleted just before it is written, and the service refuses the next one, which
+// ends the membership: SetValue returns that error.
 func TestAValueOfAMembershipThatEndsMeanwhileIsRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()

@@ -19,12 +19,12 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// watching is a Watch whose elements are checked as they are taken.
+// watching is a Watch whose elements are checked as they are received.
 type watching struct {
 	w    *world
 	ch   <-chan coord.GroupUpdate[string]
 	last coord.GroupUpdate[string]
-	gone map[string]bool // paths that were told to have left
+	gone map[string]bool // paths that were reported to have left
 }
 
 func (w *world) watch(ctx context.Context, g *coord.Group[string]) *watching {
@@ -43,7 +43,7 @@ func (x *watching) next() coord.GroupUpdate[string] {
 			x.w.T.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		x.w.T.Fatalf("the watch told nothing after %s", brief(x.last.List))
+		x.w.T.Fatalf("the watch reported nothing after %s", brief(x.last.List))
 	}
 	return x.last
 }
@@ -62,7 +62,7 @@ func (x *watching) take(m coord.GroupUpdate[string]) error {
 	for _, e := range m.Left {
 		k := key{e.ID, e.Token}
 		if !have[k] {
-			return fmt.Errorf("%s left, who was not there", e.Path)
+			return fmt.Errorf("%s left, but was not listed", e.Path)
 		}
 		delete(have, k)
 		x.gone[e.Path] = true
@@ -70,7 +70,7 @@ func (x *watching) take(m coord.GroupUpdate[string]) error {
 	for _, e := range m.Joined {
 		k := key{e.ID, e.Token}
 		if have[k] {
-			return fmt.Errorf("%s joined, who was there", e.Path)
+			return fmt.Errorf("%s joined, but was listed already", e.Path)
 		}
 		if x.gone[e.Path] {
 			return fmt.Errorf("%s joined again under the same name", e.Path)
@@ -84,7 +84,7 @@ func (x *watching) take(m coord.GroupUpdate[string]) error {
 	}
 	for i, e := range m.List {
 		if !have[key{e.ID, e.Token}] {
-			return fmt.Errorf("%s is listed, and the changes do not say so", e.Path)
+			return fmt.Errorf("%s is listed, but not after the changes", e.Path)
 		}
 		if i > 0 && m.List[i-1].ID == e.ID {
 			return fmt.Errorf("%q is listed twice", e.ID)
@@ -112,8 +112,8 @@ func (x *watching) until(want string) (all []coord.GroupUpdate[string]) {
 	}
 }
 
-// another takes elements until the id has another incarnation than old. It
-// returns that, and whether nobody had the id in between.
+// another takes elements until the id has another incarnation than old. It returns that
+// incarnation, and whether the id was free in between.
 func (x *watching) another(old coord.Member[string]) (now coord.Member[string], vacant bool) {
 	x.w.T.Helper()
 	for {
@@ -139,8 +139,8 @@ func (x *watching) closed() coord.GroupUpdate[string] {
 	return x.last
 }
 
-// Signal channels have queued, dropped the newest and blocked their sender
-// elsewhere; here the changes that were not taken are merged.
+// In other libraries such channels queue, drop the newest element or block their sender. Here
+// the changes that were not received are merged.
 func TestASlowReaderGetsTheChangesMerged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
@@ -157,7 +157,7 @@ func TestASlowReaderGetsTheChangesMerged(t *testing.T) {
 		synctest.Wait()
 		mustLeave(t, a)
 		synctest.Wait()
-		mustLeave(t, c) // nobody has heard of it
+		mustLeave(t, c) // its join was never received
 		synctest.Wait()
 		mustLeave(t, b)
 		synctest.Wait()
@@ -171,7 +171,7 @@ func TestASlowReaderGetsTheChangesMerged(t *testing.T) {
 			t.Errorf("and then %+v", m)
 		default:
 		}
-		// The end merges too.
+		// The final error is merged with the changes too.
 		mustLeave(t, b)
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -241,7 +241,7 @@ func TestTheWatchOutlivesTheDirectory(t *testing.T) {
 			watch.until(fmt.Sprint("x=", i))
 			mustLeave(w.T, m)
 			watch.until("")
-			// As the service does with a container, or an outsider.
+			// The service deletes an empty container, or an outsider does.
 			if _, err := s.Commit(ctx, backend.Delete(w.Path("/g"), backend.AnyVersion)); err != nil {
 				w.T.Fatal(err)
 			}
@@ -287,16 +287,16 @@ func TestAWatchThatIsRefusedEndsWithTheError(t *testing.T) {
 		last := watch.closed()
 		coordtest.WantErr(w.T, last.Err, coord.ErrDenied)
 		if brief(last.List) != "x=1" {
-			w.T.Errorf("%+v, want what was known last", last)
+			w.T.Errorf("%+v, want the last list", last)
 		}
-		// Whoever comes later begins anew.
+		// A later Watch begins a new view.
 		if e := w.watch(ctx, g).next(); e.Err != nil || len(e.List) != 0 {
 			w.T.Errorf("%+v", e)
 		}
 	})
 }
 
-// Only what has changed is read again, and nothing when nothing has.
+// Only changed members are read again.
 func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -343,7 +343,7 @@ func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
 	})
 }
 
-// Wait over a live view answers from before the partition.
+// Wait does not answer from a view of before a partition.
 func TestWaitDoesNotAnswerFromThePast(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -375,8 +375,9 @@ func TestWaitDoesNotAnswerFromThePast(t *testing.T) {
 	})
 }
 
-// The same without any fault: who has left before Wait was called, by the same client, is counted.
-func TestWaitDoesNotCountWhoHasLeftBefore(t *testing.T) {
+// The same without a fault: a member that left before the call of Wait, through the same
+// client, is not counted.
+func TestWaitDoesNotCountMembersThatLeftBefore(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var before coordtest.Nth
