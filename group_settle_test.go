@@ -425,7 +425,7 @@ func TestAListOfMembersCostsARequestForEach(t *testing.T) {
 			defer mustJoin(w.T, a, fmt.Sprint(i), "").Leave()
 		}
 		var calls atomic.Int64
-		g := textGroup(w.counting("b", &calls), false)
+		g := textGroup(w.Counting("b", &calls), false)
 		if _, err := g.Members(ctx); err != nil {
 			w.T.Fatal(err)
 		}

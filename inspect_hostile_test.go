@@ -268,20 +268,20 @@ func TestInspectTellsOfPermissions(t *testing.T) {
 	t.Parallel()
 	w := onServer(t, zookeeper.Options{})
 	c := w.Open("a", nil)
-	withPermissions(t, w.Path("/closed"), zk.PermCreate)
+	coordtest.WithPermissions(t, w.Path("/closed"), zk.PermCreate)
 	_, err := coord.Inspect(context.Background(), c, "/closed", nil)
 	var e *backend.Error
 	if !errors.Is(err, coord.ErrDenied) || !errors.As(err, &e) || e.Op != "inspect" {
 		t.Errorf("the path itself: %v", err)
 	}
-	withPermissions(t, w.Path("/m"), zk.PermAll)
-	withPermissions(t, w.Path("/m/lock-0000000001"), zk.PermCreate)
-	withPermissions(t, w.Path("/s"), zk.PermAll)
-	withPermissions(t, w.Path("/s/limit"), zk.PermCreate)
-	withPermissions(t, w.Path("/s/requests"), zk.PermAll)
-	withPermissions(t, w.Path("/s/requests/permit-1-0000000001"), zk.PermCreate)
-	withPermissions(t, w.Path("/q"), zk.PermAll)
-	withPermissions(t, w.Path("/q/items"), zk.PermCreate)
+	coordtest.WithPermissions(t, w.Path("/m"), zk.PermAll)
+	coordtest.WithPermissions(t, w.Path("/m/lock-0000000001"), zk.PermCreate)
+	coordtest.WithPermissions(t, w.Path("/s"), zk.PermAll)
+	coordtest.WithPermissions(t, w.Path("/s/limit"), zk.PermCreate)
+	coordtest.WithPermissions(t, w.Path("/s/requests"), zk.PermAll)
+	coordtest.WithPermissions(t, w.Path("/s/requests/permit-1-0000000001"), zk.PermCreate)
+	coordtest.WithPermissions(t, w.Path("/q"), zk.PermAll)
+	coordtest.WithPermissions(t, w.Path("/q/items"), zk.PermCreate)
 	for path, want := range map[string][]string{
 		"/m": {"mutex: held", "no permission"},
 		"/s": {"semaphore: 0 of an unknown number of permits", "the limit cannot be read: no permission"},

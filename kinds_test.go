@@ -378,7 +378,7 @@ func TestADirectoryWithoutAMark(t *testing.T) {
 func TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstHasIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		w.used("/l")
+		w.Used("/l")
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		var after coordtest.Nth
 		rw := coord.NewRWMutex(w.Open("b", &backendtest.Hooks{After: after.After}), "/l", nil)
@@ -404,7 +404,7 @@ func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstHasIt(t *testing.T) {
 				continue
 			}
 			path := "/" + u.kind
-			w.used(path)
+			w.Used(path)
 			var before coordtest.Nth
 			c := w.Open(u.kind, &backendtest.Hooks{Before: before.Before})
 			before.Arm(1, func(c backendtest.Call) bool { return does(backend.OpSetData, w.Path(path))(c) }, func(context.Context, backendtest.Call, error) error {

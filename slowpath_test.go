@@ -16,7 +16,7 @@ import (
 func TestADirectoryWithDataKeepsIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		s := w.Session("x")
-		w.used("/l")
+		w.Used("/l")
 		if _, err := s.Commit(context.Background(), backend.SetData(w.Path("/l"), []byte("foreign"), backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
 		}

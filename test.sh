@@ -239,9 +239,9 @@ rest() {
 # ordered lists the packages, those first that take longest: they spend their time
 # waiting, and the others run meanwhile.
 ordered() {
-	local long='/internal/(chaos|faulttest|sweep|interop)$|/backend/zookeeper$|/coord$|/coordctl$'
+	local long='/internal/(chaos|faulttest|sweep|interop|hostile)$|/backend/zookeeper$|/coord$|/coordctl$'
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
-	for name in internal/chaos internal/faulttest coord backend/zookeeper internal/interop internal/sweep cmd/coordctl; do
+	for name in internal/chaos internal/faulttest coord internal/hostile backend/zookeeper internal/interop internal/sweep cmd/coordctl; do
 		grep "/$name\$" "$tmp/packages.txt"
 	done
 	grep -Ev "$long|/internal/mutants\$" "$tmp/packages.txt"

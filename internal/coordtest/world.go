@@ -191,7 +191,7 @@ func (w *World) Empty(p string) {
 }
 
 // Lock starts a Lock.
-func (w *World) Lock(ctx context.Context, m *coord.Mutex) *Locking {
+func (w *World) Lock(ctx context.Context, m coord.Locker) *Locking {
 	l := &Locking{W: w, Done: make(chan struct{})}
 	go func() {
 		defer close(l.Done)
@@ -202,7 +202,7 @@ func (w *World) Lock(ctx context.Context, m *coord.Mutex) *Locking {
 
 // Waiting starts a Lock and returns when it waits, in line or for another caller
 // of its client.
-func (w *World) Waiting(ctx context.Context, m *coord.Mutex) *Locking {
+func (w *World) Waiting(ctx context.Context, m coord.Locker) *Locking {
 	w.T.Helper()
 	n := w.Waits.Load()
 	l := w.Lock(ctx, m)

@@ -2,8 +2,11 @@ package mutants
 
 import "slices"
 
-// inRoot begins the name of a test of the root package.
-const inRoot = module + "."
+// The beginnings of the names of tests that are in another package than the defect.
+const (
+	inRoot    = module + "."
+	inHostile = module + "/internal/hostile."
+)
 
 // A mutant is one defect: old is replaced by new in a file that contains old exactly once.
 // The name of the test follows the import path of its package and a dot. It has no prefix if

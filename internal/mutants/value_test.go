@@ -4,7 +4,7 @@ package mutants
 var valueMutants = []mutant{
 	{"errors of a type's own encoding are shown", "codec.go",
 		"return data, withoutValue(err)", "return data, err",
-		"TestNoErrorQuotesAValue"},
+		inHostile + "TestNoErrorQuotesAValue"},
 	{"a mark that was written over that of another kind is kept", "kinds.go",
 		", backend.SetData(g.dir, nil, dir.Version))\n\tif err != nil", ")\n\tif err != nil",
 		"TestAClientThatRemembersAnotherKindTakesItsMarkBack"},
@@ -13,7 +13,7 @@ var valueMutants = []mutant{
 		"TestAClientThatRemembersAnotherKindTakesItsMarkBack"},
 	{"errors of a type's own decoding are shown", "codec.go",
 		"return &untold{err}", "return err",
-		"TestNoErrorQuotesAValue"},
+		inHostile + "TestNoErrorQuotesAValue"},
 	{"the cause of a context is mistaken for the answer to a write", "errors.go",
 		"return errors.Is(err, target) && !ofContext(err)", "return errors.Is(err, target)",
 		"TestAWriteInDoubtIsUncertainWhateverEndsItsContext"},

@@ -18,6 +18,9 @@ import (
 // packages are the directories of the packages in which mutants are made.
 var packages = []string{".", "backend/memory", "backend/zookeeper"}
 
+// suites are the directories of the packages whose tests try the mutants of all packages.
+var suites = []string{".", "internal/hostile"}
+
 // build is the library with all mutants in it, and the binaries of its tests.
 type build struct {
 	root, dir string
@@ -91,7 +94,7 @@ func (b *build) overlay() (string, error) {
 
 var complaint = regexp.MustCompile(`(?m)^(\S+?\.go):(\d+):(?:\d+:)? (.*)$`)
 
-// compile drops the sites that do not build, and builds the tests of all packages.
+// compile drops the sites that do not build, and builds the tests of all packages and suites.
 func (b *build) compile(ctx context.Context) error {
 	var overlay string
 	for {
@@ -114,7 +117,7 @@ func (b *build) compile(ctx context.Context) error {
 			return fmt.Errorf("build: %w\n%s", err, out)
 		}
 	}
-	for _, pkg := range packages {
+	for _, pkg := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(packages, suites)))) {
 		if out, err := goTool(ctx, b.root, "test", "-c", "-vet=off", "-overlay", overlay, "-o", b.binary(pkg), "./"+pkg); err != nil {
 			return fmt.Errorf("build the tests: %w\n%s", err, out)
 		}

@@ -9,8 +9,8 @@
 // overlay of the sources (go build -overlay); the environment of a test turns one of
 // them on. So a mutant costs no build.
 //
-// The tests of the root package run on memory, and only those that reach the changed place,
-// the fast ones first. The first run measures which tests reach which place, which takes
+// The tests of the root package and of internal/hostile run on memory, and only those that
+// reach the changed place, the fast ones first. The first run measures which tests reach which place, which takes
 // minutes; -dir keeps the result as long as the sources are unchanged. Mutants of a backend
 // are first tried with the backend's own tests, which for ZooKeeper need its jars.
 //
@@ -133,40 +133,47 @@ func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
 	}
 	quick, slow := t.reach.tests(s.number, t.most)
 	if len(quick)+len(slow) == 0 {
-		return survived, "no test of the root package reaches it"
+		return survived, "no test of the suites reaches it"
 	}
 	ran := 0
 	for _, batch := range [][]string{quick, slow} {
-		for {
-			limit := time.Minute
-			var tests []string
-			for _, name := range batch {
-				if !t.broken[name] {
-					tests = append(tests, name)
-					limit += 4 * t.reach.Took[name]
-				}
-			}
-			if len(tests) == 0 {
-				break
-			}
-			v, by := judge(t.build.run(ctx, ".", s.number, tests, limit))
-			top, _, _ := strings.Cut(by, "/")
-			if v == caught && t.reach.Took[top] > 0 {
-				// The test must not fail by itself.
-				if alone, _ := judge(t.build.run(ctx, ".", 0, []string{top}, limit)); alone != survived {
-					log.Printf("%s fails without any mutant, and is skipped", top)
-					t.broken[top] = true
-					continue
-				}
-			}
+		for _, suite := range suites {
+			v, by, n := t.batch(ctx, s, suite, batch)
 			if v != survived {
 				return v, by
 			}
-			ran += len(tests)
-			break
+			ran += n
 		}
 	}
 	return survived, fmt.Sprintf("%d tests run", ran)
+}
+
+// batch runs those of the tests that are in a suite, and returns their number.
+func (t *trial) batch(ctx context.Context, s *site, suite string, batch []string) (v verdict, by string, n int) {
+	for {
+		limit := time.Minute
+		var names []string
+		for _, test := range batch {
+			if path.Dir(test) == suite && !t.broken[test] {
+				names = append(names, path.Base(test))
+				limit += 4 * t.reach.Took[test]
+			}
+		}
+		if len(names) == 0 {
+			return survived, "", 0
+		}
+		v, by := judge(t.build.run(ctx, suite, s.number, names, limit))
+		top, _, _ := strings.Cut(by, "/")
+		if test := path.Join(suite, top); v == caught && t.reach.Took[test] > 0 {
+			// The test must not fail by itself.
+			if alone, _ := judge(t.build.run(ctx, suite, 0, []string{top}, limit)); alone != survived {
+				log.Printf("%s fails without any mutant, and is skipped", test)
+				t.broken[test] = true
+				continue
+			}
+		}
+		return v, by, len(names)
+	}
 }
 
 func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
@@ -177,7 +184,7 @@ func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
 }
 
 // runTests runs tests of a binary with a mutant: 0 for none, -1 for none and to record the
-// sites that they reach. It runs all tests if none is named. Those of the root package run on
+// sites that they reach. It runs all tests if none is named. Those that are named run on
 // memory only.
 func runTests(ctx context.Context, bin, dir string, mutant int, names []string, limit time.Duration, env ...string) ([]byte, error) {
 	// The binary ends itself at the limit, unless the mutant prevents that.

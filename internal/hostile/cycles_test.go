@@ -1,4 +1,4 @@
-package coord_test
+package hostile_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // A fullUse is one use of a recipe from its beginning to its end: by two clients, one
@@ -23,7 +24,7 @@ type fullUse struct {
 
 // useRun is one run of a fullUse.
 type useRun struct {
-	w       *world
+	w       *coordtest.World
 	a, b    *coord.Client
 	path    string
 	payload string

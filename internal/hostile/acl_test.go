@@ -1,4 +1,4 @@
-package coord_test
+package hostile_test
 
 import (
 	"context"
@@ -17,36 +17,17 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/coordtest"
-	"github.com/go-coord/coord/internal/zkservice"
 )
-
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
-
-// withPermissions makes a directory on the real server that anybody may use with
-// perms only.
-func withPermissions(t *testing.T, path string, perms int32) {
-	t.Helper()
-	conn, _, err := zk.Connect(coordtest.Server.Get(t).Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := zkservice.Create(conn, path, zk.WorldACL(perms)); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestPermissionsOnARealServer(t *testing.T) {
 	t.Parallel()
-	newClients := func(t *testing.T) (w *world, a, b *coord.Client) {
-		w = onServer(t, zookeeper.Options{})
+	newClients := func(t *testing.T) (w *coordtest.World, a, b *coord.Client) {
+		w = coordtest.OnServer(t, zookeeper.Options{})
 		return w, w.Open("a", nil), w.Open("b", nil)
 	}
 	t.Run("a directory whose data may not be written works the long way", func(t *testing.T) {
 		w, a, b := newClients(t)
-		withPermissions(t, w.Path("/l"), zk.PermRead|zk.PermCreate|zk.PermDelete)
+		coordtest.WithPermissions(t, w.Path("/l"), zk.PermRead|zk.PermCreate|zk.PermDelete)
 		var last int64
 		for range 3 {
 			for _, c := range []*coord.Client{a, b} {
@@ -65,7 +46,7 @@ func TestPermissionsOnARealServer(t *testing.T) {
 	t.Run("a contender that may not be read is told of, and nothing stays behind it", func(t *testing.T) {
 		w, a, b := newClients(t)
 		h := coordtest.MustLock(t, coord.NewMutex(a, "/l", nil))
-		if _, err := raw(w).SetACL(h.Path(), zk.WorldACL(zk.PermAdmin|zk.PermWrite), -1); err != nil {
+		if _, err := w.Raw().SetACL(h.Path(), zk.WorldACL(zk.PermAdmin|zk.PermWrite), -1); err != nil {
 			t.Fatal(err)
 		}
 		_, err := coord.NewMutex(b, "/l", nil).Lock(context.Background())
@@ -75,14 +56,14 @@ func TestPermissionsOnARealServer(t *testing.T) {
 	})
 	t.Run("a directory in which nothing may be made is told of", func(t *testing.T) {
 		w, a, _ := newClients(t)
-		withPermissions(t, w.Path("/l"), zk.PermRead)
+		coordtest.WithPermissions(t, w.Path("/l"), zk.PermRead)
 		_, err := coord.NewMutex(a, "/l", nil).Lock(context.Background())
 		coordtest.WantErr(t, err, coord.ErrDenied)
 	})
 	t.Run("a directory that may not be read is told of, and nothing stays in it", func(t *testing.T) {
 		w, a, b := newClients(t)
 		dir := w.Path("/l")
-		withPermissions(t, dir, zk.PermCreate|zk.PermDelete|zk.PermWrite)
+		coordtest.WithPermissions(t, dir, zk.PermCreate|zk.PermDelete|zk.PermWrite)
 		_, err := coord.NewMutex(a, "/l", nil).Lock(context.Background())
 		coordtest.WantErr(t, err, coord.ErrDenied)
 		_, err = coord.NewMutex(b, "/l", nil).TryLock(context.Background())
@@ -104,9 +85,9 @@ func noWrite() zookeeper.Options {
 }
 
 // asUser is a backend for the user, whose nodes are its own.
-func asUser(w *world, user string, o zookeeper.Options) backend.Backend {
+func asUser(w *coordtest.World, user string, o zookeeper.Options) backend.Backend {
 	o.SessionTimeout, o.Digest = coordtest.RealTimeout, user+":secret"
-	return zookeeper.New(address(w, user), &o)
+	return zookeeper.New(w.Addrs(user), &o)
 }
 
 // wantDenied fails the test unless err says that the node at path does not grant perm.
@@ -125,11 +106,11 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	w := onServer(t, zookeeper.Options{})
+	w := coordtest.OnServer(t, zookeeper.Options{})
 	ns := &coord.Options{Namespace: w.Path("/ns")}
 	dir := w.Path("/ns/app")
 	a, b := coordtest.Open(t, asUser(w, "a", zookeeper.Options{}), ns), coordtest.Open(t, asUser(w, "b", zookeeper.Options{}), ns)
-	conn := raw(w)
+	conn := w.Raw()
 	votes := coord.Handler[string]{
 		Prepare: func(context.Context, coord.Branch[string]) error { return nil },
 		Commit:  func(context.Context, coord.Branch[string]) error { return nil },
@@ -143,7 +124,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 		c := x.c
 		coordtest.MustRelease(t, coordtest.MustLock(t, coord.NewMutex(c, "/app/locks"+x.name, nil)))
 		coordtest.MustRelease(t, coordtest.MustLock(t, coord.NewRWMutex(c, "/app/rw"+x.name, nil)))
-		coordtest.MustRelease(t, acquire(t, coord.NewSemaphore(c, "/app/sem"+x.name, 2, nil), 2))
+		coordtest.MustRelease(t, coordtest.MustLock(t, coord.NewSemaphore(c, "/app/sem"+x.name, 2, nil).Locker(2)))
 		if _, err := coord.NewCounter(c, "/app/count"+x.name).Add(ctx, 1); err != nil {
 			t.Error(err)
 		}
@@ -243,7 +224,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 
 func TestTheACLOfParentsIsAnOption(t *testing.T) {
 	t.Parallel()
-	w := onServer(t, zookeeper.Options{})
+	w := coordtest.OnServer(t, zookeeper.Options{})
 	o := &coord.Options{Namespace: w.Path("")}
 	owner := []zookeeper.ACL{{Scheme: "auth", Perms: zookeeper.PermAll}}
 	a, b := coordtest.Open(t, asUser(w, "a", zookeeper.Options{ParentACL: owner}), o), coordtest.Open(t, asUser(w, "b", zookeeper.Options{}), o)
@@ -256,29 +237,29 @@ func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	w := onServer(t, noWrite())
-	withPermissions(t, w.Path("/s"), zk.PermAll)
-	withPermissions(t, w.Path("/s/requests"), zk.PermAll)
-	a, b := w.semaphore("a", 2), w.semaphore("b", 2)
-	coordtest.MustRelease(t, acquire(t, a, 2))
-	h := acquire(t, a, 2)
+	w := coordtest.OnServer(t, noWrite())
+	coordtest.WithPermissions(t, w.Path("/s"), zk.PermAll)
+	coordtest.WithPermissions(t, w.Path("/s/requests"), zk.PermAll)
+	a, b := coord.NewSemaphore(w.Open("a", nil), "/s", 2, nil), coord.NewSemaphore(w.Open("b", nil), "/s", 2, nil)
+	coordtest.MustRelease(t, coordtest.MustLock(t, a.Locker(2)))
+	h := coordtest.MustLock(t, a.Locker(2))
 	_, err := b.Acquire(ctx, 1)
 	coordtest.WantErr(t, err, coord.ErrDenied)
 	var e *backend.DeniedError
 	if !errors.As(err, &e) || e.Perm != "write" || !strings.HasPrefix(e.Path, w.Path("/s/requests/_c_")) {
 		t.Errorf("%v", err)
 	}
-	if n := requests(w); n != 1 {
+	if n := len(w.Children("/s/requests")); n != 1 {
 		t.Errorf("%d requests", n)
 	}
 	coordtest.MustRelease(t, h)
-	coordtest.MustRelease(t, acquire(t, b, 1))
+	coordtest.MustRelease(t, coordtest.MustLock(t, b.Locker(1)))
 }
 
 // In a journal that another user's client has made a slot can be created and written,
 // but not deleted.
 func TestASlotThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
-	onMemory(t, func(w *world) {
+	coordtest.OnMemory(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var refused atomic.Int32
 		hooks := &backendtest.Hooks{
@@ -319,7 +300,7 @@ func TestPermissionsThatRecipesNeed(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	w := onServer(t, noWrite())
+	w := coordtest.OnServer(t, noWrite())
 	a, b := w.Open("a", nil), w.Open("b", nil)
 
 	for name, locker := range map[string]func(c *coord.Client) coord.Locker{
@@ -330,7 +311,7 @@ func TestPermissionsThatRecipesNeed(t *testing.T) {
 		for range 2 {
 			h := coordtest.MustLock(t, locker(a))
 			if name != "reader" {
-				waiter := w.side(func(ctx context.Context) (*coord.Hold, error) { return locker(b).Lock(ctx) })
+				waiter := w.Waiting(ctx, locker(b))
 				coordtest.MustRelease(t, h)
 				h = waiter.Hold()
 			}

@@ -1,4 +1,4 @@
-package coord_test
+package hostile_test
 
 import (
 	"bytes"
@@ -109,7 +109,7 @@ func (x *told) search(t *testing.T) {
 func TestNoSecretIsToldUnderFaults(t *testing.T) {
 	t.Parallel()
 	var x told
-	w := onServer(t, zookeeper.Options{Digest: "user:" + secretPassword, Logger: x.logger()})
+	w := coordtest.OnServer(t, zookeeper.Options{Digest: "user:" + secretPassword, Logger: x.logger()})
 	client := func(name string) *coord.Client {
 		return coordtest.Open(t, w.Link(name), &coord.Options{Namespace: w.Path(""), Logger: x.logger(), Trace: x.trace})
 	}
@@ -186,7 +186,7 @@ func TestNoSecretIsToldUnderFaults(t *testing.T) {
 // What cannot be read, is too large, is refused or is in the wrong place shows in
 // errors by its path, never by its content.
 func TestNoErrorQuotesAValue(t *testing.T) {
-	onEach(t, func(w *world) {
+	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		var x told
@@ -194,7 +194,7 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 		s := w.Session("x")
 		put := func(path, data string) {
 			w.T.Helper()
-			w.ensured(path)
+			w.Ensured(path)
 			if _, err := s.Commit(ctx, backend.SetData(w.Path(path), []byte(data), backend.AnyVersion)); err != nil {
 				w.T.Fatal(err)
 			}
@@ -296,13 +296,13 @@ func (speaks) MarshalJSON() ([]byte, error) { return []byte(secretPayload), nil 
 // Options, backends, clients and sessions show no password when they are printed.
 func TestNothingPrintsThePassword(t *testing.T) {
 	t.Parallel()
-	w := onServer(t, zookeeper.Options{})
+	w := coordtest.OnServer(t, zookeeper.Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var x told
 	for _, digest := range []string{"user:" + secretPassword, ":" + secretPassword, secretPassword, "user:" + secretPassword + ":" + secretPassword} {
 		o := zookeeper.Options{Digest: digest, Logger: x.logger(), ACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermAll}}}
-		b := zookeeper.New(address(w, "a"), &o)
+		b := zookeeper.New(w.Addrs("a"), &o)
 		things := []any{o, &o, b, []any{o}, map[string]any{"options": o}, struct{ O zookeeper.Options }{o}}
 		s, err := b.Open(ctx)
 		if err == nil {

@@ -1,4 +1,4 @@
-package coord_test
+package hostile_test
 
 import (
 	"context"
@@ -25,13 +25,13 @@ import (
 // counted is a world on a real server of its own, where the next sequential children
 // of some directories get given numbers. No test can make two billion nodes, so the
 // log of the server is changed.
-func counted(t *testing.T, next map[string]int32) *world {
+func counted(t *testing.T, next map[string]int32) *coordtest.World {
 	t.Helper()
 	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{"-Dzookeeper.digest.enabled=false"}})
-	w := &world{&coordtest.World{
+	w := &coordtest.World{
 		Service: zkservice.New(t, e, zookeeper.Options{SessionTimeout: coordtest.RealTimeout}),
 		T:       t, Timeout: coordtest.RealTimeout,
-	}}
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s := w.Session("planter")
@@ -298,12 +298,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 	t.Run("others hold one lock twice there", func(t *testing.T) {
 		var locks []*zk.Lock
 		for range 2 {
-			conn, _, err := zk.Connect(address(w, "control"), 10*time.Second, zk.WithLogger(quiet{}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			l := zk.NewLock(conn, w.Path("/control"), zk.WorldACL(zk.PermAll))
+			l := zk.NewLock(w.Raw(), w.Path("/control"), zk.WorldACL(zk.PermAll))
 			done := make(chan error, 1)
 			go func() { done <- l.Lock() }()
 			select {

@@ -1,4 +1,4 @@
-package coord_test
+package hostile_test
 
 import (
 	"bytes"
@@ -19,7 +19,6 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
-	"github.com/go-coord/coord/internal/zkservice"
 )
 
 // strangeData is what other programs may have written where a recipe reads.
@@ -65,13 +64,13 @@ func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 			continue
 		}
 		t.Run(y.recipe, func(t *testing.T) {
-			onEach(t, func(w *world) {
+			coordtest.OnEach(t, func(w *coordtest.World) {
 				ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 				defer cancel()
 				s := w.Session("x")
 				for i, data := range []string{"{", strings.Repeat("h", 900_000)} {
 					for _, dir := range y.dirs {
-						w.used("/r" + dir)
+						w.Used("/r" + dir)
 						if _, err := s.Commit(ctx, backend.SetData(w.Path("/r"+dir), []byte(data), backend.AnyVersion)); err != nil {
 							w.T.Fatal(err)
 						}
@@ -101,11 +100,11 @@ func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 // Whatever is written into the node of a holder, he keeps the lock, and is asked for it
 // only by what is a request.
 func TestStrangeDataInTheNodeOfAHolder(t *testing.T) {
-	onEach(t, func(w *world) {
+	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx := context.Background()
 		s := w.Session("x")
 		var calls atomic.Int64
-		m := coord.NewMutex(w.counting("a", &calls), "/l", nil)
+		m := coord.NewMutex(w.Counting("a", &calls), "/l", nil)
 		waiter := coord.NewMutex(w.Open("b", nil), "/l", nil)
 		h := coordtest.MustLock(w.T, m)
 		defer h.Release()
@@ -147,14 +146,14 @@ func TestStrangeDataInTheNodeOfAHolder(t *testing.T) {
 }
 
 func TestStrangeDataOfCandidates(t *testing.T) {
-	onEach(t, func(w *world) {
+	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		s := w.Session("x")
 		e := coord.NewElection(w.Open("a", nil), "/e", &coord.ElectionOptions{ID: "a"})
 		seen := e.WatchLeader(ctx)
-		next(w.T, seen)
-		w.ensured("/e")
+		<-seen
+		w.Ensured("/e")
 		eachStrange(func(what string, data []byte) {
 			latch := w.Path("/e/x-latch-0000000000")
 			if _, err := s.Commit(ctx, backend.Create(latch, data, backend.Ephemeral)); err != nil {
@@ -193,7 +192,10 @@ func TestStrangeDataOfCandidates(t *testing.T) {
 				}
 			}
 		})
-		term := mustLead(w.T, e)
+		term, err := e.Campaign(ctx)
+		if err != nil {
+			w.T.Fatal(err)
+		}
 		term.Release()
 		w.Empty("/e")
 	})
@@ -202,14 +204,14 @@ func TestStrangeDataOfCandidates(t *testing.T) {
 // What cannot be read is told of with ErrDecode, or ErrInvalid for a setting, and once
 // it is mended all works again.
 func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
-	onEach(t, func(w *world) {
+	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		s := w.Session("x")
 		var calls atomic.Int64
-		c := w.counting("a", &calls)
+		c := w.Counting("a", &calls)
 		for _, path := range []string{"/v", "/n", "/s/limit"} {
-			w.ensured(path)
+			w.Ensured(path)
 		}
 		v := coord.NewValue[struct{ N int8 }](c, "/v", nil)
 		n := coord.NewCounter(c, "/n")
@@ -265,7 +267,7 @@ func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 		if got, err := n.Add(ctx, 1); err != nil || got != 6 {
 			w.T.Errorf("counter %d, %v", got, err)
 		}
-		coordtest.MustRelease(w.T, acquire(w.T, sem, 2))
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, sem.Locker(2)))
 		if n := calls.Load(); n > 600 {
 			w.T.Errorf("%d requests", n)
 		}
@@ -276,12 +278,12 @@ func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 // What other programs leave among the records of transactions stops nobody: List and
 // Recover pass it over, a site goes on serving, and a transaction goes through.
 func TestStrangeRecordsAmongTransactions(t *testing.T) {
-	onEach(t, func(w *world) {
+	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		s := w.Session("x")
 		var calls atomic.Int64
-		x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
+		x := &useRun{w: w, a: w.Counting("a", &calls), b: w.Counting("b", &calls), path: "/r", payload: "v"}
 		cy := fullUseOf(w.T, "two-phase commit")
 		if err := cy.run(ctx, x); err != nil {
 			w.T.Fatal(err)
@@ -333,16 +335,20 @@ func TestStrangeRecordsAmongTransactions(t *testing.T) {
 // Names of items with the largest and smallest numbers, and states that hold anything.
 func TestStrangeItemsOfAQueue(t *testing.T) {
 	t.Parallel()
-	onMemory(t, func(w *world) {
+	coordtest.OnMemory(t, func(w *coordtest.World) {
 		ctx := context.Background()
 		s := w.Session("x")
 		var calls atomic.Int64
 		hooks := &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }}
-		q := w.hookedQueue("a", hooks, &coord.QueueOptions[int]{MaxAttempts: 3})
-		mustPut(w.T, q, 1, 1)
-		mustAck(w.T, mustTake(w.T, q, 1))
+		q := coord.NewQueue(w.Open("a", hooks), "/q", &coord.QueueOptions[int]{MaxAttempts: 3})
+		if _, err := q.Put(ctx, 1); err != nil {
+			w.T.Fatal(err)
+		}
+		if _, err := q.Pop(ctx); err != nil {
+			w.T.Fatal(err)
+		}
 		bucket := "/q/items/b-0-0"
-		w.ensured(bucket)
+		w.Ensured(bucket)
 		id := func(n int) string { return fmt.Sprintf("01234567-89ab-8def-8123-%012d", n) }
 		node := func(name string, data string) {
 			w.T.Helper()
@@ -376,7 +382,9 @@ func TestStrangeItemsOfAQueue(t *testing.T) {
 			if it.Attempt < 1 || it.Attempt > 3 {
 				w.T.Errorf("item %d, attempt %d", it.Value, it.Attempt)
 			}
-			mustAck(w.T, it)
+			if err := it.Ack(); err != nil {
+				w.T.Fatal(err)
+			}
 		}
 		if !got[11] || !got[12] || !got[13] {
 			w.T.Errorf("got %v", got)
@@ -399,18 +407,18 @@ func TestStrangeItemsOfAQueue(t *testing.T) {
 
 // A ready that nobody of the barrier made, and members that nobody is.
 func TestStrangeRoundsOfADoubleBarrier(t *testing.T) {
-	onEach(t, func(w *world) {
+	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		s := w.Session("x")
 		var calls atomic.Int64
-		x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
+		x := &useRun{w: w, a: w.Counting("a", &calls), b: w.Counting("b", &calls), path: "/r", payload: "v"}
 		cy := fullUseOf(w.T, "double barrier")
 		if err := cy.run(ctx, x); err != nil {
 			w.T.Fatal(err)
 		}
 		eachStrange(func(what string, data []byte) {
-			w.ensured("/r")
+			w.Ensured("/r")
 			if _, err := s.Commit(ctx, backend.Create(w.Path("/r/ready"), data, backend.Persistent)); err != nil {
 				w.T.Fatal(err)
 			}
@@ -482,7 +490,7 @@ func strangers(y fullUse) (names, refused []string) {
 
 // plant makes persistent nodes of these names, as a client of another make does that
 // knows no rules.
-func (w *world) plant(dir string, names []string, data []byte) {
+func plant(w *coordtest.World, dir string, names []string, data []byte) {
 	w.T.Helper()
 	if w.Fake {
 		s := w.Session("planter")
@@ -493,7 +501,7 @@ func (w *world) plant(dir string, names []string, data []byte) {
 		}
 		return
 	}
-	conn := raw(w)
+	conn := w.Raw()
 	for _, name := range names {
 		if _, err := conn.Create(w.Path(dir+"/"+name), data, 0, zk.WorldACL(zk.PermAll)); err != nil {
 			w.T.Fatalf("create %q: %v", name, err)
@@ -502,12 +510,12 @@ func (w *world) plant(dir string, names []string, data []byte) {
 }
 
 // weed takes them away again. All must still be there.
-func (w *world) weed(dir string, names []string) {
+func weed(w *coordtest.World, dir string, names []string) {
 	w.T.Helper()
 	var s backend.Session
 	var conn *zk.Conn
 	if !w.Fake {
-		conn = raw(w)
+		conn = w.Raw()
 	} else {
 		s = w.Session("weeder")
 	}
@@ -524,38 +532,16 @@ func (w *world) weed(dir string, names []string) {
 	}
 }
 
-// raw is a connection without rules, that the test closes.
-func raw(w *world) *zk.Conn {
-	w.T.Helper()
-	conn, _, err := zk.Connect(address(w, "raw"), 10*time.Second, zk.WithLogger(quiet{}))
-	if err != nil {
-		w.T.Fatal(err)
-	}
-	w.T.Cleanup(conn.Close)
-	return conn
-}
-
-// address is where clients of the link called name connect to on a real server.
-func address(w *world, name string) []string { return w.Link(name).(*zkservice.Link).Addrs() }
-
-// counting opens a client whose calls are counted.
-func (w *world) counting(name string, n *atomic.Int64) *coord.Client {
-	return w.Open(name, &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
-		n.Add(1)
-		return nil
-	}})
-}
-
 // Foreign children are ignored and left alone, whatever their names are like.
 func TestStrangeNeighboursAreIgnored(t *testing.T) {
 	t.Parallel()
 	for _, y := range fullUses() {
 		t.Run(y.recipe, func(t *testing.T) {
-			onEach(t, func(w *world) {
+			coordtest.OnEach(t, func(w *coordtest.World) {
 				ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 				defer cancel()
 				var calls atomic.Int64
-				x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
+				x := &useRun{w: w, a: w.Counting("a", &calls), b: w.Counting("b", &calls), path: "/r", payload: "v"}
 				run := func(when string) int64 {
 					w.T.Helper()
 					calls.Store(0)
@@ -571,8 +557,8 @@ func TestStrangeNeighboursAreIgnored(t *testing.T) {
 					names = append(names, refused...)
 				}
 				for _, dir := range y.dirs {
-					w.ensured("/r" + dir)
-					w.plant("/r"+dir, names, []byte("{"))
+					w.Ensured("/r" + dir)
+					plant(w, "/r"+dir, names, []byte("{"))
 				}
 				among := run("among strangers")
 				if among > 6*alone+300 {
@@ -581,37 +567,10 @@ func TestStrangeNeighboursAreIgnored(t *testing.T) {
 				again := run("among strangers again")
 				w.T.Logf("figure: %s: %d requests alone, %d and %d among %d strangers in %d directories", y.recipe, alone, among, again, len(names), len(y.dirs))
 				for _, dir := range slices.Backward(y.dirs) {
-					w.weed("/r"+dir, names)
+					weed(w, "/r"+dir, names)
 				}
 				run("afterwards")
 			})
 		})
-	}
-}
-
-// ensured makes a directory, and what is missing above it.
-func (w *world) ensured(dir string) {
-	w.T.Helper()
-	s := w.Session("maker")
-	for i := 1; i <= len(dir); i++ {
-		if i < len(dir) && dir[i] != '/' {
-			continue
-		}
-		if _, err := s.Exists(context.Background(), w.Path(dir[:i]), nil); err == nil {
-			continue
-		}
-		if _, err := s.Commit(context.Background(), backend.Create(w.Path(dir[:i]), nil, backend.Persistent)); err != nil {
-			w.T.Fatal(err)
-		}
-	}
-}
-
-// used makes a directory that has had a child.
-func (w *world) used(dir string) {
-	w.T.Helper()
-	w.ensured(dir + "/child")
-	s := w.Session("maker")
-	if _, err := s.Commit(context.Background(), backend.Delete(w.Path(dir+"/child"), backend.AnyVersion)); err != nil {
-		w.T.Fatal(err)
 	}
 }

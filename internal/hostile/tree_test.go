@@ -1,4 +1,4 @@
-package coord_test
+package hostile_test
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func raze(ctx context.Context, s backend.Session, path string) {
 }
 
 // razed deletes all, for sure.
-func (w *world) razed(path string) {
+func razed(w *coordtest.World, path string) {
 	w.T.Helper()
 	s := w.Session("razer")
 	w.Eventually(path+" is gone", func() bool {
@@ -43,7 +43,7 @@ func (w *world) razed(path string) {
 }
 
 // ephemerals are the paths of the nodes below path that belong to a session.
-func (w *world) ephemerals(s backend.Session, path string) (found []string) {
+func ephemerals(w *coordtest.World, s backend.Session, path string) (found []string) {
 	names, _, err := s.Children(context.Background(), path, nil)
 	if err != nil {
 		return nil
@@ -53,7 +53,7 @@ func (w *world) ephemerals(s backend.Session, path string) (found []string) {
 		if stat, err := s.Exists(context.Background(), at, nil); err == nil && stat.EphemeralOwner > 0 {
 			found = append(found, at)
 		}
-		found = append(found, w.ephemerals(s, at)...)
+		found = append(found, ephemerals(w, s, at)...)
 	}
 	return found
 }
@@ -73,9 +73,9 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 	t.Parallel()
 	for _, y := range fullUses() {
 		t.Run(y.recipe, func(t *testing.T) {
-			onEach(t, func(w *world) {
+			coordtest.OnEach(t, func(w *coordtest.World) {
 				var calls atomic.Int64
-				x := &useRun{w: w, a: w.counting("a", &calls), b: w.counting("b", &calls), path: "/r", payload: "v"}
+				x := &useRun{w: w, a: w.Counting("a", &calls), b: w.Counting("b", &calls), path: "/r", payload: "v"}
 				stop, stopped := make(chan struct{}), make(chan struct{})
 				vandal := w.Session("vandal")
 				if w.Fake {
@@ -113,7 +113,7 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 				}
 				close(stop)
 				<-stopped
-				w.razed("/r")
+				razed(w, "/r")
 				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 				defer cancel()
 				if err := y.run(ctx, x); err != nil {
@@ -122,7 +122,7 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 				s := w.Session("observer2")
 				w.Eventually("nothing is left of a session", func() bool {
 					s.Sync(context.Background(), "/")
-					return len(w.ephemerals(s, w.Path("/r"))) == 0
+					return len(ephemerals(w, s, w.Path("/r"))) == 0
 				})
 				w.T.Logf("figure: %s: %d runs against a vandal, %d failed with an error of the manual", y.recipe, runs, failed)
 			})
@@ -143,7 +143,7 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 	t.Parallel()
 	for _, y := range fullUses() {
 		t.Run(y.recipe, func(t *testing.T) {
-			onMemory(t, func(w *world) {
+			coordtest.OnMemory(t, func(w *coordtest.World) {
 				var at, seen atomic.Int64 // refused from this call on, 0: never
 				hooks := &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 					n := seen.Add(1)
@@ -157,7 +157,7 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 				steps, told := 0, 0
 				for n := int64(1); ; n++ {
 					at.Store(0)
-					w.razed("/r")
+					razed(w, "/r")
 					ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 					seen.Store(0)
 					at.Store(n)
@@ -185,7 +185,7 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 					}
 					at.Store(0)
 					time.Sleep(30 * time.Second) // the pauses have grown
-					if left := w.ephemerals(s, "/r"); len(left) > 0 {
+					if left := ephemerals(w, s, "/r"); len(left) > 0 {
 						w.T.Fatalf("step %d: left behind: %v; the run said %v", n, left, err)
 					}
 					if n > 300 {
@@ -193,7 +193,7 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 					}
 				}
 				at.Store(0)
-				w.razed("/r")
+				razed(w, "/r")
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 				defer cancel()
 				if err := y.run(ctx, x); err != nil {
@@ -213,10 +213,10 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 // what he has, can give it up later, and nobody asks without end.
 func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	t.Parallel()
-	w := onServer(t, zookeeper.Options{})
+	w := coordtest.OnServer(t, zookeeper.Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	conn := raw(w)
+	conn := w.Raw()
 	allow := func(path string, perms int32) {
 		t.Helper()
 		if _, err := conn.SetACL(w.Path(path), zk.WorldACL(perms), -1); err != nil {
@@ -224,7 +224,7 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 		}
 	}
 	var calls atomic.Int64
-	a, b := w.Open("a", nil), w.counting("b", &calls)
+	a, b := w.Open("a", nil), w.Counting("b", &calls)
 
 	t.Run("a lock", func(t *testing.T) {
 		m, n := coord.NewMutex(a, "/l", nil), coord.NewMutex(b, "/l", nil)
@@ -262,8 +262,8 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	})
 
 	t.Run("what follows", func(t *testing.T) {
-		w.ensured("/g")
-		w.ensured("/v")
+		w.Ensured("/g")
+		w.Ensured("/v")
 		g := coord.NewGroup[string](b, "/g", nil)
 		wctx, stop := context.WithCancel(ctx)
 		defer stop()
@@ -343,13 +343,13 @@ func TestAListOverTheLimitOfOthers(t *testing.T) {
 			continue
 		}
 		t.Run(y.recipe, func(t *testing.T) {
-			onEach(t, func(w *world) {
+			coordtest.OnEach(t, func(w *coordtest.World) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				s := w.Session("x")
 				n := 0
 				for _, dir := range y.dirs {
-					w.ensured("/r" + dir)
+					w.Ensured("/r" + dir)
 					for at := 0; at < 6000; {
 						var ops []backend.Op
 						for range 1000 {
