@@ -35,6 +35,70 @@ type waits struct {
 	ahead  neighbour
 }
 
+// turnState is what a contender knows of its turn. A listing that shows its own node
+// determines the state, and events move it on until the turn is granted or the
+// directory is listed again. For a reader, the predecessor is the nearest earlier
+// writer.
+//
+//	turnUnknown: the listing shows no contender in its way     -> turnGranted
+//	             it shows the predecessor as the head, and its
+//	             deletion cannot be a downgrade                -> turnNext
+//	             it shows the predecessor right behind the
+//	             head, in a line of exclusive contenders only  -> turnSecond
+//	             otherwise                                     -> turnFar
+//	turnFar:     any event                                     -> turnUnknown
+//	turnSecond:  the predecessor's predecessor is deleted      -> turnNext
+//	             any other event                               -> turnUnknown
+//	turnNext:    the predecessor is deleted                    -> turnGranted
+//	             any other event                               -> turnUnknown
+//	turnGranted: the hold is made, see line.hold; if the watch
+//	             on the own node has fired                     -> turnUnknown
+type turnState int8
+
+const (
+	turnUnknown turnState = iota
+	turnFar
+	turnSecond
+	turnNext
+	turnGranted
+)
+
+// turnEvent is an event of the watches of a waiter.
+type turnEvent int8
+
+const (
+	predecessorDeleted turnEvent = iota
+	aheadDeleted                 // the predecessor's predecessor
+	otherEvent
+)
+
+// turnIn returns the state of the last contender in queue, as a listing shows it, and
+// the index of its predecessor, if it has to wait.
+func (l *line) turnIn(queue []layout.Position) (t turnState, predecessor int) {
+	i := len(queue) - 1
+	j := layout.Blocker(queue, i)
+	switch {
+	case j < 0:
+		return turnGranted, 0
+	case l.grants(queue, i, j):
+		return turnNext, j
+	case l.kinds != layout.SharedLine && j == 1:
+		return turnSecond, j
+	}
+	return turnFar, j
+}
+
+// after returns the state that an event leads to.
+func (t turnState) after(e turnEvent) turnState {
+	switch {
+	case t == turnSecond && e == aheadDeleted:
+		return turnNext
+	case t == turnNext && e == predecessorDeleted:
+		return turnGranted
+	}
+	return turnUnknown
+}
+
 // watchTurn reads the queue until p is granted.
 func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*Hold, error) {
 	s := p.s
@@ -74,42 +138,41 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			}
 			continue
 		}
-		j := layout.Blocker(queue, i)
-		if j >= 0 && r.try {
-			return nil, ErrLocked
-		}
-		if j >= 0 {
+		queue = queue[:i+1]
+		turn, j := l.turnIn(queue)
+		if turn != turnGranted {
+			if r.try {
+				return nil, ErrLocked
+			}
 			if err := l.behindOwn(ctx, r, queue[:j+1]); err != nil {
 				return nil, err
 			}
-			if again, err := l.watchOthers(ctx, r, p, w, queue, i, j); again || err != nil {
-				if err != nil {
-					return nil, err
-				}
-				continue
+			if turn, err = l.watchOthers(ctx, r, p, w, turn, queue, j); err != nil {
+				return nil, err
 			}
 		}
+		if turn != turnGranted {
+			continue
+		}
+		// Nothing blocks the contender: the listing has shown that, or the deletion of
+		// the known head.
 		if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, errAgain) {
 			return h, err
 		}
 	}
 }
 
-// watchOthers makes p, which is at i, wait for its blocker at j. It reports false if
-// the deletion of the blocker was the grant, and true if the queue must be listed
-// again.
-func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, queue []layout.Position, i, j int) (again bool, err error) {
+// watchOthers makes p, the last in queue, wait for its predecessor at j until the turn
+// is granted or unknown.
+func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, turn turnState, queue []layout.Position, j int) (turnState, error) {
 	s := p.s
-	// The deletion of the blocker is the grant if nothing else blocks this contender,
-	// and if the deletion cannot be a downgrade, which continues to block a writer. It
-	// counts also if it arrived during the listing that shows the blocker as the head.
-	grants := l.grants(queue, i, j)
-	if grants && w.before.gone(queue[j].Name) {
-		return false, nil
+	// A deletion during the listing that shows the predecessor counts.
+	if w.before.gone(queue[j].Name) && turn.after(predecessorDeleted) == turnGranted {
+		return turnGranted, nil
 	}
 	if w.own == nil && p.czxid == 0 {
 		if err := l.watchOwn(ctx, p, w); err != nil {
-			return false, err
+			return turnUnknown, err
 		}
 	}
 	// One request arms all watches. For the data of the own node, every change since
@@ -123,48 +186,55 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 		p.data = r.data
 		targets, since = append(targets, backend.Target{Path: p.path, Watch: w.own}), p.czxid
 	}
-	// No look-ahead is needed if the deletion of the blocker is the grant, nor in a
+	// No look-ahead is needed if the deletion of the predecessor is the grant, nor in a
 	// line of readers and writers, where every other wake-up lists again.
-	aheadIsHead := false
-	if grants || l.kinds == layout.SharedLine {
+	if turn == turnNext || l.kinds == layout.SharedLine {
 		w.ahead.stop()
 	} else {
-		aheadIsHead = j == 1
 		targets = w.ahead.aim(targets, l.dir, queue[j-1].Name)
 	}
 	targets = w.before.aim(targets, l.dir, queue[j].Name)
 	if len(targets) > 0 {
 		if err := s.b.Arm(ctx, since, targets...); err != nil {
-			return false, err
+			return turnUnknown, err
 		}
 		if ok, err := s.sees(ctx, l.dir, queue[j].Name); !ok {
-			return err == nil, err
+			return turnUnknown, err
 		}
 	}
-	r.trail.waiting(ctx, p.path, i)
-	for {
-		select {
-		case <-w.before.w.Fired():
-		case <-w.ahead.w.Fired():
-		case <-w.own.Fired():
-		case <-s.b.Done():
-			return false, s.b.Err()
-		case <-ctx.Done():
-			return false, backend.ContextError(ctx)
+	r.trail.waiting(ctx, p.path, len(queue)-1)
+	for turn != turnGranted && turn != turnUnknown {
+		e, err := w.next(ctx, s)
+		if err != nil {
+			return turnUnknown, err
 		}
-		if aheadIsHead && w.ahead.w.Kind() == backend.Deleted {
-			// The blocker is the head now.
-			w.ahead.stop()
-			grants, aheadIsHead = true, false
+		if turn = turn.after(e); turn == turnNext {
 			r.trail.waiting(ctx, p.path, 1)
 		}
-		switch {
-		case grants && w.before.w.Kind() == backend.Deleted:
-			return false, nil
-		case w.before.w.Kind() != 0, w.ahead.w.Kind() != 0, w.own.Kind() != 0:
-			return true, nil
-		}
 	}
+	return turn, nil
+}
+
+// next waits for an event. If both nodes were deleted, it returns the deletion ahead
+// first.
+func (w *waits) next(ctx context.Context, s *session) (turnEvent, error) {
+	select {
+	case <-w.before.w.Fired():
+	case <-w.ahead.w.Fired():
+	case <-w.own.Fired():
+	case <-s.b.Done():
+		return otherEvent, s.b.Err()
+	case <-ctx.Done():
+		return otherEvent, backend.ContextError(ctx)
+	}
+	switch {
+	case w.ahead.w.Kind() == backend.Deleted:
+		w.ahead.stop()
+		return aheadDeleted, nil
+	case w.before.w.Kind() == backend.Deleted:
+		return predecessorDeleted, nil
+	}
+	return otherEvent, nil
 }
 
 // sees reports whether the node called name in dir, on which a watch was armed, exists.
@@ -189,8 +259,9 @@ func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 	return true, nil
 }
 
-// grants reports whether the deletion of the blocker at j grants the lock to the
-// contender at i.
+// grants reports whether the deletion of the predecessor at j grants the lock to the
+// contender at i: no other contender is in its way, and the deletion cannot be a
+// downgrade, which continues to block a writer.
 func (l *line) grants(queue []layout.Position, i, j int) bool {
 	if queue[i].Shared {
 		return !slices.ContainsFunc(queue[:j], func(q layout.Position) bool { return !q.Shared })

@@ -114,8 +114,8 @@ type client struct {
 	// The result of the list that is being evaluated: the conflicting node, and the one that
 	// conflicts with that one. Not watches.
 	near, far   neighbour
-	grants      bool // the predecessor is known to be the last conflicting node
-	aheadIsHead bool // the node ahead is known to be the head
+	grants      bool // turnNext: the predecessor is known to be the last conflicting node
+	aheadIsHead bool // turnSecond: the node ahead is known to be the head
 	known       bool // the token, the zxid of the own node's creation, is known
 	first       bool // the own watch is among those being armed
 	// The own node's data has changed since it was last known, and there is no own watch yet.

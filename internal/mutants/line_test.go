@@ -3,7 +3,7 @@ package mutants
 // lineMutants are defects of the line of contenders: locks and elections.
 var lineMutants = []mutant{
 	{"every wake-up is treated as the grant", "line_wait.go",
-		"case grants && w.before.w.Kind() == backend.Deleted:", "case grants:",
+		"case t == turnNext && e == predecessorDeleted:", "case t == turnNext:",
 		"TestASpuriousWakeUpGrantsNothing"},
 	{"the own node is not watched", "line_wait.go",
 		"targets, since = append(targets, backend.Target{Path: p.path, Watch: w.own}), p.czxid\n", "",
@@ -12,10 +12,10 @@ var lineMutants = []mutant{
 		"Watch: w.own}), p.czxid\n", "Watch: w.own}), since\n",
 		"TestAWaiterThatWasAskedBeforeItWatchedLearnsOfIt"},
 	{"the predecessor is the head when any node ahead is deleted", "line_wait.go",
-		"aheadIsHead = j == 1\n", "aheadIsHead = true\n",
+		"case l.kinds != layout.SharedLine && j == 1:", "case l.kinds != layout.SharedLine:",
 		"TestWhoGivesUpMakesNobodyTheHead"},
 	{"any wake-up ahead makes the predecessor the head", "line_wait.go",
-		"if aheadIsHead && w.ahead.w.Kind() == backend.Deleted {", "if aheadIsHead && w.ahead.w.Kind() != 0 {",
+		"case w.ahead.w.Kind() == backend.Deleted:", "case w.ahead.w.Kind() != 0:",
 		"TestASpuriousWakeUpAheadMakesNobodyTheHead"},
 	{"the own watch is not checked at the grant", "session.go",
 		"if own.Kind() != 0 {", "if false {",
