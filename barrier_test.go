@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// call is something under way.
+// call is a function that runs in the background.
 type call struct {
 	w    *world
 	done chan struct{}
@@ -65,7 +65,8 @@ func (w *world) commit(ops ...backend.Op) {
 	w.must(err)
 }
 
-// looking returns hooks that tell of each call of one kind on path that has returned.
+// looking returns hooks, and a channel that receives an element for each completed call of op
+// on path.
 func looking(op, path string) (<-chan struct{}, *backendtest.Hooks) {
 	looked := make(chan struct{}, 1000)
 	return looked, &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
@@ -76,14 +77,14 @@ func looking(op, path string) (<-chan struct{}, *backendtest.Hooks) {
 	}}
 }
 
-func TestABarrierHoldsEverybodyUpUntilItIsRemoved(t *testing.T) {
+func TestABarrierBlocksAllWaitersUntilItIsRemoved(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		setter := coord.NewBarrier(w.Open("setter", nil), "/b/deep/down", nil)
 		w.must(setter.Wait(ctx)) // there is none
 		w.must(setter.Remove(ctx))
 		w.must(setter.Set(ctx))
-		w.must(coord.NewBarrier(w.Open("other", nil), "/b/deep/down", nil).Set(ctx)) // it stands
+		w.must(coord.NewBarrier(w.Open("other", nil), "/b/deep/down", nil).Set(ctx)) // it is set already
 
 		var waiters []*call
 		for i := range 5 {
@@ -141,7 +142,7 @@ func TestASpuriousWakeUpDoesNotPassABarrier(t *testing.T) {
 	})
 }
 
-func TestABarrierOutlivesItsSetterOrGoesWithIt(t *testing.T) {
+func TestABarrierOutlivesItsSetterUnlessItIsEphemeral(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.Open("a", nil), w.Open("b", nil)
@@ -150,7 +151,7 @@ func TestABarrierOutlivesItsSetterOrGoesWithIt(t *testing.T) {
 		w.must(bound.Set(ctx))
 		w.must(bound.Set(ctx)) // its own
 
-		// What stands is not what is asked for.
+		// The existing barrier is of the other kind, or of another session.
 		coordtest.WantErr(w.T, coord.NewBarrier(b, "/bound", nil).Set(ctx), coord.ErrExists)
 		coordtest.WantErr(w.T, coord.NewBarrier(b, "/bound", &coord.BarrierOptions{Ephemeral: true}).Set(ctx), coord.ErrExists)
 		coordtest.WantErr(w.T, coord.NewBarrier(b, "/lasting", &coord.BarrierOptions{Ephemeral: true}).Set(ctx), coord.ErrExists)
@@ -166,9 +167,9 @@ func TestABarrierOutlivesItsSetterOrGoesWithIt(t *testing.T) {
 	})
 }
 
-// The node of an own session that is lost, which the service has not ended yet, is
-// no barrier of the new session's.
-func TestABarrierOfAnOwnLostSessionIsWaitedFor(t *testing.T) {
+// The node of the client's lost session, which the service has not ended yet, is no barrier of
+// the new session.
+func TestSetWaitsForTheBarrierOfALostSession(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
@@ -192,8 +193,8 @@ func TestABarrierOfAnOwnLostSessionIsWaitedFor(t *testing.T) {
 	})
 }
 
-// What was done in between by others is not undone by a repetition.
-func TestALostReplyIsFoundOutAtABarrier(t *testing.T) {
+// A repetition after a lost reply must not undo what other clients did in between.
+func TestALostReplyAtABarrierIsResolved(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		var after coordtest.Nth
@@ -216,11 +217,11 @@ func TestALostReplyIsFoundOutAtABarrier(t *testing.T) {
 		})
 		w.must(b.Remove(ctx))
 		waiting := w.call(func() error { return b.Wait(ctx) })
-		waiting.pending("it was set anew")
+		waiting.pending("it was set again")
 		w.must(other.Remove(ctx))
 		w.must(waiting.end())
 
-		// When the session ends first, nobody can tell.
+		// If the session ends first, the outcome cannot be determined.
 		after.Arm(1, onPath, func(_ context.Context, c backendtest.Call, _ error) error {
 			w.Link("a").Expire(c.Session.ID())
 			return backend.ErrUncertain
@@ -229,7 +230,7 @@ func TestALostReplyIsFoundOutAtABarrier(t *testing.T) {
 	})
 }
 
-func TestABarrierRefusesWhatItCannotDo(t *testing.T) {
+func TestABarrierRefusesBadUse(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
@@ -259,7 +260,7 @@ func TestABarrierRefusesWhatItCannotDo(t *testing.T) {
 	})
 }
 
-// A server that lags may not know yet of a barrier that stands.
+// A server that lags may not show a barrier that is set already.
 func TestWaitSeesABarrierThatWasSetBefore(t *testing.T) {
 	t.Parallel()
 	onMemory(t, func(w *world) {

@@ -23,7 +23,7 @@ func TestANodeThatChangesBetweenItsListAndItsRead(t *testing.T) {
 	come := func(x *caching) { x.create("/c/a", "/c/a/y") }
 	for _, sc := range []struct {
 		name          string
-		before, after func(x *caching) // the read of the node is made; its reply is seen
+		before, after func(x *caching) // the read of the node, and after it before the reply is seen
 	}{
 		{"it is deleted", gone, nil},
 		{"it is deleted and created again", func(x *caching) { gone(x); come(x) }, nil},
@@ -58,8 +58,8 @@ func TestANodeThatChangesBetweenItsListAndItsRead(t *testing.T) {
 						defer steps.Done()
 						if do != nil {
 							do(x)
-							// All that this fires is seen, and what it asks for is read, before the
-							// reply comes.
+							// The pause lets the cache see the watches that the step fires, and
+							// finish the reads that follow, before the reply arrives.
 							time.Sleep(time.Millisecond)
 						}
 						return err
@@ -79,8 +79,7 @@ func TestANodeThatChangesBetweenItsListAndItsRead(t *testing.T) {
 	}
 }
 
-// A list of children that arrives late, of a parent that is another by then, is not
-// applied to it.
+// A list of children that arrives late is not applied to a parent that was recreated meanwhile.
 func TestAListThatArrivesLate(t *testing.T) {
 	for name, during := range map[string]func(x *caching){
 		"a child is deleted and created again": func(x *caching) {
@@ -123,7 +122,7 @@ func TestAListThatArrivesLate(t *testing.T) {
 	}
 }
 
-// holds keeps calls back before they are made.
+// holds delays calls before they are sent.
 type holds struct {
 	mu   sync.Mutex
 	held map[string]chan struct{} // by operation and path
@@ -143,7 +142,7 @@ func (h *holds) before(_ context.Context, c backendtest.Call) error {
 	return nil
 }
 
-// hold keeps the calls of this kind back until what it returns is called.
+// hold delays the calls of this kind until release is called.
 func (h *holds) hold(what string) (release func()) {
 	let := make(chan struct{})
 	h.mu.Lock()
@@ -160,8 +159,8 @@ func (h *holds) hold(what string) (release func()) {
 	}
 }
 
-// stalled is a backend whose sessions can stall who asks for their Done, as a Run
-// does before it waits: so a test chooses what it finds when it goes on.
+// stalled is a backend whose sessions can stall a caller of Done. Run calls Done before it
+// waits, so a test chooses what Run finds when it continues.
 type stalled struct {
 	backend.Backend
 	h *holds
@@ -182,9 +181,9 @@ func (s stalledSession) Done() <-chan struct{} {
 	return s.Session.Done()
 }
 
-// A node is deleted and created again, and then a list of its parent's children is
-// read, which names the new node. When the cache comes to look at both, it must
-// handle the deletion first, though there is no order between channels.
+// A node is deleted and created again, and then a list of its parent's children is read, which
+// names the new node. When the cache finds both, it must handle the deletion first, although
+// there is no order between channels.
 func TestAnEventIsHandledBeforeALaterReply(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var h holds
@@ -200,14 +199,14 @@ func TestAnEventIsHandledBeforeALaterReply(t *testing.T) {
 			w.Settle()
 			list := h.hold("children /c")
 			x.create("/c/b")
-			w.Settle() // the list is asked for, and is late
+			w.Settle() // the list is requested, and held back
 			run := h.hold("done")
 			x.do(backend.SetData("/c/x", nil, backend.AnyVersion))
-			w.Settle() // Run stands still
+			w.Settle() // Run is stalled
 			x.delete("/c/a")
 			x.create("/c/a")
 			list()
-			w.Settle() // the reply is there
+			w.Settle() // the reply has arrived
 			run()
 			x.equal(f)
 			x.delete("/c/b")
@@ -216,10 +215,9 @@ func TestAnEventIsHandledBeforeALaterReply(t *testing.T) {
 	})
 }
 
-// A list is read of a node that is not the one in the copy any more, which is not
-// known yet. Its names are none of the old node's children: they would be created
-// twice.
-func TestAListOfTheNextNodeIsNotTheOldOnes(t *testing.T) {
+// A list is read from a node that has replaced the one in the copy, which the cache does not
+// know yet. The names must not become children of the old node: they would be created twice.
+func TestAListOfARecreatedNodeIsNotThatOfTheOldOne(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var h holds
 		x := w.caching("/c", nil, &backendtest.Hooks{Before: h.before})
@@ -230,7 +228,7 @@ func TestAListOfTheNextNodeIsNotTheOldOnes(t *testing.T) {
 		list, data := h.hold("children /c/p"), h.hold("get /c/p")
 		x.create("/c/p/z")
 		x.do(backend.SetData("/c/p", nil, backend.AnyVersion))
-		w.Settle() // both watches have fired, and both reads are late
+		w.Settle() // both watches have fired, and both reads are held back
 		x.delete("/c/p/z", "/c/p/a", "/c/p")
 		x.create("/c/p", "/c/p/b")
 		list()

@@ -112,7 +112,7 @@ func TestTheRootOfACacheMayComeAndGo(t *testing.T) {
 	})
 }
 
-// A version number does not tell a node from the one before it.
+// A version number does not distinguish a recreated node from the one before it.
 func TestACacheSeesARecreationWithEqualVersion(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
@@ -219,7 +219,7 @@ func TestHowACacheEnds(t *testing.T) {
 			t.Errorf("the error is %#v", x.err)
 		}
 
-		// The copy stands, and the next Run goes on from it.
+		// The copy is kept, and the next Run continues from it.
 		x.do(backend.SetData("/c/a", []byte("later"), 0))
 		x.create("/c/b")
 		if n, ok := x.k.Get("/c/a"); !ok || string(n.Data) != "data of /c/a" {
@@ -253,7 +253,7 @@ func TestHowACacheEnds(t *testing.T) {
 		x.c.Close()
 		<-x.done
 		coordtest.WantErr(t, x.err, coord.ErrClosed)
-		w.Eventually("the reader is told of Close", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.err != nil })
+		w.Eventually("the reader receives the error of Close", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.err != nil })
 		coordtest.WantErr(t, f.err, coord.ErrClosed)
 		coordtest.WantErr(t, x.k.Run(context.Background()), coord.ErrClosed)
 		if x.k.Len() != 3 {
@@ -277,15 +277,15 @@ func TestACacheRefusesBadInput(t *testing.T) {
 				}
 			}
 			if turns != 1 {
-				t.Errorf("%d turns of a loop that cannot be", turns)
+				t.Errorf("%d turns of a loop over a bad path", turns)
 			}
 		}
 		coordtest.WantErr(t, coord.NewCache(c, "/a", &coord.CacheOptions{MaxNodes: -1}).Run(t.Context()), coord.ErrInvalid)
 	})
 }
 
-// rootCache is a cache of "/" for a client with a namespace. Of the service's own root it
-// sees nothing that other tests make.
+// rootCache returns a cache of "/" for a client with a namespace. It hides the nodes that other
+// tests create below the service's own root.
 func (w *world) rootCache(link, namespace string) *caching {
 	w.T.Helper()
 	first, _, _ := strings.Cut(strings.TrimPrefix(w.Path("/ns"), "/"), "/")
@@ -361,7 +361,7 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 		}
 		do(backend.SetData(ns, []byte("changed"), 0), backend.SetData(ns+"/a", []byte("x"), 0), backend.Delete(ns+"/a/b", 0), backend.Create(ns+"/c", nil, backend.Ephemeral))
 		check("changed", "/", "/a", "/c", "/zookeeper")
-		if w.Fake { // the root of the others' server is left alone
+		if w.Fake { // the root of a shared server is not changed
 			do(backend.SetData("/", []byte("first"), backend.AnyVersion))
 			above["/"] = look("/")
 			check("the root changed", "/", "/a", "/c", "/zookeeper")
@@ -375,7 +375,7 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 		again()
 		w.Link("in").Heal()
 		w.Link("out").Heal()
-		check("made anew without contact", "/", "/d")
+		check("created again without contact", "/", "/d")
 		do(backend.Delete(ns+"/d", 0), backend.Delete(ns, 0))
 		check("gone")
 		fin.check(t)
@@ -383,8 +383,8 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 	})
 }
 
-// 4. A watch that has fired before the reply that shows another node is entered again,
-// and keeps that node, with its data, until the next reconnection.
+// A watch can fire before the reply to its read shows another node. It must not be registered
+// again: it would keep that node, with its data, until the next reconnection.
 func TestAFiredWatchIsNotKept(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before, after coordtest.Nth
@@ -459,15 +459,15 @@ func TestACacheHasALimit(t *testing.T) {
 			defer close(x.done)
 			x.err = x.k.Run(ctx)
 		}()
-		x.w.Eventually("the next Run takes the copy up", func() bool { _, gone := x.k.Get("/c/d"); _, come := x.k.Get("/c/e"); return !gone && come })
+		x.w.Eventually("the next Run continues from the copy", func() bool { _, gone := x.k.Get("/c/d"); _, come := x.k.Get("/c/e"); return !gone && come })
 		x.equal()
 		cancel()
 		<-x.done
 	})
 }
 
-// What is beyond the limit is not read.
-func TestALimitIsKeptOnTheWay(t *testing.T) {
+// Nodes beyond the limit are not read.
+func TestALimitHoldsDuringTheFirstRead(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var mu sync.Mutex
 		reads := 0
@@ -490,7 +490,7 @@ func TestALimitIsKeptOnTheWay(t *testing.T) {
 	})
 }
 
-// pace lets a reader go on once for each value sent on it, or always once closed.
+// pace lets a reader continue once for each value sent on it, and always once it is closed.
 type pace chan struct{}
 
 func (p pace) wait() { <-p }
@@ -520,7 +520,8 @@ func TestReadersOfEventsAreIndependent(t *testing.T) {
 		x.equal(late)
 		close(slowly)
 		x.equal(slow, quick, late)
-		// The slow one had one batch of all, with nothing of what came and went.
+		// The slow reader received all changes in one batch, without the nodes that were
+		// created and deleted in between.
 		if slow.batches != 2 || slow.seen["/c/new"] != 0 || slow.seen["/c/a"] != 2 || slow.seen["/c/b"] != 3 {
 			t.Errorf("the slow reader had %d batches, events %v", slow.batches, slow.seen)
 		}
@@ -533,8 +534,8 @@ func TestReadersOfEventsAreIndependent(t *testing.T) {
 	})
 }
 
-// What is kept for a reader that does not read is bounded by the nodes, not by the
-// changes.
+// What is kept for a reader that does not read grows with the number of nodes, not with the
+// number of changes.
 func TestAReaderThatSleepsCostsNothingPerChange(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := w.caching("/c", nil, nil)
@@ -577,8 +578,9 @@ func TestAReaderThatSleepsCostsNothingPerChange(t *testing.T) {
 	})
 }
 
-// A body that ends the loop, or uses the cache, or takes its time holds nobody up.
-func TestTheBodyOfALoopOverEventsIsFree(t *testing.T) {
+// A loop body may end the loop, use the cache or take its time: it blocks neither the cache nor
+// other readers.
+func TestTheBodyOfALoopOverEventsBlocksNothing(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
 		x := w.caching("/c", nil, nil)
@@ -681,7 +683,7 @@ func TestACacheTakesFewRequests(t *testing.T) {
 		w.Link("cache").Partition()
 		w.Link("cache").Heal()
 		n := count()
-		// At the most the reads that were under way are made twice.
+		// At most the reads that were under way are repeated.
 		if n < want || n > want+32 {
 			t.Errorf("%d requests after a reconnection, want %d", n, want)
 		}

@@ -98,7 +98,7 @@ func TestACounterThatWouldOverflowDoesNotChange(t *testing.T) {
 	})
 }
 
-func TestACounterLeavesWhatIsNoNumberAlone(t *testing.T) {
+func TestACounterLeavesDataThatIsNoNumberAlone(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		n := coord.NewCounter(w.Open("a", nil), "/n")
@@ -126,7 +126,7 @@ func TestACounterLeavesWhatIsNoNumberAlone(t *testing.T) {
 	})
 }
 
-// Applied, the reply lost, tried again: added twice.
+// An addition that is applied, and repeated because its reply is lost, would count twice.
 func TestAnAdditionWhoseReplyIsLostCountsOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -141,7 +141,7 @@ func TestAnAdditionWhoseReplyIsLostCountsOnce(t *testing.T) {
 				w.T.Errorf("%d: %d, %v, want %d", i, got, err, sum)
 			}
 		}
-		// Somebody adds before it is known that ours was added.
+		// Another client adds before the outcome of the first addition is determined.
 		after.Arm(1, w.writesTo("/n"), func(context.Context, backendtest.Call, error) error {
 			if _, err := other.Add(ctx, 100); err != nil {
 				w.T.Error(err)
@@ -191,7 +191,7 @@ func TestCallsOfOneCounterWaitForEachOther(t *testing.T) {
 			t.Errorf("%d requests for 100 additions, want 2 each", calls)
 		}
 
-		// Who waits for his turn can give up, and is not counted.
+		// A call that waits for its turn can give up, and is not counted.
 		link.Partition()
 		going := make(chan error)
 		go func() { _, err := n.Add(t.Context(), 1); going <- err }()
@@ -211,7 +211,7 @@ func TestCallsOfOneCounterWaitForEachOther(t *testing.T) {
 			t.Errorf("%d, %v", got, err)
 		}
 
-		// Close ends those who wait for their turn too.
+		// Close also ends the calls that wait for their turn.
 		link.Partition()
 		for range 3 {
 			go func() { _, err := n.Add(t.Context(), 1); going <- err }()

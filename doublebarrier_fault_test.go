@@ -16,7 +16,8 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// The recipe's ready node survives a crash of all, and lets in whoever comes next.
+// In ZooKeeper's recipe the ready node survives a crash of all members, and admits the next
+// entrant alone.
 func TestAReadyThatSurvivedACrashOpensNoRound(t *testing.T) {
 	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
 		t.Run(fmt.Sprintf("%+v", o), func(t *testing.T) {
@@ -52,8 +53,8 @@ func TestAReadyThatSurvivedACrashOpensNoRound(t *testing.T) {
 	}
 }
 
-// Curator-80, Curator-318: an Enter that failed left its node, and the next round
-// opened with one too few.
+// Curator-80, Curator-318: an Enter that failed left its node, and the next round opened with
+// one member too few.
 func TestAnEnterThatIsGivenUpLeavesNoMember(t *testing.T) {
 	onEach(t, func(w *world) {
 		ds := w.doubles(3, "/d", 3, nil)
@@ -74,12 +75,12 @@ func TestAnEnterThatIsGivenUpLeavesNoMember(t *testing.T) {
 	})
 }
 
-// Curator-536: a leave that outlived its timeout.
+// Curator-536: a leave outlived its timeout.
 func TestALeaveThatIsGivenUpReturnsInTimeAndHasLeft(t *testing.T) {
 	onEach(t, func(w *world) {
 		ds := w.doubles(3, "/d", 3, nil)
 		es := w.inside(ds)
-		for i, e := range es[:2] { // the lowest, which stays as long as it waits, and another
+		for i, e := range es[:2] { // the lowest, whose node stays as long as it waits, and another
 			ctx, cancel := context.WithCancel(context.Background())
 			out := w.call(func() error { return e.Leave(ctx) })
 			<-e.Done()
@@ -147,7 +148,7 @@ func TestACrashInsideDoesNotKeepTheOthersFromLeaving(t *testing.T) {
 	}
 }
 
-// Both waits go on with the next session.
+// Enter and Leave continue to wait with the next session.
 func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 	onEach(t, func(w *world) {
 		ds := w.doubles(3, "/d", 3, nil)
@@ -162,7 +163,7 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 				current[c.Session.ID()] = true
 			case "children":
 				if !current[c.Session.ID()] {
-					w.T.Error("a new session looks who is there before its server has caught up")
+					w.T.Error("a new session lists the members before its server has caught up")
 				}
 			}
 			return err
@@ -173,7 +174,7 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
 		before := w.Children("/d/members")
 		expire()
-		w.Eventually("it comes anew", func() bool {
+		w.Eventually("it enters again", func() bool {
 			now := w.Children("/d/members")
 			return len(now) == 1 && now[0] != before[0]
 		})
@@ -197,11 +198,11 @@ func TestWaitingAtADoubleBarrierSurvivesALostSession(t *testing.T) {
 	})
 }
 
-// A client that is back with a new session, while the service still has the old
-// one, is one member and not two.
-func TestAMemberThatComesAnewCountsOnce(t *testing.T) {
+// A client that is back with a new session, while the service still has the old one, counts as
+// one member, not two.
+func TestAMemberThatEntersAgainCountsOnce(t *testing.T) {
 	onEach(t, func(w *world) {
-		let := make(chan struct{}) // its clean-up is slow
+		let := make(chan struct{}) // delays its clean-up
 		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			if does(backend.OpDelete, "member-")(c) {
 				<-let
@@ -221,7 +222,7 @@ func TestAMemberThatComesAnewCountsOnce(t *testing.T) {
 				}
 			}
 			w.Link("a").Heal()
-			w.Eventually("it comes anew", func() bool {
+			w.Eventually("it enters again", func() bool {
 				return (<-c.WatchState(context.Background())).Phase == coord.PhaseConnected && len(w.Children("/d/members")) == 1
 			})
 			x.pending("one is missing")
@@ -234,15 +235,15 @@ func TestAMemberThatComesAnewCountsOnce(t *testing.T) {
 	})
 }
 
-// etcd 19597: a waiter whose own node was deleted waited for ever.
-func TestAMemberWhoseNodeIsDeletedComesAnew(t *testing.T) {
+// etcd 19597: a waiter whose own node was deleted waited forever.
+func TestAMemberWhoseNodeIsDeletedEntersAgain(t *testing.T) {
 	onEach(t, func(w *world) {
 		ds := w.doubles(2, "/d", 2, nil)
 		first := w.enter(context.Background(), ds[0])
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
 		name := w.Children("/d/members")[0]
 		w.commit(backend.Delete(w.Path("/d/members/"+name), backend.AnyVersion))
-		w.Eventually("it comes anew", func() bool {
+		w.Eventually("it enters again", func() bool {
 			now := w.Children("/d/members")
 			return len(now) == 1 && now[0] != name
 		})
@@ -257,7 +258,7 @@ func TestAMemberWhoseNodeIsDeletedComesAnew(t *testing.T) {
 	})
 }
 
-// Every commit of a round, one after the other, loses its request or its reply.
+// Each commit of a round in turn loses its request or its reply.
 func TestLostMessagesAtADoubleBarrier(t *testing.T) {
 	members := func(c backendtest.Call) bool { return c.Op == "commit" && strings.Contains(c.Path, "/d") }
 	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
@@ -281,9 +282,8 @@ func TestLostMessagesAtADoubleBarrier(t *testing.T) {
 						}
 						faulty := coord.NewDoubleBarrier(c, "/d", 2, o)
 						sound := coord.NewDoubleBarrier(w.Open("sound", nil), "/d", 2, o)
-						// A round of the two, in which the faulty one is the last to come
-						// and to leave; one that it joins or waits for; and one that
-						// has died.
+						// First a round of the two, in which the faulty member enters last and
+						// leaves last; then a round that it joins or waits for.
 						x := w.enter(context.Background(), sound)
 						w.stand(sound, coord.DoubleBarrierState{Waiting: 1})
 						y := w.enter(context.Background(), faulty).entry()
@@ -308,7 +308,7 @@ func TestLostMessagesAtADoubleBarrier(t *testing.T) {
 						w.bare("/d")
 					}
 				}
-				w.T.Logf("figure: %d lost messages of a double barrier found out", hit)
+				w.T.Logf("figure: %d lost messages of a double barrier resolved", hit)
 				if hit < 8 {
 					w.T.Errorf("only %d messages were lost", hit)
 				}
@@ -317,8 +317,7 @@ func TestLostMessagesAtADoubleBarrier(t *testing.T) {
 	}
 }
 
-// A caller whose ctx ends at the very moment leaves nothing behind, at whichever
-// of its requests that is.
+// An Enter whose ctx ends leaves nothing behind, at whichever of its requests that happens.
 func TestAnEnterGivenUpAtEachRequestLeavesNothing(t *testing.T) {
 	t.Parallel()
 	onMemory(t, func(w *world) {
@@ -394,8 +393,8 @@ func lostByLease(w *world, c *coord.Client, link string) {
 	w.Link(link).Heal()
 }
 
-// A Set that was given up makes the next one take the node of the own lost session
-// for another client's.
+// After a Set that was given up, the next one must not take the node of the client's own lost
+// session for that of another client.
 func TestASetWaitsForEachOfItsLostSessions(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -416,7 +415,7 @@ func TestASetWaitsForEachOfItsLostSessions(t *testing.T) {
 	})
 }
 
-// A barrier that goes with its session can stand until the service ends that.
+// An ephemeral barrier can exist until the service ends its session.
 func TestASetThatEndsWithItsSessionIsUncertain(t *testing.T) {
 	for _, when := range []string{"together with the session", "before the next session"} {
 		t.Run(when, func(t *testing.T) {
@@ -446,8 +445,8 @@ func TestASetThatEndsWithItsSessionIsUncertain(t *testing.T) {
 	}
 }
 
-// A creation whose reply is lost together with its session leaves a node that counts
-// in the round after the one that the call took part in.
+// A creation whose reply is lost together with its session leaves a node. It must not count in
+// the round after the one that the call takes part in.
 func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -462,7 +461,7 @@ func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 		c := w.Open("a", &backendtest.Hooks{After: after.After, Before: count})
 		a := coord.NewDoubleBarrier(c, "/d", 2, nil)
 		b := coord.NewDoubleBarrier(w.Open("b", nil), "/d", 2, nil)
-		// The directories are there.
+		// This creates the directories.
 		x, y := w.enter(ctx, a), w.enter(ctx, b)
 		o := w.leave(x.entry())
 		w.must(y.entry().Leave(ctx))
@@ -481,34 +480,35 @@ func TestAMemberDoesNotCountInTwoRounds(t *testing.T) {
 		}
 		first := w.Children("/d/members")[0]
 		w.Link("a").Heal()
-		w.Eventually("it came anew", func() bool {
+		w.Eventually("it has entered again", func() bool {
 			now := w.Children("/d/members")
 			return len(now) == 2 || len(now) == 1 && now[0] != first
 		})
 		w.Settle()
-		// What removes the node of the lost session spares that of the next one.
+		// The removal of the lost session's node spares that of the next session.
 		if n := came.Load(); n != 3 {
-			w.T.Errorf("it came %d times, want once to the first round and twice to the second", n)
+			w.T.Errorf("it sent %d creations, want one for the first round and two for the second", n)
 		}
 		y = w.enter(ctx, b)
 		o = w.leave(x.entry())
 		w.must(y.entry().Leave(ctx))
 		w.must(o.end())
 		w.Settle()
-		// The call of Enter at a is over, and has left. Client a lives.
+		// The Enter at client a has returned and the entry has left. The client is open.
 		again := w.enter(ctx, b)
-		again.pending("nobody else is at the barrier")
+		again.pending("no other member is at the barrier")
 		time.Sleep(5 * time.Second)
-		again.pending("nobody else is at the barrier")
+		again.pending("no other member is at the barrier")
 		z := w.enter(ctx, a)
 		w.must(again.entry().Release())
 		w.must(z.entry().Release())
 	})
 }
 
-// A ready that cannot be deleted keeps the member that leaves last, for ever: the
-// Leave of the others hangs, and everybody passes the barrier of 2 from then on.
-func TestWhoCannotRemoveReadyLeavesAllTheSame(t *testing.T) {
+// If the ready node cannot be deleted, the member that leaves last leaves nevertheless.
+// Otherwise the Leave of the others would hang forever, and a single member would pass the
+// barrier of 2 from then on.
+func TestAMemberThatCannotRemoveReadyStillLeaves(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		ds := w.doubles(3, "/d", 2, nil)
@@ -535,8 +535,8 @@ func TestWhoCannotRemoveReadyLeavesAllTheSame(t *testing.T) {
 	})
 }
 
-// The same when the list of members is refused to who leaves, though it may delete.
-func TestWhoMayNotListLeavesAllTheSame(t *testing.T) {
+// The same if a member may delete its node, but not list the members.
+func TestAMemberThatMayNotListStillLeaves(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var deny atomic.Bool
@@ -556,14 +556,14 @@ func TestWhoMayNotListLeavesAllTheSame(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := y.e.Leave(short); err != nil {
-			w.T.Errorf("the other waits for ever for one that has left and may delete: %v, %v", err, w.Children("/d/members"))
+			w.T.Errorf("the other waits forever for a member that has left and may delete: %v, %v", err, w.Children("/d/members"))
 		}
 		deny.Store(false)
 		time.Sleep(5 * time.Second)
 	})
 }
 
-// The session over which the node of a lost one is removed is lost as well.
+// The session over which the node of a lost session is removed is lost as well.
 func TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
@@ -587,21 +587,21 @@ func TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo(t *testing.T) {
 		})
 		w.Link("a").Heal()
 		y := w.enter(context.Background(), d)
-		w.Eventually("it has come anew", func() bool {
+		w.Eventually("it has entered again", func() bool {
 			now := w.Children("/d/members")
 			return len(now) > 1 || len(now) == 1 && now[0] != ghosts[0]
 		})
 		w.Settle()
-		y.pending("nobody else is at the barrier")
+		y.pending("no other member is at the barrier")
 		z := w.enter(context.Background(), d)
 		w.must(y.entry().Release())
 		w.must(z.entry().Release())
 	})
 }
 
-// A member joins a round and gives up while its commit is under way. What comes of that
-// commit is taken out as well.
-func TestAGuestThatComesAfterItsEnterWasGivenUpIsTakenOut(t *testing.T) {
+// An entrant joins a round and gives up while its commit is under way. If the commit is applied
+// later, its node is removed as well.
+func TestAGuestThatArrivesAfterItsEnterWasGivenUpIsRemoved(t *testing.T) {
 	onMemory(t, func(w *world) {
 		es := w.inside(w.doubles(2, "/d", 2, nil))
 		ctx, cancel := context.WithCancel(context.Background())

@@ -42,7 +42,7 @@ func (w *world) leave(e *coord.Entry) *call {
 	return w.call(func() error { return e.Leave(context.Background()) })
 }
 
-// stand waits until so many are at the barrier.
+// stand waits until the barrier is in the state want.
 func (w *world) stand(d *coord.DoubleBarrier, want coord.DoubleBarrierState) {
 	w.T.Helper()
 	var st coord.DoubleBarrierState
@@ -54,7 +54,7 @@ func (w *world) stand(d *coord.DoubleBarrier, want coord.DoubleBarrierState) {
 	})
 }
 
-// doubles opens clients, and makes each a double barrier at path.
+// doubles opens clients, and returns a double barrier at path for each.
 func (w *world) doubles(clients int, path string, n int, o *coord.DoubleBarrierOptions) []*coord.DoubleBarrier {
 	w.T.Helper()
 	var all []*coord.DoubleBarrier
@@ -64,7 +64,7 @@ func (w *world) doubles(clients int, path string, n int, o *coord.DoubleBarrierO
 	return all
 }
 
-// inside has all of ds enter one after the other, in order.
+// inside lets all of ds enter, one after the other, and returns their entries in this order.
 func (w *world) inside(ds []*coord.DoubleBarrier) []*coord.Entry {
 	w.T.Helper()
 	var in []*entering
@@ -133,10 +133,10 @@ func TestAnExtraEntrantJoinsTheRoundInProgress(t *testing.T) {
 		es := w.inside(ds[:2])
 		extra := w.enter(context.Background(), ds[2]).entry()
 		if !extra.Extra() || es[0].Extra() {
-			w.T.Error("who is extra?")
+			w.T.Error("the wrong entrant is extra")
 		}
 		w.stand(ds[0], coord.DoubleBarrierState{Inside: 2, Extra: 1})
-		// It waits for the others, and is not waited for.
+		// An extra entrant that leaves waits for the members, which do not wait for it.
 		first := w.leave(es[0])
 		another := w.enter(context.Background(), ds[2]).entry()
 		late := w.leave(another)
@@ -144,7 +144,7 @@ func TestAnExtraEntrantJoinsTheRoundInProgress(t *testing.T) {
 		w.must(es[1].Leave(context.Background()))
 		w.must(first.end())
 		w.must(late.end())
-		// It makes no part of the next round while it is inside.
+		// While it is inside, an extra entrant is no member of the next round.
 		next := w.enter(context.Background(), ds[0])
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1, Extra: 1})
 		next.pending("one has come, and an extra of the round before is inside")
@@ -167,7 +167,7 @@ func TestAnExtraEntrantWaitsForTheNextRoundByOption(t *testing.T) {
 		fourth.pending("a round is in progress")
 		first := w.leave(es[0])
 		first.pending("a member is inside")
-		w.must(es[1].Leave(context.Background())) // does not count those who wait
+		w.must(es[1].Leave(context.Background())) // does not count the entrants that wait
 		w.must(first.end())
 		a, b := w.leave(third.entry()), w.leave(fourth.entry())
 		w.must(a.end())
@@ -176,8 +176,8 @@ func TestAnExtraEntrantWaitsForTheNextRoundByOption(t *testing.T) {
 	})
 }
 
-// Those who wait for the next round learn of it too when the one in progress dies
-// and nobody removes what it leaves.
+// Entrants that wait for the next round also enter if all members of the round in progress die,
+// and no member removes its ready node.
 func TestTheNextRoundOpensAfterOneThatDied(t *testing.T) {
 	onEach(t, func(w *world) {
 		ds := w.doubles(4, "/d", 2, &coord.DoubleBarrierOptions{WaitForNextRound: true})
@@ -218,7 +218,7 @@ func TestReleaseLeavesWithoutWaiting(t *testing.T) {
 		es := w.inside(ds)
 		w.must(es[0].Release())
 		w.stand(ds[0], coord.DoubleBarrierState{Inside: 1})
-		late := w.leave(es[0]) // waits all the same
+		late := w.leave(es[0]) // waits nevertheless
 		late.pending("a member is inside")
 		w.must(es[1].Release())
 		w.must(late.end())
@@ -236,7 +236,7 @@ func TestNodesOfOthersDoNotCountAtADoubleBarrier(t *testing.T) {
 			"_c_00000000-0000-4000-8000-000000000000-member-0000000001", "_c_00000000-0000-8000-8000-000000000000-member--1"} {
 			w.commit(backend.Create(dir+name, nil, backend.Persistent))
 		}
-		// What stands on the directory is nobody's to erase.
+		// Foreign data on the directory must not be erased.
 		w.commit(backend.SetData(w.Path("/d"), []byte("mine"), backend.AnyVersion))
 		w.stand(ds[0], coord.DoubleBarrierState{Waiting: 1})
 		first.pending("only one has come")
@@ -252,7 +252,7 @@ func TestNodesOfOthersDoNotCountAtADoubleBarrier(t *testing.T) {
 	})
 }
 
-func TestADoubleBarrierRefusesWhatItCannotDo(t *testing.T) {
+func TestADoubleBarrierRefusesBadUse(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
@@ -297,7 +297,7 @@ func TestADoubleBarrierRefusesWhatItCannotDo(t *testing.T) {
 	})
 }
 
-// One commit checks them all.
+// One commit checks all members.
 func TestAThousandMembersEnter(t *testing.T) {
 	t.Parallel()
 	onMemory(t, func(w *world) {
@@ -318,9 +318,9 @@ func TestAThousandMembersEnter(t *testing.T) {
 	})
 }
 
-// Each member that leaves wakes one, and what a round costs each member does not
-// grow with their number.
-func TestWhoLeavesWakesOne(t *testing.T) {
+// Each member that leaves wakes one other, and the requests of each member for a round do not
+// grow with the number of members.
+func TestAMemberThatLeavesWakesOne(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{5, 20} {
 		onMemory(t, func(w *world) {
@@ -350,8 +350,8 @@ func TestWhoLeavesWakesOne(t *testing.T) {
 			w.Settle()
 			time.Sleep(time.Second) // of fake time, for watches that are armed later
 			entered := calls.Swap(0)
-			// The lowest first, and then from the highest down: whoever goes wakes
-			// the lowest, which looks once.
+			// The lowest leaves first, and then from the highest down: each leave wakes only
+			// the lowest.
 			out := []*call{w.leave(in[0].e)}
 			for i := n - 1; i > 1; i-- {
 				w.Settle()
@@ -359,7 +359,7 @@ func TestWhoLeavesWakesOne(t *testing.T) {
 				out = append(out, w.leave(in[i].e))
 				w.Settle()
 				if looked := lists.Load(); looked > 2 {
-					w.T.Errorf("%d looks when one left", looked)
+					w.T.Errorf("%d lists of the members when one left", looked)
 				}
 			}
 			out = append(out, w.leave(in[1].e))
@@ -379,7 +379,7 @@ func TestWhoLeavesWakesOne(t *testing.T) {
 // A call of Enter keeps its GUID when its session is lost. A recreated directory of
 // members restarts its sequence numbers. So the second node of the call can have the name
 // of the first, and the ready of a dead round still lists that name.
-func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
+func TestAReadyThatNamesAnEarlierNodeOfTheSameNameAdmitsNoMember(t *testing.T) {
 	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
 		onMemory(t, func(w *world) {
 			raw := w.Session("raw")
@@ -389,7 +389,7 @@ func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
 			after.Arm(1, does(backend.OpCreate, "member-"), func(context.Context, backendtest.Call, error) error {
 				w.Link("a").Partition()
 				first = w.Children("/d/members")[0]
-				// Another one comes, opens the round of the two, and dies.
+				// Another member arrives, opens the round of the two, and dies.
 				other := "/d/members/_c_00000000-0000-4000-8000-000000000000-member-0000000001"
 				w.commit(backend.Create(other, nil, backend.Persistent))
 				w.commit(backend.Create("/d/ready", []byte(first+"\n"+other[strings.LastIndexByte(other, '/')+1:]), backend.Persistent))
@@ -406,14 +406,14 @@ func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
 			w.Eventually("the node of the lost session is gone", func() bool { return len(w.Children("/d/members")) == 0 })
 			w.commit(backend.Delete("/d/members", backend.AnyVersion)) // as the service does with an empty container
 			w.Link("a").Heal()
-			w.Eventually("it came anew, under the same name", func() bool {
+			w.Eventually("it has entered again, under the same name", func() bool {
 				now := w.Children("/d/members")
 				return len(now) == 1 && now[0] == first
 			})
 			w.Settle()
-			x.pending("nobody else is at the barrier")
+			x.pending("no other member is at the barrier")
 			if _, err := raw.Exists(context.Background(), w.Path("/d/ready"), nil); err == nil {
-				w.T.Error("the ready of the round that has died still stands")
+				w.T.Error("the ready of the round that has died still exists")
 			}
 			y := w.enter(context.Background(), coord.NewDoubleBarrier(w.Open("b", nil), "/d", 2, o))
 			w.must(x.entry().Release())
@@ -422,24 +422,24 @@ func TestAReadyThatNamesAnEarlierNodeOfTheNameLetsNobodyIn(t *testing.T) {
 	}
 }
 
-// cameAnew has the client at link b, whose call of Enter waits with the node first, lose
-// its session. The directory of members is made anew, and the call comes with a node of
-// the same name.
+// cameAnew waits until the lost session of the client at link b, whose Enter waits with the
+// node first, has ended. It deletes the directory of members, and waits until the call has
+// another node of the same name.
 func (w *world) cameAnew(first string) {
 	w.T.Helper()
 	w.Eventually("the nodes of the lost sessions are gone", func() bool { return len(w.Children("/d/members")) == 0 })
 	w.commit(backend.Delete("/d/members", backend.AnyVersion)) // as the service does with an empty container
 	w.Link("b").Heal()
-	w.Eventually("it came anew, under the same name", func() bool {
+	w.Eventually("it has entered again, under the same name", func() bool {
 		now := w.Children("/d/members")
 		return len(now) == 1 && now[0] == first
 	})
 	w.Settle()
 }
 
-// A member that leaves waits for those of its round. Another one of them has not learned
-// that it was in it, and comes anew.
-func TestALeaveDoesNotWaitForALaterNodeOfTheName(t *testing.T) {
+// A member that leaves waits for the members of its round. Here the other member never learned
+// that it was in the round, and enters again.
+func TestALeaveDoesNotWaitForALaterNodeOfTheSameName(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		a, b := coord.NewDoubleBarrier(w.Open("a", nil), "/d", 2, nil), coord.NewDoubleBarrier(w.Open("b", nil), "/d", 2, nil)
@@ -453,16 +453,16 @@ func TestALeaveDoesNotWaitForALaterNodeOfTheName(t *testing.T) {
 		w.cameAnew(first)
 		w.Link("a").Heal()
 		w.must(o.end())
-		x.pending("the round is over, and nobody else is at the barrier")
+		x.pending("the round is over, and no other member is at the barrier")
 		y := w.enter(ctx, a)
 		w.must(x.entry().Release())
 		w.must(y.entry().Release())
 	})
 }
 
-// What removes the node of a lost session comes late, when the call has got in with a
-// later node of the same name.
-func TestWhatALostSessionLeftIsNotTakenForALaterNodeOfTheName(t *testing.T) {
+// The removal of a lost session's node is delayed until the call has entered with a later node
+// of the same name.
+func TestTheRemovalOfALostSessionsNodeSparesALaterNodeOfTheSameName(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var first string
@@ -495,7 +495,7 @@ func TestWhatALostSessionLeftIsNotTakenForALaterNodeOfTheName(t *testing.T) {
 	})
 }
 
-// does matches commits that do something of a kind to a node called name.
+// does matches commits with an operation of this kind on a path that contains name.
 func does(kind backend.OpKind, name string) func(backendtest.Call) bool {
 	return func(c backendtest.Call) bool {
 		for _, op := range c.Ops {
@@ -507,8 +507,8 @@ func does(kind backend.OpKind, name string) func(backendtest.Call) bool {
 	}
 }
 
-// A member that goes while the last to come opens the round is not counted.
-func TestAMemberThatGoesAtTheLastMomentDoesNotCount(t *testing.T) {
+// A member that leaves while the last entrant opens the round is not counted.
+func TestAMemberThatLeavesAtTheLastMomentDoesNotCount(t *testing.T) {
 	onEach(t, func(w *world) {
 		var before coordtest.Nth
 		last := coord.NewDoubleBarrier(w.Open("last", &backendtest.Hooks{Before: before.Before}), "/d", 2, nil)
@@ -535,8 +535,8 @@ func TestAMemberThatGoesAtTheLastMomentDoesNotCount(t *testing.T) {
 	})
 }
 
-// Who is about to join a round that ends makes part of the next.
-func TestWhoIsTooLateToJoinWaitsForTheNextRound(t *testing.T) {
+// An entrant that is about to join a round becomes a member of the next if the round ends.
+func TestAnEntrantThatIsTooLateToJoinWaitsForTheNextRound(t *testing.T) {
 	onEach(t, func(w *world) {
 		var before coordtest.Nth
 		late := coord.NewDoubleBarrier(w.Open("late", &backendtest.Hooks{Before: before.Before}), "/d", 2, nil)
@@ -562,9 +562,9 @@ func TestWhoIsTooLateToJoinWaitsForTheNextRound(t *testing.T) {
 	})
 }
 
-// Every new ready has version 0. Who removes a stale one by that removes the next
-// one, if he is slow.
-func TestWhoRemovesAStaleReadyDoesNotRemoveTheNext(t *testing.T) {
+// Every new ready has version 0. A slow client that removed a stale one on that condition alone
+// would remove the next one.
+func TestTheRemovalOfAStaleReadySparesTheNext(t *testing.T) {
 	onEach(t, func(w *world) {
 		var before coordtest.Nth
 		slow := coord.NewDoubleBarrier(w.Open("slow", &backendtest.Hooks{Before: before.Before}), "/d", 2, nil)
@@ -579,7 +579,7 @@ func TestWhoRemovesAStaleReadyDoesNotRemoveTheNext(t *testing.T) {
 			<-let
 			return nil
 		})
-		x := w.enter(context.Background(), slow) // is named by the next round, and still about to clear up
+		x := w.enter(context.Background(), slow) // the next round lists it while it is about to remove the stale ready
 		<-at
 		y := w.enter(context.Background(), ds[0]).entry()
 		observer := w.Session("observer")
@@ -589,7 +589,7 @@ func TestWhoRemovesAStaleReadyDoesNotRemoveTheNext(t *testing.T) {
 		e := x.entry()
 		w.must(observer.Sync(context.Background(), w.Path("/d")))
 		if now, err := observer.Exists(context.Background(), w.Path("/d/ready"), nil); err != nil || now.Czxid != opened.Czxid {
-			w.T.Errorf("the round that had opened is not the one that stands: %v", err)
+			w.T.Errorf("the ready of the open round was replaced: %v", err)
 		}
 		w.stand(ds[0], coord.DoubleBarrierState{Inside: 2})
 		out := w.leave(e)

@@ -19,8 +19,8 @@ func (w *world) writesTo(p string) func(backendtest.Call) bool {
 
 func inc(n int) (int, error) { return n + 1, nil }
 
-// etcd's clients, and Curator's DistributedAtomicLong, repeat a write whose reply
-// was lost: it is added twice, or it undoes what somebody else has written since.
+// etcd's clients, and Curator's DistributedAtomicLong, repeat a write whose reply was lost: it
+// is applied twice, or undoes a later write of another client.
 func TestALostReplyOfSetDoesNotUndoAnothersSet(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
@@ -36,9 +36,9 @@ func TestALostReplyOfSetDoesNotUndoAnothersSet(t *testing.T) {
 		if got := getValue(w.T, v); got != theirs {
 			w.T.Errorf("got %+v, want the later %+v", got, theirs)
 		}
-		// Which version it had nobody knows any more, so nothing compares with it.
+		// The version of this write is unknown, so that no comparison with it succeeds.
 		if mine.Czxid != -1 || mine.Version != -1 || mine.Mzxid == 0 || mine.Mzxid >= theirs.Mzxid {
-			w.T.Errorf("told %+v", mine)
+			w.T.Errorf("returned %+v", mine)
 		}
 		_, err := v.CompareAndSet(context.Background(), mine, 4)
 		coordtest.WantErr(w.T, err, coord.ErrConflict)
@@ -49,7 +49,7 @@ func TestALostReplyOfSetDoesNotUndoAnothersSet(t *testing.T) {
 	})
 }
 
-func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
+func TestAWriteWhoseReplyIsLostReturnsTheStoredVersion(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		var after coordtest.Nth
@@ -64,7 +64,7 @@ func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
 		remove()
 		steps := []struct {
 			name string
-			nth  int // of the commits, the one that is lost
+			nth  int // the commit whose reply is lost
 			do   func(now coord.Versioned[int]) (coord.Versioned[int], error)
 		}{
 			{"set creates", 2, func(coord.Versioned[int]) (coord.Versioned[int], error) { return v.Set(ctx, 1) }},
@@ -89,7 +89,7 @@ func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
 				w.T.Fatalf("%s: %v, %d lost", step.name, err, lost)
 			}
 			if now = getValue(w.T, v); got != now {
-				w.T.Errorf("%s: told %+v, there is %+v", step.name, got, now)
+				w.T.Errorf("%s: returned %+v, stored %+v", step.name, got, now)
 			}
 			if now.Czxid == before.Czxid && now.Version != before.Version+1 {
 				w.T.Errorf("%s: %+v after %+v: not applied once", step.name, now, before)
@@ -98,7 +98,7 @@ func TestAWriteWhoseReplyIsLostIsToldAsItStands(t *testing.T) {
 	})
 }
 
-// A retry of the deletion would meet a successor of the same version.
+// A repeated deletion would hit a successor of the same version.
 func TestALostReplyOfDeleteDoesNotDeleteTheSuccessor(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
@@ -119,8 +119,8 @@ func TestALostReplyOfDeleteDoesNotDeleteTheSuccessor(t *testing.T) {
 	})
 }
 
-// The one thing that no commit can exclude is found afterwards, and is not
-// repeated.
+// No commit can exclude that the node was recreated just before it with the same version. The
+// reply shows it, and the write is not repeated.
 func TestAValueRecreatedJustBeforeTheCommitIsFoundInItsReply(t *testing.T) {
 	for _, reply := range []string{"comes", "is lost"} {
 		t.Run("the reply "+reply, func(t *testing.T) {
@@ -142,13 +142,13 @@ func TestAValueRecreatedJustBeforeTheCommitIsFoundInItsReply(t *testing.T) {
 					w.T.Helper()
 					coordtest.WantErr(w.T, err, coord.ErrConflict)
 					if now := getValue(w.T, v); got != now || got.Czxid <= old.Czxid || got.Version != 1 {
-						w.T.Errorf("told %+v, there is %+v", got, now)
+						w.T.Errorf("returned %+v, stored %+v", got, now)
 					}
 				}
 				recreate()
 				got, err := v.CompareAndSet(ctx, first, 2)
 				check(got, err, first)
-				// Make the version 0 again, which the next recreation has too.
+				// The version is 0 again, as it is after the next recreation.
 				if err := v.Delete(ctx, got); err != nil {
 					w.T.Fatal(err)
 				}
@@ -185,7 +185,7 @@ func TestWhatComesBetweenTheReadAndTheCommitIsAConflict(t *testing.T) {
 		got, err := v.CompareAndSet(ctx, old, 2)
 		coordtest.WantErr(w.T, err, coord.ErrConflict)
 		if got != (coord.Versioned[int]{}) {
-			w.T.Errorf("told %+v", got)
+			w.T.Errorf("returned %+v", got)
 		}
 		between(replaced)
 		coordtest.WantErr(w.T, v.Delete(ctx, getValue(w.T, v)), coord.ErrConflict)
@@ -196,7 +196,7 @@ func TestWhatComesBetweenTheReadAndTheCommitIsAConflict(t *testing.T) {
 		_, err = v.CompareAndSet(ctx, getValue(w.T, v), 2)
 		coordtest.WantErr(w.T, err, coord.ErrConflict, coord.ErrNotFound)
 
-		// Update goes on with what stands there.
+		// Update continues with the current value.
 		var saw []int
 		update := func() coord.Versioned[int] {
 			w.T.Helper()
@@ -219,14 +219,14 @@ func TestWhatComesBetweenTheReadAndTheCommitIsAConflict(t *testing.T) {
 		if got := update(); got.Value != 1 || fmt.Sprint(saw) != "[51 0]" {
 			w.T.Errorf("deleted between: %+v, fn saw %v", got, saw)
 		}
-		// Set finds the node gone, and then there again.
+		// Set finds no node at first, and then one that was created meanwhile.
 		before.Arm(2, w.writesTo("/v"), func(context.Context, backendtest.Call, error) error {
 			w.outsider(backend.Create(path, []byte("10"), backend.Persistent))
 			return nil
 		})
 		w.outsider(deleted)
 		if got := setValue(w.T, v, 5); got.Version != 1 || getValue(w.T, v) != got {
-			w.T.Errorf("told %+v", got)
+			w.T.Errorf("returned %+v", got)
 		}
 	})
 }
@@ -335,7 +335,7 @@ func TestAParentThatVanishesIsMadeAgain(t *testing.T) {
 			return nil
 		})
 		if got := setValue(w.T, v, 2); getValue(w.T, v) != got {
-			w.T.Errorf("told %+v", got)
+			w.T.Errorf("returned %+v", got)
 		}
 	})
 }
@@ -353,7 +353,7 @@ func TestAnErrorOfFnIsFoundAlsoWhenCtxEnds(t *testing.T) {
 }
 
 // The error of a call whose ctx has ended matches the error of ctx.
-func TestTheContextsErrorIsToldBesideALostSession(t *testing.T) {
+func TestTheContextsErrorIsReportedBesideALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var x coordtest.Nth

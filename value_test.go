@@ -92,7 +92,7 @@ func TestAValueIsPlainDataInOnePersistentNode(t *testing.T) {
 			w.T.Errorf("node %q, %+v", data, stat)
 		}
 		if stat.Czxid != second.Czxid || stat.Mzxid != second.Mzxid || stat.Version != second.Version {
-			w.T.Errorf("stat %+v, told %+v", stat, second)
+			w.T.Errorf("stat %+v, returned %+v", stat, second)
 		}
 		c.Close()
 		other := coord.NewValue[settings](w.Open("b", nil), "/app/config/limits", nil)
@@ -118,7 +118,7 @@ func TestAValueLeavesItsParentAlone(t *testing.T) {
 	})
 }
 
-// Curator-329: version 0 was taken for "no version", so it replaced anything.
+// Curator-329: version 0 was treated as "no version", so a write under it replaced anything.
 func TestVersion0IsAVersion(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -142,8 +142,8 @@ func TestVersion0IsAVersion(t *testing.T) {
 	})
 }
 
-// Curator-391: who compares versions alone takes a node that was deleted and made
-// again for the one that he has read.
+// Curator-391: a comparison of versions alone mistakes a recreated node for the one that was
+// read.
 func TestARecreatedValueIsAnotherOneAtTheSameVersion(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -167,7 +167,7 @@ func TestARecreatedValueIsAnotherOneAtTheSameVersion(t *testing.T) {
 	})
 }
 
-func TestAValueThatIsNotThereIsCreatedByOne(t *testing.T) {
+func TestAMissingValueIsCreatedOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		v := coord.NewValue[int](w.Open("a", nil), "/x/v", nil)
@@ -192,7 +192,7 @@ func TestAValueThatIsNotThereIsCreatedByOne(t *testing.T) {
 	})
 }
 
-func TestUpdateMakesOneOfWhatIsThere(t *testing.T) {
+func TestUpdateAppliesItsFunctionToTheCurrentValue(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		v := coord.NewValue[settings](w.Open("a", nil), "/x/y/v", nil)
@@ -217,7 +217,7 @@ func TestUpdateMakesOneOfWhatIsThere(t *testing.T) {
 	})
 }
 
-// Whatever the error of fn matches, it ends the update.
+// An error of fn ends the update, whatever it matches.
 func TestAnErrorOfFnEndsTheUpdate(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -248,7 +248,7 @@ func TestAnErrorOfFnEndsTheUpdate(t *testing.T) {
 	})
 }
 
-func TestDataThatIsNotUnderstoodCanBeRepaired(t *testing.T) {
+func TestDataThatCannotBeDecodedCanBeRepaired(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		v := coord.NewValue[settings](w.Open("a", nil), "/v", nil)
@@ -259,7 +259,7 @@ func TestDataThatIsNotUnderstoodCanBeRepaired(t *testing.T) {
 				w.T.Fatalf("%+v, %v", broken, err)
 			}
 			_, err = v.Update(ctx, func(s settings) (settings, error) {
-				w.T.Error("fn was given data that nobody understands")
+				w.T.Error("fn was called with data that cannot be decoded")
 				return s, nil
 			})
 			coordtest.WantErr(w.T, err, coord.ErrDecode)
@@ -312,7 +312,7 @@ func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIsSent(t *testing.T) {
 				t.Errorf("sent %s", call)
 			}
 		}
-		// The largest that is let through is written.
+		// The largest accepted value is written.
 		setValue(t, large, make([]byte, backend.MaxRequest-600))
 		setValue(t, large, make([]byte, backend.MaxRequest-600))
 	})
@@ -373,7 +373,7 @@ func TestAValueRefusesBadPathsAndPlaces(t *testing.T) {
 	})
 }
 
-func TestUpdatesOfOneClientAtOnceAllCount(t *testing.T) {
+func TestConcurrentUpdatesOfOneClientAllCount(t *testing.T) {
 	onEach(t, func(w *world) {
 		c := w.Open("a", nil)
 		const callers, each = 8, 10
@@ -405,7 +405,7 @@ type lossy struct {
 	on      bool
 	calls   int
 	lost    int
-	commits int // that were among the lost
+	commits int // among the lost
 }
 
 func (x *lossy) before(_ context.Context, c backendtest.Call) error {
@@ -425,14 +425,14 @@ func (x *lossy) before(_ context.Context, c backendtest.Call) error {
 	return nil
 }
 
-// crowd is clients that lose one reply in twenty.
+// crowd returns n clients that lose one reply in twenty.
 func (w *world) crowd(n int) ([]*coord.Client, []*lossy) {
 	var clients []*coord.Client
 	var faults []*lossy
 	for i := range n {
 		name := fmt.Sprint("c", i)
 		if l, ok := w.Link(name).(interface{ SetLatency(time.Duration) }); ok && w.Fake {
-			l.SetLatency(time.Millisecond) // or nobody would meet anybody
+			l.SetLatency(time.Millisecond) // else no two updates would overlap
 		}
 		x := &lossy{link: w.Link(name), r: rand.New(rand.NewPCG(1, uint64(i)))}
 		clients = append(clients, w.Open(name, &backendtest.Hooks{Before: x.before}))
@@ -444,7 +444,7 @@ func (w *world) crowd(n int) ([]*coord.Client, []*lossy) {
 	return clients, faults
 }
 
-// report prints what happened, and fails a test in which too little did.
+// report logs the figures, and fails the test if no reply, or none of a commit, was lost.
 func (w *world) report(what string, faults []*lossy, done int, took time.Duration) {
 	w.T.Helper()
 	calls, lost, commits := 0, 0, 0
@@ -460,7 +460,7 @@ func (w *world) report(what string, faults []*lossy, done int, took time.Duratio
 	}
 }
 
-// each is how many operations each of a crowd does.
+// each returns the number of operations of each client of a crowd.
 func each(short, full int) int {
 	if coordtest.Long() {
 		return full

@@ -27,24 +27,24 @@ func nextValue[T any](t *testing.T, ch <-chan coord.Versioned[T]) coord.Versione
 		}
 		return e
 	case <-time.After(30 * time.Second):
-		t.Fatal("the watch tells nothing")
+		t.Fatal("the watch reports nothing")
 	}
 	panic("not reached")
 }
 
-// quietValue fails the test if a watch tells something. It shows only where time is
-// fake that nothing is on its way.
+// quietValue fails the test if a watch reports an element. Only under fake time does it show
+// that none is under way.
 func quietValue[T any](w *world, ch <-chan coord.Versioned[T]) {
 	w.T.Helper()
 	w.Settle()
 	select {
 	case e, ok := <-ch:
-		w.T.Errorf("the watch tells %+v, %v, and nothing has changed", e, ok)
+		w.T.Errorf("the watch reports %+v, %v, but nothing has changed", e, ok)
 	default:
 	}
 }
 
-func TestAWatchTellsOfEachState(t *testing.T) {
+func TestAWatchReportsEachState(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -59,17 +59,17 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 		quietValue(w, ch)
 		first := setValue(w.T, other, settings{Rate: 1})
 		if e := nextValue(w.T, ch); e != first {
-			w.T.Errorf("told %+v, want %+v", e, first)
+			w.T.Errorf("reported %+v, want %+v", e, first)
 		}
 		second := setValue(w.T, other, settings{Rate: 2})
 		if e := nextValue(w.T, ch); e != second {
-			w.T.Errorf("told %+v, want %+v", e, second)
+			w.T.Errorf("reported %+v, want %+v", e, second)
 		}
 		quietValue(w, ch)
 		// The same value again is a change.
 		third := setValue(w.T, other, settings{Rate: 2})
 		if e := nextValue(w.T, ch); e != third {
-			w.T.Errorf("told %+v, want %+v", e, third)
+			w.T.Errorf("reported %+v, want %+v", e, third)
 		}
 		w.outsider(backend.SetData(w.Path("/x/v"), []byte("{"), backend.AnyVersion))
 		e = nextValue(w.T, ch)
@@ -81,7 +81,7 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		if e := nextValue(w.T, ch); e != fixed {
-			w.T.Errorf("told %+v, want %+v", e, fixed)
+			w.T.Errorf("reported %+v, want %+v", e, fixed)
 		}
 		if err := other.Delete(ctx, fixed); err != nil {
 			w.T.Fatal(err)
@@ -91,9 +91,9 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 		}
 		again := setValue(w.T, other, settings{Rate: 4})
 		if e := nextValue(w.T, ch); e != again {
-			w.T.Errorf("told %+v, want %+v", e, again)
+			w.T.Errorf("reported %+v, want %+v", e, again)
 		}
-		// In one commit, so that no state lies between; and the version is equal.
+		// In one commit, so that there is no state between them; and the version is equal.
 		w.outsider(backend.Delete(w.Path("/x/v"), 0), backend.Create(w.Path("/x/v"), []byte(`{"rate":4}`), backend.Persistent))
 		if e := nextValue(w.T, ch); e.Version != again.Version || e.Czxid <= again.Czxid || e.Value != again.Value {
 			w.T.Errorf("made again: %+v after %+v", e, again)
@@ -103,7 +103,7 @@ func TestAWatchTellsOfEachState(t *testing.T) {
 			select {
 			case e, ok := <-ch:
 				if ok {
-					w.T.Errorf("told %+v after the end", e)
+					w.T.Errorf("reported %+v after the end", e)
 				}
 				return !ok
 			default:
@@ -125,7 +125,7 @@ func TestASlowReaderOfAWatchSeesTheNewest(t *testing.T) {
 		var changed int64
 		for e := nextValue(w.T, ch); e.Value != 10; e = nextValue(w.T, ch) {
 			if e.Mzxid <= changed {
-				w.T.Errorf("told %+v after %d", e, changed)
+				w.T.Errorf("reported %+v after %d", e, changed)
 			}
 			changed = e.Mzxid
 		}
@@ -181,7 +181,7 @@ func TestAWatchThatIsRefusedEndsWithTheReason(t *testing.T) {
 	})
 }
 
-// Curator-311: a reader stayed with what it had read before the connection broke.
+// Curator-311: a reader kept what it had read before the connection broke.
 func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 	onEach(t, func(w *world) {
 		c := w.Open("a", nil)
@@ -191,7 +191,7 @@ func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 		ch := v.Watch(w.T.Context())
 		none := coord.NewValue[int](c, "/none", nil).Watch(w.T.Context())
 		if e := nextValue(w.T, ch); e != last {
-			w.T.Errorf("told %+v, want %+v", e, last)
+			w.T.Errorf("reported %+v, want %+v", e, last)
 		}
 		nextValue(w.T, none)
 		link := w.Link("a")
@@ -230,7 +230,7 @@ func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 				link.Heal()
 				if what != "nothing" {
 					if e := nextValue(w.T, ch); e != last {
-						w.T.Errorf("%s after %v, lost %v: told %+v, want %+v", what, told, lost, e, last)
+						w.T.Errorf("%s after %v, lost %v: reported %+v, want %+v", what, told, lost, e, last)
 					}
 				}
 				until(coord.PhaseConnected)
@@ -249,7 +249,7 @@ func TestAWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) {
 		link.Expire(s.ID())
 		last = setValue(w.T, other, 100)
 		if e := nextValue(w.T, ch); e != last {
-			w.T.Errorf("after expiry: told %+v, want %+v", e, last)
+			w.T.Errorf("after expiry: reported %+v, want %+v", e, last)
 		}
 	})
 }
@@ -266,17 +266,17 @@ func TestAValueMadeBetweenTheTwoReadsOfAWatchIsSeen(t *testing.T) {
 		v := coord.NewValue[int](c, "/v", nil)
 		ch := v.Watch(w.T.Context())
 		if e := nextValue(w.T, ch); e.Err != nil || e.Value != 7 {
-			w.T.Errorf("told %+v", e)
+			w.T.Errorf("reported %+v", e)
 		}
 		last := setValue(w.T, v, 8)
 		if e := nextValue(w.T, ch); e != last {
-			w.T.Errorf("told %+v, want %+v", e, last)
+			w.T.Errorf("reported %+v, want %+v", e, last)
 		}
 	})
 }
 
-// lagging is a backend whose sessions read from a server that stands still, as far
-// as one node is concerned, until they ask it to catch up.
+// lagging is a backend whose sessions read one node from a server that lags behind, until a
+// Sync.
 type lagging struct {
 	backend.Backend
 	path string
@@ -301,7 +301,7 @@ func (l *lagging) Open(ctx context.Context) (backend.Session, error) {
 	return &laggingSession{s, l}, nil
 }
 
-// freeze makes the server stand still where it is.
+// freeze makes the server keep the current state of the node.
 func (l *lagging) freeze(w *world) {
 	s := w.Session("observer")
 	defer s.Close()
@@ -363,14 +363,14 @@ func TestAServerThatLagsMakesNoFalseConflict(t *testing.T) {
 		if err := v.Delete(ctx, theirs); err != nil {
 			w.T.Errorf("delete: %v", err)
 		}
-		// Nor a false "nothing there".
+		// A server that lags does not make a value missing either.
 		l.freeze(w)
 		setValue(w.T, other, 6)
 		coordtest.WantErr(w.T, v.Delete(ctx, coord.Versioned[int]{}), coord.ErrConflict)
 	})
 }
 
-func TestUpdateLooksAgainWhereTheServerLags(t *testing.T) {
+func TestUpdateReadsAgainIfTheServerLags(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -395,7 +395,7 @@ func TestUpdateLooksAgainWhereTheServerLags(t *testing.T) {
 		if err != nil || got.Value != 21 || fmt.Sprint(saw) != "[11 20]" {
 			w.T.Errorf("replaced meanwhile: %+v, %v, fn saw %v", got, err, saw)
 		}
-		// An error of fn counts only for what stands there.
+		// An error of fn counts only for the current value.
 		l.freeze(w)
 		setValue(w.T, other, 30)
 		got, err = v.Update(ctx, note(func(n int) (int, error) {
@@ -407,7 +407,7 @@ func TestUpdateLooksAgainWhereTheServerLags(t *testing.T) {
 		if err != nil || got.Value != 31 || fmt.Sprint(saw) != "[21 30]" {
 			w.T.Errorf("refused what was old: %+v, %v, fn saw %v", got, err, saw)
 		}
-		// So does data that nobody understands.
+		// So does data that cannot be decoded.
 		w.outsider(backend.SetData("/v", []byte("{"), backend.AnyVersion))
 		l.freeze(w)
 		setValue(w.T, other, 40)
@@ -417,7 +417,7 @@ func TestUpdateLooksAgainWhereTheServerLags(t *testing.T) {
 	})
 }
 
-func TestAWatchDoesNotGoBackWhereTheNextServerLags(t *testing.T) {
+func TestAWatchDoesNotGoBackIfTheNextServerLags(t *testing.T) {
 	onMemory(t, func(w *world) {
 		l := &lagging{Backend: w.Link("a"), path: "/v"}
 		c := coordtest.Open(w.T, l, nil)
@@ -432,7 +432,7 @@ func TestAWatchDoesNotGoBackWhereTheNextServerLags(t *testing.T) {
 			l.mu.Unlock()
 			last := setValue(w.T, other, i)
 			if e := nextValue(w.T, ch); e != last {
-				w.T.Errorf("told %+v, want %+v", e, last)
+				w.T.Errorf("reported %+v, want %+v", e, last)
 			}
 			l.mu.Lock()
 			l.stale = true
@@ -448,8 +448,8 @@ func TestAWatchDoesNotGoBackWhereTheNextServerLags(t *testing.T) {
 	})
 }
 
-// aged is a backend whose nodes have been changed very often before they are
-// seen for the first time.
+// aged is a backend that shows nodes as if they had been changed very often: it adds to their
+// versions.
 type aged struct {
 	backend.Backend
 	by map[int64]int32 // czxid: versions that are added
@@ -505,8 +505,8 @@ func (s *agedSession) Commit(ctx context.Context, ops ...backend.Op) ([]backend.
 	return results, err
 }
 
-// Curator-688: the version after the largest is negative, and at -1 a write under
-// the version is one under any version.
+// Curator-688: the version after the largest is negative, and a write conditional on version -1
+// is unconditional.
 func TestVersionsThatRunOutReplaceNothingBlindly(t *testing.T) {
 	for _, c := range []struct {
 		first int32
@@ -535,11 +535,11 @@ func TestVersionsThatRunOutReplaceNothingBlindly(t *testing.T) {
 						_, err = n.Add(ctx, 1)
 						coordtest.WantErr(t, err, c.err)
 						coordtest.WantErr(t, v.Delete(ctx, now), c.err)
-						setValue(t, v, 7) // what it says is the way out
+						setValue(t, v, 7) // the way out that the error names
 						return
 					}
 					if read := getValue(t, v); read != got || got.Version < 0 {
-						t.Errorf("told %+v, there is %+v", got, read)
+						t.Errorf("returned %+v, stored %+v", got, read)
 					}
 				}
 				if got := getValue(t, v); got.Czxid == first.Czxid || got.Version != 2 {

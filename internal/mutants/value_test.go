@@ -37,7 +37,7 @@ var valueMutants = []mutant{
 		"TestAValueOfNoBytesKeepsItsPath"},
 	{"a watch reports only another version", "cell.go",
 		"return x.created == y.created && x.changed == y.changed", "return x.version == y.version",
-		"TestAWatchTellsOfEachState"},
+		"TestAWatchReportsEachState"},
 	{"a node that was created again while it was read is dropped", "cache_reply.go",
 		"n.state |= foundAnew", "_ = foundAnew",
 		"TestANodeThatChangesBetweenItsListAndItsRead"},
