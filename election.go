@@ -63,7 +63,7 @@ type ElectionOptions struct {
 type Election struct {
 	c        *Client
 	path     recipePath
-	own      candidateJSON
+	own      layout.Candidate
 	stepDown bool
 }
 
@@ -72,7 +72,7 @@ type Election struct {
 func NewElection(c *Client, path string, o *ElectionOptions) *Election {
 	e := &Election{c: c, path: c.recipePath(path)}
 	if o != nil {
-		e.own = candidateJSON{ID: o.ID, Data: slices.Clone(o.Data)}
+		e.own = layout.Candidate{ID: o.ID, Data: slices.Clone(o.Data)}
 		e.stepDown = o.StepDownOnSuspend
 	}
 	return e
@@ -104,7 +104,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(op, e.path.full, err)
 	}
-	data, err := e.own.encode()
+	data, err := e.own.Encode()
 	if err != nil {
 		return nil, opError(op, e.path.full, err)
 	}

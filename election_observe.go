@@ -1,9 +1,7 @@
 package coord
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -41,41 +39,9 @@ type Leader struct {
 // Vacant reports that no candidate leads.
 func (l Leader) Vacant() bool { return l.Token == 0 && l.Err == nil }
 
-// candidateJSON is what a candidate publishes about itself.
-type candidateJSON struct {
-	ID   string `json:"id"`
-	Data []byte `json:"data,omitempty"`
-}
-
-type candidateEnvelope struct {
-	Candidate *candidateJSON `json:"coord-candidate"`
-}
-
-var candidateStart = []byte(`{"coord-candidate":`)
-
-// encode returns the plain ID, as Curator stores it, if there is no Data and the ID
-// cannot be mistaken for an envelope.
-func (j *candidateJSON) encode() ([]byte, error) {
-	plain := []byte(j.ID)
-	if len(j.Data) == 0 && !bytes.HasPrefix(plain, candidateStart) && checkData(plain) == nil {
-		return plain, nil
-	}
-	return json.Marshal(candidateEnvelope{j})
-}
-
-// openCandidate decodes what a candidate publishes about itself. Data that is not
-// such an envelope is an ID.
-func openCandidate(data []byte) candidateJSON {
-	var e candidateEnvelope
-	if bytes.HasPrefix(data, candidateStart) && json.Unmarshal(data, &e) == nil && e.Candidate != nil {
-		return *e.Candidate
-	}
-	return candidateJSON{ID: string(data)}
-}
-
 func newCandidate(path string, data []byte, stat backend.Stat) Candidate {
-	_, own := openEnvelope(data)
-	j := openCandidate(own)
+	_, own := layout.OpenEnvelope(data)
+	j := layout.OpenCandidate(own)
 	return Candidate{
 		ID: j.ID, Data: j.Data, Path: path,
 		Token: stat.Czxid, Session: stat.EphemeralOwner, Since: time.UnixMilli(stat.Ctime),

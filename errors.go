@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // The errors of the recipes. Find them with errors.Is: they are wrapped with the
@@ -53,7 +54,7 @@ var (
 	// ErrKind: another kind of recipe is in use at the path; see KindError.
 	ErrKind = errors.New("path of another recipe")
 	// ErrDecode: the codec cannot decode the data of a node.
-	ErrDecode = errors.New("cannot decode")
+	ErrDecode = layout.ErrDecode
 )
 
 // The errors of the backend, see package backend.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // SetBucketSize makes the buckets of a queue small.
@@ -42,7 +43,7 @@ func OpenDrawing(ctx context.Context, b backend.Backend, o *Options, draw func(w
 }
 
 // DecisionName is what the decision of the transaction with this zxid is called.
-func DecisionName(zxid int64) string { return base((&dtx{zxid: zxid}).decision()) }
+func DecisionName(zxid int64) string { return layout.DecisionName(zxid) }
 
 // Whoever ends a hold marks it first, and then tells the set. Who asks the set in
 // between gets the same answers as afterwards.

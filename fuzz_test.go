@@ -3,7 +3,6 @@ package coord
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,129 +60,37 @@ func FuzzSight(f *testing.F) {
 	})
 }
 
-// Whatever stands in a contender's node: it is read as a request only if it is one, and
-// the contender's own data comes through the envelope as it was.
-func FuzzEnvelopes(f *testing.F) {
+// Whatever stands in a contender's node, and whatever a caller wants to store there.
+func FuzzContenders(f *testing.F) {
 	for _, data := range []string{
 		"", "unlock", "__REVOKE__", `{"coord-revoke":null}`, `{"coord-revoke":{}}`, `{"coord-revoke":{"by":"x","at":9223372036854775807},"data":"AAE="}`,
 		`{"coord-revoke":{"at":1e99}}`, `{"coord-revoke":[]}`, `{"coord-revoke":{"at":1},"data":"%"}`, `{"coord-candidate":{"id":"a","data":"AA=="}}`,
 		`{"coord-candidate":null}`, `{"coord-candidate":{"id":{}}}`, "\xff\xfe", `{"coord-revoke":{"coord-revoke":{"coord-revoke":1}}}`,
 	} {
-		f.Add([]byte(data), "by", "id")
+		f.Add([]byte(data), "id")
 	}
-	f.Fuzz(func(t *testing.T, data []byte, by, id string) {
-		r, own := openEnvelope(data)
-		if r == nil && !bytes.Equal(own, data) {
-			t.Errorf("no request, and %q has become %q", data, own)
+	f.Fuzz(func(t *testing.T, data []byte, id string) {
+		text, err := encodeContender(id, data)
+		if bad := !utf8.ValidString(id) || id == "" && layout.IsRequest(data); bad != (err != nil) || bad && !errors.Is(err, ErrInvalid) {
+			t.Errorf("the contender %q with %q: %v", id, data, err)
+		} else if err == nil && layout.IsRequest(text) {
+			t.Errorf("the contender %q with %q reads as a request", id, data)
 		}
-		if (checkData(data) == nil) != (r == nil) {
+		if (checkData(data) == nil) == layout.IsRequest(data) {
 			t.Error("checkData does not agree")
 		}
-		if r == nil && utf8.ValidString(by) {
-			// As Revoke writes it.
-			text, err := json.Marshal(envelope{Request: &requestJSON{By: by, At: 1}, Data: data})
-			if err != nil {
-				t.Fatal(err)
-			}
-			again, back := openEnvelope(text)
-			if again == nil || again.By != by || !bytes.Equal(back, data) {
-				t.Errorf("%q came back as %+v, %q", data, again, back)
-			}
-		}
-		openCandidate(data)
-		if !utf8.ValidString(id) {
-			return // no ID
-		}
-		if text, err := encodeContender(id, data); err == nil {
-			r, _ := openEnvelope(text)
-			if got, own := openContender(text); r != nil || got != id || !bytes.Equal(own, data) {
-				t.Errorf("the contender %q with %q came back as %q with %q, request %v", id, data, got, own, r)
-			}
-		} else if id != "" || checkData(data) == nil {
-			t.Errorf("the contender %q with %q: %v", id, data, err)
-		}
-		j := candidateJSON{ID: id, Data: data}
-		text, err := j.encode()
-		if err != nil {
+		own := layout.Candidate{ID: strings.ToValidUTF8(id, "?"), Data: data}
+		if text, err = own.Encode(); err != nil {
 			t.Fatal(err)
-		}
-		if r, _ := openEnvelope(text); r != nil {
-			t.Errorf("the candidate %q reads as a request", id)
 		}
 		x := newCandidate("/e/x-latch-0000000000", text, backend.Stat{})
-		if x.ID != id || !bytes.Equal(x.Data, data) {
-			t.Errorf("%q, %q came back as %q, %q", id, data, x.ID, x.Data)
+		if x.ID != own.ID || !bytes.Equal(x.Data, data) {
+			t.Errorf("%q, %q came back as %q, %q", own.ID, data, x.ID, x.Data)
 		}
-		if s := (Leader{Candidate: x}).String(); !utf8.ValidString(s) || strings.ContainsAny(s, "\n\x00\x1b") {
-			t.Errorf("String is no text for a log: %q", s)
-		}
-	})
-}
-
-// Whatever stands in a record, a decision or a branch: it is refused, or all that it
-// names can be addressed.
-func FuzzRecords(f *testing.F) {
-	for _, data := range []string{
-		"", "{", "null", "[]", `{"mark":"` + fuzzID + `","sites":["a","b"],"deadline":1,"payload":"AA=="}`, `{"mark":"../..","sites":["/"]}`,
-		`{"mark":"` + fuzzID + `","sites":["..",""],"deadline":9223372036854775807}`, `{"commit":true,"by":"x"}`, `{"commit":1}`, "yes", "no\nbecause",
-		`{"mark":"` + fuzzID + `","sites":["a\u202e"]}`, `{"mark":"` + fuzzID + `","sites":null,"deadline":-9223372036854775808}`,
-	} {
-		f.Add([]byte(data))
-	}
-	x := &txSpace{path: recipePath{full: "/tx", given: "/tx"}}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		st := memory.New(nil)
-		b, err := st.Open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
-		for _, path := range []string{"/tx", "/tx/tx"} {
-			if _, err := b.Commit(t.Context(), backend.Create(path, nil, backend.Persistent)); err != nil {
-				t.Fatal(err)
+		for _, x := range []Candidate{x, newCandidate("/e/x-latch-0000000000", data, backend.Stat{})} {
+			if s := (Leader{Candidate: x}).String(); !utf8.ValidString(s) || strings.ContainsAny(s, "\n\x00\x1b") {
+				t.Errorf("String is no text for a log: %q", s)
 			}
-		}
-		if _, err := b.Commit(t.Context(), backend.Create("/tx/tx/t", data, backend.Persistent)); err != nil {
-			return // too large
-		}
-		s := &session{b: b}
-		d, err := x.load(t.Context(), s, "t", nil)
-		if err != nil {
-			if !errors.Is(err, ErrDecode) {
-				t.Errorf("load: %v", err)
-			}
-			return
-		}
-		for _, site := range d.rec.Sites {
-			for _, path := range []string{d.vote(site), x.branch(d, site), x.inbox(site), x.serving(site)} {
-				if err := backend.CheckPath(path); err != nil {
-					t.Errorf("%v", err)
-				}
-			}
-		}
-		for _, path := range []string{d.open(), d.decision()} {
-			if err := backend.CheckPath(path); err != nil {
-				t.Errorf("%v", err)
-			}
-		}
-		if (len(d.missing(nil)) == 0) && len(d.rec.Sites) > 0 {
-			t.Error("all have voted, without a vote")
-		}
-		d.deadline()
-		// The same as a decision.
-		if _, err := b.Commit(t.Context(), backend.Create(d.decision(), data, backend.Persistent)); err != nil {
-			t.Fatal(err)
-		}
-		if o, err := d.outcome(t.Context(), s, nil); err == nil {
-			again := new(outcome)
-			if err := json.Unmarshal(o.encode(), again); err != nil || *again != *o {
-				t.Errorf("%+v came back as %+v, %v", o, again, err)
-			}
-		} else if !errors.Is(err, ErrDecode) {
-			t.Errorf("outcome: %v", err)
-		}
-		if s := layout.Clip(string(data)); len(s) > 1000 || !utf8.ValidString(s) {
-			t.Errorf("clipped to %d bytes", len(s))
 		}
 	})
 }
@@ -224,7 +131,7 @@ func FuzzSettings(f *testing.F) {
 			if !errors.Is(err, ErrInvalid) || !errors.Is(got, ErrInvalid) || h != nil {
 				t.Errorf("limit %v, acquire %v", err, got)
 			}
-		case limit < 1 || limit > maxPermits || got != nil:
+		case limit < 1 || limit > layout.MaxPermits || got != nil:
 			t.Errorf("limit %d, acquire %v", limit, got)
 		default:
 			if h, err := sem.TryAcquire(ctx, limit); err == nil {

@@ -1,13 +1,12 @@
 package coord
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -112,54 +111,10 @@ type Revocation struct {
 	Force  bool      // the node will be deleted if the holder does not release
 }
 
-// Requests in the formats of other implementations.
-const (
-	recipeRequest  = "unlock"     // the recipe guide
-	curatorRequest = "__REVOKE__" // Curator's Revoker
-)
-
-// envelope is the data of a holder's node after a request of this package: the request
-// and the holder's own data.
-type envelope struct {
-	Request *requestJSON `json:"coord-revoke"`
-	Data    []byte       `json:"data,omitempty"`
-}
-
-type requestJSON struct {
-	By     string `json:"by,omitempty"`
-	Reason string `json:"reason,omitempty"`
-	At     int64  `json:"at"` // milliseconds since 1970
-	Force  bool   `json:"force,omitempty"`
-}
-
-var envelopeStart = []byte(`{"coord-revoke":`)
-
-// openEnvelope reads a request from a node's data. The second result is the contender's
-// own data, if it is still available.
-func openEnvelope(data []byte) (*Revocation, []byte) {
-	switch string(data) {
-	case recipeRequest, curatorRequest:
-		return &Revocation{}, nil
-	}
-	if !bytes.HasPrefix(data, envelopeStart) {
-		return nil, data
-	}
-	var e envelope
-	if json.Unmarshal(data, &e) != nil || e.Request == nil {
-		return nil, data // a contender's own data that happens to begin so
-	}
-	r := e.Request.revocation()
-	return &r, e.Data
-}
-
-func (q *requestJSON) revocation() Revocation {
-	return Revocation{By: q.By, Reason: q.Reason, At: time.UnixMilli(q.At), Force: q.Force}
-}
-
 // checkData refuses a contender's data that would be read as a request to give the lock
 // up.
 func checkData(data []byte) error {
-	if r, _ := openEnvelope(data); r != nil {
+	if layout.IsRequest(data) {
 		return fmt.Errorf("%w: Data reads as a request to give the lock up", ErrInvalid)
 	}
 	return nil
@@ -194,7 +149,7 @@ func (h *Hold) Revocation() (Revocation, bool) {
 
 // look records a request in the data of the hold's node.
 func (h *Hold) look(data []byte) {
-	r, _ := openEnvelope(data)
+	r, _ := layout.OpenEnvelope(data)
 	if r == nil {
 		return
 	}
@@ -203,7 +158,7 @@ func (h *Hold) look(data []byte) {
 	if !first && h.request.Force {
 		r.Force = true // another request does not take back the force of an earlier one
 	}
-	h.request = r
+	h.request = (*Revocation)(r)
 	if first && h.revoked != nil {
 		close(h.revoked)
 	}

@@ -159,7 +159,7 @@ func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineK
 			}
 		}
 		slices.Reverse(e.WaitsFor)
-		asked, own := openEnvelope(r.data)
+		asked, own := layout.OpenEnvelope(r.data)
 		if asked != nil {
 			e.Revocation = &InspectedRevocation{By: asked.By, Reason: asked.Reason, Force: asked.Force}
 			if !asked.At.IsZero() {
@@ -168,10 +168,10 @@ func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineK
 			e.Size = len(own)
 		}
 		if kinds == layout.LatchLine {
-			j := openCandidate(own)
+			j := layout.OpenCandidate(own)
 			e.ID, own = strings.ToValidUTF8(j.ID, "?"), j.Data
 			e.Size = len(own)
-		} else if id, rest := openContender(own); id != "" {
+		} else if id, rest := layout.OpenContender(own); id != "" {
 			e.ID, own = strings.ToValidUTF8(id, "?"), rest
 			e.Size = len(own)
 		}
@@ -308,15 +308,15 @@ func (x *inspector) limit(ctx context.Context, k *nameKinds, in *InspectedSemaph
 	if err != nil {
 		return 0, "", err
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(r.data)), 10, 64)
+	n, ok := layout.ParseLimit(r.data)
 	switch {
 	case r.skip || r.gone:
 	case r.unread != "":
 		bad = "the limit cannot be read: " + r.unread
-	case err != nil || checkLimit(n) != nil:
+	case !ok:
 		bad = "the node of the limit holds no limit: no client can acquire"
 	default:
-		in.Limit, changed = int(n), r.stat.Mzxid
+		in.Limit, changed = n, r.stat.Mzxid
 	}
 	return changed, bad, nil
 }
@@ -344,7 +344,7 @@ func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[str
 			continue
 		}
 		e := InspectedPermit{InspectedNode: x.node(q.Name, r), Weight: q.Weight, Granted: i < granted}
-		id, own := openContender(r.data)
+		id, own := layout.OpenContender(r.data)
 		if id != "" {
 			e.ID, e.Size = strings.ToValidUTF8(id, "?"), len(own)
 		}

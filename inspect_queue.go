@@ -177,7 +177,7 @@ func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []layo
 			return nil, err
 		}
 		q.keys = q.keys || b.Key != 0
-		q.minutes = q.minutes && (b.Key == 0 || b.Key%delayGrain == 0 && b.Key > 1e12) // since 2001
+		q.minutes = q.minutes && (b.Key == 0 || b.Key%layout.DelayGrain == 0 && b.Key > 1e12) // since 2001
 		if !ok {
 			continue
 		}

@@ -268,8 +268,7 @@ func partOf(name string) string {
 		return "the items of a queue"
 	case layout.IsState(name):
 		return "a bucket of a queue"
-	case strings.HasPrefix(name, "decision-"), strings.HasPrefix(name, "yes-"),
-		len(name) == 5+layout.GUIDLen && (strings.HasPrefix(name, "open-") || layout.IsLive(name)) && layout.IsGUID(name[5:]):
+	case layout.IsOfRecord(name):
 		return "the record of a transaction"
 	}
 	return ""

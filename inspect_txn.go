@@ -178,7 +178,7 @@ func (in *InspectedTwoPhase) summary() string {
 // transaction describes one transaction. ok is false if it is gone or cannot be
 // described.
 func (x *inspector) transaction(ctx context.Context, space *txSpace, id string) (t InspectedTransaction, ok bool, err error) {
-	if checkID("ID", id) != nil {
+	if !layout.IsID(id) {
 		return t, false, ErrDecode
 	}
 	// The record, and then the first reads of txStatus: the record, its children and
@@ -296,7 +296,7 @@ func (x *inspector) branch(ctx context.Context, space *txSpace, site, name strin
 		return b, true, nil
 	}
 	b.Since = utc(r.stat.Ctime)
-	if vote, _, _ := strings.Cut(string(r.data), "\n"); vote == layout.BranchYes || vote == layout.BranchNo {
+	if vote := layout.BranchVote(r.data); vote == layout.BranchYes || vote == layout.BranchNo {
 		b.Vote, b.VotedAt = vote, utc(r.stat.Mtime)
 	}
 	ok, err = x.branchState(ctx, space, site, r, &b)
@@ -334,7 +334,7 @@ func (x *inspector) branchState(ctx context.Context, space *txSpace, site string
 		if err != nil && !isNotFound(err) {
 			return false, err
 		}
-		if len(d.missing(names)) == 0 {
+		if len(d.rec.Missing(d.zxid, names)) == 0 {
 			b.State = "prepared"
 		}
 	case err != nil && !isNotFound(err) && !isDecode(err):

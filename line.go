@@ -1,10 +1,8 @@
 package coord
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -341,39 +339,17 @@ type Contender struct {
 	Data    []byte
 }
 
-// contenderJSON is the stored form of the ID and the Data of a contender for a lock.
-type contenderJSON struct {
-	ID   string `json:"id"`
-	Data []byte `json:"data,omitempty"`
-}
-
-type contenderEnvelope struct {
-	Contender *contenderJSON `json:"coord-contender"`
-}
-
-var contenderStart = []byte(`{"coord-contender":`)
-
-// encodeContender returns the data of a contender's node. That is Data unchanged if
-// there is no ID and Data cannot be mistaken for an envelope.
+// encodeContender returns the data of a contender's node, see layout.EncodeContender. It
+// refuses an ID and Data that cannot be stored.
 func encodeContender(id string, data []byte) ([]byte, error) {
 	if !utf8.ValidString(id) {
 		return nil, fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid)
 	}
-	if id == "" && !bytes.HasPrefix(data, contenderStart) {
-		return data, checkData(data)
+	text, err := layout.EncodeContender(id, data)
+	if err != nil {
+		return nil, err
 	}
-	return json.Marshal(contenderEnvelope{&contenderJSON{id, data}})
-}
-
-// openContender returns the ID and the Data of a contender from the data of its node,
-// from which the envelope of a revocation request, if any, was removed. For a node of
-// another implementation, Data is all of it.
-func openContender(data []byte) (id string, own []byte) {
-	var e contenderEnvelope
-	if bytes.HasPrefix(data, contenderStart) && json.Unmarshal(data, &e) == nil && e.Contender != nil {
-		return e.Contender.ID, e.Contender.Data
-	}
-	return "", data
+	return text, checkData(text)
 }
 
 func (l *line) contenders(ctx context.Context) ([]Contender, error) {
@@ -395,12 +371,12 @@ func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) 
 		if err != nil {
 			return nil, err
 		}
-		_, own := openEnvelope(data)
+		_, own := layout.OpenEnvelope(data)
 		x := Contender{
 			Path: p, Token: stat.Czxid, Session: stat.EphemeralOwner,
 			Since: time.UnixMilli(stat.Ctime),
 		}
-		x.ID, x.Data = openContender(own)
+		x.ID, x.Data = layout.OpenContender(own)
 		if q.Shared {
 			x.Token = 0
 		}

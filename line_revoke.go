@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -45,7 +44,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 	if err != nil {
 		return opError("revoke", path.full, err)
 	}
-	q := requestJSON{By: opts.By, Reason: opts.Reason, At: time.Now().UnixMilli(), Force: opts.ForceAfter > 0}
+	q := layout.Revocation{By: opts.By, Reason: opts.Reason, At: time.Now(), Force: opts.ForceAfter > 0}
 	for _, h := range holders {
 		if err := l.ask(ctx, h, &q, false); err != nil {
 			return opError("revoke", h, err)
@@ -115,7 +114,7 @@ func (l *line) holders(ctx context.Context) ([]string, error) {
 // does so at the version that it has read; if the data has changed meanwhile, it reads
 // again. If the node is gone, the request is fulfilled. (A name is never used again, so
 // the request cannot reach a successor.)
-func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool) error {
+func (l *line) ask(ctx context.Context, path string, q *layout.Revocation, force bool) error {
 	pause := pauses{c: l.c}
 	_, err := onSession(ctx, l.c, func(s *session) (struct{}, error) {
 		for {
@@ -126,21 +125,21 @@ func (l *line) ask(ctx context.Context, path string, q *requestJSON, force bool)
 			if err != nil {
 				return struct{}{}, err
 			}
-			old, own := openEnvelope(data)
+			old, own := layout.OpenEnvelope(data)
 			mine := *q
 			mine.Force = q.Force || old != nil && old.Force
-			text, err := json.Marshal(envelope{Request: &mine, Data: own})
+			text, err := mine.Encode(own)
 			if err != nil {
 				return struct{}{}, err
 			}
 			if len(text) > backend.MaxRequest/2 {
 				// The request has precedence over the contender's own data.
-				if text, err = json.Marshal(envelope{Request: &mine}); err != nil {
+				if text, err = mine.Encode(nil); err != nil {
 					return struct{}{}, err
 				}
 			}
 			if !layout.IsOurs(base(path)) {
-				text = []byte(curatorRequest) // the only request that Curator understands
+				text = []byte(layout.CuratorRequest) // the only request that Curator understands
 			}
 			op := backend.SetData(path, text, stat.Version)
 			if force {

@@ -246,17 +246,13 @@ func (q *queue) now() time.Time { return time.Now().Add(q.skew) }
 // deadPath is the default path of the dead letters of the queue at path.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }
 
-// delayGrain is the span of the due times that share a key of a DelayQueue, in
-// milliseconds.
-const delayGrain = int64(time.Minute / time.Millisecond)
-
 // keyOf returns the key of the bucket for an item with this priority or due time.
 func (q *queue) keyOf(priority, due int64) int64 {
 	switch q.kind {
 	case priorityQueue:
 		return priority
 	case delayQueue:
-		return due - ((due%delayGrain)+delayGrain)%delayGrain
+		return due - ((due%layout.DelayGrain)+layout.DelayGrain)%layout.DelayGrain
 	}
 	return 0
 }

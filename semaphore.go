@@ -3,7 +3,6 @@ package coord
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -88,9 +87,6 @@ type Semaphore struct {
 	set int64 // the zxid of the SetLimit from which want comes
 }
 
-// maxPermits is the highest limit.
-const maxPermits = math.MaxInt32
-
 // NewSemaphore returns the semaphore at path, which the caller expects to have limit
 // permits. It does no I/O; a bad path or limit is reported by the first call.
 func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semaphore {
@@ -152,8 +148,8 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	switch {
 	case a.n < 1:
 		return nil, opError(a.op, s.path.full, fmt.Errorf("%w: %d permits", ErrInvalid, a.n))
-	case a.n > maxPermits:
-		return nil, opError(a.op, s.path.full, tooHeavy(a.n, maxPermits))
+	case a.n > layout.MaxPermits:
+		return nil, opError(a.op, s.path.full, tooHeavy(a.n, layout.MaxPermits))
 	case a.n > want && !s.adopt:
 		return nil, opError(a.op, s.path.full, tooHeavy(a.n, want))
 	}
@@ -265,7 +261,7 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 			Path: path, Weight: q.Weight, Session: stat.EphemeralOwner,
 			Since: time.UnixMilli(stat.Ctime),
 		}
-		x.ID, x.Data = openContender(data)
+		x.ID, x.Data = layout.OpenContender(data)
 		list = append(list, x)
 		if sum <= int64(l.n) || stat.Version > 0 {
 			granted = len(list)

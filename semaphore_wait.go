@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -151,8 +150,8 @@ type permits struct {
 
 // checkLimit returns ErrInvalid for a number that cannot be a limit.
 func checkLimit(n int64) error {
-	if n < 1 || n > maxPermits {
-		return fmt.Errorf("%w: limit %d, want 1 to %d", ErrInvalid, n, maxPermits)
+	if !layout.IsLimit(n) {
+		return fmt.Errorf("%w: limit %d, want 1 to %d", ErrInvalid, n, layout.MaxPermits)
 	}
 	return nil
 }
@@ -163,16 +162,12 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 	if err != nil {
 		return permits{}, err
 	}
-	// An operator's tool may leave spaces behind.
-	n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-	if err == nil {
-		err = checkLimit(n)
-	}
-	if err != nil {
+	n, ok := layout.ParseLimit(data)
+	if !ok {
 		w.Stop()
-		return permits{}, fmt.Errorf("%w: the limit at %s is not a number from 1 to %d (%d bytes)", ErrInvalid, path, maxPermits, len(data))
+		return permits{}, fmt.Errorf("%w: the limit at %s is not a number from 1 to %d (%d bytes)", ErrInvalid, path, layout.MaxPermits, len(data))
 	}
-	return permits{int(n), stat.Mzxid, stat.Version}, nil
+	return permits{n, stat.Mzxid, stat.Version}, nil
 }
 
 // makeLimit creates the node of the limit, if it does not exist.

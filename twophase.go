@@ -2,12 +2,9 @@ package coord
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -80,15 +77,8 @@ import (
 //  11. Each of these commits has names or versions of its own. So when the outcome of
 //     a commit is unknown, a Sync and a read reveal it.
 
-// MaxSites is the most sites that a transaction can have.
-const MaxSites = 100
-
-// maxDeadline is the end of the year 9999, in milliseconds since 1970: the latest
-// time that JSON can represent.
-const maxDeadline = 253402300799999
-
-// maxID bounds the length of an id or of a site's name, in bytes.
-const maxID = 200
+// MaxSites is the most sites that a transaction can have: 100.
+const MaxSites = layout.MaxSites
 
 // A Decision is the outcome of a transaction.
 type Decision struct {
@@ -108,12 +98,14 @@ type txSpace struct {
 
 func (x *txSpace) ground() ground { return ground{dir: x.path.full, recipe: layout.KindTwoPhase} }
 
-func (x *txSpace) records() string                { return x.path.full + "/tx" }
-func (x *txSpace) inbox(site string) string       { return x.path.full + "/sites/" + site }
-func (x *txSpace) serving(site string) string     { return x.path.given + "/serving/" + site }
-func (x *txSpace) present(site string) string     { return x.path.full + "/present/" + site }
-func (x *txSpace) record(id string) string        { return x.records() + "/" + id }
-func (x *txSpace) branch(d *dtx, s string) string { return x.inbox(s) + "/" + d.id + "~" + d.rec.Mark }
+func (x *txSpace) records() string            { return x.path.full + "/tx" }
+func (x *txSpace) inbox(site string) string   { return x.path.full + "/sites/" + site }
+func (x *txSpace) serving(site string) string { return x.path.given + "/serving/" + site }
+func (x *txSpace) present(site string) string { return x.path.full + "/present/" + site }
+func (x *txSpace) record(id string) string    { return x.records() + "/" + id }
+func (x *txSpace) branch(d *dtx, s string) string {
+	return x.inbox(s) + "/" + layout.BranchName(d.id, d.rec.Mark)
+}
 
 // siteLock is the lock of the process that serves the site.
 func (x *txSpace) siteLock(site string) *Mutex {
@@ -129,29 +121,13 @@ func (x *txSpace) subject(op, node string) trace.Subject {
 
 // checkID returns ErrInvalid if id cannot be an id or the name of a site.
 func checkID(what, id string) error {
-	if len(id) > maxID {
-		return fmt.Errorf("%w: %s of more than %d bytes", ErrInvalid, what, maxID)
+	if len(id) > layout.MaxID {
+		return fmt.Errorf("%w: %s of more than %d bytes", ErrInvalid, what, layout.MaxID)
 	}
-	if id == "" || strings.Contains(id, "/") || backend.CheckPath("/"+id) != nil {
+	if !layout.IsID(id) {
 		return fmt.Errorf("%w: %s %.40q, want the name of a node", ErrInvalid, what, id)
 	}
 	return nil
-}
-
-// txRecord is the data of the record.
-type txRecord struct {
-	Mark     string   `json:"mark"`
-	Sites    []string `json:"sites"`
-	Deadline int64    `json:"deadline"` // milliseconds since 1970, by the proposer's clock
-	Keep     bool     `json:"keep,omitempty"`
-	Payload  []byte   `json:"payload,omitempty"`
-}
-
-// sane reports whether it can be a record: the names in it must be valid names of
-// nodes.
-func (r *txRecord) sane() bool {
-	return len(r.Mark) == layout.GUIDLen && layout.IsGUID(r.Mark) && len(r.Sites) <= MaxSites &&
-		!slices.ContainsFunc(r.Sites, func(site string) bool { return checkID("site", site) != nil })
 }
 
 // dtx is one transaction.
@@ -159,22 +135,15 @@ type dtx struct {
 	id   string
 	path string // of the record
 	zxid int64  // the czxid of the record, which identifies the transaction
-	rec  txRecord
+	rec  layout.Record
 }
 
-func (d *dtx) open() string            { return d.path + "/open-" + d.rec.Mark }
-func (d *dtx) decision() string        { return fmt.Sprintf("%s/decision-%x", d.path, d.zxid) }
-func (d *dtx) vote(site string) string { return fmt.Sprintf("%s/yes-%x-%s", d.path, d.zxid, site) }
-func (d *dtx) deadline() time.Time     { return time.UnixMilli(min(d.rec.Deadline, maxDeadline)) }
+func (d *dtx) open() string            { return d.path + "/" + layout.OpenName(d.rec.Mark) }
+func (d *dtx) decision() string        { return d.path + "/" + layout.DecisionName(d.zxid) }
+func (d *dtx) vote(site string) string { return d.path + "/" + layout.VoteName(d.zxid, site) }
 
-// outcome is the data of the decision.
-type outcome struct {
-	Commit bool   `json:"commit"`
-	By     string `json:"by"`
-	Reason string `json:"reason,omitempty"`
-}
-
-func (o *outcome) decision(d *dtx) Decision {
+// result returns the decision o in the form for callers.
+func (d *dtx) result(o *layout.Outcome) Decision {
 	return Decision{ID: d.id, Zxid: d.zxid, Commit: o.Commit, By: o.By, Reason: o.Reason}
 }
 
@@ -188,9 +157,8 @@ func (x *txSpace) load(ctx context.Context, s *session, id string, w *backend.Wa
 		return nil, err
 	}
 	d.zxid = stat.Czxid
-	if err := json.Unmarshal(data, &d.rec); err != nil || !d.rec.sane() {
-		d.rec = txRecord{}
-		return d, &backend.Error{Op: "get", Path: d.path, Err: fmt.Errorf("%w: not the record of a transaction", ErrDecode)}
+	if d.rec, err = layout.ParseRecord(data); err != nil {
+		return d, &backend.Error{Op: "get", Path: d.path, Err: err}
 	}
 	return d, nil
 }
@@ -202,7 +170,7 @@ var errBadDecision = fmt.Errorf("%w: not a decision: %w", ErrInDoubt, ErrDecode)
 // outcome reads the decision. It returns nil if there is none yet. A watch that is
 // not nil is armed in that case, and only then. If the decision cannot be read, the
 // error is errBadDecision.
-func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*outcome, error) {
+func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*layout.Outcome, error) {
 	path := d.decision()
 	if w != nil {
 		_, err := s.b.Exists(ctx, path, w)
@@ -221,25 +189,11 @@ func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*outco
 		}
 		return nil, err
 	}
-	o, err := decodeOutcome(data)
-	if err != nil {
-		return nil, &backend.Error{Op: "get", Path: path, Err: err}
+	o, ok := layout.ParseOutcome(data)
+	if !ok {
+		return nil, &backend.Error{Op: "get", Path: path, Err: errBadDecision}
 	}
 	return o, nil
-}
-
-// decodeOutcome decodes the data of a decision. Data that does not say whether it is
-// a commit is errBadDecision, and not an abort.
-func decodeOutcome(data []byte) (*outcome, error) {
-	var o struct {
-		outcome
-		Commit *bool `json:"commit"`
-	}
-	if err := json.Unmarshal(data, &o); err != nil || o.Commit == nil {
-		return nil, errBadDecision
-	}
-	o.outcome.Commit = *o.Commit
-	return &o.outcome, nil
 }
 
 // commitOps returns the conditions under which commit is decided: all votes exist.
@@ -252,16 +206,16 @@ func (d *dtx) commitOps() []backend.Op {
 }
 
 // abort decides abort; see decide.
-func (d *dtx) abort(ctx context.Context, s *session, by, reason string) (*outcome, error) {
-	return d.decide(ctx, s, &outcome{By: by, Reason: reason}, backend.Check(d.open(), backend.AnyVersion))
+func (d *dtx) abort(ctx context.Context, s *session, by, reason string) (*layout.Outcome, error) {
+	return d.decide(ctx, s, &layout.Outcome{By: by, Reason: reason}, backend.Check(d.open(), backend.AnyVersion))
 }
 
 // decide creates the decision o under conditions, and returns it if this call created
 // it. If it returns neither a decision nor an error, the caller must read: another
 // process has decided, or the record is gone, or the outcome of the commit is
 // unknown.
-func (d *dtx) decide(ctx context.Context, s *session, o *outcome, conds ...backend.Op) (*outcome, error) {
-	_, err := s.b.Commit(ctx, append(conds, backend.Create(d.decision(), o.encode(), backend.Persistent))...)
+func (d *dtx) decide(ctx context.Context, s *session, o *layout.Outcome, conds ...backend.Op) (*layout.Outcome, error) {
+	_, err := s.b.Commit(ctx, append(conds, backend.Create(d.decision(), o.Encode(), backend.Persistent))...)
 	switch {
 	case err == nil:
 		return o, nil
@@ -271,14 +225,6 @@ func (d *dtx) decide(ctx context.Context, s *session, o *outcome, conds ...backe
 		return nil, nil
 	}
 	return nil, err
-}
-
-func (o *outcome) encode() []byte {
-	data, err := json.Marshal(o)
-	if err != nil {
-		panic(err) // three plain fields
-	}
-	return data
 }
 
 // collect removes the record if only the decision is left in it. A process that has

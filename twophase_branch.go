@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -68,7 +67,7 @@ func (b *branchWork[T]) run(ctx context.Context) error {
 }
 
 // look reads the branch, the decision and the record, in this order.
-func (b *branchWork[T]) look(ctx context.Context) (*outcome, error) {
+func (b *branchWork[T]) look(ctx context.Context) (*layout.Outcome, error) {
 	for again := false; ; again = true {
 		data, stat, err := b.s.b.Get(ctx, b.path, nil)
 		if isNotFound(err) {
@@ -77,7 +76,7 @@ func (b *branchWork[T]) look(ctx context.Context) (*outcome, error) {
 		if err != nil {
 			return nil, err
 		}
-		b.vote, _, _ = strings.Cut(string(data), "\n")
+		b.vote = layout.BranchVote(data)
 		b.version, b.zxid = stat.Version, stat.Czxid
 		o, err := b.decided(ctx)
 		switch {
@@ -99,7 +98,7 @@ func (b *branchWork[T]) look(ctx context.Context) (*outcome, error) {
 // that was removed together with its record would look like none.) If the record
 // exists without a decision, b.w is armed for the decision, and b.gone for the
 // deletion of the record. If the record is gone, b.d is nil.
-func (b *branchWork[T]) decided(ctx context.Context) (*outcome, error) {
+func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
 	b.unwatch()
 	b.unread, b.bad = nil, nil
 	w, gone := backend.NewWatch(), backend.NewWatch()
@@ -154,7 +153,7 @@ func (b *branchWork[T]) unwatch() {
 
 // woken reads the decision after b.w or b.gone has fired. It returns errAgain if the
 // record is gone, or a node cannot be read.
-func (b *branchWork[T]) woken(ctx context.Context) (*outcome, error) {
+func (b *branchWork[T]) woken(ctx context.Context) (*layout.Outcome, error) {
 	o, err := b.d.outcome(ctx, b.s, nil) // the likely case, in one request
 	if o == nil && err == nil {
 		o, err = b.decided(ctx)
@@ -168,14 +167,14 @@ func (b *branchWork[T]) woken(ctx context.Context) (*outcome, error) {
 // step takes the next steps, to the end if nothing prevents that. o is the decision,
 // or nil if there is none. step returns errAgain if what was read does not hold any
 // more.
-func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
+func (b *branchWork[T]) step(ctx context.Context, o *layout.Outcome) error {
 	if e := b.doubt(o); e != nil {
 		return b.inDoubt(ctx, e)
 	}
 	if o == nil && (b.d == nil || b.bad != nil && (b.bad.Path != b.d.path || b.vote == layout.BranchNo)) {
 		return b.carryOut(ctx, false) // without a yes of this site it cannot have been committed
 	}
-	if o == nil && b.vote == "" && (b.unread != nil || time.Now().Before(b.d.deadline())) {
+	if o == nil && b.vote == "" && (b.unread != nil || time.Now().Before(b.d.rec.Due())) {
 		if err := b.prepare(ctx); err != nil {
 			return err
 		}
@@ -205,7 +204,7 @@ func (b *branchWork[T]) step(ctx context.Context, o *outcome) error {
 
 // doubt returns why the site cannot know the decision, as far as was read, and the
 // node that an operator has to repair. It returns nil if the site can go on.
-func (b *branchWork[T]) doubt(o *outcome) *backend.Error {
+func (b *branchWork[T]) doubt(o *layout.Outcome) *backend.Error {
 	switch {
 	case o != nil && !o.Commit:
 	case b.vote != layout.BranchYes:
@@ -281,10 +280,10 @@ func (b *branchWork[T]) prepare(ctx context.Context) error {
 			backend.Create(b.d.vote(b.site), nil, backend.Persistent))
 	} else {
 		vote = layout.BranchNo
-		o := outcome{By: "site " + b.site, Reason: layout.Clip(verdict.Error())}
+		o := layout.Outcome{By: "site " + b.site, Reason: layout.Clip(verdict.Error())}
 		ops = append(ops,
-			backend.SetData(b.path, []byte(layout.BranchNo+"\n"+o.Reason), 0),
-			backend.Create(b.d.decision(), o.encode(), backend.Persistent))
+			backend.SetData(b.path, layout.EncodeNo(o.Reason), 0),
+			backend.Create(b.d.decision(), o.Encode(), backend.Persistent))
 	}
 	if _, err := b.s.b.Commit(ctx, ops...); err != nil {
 		return b.settle(ctx, err)
@@ -311,7 +310,7 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	if err != nil {
 		return err, nil // a site that cannot decode the payload votes no
 	}
-	pctx, cancel := context.WithDeadline(ctx, b.d.deadline())
+	pctx, cancel := context.WithDeadline(ctx, b.d.rec.Due())
 	defer cancel()
 	returned := make(chan error, 1)
 	go func() {
@@ -340,8 +339,8 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 var errNoReturn = errors.New("the handler's Prepare did not return")
 
 // await waits for the decision, and at the deadline decides to abort.
-func (b *branchWork[T]) await(ctx context.Context) (*outcome, error) {
-	deadline := time.NewTimer(time.Until(b.d.deadline()))
+func (b *branchWork[T]) await(ctx context.Context) (*layout.Outcome, error) {
+	deadline := time.NewTimer(time.Until(b.d.rec.Due()))
 	defer deadline.Stop()
 	for {
 		select {
@@ -432,7 +431,7 @@ func (b *branchWork[T]) tx() (Branch[T], error) {
 	if b.d == nil || b.unread != nil {
 		return tx, b.unread
 	}
-	tx.Deadline = b.d.deadline()
+	tx.Deadline = b.d.rec.Due()
 	v, err := b.handler.Codec.decode(b.d.rec.Payload)
 	if err != nil {
 		return tx, err

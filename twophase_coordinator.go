@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -158,7 +159,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			return fail(err)
 		}
 		d, err := q.enter(ctx, s)
-		var o *outcome
+		var o *layout.Outcome
 		if err == nil {
 			if !q.told {
 				q.told = true
@@ -173,7 +174,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			co.c.goCleanUp(func(ctx context.Context, u *cleanUp) { q.finish(ctx, u, d, true) })
 			tell(ctx, co.c, trace.ProposalDecided{Subject: co.subject("propose", d.path), Proposal: d.id,
 				Commit: o.Commit, By: o.By, Took: time.Since(began)})
-			return o.decision(d), nil
+			return d.result(o), nil
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil && !errors.Is(err, errMaybe):
 			continue
 		}
@@ -195,7 +196,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 }
 
 // newRecord returns the record of a proposal.
-func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec txRecord, err error) {
+func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec layout.Record, err error) {
 	if err := checkID("ID", p.ID); err != nil {
 		return rec, err
 	}
@@ -218,8 +219,8 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec txRecord, err error) {
 	if p.Deadline.IsZero() {
 		p.Deadline = time.Now().Add(co.opts.Timeout)
 	}
-	rec.Deadline = maxDeadline // a later time overflows
-	if p.Deadline.Before(time.UnixMilli(maxDeadline)) {
+	rec.Deadline = layout.MaxDeadline // a later time overflows
+	if p.Deadline.Before(time.UnixMilli(layout.MaxDeadline)) {
 		rec.Deadline = p.Deadline.UnixMilli()
 	}
 	rec.Mark, rec.Keep = co.c.newGUID(p.ID), co.opts.KeepRecords

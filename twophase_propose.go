@@ -17,7 +17,7 @@ import (
 type proposing struct {
 	*txSpace
 	id    string
-	rec   txRecord
+	rec   layout.Record
 	begun bool     // a write was sent that may have been applied
 	found bool     // the transaction has been seen to exist
 	told  bool     // ProposalMade was reported to Trace
@@ -42,7 +42,7 @@ var errOther = fmt.Errorf("other sites or another payload: %w", ErrDuplicate)
 // this Propose is done with it.
 func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 	d := &dtx{id: q.id, path: q.record(q.id), rec: q.rec}
-	live := d.path + "/" + layout.LivePrefix + s.c.newGUID(d.path)
+	live := d.path + "/" + layout.LiveName(s.c.newGUID(d.path))
 	q.lives = append(q.lives, live)
 	if q.maybe && !q.found {
 		err := s.b.Sync(ctx, d.path)
@@ -186,16 +186,9 @@ func (q *proposing) awaitSite(ctx context.Context, s *session, d *dtx, site stri
 	v := newSiteWatch(q.txSpace, s)
 	defer v.set.Stop()
 	late := fmt.Errorf("%s: %w", notServed(site), backend.ErrNotFound)
-	ctx, cancel := context.WithDeadlineCause(ctx, d.deadline(), late)
+	ctx, cancel := context.WithDeadlineCause(ctx, d.rec.Due(), late)
 	defer cancel()
 	return v.awaitSite(ctx, site)
-}
-
-// missing returns the sites whose votes are not among the children of the record.
-func (d *dtx) missing(names []string) []string {
-	return slices.DeleteFunc(slices.Clone(d.rec.Sites), func(site string) bool {
-		return slices.Contains(names, base(d.vote(site)))
-	})
 }
 
 // maybe returns an errMaybe with its cause: it is unknown whether the record was
@@ -203,8 +196,8 @@ func (d *dtx) missing(names []string) []string {
 func maybe(err error) error { return fmt.Errorf("%w (%w)", errMaybe, err) }
 
 // await waits for the decision, and makes it as soon as it can be made.
-func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, error) {
-	deadline := time.NewTimer(time.Until(d.deadline()))
+func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*layout.Outcome, error) {
+	deadline := time.NewTimer(time.Until(d.rec.Due()))
 	defer deadline.Stop()
 	late := false // the deadline has passed, also if the clock was set back since the timer was set
 	sites, watched := newSiteWatch(q.txSpace, s), q.unserved == AwaitUnserved
@@ -224,7 +217,7 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 			w.Stop()
 			return nil, err
 		}
-		missing := d.missing(names)
+		missing := d.rec.Missing(d.zxid, names)
 		o, wait, err := q.decision(ctx, s, d, names, missing, sites, late)
 		if wait {
 			if !watched {
@@ -275,7 +268,7 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*outcome, er
 // decision reads the decision, or makes it if names, the children of the record, allow
 // that. It reports wait if they do not. An outcome of nil without an error means that
 // another process may have decided first.
-func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, missing []string, sites *siteWatch, late bool) (o *outcome, wait bool, err error) {
+func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, missing []string, sites *siteWatch, late bool) (o *layout.Outcome, wait bool, err error) {
 	// The states of the sites were read before these names: a vote that a gone site has
 	// cast is among the names.
 	gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
@@ -283,8 +276,8 @@ func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, mis
 	case slices.Contains(names, base(d.decision())):
 		o, err = d.outcome(ctx, s, nil)
 	case len(missing) == 0:
-		o, err = d.decide(ctx, s, &outcome{Commit: true, By: "proposer"}, d.commitOps()...)
-	case late || !time.Now().Before(d.deadline()):
+		o, err = d.decide(ctx, s, &layout.Outcome{Commit: true, By: "proposer"}, d.commitOps()...)
+	case late || !time.Now().Before(d.rec.Due()):
 		o, err = d.abort(ctx, s, "proposer", lateVotes)
 	case gone >= 0:
 		o, err = d.abort(ctx, s, "proposer", notServed(missing[gone]))

@@ -97,7 +97,7 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 		return x.txStatus(ctx, s, id) // another transaction has taken its place
 	}
 	st := ProposalStatus{
-		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.deadline(),
+		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.rec.Due(),
 		Proposed: slices.ContainsFunc(names, layout.IsLive),
 		Told:     !slices.Contains(names, base(d.open())),
 	}
@@ -106,7 +106,7 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 		return ProposalStatus{}, err
 	}
 	if o != nil {
-		st.Decided, st.Decision = true, o.decision(d)
+		st.Decided, st.Decision = true, d.result(o)
 	}
 	for _, site := range d.rec.Sites {
 		t := SiteStatus{Site: site}
@@ -164,11 +164,11 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 		for _, wait := range []bool{false, true} {
 			var later []string
 			for _, id := range ids {
-				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *outcome) {
+				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *layout.Outcome) {
 					if !told[d.zxid] {
 						told[d.zxid] = true
 						tell(ctx, co.c, trace.ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
-						list = append(list, o.decision(d))
+						list = append(list, d.result(o))
 					}
 				})
 				switch {
@@ -188,7 +188,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 // recoverOne finishes one transaction. It calls tell with the decision if that is
 // still owed to a proposer. If wait is false and the transaction is alive, it reports
 // that instead of waiting.
-func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool, tell func(*dtx, *outcome)) (alive bool, err error) {
+func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool, tell func(*dtx, *layout.Outcome)) (alive bool, err error) {
 	pause := pauses{c: s.c}
 	for {
 		d, err := co.load(ctx, s, id, nil)

@@ -1,12 +1,16 @@
 package layout_test
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -78,6 +82,9 @@ func FuzzNames(f *testing.F) {
 			if name != id+"~"+mark || id == "" {
 				t.Errorf("%q: id %q, mark %q", name, id, mark)
 			}
+		}
+		if layout.IsID(name) {
+			taken("an ID", "")
 		}
 		if layout.IsLive(name) {
 			taken("a live node", "")
@@ -162,6 +169,109 @@ func FuzzBucket(f *testing.F) {
 				t.Errorf("%+v twice", b)
 			}
 		}
+	})
+}
+
+// Whatever stands in a contender's node: it is read as a request only if it is one, and
+// the contender's own data comes through the envelope as it was.
+func FuzzEnvelopes(f *testing.F) {
+	for _, data := range []string{
+		"", "unlock", "__REVOKE__", `{"coord-revoke":null}`, `{"coord-revoke":{}}`, `{"coord-revoke":{"by":"x","at":9223372036854775807},"data":"AAE="}`,
+		`{"coord-revoke":{"at":1e99}}`, `{"coord-revoke":[]}`, `{"coord-revoke":{"at":1},"data":"%"}`, `{"coord-candidate":{"id":"a","data":"AA=="}}`,
+		`{"coord-candidate":null}`, `{"coord-candidate":{"id":{}}}`, "\xff\xfe", `{"coord-revoke":{"coord-revoke":{"coord-revoke":1}}}`,
+	} {
+		f.Add([]byte(data), "by", "id")
+	}
+	f.Fuzz(func(t *testing.T, data []byte, by, id string) {
+		r, own := layout.OpenEnvelope(data)
+		if r == nil && !bytes.Equal(own, data) {
+			t.Errorf("no request, and %q has become %q", data, own)
+		}
+		if layout.IsRequest(data) != (r != nil) {
+			t.Error("IsRequest does not agree")
+		}
+		if r == nil && utf8.ValidString(by) {
+			text, err := (&layout.Revocation{By: by, At: time.UnixMilli(1)}).Encode(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, back := layout.OpenEnvelope(text)
+			if again == nil || again.By != by || again.At.UnixMilli() != 1 || !bytes.Equal(back, data) {
+				t.Errorf("%q came back as %+v, %q", data, again, back)
+			}
+		}
+		layout.OpenCandidate(data)
+		if !utf8.ValidString(id) {
+			return // no ID
+		}
+		text, err := layout.EncodeContender(id, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if layout.IsRequest(text) != (id == "" && r != nil) {
+			t.Errorf("the contender %q with %q reads as a request: %v", id, data, layout.IsRequest(text))
+		}
+		if got, own := layout.OpenContender(text); got != id || !bytes.Equal(own, data) {
+			t.Errorf("the contender %q with %q came back as %q with %q", id, data, got, own)
+		}
+		j := layout.Candidate{ID: id, Data: data}
+		if text, err = j.Encode(); err != nil {
+			t.Fatal(err)
+		}
+		if layout.IsRequest(text) {
+			t.Errorf("the candidate %q reads as a request", id)
+		}
+		if back := layout.OpenCandidate(text); back.ID != id || !bytes.Equal(back.Data, data) {
+			t.Errorf("%q, %q came back as %q, %q", id, data, back.ID, back.Data)
+		}
+	})
+}
+
+// Whatever stands in a record, a decision or a branch: it is refused, or all that it
+// names can be addressed.
+func FuzzRecords(f *testing.F) {
+	for _, data := range []string{
+		"", "{", "null", "[]", `{"mark":"` + fuzzID + `","sites":["a","b"],"deadline":1,"payload":"AA=="}`, `{"mark":"../..","sites":["/"]}`,
+		`{"mark":"` + fuzzID + `","sites":["..",""],"deadline":9223372036854775807}`, `{"commit":true,"by":"x"}`, `{"commit":1}`, "yes", "no\nbecause",
+		`{"mark":"` + fuzzID + `","sites":["a\u202e"]}`, `{"mark":"` + fuzzID + `","sites":null,"deadline":-9223372036854775808}`,
+	} {
+		f.Add([]byte(data))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		switch r, err := layout.ParseRecord(data); {
+		case err == nil:
+			const czxid = math.MaxInt64
+			names := []string{layout.OpenName(r.Mark), layout.DecisionName(czxid), layout.BranchName("t", r.Mark)}
+			for _, site := range r.Sites {
+				names = append(names, site, layout.VoteName(czxid, site))
+			}
+			for _, name := range names {
+				if err := backend.CheckPath("/" + name); err != nil || strings.Contains(name, "/") {
+					t.Errorf("%q: %v", name, err)
+				}
+			}
+			if id, mark, ok := layout.ParseBranch(layout.BranchName("t", r.Mark)); !ok || id != "t" || mark != r.Mark {
+				t.Errorf("a branch of the mark %q: %q, %q, %v", r.Mark, id, mark, ok)
+			}
+			if len(r.Missing(czxid, nil)) != len(r.Sites) || len(r.Missing(czxid, names)) != 0 {
+				t.Error("a site has voted without a vote, or has not with one")
+			}
+			r.Due()
+		case !errors.Is(err, layout.ErrDecode) || r.Mark != "" || r.Sites != nil || r.Payload != nil:
+			t.Errorf("%+v, %v", r, err)
+		}
+		if o, ok := layout.ParseOutcome(data); ok {
+			if again, ok := layout.ParseOutcome(o.Encode()); !ok || *again != *o {
+				t.Errorf("%+v came back as %+v, %v", o, again, ok)
+			}
+		}
+		if s := layout.Clip(string(data)); len(s) > 1000 || !utf8.ValidString(s) {
+			t.Errorf("clipped to %d bytes", len(s))
+		}
+		if got := layout.BranchVote(layout.EncodeNo(string(data))); got != layout.BranchNo {
+			t.Errorf("a no with the reason %q reads as %q", data, got)
+		}
+		layout.ParseLimit(data)
 	})
 }
 

@@ -1,7 +1,10 @@
 package layout
 
 import (
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // OrderPermits returns the requests among the children, in the order of arrival.
@@ -24,3 +27,19 @@ func Weigh(queue []Permit) int64 {
 	}
 	return sum
 }
+
+// MaxPermits is the highest limit of a semaphore.
+const MaxPermits = math.MaxInt32
+
+// ParseLimit decodes the limit of a semaphore.
+func ParseLimit(data []byte) (n int, ok bool) {
+	// An operator's tool may leave spaces behind.
+	limit, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil || !IsLimit(limit) {
+		return 0, false
+	}
+	return int(limit), true
+}
+
+// IsLimit reports whether n can be the limit of a semaphore.
+func IsLimit(n int64) bool { return n >= 1 && n <= MaxPermits }

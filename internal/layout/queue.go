@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // MaxNumber is the highest number of a bucket. A higher one is an outsider's and is
@@ -17,13 +18,17 @@ type Bucket struct {
 	Path   string
 }
 
+// DelayGrain is the span of the due times that share a key of a DelayQueue, in
+// milliseconds.
+const DelayGrain = int64(time.Minute / time.Millisecond)
+
 // BucketPath returns the path of a bucket in the directory items.
 func BucketPath(items string, key, n int64) string {
 	return items + "/" + BucketPrefix + strconv.FormatInt(key, 10) + "-" + strconv.FormatInt(n, 10)
 }
 
-// Buckets returns the buckets in the directory items in the order in which they are read. It ignores
-// foreign names.
+// Buckets returns the buckets in the directory items in the order in which they are
+// read. It ignores foreign names.
 func Buckets(items string, names []string) []Bucket {
 	all := make([]Bucket, 0, len(names))
 	for _, name := range names {
