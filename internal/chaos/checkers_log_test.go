@@ -3,7 +3,6 @@
 package chaos
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -75,6 +74,43 @@ func TestSettlingFindsReportsThatTheLogsContradict(t *testing.T) {
 	}
 }
 
+// A put that got no reply is in the logs of two servers when its leader is stopped. A server
+// that has it is elected and finds no majority, and a third one leads the next epoch.
+func TestAnItemIsLeftInTheQueueOnlyIfItsPutWasCommitted(t *testing.T) {
+	const put, next = 0x1600001366, 0x1800000001
+	const path = queuePath + "/items/b-0-51/i-x-0-0000000225"
+	item := zklog.Txn{Zxid: put, Ops: []zklog.Op{{Type: zklog.Create, Path: path, Data: []byte("v")}}}
+	var before []zklog.Txn
+	for z := int64(0x1600000001); z < put; z++ {
+		before = append(before, zklog.Txn{Zxid: z})
+	}
+	with := append(slices.Clone(before), item, zklog.Txn{Zxid: next})
+	without := append(slices.Clone(before), zklog.Txn{Zxid: next})
+	for _, tc := range []struct {
+		name    string
+		start   int64 // the last transaction in the tree of the next leader
+		settled string
+		want    string
+	}{
+		{"the next leader does not have it", put - 1, "not applied", ""},
+		{"the next leader has it", put, "applied", "still in the queue"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			log, err := zklog.Merge([][]zklog.Txn{with, without, with}, map[int64]int64{0x16: 0, 0x18: tc.start})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := history(t, "p", event{Kind: "begin", Work: "queue", Op: "put", ID: "x", Value: "v", N: 1})
+			l := newLedger(log)
+			verdict(t, settle([]*process{p}, l), "")
+			if got := p.calls[0].settled; got != tc.settled {
+				t.Errorf("settled as %q, want %q", got, tc.settled)
+			}
+			verdict(t, checkQueue(p.calls, nil, nil, l.items()), tc.want)
+		})
+	}
+}
+
 func TestAHistoryIsReadUpToALineThatIsCutShort(t *testing.T) {
 	p, err := parseHistory("p", []byte(`{"at":5,"k":"begin","n":1,"w":"mutex","op":"acquire"}
 {"at":6,"k":"begin","n":2,"w":"queue","op":"put"}
@@ -91,49 +127,6 @@ func TestAHistoryIsReadUpToALineThatIsCutShort(t *testing.T) {
 	for _, bad := range []string{`{"at":5,"k":"ok","n":1}` + "\n", "nonsense\n", `{"at":5,"k":"beat"}` + "\n" + `{"at":4,"k":"beat"}` + "\n"} {
 		if _, err := parseHistory("p", []byte(bad)); err == nil {
 			t.Errorf("%q was accepted", bad)
-		}
-	}
-}
-
-func TestAnEpochEndsWhereTheNextLeaderContinues(t *testing.T) {
-	const line = "02:10:55.713 [LearnerHandler-/127.0.0.1:57930] INFO LearnerHandler - Synchronizing with Learner sid: 3 maxCommittedLog=0x600000264 minCommittedLog=0x400000001 lastProcessedZxid=0x6000002%d peerLastZxid=0x60000023a\n"
-	ends := make(map[int64]int64)
-	endsOf([]byte(fmt.Sprintf(line, 64)+"something else\n"+fmt.Sprintf(line, 63)), ends)
-	if len(ends) != 1 || ends[6] != 0x600000264 {
-		t.Errorf("%#x", ends)
-	}
-}
-
-func TestTheLogsOfServersAreMergedWithoutHoles(t *testing.T) {
-	log := func(zxids ...int64) (list []zklog.Txn) {
-		for _, z := range zxids {
-			list = append(list, zklog.Txn{Zxid: z})
-		}
-		return list
-	}
-	const two = 2 << 32
-	for _, tc := range []struct {
-		name string
-		logs [][]zklog.Txn
-		ends map[int64]int64
-		want []int64
-		fail bool
-	}{
-		{"whole", [][]zklog.Txn{log(1, 2, two+1), log(1, 2, two+1), nil}, nil, []int64{1, 2, two + 1}, false},
-		{"a hole", [][]zklog.Txn{log(1, 4, two+2), log(1, 2, 3, two+2), log(4, two+1)}, nil, []int64{1, 2, 3, 4, two + 1, two + 2}, false},
-		{"a transaction of only one server", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, two+1), log(two+1, two+2)}, nil, []int64{1, 2, two + 1}, false},
-		{"a transaction that the next leader does not have", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, 3, two+1), nil}, map[int64]int64{0: 2}, []int64{1, 2, two + 1}, false},
-		{"a transaction that only the next leader has", [][]zklog.Txn{log(1, 2, 3, two+1), log(1, 2, two+1), nil}, map[int64]int64{0: 3}, []int64{1, 2, 3, two + 1}, false},
-		{"the last epoch, without a next leader", [][]zklog.Txn{log(1, two+1, two+2), log(1, two+1, two+2), nil}, map[int64]int64{2: two + 1}, []int64{1, two + 1, two + 2}, false},
-		{"a hole that no server fills", [][]zklog.Txn{log(1, 3), log(1, 3), nil}, nil, nil, true},
-	} {
-		got, err := merge(tc.logs, tc.ends)
-		var zxids []int64
-		for _, x := range got {
-			zxids = append(zxids, x.Zxid)
-		}
-		if (err != nil) != tc.fail || !slices.Equal(zxids, tc.want) {
-			t.Errorf("%s: %#x, %v", tc.name, zxids, err)
 		}
 	}
 }

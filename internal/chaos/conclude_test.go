@@ -49,7 +49,7 @@ func (r *run) conclude() (wrong []string, over bool) {
 
 // compareServers describes the differences between the servers' trees. No client can cause
 // one: a server that was restarted can have applied proposals that were never committed, see
-// merge.
+// zklog.Merge.
 func (r *run) compareServers() string {
 	var trees []map[string]nodeIs
 	for _, s := range r.e.Servers() {

@@ -7,10 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +77,7 @@ func logDir(i int) string { return fmt.Sprintf("server-%d", i) }
 // readLogs returns all transactions that the servers have committed, in order.
 func readLogs(dir string) ([]zklog.Txn, error) {
 	var logs [][]zklog.Txn
-	ends := make(map[int64]int64)
+	starts := make(map[int64]int64)
 	for i := range 3 {
 		log, err := readLog(filepath.Join(dir, logDir(i)+"*"))
 		if err != nil {
@@ -90,22 +88,9 @@ func readLogs(dir string) ([]zklog.Txn, error) {
 		if err != nil {
 			return nil, err
 		}
-		endsOf(said, ends)
+		zklog.Starts(said, starts)
 	}
-	return merge(logs, ends)
-}
-
-// syncing matches the line that a leader logs when a server begins to follow it.
-var syncing = regexp.MustCompile(`Synchronizing with Learner sid: .* lastProcessedZxid=0x([0-9a-f]+) `)
-
-// endsOf records for each epoch the last transaction that a leader reported in its tree:
-// finally, the transaction from which the leader of the next epoch started.
-func endsOf(said []byte, ends map[int64]int64) {
-	for _, m := range syncing.FindAllSubmatch(said, -1) {
-		if z, err := strconv.ParseInt(string(m[1]), 16, 64); err == nil {
-			ends[z>>32] = max(ends[z>>32], z)
-		}
-	}
+	return zklog.Merge(logs, starts)
 }
 
 // markEnd commits a transaction and returns its zxid.
@@ -143,48 +128,6 @@ func readLog(dir string) ([]zklog.Txn, error) {
 	}
 	slices.SortStableFunc(all, func(a, b zklog.Txn) int { return cmp.Compare(a.Zxid, b.Zxid) })
 	return slices.CompactFunc(all, func(a, b zklog.Txn) bool { return a.Zxid == b.Zxid }), nil
-}
-
-// merge separates committed transactions from mere proposals.
-//
-// When a leader is stopped or dies, the logs of one server or even of all can end its epoch
-// with proposals that the next leader does not have in its tree. Up to 3.8.2 at least,
-// ZooKeeper writes some of them after it has decided where to continue (ZOOKEEPER-4712). No
-// client was told that they are committed, and they are not. So each epoch, the upper half of
-// a zxid, counts up to the point where the next leader continued, which leaders log: ends.
-// The last epoch has no next leader; there everything counts up to the last transaction that
-// two servers have.
-//
-// Servers that received a snapshot have holes in their logs, which the logs of others fill:
-// within an epoch transactions are numbered from 1 without a hole.
-func merge(logs [][]zklog.Txn, ends map[int64]int64) ([]zklog.Txn, error) {
-	known := make(map[int64]zklog.Txn)
-	last := make(map[int64]int64) // by epoch: the last that two servers have
-	final := int64(0)
-	for _, log := range logs {
-		for _, x := range log {
-			epoch := x.Zxid >> 32
-			if _, twice := known[x.Zxid]; twice {
-				last[epoch] = max(last[epoch], x.Zxid)
-				final = max(final, epoch)
-			}
-			known[x.Zxid] = x
-		}
-	}
-	var all []zklog.Txn
-	for _, epoch := range slices.Sorted(maps.Keys(last)) {
-		if end, ok := ends[epoch]; ok && epoch != final {
-			last[epoch] = end
-		}
-		for z := epoch<<32 + 1; z <= last[epoch]; z++ {
-			x, ok := known[z]
-			if !ok {
-				return nil, fmt.Errorf("no server has the transaction %#x in its log", z)
-			}
-			all = append(all, x)
-		}
-	}
-	return all, nil
 }
 
 // change is one change of a node in the servers' logs.

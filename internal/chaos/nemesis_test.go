@@ -229,7 +229,6 @@ func (n *nemesis) serves(s *zktest.Server) error {
 
 // rested returns when a server has a snapshot that is at least a second younger than the
 // latest fault.
-// fault.
 //
 // When a running server changes its leader, ZooKeeper 3.8.0 can omit changes from its log, or
 // write some there that were never committed (ZOOKEEPER-4712 is one way). The tree in memory

@@ -19,4 +19,4 @@ type mutant struct {
 }
 
 // list has the mutants of all recipes, one file for each area.
-var list = slices.Concat(lineMutants, nodeMutants, holdMutants, electionMutants, valueMutants, barrierMutants, queueMutants, txnMutants, backendMutants)
+var list = slices.Concat(lineMutants, nodeMutants, holdMutants, electionMutants, valueMutants, barrierMutants, queueMutants, txnMutants, backendMutants, logMutants)
