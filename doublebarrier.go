@@ -158,7 +158,7 @@ func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
 		if err := s.b.Sync(ctx, d.members); err != nil {
 			return st, err
 		}
-		names, opened, err := d.readReady(ctx, s)
+		o, err := d.readReady(ctx, s)
 		if err != nil {
 			return st, err
 		}
@@ -166,10 +166,7 @@ func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
 		if err != nil && !isNotFound(err) {
 			return st, err
 		}
-		if opened < members.Czxid {
-			names = nil
-		}
-		r := layout.SortMembers(names, list)
+		r := layout.SortMembers(o.since(members.Czxid), list)
 		return DoubleBarrierState{Waiting: len(r.Waiting), Inside: len(r.Living), Extra: r.Extra}, nil
 	})
 	return st, opError(op, d.path.full, err)
@@ -230,12 +227,11 @@ func (m *entrant) read(ctx context.Context) (round, error) {
 	if err != nil {
 		return round{}, ownGone(err)
 	}
-	var names []string
-	opened := int64(0)
+	var o opening
 	open, err := m.watchReady(ctx)
 	if err == nil && open {
-		names, opened, err = m.d.readReady(ctx, m.s)
-		if err == nil && opened == 0 {
+		o, err = m.d.readReady(ctx, m.s)
+		if err == nil && o.zxid == 0 {
 			err = errAgain
 		}
 	}
@@ -246,9 +242,7 @@ func (m *entrant) read(ctx context.Context) (round, error) {
 	if err != nil {
 		return round{}, ownGone(err)
 	}
-	if opened < members.Czxid {
-		names = nil
-	}
+	names := o.since(members.Czxid)
 	return round{data: data, version: stat.Version, open: open, names: names, Entrants: layout.SortMembers(names, list)}, nil
 }
 
@@ -261,17 +255,32 @@ func ownGone(err error) error {
 	return err
 }
 
-// readReady returns the names of the round in progress, and the zxid with which it
-// opened, or 0 if there is none.
-func (d *DoubleBarrier) readReady(ctx context.Context, s *session) (names []string, opened int64, err error) {
+// opening is the round in progress, as ready lists it.
+type opening struct {
+	names []string
+	zxid  int64 // with which the round opened; 0: none is in progress
+}
+
+// since returns the names that ready lists, or none if ready is older than czxid. Then
+// it lists no node that was created at czxid or later: a node of a listed name is
+// another one.
+func (o opening) since(czxid int64) []string {
+	if o.zxid < czxid {
+		return nil
+	}
+	return o.names
+}
+
+// readReady reads the round in progress.
+func (d *DoubleBarrier) readReady(ctx context.Context, s *session) (opening, error) {
 	data, stat, err := s.b.Get(ctx, d.ready, nil)
 	if isNotFound(err) {
-		return nil, 0, nil
+		return opening{}, nil
 	}
 	if err != nil {
-		return nil, 0, err
+		return opening{}, err
 	}
-	return strings.Fields(string(data)), stat.Czxid, nil
+	return opening{strings.Fields(string(data)), stat.Czxid}, nil
 }
 
 // watchReady reports whether ready exists, and arms a watch on it.

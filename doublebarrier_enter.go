@@ -22,6 +22,7 @@ type entrant struct {
 	prefix string // of all nodes of the same Enter
 	guest  string // the path of its node as an extra, set before that is created
 	sent   bool   // a commit of this entrant may have opened a round
+	entry  *Entry // of an entrant that is inside
 
 	own   *backend.Watch // on its node
 	ready *backend.Watch
@@ -90,74 +91,125 @@ func (d *DoubleBarrier) removeOf(ctx context.Context, s *session, owner int64, p
 	return s.remove(ctx, path)
 }
 
-// await waits until a round takes the entrant in. siblings is the number of nodes in
-// the directory when its own node was created, or -1 if unknown.
+// entrantState is what an entrant does next.
+//
+//	entrantCounted:  no round is in progress              -> entrantWaiting
+//	                 ready exists                         -> entrantLooking
+//	entrantGlancing: there is nothing to do but wait,
+//	                 or the barrier has changed meanwhile -> entrantLooking
+//	entrantLooking:  there is nothing to do but wait      -> entrantWaiting
+//	                 the barrier has changed meanwhile    -> entrantLooking
+//	entrantWaiting:  a watch has fired                    -> entrantLooking
+//	all of these:    a round takes the entrant in         -> entrantInside
 //
 // An entrant that counts n members opens the round. Each entrant counts after its
 // arrival, and whenever a round has ended. So the last to arrive, or the first to see
-// that the previous round has ended, opens the next one. An entrant that arrived when
-// there were fewer than n members leaves the counting to those behind it, and watches
-// ready.
+// that the previous round has ended, opens the next one.
+type entrantState int8
+
+const (
+	// Fewer than n nodes were in the directory when this one was created. The entrant
+	// leaves the counting to those behind it. It watches its own node and ready.
+	entrantCounted entrantState = iota
+	// The entrant may open the round. It reads the barrier without a watch on its own
+	// node: the commit that opens the round checks the node.
+	entrantGlancing
+	// The entrant watches its own node, reads the barrier and takes the next step.
+	entrantLooking
+	// The entrant waits until a watch fires, and then reads ready first.
+	entrantWaiting
+	// The entry stands.
+	entrantInside
+)
+
+// entrantEvent is the result of a step of an entrant.
+type entrantEvent int8
+
+const (
+	entrantMustLook entrantEvent = iota
+	entrantMustWait
+	entrantTakenIn // see grant
+)
+
+// after returns the state that an event leads to.
+func (s entrantState) after(e entrantEvent) entrantState {
+	switch {
+	case e == entrantTakenIn:
+		return entrantInside
+	case e == entrantMustWait && s != entrantGlancing:
+		return entrantWaiting
+	}
+	return entrantLooking
+}
+
+// await waits until a round takes the entrant in. siblings is the number of nodes in
+// the directory when its own node was created, or -1 if unknown.
 func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
-	few := siblings >= 0 && int(siblings) < m.d.n
-	// An entrant that may open the round needs no watch on its own node: the commit
-	// checks the node.
-	for glance := !few; ; glance = false {
-		if !glance && (m.own == nil || m.own.Kind() != 0) {
-			m.own.Stop()
-			own, _, czxid, err := m.s.watchOwn(ctx, m.path)
-			if err != nil {
-				return nil, err // undo needs the czxid that was known before
-			}
-			m.own, m.czxid = own, czxid
+	state := entrantGlancing
+	if siblings >= 0 && int(siblings) < m.d.n {
+		state = entrantCounted
+	}
+	for state != entrantInside {
+		e, err := m.step(ctx, state)
+		if errors.Is(err, errAgain) {
+			e, err = entrantMustLook, nil
 		}
-		var e *Entry
-		wait, err := false, error(nil)
-		if few {
-			few = false
-			wait, err = m.watchReady(ctx)
-			wait = !wait
-		}
-		if !wait && err == nil {
-			e, wait, err = m.look(ctx)
-		}
-		switch {
-		case errors.Is(err, errAgain), err == nil && e == nil && glance:
-			continue
-		case err != nil || e != nil:
-			return e, err
-		case !wait:
-			continue
-		}
-		m.trail.waiting(ctx, m.path, -1)
-		if err := m.wait(ctx); err != nil {
-			return nil, err
-		}
-		// The usual reason is that the round has opened.
-		names, opened, err := m.d.readReady(ctx, m.s)
 		if err != nil {
 			return nil, err
 		}
-		if m.czxid != 0 && opened > m.czxid && slices.Contains(names, base(m.path)) {
-			if e, err := m.in(ctx, names); !errors.Is(err, errAgain) {
-				return e, err
-			}
-		}
+		state = state.after(e)
 	}
+	return m.entry, nil
 }
 
-// wait returns nil when one of the entrant's watches has fired.
-func (m *entrant) wait(ctx context.Context) error {
+// step takes the step of a state. It returns errAgain if the barrier has changed
+// meanwhile.
+func (m *entrant) step(ctx context.Context, state entrantState) (entrantEvent, error) {
+	switch state {
+	case entrantGlancing:
+		return m.look(ctx)
+	case entrantWaiting:
+		return m.wait(ctx)
+	}
+	if m.own == nil || m.own.Kind() != 0 {
+		m.own.Stop()
+		own, _, czxid, err := m.s.watchOwn(ctx, m.path)
+		if err != nil {
+			return 0, err // undo needs the czxid that was known before
+		}
+		m.own, m.czxid = own, czxid
+	}
+	if state == entrantCounted {
+		open, err := m.watchReady(ctx)
+		if open || err != nil {
+			return entrantMustLook, err
+		}
+		return entrantMustWait, nil
+	}
+	return m.look(ctx)
+}
+
+// wait waits until one of the entrant's watches fires. The usual reason is that the
+// round has opened.
+func (m *entrant) wait(ctx context.Context) (entrantEvent, error) {
+	m.trail.waiting(ctx, m.path, -1)
 	select {
 	case <-m.ready.Fired():
 	case <-m.ahead.w.Fired():
 	case <-m.own.Fired():
 	case <-m.s.b.Done():
-		return m.s.b.Err()
+		return 0, m.s.b.Err()
 	case <-ctx.Done():
-		return backend.ContextError(ctx)
+		return 0, backend.ContextError(ctx)
 	}
-	return nil
+	o, err := m.d.readReady(ctx, m.s)
+	if err != nil {
+		return 0, err
+	}
+	if names := o.since(m.czxid); slices.Contains(names, base(m.path)) {
+		return entrantTakenIn, m.in(ctx, names)
+	}
+	return entrantMustLook, nil
 }
 
 func (m *entrant) stopWatches() {
@@ -166,17 +218,16 @@ func (m *entrant) stopWatches() {
 	m.ahead.stop()
 }
 
-// look reads the barrier and takes the next step. It returns an entry, or wait if the
-// entrant can only wait, or errAgain.
-func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
+// look reads the barrier and takes the next step.
+func (m *entrant) look(ctx context.Context) (entrantEvent, error) {
 	// A node that a call of this client has left behind since enter must not count
 	// either.
 	if err := m.d.c.awaitCleanUps(ctx, m.d.members, m.prefix); err != nil {
-		return nil, false, err
+		return 0, err
 	}
 	r, err := m.read(ctx)
 	if err != nil {
-		return nil, false, err
+		return 0, err
 	}
 	name := base(m.path)
 	if !r.open || !m.d.next {
@@ -184,30 +235,30 @@ func (m *entrant) look(ctx context.Context) (e *Entry, wait bool, err error) {
 	}
 	switch {
 	case slices.Contains(r.Living, name):
-		e, err = m.in(ctx, r.names)
+		return entrantTakenIn, m.in(ctx, r.names)
 	case !slices.Contains(r.Waiting, name):
-		err = errGone
+		return 0, errGone
 	case r.open && len(r.Living) == 0:
-		err = m.clear(ctx, r)
+		return entrantMustLook, m.clear(ctx, r)
 	case r.open && !m.d.next:
-		e, err = m.join(ctx, r)
+		return entrantTakenIn, m.join(ctx, r)
 	case r.open:
 		// The last member of the round removes ready, unless that member dies. So a
 		// member is watched too.
-		wait, err = m.ahead.watch(ctx, m.s, m.d.members, r.Living[0])
-		if err == nil && !wait {
+		stands, err := m.ahead.watch(ctx, m.s, m.d.members, r.Living[0])
+		if err == nil && !stands {
 			err = errAgain
 		}
+		return entrantMustWait, err
 	case len(r.Waiting) >= m.d.n:
-		e, err = m.open(ctx, r)
-	default:
-		wait = true
+		return entrantTakenIn, m.open(ctx, r)
 	}
-	return e, wait, err
+	return entrantMustWait, nil
 }
 
-// open opens the round of the n lowest members.
-func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
+// open opens the round of the n lowest members. It returns errAgain if the entrant is
+// not one of them.
+func (m *entrant) open(ctx context.Context, r round) error {
 	named := r.Waiting[:m.d.n]
 	ops := make([]backend.Op, 0, len(named)+2)
 	for _, name := range named {
@@ -218,27 +269,23 @@ func (m *entrant) open(ctx context.Context, r round) (*Entry, error) {
 		backend.Create(m.d.ready, []byte(strings.Join(named, "\n")), backend.Persistent))
 	m.sent = true
 	if err := m.commit(ctx, ops...); err != nil {
-		return nil, err
+		return err
 	}
 	if m.trail != nil {
 		tell(ctx, m.d.c, trace.RoundOpened{Subject: m.trail.at(m.path), Members: len(named)})
 	}
 	if !slices.Contains(named, base(m.path)) {
-		return nil, errAgain
+		return errAgain
 	}
 	return m.in(ctx, named)
 }
 
 // clear removes a stale ready, whose round has died.
 func (m *entrant) clear(ctx context.Context, r round) error {
-	err := m.commit(ctx,
+	return m.commit(ctx,
 		backend.Check(m.path, backend.AnyVersion),
 		backend.SetData(m.d.path.full, r.data, r.version),
 		backend.Delete(m.d.ready, backend.AnyVersion))
-	if err == nil {
-		err = errAgain
-	}
-	return err
 }
 
 // commit applies operations that check the state that was read, and so cannot apply
@@ -249,9 +296,9 @@ func (m *entrant) commit(ctx context.Context, ops ...backend.Op) error {
 }
 
 // join joins the round in progress as an extra.
-func (m *entrant) join(ctx context.Context, r round) (*Entry, error) {
+func (m *entrant) join(ctx context.Context, r round) error {
 	if err := m.agree(r.names); err != nil {
-		return nil, err
+		return err
 	}
 	name := base(m.path)
 	i := strings.LastIndex(name, layout.EntrantInfix)
@@ -261,18 +308,18 @@ func (m *entrant) join(ctx context.Context, r round) (*Entry, error) {
 		backend.Delete(m.path, backend.AnyVersion),
 		backend.Create(m.guest, nil, backend.Ephemeral))
 	if isNotFound(err) {
-		return nil, errAgain
+		return errAgain
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	return m.grant(ctx, m.guest, r.names, nil)
 }
 
-// in returns the entry of a member that a round has taken in.
-func (m *entrant) in(ctx context.Context, names []string) (*Entry, error) {
+// in takes in a member of the round in progress.
+func (m *entrant) in(ctx context.Context, names []string) error {
 	if err := m.agree(names); err != nil {
-		return nil, err
+		return err
 	}
 	return m.grant(ctx, m.path, names, m.own)
 }
@@ -285,15 +332,17 @@ func (m *entrant) agree(names []string) error {
 	return nil
 }
 
-// grant returns an entry with a hold on the node at path. own is the armed watch on
-// that node, or nil.
-func (m *entrant) grant(ctx context.Context, path string, names []string, own *backend.Watch) (*Entry, error) {
+// grant makes the entry, with a hold on the node at path. That node is a member that
+// ready lists, or an extra that was created while a member of the round stood. own is
+// the armed watch on the node, or nil. It returns errAgain if own has fired.
+func (m *entrant) grant(ctx context.Context, path string, names []string, own *backend.Watch) error {
 	e := &Entry{d: m.d, names: names, since: m.czxid, extra: path == m.guest}
 	e.Hold = &Hold{s: m.s, path: path, trail: m.trail, recipe: e}
 	c := m.d.c
 	if err := m.s.grant(e.Hold, own); err != nil {
-		return nil, err
+		return err
 	}
+	m.entry = e
 	m.trail.grant(ctx, e.Hold, 1)
 	if own != nil {
 		m.own = nil
@@ -301,7 +350,7 @@ func (m *entrant) grant(ctx context.Context, path string, names []string, own *b
 			own.Stop()
 		}
 	}
-	return e, nil
+	return nil
 }
 
 // takeOut removes in the background, by do, the nodes of a member that gave up, and
@@ -348,12 +397,9 @@ func (m *entrant) undo(ctx context.Context) error {
 			return err
 		}
 	}
-	names, opened, err := m.d.readReady(ctx, m.s)
+	o, err := m.d.readReady(ctx, m.s)
 	if err != nil {
 		return err
 	}
-	if opened < m.czxid {
-		names = nil // an older ready lists other nodes
-	}
-	return m.d.depart(ctx, m.s, m.path, names)
+	return m.d.depart(ctx, m.s, m.path, o.since(m.czxid))
 }

@@ -159,8 +159,8 @@ func FuzzSettings(f *testing.F) {
 		if err != nil || len(list) != 1 || list[0].Err != nil && !errors.Is(list[0].Err, ErrDecode) {
 			t.Errorf("members: %+v, %v", list, err)
 		}
-		if names, opened, err := (&DoubleBarrier{ready: "/s/limit"}).readReady(ctx, s); err != nil || opened == 0 {
-			t.Errorf("ready: %v, %v, %v", names, opened, err)
+		if o, err := (&DoubleBarrier{ready: "/s/limit"}).readReady(ctx, s); err != nil || o.zxid == 0 {
+			t.Errorf("ready: %+v, %v", o, err)
 		}
 	})
 }
