@@ -192,7 +192,7 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	if n.siblings == 1 && sp.check.Kind != 0 {
 		// One permit for the only contender: no limit is lower than that, so the turn
 		// came with the node, under the limit that the client accepts.
-		return a.hold(ctx, p, nil, false)
+		return a.hold(ctx, p, nil, grantedAtOnce)
 	}
 	var w permitWaits
 	h, err := a.glance(ctx, p, &w)
@@ -276,9 +276,8 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 		return nil, tooHeavy(a.n, l.n)
 	case fits && p.siblings == int32(len(queue)) && p.czxid > l.changed:
 		// No earlier request has left since this node was created, and the limit has
-		// not changed since. So the turn came with the node, and no successor expects a
-		// mark.
-		return a.hold(ctx, p, nil, false)
+		// not changed since: the turn came with the node.
+		return a.hold(ctx, p, nil, grantedAtOnce)
 	case !fits && a.try:
 		return nil, ErrLocked
 	case !fits:
@@ -290,9 +289,11 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 		return nil, err
 	}
 	if fits {
-		return a.hold(ctx, p, nil, true)
+		return a.hold(ctx, p, nil, grantedLater)
 	}
-	w.first = sum-int64(a.n) <= int64(l.n)
+	if sum-int64(a.n) <= int64(l.n) {
+		w.move(permitFirst)
+	}
 	return nil, errAgain
 }
 
@@ -317,17 +318,28 @@ func (a *acquisition) mayMark(ctx context.Context, p *place) error {
 	return err
 }
 
-// hold turns the place into a hold, and marks its node if mark is set. own is the armed
-// watch on the node; if own is nil, a watch is armed later. It returns errAgain if own
-// has fired.
-func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, mark bool) (*Hold, error) {
+// permitGrant is the moment at which the turn of a granted request came.
+type permitGrant int8
+
+const (
+	// The turn came with the creation of the node. Its S has never exceeded the limit,
+	// so no successor waits for a mark.
+	grantedAtOnce permitGrant = iota
+	// The turn came later, or may have: successors may wait for the mark.
+	grantedLater
+)
+
+// hold turns the place of a request whose turn has come, see above acquisition, into a
+// hold, and marks its node unless the turn came with the node. own is the armed watch on
+// the node; if own is nil, a watch is armed later. It returns errAgain if own has fired.
+func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, turn permitGrant) (*Hold, error) {
 	c, s := a.sem.c, p.s
 	h := &Hold{s: s, path: p.path, trail: a.trail, recipe: a.sem}
 	if err := s.grant(h, own); err != nil {
 		return nil, err
 	}
 	a.trail.grant(ctx, h, a.n)
-	if mark {
+	if turn == grantedLater {
 		c.goWork(func() {
 			s.retry(context.Background(), nil, "mark", p.path, func(ctx context.Context) error { return a.mark(ctx, p) })
 		})

@@ -17,9 +17,79 @@ type permitWaits struct {
 	dir   *backend.Watch // the children of the directory
 	ahead *backend.Watch // the predecessor: mark and deletion
 
-	first  bool   // watch the directory
-	sure   string // the name of a predecessor that will be marked when it is granted
-	unsure string // the name of a predecessor that may have been granted without a mark, or is marked
+	post  permitPost
+	prev  string      // the name of the predecessor that was last examined
+	trust permitTrust // in that predecessor
+}
+
+// permitPost is what a waiter watches, beside its own node and the limit, to learn that
+// its turn may have come.
+//
+//	postNone:        the waiter is the first whose turn has
+//	                 not come, or its predecessor may not
+//	                 be marked                              -> postDirectory
+//	                 its predecessor will be marked         -> postPredecessor
+//	postDirectory:   its predecessor will be marked         -> postPredecessor
+//	postPredecessor: the waiter is the first whose turn has
+//	                 not come, or another predecessor may
+//	                 not be marked                          -> postDirectory
+//	                 the predecessor is marked, or the
+//	                 watch on it is lost                    -> postDirectory
+//	                 the predecessor is deleted             -> postNone
+//
+// After each event, the waiter reads the queue again, and is granted if its turn has
+// come. At postDirectory it arms the watch on the directory with that read. At postNone
+// it does not, since it usually finds another predecessor.
+type permitPost int8
+
+const (
+	postNone permitPost = iota
+	postDirectory
+	postPredecessor
+)
+
+// permitEvent is what a waiter learns of the requests ahead of it.
+type permitEvent int8
+
+const (
+	permitFirst       permitEvent = iota // the earlier requests fit: the waiter is the first whose turn has not come
+	behindSure                           // they do not fit, and the predecessor will be marked when it is granted
+	behindUnsure                         // they do not fit, and the predecessor may not be marked
+	predecessorMarked                    // or the watch on it is lost
+	predecessorRemoved
+)
+
+// permitTrust is whether a predecessor will be marked when it is granted, see above
+// acquisition. It is kept as long as the predecessor stays the same, whatever becomes of
+// the limit.
+//
+//	trustUnknown: its S exceeded the limit at its creation -> trustSure
+//	              it is marked, or that is not certain     -> trustUnsure
+//	trustSure:    it is marked                             -> trustUnsure
+type permitTrust int8
+
+const (
+	trustUnknown permitTrust = iota
+	trustSure
+	trustUnsure
+)
+
+// move moves w to the post that e leads to, and stops the watch of the other one.
+func (w *permitWaits) move(e permitEvent) {
+	switch e {
+	case behindSure:
+		w.post = postPredecessor
+		w.dir.Stop()
+		w.dir = nil
+	case permitFirst, behindUnsure:
+		w.post = postDirectory
+		w.ahead.Stop()
+		w.ahead = nil
+	case predecessorMarked:
+		w.post = postDirectory
+	case predecessorRemoved:
+		w.post = postNone
+	}
 }
 
 // stop stops the watches, and also the own one if it was not passed to a hold.
@@ -56,7 +126,7 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 			}
 		}
 		var arm *backend.Watch
-		if w.first && !stands(w.dir) {
+		if w.post == postDirectory && !stands(w.dir) {
 			arm = backend.NewWatch()
 			w.dir = arm
 		}
@@ -71,7 +141,7 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		case a.n > l.n:
 			return nil, tooHeavy(a.n, l.n)
 		case layout.Weigh(queue) <= int64(l.n):
-			if h, err := a.hold(ctx, p, w.own, true); !errors.Is(err, errAgain) {
+			if h, err := a.hold(ctx, p, w.own, grantedLater); !errors.Is(err, errAgain) {
 				return h, err
 			}
 			continue
@@ -85,8 +155,11 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		select {
 		case <-w.dir.Fired():
 		case <-w.ahead.Fired():
-			// Usually the predecessor was marked: then this waiter is the first.
-			w.first = w.ahead.Kind() == backend.LookAgain
+			if w.ahead.Kind() == backend.Deleted {
+				w.move(predecessorRemoved)
+			} else {
+				w.move(predecessorMarked)
+			}
 		case <-w.limit.Fired():
 		case <-w.own.Fired():
 		case <-s.b.Done():
@@ -97,48 +170,53 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 	}
 }
 
-// follow arms the watch that signals a waiter's turn: on its predecessor, or on the
-// directory. It returns errAgain if the queue must be read again.
+// follow moves the waiter to the post from which it sees its turn, behind the requests
+// ahead. It returns errAgain if the queue must be read again.
 func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ahead []layout.Permit, l permits) error {
+	e := permitFirst
 	if len(ahead) > 0 && layout.Weigh(ahead) > int64(l.n) {
-		prev := ahead[len(ahead)-1].Name
-		if w.sure == prev && stands(w.ahead) {
-			w.follows()
-			return nil
-		}
-		if w.unsure != prev {
-			w.ahead.Stop()
-			w.ahead = nil
-			x := backend.NewWatch()
-			_, stat, err := s.b.Get(ctx, a.sem.requests+"/"+prev, x)
-			switch {
-			case isNotFound(err):
-				return errAgain
-			case err != nil:
-				return err
-			case stat.Version == 0 && (w.sure == prev || stat.Czxid > l.changed):
-				w.sure, w.ahead = prev, x
-				w.follows()
-				return nil
-			}
-			x.Stop()
-			w.unsure = prev
+		var err error
+		if e, err = a.examine(ctx, s, w, ahead[len(ahead)-1].Name, l); err != nil {
+			return err
 		}
 	}
-	w.ahead.Stop()
-	w.ahead = nil
-	if !stands(w.dir) {
-		w.first = true
+	w.move(e)
+	if w.post == postDirectory && !stands(w.dir) {
 		return errAgain
 	}
 	return nil
 }
 
-// follows replaces the watch on the directory by the one on the predecessor.
-func (w *permitWaits) follows() {
-	w.first = false
-	w.dir.Stop()
-	w.dir = nil
+// examine determines whether the predecessor prev will be marked when it is granted,
+// and watches it if so. It returns errAgain if prev is gone.
+func (a *acquisition) examine(ctx context.Context, s *session, w *permitWaits, prev string, l permits) (permitEvent, error) {
+	if w.prev != prev {
+		w.prev, w.trust = prev, trustUnknown
+		w.ahead.Stop()
+		w.ahead = nil
+	}
+	switch {
+	case w.trust == trustSure && stands(w.ahead):
+		return behindSure, nil
+	case w.trust == trustUnsure:
+		return behindUnsure, nil
+	}
+	w.ahead.Stop()
+	w.ahead = nil
+	x := backend.NewWatch()
+	_, stat, err := s.b.Get(ctx, a.sem.requests+"/"+prev, x)
+	switch {
+	case isNotFound(err):
+		return 0, errAgain
+	case err != nil:
+		return 0, err
+	case stat.Version == 0 && (w.trust == trustSure || stat.Czxid > l.changed):
+		w.trust, w.ahead = trustSure, x
+		return behindSure, nil
+	}
+	x.Stop()
+	w.trust = trustUnsure
+	return behindUnsure, nil
 }
 
 // permits is the limit of a semaphore as stored on the service.
