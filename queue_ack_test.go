@@ -48,7 +48,7 @@ func (sc *ackScene) hooks() *backendtest.Hooks {
 	}
 }
 
-// sent is how many commits that delete were sent since it was called last.
+// sent returns the number of commits with deletions since its last call.
 func (sc *ackScene) sent() int {
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
@@ -82,8 +82,8 @@ func (sc *ackScene) take(n int) (items []*coord.Item[int]) {
 	return items
 }
 
-// gather acknowledges all items at a time. The first one is under way until the
-// others wait for it; then it goes on, after meanwhile was called.
+// gather acknowledges all items at once. The first Ack is held until the others wait for it.
+// Then gather calls meanwhile, and lets the first continue.
 func (sc *ackScene) gather(items []*coord.Item[int], meanwhile func()) []error {
 	sc.w.T.Helper()
 	held, goOn := make(chan struct{}), make(chan struct{})
@@ -110,7 +110,7 @@ func (sc *ackScene) gather(items []*coord.Item[int], meanwhile func()) []error {
 	return errs
 }
 
-// nodes are the paths of the nodes of an item, by kind.
+// nodes returns the paths of the nodes of an item, by kind.
 func (sc *ackScene) nodes(it *coord.Item[int]) map[string]string {
 	bucket := it.Path()[:strings.LastIndexByte(it.Path(), '/')]
 	nodes := make(map[string]string)
@@ -122,7 +122,7 @@ func (sc *ackScene) nodes(it *coord.Item[int]) map[string]string {
 	return nodes
 }
 
-// outsider makes a commit of somebody else.
+// outsider commits operations as another client.
 func (sc *ackScene) outsider(ops ...backend.Op) {
 	sc.w.T.Helper()
 	if _, err := sc.w.Session("x").Commit(context.Background(), ops...); err != nil {
@@ -130,7 +130,7 @@ func (sc *ackScene) outsider(ops ...backend.Op) {
 	}
 }
 
-func TestAcksThatComeMeanwhileGoTogether(t *testing.T) {
+func TestAcksThatArriveDuringACommitShareTheNext(t *testing.T) {
 	onEach(t, func(w *world) {
 		sc := newAckScene(w)
 		for _, err := range sc.gather(sc.take(64), func() {}) {
@@ -143,7 +143,7 @@ func TestAcksThatComeMeanwhileGoTogether(t *testing.T) {
 		if n != 2 {
 			w.T.Errorf("%d commits, want one for the first Ack and one for all others", n)
 		}
-		// More than one commit carries: the first, 128, and one.
+		// More Acks than one commit can carry: commits of 1, 128 and 1 of them.
 		for _, err := range sc.gather(sc.take(130), func() {}) {
 			if err != nil {
 				w.T.Error(err)
@@ -152,7 +152,7 @@ func TestAcksThatComeMeanwhileGoTogether(t *testing.T) {
 		if n := sc.sent(); n != 3 {
 			w.T.Errorf("%d commits, want 3", n)
 		}
-		// One at a time is one commit each, and waits for nobody.
+		// Acks one after the other take one commit each.
 		for _, it := range sc.take(3) {
 			mustAck(w.T, it)
 		}
@@ -163,14 +163,14 @@ func TestAcksThatComeMeanwhileGoTogether(t *testing.T) {
 	})
 }
 
-// An outsider's hand is in one item of many: its Ack has the result that it would
-// have alone, and so have the others.
-func TestOneBadAckAmongManyIsTheOnlyOneToErr(t *testing.T) {
+// An outsider has changed the nodes of one item of many: each Ack has the result that it would
+// have alone.
+func TestOneBadAckAmongManyFailsAlone(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		ops     func(nodes map[string]string) backend.Op
 		want    error
-		commits int // the first, the refused, the good, and what the bad one takes alone
+		commits int // the first Ack, the refused commit, that of the good ones, and those of the bad one alone
 	}{
 		{"its mark is deleted", func(n map[string]string) backend.Op { return backend.Delete(n["m"], backend.AnyVersion) }, coord.ErrDeleted, 4},
 		{"its item is deleted", func(n map[string]string) backend.Op { return backend.Delete(n["i"], backend.AnyVersion) }, nil, 5},
@@ -198,7 +198,7 @@ func TestOneBadAckAmongManyIsTheOnlyOneToErr(t *testing.T) {
 							w.T.Errorf("%d: %v", i, err)
 						}
 					}
-					// A refused one is tried again in the background.
+					// A refused Ack is retried in the background.
 					if sent < test.commits || sent > test.commits && test.want != backend.ErrNotEmpty {
 						w.T.Errorf("%d commits, want %d", sent, test.commits)
 					}
@@ -223,7 +223,7 @@ func TestOneBadAckAmongManyIsTheOnlyOneToErr(t *testing.T) {
 	}
 }
 
-func TestManyBadAcksAreToldApart(t *testing.T) {
+func TestEachOfManyBadAcksFailsAlone(t *testing.T) {
 	onEach(t, func(w *world) {
 		sc := newAckScene(w)
 		items := sc.take(20)
@@ -246,7 +246,7 @@ func TestManyBadAcksAreToldApart(t *testing.T) {
 	})
 }
 
-func TestALostMessageOfACombinedAckIsFoundOut(t *testing.T) {
+func TestALostMessageOfACombinedAckIsResolved(t *testing.T) {
 	for _, name := range []string{"request", "reply"} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(w *world) {
@@ -258,7 +258,7 @@ func TestALostMessageOfACombinedAckIsFoundOut(t *testing.T) {
 				}
 				lost := false
 				errs := sc.gather(items, func() {
-					// The first Ack has passed the hook before it.
+					// The first Ack has already passed the hook before it.
 					n := 1
 					if name == "reply" {
 						n = 2
@@ -285,7 +285,7 @@ func TestALostMessageOfACombinedAckIsFoundOut(t *testing.T) {
 	}
 }
 
-func TestALossOfTheSessionInACombinedAckIsToldToEach(t *testing.T) {
+func TestALossOfTheSessionInACombinedAckIsReportedToEach(t *testing.T) {
 	for _, name := range []string{"before", "after"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -316,7 +316,7 @@ func TestALossOfTheSessionInACombinedAckIsToldToEach(t *testing.T) {
 					for e := err; errors.As(e, &inner); e = inner.Err {
 					}
 					if path := items[i+1].Path(); inner == nil || inner.Path != path {
-						w.T.Errorf("%v does not speak of %s", err, path)
+						w.T.Errorf("%v does not name %s", err, path)
 					}
 				}
 				if name == "before" {
@@ -334,9 +334,9 @@ func TestALossOfTheSessionInACombinedAckIsToldToEach(t *testing.T) {
 	}
 }
 
-// An outsider deletes what proves the commit whose reply is lost. To say that the
-// claims were lost would be wrong.
-func TestACombinedAckOfUnknownOutcomeIsToldToEach(t *testing.T) {
+// An outsider deletes the node that proves the commit whose reply is lost. The error must not
+// say that the claims were lost.
+func TestACombinedAckOfUnknownOutcomeIsReportedToEach(t *testing.T) {
 	onMemory(t, func(w *world) {
 		sc := newAckScene(w)
 		items := sc.take(8)
@@ -356,7 +356,7 @@ func TestACombinedAckOfUnknownOutcomeIsToldToEach(t *testing.T) {
 	})
 }
 
-func TestADeniedCombinedAckIsDeniedToEach(t *testing.T) {
+func TestADeniedCombinedAckIsRepeatedForEachAlone(t *testing.T) {
 	onMemory(t, func(w *world) {
 		sc := newAckScene(w)
 		items := sc.take(8)
@@ -367,7 +367,7 @@ func TestADeniedCombinedAckIsDeniedToEach(t *testing.T) {
 		}
 		errs := sc.gather(items, func() { sc.before.Arm(1, coordtest.Deletes, deny) })
 		for i, err := range errs {
-			if err != nil { // it was not denied to them alone
+			if err != nil { // each of them alone was not denied
 				w.T.Errorf("%d: %v", i, err)
 			}
 		}
@@ -404,7 +404,7 @@ func TestACloseEndsTheAcksThatWait(t *testing.T) {
 			}
 			coordtest.WantErr(w.T, err, coord.ErrLost, coord.ErrClosed)
 		}
-		// Whoever got nil has it for good.
+		// An Ack that returned nil is final.
 		q := w.queue("b", nil)
 		if n := mustLen(w.T, &q.Consumer); n > 8-acked {
 			w.T.Errorf("%d items are left, %d were acknowledged", n, acked)
@@ -507,9 +507,9 @@ func TestAckAllRefusesWhatIsNotOfTheQueue(t *testing.T) {
 	})
 }
 
-// Acks, AckAlls with items in common, Nacks and Releases of the same items at a
-// time: all of them return, one of them counts for each item, and they agree.
-func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
+// Concurrent Acks, AckAlls with common items, Nacks and Releases of the same items all return.
+// One of them takes effect for each item, and their results agree.
+func TestConcurrentAcksOfAllKindsAgree(t *testing.T) {
 	rounds := 20
 	if coordtest.Long() {
 		rounds = 300
@@ -572,7 +572,7 @@ func TestAcksOfAllKindsAtATimeAgree(t *testing.T) {
 			if n := coord.AckLines(&sc.q.Consumer); n != 0 {
 				w.T.Errorf("round %d: %d lines are left", round, n)
 			}
-			// What is left was given back, and nothing that was acknowledged.
+			// The remaining items were given back or lost; none of them was acknowledged.
 			left := 0
 			for {
 				it, err := sc.q.TryTake(context.Background())
@@ -627,8 +627,8 @@ func TestANackOfLessThanAMillisecondIsADelay(t *testing.T) {
 	})
 }
 
-// The longest delay is one, and not a time long ago.
-func TestANackForEverIsADelay(t *testing.T) {
+// The longest delay is a delay, and not a time in the past.
+func TestANackForeverIsADelay(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.queue("a", nil)
 		mustPut(w.T, q, 1, 1)

@@ -38,7 +38,7 @@ func TestAllGivesBackWhatWasPrefetchedAndNotHandedOut(t *testing.T) {
 				w.T.Fatal(err)
 			}
 		}
-		it := mustTake(w.T, a, 3) // the same client sees no later one before it is back
+		it := mustTake(w.T, a, 3) // the same client takes no later item before this one is back
 		if it.Attempt != 1 {
 			w.T.Errorf("attempt %d of what was only prefetched", it.Attempt)
 		}
@@ -64,7 +64,7 @@ func TestAllGivesBackWhatWasPrefetchedAndNotHandedOut(t *testing.T) {
 	})
 }
 
-func TestAllEndsWithItsContextAndTellsAFailure(t *testing.T) {
+func TestAllEndsWithItsContextAndReportsAFailure(t *testing.T) {
 	onEach(t, func(w *world) {
 		c := w.Open("a", nil)
 		q := coord.NewQueue[int](c, "/q", nil)
@@ -99,7 +99,7 @@ func TestAllEndsWithItsContextAndTellsAFailure(t *testing.T) {
 	})
 }
 
-func TestItemsGivesBackWhatNobodyTakes(t *testing.T) {
+func TestItemsGivesBackWhatIsNotReceived(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.queue("a", &coord.QueueOptions[int]{Prefetch: 3})
 		mustPut(w.T, q, 1, 4)
@@ -110,7 +110,7 @@ func TestItemsGivesBackWhatNobodyTakes(t *testing.T) {
 			w.T.Errorf("got %d", first.Value)
 		}
 		cancel()
-		for it := range ch { // at most the one that was handed over in this moment
+		for it := range ch { // at most the item that was being handed over
 			if err := it.Release(); err != nil {
 				w.T.Error(err)
 			}
@@ -127,7 +127,7 @@ func TestItemsGivesBackWhatNobodyTakes(t *testing.T) {
 	})
 }
 
-// When the loop is over, another client gets what was prefetched, at once.
+// When a loop has ended, another client can take the prefetched items at once.
 func TestTheEndOfALoopGivesBackWhatWasPrefetched(t *testing.T) {
 	for _, how := range []string{"break", "cancel", "items"} {
 		t.Run(how, func(t *testing.T) {
@@ -165,7 +165,7 @@ func theEndGivesBack(w *world, how string) {
 		mustAck(w.T, <-ch)
 		w.Settle() // the second one waits to be received
 		cancel()
-		for it := range ch { // at most the one that was handed over in this moment
+		for it := range ch { // at most the item that was being handed over
 			mustAck(w.T, it)
 			first++
 		}
@@ -179,8 +179,7 @@ func theEndGivesBack(w *world, how string) {
 	}
 }
 
-// The end of a loop waits for what it gives back only as long as an answer can be
-// expected.
+// At its end a loop waits for the release of its items only as long as a reply can be expected.
 func TestTheEndOfALoopIsBounded(t *testing.T) {
 	for how, want := range map[string]time.Duration{"refused": 0, "no answer": time.Second, "cut off": 0} {
 		onMemory(t, func(w *world) {
@@ -224,12 +223,12 @@ func TestTheEndOfALoopIsBounded(t *testing.T) {
 func TestItemsOfAClosedClientAreClosed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Logger: slog.New(onWarn(func(text string) {
-			w.T.Errorf("an operator is told: %s", text)
+			w.T.Errorf("a warning is logged: %s", text)
 		}))})
 		q := coord.NewQueue[int](c, "/q", nil)
 		waiting := q.Items(context.Background())
 		mustPut(w.T, q, 1, 2)
-		blocked := q.Items(context.Background()) // has one that nobody takes
+		blocked := q.Items(context.Background()) // offers an item that is not received
 		w.Settle()
 		first := <-waiting
 		c.Close()
@@ -249,7 +248,7 @@ func TestItemsOfAClosedClientAreClosed(t *testing.T) {
 	})
 }
 
-func TestAnOutsiderWhoDeletesAClaimEndsTheHold(t *testing.T) {
+func TestAnOutsiderThatDeletesAClaimEndsTheHold(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a := w.queue("a", nil)
@@ -267,7 +266,7 @@ func TestAnOutsiderWhoDeletesAClaimEndsTheHold(t *testing.T) {
 		if again.Attempt != 2 {
 			w.T.Errorf("attempt %d", again.Attempt)
 		}
-		// Deleted just before the Ack, which learns of it from the service.
+		// The claim is deleted just before the Ack, which learns of it from the service.
 		if _, err := s.Commit(ctx, backend.Delete(again.Path(), backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
 		}
@@ -277,8 +276,8 @@ func TestAnOutsiderWhoDeletesAClaimEndsTheHold(t *testing.T) {
 	})
 }
 
-// The first waiter is cut off while it waits. The others go on.
-func TestAWaiterThatIsCutOffDoesNotHoldUpTheOthers(t *testing.T) {
+// The first waiter is cut off while it waits. The others continue.
+func TestAWaiterThatIsCutOffDoesNotDelayTheOthers(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		first := w.takeWaits(ctx, w.queue("a", nil))
@@ -287,7 +286,7 @@ func TestAWaiterThatIsCutOffDoesNotHoldUpTheOthers(t *testing.T) {
 		w.Link("a").Partition()
 		p := w.queue("p", nil)
 		mustPut(w.T, p, 1, 1)
-		// One of them gets it, and then the other.
+		// One of the two gets the first item, the other the second.
 		select {
 		case <-second.done:
 		case <-third.done:
@@ -346,7 +345,7 @@ func TestForeignNodesAreLeftAlone(t *testing.T) {
 	})
 }
 
-// What outsiders leave behind of items.
+// Outsiders delete items, and leave the other nodes of these items behind.
 func TestTheRestOfAVanishedItemIsRemoved(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -370,14 +369,14 @@ func TestTheRestOfAVanishedItemIsRemoved(t *testing.T) {
 				}
 			}
 		}
-		w.Eventually("the bucket goes", func() bool {
+		w.Eventually("the bucket is removed", func() bool {
 			if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
 				w.T.Fatal(err)
 			}
 			_, err := s.Exists(ctx, w.Path(bucket), nil)
 			return errors.Is(err, coord.ErrNotFound)
 		})
-		w.drained(&q.Consumer) // the last one stays, and is empty
+		w.drained(&q.Consumer) // the last bucket stays, and is empty
 		if _, err := s.Exists(ctx, w.Path("/q/items/b-0-1"), nil); err != nil {
 			w.T.Error("the open bucket:", err)
 		}
@@ -457,7 +456,8 @@ func untouched(w *world, q *coord.Queue[int], first, last int) {
 	}
 }
 
-// An item that no handler has received is no attempt when a client closes in order.
+// When a client closes in order, an item that no handler has received does not count as an
+// attempt.
 func TestAnOrderlyEndGivesBackWhatNoHandlerReceived(t *testing.T) {
 	for _, how := range []string{"cancel and close", "close"} {
 		end := func(cancel context.CancelFunc, c *coord.Client) {
@@ -555,7 +555,7 @@ func closing(c *coord.Client) bool {
 	return errors.Is(err, coord.ErrClosed)
 }
 
-// What cannot be given back does not hold up Close for long.
+// Items that cannot be given back delay Close only for a bounded time.
 func TestCloseIsBoundedWhenNothingCanBeGivenBack(t *testing.T) {
 	for _, how := range []string{"refused", "no answer", "cut off"} {
 		t.Run(how, func(t *testing.T) {

@@ -51,7 +51,7 @@ func (r *callCount) hooks() *backendtest.Hooks {
 	}
 }
 
-// reset returns how many calls there were since the one before.
+// reset returns the number of calls since the last reset.
 func (r *callCount) reset() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,8 +153,8 @@ func TestAllOfALongQueueIsTakenInOrder(t *testing.T) {
 	}
 }
 
-// However many wait, four wake for one put, and as many at most for the claim of
-// the one that gets it.
+// However many consumers wait, a put wakes four of them, and the claim of the item at most four
+// more.
 func TestAPutWakesFewOfManyWaitingConsumers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const consumers = 40
@@ -210,8 +210,8 @@ func TestAPutWakesFewOfManyWaitingConsumers(t *testing.T) {
 			most, sum, busy = max(most, awake), sum+awake, busy+calls
 		}
 		t.Logf("figure: %d clients with 3 waiting callers each, 30 puts: %.1f clients wake for a put, %d at most, with %.1f requests together", consumers, float64(sum)/30, most, float64(busy)/30)
-		// The front looks, and those look whether they are at the front now that
-		// were behind the winner.
+		// The front of the waiters looks for the item, and the waiters behind the winner check
+		// whether they are at the front now.
 		if most > 8 {
 			t.Errorf("%d clients woke for one put", most)
 		}
@@ -229,7 +229,8 @@ func TestAPutWakesFewOfManyWaitingConsumers(t *testing.T) {
 	})
 }
 
-// What is not due, or of less priority, costs a Take nothing, however much it is.
+// Items that are not due, or of less priority, add nothing to the cost of a Take, however many
+// there are.
 func TestATakeDoesNotReadWhatIsNotDueOrOfLessPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
@@ -294,8 +295,8 @@ func onEachLong(t *testing.T, f func(w *world)) {
 	})
 }
 
-// idleCrew is consumers of one queue that wait, each in a client of its own. A
-// consumer that gets an item acknowledges it and waits again.
+// idleCrew is a set of idle consumers of one queue, each on a client of its own. A consumer
+// that gets an item acknowledges it and waits again.
 type idleCrew struct {
 	w     *world
 	queue func(c *coord.Client) (q *coord.Consumer[int], put func(n int))
@@ -318,7 +319,7 @@ func newIdleCrew(w *world, queue func(c *coord.Client) (*coord.Consumer[int], fu
 	return x
 }
 
-// hire makes a consumer. It takes an item, so that what is made once is made.
+// hire returns a consumer that has taken an item, so that the queue's directories exist.
 func (x *idleCrew) hire(name string, hooks *backendtest.Hooks) *coord.Consumer[int] {
 	x.w.T.Helper()
 	q, put := x.queue(x.w.Open(name, hooks))
@@ -349,9 +350,9 @@ func (x *idleCrew) start(name string, q *coord.Consumer[int]) {
 	x.w.Eventually(name+" waits", func() bool { return x.w.Waits.Load() > n })
 }
 
-// slowest puts the numbers below count, one after the other, and returns the
-// longest time between a put and its delivery. It stops early when the session of a
-// consumer that was cut off has ended, since nothing is shown then.
+// slowest puts the numbers below count, one after the other, and returns the longest time
+// between a put and its delivery. It stops early if the session of a consumer that was cut off
+// has ended, since further items would show nothing.
 func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (most time.Duration) {
 	x.w.T.Helper()
 	n := 0
@@ -377,8 +378,7 @@ func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (mo
 	return most
 }
 
-// pause stops the calls of a client, as a pause of its process does, except that
-// its session lives on.
+// pause blocks the calls of a client, as a pause of its process does, but its session lives on.
 type pause struct {
 	shut atomic.Bool
 	open chan struct{}
@@ -397,7 +397,7 @@ func (g *pause) before(ctx context.Context, _ backendtest.Call) error {
 // idleTrial is a queue with idle consumers, some of which do not act.
 type idleTrial struct {
 	good, bad int
-	when      int    // how many of the good ones come before the bad ones
+	when      int    // how many of the good ones start before the bad ones
 	how       string // "cut off", "paused" or "slow clock"
 	delay     bool   // a DelayQueue
 }
@@ -468,7 +468,7 @@ func (tr idleTrial) run(w *world, path string, items int) time.Duration {
 		return !slices.ContainsFunc(dead, func(name string) bool { return !slices.Contains(now, name) })
 	}
 	if tr.how == "slow clock" {
-		standing = func() bool { return true } // it looks again at each put, and stays or not
+		standing = func() bool { return true } // it looks again at each put, so its node may go
 	}
 	return x.slowest(items, put, standing)
 }
@@ -478,8 +478,8 @@ const (
 	dueIn    = 50 * time.Millisecond
 )
 
-// What any consumer can take waits for none that is cut off, paused or has a slow
-// clock: never more than a round trip longer than without them, item after item.
+// An item that a good consumer can take does not wait for consumers that are cut off, paused or
+// have a slow clock: each item waits at most a round trip longer than without them.
 func TestAnIdleConsumerThatDoesNotActDelaysNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []idleTrial{
@@ -512,8 +512,8 @@ func TestAnIdleConsumerThatDoesNotActDelaysNothing(t *testing.T) {
 	}
 }
 
-// When all of the front is dead, its sessions bound the wait, and nothing else is
-// needed.
+// If all waiters at the front are dead, the wait ends with their sessions, and needs nothing
+// else.
 func TestADeadFrontIsPassedWhenItsSessionsEnd(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())

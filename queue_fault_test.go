@@ -65,7 +65,7 @@ func TestAnAckAfterExpiryDoesNotTouchTheNextClaim(t *testing.T) {
 	})
 }
 
-func TestALostClaimReplyIsFoundOut(t *testing.T) {
+func TestALostClaimReplyIsResolved(t *testing.T) {
 	for name, fault := range map[string]func(backendtest.Link){
 		"request lost": backendtest.Link.DropNextRequest,
 		"reply lost":   backendtest.Link.DropNextReply,
@@ -106,7 +106,7 @@ func TestADeadConsumersItemComesBackWithoutAPut(t *testing.T) {
 		x := w.takeWaits(context.Background(), b)
 		y := w.takeWaits(context.Background(), w.queue("c", nil))
 		w.Link("a").Expire(it.Session())
-		// One of them gets it, and then the other.
+		// One of the two gets the item, and then the other.
 		var again *coord.Item[int]
 		select {
 		case <-x.done:
@@ -185,7 +185,7 @@ func TestAQueueGoesOnAfterALongPartition(t *testing.T) {
 		x := w.takeWaits(context.Background(), a)
 		w.Link("a").Partition()
 		mustPut(w.T, b, 1, 1)
-		time.Sleep(2 * w.Timeout) // the time is the meaning
+		time.Sleep(2 * w.Timeout) // the passing of time is what is tested
 		w.Link("a").Heal()
 		mustAck(w.T, x.item(1))
 		w.drained(&b.Consumer)
@@ -201,7 +201,7 @@ func TestAQueueGoesOnWhenItsNodesAreRemoved(t *testing.T) {
 		s := w.Session("outsider")
 		for n := 2; n <= 4; n++ {
 			x := w.takeWaits(ctx, b)
-			// The empty queue is removed, with the waiter or without.
+			// The nodes of the empty queue are removed, with those of the waiter or without.
 			buckets, _, err := s.Children(ctx, w.Path("/q/items"), nil)
 			if err != nil || len(buckets) != 1 {
 				w.T.Fatal(buckets, err)
@@ -240,8 +240,8 @@ func TestAQueueDoesNotTakeFromOneWithALongerName(t *testing.T) {
 	})
 }
 
-// The reply of a Nack is lost, the next consumer claims the item, and the Nack is
-// found out or sent again: it must not end the next claim.
+// The reply to an Ack, Nack or Release is lost, and the next consumer claims the item. The look
+// at the outcome, or the repetition, must not end that claim.
 func TestARetriedNackDoesNotTouchTheNextClaim(t *testing.T) {
 	for _, name := range []string{"ack", "nack", "release"} {
 		t.Run(name, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestARetriedNackDoesNotTouchTheNextClaim(t *testing.T) {
 	}
 }
 
-// itemNames are the names of the items in a bucket.
+// itemNames returns the names of the items in a bucket.
 func itemNames(w *world, bucket string) (items []string) {
 	for _, n := range w.Children(bucket) {
 		if strings.HasPrefix(n, "i-") {
@@ -334,7 +334,7 @@ func TestADeadLetterWithANodeBelowItIsRefused(t *testing.T) {
 	})
 }
 
-func TestAnItemWhoseStateIsGoneIsBuriedAllTheSame(t *testing.T) {
+func TestAnItemWithoutItsStateStillBecomesADeadLetter(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		q := w.queue("a", &coord.QueueOptions[int]{MaxAttempts: 1})
@@ -359,7 +359,7 @@ func TestAnItemWhoseStateIsGoneIsBuriedAllTheSame(t *testing.T) {
 	})
 }
 
-func TestTwoItemsOfOneIDMakeNoStorm(t *testing.T) {
+func TestTwoItemsWithOneIDCauseNoStorm(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -387,7 +387,7 @@ func TestTwoItemsOfOneIDMakeNoStorm(t *testing.T) {
 	})
 }
 
-func TestABucketNumberBeyondAllIsIgnored(t *testing.T) {
+func TestABucketNumberOutOfRangeIsIgnored(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -443,7 +443,7 @@ func TestForeignWaitersDoNotBlockTheFront(t *testing.T) {
 	})
 }
 
-func TestAPutOfUnknownOutcomeTellsItsID(t *testing.T) {
+func TestAPutOfUnknownOutcomeReturnsItsID(t *testing.T) {
 	for _, name := range []string{"request lost", "reply lost"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -482,8 +482,8 @@ func TestAPutOfUnknownOutcomeTellsItsID(t *testing.T) {
 	}
 }
 
-// Whatever the outcome was, the item is gone or it is not claimed any more. The
-// cause of the context matches errors that sessions have.
+// Whatever the outcome, the item is removed, or it is no longer claimed. The cause of the
+// context matches errors of sessions, which must change nothing.
 func TestAPopOfUnknownOutcomeLeavesNothingClaimed(t *testing.T) {
 	for _, name := range []string{"request lost", "reply lost"} {
 		t.Run(name, func(t *testing.T) {
@@ -547,8 +547,8 @@ func TestAnAttemptIsNeverNegative(t *testing.T) {
 	})
 }
 
-// An outsider deletes what proves a commit, and the reply to a claim is lost: no client can
-// tell whether the item is claimed. It does not stay claimed.
+// The reply to a claim is lost, and an outsider deletes the node that proves its commit: the
+// client cannot determine whether the item is claimed. The item does not stay claimed.
 func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()

@@ -20,7 +20,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-func TestAFullQueueRefusesOrMakesWait(t *testing.T) {
+func TestAFullQueueRefusesOrBlocks(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a := w.queue("a", &coord.QueueOptions[int]{MaxLen: 3, FailWhenFull: true})
@@ -69,7 +69,7 @@ func mustLen(t *testing.T, q *coord.Consumer[int]) int {
 	return n
 }
 
-func TestProducersWhoCompeteNeverOverfillAQueue(t *testing.T) {
+func TestCompetingProducersNeverOverfillAQueue(t *testing.T) {
 	onEach(t, func(w *world) {
 		const producers, each, limit = 4, 12, 5
 		ctx, cancel := context.WithCancel(context.Background())
@@ -118,7 +118,7 @@ func TestProducersWhoCompeteNeverOverfillAQueue(t *testing.T) {
 	})
 }
 
-// A producer has seen room, and others fill the queue before its put.
+// After a producer has seen room, another one fills the queue before its put.
 func TestAPutDoesNotOverfillAQueueThatFillsUpMeanwhile(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -198,7 +198,7 @@ func TestWhatCannotBeDecodedBecomesADeadLetter(t *testing.T) {
 
 // The move to the dead letters is one commit, whatever is lost on the way: the
 // item is in one of the two queues, never in both.
-func TestALostMoveToTheDeadLettersIsFoundOut(t *testing.T) {
+func TestALostMoveToTheDeadLettersIsResolved(t *testing.T) {
 	for _, kind := range []string{"request", "reply"} {
 		t.Run(kind, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -268,8 +268,8 @@ func TestTheHighestBucketNumberIsALimit(t *testing.T) {
 	})
 }
 
-// Each put into a queue with a limit counts up a version, and versions end. A queue
-// in which they had ended already goes on too.
+// Each put into a queue with a limit increments the version of a node, and versions are finite.
+// A queue whose versions have overflowed already continues too.
 func TestALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
 	for _, first := range []int32{math.MaxInt32 - 3, math.MinInt32 + 5} {
 		synctest.Test(t, func(t *testing.T) {
@@ -317,8 +317,8 @@ func TestALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
 	}
 }
 
-// What a take would move to the dead letters is no next item.
-func TestPeekPassesWhatWasTakenTooOften(t *testing.T) {
+// Peek skips an item that a take would move to the dead letters.
+func TestPeekSkipsItemsThatWereTakenTooOften(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		o := &coord.QueueOptions[int]{MaxAttempts: 1}
@@ -336,7 +336,7 @@ func TestPeekPassesWhatWasTakenTooOften(t *testing.T) {
 	})
 }
 
-// refuse makes a service that denies what match says while on is set.
+// refuse returns hooks that deny the calls that match, while on is set.
 func refuse(on *atomic.Bool, match func(backendtest.Call) bool) *backendtest.Hooks {
 	return &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 		if on.Load() && match(c) {
@@ -346,7 +346,7 @@ func refuse(on *atomic.Bool, match func(backendtest.Call) bool) *backendtest.Hoo
 	}}
 }
 
-func TestARefusedClaimIsTold(t *testing.T) {
+func TestARefusedClaimIsReported(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var on atomic.Bool
@@ -391,7 +391,7 @@ func TestARefusedReadGivesTheItemBack(t *testing.T) {
 	})
 }
 
-func TestARefusedAckGoesOnInTheBackground(t *testing.T) {
+func TestARefusedAckIsRetriedInTheBackground(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var on atomic.Bool
@@ -405,13 +405,13 @@ func TestARefusedAckGoesOnInTheBackground(t *testing.T) {
 		_, err := other.TryTake(ctx)
 		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		on.Store(false)
-		time.Sleep(5 * time.Second) // of fake time, for the pauses
+		time.Sleep(5 * time.Second) // of fake time, for the pauses between retries
 		mustAck(w.T, mustTake(w.T, other, 2))
 		w.drained(&other.Consumer)
 	})
 }
 
-// What can be put can be moved to the dead letters, and no list grows too long.
+// The largest item that can be put can also be moved to the dead letters.
 func TestTheLargestItemFitsIntoTheDeadLetters(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -453,7 +453,7 @@ func TestARefusedPopGivesTheItemBack(t *testing.T) {
 		_, err := q.Pop(ctx)
 		on.Store(false)
 		coordtest.WantErr(w.T, err, coord.ErrDenied)
-		time.Sleep(10 * time.Second) // of fake time, for the pauses
+		time.Sleep(10 * time.Second) // of fake time, for the pauses between retries
 		if errors.Is(err, coord.ErrUncertain) {
 			w.T.Error(err)
 		}
@@ -466,7 +466,7 @@ func TestARefusedPopGivesTheItemBack(t *testing.T) {
 	})
 }
 
-func TestAnItemThatCannotBeBuriedDoesNotHoldUpTheOthers(t *testing.T) {
+func TestAnItemThatCannotBeBuriedDoesNotBlockTheOthers(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var on atomic.Bool
@@ -485,7 +485,7 @@ func TestAnItemThatCannotBeBuriedDoesNotHoldUpTheOthers(t *testing.T) {
 		for n := 2; n <= 3; n++ {
 			mustAck(w.T, mustTake(w.T, b, n))
 		}
-		// It is tried again now and then, and goes in the end.
+		// The move is retried now and then, and succeeds in the end.
 		calls.Store(0)
 		short, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
@@ -504,7 +504,7 @@ func TestAnItemThatCannotBeBuriedDoesNotHoldUpTheOthers(t *testing.T) {
 	})
 }
 
-// claimant is the session that has an item of the first bucket.
+// claimant returns the session that has claimed an item of the first bucket.
 func claimant(w *world) int64 {
 	s := w.Session("z")
 	for _, n := range w.Children("/q/items/b-0-0") {
@@ -520,7 +520,7 @@ func claimant(w *world) int64 {
 	return 0
 }
 
-// The item that it panics at has had an attempt, the others none.
+// The item at which the codec panics has used an attempt, the others none.
 func TestACodecThatPanicsLeavesNothingClaimed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -556,7 +556,7 @@ func TestACodecThatPanicsLeavesNothingClaimed(t *testing.T) {
 	})
 }
 
-func TestAnItemAtWhichACodecPanicsIsNotTheFirstForEver(t *testing.T) {
+func TestAnItemAtWhichACodecPanicsDoesNotStayTheFirst(t *testing.T) {
 	onMemory(t, func(w *world) {
 		codec := coord.JSON[int]()
 		decode := codec.Decode

@@ -53,7 +53,7 @@ func TestThePriorityQueueTakesTheLowestFirst(t *testing.T) {
 		mustAck(w.T, mustTake(w.T, a, 1))
 		mustAck(w.T, mustTake(w.T, a, 3))
 		mustAck(w.T, mustTake(w.T, a, 51))
-		mustPutAt(w.T, b, -3, 4) // a priority that had gone comes back
+		mustPutAt(w.T, b, -3, 4) // a priority whose buckets were removed is used again
 		mustAck(w.T, mustTake(w.T, a, 4))
 		for n := 52; n <= 59; n++ {
 			mustAck(w.T, mustTake(w.T, b, n))
@@ -63,8 +63,8 @@ func TestThePriorityQueueTakesTheLowestFirst(t *testing.T) {
 	})
 }
 
-// Between the list and the claim another consumer takes the item, and a better one
-// is put: the call looks again, and takes the better one.
+// Between the list and the claim another consumer takes the item, and an item of a better
+// priority is put: the call lists again, and takes the better one.
 func TestABetterItemWinsAfterALostRace(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var x coordtest.Nth
@@ -83,7 +83,7 @@ func TestABetterItemWinsAfterALostRace(t *testing.T) {
 	})
 }
 
-// The server that a consumer reads from lags behind until it is told to catch up.
+// The server that a consumer reads from lags behind until a sync.
 func TestABetterItemWinsOnALaggingServer(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var mu sync.Mutex
@@ -128,9 +128,8 @@ func TestPrioritiesThatAreNotUsedLeaveNoNodes(t *testing.T) {
 	})
 }
 
-// Producers and consumers of few priorities at the same time: nothing is lost,
-// nothing comes twice, and what one consumer sees of one priority and producer is
-// in order.
+// Producers and consumers of few priorities work at the same time: no item is lost, and none is
+// delivered twice.
 func TestThePriorityQueueUnderLoad(t *testing.T) {
 	onEach(t, func(w *world) {
 		const producers, consumers, each = 3, 3, 30
@@ -216,7 +215,7 @@ func TestTheDelayQueueGivesNothingBeforeItIsDue(t *testing.T) {
 			}
 		}()
 		w.Eventually("the Take waits", func() bool { return w.Waits.Load() > n })
-		// One that is due sooner passes, and one that is due already.
+		// An item that is due sooner overtakes, and one that is due already.
 		if _, err := a.Put(ctx, soon, 4); err != nil {
 			w.T.Fatal(err)
 		}
@@ -305,7 +304,7 @@ func TestPurgeRemovesMinutesThatAreNotDue(t *testing.T) {
 	})
 }
 
-func TestWhatWasDueLongAgoIsDue(t *testing.T) {
+func TestAnItemThatWasDueLongAgoIsDue(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
@@ -322,7 +321,7 @@ func TestWhatWasDueLongAgoIsDue(t *testing.T) {
 	})
 }
 
-func TestMinutesThatAreEmptyMakeRoomBeforeALimit(t *testing.T) {
+func TestEmptyMinutesMakeRoomBeforeALimitRefuses(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
@@ -335,7 +334,7 @@ func TestMinutesThatAreEmptyMakeRoomBeforeALimit(t *testing.T) {
 		}
 		_, err := q.Put(ctx, hour(11), 11)
 		coordtest.WantErr(w.T, err, coord.ErrLimit)
-		// Two are emptied by hand.
+		// An outsider empties two buckets.
 		s := w.Session("x")
 		buckets := w.Children("/q/items")
 		for _, b := range buckets[3:5] {
@@ -346,7 +345,7 @@ func TestMinutesThatAreEmptyMakeRoomBeforeALimit(t *testing.T) {
 			}
 		}
 		_, err = q.Put(ctx, hour(11), 11)
-		coordtest.WantErr(w.T, err, coord.ErrLimit) // it has looked just now
+		coordtest.WantErr(w.T, err, coord.ErrLimit) // the queue has looked for empty buckets just now
 		time.Sleep(time.Minute)
 		for n := 11; n <= 12; n++ {
 			if _, err := q.Put(ctx, hour(n), n); err != nil {
@@ -358,7 +357,7 @@ func TestMinutesThatAreEmptyMakeRoomBeforeALimit(t *testing.T) {
 	})
 }
 
-func TestWhatWasDueLongAgoIsTakenInOrder(t *testing.T) {
+func TestItemsThatWereDueLongAgoAreTakenInOrder(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
 		base := time.Date(1969, 12, 31, 23, 58, 30, 0, time.UTC)
@@ -377,7 +376,7 @@ func TestWhatWasDueLongAgoIsTakenInOrder(t *testing.T) {
 	})
 }
 
-// Due times are stored in milliseconds. The rest of one does not make an item come early.
+// Due times are stored in milliseconds. A fraction of one must not make an item due early.
 func TestNothingIsTakenBeforeItIsDue(t *testing.T) {
 	for _, put := range []string{"put", "putall"} {
 		for _, d := range []time.Duration{1, 999_999, time.Millisecond, 1_500_000} {

@@ -17,8 +17,8 @@ import (
 // Each test here stops one client at the worst moment of a rule of the protocol,
 // and lets others act.
 
-// P1: a producer sleeps before its put, and the bucket is closed, emptied and
-// removed meanwhile.
+// P1: a producer is paused before its put. Meanwhile the bucket is closed, or also emptied and
+// removed.
 func TestAPutNeverLandsInAClosedBucket(t *testing.T) {
 	for _, removed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "closed", true: "removed"}[removed], func(t *testing.T) {
@@ -49,8 +49,8 @@ func TestAPutNeverLandsInAClosedBucket(t *testing.T) {
 	}
 }
 
-// P2: a producer sleeps before it makes the first bucket of a key. Others have
-// made it meanwhile, and the next one, and the first has gone again.
+// P2: a producer is paused before it creates the first bucket of a key. Meanwhile others create
+// it and the next one, and remove the first.
 func TestThereIsNeverASecondOpenBucket(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var x coordtest.Nth
@@ -78,8 +78,8 @@ func TestThereIsNeverASecondOpenBucket(t *testing.T) {
 	})
 }
 
-// P2: the server that a producer reads from shows a closed bucket as the last one,
-// until it is told to catch up. The next one has come and gone.
+// P2: the server that a producer reads from shows a closed bucket as the last one, until a
+// sync. The bucket after it was created and removed meanwhile.
 func TestAPutOnALaggingServerGoesToTheOpenBucket(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var lag atomic.Bool
@@ -109,7 +109,7 @@ func TestAPutOnALaggingServerGoesToTheOpenBucket(t *testing.T) {
 		lag.Store(true)
 		mustPut(w.T, a, 15, 15)
 		if lag.Load() {
-			w.T.Error("it did not ask for what is new")
+			w.T.Error("the producer did not sync")
 		}
 		mustAck(w.T, first)
 		mustAck(w.T, mustTake(w.T, c, 14))
@@ -118,7 +118,7 @@ func TestAPutOnALaggingServerGoesToTheOpenBucket(t *testing.T) {
 	})
 }
 
-// An outsider has closed the last bucket, and nobody made a next one.
+// An outsider has closed the last bucket, and there is no next one.
 func TestAQueueGoesOnWhenItsLastBucketWasClosedByHand(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
@@ -135,8 +135,8 @@ func TestAQueueGoesOnWhenItsLastBucketWasClosedByHand(t *testing.T) {
 	})
 }
 
-// T2: between the list that showed an item free, and the read of its state,
-// somebody claims it.
+// T2: between the list that showed an item free, and the read of its state, another consumer
+// claims it.
 func TestAClaimBetweenTheListAndTheStateIsSeen(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		onMemory(t, func(w *world) {
@@ -168,8 +168,8 @@ func TestAClaimBetweenTheListAndTheStateIsSeen(t *testing.T) {
 	}
 }
 
-// T2: both consumers have seen the item free, claimed before and not.
-func TestOfTwoConsumersWithTheSamePictureOneGetsTheItem(t *testing.T) {
+// T2: both consumers have seen the item free. It was claimed before, or not.
+func TestOfTwoConsumersThatSawAnItemFreeOneGetsIt(t *testing.T) {
 	for _, before := range []int{0, 1} {
 		for _, end := range []string{"holds", "acked", "gave back"} {
 			onMemory(t, func(w *world) {
@@ -224,7 +224,7 @@ func TestOfTwoConsumersWithTheSamePictureOneGetsTheItem(t *testing.T) {
 	}
 }
 
-// T6: a consumer saw a bucket empty, and before it removes it, something is put.
+// T6: a consumer has seen a bucket empty, and an item is put before it removes the bucket.
 func TestABucketIsNotRemovedUnderAPut(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var x coordtest.Nth
@@ -248,7 +248,7 @@ func TestABucketIsNotRemovedUnderAPut(t *testing.T) {
 	})
 }
 
-// W1, W2: an outsider deletes the nodes of those who wait.
+// W1, W2: an outsider deletes the nodes of the waiters.
 func TestWaitersWhoseNodesAreDeletedStillGetWhatIsPut(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -280,8 +280,7 @@ func TestWaitersWhoseNodesAreDeletedStillGetWhatIsPut(t *testing.T) {
 	})
 }
 
-// W5: the server that a consumer reads from shows an item free that is claimed,
-// until it is told to catch up.
+// W5: the server that a consumer reads from shows a claimed item as free, until a sync.
 func TestALostRaceOnALaggingServerIsLostOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var lag atomic.Bool
@@ -292,7 +291,7 @@ func TestALostRaceOnALaggingServerIsLostOnce(t *testing.T) {
 					lag.Store(false)
 				}
 				if claims(c) && tried.Add(1) > 3 {
-					lag.Store(false) // or the test would never end
+					lag.Store(false) // else the test would never end
 				}
 				return nil
 			},
@@ -319,9 +318,9 @@ func TestALostRaceOnALaggingServerIsLostOnce(t *testing.T) {
 	})
 }
 
-// T2: between the list that showed an item free, and the read of its state, somebody
-// claims it and puts it off.
-func TestAPutOffBetweenTheListAndTheStateIsSeen(t *testing.T) {
+// T2: between the list that showed an item free, and the read of its state, another consumer
+// claims it and delays it.
+func TestADelayBetweenTheListAndTheStateIsSeen(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var x coordtest.Nth
@@ -356,8 +355,8 @@ func TestAPutOffBetweenTheListAndTheStateIsSeen(t *testing.T) {
 	})
 }
 
-// P2: a producer sleeps before it closes a full bucket and makes the next. Others have
-// done that meanwhile, and that next one has gone again, so that its name is free.
+// P2: a producer is paused before it closes a full bucket and creates the next. Meanwhile
+// others have done that, and the next bucket was removed again, so that its name is free.
 func TestABucketIsClosedOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var x coordtest.Nth
@@ -378,7 +377,7 @@ func TestABucketIsClosedOnce(t *testing.T) {
 					n = 16
 				}
 			}
-			if _, err := c.TryTake(context.Background()); err != nil { // it sweeps
+			if _, err := c.TryTake(context.Background()); err != nil { // it removes empty buckets
 				w.T.Error(err)
 			}
 			if names := w.Children("/q/items"); len(names) != 2 || slices.Contains(names, "b-0-1") {
@@ -396,8 +395,8 @@ func TestABucketIsClosedOnce(t *testing.T) {
 	})
 }
 
-// T7: between the look at an item that was taken too often, and its move to the dead
-// letters, a consumer that allows more attempts claims it.
+// T7: between the look at an item that was taken too often, and its move to the dead letters, a
+// consumer that allows more attempts claims it.
 func TestAnItemIsNotBuriedUnderItsClaim(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -409,7 +408,7 @@ func TestAnItemIsNotBuriedUnderItsClaim(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		dead := coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil)
-		mustPut(w.T, dead, 2, 2) // what is made once is made
+		mustPut(w.T, dead, 2, 2) // creates the directories
 		mustAck(w.T, mustTake(w.T, dead, 2))
 		var it *coord.Item[int]
 		x.Arm(1, func(c backendtest.Call) bool { return coordtest.Deletes(c) && coordtest.Creates(c) }, func(context.Context, backendtest.Call, error) error {
@@ -419,7 +418,7 @@ func TestAnItemIsNotBuriedUnderItsClaim(t *testing.T) {
 		_, err := a.TryTake(ctx)
 		coordtest.WantErr(w.T, err, coord.ErrEmpty)
 		if it == nil {
-			w.T.Fatal("it was not to be buried: this tests nothing")
+			w.T.Fatal("no move to the dead letters was tried: this tests nothing")
 		}
 		if err := it.Verify(ctx); err != nil {
 			w.T.Error(err)

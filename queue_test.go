@@ -16,8 +16,8 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// queue is the queue of the tests, on a client of its own. The buckets are small,
-// so that there are several.
+// queue returns the queue at /q on a client of its own, with small buckets, so that there are
+// several.
 func (w *world) queue(name string, o *coord.QueueOptions[int]) *coord.Queue[int] {
 	w.T.Helper()
 	return w.hookedQueue(name, nil, o)
@@ -113,7 +113,7 @@ func (w *world) drained(q *coord.Consumer[int]) {
 	if n, err := q.Len(ctx); n != 0 || err != nil {
 		w.T.Errorf("Len is %d, %v, want 0", n, err)
 	}
-	// Removing a bucket that is empty is left to the next call if it fails.
+	// If the removal of an empty bucket fails, the next call repeats it.
 	w.Eventually("one empty bucket is left", func() bool {
 		if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
 			w.T.Error(err)
@@ -212,7 +212,7 @@ func TestManyWaitingConsumersShareWhatIsPut(t *testing.T) {
 		select {
 		case <-all:
 		case <-time.After(30 * time.Second):
-			w.T.Error("not all was taken")
+			w.T.Error("not all items were taken")
 		}
 		cancel()
 		wg.Wait()
@@ -453,7 +453,7 @@ func TestThereIsNoSecondOpenBucketWhenTheNumbersRestart(t *testing.T) {
 		mustPutAt(w.T, b, 1, 12, 13, 14)
 		mustPutAt(w.T, b, 1, 15) // closes b-1-0
 		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
-			// a has learned that b-1-0 is closed, and sleeps
+			// Client a knows that b-1-0 is closed, and is paused.
 			for n := 11; n <= 15; n++ {
 				mustAck(w.T, mustTake(w.T, b, n))
 			}
@@ -481,9 +481,9 @@ func TestThereIsNoSecondOpenBucketWhenTheNumbersRestart(t *testing.T) {
 	})
 }
 
-// The server still lists the first item without its state, and with a prefetch the
-// rest could be claimed without it.
-func TestAStalePictureIsNotClaimedWithoutItsHead(t *testing.T) {
+// A server that lags lists the first item without its state. With a prefetch the items behind
+// it could be claimed without it.
+func TestAStaleListIsNotClaimedWithoutItsHead(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		var mu sync.Mutex
