@@ -141,7 +141,7 @@ func TestCommitOnceUsesOneSlotForEachOperationUnderWay(t *testing.T) {
 	})
 }
 
-func TestCommitOnceReportsWhoIsToBlame(t *testing.T) {
+func TestCommitOnceNamesTheOperationThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newOnceScene(t)
 		_, _, err := x.s.commitOnce(t.Context(),
@@ -177,7 +177,7 @@ func TestCommitOnceSurvivesALostSlot(t *testing.T) {
 	})
 }
 
-func TestCommitOnceSaysWhenNobodyCanTell(t *testing.T) {
+func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 	t.Run("the session was lost", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			x := newOnceScene(t)
@@ -202,7 +202,7 @@ func TestCommitOnceSaysWhenNobodyCanTell(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			synctest.Wait()
-			// What the slot says could belong to the abandoned operation: it goes.
+			// The slot could show the outcome of the abandoned operation, so it is removed.
 			names, _, err := x.s.b.Children(t.Context(), journalDir, nil)
 			if err != nil || len(names) != 0 {
 				t.Errorf("slots %v, %v, want none", names, err)
@@ -215,7 +215,7 @@ func TestCommitOnceSaysWhenNobodyCanTell(t *testing.T) {
 	})
 }
 
-// The slot could not be made: nothing of the caller's was sent.
+// If the slot cannot be created, nothing of the caller is sent.
 func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)

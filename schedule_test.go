@@ -16,9 +16,9 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// gates stops every call of every client twice: before it is made, and before its
-// reply is seen. A schedule lets one go at a time, in an order drawn from its
-// seed, so that messages meet in orders that time alone would seldom make.
+// gates stops every call of every client twice: before it is made, and before its reply is
+// seen. A schedule lets one call continue at a time, in an order drawn from its seed. So
+// messages meet in orders that timing alone would seldom produce.
 type gates struct {
 	mu      sync.Mutex
 	waiting []chan struct{}
@@ -37,7 +37,7 @@ func (g *gates) pass() {
 	<-ch
 }
 
-// step lets one go that r picks. It reports false if none waits.
+// step lets one call continue that r picks. It reports false if none waits.
 func (g *gates) step(r *rand.Rand) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,7 +61,7 @@ func (g *gates) set(open bool) {
 	g.waiting = nil
 }
 
-// schedule has three or four callers take one lock once, in steps.
+// schedule lets three or four callers take one lock, once each, in steps.
 type schedule struct {
 	simulation
 	r       *rand.Rand
@@ -130,7 +130,7 @@ func (x *schedule) run(lockers func(*coord.Client) []coord.Locker) {
 	}
 }
 
-// caller takes the lock once and has it for some steps.
+// caller takes the lock once and holds it for some steps.
 func (x *schedule) caller(ctx context.Context, l coord.Locker, reads bool) {
 	h, err := l.Lock(ctx)
 	if err != nil {
@@ -155,9 +155,9 @@ func (x *schedule) caller(ctx context.Context, l coord.Locker, reads bool) {
 	h.Release()
 }
 
-// steps lets one call after the other go on until all callers have finished, with
-// a few faults in between. Nothing rescues a waiter whose wake-up was lost: when
-// no call waits at a gate any more, he is stuck.
+// steps lets one call after the other continue until all callers have finished, with a few
+// faults in between. Nothing rescues a waiter whose wake-up was lost: if no call waits at a
+// gate any more, the waiter is stuck.
 func (x *schedule) steps(finished <-chan struct{}) {
 	faults := x.r.IntN(4)
 	for idle := 0; idle < 5; {
@@ -181,7 +181,7 @@ func (x *schedule) steps(finished <-chan struct{}) {
 		time.Sleep(time.Second) // for pauses and for watches that are armed later
 	}
 	left, _, _ := x.outside.Children(context.Background(), schedulePath, nil)
-	x.t.Errorf("seed %d: a caller is stuck; in line are %v", x.seed, left)
+	x.t.Errorf("seed %d: a caller is stuck; in the queue are %v", x.seed, left)
 }
 
 func (x *schedule) fault() {

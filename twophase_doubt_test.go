@@ -31,7 +31,7 @@ func (w *world) doubtful() (a *account, stop func()) {
 	return a, stop
 }
 
-// doubts receives what InDoubt was told, which must name the node.
+// inDoubtAbout receives the error of a call of InDoubt, which must name the node.
 func (a *account) inDoubtAbout(node string) {
 	a.w.T.Helper()
 	select {
@@ -48,7 +48,7 @@ func (a *account) inDoubtAbout(node string) {
 
 const orphanMark = "00000000-0000-8000-8000-000000000001"
 
-// orphan makes a transaction of one site whose proposer is dead, with what more ops do.
+// orphan creates a transaction of one site whose proposer is dead, together with ops.
 func (w *world) orphan(id, site string, ops ...backend.Op) {
 	w.T.Helper()
 	s, ctx := w.Session("dead proposer"), context.Background()
@@ -66,8 +66,8 @@ func (w *world) orphan(id, site string, ops ...backend.Op) {
 	}
 }
 
-// The sites of one transaction are in doubt, and serve the others, as do List and
-// Recover.
+// The sites of a transaction with a bad decision are in doubt about it, and serve other
+// transactions. List and Recover work too.
 func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -107,7 +107,7 @@ func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
 			if d := mustPropose(w.T, co, w.proposal(id, "a", "b")); !d.Commit {
 				w.T.Errorf("%+v", d)
 			}
-			w.Eventually("it is done with", func() bool { return slices.Equal(w.Children("/tx/tx"), []string{"bad"}) })
+			w.Eventually("it is finished", func() bool { return slices.Equal(w.Children("/tx/tx"), []string{"bad"}) })
 			list, err := co.List(ctx)
 			if err != nil || len(list) != 1 || !list[0].InDoubt || list[0].Decided {
 				w.T.Errorf("%+v, %v", list, err)
@@ -124,9 +124,9 @@ func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
 		a.inDoubtAbout(decision)
 		check("t2")
 		if n := len(a.doubts); n > 0 {
-			w.T.Errorf("told %d times more", n)
+			w.T.Errorf("InDoubt was called %d times more", n)
 		}
-		// An operator finds it out, and mends it.
+		// An operator determines the decision, and repairs the node.
 		w.overwrite(decision, `{"commit":false}`)
 		w.Eventually("a aborts", func() bool { return strings.Contains(a.did(), "abort bad:p") })
 		if list, err := co.Recover(ctx); err != nil || len(list) != 1 || list[0].ID != "bad" || list[0].Commit {
@@ -137,8 +137,8 @@ func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
 	})
 }
 
-// A site that has no InDoubt serves on too.
-func TestASiteWithoutInDoubtServesOn(t *testing.T) {
+// A site without InDoubt continues to serve too.
+func TestASiteWithoutInDoubtContinuesToServe(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := w.accounts("a")[0]
 		b := w.accounts("b")[0]
@@ -200,7 +200,7 @@ func TestACommittedRecordThatIsOverwrittenLeavesItsSiteInDoubt(t *testing.T) {
 		if d := mustPropose(w.T, co, w.proposal("t2", "a", "b")); !d.Commit {
 			w.T.Errorf("%+v", d)
 		}
-		w.Eventually("a goes on", func() bool { return a.did() == "[prepare t1:p prepare t2:p commit t2:p]" })
+		w.Eventually("a continues", func() bool { return a.did() == "[prepare t1:p prepare t2:p commit t2:p]" })
 		w.overwrite("/tx/tx/t1", string(record))
 		w.over("a", "b")
 		if got := a.did(); got != "[prepare t1:p prepare t2:p commit t2:p commit t1:p]" {
@@ -210,13 +210,13 @@ func TestACommittedRecordThatIsOverwrittenLeavesItsSiteInDoubt(t *testing.T) {
 	})
 }
 
-// What else an outsider can overwrite: each ends as was decided. (An acknowledgement
-// that does not fit the branch any more has the site called once more.)
-func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
+// Other nodes that an outsider can overwrite: each transaction ends as it was decided. (If an
+// acknowledgement does not match the branch any more, the site is called once more.)
+func TestOverwrittenNodesDoNotChangeADecision(t *testing.T) {
 	for _, tt := range []struct {
 		name, node, data string
-		voted            bool // a has
-		commit           bool // the proposer decides so, else b's no
+		voted            bool // a has voted
+		commit           bool // the proposer decides commit; else b votes no
 		want             string
 	}{
 		{"a branch with yes, commit", "branch", "?", true, true, "[prepare t1:p commit t1:p commit t1:p]"},
@@ -243,7 +243,7 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 				if !tt.voted {
 					a.votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
 				}
-				// The record stays until all have read it.
+				// The record is kept until all have read it.
 				co := coord.NewCoordinator(w.Open("co", nil), "/tx", &coord.CoordinatorOptions[string]{KeepRecords: true})
 				result := make(chan proposed, 1)
 				go func() {
@@ -262,12 +262,13 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 				if r.err != nil || r.d.Commit != tt.commit {
 					w.T.Errorf("%+v", r)
 				}
-				time.Sleep(time.Second) // fake: what failed is tried again after a pause
+				time.Sleep(time.Second) // of fake time: failed steps are retried after a pause
 				w.Settle()
 				if err := co.Forget(context.Background(), "t1"); err != nil && tt.node != "record" {
 					w.T.Error(err)
 				}
-				// A record that cannot be read is collected by nobody who has to read it.
+				// A record that cannot be read is not collected, since that would take reading
+				// it.
 				if got := a.did(); got != tt.want {
 					w.T.Errorf("a did %s, want %s", got, tt.want)
 				}
@@ -282,7 +283,8 @@ func TestWhatIsOverwrittenIsNoGuess(t *testing.T) {
 	}
 }
 
-// An outsider decides a commit without the votes: no site commits, none aborts.
+// An outsider writes the decision to commit without the votes: the site neither commits nor
+// aborts.
 func TestACommitOfAnOutsiderIsDoubted(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a, stop := w.doubtful()
@@ -307,7 +309,7 @@ func TestACommitOfAnOutsiderIsDoubted(t *testing.T) {
 
 // The record is destroyed while its sites wait for the decision, an hour before their
 // deadline.
-func TestASiteInDoubtIsToldAtOnce(t *testing.T) {
+func TestASiteInDoubtIsCalledAtOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, stop := w.doubtful()
 		w.accounts("b")[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })
@@ -330,21 +332,21 @@ func TestASiteInDoubtIsToldAtOnce(t *testing.T) {
 		coordtest.WantErr(w.T, <-result, coord.ErrInDoubt)
 		a.inDoubtAbout(branch)
 		if took := time.Since(began); w.Fake && took > 0 {
-			w.T.Errorf("told after %v", took)
+			w.T.Errorf("called after %v", took)
 		}
 		stop()
 	})
 }
 
-// What is read first may lag behind: the record is gone since the transaction has ended
-// in order, and so is the branch. Sync and a second look tell.
-func TestAServerThatLagsBehindLeavesNobodyInDoubt(t *testing.T) {
+// A server that lags may not show the record yet. The site syncs and looks again before it is
+// in doubt.
+func TestAServerThatLagsBehindLeavesNoSiteInDoubt(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		gone := false
 		a.serve(w.Open("site a", &backendtest.Hooks{
 			Before: func(_ context.Context, c backendtest.Call) error {
-				// Another server answers the first reads of the record: it does not know it yet.
+				// A server that lags answers the first reads of the record.
 				if !gone && (c.Op == "exists" || c.Op == "get") && strings.HasPrefix(c.Path, "/tx/tx/t1") {
 					return &backend.Error{Op: c.Op, Path: c.Path, Err: backend.ErrNotFound}
 				}
@@ -353,7 +355,7 @@ func TestAServerThatLagsBehindLeavesNobodyInDoubt(t *testing.T) {
 			},
 		}))
 		w.served("a")
-		// The process before has voted, and died.
+		// The site's previous process has voted, and died.
 		w.orphan("t1", "a", backend.SetData("/tx/sites/a/t1~"+orphanMark, []byte("yes"), 0))
 		w.Settle()
 		if n := len(a.doubts); n > 0 {
@@ -365,8 +367,8 @@ func TestAServerThatLagsBehindLeavesNobodyInDoubt(t *testing.T) {
 	})
 }
 
-// a SetOp that depends on an operation of the same Txn.
-func TestAValueIsSetAfterWhatTheTransactionDidToIt(t *testing.T) {
+// A SetOp depends on another operation of the same Txn. The commit must return.
+func TestASetOpAfterAnotherOperationOnItsValueEnds(t *testing.T) {
 	for _, name := range []string{"twice", "after Create", "after Delete"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -401,8 +403,9 @@ func TestAValueIsSetAfterWhatTheTransactionDidToIt(t *testing.T) {
 	}
 }
 
-// only a directory, or a bucket, is uncertain. The transaction was not sent.
-func TestWhatWasNotSentIsNotUncertain(t *testing.T) {
+// Only the creation of a directory or a bucket has an unknown outcome. The transaction was not
+// sent.
+func TestATransactionThatWasNotSentIsNotUncertain(t *testing.T) {
 	for _, name := range []string{"SetOp", "PutOp"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -410,7 +413,7 @@ func TestWhatWasNotSentIsNotUncertain(t *testing.T) {
 				c := w.Open("a", &backendtest.Hooks{After: x.After})
 				v := coord.NewValue[int](c, "/dir/v", nil)
 				q := coord.NewQueue[int](c, "/q", nil)
-				setValue(w.T, coord.NewValue[int](c, "/plain", nil), 1) // the slot is there
+				setValue(w.T, coord.NewValue[int](c, "/plain", nil), 1) // creates the slot
 				x.Arm(1, coordtest.Creates, func(_ context.Context, call backendtest.Call, err error) error {
 					w.Link("a").Expire(call.Session.ID())
 					return backend.Uncertain(backend.ErrSessionLost)
@@ -431,8 +434,8 @@ func TestWhatWasNotSentIsNotUncertain(t *testing.T) {
 	}
 }
 
-// InDoubt is told once for each Serve.
-func TestInDoubtIsToldOnce(t *testing.T) {
+// Each Serve calls InDoubt once for a transaction.
+func TestServeCallsInDoubtOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
 		a.serve(w.Open("site a", nil))
@@ -456,13 +459,13 @@ func TestInDoubtIsToldOnce(t *testing.T) {
 		w.Link("site a").Expire(stat.EphemeralOwner)
 		time.Sleep(10 * time.Second)
 		if n := len(a.doubts); n > 0 {
-			w.T.Errorf("told %d times more by one Serve", n)
+			w.T.Errorf("called %d times more by one Serve", n)
 		}
 	})
 }
 
-// an item that PutOp takes and that can never go to the dead letters.
-func TestPutOpRefusesWhatCannotBeBuried(t *testing.T) {
+// An item that could never be moved to the dead letters.
+func TestPutOpRefusesAnItemThatCannotBeBuried(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
 		q := coord.NewQueue(c, "/q", &coord.QueueOptions[[]byte]{Codec: coord.Bytes(), MaxAttempts: 1})
@@ -496,7 +499,8 @@ func TestPutOpRefusesWhatCannotBeBuried(t *testing.T) {
 	})
 }
 
-// a foreign node in an inbox is taken for a branch: Abort is called, it is deleted.
+// A foreign node in an inbox is not taken for a branch: Abort is not called, and the node
+// stays.
 func TestAForeignNodeInAnInboxIsLeftAlone(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := w.accounts("a")[0]
@@ -512,8 +516,8 @@ func TestAForeignNodeInAnInboxIsLeftAlone(t *testing.T) {
 	})
 }
 
-// the Txn itself removes the directory that SetOp needs.
-func TestATransactionInItsOwnWayEnds(t *testing.T) {
+// The Txn itself removes the directory that its SetOp needs. The commit must return.
+func TestATransactionThatRemovesItsOwnDirectoryEnds(t *testing.T) {
 	onMemory(t, func(w *world) {
 		n := 0
 		c := w.Open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { n++; return nil }})
@@ -530,7 +534,7 @@ func TestATransactionInItsOwnWayEnds(t *testing.T) {
 	})
 }
 
-// a garbage record ends the Serve of a site.
+// A record that cannot be decoded does not end the Serve of a site.
 func TestAGarbageRecordDoesNotEndServe(t *testing.T) {
 	onMemory(t, func(w *world) {
 		b := w.accounts("b")[0]
@@ -544,7 +548,8 @@ func TestAGarbageRecordDoesNotEndServe(t *testing.T) {
 		mustPropose(w.T, co, p)
 		w.over("b")
 		_ = b
-		// a's branch is left, the record is not; somebody makes a node of that name.
+		// The branch of a is left, the record is removed. An outsider creates a node of its
+		// name.
 		if _, err := w.Session("x").Commit(context.Background(), backend.Create("/tx/tx/t1", []byte("x"), backend.Persistent)); err != nil {
 			w.T.Fatal(err)
 		}

@@ -42,7 +42,7 @@ func TestSitesDoNotWaitForADeadCoordinator(t *testing.T) {
 		if late := time.Since(p.Deadline); late > w.Timeout {
 			w.T.Errorf("decided %v after the deadline", late)
 		}
-		// Its decision is still owed to who proposes it again.
+		// The decision is kept for a proposer that proposes the transaction again.
 		w.Link("co").Heal()
 		d := mustPropose(w.T, coord.NewCoordinator[string](w.Open("co again", nil), "/tx", nil), p)
 		if d.Commit {
@@ -52,7 +52,7 @@ func TestSitesDoNotWaitForADeadCoordinator(t *testing.T) {
 	})
 }
 
-// The coordinator dies when it has decided and before it has said so.
+// The coordinator dies after its decision is committed and before Propose returns it.
 func TestADecisionOutlivesItsCoordinator(t *testing.T) {
 	for _, retry := range []bool{false, true} {
 		t.Run(fmt.Sprintf("retry=%v", retry), func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestADecisionOutlivesItsCoordinator(t *testing.T) {
 					w.T.Errorf("%+v", d)
 				}
 				w.Link("co").Heal()
-				if retry { // the live node of the dead one goes with its session
+				if retry { // the live node of the dead proposer is removed with its session
 					if _, err := co.Recover(context.Background()); err != nil {
 						w.T.Error(err)
 					}
@@ -210,8 +210,7 @@ func TestACommitWaitsForEverySite(t *testing.T) {
 	})
 }
 
-// A dead site holds up nothing, and an abort does not wait for it. It learns of
-// it later.
+// An abort does not wait for a dead site. The site learns of it later.
 func TestAnAbortDoesNotWaitForASiteThatDidNotVote(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.accounts("b")
@@ -241,7 +240,7 @@ type txCell struct {
 	n     int    // the call, from 1
 	after bool
 	how   string
-	// What is else different.
+	// Further differences.
 	no      bool // the last site votes no
 	recover bool // a dead proposer is not replaced by one that proposes again
 }
@@ -254,16 +253,16 @@ func (c txCell) String() string {
 	return fmt.Sprintf("%s of the %s %s call %d (no=%v, recover=%v)", c.how, c.role, side, c.n, c.no, c.recover)
 }
 
-// txFaults are the ways to fail. Each is called with x.mu held, and tells what the
-// call returns.
+// txFaults are the ways to fail. Each is called with x.mu held, and returns the result of the
+// call.
 var txFaults = map[string]func(p *txProc, c backendtest.Call, after bool, err error) error{
-	// The process is killed, and what it was sending is lost.
+	// The process is killed, and its request or reply under way is lost.
 	"kill": func(p *txProc, _ backendtest.Call, _ bool, _ error) error {
 		p.kill()
 		return errKilled
 	},
-	// The process is killed, and what it was sending arrives late, when others are
-	// at work in its place.
+	// The process is killed, and its commit under way arrives late, when others work in its
+	// place.
 	"late write": func(p *txProc, c backendtest.Call, after bool, err error) error {
 		if after || c.Op != "commit" {
 			return err
@@ -287,7 +286,7 @@ var txFaults = map[string]func(p *txProc, c backendtest.Call, after bool, err er
 		p.link.Expire(c.Session.ID())
 		switch {
 		case !after:
-			return nil // the call finds out
+			return nil // the call itself fails
 		case c.Op == "commit":
 			return backend.Uncertain(backend.ErrSessionLost)
 		}
@@ -309,14 +308,14 @@ var txFaults = map[string]func(p *txProc, c backendtest.Call, after bool, err er
 func (c txCell) play(t *testing.T, count map[string]int) (calls int) {
 	sites := []string{"a", "b"}
 	x := newTxWorld(t, c.String())
-	x.unserved = coord.AwaitUnserved // the dead are started again
+	x.unserved = coord.AwaitUnserved // dead processes are replaced
 	x.prepare = func(site, _ string) error {
 		if c.no && site == "b" {
 			return errors.New("no")
 		}
 		return nil
 	}
-	// The inboxes must be there, or a proposal is refused.
+	// The inboxes must exist, else a proposal is refused.
 	first := x.start("first", nil)
 	for _, site := range sites {
 		first.serve(site)
@@ -343,7 +342,7 @@ func (c txCell) play(t *testing.T, count map[string]int) (calls int) {
 	}
 	var procs []*txProc
 	start := time.Now()
-	// replace starts a process in the place of one that dies.
+	// again starts a process in place of one that dies.
 	again := func(p *txProc, restart func()) {
 		p.wg.Go(func() {
 			<-p.ctx.Done()
@@ -394,7 +393,7 @@ func (c txCell) play(t *testing.T, count map[string]int) (calls int) {
 		tell(co)
 	}
 	if len(told) == 0 {
-		// Nobody proposes it again.
+		// No process proposes it again.
 		rec := x.start("recovery", nil)
 		list, err := coord.NewCoordinator[string](rec.c, txPath, nil).Recover(rec.ctx)
 		if err != nil {
@@ -405,18 +404,19 @@ func (c txCell) play(t *testing.T, count map[string]int) (calls int) {
 		}
 		rec.stop()
 	}
-	// Whoever is still at work ends within the deadline and two timeouts: one for
-	// the session of the dead, one for the lock of his site.
+	// All remaining work ends within the deadline and two timeouts: one for the session of the
+	// dead process, one for the lock of its site.
 	time.Sleep(time.Until(start.Add(txDeadline + 2*txTimeout)))
 	synctest.Wait()
 	x.finish(sites)
 	for _, r := range told {
 		in := x.history.all[txKey{"t", r.d.Zxid}]
 		if r.err != nil || in == nil || (in.decided == "commit") != r.d.Commit {
-			x.errorf("told %+v, %v; %+v", r.d, r.err, in)
+			x.errorf("received %+v, %v; %+v", r.d, r.err, in)
 		}
 	}
-	// What a dead proposer has sent may land when all is over. It does nothing twice.
+	// A late write of a dead proposer may be applied when all has ended. It commits nothing
+	// twice.
 	committed := 0
 	for _, in := range x.history.all {
 		if in.decided == "commit" {
@@ -522,7 +522,7 @@ func txRequests(t *testing.T, n int) (requests int) {
 	return requests
 }
 
-func TestTheRequestsOfATransactionGrowAsItsSites(t *testing.T) {
+func TestTheRequestsOfATransactionGrowWithItsSites(t *testing.T) {
 	t.Parallel()
 	var list []string
 	most := 0
@@ -531,8 +531,8 @@ func TestTheRequestsOfATransactionGrowAsItsSites(t *testing.T) {
 		r := txRequests(t, n)
 		list = append(list, fmt.Sprint(r))
 		most = max(most, r)
-		// Not more for each further site than for the second, and one list of the
-		// votes by the proposer, which may see several at once.
+		// Each further site takes at most as many requests as the second, and one list of the
+		// votes by the proposer, which may see several votes at once.
 		if limit := one + (n-1)*(two-one+1); r > limit {
 			t.Errorf("%d sites take %d requests, want at most %d", n, r, limit)
 		}
@@ -540,8 +540,8 @@ func TestTheRequestsOfATransactionGrowAsItsSites(t *testing.T) {
 	t.Logf("figure: requests for a transaction of 1 to 20 sites: %s", strings.Join(list, " "))
 }
 
-// Many at once over the same sites; each site says no to some. What is decided is
-// the same everywhere, which the history checks.
+// Many transactions run at once over the same sites; each site votes no on some. The history
+// checks that each has the same decision everywhere.
 func TestAHundredTransactionsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

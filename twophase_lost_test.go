@@ -20,8 +20,8 @@ func makesRecord(c backendtest.Call) bool {
 	return c.Op == "commit" && c.Ops[0].Kind == backend.OpCreate && c.Path == "/tx/tx/t1"
 }
 
-// the record is made, its reply is lost in a partition; another Propose of the
-// same id commits it; the first one makes it a second time.
+// The reply to the creation of the record is lost in a partition, and another Propose of the
+// same id commits the transaction. The first proposer must not execute it a second time.
 func TestAProposeWhoseSessionIsLostInTheMiddleExecutesOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a")
@@ -65,9 +65,9 @@ func TestAProposeWhoseSessionIsLostInTheMiddleExecutesOnce(t *testing.T) {
 	})
 }
 
-// A's session is lost while it waits; its transaction commits for B and is done
-// with; A then takes the decision of the next transaction with the id for its own.
-func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
+// A's session is lost while its Propose waits. The transaction commits for B and is finished. A
+// must not take the decision of the next transaction with this id for its own.
+func TestAnotherTransactionsDecisionIsNotReturned(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a")
 		let := make(chan struct{})
@@ -101,14 +101,14 @@ func TestAnotherTransactionsDecisionIsNotTold(t *testing.T) {
 		w.T.Log("B again:", <-second)
 		w.T.Log("A:", a.d, a.err)
 		if a.err == nil && a.d != b {
-			w.T.Errorf("A was told %+v, its transaction ended as %+v", a.d, b)
+			w.T.Errorf("A received %+v, its transaction ended as %+v", a.d, b)
 		}
 	})
 }
 
-// the reply of Recover's delete of the open node is lost with the session: the
-// decision is told to nobody.
-func TestADecisionWhoseReplyToRecoverIsLostIsTold(t *testing.T) {
+// The reply to Recover's deletion of the open node is lost with the session. The decision must
+// be returned nevertheless.
+func TestADecisionWhoseReplyToRecoverIsLostIsReturned(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
 		var x coordtest.Nth
@@ -138,14 +138,14 @@ func TestADecisionWhoseReplyToRecoverIsLostIsTold(t *testing.T) {
 		again, err2 := co.Recover(context.Background())
 		w.T.Log(got, err, again, err2)
 		if len(got)+len(again) == 0 {
-			w.T.Error("the commit was told to nobody, and it is gone")
+			w.T.Error("no Recover returned the commit, and its record is gone")
 		}
 		w.over("a")
 	})
 }
 
-// one foreign node beside the records.
-func TestAForeignNodeBesideTheRecordsBlocksNobody(t *testing.T) {
+// There is a foreign node beside the records.
+func TestAForeignNodeBesideTheRecordsBlocksNothing(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
 		c := w.Open("A", nil)
@@ -154,7 +154,7 @@ func TestAForeignNodeBesideTheRecordsBlocksNobody(t *testing.T) {
 			coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, w.proposal("zz", "nobody-yet", "a"))
 		}()
 		_ = cancel
-		// the records' directory exists
+		// This creates the directory of the records.
 		co := coord.NewCoordinator[string](w.Open("B", nil), "/tx", nil)
 		mustPropose(w.T, co, w.proposal("t0", "a"))
 		w.over("a")
@@ -167,7 +167,7 @@ func TestAForeignNodeBesideTheRecordsBlocksNobody(t *testing.T) {
 		if _, err := co.List(context.Background()); err != nil {
 			w.T.Errorf("List: %v", err)
 		}
-		// And a Propose of that id leaves its node there, and a goroutine.
+		// A Propose of that id leaves no node there, and no goroutine.
 		_, err := co.Propose(context.Background(), w.proposal("README", "a"))
 		w.T.Log(err)
 		time.Sleep(time.Minute)
@@ -178,7 +178,7 @@ func TestAForeignNodeBesideTheRecordsBlocksNobody(t *testing.T) {
 	})
 }
 
-// two proposers of one id give up at once, and neither aborts it.
+// Two proposers of one id give up at once. The transaction must be aborted.
 func TestProposersThatGiveUpTogetherAbort(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a", "b")
@@ -188,7 +188,7 @@ func TestProposersThatGiveUpTogetherAbort(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		for i := range 2 {
-			// Both read before either has left: a latency that every round trip has.
+			// With this latency both read before either has left.
 			w.Service.(coordtest.MemoryService).Store.Link(fmt.Sprint("co", i)).SetLatency(10 * time.Millisecond)
 			co := coord.NewCoordinator[string](w.Open(fmt.Sprint("co", i), nil), "/tx", nil)
 			wg.Go(func() { co.Propose(ctx, p) })
@@ -199,7 +199,7 @@ func TestProposersThatGiveUpTogetherAbort(t *testing.T) {
 		time.Sleep(time.Minute)
 		st, err := coord.NewCoordinator[string](w.Open("look", nil), "/tx", nil).Status(context.Background(), "t1")
 		if err == nil && !st.Decided && !st.Proposed {
-			w.T.Errorf("undecided a minute after everybody gave up, site a is bound until the deadline: %+v", st)
+			w.T.Errorf("undecided a minute after both gave up, site a is bound until the deadline: %+v", st)
 		}
 	})
 }
@@ -219,7 +219,7 @@ func TestCloseAfterProposeFinishesItsRecord(t *testing.T) {
 	})
 }
 
-// the site's process is paused before Prepare; another has acknowledged since.
+// The site's process is paused before Prepare. Another process has acknowledged meanwhile.
 func TestPrepareIsNotCalledAfterAnAcknowledgement(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
@@ -245,7 +245,7 @@ func TestPrepareIsNotCalledAfterAnAcknowledgement(t *testing.T) {
 		w.served("a")
 		wg.Go(func() { coord.NewParticipant(w.Open("p2", nil), "/tx", "a", handler("p2")).Serve(ctx) })
 		synctest.Wait()
-		// The process stops right after it has read the record.
+		// The process is paused right after it has read the record.
 		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == "/tx/tx/t1" },
 			func(_ context.Context, c backendtest.Call, err error) error {
 				w.Link("p1").Expire(c.Session.ID())
@@ -262,12 +262,12 @@ func TestPrepareIsNotCalledAfterAnAcknowledgement(t *testing.T) {
 		wg.Wait()
 		t.Log(d, log)
 		if log[len(log)-1] != "acknowledged" {
-			t.Errorf("%q after the acknowledgement, and nobody will abort it", log[len(log)-1])
+			t.Errorf("%q after the acknowledgement, and no process will abort it", log[len(log)-1])
 		}
 	})
 }
 
-// the site's session is lost when the last acknowledgement was applied.
+// The site's session is lost when its acknowledgement, the last one, has been applied.
 func TestASiteLostAtItsAcknowledgementLeavesNoRecord(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var x, y coordtest.Nth
@@ -288,13 +288,13 @@ func TestASiteLostAtItsAcknowledgementLeavesNoRecord(t *testing.T) {
 		mustPropose(w.T, coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil), w.proposal("t1", "a"))
 		time.Sleep(time.Hour)
 		if left := w.Children("/tx/tx"); len(left) > 0 {
-			w.T.Errorf("left for ever though all are alive: %v: %v", left, w.Children("/tx/tx/t1"))
+			w.T.Errorf("left forever though all are alive: %v: %v", left, w.Children("/tx/tx/t1"))
 		}
 	})
 }
 
-// the last thing in a record is the node of a Propose whose session ended. All
-// sites and the other proposer are alive.
+// The last node in a record is that of a Propose whose session has ended. All sites and the
+// other proposer are alive.
 func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a")
@@ -308,7 +308,7 @@ func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
 		mustPropose(w.T, coord.NewCoordinator[string](w.Open("B", nil), "/tx", nil), w.proposal("t1", "a"))
 		time.Sleep(time.Hour)
 		if list, err := coord.NewCoordinator[string](w.Open("r", nil), "/tx", nil).Recover(context.Background()); err != nil || len(list) > 0 {
-			w.T.Errorf("owed: %v, %v", list, err)
+			w.T.Errorf("returned: %v, %v", list, err)
 		}
 		if left := w.Children("/tx/tx"); len(left) > 0 {
 			w.T.Errorf("left: %v: %v", left, w.Children("/tx/tx/t1"))
@@ -316,7 +316,7 @@ func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
 	})
 }
 
-// A proposer's session is lost when it takes back what holds the record.
+// A proposer's session is lost when it deletes the node that keeps its record.
 func TestAProposerThatIsLostAtItsEndLeavesNoRecord(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
@@ -334,8 +334,8 @@ func TestAProposerThatIsLostAtItsEndLeavesNoRecord(t *testing.T) {
 	})
 }
 
-// The process is paused between two attempts to commit, for longer than its lease, and
-// nothing has told it yet. Another process may have acknowledged meanwhile.
+// The process is paused between two attempts to commit, for longer than its lease, and has not
+// learned of the loss yet. Another process may have acknowledged meanwhile.
 func TestCommitIsNotCalledAfterTheLease(t *testing.T) {
 	onMemory(t, func(w *world) {
 		late := &lateBackend{Backend: w.Link("site")}
@@ -352,7 +352,7 @@ func TestCommitIsNotCalledAfterTheLease(t *testing.T) {
 			Abort:   nothing,
 			Commit: func(context.Context, coord.Branch[string]) error {
 				if late.over.Load() {
-					w.T.Error("it was called after the lease had passed")
+					w.T.Error("Commit was called after the lease had passed")
 				}
 				if commits.Add(1) > 1 {
 					return nil
@@ -374,7 +374,7 @@ func TestCommitIsNotCalledAfterTheLease(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		w.over("a")
 		if n := commits.Load(); n != 2 {
-			w.T.Errorf("it was called %d times", n)
+			w.T.Errorf("Commit was called %d times", n)
 		}
 	})
 }

@@ -58,7 +58,7 @@ func TestASiteThatIsNotServedIsNamed(t *testing.T) {
 			w.T.Errorf("%+v, %v", d, err)
 		}
 		if left := w.Children("/tx/tx"); len(left) > 0 || len(w.Children("/tx/sites/a")) > 0 || list[0].did() != "[]" {
-			w.T.Errorf("made all the same: %v; a did %s", left, list[0].did())
+			w.T.Errorf("created nevertheless: %v; a did %s", left, list[0].did())
 		}
 		_, err = coord.NewCoordinator[string](c, "/tx", nil).Propose(context.Background(), w.proposal("t1", "a", "nobody"))
 		coordtest.WantErr(w.T, err, coord.ErrNotFound)
@@ -93,7 +93,7 @@ func TestASiteThatDiesBeforeItsVoteAborts(t *testing.T) {
 			w.T.Errorf("took %v", took)
 		}
 		if left := w.Children("/tx/serving/b"); len(left) > 0 {
-			w.T.Errorf("its session stands: %v", left)
+			w.T.Errorf("its session has not ended: %v", left)
 		}
 		w.Eventually("a aborts", func() bool { return list[0].did() == "[prepare t1:p abort t1:p]" })
 		w.Link("site b").Heal()
@@ -123,8 +123,9 @@ func TestASiteThatIsTakenOverDoesNotAbort(t *testing.T) {
 	})
 }
 
-// A process has the site's lock and is not there yet. One that proposes waits for it, and
-// one that waits for its vote too. If it goes away, nobody waits any more.
+// A process has the site's lock and is not present yet. A Propose waits for it, before it
+// begins and while it waits for the vote. If the process goes away, the Propose does not wait
+// any more.
 func TestAProposeWaitsForASiteThatIsComing(t *testing.T) {
 	for _, comes := range []bool{true, false} {
 		for _, u := range []coord.Unserved{coord.FailUnserved, coord.AbortUnserved} {
@@ -172,7 +173,7 @@ func TestAProposeWaitsForASiteThatIsComing(t *testing.T) {
 }
 
 // An outsider deletes the node that says that a site is served.
-func TestASiteThatIsServedSaysSoAgain(t *testing.T) {
+func TestAServedSiteRecreatesItsPresence(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.accounts("a")
 		s := w.Session("outsider")
@@ -255,7 +256,7 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 		if d.err != nil || !d.d.Commit {
 			w.T.Errorf("%+v", d)
 		}
-		w.Eventually("the other is made", func() bool { return len(w.Children("/tx/sites/a")) == 3 })
+		w.Eventually("the other transaction is created", func() bool { return len(w.Children("/tx/sites/a")) == 3 })
 		list, err := co.RemoveSite(ctx, "a")
 		if err != nil || len(list) != 1 || list[0].ID != "commit" || list[0].Zxid != d.d.Zxid || !list[0].Commit {
 			w.T.Errorf("%+v, %v", list, err)
@@ -265,14 +266,14 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 		}
 		w.over("b")
 		if slices.Contains(w.Children("/tx/sites"), "a") {
-			w.T.Error("the inbox stands")
+			w.T.Error("the inbox still exists")
 		}
 		_, err = co.Propose(ctx, w.proposal("t1", "a", "b"))
 		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		if got := a.did(); got != "[prepare commit:p]" {
 			w.T.Error(got)
 		}
-		// It can come back.
+		// The site can be served again.
 		a.serve(w.Open("site a again", nil))
 		w.served("a")
 		if d := mustPropose(w.T, co, w.proposal("t1", "a", "b")); !d.Commit {
@@ -282,7 +283,7 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 	})
 }
 
-// A branch comes between RemoveSite's look at the inbox and the removal of that.
+// A branch is created between RemoveSite's look at the inbox and its removal.
 func TestASiteIsRemovedWhileItIsProposedTo(t *testing.T) {
 	onEach(t, func(w *world) {
 		stop := (&account{w: w, name: "a"}).serve(w.Open("site a", nil))
@@ -308,7 +309,7 @@ func TestASiteIsRemovedWhileItIsProposedTo(t *testing.T) {
 			w.T.Errorf("%+v", r)
 		}
 		w.over()
-		// A foreign node is not worked off.
+		// A foreign node is not removed.
 		if _, err := w.Session("operator").Commit(context.Background(),
 			backend.Create(w.Path("/tx/sites/a"), nil, backend.Persistent),
 			backend.Create(w.Path("/tx/sites/a/README"), nil, backend.Persistent)); err != nil {
@@ -319,8 +320,8 @@ func TestASiteIsRemovedWhileItIsProposedTo(t *testing.T) {
 	})
 }
 
-// A proposer that gives up does not end what another one proposes.
-func TestAProposerThatGivesUpLeavesItToAnother(t *testing.T) {
+// A proposer that gives up does not abort a transaction that another one proposes too.
+func TestAProposerThatGivesUpDoesNotAbortForAnother(t *testing.T) {
 	onEach(t, func(w *world) {
 		a := w.accounts("a")[0]
 		let := make(chan struct{})
@@ -346,7 +347,7 @@ func TestAProposerThatGivesUpLeavesItToAnother(t *testing.T) {
 		w.Eventually("both propose", func() bool { return live() == 2 })
 		giveUp()
 		coordtest.WantErr(w.T, <-gone, context.Canceled)
-		c.Close() // waits until the first one is done with it
+		c.Close() // waits for the clean-up of the first one
 		if live() != 1 {
 			w.T.Errorf("%d live nodes", live())
 		}
@@ -358,8 +359,8 @@ func TestAProposerThatGivesUpLeavesItToAnother(t *testing.T) {
 	})
 }
 
-// All that is left of a transaction that is over is what a dead proposer holds: the
-// process that looked last waits for the end of its session, without a Recover.
+// All that is left of a finished transaction is the node of a dead proposer. The process that
+// looked last waits for the end of that session, without a Recover.
 func TestTheLiveNodeOfADeadProposerGoesWithItsRecord(t *testing.T) {
 	for _, last := range []string{"a proposer", "a site"} {
 		t.Run(last, func(t *testing.T) {
@@ -391,7 +392,7 @@ func TestTheLiveNodeOfADeadProposerGoesWithItsRecord(t *testing.T) {
 	}
 }
 
-// past is a backend that shows transactions as they were, until it is asked to catch up.
+// past is a backend that shows transactions as they were, until a Sync.
 type past struct {
 	backend.Backend
 	mu   sync.Mutex
@@ -417,7 +418,7 @@ func (p *past) Open(ctx context.Context) (backend.Session, error) {
 	return &pastSession{s, p}, nil
 }
 
-// keep keeps what stands below the paths now.
+// keep saves the current nodes at and below the paths.
 func (p *past) keep(s backend.Session, paths ...string) {
 	tree := make(map[string]pastNode)
 	for i := 0; i < len(paths); i++ {
@@ -473,9 +474,9 @@ func (s *pastSession) Sync(ctx context.Context, path string) error {
 	return s.Session.Sync(ctx, path)
 }
 
-// A process has acknowledged a commit and ends. The server of the next one has not heard
-// of that.
-func TestNothingIsCalledAfterAnAcknowledgementThatIsOnItsWay(t *testing.T) {
+// A process has acknowledged a commit and ends. The server of the next process does not show
+// that yet.
+func TestNothingIsCalledAfterAnAcknowledgementThatAServerDoesNotShowYet(t *testing.T) {
 	onMemory(t, func(w *world) {
 		reader := w.Session("reader")
 		old := &past{Backend: w.Link("second")}
@@ -544,7 +545,7 @@ func TestAFarDeadlineIsNotOver(t *testing.T) {
 	})
 }
 
-// A node of an outsider's in the directory of a site's lock does not serve it.
+// A foreign node in the directory of a site's lock does not serve the site.
 func TestInspectCountsNoForeignNodeAsServed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a"}
@@ -568,7 +569,7 @@ func TestInspectCountsNoForeignNodeAsServed(t *testing.T) {
 	})
 }
 
-// All have voted, and nobody decides: its proposer is dead.
+// All sites have voted, and no process decides: the proposer is dead.
 func TestInspectSaysPrepared(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
@@ -586,8 +587,8 @@ func TestInspectSaysPrepared(t *testing.T) {
 	})
 }
 
-// A site that was not there is looked for behind a Sync: the server may not know yet of
-// one that has just come.
+// A site that is not present is looked for after a Sync: the server may not show yet that it is
+// served.
 func TestASiteIsLookedForBehindASync(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var mu sync.Mutex
@@ -634,8 +635,8 @@ func TestASiteIsLookedForBehindASync(t *testing.T) {
 	})
 }
 
-// What Prepare returns after its ctx has ended is no vote: the site did not refuse, it was
-// too late.
+// An error that Prepare returns after its ctx has ended is no vote: the site did not refuse, it
+// was too late.
 func TestAnErrorOfPrepareAfterTheDeadlineIsNoVote(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, stop := context.WithCancel(context.Background())
@@ -643,7 +644,7 @@ func TestAnErrorOfPrepareAfterTheDeadlineIsNoVote(t *testing.T) {
 		go func() {
 			ended <- coord.NewParticipant(w.Open("site a", nil), "/tx", "a", coord.Handler[string]{
 				Prepare: func(ctx context.Context, _ coord.Branch[string]) error {
-					w.Link("co").Partition() // or the proposer would decide at the deadline
+					w.Link("co").Partition() // else the proposer would decide at the deadline
 					<-ctx.Done()
 					return errors.New("given up")
 				},

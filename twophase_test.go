@@ -18,7 +18,7 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// account is a site that keeps a list of what it did.
+// account is a site that records its callbacks.
 type account struct {
 	w       *world
 	name    string
@@ -41,7 +41,7 @@ func (a *account) did() string {
 	return fmt.Sprint(a.log)
 }
 
-// votes sets what the account says when it is asked.
+// votes sets the account's Prepare.
 func (a *account) votes(f func(ctx context.Context, tx coord.Branch[string]) error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -81,8 +81,8 @@ func (a *account) serve(c *coord.Client) (stop func()) {
 	return stop
 }
 
-// accounts serves sites of these names, each over a client and link of its own, and
-// returns when they are there.
+// accounts serves sites of these names, each over a client and link of its own, and returns
+// when they are served.
 func (w *world) accounts(names ...string) []*account {
 	w.T.Helper()
 	var list []*account
@@ -141,7 +141,7 @@ func TestATransactionCommitsAtAllSites(t *testing.T) {
 			}
 		}
 		if _, err := co.Status(context.Background(), "t1"); !errors.Is(err, coord.ErrNotFound) {
-			w.T.Errorf("status of what is done with: %v", err)
+			w.T.Errorf("status of a finished transaction: %v", err)
 		}
 	})
 }
@@ -226,7 +226,7 @@ func TestTheSameProposalIsTheSameTransaction(t *testing.T) {
 		if got := list[0].did(); got != "[prepare t1:p commit t1:p]" {
 			w.T.Error(got)
 		}
-		// All were told, so the id is free.
+		// All proposers have received the decision, so the id is free.
 		list[0].votes(nil)
 		if again := mustPropose(w.T, co, p); again.Zxid <= first.Zxid {
 			w.T.Errorf("%+v after %+v", again, first)
@@ -235,7 +235,7 @@ func TestTheSameProposalIsTheSameTransaction(t *testing.T) {
 	})
 }
 
-// A proposer that gives up aborts, so that nobody waits for the deadline.
+// A proposer that gives up aborts, so that no site waits for the deadline.
 func TestAProposerThatGivesUpAborts(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("a", "b")
@@ -276,7 +276,7 @@ func TestOneProcessServesASite(t *testing.T) {
 	})
 }
 
-// An outsider destroys the record of a transaction that a site is bound to.
+// An outsider destroys the record of a transaction that a site has voted yes for.
 func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 	onEach(t, func(w *world) {
 		list := w.accounts("b")
@@ -312,7 +312,7 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		w.over("b")
-		// Whoever has found out deletes the branch.
+		// An operator that has determined the outcome deletes the branch.
 		if _, err := s.Commit(context.Background(), backend.Delete(e.Path, backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
 		}
@@ -360,7 +360,7 @@ func TestBadProposalsAreRefused(t *testing.T) {
 		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		coordtest.WantErr(w.T, coord.NewParticipant(c, "/tx", "a", coord.Handler[string]{}).Serve(ctx), coord.ErrInvalid)
 		w.over("a")
-		// Who cannot decode the payload votes no.
+		// A site that cannot decode the payload votes no.
 		n := coord.NewCoordinator[int](c, "/tx", nil)
 		d, err := n.Propose(ctx, coord.Proposal[int]{ID: "t", Sites: []string{"a"}, Payload: 7})
 		if err != nil || d.Commit || d.By != "site a" {
@@ -373,7 +373,7 @@ func TestBadProposalsAreRefused(t *testing.T) {
 	})
 }
 
-// siteScene is one site whose handler the test makes, and a coordinator.
+// siteScene is one site with the test's handler, and a coordinator.
 type siteScene struct {
 	t      *testing.T
 	st     *memory.Store
@@ -405,7 +405,7 @@ func newSiteScene(t *testing.T, h coord.Handler[string]) *siteScene {
 
 func nothing(context.Context, coord.Branch[string]) error { return nil }
 
-func TestADecisionIsCarriedOutUntilThatSucceeds(t *testing.T) {
+func TestADecisionIsRetriedUntilItSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, gone := 0, time.Time{}
 		x := newSiteScene(t, coord.Handler[string]{
@@ -434,7 +434,7 @@ func TestADecisionIsCarriedOutUntilThatSucceeds(t *testing.T) {
 	})
 }
 
-func TestTheTimeInDoubtIsTold(t *testing.T) {
+func TestTheTimeInDoubtIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
 		x := newSiteScene(t, h)
@@ -460,9 +460,9 @@ func TestTheTimeInDoubtIsTold(t *testing.T) {
 	})
 }
 
-// A vote and an abort of a transaction that is over land while another one with its
-// id is under way. Not even without the guard of the site's lock do they do anything.
-func TestWhatLandsLateLandsNowhere(t *testing.T) {
+// A vote and an abort of a finished transaction arrive while another one with its id is under
+// way. They have no effect, not even without the guard of the site's lock.
+func TestLateWritesOfAnEarlierTransactionHaveNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
 		var vote, abort []backend.Op
@@ -540,8 +540,8 @@ func TestWhatLandsLateLandsNowhere(t *testing.T) {
 	})
 }
 
-// Containers that are empty go, and come back when they are needed.
-func TestEmptyDirectoriesOfTransactionsMayGo(t *testing.T) {
+// Empty containers are removed, and created again when they are needed.
+func TestEmptyDirectoriesOfTransactionsMayBeRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x *siteScene
 		reap := func(context.Context, coord.Branch[string]) error { x.st.ReapContainers(); return nil }
@@ -554,19 +554,19 @@ func TestEmptyDirectoriesOfTransactionsMayGo(t *testing.T) {
 			synctest.Wait()
 			x.st.ReapContainers()
 			if left := coordtest.Children(t, x.st, "/tx"); len(left) != 3 {
-				t.Errorf("%v stand, want the inboxes, the locks and who is present", left)
+				t.Errorf("%v exist, want the inboxes, the locks and the presence", left)
 			}
 		}
 		x.stop()
 		x.st.ReapContainers()
 		if left := coordtest.Children(t, x.st, "/tx"); len(left) != 1 {
-			t.Errorf("%v stand, want the inboxes", left)
+			t.Errorf("%v exist, want the inboxes", left)
 		}
 	})
 }
 
-// Transactions of which Propose was told, and whose sites acknowledged, can still
-// stand for the live node of a proposer that died. Recover removes them.
+// Recover waits for a Propose that is under way in another process. That proposer receives the
+// decision, so Recover does not return it.
 func TestRecoverWaitsForProposersThatMayLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		let := make(chan struct{})
@@ -600,7 +600,7 @@ func TestRecoverWaitsForProposersThatMayLive(t *testing.T) {
 		if d := <-told; !d.Commit {
 			t.Errorf("%+v", d)
 		}
-		// The proposer was told, so Recover has nothing to tell.
+		// The proposer has received the decision, so Recover does not return it.
 		if list := <-recovered; len(list) != 0 {
 			t.Errorf("%+v", list)
 		}

@@ -23,9 +23,9 @@ const (
 	txDeadline = 5 * time.Second // of transactions
 )
 
-// txWorld is a store whose every commit, and every callback of every site, goes
-// into one history in the order in which it happened; and the processes of which
-// some crash. Calls and callbacks are made one at a time, so the order is exact.
+// txWorld is a store and the processes that use it, of which some crash. Every commit and every
+// callback of a site goes into one history, in the order in which it happened. Calls and
+// callbacks are made one at a time, so the order is exact.
 type txWorld struct {
 	t    *testing.T
 	name string // of the cell or seed
@@ -98,7 +98,7 @@ func (x *txWorld) start(name string, fault func(p *txProc, n int, c backendtest.
 	return p
 }
 
-// before is left with x.mu held if the call is made.
+// before returns with x.mu held if the call is made.
 func (p *txProc) before(ctx context.Context, c backendtest.Call) error {
 	p.travel()
 	p.x.mu.Lock()
@@ -133,7 +133,8 @@ func (p *txProc) after(ctx context.Context, c backendtest.Call, err error) error
 	return err
 }
 
-// silence is what a dead process hears.
+// silence is the result of each call of a dead process. It returns when the session or ctx
+// ends.
 func silence(ctx context.Context, c backendtest.Call) error {
 	err := backend.ErrSessionLost
 	select {
@@ -165,7 +166,7 @@ func (p *txProc) kill() {
 	p.cancel()
 }
 
-// stop ends a process in order, or buries a dead one.
+// stop ends a process in order, or cleans up after a dead one.
 func (p *txProc) stop() {
 	p.cancel()
 	p.wg.Wait()
@@ -253,7 +254,7 @@ func (x *txWorld) finish(sites []string) {
 // txHistory replays what was applied, and checks each step against the rules of the
 // protocol.
 type txHistory struct {
-	at      map[string]*txInstance // by id: whose record stands
+	at      map[string]*txInstance // by id: those with a record
 	all     map[txKey]*txInstance
 	commits int
 }
@@ -281,7 +282,7 @@ type txSiteHistory struct {
 	ended                    time.Time
 }
 
-// apply takes a commit that was applied.
+// apply records a commit that was applied.
 func (h *txHistory) apply(x *txWorld, c backendtest.Call) {
 	h.commits++
 	h.shape(x, c.Ops)
@@ -358,12 +359,12 @@ func (h *txHistory) record(x *txWorld, c backendtest.Call, i int, id string) {
 	case backend.OpDelete:
 		in := h.at[id]
 		if in == nil || in.decided == "" {
-			x.errorf("history: the record of %s goes undecided", id)
+			x.errorf("history: the record of %s is deleted undecided", id)
 			return
 		}
 		for site, s := range in.sites {
 			if s.voteStands || in.decided == "commit" && !s.acked {
-				x.errorf("history: the record of %s goes before %s has acknowledged", id, site)
+				x.errorf("history: the record of %s is deleted before %s has acknowledged", id, site)
 			}
 		}
 		in.gone = true
@@ -448,7 +449,7 @@ func (h *txHistory) branch(x *txWorld, op backend.Op, site, id, mark string) {
 	}
 }
 
-// call takes a callback.
+// call records a callback.
 func (h *txHistory) call(x *txWorld, what string, tx coord.Branch[string]) {
 	in := h.all[txKey{tx.ID, tx.Zxid}]
 	if in == nil || in.sites[tx.Site] == nil {
@@ -479,11 +480,11 @@ func (h *txHistory) call(x *txWorld, what string, tx coord.Branch[string]) {
 	}
 }
 
-// end checks that every transaction has ended everywhere, and in time.
+// end checks that every transaction has ended at all of its sites.
 func (h *txHistory) end(x *txWorld) {
 	for key, in := range h.all {
 		if !in.gone || in.decided == "" {
-			x.errorf("history: %v stands in the end, decided %q", key, in.decided)
+			x.errorf("history: %v is left in the end, decided %q", key, in.decided)
 		}
 		for site, s := range in.sites {
 			if !s.acked || s.commits > 0 && s.abort > 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// put is a recipe's operation that creates the node at path or sets it, after it
-// has looked. meanwhile runs after the look.
+// put returns a recipe's operation that creates the node at path or sets it, after a look.
+// meanwhile runs after the look.
 func put(path string, meanwhile func(looks int)) TxnOp {
 	looks := 0
 	return TxnOp{
@@ -28,7 +28,7 @@ func put(path string, meanwhile func(looks int)) TxnOp {
 	}
 }
 
-func TestARecipesOperationThatIsOvertakenIsTriedAgain(t *testing.T) {
+func TestARecipesOperationThatIsOvertakenIsRetried(t *testing.T) {
 	st := memory.New(nil)
 	c, err := Open(t.Context(), st, nil)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestARecipesOperationThatIsOvertakenIsTriedAgain(t *testing.T) {
 		t.Errorf("%+v, %v", res, err)
 	}
 
-	// What is to blame on another part is not tried again, and named rightly.
+	// A conflict of another part is not retried, and names that part.
 	looks := 0
 	_, err = NewTxn(c).Add(put("/x", func(int) { looks++ })).Delete("/plain").Commit(t.Context())
 	var conflict *ConflictError
@@ -68,7 +68,7 @@ func TestARecipesOperationThatIsOvertakenIsTriedAgain(t *testing.T) {
 		t.Errorf("%v after %d looks", err, looks)
 	}
 
-	// Without again, it is a conflict of its own.
+	// Without again, the operation has a conflict of its own.
 	op = put("/y", func(int) { commit(backend.Create("/y", nil, backend.Persistent)) })
 	op.again = nil
 	_, err = NewTxn(c).Add(op).Commit(t.Context())
@@ -76,7 +76,7 @@ func TestARecipesOperationThatIsOvertakenIsTriedAgain(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// Nor is what cannot be expanded.
+	// An error of expand is not retried either.
 	failed := errors.New("failed")
 	_, err = NewTxn(c).Add(TxnOp{op: "put", path: "/z", expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return nil, failed }}).Commit(t.Context())
 	var e *backend.Error

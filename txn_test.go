@@ -66,7 +66,7 @@ func TestATransactionIsAppliedWholeOrNotAtAll(t *testing.T) {
 		if got, _, _ := w.Session("x").Get(context.Background(), w.Path("/x"), nil); string(got) != "two" {
 			w.T.Errorf("the data is %q", got)
 		}
-		// It can be committed again, and is refused as a whole.
+		// The same Txn can be committed again, and is refused as a whole.
 		_, err = txn.Commit(context.Background())
 		wantConflict(w.T, err, "create", 0, w.Path("/x"), coord.ErrExists)
 		if !strings.Contains(err.Error(), w.Path("/x")) {
@@ -116,8 +116,8 @@ func TestEachConditionIsCheckedAndNamed(t *testing.T) {
 	})
 }
 
-// What IfMissing does to the parent, as its comment says.
-func TestMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
+// IfMissing has the effects on the parent that its doc comment states.
+func TestIfMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
 	onEach(t, func(w *world) {
 		c := w.Open("a", nil)
 		ctx := context.Background()
@@ -152,7 +152,7 @@ func TestMissingLeavesNoNodeAndCountsTwoChanges(t *testing.T) {
 		}
 		<-node.Fired()
 		<-dir.Fired()
-		// Refused, it leaves nothing at all.
+		// A refused transaction leaves no effect.
 		before, _ = w.stat("/d")
 		_, err := coord.NewTxn(c).If(coord.IfMissing("/d/m"), coord.IfExists("/nowhere")).Set("/x", nil).Commit(ctx)
 		wantConflict(w.T, err, "exists", 1, w.Path("/nowhere"), coord.ErrNotFound)
@@ -209,7 +209,7 @@ func TestAStaleHolderWritesNothing(t *testing.T) {
 				mustCommit(w.T, coord.NewTxn(c).Create("/r", nil, backend.Persistent))
 				m := coord.NewMutex(c, "/l", nil)
 				h := coordtest.MustLock(w.T, m)
-				mustCommit(w.T, coord.NewTxn(w.Open("other", nil)).Under(h.Guard()).Set("/r", []byte("while it stands")))
+				mustCommit(w.T, coord.NewTxn(w.Open("other", nil)).Under(h.Guard()).Set("/r", []byte("while held")))
 				end(w, c, m, h)
 				w.staleWrite(c, h)
 			})
@@ -217,7 +217,7 @@ func TestAStaleHolderWritesNothing(t *testing.T) {
 	}
 }
 
-// A lost reply and a lost request are found out, and nothing is applied twice.
+// A lost reply and a lost request are resolved, and nothing is applied twice.
 func TestATransactionIsAppliedOnce(t *testing.T) {
 	for name, hook := range map[string]func(*coordtest.Nth) *backendtest.Hooks{
 		"its reply is lost":   func(x *coordtest.Nth) *backendtest.Hooks { return &backendtest.Hooks{After: x.After} },
@@ -257,7 +257,7 @@ func TestATransactionIsUncertainOnlyWithItsSession(t *testing.T) {
 		if stat, _ := w.stat("/x"); stat.Version != 1 {
 			w.T.Errorf("%+v", stat)
 		}
-		// One that meets the end of a session before it is sent goes on.
+		// A transaction whose session ends before it is sent continues with the next session.
 		s, err := c.Session(context.Background())
 		if err != nil {
 			w.T.Fatal(err)
@@ -316,8 +316,8 @@ func TestABadTransactionIsRefusedLocally(t *testing.T) {
 	})
 }
 
-// A leader writes its state, and puts the work that follows from it, all at once
-// and only while it leads.
+// A holder writes its state, and puts the items that follow from it, in one transaction and
+// only while it holds the lock.
 func TestAValueAndAnItemAreWrittenTogetherUnderAGuard(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
@@ -401,8 +401,8 @@ func TestItemsPutByTransactionsKeepTheirOrderOverBuckets(t *testing.T) {
 	})
 }
 
-// The bucket is closed, or the value deleted, between the look and the commit.
-func TestWhatAnOperationOfARecipeReliedOnIsReadAgain(t *testing.T) {
+// The bucket is closed, and the value deleted, between the look and the commit.
+func TestARecipesOperationReadsAgainWhatHasChanged(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
 		ctx := context.Background()
@@ -448,7 +448,7 @@ func TestWhatAnOperationOfARecipeReliedOnIsReadAgain(t *testing.T) {
 	})
 }
 
-func TestAnOperationThatCannotBeIsRefusedAtOnce(t *testing.T) {
+func TestABadOperationIsRefusedAtOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
 		bad := func(int) ([]byte, error) { return nil, errors.New("no") }
