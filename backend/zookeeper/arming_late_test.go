@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
@@ -201,9 +202,11 @@ func TestAnEventThatOvertakesTheReplyIsNotLost(t *testing.T) {
 	s.says(children, backend.Deleted)
 }
 
+// A server that refuses a request ends the connection. A client with a long session waits
+// long before it does so itself.
 func TestAnArmOfVeryLongPathsFitsIntoARequest(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, zookeeper.Options{})
+	s := newScene(t, zookeeper.Options{SessionTimeout: 40 * time.Second})
 	c := s.open(s.link)
 	before := s.link.Proxies[0].Count().Connections
 	long := s.path(strings.Repeat("x", (backend.MaxRequest-20)/4-len(s.path(""))))

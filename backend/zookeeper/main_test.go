@@ -15,7 +15,8 @@ import (
 
 // shared is the server of all tests that do not break it.
 var shared = zktest.Shared{Options: &zktest.Options{
-	JavaArgs: []string{"-Dznode.container.checkIntervalMs=300"},
+	MaxSessionTimeout: 40 * time.Second, // a stall of the machine must not look like a fault of the connection
+	JavaArgs:          []string{"-Dznode.container.checkIntervalMs=300"},
 }}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
