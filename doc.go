@@ -283,8 +283,8 @@
 // is not what was asked for. It costs nothing when it is nil. Package oteltrace, a module
 // of its own, makes OpenTelemetry spans and metrics of the events. Options.Logger gets
 // what an operator should know without asking: lost sessions and holds, and what the
-// service refuses in the background. Neither reveals what users store. [Inspect] explains
-// a path, and the command cmd/coordctl does so from a shell.
+// service refuses in the background. Neither reveals the data that users store.
+// [Inspect] explains a path, and the command cmd/coordctl does so from a shell.
 //
 // Both are called on goroutines of their own, and nothing waits for them. However
 // slow they are, holds end in time and calls return; what exceeds their queues is dropped

@@ -33,6 +33,15 @@ var (
 	// the same lock, so the call would wait for itself.
 	ErrUpgrade = errors.New("a reader cannot become the writer")
 	// ErrLocked: TryLock found the lock taken.
+	//
+	// If the options of the lock have an ID, the message names the holder, and so does
+	// that of a wait in the queue that its ctx ended: "locked (held by "worker-7", which
+	// came 12s ago)". The holder is named by its ID, or by its session if it has none,
+	// and never by its Data. The time is that since the creation of its node, by the
+	// clocks of the service and of this process. Such an error costs a try one read, and
+	// a wait two, beside the removal of its node. A wait inside the process, behind
+	// another caller of the client, pays the same. The call returns without the name
+	// after a second, or if there is no contact.
 	ErrLocked = errors.New("locked")
 	// ErrLimit: a limit of the recipe is reached, such as the last sequence
 	// number of a directory.

@@ -90,6 +90,7 @@ type request struct {
 	owner recipe // of the hold
 	// contact, if not nil, receives the status of the session just before the grant.
 	contact *contact
+	inquiry
 }
 
 // berth is a node, or a possible node, that the previous holder created for a local
@@ -187,7 +188,8 @@ func (c *Client) serves(ctx context.Context, h *Hold) (bool, error) {
 func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 	for {
 		p, err := l.enter(ctx, r)
-		if err == nil {
+		entered := err == nil
+		if entered {
 			var h *Hold
 			h, err = l.await(ctx, r, p)
 			if err == nil {
@@ -196,16 +198,18 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 				}
 				return h, nil
 			}
-			if !errors.Is(err, errGone) {
-				p.s.giveUp(p.path)
-			}
 		}
+		endInquiry := l.beginInquiry(ctx, r, p.s, p.path, err)
+		if entered && !errors.Is(err, errGone) {
+			p.s.giveUp(p.path)
+		}
+		endInquiry()
 		if r.try {
 			l.c.setCalm(l.dir, false)
 		}
 		err, again := afterAttempt(ctx, err)
 		if !again {
-			err = opError(r.op, l.dir, err)
+			err = opError(r.op, l.dir, r.explain(err))
 			r.trail.over(ctx, err)
 			return nil, err
 		}
@@ -214,7 +218,8 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 	}
 }
 
-// enter takes a place at the tail of the queue.
+// enter takes a place at the tail of the queue. With an error, the place has no node any
+// more, and may have a session.
 func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	b := r.berth
 	r.berth = berth{}
@@ -232,7 +237,7 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	}
 	if r.try && !l.c.isCalm(l.dir) {
 		if err := l.look(ctx, s, r); err != nil {
-			return place{}, err
+			return place{s: s}, err
 		}
 	}
 	var sp spec
@@ -270,7 +275,7 @@ func (l *line) look(ctx context.Context, s *session, r *request) error {
 	}
 	queue := append(l.kinds.Order(names), layout.Position{Shared: r.kind == layout.ReadInfix})
 	if layout.Blocker(queue, len(queue)-1) >= 0 {
-		return ErrLocked
+		return r.locked(func() []string { return holders(queue, "") })
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func (c *Client) join(l line, data []byte, try bool) (*localQueue, *localWaiter,
 		return q, nil, nil
 	}
 	if try {
-		return nil, nil, ErrLocked
+		return nil, nil, errBehindOwn
 	}
 	w := &localWaiter{data: data, turn: make(chan struct{})}
 	q.mu.Lock()

@@ -142,7 +142,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		turn, j := l.turnIn(queue)
 		if turn != turnGranted {
 			if r.try {
-				return nil, ErrLocked
+				return nil, r.locked(func() []string { return holders(queue, base(p.path)) })
 			}
 			if err := l.behindOwn(ctx, r, queue[:j+1]); err != nil {
 				return nil, err

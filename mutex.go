@@ -12,6 +12,8 @@ import (
 type MutexOptions struct {
 	// ID names the caller in Contenders, [Inspect] and coordctl. It is text, need not be
 	// unique, and decides nothing. Others can read it, so it must not be a secret.
+	//
+	// With an ID, the caller's own errors name the holder: see [ErrLocked].
 	ID string
 
 	// Data is stored in the node of each acquisition, for Contenders. Keep it small: it
@@ -53,10 +55,11 @@ type MutexOptions struct {
 // A Mutex is safe for concurrent use and owns no resources; there is nothing to close.
 // Two of them with one client and path are one lock.
 type Mutex struct {
-	c    *Client
-	path recipePath
-	data []byte // of the node
-	bad  error  // of the options
+	c     *Client
+	path  recipePath
+	data  []byte // of the node
+	hasID bool
+	bad   error // of the options
 
 	whole ground // of the recipe that the lock is a part of, if any
 }
@@ -67,6 +70,7 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 	m := &Mutex{c: c, path: c.recipePath(path)}
 	if o != nil {
 		m.data, m.bad = encodeContender(o.ID, slices.Clone(o.Data))
+		m.hasID = o.ID != ""
 	}
 	return m
 }
@@ -123,6 +127,7 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, opError(r.op, path, err)
 	}
 	r.trail = m.c.trail("mutex", path, r.op)
+	r.hasID = m.hasID
 	q, w, err := m.c.join(*m.line(), r.data, r.try)
 	if err != nil {
 		return nil, opError(r.op, path, err)
@@ -130,7 +135,8 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if w != nil {
 		r.trail.waiting(ctx, "", -1)
 		if err := q.wait(ctx, w); err != nil {
-			err = opError(r.op, path, err)
+			q.l.beginInquiry(ctx, r, m.c.current.Load(), "", err)()
+			err = opError(r.op, path, r.explain(err))
 			r.trail.over(ctx, err)
 			return nil, err
 		}

@@ -53,10 +53,11 @@ type RWMutexOptions struct {
 //
 // An RWMutex is safe for concurrent use and owns no resources.
 type RWMutex struct {
-	c    *Client
-	path recipePath
-	data []byte // of the node
-	bad  error  // of the options
+	c     *Client
+	path  recipePath
+	data  []byte // of the node
+	hasID bool
+	bad   error // of the options
 }
 
 // NewRWMutex returns the lock at path. It does no I/O; a bad path is reported by
@@ -65,6 +66,7 @@ func NewRWMutex(c *Client, path string, o *RWMutexOptions) *RWMutex {
 	rw := &RWMutex{c: c, path: c.recipePath(path)}
 	if o != nil {
 		rw.data, rw.bad = encodeContender(o.ID, slices.Clone(o.Data))
+		rw.hasID = o.ID != ""
 	}
 	return rw
 }
@@ -133,7 +135,7 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := l.heldUnder(ctx, r); err != nil {
 		return nil, opError(r.op, rw.path.full, err)
 	}
-	r.data = rw.data
+	r.data, r.hasID = rw.data, rw.hasID
 	r.trail = rw.c.trail("rwmutex", rw.path.full, r.op)
 	r.owner = l
 	return l.acquire(ctx, r)

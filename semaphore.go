@@ -78,7 +78,8 @@ type Semaphore struct {
 	requests string // the directory of requests
 	limit    string // the node of the limit
 	data     []byte // of the node
-	bad      error  // of the options
+	hasID    bool
+	bad      error // of the options
 	adopt    bool
 	want     atomic.Int64            // the limit that this client expects
 	seen     atomic.Pointer[permits] // the limit that was last found and accepted
@@ -97,6 +98,7 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 	if o != nil {
 		s.adopt = o.AdoptLimit
 		s.data, s.bad = encodeContender(o.ID, slices.Clone(o.Data))
+		s.hasID = o.ID != ""
 	}
 	return s
 }
@@ -157,6 +159,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 		return nil, opError(a.op, s.path.full, err)
 	}
 	a.trail = s.c.trail("semaphore", s.path.full, a.op)
+	a.hasID = s.hasID
 	return a.run(ctx)
 }
 

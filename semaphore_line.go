@@ -58,6 +58,7 @@ type acquisition struct {
 	try    bool
 	trail  *trail // nil without Trace
 	agreed bool   // the limit was found to be one that the client accepts
+	inquiry
 }
 
 // heldUnder is line.heldUnder: the permits of the holds from which ctx derives never
@@ -139,7 +140,7 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 		}
 		err, again := afterAttempt(ctx, err)
 		if !again {
-			err = opError(a.op, path, err)
+			err = opError(a.op, path, a.explain(err))
 			a.trail.over(ctx, err)
 			return nil, err
 		}
@@ -174,6 +175,7 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	}
 	if a.try && !sem.c.isCalm(sem.requests) {
 		if err := a.look(ctx, s); err != nil {
+			a.beginInquiry(ctx, s, "", err)()
 			return nil, err
 		}
 	}
@@ -201,7 +203,9 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 		w.stop(err != nil)
 	}
 	if err != nil && !errors.Is(err, errGone) {
+		endInquiry := a.beginInquiry(ctx, s, p.path, err)
 		s.giveUp(p.path)
+		endInquiry()
 	}
 	return h, err
 }
@@ -219,13 +223,39 @@ func (a *acquisition) look(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	switch sum := layout.Weigh(layout.OrderPermits(names)) + int64(a.n); {
+	queue := layout.OrderPermits(names)
+	switch sum := layout.Weigh(queue) + int64(a.n); {
 	case a.n > l.n:
 		return tooHeavy(a.n, l.n)
 	case sum > int64(l.n):
-		return ErrLocked
+		return a.locked(func() []string { return a.holders(queue, "") })
 	}
 	return nil
+}
+
+// holders returns the names of the nodes ahead of own that hold permits: the longest
+// beginning of the queue that is within the limit, and at least one.
+func (a *acquisition) holders(queue []layout.Permit, own string) []string {
+	limit := int64(0)
+	if seen := a.sem.seen.Load(); seen != nil {
+		limit = int64(seen.n)
+	}
+	var names []string
+	sum := int64(0)
+	for _, q := range queue {
+		if sum += int64(q.Weight); q.Name == own || len(names) > 0 && sum > limit {
+			break
+		}
+		names = append(names, q.Name)
+	}
+	return names
+}
+
+// beginInquiry begins the inquiry of a call whose node, if it has one, is at own.
+func (a *acquisition) beginInquiry(ctx context.Context, s *session, own string, err error) (end func()) {
+	return a.begin(ctx, s, a.sem.requests, err, func(names []string) []string {
+		return a.holders(layout.OrderPermits(names), base(own))
+	})
 }
 
 // list returns the queue up to and including p, which is its last element. w may be
@@ -279,7 +309,7 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 		// not changed since: the turn came with the node.
 		return a.hold(ctx, p, nil, grantedAtOnce)
 	case !fits && a.try:
-		return nil, ErrLocked
+		return nil, a.locked(func() []string { return a.holders(queue, base(p.path)) })
 	case !fits:
 		if err := a.behindOwn(ctx, p.s, queue, l); err != nil {
 			return nil, err

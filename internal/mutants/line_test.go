@@ -116,4 +116,13 @@ var lineMutants = []mutant{
 	{"a hand-over within a client goes on in an old directory", "line_local.go",
 		"|| isHigh(own.Seq) {", "|| own.Seq < 0 {",
 		"TestTheDirectoryIsReplacedBeforeItsNumbersEnd"},
+	{"a caller without an ID looks for the holder too", "line_holder.go",
+		"if !q.hasID || s == nil", "if s == nil",
+		"TestAnErrorNamesTheHolder"},
+	{"the search for the holder outlasts the removal", "line_holder.go",
+		"context.WithTimeout(ctx, giveUpWait)", "context.WithTimeout(ctx, 3*giveUpWait)",
+		"TestTheSearchForTheHolderDelaysNoCall"},
+	{"a reader behind a waiting writer counts as a holder", "line_holder.go",
+		"i > 0 && !(q.Shared && queue[0].Shared)", "i < 0",
+		"TestAnErrorNamesTheFirstHolder"},
 }

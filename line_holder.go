@@ -1,0 +1,117 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// errBehindOwn is ErrLocked without a request: a caller of the same client has the
+// turn.
+var errBehindOwn = fmt.Errorf("%w: another caller of this client is ahead", ErrLocked)
+
+// mostOfID is the number of characters of a holder's ID that an error shows.
+const mostOfID = 100
+
+// An inquiry finds out which client holds the lock that a call did not get, for the
+// message of the call's error. Only a caller with an ID makes one, so other callers pay
+// no request for the message. The message never contains Data.
+type inquiry struct {
+	hasID   bool     // of the caller
+	holders []string // the nodes of the holders, as listed by a try that fails
+	answer  string
+}
+
+// locked returns ErrLocked. holders returns the names of the holders' nodes, in the
+// order of the queue; the first is the one to name.
+func (q *inquiry) locked(holders func() []string) error {
+	if q.hasID {
+		q.holders = holders()
+	}
+	return ErrLocked
+}
+
+// begin starts the inquiry if the call failed with err because of other contenders. The
+// caller removes its node meanwhile, and then calls end, which waits for the answer: as
+// long as there is contact, and not longer than giveUpWait after begin. list returns
+// the names of the holders' nodes among the children of dir; it is used unless the try
+// that failed has listed them.
+func (q *inquiry) begin(ctx context.Context, s *session, dir string, err error, list func(names []string) []string) (end func()) {
+	isLocked := answers(err, ErrLocked) && len(q.holders) > 0
+	if !q.hasID || s == nil || !isLocked && !ofContext(err) {
+		return func() {}
+	}
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, giveUpWait)
+	done := make(chan struct{})
+	if !s.c.goWork(func() {
+		defer close(done)
+		q.ask(ctx, s, dir, list)
+	}) {
+		close(done)
+	}
+	return func() {
+		s.waitFor(done, giveUpWait) // ctx ends the inquiry earlier
+		cancel()
+		<-done
+	}
+}
+
+// ask sets the answer, if there is one.
+func (q *inquiry) ask(ctx context.Context, s *session, dir string, list func(names []string) []string) {
+	if len(q.holders) == 0 {
+		names, _, err := s.b.Children(ctx, dir, nil)
+		if err != nil {
+			return
+		}
+		if q.holders = list(names); len(q.holders) == 0 {
+			return
+		}
+	}
+	data, stat, err := s.b.Get(ctx, dir+"/"+q.holders[0], nil)
+	if err != nil {
+		return // released since the listing, or no answer
+	}
+	_, own := layout.OpenEnvelope(data)
+	who := fmt.Sprintf("session 0x%x", uint64(stat.EphemeralOwner))
+	if id, _ := layout.OpenContender(own); id != "" {
+		who = fmt.Sprintf("%.*q", mostOfID, id)
+	}
+	age := max(time.Since(time.UnixMilli(stat.Ctime)), 0).Truncate(time.Second) // the clocks can differ
+	q.answer = fmt.Sprintf("held by %s, which came %v ago", who, age)
+	if more := len(q.holders) - 1; more > 0 {
+		q.answer += fmt.Sprintf(", and %d more", more)
+	}
+}
+
+// explain adds the answer to the error of a call that failed because of other
+// contenders.
+func (q *inquiry) explain(err error) error {
+	if q.answer == "" || !errors.Is(err, ErrLocked) && !ofContext(err) {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, q.answer)
+}
+
+// holders returns the names of the nodes ahead of own that hold the lock: the first of
+// the queue, and if that is a reader's, the readers right behind it.
+func holders(queue []layout.Position, own string) []string {
+	var names []string
+	for i, q := range queue {
+		if q.Name == own || i > 0 && !(q.Shared && queue[0].Shared) {
+			break
+		}
+		names = append(names, q.Name)
+	}
+	return names
+}
+
+// beginInquiry begins the inquiry of a call whose node, if it has one, is at own.
+func (l *line) beginInquiry(ctx context.Context, r *request, s *session, own string, err error) (end func()) {
+	return r.begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), base(own)) })
+}
