@@ -52,7 +52,7 @@ func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) 
 	default:
 		switch kind {
 		case "limited":
-			o.MaxLen = 4
+			o.MaxLen = simMaxLen
 		case "dead letters":
 			o.MaxAttempts = 2
 		}
@@ -76,6 +76,7 @@ func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) 
 const (
 	simProducers = 2
 	simEach      = 15 // values of one producer
+	simMaxLen    = 4  // of the limited queue
 )
 
 // produce puts values of its own: the actor times 1000, and counting.
@@ -267,8 +268,8 @@ func (x *queuePlay) run() {
 		if n == 0 {
 			break
 		}
-		if x.kind == "limited" && n > 4 {
-			x.t.Errorf("seed %d: %d items, limit 4", x.seed, n)
+		if x.kind == "limited" && n > simMaxLen {
+			x.t.Errorf("seed %d: %d items, the limit is %d", x.seed, n, simMaxLen)
 		}
 		if time.Now().After(deadline) {
 			x.t.Errorf("seed %d: %d items are left that nobody takes", x.seed, n)

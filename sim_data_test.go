@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -234,7 +235,7 @@ func txnScenario() *scenario {
 func cacheScenario() *scenario {
 	return &scenario{
 		name: "cache", share: 8, clients: 2,
-		must: []string{"create", "ephemeral", "set", "delete", "recreation", "deletion of a subtree", "recreation of a subtree",
+		must: []string{"create", "ephemeral", "set", "delete", "recreation", "deletion of a subtree", "recreation of a subtree", "end of a writer", "late reader",
 			"event: created", "event: changed", "event: deleted", "nodes at the end"},
 		without: []string{"outsider's delete", "outsider's write", "cancel", "uncertain outcome"},
 		play: func(x *sim) {
@@ -244,29 +245,47 @@ func cacheScenario() *scenario {
 			cs := &cacheSim{t: x.simulation.t, seed: x.arbiter.seed, st: x.arbiter.st, count: make(map[string]int)}
 			for i := range 2 {
 				x.act("writer", i, func(a *actor) {
-					for range 40 {
-						a.pause()
-						cs.change(a.r, x.truth)
-						a.say("changed")
-						a.linger(3)
+					for left := 40; left > 0; {
+						s, err := x.arbiter.st.Open(ctx)
+						if err != nil {
+							x.simulation.t.Fatal(err)
+						}
+						for more := true; more && left > 0; left-- {
+							a.pause()
+							cs.change(a.r, s)
+							a.say("changed")
+							a.linger(3)
+							more = a.r.IntN(15) > 0
+						}
+						s.Close() // with its ephemerals
+						a.note("end of a writer")
 					}
 				})
 			}
-			var folds [2]*fold
+			var folds [2][]*fold
 			var caches [2]*coord.Cache
 			for i := range 2 {
 				x.watch("cache", i, func(ctx context.Context, a *actor) {
-					k, f := coord.NewCache(a.client(), "/sim/r", nil), newFold("/sim/r")
+					k := coord.NewCache(a.client(), "/sim/r", nil)
+					eager, slow, late := newFold("/sim/r"), newFold("/sim/r"), newFold("/sim/r")
 					x.mu().Lock()
-					folds[i], caches[i] = f, k
+					folds[i], caches[i] = []*fold{eager, slow, late}, k
 					x.mu().Unlock()
-					over := make(chan struct{})
-					go func() {
-						defer close(over)
-						f.follow(ctx, k)
-					}()
+					step := func(reader string) { x.pass(ctx, &simCall{op: "step", path: a.name + reader}) }
+					slow.pace = func() { step(" slow"); step(" slow") }
+					wait := a.r.IntN(60)
+					var readers sync.WaitGroup
+					readers.Go(func() { eager.follow(ctx, k) })
+					readers.Go(func() { slow.follow(ctx, k) })
+					readers.Go(func() {
+						for range wait {
+							step(" late")
+						}
+						x.note("late reader")
+						late.follow(ctx, k)
+					})
 					err := k.Run(ctx)
-					<-over
+					readers.Wait()
 					if !errors.Is(err, context.Canceled) && !errors.Is(err, coord.ErrClosed) {
 						a.errorf("Run ended with %v", err)
 					}
@@ -275,7 +294,7 @@ func cacheScenario() *scenario {
 			x.ending = func() {
 				for i, k := range caches {
 					cs.k = k
-					cs.sameAs(treeOf(x.simulation.t, x.truth, "", "/sim/r"), "/sim/r", folds[i])
+					cs.sameAs(treeOf(x.simulation.t, x.truth, "", "/sim/r"), "/sim/r", folds[i]...)
 				}
 				x.mu().Lock()
 				defer x.mu().Unlock()

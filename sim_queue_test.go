@@ -1,6 +1,7 @@
 package coord_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 // queueScenario is a queue of one kind.
 func queueScenario(kind string, share int) *scenario {
 	const at = "/sim/q"
-	must := []string{"put", "uncertain put", "delivered", "again", "ack", "uncertain ack", "nack", "release", "loss", "gave up", "empty", "cancel", "outsider's delete"}
+	must := []string{"put", "uncertain put", "delivered", "received", "again", "ack", "uncertain ack", "nack", "release", "loss", "gave up", "empty", "cancel", "outsider's delete"}
 	if kind == "dead letters" {
 		must = append(must, "dead letter")
 	}
@@ -59,6 +60,8 @@ func queueScenario(kind string, share int) *scenario {
 					case n == 0:
 						cancel()
 						return
+					case kind == "limited" && n > simMaxLen:
+						a.errorf("%d items, the limit is %d", n, simMaxLen)
 					}
 				}
 			})
@@ -134,7 +137,7 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 	for ctx.Err() == nil {
 		c := newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{Prefetch: 1 + a.r.IntN(3)})
 		var items []*coord.Item[int]
-		how := a.r.IntN(5)
+		how := a.r.IntN(6)
 		a.try("take", func(own context.Context) error {
 			own, cancel := context.WithCancel(own)
 			defer cancel()
@@ -159,6 +162,20 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 					if x.consumed(a, q, it); a.r.IntN(2) == 0 {
 						break
 					}
+				}
+				return nil
+			case 2:
+				ch := c.Items(own)
+				it, ok := <-ch
+				if !ok {
+					return cmp.Or(own.Err(), coord.ErrClosed)
+				}
+				items = append(items, it)
+				a.note("received")
+				a.pause() // the next one is claimed, or there is none
+				cancel()
+				for it := range ch {
+					it.Release() // it was sent in the same moment
 				}
 				return nil
 			default:
@@ -187,7 +204,7 @@ func (x *sim) consumed(a *actor, q *queuePlay, it *coord.Item[int]) {
 	a.linger(3)
 	switch a.r.IntN(6) {
 	case 0:
-		if it.Nack(0) == nil {
+		if it.Nack(time.Duration(a.r.IntN(2)*a.r.IntN(100))*time.Millisecond) == nil {
 			a.note("nack")
 		}
 		return
@@ -315,7 +332,7 @@ func electionScenario() *scenario {
 	const at = "/sim/election"
 	return &scenario{
 		name: "election", share: 10, clients: 4, dir: at,
-		must:    []string{"grant", "loss", "announced", "observed", "vacant", "leadership", "gave up", "cancel", "outsider's delete"},
+		must:    []string{"grant", "loss", "announced", "observed", "vacant", "leadership", "led again", "run", "ran again", "gave up", "cancel", "outsider's delete"},
 		without: []string{"outsider's write"},
 		play: func(x *sim) {
 			election := func(a *actor) *coord.Election {
@@ -323,42 +340,30 @@ func electionScenario() *scenario {
 			}
 			for i := range 4 {
 				x.act("candidate", i, func(a *actor) {
+					lead := func(t *coord.Term) {
+						x.takes(a, at, t.Hold, false)
+						x.works(a, at, t.Hold, 3)
+						if a.r.IntN(2) == 0 && t.Announce(context.Background(), []byte(a.name)) == nil {
+							a.note("announced")
+							x.works(a, at, t.Hold, 3)
+						}
+					}
 					for range 3 {
-						var t *coord.Term
-						stop := func() {}
-						if a.r.IntN(2) == 0 {
-							a.try("campaign", func(ctx context.Context) (err error) {
+						switch a.r.IntN(4) {
+						case 0, 1:
+							var t *coord.Term
+							if a.try("campaign", func(ctx context.Context) (err error) {
 								t, err = election(a).Campaign(ctx)
 								return err
-							})
-						} else {
-							a.note("leadership")
-							ctx, cancel := a.context()
-							ch := election(a).Leadership(ctx)
-							t = <-ch
-							if t != nil && t.Token() == 0 {
-								if err := t.Err(); !a.excused(err) {
-									a.errorf("leadership: %v", err)
-								}
-								t = nil
+							}) {
+								lead(t)
+								x.releases(a, at, t.Hold)
 							}
-							stop = func() {
-								cancel()
-								for t := range ch {
-									t.Release() // it was sent in the same moment
-								}
-							}
+						case 2:
+							x.leadership(a, election(a), at, lead)
+						case 3:
+							x.runs(a, election(a), at, lead)
 						}
-						if t != nil {
-							x.takes(a, at, t.Hold, false)
-							x.works(a, at, t.Hold, 3)
-							if a.r.IntN(2) == 0 && t.Announce(context.Background(), []byte(a.name)) == nil {
-								a.note("announced")
-								x.works(a, at, t.Hold, 3)
-							}
-							x.releases(a, at, t.Hold)
-						}
-						stop()
 					}
 				})
 			}
@@ -396,11 +401,63 @@ func electionScenario() *scenario {
 	}
 }
 
+// leadership leads for one term of a Leadership, or for more.
+func (x *sim) leadership(a *actor, e *coord.Election, path string, lead func(*coord.Term)) {
+	a.note("leadership")
+	ctx, cancel := a.context()
+	terms := e.Leadership(ctx)
+	for t := range terms {
+		if t.Token() == 0 {
+			if err := t.Err(); !a.excused(err) {
+				a.errorf("leadership: %v", err)
+			}
+			break
+		}
+		lead(t)
+		x.releases(a, path, t.Hold)
+		a.pause() // the next campaign begins, or this is over
+		if a.r.IntN(2) == 0 {
+			break
+		}
+		a.note("led again")
+	}
+	cancel()
+	for t := range terms {
+		t.Release() // it was sent in the same moment
+	}
+}
+
+// runs leads in a Run.
+func (x *sim) runs(a *actor, e *coord.Election, path string, lead func(*coord.Term)) {
+	a.note("run")
+	ctx, done := a.context()
+	defer done()
+	var last *coord.Hold
+	err := e.Run(ctx, func(_ context.Context, t *coord.Term) error {
+		if last != nil {
+			a.note("ran again")
+		}
+		last = t.Hold
+		lead(t)
+		a.pause()
+		x.heard(last)
+		x.gives(path, last)
+		x.ended(last)
+		return nil
+	})
+	switch {
+	case last != nil && (err == nil || errors.Is(err, coord.ErrLost) || errors.Is(err, coord.ErrUncertain)):
+		x.gave(a, err, last)
+	case !a.excused(err):
+		a.errorf("run: %v", err)
+	}
+}
+
 func groupScenario() *scenario {
 	const at = "/g" // of textGroup
 	return &scenario{
 		name: "group", share: 10, clients: 4, dir: at,
-		must:    []string{"join", "duplicate", "gave up", "set", "set uncertain", "element", "stayed", "ended", "cancel", "outsider's delete"},
+		must:    []string{"join", "duplicate", "gave up", "set", "set uncertain", "element", "pick", "stayed", "ended", "cancel", "outsider's delete"},
 		without: []string{"outsider's write"}, // of other values
 		play: func(x *sim) {
 			var stay []*simMember
@@ -454,7 +511,15 @@ func groupScenario() *scenario {
 			told := make([]*watching, 2)
 			for i := range told {
 				x.watch("reader", i, func(ctx context.Context, a *actor) {
-					w := &watching{ch: textGroup(a.client(), false).Watch(ctx), gone: make(map[string]bool)}
+					g := textGroup(a.client(), false)
+					p, err := g.Picker(ctx, coord.PickPolicy(i))
+					if err != nil {
+						if !a.excused(err) {
+							a.errorf("picker: %v", err)
+						}
+						return
+					}
+					w := &watching{ch: g.Watch(ctx), gone: make(map[string]bool)}
 					x.mu().Lock()
 					told[i] = w
 					x.mu().Unlock()
@@ -469,7 +534,15 @@ func groupScenario() *scenario {
 						if err != nil {
 							a.errorf("%v", err)
 						}
-						a.linger(3)
+						for range 1 + a.r.IntN(3) {
+							if m, ok := p.TryNext(); ok {
+								x.note("pick")
+								if w.gone[m.Path] {
+									a.errorf("picked %s, which the watch had reported to be gone", m.Path)
+								}
+							}
+							a.pause()
+						}
 					}
 				})
 			}
