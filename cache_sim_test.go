@@ -10,23 +10,17 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
-	"github.com/go-coord/coord/backend/memory"
-	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // cacheSim is random changes of a small tree, so that they meet, and a cache.
 type cacheSim struct {
 	t     *testing.T
 	seed  uint64
-	st    *memory.Store
-	link  *memory.Link
-	c     *coord.Client
 	k     *coord.Cache
 	mu    sync.Mutex
 	count map[string]int
@@ -110,49 +104,6 @@ func (x *cacheSim) change(r *rand.Rand, s backend.Session) {
 	}
 }
 
-func (x *cacheSim) begin(hooks *backendtest.Hooks) (s backend.Session) {
-	x.st = memory.New(&memory.Options{SessionTimeout: 300 * time.Millisecond})
-	x.link = x.st.Link("cache")
-	var b backend.Backend = x.link
-	if hooks != nil {
-		b = backendtest.Intercept(b, *hooks)
-	}
-	x.c = coordtest.Open(x.t, b, &coord.Options{Namespace: "/sim"})
-	x.k = coord.NewCache(x.c, "/r", nil)
-	s, err := x.st.Open(context.Background())
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	if _, err := s.Commit(context.Background(), backend.Create("/sim", nil, backend.Persistent)); err != nil {
-		x.t.Fatal(err)
-	}
-	return s
-}
-
-// start runs the cache and its readers. What it returns ends them.
-func (x *cacheSim) start(readers ...*fold) (end func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := x.k.Run(ctx); !errors.Is(err, context.Canceled) {
-			x.t.Errorf("seed %d: Run ended with %v", x.seed, err)
-		}
-	})
-	for _, f := range readers {
-		wg.Go(func() { f.follow(ctx, x.k) })
-	}
-	return func() {
-		cancel()
-		wg.Wait()
-	}
-}
-
-// same checks that the copy, and what each reader made of the events, is the tree.
-func (x *cacheSim) same(s backend.Session, readers ...*fold) {
-	x.t.Helper()
-	x.sameAs(treeOf(x.t, s, "/sim", "/r"), "/r", readers...)
-}
-
 func (x *cacheSim) sameAs(tree map[string]nodeIs, root string, readers ...*fold) {
 	x.t.Helper()
 	if got := copyOf(x.k, root); !maps.Equal(got, tree) {
@@ -173,192 +124,6 @@ func (x *cacheSim) sameAs(tree map[string]nodeIs, root string, readers ...*fold)
 		x.mu.Unlock()
 	}
 	x.count["nodes at the end"] += len(tree)
-}
-
-// steps plays changes, faults and messages one at a time, in an order drawn from the
-// seed.
-func (x *cacheSim) steps() {
-	r := rand.New(rand.NewPCG(x.seed, 1))
-	var g gates
-	g.set(true)
-	s := x.begin(&backendtest.Hooks{
-		Before: func(context.Context, backendtest.Call) error { g.pass(); return nil },
-		After:  func(_ context.Context, _ backendtest.Call, err error) error { g.pass(); return err },
-	})
-	defer s.Close()
-	for range r.IntN(20) {
-		x.change(r, s)
-	}
-	eager, slow, late := newFold("/r"), newFold("/r"), newFold("/r")
-	turn := make(chan struct{})
-	slow.pace = func() { <-turn }
-	g.set(false)
-	end := x.start(eager, slow)
-	endLate := func() {}
-	changes := 20 + r.IntN(60)
-	for changes > 0 {
-		synctest.Wait()
-		switch n := r.IntN(40); {
-		case n < 12:
-			changes--
-			x.change(r, s)
-		case n == 12:
-			x.note("blip")
-			x.link.Partition()
-			x.link.Heal()
-		case n == 13 && r.IntN(2) == 0:
-			x.note("expiry")
-			st := <-x.c.WatchState(context.Background())
-			x.link.Expire(st.Session)
-			time.Sleep(time.Second) // for the pause before the next session
-		case n == 14:
-			select {
-			case turn <- struct{}{}:
-				x.note("turn of the slow reader")
-			default:
-			}
-		case n == 15 && changes < 20 && late.pace == nil:
-			late.pace = func() {}
-			ctx, cancel := context.WithCancel(context.Background())
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				late.follow(ctx, x.k)
-			}()
-			endLate = func() { cancel(); <-done }
-			x.note("late reader")
-		default:
-			if g.step(r) {
-				x.note("step")
-			}
-		}
-	}
-	g.set(true)
-	close(turn)
-	time.Sleep(2 * time.Second)
-	synctest.Wait()
-	readers := []*fold{eager, slow}
-	if late.pace != nil {
-		readers = append(readers, late)
-	}
-	x.same(s, readers...)
-	end()
-	endLate()
-	x.c.Close()
-}
-
-// faults plays writers and a cache on links with latency that break.
-func (x *cacheSim) faults() {
-	s := x.begin(nil)
-	defer s.Close()
-	var writers, nemesis sync.WaitGroup
-	const actors = 3
-	links := []*memory.Link{x.link}
-	eager, slow := newFold("/r"), newFold("/r")
-	pace := rand.New(rand.NewPCG(x.seed, 100))
-	slow.pace = func() { time.Sleep(time.Duration(pace.IntN(200)) * time.Millisecond) }
-	end := x.start(eager, slow)
-	for i := range actors {
-		l := x.st.Link(fmt.Sprint(i))
-		links = append(links, l)
-		writers.Go(func() {
-			r := rand.New(rand.NewPCG(x.seed, uint64(i)))
-			var own backend.Session
-			for range 100 {
-				if own == nil || own.Err() != nil {
-					if own != nil {
-						own.Close()
-					}
-					var err error
-					if own, err = l.Open(context.Background()); err != nil {
-						x.t.Error(err)
-						return
-					}
-				}
-				x.change(r, own)
-				if r.IntN(40) == 0 {
-					x.note("writer's end") // with its ephemerals
-					own.Close()
-				}
-				time.Sleep(time.Duration(r.IntN(8)) * time.Millisecond)
-			}
-			own.Close()
-		})
-	}
-	nemesis.Go(func() {
-		r := rand.New(rand.NewPCG(x.seed, 101))
-		for range 2 + r.IntN(12) {
-			time.Sleep(time.Duration(r.IntN(60)) * time.Millisecond)
-			l := links[0]
-			if r.IntN(3) == 0 {
-				l = links[r.IntN(len(links))]
-			}
-			switch r.IntN(6) {
-			case 0:
-				x.note("partition")
-				l.Partition()
-				time.Sleep(time.Duration(r.IntN(400)) * time.Millisecond)
-				l.Heal()
-			case 1:
-				x.note("blip")
-				l.Partition()
-				l.Heal()
-			case 2:
-				x.note("expiry")
-				st := <-x.c.WatchState(context.Background())
-				x.link.Expire(st.Session)
-			case 3:
-				x.note("lost request")
-				l.DropNextRequest()
-			case 4:
-				x.note("lost reply")
-				l.DropNextReply()
-			case 5:
-				l.SetLatency(time.Duration(r.IntN(3000)) * time.Microsecond)
-			}
-		}
-	})
-	writers.Wait()
-	nemesis.Wait()
-	time.Sleep(5 * time.Second) // of fake time, for sessions that have to expire and be opened
-	synctest.Wait()
-	x.same(s, eager, slow)
-	end()
-	x.c.Close()
-}
-
-func TestTheCacheUnderRandomFaults(t *testing.T) {
-	changes := []string{"create", "ephemeral", "set", "delete", "recreation", "deletion of a subtree", "recreation of a subtree",
-		"event: created", "event: changed", "event: deleted", "nodes at the end", "blip", "expiry"}
-	for _, sc := range []struct {
-		name        string
-		short, long uint64
-		play        func(*cacheSim)
-		also        []string
-	}{
-		{"message by message", 600, 30_000, (*cacheSim).steps, []string{"step", "turn of the slow reader", "late reader"}},
-		{"with latency", 200, 10_000, (*cacheSim).faults, []string{"partition", "lost request", "lost reply", "writer's end"}},
-	} {
-		t.Run(sc.name, func(t *testing.T) {
-			first, seeds, all := simRange(sc.short, sc.long)
-			count := make(map[string]int)
-			for seed := first; seed < first+seeds && !t.Failed(); seed++ {
-				if *simTrace {
-					fmt.Println("seed", seed)
-				}
-				synctest.Test(t, func(t *testing.T) { sc.play(&cacheSim{t: t, seed: seed, count: count}) })
-			}
-			t.Logf("figure: simulation of the cache %s, %d seeds: %v", sc.name, seeds, count)
-			if !all {
-				return
-			}
-			for _, what := range append(changes, sc.also...) {
-				if count[what] == 0 {
-					t.Errorf("%q never happened: the simulation tested nothing of it", what)
-				}
-			}
-		})
-	}
 }
 
 // nodeIs is which node stands at a path, and what it holds.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-coord/coord"
@@ -207,85 +206,6 @@ func timely(ctx context.Context, f func() error) error {
 		return err
 	case <-time.After(10 * time.Second):
 		return errors.New("the call hangs past its ctx")
-	}
-}
-
-// doubleWorker makes some attempts that it may give up, and then goes on without,
-// until one of the workers has made enough of these: whose wake-up is lost then,
-// nothing rescues.
-func doubleWorker(r *rounds, c *coord.Client, d *coord.DoubleBarrier, rng *rand.Rand, hasty, patient int, all context.Context, finish func()) error {
-	never := context.Background()
-	for range hasty {
-		enter, cancelEnter := context.WithTimeout(never, time.Duration(50+rng.IntN(500))*time.Millisecond)
-		leave, cancelLeave := never, context.CancelFunc(func() {})
-		if rng.IntN(4) == 0 {
-			leave, cancelLeave = context.WithTimeout(never, time.Duration(rng.IntN(200))*time.Millisecond)
-		}
-		err := r.attempt(c, d, rng, enter, leave)
-		cancelEnter()
-		cancelLeave()
-		if err != nil {
-			return err
-		}
-	}
-	for range patient {
-		if err := r.attempt(c, d, rng, all, all); err != nil {
-			return err
-		}
-		if all.Err() != nil {
-			return nil
-		}
-	}
-	finish()
-	return nil
-}
-
-func TestTheDoubleBarrierUnderRandomFaults(t *testing.T) {
-	first, seeds, enough := simRange(120, 5_000)
-	count := make(map[string]int)
-	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
-		synctest.Test(t, func(t *testing.T) {
-			x := &simulation{t: t, seed: seed, count: count}
-			// All of the eight must come, or five are enough; extras join or wait.
-			n, o := 5, &coord.DoubleBarrierOptions{WaitForNextRound: seed%2 == 0}
-			if seed%3 == 0 {
-				n = 8
-			}
-			r := newRounds(n, "/sim/d/ready", x.note)
-			r.void = func(e *coord.Entry) bool {
-				x.mu.Lock()
-				defer x.mu.Unlock()
-				return x.void(e.Hold)
-			}
-			r.exists = func(path string) bool {
-				s, err := x.st.Open(context.Background())
-				if err != nil {
-					t.Error(err)
-					return false
-				}
-				defer s.Close()
-				_, err = s.Exists(context.Background(), path, nil)
-				return err == nil
-			}
-			all, finish := context.WithCancel(t.Context())
-			defer finish()
-			x.play("/sim/d/members", func(c *coord.Client, actor uint64) {
-				d := coord.NewDoubleBarrier(c, "/sim/d", n, o)
-				if err := doubleWorker(r, c, d, x.rng(actor), 5, 5, all, finish); err != nil {
-					t.Errorf("seed %d: %v", seed, err)
-					finish()
-				}
-			})
-		})
-	}
-	t.Logf("figure: simulation of the double barrier, %d seeds: %v", seeds, count)
-	for _, what := range []string{"round", "entry", "extra", "release", "loss", "gave up entering", "gave up leaving", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
-		if count[what] == 0 && enough {
-			t.Errorf("%q never happened: the simulation tested nothing of it", what)
-		}
-	}
-	if count["round"] < 1000 && enough {
-		t.Errorf("only %d rounds", count["round"])
 	}
 }
 

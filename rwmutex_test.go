@@ -2,12 +2,9 @@ package coord_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -288,89 +285,6 @@ func TestAReaderCannotBecomeTheWriter(t *testing.T) {
 		}
 		w.Empty("/rw")
 	})
-}
-
-// Readers and writers under the faults of the mutex's simulation.
-func TestTheRWMutexUnderRandomFaults(t *testing.T) {
-	first, seeds, all := simRange(200, 10_000)
-	count := make(map[string]int)
-	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
-		synctest.Test(t, func(t *testing.T) {
-			x := &simulation{t: t, seed: seed, count: count}
-			readers := make(map[*coord.Hold]bool)
-			x.play("/sim/rw", func(c *coord.Client, actor uint64) {
-				r := x.rng(actor)
-				rw := coord.NewRWMutex(c, "/sim/rw", nil)
-				for range 6 {
-					ctx, cancel := context.Background(), context.CancelFunc(func() {})
-					if r.IntN(3) == 0 {
-						ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(400))*time.Millisecond)
-					}
-					kind := r.IntN(5)
-					lock := []func(context.Context) (*coord.Hold, error){rw.Lock, rw.TryLock, rw.RLock, rw.RLock, rw.TryRLock}[kind]
-					h, err := lock(ctx)
-					cancel()
-					if err != nil {
-						if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, coord.ErrLocked) {
-							t.Errorf("seed %d: %v", seed, err)
-							return
-						}
-						continue
-					}
-					writes := kind < 2
-					x.mu.Lock()
-					x.count["grant"]++
-					if writes {
-						x.grows(h)
-						x.conflict(h, x.holding)
-						x.conflict(h, readers)
-						x.holding[h] = true
-					} else {
-						x.conflict(h, x.holding)
-						readers[h] = true
-					}
-					x.mu.Unlock()
-					wait := func() {
-						select {
-						case <-time.After(time.Duration(r.IntN(30)) * time.Millisecond):
-						case <-h.Done():
-						}
-					}
-					wait()
-					if writes && r.IntN(3) == 0 {
-						// From here on readers may join, but no other writer.
-						x.mu.Lock()
-						delete(x.holding, h)
-						readers[h] = true
-						x.mu.Unlock()
-						if err := rw.Downgrade(context.Background(), h); err == nil {
-							x.note("downgrade")
-							wait()
-						} else if h.Err() == nil {
-							t.Errorf("seed %d: downgrade: %v", seed, err)
-						}
-					}
-					x.mu.Lock()
-					delete(x.holding, h)
-					delete(readers, h)
-					x.mu.Unlock()
-					h.Release()
-					if errors.Is(h.Err(), coord.ErrLost) {
-						x.note("loss")
-					}
-				}
-			})
-		})
-	}
-	t.Logf("figure: simulation of the RWMutex, %d seeds: %v", seeds, count)
-	if !all {
-		return
-	}
-	for _, what := range []string{"grant", "loss", "downgrade", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
-		if count[what] == 0 {
-			t.Errorf("%q never happened: the simulation tested nothing of it", what)
-		}
-	}
 }
 
 // However many writers wait, a release wakes one client.

@@ -106,37 +106,6 @@ func permitWorker(s *coord.Semaphore, r *rand.Rand, p *permitCount, note func(st
 	return nil
 }
 
-func TestTheSemaphoreUnderRandomFaults(t *testing.T) {
-	first, seeds, all := simRange(200, 20_000)
-	count := make(map[string]int)
-	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
-		synctest.Test(t, func(t *testing.T) {
-			x := &simulation{t: t, seed: seed, count: count}
-			p := newPermitCount(2 + int(seed%4))
-			p.void = func(h *coord.Hold) bool {
-				x.mu.Lock()
-				defer x.mu.Unlock()
-				return x.void(h)
-			}
-			x.play("/sim/s/requests", func(c *coord.Client, actor uint64) {
-				s := coord.NewSemaphore(c, "/sim/s", p.limit, nil)
-				if err := permitWorker(s, x.rng(actor), p, x.note); err != nil {
-					t.Errorf("seed %d: %v", seed, err)
-				}
-			})
-		})
-	}
-	t.Logf("figure: simulation of the semaphore, %d seeds: %v", seeds, count)
-	if !all {
-		return
-	}
-	for _, what := range []string{"grant", "loss", "gave up", "locked", "partition", "blip", "expiry", "lost request", "lost reply", "outsider's delete"} {
-		if count[what] == 0 {
-			t.Errorf("%q never happened: the simulation tested nothing of it", what)
-		}
-	}
-}
-
 func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 	t.Parallel()
 	workers := func(t *testing.T, clients []*coord.Client, each int, r func(actor uint64) *rand.Rand) {

@@ -242,7 +242,7 @@ func cacheScenario() *scenario {
 			// The changes are made past the arbiter, each while nothing else moves.
 			ctx := context.Background()
 			x.truth.Commit(ctx, backend.Create("/sim", nil, backend.Persistent))
-			cs := &cacheSim{t: x.simulation.t, seed: x.arbiter.seed, st: x.arbiter.st, count: make(map[string]int)}
+			cs := &cacheSim{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}
 			for i := range 2 {
 				x.act("writer", i, func(a *actor) {
 					for left := 40; left > 0; {

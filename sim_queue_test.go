@@ -453,6 +453,11 @@ func (x *sim) runs(a *actor, e *coord.Election, path string, lead func(*coord.Te
 	}
 }
 
+type simMember struct {
+	m     *coord.Membership[string]
+	maybe map[string]bool // what its value can be
+}
+
 func groupScenario() *scenario {
 	const at = "/g" // of textGroup
 	return &scenario{
