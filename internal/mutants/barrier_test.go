@@ -24,7 +24,7 @@ var barrierMutants = []mutant{
 		"d.c.overSessions(ctx, func(next *session) {", "_ = (func(next *session) {",
 		"TestAnEntrantNeverMeetsItsOwnGhost"},
 	{"a ready node that is older than the directory counts for its nodes", "doublebarrier.go",
-		"\tnames := o.since(members.Czxid)\n", "\tnames := o.names\n",
+		"\tnames := o.since(members.Czxid)\n", "\tnames := o.since(min(0, members.Czxid))\n",
 		"TestAReadyThatNamesAnEarlierNodeOfTheSameNameAdmitsNoMember"},
 	{"a leaver waits for a later node of the same name", "doublebarrier_leave.go",
 		"since != 0 && err == nil && members.Czxid > since", "false && members.Czxid > since",
