@@ -108,6 +108,7 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) err
 	return do(ctx, m.Lock, f)
 }
 
+// line returns the engine of the lock. Its rules are in line.go; it waits in line_wait.go.
 func (m *Mutex) line() *line {
 	return &line{c: m.c, dir: m.path.full, kinds: layout.LockLine, whole: m.whole}
 }

@@ -119,6 +119,8 @@ func (rw *RWMutex) Contenders(ctx context.Context) ([]Contender, error) {
 	return list, opError("contenders", rw.path.full, err)
 }
 
+// line returns the engine of the lock. Its rules, those of readers and writers among them,
+// are in line.go; it waits in line_wait.go.
 func (rw *RWMutex) line() *line { return &line{c: rw.c, dir: rw.path.full, kinds: layout.SharedLine} }
 
 func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {

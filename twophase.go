@@ -196,7 +196,8 @@ func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*layou
 	return o, nil
 }
 
-// commitOps returns the conditions under which commit is decided: all votes exist.
+// commitOps returns the conditions under which commit is decided: all votes exist
+// (rule 2).
 func (d *dtx) commitOps() []backend.Op {
 	var ops []backend.Op
 	for _, site := range d.rec.Sites {
@@ -205,12 +206,12 @@ func (d *dtx) commitOps() []backend.Op {
 	return ops
 }
 
-// abort decides abort; see decide.
+// abort decides abort (rule 3); see decide.
 func (d *dtx) abort(ctx context.Context, s *session, by, reason string) (*layout.Outcome, error) {
 	return d.decide(ctx, s, &layout.Outcome{By: by, Reason: reason}, backend.Check(d.open(), backend.AnyVersion))
 }
 
-// decide creates the decision o under conditions, and returns it if this call created
+// decide creates the decision o under conditions (rule 1), and returns it if this call created
 // it. If it returns neither a decision nor an error, the caller must read: another
 // process has decided, or the record is gone, or the outcome of the commit is
 // unknown.
@@ -227,7 +228,7 @@ func (d *dtx) decide(ctx context.Context, s *session, o *layout.Outcome, conds .
 	return nil, err
 }
 
-// collect removes the record if only the decision is left in it. A process that has
+// collect removes the record if only the decision is left in it (rule 8). A process that has
 // deleted its own part of a record calls it afterwards, so the last one finds nothing
 // else. If only live nodes of other Proposes are left beside the decision, collect
 // returns one of them: they can go with their sessions, and no process would look

@@ -12,7 +12,7 @@ import (
 )
 
 // branchWork is a site's work on one transaction: to vote, to wait for the decision,
-// to carry it out, to acknowledge.
+// to carry it out, to acknowledge. The rules that it cites are in twophase.go.
 type branchWork[T any] struct {
 	*serving[T]
 	name string // of the branch
@@ -203,7 +203,7 @@ func (b *branchWork[T]) step(ctx context.Context, o *layout.Outcome) error {
 }
 
 // doubt returns why the site cannot know the decision, as far as was read, and the
-// node that an operator has to repair. It returns nil if the site can go on.
+// node that an operator has to repair. It returns nil if the site can go on (rule 9).
 func (b *branchWork[T]) doubt(o *layout.Outcome) *backend.Error {
 	switch {
 	case o != nil && !o.Commit:
@@ -266,7 +266,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 	return errAgain
 }
 
-// prepare asks the handler for the vote and casts it.
+// prepare asks the handler for the vote and casts it (rules 4 and 5).
 func (b *branchWork[T]) prepare(ctx context.Context) error {
 	verdict, err := b.ask(ctx)
 	if err != nil {
@@ -294,7 +294,7 @@ func (b *branchWork[T]) prepare(ctx context.Context) error {
 }
 
 // settle returns the error of a step whose commit failed: errAgain, if a read reveals
-// the outcome. (If the site's hold has ended, ctx ends soon.)
+// the outcome (rule 11). (If the site's hold has ended, ctx ends soon.)
 func (b *branchWork[T]) settle(ctx context.Context, err error) error {
 	return b.s.lookAgain(ctx, b.path, err)
 }
@@ -338,7 +338,7 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 
 var errNoReturn = errors.New("the handler's Prepare did not return")
 
-// await waits for the decision, and at the deadline decides to abort.
+// await waits for the decision, and at the deadline decides to abort (rules 6 and 3).
 func (b *branchWork[T]) await(ctx context.Context) (*layout.Outcome, error) {
 	deadline := time.NewTimer(time.Until(b.d.rec.Due()))
 	defer deadline.Stop()
@@ -379,7 +379,8 @@ func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 	return b.acknowledge(ctx, commit)
 }
 
-// acknowledge deletes the branch and the vote: the site is done with the transaction.
+// acknowledge deletes the branch and the vote: the site is done with the transaction
+// (rule 7).
 func (b *branchWork[T]) acknowledge(ctx context.Context, commit bool) error {
 	if b.d != nil {
 		b.ack(b.name, b.d)

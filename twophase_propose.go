@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// proposing is one Propose under way.
+// proposing is one Propose under way. The rules that it cites are in twophase.go.
 type proposing struct {
 	*txSpace
 	id    string
@@ -266,7 +266,7 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*layout.Outc
 }
 
 // decision reads the decision, or makes it if names, the children of the record, allow
-// that. It reports wait if they do not. An outcome of nil without an error means that
+// that (rules 2 and 3). It reports wait if they do not. An outcome of nil without an error means that
 // another process may have decided first.
 func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, missing []string, sites *siteWatch, late bool) (o *layout.Outcome, wait bool, err error) {
 	// The states of the sites were read before these names: a vote that a gone site has
@@ -309,7 +309,7 @@ func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
 }
 
 // leave removes this Propose's nodes that keep the record, and the record if no other
-// node keeps it.
+// node keeps it (rule 8).
 func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) error {
 	gone := slices.Clone(q.lives)
 	if told && !d.rec.Keep {
@@ -333,7 +333,7 @@ func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) er
 }
 
 // giveUp aborts the transaction if it exists, is undecided, and no other Propose of
-// it is under way. It returns the transaction that exists.
+// it is under way (rule 3). It returns the transaction that exists.
 func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error) {
 	for {
 		if err := s.b.Sync(ctx, d.path); err != nil {

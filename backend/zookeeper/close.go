@@ -58,32 +58,6 @@ func (s *session) own() {
 	<-s.idle
 }
 
-// watchLease returns when the session is sealed or has to be closed. It checks the clocks
-// more often than the lease can end by the monotonic one, because that clock stops while the
-// machine is suspended.
-func (s *session) watchLease() {
-	select {
-	case <-s.opened:
-	case <-s.sealed:
-		return
-	case <-s.closing:
-		return
-	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			left := s.checkLease()
-			timer.Reset(max(min(left, s.Timeout()/8), time.Millisecond))
-		case <-s.sealed:
-			return
-		case <-s.closing:
-			return
-		}
-	}
-}
-
 // drain waits for the calls under way, and for a server if there is no contact at the moment.
 // It reports whether there is contact.
 func (s *session) drain() bool {

@@ -23,7 +23,9 @@ func clock() func() instant {
 	}
 }
 
-// lease is the time until which a session may consider itself alive.
+// lease is the time until which a session may consider itself alive: see the section "The
+// lease" of the package comment. Every answer renews it (renew), every call checks it before
+// and after (checkLease), and watchLease ends a session that nobody calls.
 type lease struct {
 	from   instant       // when the latest request that was answered was sent
 	length time.Duration // the negotiated timeout less the margin
@@ -36,5 +38,62 @@ func (l *lease) left(now instant) time.Duration { return l.length - l.from.to(no
 func (l *lease) renew(sent instant) {
 	if sent.mono > l.from.mono {
 		l.from = sent
+	}
+}
+
+// renew records an answer to a request that was sent at the instant. An answer that arrives
+// after the lease has passed does not revive the session.
+func (s *session) renew(sent instant) error {
+	now := s.now()
+	s.mu.Lock()
+	over := s.lease.left(now) <= 0
+	if !over {
+		s.lease.renew(sent)
+	}
+	s.mu.Unlock()
+	if over {
+		s.lose(errUnheard)
+		return errUnheard
+	}
+	return nil
+}
+
+// checkLease ends the session if its lease has passed, and returns the rest of the lease
+// otherwise.
+func (s *session) checkLease() time.Duration {
+	now := s.now()
+	s.mu.Lock()
+	left := s.lease.left(now)
+	alive := s.err == nil && s.id != 0
+	s.mu.Unlock()
+	if alive && left <= 0 {
+		s.lose(errUnheard)
+	}
+	return left
+}
+
+// watchLease returns when the session is sealed or has to be closed. It checks the clocks
+// more often than the lease can end by the monotonic one, because that clock stops while the
+// machine is suspended.
+func (s *session) watchLease() {
+	select {
+	case <-s.opened:
+	case <-s.sealed:
+		return
+	case <-s.closing:
+		return
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			left := s.checkLease()
+			timer.Reset(max(min(left, s.Timeout()/8), time.Millisecond))
+		case <-s.sealed:
+			return
+		case <-s.closing:
+			return
+		}
 	}
 }

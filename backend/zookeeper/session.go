@@ -270,37 +270,6 @@ func (s *session) failed(address string, why error) {
 	}
 }
 
-// renew records an answer to a request that was sent at the instant. An answer that arrives
-// after the lease has passed does not revive the session.
-func (s *session) renew(sent instant) error {
-	now := s.now()
-	s.mu.Lock()
-	over := s.lease.left(now) <= 0
-	if !over {
-		s.lease.renew(sent)
-	}
-	s.mu.Unlock()
-	if over {
-		s.lose(errUnheard)
-		return errUnheard
-	}
-	return nil
-}
-
-// checkLease ends the session if its lease has passed, and returns the rest of the lease
-// otherwise.
-func (s *session) checkLease() time.Duration {
-	now := s.now()
-	s.mu.Lock()
-	left := s.lease.left(now)
-	alive := s.err == nil && s.id != 0
-	s.mu.Unlock()
-	if alive && left <= 0 {
-		s.lose(errUnheard)
-	}
-	return left
-}
-
 // lose declares the session lost. It closes the connection first, which discards the bytes
 // that were written but not sent.
 func (s *session) lose(why error) {
