@@ -25,7 +25,7 @@ var updateAPI = flag.Bool("update-api", false, "write api.txt")
 const modulePath = "github.com/go-coord/coord"
 
 // TestAPI keeps api.txt true: the exported API of every package that programs
-// can import. After a change that is meant:
+// can import. After an intended change:
 //
 //	go test -run TestAPI -update-api .
 func TestAPI(t *testing.T) {
@@ -48,7 +48,7 @@ func TestAPI(t *testing.T) {
 		return
 	}
 	diff := apiDiff(strings.Split(strings.TrimSuffix(string(old), "\n"), "\n"), api)
-	t.Errorf("the API is not what api.txt says; if that is meant, run\n"+
+	t.Errorf("the API differs from api.txt; if that is intended, run\n"+
 		"  go test -run TestAPI -update-api .\n%s", strings.Join(diff, "\n"))
 }
 
@@ -65,8 +65,8 @@ func TestEveryExportedNameHasAComment(t *testing.T) {
 	}
 }
 
-// TestTheCoreImportsNoBackendAndNoNetwork: whoever uses one backend links no
-// other, and the core stays free of what only a transport needs.
+// A program that uses one backend links no other, and the core stays free of packages that only
+// a transport needs.
 func TestTheCoreImportsNoBackendAndNoNetwork(t *testing.T) {
 	allowed := []string{modulePath + "/backend", modulePath + "/trace", "golang.org/x/sync/errgroup"}
 	for _, f := range parseAPI(t, ".").files {

@@ -43,7 +43,7 @@ func repeat(b *testing.B, f func() error) {
 	}
 }
 
-// takeAndGive takes a hold and gives it back.
+// takeAndGive acquires a hold and releases it.
 func takeAndGive(take func() (*coord.Hold, error)) error {
 	h, err := take()
 	if err != nil {
@@ -313,8 +313,8 @@ func BenchmarkTwoPhaseCommitOnMemory(b *testing.B) {
 	}
 }
 
-// serveSites has sites vote yes until the benchmark ends, and returns their names
-// when all of them can be proposed to.
+// serveSites serves sites that vote yes until the benchmark ends, and returns their names when
+// all of them can be proposed to.
 func serveSites(ctx context.Context, b *testing.B, c *coord.Client, n int) []string {
 	b.Helper()
 	yes := func(context.Context, coord.Branch[string]) error { return nil }

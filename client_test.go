@@ -31,7 +31,7 @@ func TestCloseEndsEverything(t *testing.T) {
 
 		other := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/taken", nil))
 		outside := w.Lock(context.Background(), coord.NewMutex(c, "/taken", nil))
-		w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/taken")) == 2 })
+		w.Eventually("the waiter is in the queue", func() bool { return len(w.Children("/taken")) == 2 })
 
 		create := coord.NewMutex(c, "/create", nil)
 		coordtest.Prime(w.T, create)
@@ -44,7 +44,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		creating := w.Lock(context.Background(), create)
 		<-flying
 
-		// Close may be called while somebody works under a hold.
+		// Close may be called while a function works under a hold.
 		closed := make(chan struct{})
 		working := make(chan error)
 		go func() {
@@ -111,7 +111,7 @@ func TestCloseWhilePartitionedReturnsInTime(t *testing.T) {
 	})
 }
 
-func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
+func TestStatesReportSuspensionLossAndReopening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(&memory.Options{SessionTimeout: 3 * time.Second})
 		var mu sync.Mutex
@@ -170,7 +170,7 @@ func TestStatesTellOfSuspensionLossAndReopening(t *testing.T) {
 	})
 }
 
-// Who follows the states while Close is under way learns of the end too.
+// A WatchState that begins while Close is under way ends with PhaseClosed too.
 func TestStatesAskedForDuringCloseEndWithClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
@@ -201,7 +201,7 @@ func (s slowlyClosed) Close() error {
 	return s.Session.Close()
 }
 
-// Sessions that die at once do not follow each other without end.
+// Sessions that die at once are not opened one after the other without pauses.
 func TestSessionsThatDieAtOnceAreOpenedWithPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
@@ -265,7 +265,7 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 					t.Errorf("%s %q: %v", op, path, err)
 				}
 				if strings.ContainsAny(err.Error(), "\x00\n\u202e\u200b") {
-					t.Errorf("%s: the error repeats what could confuse a log: %q", op, err)
+					t.Errorf("%s: the error repeats characters that could confuse a log: %q", op, err)
 				}
 			}
 		}
@@ -287,7 +287,8 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// Errors are kept, sent and shown: none is as long as what it was called with.
+// Errors are stored, sent and shown, so the text of an error is not as long as the argument of
+// its call.
 func TestAnErrorCarriesNoOverlongPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := coordtest.Open(t, memory.New(nil), &coord.Options{Namespace: "/ns"})
@@ -322,7 +323,7 @@ func TestAnErrorCarriesNoOverlongPath(t *testing.T) {
 			}
 		}
 
-		// Of what can be a path all is there.
+		// A path of a permitted length is kept whole.
 		path := "/" + strings.Repeat("p", 4096-len("/ns/"))
 		_, err := coord.NewValue[int](c, path, nil).Get(ctx)
 		coordtest.WantErr(t, err, coord.ErrNotFound)

@@ -564,7 +564,7 @@ func TestAMemberThatMayNotListStillLeaves(t *testing.T) {
 }
 
 // The session over which the node of a lost session is removed is lost as well.
-func TestAnEntrantNeverMeetsAGhostOfTwoSessionsAgo(t *testing.T) {
+func TestAnEntrantNeverCountsANodeOfTwoSessionsAgo(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
 		c := w.Open("a", &backendtest.Hooks{Before: before.Before})

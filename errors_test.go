@@ -41,8 +41,8 @@ func documented(t *testing.T) []string {
 	return names
 }
 
-// Each row of the table in the manual is something that a caller can meet, and
-// means what the table says.
+// A caller can get the error of each row of the table in the manual, and the error matches the
+// name in that row.
 func TestTheManualsErrorsAreReached(t *testing.T) {
 	type scene struct {
 		t    *testing.T
@@ -316,7 +316,7 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 	}
 }
 
-// An operation can be that of a node which is not the caller's: the error names both.
+// A call can fail at another node than its own: the error names both.
 func TestAnErrorOfTheSameOperationElsewhereIsWrapped(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var elsewhere error
@@ -335,7 +335,8 @@ func TestAnErrorOfTheSameOperationElsewhereIsWrapped(t *testing.T) {
 	})
 }
 
-// A reason is told once, without the prefix of each layer that it went through.
+// The text of an error states a reason once, without the prefix of each layer that it went
+// through.
 func TestTheErrorsOfThePackageReadAsOneSentence(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, c := context.Background(), w.Open("a", nil)

@@ -16,9 +16,9 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// A call runs under a hold of another client, which is closed: that ends the call's
-// context, with ErrClosed in its cause. It is not the end of the client that makes the
-// call, and a call that gives up leaves nothing.
+// A call runs under a hold of another client. When that client is closed, the call's context
+// ends, with ErrClosed in its cause. The client that makes the call is not closed, and the call
+// that gives up leaves nothing.
 func TestTheEndOfAnotherClientIsThatOfAContext(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, c *coord.Client) error{
 		"mutex": func(ctx context.Context, c *coord.Client) error {
@@ -87,8 +87,8 @@ func TestTheEndOfAnotherClientIsThatOfAContext(t *testing.T) {
 	}
 }
 
-// A context ends with a cause that matches an error of the library: that of another call,
-// as errgroup has it, or of another session. It is no answer of the service to this call.
+// A context ends with a cause that matches an error of the library: that of another call, as
+// with errgroup, or of another session. The cause is no answer of the service to this call.
 func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
 	type scene struct {
 		w *world
@@ -198,7 +198,7 @@ func TestTheCauseOfAContextIsNoAnswer(t *testing.T) {
 }
 
 // The context of Serve ends while it reads a transaction.
-func TestTheCauseOfServesEndIsNoRecordThatCannotBeRead(t *testing.T) {
+func TestTheCauseOfServesEndIsNotTakenForAnUnreadableRecord(t *testing.T) {
 	for _, node := range []string{"/tx/tx/t", "/decision-"} {
 		t.Run(node, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -233,8 +233,8 @@ func TestTheCauseOfServesEndIsNoRecordThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// The session is lost in the moment in which the context ends, before anything of the
-// call was sent: the call has ended because its context has.
+// The session is lost at the moment when the context ends, before the call has sent anything:
+// the call ends with the error of its context.
 func TestTheEndOfAContextComesBeforeTheLossOfItsSession(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, c *coord.Client) error{
 		"Queue.Put": func(ctx context.Context, c *coord.Client) error {
@@ -268,8 +268,9 @@ func TestTheEndOfAContextComesBeforeTheLossOfItsSession(t *testing.T) {
 	}
 }
 
-// A try that is refused says so, also if its context ends with the read that tells.
-func TestARefusedTryIsRefusedThoughItsContextEnds(t *testing.T) {
+// A try that finds the lock taken returns ErrLocked, also if its context ends during the read
+// that shows it.
+func TestARefusedTryIsRefusedAlthoughItsContextEnds(t *testing.T) {
 	lists := func(c backendtest.Call) bool { return c.Op == "children" }
 	readsLimit := func(c backendtest.Call) bool { return c.Op == "get" && strings.HasSuffix(c.Path, "/limit") }
 	for name, x := range map[string]struct {
@@ -309,7 +310,7 @@ func TestARefusedTryIsRefusedThoughItsContextEnds(t *testing.T) {
 	}
 }
 
-// A write was applied, and its reply is lost since the context ends, with a cause that
+// A write was applied, and its reply is lost because the context ends, with a cause that
 // matches an error of the library: a repetition could do harm, whatever the cause is.
 func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
 	bg := context.Background()
@@ -408,8 +409,8 @@ func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
 	}
 }
 
-// A context ends while a client looks whose a path is. What ends it must not be kept as
-// what the path is.
+// A context ends while a client looks up the kind of a path. The cause of its end must not be
+// remembered as the kind.
 func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 	ending := func(w *world, match func(backendtest.Call) bool, cause error, then func(c *coord.Client, ctx context.Context)) {
 		var before coordtest.Nth
@@ -427,7 +428,7 @@ func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 		})
 		then(c, ctx)
 	}
-	t.Run("whose a path is", func(t *testing.T) {
+	t.Run("the kind of a path", func(t *testing.T) {
 		onMemory(t, func(w *world) {
 			acquire(w.T, coord.NewSemaphore(w.Open("b", nil), "/p", 2, nil), 1)
 			ending(w, func(c backendtest.Call) bool { return c.Op == "get" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
@@ -438,7 +439,7 @@ func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 			})
 		})
 	})
-	t.Run("whose nodes stand there", func(t *testing.T) {
+	t.Run("the kind of the nodes", func(t *testing.T) {
 		onMemory(t, func(w *world) {
 			w.commit(backend.Create("/p", nil, backend.Persistent))
 			w.commit(backend.Create("/p/limit", []byte("1"), backend.Persistent))
@@ -467,7 +468,7 @@ func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 	})
 }
 
-// What errors say to the reader of a log: what was refused, where, and why, once.
+// The text of an error states what was refused, where, and why, once.
 func TestWhatErrorsSay(t *testing.T) {
 	ctx := context.Background()
 	type call = func(w *world, c *coord.Client) error
@@ -564,7 +565,7 @@ type holdError struct {
 }
 
 // The wait of LockAll ends with the loss of a hold, and so does the release of that hold.
-func TestLockAllTellsALossOnce(t *testing.T) {
+func TestLockAllReportsALossOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("c", nil)

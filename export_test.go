@@ -15,10 +15,10 @@ func SetBucketSize[T any](q *Consumer[T], n int) { q.q.size = n }
 // SetBucketLimit makes a queue have few buckets.
 func SetBucketLimit[T any](q *Consumer[T], n int) { q.q.most = n }
 
-// SetClock makes the clock of a consumer go wrong by d.
+// SetClock makes the clock of a consumer wrong by d.
 func SetClock[T any](q *Consumer[T], d time.Duration) { q.q.skew = d }
 
-// AcksWaiting is how many Acks of a queue wait for the one under way.
+// AcksWaiting returns the number of Acks of a queue that wait for the one under way.
 func AcksWaiting[T any](q *Consumer[T]) (n int) {
 	q.q.mu.Lock()
 	defer q.q.mu.Unlock()
@@ -28,25 +28,25 @@ func AcksWaiting[T any](q *Consumer[T]) (n int) {
 	return n
 }
 
-// AckLines is how many sessions have Acks of a queue under way.
+// AckLines returns the number of sessions that have Acks of a queue under way.
 func AckLines[T any](q *Consumer[T]) int {
 	q.q.mu.Lock()
 	defer q.q.mu.Unlock()
 	return len(q.q.acks)
 }
 
-// OpenDrawing opens a client that takes its random numbers from draw. What they
-// are for is told, so that goroutines that draw at the same moment do not shift
-// each other's.
+// OpenDrawing opens a client that takes its random numbers from draw. draw receives the purpose
+// of each number, so that goroutines that draw at the same moment do not shift each other's
+// numbers.
 func OpenDrawing(ctx context.Context, b backend.Backend, o *Options, draw func(what string) uint64) (*Client, error) {
 	return open(ctx, b, o, draw)
 }
 
-// DecisionName is what the decision of the transaction with this zxid is called.
+// DecisionName returns the name of the decision of the transaction with this zxid.
 func DecisionName(zxid int64) string { return layout.DecisionName(zxid) }
 
-// Whoever ends a hold marks it first, and then tells the set. Who asks the set in
-// between gets the same answers as afterwards.
+// A hold that ends is marked first, and then its set is notified. A call of the set in between
+// returns the same as afterwards.
 func TestASetThatKnowsOfALossHasEnded(t *testing.T) {
 	for name, ask := range map[string]func(*HoldSet){
 		"Err":  func(s *HoldSet) { s.Err() },
@@ -61,16 +61,16 @@ func TestASetThatKnowsOfALossHasEnded(t *testing.T) {
 			default:
 				t.Error("Done is open")
 			}
-			s.end(second) // another hold's end is told before the first one's
+			s.end(second) // the end of another hold is notified before that of the first
 			if err := s.Err(); err != first {
-				t.Errorf("%v, want the reason that was told first, %v", err, first)
+				t.Errorf("%v, want the reason that was reported first, %v", err, first)
 			}
 		})
 	}
 }
 
-// Overtaken fills a stock that has given back what it had with an item that comes late,
-// and returns what it hands out.
+// Overtaken fills a stock that has given back its items with an item that comes late, and
+// returns the item that the stock hands out.
 func Overtaken[T any](late *Item[T]) *Item[T] {
 	st := &stock[T]{}
 	st.giveBack()

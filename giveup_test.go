@@ -70,12 +70,12 @@ var waits = []struct {
 		}, nil},
 }
 
-// asWriter is the key of a context with which the reader's call takes the lock as a
-// writer: what a reader waits for.
+// asWriter is the key of a context with which the reader's call takes the lock as a writer,
+// which is what a reader waits for.
 type asWriter struct{}
 
-// A wait that was given up has left nothing when the call returns, so whoever comes
-// next, of the same client or of another, finds the way free.
+// A wait that was given up has left nothing when the call returns, so it does not block the
+// next call, of the same client or of another.
 func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
 	for _, x := range waits {
 		t.Run(x.name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
 				held := context.WithValue(context.Background(), asWriter{}, true)
 				c, other := w.Open("a", nil), x.call(w.Open("b", nil))
 				call := x.call(c)
-				slow := w.Session("slow") // its reads are those of a caller that was told
+				slow := w.Session("slow") // reads as another client does after the call has returned
 				for i := range 20 {
 					h, err := other(held)
 					if err != nil {
@@ -102,7 +102,7 @@ func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
 					}
 					names, _, err := slow.Children(w.T.Context(), w.Path(x.dir), nil)
 					if err != nil || len(names) != 1 {
-						w.T.Fatalf("round %d: beside the holder's node stands another: %v, %v", i, names, err)
+						w.T.Fatalf("round %d: there is another node beside the holder's: %v, %v", i, names, err)
 					}
 					coordtest.MustRelease(w.T, h)
 					if x.try == nil {
@@ -118,8 +118,8 @@ func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
 	}
 }
 
-// A call whose removal is not answered returns after a while. The next one of the same
-// client waits for the removal, and meets no node of the first.
+// If the removal of its node gets no reply, a call that gives up returns after a second. The
+// next call of the same client waits for the removal, and meets no node of the first.
 func TestTheNextCallIsOrderedBehindTheRemoval(t *testing.T) {
 	for _, x := range waits {
 		next := x.try
@@ -159,7 +159,7 @@ func TestTheNextCallIsOrderedBehindTheRemoval(t *testing.T) {
 				}
 				coordtest.MustRelease(w.T, h)
 
-				// It is bounded by its own ctx,
+				// The next call is bounded by its own ctx,
 				ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
 				defer cancel()
 				_, err = next(c)(ctx)
@@ -185,8 +185,8 @@ func TestTheNextCallIsOrderedBehindTheRemoval(t *testing.T) {
 	}
 }
 
-// Without contact a call that gives up returns at once, and the node goes as soon as
-// there is contact again, before the client's next call makes one.
+// Without contact a call that gives up returns at once. Its node is removed as soon as there is
+// contact again, before the client's next call creates one.
 func TestWithoutContactAWaitIsGivenUpAtOnce(t *testing.T) {
 	for _, x := range waits {
 		t.Run(x.name, func(t *testing.T) {
@@ -225,9 +225,9 @@ func TestWithoutContactAWaitIsGivenUpAtOnce(t *testing.T) {
 	}
 }
 
-// A removal that the service refuses keeps no call waiting: a try says that the lock is
-// taken, which it is, by the node that cannot go.
-func TestARefusedRemovalKeepsNobodyWaiting(t *testing.T) {
+// A removal that the service refuses delays no call: a try returns ErrLocked, because of the
+// node that cannot be removed.
+func TestARefusedRemovalDelaysNoCall(t *testing.T) {
 	for _, x := range waits {
 		if x.try == nil {
 			continue
@@ -280,7 +280,7 @@ func TestACreationThatWasGivenUpHasLeftNothing(t *testing.T) {
 			_, err := m.Lock(ctx)
 			coordtest.WantErr(w.T, err, context.Canceled)
 			if names := w.Children("/r"); len(names) != 0 {
-				w.T.Errorf("it stands: %v", names)
+				w.T.Errorf("the node is left: %v", names)
 			}
 			h, err := m.TryLock(context.Background())
 			if err != nil {
@@ -291,10 +291,10 @@ func TestACreationThatWasGivenUpHasLeftNothing(t *testing.T) {
 	})
 }
 
-// A creation that was found missing, and that comes after all, is removed: the second
-// look finds it. (The contract has none come after a Sync. A server has been seen to
-// apply one that a caller had given up.)
-func TestACreationThatComesAfterTheLookIsRemoved(t *testing.T) {
+// A creation that the first look did not find, and that is applied after it, is removed: the
+// second look finds it. (By the contract none is applied after a Sync. A server was seen to
+// apply one that its caller had given up.)
+func TestACreationThatIsAppliedAfterTheLookIsRemoved(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
 		late := make(chan []backend.Op, 1)
@@ -306,7 +306,7 @@ func TestACreationThatComesAfterTheLookIsRemoved(t *testing.T) {
 					return names
 				}
 				select {
-				case ops := <-late: // right after what this list shows
+				case ops := <-late: // right after the state that this list shows
 					lists++
 					if _, err := c.Session.Commit(context.Background(), ops...); err != nil {
 						w.T.Error(err)
@@ -329,7 +329,7 @@ func TestACreationThatComesAfterTheLookIsRemoved(t *testing.T) {
 			w.T.Fatal("the creation did not come")
 		}
 		if names := w.Children("/r"); len(names) != 0 {
-			w.T.Errorf("it stands: %v", names)
+			w.T.Errorf("the node is left: %v", names)
 		}
 	})
 }
@@ -365,9 +365,10 @@ func TestAnEntrantThatGaveUpIsNotCounted(t *testing.T) {
 	}
 }
 
-// The removal of an entrant's node is not answered for long, or contact is lost with it
-// and with the session: the next Enter of the client waits for it, and is alone.
-func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
+// The removal of an entrant's node is refused or gets no reply for long, or contact is lost, or
+// the session. The next Enter of the client waits for the removal, and does not count the old
+// node.
+func TestAnEntrantNeverCountsItsOwnAbandonedNode(t *testing.T) {
 	for _, name := range []string{"no answer", "refused", "no contact", "session lost"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -393,7 +394,7 @@ func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
 				case "no contact":
 					time.AfterFunc(20*time.Millisecond, w.Link("a").Partition)
 				case "session lost":
-					// Lost here, and not yet on the service.
+					// Lost for the client, and not yet for the service.
 					time.AfterFunc(20*time.Millisecond, func() {
 						w.Link("a").Partition()
 						time.Sleep(w.Timeout - 10*time.Millisecond)
@@ -409,7 +410,7 @@ func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
 				_, err := d.Enter(ctx)
 				coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 				if n := len(w.Children("/b/members")); n != 1 {
-					w.T.Fatalf("%d nodes, want the ghost", n)
+					w.T.Fatalf("%d nodes, want the abandoned one", n)
 				}
 				if name == "no contact" {
 					w.Link("a").Heal()
@@ -427,9 +428,9 @@ func TestAnEntrantNeverMeetsItsOwnGhost(t *testing.T) {
 	}
 }
 
-// One call waits while another of the same client comes, loses contact and gives up.
-// When contact is back the first does not count what the second has left.
-func TestAnEntrantThatWaitsDoesNotCountAGhost(t *testing.T) {
+// One call waits while another of the same client begins, loses contact and gives up. After the
+// reconnection the first does not count the node that the second has left.
+func TestAnEntrantThatWaitsDoesNotCountAnAbandonedNode(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var after coordtest.Nth
 		free := make(chan struct{})
@@ -454,13 +455,13 @@ func TestAnEntrantThatWaitsDoesNotCountAGhost(t *testing.T) {
 		_, err := d.Enter(ctx)
 		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if n := len(w.Children("/b/members")); n != 2 {
-			w.T.Fatalf("%d nodes, want one that waits and the ghost", n)
+			w.T.Fatalf("%d nodes, want one that waits and the abandoned one", n)
 		}
 		w.Link("a").Heal()
 		w.Settle()
 		first.pending("the other has given up")
 		close(free)
-		w.Eventually("the ghost is gone", func() bool { return len(w.Children("/b/members")) == 1 })
+		w.Eventually("the abandoned node is removed", func() bool { return len(w.Children("/b/members")) == 1 })
 		first.pending("it is alone")
 		second := w.enter(context.Background(), coord.NewDoubleBarrier(w.Open("b", nil), "/b", 2, nil))
 		w.must(first.entry().Release())
@@ -468,8 +469,8 @@ func TestAnEntrantThatWaitsDoesNotCountAGhost(t *testing.T) {
 	})
 }
 
-// Leave with a ctx that has ended goes before it returns, so that the next Enter
-// belongs to the next round.
+// A Leave with a ctx that has ended has removed its node when it returns, so that the next
+// Enter belongs to the next round.
 func TestALeaveThatWasGivenUpHasLeft(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -501,17 +502,17 @@ func TestALeaveThatWasGivenUpHasLeft(t *testing.T) {
 				coordtest.WantErr(w.T, e.Leave(ended), context.Canceled)
 			}
 			if names := w.Children("/b"); !slices.Equal(names, []string{"members"}) {
-				w.T.Errorf("round %d: %s stands", round, strings.Join(names, ", "))
+				w.T.Errorf("round %d: %s are left", round, strings.Join(names, ", "))
 			}
 			if names := w.Children("/b/members"); len(names) != 0 {
-				w.T.Errorf("round %d: %v stand", round, names)
+				w.T.Errorf("round %d: %v are left", round, names)
 			}
 		}
 	})
 }
 
-// slowDelete holds the next deletion before it is sent, for d or until ctx ends, and
-// keeps what became of it.
+// slowDelete holds the next deletion before it is sent, for d or until the session ends, and
+// keeps its result.
 type slowDelete struct {
 	before, after coordtest.Nth
 	sent          chan struct{} // closed when the deletion was asked for
@@ -554,8 +555,8 @@ func giveUpAtBarrier(w *world, c *coord.Client) {
 	coordtest.WantErr(w.T, <-result, context.Canceled)
 }
 
-// What a call has left behind is cleared away before the session ends.
-func TestCloseWaitsForWhatIsClearedAway(t *testing.T) {
+// Nodes that a call has left behind are removed before the session ends.
+func TestCloseWaitsForTheRemovalOfAbandonedNodes(t *testing.T) {
 	onEach(t, func(w *world) {
 		x := holdDelete(1500 * time.Millisecond)
 		c := w.Open("a", x.hooks())
@@ -568,7 +569,7 @@ func TestCloseWaitsForWhatIsClearedAway(t *testing.T) {
 }
 
 // Close waits for an answer for a bounded time, and not at all without contact.
-func TestCloseDoesNotWaitForEver(t *testing.T) {
+func TestCloseDoesNotWaitForever(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := holdDelete(time.Hour)
 		c := w.Open("a", x.hooks())
@@ -627,8 +628,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
-// While Close waits, calls fail, and those who wait for their turn learn of it in the
-// end.
+// While Close waits, new calls fail. Waiters end with ErrClosed.
 func TestCallsFailWhileCloseWaits(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := holdDelete(1500 * time.Millisecond)

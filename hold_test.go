@@ -13,8 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// Each of these would wait for itself: the hold whose context it comes with ends the
-// wait when it ends.
+// Each of these calls would wait for itself, until the hold whose context it has ends.
 func TestALockUnderItsOwnHoldIsRefused(t *testing.T) {
 	type lock = func(context.Context, *coord.Client) (*coord.Hold, error)
 	mutex := func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
@@ -90,7 +89,7 @@ func TestALockUnderItsOwnHoldIsRefused(t *testing.T) {
 					}
 					mayBeReleased(w.T, outer)
 					if h, err = x.inner(context.Background(), other); err != nil {
-						w.T.Fatalf("when the hold was released: %v", err)
+						w.T.Fatalf("after the release of the hold: %v", err)
 					}
 					coordtest.MustRelease(w.T, h)
 				})
@@ -99,7 +98,7 @@ func TestALockUnderItsOwnHoldIsRefused(t *testing.T) {
 	}
 }
 
-// A context of a hold that has ended, and one of a hold on another lock, say nothing.
+// The context of a hold that has ended, and that of a hold on another lock, cause no refusal.
 func TestALockUnderAnotherHoldIsNotRefused(t *testing.T) {
 	onEach(t, func(w *world) {
 		c := w.Open("a", nil)
@@ -121,8 +120,8 @@ func TestALockUnderAnotherHoldIsNotRefused(t *testing.T) {
 	})
 }
 
-// A call that queues in its process behind a waiter for that very hold would not learn
-// in line that it waits for itself.
+// A call that queues in its process behind a waiter for its own hold has no node, so the queue
+// of contenders would not show it that it waits for itself.
 func TestALockBehindOthersUnderTheHoldOfAnotherClientIsRefused(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := coord.NewMutex(w.Open("a", nil), "/l", nil), coord.NewMutex(w.Open("b", nil), "/l", nil)
@@ -137,7 +136,7 @@ func TestALockBehindOthersUnderTheHoldOfAnotherClientIsRefused(t *testing.T) {
 	})
 }
 
-// What goes on after its hold can wait for the next one.
+// A call whose context outlives its hold can wait for the next one.
 func TestALockUnderAContextThatOutlivesItsHoldWaits(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
@@ -168,8 +167,8 @@ func TestALockUnderAContextThatOutlivesItsHoldWaits(t *testing.T) {
 	})
 }
 
-// A reader that has the lock, a writer that waits for it, and then a call with the
-// reader's ctx: to wait behind that writer would be to wait for itself.
+// A reader has the lock, a writer waits for it, and then a call comes with the reader's ctx:
+// behind that writer it would wait for itself.
 func TestAReaderBehindAWriterThatWaitsForItIsRefused(t *testing.T) {
 	for _, outer := range []string{"a reader", "a writer that became a reader"} {
 		for _, inner := range []string{"a", "b"} {
@@ -201,7 +200,7 @@ func TestAReaderBehindAWriterThatWaitsForItIsRefused(t *testing.T) {
 					_, err = coord.LockAll(ctx, rw.RLocker())
 					coordtest.WantErr(w.T, err, coord.ErrHeld)
 					if after := w.Children("/l"); len(after) != len(before) {
-						w.T.Errorf("what was refused has left %q of %q", after, before)
+						w.T.Errorf("the refused calls have left %q, before %q", after, before)
 					}
 					coordtest.MustRelease(w.T, h)
 					coordtest.MustRelease(w.T, writer.Hold())
@@ -213,7 +212,7 @@ func TestAReaderBehindAWriterThatWaitsForItIsRefused(t *testing.T) {
 	}
 }
 
-// The hold is on its reader's node already, and does not know that yet.
+// The hold has moved to its reader's node already, and its client does not know that yet.
 func TestAReaderBehindAWriterThatWaitsForADowngradeIsRefused(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
@@ -259,8 +258,8 @@ func TestAReaderBehindAWriterWaits(t *testing.T) {
 	})
 }
 
-// A holder of permits, a request that does not fit beside them, and then a call with the
-// holder's ctx: to wait behind that request would be to wait for itself.
+// A client holds permits, a request does not fit beside them, and then a call comes with the
+// holder's ctx: behind that request it would wait for itself.
 func TestAnAcquireBehindARequestThatWaitsForItsHoldIsRefused(t *testing.T) {
 	for _, inner := range []string{"a", "b"} {
 		for _, adopt := range []bool{false, true} {
@@ -286,12 +285,12 @@ func TestAnAcquireBehindARequestThatWaitsForItsHoldIsRefused(t *testing.T) {
 					_, err = coord.LockAll(under, s.Locker(1))
 					coordtest.WantErr(w.T, err, coord.ErrHeld)
 					if after := w.Children("/s/requests"); len(after) != len(before) {
-						w.T.Errorf("what was refused has left %q of %q", after, before)
+						w.T.Errorf("the refused calls have left %q, before %q", after, before)
 					}
 					coordtest.MustRelease(w.T, h)
 					coordtest.MustRelease(w.T, next.Hold())
 					coordtest.MustRelease(w.T, last.Hold())
-					// Alone with its hold it fits, or not.
+					// Without other requests it fits beside its hold, or not.
 					h = acquire(w.T, s, 2)
 					under, cancel = context.WithTimeout(h.Context(ctx), 20*time.Second)
 					defer cancel()
@@ -307,7 +306,7 @@ func TestAnAcquireBehindARequestThatWaitsForItsHoldIsRefused(t *testing.T) {
 	}
 }
 
-// A request between that fits beside the own permits waits for others, as the call does.
+// A request ahead that fits beside the caller's own permits waits for others, as the call does.
 func TestAnAcquireBehindARequestThatFitsBesideItsHoldWaits(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.semaphore("a", 3), w.semaphore("b", 3)
@@ -321,8 +320,7 @@ func TestAnAcquireBehindARequestThatFitsBesideItsHoldWaits(t *testing.T) {
 	})
 }
 
-// Permits that were had without a wait, under a higher limit, look like a request that
-// waits.
+// Permits that were granted at once, under a higher limit, look like a request that waits.
 func TestAnAcquireBehindPermitsOfAnEarlierLimitWaits(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.semaphore("a", 4), w.semaphore("b", 4)
@@ -337,7 +335,7 @@ func TestAnAcquireBehindPermitsOfAnEarlierLimitWaits(t *testing.T) {
 	})
 }
 
-// A try says the same each time, whether it looks before it makes its node or not.
+// A try returns the same error each time, whether it looks before it creates its node or not.
 func TestATryToWriteUnderAReadHoldIsAnUpgrade(t *testing.T) {
 	for _, inner := range []string{"a", "b"} {
 		t.Run("client "+inner, func(t *testing.T) {
@@ -348,7 +346,7 @@ func TestATryToWriteUnderAReadHoldIsAnUpgrade(t *testing.T) {
 					other = w.Open(inner, nil)
 				}
 				try := coord.NewRWMutex(other, "/l", nil).TryLock
-				for range 2 { // the second time after a try that has won
+				for range 2 { // the second time after a try that has succeeded
 					outer, err := coord.NewRWMutex(a, "/l", nil).RLock(context.Background())
 					outer = must(w.T, outer, err)
 					ctx := outer.Context(context.Background())
@@ -402,7 +400,7 @@ func move(rw *coord.RWMutex, h *coord.Hold, after *coordtest.Nth) moving {
 	return m
 }
 
-// A hold that moves to another node stands on neither of them for sure until the
+// While a hold moves to another node, it is uncertain which of the two it has, until the
 // downgrade has its reply.
 func TestVerifyDuringADowngradeIsBoundedByItsContext(t *testing.T) {
 	for _, name := range []string{"that was under way", "that begins meanwhile"} {
@@ -443,7 +441,7 @@ func TestVerifyDuringADowngradeIsBoundedByItsContext(t *testing.T) {
 				}
 				select {
 				case err := <-patient:
-					w.T.Errorf("Verify returned %v before anybody knew", err)
+					w.T.Errorf("Verify returned %v before the outcome was known", err)
 				default:
 				}
 				close(m.let)
@@ -463,8 +461,7 @@ func TestVerifyDuringADowngradeIsBoundedByItsContext(t *testing.T) {
 	}
 }
 
-// The node that Verify has asked for went with a downgrade, and the new one with
-// somebody else.
+// The node that Verify asks for is removed by a downgrade, and the new one by an outsider.
 func TestVerifyAsksForTheNodeThatTheHoldHasMovedTo(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
@@ -482,7 +479,7 @@ func TestVerifyAsksForTheNodeThatTheHoldHasMovedTo(t *testing.T) {
 	})
 }
 
-func TestADowngradeThatLosesItsSessionSaysThatTheHoldIsLost(t *testing.T) {
+func TestADowngradeThatLosesItsSessionReportsALostHold(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
 		rw := coord.NewRWMutex(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/rw", nil)
@@ -497,9 +494,8 @@ func TestADowngradeThatLosesItsSessionSaysThatTheHoldIsLost(t *testing.T) {
 	})
 }
 
-// A term that never stood is a hold without a session, and its context is one like
-// any other.
-func TestALockUnderTheContextOfATermThatNeverStood(t *testing.T) {
+// A term that reports a failure is a hold without a session. Its context is one like any other.
+func TestALockUnderTheContextOfAFailedTerm(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
 		term := <-coord.NewElection(c, "no path", nil).Leadership(context.Background())
@@ -513,7 +509,7 @@ func TestALockUnderTheContextOfATermThatNeverStood(t *testing.T) {
 	})
 }
 
-// releasing are the ways to get a hold, by the recipe.
+// releasing has the ways to get a hold, by recipe.
 var releasing = map[string]func(ctx context.Context, c *coord.Client) (*coord.Hold, error){
 	"a mutex": func(ctx context.Context, c *coord.Client) (*coord.Hold, error) {
 		return coord.NewMutex(c, "/mutex", nil).Lock(ctx)
@@ -586,7 +582,7 @@ func onEachHold(t *testing.T, f func(w *world, hold func(*coord.Client) *coord.H
 	}
 }
 
-// The holder is not told yet when it releases.
+// The holder has not learned of the deletion yet when it releases.
 func TestReleaseLearnsThatTheNodeWasDeleted(t *testing.T) {
 	t.Parallel()
 	onEachHold(t, func(w *world, hold func(*coord.Client) *coord.Hold) {
@@ -612,8 +608,8 @@ func TestReleaseLearnsThatTheSessionIsOver(t *testing.T) {
 	})
 }
 
-// Nobody confirms the release before the session is over.
-func TestReleaseInAPartitionAsLongAsTheSessionIsNoSuccess(t *testing.T) {
+// The service confirms no release before the session has ended.
+func TestReleaseInAPartitionThatOutlivesTheSessionIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	onEachHold(t, func(w *world, hold func(*coord.Client) *coord.Hold) {
 		h := hold(w.Open("a", nil))
@@ -623,8 +619,8 @@ func TestReleaseInAPartitionAsLongAsTheSessionIsNoSuccess(t *testing.T) {
 	})
 }
 
-// Which of the two removed the node cannot be known: an attempt of the holder's whose
-// reply was lost, or an outsider.
+// It cannot be determined what removed the node: an attempt of the holder whose reply was lost,
+// or an outsider.
 func TestReleaseWithALostReplyIsUncertainWhenTheNodeIsGone(t *testing.T) {
 	for name, outside := range map[string]bool{"the attempt": false, "an outsider": true} {
 		t.Run(name, func(t *testing.T) {
@@ -651,7 +647,7 @@ func TestReleaseWithALostReplyIsUncertainWhenTheNodeIsGone(t *testing.T) {
 				err := h.Release()
 				coordtest.WantErr(w.T, err, coord.ErrUncertain)
 				if errors.Is(err, coord.ErrLost) {
-					w.T.Errorf("claims to know: %v", err)
+					w.T.Errorf("a definite loss: %v", err)
 				}
 				w.Empty("/l")
 			})
@@ -659,7 +655,7 @@ func TestReleaseWithALostReplyIsUncertainWhenTheNodeIsGone(t *testing.T) {
 	}
 }
 
-// The attempt whose reply was lost was not applied, and the next one removes the node.
+// The first attempt is lost and not applied, and the next one removes the node.
 func TestReleaseIsTriedAgainAfterALostRequest(t *testing.T) {
 	t.Parallel()
 	onEachHold(t, func(w *world, hold func(*coord.Client) *coord.Hold) {
@@ -671,7 +667,7 @@ func TestReleaseIsTriedAgainAfterALostRequest(t *testing.T) {
 	})
 }
 
-// The next caller of the same client is served all the same.
+// The next caller of the same client is granted nevertheless.
 func TestAHandOverLearnsThatTheNodeWasDeleted(t *testing.T) {
 	onEach(t, func(w *world) {
 		outsider := w.Session("outsider")

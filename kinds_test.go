@@ -20,8 +20,8 @@ import (
 // A kindUse is a use of a path by one kind of recipe.
 type kindUse struct {
 	kind string
-	// use uses the path once and leaves what stays. hold, if it is not nil, uses it
-	// and keeps it in use until the function that it returns is called.
+	// use uses the path once, and leaves the nodes that remain. hold, if it is not nil, uses
+	// the path and keeps it in use until the function that it returns is called.
 	use    func(ctx context.Context, c *coord.Client, path string) error
 	hold   func(ctx context.Context, c *coord.Client, path string) (func(), error)
 	others []func(ctx context.Context, c *coord.Client, path string) error
@@ -182,7 +182,7 @@ func wantKind(t *testing.T, err error, path, want, found string) {
 	}
 }
 
-// dump is all that stands at and below a path.
+// dump returns all nodes at and below a path, as text.
 func (w *world) dump(path string) string {
 	w.T.Helper()
 	s := w.Session("dump")
@@ -207,8 +207,8 @@ func (w *world) dump(path string) string {
 	return text
 }
 
-// Whatever recipe has used a path, or has it in use, another kind of recipe refuses
-// there and writes nothing.
+// If a recipe has used a path, or has it in use, another kind of recipe refuses the path and
+// writes nothing.
 func TestOnePathOneRecipe(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -257,15 +257,16 @@ func TestOnePathOneRecipe(t *testing.T) {
 	})
 }
 
-// Of two kinds that come to a path at once, only one is ever granted, whatever
-// either client knows of the path.
+// Of two kinds that use a path at the same time, only one is ever granted, whatever either
+// client knows of the path.
 func TestTwoKindsAreNeverGrantedAtOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.Open("a", nil), w.Open("b", nil)
 		m, rw := coord.NewMutex(a, "/l", nil), coord.NewRWMutex(b, "/l", nil)
 		s := w.Session("x")
-		// Both know the path as theirs: it was deleted, and made anew, between.
+		// Both clients remember the path as that of their own kind: it was deleted, and created
+		// again, in between.
 		coordtest.Prime(w.T, m)
 		if _, err := s.Commit(ctx, backend.Delete(w.Path("/l"), backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
@@ -277,7 +278,7 @@ func TestTwoKindsAreNeverGrantedAtOnce(t *testing.T) {
 		_, err = m.Lock(ctx)
 		wantKind(w.T, err, w.Path("/l"), "mutex", "rwmutex")
 		coordtest.MustRelease(w.T, h)
-		// A waiter is not disturbed by one that comes behind it and is refused.
+		// A waiter is not disturbed by a contender behind it that is refused.
 		h, err = rw.Lock(ctx)
 		if err != nil {
 			w.T.Fatal(err)
@@ -295,8 +296,7 @@ func TestTwoKindsAreNeverGrantedAtOnce(t *testing.T) {
 	})
 }
 
-// A contender in line, which lists again, is not refused because one of another kind
-// stands behind it.
+// A waiter that lists again is not refused because a contender of another kind is behind it.
 func TestAWaiterIsNotDisturbedByAnotherKind(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
@@ -309,7 +309,7 @@ func TestAWaiterIsNotDisturbedByAnotherKind(t *testing.T) {
 		n := w.Waits.Load()
 		go func() { second <- rw.Do(ctx, func(context.Context, *coord.Hold) error { return nil }) }()
 		w.Eventually("the writer waits", func() bool { return w.Waits.Load() > n })
-		// An earlier version's, which does not look and stays.
+		// A node of an earlier version, which does not look at the kind and stays.
 		other := w.Path("/l/_c_01234567-89ab-8def-8123-456789abcdef-lock-")
 		if _, err := w.Session("x").Commit(ctx, backend.Create(other, nil, backend.EphemeralSequential)); err != nil {
 			w.T.Fatal(err)
@@ -321,13 +321,13 @@ func TestAWaiterIsNotDisturbedByAnotherKind(t *testing.T) {
 	})
 }
 
-// Directories of other makes and of earlier versions bear no mark. They are told by the
-// nodes in them, and taken for one's own where they tell nothing.
+// Directories of other libraries and of earlier versions have no mark. Their kind is recognized
+// by the nodes in them. A directory that shows no kind can be used by each.
 func TestADirectoryWithoutAMark(t *testing.T) {
 	const guid = "_c_01234567-89ab-4def-8123-456789abcdef-"
 	for _, tt := range []struct {
 		name, data, child string
-		refused           map[string]string // what is found, by who refuses
+		refused           map[string]string // the kind that is found, by the kind that refuses
 	}{
 		{name: "empty"},
 		{name: "with the data that Curator gives a node by default", data: "10.0.3.17"},
@@ -395,7 +395,7 @@ func TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstHasIt(t *testing.T) {
 	})
 }
 
-// The same of recipes that make nothing in the directory itself before they have it.
+// The same for recipes that create nothing in the directory itself before they have it.
 func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstHasIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -420,8 +420,8 @@ func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstHasIt(t *testing.T) {
 	})
 }
 
-// What an outsider writes over the mark of a lock in use is replaced once, which is
-// logged, and left alone from then on.
+// If an outsider overwrites the mark of a lock in use, the mark is replaced once, which is
+// logged. Later writes are left alone.
 func TestAForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
@@ -450,21 +450,21 @@ func TestAForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
 		}
 		w.Settle()
 		if n := told.Load(); n != 0 {
-			w.T.Fatalf("told %d times of clients of its own kind", n)
+			w.T.Fatalf("logged %d times because of clients of its own kind", n)
 		}
 		write("first")
 		coordtest.Prime(w.T, m)
-		w.Eventually("it is told", func() bool { return told.Load() == 1 })
+		w.Eventually("it is logged", func() bool { return told.Load() == 1 })
 		write("second")
 		for range 3 {
 			h := coordtest.MustLock(w.T, m)
-			local := w.Waiting(ctx, m) // it is handed the lock over
+			local := w.Waiting(ctx, m) // the lock is handed over to it
 			coordtest.MustRelease(w.T, h)
 			coordtest.MustRelease(w.T, local.Hold())
 		}
 		data, _, err := s.Get(ctx, w.Path("/l"), nil)
 		if err != nil || string(data) != "second" || told.Load() != 1 {
-			w.T.Errorf("the data is %q, %v; told %d times", data, err, told.Load())
+			w.T.Errorf("the data is %q, %v; logged %d times", data, err, told.Load())
 		}
 	})
 }
@@ -480,8 +480,7 @@ func (f onWarn) Handle(_ context.Context, r slog.Record) error {
 func (f onWarn) WithAttrs([]slog.Attr) slog.Handler { return f }
 func (f onWarn) WithGroup(string) slog.Handler      { return f }
 
-// A value that would be taken for a mark is refused, so that no recipe is kept from its
-// path by it.
+// A value that reads as a mark is refused, so that it keeps no recipe from its path.
 func TestAValueCannotLookLikeAMark(t *testing.T) {
 	onMemory(t, func(w *world) {
 		text := coord.Codec[string]{
@@ -497,8 +496,8 @@ func TestAValueCannotLookLikeAMark(t *testing.T) {
 	})
 }
 
-// A value of no bytes is told from a directory that nobody has used yet.
-func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
+// An empty value is distinguished from a directory that was not used yet.
+func TestAnEmptyValueKeepsItsPath(t *testing.T) {
 	ctx := context.Background()
 	type text = *coord.Value[string]
 	for name, make := range map[string]func(c *coord.Client, v text, path string) error{
@@ -565,8 +564,8 @@ func TestAValueOfNoBytesKeepsItsPath(t *testing.T) {
 	}
 }
 
-// What a write of no bytes returns is what stands there, also when the reply was lost.
-func TestAValueOfNoBytesIsReturnedAsItStands(t *testing.T) {
+// A write of an empty value returns what is stored, also when the reply was lost.
+func TestAnEmptyValueIsReturnedAsItIsStored(t *testing.T) {
 	ctx := context.Background()
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
@@ -592,7 +591,7 @@ func TestAValueOfNoBytesIsReturnedAsItStands(t *testing.T) {
 	})
 }
 
-// raze deletes what stands at and below a path.
+// raze deletes all nodes at and below a path.
 func (w *world) raze(path string) {
 	w.T.Helper()
 	s := w.Session("raze")
@@ -613,20 +612,20 @@ func (w *world) raze(path string) {
 	walk(w.Path(path))
 }
 
-// A path is deleted, and another kind of recipe uses it. A client that remembers it as it
-// was is refused, and keeps nobody of the other kind out by its mark.
+// A path is deleted, and another kind of recipe uses it. A client that remembers the old kind
+// is refused, and its mark keeps no client of the other kind out.
 func TestAClientThatRemembersAnotherKindTakesItsMarkBack(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		uses := kindUses()
 		for i, first := range uses {
 			if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" {
-				continue // the others write no mark where they know one
+				continue // the others write no mark on a path that they remember
 			}
 			for j, second := range uses {
 				for _, state := range []string{"idle", "in use"} {
 					if i == j || second.hold == nil || state == "idle" && second.kind != "semaphore" {
-						continue // idle, the nodes of the others do not tell
+						continue // the nodes of an idle path show no other kind
 					}
 					path := fmt.Sprintf("/%s-%s-%s", first.kind, second.kind, state[:2])
 					a, b, c := w.Open("a"+path, nil), w.Open("b"+path, nil), w.Open("c"+path, nil)

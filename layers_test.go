@@ -26,9 +26,9 @@ const (
 	inspectLayer
 )
 
-// layers has the files of each layer by the first words of their names. If several
-// entries fit a file, the longest counts. Each entry of recipeLayer is a recipe, or a
-// family of recipes that share their innards.
+// layers has the files of each layer by the first words of their names. If several entries fit
+// a file, the longest counts. Each entry of recipeLayer is a recipe, or a family of recipes
+// that share their internals.
 var layers = [...][]string{
 	clientLayer: {"coord", "session", "hold", "create", "commit", "cleanup", "kinds", "errors",
 		"follow", "trace", "codec", "doc"},
@@ -38,8 +38,8 @@ var layers = [...][]string{
 	inspectLayer: {"inspect"},
 }
 
-// borrowed has what one recipe uses of another's innards. Strike out what is not
-// borrowed any more; add nothing.
+// borrowed has the internals of one recipe that another recipe uses. Remove entries that are no
+// longer true; add none.
 var borrowed = []string{
 	"twophase uses Mutex.whole", // the lock of a site is a part of its recipe
 	// Queues and values make operations of a Txn.
@@ -47,8 +47,8 @@ var borrowed = []string{
 	"value uses TxnOp.again", "value uses TxnOp.err", "value uses TxnOp.expand", "value uses TxnOp.op", "value uses TxnOp.path",
 }
 
-// strayMethods has the methods of the lowest layer's types that a recipe declares. Strike
-// out what has moved; add nothing.
+// strayMethods has the methods of the lowest layer's types that a recipe declares. Remove those
+// that have moved; add none.
 var strayMethods = []string{
 	"Hold.endSuspended",
 	"Hold.whenEnded",
@@ -62,10 +62,10 @@ var strayMethods = []string{
 	"session.version",
 }
 
-// TestNothingUsesWhatStandsAboveIt keeps the layers apart: a file uses nothing that a
-// higher layer declares, a recipe nothing of another but its exported names, and what
-// belongs to a session, a client or a hold is declared with the lower layers.
-func TestNothingUsesWhatStandsAboveIt(t *testing.T) {
+// TestNoFileUsesAHigherLayer keeps the layers apart: a file uses nothing that a higher
+// layer declares, and a recipe nothing of another but its exported names. Methods of a session,
+// a client or a hold are declared with the lower layers.
+func TestNoFileUsesAHigherLayer(t *testing.T) {
 	x := checkCore(t)
 	t.Run("every file has a layer", func(t *testing.T) {
 		for _, f := range x.files {
@@ -101,7 +101,7 @@ func TestNothingUsesWhatStandsAboveIt(t *testing.T) {
 		}
 		for _, key := range borrowed {
 			if !seen[key] {
-				t.Errorf("%q is not so any more: strike it out", key)
+				t.Errorf("%q is no longer true: remove it", key)
 			}
 		}
 	})
@@ -160,7 +160,7 @@ func checkCore(t *testing.T) *core {
 	return x
 }
 
-// compiled returns where the compiled form of packages is, and of what they import.
+// compiled returns the compiled form of packages, and of their imports.
 func compiled(t *testing.T, paths []string) importer.Lookup {
 	t.Helper()
 	out, err := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, paths...)...).Output()
@@ -175,7 +175,7 @@ func compiled(t *testing.T, paths []string) importer.Lookup {
 	return func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }
 }
 
-// place returns the layer of the file at pos, or -1, and the entry that it is there by.
+// place returns the layer of the file at pos, or -1, and the entry of layers that fits it.
 func (x *core) place(pos token.Pos) (layer int, entry string) {
 	layer = -1
 	file := strings.TrimSuffix(filepath.Base(x.fset.Position(pos).Filename), ".go")
@@ -189,7 +189,7 @@ func (x *core) place(pos token.Pos) (layer int, entry string) {
 	return layer, entry
 }
 
-// origin is what a method or a field of an instantiated type was declared as.
+// origin returns the declaration of a method or a field of an instantiated type.
 func origin(o types.Object) types.Object {
 	switch o := o.(type) {
 	case *types.Func:
@@ -200,7 +200,7 @@ func origin(o types.Object) types.Object {
 	return o
 }
 
-// name is the name of o, behind that of its type if it is a method or a field.
+// name returns the name of o, behind that of its type if it is a method or a field.
 func (x *core) name(o types.Object) string {
 	typ := x.owner[o]
 	if f, ok := o.(*types.Func); ok {

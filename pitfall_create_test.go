@@ -16,8 +16,8 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// A retry after a lost reply made a second node in ZooKeeper's own recipes, and
-// the first blocked everybody.
+// In ZooKeeper's own recipes a retry after a lost reply created a second node, and the first
+// blocked all contenders.
 func TestALostCreateReplyLeavesExactlyOneChild(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
@@ -46,8 +46,8 @@ func TestALostCreateRequestLeavesExactlyOneChild(t *testing.T) {
 	})
 }
 
-// A server can drop the connection for one request each time, such as one over its
-// own limit. That is not repeated without a pause.
+// A server can drop the connection for one request each time, such as one over its own limit.
+// Such a request is not repeated without pauses.
 func TestARequestThatNeverGetsAnAnswerIsRepeatedWithPauses(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var sent atomic.Int32
@@ -69,7 +69,7 @@ func TestARequestThatNeverGetsAnAnswerIsRepeatedWithPauses(t *testing.T) {
 }
 
 // Curator-45, Curator-79 and go-zookeeper left a node behind in a live session.
-func TestACallerWhoGivesUpAfterALostReplyLeavesNoNode(t *testing.T) {
+func TestACallerThatGivesUpAfterALostReplyLeavesNoNode(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
 		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
@@ -103,7 +103,7 @@ func TestANodeOfALostSessionIsNotAdopted(t *testing.T) {
 		})
 		h := coordtest.MustLock(w.T, m)
 		if h.Session() == dead {
-			w.T.Errorf("the hold stands on the dead session")
+			w.T.Errorf("the hold belongs to the dead session")
 		}
 		if err := h.Verify(context.Background()); err != nil {
 			w.T.Error(err)
@@ -115,8 +115,7 @@ func TestANodeOfALostSessionIsNotAdopted(t *testing.T) {
 	})
 }
 
-// A follower that lags does not show the node that was made. Sync comes before
-// the list.
+// A follower that lags does not show the created node, so a Sync comes before the list.
 func TestALaggingReplicaDoesNotHideTheNodeThatWasMade(t *testing.T) {
 	onEach(t, func(w *world) {
 		var stale atomic.Bool
@@ -149,8 +148,8 @@ func TestALaggingReplicaDoesNotHideTheNodeThatWasMade(t *testing.T) {
 	})
 }
 
-// Curator-205, Curator-462, kazoo 429 and 732: the clean-up failed, or was
-// cancelled with its caller.
+// Curator-205, Curator-462, kazoo 429 and 732: the clean-up failed, or was cancelled with its
+// caller.
 func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 	for name, failure := range map[string]error{
 		"request lost": backend.ErrUncertain,
@@ -163,7 +162,7 @@ func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 				m := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/l", nil)
 				ctx, cancel := context.WithCancel(context.Background())
 				waiter := w.Lock(ctx, m)
-				w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/l")) == 2 })
+				w.Eventually("the waiter is in the queue", func() bool { return len(w.Children("/l")) == 2 })
 				failed := make(chan struct{})
 				before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
 					close(failed)
@@ -223,7 +222,7 @@ func TestARetriedReleaseDoesNotTouchALaterHold(t *testing.T) {
 		// tries to release once more.
 		next := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil))
 		close(let)
-		coordtest.WantErr(w.T, <-released, coord.ErrUncertain) // of two attempts
+		coordtest.WantErr(w.T, <-released, coord.ErrUncertain) // after two attempts
 		coordtest.WantErr(w.T, old.Release(), coord.ErrUncertain)
 		if err := next.Verify(context.Background()); err != nil {
 			w.T.Errorf("the later hold: %v", err)
@@ -266,8 +265,8 @@ func TestCloseDuringACreateLeavesNoNode(t *testing.T) {
 	}
 }
 
-// ZooKeeper's own WriteLock prefixes with the session id, and etcd 11364: two
-// locks of one session took each other's node for theirs.
+// ZooKeeper's own WriteLock, which prefixes nodes with the session id, and etcd 11364: two
+// locks of one session took each other's node for their own.
 func TestTwoCallersOfOneSessionNeverShareANode(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
@@ -291,7 +290,8 @@ func TestTwoCallersOfOneSessionNeverShareANode(t *testing.T) {
 	})
 }
 
-// What a call makes before its own write is no part of its outcome, whatever is known of it.
+// Nodes that a call creates before its own write are no part of its outcome, even if it is
+// unknown whether they were created.
 func TestOnlyTheOwnWriteOfACallIsUncertain(t *testing.T) {
 	for name, x := range map[string]struct {
 		own string // below the path
@@ -354,7 +354,7 @@ func TestOnlyTheOwnWriteOfACallIsUncertain(t *testing.T) {
 						if more && what == "the context" {
 							want = context.Canceled
 						}
-						// An ephemeral barrier goes with its session, and is set anew.
+						// An ephemeral barrier ends with its session, and is set again.
 						uncertain := own && (what == "the context" || name != "Barrier.Set with Ephemeral")
 						if uncertain {
 							want = coord.ErrUncertain

@@ -20,12 +20,12 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// armed is when a waiter has armed the watch on its predecessor, and its call has
-// not returned: what happens now is seen all at once.
+// armed matches the call with which a waiter arms the watch on its predecessor. What happens
+// before that call returns is seen all at once.
 func (w *world) armed(c backendtest.Call) bool { return c.Op == "arm" }
 
-// Found while this was designed: a reconnect fires all watches, and taken for the
-// predecessor's deletion it grants a lock that is held.
+// Found during the design: a reconnection fires all watches. A waiter that took this for the
+// deletion of its predecessor would be granted a held lock.
 func TestAReconnectGrantsNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
@@ -64,8 +64,8 @@ func TestAReconnectGrantsNothing(t *testing.T) {
 	})
 }
 
-// The contract allows a watch to fire without a change; only Deleted of a known
-// head grants.
+// The contract allows a watch to fire without a change. Only the deletion of the known head
+// grants the lock.
 func TestASpuriousWakeUpGrantsNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
@@ -87,8 +87,8 @@ func TestASpuriousWakeUpGrantsNothing(t *testing.T) {
 	})
 }
 
-// A service may keep an event from a session that may not read the node. Who waits in a
-// line for the first time asks, and sees that it is gone.
+// A service may keep an event from a session that may not read the node. A session that waits
+// in a queue for the first time looks at the predecessor, and sees that it is gone.
 func TestAnEventThatIsKeptFromAWaiterIsNotWaitedFor(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
@@ -113,15 +113,15 @@ func TestAnEventThatIsKeptFromAWaiterIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// Found while this was designed: the own node was deleted first, the
-// predecessor's event was read first, and a waiter without a node was granted.
+// Found during the design: the waiter's own node was deleted first, the event of the
+// predecessor was read first, and a waiter without a node was granted.
 func TestAWaiterWithoutANodeIsNotGranted(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
 		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
 		s := w.Session("x")
-		// A session that waits for the first time asks whether it may see its
-		// predecessor, which finds the deletion too. So this one waits once before.
+		// A session that waits for the first time checks whether it may see its predecessor,
+		// which finds the deletion too. So this session waits once before.
 		first := coordtest.MustLock(w.T, coord.NewMutex(w.Open("first", nil), "/l", nil))
 		waited := w.Waiting(context.Background(), m)
 		coordtest.MustRelease(w.T, first)
@@ -159,9 +159,9 @@ func TestAWaiterWithoutANodeIsNotGranted(t *testing.T) {
 	})
 }
 
-// A node can go without having been the head: only who was known as head leaves the
-// next one as head.
-func TestWhoGivesUpMakesNobodyTheHead(t *testing.T) {
+// A node that was not the head can be deleted. Only the deletion of the known head makes the
+// next node the head.
+func TestAWaiterThatGivesUpMakesNoOtherTheHead(t *testing.T) {
 	onEach(t, func(w *world) {
 		mutex := func(who string) *coord.Mutex { return coord.NewMutex(w.Open(who, nil), "/l", nil) }
 		holder := coordtest.MustLock(w.T, mutex("holder"))
@@ -184,8 +184,8 @@ func TestWhoGivesUpMakesNobodyTheHead(t *testing.T) {
 	})
 }
 
-// Only the deletion of the node ahead says that the node before is the head.
-func TestASpuriousWakeUpAheadMakesNobodyTheHead(t *testing.T) {
+// Only the deletion of the node ahead shows that the predecessor is the head.
+func TestASpuriousWakeUpAheadMakesNoOtherTheHead(t *testing.T) {
 	onEach(t, func(w *world) {
 		mutex := func(who string) *coord.Mutex { return coord.NewMutex(w.Open(who, nil), "/l", nil) }
 		holder := coordtest.MustLock(w.T, mutex("holder"))
@@ -213,8 +213,8 @@ func TestASpuriousWakeUpAheadMakesNobodyTheHead(t *testing.T) {
 	})
 }
 
-// The hand-over: who knows that the one before is the head needs no read to know
-// that it is its turn, however long the line was.
+// A waiter that knows that its predecessor is the head needs no read at the hand-over, however
+// long the queue is.
 func TestAHandOverNeedsNoRead(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const n = 6
@@ -238,7 +238,7 @@ func TestAHandOverNeedsNoRead(t *testing.T) {
 			w.Settle()
 			h = waiters[i].Hold()
 			woken := 0
-			for j := i; j < n; j++ { // the one before i is the one who released
+			for j := i; j < n; j++ { // the one before i has released
 				if d := calls[j].Load() - before[j]; d > 0 {
 					woken++
 					if j == i {
@@ -258,8 +258,8 @@ func TestAHandOverNeedsNoRead(t *testing.T) {
 	})
 }
 
-// A change of the predecessor's data (a request to revoke) wakes nobody.
-func TestAChangeOfThePredecessorsDataWakesNobody(t *testing.T) {
+// A change of the predecessor's data (a request to revoke) wakes no waiter.
+func TestAChangeOfThePredecessorsDataWakesNoWaiter(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
 		var calls atomic.Int32
@@ -269,7 +269,7 @@ func TestAChangeOfThePredecessorsDataWakesNobody(t *testing.T) {
 		}})
 		waiter := w.Lock(context.Background(), coord.NewMutex(c, "/l", nil))
 		w.Eventually("the waiter waits", func() bool {
-			// what the directory holds, create, list, arm
+			// the read of the directory, create, list, arm
 			return calls.Load() >= 4
 		})
 		s, before := w.Session("x"), calls.Load()
@@ -297,19 +297,19 @@ func TestAChangeOfThePredecessorsDataWakesNobody(t *testing.T) {
 
 const someGUID = "00000000-0000-4000-8000-000000000000"
 
-// ZOOKEEPER-2931: sorting by the whole name, not by the number.
-func TestTheNumberAloneOrdersTheLine(t *testing.T) {
+// ZOOKEEPER-2931: nodes were sorted by the whole name, not by the number.
+func TestTheNumberAloneOrdersTheQueue(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		coordtest.Prime(w.T, m)
-		// An earlier contender of another make, whose name sorts last.
+		// An earlier contender of another library, whose name sorts last.
 		s := w.Session("x")
 		res, err := s.Commit(context.Background(), backend.Create(w.Path("/l/zzz-lock-"), nil, backend.EphemeralSequential))
 		if err != nil {
 			w.T.Fatal(err)
 		}
 		waiter := w.Lock(context.Background(), m)
-		w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/l")) == 2 })
+		w.Eventually("the waiter is in the queue", func() bool { return len(w.Children("/l")) == 2 })
 		// A later one, whose name sorts first.
 		later, err := s.Commit(context.Background(), backend.Create(w.Path("/l/_c_"+someGUID+"-lock-"), nil, backend.EphemeralSequential))
 		if err != nil {
@@ -327,7 +327,7 @@ func TestTheNumberAloneOrdersTheLine(t *testing.T) {
 	})
 }
 
-// Foreign children made the parsers of others panic, fail, or wait for ever.
+// Foreign children made the parsers of other libraries panic, fail, or wait forever.
 func TestForeignChildrenAreIgnored(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
@@ -356,8 +356,8 @@ func TestForeignChildrenAreIgnored(t *testing.T) {
 	})
 }
 
-// A sequence number as a token goes back when the parent is made anew.
-func TestTokensGrowWhenTheDirectoryIsMadeAnew(t *testing.T) {
+// A sequence number as a token goes back when the parent is created again.
+func TestTokensGrowWhenTheDirectoryIsCreatedAgain(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		var last int64
@@ -377,8 +377,8 @@ func TestTokensGrowWhenTheDirectoryIsMadeAnew(t *testing.T) {
 	})
 }
 
-// A container that the service reaps between two uses is made anew.
-func TestAReapedDirectoryIsMadeAnew(t *testing.T) {
+// A container that the service reaps between two uses is created again.
+func TestAReapedDirectoryIsCreatedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
 		m := coord.NewMutex(coordtest.Open(t, st, nil), "/a/b/l", nil)
@@ -394,7 +394,7 @@ func TestAReapedDirectoryIsMadeAnew(t *testing.T) {
 
 // ZooKeeper repeats the last number, and two zk.Locks held one lock.
 func TestTheDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
-	t.Run("the last holder takes an old directory with it", func(t *testing.T) {
+	t.Run("the last holder removes an old directory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(nil)
 			m := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
@@ -414,7 +414,7 @@ func TestTheDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 			coordtest.MustRelease(t, h)
 		})
 	})
-	t.Run("a hand-over within a client does not go on in an old directory", func(t *testing.T) {
+	t.Run("a hand-over within a client does not continue in an old directory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(nil)
 			m := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
@@ -468,7 +468,7 @@ func TestTheDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 					}
 				})
 			}
-			synctest.Wait() // all stand in line, or wait for it to drain
+			synctest.Wait() // all are in the queue, or wait for it to drain
 			mu.Lock()
 			holders--
 			mu.Unlock()
@@ -484,7 +484,7 @@ func TestTheDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 			coordtest.MustRelease(t, h)
 		})
 	})
-	t.Run("who only tries does not wait for it", func(t *testing.T) {
+	t.Run("a try does not wait for it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(nil)
 			holder := coordtest.MustLock(t, coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil))
@@ -517,7 +517,7 @@ func TestTheDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 			}
 		})
 	})
-	t.Run("foreign nodes that keep an old directory are told of", func(t *testing.T) {
+	t.Run("foreign nodes that keep an old directory are reported", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(nil)
 			c := coordtest.Open(t, st, nil)

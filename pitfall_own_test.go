@@ -36,13 +36,13 @@ func (w *world) resource(path string) {
 }
 
 // Curator-206, Curator-604; kazoo's is_acquired stays true after expiry.
-func TestAHolderWhoseSessionExpiresIsToldAndItsGuardFails(t *testing.T) {
+func TestAHoldEndsWithItsSessionAndItsGuardFails(t *testing.T) {
 	onEach(t, func(w *world) {
 		w.resource("/r")
 		a := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		h := coordtest.MustLock(w.T, a)
-		if err := w.guarded(h, "/r", "while it stands"); err != nil {
-			w.T.Fatalf("guarded write under a hold that stands: %v", err)
+		if err := w.guarded(h, "/r", "while held"); err != nil {
+			w.T.Fatalf("guarded write under a live hold: %v", err)
 		}
 		w.Link("a").Expire(h.Session())
 		<-h.Done()
@@ -102,9 +102,9 @@ func TestAGuardFailsHoweverTheHoldEnded(t *testing.T) {
 	})
 }
 
-// Curator-620, -653, -696: two leaders, because the node of the old session was
-// first in line when the client was back.
-func TestTheNodeOfALostSessionIsNotMistakenForOnesOwn(t *testing.T) {
+// Curator-620, -653, -696: there were two leaders, because the node of the old session was
+// first in the queue after the reconnection.
+func TestTheNodeOfALostSessionIsNotTakenForTheClientsOwn(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		h := coordtest.MustLock(w.T, m)
@@ -116,22 +116,22 @@ func TestTheNodeOfALostSessionIsNotMistakenForOnesOwn(t *testing.T) {
 		if next.Session() == h.Session() || next.Token() <= h.Token() {
 			w.T.Errorf("session %x token %d after session %x token %d", next.Session(), next.Token(), h.Session(), h.Token())
 		}
-		// The service lets go of the old node before anybody else is granted.
+		// The service removes the old node before the lock is granted again.
 		if _, err := w.Session("x").Exists(context.Background(), h.Path(), nil); !errors.Is(err, coord.ErrNotFound) {
-			w.T.Errorf("the old node still stands: %v", err)
+			w.T.Errorf("the old node still exists: %v", err)
 		}
 		coordtest.MustRelease(w.T, next)
 	})
 }
 
-// etcd 19597 and 16221: a waiter whose own node was deleted waited for ever.
+// etcd 19597 and 16221: a waiter whose own node was deleted waited forever.
 func TestAWaiterWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		waiter := w.Lock(context.Background(), m)
 		var list []coord.Contender
-		w.Eventually("the waiter stands in line", func() bool {
+		w.Eventually("the waiter is in the queue", func() bool {
 			list, _ = m.Contenders(context.Background())
 			return len(list) == 2
 		})
@@ -139,7 +139,7 @@ func TestAWaiterWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(first, backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
 		}
-		w.Eventually("the waiter stands in line again", func() bool {
+		w.Eventually("the waiter is in the queue again", func() bool {
 			list, _ = m.Contenders(context.Background())
 			return len(list) == 2 && list[1].Path != first
 		})
@@ -150,7 +150,7 @@ func TestAWaiterWhoseNodeIsDeletedTakesANewPlace(t *testing.T) {
 	})
 }
 
-// A hold whose node cannot be read for a while is watched all the same.
+// A hold whose node cannot be read for a while is watched nevertheless.
 func TestARefusedWatchIsArmedLater(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
@@ -172,7 +172,7 @@ func TestARefusedWatchIsArmedLater(t *testing.T) {
 	})
 }
 
-func TestVerifyFindsOutWhatNothingHasToldYet(t *testing.T) {
+func TestVerifyDetectsALossThatIsNotReportedYet(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		h := coordtest.MustLock(w.T, m)
@@ -187,7 +187,7 @@ func TestVerifyFindsOutWhatNothingHasToldYet(t *testing.T) {
 	})
 }
 
-func TestAHolderWhoseNodeIsDeletedIsTold(t *testing.T) {
+func TestAHoldWhoseNodeIsDeletedEnds(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		h := coordtest.MustLock(w.T, m)
@@ -236,11 +236,11 @@ func TestABlipLosesNothing(t *testing.T) {
 	})
 }
 
-func TestAPartitionedHolderIsToldBeforeAnotherIsGranted(t *testing.T) {
+func TestAPartitionedHoldEndsBeforeAnotherIsGranted(t *testing.T) {
 	onEach(t, func(w *world) {
 		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
 		waiter := w.Lock(context.Background(), coord.NewMutex(w.Open("b", nil), "/l", nil))
-		w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/l")) == 2 })
+		w.Eventually("the waiter is in the queue", func() bool { return len(w.Children("/l")) == 2 })
 		done := make(chan time.Time, 1)
 		go func() {
 			<-h.Done()
@@ -250,7 +250,7 @@ func TestAPartitionedHolderIsToldBeforeAnotherIsGranted(t *testing.T) {
 		next := waiter.Hold()
 		granted := time.Now()
 		if told := <-done; !told.Before(granted) {
-			w.T.Errorf("told %v after the other was granted", told.Sub(granted))
+			w.T.Errorf("ended %v after the other was granted", told.Sub(granted))
 		}
 		coordtest.WantErr(w.T, h.Err(), coord.ErrLost, coord.ErrSessionLost)
 		if next.Token() <= h.Token() {
@@ -268,7 +268,7 @@ func TestCancelledWaitsDoNotTouchTheNextHold(t *testing.T) {
 		for range 2 {
 			ctx, cancel := context.WithCancelCause(context.Background())
 			waiter := w.Lock(ctx, m)
-			w.Eventually("the waiter stands in line", func() bool { return len(w.Children("/l")) >= 2 })
+			w.Eventually("the waiter is in the queue", func() bool { return len(w.Children("/l")) >= 2 })
 			reason := errors.New("interrupted")
 			cancel(reason)
 			<-waiter.Done
@@ -287,9 +287,9 @@ func TestCancelledWaitsDoNotTouchTheNextHold(t *testing.T) {
 	})
 }
 
-// Found while this was designed: a token taken at a local hand-over could pass
-// that of a waiter outside, and the fence would refuse the rightful next holder.
-func TestAWaiterOutsideGetsAHigherTokenThanTheLocalHolderBefore(t *testing.T) {
+// Found during the design: a token taken at a local hand-over could exceed that of a waiter of
+// another client, and a fence would refuse the rightful next holder.
+func TestAWaiterOfAnotherClientGetsAHigherTokenThanTheHolderBefore(t *testing.T) {
 	onEach(t, func(w *world) {
 		a := coord.NewMutex(w.Open("a", nil), "/l", nil)
 		first := coordtest.MustLock(w.T, a)
@@ -310,8 +310,8 @@ func TestAWaiterOutsideGetsAHigherTokenThanTheLocalHolderBefore(t *testing.T) {
 	})
 }
 
-// Found while this was designed: after a local loss the old connection came back
-// and kept the old session alive, and the client queued behind itself for ever.
+// Found during the design: after a local loss the old connection came back and kept the old
+// session alive, and the client queued behind itself forever.
 func TestAClientDoesNotQueueBehindItsOwnLostSession(t *testing.T) {
 	onEach(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
@@ -330,7 +330,8 @@ func TestAClientDoesNotQueueBehindItsOwnLostSession(t *testing.T) {
 	})
 }
 
-// Timers stop in suspend and fire late after a pause: the first look tells.
+// Timers stop in suspend and fire late after a pause: the first look at the hold reports the
+// loss.
 func TestALateTimerDoesNotHideALoss(t *testing.T) {
 	onMemory(t, func(w *world) {
 		late := &lateBackend{Backend: w.Link("a")}
@@ -348,13 +349,13 @@ func TestALateTimerDoesNotHideALoss(t *testing.T) {
 		coordtest.WantErr(w.T, h.Release(), coord.ErrLost)
 		<-ctx.Done()
 		if h.Context(context.Background()).Err() == nil {
-			w.T.Error("a context of a hold that is lost lives")
+			w.T.Error("the context of a lost hold is not done")
 		}
 		late.over.Store(false)
 	})
 }
 
-// So does the context of a hold that nothing else has looked at since.
+// So does a context that is made of the hold before anything else has looked at it.
 func TestAContextIsNotMadeOfALateLoss(t *testing.T) {
 	onMemory(t, func(w *world) {
 		late := &lateBackend{Backend: w.Link("a")}
@@ -392,7 +393,7 @@ func (s *lateSession) Err() error {
 }
 
 // A session lost while waiting does not end the wait.
-func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
+func TestAWaiterThatLosesItsSessionContinuesToWait(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
 		var mu sync.Mutex
@@ -411,13 +412,13 @@ func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
 		waiter := w.Lock(context.Background(), m)
 		for range 3 {
 			var list []coord.Contender
-			w.Eventually("the waiter stands in line", func() bool {
+			w.Eventually("the waiter is in the queue", func() bool {
 				list, _ = m.Contenders(context.Background())
 				return len(list) == 2
 			})
 			old := list[1]
 			w.Link("a").Expire(old.Session)
-			w.Eventually("the waiter stands in line with another session", func() bool {
+			w.Eventually("the waiter is in the queue with another session", func() bool {
 				list, _ = m.Contenders(context.Background())
 				return len(list) == 2 && list[1].Session != old.Session
 			})
@@ -431,16 +432,15 @@ func TestAWaiterThatLosesItsSessionGoesOn(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if requeued < 3 {
-			w.T.Errorf("the trace told of %d new places, want 3", requeued)
+			w.T.Errorf("the trace reported %d new places, want 3", requeued)
 		}
 		coordtest.MustRelease(w.T, h)
 	})
 }
 
-// A server that lags behind shows a waiter a line without its node. That is no reason
-// to come anew: the waiter would leave a node that stands in everybody's way, its own
-// included.
-func TestAListWithoutTheOwnNodeIsNoEnd(t *testing.T) {
+// A server that lags behind shows a waiter a queue without its node. The waiter must not create
+// another one: it would leave a node that blocks all contenders behind it, the waiter included.
+func TestAListWithoutTheOwnNodeCausesNoSecondNode(t *testing.T) {
 	onMemory(t, func(w *world) {
 		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
 		var lists atomic.Int32

@@ -43,7 +43,7 @@ var txnMutants = []mutant{
 		"TestASiteThatIsNotServedIsNamed"},
 	{"the cause of Serve's end is a record that cannot be read", "errors.go",
 		"return answers(err, ErrDecode)", "return errors.Is(err, ErrDecode)",
-		"TestTheCauseOfServesEndIsNoRecordThatCannotBeRead"},
+		"TestTheCauseOfServesEndIsNotTakenForAnUnreadableRecord"},
 	{"a site is removed only while nothing is proposed to it", "twophase_present.go",
 		"(branches > 0 || len(names) == 0)", "branches > 0",
 		"TestASiteIsRemovedWhileItIsProposedTo"},
