@@ -44,8 +44,8 @@ func ExampleBarrier() {
 	// working
 }
 
-// Three workers make two rounds of a computation; nobody begins the second before
-// all have finished the first.
+// Three workers make two rounds of a computation; no worker begins the second before all have
+// finished the first.
 func ExampleDoubleBarrier() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)

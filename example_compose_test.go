@@ -15,8 +15,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// Four workers take jobs off one queue until all are done. The first error ends
-// them all; what a worker has not acknowledged is somebody else's then.
+// Four workers take jobs off one queue until all are done. The first error ends them all; other
+// consumers get the items that a worker has not acknowledged.
 func Example_workers() {
 	c, err := coord.Open(context.Background(), memory.New(nil), nil)
 	if err != nil {
@@ -55,11 +55,10 @@ func Example_workers() {
 	// Output: 8 jobs, sum 36
 }
 
-// A job at regular times, once in a whole cluster. Every instance runs this; the
-// leader does the job. What was done is written under the guard of the term before
-// it is done, so that no run is made twice: not by the next leader, and not by one
-// that was paused. (A run can be left out by a crash. For a job that may run twice,
-// but must not be left out, write it down afterwards.)
+// A job at regular times, once in a whole cluster. Every instance runs this; the leader does
+// the job. Each run is recorded under the guard of the term before it begins, so that none is
+// repeated: not by the next leader, and not by one that was paused. (A crash can leave a run
+// out. For a job that may run twice, but must not be left out, record it afterwards.)
 func Example_oncePerPeriod() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -87,7 +86,7 @@ func Example_oncePerPeriod() {
 				return err
 			}
 			if done.Value >= slot {
-				continue // the leader before us has done it
+				continue // the previous leader has done it
 			}
 			_, err = coord.NewTxn(c).Under(t.Guard()).Add(last.SetOp(slot)).Commit(ctx)
 			if errors.Is(err, coord.ErrConflict) {
@@ -99,7 +98,7 @@ func Example_oncePerPeriod() {
 			fmt.Println("run")
 			runs++
 		}
-		return nil // resigns; a service goes on until ctx ends
+		return nil // resigns; a service continues until ctx ends
 	}
 	err = coord.NewElection(c, "/cron/report/leader", nil).Run(ctx, lead)
 	fmt.Println(err)
@@ -109,8 +108,8 @@ func Example_oncePerPeriod() {
 	// <nil>
 }
 
-// A worker that tries again: what fails goes back with a delay, and to the dead
-// letters when it has failed three times.
+// A worker with retries: an item that fails goes back with a delay, and to the dead letters
+// when it has failed three times.
 func Example_retries() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -122,13 +121,13 @@ func Example_retries() {
 
 	type Mail struct{ To string }
 	send := func(_ context.Context, m Mail) error {
-		if m.To == "nobody" {
+		if m.To == "zoe" {
 			return errors.New("no such mailbox")
 		}
 		return nil
 	}
 	mails := coord.NewQueue(c, "/mails", &coord.QueueOptions[Mail]{MaxAttempts: 3})
-	if _, err := mails.PutAll(ctx, Mail{"ann"}, Mail{"nobody"}); err != nil {
+	if _, err := mails.PutAll(ctx, Mail{"ann"}, Mail{"zoe"}); err != nil {
 		log.Fatal(err)
 	}
 	for item, err := range mails.All(ctx) { // any number of these, in any process
@@ -143,10 +142,10 @@ func Example_retries() {
 			err = item.Ack()
 		}
 		if err != nil {
-			log.Print(err) // ErrLost: somebody else has it, or will
+			log.Print(err) // ErrLost: another consumer has the item, or will get it
 		}
 		if item.Attempt == 3 {
-			break // a service goes on until ctx ends
+			break // a service continues until ctx ends
 		}
 	}
 	dead, err := coord.NewQueue[Mail](c, "/mails/dead", nil).Take(ctx)
@@ -156,14 +155,14 @@ func Example_retries() {
 	fmt.Println("dead:", dead.Value.To, dead.Ack())
 	// Output:
 	// ann 1 <nil>
-	// nobody 1 no such mailbox
-	// nobody 2 no such mailbox
-	// nobody 3 no such mailbox
-	// dead: nobody <nil>
+	// zoe 1 no such mailbox
+	// zoe 2 no such mailbox
+	// zoe 3 no such mailbox
+	// dead: zoe <nil>
 }
 
-// A leader writes under the guard of its term: a write that comes late, when
-// another leads already, is refused, however it was delayed.
+// A leader writes under the guard of its term: a late write, when another candidate leads
+// already, is refused, however it was delayed.
 func Example_leaderWrites() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
@@ -195,7 +194,7 @@ func Example_leaderWrites() {
 	// first <nil>
 }
 
-// A job that is put at most once for each user, whoever asks and how often.
+// A job that is put at most once for each user, whichever process asks, and however often.
 func Example_onlyOnce() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
@@ -206,7 +205,7 @@ func Example_onlyOnce() {
 
 	jobs := coord.NewQueue[string](c, "/mails", nil)
 	welcome := func(user string) error {
-		// The mark and the job are made together or not at all.
+		// The mark and the job are created together or not at all.
 		_, err := coord.NewTxn(c).
 			Create("/welcomed/"+user, nil, backend.Persistent).
 			Add(jobs.PutOp("welcome " + user)).

@@ -32,8 +32,8 @@ func ExampleElection_Run() {
 
 func work(ctx context.Context) { fmt.Println("working:", ctx.Err() == nil) }
 
-// Select over leadership beside other work. Nobody resigns for us: who stops
-// working releases the term.
+// Select over leadership beside other work. The receiver of a term releases it when it stops
+// working.
 func ExampleElection_Leadership() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -67,7 +67,7 @@ func ExampleElection_Leadership() {
 			requests <- "first"
 		case <-lost:
 			lost = nil
-			fmt.Println("somebody else may lead now")
+			fmt.Println("another candidate may lead now")
 		case r := <-requests:
 			fmt.Println("served", r, "as leader:", lost != nil)
 			return
@@ -78,7 +78,7 @@ func ExampleElection_Leadership() {
 	// served first as leader: true
 }
 
-// Those who do not lead want to know who does, and whether he is ready.
+// Other processes follow which candidate leads, and whether it is ready.
 func ExampleElection_WatchLeader() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)

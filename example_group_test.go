@@ -30,7 +30,7 @@ func ExampleGroup() {
 	// Output: 10.0.0.1:8080 <nil>
 }
 
-// Follow who comes and goes.
+// Follow which members join and leave.
 func ExampleGroup_Watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

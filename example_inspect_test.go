@@ -8,7 +8,7 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// What stands under a path: for a person, print the Inspection itself.
+// Inspect shows the state of a path. For a person, print the Inspection itself.
 func ExampleInspect() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// A writer changes what readers read, and goes on as one of them.
+// A writer changes what readers read, and continues as a reader.
 func ExampleRWMutex() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
@@ -31,11 +31,11 @@ func ExampleRWMutex() {
 		log.Fatal(err)
 	}
 	reader, err := rw.RLock(ctx)
-	fmt.Println("a reader beside the one who wrote:", err)
+	fmt.Println("a reader beside the former writer:", err)
 	reader.Release()
 	// Output:
 	// a reader beside the writer: true
-	// a reader beside the one who wrote: <nil>
+	// a reader beside the former writer: <nil>
 }
 
 // Of ten permits, a large job takes four.
@@ -66,8 +66,7 @@ func ExampleSemaphore() {
 	// 6 more: true
 }
 
-// A transfer needs both accounts. Everybody takes them in the same order, which
-// LockAll sees to.
+// A transfer needs both accounts. LockAll makes all callers acquire them in the same order.
 func ExampleLockAll() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
@@ -89,7 +88,7 @@ func ExampleLockAll() {
 	// <nil>
 }
 
-// A holder that can be asked to give up: it finishes its step, and releases.
+// A holder that can be asked to release: it finishes its step, and releases.
 func ExampleHold_Revoked() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)

@@ -33,7 +33,7 @@ func ExampleQueue() {
 		work := item.Context(ctx) // ends if the claim is lost
 		fmt.Println(item.Value.Name, item.Attempt, work.Err())
 		if err := item.Ack(); err != nil {
-			log.Print(err) // somebody else does it again
+			log.Print(err) // another consumer does it again
 		}
 		if item.Value.Name == "ship" {
 			break

@@ -75,7 +75,7 @@ func ExampleHold_Done() {
 	for {
 		select {
 		case <-h.Done():
-			log.Fatal(h.Err()) // stop: somebody else may have it now
+			log.Fatal(h.Err()) // stop: another client may have the lock now
 		case w, ok := <-work:
 			if !ok {
 				return
@@ -88,7 +88,7 @@ func ExampleHold_Done() {
 	// second
 }
 
-// A write under the guard of a hold is applied only if the hold still stands.
+// A write under the guard of a hold is applied only while the hold lasts.
 func ExampleHold_Guard() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
@@ -108,11 +108,11 @@ func ExampleHold_Guard() {
 		_, err := coord.NewTxn(c).Under(h.Guard()).Set("/balance", []byte(data)).Commit(ctx)
 		return err
 	}
-	fmt.Println("while it stands:", write("90"))
+	fmt.Println("while held:", write("90"))
 	h.Release()
 	fmt.Println("refused afterwards:", errors.Is(write("80"), coord.ErrNotFound))
 	// Output:
-	// while it stands: <nil>
+	// while held: <nil>
 	// refused afterwards: true
 }
 
@@ -138,8 +138,8 @@ func ExampleMutex_Lock() {
 	// Output: <nil> <nil>
 }
 
-// A service that shows whether it has contact. Holds stand while the session is
-// suspended, and end when it is lost.
+// A service that shows whether it has contact. Holds last while the session is suspended, and
+// end when it is lost.
 func ExampleClient_WatchState() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -194,8 +194,8 @@ func ExampleEvent() {
 	// released mutex /locks/reindex <nil>
 }
 
-// The memory backend works under fake time: a test of one's own code can cut a
-// client off and let the time of a session pass in no time.
+// The memory backend works under fake time: a user's test can cut a client off and let the time
+// of a session pass in no time.
 func TestExampleOfFakeTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(&memory.Options{SessionTimeout: 30 * time.Second})

@@ -13,8 +13,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// A write under a lock that is refused once the lock is lost, and once the data
-// has been changed by somebody else.
+// A write under a lock that is refused once the lock is lost, and once another client has
+// changed the data.
 func ExampleTxn() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)

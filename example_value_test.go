@@ -25,7 +25,7 @@ func ExampleValue_Watch() {
 	}
 	for now := range limits.Watch(ctx) {
 		if now.Err != nil {
-			log.Print(now.Err) // keep what we have: deleted, or not understood
+			log.Print(now.Err) // deleted or not decodable: keep the current limits
 			continue
 		}
 		fmt.Println("rate", now.Value.Rate)
@@ -65,7 +65,7 @@ func ExampleCounter_Reserve() {
 	defer c.Close()
 
 	ids := coord.NewCounter(c, "/app/ids")
-	first, err := ids.Reserve(ctx, 100) // first to first+99 are ours alone
+	first, err := ids.Reserve(ctx, 100) // first to first+99 are reserved for this caller
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func TestTheEventsOfCallersOfOneClient(t *testing.T) {
 	})
 }
 
-func TestAWaiterTellsThatItMovesUp(t *testing.T) {
+func TestAWaiterReportsThatItMovesUp(t *testing.T) {
 	onEach(t, func(w *world) {
 		line := func(name string) *coord.Mutex { return coord.NewMutex(w.Open(name, nil), "/l", nil) }
 		h := coordtest.MustLock(w.T, line("holder"))
@@ -205,16 +205,15 @@ func TestTheEventsOfAnElection(t *testing.T) {
 	})
 }
 
-// What is lost between the grant and the moment at which that was told is told
-// afterwards.
-func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
+// A loss between the grant and its report is reported after the grant.
+func TestNothingOfAHoldIsReportedBeforeItsGrant(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var c *coord.Client
 		var lost bool
 		c = coordtest.Open(w.T, w.Link("a"), &coord.Options{Trace: func(ctx context.Context, e trace.Event) {
 			if e, ok := e.(trace.HoldGranted); ok && !lost {
-				// The service deletes the node while the grant is being told.
+				// The session expires while the grant is being reported.
 				lost = true
 				s, err := c.Session(ctx)
 				if err != nil {
@@ -222,7 +221,7 @@ func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
 				}
 				w.Link("a").Expire(s.ID())
 				<-s.Done()
-				time.Sleep(time.Second) // whoever wants to tell of it has come
+				time.Sleep(time.Second) // enough for a report of the loss to arrive
 				x.trace(ctx, e)
 				return
 			}
@@ -236,8 +235,8 @@ func TestNothingOfAHoldIsToldBeforeItsGrant(t *testing.T) {
 	})
 }
 
-// Trace may be the one that finds a hold lost while it is told of something else.
-func TestALossThatTraceFindsIsToldNext(t *testing.T) {
+// Trace itself can find that a hold is lost, while it receives another event.
+func TestALossThatTraceFindsIsReportedNext(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var term *coord.Term
@@ -261,7 +260,7 @@ func TestALossThatTraceFindsIsToldNext(t *testing.T) {
 	})
 }
 
-// Trace may look at what is in memory, of whatever it is told.
+// Trace may call, at each event, the methods that only read memory.
 func TestTraceMayLook(t *testing.T) {
 	onEach(t, func(w *world) {
 		var held atomic.Pointer[coord.Hold]
@@ -270,7 +269,7 @@ func TestTraceMayLook(t *testing.T) {
 		c = coordtest.Open(w.T, w.Link("a"), &coord.Options{Namespace: w.Path(""), Trace: func(_ context.Context, e trace.Event) {
 			h := held.Load()
 			if h == nil {
-				return // of its own Open, or of the lock
+				return // an event of its own Open, or of the lock
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			<-c.WatchState(ctx)
@@ -298,7 +297,7 @@ func TestTraceMayLook(t *testing.T) {
 					return
 				}
 			case <-time.After(30 * time.Second):
-				w.T.Fatal("the loss was never told")
+				w.T.Fatal("the loss was never reported")
 			}
 		}
 	})
@@ -341,7 +340,7 @@ func TestEventsCarryTheirTimes(t *testing.T) {
 	})
 }
 
-func TestAnUnknownOutcomeThatIsFoundOutIsTold(t *testing.T) {
+func TestAnUnknownOutcomeThatIsResolvedIsReported(t *testing.T) {
 	onEach(t, func(w *world) {
 		var after coordtest.Nth
 		x, c := w.taped("a", &backendtest.Hooks{After: after.After})
@@ -356,9 +355,9 @@ func TestAnUnknownOutcomeThatIsFoundOutIsTold(t *testing.T) {
 	})
 }
 
-// What turns out only after the end was told is not told: here the leader resigns while
-// the reply to his announcement is under way.
-func TestNothingOfAHoldIsToldAfterItsEnd(t *testing.T) {
+// An event that is known only after the end was reported is not reported: here the leader
+// resigns while the reply to its announcement is under way.
+func TestNothingOfAHoldIsReportedAfterItsEnd(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var term *coord.Term
 		var once atomic.Bool
@@ -380,8 +379,8 @@ func TestNothingOfAHoldIsToldAfterItsEnd(t *testing.T) {
 	})
 }
 
-// tape writes down what the Trace of one client is told, a line for each event, but
-// for the states of the session. Names of nodes are without what is new each time.
+// tape records the events that the Trace of one client receives, a line for each, except the
+// states of the session. Names of nodes are without the parts that are new each time.
 type tape struct {
 	w *world
 
@@ -399,10 +398,10 @@ type tapeLine struct {
 
 type tapeKey struct{}
 
-// called is a context of a caller's.
+// called marks a context as that of a caller, which the tape shows.
 func called(ctx context.Context) context.Context { return context.WithValue(ctx, tapeKey{}, true) }
 
-// taped opens a client whose events are written down.
+// taped opens a client whose events are recorded.
 func (w *world) taped(name string, hooks *backendtest.Hooks) (*tape, *coord.Client) {
 	w.T.Helper()
 	x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
@@ -438,7 +437,8 @@ func (x *tape) trace(ctx context.Context, e trace.Event) {
 
 var newNames = regexp.MustCompile(`_c_[0-9a-f-]{36}-|[0-9a-f]{8}-[0-9a-f-]{27}|\d{10}`)
 
-// describe is the event in words, without times, and what numbers are new.
+// describe returns the event in words, without times and without numbers that are new each
+// time.
 func (x *tape) describe(e trace.Event) string {
 	at := e.About()
 	name := strings.TrimPrefix(fmt.Sprintf("%T", e), "trace.")
@@ -527,7 +527,7 @@ func (x *tape) describe(e trace.Event) string {
 	return name + " " + strings.Join(s, " ")
 }
 
-// short says which error it is.
+// short returns a word for an error.
 func short(err error) string {
 	for _, k := range []struct {
 		err  error
@@ -544,9 +544,9 @@ func short(err error) string {
 	return err.Error()
 }
 
-// want waits until as much was told, and compares it. What belongs to one
-// acquisition must be in order, and comes before that of a later one; "#n" before an
-// event is which acquisition it is. Then the tape is empty again.
+// want waits for as many events as there are lines, and compares them. The events of one
+// acquisition must be in order, and come before those of a later one; "#n" before an event is
+// the number of its acquisition. Then want empties the tape.
 func (x *tape) want(lines ...string) {
 	x.w.T.Helper()
 	x.w.Eventually("so many events", func() bool { return x.len() >= len(lines) })
@@ -562,7 +562,7 @@ func (x *tape) want(lines ...string) {
 		got = append(got, l.text)
 	}
 	if !slices.Equal(got, lines) {
-		x.w.T.Errorf("told:\n\t%s\nwant:\n\t%s", strings.Join(got, "\n\t"), strings.Join(lines, "\n\t"))
+		x.w.T.Errorf("reported:\n\t%s\nwant:\n\t%s", strings.Join(got, "\n\t"), strings.Join(lines, "\n\t"))
 	}
 	x.lines = nil
 }
@@ -573,8 +573,8 @@ func (x *tape) len() int {
 	return len(x.lines)
 }
 
-// toldOf returns the events of one type, the times with them. Under fake time it
-// waits for those that are on their way.
+// toldOf returns the recorded events of one type, with their times. Under fake time it waits
+// for events that are under way.
 func toldOf[E trace.Event](x *tape) (list []E) {
 	x.w.Settle()
 	x.mu.Lock()

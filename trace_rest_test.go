@@ -162,9 +162,8 @@ func TestTheEventsOfAQueue(t *testing.T) {
 	})
 }
 
-// An item that was taken too often by consumers that died, and one that cannot be
-// decoded.
-func TestTheEventsOfItemsThatNobodyCanTake(t *testing.T) {
+// One item cannot be decoded, and one was taken too often by consumers that died.
+func TestTheEventsOfItemsThatBecomeDeadLetters(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := called(context.Background())
 		const item = "node=/items/b-0-0/i-*-0-* "
@@ -196,8 +195,8 @@ func TestTheEventsOfItemsThatNobodyCanTake(t *testing.T) {
 	})
 }
 
-// Who has asked for an item goes away while it is claimed for him.
-func TestTheEventsOfAnItemThatNobodyWantsAnyMore(t *testing.T) {
+// A caller gives up while an item is claimed for it.
+func TestTheEventsOfAnItemWhoseCallerGaveUp(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithCancel(called(context.Background()))
 		var after coordtest.Nth
@@ -210,7 +209,7 @@ func TestTheEventsOfAnItemThatNobodyWantsAnyMore(t *testing.T) {
 		x.want("#1 called ItemsPut queue /q put items=1")
 		after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
 			cancel()
-			time.Sleep(time.Second) // until he has gone
+			time.Sleep(time.Second) // until the caller has returned
 			return err
 		})
 		if _, err := q.Take(ctx); !errors.Is(err, context.Canceled) {
@@ -221,8 +220,8 @@ func TestTheEventsOfAnItemThatNobodyWantsAnyMore(t *testing.T) {
 	})
 }
 
-// A claim that is lost before anybody was told of it.
-func TestAnItemIsNotToldLostBeforeItWasClaimed(t *testing.T) {
+// A claim is lost before it was reported.
+func TestAnItemIsNotReportedLostBeforeItsClaim(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := &tape{w: w, ids: make(map[uint64]int), items: make(map[string]int)}
 		var c *coord.Client
@@ -243,10 +242,10 @@ func TestAnItemIsNotToldLostBeforeItWasClaimed(t *testing.T) {
 		if _, err := coord.NewQueue[int](w.Open("b", nil), "/q", nil).Put(context.Background(), 1); err != nil {
 			w.T.Fatal(err)
 		}
-		w.Eventually("the loss is told of", func() bool { return len(toldOf[trace.ItemSettled](x)) > 0 })
+		w.Eventually("the loss is reported", func() bool { return len(toldOf[trace.ItemSettled](x)) > 0 })
 		w.Settle()
 		x.mu.Lock()
-		x.lines = x.lines[:3] // Take goes on with the next attempt
+		x.lines = x.lines[:3] // Take continues with the next attempt
 		x.mu.Unlock()
 		const item = "node=/items/b-0-0/i-*-0-* "
 		x.want("#1 WaitEnded queue /q take err=nil",
@@ -360,7 +359,7 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		<-ended
 		y.want("#1 HoldReleased mutex /tx/serving/s lock node=/*lock-* token=true err=nil")
 
-		// One that its proposer has given up.
+		// A transaction that its proposer has given up.
 		giveUp, cancel := context.WithCancel(ctx)
 		done := make(chan error)
 		go func() {
@@ -375,7 +374,7 @@ func TestTheEventsOfATransaction(t *testing.T) {
 			w.T.Fatal(list, err)
 		}
 		var e trace.ProposalDecided
-		w.Eventually("what Recover did is told of", func() bool {
+		w.Eventually("the decision of Recover is reported", func() bool {
 			e = lastOf[trace.ProposalDecided](w.T, x)
 			return e.Op == "recover"
 		})
@@ -385,8 +384,8 @@ func TestTheEventsOfATransaction(t *testing.T) {
 	})
 }
 
-// An outsider destroys the record of a transaction that a site is bound to.
-func TestASiteInDoubtIsTold(t *testing.T) {
+// An outsider destroys the record of a transaction that a site has voted yes for.
+func TestASiteInDoubtIsReported(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("b")
 		list[0].votes(func(ctx context.Context, _ coord.Branch[string]) error { <-ctx.Done(); return ctx.Err() })

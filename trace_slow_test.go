@@ -24,8 +24,7 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// blocker is a Logger and a Trace that block, in all that they are asked, from stop
-// until let.
+// Blocker is a Logger and a Trace of which every call blocks, from stop until let.
 type Blocker struct {
 	slog.Handler
 	stopped, lets chan struct{}
@@ -59,8 +58,8 @@ func (b *Blocker) Handle(context.Context, slog.Record) error {
 
 func (b *Blocker) trace(context.Context, trace.Event) { b.wait() }
 
-// However long the Logger and Trace block: every hold of a session that is lost is
-// told so before another client is granted any of them, and no call waits.
+// However long the Logger and Trace block: every hold of a lost session ends before another
+// client is granted any of them, and no call waits.
 func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		const holds = 400
@@ -78,7 +77,7 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 			h := coordtest.MustLock(w.T, coord.NewMutex(c, fmt.Sprintf("/l%d", i), nil))
 			list = append(list, held{h, h.Done(), h.Context(context.Background())})
 		}
-		// Of the first ones, wherever the first grant comes.
+		// The waiters are spread over the locks, since any of them can be granted first.
 		granted := make(chan *coord.Hold)
 		const waiters = 8
 		for i := range waiters {
@@ -93,7 +92,7 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 		w.Eventually("all wait", func() bool { return int(w.Waits.Load()) >= waiters })
 		b.stop()
 
-		// The calls of those who hold go on.
+		// The client's calls continue.
 		spare := coord.NewMutex(c, "/spare", nil)
 		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, spare))
 		last := coordtest.MustLock(w.T, spare)
@@ -138,7 +137,7 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 	})
 }
 
-// blockingContext is a Context of a user's own that blocks when it is asked.
+// blockingContext is a user's own Context that blocks when its Value is read.
 type blockingContext struct {
 	context.Context
 	b *Blocker
@@ -151,9 +150,8 @@ func (c blockingContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// The context package asks the parent of a context that is cancelled. Where that is
-// a Context of the user's own and blocks, the other holds of the session end all the
-// same.
+// The context package calls the parent of a context that is cancelled. If that is a user's own
+// Context and blocks, the other holds of the session end nevertheless.
 func TestAContextThatBlocksDelaysNoOtherHold(t *testing.T) {
 	onMemory(t, func(w *world) {
 		b := newBlocker()
@@ -174,15 +172,15 @@ func TestAContextThatBlocksDelaysNoOtherHold(t *testing.T) {
 			select {
 			case <-done:
 			default:
-				w.T.Errorf("hold %d stands", i)
+				w.T.Errorf("hold %d has not ended", i)
 			}
 		}
 		w.Link("a").Heal()
 	})
 }
 
-// Close waits for what was told before, but for a Logger and a Trace that block no
-// longer than a second together. What they have not taken then they never get.
+// Close waits until earlier events and messages are delivered, but for a Logger and a Trace
+// that block no longer than a second together. Those that are not delivered by then never are.
 func TestCloseWaitsForTheLoggerAndTraceForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow, told int
@@ -194,7 +192,7 @@ func TestCloseWaitsForTheLoggerAndTraceForASecond(t *testing.T) {
 		start := time.Now()
 		c.Close()
 		if took := time.Since(start); slow != 2 || took != 200*time.Millisecond {
-			t.Errorf("told of %d changes of state in %v, want 2 in 200ms", slow, took)
+			t.Errorf("reported %d changes of state in %v, want 2 in 200ms", slow, took)
 		}
 
 		b := newBlocker()
@@ -219,7 +217,7 @@ func TestCloseWaitsForTheLoggerAndTraceForASecond(t *testing.T) {
 	})
 }
 
-// What a slow Trace misses is counted in its place.
+// Events that a slow Trace misses are counted, and the count takes their place.
 func TestEventsThatAreDroppedAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		let := make(chan struct{})
@@ -260,7 +258,7 @@ func TestEventsThatAreDroppedAreCounted(t *testing.T) {
 	})
 }
 
-// A Logger and a Trace may call the client: none of them is in the middle of a call.
+// A Logger and a Trace may call the client: neither runs inside a call of the client.
 func TestTraceAndLoggerMayUseTheClient(t *testing.T) {
 	onEach(t, func(w *world) {
 		got := make(chan error, 1)
@@ -280,12 +278,12 @@ func TestTraceAndLoggerMayUseTheClient(t *testing.T) {
 		close(ready)
 		w.Link("a").Expire(coordtest.MustLock(w.T, m).Session())
 		if err := <-got; !errors.Is(err, coord.ErrSessionLost) && !errors.Is(err, coord.ErrDeleted) {
-			w.T.Errorf("from Trace: %v, want what the hold was lost of", err)
+			w.T.Errorf("from Trace: %v, want the cause of the loss", err)
 		}
 	})
 }
 
-// logbook is a slog.Handler that keeps what it is told.
+// logbook is a slog.Handler that keeps its messages.
 type logbook struct {
 	mu    sync.Mutex
 	lines []string
@@ -308,7 +306,7 @@ func (b *logbook) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// take returns what was told since the last time.
+// take returns the messages since its last call.
 func (b *logbook) take() []string {
 	synctest.Wait()
 	b.mu.Lock()
@@ -320,7 +318,8 @@ func (b *logbook) take() []string {
 
 const secret = "xyzzy"
 
-// logged plays what an operator should hear of, with data that nobody should.
+// logged plays the events that an operator should find in the log, with data that must not be
+// there.
 func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	ctx := t.Context()
 	st := memory.New(&memory.Options{SessionTimeout: 3 * time.Second})
@@ -345,7 +344,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	time.Sleep(1500 * time.Millisecond)
 	link.Heal()
 	time.Sleep(time.Second)
-	want() // contact is the backend's to tell of
+	want() // the backend reports contact
 
 	h = coordtest.MustLock(t, m)
 	link.Expire(h.Session())
@@ -401,19 +400,19 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	}
 	want("ERROR cannot campaign any more", "ERROR cannot follow any more")
 
-	// A hold that ends with its client is no loss that anybody must hear of.
+	// A hold that ends with its client is no loss to log.
 	coordtest.MustLock(t, m)
 	c.Close()
 	want()
 }
 
-func TestTheLogTellsWhatAnOperatorShouldKnow(t *testing.T) {
+func TestTheLogReportsWhatAnOperatorShouldKnow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := new(logbook)
 		logged(t, slog.New(book), func(lines ...string) {
 			t.Helper()
 			got := book.take()
-			slices.Sort(got) // several goroutines tell of one lost session
+			slices.Sort(got) // several goroutines report one lost session
 			slices.Sort(lines)
 			if !slices.Equal(got, lines) {
 				t.Errorf("logged %q, want %q", got, lines)
@@ -422,10 +421,10 @@ func TestTheLogTellsWhatAnOperatorShouldKnow(t *testing.T) {
 		if text := book.full.String(); strings.Contains(text, secret) {
 			t.Errorf("data of a node in the log:\n%s", text)
 		}
-		// All name what they are about.
+		// Each message names a path or a session.
 		for line := range strings.Lines(book.full.String()) {
 			if !regexp.MustCompile(` (path|session)=\S`).MatchString(line) {
-				t.Errorf("about what? %s", line)
+				t.Errorf("neither path nor session: %s", line)
 			}
 		}
 	})
@@ -433,7 +432,7 @@ func TestTheLogTellsWhatAnOperatorShouldKnow(t *testing.T) {
 
 func TestNothingIsLoggedWithoutALogger(t *testing.T) {
 	book := new(logbook)
-	// Both packages: SetDefault leads what package log is told to the handler too.
+	// Both packages: SetDefault leads the messages of package log to the handler too.
 	def, out, flags := slog.Default(), log.Writer(), log.Flags()
 	defer func() {
 		slog.SetDefault(def)
@@ -451,7 +450,7 @@ func TestNothingIsLoggedWithoutALogger(t *testing.T) {
 	})
 }
 
-// traceCycles are what is done again and again by those who use the recipes.
+// traceCycles are operations that users of the recipes repeat.
 var traceCycles = []struct {
 	name string
 	make func(t testing.TB, ctx context.Context, c *coord.Client) func() error
@@ -535,9 +534,9 @@ var traceCycles = []struct {
 	}},
 }
 
-// That a trail costs nothing where nobody traces is tested beside it. These are the
-// figures of whole cycles, and the one that was promised.
-func TestWithoutTraceAMutexAllocatesAsEver(t *testing.T) {
+// TestWithoutTraceATrailCostsNothing shows that a trail costs nothing without Trace. These are
+// the figures of whole cycles, and the documented one of a mutex.
+func TestWithoutTraceAMutexKeepsItsAllocations(t *testing.T) {
 	const promised = 9 // a cycle of a mutex on memory
 	measure := func(c *coord.Client, i int) float64 {
 		cycle := traceCycles[i].make(t, t.Context(), c)
@@ -553,7 +552,7 @@ func TestWithoutTraceAMutexAllocatesAsEver(t *testing.T) {
 	for i, cy := range traceCycles {
 		without := measure(plain, i)
 		for n := 0; n < 20 && cy.name == "mutex" && without > promised; n++ {
-			// What goes on beside it counts too: a machine that is slow has more of that.
+			// Allocations of other goroutines count too; a slow machine has more of them.
 			without = min(without, measure(plain, i))
 		}
 		before := told.Load()
@@ -562,13 +561,13 @@ func TestWithoutTraceAMutexAllocatesAsEver(t *testing.T) {
 			t.Errorf("%s: %v allocations a cycle without Trace, want %v at most", cy.name, without, promised)
 		}
 		if cy.name == "barrier" {
-			continue // nothing to tell
+			continue // no events
 		}
 		for n := 0; n < 5000 && told.Load()-before < 600; n++ {
-			time.Sleep(time.Millisecond) // until what was told has arrived
+			time.Sleep(time.Millisecond) // until the events have arrived
 		}
 		if told.Load()-before < 600 {
-			t.Errorf("%s: Trace was told of %d events", cy.name, told.Load()-before)
+			t.Errorf("%s: Trace received %d events", cy.name, told.Load()-before)
 		}
 	}
 }

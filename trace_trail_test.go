@@ -46,9 +46,8 @@ func TestTheReasonOfALoss(t *testing.T) {
 	}
 }
 
-// A hold can be lost between its grant and the moment at which its caller tells of
-// that.
-func TestALossBeforeTheGrantWasToldIsToldAfterIt(t *testing.T) {
+// A hold can be lost between its grant and the report of the grant.
+func TestALossBeforeTheReportOfTheGrantIsReportedAfterIt(t *testing.T) {
 	var got []string
 	var held time.Duration
 	c := &Client{trace: newTrace(func(_ context.Context, e trace.Event) {
@@ -61,10 +60,10 @@ func TestALossBeforeTheGrantWasToldIsToldAfterIt(t *testing.T) {
 	x.lost("/l/a", 1, errors.New("lost"))
 	x.grant(context.Background(), new(Hold), 1)
 	if !c.trace.Drain(time.Minute) {
-		t.Fatal("not told")
+		t.Fatal("no report")
 	}
 	if want := []string{"trace.HoldGranted", "trace.HoldLost"}; !slices.Equal(got, want) {
-		t.Errorf("told %v, want %v", got, want)
+		t.Errorf("reported %v, want %v", got, want)
 	}
 	if held != 0 {
 		t.Errorf("held for %v", held)

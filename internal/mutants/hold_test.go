@@ -28,7 +28,7 @@ var holdMutants = []mutant{
 		"TestCloseWaitsForTheLoggerAndTraceForASecond"},
 	{"a loss is reported before the grant", "trace.go",
 		"if t.granted {", "if true {",
-		"TestALossBeforeTheGrantWasToldIsToldAfterIt"},
+		"TestALossBeforeTheReportOfTheGrantIsReportedAfterIt"},
 	{"events that are dropped are not counted", "internal/outbox/outbox.go",
 		"\t\tb.lost++\n", "",
 		inRoot + "TestEventsThatAreDroppedAreCounted"},
@@ -58,5 +58,5 @@ var holdMutants = []mutant{
 		"TestAContextIsNotMadeOfALateLoss"},
 	{"a hold that was lost before its grant was reported was held since the year 1", "trace.go",
 		"if t.since.IsZero() {\n\t\treturn 0", "if false {\n\t\treturn 0",
-		"TestALossBeforeTheGrantWasToldIsToldAfterIt"},
+		"TestALossBeforeTheReportOfTheGrantIsReportedAfterIt"},
 }
