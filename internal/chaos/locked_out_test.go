@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -63,5 +64,74 @@ func TestAServerThatIsLockedOutComesBack(t *testing.T) {
 	}
 	if servers := len(r.e.Followers(ctx)); servers != 2 {
 		t.Errorf("%d servers follow the leader, want 2", servers)
+	}
+}
+
+// TestAnItemThatOneServerHasIsAGhost gives one server a tree with an item that the others
+// never had. A consumer that is connected to this server sees the item and cannot claim it.
+func TestAnItemThatOneServerHasIsAGhost(t *testing.T) {
+	zktest.Require(t)
+	r := &run{t: t, dir: t.TempDir()}
+	r.e = zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: syncLimit, InitLimit: initLimit})
+	ctx, cancel := newNemesis(r, nil).ctx()
+	defer cancel()
+	const bucket = queuePath + "/items/b-0-0"
+	const item = bucket + "/i-x-0-0000000000"
+	create := func(s backend.Session, paths ...string) {
+		t.Helper()
+		for _, p := range paths {
+			if _, err := s.Commit(ctx, backend.Create(p, nil, backend.Persistent)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	odd := r.e.Followers(ctx)[0]
+	session, err := openAt(ctx, odd.Addr()) // what it has written, its server has
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(session, queuePath, queuePath+"/items", bucket, item)
+	session.Close()
+
+	// The others begin again, with transactions of the same numbers and without the item.
+	for _, s := range r.e.Servers() {
+		s.Kill()
+		if s != odd {
+			if err := os.RemoveAll(filepath.Join(s.DataDir(), "version-2")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, s := range r.e.Servers() {
+		if s == odd {
+			continue
+		}
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leader, err := r.e.Leader(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session, err = openAt(ctx, leader.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	create(session, queuePath, queuePath+"/items", bucket)
+	for range 20 { // more transactions than the odd server has
+		if _, err := session.Commit(ctx, backend.SetData(bucket, nil, backend.AnyVersion)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := odd.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	if err := odd.Await(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.ghosts(); !strings.Contains(got, fmt.Sprintf("ONLY SERVER %d HAS %s", odd.ID(), item)) || strings.Count(got, "ONLY") != 1 {
+		t.Errorf("found %q, want only %s, of server %d", got, item, odd.ID())
 	}
 }
