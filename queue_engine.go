@@ -153,7 +153,10 @@ import (
 // another consumer has the item, a race was lost. In a Queue, the next attempt then
 // skips a random, small number of items, because the competitors look at the same
 // head; in a PriorityQueue it is for the first item again. An item that has
-// vanished is not a lost race.
+// vanished is not a lost race. If it vanishes twice in a row, the tree of the server
+// has diverged from those of the others: the list comes from this server, and the
+// refusal from the leader. The client ignores the item for a minute, as in T7. No
+// live item is ignored, because no name is used twice.
 //
 // W6. Producers that wait for room do not form a queue: each watches all buckets.
 

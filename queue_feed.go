@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // queueAsk is a caller that waits for items.
@@ -257,6 +258,7 @@ type feeder struct {
 	s     *session
 	lost  int    // number of consecutive claims that failed because another consumer was first
 	stale bool   // the last snapshot may be stale: Sync first
+	gone  string // path of the first item of the last claim, if all its items had vanished
 	place string // path of the waiter, "" if there is none
 	front bool   // the waiter is one of the front, which watch the items
 	ws    *backend.WatchSet
@@ -354,12 +356,29 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	case len(claims) == 0:
 		if faster {
 			f.lost++
+		} else {
+			f.vanished(found)
 		}
 		return nil, v, errAgain
 	}
 	f.lost = 0
 	f.place, f.front = "", false
 	return claims, v, nil
+}
+
+// vanished notes that the service did not have the items that a list showed. If a
+// later list shows them again, the server of this session has items that the service
+// does not have, and would show them for ever.
+func (f *feeder) vanished(found []layout.QueueEntry) {
+	first := found[0].Path()
+	if f.gone != first {
+		f.gone = first
+		return
+	}
+	f.s.c.log.Warn("coord: the server shows items that the service does not have, ignoring them", "path", first, "items", len(found))
+	for i := range found {
+		f.q.stick(found[i].Path())
+	}
 }
 
 // spread is the number of items that a consumer that lost races looks further.

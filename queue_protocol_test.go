@@ -224,6 +224,45 @@ func TestOfTwoConsumersThatSawAnItemFreeOneGetsIt(t *testing.T) {
 	}
 }
 
+// W5: the server of a consumer shows an item that the service does not have any more,
+// also after a Sync: its tree differs from those of the other servers for good.
+func TestAnItemThatOnlyOneServerHasDelaysNoOther(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const most = 20 // a consumer that repeats its claim comes to an end
+		ghost, refused := "", 0
+		a, b := w.hookedQueue("a", &backendtest.Hooks{
+			Names: func(c backendtest.Call, names []string) []string {
+				if ghost != "" && refused < most && strings.HasSuffix(c.Path, "/b-0-0") {
+					names = append(names, ghost)
+				}
+				return names
+			},
+			After: func(_ context.Context, c backendtest.Call, err error) error {
+				if claims(c) && err != nil {
+					refused++
+				}
+				return err
+			},
+		}, nil), w.queue("b", nil)
+		mustPut(w.T, b, 1, 1)
+		first := w.Children("/q/items/b-0-0")[0]
+		mustPut(w.T, b, 2, 3)
+		mustAck(w.T, mustTake(w.T, b, 1))
+		ghost = first
+		mustAck(w.T, mustTake(w.T, a, 2))
+		mustAck(w.T, mustTake(w.T, a, 3))
+		_, err := a.TryTake(context.Background())
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
+		waiting := w.takeWaits(context.Background(), a)
+		mustPut(w.T, b, 4, 4)
+		mustAck(w.T, waiting.item(4))
+		if refused != 3 { // the list of the first was not read after a Sync
+			w.T.Errorf("%d claims were refused, want 3", refused)
+		}
+		w.drained(&b.Consumer)
+	})
+}
+
 // T6: a consumer has seen a bucket empty, and an item is put before it removes the bucket.
 func TestABucketIsNotRemovedUnderAPut(t *testing.T) {
 	onMemory(t, func(w *world) {

@@ -136,7 +136,7 @@ func (q *queue) setHead(path string) {
 }
 
 // stickPause is how long a client ignores an item that it cannot move to the dead
-// letters or claim.
+// letters or claim, or that only its server has.
 const stickPause = time.Minute
 
 // stick makes the client ignore an item for stickPause.

@@ -62,4 +62,7 @@ var queueMutants = []mutant{
 	{"an item that comes after the stock was given back is handed out", "queue_consumer.go",
 		"if over {\n\t\tst.giveBack()", "if over && false {\n\t\tst.giveBack()",
 		"TestAnItemThatComesAfterTheStockWasGivenBackIsGivenBack"},
+	{"an item that only one server has is claimed for ever", "queue_feed.go",
+		"		f.q.stick(found[i].Path())\n", "		_ = i\n",
+		"TestAnItemThatOnlyOneServerHasDelaysNoOther"},
 }
