@@ -291,7 +291,7 @@ func TestAViewDoesNotGoBackOverALostSession(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		for _, e := range watch.until("y=2") {
-			if len(e.List) != 1 || len(e.Left)+len(e.Joined) != 0 {
+			if len(e.Members) != 1 || len(e.Left)+len(e.Joined) != 0 {
 				w.T.Errorf("%+v", e)
 			}
 		}

@@ -66,7 +66,7 @@ func TestMembersJoinAreFoundAndLeave(t *testing.T) {
 		_, err = a.Member(ctx, "x")
 		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		watch := w.watch(ctx, b)
-		if m := watch.next(); len(m.List)+len(m.Joined)+len(m.Left) != 0 || m.Err != nil {
+		if m := watch.next(); len(m.Members)+len(m.Joined)+len(m.Left) != 0 || m.Err != nil {
 			w.T.Errorf("first element %+v, want no members", m)
 		}
 		// They do not join in the order of their ids.
@@ -124,8 +124,8 @@ func TestMembersJoinAreFoundAndLeave(t *testing.T) {
 		// The same id again is another incarnation.
 		again := mustJoin(w.T, a, "x", "new")
 		watch.until("x=new")
-		if watch.last.List[0].Token <= m.Token {
-			w.T.Errorf("token %d after %d", watch.last.List[0].Token, m.Token)
+		if watch.last.Members[0].Token <= m.Token {
+			w.T.Errorf("token %d after %d", watch.last.Members[0].Token, m.Token)
 		}
 		mustLeave(w.T, again)
 		watch.until("")
@@ -228,7 +228,7 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		watch := g.Watch(ctx)
-		if e := <-watch; len(e.List) != 1 {
+		if e := <-watch; len(e.Members) != 1 {
 			w.T.Fatalf("%+v", e)
 		}
 		s := w.Session("x")
@@ -250,13 +250,13 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		var e coord.GroupUpdate[instance]
-		for len(e.List) != 2 {
+		for len(e.Members) != 2 {
 			e = <-watch
 		}
-		if a := e.List[0]; a.ID != "a" || a.Value.Port != 80 || a.Err != nil {
+		if a := e.Members[0]; a.ID != "a" || a.Value.Port != 80 || a.Err != nil {
 			w.T.Errorf("%+v", a)
 		}
-		if z := e.List[1]; z.ID != "z" || z.Value != (instance{}) || !errors.Is(z.Err, coord.ErrDecode) {
+		if z := e.Members[1]; z.ID != "z" || z.Value != (instance{}) || !errors.Is(z.Err, coord.ErrDecode) {
 			w.T.Errorf("%+v", z)
 		}
 		list, err := g.Wait(ctx, 2)
@@ -275,11 +275,11 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 		if err := other.SetValue(ctx, `{"Port":82}`); err != nil {
 			w.T.Fatal(err)
 		}
-		for len(e.List) != 3 || e.List[2].Err != nil {
+		for len(e.Members) != 3 || e.Members[2].Err != nil {
 			e = <-watch
 		}
-		if e.List[2].Value.Port != 82 {
-			w.T.Errorf("%+v", e.List[2])
+		if e.Members[2].Value.Port != 82 {
+			w.T.Errorf("%+v", e.Members[2])
 		}
 		for _, leave := range []func() error{m.Leave, b.Leave, other.Leave} {
 			if err := leave(); err != nil {
@@ -399,7 +399,7 @@ func TestAValueThatWasSetWhileTheSessionWasLostIsKept(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		all := watch.until("x=2")
-		if e := all[len(all)-1]; len(e.List) != 1 {
+		if e := all[len(all)-1]; len(e.Members) != 1 {
 			w.T.Errorf("%+v", e)
 		}
 		mustLeave(w.T, m)
@@ -480,7 +480,7 @@ func TestSetValueIsLastingAndInOrder(t *testing.T) {
 		}
 		watch.until("x=last")
 		for range 2 {
-			from := watch.last.List[0]
+			from := watch.last.Members[0]
 			w.Link("a").Expire(from.Session)
 			if got, _ := watch.another(from); got.Value != "last" || got.Token < from.Token || got.Session == from.Session {
 				w.T.Errorf("%+v, before %+v", got, from)

@@ -14,17 +14,17 @@ import (
 // GroupUpdate is an element of a Watch: the members, and the changes since the
 // element that the reader received before.
 type GroupUpdate[T any] struct {
-	List []Member[T] // all members, sorted by ID
+	Members []Member[T] // all members, sorted by ID
 
-	// Joined are the incarnations in List that were not in the List received
-	// before. Left are the incarnations of that List that are not in this one. Both
+	// Joined are the incarnations in Members that were not in the Members received
+	// before. Left are the incarnations of those Members that are not in this one. Both
 	// are sorted by ID. A member with a new incarnation is in both. If only values
 	// have changed, both are empty.
 	Joined []Member[T]
 	Left   []Member[T]
 
 	// Err is the reason why the watch has ended, set only in the last element:
-	// ErrClosed, ErrDenied, ErrBadPath. List is the last known one.
+	// ErrClosed, ErrDenied, ErrBadPath. Members are the last known ones.
 	Err error
 }
 
@@ -35,8 +35,8 @@ type GroupUpdate[T any] struct {
 //
 // The channel is latest-wins: a slow reader misses intermediate states but never
 // the newest, and the changes of elements that it did not receive are merged into
-// the one that it receives. Watch continues over lost sessions, during which List
-// stays unchanged, and over a missing directory. The channel is closed when ctx
+// the one that it receives. Watch continues over lost sessions, during which Members
+// stay unchanged, and over a missing directory. The channel is closed when ctx
 // ends, and after an element with Err.
 func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 	out := newSignal[GroupUpdate[T]]()
@@ -75,7 +75,7 @@ func (g *Group[T]) tell(ctx context.Context, v *view[T], out signal[GroupUpdate[
 			if _, untaken := out.untaken(); !untaken {
 				taken = sent
 			}
-			m := GroupUpdate[T]{List: slices.Clone(r.list)}
+			m := GroupUpdate[T]{Members: slices.Clone(r.list)}
 			m.Joined, m.Left = memberChanges(taken, r.list)
 			if final {
 				m.Err = opError("watch", g.path.full, r.err)

@@ -37,13 +37,13 @@ func (x *watching) next() coord.GroupUpdate[string] {
 	select {
 	case m, ok := <-x.ch:
 		if !ok {
-			x.w.T.Fatalf("the watch was closed after %s", brief(x.last.List))
+			x.w.T.Fatalf("the watch was closed after %s", brief(x.last.Members))
 		}
 		if err := x.take(m); err != nil {
 			x.w.T.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		x.w.T.Fatalf("the watch reported nothing after %s", brief(x.last.List))
+		x.w.T.Fatalf("the watch reported nothing after %s", brief(x.last.Members))
 	}
 	return x.last
 }
@@ -56,7 +56,7 @@ func (x *watching) take(m coord.GroupUpdate[string]) error {
 		token int64
 	}
 	have := make(map[key]bool)
-	for _, e := range x.last.List {
+	for _, e := range x.last.Members {
 		have[key{e.ID, e.Token}] = true
 	}
 	for _, e := range m.Left {
@@ -77,21 +77,21 @@ func (x *watching) take(m coord.GroupUpdate[string]) error {
 		}
 		have[k] = true
 	}
-	for _, list := range [][]coord.Member[string]{m.List, m.Joined, m.Left} {
+	for _, list := range [][]coord.Member[string]{m.Members, m.Joined, m.Left} {
 		if !slices.IsSortedFunc(list, func(a, b coord.Member[string]) int { return strings.Compare(a.ID, b.ID) }) {
 			return fmt.Errorf("not sorted: %s", brief(list))
 		}
 	}
-	for i, e := range m.List {
+	for i, e := range m.Members {
 		if !have[key{e.ID, e.Token}] {
 			return fmt.Errorf("%s is listed, but not after the changes", e.Path)
 		}
-		if i > 0 && m.List[i-1].ID == e.ID {
+		if i > 0 && m.Members[i-1].ID == e.ID {
 			return fmt.Errorf("%q is listed twice", e.ID)
 		}
 	}
-	if len(have) != len(m.List) {
-		return fmt.Errorf("%d by the changes, %d in the list", len(have), len(m.List))
+	if len(have) != len(m.Members) {
+		return fmt.Errorf("%d by the changes, %d in the list", len(have), len(m.Members))
 	}
 	x.last = m
 	return nil
@@ -103,7 +103,7 @@ func (x *watching) until(want string) (all []coord.GroupUpdate[string]) {
 	for {
 		m := x.next()
 		all = append(all, m)
-		if brief(m.List) == want {
+		if brief(m.Members) == want {
 			return all
 		}
 		if len(all) > 1000 {
@@ -117,12 +117,12 @@ func (x *watching) until(want string) (all []coord.GroupUpdate[string]) {
 func (x *watching) another(old coord.Member[string]) (now coord.Member[string], vacant bool) {
 	x.w.T.Helper()
 	for {
-		i := slices.IndexFunc(x.last.List, func(m coord.Member[string]) bool { return m.ID == old.ID })
+		i := slices.IndexFunc(x.last.Members, func(m coord.Member[string]) bool { return m.ID == old.ID })
 		switch {
 		case i < 0:
 			vacant = true
-		case x.last.List[i].Token != old.Token:
-			return x.last.List[i], vacant
+		case x.last.Members[i].Token != old.Token:
+			return x.last.Members[i], vacant
 		}
 		x.next()
 	}
@@ -163,7 +163,7 @@ func TestASlowReaderGetsTheChangesMerged(t *testing.T) {
 		synctest.Wait()
 		b = mustJoin(t, g, "b", "2")
 		synctest.Wait()
-		if m := x.next(); brief(m.List) != "b=2" || brief(m.Joined) != "b=2" || brief(m.Left) != "a=1 b=1" {
+		if m := x.next(); brief(m.Members) != "b=2" || brief(m.Joined) != "b=2" || brief(m.Left) != "a=1 b=1" {
 			t.Errorf("%+v", m)
 		}
 		select {
@@ -286,11 +286,11 @@ func TestAWatchThatIsRefusedEndsWithTheError(t *testing.T) {
 		mustLeave(w.T, m)
 		last := watch.closed()
 		coordtest.WantErr(w.T, last.Err, coord.ErrDenied)
-		if brief(last.List) != "x=1" {
+		if brief(last.Members) != "x=1" {
 			w.T.Errorf("%+v, want the last list", last)
 		}
 		// A later Watch begins a new view.
-		if e := w.watch(ctx, g).next(); e.Err != nil || len(e.List) != 0 {
+		if e := w.watch(ctx, g).next(); e.Err != nil || len(e.Members) != 0 {
 			w.T.Errorf("%+v", e)
 		}
 	})
@@ -337,7 +337,7 @@ func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
 		counted("one leaves", 2, 1)
 		mustJoin(w.T, g, "new", "1")
 		counted("one joins", 1, 1)
-		if l := len(x.next().List); l != n {
+		if l := len(x.next().Members); l != n {
 			w.T.Errorf("%d are listed", l)
 		}
 	})

@@ -560,8 +560,8 @@ func groupScenario() *scenario {
 					a.errorf("%d nodes for %d members", len(list), len(truth))
 				}
 				for i, w := range told {
-					if !slices.Equal(w.last.List, truth) {
-						a.errorf("reader %d was told %v at last, the truth is %v", i, w.last.List, truth)
+					if !slices.Equal(w.last.Members, truth) {
+						a.errorf("reader %d was told %v at last, the truth is %v", i, w.last.Members, truth)
 					}
 				}
 				left := make(map[string]string)

@@ -104,7 +104,7 @@ func until(ctx context.Context, s *service.Service, changes <-chan coord.GroupUp
 				return fmt.Errorf("the watch has ended: %w", errors.Join(m.Err, ctx.Err()))
 			}
 			var ids []string
-			for _, member := range m.List {
+			for _, member := range m.Members {
 				ids = append(ids, member.ID)
 			}
 			s.Say("caller", "sees the list %v", ids)

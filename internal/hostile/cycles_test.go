@@ -325,7 +325,7 @@ func fullUses() []fullUse {
 				if list.Err != nil {
 					return fmt.Errorf("watch: %w", list.Err)
 				}
-				if len(list.List) > 0 {
+				if len(list.Members) > 0 {
 					break
 				}
 			}

@@ -115,7 +115,7 @@ func group() *recipe {
 						}
 						there[j.ID] = j.Token
 					}
-					for _, l := range m.List {
+					for _, l := range m.Members {
 						list = append(list, l.ID+"="+l.Value)
 						if there[l.ID] != l.Token {
 							x.violation("%s is listed as %d, joined as %d", l.ID, l.Token, there[l.ID])
