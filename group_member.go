@@ -38,6 +38,7 @@ type Membership[T any] struct {
 	mu       sync.Mutex
 	data     []byte // for the next incarnation
 	rev      int    // incremented with each change of data
+	used     int    // the rev with which an incarnation was last attempted
 	err      error  // why it ended
 	leaving  bool
 	leaveErr error // written before left is closed
@@ -324,6 +325,7 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 	}
 	m.mu.Lock()
 	data, rev := m.data, m.rev
+	m.used = rev
 	m.mu.Unlock()
 	sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: layout.KindGroup}, layout.MemberInfix+m.id+"-", data)
 	m.mine = append(m.mine, spec{ground: sp.ground, kind: sp.kind, prefix: sp.prefix}) // the data is not needed any more
@@ -355,7 +357,7 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 // If SetValue fails before the outcome is known, for example because ctx ends, the
 // error also matches ErrUncertain: the change may become visible, but never after
 // that of a later SetValue. After any other error it does not become visible. If
-// the membership has ended, SetValue returns Err.
+// the membership ends first, the error matches that of Err.
 func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
@@ -410,19 +412,14 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 		case ctx.Err() == nil && (isNotFound(err) || isOver(err)):
 			// The session is lost or the node deleted; the next incarnation may
 			// have the new data already.
-			definite = false
-			st, err = m.standing(ctx, st)
-			if err == nil && st.rev == rev {
-				return nil
-			}
-			if err == nil {
+			if st, err = m.standing(ctx, st); err == nil {
+				if st.rev == rev {
+					return nil
+				}
 				continue
 			}
-			if ctx.Err() == nil {
-				return err // the membership has ended
-			}
 		}
-		if definite && m.takeBack(st, old) {
+		if definite && m.takeBack(rev, old) {
 			return err
 		}
 		return backend.Uncertain(err)
@@ -443,12 +440,11 @@ func (m *Membership[T]) write(ctx context.Context, st *stand, data []byte) error
 }
 
 // takeBack restores the old data unless an incarnation may have been made with the
-// new data. Before keep makes an incarnation from data, it removes the old one from
-// now.
-func (m *Membership[T]) takeBack(st *stand, old []byte) bool {
+// data of rev.
+func (m *Membership[T]) takeBack(rev int, old []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now, _, _ := m.now.get(); now != st {
+	if m.used == rev {
 		return false
 	}
 	m.data = old

@@ -458,6 +458,36 @@ func TestARefusedValueThatTheNextNodeHasIsUncertain(t *testing.T) {
 	})
 }
 
+// The membership ends while a value is being written. The write whose reply was lost may
+// have been seen, so its outcome is uncertain. The write that found no node was not
+// applied.
+func TestAValueInDoubtOfAMembershipThatEndsIsUncertain(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		for _, lost := range []bool{true, false} {
+			var before, after coordtest.Nth
+			g := textGroup(w.Open(fmt.Sprint("a", lost), &backendtest.Hooks{Before: before.Before, After: after.After}), false)
+			m := mustJoin(w.T, g, "x", "0")
+			hook := &before
+			if lost {
+				hook = &after
+			}
+			hook.Arm(1, func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpSetData) }, func(context.Context, backendtest.Call, error) error {
+				mustLeave(w.T, m)
+				if lost {
+					return backend.ErrUncertain
+				}
+				return nil
+			})
+			err := m.SetValue(ctx, "1")
+			coordtest.WantErr(w.T, err, coord.ErrReleased)
+			if errors.Is(err, coord.ErrUncertain) != lost {
+				w.T.Errorf("with a lost reply %v: %v", lost, err)
+			}
+		}
+	})
+}
+
 func TestSetValueIsLastingAndInOrder(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
