@@ -15,7 +15,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// lockData is what the callers store, and no error shows.
+// lockData is the Data that callers store, which no error may show.
 const lockData = "do-not-tell"
 
 // named has the locks at /r, each with the sides that a test takes.
@@ -80,9 +80,9 @@ func (x *callKinds) reset() map[string]int {
 	return n
 }
 
-// A try that fails, and a wait that its context ends, name the holder if the caller has
-// an ID, and never what anyone stores. That costs a try one read and a wait two, and a
-// caller without an ID nothing.
+// A try that fails, and a wait that its context ends, name the holder if the caller has an ID,
+// and never show Data. That costs a try one read and a wait two, and a caller without an ID
+// nothing.
 func TestAnErrorNamesTheHolder(t *testing.T) {
 	for name, locks := range named {
 		t.Run(name, func(t *testing.T) {
@@ -208,8 +208,8 @@ func TestAnErrorNamesTheHolderInsideAProcess(t *testing.T) {
 	})
 }
 
-// The holder is looked for while the own node is removed, and not longer than a second,
-// nor without contact.
+// The client looks for the holder while its own node is removed, for a second at most, and not
+// without contact.
 func TestTheSearchForTheHolderDelaysNoCall(t *testing.T) {
 	for name, locks := range named {
 		t.Run(name, func(t *testing.T) {

@@ -42,8 +42,8 @@ func (l *Locking) Pending() {
 	}
 }
 
-// Prime makes the directory of a lock known to a client, so that its next
-// request is the one that makes a node.
+// Prime makes the directory of a lock known to a client, so that its next request is the one
+// that creates a node.
 func Prime(t *testing.T, m *coord.Mutex) {
 	t.Helper()
 	MustRelease(t, MustLock(t, m))

@@ -26,7 +26,7 @@ type World struct {
 	backendtest.Service
 	T       *testing.T
 	Timeout time.Duration // of sessions
-	Waits   atomic.Int32  // how often a Lock has told that it waits
+	Waits   atomic.Int32  // how often a call has begun to wait
 	Fake    bool          // time is
 }
 
@@ -99,8 +99,7 @@ func (w *World) Open(name string, hooks *backendtest.Hooks) *coord.Client {
 	})
 }
 
-// Settle returns when nothing moves any more, where that can be known: under
-// fake time.
+// Settle returns when all goroutines are blocked, where that can be known: under fake time.
 func (w *World) Settle() {
 	if w.Fake {
 		synctest.Wait()
@@ -137,7 +136,7 @@ func (s settled) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resul
 		if err := s.Sync(ctx, ops[0].Path); err != nil {
 			return nil, err
 		}
-		// The operations are applied together, so the first one tells of all.
+		// The operations are applied together, so the first one shows the outcome of all.
 		data, _, err := s.Get(ctx, ops[0].Path, nil)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			return nil, err
@@ -200,8 +199,8 @@ func (w *World) Lock(ctx context.Context, m coord.Locker) *Locking {
 	return l
 }
 
-// Waiting starts a Lock and returns when it waits, in line or for another caller
-// of its client.
+// Waiting starts a Lock and returns when it waits, in the queue or for another caller of its
+// client.
 func (w *World) Waiting(ctx context.Context, m coord.Locker) *Locking {
 	w.T.Helper()
 	n := w.Waits.Load()

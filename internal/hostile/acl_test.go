@@ -43,7 +43,7 @@ func TestPermissionsOnARealServer(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a contender that may not be read is told of, and nothing stays behind it", func(t *testing.T) {
+	t.Run("a contender that may not be read is reported, and no node is left behind it", func(t *testing.T) {
 		w, a, b := newClients(t)
 		h := coordtest.MustLock(t, coord.NewMutex(a, "/l", nil))
 		if _, err := w.Raw().SetACL(h.Path(), zk.WorldACL(zk.PermAdmin|zk.PermWrite), -1); err != nil {
@@ -54,13 +54,13 @@ func TestPermissionsOnARealServer(t *testing.T) {
 		w.Eventually("only the holder is left", func() bool { return len(w.Children("/l")) == 1 })
 		coordtest.MustRelease(t, h)
 	})
-	t.Run("a directory in which nothing may be made is told of", func(t *testing.T) {
+	t.Run("a directory in which nothing may be created is reported", func(t *testing.T) {
 		w, a, _ := newClients(t)
 		coordtest.WithPermissions(t, w.Path("/l"), zk.PermRead)
 		_, err := coord.NewMutex(a, "/l", nil).Lock(context.Background())
 		coordtest.WantErr(t, err, coord.ErrDenied)
 	})
-	t.Run("a directory that may not be read is told of, and nothing stays in it", func(t *testing.T) {
+	t.Run("a directory that may not be read is reported, and no node is left in it", func(t *testing.T) {
 		w, a, b := newClients(t)
 		dir := w.Path("/l")
 		coordtest.WithPermissions(t, dir, zk.PermCreate|zk.PermDelete|zk.PermWrite)
@@ -79,12 +79,13 @@ func TestPermissionsOnARealServer(t *testing.T) {
 	})
 }
 
-// noWrite lets everybody do all but write what is there.
+// noWrite grants every client to read, create and delete nodes, but not to write them.
 func noWrite() zookeeper.Options {
 	return zookeeper.Options{ACL: []zookeeper.ACL{{Scheme: "world", ID: "anyone", Perms: zookeeper.PermRead | zookeeper.PermCreate | zookeeper.PermDelete}}}
 }
 
-// asUser is a backend for the user, whose nodes are its own.
+// asUser returns a backend with the credentials of a user, which owns the nodes that it
+// creates.
 func asUser(w *coordtest.World, user string, o zookeeper.Options) backend.Backend {
 	o.SessionTimeout, o.Digest = coordtest.RealTimeout, user+":secret"
 	return zookeeper.New(w.Addrs(user), &o)
@@ -102,7 +103,7 @@ func wantDenied(t *testing.T, err error, path, perm string) {
 	}
 }
 
-func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
+func TestClientsWithDifferentCredentialsWorkBesideEachOther(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -116,7 +117,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 		Commit:  func(context.Context, coord.Branch[string]) error { return nil },
 		Abort:   func(context.Context, coord.Branch[string]) error { return nil },
 	}
-	// All recipes, in the same directories. The first client makes those above.
+	// All recipes, in the same directories. The first client creates those above.
 	for _, x := range []struct {
 		c    *coord.Client
 		name string
@@ -200,7 +201,7 @@ func TestClientsWithOtherCredentialsWorkBesideEachOther(t *testing.T) {
 		}
 	}
 
-	// Not in what belongs to the other.
+	// A client cannot use the nodes that belong to the other.
 	_, err := coord.NewMutex(b, "/app/locks/a", nil).Lock(ctx)
 	wantDenied(t, err, dir+"/locks/a", "create")
 	_, err = coord.NewMutex(b, "/app/locks/a/inner", nil).Lock(ctx)
@@ -256,8 +257,8 @@ func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
 	coordtest.MustRelease(t, coordtest.MustLock(t, b.Locker(1)))
 }
 
-// In a journal that another user's client has made a slot can be created and written,
-// but not deleted.
+// In a journal that another user's client has created, a slot can be created and written, but
+// not deleted.
 func TestASlotThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
 	coordtest.OnMemory(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -295,7 +296,7 @@ func TestASlotThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
 	})
 }
 
-// What the manual says of the permissions that suffice, and of those that do not.
+// The permissions that suffice, and those that do not, as the manual states them.
 func TestPermissionsThatRecipesNeed(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -22,9 +22,9 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// counted is a world on a real server of its own, where the next sequential children
-// of some directories get given numbers. No test can make two billion nodes, so the
-// log of the server is changed.
+// counted returns a world on a real server of its own, where the next sequential children of
+// some directories get given numbers. No test can create two billion nodes, so the log of the
+// server is changed.
 func counted(t *testing.T, next map[string]int32) *coordtest.World {
 	t.Helper()
 	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{"-Dzookeeper.digest.enabled=false"}})
@@ -67,17 +67,18 @@ func counted(t *testing.T, next map[string]int32) *coordtest.World {
 	return w
 }
 
-// held is what an acquisition returns, whatever the recipe.
+// held is the result of an acquisition of any recipe.
 type held interface {
 	Path() string
 	Release() error
 }
 
-// numberOf is the sequence number in the path of a node.
+// numberOf returns the sequence number in the path of a node.
 func numberOf(path string) string { return path[len(path)-10:] }
 
-// What TestTheDirectoryIsReplacedBeforeItsNumbersEnd shows on memory.
-func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
+// This shows on a real server what TestTheDirectoryIsReplacedBeforeItsNumbersEnd shows on
+// memory.
+func TestADirectoryCrossesTheCeilingOnARealServer(t *testing.T) {
 	t.Parallel()
 	const soft, closing, hard = 2_000_000_000, 2_100_000_000, 2_147_000_000
 	next := map[string]int32{
@@ -91,7 +92,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 
-	t.Run("the last holder takes an old directory with it", func(t *testing.T) {
+	t.Run("the last holder removes an old directory", func(t *testing.T) {
 		e := coord.NewElection(c, "/election", nil)
 		g := coord.NewGroup[string](c, "/group", nil)
 		for name, take := range map[string]func() (path string, token int64, release func() error){
@@ -193,8 +194,8 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 					}
 				})
 			}
-			// All but one are over the number at which the line is closed.
-			w.Eventually("one stands in line, and the others wait for it to drain", func() bool { return len(w.Children(path)) >= 2 })
+			// All but one are over the number at which the directory is closed.
+			w.Eventually("one is in the queue, and the others wait for it to drain", func() bool { return len(w.Children(path)) >= 2 })
 			mu.Lock()
 			holders--
 			mu.Unlock()
@@ -210,7 +211,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 		}
 	})
 
-	t.Run("who only tries does not wait for it", func(t *testing.T) {
+	t.Run("a try does not wait for it", func(t *testing.T) {
 		h := coordtest.MustLock(t, coord.NewMutex(c, "/try", nil))
 		m := coord.NewMutex(d, "/try", nil)
 		_, err := m.TryLock(ctx)
@@ -219,7 +220,7 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 		coordtest.MustRelease(t, coordtest.MustLock(t, m))
 	})
 
-	t.Run("foreign nodes that keep an old directory are told of", func(t *testing.T) {
+	t.Run("foreign nodes that keep an old directory are reported", func(t *testing.T) {
 		s := w.Session("x")
 		readme := w.Path("/foreign/README")
 		if _, err := s.Commit(ctx, backend.Create(readme, nil, backend.Persistent)); err != nil {
@@ -258,8 +259,8 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 				return coord.NewElection(c, "/last-election", nil).Campaign(ctx)
 			},
 		} {
-			// Many at a time: the server counts on for those under way, and so some
-			// get negative numbers.
+			// Many at once: the server also counts those under way, and so some get negative
+			// numbers.
 			var holders atomic.Int32
 			var wg sync.WaitGroup
 			for _, c := range crowd {
@@ -274,8 +275,8 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 					if n := holders.Add(1); n != 1 {
 						t.Errorf("%s: %d holders", what, n)
 					}
-					// The last request that is withdrawn from a semaphore takes the empty
-					// directory with it. A caller that comes after it is granted in a new one.
+					// The last request that is withdrawn from a semaphore removes the empty
+					// directory. A later caller is granted in a new one.
 					if what != "/last-semaphore" || numberOf(h.Path()) >= "0000001000" {
 						t.Errorf("%s: granted with %s, want ErrLimit", what, h.Path())
 					}
@@ -294,8 +295,8 @@ func TestALineCrossesTheCeilingOnARealServer(t *testing.T) {
 		}
 	})
 
-	// What all this is for: clients that do not look at the ceiling.
-	t.Run("others hold one lock twice there", func(t *testing.T) {
+	// The control: clients that do not look at the ceiling.
+	t.Run("clients of another library hold one lock twice there", func(t *testing.T) {
 		var locks []*zk.Lock
 		for range 2 {
 			l := zk.NewLock(w.Raw(), w.Path("/control"), zk.WorldACL(zk.PermAll))

@@ -10,14 +10,14 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// A fullUse is one use of a recipe from its beginning to its end: by two clients, one
-// of which has to wait for the other, with all data that users give being payload.
-// It leaves nothing behind but directories.
+// A fullUse is one complete use of a recipe: by two clients, one of which has to wait for the
+// other. All data of users is the payload. It leaves nothing behind but directories.
 type fullUse struct {
 	recipe string
 	// dirs are the directories that it lists, below its own.
 	dirs []string
-	// forms are the names of its nodes there; %s stands for the ten digits.
+	// forms are the names of its nodes there; %[1]s stands for the ten digits, and %[2]s for an
+	// ID.
 	forms []string
 	run   func(ctx context.Context, x *useRun) error
 }
@@ -30,7 +30,7 @@ type useRun struct {
 	payload string
 }
 
-// until waits for what nothing signals.
+// until waits for a condition that nothing signals.
 func (x *useRun) until(ctx context.Context, what string, cond func() (bool, error)) error {
 	for {
 		ok, err := cond()
@@ -45,11 +45,11 @@ func (x *useRun) until(ctx context.Context, what string, cond func() (bool, erro
 	}
 }
 
-// A taker takes what two take in turns.
+// A taker acquires what two clients acquire in turn.
 type taker func(ctx context.Context) (*coord.Hold, error)
 
-// turns has one take, the other wait for it, and both release. waiting tells how many
-// stand in line.
+// turns lets one acquire and the other wait for it, and releases both. waiting returns the
+// number of contenders.
 func (x *useRun) turns(ctx context.Context, first, second taker, waiting func() (int, error)) error {
 	h, err := first(ctx)
 	if err != nil {
@@ -271,7 +271,7 @@ func fullUses() []fullUse {
 			if n, err := q.Len(ctx); n != 0 || err != nil {
 				return fmt.Errorf("%d items left, %w", n, err)
 			}
-			// One that waits.
+			// A consumer that waits.
 			got := make(chan error, 1)
 			go func() {
 				it, err := p.Take(ctx)

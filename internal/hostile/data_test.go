@@ -55,8 +55,8 @@ func eachStrange(f func(what string, data []byte)) {
 	}
 }
 
-// What stands in a directory that has had children is nobody's business, and stays. (A
-// node that never had any is a value; see TestOnePathOneRecipe.)
+// Foreign data in a directory that has had children is left alone. (A node that never had any
+// is a value; see TestOnePathOneRecipe.)
 func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, y := range fullUses() {
@@ -75,7 +75,7 @@ func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 							w.T.Fatal(err)
 						}
 					}
-					// Clients look at a directory once: these see what is there now.
+					// Clients look at a directory once: these new ones see the present data.
 					x := &useRun{w: w, a: w.Open(fmt.Sprint("a", i), nil), b: w.Open(fmt.Sprint("b", i), nil), path: "/r", payload: "v"}
 					for range 2 {
 						if err := y.run(ctx, x); err != nil {
@@ -97,8 +97,8 @@ func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Whatever is written into the node of a holder, he keeps the lock, and is asked for it
-// only by what is a request.
+// Whatever is written into the node of a holder, the holder keeps the lock, and only a valid
+// request asks for its release.
 func TestStrangeDataInTheNodeOfAHolder(t *testing.T) {
 	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx := context.Background()
@@ -135,7 +135,7 @@ func TestStrangeDataInTheNodeOfAHolder(t *testing.T) {
 		if calls.Load() > int64(40*n) {
 			w.T.Errorf("%d requests", calls.Load())
 		}
-		// A real one is understood all the same, and force takes the node away.
+		// A real request is recognized nevertheless, and force deletes the node.
 		if err := waiter.Revoke(ctx, &coord.RevokeOptions{By: "b", ForceAfter: time.Millisecond}); err != nil {
 			w.T.Fatal(err)
 		}
@@ -201,8 +201,8 @@ func TestStrangeDataOfCandidates(t *testing.T) {
 	})
 }
 
-// What cannot be read is told of with ErrDecode, or ErrInvalid for a setting, and once
-// it is mended all works again.
+// Data that cannot be decoded is reported with ErrDecode, or with ErrInvalid for a setting.
+// Once it is repaired, everything works again.
 func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -275,8 +275,8 @@ func TestStrangeDataOfValuesCountersAndLimits(t *testing.T) {
 	})
 }
 
-// What other programs leave among the records of transactions stops nobody: List and
-// Recover pass it over, a site goes on serving, and a transaction goes through.
+// Nodes of other programs among the records of transactions block nothing: List and Recover
+// skip them, a site continues to serve, and a transaction commits.
 func TestStrangeRecordsAmongTransactions(t *testing.T) {
 	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -360,9 +360,9 @@ func TestStrangeItemsOfAQueue(t *testing.T) {
 			node(fmt.Sprintf("i-%s-%d-%010d", id(i), due, i), "1") // never
 		}
 		node(fmt.Sprintf("i-%s-0-2147483647", id(10)), "1")
-		node(fmt.Sprintf("d-%s-%d", id(10), int64(math.MaxInt64)), "") // put off for ever
+		node(fmt.Sprintf("d-%s-%d", id(10), int64(math.MaxInt64)), "") // delayed forever
 		node(fmt.Sprintf("i-%s-0--2147483648", id(11)), "11")
-		node(fmt.Sprintf("d-%s-%d", id(11), int64(math.MinInt64)), "") // due long since
+		node(fmt.Sprintf("d-%s-%d", id(11), int64(math.MinInt64)), "") // due long ago
 		node(fmt.Sprintf("i-%s-0-0000000005", id(12)), "12")
 		node("s-"+id(12), "-7")
 		node(fmt.Sprintf("i-%s-0-0000000006", id(13)), "13")
@@ -397,7 +397,7 @@ func TestStrangeItemsOfAQueue(t *testing.T) {
 		_, err = q.Take(tctx)
 		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
 		if n := calls.Load(); n > 200 {
-			w.T.Errorf("%d requests in a day of waiting for what never is due", n)
+			w.T.Errorf("%d requests in a day of waiting for items that are never due", n)
 		}
 		if n := len(w.Children("/q/dead/items/b-0-0")); n < 2 {
 			w.T.Errorf("%d dead letters, want those that cannot be decoded, or were claimed too often", n)
@@ -405,7 +405,7 @@ func TestStrangeItemsOfAQueue(t *testing.T) {
 	})
 }
 
-// A ready that nobody of the barrier made, and members that nobody is.
+// A ready node that no member of the barrier has created, with strange data.
 func TestStrangeRoundsOfADoubleBarrier(t *testing.T) {
 	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -436,7 +436,7 @@ func TestStrangeRoundsOfADoubleBarrier(t *testing.T) {
 	})
 }
 
-// fullUseOf is the full use of one recipe.
+// fullUseOf returns the full use of one recipe.
 func fullUseOf(t *testing.T, recipe string) fullUse {
 	t.Helper()
 	for _, y := range fullUses() {
@@ -450,15 +450,15 @@ func fullUseOf(t *testing.T, recipe string) fullUse {
 
 const strangeID = "01234567-89ab-8def-8123-456789abcdef"
 
-// nearly are the ten digits of a node's name, spoilt.
+// nearly has near misses of the ten digits of a node's name.
 var nearly = []string{
 	"", "1", "000000001", "00000000001", "99999999999", "000000000a", "+000000001", " 000000001", "000000001 ", "0x00000001",
 	"-", "--00000001", "-000000000", "-02147483648", "2147483648", "9999999999", "-2147483649", "00000000-1", "1e00000001",
 	"٠٠٠٠٠٠٠٠٠٠", "０００００００００１", "0000000001~", "0000000001.", strings.Repeat("9", 200),
 }
 
-// strangers are names that are in no directory by right. refused are those that no
-// path of ours may have, though a server stores them.
+// strangers returns names that belong to no directory. refused are those that no path of coord
+// may have, though a server stores them.
 func strangers(y fullUse) (names, refused []string) {
 	names = []string{
 		"README", "x", "_c_", "_c_s1", "_c_" + strangeID, "_c_" + strangeID + "-", "x-99999999999", "lock-", "~", "i-", "b--", "b-0",
@@ -474,7 +474,7 @@ func strangers(y fullUse) (names, refused []string) {
 				names = append(names, fmt.Sprintf(form+"%[3]s", digits, strangeID, ""))
 			}
 		}
-		// The very form, first in line, in the name of a character that is refused.
+		// The exact form, with the lowest number, and with a character that is refused.
 		for _, r := range []string{"\u202e", "\u200b", "\u2028"} {
 			spoilt := strangeID[:20] + r + strangeID[20+len(r):]
 			name := fmt.Sprintf(form+"%[3]s", "0000000000", spoilt, "")
@@ -488,8 +488,8 @@ func strangers(y fullUse) (names, refused []string) {
 	return slices.Compact(names), refused
 }
 
-// plant makes persistent nodes of these names, as a client of another make does that
-// knows no rules.
+// plant creates persistent nodes with these names, as a client of another library does that
+// does not know coord's rules.
 func plant(w *coordtest.World, dir string, names []string, data []byte) {
 	w.T.Helper()
 	if w.Fake {
@@ -509,7 +509,7 @@ func plant(w *coordtest.World, dir string, names []string, data []byte) {
 	}
 }
 
-// weed takes them away again. All must still be there.
+// weed deletes the planted nodes. All of them must still exist.
 func weed(w *coordtest.World, dir string, names []string) {
 	w.T.Helper()
 	var s backend.Session

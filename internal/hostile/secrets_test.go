@@ -24,14 +24,14 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// What must show in no log, no error and no event.
+// Secrets, which must not show in any log, error or event.
 const (
 	secretPassword = "Pw-5e7tinel-of-the-digest"
 	secretPayload  = "Pl-5e7tinel-of-the-payload"
 	secretNumber   = "770055990011223344"
 )
 
-// disclosures are the forms in which a secret would be found.
+// disclosures returns the forms in which a secret would be found.
 func disclosures() map[string]string {
 	forms := make(map[string]string)
 	for _, s := range []string{secretPassword, secretPayload} {
@@ -44,7 +44,7 @@ func disclosures() map[string]string {
 	return forms
 }
 
-// told is all that a library tells: logs of every level, events, errors.
+// told records all output of the library: logs of every level, events, errors.
 type told struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
@@ -61,7 +61,7 @@ func (x *told) add(kind, text string) {
 	fmt.Fprintf(&x.text, "%s: %s\n", kind, text)
 }
 
-// Write makes it the output of a logger.
+// Write makes x the output of a logger.
 func (x *told) Write(p []byte) (int, error) {
 	x.add("log", string(p))
 	return len(p), nil
@@ -75,7 +75,7 @@ func (x *told) trace(_ context.Context, e trace.Event) {
 	x.add("event", fmt.Sprintf("%T %+v %#v", e, e, e))
 }
 
-// fault tells of an error, in every way in which it can be shown, and of all in it.
+// fault records an error, in every form in which it can be printed, and the error in it.
 func (x *told) fault(err error) {
 	if err == nil {
 		return
@@ -87,7 +87,7 @@ func (x *told) fault(err error) {
 	}
 }
 
-// search fails the test if a secret was told.
+// search fails the test if a secret was recorded.
 func (x *told) search(t *testing.T) {
 	t.Helper()
 	x.mu.Lock()
@@ -100,13 +100,13 @@ func (x *told) search(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("figure: %d bytes told and searched: %v", x.text.Len(), x.kinds)
+	t.Logf("figure: %d bytes recorded and searched: %v", x.text.Len(), x.kinds)
 }
 
-// Under every recipe, on a real server with credentials, with every fault of the links,
-// nothing that is logged (at level Debug, the client below included), reported or
-// traced shows the password or what users store.
-func TestNoSecretIsToldUnderFaults(t *testing.T) {
+// On a real server with credentials, with every recipe and every fault of the links, no log (at
+// level Debug, that of the zk client included), error or event shows the password or users'
+// data.
+func TestNoSecretIsShownUnderFaults(t *testing.T) {
 	t.Parallel()
 	var x told
 	w := coordtest.OnServer(t, zookeeper.Options{Digest: "user:" + secretPassword, Logger: x.logger()})
@@ -177,14 +177,14 @@ func TestNoSecretIsToldUnderFaults(t *testing.T) {
 	w.Link("a").Heal()
 	w.Link("b").Heal()
 	if x.kinds["log"] == 0 || x.kinds["event"] == 0 || x.kinds["error"] == 0 {
-		t.Errorf("nothing was told: %v", x.kinds)
+		t.Errorf("nothing was recorded: %v", x.kinds)
 	}
 	t.Logf("figure: %d runs of the recipes under faults", runs)
 	x.search(t)
 }
 
-// What cannot be read, is too large, is refused or is in the wrong place shows in
-// errors by its path, never by its content.
+// An error about data that cannot be read, is too large, is refused or is in the wrong place
+// shows the path, never the content.
 func TestNoErrorQuotesAValue(t *testing.T) {
 	coordtest.OnEach(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -282,13 +282,13 @@ func TestNoErrorQuotesAValue(t *testing.T) {
 	})
 }
 
-// refuses is a value that has no JSON, and says so with its content.
+// refuses is a value that cannot be encoded. The error shows its content.
 type refuses struct{}
 
 func (refuses) MarshalJSON() ([]byte, error) { return nil, errors.New("refused: " + secretPayload) }
 func (refuses) MarshalText() ([]byte, error) { return nil, errors.New("refused: " + secretPayload) }
 
-// speaks is a value whose JSON is none.
+// speaks is a value whose encoding is no JSON.
 type speaks struct{}
 
 func (speaks) MarshalJSON() ([]byte, error) { return []byte(secretPayload), nil }

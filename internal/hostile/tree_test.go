@@ -19,7 +19,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// raze deletes the node at path and all below it, in no hurry to be thorough.
+// raze deletes the node at path and all below it, and ignores failures.
 func raze(ctx context.Context, s backend.Session, path string) {
 	names, _, err := s.Children(ctx, path, nil)
 	if err != nil {
@@ -31,7 +31,7 @@ func raze(ctx context.Context, s backend.Session, path string) {
 	s.Commit(ctx, backend.Delete(path, backend.AnyVersion))
 }
 
-// razed deletes all, for sure.
+// razed repeats raze until the node at path is gone.
 func razed(w *coordtest.World, path string) {
 	w.T.Helper()
 	s := w.Session("razer")
@@ -42,7 +42,7 @@ func razed(w *coordtest.World, path string) {
 	})
 }
 
-// ephemerals are the paths of the nodes below path that belong to a session.
+// ephemerals returns the paths of the nodes below path that belong to a session.
 func ephemerals(w *coordtest.World, s backend.Session, path string) (found []string) {
 	names, _, err := s.Children(context.Background(), path, nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func ephemerals(w *coordtest.World, s backend.Session, path string) (found []str
 	return found
 }
 
-// typed reports whether an error is one of the manual's.
+// typed reports whether an error matches one of the manual.
 func typed(err error) bool {
 	return slices.ContainsFunc([]error{
 		coord.ErrLost, coord.ErrReleased, coord.ErrDeleted, coord.ErrRevoked, coord.ErrLocked, coord.ErrEmpty, coord.ErrConflict, coord.ErrInDoubt,
@@ -67,8 +67,8 @@ func typed(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
-// Somebody deletes the directories, and all that is in them, again and again while
-// they are used. No call hangs, spins or panics, and when it is over all works.
+// An outsider deletes the directories, and all nodes in them, again and again while they are
+// used. No call hangs, spins or panics, and afterwards everything works.
 func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 	t.Parallel()
 	for _, y := range fullUses() {
@@ -79,7 +79,7 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 				stop, stopped := make(chan struct{}), make(chan struct{})
 				vandal := w.Session("vandal")
 				if w.Fake {
-					for _, name := range []string{"a", "b", "vandal"} { // or nothing comes between two steps
+					for _, name := range []string{"a", "b", "vandal"} { // else nothing comes between two steps
 						w.Link(name).(interface{ SetLatency(time.Duration) }).SetLatency(time.Millisecond)
 					}
 				}
@@ -96,7 +96,7 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 				}()
 				runs, failed := 0, 0
 				for start := time.Now(); time.Since(start) < time.Second; runs++ {
-					time.Sleep(2 * time.Millisecond) // fake time goes on only then
+					time.Sleep(2 * time.Millisecond) // fake time passes only in a sleep
 					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 					calls.Store(0)
 					err := y.run(ctx, x)
@@ -130,15 +130,15 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 	}
 }
 
-// untyped are the words of the uses themselves, about what they did not find.
+// untyped reports whether an error is that of a full use itself, about what it did not find.
 func untyped(err error) bool {
 	return slices.ContainsFunc([]string{"members, ", "items left", "leader of another kind", "peek: ", "took ", "aborted by", "two have it"}, func(s string) bool {
 		return strings.Contains(err.Error(), s)
 	})
 }
 
-// The permissions are taken away at each step of each recipe, and come back later. Who
-// is refused says so, asks no more than now and then, and leaves nothing behind.
+// The permissions are removed at each step of each recipe, and restored later. A call that is
+// refused returns the error, retries only now and then, and leaves nothing behind.
 func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 	t.Parallel()
 	for _, y := range fullUses() {
@@ -199,18 +199,18 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 				if err := y.run(ctx, x); err != nil {
 					w.T.Errorf("afterwards: %v", err)
 				}
-				w.T.Logf("figure: %s: refused from each of %d steps on, %d told of it", y.recipe, steps, told)
+				w.T.Logf("figure: %s: refused from each of %d steps on, %d reported it", y.recipe, steps, told)
 				if told == 0 {
-					w.T.Error("nobody was told")
+					w.T.Error("no run reported the refusal")
 				}
 			})
 		})
 	}
 }
 
-// The permissions on a directory are taken away while it is in use, and given back. Who
-// waits is told with ErrDenied at the next wake-up and leaves nothing; who holds keeps
-// what he has, can give it up later, and nobody asks without end.
+// The permissions on a directory are removed while it is in use, and restored. A waiter fails
+// with ErrDenied at its next wake-up, and leaves nothing. A holder keeps its hold, and can
+// release it later. No client retries without end.
 func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	t.Parallel()
 	w := coordtest.OnServer(t, zookeeper.Options{})
@@ -233,7 +233,7 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 		l := w.Waiting(ctx, n)
 		behind := w.Waiting(ctx, coord.NewMutex(w.Open("d", nil), "/l", nil))
 		allow("/l", zk.PermAdmin)
-		// Something happens: the second in line goes, and who was behind looks again.
+		// The holder checks its node, and releases it. The removal is denied.
 		if err := h.Verify(ctx); err != nil && !errors.Is(err, coord.ErrDenied) {
 			t.Errorf("verify: %v", err)
 		}
@@ -245,7 +245,7 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 		calls.Store(0)
 		time.Sleep(500 * time.Millisecond)
 		if n := calls.Load(); n > 40 {
-			t.Errorf("%d requests of one that waits", n)
+			t.Errorf("%d requests of a waiter", n)
 		}
 		_, err = coord.NewMutex(b, "/l", nil).TryLock(ctx)
 		if !errors.Is(err, coord.ErrDenied) && !errors.Is(err, coord.ErrLocked) {
@@ -254,14 +254,14 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 		_, err = m.Contenders(ctx)
 		coordtest.WantErr(t, err, coord.ErrDenied)
 		allow("/l", zk.PermAll)
-		// What was refused is done in the background, and the line goes on.
+		// The refused removal is repeated in the background, and the queue continues.
 		coordtest.MustRelease(t, l.Hold())
 		coordtest.MustRelease(t, behind.Hold())
 		w.Empty("/l")
 		coordtest.MustRelease(t, other)
 	})
 
-	t.Run("what follows", func(t *testing.T) {
+	t.Run("watches and consumers", func(t *testing.T) {
 		w.Ensured("/g")
 		w.Ensured("/v")
 		g := coord.NewGroup[string](b, "/g", nil)
@@ -300,8 +300,8 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Servers with the fix of CVE-2024-23944 do not tell of changes of a node that
-		// one may not read any more; at the latest a reconnect shows it.
+		// Servers with the fix of CVE-2024-23944 do not report changes of a node to a client
+		// that may not read it any more. A reconnection shows the refusal at the latest.
 		w.Link("b").Partition()
 		w.Link("b").Heal()
 		var last coord.GroupUpdate[string]
@@ -327,9 +327,9 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	})
 }
 
-// A list that is longer than what a client of ZooKeeper takes by default: 6,000 names of
-// 200 bytes. Ours reads it; the recipes work on among such strangers.
-func TestAListOverTheLimitOfOthers(t *testing.T) {
+// A list that is longer than a client of ZooKeeper accepts by default: 6,000 names of 200
+// bytes. coord reads it, and the recipes work among such nodes.
+func TestAListOverTheLimitOfOtherClients(t *testing.T) {
 	t.Parallel()
 	for _, y := range fullUses() {
 		switch y.recipe {

@@ -18,8 +18,8 @@ import (
 
 const fuzzID = "01234567-89ab-8def-8123-456789abcdef"
 
-// Whatever a node is called: what is taken for a node of a recipe can be spoken to, and
-// its name says what was read out of it.
+// Whatever the name of a node: a name that is parsed as one of a recipe can be addressed, and
+// ends with the parts that were read from it.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{
 		"_c_" + fuzzID + "-lock-0000000001", "x__lock__2147483647", "_c_" + fuzzID + "-__READ__-000000001", "__WRIT__-2147483648",
@@ -33,7 +33,7 @@ func FuzzNames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		if strings.Contains(name, "/") {
-			return // no child is called so
+			return // no child has such a name
 		}
 		addressable := backend.CheckPath("/"+name) == nil
 		taken := func(what string, want string) {
@@ -112,8 +112,8 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// Whatever lies in a bucket: each item is there once, in order, and what goes with it
-// is its own.
+// Whatever the names in a bucket: each item is parsed once, in order, with the nodes that
+// belong to it.
 func FuzzBucket(f *testing.F) {
 	other := "f" + fuzzID[1:]
 	for _, list := range [][]string{
@@ -128,7 +128,7 @@ func FuzzBucket(f *testing.F) {
 		names := strings.Split(list, "\n")
 		names = slices.DeleteFunc(names, func(name string) bool { return name == "" || strings.Contains(name, "/") })
 		slices.Sort(names)
-		names = slices.Compact(names) // no two children are called the same
+		names = slices.Compact(names) // no two children have the same name
 		c := layout.ParseBucket("/q/items/b-0-0", names, 7)
 		seen := make(map[string]bool)
 		for i, e := range c.Items {
@@ -172,8 +172,8 @@ func FuzzBucket(f *testing.F) {
 	})
 }
 
-// Whatever stands in a contender's node: it is read as a request only if it is one, and
-// the contender's own data comes through the envelope as it was.
+// Whatever the data of a contender's node: it is read as a request only if it is one, and the
+// contender's own data passes through the envelope unchanged.
 func FuzzEnvelopes(f *testing.F) {
 	for _, data := range []string{
 		"", "unlock", "__REVOKE__", `{"coord-revoke":null}`, `{"coord-revoke":{}}`, `{"coord-revoke":{"by":"x","at":9223372036854775807},"data":"AAE="}`,
@@ -227,8 +227,8 @@ func FuzzEnvelopes(f *testing.F) {
 	})
 }
 
-// Whatever stands in a record, a decision or a branch: it is refused, or all that it
-// names can be addressed.
+// Whatever the data of a record, a decision or a branch: it is refused, or all that it names
+// can be addressed.
 func FuzzRecords(f *testing.F) {
 	for _, data := range []string{
 		"", "{", "null", "[]", `{"mark":"` + fuzzID + `","sites":["a","b"],"deadline":1,"payload":"AA=="}`, `{"mark":"../..","sites":["/"]}`,
