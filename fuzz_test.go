@@ -17,7 +17,7 @@ import (
 
 const fuzzID = "01234567-89ab-8def-8123-456789abcdef"
 
-// What is accepted as an ID can be the name of a node, or a part of one.
+// A text that is accepted as an ID can be the name of a node, or a part of one.
 func FuzzIDs(f *testing.F) {
 	for _, name := range []string{
 		"a", "tx~" + fuzzID, "_c_" + fuzzID + "-member-a-0000000001", strings.Repeat("a", layout.MaxMemberID), strings.Repeat("a", layout.MaxMemberID+1),
@@ -27,7 +27,7 @@ func FuzzIDs(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		if strings.Contains(name, "/") {
-			return // no child is called so
+			return // no child has such a name
 		}
 		if (checkMemberID(name) == nil) != (name != "" && len(name) <= layout.MaxMemberID && backend.CheckPath("/"+layout.MemberInfix+name+"-") == nil) {
 			t.Errorf("%q as an id: %v", name, checkMemberID(name))
@@ -51,7 +51,7 @@ func FuzzSight(f *testing.F) {
 	f.Fuzz(func(t *testing.T, list string) {
 		names := slices.DeleteFunc(strings.Split(list, "\n"), func(name string) bool { return name == "" || strings.Contains(name, "/") })
 		slices.Sort(names)
-		names = slices.Compact(names) // no two children are called the same
+		names = slices.Compact(names) // no two children have the same name
 		v := sight{}
 		v.add(layout.ParseBucket("/q/items/b-0-0", names, 7).Items, 3, 1_000)
 		if len(v.found) > 3 {
@@ -60,7 +60,7 @@ func FuzzSight(f *testing.F) {
 	})
 }
 
-// Whatever stands in a contender's node, and whatever a caller wants to store there.
+// Whatever the data of a contender's node, and whatever a caller wants to store there.
 func FuzzContenders(f *testing.F) {
 	for _, data := range []string{
 		"", "unlock", "__REVOKE__", `{"coord-revoke":null}`, `{"coord-revoke":{}}`, `{"coord-revoke":{"by":"x","at":9223372036854775807},"data":"AAE="}`,
@@ -95,8 +95,8 @@ func FuzzContenders(f *testing.F) {
 	})
 }
 
-// Whatever stands in the node of a setting, a counter, a value or a member: it is read,
-// or refused with the error of the manual, and nothing is granted by it.
+// Whatever the data of a setting, a counter, a value or a member: it is read, or refused with
+// the error of the manual, and grants nothing.
 func FuzzSettings(f *testing.F) {
 	for _, data := range []string{"", "0", "2", " 7\n", "-1", "+3", "2147483647", "2147483648", "9223372036854775808", "1e3", "0x10", "٣", "null", `{"N":1}`, `"x"`, "\xff"} {
 		f.Add([]byte(data))
@@ -165,7 +165,7 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// What a codec writes it reads again, and half a codec does neither.
+// A codec can decode what it encodes, and half a codec does neither.
 func FuzzCodecs(f *testing.F) {
 	f.Add("", []byte(nil), int64(0))
 	f.Add("text", []byte("\xff\x00"), int64(-1))
@@ -207,7 +207,7 @@ func FuzzCodecs(f *testing.F) {
 				t.Errorf("half a codec decodes: %v", err)
 			}
 		}
-		// Whatever the default codec refuses is said so.
+		// What the default codec refuses is ErrDecode.
 		if _, err := k.decode(data); err != nil && !errors.Is(err, ErrDecode) {
 			t.Error(err)
 		}

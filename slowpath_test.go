@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// Found while this was designed: the fast create rewrites the data of the
-// directory, and would erase what others stored there.
+// Found during the design: the fast create rewrites the data of the directory, and would erase
+// what others stored there.
 func TestADirectoryWithDataKeepsIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		s := w.Session("x")
@@ -39,8 +39,8 @@ func TestADirectoryWithDataKeepsIt(t *testing.T) {
 	})
 }
 
-// A client that may create children and not write the directory's data uses the
-// longer way, after one refusal.
+// A client that may create children but not write the directory's data uses the longer way,
+// after one refusal.
 func TestADirectoryThatMayNotBeWrittenIsUsedTheLongWay(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var refused atomic.Int32
@@ -76,8 +76,8 @@ func TestADirectoryThatMayNotBeWrittenIsUsedTheLongWay(t *testing.T) {
 	})
 }
 
-// The directory is reaped, and an outsider makes a value in its place.
-func TestADirectoryThatWasMadeAnewWithDataKeepsIt(t *testing.T) {
+// The directory is reaped, and an outsider creates a value in its place.
+func TestADirectoryThatWasCreatedAgainWithDataKeepsIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		var before coordtest.Nth
 		s := w.Session("x")
@@ -101,8 +101,8 @@ func TestADirectoryThatWasMadeAnewWithDataKeepsIt(t *testing.T) {
 	})
 }
 
-// A client without any permission is told so, and leaves nothing.
-func TestADeniedCallerIsToldAtOnce(t *testing.T) {
+// A client without any permission gets the error, and leaves nothing.
+func TestADeniedCallFailsAtOnce(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			if c.Op == "commit" {
@@ -117,7 +117,7 @@ func TestADeniedCallerIsToldAtOnce(t *testing.T) {
 	})
 }
 
-// A release that the service refuses says so, and is tried again.
+// A release that the service refuses returns the error, and is retried.
 func TestARefusedReleaseIsReportedAndTriedAgain(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var before coordtest.Nth
