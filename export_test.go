@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,6 +34,30 @@ func AckLines[T any](q *Consumer[T]) int {
 	q.q.mu.Lock()
 	defer q.q.mu.Unlock()
 	return len(q.q.acks)
+}
+
+var (
+	claimStates = []string{claimHeld: "held", claimEnding: "ending", claimInsisting: "insisting", claimEnded: "ended", claimLost: "lost"}
+	claimEvents = []string{claimRelease: "release", claimLose: "lose", claimSettle: "settle", claimInsist: "insist"}
+)
+
+// StateOfClaim returns the state of the claim on an item.
+func StateOfClaim[T any](it *Item[T]) string {
+	it.claim.mu.Lock()
+	defer it.claim.mu.Unlock()
+	return claimStates[it.claim.state]
+}
+
+// MoveClaim returns the state to which an event moves a claim, or "panic".
+func MoveClaim(from, event string) (to string) {
+	defer func() {
+		if recover() != nil {
+			to = "panic"
+		}
+	}()
+	cl := &itemClaim{state: claimState(slices.Index(claimStates, from))}
+	cl.move(claimEvent(slices.Index(claimEvents, event)))
+	return claimStates[cl.state]
 }
 
 // OpenDrawing opens a client that takes its random numbers from draw. draw receives the purpose

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -43,6 +44,8 @@ type Hold struct {
 	given   bool          // the Release is complete
 	waiting chan struct{} // made by a concurrent second Release, closed when given is set
 	giveErr error
+
+	held time.Duration // until the Release began, for the trail; used by its goroutine
 }
 
 // recipe is the recipe that granted a hold.
@@ -223,24 +226,34 @@ func (h *Hold) Verify(ctx context.Context) error {
 //
 // The hold has ended in any case.
 func (h *Hold) Release() error {
+	if h.begin() {
+		h.complete(h.recipe.release(h))
+	}
+	return h.outcome()
+}
+
+// begin ends the hold for a Release. It reports false if the hold has ended before. If
+// it reports true, the caller removes the node and then calls complete.
+func (h *Hold) begin() bool {
 	h.checkLease()
 	h.mu.Lock()
-	if h.giving {
-		return h.waitGiven()
-	}
 	if h.err != nil {
-		defer h.mu.Unlock()
-		return h.err
+		h.mu.Unlock()
+		return false
 	}
 	h.giving = true
 	h.ended.path = h.path
 	ends := h.finish(&h.ended)
 	h.mu.Unlock()
-	held := h.trail.held()
+	h.held = h.trail.held()
 	h.s.forget(h)
 	runEnds(ends, &h.ended)
 	h.awaitMove(context.Background()) // the session bounds it
-	err := h.recipe.release(h)
+	return true
+}
+
+// complete ends the Release that begin began, with its result.
+func (h *Hold) complete(err error) {
 	h.mu.Lock()
 	h.given, h.giveErr = true, err
 	if h.waiting != nil {
@@ -248,8 +261,26 @@ func (h *Hold) Release() error {
 	}
 	path := h.path
 	h.mu.Unlock()
-	h.trail.released(path, h.token, held, err)
-	return err
+	h.trail.released(path, h.token, h.held, err)
+}
+
+// outcome returns the result of the Release, for which it waits, or the loss.
+func (h *Hold) outcome() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.giving {
+		return h.err
+	}
+	if !h.given {
+		if h.waiting == nil {
+			h.waiting = make(chan struct{})
+		}
+		waiting := h.waiting
+		h.mu.Unlock()
+		<-waiting
+		h.mu.Lock()
+	}
+	return h.giveErr
 }
 
 // remove deletes the node of a hold that its owner releases, and returns the result of
@@ -303,21 +334,6 @@ func (h *Hold) removeWith(path string) (both bool, err error) {
 		return err
 	})
 	return both, err
-}
-
-// waitGiven waits for the first Release. The caller holds mu, which waitGiven unlocks.
-func (h *Hold) waitGiven() error {
-	defer h.mu.Unlock()
-	if !h.given {
-		if h.waiting == nil {
-			h.waiting = make(chan struct{})
-		}
-		waiting := h.waiting
-		h.mu.Unlock()
-		<-waiting
-		h.mu.Lock()
-	}
-	return h.giveErr
 }
 
 // finish marks the end of the hold, and returns the functions to call. The caller holds

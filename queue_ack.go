@@ -39,14 +39,6 @@ type ackTurn struct {
 // ackLine holds the Acks of one queue and session that wait for the Ack under way.
 type ackLine struct{ waiting []*acking }
 
-// decideAck makes Ack the verb of the claim, and commit the function that carries
-// it out, unless the claim has a verb. It reports whether it was the first.
-func (cl *itemClaim) decideAck(commit func() error) bool {
-	return cl.decide(verbAck, 0, func() error {
-		return cl.concluded(context.Background(), verbAck, 0, commit())
-	})
-}
-
 // ackInLine acknowledges the item. If an Ack of the session is under way, it shares
 // a commit with the others that wait for it.
 func (cl *itemClaim) ackInLine() error {
@@ -61,7 +53,7 @@ func (cl *itemClaim) ackInLine() error {
 		q.acks[cl.s] = line
 		q.mu.Unlock()
 		defer line.pass(cl)
-		return cl.conclude(context.Background(), verbAck, 0)
+		return cl.commit(context.Background(), verbAck)
 	}
 	line.waiting = append(line.waiting, a)
 	q.mu.Unlock()
@@ -100,7 +92,7 @@ func newAcking(cl *itemClaim) *acking { return &acking{cl: cl, turn: make(chan a
 // outcome carries out an Ack's turn and returns its result.
 func (a *acking) outcome(turn ackTurn) error {
 	if turn.alone {
-		return a.cl.conclude(context.Background(), verbAck, 0)
+		return a.cl.commit(context.Background(), verbAck)
 	}
 	return turn.err
 }
@@ -225,14 +217,11 @@ func (b *ackBatch) arrive(a *acking) {
 // of the claim, because that verb may be part of another batch, which waits too.
 func (it *Item[T]) ackIn(b *ackBatch) error {
 	cl, a := it.claim, newAcking(it.claim)
-	var arrived sync.Once
-	leave := func() { arrived.Do(func() { b.arrive(nil) }) }
-	if !cl.decideAck(func() error {
-		arrived.Do(func() { b.arrive(a) })
-		return a.outcome(<-a.turn)
-	}) {
-		leave()
+	if cl.decide(verbAck, 0) {
+		b.arrive(a)
+		cl.hold.complete(cl.end(context.Background(), a.outcome(<-a.turn)))
+	} else {
+		b.arrive(nil)
 	}
-	defer leave() // if the claim was lost
-	return opError("ack", cl.e.Path(), cl.carriedOut(verbAck))
+	return opError("ack", cl.e.Path(), cl.outcome(verbAck))
 }

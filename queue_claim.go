@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"sync"
@@ -22,13 +23,16 @@ type itemClaim struct {
 	attempt int
 	version int32  // of the state, if e has one
 	mark    string // path
+	data    []byte // for the dead letters; set before the item is handed out
 	hold    *Hold
 
-	mu    sync.Mutex
+	// Set by the call that ends the claim, before it completes the release of the hold.
 	verb  claimVerb
 	delay time.Duration // of verbNack
-	end   func() error  // carries out the verb
-	data  []byte        // for the dead letters
+	due   int64         // the time at which that delay ends, or 0
+
+	mu    sync.Mutex
+	state claimState
 }
 
 // claimVerb is how a claim ends.
@@ -41,6 +45,61 @@ const (
 	verbBury // move to the dead letters
 	verbPop  // as verbAck, but if it fails the item is given back
 )
+
+// claimState is the state of an itemClaim.
+//
+//	held:      a call releases the hold, for a verb         -> ending
+//	           the hold is lost                             -> lost
+//	ending:    the verb is committed                        -> ended
+//	           the mark is gone, or its session is over     -> ended, with that error
+//	           the service refuses, or ctx ends             -> insisting, with that error
+//	insisting: the verb is committed, or the mark is gone   -> ended
+//	           the session ends before that                 -> insisting, for good
+//	lost, ended: final
+//
+// The hold decides which call or loss ends a held claim: exactly one Release of a hold
+// begins, and none after its loss. The call that begins it commits the verb, and end says
+// what follows from the result. A later call waits, and returns what outcome says. If a
+// claim is lost, or ends without its commit, the item is delivered again, since its mark
+// is gone or goes with the session. Until then no other consumer gets it.
+type claimState int8
+
+const (
+	claimHeld claimState = iota
+	claimEnding
+	claimInsisting
+	claimEnded
+	claimLost
+)
+
+// claimEvent is an event in the life of an itemClaim.
+type claimEvent int8
+
+const (
+	claimRelease claimEvent = iota
+	claimLose
+	claimSettle // nothing is left to commit
+	claimInsist
+)
+
+// move moves the claim to the state that e leads to. It panics if the table has no such
+// transition: a verb would be committed twice, or after a loss.
+func (cl *itemClaim) move(e claimEvent) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	switch {
+	case cl.state == claimHeld && e == claimRelease:
+		cl.state = claimEnding
+	case cl.state == claimHeld && e == claimLose:
+		cl.state = claimLost
+	case (cl.state == claimEnding || cl.state == claimInsisting) && e == claimSettle:
+		cl.state = claimEnded
+	case cl.state == claimEnding && e == claimInsist:
+		cl.state = claimInsisting
+	default:
+		panic(fmt.Sprintf("coord: event %d in state %d of the claim %s", e, cl.state, cl.mark))
+	}
+}
 
 // claim claims as many of the items as it can, in one commit, which also deletes
 // the waiter, if there is one. It returns no claims if every item was taken by
@@ -226,30 +285,37 @@ func (cl *itemClaim) failure() claimVerb {
 // another verb gets an error that matches ErrReleased. If ctx ends first, the work
 // continues in the background.
 func (cl *itemClaim) finish(ctx context.Context, v claimVerb, delay time.Duration) error {
-	cl.decide(v, delay, func() error { return cl.carryOut(ctx, v, delay) })
-	return cl.carriedOut(v)
+	if cl.decide(v, delay) {
+		cl.hold.complete(cl.end(ctx, cl.commit(ctx, v)))
+	}
+	return cl.outcome(v)
 }
 
-// decide makes v the verb of the claim and end the function that carries it out,
-// unless the claim has a verb. It reports whether it was the first.
-func (cl *itemClaim) decide(v claimVerb, delay time.Duration, end func() error) bool {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	if cl.verb != 0 {
+// decide ends the hold and makes v the verb of the claim. It reports false if the hold
+// has ended before. If it reports true, the caller commits v and completes the release
+// of the hold with what end returns.
+func (cl *itemClaim) decide(v claimVerb, delay time.Duration) bool {
+	if !cl.hold.begin() {
 		return false
 	}
-	cl.verb, cl.delay, cl.end = v, delay, end
+	cl.decided(v, delay)
 	return true
 }
 
-// carriedOut ends the claim with the verb that was decided on, and returns the
-// outcome of v.
-func (cl *itemClaim) carriedOut(v claimVerb) error {
+// decided records the verb for which the release of the hold has begun.
+func (cl *itemClaim) decided(v claimVerb, delay time.Duration) {
+	cl.move(claimRelease)
+	cl.verb, cl.delay = v, delay
+	if delay > 0 {
+		cl.due = milliseconds(cl.q.now().Add(delay))
+	}
+}
+
+// outcome waits for the end of the claim, if it is under way, and returns the result of
+// a call that wanted the verb v.
+func (cl *itemClaim) outcome(v claimVerb) error {
 	err := cl.hold.Release()
-	cl.mu.Lock()
-	same := cl.verb == v
-	cl.mu.Unlock()
-	if err == nil && !same {
+	if err == nil && cl.verb != v {
 		return cl.hold.Err()
 	}
 	return err
@@ -257,17 +323,14 @@ func (cl *itemClaim) carriedOut(v claimVerb) error {
 
 // lost implements recipe. The mark is gone, or goes with its session; that makes
 // the item available to other consumers.
-func (cl *itemClaim) lost(*Hold) {}
+func (cl *itemClaim) lost(*Hold) { cl.move(claimLose) }
 
-// release implements recipe: it carries out the verb.
+// release implements recipe, for a caller that released the hold itself: it gives the
+// item back.
 func (cl *itemClaim) release(*Hold) error {
-	cl.mu.Lock()
-	if cl.verb == 0 {
-		cl.verb, cl.end = verbGiveBack, func() error { return cl.carryOut(context.Background(), verbGiveBack, 0) }
-	}
-	end := cl.end
-	cl.mu.Unlock()
-	return end()
+	ctx := context.Background()
+	cl.decided(verbGiveBack, 0)
+	return cl.end(ctx, cl.commit(ctx, verbGiveBack))
 }
 
 // granted is the trace event for the start of a claim.
@@ -280,8 +343,6 @@ func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
 
 // settled is the trace event for the end of a claim.
 func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Event {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
 	e := trace.ItemSettled{
 		Subject: cl.hold.trail.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		Delay: cl.delay, Held: held, Err: err,
@@ -301,59 +362,49 @@ func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Eve
 	return e
 }
 
-// carryOut carries out a verb while ctx lasts. If ctx ends first, or the service
-// refuses, it continues in the background.
-func (cl *itemClaim) carryOut(ctx context.Context, v claimVerb, delay time.Duration) error {
-	var at int64
-	if delay > 0 {
-		at = milliseconds(cl.q.now().Add(delay))
-	}
-	return cl.concluded(ctx, v, at, cl.conclude(ctx, v, at))
-}
-
-// concluded turns the result of conclude into the error for the caller, and starts
-// the retry in the background if one is needed.
-func (cl *itemClaim) concluded(ctx context.Context, v claimVerb, at int64, err error) error {
+// end ends the claim after the commit of its verb has returned err, and returns the
+// error for the caller.
+func (cl *itemClaim) end(ctx context.Context, err error) error {
 	mine := ctx.Err() != nil && cl.s.b.Err() == nil // the error of an ended ctx matches its cause, which can be any error
 	switch {
 	case err == nil:
-	case mine:
-	case isOver(err):
-		return &loss{cl.mark, err} // the item goes back with the session
-	case errors.Is(err, ErrLost):
+	case isOver(err) && !mine:
+		err = &loss{cl.mark, err} // the item goes back with the session
+	case errors.Is(err, ErrLost) && !mine:
+	default:
+		cl.insist()
 		return err
 	}
-	if err != nil {
-		// The service refuses, or ctx has ended. No other consumer can get the item
-		// in the meantime. If the commit was applied after all, the mark is gone,
-		// and nothing is done twice.
-		if v == verbPop {
-			v = verbGiveBack // no caller receives the value
-		}
-		cl.goOn(v, at)
-	}
+	cl.move(claimSettle)
 	return err
 }
 
-// goOn retries conclude in the background. The feeder waits for the first attempt.
-func (cl *itemClaim) goOn(v claimVerb, at int64) {
+// insist repeats the commit in the background. No other consumer can get the item in the
+// meantime. If the commit that returned an error was applied after all, the mark is gone,
+// and nothing is done twice. The feeder waits for the first attempt.
+func (cl *itemClaim) insist() {
+	cl.move(claimInsist)
+	v := cl.verb
+	if v == verbPop {
+		v = verbGiveBack // no caller receives the value
+	}
 	tried := cl.q.begin()
 	if cl.s.cleanUp("end the claim of an item", cl.e.Path(), func(ctx context.Context) error {
 		defer tried()
-		if err := cl.conclude(ctx, v, at); !errors.Is(err, ErrLost) {
+		if err := cl.commit(ctx, v); err != nil && !errors.Is(err, ErrLost) {
 			return err
 		}
+		cl.move(claimSettle)
 		return nil
 	}) == nil {
 		tried()
 	}
 }
 
-// conclude commits a verb, exactly once. If the mark is gone, the error matches
-// ErrLost. If another node is gone, removed by an outsider or with its producer's
-// session, it commits the rest without that node. verbNack puts the item off until
-// at, unless that is 0.
-func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error {
+// commit commits v, exactly once: the verb of the claim, or what insist makes of it. If
+// the mark is gone, the error matches ErrLost. If another node is gone, removed by an
+// outsider or with its producer's session, it commits the rest without that node.
+func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 	e := &cl.e
 	ops := cl.ackOps(nil)
 	mark, state, item := ops[0], ops[1], ops[2]
@@ -367,8 +418,8 @@ func (cl *itemClaim) conclude(ctx context.Context, v claimVerb, at int64) error 
 		}
 		ops = append(ops, state)
 	case verbNack:
-		if at != 0 {
-			ops = append(ops, backend.Create(e.Bucket+"/"+layout.PutOffPrefix+e.ID+"-"+strconv.FormatInt(at, 10), nil, backend.Persistent))
+		if cl.due != 0 {
+			ops = append(ops, backend.Create(e.Bucket+"/"+layout.PutOffPrefix+e.ID+"-"+strconv.FormatInt(cl.due, 10), nil, backend.Persistent))
 		}
 	}
 	for {

@@ -48,8 +48,10 @@ type Item[T any] struct {
 // would have alone. A single Ack waits for nothing. See also AckAll.
 func (it *Item[T]) Ack() error {
 	cl := it.claim
-	cl.decideAck(cl.ackInLine)
-	return opError("ack", cl.e.Path(), cl.carriedOut(verbAck))
+	if cl.decide(verbAck, 0) {
+		cl.hold.complete(cl.end(context.Background(), cl.ackInLine()))
+	}
+	return opError("ack", cl.e.Path(), cl.outcome(verbAck))
 }
 
 // Nack gives the item back as a failed attempt. It keeps its place in the queue,
@@ -114,9 +116,7 @@ func (cl *itemClaim) read(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, err
 	}
-	cl.mu.Lock()
 	cl.data = data
-	cl.mu.Unlock()
 	return true, nil
 }
 

@@ -65,4 +65,10 @@ var queueMutants = []mutant{
 	{"an item that only one server has is claimed for ever", "queue_feed.go",
 		"		f.q.stick(found[i].Path())\n", "		_ = i\n",
 		"TestAnItemThatOnlyOneServerHasDelaysNoOther"},
+	{"a claim ends twice", "queue_claim.go",
+		"case cl.state == claimHeld && e == claimRelease:", "case e == claimRelease:",
+		"TestAClaimMovesByItsTable"},
+	{"the repetition of a refused Ack is not its claim's end", "queue_claim.go",
+		"\t\tcl.move(claimSettle)\n\t\treturn nil\n", "\t\treturn nil\n",
+		"TestARefusedEndOfAClaimInsists"},
 }

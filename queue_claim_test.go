@@ -1,0 +1,133 @@
+package coord_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
+)
+
+// Every event in every state of a claim: it leads to the state of the table, or it panics.
+func TestAClaimMovesByItsTable(t *testing.T) {
+	moves := map[string]map[string]string{
+		"held":      {"release": "ending", "lose": "lost"},
+		"ending":    {"settle": "ended", "insist": "insisting"},
+		"insisting": {"settle": "ended"},
+	}
+	for _, from := range []string{"held", "ending", "insisting", "ended", "lost"} {
+		for _, e := range []string{"release", "lose", "settle", "insist"} {
+			want := moves[from][e]
+			if want == "" {
+				want = "panic"
+			}
+			if to := coord.MoveClaim(from, e); to != want {
+				t.Errorf("%s: %s leads to %s, want %s", from, e, to, want)
+			}
+		}
+	}
+}
+
+func TestEachEndOfAClaimLeavesItInItsState(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  func(sc *ackScene, it *coord.Item[int]) error
+		want error
+		to   string
+		left int // items in the queue
+	}{
+		"Ack":     {func(_ *ackScene, it *coord.Item[int]) error { return it.Ack() }, nil, "ended", 0},
+		"AckAll":  {func(sc *ackScene, it *coord.Item[int]) error { return sc.q.AckAll(it, it) }, nil, "ended", 0},
+		"Nack":    {func(_ *ackScene, it *coord.Item[int]) error { return it.Nack(0) }, nil, "ended", 1},
+		"Release": {func(_ *ackScene, it *coord.Item[int]) error { return it.Release() }, nil, "ended", 1},
+		"an Ack that finds the mark gone": {func(sc *ackScene, it *coord.Item[int]) error {
+			sc.outsider(backend.Delete(it.Path(), backend.AnyVersion))
+			return it.Ack()
+		}, coord.ErrDeleted, "ended", 1},
+		"an Ack that finds the session over": {func(sc *ackScene, it *coord.Item[int]) error {
+			sc.before.Arm(1, coordtest.Deletes, func(_ context.Context, c backendtest.Call, _ error) error {
+				sc.w.Link("a").Expire(c.Session.ID())
+				return nil
+			})
+			return it.Ack()
+		}, coord.ErrSessionLost, "ended", 1},
+		"a loss": {func(sc *ackScene, it *coord.Item[int]) error {
+			sc.outsider(backend.Delete(it.Path(), backend.AnyVersion))
+			if err := it.Verify(context.Background()); err == nil {
+				sc.w.T.Error("the claim stands without its mark")
+			}
+			return it.Ack()
+		}, coord.ErrDeleted, "lost", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				sc := newAckScene(w)
+				it := sc.take(1)[0]
+				if got := coord.StateOfClaim(it); got != "held" {
+					w.T.Errorf("%s at first", got)
+				}
+				err := test.end(sc, it)
+				if test.want != nil {
+					coordtest.WantErr(w.T, err, test.want)
+				} else if err != nil {
+					w.T.Error(err)
+				}
+				if got := coord.StateOfClaim(it); got != test.to {
+					w.T.Errorf("%s, want %s", got, test.to)
+				}
+				if n := mustLen(w.T, &sc.q.Consumer); n != test.left {
+					w.T.Errorf("%d items are left, want %d", n, test.left)
+				}
+				// No later call moves it.
+				it.Release()
+				it.Nack(0)
+				sc.q.AckAll(it)
+				if got := coord.StateOfClaim(it); got != test.to {
+					w.T.Errorf("%s after further calls, want %s", got, test.to)
+				}
+			})
+		})
+	}
+}
+
+// The service refuses an Ack, and again its first repetition: the claim insists until the
+// service accepts, or its session ends.
+func TestARefusedEndOfAClaimInsists(t *testing.T) {
+	for _, accepts := range []bool{true, false} {
+		onMemory(t, func(w *world) {
+			sc := newAckScene(w)
+			it := sc.take(1)[0]
+			repeats, answer := make(chan struct{}), make(chan error)
+			sc.before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+				sc.before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+					repeats <- struct{}{}
+					return <-answer
+				})
+				return backend.ErrDenied
+			})
+			coordtest.WantErr(w.T, it.Ack(), backend.ErrDenied)
+			<-repeats
+			if got := coord.StateOfClaim(it); got != "insisting" {
+				w.T.Errorf("%s while it is refused", got)
+			}
+			want, left := "ended", 0
+			if !accepts {
+				w.Link("a").Expire(it.Session())
+				want, left = "insisting", 1
+			}
+			answer <- nil
+			w.Eventually("the repetition is done", func() bool {
+				return mustLen(w.T, &sc.q.Consumer) == left && coord.StateOfClaim(it) == want
+			})
+			if !accepts {
+				again := mustTake(w.T, sc.q, 0)
+				if again.Attempt != 2 {
+					w.T.Errorf("attempt %d", again.Attempt)
+				}
+				mustAck(w.T, again)
+			}
+			w.drained(&sc.q.Consumer)
+		})
+	}
+}
