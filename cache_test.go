@@ -592,7 +592,7 @@ func TestTheBodyOfALoopOverEventsBlocksNothing(t *testing.T) {
 				t.Errorf("%v, %v", batch, err)
 			}
 			x.create("/c/b")
-			x.equal() // while this turn goes on
+			x.equal() // while the loop body runs
 			for range x.k.Walk("/c") {
 				x.k.Get("/c/a")
 				x.k.Children("/c")

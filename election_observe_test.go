@@ -263,7 +263,7 @@ func TestAnAnnouncementThatWasGivenUpIsNotMadeLater(t *testing.T) {
 }
 
 // An announcement is removed with its leader's node, however the term ends.
-func TestAnAnnouncementGoesWithTheLeader(t *testing.T) {
+func TestAnAnnouncementIsRemovedWithTheLeader(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
 		a := w.candidate("a", nil)

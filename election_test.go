@@ -117,7 +117,7 @@ func TestCandidatesLeadInOrderAndTokensGrow(t *testing.T) {
 	})
 }
 
-func TestRunLeadsAgainAfterEachLossAndReturnsWhatTheFunctionReturned(t *testing.T) {
+func TestRunLeadsAgainAfterEachLossAndReturnsTheErrorOfTheFunction(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
 		e := w.candidate("a", nil)
@@ -369,7 +369,7 @@ func TestALateReceiverGetsATermThatIsDoneNeverAStaleOne(t *testing.T) {
 	})
 }
 
-func TestTheEndOfTheContextResignsOnlyWhatWasNotReceived(t *testing.T) {
+func TestTheEndOfTheContextResignsOnlyATermThatWasNotReceived(t *testing.T) {
 	onEach(t, func(w *world) {
 		t := w.T
 		ctx, cancel := context.WithCancel(context.Background())

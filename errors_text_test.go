@@ -469,7 +469,7 @@ func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 }
 
 // The text of an error states what was refused, where, and why, once.
-func TestWhatErrorsSay(t *testing.T) {
+func TestTheTextsOfErrors(t *testing.T) {
 	ctx := context.Background()
 	type call = func(w *world, c *coord.Client) error
 	open := func(o coord.QueueOptions[int]) call {

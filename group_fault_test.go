@@ -159,7 +159,7 @@ func TestABlipIsInvisibleAndCreatesNoNode(t *testing.T) {
 
 // The client has lost its session, but the service still keeps it. The member is not refused
 // because of its own old node, and no reader sees it twice or not at all.
-func TestAMemberJoinsAgainWhileItsOldNodeStillStands(t *testing.T) {
+func TestAMemberJoinsAgainWhileItsOldNodeStillExists(t *testing.T) {
 	for _, replace := range []bool{false, true} {
 		t.Run(fmt.Sprint("replace ", replace), func(t *testing.T) {
 			onEach(t, func(w *world) {

@@ -297,7 +297,7 @@ func TestAWatchThatIsRefusedEndsWithTheError(t *testing.T) {
 }
 
 // Only changed members are read again.
-func TestALookReadsOnlyWhatHasChanged(t *testing.T) {
+func TestALookReadsOnlyChangedMembers(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()

@@ -375,7 +375,7 @@ func TestADirectoryWithoutAMark(t *testing.T) {
 
 // Two kinds find a directory without a mark at the same time: the one that writes its
 // mark first has the path, the other looks again and is refused before it writes.
-func TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstHasIt(t *testing.T) {
+func TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstGetsIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		w.Used("/l")
@@ -396,7 +396,7 @@ func TestOfTwoKindsAtADirectoryWithoutAMarkTheFirstHasIt(t *testing.T) {
 }
 
 // The same for recipes that create nothing in the directory itself before they have it.
-func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstHasIt(t *testing.T) {
+func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstGetsIt(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		for _, u := range kindUses() {

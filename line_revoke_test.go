@@ -438,7 +438,7 @@ func TestAHolderThatConsentsInTimeIsNotForced(t *testing.T) {
 }
 
 // ForceAfter neither restarts with a new session of the caller nor ends with a lost one.
-func TestTheTimeToConsentGoesOnThroughALostSession(t *testing.T) {
+func TestTheTimeToConsentContinuesThroughALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const force = 10 * time.Second
 		holds := w.readers(1)

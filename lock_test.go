@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-func TestLockAllHasAllOrNone(t *testing.T) {
+func TestLockAllAcquiresAllOrNone(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		w.resource("/r")

@@ -477,7 +477,7 @@ func TestAckAllEndsEachItemAsItsAck(t *testing.T) {
 	})
 }
 
-func TestAckAllRefusesWhatIsNotOfTheQueue(t *testing.T) {
+func TestAckAllRefusesItemsOfOtherQueues(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)

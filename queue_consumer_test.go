@@ -16,7 +16,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-func TestAllGivesBackWhatWasPrefetchedAndNotHandedOut(t *testing.T) {
+func TestAllGivesBackItemsThatItDidNotHandOut(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.queue("a", &coord.QueueOptions[int]{Prefetch: 4}), w.queue("b", nil)
@@ -99,7 +99,7 @@ func TestAllEndsWithItsContextAndReportsAFailure(t *testing.T) {
 	})
 }
 
-func TestItemsGivesBackWhatIsNotReceived(t *testing.T) {
+func TestItemsGivesBackAnItemThatIsNotReceived(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.queue("a", &coord.QueueOptions[int]{Prefetch: 3})
 		mustPut(w.T, q, 1, 4)
@@ -128,7 +128,7 @@ func TestItemsGivesBackWhatIsNotReceived(t *testing.T) {
 }
 
 // When a loop has ended, another client can take the prefetched items at once.
-func TestTheEndOfALoopGivesBackWhatWasPrefetched(t *testing.T) {
+func TestTheEndOfALoopGivesBackPrefetchedItems(t *testing.T) {
 	for _, how := range []string{"break", "cancel", "items"} {
 		t.Run(how, func(t *testing.T) {
 			onEach(t, func(w *world) { theEndGivesBack(w, how) })
@@ -383,7 +383,7 @@ func TestTheRestOfAVanishedItemIsRemoved(t *testing.T) {
 	})
 }
 
-func TestPurgeLeavesWhatIsClaimed(t *testing.T) {
+func TestPurgeLeavesClaimedItems(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.queue("a", nil), w.queue("b", nil)
@@ -413,7 +413,7 @@ func TestPurgeLeavesWhatIsClaimed(t *testing.T) {
 	})
 }
 
-func TestAPurgeDoesNotDeleteWhatIsClaimedMeanwhile(t *testing.T) {
+func TestAPurgeDoesNotDeleteAnItemThatIsClaimedMeanwhile(t *testing.T) {
 	for _, state := range []string{"new", "nacked"} {
 		t.Run(state, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -458,7 +458,7 @@ func untouched(w *world, q *coord.Queue[int], first, last int) {
 
 // When a client closes in order, an item that no handler has received does not count as an
 // attempt.
-func TestAnOrderlyEndGivesBackWhatNoHandlerReceived(t *testing.T) {
+func TestAnOrderlyEndGivesBackItemsThatNoHandlerReceived(t *testing.T) {
 	for _, how := range []string{"cancel and close", "close"} {
 		end := func(cancel context.CancelFunc, c *coord.Client) {
 			if how != "close" {

@@ -231,7 +231,7 @@ func TestAPutWakesFewOfManyWaitingConsumers(t *testing.T) {
 
 // Items that are not due, or of less priority, add nothing to the cost of a Take, however many
 // there are.
-func TestATakeDoesNotReadWhatIsNotDueOrOfLessPriority(t *testing.T) {
+func TestATakeDoesNotReadItemsThatAreNotDueOrOfLessPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		var r callCount

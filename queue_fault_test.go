@@ -179,7 +179,7 @@ func TestALostPutReplyMakesOneItem(t *testing.T) {
 	}
 }
 
-func TestAQueueGoesOnAfterALongPartition(t *testing.T) {
+func TestAQueueContinuesAfterALongPartition(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
 		x := w.takeWaits(context.Background(), a)
@@ -192,7 +192,7 @@ func TestAQueueGoesOnAfterALongPartition(t *testing.T) {
 	})
 }
 
-func TestAQueueGoesOnWhenItsNodesAreRemoved(t *testing.T) {
+func TestAQueueContinuesWhenItsNodesAreRemoved(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.queue("a", nil), w.queue("b", nil)
@@ -578,7 +578,7 @@ func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
 }
 
 // A claim that ends after a closing client has given its stock back is given back too.
-func TestAnItemThatComesAfterTheStockWasGivenBackIsGivenBack(t *testing.T) {
+func TestAnItemThatArrivesAfterTheStockWasGivenBackIsGivenBack(t *testing.T) {
 	onMemory(t, func(w *world) {
 		q := w.hookedQueue("a", nil, nil)
 		mustPut(w.T, q, 1, 1)

@@ -176,7 +176,7 @@ func TestAnItemThatFailsTooOftenBecomesADeadLetter(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeDecodedBecomesADeadLetter(t *testing.T) {
+func TestAnItemThatCannotBeDecodedBecomesADeadLetter(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
@@ -614,7 +614,7 @@ func TestAPopEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestATakeOfWhatCannotBeDecodedEndsWithItsContext(t *testing.T) {
+func TestATakeOfAnUndecodableItemEndsWithItsContext(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()

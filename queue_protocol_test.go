@@ -119,7 +119,7 @@ func TestAPutOnALaggingServerGoesToTheOpenBucket(t *testing.T) {
 }
 
 // An outsider has closed the last bucket, and there is no next one.
-func TestAQueueGoesOnWhenItsLastBucketWasClosedByHand(t *testing.T) {
+func TestAQueueContinuesWhenItsLastBucketWasClosedByHand(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
 		mustPut(w.T, a, 1, 2)
@@ -288,7 +288,7 @@ func TestABucketIsNotRemovedUnderAPut(t *testing.T) {
 }
 
 // W1, W2: an outsider deletes the nodes of the waiters.
-func TestWaitersWhoseNodesAreDeletedStillGetWhatIsPut(t *testing.T) {
+func TestWaitersWhoseNodesAreDeletedStillGetItems(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		var waiting []*taking

@@ -162,7 +162,7 @@ func TestAQueueKeepsTheOrderAcrossBuckets(t *testing.T) {
 	})
 }
 
-func TestAWaitingConsumerGetsWhatIsPut(t *testing.T) {
+func TestAWaitingConsumerGetsTheNextItem(t *testing.T) {
 	onEach(t, func(w *world) {
 		a, b := w.queue("a", nil), w.queue("b", nil)
 		for n := 1; n <= 20; n++ { // the first one before there is anything
@@ -174,7 +174,7 @@ func TestAWaitingConsumerGetsWhatIsPut(t *testing.T) {
 	})
 }
 
-func TestManyWaitingConsumersShareWhatIsPut(t *testing.T) {
+func TestManyWaitingConsumersShareTheItems(t *testing.T) {
 	onEach(t, func(w *world) {
 		const consumers, each = 5, 6
 		ctx, cancel := context.WithCancel(context.Background())

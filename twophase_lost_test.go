@@ -295,7 +295,7 @@ func TestASiteLostAtItsAcknowledgementLeavesNoRecord(t *testing.T) {
 
 // The last node in a record is that of a Propose whose session has ended. All sites and the
 // other proposer are alive.
-func TestRecoverCollectsWhatADeadProposerHeld(t *testing.T) {
+func TestRecoverCollectsARecordThatADeadProposerKept(t *testing.T) {
 	onMemory(t, func(w *world) {
 		list := w.accounts("a")
 		let := make(chan struct{})

@@ -361,7 +361,7 @@ func TestAProposerThatGivesUpDoesNotAbortForAnother(t *testing.T) {
 
 // All that is left of a finished transaction is the node of a dead proposer. The process that
 // looked last waits for the end of that session, without a Recover.
-func TestTheLiveNodeOfADeadProposerGoesWithItsRecord(t *testing.T) {
+func TestTheLiveNodeOfADeadProposerIsRemovedWithItsRecord(t *testing.T) {
 	for _, last := range []string{"a proposer", "a site"} {
 		t.Run(last, func(t *testing.T) {
 			onMemory(t, func(w *world) {
@@ -570,7 +570,7 @@ func TestInspectCountsNoForeignNodeAsServed(t *testing.T) {
 }
 
 // All sites have voted, and no process decides: the proposer is dead.
-func TestInspectSaysPrepared(t *testing.T) {
+func TestInspectShowsPrepared(t *testing.T) {
 	onMemory(t, func(w *world) {
 		w.accounts("a")
 		w.orphan("t1", "a")

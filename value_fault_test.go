@@ -165,7 +165,7 @@ func TestAValueRecreatedJustBeforeTheCommitIsFoundInItsReply(t *testing.T) {
 	}
 }
 
-func TestWhatComesBetweenTheReadAndTheCommitIsAConflict(t *testing.T) {
+func TestAChangeBetweenTheReadAndTheCommitIsAConflict(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		var before coordtest.Nth

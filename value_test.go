@@ -274,7 +274,7 @@ func TestDataThatCannotBeDecodedCanBeRepaired(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIsSent(t *testing.T) {
+func TestABadValueIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
 		var mu sync.Mutex

@@ -13,7 +13,7 @@ var electionMutants = []mutant{
 		"TestObserveDoesNotGoBackOverALostSession"},
 	{"a term without a receiver at the end of the context is kept", "election.go",
 		"return mine\n", "return nil\n",
-		"TestTheEndOfTheContextResignsOnlyWhatWasNotReceived"},
+		"TestTheEndOfTheContextResignsOnlyATermThatWasNotReceived"},
 	{"a removal of a member over a session that is lost in turn counts", "session.go",
 		"return struct{}{}, s.b.Err()", "return struct{}{}, nil",
 		"TestALeaveLeavesNoNodeOfTwoSessionsAgo"},

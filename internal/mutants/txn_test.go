@@ -61,7 +61,7 @@ var txnMutants = []mutant{
 		"TestASiteThatIsNotServedIsNamed"},
 	{"no client waits for the live nodes of others", "twophase.go",
 		"if err == nil && live != \"\" {\n\t\ts.c.goWork", "if live == \"none\" {\n\t\ts.c.goWork",
-		"TestTheLiveNodeOfADeadProposerGoesWithItsRecord"},
+		"TestTheLiveNodeOfADeadProposerIsRemovedWithItsRecord"},
 	{"a far deadline overflows", "twophase_coordinator.go",
 		"if p.Deadline.Before(time.UnixMilli(layout.MaxDeadline)) {", "if true {",
 		"TestAFarDeadlineIsNotOver"},
