@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
@@ -301,7 +302,7 @@ func TestAnErrorCarriesNoOverlongPath(t *testing.T) {
 			_, all["a queue"] = coord.NewQueue[int](c, path, nil).TryTake(ctx)
 			_, all["a transaction"] = coord.NewTxn(c).Delete(path).Commit(ctx)
 			_, all["a condition"] = coord.NewTxn(c).If(coord.IfExists(path)).Commit(ctx)
-			_, all["an inspection"] = coord.Inspect(ctx, c, path, nil)
+			_, all["an inspection"] = inspect.Path(ctx, c, path, nil)
 			all["a cache"] = coord.NewCache(c, path, nil).Run(ctx)
 			_, all["a namespace"] = coord.Open(ctx, memory.New(nil), &coord.Options{Namespace: path})
 			return all

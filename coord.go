@@ -432,6 +432,17 @@ func (p *recipePath) check(op string) error {
 	return &backend.Error{Op: op, Path: p.given, Err: p.err}
 }
 
+// FullPath returns the path of a recipe with the client's namespace before it: the
+// absolute path, as in errors and events, and for the calls of a Session. ErrBadPath: no
+// recipe can have the path.
+func (c *Client) FullPath(path string) (string, error) {
+	p := c.recipePath(path)
+	if err := p.check("path"); err != nil {
+		return "", err
+	}
+	return p.full, nil
+}
+
 // sessionID formats an id as ZooKeeper's own tools do.
 func sessionID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
 

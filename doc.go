@@ -56,8 +56,8 @@
 //   - [Value]: a typed configuration value that can be watched.
 //   - [Counter]: a number to add to, and blocks of numbers for ids.
 //   - [Cache]: a live copy of a subtree, to read without a round trip.
-//   - [Inspect]: what stands under a path: which recipe, its holders, and which
-//     waiter waits for which.
+//   - Package inspect: what stands under a path: which recipe, its holders, and
+//     which waiter waits for which.
 //
 // # What is common to all
 //
@@ -234,7 +234,7 @@
 //	Election             Curator's LeaderLatch, kazoo's Election
 //	Barrier              Curator's DistributedBarrier, kazoo's Barrier
 //	Value, Counter       each other, where the codec writes a number
-//	Cache, Inspect       everything: they only read
+//	Cache, inspect       everything: they only read
 //	all others           none but their own kind
 //
 // An empty directory without a mark shows no kind, and the first recipe that uses it
@@ -251,7 +251,7 @@
 //	recipe                           permissions
 //	Mutex, RWMutex, Election, Group  read, create, delete
 //	  Revoke, SetValue, Announce     write
-//	Cache, Inspect                   read
+//	Cache, inspect                   read
 //	all others                       read, write, create, delete
 //
 // Without write on its directory, an acquisition costs one or two requests more. A
@@ -283,8 +283,8 @@
 // is not what was asked for. It costs nothing when it is nil. Package oteltrace, a module
 // of its own, makes OpenTelemetry spans and metrics of the events. Options.Logger gets
 // what an operator should know without asking: lost sessions and holds, and what the
-// service refuses in the background. Neither reveals the data that users store.
-// [Inspect] explains a path, and the command cmd/coordctl does so from a shell.
+// service refuses in the background. Neither reveals the data that users store. Package
+// inspect explains a path, and the command cmd/coordctl does so from a shell.
 //
 // Both are called on goroutines of their own, and nothing waits for them. However
 // slow they are, holds end in time and calls return; what exceeds their queues is dropped

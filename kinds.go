@@ -290,7 +290,7 @@ func (s *session) examineAnew(ctx context.Context, g ground, path string, dir ba
 // undoes the write, and refuses.
 type KindError struct {
 	Path  string // absolute, the namespace included
-	Want  string // the kind of the call, as Inspection.Recipe names it
+	Want  string // the kind of the call, as inspect.Report names it
 	Found string // the kind that uses the path
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
@@ -555,7 +556,7 @@ func TestAnEmptyValueKeepsItsPath(t *testing.T) {
 					if got, err := v.Get(ctx); err != nil || got.Value != "" {
 						w.T.Errorf("after a %s: %+v, %v", u.kind, got, err)
 					}
-					if in, err := coord.Inspect(ctx, a, path, nil); err != nil || in.Recipe != "value" {
+					if in, err := inspect.Path(ctx, a, path, nil); err != nil || in.Recipe != "value" {
 						w.T.Errorf("Inspect: %+v, %v", in, err)
 					}
 				}

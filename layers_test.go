@@ -23,7 +23,6 @@ const (
 	clientLayer = iota
 	engineLayer
 	recipeLayer
-	inspectLayer
 )
 
 // layers has the files of each layer by the first words of their names. If several entries fit
@@ -35,7 +34,6 @@ var layers = [...][]string{
 	engineLayer: {"line", "cell"},
 	recipeLayer: {"mutex", "rwmutex", "semaphore", "lock", "election", "group", "value", "counter", "cache", "barrier", "doublebarrier", "queue",
 		"txn", "twophase"},
-	inspectLayer: {"inspect"},
 }
 
 // borrowed has the internals of one recipe that another recipe uses. Remove entries that are no

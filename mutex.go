@@ -10,8 +10,8 @@ import (
 
 // MutexOptions may be nil.
 type MutexOptions struct {
-	// ID names the caller in Contenders, [Inspect] and coordctl. It is text, need not be
-	// unique, and decides nothing. Others can read it, so it must not be a secret.
+	// ID names the caller in Contenders, package inspect and coordctl. It is text, need
+	// not be unique, and decides nothing. Others can read it, so it must not be a secret.
 	//
 	// With an ID, the caller's own errors name the holder: see [ErrLocked].
 	ID string

@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
@@ -603,7 +604,7 @@ func TestContendersShowTheirID(t *testing.T) {
 					asked = revoking(m.Revoke, nil)
 					<-h.Revoked()
 				}
-				in, err := coord.Inspect(ctx, c, path, nil)
+				in, err := inspect.Path(ctx, c, path, nil)
 				if err != nil {
 					w.T.Fatal(path, err)
 				}

@@ -151,7 +151,7 @@ func TestASiteWithoutInDoubtContinuesToServe(t *testing.T) {
 		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		go co.Propose(context.Background(), w.proposal("bad", "a", "b"))
 		w.Settle()
-		w.destroy("/tx/tx/bad")
+		w.Destroy("/tx/tx/bad")
 		w.Settle()
 		if d := mustPropose(w.T, co, w.proposal("t1", "a", "b")); !d.Commit {
 			w.T.Errorf("%+v", d)
@@ -328,7 +328,7 @@ func TestASiteInDoubtIsCalledAtOnce(t *testing.T) {
 		w.Settle()
 		branch := "/tx/sites/a/" + w.Children("/tx/sites/a")[0]
 		began := time.Now()
-		w.destroy(w.Path("/tx/tx/t1"))
+		w.Destroy(w.Path("/tx/tx/t1"))
 		coordtest.WantErr(w.T, <-result, coord.ErrInDoubt)
 		a.inDoubtAbout(branch)
 		if took := time.Since(began); w.Fake && took > 0 {

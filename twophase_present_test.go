@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
@@ -249,7 +250,7 @@ func TestASiteThatIsGoneForGoodIsRemoved(t *testing.T) {
 		coordtest.WantErr(w.T, err, coord.ErrNotFound)
 		stop()
 		w.orphan("doubt", "a", backend.SetData(w.Path("/tx/sites/a/doubt~"+orphanMark), []byte("yes"), 0))
-		w.destroy(w.Path("/tx/tx/doubt"))
+		w.Destroy(w.Path("/tx/tx/doubt"))
 		undecided := proposeLater(co, w.proposal("undecided", "a", "b"))
 		close(let)
 		d := <-commit
@@ -527,7 +528,7 @@ func TestAFarDeadlineIsNotOver(t *testing.T) {
 			if err != nil || st.Decided || st.Deadline.UTC().Year() != 9999 {
 				w.T.Errorf("%v: %+v, %v", far, st, err)
 			}
-			in, err := coord.Inspect(ctx, c, "/tx", nil)
+			in, err := inspect.Path(ctx, c, "/tx", nil)
 			if err != nil || in.TwoPhase == nil || in.TwoPhase.Transactions[0].Overdue {
 				w.T.Errorf("%v\n%s", err, in)
 			}
@@ -556,12 +557,12 @@ func TestInspectCountsNoForeignNodeAsServed(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		c := w.Open("inspector", nil)
-		for path, site := range map[string]func(*coord.Inspection) coord.InspectedSite{
-			"/tx":         func(in *coord.Inspection) coord.InspectedSite { return in.TwoPhase.Sites[0] },
-			"/tx/sites/a": func(in *coord.Inspection) coord.InspectedSite { return *in.Inbox },
+		for path, site := range map[string]func(*inspect.Report) inspect.Site{
+			"/tx":         func(in *inspect.Report) inspect.Site { return in.TwoPhase.Sites[0] },
+			"/tx/sites/a": func(in *inspect.Report) inspect.Site { return *in.Inbox },
 		} {
 			w.orphan("t-"+path[len(path)-1:], "a")
-			in, err := coord.Inspect(context.Background(), c, path, nil)
+			in, err := inspect.Path(context.Background(), c, path, nil)
 			if err != nil || site(in).Served {
 				w.T.Errorf("%v\n%s", err, in)
 			}
@@ -576,11 +577,11 @@ func TestInspectShowsPrepared(t *testing.T) {
 		w.orphan("t1", "a")
 		w.Settle()
 		c := w.Open("inspector", nil)
-		in, err := coord.Inspect(context.Background(), c, "/tx", nil)
+		in, err := inspect.Path(context.Background(), c, "/tx", nil)
 		if err != nil || in.TwoPhase.Transactions[0].State != "prepared" {
 			w.T.Errorf("%v\n%s", err, in)
 		}
-		in, err = coord.Inspect(context.Background(), c, "/tx/sites/a", nil)
+		in, err = inspect.Path(context.Background(), c, "/tx/sites/a", nil)
 		if err != nil || in.Inbox.Branches[0].State != "prepared" {
 			w.T.Errorf("%v\n%s", err, in)
 		}

@@ -30,7 +30,7 @@ type Event interface {
 type Subject struct {
 	// Recipe is "mutex", "rwmutex", "semaphore", "election", "barrier",
 	// "doublebarrier", "queue", "priorityqueue", "delayqueue", "group", "cache" or
-	// "twophase", as in Inspection. The locks of LockAll, and the lock under which a
+	// "twophase", as in inspect.Report. The locks of LockAll, and the lock under which a
 	// Participant serves its site, are reported under their own recipes.
 	Recipe string
 

@@ -56,7 +56,7 @@
 //
 // # inspect
 //
-// shows the report of coord.Inspect about PATH: the recipe, the holders, and who waits for
+// shows the report of package inspect about PATH: the recipe, the holders, and who waits for
 // whom. -json prints it for programs. Stored data is shown only with -data.
 //
 // # queue

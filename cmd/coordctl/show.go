@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/inspect"
 )
 
 // inspect shows the state of the path.
 func (t *tool) inspect(ctx context.Context, c *coord.Client) error {
-	in, err := coord.Inspect(ctx, c, t.path, &coord.InspectOptions{Data: t.data})
+	in, err := inspect.Path(ctx, c, t.path, &inspect.Options{Data: t.data})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/inspect"
 )
 
 // inProcess runs coordctl in this process.
@@ -101,7 +102,7 @@ func TestInspectQueueAndWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer h.Release()
-		var in coord.Inspection
+		var in inspect.Report
 		if err := json.Unmarshal([]byte(s.output("inspect", "-json", s.path+"/m")), &in); err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package coordtest
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,6 +39,26 @@ func (w *World) Used(dir string) {
 	s := w.Session("maker")
 	if _, err := s.Commit(context.Background(), backend.Delete(w.Path(dir+"/child"), backend.AnyVersion)); err != nil {
 		w.T.Fatal(err)
+	}
+}
+
+// Destroy deletes a node with all below it.
+func (w *World) Destroy(path string) {
+	s, err := w.Link("vandal").Open(context.Background())
+	if err != nil {
+		w.T.Error(err)
+		return
+	}
+	defer s.Close()
+	paths := []string{path}
+	for i := 0; i < len(paths); i++ {
+		names, _, _ := s.Children(context.Background(), paths[i], nil)
+		for _, name := range names {
+			paths = append(paths, paths[i]+"/"+name)
+		}
+	}
+	for _, p := range slices.Backward(paths) {
+		_, _ = s.Commit(context.Background(), backend.Delete(p, backend.AnyVersion))
 	}
 }
 

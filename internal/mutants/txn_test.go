@@ -65,7 +65,7 @@ var txnMutants = []mutant{
 	{"a far deadline overflows", "twophase_coordinator.go",
 		"if p.Deadline.Before(time.UnixMilli(layout.MaxDeadline)) {", "if true {",
 		"TestAFarDeadlineIsNotOver"},
-	{"one unreadable record is not reported", "inspect_txn.go",
+	{"one unreadable record is not reported", "inspect/twophase.go",
 		"if len(strange) > 0 {\n\t\tx.in.note", "if len(strange) > 1 {\n\t\tx.in.note",
 		"TestInspectNamesOneStrangeRecord"},
 	{"a proposer whose session is lost at its end does not continue with the next one", "session.go",

@@ -16,10 +16,10 @@ import (
 )
 
 // packages are the directories of the packages in which mutants are made.
-var packages = []string{".", "backend/memory", "backend/zookeeper"}
+var packages = []string{".", "inspect", "internal/layout", "backend/memory", "backend/zookeeper"}
 
 // suites are the directories of the packages whose tests try the mutants of all packages.
-var suites = []string{".", "internal/hostile"}
+var suites = []string{".", "inspect", "internal/hostile"}
 
 // build is the library with all mutants in it, and the binaries of its tests.
 type build struct {

@@ -336,7 +336,7 @@ var areas = map[string]string{
 	"mutex": "locks", "rwmutex": "locks",
 	"election": "election", "group": "group", "barrier": "barriers", "doublebarrier": "barriers", "queue": "queues",
 	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions", "twophase": "transactions",
-	"inspect": "inspection", "trace": "events",
+	"inspect/": "inspection", "internal/layout/": "layout", "trace": "events",
 	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper",
 }
 

@@ -1,4 +1,4 @@
-package coord_test
+package inspect_test
 
 import (
 	"bytes"
@@ -21,11 +21,12 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // sanePage fails the test if the text could confuse a terminal or tells no recipe.
-func sanePage(t *testing.T, in *coord.Inspection) {
+func sanePage(t *testing.T, in *inspect.Report) {
 	t.Helper()
 	text := in.String()
 	if in.Recipe == "" || in.Summary == "" || !utf8.ValidString(text) {
@@ -92,12 +93,12 @@ func TestInspectBearsHostileNodes(t *testing.T) {
 					paths = append(paths, p)
 				}
 			}
-			for _, o := range []*coord.InspectOptions{nil, {Data: true}, {MaxReads: 1 + rng.IntN(10)}} {
+			for _, o := range []*inspect.Options{nil, {Data: true}, {MaxReads: 1 + rng.IntN(10)}} {
 				for _, p := range paths {
 					if strings.HasSuffix(p, "/"+`"`) {
 						continue
 					}
-					in, err := coord.Inspect(context.Background(), c, p, o)
+					in, err := inspect.Path(context.Background(), c, p, o)
 					if err != nil {
 						w.T.Fatalf("seed %d: %s: %v", seed, p, err)
 					}
@@ -126,7 +127,7 @@ func TestInspectBearsNamesThatCannotBeRead(t *testing.T) {
 		c := w.Open("inspector", &backendtest.Hooks{Names: func(_ backendtest.Call, names []string) []string {
 			return append(names, "\u202elock-0000000009", "a\u200b")
 		}})
-		in, err := coord.Inspect(context.Background(), c, "/m", nil)
+		in, err := inspect.Path(context.Background(), c, "/m", nil)
 		if err != nil {
 			w.T.Fatal(err)
 		}
@@ -159,11 +160,11 @@ func TestInspectGoesOnWhenNodesVanish(t *testing.T) {
 							if played = true; lose {
 								link.Expire(call.Session.ID())
 							} else {
-								w.destroy(w.Path("/" + strings.Split(sc.path, "/")[1]))
+								w.Destroy(w.Path("/" + strings.Split(sc.path, "/")[1]))
 							}
 							return nil
 						}})
-						in, err := coord.Inspect(context.Background(), c, sc.path, &coord.InspectOptions{Data: sc.data})
+						in, err := inspect.Path(context.Background(), c, sc.path, &inspect.Options{Data: sc.data})
 						if err != nil {
 							w.T.Fatalf("at request %d: %v", n, err)
 						}
@@ -183,26 +184,6 @@ func TestInspectGoesOnWhenNodesVanish(t *testing.T) {
 	}
 }
 
-// destroy deletes a node with all below it.
-func (w *world) destroy(path string) {
-	s, err := w.Link("vandal").Open(context.Background())
-	if err != nil {
-		w.T.Error(err)
-		return
-	}
-	defer s.Close()
-	paths := []string{path}
-	for i := 0; i < len(paths); i++ {
-		names, _, _ := s.Children(context.Background(), paths[i], nil)
-		for _, name := range names {
-			paths = append(paths, paths[i]+"/"+name)
-		}
-	}
-	for _, p := range slices.Backward(paths) {
-		_, _ = s.Commit(context.Background(), backend.Delete(p, backend.AnyVersion))
-	}
-}
-
 // TestInspectSeesADowngradeAsOneLock: the writer's node goes between the list and
 // the read; the reader's node in its place is not in that list.
 func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
@@ -218,7 +199,7 @@ func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
 			}
 			return nil
 		}})
-		in, err := coord.Inspect(context.Background(), c, "/rw", nil)
+		in, err := inspect.Path(context.Background(), c, "/rw", nil)
 		if err != nil {
 			w.T.Fatal(err)
 		}
@@ -248,7 +229,7 @@ func TestInspectEndsWhereItsLimitIs(t *testing.T) {
 		inspectMake(w, backend.EphemeralSequential, paths...)
 		var calls atomic.Int32
 		c := w.Open("inspector", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }})
-		in, err := coord.Inspect(context.Background(), c, "/m", &coord.InspectOptions{MaxReads: 11})
+		in, err := inspect.Path(context.Background(), c, "/m", &inspect.Options{MaxReads: 11})
 		if err != nil {
 			w.T.Fatal(err)
 		}
@@ -269,7 +250,7 @@ func TestInspectTellsOfPermissions(t *testing.T) {
 	w := onServer(t, zookeeper.Options{})
 	c := w.Open("a", nil)
 	coordtest.WithPermissions(t, w.Path("/closed"), zk.PermCreate)
-	_, err := coord.Inspect(context.Background(), c, "/closed", nil)
+	_, err := inspect.Path(context.Background(), c, "/closed", nil)
 	var e *backend.Error
 	if !errors.Is(err, coord.ErrDenied) || !errors.As(err, &e) || e.Op != "inspect" {
 		t.Errorf("the path itself: %v", err)
@@ -287,7 +268,7 @@ func TestInspectTellsOfPermissions(t *testing.T) {
 		"/s": {"semaphore: 0 of an unknown number of permits", "the limit cannot be read: no permission"},
 		"/q": {"queue: 0 items", "no permission to read items"},
 	} {
-		in, err := coord.Inspect(context.Background(), c, path, &coord.InspectOptions{Data: true})
+		in, err := inspect.Path(context.Background(), c, path, &inspect.Options{Data: true})
 		if err != nil {
 			t.Error(err)
 			continue
@@ -308,7 +289,7 @@ func TestInspectShowsNoDataUnlessAsked(t *testing.T) {
 			onMemory(t, func(w *world) {
 				sc.setup(w)
 				w.Settle()
-				in, err := coord.Inspect(context.Background(), w.Open("inspector", nil), sc.path, nil)
+				in, err := inspect.Path(context.Background(), w.Open("inspector", nil), sc.path, nil)
 				if err != nil {
 					w.T.Fatal(err)
 				}
@@ -325,7 +306,7 @@ func TestInspectShowsNoDataUnlessAsked(t *testing.T) {
 }
 
 // walkData fails the test if any data is kept.
-func walkData(t *testing.T, in *coord.Inspection) {
+func walkData(t *testing.T, in *inspect.Report) {
 	t.Helper()
 	walkInspection(reflect.ValueOf(in), "", func(field string, v reflect.Value) {
 		if data, ok := v.Interface().([]byte); ok && len(bytes.TrimSpace(data)) > 0 {
@@ -339,7 +320,7 @@ func TestInspectNamesOneStrangeRecord(t *testing.T) {
 	onMemory(t, func(w *world) {
 		inspectTwoPhase(w)
 		inspectMake(w, backend.Persistent, `/app/tx/tx/s={`)
-		in, err := coord.Inspect(context.Background(), w.Open("inspector", nil), "/app/tx", nil)
+		in, err := inspect.Path(context.Background(), w.Open("inspector", nil), "/app/tx", nil)
 		if err != nil {
 			w.T.Fatal(err)
 		}
@@ -372,7 +353,18 @@ func TestARecordThatNamesNoNodesIsNone(t *testing.T) {
 func TestInspectCallsNoRoundStaleThatEndedInOrder(t *testing.T) {
 	onMemory(t, func(w *world) {
 		inspectMake(w, backend.Persistent, "/d", "/d/members") // no containers
-		es := w.inside(w.doubles(2, "/d", 2, nil))
+		entered := make(chan *coord.Entry, 2)
+		for i := range 2 {
+			d := coord.NewDoubleBarrier(w.Open(fmt.Sprint(i), nil), "/d", 2, nil)
+			w.spawn(func(ctx context.Context) {
+				e, err := d.Enter(ctx)
+				if err != nil {
+					w.T.Error(err)
+				}
+				entered <- e
+			})
+		}
+		es := []*coord.Entry{<-entered, <-entered}
 		var once atomic.Bool
 		c := w.Open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
 			if call.Op != "children" || call.Path != w.Path("/d/members") || !once.CompareAndSwap(false, true) {
@@ -384,7 +376,7 @@ func TestInspectCallsNoRoundStaleThatEndedInOrder(t *testing.T) {
 			w.Eventually("all have left", func() bool { return len(w.Children("/d/members")) == 0 && len(w.Children("/d")) == 1 })
 			return nil
 		}})
-		in, err := coord.Inspect(context.Background(), c, "/d", nil)
+		in, err := inspect.Path(context.Background(), c, "/d", nil)
 		if err != nil {
 			w.T.Fatal(err)
 		}
@@ -411,7 +403,7 @@ func TestInspectDoesNotHideWhoHoldsMoreThanALoweredLimit(t *testing.T) {
 			if err := s.SetLimit(ctx, limit); err != nil {
 				w.T.Fatal(err)
 			}
-			in, err := coord.Inspect(ctx, c, "/s", nil)
+			in, err := inspect.Path(ctx, c, "/s", nil)
 			if err != nil {
 				w.T.Fatal(err)
 			}
@@ -429,7 +421,7 @@ func TestInspectTellsOfFewStrayAnnouncements(t *testing.T) {
 		for i := range 300 {
 			inspectMake(w, backend.Persistent, fmt.Sprintf("/e/_c_%08d-89ab-8def-8123-456789abcdef-ready-%010d", i, i))
 		}
-		in, err := coord.Inspect(context.Background(), w.Open("inspector", nil), "/e", nil)
+		in, err := inspect.Path(context.Background(), w.Open("inspector", nil), "/e", nil)
 		if err != nil {
 			w.T.Fatal(err)
 		}

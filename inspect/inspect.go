@@ -1,19 +1,24 @@
-package coord
+// Package inspect describes what stands under a path: which recipe, its holders, and
+// which waiter waits for which. It is for operators, and for programs that show it to
+// them.
+package inspect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// InspectOptions may be nil.
-type InspectOptions struct {
+// Options are the options of Path. They may be nil.
+type Options struct {
 	// Data includes the data that users have stored: the data of contenders and
 	// members, values, items, payloads. It can be secret, so without Data only its
 	// size is reported. What is meant to be seen is reported in any case: the IDs of
@@ -29,7 +34,7 @@ type InspectOptions struct {
 // defaultReads is the default of MaxReads.
 const defaultReads = 1000
 
-// An Inspection describes the state under a path, for operators and for programs that
+// A Report describes the state under a path, for operators and for programs that
 // show it to them. Its JSON has stable names in lower case; String is a text for
 // people. Session IDs are written in hex, as in ZooKeeper's own tools, and times are
 // in UTC.
@@ -37,7 +42,7 @@ const defaultReads = 1000
 // The recipe is recognized by the names of nodes that each recipe documents, and by
 // their data where the names do not suffice. If several recipes look the same, a note
 // says so.
-type Inspection struct {
+type Report struct {
 	Path string `json:"path"` // absolute, the namespace included
 
 	// Recipe is the recipe at the path: "mutex", "rwmutex", "election", "semaphore",
@@ -56,83 +61,106 @@ type Inspection struct {
 	Truncated bool     `json:"truncated,omitempty"`
 	Notes     []string `json:"notes,omitempty"`
 
-	// Foreign lists names of nodes at the path that no recipe of this package
+	// Foreign lists names of nodes at the path that no recipe of coord
 	// creates, the first 20 in order. ForeignCount is the number of all such nodes.
 	Foreign      []string `json:"foreign,omitempty"`
 	ForeignCount int      `json:"foreign_count,omitempty"`
 
 	// One of these is set, or none, or several in a mixture.
-	Mutex         *InspectedLine          `json:"mutex,omitempty"`
-	RWMutex       *InspectedLine          `json:"rwmutex,omitempty"`
-	Election      *InspectedLine          `json:"election,omitempty"`
-	Semaphore     *InspectedSemaphore     `json:"semaphore,omitempty"`
-	Group         *InspectedGroup         `json:"group,omitempty"`
-	Value         *InspectedValue         `json:"value,omitempty"` // of a counter too
-	Barrier       *InspectedBarrier       `json:"barrier,omitempty"`
-	DoubleBarrier *InspectedDoubleBarrier `json:"doublebarrier,omitempty"`
-	Queue         *InspectedQueue         `json:"queue,omitempty"` // of each kind
-	TwoPhase      *InspectedTwoPhase      `json:"twophase,omitempty"`
-	Inbox         *InspectedSite          `json:"inbox,omitempty"`
+	Mutex         *Line          `json:"mutex,omitempty"`
+	RWMutex       *Line          `json:"rwmutex,omitempty"`
+	Election      *Line          `json:"election,omitempty"`
+	Semaphore     *Semaphore     `json:"semaphore,omitempty"`
+	Group         *Group         `json:"group,omitempty"`
+	Value         *Value         `json:"value,omitempty"` // of a counter too
+	Barrier       *Barrier       `json:"barrier,omitempty"`
+	DoubleBarrier *DoubleBarrier `json:"doublebarrier,omitempty"`
+	Queue         *Queue         `json:"queue,omitempty"` // of each kind
+	TwoPhase      *TwoPhase      `json:"twophase,omitempty"`
+	Inbox         *Site          `json:"inbox,omitempty"`
 }
 
-// An InspectedNode is a node by which a client takes part in a recipe.
-type InspectedNode struct {
+// A Node is a node by which a client takes part in a recipe.
+type Node struct {
 	Name    string    `json:"name"`              // within its directory
 	Session string    `json:"session,omitempty"` // the session that owns the node
 	Since   time.Time `json:"since,omitzero"`    // when it was created, by the service's clock
 	Size    int       `json:"size"`              // of its data, in bytes
-	Data    []byte    `json:"data,omitempty"`    // with InspectOptions.Data
+	Data    []byte    `json:"data,omitempty"`    // with Options.Data
 
 	// Unread says why less is known of the node, such as a missing permission.
 	Unread string `json:"unread,omitempty"`
 }
 
-// Inspect describes the state under a path. It only reads, after one Sync. The nodes
-// are read at different moments, so the result is not a snapshot: contenders can come
-// or go meanwhile. Nodes that vanish while they are read are left out.
+// Path describes the state under a path, which is below the client's namespace. It only
+// reads, after one Sync. The nodes are read at different moments, so the result is not a
+// snapshot: contenders can come or go meanwhile. Nodes that vanish while they are read
+// are left out.
 //
-// A path without a node, and nodes that belong to no recipe, are not errors; the
-// Inspection says so. Errors: that of the context; ErrDenied if the path itself may
-// not be read (below it, a note reports that); ErrBadPath; ErrInvalid; ErrClosed.
-func Inspect(ctx context.Context, c *Client, path string, o *InspectOptions) (*Inspection, error) {
+// A path without a node, and nodes that belong to no recipe, are not errors; the Report
+// says so. If the session is lost, Path begins again on the next one. Errors: that of the
+// context; coord.ErrDenied if the path itself may not be read (below it, a note reports
+// that); coord.ErrBadPath; coord.ErrInvalid; coord.ErrClosed.
+func Path(ctx context.Context, c *coord.Client, path string, o *Options) (*Report, error) {
 	const op = "inspect"
-	p := c.recipePath(path)
-	if err := p.check(op); err != nil {
-		return nil, err
+	full, err := c.FullPath(path)
+	if e := (*backend.Error)(nil); errors.As(err, &e) {
+		return nil, &backend.Error{Op: op, Path: e.Path, Err: e.Err}
 	}
-	var opts InspectOptions
+	var opts Options
 	if o != nil {
 		opts = *o
 	}
 	if opts.MaxReads < 0 {
-		return nil, opError(op, p.full, fmt.Errorf("%w: MaxReads %d", ErrInvalid, opts.MaxReads))
+		return nil, &backend.Error{Op: op, Path: full, Err: fmt.Errorf("%w: MaxReads %d", coord.ErrInvalid, opts.MaxReads)}
 	}
 	if opts.MaxReads == 0 {
 		opts.MaxReads = defaultReads
 	}
-	in, err := onSession(ctx, c, func(s *session) (*Inspection, error) {
+	r, err := onSession(ctx, c, func(s backend.Session) (*Report, error) {
 		x := &inspector{
-			s: s, path: p, data: opts.Data, left: opts.MaxReads,
-			in: &Inspection{Path: p.full, At: time.Now().UTC()},
+			s: s, dir: full, root: strings.TrimSuffix(full, path), data: opts.Data, left: opts.MaxReads,
+			in: &Report{Path: full, At: time.Now().UTC()},
 		}
 		err := x.inspect(ctx)
 		return x.in, err
 	})
 	if err != nil {
-		return nil, opError(op, p.full, err)
+		return nil, &backend.Error{Op: op, Path: full, Err: err}
 	}
-	return in, nil
+	return r, nil
+}
+
+// onSession runs read on a session of the client, and again on the next one if that
+// session is lost.
+func onSession(ctx context.Context, c *coord.Client, read func(backend.Session) (*Report, error)) (*Report, error) {
+	for {
+		s, err := c.Session(ctx)
+		if e, ok := err.(*backend.Error); ok {
+			err = e.Err // the error of Path names only Path
+		}
+		if err != nil {
+			return nil, err
+		}
+		r, err := read(s)
+		if !errors.Is(err, backend.ErrSessionLost) {
+			return r, err
+		}
+		if ctx.Err() != nil {
+			return nil, backend.ContextError(ctx)
+		}
+	}
 }
 
 // inspect reads the path and everything that matters below it.
 func (x *inspector) inspect(ctx context.Context) error {
-	in, dir := x.in, x.path.full
+	in, dir := x.in, x.dir
 	defer func() { in.Reads = x.reads }()
-	if err := x.s.b.Sync(ctx, dir); err != nil {
+	if err := x.s.Sync(ctx, dir); err != nil {
 		return err
 	}
 	x.count()
-	names, stat, err := x.s.b.Children(ctx, dir, nil)
+	names, stat, err := x.s.Children(ctx, dir, nil)
 	if isNotFound(err) {
 		in.Recipe = "missing"
 		in.Summary = "nothing there: an unused recipe, or a barrier that is not set"
@@ -178,7 +206,7 @@ func (x *inspector) inspect(ctx context.Context) error {
 	case len(k.parts) > 0:
 		in.Recipe = "part"
 		in.Summary = "nodes from within a recipe, not a recipe of its own: " + strings.Join(k.parts, ", ")
-		if up := parent(x.path.given); up != "" {
+		if up := parent(strings.TrimPrefix(x.dir, x.root)); up != "" {
 			in.note("inspect a path further up, such as %s", up)
 		}
 	default:
@@ -208,7 +236,7 @@ func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat) {
 
 // leaf describes a node without children.
 func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
-	in, dir := x.in, x.path.full
+	in, dir := x.in, x.dir
 	owned := stat.EphemeralOwner != 0
 	empty := layout.IsEmptyValue(stat)
 	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) && !empty {
@@ -227,7 +255,7 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 		in.Recipe, in.Summary = "value", plural(int(stat.DataLength), "byte")
 		return nil
 	}
-	data, stat, err := x.s.b.Get(ctx, dir, nil)
+	data, stat, err := x.s.Get(ctx, dir, nil)
 	if isNotFound(err) {
 		in.Recipe, in.Summary = "missing", "nothing there: it was deleted while it was read"
 		return nil
@@ -242,7 +270,7 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 		in.Recipe, in.Summary = "empty", "the directory of a "+string(kind)+" that is not in use"
 		return nil
 	}
-	v := &InspectedValue{
+	v := &Value{
 		Czxid: stat.Czxid, Mzxid: stat.Mzxid, Version: stat.Version,
 		Since: utc(stat.Ctime), Modified: utc(stat.Mtime), Session: hexSession(stat), Size: len(data),
 	}
@@ -269,7 +297,7 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 func (x *inspector) setBarrier(stat backend.Stat) {
 	owned := stat.EphemeralOwner != 0
 	x.in.Recipe, x.in.Summary = "barrier", "set"
-	x.in.Barrier = &InspectedBarrier{Session: hexSession(stat), Since: utc(stat.Ctime), Ephemeral: owned}
+	x.in.Barrier = &Barrier{Session: hexSession(stat), Since: utc(stat.Ctime), Ephemeral: owned}
 	if owned {
 		x.in.Summary = "set until its session ends"
 	}
@@ -289,5 +317,5 @@ func hexSession(stat backend.Stat) string {
 	if stat.EphemeralOwner == 0 {
 		return ""
 	}
-	return sessionID(stat.EphemeralOwner)
+	return fmt.Sprintf("0x%x", uint64(stat.EphemeralOwner))
 }

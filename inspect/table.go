@@ -1,4 +1,4 @@
-package coord
+package inspect
 
 import (
 	"bytes"
@@ -9,16 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// inspectPage is the text of an Inspection while it is written.
-type inspectPage struct{ text bytes.Buffer }
+// page is the text of a Report while it is written.
+type page struct{ text bytes.Buffer }
 
-func (p *inspectPage) line(format string, args ...any) {
+func (p *page) line(format string, args ...any) {
 	fmt.Fprintf(&p.text, format+"\n", args...)
 }
 
 // table writes rows of cells in columns. The first row is the head. Columns that are
 // empty below the head are left out.
-func (p *inspectPage) table(rows ...[]string) {
+func (p *page) table(rows ...[]string) {
 	if len(rows) < 2 {
 		return
 	}
@@ -43,9 +43,9 @@ func (p *inspectPage) table(rows ...[]string) {
 }
 
 // who and what return the cells of a node.
-func (n *InspectedNode) who() []string { return []string{n.Session, stamp(n.Since)} }
+func (n *Node) who() []string { return []string{n.Session, stamp(n.Since)} }
 
-func (n *InspectedNode) what() []string {
+func (n *Node) what() []string {
 	return []string{size(n.Size, n.Unread), quoteData(n.Data)}
 }
 

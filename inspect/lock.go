@@ -1,4 +1,4 @@
-package coord
+package inspect
 
 import (
 	"context"
@@ -11,39 +11,39 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// An InspectedLine is the contenders for a lock or for leadership: holders and
+// A Line is the contenders for a lock or for leadership: holders and
 // waiters, in order.
-type InspectedLine struct {
-	Holders    int                  `json:"holders"`
-	Waiting    int                  `json:"waiting"`
-	Contenders []InspectedContender `json:"contenders"`
+type Line struct {
+	Holders    int         `json:"holders"`
+	Waiting    int         `json:"waiting"`
+	Contenders []Contender `json:"contenders"`
 }
 
-// An InspectedContender holds a lock or leads, or waits for that. Its Since is when
+// A Contender holds a lock or leads, or waits for that. Its Since is when
 // it arrived, not when it was granted.
-type InspectedContender struct {
-	InspectedNode
+type Contender struct {
+	Node
 	Role  string `json:"role"` // "exclusive", "reader", "writer" or "candidate"
 	Holds bool   `json:"holds"`
-	Token int64  `json:"token,omitempty"` // the present or future Hold.Token; readers have none
+	Token int64  `json:"token,omitempty"` // the present or future token of the hold; readers have none
 
 	// WaitsFor are the names of the nodes that must go first. The nodes for which
 	// those wait in turn are not repeated.
 	WaitsFor []string `json:"waits_for,omitempty"`
 
 	// Revocation is the request in the node to give up the lock.
-	Revocation *InspectedRevocation `json:"revocation,omitempty"`
+	Revocation *Revocation `json:"revocation,omitempty"`
 
 	ID string `json:"id,omitempty"`
 
 	// Of candidates only.
 	Ready            bool   `json:"ready,omitempty"`             // it has called Announce
-	Announcement     []byte `json:"announcement,omitempty"`      // with InspectOptions.Data
+	Announcement     []byte `json:"announcement,omitempty"`      // with Options.Data
 	AnnouncementSize int    `json:"announcement_size,omitempty"` // in bytes
 }
 
-// An InspectedRevocation is a Revocation.
-type InspectedRevocation struct {
+// A Revocation is a request to give the lock up, see coord.Revocation.
+type Revocation struct {
 	By     string    `json:"by,omitempty"`
 	Reason string    `json:"reason,omitempty"`
 	At     time.Time `json:"at,omitzero"`
@@ -100,7 +100,7 @@ func (x *inspector) lines(ctx context.Context, k *nameKinds, add func(recipe, su
 	return nil
 }
 
-func (l *InspectedLine) summary(held string) string {
+func (l *Line) summary(held string) string {
 	if l.Holders == 0 {
 		held = "free"
 	}
@@ -119,10 +119,9 @@ func waitText(n int) string {
 }
 
 // line reads the contenders of one kind among names.
-func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineKinds) (*InspectedLine, error) {
-	l := &line{c: x.s.c, dir: x.path.full, kinds: kinds}
+func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineKinds) (*Line, error) {
 	order := func(names []string) (list []string) {
-		for _, q := range l.kinds.Order(names) {
+		for _, q := range kinds.Order(names) {
 			// A group's member can have an id that looks like a contender.
 			if _, member := layout.ParseMember(q.Name); !member {
 				list = append(list, q.Name)
@@ -130,12 +129,12 @@ func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineK
 		}
 		return list
 	}
-	standing, all, err := x.getStanding(ctx, l.dir, names, true, order)
+	standing, all, err := x.getStanding(ctx, x.dir, names, true, order)
 	if err != nil {
 		return nil, err
 	}
-	queue := l.kinds.Order(standing)
-	in := &InspectedLine{Contenders: []InspectedContender{}}
+	queue := kinds.Order(standing)
+	in := &Line{Contenders: []Contender{}}
 	for i, q := range queue {
 		b := layout.Blocker(queue, i)
 		if b < 0 {
@@ -147,7 +146,7 @@ func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineK
 		if r.skip {
 			continue
 		}
-		e := InspectedContender{InspectedNode: x.node(q.Name, r), Role: roleOf(kinds, q), Holds: b < 0}
+		e := Contender{Node: x.node(q.Name, r), Role: roleOf(kinds, q), Holds: b < 0}
 		if !q.Shared {
 			e.Token = r.stat.Czxid
 		}
@@ -161,7 +160,7 @@ func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineK
 		slices.Reverse(e.WaitsFor)
 		asked, own := layout.OpenEnvelope(r.data)
 		if asked != nil {
-			e.Revocation = &InspectedRevocation{By: asked.By, Reason: asked.Reason, Force: asked.Force}
+			e.Revocation = &Revocation{By: asked.By, Reason: asked.Reason, Force: asked.Force}
 			if !asked.At.IsZero() {
 				e.Revocation.At = asked.At.UTC()
 			}
@@ -195,15 +194,15 @@ func roleOf(k layout.LineKinds, q layout.Position) string {
 
 // announcements reads the announcements of candidates. Announcements without a
 // candidate are noted.
-func (x *inspector) announcements(ctx context.Context, l *InspectedLine, k *nameKinds) error {
+func (x *inspector) announcements(ctx context.Context, l *Line, k *nameKinds) error {
 	var strays []string
 	for _, name := range k.ready {
-		i := slices.IndexFunc(l.Contenders, func(e InspectedContender) bool { return layout.ReadyPath(e.Name) == name })
+		i := slices.IndexFunc(l.Contenders, func(e Contender) bool { return layout.ReadyPath(e.Name) == name })
 		if i < 0 {
 			strays = append(strays, name)
 			continue
 		}
-		r, err := x.get(ctx, x.path.full+"/"+name, x.data)
+		r, err := x.get(ctx, x.dir+"/"+name, x.data)
 		if err != nil {
 			return err
 		}
@@ -229,20 +228,20 @@ func (x *inspector) announcements(ctx context.Context, l *InspectedLine, k *name
 // mostStrays bounds the announcements without a candidate that are named.
 const mostStrays = 5
 
-// An InspectedSemaphore is a semaphore: its limit, and the requests for permits in
+// A Semaphore is a semaphore: its limit, and the requests for permits in
 // order.
-type InspectedSemaphore struct {
-	Limit    int               `json:"limit"` // 0 if unknown
-	Held     int64             `json:"held"`  // permits in use
-	Holders  int               `json:"holders"`
-	Waiting  int               `json:"waiting"` // requests
-	Requests []InspectedPermit `json:"requests"`
+type Semaphore struct {
+	Limit    int      `json:"limit"` // 0 if unknown
+	Held     int64    `json:"held"`  // permits in use
+	Holders  int      `json:"holders"`
+	Waiting  int      `json:"waiting"` // requests
+	Requests []Permit `json:"requests"`
 }
 
-// An InspectedPermit is a request for permits of a semaphore. Its Since is when it
+// A Permit is a request for permits of a semaphore. Its Since is when it
 // arrived.
-type InspectedPermit struct {
-	InspectedNode
+type Permit struct {
+	Node
 	ID      string `json:"id,omitempty"`
 	Weight  int    `json:"weight"` // the number of permits
 	Granted bool   `json:"granted"`
@@ -259,8 +258,8 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	if !k.fixed["limit"] && !k.fixed["requests"] {
 		return nil
 	}
-	dir := x.path.full
-	in := &InspectedSemaphore{Requests: []InspectedPermit{}}
+	dir := x.dir
+	in := &Semaphore{Requests: []Permit{}}
 	changed, bad, err := x.limit(ctx, k, in)
 	if err != nil {
 		return err
@@ -300,11 +299,11 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 
 // limit reads the limit of a semaphore. It returns the zxid of the limit's last
 // change, and in bad why the limit is not usable.
-func (x *inspector) limit(ctx context.Context, k *nameKinds, in *InspectedSemaphore) (changed int64, bad string, err error) {
+func (x *inspector) limit(ctx context.Context, k *nameKinds, in *Semaphore) (changed int64, bad string, err error) {
 	if !k.fixed["limit"] {
 		return 0, "the node of the limit is missing: the next client that acquires creates it", nil
 	}
-	r, err := x.get(ctx, x.path.full+"/limit", true)
+	r, err := x.get(ctx, x.dir+"/limit", true)
 	if err != nil {
 		return 0, "", err
 	}
@@ -323,7 +322,7 @@ func (x *inspector) limit(ctx context.Context, k *nameKinds, in *InspectedSemaph
 
 // requests describes the requests called names. all has what was read of them.
 // changed is the zxid of the limit's last change.
-func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[string]seen, changed int64) {
+func (in *Semaphore) requests(x *inspector, names []string, all map[string]seen, changed int64) {
 	queue := layout.OrderPermits(names)
 	granted, sum := 0, int64(0) // the head of the queue holds sum permits
 	for i, q := range queue {
@@ -343,7 +342,7 @@ func (in *InspectedSemaphore) requests(x *inspector, names []string, all map[str
 		if r.skip {
 			continue
 		}
-		e := InspectedPermit{InspectedNode: x.node(q.Name, r), Weight: q.Weight, Granted: i < granted}
+		e := Permit{Node: x.node(q.Name, r), Weight: q.Weight, Granted: i < granted}
 		id, own := layout.OpenContender(r.data)
 		if id != "" {
 			e.ID, e.Size = strings.ToValidUTF8(id, "?"), len(own)

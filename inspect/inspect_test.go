@@ -1,4 +1,4 @@
-package coord_test
+package inspect_test
 
 import (
 	"context"
@@ -20,12 +20,13 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
 const inspectID = "01234567-89ab-8def-8123-456789abcdef" // has the form of a GUID
 
-// inspectScenes are the states of recipes that Inspect must tell.
+// inspectScenes are the states of recipes that Path must tell.
 var inspectScenes = []inspectScene{
 	{name: "mutex", path: "/m", data: true, setup: inspectMutex},
 	{name: "mutex-secret", path: "/m", setup: inspectMutex},
@@ -130,7 +131,9 @@ var inspectScenes = []inspectScene{
 	{name: "queue-empty", path: "/q", setup: func(w *world) {
 		q := coord.NewQueue[int](w.Open("a", nil), "/q", nil)
 		mustPut(w.T, q, 1, 1)
-		mustAck(w.T, mustTake(w.T, q, 1))
+		if err := mustTake(w.T, q, 1).Ack(); err != nil {
+			w.T.Fatal(err)
+		}
 		other := coord.NewQueue[int](w.Open("b", nil), "/q", nil)
 		w.spawn(func(ctx context.Context) { _, _ = other.Take(ctx) })
 		w.Eventually("a taker waits", func() bool { return len(w.Children("/q/waiters")) == 1 })
@@ -215,7 +218,7 @@ func inspectMutex(w *world) {
 	})
 	c := w.Open("observer", nil)
 	w.Eventually("the request is there", func() bool {
-		in, err := coord.Inspect(context.Background(), c, "/m", nil)
+		in, err := inspect.Path(context.Background(), c, "/m", nil)
 		return err == nil && in.Mutex.Contenders[0].Revocation != nil
 	})
 }
@@ -402,7 +405,7 @@ func inspectEnter(w *world, name string, n int, o *coord.DoubleBarrierOptions) *
 	return c
 }
 
-var updateInspect = flag.Bool("update-inspect", false, "write testdata/inspect from what memory shows")
+var updateInspect = flag.Bool("update-inspect", false, "write testdata from what memory shows")
 
 // inspectScene brings a recipe into a state that is worth looking at. What it leaves
 // running ends with the test.
@@ -413,11 +416,11 @@ type inspectScene struct {
 	setup func(w *world)
 }
 
-// TestInspectTellsWhatStandsThere compares what Inspect says of each recipe, made by
+// TestInspectTellsWhatStandsThere compares what Path says of each recipe, made by
 // the recipe itself, with the golden files; on memory and on ZooKeeper it must be the
 // same. After a change that is meant:
 //
-//	go test -run TestInspectTellsWhatStandsThere/./memory -update-inspect .
+//	go test -run TestInspectTellsWhatStandsThere/./memory -update-inspect ./inspect
 func TestInspectTellsWhatStandsThere(t *testing.T) {
 	for _, sc := range inspectScenes {
 		t.Run(sc.name, func(t *testing.T) {
@@ -428,7 +431,7 @@ func TestInspectTellsWhatStandsThere(t *testing.T) {
 				c := w.Open("inspector", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 					switch c.Op {
 					case "commit":
-						w.T.Errorf("Inspect writes: %v", c.Ops)
+						w.T.Errorf("Path writes: %v", c.Ops)
 					case "sync":
 						syncs++
 					default:
@@ -438,7 +441,7 @@ func TestInspectTellsWhatStandsThere(t *testing.T) {
 					}
 					return nil
 				}})
-				in, err := coord.Inspect(context.Background(), c, sc.path, &coord.InspectOptions{Data: sc.data})
+				in, err := inspect.Path(context.Background(), c, sc.path, &inspect.Options{Data: sc.data})
 				if err != nil {
 					w.T.Fatal(err)
 				}
@@ -455,14 +458,14 @@ func TestInspectTellsWhatStandsThere(t *testing.T) {
 }
 
 // compareInspection compares a normal form with its golden file.
-func compareInspection(t *testing.T, name string, in *coord.Inspection) {
+func compareInspection(t *testing.T, name string, in *inspect.Report) {
 	t.Helper()
 	js, err := json.MarshalIndent(in, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := in.String() + "\n" + string(js) + "\n"
-	file := filepath.Join("testdata", "inspect", name+".txt")
+	file := filepath.Join("testdata", name+".txt")
 	if *updateInspect {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
@@ -480,7 +483,7 @@ func compareInspection(t *testing.T, name string, in *coord.Inspection) {
 		t.Errorf("%s: got\n%s\nwant\n%s", file, got, want)
 	}
 	// What was written as JSON can be read again.
-	var again coord.Inspection
+	var again inspect.Report
 	if err := json.Unmarshal(js, &again); err != nil {
 		t.Fatal(err)
 	}
@@ -490,7 +493,7 @@ func compareInspection(t *testing.T, name string, in *coord.Inspection) {
 }
 
 // inspectTimes checks that all times are near now, and in UTC.
-func inspectTimes(w *world, in *coord.Inspection) {
+func inspectTimes(w *world, in *inspect.Report) {
 	w.T.Helper()
 	now := time.Now()
 	walkInspection(reflect.ValueOf(in), "", func(field string, v reflect.Value) {
@@ -515,7 +518,7 @@ var (
 // inspectNormal replaces what differs from run to run: times, sessions, GUIDs and
 // zxids, by numbers in order. Which of them are the same, and which zxid is greater,
 // stays.
-func inspectNormal(in *coord.Inspection, root string) {
+func inspectNormal(in *inspect.Report, root string) {
 	var zxids []int64
 	isZxid := func(field string) bool {
 		return slices.Contains([]string{"Token", "Zxid", "Czxid", "Mzxid"}, field)
@@ -630,7 +633,7 @@ func TestTheJSONOfAnInspectionHasStableNames(t *testing.T) {
 			check(f.Type)
 		}
 	}
-	check(reflect.TypeFor[coord.Inspection]())
+	check(reflect.TypeFor[inspect.Report]())
 	if len(done) < 15 {
 		t.Errorf("only %d types were seen", len(done))
 	}
@@ -641,17 +644,17 @@ func TestInspectRefusesBadInput(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
 		for _, path := range []string{"", "/", "x", "/_coord/journal", "/a//b"} {
-			_, err := coord.Inspect(context.Background(), c, path, nil)
+			_, err := inspect.Path(context.Background(), c, path, nil)
 			coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		}
-		_, err := coord.Inspect(context.Background(), c, "/a", &coord.InspectOptions{MaxReads: -1})
+		_, err := inspect.Path(context.Background(), c, "/a", &inspect.Options{MaxReads: -1})
 		coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_, err = coord.Inspect(ctx, c, "/a", nil)
+		_, err = inspect.Path(ctx, c, "/a", nil)
 		coordtest.WantErr(w.T, err, context.Canceled)
 		c.Close()
-		_, err = coord.Inspect(context.Background(), c, "/a", nil)
+		_, err = inspect.Path(context.Background(), c, "/a", nil)
 		coordtest.WantErr(w.T, err, coord.ErrClosed)
 	})
 }

@@ -1,4 +1,4 @@
-package coord
+package inspect
 
 import (
 	"fmt"
@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// String returns the Inspection as a text of several lines for people, aligned, with
+// String returns the Report as a text of several lines for people, aligned, with
 // times as in RFC 3339. Text that other clients have written is shown such that it
 // can neither end a line nor confuse a terminal. The text may change from one version
 // to the next; programs use the fields.
-func (in *Inspection) String() string {
-	p := &inspectPage{}
+func (in *Report) String() string {
+	p := &page{}
 	p.line("%s: %s: %s", printable(in.Path), in.Recipe, in.Summary)
 	if in.Mutex != nil {
 		p.contenders(in.Mutex)
@@ -31,7 +31,7 @@ func (in *Inspection) String() string {
 	p.queue(in.Queue)
 	p.twoPhase(in.TwoPhase)
 	if in.Inbox != nil {
-		p.sites([]InspectedSite{*in.Inbox})
+		p.sites([]Site{*in.Inbox})
 	}
 	p.line("")
 	if in.ForeignCount > 0 {
@@ -55,7 +55,7 @@ func (in *Inspection) String() string {
 	return strings.TrimLeft(p.text.String(), "\n")
 }
 
-func (p *inspectPage) contenders(l *InspectedLine) {
+func (p *page) contenders(l *Line) {
 	rows := [][]string{{"#", "is", "id", "token", "session", "came", "waits for", "bytes", "data"}}
 	number := make(map[string]int)
 	for i, e := range l.Contenders {
@@ -100,7 +100,7 @@ func (p *inspectPage) contenders(l *InspectedLine) {
 	}
 }
 
-func (r *InspectedRevocation) text() string {
+func (r *Revocation) text() string {
 	s := ""
 	if r.By != "" {
 		s += " by " + strconv.Quote(shorten(r.By))
@@ -117,7 +117,7 @@ func (r *InspectedRevocation) text() string {
 	return s
 }
 
-func (p *inspectPage) semaphore(s *InspectedSemaphore) {
+func (p *page) semaphore(s *Semaphore) {
 	if s == nil {
 		return
 	}
@@ -145,7 +145,7 @@ func (p *inspectPage) semaphore(s *InspectedSemaphore) {
 	}
 }
 
-func (p *inspectPage) group(g *InspectedGroup) {
+func (p *page) group(g *Group) {
 	if g == nil {
 		return
 	}
@@ -163,7 +163,7 @@ func (p *inspectPage) group(g *InspectedGroup) {
 	}
 }
 
-func (p *inspectPage) value(v *InspectedValue) {
+func (p *page) value(v *Value) {
 	if v == nil {
 		return
 	}
@@ -176,13 +176,13 @@ func (p *inspectPage) value(v *InspectedValue) {
 	)
 }
 
-func (p *inspectPage) barrier(b *InspectedBarrier) {
+func (p *page) barrier(b *Barrier) {
 	if b != nil {
 		p.table([]string{"set since", "session"}, []string{stamp(b.Since), b.Session})
 	}
 }
 
-func (p *inspectPage) doubleBarrier(d *InspectedDoubleBarrier) {
+func (p *page) doubleBarrier(d *DoubleBarrier) {
 	if d == nil {
 		return
 	}
@@ -191,7 +191,7 @@ func (p *inspectPage) doubleBarrier(d *InspectedDoubleBarrier) {
 		p.line("  the round opened at %s; %d of its %d have left", stamp(d.Since), d.Left, d.N)
 	}
 	rows := [][]string{{"is", "session", "came", "bytes", "data"}}
-	for is, list := range [][]InspectedNode{d.Inside, d.Waiting, d.Extra} {
+	for is, list := range [][]Node{d.Inside, d.Waiting, d.Extra} {
 		for _, n := range list {
 			rows = append(rows, slices.Concat([]string{[]string{"inside", "waits", "joined late"}[is]}, n.who(), n.what()))
 		}
@@ -202,12 +202,12 @@ func (p *inspectPage) doubleBarrier(d *InspectedDoubleBarrier) {
 	}
 }
 
-func (p *inspectPage) queue(q *InspectedQueue) {
+func (p *page) queue(q *Queue) {
 	if q == nil {
 		return
 	}
 	rows := [][]string{{"item", "is", "priority", "due", "attempt", "session", "claimed", "put", "bytes", "data"}}
-	item := func(it *InspectedItem, is, attempt, session, claimed string) {
+	item := func(it *Item, is, attempt, session, claimed string) {
 		priority := ""
 		if it.Priority != 0 {
 			priority = strconv.FormatInt(it.Priority, 10)
@@ -237,7 +237,7 @@ func (p *inspectPage) queue(q *InspectedQueue) {
 	}
 }
 
-func (p *inspectPage) twoPhase(t *InspectedTwoPhase) {
+func (p *page) twoPhase(t *TwoPhase) {
 	if t == nil {
 		return
 	}
@@ -277,7 +277,7 @@ func (p *inspectPage) twoPhase(t *InspectedTwoPhase) {
 	p.sites(t.Sites)
 }
 
-func (p *inspectPage) sites(sites []InspectedSite) {
+func (p *page) sites(sites []Site) {
 	rows := [][]string{{"site", "served", "ballots"}}
 	branches := [][]string{{"site", "ballot of", "is", "vote", "made", "voted"}}
 	for _, s := range sites {

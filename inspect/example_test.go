@@ -1,4 +1,4 @@
-package coord_test
+package inspect_test
 
 import (
 	"context"
@@ -6,10 +6,11 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/inspect"
 )
 
-// Inspect shows the state of a path. For a person, print the Inspection itself.
-func ExampleInspect() {
+// Path reports the state of a path. For a person, print the Report itself.
+func ExamplePath() {
 	ctx := context.Background()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
 	if err != nil {
@@ -24,7 +25,7 @@ func ExampleInspect() {
 	}
 	defer h.Release()
 
-	in, err := coord.Inspect(ctx, c, "/locks/reindex", nil)
+	in, err := inspect.Path(ctx, c, "/locks/reindex", nil)
 	if err != nil {
 		fmt.Println(err)
 		return

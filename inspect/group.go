@@ -1,4 +1,4 @@
-package coord
+package inspect
 
 import (
 	"context"
@@ -10,22 +10,22 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// An InspectedGroup is the members of a group that are present.
-type InspectedGroup struct {
-	Members []InspectedMember `json:"members"` // in order of their ids
-	Count   int               `json:"count"`   // of members
+// A Group is the members of a group that are present.
+type Group struct {
+	Members []Member `json:"members"` // in order of their ids
+	Count   int      `json:"count"`   // of members
 
 	// Ghosts are further nodes with the id of a member that joined before them: that
 	// of a newcomer that finds the id taken, or of the next incarnation of a member
 	// whose session the service has not ended yet.
-	Ghosts     []InspectedMember `json:"ghosts,omitempty"`
-	GhostCount int               `json:"ghost_count,omitempty"`
+	Ghosts     []Member `json:"ghosts,omitempty"`
+	GhostCount int      `json:"ghost_count,omitempty"`
 }
 
-// An InspectedMember is one incarnation of a member. Its Since is the time at which
+// A Member is one incarnation of a member. Its Since is the time at which
 // it joined.
-type InspectedMember struct {
-	InspectedNode
+type Member struct {
+	Node
 	ID    string `json:"id"`
 	Token int64  `json:"token,omitempty"`
 }
@@ -49,11 +49,11 @@ func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, su
 		}
 		return list
 	}
-	standing, all, err := x.getStanding(ctx, x.path.full, k.all, x.data, order)
+	standing, all, err := x.getStanding(ctx, x.dir, k.all, x.data, order)
 	if err != nil {
 		return err
 	}
-	in := &InspectedGroup{Members: []InspectedMember{}}
+	in := &Group{Members: []Member{}}
 	in.Count = len(layout.PresentMembers(standing))
 	in.GhostCount = len(standing) - in.Count
 	for i, name := range order(standing) {
@@ -62,7 +62,7 @@ func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, su
 			continue
 		}
 		n, _ := layout.ParseMember(name)
-		m := InspectedMember{InspectedNode: x.node(name, r), ID: n.ID, Token: r.stat.Czxid}
+		m := Member{Node: x.node(name, r), ID: n.ID, Token: r.stat.Czxid}
 		m.Data = x.keep(r.data)
 		if i < in.Count {
 			in.Members = append(in.Members, m)
@@ -79,28 +79,28 @@ func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, su
 	return nil
 }
 
-// An InspectedValue is a value or a counter.
-type InspectedValue struct {
-	Czxid    int64     `json:"czxid"` // as in Versioned
+// A Value is a value or a counter.
+type Value struct {
+	Czxid    int64     `json:"czxid"` // as in coord.Versioned
 	Version  int32     `json:"version"`
 	Mzxid    int64     `json:"mzxid"`
 	Since    time.Time `json:"since"`    // when the node was created
 	Modified time.Time `json:"modified"` // when it was last changed
 	Session  string    `json:"session,omitempty"`
 	Size     int       `json:"size"`             // in bytes
-	Number   *int64    `json:"number,omitempty"` // of a counter, with InspectOptions.Data
-	Data     []byte    `json:"data,omitempty"`   // with InspectOptions.Data
+	Number   *int64    `json:"number,omitempty"` // of a counter, with Options.Data
+	Data     []byte    `json:"data,omitempty"`   // with Options.Data
 }
 
-// An InspectedBarrier is a barrier that is set.
-type InspectedBarrier struct {
+// A Barrier is a barrier that is set.
+type Barrier struct {
 	Since     time.Time `json:"since"`
 	Ephemeral bool      `json:"ephemeral,omitempty"`
 	Session   string    `json:"session,omitempty"` // the session that owns the node
 }
 
-// An InspectedDoubleBarrier is the state of a double barrier.
-type InspectedDoubleBarrier struct {
+// A DoubleBarrier is the state of a double barrier.
+type DoubleBarrier struct {
 	// Open reports that a round is in progress. Stale reports that all of its members
 	// have gone; the next entrant ends it.
 	Open  bool `json:"open"`
@@ -108,16 +108,16 @@ type InspectedDoubleBarrier struct {
 
 	// N is the number of members of the round in progress. Without a round it is 0:
 	// only the entrants know it.
-	N      int             `json:"n,omitempty"`
-	Left   int             `json:"left,omitempty"`   // members of the round that have left or died
-	Rounds int32           `json:"rounds"`           // changes of rounds since the directory was created
-	Since  time.Time       `json:"since,omitzero"`   // when the round opened
-	Inside []InspectedNode `json:"inside,omitempty"` // members of the round that are present
+	N      int       `json:"n,omitempty"`
+	Left   int       `json:"left,omitempty"`   // members of the round that have left or died
+	Rounds int32     `json:"rounds"`           // changes of rounds since the directory was created
+	Since  time.Time `json:"since,omitzero"`   // when the round opened
+	Inside []Node    `json:"inside,omitempty"` // members of the round that are present
 
 	// Waiting are the members that wait for a round to open, in order. Extra are
 	// those that joined a round after it had opened.
-	Waiting []InspectedNode `json:"waiting,omitempty"`
-	Extra   []InspectedNode `json:"extra,omitempty"`
+	Waiting []Node `json:"waiting,omitempty"`
+	Extra   []Node `json:"extra,omitempty"`
 
 	InsideCount  int `json:"inside_count"`
 	WaitingCount int `json:"waiting_count"`
@@ -129,8 +129,8 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	if !k.fixed["members"] && !k.fixed["ready"] {
 		return nil
 	}
-	dir := x.path.full
-	in := &InspectedDoubleBarrier{}
+	dir := x.dir
+	in := &DoubleBarrier{}
 	names, czxid, err := x.round(ctx, k, in)
 	if err != nil {
 		return err
@@ -188,11 +188,11 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 
 // round reads the round in progress. It returns the names of the round's nodes, and
 // the czxid of ready if a double barrier created ready, or 0.
-func (x *inspector) round(ctx context.Context, k *nameKinds, in *InspectedDoubleBarrier) (names []string, czxid int64, err error) {
+func (x *inspector) round(ctx context.Context, k *nameKinds, in *DoubleBarrier) (names []string, czxid int64, err error) {
 	if !k.fixed["ready"] {
 		return nil, 0, nil
 	}
-	r, err := x.get(ctx, x.path.full+"/ready", true)
+	r, err := x.get(ctx, x.dir+"/ready", true)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -213,8 +213,8 @@ func (x *inspector) round(ctx context.Context, k *nameKinds, in *InspectedDouble
 
 // emptyRound decides whether a round without members is stale or has ended: since
 // ready was read, the last members can have left in order and removed ready.
-func (x *inspector) emptyRound(ctx context.Context, in *InspectedDoubleBarrier, czxid int64) error {
-	again, err := x.get(ctx, x.path.full+"/ready", false)
+func (x *inspector) emptyRound(ctx context.Context, in *DoubleBarrier, czxid int64) error {
+	again, err := x.get(ctx, x.dir+"/ready", false)
 	switch {
 	case err != nil:
 		return err
@@ -228,7 +228,7 @@ func (x *inspector) emptyRound(ctx context.Context, in *InspectedDoubleBarrier, 
 
 // members describes the nodes called standing, in that order. all has what was read
 // of them.
-func (in *InspectedDoubleBarrier) members(x *inspector, standing []string, all map[string]seen) {
+func (in *DoubleBarrier) members(x *inspector, standing []string, all map[string]seen) {
 	for i, name := range standing {
 		r := all[name]
 		if r.skip {
@@ -247,7 +247,7 @@ func (in *InspectedDoubleBarrier) members(x *inspector, standing []string, all m
 	}
 }
 
-func (in *InspectedDoubleBarrier) summary() string {
+func (in *DoubleBarrier) summary() string {
 	var say []string
 	switch {
 	case in.Stale:

@@ -1,4 +1,4 @@
-package coord
+package inspect
 
 import (
 	"context"
@@ -10,14 +10,16 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
+	"golang.org/x/sync/errgroup"
 )
 
-// inspector is one Inspect under way, on one session.
+// inspector is one call of Path under way, on one session.
 type inspector struct {
-	s    *session
-	path recipePath
-	data bool // keep what users have stored
-	in   *Inspection
+	s    backend.Session
+	dir  string // the path
+	root string // the client's namespace, with which dir begins
+	data bool   // keep what users have stored
+	in   *Report
 
 	mu    sync.Mutex
 	reads int
@@ -47,7 +49,7 @@ func (x *inspector) takeN(n int) bool {
 	return true
 }
 
-func (in *Inspection) note(format string, args ...any) {
+func (in *Report) note(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !slices.Contains(in.Notes, text) {
 		in.Notes = append(in.Notes, text)
 	}
@@ -68,13 +70,13 @@ func (x *inspector) get(ctx context.Context, path string, contents bool) (r seen
 		return seen{skip: true}, nil
 	}
 	if contents {
-		r.data, r.stat, err = x.s.b.Get(ctx, path, nil)
+		r.data, r.stat, err = x.s.Get(ctx, path, nil)
 	} else {
-		r.stat, err = x.s.b.Exists(ctx, path, nil)
+		r.stat, err = x.s.Exists(ctx, path, nil)
 	}
 	if contents && errors.Is(err, backend.ErrDenied) && x.take() {
 		r.unread = "no permission"
-		r.stat, err = x.s.b.Exists(ctx, path, nil) // the Stat may be readable by all
+		r.stat, err = x.s.Exists(ctx, path, nil) // the Stat may be readable by all
 	}
 	switch {
 	case isNotFound(err):
@@ -93,7 +95,7 @@ func (x *inspector) list(ctx context.Context, path string) (names []string, stat
 	if !x.take() {
 		return nil, stat, false, nil
 	}
-	names, stat, err = x.s.b.Children(ctx, path, nil)
+	names, stat, err = x.s.Children(ctx, path, nil)
 	switch {
 	case err == nil:
 		slices.Sort(names)
@@ -101,7 +103,7 @@ func (x *inspector) list(ctx context.Context, path string) (names []string, stat
 	case isNotFound(err):
 		return nil, stat, false, nil
 	case errors.Is(err, backend.ErrDenied):
-		x.in.note("no permission to read %s", printable(strings.TrimPrefix(path, x.path.full+"/")))
+		x.in.note("no permission to read %s", printable(strings.TrimPrefix(path, x.dir+"/")))
 		return nil, stat, false, nil
 	case errors.Is(err, backend.ErrBadPath):
 		return nil, stat, false, nil
@@ -112,12 +114,34 @@ func (x *inspector) list(ctx context.Context, path string) (names []string, stat
 // getAll reads nodes, several at a time.
 func (x *inspector) getAll(ctx context.Context, paths []string, contents bool) ([]seen, error) {
 	got := make([]seen, len(paths))
-	err := readAll(ctx, len(paths), func(ctx context.Context, i int) (err error) {
-		got[i], err = x.get(ctx, paths[i], contents)
-		return err
-	})
-	return got, err
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(mostAtOnce)
+	for i, path := range paths {
+		all.Go(func() (err error) {
+			got[i], err = x.get(ctx, path, contents)
+			return err
+		})
+	}
+	return got, all.Wait()
 }
+
+const (
+	mostAtOnce = 16 // reads under way
+	mostLists  = 8  // of one directory, while nodes of it vanish
+)
+
+// isNotFound reports whether err means that a node is missing.
+func isNotFound(err error) bool { return answers(err, backend.ErrNotFound) }
+
+// answers reports whether err matches target, and not just as the cause of an ended
+// context.
+func answers(err, target error) bool {
+	return errors.Is(err, target) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// base returns the name of a node, and parent the path of its directory.
+func base(path string) string   { return path[strings.LastIndexByte(path, '/')+1:] }
+func parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }
 
 // getStanding reads the nodes of a directory that pick chooses and orders. If one of
 // them has vanished, it lists the directory again, since another node can have taken
@@ -159,8 +183,8 @@ func (x *inspector) getStanding(ctx context.Context, dir string, names []string,
 }
 
 // node describes the node called name, of which r was read.
-func (x *inspector) node(name string, r seen) InspectedNode {
-	n := InspectedNode{Name: name, Unread: r.unread}
+func (x *inspector) node(name string, r seen) Node {
+	n := Node{Name: name, Unread: r.unread}
 	if r.stat.Czxid != 0 {
 		n.Session, n.Since, n.Size = hexSession(r.stat), utc(r.stat.Ctime), int(r.stat.DataLength)
 	}

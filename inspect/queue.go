@@ -1,4 +1,4 @@
-package coord
+package inspect
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// An InspectedQueue is the state of a queue: its items, and the claims on them.
-type InspectedQueue struct {
+// A Queue is the state of a queue: its items, and the claims on them.
+type Queue struct {
 	Items   int `json:"items"`   // all items
 	Ready   int `json:"ready"`   // of these: those that can be taken
 	Claimed int `json:"claimed"` // of these: those that a consumer has claimed
@@ -21,10 +21,10 @@ type InspectedQueue struct {
 	NextDue time.Time `json:"next_due,omitzero"` // when the first delayed item can be taken
 
 	// Next is the item that the next Take would get, if this client's clock is right.
-	Next *InspectedItem `json:"next,omitempty"`
+	Next *Item `json:"next,omitempty"`
 
 	// Claims are the claims in the order of the items.
-	Claims []InspectedClaim `json:"claims,omitempty"`
+	Claims []Claim `json:"claims,omitempty"`
 
 	Takers  int `json:"takers"`           // clients that wait for an item
 	Buckets int `json:"buckets"`          // nodes that hold the items
@@ -34,24 +34,24 @@ type InspectedQueue struct {
 	Dead int `json:"dead"`
 }
 
-// An InspectedItem is an item of a queue.
-type InspectedItem struct {
+// An Item is an item of a queue.
+type Item struct {
 	ID       string    `json:"id"` // as Put returned it
 	Priority int64     `json:"priority,omitempty"`
 	Due      time.Time `json:"due,omitzero"`
 	Attempts int       `json:"attempts"`       // how often it was taken, including a present claim
 	Since    time.Time `json:"since,omitzero"` // when it was put, by the service's clock
 	Size     int       `json:"size"`           // in bytes
-	Data     []byte    `json:"data,omitempty"` // with InspectOptions.Data
+	Data     []byte    `json:"data,omitempty"` // with Options.Data
 	Unread   string    `json:"unread,omitempty"`
 }
 
-// An InspectedClaim is an item that a consumer has claimed.
-type InspectedClaim struct {
-	Item    InspectedItem `json:"item"`
-	Name    string        `json:"name"`    // of the node of the claim
-	Session string        `json:"session"` // the session that holds the claim
-	Since   time.Time     `json:"since,omitzero"`
+// A Claim is an item that a consumer has claimed.
+type Claim struct {
+	Item    Item      `json:"item"`
+	Name    string    `json:"name"`    // of the node of the claim
+	Session string    `json:"session"` // the session that holds the claim
+	Since   time.Time `json:"since,omitzero"`
 }
 
 // queue describes a queue of any kind.
@@ -59,18 +59,18 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 	if !k.fixed["items"] && !k.fixed["waiters"] {
 		return nil
 	}
-	q := newQueue(x.s.c, x.path.given, fifoQueue)
-	in := &InspectedQueue{}
+	items, waiters := x.dir+"/items", x.dir+"/waiters"
+	in := &Queue{}
 	var names []string
 	var err error
 	if k.fixed["items"] {
-		if names, _, _, err = x.list(ctx, q.items); err != nil {
+		if names, _, _, err = x.list(ctx, items); err != nil {
 			return err
 		}
 	}
 	var takers []string
 	if k.fixed["waiters"] {
-		if takers, _, _, err = x.list(ctx, q.waiters); err != nil {
+		if takers, _, _, err = x.list(ctx, waiters); err != nil {
 			return err
 		}
 	}
@@ -79,7 +79,7 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 			in.Takers++
 		}
 	}
-	buckets := layout.Buckets(q.items, names)
+	buckets := layout.Buckets(items, names)
 	switch {
 	case len(names) > 0 && len(buckets) == 0, len(takers) > 0 && in.Takers == 0:
 		return nil // only the names are those of a queue
@@ -94,7 +94,7 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 		return err
 	}
 	if slices.Contains(k.all, "dead") {
-		if in.Dead, err = x.deadLetters(ctx, newQueue(x.s.c, deadPath(x.path.given), fifoQueue)); err != nil {
+		if in.Dead, err = x.deadLetters(ctx, x.dir+"/dead/items"); err != nil {
 			return err
 		}
 	}
@@ -112,15 +112,15 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 	return nil
 }
 
-// inspectedEntry is an item with its claim.
-type inspectedEntry struct {
+// entry is an item with its claim.
+type entry struct {
 	layout.QueueEntry
 	key  int64
 	mark string // name of the node of the claim
 }
 
 // items counts the items, reads the claims, and recognizes the kind of the queue.
-func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []layout.Bucket) (kind string, err error) {
+func (x *inspector) items(ctx context.Context, in *Queue, buckets []layout.Bucket) (kind string, err error) {
 	scan, err := x.scan(ctx, in, buckets)
 	if err != nil {
 		return "", err
@@ -151,8 +151,8 @@ func (x *inspector) items(ctx context.Context, in *InspectedQueue, buckets []lay
 
 // queueScan is the result of listing the buckets, beside the numbers of items.
 type queueScan struct {
-	claims              []inspectedEntry
-	next                *inspectedEntry
+	claims              []entry
+	next                *entry
 	keys, dues, minutes bool // some key is not 0, some item is due at a time, all keys are minutes
 }
 
@@ -168,7 +168,7 @@ func (q *queueScan) kind(items int) string {
 }
 
 // scan lists the buckets and counts the items.
-func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []layout.Bucket) (*queueScan, error) {
+func (x *inspector) scan(ctx context.Context, in *Queue, buckets []layout.Bucket) (*queueScan, error) {
 	now := x.in.At.UnixMilli()
 	q := &queueScan{minutes: true}
 	for _, b := range buckets {
@@ -192,7 +192,7 @@ func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []layo
 		in.Litter += len(c.Litter)
 		for _, e := range c.Items {
 			q.dues = q.dues || e.Due != 0
-			i := inspectedEntry{e, b.Key, marks[e.ID]}
+			i := entry{e, b.Key, marks[e.ID]}
 			switch {
 			case e.Marked:
 				in.Claimed++
@@ -214,22 +214,22 @@ func (x *inspector) scan(ctx context.Context, in *InspectedQueue, buckets []layo
 
 // claim reads a claim and its item. ok is false if it is gone meanwhile, or MaxReads
 // is reached.
-func (x *inspector) claim(ctx context.Context, e *inspectedEntry, kind string) (c InspectedClaim, ok bool, err error) {
+func (x *inspector) claim(ctx context.Context, e *entry, kind string) (c Claim, ok bool, err error) {
 	mark, err := x.get(ctx, e.Bucket+"/"+e.mark, false)
 	if err != nil || mark.gone || mark.skip {
 		return c, false, err
 	}
 	item, ok, err := x.item(ctx, e, kind)
-	return InspectedClaim{Item: item, Name: e.mark, Session: hexSession(mark.stat), Since: utc(mark.stat.Ctime)}, ok, err
+	return Claim{Item: item, Name: e.mark, Session: hexSession(mark.stat), Since: utc(mark.stat.Ctime)}, ok, err
 }
 
 // item reads an item. ok is false if it is gone meanwhile, or MaxReads is reached.
-func (x *inspector) item(ctx context.Context, e *inspectedEntry, kind string) (it InspectedItem, ok bool, err error) {
+func (x *inspector) item(ctx context.Context, e *entry, kind string) (it Item, ok bool, err error) {
 	r, err := x.get(ctx, e.Path(), x.data)
 	if err != nil || r.gone || r.skip {
 		return it, false, err
 	}
-	it = InspectedItem{ID: e.ID, Size: int(r.stat.DataLength), Data: x.keep(r.data), Unread: r.unread}
+	it = Item{ID: e.ID, Size: int(r.stat.DataLength), Data: x.keep(r.data), Unread: r.unread}
 	if r.stat.Czxid != 0 {
 		it.Since = utc(r.stat.Ctime)
 	}
@@ -253,13 +253,13 @@ func (x *inspector) item(ctx context.Context, e *inspectedEntry, kind string) (i
 	return it, true, nil
 }
 
-// deadLetters counts the items of a queue of dead letters.
-func (x *inspector) deadLetters(ctx context.Context, q *queue) (n int, err error) {
-	names, _, _, err := x.list(ctx, q.items)
+// deadLetters counts the items of a queue of dead letters, whose buckets are in items.
+func (x *inspector) deadLetters(ctx context.Context, items string) (n int, err error) {
+	names, _, _, err := x.list(ctx, items)
 	if err != nil {
 		return 0, err
 	}
-	for _, b := range layout.Buckets(q.items, names) {
+	for _, b := range layout.Buckets(items, names) {
 		names, stat, ok, err := x.list(ctx, b.Path)
 		if err != nil {
 			return n, err
