@@ -261,13 +261,16 @@ func (s *session) disown(specs ...spec) *cleanUp {
 // makeDir creates the directory of a recipe, with its mark, and its missing parents. It
 // is no error if the directory exists.
 func (s *session) makeDir(ctx context.Context, g ground) error {
-	mark := g.recipe.Mark()
-	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), func(dir string) error {
-		if g.whole != "" {
-			return s.makePart(ctx, dir, ground{dir: g.top, recipe: g.whole})
+	above := func(dir string) error { return s.ensure(ctx, dir) }
+	if g.whole != "" {
+		whole := ground{dir: g.top, recipe: g.whole}
+		if err := s.occupyAbove(ctx, g.dir, whole); err != nil {
+			return err
 		}
-		return s.ensure(ctx, dir)
-	})
+		above = func(dir string) error { return s.makePart(ctx, dir, whole) }
+	}
+	mark := g.recipe.Mark()
+	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), above)
 	if made {
 		s.c.learn(g.dir, footing{kind: g.recipe, mark: mark, version: backend.AnyVersion})
 	}
@@ -279,6 +282,9 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 func (s *session) makePart(ctx context.Context, dir string, g ground) error {
 	if dir == g.dir {
 		return s.occupyAnew(ctx, g)
+	}
+	if err := s.occupyAbove(ctx, dir, g); err != nil {
+		return err
 	}
 	_, err := s.createDir(ctx, backend.Create(dir, nil, backend.Container), func(dir string) error { return s.makePart(ctx, dir, g) })
 	return s.notSent(ctx, err)

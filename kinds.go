@@ -13,8 +13,9 @@ import (
 //
 // Every kind of recipe has a name. The directory that a recipe creates carries it as
 // its data, the mark: "coord recipe: mutex". A client reads the node at a path at its
-// first use, and again when the directory has been missing. It refuses the path with a
-// KindError, before it writes, if it finds
+// first use, again when the directory has been missing, and again before it makes a
+// missing part of its recipe there, such as the directory of the requests for permits.
+// It refuses the path with a KindError, before it writes, if it finds
 //
 //   - the mark of another kind;
 //   - the nodes of another kind: see layout.KindOfName for the names in one directory, and
@@ -178,10 +179,21 @@ func (s *session) occupy(ctx context.Context, g ground) error {
 	}
 }
 
-// occupyAnew is occupy after g was found to be missing.
+// occupyAnew is occupy after g, or a part of the recipe in it, was found to be missing.
 func (s *session) occupyAnew(ctx context.Context, g ground) error {
 	s.c.unlearn(g.dir)
 	return s.occupy(ctx, g)
+}
+
+// occupyAbove is occupyAnew before the client makes part, a directory of the recipe at
+// g. If the path was deleted, and created again as another recipe, the client has not
+// seen that: what it knows is of an earlier look. A part that is further down needs no
+// look, because its parent, another part, is there.
+func (s *session) occupyAbove(ctx context.Context, part string, g ground) error {
+	if parent(part) != g.dir {
+		return nil
+	}
+	return s.occupyAnew(ctx, g)
 }
 
 // meet is occupy for calls that create nothing: a missing node is no error.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -664,6 +665,131 @@ func TestAClientThatRemembersAnotherKindTakesItsMarkBack(t *testing.T) {
 					b.Close()
 					c.Close()
 				}
+			}
+		}
+	})
+}
+
+// A path is deleted, and another kind of recipe uses it. A client that remembers it as a
+// recipe of several directories is refused, and makes none of them there.
+func TestAClientThatRemembersAnotherKindMakesNoDirectory(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		briefly := func(f func(ctx context.Context) error) error {
+			ctx, stop := context.WithTimeout(ctx, 500*time.Millisecond)
+			defer stop()
+			if err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				return err
+			}
+			return nil
+		}
+		told := func(context.Context, coord.Branch[string]) error { return nil }
+		uses := []struct {
+			kind, what string
+			use        func(c *coord.Client, path string) func() error // one object, used each time
+		}{
+			{"semaphore", "acquire", func(c *coord.Client, path string) func() error {
+				s := coord.NewSemaphore(c, path, 2, nil)
+				return func() error {
+					h, err := s.Acquire(ctx, 1)
+					if err != nil {
+						return err
+					}
+					return h.Release()
+				}
+			}},
+			{"semaphore", "tryacquire", func(c *coord.Client, path string) func() error {
+				return func() error {
+					h, err := coord.NewSemaphore(c, path, 2, nil).TryAcquire(ctx, 1)
+					if err != nil {
+						return err
+					}
+					return h.Release()
+				}
+			}},
+			{"semaphore", "setlimit", func(c *coord.Client, path string) func() error {
+				return func() error { return coord.NewSemaphore(c, path, 2, nil).SetLimit(ctx, 2) }
+			}},
+			{"doublebarrier", "enter", func(c *coord.Client, path string) func() error {
+				return func() error {
+					e, err := coord.NewDoubleBarrier(c, path, 1, nil).Enter(ctx)
+					if err != nil {
+						return err
+					}
+					return e.Leave(ctx)
+				}
+			}},
+			{"queue", "put", func(c *coord.Client, path string) func() error {
+				q := coord.NewQueue[string](c, path, nil)
+				return func() error {
+					_, err := q.Put(ctx, "x")
+					return err
+				}
+			}},
+			{"queue", "take", func(c *coord.Client, path string) func() error {
+				q := coord.NewQueue[string](c, path, nil)
+				return func() error {
+					return briefly(func(ctx context.Context) error {
+						_, err := q.Take(ctx)
+						return err
+					})
+				}
+			}},
+			{"twophase", "serve", func(c *coord.Client, path string) func() error {
+				p := coord.NewParticipant(c, path, "a", coord.Handler[string]{Prepare: told, Commit: told, Abort: told})
+				return func() error { return briefly(p.Serve) }
+			}},
+			{"twophase", "propose", func(c *coord.Client, path string) func() error {
+				co := coord.NewCoordinator[string](c, path, nil)
+				return func() error {
+					_, err := co.Propose(ctx, coord.Proposal[string]{ID: "t", Sites: []string{"a"}})
+					if errors.Is(err, coord.ErrNotFound) {
+						return nil // the site was never served
+					}
+					return err
+				}
+			}},
+		}
+		seconds := slices.DeleteFunc(kindUses(), func(u kindUse) bool {
+			return u.kind != "mutex" && u.kind != "semaphore" && u.kind != "group" && u.kind != "barrier"
+		})
+		for _, first := range uses {
+			for _, second := range seconds {
+				if first.kind == second.kind {
+					continue
+				}
+				path := fmt.Sprintf("/%s-%s-%s", first.kind, first.what, second.kind)
+				a, b, c := w.Open("a"+path, nil), w.Open("b"+path, nil), w.Open("c"+path, nil)
+				use := first.use(a, path)
+				if err := use(); err != nil {
+					w.T.Fatalf("%s: %v", path, err)
+				}
+				w.Settle()
+				w.raze(path)
+				done, err := func() {}, error(nil)
+				if second.hold != nil {
+					done, err = second.hold(ctx, b, path)
+				} else {
+					err = second.use(ctx, b, path)
+				}
+				if err != nil {
+					w.T.Fatalf("%s: %v", path, err)
+				}
+				w.Settle()
+				before := w.dump(path)
+				for range 2 {
+					wantKind(w.T, use(), w.Path(path), first.kind, second.kind)
+				}
+				if after := w.dump(path); after != before {
+					w.T.Errorf("%s: a %s has made\n%s of\n%s", path, first.kind, after, before)
+				}
+				done()
+				if err := second.use(ctx, c, path); err != nil {
+					w.T.Errorf("%s: a new client of the second kind: %v", path, err)
+				}
+				a.Close()
+				b.Close()
+				c.Close()
 			}
 		}
 	})

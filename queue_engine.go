@@ -236,7 +236,7 @@ func newQueue(c *Client, path string, kind queueKind) *queue {
 
 // makeItems makes the directory of buckets.
 func (q *queue) makeItems(ctx context.Context, s *session) error {
-	if err := s.occupy(ctx, q.ground()); err != nil {
+	if err := s.occupyAnew(ctx, q.ground()); err != nil {
 		return err
 	}
 	_, err := s.makeNode(ctx, backend.Create(q.items, nil, backend.Persistent), func(string) error { return s.occupyAnew(ctx, q.ground()) })

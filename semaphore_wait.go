@@ -250,6 +250,9 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 
 // makeLimit creates the node of the limit, if it does not exist.
 func (s *Semaphore) makeLimit(ctx context.Context, ss *session, limit int) error {
+	if err := ss.occupyAnew(ctx, s.ground()); err != nil {
+		return err
+	}
 	_, err := ss.makeNode(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent), func(string) error { return ss.occupyAnew(ctx, s.ground()) })
 	return err
 }
@@ -265,14 +268,11 @@ func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64
 		if !isNotFound(err) {
 			return zxid, err
 		}
+		if err := ss.occupyAnew(ctx, s.ground()); err != nil {
+			return 0, err
+		}
 		_, zxid, err = ss.commitOnce(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent))
-		switch {
-		case answers(err, backend.ErrExists): // another client has created it meanwhile
-		case isNotFound(err):
-			if err := ss.occupyAnew(ctx, s.ground()); err != nil {
-				return 0, err
-			}
-		default:
+		if !isNotFound(err) && !answers(err, backend.ErrExists) { // another client has created it meanwhile
 			return zxid, err
 		}
 	}

@@ -162,9 +162,6 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 		case i == 0 && errors.Is(err, backend.ErrExists):
 			return false, nil
 		case i == 0 && isNotFound(err):
-			if err := s.occupyAnew(ctx, q.ground()); err != nil {
-				return false, err
-			}
 			if err := s.makePart(ctx, q.records(), q.ground()); err != nil {
 				return false, err
 			}
