@@ -71,7 +71,7 @@ func TestACacheFollowsEveryKindOfChange(t *testing.T) {
 		x.do(backend.Delete("/jobs/a-b", 0), backend.Create("/jobs/a-b", []byte("new"), backend.Persistent), backend.Create("/jobs/a-b/c", nil, backend.Persistent))
 		x.equal(f)
 		w.Eventually("the list of children shows in the Stat", func() bool { n, _ := x.k.Get("/jobs"); return n.Stat.NumChildren == 2 })
-		for path := range f.seen {
+		for path := range f.Seen {
 			if !strings.HasPrefix(path, "/jobs/") && path != "/jobs" {
 				t.Errorf("an event of %s", path)
 			}
@@ -87,7 +87,7 @@ func TestTheRootOfACacheMayComeAndGo(t *testing.T) {
 		x := w.caching("/deep/root", nil, nil)
 		f := x.reader(nil)
 		x.run().synced()
-		w.Eventually("the first batch, of nothing", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.batches == 1 })
+		w.Eventually("the first batch, of nothing", func() bool { f.Mu.Lock(); defer f.Mu.Unlock(); return f.Batches == 1 })
 		x.equal(f)
 		x.create("/deep")
 		x.equal(f)
@@ -140,7 +140,7 @@ func TestACacheSeesARecreationWithEqualVersion(t *testing.T) {
 			first.Stat.Czxid >= second.Stat.Czxid || second.Stat.Czxid >= third.Stat.Czxid {
 			t.Errorf("%+v, %+v, %+v", first.Stat, second.Stat, third.Stat)
 		}
-		if n, m := f.eventsOf("/c/a"), f.eventsOf("/c/b"); n != 5 || m != 1 {
+		if n, m := f.EventsOf("/c/a"), f.EventsOf("/c/b"); n != 5 || m != 1 {
 			t.Errorf("%d events of the node that was deleted and created twice, %d of its neighbour", n, m)
 		}
 	})
@@ -191,7 +191,7 @@ func TestACacheCatchesUpAfterLostContactAndLostSessions(t *testing.T) {
 			link.Heal()
 			x.equal(f)
 		}
-		if n := f.eventsOf("/c/9/a"); n != 1 {
+		if n := f.EventsOf("/c/9/a"); n != 1 {
 			t.Errorf("%d events of a node that never changed", n)
 		}
 		if names, _ := x.k.Children("/c/3"); !slices.Equal(names, []string{"a", "b"}) {
@@ -253,8 +253,8 @@ func TestHowACacheEnds(t *testing.T) {
 		x.c.Close()
 		<-x.done
 		coordtest.WantErr(t, x.err, coord.ErrClosed)
-		w.Eventually("the reader receives the error of Close", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.err != nil })
-		coordtest.WantErr(t, f.err, coord.ErrClosed)
+		w.Eventually("the reader receives the error of Close", func() bool { f.Mu.Lock(); defer f.Mu.Unlock(); return f.Err != nil })
+		coordtest.WantErr(t, f.Err, coord.ErrClosed)
 		coordtest.WantErr(t, x.k.Run(context.Background()), coord.ErrClosed)
 		if x.k.Len() != 3 {
 			t.Errorf("%d nodes after Close", x.k.Len())
@@ -312,13 +312,13 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 			}
 		}
 		// The tree below the namespace, and the nodes above it.
-		below, above := make(map[string]nodeIs), make(map[string]nodeIs)
-		look := func(path string) nodeIs {
+		below, above := make(map[string]coordtest.NodeState), make(map[string]coordtest.NodeState)
+		look := func(path string) coordtest.NodeState {
 			data, stat, err := s.Get(context.Background(), path, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return nodeIs{stat.Czxid, stat.Mzxid, string(data)}
+			return coordtest.NodeState{Czxid: stat.Czxid, Mzxid: stat.Mzxid, Data: string(data)}
 		}
 		for path := "/"; path != ns; {
 			above[path] = look(path)
@@ -339,8 +339,8 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 			for path, is := range below {
 				all[ns+strings.TrimSuffix(path, "/")] = is
 			}
-			w.Eventually(what+", in the namespace", func() bool { return maps.Equal(copyOf(in.k, "/"), below) && fin.equals(below) })
-			w.Eventually(what+", in all", func() bool { return maps.Equal(copyOf(out.k, "/"), all) && fout.equals(all) })
+			w.Eventually(what+", in the namespace", func() bool { return maps.Equal(coordtest.CopyOf(in.k, "/"), below) && fin.Equals(below) })
+			w.Eventually(what+", in all", func() bool { return maps.Equal(coordtest.CopyOf(out.k, "/"), all) && fout.Equals(all) })
 		}
 		check("no namespace yet")
 		do(backend.Create(ns, []byte("root"), backend.Persistent), backend.Create(ns+"/a", nil, backend.Persistent), backend.Create(ns+"/a/b", nil, backend.Persistent))
@@ -378,8 +378,8 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 		check("created again without contact", "/", "/d")
 		do(backend.Delete(ns+"/d", 0), backend.Delete(ns, 0))
 		check("gone")
-		fin.check(t)
-		fout.check(t)
+		fin.Check(t)
+		fout.Check(t)
 	})
 }
 
@@ -522,14 +522,14 @@ func TestReadersOfEventsAreIndependent(t *testing.T) {
 		x.equal(slow, quick, late)
 		// The slow reader received all changes in one batch, without the nodes that were
 		// created and deleted in between.
-		if slow.batches != 2 || slow.seen["/c/new"] != 0 || slow.seen["/c/a"] != 2 || slow.seen["/c/b"] != 3 {
-			t.Errorf("the slow reader had %d batches, events %v", slow.batches, slow.seen)
+		if slow.Batches != 2 || slow.Seen["/c/new"] != 0 || slow.Seen["/c/a"] != 2 || slow.Seen["/c/b"] != 3 {
+			t.Errorf("the slow reader had %d batches, events %v", slow.Batches, slow.Seen)
 		}
-		if late.batches != 1 || late.counts[coord.NodeCreated] != 3 || len(late.counts) != 1 {
-			t.Errorf("the late reader had %d batches, of kinds %v", late.batches, late.counts)
+		if late.Batches != 1 || late.Counts[coord.NodeCreated] != 3 || len(late.Counts) != 1 {
+			t.Errorf("the late reader had %d batches, of kinds %v", late.Batches, late.Counts)
 		}
-		if quick.seen["/c/new"] < 2 {
-			t.Errorf("the quick reader had events %v", quick.seen)
+		if quick.Seen["/c/new"] < 2 {
+			t.Errorf("the quick reader had events %v", quick.Seen)
 		}
 	})
 }
@@ -572,8 +572,8 @@ func TestAReaderThatSleepsCostsNothingPerChange(t *testing.T) {
 		}
 		close(slowly)
 		x.equal(f)
-		if len(f.seen) != 1 {
-			w.T.Errorf("events of %d paths", len(f.seen))
+		if len(f.Seen) != 1 {
+			w.T.Errorf("events of %d paths", len(f.Seen))
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/internal/outbox"
 	"github.com/go-coord/coord/trace"
 )
@@ -60,11 +61,11 @@ type Options struct {
 // Close the client when it is no longer needed.
 type Client struct {
 	backend backend.Backend
-	root    string                   // the namespace, "" for none
-	log     *outbox.Logger           // only Close waits for it, as for trace
-	trace   *outbox.Box[tale]        // nil without Trace
-	traced  atomic.Uint64            // the latest ID of an acquisition that was traced
-	draw    func(what string) uint64 // nil except in tests, see random
+	root    string            // the namespace, "" for none
+	log     *outbox.Logger    // only Close waits for it, as for trace
+	trace   *outbox.Box[tale] // nil without Trace
+	traced  atomic.Uint64     // the latest ID of an acquisition that was traced
+	hooks   hook.Hooks        // only tests set any
 
 	current atomic.Pointer[session]
 	state   *latest[State]
@@ -125,10 +126,6 @@ func (p Phase) String() string {
 // then describes the attempts. ctx bounds the opening only. Bad options are ErrInvalid
 // or ErrBadPath; credentials that the service refuses are ErrDenied, at once.
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
-	return open(ctx, b, o, nil)
-}
-
-func open(ctx context.Context, b backend.Backend, o *Options, draw func(what string) uint64) (*Client, error) {
 	if b == nil {
 		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: nil backend", ErrInvalid)}
 	}
@@ -140,7 +137,7 @@ func open(ctx context.Context, b backend.Backend, o *Options, draw func(what str
 		backend: b,
 		root:    strings.TrimSuffix(opts.Namespace, "/"),
 		log:     outbox.NewLogger(opts.Logger),
-		draw:    draw,
+		hooks:   hook.Of(ctx),
 		closing: make(chan struct{}),
 		calm:    make(map[string]struct{}),
 		grounds: make(map[string]footing),
@@ -357,8 +354,8 @@ func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 // random returns a random number. Tests that repeat a run exactly replace it by numbers
 // of their own, selected by what.
 func (c *Client) random(what string) uint64 {
-	if c.draw != nil {
-		return c.draw(what)
+	if c.hooks.Draw != nil {
+		return c.hooks.Draw(what)
 	}
 	return rand.Uint64()
 }

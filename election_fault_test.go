@@ -551,3 +551,30 @@ func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 		coordtest.MustRelease(w.T, granted)
 	})
 }
+
+// Found by the simulation: an announcement came after the removal of what was
+// announced, and before the removal of the node that it depends on.
+func TestAnAnnouncementUnderWayWhileSteppingDownIsRemoved(t *testing.T) {
+	onMemory(t, func(w *world) {
+		late := &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			ready := strings.Contains(c.Path, "-ready-")
+			switch {
+			case c.Op == "commit" && len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck:
+				time.Sleep(200 * time.Millisecond)
+			case coordtest.Deletes(c) && !ready:
+				time.Sleep(400 * time.Millisecond)
+			}
+			return nil
+		}}
+		e := coord.NewElection(w.Open("a", late), "/e", &coord.ElectionOptions{ID: "a", StepDownOnSuspend: true})
+		term := mustLead(w.T, e)
+		announced := make(chan error)
+		go func() { announced <- term.Announce(context.Background(), []byte("here")) }()
+		w.Settle()
+		w.Link("a").Partition()
+		w.Link("a").Heal()
+		<-announced
+		coordtest.WantErr(w.T, term.Err(), coord.ErrSuspended)
+		w.Empty("/e")
+	})
+}

@@ -1,12 +1,10 @@
 package coord
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -58,13 +56,6 @@ func MoveClaim(from, event string) (to string) {
 	cl := &itemClaim{state: claimState(slices.Index(claimStates, from))}
 	cl.move(claimEvent(slices.Index(claimEvents, event)))
 	return claimStates[cl.state]
-}
-
-// OpenDrawing opens a client that takes its random numbers from draw. draw receives the purpose
-// of each number, so that goroutines that draw at the same moment do not shift each other's
-// numbers.
-func OpenDrawing(ctx context.Context, b backend.Backend, o *Options, draw func(what string) uint64) (*Client, error) {
-	return open(ctx, b, o, draw)
 }
 
 // DecisionName returns the name of the decision of the transaction with this zxid.

@@ -112,7 +112,7 @@ func TestAMemberThatIsCutOffOrDiesIsGoneInTime(t *testing.T) {
 		}
 		w.Link("a").Heal()
 		watch.until("s=1 x=1") // joined again
-		old := watch.last.Members[1]
+		old := watch.Last.Members[1]
 		start = time.Now()
 		w.Link("a").Expire(old.Session)
 		if now, _ := watch.another(old); now.Session == old.Session {
@@ -131,7 +131,7 @@ func TestABlipIsInvisibleAndCreatesNoNode(t *testing.T) {
 		c := w.Open("a", nil)
 		m := mustJoin(w.T, textGroup(c, false), "x", "1")
 		watch.until("x=1")
-		before := watch.last.Members[0]
+		before := watch.Last.Members[0]
 		names := w.Children("/g")
 		for _, name := range []string{"a", "reader", "a", "reader"} {
 			w.Link(name).Partition()
@@ -148,7 +148,7 @@ func TestABlipIsInvisibleAndCreatesNoNode(t *testing.T) {
 				w.T.Errorf("joined %v, left %v", e.Joined, e.Left)
 			}
 		}
-		if got := watch.last.Members[0]; got.Token != before.Token || got.Session != before.Session {
+		if got := watch.Last.Members[0]; got.Token != before.Token || got.Session != before.Session {
 			w.T.Errorf("%+v, before %+v", got, before)
 		}
 		if after := w.Children("/g"); !slices.Equal(names, after) {
@@ -168,7 +168,7 @@ func TestAMemberJoinsAgainWhileItsOldNodeStillExists(t *testing.T) {
 				c := w.Open("a", nil)
 				m := mustJoin(w.T, textGroup(c, replace), "x", "1")
 				watch.until("x=1")
-				old := watch.last.Members[0]
+				old := watch.Last.Members[0]
 				w.Link("a").Partition()
 				awaitPhase(w.T, c, coord.PhaseLost)
 				stood := len(w.Children("/g")) == 1
@@ -279,7 +279,7 @@ func TestAMemberWhoseNodeIsDeletedMakesANewOne(t *testing.T) {
 		s := w.Session("x")
 		watch.until("x=1")
 		for _, directory := range []bool{false, true} {
-			old := watch.last.Members[0]
+			old := watch.Last.Members[0]
 			ops := []backend.Op{backend.Delete(old.Path, backend.AnyVersion)}
 			if directory {
 				ops = append(ops, backend.Delete(w.Path("/g"), backend.AnyVersion))

@@ -51,7 +51,7 @@ func TestASuccessorWithTakeOverReplacesADeadNode(t *testing.T) {
 		watch := w.watch(context.Background(), w.group("reader", nil))
 		m := mustJoin(w.T, w.group("a", nil), "x", "1")
 		watch.until("x=1")
-		old := watch.last.Members[0]
+		old := watch.Last.Members[0]
 		w.Link("a").Partition()
 		successor := mustJoin(w.T, textGroup(w.Open("b", nil), true), "x", "2")
 		if now, vacant := watch.another(old); now.Value != "2" || vacant {
@@ -308,7 +308,7 @@ func TestANewcomerWithTakeOverTakesTheID(t *testing.T) {
 		for i, replace := range []bool{false, true} {
 			old := mustJoin(w.T, textGroup(w.Open(fmt.Sprint("old", i), nil), replace), "x", "old")
 			watch.until("x=old")
-			from := watch.last.Members[0]
+			from := watch.Last.Members[0]
 			m := mustJoin(w.T, textGroup(w.Open(fmt.Sprint("new", i), nil), true), "x", "new")
 			<-old.Done()
 			w.Settle()
@@ -320,11 +320,11 @@ func TestANewcomerWithTakeOverTakesTheID(t *testing.T) {
 					w.T.Errorf("no member had the id for a moment: %+v", e)
 				}
 			}
-			if e := watch.last; len(e.Left) != 1 || e.Left[0].Token != from.Token || brief(e.Joined) != "x=new" {
+			if e := watch.Last; len(e.Left) != 1 || e.Left[0].Token != from.Token || brief(e.Joined) != "x=new" {
 				w.T.Errorf("left %+v, joined %+v", e.Left, e.Joined)
 			}
-			if names := w.Children("/g"); len(names) != 1 || w.Path("/g/"+names[0]) != watch.last.Members[0].Path || m.Err() != nil {
-				w.T.Errorf("children %v, reported %+v, %v", names, watch.last.Members, m.Err())
+			if names := w.Children("/g"); len(names) != 1 || w.Path("/g/"+names[0]) != watch.Last.Members[0].Path || m.Err() != nil {
+				w.T.Errorf("children %v, reported %+v, %v", names, watch.Last.Members, m.Err())
 			}
 			mustLeave(w.T, m)
 			watch.until("")

@@ -124,8 +124,8 @@ func TestMembersJoinAreFoundAndLeave(t *testing.T) {
 		// The same id again is another incarnation.
 		again := mustJoin(w.T, a, "x", "new")
 		watch.until("x=new")
-		if watch.last.Members[0].Token <= m.Token {
-			w.T.Errorf("token %d after %d", watch.last.Members[0].Token, m.Token)
+		if watch.Last.Members[0].Token <= m.Token {
+			w.T.Errorf("token %d after %d", watch.Last.Members[0].Token, m.Token)
 		}
 		mustLeave(w.T, again)
 		watch.until("")
@@ -510,7 +510,7 @@ func TestSetValueIsLastingAndInOrder(t *testing.T) {
 		}
 		watch.until("x=last")
 		for range 2 {
-			from := watch.last.Members[0]
+			from := watch.Last.Members[0]
 			w.Link("a").Expire(from.Session)
 			if got, _ := watch.another(from); got.Value != "last" || got.Token < from.Token || got.Session == from.Session {
 				w.T.Errorf("%+v, before %+v", got, from)

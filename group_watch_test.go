@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,14 +20,13 @@ import (
 
 // watching is a Watch whose elements are checked as they are received.
 type watching struct {
-	w    *world
-	ch   <-chan coord.GroupUpdate[string]
-	last coord.GroupUpdate[string]
-	gone map[string]bool // paths that were reported to have left
+	coordtest.GroupReader
+	w  *world
+	ch <-chan coord.GroupUpdate[string]
 }
 
 func (w *world) watch(ctx context.Context, g *coord.Group[string]) *watching {
-	return &watching{w: w, ch: g.Watch(ctx), gone: make(map[string]bool)}
+	return &watching{w: w, ch: g.Watch(ctx)}
 }
 
 // next takes the next element.
@@ -37,64 +35,15 @@ func (x *watching) next() coord.GroupUpdate[string] {
 	select {
 	case m, ok := <-x.ch:
 		if !ok {
-			x.w.T.Fatalf("the watch was closed after %s", brief(x.last.Members))
+			x.w.T.Fatalf("the watch was closed after %s", brief(x.Last.Members))
 		}
-		if err := x.take(m); err != nil {
+		if err := x.Take(m); err != nil {
 			x.w.T.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		x.w.T.Fatalf("the watch reported nothing after %s", brief(x.last.Members))
+		x.w.T.Fatalf("the watch reported nothing after %s", brief(x.Last.Members))
 	}
-	return x.last
-}
-
-// take checks that the changes, applied to the list before, give the list, and
-// that no incarnation comes back.
-func (x *watching) take(m coord.GroupUpdate[string]) error {
-	type key struct {
-		id    string
-		token int64
-	}
-	have := make(map[key]bool)
-	for _, e := range x.last.Members {
-		have[key{e.ID, e.Token}] = true
-	}
-	for _, e := range m.Left {
-		k := key{e.ID, e.Token}
-		if !have[k] {
-			return fmt.Errorf("%s left, but was not listed", e.Path)
-		}
-		delete(have, k)
-		x.gone[e.Path] = true
-	}
-	for _, e := range m.Joined {
-		k := key{e.ID, e.Token}
-		if have[k] {
-			return fmt.Errorf("%s joined, but was listed already", e.Path)
-		}
-		if x.gone[e.Path] {
-			return fmt.Errorf("%s joined again under the same name", e.Path)
-		}
-		have[k] = true
-	}
-	for _, list := range [][]coord.Member[string]{m.Members, m.Joined, m.Left} {
-		if !slices.IsSortedFunc(list, func(a, b coord.Member[string]) int { return strings.Compare(a.ID, b.ID) }) {
-			return fmt.Errorf("not sorted: %s", brief(list))
-		}
-	}
-	for i, e := range m.Members {
-		if !have[key{e.ID, e.Token}] {
-			return fmt.Errorf("%s is listed, but not after the changes", e.Path)
-		}
-		if i > 0 && m.Members[i-1].ID == e.ID {
-			return fmt.Errorf("%q is listed twice", e.ID)
-		}
-	}
-	if len(have) != len(m.Members) {
-		return fmt.Errorf("%d by the changes, %d in the list", len(have), len(m.Members))
-	}
-	x.last = m
-	return nil
+	return x.Last
 }
 
 // until takes elements until the list is want. It returns them.
@@ -117,12 +66,12 @@ func (x *watching) until(want string) (all []coord.GroupUpdate[string]) {
 func (x *watching) another(old coord.Member[string]) (now coord.Member[string], vacant bool) {
 	x.w.T.Helper()
 	for {
-		i := slices.IndexFunc(x.last.Members, func(m coord.Member[string]) bool { return m.ID == old.ID })
+		i := slices.IndexFunc(x.Last.Members, func(m coord.Member[string]) bool { return m.ID == old.ID })
 		switch {
 		case i < 0:
 			vacant = true
-		case x.last.Members[i].Token != old.Token:
-			return x.last.Members[i], vacant
+		case x.Last.Members[i].Token != old.Token:
+			return x.Last.Members[i], vacant
 		}
 		x.next()
 	}
@@ -132,11 +81,11 @@ func (x *watching) another(old coord.Member[string]) (now coord.Member[string], 
 func (x *watching) closed() coord.GroupUpdate[string] {
 	x.w.T.Helper()
 	for m := range x.ch {
-		if err := x.take(m); err != nil {
+		if err := x.Take(m); err != nil {
 			x.w.T.Error(err)
 		}
 	}
-	return x.last
+	return x.Last
 }
 
 // In other libraries such channels queue, drop the newest element or block their sender. Here

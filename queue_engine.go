@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -226,7 +227,7 @@ type openBucket struct {
 
 func newQueue(c *Client, path string, kind queueKind) *queue {
 	q := &queue{
-		c: c, path: c.recipePath(path), kind: kind, size: bucketSize, most: maxBuckets,
+		c: c, path: c.recipePath(path), kind: kind, size: cmp.Or(c.hooks.BucketSize, bucketSize), most: maxBuckets,
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
 	}
 	q.items, q.waiters = q.path.full+"/items", q.path.full+"/waiters"

@@ -588,3 +588,160 @@ func TestAnItemThatArrivesAfterTheStockWasGivenBackIsGivenBack(t *testing.T) {
 		mustAck(w.T, mustTake(w.T, w.hookedQueue("b", nil, nil), 1))
 	})
 }
+
+// script does all that there is to do with a queue once, and checks that all goes
+// as if there were no faults.
+func script(w *world, q *coord.Queue[int]) {
+	ctx := context.Background()
+	mustPut(w.T, q, 1, 7) // into two buckets
+	if _, err := q.PutAll(ctx, 8, 9, 10); err != nil {
+		w.T.Error(err)
+	}
+	mustAck(w.T, mustTake(w.T, q, 1))
+	it := mustTake(w.T, q, 2)
+	if err := it.Nack(0); err != nil {
+		w.T.Error(err)
+	}
+	it = mustTake(w.T, q, 2)
+	if it.Attempt != 2 {
+		w.T.Errorf("attempt %d, want 2", it.Attempt)
+	}
+	if err := it.Nack(time.Millisecond); err != nil {
+		w.T.Error(err)
+	}
+	third := mustTake(w.T, q, 3)
+	time.Sleep(10 * time.Millisecond)
+	it = mustTake(w.T, q, 2)
+	if it.Attempt != 3 {
+		w.T.Errorf("attempt %d, want 3", it.Attempt)
+	}
+	if err := third.Release(); err != nil {
+		w.T.Error(err)
+	}
+	mustAck(w.T, it)
+	third = mustTake(w.T, q, 3)
+	if third.Attempt != 1 {
+		w.T.Errorf("attempt %d, want 1", third.Attempt)
+	}
+	mustAck(w.T, third)
+	for n := 4; n <= 10; n++ {
+		if v, err := q.Pop(ctx); v != n || err != nil {
+			w.T.Errorf("Pop: %d, %v, want %d", v, err, n)
+		}
+	}
+	done := make(chan struct{})
+	n := w.Waits.Load()
+	go func() {
+		defer close(done)
+		mustAck(w.T, mustTake(w.T, q, 11))
+	}()
+	w.Eventually("the Take waits", func() bool { return w.Waits.Load() > n })
+	mustPut(w.T, q, 11, 11)
+	<-done
+	mustPut(w.T, q, 12, 12)
+	if n, err := q.Purge(ctx); n != 1 || err != nil {
+		w.T.Errorf("Purge: %d, %v", n, err)
+	}
+	w.drained(&q.Consumer)
+}
+
+func TestEveryLostMessageOfAQueueIsFoundOut(t *testing.T) {
+	for _, kind := range []string{"request", "reply"} {
+		t.Run(kind, func(t *testing.T) {
+			steps := 0
+			for n, hit := 1, true; hit && !t.Failed(); n++ {
+				hit = false
+				onMemory(t, func(w *world) {
+					var x coordtest.Nth
+					hooks := &backendtest.Hooks{Before: x.Before}
+					if kind == "reply" {
+						hooks = &backendtest.Hooks{After: x.After}
+					}
+					q := w.hookedQueue("a", hooks, nil)
+					x.Arm(n, func(c backendtest.Call) bool { return c.Op == "commit" }, func(_ context.Context, c backendtest.Call, err error) error {
+						if err != nil {
+							return err // it was refused, and nothing was lost
+						}
+						hit = true
+						steps++
+						return backend.ErrUncertain
+					})
+					script(w, q)
+					if !hit {
+						// Either the script has fewer commits, or the n-th was refused.
+						hit = x.Idle()
+					}
+				})
+			}
+			t.Logf("figure: %d commits of a script whose %s was lost", steps, kind)
+			if steps < 30 {
+				t.Error("this tested too little")
+			}
+		})
+	}
+}
+
+// The session of the one client expires at each of its commits, before or after
+// it is applied.
+func TestAnExpiryAtEachStepOfAQueueLosesNothing(t *testing.T) {
+	for _, kind := range []string{"before", "after"} {
+		t.Run(kind, func(t *testing.T) {
+			steps, again := 0, 0
+			for n, hit := 1, true; hit && !t.Failed(); n++ {
+				hit = false
+				onMemory(t, func(w *world) {
+					var x coordtest.Nth
+					hooks := &backendtest.Hooks{Before: x.Before}
+					if kind == "after" {
+						hooks = &backendtest.Hooks{After: x.After}
+					}
+					q := w.hookedQueue("a", hooks, nil)
+					x.Arm(n, func(c backendtest.Call) bool { return c.Op == "commit" }, func(_ context.Context, c backendtest.Call, err error) error {
+						hit = true
+						steps++
+						w.Link("a").Expire(c.Session.ID())
+						if kind == "before" {
+							return nil // the commit fails by itself
+						}
+						return backend.Uncertain(backend.ErrSessionLost)
+					})
+					l := coordtest.NewLedger()
+					ctx := context.Background()
+					for n := 1; n <= 8; n++ {
+						_, err := q.Put(ctx, n)
+						l.Did(n, err)
+					}
+					for {
+						it, err := q.TryTake(ctx)
+						if errors.Is(err, coord.ErrEmpty) {
+							break
+						}
+						if err != nil {
+							w.T.Fatal(err)
+						}
+						l.Took(it)
+						if it.Attempt == 1 && it.Value%3 == 0 {
+							err = it.Nack(0)
+						} else if err = it.Ack(); true {
+							l.Ended(it, err)
+						}
+						if it.Attempt > 1 {
+							again++
+						}
+						if err != nil {
+							coordtest.WantErr(w.T, err, coord.ErrLost)
+						}
+					}
+					for _, wrong := range l.Check() {
+						w.T.Error(n, wrong)
+					}
+					w.drained(&q.Consumer)
+				})
+			}
+			t.Logf("figure: expiry %s %d commits of a queue, %d items came again", kind, steps, again)
+			if steps < 20 || again == 0 {
+				t.Error("this tested too little")
+			}
+		})
+	}
+}

@@ -214,11 +214,11 @@ workspace() {
 }
 
 # plain runs what the race detector is too slow for: ten times the schedules of the
-# simulation, five times the seeds of the random tests of each recipe and the cells of
-# the crash matrix, and the models, which it leaves out. It is not in a hurry: it waits
+# simulation, five times the seeds of its random tests and the cells of the crash
+# matrix, and the models, which it leaves out. It is not in a hurry: it waits
 # for nothing, so it takes the time that the tests with servers leave.
 plain() {
-	nice -n 10 go test -v -count=1 -vet=off -timeout 60m -run '^(TestEveryRecipeInSimulation|TestASimulationReplaysExactly|TestThe.*UnderRandomFaults|TestWithoutFaultsNothingIsDeliveredTwice|TestATransactionSurvivesACrashAtEveryStep)$' . 2>&1 | tee "$1" |
+	nice -n 10 go test -v -count=1 -vet=off -timeout 60m -run '^(TestEveryRecipeInSimulation|TestASimulationReplaysExactly|TestTheTwoPhaseCommitUnderRandomFaults|TestWithoutFaultsNothingIsDeliveredTwice|TestATransactionSurvivesACrashAtEveryStep)$' ./internal/simulation 2>&1 | tee "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 	nice -n 10 go test ${long:+-v} -count=1 -vet=off -timeout 60m ./internal/model 2>&1 | tee -a "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
@@ -239,9 +239,9 @@ rest() {
 # ordered lists the packages, those first that take longest: they spend their time
 # waiting, and the others run meanwhile.
 ordered() {
-	local long='/internal/(chaos|faulttest|sweep|interop|hostile)$|/backend/zookeeper$|/coord$|/coordctl$'
+	local long='/internal/(chaos|faulttest|sweep|interop|hostile|simulation)$|/backend/zookeeper$|/coord$|/coordctl$'
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
-	for name in internal/chaos internal/faulttest coord internal/hostile backend/zookeeper internal/interop internal/sweep cmd/coordctl; do
+	for name in internal/chaos internal/faulttest coord internal/simulation internal/hostile backend/zookeeper internal/interop internal/sweep cmd/coordctl; do
 		grep "/$name\$" "$tmp/packages.txt"
 	done
 	grep -Ev "$long|/internal/mutants\$" "$tmp/packages.txt"

@@ -557,7 +557,7 @@ func TestWithoutTraceAMutexKeepsItsAllocations(t *testing.T) {
 		}
 		before := told.Load()
 		t.Logf("figure: a cycle of a %s: %v allocations, traced %v", cy.name, without, measure(traced, i))
-		if cy.name == "mutex" && without > promised && !raceDetector { // which allocates too
+		if cy.name == "mutex" && without > promised && !coordtest.Race { // which allocates too
 			t.Errorf("%s: %v allocations a cycle without Trace, want %v at most", cy.name, without, promised)
 		}
 		if cy.name == "barrier" {

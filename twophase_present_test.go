@@ -29,6 +29,12 @@ func isAskedForEver(ctx context.Context, _ coord.Branch[string]) error {
 	return ctx.Err()
 }
 
+// proposed is the result of a Propose.
+type proposed struct {
+	d   coord.Decision
+	err error
+}
+
 // proposeLater proposes in the background.
 func proposeLater(co *coord.Coordinator[string], p coord.Proposal[string]) <-chan proposed {
 	ch := make(chan proposed, 1)

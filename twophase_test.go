@@ -485,7 +485,7 @@ func TestLateWritesOfAnEarlierTransactionHaveNoEffect(t *testing.T) {
 				dying.Partition() // for good
 			}
 			if vote != nil {
-				return silence(ctx, c)
+				return coordtest.Silence(ctx, c)
 			}
 			return nil
 		})

@@ -68,3 +68,18 @@ func (x *Nth) Idle() bool {
 	defer x.mu.Unlock()
 	return x.n == 0
 }
+
+// Silence is the result of each call of a dead process. It returns when the session or ctx
+// ends.
+func Silence(ctx context.Context, c backendtest.Call) error {
+	err := backend.ErrSessionLost
+	select {
+	case <-c.Session.Done():
+	case <-ctx.Done():
+		err = backend.ContextError(ctx)
+	}
+	if c.Op == "commit" {
+		return backend.Uncertain(err)
+	}
+	return err
+}

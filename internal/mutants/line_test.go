@@ -22,7 +22,7 @@ var lineMutants = []mutant{
 		"TestAWaiterWithoutANodeIsNotGranted"},
 	{"a deleted predecessor that was not the head is the grant", "line_wait.go",
 		"return l.kinds != layout.SharedLine && j == 0", "return l.kinds != layout.SharedLine",
-		"TestTheLineInEveryOrderOfMessages"},
+		inSimulation + "TestTheLineInEveryOrderOfMessages"},
 	{"no look-ahead", "line_wait.go",
 		"case <-w.ahead.w.Fired():", "case <-(chan struct{})(nil):",
 		"TestAHandOverNeedsNoRead"},

@@ -4,8 +4,9 @@ import "slices"
 
 // The beginnings of the names of tests that are in another package than the defect.
 const (
-	inRoot    = module + "."
-	inHostile = module + "/internal/hostile."
+	inRoot       = module + "."
+	inHostile    = module + "/internal/hostile."
+	inSimulation = module + "/internal/simulation."
 )
 
 // A mutant is one defect: old is replaced by new in a file that contains old exactly once.

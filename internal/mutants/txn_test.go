@@ -10,7 +10,7 @@ var txnMutants = []mutant{
 		"TestAStaleHolderWritesNothing"},
 	{"a commit without the votes", "twophase.go",
 		"ops = append(ops, backend.Check(d.vote(site), backend.AnyVersion))", "_ = site",
-		"TestATransactionSurvivesACrashAtEveryStep"},
+		inSimulation + "TestATransactionSurvivesACrashAtEveryStep"},
 	{"a decision without commit is an abort", "internal/layout/record.go",
 		"err != nil || x.Commit == nil {", "err != nil {\n\t\treturn nil, false\n\t}\n\tif x.Commit == nil {\n\t\tx.Commit = new(bool)\n\t}\n\tif false {",
 		inRoot + "TestABadDecisionCostsItsTransactionOnly"},

@@ -9,8 +9,8 @@
 // overlay of the sources (go build -overlay); the environment of a test turns one of
 // them on. So a mutant costs no build.
 //
-// The tests of the root package and of internal/hostile run on memory, and only those that
-// reach the changed place, the fast ones first. The first run measures which tests reach which place, which takes
+// The tests of the root package and of the suites beside it run on memory, and only those
+// that reach the changed place, the fast ones first. The first run measures which tests reach which place, which takes
 // minutes; -dir keeps the result as long as the sources are unchanged. Mutants of a backend
 // are first tried with the backend's own tests, which for ZooKeeper need its jars.
 //

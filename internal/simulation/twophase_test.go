@@ -1,4 +1,4 @@
-package coord_test
+package simulation_test
 
 import (
 	"context"
@@ -104,7 +104,7 @@ func (p *txProc) before(ctx context.Context, c backendtest.Call) error {
 	p.x.mu.Lock()
 	if p.dead {
 		p.x.mu.Unlock()
-		return silence(ctx, c)
+		return coordtest.Silence(ctx, c)
 	}
 	p.x.calls++
 	p.n++
@@ -112,7 +112,7 @@ func (p *txProc) before(ctx context.Context, c backendtest.Call) error {
 		if err := p.fault(p, p.n, c, false, nil); err != nil {
 			p.x.mu.Unlock()
 			if errors.Is(err, errKilled) {
-				return silence(ctx, c)
+				return coordtest.Silence(ctx, c)
 			}
 			return err
 		}
@@ -127,24 +127,9 @@ func (p *txProc) after(ctx context.Context, c backendtest.Call, err error) error
 	}
 	p.x.mu.Unlock()
 	if errors.Is(err, errKilled) {
-		return silence(ctx, c)
+		return coordtest.Silence(ctx, c)
 	}
 	p.travel()
-	return err
-}
-
-// silence is the result of each call of a dead process. It returns when the session or ctx
-// ends.
-func silence(ctx context.Context, c backendtest.Call) error {
-	err := backend.ErrSessionLost
-	select {
-	case <-c.Session.Done():
-	case <-ctx.Done():
-		err = backend.ContextError(ctx)
-	}
-	if c.Op == "commit" {
-		return backend.Uncertain(err)
-	}
 	return err
 }
 

@@ -1,17 +1,20 @@
-package coord_test
+package simulation_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // outcomes is what callers were told of operations that have names, against what
@@ -262,27 +265,27 @@ func cacheScenario() *scenario {
 					}
 				})
 			}
-			var folds [2][]*fold
+			var folds [2][]*coordtest.Fold
 			var caches [2]*coord.Cache
 			for i := range 2 {
 				x.watch("cache", i, func(ctx context.Context, a *actor) {
 					k := coord.NewCache(a.client(), "/sim/r", nil)
-					eager, slow, late := newFold("/sim/r"), newFold("/sim/r"), newFold("/sim/r")
+					eager, slow, late := coordtest.NewFold("/sim/r"), coordtest.NewFold("/sim/r"), coordtest.NewFold("/sim/r")
 					x.mu().Lock()
-					folds[i], caches[i] = []*fold{eager, slow, late}, k
+					folds[i], caches[i] = []*coordtest.Fold{eager, slow, late}, k
 					x.mu().Unlock()
 					step := func(reader string) { x.pass(ctx, &simCall{op: "step", path: a.name + reader}) }
-					slow.pace = func() { step(" slow"); step(" slow") }
+					slow.Pace = func() { step(" slow"); step(" slow") }
 					wait := a.r.IntN(60)
 					var readers sync.WaitGroup
-					readers.Go(func() { eager.follow(ctx, k) })
-					readers.Go(func() { slow.follow(ctx, k) })
+					readers.Go(func() { eager.Follow(ctx, k) })
+					readers.Go(func() { slow.Follow(ctx, k) })
 					readers.Go(func() {
 						for range wait {
 							step(" late")
 						}
 						x.note("late reader")
-						late.follow(ctx, k)
+						late.Follow(ctx, k)
 					})
 					err := k.Run(ctx)
 					readers.Wait()
@@ -294,7 +297,7 @@ func cacheScenario() *scenario {
 			x.ending = func() {
 				for i, k := range caches {
 					cs.k = k
-					cs.sameAs(treeOf(x.simulation.t, x.truth, "", "/sim/r"), "/sim/r", folds[i]...)
+					cs.sameAs(coordtest.TreeOf(x.simulation.t, x.truth, "", "/sim/r"), "/sim/r", folds[i]...)
 				}
 				x.mu().Lock()
 				defer x.mu().Unlock()
@@ -509,4 +512,113 @@ func (x *sim) enterOnce(a *actor, r *rounds, d *coord.DoubleBarrier, all context
 		a.errorf("leave: %v", err)
 	}
 	return true
+}
+
+// cacheSim is random changes of a small tree, so that they meet, and a cache.
+type cacheSim struct {
+	t     *testing.T
+	seed  uint64
+	k     *coord.Cache
+	mu    sync.Mutex
+	count map[string]int
+}
+
+const simRoot = "/sim/r"
+
+func (x *cacheSim) note(what string) {
+	x.mu.Lock()
+	x.count[what]++
+	x.mu.Unlock()
+}
+
+func randomPath(r *rand.Rand) string {
+	p := simRoot
+	for range r.IntN(4) {
+		p += "/" + string("abc"[r.IntN(3)])
+	}
+	return p
+}
+
+// below lists a node and what is below it, parents first.
+func below(s backend.Session, path string) []string {
+	names, _, err := s.Children(context.Background(), path, nil)
+	if err != nil {
+		return nil
+	}
+	list := []string{path}
+	for _, name := range names {
+		list = append(list, below(s, path+"/"+name)...)
+	}
+	return list
+}
+
+// change makes one random change.
+func (x *cacheSim) change(r *rand.Rand, s backend.Session) {
+	ctx := context.Background()
+	p := randomPath(r)
+	commit := func(what string, ops ...backend.Op) {
+		if len(ops) == 0 {
+			return
+		}
+		if _, err := s.Commit(ctx, ops...); err == nil {
+			x.note(what)
+		}
+	}
+	kill := func(list []string) (ops []backend.Op) {
+		for _, q := range slices.Backward(list) {
+			ops = append(ops, backend.Delete(q, backend.AnyVersion))
+		}
+		return ops
+	}
+	what := r.IntN(12)
+	if what > 8 && p == simRoot && r.IntN(4) > 0 {
+		return // or the tree would be gone most of the time
+	}
+	switch what {
+	case 0, 1, 2, 3, 4, 5:
+		if r.IntN(4) == 0 {
+			commit("ephemeral", backend.Create(p, []byte("e"), backend.Ephemeral))
+		} else {
+			commit("create", backend.Create(p, []byte{byte(r.IntN(256))}, backend.Persistent))
+		}
+	case 6, 7:
+		commit("set", backend.SetData(p, []byte{byte(r.IntN(256))}, backend.AnyVersion))
+	case 8:
+		commit("delete", backend.Delete(p, backend.AnyVersion))
+	case 9:
+		commit("recreation", backend.Delete(p, backend.AnyVersion), backend.Create(p, nil, backend.Persistent))
+	case 10:
+		commit("deletion of a subtree", kill(below(s, p))...)
+	case 11:
+		list := below(s, p)
+		ops := kill(list)
+		for _, q := range list {
+			if r.IntN(3) > 0 || q == p {
+				ops = append(ops, backend.Create(q, []byte{1}, backend.Persistent))
+			}
+		}
+		commit("recreation of a subtree", ops...) // fails if a parent is left out
+	}
+}
+
+func (x *cacheSim) sameAs(tree map[string]coordtest.NodeState, root string, readers ...*coordtest.Fold) {
+	x.t.Helper()
+	if got := coordtest.CopyOf(x.k, root); !maps.Equal(got, tree) {
+		x.t.Errorf("seed %d: the copy is %v\nwant %v", x.seed, got, tree)
+	}
+	for i, f := range readers {
+		if !f.Equals(tree) {
+			x.t.Errorf("seed %d: reader %d has %v\nwant %v", x.seed, i, f.Tree, tree)
+		}
+		for _, s := range f.Wrong {
+			x.t.Errorf("seed %d: reader %d: %s", x.seed, i, s)
+		}
+		x.mu.Lock()
+		x.count["false deletion"] += f.Flashes
+		for kind, n := range f.Counts {
+			x.count["event: "+kind.String()] += n
+		}
+		x.mu.Unlock()
+	}
+	x.count["nodes at the end"] += len(tree)
 }

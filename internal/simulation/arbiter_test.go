@@ -1,4 +1,4 @@
-package coord_test
+package simulation_test
 
 import (
 	"bytes"

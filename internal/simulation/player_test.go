@@ -1,4 +1,4 @@
-package coord_test
+package simulation_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/hook"
 )
 
 // sim is one run of a scenario: clients behind an arbiter, and actors that use a
@@ -51,6 +52,7 @@ type scenario struct {
 	share   int           // of the schedules
 	faults  int           // at most, in one run; 0: the default
 	timeout time.Duration // of sessions; 0: the default
+	bucket  int           // of queues; 0: the default
 	dir     string        // where outsiders delete and write, "" for nowhere
 	without []string      // faults that are not to be
 	must    []string      // what has to happen, all seeds together
@@ -88,7 +90,8 @@ func (x *arbiter) setDirect(yes bool) {
 func (s *slot) open() {
 	s.made++
 	s.x.setDirect(true)
-	c, err := coord.OpenDrawing(context.Background(), s.p, nil, s.x.drawer(fmt.Sprint(s.p.name, ".", s.made), &s.shared))
+	draw := s.x.drawer(fmt.Sprint(s.p.name, ".", s.made), &s.shared)
+	c, err := coord.Open(hook.With(context.Background(), hook.Hooks{Draw: draw, BucketSize: s.x.sc.bucket}), s.p, nil)
 	s.x.setDirect(false)
 	if err != nil {
 		s.x.simulation.t.Fatal(err)
@@ -367,7 +370,7 @@ func (sc *scenario) history(t *testing.T, seed uint64, count map[string]int, ver
 		count["uncertain outcome"] += x.uncertain
 		count["tie"] += x.ties
 		if t.Failed() {
-			t.Logf("seed %d: replay it with\n\tCOORD_SEED=%d go test -count=1 -v -run '^TestEveryRecipeInSimulation$/^%s$' .", seed, seed, strings.ReplaceAll(sc.name, " ", "_"))
+			t.Logf("seed %d: replay it with\n\tCOORD_SEED=%d go test -count=1 -v -run '^TestEveryRecipeInSimulation$/^%s$' ./internal/simulation", seed, seed, strings.ReplaceAll(sc.name, " ", "_"))
 		}
 	})
 	return hash, lines
@@ -402,7 +405,7 @@ func simSchedules() int {
 	switch {
 	case coordtest.Long():
 		return 100_000
-	case raceDetector:
+	case coordtest.Race:
 		return 1_000
 	}
 	return 10_000

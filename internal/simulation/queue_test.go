@@ -1,4 +1,4 @@
-package coord_test
+package simulation_test
 
 import (
 	"cmp"
@@ -6,13 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"testing"
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
@@ -24,9 +20,9 @@ func queueScenario(kind string, share int) *scenario {
 		must = append(must, "dead letter")
 	}
 	return &scenario{
-		name: "queue, " + kind, share: share, clients: 4, dir: at + "/waiters", must: must,
+		name: "queue, " + kind, share: share, clients: 4, bucket: simBucket, dir: at + "/waiters", must: must,
 		play: func(x *sim) {
-			q := &queuePlay{simulation: simulation{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}, l: newLedger(), kind: kind}
+			q := &queuePlay{simulation: simulation{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}, l: coordtest.NewLedger(), kind: kind}
 			x.queue = q
 			x.producing = 2
 			ctx, cancel := context.WithCancel(context.Background())
@@ -81,14 +77,14 @@ func queueScenario(kind string, share int) *scenario {
 					a.errorf("a dead letter: %d", it.Value)
 				}
 				a.note("dead letter")
-				x.queue.l.ended(it, it.Ack())
+				x.queue.l.Ended(it, it.Ack())
 			}
 			if _, err := newSimQueue(a.client(), at, kind, coord.QueueOptions[int]{}).TryTake(context.Background()); !errors.Is(err, coord.ErrEmpty) {
 				a.errorf("in the end: %v", err)
 			}
 		},
 		end: func(x *sim) {
-			for _, wrong := range x.queue.l.check() {
+			for _, wrong := range x.queue.l.Check() {
 				x.errorf("%s", wrong)
 			}
 			x.empty(at + "/waiters")
@@ -113,9 +109,9 @@ func (x *sim) produce(a *actor, q *queuePlay, who int) {
 		ids, err := newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{}).putAll(context.Background(), a.r, vs...)
 		for i, v := range vs {
 			if i < len(ids) {
-				q.l.did(v, nil)
+				q.l.Did(v, nil)
 			} else {
-				q.l.did(v, err)
+				q.l.Did(v, err)
 			}
 		}
 		switch {
@@ -195,7 +191,7 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 
 // consumed does something with an item.
 func (x *sim) consumed(a *actor, q *queuePlay, it *coord.Item[int]) {
-	q.l.took(it)
+	q.l.Took(it)
 	a.note("delivered")
 	a.say(fmt.Sprint(it.Value, " attempt ", it.Attempt))
 	if it.Attempt > 1 {
@@ -215,7 +211,7 @@ func (x *sim) consumed(a *actor, q *queuePlay, it *coord.Item[int]) {
 		return
 	}
 	err := it.Ack()
-	q.l.ended(it, err)
+	q.l.Ended(it, err)
 	if errors.Is(it.Err(), coord.ErrLost) {
 		x.note("loss")
 	}
@@ -459,7 +455,10 @@ type simMember struct {
 }
 
 func groupScenario() *scenario {
-	const at = "/g" // of textGroup
+	const at = "/g"
+	group := func(a *actor, takeOver bool) *coord.Group[string] {
+		return coord.NewGroup(a.client(), at, &coord.GroupOptions[string]{Codec: coord.Text(), TakeOver: takeOver})
+	}
 	return &scenario{
 		name: "group", share: 10, clients: 4, dir: at,
 		must:    []string{"join", "duplicate", "gave up", "set", "set uncertain", "element", "pick", "stayed", "ended", "cancel", "outsider's delete"},
@@ -473,7 +472,7 @@ func groupScenario() *scenario {
 						var m *coord.Membership[string]
 						id := randomOf(a.r, "abc")
 						a.try("join "+id, func(ctx context.Context) (err error) {
-							if m, err = textGroup(a.client(), a.r.IntN(3) == 0).Join(ctx, id, value); errors.Is(err, coord.ErrDuplicate) {
+							if m, err = group(a, a.r.IntN(3) == 0).Join(ctx, id, value); errors.Is(err, coord.ErrDuplicate) {
 								a.note("duplicate")
 								return nil
 							}
@@ -513,10 +512,10 @@ func groupScenario() *scenario {
 					}
 				})
 			}
-			told := make([]*watching, 2)
+			told := make([]*coordtest.GroupReader, 2)
 			for i := range told {
 				x.watch("reader", i, func(ctx context.Context, a *actor) {
-					g := textGroup(a.client(), false)
+					g := group(a, false)
 					p, err := g.Picker(ctx, coord.PickPolicy(i))
 					if err != nil {
 						if !a.excused(err) {
@@ -524,16 +523,16 @@ func groupScenario() *scenario {
 						}
 						return
 					}
-					w := &watching{ch: g.Watch(ctx), gone: make(map[string]bool)}
+					updates, w := g.Watch(ctx), new(coordtest.GroupReader)
 					x.mu().Lock()
 					told[i] = w
 					x.mu().Unlock()
-					for m := range w.ch {
+					for m := range updates {
 						if m.Err != nil {
 							continue
 						}
 						x.mu().Lock()
-						err := w.take(m)
+						err := w.Take(m)
 						x.count["element"]++
 						x.mu().Unlock()
 						if err != nil {
@@ -542,7 +541,7 @@ func groupScenario() *scenario {
 						for range 1 + a.r.IntN(3) {
 							if m, ok := p.TryNext(); ok {
 								x.note("pick")
-								if w.gone[m.Path] {
+								if w.Gone[m.Path] {
 									a.errorf("picked %s, which the watch had reported to be gone", m.Path)
 								}
 							}
@@ -552,7 +551,7 @@ func groupScenario() *scenario {
 				})
 			}
 			x.finishing = func(a *actor) {
-				truth, err := textGroup(a.client(), false).Members(context.Background())
+				truth, err := group(a, false).Members(context.Background())
 				if err != nil {
 					a.errorf("members: %v", err)
 				}
@@ -560,8 +559,8 @@ func groupScenario() *scenario {
 					a.errorf("%d nodes for %d members", len(list), len(truth))
 				}
 				for i, w := range told {
-					if !slices.Equal(w.last.Members, truth) {
-						a.errorf("reader %d was told %v at last, the truth is %v", i, w.last.Members, truth)
+					if !slices.Equal(w.Last.Members, truth) {
+						a.errorf("reader %d was told %v at last, the truth is %v", i, w.Last.Members, truth)
 					}
 				}
 				left := make(map[string]string)
@@ -587,31 +586,4 @@ func groupScenario() *scenario {
 			x.ending = func() { x.empty(at) }
 		},
 	}
-}
-
-// Found by the simulation: an announcement came after the removal of what was
-// announced, and before the removal of the node that it depends on.
-func TestAnAnnouncementUnderWayWhileSteppingDownIsRemoved(t *testing.T) {
-	onMemory(t, func(w *world) {
-		late := &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			ready := strings.Contains(c.Path, "-ready-")
-			switch {
-			case c.Op == "commit" && len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck:
-				time.Sleep(200 * time.Millisecond)
-			case coordtest.Deletes(c) && !ready:
-				time.Sleep(400 * time.Millisecond)
-			}
-			return nil
-		}}
-		e := coord.NewElection(w.Open("a", late), "/e", &coord.ElectionOptions{ID: "a", StepDownOnSuspend: true})
-		term := mustLead(w.T, e)
-		announced := make(chan error)
-		go func() { announced <- term.Announce(context.Background(), []byte("here")) }()
-		w.Settle()
-		w.Link("a").Partition()
-		w.Link("a").Heal()
-		<-announced
-		coordtest.WantErr(w.T, term.Err(), coord.ErrSuspended)
-		w.Empty("/e")
-	})
 }

@@ -1,4 +1,4 @@
-package coord_test
+package simulation_test
 
 import (
 	"context"
@@ -217,7 +217,7 @@ func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 	if coordtest.Long() {
 		want = 50
 	}
-	w := onServer(t, zookeeper.Options{})
+	w := coordtest.OnServer(t, zookeeper.Options{})
 	count := make(map[string]int)
 	var mu sync.Mutex
 	note := func(what string) {

@@ -1,4 +1,4 @@
-package coord_test
+package simulation_test
 
 import (
 	"context"
@@ -12,15 +12,15 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/hook"
 )
 
 // queuePlay is producers and consumers of one queue, without any fault.
 type queuePlay struct {
 	simulation
-	l    *ledger
+	l    *coordtest.Ledger
 	kind string
 	one  bool // consumer: then the order must hold
 	last map[int]int
@@ -67,11 +67,11 @@ func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) 
 			return []string{id}, nil
 		}
 	}
-	coord.SetBucketSize(q.Consumer, 5)
 	return q
 }
 
 const (
+	simBucket    = 5 // items
 	simProducers = 2
 	simEach      = 15 // values of one producer
 	simMaxLen    = 4  // of the limited queue
@@ -93,9 +93,9 @@ func (x *queuePlay) produce(q simQueue, actor int) {
 		ids, err := q.putAll(context.Background(), r, vs...)
 		for i, v := range vs {
 			if i < len(ids) {
-				x.l.did(v, nil)
+				x.l.Did(v, nil)
 			} else {
-				x.l.did(v, err)
+				x.l.Did(v, err)
 			}
 		}
 		if err != nil {
@@ -161,7 +161,7 @@ func (x *queuePlay) consume(ctx context.Context, q simQueue, actor int) {
 
 // work does something with an item.
 func (x *queuePlay) work(r *rand.Rand, it *coord.Item[int]) {
-	x.l.took(it)
+	x.l.Took(it)
 	x.note("delivered")
 	if it.Attempt > 1 {
 		x.note("again")
@@ -181,7 +181,7 @@ func (x *queuePlay) work(r *rand.Rand, it *coord.Item[int]) {
 		x.note("loss")
 	}
 	err := it.Ack()
-	x.l.ended(it, err)
+	x.l.Ended(it, err)
 	if err != nil {
 		x.t.Errorf("seed %d: ack: %v", x.seed, err)
 		return
@@ -192,7 +192,7 @@ func (x *queuePlay) work(r *rand.Rand, it *coord.Item[int]) {
 // run plays until all that was put has been acknowledged.
 func (x *queuePlay) run() {
 	const path = "/sim/q"
-	x.l, x.last = newLedger(), make(map[int]int)
+	x.l, x.last = coordtest.NewLedger(), make(map[int]int)
 	x.st = memory.New(&memory.Options{SessionTimeout: 300 * time.Millisecond})
 	consumers := 3
 	if x.one {
@@ -206,7 +206,7 @@ func (x *queuePlay) run() {
 	for i := range simProducers + consumers {
 		l := x.st.Link(fmt.Sprint("client-", i))
 		l.SetLatency(time.Duration(x.seed%3) * time.Millisecond)
-		all = append(all, coordtest.Open(x.t, l, nil))
+		all = append(all, openQueues(x.t, l))
 		qs = append(qs, newSimQueue(all[i], path, x.kind, coord.QueueOptions[int]{Prefetch: 1 + int(x.seed)%4}))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -222,7 +222,7 @@ func (x *queuePlay) run() {
 		}
 	}
 	producers.Wait()
-	outside := coordtest.Open(x.t, x.st, nil)
+	outside := openQueues(x.t, x.st)
 	look := newSimQueue(outside, path, x.kind, coord.QueueOptions[int]{})
 	for deadline := time.Now().Add(time.Minute); ; {
 		n, err := look.Len(ctx)
@@ -246,10 +246,10 @@ func (x *queuePlay) run() {
 	time.Sleep(time.Second) // of fake time, for sessions that have to expire
 	synctest.Wait()
 	x.bury(coord.NewQueue[int](outside, path+"/dead", nil))
-	for _, wrong := range x.l.check() {
+	for _, wrong := range x.l.Check() {
 		x.t.Errorf("seed %d: %s", x.seed, wrong)
 	}
-	for n, times := range x.l.delivered {
+	for n, times := range x.l.Delivered {
 		if times != 1 {
 			x.t.Errorf("seed %d: %d was delivered %d times without any fault", x.seed, n, times)
 		}
@@ -284,7 +284,7 @@ func (x *queuePlay) bury(dead *coord.Queue[int]) {
 			x.t.Errorf("seed %d: a dead letter: %d", x.seed, it.Value)
 		}
 		x.note("dead letter")
-		x.l.ended(it, it.Ack())
+		x.l.Ended(it, it.Ack())
 	}
 }
 
@@ -315,226 +315,13 @@ func TestWithoutFaultsNothingIsDeliveredTwice(t *testing.T) {
 	}
 }
 
-// script does all that there is to do with a queue once, and checks that all goes
-// as if there were no faults.
-func script(w *world, q *coord.Queue[int]) {
-	ctx := context.Background()
-	mustPut(w.T, q, 1, 7) // into two buckets
-	if _, err := q.PutAll(ctx, 8, 9, 10); err != nil {
-		w.T.Error(err)
+// openQueues opens a client whose queues have small buckets.
+func openQueues(t *testing.T, b backend.Backend) *coord.Client {
+	t.Helper()
+	c, err := coord.Open(hook.With(t.Context(), hook.Hooks{BucketSize: simBucket}), b, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	mustAck(w.T, mustTake(w.T, q, 1))
-	it := mustTake(w.T, q, 2)
-	if err := it.Nack(0); err != nil {
-		w.T.Error(err)
-	}
-	it = mustTake(w.T, q, 2)
-	if it.Attempt != 2 {
-		w.T.Errorf("attempt %d, want 2", it.Attempt)
-	}
-	if err := it.Nack(time.Millisecond); err != nil {
-		w.T.Error(err)
-	}
-	third := mustTake(w.T, q, 3)
-	time.Sleep(10 * time.Millisecond)
-	it = mustTake(w.T, q, 2)
-	if it.Attempt != 3 {
-		w.T.Errorf("attempt %d, want 3", it.Attempt)
-	}
-	if err := third.Release(); err != nil {
-		w.T.Error(err)
-	}
-	mustAck(w.T, it)
-	third = mustTake(w.T, q, 3)
-	if third.Attempt != 1 {
-		w.T.Errorf("attempt %d, want 1", third.Attempt)
-	}
-	mustAck(w.T, third)
-	for n := 4; n <= 10; n++ {
-		if v, err := q.Pop(ctx); v != n || err != nil {
-			w.T.Errorf("Pop: %d, %v, want %d", v, err, n)
-		}
-	}
-	done := make(chan struct{})
-	n := w.Waits.Load()
-	go func() {
-		defer close(done)
-		mustAck(w.T, mustTake(w.T, q, 11))
-	}()
-	w.Eventually("the Take waits", func() bool { return w.Waits.Load() > n })
-	mustPut(w.T, q, 11, 11)
-	<-done
-	mustPut(w.T, q, 12, 12)
-	if n, err := q.Purge(ctx); n != 1 || err != nil {
-		w.T.Errorf("Purge: %d, %v", n, err)
-	}
-	w.drained(&q.Consumer)
-}
-
-func TestEveryLostMessageOfAQueueIsFoundOut(t *testing.T) {
-	for _, kind := range []string{"request", "reply"} {
-		t.Run(kind, func(t *testing.T) {
-			steps := 0
-			for n, hit := 1, true; hit && !t.Failed(); n++ {
-				hit = false
-				onMemory(t, func(w *world) {
-					var x coordtest.Nth
-					hooks := &backendtest.Hooks{Before: x.Before}
-					if kind == "reply" {
-						hooks = &backendtest.Hooks{After: x.After}
-					}
-					q := w.hookedQueue("a", hooks, nil)
-					x.Arm(n, func(c backendtest.Call) bool { return c.Op == "commit" }, func(_ context.Context, c backendtest.Call, err error) error {
-						if err != nil {
-							return err // it was refused, and nothing was lost
-						}
-						hit = true
-						steps++
-						return backend.ErrUncertain
-					})
-					script(w, q)
-					if !hit {
-						// Either the script has fewer commits, or the n-th was refused.
-						hit = x.Idle()
-					}
-				})
-			}
-			t.Logf("figure: %d commits of a script whose %s was lost", steps, kind)
-			if steps < 30 {
-				t.Error("this tested too little")
-			}
-		})
-	}
-}
-
-// ledger is what was put, delivered and acknowledged.
-type ledger struct {
-	mu        sync.Mutex
-	put       map[int]bool // for certain
-	maybe     map[int]bool
-	delivered map[int]int
-	acked     map[int]int64 // the token of the claim whose Ack returned nil
-	unsure    map[int]bool  // an Ack was uncertain
-	wrong     []string
-}
-
-func newLedger() *ledger {
-	return &ledger{put: make(map[int]bool), maybe: make(map[int]bool), delivered: make(map[int]int), acked: make(map[int]int64), unsure: make(map[int]bool)}
-}
-
-func (l *ledger) did(n int, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case err == nil:
-		l.put[n] = true
-	case errors.Is(err, coord.ErrUncertain):
-		l.maybe[n] = true
-	}
-}
-
-func (l *ledger) took(it *coord.Item[int]) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.delivered[it.Value]++
-	if at, ok := l.acked[it.Value]; ok && it.Token() > at {
-		l.wrong = append(l.wrong, fmt.Sprintf("%d came again after its Ack", it.Value))
-	}
-}
-
-func (l *ledger) ended(it *coord.Item[int], err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case err == nil:
-		if _, ok := l.acked[it.Value]; ok {
-			l.wrong = append(l.wrong, fmt.Sprintf("%d was acknowledged twice", it.Value))
-		}
-		l.acked[it.Value] = it.Token()
-	case errors.Is(err, coord.ErrUncertain):
-		l.unsure[it.Value] = true
-	}
-}
-
-// check returns what is wrong at the end, when the queue is empty.
-func (l *ledger) check() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	wrong := l.wrong
-	for n := range l.put {
-		if _, ok := l.acked[n]; !ok && !l.unsure[n] {
-			wrong = append(wrong, fmt.Sprintf("%d was put, delivered %d times, and is lost", n, l.delivered[n]))
-		}
-	}
-	for n := range l.delivered {
-		if !l.put[n] && !l.maybe[n] {
-			wrong = append(wrong, fmt.Sprintf("%d was delivered, and its Put had failed", n))
-		}
-	}
-	return wrong
-}
-
-// The session of the one client expires at each of its commits, before or after
-// it is applied.
-func TestAnExpiryAtEachStepOfAQueueLosesNothing(t *testing.T) {
-	for _, kind := range []string{"before", "after"} {
-		t.Run(kind, func(t *testing.T) {
-			steps, again := 0, 0
-			for n, hit := 1, true; hit && !t.Failed(); n++ {
-				hit = false
-				onMemory(t, func(w *world) {
-					var x coordtest.Nth
-					hooks := &backendtest.Hooks{Before: x.Before}
-					if kind == "after" {
-						hooks = &backendtest.Hooks{After: x.After}
-					}
-					q := w.hookedQueue("a", hooks, nil)
-					x.Arm(n, func(c backendtest.Call) bool { return c.Op == "commit" }, func(_ context.Context, c backendtest.Call, err error) error {
-						hit = true
-						steps++
-						w.Link("a").Expire(c.Session.ID())
-						if kind == "before" {
-							return nil // the commit fails by itself
-						}
-						return backend.Uncertain(backend.ErrSessionLost)
-					})
-					l := newLedger()
-					ctx := context.Background()
-					for n := 1; n <= 8; n++ {
-						_, err := q.Put(ctx, n)
-						l.did(n, err)
-					}
-					for {
-						it, err := q.TryTake(ctx)
-						if errors.Is(err, coord.ErrEmpty) {
-							break
-						}
-						if err != nil {
-							w.T.Fatal(err)
-						}
-						l.took(it)
-						if it.Attempt == 1 && it.Value%3 == 0 {
-							err = it.Nack(0)
-						} else if err = it.Ack(); true {
-							l.ended(it, err)
-						}
-						if it.Attempt > 1 {
-							again++
-						}
-						if err != nil {
-							coordtest.WantErr(w.T, err, coord.ErrLost)
-						}
-					}
-					for _, wrong := range l.check() {
-						w.T.Error(n, wrong)
-					}
-					w.drained(&q.Consumer)
-				})
-			}
-			t.Logf("figure: expiry %s %d commits of a queue, %d items came again", kind, steps, again)
-			if steps < 20 || again == 0 {
-				t.Error("this tested too little")
-			}
-		})
-	}
+	t.Cleanup(func() { c.Close() })
+	return c
 }

@@ -1,4 +1,10 @@
-package coord_test
+// Package simulation_test simulates the recipes on the memory service, under fake time. In
+// TestEveryRecipeInSimulation an arbiter puts all messages of several clients, and faults,
+// in an order that a seed decides, so that a seed replays exactly. Beside it are plays of
+// single recipes that take other schedules: the line in every order of messages, the
+// crash matrix of the two-phase commit, queues without faults, crowds at a semaphore or a
+// double barrier. COORD_SEED or -sim.seed replays one seed.
+package simulation_test
 
 import (
 	"errors"
@@ -11,6 +17,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
 )
+
+func TestMain(m *testing.M) { coordtest.Main(m) }
 
 var simTrace = flag.Bool("sim.trace", false, "print the seed of each schedule before it is played: a deadlock names none")
 
@@ -25,7 +33,7 @@ func simRange(short, most uint64) (first, seeds uint64, enough bool) {
 		return *simSeed, 1, false
 	case coordtest.Long():
 		return 1, most, true
-	case raceDetector:
+	case coordtest.Race:
 		return 1, short / 5, false
 	}
 	return 1, short, true

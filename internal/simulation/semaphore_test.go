@@ -1,4 +1,4 @@
-package coord_test
+package simulation_test
 
 import (
 	"context"
@@ -157,7 +157,7 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 		}
 	})
 	t.Run("zookeeper", func(t *testing.T) {
-		w := onServer(t, zookeeper.Options{})
+		w := coordtest.OnServer(t, zookeeper.Options{})
 		var clients []*coord.Client
 		for i := range 10 {
 			clients = append(clients, w.Open(fmt.Sprint(i), nil))
@@ -352,8 +352,7 @@ func (x *settledSemaphore) play() {
 	}
 	defer s.Close()
 	x.s = s
-	h, err := coord.NewSemaphore(x.all[0], "/s", 3, nil).Acquire(context.Background(), 1)
-	coordtest.MustRelease(x.t, must(x.t, h, err))
+	coordtest.MustRelease(x.t, coordtest.MustLock(x.t, coord.NewSemaphore(x.all[0], "/s", 3, nil).Locker(1)))
 	var limits []int
 	for i := range 40 {
 		limits = append(limits, x.limit())

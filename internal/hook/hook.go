@@ -1,0 +1,26 @@
+// Package hook passes to a client what only tests of other packages in this module
+// set. The client reads the hooks once, from the context of Open.
+package hook
+
+import "context"
+
+// Hooks replace parts of a client. The zero value replaces nothing.
+type Hooks struct {
+	// Draw returns the random numbers of the client. what says what a number is for, so
+	// that goroutines that draw at the same moment do not shift each other's numbers.
+	Draw func(what string) uint64
+
+	// BucketSize is the number of items at which a queue begins another bucket.
+	BucketSize int
+}
+
+type key struct{}
+
+// With returns a context for Open that carries h.
+func With(ctx context.Context, h Hooks) context.Context { return context.WithValue(ctx, key{}, h) }
+
+// Of returns the hooks that ctx carries.
+func Of(ctx context.Context) Hooks {
+	h, _ := ctx.Value(key{}).(Hooks)
+	return h
+}

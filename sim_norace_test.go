@@ -1,5 +1,0 @@
-//go:build !race
-
-package coord_test
-
-const raceDetector = false
