@@ -25,7 +25,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// sanePage fails the test if the text could confuse a terminal or tells no recipe.
+// sanePage fails the test if the text could confuse a terminal or names no recipe.
 func sanePage(t *testing.T, in *inspect.Report) {
 	t.Helper()
 	text := in.String()
@@ -40,9 +40,9 @@ func sanePage(t *testing.T, in *inspect.Report) {
 	}
 }
 
-// TestInspectBearsHostileNodes: whatever outsiders make, in names and in data, Inspect
-// says something that is safe to print, and costs no more than it may.
-func TestInspectBearsHostileNodes(t *testing.T) {
+// TestInspectSurvivesHostileNodes: whatever names and data outsiders create, Inspect returns a
+// text that is safe to print, within its limit of reads.
+func TestInspectSurvivesHostileNodes(t *testing.T) {
 	guid := inspectID
 	names := []string{
 		"lock-0000000001", "_c_" + guid + "-lock-0000000000", "x-lock--000000001", "__lock__0000000002", "lock-99999999999", "lock-",
@@ -78,7 +78,7 @@ func TestInspectBearsHostileNodes(t *testing.T) {
 			if _, err := s.Commit(context.Background(), backend.Create("/h", nil, backend.Persistent)); err != nil {
 				w.T.Fatal(err)
 			}
-			// A few names make recipes look alike, many make mixtures.
+			// Few names produce trees that look like recipes, many produce mixtures.
 			few := slices.Clone(names)
 			rng.Shuffle(len(few), func(i, j int) { few[i], few[j] = few[j], few[i] })
 			few = few[:1+rng.IntN(len(few))]
@@ -115,13 +115,13 @@ func TestInspectBearsHostileNodes(t *testing.T) {
 				w.T.Fatalf("seed %d", seed)
 			}
 		}
-		w.T.Logf("figure: %d hostile trees inspected, told as %v", seeds, recipes)
+		w.T.Logf("figure: %d hostile trees inspected, reported as %v", seeds, recipes)
 	})
 }
 
-// TestInspectBearsNamesThatCannotBeRead: other clients can make nodes whose names our
-// own path rules refuse.
-func TestInspectBearsNamesThatCannotBeRead(t *testing.T) {
+// TestInspectSurvivesNamesThatCannotBeRead: other clients can create nodes whose names coord's
+// path rules refuse.
+func TestInspectSurvivesNamesThatCannotBeRead(t *testing.T) {
 	onMemory(t, func(w *world) {
 		coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
 		c := w.Open("inspector", &backendtest.Hooks{Names: func(_ backendtest.Call, names []string) []string {
@@ -140,9 +140,9 @@ func TestInspectBearsNamesThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// TestInspectGoesOnWhenNodesVanish plays each scene many times: at each request of
-// Inspect all that is there is deleted, or the session is lost.
-func TestInspectGoesOnWhenNodesVanish(t *testing.T) {
+// TestInspectContinuesWhenNodesVanish plays each scene many times: at each request of Inspect
+// all nodes are deleted, or the session is lost.
+func TestInspectContinuesWhenNodesVanish(t *testing.T) {
 	for _, sc := range inspectScenes {
 		t.Run(sc.name, func(t *testing.T) {
 			for n := 1; ; n++ {
@@ -184,8 +184,8 @@ func TestInspectGoesOnWhenNodesVanish(t *testing.T) {
 	}
 }
 
-// TestInspectSeesADowngradeAsOneLock: the writer's node goes between the list and
-// the read; the reader's node in its place is not in that list.
+// TestInspectSeesADowngradeAsOneLock: the writer's node is deleted between the list and the
+// read; the reader's node in its place is not in that list.
 func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
 	onEach(t, func(w *world) {
 		rw := coord.NewRWMutex(w.Open("a", nil), "/rw", nil)
@@ -210,16 +210,16 @@ func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
 	})
 }
 
-// inLineBehind has a writer wait behind somebody.
+// inLineBehind lets a writer wait behind the holder.
 func (w *world) inLineBehind(path string) {
 	c := w.Open("behind", nil)
 	w.spawn(func(ctx context.Context) { _, _ = coord.NewRWMutex(c, path, nil).Lock(ctx) })
 	w.Eventually("a writer waits", func() bool { return len(w.Children(path)) == 2 })
 }
 
-// TestInspectEndsWhereItsLimitIs: a long line costs no more than what was allowed, and
-// the text says that there is more.
-func TestInspectEndsWhereItsLimitIs(t *testing.T) {
+// TestInspectStopsAtItsLimit: a long queue costs no more reads than allowed, and the text says
+// that there are more contenders.
+func TestInspectStopsAtItsLimit(t *testing.T) {
 	onEach(t, func(w *world) {
 		inspectMake(w, backend.Persistent, "/m")
 		var paths []string
@@ -235,7 +235,7 @@ func TestInspectEndsWhereItsLimitIs(t *testing.T) {
 		}
 		text := in.String()
 		if n := calls.Load(); n != 12 || in.Reads != 11 { // and the Sync
-			w.T.Errorf("%d requests, %d were told", n, in.Reads)
+			w.T.Errorf("%d requests, %d were reported", n, in.Reads)
 		}
 		if !in.Truncated || len(in.Mutex.Contenders) != 10 || in.Mutex.Waiting != 29 || in.Mutex.Holders != 1 ||
 			!strings.Contains(text, "… and 20 more") || !strings.Contains(text, "truncated: ") {
@@ -244,8 +244,9 @@ func TestInspectEndsWhereItsLimitIs(t *testing.T) {
 	})
 }
 
-// TestInspectTellsOfPermissions: what may not be read is told, and nothing of it shown.
-func TestInspectTellsOfPermissions(t *testing.T) {
+// TestInspectReportsMissingPermissions: nodes that may not be read are reported, and nothing of
+// them is shown.
+func TestInspectReportsMissingPermissions(t *testing.T) {
 	t.Parallel()
 	w := onServer(t, zookeeper.Options{})
 	c := w.Open("a", nil)
@@ -281,8 +282,7 @@ func TestInspectTellsOfPermissions(t *testing.T) {
 	}
 }
 
-// TestInspectShowsNoDataUnlessAsked: nothing of what users store is in the text or the
-// JSON of any scene.
+// TestInspectShowsNoDataUnlessAsked: no data of users is in the text or the JSON of any scene.
 func TestInspectShowsNoDataUnlessAsked(t *testing.T) {
 	for _, sc := range inspectScenes {
 		t.Run(sc.name, func(t *testing.T) {
@@ -330,8 +330,8 @@ func TestInspectNamesOneStrangeRecord(t *testing.T) {
 	})
 }
 
-// TestARecordThatNamesNoNodesIsNone: a node that an outsider has put among the records
-// does not keep a Coordinator from telling of the others.
+// TestARecordThatNamesNoNodesIsNone: a node that an outsider has put among the records does not
+// keep a Coordinator from listing the others.
 func TestARecordThatNamesNoNodesIsNone(t *testing.T) {
 	onMemory(t, func(w *world) {
 		inspectTwoPhase(w)
@@ -348,8 +348,8 @@ func TestARecordThatNamesNoNodesIsNone(t *testing.T) {
 	})
 }
 
-// TestInspectCallsNoRoundStaleThatEndedInOrder: its members leave, and take ready along,
-// between the reads of the two.
+// TestInspectCallsNoRoundStaleThatEndedInOrder: the members leave, and delete ready, between
+// the reads of the two.
 func TestInspectCallsNoRoundStaleThatEndedInOrder(t *testing.T) {
 	onMemory(t, func(w *world) {
 		inspectMake(w, backend.Persistent, "/d", "/d/members") // no containers
@@ -386,9 +386,9 @@ func TestInspectCallsNoRoundStaleThatEndedInOrder(t *testing.T) {
 	})
 }
 
-// TestInspectDoesNotHideWhoHoldsMoreThanALoweredLimit: who has not waited for his
-// permits left no mark.
-func TestInspectDoesNotHideWhoHoldsMoreThanALoweredLimit(t *testing.T) {
+// TestInspectShowsAHolderOfMoreThanALoweredLimit: a request that was granted without a wait has
+// no mark.
+func TestInspectShowsAHolderOfMoreThanALoweredLimit(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		s := coord.NewSemaphore(w.Open("a", nil), "/s", 3, nil)
@@ -414,8 +414,8 @@ func TestInspectDoesNotHideWhoHoldsMoreThanALoweredLimit(t *testing.T) {
 	})
 }
 
-// TestInspectTellsOfFewStrayAnnouncements, however many there are.
-func TestInspectTellsOfFewStrayAnnouncements(t *testing.T) {
+// TestInspectReportsFewStrayAnnouncements, however many there are.
+func TestInspectReportsFewStrayAnnouncements(t *testing.T) {
 	onMemory(t, func(w *world) {
 		inspectMake(w, backend.Persistent, "/e", "/e/_c_"+inspectID+"-latch-0000000001")
 		for i := range 300 {

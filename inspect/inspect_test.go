@@ -26,7 +26,7 @@ import (
 
 const inspectID = "01234567-89ab-8def-8123-456789abcdef" // has the form of a GUID
 
-// inspectScenes are the states of recipes that Path must tell.
+// inspectScenes are the states of recipes that Path must report.
 var inspectScenes = []inspectScene{
 	{name: "mutex", path: "/m", data: true, setup: inspectMutex},
 	{name: "mutex-secret", path: "/m", setup: inspectMutex},
@@ -182,7 +182,7 @@ var inspectScenes = []inspectScene{
 	{name: "inbox-doubt", path: "/app/tx/sites/a", setup: inspectDoubt},
 	{name: "missing", path: "/nothing", setup: func(*world) {}},
 	{name: "empty", path: "/m", setup: func(w *world) {
-		inspectMake(w, backend.Persistent, "/m") // a container could go before it is inspected
+		inspectMake(w, backend.Persistent, "/m") // a container could be reaped before it is inspected
 		coordtest.Prime(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
 	}},
 	{name: "unknown", path: "/u", setup: func(w *world) {
@@ -194,7 +194,7 @@ var inspectScenes = []inspectScene{
 	}},
 	{name: "mixture", path: "/m", setup: func(w *world) {
 		coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
-		// An earlier version's, which did not look whose path it is.
+		// A node of an earlier version, which did not look at the kind of the path.
 		candidate := w.Path("/m/_c_01234567-89ab-8def-8123-456789abcdef-latch-")
 		if _, err := w.Session("b").Commit(context.Background(), backend.Create(candidate, []byte("b"), backend.EphemeralSequential)); err != nil {
 			w.T.Fatal(err)
@@ -223,8 +223,8 @@ func inspectMutex(w *world) {
 	})
 }
 
-// inspectLowered: whoever was granted after he had waited keeps his permits under a
-// limit that is too low for them.
+// inspectLowered: a request that was granted after a wait keeps its permits under a limit that
+// is too low for them.
 func inspectLowered(w *world) {
 	a := coord.NewSemaphore(w.Open("a", nil), "/s", 3, nil)
 	first, err := a.Acquire(context.Background(), 3)
@@ -236,7 +236,7 @@ func inspectLowered(w *world) {
 		s := coord.NewSemaphore(w.Open(name, nil), "/s", 3, &coord.SemaphoreOptions{AdoptLimit: true})
 		before := len(w.Children("/s/requests"))
 		w.spawn(func(ctx context.Context) { _, _ = s.Acquire(ctx, n) })
-		w.Eventually("a request stands there", func() bool { return len(w.Children("/s/requests")) > before })
+		w.Eventually("there is a request", func() bool { return len(w.Children("/s/requests")) > before })
 	}
 	take("b", 2)
 	w.Settle()
@@ -290,7 +290,7 @@ func inspectQueue(w *world) {
 	mustTake(w.T, other, 4)
 }
 
-// inspectTwoPhase: one site has voted yes, the other one takes its time.
+// inspectTwoPhase: one site has voted yes, the other has not voted.
 func inspectTwoPhase(w *world) {
 	inspectServe(w, "a", nil, nil)
 	inspectServe(w, "b", never, nil)
@@ -310,17 +310,17 @@ func inspectDoubt(w *world) {
 		_, err := s.Commit(context.Background(), backend.Delete(w.Path("/app/tx/tx/t-1"), backend.AnyVersion))
 		return err == nil || errors.Is(err, coord.ErrNotFound)
 	})
-	w.Eventually("the site that is not bound has given it up", func() bool { return len(w.Children("/app/tx/sites/b")) == 0 })
+	w.Eventually("the site that has not voted has given it up", func() bool { return len(w.Children("/app/tx/sites/b")) == 0 })
 }
 
-// never returns when it is told to.
+// never returns only when its ctx has ended.
 func never(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// inspectServe serves a site that votes and commits as told, until the test ends. Nil
-// is a yes, and a success.
+// inspectServe serves a site with these functions until the test ends. A nil vote is a yes, and
+// a nil commit succeeds.
 func inspectServe(w *world, site string, vote, commit func(context.Context) error) {
 	as := func(f func(context.Context) error) func(context.Context, coord.Branch[string]) error {
 		return func(ctx context.Context, _ coord.Branch[string]) error {
@@ -363,8 +363,7 @@ func (w *world) spawn(f func(ctx context.Context)) {
 	})
 }
 
-// inLine has one client after the other come to the directory at path, in order.
-// Each acquires as acquire says, for one of the letters of kinds.
+// inLine lets one client for each letter of kinds acquire at path, one after the other.
 func (w *world) inLine(path, kinds string, acquire func(c *coord.Client, kind rune) error) {
 	w.T.Helper()
 	for i, kind := range kinds {
@@ -377,12 +376,12 @@ func (w *world) inLine(path, kinds string, acquire func(c *coord.Client, kind ru
 			}
 		}()
 		w.T.Cleanup(func() { <-done }) // w.t.Context() has ended by now
-		w.Eventually("the next one is in line", func() bool { return len(w.Children(path)) > i })
+		w.Eventually("the next one is in the queue", func() bool { return len(w.Children(path)) > i })
 	}
 	w.Settle()
 }
 
-// enterAll has come members enter a double barrier for n, and returns their clients.
+// enterAll lets come members enter a double barrier of n, and returns their clients.
 func (w *world) enterAll(n, come int) []*coord.Client {
 	var clients []*coord.Client
 	for i := range come {
@@ -407,8 +406,7 @@ func inspectEnter(w *world, name string, n int, o *coord.DoubleBarrierOptions) *
 
 var updateInspect = flag.Bool("update-inspect", false, "write testdata from what memory shows")
 
-// inspectScene brings a recipe into a state that is worth looking at. What it leaves
-// running ends with the test.
+// inspectScene brings a recipe into a state to inspect. Its goroutines end with the test.
 type inspectScene struct {
 	name  string
 	path  string
@@ -416,12 +414,12 @@ type inspectScene struct {
 	setup func(w *world)
 }
 
-// TestInspectTellsWhatStandsThere compares what Path says of each recipe, made by
+// TestInspectReportsEachScene compares the report of Path on each recipe, made by
 // the recipe itself, with the golden files; on memory and on ZooKeeper it must be the
-// same. After a change that is meant:
+// same. After an intended change:
 //
-//	go test -run TestInspectTellsWhatStandsThere/./memory -update-inspect ./inspect
-func TestInspectTellsWhatStandsThere(t *testing.T) {
+//	go test -run TestInspectReportsEachScene/./memory -update-inspect ./inspect
+func TestInspectReportsEachScene(t *testing.T) {
 	for _, sc := range inspectScenes {
 		t.Run(sc.name, func(t *testing.T) {
 			onEach(t, func(w *world) {
@@ -446,7 +444,7 @@ func TestInspectTellsWhatStandsThere(t *testing.T) {
 					w.T.Fatal(err)
 				}
 				if w.Fake && syncs != 1 || calls == 0 || syncs == 1 && calls > in.Reads {
-					w.T.Errorf("%d requests and %d Syncs; %d were told", calls, syncs, in.Reads)
+					w.T.Errorf("%d requests and %d Syncs; %d were reported", calls, syncs, in.Reads)
 				}
 				inspectTimes(w, in)
 				inspectColumns(w.T, in.String())
@@ -482,7 +480,7 @@ func compareInspection(t *testing.T, name string, in *inspect.Report) {
 	if got != string(want) {
 		t.Errorf("%s: got\n%s\nwant\n%s", file, got, want)
 	}
-	// What was written as JSON can be read again.
+	// A report that was written as JSON can be read again.
 	var again inspect.Report
 	if err := json.Unmarshal(js, &again); err != nil {
 		t.Fatal(err)
@@ -515,9 +513,8 @@ var (
 	columnGap   = regexp.MustCompile(`  +`)
 )
 
-// inspectNormal replaces what differs from run to run: times, sessions, GUIDs and
-// zxids, by numbers in order. Which of them are the same, and which zxid is greater,
-// stays.
+// inspectNormal replaces times, sessions, GUIDs and zxids, which differ from run to run, by
+// numbers in order. It keeps which of them are equal, and which zxid is greater.
 func inspectNormal(in *inspect.Report, root string) {
 	var zxids []int64
 	isZxid := func(field string) bool {
@@ -639,7 +636,7 @@ func TestTheJSONOfAnInspectionHasStableNames(t *testing.T) {
 	}
 }
 
-// TestInspectRefusesBadInput: errors of the caller are told at once.
+// TestInspectRefusesBadInput: errors of the caller are returned at once.
 func TestInspectRefusesBadInput(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
@@ -659,8 +656,7 @@ func TestInspectRefusesBadInput(t *testing.T) {
 	})
 }
 
-// inspectMake makes nodes as an outsider, with a session of the test. Data comes
-// behind "=".
+// inspectMake creates nodes as an outsider, with a session of the test. Data follows "=".
 func inspectMake(w *world, mode backend.CreateMode, nodes ...string) {
 	w.T.Helper()
 	s := w.Session("outsider")
