@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -168,6 +169,9 @@ func (a *errorsOf) Write(p []byte) (int, error) {
 	return a.errs.Write(p)
 }
 
+// errNoReport is the error of an await whose time has passed.
+var errNoReport = errors.New("no report")
+
 // await returns when the present process has sent a kind of report n times.
 func (a *actor) await(kind string, n int, atMost time.Duration) error {
 	deadline := time.NewTimer(atMost)
@@ -187,7 +191,7 @@ func (a *actor) await(kind string, n int, atMost time.Duration) error {
 		case <-a.done:
 			return fmt.Errorf("%s ended before it reported %q %s", name, kind, errs)
 		case <-deadline.C:
-			return fmt.Errorf("%s did not report %q within %v", name, kind, atMost)
+			return fmt.Errorf("%w: %s, %q, within %v", errNoReport, name, kind, atMost)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -314,8 +315,9 @@ func (r *run) ghosts() string {
 	list := func() (all []map[string]bool) {
 		for _, s := range r.e.Servers() {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
-			names := make(map[string]bool)
+			var names map[string]bool // nil: unknown
 			if session, err := openAt(ctx, s.Addr()); err == nil {
+				names = make(map[string]bool)
 				const buckets = queuePath + "/items"
 				dirs := []string{mutexPath, rwPath, semaphorePath + "/requests", electionPath, buckets}
 				for i := 0; i < len(dirs); i++ {
@@ -338,6 +340,9 @@ func (r *run) ghosts() string {
 	first := list()
 	time.Sleep(2 * time.Second) // a node that comes and goes is not a ghost
 	second := list()
+	if slices.ContainsFunc(append(first, second...), func(names map[string]bool) bool { return names == nil }) {
+		return ""
+	}
 	text := ""
 	for i, names := range second {
 		for name := range names {
