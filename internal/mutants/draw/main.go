@@ -10,9 +10,10 @@
 // them on. So a mutant costs no build.
 //
 // The tests of the root package and of the suites beside it run on memory, and only those
-// that reach the changed place, the fast ones first. The first run measures which tests reach which place, which takes
-// minutes; -dir keeps the result as long as the sources are unchanged. Mutants of a backend
-// are first tried with the backend's own tests, which for ZooKeeper need its jars.
+// that reach the changed place, the fast ones first. The first run measures which tests
+// reach which place, which takes minutes; -dir keeps the result as long as the sources are
+// unchanged. Mutants of a backend are first tried with the backend's own tests, which for
+// ZooKeeper need its jars.
 //
 // A survivor is either equivalent to the original, or a gap in the tests. Only a reader can
 // find out which.
