@@ -69,6 +69,13 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 			s.resolved(ctx, sp.prefix, found)
 			sp.made = false
 			if found {
+				// The Stat that shows whether the directory is the known one was lost.
+				if f, ok := s.c.known(sp.ground); !ok || f.mark != nil {
+					if err := s.examineAnew(ctx, sp.ground, n.path, 0); err != nil {
+						s.giveUp(n.path)
+						return node{}, err
+					}
+				}
 				return n, nil
 			}
 		}
@@ -160,10 +167,13 @@ func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.S
 		s.removeLater(path)
 		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
 	}
-	if dir.NumChildren >= 0 && s.c.wrote(sp.ground, seq, dir) {
-		if err := s.examineAnew(ctx, sp.ground, path, dir); err != nil {
-			s.giveUp(path)
-			return node{}, err
+	if dir.NumChildren >= 0 {
+		if now, anew := s.c.wrote(sp.ground, seq, dir); anew {
+			if err := s.examineAnew(ctx, sp.ground, path, dir.Czxid); err != nil {
+				s.giveUp(path)
+				return node{}, err
+			}
+			s.c.confirm(sp.ground, now)
 		}
 	}
 	return node{path: path, seq: seq, czxid: dir.Mzxid, siblings: dir.NumChildren}, nil

@@ -45,9 +45,11 @@ import (
 // creations.) Likewise a directory that is deleted, and created again as something
 // else, is overwritten once by a client that knew it before. From the Stat that client
 // learns that the directory is another one. It lists the directory, and if nodes of
-// another kind are in it, it removes its node and its mark, and refuses. If there are
-// none, as in a lock without holders, it has taken the path over; a Value that was
-// created there is then refused at its next read.
+// another kind are in it, it removes its node and its mark, and refuses. Until it has
+// done so it does not count the directory as known, and whatever ends the call, it
+// does so in the background. If there are no such nodes, as in a lock without holders,
+// it has taken the path over; a Value that was created there is then refused at its
+// next read.
 //
 // Exclusion does not depend on the mark. A contender that is not alone in the directory
 // of a line lists it before it is granted, and withdraws if a contender of another kind
@@ -237,9 +239,9 @@ func (c *Client) leaveAlone(g ground) {
 // with number seq, and detects an earlier foreign write. It reports true if the
 // directory must be examined: the known one was deleted and created again, so the mark
 // may have overwritten that of another kind, or the client has dropped its knowledge
-// meanwhile.
-func (c *Client) wrote(g ground, seq int32, dir backend.Stat) (anew bool) {
-	now := footing{
+// meanwhile. It records nothing then; confirm does after the examination.
+func (c *Client) wrote(g ground, seq int32, dir backend.Stat) (now footing, anew bool) {
+	now = footing{
 		kind: g.recipe, version: backend.AnyVersion, czxid: dir.Czxid,
 		drift: int64(dir.Version) - int64(seq) - 1, zxid: dir.Mzxid,
 	}
@@ -248,46 +250,108 @@ func (c *Client) wrote(g ground, seq int32, dir backend.Stat) (anew bool) {
 	switch {
 	case !ok || was.kind != now.kind:
 		c.mu.Unlock()
-		return true // refused, or used as another kind, before the reply arrived
+		return now, true // refused, or used as another kind, before the reply arrived
 	case was.zxid >= now.zxid || was.mark == nil:
 		c.mu.Unlock()
-		return false // a late reply
+		return now, false // a late reply
 	}
 	foreign := was.czxid == now.czxid && now.drift > was.drift
 	if !foreign {
 		now.mark = was.mark
 	}
-	c.grounds[g.dir] = now
+	// Of a directory that this client created, the czxid can be unknown. If the node is
+	// the first that was ever created in it, it has no nodes of another kind.
+	if anew = was.czxid != now.czxid && (was.czxid != 0 || seq != 0); !anew {
+		c.grounds[g.dir] = now
+	}
 	c.mu.Unlock()
 	if foreign {
 		c.log.Warn("coord: foreign data was written to the path of a recipe and is overwritten; the data is left alone from now on", "path", g.dir, "recipe", string(g.recipe))
 	}
-	return was.czxid != 0 && was.czxid != now.czxid
+	return now, anew
+}
+
+// confirm records now, which wrote returned, after the examination of the directory.
+func (c *Client) confirm(g ground, now footing) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if was := c.grounds[g.dir]; was.kind == now.kind && was.mark != nil && was.zxid < now.zxid {
+		c.grounds[g.dir] = now
+	}
 }
 
 // examineAnew returns a KindError if nodes of another kind are at g, where a client
-// that knew an earlier directory created the node at path and wrote a mark. dir is the
-// Stat after that. It removes the mark together with the node: without a mark the other
-// nodes identify the kind of the directory, and its next use writes the mark of that
-// kind.
-func (s *session) examineAnew(ctx context.Context, g ground, path string, dir backend.Stat) error {
-	names, _, err := s.b.Children(ctx, g.dir, nil)
-	if errors.Is(err, backend.ErrDenied) {
-		return nil
-	}
-	if err != nil {
+// that knew an earlier directory created the node at path and wrote a mark. czxid is
+// that of the directory, or 0 if it is not known. If the call ends before that is
+// decided, and the mark removed, the client goes on in the background, over the next
+// sessions: the mark would keep the other kind out.
+func (s *session) examineAnew(ctx context.Context, g ground, path string, czxid int64) error {
+	found, err := s.takeBack(ctx, g, path, czxid)
+	switch {
+	case err != nil:
+		s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
+			s.c.overSessions(ctx, func(s *session) {
+				s.retry(ctx, u, "examine", g.dir, func(ctx context.Context) error {
+					_, err := s.takeBack(ctx, g, path, czxid)
+					return err
+				})
+			})
+		}).note(g.dir)
 		return err
+	case found != "":
+		return &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
 	}
-	found := g.recipe.Among(names)
-	if found == "" {
-		return nil
+	return nil
+}
+
+// takeBack returns the kind of nodes at g of another kind, or "". If there are any, it
+// removes the node at path together with the mark of this kind: without a mark the
+// other nodes identify the kind of the directory, and its next use writes the mark of
+// that kind. Its commits are conditional, so they can be repeated.
+func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int64) (found layout.RecipeKind, err error) {
+	own := []backend.Op{backend.Delete(path, backend.AnyVersion)}
+	pause := pauses{c: s.c}
+	for {
+		names, stat, err := s.b.Children(ctx, g.dir, nil)
+		if czxid == 0 {
+			czxid = stat.Czxid
+		}
+		if isNotFound(err) || answers(err, backend.ErrDenied) || err == nil && stat.Czxid != czxid {
+			return found, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		if found = g.recipe.Among(names); found == "" {
+			return "", nil
+		}
+		data, stat, err := s.b.Get(ctx, g.dir, nil)
+		if err != nil && !isNotFound(err) {
+			return "", err
+		}
+		if kind, _ := layout.ParseMark(data); err != nil || stat.Czxid != czxid || kind != g.recipe {
+			break // another client has written its mark, or replaced the directory
+		}
+		_, err = s.b.Commit(ctx, append(own, backend.SetData(g.dir, nil, stat.Version))...)
+		switch {
+		case err == nil:
+		case isNotFound(err):
+			own = nil // an attempt whose reply was lost has removed it, or another clean-up
+			continue
+		case answers(err, backend.ErrBadVersion):
+			continue
+		case mayRepeat(ctx, err):
+			pause.wait(ctx.Done(), s.b.Done())
+			continue
+		case answers(err, backend.ErrDenied):
+			s.c.log.Warn("coord: the mark of a recipe remains on the path of another recipe", "path", g.dir, "recipe", string(g.recipe), "found", string(found), "error", err)
+		default:
+			return "", err
+		}
+		break
 	}
 	s.c.unlearn(g.dir)
-	_, err = s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.SetData(g.dir, nil, dir.Version))
-	if err != nil && !errors.Is(err, backend.ErrBadVersion) { // otherwise another client has written its mark since
-		s.c.log.Warn("coord: the mark of a recipe remains on the path of another recipe", "path", g.dir, "recipe", string(g.recipe), "found", string(found), "error", err)
-	}
-	return &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
+	return found, nil
 }
 
 // KindError is the error for a path that another kind of recipe uses. It matches

@@ -794,3 +794,171 @@ func TestAClientThatRemembersAnotherKindMakesNoDirectory(t *testing.T) {
 		}
 	})
 }
+
+// aMutexBefore returns a client that knows /p as a Mutex. The path was deleted since, and
+// is that of a Semaphore, which is not in use.
+func (w *world) aMutexBefore(prepare func(), hooks *backendtest.Hooks) *coord.Client {
+	w.T.Helper()
+	c := w.Open("a", hooks)
+	if prepare != nil {
+		prepare()
+	}
+	coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(c, "/p", nil)))
+	w.raze("/p")
+	coordtest.MustRelease(w.T, acquire(w.T, coord.NewSemaphore(w.Open("b", nil), "/p", 2, nil), 1))
+	w.Settle()
+	return c
+}
+
+// Whatever happens between the write of a mark over another kind's and the removal of that
+// mark, no call is granted beside the other kind, and the mark does not stay.
+func TestAMarkOverThatOfAnotherKindDoesNotStay(t *testing.T) {
+	lists := func(c backendtest.Call) bool { return c.Op == "children" }
+	takesBack := func(c backendtest.Call) bool {
+		return len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpDelete && c.Ops[1].Kind == backend.OpSetData
+	}
+	makes := func(c backendtest.Call) bool { return coordtest.Creates(c) && c.Ops[0].Mode.Sequential() }
+	expire := func(w *world) func(context.Context, backendtest.Call, error) error {
+		return func(_ context.Context, c backendtest.Call, _ error) error {
+			w.Link("a").Expire(c.Session.ID())
+			<-c.Session.Done()
+			return nil
+		}
+	}
+	for name, x := range map[string]struct {
+		prepare func(w *world, after *coordtest.Nth)                             // before the client knows the path
+		arm     func(w *world, before, after *coordtest.Nth, cancel func(error)) // after that
+		want    error
+	}{
+		"nothing happens": {want: coord.ErrKind},
+		"ctx ends before the list": {arm: func(w *world, before, _ *coordtest.Nth, cancel func(error)) {
+			before.Arm(1, lists, func(context.Context, backendtest.Call, error) error { cancel(nil); return nil })
+		}, want: context.Canceled},
+		"ctx ends before the list, with an error that is no answer": {arm: func(w *world, before, _ *coordtest.Nth, cancel func(error)) {
+			before.Arm(1, lists, func(context.Context, backendtest.Call, error) error { cancel(coord.ErrDenied); return nil })
+		}, want: context.Canceled},
+		"ctx ends before the removal": {arm: func(w *world, before, _ *coordtest.Nth, cancel func(error)) {
+			before.Arm(1, takesBack, func(context.Context, backendtest.Call, error) error { cancel(nil); return nil })
+		}, want: context.Canceled},
+		"the session is lost before the list": {arm: func(w *world, before, _ *coordtest.Nth, _ func(error)) {
+			before.Arm(1, lists, expire(w))
+		}, want: coord.ErrKind},
+		"the session is lost before the removal": {arm: func(w *world, before, _ *coordtest.Nth, _ func(error)) {
+			before.Arm(1, takesBack, expire(w))
+		}, want: coord.ErrKind},
+		"the removal is lost": {arm: func(w *world, before, _ *coordtest.Nth, _ func(error)) {
+			before.Arm(1, takesBack, coordtest.Lose)
+		}, want: coord.ErrKind},
+		"the reply to the removal is lost": {arm: func(w *world, _, after *coordtest.Nth, _ func(error)) {
+			after.Arm(1, takesBack, coordtest.Lose)
+		}, want: coord.ErrKind},
+		"the reply to the creation is lost": {arm: func(w *world, _, after *coordtest.Nth, _ func(error)) {
+			after.Arm(1, makes, coordtest.Lose)
+		}, want: coord.ErrKind},
+		"another client reads the mark, and writes it": {arm: func(w *world, before, _ *coordtest.Nth, _ func(error)) {
+			before.Arm(1, takesBack, func(context.Context, backendtest.Call, error) error {
+				ctx, cancel := context.WithTimeout(context.Background(), w.Timeout/3)
+				defer cancel()
+				_, err := coord.NewMutex(w.Open("d", nil), "/p", nil).Lock(ctx) // waits behind the other node
+				coordtest.WantErr(w.T, err, context.DeadlineExceeded)
+				return nil
+			})
+		}, want: coord.ErrKind},
+		"the client knows only that it created the directory": {prepare: func(w *world, after *coordtest.Nth) {
+			after.Arm(1, makes, coordtest.Lose)
+		}, want: coord.ErrKind},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				var before, after coordtest.Nth
+				c := w.aMutexBefore(func() {
+					if x.prepare != nil {
+						x.prepare(w, &after)
+					}
+				}, &backendtest.Hooks{Before: before.Before, After: after.After})
+				ctx, cancel := context.WithCancelCause(context.Background())
+				defer cancel(nil)
+				if x.arm != nil {
+					x.arm(w, &before, &after, cancel)
+				}
+				h, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
+				if err == nil {
+					h.Release()
+				}
+				coordtest.WantErr(w.T, err, x.want)
+				if !before.Idle() || !after.Idle() {
+					w.T.Error("what was to happen has not happened")
+				}
+				// No further call of that client is needed.
+				var data []byte
+				w.Eventually("the mark is gone", func() bool {
+					s := w.Session("x")
+					defer s.Close()
+					data, _, err = s.Get(context.Background(), w.Path("/p"), nil)
+					return err != nil || string(data) != "coord recipe: mutex"
+				})
+				acquired, err := coord.NewSemaphore(w.Open("c", nil), "/p", 2, nil).Acquire(context.Background(), 1)
+				if err != nil {
+					w.T.Fatalf("a new client of the semaphore: %v", err)
+				}
+				wantKind(w.T, func() error {
+					h, err := coord.NewMutex(c, "/p", nil).Lock(context.Background())
+					if err == nil {
+						h.Release()
+					}
+					return err
+				}(), w.Path("/p"), "mutex", "semaphore")
+				coordtest.MustRelease(w.T, acquired)
+			})
+		})
+	}
+}
+
+// Two calls write their marks over that of another kind: that one of them examines the
+// directory does not spare the other the examination.
+func TestEachCallExaminesADirectoryThatIsNotTheKnownOne(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var before coordtest.Nth
+		g := textGroup(w.Open("a", &backendtest.Hooks{Before: before.Before}), false)
+		if err := mustJoin(w.T, g, "x", "1").Leave(); err != nil {
+			w.T.Fatal(err)
+		}
+		w.raze("/g")
+		s := coord.NewSemaphore(w.Open("b", nil), "/g", 2, nil)
+		coordtest.MustRelease(w.T, acquire(w.T, s, 1))
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "children" }, func(context.Context, backendtest.Call, error) error {
+			_, err := g.Join(ctx, "y", "1")
+			wantKind(w.T, err, w.Path("/g"), "group", "semaphore")
+			return nil
+		})
+		_, err := g.Join(ctx, "x", "1")
+		wantKind(w.T, err, w.Path("/g"), "group", "semaphore")
+		coordtest.MustRelease(w.T, acquire(w.T, coord.NewSemaphore(w.Open("c", nil), "/g", 2, nil), 1))
+	})
+}
+
+// A directory that its own client has just created is not examined, and one that was made
+// anew for the same kind is examined once.
+func TestADirectoryIsExaminedOnceWhenItIsAnotherOne(t *testing.T) {
+	onMemory(t, func(w *world) {
+		lists := 0
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Op == "children" {
+				lists++
+			}
+			return nil
+		}}), "/p", nil)
+		for _, want := range []int{0, 1} {
+			for range 3 {
+				coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
+			}
+			if lists != want {
+				w.T.Errorf("%d lists, want %d", lists, want)
+			}
+			w.raze("/p")
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/p", nil)))
+			w.Settle()
+		}
+	})
+}
