@@ -98,11 +98,21 @@ func opError(op, path string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var e *backend.Error
-	if errors.As(err, &e) && e.Op == op && e.Path == path {
+	if e := named(err); e != nil && e.Op == op && e.Path == path {
 		return err
 	}
 	return &backend.Error{Op: op, Path: path, Err: err}
+}
+
+// named returns the *backend.Error that err is or wraps, or nil. It does not search the
+// cause of an ended context, which can be the error of any other call.
+func named(err error) *backend.Error {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if e, ok := err.(*backend.Error); ok {
+			return e
+		}
+	}
+	return nil
 }
 
 // loss is the reason why a hold ended early. It matches ErrLost and its cause.

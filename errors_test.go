@@ -335,6 +335,65 @@ func TestAnErrorOfTheSameOperationElsewhereIsWrapped(t *testing.T) {
 	})
 }
 
+// The cause of a context can be the error of the same operation on the same path: that of
+// another client's call in an errgroup. The error of a call names its operation and path all
+// the same, and does not become that of the other call.
+func TestTheErrorOfACallIsNotThatOfTheCallThatEndedIt(t *testing.T) {
+	onMemory(t, func(w *world) {
+		bg := context.Background()
+		closed := w.Open("closed", nil)
+		closed.Close()
+		check := func(err error, op, path string, targets ...error) {
+			w.T.Helper()
+			coordtest.WantErr(w.T, err, targets...)
+			if e, ok := err.(*backend.Error); !ok || e.Op != op || e.Path != w.Path(path) {
+				w.T.Errorf("%v: %#v, want that of %s %s", err, err, op, path)
+			}
+		}
+
+		ctx, cancel := context.WithCancelCause(bg)
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/l", nil))
+		l := w.Waiting(ctx, coord.NewMutex(w.Open("b", nil), "/l", nil))
+		_, err := coord.NewMutex(closed, "/l", nil).Lock(bg)
+		cancel(err)
+		<-l.Done
+		check(l.Err, "lock", "/l", context.Canceled)
+		coordtest.MustRelease(w.T, h)
+
+		// A Set of unknown outcome waits for the next session.
+		ctx, cancel = context.WithCancelCause(bg)
+		var after coordtest.Nth
+		b := coord.NewBarrier(w.Open("c", &backendtest.Hooks{After: after.After}), "/b", &coord.BarrierOptions{Ephemeral: true})
+		after.Arm(1, does(backend.OpCreate, "/b"), func(_ context.Context, c backendtest.Call, _ error) error {
+			w.Link("c").Partition()
+			<-c.Session.Done()
+			return backend.Uncertain(c.Session.Err())
+		})
+		set := w.call(func() error { return b.Set(ctx) })
+		w.Eventually("the session is lost", after.Idle)
+		time.Sleep(w.Timeout)
+		w.Settle()
+		cancel(coord.NewBarrier(closed, "/b", nil).Set(bg))
+		check(set.end(), "set", "/b", coord.ErrUncertain, context.Canceled)
+		w.Link("c").Heal()
+
+		// A transaction ends before it is sent.
+		ctx, cancel = context.WithCancelCause(bg)
+		_, err = coord.NewTxn(closed).Set("/n", nil).Commit(bg)
+		var before coordtest.Nth
+		d := w.Open("d", &backendtest.Hooks{Before: before.Before})
+		before.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error { // of a slot
+			cancel(err)
+			return backend.ErrUncertain
+		})
+		_, err = coord.NewTxn(d).Set("/n", nil).Commit(ctx)
+		if e, ok := err.(*backend.Error); !ok || e.Op != "commit" {
+			w.T.Errorf("%#v: %v", err, err)
+		}
+		coordtest.WantErr(w.T, err, context.Canceled)
+	})
+}
+
 // The text of an error states a reason once, without the prefix of each layer that it went
 // through.
 func TestTheErrorsOfThePackageReadAsOneSentence(t *testing.T) {

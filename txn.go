@@ -265,7 +265,7 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil:
 			continue // the transaction was not sent, or was refused: the next session can commit it
 		case part == nil:
-			if errors.As(err, new(*backend.Error)) {
+			if named(err) != nil {
 				return nil, err // err names the operation and the path
 			}
 			return nil, opError("commit", "", err)
