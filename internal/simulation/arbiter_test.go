@@ -20,15 +20,14 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// arbiter makes a run a function of its seed. Every call of every client stops at
-// it, and so does every actor between what it does. When nothing moves any more,
-// the arbiter draws one thing that happens next: a call reaches the store, one
-// message of what the store has sent reaches a client, an actor goes on, time
-// passes, something breaks. Then it lets the one client that this concerns react
-// until nothing moves again. So of all that could happen at the same time, which
-// the scheduler would put in an order of its own, there is never more than one.
+// arbiter makes a run a function of its seed. Every call of every client stops at it, and so
+// does every actor between two actions. When nothing moves any more, the arbiter draws one
+// thing that happens next: a call reaches the store, a message of the store reaches a client,
+// an actor continues, time passes, a fault occurs. Then it lets the client concerned react
+// until nothing moves again. So of the things that could happen at the same time, whose order
+// the scheduler would choose, one happens at a time.
 //
-// What can choose is put in an order first that does not depend on who came first.
+// Candidates for a choice are first sorted in an order that does not depend on their arrival.
 type arbiter struct {
 	t       testing.TB
 	seed    uint64
@@ -43,17 +42,17 @@ type arbiter struct {
 	mu      sync.Mutex
 	arrived []*simCall        // since the latest step
 	said    []string          // likewise, by actors
-	knows   map[string]bool   // which deletions clients have been told of
-	drawing []*simCall        // who wants a name
+	knows   map[string]bool   // the deletions that clients have learned of
+	drawing []*simCall        // calls that ask for a name
 	names   map[string]string // of the actors, by goroutine
 	wake    chan struct{}     // of capacity 1: something has arrived
 
 	now       atomic.Int64   // the number of the step
 	waiting   []*simCall     // in an order that the seed determines
 	hash      uint64         // of all that has happened
-	ties      int            // calls that came in one step and could not be told apart
-	applied   func(*simCall) // is told of each commit that was applied
-	uncertain int            // commits that were told to be
+	ties      int            // calls in one step that could not be distinguished
+	applied   func(*simCall) // is called for each commit that was applied
+	uncertain int            // commits that were reported as uncertain
 }
 
 func newArbiter(t testing.TB, seed uint64, o *memory.Options) *arbiter {
@@ -65,8 +64,8 @@ func newArbiter(t testing.TB, seed uint64, o *memory.Options) *arbiter {
 	return x
 }
 
-// pass has the caller wait until the arbiter lets it go on, and returns the error
-// of the call.
+// pass lets the caller wait until the arbiter lets it continue, and returns the error of the
+// call.
 func (x *arbiter) pass(ctx context.Context, c *simCall) error {
 	if err := backend.ContextError(ctx); err != nil {
 		return c.wrap(err)
@@ -91,7 +90,7 @@ func (x *arbiter) pass(ctx context.Context, c *simCall) error {
 	c.abandoned = true
 	err := backend.ContextError(ctx)
 	if c.op == "commit" {
-		err = backend.Uncertain(err) // it may still come
+		err = backend.Uncertain(err) // it may still be applied
 	}
 	return c.wrap(err)
 }
@@ -103,7 +102,7 @@ func (x *arbiter) rouse() {
 	}
 }
 
-// tell puts something into the history. It is for the arbiter alone.
+// tell adds to the history. Only the arbiter calls it.
 func (x *arbiter) tell(parts ...string) {
 	h := x.hash
 	for _, p := range parts {
@@ -123,16 +122,16 @@ func (x *arbiter) tell(parts ...string) {
 	}
 }
 
-// say puts something into the history that an actor has found out.
+// say adds to the history what an actor has found out.
 func (x *arbiter) say(who, what string) {
 	x.mu.Lock()
 	x.said = append(x.said, who+": "+what)
 	x.mu.Unlock()
 }
 
-// settle lets the clients react to what was done, and takes what has come of it.
-// A little time passes, so that what is to happen some time after this step, and
-// some time after another, does not happen at the same moment.
+// settle lets the clients react to what was done, and takes their new calls. A little time
+// passes, so that what is to happen some time after this step, and some time after another,
+// does not happen at the same moment.
 func (x *arbiter) settle() {
 	time.Sleep(time.Duration(1 + x.draw.IntN(4000)))
 	synctest.Wait()
@@ -165,8 +164,8 @@ func (x *arbiter) absorb() {
 			keys[c] = c.key()
 		}
 		slices.SortFunc(arrived, func(a, b *simCall) int { return cmp.Compare(keys[a], keys[b]) })
-		// What cannot be told apart goes on together. (Of two commits the first
-		// has another outcome than the second, so that would not help.)
+		// Calls that cannot be distinguished continue together. (Of two commits the first has
+		// another outcome than the second, so that would not help.)
 		kept := arrived[:1]
 		for _, c := range arrived[1:] {
 			first := kept[len(kept)-1]
@@ -199,7 +198,7 @@ func (x *arbiter) absorb() {
 	}
 }
 
-// collect takes the events that the store has sent, and sees who is lost.
+// collect takes the events that the store has sent, and finds the lost sessions.
 func (x *arbiter) collect() {
 	for _, p := range x.peers {
 		for _, w := range p.wires {
@@ -218,14 +217,14 @@ func (x *arbiter) collect() {
 	}
 }
 
-// left is gone for those who do not hold the mutex.
+// left is gone for callers that do not hold the mutex.
 func (x *arbiter) left(c *simCall) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return c.gone()
 }
 
-// gone reports whether nobody waits for the call.
+// gone reports whether no caller waits for the call.
 func (c *simCall) gone() bool {
 	for _, t := range c.twins {
 		if !t.abandoned {
@@ -235,7 +234,7 @@ func (c *simCall) gone() bool {
 	return c.abandoned
 }
 
-// answer lets those go on who wait for the call.
+// answer lets the callers continue that wait for the call.
 func (c *simCall) answer() {
 	for _, t := range c.twins {
 		if c.err != nil {
@@ -344,7 +343,7 @@ func (x *arbiter) step() bool {
 	panic("unreachable")
 }
 
-// serve has a call reach the store.
+// serve lets a call reach the store.
 func (x *arbiter) serve(c *simCall) {
 	if c.from == nil {
 		close(c.done)
@@ -372,7 +371,7 @@ func (x *arbiter) collectReply(c *simCall) {
 	c.w.in = append(c.w.in, simMessage{c: c})
 }
 
-// deliver has the first message reach the client.
+// deliver lets the first message reach the client.
 func (x *arbiter) deliver(w *wire) {
 	m := w.in[0]
 	w.in = slices.Delete(w.in, 0, 1)
@@ -411,7 +410,7 @@ func (x *arbiter) idle(d time.Duration) (arrived bool) {
 	return arrived
 }
 
-// stuck says who waits, when nothing goes on any more.
+// stuck lists the waiting calls, when nothing moves any more.
 func (x *arbiter) stuck() string {
 	var b strings.Builder
 	for _, c := range x.waiting {
@@ -425,7 +424,7 @@ func (x *arbiter) stuck() string {
 	return b.String()
 }
 
-// name lets those go on who want a name, one after the other.
+// name lets the callers that ask for a name continue, one after the other.
 func (x *arbiter) name() {
 	var list []*simCall
 	for {
@@ -489,7 +488,7 @@ func (x *arbiter) drawer(name string, shared *bool) func(what string) uint64 {
 	}
 }
 
-// self names the actor that runs in this goroutine, if one does.
+// self is the name of the actor that runs in this goroutine, or "".
 func (x *arbiter) self() string {
 	id := goroutine()
 	x.mu.Lock()
@@ -497,8 +496,8 @@ func (x *arbiter) self() string {
 	return x.names[id]
 }
 
-// goroutine is the number of this goroutine: nothing else tells an actor's calls
-// from another's deep inside of the library.
+// goroutine is the number of this goroutine: inside the library, nothing else distinguishes an
+// actor's calls from another's.
 func goroutine() string {
 	var buf [40]byte
 	text := buf[len("goroutine "):runtime.Stack(buf[:], false)]

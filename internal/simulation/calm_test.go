@@ -62,7 +62,7 @@ func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) 
 			}
 			id, err := p.Put(ctx, vs[0])
 			if err != nil {
-				return nil, err // the id is told of an uncertain one too
+				return nil, err // an uncertain Put returns an ID too
 			}
 			return []string{id}, nil
 		}
@@ -270,7 +270,7 @@ func (x *queuePlay) run() {
 	}
 }
 
-// bury counts the dead letters as done with: they must not have been acknowledged.
+// bury counts the dead letters as done: they must not have been acknowledged.
 func (x *queuePlay) bury(dead *coord.Queue[int]) {
 	for {
 		it, err := dead.TryTake(context.Background())

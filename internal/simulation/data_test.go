@@ -17,16 +17,15 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// outcomes is what callers were told of operations that have names, against what
-// was done in the end.
+// outcomes compares the results that callers received for named operations with what was done
+// in the end.
 type outcomes struct{ sure, maybe, not map[string]bool }
 
 func newOutcomes() *outcomes {
 	return &outcomes{make(map[string]bool), make(map[string]bool), make(map[string]bool)}
 }
 
-// told takes the result of a write. It reports whether it was one that faults
-// explain.
+// told records the result of a write. It fails the test if no fault explains it.
 func (x *sim) told(a *actor, o *outcomes, name string, err error) {
 	x.mu().Lock()
 	switch {
@@ -50,7 +49,7 @@ func (x *sim) told(a *actor, o *outcomes, name string, err error) {
 	}
 }
 
-// check compares with what was done.
+// checkOutcomes compares the results with what was done.
 func (x *sim) checkOutcomes(o *outcomes, done []string) {
 	times := make(map[string]int)
 	for _, name := range done {
@@ -58,12 +57,12 @@ func (x *sim) checkOutcomes(o *outcomes, done []string) {
 			x.errorf("%s was done twice", name)
 		}
 		if o.not[name] || !o.sure[name] && !o.maybe[name] {
-			x.errorf("%s was done, and its caller was told that it was not", name)
+			x.errorf("%s was done, and was reported to its caller as not done", name)
 		}
 	}
 	for name := range o.sure {
 		if times[name] == 0 {
-			x.errorf("%s was not done, and its caller was told that it was", name)
+			x.errorf("%s was not done, and was reported to its caller as done", name)
 		}
 	}
 }
@@ -365,7 +364,7 @@ func barrierScenario() *scenario {
 		must:    []string{"set", "removed", "passed", "gave up", "cancel"},
 		without: []string{"outsider's delete", "outsider's write"},
 		play: func(x *sim) {
-			stands, open := false, 0 // how often it came to stand open
+			stands, open := false, 0 // how often it was opened
 			x.applied = func(c *simCall) {
 				for _, op := range c.ops {
 					if op.Path != at {
@@ -446,7 +445,7 @@ func doubleBarrierScenario() *scenario {
 				return x.void(e.Hold)
 			}
 			all, finish := context.WithCancel(context.Background())
-			x.stop = finish // whose round cannot come any more
+			x.stop = finish // whose round cannot be completed any more
 			for i := range 4 {
 				x.act("member", i, func(a *actor) {
 					for left := 3; left > 0 && all.Err() == nil; {
@@ -481,7 +480,7 @@ func (x *sim) enterOnce(a *actor, r *rounds, d *coord.DoubleBarrier, all context
 		e, err = d.Enter(ctx)
 		return err
 	})) {
-		return false // its node goes in the background, so the call counts on
+		return false // its node is deleted in the background, so the call still counts
 	}
 	a.say("entered " + path.Base(e.Path()))
 	if err := r.entered(x.truth, call, e); err != nil {

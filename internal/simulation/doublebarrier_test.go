@@ -23,7 +23,7 @@ import (
 type rounds struct {
 	n      int
 	ready  string                    // its path
-	void   func(e *coord.Entry) bool // it is lost, or will be told soon that it is
+	void   func(e *coord.Entry) bool // the entry is lost, or its client will soon learn that it is
 	exists func(path string) bool    // asks the service
 	note   func(what string)
 	mu     sync.Mutex
@@ -148,7 +148,7 @@ func (r *rounds) attempt(c *coord.Client, d *coord.DoubleBarrier, rng *rand.Rand
 		return err
 	})
 	if err != nil {
-		// Its node goes in the background, or with its session.
+		// Its node is deleted in the background, or with its session.
 		time.AfterFunc(time.Second, func() { r.end(call) })
 		switch {
 		case enter.Err() == nil || !errors.Is(err, enter.Err()):
@@ -209,8 +209,8 @@ func timely(ctx context.Context, f func() error) error {
 	}
 }
 
-// Five members on the real service, whose sessions expire, whose links break and
-// lose messages, and who give up.
+// Five members on the real service, whose sessions expire, whose links break and lose messages,
+// and which give up.
 func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 	t.Parallel()
 	want := 15

@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// heldThings is who has one lock, as its holders believe.
+// heldThings has the holders of one lock, as far as they know.
 type heldThings struct {
 	token            int64
 	accepted         int64 // the highest token that a fenced resource has seen
@@ -27,9 +27,9 @@ func (x *sim) at(path string) *heldThings {
 	return t
 }
 
-// standing checks that who is granted something has a node, as far as he can know.
-// Who was granted it earlier may learn of its deletion a while later than another
-// caller of his client who waits behind him: his own watch is armed lazily.
+// standing checks that a holder that was just granted has a node, as far as its client can
+// know. An earlier holder may learn of the deletion of its node later than another caller of
+// its client that waits behind it: its own watch is armed lazily.
 func (x *sim) standing(a *actor, h *coord.Hold, now bool) {
 	x.arbiter.mu.Lock()
 	knows := x.knows[a.slot.p.name+h.Path()]
@@ -68,7 +68,7 @@ func (x *sim) has(a *actor, path string, h *coord.Hold, reads, now bool) {
 	t.writers[h] = true
 }
 
-// gives notes that the holder stops holding, before he says so.
+// gives records that the holder stops holding, before the holder reports it.
 func (x *sim) gives(path string, h *coord.Hold) {
 	stat, _ := x.truth.Exists(context.Background(), h.Path(), nil)
 	x.mu().Lock()
@@ -78,8 +78,8 @@ func (x *sim) gives(path string, h *coord.Hold) {
 	delete(x.at(path).readers, h)
 }
 
-// fenced writes to a resource that refuses a token lower than the highest that it
-// has seen. Who is refused must have lost his hold, or be about to learn of it.
+// fenced writes to a resource that refuses a token lower than the highest that it has seen. A
+// holder that is refused must have lost its hold, or be about to learn of it.
 func (x *sim) fenced(path string, h *coord.Hold) {
 	x.mu().Lock()
 	defer x.mu().Unlock()
@@ -113,7 +113,7 @@ func (x *sim) works(a *actor, path string, h *coord.Hold, steps int) {
 	}
 }
 
-// heard checks that who waits for the end of a hold has heard of it.
+// heard checks that a caller that waits for the end of a hold has learned of it.
 func (x *sim) heard(h *coord.Hold) {
 	x.mu().Lock()
 	done := x.dones[h]
@@ -125,7 +125,7 @@ func (x *sim) heard(h *coord.Hold) {
 	case <-done:
 	default:
 		if errors.Is(h.Err(), coord.ErrLost) {
-			x.errorf("%s is lost, and its Done did not tell", h.Path())
+			x.errorf("%s is lost, and its Done is not closed", h.Path())
 		}
 	}
 }
@@ -140,8 +140,8 @@ func (x *sim) releases(a *actor, path string, h *coord.Hold) {
 	a.say("released")
 }
 
-// gave checks what Release of some holds has returned: it has removed their nodes,
-// or says that it may not have been it.
+// gave checks the result of Release for some holds: it has removed their nodes, or reports that
+// another may have done it.
 func (x *sim) gave(a *actor, err error, holds ...*coord.Hold) {
 	switch {
 	case errors.Is(err, coord.ErrLost), errors.Is(err, coord.ErrUncertain):
@@ -162,7 +162,7 @@ func (x *sim) gave(a *actor, err error, holds ...*coord.Hold) {
 	}
 }
 
-// lock makes one attempt to have a lock, and returns nil if nothing came of it.
+// lock makes one attempt to have a lock, and returns nil if it failed.
 func (x *sim) lock(a *actor, lock func(context.Context) (*coord.Hold, error)) (h *coord.Hold) {
 	a.try("lock", func(ctx context.Context) (err error) {
 		if h, err = lock(ctx); errors.Is(err, coord.ErrLocked) {
@@ -239,8 +239,8 @@ func rwMutexScenario() *scenario {
 	}
 }
 
-// downgrades makes a reader of a writer: from here on readers may join, and other
-// writers not.
+// downgrades makes a reader of a writer: from here on readers may join, and other writers may
+// not.
 func (x *sim) downgrades(a *actor, rw *coord.RWMutex, path string, h *coord.Hold) {
 	x.mu().Lock()
 	delete(x.at(path).writers, h)
@@ -357,7 +357,7 @@ func revocationScenario() *scenario {
 					}
 				}
 			})
-			// Who is deleted by force may learn of it after the next grant.
+			// A holder whose node is deleted by force may learn of it after the next grant.
 			x.applied = func(c *simCall) {
 				if x.forced && c.from == x.peers[3] {
 					for _, op := range c.ops {

@@ -31,19 +31,19 @@ type sim struct {
 	slots        []*slot
 	actors       []*actor
 	joined       sync.WaitGroup // actors and closers
-	faults       int            // that are still to come
+	faults       int            // that are still to occur
 	held         map[string]*heldThings
 	dones        map[*coord.Hold]<-chan struct{}
-	forced       bool // somebody deletes by force
+	forced       bool // an outsider deletes by force
 	queue        *queuePlay
 	producing    int
-	stop         func()         // ends what goes on for as long as it is wanted
-	finishing    func(a *actor) // as the scenario's finale, for one that has to know what play knows
+	stop         func()         // ends the actors that run as long as they are needed
+	finishing    func(a *actor) // runs as the scenario's finish, for a scenario that needs the variables of play
 	ending       func()         // likewise
 	watchers     sync.WaitGroup
 	watching     context.Context
 	stopWatching context.CancelFunc
-	calm         chan struct{} // closed when no more faults come
+	calm         chan struct{} // closed when no more faults occur
 }
 
 // scenario is what is simulated of one recipe.
@@ -54,8 +54,8 @@ type scenario struct {
 	timeout time.Duration // of sessions; 0: the default
 	bucket  int           // of queues; 0: the default
 	dir     string        // where outsiders delete and write, "" for nowhere
-	without []string      // faults that are not to be
-	must    []string      // what has to happen, all seeds together
+	without []string      // faults that must not occur
+	must    []string      // notes that must occur, over all seeds together
 	clients int
 	play    func(x *sim)           // starts the actors
 	finish  func(x *sim, a *actor) // checks, and may use a client
@@ -220,7 +220,7 @@ func (a *actor) try(what string, f func(ctx context.Context) error) bool {
 const (
 	simTimeout  = 300 * time.Millisecond
 	simFaults   = 14
-	simPatience = 60 * time.Second // of fake time, without anything that goes on
+	simPatience = 60 * time.Second // of fake time in which nothing happens
 	simSteps    = 20_000
 	simEnough   = 200 // schedules in which everything happens that a scenario asks for
 )
@@ -269,7 +269,7 @@ func (x *sim) run() {
 	x.truth.Close()
 }
 
-// rest lets sessions expire, and what was given up be removed.
+// rest lets sessions expire, and lets the clients remove what was given up.
 func (x *sim) rest() {
 	x.settle()
 	for {
@@ -291,7 +291,7 @@ func (x *sim) watch(name string, n int, f func(ctx context.Context, a *actor)) {
 	})
 }
 
-// until goes on until all of wg have ended.
+// until runs the simulation until all of wg have ended.
 func (x *sim) until(wg *sync.WaitGroup, breaking bool) {
 	over := make(chan struct{})
 	go func() {

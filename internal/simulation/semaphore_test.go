@@ -167,9 +167,9 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 	})
 }
 
-// settledSemaphore makes random things happen to a semaphore, several at a time,
-// and compares all that stands in line with the limit whenever everything has
-// come to rest: whoever fits must have been granted, and nobody else.
+// settledSemaphore makes random things happen to a semaphore, several at a time, and compares
+// the queue with the limit whenever everything is at rest: every request that fits must have
+// been granted, and no more permits than the limits allow.
 type settledSemaphore struct {
 	t    *testing.T
 	seed uint64
@@ -187,8 +187,8 @@ type settledSemaphore struct {
 	wg      sync.WaitGroup
 }
 
-// requestSeen says when a request was first seen in line, and whether it was
-// granted when it was seen last.
+// requestSeen records when a request was first seen in the queue, and whether it was granted
+// when it was seen last.
 type requestSeen struct {
 	round   int
 	granted bool
@@ -300,9 +300,8 @@ func (x *settledSemaphore) act(changed func(limit int)) {
 	}
 }
 
-// check compares what came of it with the limits that have stood, one for each
-// time that all came to rest. A request may be granted under any that stood since
-// it was made, since its turn may have come then.
+// check compares the queue with the limits, one for each time that all was at rest. A request
+// may be granted under any limit since it was first seen, since its turn may have been then.
 func (x *settledSemaphore) check(limits []int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -381,7 +380,7 @@ func (x *settledSemaphore) play() {
 	}
 }
 
-func TestWhoeverFitsIsGrantedOnceAllIsAtRest(t *testing.T) {
+func TestEveryRequestThatFitsIsGrantedAtRest(t *testing.T) {
 	seeds, first := uint64(150), uint64(1)
 	if coordtest.Long() {
 		seeds = 10_000

@@ -66,10 +66,9 @@ func (x *simulation) note(what string) {
 	x.mu.Unlock()
 }
 
-// void reports whether a hold need not be first in anything: it was lost before
-// its holder came to say that he has it; or an outsider deleted its node, which can
-// have happened before the reply that granted it had come. Then its holder is told
-// soon, and until then fence and guard refuse what he does.
+// void reports whether a hold need not exclude others: it was lost before its holder reported
+// it, or an outsider deleted its node, which can have happened before the reply to the grant.
+// Then the holder learns of it soon, and until then fence and guard refuse its writes.
 func (x *simulation) void(h *coord.Hold) bool {
 	return h.Err() != nil || x.outside[h.Path()] || x.early[h.Session()]
 }
@@ -85,7 +84,7 @@ func (x *simulation) grows(h *coord.Hold) {
 	x.token = max(x.token, h.Token())
 }
 
-// conflict checks that those who held before have been told.
+// conflict checks that the earlier holders have learned of their end.
 func (x *simulation) conflict(h *coord.Hold, others map[*coord.Hold]bool) {
 	if x.void(h) {
 		return

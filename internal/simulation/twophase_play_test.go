@@ -75,7 +75,7 @@ func (x *txSim) alive(name string, f func(p *txProc)) {
 	}
 }
 
-// proposer proposes one transaction after the other, each until it is told.
+// proposer proposes one transaction after the other, each until it has received the decision.
 func (x *txSim) proposer(ids []string) {
 	next := 0
 	x.alive("proposer", func(p *txProc) {
@@ -90,7 +90,7 @@ func (x *txSim) proposer(ids []string) {
 	})
 }
 
-// propose proposes until it is told. It reports false if the process died.
+// propose proposes until it has received the decision. It reports false if the process died.
 func (x *txSim) propose(p *txProc, prop coord.Proposal[string]) bool {
 	co := coord.NewCoordinator(p.c, txPath, &coord.CoordinatorOptions[string]{Unserved: coord.Unserved(x.draw(3))})
 	for {
@@ -192,7 +192,7 @@ func (x *txSim) play() {
 	sites.Wait()
 }
 
-// checkTold checks that what proposers were told is what was decided.
+// checkTold checks that the decisions that proposers received are those that were made.
 func (x *txWorld) checkTold(told []coord.Decision) {
 	for _, d := range told {
 		if in := x.history.all[txKey{d.ID, d.Zxid}]; in == nil || (in.decided == "commit") != d.Commit {

@@ -27,9 +27,8 @@ type peer struct {
 // actorKey is for the name of an actor in the context of its calls.
 type actorKey struct{}
 
-// wire is a session whose calls stop at the arbiter. What comes back from the
-// store, replies and events, comes in the order in which the store sent it, one at
-// a time.
+// wire is a session whose calls stop at the arbiter. The replies and events of the store reach
+// the client one at a time, in the order in which the store sent them.
 type wire struct {
 	backend.Session // the store's
 	p               *peer
@@ -84,7 +83,7 @@ type simWatch struct {
 	armed    bool
 }
 
-// key tells the calls apart that arrive in one step.
+// key distinguishes the calls that arrive in one step.
 func (c *simCall) key() string {
 	var b []byte
 	if c.from != nil {
@@ -330,10 +329,10 @@ func (a *simWatch) disarm() {
 	}
 }
 
-// fail is what the end of contact, or of the session, does to what is under way. A
-// commit becomes uncertain, be it that its request was lost or its reply. Reads are
-// repeated, if there is a session to do it. Of events no more is known than that
-// there may have been some.
+// fail ends the calls and messages under way when contact, or the session, ends. A commit
+// becomes uncertain, whether its request or its reply was lost, unless it was never sent. Reads
+// are repeated if the session lives. Of events no more is known than that there may have been
+// some.
 func (x *arbiter) fail(w *wire, why error, over bool) {
 	var failed, events []simMessage
 	for _, m := range w.in {
@@ -393,7 +392,7 @@ func (x *arbiter) fail(w *wire, why error, over bool) {
 	w.in = append(failed, events...)
 }
 
-// lose is a commit of which nobody can tell what became of it.
+// lose makes the outcome of a commit unknown.
 func (c *simCall) lose(why error) {
 	c.results, c.err = nil, c.wrap(backend.Uncertain(why))
 }
@@ -503,7 +502,7 @@ func (x *sim) fault() bool {
 		cancel()
 	case "pause":
 		p.held = 5 + x.draw.IntN(60)
-	case "reaping": // of what holds nothing at the moment
+	case "reaping": // of containers that are empty at the moment
 		detail = ""
 		before, _ := x.truth.Exists(context.Background(), "/", nil)
 		_, err := x.truth.Exists(context.Background(), x.sc.dir, nil)
