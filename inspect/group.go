@@ -145,7 +145,10 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	// The name of the directory suffices only if its contents do not speak against
 	// it.
 	alone := len(list) == 0 && !in.Open
-	ours := func(name string) bool { return partOf(name) == "the members of a double barrier" }
+	ours := func(name string) bool {
+		kind, _ := layout.Parse(name)
+		return kind == layout.KindMembers && layout.IsOurs(name)
+	}
 	if !in.Open && (!k.fixed["members"] || len(list) > 0 && !slices.ContainsFunc(list, ours)) {
 		return nil
 	}

@@ -224,41 +224,31 @@ func (k *nameKinds) claim(names ...string) {
 // sortNames sorts names by the recipes that create them.
 func sortNames(names []string) *nameKinds {
 	k := &nameKinds{all: names, fixed: make(map[string]bool)}
-	part := func(what string) {
-		if !slices.Contains(k.parts, what) {
-			k.parts = append(k.parts, what)
-		}
-	}
 	for _, name := range names {
-		_, isMember := layout.ParseMember(name)
-		_, isLatch := layout.ParseSeq(name, layout.LatchInfix)
-		_, isLock := layout.ParseSeq(name, layout.LockInfix)
-		_, isKazoo := layout.ParseSeq(name, layout.KazooInfix)
-		_, isShared := layout.SharedLine.Parse(name)
-		_, isReady := layout.ParseSeq(name, layout.ReadyInfix)
-		_, _, isBranch := layout.ParseBranch(name)
-		switch {
-		case isMember:
+		switch kind, _ := layout.Parse(name); kind {
+		case layout.KindGroup:
 			k.members = true
-		case isLatch:
+		case layout.KindElection:
 			k.latch = true
-		case isShared:
+		case layout.KindRWMutex:
 			k.shared = true
-		case isLock:
+		case layout.KindMutex:
 			k.lock = true
-		case isKazoo:
+		case layout.KindKazooLock:
 			k.kazoo = true
-		case isReady && strings.HasPrefix(name, layout.GUIDPrefix):
+		case layout.KindReady:
 			k.ready = append(k.ready, name)
-		case isBranch:
+		case layout.KindInbox:
 			k.branches = append(k.branches, name)
-		case slices.Contains(fixedNames, name):
-			k.fixed[name] = true
 		default:
-			if what := partOf(name); what != "" {
-				part(what)
-			} else {
+			what := partOf(name, kind)
+			switch {
+			case slices.Contains(fixedNames, name):
+				k.fixed[name] = true
+			case what == "":
 				k.foreign = append(k.foreign, name)
+			case !slices.Contains(k.parts, what):
+				k.parts = append(k.parts, what)
 			}
 		}
 	}
@@ -268,31 +258,21 @@ func sortNames(names []string) *nameKinds {
 // fixedNames are the names that recipes give to nodes within their directory.
 var fixedNames = []string{"limit", "requests", "members", "ready", "items", "waiters", "dead", "tx", "sites", "serving", "present"}
 
-// partOf returns the part of a recipe in which such a name occurs, or "" if there is
-// none.
-func partOf(name string) string {
-	_, isPermit := layout.ParsePermit(name)
-	_, isEntrant := layout.ParseSeq(name, layout.EntrantInfix)
-	_, isExtra := layout.ParseSeq(name, layout.ExtraInfix)
-	_, isWaiter := layout.ParseSeq(name, layout.WaiterInfix)
-	isBucket := len(layout.Buckets("", []string{name})) == 1
-	for _, kind := range []string{layout.ItemPrefix, layout.MarkPrefix} {
-		if _, _, ok := layout.CutID(name, kind); ok {
-			return "a bucket of a queue"
-		}
-	}
+// partOf returns the part of a recipe in which a name of that kind occurs, or "" if there
+// is none.
+func partOf(name string, kind layout.RecipeKind) string {
 	switch {
-	case isPermit:
+	case kind == layout.KindRequests:
 		return "the requests of a semaphore"
-	case layout.IsOurs(name) && (isEntrant || isExtra):
+	case kind == layout.KindMembers && layout.IsOurs(name):
 		return "the members of a double barrier"
-	case layout.IsOurs(name) && isWaiter:
+	case kind == layout.KindWaiters && layout.IsOurs(name):
 		return "the waiters of a queue"
-	case isBucket:
+	case kind == layout.KindBucket:
 		return "the items of a queue"
-	case layout.IsState(name):
+	case kind == layout.KindItem:
 		return "a bucket of a queue"
-	case layout.IsOfRecord(name):
+	case kind == layout.KindRecord:
 		return "the record of a transaction"
 	}
 	return ""

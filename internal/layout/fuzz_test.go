@@ -83,6 +83,9 @@ func FuzzNames(f *testing.F) {
 				t.Errorf("%q: id %q, mark %q", name, id, mark)
 			}
 		}
+		if kind, _ := layout.Parse(name); kind != "" && kind != layout.KindRecord {
+			taken(string(kind), "")
+		}
 		if layout.IsID(name) {
 			taken("an ID", "")
 		}

@@ -31,6 +31,13 @@ const (
 	KindMembers  RecipeKind = "part of a doublebarrier"
 	KindWaiters  RecipeKind = "part of a queue"
 
+	// Nodes within a recipe that do not show which recipe has a path.
+	KindReady  RecipeKind = "announcement of a leader"
+	KindInbox  RecipeKind = "branch of a transaction"
+	KindBucket RecipeKind = "bucket of a queue"
+	KindItem   RecipeKind = "part of an item of a queue"
+	KindRecord RecipeKind = "part of the record of a transaction"
+
 	// Kinds of other implementations.
 	KindKazooLock        RecipeKind = "lock or election of kazoo"
 	KindCuratorSemaphore RecipeKind = "semaphore of Curator"
@@ -69,33 +76,67 @@ func ParseMark(data []byte) (RecipeKind, bool) {
 	return RecipeKind(rest), true
 }
 
-// KindOfName returns the kind of the nodes with such names, and the number of the node,
-// or "" for a name that is of no kind.
-func KindOfName(name string) (RecipeKind, int32) {
+// numbered are the kinds whose names end with an infix and the number. No infix ends
+// with another, so at most one fits a name.
+var numbered = []struct {
+	infix string
+	kind  RecipeKind
+	guid  bool // the name begins with a GUID
+}{
+	{LatchInfix, KindElection, false}, {ReadInfix, KindRWMutex, false}, {WriteInfix, KindRWMutex, false},
+	{LockInfix, KindMutex, false}, {KazooInfix, KindKazooLock, false}, {ReadyInfix, KindReady, true},
+	{EntrantInfix, KindMembers, true}, {ExtraInfix, KindMembers, true}, {WaiterInfix, KindWaiters, true},
+	{"lease-", KindCuratorLeases, true},
+}
+
+// Parse returns the kind of recipe, or of the nodes within one, that has such a name, and
+// the number in it. The kind is "" for a name that is of no kind. A member's id can look
+// like any other name, so members come first.
+func Parse(name string) (RecipeKind, int32) {
 	if n, ok := ParseMember(name); ok {
-		return KindGroup, n.Seq // checked first, since an id can look like any other name
+		return KindGroup, n.Seq
 	}
-	if q, ok := SharedLine.Parse(name); ok {
-		return KindRWMutex, q.Seq
+	guid := strings.HasPrefix(name, GUIDPrefix)
+	for _, x := range numbered {
+		if guid || !x.guid {
+			if seq, ok := ParseSeq(name, x.infix); ok {
+				return x.kind, seq
+			}
+		}
 	}
-	if seq, ok := ParseSeq(name, KazooInfix); ok {
-		return KindKazooLock, seq
+	if _, _, ok := ParseBranch(name); ok {
+		return KindInbox, 0
 	}
-	if !strings.HasPrefix(name, GUIDPrefix) {
-		return "", 0
+	for _, prefix := range [...]string{ItemPrefix, MarkPrefix} {
+		if _, _, ok := CutID(name, prefix); ok {
+			return KindItem, 0
+		}
 	}
 	if q, ok := ParsePermit(name); ok {
 		return KindRequests, q.Seq
 	}
-	for _, x := range [...]struct {
-		infix string
-		kind  RecipeKind
-	}{
-		{LockInfix, KindMutex}, {LatchInfix, KindElection}, {"lease-", KindCuratorLeases},
-		{WaiterInfix, KindWaiters}, {EntrantInfix, KindMembers}, {ExtraInfix, KindMembers},
-	} {
-		if seq, ok := ParseSeq(name, x.infix); ok {
-			return x.kind, seq
+	switch {
+	case len(Buckets("", []string{name})) == 1:
+		return KindBucket, 0
+	case IsState(name):
+		return KindItem, 0
+	case IsOfRecord(name):
+		return KindRecord, 0
+	}
+	return "", 0
+}
+
+// KindOfName returns the kind of recipe of a path at which a node has such a name, and
+// the number of the node, or "" for a name that does not show it. A name without a GUID
+// shows it only for the kinds that other implementations create without one.
+func KindOfName(name string) (RecipeKind, int32) {
+	kind, seq := Parse(name)
+	switch kind {
+	case KindGroup, KindRWMutex, KindKazooLock:
+		return kind, seq
+	case KindMutex, KindElection, KindRequests, KindMembers, KindWaiters, KindCuratorLeases:
+		if strings.HasPrefix(name, GUIDPrefix) {
+			return kind, seq
 		}
 	}
 	return "", 0
