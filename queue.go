@@ -40,10 +40,14 @@ type QueueOptions[T any] struct {
 	// The path of the queue itself, or a path at or below its "items" or "waiters",
 	// is refused with ErrInvalid. While an item cannot be moved, it stays where it
 	// is, is delivered to no consumer, and does not delay the other items.
+	//
+	// A queue whose path is so long that the default exceeds the limit of a path is
+	// refused with ErrBadPath until it gets a DeadLetterPath.
 	DeadLetterPath string
 
-	// Prefetch is the number of items that All and Items claim at a time. The
-	// default is 1. A prefetched item is claimed at once: other consumers do not
+	// Prefetch is the number of items that All and Items claim at a time, at most
+	// 128. (Below a very long path fewer fit into a request.) The default is 1.
+	// A prefetched item is claimed at once: other consumers do not
 	// get it, although no work on it has begun, and if the consumer dies, that
 	// counts as an attempt. When the loop ends or the client closes, the item is
 	// given back, which does not count as an attempt; see All.
@@ -149,15 +153,19 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 		refuse("MaxAttempts %d", opts.MaxAttempts)
 	case opts.Prefetch < 0:
 		refuse("Prefetch %d", opts.Prefetch)
+	case opts.Prefetch > maxBatch:
+		refuse("Prefetch %d, limit %d", opts.Prefetch, maxBatch)
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts = opts.MaxAttempts
+	deadLetters := "DeadLetterPath"
 	if opts.DeadLetterPath == "" {
+		deadLetters = "no DeadLetterPath is set, and the default is not valid"
 		opts.DeadLetterPath = deadPath(path)
 	}
 	q.dead = newQueue(c, opts.DeadLetterPath, fifoQueue)
 	if q.path.err == nil && q.dead.path.err != nil {
-		q.path.err = fmt.Errorf("dead letters: %w", q.dead.path.err)
+		q.path.err = fmt.Errorf("%s: %w", deadLetters, q.dead.path.err)
 	}
 	switch {
 	case q.dead.path.full == q.path.full:
@@ -167,7 +175,7 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	case within(q.path.full, q.dead):
 		refuse("the queue stands in the items or waiters of its DeadLetterPath %q", opts.DeadLetterPath)
 	}
-	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: min(max(opts.Prefetch, 1), maxBatch)}
+	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1)}
 }
 
 // within reports whether a queue at path would stand among the nodes of q.

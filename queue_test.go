@@ -323,7 +323,7 @@ func TestAQueueReportsBadUse(t *testing.T) {
 		coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		_, err = q.Take(ctx)
 		coordtest.WantErr(w.T, err, coord.ErrBadPath)
-		for _, o := range []coord.QueueOptions[int]{{MaxLen: -1}, {MaxAttempts: -1}, {Prefetch: -1}} {
+		for _, o := range []coord.QueueOptions[int]{{MaxLen: -1}, {MaxAttempts: -1}, {Prefetch: -1}, {Prefetch: 129}} {
 			_, err = coord.NewQueue(c, "/q", &o).Len(ctx)
 			coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		}
@@ -343,6 +343,30 @@ func TestAQueueReportsBadUse(t *testing.T) {
 		coordtest.WantErr(w.T, err, coord.ErrClosed)
 		_, err = coord.NewQueue[int](c, "/q", nil).Put(ctx, 1)
 		coordtest.WantErr(w.T, err, coord.ErrClosed)
+	})
+}
+
+// The default path of the dead letters is longer than the queue's. If it is too long, the
+// error says so, and another path will do.
+func TestALongQueueNeedsAPathForItsDeadLetters(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		path := "/" + strings.Repeat("q", 4091)
+		_, err := coord.NewQueue[int](c, path, nil).Put(ctx, 1)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
+		if want := "no DeadLetterPath is set, and the default is not valid: "; err == nil || !strings.Contains(err.Error(), want) {
+			w.T.Errorf("%.80v does not say %q", err, want)
+		}
+		_, err = coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetterPath: path + "/dead/"}).Put(ctx, 1)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
+		for _, q := range []*coord.Queue[int]{
+			coord.NewQueue[int](c, path[:4091], nil),
+			coord.NewQueue(c, path, &coord.QueueOptions[int]{DeadLetterPath: "/dead"}),
+		} {
+			mustPut(w.T, q, 1, 1)
+			mustAck(w.T, mustTake(w.T, q, 1))
+		}
 	})
 }
 

@@ -71,4 +71,7 @@ var queueMutants = []mutant{
 	{"the repetition of a refused Ack is not its claim's end", "queue_claim.go",
 		"\t\tcl.move(claimSettle)\n\t\treturn nil\n", "\t\treturn nil\n",
 		"TestARefusedEndOfAClaimInsists"},
+	{"a Prefetch above the limit is cut", "queue.go",
+		"case opts.Prefetch > maxBatch:", "case false:",
+		"TestAQueueReportsBadUse"},
 }
