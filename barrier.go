@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 
@@ -68,23 +67,26 @@ func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
 // Remove. With Ephemeral, Set goes on with the next session, where the node of the
 // lost one does not count: it can undo a Remove between the two.
 func (b *Barrier) Set(ctx context.Context) error {
+	if err := b.check(ctx, "set"); err != nil {
+		return err
+	}
 	doubt := false // a lost session may have set it
-	err := b.write(ctx, "set", func(ctx context.Context, s *session) error {
+	_, err := onSessionOnce(ctx, b.c, func(s *session) (struct{}, error) {
 		err := b.set(ctx, s)
 		if b.ephemeral && isUncertain(err) && isOver(err) {
 			// If that session set the barrier, the barrier goes with it. The next
 			// session can set it anew.
 			doubt, err = true, s.b.Err()
 		}
-		return err
+		return struct{}{}, err
 	})
 	if doubt && err != nil && !answers(err, backend.ErrExists) {
-		err = opError("set", b.path.full, backend.Uncertain(errors.Unwrap(err)))
+		err = backend.Uncertain(err)
 	}
 	if err == nil {
 		tell(ctx, b.c, trace.BarrierSet{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "set", Node: b.path.full}})
 	}
-	return err
+	return opError("set", b.path.full, err)
 }
 
 // Remove removes the barrier, so that all waiters pass. It returns nil if the barrier
@@ -93,20 +95,23 @@ func (b *Barrier) Set(ctx context.Context) error {
 // client may have set it anew. If other clients have created children under the
 // barrier's node, the error matches ErrNotEmpty.
 func (b *Barrier) Remove(ctx context.Context) error {
-	err := b.write(ctx, "remove", func(ctx context.Context, s *session) error {
+	if err := b.check(ctx, "remove"); err != nil {
+		return err
+	}
+	_, err := onSessionOnce(ctx, b.c, func(s *session) (struct{}, error) {
 		if _, err := b.look(ctx, s, nil, 0); err != nil && !isNotFound(err) {
-			return err
+			return struct{}{}, err
 		}
 		_, _, err := s.commitOnce(ctx, backend.Delete(b.path.full, backend.AnyVersion))
 		if isNotFound(err) {
-			return nil
+			err = nil
 		}
-		return err
+		return struct{}{}, err
 	})
 	if err == nil {
 		tell(ctx, b.c, trace.BarrierRemoved{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "remove", Node: b.path.full}})
 	}
-	return err
+	return opError("remove", b.path.full, err)
 }
 
 // Wait returns nil if the barrier is not set. Otherwise it waits until the barrier is
@@ -131,15 +136,6 @@ func (b *Barrier) check(ctx context.Context, op string) error {
 		return err
 	}
 	return opError(op, b.path.full, backend.ContextError(ctx))
-}
-
-// write runs f, which writes at most once, on a session of the client.
-func (b *Barrier) write(ctx context.Context, op string, f func(context.Context, *session) error) error {
-	if err := b.check(ctx, op); err != nil {
-		return err
-	}
-	_, err := onSessionOnce(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, f(ctx, s) })
-	return opError(op, b.path.full, err)
 }
 
 func (b *Barrier) set(ctx context.Context, s *session) error {
