@@ -13,6 +13,11 @@
 // call fails with ErrSessionLost. No call of a lost session reaches the service any more. A
 // session never turns into another one; the caller opens the next.
 //
+// The error of a lost session never matches context.Canceled or context.DeadlineExceeded,
+// even if a dial or a write that timed out has broken the contact. An error that matches
+// them means that the ctx of the call has ended: what else it matches can be the cause of
+// that context.
+//
 // The loss is declared locally. The session's lease is the send time of the latest request
 // that was answered, plus the negotiated timeout, less a margin. When the lease passes
 // without another answer the session is lost, whatever the service thinks. Calls compare the

@@ -220,6 +220,15 @@ func defects() []defect {
 				return r, err
 			}
 		}},
+		{"the loss is due to a context", "loss", "ends every call at once with ErrSessionLost, calls under way and new ones", func(_ Link, m *mutant) {
+			m.sync = func(ctx context.Context, path string) error {
+				err := m.Session.Sync(ctx, path)
+				if errors.Is(err, backend.ErrSessionLost) {
+					return &backend.Error{Op: "sync", Path: path, Err: errors.Join(backend.ErrSessionLost, context.DeadlineExceeded)}
+				}
+				return err
+			}
+		}},
 		{"the loss is noticed late", "loss", "is declared before the service deletes the session's nodes", func(_ Link, m *mutant) {
 			var once sync.Once
 			late := make(chan struct{})

@@ -130,12 +130,21 @@ func lossLeaves() []leaf {
 			}
 			c.lost()
 			start := time.Now()
+			over := func(call callCase, err error) {
+				call.over(s, err, backend.ErrSessionLost)
+				if ofContext(err) {
+					s.Errorf("%s on a lost session returned %v, which matches the error of a context", call.name, err)
+				}
+			}
+			if ofContext(c.Err()) {
+				s.Errorf("Err of a lost session is %v, which matches the error of a context", c.Err())
+			}
 			for i, call := range calls {
-				call.over(s, <-errs[i], backend.ErrSessionLost)
+				over(call, <-errs[i])
 			}
 			for _, call := range calls {
 				err := call.do(s.ctx, c.Session)
-				call.over(s, err, backend.ErrSessionLost)
+				over(call, err)
 				if errors.Is(err, backend.ErrUncertain) {
 					s.Errorf("%s on a lost session is uncertain: %v", call.name, err)
 				}

@@ -225,6 +225,11 @@ func (c *client) phase(want backend.Phase) {
 	}
 }
 
+// ofContext reports whether err matches the error of a context that has ended.
+func ofContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
 // lost waits until the session is lost.
 func (c *client) lost() {
 	c.s.Helper()
