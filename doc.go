@@ -240,8 +240,8 @@
 // An empty directory without a mark shows no kind, and the first recipe that uses it
 // claims it. (Earlier versions of this library, Curator and kazoo leave such directories
 // while they are not in use.) A node that never had a child, holds no data and was
-// written since its creation counts as a Value of no bytes. Data that other programs write to the node of a recipe in use can be
-// lost: see [KindError].
+// written since its creation counts as a Value of no bytes. Data that other programs
+// write to the node of a recipe in use can be lost: see [KindError].
 //
 // # Permissions
 //

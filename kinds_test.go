@@ -498,6 +498,29 @@ func TestAValueCannotLookLikeAMark(t *testing.T) {
 	})
 }
 
+// A Value of no bytes that once had children cannot be told from an unused directory. The
+// recipe that takes its path says so: the Value is refused, and not read as something else.
+func TestAnEmptyValueThatHadChildrenIsTakenOverLoudly(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		v := coord.NewValue(c, "/v", &coord.ValueOptions[string]{Codec: coord.Text()})
+		_, err := v.Set(ctx, "")
+		w.must(err)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(c, "/v/lock", nil)))
+		w.commit(backend.Delete(w.Path("/v/lock"), backend.AnyVersion)) // as the service does
+		if got, err := v.Get(ctx); err != nil || got.Value != "" {
+			w.T.Fatalf("%+v, %v", got, err)
+		}
+		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/v", nil))
+		_, err = v.Get(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrKind)
+		_, err = v.Set(ctx, "x")
+		coordtest.WantErr(w.T, err, coord.ErrKind)
+		coordtest.MustRelease(w.T, h)
+	})
+}
+
 // An empty value is distinguished from a directory that was not used yet.
 func TestAnEmptyValueKeepsItsPath(t *testing.T) {
 	ctx := context.Background()

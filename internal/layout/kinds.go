@@ -186,6 +186,11 @@ func IsAddress(data []byte) bool {
 
 // IsEmptyValue reports whether a node is a Value of no bytes. An unused directory, of
 // Curator's, kazoo's or an operator's, was never written; a used one has had children.
+// So a Value of no bytes that once had children, of a recipe below its path, counts as a
+// directory. Nothing else would do: a line that found the nodes of another kind has
+// removed its mark again, which leaves the directory of that kind in the same state. A
+// recipe that then uses the path writes its mark, and the Value's next call returns
+// ErrKind.
 func IsEmptyValue(stat backend.Stat) bool {
 	return stat.DataLength == 0 && stat.Version > 0 && stat.Cversion == 0 && stat.EphemeralOwner == 0
 }
