@@ -112,7 +112,9 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // proposed it first, and returns it. The record exists until a Propose of it has
 // returned, or Recover has returned its decision, and the sites have acknowledged;
 // with KeepRecords, until Forget. So after a crash or an error, propose the same
-// transaction again to learn the decision.
+// transaction again to learn the decision. Without KeepRecords this has a gap: if the
+// process crashes after the record was removed, and before it has stored the decision
+// itself, that proposal is a new transaction, and its sites carry it out again.
 //
 // The record is removed in the background, a moment after Propose has returned and
 // its sites have acknowledged. Close waits for Propose's part in that while the
