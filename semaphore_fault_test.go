@@ -41,26 +41,33 @@ func TestACrashGivesPermitsBack(t *testing.T) {
 	})
 }
 
+// One permit for a client that is alone is granted with its node; more than one, after the
+// queue and the limit were read.
 func TestALostCreateReplyLeavesOneRequest(t *testing.T) {
 	for name, fault := range map[string]func(backendtest.Link){
 		"request lost": backendtest.Link.DropNextRequest,
 		"reply lost":   backendtest.Link.DropNextReply,
 	} {
-		t.Run(name, func(t *testing.T) {
-			onEach(t, func(w *world) {
-				s := w.semaphore("a", 2)
-				coordtest.MustRelease(w.T, acquire(w.T, s, 1))
-				fault(w.Link("a"))
-				h := acquire(w.T, s, 2)
-				if n := requests(w); n != 1 {
-					w.T.Errorf("%d requests, want one", n)
-				}
-				fault(w.Link("a"))
-				mayBeReleased(w.T, h)
-				w.Empty("/s/requests")
-				coordtest.MustRelease(w.T, acquire(w.T, s, 2))
+		for _, n := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s, %d permits", name, n), func(t *testing.T) {
+				onEach(t, func(w *world) {
+					s := w.semaphore("a", 2)
+					coordtest.MustRelease(w.T, acquire(w.T, s, 1))
+					fault(w.Link("a"))
+					h := acquire(w.T, s, n)
+					if n := requests(w); n != 1 {
+						w.T.Errorf("%d requests, want one", n)
+					}
+					if err := h.Verify(context.Background()); err != nil {
+						w.T.Error(err)
+					}
+					fault(w.Link("a"))
+					mayBeReleased(w.T, h)
+					w.Empty("/s/requests")
+					coordtest.MustRelease(w.T, acquire(w.T, s, 2))
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -369,30 +376,6 @@ func TestAnAcquireThatIsNoLongerUncontendedWaits(t *testing.T) {
 					coordtest.MustRelease(w.T, h)
 				}
 				coordtest.MustRelease(w.T, waiter.Hold())
-				w.Empty("/s/requests")
-			})
-		})
-	}
-}
-
-func TestALostReplyToAnUncontendedAcquireLeavesOneRequest(t *testing.T) {
-	for name, fault := range map[string]func(backendtest.Link){
-		"request lost": backendtest.Link.DropNextRequest,
-		"reply lost":   backendtest.Link.DropNextReply,
-	} {
-		t.Run(name, func(t *testing.T) {
-			onEach(t, func(w *world) {
-				s := w.semaphore("a", 2)
-				coordtest.MustRelease(w.T, acquire(w.T, s, 1))
-				fault(w.Link("a"))
-				h := acquire(w.T, s, 1)
-				if n := requests(w); n != 1 {
-					w.T.Errorf("%d requests, want one", n)
-				}
-				if err := h.Verify(context.Background()); err != nil {
-					w.T.Error(err)
-				}
-				coordtest.MustRelease(w.T, h)
 				w.Empty("/s/requests")
 			})
 		})
