@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"sync"
+	"slices"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -23,7 +22,7 @@ import (
 // concurrently.
 const maxRefused = 3
 
-// acking is an Ack under way, in the goroutine of its caller.
+// acking is an Ack under way.
 type acking struct {
 	cl   *itemClaim
 	turn chan ackTurn // of capacity 1
@@ -62,9 +61,6 @@ func (cl *itemClaim) ackInLine() error {
 	turn := <-a.turn
 	if turn.lead {
 		defer line.pass(cl)
-		// Let the callers whose Acks have just returned reach their next Ack and
-		// join this commit.
-		runtime.Gosched()
 		q.mu.Lock()
 		n := min(len(line.waiting), q.batch)
 		batch := line.waiting[:n:n] // the first is a
@@ -168,60 +164,41 @@ func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
 			return opError("ackall", q.q.path.full, fmt.Errorf("%w: item %d of %d was not taken from this queue", ErrInvalid, i+1, len(items)))
 		}
 	}
+	for part := range slices.Chunk(items, q.q.batch) {
+		var acks []*acking
+		for _, it := range part {
+			if it.claim.decide(verbAck, 0) {
+				acks = append(acks, newAcking(it.claim))
+			}
+		}
+		ackAll(acks)
+	}
+	// Only now may this wait for other calls, which may wait for these Acks.
 	errs := make([]error, len(items))
-	for done := 0; done < len(items); {
-		n := min(len(items)-done, q.q.batch)
-		b := &ackBatch{coming: n}
-		together(n, func(i int) { errs[done+i] = items[done+i].ackIn(b) })
-		done += n
+	for i, it := range items {
+		errs[i] = opError("ack", it.claim.e.Path(), it.claim.outcome(verbAck))
 	}
 	return errors.Join(errs...)
 }
 
-// ackBatch collects the Acks of an AckAll.
-type ackBatch struct {
-	mu     sync.Mutex
-	coming int // Acks that have not arrived yet
-	joined []*acking
-}
-
-// arrive adds an Ack, or nil for one that does not join. The last one to arrive
-// commits for all of them.
-func (b *ackBatch) arrive(a *acking) {
-	b.mu.Lock()
-	if b.coming--; a != nil {
-		b.joined = append(b.joined, a)
-	}
-	if b.coming > 0 {
-		b.mu.Unlock()
-		return
-	}
-	b.mu.Unlock()
-	// The items can be of several sessions: a claim of a lost session may not be
-	// marked as lost yet.
-	for all := b.joined; len(all) > 0; {
+// ackAll carries out Acks that were decided on, in one commit for each session, and ends
+// their claims. The sessions can differ: a claim of a lost session may not be marked as
+// lost yet.
+func ackAll(acks []*acking) {
+	for rest := acks; len(rest) > 0; {
 		var same, other []*acking
-		for _, a := range all {
-			if a.cl.s == all[0].cl.s {
+		for _, a := range rest {
+			if a.cl.s == rest[0].cl.s {
 				same = append(same, a)
 			} else {
 				other = append(other, a)
 			}
 		}
 		ackTogether(same)
-		all = other
+		rest = other
 	}
-}
-
-// ackIn is Ack as a part of a batch. It never makes the batch wait for another verb
-// of the claim, because that verb may be part of another batch, which waits too.
-func (it *Item[T]) ackIn(b *ackBatch) error {
-	cl, a := it.claim, newAcking(it.claim)
-	if cl.decide(verbAck, 0) {
-		b.arrive(a)
-		cl.hold.complete(cl.end(context.Background(), a.outcome(<-a.turn)))
-	} else {
-		b.arrive(nil)
-	}
-	return opError("ack", cl.e.Path(), cl.outcome(verbAck))
+	together(len(acks), func(i int) {
+		a := acks[i]
+		a.cl.hold.complete(a.cl.end(context.Background(), a.outcome(<-a.turn)))
+	})
 }
