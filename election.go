@@ -262,7 +262,8 @@ type leading struct {
 // candidate leads as soon as it is the head of the queue, and may have much to do
 // before it can serve. A later call replaces the data. The announcement goes with the
 // term, at the same moment. Announce costs two requests. If the term has ended, the
-// error is that of Err.
+// error is that of Err. If ctx ends while the outcome is unknown, the error matches
+// ErrUncertain: the announcement may be visible.
 func (t *Term) Announce(ctx context.Context, data []byte) error {
 	const op = "announce"
 	path := t.Path()
@@ -271,6 +272,13 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 	}
 	ready := layout.ReadyPath(path)
 	t.led.announced.Store(true) // before the node can exist, because Release reads it
+	doubt := false              // an earlier attempt may have been applied
+	fail := func(err error) error {
+		if doubt {
+			err = backend.Uncertain(err)
+		}
+		return opError(op, path, err)
+	}
 	pause := pauses{c: t.s.c}
 	for {
 		if err := t.Err(); err != nil {
@@ -301,11 +309,12 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		case isNotFound(err), answers(err, backend.ErrBadVersion), answers(err, backend.ErrExists):
 			// Another call wrote in between, or the read was stale.
 			if err := t.s.b.Sync(ctx, ready); err != nil && !isOver(err) {
-				return opError(op, path, err)
+				return fail(err)
 			}
 		case !isUncertain(err) || ctx.Err() != nil:
-			return opError(op, path, err)
+			return fail(err)
 		default:
+			doubt = true
 			pause.wait(ctx.Done(), t.Done())
 		}
 	}

@@ -235,6 +235,45 @@ func TestAnAnnouncementSurvivesLostRepliesAndOutsiders(t *testing.T) {
 	})
 }
 
+// The reply to an announcement is lost, and ctx ends, or the service refuses, before the
+// outcome is known.
+func TestAnAnnouncementInDoubtIsUncertain(t *testing.T) {
+	for _, next := range []string{"get", "sync", "commit"} {
+		for _, end := range []error{context.Canceled, coord.ErrDenied} {
+			t.Run(fmt.Sprint(next, ", ", end), func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					var before, after coordtest.Nth
+					term := mustLead(w.T, coord.NewElection(w.Open("a", &backendtest.Hooks{Before: before.Before, After: after.After}), "/e", nil))
+					after.Arm(1, does(backend.OpCreate, "-ready-"), func(_ context.Context, c backendtest.Call, _ error) error {
+						before.Arm(1, func(c backendtest.Call) bool { return c.Op == next }, func(ctx context.Context, _ backendtest.Call, _ error) error {
+							if end == context.Canceled {
+								cancel()
+							}
+							return end
+						})
+						if next == "sync" { // another call has written meanwhile
+							after.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(context.Context, backendtest.Call, error) error {
+								_, err := c.Session.Commit(context.Background(), backend.SetData(c.Ops[1].Path, nil, backend.AnyVersion))
+								return err
+							})
+						}
+						return backend.ErrUncertain
+					})
+					coordtest.WantErr(w.T, term.Announce(ctx, []byte("x")), coord.ErrUncertain, end)
+					if !before.Idle() || !after.Idle() {
+						w.T.Error("what was to happen has not happened")
+					}
+					if l, err := coord.NewElection(w.Open("b", nil), "/e", nil).Leader(context.Background()); err != nil || !l.Ready {
+						w.T.Errorf("the announcement is not visible: %v, %v", l, err)
+					}
+				})
+			})
+		}
+	}
+}
+
 // A late write of a call that was given up does not undo a later announcement.
 func TestAnAnnouncementThatWasGivenUpIsNotMadeLater(t *testing.T) {
 	onMemory(t, func(w *world) {
