@@ -552,8 +552,8 @@ func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 	})
 }
 
-// Found by the simulation: an announcement came after the removal of what was
-// announced, and before the removal of the node that it depends on.
+// Found by the simulation: the node of an announcement was created after the announcements had
+// been removed, and before the candidate's node, on which it depends, was removed.
 func TestAnAnnouncementUnderWayWhileSteppingDownIsRemoved(t *testing.T) {
 	onMemory(t, func(w *world) {
 		late := &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {

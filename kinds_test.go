@@ -961,8 +961,8 @@ func TestEachCallExaminesADirectoryThatIsNotTheKnownOne(t *testing.T) {
 	})
 }
 
-// A directory that its own client has just created is not examined, and one that was made
-// anew for the same kind is examined once.
+// A directory that its own client has just created is not examined, and one that was created
+// again for the same kind is examined once.
 func TestADirectoryIsExaminedOnceWhenItIsAnotherOne(t *testing.T) {
 	onMemory(t, func(w *world) {
 		lists := 0

@@ -55,7 +55,7 @@ func TestEachEndOfAClaimLeavesItInItsState(t *testing.T) {
 		"a loss": {func(sc *ackScene, it *coord.Item[int]) error {
 			sc.outsider(backend.Delete(it.Path(), backend.AnyVersion))
 			if err := it.Verify(context.Background()); err == nil {
-				sc.w.T.Error("the claim stands without its mark")
+				sc.w.T.Error("Verify accepts a claim without its mark")
 			}
 			return it.Ack()
 		}, coord.ErrDeleted, "lost", 1},

@@ -84,7 +84,7 @@ func (w *World) Raw() *zk.Conn {
 	return conn
 }
 
-// WithPermissions creates a node on the real server that grants everybody perms only.
+// WithPermissions creates a node on the real server that grants every client perms only.
 func WithPermissions(t *testing.T, path string, perms int32) {
 	t.Helper()
 	conn := dial(t, Server.Get(t).Addrs())

@@ -236,7 +236,7 @@ func (x *queuePlay) run() {
 			x.t.Errorf("seed %d: %d items, the limit is %d", x.seed, n, simMaxLen)
 		}
 		if time.Now().After(deadline) {
-			x.t.Errorf("seed %d: %d items are left that nobody takes", x.seed, n)
+			x.t.Errorf("seed %d: %d items are left that no consumer takes", x.seed, n)
 			break
 		}
 		time.Sleep(50 * time.Millisecond)

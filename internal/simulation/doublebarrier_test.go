@@ -154,7 +154,7 @@ func (r *rounds) attempt(c *coord.Client, d *coord.DoubleBarrier, rng *rand.Rand
 		case enter.Err() == nil || !errors.Is(err, enter.Err()):
 			return err
 		case errors.Is(err, coord.ErrSessionLost):
-			return fmt.Errorf("Enter told of a lost session: %w", err)
+			return fmt.Errorf("Enter reported a lost session: %w", err)
 		}
 		r.note("gave up entering")
 		return nil

@@ -35,7 +35,7 @@ func (x *sim) standing(a *actor, h *coord.Hold, now bool) {
 	knows := x.knows[a.slot.p.name+h.Path()]
 	x.arbiter.mu.Unlock()
 	if knows && now && h.Err() == nil {
-		x.simulation.t.Errorf("seed %d: %s was granted after its client had been told of its deletion", x.arbiter.seed, h.Path())
+		x.simulation.t.Errorf("seed %d: %s was granted after its client had learned of its deletion", x.arbiter.seed, h.Path())
 	}
 	if _, err := x.truth.Exists(context.Background(), h.Path(), nil); err != nil && !x.void(h) {
 		x.simulation.t.Errorf("seed %d: %s was granted and has no node", x.arbiter.seed, h.Path())

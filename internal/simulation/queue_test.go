@@ -389,7 +389,7 @@ func electionScenario() *scenario {
 				x.empty(at)
 				for _, l := range last {
 					if !l.Vacant() {
-						x.errorf("nobody leads, and an observer saw %s at last", l.Path)
+						x.errorf("no candidate leads, and an observer saw %s at last", l.Path)
 					}
 				}
 			}
@@ -560,7 +560,7 @@ func groupScenario() *scenario {
 				}
 				for i, w := range told {
 					if !slices.Equal(w.Last.Members, truth) {
-						a.errorf("reader %d was told %v at last, the truth is %v", i, w.Last.Members, truth)
+						a.errorf("reader %d received %v at last, the truth is %v", i, w.Last.Members, truth)
 					}
 				}
 				left := make(map[string]string)
@@ -580,7 +580,7 @@ func groupScenario() *scenario {
 					e.m.Leave()
 				}
 				if len(left) > 0 {
-					a.errorf("nobody's members: %v", left)
+					a.errorf("members that no client is: %v", left)
 				}
 			}
 			x.ending = func() { x.empty(at) }

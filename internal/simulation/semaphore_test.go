@@ -131,7 +131,7 @@ func TestAHundredWorkersNeverHaveMoreThanElevenPermits(t *testing.T) {
 		wg.Wait()
 		t.Logf("figure: %d clients with %d workers each, at most %d of %d permits: %v", len(clients), each, p.most, p.limit, count)
 		if p.most < p.limit || count["gave up"] == 0 || count["locked"] == 0 {
-			t.Error("the permits were never all taken, or nobody gave up: this tested too little")
+			t.Error("the permits were never all taken, or no worker gave up: this tested too little")
 		}
 	}
 	t.Run("memory", func(t *testing.T) {

@@ -196,7 +196,7 @@ func (x *txSim) play() {
 func (x *txWorld) checkTold(told []coord.Decision) {
 	for _, d := range told {
 		if in := x.history.all[txKey{d.ID, d.Zxid}]; in == nil || (in.decided == "commit") != d.Commit {
-			x.errorf("told %+v; %+v", d, in)
+			x.errorf("reported %+v; the history has %+v", d, in)
 		}
 	}
 }
