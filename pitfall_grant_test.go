@@ -263,14 +263,14 @@ func TestAChangeOfThePredecessorsDataWakesNoWaiter(t *testing.T) {
 	onEach(t, func(w *world) {
 		holder := coordtest.MustLock(w.T, coord.NewMutex(w.Open("holder", nil), "/l", nil))
 		var calls atomic.Int32
-		c := w.Open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+		c := w.Open("a", &backendtest.Hooks{After: func(_ context.Context, _ backendtest.Call, err error) error {
 			calls.Add(1)
-			return nil
+			return err
 		}})
 		waiter := w.Lock(context.Background(), coord.NewMutex(c, "/l", nil))
 		w.Eventually("the waiter waits", func() bool {
-			// the read of the directory, create, list, arm
-			return calls.Load() >= 4
+			// the read of the directory, create, list, arm, and whether the session sees its predecessor
+			return calls.Load() >= 5
 		})
 		s, before := w.Session("x"), calls.Load()
 		for i := range 10 {
