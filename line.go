@@ -90,7 +90,7 @@ type request struct {
 	owner recipe // of the hold
 	// contact, if not nil, receives the status of the session just before the grant.
 	contact *contact
-	inquiry
+	*inquiry
 }
 
 // berth is a node, or a possible node, that the previous holder created for a local

@@ -18,17 +18,25 @@ const mostOfID = 100
 
 // An inquiry finds out which client holds the lock that a call did not get, for the
 // message of the call's error. Only a caller with an ID makes one, so other callers pay
-// no request for the message. The message never contains Data.
+// no request for the message: their inquiry is nil. The message never contains Data.
 type inquiry struct {
-	hasID   bool     // of the caller
 	holders []string // the nodes of the holders, as listed by a try that fails
 	answer  string
+}
+
+// newInquiry returns the inquiry of a call. It is not a part of the request: a request
+// that a goroutine could keep would cost each call an allocation.
+func newInquiry(hasID bool) *inquiry {
+	if !hasID {
+		return nil
+	}
+	return &inquiry{}
 }
 
 // locked returns ErrLocked. holders returns the names of the holders' nodes, in the
 // order of the queue; the first is the one to name.
 func (q *inquiry) locked(holders func() []string) error {
-	if q.hasID {
+	if q != nil {
 		q.holders = holders()
 	}
 	return ErrLocked
@@ -40,8 +48,7 @@ func (q *inquiry) locked(holders func() []string) error {
 // the names of the holders' nodes among the children of dir; it is used unless the try
 // that failed has listed them.
 func (q *inquiry) begin(ctx context.Context, s *session, dir string, err error, list func(names []string) []string) (end func()) {
-	isLocked := answers(err, ErrLocked) && len(q.holders) > 0
-	if !q.hasID || s == nil || !isLocked && !ofContext(err) {
+	if q == nil || s == nil || !ofContext(err) && !(answers(err, ErrLocked) && len(q.holders) > 0) {
 		return func() {}
 	}
 	if ctx.Err() != nil {
@@ -92,7 +99,7 @@ func (q *inquiry) ask(ctx context.Context, s *session, dir string, list func(nam
 // explain adds the answer to the error of a call that failed because of other
 // contenders.
 func (q *inquiry) explain(err error) error {
-	if q.answer == "" || !errors.Is(err, ErrLocked) && !ofContext(err) {
+	if q == nil || q.answer == "" || !errors.Is(err, ErrLocked) && !ofContext(err) {
 		return err
 	}
 	return fmt.Errorf("%w (%s)", err, q.answer)

@@ -128,7 +128,7 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 		return nil, opError(r.op, path, err)
 	}
 	r.trail = m.c.trail("mutex", path, r.op)
-	r.hasID = m.hasID
+	r.inquiry = newInquiry(m.hasID)
 	q, w, err := m.c.join(*m.line(), r.data, r.try)
 	if err != nil {
 		return nil, opError(r.op, path, err)

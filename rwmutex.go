@@ -137,7 +137,7 @@ func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := l.heldUnder(ctx, r); err != nil {
 		return nil, opError(r.op, rw.path.full, err)
 	}
-	r.data, r.hasID = rw.data, rw.hasID
+	r.data, r.inquiry = rw.data, newInquiry(rw.hasID)
 	r.trail = rw.c.trail("rwmutex", rw.path.full, r.op)
 	r.owner = l
 	return l.acquire(ctx, r)

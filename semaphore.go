@@ -159,7 +159,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 		return nil, opError(a.op, s.path.full, err)
 	}
 	a.trail = s.c.trail("semaphore", s.path.full, a.op)
-	a.hasID = s.hasID
+	a.inquiry = newInquiry(s.hasID)
 	return a.run(ctx)
 }
 

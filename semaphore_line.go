@@ -58,7 +58,7 @@ type acquisition struct {
 	try    bool
 	trail  *trail // nil without Trace
 	agreed bool   // the limit was found to be one that the client accepts
-	inquiry
+	*inquiry
 }
 
 // heldUnder is line.heldUnder: the permits of the holds from which ctx derives never

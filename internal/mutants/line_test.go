@@ -120,7 +120,7 @@ var lineMutants = []mutant{
 		"|| isHigh(own.Seq) {", "|| own.Seq < 0 {",
 		"TestTheDirectoryIsReplacedBeforeItsNumbersEnd"},
 	{"a caller without an ID looks for the holder too", "line_holder.go",
-		"if !q.hasID || s == nil", "if s == nil",
+		"if !hasID {", "if false {",
 		"TestAnErrorNamesTheHolder"},
 	{"the search for the holder outlasts the removal", "line_holder.go",
 		"context.WithTimeout(ctx, giveUpWait)", "context.WithTimeout(ctx, 3*giveUpWait)",
