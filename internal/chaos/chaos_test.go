@@ -66,7 +66,8 @@ type run struct {
 	brake     *brake
 	actors    []*actor
 	processes atomic.Int64
-	emptied   int // servers emptied by the nemesis
+	emptied   int    // servers emptied by the nemesis
+	haunted   string // the first ghosts that were found
 }
 
 // length returns the least duration of the nemesis.
@@ -139,6 +140,9 @@ func storm(t *testing.T, seed uint64) (broken string) {
 	if broken := control.close(); broken != "" {
 		return broken
 	}
+	if r.haunted != "" {
+		return r.haunted
+	}
 	if heal != nil {
 		t.Fatal(heal)
 	}
@@ -146,9 +150,13 @@ func storm(t *testing.T, seed uint64) (broken string) {
 	if rage != nil {
 		final = append(final, "the nemesis: "+rage.Error())
 	}
-	if over {
+	// A ghost that was seen need not be there any more: it goes when its session ends.
+	switch {
+	case r.haunted != "":
+		return r.haunted
+	case over:
 		broken = r.compareServers()
-	} else {
+	default:
 		broken = r.ghosts()
 	}
 	if broken != "" {
@@ -354,6 +362,9 @@ func (r *run) ghosts() string {
 				text += fmt.Sprintf("; ONLY SERVER %d HAS %s", i+1, name)
 			}
 		}
+	}
+	if r.haunted == "" {
+		r.haunted = text
 	}
 	return text
 }

@@ -134,4 +134,7 @@ func TestAnItemThatOneServerHasIsAGhost(t *testing.T) {
 	if got := r.ghosts(); !strings.Contains(got, fmt.Sprintf("ONLY SERVER %d HAS %s", odd.ID(), item)) || strings.Count(got, "ONLY") != 1 {
 		t.Errorf("found %q, want only %s, of server %d", got, item, odd.ID())
 	}
+	if !strings.Contains(r.haunted, item) {
+		t.Errorf("the run remembers %q", r.haunted)
+	}
 }
