@@ -677,3 +677,30 @@ func inspectMake(w *world, mode backend.CreateMode, nodes ...string) {
 		})
 	}
 }
+
+// Data of an outsider's making, which reads as an ID, is stored in an envelope, and shown
+// without it.
+func TestInspectShowsTheDataThatReadsAsAnID(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, c := context.Background(), w.Open("a", nil)
+		const data = `{"coord-contender":{"id":"forged"}}`
+		coordtest.MustLock(w.T, coord.NewMutex(c, "/m", &coord.MutexOptions{Data: []byte(data)}))
+		if _, err := coord.NewSemaphore(c, "/s", 2, &coord.SemaphoreOptions{Data: []byte(data)}).Acquire(ctx, 1); err != nil {
+			w.T.Fatal(err)
+		}
+		m, err := inspect.Path(ctx, c, "/m", &inspect.Options{Data: true})
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if x := m.Mutex.Contenders[0]; string(x.Data) != data || x.Size != len(data) || x.ID != "" {
+			w.T.Errorf("mutex: %q of %d bytes, want %d, ID %q", x.Data, x.Size, len(data), x.ID)
+		}
+		s, err := inspect.Path(ctx, c, "/s", &inspect.Options{Data: true})
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if x := s.Semaphore.Requests[0]; string(x.Data) != data || x.Size != len(data) || x.ID != "" {
+			w.T.Errorf("semaphore: %q of %d bytes, want %d, ID %q", x.Data, x.Size, len(data), x.ID)
+		}
+	})
+}

@@ -170,7 +170,7 @@ func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineK
 			j := layout.OpenCandidate(own)
 			e.ID, own = strings.ToValidUTF8(j.ID, "?"), j.Data
 			e.Size = len(own)
-		} else if id, rest := layout.OpenContender(own); id != "" {
+		} else if id, rest := layout.OpenContender(own); len(rest) != len(own) {
 			e.ID, own = strings.ToValidUTF8(id, "?"), rest
 			e.Size = len(own)
 		}
@@ -344,7 +344,7 @@ func (in *Semaphore) requests(x *inspector, names []string, all map[string]seen,
 		}
 		e := Permit{Node: x.node(q.Name, r), Weight: q.Weight, Granted: i < granted}
 		id, own := layout.OpenContender(r.data)
-		if id != "" {
+		if len(own) != len(r.data) {
 			e.ID, e.Size = strings.ToValidUTF8(id, "?"), len(own)
 		}
 		e.Data = x.keep(own)
