@@ -42,12 +42,12 @@ func queueWithoutFaults(t *testing.T, e *zktest.Ensemble) {
 		w.consumers = append(w.consumers, w.consumer(mostTimeout, prefetch))
 	}
 	began := time.Now()
-	parts := 1
+	parts, items := 1, 400
 	if long() {
-		parts = 20
+		parts, items = 20, 1_000
 	}
 	for range parts {
-		w.produce(1_000)
+		w.produce(items)
 		w.until("took", w.total())
 	}
 	p := w.conclude()
