@@ -215,9 +215,9 @@ func (h *Hold) Verify(ctx context.Context) error {
 //
 //   - ErrLost, if the hold was lost before, even if only the removal detects that: the
 //     node had been deleted, or the session is over. Another client may have been
-//     granted meanwhile. If the loss was known before, the error is Err. If not, Err
-//     matches ErrReleased, since it says why Done was closed, and does not change any
-//     more.
+//     granted meanwhile. A loss that was known before is also what Err returns. One
+//     that only the removal detects is not: Err says why Done was closed, which was
+//     the release (ErrReleased), and does not change any more.
 //   - ErrUncertain, if the reply to the removal was lost and the node is gone: either
 //     the release has removed it, or another client had before. If the session was lost
 //     after such a reply, the error matches ErrLost too.

@@ -37,8 +37,9 @@ import (
 //   - A waiter arms the watch on its own node, and finds that node present, no later
 //     than it arms the watch on its predecessor. A contender that finds no other
 //     contender in its way, in a listing that shows its own node, needs no watch yet.
-//   - At the grant the session, its lease and that watch are tested under one lock, and
-//     events are marked in the order in which they arrived.
+//   - At the grant the lease is tested, and then, under one lock, the session and the
+//     watch on the own node (session.grant). The backend marks watches as fired in the
+//     order in which the events arrived.
 //   - Only the deletion of the known head grants the lock (for a reader: the deletion
 //     of the known first writer). The deletion counts if it arrives during the listing
 //     that shows the node as the head, but not if it arrives earlier. After every other

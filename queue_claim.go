@@ -106,7 +106,7 @@ func (cl *itemClaim) move(e claimEvent) {
 // another consumer or went to the dead letters. faster reports whether another
 // consumer was faster with one of them. If the items were not read after a Sync
 // (fresh is false), claim returns errAgain instead of going on without one of them:
-// see W5. ctx bounds only the steps before the commit.
+// see W5 in queue_engine.go. ctx bounds only the steps before the commit.
 func (q *queue) claim(ctx context.Context, s *session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
 	for _, e := range found {
 		cl, changed, err := q.prepare(ctx, s, e, fresh)

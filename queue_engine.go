@@ -16,7 +16,7 @@ import (
 // # Nodes
 //
 //	<queue>                              a container
-//	<queue>/items                        persistent, without data; its version counts limited puts, and buckets made for a key without an open one (P2)
+//	<queue>/items                        persistent, without data; its version counts the puts into a queue with MaxLen, and the buckets made for a key without an open one (P2)
 //	<queue>/items/tally                  its version continues that count when the versions of items are used up
 //	<queue>/items/b-<key>-<n>            a bucket; version 0: open, else closed
 //	  i-<id>-<due>-<sequence>            an item: the bytes that Put was given, nothing else
@@ -80,7 +80,8 @@ import (
 // mark, delete d} for a later one. The state has a fixed name and a version that
 // each claim increments, so of two consumers with the same snapshot one fails. The
 // state is persistent: the attempt is counted even if the consumer dies. The
-// version must be that of the snapshot in which the item was free, see attempts.
+// version must be that of the snapshot in which the item was free, see
+// session.attempts in queue_claim.go.
 //
 // T3. The name of a mark is never used again. Every later operation of the holder
 // (ack, nack, giving back) deletes its mark in the same commit, so it never touches

@@ -29,10 +29,9 @@ var (
 // session is one session on the servers.
 //
 // Its state follows from the frames that its guardConn sees. The zk client only encodes
-// requests, decodes replies and redials. The session ends in two steps, which coincide when
-// it is lost: first err is set and done is closed; then the session is sealed, after which
-// nothing is sent. In between, Close drains.
-// is sealed, after which nothing is sent. In between, Close drains.
+// requests, decodes replies and redials. Close ends the session in two steps: first err is
+// set and done is closed (end), then, when the calls under way have drained, the session is
+// sealed, after which nothing is sent. A loss does both at once, and seals first (lose).
 type session struct {
 	cfg     *config
 	now     func() instant

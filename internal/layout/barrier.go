@@ -4,6 +4,14 @@ import (
 	"slices"
 )
 
+// The kinds of nodes in the directory of members of a double barrier. Names are never used again, and a
+// wrap of the numbers affects only the order of the members, so the directory needs no
+// ceiling.
+const (
+	EntrantInfix = "member-"
+	ExtraInfix   = "guest-"
+)
+
 // Entrants is the members of a double barrier that are present.
 type Entrants struct {
 	Living  []string // of the round in progress, lowest first

@@ -81,7 +81,7 @@ func ParseDigits(s string) (int32, bool) {
 // 2^31 apart.
 func Before(a, b int32) bool { return a-b < 0 }
 
-// BySeq compares two nodes of a directory by the order of creation, as before does.
+// BySeq compares two nodes of a directory by the order of creation, as Before does.
 // Nodes with the same number are ordered by name, so that all clients agree even past
 // the end of the numbers.
 func BySeq(i int32, a string, j int32, b string) int {
@@ -92,4 +92,22 @@ func BySeq(i int32, a string, j int32, b string) int {
 		return -1
 	}
 	return 1
+}
+
+// IsGUID reports whether s, of length GUIDLen, has the form of a GUID.
+func IsGUID(s string) bool {
+	for i := range GUIDLen {
+		c := s[i]
+		switch i {
+		case 8, 13, 18, 23:
+			if c != '-' {
+				return false
+			}
+		default:
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+				return false
+			}
+		}
+	}
+	return true
 }

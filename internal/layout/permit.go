@@ -7,6 +7,35 @@ import (
 	"strings"
 )
 
+// PermitInfix is the infix before the weight in the name of a request.
+const PermitInfix = "permit-"
+
+// Permit is a request in the queue of a semaphore.
+type Permit struct {
+	Name   string
+	Seq    int32
+	Weight int
+}
+
+// ParsePermit parses the name of a request. Every other name in the directory is
+// foreign.
+func ParsePermit(name string) (Permit, bool) {
+	i := strings.LastIndex(name, PermitInfix)
+	if i < 0 {
+		return Permit{}, false
+	}
+	weight, number, ok := strings.Cut(name[i+len(PermitInfix):], "-")
+	if !ok || weight == "" || weight[0] < '1' || weight[0] > '9' {
+		return Permit{}, false
+	}
+	n, err := strconv.ParseInt(weight, 10, 32)
+	if err != nil {
+		return Permit{}, false
+	}
+	seq, ok := ParseDigits(number)
+	return Permit{name, seq, int(n)}, ok && Speakable(name)
+}
+
 // OrderPermits returns the requests among the children, in the order of arrival.
 func OrderPermits(names []string) []Permit {
 	var queue []Permit

@@ -8,6 +8,18 @@ import (
 	"time"
 )
 
+// The first characters of the names of a queue.
+const (
+	BucketPrefix = "b-"
+	ItemPrefix   = "i-"
+	StatePrefix  = "s-"
+	MarkPrefix   = "m-"
+	PutOffPrefix = "d-"
+	WaiterInfix  = "take-"
+
+	TallyName = "tally" // beside the buckets: a counter of limited puts, see queue_engine.go
+)
+
 // MaxNumber is the highest number of a bucket. A higher one is an outsider's and is
 // ignored.
 const MaxNumber = 1 << 53
