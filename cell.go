@@ -64,7 +64,7 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 	}
 	stat := results[0].Stat
 	if f.czxid != 0 && f.czxid != stat.Czxid {
-		n.c.unlearn(n.path.full) // made anew since it was examined
+		n.c.unlearn(n.path.full) // recreated since it was examined
 	}
 	return content{created: stat.Czxid, version: stat.Version, changed: zxid}
 }

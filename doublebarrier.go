@@ -182,7 +182,7 @@ func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
 //     It admits these members and no others.
 //   - ready is created by one commit {check that each of these members exists, bump
 //     the version of the directory, create ready}.
-//   - A call of Enter that starts anew after its session was lost keeps its GUID, and
+//   - A call of Enter that starts again after its session was lost keeps its GUID, and
 //     two nodes with one GUID count as one: the service may not know yet that the old
 //     session is over, and would count the member twice.
 //   - A call keeps its GUID, and a recreated directory of members restarts its

@@ -337,7 +337,7 @@ func (x *leading) release(h *Hold) error {
 
 // lost removes what the term leaves behind if the session lives on: first the node of
 // a leader that has stepped down, then the announcement. In the other order, an
-// Announce under way could create the announcement anew.
+// Announce under way could create the announcement again.
 func (x *leading) lost(h *Hold) {
 	var paths []string
 	path := h.Path()

@@ -17,7 +17,7 @@ type vigil struct {
 	first bool             // the first look of this session: no watch is armed, and earlier reads may be stale
 }
 
-// renew stops all watches, for a look that reads everything anew.
+// renew stops all watches, before a look that reads everything again.
 func (v *vigil) renew() {
 	v.ws.Stop()
 	v.ws = backend.NewWatchSet()

@@ -25,7 +25,7 @@ func clock() func() instant {
 
 // lease is the time until which a session may consider itself alive: see the section "The
 // lease" of the package comment. Every answer renews it (renew), every call checks it before
-// and after (checkLease), and watchLease ends a session that nobody calls.
+// and after (checkLease), and watchLease does so while no call is made.
 type lease struct {
 	from   instant       // when the latest request that was answered was sent
 	length time.Duration // the negotiated timeout less the margin
