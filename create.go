@@ -71,7 +71,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 			if found {
 				// The Stat that shows whether the directory is the known one was lost.
 				if f, ok := s.c.known(sp.ground); !ok || f.mark != nil {
-					if err := s.examineAnew(ctx, sp.ground, n.path, 0); err != nil {
+					if _, err := s.examineAnew(ctx, sp.ground, n.path, 0); err != nil {
 						s.giveUp(n.path)
 						return node{}, err
 					}
@@ -169,11 +169,17 @@ func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.S
 	}
 	if dir.NumChildren >= 0 {
 		if now, anew := s.c.wrote(sp.ground, seq, dir); anew {
-			if err := s.examineAnew(ctx, sp.ground, path, dir.Czxid); err != nil {
+			listed, err := s.examineAnew(ctx, sp.ground, path, dir.Czxid)
+			if err != nil {
 				s.giveUp(path)
 				return node{}, err
 			}
 			s.c.confirm(sp.ground, now)
+			if !listed {
+				// The node was deleted meanwhile, or the listing was denied, so the number is
+				// no reason to count the node as alone.
+				dir.NumChildren = -1
+			}
 		}
 	}
 	return node{path: path, seq: seq, czxid: dir.Mzxid, siblings: dir.NumChildren}, nil

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 
 	"github.com/go-coord/coord/backend"
@@ -284,31 +285,33 @@ func (c *Client) confirm(g ground, now footing) {
 // that knew an earlier directory created the node at path and wrote a mark. czxid is
 // that of the directory, or 0 if it is not known. If the call ends before that is
 // decided, and the mark removed, the client goes on in the background, over the next
-// sessions: the mark would keep the other kind out.
-func (s *session) examineAnew(ctx context.Context, g ground, path string, czxid int64) error {
-	found, err := s.takeBack(ctx, g, path, czxid)
+// sessions: the mark would keep the other kind out. listed reports whether the
+// directory, as it was examined, still had the node at path.
+func (s *session) examineAnew(ctx context.Context, g ground, path string, czxid int64) (listed bool, err error) {
+	found, listed, err := s.takeBack(ctx, g, path, czxid)
 	switch {
 	case err != nil:
 		s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 			s.c.overSessions(ctx, func(s *session) {
 				s.retry(ctx, u, "examine", g.dir, func(ctx context.Context) error {
-					_, err := s.takeBack(ctx, g, path, czxid)
+					_, _, err := s.takeBack(ctx, g, path, czxid)
 					return err
 				})
 			})
 		}).note(g.dir)
-		return err
+		return false, err
 	case found != "":
-		return &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
+		return false, &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
 	}
-	return nil
+	return listed, nil
 }
 
 // takeBack returns the kind of nodes at g of another kind, or "". If there are any, it
 // removes the node at path together with the mark of this kind: without a mark the
 // other nodes identify the kind of the directory, and its next use writes the mark of
-// that kind. Its commits are conditional, so they can be repeated.
-func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int64) (found layout.RecipeKind, err error) {
+// that kind. Its commits are conditional, so they can be repeated. Without such nodes,
+// listed reports whether the node at path is in the listing.
+func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int64) (found layout.RecipeKind, listed bool, err error) {
 	own := []backend.Op{backend.Delete(path, backend.AnyVersion)}
 	pause := pauses{c: s.c}
 	for {
@@ -317,17 +320,17 @@ func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int
 			czxid = stat.Czxid
 		}
 		if isNotFound(err) || answers(err, backend.ErrDenied) || err == nil && stat.Czxid != czxid {
-			return found, nil
+			return found, false, nil
 		}
 		if err != nil {
-			return "", err
+			return "", false, err
 		}
 		if found = g.recipe.Among(names); found == "" {
-			return "", nil
+			return "", slices.Contains(names, base(path)), nil
 		}
 		data, stat, err := s.b.Get(ctx, g.dir, nil)
 		if err != nil && !isNotFound(err) {
-			return "", err
+			return "", false, err
 		}
 		if kind, _ := layout.ParseMark(data); err != nil || stat.Czxid != czxid || kind != g.recipe {
 			break // another client has written its mark, or replaced the directory
@@ -346,12 +349,12 @@ func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int
 		case answers(err, backend.ErrDenied):
 			s.c.log.Warn("coord: the mark of a recipe remains on the path of another recipe", "path", g.dir, "recipe", string(g.recipe), "found", string(found), "error", err)
 		default:
-			return "", err
+			return "", false, err
 		}
 		break
 	}
 	s.c.unlearn(g.dir)
-	return found, nil
+	return found, false, nil
 }
 
 // KindError is the error for a path that another kind of recipe uses. It matches

@@ -985,3 +985,34 @@ func TestADirectoryIsExaminedOnceWhenItIsAnotherOne(t *testing.T) {
 		}
 	})
 }
+
+// A contender that was alone when it created its node is at the head of the queue. But when
+// it has to examine the directory first, its node can be deleted before that, and the next
+// contender is at the head.
+func TestAContenderWhoseNodeGoesWhileItExaminesTheDirectoryIsNotTheHead(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var before coordtest.Nth
+		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/p", nil)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
+		w.raze("/p")
+		other := coord.NewMutex(w.Open("b", nil), "/p", nil)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, other))
+		var theirs *coord.Hold
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "children" }, func(context.Context, backendtest.Call, error) error {
+			x := w.Session("x")
+			for _, name := range w.Children("/p") {
+				if _, err := x.Commit(ctx, backend.Delete(w.Path("/p/"+name), backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
+				}
+			}
+			theirs = coordtest.MustLock(w.T, other)
+			return nil
+		})
+		l := w.Waiting(ctx, m)
+		l.Pending()
+		coordtest.MustRelease(w.T, theirs)
+		coordtest.MustRelease(w.T, l.Hold())
+		w.Empty("/p")
+	})
+}
