@@ -189,18 +189,11 @@ func TestAWaitForPermitsSurvivesALostSession(t *testing.T) {
 			}
 			old := list[at].Session
 			w.Link("b").Expire(old)
-			var now []coord.SemaphoreContender
-			again := false
-			defer func() {
-				if !again {
-					w.T.Logf("expired session %#x, contenders before %+v, after %+v, %v", old, list, now, err)
-				}
-			}()
 			w.Eventually("it is in the queue again, at the tail", func() bool {
-				now, err = a.Contenders(ctx)
+				waiter.Pending()
+				now, err := a.Contenders(ctx)
 				return err == nil && len(now) == 3 && now[2].Session != old && now[2].Path != list[2].Path
 			})
-			again = true
 		}
 		waiter.Pending()
 		coordtest.MustRelease(w.T, h)

@@ -68,6 +68,10 @@ func TestTheEventsOfAMutex(t *testing.T) {
 			w.T.Fatal(list, err)
 		}
 		w.Link("b").Expire(list[1].Session)
+		w.Eventually("it waits again", func() bool {
+			l.Pending()
+			return x.len() >= 2
+		})
 		x.want("#4 called WaiterRequeued mutex /l lock node=/*lock-* again=true",
 			"#4 called WaitBegan mutex /l lock node=/*lock-* ahead=1")
 		coordtest.MustRelease(w.T, taken)
@@ -554,16 +558,7 @@ func short(err error) string {
 // the number of its acquisition. Then want empties the tape.
 func (x *tape) want(lines ...string) {
 	x.w.T.Helper()
-	enough := false
-	defer func() {
-		if !enough {
-			x.mu.Lock()
-			defer x.mu.Unlock()
-			x.w.T.Logf("%d of the events %q: %v", len(x.lines), lines, x.lines)
-		}
-	}()
 	x.w.Eventually("so many events", func() bool { return x.len() >= len(lines) })
-	enough = true
 	x.w.Settle()
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -47,6 +47,8 @@ func judge(err error) (verdict, error) {
 		return expired, nil
 	}
 	switch code, _ := codeOf(err); code {
+	case codeUnknownSession:
+		return expired, nil
 	case codeThrottled:
 		return throttled, nil
 	case -6, -120: // unimplemented, ephemeral on a local session

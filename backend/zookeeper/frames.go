@@ -41,6 +41,7 @@ const (
 	xidAuth  = -4
 
 	codeOK             = 0
+	codeUnknownSession = -12 // the session ended between the arrival of the request and its turn
 	codeNoNode         = -101
 	codeSessionExpired = -112
 	codeAuthFailed     = -115

@@ -254,7 +254,7 @@ func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) 
 		if err := checkReply(r.op, body); err != nil {
 			return 0, false, err
 		}
-	case codeSessionExpired:
+	case codeSessionExpired, codeUnknownSession:
 		// The zk client still gets the reply: for the request it is a definite refusal.
 		c.session.lose(errExpired)
 		return r.op, r.op != opAuth, nil

@@ -117,6 +117,52 @@ func TestAnUnknownAnswerEndsARead(t *testing.T) {
 	}
 }
 
+// A server has two answers to a request whose session has ended: one while it ends the
+// session, and one when it has removed it.
+func TestBothAnswersToARequestOfAnEndedSession(t *testing.T) {
+	t.Parallel()
+	calls := reads()
+	calls["commit"] = func(ctx context.Context, s backend.Session) error {
+		_, err := s.Commit(ctx, backend.SetData("/n", nil, backend.AnyVersion))
+		return err
+	}
+	calls["multi"] = func(ctx context.Context, s backend.Session) error {
+		_, err := s.Commit(ctx, backend.SetData("/n", nil, backend.AnyVersion), backend.Delete("/m", 3))
+		return err
+	}
+	for name, call := range calls {
+		for _, code := range []int32{codeSessionExpired, codeUnknownSession} {
+			var asked atomic.Int32
+			serve := func(conn net.Conn, _ int) {
+				welcome(conn, 10_000)
+				for r := range requests(conn) {
+					switch op := int32At(r, 4); {
+					case answerPing(conn, r):
+					case op == opClose, asked.Add(1) > 1000:
+						return
+					default:
+						conn.Write(framed(reply(int32At(r, 0), code)))
+					}
+				}
+			}
+			inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+				s, err := b.Open(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				err = call(t.Context(), s)
+				if !errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrUncertain) || !errors.Is(s.Err(), backend.ErrSessionLost) {
+					t.Errorf("%s answered with %d: %v, and the session: %v", name, code, err, s.Err())
+				}
+				if n := asked.Load(); n != 1 {
+					t.Errorf("%s answered with %d: %d requests", name, code, n)
+				}
+			})
+		}
+	}
+}
+
 // The zk client cannot distinguish this answer from its own end.
 func TestTheSessionLeavesAServerThatIsClosing(t *testing.T) {
 	t.Parallel()

@@ -148,6 +148,7 @@ func TestOnlyKnownCodesAreDefinite(t *testing.T) {
 		{unmapped(-119), refused, backend.ErrDenied},
 		{unmapped(-125), refused, backend.ErrDenied},
 		{zk.ErrSessionExpired, expired, nil},
+		{unmapped(-12), expired, nil},
 		{unmapped(-127), throttled, nil},
 		{zk.ErrConnectionClosed, broken, zk.ErrConnectionClosed},
 		{zk.ErrClosing, broken, zk.ErrClosing},
