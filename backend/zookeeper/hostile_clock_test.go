@@ -152,7 +152,8 @@ func TestBothAnswersToARequestOfAnEndedSession(t *testing.T) {
 				}
 				defer s.Close()
 				err = call(t.Context(), s)
-				if !errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrUncertain) || !errors.Is(s.Err(), backend.ErrSessionLost) {
+				// The loss can reach a commit before its answer, and the commit is uncertain then.
+				if !errors.Is(err, backend.ErrSessionLost) || !errors.Is(s.Err(), backend.ErrSessionLost) {
 					t.Errorf("%s answered with %d: %v, and the session: %v", name, code, err, s.Err())
 				}
 				if n := asked.Load(); n != 1 {
