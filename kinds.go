@@ -20,7 +20,7 @@ import (
 //
 //   - the mark of another kind;
 //   - the nodes of another kind: see layout.KindOfName for the names in one directory, and
-//     layouts for the recipes of several nodes;
+//     layouts and parts there for the recipes of several nodes;
 //   - data that is no mark in a node that never had a child: a Value or a Counter;
 //   - no data in a node that never had a child and was written since its creation: a
 //     Value of no bytes. No other recipe writes empty data; a Value that is created
@@ -131,7 +131,11 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		if err != nil && !answers(err, backend.ErrDenied) {
 			return footing{}, err
 		}
-		if found := g.recipe.Among(names); found != "" {
+		found, err := s.among(ctx, g, names)
+		if err != nil {
+			return footing{}, err
+		}
+		if found != "" {
 			return refuse(found)
 		}
 	}
@@ -149,6 +153,31 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 	}
 	s.c.learn(g.dir, f)
 	return f, nil
+}
+
+// among returns the kind of another recipe that has nodes at g, or "". names are the
+// children of g. A recipe of several nodes is recognized by its parts even if some of
+// them do not exist.
+func (s *session) among(ctx context.Context, g ground, names []string) (layout.RecipeKind, error) {
+	if found := g.recipe.Among(names); found != "" {
+		return found, nil
+	}
+	return s.inParts(ctx, g, names)
+}
+
+// inParts is among for the nodes in the parts of recipes of several nodes. It costs no
+// request unless the name of such a part is among names.
+func (s *session) inParts(ctx context.Context, g ground, names []string) (layout.RecipeKind, error) {
+	for _, part := range g.recipe.Parts(names) {
+		below, _, err := s.b.Children(ctx, g.dir+"/"+part.Name, nil)
+		if err != nil && !isNotFound(err) && !answers(err, backend.ErrDenied) {
+			return "", err
+		}
+		if found := part.Kind(below); found != "" {
+			return found, nil
+		}
+	}
+	return "", nil
 }
 
 // occupy ensures, at the first use, that g is of its kind and carries its mark, for
@@ -325,7 +354,10 @@ func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int
 		if err != nil {
 			return "", false, err
 		}
-		if found = g.recipe.Among(names); found == "" {
+		if found, err = s.among(ctx, g, names); err != nil {
+			return "", false, err
+		}
+		if found == "" {
 			return "", slices.Contains(names, base(path)), nil
 		}
 		data, stat, err := s.b.Get(ctx, g.dir, nil)

@@ -937,6 +937,124 @@ func TestAMarkOverThatOfAnotherKindDoesNotStay(t *testing.T) {
 	}
 }
 
+// usesInPart are uses of a path by recipes of several nodes, after each of which only some of
+// these nodes exist. Each returns a use of the path by a new client.
+func (w *world) usesInPart() map[string]func(path string, c *coord.Client) (kind string, again func(c *coord.Client) error) {
+	ctx := context.Background()
+	return map[string]func(path string, c *coord.Client) (string, func(*coord.Client) error){
+		"a queue without consumers": func(path string, c *coord.Client) (string, func(*coord.Client) error) {
+			if _, err := coord.NewQueue[string](c, path, nil).Put(ctx, "x"); err != nil {
+				w.T.Fatal(err)
+			}
+			return "queue", func(c *coord.Client) error {
+				it, err := coord.NewQueue[string](c, path, nil).TryTake(ctx)
+				if err != nil {
+					return err
+				}
+				return it.Release()
+			}
+		},
+		"a queue that only consumers have used": func(path string, c *coord.Client) (string, func(*coord.Client) error) {
+			n := w.Waits.Load()
+			go coord.NewPriorityQueue[string](c, path, nil).Take(ctx)
+			w.Eventually("the consumer waits", func() bool { return w.Waits.Load() > n })
+			return "queue", func(c *coord.Client) error {
+				_, err := coord.NewPriorityQueue[string](c, path, nil).Put(ctx, 1, "x")
+				return err
+			}
+		},
+		"a double barrier before its round": func(path string, c *coord.Client) (string, func(*coord.Client) error) {
+			n := w.Waits.Load()
+			go coord.NewDoubleBarrier(c, path, 2, nil).Enter(ctx)
+			w.Eventually("the entrant waits", func() bool { return w.Waits.Load() > n })
+			return "doublebarrier", func(c *coord.Client) error {
+				e, err := coord.NewDoubleBarrier(c, path, 2, nil).Enter(ctx)
+				if err != nil {
+					return err
+				}
+				return e.Release()
+			}
+		},
+		"a semaphore whose limit was deleted": func(path string, c *coord.Client) (string, func(*coord.Client) error) {
+			h, err := coord.NewSemaphore(c, path, 1, nil).Acquire(ctx, 1)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			s := w.Session("x")
+			defer s.Close()
+			if _, err := s.Commit(ctx, backend.Delete(w.Path(path)+"/limit", backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
+			}
+			return "semaphore", func(c *coord.Client) error {
+				if _, err := coord.NewSemaphore(c, path, 1, nil).TryAcquire(ctx, 1); !errors.Is(err, coord.ErrLocked) {
+					return fmt.Errorf("the second acquisition: %w", err)
+				}
+				return h.Release()
+			}
+		},
+		"a semaphore of Curator without its lock": func(path string, c *coord.Client) (string, func(*coord.Client) error) {
+			if _, err := w.Session("x").Commit(ctx,
+				backend.Create(w.Path(path), nil, backend.Persistent),
+				backend.Create(w.Path(path)+"/leases", nil, backend.Persistent),
+				backend.Create(w.Path(path)+"/leases/_c_01234567-89ab-4def-8123-456789abcdef-lease-", nil, backend.EphemeralSequential),
+			); err != nil {
+				w.T.Fatal(err)
+			}
+			return "semaphore of Curator", func(*coord.Client) error { return nil }
+		},
+		"a site without transactions": func(path string, c *coord.Client) (string, func(*coord.Client) error) {
+			told := func(context.Context, coord.Branch[string]) error { return nil }
+			go coord.NewParticipant(c, path, "a", coord.Handler[string]{Prepare: told, Commit: told, Abort: told}).Serve(ctx)
+			s := w.Session("x")
+			defer s.Close()
+			w.Eventually("the site is served", func() bool {
+				_, err := s.Exists(ctx, w.Path(path)+"/present/a", nil)
+				return err == nil
+			})
+			return "twophase", func(c *coord.Client) error {
+				_, err := coord.NewCoordinator[string](c, path, nil).Propose(ctx, coord.Proposal[string]{ID: "t", Sites: []string{"a"}})
+				return err
+			}
+		},
+	}
+}
+
+// A recipe of several nodes shows its kind also while only some of them exist: to a client
+// that remembers another kind, and to one that finds no mark.
+func TestARecipeOfSeveralNodesShowsItsKindBySomeOfThem(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		for _, first := range kindUses() {
+			if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" {
+				continue
+			}
+			for name, use := range w.usesInPart() {
+				path := "/" + first.kind + "-" + strings.ReplaceAll(name, " ", "-")
+				a, b, c, d := w.Open("a"+path, nil), w.Open("b"+path, nil), w.Open("c"+path, nil), w.Open("d"+path, nil)
+				if err := first.use(ctx, a, path); err != nil {
+					w.T.Fatal(err)
+				}
+				w.raze(path)
+				kind, again := use(path, b)
+				w.Settle()
+				before := w.Children(path)
+				wantKind(w.T, first.use(ctx, a, path), w.Path(path), first.kind, kind)
+				// The removed mark was that of the first kind, so there is none.
+				wantKind(w.T, first.use(ctx, c, path), w.Path(path), first.kind, kind)
+				if after := w.Children(path); len(after) != len(before) {
+					w.T.Errorf("%s: %q has become %q", path, before, after)
+				}
+				if err := again(d); err != nil {
+					w.T.Errorf("%s: a new client of the second kind: %v", path, err)
+				}
+				for _, c := range []*coord.Client{a, b, c, d} {
+					c.Close()
+				}
+			}
+		}
+	})
+}
+
 // Two calls write their marks over that of another kind: that one of them examines the
 // directory does not spare the other the examination.
 func TestEachCallExaminesADirectoryThatIsNotTheKnownOne(t *testing.T) {

@@ -152,6 +152,7 @@ var layouts = []struct {
 	{KindDoubleBarrier, []string{"members", "ready"}},
 	{KindQueue, []string{"items", "waiters"}}, // of every kind of queue
 	{KindTwoPhase, []string{"sites", "tx"}},
+	{KindTwoPhase, []string{"sites", "serving"}},
 	{KindCuratorSemaphore, []string{"leases", "locks"}},
 }
 
@@ -167,6 +168,45 @@ func (k RecipeKind) Among(names []string) RecipeKind {
 		missing := slices.ContainsFunc(l.names, func(name string) bool { return !slices.Contains(names, name) })
 		if !missing && !k.Admits(l.kind) && !(l.kind == KindQueue && k.isQueue()) {
 			return l.kind
+		}
+	}
+	return ""
+}
+
+// Part is a directory of a recipe of several nodes, in which it has nodes that no other
+// recipe has in a directory of that name.
+type Part struct {
+	Name  string
+	whole RecipeKind
+	nodes RecipeKind
+}
+
+var parts = []Part{
+	{"requests", KindSemaphore, KindRequests},
+	{"members", KindDoubleBarrier, KindMembers},
+	{"items", KindQueue, KindBucket}, // of every kind of queue
+	{"waiters", KindQueue, KindWaiters},
+	{"leases", KindCuratorSemaphore, KindCuratorLeases},
+}
+
+// Parts returns the nodes among names, the children of a directory, that can be parts of
+// a recipe other than the kinds that k admits.
+func (k RecipeKind) Parts(names []string) []Part {
+	var list []Part
+	for _, p := range parts {
+		if slices.Contains(names, p.Name) && !k.Admits(p.whole) && !(p.whole == KindQueue && k.isQueue()) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Kind returns the kind of the recipe to which the part belongs, or "" if none of names,
+// its children, shows that.
+func (p Part) Kind(names []string) RecipeKind {
+	for _, name := range names {
+		if kind, _ := Parse(name); kind == p.nodes {
+			return p.whole
 		}
 	}
 	return ""
