@@ -327,7 +327,7 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 	data, rev := m.data, m.rev
 	m.used = rev
 	m.mu.Unlock()
-	sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: layout.KindGroup}, layout.MemberInfix+m.id+"-", data)
+	sp := newSpec(m.g.c, m.g.ground(), layout.MemberInfix+m.id+"-", data)
 	m.mine = append(m.mine, spec{ground: sp.ground, kind: sp.kind, prefix: sp.prefix}) // the data is not needed any more
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
 	n, err := s.create(calls, &sp)
@@ -362,7 +362,7 @@ func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
 		// Data with which the next incarnation could not be created is refused now.
-		sp := newSpec(m.g.c, ground{dir: m.g.path.full, recipe: layout.KindGroup}, layout.MemberInfix+m.id+"-", nil)
+		sp := newSpec(m.g.c, m.g.ground(), layout.MemberInfix+m.id+"-", nil)
 		err = backend.CheckOps([]backend.Op{
 			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, sp.recipe.Mark(), backend.AnyVersion),
 		})

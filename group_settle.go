@@ -38,6 +38,9 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 		if err != nil && !isNotFound(err) {
 			return err
 		}
+		if err := s.misled(ctx, m.g.ground(), n.path, names); err != nil {
+			return err
+		}
 		l := m.rivals(names, n)
 		if !l.own {
 			if withdrawing {

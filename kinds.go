@@ -54,8 +54,8 @@ import (
 //
 // Exclusion does not depend on the mark. A contender that is not alone in the directory
 // of a line lists it before it is granted, and withdraws if a contender of another kind
-// came before it. So of two kinds on one path only the first one is granted, also if
-// the mark is missing, denied or overwritten.
+// came before it, or if a recipe of several nodes has nodes there. So of two kinds on one
+// path only the first one is granted, also if the mark is missing, denied or overwritten.
 
 // ground is a path that a recipe uses.
 type ground struct {
@@ -178,6 +178,18 @@ func (s *session) inParts(ctx context.Context, g ground, names []string) (layout
 		}
 	}
 	return "", nil
+}
+
+// misled returns a KindError if a recipe of several nodes has the path g, at which the
+// node at path was created. The client has found the mark of its own kind there: another
+// client wrote it over that of the other kind, as described above, and has not removed it
+// yet, or has died. So it does that too. names are the children of g.
+func (s *session) misled(ctx context.Context, g ground, path string, names []string) error {
+	found, err := s.inParts(ctx, g, names)
+	if found != "" {
+		_, err = s.examineAnew(ctx, g, path, 0)
+	}
+	return err
 }
 
 // occupy ensures, at the first use, that g is of its kind and carries its mark, for

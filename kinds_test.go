@@ -1055,6 +1055,54 @@ func TestARecipeOfSeveralNodesShowsItsKindBySomeOfThem(t *testing.T) {
 	})
 }
 
+// A client reads the mark that another one has written over that of another kind, before that
+// client removes it, or dies: it is refused too, and removes the mark.
+func TestAMarkOverThatOfAnotherKindMisleadsNoClient(t *testing.T) {
+	takesBack := func(c backendtest.Call) bool {
+		return len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpDelete && c.Ops[1].Kind == backend.OpSetData
+	}
+	for _, first := range kindUses() {
+		if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" {
+			continue
+		}
+		for _, dies := range []bool{false, true} {
+			t.Run(fmt.Sprint(first.kind, " dies ", dies), func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					ctx := context.Background()
+					var before coordtest.Nth
+					a := w.Open("a", &backendtest.Hooks{Before: before.Before})
+					if err := first.use(ctx, a, "/p"); err != nil {
+						w.T.Fatal(err)
+					}
+					w.raze("/p")
+					h := acquire(w.T, coord.NewSemaphore(w.Open("b", nil), "/p", 2, nil), 1)
+					misled := make(chan error, 1)
+					before.Arm(1, takesBack, func(ctx context.Context, c backendtest.Call, _ error) error {
+						go func() { misled <- first.use(context.Background(), w.Open("d", nil), "/p") }()
+						w.Settle()
+						if !dies {
+							return nil
+						}
+						w.Link("a").Partition()
+						return coordtest.Silence(ctx, c)
+					})
+					if dies {
+						ctx, cancel := context.WithTimeout(ctx, w.Timeout/3)
+						defer cancel()
+						coordtest.WantErr(w.T, first.use(ctx, a, "/p"), context.DeadlineExceeded)
+					} else {
+						wantKind(w.T, first.use(ctx, a, "/p"), w.Path("/p"), first.kind, "semaphore")
+					}
+					wantKind(w.T, <-misled, w.Path("/p"), first.kind, "semaphore")
+					w.Eventually("the service has ended the session of the first client", func() bool { return len(w.Children("/p")) == 2 })
+					coordtest.MustRelease(w.T, acquire(w.T, coord.NewSemaphore(w.Open("e", nil), "/p", 2, nil), 1))
+					coordtest.MustRelease(w.T, h)
+				})
+			})
+		}
+	}
+}
+
 // Two calls write their marks over that of another kind: that one of them examines the
 // directory does not spare the other the examination.
 func TestEachCallExaminesADirectoryThatIsNotTheKnownOne(t *testing.T) {

@@ -125,6 +125,9 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			if err := l.intruder(names, p.seq); err != nil {
 				return nil, err
 			}
+			if err := s.misled(ctx, l.ground(), p.path, names); err != nil {
+				return nil, err
+			}
 		}
 		i := slices.IndexFunc(queue, func(q layout.Position) bool { return q.Name == base(p.path) })
 		if i < 0 {
