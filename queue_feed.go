@@ -371,6 +371,9 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 // does not have, and would show them for ever.
 func (f *feeder) vanished(found []layout.QueueEntry) {
 	first := found[0].Path()
+	if f.q.stuckItems()[first] > time.Now().UnixMilli() {
+		return // it is there, but cannot be moved
+	}
 	if f.gone != first {
 		f.gone = first
 		return

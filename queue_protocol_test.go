@@ -2,6 +2,7 @@ package coord_test
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -260,6 +261,44 @@ func TestAnItemThatOnlyOneServerHasDelaysNoOther(t *testing.T) {
 			w.T.Errorf("%d claims were refused, want 3", refused)
 		}
 		w.drained(&b.Consumer)
+	})
+}
+
+// T7: an item that cannot be moved to the dead letters is on each server. The client logs why
+// it ignores the item, each time that it does, and nothing else.
+func TestAnItemThatCannotBeMovedIsNotTakenForOneThatOnlyOneServerHas(t *testing.T) {
+	onMemory(t, func(w *world) {
+		o := &coord.QueueOptions[int]{MaxAttempts: 1}
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("x", nil), "/q/dead", nil)))
+		b := w.queue("b", o)
+		mustPut(w.T, b, 1, 1)
+		it := mustTake(w.T, b, 1)
+		w.Link("b").Expire(it.Session())
+		<-it.Done()
+		moves := 0
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Logger: slog.New(onWarn(func(text string) {
+			if text == "coord: cannot move an item to the dead letters" {
+				moves++
+			} else {
+				w.T.Errorf("logged: %s", text)
+			}
+		}))})
+		a := coord.NewQueue[int](c, "/q", o)
+		taken := make(chan *coord.Item[int], 1)
+		go func() {
+			it, err := a.Take(context.Background())
+			if err != nil {
+				w.T.Error(err)
+			}
+			taken <- it
+		}()
+		time.Sleep(3 * time.Minute)
+		w.Settle()
+		if moves < 3 {
+			w.T.Errorf("%d attempts to move the item in three minutes", moves)
+		}
+		mustPut(w.T, b, 2, 2)
+		mustAck(w.T, <-taken)
 	})
 }
 
