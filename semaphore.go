@@ -56,10 +56,10 @@ type SemaphoreOptions struct {
 // derives from holds on the same semaphore (Hold.Context) fails with ErrHeld if its
 // permits and theirs together exceed the limit. It also fails with ErrHeld if a request
 // that came between them does not fit beside theirs: that request waits for the holds,
-// and the Acquire waits for that request. (A TryAcquire counts while its node stands,
-// which is two round trips.) It waits all the same if the limit has been set since that
-// request came. Other holds of the same process do not count. TryAcquire
-// returns ErrLocked in these cases.
+// and the Acquire would wait for that request. The request of a TryAcquire counts too,
+// for the two round trips until its node is removed. If the limit was set after that
+// request came, Acquire does not fail but waits. Other holds of the same process do not
+// count. TryAcquire returns ErrLocked in these cases.
 //
 // Layout: path/limit is a persistent node with the limit as a decimal number. It
 // outlives all clients, and an operator can read it and set it by hand. (Set it; do not

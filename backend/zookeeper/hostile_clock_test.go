@@ -78,24 +78,29 @@ func reads() map[string]func(context.Context, backend.Session) error {
 	}
 }
 
+// answers returns a server that answers each request but pings with code, and counts them.
+// After a thousand it ends the connection.
+func answers(code int32, asked *atomic.Int32) func(net.Conn, int) {
+	return func(conn net.Conn, _ int) {
+		welcome(conn, 10_000)
+		for r := range requests(conn) {
+			switch op := int32At(r, 4); {
+			case answerPing(conn, r):
+			case op == opClose, asked.Add(1) > 1000:
+				return
+			default:
+				conn.Write(framed(reply(int32At(r, 0), code)))
+			}
+		}
+	}
+}
+
 func TestAnUnknownAnswerEndsARead(t *testing.T) {
 	t.Parallel()
 	for name, read := range reads() {
 		for _, code := range []int32{-1, -2, -4, -5, -7, -9, -13, -100, -105, -113, -117, -121, -123, 17} {
 			var asked atomic.Int32
-			serve := func(conn net.Conn, _ int) {
-				welcome(conn, 10_000)
-				for r := range requests(conn) {
-					switch op := int32At(r, 4); {
-					case answerPing(conn, r):
-					case op == opClose, asked.Add(1) > 1000:
-						return
-					default:
-						conn.Write(framed(reply(int32At(r, 0), code)))
-					}
-				}
-			}
-			inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+			inBubble(t, Options{}, answers(code, &asked), func(t *testing.T, b backend.Backend) {
 				s, err := b.Open(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -133,19 +138,7 @@ func TestBothAnswersToARequestOfAnEndedSession(t *testing.T) {
 	for name, call := range calls {
 		for _, code := range []int32{codeSessionExpired, codeUnknownSession} {
 			var asked atomic.Int32
-			serve := func(conn net.Conn, _ int) {
-				welcome(conn, 10_000)
-				for r := range requests(conn) {
-					switch op := int32At(r, 4); {
-					case answerPing(conn, r):
-					case op == opClose, asked.Add(1) > 1000:
-						return
-					default:
-						conn.Write(framed(reply(int32At(r, 0), code)))
-					}
-				}
-			}
-			inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+			inBubble(t, Options{}, answers(code, &asked), func(t *testing.T, b backend.Backend) {
 				s, err := b.Open(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -169,19 +162,7 @@ func TestTheSessionLeavesAServerThatIsClosing(t *testing.T) {
 	t.Parallel()
 	for name, read := range reads() {
 		var asked atomic.Int32
-		serve := func(conn net.Conn, _ int) {
-			welcome(conn, 10_000)
-			for r := range requests(conn) {
-				switch op := int32At(r, 4); {
-				case answerPing(conn, r):
-				case op == opClose, asked.Add(1) > 1000:
-					return
-				default:
-					conn.Write(framed(reply(int32At(r, 0), codeClosing)))
-				}
-			}
-		}
-		inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+		inBubble(t, Options{}, answers(codeClosing, &asked), func(t *testing.T, b backend.Backend) {
 			s, err := b.Open(t.Context())
 			if err != nil {
 				t.Fatal(err)
