@@ -14,7 +14,7 @@ import (
 func TestTheContract(t *testing.T) {
 	t.Parallel()
 	// A machine with other work loses shorter sessions.
-	const timeout = 6 * time.Second
+	const timeout = 10 * time.Second
 	backendtest.Run(t, backendtest.Harness{
 		SessionTimeout: timeout,
 		Parallel:       true,
