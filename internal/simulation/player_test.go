@@ -406,9 +406,9 @@ func simSchedules() int {
 	case coordtest.Long():
 		return 100_000
 	case coordtest.Race:
-		return 1_000
+		return 500
 	}
-	return 10_000
+	return 5_000
 }
 
 var alwaysFaults = []string{"partition", "blip", "expiry", "lost request", "lost reply", "pause", "latency", "close", "uncertain outcome"}
