@@ -288,7 +288,8 @@ func TestALockThatIsOnlyPolledIsAcquired(t *testing.T) {
 				for i := range pollers {
 					link := st.Link(fmt.Sprint("poller ", i))
 					lock := of(coordtest.Open(t, link, nil), i)
-					link.SetLatency(time.Duration(8+i%5) * time.Millisecond)
+					// No two in step: the first of pollers in step meets no node of the others.
+					link.SetLatency(8*time.Millisecond + time.Duration(i)*83*time.Microsecond)
 					all.Go(func() {
 						for ctx.Err() == nil {
 							h, err := lock(ctx)
