@@ -265,35 +265,51 @@ func TestTwoKindsAreNeverGrantedAtOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.Open("a", nil), w.Open("b", nil)
-		m, rw := coord.NewMutex(a, "/l", nil), coord.NewRWMutex(b, "/l", nil)
 		s := w.Session("x")
-		// Both clients remember the path as that of their own kind: it was deleted, and created
-		// again, in between.
-		coordtest.Prime(w.T, m)
-		if _, err := s.Commit(ctx, backend.Delete(w.Path("/l"), backend.AnyVersion)); err != nil {
-			w.T.Fatal(err)
-		}
-		h, err := rw.Lock(ctx)
-		if err != nil {
-			w.T.Fatal(err)
-		}
-		_, err = m.Lock(ctx)
-		wantKind(w.T, err, w.Path("/l"), "mutex", "rwmutex")
-		coordtest.MustRelease(w.T, h)
-		// A waiter is not disturbed by a contender behind it that is refused.
-		h, err = rw.Lock(ctx)
-		if err != nil {
-			w.T.Fatal(err)
-		}
-		waiting := make(chan error, 1)
-		n := w.Waits.Load()
-		go func() { waiting <- rw.Do(ctx, func(context.Context, *coord.Hold) error { return nil }) }()
-		w.Eventually("the second writer waits", func() bool { return w.Waits.Load() > n })
-		_, err = m.TryLock(ctx)
-		wantKind(w.T, err, w.Path("/l"), "mutex", "rwmutex")
-		coordtest.MustRelease(w.T, h)
-		if err := <-waiting; err != nil {
-			w.T.Error(err)
+		for path, meet := range map[string]func(path string, m *coord.Mutex, rw *coord.RWMutex){
+			// Both clients remember the path as that of their own kind: it was deleted, and
+			// created again, in between.
+			"/again": func(path string, m *coord.Mutex, _ *coord.RWMutex) {
+				coordtest.Prime(w.T, m)
+				if _, err := s.Commit(ctx, backend.Delete(w.Path(path), backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
+				}
+			},
+			// Both know a directory of another implementation, in which neither writes a mark:
+			// only the nodes show the other kind.
+			"/unmarked": func(path string, m *coord.Mutex, rw *coord.RWMutex) {
+				if _, err := s.Commit(ctx, backend.Create(w.Path(path), []byte("10.0.3.17"), backend.Persistent)); err != nil {
+					w.T.Fatal(err)
+				}
+				coordtest.Prime(w.T, m)
+				h, err := rw.Lock(ctx)
+				coordtest.MustRelease(w.T, must(w.T, h, err))
+			},
+		} {
+			m, rw := coord.NewMutex(a, path, nil), coord.NewRWMutex(b, path, nil)
+			meet(path, m, rw)
+			h, err := rw.Lock(ctx)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			_, err = m.Lock(ctx)
+			wantKind(w.T, err, w.Path(path), "mutex", "rwmutex")
+			coordtest.MustRelease(w.T, h)
+			// A waiter is not disturbed by a contender behind it that is refused.
+			h, err = rw.Lock(ctx)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			waiting := make(chan error, 1)
+			n := w.Waits.Load()
+			go func() { waiting <- rw.Do(ctx, func(context.Context, *coord.Hold) error { return nil }) }()
+			w.Eventually("the second writer waits", func() bool { return w.Waits.Load() > n })
+			_, err = m.TryLock(ctx)
+			wantKind(w.T, err, w.Path(path), "mutex", "rwmutex")
+			coordtest.MustRelease(w.T, h)
+			if err := <-waiting; err != nil {
+				w.T.Error(err)
+			}
 		}
 	})
 }
