@@ -410,11 +410,15 @@ func TestAWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
 }
 
 // A context ends while a client looks up the kind of a path. The cause of its end must not be
-// remembered as the kind.
+// remembered as the kind: the next call looks again, and is refused before it writes.
 func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
-	ending := func(w *world, match func(backendtest.Call) bool, cause error, then func(c *coord.Client, ctx context.Context)) {
+	ending := func(w *world, match func(backendtest.Call) bool, cause error, then func(c *coord.Client, ctx context.Context)) (writes int32) {
 		var before coordtest.Nth
+		var commits atomic.Int32
 		c := w.Open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			if c.Op == "commit" {
+				commits.Add(1)
+			}
 			err := before.Before(ctx, c)
 			if err == nil && ctx.Err() == nil && does(backend.OpSetData, "permit-")(c) {
 				err = backend.ErrDenied
@@ -427,16 +431,23 @@ func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 			return nil
 		})
 		then(c, ctx)
+		return commits.Load()
+	}
+	nothing := func(w *world, writes int32) {
+		w.T.Helper()
+		if writes != 0 {
+			w.T.Errorf("the client wrote %d times to the path of another recipe", writes)
+		}
 	}
 	t.Run("the kind of a path", func(t *testing.T) {
 		onMemory(t, func(w *world) {
 			acquire(w.T, coord.NewSemaphore(w.Open("b", nil), "/p", 2, nil), 1)
-			ending(w, func(c backendtest.Call) bool { return c.Op == "get" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
+			nothing(w, ending(w, func(c backendtest.Call) bool { return c.Op == "get" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
 				_, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
 				coordtest.WantErr(w.T, err, context.Canceled)
 				_, err = coord.NewMutex(c, "/p", nil).Lock(context.Background())
 				coordtest.WantErr(w.T, err, coord.ErrKind)
-			})
+			}))
 		})
 	})
 	t.Run("the kind of the nodes", func(t *testing.T) {
@@ -444,12 +455,12 @@ func TestTheCauseOfAContextIsNotRemembered(t *testing.T) {
 			w.commit(backend.Create("/p", nil, backend.Persistent))
 			w.commit(backend.Create("/p/limit", []byte("1"), backend.Persistent))
 			w.commit(backend.Create("/p/requests", nil, backend.Persistent))
-			ending(w, func(c backendtest.Call) bool { return c.Op == "children" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
+			nothing(w, ending(w, func(c backendtest.Call) bool { return c.Op == "children" }, coord.ErrDenied, func(c *coord.Client, ctx context.Context) {
 				_, err := coord.NewMutex(c, "/p", nil).Lock(ctx)
 				coordtest.WantErr(w.T, err, context.Canceled)
 				_, err = coord.NewMutex(c, "/p", nil).Lock(context.Background())
 				coordtest.WantErr(w.T, err, coord.ErrKind)
-			})
+			}))
 		})
 	})
 	t.Run("that a waiter may mark its node", func(t *testing.T) {
