@@ -109,8 +109,9 @@ func TestAListThatArrivesLate(t *testing.T) {
 				f := x.reader(nil)
 				x.run().synced()
 				x.equal(f)
-				held := make(chan struct{})
+				gone, held := make(chan struct{}), make(chan struct{})
 				after.Arm(1, at("children", "/c/p"), func(_ context.Context, _ backendtest.Call, err error) error {
+					<-gone
 					during(x)
 					time.Sleep(time.Millisecond)
 					close(held)
@@ -118,6 +119,7 @@ func TestAListThatArrivesLate(t *testing.T) {
 				})
 				x.create("/c/p/c")
 				x.delete("/c/p/c")
+				close(gone)
 				<-held
 				x.equal(f)
 			})

@@ -117,7 +117,7 @@ func TestAHostileServerInTheHandshake(t *testing.T) {
 				conn.(*net.TCPConn).CloseWrite()
 				swallow(conn)
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			_, err := New([]string{addr}, &Options{SessionTimeout: time.Second}).Open(ctx)
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), test.says) {
@@ -132,7 +132,7 @@ func TestAHostileServerInTheHandshake(t *testing.T) {
 func TestATLSClientAtAServerWithoutTLS(t *testing.T) {
 	t.Parallel()
 	addr := startServer(t, func(conn net.Conn) { conn.Read(make([]byte, 4)) })
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err := New([]string{addr}, &Options{SessionTimeout: time.Second, TLS: new(tls.Config)}).Open(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "or no TLS expected?") {
