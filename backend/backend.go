@@ -30,7 +30,7 @@
 // call made while the session is suspended waits until it is connected again. A call under
 // way at Close ends within a few seconds, as Close does.
 //
-// Reads (Get, Exists, Children, Arm, Sync) have no uncertain outcome: when contact breaks,
+// Reads (Get, Exists, Children, ReadMany, Arm, WatchTree, Sync) have no uncertain outcome: when contact breaks,
 // the session repeats them until they are answered, ctx ends or the session is lost. A Commit
 // that may have been applied is never repeated. A Commit that the service reports as not run
 // is sent again. When contact breaks during a Commit, its error matches ErrUncertain: it may
@@ -52,7 +52,8 @@
 // A read may arm a Watch. Arming is atomic with the read: every change after
 // the state that the read returned fires it, and the read and its watch cost
 // one round trip. Arm arms several watches, of nodes that were read before. See
-// Watch.
+// Watch. WatchTree follows a node and everything below it with one watch, if the
+// service can; see TreeWatch.
 //
 // # Data
 //
@@ -133,6 +134,26 @@ type Session interface {
 	// paths is limited, see CheckTargets.
 	Arm(ctx context.Context, since int64, targets ...Target) error
 
+	// WatchTree arms w for the node at path, which may be missing, and everything below it: w
+	// reports every change there of the commits after some moment of the call. It reads
+	// nothing; the caller reads what it needs when WatchTree has returned, and then misses no
+	// change after that. Several watches may be armed for one node. They change nothing for
+	// the watches of reads and of Arm. w can be over already when WatchTree returns. See
+	// TreeWatch. An error means that w is not armed. Without the feature Trees the error is
+	// ErrUnsupported, at once.
+	WatchTree(ctx context.Context, path string, w *TreeWatch) error
+
+	// ReadMany reads the data or the children of many nodes in few round trips, and returns
+	// one result for each read. A node that is missing, or that the session may not read, has
+	// its error in its result. An error of the call means that there are no results. At least
+	// one read is needed; their number is not limited.
+	//
+	// The reads need not be of one moment, since the backend splits a call whose request or
+	// reply would be too large. Each is at least as new as the reads before it, and as every
+	// read of the session that was answered before the call. Without the feature Batches the
+	// error is ErrUnsupported, at once.
+	ReadMany(ctx context.Context, reads ...Read) ([]ReadResult, error)
+
 	// Sync returns when the server that this session reads from has caught up with everything
 	// committed on the service before Sync began. Sync is also ordered after every Commit
 	// that this session began before it, including those whose ctx ended and those whose
@@ -187,9 +208,15 @@ func (p Phase) String() string {
 // not a set of interfaces, so that a wrapper around a session stays transparent.
 type Features uint32
 
-// Containers: the service supports nodes that it removes by itself some time after their last
-// child is deleted. Without it, CreateMode Container is ErrUnsupported.
-const Containers Features = 1 << iota
+const (
+	// Containers: the service supports nodes that it removes by itself some time after their
+	// last child is deleted. Without it, CreateMode Container is ErrUnsupported.
+	Containers Features = 1 << iota
+	// Trees: the service has Session.WatchTree.
+	Trees
+	// Batches: the service has Session.ReadMany.
+	Batches
+)
 
 // Has reports whether f contains all features of want.
 func (f Features) Has(want Features) bool { return f&want == want }

@@ -43,14 +43,14 @@ var (
 // Error says which operation failed on which path, and why. Err matches one of
 // the errors of this package or a context's error.
 type Error struct {
-	// Op is "open", "get", "exists", "children", "arm", "sync" or "close". For a Commit that
-	// one operation made fail, or that has only one, it is "create", "set", "delete" or
-	// "check"; for other Commits it is "commit". The recipes of package coord use the names
-	// of their methods.
+	// Op is "open", "get", "exists", "children", "arm", "watch" (WatchTree), "read"
+	// (ReadMany), "sync" or "close". For a Commit that one operation made fail, or that has
+	// only one, it is "create", "set", "delete" or "check"; for other Commits it is "commit".
+	// The recipes of package coord use the names of their methods.
 	Op string
 	// Path is as it was given: for a Commit the path of the operation that Op names, else
-	// that of its first operation; for an Arm likewise that of a target. It is empty for
-	// "open" and "close".
+	// that of its first operation; for an Arm or a ReadMany likewise that of a target or a
+	// read. It is empty for "open" and "close".
 	Path string
 	// Index is the operation that made a Commit fail, counted from 0. It is -1 if no
 	// operation is at fault: the session was lost, ctx ended, or the outcome is unknown. It

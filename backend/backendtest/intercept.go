@@ -13,10 +13,13 @@ type Call struct {
 	// Session is the session below the wrapper; calls on it bypass the hooks. It has the same
 	// ID as the session above.
 	Session backend.Session
-	Op      string           // "get", "exists", "children", "arm", "sync" or "commit"
-	Path    string           // of a read; for a commit or an arm the path of the first operation or target
+	Op      string           // "get", "exists", "children", "arm", "watch" (WatchTree), "read" (ReadMany), "sync" or "commit"
+	Path    string           // of a read; for a commit, an arm or a ReadMany the path of the first operation, target or read
 	Ops     []backend.Op     // of a commit; not to be changed
 	Targets []backend.Target // of an arm; not to be changed
+
+	Tree  *backend.TreeWatch // of a WatchTree; Over, called by a hook at any time, ends it
+	Reads []backend.Read     // of a ReadMany; not to be changed
 }
 
 // Hooks run around the calls of the sessions of one backend. Each hook may be nil. Hooks run
@@ -35,8 +38,12 @@ type Hooks struct {
 	After func(ctx context.Context, c Call, err error) error
 
 	// Names may replace the names that a children call has returned, as a lagging replica
-	// would. The hook owns the slice.
+	// would. The hook owns the slice. For the children that a ReadMany has read, c is the
+	// call that would have read them alone.
 	Names func(c Call, names []string) []string
+
+	// Results may change the results that a ReadMany has returned.
+	Results func(c Call, results []backend.ReadResult)
 }
 
 // Intercept returns b with hooks around the calls of its sessions. Everything else passes
@@ -138,6 +145,40 @@ func (s *interceptedSession) Arm(ctx context.Context, since int64, targets ...ba
 		watches = append(watches, t.Watch)
 	}
 	return s.around(ctx, c, watches, func() error { return s.Session.Arm(ctx, since, targets...) })
+}
+
+func (s *interceptedSession) WatchTree(ctx context.Context, path string, w *backend.TreeWatch) error {
+	c := Call{Session: s.Session, Op: "watch", Path: path, Tree: w}
+	err := s.around(ctx, c, nil, func() error { return s.Session.WatchTree(ctx, path, w) })
+	if err != nil {
+		w.Stop()
+	}
+	return err
+}
+
+func (s *interceptedSession) ReadMany(ctx context.Context, reads ...backend.Read) (results []backend.ReadResult, err error) {
+	c := Call{Session: s.Session, Op: "read", Reads: slices.Clone(reads)}
+	if len(reads) > 0 {
+		c.Path = reads[0].Path
+	}
+	err = s.around(ctx, c, nil, func() (err error) {
+		results, err = s.Session.ReadMany(ctx, reads...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.hooks.Names != nil {
+		for i, r := range reads {
+			if r.Children && results[i].Err == nil {
+				results[i].Names = s.hooks.Names(Call{Session: s.Session, Op: "children", Path: r.Path}, results[i].Names)
+			}
+		}
+	}
+	if s.hooks.Results != nil {
+		s.hooks.Results(c, results)
+	}
+	return results, nil
 }
 
 func (s *interceptedSession) Sync(ctx context.Context, path string) error {

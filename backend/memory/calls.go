@@ -173,6 +173,57 @@ func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Targe
 	return err
 }
 
+func (s *session) WatchTree(ctx context.Context, path string, w *backend.TreeWatch) error {
+	if !s.store.has.Has(backend.Trees) {
+		w.Stop()
+		return &backend.Error{Op: "watch", Path: path, Err: backend.ErrUnsupported}
+	}
+	err := backend.CheckTree(path, w)
+	if err == nil {
+		err = s.read(ctx, "watch", path, func(*node) error {
+			s.store.watches.armTree(s, w, path)
+			return nil
+		})
+	}
+	if err != nil {
+		w.Stop()
+	}
+	return err
+}
+
+// batch is the number of reads in one request. Each request is a moment of its own.
+const batch = 128
+
+func (s *session) ReadMany(ctx context.Context, reads ...backend.Read) ([]backend.ReadResult, error) {
+	if !s.store.has.Has(backend.Batches) {
+		return nil, &backend.Error{Op: "read", Path: firstPath(reads), Err: backend.ErrUnsupported}
+	}
+	if err := backend.CheckReads(reads); err != nil {
+		return nil, err
+	}
+	results := make([]backend.ReadResult, len(reads))
+	for from := 0; from < len(reads); from += batch {
+		to := min(from+batch, len(reads))
+		err := s.read(ctx, "read", reads[0].Path, func(*node) error {
+			for i := from; i < to; i++ {
+				results[i] = s.store.tree.read(reads[i])
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+func firstPath(reads []backend.Read) string {
+	if len(reads) == 0 {
+		return ""
+	}
+	return reads[0].Path
+}
+
 func (s *session) Sync(ctx context.Context, path string) error {
 	// Every session reads the one tree, and requests arrive in order.
 	return s.read(ctx, "sync", path, func(*node) error { return nil })
@@ -181,6 +232,9 @@ func (s *session) Sync(ctx context.Context, path string) error {
 func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 	if err := backend.CheckOps(ops); err != nil {
 		return nil, err
+	}
+	if ops[0].Kind == backend.OpCreate && ops[0].Mode == backend.Container && !s.store.has.Has(backend.Containers) {
+		return nil, &backend.Error{Op: "create", Path: ops[0].Path, Err: backend.ErrUnsupported}
 	}
 	results, err := s.commit(ctx, ops)
 	if err == nil {

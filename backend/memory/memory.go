@@ -29,6 +29,9 @@ type Options struct {
 	// session without contact lost. The default is a third of the timeout. It
 	// must be less than the timeout.
 	LossMargin time.Duration
+
+	// Without are features that the store shall not have, for tests of what replaces them.
+	Without backend.Features
 }
 
 // A Store is one service in memory. It is safe for concurrent use. There is
@@ -36,6 +39,7 @@ type Options struct {
 type Store struct {
 	timeout time.Duration
 	margin  time.Duration
+	has     backend.Features
 	bad     error // the error in the options; reported by Open
 	link    *Link // the store's own link, without a name
 
@@ -58,6 +62,7 @@ func New(o *Options) *Store {
 	st := &Store{
 		timeout:  opts.SessionTimeout,
 		margin:   opts.LossMargin,
+		has:      (backend.Containers | backend.Trees | backend.Batches) &^ opts.Without,
 		tree:     newTree(),
 		watches:  watches{paths: make(map[string]*pathWatches)},
 		links:    make(map[string]*Link),
@@ -152,7 +157,7 @@ func (st *Store) apply(ops []backend.Op, results []backend.Result, owner int64) 
 	c := &st.scratch
 	err := st.tree.apply(c, ops, results, owner)
 	if err == nil {
-		st.watches.fire(c.events)
+		st.watches.fire(c.events, st.tree.zxid)
 	}
 	c.reset()
 	return err

@@ -27,11 +27,12 @@ type session struct {
 	lastDue  time.Time     // when the latest delayed request arrives
 	lastSent chan struct{} // closed when the latest delayed commit has arrived
 	watches  map[*armed]struct{}
+	trees    []*armedTree
 }
 
 func (s *session) ID() int64                  { return s.id }
 func (s *session) Timeout() time.Duration     { return s.store.timeout }
-func (s *session) Features() backend.Features { return backend.Containers }
+func (s *session) Features() backend.Features { return s.store.has }
 func (s *session) Done() <-chan struct{}      { return s.done }
 
 func (s *session) Status() (backend.Phase, <-chan struct{}) {

@@ -66,6 +66,27 @@ func (n *node) names() []string {
 	return names
 }
 
+// read answers one read of many.
+func (t *tree) read(r backend.Read) (result backend.ReadResult) {
+	n := t.nodes[r.Path]
+	switch {
+	case n == nil:
+		op := "get"
+		if r.Children {
+			op = "children"
+		}
+		result.Err = &backend.Error{Op: op, Path: r.Path, Err: backend.ErrNotFound}
+	case r.Children:
+		result.Names = n.names()
+	default:
+		result.Stat = n.stat()
+		if len(n.data) > 0 {
+			result.Data = slices.Clone(n.data)
+		}
+	}
+	return result
+}
+
 // ephemerals returns the paths of a session's ephemeral nodes in order. It walks the whole
 // tree: sessions end rarely, nodes are created often.
 func (t *tree) ephemerals(owner int64) []string {

@@ -10,6 +10,7 @@ import (
 type watches struct {
 	paths map[string]*pathWatches
 	last  int64
+	trees map[string][]*armedTree // by the path of the top
 }
 
 // pathWatches are the watches on one path in the order of their arming. data is
@@ -80,11 +81,12 @@ func (ws *watches) remove(a *armed) {
 // fire fires the watches that the events affect, in the order of the events and then of
 // arming. A watch of a session without contact stays armed: it fires LookAgain when contact
 // returns or the session ends.
-func (ws *watches) fire(events []event) {
-	if len(ws.paths) == 0 {
+func (ws *watches) fire(events []event, zxid int64) {
+	if len(ws.paths) == 0 && len(ws.trees) == 0 {
 		return
 	}
 	for _, e := range events {
+		ws.tell(e, zxid)
 		pw := ws.paths[e.path]
 		if pw == nil {
 			continue
@@ -142,8 +144,76 @@ func (ws *watches) startle(s *session, path string, data, child bool) {
 	}
 }
 
-// lookAgain fires all watches of s in the order of their arming.
+// armedTree is a tree watch.
+type armedTree struct {
+	w    *backend.TreeWatch
+	s    *session
+	path string
+}
+
+// armTree arms w for s on path and everything below it.
+func (ws *watches) armTree(s *session, w *backend.TreeWatch, path string) {
+	a := &armedTree{w: w, s: s, path: path}
+	if !w.Arm(func(*backend.TreeWatch) { s.store.disarmTree(a) }) {
+		return
+	}
+	if ws.trees == nil {
+		ws.trees = make(map[string][]*armedTree)
+	}
+	ws.trees[path] = append(ws.trees[path], a)
+	s.trees = append(s.trees, a)
+}
+
+// disarmTree is called by TreeWatch.Stop.
+func (st *Store) disarmTree(a *armedTree) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.watches.removeTree(a)
+}
+
+func (ws *watches) removeTree(a *armedTree) {
+	is := func(b *armedTree) bool { return a == b }
+	a.s.trees = slices.DeleteFunc(a.s.trees, is)
+	ws.trees[a.path] = slices.DeleteFunc(ws.trees[a.path], is)
+	if len(ws.trees[a.path]) == 0 {
+		delete(ws.trees, a.path)
+	}
+}
+
+// tell reports an event to the tree watches on its path and on those above it. A session
+// without contact learns nothing: its tree watches are over when contact returns or the
+// session ends.
+func (ws *watches) tell(e event, zxid int64) {
+	if len(ws.trees) == 0 || e.what == childrenChanged {
+		return
+	}
+	change := backend.TreeChange{Path: e.path, Zxid: zxid}
+	switch e.what {
+	case created:
+		change.Kind = backend.TreeCreated
+	case deleted:
+		change.Kind = backend.TreeDeleted
+	default:
+		change.Kind = backend.TreeChanged
+	}
+	for top := e.path; ; top, _ = split(top) {
+		for _, a := range slices.Clone(ws.trees[top]) {
+			if !a.s.suspended() && !a.w.Tell(change) {
+				ws.removeTree(a)
+			}
+		}
+		if top == "/" {
+			return
+		}
+	}
+}
+
+// lookAgain fires all watches of s in the order of their arming, and ends its tree watches.
 func (ws *watches) lookAgain(s *session) {
+	for _, a := range slices.Clone(s.trees) {
+		ws.removeTree(a)
+		a.w.Over()
+	}
 	all := make([]*armed, 0, len(s.watches))
 	for a := range s.watches {
 		all = append(all, a)
