@@ -23,10 +23,13 @@ type store struct {
 func (s store) Root() string                      { return s.root }
 func (s store) Link(name string) backendtest.Link { return s.Store.Link(name) }
 
-func memoryHarness(timeout time.Duration) backendtest.Harness {
+func memoryHarness(timeout time.Duration) backendtest.Harness { return memoryWithout(timeout, 0) }
+
+// memoryWithout is the memory backend without some features.
+func memoryWithout(timeout time.Duration, features backend.Features) backendtest.Harness {
 	return backendtest.Harness{
 		New: func(t *testing.T) backendtest.Service {
-			return store{memory.New(&memory.Options{SessionTimeout: timeout}), "/"}
+			return store{memory.New(&memory.Options{SessionTimeout: timeout, Without: features}), "/"}
 		},
 		SessionTimeout: timeout,
 	}
@@ -40,6 +43,12 @@ func TestMemoryKeepsTheContract(t *testing.T) {
 
 func TestMemoryKeepsTheContractInsideABubble(t *testing.T) {
 	h := memoryHarness(10 * time.Second)
+	h.Leaf = synctest.Test
+	backendtest.Run(t, h)
+}
+
+func TestMemoryWithoutItsFeaturesKeepsTheContract(t *testing.T) {
+	h := memoryWithout(10*time.Second, backend.Containers|backend.Trees|backend.Batches)
 	h.Leaf = synctest.Test
 	backendtest.Run(t, h)
 }

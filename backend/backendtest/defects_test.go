@@ -20,7 +20,7 @@ type defect struct {
 }
 
 func defects() []defect {
-	return append([]defect{
+	return slices.Concat([]defect{
 		{"none", "", "", func(Link, *mutant) {}},
 		{"every event is a deletion", "watch", "reacts to a change of the data as the contract says", func(_ Link, m *mutant) {
 			m.watched(func(_ string, _ bool, w *backend.Watch) *backend.Watch {
@@ -249,7 +249,7 @@ func defects() []defect {
 				return nil
 			}
 		}},
-	}, armDefects()...)
+	}, armDefects(), treeDefects(), manyDefects())
 }
 
 // late makes every watch fire a moment after its event.

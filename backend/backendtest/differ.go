@@ -14,7 +14,7 @@ import (
 // difference. It compares results, errors and the operations that they blame, Stats (zxids by
 // their order, times not at all), children, the kinds of fired watches, and the owners of
 // ephemerals. The script has several sessions that create in every mode, set, delete, check,
-// read with and without watches, arm several at once, lose requests and replies, close and
+// read with and without watches, alone and many at once, arm several watches, watch trees, lose requests and replies, close and
 // expire. The script depends on seed and steps only.
 //
 // Each step is made by one session; afterwards all sessions catch up by Sync, so that their
@@ -61,7 +61,7 @@ func unplayed(counts map[string]int) []string {
 	for _, what := range []string{
 		"success", "error: not found", "error: exists", "error: bad version", "error: not empty", "error: no children",
 		"error: uncertain", "error: bad path", "watch fired: look again", "watch fired: deleted", "close", "expire",
-		"arm", "arm: look again", "arm: not fired", "error: invalid",
+		"arm", "arm: look again", "arm: not fired", "error: invalid", "watch a tree", "read many",
 	} {
 		if counts[what] == 0 {
 			missing = append(missing, what)

@@ -32,7 +32,7 @@ func closeLeaves() []leaf {
 					s.Fatalf("Err after Close matches ErrSessionLost: %v", c.Err())
 				}
 			}
-			for _, call := range s.calls(n) {
+			for _, call := range c.calls(n) {
 				err := call.do(s.ctx, c.Session)
 				call.over(s, err, backend.ErrClosed)
 				if errors.Is(err, backend.ErrUncertain) {
@@ -59,7 +59,7 @@ func closeLeaves() []leaf {
 			n := c.create("n", "v", backend.Persistent)
 			c.link.Partition()
 			c.phase(backend.PhaseSuspended)
-			calls := s.calls(n)
+			calls := c.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
 				errs[i] = make(chan error, 1)
@@ -175,7 +175,7 @@ func closeLeaves() []leaf {
 				defer l.SetLatency(0)
 				l.SetLatency(3 * closeLimit)
 			}
-			for _, call := range s.calls(n) {
+			for _, call := range c.calls(n) {
 				if !call.commit {
 					continue
 				}
@@ -183,7 +183,7 @@ func closeLeaves() []leaf {
 				call.over(s, call.do(ctx, c.Session), context.DeadlineExceeded)
 				cancel()
 			}
-			calls := s.calls(n)
+			calls := c.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
 				errs[i] = make(chan error, 1)

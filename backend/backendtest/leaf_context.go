@@ -18,10 +18,10 @@ type callCase struct {
 	do     func(ctx context.Context, c backend.Session) error
 }
 
-// calls returns every kind of call that goes to the service. n exists; the commits create
-// nodes below it.
-func (s *scene) calls(n string) []callCase {
-	return []callCase{
+// calls returns every kind of call that goes to the service and that it supports. n exists;
+// the commits create nodes below it.
+func (c *client) calls(n string) []callCase {
+	all := []callCase{
 		{"get", "get", n, false, func(ctx context.Context, c backend.Session) error {
 			_, _, err := c.Get(ctx, n, nil)
 			return err
@@ -54,6 +54,20 @@ func (s *scene) calls(n string) []callCase {
 			return err
 		}},
 	}
+	if c.Features().Has(backend.Trees) {
+		all = append(all, callCase{"watch tree", "watch", n, false, func(ctx context.Context, c backend.Session) error {
+			w := backend.NewTreeWatch(0)
+			defer w.Stop()
+			return c.WatchTree(ctx, n, w)
+		}})
+	}
+	if c.Features().Has(backend.Batches) {
+		all = append(all, callCase{"read many", "read", n, false, func(ctx context.Context, c backend.Session) error {
+			_, err := c.ReadMany(ctx, backend.Read{Path: n}, backend.Read{Path: n, Children: true})
+			return err
+		}})
+	}
+	return all
 }
 
 // over checks the error of a call that the session, or ctx, ended.
@@ -108,7 +122,7 @@ func contextLeaves() []leaf {
 			c := s.open("a")
 			n := c.create("n", "v", backend.Persistent)
 			for _, e := range endedContexts(s) {
-				for _, call := range s.calls(n) {
+				for _, call := range c.calls(n) {
 					err := call.do(e.ctx, c.Session)
 					call.over(s, err, e.ctx.Err(), context.Cause(e.ctx))
 					if errors.Is(err, backend.ErrUncertain) {
@@ -128,7 +142,7 @@ func contextLeaves() []leaf {
 			c.link.Partition()
 			c.phase(backend.PhaseSuspended)
 			ctx, cancel := context.WithCancelCause(s.ctx)
-			calls := s.calls(n)
+			calls := c.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
 				errs[i] = make(chan error, 1)
@@ -150,7 +164,7 @@ func contextLeaves() []leaf {
 			c.phase(backend.PhaseSuspended)
 			ctx, cancel := context.WithTimeout(s.ctx, s.timeout/10)
 			defer cancel()
-			calls := s.calls(n)
+			calls := c.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
 				errs[i] = make(chan error, 1)
@@ -166,7 +180,7 @@ func contextLeaves() []leaf {
 			latency := s.delay(c.link)
 			ended := 0
 			for i := range 24 {
-				for _, call := range s.calls(n) {
+				for _, call := range c.calls(n) {
 					if call.commit {
 						continue
 					}

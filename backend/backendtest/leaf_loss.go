@@ -43,7 +43,7 @@ func lossLeaves() []leaf {
 			n := c.create("n", "v", backend.Persistent)
 			c.link.Partition()
 			c.phase(backend.PhaseSuspended)
-			calls := s.calls(n)
+			calls := c.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
 				errs[i] = make(chan error, 1)
@@ -122,7 +122,7 @@ func lossLeaves() []leaf {
 			n := c.create("n", "v", backend.Persistent)
 			c.link.Partition()
 			c.phase(backend.PhaseSuspended)
-			calls := s.calls(n)
+			calls := c.calls(n)
 			errs := make([]chan error, len(calls))
 			for i, call := range calls {
 				errs[i] = make(chan error, 1)
@@ -212,7 +212,7 @@ func lossLeaves() []leaf {
 			if took := time.Since(start); took > s.timeout+2*time.Second {
 				s.Fatalf("reported after %v", took)
 			}
-			for _, call := range s.calls(n) {
+			for _, call := range c.calls(n) {
 				call.over(s, call.do(s.ctx, c.Session), backend.ErrSessionLost)
 			}
 			if o.sync(); o.there(p, nil) {

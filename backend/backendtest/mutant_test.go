@@ -26,6 +26,8 @@ type mutant struct {
 	exists   func(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error)
 	arm      func(ctx context.Context, since int64, targets []backend.Target) error
 	sync     func(ctx context.Context, path string) error
+	tree     func(ctx context.Context, path string, w *backend.TreeWatch) error
+	many     func(ctx context.Context, reads []backend.Read) ([]backend.ReadResult, error)
 	commit   func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error)
 	close    func() error
 	err      func() error
@@ -58,6 +60,20 @@ func (m *mutant) Arm(ctx context.Context, since int64, targets ...backend.Target
 		return m.arm(ctx, since, targets)
 	}
 	return m.Session.Arm(ctx, since, targets...)
+}
+
+func (m *mutant) WatchTree(ctx context.Context, path string, w *backend.TreeWatch) error {
+	if m.tree != nil {
+		return m.tree(ctx, path, w)
+	}
+	return m.Session.WatchTree(ctx, path, w)
+}
+
+func (m *mutant) ReadMany(ctx context.Context, reads ...backend.Read) ([]backend.ReadResult, error) {
+	if m.many != nil {
+		return m.many(ctx, reads)
+	}
+	return m.Session.ReadMany(ctx, reads...)
 }
 
 func (m *mutant) Sync(ctx context.Context, path string) error {
@@ -141,6 +157,65 @@ func relay(w *backend.Watch, fire func(backend.Kind) backend.Kind) *backend.Watc
 		}
 	}()
 	return below
+}
+
+// treed passes the changes of every tree watch through change. In a bubble they arrive
+// before the next read that returns.
+func (m *mutant) treed(change func(path string, all []backend.TreeChange, over bool) ([]backend.TreeChange, bool)) {
+	m.tree = func(ctx context.Context, path string, w *backend.TreeWatch) error {
+		below := backend.NewTreeWatch(0)
+		if err := m.Session.WatchTree(ctx, path, below); err != nil {
+			w.Stop()
+			return err
+		}
+		relayTree(w, below, func(all []backend.TreeChange, over bool) ([]backend.TreeChange, bool) { return change(path, all, over) })
+		return nil
+	}
+	pause := func() { time.Sleep(time.Nanosecond) } // ends when everything else waits
+	m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+		defer pause()
+		return m.Session.Get(ctx, path, w)
+	}
+	m.exists = func(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
+		defer pause()
+		return m.Session.Exists(ctx, path, w)
+	}
+	m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+		defer pause()
+		return m.Session.Children(ctx, path, w)
+	}
+	m.sync = func(ctx context.Context, path string) error {
+		defer pause()
+		return m.Session.Sync(ctx, path)
+	}
+}
+
+// relayTree tells w what below has told, as change returns it.
+func relayTree(w, below *backend.TreeWatch, change func(all []backend.TreeChange, over bool) ([]backend.TreeChange, bool)) {
+	stop := make(chan struct{})
+	w.Arm(func(*backend.TreeWatch) { below.Stop(); close(stop) })
+	go func() {
+		for {
+			select {
+			case <-below.Ready():
+			case <-stop:
+				return
+			case <-time.After(time.Hour): // a watch that nothing stops
+				return
+			}
+			all, over := change(below.Take())
+			for _, c := range all {
+				if !w.Tell(c) {
+					below.Stop()
+					return
+				}
+			}
+			if over {
+				w.Over()
+				return
+			}
+		}
+	}()
 }
 
 // mutantLink opens mutants.

@@ -24,6 +24,7 @@ type player struct {
 	opened     map[int64]int // session ID to its number
 	sequential []string      // paths of sequential nodes, oldest first
 	watches    []*played
+	trees      []*playedTree
 	zxids      []int64        // all zxids seen, oldest first
 	counts     map[string]int // number of events by kind
 }
@@ -41,6 +42,13 @@ type played struct {
 	armed   bool
 	stopped bool
 	told    bool // its firing has been reported
+}
+
+// A played tree watch belongs to a step of the script.
+type playedTree struct {
+	*backend.TreeWatch
+	owner *actor
+	ended bool // it was stopped, or has been reported as over
 }
 
 // An observation is the record of one step.
@@ -162,6 +170,38 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 				p.counts["arm: "+t.Watch.Kind().String()]++
 			}
 		}
+	case treeStep:
+		w := backend.NewTreeWatch(0)
+		err := a.WatchTree(ctx, path, w)
+		p.tell(o, err)
+		if err == nil {
+			p.trees = append(p.trees, &playedTree{TreeWatch: w, owner: a})
+		}
+	case manyStep:
+		var reads []backend.Read
+		for _, t := range st.targets {
+			reads = append(reads, backend.Read{Path: p.path(t.node), Children: t.children})
+		}
+		results, err := a.ReadMany(ctx, reads...)
+		p.tell(o, err)
+		for i, r := range results {
+			p.tell(o, r.Err)
+			slices.Sort(r.Names)
+			o.addf("read %d: data %s nil %v children %q ", i, brief(string(r.Data)), r.Data == nil, r.Names)
+			p.stat(o, r.Stat, r.Err == nil && !reads[i].Children)
+		}
+	case stopTreeStep:
+		var own []*playedTree
+		for _, w := range p.trees {
+			if w.owner == a && !w.ended {
+				own = append(own, w)
+			}
+		}
+		if len(own) > 0 {
+			w := own[st.victim%len(own)]
+			w.Stop()
+			w.ended = true
+		}
 	case stopStep:
 		var own []*played
 		for _, w := range p.watches {
@@ -202,6 +242,7 @@ func (p *player) lookAround(ctx context.Context, o *observation, st step, actor 
 		}
 	}
 	broke := st.what >= lostRequestStep
+	p.lookAtTrees(ctx, o, broke, actor)
 	for i, w := range p.watches {
 		if w.told || w.stopped {
 			if w.stopped && hasFired(w.Watch) {
@@ -231,6 +272,41 @@ func (p *player) lookAround(ctx context.Context, o *observation, st step, actor 
 			o.addf("watch %d has fired\n", i)
 		} else {
 			o.addf("watch %d has fired: %v\n", i, kind)
+		}
+	}
+}
+
+// lookAtTrees records what the tree watches have told. A break or the end of the session ends
+// its own, in time; the deletions of its ephemerals have no order.
+func (p *player) lookAtTrees(ctx context.Context, o *observation, broke bool, actor *actor) {
+	for i, w := range p.trees {
+		if w.ended {
+			if all, _ := w.Take(); len(all) > 0 {
+				o.addf("tree watch %d told %v when it had ended\n", i, all)
+			}
+			continue
+		}
+		all, over := w.Take()
+		for broke && w.owner == actor && !over {
+			select {
+			case <-w.Ready():
+				_, over = w.Take()
+				continue
+			case <-ctx.Done():
+				o.addf("tree watch %d is not over\n", i)
+			}
+			break
+		}
+		if over {
+			w.ended = true
+			p.counts["tree watch over"]++
+			o.addf("tree watch %d is over\n", i)
+			continue
+		}
+		slices.SortStableFunc(all, func(a, b backend.TreeChange) int { return strings.Compare(a.Path, b.Path) })
+		for _, c := range all {
+			p.counts["tree: "+c.Kind.String()]++
+			o.addf("tree watch %d: %v %s\n", i, c.Kind, p.short(c.Path))
 		}
 	}
 }

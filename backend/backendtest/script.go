@@ -17,9 +17,9 @@ type step struct {
 	node    nodeRef
 	ops     []scriptOp     // of a commit
 	watch   bool           // of a read
-	targets []scriptTarget // of an arm
+	targets []scriptTarget // of an arm, and the reads of a ReadMany
 	since   sinceRef       // of an arm
-	victim  int            // of stopStep: the index of the session's watch
+	victim  int            // of stopStep: the index of the session's watch; of stopTreeStep, of its tree watch
 }
 
 type stepKind int
@@ -31,7 +31,10 @@ const (
 	childrenStep
 	syncStep
 	armStep
+	treeStep
+	manyStep
 	stopStep        // of a watch
+	stopTreeStep    // of a tree watch
 	lostRequestStep // a commit whose request is lost
 	lostReplyStep   // a commit whose reply is lost
 	closeStep
@@ -39,7 +42,7 @@ const (
 )
 
 func (k stepKind) String() string {
-	return [...]string{"commit", "get", "exists", "children", "sync", "arm", "stop a watch",
+	return [...]string{"commit", "get", "exists", "children", "sync", "arm", "watch a tree", "read many", "stop a watch", "stop a tree watch",
 		"commit, request lost,", "commit, reply lost,", "close", "expire"}[k]
 }
 
@@ -115,6 +118,8 @@ func (st step) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "session %d: %v", st.session, st.what)
 	switch st.what {
+	case treeStep:
+		fmt.Fprintf(&b, " %s", st.node)
 	case getStep, existsStep, childrenStep:
 		fmt.Fprintf(&b, " %s", st.node)
 		if st.watch {
@@ -197,12 +202,18 @@ func (g scriptWriter) step() step {
 		st.what = existsStep
 	case p < 810:
 		st.what = childrenStep
-	case p < 900:
+	case p < 880:
 		st.what, st.targets, st.since = armStep, g.targets(), g.since()
-	case p < 920:
+	case p < 895:
+		st.what = treeStep
+	case p < 910:
+		st.what, st.targets = manyStep, g.targets()
+	case p < 925:
 		st.what = syncStep
-	case p < 945:
+	case p < 940:
 		st.what = stopStep
+	case p < 945:
+		st.what = stopTreeStep
 	case p < 955:
 		st.what, st.ops = lostRequestStep, g.ops(1+g.IntN(2))
 	case p < 965:
