@@ -89,6 +89,22 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 	}
 }
 
+// most returns how many of n things one commit can write if each takes so many operations,
+// of which some are conditions, and so many bytes. It leaves room for the few operations
+// that belong to the whole commit, and is at least one.
+func (s *session) most(n, ops, checks, size int) int {
+	const whole = 6 // a bucket and a tally of a queue, a waiter, and the slot
+	l := s.b.Limits()
+	n = min(n, l.Bytes/size)
+	if l.Ops > 0 {
+		n = min(n, (l.Ops-whole)/ops)
+	}
+	if l.Checks > 0 && checks > 0 {
+		n = min(n, (l.Checks-1)/checks)
+	}
+	return max(n, 1)
+}
+
 // raced reports whether a commit failed because of a concurrent change.
 func raced(err error) bool {
 	return (errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||

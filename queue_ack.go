@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -62,7 +61,7 @@ func (cl *itemClaim) ackInLine() error {
 	if turn.lead {
 		defer line.pass(cl)
 		q.mu.Lock()
-		n := min(len(line.waiting), q.batch)
+		n := min(len(line.waiting), q.batch(cl.s))
 		batch := line.waiting[:n:n] // the first is a
 		line.waiting = line.waiting[n:]
 		q.mu.Unlock()
@@ -153,7 +152,7 @@ func (cl *itemClaim) ackOps(ops []backend.Op) []backend.Op {
 }
 
 // AckAll acknowledges items that were taken from this queue, up to 128 in one
-// commit. Each item ends as with its own Ack, whatever the outcome of the others.
+// commit, or fewer if the service takes less. Each item ends as with its own Ack, whatever the outcome of the others.
 // AckAll returns nil if all items were acknowledged. Otherwise it returns the
 // joined errors of the items; the Ack of an item, called again, returns its own
 // error. If an item is nil, or was not taken from this queue value, nothing is
@@ -164,14 +163,16 @@ func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
 			return opError("ackall", q.q.path.full, fmt.Errorf("%w: item %d of %d was not taken from this queue", ErrInvalid, i+1, len(items)))
 		}
 	}
-	for part := range slices.Chunk(items, q.q.batch) {
+	for rest := items; len(rest) > 0; {
+		n := min(len(rest), q.q.batch(rest[0].claim.s))
 		var acks []*acking
-		for _, it := range part {
+		for _, it := range rest[:n] {
 			if it.claim.decide(verbAck, 0) {
 				acks = append(acks, newAcking(it.claim))
 			}
 		}
 		ackAll(acks)
+		rest = rest[n:]
 	}
 	// Only now may this wait for other calls, which may wait for these Acks.
 	errs := make([]error, len(items))

@@ -346,7 +346,7 @@ func (q *queue) purge(ctx context.Context, s *session, total *int) error {
 	_, err := q.eachBucket(ctx, s, nil, func(b layout.Bucket, last bool, c layout.BucketContents) error {
 		claimed := slices.ContainsFunc(c.Items, func(e layout.QueueEntry) bool { return e.Marked })
 		for len(c.Items) > 0 {
-			n := min(len(c.Items), q.batch)
+			n := min(len(c.Items), q.batch(s))
 			if err := s.purgeSome(ctx, c.Items[:n], total); err != nil {
 				return err
 			}

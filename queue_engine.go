@@ -192,7 +192,6 @@ type queue struct {
 	size        int           // bucketSize, smaller in tests
 	most        int           // maxBuckets, fewer in tests
 	skew        time.Duration // added to the clock; zero except in tests
-	batch       int           // maximum of items in one claim: maxBatch, fewer if the path is long
 	dead        *queue        // nil only in the engine that writes the dead letters
 
 	mu      sync.Mutex
@@ -232,7 +231,6 @@ func newQueue(c *Client, path string, kind queueKind) *queue {
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
 	}
 	q.items, q.waiters = q.path.full+"/items", q.path.full+"/waiters"
-	q.batch = max(1, min(maxBatch, backend.MaxRequest/(5*(len(q.items)+300))))
 	return q
 }
 
@@ -244,6 +242,10 @@ func (q *queue) makeItems(ctx context.Context, s *session) error {
 	_, err := s.makeNode(ctx, backend.Create(q.items, nil, backend.Persistent), func(string) error { return s.occupyAnew(ctx, q.ground()) })
 	return s.notSent(ctx, err)
 }
+
+// batch is the maximum number of items in one commit that claims, acknowledges or deletes
+// items: maxBatch, or fewer if the path is long or the service takes less.
+func (q *queue) batch(s *session) int { return s.most(maxBatch, 5, 1, 5*(len(q.items)+300)) }
 
 // now is the time against which due times are compared.
 func (q *queue) now() time.Time { return time.Now().Add(q.skew) }

@@ -289,7 +289,7 @@ func (f *feeder) run(ctx context.Context) error {
 		if err := f.settle(ctx); err != nil {
 			return err
 		}
-		took, v, err := f.takeFor(ctx, asks, min(want, f.q.batch), tries)
+		took, v, err := f.takeFor(ctx, asks, min(want, f.q.batch(f.s)), tries)
 		switch {
 		case errors.Is(err, errAgain):
 			f.stale = true

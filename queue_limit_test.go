@@ -642,3 +642,76 @@ func TestATakeOfAnUndecodableItemEndsWithItsContext(t *testing.T) {
 		w.drained(&q.Consumer)
 	})
 }
+
+// A service may take a few operations in one commit only. What a queue writes together
+// then takes more commits, and nothing is refused.
+func TestBatchesAreSplitByTheLimitsOfTheService(t *testing.T) {
+	for name, limits := range map[string]backend.Limits{
+		"operations": {Ops: 21},
+		"conditions": {Checks: 4},
+		"bytes":      {Bytes: 8000},
+		"all":        {Ops: 12, Checks: 2, Bytes: 4000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				largest := 0
+				hooks := backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					largest = max(largest, len(c.Ops))
+					return nil
+				}}
+				c := coordtest.Open(t, backendtest.Intercept(memory.New(&memory.Options{Limits: limits}), hooks), nil)
+				q := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 100})
+				vs := make([]string, 100)
+				for i := range vs {
+					vs[i] = fmt.Sprint(i)
+				}
+				if ids, err := q.PutAll(ctx, vs...); err != nil || len(ids) != len(vs) {
+					t.Fatal(len(ids), err)
+				}
+				var items []*coord.Item[string]
+				for it, err := range q.All(ctx) {
+					if err != nil || it.Value != vs[len(items)] {
+						t.Fatal(it, err)
+					}
+					if items = append(items, it); len(items) == len(vs) {
+						break
+					}
+				}
+				if err := q.AckAll(items...); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := q.PutAll(ctx, vs...); err != nil {
+					t.Fatal(err)
+				}
+				if n, err := q.Purge(ctx); n != len(vs) || err != nil {
+					t.Fatalf("purged %d, %v", n, err)
+				}
+				if largest < 4 || limits.Ops > 0 && largest > limits.Ops {
+					t.Errorf("a commit of %d operations", largest)
+				}
+			})
+		})
+	}
+}
+
+func TestATransactionOverTheLimitsOfTheServiceIsRefused(t *testing.T) {
+	onLimits := memory.New(&memory.Options{Limits: backend.Limits{Ops: 3}})
+	c := coordtest.Open(t, onLimits, nil)
+	create := func(n int) error {
+		x := coord.NewTxn(c)
+		for i := range n {
+			x.Create(fmt.Sprintf("/n%d-%d", n, i), nil, backend.Persistent)
+		}
+		_, err := x.Commit(t.Context())
+		return err
+	}
+	if err := create(2); err != nil { // one more proves the outcome
+		t.Fatal(err)
+	}
+	for n := 3; n < 6; n++ {
+		if err := create(n); !errors.Is(err, coord.ErrTooLarge) || errors.Is(err, coord.ErrUncertain) {
+			t.Errorf("%d operations: %v", n, err)
+		}
+	}
+}

@@ -29,15 +29,15 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 	}
 	done := 0
 	for done < len(all) {
-		n, size := 0, 0
-		for n < len(all)-done && n < maxBatch {
-			size += len(q.items) + 512 + len(all[done+n].data)
-			if n > 0 && size > backend.MaxRequest*9/10 {
-				break
-			}
-			n++
-		}
 		m, err := onSessionOnce(ctx, q.c, func(s *session) (int, error) {
+			n, size, most, room := 0, 0, s.most(maxBatch, 1, 0, 1), s.b.Limits().Bytes*9/10
+			for n < len(all)-done && n < most {
+				size += len(q.items) + 512 + len(all[done+n].data)
+				if n > 0 && size > room {
+					break
+				}
+				n++
+			}
 			if q.maxLen > 0 {
 				return q.putLimited(ctx, s, trail, q.keyOf(priority, due), due, all[done:done+n])
 			}

@@ -103,8 +103,9 @@ func (v *sight) later(at int64) {
 // whether it removed something.
 func (q *queue) sweep(ctx context.Context, s *session, b layout.Bucket, litter []string, whole bool) bool {
 	var ops []backend.Op
+	batch := q.batch(s)
 	for _, name := range litter {
-		if len(ops) == q.batch {
+		if len(ops) == batch {
 			whole = false
 			break
 		}

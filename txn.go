@@ -229,7 +229,7 @@ func (t *Txn) note(err error) {
 // was unknown. Every other error is definite too: nothing was applied. Commit reports
 // an error of building before it sends the transaction: ErrBadPath, ErrInvalid. It
 // reports ErrTooLarge likewise, for a transaction that is larger than one request can
-// be, or that has more than 1,000 steps.
+// be (backend.Limits), or that has more than 1,000 steps.
 func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 	if t.err != nil {
 		return nil, t.err

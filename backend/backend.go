@@ -91,6 +91,11 @@ type Session interface {
 	// Features returns the optional parts of the contract that this service has.
 	Features() Features
 
+	// Limits returns what one Commit can hold at most. It does not change while the session
+	// lives. A caller that has more to write splits it, or its Commit fails with ErrTooLarge
+	// before anything is sent.
+	Limits() Limits
+
 	// Status returns the phase of the session and a channel that is closed
 	// when the phase has changed, or may have. Fetch a new channel after
 	// each change. A short suspension can be missed between two calls of
@@ -169,8 +174,8 @@ type Session interface {
 	// failed.
 	//
 	// At least one operation is needed. Creating a Container is possible only
-	// as the single operation of its Commit. The sum of all paths and data is
-	// limited, see CheckOps.
+	// as the single operation of its Commit. The number of operations and the sum
+	// of all paths and data are limited, see Limits.
 	Commit(ctx context.Context, ops ...Op) ([]Result, error)
 
 	// Close ends the session. New calls fail with ErrClosed; calls under way are given a

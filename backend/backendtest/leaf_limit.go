@@ -46,7 +46,10 @@ func limitLeaves() []leaf {
 		}},
 		{"let many operations be one commit", func(s *scene) {
 			c := s.open("a")
-			const n = 600
+			n := 600
+			if most := c.Limits().Ops; most > 0 {
+				n = min(n, most)
+			}
 			var ops []backend.Op
 			for range n {
 				ops = append(ops, backend.Create(s.path("n-"), []byte("0123456789"), backend.PersistentSequential))
@@ -57,6 +60,31 @@ func limitLeaves() []leaf {
 			}
 			if names, _ := c.children(s.svc.Root(), nil); len(names) != n || len(seen) != n {
 				s.Fatalf("%d children and %d paths, want %d", len(names), len(seen), n)
+			}
+		}},
+		{"are those that the session tells", func(s *scene) {
+			c := s.open("a")
+			l := c.Limits()
+			if l.Bytes < 1 || l.Bytes > backend.MaxRequest || l.Ops < 0 || l.Checks < 0 {
+				s.Fatalf("limits %+v", l)
+			}
+			n := c.create("n", "", backend.Persistent)
+			// One more than the session takes, or than it takes for certain.
+			for kind, most := range map[backend.OpKind]int{backend.OpSetData: l.Ops, backend.OpCheck: l.Checks} {
+				var ops []backend.Op
+				for range min(max(most, 1), 1000) + 1 {
+					ops = append(ops, backend.Op{Kind: kind, Path: n, Version: backend.AnyVersion})
+				}
+				_, err := c.Commit(s.ctx, ops...)
+				switch {
+				case most > 0:
+					s.refused(err, backend.ErrTooLarge, kind.String(), n, most)
+				case err != nil:
+					s.Fatalf("%d operations without a limit: %v", len(ops), err)
+				}
+			}
+			if c.Limits() != l || c.Err() != nil {
+				s.Fatalf("the limits were %+v and are %+v; Err is %v", l, c.Limits(), c.Err())
 			}
 		}},
 		{"refuse invalid arguments", func(s *scene) {

@@ -230,7 +230,7 @@ func (s *session) Sync(ctx context.Context, path string) error {
 }
 
 func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
-	if err := backend.CheckOps(ops); err != nil {
+	if err := s.store.limits.Refuse(ops); err != nil {
 		return nil, err
 	}
 	if ops[0].Kind == backend.OpCreate && ops[0].Mode == backend.Container && !s.store.has.Has(backend.Containers) {

@@ -32,6 +32,8 @@ type Options struct {
 
 	// Without are features that the store shall not have, for tests of what replaces them.
 	Without backend.Features
+	// Limits of one Commit. Zero fields mean those of ZooKeeper, which limits the bytes.
+	Limits backend.Limits
 }
 
 // A Store is one service in memory. It is safe for concurrent use. There is
@@ -40,6 +42,7 @@ type Store struct {
 	timeout time.Duration
 	margin  time.Duration
 	has     backend.Features
+	limits  backend.Limits
 	bad     error // the error in the options; reported by Open
 	link    *Link // the store's own link, without a name
 
@@ -63,6 +66,7 @@ func New(o *Options) *Store {
 		timeout:  opts.SessionTimeout,
 		margin:   opts.LossMargin,
 		has:      (backend.Containers | backend.Trees | backend.Batches) &^ opts.Without,
+		limits:   opts.Limits,
 		tree:     newTree(),
 		watches:  watches{paths: make(map[string]*pathWatches)},
 		links:    make(map[string]*Link),
@@ -75,7 +79,12 @@ func New(o *Options) *Store {
 	if st.margin == 0 {
 		st.margin = st.timeout / 3
 	}
-	switch {
+	if st.limits.Bytes == 0 {
+		st.limits.Bytes = backend.MaxRequest
+	}
+	switch l := st.limits; {
+	case l.Ops < 0, l.Checks < 0, l.Bytes < 0, l.Bytes > backend.MaxRequest:
+		st.bad = fmt.Errorf("%w: limits %+v", backend.ErrInvalid, l)
 	case st.timeout < 0:
 		st.bad = fmt.Errorf("%w: negative session timeout %v", backend.ErrInvalid, st.timeout)
 	case st.margin < 0 || st.margin >= st.timeout:

@@ -243,3 +243,15 @@ func TestAnArmThatIsTooLateStartlesTheOlderWatchesOfItsSession(t *testing.T) {
 		}
 	}
 }
+
+func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
+	for _, l := range []backend.Limits{{Ops: -1}, {Checks: -1}, {Bytes: -1}, {Bytes: backend.MaxRequest + 1}} {
+		if _, err := memory.New(&memory.Options{Limits: l}).Open(t.Context()); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%+v: %v", l, err)
+		}
+	}
+	s := open(t, memory.New(&memory.Options{Limits: backend.Limits{Ops: 1}}))
+	if got, want := s.Limits(), (backend.Limits{Ops: 1, Bytes: backend.MaxRequest}); got != want {
+		t.Errorf("limits %+v, want %+v", got, want)
+	}
+}

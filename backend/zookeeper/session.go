@@ -102,6 +102,9 @@ func (s *session) Timeout() time.Duration {
 
 func (s *session) Features() backend.Features { return backend.Containers }
 
+// Limits returns the limit of the bytes; servers limit nothing else.
+func (s *session) Limits() backend.Limits { return backend.Limits{Bytes: backend.MaxRequest} }
+
 func (s *session) Done() <-chan struct{} { return s.done }
 
 func (s *session) Err() error {
