@@ -163,7 +163,7 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.Stat) (node, error) {
 	seq, ok := layout.ParseSeq(base(path), sp.kind)
 	if !ok {
-		// The service's numbers are not in ZooKeeper's format.
+		// This is no sequence number.
 		s.removeLater(path)
 		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
 	}
@@ -211,7 +211,7 @@ func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
 		switch {
 		case !found:
 			kept, found = n, true
-		case layout.Before(n.seq, kept.seq):
+		case n.seq < kept.seq:
 			s.removeLater(kept.path)
 			kept = n
 		default:
@@ -356,7 +356,7 @@ func (s *session) makeNode(ctx context.Context, op backend.Op, above func(dir st
 // node is a sequential ephemeral node of this client.
 type node struct {
 	path     string
-	seq      int32
+	seq      int64
 	czxid    int64 // 0: not known yet
 	siblings int32 // number of children of the directory right after the creation, own included; -1: not known
 }

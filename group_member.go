@@ -258,7 +258,7 @@ func (m *Membership[T]) withdraw(st *stand) error {
 		return nil
 	}
 	var err error
-	if isHigh(st.n.seq) {
+	if st.s.isHigh(st.n.seq) {
 		err = st.s.removeWithDir(ctx, st.n.path, m.g.path.full)
 	} else {
 		err = st.s.remove(ctx, st.n.path)

@@ -25,7 +25,7 @@ import (
 // behalf of an own node that is gone, and no newcomer is refused because of a node
 // that is gone.
 func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover bool) error {
-	if n.seq < 0 || n.seq >= layout.SeqHard {
+	if s.left(n.seq) <= layout.LeftHard {
 		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
 	}
 	if n.siblings == 1 {

@@ -245,7 +245,7 @@ func TestTheNumbersOfADirectoryEndWithAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := mustJoin(t, g, "b", "1")
-		for _, next := range []int32{2_147_000_000, 1<<31 - 1, -1 << 31, -7} {
+		for _, next := range []int64{2_147_000_000, 1<<31 - 1, -1 << 31, -7} {
 			if err := st.SetSequence("/g", next); err != nil {
 				t.Fatal(err)
 			}

@@ -235,8 +235,8 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 		const guid = "_c_00000000-0000-8000-8000-000000000000-"
 		for _, name := range []string{
 			"README", "_c_", "_c_s1", "x-99999999999", "-1", "lock-0000000000", guid + "lock-0000000001", guid + "member-", guid + "member-0000000001",
-			guid + "member--0000000001", guid + "member-b-000000001", guid + "member-b--000000001", guid + "member-b-x000000001", guid + "member-b-9999999999",
-			guid + "member-b-2147483647", "member-b-0000000001", "_c_0000000000000000000000000000000000-member-b-0000000001",
+			guid + "member--0000000001", guid + "member-b-000000001", guid + "member-b--000000001", guid + "member-b-x000000001", guid + "member-b-99999999999999999999",
+			guid + "member-b-00000000001", "member-b-0000000001", "_c_0000000000000000000000000000000000-member-b-0000000001",
 			"_c_z0000000-0000-8000-8000-000000000000-member-b-0000000001",
 		} {
 			if _, err := s.Commit(ctx, backend.Create(w.Path("/g/"+name), []byte("x"), backend.Persistent)); err != nil {

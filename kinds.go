@@ -282,10 +282,10 @@ func (c *Client) leaveAlone(g ground) {
 // directory must be examined: the known one was deleted and created again, so the mark
 // may have overwritten that of another kind, or the client has dropped its knowledge
 // meanwhile. It records nothing then; confirm does after the examination.
-func (c *Client) wrote(g ground, seq int32, dir backend.Stat) (now footing, anew bool) {
+func (c *Client) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew bool) {
 	now = footing{
 		kind: g.recipe, version: backend.AnyVersion, czxid: dir.Czxid,
-		drift: int64(dir.Version) - int64(seq) - 1, zxid: dir.Mzxid,
+		drift: int64(dir.Version) - seq - 1, zxid: dir.Mzxid,
 	}
 	c.mu.Lock()
 	was, ok := c.grounds[g.dir]

@@ -70,10 +70,10 @@ func (l *line) ground() ground { return l.whole.within(l.dir, l.kinds.Recipe()) 
 
 // intruder returns a KindError if a contender of another recipe joined the directory
 // before the number seq.
-func (l *line) intruder(names []string, seq int32) error {
+func (l *line) intruder(names []string, seq int64) error {
 	for _, name := range names {
 		found, n := layout.KindOfName(name)
-		if found != "" && layout.Before(n, seq) && !l.kinds.Recipe().Admits(found) {
+		if found != "" && n < seq && !l.kinds.Recipe().Admits(found) {
 			return &KindError{Path: l.dir, Want: string(l.kinds.Recipe()), Found: string(found)}
 		}
 	}

@@ -194,7 +194,7 @@ func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 	s := h.s
 	own, _ := l.kinds.Parse(base(h.Path()))
 	f, _ := s.c.known(l.ground())
-	if f.mark == nil || f.version != backend.AnyVersion || isHigh(own.Seq) {
+	if f.mark == nil || f.version != backend.AnyVersion || s.isHigh(own.Seq) {
 		return b, l.release(h)
 	}
 	sp := newSpec(l.c, l.ground(), layout.LockInfix, data)

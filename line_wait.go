@@ -328,9 +328,12 @@ func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bo
 	return true, nil
 }
 
+// left returns how many sequence numbers follow seq.
+func (s *session) left(seq int64) int64 { return s.b.Limits().Sequence - seq }
+
 // isHigh reports whether the directory of a node with the number seq is to be replaced
 // as soon as no other contender is in it.
-func isHigh(seq int32) bool { return seq < 0 || seq >= layout.SeqSoft }
+func (s *session) isHigh(seq int64) bool { return s.left(seq) <= layout.LeftSoft }
 
 // removeWithDir deletes a node of this client that is no hold, and dir with it if dir
 // is otherwise empty.
@@ -344,16 +347,16 @@ func (s *session) removeWithDir(ctx context.Context, path, dir string) error {
 // checkNumber returns nil for a place whose number is valid. Otherwise it removes the
 // node, waits until the queue has drained and the directory is deleted, and returns
 // errDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
-// layout.SeqHard, or if foreign nodes keep the directory.
+// layout.LeftHard, or if foreign nodes keep the directory.
 func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
-	if p.seq >= 0 && p.seq < layout.SeqClose {
+	if p.s.left(p.seq) > layout.LeftClose {
 		return nil
 	}
 	if err := p.s.remove(ctx, p.path); err != nil {
 		p.s.giveUp(p.path)
 		return err
 	}
-	if p.seq < 0 || p.seq >= layout.SeqHard {
+	if p.s.left(p.seq) <= layout.LeftHard {
 		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
 	}
 	for {
@@ -400,7 +403,7 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 // it is otherwise empty.
 func (l *line) release(h *Hold) error {
 	q, ok := l.kinds.Parse(base(h.Path()))
-	if !ok || !isHigh(q.Seq) {
+	if !ok || !h.s.isHigh(q.Seq) {
 		return h.remove(nil)
 	}
 	_, err := h.removeWith(l.dir)

@@ -335,7 +335,7 @@ func TestForeignChildrenAreIgnored(t *testing.T) {
 		s := w.Session("x")
 		for _, name := range []string{
 			"README", "_c_s1", "x-99999999999", "-1", "lock", "lock-", "lock-1", "lock-000000000x",
-			"lock-99999999999", "lock-9999999999", "lock-+000000001", "lock--000000000", "_c_" + someGUID + "-latch-000000000",
+			"lock-99999999999999999999", "lock-01234567890", "lock-+000000001", "lock--000000000", "_c_" + someGUID + "-latch-000000000",
 		} {
 			if _, err := s.Commit(context.Background(), backend.Create(w.Path("/l/"+name), nil, backend.Persistent)); err != nil {
 				w.T.Fatal(err)
@@ -501,7 +501,7 @@ func TestTheDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 	})
 	t.Run("at the very end there is an error, never two holders", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			for _, next := range []int32{math.MaxInt32 - 1, math.MaxInt32, math.MinInt32, -5} {
+			for _, next := range []int64{math.MaxInt32 - 1, math.MaxInt32, math.MinInt32, -5} {
 				st := memory.New(nil)
 				m := coord.NewMutex(coordtest.Open(t, st, nil), "/l", nil)
 				coordtest.Prime(t, m)
@@ -622,6 +622,93 @@ func TestMorePathsThanAreRememberedCostLittle(t *testing.T) {
 			}
 			if cost := float64(requests) / paths; round > 0 && cost > 2.2 {
 				t.Errorf("%.2f requests for a Lock and its Release, want about 2", cost)
+			}
+		}
+	})
+}
+
+// Other services have more numbers than ZooKeeper. There a directory is never replaced,
+// and a name of eleven digits is behind one of ten.
+func TestTheQueueStaysInOrderWhenItsNumbersGetLonger(t *testing.T) {
+	for name, lock := range map[string]func(c *coord.Client) coord.Locker{
+		"mutex":     func(c *coord.Client) coord.Locker { return coord.NewMutex(c, "/l", nil) },
+		"rwmutex":   func(c *coord.Client) coord.Locker { return coord.NewRWMutex(c, "/l", nil) },
+		"semaphore": func(c *coord.Client) coord.Locker { return coord.NewSemaphore(c, "/s", 1, nil).Locker(1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := memory.New(&memory.Options{Limits: backend.Limits{Sequence: math.MaxInt64}})
+				holder := coordtest.MustLock(t, lock(coordtest.Open(t, st, nil)))
+				dir := holder.Path()[:strings.LastIndexByte(holder.Path(), '/')]
+				if err := st.SetSequence(dir, 9_999_999_997); err != nil {
+					t.Fatal(err)
+				}
+				const n = 6
+				var order []int
+				var paths []string
+				var wg sync.WaitGroup
+				for i := range n {
+					l := lock(coordtest.Open(t, st, nil))
+					wg.Go(func() {
+						h := coordtest.MustLock(t, l)
+						order, paths = append(order, i), append(paths, h.Path())
+						coordtest.MustRelease(t, h)
+					})
+					synctest.Wait()
+				}
+				coordtest.MustRelease(t, holder)
+				wg.Wait()
+				for i := range order {
+					if want := fmt.Sprint(9_999_999_997 + i); order[i] != i || !strings.HasSuffix(paths[i], want) {
+						t.Errorf("turn %d was that of %d, %s", i, order[i], paths[i])
+					}
+				}
+				if len(order) != n {
+					t.Errorf("%d turns", len(order))
+				}
+			})
+		})
+	}
+	t.Run("group and queue", func(t *testing.T) {
+		ctx := t.Context()
+		st := memory.New(&memory.Options{Limits: backend.Limits{Sequence: math.MaxInt64}})
+		c := coordtest.Open(t, st, nil)
+		g := coord.NewGroup(c, "/g", &coord.GroupOptions[string]{Codec: coord.Text()})
+		first, err := g.Join(ctx, "first", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.SetSequence("/g", 12_345_678_901); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Join(ctx, "a-1", ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Join(ctx, "a-1", ""); !errors.Is(err, coord.ErrDuplicate) {
+			t.Errorf("a second member of one id: %v", err)
+		}
+		if err := first.Leave(); err != nil {
+			t.Fatal(err)
+		}
+		members, err := g.Members(ctx)
+		if err != nil || len(members) != 1 || members[0].ID != "a-1" {
+			t.Errorf("members %+v, %v", members, err)
+		}
+		q := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text()})
+		if _, err := q.Put(ctx, "0"); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.SetSequence("/q/items/b-0-0", 9_999_999_998); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			if _, err := q.Put(ctx, fmt.Sprint(i+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 6 {
+			if v, err := q.Pop(ctx); err != nil || v != fmt.Sprint(i) {
+				t.Errorf("item %d is %q, %v", i, v, err)
 			}
 		}
 	})

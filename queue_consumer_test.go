@@ -316,7 +316,7 @@ func TestForeignNodesAreLeftAlone(t *testing.T) {
 		for _, p := range []string{
 			"/q/items/README", "/q/items/b-", "/q/items/b-0", "/q/items/b-x-1", "/q/items/b-0-00", "/q/items/b--0-1", "/q/items/b-0-99999999999999999999",
 			"/q/README", "/q/waiters",
-			bucket + "/README", bucket + "/i-short-0-0000000001", bucket + "/i-00000000-0000-8000-8000-000000000000-0-99999999999",
+			bucket + "/README", bucket + "/i-short-0-0000000001", bucket + "/i-00000000-0000-8000-8000-000000000000-0-99999999999999999999",
 			bucket + "/i-00000000-0000-8000-8000-000000000000-x-0000000001", bucket + "/s-", bucket + "/m-x", bucket + "/d-00000000-0000-8000-8000-000000000000-soon",
 		} {
 			if _, err := s.Commit(ctx, backend.Create(w.Path(p), nil, backend.Persistent)); err != nil {

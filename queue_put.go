@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -149,8 +150,11 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		if err == nil {
 			full := false
 			if results != nil {
-				seq, ok := layout.ParseDigits(lastDigits(results[first+len(batch)-1].Path))
-				full = !ok || int(seq)+1 >= q.size
+				last := len(batch) - 1
+				number := strings.TrimPrefix(base(results[first+last].Path), layout.ItemStem(batch[last].id, due))
+				// The bucket has at most as many items as numbers were assigned.
+				seq, ok := layout.ParseDigits(number)
+				full = !ok || seq+1 >= int64(q.size)
 			}
 			q.setOpen(key, openBucket{pl.target(), full})
 			return nil
@@ -315,15 +319,6 @@ func (q *queue) forgetOpen(key int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.open, key)
-}
-
-// lastDigits returns the sequence number at the end of the name of a sequential
-// node.
-func lastDigits(path string) string {
-	if len(path) < 10 {
-		return ""
-	}
-	return path[len(path)-10:]
 }
 
 // putLimited puts as much of the batch as there is room for. If there is no room,

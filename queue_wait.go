@@ -79,7 +79,7 @@ func (f *feeder) stand(ctx context.Context) error {
 	}
 	type waiter struct {
 		name string
-		seq  int32
+		seq  int64
 	}
 	var all []waiter
 	for _, name := range names {

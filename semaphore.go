@@ -281,7 +281,7 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 
 func (s *Semaphore) release(h *Hold) error {
 	q, ok := layout.ParsePermit(base(h.Path()))
-	if !ok || !isHigh(q.Seq) {
+	if !ok || !h.s.isHigh(q.Seq) {
 		return h.remove(nil)
 	}
 	_, err := h.removeWith(s.requests)
@@ -291,9 +291,9 @@ func (s *Semaphore) release(h *Hold) error {
 func (s *Semaphore) lost(*Hold) {}
 
 // remove deletes a request. If its number is high, it deletes the directory too,
-// provided that it is otherwise empty: see layout.SeqSoft.
+// provided that it is otherwise empty: see layout.LeftSoft.
 func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error {
-	if q, ok := layout.ParsePermit(base(path)); ok && isHigh(q.Seq) {
+	if q, ok := layout.ParsePermit(base(path)); ok && ss.isHigh(q.Seq) {
 		return ss.removeWithDir(ctx, path, s.requests)
 	}
 	return ss.remove(ctx, path)
@@ -303,7 +303,7 @@ func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error 
 // node. The last contender to leave deletes the directory too, so that the numbers
 // begin anew.
 func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
-	if p.seq >= 0 && p.seq < layout.SeqClose {
+	if p.s.left(p.seq) > layout.LeftClose {
 		return nil
 	}
 	if err := s.remove(ctx, p.s, p.path); err != nil {

@@ -126,7 +126,7 @@ func TestForeignNodesOfASemaphoreAreIgnored(t *testing.T) {
 		for _, name := range []string{
 			"README", "permit-", "permit-1", "permit-1-", "permit-1-1", "permit--1-0000000001", "permit-0-0000000001",
 			"permit-01-0000000001", "permit-+1-0000000001", "permit-x-0000000001", "permit-1-000000000x",
-			"permit-99999999999-0000000001", "permit-1-99999999999", "_c_" + someGUID + "-lock-0000000000",
+			"permit-99999999999-0000000001", "permit-1-99999999999999999999", "_c_" + someGUID + "-lock-0000000000",
 			"_c_" + someGUID + "-lease-0000000000", "permit-1-0000000000-x",
 		} {
 			if _, err := s.Commit(ctx, backend.Create(w.Path("/s/requests/"+name), nil, backend.Persistent)); err != nil {
@@ -253,7 +253,7 @@ func TestTheRequestsDirectoryIsReplacedBeforeItsNumbersEnd(t *testing.T) {
 		s := coord.NewSemaphore(coordtest.Open(t, st, nil), "/s", 2, nil)
 		coordtest.MustRelease(t, acquire(t, s, 1))
 		// The last holder removes a directory whose numbers are nearly used up.
-		for _, next := range []int32{2_000_000_000, 2_100_000_000, 1<<31 - 1, -1 << 31, -5} {
+		for _, next := range []int64{2_000_000_000, 2_100_000_000, 1<<31 - 1, -1 << 31, -5} {
 			if err := st.SetSequence("/s/requests", next); err != nil {
 				t.Fatal(err)
 			}

@@ -2,7 +2,8 @@ package backend
 
 import "fmt"
 
-// Limits are the most that a service takes in one Commit.
+// Limits are the most that a service takes in one Commit, and the end of its sequence
+// numbers.
 type Limits struct {
 	// Ops is the number of operations, or zero if the service does not limit it.
 	Ops int
@@ -12,6 +13,9 @@ type Limits struct {
 	// Bytes is the sum of the paths and data, with 128 more for each operation. It is at
 	// least 1 and at most MaxRequest.
 	Bytes int
+	// Sequence is the highest sequence number that is not used twice, at least 2^31-1, which
+	// is ZooKeeper's.
+	Sequence int64
 }
 
 // Refuse is for backends: it is CheckOps, and also refuses operations that exceed the limits

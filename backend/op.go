@@ -3,10 +3,13 @@ package backend
 // CreateMode is the kind of a node to create.
 type CreateMode int8
 
-// The modes. A sequential node's name gets a number as its suffix: ten digits with leading
-// zeros, growing with each child created under the same parent. The numbers start again when
-// the parent is deleted, and wrap after 2^31-1, where ZooKeeper begins to repeat them. An
-// ephemeral node is deleted with its session and has no children. A container is removed by
+// The modes. A sequential node's name gets a number as its suffix: an int64 with leading
+// zeros up to ten digits. It is higher than those of all sequential nodes that were created
+// under the same parent before. Numbers can be left out, and they need not begin at zero, nor
+// begin again when the parent is deleted and created again. Services whose numbers end tell
+// so in Limits.Sequence. After the end the numbers repeat. Within one commit they can go on
+// below zero instead, where ZooKeeper's 32 bits overflow: -2^31 follows 2^31-1. An ephemeral
+// node is deleted with its session and has no children. A container is removed by
 // the service some time after its last child is deleted.
 const (
 	Persistent CreateMode = iota

@@ -123,7 +123,7 @@ func TestMemoryAndZooKeeperAgreeAtTheEndOfTheNumbers(t *testing.T) {
 		defer s.Close()
 		plantNear(t, s, "")
 		for i, name := range backendtest.NearNames {
-			if err := st.SetSequence("/"+name, nearNumbers[i]); err != nil {
+			if err := st.SetSequence("/"+name, int64(nearNumbers[i])); err != nil {
 				t.Fatal(err)
 			}
 		}

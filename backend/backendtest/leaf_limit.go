@@ -3,6 +3,7 @@ package backendtest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -65,7 +66,7 @@ func limitLeaves() []leaf {
 		{"are those that the session tells", func(s *scene) {
 			c := s.open("a")
 			l := c.Limits()
-			if l.Bytes < 1 || l.Bytes > backend.MaxRequest || l.Ops < 0 || l.Checks < 0 {
+			if l.Bytes < 1 || l.Bytes > backend.MaxRequest || l.Ops < 0 || l.Checks < 0 || l.Sequence < math.MaxInt32 {
 				s.Fatalf("limits %+v", l)
 			}
 			n := c.create("n", "", backend.Persistent)

@@ -13,6 +13,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -32,7 +33,9 @@ type Options struct {
 
 	// Without are features that the store shall not have, for tests of what replaces them.
 	Without backend.Features
-	// Limits of one Commit. Zero fields mean those of ZooKeeper, which limits the bytes.
+
+	// Limits of one Commit, and the end of the sequence numbers. Zero fields mean those of
+	// ZooKeeper, which limits the bytes, and whose numbers end at 2^31-1.
 	Limits backend.Limits
 }
 
@@ -82,8 +85,12 @@ func New(o *Options) *Store {
 	if st.limits.Bytes == 0 {
 		st.limits.Bytes = backend.MaxRequest
 	}
+	if st.limits.Sequence == 0 {
+		st.limits.Sequence = math.MaxInt32
+	}
+	st.tree.end = st.limits.Sequence
 	switch l := st.limits; {
-	case l.Ops < 0, l.Checks < 0, l.Bytes < 0, l.Bytes > backend.MaxRequest:
+	case l.Ops < 0, l.Checks < 0, l.Bytes < 0, l.Bytes > backend.MaxRequest, l.Sequence < math.MaxInt32:
 		st.bad = fmt.Errorf("%w: limits %+v", backend.ErrInvalid, l)
 	case st.timeout < 0:
 		st.bad = fmt.Errorf("%w: negative session timeout %v", backend.ErrInvalid, st.timeout)
@@ -114,12 +121,15 @@ func (st *Store) Link(name string) *Link {
 
 // SetSequence sets the number of the next sequential child of the node at path, for tests of
 // the end of the number range.
-func (st *Store) SetSequence(path string, next int32) error {
+func (st *Store) SetSequence(path string, next int64) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	n := st.tree.nodes[path]
-	if n == nil {
+	switch {
+	case n == nil:
 		return &backend.Error{Op: "set", Path: path, Err: backend.ErrNotFound}
+	case next > st.tree.end:
+		return &backend.Error{Op: "set", Path: path, Err: fmt.Errorf("%w: number %d after the last, %d", backend.ErrInvalid, next, st.tree.end)}
 	}
 	n.created = next
 	return nil

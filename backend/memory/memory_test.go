@@ -85,6 +85,23 @@ func TestSequenceNumbersNearTheirEnd(t *testing.T) {
 	if err := st.SetSequence("/missing", 1); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
+	if err := st.SetSequence("/d", math.MaxInt32+1); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSequenceNumbersOfAServiceWithoutAnEnd(t *testing.T) {
+	st := memory.New(&memory.Options{Limits: backend.Limits{Sequence: math.MaxInt64}})
+	s := open(t, st)
+	create(t, s, "/d", backend.Persistent)
+	if err := st.SetSequence("/d", 9_999_999_999); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"/d/n-9999999999", "/d/n-10000000000", "/d/n-10000000001"} {
+		if got := create(t, s, "/d/n-", backend.EphemeralSequential); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
 }
 
 func TestContainersGoWhenTheyAreReaped(t *testing.T) {
@@ -245,13 +262,13 @@ func TestAnArmThatIsTooLateStartlesTheOlderWatchesOfItsSession(t *testing.T) {
 }
 
 func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
-	for _, l := range []backend.Limits{{Ops: -1}, {Checks: -1}, {Bytes: -1}, {Bytes: backend.MaxRequest + 1}} {
+	for _, l := range []backend.Limits{{Ops: -1}, {Checks: -1}, {Bytes: -1}, {Bytes: backend.MaxRequest + 1}, {Sequence: math.MaxInt32 - 1}} {
 		if _, err := memory.New(&memory.Options{Limits: l}).Open(t.Context()); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%+v: %v", l, err)
 		}
 	}
 	s := open(t, memory.New(&memory.Options{Limits: backend.Limits{Ops: 1}}))
-	if got, want := s.Limits(), (backend.Limits{Ops: 1, Bytes: backend.MaxRequest}); got != want {
+	if got, want := s.Limits(), (backend.Limits{Ops: 1, Bytes: backend.MaxRequest, Sequence: math.MaxInt32}); got != want {
 		t.Errorf("limits %+v, want %+v", got, want)
 	}
 }

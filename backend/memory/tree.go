@@ -2,6 +2,7 @@ package memory
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 // tree holds the nodes and the counter of commits. All methods need the store's mutex.
 type tree struct {
 	zxid  int64
+	end   int64            // the highest sequence number
 	nodes map[string]*node // by path
 }
 
@@ -25,13 +27,13 @@ type node struct {
 	mtime     int64
 	owner     int64
 	version   int32
-	created   int32 // children ever created: the next sequence number
+	created   int64 // children ever created: the next sequence number
 	container bool
 	children  map[string]struct{} // nil until the first
 }
 
 func newTree() tree {
-	return tree{nodes: map[string]*node{"/": {}}}
+	return tree{end: math.MaxInt32, nodes: map[string]*node{"/": {}}}
 }
 
 // changedAfter reports whether the children of n, or its data, have changed in a
@@ -49,7 +51,7 @@ func (n *node) stat() backend.Stat {
 		Ctime: n.ctime, Mtime: n.mtime,
 		Version: n.version,
 		// ZooKeeper counts creations and reports creations and deletions.
-		Cversion:       2*n.created - int32(len(n.children)),
+		Cversion:       int32(2*n.created - int64(len(n.children))),
 		EphemeralOwner: n.owner,
 		DataLength:     int32(len(n.data)),
 		NumChildren:    int32(len(n.children)),
@@ -115,7 +117,7 @@ func (t *tree) emptyContainers() []string {
 type change struct {
 	events []event
 	undo   []undo
-	past   map[*node]int32 // children created since a counter reached its end
+	past   map[*node]int64 // children created since a counter reached its end
 }
 
 // reset empties c and keeps its buffers unless they have grown large.
@@ -217,7 +219,7 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 		return "", backend.ErrNotFound
 	}
 	if op.Mode.Sequential() {
-		path = appendSequence(path, parent.created+c.past[parent])
+		path = appendSequence(path, t.number(parent.created, c.past[parent]))
 	}
 	if t.nodes[path] != nil {
 		return "", backend.ErrExists
@@ -243,16 +245,25 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 	// At the end of its range ZooKeeper's counter keeps its last value, and so does this one:
 	// a smaller value is not stored, nor is the zxid that belongs to it. Within one commit
 	// the counter goes on into the negative numbers.
-	if next := parent.created + 1; next > parent.created {
-		parent.created, parent.pzxid = next, zxid
+	if parent.created < t.end {
+		parent.created, parent.pzxid = parent.created+1, zxid
 	} else {
 		if c.past == nil {
-			c.past = make(map[*node]int32)
+			c.past = make(map[*node]int64)
 		}
 		c.past[parent]++
 	}
 	c.events = append(c.events, event{path, created}, event{dir, childrenChanged})
 	return path, nil
+}
+
+// number returns the sequence number after so many children, and so many more since the
+// counter has reached its end. It overflows there, as one of ZooKeeper's 32 bits does.
+func (t *tree) number(created, past int64) int64 {
+	if past == 0 {
+		return created
+	}
+	return past - 1 - t.end - 1
 }
 
 func (t *tree) takeBack(c *change) {
@@ -286,10 +297,10 @@ func split(path string) (dir, name string) {
 
 // appendSequence appends the number to the path as ZooKeeper does: ten characters with
 // leading zeros, the sign included, or more if they do not suffice.
-func appendSequence(path string, n int32) string {
+func appendSequence(path string, v int64) string {
 	var buf [128]byte
 	b := append(buf[:0], path...)
-	v, width := int64(n), 10
+	width := 10
 	if v < 0 {
 		b = append(b, '-')
 		v, width = -v, width-1

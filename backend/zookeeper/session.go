@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -102,8 +103,11 @@ func (s *session) Timeout() time.Duration {
 
 func (s *session) Features() backend.Features { return backend.Containers }
 
-// Limits returns the limit of the bytes; servers limit nothing else.
-func (s *session) Limits() backend.Limits { return backend.Limits{Bytes: backend.MaxRequest} }
+// Limits returns the limit of the bytes and the end of the numbers; servers limit nothing
+// else.
+func (s *session) Limits() backend.Limits {
+	return backend.Limits{Bytes: backend.MaxRequest, Sequence: math.MaxInt32}
+}
 
 func (s *session) Done() <-chan struct{} { return s.done }
 

@@ -47,7 +47,7 @@ func FuzzNames(f *testing.F) {
 		}
 		for what, kinds := range map[string]layout.LineKinds{"a lock": layout.LockLine, "a reader or writer": layout.SharedLine, "a candidate": layout.LatchLine} {
 			if q, ok := kinds.Parse(name); ok {
-				taken(what, fmt.Sprintf("%010d", q.Seq))
+				taken(what, digits(name, q.Seq))
 				if q.Name != name || q.Shared && kinds != layout.SharedLine {
 					t.Errorf("%q: %+v", name, q)
 				}
@@ -60,7 +60,7 @@ func FuzzNames(f *testing.F) {
 			}
 		}
 		if q, ok := layout.ParsePermit(name); ok {
-			taken("a permit", fmt.Sprintf("%s%d-%010d", layout.PermitInfix, q.Weight, q.Seq))
+			taken("a permit", fmt.Sprintf("%s%d-%s", layout.PermitInfix, q.Weight, digits(name, q.Seq)))
 			if q.Weight < 1 {
 				t.Errorf("%q weighs %d", name, q.Weight)
 			}
@@ -70,7 +70,7 @@ func FuzzNames(f *testing.F) {
 		}
 		if n, ok := layout.ParseMember(name); ok {
 			taken("a member", fmt.Sprintf("%s%s-%010d", layout.MemberInfix, n.ID, n.Seq))
-			if n.ID == "" || n.Seq < 0 || n.Seq >= layout.SeqHard {
+			if n.ID == "" || n.Seq < 0 {
 				t.Errorf("%q: %+v", name, n)
 			}
 		}
@@ -147,7 +147,7 @@ func FuzzBucket(f *testing.F) {
 					t.Errorf("%q", path)
 				}
 			}
-			if e.Name != fmt.Sprintf("%s%010d", layout.ItemStem(e.ID, e.Due), e.Seq) && !strings.Contains(e.Name, "+") && !strings.Contains(e.Name, "-0") {
+			if e.Name != layout.ItemStem(e.ID, e.Due)+digits(e.Name, e.Seq) && !strings.Contains(e.Name, "+") && !strings.Contains(e.Name, "-0") {
 				t.Errorf("%+v", e)
 			}
 			if e.State != slices.Contains(names, layout.StatePrefix+e.ID) {
@@ -282,12 +282,23 @@ func TestParseSeqReadsWhatTheServiceWrites(t *testing.T) {
 	for _, n := range []int32{0, 1, 7, 1234567890, math.MaxInt32, -1, -5, -1234567890, math.MinInt32} {
 		// Java's %010d.
 		name := fmt.Sprintf("_c_x-lock-%010d", n)
+		want := int64(n)
+		if n < 0 {
+			want += 1 << 32 // past the overflow
+		}
+		if got, ok := layout.ParseSeq(name, layout.LockInfix); !ok || got != want {
+			t.Errorf("%s: %d, %v, want %d", name, got, ok, want)
+		}
+	}
+	for _, n := range []int64{math.MaxInt32 + 1, 9999999999, 10000000000, 99999999999, math.MaxInt64} {
+		name := fmt.Sprintf("_c_x-lock-%010d", n)
 		if got, ok := layout.ParseSeq(name, layout.LockInfix); !ok || got != n {
 			t.Errorf("%s: %d, %v", name, got, ok)
 		}
 	}
 	for _, name := range []string{
-		"", "lock-", "lock-1", "lock-000000000", "lock-00000000000", "lock-99999999999", "lock-9999999999", "lock-+000000001",
+		"", "lock-", "lock-1", "lock-000000000", "lock-00000000000", "lock-01234567890", "lock-9223372036854775808", "lock-99999999999999999999",
+		"lock--2147483649", "lock--9999999999", "lock--10000000000", "lock-+000000001", "lock-+1000000000", "lock-1_00000000",
 		"lock- 000000001", "lock-000000000x", "lock--0000000001", "lock--000000000", "x-0000000001", "README", "_c_s1", "-1",
 	} {
 		if got, ok := layout.ParseSeq(name, layout.LockInfix); ok {
@@ -302,25 +313,68 @@ func FuzzParseSeq(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		n, ok := layout.ParseSeq(name, layout.LockInfix)
-		if ok && !strings.HasSuffix(name, fmt.Sprintf("lock-%010d", n)) {
+		if ok && !strings.HasSuffix(name, "lock-"+digits(name, n)) {
 			t.Errorf("%q is taken for %d", name, n)
 		}
 	})
 }
 
-func TestOrderIsAwareOfTheWrap(t *testing.T) {
+// digits returns a number as it stands at the end of the name.
+func digits(name string, n int64) string {
+	plain, w := fmt.Sprintf("%010d", n), written(n)
+	if strings.HasSuffix(name, "-"+w) || !strings.HasSuffix(name, plain) {
+		return w
+	}
+	return plain
+}
+
+// written returns a number as ZooKeeper writes it.
+func written(n int64) string {
+	if n > math.MaxInt32 && n <= math.MaxUint32 {
+		return fmt.Sprintf("%010d", int32(uint32(n)))
+	}
+	return fmt.Sprintf("%010d", n)
+}
+
+func TestOrderIsAwareOfTheOverflow(t *testing.T) {
 	queue := layout.LockLine.Order([]string{
 		"b-lock--2147483648", "z-lock-2147483646", "README", "a-lock-2147483647", "c-lock--2147483647",
 	})
-	var got []int32
+	var got []int64
 	for _, q := range queue {
 		got = append(got, q.Seq)
 	}
-	want := []int32{math.MaxInt32 - 1, math.MaxInt32, math.MinInt32, math.MinInt32 + 1}
+	want := []int64{math.MaxInt32 - 1, math.MaxInt32, math.MaxInt32 + 1, math.MaxInt32 + 2}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("order %v, want %v", got, want)
 	}
-	if !layout.Before(1, 2) || layout.Before(2, 1) || layout.Before(1, 1) || !layout.Before(math.MaxInt32, math.MinInt32) {
-		t.Error("before is wrong")
+}
+
+// Other services have more numbers than ZooKeeper: the number decides, not its digits.
+func TestNumbersOfMoreThanTenDigitsAreInOrder(t *testing.T) {
+	names := []string{"a-lock-10000000000", "b-lock-9999999999", "c-lock-0000000001", "d-lock-9223372036854775807", "e-lock-10000000001"}
+	var got []string
+	for _, q := range layout.LockLine.Order(names) {
+		got = append(got, q.Name[:1])
+	}
+	if fmt.Sprint(got) != "[c b a e d]" {
+		t.Errorf("order %v", got)
+	}
+	items := make([]string, len(names))
+	for i, name := range names {
+		items[i] = layout.ItemStem(fuzzID[:len(fuzzID)-1]+fmt.Sprint(i), 0) + name[strings.LastIndexByte(name, '-')+1:]
+	}
+	got = nil
+	for _, e := range layout.ParseBucket("/b", items, 0).Items {
+		got = append(got, string(names[e.ID[len(e.ID)-1]-'0'][0]))
+	}
+	if fmt.Sprint(got) != "[c b a e d]" {
+		t.Errorf("items in order %v", got)
+	}
+	for i, want := range []string{"a", "a-1"} {
+		n, ok := layout.ParseMember(fmt.Sprintf("%s%s-%s%s-12345678901", layout.GUIDPrefix, fuzzID, layout.MemberInfix, want))
+		if !ok || n.ID != want || n.Seq != 12345678901 {
+			t.Errorf("%d: %+v, %v", i, n, ok)
+		}
 	}
 }

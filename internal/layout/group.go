@@ -20,31 +20,30 @@ const (
 type MemberNode struct {
 	Name string
 	ID   string
-	Seq  int32
+	Seq  int64
 }
 
 // Older reports whether n was created before m.
 func (n MemberNode) Older(m MemberNode) bool { return BySeq(n.Seq, n.Name, m.Seq, m.Name) < 0 }
 
 // ParseMember parses the name of a member's node. It takes the number from the end, so
-// an id may have any form. Numbers that no member has are foreign: with negative
-// numbers, an id that ends with a dash would be ambiguous.
+// an id may have any form. Negative numbers, which no member keeps, are foreign: an id
+// that ends with a dash would be ambiguous.
 func ParseMember(name string) (MemberNode, bool) {
-	const digits = 10
 	rest, ok := strings.CutPrefix(name, GUIDPrefix)
 	if !ok || len(rest) < GUIDLen || backend.CheckPath("/"+name) != nil || !IsGUID(rest[:GUIDLen]) {
 		return MemberNode{}, false
 	}
 	rest, ok = strings.CutPrefix(rest[GUIDLen:], "-"+MemberInfix)
-	i := len(rest) - digits
-	if !ok || i < 2 || rest[i-1] != '-' {
+	i := strings.LastIndexByte(rest, '-')
+	if !ok || i < 1 {
 		return MemberNode{}, false
 	}
-	seq, ok := ParseDigits(rest[i:])
-	if !ok || seq < 0 || seq >= SeqHard {
+	seq, ok := ParseDigits(rest[i+1:])
+	if !ok {
 		return MemberNode{}, false
 	}
-	return MemberNode{Name: name, ID: rest[:i-1], Seq: seq}, true
+	return MemberNode{Name: name, ID: rest[:i], Seq: seq}, true
 }
 
 // PresentMembers selects, for each id, the node that is the member. The result is

@@ -92,7 +92,7 @@ var numbered = []struct {
 // Parse returns the kind of recipe, or of the nodes within one, that has such a name, and
 // the number in it. The kind is "" for a name that is of no kind. A member's id can look
 // like any other name, so members come first.
-func Parse(name string) (RecipeKind, int32) {
+func Parse(name string) (RecipeKind, int64) {
 	if n, ok := ParseMember(name); ok {
 		return KindGroup, n.Seq
 	}
@@ -129,7 +129,7 @@ func Parse(name string) (RecipeKind, int32) {
 // KindOfName returns the kind of recipe of a path at which a node has such a name, and
 // the number of the node, or "" for a name that does not show it. A name without a GUID
 // shows it only for the kinds that other implementations create without one.
-func KindOfName(name string) (RecipeKind, int32) {
+func KindOfName(name string) (RecipeKind, int64) {
 	kind, seq := Parse(name)
 	switch kind {
 	case KindGroup, KindRWMutex, KindKazooLock:

@@ -11,11 +11,11 @@ func TestParseReadsTheKindOfAName(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		kind layout.RecipeKind
-		seq  int32
+		seq  int64
 		at   layout.RecipeKind // of KindOfName
 	}{
 		{guid + "lock-0000000001", layout.KindMutex, 1, layout.KindMutex},
-		{"lock--2147483648", layout.KindMutex, -2147483648, ""},
+		{"lock--2147483648", layout.KindMutex, 2147483648, ""},
 		{guid + "latch-0000000002", layout.KindElection, 2, layout.KindElection},
 		{"x__READ__0000000003", layout.KindRWMutex, 3, layout.KindRWMutex},
 		{"x__lock__0000000004", layout.KindKazooLock, 4, layout.KindKazooLock},

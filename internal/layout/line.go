@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"math"
 	"slices"
 )
 
@@ -25,7 +26,7 @@ const (
 // Position is one contender's node in the order of the line.
 type Position struct {
 	Name   string
-	Seq    int32
+	Seq    int64
 	Shared bool // a reader
 }
 
@@ -62,17 +63,19 @@ func (k LineKinds) Parse(name string) (Position, bool) {
 // hold one lock that way.) So a directory is replaced before that: a new one begins at
 // zero, and tokens go on growing, since they are czxids.
 //
-//   - From SeqSoft on, a holder that releases with no contender behind it deletes the
+//   - With LeftSoft numbers left, a holder that releases with no contender behind it deletes the
 //     directory together with its own node. The next contender creates a new one.
-//   - From SeqClose on, which is reached only if the queue was never empty, a new
+//   - With LeftClose left, which is reached only if the queue was never empty, a new
 //     contender withdraws and waits until the queue has drained. Then the first
 //     contender to find it empty deletes the directory, and all go to the new one.
-//   - From SeqHard on, contenders get ErrLimit. Only clients that do not keep these
+//   - With LeftHard left, contenders get ErrLimit. Only clients that do not keep these
 //     rules get a directory there.
+//
+// Other services have more numbers, see backend.Limits.
 const (
-	SeqSoft  = 2_000_000_000
-	SeqClose = 2_100_000_000
-	SeqHard  = 2_147_000_000
+	LeftSoft  = math.MaxInt32 - 2_000_000_000
+	LeftClose = math.MaxInt32 - 2_100_000_000
+	LeftHard  = math.MaxInt32 - 2_147_000_000
 )
 
 // Recipe returns the kind of recipe whose contenders these are.

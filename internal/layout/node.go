@@ -4,6 +4,9 @@
 package layout
 
 import (
+	"cmp"
+	"math"
+	"strconv"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
@@ -25,8 +28,8 @@ func IsOurs(name string) bool {
 
 // ParseSeq returns the sequence number of a node's name: the text after the last
 // occurrence of kind, if it has the service's format. Every other name in a directory
-// (a README, a name with too many digits) is foreign and not in the queue.
-func ParseSeq(name, kind string) (int32, bool) {
+// (a README, a name with too few digits) is foreign and not in the queue.
+func ParseSeq(name, kind string) (int64, bool) {
 	i := strings.LastIndex(name, kind)
 	if i < 0 {
 		return 0, false
@@ -47,51 +50,43 @@ func Speakable(name string) bool {
 	return true // "." and ".." are no names, and no server stores them
 }
 
-// ParseDigits parses a number as ZooKeeper writes an int32 with format %010d: ten
-// characters with leading zeros, sign included, or eleven for the most negative
-// numbers.
-func ParseDigits(s string) (int32, bool) {
-	negative := len(s) > 0 && s[0] == '-'
-	if len(s) != 10 && !(negative && len(s) == 11 && s[1] != '0') {
+// ParseDigits parses a sequence number: ten digits with leading zeros, or more digits
+// without.
+//
+// ZooKeeper writes an int32 with the format %010d: ten characters, sign included, or
+// eleven for the most negative numbers. Below zero are the numbers after 2^31-1, which
+// pipelined creations can pass. ParseDigits returns what they would be without the
+// overflow, 2^31 and more, so numbers are ordered as they were assigned.
+func ParseDigits(s string) (int64, bool) {
+	digits, negative := strings.CutPrefix(s, "-")
+	switch {
+	case len(s) == 10:
+	case len(digits) < 10, len(digits) > 19, digits[0] == '0':
 		return 0, false
 	}
-	digits := s
-	if negative {
-		digits = s[1:]
-	}
-	n := int64(0)
 	for i := range len(digits) {
-		d := digits[i]
-		if d < '0' || d > '9' {
+		if digits[i] < '0' || digits[i] > '9' {
 			return 0, false
 		}
-		n = n*10 + int64(d-'0')
 	}
-	if negative {
-		n = -n
-	}
-	if n != int64(int32(n)) || negative && n == 0 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
 		return 0, false
 	}
-	return int32(n), true
+	if negative {
+		if n < math.MinInt32 || n == 0 {
+			return 0, false
+		}
+		n += 1 << 32
+	}
+	return n, true
 }
 
-// Before reports whether sequence number a was assigned before b. It is aware of the
-// wrap at 2^31-1, which pipelined creations can pass: numbers in one queue are never
-// 2^31 apart.
-func Before(a, b int32) bool { return a-b < 0 }
-
-// BySeq compares two nodes of a directory by the order of creation, as Before does.
-// Nodes with the same number are ordered by name, so that all clients agree even past
-// the end of the numbers.
-func BySeq(i int32, a string, j int32, b string) int {
-	switch {
-	case i == j:
-		return strings.Compare(a, b)
-	case Before(i, j):
-		return -1
-	}
-	return 1
+// BySeq compares two nodes of a directory by the order of creation. Nodes with the same
+// number are ordered by name, so that all clients agree even past the end of the
+// numbers.
+func BySeq(i int64, a string, j int64, b string) int {
+	return cmp.Or(cmp.Compare(i, j), strings.Compare(a, b))
 }
 
 // IsGUID reports whether s, of length GUIDLen, has the form of a GUID.

@@ -13,7 +13,7 @@ const PermitInfix = "permit-"
 // Permit is a request in the queue of a semaphore.
 type Permit struct {
 	Name   string
-	Seq    int32
+	Seq    int64
 	Weight int
 }
 

@@ -71,7 +71,7 @@ type QueueEntry struct {
 	ID     string
 	Name   string
 	Due    int64 // milliseconds since 1970; 0: at once
-	Seq    int32
+	Seq    int64
 	State  bool   // it was claimed before
 	Marked bool   // it is claimed now
 	Off    int64  // the time until which it is put off
@@ -102,8 +102,8 @@ func ParseBucket(path string, names []string, seen int64) BucketContents {
 	byID := make(map[string]int, len(names))
 	for _, name := range names {
 		if id, rest, ok := CutID(name, ItemPrefix); ok {
-			// Both can be negative: a due time before 1970, and a sequence number
-			// that has wrapped around.
+			// Both can have a sign: a due time before 1970, and a sequence number
+			// after the overflow.
 			sign := 0
 			if strings.HasPrefix(rest, "-") {
 				sign = 1
@@ -118,10 +118,7 @@ func ParseBucket(path string, names []string, seen int64) BucketContents {
 		}
 	}
 	slices.SortFunc(c.Items, func(a, b QueueEntry) int {
-		if d := cmp.Compare(a.Due, b.Due); d != 0 {
-			return d
-		}
-		return int(int64(a.Seq) - int64(b.Seq))
+		return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.Seq, b.Seq))
 	})
 	// An outsider can have copied an item. The first item with an id counts,
 	// because the state and the mark belong to the id.

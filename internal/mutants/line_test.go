@@ -2,6 +2,12 @@ package mutants
 
 // lineMutants are defects of the line of contenders: locks and elections.
 var lineMutants = []mutant{
+	{"every service has the numbers of ZooKeeper", "line_wait.go",
+		"return s.b.Limits().Sequence - seq", "return math.MaxInt32 - seq",
+		"TestTheQueueStaysInOrderWhenItsNumbersGetLonger"},
+	{"a number after the overflow is the lowest", "internal/layout/node.go",
+		"n += 1 << 32", "n += 0",
+		"TestOrderIsAwareOfTheOverflow"},
 	{"every wake-up is treated as the grant", "line_wait.go",
 		"case t == turnNext && e == predecessorDeleted:", "case t == turnNext:",
 		"TestASpuriousWakeUpGrantsNothing"},
@@ -117,7 +123,7 @@ var lineMutants = []mutant{
 		"if id == \"\" && !bytes.HasPrefix(own, contenderStart) {", "if id == \"\" {",
 		inRoot + "TestDataWithoutAnIDIsStoredAsItIs"},
 	{"a hand-over within a client goes on in an old directory", "line_local.go",
-		"|| isHigh(own.Seq) {", "|| own.Seq < 0 {",
+		"|| s.isHigh(own.Seq) {", "|| own.Seq < 0 {",
 		"TestTheDirectoryIsReplacedBeforeItsNumbersEnd"},
 	{"a caller without an ID looks for the holder too", "line_holder.go",
 		"if !hasID {", "if false {",
