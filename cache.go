@@ -75,8 +75,8 @@ type CachedNode struct {
 	Data []byte
 
 	// Stat belongs to the data. Its fields about children (Pzxid, Cversion,
-	// NumChildren) are those of the latest list of the children; Events does not
-	// report their changes.
+	// NumChildren) and AsOf are those of the latest read of the node or list of its
+	// children; Events does not report their changes.
 	Stat backend.Stat
 }
 

@@ -436,11 +436,12 @@ type nodeVersion struct {
 
 func (n *cacheNode) version() nodeVersion { return nodeVersion{true, n.stat.Czxid, n.stat.Mzxid} }
 
-// withChildren returns stat with the fields about children of other, if these are
-// newer.
+// withChildren returns stat with the fields about children of other, a read of the same
+// node, if that is newer.
 func withChildren(stat, other backend.Stat) backend.Stat {
-	if other.Pzxid >= stat.Pzxid {
+	if other.AsOf >= stat.AsOf {
 		stat.Pzxid, stat.Cversion, stat.NumChildren = other.Pzxid, other.Cversion, other.NumChildren
+		stat.AsOf = other.AsOf
 	}
 	return stat
 }

@@ -107,8 +107,9 @@ func (s *session) footing(ctx context.Context, g ground) (footing, error) {
 // examine decides whether the node read at g is a place for its kind.
 func (s *session) examine(ctx context.Context, g ground, data []byte, stat backend.Stat) (footing, error) {
 	f := footing{
-		kind: g.recipe, czxid: stat.Czxid, version: stat.Version, zxid: max(stat.Mzxid, stat.Pzxid),
-		// Cversion is twice the creations, less the children.
+		kind: g.recipe, czxid: stat.Czxid, version: stat.Version, zxid: stat.AsOf,
+		// Cversion is twice the creations, less the children. Without it the drift is too
+		// high, and foreign writes are not noticed.
 		drift: int64(stat.Version) - (int64(stat.Cversion)+int64(stat.NumChildren))/2,
 	}
 	refuse := func(found layout.RecipeKind) (footing, error) {
@@ -139,7 +140,7 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 			return refuse(found)
 		}
 	}
-	if len(data) > 0 && !leaf && !layout.IsAddress(data) && (stat.Cversion == 0 || g.recipe == layout.KindBarrier) {
+	if len(data) > 0 && !leaf && !layout.IsAddress(data) && (stat.Cversion == 0 && stat.NumChildren == 0 || g.recipe == layout.KindBarrier) {
 		if _, err := parseCount(data); err == nil {
 			return refuse(layout.KindCounter)
 		}

@@ -228,10 +228,10 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 				return err
 			case b.Version == 0:
 				// It is a new bucket of the same name.
-			case b.Mzxid <= stat.Pzxid || stat.Pzxid == before:
+			case b.Mzxid <= stat.AsOf || b.Mzxid == before:
 				p.use = false // it was closed already when it was listed as the last one
 			default:
-				before = stat.Pzxid // closed since the list, or by an outsider
+				before = b.Mzxid // closed since the list; the next list shows what followed
 				continue
 			}
 		}

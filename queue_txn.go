@@ -84,8 +84,9 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 				return "", err
 			case err == nil && stat.Version == 0:
 				// This is the number of items created so far. (Cversion is twice
-				// the number of creations, less the number of children.)
-				if int(stat.Cversion+stat.NumChildren)/2 < q.size {
+				// the number of creations, less the number of children. Without it
+				// the bucket is closed when it holds that many at a time.)
+				if int(max((stat.Cversion+stat.NumChildren)/2, stat.NumChildren)) < q.size {
 					q.setOpen(key, openBucket{pl.n, false})
 					return path, nil
 				}

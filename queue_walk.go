@@ -29,7 +29,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 				return sight{}, err
 			}
 			v := sight{stuck: stuck}
-			if v.add(layout.ParseBucket(head, names, stat.Pzxid).Items, want, now); len(v.found) > 0 {
+			if v.add(layout.ParseBucket(head, names, stat.AsOf).Items, want, now); len(v.found) > 0 {
 				return v, nil
 			}
 		}
@@ -58,7 +58,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		if err != nil {
 			return sight{}, err
 		}
-		c := layout.ParseBucket(b.Path, names, stat.Pzxid)
+		c := layout.ParseBucket(b.Path, names, stat.AsOf)
 		if len(c.Items) == 0 && (i < len(all)-1 || len(c.Litter) > 0) {
 			q.sweep(ctx, s, b, c.Litter, len(c.Litter) == len(names) && i < len(all)-1)
 			continue
@@ -178,7 +178,7 @@ func (q *queue) eachBucket(ctx context.Context, s *session, ws *backend.WatchSet
 			continue
 		}
 		if err == nil {
-			err = f(b, i == len(all)-1, layout.ParseBucket(b.Path, names, bstat.Pzxid))
+			err = f(b, i == len(all)-1, layout.ParseBucket(b.Path, names, bstat.AsOf))
 		}
 		if err != nil {
 			return tally{}, err

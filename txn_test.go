@@ -21,7 +21,9 @@ func (w *world) stat(path string) (backend.Stat, error) {
 	if err := s.Sync(context.Background(), w.Path(path)); err != nil {
 		w.T.Fatal(err)
 	}
-	return s.Exists(context.Background(), w.Path(path), nil)
+	stat, err := s.Exists(context.Background(), w.Path(path), nil)
+	stat.AsOf = 0 // of the read, not of the node
+	return stat, err
 }
 
 func mustCommit(t *testing.T, x *coord.Txn) []coord.TxnResult {

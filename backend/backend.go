@@ -131,9 +131,9 @@ type Session interface {
 
 	// Arm arms the watches of targets, all of them at one moment and in one round trip, and
 	// reads nothing. A watch fires LookAgain before Arm returns if its node is missing, or if
-	// what it watches has changed in a commit after the zxid since. A caller that read or
-	// created the nodes in the commit since, or after it, therefore misses nothing between
-	// that and Arm. Arm never reports Deleted for a deletion that preceded it. Other watches
+	// what it watches has changed in a commit after the zxid since. A caller that passes the
+	// AsOf of its read, the earliest of several, or the commit in which it created the nodes,
+	// therefore misses nothing between that and Arm. Arm never reports Deleted for a deletion that preceded it. Other watches
 	// of the session on such a node may fire LookAgain too. An error means that no watch is
 	// armed. At least one target is needed, each with a watch of its own. The sum of the
 	// paths is limited, see CheckTargets.
@@ -226,16 +226,24 @@ const (
 // Has reports whether f contains all features of want.
 func (f Features) Has(want Features) bool { return f&want == want }
 
-// Stat is the service's metadata of a node. The field names are ZooKeeper's.
+// Stat is the service's metadata of a node. The field names are ZooKeeper's. Pzxid and
+// Cversion are advisory: a service may leave them zero, and recipes use them for diagnoses
+// only. What a recipe must know of the order of reads and commits, it learns from AsOf.
 type Stat struct {
 	Czxid          int64 // the commit that created the node: unique and growing for one history of the service
 	Mzxid          int64 // the commit that last changed the data
-	Pzxid          int64 // the commit that last changed the children
+	Pzxid          int64 // the commit that last changed the children; advisory
 	Ctime          int64 // when the node was created, by the service's clock, in milliseconds since 1970
 	Mtime          int64 // when the data last changed, in the same form
 	Version        int32 // number of changes of the data
-	Cversion       int32 // number of changes of the children; wraps
+	Cversion       int32 // number of changes of the children; advisory; wraps
 	EphemeralOwner int64 // the session that owns the node, zero for a node that is not ephemeral
 	DataLength     int32 // in bytes
 	NumChildren    int32
+
+	// AsOf is the position of the read: a commit after which the node, its data and its
+	// children were as the read shows them. Later reads of the session show at least that
+	// commit. So a change after AsOf is not in the read, and a change up to AsOf is. Two reads
+	// of an unchanged node can have different positions. In a Result it is the Commit itself.
+	AsOf int64
 }

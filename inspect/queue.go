@@ -187,7 +187,7 @@ func (x *inspector) scan(ctx context.Context, in *Queue, buckets []layout.Bucket
 				marks[id] = name
 			}
 		}
-		c := layout.ParseBucket(b.Path, names, stat.Pzxid)
+		c := layout.ParseBucket(b.Path, names, stat.AsOf)
 		in.Items += len(c.Items)
 		in.Litter += len(c.Litter)
 		for _, e := range c.Items {
@@ -265,7 +265,7 @@ func (x *inspector) deadLetters(ctx context.Context, items string) (n int, err e
 			return n, err
 		}
 		if ok {
-			n += len(layout.ParseBucket(b.Path, names, stat.Pzxid).Items)
+			n += len(layout.ParseBucket(b.Path, names, stat.AsOf).Items)
 		}
 	}
 	return n, nil

@@ -309,9 +309,9 @@ func armLeaves() []leaf {
 						if err == nil && stat.Version == writers*writes {
 							return
 						}
-						t, since := forData(n), stat.Mzxid
+						t, since := forData(n), stat.AsOf
 						if i%2 == 1 {
-							t, since = forChildren(n), stat.Pzxid
+							t = forChildren(n)
 						}
 						if err == nil {
 							err = c.Arm(s.ctx, since, t)
@@ -320,7 +320,7 @@ func armLeaves() []leaf {
 						if err == nil {
 							now, err = c.Exists(s.ctx, n, nil)
 						}
-						if err == nil && now != stat && t.Watch.Kind() == 0 {
+						if err == nil && state(now) != state(stat) && t.Watch.Kind() == 0 {
 							s.Errorf("%+v was read, then %+v, and the watch armed between has not fired", stat, now)
 							return
 						}

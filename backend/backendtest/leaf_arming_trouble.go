@@ -170,7 +170,7 @@ func armTroubleLeaves() []leaf {
 				f := faults()[i%2]
 				n := o.create(fmt.Sprint("n", i), "", backend.Persistent)
 				c.sync()
-				since := c.stat(n, nil).Pzxid
+				since := c.stat(n, nil).AsOf
 				data, children, missing := forData(n), forChildren(n), forData(s.path("missing"))
 				f.drop(c.link)
 				c.arm(since, data, children, missing)

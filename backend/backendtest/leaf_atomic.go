@@ -218,7 +218,7 @@ func (c *client) picture(paths ...string) string {
 	for _, p := range paths {
 		data, stat := c.get(p, nil)
 		names, _ := c.children(p, nil)
-		fmt.Fprintf(&b, "%s %q %v %+v\n", p, data, names, stat)
+		fmt.Fprintf(&b, "%s %q %v %+v\n", p, data, names, state(stat))
 	}
 	return b.String()
 }

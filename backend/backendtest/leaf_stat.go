@@ -6,19 +6,56 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
+// state returns a Stat without the position of its read.
+func state(stat backend.Stat) backend.Stat {
+	stat.AsOf = 0
+	return stat
+}
+
 func statLeaves() []leaf {
 	return []leaf{
+		{"has the position of the read, which never goes back and is no earlier than what it shows", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			n := c.create("n", "", backend.Persistent)
+			last := int64(0)
+			check := func(what string, stat backend.Stat, since int64) {
+				s.Helper()
+				if stat.AsOf < max(stat.Czxid, stat.Mzxid, since, last) {
+					s.Fatalf("%s: %+v, after a commit %d and a read as of %d", what, stat, since, last)
+				}
+				last = stat.AsOf
+			}
+			for range 3 {
+				set := c.set(n, "v")
+				if set.AsOf != set.Mzxid {
+					s.Fatalf("a set with zxid %d is as of %d", set.Mzxid, set.AsOf)
+				}
+				_, stat := c.get(n, nil)
+				check("get", stat, set.Mzxid)
+				child := c.create("n/child", "", backend.Persistent)
+				created := c.stat(child, nil).Czxid
+				_, stat = c.children(n, nil)
+				check("children", stat, created)
+				c.remove(child)
+				check("exists", c.stat(n, nil), set.Mzxid)
+				// A change after the read is after its position.
+				if late := o.set(n, "w"); late.Mzxid <= last {
+					s.Fatalf("a read as of %d does not show the set with zxid %d", last, late.Mzxid)
+				}
+				c.sync()
+			}
+		}},
 		{"of a new node", func(s *scene) {
 			c := s.open("a")
 			before := c.stat(s.svc.Root(), nil)
 			p := c.create("n", "value", backend.Persistent)
 			got := c.stat(p, nil)
-			if got.Czxid == 0 || got.Czxid <= before.Pzxid || got.Ctime == 0 {
-				s.Fatalf("creation id and time of %+v, after a commit of zxid %d", got, before.Pzxid)
+			if got.Czxid == 0 || got.Czxid <= before.AsOf || got.Ctime == 0 {
+				s.Fatalf("creation id and time of %+v, after a read as of %d", got, before.AsOf)
 			}
 			want := backend.Stat{
 				Czxid: got.Czxid, Mzxid: got.Czxid, Pzxid: got.Czxid,
-				Ctime: got.Ctime, Mtime: got.Ctime, DataLength: 5,
+				Ctime: got.Ctime, Mtime: got.Ctime, DataLength: 5, AsOf: got.AsOf,
 			}
 			if got != want {
 				s.Fatalf("got %+v, want %+v", got, want)
@@ -31,7 +68,7 @@ func statLeaves() []leaf {
 			c.set(p, "other")
 			_, get := c.get(p, nil)
 			_, children := c.children(p, nil)
-			if exists := c.stat(p, nil); get != exists || children != exists {
+			if exists := c.stat(p, nil); state(get) != state(exists) || state(children) != state(exists) {
 				s.Fatalf("get %+v, children %+v, exists %+v", get, children, exists)
 			}
 		}},
@@ -45,7 +82,7 @@ func statLeaves() []leaf {
 			}
 			want := before
 			want.Mzxid, want.Mtime, want.Version, want.DataLength = after.Mzxid, after.Mtime, 1, 12
-			if after != want {
+			if state(after) != state(want) {
 				s.Fatalf("set changed %+v to %+v", before, after)
 			}
 		}},
@@ -63,7 +100,7 @@ func statLeaves() []leaf {
 				// ZooKeeper reports twice the number of creations, less the number of
 				// children.
 				want.Pzxid, want.Cversion, want.NumChildren = got.Pzxid, 2*creates-children, children
-				if got != want {
+				if state(got) != state(want) {
 					s.Fatalf("%s: %+v, want %+v", what, got, want)
 				}
 			}
@@ -93,7 +130,7 @@ func statLeaves() []leaf {
 			before := c.stat(dir, nil)
 			c.set(s.path("dir/a"), "new")
 			c.create("dir/a/b", "", backend.Persistent)
-			if after := c.stat(dir, nil); after != before {
+			if after := c.stat(dir, nil); state(after) != state(before) {
 				s.Fatalf("got %+v, want %+v as before", after, before)
 			}
 		}},

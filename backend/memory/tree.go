@@ -45,7 +45,8 @@ func (n *node) changedAfter(since int64, children bool) bool {
 	return n.mzxid > since
 }
 
-func (n *node) stat() backend.Stat {
+// stat returns the metadata of n as of the commit zxid.
+func (n *node) stat(zxid int64) backend.Stat {
 	return backend.Stat{
 		Czxid: n.czxid, Mzxid: n.mzxid, Pzxid: n.pzxid,
 		Ctime: n.ctime, Mtime: n.mtime,
@@ -55,6 +56,7 @@ func (n *node) stat() backend.Stat {
 		EphemeralOwner: n.owner,
 		DataLength:     int32(len(n.data)),
 		NumChildren:    int32(len(n.children)),
+		AsOf:           zxid,
 	}
 }
 
@@ -81,7 +83,7 @@ func (t *tree) read(r backend.Read) (result backend.ReadResult) {
 	case r.Children:
 		result.Names = n.names()
 	default:
-		result.Stat = n.stat()
+		result.Stat = n.stat(t.zxid)
 		if len(n.data) > 0 {
 			result.Data = slices.Clone(n.data)
 		}
@@ -194,7 +196,7 @@ func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path
 		n.version++
 		n.mzxid, n.mtime = zxid, now
 		c.events = append(c.events, event{op.Path, dataChanged})
-		stat = n.stat()
+		stat = n.stat(zxid)
 	case backend.OpDelete:
 		if len(n.children) > 0 {
 			return "", stat, backend.ErrNotEmpty

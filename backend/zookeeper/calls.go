@@ -362,5 +362,7 @@ func statOf(st *zk.Stat) backend.Stat {
 		EphemeralOwner: st.EphemeralOwner,
 		DataLength:     st.DataLength,
 		NumChildren:    st.NumChildren,
+		// The latest change of this node: it was as the reply shows it from there on.
+		AsOf: max(st.Mzxid, st.Pzxid),
 	}
 }

@@ -232,5 +232,5 @@ func IsAddress(data []byte) bool {
 // recipe that then uses the path writes its mark, and the Value's next call returns
 // ErrKind.
 func IsEmptyValue(stat backend.Stat) bool {
-	return stat.DataLength == 0 && stat.Version > 0 && stat.Cversion == 0 && stat.EphemeralOwner == 0
+	return stat.DataLength == 0 && stat.Version > 0 && stat.Cversion == 0 && stat.NumChildren == 0 && stat.EphemeralOwner == 0
 }

@@ -67,7 +67,7 @@ func Buckets(items string, names []string) []Bucket {
 // shows about it.
 type QueueEntry struct {
 	Bucket string // path
-	Seen   int64  // the bucket's Pzxid in the list: its latest change of children
+	Seen   int64  // the position of the list, backend.Stat.AsOf
 	ID     string
 	Name   string
 	Due    int64 // milliseconds since 1970; 0: at once
@@ -95,7 +95,7 @@ type BucketContents struct {
 	Litter []string     // nodes whose item is gone: deleted by an outsider, or with its producer's session
 }
 
-// ParseBucket parses the names in the bucket at path. seen is the Pzxid of the
+// ParseBucket parses the names in the bucket at path. seen is the position of the
 // list.
 func ParseBucket(path string, names []string, seen int64) BucketContents {
 	var c BucketContents
