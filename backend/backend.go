@@ -18,9 +18,10 @@
 // them means that the ctx of the call has ended: what else it matches can be the cause of
 // that context.
 //
-// The loss is declared locally. The session's lease is the send time of the latest request
-// that was answered, plus the negotiated timeout, less a margin. When the lease passes
-// without another answer the session is lost, whatever the service thinks. Calls compare the
+// The loss is declared locally. The session's lease is the send time of the latest renewal
+// that was answered, plus the negotiated timeout, less a margin. Which requests are renewals
+// is the service's affair: all of them for ZooKeeper, its keep-alives for another. When the
+// lease passes without another answer the session is lost, whatever the service thinks. Calls compare the
 // lease with the clock too, so a process that was paused learns of its loss from its first
 // call, not from a late timer. Suspension alone loses nothing.
 //
@@ -37,7 +38,8 @@
 // have been applied or not, and the caller finds out by Sync and a read. A Commit whose ctx
 // ended, or whose session was lost, while it was under way matches ErrUncertain as well as
 // the context's cause or ErrSessionLost. An error that does not match ErrUncertain is
-// definite: nothing was applied.
+// definite: nothing was applied. A service that can tell may return the definite error even
+// if the reply to a refused Commit was lost.
 //
 // The service handles two calls of one session in the order in which they were made if the
 // first returned before the second began. Sync gives the one stronger order that recovery
@@ -54,6 +56,17 @@
 // one round trip. Arm arms several watches, of nodes that were read before. See
 // Watch. WatchTree follows a node and everything below it with one watch, if the
 // service can; see TreeWatch.
+//
+// Watches fire for what a Commit as a whole has changed. They may also fire for a state
+// between two operations of one Commit, which no reader sees: for a node that it creates and
+// deletes, or as a change before a deletion.
+//
+// # Positions
+//
+// A zxid is the position of a Commit in the history of the service. The word, and the names
+// of the fields that hold positions, are ZooKeeper's, as are the names of its tools, and the
+// recipes' manual explains them. For other services it is what numbers the commits, such as
+// a revision. Zxids are positive and grow with each Commit, not necessarily by one.
 //
 // # Data
 //
@@ -233,7 +246,7 @@ type Stat struct {
 	Czxid          int64 // the commit that created the node: unique and growing for one history of the service
 	Mzxid          int64 // the commit that last changed the data
 	Pzxid          int64 // the commit that last changed the children; advisory
-	Ctime          int64 // when the node was created, by the service's clock, in milliseconds since 1970
+	Ctime          int64 // when the node was created, in milliseconds since 1970, by the clock of the service, or of the writer if the service has none
 	Mtime          int64 // when the data last changed, in the same form
 	Version        int32 // number of changes of the data
 	Cversion       int32 // number of changes of the children; advisory; wraps

@@ -10,12 +10,13 @@ type Kind int8
 
 const (
 	// LookAgain: something may have changed, so read again. It is fired for every change
-	// except a deletion, after each reconnect, when the session ends, and when the session
-	// cannot be sure. It may come without a change.
+	// except a deletion, when the session ends, and when the session cannot be sure. It may
+	// come without a change, and does so after each reconnect unless the service resumes
+	// watches without a gap.
 	LookAgain Kind = iota + 1
 	// Deleted: the node existed when the watch was armed, and it has been deleted since. It
-	// is never a guess: a server's delete event arrived on the connection that armed the
-	// watch. (Another node may have been created at the path after that.)
+	// is never a guess: the service has sent the deletion, and no reconnect can have hidden an
+	// earlier event of the watch. (Another node may have been created at the path after that.)
 	Deleted
 )
 
@@ -67,9 +68,9 @@ func CheckTargets(targets []Target) error {
 //
 // The watches of one session fire in the order in which the service sent the events: when a
 // caller has seen one fire, Kind of every watch whose event came before it is set. An event
-// is recorded before any read returns the state that the event announces. After a reconnect
-// all watches that were armed before are marked as fired before any read on the new
-// connection returns. When a session ends, Err is set first, and then all its watches fire
+// is recorded before any read returns the state that the event announces. That holds across
+// reconnects: unless the service resumes watches without a gap, all that were armed before are
+// marked as fired before any read on the new connection returns. When a session ends, Err is set first, and then all its watches fire
 // with LookAgain.
 //
 // A change is never missed while the watch is armed.

@@ -51,9 +51,6 @@ func watchCases() []watchCase {
 			backend.LookAgain, 0},
 		{"the deletion of the node", false, func(c *client, n string) { c.remove(n) },
 			backend.Deleted, backend.Deleted},
-		{"a change and the deletion", false, func(c *client, n string) {
-			c.commit(backend.SetData(n, nil, 0), backend.Delete(n, 1))
-		}, backend.LookAgain, backend.Deleted},
 		{"a child created", false, func(c *client, n string) { c.create("n/new", "", backend.Persistent) },
 			0, backend.LookAgain},
 		{"a sequential child created", false, func(c *client, n string) { c.create("n/new-", "", backend.EphemeralSequential) },
@@ -92,7 +89,7 @@ func watchLeaves() []leaf {
 				}
 			}
 		}},
-		{"of exists on a missing node never fires Deleted for a node that was created and deleted", func(s *scene) {
+		{"(may) of exists on a missing node never fires Deleted for a node that was created and deleted", func(s *scene) {
 			watcher, writer := s.open("a"), s.open("b")
 			w := backend.NewWatch()
 			if watcher.there(s.path("n"), w) {
@@ -100,6 +97,20 @@ func watchLeaves() []leaf {
 			}
 			writer.commit(backend.Create(s.path("n"), nil, backend.Persistent), backend.Delete(s.path("n"), 0))
 			s.fires(w, backend.LookAgain)
+		}},
+		{"fires once for a change and the deletion in one commit", func(s *scene) {
+			watcher, writer := s.open("a"), s.open("b")
+			for i, a := range armers() {
+				n := writer.create(fmt.Sprint("n", i), "", backend.Persistent)
+				watcher.sync()
+				w := backend.NewWatch()
+				a.arm(watcher, n, w)
+				writer.commit(backend.SetData(n, nil, 0), backend.Delete(n, 1))
+				s.await(w.Fired(), "the watch of "+a.name)
+				if watcher.sync(); watcher.there(n, nil) || a.children && w.Kind() != backend.Deleted {
+					s.Fatalf("the watch of %s fired with %q", a.name, w.Kind())
+				}
+			}
 		}},
 		{"of get and children on a missing node is not armed", func(s *scene) {
 			watcher, writer := s.open("a"), s.open("b")

@@ -9,7 +9,7 @@ import (
 
 func watchOrderLeaves() []leaf {
 	return []leaf{
-		{"is that of the operations of one commit", func(s *scene) {
+		{"(may) is that of the operations of one commit", func(s *scene) {
 			s.wireOrder(func(writers []*client, nodes []string) {
 				var ops []backend.Op
 				for _, n := range nodes {

@@ -350,3 +350,19 @@ func TestDifferFindsEachDefectAndShortensTheScript(t *testing.T) {
 		})
 	}
 }
+
+func TestOnlyOpenClausesCanBeKeptOtherwise(t *testing.T) {
+	for _, x := range []struct {
+		unlike   []string
+		misnamed string
+	}{
+		{nil, ""},
+		{[]string{"watch after a break/(may) all fire LookAgain, though nothing happened"}, ""},
+		{[]string{"lost packets/(may) leave a commit uncertain that the service refused", "loss/stays the reason after Close"}, "loss/stays the reason after Close"},
+		{[]string{"(may) nothing"}, "(may) nothing"},
+	} {
+		if got := (Harness{Unlike: x.unlike}).misnamed(); got != x.misnamed {
+			t.Errorf("%q: misnamed %q, want %q", x.unlike, got, x.misnamed)
+		}
+	}
+}
