@@ -69,11 +69,7 @@ func IfVersion(path string, version int32) Condition {
 func IfExists(path string) Condition { return Condition{"exists", path, backend.AnyVersion} }
 
 // IfMissing is the condition that no node exists at path, while its parent exists.
-// ZooKeeper has no such check, so the transaction creates the node and deletes it
-// again. No reader ever sees that node. But the parent counts two changes of its
-// children (Cversion), the next sequential child of the parent skips a number, and
-// watches for that node and for the parent's children fire. The client needs the
-// permission to create and to delete children of the parent.
+// ZooKeeper has no such check; backend.Absent describes what the condition does there.
 //
 // IfMissing is not needed before Create, which refuses an existing node.
 func IfMissing(path string) Condition { return Condition{"missing", path, 0} }
@@ -324,7 +320,7 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 	for i, cond := range t.conds {
 		part := txnPart{op: cond.op, index: i, path: cond.path, yield: -1}
 		if cond.op == "missing" {
-			note(p.add(part, backend.Create(cond.path, nil, backend.Persistent), backend.Delete(cond.path, 0)))
+			note(p.add(part, backend.Absent(cond.path)))
 		} else {
 			note(p.add(part, backend.Check(cond.path, cond.version)))
 		}

@@ -7,7 +7,7 @@ import "fmt"
 type Limits struct {
 	// Ops is the number of operations, or zero if the service does not limit it.
 	Ops int
-	// Checks is the number of operations that change nothing, or zero likewise. Ops counts
+	// Checks is the number of operations that change nothing, Check and Absent, or zero likewise. Ops counts
 	// them too.
 	Checks int
 	// Bytes is the sum of the paths and data, with 128 more for each operation. It is at
@@ -28,7 +28,7 @@ func (l Limits) Refuse(ops []Op) error {
 	checks, size := 0, 0
 	for i := range ops {
 		op := &ops[i]
-		if op.Kind == OpCheck {
+		if op.Kind == OpCheck || op.Kind == OpAbsent {
 			checks++
 		}
 		size += opOverhead + len(op.Path) + len(op.Data)

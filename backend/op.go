@@ -34,6 +34,7 @@ const (
 	OpSetData
 	OpDelete
 	OpCheck
+	OpAbsent
 )
 
 // String returns the name that errors use.
@@ -47,6 +48,8 @@ func (k OpKind) String() string {
 		return "delete"
 	case OpCheck:
 		return "check"
+	case OpAbsent:
+		return "absent"
 	}
 	return "unknown"
 }
@@ -54,8 +57,8 @@ func (k OpKind) String() string {
 // AnyVersion as the version of an operation matches every version.
 const AnyVersion int32 = -1
 
-// An Op is one operation of a Commit. Make it with Create, SetData, Delete or
-// Check.
+// An Op is one operation of a Commit. Make it with Create, SetData, Delete, Check
+// or Absent.
 type Op struct {
 	Kind    OpKind
 	Path    string
@@ -93,6 +96,17 @@ func Delete(path string, version int32) Op {
 func Check(path string, version int32) Op {
 	return Op{Kind: OpCheck, Path: path, Version: version}
 }
+
+// Absent fails the Commit if there is a node at path (ErrExists), or if one could not be
+// created there: the parent must exist (ErrNotFound), and must not be ephemeral
+// (ErrNoChildren).
+//
+// ZooKeeper has no such check, so its backend creates the node and deletes it again in the
+// same Commit. No reader ever sees that node. But the parent counts two changes of its
+// children (Cversion), the next sequential child of the parent skips a number, and watches for
+// that node and for the parent's children fire. The client needs the permission to create and
+// to delete children of the parent.
+func Absent(path string) Op { return Op{Kind: OpAbsent, Path: path} }
 
 // Result is the result of one operation of a successful Commit.
 type Result struct {

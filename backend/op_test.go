@@ -16,7 +16,7 @@ func TestCheckOpsBlamesTheOperationThatCannotBe(t *testing.T) {
 	}{
 		{"one of each", []backend.Op{
 			backend.Create("/a", []byte("v"), backend.EphemeralSequential), backend.SetData("/", nil, 0),
-			backend.Delete("/a", 1<<31-1), backend.Check("/", backend.AnyVersion)}, nil},
+			backend.Delete("/a", 1<<31-1), backend.Check("/", backend.AnyVersion), backend.Absent("/a")}, nil},
 		{"a container alone", []backend.Op{backend.Create("/a", nil, backend.Container)}, nil},
 		{"none", nil, &backend.Error{Op: "commit", Index: -1, Err: backend.ErrInvalid}},
 		{"a container among others", []backend.Op{good, backend.Create("/b", nil, backend.Container)},
@@ -25,6 +25,8 @@ func TestCheckOpsBlamesTheOperationThatCannotBe(t *testing.T) {
 			&backend.Error{Op: "create", Path: "/", Err: backend.ErrBadPath}},
 		{"the root deleted", []backend.Op{good, good, backend.Delete("/", 0)},
 			&backend.Error{Op: "delete", Path: "/", Index: 2, Err: backend.ErrBadPath}},
+		{"the root absent", []backend.Op{good, backend.Absent("/")},
+			&backend.Error{Op: "absent", Path: "/", Index: 1, Err: backend.ErrBadPath}},
 		{"a bad path", []backend.Op{backend.SetData("/a/", nil, 0)},
 			&backend.Error{Op: "set", Path: "/a/", Err: backend.ErrBadPath}},
 		{"a mode too high", []backend.Op{backend.Create("/a", nil, backend.Container+1)},

@@ -101,7 +101,7 @@ func badRune(r rune, n int) string {
 }
 
 // CheckOps reports whether the operations are valid arguments of Commit: at least one, known
-// kinds and modes, good paths ("/" can be neither created nor deleted), versions of -1 or
+// kinds and modes, good paths ("/" can be neither created nor deleted, nor absent), versions of -1 or
 // more, a Container alone, and no more than MaxRequest. It is called before anything is sent.
 // The error is an *Error with the index of the invalid operation.
 func CheckOps(ops []Op) error {
@@ -143,6 +143,10 @@ func checkOp(op *Op, single bool) error {
 			return fmt.Errorf("%w: version %d", ErrInvalid, op.Version)
 		case op.Kind == OpDelete && op.Path == "/":
 			return fmt.Errorf("%w: the root cannot be deleted", ErrBadPath)
+		}
+	case OpAbsent:
+		if op.Path == "/" {
+			return fmt.Errorf("%w: the root always exists", ErrBadPath)
 		}
 	default:
 		return fmt.Errorf("%w: operation kind %d", ErrInvalid, op.Kind)

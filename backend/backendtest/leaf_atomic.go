@@ -166,6 +166,42 @@ func atomicLeaves() []leaf {
 				s.Fatalf("checks changed\n%s\nto\n%s", before, after)
 			}
 		}},
+		{"can require that a node is absent", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			n := c.create("n", "v", backend.Persistent)
+			e := c.create("e", "", backend.Ephemeral)
+			free, missing := s.path("free"), s.path("missing")
+			set := backend.SetData(n, []byte("w"), backend.AnyVersion)
+			before := c.picture(n, e)
+			for _, test := range []struct {
+				path string
+				err  error
+			}{{n, backend.ErrExists}, {missing + "/x", backend.ErrNotFound}, {e + "/x", backend.ErrNoChildren}} {
+				absent := backend.Absent(test.path)
+				_, err := c.Commit(s.ctx, absent)
+				s.refused(err, test.err, "absent", test.path, 0)
+				_, err = c.Commit(s.ctx, set, backend.Absent(free), absent, backend.Check(missing, 0))
+				s.refused(err, test.err, "absent", test.path, 2)
+			}
+			_, err := c.Commit(s.ctx, backend.Absent(free), set, backend.Absent(free), backend.Check(n, 0))
+			s.refused(err, backend.ErrBadVersion, "check", n, 3)
+			_, err = c.Commit(s.ctx, backend.Create(free, nil, backend.Persistent), backend.Absent(free))
+			s.refused(err, backend.ErrExists, "absent", free, 1)
+			if after := c.picture(n, e); after != before || c.there(free, nil) {
+				s.Fatalf("refused commits changed\n%s\nto\n%s", before, after)
+			}
+			c.commit(backend.Absent(free))
+			if results := c.commit(backend.Absent(free), set, backend.Absent(missing)); results[1].Stat.Version != 1 || results[0].Path != "" {
+				s.Fatalf("results %+v", results)
+			}
+			if o.sync(); o.there(free, nil) || o.there(missing, nil) {
+				s.Fatal("a node that was required to be absent exists")
+			}
+			results := c.commit(backend.Absent(free), backend.Create(free, []byte("v"), backend.Ephemeral), backend.Delete(n, 1), backend.Absent(n))
+			if results[1].Path != free || !c.there(free, nil) || c.there(n, nil) {
+				s.Fatalf("results %+v", results)
+			}
+		}},
 		{"is never partly visible to other sessions", func(s *scene) {
 			writer, reader := s.open("a"), s.open("b")
 			p, q := writer.create("p", "0", backend.Persistent), writer.create("q", "0", backend.Persistent)

@@ -241,6 +241,8 @@ func pathLeaves() []leaf {
 			}
 			_, err := c.Commit(s.ctx, backend.Delete("/", backend.AnyVersion))
 			s.refused(err, backend.ErrBadPath, "delete", "/", 0)
+			_, err = c.Commit(s.ctx, backend.Absent("/"))
+			s.refused(err, backend.ErrBadPath, "absent", "/", 0)
 			_, err = c.Commit(s.ctx, backend.Check("/", backend.AnyVersion), backend.Delete("/", 0))
 			s.refused(err, backend.ErrBadPath, "delete", "/", 1)
 		}},

@@ -176,9 +176,13 @@ func (t *tree) apply(c *change, ops []backend.Op, results []backend.Result, owne
 }
 
 func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path string, stat backend.Stat, err error) {
-	if op.Kind == backend.OpCreate {
+	switch op.Kind {
+	case backend.OpCreate:
 		path, err = t.create(c, op, zxid, now, owner)
 		return path, stat, err
+	case backend.OpAbsent:
+		_, err = t.room(op.Path)
+		return "", stat, err
 	}
 	n := t.nodes[op.Path]
 	if n == nil {
@@ -213,21 +217,30 @@ func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path
 	return "", stat, nil
 }
 
+// room returns the parent of a node that can be created at path.
+func (t *tree) room(path string) (*node, error) {
+	dir, _ := split(path)
+	parent := t.nodes[dir]
+	switch {
+	case parent == nil:
+		return nil, backend.ErrNotFound
+	case t.nodes[path] != nil:
+		return nil, backend.ErrExists
+	case parent.owner != 0:
+		return nil, backend.ErrNoChildren
+	}
+	return parent, nil
+}
+
 func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string, error) {
 	path := op.Path
 	dir, _ := split(path)
-	parent := t.nodes[dir]
-	if parent == nil {
-		return "", backend.ErrNotFound
-	}
-	if op.Mode.Sequential() {
+	if parent := t.nodes[dir]; parent != nil && op.Mode.Sequential() {
 		path = appendSequence(path, t.number(parent.created, c.past[parent]))
 	}
-	if t.nodes[path] != nil {
-		return "", backend.ErrExists
-	}
-	if parent.owner != 0 {
-		return "", backend.ErrNoChildren
+	parent, err := t.room(path)
+	if err != nil {
+		return "", err
 	}
 	name := path[strings.LastIndexByte(path, '/')+1:]
 	c.undo = append(c.undo, undo{path: path}, undo{path: dir, node: parent, saved: *parent, child: name, added: true})

@@ -178,8 +178,11 @@ func (s *session) checkSize(ops []backend.Op) error {
 	size := 0
 	for i := range ops {
 		size += 64 + len(ops[i].Path) + len(ops[i].Data)
-		if ops[i].Kind == backend.OpCreate {
+		switch ops[i].Kind {
+		case backend.OpCreate:
 			size += s.cfg.aclOf(ops[i].Shared).size()
+		case backend.OpAbsent: // two requests, see multi
+			size += 64 + len(ops[i].Path) + s.cfg.aclOf(false).size()
 		}
 		if size > serverMax {
 			return &backend.Error{Op: ops[i].Kind.String(), Path: ops[i].Path, Index: i,
@@ -192,7 +195,7 @@ func (s *session) checkSize(ops []backend.Op) error {
 // request returns the function that sends the operations each time it is called. It holds
 // copies of their data, because the zk client encodes them later.
 func (s *session) request(ops []backend.Op, t *ticket) func() ([]backend.Result, error) {
-	if len(ops) > 1 || ops[0].Kind == backend.OpCheck {
+	if len(ops) > 1 || ops[0].Kind == backend.OpCheck || ops[0].Kind == backend.OpAbsent {
 		return s.multi(ops, t)
 	}
 	op := ops[0]
@@ -241,63 +244,68 @@ type blame struct {
 func (b *blame) Error() string { return b.err.Error() }
 
 func (s *session) multi(ops []backend.Op, t *ticket) func() ([]backend.Result, error) {
-	requests := make([]any, len(ops))
-	for i, op := range ops {
-		if i == 0 {
-			op.Path = markedForCommit(op.Path, markCommit, t.number)
-		}
-		switch op.Kind {
-		case backend.OpCreate:
-			requests[i] = &zk.CreateRequest{Path: op.Path, Data: copied(op.Data), Acl: s.cfg.aclOf(op.Shared), Flags: flagsOf(op.Mode)}
-		case backend.OpSetData:
-			requests[i] = &zk.SetDataRequest{Path: op.Path, Data: copied(op.Data), Version: op.Version}
-		case backend.OpDelete:
-			requests[i] = &zk.DeleteRequest{Path: op.Path, Version: op.Version}
-		case backend.OpCheck:
-			requests[i] = &zk.CheckVersionRequest{Path: op.Path, Version: op.Version}
-		}
-	}
+	requests := make([]any, 0, len(ops))
+	owner := make([]int, 0, len(ops)) // for each request, the index of its operation
 	kinds := make([]backend.OpKind, len(ops))
-	for i := range ops {
-		kinds[i] = ops[i].Kind
+	for i, op := range ops {
+		add := func(request any) { requests, owner = append(requests, request), append(owner, i) }
+		path := op.Path
+		if i == 0 {
+			path = markedForCommit(path, markCommit, t.number)
+		}
+		switch kinds[i] = op.Kind; op.Kind {
+		case backend.OpCreate:
+			add(&zk.CreateRequest{Path: path, Data: copied(op.Data), Acl: s.cfg.aclOf(op.Shared), Flags: flagsOf(op.Mode)})
+		case backend.OpSetData:
+			add(&zk.SetDataRequest{Path: path, Data: copied(op.Data), Version: op.Version})
+		case backend.OpDelete:
+			add(&zk.DeleteRequest{Path: path, Version: op.Version})
+		case backend.OpCheck:
+			add(&zk.CheckVersionRequest{Path: path, Version: op.Version})
+		case backend.OpAbsent:
+			// A creation is refused if there is a node, and its deletion leaves none.
+			add(&zk.CreateRequest{Path: path, Data: copied(nil), Acl: s.cfg.aclOf(false), Flags: zk.FlagPersistent})
+			add(&zk.DeleteRequest{Path: op.Path, Version: 0})
+		}
 	}
 	return func() ([]backend.Result, error) {
 		replies, err := s.zk.Multi(requests...)
 		if err != nil {
-			return nil, blamed(replies, err)
+			return nil, blamed(replies, owner, err)
 		}
-		if len(replies) != len(kinds) {
+		if len(replies) != len(requests) {
 			return nil, errMalformed
 		}
 		results := make([]backend.Result, len(kinds))
 		for i, r := range replies {
-			switch kinds[i] {
+			result := &results[owner[i]]
+			switch kinds[owner[i]] {
 			case backend.OpCreate:
-				results[i].Path = r.String
+				result.Path = r.String
 			case backend.OpSetData:
 				if r.Stat == nil {
 					return nil, errMalformed
 				}
-				results[i].Stat = statOf(r.Stat)
+				result.Stat = statOf(r.Stat)
 			}
 		}
 		return results, nil
 	}
 }
 
-// blamed finds the operation that made a multi fail. The results before it have no error, and
+// blamed finds the operation that made a multi fail; owner has the one of each request. The results before it have no error, and
 // the results after it have a code without meaning. No operation is to blame if the error is
 // that of the whole reply.
-func blamed(replies []zk.MultiResponse, err error) error {
+func blamed(replies []zk.MultiResponse, owner []int, err error) error {
 	const afterFailure = -2
 	index := slices.IndexFunc(replies, func(r zk.MultiResponse) bool {
 		code, _ := codeOf(r.Error)
 		return r.Error != nil && code != afterFailure
 	})
-	if index < 0 {
+	if index < 0 || index >= len(owner) {
 		return err
 	}
-	return &blame{index, replies[index].Error}
+	return &blame{owner[index], replies[index].Error}
 }
 
 // copied returns a copy that is never nil: the zk client would encode nil as absent data,

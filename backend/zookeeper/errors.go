@@ -72,6 +72,10 @@ func withNode(answer, refusal error, op, path string) error {
 	case "create", "delete":
 		parent := path[:max(1, strings.LastIndexByte(path, '/'))]
 		return &backend.DeniedError{Path: parent, Perm: op}
+	case "absent":
+		// The answer does not say whether the creation or the deletion was refused.
+		parent := path[:max(1, strings.LastIndexByte(path, '/'))]
+		return &backend.DeniedError{Path: parent, Perm: "create"}
 	}
 	return refusal
 }

@@ -207,12 +207,34 @@ func TestAThrottledMultiBlamesNoOperation(t *testing.T) {
 		"in every result":                {{Error: code}, {Error: code}},
 		"after a result without meaning": {{Error: after}, {Error: code}},
 	} {
-		err := blamed(replies, code)
+		err := blamed(replies, []int{0, 1}, code)
 		if b, ok := err.(*blame); ok {
 			err = b.err
 		}
 		if v, mapped := judge(err); v != throttled || mapped != nil {
 			t.Errorf("%s: verdict %v, %v", name, v, mapped)
+		}
+	}
+}
+
+// An operation can take several requests.
+func TestARefusedMultiBlamesTheOperationOfTheRequest(t *testing.T) {
+	t.Parallel()
+	after := errors.New("unknown error: -2")
+	owner := []int{0, 0, 1, 2, 2}
+	for refused, want := range owner {
+		replies := make([]zk.MultiResponse, len(owner))
+		for i := range replies {
+			switch {
+			case i == refused:
+				replies[i].Error = zk.ErrNodeExists
+			case i > refused:
+				replies[i].Error = after
+			}
+		}
+		b, ok := blamed(replies, owner, zk.ErrAPIError).(*blame)
+		if !ok || b.index != want || b.err != zk.ErrNodeExists {
+			t.Errorf("request %d was refused: %+v, want operation %d", refused, b, want)
 		}
 	}
 }

@@ -130,7 +130,7 @@ func (s settled) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resul
 	for {
 		res, err := s.Session.Commit(ctx, ops...)
 		sequential := slices.ContainsFunc(ops, func(op backend.Op) bool { return op.Mode.Sequential() })
-		if !errors.Is(err, backend.ErrUncertain) || s.Err() != nil || ctx.Err() != nil || ops[0].Kind == backend.OpCheck || sequential {
+		if !errors.Is(err, backend.ErrUncertain) || s.Err() != nil || ctx.Err() != nil || ops[0].Kind == backend.OpCheck || ops[0].Kind == backend.OpAbsent || sequential {
 			return res, err
 		}
 		if err := s.Sync(ctx, ops[0].Path); err != nil {

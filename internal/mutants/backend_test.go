@@ -72,4 +72,7 @@ var backendMutants = []mutant{
 	{"a tree watch in memory reports no deletion", "backend/memory/watch.go",
 		"e.what == childrenChanged {\n\t\treturn\n", "e.what == childrenChanged || e.what == deleted {\n\t\treturn\n",
 		"TestTheContractIsKept"},
+	{"a refused multi blames a request for an operation", "backend/zookeeper/commit.go",
+		"return &blame{owner[index], ", "return &blame{index, ",
+		"TestARefusedMultiBlamesTheOperationOfTheRequest"},
 }
