@@ -116,10 +116,10 @@ func (s *session) resolved(ctx context.Context, path string, applied bool) {
 // createOnce sends one request to create the node.
 //
 // If the directory bears the mark of the recipe, the same commit writes the mark once
-// more: the returned Stat carries the czxid of the new node and the number of children
-// right after it, so an uncontended acquisition costs one round trip. In other
-// directories that write would overwrite foreign data, or is denied; the caller reads
-// then. See kinds.go.
+// more. Then every service tells the czxid of the new node and the number of its
+// siblings, so an uncontended acquisition costs one round trip. In other directories
+// that write would overwrite foreign data, or is denied. Then the caller reads what the
+// service does not tell. See kinds.go.
 func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 	op := backend.Create(sp.prefix, sp.data, backend.EphemeralSequential)
 	f, err := s.footing(ctx, sp.ground)
@@ -134,7 +134,7 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 		}
 		res, err := s.b.Commit(ctx, ops[:n]...)
 		if err == nil {
-			return s.made(ctx, sp, res[0].Path, res[1].Stat)
+			return s.made(ctx, sp, res[0], &res[1].Stat)
 		}
 		var e *backend.Error
 		switch {
@@ -155,20 +155,21 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 	if err != nil {
 		return node{}, err
 	}
-	return s.made(ctx, sp, res[0].Path, backend.Stat{NumChildren: -1})
+	return s.made(ctx, sp, res[0], nil)
 }
 
-// made returns the node that a commit created; dir is its directory's Stat, if it came
-// with it.
-func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.Stat) (node, error) {
+// made returns the node that a commit created; dir is its directory's Stat, or nil if
+// the commit did not write the mark.
+func (s *session) made(ctx context.Context, sp *spec, res backend.Result, dir *backend.Stat) (node, error) {
+	path, siblings := res.Path, res.Siblings
 	seq, ok := layout.ParseSeq(base(path), sp.kind)
 	if !ok {
 		// This is no sequence number.
 		s.removeLater(path)
 		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
 	}
-	if dir.NumChildren >= 0 {
-		if now, anew := s.c.wrote(sp.ground, seq, dir); anew {
+	if dir != nil {
+		if now, anew := s.c.wrote(sp.ground, seq, *dir); anew {
 			listed, err := s.examineAnew(ctx, sp.ground, path, dir.Czxid)
 			if err != nil {
 				s.giveUp(path)
@@ -178,11 +179,11 @@ func (s *session) made(ctx context.Context, sp *spec, path string, dir backend.S
 			if !listed {
 				// The node was deleted meanwhile, or the listing was denied, so the number is
 				// no reason to count the node as alone.
-				dir.NumChildren = -1
+				siblings = 0
 			}
 		}
 	}
-	return node{path: path, seq: seq, czxid: dir.Mzxid, siblings: dir.NumChildren}, nil
+	return node{path: path, seq: seq, czxid: res.Czxid, siblings: siblings}, nil
 }
 
 // adopt finds the node that an earlier attempt with the prefix of sp may have created
@@ -207,7 +208,7 @@ func (s *session) adopt(ctx context.Context, sp *spec) (node, bool, error) {
 			continue // another session created it, and it goes with that session (Curator-498)
 		}
 		seq, _ := layout.ParseSeq(base(p), sp.kind)
-		n := node{path: p, seq: seq, czxid: stat.Czxid, siblings: -1}
+		n := node{path: p, seq: seq, czxid: stat.Czxid}
 		switch {
 		case !found:
 			kept, found = n, true
@@ -358,7 +359,7 @@ type node struct {
 	path     string
 	seq      int64
 	czxid    int64 // 0: not known yet
-	siblings int32 // number of children of the directory right after the creation, own included; -1: not known
+	siblings int32 // number of children of the directory right after the creation, own included; 0: not known
 }
 
 // newGUID returns 122 random bits as a UUID of version 8 (RFC 9562: custom format).

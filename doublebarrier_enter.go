@@ -146,7 +146,7 @@ func (s entrantState) after(e entrantEvent) entrantState {
 // the directory when its own node was created, or -1 if unknown.
 func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 	state := entrantGlancing
-	if siblings >= 0 && int(siblings) < m.d.n {
+	if siblings > 0 && int(siblings) < m.d.n {
 		state = entrantCounted
 	}
 	for state != entrantInside {

@@ -34,8 +34,8 @@ import (
 // data of a directory.
 //
 // The mark also keeps an uncontended acquisition at one round trip: the commit that
-// creates the node writes the mark once more, and its Stat carries the number of
-// siblings. It writes at any version, since each contender raises the version. Only a
+// creates the node writes the mark once more, and every service then tells the number of
+// siblings, see backend.Result. It writes at any version, since each contender raises the version. Only a
 // node that was found to carry the mark is written in this way. Data can be lost in
 // this way if something other than a recipe of this package writes it over the mark of
 // a directory in use: the next creation of each client that has looked before replaces

@@ -205,7 +205,7 @@ func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 		var e *backend.Error
 		switch {
 		case err == nil:
-			if n, err := s.made(ctx, &sp, res[1].Path, res[2].Stat); err == nil {
+			if n, err := s.made(ctx, &sp, res[1], &res[2].Stat); err == nil {
 				b = berth{state: berthStands, place: &place{s: s, node: n}}
 			}
 		case isUncertain(err) && !isOver(err):

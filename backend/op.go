@@ -1,5 +1,10 @@
 package backend
 
+import (
+	"slices"
+	"strings"
+)
+
 // CreateMode is the kind of a node to create.
 type CreateMode int8
 
@@ -112,4 +117,46 @@ func Absent(path string) Op { return Op{Kind: OpAbsent, Path: path} }
 type Result struct {
 	Path string // Create: the path of the new node, with its number if sequential
 	Stat Stat   // SetData: the Stat after the operation; its Mzxid is the zxid of the Commit
+
+	// Czxid of a Create is the zxid of the Commit, and Siblings the number of children of the
+	// parent right after it, the new node included. Zero means that the service did not tell.
+	// Every service tells both if a SetData of the parent follows in the same Commit.
+	Czxid    int64
+	Siblings int32
 }
+
+// Tell is for backends whose service answers a Create with a path only: it sets Czxid and
+// Siblings of the results where the Stat of a SetData shows them.
+func Tell(ops []Op, results []Result) {
+	set := slices.IndexFunc(ops, func(op Op) bool { return op.Kind == OpSetData })
+	if set < 0 {
+		return
+	}
+	for i := range ops {
+		if ops[i].Kind == OpCreate {
+			results[i].Czxid = results[set].Stat.Mzxid
+			results[i].Siblings = childrenAfter(ops, results, above(ops[i].Path))
+		}
+	}
+}
+
+// childrenAfter returns the number of children of the node at path after a Commit, or zero if
+// no Stat shows it.
+func childrenAfter(ops []Op, results []Result, path string) int32 {
+	for i := len(ops) - 1; i >= 0; i-- {
+		switch op := &ops[i]; op.Kind {
+		case OpSetData:
+			if op.Path == path {
+				return results[i].Stat.NumChildren
+			}
+		case OpCreate, OpDelete:
+			if above(op.Path) == path {
+				return 0 // a Stat of an earlier operation does not count this one
+			}
+		}
+	}
+	return 0
+}
+
+// above returns the path of the parent.
+func above(path string) string { return path[:max(1, strings.LastIndexByte(path, '/'))] }

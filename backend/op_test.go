@@ -104,3 +104,43 @@ func TestModesKindsAndFeatures(t *testing.T) {
 		t.Error("Has is wrong")
 	}
 }
+
+func TestTellReadsWhatTheStatsOfACommitShow(t *testing.T) {
+	create := func(path string) backend.Op { return backend.Create(path, nil, backend.Persistent) }
+	set := func(path string) backend.Op { return backend.SetData(path, nil, backend.AnyVersion) }
+	del := func(path string) backend.Op { return backend.Delete(path, backend.AnyVersion) }
+	for name, tt := range map[string]struct {
+		ops      []backend.Op
+		told     bool
+		siblings int32 // of the first creation
+	}{
+		"the parent is set":               {[]backend.Op{create("/d/n"), set("/d")}, true, 5},
+		"the root is set":                 {[]backend.Op{create("/n"), set("/")}, true, 5},
+		"a node gives way":                {[]backend.Op{del("/d/m"), create("/d/n"), set("/d"), backend.Check("/d/x", 0)}, true, 5},
+		"only another node is set":        {[]backend.Op{create("/d/n"), set("/d/n")}, true, 0},
+		"the parent was set before":       {[]backend.Op{set("/d"), create("/d/n")}, true, 0},
+		"a sibling is created afterwards": {[]backend.Op{create("/d/n"), set("/d"), create("/d/m")}, true, 0},
+		"a sibling is deleted afterwards": {[]backend.Op{create("/d/n"), set("/d"), del("/d/m")}, true, 0},
+		"others change afterwards":        {[]backend.Op{create("/d/n"), set("/d"), create("/e/m"), del("/d")}, true, 5},
+		"nothing is set":                  {[]backend.Op{create("/d/n"), del("/e")}, false, 0},
+	} {
+		results := make([]backend.Result, len(tt.ops))
+		first := -1
+		for i, op := range tt.ops {
+			switch {
+			case op.Kind == backend.OpSetData:
+				results[i].Stat = backend.Stat{Mzxid: 7, NumChildren: 5}
+			case op.Kind == backend.OpCreate && first < 0:
+				first = i
+			}
+		}
+		backend.Tell(tt.ops, results)
+		czxid := int64(0)
+		if tt.told {
+			czxid = 7
+		}
+		if got := results[first]; got.Czxid != czxid || got.Siblings != tt.siblings {
+			t.Errorf("%s: czxid %d, %d siblings, want %d, %d", name, got.Czxid, got.Siblings, czxid, tt.siblings)
+		}
+	}
+}

@@ -49,6 +49,30 @@ func atomicLeaves() []leaf {
 				s.Fatalf("after the commit the parent has %+v, in its result it had %+v", now, parent)
 			}
 		}},
+		{"tells the czxid and the siblings of what it created if it also sets the parent", func(s *scene) {
+			c := s.open("a")
+			dir := c.create("dir", "", backend.Persistent)
+			for i := range int32(3) {
+				results := c.commit(
+					backend.Create(dir+"/n-", nil, backend.EphemeralSequential),
+					backend.Create(fmt.Sprint(dir, "/m", i), nil, backend.Persistent),
+					backend.SetData(dir, nil, backend.AnyVersion))
+				for j, r := range results[:2] {
+					if stat := c.stat(r.Path, nil); r.Czxid != stat.Czxid || r.Czxid != results[2].Stat.Mzxid || r.Siblings != 2*(i+1) {
+						s.Fatalf("creation %d of commit %d told %+v, its Stat is %+v", j, i, r, stat)
+					}
+				}
+			}
+			results := c.commit(backend.Delete(dir+"/m0", 0), backend.Create(dir+"/m0", nil, backend.Persistent), backend.SetData(dir, nil, backend.AnyVersion))
+			if r := results[1]; r.Siblings != 6 || r.Czxid != results[2].Stat.Mzxid {
+				s.Fatalf("a node that replaced another told %+v", r)
+			}
+			// Without a SetData of the parent a service may tell nothing, but nothing wrong.
+			r := c.commit(backend.Create(dir+"/alone", nil, backend.Persistent))[0]
+			if stat := c.stat(r.Path, nil); r.Czxid != 0 && r.Czxid != stat.Czxid || r.Siblings != 0 && r.Siblings != 7 {
+				s.Fatalf("a creation alone told %+v, its Stat is %+v", r, stat)
+			}
+		}},
 		{"reports the same Stat for a set of its own", func(s *scene) {
 			c := s.open("a")
 			dir := c.create("dir", "", backend.Persistent)

@@ -133,6 +133,7 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 			return request()
 		})
 		if err == nil {
+			backend.Tell(ops, results)
 			return results, nil
 		}
 		if left, ok := err.(*leftAlone); ok {
