@@ -44,12 +44,18 @@ type CacheOptions struct {
 // path CheckPath of package backend refuses is left out, with everything below it;
 // that includes the service's own /zookeeper.
 //
-// Cost: per node two requests at the start and after each reconnection, and two
+// Cost, if the service has trees and batches (see Features of package backend): one
+// watch for the whole tree. At the start, and after each reconnection, each node is read
+// once, and the names of its children if it has any, 128 reads in one request, with up
+// to 4 requests under way. A change of data or a creation costs one read, and a deletion
+// none. A node takes about 250 bytes in addition to its data and path.
+//
+// Otherwise: per node two requests at the start and after each reconnection, and two
 // watches; an ephemeral node, which has no children, costs one of each. A change of
 // data costs one request. A creation costs three, one of which reads the names of
 // all children of the parent. A deletion costs only that one. Up to 32 requests are
-// under way at once. A node takes about 250 bytes in addition to its data and path,
-// and each watch about 500. No node needs a goroutine.
+// under way at once. Each watch takes about 500 bytes. In both cases no node needs a
+// goroutine.
 //
 // A Cache only reads, so it has no layout of its own and works on any tree. It is
 // safe for concurrent use. It needs no closing; to stop it, end Run. Without
@@ -74,9 +80,9 @@ type CachedNode struct {
 	// The Cache never changes it either; a change of the node makes new data.
 	Data []byte
 
-	// Stat belongs to the data. Its fields about children (Pzxid, Cversion,
-	// NumChildren) and AsOf are those of the latest read of the node or list of its
-	// children; Events does not report their changes.
+	// Stat belongs to the data, except for its fields about children. NumChildren
+	// counts the children in the copy. Pzxid, Cversion and AsOf can be older than the
+	// copy. Events does not report changes of these fields.
 	Stat backend.Stat
 }
 

@@ -16,9 +16,11 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// at matches a read of the node at p.
+// at matches a read of the node at p, alone or among others.
 func at(op, p string) func(backendtest.Call) bool {
-	return func(c backendtest.Call) bool { return c.Op == op && c.Path == p }
+	return func(c backendtest.Call) bool {
+		return c.Op == op && c.Path == p || slices.Contains(c.Reads, backend.Read{Path: p, Children: op == "children"}) && op != "exists"
+	}
 }
 
 func TestANodeThatChangesBetweenItsListAndItsRead(t *testing.T) {
@@ -48,7 +50,7 @@ func TestANodeThatChangesBetweenItsListAndItsRead(t *testing.T) {
 		}},
 	} {
 		t.Run(sc.name, func(t *testing.T) {
-			onMemory(t, func(w *world) {
+			onMemories(t, func(w *world) {
 				var before, after coordtest.Nth
 				x := w.caching("/c", nil, &backendtest.Hooks{Before: before.Before, After: after.After})
 				x.create("/c", "/c/a", "/c/a/x", "/c/b")
@@ -102,7 +104,7 @@ func TestAListThatArrivesLate(t *testing.T) {
 		"the parent is deleted": func(x *caching) { x.delete("/c/p/a", "/c/p") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			onMemory(t, func(w *world) {
+			withoutTrees(t, func(w *world) {
 				var after coordtest.Nth
 				x := w.caching("/c", nil, &backendtest.Hooks{After: after.After})
 				x.create("/c", "/c/p", "/c/p/a")
@@ -144,6 +146,9 @@ func (h *holds) pass(what string) {
 
 func (h *holds) before(_ context.Context, c backendtest.Call) error {
 	h.pass(c.Op + " " + c.Path)
+	for _, r := range c.Reads {
+		h.pass(map[bool]string{false: "get ", true: "children "}[r.Children] + r.Path)
+	}
 	return nil
 }
 
@@ -190,7 +195,7 @@ func (s stalledSession) Done() <-chan struct{} {
 // names the new node. When the cache finds both, it must handle the deletion first, although
 // there is no order between channels.
 func TestAnEventIsHandledBeforeALaterReply(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		var h holds
 		link := backendtest.Intercept(w.Link("cache"), backendtest.Hooks{Before: h.before})
 		c := coordtest.Open(w.T, stalled{link, &h}, nil)
@@ -223,7 +228,7 @@ func TestAnEventIsHandledBeforeALaterReply(t *testing.T) {
 // A list is read from a node that has replaced the one in the copy, which the cache does not
 // know yet. The names must not become children of the old node: they would be created twice.
 func TestAListOfARecreatedNodeIsNotThatOfTheOldOne(t *testing.T) {
-	onMemory(t, func(w *world) {
+	withoutTrees(t, func(w *world) {
 		var h holds
 		x := w.caching("/c", nil, &backendtest.Hooks{Before: h.before})
 		x.create("/c", "/c/p", "/c/p/a")
@@ -247,18 +252,27 @@ func TestAListOfARecreatedNodeIsNotThatOfTheOldOne(t *testing.T) {
 }
 
 func TestACacheEndsWhenTheServiceRefuses(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		for _, op := range []string{"get", "children"} {
-			refuse := func(_ context.Context, c backendtest.Call) error {
-				if at(op, "/c/secret")(c) {
-					return backend.ErrDenied
-				}
-				return nil
-			}
-			c := w.Open("cache", &backendtest.Hooks{Before: refuse})
+			denied := at(op, "/c/secret")
+			c := w.Open("cache", &backendtest.Hooks{
+				Before: func(_ context.Context, c backendtest.Call) error {
+					if c.Op != "read" && denied(c) {
+						return backend.ErrDenied
+					}
+					return nil
+				},
+				Results: func(c backendtest.Call, results []backend.ReadResult) {
+					for i, r := range c.Reads {
+						if denied(backendtest.Call{Op: map[bool]string{false: "get", true: "children"}[r.Children], Path: r.Path}) {
+							results[i] = backend.ReadResult{Err: &backend.Error{Op: op, Path: r.Path, Err: backend.ErrDenied}}
+						}
+					}
+				},
+			})
 			x := &caching{w: w, c: c, k: coord.NewCache(c, "/c", nil), s: w.Session("writer"), root: "/c"}
 			if op == "get" {
-				x.create("/c", "/c/a", "/c/secret")
+				x.create("/c", "/c/a", "/c/a/x", "/c/secret", "/c/secret/x")
 			}
 			err := x.k.Run(context.Background())
 			coordtest.WantErr(w.T, err, coord.ErrDenied)
@@ -266,6 +280,123 @@ func TestACacheEndsWhenTheServiceRefuses(t *testing.T) {
 				w.T.Errorf("the error does not name the node: %v", err)
 			}
 		}
+	})
+}
+
+// The watch of the tree can be over at any time. The cache then reads everything again, and
+// misses nothing.
+func TestACacheWhoseTreeWatchIsOver(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var mu sync.Mutex
+		var tree *backend.TreeWatch
+		armed := 0
+		x := w.caching("/c", nil, &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if c.Tree != nil {
+				tree = c.Tree
+				armed++
+			}
+			return nil
+		}})
+		over := func() {
+			mu.Lock()
+			defer mu.Unlock()
+			tree.Over()
+		}
+		x.create("/c", "/c/a", "/c/a/x", "/c/b")
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		for i := range 10 {
+			over()
+			x.delete("/c/a/x", "/c/a")
+			x.create("/c/a", fmt.Sprint("/c/new", i))
+			if i%2 == 0 {
+				w.Settle()
+				over()
+			}
+			x.do(backend.SetData("/c/b", nil, backend.AnyVersion))
+			x.create("/c/a/x")
+			x.equal(f)
+		}
+		if armed < 11 {
+			w.T.Errorf("the tree was armed %d times", armed)
+		}
+	})
+}
+
+// A service that says it has trees, and refuses them, is followed without.
+func TestACacheOfAServiceThatRefusesItsTrees(t *testing.T) {
+	for _, refused := range []string{"watch", "read"} {
+		t.Run(refused, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				x := w.caching("/c", nil, &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					if c.Op == refused {
+						return backend.ErrUnsupported
+					}
+					return nil
+				}})
+				x.create("/c", "/c/a", "/c/a/x", "/c/b")
+				f := x.reader(nil)
+				x.run().synced()
+				x.equal(f)
+				x.delete("/c/a/x")
+				x.create("/c/b/y")
+				x.do(backend.SetData("/c", nil, backend.AnyVersion))
+				x.equal(f)
+			})
+		})
+	}
+}
+
+// A child that is created while the data of its parent is read, or the list of the parent's
+// children, has no list that names it.
+func TestAChildThatIsCreatedWhileItsParentIsRead(t *testing.T) {
+	for _, op := range []string{"get", "children"} {
+		for _, late := range []bool{false, true} { // before the read, or when its reply is under way
+			t.Run(fmt.Sprint(op, late), func(t *testing.T) {
+				onMemories(t, func(w *world) {
+					var before, after coordtest.Nth
+					x := w.caching("/c", nil, &backendtest.Hooks{Before: before.Before, After: after.After})
+					x.create("/c", "/c/p", "/c/b")
+					if op == "children" {
+						x.create("/c/p/old")
+					}
+					step := func(_ context.Context, _ backendtest.Call, err error) error {
+						x.create("/c/p/new", "/c/p/new/below")
+						x.do(backend.SetData("/c/p/new", nil, 0))
+						time.Sleep(time.Millisecond) // the cache sees the changes before the reply
+						return err
+					}
+					if late {
+						after.Arm(1, at(op, "/c/p"), step)
+					} else {
+						before.Arm(1, at(op, "/c/p"), step)
+					}
+					f := x.reader(nil)
+					x.run().synced()
+					w.Settle()
+					x.equal(f)
+				})
+			})
+		}
+	}
+}
+
+// The reply that there is no root is under way when the root is created.
+func TestARootThatIsCreatedWhileItIsRead(t *testing.T) {
+	onMemories(t, func(w *world) {
+		var after coordtest.Nth
+		x := w.caching("/c", nil, &backendtest.Hooks{After: after.After})
+		after.Arm(1, at("get", "/c"), func(_ context.Context, _ backendtest.Call, err error) error {
+			x.create("/c", "/c/a")
+			time.Sleep(time.Millisecond) // the cache sees the changes before the reply
+			return err
+		})
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
 	})
 }
 

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -8,8 +9,13 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// cacheReads is the maximum number of concurrent reads of a Cache.
-const cacheReads = 32
+// cacheReads is the maximum number of concurrent reads of a Cache. With batches, at most
+// cacheBatches requests are under way, each with up to cacheBatch reads.
+const (
+	cacheReads   = 32
+	cacheBatches = 4
+	cacheBatch   = 128
+)
 
 // mirror maintains a Cache's copy during one session. All of it belongs to the
 // goroutine of Run, except the reads, which only send their reply.
@@ -34,18 +40,35 @@ const cacheReads = 32
 //     that began after the list was handled and found no node. If a list named the
 //     node while the read was under way, the order of the two is not known, and the
 //     node is read again.
+//
+// If the service has trees, one watch of the tree replaces the watches of the nodes: a
+// pass arms it, and then reads as above, without watches. All changes are handled
+// before a reply that came after them, so a change that is handled now is later than
+// every reply that was handled. It is applied to the nodes that the pass has met:
+//
+//   - A deletion removes the node.
+//   - A change of data, or a creation below a node whose data was read in the pass,
+//     makes the node be read. A creation below a node whose data has yet to be read
+//     makes the list of that node's children be read after its data.
+//
+// A change of any other node is ignored: a list that names the node has yet to be read.
+// The list of a node that has no children is not read. When the watch is over, the next
+// pass begins.
 type mirror struct {
 	*Cache
 	s       *session
-	replies chan cacheReply // of capacity cacheReads, so that reads do not wait for Run
-	flying  int             // reads under way, of all passes
-	changed <-chan struct{} // fires when the session's status may have changed
+	replies chan []cacheReply // of capacity cacheReads, so that reads do not wait for Run
+	flying  int               // requests under way, of all passes
+	changed <-chan struct{}   // fires when the session's status may have changed
+	trees   bool              // the service has trees
+	batches bool              // and batches
 
 	// The fields below belong to the current pass.
 	pass      uint32
 	began     time.Time
-	told      uint32 // the last pass that was traced as complete
-	ws        *backend.WatchSet
+	told      uint32                        // the last pass that was traced as complete
+	tree      *backend.TreeWatch            // nil without trees
+	ws        *backend.WatchSet             // nil with trees
 	dataOf    map[*backend.Watch]*cacheNode // watches that are armed, or whose read is under way
 	listOf    map[*backend.Watch]*cacheNode
 	root      *cacheNode            // in the copy or not
@@ -61,12 +84,14 @@ type mirror struct {
 type cacheTask struct {
 	n    *cacheNode
 	list bool // read the children, not the data
+	arm  bool // arm the tree, and read nothing
 }
 
 type cacheReply struct {
 	cacheTask
 	pass   uint32
 	exists bool // the read was Exists
+	all    bool // err is that of the whole batch
 	watch  *backend.Watch
 	data   []byte
 	names  []string
@@ -77,10 +102,13 @@ type cacheReply struct {
 // mirror maintains the copy for as long as the session lives.
 func (k *Cache) mirror(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithCancel(ctx)
-	m := &mirror{Cache: k, s: s, replies: make(chan cacheReply, cacheReads)}
+	m := &mirror{Cache: k, s: s, replies: make(chan []cacheReply, cacheReads)}
+	m.trees = s.b.Features().Has(backend.Trees)
+	m.batches = s.b.Features().Has(backend.Trees | backend.Batches)
 	defer func() {
 		cancel()
 		m.ws.Stop()
+		m.tree.Stop()
 		for ; m.flying > 0; m.flying-- {
 			<-m.replies
 		}
@@ -100,20 +128,28 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 			return err
 		}
 		select {
-		case r := <-m.replies:
+		case replies := <-m.replies:
 			m.flying--
-			m.look()
-			if err := m.take(r); err != nil {
+			err := m.look()
+			for _, r := range replies {
+				if err == nil {
+					err = m.take(r)
+				}
+			}
+			if err != nil {
 				return err
 			}
+			continue
 		case <-m.ws.Ready():
-			m.look()
+		case <-m.tree.Ready():
 		case <-m.changed:
-			m.look()
 		case <-s.b.Done():
 			return s.b.Err()
 		case <-ctx.Done():
 			return backend.ContextError(ctx)
+		}
+		if err := m.look(); err != nil {
+			return err
 		}
 	}
 }
@@ -129,9 +165,15 @@ func (m *mirror) tellSynced(ctx context.Context) {
 // begin begins a pass.
 func (m *mirror) begin() {
 	m.ws.Stop()
+	m.tree.Stop()
+	m.ws, m.tree = nil, nil
+	if m.trees {
+		m.tree = backend.NewTreeWatch(0)
+	} else {
+		m.ws = backend.NewWatchSet()
+	}
 	m.passes++
 	m.pass, m.began = m.passes, time.Now()
-	m.ws = backend.NewWatchSet()
 	m.dataOf = make(map[*backend.Watch]*cacheNode)
 	m.listOf = make(map[*backend.Watch]*cacheNode)
 	m.pending = make(map[string]*cacheNode)
@@ -143,12 +185,16 @@ func (m *mirror) begin() {
 		m.root = &cacheNode{path: m.path.full}
 	}
 	m.unsettle(m.root)
+	if m.trees {
+		m.queue = append(m.queue, cacheTask{n: m.root, arm: true}) // the root is read when the tree is armed
+		return
+	}
 	m.wantData(m.root)
 }
 
-// look handles the events that precede the next reply: a new contact, and the
-// watches that have fired.
-func (m *mirror) look() {
+// look handles the events that precede the next reply: a new contact, the changes of
+// the tree, and the watches that have fired.
+func (m *mirror) look() error {
 	for again := true; again; {
 		select {
 		case <-m.changed:
@@ -159,6 +205,19 @@ func (m *mirror) look() {
 			}
 		default:
 			again = false
+		}
+	}
+	changes, over := m.tree.Take()
+	if over {
+		// Without contact the next pass begins with the next contact.
+		if phase, _ := m.s.b.Status(); phase == backend.PhaseConnected {
+			m.begin()
+		}
+		return nil
+	}
+	for _, c := range changes {
+		if err := m.treeChanged(c); err != nil {
+			return err
 		}
 	}
 	for _, w := range m.ws.Take() {
@@ -180,6 +239,60 @@ func (m *mirror) look() {
 			m.wantData(n)
 		}
 	}
+	return nil
+}
+
+// treeChanged handles a change of the tree.
+func (m *mirror) treeChanged(c backend.TreeChange) error {
+	n := m.known(c.Path)
+	if n != nil && n.pass != m.pass {
+		n = nil // its parent's children have yet to be listed
+	}
+	switch {
+	case c.Kind == backend.TreeDeleted:
+		if n != nil {
+			m.remove(n)
+		}
+	case n != nil && c.Kind == backend.TreeChanged:
+		m.wantData(n)
+	case c.Kind != backend.TreeCreated:
+	case c.Path == m.root.path:
+		if m.root.state&dataFlying != 0 && m.root.pass == m.pass {
+			m.root.state |= foundAnew
+		} else {
+			m.wantData(m.root)
+		}
+	default:
+		dir := m.known(cmp.Or(parent(c.Path), "/"))
+		switch {
+		case dir == nil || dir.pass != m.pass:
+		case dir.state&verified != 0:
+			return m.named(dir, base(c.Path))
+		default:
+			dir.state |= childCame
+		}
+	}
+	return nil
+}
+
+// known returns the node at a path with the namespace, whether it is in the copy or yet
+// to be read, or nil.
+func (m *mirror) known(full string) *cacheNode {
+	if full == m.root.path {
+		return m.root
+	}
+	if len(full) <= len(m.root.path) {
+		return nil // above the root
+	}
+	given := full[len(m.c.root):]
+	n := m.nodes[given]
+	if n == nil {
+		n = m.pending[given]
+	}
+	if n == nil || n.lost() {
+		return nil
+	}
+	return n
 }
 
 // drop forgets a watch.
@@ -197,11 +310,11 @@ func (m *mirror) touch(n *cacheNode) {
 }
 
 func (m *mirror) wantData(n *cacheNode) {
-	m.want(cacheTask{n, false}, dataQueued, dataFlying, dataAgain)
+	m.want(cacheTask{n: n}, dataQueued, dataFlying, dataAgain)
 }
 
 func (m *mirror) wantList(n *cacheNode) {
-	m.want(cacheTask{n, true}, listQueued, listFlying, listAgain)
+	m.want(cacheTask{n: n, list: true}, listQueued, listFlying, listAgain)
 }
 
 func (m *mirror) want(t cacheTask, queued, flying, again cacheState) {
@@ -240,9 +353,30 @@ func (m *mirror) settle(n *cacheNode) {
 	}
 }
 
-// send starts queued reads, up to cacheReads at a time.
+// send starts queued reads, as many at a time as the limits allow.
 func (m *mirror) send(ctx context.Context) error {
-	for m.flying < cacheReads && m.next < len(m.queue) {
+	most, size := cacheReads, 1
+	if m.batches {
+		most, size = cacheBatches, cacheBatch
+	}
+	for m.flying < most {
+		batch := m.batch(size)
+		if len(batch) == 0 {
+			return nil
+		}
+		m.flying++
+		tree := m.tree
+		if !m.c.goWork(func() { m.replies <- readBatch(ctx, m.s.b, tree, batch) }) {
+			m.flying--
+			return ErrClosed
+		}
+	}
+	return nil
+}
+
+// batch takes up to size tasks from the queue.
+func (m *mirror) batch(size int) (batch []cacheReply) {
+	for len(batch) < size && m.next < len(m.queue) {
 		t := m.queue[m.next]
 		m.queue[m.next] = cacheTask{}
 		m.next++
@@ -257,27 +391,55 @@ func (m *mirror) send(ctx context.Context) error {
 			continue
 		}
 		r := cacheReply{cacheTask: t, pass: m.pass, watch: m.ws.New()}
-		if t.list {
+		switch {
+		case t.arm:
+		case t.list:
 			t.n.state = t.n.state&^listQueued | listFlying
-			m.listOf[r.watch] = t.n
-		} else {
+		default:
 			t.n.state = t.n.state&^dataQueued | dataFlying
-			m.dataOf[r.watch] = t.n
 			r.exists = t.n == m.root && m.absent
 		}
-		m.flying++
-		if !m.c.goWork(func() { m.replies <- r.read(ctx, m.s.b) }) {
-			m.flying--
-			return ErrClosed
+		if r.watch != nil && t.list {
+			m.listOf[r.watch] = t.n
+		} else if r.watch != nil {
+			m.dataOf[r.watch] = t.n
+		}
+		batch = append(batch, r)
+		if t.arm {
+			break
 		}
 	}
-	return nil
+	return batch
 }
 
-// read performs the read. It stops a watch that is not armed.
-func (r cacheReply) read(ctx context.Context, b backend.Session) cacheReply {
+// readBatch performs the reads of a batch, and returns it with the answers.
+func readBatch(ctx context.Context, b backend.Session, tree *backend.TreeWatch, batch []cacheReply) []cacheReply {
+	if len(batch) == 1 {
+		batch[0] = batch[0].read(ctx, b, tree)
+		return batch
+	}
+	reads := make([]backend.Read, len(batch))
+	for i, r := range batch {
+		reads[i] = backend.Read{Path: r.n.path, Children: r.list}
+	}
+	results, err := b.ReadMany(ctx, reads...)
+	for i := range batch {
+		r := &batch[i]
+		if err != nil {
+			r.err, r.all = err, true
+			continue
+		}
+		r.data, r.names, r.stat, r.err = results[i].Data, results[i].Names, results[i].Stat, results[i].Err
+	}
+	return batch
+}
+
+// read performs one read. It stops a watch that is not armed.
+func (r cacheReply) read(ctx context.Context, b backend.Session, tree *backend.TreeWatch) cacheReply {
 	armed := false
 	switch {
+	case r.arm:
+		r.err = b.WatchTree(ctx, r.n.path, tree)
 	case r.list:
 		r.names, r.stat, r.err = b.Children(ctx, r.n.path, r.watch)
 	case r.exists:
@@ -326,6 +488,7 @@ const (
 	verified  // its data has been read in this pass
 	foundAnew // a list of its parent's children named it while a read of its data was under way
 	unsettled // Synced waits for it
+	childCame // a child was created before its data was read in this pass
 )
 
 func (n *cacheNode) cached() CachedNode { return CachedNode{Data: n.data, Stat: n.stat} }
@@ -380,6 +543,7 @@ func (k *Cache) change(out []*cacheNode, in *cacheNode) {
 	if in != nil {
 		path := k.given(in.path)
 		in.in = true
+		in.stat.NumChildren = 0 // counts the children in the copy
 		in.link()
 		k.nodes[path] = in
 		k.mark(path, nodeVersion{}, true)
@@ -389,6 +553,7 @@ func (k *Cache) change(out []*cacheNode, in *cacheNode) {
 // set stores new data and a new stat of a node of the copy.
 func (k *Cache) set(n *cacheNode, data []byte, stat backend.Stat) {
 	was := n.version()
+	stat.NumChildren = n.stat.NumChildren
 	if n.stat == stat {
 		return
 	}
@@ -405,6 +570,7 @@ func (n *cacheNode) link() {
 	if n.parent == nil {
 		return
 	}
+	n.parent.stat.NumChildren++
 	n.next = n.parent.first
 	if n.next != nil {
 		n.next.prev = n
@@ -414,6 +580,9 @@ func (n *cacheNode) link() {
 
 // unlink reverses link.
 func (n *cacheNode) unlink() {
+	if n.parent != nil {
+		n.parent.stat.NumChildren--
+	}
 	if n.next != nil {
 		n.next.prev = n.prev
 	}
@@ -436,12 +605,11 @@ type nodeVersion struct {
 
 func (n *cacheNode) version() nodeVersion { return nodeVersion{true, n.stat.Czxid, n.stat.Mzxid} }
 
-// withChildren returns stat with the fields about children of other, a read of the same
-// node, if that is newer.
+// withChildren returns stat with the fields about lists of children of other, a read of
+// the same node, if that is newer.
 func withChildren(stat, other backend.Stat) backend.Stat {
 	if other.AsOf >= stat.AsOf {
-		stat.Pzxid, stat.Cversion, stat.NumChildren = other.Pzxid, other.Cversion, other.NumChildren
-		stat.AsOf = other.AsOf
+		stat.Pzxid, stat.Cversion, stat.AsOf = other.Pzxid, other.Cversion, other.AsOf
 	}
 	return stat
 }

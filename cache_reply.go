@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/go-coord/coord/backend"
@@ -12,7 +13,18 @@ func (m *mirror) take(r cacheReply) error {
 		r.watch.Stop()
 		return nil
 	}
+	if errors.Is(r.err, backend.ErrUnsupported) && (r.arm || r.all) {
+		m.trees, m.batches = m.trees && !r.arm, false
+		m.begin()
+		return nil
+	}
 	n := r.n
+	if r.arm {
+		if r.err == nil {
+			m.wantData(n)
+		}
+		return r.err
+	}
 	if r.list {
 		n.state &^= listFlying
 	} else {
@@ -97,6 +109,7 @@ func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 			m.root = fresh
 		}
 		m.touch(fresh)
+		fresh.state |= childCame
 		if m.dataOf[r.watch] != nil { // else the watch has fired
 			m.dataOf[r.watch] = fresh
 		}
@@ -104,9 +117,12 @@ func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 	}
 	first := n.state&verified == 0
 	n.state |= verified
-	if n.ephemeral() {
+	switch {
+	case n.ephemeral():
 		m.settle(n)
-	} else if first {
+	case first && m.trees && r.stat.NumChildren == 0 && n.state&childCame == 0:
+		m.listed(n) // every later child is reported
+	case first:
 		m.wantList(n)
 	}
 	if again {
@@ -118,7 +134,8 @@ func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 func (m *mirror) takeList(n *cacheNode, r cacheReply) error {
 	again := n.state&listAgain != 0
 	n.state &^= listAgain
-	if r.err != nil || r.stat.Czxid != n.stat.Czxid {
+	// With trees a new node in place of the known one was reported before this reply.
+	if r.err != nil || !m.trees && r.stat.Czxid != n.stat.Czxid {
 		// This is not the known node, which is gone: a read of the data that begins
 		// now finds another node, or none.
 		r.watch.Stop()
@@ -132,9 +149,18 @@ func (m *mirror) takeList(n *cacheNode, r cacheReply) error {
 			return err
 		}
 	}
+	m.listed(n)
+	if again {
+		m.wantList(n)
+	}
+	return nil
+}
+
+// listed notes that all children of the node are known.
+func (m *mirror) listed(n *cacheNode) {
 	if n.state&listRead == 0 {
 		n.state |= listRead
-		// Nodes of the copy from before this pass that have no name here are gone.
+		// Nodes of the copy from before this pass that no list has named are gone.
 		for child := n.first; child != nil; {
 			at := child
 			child = child.next
@@ -144,10 +170,6 @@ func (m *mirror) takeList(n *cacheNode, r cacheReply) error {
 		}
 	}
 	m.settle(n)
-	if again {
-		m.wantList(n)
-	}
-	return nil
 }
 
 // named handles one name in a list of children.
@@ -195,11 +217,13 @@ func (m *mirror) remove(n *cacheNode) {
 	if n == m.root {
 		// The root may be created again.
 		m.root = &cacheNode{path: n.path}
-		if n.state&unsettled != 0 {
-			m.unsettle(m.root)
+		if !m.trees {
+			if n.state&unsettled != 0 {
+				m.unsettle(m.root)
+			}
+			m.absent = true
+			m.wantData(m.root)
 		}
-		m.absent = true
-		m.wantData(m.root)
 	}
 	if !n.in {
 		m.giveUp(n)

@@ -20,4 +20,23 @@ func onMemory(t *testing.T, f func(w *world)) {
 	coordtest.OnMemory(t, func(w *coordtest.World) { f(&world{w}) })
 }
 
+// onMemories is onMemory on a store with all features, one without batches, and one with
+// neither trees nor batches.
+func onMemories(t *testing.T, f func(w *world)) {
+	onMemory(t, f)
+	coordtest.OnMemoryWithoutBatches(t, func(w *coordtest.World) { f(&world{w}) })
+	withoutTrees(t, f)
+}
+
+func withoutTrees(t *testing.T, f func(w *world)) {
+	coordtest.OnMemoryWithoutTrees(t, func(w *coordtest.World) { f(&world{w}) })
+}
+
+// onAll is onMemories and on a real ZooKeeper.
+func onAll(t *testing.T, f func(w *world)) {
+	onEach(t, f)
+	coordtest.OnMemoryWithoutBatches(t, func(w *coordtest.World) { f(&world{w}) })
+	withoutTrees(t, f)
+}
+
 func onServer(t *testing.T, o zookeeper.Options) *world { return &world{coordtest.OnServer(t, o)} }

@@ -28,6 +28,8 @@ type World struct {
 	Timeout time.Duration // of sessions
 	Waits   atomic.Int32  // how often a call has begun to wait
 	Fake    bool          // time is
+
+	Without backend.Features // in memory: those that the store lacks
 }
 
 // MemoryService is a store in memory as a service.
@@ -64,11 +66,24 @@ func OnServer(t *testing.T, o zookeeper.Options) *World {
 }
 
 // OnMemory runs a test on memory, inside a synctest bubble.
-func OnMemory(t *testing.T, f func(w *World)) {
-	t.Run("memory", func(t *testing.T) {
+func OnMemory(t *testing.T, f func(w *World)) { onMemoryWithout(t, "memory", 0, f) }
+
+// OnMemoryWithoutTrees runs a test on memory stores that lack some features, so that what
+// recipes do instead is tested.
+func OnMemoryWithoutTrees(t *testing.T, f func(w *World)) {
+	onMemoryWithout(t, "memory without trees", backend.Trees|backend.Batches, f)
+}
+
+// OnMemoryWithoutBatches is OnMemoryWithoutTrees for a store that has trees.
+func OnMemoryWithoutBatches(t *testing.T, f func(w *World)) {
+	onMemoryWithout(t, "memory without batches", backend.Batches, f)
+}
+
+func onMemoryWithout(t *testing.T, name string, features backend.Features, f func(w *World)) {
+	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			st := memory.New(&memory.Options{SessionTimeout: WorldTimeout})
-			f(&World{Service: MemoryService{st}, T: t, Timeout: WorldTimeout, Fake: true})
+			st := memory.New(&memory.Options{SessionTimeout: WorldTimeout, Without: features})
+			f(&World{Service: MemoryService{st}, T: t, Timeout: WorldTimeout, Fake: true, Without: features})
 		})
 	})
 }

@@ -207,6 +207,7 @@ func (x *arbiter) collect() {
 				x.tell("over:", p.name, w.Session.Err().Error())
 				x.fail(w, w.Session.Err(), true)
 			}
+			w.collectTrees()
 			for _, inner := range w.ws.Take() {
 				if a := w.outer[inner]; a != nil {
 					delete(w.outer, inner)
@@ -375,6 +376,15 @@ func (x *arbiter) collectReply(c *simCall) {
 func (x *arbiter) deliver(w *wire) {
 	m := w.in[0]
 	w.in = slices.Delete(w.in, 0, 1)
+	if m.tree != nil {
+		x.tell("tree:", w.p.name, m.change.Kind.String(), m.path)
+		if m.change.Kind == 0 {
+			m.tree.watch.Over()
+		} else {
+			m.tree.watch.Tell(m.change)
+		}
+		return
+	}
 	if m.c == nil {
 		x.tell("event:", w.p.name, m.kind.String(), m.path)
 		if m.kind == backend.Deleted {

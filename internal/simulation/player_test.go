@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/hook"
@@ -355,9 +356,13 @@ func (sc *scenario) history(t *testing.T, seed uint64, count map[string]int, ver
 		if timeout == 0 {
 			timeout = simTimeout
 		}
+		options := &memory.Options{SessionTimeout: timeout}
+		if seed%2 == 1 {
+			options.Without = backend.Trees | backend.Batches
+		}
 		x := &sim{
 			simulation: simulation{t: t, seed: seed, count: count, holding: make(map[*coord.Hold]bool), outside: make(map[string]bool), deleted: make(map[string]int64), nodes: make(map[*coord.Hold]int64), early: make(map[int64]bool)},
-			arbiter:    newArbiter(t, seed, &memory.Options{SessionTimeout: timeout}),
+			arbiter:    newArbiter(t, seed, options),
 			sc:         sc,
 			held:       make(map[string]*heldThings),
 			dones:      make(map[*coord.Hold]<-chan struct{}),

@@ -34,6 +34,7 @@ type wire struct {
 	p               *peer
 	ws              *backend.WatchSet            // the store's halves of watches
 	outer           map[*backend.Watch]*simWatch // what they are halves of
+	trees           []*simTree                   // that the store has armed
 	in              []simMessage
 	over            bool
 }
@@ -43,6 +44,9 @@ type simMessage struct {
 	w    *backend.Watch
 	kind backend.Kind
 	path string
+
+	tree   *simTree // without a change: it is over
+	change backend.TreeChange
 
 	c *simCall
 }
@@ -57,6 +61,8 @@ type simCall struct {
 	ops   []backend.Op
 	since int64 // of an arm
 	arms  []*simWatch
+	tree  *simTree
+	reads []backend.Read
 	twins []*simCall // that came with it and are the same
 
 	by        string // the actor, if it is known
@@ -69,6 +75,7 @@ type simCall struct {
 	stat    backend.Stat
 	names   []string
 	results []backend.Result
+	many    []backend.ReadResult
 	session backend.Session
 	err     error
 }
@@ -81,6 +88,14 @@ type simWatch struct {
 	watch    *backend.Watch
 	inner    *backend.Watch // the store's half, guarded by the arbiter's mutex
 	armed    bool
+}
+
+// simTree is the tree watch of a call.
+type simTree struct {
+	c     *simCall
+	watch *backend.TreeWatch
+	inner *backend.TreeWatch // the store's half, guarded by the arbiter's mutex
+	armed bool
 }
 
 // key distinguishes the calls that arrive in one step.
@@ -97,6 +112,9 @@ func (c *simCall) key() string {
 	}
 	for _, a := range c.arms {
 		b = append(append(b, " watched "...), a.path...)
+	}
+	for _, r := range c.reads {
+		b = strconv.AppendBool(append(append(append(b, ' '), r.Path...), ' '), r.Children)
 	}
 	b = append(append(b, ' '), c.by...)
 	if c.w != nil {
@@ -117,6 +135,11 @@ func (c *simCall) reply() string {
 		b = append(append(b, ' '), res.Path...)
 		b = strconv.AppendInt(append(b, ' '), res.Stat.Mzxid, 10)
 	}
+	for _, r := range c.many {
+		b = strconv.AppendInt(append(b, ' '), r.Stat.Mzxid, 10)
+		b = append(append(b, ' '), r.Data...)
+		b = append(append(b, ' '), strings.Join(r.Names, " ")...)
+	}
 	if c.err != nil {
 		b = append(append(b, ' '), c.err.Error()...)
 	}
@@ -125,7 +148,10 @@ func (c *simCall) reply() string {
 
 // seen is the call as hooks see it.
 func (c *simCall) seen(s backend.Session) backendtest.Call {
-	seen := backendtest.Call{Session: s, Op: c.op, Path: c.path, Ops: c.ops}
+	seen := backendtest.Call{Session: s, Op: c.op, Path: c.path, Ops: c.ops, Reads: c.reads}
+	if c.tree != nil {
+		seen.Tree = c.tree.watch
+	}
 	if c.op == "arm" {
 		for _, a := range c.arms {
 			seen.Targets = append(seen.Targets, backend.Target{Path: a.path, Children: a.children, Watch: a.watch})
@@ -185,6 +211,9 @@ func (w *wire) call(ctx context.Context, c *simCall) error {
 		for _, a := range c.arms {
 			a.watch.Stop()
 		}
+		if c.tree != nil {
+			c.tree.watch.Stop()
+		}
 	}
 	return err
 }
@@ -231,6 +260,32 @@ func (w *wire) Children(ctx context.Context, path string, watch *backend.Watch) 
 		return nil, backend.Stat{}, err
 	}
 	return c.names, c.stat, nil
+}
+
+func (w *wire) WatchTree(ctx context.Context, path string, watch *backend.TreeWatch) error {
+	if !w.Features().Has(backend.Trees) {
+		return w.Session.WatchTree(ctx, path, watch)
+	}
+	if err := backend.CheckTree(path, watch); err != nil {
+		return err
+	}
+	c := &simCall{op: "watch", path: path}
+	c.tree = &simTree{c: c, watch: watch}
+	return w.call(ctx, c)
+}
+
+func (w *wire) ReadMany(ctx context.Context, reads ...backend.Read) ([]backend.ReadResult, error) {
+	if !w.Features().Has(backend.Batches) {
+		return w.Session.ReadMany(ctx, reads...)
+	}
+	if err := backend.CheckReads(reads); err != nil {
+		return nil, err
+	}
+	c := &simCall{op: "read", path: reads[0].Path, reads: slices.Clone(reads)}
+	if err := w.call(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.many, nil
 }
 
 func (w *wire) Sync(ctx context.Context, path string) error {
@@ -291,6 +346,10 @@ func (c *simCall) serve() {
 		c.names, c.stat, c.err = s.Children(ctx, c.path, first)
 	case "arm":
 		c.err = s.Arm(ctx, c.since, targets...)
+	case "watch":
+		c.tree.arm(s)
+	case "read":
+		c.many, c.err = s.ReadMany(ctx, c.reads...)
 	case "sync":
 		c.err = s.Sync(ctx, c.path)
 	case "commit":
@@ -317,6 +376,52 @@ func (c *simCall) serve() {
 	}
 }
 
+// arm arms the store's half of a tree watch.
+func (a *simTree) arm(s backend.Session) {
+	inner := backend.NewTreeWatch(0)
+	if a.c.err = s.WatchTree(context.Background(), a.c.path, inner); a.c.err != nil {
+		return
+	}
+	x := a.c.w.p.x
+	x.mu.Lock()
+	a.inner = inner
+	x.mu.Unlock()
+	a.c.w.trees = append(a.c.w.trees, a)
+	if !a.armed {
+		a.armed = a.watch.Arm(func(*backend.TreeWatch) { a.disarm() })
+		if !a.armed {
+			a.disarm()
+		}
+	}
+}
+
+// disarm stops the store's half of a tree watch.
+func (a *simTree) disarm() {
+	x := a.c.w.p.x
+	x.mu.Lock()
+	inner := a.inner
+	a.inner = nil
+	x.mu.Unlock()
+	inner.Stop()
+}
+
+// collectTrees takes what the store has told, and drops the trees that it tells nothing more.
+func (w *wire) collectTrees() {
+	w.trees = slices.DeleteFunc(w.trees, func(a *simTree) bool {
+		w.p.x.mu.Lock()
+		inner := a.inner
+		w.p.x.mu.Unlock()
+		changes, over := inner.Take()
+		for _, c := range changes {
+			w.in = append(w.in, simMessage{tree: a, change: c, path: c.Path})
+		}
+		if over {
+			w.in = append(w.in, simMessage{tree: a, path: a.c.path})
+		}
+		return over || inner == nil
+	})
+}
+
 // disarm stops the store's half of a watch.
 func (a *simWatch) disarm() {
 	x := a.c.w.p.x
@@ -337,7 +442,7 @@ func (x *arbiter) fail(w *wire, why error, over bool) {
 	var failed, events []simMessage
 	for _, m := range w.in {
 		if m.c == nil {
-			m.kind = backend.LookAgain
+			m.kind, m.change = backend.LookAgain, backend.TreeChange{}
 			events = append(events, m)
 			continue
 		}
@@ -350,7 +455,10 @@ func (x *arbiter) fail(w *wire, why error, over bool) {
 						a.disarm()
 					}
 				}
-				c.data, c.stat, c.names, c.results, c.err = nil, backend.Stat{}, nil, nil, nil
+				if c.tree != nil {
+					c.tree.disarm()
+				}
+				c.data, c.stat, c.names, c.results, c.many, c.err = nil, backend.Stat{}, nil, nil, nil, nil
 			}
 			x.waiting = append(x.waiting, c)
 			continue
