@@ -6,10 +6,10 @@ import (
 	"errors"
 	"math"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -18,6 +18,7 @@ import (
 // that it knows.
 type arming struct {
 	answer func(n int, xid int32) []byte // to the nth setWatches, from 1; nil drops the connection
+	before atomic.Pointer[func()]        // called once before a reply, if it is not nil
 
 	mu    sync.Mutex
 	nodes map[string]int64 // by path, the zxid of their latest change
@@ -39,6 +40,9 @@ func (f *arming) serve(conn net.Conn) {
 		body := f.reply(int32At(r, 0), int32At(r, 4), r[8:])
 		if body == nil {
 			return
+		}
+		if hold := f.before.Swap(nil); hold != nil {
+			(*hold)()
 		}
 		conn.Write(framed(body))
 	}
@@ -223,47 +227,13 @@ func TestAnArmNodeByNodeThatFailsLeavesNothingArmed(t *testing.T) {
 	}
 }
 
-// pausing is a connection that makes the zk client wait after it has read a frame.
-type pausing struct {
-	net.Conn
-	pause func()
-}
-
-func (c pausing) SetReadDeadline(t time.Time) error {
-	if t.IsZero() {
-		c.pause()
-	}
-	return c.Conn.SetReadDeadline(t)
-}
-
-// The reply has armed the watches, and the call has not returned yet.
+// The reply has arrived, and has not armed its watches yet.
 func TestACallAbandonedAsItsReplyArrivesLeavesNothingArmed(t *testing.T) {
 	t.Parallel()
 	f := &arming{nodes: map[string]int64{"/data": 10, "/child": 10}}
 	f.answer = func(_ int, xid int32) []byte { return reply(xid, 0) }
-	f.asked = make(map[int32]int)
-	var pause atomic.Pointer[func()]
-	b, err := New([]string{startServer(t, f.serve)}, &Options{
-		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return pausing{conn, func() {
-				if p := pause.Load(); p != nil {
-					(*p)()
-				}
-			}}, err
-		},
-	}).Open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	s := b.(*session)
-	armed := func() bool {
-		s.hub.mu.Lock()
-		defer s.hub.mu.Unlock()
-		return len(s.hub.armed) > 0
-	}
-	for name, call := range map[string]func(ctx context.Context, data, child backend.Target) error{
+	s := f.open(t)
+	for name, ask := range map[string]func(ctx context.Context, data, child backend.Target) error{
 		"arm": func(ctx context.Context, data, child backend.Target) error {
 			return s.Arm(ctx, math.MaxInt64, data, child)
 		},
@@ -277,21 +247,23 @@ func TestACallAbandonedAsItsReplyArrivesLeavesNothingArmed(t *testing.T) {
 		},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		over := make(chan struct{})
-		paused := false
-		giveUp := func() {
-			if armed() && !paused {
-				paused = true
-				cancel()
-				<-over
+		hold := s.hub.mu.Lock // the reader arms the watches under this lock
+		f.before.Store(&hold)
+		data, child := target("/data", false), target("/child", true)
+		done := make(chan error, 1)
+		go func() { done <- ask(ctx, data, child) }()
+		await := func(state func(c *call) bool) {
+			for there := false; !there; runtime.Gosched() {
+				s.mu.Lock()
+				there = s.conn.reading != nil && state(s.conn.reading)
+				s.mu.Unlock()
 			}
 		}
-		pause.Store(&giveUp)
-		data, child := armTargets()
-		err := call(ctx, data, child)
-		pause.Store(nil)
-		close(over)
+		await(func(*call) bool { return true })
 		cancel()
+		await(func(c *call) bool { return c.stage == leftAlone })
+		s.hub.mu.Unlock()
+		err := <-done
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("%s: %v", name, err)
 		}

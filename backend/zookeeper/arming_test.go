@@ -3,8 +3,6 @@ package zookeeper
 import (
 	"bytes"
 	hexadecimal "encoding/hex"
-	"math"
-	"strings"
 	"testing"
 
 	"github.com/go-coord/coord/backend"
@@ -13,14 +11,16 @@ import (
 // As in ZooKeeper's protocol: the header, relativeZxid and three vectors of strings,
 // the paths to watch for data, for creation and for children.
 const setWatchesExample = "00000037" + // length
-	"00000007" + "00000065" + // xid, opcode 101
+	"00000000" + "00000065" + // xid, opcode 101
 	"0000000100000002" + // relativeZxid
 	"00000002" + "00000002" + "2f61" + "00000004" + "2f622f63" + // /a, /b/c
 	"00000000" +
 	"00000001" + "00000009" + "2f64c3a920e697a5" + "41" // /dé 日A
 
-func manyOf(h *hub, targets ...backend.Target) *expectation {
-	return h.expectMany(0x100000002, targets)
+func manyOf(h *hub, targets ...backend.Target) *armList {
+	x := h.newArmList(targets)
+	h.announce(x)
+	return x
 }
 
 func target(path string, children bool) backend.Target {
@@ -32,29 +32,13 @@ func TestSetWatchesIsEncodedAsTheProtocolSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := manyOf(newHub(), target("/a", false), target("/dé 日A", true), target("/b/c", false))
-	request := framed(str(head(7, opSync), markedForWatch("/a", x.id)))
-	got := setWatches([]byte("before"), request, x.since, x.many)
-	if got, ok := bytes.CutPrefix(got, []byte("before")); !ok || !bytes.Equal(got, want) {
+	got := encodeSetWatches(make([]byte, 3), 0x100000002, []backend.Target{target("/a", false), target("/dé 日A", true), target("/b/c", false)})
+	if !bytes.Equal(got, want) {
 		t.Errorf("got  %x\nwant %x", got, want)
 	}
-	out, said, ok := unmark(nil, request)
-	if !ok || said != "1" || !bytes.Equal(out, framed(str(head(7, opSync), "/a"))) {
-		t.Errorf("the request without its mark: %v %q %q", ok, said, out)
-	}
 }
 
-func TestTheReplyToSetWatchesBecomesOneToSync(t *testing.T) {
-	want := framed(append(reply(7, 0), 0, 0, 0, 0))
-	for _, body := range [][]byte{nil, {1}, {0, 0, 0, 0}, bytes.Repeat([]byte{0xff}, 1000)} {
-		got := asSync(framed(reply(7, 0, body...)))
-		if !bytes.Equal(got, want) || checkReply(opSync, got[4:]) != nil {
-			t.Errorf("of %d bytes: %x", len(body), got)
-		}
-	}
-}
-
-func (h *hub) left() int { return len(h.expected) + len(h.arming) + len(h.armed) }
+func (h *hub) left() int { return len(h.arming) + len(h.armed) }
 
 func TestAnEventBeforeTheReplyOfAnArmMeansLookAgain(t *testing.T) {
 	const none, look, deleted = backend.Kind(0), backend.LookAgain, backend.Deleted
@@ -99,8 +83,8 @@ func TestAnArmThatIsForgottenLeavesNothing(t *testing.T) {
 	targets := []backend.Target{target("/a", false), target("/a", true), target("/a", false)}
 	x := manyOf(h, targets...)
 	again := manyOf(h, target("/a", false))
-	if h.sent("1") != x || h.sent("2") != again || len(h.arming[watchKey{"/a", dataWatch}]) != 3 {
-		t.Fatalf("expected %d, arming %v", len(h.expected), h.arming)
+	if len(h.arming[watchKey{"/a", dataWatch}]) != 3 {
+		t.Fatalf("arming %v", h.arming)
 	}
 	h.event(event{eventDataChanged, "/a"})
 	h.forget(x)
@@ -112,7 +96,7 @@ func TestAnArmThatIsForgottenLeavesNothing(t *testing.T) {
 			t.Errorf("watch %d of an Arm that was given up: %v", i, w.Watch.Kind())
 		}
 	}
-	if n := h.left(); n != 0 || h.sent("1") != nil {
+	if n := h.left(); n != 0 {
 		t.Errorf("%d left", n)
 	}
 }
@@ -191,36 +175,27 @@ func TestAWatchReplacesAnother(t *testing.T) {
 	}
 }
 
-// Whatever the request frame holds, the frame derived from it is complete.
+// Whatever the paths are, the request is complete.
 func FuzzSetWatches(f *testing.F) {
-	f.Add(framed(str(head(7, opSync), markedForWatch("/a", 1))), "/a", int64(5))
-	f.Add(framed(reply(1, 0, 1, 2, 3)), "/dé", int64(math.MaxInt64))
-	f.Add(framed(str(head(1, opSync), strings.Repeat("x", 50)+mark)), "", int64(-1))
-	f.Fuzz(func(t *testing.T, frame []byte, path string, since int64) {
-		if out, said, ok := unmark(nil, frame); ok {
-			h := newHub()
-			h.sent(said)
-			x := h.expectMany(since, []backend.Target{target(path, false), target(path, true)})
-			out = setWatches(out[:0], frame, x.since, x.many)
-			d := decoder{rest: out}
-			size, xid, op, zxid := d.int32(), d.int32(), d.int32(), d.int64()
-			if int(size) != len(out)-4 || xid != int32At(frame, 4) || op != opWatches || zxid != since {
-				t.Errorf("%x", out)
-			}
-			for _, n := range []int32{1, 0, 1} {
-				if d.int32() != n || n == 1 && string(d.buffer()) != path {
+	f.Add("/a", "/dé", int64(5))
+	f.Add("", "/a", int64(-1))
+	f.Fuzz(func(t *testing.T, data, child string, since int64) {
+		out := encodeSetWatches(nil, since, []backend.Target{target(data, false), target(child, true), target(data, false)})
+		d := decoder{rest: out}
+		size, xid, op, zxid := d.int32(), d.int32(), d.int32(), d.int64()
+		if int(size) != len(out)-4 || xid != 0 || op != opWatches || zxid != since {
+			t.Errorf("%x", out)
+		}
+		for _, want := range [][]string{{data, data}, {}, {child}} {
+			n := d.int32()
+			for _, path := range want {
+				if n != int32(len(want)) || d.text() != path {
 					t.Errorf("%x", out)
 				}
 			}
-			if d.failed || len(d.rest) != 0 {
-				t.Errorf("%x", out)
-			}
 		}
-		if len(frame) >= 4+replySize {
-			out := asSync(bytes.Clone(frame))
-			if int(int32At(out, 0)) != len(out)-4 || checkReply(opSync, out[4:]) != nil || !bytes.Equal(out[4:20], frame[4:20]) {
-				t.Errorf("%x", out)
-			}
+		if d.failed || len(d.rest) != 0 {
+			t.Errorf("%x", out)
 		}
 	})
 }

@@ -6,93 +6,79 @@ import (
 	"fmt"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-zookeeper/zk"
 )
+
+// newRead returns a call that reads a node and arms the watch, if there is one.
+func (s *session) newRead(op int32, path string, w *backend.Watch) *call {
+	c := s.newCall(op)
+	c.frame = encodeRead(c.frame, op, path, w != nil)
+	c.path, c.watch = path, w
+	return c
+}
 
 // Get returns the data and the Stat of a node.
 func (s *session) Get(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
-	type result struct {
-		data []byte
-		stat backend.Stat
-	}
-	r, err := read(ctx, s, "get", path, w, func(path string) (r result, err error) {
-		data, stat, err := s.zk.Get(path)
-		if err == nil {
-			r = result{data, statOf(stat)}
-		}
-		return r, err
-	})
-	if err != nil {
-		stop(w)
+	if err := checkRead("get", path); err != nil {
 		return nil, backend.Stat{}, err
 	}
-	if len(r.data) == 0 {
-		r.data = nil
+	c := s.newRead(opGetData, path, w)
+	defer s.release(c)
+	if err := s.read(ctx, c, "get", path); err != nil {
+		w.Stop()
+		return nil, backend.Stat{}, err
 	}
-	return r.data, r.stat, nil
+	return c.answer.data, c.answer.stat, nil
 }
 
 // Exists returns the Stat of a node.
 func (s *session) Exists(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
-	type result struct {
-		found bool
-		stat  backend.Stat
+	if err := checkRead("exists", path); err != nil {
+		return backend.Stat{}, err
 	}
-	r, err := read(ctx, s, "exists", path, w, func(path string) (r result, err error) {
-		found, stat, err := s.zk.Exists(path)
-		if err == nil && found {
-			r = result{true, statOf(stat)}
+	c := s.newRead(opExists, path, w)
+	defer s.release(c)
+	if err := s.read(ctx, c, "exists", path); err != nil {
+		// The watch for the creation of a missing node stays.
+		if c.givenUp || c.answer.code != codeNoNode {
+			w.Stop()
 		}
-		return r, err
-	})
-	switch {
-	case err != nil:
-		stop(w)
-	case !r.found:
-		err = &backend.Error{Op: "exists", Path: path, Err: backend.ErrNotFound}
+		return backend.Stat{}, err
 	}
-	return r.stat, err
+	return c.answer.stat, nil
 }
 
 // Children returns the names of the children of a node, and its Stat.
 func (s *session) Children(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
-	type result struct {
-		names []string
-		stat  backend.Stat
-	}
-	r, err := read(ctx, s, "children", path, w, func(path string) (r result, err error) {
-		names, stat, err := s.zk.Children(path)
-		if err == nil {
-			r = result{names, statOf(stat)}
-		}
-		return r, err
-	})
-	if err != nil {
-		stop(w)
+	if err := checkRead("children", path); err != nil {
 		return nil, backend.Stat{}, err
 	}
-	if len(r.names) == 0 {
-		r.names = nil
+	c := s.newRead(opChildren, path, w)
+	defer s.release(c)
+	if err := s.read(ctx, c, "children", path); err != nil {
+		w.Stop()
+		return nil, backend.Stat{}, err
 	}
-	return r.names, r.stat, nil
+	return c.answer.names, c.answer.stat, nil
 }
 
-// Arm arms several watches. It sends ZooKeeper's setWatches request, with which the zk client
-// itself re-arms its watches after a reconnect. If the service does not know setWatches, Arm
-// reads one node after the other.
+// Arm arms several watches. It sends ZooKeeper's setWatches request, with which other clients
+// re-arm their watches after a reconnect. If the service does not know setWatches, Arm reads
+// one node after the other.
 func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
 	err := backend.CheckTargets(targets)
 	if err == nil {
-		_, err = repeat(ctx, s, "arm", targets[0].Path,
-			func() *expectation { return s.hub.expectMany(since, targets) },
-			func(path string) (string, error) { return s.zk.Sync(path) })
+		c := s.newCall(opWatches)
+		defer s.release(c)
+		c.frame = encodeSetWatches(c.frame, since, targets)
+		c.many = s.hub.newArmList(targets)
+		err = s.read(ctx, c, "arm", targets[0].Path)
 		if errors.Is(err, backend.ErrUnsupported) {
 			err = s.armEach(ctx, since, targets)
 		}
 	}
 	if err != nil {
 		for _, t := range targets {
-			stop(t.Watch)
+			t.Watch.Stop() // the reply may have armed it just as the call was given up
 		}
 	}
 	return err
@@ -103,27 +89,8 @@ func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Targe
 // after that comparison, or a deletion could fire it before.
 func (s *session) armEach(ctx context.Context, since int64, targets []backend.Target) error {
 	for _, t := range targets {
-		key := keyOf(t)
 		inner := backend.NewWatch()
-		changed, err := repeat(ctx, s, "arm", t.Path,
-			func() *expectation { return s.hub.expect(t.Path, inner) },
-			func(path string) (int64, error) {
-				if t.Children {
-					_, stat, err := s.zk.Children(path)
-					if err != nil {
-						return 0, err
-					}
-					return stat.Pzxid, nil
-				}
-				found, stat, err := s.zk.Exists(path)
-				if err == nil && !found {
-					err = zk.ErrNoNode
-				}
-				if err != nil {
-					return 0, err
-				}
-				return stat.Mzxid, nil
-			})
+		changed, err := s.lastChange(ctx, t, inner)
 		switch {
 		case errors.Is(err, backend.ErrNotFound), err == nil && changed > since:
 			inner.Stop()
@@ -132,44 +99,55 @@ func (s *session) armEach(ctx context.Context, since int64, targets []backend.Ta
 			inner.Stop()
 			return err
 		default:
-			s.hub.hand(key, inner, t.Watch)
+			s.hub.hand(keyOf(t), inner, t.Watch)
 		}
 	}
 	return nil
 }
 
-// stop stops the watch of a failed call. The reply may have arrived just as the call was
-// given up, and armed the watch.
-func stop(w *backend.Watch) {
-	if w != nil {
-		w.Stop()
+// lastChange returns the zxid of the latest change of what a target watches, and arms w.
+func (s *session) lastChange(ctx context.Context, t backend.Target, w *backend.Watch) (int64, error) {
+	op := int32(opExists)
+	if t.Children {
+		op = opChildren
 	}
+	c := s.newRead(op, t.Path, w)
+	defer s.release(c)
+	if err := s.read(ctx, c, "arm", t.Path); err != nil {
+		return 0, err
+	}
+	if t.Children {
+		return c.answer.stat.Pzxid, nil
+	}
+	return c.answer.stat.Mzxid, nil
 }
 
-// Sync brings the server up to date. ZooKeeper orders it after everything that it received
-// before on this connection. A commit of another goroutine may still be in the zk client's
-// queue, or on a connection that broke, so Sync waits until those commits have been answered
-// or their connection is closed. A commit in a server's buffers for the old connection cannot
-// be applied once the session has moved to a new one: another server refuses it, and the same
-// server has dropped it.
+// Sync brings the server up to date. Servers order it after everything that they received
+// before on this connection, and the session sends everything in the order in which it was
+// called. A commit in a server's buffers for an old connection cannot be applied once the
+// session has moved to a new one: another server refuses it, and the same server has dropped
+// it. Only a commit that was throttled is sent again behind a Sync, which is then repeated.
 func (s *session) Sync(ctx context.Context, path string) error {
 	if err := checkRead("sync", path); err != nil {
 		return err
 	}
-	for _, t := range s.tickets.underWay() {
+	c := s.newCall(opSync)
+	defer s.release(c)
+	c.frame = encodeSync(c.frame, path)
+	for {
+		if err := s.read(ctx, c, "sync", path); err != nil {
+			return err
+		}
+		over := s.throttledBefore(c)
+		if over == nil {
+			return nil
+		}
 		select {
-		case <-t.done:
-			continue
+		case <-over:
 		case <-ctx.Done():
 		case <-s.sealed:
 		}
-		break // read returns the reason
 	}
-	_, err := read(ctx, s, "sync", path, nil, func(path string) (struct{}, error) {
-		_, err := s.zk.Sync(path)
-		return struct{}{}, err
-	})
-	return err
 }
 
 // checkRead refuses a path locally. The longest valid path still fits into a request; servers
@@ -184,185 +162,41 @@ func checkRead(op, path string) error {
 	return nil
 }
 
-// read makes a request that changes nothing, and repeats it while contact breaks or servers
-// are overloaded.
-func read[T any](ctx context.Context, s *session, op, path string, w *backend.Watch, request func(path string) (T, error)) (T, error) {
-	if err := checkRead(op, path); err != nil {
-		var zero T
-		return zero, err
-	}
-	var expect func() *expectation
-	if w != nil {
-		expect = func() *expectation { return s.hub.expect(path, w) }
-	}
-	return repeat(ctx, s, op, path, expect, request)
-}
-
-// repeat is read for a path that has been checked. expect announces the watches
-// that a request arms; it may be nil.
-func repeat[T any](ctx context.Context, s *session, op, path string, expect func() *expectation, request func(path string) (T, error)) (T, error) {
-	var zero T
-	fail := func(err error) (T, error) {
-		return zero, &backend.Error{Op: op, Path: path, Err: err}
-	}
-	if err := s.enter(); err != nil {
-		return fail(err)
-	}
-	defer s.leave()
-	throttles := 0
-	for {
-		if err := s.whenConnected(ctx); err != nil {
+// read makes a call that changes nothing, and repeats it while contact breaks or servers are
+// overloaded. The error is nil if the server granted it.
+func (s *session) read(ctx context.Context, c *call, op, path string) error {
+	fail := func(err error) error { return &backend.Error{Op: op, Path: path, Err: err} }
+	for throttles := 0; ; {
+		if c.many != nil {
+			s.hub.announce(c.many)
+		}
+		_, err := s.do(ctx, c)
+		if err == nil && c.answer.code == codeOK {
+			return nil
+		}
+		if c.many != nil {
+			s.hub.forget(c.many)
+		}
+		switch {
+		case err == errBroke:
+			continue
+		case err != nil:
 			return fail(err)
 		}
-		marked := path
-		var x *expectation
-		if expect != nil {
-			x = expect()
-			marked = markedForWatch(path, x.id)
-		}
-		v, err := await(ctx, s, func() (T, error) { return request(marked) })
-		if err == nil {
-			return v, nil
-		}
-		if x != nil {
-			s.hub.forget(x)
-		}
-		if left, ok := err.(*leftAlone); ok {
-			return fail(left.cause)
-		}
-		switch verdict, mapped := judge(err); verdict {
+		switch verdict, err := judge(c.answer.code); verdict {
 		case refused:
-			return fail(withNode(err, mapped, op, path))
+			return fail(withNode(c.answer.code, err, op, path))
 		case expired:
-			s.lose(errExpired)
+			return fail(s.ended())
 		case throttled:
 			throttles++
 			if err := s.easeOff(ctx, throttles); err != nil {
 				return fail(err)
 			}
 		default:
-			if answered(err) {
-				// This answer is not known for reads. If the session asked again, the server
-				// would give the same answer at once, in a tight loop.
-				return fail(fmt.Errorf("%w: %s", backend.ErrUnsupported, answerText(err)))
-			}
+			// If the session asked again, the server would give the same answer at once, in a
+			// tight loop.
+			return fail(fmt.Errorf("%w: %w", backend.ErrUnsupported, err))
 		}
-	}
-}
-
-// enter counts a call as active, unless the session is over.
-func (s *session) enter() error {
-	s.checkLease()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	s.active++
-	return nil
-}
-
-// hold counts work that outlives its call. The call itself is already counted.
-func (s *session) hold() {
-	s.mu.Lock()
-	s.active++
-	s.mu.Unlock()
-}
-
-func (s *session) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.active--
-	if s.active == 0 && s.err != nil {
-		close(s.idle)
-	}
-}
-
-// whenConnected waits for contact. Calls wait here and not in the zk client's queue, which is
-// short and never drops a request.
-func (s *session) whenConnected(ctx context.Context) error {
-	for {
-		if err := backend.ContextError(ctx); err != nil {
-			return err
-		}
-		s.checkLease()
-		s.mu.Lock()
-		linked, change, err := s.linked, s.change, s.err
-		s.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		if linked {
-			return nil
-		}
-		select {
-		case <-change:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// leftAlone is the error of a request whose caller no longer waits for the outcome.
-type leftAlone struct{ cause error }
-
-func (l *leftAlone) Error() string { return l.cause.Error() }
-
-// await makes a request of the zk client, which knows no contexts, and waits for it until ctx
-// ends or the session is sealed. Then the error is a *leftAlone, and the request continues on
-// its own.
-func await[T any](ctx context.Context, s *session, request func() (T, error)) (T, error) {
-	if ctx.Done() == nil {
-		// The zk client returns when the session is sealed.
-		return request()
-	}
-	type outcome struct {
-		v   T
-		err error
-	}
-	c := make(chan outcome, 1)
-	s.hold()
-	go func() {
-		defer s.leave()
-		v, err := request()
-		c <- outcome{v, err}
-	}()
-	select {
-	case o := <-c:
-		return o.v, o.err
-	case <-ctx.Done():
-	case <-s.sealed:
-	}
-	select {
-	case o := <-c:
-		return o.v, o.err
-	default:
-	}
-	var zero T
-	if err := backend.ContextError(ctx); err != nil {
-		return zero, &leftAlone{err}
-	}
-	return zero, &leftAlone{s.ended()}
-}
-
-// ended returns why a session that is sealed is over.
-func (s *session) ended() error {
-	<-s.done
-	return s.Err()
-}
-
-func statOf(st *zk.Stat) backend.Stat {
-	return backend.Stat{
-		Czxid:          st.Czxid,
-		Mzxid:          st.Mzxid,
-		Pzxid:          st.Pzxid,
-		Ctime:          st.Ctime,
-		Mtime:          st.Mtime,
-		Version:        st.Version,
-		Cversion:       st.Cversion,
-		EphemeralOwner: st.EphemeralOwner,
-		DataLength:     st.DataLength,
-		NumChildren:    st.NumChildren,
-		// The latest change of this node: it was as the reply shows it from there on.
-		AsOf: max(st.Mzxid, st.Pzxid),
 	}
 }

@@ -16,10 +16,8 @@ const (
 
 // Close ends the session on the servers if it can.
 func (s *session) Close() error {
-	s.closeOnce.Do(func() {
-		s.end(backend.ErrClosed)
-		close(s.closing)
-	})
+	s.end(backend.ErrClosed)
+	s.shutDown()
 	defer s.log.Drain(logTime)
 	timer := time.NewTimer(closeTime)
 	defer timer.Stop()
@@ -31,17 +29,21 @@ func (s *session) Close() error {
 	}
 }
 
-// own is the goroutine that watches the lease, shuts the session down and joins all other
-// goroutines. It ends last.
+// shutDown starts the goroutine that ends everything else, when the session is closed or
+// lost. A second call does nothing.
+func (s *session) shutDown() { s.downOnce.Do(func() { go s.own() }) }
+
+// own is the goroutine that shuts the session down and joins all other goroutines. It ends
+// last.
 func (s *session) own() {
 	defer close(s.joined)
-	over := make(chan struct{}) // closed when the client has ended
+	<-s.started
+	over := make(chan struct{}) // closed when the zk client has ended
 	go func() {
 		defer close(over)
-		for range s.events {
+		for range s.events { // what did not fit was dropped
 		}
 	}()
-	s.watchLease()
 	if !s.isSealed() && s.drain() {
 		s.bye(over)
 	}
@@ -56,6 +58,8 @@ func (s *session) own() {
 	}
 	<-over
 	<-s.idle
+	s.stopWatch()
+	s.work.Wait()
 }
 
 // drain waits for the calls under way, and for a server if there is no contact at the moment.

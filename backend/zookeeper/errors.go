@@ -3,65 +3,60 @@ package zookeeper
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/outbox"
-	"github.com/go-zookeeper/zk"
 )
 
-// verdict is the meaning of an error of the zk client.
+// verdict is the meaning of the code of a reply.
 type verdict int8
 
 const (
-	refused   verdict = iota + 1 // by the server, or before anything was sent; final
-	broken                       // contact broke, or the reply is not an answer; the request may have been applied
-	expired                      // by the server, because the session has ended
-	throttled                    // by an overloaded server that has not run it; send it again later
+	granted   verdict = iota + 1
+	refused           // definite: nothing was applied
+	expired           // the session has ended; nothing was applied
+	throttled         // the server is overloaded and has not run the request; send it again later
+	unknown           // a commit with this answer may have been applied
 )
 
-// judge returns the verdict on an error of the zk client and, for a refusal, the error to
+// judge returns the verdict on the code of a reply and, unless it is granted, the error to
 // report. Only a code that servers return before they apply anything is a refusal.
-func judge(err error) (verdict, error) {
-	switch err {
-	case zk.ErrNoNode:
+func judge(code int32) (verdict, error) {
+	switch code {
+	case codeOK:
+		return granted, nil
+	case codeNoNode:
 		return refused, backend.ErrNotFound
-	case zk.ErrNodeExists:
+	case codeNodeExists:
 		return refused, backend.ErrExists
-	case zk.ErrBadVersion:
+	case codeBadVersion:
 		return refused, backend.ErrBadVersion
-	case zk.ErrNotEmpty:
+	case codeNotEmpty:
 		return refused, backend.ErrNotEmpty
-	case zk.ErrNoChildrenForEphemerals:
+	case codeNoChildren:
 		return refused, backend.ErrNoChildren
-	case zk.ErrNoAuth, zk.ErrAuthFailed:
+	case codeNoAuth, codeAuthFailed:
 		return refused, backend.ErrDenied
-	case zk.ErrInvalidACL:
+	case codeInvalidACL:
 		return refused, invalid("the server rejects the ACL")
-	case zk.ErrBadArguments:
+	case codeBadArguments:
 		return refused, invalid("the server rejects the arguments")
-	case zk.ErrInvalidPath:
-		return refused, backend.ErrBadPath
-	case zk.ErrSessionExpired:
-		return expired, nil
-	}
-	switch code, _ := codeOf(err); code {
-	case codeUnknownSession:
+	case codeUnimplemented, codeLocalSession:
+		return refused, fmt.Errorf("%w: %s", backend.ErrUnsupported, serverCode(code))
+	case codeNotReadOnly, codeNeedsSASL, codeQuotaExceeded:
+		return refused, fmt.Errorf("%w: %s", backend.ErrDenied, serverCode(code))
+	case codeSessionExpired, codeUnknownSession:
 		return expired, nil
 	case codeThrottled:
 		return throttled, nil
-	case -6, -120: // unimplemented, ephemeral on a local session
-		return refused, fmt.Errorf("%w: %s", backend.ErrUnsupported, err)
-	case -119, -124, -125: // not read-only, SASL needed, quota exceeded
-		return refused, fmt.Errorf("%w: %s", backend.ErrDenied, serverCode(code))
 	}
-	return broken, err
+	return unknown, errors.New(serverCode(code))
 }
 
 // withNode adds the node and its missing permission to a refusal.
-func withNode(answer, refusal error, op, path string) error {
-	if answer != zk.ErrNoAuth {
+func withNode(code int32, refusal error, op, path string) error {
+	if code != codeNoAuth {
 		return refusal
 	}
 	switch op {
@@ -80,43 +75,17 @@ func withNode(answer, refusal error, op, path string) error {
 	return refusal
 }
 
-// codeOf returns the code of an answer for which the zk client has no error value.
-func codeOf(err error) (int, bool) {
-	if err == nil {
-		return 0, false
-	}
-	text, ok := strings.CutPrefix(err.Error(), "unknown error: ")
-	if !ok {
-		return 0, false
-	}
-	code, err := strconv.Atoi(text)
-	return code, err == nil
-}
-
-// answered reports whether an error of the zk client is an answer of a server. The other
-// errors say that contact broke, or that the zk client is closed.
-func answered(err error) bool {
-	return err != zk.ErrConnectionClosed && err != zk.ErrClosing && err != zk.ErrNoServer
-}
-
-// answerText describes an answer that no caller handles.
-func answerText(err error) string {
-	if code, ok := codeOf(err); ok {
-		return serverCode(code)
-	}
-	return "server error: " + err.Error()
-}
-
-func serverCode(code int) string {
+// serverCode describes a code for which there is no error.
+func serverCode(code int32) string {
 	switch code {
-	case -119:
+	case codeNotReadOnly:
 		return "the server is read-only"
-	case -124:
+	case codeNeedsSASL:
 		return "the server demands SASL"
-	case -125:
+	case codeQuotaExceeded:
 		return "a quota is exceeded"
 	}
-	return "server error " + strconv.Itoa(code)
+	return fmt.Sprintf("server error %d", code)
 }
 
 // reason strips an *Error, which names another operation, from the error.

@@ -9,10 +9,8 @@ import (
 )
 
 // farewell is the connection that the zk client gets once its session is over. There is no
-// server behind it. It welcomes the zk client and answers each request that is still in the
-// queue as that of an expired session, so that the callers learn that their request was not
-// sent. Then it lets the zk client close. Without it the zk client would go on dialling, and
-// check only once a second whether it has to end.
+// server behind it. It welcomes the zk client and lets it close. Without it the zk client
+// would go on dialling, and check only once a second whether it has to end.
 type farewell struct {
 	taken func() // called when the client has begun to use it
 
@@ -40,13 +38,9 @@ func (f *farewell) Write(p []byte) (int, error) {
 		binary.BigEndian.PutUint64(body[8:], 1)
 		binary.BigEndian.PutUint32(body[16:], 16)
 		f.reply(body)
-	case len(p) >= 12 && int32At(p, 4) >= 0:
+	case len(p) >= 12 && int32At(p, 8) == opClose:
 		body := make([]byte, replySize)
 		copy(body, p[4:8])
-		if op := int32At(p, 8); op != opClose {
-			code := int32(codeSessionExpired)
-			binary.BigEndian.PutUint32(body[12:], uint32(code))
-		}
 		f.reply(body)
 	}
 	return len(p), nil

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"bytes"
 	"encoding/binary"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -19,74 +20,6 @@ func head(xid, op int32) []byte {
 
 func framed(body []byte) []byte { return append(be.AppendUint32(nil, uint32(len(body))), body...) }
 
-func readRequest(op int32, path string) []byte {
-	return framed(append(str(head(7, op), path), 0))
-}
-
-func createRequest(op int32, path string, flags int32) []byte {
-	b := str(str(head(7, op), path), "data")
-	b = be.AppendUint32(b, 1)
-	b = str(str(be.AppendUint32(b, 31), "world"), "anyone")
-	return framed(be.AppendUint32(b, uint32(flags)))
-}
-
-func TestAMarkIsTakenOutOfARequest(t *testing.T) {
-	for _, op := range []int32{opExists, opGetData, opChildren} {
-		out, said, ok := unmark(nil, readRequest(op, markedForWatch("/a/b", 1234567)))
-		if !ok || said != "qglj" || !bytes.Equal(out, readRequest(op, "/a/b")) {
-			t.Errorf("op %d: %v %q %q", op, ok, said, out)
-		}
-		setWatchFlag(out)
-		want := readRequest(op, "/a/b")
-		want[len(want)-1] = 1
-		if !bytes.Equal(out, want) {
-			t.Errorf("op %d with the flag: %q", op, out)
-		}
-		if _, _, ok := unmark(nil, readRequest(op, "/a/b")); ok {
-			t.Errorf("op %d without a mark has one", op)
-		}
-	}
-	for _, frame := range []func(path string) []byte{
-		func(path string) []byte { return createRequest(opCreate, path, 0) },
-		func(path string) []byte { return framed(str(str(head(7, opSetData), path), "data")) },
-		func(path string) []byte { return framed(be.AppendUint32(str(head(7, opDelete), path), 3)) },
-		func(path string) []byte {
-			return framed(append(str(append(head(7, opMulti), multiHead(opCheck, 0)...), path), multiHead(opError, 1)...))
-		},
-	} {
-		for _, kind := range []rune{markCommit, markContainer} {
-			out, said, ok := unmark([]byte("before"), frame(markedForCommit("/c", kind, 1234567)))
-			out, found := bytes.CutPrefix(out, []byte("before"))
-			if !ok || !found || !bytes.Equal(out, frame("/c")) {
-				t.Errorf("%v %q %q", ok, said, out)
-			}
-			if n, container, ok := commitMark(said); n != 1234567 || container != (kind == markContainer) || !ok {
-				t.Errorf("%q: %d, %v, %v", said, n, container, ok)
-			}
-		}
-		if _, _, ok := unmark(nil, frame("/c")); ok {
-			t.Errorf("%q without a mark has one", frame("/c"))
-		}
-	}
-	out := createRequest(opCreate, "/c", 0)
-	makeContainer(out)
-	if !bytes.Equal(out, createRequest(opContainer, "/c", flagContainer)) {
-		t.Errorf("container: %q", out)
-	}
-	// Data may contain bytes that look like a mark.
-	if _, _, ok := unmark(nil, framed(append(str(str(head(7, opSetData), "/a"), mark), 0, 0, 0, 0))); ok {
-		t.Error("a mark was found in data")
-	}
-}
-
-func TestNoPathOfAUserBearsAMark(t *testing.T) {
-	for _, path := range []string{markedForWatch("/", 1), markedForWatch("/a", 1<<63), markedForCommit("/a", markContainer, 1)} {
-		if err := backend.CheckPath(path); err == nil {
-			t.Errorf("CheckPath lets %q through", path)
-		}
-	}
-}
-
 func reply(xid, code int32, body ...byte) []byte {
 	b := be.AppendUint32(nil, uint32(xid))
 	b = be.AppendUint64(b, 99)
@@ -98,42 +31,110 @@ func multiHead(kind int32, done byte) []byte {
 	return append(append(be.AppendUint32(nil, uint32(kind)), done), 0, 0, 0, 0)
 }
 
-func TestRepliesAreChecked(t *testing.T) {
+func TestRepliesAreDecoded(t *testing.T) {
 	stat := make([]byte, statSize)
+	for i := range stat {
+		stat[i] = byte(i)
+	}
+	decoded := backend.Stat{
+		Czxid: 0x0001020304050607, Mzxid: 0x08090a0b0c0d0e0f, Pzxid: 0x3c3d3e3f40414243,
+		AsOf:  0x3c3d3e3f40414243,
+		Ctime: 0x1011121314151617, Mtime: 0x18191a1b1c1d1e1f, Version: 0x20212223, Cversion: 0x24252627,
+		EphemeralOwner: 0x2c2d2e2f30313233, DataLength: 0x34353637, NumChildren: 0x38393a3b,
+	}
 	end := multiHead(-1, 1)
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	refusal := func(code int32) []byte {
+		return be.AppendUint32(multiHead(opError, 0), uint32(code))
+	}
+	const c, s, d, k, no = backend.OpCreate, backend.OpSetData, backend.OpDelete, backend.OpCheck, backend.OpAbsent
+	path := func(p string) backend.Result { return backend.Result{Path: p} }
 	for _, test := range []struct {
-		name string
-		op   int32
-		body []byte
-		ok   bool
+		name  string
+		op    int32
+		body  []byte
+		kinds []backend.OpKind
+		want  *answer // nil for an error
 	}{
-		{"a path", opCreate, str(nil, "/a"), true},
-		{"a path and a stat", opContainer, join(str(nil, "/a"), stat), true},
-		{"no path", opCreate, nil, false},
-		{"a path of a negative length", opSync, be.AppendUint32(nil, 1<<31), false},
-		{"a stat", opExists, stat, true},
-		{"half a stat", opSetData, stat[:40], false},
-		{"data", opGetData, join(str(nil, "data"), stat), true},
-		{"no data", opGetData, join(be.AppendUint32(nil, 1<<32-1), stat), true},
-		{"data and no stat", opGetData, str(nil, "data"), false},
-		{"data beyond the frame", opGetData, join(be.AppendUint32(nil, 1<<30), stat), false},
-		{"no children", opChildren, join(be.AppendUint32(nil, 0), stat), true},
-		{"two children", opChildren, join(be.AppendUint32(nil, 2), str(nil, "a"), str(nil, "b"), stat), true},
-		{"a negative number of children", opChildren, join(be.AppendUint32(nil, 1<<32-1), stat), false},
-		{"a billion children", opChildren, join(be.AppendUint32(nil, 1<<30), stat), false},
-		{"an empty multi", opMulti, end, true},
+		{"a path", opCreate, str(nil, "/a"), nil, &answer{results: []backend.Result{path("/a")}}},
+		{"a path and a stat", opContainer, join(str(nil, "/a"), stat), nil, &answer{results: []backend.Result{path("/a")}}},
+		{"no path", opCreate, nil, nil, nil},
+		{"a path of a negative length", opSync, be.AppendUint32(nil, 1<<31), nil, nil},
+		{"a path of length -1", opCreate, be.AppendUint32(nil, 1<<32-1), nil, nil},
+		{"a stat", opExists, stat, nil, &answer{stat: decoded}},
+		{"half a stat", opSetData, stat[:40], nil, nil},
+		{"a stat of new data", opSetData, stat, nil, &answer{results: []backend.Result{{Stat: decoded}}}},
+		{"data", opGetData, join(str(nil, "data"), stat), nil, &answer{data: []byte("data"), stat: decoded}},
+		{"no data", opGetData, join(be.AppendUint32(nil, 1<<32-1), stat), nil, &answer{stat: decoded}},
+		{"empty data", opGetData, join(str(nil, ""), stat), nil, &answer{stat: decoded}},
+		{"data and no stat", opGetData, str(nil, "data"), nil, nil},
+		{"data beyond the frame", opGetData, join(be.AppendUint32(nil, 1<<30), stat), nil, nil},
+		{"no children", opChildren, join(be.AppendUint32(nil, 0), stat), nil, &answer{stat: decoded}},
+		{"two children", opChildren, join(be.AppendUint32(nil, 2), str(nil, "a"), str(nil, "b"), stat), nil, &answer{names: []string{"a", "b"}, stat: decoded}},
+		{"a negative number of children", opChildren, join(be.AppendUint32(nil, 1<<32-1), stat), nil, nil},
+		{"a billion children", opChildren, join(be.AppendUint32(nil, 1<<30), stat), nil, nil},
+		{"a child beyond the frame", opChildren, join(be.AppendUint32(nil, 2), str(nil, "a"), be.AppendUint32(nil, 1<<30), stat), nil, nil},
+		{"a multi of nothing", opMulti, end, []backend.OpKind{k}, nil},
 		{"a multi of all", opMulti, join(multiHead(opCreate, 0), str(nil, "/a"), multiHead(opSetData, 0), stat,
-			multiHead(opDelete, 0), multiHead(opCheck, 0), multiHead(opError, 0), make([]byte, 4), end), true},
-		{"a multi without an end", opMulti, multiHead(opDelete, 0), false},
-		{"a multi that ends in a header", opMulti, multiHead(opDelete, 0)[:4], false},
-		{"a multi of something else", opMulti, join(multiHead(77, 0), end), false},
-		{"no body where none belongs", opDelete, nil, true},
+			multiHead(opDelete, 0), multiHead(opCheck, 0), end), []backend.OpKind{c, s, d, k}, &answer{results: []backend.Result{path("/a"), {Stat: decoded}, {}, {}}}},
+		{"a multi that was refused", opMulti, join(refusal(0), refusal(codeBadVersion), refusal(-2), end), []backend.OpKind{c, k, d},
+			&answer{code: codeBadVersion, failed: 1}},
+		{"a multi that was refused at once", opMulti, join(refusal(codeNoNode), refusal(-2), end), []backend.OpKind{c, d}, &answer{code: codeNoNode, failed: 0}},
+		{"a multi that was throttled in each", opMulti, join(refusal(codeThrottled), refusal(codeThrottled), end), []backend.OpKind{c, d}, &answer{code: codeThrottled, failed: 0}},
+		{"a multi that was throttled after a result", opMulti, join(multiHead(opDelete, 0), refusal(codeThrottled), end), []backend.OpKind{d, d}, &answer{code: codeThrottled, failed: 1}},
+		{"a code without meaning before the code", opMulti, join(refusal(-2), refusal(codeThrottled), end), []backend.OpKind{d, d}, &answer{code: codeThrottled, failed: 1}},
+		{"a multi that was refused without a reason", opMulti, join(refusal(0), refusal(-2), end), []backend.OpKind{d, d}, &answer{code: -2, failed: -1}},
+		{"a multi with two steps of one operation", opMulti, join(multiHead(opDelete, 0), multiHead(opCreate, 0), str(nil, "/a"), multiHead(opDelete, 0),
+			multiHead(opCreate, 0), str(nil, "/b"), end), []backend.OpKind{d, no, c}, &answer{results: []backend.Result{{}, {}, path("/b")}}},
+		{"a multi refused in the first of two steps", opMulti, join(refusal(0), refusal(codeNodeExists), refusal(-2), refusal(-2), end), []backend.OpKind{d, no, c},
+			&answer{code: codeNodeExists, failed: 1}},
+		{"a multi refused in the second of two steps", opMulti, join(refusal(0), refusal(0), refusal(codeNoAuth), refusal(-2), end), []backend.OpKind{d, no, c},
+			&answer{code: codeNoAuth, failed: 1}},
+		{"a multi refused after two steps", opMulti, join(refusal(0), refusal(0), refusal(0), refusal(codeNodeExists), end), []backend.OpKind{d, no, c},
+			&answer{code: codeNodeExists, failed: 2}},
+		{"a multi with the results of another", opMulti, join(multiHead(opCreate, 0), str(nil, "/a"), end), []backend.OpKind{d}, nil},
+		{"a multi with fewer results", opMulti, join(multiHead(opDelete, 0), end), []backend.OpKind{d, d}, nil},
+		{"a multi with more results", opMulti, join(multiHead(opDelete, 0), multiHead(opDelete, 0), end), []backend.OpKind{d}, nil},
+		{"a multi without an end", opMulti, multiHead(opDelete, 0), []backend.OpKind{d}, nil},
+		{"a multi that ends in a header", opMulti, multiHead(opDelete, 0)[:4], []backend.OpKind{d}, nil},
+		{"a multi that ends in a code", opMulti, refusal(codeNoNode)[:11], []backend.OpKind{d}, nil},
+		{"a multi of something else", opMulti, join(multiHead(77, 0), end), []backend.OpKind{d}, nil},
+		{"no body where none belongs", opDelete, nil, nil, &answer{results: make([]backend.Result, 1)}},
+		{"no body for an Arm", opWatches, []byte{1, 2}, nil, &answer{}},
+		{"many reads", opMultiRead, join(multiHead(opGetData, 0), str(nil, "x"), stat, refusal(codeNoNode), multiHead(opNames, 0), be.AppendUint32(nil, 1), str(nil, "n"), end), nil,
+			&answer{reads: []nodeAnswer{{data: []byte("x"), stat: decoded}, {code: codeNoNode}, {names: []string{"n"}}}}},
+		{"fewer reads", opMultiRead, join(refusal(codeNoNode), end), nil, nil},
+		{"more reads", opMultiRead, join(refusal(codeNoNode), refusal(codeNoNode), refusal(codeNoNode), refusal(codeNoNode), end), nil, nil},
+		{"reads of something else", opMultiRead, join(multiHead(opCreate, 0), str(nil, "x"), end), nil, nil},
 	} {
-		if err := checkReply(test.op, reply(1, 0, test.body...)); (err == nil) != test.ok {
-			t.Errorf("%s: %v", test.name, err)
+		for _, shared := range []bool{false, true} {
+			got := answer{failed: -1}
+			body := bytes.Clone(test.body)
+			err := got.decode(test.op, body, stepsOf(test.kinds), 3, shared)
+			if shared {
+				clear(body) // the next frame is read into this memory
+			}
+			switch {
+			case (err == nil) != (test.want != nil):
+				t.Errorf("%s: %v", test.name, err)
+			case err == nil:
+				if test.want.code == 0 {
+					test.want.failed = -1
+				}
+				if !reflect.DeepEqual(got, *test.want) {
+					t.Errorf("%s: got %+v, want %+v", test.name, got, *test.want)
+				}
+			}
 		}
 	}
+}
+
+func stepsOf(kinds []backend.OpKind) []step {
+	var ops []backend.Op
+	for _, kind := range kinds {
+		ops = append(ops, backend.Op{Kind: kind})
+	}
+	return appendSteps(nil, ops)
 }
 
 func TestFramesAreParsed(t *testing.T) {
@@ -148,47 +149,57 @@ func TestFramesAreParsed(t *testing.T) {
 	if _, err := parseConnectResponse(c[:18]); err == nil {
 		t.Error("half a connect response was accepted")
 	}
-	if h, err := parseReplyHeader(reply(5, -101)); err != nil || h != (replyHeader{5, 99, -101}) {
-		t.Errorf("reply: %+v, %v", h, err)
-	}
-	if _, err := parseReplyHeader(reply(5, 0)[:15]); err == nil {
-		t.Error("half a header was accepted")
-	}
-	ev := str(be.AppendUint32(be.AppendUint32(reply(xidEvent, 0), eventDeleted), 3), "/gone")
+	ev := str(be.AppendUint32(be.AppendUint32(nil, eventDeleted), 3), "/gone")
 	if e, err := parseEvent(ev); err != nil || e != (event{eventDeleted, "/gone"}) {
 		t.Errorf("event: %+v, %v", e, err)
 	}
 }
 
-// No frame makes a parser panic, and removing the mark from a request leaves a complete
-// frame.
+// No body makes a decoder panic, or allocate much more than its own size.
 func FuzzFrames(f *testing.F) {
-	f.Add(readRequest(opGetData, markedForWatch("/a", 1)))
-	f.Add(createRequest(opCreate, markedForCommit("/a", markContainer, 1), 0))
-	f.Add(framed(append(str(append(head(7, opMulti), multiHead(opCheck, 0)...), markedForCommit("/a", markCommit, 1)), multiHead(opError, 1)...)))
-	f.Add(framed(reply(1, 0, str(nil, "/a")...)))
-	f.Add(framed(str(be.AppendUint32(be.AppendUint32(reply(xidEvent, 0), eventCreated), 3), "/a")))
-	f.Add(framed(reply(1, 0, append(multiHead(opCreate, 0), str(nil, "/a")...)...)))
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, frame []byte) {
-		if out, _, ok := unmark(nil, frame); ok {
-			if int(int32At(out, 0)) != len(out)-4 {
-				t.Errorf("length %d of %d bytes", int32At(out, 0), len(out))
-			}
-			length := 12
-			if int32At(out, 8) == opMulti {
-				length = 21
-			}
-			if bytes.Contains(out[length+4:][:int32At(out, length)], []byte(mark)) && bytes.Count(frame, []byte(mark)) == 1 {
-				t.Error("the mark is still there")
+	stat := make([]byte, statSize)
+	f.Add(int32(opCreate), str(nil, "/a"), 1)
+	f.Add(int32(opGetData), append(str(nil, "data"), stat...), 0)
+	f.Add(int32(opChildren), append(str(be.AppendUint32(nil, 1), "a"), stat...), 0)
+	f.Add(int32(opChildren), be.AppendUint32(nil, 1<<31-1), 0)
+	f.Add(int32(opMulti), append(append(multiHead(opCreate, 0), str(nil, "/a")...), multiHead(opError, 1)...), 1)
+	f.Add(int32(opMulti), append(append(multiHead(opError, 0), 255, 255, 255, 155), multiHead(opError, 1)...), 1)
+	f.Add(int32(opMultiRead), append(append(append(multiHead(opGetData, 0), str(nil, "x")...), stat...), multiHead(opError, 1)...), 1)
+	f.Add(int32(xidEvent), str(be.AppendUint32(be.AppendUint32(nil, eventCreated), 3), "/a"), 0)
+	f.Add(int32(0), []byte{}, 0)
+	f.Fuzz(func(t *testing.T, op int32, body []byte, count int) {
+		count = max(1, min(count, 100))
+		kinds := make([]backend.OpKind, count)
+		for i := range kinds {
+			kinds[i] = backend.OpKind(i%5 + 1)
+		}
+		parseConnectResponse(bytes.Clone(body))
+		parseEvent(body)
+		a := answer{failed: -1}
+		if err := a.decode(op, body, stepsOf(kinds), count, true); err != nil {
+			return
+		}
+		size := len(a.data)
+		for _, name := range a.names {
+			size += 4 + len(name)
+		}
+		for _, r := range a.results {
+			size += len(r.Path)
+		}
+		for _, r := range a.reads {
+			size += len(r.data)
+			for _, name := range r.names {
+				size += 4 + len(name)
 			}
 		}
-		body := frame[min(4, len(frame)):]
-		parseConnectResponse(body)
-		parseReplyHeader(body)
-		parseEvent(body)
-		for _, op := range []int32{opCreate, opExists, opGetData, opChildren, opMulti, opSync} {
-			checkReply(op, body)
+		if size > len(body) {
+			t.Errorf("%d bytes out of %d", size, len(body))
+		}
+		switch {
+		case op == opMulti && a.code == codeOK && len(a.results) != count,
+			op == opMulti && a.code != codeOK && (a.results != nil || a.failed >= count),
+			op == opMultiRead && len(a.reads) != count:
+			t.Errorf("%d operations: %+v", count, a)
 		}
 	})
 }

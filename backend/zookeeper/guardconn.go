@@ -7,14 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	readBuffer = 16 << 10
-	keepFrame  = 64 << 10 // a larger buffer for a frame is not kept
+	readBuffer  = 16 << 10
+	keepFrame   = 64 << 10 // a larger buffer for frames is not kept
+	fullBatch   = 64 << 10 // no further frame is written together with so many bytes
+	smallData   = 4 << 10  // smaller data is copied, so that it keeps nothing else in memory
+	trustedSize = 1 << 20  // a longer frame gets its memory bit by bit
 )
 
 var (
@@ -25,13 +31,14 @@ var (
 	errServerEnds   = errors.New("the server says that it is closing")
 )
 
-// guardConn is the connection that the zk client gets from its dialer. All traffic between
-// the zk client and a server passes here. The zk client writes each frame with one Write, and
-// has one goroutine at a time that reads and one that writes.
+// guardConn is a connection to a server. It writes the calls of the session and hands their
+// replies to the callers. The zk client, which got it from its dialer, makes the handshake on
+// it, sends pings on it and closes the session. These are the only frames that pass through
+// Read and Write; the zk client sees no call, no reply to one and no event.
 //
-// Each frame from the server is read whole and inspected before the zk client gets its first
-// byte. So watches are marked, the lease is renewed and an expired session is ended before
-// any caller can see the reply.
+// The goroutine of the zk client that reads is the one that reads all frames. The watches
+// that a reply arms, the lease that it renews and the events before it are dealt with before
+// its caller gets it.
 type guardConn struct {
 	session *session
 	address string
@@ -39,50 +46,73 @@ type guardConn struct {
 	conn    net.Conn // raw, or TLS on it
 	until   time.Time
 
+	// The zk client's goroutines'. Only one of them exists until the handshake is over.
+	asked   *instant // when the connect request was sent
+	greeted bool     // the connect response has arrived
+	login   *instant // when the credentials were sent, until they are answered
+
 	// The reader's.
-	r       *bufio.Reader
-	frame   []byte
-	rest    []byte        // the part of frame that the zk client has not read yet
-	greeted bool          // the connect response has arrived
-	stall   time.Duration // how long a frame may make no progress, once greeted
-	useful  bool          // a reply has arrived
-	since   instant       // when the first did
-	lasting bool          // replies have arrived for some time
+	r        *bufio.Reader
+	head     [4 + replySize]byte
+	frame    []byte        // for bodies
+	rest     []byte        // what the zk client has not read yet
+	stall    time.Duration // how long a server may make no progress, once greeted
+	extended time.Duration // when the read deadline was last extended, by the monotonic clock
+	useful   bool          // a reply has arrived
+	since    instant       // when the first did
+	lasting  bool          // replies have arrived for some time
 
-	mu    sync.Mutex
-	asked *instant // when the connect request was sent
-	sent  map[int32]request
-	pings []instant
-
-	scratch []byte // the writer's
+	out     []byte // the writer's
+	flusher func() // flush; a value, since a method would be allocated each time
 	breaks  sync.Once
+
+	// Guarded by the session's mu.
+	broken  bool
+	writing bool    // there is a goroutine that writes
+	aside   []*call // frames of the zk client to be written
+	sent    fifo    // what has been written, in this order, and not been answered
+	pings   []instant
+	reading *call // the call whose reply is being read
+	lastXid int32 // of a call
 }
 
-// request is a request that has not been answered yet.
-type request struct {
-	op   int32
-	at   instant
-	arms *expectation // nil if it arms no watch
+// The zk client counts its xids from 1. Ours begin where it does not get to.
+const firstXid = 1 << 30
+
+// nextXid returns the xid of the next call. After the last one it begins again: a reply is
+// matched with the first request that is not answered.
+func (c *guardConn) nextXid() int32 {
+	if c.lastXid < firstXid || c.lastXid == math.MaxInt32 {
+		c.lastXid = firstXid
+	} else {
+		c.lastXid++
+	}
+	return c.lastXid
 }
 
 // newGuardConn returns a connection whose handshake has to finish by until.
 func newGuardConn(s *session, address string, raw, conn net.Conn, until time.Time) *guardConn {
-	return &guardConn{
+	c := &guardConn{
 		session: s,
 		address: address,
 		raw:     raw,
 		conn:    conn,
 		until:   until,
 		r:       bufio.NewReaderSize(conn, readBuffer),
-		sent:    make(map[int32]request),
 	}
+	c.flusher = c.flush
+	return c
 }
 
 // Read returns the frames that are for the zk client.
 func (c *guardConn) Read(p []byte) (int, error) {
 	for len(c.rest) == 0 {
 		if err := c.next(); err != nil {
+			if err == errUnheard {
+				c.session.lose(err)
+			}
 			c.fail(err)
+			c.over(broke)
 			return 0, err
 		}
 	}
@@ -91,48 +121,221 @@ func (c *guardConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next reads one frame and inspects it. c.rest is set if the frame is for the zk client.
+// over ends the call whose reply is being read, if there is one.
+func (c *guardConn) over(as stage) {
+	c.session.mu.Lock()
+	defer c.session.mu.Unlock()
+	if c.reading != nil {
+		c.session.overLocked(c.reading, as)
+		c.reading = nil
+	}
+}
+
+// next reads one frame and handles it. c.rest is set if the frame is for the zk client.
 func (c *guardConn) next() error {
-	if cap(c.frame) < 4 || cap(c.frame) > keepFrame {
-		c.frame = make([]byte, 4, 512)
-	}
-	head := c.frame[:4]
-	if _, err := io.ReadFull(c.r, head); err != nil {
+	if _, err := io.ReadFull(c.r, c.head[:4]); err != nil {
 		return err
 	}
-	size := int32At(head, 0)
-	if size < 0 || size > maxFrame {
-		return forbidden(head)
-	}
-	if cap(c.frame) < 4+int(size) {
-		bigger := make([]byte, 4+int(size))
-		copy(bigger, head)
-		c.frame = bigger
-	}
-	frame := c.frame[:4+int(size)]
-	if err := c.fill(frame[4:]); err != nil {
-		return err
-	}
-	if !c.greeted {
-		if err := c.welcome(frame[4:]); err != nil {
+	size := int(int32At(c.head[:], 0))
+	switch {
+	case size < 0 || size > maxFrame:
+		return forbidden(c.head[:4])
+	case !c.greeted:
+		body, err := c.body(size, nil)
+		if err != nil {
 			return err
 		}
-		c.rest = frame
+		if err := c.welcome(body); err != nil {
+			return err
+		}
+		c.rest = append(bytes.Clone(c.head[:4]), body...)
 		return nil
+	case size < replySize:
+		return errMalformed
 	}
-	op, forClient, err := c.incoming(frame[4:])
-	if err != nil || !forClient {
+	if err := c.fill(c.head[4:]); err != nil {
 		return err
 	}
-	switch op {
-	case opWatches:
-		frame = asSync(frame)
-		c.frame = frame
-	case opIdle:
-		frame = asRefusal(frame)
+	return c.incoming(parseReplyHeader(c.head[4:]), size-replySize)
+}
+
+// incoming handles the frame that begins with a header and has a body of that size.
+func (c *guardConn) incoming(h replyHeader, size int) error {
+	s := c.session
+	switch {
+	case h.xid == xidEvent:
+		body, err := c.scratch(size)
+		if err != nil {
+			return err
+		}
+		e, err := parseEvent(body)
+		if err == nil {
+			s.hub.event(e)
+		}
+		return err
+	case h.xid < 0:
+		if _, err := c.scratch(size); err != nil {
+			return err
+		}
+		switch h.xid {
+		case xidPing:
+			return c.pong()
+		case xidAuth:
+			return c.loggedIn(h.code)
+		}
+		return nil
 	}
-	c.rest = frame
+	s.mu.Lock()
+	call := c.sent.pop(h.xid)
+	if call != nil && call.op != opClose {
+		c.reading = call
+	}
+	s.mu.Unlock()
+	switch {
+	case call == nil:
+		return errMalformed
+	case call.op == opClose:
+		if _, err := c.scratch(size); err != nil {
+			return err
+		}
+		c.pass()
+		return c.answered(call.at)
+	}
+	return c.reply(call, h, size)
+}
+
+// pass hands the frame to the zk client, without its body. It needs none.
+func (c *guardConn) pass() {
+	binary.BigEndian.PutUint32(c.head[:], replySize)
+	c.rest = c.head[:]
+}
+
+// pong handles the answer to a ping. It has to be that to the first one without an answer.
+func (c *guardConn) pong() error {
+	s := c.session
+	s.mu.Lock()
+	if len(c.pings) == 0 {
+		s.mu.Unlock()
+		return errMalformed
+	}
+	at := c.pings[0]
+	c.pings = c.pings[1:]
+	s.mu.Unlock()
+	c.pass()
+	return c.answered(at)
+}
+
+// loggedIn handles the answer to the credentials.
+func (c *guardConn) loggedIn(code int32) error {
+	at := c.login
+	if at == nil {
+		return errMalformed
+	}
+	c.login = nil
+	switch code {
+	case codeOK:
+		if err := c.answered(*at); err != nil {
+			return err
+		}
+		c.session.contact(c)
+		return nil
+	case codeSessionExpired, codeUnknownSession:
+		c.session.lose(errExpired)
+		return errExpired
+	case codeSessionMoved:
+		return errSessionMoved
+	case codeClosing:
+		return errServerEnds
+	}
+	return c.session.refusedLogin(code)
+}
+
+// reply reads the rest of the reply to a call, and ends the call.
+func (c *guardConn) reply(call *call, h replyHeader, size int) error {
+	code := h.code
+	// A large reply to a read of data is read into memory that the caller gets with the data.
+	own := call.op == opGetData && code == codeOK && size > smallData
+	var body []byte
+	var err error
+	if own {
+		body, err = c.body(size, nil)
+	} else {
+		body, err = c.scratch(size)
+	}
+	if err != nil {
+		return err
+	}
+	a := &call.answer
+	*a = answer{code: code, failed: -1}
+	switch code {
+	case codeOK:
+		if err := a.decode(call.op, body, call.steps, call.count, !own); err != nil {
+			return err
+		}
+	case codeSessionExpired, codeUnknownSession:
+		c.session.lose(errExpired)
+		c.over(answered) // it is a definite refusal
+		return errExpired
+	case codeSessionMoved:
+		return errSessionMoved
+	case codeClosing:
+		return errServerEnds
+	}
+	if call.many != nil && code == codeOK {
+		c.session.hub.armMany(call.many)
+	} else if kind, exists, ok := watchedBy(call.op, code); ok && call.watch != nil {
+		c.session.hub.arm(watchKey{call.path, kind}, call.watch, exists)
+	}
+	return c.finish(call, h.zxid)
+}
+
+// finish records an answer and hands it to its caller.
+func (c *guardConn) finish(call *call, zxid int64) error {
+	s := c.session
+	now := s.now()
+	if err := c.note(now); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isSealed() {
+		return errSealed
+	}
+	if err := s.renewLocked(call.at, now); err != nil {
+		return err
+	}
+	s.seen = max(s.seen, zxid)
+	if call.answer.code == codeThrottled && len(call.steps) > 0 && call.stage != leftAlone && call.over == nil {
+		call.over = make(chan struct{})
+		s.throttled = append(s.throttled, call)
+	}
+	c.reading = nil
+	s.overLocked(call, answered)
 	return nil
+}
+
+// scratch reads a body into memory that is used again for the next one.
+func (c *guardConn) scratch(size int) ([]byte, error) {
+	body, err := c.body(size, c.frame)
+	if cap(body) <= keepFrame {
+		c.frame = body
+	}
+	return body, err
+}
+
+// body reads a body, into the memory of buf if it is large enough. The memory for a large one
+// is allocated as its bytes arrive, because the length of a frame can be wrong.
+func (c *guardConn) body(size int, buf []byte) ([]byte, error) {
+	buf = buf[:0]
+	for len(buf) < size {
+		from := len(buf)
+		n := min(size-from, max(from, trustedSize))
+		buf = slices.Grow(buf, n)[:from+n]
+		if err := c.fill(buf[from:]); err != nil {
+			return nil, err
+		}
+	}
+	return buf, nil
 }
 
 // fill reads the rest of a frame. The zk client's deadline is for the whole frame, so a long
@@ -178,13 +381,10 @@ func (c *guardConn) welcome(body []byte) error {
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	asked := c.asked
-	c.mu.Unlock()
-	if asked == nil {
+	if c.asked == nil {
 		return errMalformed // no request was sent
 	}
-	pretend, err := c.session.greet(c, r, *asked)
+	pretend, err := c.session.greet(c, r, *c.asked)
 	if err != nil {
 		return err
 	}
@@ -204,90 +404,28 @@ func (c *guardConn) welcome(body []byte) error {
 // that after the session is in use. It begins to write when it has read the connect response,
 // so nothing else writes now.
 func (c *guardConn) logIn(digest string) error {
-	c.mu.Lock()
-	c.sent[xidAuth] = request{op: opAuth, at: c.session.now()}
-	c.mu.Unlock()
+	now := c.session.now()
+	c.login = &now
 	c.conn.SetWriteDeadline(c.until)
 	defer c.conn.SetWriteDeadline(time.Time{})
-	_, err := c.conn.Write(authRequest(digest))
+	_, err := c.conn.Write(encodeAuth(digest))
 	return err
 }
 
-// incoming inspects a reply or an event. It returns the operation of the request that a reply
-// belongs to.
-func (c *guardConn) incoming(body []byte) (op int32, forClient bool, err error) {
-	h, err := parseReplyHeader(body)
-	if err != nil {
-		return 0, false, err
+// answered records the answer to a request of the zk client that was sent at the instant.
+func (c *guardConn) answered(at instant) error {
+	now := c.session.now()
+	if err := c.note(now); err != nil {
+		return err
 	}
-	switch {
-	case h.xid == xidEvent:
-		e, err := parseEvent(body)
-		if err != nil {
-			return 0, false, err
-		}
-		c.session.hub.event(e)
-		return 0, false, nil // the zk client has no watches
-	case h.xid == xidPing:
-		c.mu.Lock()
-		if len(c.pings) == 0 {
-			c.mu.Unlock()
-			return 0, false, errMalformed
-		}
-		at := c.pings[0]
-		c.pings = c.pings[1:]
-		c.mu.Unlock()
-		return 0, true, c.answered(at)
-	case h.xid < 0 && h.xid != xidAuth:
-		return 0, false, nil
-	}
-
-	c.mu.Lock()
-	r, ok := c.sent[h.xid]
-	delete(c.sent, h.xid)
-	c.mu.Unlock()
-	if !ok {
-		return 0, false, errMalformed
-	}
-	switch h.code {
-	case codeOK:
-		if err := checkReply(r.op, body); err != nil {
-			return 0, false, err
-		}
-	case codeSessionExpired, codeUnknownSession:
-		// The zk client still gets the reply: for the request it is a definite refusal.
-		c.session.lose(errExpired)
-		return r.op, r.op != opAuth, nil
-	case codeSessionMoved:
-		return 0, false, errSessionMoved
-	case codeClosing:
-		return 0, false, errServerEnds
-	default:
-		if r.op == opAuth {
-			return 0, false, c.session.refusedLogin(h.code)
-		}
-	}
-	if err := c.answered(r.at); err != nil {
-		return 0, false, err
-	}
-	if r.arms != nil {
-		if r.op == opWatches && h.code == codeOK {
-			c.session.hub.armMany(r.arms)
-		} else if kind, exists, ok := watchedBy(r.op, h.code); ok {
-			c.session.hub.arm(r.arms, kind, exists)
-		}
-	}
-	if r.op == opAuth {
-		c.session.contact(c)
-		return 0, false, nil
-	}
-	return r.op, true, nil
+	c.session.mu.Lock()
+	defer c.session.mu.Unlock()
+	return c.session.renewLocked(at, now)
 }
 
-// answered renews the lease, unless it has passed.
-func (c *guardConn) answered(at instant) error {
+// note records that there is an answer.
+func (c *guardConn) note(now instant) error {
 	if !c.lasting {
-		now := c.session.now()
 		switch {
 		case !c.useful:
 			c.useful, c.since = true, now
@@ -297,89 +435,135 @@ func (c *guardConn) answered(at instant) error {
 			c.session.hosts.lasted()
 		}
 	}
-	return c.session.renew(at)
+	// The zk client extends the deadline at the frames that it gets.
+	if now.mono-c.extended < c.stall/8 {
+		return nil
+	}
+	c.extended = now.mono
+	return c.conn.SetReadDeadline(time.Now().Add(c.stall))
 }
 
 // Write sends a frame of the zk client. It never fails: the zk client learns of a broken
 // connection from Read alone, which it can handle in every state. A failed Write can make it
 // deadlock, and is reported in another way.
 func (c *guardConn) Write(p []byte) (int, error) {
-	if c.session.isSealed() {
+	s := c.session
+	if s.isSealed() {
 		return len(p), nil
 	}
-	frame, err := c.outgoing(p)
-	if err == nil {
-		_, err = c.conn.Write(frame)
+	if c.asked == nil {
+		if err := c.ask(p); err != nil {
+			c.fail(err)
+		}
+		return len(p), nil
 	}
-	if err != nil {
-		c.fail(err)
+	if len(p) < 12 {
+		c.fail(errMalformed)
+		return len(p), nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.broken {
+		c.aside = append(c.aside, &call{op: int32At(p, 8), xid: int32At(p, 4), frame: bytes.Clone(p)})
+		s.writeLocked()
 	}
 	return len(p), nil
 }
 
-// outgoing inspects a frame before it is sent, and returns the bytes to send.
-func (c *guardConn) outgoing(p []byte) ([]byte, error) {
+// ask sends the connect request. The zk client asks for the timeout that it believes in, and
+// does not know what the session has seen: a server that is behind that refuses the session,
+// so that it never sees the tree go back. It also omits the flag for read-only servers, and
+// servers would log on each connection that the client is old.
+func (c *guardConn) ask(p []byte) error {
+	if len(p) < 4+askedFrom+4 {
+		return errMalformed
+	}
+	out := append(bytes.Clone(p), 0)
+	binary.BigEndian.PutUint32(out, uint32(len(out)-4))
+	binary.BigEndian.PutUint32(out[4+askedFrom:], uint32(c.session.cfg.timeout/time.Millisecond))
+	c.session.mu.Lock()
+	binary.BigEndian.PutUint64(out[4+seenFrom:], uint64(c.session.seen))
+	c.session.mu.Unlock()
 	now := c.session.now()
-	if len(p) < 12 {
-		return nil, errMalformed
-	}
-	if c.ask(now) {
-		if len(p) < 4+askedFrom+4 {
-			return nil, errMalformed
-		}
-		// The zk client asks for the timeout that it believes in. It omits the flag for
-		// read-only servers, and servers would log on each connection that the client is old.
-		out := append(append(c.scratch[:0], p...), 0)
-		binary.BigEndian.PutUint32(out, uint32(len(out)-4))
-		binary.BigEndian.PutUint32(out[4+askedFrom:], uint32(c.session.cfg.timeout/time.Millisecond))
-		return out, nil
-	}
-	xid, op := int32At(p, 4), int32At(p, 8)
-	if xid == xidPing {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.pings = append(c.pings, now)
-		return p, nil
-	}
-	r := request{op: op, at: now}
-	if out, said, ok := unmark(c.scratch[:0], p); ok {
-		if ticket, container, ok := commitMark(said); ok {
-			switch {
-			case !c.session.tickets.write(ticket):
-				out = idle(c.scratch[:0], p)
-				r.op = opIdle
-			case container:
-				makeContainer(out)
-				r.op = opContainer
-			}
-		} else if r.arms = c.session.hub.sent(said); r.arms != nil {
-			if op == opSync {
-				out = setWatches(c.scratch[:0], p, r.arms.since, r.arms.many)
-				r.op = opWatches
-			} else {
-				setWatchFlag(out)
-			}
-		}
-		p = out
-		if cap(out) <= keepFrame {
-			c.scratch = out
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sent[xid] = r
-	return p, nil
+	c.asked = &now
+	_, err := c.conn.Write(out)
+	return err
 }
 
-// ask reports whether the frame being sent is the first one, the connect request.
-func (c *guardConn) ask(now instant) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.asked != nil {
-		return false
+// waitsLocked reports whether there is something to write.
+func (c *guardConn) waitsLocked() bool {
+	return len(c.aside) > 0 || c.session.linked && len(c.session.queue) > 0
+}
+
+// flush writes all that waits. It runs on a goroutine of its own, since a write can block, and
+// ends when nothing waits.
+func (c *guardConn) flush() {
+	s := c.session
+	defer s.work.Done()
+	// Other callers that are about to make a call do so now, and their requests are written
+	// together with the first one.
+	runtime.Gosched()
+	for {
+		out, err := c.take()
+		if err == errUnheard {
+			s.lose(err)
+		}
+		if len(out) == 0 {
+			return
+		}
+		if _, err := c.conn.Write(out); err != nil {
+			c.fail(err)
+		}
 	}
-	c.asked = &now
-	return true
+}
+
+// take returns the frames to be written next, in memory of the writer: a call that is over
+// uses its own again. The frames of the zk client are behind the calls, so that the session
+// is closed behind them.
+func (c *guardConn) take() ([]byte, error) {
+	s := c.session
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cap(c.out) > fullBatch+keepFrame {
+		c.out = nil
+	}
+	late := s.lease.left(now) <= 0
+	if late || c.broken || s.isSealed() || !c.waitsLocked() {
+		c.writing = false
+		if late && !c.broken {
+			return nil, errUnheard
+		}
+		return nil, nil
+	}
+	out := c.out[:0]
+	if s.linked {
+		n := 0
+		for ; n < len(s.queue) && len(out) < fullBatch; n++ {
+			call := s.queue[n]
+			call.stage, call.xid, call.at = sent, c.nextXid(), now
+			setXid(call.frame, call.xid)
+			c.sent.push(call)
+			out = append(out, call.frame...)
+		}
+		s.queue = slices.Delete(s.queue, 0, n)
+		if len(s.queue) > 0 {
+			c.out = out
+			return out, nil
+		}
+	}
+	for _, call := range c.aside {
+		if call.op == opPing {
+			c.pings = append(c.pings, now)
+		} else {
+			call.at = now
+			c.sent.push(call)
+		}
+		out = append(out, call.frame...)
+	}
+	c.aside = nil
+	c.out = out
+	return out, nil
 }
 
 // fail closes the connection for a reason, and discards the bytes that were written and not
@@ -416,9 +600,13 @@ func (c *guardConn) SetReadDeadline(t time.Time) error {
 	return c.conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline gives the connect request the same deadline as its response.
+// SetWriteDeadline gives the handshake's requests the deadline of its response. Later writes
+// have none: the server's silence, or the lease, ends a connection on which they block.
 func (c *guardConn) SetWriteDeadline(t time.Time) error {
-	if !t.IsZero() && t.After(c.until) && !c.hasAsked() {
+	if c.greeted {
+		return nil
+	}
+	if !t.IsZero() && t.After(c.until) {
 		t = c.until
 	}
 	return c.conn.SetWriteDeadline(t)
@@ -430,12 +618,6 @@ func remote(conn net.Conn) string {
 		return a.String()
 	}
 	return "" // a connection of Options.Dial
-}
-
-func (c *guardConn) hasAsked() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.asked != nil
 }
 
 // The rest of net.Conn.

@@ -264,6 +264,38 @@ func TestAReplyThatStopsIsAskedForAgain(t *testing.T) {
 	})
 }
 
+// The zk client expects an answer to one of its pings every 3 s.
+func TestAnswersToCallsKeepAConnection(t *testing.T) {
+	t.Parallel()
+	var conns, syncs atomic.Int32
+	serve := func(conn net.Conn, n int) {
+		conns.Store(int32(n))
+		welcome(conn, 9_000)
+		for r := range requests(conn) {
+			if int32At(r, 4) == opSync {
+				syncs.Add(1)
+				conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+			}
+		}
+	}
+	inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+		s, err := b.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for range 20 {
+			if err := s.Sync(t.Context(), "/"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		if conns.Load() != 1 || syncs.Load() != 20 {
+			t.Errorf("%d connections, %d requests", conns.Load(), syncs.Load())
+		}
+	})
+}
+
 func TestOpenPausesAfterASessionThatEndedBeforeItWasReady(t *testing.T) {
 	t.Parallel()
 	var conns atomic.Int32

@@ -5,8 +5,12 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"net"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -305,6 +309,53 @@ func TestTheServerReceivesTheTimeoutOfTheOptions(t *testing.T) {
 	}
 }
 
+// A server that is behind what the session has seen must be able to refuse it.
+func TestTheNextServerLearnsWhatTheSessionHasSeen(t *testing.T) {
+	t.Parallel()
+	var conns atomic.Int32
+	learned := make(chan int64, 10)
+	addr := startServer(t, func(conn net.Conn) {
+		r, err := nextRequest(conn)
+		if err != nil {
+			return
+		}
+		d := decoder{rest: r[seenFrom:]}
+		learned <- d.int64()
+		b := be.AppendUint32(be.AppendUint32(nil, 0), 10_000)
+		conn.Write(framed(str(be.AppendUint64(b, 0x77), strings.Repeat("p", 16))))
+		if n := conns.Add(1); n == 3 {
+			welcoming(conn)
+			return
+		}
+		for zxid, code := range map[uint64]int32{5: 0, 1 << 40: codeNoNode, 7: codeNoNode} {
+			// Replies to different calls, in any order; an event has no zxid.
+			r, err := nextRequest(conn)
+			if err != nil {
+				return
+			}
+			body := reply(int32At(r, 0), code)
+			be.PutUint64(body[4:], zxid)
+			conn.Write(framed(body))
+		}
+		e := reply(xidEvent, 0)
+		be.PutUint64(e[4:], 1<<50)
+		conn.Write(framed(str(be.AppendUint32(be.AppendUint32(e, eventCreated), 3), "/a")))
+	})
+	s, err := New([]string{addr}, nil).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 3 {
+		if _, err := s.Commit(t.Context(), backend.Delete("/a", 0)); err != nil && !errors.Is(err, backend.ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+	if first, second := <-learned, <-learned; first != 0 || second != 1<<40 {
+		t.Errorf("the first server learned %d and the second one %d", first, second)
+	}
+}
+
 // Bytes that a broken connection has not sent yet must not arrive when the session is lost
 // and the network is back.
 func TestABrokenConnectionIsReset(t *testing.T) {
@@ -404,10 +455,251 @@ func TestAConnectionThatLastsIsGood(t *testing.T) {
 	}
 }
 
-// A commit whose caller gave up may not have reached the zk client's queue yet.
-func TestSyncWaitsForTheCommitsThatBeganBefore(t *testing.T) {
+// recording is a server that answers everything, and records what it receives.
+type recording struct {
+	mu  sync.Mutex
+	got []string // the paths of deletions, and "sync"
+}
+
+func (f *recording) serve(conn net.Conn) {
+	welcome(conn, 10_000)
+	for {
+		r, err := nextRequest(conn)
+		if err != nil {
+			return
+		}
+		f.mu.Lock()
+		switch int32At(r, 4) {
+		case opSync:
+			f.got = append(f.got, "sync")
+		case opDelete:
+			d := decoder{rest: r[8:]}
+			f.got = append(f.got, d.text())
+		}
+		f.mu.Unlock()
+		conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+	}
+}
+
+func (f *recording) list() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.got)
+}
+
+// blockedConn is a connection whose writes after the handshake wait.
+type blockedConn struct {
+	net.Conn
+	begun chan struct{} // gets a value for each write that waits
+	gate  chan struct{} // closed when they may go on
+	asked bool
+}
+
+func (c *blockedConn) Write(p []byte) (int, error) {
+	if c.asked {
+		c.begun <- struct{}{}
+		<-c.gate
+	}
+	c.asked = true
+	return c.Conn.Write(p)
+}
+
+// The first commit is being written when its caller gives up, the second one waits behind it.
+// Whatever is called afterwards reaches the server behind the first, and the second is never
+// sent.
+func TestACallThatIsGivenUpKeepsItsPlaceOrIsNeverSent(t *testing.T) {
 	t.Parallel()
-	var syncs atomic.Int32
+	f := new(recording)
+	addr := startServer(t, f.serve)
+	begun, gate := make(chan struct{}, 100), make(chan struct{})
+	b, err := New([]string{addr}, &Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return &blockedConn{Conn: conn, begun: begun, gate: gate}, err
+		},
+	}).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	s := b.(*session)
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := make([]chan error, 2)
+	for i, path := range []string{"/written", "/queued"} {
+		errs[i] = make(chan error, 1)
+		go func() {
+			_, err := s.Commit(ctx, backend.Delete(path, 0))
+			errs[i] <- err
+		}()
+		if i == 0 {
+			<-begun
+		}
+		s.waitForQueue(i)
+	}
+	cancel()
+	for i, uncertain := range []bool{true, false} {
+		if err := <-errs[i]; !errors.Is(err, context.Canceled) || errors.Is(err, backend.ErrUncertain) != uncertain {
+			t.Errorf("commit %d: %v", i, err)
+		}
+	}
+	done := make(chan error)
+	go func() { done <- s.Sync(t.Context(), "/") }()
+	s.waitForQueue(1)
+	go func() {
+		_, err := s.Commit(t.Context(), backend.Delete("/later", 0))
+		done <- err
+	}()
+	s.waitForQueue(2)
+	close(gate)
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := f.list(); !slices.Equal(got, []string{"/written", "sync", "/later"}) {
+		t.Errorf("the server received %v", got)
+	}
+	if s.underWay != 0 {
+		t.Errorf("%d calls under way", s.underWay)
+	}
+}
+
+// waitForQueue waits until so many calls are in the queue.
+func (s *session) waitForQueue(n int) {
+	for there := false; !there; runtime.Gosched() {
+		s.mu.Lock()
+		there = len(s.queue) == n
+		s.mu.Unlock()
+	}
+}
+
+// The calls of a suspended session are sent in the order in which they were made, and
+// together.
+func TestCallsWaitForContactInTheirOrder(t *testing.T) {
+	t.Parallel()
+	f := new(recording)
+	var conns, writes atomic.Int32
+	held := make(chan struct{})
+	addr := startServer(t, func(conn net.Conn) {
+		switch conns.Add(1) {
+		case 1:
+			welcome(conn, 10_000)
+			return
+		case 2:
+			<-held
+		}
+		f.serve(conn)
+	})
+	b, err := New([]string{addr}, &Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return countedConn{conn, &writes}, err
+		},
+	}).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	s := b.(*session)
+	for phase, change := s.Status(); phase != backend.PhaseSuspended; phase, change = s.Status() {
+		<-change
+	}
+	const n = 50
+	done := make(chan error, n)
+	var want []string
+	for i := range n {
+		path := fmt.Sprint("/n", i)
+		if i == n/2 {
+			path = "sync"
+		}
+		want = append(want, path)
+		go func() {
+			if path == "sync" {
+				done <- s.Sync(t.Context(), "/")
+				return
+			}
+			_, err := s.Commit(t.Context(), backend.Delete(path, 0))
+			done <- err
+		}()
+		s.waitForQueue(i + 1)
+	}
+	close(held)
+	for range n {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := f.list(); !slices.Equal(got, want) {
+		t.Errorf("the server received %v", got)
+	}
+	// Two connect requests, and one write for all calls.
+	if n := writes.Load(); n != 3 {
+		t.Errorf("%d writes", n)
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	writes *atomic.Int32
+}
+
+func (c countedConn) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// The answers have the xids of the requests, but not in their order. An answer that goes to
+// another call would report the success of what was refused.
+func TestAnAnswerOutOfTurnBreaksContact(t *testing.T) {
+	t.Parallel()
+	var conns atomic.Int32
+	addr := startServer(t, func(conn net.Conn) {
+		first := conns.Add(1) == 1
+		welcome(conn, 10_000)
+		var waiting [][]byte
+		for {
+			r, err := nextRequest(conn)
+			if err != nil {
+				return
+			}
+			if op := int32At(r, 4); !first || op != opDelete {
+				conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+				continue
+			}
+			if waiting = append(waiting, r); len(waiting) == 2 {
+				conn.Write(framed(reply(int32At(waiting[1], 0), 0)))
+				conn.Write(framed(reply(int32At(waiting[0], 0), codeNoNode)))
+			}
+		}
+	})
+	s, err := New([]string{addr}, nil).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	done := make(chan error)
+	for _, path := range []string{"/a", "/b"} {
+		go func() {
+			_, err := s.Commit(t.Context(), backend.Delete(path, 0))
+			done <- err
+		}()
+	}
+	for range 2 {
+		if err := <-done; !errors.Is(err, backend.ErrUncertain) {
+			t.Errorf("commit: %v", err)
+		}
+	}
+	if err := s.Sync(t.Context(), "/"); err != nil || conns.Load() != 2 {
+		t.Errorf("sync: %v on connection %d", err, conns.Load())
+	}
+}
+
+// The zk client counts its xids from 1, and the session's begin beyond those that it can
+// reach. After the last one they begin again, and stay apart from those of the zk client.
+func TestXidsStayInTheirRange(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var xids []int32
 	addr := startServer(t, func(conn net.Conn) {
 		welcome(conn, 10_000)
 		for {
@@ -415,9 +707,11 @@ func TestSyncWaitsForTheCommitsThatBeganBefore(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if int32At(r, 4) == opSync {
-				syncs.Add(1)
+			mu.Lock()
+			if xid := int32At(r, 0); xid != xidPing {
+				xids = append(xids, xid)
 			}
+			mu.Unlock()
 			conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
 		}
 	})
@@ -425,89 +719,24 @@ func TestSyncWaitsForTheCommitsThatBeganBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close()
 	s := b.(*session)
-	before := s.tickets.take()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := s.Sync(ctx, "/"); !errors.Is(err, context.DeadlineExceeded) || syncs.Load() != 0 {
-		t.Errorf("sync while a commit is under way: %v, %d sent", err, syncs.Load())
-	}
-	done := make(chan error)
-	go func() { done <- s.Sync(t.Context(), "/") }()
-	s.tickets.give(before)
-	if err := <-done; err != nil || syncs.Load() != 1 {
-		t.Errorf("sync: %v, %d sent", err, syncs.Load())
-	}
-	// Sync does not wait for a commit that begins later.
-	if err := s.Sync(t.Context(), "/"); err != nil {
-		t.Error(err)
-	}
-}
-
-// The server does not receive a request that its caller gave up before it was written. The zk
-// client still gets an answer.
-func TestARequestThatWasWithdrawnIsNotSent(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex
-	var ops []int32
-	addr := startServer(t, func(conn net.Conn) {
-		welcome(conn, 10_000)
-		for {
-			r, err := nextRequest(conn)
-			if err != nil {
-				return
-			}
-			if op := int32At(r, 4); op != opClose {
-				mu.Lock()
-				ops = append(ops, op)
-				mu.Unlock()
-			}
-			conn.Write(framed(reply(int32At(r, 0), 0, make([]byte, 4+statSize)...)))
+	for i := range 4 {
+		if i == 2 {
+			s.mu.Lock()
+			s.conn.lastXid = math.MaxInt32 - 1
+			s.mu.Unlock()
 		}
-	})
-	b, err := New([]string{addr}, nil).Open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := b.(*session)
-	data := make([]byte, 1000)
-	for _, list := range [][]backend.Op{
-		{backend.Create("/a", data, backend.Persistent)},
-		{backend.Create("/a", data, backend.Container)},
-		{backend.SetData("/a", data, 0)},
-		{backend.Delete("/a", 0)},
-		{backend.Check("/a", 0)},
-		{backend.SetData("/a", data, 0), backend.Delete("/b", 0)},
-	} {
-		before := s.tickets.take()
-		if !before.withdraw() {
-			t.Fatal("a request was written that no call made")
+		if err := s.Sync(t.Context(), "/"); err != nil {
+			t.Fatal(err)
 		}
-		if results, err := s.request(list, before)(); err == nil {
-			t.Errorf("commit of %v: %v", list[0].Kind, results)
-		}
-		if before.withdraw() {
-			t.Errorf("commit of %v was withdrawn twice", list[0].Kind)
-		}
-		s.tickets.give(before)
-
-		sent := s.tickets.take()
-		s.request([]backend.Op{backend.SetData("/a", nil, 0)}, sent)()
-		if sent.withdraw() {
-			t.Error("a request that had been written was withdrawn")
-		}
-		s.tickets.give(sent)
 	}
 	if err := s.Close(); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	for i, op := range ops {
-		if want := []int32{opExists, opSetData}[i%2]; op != want || len(ops) != 12 {
-			t.Fatalf("the server received the operations %v", ops)
-		}
+	if want := []int32{1 << 30, 1<<30 + 1, math.MaxInt32, 1 << 30, 1}; !slices.Equal(xids, want) {
+		t.Errorf("xids %v, want %v", xids, want)
 	}
 }
 

@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"strconv"
 	"sync"
 
 	"github.com/go-coord/coord/backend"
@@ -15,21 +14,18 @@ const (
 	childWatch
 )
 
-// hub holds the watches of a session. A request that arms watches is announced before it is
-// sent. The reader of the connection arms the watches when it sees the reply, and so in the
-// order in which the server sent replies and events. The server keeps a set of watches per
-// connection, so all watches of one path and kind share one watch on the server, and arming
-// again costs nothing.
+// hub holds the watches of a session. The reader of the connection arms them when it sees the
+// reply to the request, and so in the order in which the server sent replies and events. The
+// server keeps a set of watches per connection, so all watches of one path and kind share one
+// watch on the server, and arming again costs nothing.
 //
 // Under the lock the hub only marks watches: no I/O, and no foreign code except Arm and Fire
 // of backend.Watch, which call none.
 type hub struct {
-	mu       sync.Mutex
-	ended    bool
-	lastID   uint64
-	expected map[uint64]*expectation
-	arming   interests // of Arms that have not been answered
-	armed    interests
+	mu     sync.Mutex
+	ended  bool
+	arming interests // of Arms that have not been answered
+	armed  interests
 }
 
 type interests map[watchKey]map[*interest]struct{}
@@ -56,43 +52,23 @@ type watchKey struct {
 	kind watchKind
 }
 
-// expectation holds the watches that one request, a read or an Arm, will arm.
-type expectation struct {
-	id    uint64
-	read  interest
-	many  []*interest // for an Arm
-	since int64       // for an Arm
-}
-
-// interest is one Watch passed to one request.
+// interest is one Watch passed to one call.
 type interest struct {
 	hub    *hub
 	watch  *backend.Watch
-	key    watchKey // for a read, the kind is known once it is armed
-	exists bool     // the node existed when the watch was armed
-	early  bool     // an event came before the reply
+	key    watchKey
+	exists bool // the node existed when the watch was armed
+	early  bool // an event came before the reply to an Arm
+}
+
+// armList holds the watches of an Arm. It is announced before each request.
+type armList struct {
+	all  []*interest
+	over bool // the request has been answered, or forgotten
 }
 
 func newHub() *hub {
-	return &hub{
-		expected: make(map[uint64]*expectation),
-		arming:   make(interests),
-		armed:    make(interests),
-	}
-}
-
-// expect announces a read of path with a watch.
-func (h *hub) expect(path string, w *backend.Watch) *expectation {
-	return h.announce(&expectation{read: interest{hub: h, watch: w, key: watchKey{path: path}}})
-}
-
-// expectMany announces an Arm.
-func (h *hub) expectMany(since int64, targets []backend.Target) *expectation {
-	x := &expectation{since: since}
-	for _, t := range targets {
-		x.many = append(x.many, &interest{hub: h, watch: t.Watch, key: keyOf(t), exists: true})
-	}
-	return h.announce(x)
+	return &hub{arming: make(interests), armed: make(interests)}
 }
 
 func keyOf(t backend.Target) watchKey {
@@ -102,54 +78,44 @@ func keyOf(t backend.Target) watchKey {
 	return watchKey{t.Path, dataWatch}
 }
 
-func (h *hub) announce(x *expectation) *expectation {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.lastID++
-	x.id = h.lastID
-	h.expected[x.id] = x
-	for _, i := range x.many {
-		h.arming.add(i)
+func (h *hub) newArmList(targets []backend.Target) *armList {
+	x := &armList{all: make([]*interest, len(targets))}
+	for n, t := range targets {
+		x.all[n] = &interest{hub: h, watch: t.Watch, key: keyOf(t), exists: true}
 	}
 	return x
 }
 
-// sent returns the expectation that a mark names, or nil if it has been forgotten.
-func (h *hub) sent(said string) *expectation {
-	id, err := strconv.ParseUint(said, 36, 64)
-	if err != nil {
-		return nil
-	}
+// announce notes the events that come from now on for the watches of an Arm.
+func (h *hub) announce(x *armList) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.expected[id]
+	x.over = false
+	for _, i := range x.all {
+		i.early = false
+		h.arming.add(i)
+	}
 }
 
-// arm arms the watch of a read whose reply has arrived. It does nothing if the read
-// was forgotten, or the watch stopped.
-func (h *hub) arm(x *expectation, kind watchKind, exists bool) {
+// arm arms the watch of a read whose reply has arrived. It does nothing if the watch was
+// stopped, as that of a call is that was given up.
+func (h *hub) arm(key watchKey, w *backend.Watch, exists bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.expected[x.id] != x {
-		return
-	}
-	delete(h.expected, x.id)
-	x.read.key.kind = kind
-	x.read.exists = exists
-	h.stand(&x.read)
+	h.stand(&interest{hub: h, watch: w, key: key, exists: exists})
 }
 
 // armMany arms the watches of an Arm whose reply has arrived. Before the reply the server
 // sends an event for each node that is missing or has changed. The kind of the event does not
 // matter, since it can belong to an older watch.
-func (h *hub) armMany(x *expectation) {
+func (h *hub) armMany(x *armList) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.expected[x.id] != x {
+	if x.over {
 		return
 	}
-	delete(h.expected, x.id)
-	for _, i := range x.many {
+	x.over = true
+	for _, i := range x.all {
 		h.arming.remove(i)
 		if i.early {
 			i.watch.Fire(backend.LookAgain)
@@ -192,13 +158,13 @@ func (i *interest) disarm(*backend.Watch) {
 	i.hub.armed.remove(i)
 }
 
-// forget drops a request that failed. A watch that its reply has armed stays armed: if the
-// request is repeated the watch is armed already, else the caller stops it.
-func (h *hub) forget(x *expectation) {
+// forget drops an Arm whose request has failed. A watch that its reply has armed stays armed:
+// its caller stops it.
+func (h *hub) forget(x *armList) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.expected, x.id)
-	for _, i := range x.many {
+	x.over = true
+	for _, i := range x.all {
 		h.arming.remove(i)
 	}
 }

@@ -25,7 +25,7 @@ func clock() func() instant {
 
 // lease is the time until which a session may consider itself alive: see the section "The
 // lease" of the package comment. Every answer renews it (renew), every call checks it before
-// and after (checkLease), and watchLease does so while no call is made.
+// and after (checkLease), and a timer does so while no call is made.
 type lease struct {
 	from   instant       // when the latest request that was answered was sent
 	length time.Duration // the negotiated timeout less the margin
@@ -41,20 +41,14 @@ func (l *lease) renew(sent instant) {
 	}
 }
 
-// renew records an answer to a request that was sent at the instant. An answer that arrives
-// after the lease has passed does not revive the session.
-func (s *session) renew(sent instant) error {
-	now := s.now()
-	s.mu.Lock()
-	over := s.lease.left(now) <= 0
-	if !over {
-		s.lease.renew(sent)
-	}
-	s.mu.Unlock()
-	if over {
-		s.lose(errUnheard)
+// renewLocked records an answer to a request that was sent at the instant. After errUnheard
+// the caller ends the session: an answer that arrives after the lease has passed does not
+// revive it.
+func (s *session) renewLocked(sent, now instant) error {
+	if s.lease.left(now) <= 0 {
 		return errUnheard
 	}
+	s.lease.renew(sent)
 	return nil
 }
 
@@ -72,28 +66,33 @@ func (s *session) checkLease() time.Duration {
 	return left
 }
 
-// watchLease returns when the session is sealed or has to be closed. It checks the clocks
-// more often than the lease can end by the monotonic one, because that clock stops while the
-// machine is suspended.
-func (s *session) watchLease() {
-	select {
-	case <-s.opened:
-	case <-s.sealed:
-		return
-	case <-s.closing:
+// watchLeaseLocked checks the lease after a while, and again and again until the session is
+// over. It does so more often than the lease can end by the monotonic clock, because that
+// clock stops while the machine is suspended.
+func (s *session) watchLeaseLocked(left time.Duration) {
+	if s.err != nil || s.isSealed() {
 		return
 	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			left := s.checkLease()
-			timer.Reset(max(min(left, s.Timeout()/8), time.Millisecond))
-		case <-s.sealed:
-			return
-		case <-s.closing:
-			return
-		}
+	s.work.Add(1)
+	wait := max(min(left, s.timeout/8), time.Millisecond)
+	if s.timer != nil {
+		s.timer.Reset(wait)
+		return
+	}
+	s.timer = time.AfterFunc(wait, func() {
+		defer s.work.Done()
+		left := s.checkLease()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.watchLeaseLocked(left)
+	})
+}
+
+// stopWatch stops the timer of a session that is over.
+func (s *session) stopWatch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil && s.timer.Stop() {
+		s.work.Done()
 	}
 }

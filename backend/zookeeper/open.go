@@ -43,6 +43,10 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 	}
 }
 
+// zkBuffer is the size of the two buffers of the zk client, which by default hold 1.5 MB each.
+// No frame that it sends or receives has more than 45 bytes.
+const zkBuffer = 1 << 10
+
 // start starts the zk client, which dials at once and goes on until it gets its farewell.
 func (s *session) start() error {
 	conn, events, err := zk.Connect(s.cfg.servers, s.cfg.timeout,
@@ -50,12 +54,14 @@ func (s *session) start() error {
 		zk.WithHostProvider(s.hosts),
 		zk.WithLogger(debugLog{s.log}),
 		zk.WithLogInfo(!s.log.Silent()),
+		zk.WithMaxBufferSize(zkBuffer),
+		zk.WithMaxConnBufferSize(zkBuffer),
 	)
 	if err != nil {
 		return fmt.Errorf("%w: %w", backend.ErrInvalid, err)
 	}
 	s.zk, s.events = conn, events
-	go s.own()
+	close(s.started)
 	return nil
 }
 

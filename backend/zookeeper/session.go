@@ -29,30 +29,31 @@ var (
 
 // session is one session on the servers.
 //
-// Its state follows from the frames that its guardConn sees. The zk client only encodes
-// requests, decodes replies and redials. Close ends the session in two steps: first err is
-// set and done is closed (end), then, when the calls under way have drained, the session is
-// sealed, after which nothing is sent. A loss does both at once, and seals first (lose).
+// Its state follows from the frames that its guardConn sees. Close ends the session in two
+// steps: first err is set and done is closed (end), then, when the calls under way have
+// drained, the session is sealed, after which nothing is sent. A loss does both at once, and
+// seals first (lose).
 type session struct {
-	cfg     *config
-	now     func() instant
-	hub     *hub
-	hosts   *hosts
-	tickets *tickets
-	zk      *zk.Conn
-	events  <-chan zk.Event // read only to see it closed
-	log     *outbox.Logger  // never blocks on the user's Logger, so it may be used under locks too
+	cfg    *config
+	now    func() instant
+	hub    *hub
+	hosts  *hosts
+	calls  sync.Pool      // of calls that are not in use
+	work   sync.WaitGroup // goroutines that write to a connection, and the timer of the lease
+	zk     *zk.Conn
+	events <-chan zk.Event // read only to see it closed
+	log    *outbox.Logger  // never blocks on the user's Logger, so it may be used under locks too
 
+	started chan struct{} // closed when there is a zk client
 	opened  chan struct{} // closed when the session is ready for the first time
 	done    chan struct{} // closed when the session is lost or closed
 	idle    chan struct{} // closed when it has ended and no call is under way
 	sealed  chan struct{} // closed when nothing is sent any more
-	closing chan struct{} // closed by Close
 	leaving chan struct{} // closed when the client has its farewell
 	joined  chan struct{} // closed when every goroutine has ended
 
 	sealedFlag atomic.Bool // the same as sealed, for the writer
-	closeOnce  sync.Once
+	downOnce   sync.Once
 	leaveOnce  sync.Once
 
 	mu       sync.Mutex
@@ -65,8 +66,14 @@ type session struct {
 	stopDial context.CancelFunc
 	err      error
 	change   chan struct{} // closed and replaced at each change of phase
-	active   int           // calls under way, and requests that their callers gave up
 	trouble  *trouble
+	seen     int64       // the latest zxid in a reply
+	timer    *time.Timer // of the lease, once the session is ready
+
+	queue     []*call // calls that have not been written yet
+	underWay  int     // calls that are queued or sent
+	numbers   uint64  // of calls
+	throttled []*call // commits that were throttled, and whose callers have not returned
 }
 
 func newSession(cfg *config) *session {
@@ -75,15 +82,14 @@ func newSession(cfg *config) *session {
 		now:     cfg.clock(),
 		hub:     newHub(),
 		hosts:   newHosts(cfg.servers, cfg.timeout),
+		started: make(chan struct{}),
 		opened:  make(chan struct{}),
 		done:    make(chan struct{}),
 		idle:    make(chan struct{}),
 		sealed:  make(chan struct{}),
-		closing: make(chan struct{}),
 		leaving: make(chan struct{}),
 		joined:  make(chan struct{}),
 		change:  make(chan struct{}),
-		tickets: newTickets(),
 		trouble: newTrouble(cfg.servers),
 		log:     outbox.NewLogger(cfg.logger),
 	}
@@ -202,6 +208,10 @@ func (s *session) contact(c *guardConn) {
 	s.ready = true
 	id, timeout := s.id, s.timeout
 	s.changedLocked()
+	s.writeLocked()
+	if first {
+		s.watchLeaseLocked(s.lease.length)
+	}
 	s.mu.Unlock()
 	if first {
 		close(s.opened)
@@ -229,9 +239,16 @@ func (s *session) refusedLogin(code int32) error {
 	return err
 }
 
-// lostContact records the end of a connection.
+// lostContact records the end of a connection. Its calls are over; those that it has not
+// written yet wait for the next one.
 func (s *session) lostContact(c *guardConn, why error) {
 	s.mu.Lock()
+	c.broken = true
+	for call := c.sent.next(); call != nil; call = c.sent.next() {
+		if call.op != opClose {
+			s.overLocked(call, broke)
+		}
+	}
 	if s.conn != c {
 		s.mu.Unlock()
 		return
@@ -296,7 +313,7 @@ func (s *session) end(why error) {
 	id := s.id
 	close(s.done)
 	s.changedLocked()
-	if s.active == 0 {
+	if s.underWay == 0 {
 		close(s.idle)
 	}
 	s.mu.Unlock()
@@ -324,7 +341,14 @@ func (s *session) seal() {
 	if stop != nil {
 		stop()
 	}
+	s.mu.Lock()
+	for _, call := range s.queue {
+		s.overLocked(call, unsent)
+	}
+	s.queue = nil
+	s.mu.Unlock()
 	close(s.sealed)
+	s.shutDown()
 }
 
 // hex formats a session id as ZooKeeper's own tools do.

@@ -1,11 +1,22 @@
 // Package zookeeper is the backend for ZooKeeper servers. It needs version 3.5.3 or later,
-// for containers, and is tested with 3.8 only. It is built on the client
-// github.com/go-zookeeper/zk (below: the zk client), which does not appear in its API.
+// for containers, and is tested with 3.8 only.
 //
-// New makes a backend.Backend from a list of servers. Each session has a zk client of its own
-// that is never used for another session. When the servers have ended a session, or its lease
-// has passed, the session is lost for good: its connection is closed, no other is made, and
-// the requests in its queue are not sent.
+// New makes a backend.Backend from a list of servers. Each session makes its calls on a
+// connection of its own, in ZooKeeper's protocol. The client github.com/go-zookeeper/zk
+// (below: the zk client), which does not appear in the API, keeps that connection: it decides
+// when to dial, makes the handshake, sends the pings and closes the session. It sees neither
+// calls nor events.
+//
+// A session and its zk client are never used for another session. When the servers have ended
+// a session, or its lease has passed, the session is lost for good: its connection is closed,
+// no other is made, and the calls in its queue are not sent.
+//
+// # Calls
+//
+// A call waits in the session's queue until there is contact. Then it is written in its turn,
+// together with the calls that wait at the same moment. The server answers in the same order.
+// So the calls of a session reach the service in the order in which they were made, even if a
+// caller gives up: a request is written in its turn, or never.
 //
 // # The lease
 //
@@ -76,7 +87,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-zookeeper/zk"
 )
 
 const (
@@ -258,50 +268,34 @@ func newConfig(servers []string, o *Options) (*config, error) {
 			cfg.servers = append(cfg.servers, address)
 		}
 	}
-	var err error
-	if cfg.acl, err = newACL("ACL", o.ACL); err != nil {
+	own, parent := o.ACL, o.ParentACL
+	if err := checkACL("ACL", own); err != nil {
 		return nil, err
 	}
-	if cfg.parentACL, err = newACL("ParentACL", o.ParentACL); err != nil {
+	if err := checkACL("ParentACL", parent); err != nil {
 		return nil, err
 	}
 	switch {
-	case len(cfg.acl) > 0:
+	case len(own) > 0:
 	case o.Digest != "":
-		cfg.acl = zk.AuthACL(zk.PermAll)
+		own = []ACL{{"auth", "", PermAll}}
 	default:
-		cfg.acl = everyone(PermAll)
+		own = []ACL{{"world", "anyone", PermAll}}
 	}
-	if len(cfg.parentACL) == 0 {
-		cfg.parentACL = append(everyone(PermRead|PermCreate), cfg.acl...)
+	if len(parent) == 0 {
+		parent = append([]ACL{{"world", "anyone", PermRead | PermCreate}}, own...)
 	}
+	cfg.acl, cfg.parentACL = encodeACL(own), encodeACL(parent)
 	return cfg, nil
 }
 
-// newACL converts the entries to those of the zk client.
-func newACL(option string, entries []ACL) (acl, error) {
-	var list acl
+func checkACL(option string, entries []ACL) error {
 	for i, a := range entries {
 		if a.Scheme == "" || a.Perms <= 0 || a.Perms > PermAll {
-			return nil, invalid("%s entry %d: scheme %q, permissions %#x", option, i, a.Scheme, a.Perms)
+			return invalid("%s entry %d: scheme %q, permissions %#x", option, i, a.Scheme, a.Perms)
 		}
-		list = append(list, zk.ACL{Perms: int32(a.Perms), Scheme: a.Scheme, ID: a.ID})
 	}
-	return list, nil
-}
-
-// acl is the ACL of a node.
-type acl []zk.ACL
-
-func everyone(perms Perm) acl { return zk.WorldACL(int32(perms)) }
-
-// size returns its size in a request.
-func (a acl) size() int {
-	n := 0
-	for _, entry := range a {
-		n += 12 + len(entry.Scheme) + len(entry.ID)
-	}
-	return n
+	return nil
 }
 
 // aclOf returns the ACL of a new node.

@@ -1,0 +1,256 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// keepCall is the size of the largest request whose memory is used for another one.
+const keepCall = 4 << 10
+
+var errBroke = errors.New("contact broke before the answer")
+
+// call is one request of this package. It waits in the session's queue until there is
+// contact. Then the connection writes it, and it waits for its reply among the requests that
+// the connection has sent. Servers answer the requests of a connection in order.
+//
+// The queue is that of the session and not of a connection, so requests are sent in the order
+// in which their calls were made, whatever happens to connections and contexts in between. A
+// call that gives up leaves the queue if its request was not written yet, and that is the
+// only way to leave it. So a request is written in its turn or never.
+type call struct {
+	op    int32
+	frame []byte        // the request
+	steps []step        // of a commit
+	count int           // the number of reads of a multiRead
+	done  chan struct{} // capacity 1: the call is over
+
+	givenUp bool // its caller has left it alone
+
+	// Watches that the answer arms.
+	path  string
+	watch *backend.Watch // of a read
+	many  *armList       // of an Arm
+
+	// Guarded by the session's mu.
+	stage  stage
+	number uint64        // grows with each call; zero until the call is queued
+	over   chan struct{} // of a commit that was throttled: closed when its caller has returned
+
+	// The connection's.
+	xid int32
+	at  instant // when it was written
+
+	answer answer // the connection's until the call is over, then the caller's
+}
+
+// A stage is the progress of a call.
+type stage int8
+
+const (
+	idle      stage = iota // it has not been queued, or has left the queue
+	queued                 // it will be sent in its turn
+	sent                   // it was written, or is being written
+	leftAlone              // likewise, and its caller has given up
+	answered               // over: answer is the reply
+	broke                  // over: it was written, and contact broke
+	unsent                 // over: the session ended before it was written
+)
+
+func (s *session) newCall(op int32) *call {
+	c, ok := s.calls.Get().(*call)
+	if !ok {
+		c = &call{done: make(chan struct{}, 1)}
+	}
+	c.op = op
+	return c
+}
+
+// release ends the use of a call by its caller.
+func (s *session) release(c *call) {
+	if c.over != nil {
+		s.mu.Lock()
+		s.throttled = slices.DeleteFunc(s.throttled, func(other *call) bool { return other == c })
+		s.mu.Unlock()
+		close(c.over)
+	}
+	if c.givenUp {
+		return // its connection still refers to it
+	}
+	*c = call{frame: c.frame[:0], steps: c.steps[:0], done: c.done}
+	if cap(c.frame) > keepCall {
+		c.frame = nil
+	}
+	s.calls.Put(c)
+}
+
+// do sends a call and waits until it is over or ctx ends. The error is nil if the call was
+// answered. wasSent says that its request may have reached a server; after errBroke the session
+// lives and the call can be made again.
+func (s *session) do(ctx context.Context, c *call) (wasSent bool, err error) {
+	if err := s.queueUp(ctx, c); err != nil {
+		return false, err
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		switch s.giveUp(c) {
+		case queued:
+			return false, backend.ContextError(ctx)
+		case sent:
+			c.givenUp = true
+			return true, backend.ContextError(ctx)
+		}
+		<-c.done
+	}
+	switch c.stage {
+	case answered:
+		return true, nil
+	case broke:
+		if s.isSealed() {
+			return true, s.ended()
+		}
+		if err := s.Err(); err != nil {
+			return true, err // Close ended the wait
+		}
+		return true, errBroke
+	}
+	return false, s.ended()
+}
+
+// queueUp puts a call at the end of the queue, unless the session is over or ctx has ended.
+func (s *session) queueUp(ctx context.Context, c *call) error {
+	now := s.now()
+	s.mu.Lock()
+	switch {
+	case s.err != nil:
+		defer s.mu.Unlock()
+		return s.err
+	case s.lease.left(now) <= 0:
+		s.mu.Unlock()
+		s.lose(errUnheard)
+		return s.ended()
+	case s.isSealed():
+		s.mu.Unlock()
+		return s.ended()
+	case ctx.Err() != nil:
+		s.mu.Unlock()
+		return backend.ContextError(ctx)
+	}
+	if c.number == 0 {
+		s.numbers++
+		c.number = s.numbers
+	}
+	c.stage = queued
+	s.queue = append(s.queue, c)
+	s.underWay++
+	s.writeLocked()
+	s.mu.Unlock()
+	return nil
+}
+
+// giveUp ends a caller's wait. It returns the stage in which the call was: queued, then it is
+// never sent; sent, then the reply will find nobody; or a stage that is over.
+func (s *session) giveUp(c *call) stage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := c.stage
+	switch was {
+	case queued:
+		i := slices.Index(s.queue, c)
+		s.queue = slices.Delete(s.queue, i, i+1)
+		c.stage = idle
+		s.doneLocked()
+	case sent:
+		c.stage = leftAlone
+	}
+	return was
+}
+
+// overLocked ends a call.
+func (s *session) overLocked(c *call, as stage) {
+	waiting := c.stage != leftAlone
+	c.stage = as
+	s.doneLocked()
+	if waiting {
+		c.done <- struct{}{}
+	}
+}
+
+// doneLocked counts a call that is no longer under way.
+func (s *session) doneLocked() {
+	s.underWay--
+	if s.underWay == 0 && s.err != nil {
+		close(s.idle)
+	}
+}
+
+// writeLocked starts the writing of what waits, if there is a connection that does not write
+// already.
+func (s *session) writeLocked() {
+	c := s.conn
+	if c == nil || c.writing || s.isSealed() || !c.waitsLocked() {
+		return
+	}
+	c.writing = true
+	s.work.Add(1)
+	go c.flusher()
+}
+
+// throttledBefore returns a commit that began before a call, was throttled by an overloaded
+// server, and is not over. Such a commit is sent again behind the call.
+func (s *session) throttledBefore(c *call) (over <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, other := range s.throttled {
+		if other.number < c.number {
+			return other.over
+		}
+	}
+	return nil
+}
+
+// ended returns why a session that is sealed is over.
+func (s *session) ended() error {
+	<-s.done
+	return s.Err()
+}
+
+// fifo is a queue of calls.
+type fifo struct {
+	calls []*call
+	head  int
+}
+
+func (f *fifo) push(c *call) {
+	if len(f.calls) == cap(f.calls) && f.head > len(f.calls)/2 {
+		n := copy(f.calls, f.calls[f.head:])
+		clear(f.calls[n:])
+		f.calls, f.head = f.calls[:n], 0
+	}
+	f.calls = append(f.calls, c)
+}
+
+// pop removes and returns the first call if it has the xid, and returns nil otherwise.
+func (f *fifo) pop(xid int32) *call {
+	if f.head == len(f.calls) || f.calls[f.head].xid != xid {
+		return nil
+	}
+	return f.next()
+}
+
+// next removes and returns the first call. It returns nil if there is none.
+func (f *fifo) next() *call {
+	if f.head == len(f.calls) {
+		return nil
+	}
+	c := f.calls[f.head]
+	f.calls[f.head] = nil
+	if f.head++; f.head == len(f.calls) {
+		f.calls, f.head = f.calls[:0], 0
+	}
+	return c
+}
