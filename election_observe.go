@@ -192,8 +192,9 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 }
 
 // Contenders lists the leader and the candidates that wait, in order. The result is a
-// snapshot of a past moment, as for Leader. Contenders costs two requests and one
-// more for each candidate and for an announcement.
+// snapshot of a past moment, as for Leader. Contenders costs two requests, and one
+// more for each candidate and for an announcement, or one for 128 of them if the service
+// has batches.
 func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 	const op = "contenders"
 	if err := e.path.check(op); err != nil {
@@ -204,16 +205,31 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 		if err != nil {
 			return nil, err
 		}
-		var list []Candidate
+		var paths []string // each candidate, and behind it its announcement if there is one
 		for _, q := range e.line().kinds.Order(names) {
-			x, err := s.readCandidate(ctx, e.path.full+"/"+q.Name, names, nil)
-			if isNotFound(err) {
-				continue // gone since
+			path := e.path.full + "/" + q.Name
+			paths = append(paths, path)
+			if ready := layout.ReadyPath(path); ready != "" && slices.Contains(names, base(ready)) {
+				paths = append(paths, ready)
 			}
-			if err != nil {
-				return nil, err
+		}
+		read, err := s.getAll(ctx, paths)
+		if err != nil {
+			return nil, err
+		}
+		var list []Candidate
+		for i, r := range read {
+			of := len(list) - 1
+			switch {
+			case isNotFound(r.Err): // gone since
+			case r.Err != nil:
+				return nil, r.Err
+			case of >= 0 && paths[i] == layout.ReadyPath(list[of].Path):
+				list[of].Ready, list[of].Announcement, list[of].announced = true, r.Data, r.Stat.Mzxid
+			case i > 0 && paths[i] == layout.ReadyPath(paths[i-1]): // of a candidate that is gone
+			default:
+				list = append(list, newCandidate(paths[i], r.Data, r.Stat))
 			}
-			list = append(list, x)
 		}
 		return list, nil
 	})

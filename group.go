@@ -194,17 +194,32 @@ const mostLists = 8
 // node.
 func (g *Group[T]) read(ctx context.Context, s *session, nodes []layout.MemberNode, watches *backend.WatchSet) ([]reading[T], error) {
 	got := make([]reading[T], len(nodes))
+	if watches == nil {
+		paths := make([]string, len(nodes))
+		for i, n := range nodes {
+			paths[i] = g.path.full + "/" + n.Name
+		}
+		results, err := s.getAll(ctx, paths)
+		for i := 0; i < len(results) && err == nil; i++ {
+			got[i] = g.reading(ctx, s, nodes[i], nil, nil, results[i])
+			err = got[i].err
+		}
+		return got, err
+	}
 	err := readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
-		got[i] = g.readOne(ctx, s, nodes[i], watches)
+		w := watches.New()
+		data, stat, err := s.b.Get(ctx, g.path.full+"/"+nodes[i].Name, w)
+		got[i] = g.reading(ctx, s, nodes[i], watches, w, backend.ReadResult{Data: data, Stat: stat, Err: err})
 		return got[i].err
 	})
 	return got, err
 }
 
-func (g *Group[T]) readOne(ctx context.Context, s *session, n layout.MemberNode, watches *backend.WatchSet) (r reading[T]) {
+// reading returns what the read of a node with the watch w shows.
+func (g *Group[T]) reading(ctx context.Context, s *session, n layout.MemberNode, watches *backend.WatchSet, w *backend.Watch, read backend.ReadResult) (r reading[T]) {
 	path := g.path.full + "/" + n.Name
-	r.w = watches.New()
-	data, stat, err := s.b.Get(ctx, path, r.w)
+	r.w = w
+	data, stat, err := read.Data, read.Stat, read.Err
 	var denied error
 	if errors.Is(err, backend.ErrDenied) {
 		// The existence of a node needs no permission, and one unreadable member

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -85,7 +86,8 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 	}()
 	found := make([]bool, len(claims))
 	errs := make([]error, len(claims))
-	together(len(claims), func(i int) { found[i], errs[i] = claims[i].read(ctx) })
+	read := readClaims(ctx, claims)
+	together(len(claims), func(i int) { found[i], errs[i] = claims[i].took(ctx, read[i].Data, read[i].Err) })
 	for i, cl := range claims {
 		switch {
 		case errs[i] != nil:
@@ -102,9 +104,31 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 	return items, err
 }
 
-// read reads the item. It returns false if there is no item to hand out.
-func (cl *itemClaim) read(ctx context.Context) (bool, error) {
-	data, _, err := cl.s.b.Get(ctx, cl.e.Path(), nil)
+// readClaims reads the items of claims, which are of one session.
+func readClaims(ctx context.Context, claims []*itemClaim) []backend.ReadResult {
+	if len(claims) > 1 && claims[0].s.b.Features().Has(backend.Batches) {
+		reads := make([]backend.Read, len(claims))
+		for i, cl := range claims {
+			reads[i].Path = cl.e.Path()
+		}
+		read, err := claims[0].s.b.ReadMany(ctx, reads...)
+		switch {
+		case err == nil:
+			return read
+		case !errors.Is(err, backend.ErrUnsupported):
+			return slices.Repeat([]backend.ReadResult{{Err: err}}, len(claims))
+		}
+	}
+	read := make([]backend.ReadResult, len(claims))
+	together(len(claims), func(i int) {
+		r := &read[i]
+		r.Data, r.Stat, r.Err = claims[i].s.b.Get(ctx, claims[i].e.Path(), nil)
+	})
+	return read
+}
+
+// took handles the read of the item. It returns false if there is no item to hand out.
+func (cl *itemClaim) took(ctx context.Context, data []byte, err error) (bool, error) {
 	switch {
 	case isNotFound(err):
 		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer's session

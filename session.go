@@ -408,3 +408,26 @@ func readAll(ctx context.Context, n int, read func(ctx context.Context, i int) e
 	}
 	return all.Wait()
 }
+
+// getAll returns the data of the nodes at paths, with batches in one request for many
+// of them. Each result has its own error, ErrNotFound or ErrDenied.
+func (s *session) getAll(ctx context.Context, paths []string) ([]backend.ReadResult, error) {
+	if len(paths) > 1 && s.b.Features().Has(backend.Batches) {
+		reads := make([]backend.Read, len(paths))
+		for i, p := range paths {
+			reads[i].Path = p
+		}
+		if got, err := s.b.ReadMany(ctx, reads...); !errors.Is(err, backend.ErrUnsupported) {
+			return got, err
+		}
+	}
+	got := make([]backend.ReadResult, len(paths))
+	return got, readAll(ctx, len(paths), func(ctx context.Context, i int) error {
+		r := &got[i]
+		r.Data, r.Stat, r.Err = s.b.Get(ctx, paths[i], nil)
+		if isNotFound(r.Err) || errors.Is(r.Err, backend.ErrDenied) {
+			return nil
+		}
+		return r.Err
+	})
+}
