@@ -34,23 +34,23 @@ import (
 // data of a directory.
 //
 // The mark also keeps an uncontended acquisition at one round trip: the commit that
-// creates the node writes the mark once more, and every service then tells the number of
-// siblings, see backend.Result. It writes at any version, since each contender raises the version. Only a
-// node that was found to carry the mark is written in this way. Data can be lost in
-// this way if something other than a recipe of this package writes it over the mark of
-// a directory in use: the next creation of each client that has looked before replaces
-// it. That client detects the loss: each creation raises the version of the directory
-// by one and its number of creations by one, while a foreign write raises only the
-// version. It logs the loss and does not write there any more. (A creation by a client
-// of another implementation can hide such a write, since it raises only the number of
-// creations.) Likewise a directory that is deleted, and created again as something
-// else, is overwritten once by a client that knew it before. From the Stat that client
-// learns that the directory is another one. It lists the directory, and if nodes of
-// another kind are in it, it removes its node and its mark, and refuses. Until it has
-// done so it does not count the directory as known, and whatever ends the call, it
-// does so in the background. If there are no such nodes, as in a lock without holders,
-// it has taken the path over; a Value that was created there is then refused at its
-// next read.
+// creates the node writes the mark once more, and every service then tells the number
+// of siblings, see backend.Result. It writes at any version, since each contender
+// raises the version. Only a node that was found to carry the mark is written in this
+// way. Data can be lost in this way if something other than a recipe of this package
+// writes it over the mark of a directory in use: the next creation of each client that
+// has looked before replaces it. That client detects the loss: each creation raises the
+// version of the directory by one and its number of creations by one, while a foreign
+// write raises only the version. It logs the loss and does not write there any more. (A
+// creation by a client of another implementation can hide such a write, since it raises
+// only the number of creations.) Likewise a directory that is deleted, and created
+// again as something else, is overwritten once by a client that knew it before. From
+// the Stat that client learns that the directory is another one. It lists the
+// directory, and if nodes of another kind are in it, it removes its node and its mark,
+// and refuses. Until it has done so it does not count the directory as known, and
+// whatever ends the call, it does so in the background. If there are no such nodes, as
+// in a lock without holders, it has taken the path over; a Value that was created there
+// is then refused at its next read.
 //
 // Exclusion does not depend on the mark. A contender that is not alone in the directory
 // of a line lists it before it is granted, and withdraws if a contender of another kind
