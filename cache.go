@@ -291,17 +291,20 @@ func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 			return
 		}
 		await := func(what <-chan struct{}) (goOn bool) {
+			select {
+			case <-what:
+			case <-ctx.Done():
+			case <-k.c.closing:
+			}
+			// Of several reasons select picks any: an end comes before a batch.
 			if ctx.Err() != nil {
 				return false
 			}
-			select {
-			case <-what:
-				return true
-			case <-ctx.Done():
-			case <-k.c.closing:
+			if k.c.isClosing() {
 				yield(nil, opError(op, k.path.full, ErrClosed))
+				return false
 			}
-			return false
+			return true
 		}
 		if !await(k.synced) {
 			return

@@ -262,6 +262,38 @@ func TestHowACacheEnds(t *testing.T) {
 	})
 }
 
+// When a loop body returns, changes can be waiting and the client can be closed. The end comes
+// first, in each loop.
+func TestALoopOverEventsEndsBeforeItsNextBatchWhenItsClientIsClosed(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const loops = 30
+		x := w.caching("/c", nil, nil)
+		x.create("/c")
+		goOn := make(chan struct{})
+		var turns [loops][]error
+		var group sync.WaitGroup
+		for i := range loops {
+			group.Go(func() {
+				for _, err := range x.k.Events(context.Background()) {
+					turns[i] = append(turns[i], err)
+					<-goOn
+				}
+			})
+		}
+		x.run().synced()
+		x.create("/c/a")
+		x.equal()
+		x.c.Close()
+		close(goOn)
+		group.Wait()
+		for i, errs := range turns {
+			if len(errs) != 2 || errs[0] != nil || !errors.Is(errs[1], coord.ErrClosed) {
+				w.T.Errorf("loop %d: %v, want one batch and the end", i, errs)
+			}
+		}
+	})
+}
+
 func TestACacheRefusesBadInput(t *testing.T) {
 	onMemories(t, func(w *world) {
 		t := w.T
