@@ -655,8 +655,11 @@ func TestBatchesAreSplitByTheLimitsOfTheService(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
+				var mu sync.Mutex
 				largest := 0
 				hooks := backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					mu.Lock()
+					defer mu.Unlock()
 					largest = max(largest, len(c.Ops))
 					return nil
 				}}
@@ -687,6 +690,8 @@ func TestBatchesAreSplitByTheLimitsOfTheService(t *testing.T) {
 				if n, err := q.Purge(ctx); n != len(vs) || err != nil {
 					t.Fatalf("purged %d, %v", n, err)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				if largest < 4 || limits.Ops > 0 && largest > limits.Ops {
 					t.Errorf("a commit of %d operations", largest)
 				}
