@@ -332,7 +332,16 @@ func treeLeaves() []leaf {
 			var group sync.WaitGroup
 			for i := range 3 {
 				o := s.open(fmt.Sprint("writer", i))
-				group.Go(func() { s.churn(o, top, uint64(i)) })
+				group.Go(func() {
+					s.churn(o, top, uint64(i))
+					// No later change repairs the copy if one of these is lost. The latest writer
+					// adds at least its six, with no change of another kind in between.
+					for k := range 6 {
+						if _, err := o.Commit(s.ctx, backend.Create(fmt.Sprint(top, "/own", i, "-", k), nil, backend.Persistent)); err != nil {
+							s.Errorf("creation %d of writer %d: %v", k, i, err)
+						}
+					}
+				})
 			}
 			end := make(chan struct{})
 			go func() { group.Wait(); close(end) }()
