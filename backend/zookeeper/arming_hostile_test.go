@@ -94,7 +94,7 @@ func (f *arming) count(op int32) int {
 func (f *arming) open(t *testing.T) *session {
 	t.Helper()
 	f.asked = make(map[int32]int)
-	s, err := New([]string{startServer(t, f.serve)}, nil).Open(t.Context())
+	s, err := New([]string{startServer(t, f.serve)}, &Options{Without: optional}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,6 +152,18 @@ func (s *session) queueUp(ctx context.Context, c *call) error {
 	return nil
 }
 
+// post makes a call whose answer nobody waits for, unless there is no contact.
+func (s *session) post(op int32, frame []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil || s.isSealed() || !s.linked {
+		return
+	}
+	s.queue = append(s.queue, &call{op: op, frame: frame, stage: queued, done: make(chan struct{}, 1)})
+	s.underWay++
+	s.writeLocked()
+}
+
 // giveUp ends a caller's wait. It returns the stage in which the call was: queued, then it is
 // never sent; sent, then the reply will find nobody; or a stage that is over.
 func (s *session) giveUp(c *call) stage {

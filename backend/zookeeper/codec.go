@@ -187,20 +187,14 @@ func encodeRemoveWatches(buf []byte, path string, kind int32) []byte {
 	return finish(appendInt32(appendText(begin(buf, opRemoveWatches), path), kind))
 }
 
-// nodeRead is one read of a multiRead: the names of the children of a node, or its data.
-type nodeRead struct {
-	path     string
-	children bool
-}
-
-func encodeMultiRead(buf []byte, reads []nodeRead) []byte {
+func encodeMultiRead(buf []byte, reads []backend.Read) []byte {
 	buf = begin(buf, opMultiRead)
 	for _, r := range reads {
 		op := int32(opGetData)
-		if r.children {
+		if r.Children {
 			op = opNames
 		}
-		buf = appendBool(appendText(appendMultiHeader(buf, op, false), r.path), false)
+		buf = appendBool(appendText(appendMultiHeader(buf, op, false), r.Path), false)
 	}
 	return finish(appendMultiHeader(buf, opError, true))
 }
@@ -223,6 +217,8 @@ type answer struct {
 	names   []string
 	results []backend.Result
 	reads   []nodeAnswer
+	size    int  // of the reply
+	skipped bool // the reply of a multiRead was too long, and was not read
 }
 
 // nodeAnswer is the answer to one read of a multiRead.

@@ -129,7 +129,7 @@ func TestRequestsThatTheZKClientDoesNotKnow(t *testing.T) {
 	}{
 		"addWatch":      {encodeAddWatch(nil, "/a", 1), "00000012" + "00000000" + "0000006a" + "00000002" + "2f61" + "00000001"},
 		"removeWatches": {encodeRemoveWatches(nil, "/a", 3), "00000012" + "00000000" + "00000012" + "00000002" + "2f61" + "00000003"},
-		"multiRead": {encodeMultiRead(nil, []nodeRead{{"/a", false}, {"/b", true}}), "00000031" + "00000000" + "00000016" +
+		"multiRead": {encodeMultiRead(nil, []backend.Read{{Path: "/a"}, {Path: "/b", Children: true}}), "00000031" + "00000000" + "00000016" +
 			"00000004" + "00" + "ffffffff" + "00000002" + "2f61" + "00" +
 			"00000008" + "00" + "ffffffff" + "00000002" + "2f62" + "00" +
 			"ffffffff" + "01" + "ffffffff"},

@@ -27,9 +27,9 @@ func Interests(s backend.Session) int {
 // MultiRead reads the data and the names of the children of each node in one request, and
 // returns what it finds as text.
 func MultiRead(ctx context.Context, s backend.Session, paths ...string) (string, error) {
-	var reads []nodeRead
+	var reads []backend.Read
 	for _, path := range paths {
-		reads = append(reads, nodeRead{path, false}, nodeRead{path, true})
+		reads = append(reads, backend.Read{Path: path}, backend.Read{Path: path, Children: true})
 	}
 	a, err := ask(ctx, s, opMultiRead, encodeMultiRead(nil, reads), len(reads))
 	var b strings.Builder

@@ -44,6 +44,7 @@ const (
 	xidAuth  = -4
 
 	codeOK             = 0
+	codeTooLong        = 1  // no server's: of a read whose reply was skipped
 	codeAfterFailure   = -2 // of an operation of a multi, after the one that failed
 	codeUnimplemented  = -6
 	codeBadArguments   = -8
@@ -69,6 +70,9 @@ const (
 	eventDeleted         = 2
 	eventDataChanged     = 3
 	eventChildrenChanged = 4
+
+	modeTree = 1 // of opAddWatch: persistent and recursive
+	kindAny  = 3 // of opRemoveWatches
 
 	flagEphemeral = 1
 	flagSequence  = 2

@@ -138,7 +138,7 @@ func (c *guardConn) next() error {
 	}
 	size := int(int32At(c.head[:], 0))
 	switch {
-	case size < 0 || size > maxFrame:
+	case size < 0 || size > maxFrame && !c.greeted:
 		return forbidden(c.head[:4])
 	case !c.greeted:
 		body, err := c.body(size, nil)
@@ -156,7 +156,34 @@ func (c *guardConn) next() error {
 	if err := c.fill(c.head[4:]); err != nil {
 		return err
 	}
+	if size > maxFrame {
+		return c.skip(parseReplyHeader(c.head[4:]), size-replySize)
+	}
 	return c.incoming(parseReplyHeader(c.head[4:]), size-replySize)
+}
+
+// skip discards a reply that is too long. That of a multiRead tells its caller to ask for
+// less; any other one has a forbidden length.
+func (c *guardConn) skip(h replyHeader, size int) error {
+	s := c.session
+	s.mu.Lock()
+	call := c.sent.pop(h.xid)
+	if call != nil && call.op != opClose {
+		c.reading = call
+	}
+	s.mu.Unlock()
+	if call == nil || call.op != opMultiRead {
+		return forbidden(c.head[:4])
+	}
+	call.answer = answer{failed: -1, size: size, skipped: true}
+	for size > 0 {
+		body, err := c.scratch(min(size, keepFrame))
+		if err != nil {
+			return err
+		}
+		size -= len(body)
+	}
+	return c.finish(call, h.zxid)
 }
 
 // incoming handles the frame that begins with a header and has a body of that size.
@@ -266,7 +293,7 @@ func (c *guardConn) reply(call *call, h replyHeader, size int) error {
 		return err
 	}
 	a := &call.answer
-	*a = answer{code: code, failed: -1}
+	*a = answer{code: code, failed: -1, size: size}
 	switch code {
 	case codeOK:
 		if err := a.decode(call.op, body, call.steps, call.count, !own); err != nil {

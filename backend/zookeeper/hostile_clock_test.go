@@ -21,6 +21,7 @@ func inBubble(t *testing.T, o Options, serve func(conn net.Conn, n int), test fu
 	synctest.Test(t, func(t *testing.T) {
 		var wg sync.WaitGroup
 		var conns atomic.Int32
+		o.Without = optional
 		o.Dial = func(context.Context, string, string) (net.Conn, error) {
 			ours, theirs := net.Pipe()
 			wg.Go(func() {

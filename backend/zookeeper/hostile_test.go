@@ -123,7 +123,7 @@ func TestAHostileServerInTheHandshake(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
-			_, err := New([]string{addr}, &Options{SessionTimeout: time.Second}).Open(ctx)
+			_, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: time.Second}).Open(ctx)
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("open: %v; want %q", err, test.says)
 			}
@@ -138,7 +138,7 @@ func TestATLSClientAtAServerWithoutTLS(t *testing.T) {
 	addr := startServer(t, func(conn net.Conn) { conn.Read(make([]byte, 4)) })
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	_, err := New([]string{addr}, &Options{SessionTimeout: time.Second, TLS: new(tls.Config)}).Open(ctx)
+	_, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: time.Second, TLS: new(tls.Config)}).Open(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "or no TLS expected?") {
 		t.Errorf("open: %v", err)
 	}
@@ -177,7 +177,7 @@ func TestAHostileServerInTheSession(t *testing.T) {
 					conn.Write(framed(b))
 				}
 			})
-			s, err := New([]string{addr}, nil).Open(t.Context())
+			s, err := New([]string{addr}, &Options{Without: optional}).Open(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +195,7 @@ func TestAHostileServerInTheSession(t *testing.T) {
 
 func TestAMalformedReplyLeavesACommitUncertain(t *testing.T) {
 	t.Parallel()
-	s, err := New([]string{startServer(t, welcoming)}, nil).Open(t.Context())
+	s, err := New([]string{startServer(t, welcoming)}, &Options{Without: optional}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestCredentialsThatAreRefused(t *testing.T) {
 			}
 		}
 	})
-	b := New([]string{addr}, &Options{Digest: "user:secret"})
+	b := New([]string{addr}, &Options{Without: optional, Digest: "user:secret"})
 	s, err := b.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +290,7 @@ func TestTheServerReceivesTheTimeoutOfTheOptions(t *testing.T) {
 			conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
 		}
 	})
-	s, err := New([]string{addr}, &Options{SessionTimeout: 8 * time.Second}).Open(t.Context())
+	s, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: 8 * time.Second}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func TestTheNextServerLearnsWhatTheSessionHasSeen(t *testing.T) {
 		be.PutUint64(e[4:], 1<<50)
 		conn.Write(framed(str(be.AppendUint32(be.AppendUint32(e, eventCreated), 3), "/a")))
 	})
-	s, err := New([]string{addr}, nil).Open(t.Context())
+	s, err := New([]string{addr}, &Options{Without: optional}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,6 +377,7 @@ func TestABrokenConnectionIsReset(t *testing.T) {
 				ended <- err
 			})
 			s, err := New([]string{addr}, &Options{
+				Without: optional,
 				Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 					conn, err := new(net.Dialer).DialContext(ctx, network, address)
 					if err != nil {
@@ -413,7 +414,7 @@ func TestAConnectionThatLastsIsGood(t *testing.T) {
 			conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
 		}
 	})
-	b, err := New([]string{addr}, nil).Open(t.Context())
+	b, err := New([]string{addr}, &Options{Without: optional}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -513,6 +514,7 @@ func TestACallThatIsGivenUpKeepsItsPlaceOrIsNeverSent(t *testing.T) {
 	addr := startServer(t, f.serve)
 	begun, gate := make(chan struct{}, 100), make(chan struct{})
 	b, err := New([]string{addr}, &Options{
+		Without: optional,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)
 			return &blockedConn{Conn: conn, begun: begun, gate: gate}, err
@@ -591,6 +593,7 @@ func TestCallsWaitForContactInTheirOrder(t *testing.T) {
 		f.serve(conn)
 	})
 	b, err := New([]string{addr}, &Options{
+		Without: optional,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)
 			return countedConn{conn, &writes}, err
@@ -672,7 +675,7 @@ func TestAnAnswerOutOfTurnBreaksContact(t *testing.T) {
 			}
 		}
 	})
-	s, err := New([]string{addr}, nil).Open(t.Context())
+	s, err := New([]string{addr}, &Options{Without: optional}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -715,7 +718,7 @@ func TestXidsStayInTheirRange(t *testing.T) {
 			conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
 		}
 	})
-	b, err := New([]string{addr}, nil).Open(t.Context())
+	b, err := New([]string{addr}, &Options{Without: optional}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -758,7 +761,7 @@ func TestNoDataIsSentAsEmptyData(t *testing.T) {
 			conn.Write(framed(reply(int32At(r, 0), 0, make([]byte, 4+statSize)...)))
 		}
 	})
-	s, err := New([]string{addr}, nil).Open(t.Context())
+	s, err := New([]string{addr}, &Options{Without: optional}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

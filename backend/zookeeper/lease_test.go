@@ -115,7 +115,7 @@ func TestServersAreCompleted(t *testing.T) {
 func TestAJumpOfTheWallClockIsNoticedByTheNextCall(t *testing.T) {
 	e := startServer(t, welcoming)
 	var jump atomic.Int64
-	b := New([]string{e}, nil).(*service)
+	b := New([]string{e}, &Options{Without: optional}).(*service)
 	b.cfg.clock = func() func() instant {
 		read := clock()
 		return func() instant {
@@ -167,7 +167,7 @@ func TestATimerNoticesTheEndOfTheLease(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	start := time.Now()
-	s, err := New([]string{addr}, &Options{LossMargin: 100 * time.Millisecond}).Open(ctx)
+	s, err := New([]string{addr}, &Options{Without: optional, LossMargin: 100 * time.Millisecond}).Open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

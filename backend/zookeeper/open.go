@@ -29,6 +29,9 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 		}
 		err := s.open(ctx)
 		if err == nil {
+			err = s.discover(ctx)
+		}
+		if err == nil {
 			return s, nil
 		}
 		s.abort()

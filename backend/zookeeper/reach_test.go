@@ -105,7 +105,7 @@ func TestOneOfTheAddressesOfANameIsSilent(t *testing.T) {
 			}
 			startOn(t, a, serve(0))
 			startOn(t, b, serve(1))
-			cfg, err := newConfig([]string{"name.test.:" + port}, &Options{SessionTimeout: time.Second})
+			cfg, err := newConfig([]string{"name.test.:" + port}, &Options{Without: optional, SessionTimeout: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,6 +180,7 @@ func TestTheLogReportsThatNoServerCanBeReached(t *testing.T) {
 		var up atomic.Bool
 		log := new(lines)
 		b := New([]string{"one", "two"}, &Options{
+			Without:        optional,
 			SessionTimeout: time.Minute,
 			Logger:         slog.New(log),
 			Dial: func(_ context.Context, _, address string) (net.Conn, error) {

@@ -73,6 +73,7 @@ type session struct {
 	queue     []*call // calls that have not been written yet
 	underWay  int     // calls that are queued or sent
 	numbers   uint64  // of calls
+	perRead   int     // the expected bytes of a read of ReadMany
 	throttled []*call // commits that were throttled, and whose callers have not returned
 }
 
@@ -92,6 +93,7 @@ func newSession(cfg *config) *session {
 		change:  make(chan struct{}),
 		trouble: newTrouble(cfg.servers),
 		log:     outbox.NewLogger(cfg.logger),
+		perRead: firstPerRead,
 	}
 }
 
@@ -106,8 +108,6 @@ func (s *session) Timeout() time.Duration {
 	defer s.mu.Unlock()
 	return s.timeout
 }
-
-func (s *session) Features() backend.Features { return backend.Containers }
 
 // Limits returns the limit of the bytes and the end of the numbers; servers limit nothing
 // else.

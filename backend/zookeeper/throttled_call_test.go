@@ -74,6 +74,7 @@ func (f *throttling) open(t *testing.T) *session {
 	t.Helper()
 	f.began = make(chan struct{}, 1)
 	s, err := New([]string{"127.0.0.1:1"}, &Options{
+		Without: optional,
 		Dial: func(context.Context, string, string) (net.Conn, error) {
 			client, server := net.Pipe()
 			go func() {

@@ -48,6 +48,16 @@
 // CVE-2024-23944). Exists and Arm need no permission, so on a node that this session may not
 // read their watches can stay silent.
 //
+// # Optional requests
+//
+// ReadMany needs version 3.6. The first session of a backend, which holds nothing yet, asks
+// whether the servers know its request, because older servers close the connection for an
+// unknown one. If a session comes to an older server later, that costs it one connection.
+//
+// One request reads at most 64 nodes, and as many as fill a reply of 1 MiB if they are like
+// those that the session has read before, at first 16. A reply of more than 64 MiB is skipped
+// and requested in parts; a single node with one is ErrTooLarge.
+//
 // # Load and limits
 //
 // An overloaded server can be configured to answer requests without running them
@@ -128,6 +138,10 @@ type Options struct {
 	// keep their ACL. To exclude all other clients, set it to ACL, or to {"auth", "",
 	// PermAll} with Digest alone.
 	ParentACL []ACL
+
+	// Without switches off backend.Batches. The first session of a backend finds out whether
+	// the servers have them.
+	Without backend.Features
 
 	// Logger gets the log lines about the connections of a session: each connection that is
 	// made (Info), each that breaks, with the server and the reason (Warn), and the lines of
@@ -221,6 +235,9 @@ type config struct {
 
 	parentACL acl // of directories above recipes
 
+	without   backend.Features
+	abilities *abilities
+
 	// Replaced by tests.
 	clock    func() func() instant
 	resolver *net.Resolver
@@ -236,6 +253,9 @@ func newConfig(servers []string, o *Options) (*config, error) {
 		logger:  o.Logger,
 		dial:    o.Dial,
 		clock:   clock,
+		without: o.Without | backend.Trees,
+
+		abilities: &abilities{known: o.Without.Has(backend.Batches)},
 	}
 	if o.Digest != "" {
 		digest := o.Digest
