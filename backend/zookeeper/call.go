@@ -147,6 +147,11 @@ func (s *session) queueUp(ctx context.Context, c *call) error {
 	c.stage = queued
 	s.queue = append(s.queue, c)
 	s.underWay++
+	if conn := s.conn; s.underWay == 1 && conn != nil && conn.direct != nil && conn.startLocked() {
+		s.mu.Unlock()
+		conn.flushNow()
+		return nil
+	}
 	s.writeLocked()
 	s.mu.Unlock()
 	return nil
@@ -200,16 +205,12 @@ func (s *session) doneLocked() {
 	}
 }
 
-// writeLocked starts the writing of what waits, if there is a connection that does not write
-// already.
+// writeLocked starts a goroutine that writes what waits, unless there is a writer already.
 func (s *session) writeLocked() {
-	c := s.conn
-	if c == nil || c.writing || s.isSealed() || !c.waitsLocked() {
-		return
+	if c := s.conn; c != nil && c.startLocked() {
+		s.work.Add(1)
+		go c.flusher()
 	}
-	c.writing = true
-	s.work.Add(1)
-	go c.flusher()
 }
 
 // throttledBefore returns a commit that began before a call, was throttled by an overloaded

@@ -62,8 +62,12 @@ type guardConn struct {
 	since    instant       // when the first did
 	lasting  bool          // replies have arrived for some time
 
-	out     []byte // the writer's
-	flusher func() // flush; a value, since a method would be allocated each time
+	// The writer's: the goroutine that has set writing.
+	out       []byte
+	unwritten []byte // the rest of out, for flush
+
+	direct  *directConn // nil if each write can block
+	flusher func()      // flush; a value, since a method would be allocated each time
 	breaks  sync.Once
 
 	// Guarded by the session's mu.
@@ -101,6 +105,7 @@ func newGuardConn(s *session, address string, raw, conn net.Conn, until time.Tim
 		r:       bufio.NewReaderSize(conn, readBuffer),
 	}
 	c.flusher = c.flush
+	c.direct = newDirectConn(conn)
 	return c
 }
 
@@ -522,48 +527,86 @@ func (c *guardConn) waitsLocked() bool {
 	return len(c.aside) > 0 || c.session.linked && len(c.session.queue) > 0
 }
 
-// flush writes all that waits. It runs on a goroutine of its own, since a write can block, and
-// ends when nothing waits.
+// startLocked reports whether there is something to write and no writer. Then the caller has
+// become the writer.
+func (c *guardConn) startLocked() bool {
+	if c.writing || c.session.isSealed() || !c.waitsLocked() {
+		return false
+	}
+	c.writing = true
+	return true
+}
+
+// flush writes all that waits, and ends when nothing waits. It runs on a goroutine of its own,
+// since a write can block.
 func (c *guardConn) flush() {
-	s := c.session
-	defer s.work.Done()
-	// Other callers that are about to make a call do so now, and their requests are written
-	// together with the first one.
-	runtime.Gosched()
-	for {
-		out, err := c.take()
-		if err == errUnheard {
-			s.lose(err)
-		}
-		if len(out) == 0 {
-			return
-		}
+	defer c.session.work.Done()
+	out := c.unwritten
+	c.unwritten = nil
+	if len(out) == 0 {
+		// Other callers that are about to make a call do so now, and their requests are
+		// written together with the first one.
+		runtime.Gosched()
+		out = c.take()
+	}
+	for ; len(out) > 0; out = c.take() {
 		if _, err := c.conn.Write(out); err != nil {
 			c.fail(err)
 		}
 	}
 }
 
+// flushNow is flush on the goroutine of a caller that is alone, which costs less than a
+// goroutine of its own. The caller's context can end, so flushNow writes only what the
+// operating system takes at once, and leaves the rest and later calls to flush.
+func (c *guardConn) flushNow() {
+	out := c.take()
+	if len(out) == 0 {
+		return
+	}
+	n, err := c.direct.write(out)
+	if err != nil {
+		c.fail(err)
+	}
+	s := c.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.unwritten = out[n:]
+	c.writing = !c.broken && !s.isSealed() && (len(c.unwritten) > 0 || c.waitsLocked())
+	if c.writing {
+		s.work.Add(1)
+		go c.flusher()
+	}
+}
+
 // take returns the frames to be written next, in memory of the writer: a call that is over
-// uses its own again. The frames of the zk client are behind the calls, so that the session
-// is closed behind them.
-func (c *guardConn) take() ([]byte, error) {
+// uses its own again. It returns none, and the writer is writer no longer, if nothing is to be
+// written. The frames of the zk client are behind the calls, so that the session is closed
+// behind them.
+func (c *guardConn) take() []byte {
 	s := c.session
 	now := s.now()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if cap(c.out) > fullBatch+keepFrame {
 		c.out = nil
 	}
 	late := s.lease.left(now) <= 0
 	if late || c.broken || s.isSealed() || !c.waitsLocked() {
 		c.writing = false
-		if late && !c.broken {
-			return nil, errUnheard
+		over := late && !c.broken
+		s.mu.Unlock()
+		if over {
+			s.lose(errUnheard)
 		}
-		return nil, nil
+		return nil
 	}
-	out := c.out[:0]
+	defer s.mu.Unlock()
+	c.out = c.takeLocked(c.out[:0], now)
+	return c.out
+}
+
+func (c *guardConn) takeLocked(out []byte, now instant) []byte {
+	s := c.session
 	if s.linked {
 		n := 0
 		for ; n < len(s.queue) && len(out) < fullBatch; n++ {
@@ -575,8 +618,7 @@ func (c *guardConn) take() ([]byte, error) {
 		}
 		s.queue = slices.Delete(s.queue, 0, n)
 		if len(s.queue) > 0 {
-			c.out = out
-			return out, nil
+			return out
 		}
 	}
 	for _, call := range c.aside {
@@ -589,8 +631,7 @@ func (c *guardConn) take() ([]byte, error) {
 		out = append(out, call.frame...)
 	}
 	c.aside = nil
-	c.out = out
-	return out, nil
+	return out
 }
 
 // fail closes the connection for a reason, and discards the bytes that were written and not
