@@ -461,6 +461,56 @@ func TestAnAnswerAfterTheLeaseIsNone(t *testing.T) {
 	})
 }
 
+// A server that answers pings and not the credentials would keep the session suspended for
+// ever, since each answer renews its lease.
+func TestCredentialsThatGetNoAnswer(t *testing.T) {
+	t.Parallel()
+	for _, opened := range []bool{false, true} {
+		var conns atomic.Int32
+		var drop chan struct{}
+		serve := func(conn net.Conn, n int) {
+			conns.Store(int32(n))
+			welcome(conn, 9_000)
+			if opened && n == 1 {
+				nextRequest(conn)
+				conn.Write(framed(reply(xidAuth, 0)))
+				<-drop
+				return
+			}
+			mute := 1
+			if opened {
+				mute = 2
+			}
+			for r := range requests(conn) {
+				if !answerPing(conn, r) && (int32At(r, 0) != xidAuth || n > mute) {
+					conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+				}
+			}
+		}
+		inBubble(t, Options{Digest: "user:secret"}, serve, func(t *testing.T, b backend.Backend) {
+			drop = make(chan struct{}) // of the bubble
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			s, err := b.Open(ctx)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			defer s.Close()
+			close(drop)
+			if err := s.Sync(ctx, "/"); err != nil {
+				t.Errorf("sync: %v", err)
+			}
+			want := int32(2)
+			if opened {
+				want = 3
+			}
+			if n := conns.Load(); n != want {
+				t.Errorf("%d connections, want %d", n, want)
+			}
+		})
+	}
+}
+
 func TestCloseDuringAHandshake(t *testing.T) {
 	t.Parallel()
 	for _, digest := range []string{"", "user:secret"} {

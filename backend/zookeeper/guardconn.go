@@ -143,7 +143,7 @@ func (c *guardConn) next() error {
 	}
 	size := int(int32At(c.head[:], 0))
 	switch {
-	case size < 0 || size > maxFrame && !c.greeted:
+	case size < 0 || size > zkBuffer && !c.greeted:
 		return forbidden(c.head[:4])
 	case !c.greeted:
 		body, err := c.body(size, nil)
@@ -386,7 +386,7 @@ func (c *guardConn) fill(rest []byte) error {
 		case err != nil:
 			return err
 		case c.greeted:
-			if err := c.conn.SetReadDeadline(time.Now().Add(c.stall)); err != nil {
+			if err := c.SetReadDeadline(time.Now().Add(c.stall)); err != nil {
 				return err
 			}
 		}
@@ -428,7 +428,7 @@ func (c *guardConn) welcome(body []byte) error {
 			return err
 		}
 	}
-	return c.conn.SetReadDeadline(time.Time{})
+	return c.SetReadDeadline(time.Time{})
 }
 
 // logIn sends the credentials, on each connection before everything else. The zk client
@@ -472,7 +472,7 @@ func (c *guardConn) note(now instant) error {
 		return nil
 	}
 	c.extended = now.mono
-	return c.conn.SetReadDeadline(time.Now().Add(c.stall))
+	return c.SetReadDeadline(time.Now().Add(c.stall))
 }
 
 // Write sends a frame of the zk client. It never fails: the zk client learns of a broken
@@ -658,11 +658,11 @@ func (c *guardConn) Close() error {
 	return nil
 }
 
-// SetReadDeadline keeps the deadline of the handshake until the handshake is over. The zk
-// client would wait for several session timeouts for it to begin, and without limit for it to
-// end.
+// SetReadDeadline keeps the deadline of the handshake until the handshake is over, with the
+// answer to the credentials. The zk client would wait for several session timeouts for it to
+// begin, and without limit for it to end.
 func (c *guardConn) SetReadDeadline(t time.Time) error {
-	if !c.greeted && (t.IsZero() || t.After(c.until)) {
+	if (!c.greeted || c.login != nil) && (t.IsZero() || t.After(c.until)) {
 		t = c.until
 	}
 	return c.conn.SetReadDeadline(t)

@@ -105,6 +105,7 @@ func TestAHostileServerInTheHandshake(t *testing.T) {
 	}{
 		"a frame of a negative length": {[]byte{0xff, 0xff, 0xff, 0xff}, "forbidden length: -1"},
 		"a frame of 2 GB":              {[]byte{0x7f, 0xff, 0xff, 0xff}, "forbidden length: 2147483647"},
+		"a frame of 1 MB":              {[]byte{0, 0x10, 0, 0}, "forbidden length: 1048576"},
 		"an empty frame":               {[]byte{0, 0, 0, 0}, "malformed"},
 		"half a frame":                 {[]byte{0, 0, 0, 40, 1, 2}, "closed the connection"},
 		"no answer":                    {nil, "closed the connection during the handshake (maxClientCnxns reached, a limit on sessions, or TLS expected?)"},
@@ -156,6 +157,8 @@ func TestAHostileServerInTheSession(t *testing.T) {
 		"a reply to nothing":               reply(12345, 0, make([]byte, 4+statSize)...),
 		"a reply to a ping that was never": reply(xidPing, 0),
 		"half an event":                    reply(xidEvent, 0, 0, 0),
+		"credentials that were not sent":   reply(xidAuth, 0),
+		"refused ones that were not sent":  reply(xidAuth, codeAuthFailed),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
