@@ -271,10 +271,13 @@
 // node are refused by its parent.
 //
 // All clients of one path must be able to read each other's nodes: give them one
-// ACL. ZooKeeper from 3.8.4 on does not notify a session of the deletion of a node that
-// the session may not read, so a waiter behind such a node could wait for ever. To detect
-// this, the first wait of a session in a queue of contenders, and each wait behind a
-// client that is not coord, asks for permission to read, and fails with ErrDenied.
+// ACL. ZooKeeper from 3.8.4 on, and earlier versions of some distributions, do not notify
+// a session of the creation, change or deletion of a node that the session may not read,
+// so a waiter behind such a node could wait for ever. To detect this, the first wait of a
+// session in a queue of contenders, and each wait behind a client that is not coord, asks
+// for permission to read, and fails with ErrDenied. A client that waits for a node to be
+// created, such as the ready node of a DoubleBarrier, cannot ask: if it may not read that
+// node, it learns of it with its next connection to the service.
 //
 // # What goes on
 //

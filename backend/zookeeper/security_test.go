@@ -327,3 +327,59 @@ func TestASharedDirectoryLetsOthersCreate(t *testing.T) {
 		}
 	}
 }
+
+// Servers with the fix of CVE-2024-23944, which some distributions have in earlier versions
+// too, keep the events of a node from a session that may not read it. A watch that they keep
+// silent fires when contact is back, and until then a read tells that it would be silent.
+func TestWatchesOfNodesThatTheSessionMayNotRead(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, zookeeper.Options{})
+	owner := s.open(zookeeper.New(s.link.Addrs(), &zookeeper.Options{Digest: "user:secret"}))
+	c := s.open(s.link)
+	private, missing, public := s.path("private"), s.path("missing"), s.path("public")
+	s.commit(owner, backend.Create(private, nil, backend.Persistent))
+	s.commit(c, backend.Create(public, nil, backend.Persistent))
+	arm := func(path string) *backend.Watch {
+		w := backend.NewWatch()
+		if _, err := c.Exists(s.ctx, path, w); err != nil && !errors.Is(err, backend.ErrNotFound) {
+			t.Fatal(err)
+		}
+		return w
+	}
+	watches := map[string]*backend.Watch{
+		"the deletion of a node":           arm(private),
+		"the deletion of a node, by Arm":   backend.NewWatch(),
+		"the creation of a node":           arm(missing),
+		"the deletion of one that is open": arm(public),
+	}
+	if err := c.Arm(s.ctx, math.MaxInt64, backend.Target{Path: private, Watch: watches["the deletion of a node, by Arm"]}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.Children(s.ctx, private, nil); !errors.Is(err, backend.ErrDenied) {
+		t.Errorf("a read of the node: %v", err)
+	}
+	s.commit(owner, backend.Create(missing, nil, backend.Persistent))
+	s.commit(owner, backend.Delete(private, 0))
+	s.commit(owner, backend.Delete(public, 0))
+	// Whatever the server reports, it does so before its answer to a Sync.
+	if err := c.Sync(s.ctx, public); err != nil {
+		t.Fatal(err)
+	}
+	silent := 0
+	for name, w := range watches {
+		switch open := w == watches["the deletion of one that is open"]; {
+		case open && w.Kind() != backend.Deleted:
+			t.Errorf("%s is not reported", name)
+		case !open && w.Kind() == 0:
+			silent++
+		}
+	}
+	if silent != 0 && silent != 3 {
+		t.Errorf("%d of 3 watches are silent", silent)
+	}
+	t.Logf("this server keeps %d of 3 events", silent)
+	s.link.Proxies[0].Cut()
+	for name, w := range watches {
+		s.await(w.Fired(), name)
+	}
+}

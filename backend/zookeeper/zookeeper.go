@@ -14,7 +14,9 @@
 // # Calls
 //
 // A call waits in the session's queue until there is contact. Then it is written in its turn,
-// together with the calls that wait at the same moment. The server answers in the same order.
+// together with the calls that wait at the same moment. A caller that is alone writes its
+// request itself, as far as that does not block; nothing else waits for the network longer
+// than its context. The server answers in the same order.
 // So the calls of a session reach the service in the order in which they were made, even if a
 // caller gives up: a request is written in its turn, or never.
 //
@@ -44,9 +46,10 @@
 // Arm sends the request setWatches, with which other clients re-arm their watches on a new
 // connection. If a server refuses it, Arm reads one node after the other.
 //
-// Servers from 3.8.4 on check the permission to read when a watch fires (the fix of
-// CVE-2024-23944). Exists and Arm need no permission, so on a node that this session may not
-// read their watches can stay silent.
+// Servers from 3.8.4 on, and earlier ones of some distributions, check the permission to read
+// when a watch fires (the fix of CVE-2024-23944). Exists and Arm need no permission. So their
+// watches stay silent, until the next connection, when a node that this session may not read
+// is created, changed or deleted.
 //
 // # Optional requests
 //
