@@ -220,13 +220,14 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 		var list []Candidate
 		for i, r := range read {
 			of := len(list) - 1
+			announcement := i > 0 && paths[i] == layout.ReadyPath(paths[i-1])
 			switch {
 			case isNotFound(r.Err): // gone since
+			case announcement && (of < 0 || list[of].Path != paths[i-1]): // of a candidate that is gone
 			case r.Err != nil:
 				return nil, r.Err
-			case of >= 0 && paths[i] == layout.ReadyPath(list[of].Path):
+			case announcement:
 				list[of].Ready, list[of].Announcement, list[of].announced = true, r.Data, r.Stat.Mzxid
-			case i > 0 && paths[i] == layout.ReadyPath(paths[i-1]): // of a candidate that is gone
 			default:
 				list = append(list, newCandidate(paths[i], r.Data, r.Stat))
 			}

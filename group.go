@@ -200,11 +200,14 @@ func (g *Group[T]) read(ctx context.Context, s *session, nodes []layout.MemberNo
 			paths[i] = g.path.full + "/" + n.Name
 		}
 		results, err := s.getAll(ctx, paths)
-		for i := 0; i < len(results) && err == nil; i++ {
-			got[i] = g.reading(ctx, s, nodes[i], nil, nil, results[i])
-			err = got[i].err
+		if err != nil {
+			return nil, err
 		}
-		return got, err
+		// A node that the client may not read costs one more request.
+		return got, readAll(ctx, len(results), func(ctx context.Context, i int) error {
+			got[i] = g.reading(ctx, s, nodes[i], nil, nil, results[i])
+			return got[i].err
+		})
 	}
 	err := readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
 		w := watches.New()

@@ -371,9 +371,10 @@ func TestARefusedClaimIsReported(t *testing.T) {
 }
 
 func TestARefusedReadGivesTheItemBack(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		var on atomic.Bool
-		q := w.hookedQueue("a", refuse(&on, func(c backendtest.Call) bool { return c.Op == "get" }), &coord.QueueOptions[int]{Prefetch: 2})
+		reads := func(c backendtest.Call) bool { return c.Op == "get" || c.Op == "read" }
+		q := w.hookedQueue("a", refuse(&on, reads), &coord.QueueOptions[int]{Prefetch: 2})
 		mustPut(w.T, q, 1, 2)
 		on.Store(true)
 		for _, err := range q.All(context.Background()) {
