@@ -282,7 +282,8 @@ func (c *Client) leaveAlone(g ground) {
 // with number seq, and detects an earlier foreign write. It reports true if the
 // directory must be examined: the known one was deleted and created again, so the mark
 // may have overwritten that of another kind, or the client has dropped its knowledge
-// meanwhile. It records nothing then; confirm does after the examination.
+// meanwhile. It records nothing then; confirm does after the examination, unless
+// now is zero.
 func (c *Client) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew bool) {
 	now = footing{
 		kind: g.recipe, version: backend.AnyVersion, czxid: dir.Czxid,
@@ -293,7 +294,9 @@ func (c *Client) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew
 	switch {
 	case !ok || was.kind != now.kind:
 		c.mu.Unlock()
-		return now, true // refused, or used as another kind, before the reply arrived
+		// The path was refused, forgotten, or used as another kind before the reply arrived.
+		// A call that has learned the directory since knows more than this reply.
+		return footing{}, true
 	case was.zxid >= now.zxid || was.mark == nil:
 		c.mu.Unlock()
 		return now, false // a late reply

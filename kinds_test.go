@@ -714,6 +714,58 @@ func TestAClientThatRemembersAnotherKindTakesItsMarkBack(t *testing.T) {
 	})
 }
 
+// A node is created in a directory, and the reply is late. Meanwhile the directory is deleted,
+// and another call of the client makes it anew. The late reply does not make the client forget
+// that the new directory carries its mark.
+func TestALateReplyFromADeletedDirectoryLeavesTheMarkOfTheNextOneKnown(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before, after coordtest.Nth
+		var bare atomic.Int64
+		joins := func(c backendtest.Call) bool {
+			return coordtest.Creates(c) && c.Ops[0].Mode == backend.EphemeralSequential
+		}
+		g := w.group("a", &backendtest.Hooks{
+			Before: func(ctx context.Context, c backendtest.Call) error {
+				if joins(c) && !coordtest.Commits(c, backend.OpSetData) {
+					bare.Add(1)
+				}
+				return before.Before(ctx, c)
+			},
+			After: after.After,
+		})
+		join := func(id string) <-chan struct{} {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				mustJoin(w.T, g, id, "")
+			}()
+			return done
+		}
+		mustJoin(w.T, g, "first", "")
+		reply := w.stop(&after, joins)
+		x := join("x")
+		<-reply.reached
+		w.raze("/g")
+		made := w.stop(&before, func(c backendtest.Call) bool { return coordtest.Creates(c) && c.Ops[0].Path == "/g" })
+		y := join("y")
+		<-made.reached // y has found that the directory is gone
+		look := w.stop(&before, func(c backendtest.Call) bool { return c.Op == "children" && c.Path == "/g" })
+		close(reply.open)
+		<-look.reached // x examines the directory
+		put := w.stop(&before, joins)
+		close(made.open)
+		<-put.reached // y has made the directory
+		close(look.open)
+		<-x
+		close(put.open)
+		<-y
+		mustJoin(w.T, g, "z", "")
+		if n := bare.Load(); n != 0 {
+			w.T.Errorf("%d nodes were created without the mark, which costs a read more for each", n)
+		}
+	})
+}
+
 // A path is deleted, and another kind of recipe uses it. A client that remembers it as a
 // recipe of several directories is refused, and makes none of them there.
 func TestAClientThatRemembersAnotherKindMakesNoDirectory(t *testing.T) {
