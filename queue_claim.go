@@ -143,6 +143,10 @@ func (q *queue) prepare(ctx context.Context, s *session, e layout.QueueEntry, fr
 			err := q.buryUnclaimed(ctx, s, &e, n, version)
 			switch {
 			case err == nil:
+			case errors.Is(err, errAgain) && !fresh:
+				return nil, false, errAgain
+			case errors.Is(err, errAgain):
+				return nil, true, nil // it has changed since the list
 			case isOver(err) || ctx.Err() != nil:
 				return nil, false, err
 			default:
@@ -447,8 +451,9 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 }
 
 // buryUnclaimed moves an item to the dead letters that was claimed as often as
-// MaxAttempts allows, by consumers that died. If another client changed the item
-// first, it does nothing. ctx does not cancel the commit.
+// MaxAttempts allows, by consumers that died. If the item has vanished, it does nothing.
+// If another client has claimed the item since the list, it returns errAgain: the item
+// lives, and can be free again. ctx does not cancel the commit.
 func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *layout.QueueEntry, attempts int, version int32) error {
 	data, _, err := s.b.Get(ctx, e.Path(), nil)
 	if isNotFound(err) {
@@ -462,7 +467,10 @@ func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *layout.QueueEn
 		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
 	}
 	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{{e.ID, data}}, ops, tally{})
-	if blamed(err) >= 0 && !errors.Is(err, backend.ErrNotEmpty) {
+	switch i := blamed(err); {
+	case i == 0 && errors.Is(err, backend.ErrBadVersion):
+		return errAgain // each claim changes the state
+	case i >= 0 && !errors.Is(err, backend.ErrNotEmpty):
 		return nil
 	}
 	if t := q.trail("take"); err == nil && t != nil {

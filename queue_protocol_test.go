@@ -302,6 +302,54 @@ func TestAnItemThatCannotBeMovedIsNotTakenForOneThatOnlyOneServerHas(t *testing.
 	})
 }
 
+// A consumer moves an item to the dead letters, and each time another consumer, which may take
+// the item more often, claims it first and gives it back. The item lives: the first consumer does
+// not ignore it.
+func TestAnItemWhoseMoveIsOvertakenIsNotTakenForOneThatOnlyOneServerHas(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		b := w.queue("b", &coord.QueueOptions[int]{MaxAttempts: 100})
+		mustPut(w.T, b, 1, 1)
+		fails := func() {
+			if err := mustTake(w.T, b, 1).Nack(0); err != nil {
+				w.T.Error(err)
+			}
+		}
+		fails()
+		const times = 3
+		overtaken := 0 // only the feeder of the consumer moves items
+		hooks := backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			moves := coordtest.Deletes(c) && slices.ContainsFunc(c.Ops, func(op backend.Op) bool {
+				return op.Kind == backend.OpCreate && strings.HasPrefix(op.Path, "/q/dead/items/")
+			})
+			if moves && overtaken < times {
+				overtaken++
+				fails()
+			}
+			return nil
+		}}
+		c := coordtest.Open(w.T, backendtest.Intercept(w.Link("a"), hooks), &coord.Options{Logger: slog.New(onWarn(func(text string) {
+			w.T.Errorf("logged: %s", text)
+		}))})
+		x := w.take(ctx, coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxAttempts: 1}))
+		time.Sleep(10 * time.Second) // far less than an item is ignored
+		w.Settle()
+		if overtaken != times {
+			w.T.Errorf("overtaken %d times, want %d", overtaken, times)
+		}
+		dead := coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil)
+		it, err := dead.TryTake(ctx)
+		if err != nil || it.Value != 1 {
+			w.T.Fatalf("dead letter %+v, %v", it, err)
+		}
+		mustAck(w.T, it)
+		cancel()
+		<-x.done
+		coordtest.WantErr(w.T, x.err, context.Canceled)
+	})
+}
+
 // T6: a consumer has seen a bucket empty, and an item is put before it removes the bucket.
 func TestABucketIsNotRemovedUnderAPut(t *testing.T) {
 	onMemory(t, func(w *world) {
