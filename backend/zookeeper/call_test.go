@@ -61,12 +61,14 @@ func smallBuffers(ctx context.Context, network, address string) (net.Conn, error
 func TestARequestThatDoesNotFitIsWrittenWhole(t *testing.T) {
 	t.Parallel()
 	gate, got := make(chan struct{}), make(chan []byte, 10)
+	read := sync.OnceFunc(func() { close(gate) })
 	addr := startServer(t, readLate(gate, got))
 	b, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: 40 * time.Second, Dial: smallBuffers}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
+	defer read()
 	s := b.(*session)
 	data := make([]byte, 900_000)
 	for i := range data {
@@ -93,7 +95,7 @@ func TestARequestThatDoesNotFitIsWrittenWhole(t *testing.T) {
 			t.Fatalf("commit %d does not end with its context", i)
 		}
 	}
-	close(gate)
+	read()
 	if _, err := s.Commit(t.Context(), backend.Delete("/later", 0)); err != nil {
 		t.Error(err)
 	}

@@ -14,9 +14,8 @@
 // # Calls
 //
 // A call waits in the session's queue until there is contact. Then it is written in its turn,
-// together with the calls that wait at the same moment. A caller that is alone writes its
-// request itself, as far as that does not block; nothing else waits for the network longer
-// than its context. The server answers in the same order.
+// together with the calls that wait at the same moment. A call that is alone writes its request
+// itself, as far as that does not block. So no call lasts longer than its context. The server answers in the same order.
 // So the calls of a session reach the service in the order in which they were made, even if a
 // caller gives up: a request is written in its turn, or never.
 //

@@ -100,7 +100,7 @@ var backendMutants = []mutant{
 		"size > zkBuffer && !c.greeted:", "size > maxFrame && !c.greeted:",
 		"TestAHostileServerInTheHandshake"},
 	{"the rest of a request that did not fit is not written", "backend/zookeeper/guardconn.go",
-		"c.unwritten = out[n:]", "c.unwritten = nil",
+		"c.unwritten = out[n:]", "c.unwritten = out[n:][:0]",
 		"TestARequestThatDoesNotFitIsWrittenWhole"},
 	{"a caller that is alone waits for the network", "backend/zookeeper/guardconn.go",
 		"n, err := c.direct.write(out)", "n, err := c.conn.Write(out)",
