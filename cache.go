@@ -41,8 +41,8 @@ type CacheOptions struct {
 // root is one of the nodes; the children of the root of a cache on "/config" are
 // "/config/a" and so on. The root may be missing, be created, be deleted and come
 // back. It may be "/", which with a namespace is the namespace's node. A node whose
-// path CheckPath of package backend refuses is left out, with everything below it;
-// that includes the service's own /zookeeper.
+// path the service refuses (see Session.CheckPath of package backend) is left out, with
+// everything below it. Such is ZooKeeper's own node /zookeeper.
 //
 // Cost, if the service has trees and batches (see Features of package backend): one
 // watch for the whole tree. At the start, and after each reconnection, each node is read

@@ -193,7 +193,7 @@ func (m *mirror) named(parent *cacheNode, name string) error {
 	}
 	if fresh {
 		path := string(m.buf)
-		if backend.CheckPath(path) != nil {
+		if m.c.rules().CheckPath(path) != nil {
 			return nil // it cannot be read
 		}
 		n = &cacheNode{path: path, parent: parent}

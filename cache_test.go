@@ -297,7 +297,7 @@ func TestALoopOverEventsEndsBeforeItsNextBatchWhenItsClientIsClosed(t *testing.T
 func TestACacheRefusesBadInput(t *testing.T) {
 	onMemories(t, func(w *world) {
 		t := w.T
-		c := w.Open("a", nil)
+		c := coordtest.Open(t, coordtest.Ruled(w.Link("a")), nil)
 		for _, path := range []string{"", "relative", "/a/", "/a//b", "/a\x00", "/_coord", "/zookeeper/quota"} {
 			k := coord.NewCache(c, path, nil)
 			coordtest.WantErr(t, k.Run(t.Context()), coord.ErrBadPath)
@@ -331,6 +331,26 @@ func (w *world) rootCache(link, namespace string) *caching {
 	x := &caching{w: w, c: c, k: coord.NewCache(c, "/", nil), root: "/", done: make(chan struct{})}
 	x.ctx, x.stop = context.WithCancel(context.Background())
 	return x
+}
+
+func TestACacheLeavesOutTheNodesThatTheServiceKeepsToItself(t *testing.T) {
+	onMemories(t, func(w *world) {
+		t, s := w.T, w.Session("writer")
+		for _, path := range []string{"/a", "/zookeeper", "/zookeeper/quota"} {
+			if _, err := s.Commit(t.Context(), backend.Create(path, nil, backend.Persistent)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := coordtest.Open(t, coordtest.Ruled(w.Link("a")), nil)
+		x := &caching{w: w, c: c, k: coord.NewCache(c, "/", nil), root: "/", done: make(chan struct{})}
+		x.ctx, x.stop = context.WithCancel(context.Background())
+		x.run().synced()
+		if got := slices.Sorted(maps.Keys(coordtest.CopyOf(x.k, "/"))); !slices.Equal(got, []string{"/", "/a"}) {
+			t.Errorf("the copy has %v", got)
+		}
+		x.stop()
+		<-x.done
+	})
 }
 
 func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {

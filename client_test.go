@@ -249,7 +249,12 @@ func TestBadInputIsRefusedAtOnce(t *testing.T) {
 		coordtest.WantErr(t, err, coord.ErrInvalid)
 
 		st := memory.New(nil)
-		c := coordtest.Open(t, st, nil)
+		_, err = coord.Open(t.Context(), coordtest.Ruled(st), &coord.Options{Namespace: "/zookeeper/a"})
+		var bad *backend.Error
+		if !errors.Is(err, coord.ErrBadPath) || !errors.As(err, &bad) || bad.Op != "open" || bad.Path != "/zookeeper/a" {
+			t.Errorf("a namespace that the service refuses: %v", err)
+		}
+		c := coordtest.Open(t, coordtest.Ruled(st), nil)
 		for _, path := range []string{
 			"", "/", "relative", "/a//b", "/a/", "/a/../b", "/./a", "/a\x00b", "/a\nb", "/a\u202eb", "/a\u200bb", "/a\ue000b",
 			"/a\xffb", "/zookeeper", "/zookeeper/quota", "/_coord", "/_coord/journal",

@@ -163,6 +163,12 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 		return nil, opError("open", "", err)
 	}
 	s := newSession(c, bs)
+	if c.root != "" {
+		if err := bs.CheckPath(c.root); err != nil {
+			c.closeSession(bs)
+			return nil, &backend.Error{Op: "open", Path: c.root, Err: errors.Unwrap(err)}
+		}
+	}
 	c.current.Store(s)
 	c.state = newLatest(State{Phase: PhaseConnected, Session: bs.ID()})
 	tell(ctx, c, trace.StateChanged{Phase: PhaseConnected.String(), Session: bs.ID()})
@@ -394,6 +400,8 @@ func (c *Client) treePath(path string) recipePath {
 		p.err = fmt.Errorf("%w: %s belongs to the library", ErrBadPath, ownDir)
 	} else if err := checkPath(p.full); err != nil {
 		p.err = err
+	} else {
+		p.err = errors.Unwrap(c.rules().CheckPath(p.full))
 	}
 	if p.err != nil {
 		p.given, p.full = shortPath(p.given), shortPath(p.full) // used in errors only
@@ -401,11 +409,15 @@ func (c *Client) treePath(path string) recipePath {
 	return p
 }
 
+// rules returns the present or latest session, for what is the same for all sessions of the
+// backend: the rules of paths, and the limits.
+func (c *Client) rules() backend.Session { return c.current.Load().b }
+
 // maxPath is the greatest length of a path in bytes, the namespace included. Every error
 // of a recipe carries its path.
 const maxPath = 4096
 
-// checkPath returns the reason why a path is invalid, or nil.
+// checkPath returns the reason why a path is invalid on every service, or nil.
 func checkPath(path string) error {
 	if len(path) > maxPath {
 		return fmt.Errorf("%w: %d bytes, limit %d", ErrBadPath, len(path), maxPath)

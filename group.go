@@ -112,7 +112,7 @@ func (g *Group[T]) Member(ctx context.Context, id string) (Member[T], error) {
 	var zero Member[T]
 	err := g.path.check("member")
 	if err == nil {
-		err = opError("member", g.path.full, checkMemberID(id))
+		err = opError("member", g.path.full, checkMemberID(g.c.rules().CheckPath, id))
 	}
 	if err != nil {
 		return zero, err
@@ -257,8 +257,8 @@ func (g *Group[T]) reading(ctx context.Context, s *session, n layout.MemberNode,
 }
 
 // checkMemberID returns ErrInvalid or ErrBadPath if id cannot be the id of a
-// member.
-func checkMemberID(id string) error {
+// member. checkPath are the rules of the service.
+func checkMemberID(checkPath func(string) error, id string) error {
 	switch {
 	case id == "":
 		return fmt.Errorf("%w: empty id", ErrInvalid)
@@ -267,7 +267,7 @@ func checkMemberID(id string) error {
 	case strings.Contains(id, "/"):
 		return fmt.Errorf("%w: id with a slash", ErrBadPath)
 	}
-	if err := backend.CheckPath("/" + layout.MemberInfix + id + "-"); err != nil {
+	if err := checkPath("/" + layout.MemberInfix + id + "-"); err != nil {
 		return fmt.Errorf("id: %w", errors.Unwrap(err))
 	}
 	return nil

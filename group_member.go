@@ -72,7 +72,7 @@ func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], er
 	if err := g.path.check("join"); err != nil {
 		return nil, err
 	}
-	if err := checkMemberID(id); err != nil {
+	if err := checkMemberID(g.c.rules().CheckPath, id); err != nil {
 		return nil, opError("join", g.path.full, err)
 	}
 	data, err := g.codec.encode(v)

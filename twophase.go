@@ -119,12 +119,14 @@ func (x *txSpace) subject(op, node string) trace.Subject {
 	return trace.Subject{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}
 }
 
-// checkID returns ErrInvalid if id cannot be an id or the name of a site.
-func checkID(what, id string) error {
+// checkID returns ErrInvalid if id cannot be an id or the name of a site on the service.
+func (x *txSpace) checkID(what, id string) error { return checkID(x.c.rules().CheckPath, what, id) }
+
+func checkID(checkPath func(string) error, what, id string) error {
 	if len(id) > layout.MaxID {
 		return fmt.Errorf("%w: %s of more than %d bytes", ErrInvalid, what, layout.MaxID)
 	}
-	if !layout.IsID(id) {
+	if !layout.IsID(id) || checkPath("/a/"+id) != nil {
 		return fmt.Errorf("%w: %s %.40q, want the name of a node", ErrInvalid, what, id)
 	}
 	return nil

@@ -199,7 +199,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 
 // newRecord returns the record of a proposal.
 func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec layout.Record, err error) {
-	if err := checkID("ID", p.ID); err != nil {
+	if err := co.checkID("ID", p.ID); err != nil {
 		return rec, err
 	}
 	if len(p.Sites) == 0 || len(p.Sites) > MaxSites {
@@ -208,7 +208,7 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec layout.Record, err error
 	rec.Sites = slices.Clone(p.Sites)
 	slices.Sort(rec.Sites)
 	for i, site := range rec.Sites {
-		if err := checkID("site", site); err != nil {
+		if err := co.checkID("site", site); err != nil {
 			return rec, err
 		}
 		if i > 0 && site == rec.Sites[i-1] {

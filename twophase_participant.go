@@ -84,7 +84,7 @@ type Participant[T any] struct {
 func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Participant[T] {
 	p := &Participant[T]{txSpace: txSpace{c, c.recipePath(path)}, site: site, handler: h}
 	p.handler.Codec = h.Codec.orJSON()
-	p.bad = checkID("site", site)
+	p.bad = p.checkID("site", site)
 	if p.bad == nil && (h.Prepare == nil || h.Commit == nil || h.Abort == nil) {
 		p.bad = fmt.Errorf("%w: a Handler without Prepare, Commit or Abort", ErrInvalid)
 	}

@@ -250,7 +250,7 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 	if err := co.path.check("removesite"); err != nil {
 		return nil, err
 	}
-	if err := checkID("site", site); err != nil {
+	if err := co.checkID("site", site); err != nil {
 		return nil, opError("removesite", co.path.full, err)
 	}
 	var open []Decision

@@ -40,7 +40,7 @@ func (co *Coordinator[T]) Status(ctx context.Context, id string) (ProposalStatus
 	if err := co.path.check("status"); err != nil {
 		return ProposalStatus{}, err
 	}
-	if err := checkID("ID", id); err != nil {
+	if err := co.checkID("ID", id); err != nil {
 		return ProposalStatus{}, opError("status", co.path.full, err)
 	}
 	st, err := onSession(ctx, co.c, func(s *session) (ProposalStatus, error) {
@@ -79,7 +79,7 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 // txIDs lists the ids that have a record, after a Sync.
 func (x *txSpace) txIDs(ctx context.Context, s *session) ([]string, error) {
 	ids, err := s.list(ctx, x.records())
-	ids = slices.DeleteFunc(ids, func(id string) bool { return checkID("ID", id) != nil }) // foreign
+	ids = slices.DeleteFunc(ids, func(id string) bool { return x.checkID("ID", id) != nil }) // foreign
 	slices.Sort(ids)
 	return ids, err
 }
@@ -262,7 +262,7 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 	if err := co.path.check("forget"); err != nil {
 		return err
 	}
-	if err := checkID("ID", id); err != nil {
+	if err := co.checkID("ID", id); err != nil {
 		return opError("forget", co.path.full, err)
 	}
 	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {

@@ -321,7 +321,7 @@ func TestABadValueIsRefusedBeforeAnythingIsSent(t *testing.T) {
 func TestAValueRefusesBadPathsAndPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		c := coordtest.Open(t, st, nil)
+		c := coordtest.Open(t, coordtest.Ruled(st), nil)
 		ctx := t.Context()
 		for _, path := range []string{"", "/", "relative", "/a//b", "/a/../b", "/a\x00b", "/a\u202eb", "/zookeeper/quota", "/_coord/journal"} {
 			v, n := coord.NewValue[int](c, path, nil), coord.NewCounter(c, path)

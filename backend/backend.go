@@ -110,6 +110,12 @@ type Session interface {
 	Limits() Limits
 
 	// Status returns the phase of the session and a channel that is closed
+	// CheckPath reports whether the service takes the path: it is the CheckPath of the package,
+	// with the rules that only this service has. Every call refuses a path that CheckPath
+	// refuses, with ErrBadPath and before anything is sent. CheckPath asks nobody, and its
+	// answer is the same for all sessions of a Backend, also for those that are over.
+	CheckPath(path string) error
+
 	// when the phase has changed, or may have. Fetch a new channel after
 	// each change. A short suspension can be missed between two calls of
 	// Status, but then the channel was closed.

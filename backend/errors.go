@@ -32,7 +32,7 @@ var (
 	// ErrDenied: no permission, or credentials that the service refuses. For a missing
 	// permission the error is a *DeniedError, which names the node.
 	ErrDenied = errors.New("permission denied")
-	// ErrBadPath: the path breaks the rules of CheckPath. Refused locally.
+	// ErrBadPath: the path breaks the rules of Session.CheckPath. Refused locally.
 	ErrBadPath = errors.New("bad path")
 	// ErrUnsupported: the service does not have this feature.
 	ErrUnsupported = errors.New("not supported by the backend")

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"fmt"
-	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -19,11 +18,9 @@ const opOverhead = 128
 
 // CheckPath reports whether path can name a node: "/", or segments that each begin with "/".
 // No segment is empty, "." or "..". The path is valid UTF-8. No character is a control, a
-// bidirectional format character, of zero width or for private use, so that a path looks like
-// what it is. No character is beyond U+FFFF, in U+FFF0 to U+FFFF or in U+FDD0 to U+FDEF:
-// ZooKeeper refuses the first two, which excludes emoji and rare ideographs, and the last are
-// noncharacters. No path is under /zookeeper, which belongs to the service. The error is an
-// *Error that matches ErrBadPath and names the broken rule.
+// bidirectional format character, of zero width, for private use or a noncharacter, so that a
+// path looks like what it is. These rules hold on every service. A service can have more; see
+// Session.CheckPath. The error is an *Error that matches ErrBadPath and names the broken rule.
 func CheckPath(path string) error {
 	if reason := badPath(path); reason != "" {
 		return &Error{Op: "check", Path: path, Err: fmt.Errorf("%w: %s", ErrBadPath, reason)}
@@ -40,9 +37,6 @@ func badPath(path string) string {
 	}
 	if path == "/" {
 		return ""
-	}
-	if path == "/zookeeper" || strings.HasPrefix(path, "/zookeeper/") {
-		return "/zookeeper belongs to the service"
 	}
 	start := 1 // of the segment
 	for i := 1; i < len(path); i++ {
@@ -89,13 +83,8 @@ func badRune(r rune, n int) string {
 		return fmt.Sprintf("invisible or bidirectional character %U", r)
 	case unicode.Is(unicode.Co, r):
 		return fmt.Sprintf("private-use character %U", r)
-	case r >= 0xfdd0 && r <= 0xfdef:
+	case unicode.Is(unicode.Noncharacter_Code_Point, r):
 		return fmt.Sprintf("%U is a noncharacter", r)
-	case r >= 0xfff0 && r <= 0xffff:
-		return fmt.Sprintf("character %U: ZooKeeper refuses U+FFF0 to U+FFFF", r)
-	case r > 0xffff:
-		// ZooKeeper checks UTF-16, where such a character is two surrogates.
-		return fmt.Sprintf("character %U: ZooKeeper refuses everything beyond U+FFFF", r)
 	}
 	return ""
 }

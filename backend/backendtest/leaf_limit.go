@@ -3,6 +3,7 @@ package backendtest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -148,18 +149,32 @@ func fitting(path string) int {
 }
 
 func pathLeaves() []leaf {
-	bad := map[string]string{
+	everywhere := map[string]string{
 		"empty": "", "relative": "a", "relative with a slash": "a/b", "trailing slash": "/a/", "empty segment": "/a//b",
 		"dot": "/a/.", "dots": "/../a", "NUL": "/a\x00b", "newline": "/a\nb", "delete character": "/a\x7fb", "not UTF-8": "/a\xff",
-		"bidirectional": "/a\u202eb", "zero width": "/a\u200bb", "private use": "/a\ue000", "beyond the basic plane": "/a\U0001f600",
-		"the service's own": "/zookeeper", "below the service's own": "/zookeeper/quota",
+		"bidirectional": "/a\u202eb", "zero width": "/a\u200bb", "private use": "/a\ue000", "a noncharacter": "/a\ufffe",
+	}
+	// Some services refuse these paths, and tell so.
+	somewhere := map[string]string{
+		"beyond the basic plane": "/a\U0001f600", "a special": "/a\ufffd", "the service's own": "/zookeeper", "below the service's own": "/zookeeper/quota",
+	}
+	// refused returns the bad paths on the service.
+	refused := func(c *client) map[string]string {
+		bad := maps.Clone(everywhere)
+		for name, p := range somewhere {
+			if c.CheckPath(p) != nil {
+				bad[name] = p
+			}
+		}
+		return bad
 	}
 	return []leaf{
 		{"that are bad are refused by every call", func(s *scene) {
 			c := s.open("a")
 			n := c.create("n", "", backend.Persistent)
-			for name, p := range bad {
+			for name, p := range refused(c) {
 				w := backend.NewWatch()
+				s.refused(c.CheckPath(p), backend.ErrBadPath, "check", p, 0)
 				_, _, err := c.Get(s.ctx, p, w)
 				s.refused(err, backend.ErrBadPath, "get", p, 0)
 				_, err = c.Exists(s.ctx, p, w)
@@ -191,6 +206,11 @@ func pathLeaves() []leaf {
 		{"may hold every other character", func(s *scene) {
 			c := s.open("a")
 			names := []string{"ä", "日本", "a b", " ", "%2F", "a.b", "...", ".a", "-1", "_c_x-lock-0000000001", "\\", "\"'", strings.Repeat("x", 500)}
+			for _, name := range []string{"\U0001f600", "\ufffd", "zookeeper"} {
+				if c.CheckPath(s.path(name)) == nil {
+					names = append(names, name)
+				}
+			}
 			for _, name := range names {
 				p := c.create(name, name, backend.Persistent)
 				if data, _ := c.get(p, nil); data != name {

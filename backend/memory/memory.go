@@ -7,7 +7,8 @@
 //
 // The store works inside a testing/synctest bubble: it uses only package time and channels to
 // tell time and to wait, runs no goroutine of its own, and does everything in a fixed order.
-// It stores nothing on disk and shares nothing between processes.
+// It stores nothing on disk and shares nothing between processes. It takes every path that
+// backend.CheckPath takes, so also some that ZooKeeper refuses.
 package memory
 
 import (

@@ -34,6 +34,7 @@ func (s *session) ID() int64                  { return s.id }
 func (s *session) Timeout() time.Duration     { return s.store.timeout }
 func (s *session) Features() backend.Features { return s.store.has }
 func (s *session) Limits() backend.Limits     { return s.store.limits }
+func (s *session) CheckPath(p string) error   { return backend.CheckPath(p) }
 func (s *session) Done() <-chan struct{}      { return s.done }
 
 func (s *session) Status() (backend.Phase, <-chan struct{}) {

@@ -66,6 +66,11 @@ func (s *session) Children(ctx context.Context, path string, w *backend.Watch) (
 // one node after the other.
 func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
 	err := backend.CheckTargets(targets)
+	for i := 0; err == nil && i < len(targets); i++ {
+		if rule := ownRule(targets[i].Path); rule != "" {
+			err = &backend.Error{Op: "arm", Path: targets[i].Path, Err: badPath(rule)}
+		}
+	}
 	if err == nil {
 		c := s.newCall(opWatches)
 		defer s.release(c)
@@ -153,7 +158,7 @@ func (s *session) Sync(ctx context.Context, path string) error {
 // checkRead refuses a path locally. The longest valid path still fits into a request; servers
 // drop the connection for a larger one.
 func checkRead(op, path string) error {
-	if err := backend.CheckPath(path); err != nil {
+	if err := checkPath(path); err != nil {
 		return &backend.Error{Op: op, Path: path, Err: reason(err)}
 	}
 	if len(path) > backend.MaxRequest {

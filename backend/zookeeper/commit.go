@@ -17,6 +17,11 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 	if err := backend.CheckOps(ops); err != nil {
 		return nil, err
 	}
+	for i := range ops {
+		if rule := ownRule(ops[i].Path); rule != "" {
+			return nil, &backend.Error{Op: ops[i].Kind.String(), Path: ops[i].Path, Index: i, Err: badPath(rule)}
+		}
+	}
 	if err := s.checkSize(ops); err != nil {
 		return nil, err
 	}

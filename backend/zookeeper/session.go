@@ -115,6 +115,9 @@ func (s *session) Limits() backend.Limits {
 	return backend.Limits{Bytes: backend.MaxRequest, Sequence: math.MaxInt32}
 }
 
+// CheckPath adds the rules of ZooKeeper to those of the contract.
+func (s *session) CheckPath(path string) error { return checkPath(path) }
+
 func (s *session) Done() <-chan struct{} { return s.done }
 
 func (s *session) Err() error {

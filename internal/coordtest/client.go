@@ -3,6 +3,8 @@ package coordtest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,6 +73,29 @@ func (l *Locking) Failed() error {
 		l.W.T.Fatal("granted")
 	}
 	return l.Err
+}
+
+// Ruled returns b as a backend of a service that has a rule for paths of its own: /zookeeper
+// belongs to it. Calls are not held to the rule, so a client that does not ask for it is found.
+func Ruled(b backend.Backend) backend.Backend { return ruled{b} }
+
+type ruled struct{ backend.Backend }
+
+type ruledSession struct{ backend.Session }
+
+func (b ruled) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return ruledSession{s}, nil
+}
+
+func (s ruledSession) CheckPath(path string) error {
+	if path == "/zookeeper" || strings.HasPrefix(path, "/zookeeper/") {
+		return &backend.Error{Op: "check", Path: path, Err: fmt.Errorf("%w: /zookeeper belongs to the service", backend.ErrBadPath)}
+	}
+	return s.Session.CheckPath(path)
 }
 
 // Open opens a client that the test closes.
