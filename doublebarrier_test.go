@@ -381,7 +381,7 @@ func TestAMemberThatLeavesWakesOne(t *testing.T) {
 // of the first, and the ready of a dead round still lists that name.
 func TestAReadyThatNamesAnEarlierNodeOfTheSameNameAdmitsNoMember(t *testing.T) {
 	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
-		onMemory(t, func(w *world) {
+		onCounters(t, func(w *world) {
 			raw := w.Session("raw")
 			var after coordtest.Nth
 			var first string
@@ -440,7 +440,7 @@ func (w *world) cameAnew(first string) {
 // A member that leaves waits for the members of its round. Here the other member never learned
 // that it was in the round, and enters again.
 func TestALeaveDoesNotWaitForALaterNodeOfTheSameName(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onCounters(t, func(w *world) {
 		ctx := context.Background()
 		a, b := coord.NewDoubleBarrier(w.Open("a", nil), "/d", 2, nil), coord.NewDoubleBarrier(w.Open("b", nil), "/d", 2, nil)
 		x := w.enter(ctx, b)
@@ -463,7 +463,7 @@ func TestALeaveDoesNotWaitForALaterNodeOfTheSameName(t *testing.T) {
 // The removal of a lost session's node is delayed until the call has entered with a later node
 // of the same name.
 func TestTheRemovalOfALostSessionsNodeSparesALaterNodeOfTheSameName(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onCounters(t, func(w *world) {
 		ctx := context.Background()
 		var first string
 		late, let := make(chan struct{}), make(chan struct{})

@@ -306,8 +306,8 @@ func (c *Client) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew
 		now.mark = was.mark
 	}
 	// Of a directory that this client created, the czxid can be unknown. If the node is
-	// the first that was ever created in it, it has no nodes of another kind.
-	if anew = was.czxid != now.czxid && (was.czxid != 0 || seq != 0); !anew {
+	// alone in it, it has no nodes of another kind.
+	if anew = was.czxid != now.czxid && (was.czxid != 0 || dir.NumChildren != 1); !anew {
 		c.grounds[g.dir] = now
 	}
 	c.mu.Unlock()

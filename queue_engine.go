@@ -62,9 +62,10 @@ import (
 // creates a child of items. (A close by an outsider creates none. It is accepted if
 // a second list shows no change of the children since the first.)
 //
-// P3. The sequence number of an item shows how full its bucket is. A producer whose
-// item gets the number of the limit or a higher one closes the bucket in the same
-// commit as its next put. So a bucket holds at most the limit, 256, plus one put of
+// P3. The creation of an item shows how full its bucket is: by the number of siblings
+// or, where the service does not tell that, by the sequence number, which counts the
+// nodes that the bucket was ever given. A producer whose item makes the bucket reach the
+// limit closes the bucket in the same commit as its next put. So a bucket holds at most the limit, 256, plus one put of
 // each producer that puts into it at the same time. A put is up to 128 items: 60
 // producers that call PutAll at the same moment can make a bucket of 8,000 items,
 // whose list takes half a MB, and more if many of its items are claimed. A hundred

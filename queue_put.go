@@ -151,10 +151,7 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 			full := false
 			if results != nil {
 				last := len(batch) - 1
-				number := strings.TrimPrefix(base(results[first+last].Path), layout.ItemStem(batch[last].id, due))
-				// The bucket has at most as many items as numbers were assigned.
-				seq, ok := layout.ParseDigits(number)
-				full = !ok || seq+1 >= int64(q.size)
+				full = q.fills(results[first+last], layout.ItemStem(batch[last].id, due))
 			}
 			q.setOpen(key, openBucket{pl.target(), full})
 			return nil
@@ -184,6 +181,18 @@ type putPlan struct {
 	use   bool  // bucket n is expected to be open
 	full  bool  // and the put must close it
 	tally tally // that of the list, if there was one
+
+// fills reports whether a bucket has as many nodes as it should get, by the result of the
+// creation of its last item. stem is the name of the item without its number.
+func (q *queue) fills(res backend.Result, stem string) bool {
+	if res.Siblings > 0 {
+		return int(res.Siblings) >= q.size
+	}
+	// The numbers of a service that does not tell the siblings count what the bucket was given,
+	// so it has at most as many items.
+	seq, ok := layout.ParseDigits(strings.TrimPrefix(base(res.Path), stem))
+	return !ok || seq+1 >= int64(q.size)
+}
 
 	closed bool  // the previous attempt found its bucket closed
 	was    int64 // the number of that bucket

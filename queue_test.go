@@ -124,8 +124,30 @@ func (w *world) drained(q *coord.Consumer[int]) {
 	w.Empty("/q/waiters")
 }
 
+// A bucket is closed when it has its fill, and not by a number that counts nothing.
+func TestBucketsGetTheirFillWhateverTheNumbersAre(t *testing.T) {
+	onRevisions(t, func(w *world) {
+		q := w.queue("a", nil) // with buckets of six
+		mustPut(w.T, q, 1, 20)
+		if _, err := q.PutAll(context.Background(), 21, 22, 23, 24); err != nil {
+			w.T.Fatal(err)
+		}
+		var sizes []int
+		for n := range w.Children("/q/items") {
+			sizes = append(sizes, len(w.Children(fmt.Sprintf("/q/items/b-0-%d", n))))
+		}
+		if !slices.Equal(sizes, []int{6, 6, 6, 6}) {
+			w.T.Errorf("buckets of %v items", sizes)
+		}
+		for n := range 24 {
+			mustAck(w.T, mustTake(w.T, q, n+1))
+		}
+		w.drained(&q.Consumer)
+	})
+}
+
 func TestAQueueKeepsTheOrderAcrossBuckets(t *testing.T) {
-	onEach(t, func(w *world) {
+	onRevisions(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.queue("a", nil), w.queue("b", nil)
 		mustPut(w.T, a, 1, 10)

@@ -39,4 +39,16 @@ func onAll(t *testing.T, f func(w *world)) {
 	withoutTrees(t, f)
 }
 
+// onCounters is onMemory on a store whose numbers begin again in a new directory, for tests of
+// names that come back.
+func onCounters(t *testing.T, f func(w *world)) {
+	coordtest.OnCounters(t, func(w *coordtest.World) { f(&world{w}) })
+}
+
+// onRevisions is onEach and on a store whose sequence numbers are high and have gaps.
+func onRevisions(t *testing.T, f func(w *world)) {
+	onEach(t, f)
+	coordtest.OnRevisions(t, func(w *coordtest.World) { f(&world{w}) })
+}
+
 func onServer(t *testing.T, o zookeeper.Options) *world { return &world{coordtest.OnServer(t, o)} }

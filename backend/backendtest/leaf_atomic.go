@@ -21,7 +21,7 @@ func atomicLeaves() []leaf {
 				backend.Create(s.path("e"), nil, backend.Ephemeral))
 			a, set, e := c.stat(s.path("a"), nil), c.stat(old, nil), c.stat(s.path("e"), nil)
 			root := c.stat(s.svc.Root(), nil)
-			if a.Czxid != set.Mzxid || a.Czxid != e.Czxid || a.Czxid != root.Pzxid || c.there(dead, nil) {
+			if a.Czxid != set.Mzxid || a.Czxid != e.Czxid || root.Pzxid != 0 && a.Czxid != root.Pzxid || c.there(dead, nil) {
 				s.Fatalf("create %d, set %d, ephemeral %d, parent %d: want one zxid, and the deleted node missing",
 					a.Czxid, set.Mzxid, e.Czxid, root.Pzxid)
 			}
@@ -39,8 +39,11 @@ func atomicLeaves() []leaf {
 			if parent.Mzxid != node.Czxid {
 				s.Fatalf("Mzxid %d of the set is not Czxid %d of the node created with it", parent.Mzxid, node.Czxid)
 			}
-			if parent.NumChildren != 2 || parent.Version != 1 || parent.Cversion != 2*2-2 || parent.Pzxid != node.Czxid {
-				s.Fatalf("the Stat of the set is %+v; want 2 children, version 1, cversion 2 and the pzxid of this commit", parent)
+			if parent.NumChildren != 2 || parent.Version != 1 || parent.AsOf != node.Czxid {
+				s.Fatalf("the Stat of the set is %+v; want 2 children, version 1 and the position of this commit", parent)
+			}
+			if (parent.Cversion != 0 && parent.Cversion != 2*2-2) || parent.Pzxid != 0 && parent.Pzxid != node.Czxid {
+				s.Fatalf("the Stat of the set is %+v; want cversion 2 and the pzxid of this commit, or zero", parent)
 			}
 			if r[2].Path != dir+"/after" {
 				s.Fatalf("the path of the second create is %q", r[2].Path)
@@ -68,16 +71,29 @@ func atomicLeaves() []leaf {
 				s.Fatalf("a node that replaced another told %+v", r)
 			}
 			// Without a SetData of the parent a service may tell nothing, but nothing wrong.
+			// If it does not tell the siblings, its numbers count what the parent was given.
 			r := c.commit(backend.Create(dir+"/alone", nil, backend.Persistent))[0]
 			if stat := c.stat(r.Path, nil); r.Czxid != 0 && r.Czxid != stat.Czxid || r.Siblings != 0 && r.Siblings != 7 {
 				s.Fatalf("a creation alone told %+v, its Stat is %+v", r, stat)
+			}
+			other := c.create("other", "", backend.Persistent)
+			for given := range int32(3) {
+				r := c.commit(backend.Create(other+"/n-", nil, backend.EphemeralSequential), backend.Create(other+"/m-", nil, backend.PersistentSequential))
+				for i, prefix := range []string{other + "/n-", other + "/m-"} {
+					switch n := number(s, r[i].Path, prefix); {
+					case r[i].Siblings != 0 && r[i].Siblings != 2*given+2:
+						s.Fatalf("a creation told %+v, the parent has %d children", r[i], 2*given+2)
+					case r[i].Siblings == 0 && n != int(2*given)+i:
+						s.Fatalf("creation %d was given %s, and told no siblings", int(2*given)+i, r[i].Path)
+					}
+				}
 			}
 		}},
 		{"reports the same Stat for a set of its own", func(s *scene) {
 			c := s.open("a")
 			dir := c.create("dir", "", backend.Persistent)
 			c.create("dir/n", "", backend.Persistent)
-			if r, now := c.set(dir, "value"), c.stat(dir, nil); r != now {
+			if r, now := c.set(dir, "value"), c.stat(dir, nil); state(r) != state(now) || r.AsOf != r.Mzxid {
 				s.Fatalf("the set returned %+v, the node has %+v", r, now)
 			}
 		}},

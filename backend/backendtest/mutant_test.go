@@ -366,3 +366,53 @@ func TestOnlyOpenClausesCanBeKeptOtherwise(t *testing.T) {
 		}
 	}
 }
+
+// lean makes a session show nothing that is advisory.
+func lean(_ Link, m *mutant) {
+	without := func(stat backend.Stat) backend.Stat {
+		stat.Pzxid, stat.Cversion = 0, 0
+		return stat
+	}
+	m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
+		data, stat, err := m.Session.Get(ctx, path, w)
+		return data, without(stat), err
+	}
+	m.exists = func(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
+		stat, err := m.Session.Exists(ctx, path, w)
+		return without(stat), err
+	}
+	m.children = func(ctx context.Context, path string, w *backend.Watch) ([]string, backend.Stat, error) {
+		names, stat, err := m.Session.Children(ctx, path, w)
+		return names, without(stat), err
+	}
+	m.many = func(ctx context.Context, reads []backend.Read) ([]backend.ReadResult, error) {
+		results, err := m.Session.ReadMany(ctx, reads...)
+		for i := range results {
+			results[i].Stat = without(results[i].Stat)
+		}
+		return results, err
+	}
+	m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+		results, err := m.Session.Commit(ctx, ops...)
+		for i := range results {
+			results[i].Stat = without(results[i].Stat)
+		}
+		return results, err
+	}
+}
+
+// A service with revisions that counts no changes of children keeps every clause but those that
+// it may keep otherwise.
+func TestAServiceWithRevisionsKeepsTheContract(t *testing.T) {
+	h := mutantHarness(lean)
+	h.New = func(t *testing.T) Service {
+		return mutantService{memory.New(&memory.Options{SessionTimeout: h.SessionTimeout, Revisions: true, Without: backend.Containers}), lean}
+	}
+	h.Unlike = []string{
+		"sequence/(may) is the parent's own and starts again with a new parent",
+		"sequence/(may) goes on within one commit",
+		"stat/(may) shows a change of the children in Pzxid, Cversion and NumChildren only",
+		"stat/(may) shows the end of an ephemeral child",
+	}
+	Run(t, h)
+}

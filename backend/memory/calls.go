@@ -283,7 +283,7 @@ func (s *session) applyAndFire(ops []backend.Op) ([]backend.Result, error) {
 	if err := s.store.apply(ops, results, s.id); err != nil {
 		return nil, err
 	}
-	backend.Tell(ops, results)
+	s.store.tree.tell(ops, results)
 	return results, nil
 }
 

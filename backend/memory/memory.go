@@ -35,6 +35,11 @@ type Options struct {
 	// Without are features that the store shall not have, for tests of what replaces them.
 	Without backend.Features
 
+	// Revisions numbers the sequential nodes by their commits, as a service does that has no
+	// counter for each parent: the numbers have gaps and begin anywhere, they have more than
+	// ten digits in time, and each Create tells its Czxid and its Siblings. They have no end.
+	Revisions bool
+
 	// Limits of one Commit, and the end of the sequence numbers. Zero fields mean those of
 	// ZooKeeper, which limits the bytes, and whose numbers end at 2^31-1.
 	Limits backend.Limits
@@ -88,9 +93,14 @@ func New(o *Options) *Store {
 	}
 	if st.limits.Sequence == 0 {
 		st.limits.Sequence = math.MaxInt32
+		if opts.Revisions {
+			st.limits.Sequence = math.MaxInt64
+		}
 	}
-	st.tree.end = st.limits.Sequence
+	st.tree.end, st.tree.revisions = st.limits.Sequence, opts.Revisions
 	switch l := st.limits; {
+	case opts.Revisions && l.Sequence < math.MaxInt64:
+		st.bad = fmt.Errorf("%w: numbers of revisions that end at %d", backend.ErrInvalid, l.Sequence)
 	case l.Ops < 0, l.Checks < 0, l.Bytes < 0, l.Bytes > backend.MaxRequest, l.Sequence < math.MaxInt32:
 		st.bad = fmt.Errorf("%w: limits %+v", backend.ErrInvalid, l)
 	case st.timeout < 0:
@@ -121,7 +131,7 @@ func (st *Store) Link(name string) *Link {
 }
 
 // SetSequence sets the number of the next sequential child of the node at path, for tests of
-// the end of the number range.
+// the end of the number range. A store with Revisions has no such number.
 func (st *Store) SetSequence(path string, next int64) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -129,6 +139,8 @@ func (st *Store) SetSequence(path string, next int64) error {
 	switch {
 	case n == nil:
 		return &backend.Error{Op: "set", Path: path, Err: backend.ErrNotFound}
+	case st.tree.revisions:
+		return &backend.Error{Op: "set", Path: path, Err: backend.ErrUnsupported}
 	case next > st.tree.end:
 		return &backend.Error{Op: "set", Path: path, Err: fmt.Errorf("%w: number %d after the last, %d", backend.ErrInvalid, next, st.tree.end)}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,5 +271,35 @@ func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 	s := open(t, memory.New(&memory.Options{Limits: backend.Limits{Ops: 1}}))
 	if got, want := s.Limits(), (backend.Limits{Ops: 1, Bytes: backend.MaxRequest, Sequence: math.MaxInt32}); got != want {
 		t.Errorf("limits %+v, want %+v", got, want)
+	}
+}
+
+func TestNumbersThatAreRevisions(t *testing.T) {
+	st := memory.New(&memory.Options{Revisions: true})
+	s := open(t, st)
+	create(t, s, "/d", backend.Persistent)
+	last := int64(0)
+	for i := range int32(700) {
+		results, err := s.Commit(t.Context(), backend.Create("/d/a-", nil, backend.EphemeralSequential), backend.Create("/d/b-", nil, backend.EphemeralSequential))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range results {
+			digits := r.Path[len("/d/a-"):]
+			n, err := strconv.ParseInt(digits, 10, 64)
+			if err != nil || n <= last || len(digits) < 10 || r.Siblings != 2*i+2 || r.Czxid == 0 {
+				t.Fatalf("%+v after %d", r, last)
+			}
+			last = n
+		}
+	}
+	if last < 9_999_999_999 {
+		t.Errorf("the last number is %d: this tests too little", last)
+	}
+	if err := st.SetSequence("/d", 7); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := memory.New(&memory.Options{Revisions: true, Limits: backend.Limits{Sequence: math.MaxInt32}}).Open(t.Context()); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("numbers of revisions with an end: %v", err)
 	}
 }

@@ -16,6 +16,8 @@ type tree struct {
 	zxid  int64
 	end   int64            // the highest sequence number
 	nodes map[string]*node // by path
+
+	revisions bool // see Options.Revisions
 }
 
 type node struct {
@@ -120,6 +122,7 @@ type change struct {
 	events []event
 	undo   []undo
 	past   map[*node]int64 // children created since a counter reached its end
+	named  int64           // sequential nodes
 }
 
 // reset empties c and keeps its buffers unless they have grown large.
@@ -130,7 +133,7 @@ func (c *change) reset() {
 	}
 	clear(c.events)
 	clear(c.undo)
-	c.events, c.undo, c.past = c.events[:0], c.undo[:0], nil
+	c.events, c.undo, c.past, c.named = c.events[:0], c.undo[:0], nil, 0
 }
 
 type event struct {
@@ -236,7 +239,7 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 	path := op.Path
 	dir, _ := split(path)
 	if parent := t.nodes[dir]; parent != nil && op.Mode.Sequential() {
-		path = appendSequence(path, t.number(parent.created, c.past[parent]))
+		path = appendSequence(path, t.number(c, parent, zxid))
 	}
 	parent, err := t.room(path)
 	if err != nil {
@@ -272,13 +275,37 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 	return path, nil
 }
 
-// number returns the sequence number after so many children, and so many more since the
-// counter has reached its end. It overflows there, as one of ZooKeeper's 32 bits does.
-func (t *tree) number(created, past int64) int64 {
+// number returns the sequence number of the next child of parent. A counter overflows at its
+// end, as one of ZooKeeper's 32 bits does. With revisions the number is the zxid and, below it,
+// the place in the commit.
+func (t *tree) number(c *change, parent *node, zxid int64) int64 {
+	if t.revisions {
+		c.named++
+		return zxid<<24 + c.named - 1
+	}
+	past := c.past[parent]
 	if past == 0 {
-		return created
+		return parent.created
 	}
 	return past - 1 - t.end - 1
+}
+
+// tell sets what the results of creations tell.
+func (t *tree) tell(ops []backend.Op, results []backend.Result) {
+	if !t.revisions {
+		backend.Tell(ops, results)
+		return
+	}
+	for i := range ops {
+		if ops[i].Kind != backend.OpCreate {
+			continue
+		}
+		results[i].Czxid = t.zxid
+		dir, _ := split(ops[i].Path)
+		if parent := t.nodes[dir]; parent != nil {
+			results[i].Siblings = int32(len(parent.children))
+		}
+	}
 }
 
 func (t *tree) takeBack(c *change) {

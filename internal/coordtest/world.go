@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -30,6 +31,8 @@ type World struct {
 	Fake    bool          // time is
 
 	Without backend.Features // in memory: those that the store lacks
+
+	Revisions bool // in memory: the store has the option
 }
 
 // MemoryService is a store in memory as a service.
@@ -65,25 +68,37 @@ func OnServer(t *testing.T, o zookeeper.Options) *World {
 	return &World{Service: zkservice.New(t, Server.Get(t), o), T: t, Timeout: RealTimeout}
 }
 
-// OnMemory runs a test on memory, inside a synctest bubble.
-func OnMemory(t *testing.T, f func(w *World)) { onMemoryWithout(t, "memory", 0, f) }
+// OnMemory runs a test on memory, inside a synctest bubble. If COORD_REVISIONS is set, the
+// sequence numbers are those of OnRevisions.
+func OnMemory(t *testing.T, f func(w *World)) {
+	onMemory(t, "memory", memory.Options{Revisions: os.Getenv("COORD_REVISIONS") != ""}, f)
+}
+
+// OnCounters runs a test on memory whose sequence numbers count the children of each directory,
+// as ZooKeeper's do.
+func OnCounters(t *testing.T, f func(w *World)) { onMemory(t, "memory", memory.Options{}, f) }
+
+// OnRevisions runs a test on a memory store whose sequence numbers are high and have gaps.
+func OnRevisions(t *testing.T, f func(w *World)) {
+	onMemory(t, "memory with revisions", memory.Options{Revisions: true}, f)
+}
 
 // OnMemoryWithoutTrees runs a test on memory stores that lack some features, so that what
 // recipes do instead is tested.
 func OnMemoryWithoutTrees(t *testing.T, f func(w *World)) {
-	onMemoryWithout(t, "memory without trees", backend.Trees|backend.Batches, f)
+	onMemory(t, "memory without trees", memory.Options{Without: backend.Trees | backend.Batches}, f)
 }
 
 // OnMemoryWithoutBatches is OnMemoryWithoutTrees for a store that has trees.
 func OnMemoryWithoutBatches(t *testing.T, f func(w *World)) {
-	onMemoryWithout(t, "memory without batches", backend.Batches, f)
+	onMemory(t, "memory without batches", memory.Options{Without: backend.Batches}, f)
 }
 
-func onMemoryWithout(t *testing.T, name string, features backend.Features, f func(w *World)) {
+func onMemory(t *testing.T, name string, o memory.Options, f func(w *World)) {
+	o.SessionTimeout = WorldTimeout
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			st := memory.New(&memory.Options{SessionTimeout: WorldTimeout, Without: features})
-			f(&World{Service: MemoryService{st}, T: t, Timeout: WorldTimeout, Fake: true, Without: features})
+			f(&World{Service: MemoryService{memory.New(&o)}, T: t, Timeout: WorldTimeout, Fake: true, Without: o.Without, Revisions: o.Revisions})
 		})
 	})
 }
