@@ -17,7 +17,7 @@ func (n *cell) fits(data []byte) error {
 	if kind, ok := layout.ParseMark(data); ok {
 		return fmt.Errorf("%w: it would look like the directory of a %s", ErrInvalid, kind)
 	}
-	err := backend.CheckOps([]backend.Op{
+	err := n.c.rules().Limits().Refuse([]backend.Op{
 		backend.Delete(n.path.full, 0),
 		backend.Create(n.path.full, data, backend.Persistent),
 		backend.SetData(n.c.root+journalDir+"/"+n.c.newGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion),

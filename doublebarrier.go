@@ -87,7 +87,14 @@ func (d *DoubleBarrier) check(op string) error {
 	}
 	// The commit that opens a round checks every member and lists their names.
 	const name, overhead, rest = 64, 160, 10_000
-	most := (backend.MaxRequest - rest - 4*len(d.path.full)) / (len(d.members) + 2*name + overhead)
+	l := d.c.rules().Limits()
+	most := max(0, l.Bytes-rest-4*len(d.path.full)) / (len(d.members) + 2*name + overhead)
+	if l.Ops > 0 {
+		most = min(most, l.Ops-2)
+	}
+	if l.Checks > 0 {
+		most = min(most, l.Checks)
+	}
 	switch {
 	case d.n < 1:
 		return opError(op, d.path.full, fmt.Errorf("%w: %d members", ErrInvalid, d.n))

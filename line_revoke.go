@@ -132,7 +132,7 @@ func (l *line) ask(ctx context.Context, path string, q *layout.Revocation, force
 			if err != nil {
 				return struct{}{}, err
 			}
-			if len(text) > backend.MaxRequest/2 {
+			if len(text) > s.b.Limits().Bytes/2 {
 				// The request has precedence over the contender's own data.
 				if text, err = mine.Encode(nil); err != nil {
 					return struct{}{}, err

@@ -721,3 +721,59 @@ func TestATransactionOverTheLimitsOfTheServiceIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// What one commit of the service cannot hold is refused before anything is sent.
+func TestWhatTheServiceCannotHoldIsRefusedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, sent := t.Context(), 0
+		st := memory.New(&memory.Options{Limits: backend.Limits{Ops: 40, Checks: 12, Bytes: 20_000}})
+		c := coordtest.Open(t, backendtest.Intercept(st, backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+			sent++
+			return nil
+		}}), nil)
+		text := &coord.QueueOptions[string]{Codec: coord.Text()}
+		fits, large := strings.Repeat("d", 14_000), strings.Repeat("d", 20_000)
+		v := coord.NewValue(c, "/v", &coord.ValueOptions[string]{Codec: coord.Text()})
+		m, err := coord.NewGroup(c, "/g", &coord.GroupOptions[string]{Codec: coord.Text()}).Join(ctx, "a", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := coord.NewQueue(c, "/q", text)
+		for _, x := range []struct {
+			op   string
+			call func(data string) error
+		}{
+			{"set", func(data string) error { _, err := v.Set(ctx, data); return err }},
+			{"set", func(data string) error { return m.SetValue(ctx, data) }},
+			{"put", func(data string) error { _, err := q.Put(ctx, data); return err }},
+			{"put", func(data string) error { _, err := coord.NewTxn(c).Add(q.PutOp(data)).Commit(ctx); return err }},
+		} {
+			sent = 0
+			err := x.call(large)
+			var e *backend.Error
+			if !errors.Is(err, coord.ErrTooLarge) || !errors.As(err, &e) || e.Op != x.op || sent != 0 {
+				t.Errorf("%s: %v, after %d requests", x.op, err, sent)
+			}
+			if err := x.call(fits); err != nil {
+				t.Errorf("%s of less: %v", x.op, err)
+			}
+		}
+		sent = 0
+		if _, err := coord.NewDoubleBarrier(c, "/d", 13, nil).Enter(ctx); !errors.Is(err, coord.ErrTooLarge) || sent != 0 {
+			t.Errorf("13 members: %v, after %d requests", err, sent)
+		}
+		var group sync.WaitGroup
+		for range 12 {
+			group.Go(func() {
+				e, err := coord.NewDoubleBarrier(coordtest.Open(t, st, nil), "/d", 12, nil).Enter(ctx)
+				if err == nil {
+					err = e.Leave(ctx)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+	})
+}

@@ -18,14 +18,22 @@ type parcel struct {
 	data []byte
 }
 
+// fits returns ErrTooLarge if an item with data would leave no room for the other operations
+// of the commit that moves it to the dead letters.
+func (q *queue) fits(data []byte) error {
+	if room := q.c.rules().Limits().Bytes - 16*(len(q.items)+256); len(data) > room {
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), max(room, 0))
+	}
+	return nil
+}
+
 // put puts all parcels, in order, in as few commits as possible. It returns the
 // number of parcels that were certainly put. If the error matches ErrUncertain,
 // those of one further commit may have been put.
 func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all []parcel) (int, error) {
 	for i := range all {
-		// This leaves room for the commit that moves the item to the dead letters.
-		if room := backend.MaxRequest - 16*(len(q.items)+256); len(all[i].data) > room {
-			return 0, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(all[i].data), room)
+		if err := q.fits(all[i].data); err != nil {
+			return 0, err
 		}
 	}
 	done := 0
@@ -174,14 +182,6 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 	}
 }
 
-// putPlan is the choice of a bucket for a put, and how the put must change the
-// buckets.
-type putPlan struct {
-	n     int64
-	use   bool  // bucket n is expected to be open
-	full  bool  // and the put must close it
-	tally tally // that of the list, if there was one
-
 // fills reports whether a bucket has as many nodes as it should get, by the result of the
 // creation of its last item. stem is the name of the item without its number.
 func (q *queue) fills(res backend.Result, stem string) bool {
@@ -193,6 +193,14 @@ func (q *queue) fills(res backend.Result, stem string) bool {
 	seq, ok := layout.ParseDigits(strings.TrimPrefix(base(res.Path), stem))
 	return !ok || seq+1 >= int64(q.size)
 }
+
+// putPlan is the choice of a bucket for a put, and how the put must change the
+// buckets.
+type putPlan struct {
+	n     int64
+	use   bool  // bucket n is expected to be open
+	full  bool  // and the put must close it
+	tally tally // that of the list, if there was one
 
 	closed bool  // the previous attempt found its bucket closed
 	was    int64 // the number of that bucket

@@ -29,8 +29,8 @@ func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
 func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 	op := TxnOp{op: "put", path: q.q.path.full, err: q.q.path.check("put")}
 	data, err := q.codec.encode(v)
-	if room := backend.MaxRequest - 16*(len(q.q.items)+256); err == nil && len(data) > room {
-		err = fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), room)
+	if err == nil {
+		err = q.q.fits(data)
 	}
 	if err == nil && q.q.maxLen > 0 {
 		err = fmt.Errorf("%w: MaxLen in a transaction", ErrUnsupported)

@@ -336,7 +336,7 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 		errs = fmt.Errorf("%w: an empty transaction", ErrInvalid)
 	}
 	if errs == nil {
-		errs = backend.CheckOps(p.ops)
+		errs = s.b.Limits().Refuse(p.ops)
 	}
 	return p, errs
 }
