@@ -97,8 +97,9 @@ type Session interface {
 	// It is never zero and does not change.
 	ID() int64
 
-	// Timeout is the negotiated session timeout: the time without contact
-	// after which the service ends the session and removes its ephemerals.
+	// Timeout is the negotiated session timeout: the time without contact after which the
+	// service ends the session and removes its ephemerals. It does not do so earlier, and may
+	// do so later, for example after an election among its servers.
 	Timeout() time.Duration
 
 	// Features returns the optional parts of the contract that this service has.
@@ -109,13 +110,13 @@ type Session interface {
 	// before anything is sent.
 	Limits() Limits
 
-	// Status returns the phase of the session and a channel that is closed
 	// CheckPath reports whether the service takes the path: it is the CheckPath of the package,
 	// with the rules that only this service has. Every call refuses a path that CheckPath
 	// refuses, with ErrBadPath and before anything is sent. CheckPath asks nobody, and its
 	// answer is the same for all sessions of a Backend, also for those that are over.
 	CheckPath(path string) error
 
+	// Status returns the phase of the session and a channel that is closed
 	// when the phase has changed, or may have. Fetch a new channel after
 	// each change. A short suspension can be missed between two calls of
 	// Status, but then the channel was closed.
@@ -148,8 +149,7 @@ type Session interface {
 	// itself. Changes of the node's data do not fire it.
 	Children(ctx context.Context, path string, w *Watch) ([]string, Stat, error)
 
-	// Arm arms the watches of targets, all of them at one moment and in one round trip, and
-	// reads nothing. A watch fires LookAgain before Arm returns if its node is missing, or if
+	// Arm arms the watches of targets in one round trip, and reads nothing. A watch fires LookAgain before Arm returns if its node is missing, or if
 	// what it watches has changed in a commit after the zxid since. A caller that passes the
 	// AsOf of its read, the earliest of several, or the commit in which it created the nodes,
 	// therefore misses nothing between that and Arm. Arm never reports Deleted for a deletion that preceded it. Other watches
@@ -186,15 +186,16 @@ type Session interface {
 	// ZooKeeper checks only its form.
 	Sync(ctx context.Context, path string) error
 
-	// Commit applies the operations in order, all or none, and is the only way to write. A
-	// single operation costs as much as a plain request. On success Commit returns one Result
+	// Commit applies the operations in order, all or none, and is the only way to write. It
+	// costs one round trip, except where a service must try again because of the commits of
+	// others. On success Commit returns one Result
 	// for each operation. All operations of one Commit have the same zxid. When the service
 	// refused the Commit, the *Error holds the index and the path of the operation that
 	// failed.
 	//
 	// At least one operation is needed. Creating a Container is possible only
 	// as the single operation of its Commit. The number of operations and the sum
-	// of all paths and data are limited, see Limits.
+	// of all paths and data are limited, see Limits. Several operations may be for one node.
 	Commit(ctx context.Context, ops ...Op) ([]Result, error)
 
 	// Close ends the session. New calls fail with ErrClosed; calls under way are given a
@@ -246,8 +247,8 @@ const (
 func (f Features) Has(want Features) bool { return f&want == want }
 
 // Stat is the service's metadata of a node. The field names are ZooKeeper's. Pzxid and
-// Cversion are advisory: a service may leave them zero, and recipes use them for diagnoses
-// only. What a recipe must know of the order of reads and commits, it learns from AsOf.
+// Cversion are advisory: a service may leave them zero, always or for some nodes, and recipes
+// then do without them. What a recipe must know of the order of reads and commits, it learns from AsOf.
 type Stat struct {
 	Czxid          int64 // the commit that created the node: unique and growing for one history of the service
 	Mzxid          int64 // the commit that last changed the data

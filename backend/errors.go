@@ -45,7 +45,7 @@ var (
 type Error struct {
 	// Op is "open", "get", "exists", "children", "arm", "watch" (WatchTree), "read"
 	// (ReadMany), "sync" or "close". For a Commit that one operation made fail, or that has
-	// only one, it is "create", "set", "delete" or "check"; for other Commits it is "commit".
+	// only one, it is "create", "set", "delete", "check" or "absent"; for other Commits it is "commit".
 	// The recipes of package coord use the names of their methods.
 	Op string
 	// Path is as it was given: for a Commit the path of the operation that Op names, else

@@ -78,7 +78,7 @@ func armDefects() []defect {
 				return nil
 			}
 		}},
-		{"Arm arms one node after the other", "arm", "checks all of its nodes at one moment", func(_ Link, m *mutant) {
+		{"Arm arms one node after the other", "arm", "(may) checks all of its nodes at one moment", func(_ Link, m *mutant) {
 			m.arm = func(ctx context.Context, since int64, targets []backend.Target) error {
 				for _, t := range targets {
 					if err := m.Session.Arm(ctx, since, t); err != nil {

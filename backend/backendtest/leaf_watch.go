@@ -3,6 +3,7 @@ package backendtest
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -287,12 +288,12 @@ func watchLeaves() []leaf {
 			const writers, rounds = 3, 20
 			setup := s.open("w")
 			dir := setup.create("dir", "", backend.Persistent)
-			var group sync.WaitGroup
+			var writing, group sync.WaitGroup
 			for i := range writers {
 				c := s.open(fmt.Sprint("w", i))
 				c.sync()
 				s.delay(c.link) // so that readers have time to read between
-				group.Go(func() {
+				writing.Go(func() {
 					for range rounds {
 						r, err := c.Commit(s.ctx, backend.Create(dir+"/n-", nil, backend.EphemeralSequential))
 						if err == nil {
@@ -307,6 +308,7 @@ func watchLeaves() []leaf {
 			}
 			reader := s.open("r")
 			reader.sync()
+			written := make(chan struct{})
 			group.Go(func() {
 				for {
 					w := backend.NewWatch()
@@ -319,18 +321,31 @@ func watchLeaves() []leaf {
 						s.Errorf("%d names, the Stat of the same read has %d", len(names), stat.NumChildren)
 						return
 					}
-					if len(names) == 0 && stat.Cversion == 2*writers*rounds {
-						w.Stop()
-						return
-					}
 					select {
 					case <-w.Fired():
+						continue
+					case <-written:
 					case <-s.ctx.Done():
 						s.Errorf("the reader waits with %v, %+v", names, stat)
 						return
 					}
+					if err := reader.Sync(s.ctx, dir); err != nil {
+						s.Errorf("sync: %v", err)
+						return
+					}
+					if hasFired(w) {
+						continue
+					}
+					if !slices.Equal(names, []string{"last"}) {
+						s.Errorf("no event came after the state %v, %+v", names, stat)
+					}
+					w.Stop()
+					return
 				}
 			})
+			writing.Wait()
+			setup.create("dir/last", "", backend.Persistent)
+			close(written)
 			group.Wait()
 		}},
 	}
