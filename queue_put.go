@@ -21,8 +21,9 @@ type parcel struct {
 // fits returns ErrTooLarge if an item with data would leave no room for the other operations
 // of the commit that moves it to the dead letters.
 func (q *queue) fits(data []byte) error {
-	if room := q.c.rules().Limits().Bytes - 16*(len(q.items)+256); len(data) > room {
-		return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), max(room, 0))
+	most := q.c.rules().Limits().Bytes
+	if room := most - min(16*(len(q.items)+256), most/2); len(data) > room {
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), room)
 	}
 	return nil
 }
