@@ -97,7 +97,7 @@ func TestARequestThatDoesNotFitIsWrittenWhole(t *testing.T) {
 	}
 	read()
 	if _, err := s.Commit(t.Context(), backend.Delete("/later", 0)); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 	first, second := <-got, <-got
 	if d := (decoder{rest: first[8:]}); int32At(first, 4) != opSetData || d.text() != "/a" || !bytes.Equal(d.buffer(), data) {
