@@ -194,7 +194,8 @@ func TestInspectSeesADowngradeAsOneLock(t *testing.T) {
 		writer := h.Path()
 		var once atomic.Bool
 		c := w.Open("inspector", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
-			if call.Op == "get" && call.Path == writer && once.CompareAndSwap(false, true) {
+			reads := call.Op == "get" || call.Op == "read"
+			if reads && call.Path == writer && once.CompareAndSwap(false, true) {
 				return rw.Downgrade(context.Background(), h)
 			}
 			return nil
@@ -220,7 +221,7 @@ func (w *world) inLineBehind(path string) {
 // TestInspectStopsAtItsLimit: a long queue costs no more reads than allowed, and the text says
 // that there are more contenders.
 func TestInspectStopsAtItsLimit(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		inspectMake(w, backend.Persistent, "/m")
 		var paths []string
 		for range 30 {
@@ -234,8 +235,12 @@ func TestInspectStopsAtItsLimit(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		text := in.String()
-		if n := calls.Load(); n != 12 || in.Reads != 11 { // and the Sync
-			w.T.Errorf("%d requests, %d were reported", n, in.Reads)
+		wanted := int32(1 + 11) // the first is the Sync
+		if w.batches(c) {
+			wanted = 1 + 1 + 1
+		}
+		if n := calls.Load(); n != wanted || in.Reads != 11 {
+			w.T.Errorf("%d requests, want %d; %d reads were reported", n, wanted, in.Reads)
 		}
 		if !in.Truncated || len(in.Mutex.Contenders) != 10 || in.Mutex.Waiting != 29 || in.Mutex.Holders != 1 ||
 			!strings.Contains(text, "… and 20 more") || !strings.Contains(text, "truncated: ") {
@@ -382,6 +387,40 @@ func TestInspectCallsNoRoundStaleThatEndedInOrder(t *testing.T) {
 		}
 		if d := in.DoubleBarrier; d == nil || d.Stale || d.Open || d.N != 0 || d.Left != 0 || !d.Since.IsZero() || !once.Load() {
 			w.T.Errorf("after the round:\n%s", in)
+		}
+	})
+}
+
+// TestInspectReadsTheClaimsOfAQueueAtOnce: with batches the claims, the attempts and the data
+// of the items are one request.
+func TestInspectReadsTheClaimsOfAQueueAtOnce(t *testing.T) {
+	onAll(t, func(w *world) {
+		q := coord.NewQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{})
+		mustPut(w.T, q, 1, 7)
+		for i := range 5 {
+			defer mustTake(w.T, q, i+1).Ack()
+		}
+		var calls atomic.Int32
+		c := w.Open("inspector", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }})
+		in, err := inspect.Path(context.Background(), c, "/q", &inspect.Options{Data: true})
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if in.Queue == nil || len(in.Queue.Claims) != 5 || in.Queue.Next == nil || string(in.Queue.Next.Data) != "6" {
+			w.T.Fatalf("%s", in)
+		}
+		for i, cl := range in.Queue.Claims {
+			if string(cl.Item.Data) != fmt.Sprint(i+1) || cl.Item.Attempts != 1 || cl.Session == "" || cl.Since.IsZero() || cl.Item.Since.IsZero() {
+				w.T.Errorf("claim %d: %+v", i, cl)
+			}
+		}
+		const nodes = 3*5 + 1 // a claim, its attempts and its item; and the next item
+		wanted := int32(1 + in.Reads)
+		if w.batches(c) {
+			wanted -= nodes - 1
+		}
+		if n := calls.Load(); n != wanted {
+			w.T.Errorf("%d requests, want %d; %d reads were reported", n, wanted, in.Reads)
 		}
 	})
 }

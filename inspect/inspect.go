@@ -25,9 +25,10 @@ type Options struct {
 	// contenders and members, and the reasons of revocations and aborts.
 	Data bool
 
-	// MaxReads bounds the number of requests: one for each node that matters and one
-	// for each list of nodes. The default is 1,000. Nodes beyond that are not
-	// described, and Truncated is set.
+	// MaxReads bounds the number of reads: one for each node that matters and one for
+	// each list of nodes. The default is 1,000. Nodes beyond that are not described,
+	// and Truncated is set. If the service has batches (see Features of package
+	// backend), many reads of data are one request.
 	MaxReads int
 }
 
@@ -55,7 +56,7 @@ type Report struct {
 
 	Summary string    `json:"summary"` // in one line
 	At      time.Time `json:"at"`      // when it was read, by this client's clock
-	Reads   int       `json:"reads"`   // requests that it took
+	Reads   int       `json:"reads"`   // of nodes and lists, which it took
 
 	// Truncated reports that MaxReads was reached, and not everything is described.
 	Truncated bool     `json:"truncated,omitempty"`

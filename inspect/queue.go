@@ -128,21 +128,28 @@ func (x *inspector) items(ctx context.Context, in *Queue, buckets []layout.Bucke
 	if kind = scan.kind(in.Items); kind == "queue" && in.Items > 0 {
 		x.in.note("a PriorityQueue in which everything has the priority 0 looks the same")
 	}
-	for _, e := range scan.claims {
-		c, ok, err := x.claim(ctx, &e, kind)
-		if err != nil {
-			return "", err
-		}
-		if ok {
-			in.Claims = append(in.Claims, c)
+	var wants []want
+	for i := range scan.claims {
+		e := &scan.claims[i]
+		wants = append(append(wants, want{e.Bucket + "/" + e.mark, true}), x.wants(e)...)
+	}
+	if scan.next != nil {
+		wants = append(wants, x.wants(scan.next)...)
+	}
+	got, err := x.getAll(ctx, wants...)
+	if err != nil {
+		return "", err
+	}
+	for i := range scan.claims {
+		e, mark := &scan.claims[i], got[0]
+		item, ok, rest := x.item(e, kind, got[1:])
+		got = rest
+		if ok && !mark.gone && !mark.skip {
+			in.Claims = append(in.Claims, Claim{Item: item, Name: e.mark, Session: hexSession(mark.stat), Since: utc(mark.stat.Ctime)})
 		}
 	}
 	if scan.next != nil {
-		item, ok, err := x.item(ctx, scan.next, kind)
-		if err != nil {
-			return "", err
-		}
-		if ok {
+		if item, ok, _ := x.item(scan.next, kind, got); ok {
 			in.Next = &item
 		}
 	}
@@ -212,22 +219,25 @@ func (x *inspector) scan(ctx context.Context, in *Queue, buckets []layout.Bucket
 	return q, nil
 }
 
-// claim reads a claim and its item. ok is false if it is gone meanwhile, or MaxReads
-// is reached.
-func (x *inspector) claim(ctx context.Context, e *entry, kind string) (c Claim, ok bool, err error) {
-	mark, err := x.get(ctx, e.Bucket+"/"+e.mark, false)
-	if err != nil || mark.gone || mark.skip {
-		return c, false, err
+// wants returns the nodes of an item.
+func (x *inspector) wants(e *entry) []want {
+	wants := []want{{e.Path(), x.data}}
+	if e.State {
+		wants = append(wants, want{e.StateAt(), true})
 	}
-	item, ok, err := x.item(ctx, e, kind)
-	return Claim{Item: item, Name: e.mark, Session: hexSession(mark.stat), Since: utc(mark.stat.Ctime)}, ok, err
+	return wants
 }
 
-// item reads an item. ok is false if it is gone meanwhile, or MaxReads is reached.
-func (x *inspector) item(ctx context.Context, e *entry, kind string) (it Item, ok bool, err error) {
-	r, err := x.get(ctx, e.Path(), x.data)
-	if err != nil || r.gone || r.skip {
-		return it, false, err
+// item describes an item, of whose nodes got begins with what was read. It returns the
+// rest. ok is false if the item is gone meanwhile, or MaxReads was reached.
+func (x *inspector) item(e *entry, kind string, got []seen) (it Item, ok bool, rest []seen) {
+	r, rest := got[0], got[1:]
+	state := seen{skip: true}
+	if e.State {
+		state, rest = rest[0], rest[1:]
+	}
+	if r.gone || r.skip {
+		return it, false, rest
 	}
 	it = Item{ID: e.ID, Size: int(r.stat.DataLength), Data: x.keep(r.data), Unread: r.unread}
 	if r.stat.Czxid != 0 {
@@ -239,18 +249,14 @@ func (x *inspector) item(ctx context.Context, e *entry, kind string) (it Item, o
 	if kind == "priorityqueue" {
 		it.Priority = e.key
 	}
-	if !e.State {
-		return it, true, nil
+	if !state.gone && !state.skip {
+		var err error
+		it.Attempts, err = strconv.Atoi(strings.TrimSpace(string(state.data)))
+		if err != nil || it.Attempts < 1 && e.Marked {
+			it.Attempts = 1 // overwritten by an outsider; a claimed item was taken at least once
+		}
 	}
-	state, err := x.get(ctx, e.StateAt(), true)
-	if err != nil || state.gone || state.skip {
-		return it, true, err
-	}
-	it.Attempts, err = strconv.Atoi(strings.TrimSpace(string(state.data)))
-	if err != nil || it.Attempts < 1 && e.Marked {
-		it.Attempts = 1 // overwritten by an outsider; a claimed item was taken at least once
-	}
-	return it, true, nil
+	return it, true, rest
 }
 
 // deadLetters counts the items of a queue of dead letters, whose buckets are in items.

@@ -26,7 +26,7 @@ type inspector struct {
 	left  int
 }
 
-// count counts a request that is made whatever the limit is.
+// count counts a read that is made whatever the limit is.
 func (x *inspector) count() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -34,10 +34,10 @@ func (x *inspector) count() {
 	x.left--
 }
 
-// take reports whether one more request may be made, and counts it.
+// take reports whether one more read may be made, and counts it.
 func (x *inspector) take() bool { return x.takeN(1) }
 
-// takeN is take for n requests that belong together.
+// takeN is take for n reads that belong together.
 func (x *inspector) takeN(n int) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,19 +64,83 @@ type seen struct {
 	skip   bool   // the limit was reached
 }
 
-// get reads one node. Without contents it reads the Stat only.
-func (x *inspector) get(ctx context.Context, path string, contents bool) (r seen, err error) {
-	if !x.take() {
-		return seen{skip: true}, nil
+// want is a node to be read. Without contents only its Stat is read.
+type want struct {
+	path     string
+	contents bool
+}
+
+// get reads one node.
+func (x *inspector) get(ctx context.Context, path string, contents bool) (seen, error) {
+	got, err := x.getAll(ctx, want{path, contents})
+	return got[0], err
+}
+
+// getAll reads nodes, until the limit is reached.
+func (x *inspector) getAll(ctx context.Context, wants ...want) ([]seen, error) {
+	got := make([]seen, len(wants))
+	n := 0
+	for n < len(wants) && x.take() {
+		n++
 	}
-	if contents {
-		r.data, r.stat, err = x.s.Get(ctx, path, nil)
-	} else {
-		r.stat, err = x.s.Exists(ctx, path, nil)
+	for i := n; i < len(wants); i++ {
+		got[i].skip = true
 	}
-	if contents && errors.Is(err, backend.ErrDenied) && x.take() {
+	results, err := x.readAll(ctx, wants[:n])
+	for i := 0; i < n && err == nil; i++ {
+		got[i], err = x.judge(ctx, wants[i], results[i])
+	}
+	return got, err
+}
+
+// readAll reads nodes: those with contents in one request for many, if the service has
+// batches, and the others several at a time.
+func (x *inspector) readAll(ctx context.Context, wants []want) ([]backend.ReadResult, error) {
+	results := make([]backend.ReadResult, len(wants))
+	var reads []backend.Read
+	if x.s.Features().Has(backend.Batches) {
+		for _, w := range wants {
+			if w.contents {
+				reads = append(reads, backend.Read{Path: w.path})
+			}
+		}
+	}
+	var batch []backend.ReadResult
+	if len(reads) > 1 {
+		var err error
+		batch, err = x.s.ReadMany(ctx, reads...)
+		if err != nil && !errors.Is(err, backend.ErrUnsupported) {
+			return nil, err
+		}
+	}
+	var all errgroup.Group
+	all.SetLimit(mostAtOnce)
+	for i, w := range wants {
+		r := &results[i]
+		switch {
+		case w.contents && len(batch) > 0:
+			*r, batch = batch[0], batch[1:]
+		case w.contents:
+			all.Go(func() error {
+				r.Data, r.Stat, r.Err = x.s.Get(ctx, w.path, nil)
+				return nil
+			})
+		default:
+			all.Go(func() error {
+				r.Stat, r.Err = x.s.Exists(ctx, w.path, nil)
+				return nil
+			})
+		}
+	}
+	return results, all.Wait()
+}
+
+// judge returns what the read of a node shows.
+func (x *inspector) judge(ctx context.Context, w want, read backend.ReadResult) (seen, error) {
+	r, err := seen{data: read.Data, stat: read.Stat}, read.Err
+	if w.contents && errors.Is(err, backend.ErrDenied) && x.take() {
 		r.unread = "no permission"
-		r.stat, err = x.s.Exists(ctx, path, nil) // the Stat may be readable by all
+		r.stat, err = x.s.Exists(ctx, w.path, nil) // the Stat may be readable by all
 	}
 	switch {
 	case isNotFound(err):
@@ -111,20 +175,6 @@ func (x *inspector) list(ctx context.Context, path string) (names []string, stat
 	return nil, stat, false, err
 }
 
-// getAll reads nodes, several at a time.
-func (x *inspector) getAll(ctx context.Context, paths []string, contents bool) ([]seen, error) {
-	got := make([]seen, len(paths))
-	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(mostAtOnce)
-	for i, path := range paths {
-		all.Go(func() (err error) {
-			got[i], err = x.get(ctx, path, contents)
-			return err
-		})
-	}
-	return got, all.Wait()
-}
-
 const (
 	mostAtOnce = 16 // reads under way
 	mostLists  = 8  // of one directory, while nodes of it vanish
@@ -152,13 +202,14 @@ func (x *inspector) getStanding(ctx context.Context, dir string, names []string,
 	all := make(map[string]seen)
 	for lists := 1; ; lists++ {
 		chosen := pick(names)
-		var paths, fresh []string
+		var wants []want
+		var fresh []string
 		for _, name := range chosen {
 			if _, ok := all[name]; !ok {
-				paths, fresh = append(paths, dir+"/"+name), append(fresh, name)
+				wants, fresh = append(wants, want{dir + "/" + name, contents}), append(fresh, name)
 			}
 		}
-		got, err := x.getAll(ctx, paths, contents)
+		got, err := x.getAll(ctx, wants...)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/coordtest"
 )
@@ -17,6 +18,22 @@ type world struct{ *coordtest.World }
 
 func onEach(t *testing.T, f func(w *world)) {
 	coordtest.OnEach(t, func(w *coordtest.World) { f(&world{w}) })
+}
+
+// onAll is onEach and on memory without batches.
+func onAll(t *testing.T, f func(w *world)) {
+	onEach(t, f)
+	coordtest.OnMemoryWithoutBatches(t, func(w *coordtest.World) { f(&world{w}) })
+}
+
+// batches reports whether the service of the client has batches.
+func (w *world) batches(c *coord.Client) bool {
+	w.T.Helper()
+	s, err := c.Session(context.Background())
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return s.Features().Has(backend.Batches)
 }
 
 func onMemory(t *testing.T, f func(w *world)) {
