@@ -8,13 +8,14 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// vigil is the part of one session in following changes: a set of watches, and those
-// that have fired. Armed watches stay armed from one look to the next.
+// vigil is the part of one session in following changes: a set of watches, those that
+// have fired, and a watch of a tree. Armed watches stay armed from one look to the next.
 type vigil struct {
 	s     *session
 	ws    *backend.WatchSet
-	fired []*backend.Watch // since the previous look
-	first bool             // the first look of this session: no watch is armed, and earlier reads may be stale
+	tree  *backend.TreeWatch // or nil
+	fired []*backend.Watch   // since the previous look
+	first bool               // the first look of this session: no watch is armed, and earlier reads may be stale
 }
 
 // renew stops all watches, before a look that reads everything again.
@@ -24,9 +25,9 @@ func (v *vigil) renew() {
 }
 
 // followLive calls look at the beginning of each session, and again whenever one of the
-// watches that look has armed fires, until ctx ends or look fails for good. It returns
-// the reason: the error of ctx, ErrClosed, or look's. Every reconnection fires all
-// watches, so no stale read stays.
+// watches that look has armed fires or the tree reports something, until ctx ends or look
+// fails for good. It returns the reason: the error of ctx, ErrClosed, or look's. Every
+// reconnection fires all watches and ends the tree, so no stale read stays.
 func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
 	_, err := onSession(ctx, c, func(s *session) (struct{}, error) { return struct{}{}, s.followOnce(ctx, look) })
 	switch {
@@ -40,7 +41,10 @@ func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, 
 
 func (s *session) followOnce(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
 	v := &vigil{s: s, ws: backend.NewWatchSet(), first: true}
-	defer func() { v.ws.Stop() }() // stops the set of the last look
+	defer func() { // stops what the last look has armed
+		v.ws.Stop()
+		v.tree.Stop()
+	}()
 	for {
 		if err := look(ctx, v); err != nil {
 			return err
@@ -48,12 +52,13 @@ func (s *session) followOnce(ctx context.Context, look func(ctx context.Context,
 		v.first = false
 		select {
 		case <-v.ws.Ready():
-			v.fired = v.ws.Take()
+		case <-v.tree.Ready():
 		case <-s.b.Done():
 			return s.b.Err()
 		case <-ctx.Done():
 			return backend.ContextError(ctx)
 		}
+		v.fired = v.ws.Take()
 	}
 }
 

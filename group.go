@@ -160,7 +160,7 @@ func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(layout
 			}
 			return list, nil
 		}
-		got, err := g.read(ctx, s, unread, nil)
+		got, _, err := g.read(ctx, s, unread)
 		if err != nil {
 			return nil, err
 		}
@@ -181,7 +181,9 @@ func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(layout
 type reading[T any] struct {
 	member Member[T]
 	mzxid  int64          // of the latest change of the node
+	denied bool           // the value may not be read
 	w      *backend.Watch // armed, if one was wanted
+	stale  bool           // it must be read again
 	gone   bool           // there was no node
 	err    error
 }
@@ -190,25 +192,28 @@ type reading[T any] struct {
 // the read. So the look ends however many members come and go.
 const mostLists = 8
 
-// read reads the nodes. If watches is not nil, it arms a watch of that set on each
-// node.
-func (g *Group[T]) read(ctx context.Context, s *session, nodes []layout.MemberNode, watches *backend.WatchSet) ([]reading[T], error) {
-	got := make([]reading[T], len(nodes))
-	if watches == nil {
-		paths := make([]string, len(nodes))
-		for i, n := range nodes {
-			paths[i] = g.path.full + "/" + n.Name
-		}
-		results, err := s.getAll(ctx, paths)
-		if err != nil {
-			return nil, err
-		}
-		// A node that the client may not read costs one more request.
-		return got, readAll(ctx, len(results), func(ctx context.Context, i int) error {
-			got[i] = g.reading(ctx, s, nodes[i], nil, nil, results[i])
-			return got[i].err
-		})
+// read reads the nodes, and the data of the nodes at more, which are read after them.
+func (g *Group[T]) read(ctx context.Context, s *session, nodes []layout.MemberNode, more ...string) (got []reading[T], rest []backend.ReadResult, err error) {
+	paths := make([]string, 0, len(nodes)+len(more))
+	for _, n := range nodes {
+		paths = append(paths, g.path.full+"/"+n.Name)
 	}
+	results, err := s.getAll(ctx, append(paths, more...))
+	if err != nil {
+		return nil, nil, err
+	}
+	got = make([]reading[T], len(nodes))
+	// A node that the client may not read costs one more request.
+	err = readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
+		got[i] = g.reading(ctx, s, nodes[i], nil, nil, results[i])
+		return got[i].err
+	})
+	return got, results[len(nodes):], err
+}
+
+// watch reads the nodes, each with a watch of the set.
+func (g *Group[T]) watch(ctx context.Context, s *session, nodes []layout.MemberNode, watches *backend.WatchSet) ([]reading[T], error) {
+	got := make([]reading[T], len(nodes))
 	err := readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
 		w := watches.New()
 		data, stat, err := s.b.Get(ctx, g.path.full+"/"+nodes[i].Name, w)
@@ -240,7 +245,7 @@ func (g *Group[T]) reading(ctx context.Context, s *session, n layout.MemberNode,
 		r.w.Stop()
 		return reading[T]{err: err}
 	}
-	r.mzxid = stat.Mzxid
+	r.mzxid, r.denied = stat.Mzxid, denied != nil
 	r.member = Member[T]{
 		ID:      n.ID,
 		Token:   stat.Czxid,

@@ -93,7 +93,7 @@ func TestAJoinThatIsGivenUpLeavesNoNode(t *testing.T) {
 
 // All watches report the death of a process in time.
 func TestAMemberThatIsCutOffOrDiesIsGoneInTime(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		watch := w.watch(ctx, w.group("reader", nil))
 		mustJoin(w.T, w.group("stays", nil), "s", "1")
@@ -125,7 +125,7 @@ func TestAMemberThatIsCutOffOrDiesIsGoneInTime(t *testing.T) {
 }
 
 func TestABlipIsInvisibleAndCreatesNoNode(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		watch := w.watch(ctx, w.group("reader", nil))
 		c := w.Open("a", nil)
@@ -162,7 +162,7 @@ func TestABlipIsInvisibleAndCreatesNoNode(t *testing.T) {
 func TestAMemberJoinsAgainWhileItsOldNodeStillExists(t *testing.T) {
 	for _, replace := range []bool{false, true} {
 		t.Run(fmt.Sprint("replace ", replace), func(t *testing.T) {
-			onEach(t, func(w *world) {
+			onAll(t, func(w *world) {
 				ctx := context.Background()
 				watch := w.watch(ctx, w.group("reader", nil))
 				c := w.Open("a", nil)
@@ -272,7 +272,7 @@ func TestALeaveWithoutContactReturnsWithTheSession(t *testing.T) {
 
 // In other libraries a member whose own node had vanished waited forever.
 func TestAMemberWhoseNodeIsDeletedMakesANewOne(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		watch := w.watch(ctx, w.group("reader", nil))
 		m := mustJoin(w.T, w.group("a", nil), "x", "1")
@@ -306,7 +306,7 @@ func TestAMemberWhoseNodeIsDeletedMakesANewOne(t *testing.T) {
 
 // In other libraries user code ran on the event thread, where it could not call the client.
 func TestACodecMayUseTheClient(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
 		other := coord.NewGroup(c, "/other", &coord.GroupOptions[string]{Codec: coord.Text()})
@@ -344,18 +344,13 @@ func TestAMembershipEndsWhenTheServiceRefuses(t *testing.T) {
 
 // One member that may not be read does not hide the others.
 func TestAMemberThatMayNotBeReadIsListedWithItsError(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		ctx := context.Background()
 		a := w.group("a", nil)
 		mustJoin(w.T, a, "open", "1")
 		m := mustJoin(w.T, a, "secret", "1")
 		secret, _ := a.Member(ctx, "secret")
-		g := w.group("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			if c.Op == "get" && c.Path == secret.Path {
-				return backend.ErrDenied
-			}
-			return nil
-		}})
+		g := w.group("b", denies(func(path string) bool { return path == secret.Path }))
 		watch := w.watch(ctx, g)
 		e := watch.next()
 		if brief(e.Members) != "open=1 secret=" || e.Err != nil {
@@ -383,7 +378,7 @@ func foreignName(kind string, on *atomic.Bool) *backendtest.Hooks {
 }
 
 func TestAForeignNameDoesNotBlindAGroup(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		var on atomic.Bool
 		on.Store(true)
 		g := w.group("reader", foreignName("member-a\u00adb-0000000000", &on))
@@ -401,17 +396,12 @@ func TestAForeignNameDoesNotBlindAGroup(t *testing.T) {
 
 // After a reconnection every node is read again. Changes that this finds must be reported.
 func TestAMemberThatBecomesReadableIsReported(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		ctx := context.Background()
 		mustJoin(w.T, w.group("a", nil), "x", "1")
 		var denied atomic.Bool
 		denied.Store(true)
-		g := w.group("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			if c.Op == "get" && strings.Contains(c.Path, "-x-") && denied.Load() {
-				return backend.ErrDenied
-			}
-			return nil
-		}})
+		g := w.group("b", denies(func(path string) bool { return strings.Contains(path, "-x-") && denied.Load() }))
 		p, err := g.Picker(ctx, coord.PickRoundRobin)
 		if err != nil {
 			w.T.Fatal(err)

@@ -97,7 +97,7 @@ func TestRandomPicksEachWithTheSameProbability(t *testing.T) {
 }
 
 func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		life, cancel := context.WithCancel(ctx)
 		g := w.group("a", nil)
@@ -155,7 +155,7 @@ func TestAPickerWaitsForAMemberAndEndsWithItsContext(t *testing.T) {
 
 // The view of a group ends with its last user. The next user begins a new one.
 func TestWatchesAndPickersShareOneView(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		ctx := context.Background()
 		g := w.group("a", nil)
 		for round := range 3 {
@@ -181,7 +181,7 @@ func TestWatchesAndPickersShareOneView(t *testing.T) {
 // A Picker never lags behind a Watch of the same Group, however members join, leave and lose
 // their sessions.
 func TestAPickerNeverReturnsAMemberThatAWatchReportedGone(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		g := w.group("reader", nil)
 		rounds := 60
@@ -268,7 +268,7 @@ func TestAPickerNeverReturnsAMemberThatAWatchReportedGone(t *testing.T) {
 // The reader's next session may be on a server that lags behind: a member that was reported
 // gone does not come back.
 func TestAViewDoesNotGoBackOverALostSession(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		ctx := context.Background()
 		var old atomic.Pointer[[]string]
 		var stale atomic.Bool

@@ -47,7 +47,7 @@ func TestAMemberWhoseIDWasTakenWhileItWasAwayEnds(t *testing.T) {
 // A restarted process finds the node of its previous run. With TakeOver it need not wait until
 // the service has ended that session.
 func TestASuccessorWithTakeOverReplacesADeadNode(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		watch := w.watch(context.Background(), w.group("reader", nil))
 		m := mustJoin(w.T, w.group("a", nil), "x", "1")
 		watch.until("x=1")
@@ -96,7 +96,7 @@ func TestAnotherSessionsNodeIsNeverAdopted(t *testing.T) {
 // If the member that would refuse a newcomer leaves before the newcomer has withdrawn, the
 // newcomer is not refused, and no watch reports it as joined and left.
 func TestANewcomerIsRefusedOnlyByAPresentMember(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		var before coordtest.Nth
 		watch := w.watch(context.Background(), w.group("reader", nil))
 		a := mustJoin(w.T, w.group("a", nil), "x", "1")
@@ -146,7 +146,7 @@ func TestATakeoverByADeletedNodeRemovesNoMember(t *testing.T) {
 // A takeover happens between a listing and the read of the replaced member: the id is never
 // reported as free.
 func TestATakeoverDuringALookShowsNoGap(t *testing.T) {
-	onMemory(t, func(w *world) {
+	onMemories(t, func(w *world) {
 		ctx := context.Background()
 		var before coordtest.Nth
 		a := mustJoin(w.T, w.group("a", nil), "x", "1")
@@ -268,7 +268,7 @@ func TestTheNumbersOfADirectoryEndWithAnError(t *testing.T) {
 }
 
 func TestTheIDIsRefusedWhileAnotherHasIt(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		a, b := w.group("a", nil), w.group("b", nil)
 		m := mustJoin(w.T, a, "x", "first")
@@ -300,7 +300,7 @@ func TestTheIDIsRefusedWhileAnotherHasIt(t *testing.T) {
 }
 
 func TestANewcomerWithTakeOverTakesTheID(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		watch := w.watch(ctx, w.group("reader", nil))
 		watch.next()
@@ -336,7 +336,7 @@ func TestANewcomerWithTakeOverTakesTheID(t *testing.T) {
 func TestOfManyConcurrentJoinsOneHasTheID(t *testing.T) {
 	for _, replace := range []bool{false, true} {
 		t.Run(fmt.Sprint("replace ", replace), func(t *testing.T) {
-			onEach(t, func(w *world) {
+			onAll(t, func(w *world) {
 				const n = 6
 				ctx, cancel := context.WithCancel(context.Background())
 				watch := w.watch(ctx, w.group("reader", nil))

@@ -55,7 +55,7 @@ func brief(list []coord.Member[string]) string {
 }
 
 func TestMembersJoinAreFoundAndLeave(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		a, b := w.group("a", nil), w.group("b", nil)
@@ -219,7 +219,7 @@ func TestBadIDsPathsAndValuesAreRefusedAtOnce(t *testing.T) {
 
 // Foreign nodes are not read, and a value that cannot be decoded does not hide its member.
 func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		type instance struct{ Port int }
 		g := coord.NewGroup[instance](w.Open("a", nil), "/g", nil)
@@ -290,7 +290,7 @@ func TestForeignChildrenAreIgnoredAndUnknownValuesListed(t *testing.T) {
 }
 
 func TestCloseEndsMembershipsWatchesAndPickers(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
 		g := textGroup(c, false)
@@ -376,7 +376,7 @@ func TestALostReplyOfSetValueDoesNotUndoALaterOne(t *testing.T) {
 
 // The session is lost while a value is written: the next incarnation has the new value.
 func TestAValueThatWasSetWhileTheSessionWasLostIsKept(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		var after coordtest.Nth
 		g := textGroup(w.Open("a", &backendtest.Hooks{After: after.After}), false)
@@ -489,7 +489,7 @@ func TestAValueInDoubtOfAMembershipThatEndsIsUncertain(t *testing.T) {
 }
 
 func TestSetValueIsLastingAndInOrder(t *testing.T) {
-	onEach(t, func(w *world) {
+	onAll(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
 		g := textGroup(c, false)

@@ -38,6 +38,12 @@ type GroupUpdate[T any] struct {
 // the one that it receives. Watch continues over lost sessions, during which Members
 // stay unchanged, and over a missing directory. The channel is closed when ctx
 // ends, and after an element with Err.
+//
+// At the start, and after each reconnection, the members are listed and each is read.
+// After that a member that joins or changes its value costs one request, and one that
+// leaves none, if the service has trees and batches (see Features of package backend)
+// and all members can be read. Otherwise a change of a value costs one request, and each
+// join or leave lists all members and, for a join, reads the new one.
 func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 	out := newSignal[GroupUpdate[T]]()
 	fail := func(err error) <-chan GroupUpdate[T] {
@@ -230,21 +236,40 @@ func (g *Group[T]) follow(ctx context.Context, v *view[T]) {
 
 // follower follows a group. Of the directory and the members, it reads again only
 // what has changed.
+//
+// If the service has trees, one watch of the directory's tree tells what has changed,
+// and the changes keep the list of names up to date. A service may keep the changes
+// of a node that the session may not read to itself. Two rules keep such members in
+// the list:
+//
+//   - Each join changes the data of the directory, which the session may read. After
+//     such a change, and together with each new member, the directory is read. If it
+//     has another number of children than there are names, it is listed again.
+//   - The leave of a member changes no data. If a member cannot be read, the session
+//     goes on as without trees: with a watch on the children of the directory and on
+//     each member.
 type follower[T any] struct {
 	g     *Group[T]
 	seen  *latest[roster[T]]
 	known bool // the group was read once
 
-	dir     *backend.Watch            // on the children of the directory, or on its creation; nil: must be read
-	names   []string                  // of the directory
-	nodes   map[string]reading[T]     // the nodes of members; w is nil if the node must be read again
+	trees   bool                  // this session follows a tree
+	names   []string              // of the directory
+	listed  bool                  // names are up to date, but for changes and watches that were not handled yet
+	counted bool                  // with a tree: their number was compared
+	asOf    int64                 // the position of the latest read of the directory
+	nodes   map[string]reading[T] // the nodes of members
+
+	// Without a tree:
+	dir     *backend.Watch            // on the children of the directory, or on its creation
 	watched map[*backend.Watch]string // the names of the nodes whose watch is armed
 }
 
 // look implements a look of followLive.
 func (f *follower[T]) look(ctx context.Context, v *vigil) error {
 	if v.first {
-		f.forgetWatches()
+		f.trees = v.s.b.Features().Has(backend.Trees)
+		f.forget()
 		// Another server may lag behind the state that an earlier session has seen,
 		// and a member that was reported as gone must not come back.
 		if err := v.s.b.Sync(ctx, f.g.path.full); err != nil {
@@ -253,20 +278,14 @@ func (f *follower[T]) look(ctx context.Context, v *vigil) error {
 	}
 	for _, w := range v.fired {
 		if w == f.dir {
-			f.dir = nil
+			f.listed = false
 		}
 		if name, ok := f.watched[w]; ok {
 			delete(f.watched, w)
-			r := f.nodes[name]
-			r.w = nil
-			f.nodes[name] = r
+			f.expire(name)
 		}
 	}
-	if f.dir == nil {
-		if err := f.list(ctx, v); err != nil {
-			return err
-		}
-	}
+	f.takeTree(v)
 	list, changed, err := f.readMembers(ctx, v)
 	if err != nil {
 		return err
@@ -282,43 +301,114 @@ func (f *follower[T]) look(ctx context.Context, v *vigil) error {
 	return nil
 }
 
-// forgetWatches prepares for another session. It keeps the readings, to compare
-// with.
-func (f *follower[T]) forgetWatches() {
-	f.dir = nil
+// forget makes everything be read again. It keeps the readings, to compare with.
+func (f *follower[T]) forget() {
+	f.dir, f.listed = nil, false
 	f.watched = make(map[*backend.Watch]string)
-	for name, r := range f.nodes {
-		r.w = nil
+	for name := range f.nodes {
+		f.expire(name)
+	}
+}
+
+// expire makes the node be read again if it is that of a member.
+func (f *follower[T]) expire(name string) {
+	if r, ok := f.nodes[name]; ok {
+		r.w, r.stale = nil, true
 		f.nodes[name] = r
 	}
 }
 
-// list lists the directory with a watch. If the directory is missing, it watches
-// for its creation.
+// dropTree stops the watch of the tree.
+func (f *follower[T]) dropTree(v *vigil) {
+	v.tree.Stop()
+	v.tree = nil
+	f.forget()
+}
+
+// takeTree applies the changes of the tree since the latest call to the names.
+func (f *follower[T]) takeTree(v *vigil) {
+	changes, over := v.tree.Take()
+	if over {
+		f.dropTree(v)
+		return
+	}
+	for _, c := range changes {
+		if c.Path == f.g.path.full {
+			if c.Kind == backend.TreeDeleted {
+				f.names = nil
+			} else if c.Zxid == 0 || c.Zxid > f.asOf {
+				f.counted = false
+			}
+			continue
+		}
+		name, ok := strings.CutPrefix(c.Path, f.g.path.full+"/")
+		if !ok || strings.Contains(name, "/") {
+			continue
+		}
+		if c.Kind == backend.TreeDeleted {
+			f.names = slices.DeleteFunc(f.names, func(other string) bool { return other == name })
+			continue
+		}
+		if c.Kind == backend.TreeCreated && !slices.Contains(f.names, name) {
+			f.names = append(f.names, name)
+			f.counted = false
+		}
+		if c.Zxid == 0 || c.Zxid > f.nodes[name].mzxid {
+			f.expire(name)
+		}
+	}
+}
+
+// list lists the directory. Without a tree it does that with a watch, and watches for
+// the creation of the directory if that is missing. With one, it arms the tree before
+// it lists for the first time.
 func (f *follower[T]) list(ctx context.Context, v *vigil) error {
+	if f.trees && v.tree == nil {
+		tree := backend.NewTreeWatch(0)
+		err := v.s.b.WatchTree(ctx, f.g.path.full, tree)
+		switch {
+		case errors.Is(err, backend.ErrUnsupported):
+			f.trees = false
+		case err != nil:
+			return err
+		default:
+			v.tree = tree
+		}
+	}
+	ws := v.ws
+	if f.trees {
+		ws = nil
+	}
 	var names []string
-	w, err := v.s.readOrAwait(ctx, v.ws, f.g.path.full, func(w *backend.Watch) (err error) {
-		names, _, err = v.s.b.Children(ctx, f.g.path.full, w)
+	var stat backend.Stat
+	w, err := v.s.readOrAwait(ctx, ws, f.g.path.full, func(w *backend.Watch) (err error) {
+		names, stat, err = v.s.b.Children(ctx, f.g.path.full, w)
 		return err
 	})
 	if err == nil {
-		f.dir, f.names = w, names
+		f.dir, f.names, f.asOf = w, names, stat.AsOf
+		f.listed, f.counted = true, true
 	}
 	return err
 }
 
-// readMembers reads the members that are new or whose watch has fired. It returns
-// all members, and whether any has come, gone or changed.
+// readMembers reads what is not up to date. It returns all members, and whether any
+// has come, gone or changed.
 func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[T], changed bool, err error) {
 	for lists := 0; ; {
+		if !f.listed {
+			if err := f.list(ctx, v); err != nil {
+				return nil, false, err
+			}
+		}
 		present := layout.PresentMembers(f.names)
 		var unread []layout.MemberNode
 		for _, n := range present {
-			if r, ok := f.nodes[n.Name]; !ok || r.w == nil {
+			if r, ok := f.nodes[n.Name]; !ok || r.stale {
 				unread = append(unread, n)
 			}
 		}
-		if len(unread) == 0 {
+		if len(unread) == 0 && f.counted {
 			gone := maps.Clone(f.nodes)
 			for _, n := range present {
 				list = append(list, f.nodes[n.Name].member)
@@ -332,7 +422,7 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 			}
 			return list, changed, nil
 		}
-		got, err := f.g.read(ctx, v.s, unread, v.ws)
+		got, count, err := f.read(ctx, v, unread)
 		if err != nil {
 			return nil, false, err
 		}
@@ -346,17 +436,52 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 			old, ok := f.nodes[n.Name]
 			changed = changed || !ok || old.mzxid != r.mzxid || old.member.Token != r.member.Token || (old.member.Err == nil) != (r.member.Err == nil)
 			f.nodes[n.Name] = r
-			f.watched[r.w] = n.Name
+			if r.w != nil {
+				f.watched[r.w] = n.Name
+			}
+			f.trees = f.trees && !r.denied
 		}
 		f.names = slices.DeleteFunc(f.names, func(name string) bool { return vanished[name] })
+		if !f.trees && v.tree != nil {
+			f.dropTree(v)
+			continue
+		}
 		// A successor may have been made after the list, and must be reported in
-		// one update with the member that is gone. (The watch on the directory has
-		// fired by now.)
-		if len(vanished) > 0 && f.dir.Kind() != 0 && lists < mostLists {
-			lists++
-			if err := f.list(ctx, v); err != nil {
-				return nil, false, err
+		// one update with the member that is gone. (By now the watch on the directory
+		// has fired, or the tree has reported the successor.) The names can also be
+		// older than the count.
+		if len(vanished) > 0 || count >= 0 {
+			if lists++; lists <= mostLists {
+				f.listed = f.listed && f.dir.Kind() == 0
+				f.takeTree(v)
+			}
+			// If a member has come after the count, the next one counts it.
+			if count >= 0 && f.counted && (count != len(f.names) || lists > mostLists) {
+				f.listed = false
 			}
 		}
 	}
+}
+
+// read reads the nodes. Without a tree it watches each of them. With one it also reads
+// the directory, unless its children were counted, and returns their number, else -1.
+func (f *follower[T]) read(ctx context.Context, v *vigil, nodes []layout.MemberNode) (got []reading[T], count int, err error) {
+	switch {
+	case !f.trees:
+		got, err = f.g.watch(ctx, v.s, nodes, v.ws)
+		return got, -1, err
+	case f.counted:
+		got, _, err = f.g.read(ctx, v.s, nodes)
+		return got, -1, err
+	}
+	got, rest, err := f.g.read(ctx, v.s, nodes, f.g.path.full)
+	if err != nil {
+		return nil, -1, err
+	}
+	dir := rest[0]
+	if dir.Err != nil && !isNotFound(dir.Err) {
+		return nil, -1, dir.Err
+	}
+	f.counted, f.asOf = true, max(f.asOf, dir.Stat.AsOf)
+	return got, int(dir.Stat.NumChildren), nil
 }
