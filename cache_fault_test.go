@@ -163,7 +163,9 @@ func (h *holds) hold(what string) (release func()) {
 	h.held[what] = let
 	return func() {
 		h.mu.Lock()
-		delete(h.held, what)
+		if h.held[what] == let { // else it is held anew
+			delete(h.held, what)
+		}
 		h.mu.Unlock()
 		close(let)
 	}
@@ -221,6 +223,51 @@ func TestAnEventIsHandledBeforeALaterReply(t *testing.T) {
 			x.equal(f)
 			x.delete("/c/b")
 			x.equal(f)
+		}
+	})
+}
+
+// The same with trees, where no list is read: the reply shows the new node, and a deletion that is
+// handled after it would remove that node for a while.
+func TestADeletionIsHandledBeforeALaterReplyThatShowsTheNextNode(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var h holds
+		link := backendtest.Intercept(w.Link("cache"), backendtest.Hooks{Before: h.before})
+		c := coordtest.Open(w.T, stalled{link, &h}, nil)
+		x := &caching{w: w, c: c, k: coord.NewCache(c, "/c", nil), s: w.Session("writer"), root: "/c", done: make(chan struct{})}
+		x.ctx, x.stop = context.WithCancel(context.Background())
+		x.create("/c", "/c/a", "/c/x")
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		const rounds = 20
+		for range rounds {
+			w.Settle()
+			get, other := h.hold("get /c/a"), h.hold("get /c/x")
+			x.do(backend.SetData("/c/a", nil, backend.AnyVersion))
+			w.Settle() // the read is requested, and held back
+			run := h.hold("done")
+			x.do(backend.SetData("/c/x", nil, backend.AnyVersion))
+			w.Settle() // Run is stalled
+			x.delete("/c/a")
+			x.create("/c/a")
+			get()
+			w.Settle() // the reply has arrived
+			again := h.hold("get /c/a")
+			for range 4 { // Run handles one thing after the other, and the reader sees each
+				next := h.hold("done")
+				run()
+				w.Settle()
+				run = next
+			}
+			run()
+			w.Settle()
+			again()
+			other()
+			x.equal(f)
+		}
+		if f.Flashes != 0 {
+			w.T.Errorf("%d deletions of what was there in %d rounds", f.Flashes, rounds)
 		}
 	})
 }

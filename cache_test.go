@@ -281,6 +281,7 @@ func TestALoopOverEventsEndsBeforeItsNextBatchWhenItsClientIsClosed(t *testing.T
 			})
 		}
 		x.run().synced()
+		w.Settle() // each loop has its first batch
 		x.create("/c/a")
 		x.equal()
 		x.c.Close()
@@ -626,6 +627,46 @@ func TestAReaderThatSleepsCostsNothingPerChange(t *testing.T) {
 		x.equal(f)
 		if len(f.Seen) != 1 {
 			w.T.Errorf("events of %d paths", len(f.Seen))
+		}
+	})
+}
+
+func TestANodeOfACacheTakesLittleMemory(t *testing.T) {
+	onMemory(t, func(w *world) {
+		heap := func() int64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		const dirs, each, nodes = 100, 99, 1 + 100*100
+		x := w.caching("/c", nil, nil)
+		x.create("/c")
+		data := []byte("0123456789abcdef")
+		own := 0 // bytes of data and paths
+		for i := range dirs {
+			dir := fmt.Sprintf("/c/%02d", i)
+			ops := []backend.Op{backend.Create(dir, data, backend.Persistent)}
+			for k := range each {
+				ops = append(ops, backend.Create(fmt.Sprintf("%s/%08d", dir, k), data, backend.Persistent))
+			}
+			for _, op := range ops {
+				own += len(op.Path) + len(op.Data)
+			}
+			x.do(ops...)
+		}
+		was := heap()
+		x.run().synced()
+		w.Settle()
+		grown := heap() - was
+		if n := x.k.Len(); n != nodes {
+			w.T.Errorf("%d nodes, want %d", n, nodes)
+		}
+		a := (grown - int64(own)) / nodes
+		w.T.Logf("figure: a node of a cache of %d takes %d bytes of heap, without its data and path", nodes, a)
+		if a > 500 {
+			w.T.Errorf("%d bytes a node", a)
 		}
 	})
 }

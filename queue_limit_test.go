@@ -377,8 +377,13 @@ func TestARefusedReadGivesTheItemBack(t *testing.T) {
 		q := w.hookedQueue("a", refuse(&on, reads), &coord.QueueOptions[int]{Prefetch: 2})
 		mustPut(w.T, q, 1, 2)
 		on.Store(true)
-		for _, err := range q.All(context.Background()) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		for _, err := range q.All(ctx) {
 			coordtest.WantErr(w.T, err, coord.ErrDenied)
+		}
+		if ctx.Err() != nil {
+			w.T.Error("the loop goes on after a read that is refused")
 		}
 		on.Store(false)
 		for n := 1; n <= 2; n++ {

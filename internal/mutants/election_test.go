@@ -65,7 +65,7 @@ var electionMutants = []mutant{
 	{"a candidate that stepped down queues beside its own node", "election.go",
 		"}).note(x.l.dir)", "})",
 		"TestACandidateThatSteppedDownWaitsForTheRemovalOfItsNode"},
-	{"the announcement of a candidate that is gone is a candidate", "election_observe.go",
+	{"the announcement of a candidate that is gone belongs to the one before it", "election_observe.go",
 		"case announcement && (of < 0 || list[of].Path != paths[i-1]):", "case announcement && of > len(paths):",
 		"TestContendersWhoseNodesVanishOrMayNotBeRead"},
 }

@@ -61,7 +61,7 @@ var queueMutants = []mutant{
 		"TestAnItemWhoseMoveIsOvertakenIsNotTakenForOneThatOnlyOneServerHas"},
 	{"an item whose read failed is handed out", "queue_item.go",
 		"[]backend.ReadResult{{Err: err}}", "[]backend.ReadResult{{}}",
-		"TestASessionThatEndsBeforeItsBatchIsReadHandsOutNothing"},
+		"TestARefusedReadGivesTheItemBack"},
 	{"an item is buried whatever its state", "queue_claim.go",
 		"backend.Delete(e.StateAt(), version), backend.Delete(e.Path()", "backend.Delete(e.StateAt(), backend.AnyVersion), backend.Delete(e.Path()",
 		"TestAnItemIsNotBuriedUnderItsClaim"},

@@ -115,5 +115,5 @@ var valueMutants = []mutant{
 		"TestARootThatIsCreatedWhileItIsRead"},
 	{"a cache handles a reply before the changes of its tree", "cache_mirror.go",
 		"\t\t\terr := m.look()\n", "\t\t\tvar err error\n",
-		"TestANodeThatChangesBetweenItsListAndItsRead"},
+		"TestADeletionIsHandledBeforeALaterReplyThatShowsTheNextNode"},
 }
