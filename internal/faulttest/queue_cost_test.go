@@ -110,9 +110,10 @@ func TestATakeCostsTheSameHoweverManyItemsWait(t *testing.T) {
 			most = c
 		}
 		// A list, a claim, a read and an Ack; the list of buckets once. A longer hold has a
-		// watch armed, and on a busy machine many holds are longer.
-		if c.requests < 2 || c.requests > 5.5 || c.prefetched < 2 || c.prefetched > 3.5 {
-			t.Errorf("%d items: %.2f requests an item, %.2f with prefetch; want 4 and 2, and 1 more at most", length, c.requests, c.prefetched)
+		// watch armed, and on a busy machine many holds are longer. With prefetch the items of
+		// a claim are read in one request.
+		if c.requests < 2 || c.requests > 5.5 || c.prefetched < 1 || c.prefetched > 2.5 {
+			t.Errorf("%d items: %.2f requests an item, %.2f with prefetch; want 4 and 1.5, and 1 more at most", length, c.requests, c.prefetched)
 		}
 		if c.largest == 0 || c.largest > 1<<20/4 {
 			t.Errorf("%d items: an answer of %d bytes", length, c.largest)
