@@ -730,10 +730,15 @@ func TestATransactionOverTheLimitsOfTheServiceIsRefused(t *testing.T) {
 // What one commit of the service cannot hold is refused before anything is sent.
 func TestWhatTheServiceCannotHoldIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, sent := t.Context(), 0
+		ctx := t.Context()
+		var sent atomic.Int32
+		quiet := func() {
+			synctest.Wait()
+			sent.Store(0)
+		}
 		st := memory.New(&memory.Options{Limits: backend.Limits{Ops: 40, Checks: 12, Bytes: 20_000}})
 		c := coordtest.Open(t, backendtest.Intercept(st, backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
-			sent++
+			sent.Add(1)
 			return nil
 		}}), nil)
 		text := &coord.QueueOptions[string]{Codec: coord.Text()}
@@ -753,19 +758,19 @@ func TestWhatTheServiceCannotHoldIsRefusedAtOnce(t *testing.T) {
 			{"put", func(data string) error { _, err := q.Put(ctx, data); return err }},
 			{"put", func(data string) error { _, err := coord.NewTxn(c).Add(q.PutOp(data)).Commit(ctx); return err }},
 		} {
-			sent = 0
+			quiet()
 			err := x.call(large)
 			var e *backend.Error
-			if !errors.Is(err, coord.ErrTooLarge) || !errors.As(err, &e) || e.Op != x.op || sent != 0 {
-				t.Errorf("%s: %v, after %d requests", x.op, err, sent)
+			if !errors.Is(err, coord.ErrTooLarge) || !errors.As(err, &e) || e.Op != x.op || sent.Load() != 0 {
+				t.Errorf("%s: %v, after %d requests", x.op, err, sent.Load())
 			}
 			if err := x.call(fits); err != nil {
 				t.Errorf("%s of less: %v", x.op, err)
 			}
 		}
-		sent = 0
-		if _, err := coord.NewDoubleBarrier(c, "/d", 13, nil).Enter(ctx); !errors.Is(err, coord.ErrTooLarge) || sent != 0 {
-			t.Errorf("13 members: %v, after %d requests", err, sent)
+		quiet()
+		if _, err := coord.NewDoubleBarrier(c, "/d", 13, nil).Enter(ctx); !errors.Is(err, coord.ErrTooLarge) || sent.Load() != 0 {
+			t.Errorf("13 members: %v, after %d requests", err, sent.Load())
 		}
 		var group sync.WaitGroup
 		for range 12 {
