@@ -15,7 +15,9 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/zkservice"
 )
 
 func TestACacheFollowsEveryKindOfChange(t *testing.T) {
@@ -322,12 +324,34 @@ func TestACacheRefusesBadInput(t *testing.T) {
 func (w *world) rootCache(link, namespace string) *caching {
 	w.T.Helper()
 	first, _, _ := strings.Cut(strings.TrimPrefix(w.Path("/ns"), "/"), "/")
-	b := backendtest.Intercept(w.Link(link), backendtest.Hooks{Names: func(c backendtest.Call, names []string) []string {
-		if c.Path != "/" {
-			return names
+	hide := func(path string) error {
+		if top, _, _ := strings.Cut(path[1:], "/"); top == "" || top == first {
+			return nil
 		}
-		return slices.DeleteFunc(names, func(name string) bool { return name != first && name != "zookeeper" })
-	}})
+		return &backend.Error{Op: "get", Path: path, Err: backend.ErrNotFound}
+	}
+	b := backendtest.Intercept(w.Link(link), backendtest.Hooks{
+		Names: func(c backendtest.Call, names []string) []string {
+			if c.Path != "/" {
+				return names
+			}
+			return slices.DeleteFunc(names, func(name string) bool { return name != first && name != "zookeeper" })
+		},
+		// A tree watch reports their creation.
+		After: func(_ context.Context, c backendtest.Call, err error) error {
+			if c.Op != "get" || hide(c.Path) == nil {
+				return err
+			}
+			return hide(c.Path)
+		},
+		Results: func(c backendtest.Call, results []backend.ReadResult) {
+			for i, r := range c.Reads {
+				if err := hide(r.Path); err != nil {
+					results[i] = backend.ReadResult{Err: err}
+				}
+			}
+		},
+	})
 	c := coordtest.Open(w.T, b, &coord.Options{Namespace: namespace})
 	x := &caching{w: w, c: c, k: coord.NewCache(c, "/", nil), root: "/", done: make(chan struct{})}
 	x.ctx, x.stop = context.WithCancel(context.Background())
@@ -434,6 +458,50 @@ func TestACacheOfTheRootHasTheWholeTree(t *testing.T) {
 		fin.Check(t)
 		fout.Check(t)
 	})
+}
+
+// On ZooKeeper a cache sends few requests as well. How many nodes a request reads depends on
+// the replies before, and so on their order.
+func TestACacheOfAServerTakesFewRequests(t *testing.T) {
+	t.Parallel()
+	w := &world{coordtest.OnServer(t, zookeeper.Options{})}
+	x := w.caching("/c", nil, nil)
+	x.create("/c")
+	for i := range 400 {
+		x.create(fmt.Sprint("/c/", i))
+	}
+	link := w.Service.(*zkservice.Service).ZooKeeper("cache")
+	before := link.Requests()
+	count := func() int {
+		n := link.Requests() - before
+		before += n
+		return n
+	}
+	x.run().synced()
+	x.equal()
+	// Sync, the tree, the data and the children of the root, and 400 reads in four batches.
+	first := count()
+	if first < 8 || first > 4+4*4 {
+		t.Errorf("%d requests for the first copy", first)
+	}
+	t.Logf("figure: the first copy of 401 nodes takes %d requests on ZooKeeper", first)
+	for _, sc := range []struct {
+		what string
+		do   func()
+		want int
+	}{
+		{"a change of data", func() { x.do(backend.SetData("/c/0", nil, -1)) }, 1},
+		{"the creation of a node", func() { x.create("/c/new") }, 1},
+		{"its deletion", func() { x.delete("/c/new") }, 0},
+		{"the creation of an ephemeral node", func() { x.do(backend.Create("/c/e", nil, backend.Ephemeral)) }, 1},
+		{"its deletion", func() { x.delete("/c/e") }, 0},
+	} {
+		sc.do()
+		x.equal()
+		if n := count(); n != sc.want {
+			t.Errorf("%s takes %d requests, want %d", sc.what, n, sc.want)
+		}
+	}
 }
 
 // A watch can fire before the reply to its read shows another node. It must not be registered

@@ -68,7 +68,9 @@ const defaultTreeLimit = 65536
 // are over before any read on the new connection returns. When a session ends, Err is set
 // first.
 //
-// A service may keep the changes of nodes that the session may not read to itself.
+// If an Arm of the session finds that a node is missing or has changed, the watch may report
+// that deletion or change again. A service may keep the changes of nodes that the session may
+// not read to itself.
 type TreeWatch struct {
 	ready chan struct{} // capacity 1; holds a value while there is something to take
 	limit int
@@ -128,7 +130,7 @@ func (w *TreeWatch) Take() (changes []TreeChange, over bool) {
 
 func withdrawn(c TreeChange) bool { return c.Kind == 0 }
 
-// Stop cancels the watch: it reports nothing any more. Stop is idempotent. It sends no
+// Stop cancels the watch: it reports nothing any more. Stop is idempotent. It waits for no
 // request; the service's side of the watch may stay for a while.
 func (w *TreeWatch) Stop() {
 	if w == nil {

@@ -58,10 +58,10 @@ func realHarness(e *zktest.Ensemble) backendtest.Harness {
 // results, errors, Stats and events on both.
 func TestMemoryAndZooKeeperAgree(t *testing.T) {
 	e := realServer(t)
-	real, model := realHarness(e), memoryWithout(differTimeout, backend.Trees)
+	real, model := realHarness(e), memoryHarness(differTimeout)
 	for seed := range scripts(2, 20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			backendtest.Differ(t, model, real, seed, 600)
+			backendtest.Differ(t, model, real, seed, int(scripts(600, 2000)))
 		})
 	}
 	t.Run("in many short scripts", func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestMemoryAndZooKeeperAgreeAtTheEndOfTheNumbers(t *testing.T) {
 	}
 	model := memoryHarness(differTimeout)
 	model.New = func(t *testing.T) backendtest.Service {
-		st := memory.New(&memory.Options{SessionTimeout: differTimeout, Without: backend.Trees})
+		st := memory.New(&memory.Options{SessionTimeout: differTimeout})
 		s, err := st.Open(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -66,6 +66,20 @@ func (c *client) tells(w *backend.TreeWatch, want ...backend.TreeChange) {
 	}
 }
 
+// taken returns the changes that a watch has told, without their zxids.
+func (c *client) taken(w *backend.TreeWatch) map[backend.TreeChange]bool {
+	c.s.Helper()
+	all, over := w.Take()
+	if over {
+		c.s.Fatal("over, though contact never broke")
+	}
+	taken := make(map[backend.TreeChange]bool)
+	for _, change := range all {
+		taken[treeChange(change.Kind, change.Path)] = true
+	}
+	return taken
+}
+
 // isOver checks that the watch is over, and so tells nothing.
 func (s *scene) isOver(w *backend.TreeWatch, why string) {
 	s.Helper()
@@ -265,6 +279,12 @@ func treeLeaves() []leaf {
 				c.arm(math.MaxInt64, late)
 				s.marked(late, backend.LookAgain, "its node is missing")
 				missing.Stop()
+				c.sync()
+				for change := range c.taken(w) {
+					if change != treeChange(treeDeleted, n+"/none") { // Arm may report it again
+						s.Fatalf("told %v without a change", change)
+					}
+				}
 				var ones []*backend.Watch
 				for _, a := range armers() {
 					one := backend.NewWatch()

@@ -242,7 +242,7 @@ func (p *player) lookAround(ctx context.Context, o *observation, st step, actor 
 		}
 	}
 	broke := st.what >= lostRequestStep
-	p.lookAtTrees(ctx, o, broke, actor)
+	p.lookAtTrees(ctx, o, broke, st.what == armStep, actor)
 	for i, w := range p.watches {
 		if w.told || w.stopped {
 			if w.stopped && hasFired(w.Watch) {
@@ -277,8 +277,9 @@ func (p *player) lookAround(ctx context.Context, o *observation, st step, actor 
 }
 
 // lookAtTrees records what the tree watches have told. A break or the end of the session ends
-// its own, in time; the deletions of its ephemerals have no order.
-func (p *player) lookAtTrees(ctx context.Context, o *observation, broke bool, actor *actor) {
+// its own, in time; the deletions of its ephemerals have no order. An Arm may report again
+// what it has found.
+func (p *player) lookAtTrees(ctx context.Context, o *observation, broke, arms bool, actor *actor) {
 	for i, w := range p.trees {
 		if w.ended {
 			if all, _ := w.Take(); len(all) > 0 {
@@ -301,6 +302,9 @@ func (p *player) lookAtTrees(ctx context.Context, o *observation, broke bool, ac
 			w.ended = true
 			p.counts["tree watch over"]++
 			o.addf("tree watch %d is over\n", i)
+			continue
+		}
+		if arms && w.owner == actor {
 			continue
 		}
 		slices.SortStableFunc(all, func(a, b backend.TreeChange) int { return strings.Compare(a.Path, b.Path) })

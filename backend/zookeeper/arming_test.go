@@ -54,7 +54,7 @@ func TestAnEventBeforeTheReplyOfAnArmMeansLookAgain(t *testing.T) {
 		old := armed(h, "/a", dataWatch, true)
 		data, child, other := target("/a", false), target("/a", true), target("/b", false)
 		x := manyOf(h, data, child, other)
-		h.event(event{test.event, "/a"})
+		h.event(event{kind: test.event, path: "/a"})
 		for _, w := range []*backend.Watch{data.Watch, child.Watch, other.Watch} {
 			if w.Kind() != none {
 				t.Errorf("%s: a watch fired before it was armed", test.name)
@@ -67,8 +67,8 @@ func TestAnEventBeforeTheReplyOfAnArmMeansLookAgain(t *testing.T) {
 		if test.event == eventDeleted && old.Kind() != deleted {
 			t.Errorf("the watch that the event was of: %v", old.Kind())
 		}
-		h.event(event{eventDeleted, "/a"}) // after it
-		h.event(event{eventDeleted, "/b"})
+		h.event(event{kind: eventDeleted, path: "/a"}) // after it
+		h.event(event{kind: eventDeleted, path: "/b"})
 		if test.data == none && data.Watch.Kind() != deleted || test.child == none && child.Watch.Kind() != deleted || other.Watch.Kind() != deleted {
 			t.Errorf("%s, and deleted after the reply: %v, %v, %v", test.name, data.Watch.Kind(), child.Watch.Kind(), other.Watch.Kind())
 		}
@@ -86,11 +86,11 @@ func TestAnArmThatIsForgottenLeavesNothing(t *testing.T) {
 	if len(h.arming[watchKey{"/a", dataWatch}]) != 3 {
 		t.Fatalf("arming %v", h.arming)
 	}
-	h.event(event{eventDataChanged, "/a"})
+	h.event(event{kind: eventDataChanged, path: "/a"})
 	h.forget(x)
 	h.forget(again)
 	h.armMany(x) // the reply comes late
-	h.event(event{eventDeleted, "/a"})
+	h.event(event{kind: eventDeleted, path: "/a"})
 	for i, w := range targets {
 		if w.Watch.Kind() != 0 {
 			t.Errorf("watch %d of an Arm that was given up: %v", i, w.Watch.Kind())
@@ -145,17 +145,17 @@ func TestAWatchReplacesAnother(t *testing.T) {
 		after   backend.Kind // when the node is deleted then
 	}{
 		"that is armed":          {func(*hub) {}, 0, backend.Deleted},
-		"that has seen an end":   {func(h *hub) { h.event(event{eventDeleted, "/a"}) }, backend.Deleted, backend.Deleted},
+		"that has seen an end":   {func(h *hub) { h.event(event{kind: eventDeleted, path: "/a"}) }, backend.Deleted, backend.Deleted},
 		"of an old connection":   {func(h *hub) { h.reconnected() }, backend.LookAgain, backend.LookAgain},
 		"of a lost session":      {func(h *hub) { h.end() }, backend.LookAgain, backend.LookAgain},
-		"whose data has changed": {func(h *hub) { h.event(event{eventDataChanged, "/a"}) }, backend.LookAgain, backend.LookAgain},
+		"whose data has changed": {func(h *hub) { h.event(event{kind: eventDataChanged, path: "/a"}) }, backend.LookAgain, backend.LookAgain},
 	} {
 		h := newHub()
 		from, w := armed(h, "/a", dataWatch, true), backend.NewWatch()
 		test.between(h)
 		h.hand(key, from, w)
 		got := w.Kind()
-		h.event(event{eventDeleted, "/a"})
+		h.event(event{kind: eventDeleted, path: "/a"})
 		if got != test.want || w.Kind() != test.after || h.left() != 0 {
 			t.Errorf("%s: %v, then %v, %d left", name, got, w.Kind(), h.left())
 		}
@@ -168,7 +168,7 @@ func TestAWatchReplacesAnother(t *testing.T) {
 		}
 		h.hand(key, from, w)
 		w.Stop()
-		h.event(event{eventDeleted, "/a"})
+		h.event(event{kind: eventDeleted, path: "/a"})
 		if w.Kind() != 0 || h.left() != 0 {
 			t.Errorf("stopped, late %v: %v, %d left", late, w.Kind(), h.left())
 		}

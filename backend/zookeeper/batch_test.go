@@ -18,6 +18,7 @@ func TestManyReadsAreDivided(t *testing.T) {
 	var mu sync.Mutex
 	var counts []int
 	size := 0 // of the data of each node
+	zeros := make([]byte, maxFrame+1+statSize)
 	serve := func(conn net.Conn) {
 		welcome(conn, 10_000)
 		for {
@@ -31,13 +32,17 @@ func TestManyReadsAreDivided(t *testing.T) {
 			n := strings.Count(string(r), "/node")
 			mu.Lock()
 			counts = append(counts, n)
-			data := make([]byte, size)
+			one := appendInt32(appendMultiHeader(nil, opGetData, false), int32(size))
+			long := zeros[:size+statSize]
 			mu.Unlock()
-			var body []byte
+			end := appendMultiHeader(nil, opError, true)
+			conn.Write(be.AppendUint32(nil, uint32(replySize+n*(len(one)+len(long))+len(end))))
+			conn.Write(reply(int32At(r, 0), 0))
 			for range n {
-				body = append(appendText(appendMultiHeader(body, opGetData, false), data), make([]byte, statSize)...)
+				conn.Write(one)
+				conn.Write(long)
 			}
-			conn.Write(framed(reply(int32At(r, 0), 0, appendMultiHeader(body, opError, true)...)))
+			conn.Write(end)
 		}
 	}
 	b := New([]string{startServer(t, serve)}, &Options{Without: optional})
@@ -76,6 +81,6 @@ func TestManyReadsAreDivided(t *testing.T) {
 	// Paths count as well: a server drops the connection for a request of 1 MiB.
 	read(5, 10, "/node"+strings.Repeat("x", 400_000), 2, 2, 1)
 	read(64, 10, "/node", 64)
-	read(3, 33<<20, "/node", 3, 1, 1, 1)
+	read(2, 33<<20, "/node", 2, 1, 1)
 	read(1, maxFrame+1, "/node", 1)
 }

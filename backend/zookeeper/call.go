@@ -35,6 +35,9 @@ type call struct {
 	watch *backend.Watch // of a read
 	many  *armList       // of an Arm
 
+	treeWatch *backend.TreeWatch // of a WatchTree
+	tree      *tree              // that it belongs to; set when the request is written
+
 	// Guarded by the session's mu.
 	stage  stage
 	number uint64        // grows with each call; zero until the call is queued
@@ -158,13 +161,13 @@ func (s *session) queueUp(ctx context.Context, c *call) error {
 }
 
 // post makes a call whose answer nobody waits for, unless there is no contact.
-func (s *session) post(op int32, frame []byte) {
+func (s *session) post(op int32, frame []byte, t *tree) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil || s.isSealed() || !s.linked {
 		return
 	}
-	s.queue = append(s.queue, &call{op: op, frame: frame, stage: queued, done: make(chan struct{}, 1)})
+	s.queue = append(s.queue, &call{op: op, frame: frame, tree: t, stage: queued, done: make(chan struct{}, 1)})
 	s.underWay++
 	s.writeLocked()
 }

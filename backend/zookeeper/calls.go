@@ -99,6 +99,7 @@ func (s *session) armEach(ctx context.Context, since int64, targets []backend.Ta
 		switch {
 		case errors.Is(err, backend.ErrNotFound), err == nil && changed > since:
 			inner.Stop()
+			s.hub.startle(t, err != nil)
 			t.Watch.Fire(backend.LookAgain)
 		case err != nil:
 			inner.Stop()

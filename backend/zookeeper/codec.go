@@ -46,6 +46,11 @@ func encodeRead(buf []byte, op int32, path string, watch bool) []byte {
 	return finish(appendBool(appendText(begin(buf, op), path), watch))
 }
 
+// setWatch sets whether the read in a frame arms a watch.
+func setWatch(frame []byte, watch bool) {
+	appendBool(frame[:len(frame)-1], watch)
+}
+
 func encodeSync(buf []byte, path string) []byte {
 	return finish(appendText(begin(buf, opSync), path))
 }

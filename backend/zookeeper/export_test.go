@@ -21,7 +21,10 @@ func Interests(s backend.Session) int {
 	for _, set := range h.arming {
 		n += len(set)
 	}
-	return n + len(h.armed) + len(h.arming)
+	for _, t := range h.trees {
+		n += t.adding + len(t.watches)
+	}
+	return n + len(h.armed) + len(h.arming) + len(h.trees)
 }
 
 // MultiRead reads the data and the names of the children of each node in one request, and

@@ -41,7 +41,7 @@ func (s *session) discover(ctx context.Context) error {
 	if known {
 		return nil
 	}
-	var has backend.Features
+	has := optional &^ s.cfg.without
 	for _, probe := range []struct {
 		feature backend.Features
 		op      int32
@@ -49,8 +49,9 @@ func (s *session) discover(ctx context.Context) error {
 	}{
 		{backend.Batches, opMultiRead, encodeMultiRead(nil, []backend.Read{{Path: "/"}})},
 		{backend.Trees, opAddWatch, encodeAddWatch(nil, probePath, modeTree)},
+		{backend.Trees, opRemoveWatches, encodeRemoveWatches(nil, probePath, kindAny)},
 	} {
-		if s.cfg.without.Has(probe.feature) {
+		if !has.Has(probe.feature) {
 			continue
 		}
 		c := s.newCall(probe.op)
@@ -60,12 +61,9 @@ func (s *session) discover(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case ok:
-			has |= probe.feature
+		case !ok && probe.op != opRemoveWatches: // after a reconnect there is nothing to remove
+			has &^= probe.feature
 		}
-	}
-	if has.Has(backend.Trees) {
-		s.post(opRemoveWatches, encodeRemoveWatches(nil, probePath, kindAny))
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

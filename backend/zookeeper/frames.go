@@ -118,6 +118,7 @@ func parseReplyHeader(b []byte) replyHeader {
 type event struct {
 	kind int32
 	path string
+	zxid int64 // zero before version 3.9
 }
 
 // parseEvent decodes what follows the header of an event.

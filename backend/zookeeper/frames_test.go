@@ -150,7 +150,7 @@ func TestFramesAreParsed(t *testing.T) {
 		t.Error("half a connect response was accepted")
 	}
 	ev := str(be.AppendUint32(be.AppendUint32(nil, eventDeleted), 3), "/gone")
-	if e, err := parseEvent(ev); err != nil || e != (event{eventDeleted, "/gone"}) {
+	if e, err := parseEvent(ev); err != nil || e != (event{kind: eventDeleted, path: "/gone"}) {
 		t.Errorf("event: %+v, %v", e, err)
 	}
 }

@@ -202,6 +202,7 @@ func (c *guardConn) incoming(h replyHeader, size int) error {
 		}
 		e, err := parseEvent(body)
 		if err == nil {
+			e.zxid = max(0, h.zxid)
 			s.hub.event(e)
 		}
 		return err
@@ -316,7 +317,9 @@ func (c *guardConn) reply(call *call, h replyHeader, size int) error {
 	if call.many != nil && code == codeOK {
 		c.session.hub.armMany(call.many)
 	} else if kind, exists, ok := watchedBy(call.op, code); ok && call.watch != nil {
-		c.session.hub.arm(watchKey{call.path, kind}, call.watch, exists)
+		c.session.hub.arm(watchKey{call.path, kind}, call.watch, exists, call.tree)
+	} else if call.treeWatch != nil {
+		c.session.hub.added(call.tree, call.treeWatch, code == codeOK)
 	}
 	return c.finish(call, h.zxid)
 }
@@ -602,6 +605,7 @@ func (c *guardConn) take() []byte {
 	}
 	defer s.mu.Unlock()
 	c.out = c.takeLocked(c.out[:0], now)
+	c.writing = len(c.out) > 0 // there is nothing if every call was withdrawn
 	return c.out
 }
 
@@ -611,6 +615,11 @@ func (c *guardConn) takeLocked(out []byte, now instant) []byte {
 		n := 0
 		for ; n < len(s.queue) && len(out) < fullBatch; n++ {
 			call := s.queue[n]
+			if !s.hub.sending(call) {
+				call.answer = answer{code: codeUnimplemented, failed: -1}
+				s.overLocked(call, answered)
+				continue
+			}
 			call.stage, call.xid, call.at = sent, c.nextXid(), now
 			setXid(call.frame, call.xid)
 			c.sent.push(call)

@@ -26,6 +26,10 @@ type hub struct {
 	ended  bool
 	arming interests // of Arms that have not been answered
 	armed  interests
+	trees  map[string]*tree // by path
+
+	unwanted []*tree     // to be removed
+	remove   func(*tree) // queues the removal; called without mu
 }
 
 type interests map[watchKey]map[*interest]struct{}
@@ -68,7 +72,7 @@ type armList struct {
 }
 
 func newHub() *hub {
-	return &hub{arming: make(interests), armed: make(interests)}
+	return &hub{arming: make(interests), armed: make(interests), trees: make(map[string]*tree), remove: func(*tree) {}}
 }
 
 func keyOf(t backend.Target) watchKey {
@@ -98,10 +102,15 @@ func (h *hub) announce(x *armList) {
 }
 
 // arm arms the watch of a read whose reply has arrived. It does nothing if the watch was
-// stopped, as that of a call is that was given up.
-func (h *hub) arm(key watchKey, w *backend.Watch, exists bool) {
+// stopped, as that of a call is that was given up. t is the tree whose events have to fire the
+// watch, nil if the server's own watch is armed.
+func (h *hub) arm(key watchKey, w *backend.Watch, exists bool, t *tree) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if t != nil && t.gone {
+		w.Fire(backend.LookAgain) // the tree was stopped meanwhile, and may have ended first
+		return
+	}
 	h.stand(&interest{hub: h, watch: w, key: key, exists: exists})
 }
 
@@ -154,8 +163,9 @@ func (h *hub) hand(key watchKey, from, w *backend.Watch) {
 // disarm runs when a watch is stopped.
 func (i *interest) disarm(*backend.Watch) {
 	i.hub.mu.Lock()
-	defer i.hub.mu.Unlock()
+	defer i.hub.unlock()
 	i.hub.armed.remove(i)
+	i.hub.settle(i.key.path)
 }
 
 // forget drops an Arm whose request has failed. A watch that its reply has armed stays armed:
@@ -169,11 +179,15 @@ func (h *hub) forget(x *armList) {
 	}
 }
 
-// event fires the watches that an event of the server affects.
+// event fires the watches that an event of the server affects, those of trees first: their
+// changes are recorded before a watch fires for a later one.
 func (h *hub) event(e event) {
 	data, child, as := firedBy(e.kind)
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
+	if len(h.trees) > 0 {
+		h.tell(e)
+	}
 	if data {
 		h.fire(watchKey{e.path, dataWatch}, as)
 	}
@@ -195,21 +209,37 @@ func (h *hub) fire(key watchKey, as backend.Kind) {
 		}
 	}
 	delete(h.armed, key)
+	h.settle(key.path)
 }
 
-// reconnected fires all watches: the server's watches of the old connection are lost, and
+// startle fires the watches at the node of a target that an Arm was too late for, as the
+// events do with which servers answer setWatches.
+func (h *hub) startle(t backend.Target, missing bool) {
+	h.mu.Lock()
+	defer h.unlock()
+	if missing || !t.Children {
+		h.fire(watchKey{t.Path, dataWatch}, backend.LookAgain)
+	}
+	if missing || t.Children {
+		h.fire(watchKey{t.Path, childWatch}, backend.LookAgain)
+	}
+}
+
+// reconnected fires all watches, and ends those of trees: the server's watches of the old connection are lost, and
 // events may be lost.
 func (h *hub) reconnected() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.dropTrees()
 	h.fireAll()
 }
 
-// end fires all watches, and each one that is armed later.
+// end fires all watches, and each one that is armed later. It ends those of trees.
 func (h *hub) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended = true
+	h.dropTrees()
 	h.fireAll()
 }
 

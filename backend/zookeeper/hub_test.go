@@ -11,7 +11,7 @@ import (
 // armed returns a watch that was armed by a read of path.
 func armed(h *hub, path string, kind watchKind, exists bool) *backend.Watch {
 	w := backend.NewWatch()
-	h.arm(watchKey{path, kind}, w, exists)
+	h.arm(watchKey{path, kind}, w, exists, nil)
 	return w
 }
 
@@ -33,8 +33,8 @@ func TestAnEventFiresTheWatchesThatItAffects(t *testing.T) {
 			armed(h, "/a", dataWatch, true), armed(h, "/a", childWatch, true), armed(h, "/a", dataWatch, false),
 			armed(h, "/b", dataWatch, true), armed(h, "/a/b", childWatch, true),
 		}
-		h.event(event{test.event, "/a"})
-		h.event(event{test.event, "/a"}) // once is enough
+		h.event(event{kind: test.event, path: "/a"})
+		h.event(event{kind: test.event, path: "/a"}) // once is enough
 		for i, want := range []backend.Kind{test.data, test.child, test.missing, test.other, test.other2} {
 			if got := watches[i].Kind(); got != want {
 				t.Errorf("%s: watch %d: %v, want %v", test.name, i, got, want)
@@ -46,10 +46,10 @@ func TestAnEventFiresTheWatchesThatItAffects(t *testing.T) {
 func TestAWatchIsArmedByItsReplyOnly(t *testing.T) {
 	h := newHub()
 	w := backend.NewWatch()
-	h.event(event{eventDeleted, "/a"}) // from before the read
-	w.Stop()                           // the read is given up
-	h.arm(watchKey{"/a", dataWatch}, w, true)
-	h.event(event{eventDeleted, "/a"})
+	h.event(event{kind: eventDeleted, path: "/a"}) // from before the read
+	w.Stop()                                       // the read is given up
+	h.arm(watchKey{"/a", dataWatch}, w, true, nil)
+	h.event(event{kind: eventDeleted, path: "/a"})
 	if w.Kind() != 0 || len(h.armed) != 0 {
 		t.Errorf("the watch of a read that was given up: %v, %d armed", w.Kind(), len(h.armed))
 	}
@@ -103,13 +103,13 @@ func TestTheHubForgetsStoppedWatches(t *testing.T) {
 	if len(h.armed) != 1 || len(h.armed[watchKey{"/n5000", dataWatch}]) != 1 {
 		t.Errorf("%d paths", len(h.armed))
 	}
-	h.event(event{eventDeleted, "/n5000"})
+	h.event(event{kind: eventDeleted, path: "/n5000"})
 	if keep.Kind() != backend.Deleted || len(h.armed) != 0 {
 		t.Errorf("%v, %d paths", keep.Kind(), len(h.armed))
 	}
 	stopped := backend.NewWatch()
 	stopped.Stop()
-	h.arm(watchKey{"/a", dataWatch}, stopped, true)
+	h.arm(watchKey{"/a", dataWatch}, stopped, true, nil)
 	if len(h.armed) != 0 {
 		t.Error("a watch that was stopped before is armed")
 	}

@@ -128,7 +128,9 @@ func TestTooLargeRequestsAreRefusedLocally(t *testing.T) {
 	_, err4 := c.Exists(s.ctx, string(large), backend.NewWatch())
 	err5 := c.Sync(s.ctx, string(large))
 	err6 := c.Arm(s.ctx, 0, forData(string(large)))
-	for i, err := range []error{err1, err2, err3, err4, err5, err6} {
+	_, err7 := c.ReadMany(s.ctx, backend.Read{Path: s.path("n")}, backend.Read{Path: string(large)})
+	err8 := c.WatchTree(s.ctx, string(large), backend.NewTreeWatch(0))
+	for i, err := range []error{err1, err2, err3, err4, err5, err6, err7, err8} {
 		if !errors.Is(err, backend.ErrTooLarge) {
 			t.Errorf("%d: %v", i+1, err)
 		}

@@ -78,7 +78,7 @@ type session struct {
 }
 
 func newSession(cfg *config) *session {
-	return &session{
+	s := &session{
 		cfg:     cfg,
 		now:     cfg.clock(),
 		hub:     newHub(),
@@ -95,6 +95,8 @@ func newSession(cfg *config) *session {
 		log:     outbox.NewLogger(cfg.logger),
 		perRead: firstPerRead,
 	}
+	s.hub.remove = func(t *tree) { s.post(opRemoveWatches, encodeRemoveWatches(nil, t.path, kindAny), t) }
+	return s
 }
 
 func (s *session) ID() int64 {

@@ -38,12 +38,19 @@
 //
 // The watches of a session fire with backend.LookAgain when contact is back on a new
 // connection; no watch fires while the session is suspended. Servers have no request to
-// cancel a watch, so the server's side of a stopped watch stays until it fires or the
-// connection ends. The client's side is removed at once, and stopped watches of one node
+// cancel one watch of several, so the server's side of a stopped watch stays until it fires or
+// the connection ends. The client's side is removed at once, and stopped watches of one node
 // share one watch on the server.
 //
 // Arm sends the request setWatches, with which other clients re-arm their watches on a new
-// connection. If a server refuses it, Arm reads one node after the other.
+// connection. If a server refuses it, Arm reads one node after the other. It also does so if
+// the session watches a tree whose top is a target for data.
+//
+// A tree watch is a persistent recursive watch of the server, which needs version 3.6. All
+// tree watches of a session at one path share it. It is removed when the last one is stopped
+// and no watch of a read is armed at that path. Before version 3.9 servers report no zxids of
+// changes. While a session watches a tree, a watch for the children of its top that was armed
+// before can miss children that the session may not read.
 //
 // Servers from 3.8.4 on, and earlier ones of some distributions, check the permission to read
 // when a watch fires (the fix of CVE-2024-23944). Exists and Arm need no permission. So their
@@ -52,9 +59,10 @@
 //
 // # Optional requests
 //
-// ReadMany needs version 3.6. The first session of a backend, which holds nothing yet, asks
-// whether the servers know its request, because older servers close the connection for an
-// unknown one. If a session comes to an older server later, that costs it one connection.
+// ReadMany and WatchTree need version 3.6. The first session of a backend, which holds nothing
+// yet, asks whether the servers know their requests, because older servers close the
+// connection for an unknown one. If a session comes to an older server later, that costs it
+// one connection.
 //
 // One request reads at most 64 nodes, and as many as fill a reply of 1 MiB if they are like
 // those that the session has read before, at first 16. A reply of more than 64 MiB is skipped
@@ -141,8 +149,9 @@ type Options struct {
 	// PermAll} with Digest alone.
 	ParentACL []ACL
 
-	// Without switches off backend.Batches. The first session of a backend finds out whether
-	// the servers have them.
+	// Without switches off backend.Trees or backend.Batches. The first session of a backend
+	// finds out whether the servers have them, but not whether they implement them well: some
+	// servers that are not ZooKeeper name the wrong node in the events of a tree.
 	Without backend.Features
 
 	// Logger gets the log lines about the connections of a session: each connection that is
@@ -255,9 +264,9 @@ func newConfig(servers []string, o *Options) (*config, error) {
 		logger:  o.Logger,
 		dial:    o.Dial,
 		clock:   clock,
-		without: o.Without | backend.Trees,
+		without: o.Without,
 
-		abilities: &abilities{known: o.Without.Has(backend.Batches)},
+		abilities: &abilities{known: o.Without.Has(optional)},
 	}
 	if o.Digest != "" {
 		digest := o.Digest

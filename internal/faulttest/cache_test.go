@@ -104,7 +104,7 @@ const churned = "/churn"
 
 // churner changes a part of the tree at random until ctx ends, at most at a rate. Operations
 // that do not fit the tree do not count; the cache suggests operations that fit.
-func churner(ctx context.Context, t *testing.T, k *coord.Cache, b backend.Backend, root string, seed uint64, rate int, done map[string]*atomic.Int64) {
+func churner(ctx context.Context, t *testing.T, k *coord.Cache, b backend.Backend, root string, seed uint64, rate, width int, done map[string]*atomic.Int64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	s, err := b.Open(ctx)
 	if err != nil {
@@ -125,7 +125,7 @@ func churner(ctx context.Context, t *testing.T, k *coord.Cache, b backend.Backen
 		}
 		p := fmt.Sprintf("%s%s/%d", root, churned, r.IntN(8))
 		if r.IntN(6) > 0 {
-			p += fmt.Sprintf("/%d", r.IntN(12))
+			p += fmt.Sprintf("/%d", r.IntN(width))
 			if r.IntN(3) == 0 {
 				p += fmt.Sprintf("/%d", r.IntN(3))
 			}
@@ -166,9 +166,9 @@ func churner(ctx context.Context, t *testing.T, k *coord.Cache, b backend.Backen
 // TestACacheIsExactAfterChurnAndKills changes a tree while servers are killed, and compares.
 func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	zktest.Require(t)
-	took := 3 * time.Second
+	took, width := 3*time.Second, 12
 	if long() {
-		took = 20 * time.Second
+		took, width = 40*time.Second, 800 // about 10,000 nodes at the end
 	}
 	e := ensemble(t, shortSync)
 	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
@@ -205,7 +205,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	defer stop()
 	for i := range writers {
 		link := s.ZooKeeper(fmt.Sprint("writer ", i))
-		writing.Go(func() { churner(churn, t, k, link, s.Root(), uint64(i), rate/writers, done) })
+		writing.Go(func() { churner(churn, t, k, link, s.Root(), uint64(i), rate/writers, width, done) })
 	}
 	changes := func() (n int64) {
 		for _, v := range done {
@@ -229,6 +229,11 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	}
 	kill(followersOf(t, e)[0])
 	kill(leaderOf(t, e))
+	session, err := x.c.Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.link.Expire(session.ID()) // the cache goes on with another one
 	time.Sleep(max(took/3, took-time.Since(began)))
 	stop()
 	writing.Wait()
