@@ -45,7 +45,11 @@ func TestAQueuedCreateNeverCrossesIntoTheNextSession(t *testing.T) {
 		})
 	}
 	s.await(conn.stuck, "a write that gets stuck") // the other requests queue behind it
+	for _, p := range s.link.Proxies {
+		p.Refuse(true) // or the session takes its connection back, and lives
+	}
 	s.link.Expire(c.ID())
+	s.link.Heal()
 	s.await(c.Done(), "the loss of the session")
 	wg.Wait()
 	for i, err := range errs {
