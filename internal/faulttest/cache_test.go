@@ -271,7 +271,8 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	t.Logf("figure: events under churn: a quick reader had %v, a slow one (300 ms a batch) %v", readers["quick"].counts, readers["slow"].counts)
 }
 
-// This measures the cost of a large copy.
+// This measures the cost of a large copy. A server from 3.6 on has one watch for it, and sends
+// many nodes with each reply.
 func TestACacheOfTenThousandNodes(t *testing.T) {
 	const nodes, dirs, leaves, batch = 10_000, 99, 100, 100
 	s := newService(t)
@@ -307,32 +308,35 @@ func TestACacheOfTenThousandNodes(t *testing.T) {
 	x.verifyContact()
 	before := measure(t)
 	k := coord.NewCache(x.c, "/big", nil)
-	run := func() (took time.Duration, stop func()) {
+	run := func() (took time.Duration, requests int, stop func()) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		from := x.link.Requests()
 		began := time.Now()
 		go func() { done <- k.Run(ctx) }()
-		eventually(t, "everything is read", func() bool { return x.link.Requests()-from >= 2*nodes+1 })
-		receive(t, k.Synced(), "the first copy")
+		receive(t, x.synced, "everything is read")
 		took = time.Since(began)
-		return took, func() {
+		return took, x.link.Requests() - from, func() {
 			cancel()
 			if err := <-done; !errors.Is(err, context.Canceled) {
 				t.Errorf("Run ended with %v", err)
 			}
 		}
 	}
-	took, stop := run()
+	took, requests, stop := run()
 	if n := k.Len(); n != nodes {
 		t.Errorf("%d nodes, want %d", n, nodes)
 	}
 	with := measure(t)
-	if n := with.watches - before.watches; n != 2*nodes {
-		t.Errorf("%d watches on the server, want %d", n, 2*nodes)
+	watches := with.watches - before.watches
+	if watches < 1 || watches > 2 { // servers before 3.9 count it twice
+		t.Errorf("%d watches on the server, want one for the tree", watches)
+	}
+	if requests < nodes/128 || requests > 300 {
+		t.Errorf("%d requests for the first copy", requests)
 	}
 	stop()
-	again, stop := run()
+	again, _, stop := run()
 	n, found := k.Get("/big/service-98/instance-0099")
 	if !found || len(n.Data) != len(data) || n.Stat.Czxid == 0 {
 		t.Errorf("%+v, %t", n, found)
@@ -343,9 +347,9 @@ func TestACacheOfTenThousandNodes(t *testing.T) {
 	alone := measure(t).heap
 	k = nil
 	perCopy := (alone - measure(t).heap) / nodes
-	t.Logf("figure: a cache of %d nodes with %d bytes each: first copy in %v, read again in %v; heap per node %d bytes, of which the copy is %d, with data and path, and watches the rest; %d watches on the server; goroutines %d, without it %d",
-		nodes, len(data), took.Round(time.Millisecond), again.Round(time.Millisecond), perNode, perCopy, with.watches-before.watches, with.goroutines, before.goroutines)
-	if perCopy > 600 || perNode > 2500 {
+	t.Logf("figure: a cache of %d nodes with %d bytes each: first copy in %v and %d requests, read again in %v; heap per node %d bytes, of which the copy is %d, with data and path; %d watches on the server; goroutines %d, without it %d",
+		nodes, len(data), took.Round(time.Millisecond), requests, again.Round(time.Millisecond), perNode, perCopy, watches, with.goroutines, before.goroutines)
+	if perCopy > 600 || perNode > 700 {
 		t.Errorf("heap per node of %d bytes, the copy %d", perNode, perCopy)
 	}
 	if with.goroutines > before.goroutines+5 {

@@ -22,6 +22,7 @@ type contender struct {
 	m        coord.Locker
 	waiting  chan string // paths of its nodes, as it begins to wait
 	requeued chan error
+	synced   chan trace.CacheSynced // the passes of a Cache that are complete
 	granted  chan *coord.Hold
 }
 
@@ -34,6 +35,7 @@ func newContender(tb testing.TB, s *zkservice.Service, name string) *contender {
 		tb: tb, link: s.ZooKeeper(name),
 		waiting:  make(chan string, 16),
 		requeued: make(chan error, 16),
+		synced:   make(chan trace.CacheSynced, 16),
 		granted:  make(chan *coord.Hold, 1),
 	}
 	c, err := coord.Open(context.Background(), x.link, &coord.Options{Namespace: s.Root(), Trace: x.trace})
@@ -51,6 +53,8 @@ func (x *contender) trace(_ context.Context, e trace.Event) {
 		x.waiting <- e.Node
 	case trace.WaiterRequeued:
 		x.requeued <- e.Err
+	case trace.CacheSynced:
+		x.synced <- e
 	}
 }
 
