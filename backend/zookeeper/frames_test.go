@@ -14,10 +14,6 @@ var be = binary.BigEndian
 
 func str(b []byte, s string) []byte { return append(be.AppendUint32(b, uint32(len(s))), s...) }
 
-func head(xid, op int32) []byte {
-	return be.AppendUint32(be.AppendUint32(nil, uint32(xid)), uint32(op))
-}
-
 func framed(body []byte) []byte { return append(be.AppendUint32(nil, uint32(len(body))), body...) }
 
 func reply(xid, code int32, body ...byte) []byte {
