@@ -20,7 +20,7 @@ func TestManyReadsAreDivided(t *testing.T) {
 	size := 0 // of the data of each node
 	zeros := make([]byte, maxFrame+1+statSize)
 	serve := func(conn net.Conn) {
-		welcome(conn, 10_000)
+		welcome(conn, 100_000) // a reply of 33 MiB must be whole within a part of it
 		for {
 			r, err := nextRequest(conn)
 			if err != nil {
