@@ -11,7 +11,8 @@ const (
 
 // A mutant is one defect: old is replaced by new in a file that contains old exactly once.
 // The name of the test follows the import path of its package and a dot. It has no prefix if
-// the test is in the file's package.
+// the test is in the file's package. A slash and a subtest may follow, for a test that takes
+// long as a whole.
 type mutant struct {
 	name     string
 	file     string // in the module; its folder is the package

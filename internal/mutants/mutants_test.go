@@ -133,8 +133,12 @@ func (m *mutant) run(t *testing.T, overlay string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	pkg, test := m.where()
+	pattern := "^" + test + "$"
+	if _, sub, ok := strings.Cut(m.test, test+"/"); ok {
+		pattern += "/^" + sub + "$"
+	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", file, "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout="+limit.String(),
-		"-run", "^"+test+"$", "-skip", "/zookeeper|//zookeeper", pkg)
+		"-run", pattern, "-skip", "/zookeeper|//zookeeper", pkg)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "COORD_LONG=")
 	out, err := cmd.CombinedOutput()
@@ -143,10 +147,12 @@ func (m *mutant) run(t *testing.T, overlay string) (string, error) {
 
 // where returns the import path of the package of the mutant's test, and the test.
 func (m *mutant) where() (pkg, test string) {
+	pkg, test = path.Join(module, path.Dir(m.file)), m.test
 	if i := strings.LastIndexByte(m.test, '.'); i >= 0 {
-		return m.test[:i], m.test[i+1:]
+		pkg, test = m.test[:i], m.test[i+1:]
 	}
-	return path.Join(module, path.Dir(m.file)), m.test
+	test, _, _ = strings.Cut(test, "/")
+	return pkg, test
 }
 
 func tail(out string) string { return out[max(0, len(out)-2000):] }
