@@ -696,3 +696,30 @@ func TestWhatAnIdleSessionHolds(t *testing.T) {
 		}
 	})
 }
+
+// The handshake has a deadline of 5 s at most. The first ping of a session with a long timeout
+// comes later than that, with and without credentials.
+func TestALongSessionOutlastsItsHandshake(t *testing.T) {
+	t.Parallel()
+	for _, digest := range []string{"", "user:secret"} {
+		var conns atomic.Int32
+		serve := func(conn net.Conn, n int) {
+			conns.Store(int32(n))
+			welcome(conn, 60_000)
+			for r := range requests(conn) {
+				conn.Write(framed(reply(int32At(r, 0), 0)))
+			}
+		}
+		inBubble(t, Options{Digest: digest, SessionTimeout: time.Minute}, serve, func(t *testing.T, b backend.Backend) {
+			s, err := b.Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			time.Sleep(5 * time.Minute)
+			if n := conns.Load(); n != 1 || s.Err() != nil {
+				t.Errorf("an idle session with the credentials %q has had %d connections; its error: %v", digest, n, s.Err())
+			}
+		})
+	}
+}

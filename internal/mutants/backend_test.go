@@ -159,4 +159,7 @@ var backendMutants = []mutant{
 	{"a request reads many large nodes", "backend/zookeeper/batch.go",
 		"mostReads, max(1, readGoal/s.perRead))", "mostReads)",
 		"TestManyReadsAreDivided"},
+	{"the deadline of the handshake lasts until the first ping", "backend/zookeeper/guardconn.go",
+		"if err := c.SetReadDeadline(time.Now().Add(c.stall)); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tc.session.contact(c)", "c.session.contact(c)",
+		"TestALongSessionOutlastsItsHandshake"},
 }
