@@ -102,13 +102,13 @@ func (h *hub) announce(x *armList) {
 }
 
 // arm arms the watch of a read whose reply has arrived. It does nothing if the watch was
-// stopped, as that of a call is that was given up. t is the tree whose events have to fire the
-// watch, nil if the server's own watch is armed.
+// stopped, as that of a call is that was given up. t is the tree of the node when the read was
+// written, or nil.
 func (h *hub) arm(key watchKey, w *backend.Watch, exists bool, t *tree) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t != nil && t.gone {
-		w.Fire(backend.LookAgain) // the tree was stopped meanwhile, and may have ended first
+		w.Fire(backend.LookAgain) // the tree may have ended before, and the watch with it
 		return
 	}
 	h.stand(&interest{hub: h, watch: w, key: key, exists: exists})
@@ -147,13 +147,14 @@ func (h *hub) stand(i *interest) {
 // in the same way.
 func (h *hub) hand(key watchKey, from, w *backend.Watch) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	for i := range h.armed[key] {
 		if i.watch != from {
 			continue
 		}
 		if i.watch = w; !w.Arm(i.disarm) {
 			h.armed.remove(i)
+			h.settle(key.path)
 		}
 		return
 	}

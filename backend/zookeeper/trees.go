@@ -41,12 +41,14 @@ func (s *session) WatchTree(ctx context.Context, path string, w *backend.TreeWat
 // replaces a one-shot watch. So while there is a tree, reads of its path do not arm the
 // server's watch for data; the events of the tree fire the watches of its path, those for
 // children too. As a removal ends all of them, a tree stays as long as one of them is armed.
+// A read of its path that is answered after the removal was written fires its watch at once.
 //
 // Below its path a tree changes nothing for one-shot watches.
 type tree struct {
 	path    string
 	adding  int // requests for it that have no answer
 	watches map[*backend.TreeWatch]struct{}
+	held    bool // the server has granted it
 	leaving bool // its removal is queued
 	gone    bool // it is not in the hub any more
 }
@@ -61,14 +63,11 @@ func (h *hub) sending(c *call) bool {
 	defer h.mu.Unlock()
 	switch {
 	case c.watch != nil:
-		c.tree = nil
-		if c.op != opChildren {
-			c.tree = h.trees[c.path]
-		}
-		setWatch(c.frame, c.tree == nil)
+		c.tree = h.trees[c.path]
+		setWatch(c.frame, c.tree == nil || c.op == opChildren)
 	case c.many != nil && len(h.trees) > 0:
 		for _, i := range c.many.all {
-			if i.key.kind == dataWatch && h.trees[i.key.path] != nil {
+			if h.trees[i.key.path] != nil {
 				return false
 			}
 		}
@@ -95,13 +94,15 @@ func (h *hub) added(t *tree, w *backend.TreeWatch, granted bool) {
 	h.mu.Lock()
 	defer h.unlock()
 	t.adding--
+	t.held = t.held || granted
 	switch {
 	case granted && h.ended:
 		w.Over()
 	case granted && w.Arm(func(w *backend.TreeWatch) { h.disarmTree(t, w) }):
 		t.watches[w] = struct{}{}
-	case !granted && t.adding == 0 && len(t.watches) == 0:
+	case !t.held && t.adding == 0:
 		h.drop(t) // there is nothing to remove
+		h.fire(watchKey{t.path, dataWatch}, backend.LookAgain)
 	}
 	h.settle(t.path)
 }
@@ -140,7 +141,8 @@ func (h *hub) unlock() {
 	}
 }
 
-// drop forgets a tree. A read that was written before did not arm the server's watch.
+// drop forgets a tree. The server has no watch for a read that was written before and is
+// answered later.
 func (h *hub) drop(t *tree) {
 	t.gone = true
 	if h.trees[t.path] == t {
