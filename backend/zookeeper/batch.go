@@ -93,7 +93,7 @@ func readError(code int32, r backend.Read) error {
 	case verdict == granted:
 		return nil
 	case code == codeTooLong:
-		err = fmt.Errorf("%w: the reply is longer than %d bytes", backend.ErrTooLarge, maxFrame)
+		err = errTooLong
 	case verdict == refused:
 		err = withNode(code, cause, op, r.Path)
 	default:

@@ -723,3 +723,49 @@ func TestALongSessionOutlastsItsHandshake(t *testing.T) {
 		})
 	}
 }
+
+// A server sends the names of the children of a node whatever their number. If the session
+// asked again, it would get the same answer.
+func TestAReplyThatIsTooLongIsTheErrorOfItsRead(t *testing.T) {
+	t.Parallel()
+	for name, read := range map[string]func(ctx context.Context, s backend.Session, w *backend.Watch) error{
+		"get":      watching()["get"],
+		"children": watching()["children"],
+	} {
+		var conns, asked atomic.Int32
+		serve := func(conn net.Conn, n int) {
+			conns.Store(int32(n))
+			welcome(conn, 10_000)
+			zeros := make([]byte, 1<<20)
+			for r := range requests(conn) {
+				if op := int32At(r, 4); op != opGetData && op != opChildren {
+					conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+					continue
+				}
+				asked.Add(1)
+				long := framed(reply(int32At(r, 0), 0))
+				be.PutUint32(long, maxFrame+replySize)
+				conn.Write(long)
+				for range maxFrame / len(zeros) {
+					conn.Write(zeros)
+				}
+			}
+		}
+		inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+			s, err := b.Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			w := backend.NewWatch()
+			if err := read(ctx, s, w); !errors.Is(err, backend.ErrTooLarge) || asked.Load() != 1 {
+				t.Errorf("%s: %v after %d requests", name, err, asked.Load())
+			}
+			if err := s.Sync(ctx, "/"); err != nil || conns.Load() != 1 || Interests(s) != 0 {
+				t.Errorf("%s: a later sync: %v on connection %d; %d watches are armed", name, err, conns.Load(), Interests(s))
+			}
+		})
+	}
+}

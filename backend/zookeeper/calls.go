@@ -178,6 +178,9 @@ func (s *session) read(ctx context.Context, c *call, op, path string) error {
 		}
 		_, err := s.do(ctx, c)
 		if err == nil && c.answer.code == codeOK {
+			if c.answer.skipped && c.op != opMultiRead {
+				return fail(errTooLong)
+			}
 			return nil
 		}
 		if c.many != nil {

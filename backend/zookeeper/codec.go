@@ -223,7 +223,7 @@ type answer struct {
 	results []backend.Result
 	reads   []nodeAnswer
 	size    int  // of the reply
-	skipped bool // the reply of a multiRead was too long, and was not read
+	skipped bool // the reply was too long, and was not read
 }
 
 // nodeAnswer is the answer to one read of a multiRead.

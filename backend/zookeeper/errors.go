@@ -9,6 +9,8 @@ import (
 	"github.com/go-coord/coord/internal/outbox"
 )
 
+var errTooLong = fmt.Errorf("%w: the reply is longer than %d bytes", backend.ErrTooLarge, maxFrame)
+
 // verdict is the meaning of the code of a reply.
 type verdict int8
 

@@ -167,8 +167,8 @@ func (c *guardConn) next() error {
 	return c.incoming(parseReplyHeader(c.head[4:]), size-replySize)
 }
 
-// skip discards a reply that is too long. That of a multiRead tells its caller to ask for
-// less; any other one has a forbidden length.
+// skip discards a reply that is too long, of a read of data or children. Other replies cannot
+// be that long.
 func (c *guardConn) skip(h replyHeader, size int) error {
 	s := c.session
 	s.mu.Lock()
@@ -177,7 +177,7 @@ func (c *guardConn) skip(h replyHeader, size int) error {
 		c.reading = call
 	}
 	s.mu.Unlock()
-	if call == nil || call.op != opMultiRead {
+	if call == nil || call.op != opMultiRead && call.op != opGetData && call.op != opChildren {
 		return forbidden(c.head[:4])
 	}
 	call.answer = answer{failed: -1, size: size, skipped: true}

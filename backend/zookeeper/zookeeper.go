@@ -66,7 +66,8 @@
 //
 // One request reads at most 64 nodes, and as many as fill a reply of 1 MiB if they are like
 // those that the session has read before, at first 16. A reply of more than 64 MiB is skipped
-// and requested in parts; a single node with one is ErrTooLarge.
+// and requested in parts. A read of a single node with such a reply, also by Get or Children,
+// fails with ErrTooLarge.
 //
 // # Load and limits
 //

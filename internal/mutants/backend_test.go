@@ -177,4 +177,7 @@ var backendMutants = []mutant{
 	{"a target that is stopped during an Arm keeps a tree", "backend/zookeeper/hub.go",
 		"\t\t\th.armed.remove(i)\n\t\t\th.settle(key.path)\n", "\t\t\th.armed.remove(i)\n",
 		"TestAStoppedTargetReleasesTheTree"},
+	{"a read whose reply is too long is repeated for ever", "backend/zookeeper/guardconn.go",
+		"call.op != opMultiRead && call.op != opGetData && call.op != opChildren", "call.op != opMultiRead",
+		"TestAReplyThatIsTooLongIsTheErrorOfItsRead"},
 }
