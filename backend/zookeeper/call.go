@@ -40,6 +40,8 @@ type call struct {
 
 	// Guarded by the session's mu.
 	stage  stage
+	before *call         // in the queue
+	behind *call         // likewise
 	number uint64        // grows with each call; zero until the call is queued
 	over   chan struct{} // of a commit that was throttled: closed when its caller has returned
 
@@ -148,7 +150,7 @@ func (s *session) queueUp(ctx context.Context, c *call) error {
 		c.number = s.numbers
 	}
 	c.stage = queued
-	s.queue = append(s.queue, c)
+	s.queue.push(c)
 	s.underWay++
 	if conn := s.conn; s.underWay == 1 && conn != nil && conn.direct != nil && conn.startLocked() {
 		s.mu.Unlock()
@@ -167,7 +169,7 @@ func (s *session) post(op int32, frame []byte, t *tree) {
 	if s.err != nil || s.isSealed() || !s.linked {
 		return
 	}
-	s.queue = append(s.queue, &call{op: op, frame: frame, tree: t, stage: queued, done: make(chan struct{}, 1)})
+	s.queue.push(&call{op: op, frame: frame, tree: t, stage: queued, done: make(chan struct{}, 1)})
 	s.underWay++
 	s.writeLocked()
 }
@@ -180,8 +182,7 @@ func (s *session) giveUp(c *call) stage {
 	was := c.stage
 	switch was {
 	case queued:
-		i := slices.Index(s.queue, c)
-		s.queue = slices.Delete(s.queue, i, i+1)
+		s.queue.remove(c)
 		c.stage = idle
 		s.doneLocked()
 	case sent:
@@ -235,7 +236,39 @@ func (s *session) ended() error {
 	return s.Err()
 }
 
-// fifo is a queue of calls.
+// callQueue is the queue of a session. It is linked, since many calls can leave it from the
+// middle at the same moment.
+type callQueue struct {
+	first, last *call
+	size        int
+}
+
+func (q *callQueue) push(c *call) {
+	if c.before = q.last; q.last == nil {
+		q.first = c
+	} else {
+		q.last.behind = c
+	}
+	q.last = c
+	q.size++
+}
+
+func (q *callQueue) remove(c *call) {
+	if c.before == nil {
+		q.first = c.behind
+	} else {
+		c.before.behind = c.behind
+	}
+	if c.behind == nil {
+		q.last = c.before
+	} else {
+		c.behind.before = c.before
+	}
+	c.before, c.behind = nil, nil
+	q.size--
+}
+
+// fifo holds the calls that a connection has sent.
 type fifo struct {
 	calls []*call
 	head  int

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"slices"
@@ -83,7 +84,7 @@ func TestARequestThatDoesNotFitIsWrittenWhole(t *testing.T) {
 			_, err := s.Commit(ctx, op)
 			errs[i] <- err
 		}()
-		s.until(func() bool { return s.underWay == i+1 && len(s.queue) == i && s.conn.writing })
+		s.until(func() bool { return s.underWay == i+1 && s.queue.size == i && s.conn.writing })
 	}
 	cancel()
 	for i, uncertain := range []bool{true, false} {
@@ -262,7 +263,7 @@ func TestAWriterThatReturnsLateDisturbsNothing(t *testing.T) {
 		_, err := s.Commit(t.Context(), backend.Delete("/first", 0))
 		first <- err
 	}()
-	s.until(func() bool { return s.underWay == 1 && len(s.queue) == 0 })
+	s.until(func() bool { return s.underWay == 1 && s.queue.size == 0 })
 	close(drop)
 	if err := <-first; !errors.Is(err, backend.ErrUncertain) {
 		t.Errorf("the first commit: %v", err)
@@ -767,5 +768,38 @@ func TestAReplyThatIsTooLongIsTheErrorOfItsRead(t *testing.T) {
 				t.Errorf("%s: a later sync: %v on connection %d; %d watches are armed", name, err, conns.Load(), Interests(s))
 			}
 		})
+	}
+}
+
+func TestCallsLeaveTheQueueFromAnyPlace(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	var q callQueue
+	var want, out []*call
+	for range 20 {
+		out = append(out, new(call))
+	}
+	for turn := range 5000 {
+		if i := r.IntN(20); i < len(out) {
+			q.push(out[i])
+			want = append(want, out[i])
+			out = slices.Delete(out, i, i+1)
+		} else {
+			i -= len(out)
+			q.remove(want[i])
+			out = append(out, want[i])
+			want = slices.Delete(want, i, i+1)
+		}
+		var forwards, backwards []*call
+		for c := q.first; c != nil; c = c.behind {
+			forwards = append(forwards, c)
+		}
+		for c := q.last; c != nil; c = c.before {
+			backwards = append(backwards, c)
+		}
+		slices.Reverse(backwards)
+		if !slices.Equal(forwards, want) || !slices.Equal(backwards, want) || q.size != len(want) {
+			t.Fatalf("turn %d: %d calls forwards, %d backwards, size %d, want %d", turn, len(forwards), len(backwards), q.size, len(want))
+		}
 	}
 }

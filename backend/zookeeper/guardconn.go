@@ -531,7 +531,7 @@ func (c *guardConn) ask(p []byte) error {
 
 // waitsLocked reports whether there is something to write.
 func (c *guardConn) waitsLocked() bool {
-	return len(c.aside) > 0 || c.session.linked && len(c.session.queue) > 0
+	return len(c.aside) > 0 || c.session.linked && c.session.queue.size > 0
 }
 
 // startLocked reports whether there is something to write and no writer. Then the caller has
@@ -616,9 +616,9 @@ func (c *guardConn) take() []byte {
 func (c *guardConn) takeLocked(out []byte, now instant) []byte {
 	s := c.session
 	if s.linked {
-		n := 0
-		for ; n < len(s.queue) && len(out) < fullBatch; n++ {
-			call := s.queue[n]
+		for s.queue.size > 0 && len(out) < fullBatch {
+			call := s.queue.first
+			s.queue.remove(call)
 			if !s.hub.sending(call) {
 				call.answer = answer{code: codeUnimplemented, failed: -1}
 				s.overLocked(call, answered)
@@ -629,8 +629,7 @@ func (c *guardConn) takeLocked(out []byte, now instant) []byte {
 			c.sent.push(call)
 			out = append(out, call.frame...)
 		}
-		s.queue = slices.Delete(s.queue, 0, n)
-		if len(s.queue) > 0 {
+		if s.queue.size > 0 {
 			return out
 		}
 	}

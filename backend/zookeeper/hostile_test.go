@@ -573,7 +573,7 @@ func TestACallThatIsGivenUpKeepsItsPlaceOrIsNeverSent(t *testing.T) {
 func (s *session) waitForQueue(n int) {
 	for there := false; !there; runtime.Gosched() {
 		s.mu.Lock()
-		there = len(s.queue) == n
+		there = s.queue.size == n
 		s.mu.Unlock()
 	}
 }

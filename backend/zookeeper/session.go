@@ -70,11 +70,11 @@ type session struct {
 	seen     int64       // the latest zxid in a reply
 	timer    *time.Timer // of the lease, once the session is ready
 
-	queue     []*call // calls that have not been written yet
-	underWay  int     // calls that are queued or sent
-	numbers   uint64  // of calls
-	perRead   int     // the expected bytes of a read of ReadMany
-	throttled []*call // commits that were throttled, and whose callers have not returned
+	queue     callQueue // calls that have not been written yet
+	underWay  int       // calls that are queued or sent
+	numbers   uint64    // of calls
+	perRead   int       // the expected bytes of a read of ReadMany
+	throttled []*call   // commits that were throttled, and whose callers have not returned
 }
 
 func newSession(cfg *config) *session {
@@ -347,10 +347,11 @@ func (s *session) seal() {
 		stop()
 	}
 	s.mu.Lock()
-	for _, call := range s.queue {
+	for s.queue.size > 0 {
+		call := s.queue.first
+		s.queue.remove(call)
 		s.overLocked(call, unsent)
 	}
-	s.queue = nil
 	s.mu.Unlock()
 	close(s.sealed)
 	s.shutDown()

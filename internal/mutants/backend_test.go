@@ -46,7 +46,7 @@ var backendMutants = []mutant{
 		"min(2*t.interval, mostReport)", "min(t.interval, mostReport)",
 		"TestTheLogReportsThatNoServerCanBeReached"},
 	{"an abandoned call is sent later", "backend/zookeeper/call.go",
-		"s.queue = slices.Delete(s.queue, i, i+1)", "_ = i",
+		"s.queue.remove(c)", "s.queue.remove(c)\n\t\ts.queue.push(&call{op: c.op, frame: slices.Clone(c.frame), done: make(chan struct{}, 1)})\n\t\ts.underWay++",
 		"TestACallThatIsGivenUpKeepsItsPlaceOrIsNeverSent"},
 	{"the caller of an abandoned call does not learn that it was sent", "backend/zookeeper/call.go",
 		"c.givenUp = true\n			return true,", "c.givenUp = true\n			return false,",
@@ -180,4 +180,7 @@ var backendMutants = []mutant{
 	{"a read whose reply is too long is repeated for ever", "backend/zookeeper/guardconn.go",
 		"call.op != opMultiRead && call.op != opGetData && call.op != opChildren", "call.op != opMultiRead",
 		"TestAReplyThatIsTooLongIsTheErrorOfItsRead"},
+	{"a call that leaves the queue takes those behind it along", "backend/zookeeper/call.go",
+		"c.before.behind = c.behind", "c.before.behind = nil",
+		"TestCallsLeaveTheQueueFromAnyPlace"},
 }
