@@ -334,6 +334,8 @@ func (s *session) createDir(ctx context.Context, op backend.Op, above func(dir s
 // makeNode creates a node that may exist already. above creates its missing parent. It
 // reports false if the node existed, or may have existed.
 func (s *session) makeNode(ctx context.Context, op backend.Op, above func(dir string) error) (made bool, err error) {
+	// A directory that may not be read counts as one that is there.
+	pause := pauses{c: s.c}
 	for {
 		err := s.commitAgain(ctx, op)
 		switch {
@@ -351,6 +353,7 @@ func (s *session) makeNode(ctx context.Context, op backend.Op, above func(dir st
 		if err := above(op.Path[:i]); err != nil {
 			return false, err
 		}
+		pause.wait(ctx.Done(), s.b.Done())
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -632,4 +633,42 @@ func TestALimitLoweredMeanwhileGrantsNothing(t *testing.T) {
 		coordtest.MustRelease(w.T, behind.Hold())
 		w.Empty("/s/requests")
 	})
+}
+
+// The read of a directory is denied while the directory is missing, so the client takes it for
+// one that is there and makes no part of a recipe in it. It asks at intervals until its
+// context ends.
+func TestAMissingDirectoryThatMayNotBeReadIsAskedForAtIntervals(t *testing.T) {
+	for name, use := range map[string]func(ctx context.Context, c *coord.Client) error{
+		"semaphore": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewSemaphore(c, "/s", 2, nil).Acquire(ctx, 1)
+			return err
+		},
+		"limit": func(ctx context.Context, c *coord.Client) error {
+			return coord.NewSemaphore(c, "/s", 2, nil).SetLimit(ctx, 3)
+		},
+		"queue": func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewQueue[string](c, "/s", nil).Put(ctx, "item")
+			return err
+		},
+	} {
+		onMemory(t, func(w *world) {
+			const most = 500
+			ctx, cancel := context.WithTimeout(w.T.Context(), time.Minute)
+			defer cancel()
+			var calls atomic.Int32
+			c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+				if calls.Add(1) > most {
+					cancel()
+				}
+				if call.Op == "get" && call.Path == "/s" {
+					return backend.ErrDenied
+				}
+				return nil
+			}})
+			if err := use(ctx, c); !errors.Is(err, context.DeadlineExceeded) || calls.Load() > most {
+				w.T.Errorf("%s: %v after %d calls", name, err, calls.Load())
+			}
+		})
+	}
 }

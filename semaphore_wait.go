@@ -262,6 +262,7 @@ func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64
 	if err := ss.occupy(ctx, s.ground()); err != nil {
 		return 0, err
 	}
+	pause := pauses{c: ss.c}
 	for {
 		// Exactly once: a repetition could undo a later change by another client.
 		_, zxid, err := ss.commitOnce(ctx, backend.SetData(s.limit, formatLimit(limit), backend.AnyVersion))
@@ -275,6 +276,7 @@ func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64
 		if !isNotFound(err) && !answers(err, backend.ErrExists) { // another client has created it meanwhile
 			return zxid, err
 		}
+		pause.wait(ctx.Done(), ss.b.Done())
 	}
 }
 
