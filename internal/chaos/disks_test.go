@@ -112,14 +112,19 @@ func disksMain(dir string) int {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		verb, number, _ := strings.Cut(in.Text(), " ")
 		id, err := strconv.Atoi(number)
-		size := int64(diskSize)
-		if verb == "full" && err == nil {
-			var st syscall.Statfs_t
-			err = syscall.Statfs(filepath.Join(dir, number), &st)
-			size = int64(st.Blocks-st.Bfree) * st.Bsize
-		}
-		if err == nil {
-			err = mount(id, syscall.MS_REMOUNT, size)
+		switch {
+		case err != nil:
+		case verb == "full":
+			// The kernel refuses a size below what is used, and the server may write after
+			// the look.
+			for err = syscall.EINVAL; errors.Is(err, syscall.EINVAL); {
+				var st syscall.Statfs_t
+				if err = syscall.Statfs(filepath.Join(dir, number), &st); err == nil {
+					err = mount(id, syscall.MS_REMOUNT, int64(st.Blocks-st.Bfree)*st.Bsize)
+				}
+			}
+		default:
+			err = mount(id, syscall.MS_REMOUNT, diskSize)
 		}
 		say(err)
 	}
