@@ -27,7 +27,8 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrUncertain: the outcome is unknown; the commit may have been applied.
 	ErrUncertain = errors.New("outcome uncertain")
-	// ErrTooLarge: data or request over the limit. Refused locally.
+	// ErrTooLarge: data or a request over the limit, refused locally; or a node whose data or
+	// list of children is over the limit of a reply.
 	ErrTooLarge = errors.New("too large")
 	// ErrDenied: no permission, or credentials that the service refuses. For a missing
 	// permission the error is a *DeniedError, which names the node.

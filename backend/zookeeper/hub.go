@@ -61,8 +61,9 @@ type interest struct {
 	hub    *hub
 	watch  *backend.Watch
 	key    watchKey
-	exists bool // the node existed when the watch was armed
-	early  bool // an event came before the reply to an Arm
+	exists bool  // the node existed when the watch was armed
+	tree   *tree // of the node when the request of an Arm was written, or nil
+	early  bool  // an event came before the reply to an Arm
 }
 
 // armList holds the watches of an Arm. It is announced before each request.
@@ -96,7 +97,7 @@ func (h *hub) announce(x *armList) {
 	defer h.mu.Unlock()
 	x.over = false
 	for _, i := range x.all {
-		i.early = false
+		i.tree, i.early = nil, false
 		h.arming.add(i)
 	}
 }
@@ -126,7 +127,7 @@ func (h *hub) armMany(x *armList) {
 	x.over = true
 	for _, i := range x.all {
 		h.arming.remove(i)
-		if i.early {
+		if i.early || i.tree != nil && i.tree.gone {
 			i.watch.Fire(backend.LookAgain)
 		} else {
 			h.stand(i)

@@ -67,7 +67,7 @@ func (h *hub) sending(c *call) bool {
 		setWatch(c.frame, c.tree == nil || c.op == opChildren)
 	case c.many != nil && len(h.trees) > 0:
 		for _, i := range c.many.all {
-			if h.trees[i.key.path] != nil {
+			if i.tree = h.trees[i.key.path]; i.tree != nil && i.key.kind == dataWatch {
 				return false
 			}
 		}

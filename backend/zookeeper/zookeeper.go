@@ -44,7 +44,7 @@
 //
 // Arm sends the request setWatches, with which other clients re-arm their watches on a new
 // connection. If a server refuses it, Arm reads one node after the other. It also does so if
-// the session watches a tree whose top is a target.
+// the session watches a tree whose top is a target for data.
 //
 // A tree watch is a persistent recursive watch of the server, which needs version 3.6. All
 // tree watches of a session at one path share it. It is removed when the last one is stopped
