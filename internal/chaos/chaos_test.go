@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -244,7 +245,11 @@ func (r *run) start(n *nemesis) {
 	r.socket = newResource(t, r.dir)
 	s := r.session()
 	for _, p := range []string{treePath, "/values"} {
-		if _, err := s.Commit(t.Context(), backend.Create(p, nil, backend.Persistent)); err != nil {
+		_, err := s.Commit(t.Context(), backend.Create(p, nil, backend.Persistent))
+		for errors.Is(err, backend.ErrUncertain) { // on a busy machine a follower can lose its leader
+			_, err = s.Commit(t.Context(), backend.Create(p, nil, backend.Persistent))
+		}
+		if err != nil && !errors.Is(err, backend.ErrExists) {
 			t.Fatal(err)
 		}
 	}
