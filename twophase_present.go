@@ -271,11 +271,6 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 	}
 	p := NewParticipant(co.c, co.path.given, site, h)
 	err := do(ctx, func(ctx context.Context) (*Hold, error) {
-		// TryLock creates the missing nodes above the lock, and the path can be
-		// another recipe's.
-		if _, err := onSession(ctx, co.c, func(s *session) (struct{}, error) { return struct{}{}, s.meet(ctx, co.ground()) }); err != nil {
-			return nil, err
-		}
 		h, err := p.siteLock(site).TryLock(ctx)
 		if errors.Is(err, ErrLocked) {
 			err = fmt.Errorf("site %q is served: %w", site, ErrLocked)

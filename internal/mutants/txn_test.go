@@ -2,9 +2,6 @@ package mutants
 
 // txnMutants are defects of transactions.
 var txnMutants = []mutant{
-	{"a site is removed without a check of the path", "twophase_present.go",
-		"return struct{}{}, s.meet(ctx, co.ground()) }); err != nil {", "return struct{}{}, nil }); err != nil {",
-		"TestOnePathOneRecipe"},
 	{"a transaction without its guards", "txn.go",
 		"note(p.add(txnPart{op: \"guard\", index: i, yield: -1}, g.checks...))", "_, _ = i, g",
 		"TestAStaleHolderWritesNothing"},
