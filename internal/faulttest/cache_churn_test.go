@@ -1,0 +1,568 @@
+//go:build linux
+
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/internal/zkservice"
+	"github.com/go-coord/coord/internal/zktest"
+)
+
+const (
+	churned    = "/churn"
+	churnDirs  = 8    // directories at the top
+	mostChurn  = 60   // the largest subtree that one commit deletes
+	churnRate  = 1200 // changed nodes a second, less the losses during elections
+	churnUsers = 20   // sessions that write
+)
+
+// churn changes the tree.
+type churn struct {
+	e     *zktest.Ensemble
+	s     *zkservice.Service
+	guide *coord.Cache // suggests operations that fit the tree
+	width int          // nodes below each directory; each has up to three children
+
+	pause    sync.RWMutex // held for reading by each commit
+	sessions [churnUsers]atomic.Int64
+	commits  atomic.Int64
+	changes  atomic.Int64 // of nodes
+	done     [5]atomic.Int64
+}
+
+// The kinds of commits.
+const (
+	aCreation = iota
+	aChange
+	aDeletion
+	aRecreation
+	aSubtree // a deletion or a recreation of several nodes
+)
+
+func (c *churn) create(p, tag string, mode backend.CreateMode) backend.Op {
+	return backend.Create(c.s.Root()+p, []byte(p+" "+tag), mode)
+}
+
+// plant makes the tree.
+func (c *churn) plant(t *testing.T, s backend.Session) {
+	t.Helper()
+	ops := []backend.Op{c.create(churned, "planted", backend.Persistent)}
+	flush := func() {
+		if _, err := s.Commit(t.Context(), ops...); err != nil {
+			t.Fatal(err)
+		}
+		ops = nil
+	}
+	for d := range churnDirs {
+		dir := fmt.Sprintf("%s/%d", churned, d)
+		ops = append(ops, c.create(dir, "planted", backend.Persistent))
+		for m := range c.width {
+			p := fmt.Sprintf("%s/%d", dir, m)
+			ops = append(ops, c.create(p, "planted", backend.Persistent), c.create(p+"/0", "planted", backend.Persistent))
+			if len(ops) > 100 {
+				flush()
+			}
+		}
+	}
+	flush()
+}
+
+// next returns the operations of a commit at random.
+func (c *churn) next(r *rand.Rand, tag string) (kind int, ops []backend.Op) {
+	p := fmt.Sprintf("%s/%d", churned, r.IntN(churnDirs))
+	if r.IntN(12) > 0 {
+		p += fmt.Sprintf("/%d", r.IntN(c.width))
+		if r.IntN(3) == 0 {
+			p += fmt.Sprintf("/%d", r.IntN(3))
+		}
+	}
+	n := r.IntN(6)
+	names, there := c.guide.Children(p)
+	switch {
+	case !there && n == 0:
+		return aCreation, []backend.Op{c.create(p, tag, backend.Ephemeral)}
+	case !there:
+		return aCreation, []backend.Op{c.create(p, tag, backend.Persistent)}
+	case n < 2 || len(names) > mostChurn/4:
+		return aChange, []backend.Op{backend.SetData(c.s.Root()+p, []byte(p+" "+tag), backend.AnyVersion)}
+	}
+	var nodes []string
+	for below := range c.guide.Walk(p) {
+		nodes = append(nodes, below)
+	}
+	for _, below := range slices.Backward(nodes) {
+		ops = append(ops, backend.Delete(c.s.Root()+below, backend.AnyVersion))
+	}
+	kind = aDeletion
+	if n > 3 {
+		kind = aRecreation
+		for _, below := range nodes {
+			ops = append(ops, c.create(below, tag, backend.Persistent))
+		}
+	}
+	if len(nodes) > 1 {
+		kind = aSubtree
+	}
+	if len(ops) == 0 { // deleted meanwhile
+		return aCreation, []backend.Op{c.create(p, tag, backend.Persistent)}
+	}
+	return kind, ops
+}
+
+// write commits at random until ctx ends, at most at a rate.
+func (c *churn) write(ctx context.Context, t *testing.T, user int) {
+	r := rand.New(rand.NewPCG(uint64(user), 1))
+	b := c.s.ZooKeeper(fmt.Sprint("writer ", user))
+	s, err := b.Open(ctx)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() { s.Close() }()
+	c.sessions[user].Store(s.ID())
+	began := time.Now()
+	for n, try := 0, 0; ctx.Err() == nil; try++ {
+		if due := began.Add(time.Duration(n) * time.Second * churnUsers / churnRate); time.Until(due) > 0 {
+			select {
+			case <-time.After(time.Until(due)):
+			case <-ctx.Done():
+				return
+			}
+		} else if time.Since(due) > time.Second {
+			began, n = time.Now(), 0 // no servers for a while, or a pause; do not catch up
+		}
+		kind, ops := c.next(r, fmt.Sprint(user, try))
+		c.pause.RLock()
+		_, err := s.Commit(ctx, ops...)
+		c.pause.RUnlock()
+		switch {
+		case err == nil:
+			c.done[kind].Add(1)
+			c.commits.Add(1)
+			c.changes.Add(int64(len(ops)))
+			n += len(ops)
+		case errors.Is(err, backend.ErrSessionLost):
+			// It was ended, or an election took too long. The session's ephemerals are
+			// deleted, which is a change too.
+			next, err := b.Open(ctx)
+			if err != nil {
+				if ctx.Err() == nil {
+					t.Error(err)
+				}
+				return
+			}
+			s.Close()
+			s = next
+			c.sessions[user].Store(s.ID())
+		case ctx.Err() != nil, errors.Is(err, backend.ErrUncertain), // no servers
+			errors.Is(err, backend.ErrExists), errors.Is(err, backend.ErrNotFound), // it does not fit the tree
+			errors.Is(err, backend.ErrNotEmpty), errors.Is(err, backend.ErrNoChildren):
+		default:
+			t.Errorf("writer %d: %v", user, err)
+			return
+		}
+	}
+}
+
+// follower is a cache with a client of its own, and with loops over its events.
+type follower struct {
+	name    string
+	x       *contender
+	k       *coord.Cache
+	repeats bool // of its loops: the service has no trees
+	loops   []*folded
+	halt    func()       // ends Run
+	passes  atomic.Int64 // complete ones
+	probes  int          // requests for a tree that were not of the cache
+	steady  int64        // changes that were followed while the watch of the tree stood
+	ctx     context.Context
+	cancel  context.CancelFunc
+	ongoing sync.WaitGroup
+}
+
+// follow begins a follower. Its loops make these pauses after each batch.
+func follow(t *testing.T, name string, all *sightings, x *contender, pauses ...time.Duration) *follower {
+	t.Helper()
+	session, err := x.c.Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &follower{name: name, x: x, k: coord.NewCache(x.c, churned, nil), repeats: !session.Features().Has(backend.Trees)}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.probes = f.arms()
+	f.ongoing.Go(func() {
+		for {
+			select {
+			case <-x.synced:
+				f.passes.Add(1)
+			case <-f.ctx.Done():
+				return
+			}
+		}
+	})
+	for _, pause := range pauses {
+		f.read(all, pause)
+	}
+	f.run()
+	return f
+}
+
+// read begins a loop over the events.
+func (f *follower) read(all *sightings, pause time.Duration) {
+	loop := newFolded(all, f.repeats)
+	f.loops = append(f.loops, loop)
+	f.ongoing.Go(func() {
+		if err := loop.follow(f.ctx, f.k, pause); err != nil {
+			f.x.tb.Errorf("%s: the events end: %v", f.name, err)
+		}
+	})
+}
+
+func (f *follower) run() {
+	ctx, cancel := context.WithCancel(f.ctx)
+	done := make(chan struct{})
+	f.halt = func() {
+		cancel()
+		<-done
+	}
+	go func() {
+		defer close(done)
+		if err := f.k.Run(ctx); ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+			f.x.tb.Errorf("%s: Run ended: %v", f.name, err)
+		}
+	}()
+}
+
+// end ends everything but the client.
+func (f *follower) end() {
+	f.cancel()
+	f.halt()
+	f.ongoing.Wait()
+}
+
+// arms returns the number of requests for a watch of the tree.
+func (f *follower) arms() int {
+	n := 0
+	for _, p := range f.x.link.Proxies {
+		n += p.Count().Ops[zkproxy.OpAddWatch]
+	}
+	return n - f.probes
+}
+
+// expire ends the session of the client.
+func (f *follower) expire() {
+	ctx, cancel := context.WithTimeout(f.ctx, limit)
+	defer cancel()
+	session, err := f.x.c.Session(ctx)
+	if err != nil {
+		f.x.tb.Error(err)
+		return
+	}
+	f.x.link.Expire(session.ID())
+}
+
+// judge compares the copy and the folded events with the tree. now can pass; ever cannot.
+func (f *follower) judge(tree map[string]nodeIs) (now, ever []string) {
+	copied, err := cachedTree(f.k, churned)
+	if err != nil {
+		now = append(now, fmt.Sprintf("%s: %v", f.name, err))
+	}
+	if d := differs(copied, tree); d != "" {
+		now = append(now, fmt.Sprintf("the copy of %s: %s", f.name, d))
+	}
+	for i, loop := range f.loops {
+		d, wrong := loop.differs(tree)
+		if d != "" {
+			now = append(now, fmt.Sprintf("the events of %s, loop %d: %s", f.name, i, d))
+		}
+		for _, w := range wrong {
+			ever = append(ever, fmt.Sprintf("the events of %s, loop %d: %s", f.name, i, w))
+		}
+	}
+	return now, ever
+}
+
+// check pauses the writers until all copies and folded events equal the tree, and returns the
+// number of nodes.
+func (c *churn) check(t *testing.T, when string, followers ...*follower) int {
+	t.Helper()
+	c.pause.Lock()
+	defer c.pause.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*limit)
+	defer cancel()
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		var tree map[string]nodeIs
+		reader, err := c.s.ZooKeeper("reader").Open(ctx)
+		if err == nil {
+			tree, err = realTree(ctx, reader, c.s.Root(), churned)
+			reader.Close()
+		}
+		now, ever := []string{fmt.Sprint(err)}, []string(nil)
+		if err == nil {
+			now = nil
+			for _, f := range followers {
+				passing, lasting := f.judge(tree)
+				now, ever = append(now, passing...), append(ever, lasting...)
+			}
+		}
+		switch {
+		case len(ever) > 0:
+			t.Fatalf("%s: %d events do not follow from earlier ones:\n%s", when, len(ever), strings.Join(ever[:min(len(ever), 20)], "\n"))
+		case len(now) == 0:
+			return len(tree)
+		case time.Since(began) > limit:
+			t.Fatalf("%s: never equal:\n%s\n%s", when, strings.Join(now, "\n"), c.compareServers())
+		}
+	}
+}
+
+// compareServers describes how the servers' trees differ from that of the first, for longer
+// than sessions take to expire. No client can cause that: ZooKeeper has had such defects when
+// servers are killed.
+func (c *churn) compareServers() (difference string) {
+	read := func(addr string) (map[string]nodeIs, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		s, err := zookeeper.New([]string{addr}, nil).Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer s.Close()
+		return realTree(ctx, s, c.s.Root(), churned)
+	}
+	for began := time.Now(); time.Since(began) < 2*killTimeout; {
+		difference = ""
+		var first map[string]nodeIs
+		for i, server := range c.e.Servers() {
+			tree, err := read(server.Addr())
+			if err != nil {
+				return fmt.Sprintf("server %d: %v", i, err)
+			}
+			if i == 0 {
+				first = tree
+			} else if d := differs(tree, first); d != "" {
+				difference = fmt.Sprintf("THE SERVERS DIFFER: server %d from server 0: %s", i, d)
+			}
+		}
+		if difference == "" {
+			return ""
+		}
+	}
+	return difference
+}
+
+// churnTime returns the duration of the churn of a large tree, or 0 for that of a small one.
+func churnTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("COORD_CHURN")
+	switch {
+	case text == "" && long():
+		return 150 * time.Second
+	case text == "":
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestACacheIsExactAfterChurnAndKills changes a tree while servers are killed, sessions end
+// and clients come and go. Every round ends with a pause of the writers, in which the copies,
+// the trees folded from the events and the servers' tree must become equal, before another
+// fault could hide that something was missed.
+func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
+	zktest.Require(t)
+	rounds, took, width := 2, 1500*time.Millisecond, 12
+	large := churnTime(t)
+	if large > 0 {
+		took, width = 15*time.Second, 900 // about 10,000 nodes
+		rounds = max(rounds, int(large/took))
+	}
+	e := ensemble(t, shortSync)
+	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
+	c := &churn{e: e, s: s, width: width}
+	plain, err := s.ZooKeeper("observer").Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.plant(t, plain)
+	plain.Close()
+
+	all := &sightings{seen: make(map[sighting]nodeIs)}
+	a := follow(t, "the first cache", all, newContender(t, s, "a"), 0, 300*time.Millisecond)
+	defer a.end()
+	if large == 0 {
+		// A copy by one-shot watches: too many requests for the long form.
+		link := s.ZooKeeper("b")
+		link.Backend = zookeeper.New(link.Addrs(), &zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin, Without: backend.Trees})
+	}
+	b := follow(t, "the second cache", all, newContender(t, s, "b"), 0)
+	defer b.end()
+	b.x.moveTo(1)
+	var last *follower // begins in the middle, and is replaced
+	defer func() {
+		if last != nil {
+			last.end()
+		}
+	}()
+	followers := func() []*follower {
+		list := []*follower{a, b}
+		if last != nil {
+			list = append(list, last)
+		}
+		return list
+	}
+	receive(t, a.k.Synced(), "the first copy")
+	receive(t, b.k.Synced(), "the second copy")
+	c.guide = a.k
+
+	var writing sync.WaitGroup
+	writers, stop := context.WithCancel(context.Background())
+	defer writing.Wait()
+	defer stop()
+	for i := range churnUsers {
+		writing.Go(func() { c.write(writers, t, i) })
+	}
+	goesOn := func(when string) {
+		seen := c.commits.Load()
+		eventually(t, "the writers continue "+when, func() bool { return c.commits.Load() > seen+50 })
+	}
+	goesOn("at the start")
+
+	var kills, leaders, expired, clients int
+	faults := []func(round int){
+		func(round int) { // the client of a cache dies, and another one begins
+			if last != nil {
+				last.x.link.Partition()
+				last.end()
+				last.x.c.Close()
+			}
+			clients++
+			x := newContender(t, s, fmt.Sprint("client ", clients))
+			x.link.SetLatency(3 * time.Millisecond) // so that nodes change while they are read
+			last = follow(t, fmt.Sprint("the cache of client ", clients), all, x, 0)
+			receive(t, last.k.Synced(), "the copy of a new client")
+		},
+		func(int) { // sessions end, with their ephemeral nodes
+			a.expire()
+			expired++
+			for i := 0; i < churnUsers; i += 5 {
+				s.ZooKeeper(fmt.Sprint("writer ", i)).Expire(c.sessions[i].Load())
+				expired++
+			}
+		},
+		func(int) { // a Run ends, and another one continues
+			b.halt()
+			goesOn("without a Run")
+			b.run()
+		},
+		func(int) { // a loop over the events begins, and the session ends
+			b.read(all, 50*time.Millisecond)
+			b.expire()
+			expired++
+		},
+		func(round int) { a.x.moveTo(round % 3) }, // the connection breaks
+	}
+	var lasted, still time.Duration // of the churn, and of that without any server
+	nodes, before := 0, a.x.link.Requests()
+	for round := range rounds {
+		began, seen := time.Now(), c.changes.Load()
+		victim := leaderOf(t, e)
+		if round%2 == 0 {
+			victim = followersOf(t, e)[round/2%2]
+		} else {
+			leaders++
+		}
+		a.x.moveTo(slices.Index(e.Servers(), victim))
+		time.Sleep(took / 5)
+		from := time.Now()
+		victim.Kill()
+		kills++
+		goesOn("without a server")
+		still += time.Since(from)
+		restart(t, victim)
+		for i, fault := range faults {
+			if i%rounds == round%len(faults) {
+				fault(round)
+				goesOn("after a fault")
+			}
+		}
+		time.Sleep(max(0, took*3/5-time.Since(began)))
+		// Then nothing breaks for a time: what is missed is not found by reading again.
+		armed := func() (all []int) {
+			for _, f := range followers() {
+				all = append(all, f.arms())
+			}
+			return all
+		}
+		var arms []int
+		var base int64
+		eventually(t, "nothing breaks", func() bool {
+			arms, base = armed(), c.changes.Load()
+			time.Sleep(max(took*2/5, took-time.Since(began)))
+			return slices.Equal(armed(), arms)
+		})
+		lasted += time.Since(began)
+		calm := c.changes.Load() - base
+		nodes = c.check(t, fmt.Sprintf("round %d", round), followers()...)
+		for i, n := range armed() {
+			if n > 0 && n == arms[i] {
+				followers()[i].steady += calm
+			}
+		}
+		if large > 0 {
+			t.Logf("round %d: %d changes, %d of them after the last fault, %d nodes", round, c.changes.Load()-seen, calm, nodes)
+		}
+	}
+	stop()
+	writing.Wait()
+	if d := c.compareServers(); d != "" {
+		t.Error(d)
+	}
+	nodes = c.check(t, "at the end", followers()...) // the writers' ephemeral nodes are gone
+	requests := a.x.link.Requests() - before
+
+	for kind := range c.done {
+		if c.done[kind].Load() == 0 {
+			t.Errorf("no commit of kind %d: not tested", kind)
+		}
+	}
+	if clients == 0 || expired == 0 || nodes < 10 || a.steady < 10 || last.steady < 10 {
+		t.Errorf("%d clients, %d sessions ended, %d nodes at the end, %d and %d changes followed without a fault: this tested nothing",
+			clients, expired, nodes, a.steady, last.steady)
+	}
+	t.Logf("figure: caches under churn for %v: %d changes of nodes, %.0f/s, in %d commits (%d creations, %d changes, %d deletions, %d recreations, %d of whole subtrees); %d servers killed, of them %d leaders (%v until the writers continued), %d sessions ended, %d clients; all copies and events equal the tree of %d nodes at %d points",
+		lasted.Round(time.Millisecond), c.changes.Load(), float64(c.changes.Load())/lasted.Seconds(), c.commits.Load(),
+		c.done[aCreation].Load(), c.done[aChange].Load(), c.done[aDeletion].Load(), c.done[aRecreation].Load(), c.done[aSubtree].Load(),
+		kills, leaders, still.Round(time.Millisecond), expired, clients, nodes, rounds+1)
+	t.Logf("figure: the first cache sent %d requests", requests)
+	for _, f := range followers() {
+		var told []string
+		for _, loop := range f.loops {
+			counts := loop.kinds()
+			if counts[coord.NodeCreated] == 0 || counts[coord.NodeDeleted] == 0 {
+				t.Errorf("%s: a loop was told %v: not tested", f.name, counts)
+			}
+			told = append(told, fmt.Sprintf("%v in %d batches", counts, loop.batches))
+		}
+		t.Logf("figure: %s: %d watches of the tree, %d passes, %d changes followed between faults; its loops were told %s",
+			f.name, f.arms(), f.passes.Load(), f.steady, strings.Join(told, "; "))
+	}
+}
