@@ -14,8 +14,8 @@ import (
 // difference. It compares results, errors and the operations that they blame, Stats (zxids by
 // their order, times not at all), children, the kinds of fired watches, and the owners of
 // ephemerals. The script has several sessions that create in every mode, set, delete, check,
-// read with and without watches, alone and many at once, arm several watches, watch trees, lose requests and replies, close and
-// expire. The script depends on seed and steps only.
+// read with and without watches, alone and many at once, arm several watches, watch trees,
+// lose requests and replies, close and expire. The script depends on seed and steps only.
 //
 // Each step is made by one session; afterwards all sessions catch up by Sync, so that their
 // reads do not depend on time. On a real service two results are random, and so not compared:
@@ -27,7 +27,7 @@ import (
 func Differ(t *testing.T, a, b Harness, seed uint64, steps int) {
 	t.Helper()
 	counts := differ(t, a, b, fmt.Sprint("seed ", seed), newScript(seed, steps, flavour{}))
-	t.Logf("seed %d, %d steps, no difference; %s", seed, steps, tally(counts))
+	t.Logf("figure: seed %d, %d steps, no difference; %s", seed, steps, tally(counts))
 	if missing := unplayed(counts); steps >= 1000 && len(missing) > 0 {
 		t.Errorf("the script tested nothing of %v", missing)
 	}
@@ -61,7 +61,9 @@ func unplayed(counts map[string]int) []string {
 	for _, what := range []string{
 		"success", "error: not found", "error: exists", "error: bad version", "error: not empty", "error: no children",
 		"error: uncertain", "error: bad path", "watch fired: look again", "watch fired: deleted", "close", "expire",
-		"arm", "arm: look again", "arm: not fired", "error: invalid", "watch a tree", "read many",
+		"arm", "arm: look again", "arm: not fired", "error: invalid",
+		"watch a tree", "stop a tree watch", "tree: created", "tree: changed", "tree: deleted", "tree watch over",
+		"read many", "read of many: data", "read of many: children", "read of many: error",
 	} {
 		if counts[what] == 0 {
 			missing = append(missing, what)

@@ -328,6 +328,10 @@ func TestDifferFindsEachDefectAndShortensTheScript(t *testing.T) {
 		"a commit is not atomic", "empty data is not nil", "an uncertain commit is repeated", "get on a missing node is armed",
 		"Arm ignores since", "Arm compares the zxid of the data for the children", "Arm reports Deleted for a node that was missing",
 		"Arm arms only the first of its watches", "Arm stops at a missing node",
+		"a tree reports its siblings", "a tree reports changes of children's lists", "a tree of a missing node is not armed",
+		"a tree ends with its node", "a deletion and a creation are one change",
+		"one change of a tree in three is lost",
+		"a missing node fails the whole of ReadMany", "ReadMany returns its results in the wrong order", "ReadMany returns empty data that is not nil",
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(defects(), func(d defect) bool { return d.name == name })

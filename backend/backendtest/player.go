@@ -186,6 +186,14 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		p.tell(o, err)
 		for i, r := range results {
 			p.tell(o, r.Err)
+			switch {
+			case r.Err != nil:
+				p.counts["read of many: error"]++
+			case reads[i].Children:
+				p.counts["read of many: children"]++
+			default:
+				p.counts["read of many: data"]++
+			}
 			slices.Sort(r.Names)
 			o.addf("read %d: data %s nil %v children %q ", i, brief(string(r.Data)), r.Data == nil, r.Names)
 			p.stat(o, r.Stat, r.Err == nil && !reads[i].Children)

@@ -196,18 +196,22 @@ func (g scriptWriter) step() step {
 		st.what, st.ops = commitStep, g.ops(1)
 	case p < 530:
 		st.what, st.ops = commitStep, g.ops(2+g.IntN(4))
-	case p < 620:
+	case p < 600:
 		st.what = getStep
-	case p < 720:
+	case p < 680:
 		st.what = existsStep
-	case p < 810:
+	case p < 760:
 		st.what = childrenStep
-	case p < 880:
-		st.what, st.targets, st.since = armStep, g.targets(), g.since()
-	case p < 895:
+	case p < 820:
+		st.what, st.targets, st.since = armStep, g.targets(4), g.since()
+	case p < 860:
 		st.what = treeStep
 	case p < 910:
-		st.what, st.targets = manyStep, g.targets()
+		most := 4
+		if g.chance(20) {
+			most = 40
+		}
+		st.what, st.targets = manyStep, g.targets(most)
 	case p < 925:
 		st.what = syncStep
 	case p < 940:
@@ -251,11 +255,11 @@ func (g scriptWriter) node() nodeRef {
 	return r
 }
 
-func (g scriptWriter) targets() []scriptTarget {
+func (g scriptWriter) targets(most int) []scriptTarget {
 	if g.chance(2) {
 		return nil
 	}
-	all := make([]scriptTarget, 1+g.IntN(4))
+	all := make([]scriptTarget, 1+g.IntN(most))
 	for i := range all {
 		all[i] = scriptTarget{node: g.node(), children: g.chance(50)}
 		if i > 0 && g.chance(20) {
@@ -273,6 +277,14 @@ func (g scriptWriter) since() sinceRef {
 }
 
 func (g scriptWriter) ops(n int) []scriptOp {
+	if n > 1 && g.chance(10) {
+		// Another node in place of one. Trees report both.
+		node := g.node()
+		return []scriptOp{
+			{kind: backend.OpDelete, node: node, version: backend.AnyVersion},
+			{kind: backend.OpCreate, node: node, data: strings.Repeat("d", g.IntN(4)), mode: backend.CreateMode(g.IntN(2))},
+		}
+	}
 	if n == 1 && (g.chance(2) || g.boxes && g.chance(10)) {
 		// A step may make a child of it only if the service does not remove it then.
 		return []scriptOp{{kind: backend.OpCreate, node: nodeRef{path: "box" + string("12"[g.IntN(2)])}, mode: backend.Container}}
