@@ -11,7 +11,8 @@ Installs what the tests need and is missing (Debian and Ubuntu, as root), then
 checks the format, vets, builds, runs all tests with the race detector on real
 ZooKeeper servers, and runs the tour.
 
-  -long   the full number of rounds, and benchmarks; takes much longer, and
+  -long   the full number of rounds, benchmarks, and an hour of fuzzing the
+          codec (COORD_FUZZ says how many seconds); takes much longer, and
           writes a summary to results/summary.md
   -h      this text
 EOF
@@ -254,6 +255,32 @@ benchmarks() {
 	go test -run '^$' -bench . -benchmem -benchtime 2s -timeout 30m ./... 2>&1 | tee "$1"
 }
 
+# targets lists the fuzz targets of packages, as lines of a package and a name.
+targets() {
+	go test -vet=off -list '^Fuzz' "$@" | awk '
+		/^Fuzz/ { names[n++] = $1 }
+		/^ok/   { for (i = 0; i < n; i++) print $2, names[i]; n = 0 }'
+}
+
+# fuzz runs each fuzz target that there is in packages. Those of the ZooKeeper codec share
+# COORD_FUZZ seconds, and each other one has a sixtieth of them.
+fuzz() {
+	local log=$1 package target codec seconds
+	shift
+	: >"$log"
+	targets "$@" >"$tmp/targets.txt"
+	codec=$(grep -c '/backend/zookeeper ' "$tmp/targets.txt")
+	while read -r package target; do
+		seconds=$((COORD_FUZZ / 60 + 1))
+		[[ $package != */backend/zookeeper ]] || seconds=$((COORD_FUZZ / codec + 1))
+		go test -vet=off -run '^$' -fuzz "^$target\$" -fuzztime "${seconds}s" "$package" </dev/null >"$tmp/fuzz.txt" 2>&1 || {
+			cat "$tmp/fuzz.txt"
+			return 1
+		}
+		echo "figure: $package $target: $(grep '^fuzz: elapsed' "$tmp/fuzz.txt" | tail -n 1)" | tee -a "$log"
+	done <"$tmp/targets.txt"
+}
+
 # summary writes what a long run found, for TESTING.md.
 summary() {
 	local classpath=${ZOOKEEPER_CLASSPATH:-$jars/zookeeper.jar} java=${JAVA_HOME:+$JAVA_HOME/bin/}java
@@ -276,7 +303,7 @@ summary() {
 	echo
 	echo "## Figures"
 	echo
-	sed -n -E 's/^ *[a-z0-9_]+_test\.go:[0-9]+: figure: /- /p' "$@"
+	sed -n -E 's/^( *[a-z0-9_]+_test\.go:[0-9]+: )?figure: /- /p' "$@"
 	echo
 	echo "## Benchmarks"
 	echo
@@ -296,6 +323,7 @@ export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
 # Compilers and tests end soon, so there is little to collect: a fifth less of their
 # processor time.
 export GOGC=${GOGC:-400}
+COORD_FUZZ=${COORD_FUZZ:-3600}
 
 step "gofmt" check_format
 step "go mod tidy" tidy
@@ -316,7 +344,8 @@ if [[ -n $long ]]; then
 	step "oteltrace" module oteltrace
 	step "workspace" workspace
 	step "tour" go run ./examples/tour
-	summary results/tests.txt results/faulttest.txt results/simulation.txt >"$tmp/summary.md"
+	step "fuzz" fuzz results/fuzz.txt ./...
+	summary results/tests.txt results/faulttest.txt results/simulation.txt results/fuzz.txt >"$tmp/summary.md"
 	mv "$tmp/summary.md" results/summary.md
 	echo "== summary: results/summary.md"
 else

@@ -199,3 +199,112 @@ func FuzzFrames(f *testing.F) {
 		}
 	})
 }
+
+// Whatever the operations are, the requests are complete, and the same in used memory.
+func FuzzRequests(f *testing.F) {
+	f.Add("/a", "/b", []byte("data"), int32(3), []byte{0})
+	f.Add("/a", "/b", []byte("data"), int32(-1), []byte{0, 1, 2, 3, 4, 5, 20, 21, 22, 23, 24})
+	f.Add("", "/\x00dé", []byte{}, int32(0), []byte{4})
+	f.Add("/c", "/", []byte(nil), int32(0), []byte{20})
+	all := encodeACL([]ACL{{"world", "anyone", PermAll}})
+	aclOf := func(bool) acl { return all }
+	f.Fuzz(func(t *testing.T, path, other string, data []byte, version int32, kinds []byte) {
+		if len(kinds) == 0 || len(kinds) > 100 {
+			return
+		}
+		var ops []backend.Op
+		var reads []backend.Read
+		for i, b := range kinds {
+			p := path
+			if i%2 == 1 {
+				p = other
+			}
+			ops = append(ops, backend.Op{Kind: backend.OpKind(b%5 + 1), Path: p, Data: data, Version: version, Mode: backend.CreateMode(b / 5 % 5)})
+			reads = append(reads, backend.Read{Path: p, Children: b%2 == 1})
+		}
+		steps := appendSteps(nil, ops)
+
+		// begun checks that a request is whole, and decodes it after its head.
+		begun := func(encode func(buf []byte) []byte, op int32) decoder {
+			frame := encode(nil)
+			if used := encode(bytes.Repeat([]byte{0xee}, 200)); !bytes.Equal(used, frame) {
+				t.Errorf("%x, and in used memory %x", frame, used)
+			}
+			d := decoder{rest: frame}
+			if size, xid, got := d.int32(), d.int32(), d.int32(); int(size) != len(frame)-4 || xid != 0 || got != op {
+				t.Errorf("the head of %x, want operation %d", frame, op)
+			}
+			return d
+		}
+		ended := func(d decoder) {
+			if d.failed || len(d.rest) != 0 {
+				t.Errorf("%x is left, failed %t", d.rest, d.failed)
+			}
+		}
+		same := func(got, want any) {
+			if got != want {
+				t.Errorf("%v, want %v", got, want)
+			}
+		}
+		head := func(d *decoder, op int32, done bool) {
+			same(d.int32(), op)
+			same(d.bool(), done)
+			same(d.int32(), int32(-1))
+		}
+
+		op := commitOp(ops)
+		d := begun(func(buf []byte) []byte { return encodeCommit(buf, ops, steps, aclOf) }, op)
+		for _, st := range steps {
+			o := ops[st.index]
+			if st.quiet {
+				o = backend.Op{Path: o.Path}
+			}
+			if op == opMulti {
+				head(&d, st.op, false)
+			}
+			same(d.text(), o.Path)
+			if st.op == opCreate || st.op == opSetData {
+				same(d.text(), string(o.Data))
+			}
+			if st.op == opCreate {
+				same(string(d.take(len(all))), string(all))
+				same(d.int32(), flagsOf(o.Mode))
+			} else {
+				same(d.int32(), o.Version)
+			}
+		}
+		if op == opMulti {
+			head(&d, opError, true)
+		}
+		ended(d)
+
+		d = begun(func(buf []byte) []byte { return encodeMultiRead(buf, reads) }, opMultiRead)
+		for _, r := range reads {
+			if r.Children {
+				head(&d, opNames, false)
+			} else {
+				head(&d, opGetData, false)
+			}
+			same(d.text(), r.Path)
+			same(d.bool(), false)
+		}
+		head(&d, opError, true)
+		ended(d)
+
+		d = begun(func(buf []byte) []byte { return encodeRead(buf, opGetData, path, true) }, opGetData)
+		same(d.text(), path)
+		same(d.bool(), true)
+		ended(d)
+		d = begun(func(buf []byte) []byte { return encodeSync(buf, path) }, opSync)
+		same(d.text(), path)
+		ended(d)
+		d = begun(func(buf []byte) []byte { return encodeAddWatch(buf, path, modeTree) }, opAddWatch)
+		same(d.text(), path)
+		same(d.int32(), int32(modeTree))
+		ended(d)
+		d = begun(func(buf []byte) []byte { return encodeRemoveWatches(buf, path, kindAny) }, opRemoveWatches)
+		same(d.text(), path)
+		same(d.int32(), int32(kindAny))
+		ended(d)
+	})
+}
