@@ -206,7 +206,7 @@ func (a *actor) tell(command string) {
 	_, _ = io.WriteString(a.stdin, command+"\n") // fails if the process has ended
 }
 
-// look returns the content of the client's cache.
+// look returns the content of the client's cache, and the group as the client sees it.
 func (a *actor) look() (report, error) {
 	n := a.heard("copy")
 	a.tell("look")

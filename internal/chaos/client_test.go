@@ -41,7 +41,7 @@ var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "valu
 //	go      they write to the resource without a check, and go on
 //	finish  every worker makes one more successful call, and ends; reported when all have ended
 //	drain   finishes the rest of the queue and of the transactions; reported when done
-//	look    reports the content of the cache
+//	look    reports the content of the cache, and the group
 //
 // Its answers and its progress are reports on standard output.
 type client struct {
@@ -56,6 +56,7 @@ type client struct {
 	session  atomic.Int64   // the present session
 	holds    sync.WaitGroup // goroutines that watch for the loss of holds
 	cache    *copyOfTree
+	members  *membership
 	lingerMu sync.Mutex
 	lingers  map[string]bool
 	goOn     chan struct{}
@@ -69,6 +70,7 @@ type report struct {
 	Tree    map[string]nodeIs `json:",omitempty"` // the cache's copy
 	Folded  map[string]nodeIs `json:",omitempty"` // the tree folded from its events
 	Wrong   int               `json:",omitempty"` // events that do not follow from earlier ones
+	Members *membersReport    `json:",omitempty"`
 	Text    string            `json:",omitempty"`
 }
 
@@ -111,6 +113,7 @@ func (x *client) run() (err error) {
 	}
 	defer x.c.Close()
 	x.cache = newCopy(x.c)
+	x.members = newMembership(x.c, x.spec.Name, x.finish.Load)
 
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
@@ -131,6 +134,7 @@ func (x *client) run() (err error) {
 	servers.Go(func() { x.site(serving) })
 	servers.Go(func() { x.recover(serving) })
 	servers.Go(func() { x.cache.keep(serving) })
+	servers.Go(func() { x.members.keep(serving) })
 
 	x.report(report{Kind: "opened"})
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
@@ -154,7 +158,9 @@ func (x *client) run() (err error) {
 				x.report(report{Kind: "drained"})
 			})
 		case "look":
-			x.report(x.cache.report())
+			r := x.cache.report()
+			r.Members = x.members.report()
+			x.report(r)
 		default:
 			return fmt.Errorf("no such command: %s", command)
 		}

@@ -74,7 +74,7 @@ func (r *run) compareServers() string {
 			return ""
 		}
 		all := make(map[string]nodeIs)
-		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath} {
+		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath} {
 			tree, err := realTree(ctx, session, root)
 			if err != nil {
 				r.t.Errorf("server %d: %v", s.ID(), err)
@@ -93,11 +93,20 @@ func (r *run) compareServers() string {
 	return ""
 }
 
-// copies compares the caches with the tree.
+// copies compares the caches with the tree, and what the clients know of the group with its
+// members.
 func (r *run) copies(s backend.Session) (wrong []string) {
-	_ = until("the copies equal the tree", limit, func() bool {
+	_ = until("the copies equal the tree, and the group its members", limit, func() bool {
 		wrong = nil
 		tree, err := realTree(r.t.Context(), s, treePath)
+		if err != nil {
+			wrong = []string{err.Error()}
+			return false
+		}
+		members, err := realMembers(r.t.Context(), s)
+		if err == nil && len(members) != len(r.actors) {
+			err = fmt.Errorf("the group has the members %+v", members)
+		}
 		if err != nil {
 			wrong = []string{err.Error()}
 			return false
@@ -109,6 +118,7 @@ func (r *run) copies(s backend.Session) (wrong []string) {
 				return true
 			}
 			wrong = append(wrong, checkCopy(a.name, got, tree)...)
+			wrong = append(wrong, checkMembers(a.name, got.Members, members)...)
 		}
 		return len(wrong) == 0
 	})
