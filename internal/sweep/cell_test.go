@@ -22,6 +22,7 @@ import (
 type recipe struct {
 	name    string
 	players []string
+	without backend.Features // that the service lacks
 	// play is the scenario. It begins when each player has a client. When it returns, every
 	// part has ended and nothing is held.
 	play func(x *cell)
@@ -132,7 +133,7 @@ func (x *cell) join(name string) *player {
 		return nil
 	}
 	p := &player{x: x, name: name, proxy: proxy}
-	p.under = zookeeper.New([]string{proxy.Addr()}, &zookeeper.Options{SessionTimeout: timeout})
+	p.under = zookeeper.New([]string{proxy.Addr()}, &zookeeper.Options{SessionTimeout: timeout, Without: x.without})
 	proxy.OnFrame(func(f zkproxy.Frame) {
 		if f.Dir == zkproxy.Up {
 			if what, ok := kind(f); ok {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 )
 
 func election() *recipe {
@@ -84,9 +85,9 @@ func election() *recipe {
 	}
 }
 
-func group() *recipe {
+func group(without backend.Features) *recipe {
 	return &recipe{
-		name: "group", players: []string{"a", "b", "c"},
+		name: "group" + lacking(without), without: without, players: []string{"a", "b", "c"},
 		play: func(x *cell) {
 			a, b, c := x.by["a"], x.by["b"], x.by["c"]
 			watch, stop := context.WithCancel(x.ctx)
@@ -166,12 +167,32 @@ func group() *recipe {
 	}
 }
 
+// lacking is the end of the name of a recipe on a service without features.
+func lacking(without backend.Features) string {
+	if without == 0 {
+		return ""
+	}
+	return ", without trees and batches"
+}
+
 // cache: the copy of b follows the changes by a and c.
-func cache() *recipe {
+func cache(without backend.Features) *recipe {
 	return &recipe{
-		name: "cache", players: []string{"a", "b", "c"},
+		name: "cache" + lacking(without), without: without, players: []string{"a", "b", "c"},
 		play: func(x *cell) {
 			a, b, c := x.by["a"], x.by["b"], x.by["c"]
+			put := func(p *player, path, data string) {
+				for x.going() {
+					_, err := coord.NewValue(p.c, path, &coord.ValueOptions[string]{Codec: coord.Text()}).Set(x.ctx, data)
+					if p.ok("set "+path, err, coord.ErrUncertain) {
+						return
+					}
+				}
+			}
+			// A first copy of several nodes is read by batches.
+			put(a, "/data", "0")
+			put(c, "/data/u", "0")
+			put(c, "/data/v", "0")
 			k := coord.NewCache(b.c, "/data", nil)
 			ctx, stop := context.WithCancel(x.ctx)
 			defer stop()
@@ -225,20 +246,11 @@ func cache() *recipe {
 					return text(m) == want
 				})
 			}
-			put := func(p *player, path, data string) {
-				for x.going() {
-					_, err := coord.NewValue(p.c, path, &coord.ValueOptions[string]{Codec: coord.Text()}).Set(x.ctx, data)
-					if p.ok("set "+path, err, coord.ErrUncertain) {
-						return
-					}
-				}
-			}
-			put(a, "/data", "0")
 			await(x, "synced", k.Synced())
-			see("/data=0")
+			see("/data=0 /data/u=0 /data/v=0")
 			put(c, "/data/x", "1")
 			put(a, "/data/y", "2")
-			see("/data=0 /data/x=1 /data/y=2")
+			see("/data=0 /data/u=0 /data/v=0 /data/x=1 /data/y=2")
 			put(c, "/data/x", "3")
 			for x.going() {
 				_, err := coord.NewTxn(a.c).Delete("/data/y").Commit(x.ctx)
@@ -246,10 +258,10 @@ func cache() *recipe {
 					break
 				}
 			}
-			see("/data=0 /data/x=3")
+			see("/data=0 /data/u=0 /data/v=0 /data/x=3")
 			x.rest()
 			put(c, "/data/y", "4")
-			see("/data=0 /data/x=3 /data/y=4")
+			see("/data=0 /data/u=0 /data/v=0 /data/x=3 /data/y=4")
 			stop()
 			<-done
 			<-done
@@ -262,7 +274,7 @@ func cache() *recipe {
 				defer close(done)
 				k.Run(ctx)
 			}()
-			if await(x, "fresh is synced", k.Synced()); k.Len() != 3 && x.going() {
+			if await(x, "fresh is synced", k.Synced()); k.Len() != 5 && x.going() {
 				x.violation("the fresh copy has %d nodes", k.Len())
 			}
 			stop()

@@ -14,11 +14,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/backend"
 )
 
 var recipes = []func() *recipe{
 	mutexAlone, mutexHandOver, mutexGivenUp, mutexLocal, readersWriters, semaphore, lockAll, revocation,
-	election, group, value, counter, cache, barrier, doubleBarrier,
+	election, value, counter, barrier, doubleBarrier,
+	func() *recipe { return group(0) }, func() *recipe { return group(backend.Trees | backend.Batches) },
+	func() *recipe { return cache(0) }, func() *recipe { return cache(backend.Trees | backend.Batches) },
 	queue, priorityQueue, delayQueue, putAll, maxLen, pop, txn,
 	func() *recipe { return twoPhase(false) }, func() *recipe { return twoPhase(true) },
 }
