@@ -318,13 +318,7 @@ func (c *guardConn) reply(call *call, h replyHeader, size int) error {
 	case codeClosing:
 		return errServerEnds
 	}
-	if call.many != nil && code == codeOK {
-		c.session.hub.armMany(call.many)
-	} else if kind, exists, ok := watchedBy(call.op, code); ok && call.watch != nil {
-		c.session.hub.arm(watchKey{call.path, kind}, call.watch, exists, call.tree)
-	} else if call.treeWatch != nil {
-		c.session.hub.added(call.tree, call.treeWatch, code == codeOK)
-	}
+	c.session.hub.replied(call, code)
 	return c.finish(call, h.zxid)
 }
 

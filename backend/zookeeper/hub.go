@@ -102,6 +102,17 @@ func (h *hub) announce(x *armList) {
 	}
 }
 
+// replied handles the reply to a call that arms watches.
+func (h *hub) replied(c *call, code int32) {
+	if c.many != nil && code == codeOK {
+		h.armMany(c.many)
+	} else if kind, exists, ok := watchedBy(c.op, code); ok && c.watch != nil {
+		h.arm(watchKey{c.path, kind}, c.watch, exists, c.tree)
+	} else if c.treeWatch != nil {
+		h.added(c.tree, c.treeWatch, code == codeOK)
+	}
+}
+
 // arm arms the watch of a read whose reply has arrived. It does nothing if the watch was
 // stopped, as that of a call is that was given up. t is the tree of the node when the read was
 // written, or nil.
