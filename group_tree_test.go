@@ -297,3 +297,35 @@ func TestAWatchFindsWhatHappenedWithoutContact(t *testing.T) {
 		watch.until("y=2 z=1")
 	})
 }
+
+// A look reads a member, and then the session is lost. The next look finds the member as it
+// was read, and reports it all the same.
+func TestAMemberReadBeforeTheSessionWasLostIsReported(t *testing.T) {
+	onMemories(t, func(w *world) {
+		var before, after coordtest.Nth
+		a := w.group("a", nil)
+		mustLeave(w.T, mustJoin(w.T, a, "first", "1"))
+		c := w.Open("reader", &backendtest.Hooks{Before: before.Before, After: after.After})
+		watch := w.watch(context.Background(), textGroup(c, false))
+		watch.until("")
+		reads := func(c backendtest.Call) bool { return c.Op == "get" || c.Op == "read" }
+		var lost atomic.Bool
+		after.Arm(1, reads, func(_ context.Context, _ backendtest.Call, err error) error {
+			mustLeave(w.T, mustJoin(w.T, a, "other", "1")) // so that the directory is read again
+			time.Sleep(time.Second)                        // the tree reports it
+			before.Arm(1, reads, func(context.Context, backendtest.Call, error) error {
+				lost.Store(true)
+				w.Link("reader").Expire((<-c.WatchState(context.Background())).Session)
+				return nil
+			})
+			return err
+		})
+		mustJoin(w.T, a, "member", "1")
+		watch.until("member=1")
+		s := w.Session("features")
+		defer s.Close()
+		if s.Features().Has(backend.Trees|backend.Batches) && !lost.Load() {
+			w.T.Error("the session was not lost during the look")
+		}
+	})
+}

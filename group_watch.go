@@ -253,6 +253,10 @@ type follower[T any] struct {
 	seen  *latest[roster[T]]
 	known bool // the group was read once
 
+	// A member has come, gone or changed since the roster was set. An error can end a look
+	// that has seen it.
+	changed bool
+
 	trees   bool                  // this session follows a tree
 	names   []string              // of the directory
 	listed  bool                  // names are up to date, but for changes and watches that were not handled yet
@@ -286,12 +290,12 @@ func (f *follower[T]) look(ctx context.Context, v *vigil) error {
 		}
 	}
 	f.takeTree(v)
-	list, changed, err := f.readMembers(ctx, v)
+	list, err := f.readMembers(ctx, v)
 	if err != nil {
 		return err
 	}
-	if changed || !f.known {
-		f.known = true
+	if f.changed || !f.known {
+		f.known, f.changed = true, false
 		readable := list
 		if unreadable := func(m Member[T]) bool { return m.Err != nil }; slices.ContainsFunc(list, unreadable) {
 			readable = slices.DeleteFunc(slices.Clone(list), unreadable)
@@ -392,13 +396,12 @@ func (f *follower[T]) list(ctx context.Context, v *vigil) error {
 	return err
 }
 
-// readMembers reads what is not up to date. It returns all members, and whether any
-// has come, gone or changed.
-func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[T], changed bool, err error) {
+// readMembers reads what is not up to date, and returns all members.
+func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[T], err error) {
 	for lists := 0; ; {
 		if !f.listed {
 			if err := f.list(ctx, v); err != nil {
-				return nil, false, err
+				return nil, err
 			}
 		}
 		present := layout.PresentMembers(f.names)
@@ -415,16 +418,16 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 				delete(gone, n.Name)
 			}
 			for name, r := range gone {
-				changed = true
+				f.changed = true
 				r.w.Stop()
 				delete(f.watched, r.w)
 				delete(f.nodes, name)
 			}
-			return list, changed, nil
+			return list, nil
 		}
 		got, count, err := f.read(ctx, v, unread)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		vanished := make(map[string]bool)
 		for i, n := range unread {
@@ -434,7 +437,7 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 				continue
 			}
 			old, ok := f.nodes[n.Name]
-			changed = changed || !ok || old.mzxid != r.mzxid || old.member.Token != r.member.Token || (old.member.Err == nil) != (r.member.Err == nil)
+			f.changed = f.changed || !ok || old.mzxid != r.mzxid || old.member.Token != r.member.Token || (old.member.Err == nil) != (r.member.Err == nil)
 			f.nodes[n.Name] = r
 			if r.w != nil {
 				f.watched[r.w] = n.Name
