@@ -107,6 +107,11 @@ func NewCache(c *Client, root string, o *CacheOptions) *Cache {
 // error with which the service refuses to show a node, such as ErrDenied, which
 // names the node. Only one Run can be active; a second one fails with ErrInvalid.
 //
+// Services with trees can keep the changes of a node from a client that may not read it
+// (see the manual on permissions). Run finds such a node, and ends, only when it reads the
+// tree again, after a reconnection. Until then a node that can no longer be read stays in
+// the copy as it was.
+//
 // After Run has ended, the copy stays as it is and can be read. Another Run
 // continues from it: changes in the meantime are found and reported like any other
 // change.
