@@ -75,7 +75,7 @@ func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
 		case x.Error != "":
 			t.Errorf("%s: %s", x.name, x.Error)
 		case x.Group == "caches":
-			checkFigures(t, x, mTime)
+			checkFigures(t, x, mTime, mRate)
 		case x.Group == "memory":
 			checkFigures(t, x, mMemory)
 		default:

@@ -52,8 +52,10 @@ const (
 	byRaw     = "raw client"
 	byGoZK    = "go-zookeeper"
 	byCurator = "Curator"
-	byKazoo   = "kazoo"
-	byEtcd    = "etcd"
+	// byNewer is the cache of Curator that replaces TreeCache.
+	byNewer = "CuratorCache"
+	byKazoo = "kazoo"
+	byEtcd  = "etcd"
 )
 
 // A name identifies a cell of a run.

@@ -27,7 +27,10 @@ import (
 //	drop                                           ends both
 //	queue SERVERS PATH THREADS MILLIS SIZE         N TOOK PERCENTILES of a put and a take
 //	barrier SERVERS PATH MEMBERS ROUNDS            TOOK
-//	cache SERVERS PATH                             TOOK until it has the subtree
+//	cache SERVERS PATH KIND                        TOOK NODES of a cache that has the subtree, and stays until uncache
+//	heap                                           BYTES in use after a collection, if the process can tell
+//	seen N                                         when that cache has seen N changes of data
+//	uncache                                        ends the cache and its session
 //
 // The end of standard input ends the process.
 type foreign struct {

@@ -51,15 +51,17 @@ func uncontendedGroup(e *env, rivals []rival, widths []int, span time.Duration) 
 
 // rawPairs creates and deletes ephemeral nodes with the raw client.
 func (e *env) rawPairs(ctx context.Context, callers int, span time.Duration) (sample, error) {
-	return e.rawSteps(ctx, callers, span, func(c *zk.Conn, path string) step {
-		return func(context.Context) error {
-			node, err := c.Create(path+"/n-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
-			if err != nil {
-				return err
-			}
-			return c.Delete(node, -1)
+	return e.rawSteps(ctx, callers, span, rawPair)
+}
+
+func rawPair(c *zk.Conn, path string) step {
+	return func(context.Context) error {
+		node, err := c.Create(path+"/n-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+		if err != nil {
+			return err
 		}
-	})
+		return c.Delete(node, -1)
+	}
 }
 
 // rawWrites writes nodes with the raw client.
@@ -87,7 +89,7 @@ func (e *env) rawSteps(ctx context.Context, callers int, span time.Duration, mak
 	base := e.root + e.path()
 	for i := range callers {
 		path := fmt.Sprintf("%s-%03d", base, i)
-		if _, err := c.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		if _, err := c.Create(path, []byte(payload), 0, zk.WorldACL(zk.PermAll)); err != nil {
 			return nil, err
 		}
 		steps = append(steps, make(c, path))

@@ -222,9 +222,16 @@ func (e *env) waitersMemory(ctx context.Context, p *place, n int, suffix func(in
 
 // inUse returns the memory of reachable objects and of stacks.
 func inUse() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
+	m := collected()
 	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// collected returns the state of the memory after a collection. What a sync.Pool holds goes
+// with the second one.
+func collected() *runtime.MemStats {
+	runtime.GC()
+	runtime.GC()
+	m := new(runtime.MemStats)
+	runtime.ReadMemStats(m)
+	return m
 }

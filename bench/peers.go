@@ -163,7 +163,7 @@ func startCurator(ctx context.Context, e *env) (*foreign, error) {
 		return nil, fmt.Errorf("javac: %w\n%s", err, out)
 	}
 	f, err := startForeign(ctx, byCurator, exec.Command(java,
-		"-Xmx256m", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+		"-Xmx1g", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 		"-cp", dir+string(os.PathListSeparator)+classpath, "Curator"))
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ type sizes struct {
 var fullSizes = sizes{
 	rounds: 5, long: time.Second, short: 200 * time.Millisecond, widths: []int{1, 16, 64},
 	waiters: []int{1, 10, 100, 1000}, depths: []int{0, 100, 1000, 10_000}, batches: []int{1, 10, 100, 1000},
-	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000}, idle: 500,
+	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000, 100_000}, idle: 500,
 }
 
 // quickSizes are only for a check that everything works. Two such runs agree less.
@@ -49,6 +49,7 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 	}
 	all := []*group{
 		tripsGroup(e, p.all),
+		callsGroup(e, s.widths, s.long),
 		uncontendedGroup(e, us, s.widths, s.long),
 		contendedGroup(e, us, s.long),
 		handOverGroup(e, natives),

@@ -171,6 +171,8 @@ func (t *table) ofLimit(r *result) (float64, bool) {
 	}
 	what, callers := whatPairs, r.X
 	switch {
+	case r.Group == "calls":
+		what = r.What
 	case r.Group == "uncontended", r.Axis == "callers" && strings.HasPrefix(r.Group, "recipes"):
 	case r.What == whatContend && r.Where != onZooKeeper && r.Where != onEtcd:
 		return 0, false // at another distance than the limit
@@ -186,16 +188,16 @@ func (t *table) ofLimit(r *result) (float64, bool) {
 			return l.Group == group && l.Who == byRaw && l.What == what && l.X == callers
 		})
 		if limit != nil {
-			return ratio(r, limit)
+			return ratio(mRate, r, limit)
 		}
 	}
 	return 0, false
 }
 
-// ratio returns the median of the ratios of the rates of each round, if both were measured in
+// ratio returns the median of the ratios of a metric in each round, if both were measured in
 // the same rounds. This cancels slowness that affected both.
-func ratio(r, to *result) (float64, bool) {
-	a, b := r.Figures[mRate], to.Figures[mRate]
+func ratio(m metric, r, to *result) (float64, bool) {
+	a, b := r.Figures[m], to.Figures[m]
 	if len(a.Values) == 0 || len(b.Values) == 0 || b.Min <= 0 {
 		return 0, false
 	}

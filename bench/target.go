@@ -65,6 +65,17 @@ func judge(results []*result) []target {
 	onStore := j.cell("recipes on memory", "Mutex", byCoord, onMemory, 1)
 	j.atMost("lock and release on memory: µs", 2, onStore, mP50, 1)
 	j.atMost("lock and release on memory: allocations", 10, onStore, mAllocs, 1)
+	for _, n := range fullSizes.widths {
+		for _, what := range []string{whatGet, whatPairs} {
+			j.cost(fmt.Sprintf("processor time of %s, %d callers, as a part of go-zookeeper's", what, n), 1, mCPU,
+				j.cell("calls", what, byCoord, onZooKeeper, float64(n)), j.cell("calls", what, byRaw, onZooKeeper, float64(n)))
+		}
+		j.atMost(fmt.Sprintf("allocations of get, %d callers", n), 3, j.cell("calls", whatGet, byCoord, onZooKeeper, float64(n)), mAllocs, 1)
+	}
+	cache := j.cell("caches", whatSync, byCoord, onZooKeeper, 10_000)
+	j.cost("first copy of 10000 nodes: time, as a part of Curator's TreeCache", 0.1, mTime, cache, j.cell("caches", whatSync, byCurator, onZooKeeper, 10_000))
+	j.atMost("first copy of 10000 nodes: requests", 210, cache, mPackets, 1)
+	j.atMost("heap of a cache of 10000 nodes: bytes a node", 500, cache, mMemory, 1)
 	return j.targets
 }
 
@@ -96,8 +107,19 @@ func (j *judgement) best(group, what, who string) (best *result) {
 func (j *judgement) ratio(name string, bound float64, r, to *result) {
 	t := target{Name: name, AtLeast: true, Bound: bound}
 	if r != nil && to != nil {
-		if figure, ok := ratio(r, to); ok {
+		if figure, ok := ratio(mRate, r, to); ok {
 			t.Figure, t.Known, t.Met = figure, true, figure >= bound
+		}
+	}
+	j.targets = append(j.targets, t)
+}
+
+// cost requires that the cost of one cell is at most a multiple of the cost of another.
+func (j *judgement) cost(name string, bound float64, m metric, r, to *result) {
+	t := target{Name: name, Bound: bound}
+	if r != nil && to != nil {
+		if figure, ok := ratio(m, r, to); ok {
+			t.Figure, t.Known, t.Met = figure, true, figure <= bound
 		}
 	}
 	j.targets = append(j.targets, t)

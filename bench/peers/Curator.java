@@ -1,5 +1,7 @@
 import java.io.BufferedReader;
+import java.io.Closeable;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -11,6 +13,8 @@ import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.barriers.DistributedDoubleBarrier;
+import org.apache.curator.framework.recipes.cache.CuratorCache;
+import org.apache.curator.framework.recipes.cache.CuratorCacheListener;
 import org.apache.curator.framework.recipes.cache.TreeCache;
 import org.apache.curator.framework.recipes.cache.TreeCacheEvent;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
@@ -269,19 +273,89 @@ public final class Curator {
         return Long.toString(took);
     }
 
-    private String cache(String servers, String path) throws Exception {
-        CountDownLatch synced = new CountDownLatch(1);
-        long began = System.nanoTime();
-        try (TreeCache cache = TreeCache.newBuilder(client(servers, 0), path).build()) {
-            cache.getListenable().addListener((c, e) -> {
+    /** A cache with a session of its own, and what it has seen. */
+    private static final class Cached {
+        final CuratorFramework client;
+        final CountDownLatch synced = new CountDownLatch(1);
+        Closeable cache;
+        private int changes;
+
+        Cached(CuratorFramework client) {
+            this.client = client;
+        }
+
+        synchronized void changed() {
+            changes++;
+            notifyAll();
+        }
+
+        synchronized void await(int n) throws InterruptedException {
+            while (changes < n) {
+                wait();
+            }
+        }
+
+        /** Returns the number of nodes. */
+        int treeCache(String path) throws Exception {
+            TreeCache t = TreeCache.newBuilder(client, path).build();
+            cache = t;
+            t.getListenable().addListener((c, e) -> {
                 if (e.getType() == TreeCacheEvent.Type.INITIALIZED) {
                     synced.countDown();
+                } else if (e.getType() == TreeCacheEvent.Type.NODE_UPDATED) {
+                    changed();
                 }
             });
-            cache.start();
+            t.start();
             synced.await();
-            return Long.toString(System.nanoTime() - began);
+            return t.size();
         }
+
+        /** Returns the number of nodes. */
+        int curatorCache(String path) throws Exception {
+            CuratorCache t = CuratorCache.build(client, path);
+            cache = t;
+            t.listenable().addListener(CuratorCacheListener.builder()
+                    .forInitialized(synced::countDown)
+                    .forChanges((before, after) -> changed())
+                    .build());
+            t.start();
+            synced.await();
+            return t.size();
+        }
+    }
+
+    private Cached cached;
+
+    private String cache(String servers, String path, String kind) throws Exception {
+        cached = new Cached(open(servers.split(",")[0], 20_000));
+        long began = System.nanoTime();
+        int nodes = kind.equals("tree") ? cached.treeCache(path) : cached.curatorCache(path);
+        return (System.nanoTime() - began) + " " + nodes;
+    }
+
+    private static String heap() {
+        System.gc();
+        System.gc();
+        return Long.toString(ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed());
+    }
+
+    private String seen(int n) throws Exception {
+        cached.await(n);
+        return "";
+    }
+
+    /** The watches end with the session: the caches would remove them one by one. */
+    private String uncache() throws Exception {
+        Cached c = cached;
+        cached = null;
+        c.client.close();
+        try {
+            c.cache.close();
+        } catch (IllegalStateException e) {
+            // The client is closed.
+        }
+        return "";
     }
 
     private String obey(String[] a) throws Exception {
@@ -303,7 +377,13 @@ public final class Curator {
             case "barrier":
                 return barrier(a[1], a[2], Integer.parseInt(a[3]), Integer.parseInt(a[4]));
             case "cache":
-                return cache(a[1], a[2]);
+                return cache(a[1], a[2], a[3]);
+            case "heap":
+                return heap();
+            case "seen":
+                return seen(Integer.parseInt(a[1]));
+            case "uncache":
+                return uncache();
             default:
                 throw new IllegalArgumentException("no such command");
         }

@@ -4,11 +4,13 @@ It executes one command on each line of its standard input and answers each with
 line: ok and figures, or failed and the reason. The commands are in foreign.go. Times are
 in nanoseconds.
 """
+import gc
 import math
 import os
 import sys
 import threading
 import time
+import tracemalloc
 
 from kazoo.client import KazooClient
 from kazoo.recipe.barrier import DoubleBarrier
@@ -188,19 +190,56 @@ def barrier(servers, path, n, rounds):
     return [time.perf_counter_ns() - began]
 
 
-def cache(servers, path):
+cached = {}
+
+
+def cache(servers, path, kind):
+    """A cache with a session of its own. Tracing its memory makes it slow."""
     synced = threading.Event()
+    cached.update(client=connect(servers.split(",")[0], 20), nodes=0, changes=0, changed=threading.Condition())
+
+    def listener(e):
+        if e.event_type == TreeEvent.INITIALIZED:
+            synced.set()
+        elif e.event_type == TreeEvent.NODE_ADDED:
+            cached["nodes"] += 1
+        elif e.event_type == TreeEvent.NODE_UPDATED:
+            with cached["changed"]:
+                cached["changes"] += 1
+                cached["changed"].notify_all()
+
+    if kind == "traced":
+        tracemalloc.start()
     began = time.perf_counter_ns()
-    tree = TreeCache(client(servers, 0), path)
-    tree.listen(lambda e: synced.set() if e.event_type == TreeEvent.INITIALIZED else None)
-    tree.start()
+    cached["tree"] = TreeCache(cached["client"], path)
+    cached["tree"].listen(listener)
+    cached["tree"].start()
     synced.wait()
-    took = time.perf_counter_ns() - began
-    tree.close()
-    return [took]
+    return [time.perf_counter_ns() - began, cached["nodes"]]
 
 
-COMMANDS = {f.__name__: f for f in (cycles, contend, trips, hold, granted, drop, queue, barrier, cache)}
+def heap():
+    """Nothing is known, and 0 returned, while no memory is traced."""
+    gc.collect()
+    return [tracemalloc.get_traced_memory()[0]]
+
+
+def seen(n):
+    with cached["changed"]:
+        cached["changed"].wait_for(lambda: cached["changes"] >= int(n))
+    return []
+
+
+def uncache():
+    tracemalloc.stop()
+    cached["client"].stop()  # its watches end with the session
+    cached["client"].close()
+    cached["tree"].close()
+    cached.clear()
+    return []
+
+
+COMMANDS = {f.__name__: f for f in (cycles, contend, trips, hold, granted, drop, queue, barrier, cache, heap, seen, uncache)}
 
 
 def main():
