@@ -772,6 +772,14 @@ func TestWhatTheServiceCannotHoldIsRefusedAtOnce(t *testing.T) {
 		if _, err := coord.NewDoubleBarrier(c, "/d", 13, nil).Enter(ctx); !errors.Is(err, coord.ErrTooLarge) || sent.Load() != 0 {
 			t.Errorf("13 members: %v, after %d requests", err, sent.Load())
 		}
+		var sites []string
+		for i := range 13 {
+			sites = append(sites, fmt.Sprint("site", i))
+		}
+		co := coord.NewCoordinator(c, "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
+		if _, err := co.Propose(ctx, coord.Proposal[string]{ID: "a", Sites: sites}); !errors.Is(err, coord.ErrTooLarge) || sent.Load() != 0 {
+			t.Errorf("13 sites: %v, after %d requests", err, sent.Load())
+		}
 		var group sync.WaitGroup
 		for range 12 {
 			group.Go(func() {

@@ -49,8 +49,9 @@ type CoordinatorOptions[T any] struct {
 // nodes: see ErrInDoubt.
 //
 // The number of requests of a transaction grows linearly with the number of its
-// sites, of which there can be MaxSites. Propose writes everything in one request,
-// with a payload of at most some 700 kB.
+// sites, of which there can be MaxSites, or fewer if the service takes less in one
+// commit (backend.Limits). Propose writes everything in one request, with a payload of at
+// most some 700 kB.
 //
 // Layout: below path, tx/<id> is the record of a transaction. Its children are
 // open-<mark>, until the proposer has received the decision; live-<uuid>, ephemeral,
@@ -204,6 +205,11 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec layout.Record, err error
 	}
 	if len(p.Sites) == 0 || len(p.Sites) > MaxSites {
 		return rec, fmt.Errorf("%w: %d sites, want 1 to %d", ErrInvalid, len(p.Sites), MaxSites)
+	}
+	// The commit that decides checks every vote. If it were refused, the sites would have
+	// voted in vain.
+	if most := co.c.rules().Limits().Checks; most > 0 && len(p.Sites) > most {
+		return rec, fmt.Errorf("%w: %d sites, limit %d", ErrTooLarge, len(p.Sites), most)
 	}
 	rec.Sites = slices.Clone(p.Sites)
 	slices.Sort(rec.Sites)
