@@ -447,6 +447,72 @@ func TestARootThatIsCreatedWhileItIsRead(t *testing.T) {
 	})
 }
 
+// lateTrees is a service whose tree watches report only when pass is called.
+type lateTrees struct {
+	backend.Backend
+	from, to *backend.TreeWatch
+}
+
+type lateTreesSession struct {
+	backend.Session
+	b *lateTrees
+}
+
+func (b *lateTrees) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	return lateTreesSession{s, b}, err
+}
+
+func (s lateTreesSession) WatchTree(ctx context.Context, path string, w *backend.TreeWatch) error {
+	s.b.from, s.b.to = backend.NewTreeWatch(0), w
+	w.Arm(nil)
+	return s.Session.WatchTree(ctx, path, s.b.from)
+}
+
+func (b *lateTrees) pass() {
+	changes, _ := b.from.Take()
+	for _, c := range changes {
+		b.to.Tell(c)
+	}
+}
+
+// The root is created and changed before the cache sees the reply that shows its creation. Its
+// tree then reports both as one change.
+func TestARootThatIsCreatedAndChangedWhileItIsRead(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		s, b := w.Session("writer"), &lateTrees{Backend: w.Link("cache")}
+		commit := func(op backend.Op) {
+			if _, err := s.Commit(ctx, op); err != nil {
+				w.T.Error(err)
+			}
+		}
+		var before, after coordtest.Nth
+		before.Arm(1, at("get", "/c"), func(context.Context, backendtest.Call, error) error {
+			commit(backend.Create("/c", []byte("created"), backend.Persistent))
+			return nil
+		})
+		after.Arm(1, at("get", "/c"), func(_ context.Context, _ backendtest.Call, err error) error {
+			commit(backend.SetData("/c", []byte("changed"), backend.AnyVersion))
+			b.pass()
+			return err
+		})
+		k := coord.NewCache(coordtest.Open(w.T, backendtest.Intercept(b, backendtest.Hooks{Before: before.Before, After: after.After}), nil), "/c", nil)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			k.Run(ctx)
+		}()
+		<-k.Synced()
+		w.Settle()
+		if n, ok := k.Get("/c"); !ok || string(n.Data) != "changed" {
+			w.T.Errorf("the copy has %q, %v", n.Data, ok)
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // caching is a cache that runs, over the link "cache", and a session that changes
 // the tree.
 type caching struct {

@@ -257,10 +257,10 @@ func (m *mirror) treeChanged(c backend.TreeChange) error {
 		m.wantData(n)
 	case c.Kind != backend.TreeCreated:
 	case c.Path == m.root.path:
-		if m.root.state&dataFlying != 0 && m.root.pass == m.pass {
+		// A change after the creation can be included. The read under way may show neither.
+		m.wantData(m.root)
+		if m.root.state&dataFlying != 0 {
 			m.root.state |= foundAnew
-		} else {
-			m.wantData(m.root)
 		}
 	default:
 		dir := m.known(cmp.Or(parent(c.Path), "/"))

@@ -143,7 +143,7 @@ func (s entrantState) after(e entrantEvent) entrantState {
 }
 
 // await waits until a round takes the entrant in. siblings is the number of nodes in
-// the directory when its own node was created, or -1 if unknown.
+// the directory when its own node was created, or 0 if unknown.
 func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 	state := entrantGlancing
 	if siblings > 0 && int(siblings) < m.d.n {
