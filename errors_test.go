@@ -363,8 +363,8 @@ func TestTheErrorOfACallIsNotThatOfTheCallThatEndedIt(t *testing.T) {
 		// A Set of unknown outcome waits for the next session.
 		ctx, cancel = context.WithCancelCause(bg)
 		var after coordtest.Nth
-		b := coord.NewBarrier(w.Open("c", &backendtest.Hooks{After: after.After}), "/b", &coord.BarrierOptions{Ephemeral: true})
-		after.Arm(1, does(backend.OpCreate, "/b"), func(_ context.Context, c backendtest.Call, _ error) error {
+		b := coord.NewBarrier(w.Open("c", &backendtest.Hooks{After: after.After}), "/barrier", &coord.BarrierOptions{Ephemeral: true})
+		after.Arm(1, does(backend.OpCreate, "/barrier"), func(_ context.Context, c backendtest.Call, _ error) error {
 			w.Link("c").Partition()
 			<-c.Session.Done()
 			return backend.Uncertain(c.Session.Err())
@@ -373,8 +373,8 @@ func TestTheErrorOfACallIsNotThatOfTheCallThatEndedIt(t *testing.T) {
 		w.Eventually("the session is lost", after.Idle)
 		time.Sleep(w.Timeout)
 		w.Settle()
-		cancel(coord.NewBarrier(closed, "/b", nil).Set(bg))
-		check(set.end(), "set", "/b", coord.ErrUncertain, context.Canceled)
+		cancel(coord.NewBarrier(closed, "/barrier", nil).Set(bg))
+		check(set.end(), "set", "/barrier", coord.ErrUncertain, context.Canceled)
 		w.Link("c").Heal()
 
 		// A transaction ends before it is sent.
