@@ -270,12 +270,9 @@ func (c *guardConn) loggedIn(code int32) error {
 		if err := c.answered(*at); err != nil {
 			return err
 		}
-		// The handshake's deadline can be earlier than the first ping.
-		if err := c.SetReadDeadline(time.Now().Add(c.stall)); err != nil {
-			return err
-		}
 		c.session.contact(c)
-		return nil
+		// The handshake's deadline can be earlier than the first ping.
+		return c.SetReadDeadline(time.Now().Add(c.stall))
 	case codeSessionExpired, codeUnknownSession:
 		c.session.lose(errExpired)
 		return errExpired

@@ -160,7 +160,7 @@ var backendMutants = []mutant{
 		"mostReads, max(1, readGoal/s.perRead))", "mostReads)",
 		"TestManyReadsAreDivided"},
 	{"the deadline of the handshake lasts until the first ping", "backend/zookeeper/guardconn.go",
-		"if err := c.SetReadDeadline(time.Now().Add(c.stall)); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tc.session.contact(c)", "c.session.contact(c)",
+		"the first ping.\n\t\treturn c.SetReadDeadline(time.Now().Add(c.stall))", "the first ping.\n\t\treturn nil",
 		"TestALongSessionOutlastsItsHandshake"},
 	{"the server drops a watch for children together with a tree, and nothing tells", "backend/zookeeper/trees.go",
 		"c.tree = h.trees[c.path]", "if c.tree = nil; c.op != opChildren {\n\t\t\tc.tree = h.trees[c.path]\n\t\t}",
