@@ -11,4 +11,7 @@ var logMutants = []mutant{
 	{"a transaction of one server ends the last epoch", "internal/zklog/merge.go",
 		"; twice {", "; twice || true {",
 		"TestTheLogsOfServersAreMergedWithoutHoles"},
+	{"a leader may write what its tree refuses", "internal/zklog/replay.go",
+		"			case !ok:\n", "			case !ok && op.Type != Check:\n",
+		"TestAReplayFindsWhatATreeRefuses"},
 }
