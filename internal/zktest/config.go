@@ -67,7 +67,8 @@ func (s *Server) writeConfig(o Options) error {
 
 func (s *Server) configFile() string { return filepath.Join(s.dir, "zoo.cfg") }
 
-// command is a server with a small heap and the fastest start of the JVM.
+// command is a server with a small heap and the fastest start of the JVM. The environment
+// variable COORD_SERVER_ARGS has further arguments, which Options.JavaArgs override.
 func (s *Server) command() *exec.Cmd {
 	args := []string{
 		"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
@@ -80,6 +81,7 @@ func (s *Server) command() *exec.Cmd {
 		"-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper.server.NIOServerCnxn=warn",
 		"-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper.server.NettyServerCnxn=warn",
 	}
+	args = append(args, strings.Fields(os.Getenv("COORD_SERVER_ARGS"))...)
 	args = append(args, s.javaArgs...)
 	args = append(args, "-cp", s.inst.classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain", s.configFile())
 	cmd := exec.Command(s.inst.java, args...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -123,6 +124,15 @@ func TestAGivenDirectoryIsKeptAndNotReused(t *testing.T) {
 	if e, err := Start(t.Context(), &Options{Dir: dir}); err == nil {
 		e.Close()
 		t.Error("started on the data of another ensemble")
+	}
+}
+
+func TestTheArgumentsOfTheEnvironmentComeBeforeThoseOfTheOptions(t *testing.T) {
+	t.Setenv("COORD_SERVER_ARGS", " -Da=1  -Db=2 ")
+	s := &Server{ensemble: &Ensemble{}, dir: t.TempDir(), javaArgs: []string{"-Db=3"}}
+	args := s.command().Args
+	if i := slices.Index(args, "-Da=1"); i < 0 || !slices.Equal(args[i:i+3], []string{"-Da=1", "-Db=2", "-Db=3"}) {
+		t.Errorf("arguments %q", args)
 	}
 }
 
