@@ -232,13 +232,7 @@ func TestTheLineInEveryOrderOfMessages(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			seeds, first := uint64(2_000), uint64(1)
-			if coordtest.Long() {
-				seeds = 50_000
-			}
-			if *simSeed != 0 {
-				seeds, first = 1, *simSeed
-			}
+			first, seeds, _ := simRange(2_000, 50_000)
 			count := make(map[string]int)
 			for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 				synctest.Test(t, func(t *testing.T) {

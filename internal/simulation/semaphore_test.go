@@ -381,13 +381,7 @@ func (x *settledSemaphore) play() {
 }
 
 func TestEveryRequestThatFitsIsGrantedAtRest(t *testing.T) {
-	seeds, first := uint64(150), uint64(1)
-	if coordtest.Long() {
-		seeds = 10_000
-	}
-	if *simSeed != 0 {
-		seeds, first = 1, *simSeed
-	}
+	first, seeds, _ := simRange(150, 10_000)
 	count := make(map[string]int)
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		synctest.Test(t, func(t *testing.T) {

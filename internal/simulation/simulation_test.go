@@ -26,7 +26,7 @@ var simSeed = flag.Uint64("sim.seed", 0, "run only this seed of the simulation")
 
 // simRange returns the seeds that a random simulation plays, and whether they are
 // enough for everything that can happen in it. Under the race detector, which makes a
-// schedule take ten times as long, a fifth is played: test.sh plays all without it.
+// schedule take ten times as long, a tenth is played: test.sh plays all without it.
 func simRange(short, most uint64) (first, seeds uint64, enough bool) {
 	switch {
 	case *simSeed != 0:
@@ -34,7 +34,7 @@ func simRange(short, most uint64) (first, seeds uint64, enough bool) {
 	case coordtest.Long():
 		return 1, most, true
 	case coordtest.Race:
-		return 1, short / 5, false
+		return 1, short / 10, false
 	}
 	return 1, short, true
 }
