@@ -327,7 +327,7 @@ func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	})
 }
 
-// A list that is longer than a client of ZooKeeper accepts by default: 6,000 names of 200
+// A list that is longer than a client of ZooKeeper accepts by default: 1,200 names of 1,000
 // bytes. coord reads it, and the recipes work among such nodes.
 func TestAListOverTheLimitOfOtherClients(t *testing.T) {
 	t.Parallel()
@@ -350,10 +350,10 @@ func TestAListOverTheLimitOfOtherClients(t *testing.T) {
 				n := 0
 				for _, dir := range y.dirs {
 					w.Ensured("/r" + dir)
-					for at := 0; at < 6000; {
+					for at := 0; at < 1200; {
 						var ops []backend.Op
-						for range 1000 {
-							ops = append(ops, backend.Create(w.Path("/r"+dir)+"/"+fmt.Sprintf("n%06d", at)+strings.Repeat("n", 193), nil, backend.Persistent))
+						for range 400 {
+							ops = append(ops, backend.Create(w.Path("/r"+dir)+"/"+fmt.Sprintf("n%06d", at)+strings.Repeat("n", 993), nil, backend.Persistent))
 							at++
 						}
 						if _, err := s.Commit(ctx, ops...); err != nil {
@@ -367,7 +367,7 @@ func TestAListOverTheLimitOfOtherClients(t *testing.T) {
 				if err := y.run(ctx, x); err != nil {
 					w.T.Fatal(err)
 				}
-				w.T.Logf("figure: %s among %d names of 200 bytes: %v", y.recipe, n, time.Since(start).Round(time.Millisecond))
+				w.T.Logf("figure: %s among %d names of 1,000 bytes: %v", y.recipe, n, time.Since(start).Round(time.Millisecond))
 			})
 		})
 	}
