@@ -65,7 +65,7 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 	// The background work of an attempt may take longer than the attempt, so each batch is
 	// cleaned up before the next. Otherwise the number of goroutines would have a peak that
 	// grows with n, and the runtime keeps the memory of ended ones.
-	const each = 25
+	const each = 15
 	batch := func(name string) {
 		var wg sync.WaitGroup
 		for _, x := range others {
@@ -86,7 +86,7 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 		})
 	}
 	for _, name := range []string{"TryLock", "Lock", "Lock until it is queued"} {
-		for range 5 {
+		for range 3 {
 			batch(name) // until buffers have their size
 		}
 		before := measure(t)

@@ -31,7 +31,7 @@ func queueItems() int {
 	if long() {
 		return 20_000
 	}
-	return 2_000
+	return 1_000
 }
 
 // queueWithoutFaults checks for exactly-once delivery.
@@ -69,7 +69,7 @@ func queueInOrder(t *testing.T, e *zktest.Ensemble) {
 	}
 	a := w.consumer(mostTimeout, "16")
 	w.consumers = append(w.consumers, a)
-	steps, items := 4, 1_000
+	steps, items := 4, 500
 	if long() {
 		steps, items = 20, queueItems()
 	}
@@ -100,7 +100,7 @@ func queueInOrder(t *testing.T, e *zktest.Ensemble) {
 }
 
 // mostWaiting is a rough limit for the items left over from earlier steps.
-const mostWaiting = 200
+const mostWaiting = 100
 
 // share returns the size of the i-th of so many parts of n.
 func share(n, parts, i int) int { return n*(i+1)/parts - n*i/parts }
