@@ -205,12 +205,23 @@ func (w *World) Children(p string) []string {
 // pauses cost nothing.
 func (w *World) Eventually(what string, cond func() bool) {
 	w.T.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !cond(); {
-		if time.Now().After(deadline) {
+	for began := time.Now(); !cond(); {
+		if time.Since(began) > 30*time.Second {
 			w.T.Fatalf("never happened: %s", what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		if w.Fake {
+			time.Sleep(5 * time.Millisecond)
+		} else {
+			Pause(began)
+		}
 	}
+}
+
+// Pause sleeps between two looks at a condition that nothing signals, and that has been looked
+// at since began. On a real server a look is a session of its own, and a condition may take
+// as long as a session to expire. So a pause grows with the time that has passed, up to 100 ms.
+func Pause(began time.Time) {
+	time.Sleep(min(max(time.Since(began)/10, 5*time.Millisecond), 100*time.Millisecond))
 }
 
 // Empty waits until nothing is left under the recipe at p.

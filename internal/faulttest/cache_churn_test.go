@@ -18,6 +18,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-coord/coord/internal/zktest"
@@ -305,7 +306,7 @@ func (c *churn) check(t *testing.T, when string, followers ...*follower) int {
 	defer c.pause.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*limit)
 	defer cancel()
-	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+	for began := time.Now(); ; coordtest.Pause(began) {
 		var tree map[string]nodeIs
 		reader, err := c.s.ZooKeeper("reader").Open(ctx)
 		if err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -58,11 +59,10 @@ const limit = 60 * time.Second
 // eventually polls a condition that has no signal.
 func eventually(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
-	for deadline := time.Now().Add(limit); !cond(); {
-		if time.Now().After(deadline) {
+	for began := time.Now(); !cond(); coordtest.Pause(began) {
+		if time.Since(began) > limit {
 			tb.Fatalf("never happened: %s", what)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
