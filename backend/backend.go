@@ -149,13 +149,15 @@ type Session interface {
 	// itself. Changes of the node's data do not fire it.
 	Children(ctx context.Context, path string, w *Watch) ([]string, Stat, error)
 
-	// Arm arms the watches of targets in one round trip, and reads nothing. A watch fires LookAgain before Arm returns if its node is missing, or if
-	// what it watches has changed in a commit after the zxid since. A caller that passes the
-	// AsOf of its read, the earliest of several, or the commit in which it created the nodes,
-	// therefore misses nothing between that and Arm. Arm never reports Deleted for a deletion that preceded it. Other watches
-	// of the session on such a node may fire LookAgain too. An error means that no watch is
-	// armed. At least one target is needed, each with a watch of its own. The sum of the
-	// paths is limited, see CheckTargets.
+	// Arm arms the watches of targets in one round trip, and reads nothing. A watch fires
+	// LookAgain before Arm returns if its node is missing, or if what it watches has changed in
+	// a commit after the zxid since. A caller that passes the AsOf of its read, the earliest of
+	// several, or the commit in which it created the nodes, therefore misses nothing between
+	// that and Arm. Arm never reports Deleted for a deletion that preceded it. Other watches of
+	// the session on such a node may fire LookAgain too, and if the session watches a tree,
+	// those for the children of the node's parent. An error means that no watch is armed. At
+	// least one target is needed, each with a watch of its own. The sum of the paths is
+	// limited, see CheckTargets.
 	Arm(ctx context.Context, since int64, targets ...Target) error
 
 	// WatchTree arms w for the node at path, which may be missing, and everything below it: w

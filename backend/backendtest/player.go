@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -39,15 +40,17 @@ type actor struct {
 type played struct {
 	*backend.Watch
 	owner   *actor
+	parent  string // the node whose children it watches, if it does
 	armed   bool
 	stopped bool
-	told    bool // its firing has been reported
+	told    bool // its firing has been reported, or is not compared
 }
 
 // A played tree watch belongs to a step of the script.
 type playedTree struct {
 	*backend.TreeWatch
 	owner *actor
+	path  string
 	ended bool // it was stopped, or has been reported as over
 }
 
@@ -150,6 +153,9 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 	case childrenStep:
 		names, stat, err := a.Children(ctx, path, w)
 		p.keep(w, a, err == nil)
+		if w != nil {
+			p.watches[len(p.watches)-1].parent = path
+		}
 		p.tell(o, err)
 		slices.Sort(names)
 		o.addf("children %q ", names)
@@ -165,9 +171,22 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		p.tell(o, err)
 		for i, t := range targets {
 			p.keep(t.Watch, a, err == nil)
+			if t.Children {
+				p.watches[len(p.watches)-1].parent = t.Path
+			}
+			if t.Children && p.startles(a, t.Path, targets) {
+				continue
+			}
 			o.addf("target %d: %v\n", i, t.Watch.Kind())
 			if err == nil {
 				p.counts["arm: "+t.Watch.Kind().String()]++
+			}
+		}
+		for _, w := range p.watches {
+			if w.owner == a && !w.told && !w.stopped && w.parent != "" && p.startles(a, w.parent, targets) {
+				w.Stop()
+				w.told = true
+				p.counts["arm: not compared"]++
 			}
 		}
 	case treeStep:
@@ -175,7 +194,7 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		err := a.WatchTree(ctx, path, w)
 		p.tell(o, err)
 		if err == nil {
-			p.trees = append(p.trees, &playedTree{TreeWatch: w, owner: a})
+			p.trees = append(p.trees, &playedTree{TreeWatch: w, owner: a, path: path})
 		}
 	case manyStep:
 		var reads []backend.Read
@@ -237,6 +256,13 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		p.slots[st.session] = nil
 	}
 	p.counts[st.what.String()]++
+}
+
+// startles reports whether an Arm may fire the watches of a for the children of parent, without
+// a change of them: a has, or had, a tree watch there, and a target is a child.
+func (p *player) startles(a *actor, parent string, targets []backend.Target) bool {
+	watched := slices.ContainsFunc(p.trees, func(w *playedTree) bool { return w.owner == a && w.path == parent })
+	return watched && slices.ContainsFunc(targets, func(t backend.Target) bool { return path.Dir(t.Path) == parent })
 }
 
 // lookAround lets all sessions catch up and records the watches that have fired.
