@@ -85,7 +85,7 @@ func TestEachMutantIsCaught(t *testing.T) {
 				t.Errorf("%s does not detect it:\n%s", test, tail(out))
 			case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
 				t.Errorf("it does not build:\n%s", tail(out))
-			case !strings.Contains(out, test) && !strings.Contains(out, "\npanic: "):
+			case !strings.Contains(out, test) && !strings.Contains("\n"+out, "\npanic: "):
 				t.Errorf("another test failed than %s:\n%s", test, tail(out))
 			case strings.Contains(out, "panic: test timed out"):
 				// The defect made the test wait, unless the machine is too slow for the test.
