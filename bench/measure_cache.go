@@ -117,8 +117,9 @@ func (t *tree) measure(ctx context.Context, e *env, x cached) (_ sample, err err
 	if err != nil {
 		return nil, err
 	}
-	if after > before {
-		s[mMemory] = (after - before) / float64(nodes)
+	// A node holds its data at least: a smaller difference is not that of the cache.
+	if held := (after - before) / float64(nodes); held >= float64(len(payload)) {
+		s[mMemory] = held
 	}
 	changes, err := t.changes(ctx, e, x)
 	if err != nil {

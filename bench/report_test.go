@@ -64,6 +64,9 @@ func TestTargetsAreJudged(t *testing.T) {
 	results := append(someResults(),
 		&result{name: name{"costs", "Mutex", byCoord, onZooKeeper, "", 0}, Figures: summarize([]sample{{mTripsOf + "Lock": 1, mRequests: 3}})},
 		&result{name: name{"waiters", "release", byCoord, onZooKeeper, "waiters", 10}, Figures: summarize([]sample{{mWoken: 2}})},
+		&result{name: name{"caches", whatSync, byCoord, onZooKeeper, "nodes", 10_000}, Figures: summarize([]sample{{mTime: 50, mMemory: 501}})},
+		&result{name: name{"caches", whatSync, byCurator, onZooKeeper, "nodes", 10_000}, Figures: summarize([]sample{{mTime: 1000}})},
+		&result{name: name{"caches", whatSync, byNewer, onZooKeeper, "nodes", 10_000}, Figures: summarize([]sample{{mTime: 200}})},
 	)
 	got := make(map[string]target)
 	for _, x := range judge(results) {
@@ -79,6 +82,9 @@ func TestTargetsAreJudged(t *testing.T) {
 		"uncontended lock: round trips":                                      {true, true, 1},
 		"uncontended cycle: requests":                                        {true, false, 3},
 		"clients woken by a release, 10 waiters":                             {true, true, 2},
+		"first copy of 10000 nodes: time, as a part of Curator's TreeCache":  {true, true, 0.05},
+		"first copy of 10000 nodes: time, as a part of CuratorCache":         {true, false, 0.25},
+		"heap of a cache of 10000 nodes: bytes a node":                       {true, false, 501},
 	} {
 		x, ok := got[name]
 		if !ok || x.Known != want.known || x.Met != want.met || x.Figure != want.figure {

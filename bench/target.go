@@ -74,6 +74,7 @@ func judge(results []*result) []target {
 	}
 	cache := j.cell("caches", whatSync, byCoord, onZooKeeper, 10_000)
 	j.cost("first copy of 10000 nodes: time, as a part of Curator's TreeCache", 0.1, mTime, cache, j.cell("caches", whatSync, byCurator, onZooKeeper, 10_000))
+	j.cost("first copy of 10000 nodes: time, as a part of CuratorCache", 0.1, mTime, cache, j.cell("caches", whatSync, byNewer, onZooKeeper, 10_000))
 	j.atMost("first copy of 10000 nodes: requests", 210, cache, mPackets, 1)
 	j.atMost("heap of a cache of 10000 nodes: bytes a node", 500, cache, mMemory, 1)
 	return j.targets

@@ -334,10 +334,18 @@ public final class Curator {
         return (System.nanoTime() - began) + " " + nodes;
     }
 
-    private static String heap() {
-        System.gc();
-        System.gc();
-        return Long.toString(ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed());
+    /** Collects until nothing more is freed: the threads of a client end some time after it was closed. */
+    private static String heap() throws InterruptedException {
+        final int most = 100;
+        long used = Long.MAX_VALUE;
+        for (int i = 0, same = 0; i < most && same < 5; i++) {
+            System.gc();
+            long now = ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed();
+            same = now < used - 4096 ? 0 : same + 1;
+            used = Math.min(used, now);
+            Thread.sleep(20);
+        }
+        return Long.toString(used);
     }
 
     private String seen(int n) throws Exception {
