@@ -262,7 +262,7 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 // a change of them: a has, or had, a tree watch there, and a target is a child.
 func (p *player) startles(a *actor, parent string, targets []backend.Target) bool {
 	watched := slices.ContainsFunc(p.trees, func(w *playedTree) bool { return w.owner == a && w.path == parent })
-	return watched && slices.ContainsFunc(targets, func(t backend.Target) bool { return path.Dir(t.Path) == parent })
+	return watched && slices.ContainsFunc(targets, func(t backend.Target) bool { return t.Path != parent && path.Dir(t.Path) == parent })
 }
 
 // lookAround lets all sessions catch up and records the watches that have fired.
