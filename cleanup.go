@@ -67,16 +67,37 @@ func (c *Client) goCleanUp(f func(ctx context.Context, u *cleanUp)) *cleanUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := c.newCleanUp()
+	u.run(f)
+	return u
+}
+
+// start is the second half of goCleanUp, for a clean-up that was registered before.
+func (u *cleanUp) start(f func(ctx context.Context, u *cleanUp)) {
 	if u == nil {
-		return nil
+		return
 	}
-	c.work.Add(1)
+	u.c.mu.Lock()
+	ending := u.c.ending
+	if !ending {
+		u.run(f)
+	}
+	u.c.mu.Unlock()
+	if ending {
+		u.end()
+	}
+}
+
+// run runs f, for a caller that holds c.mu.
+func (u *cleanUp) run(f func(ctx context.Context, u *cleanUp)) {
+	if u == nil {
+		return
+	}
+	u.c.work.Add(1)
 	go func() {
-		defer c.work.Done()
+		defer u.c.work.Done()
 		defer u.end()
 		f(context.WithValue(context.Background(), cleaningUp{}, true), u)
 	}()
-	return u
 }
 
 // cleaningUp is the key of the contexts of clean-ups.

@@ -335,24 +335,18 @@ func (x *leading) release(h *Hold) error {
 	return err
 }
 
-// lost removes what the term leaves behind if the session lives on: first the node of
-// a leader that has stepped down, then the announcement. In the other order, an
-// Announce under way could create the announcement again.
-func (x *leading) lost(h *Hold) {
-	var paths []string
+// remains are, if the session lives on, first the node of a leader that has stepped down,
+// then the announcement. In the other order, an Announce under way could create the
+// announcement again.
+func (x *leading) remains(h *Hold, cause error) (paths []string) {
 	path := h.Path()
-	if errors.Is(h.Err(), ErrSuspended) {
+	if errors.Is(cause, ErrSuspended) {
 		paths = append(paths, path)
 	}
 	if x.announced.Load() {
 		paths = append(paths, layout.ReadyPath(path))
 	}
-	if len(paths) == 0 {
-		return
-	}
-	h.s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
-		for _, path := range paths {
-			h.s.retry(ctx, u, "remove", path, func(ctx context.Context) error { return h.s.remove(ctx, path) })
-		}
-	}).note(x.l.dir)
+	return paths
 }
+
+func (x *leading) lost(*Hold) {}

@@ -17,6 +17,9 @@ func SetBucketLimit[T any](q *Consumer[T], n int) { q.q.most = n }
 // SetClock makes the clock of a consumer wrong by d.
 func SetClock[T any](q *Consumer[T], d time.Duration) { q.q.skew = d }
 
+// WhenEnded calls f in the goroutine that ends a hold, when Done is closed.
+func WhenEnded(h *Hold, f func(error)) { h.whenEnded(f) }
+
 // AcksWaiting returns the number of Acks of a queue that wait for the one under way.
 func AcksWaiting[T any](q *Consumer[T]) (n int) {
 	q.q.mu.Lock()

@@ -53,6 +53,10 @@ type recipe interface {
 	// release removes the node of a hold that its owner released, by Hold.remove, and
 	// hands the lock to the next local waiter, if any.
 	release(*Hold) error
+	// remains returns the nodes that a hold leaves on the service when it is lost for
+	// cause while its session lives on, in the order in which they are to be removed.
+	// It is called before the hold is marked as lost and again after that.
+	remains(h *Hold, cause error) []string
 	// lost is called once, after a hold ended early. It must not do I/O.
 	lost(*Hold)
 }
@@ -361,27 +365,76 @@ func (h *Hold) lose(cause error) {
 		return
 	}
 	h.s.forget(h)
+	e.removal.start()
 	runEnds(e.ends, e.err)
 	e.tell()
 }
 
 // ending is the end of a hold that is already marked as lost.
 type ending struct {
-	h    *Hold
-	err  *loss
-	ends []*onEnd // functions to be called
+	h       *Hold
+	err     *loss
+	ends    []*onEnd    // functions to be called
+	removal lossRemoval // to be started
+}
+
+// lossRemoval removes what a lost hold has left behind.
+type lossRemoval struct {
+	h     *Hold // nil: the nodes go with the session
+	cause error
+	u     *cleanUp
+}
+
+// removalFor registers the removal of what h leaves behind when it is lost for cause. The
+// caller does so before Done is closed: whoever acquires as soon as he sees the loss must
+// not meet the remains.
+func (h *Hold) removalFor(cause error) lossRemoval {
+	if h.s.b.Err() != nil {
+		return lossRemoval{}
+	}
+	r := lossRemoval{h: h, cause: cause}
+	if paths := h.recipe.remains(h, cause); len(paths) > 0 {
+		r.u = h.s.c.beginCleanUp()
+		r.u.note(parent(paths[0]))
+	}
+	return r
+}
+
+// start begins the removal, before any function of the user's is called. It asks the
+// recipe again: a call under way may have left something until the hold was marked.
+func (r lossRemoval) start() {
+	if r.h == nil {
+		return
+	}
+	paths := r.h.recipe.remains(r.h, r.cause)
+	if len(paths) == 0 {
+		r.u.end()
+		return
+	}
+	if r.u == nil {
+		r.u = r.h.s.c.beginCleanUp()
+	}
+	s := r.h.s
+	r.u.start(func(ctx context.Context, u *cleanUp) {
+		for _, path := range paths {
+			s.retry(ctx, u, "remove", path, func(ctx context.Context) error { return s.remove(ctx, path) })
+		}
+	})
 }
 
 // fail marks the hold as lost, unless it has ended. It calls no functions: a session
 // ends all of its holds before it reports any loss.
 func (h *Hold) fail(cause error) (ending, bool) {
+	removal := h.removalFor(cause)
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.err != nil {
+		h.mu.Unlock()
+		removal.u.end()
 		return ending{}, false
 	}
+	defer h.mu.Unlock()
 	err := &loss{h.path, cause}
-	return ending{h, err, h.finish(err)}, true
+	return ending{h, err, h.finish(err), removal}, true
 }
 
 // tell reports the loss to the Logger, Trace and the recipe.

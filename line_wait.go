@@ -410,4 +410,6 @@ func (l *line) release(h *Hold) error {
 	return err
 }
 
+func (l *line) remains(*Hold, error) []string { return nil }
+
 func (l *line) lost(*Hold) {}

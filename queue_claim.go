@@ -329,6 +329,8 @@ func (cl *itemClaim) outcome(v claimVerb) error {
 // the item available to other consumers.
 func (cl *itemClaim) lost(*Hold) { cl.move(claimLose) }
 
+func (cl *itemClaim) remains(*Hold, error) []string { return nil }
+
 // release implements recipe, for a caller that released the hold itself: it gives the
 // item back.
 func (cl *itemClaim) release(*Hold) error {

@@ -288,6 +288,8 @@ func (s *Semaphore) release(h *Hold) error {
 	return err
 }
 
+func (s *Semaphore) remains(*Hold, error) []string { return nil }
+
 func (s *Semaphore) lost(*Hold) {}
 
 // remove deletes a request. If its number is high, it deletes the directory too,

@@ -80,6 +80,9 @@ func (s *session) end(err error) {
 		}
 	}
 	for i := range endings {
+		endings[i].removal.start()
+	}
+	for i := range endings {
 		runEnds(endings[i].ends, endings[i].err)
 	}
 	for i := range endings {
