@@ -328,7 +328,7 @@ func electionScenario() *scenario {
 	const at = "/sim/election"
 	return &scenario{
 		name: "election", share: 10, clients: 4, dir: at,
-		must:    []string{"grant", "loss", "announced", "observed", "vacant", "leadership", "led again", "run", "ran again", "gave up", "cancel", "outsider's delete"},
+		must:    []string{"grant", "loss", "announced", "observed", "vacant", "leadership", "led again", "late term", "run", "ran again", "gave up", "cancel", "outsider's delete"},
 		without: []string{"outsider's write"},
 		play: func(x *sim) {
 			election := func(a *actor) *coord.Election {
@@ -417,9 +417,20 @@ func (x *sim) leadership(a *actor, e *coord.Election, path string, lead func(*co
 		}
 		a.note("led again")
 	}
+	if a.r.IntN(2) == 0 {
+		select { // the next term may be there already
+		case t, open := <-terms:
+			if open && t.Token() != 0 {
+				a.note("late term")
+				t.Release()
+			}
+		default:
+		}
+	}
 	cancel()
+	a.pause() // or two would take what is in the channel now
 	for t := range terms {
-		t.Release() // it was sent in the same moment
+		t.Release()
 	}
 }
 

@@ -100,8 +100,15 @@ func (x *txSim) propose(p *txProc, prop coord.Proposal[string]) bool {
 		}
 		d, err := co.Propose(ctx, prop)
 		cancel()
+		if err == nil {
+			// From here on a retry is a second transaction, also if the process dies in
+			// the next moment: the record may be gone.
+			time.Sleep(time.Duration(x.draw(2)) * time.Millisecond)
+		}
 		x.mu.Lock()
-		if p.dead {
+		if p.dead && err == nil {
+			x.count["told and died"]++
+		} else if p.dead {
 			x.mu.Unlock()
 			return false
 		}
@@ -244,7 +251,7 @@ func TestTheTwoPhaseCommitUnderRandomFaults(t *testing.T) {
 	if !all {
 		return
 	}
-	for _, what := range []string{"commit", "abort", "told", "gave up", "not served", "loss", "expiry", "kill", "late write", "late write landed"} {
+	for _, what := range []string{"commit", "abort", "told", "gave up", "not served", "loss", "expiry", "kill", "late write", "late write landed", "told and died"} {
 		if count[what] == 0 {
 			t.Errorf("%q never happened: the simulation tested nothing of it", what)
 		}
