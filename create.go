@@ -34,8 +34,8 @@ type spec struct {
 	data   []byte
 	made   bool // an earlier attempt with this prefix may have created it: look first
 	// check is a condition of the creation, unless its Kind is zero. If the condition
-	// does not hold, the node is created without it. If the siblings of the created
-	// node are known, check is still set exactly if the node was created under it.
+	// does not hold, the node is created without it, and check is cleared. (If the
+	// siblings of the created node are not known, check says nothing.)
 	check backend.Op
 }
 

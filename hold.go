@@ -401,7 +401,8 @@ func (h *Hold) removalFor(cause error) lossRemoval {
 }
 
 // start begins the removal, before any function of the user's is called. It asks the
-// recipe again: a call under way may have left something until the hold was marked.
+// recipe again for the nodes: a call that ran while the hold was being marked as lost may
+// have added one, such as an announcement.
 func (r lossRemoval) start() {
 	if r.h == nil {
 		return

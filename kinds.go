@@ -231,9 +231,9 @@ func (s *session) occupyAnew(ctx context.Context, g ground) error {
 }
 
 // occupyAbove is occupyAnew before the client makes part, a directory of the recipe at
-// g. If the path was deleted, and created again as another recipe, the client has not
-// seen that: what it knows is of an earlier look. A part that is further down needs no
-// look, because its parent, another part, is there.
+// g. The path may have been deleted and created again by another recipe since the
+// client's last look. A part that is further down needs no look: its parent is a part of
+// this recipe too, and exists.
 func (s *session) occupyAbove(ctx context.Context, part string, g ground) error {
 	if parent(part) != g.dir {
 		return nil

@@ -359,8 +359,8 @@ const (
 	grantedLater
 )
 
-// hold turns the place of a request whose turn has come, see above acquisition, into a
-// hold, and marks its node unless the turn came with the node. own is the armed watch on
+// hold turns the place of a request whose turn has come (the rules stand at type
+// acquisition) into a hold, and marks its node unless the turn came with the node. own is the armed watch on
 // the node; if own is nil, a watch is armed later. It returns errAgain if own has fired.
 func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, turn permitGrant) (*Hold, error) {
 	c, s := a.sem.c, p.s

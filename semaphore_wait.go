@@ -26,8 +26,8 @@ type permitWaits struct {
 // its turn may have come.
 //
 //	postNone:        the waiter is the first whose turn has
-//	                 not come, or its predecessor may not
-//	                 be marked                              -> postDirectory
+//	                 not come, or its predecessor may stay
+//	                 without a mark                         -> postDirectory
 //	                 its predecessor will be marked         -> postPredecessor
 //	postDirectory:   its predecessor will be marked         -> postPredecessor
 //	postPredecessor: the waiter is the first whose turn has
