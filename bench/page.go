@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,24 +20,30 @@ import (
 // Rows and columns are what, who, where or with. A cell shows the median of its metrics;
 // spread adds the lowest and highest round of the first one. only is a regular expression for
 // the names of the cells. "figures: targets" is the list of targets, "figures: run" describes
-// the run and the machine.
+// the run and the machine. With from=NAME the figures are those of another run, whose results
+// are in NAME.json beside those of the first.
 var figuresOf = regexp.MustCompile(`(?s)<!-- figures: ([^\n]*?) -->\n.*?<!-- end -->`)
 
-// fillPage returns the page with the figures of a run.
-func fillPage(page string, r *report) (string, error) {
+// fillPage returns the page with the figures of runs. read reads the results of a run; the
+// name of the first one is "".
+func fillPage(page string, read func(name string) (*report, error)) (string, error) {
 	var failed error
 	filled := figuresOf.ReplaceAllStringFunc(page, func(block string) string {
 		spec := figuresOf.FindStringSubmatch(block)[1]
 		var b strings.Builder
 		fmt.Fprintf(&b, "<!-- figures: %s -->\n", spec)
-		var err error
-		switch spec {
-		case "targets":
+		what, keys := parseSpec(spec)
+		r, err := read(keys["from"])
+		switch {
+		case err != nil:
+		case what == "targets":
 			r.targetTable(&b)
-		case "run":
+		case what == "run":
 			r.conditions(&b)
+		case what != "":
+			err = fmt.Errorf("%q is not a key with a value", what)
 		default:
-			err = r.pivot(&b, spec)
+			err = r.pivot(&b, keys)
 		}
 		if err != nil && failed == nil {
 			failed = fmt.Errorf("figures %q: %w", spec, err)
@@ -47,16 +54,23 @@ func fillPage(page string, r *report) (string, error) {
 	return filled, failed
 }
 
-// pivot writes the table that a specification asks for.
-func (r *report) pivot(w io.Writer, spec string) error {
-	keys := make(map[string]string)
+// parseSpec returns the keys of a specification with their values, and the word without a
+// value, if there is one.
+func parseSpec(spec string) (word string, keys map[string]string) {
+	keys = make(map[string]string)
 	for part := range strings.SplitSeq(spec, ";") {
 		k, v, ok := strings.Cut(strings.TrimSpace(part), "=")
 		if !ok {
-			return fmt.Errorf("%q is not a key with a value", part)
+			word = k
+			continue
 		}
 		keys[k] = v
 	}
+	return word, keys
+}
+
+// pivot writes the table that the keys of a specification ask for.
+func (r *report) pivot(w io.Writer, keys map[string]string) error {
 	only, err := regexp.Compile(keys["only"])
 	if err != nil {
 		return err
@@ -148,16 +162,32 @@ func (t *table) figures(r *result, show string, spreads bool) (string, bool) {
 	return strings.Join(parts, " / "), len(parts) > 0
 }
 
-// writePage fills the figures of a run into a page.
-func writePage(page, results string, notes io.Writer) int {
-	r, err := readReport(results)
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(page)
+// besides returns a function that reads the results of the run at path if its argument is "",
+// or those of another run beside it.
+func besides(path string) func(name string) (*report, error) {
+	read := make(map[string]*report)
+	return func(name string) (*report, error) {
+		file := path
+		if name != "" {
+			file = filepath.Join(filepath.Dir(path), filepath.Base(name)+".json")
+		}
+		if read[file] == nil {
+			r, err := readReport(file)
+			if err != nil {
+				return nil, err
+			}
+			read[file] = r
+		}
+		return read[file], nil
 	}
+}
+
+// writePage fills the figures of a run, and of those beside it, into a page.
+func writePage(page, results string, notes io.Writer) int {
+	text, err := os.ReadFile(page)
 	filled := ""
 	if err == nil {
-		filled, err = fillPage(string(text), r)
+		filled, err = fillPage(string(text), besides(results))
 	}
 	if err == nil && filled != string(text) {
 		err = os.WriteFile(page, []byte(filled), 0o644)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +21,13 @@ between
 func TestAPageIsFilledWithFigures(t *testing.T) {
 	t.Parallel()
 	r := &report{Results: someResults(), Targets: []target{{Name: "one", Bound: 2, Figure: 1, Known: true, Met: true}}}
-	got, err := fillPage(emptyPage, r)
+	one := func(name string) (*report, error) {
+		if name != "" {
+			return nil, fmt.Errorf("there is no run %q", name)
+		}
+		return r, nil
+	}
+	got, err := fillPage(emptyPage, one)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +50,7 @@ between
 	if got != want {
 		t.Errorf("the page is\n%s\nwant\n%s", got, want)
 	}
-	again, err := fillPage(got, r)
+	again, err := fillPage(got, one)
 	if err != nil || again != got {
 		t.Errorf("filled once more it is\n%s\n%v", again, err)
 	}
@@ -57,8 +65,15 @@ func TestAPageWithUnknownFiguresIsRefused(t *testing.T) {
 		"group=uncontended; rows=where; columns=where; show=rate", // several in one cell
 		"group=uncontended; rows=who; columns=with; show=rate; only=(",
 		"uncontended",
+		"targets; from=none",
 	} {
-		if _, err := fillPage("<!-- figures: "+spec+" -->\n<!-- end -->", r); err == nil {
+		read := func(name string) (*report, error) {
+			if name != "" {
+				return nil, os.ErrNotExist
+			}
+			return r, nil
+		}
+		if _, err := fillPage("<!-- figures: "+spec+" -->\n<!-- end -->", read); err == nil {
 			t.Errorf("%q was filled", spec)
 		}
 	}
@@ -71,22 +86,39 @@ func TestAPageWithUnknownFiguresIsRefused(t *testing.T) {
 	}
 }
 
-// The tables of BENCHMARKS.md are those of the run that is stored beside it.
+// The tables of BENCHMARKS.md are those of the runs that are stored beside it.
 func TestTheBenchmarksPageShowsTheStoredRun(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../BENCHMARKS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := readReport("results/results.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	filled, err := fillPage(string(page), r)
+	filled, err := fillPage(string(page), besides("results/results.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if filled != string(page) {
 		t.Error("BENCHMARKS.md has other figures than bench/results/results.json: go run ./bench -page BENCHMARKS.md bench/results/results.json")
+	}
+}
+
+// A table can come from another run.
+func TestAPageHasTablesOfTwoRuns(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, rate := range map[string]float64{"results": 7, "other": 8} {
+		r := &report{Results: []*result{{name: someResults()[0].name, Figures: map[metric]figure{mRate: {Median: rate}}}}}
+		data, err := json.Marshal(r)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name+".json"), data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	table := "group=uncontended; rows=who; columns=where; show=rate -->\n<!-- end -->\n"
+	got, err := fillPage("<!-- figures: "+table+"<!-- figures: from=other; "+table, besides(filepath.Join(dir, "results.json")))
+	if err != nil || strings.Count(got, "| 7 |") != 1 || strings.Count(got, "| 8 |") != 1 {
+		t.Errorf("got %v\n%s", err, got)
 	}
 }
