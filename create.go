@@ -115,11 +115,11 @@ func (s *session) resolved(ctx context.Context, path string, applied bool) {
 
 // createOnce sends one request to create the node.
 //
-// If the directory bears the mark of the recipe, the same commit writes the mark once
-// more. Then every service tells the czxid of the new node and the number of its
-// siblings, so an uncontended acquisition costs one round trip. In other directories
-// that write would overwrite foreign data, or is denied. Then the caller reads what the
-// service does not tell. See kinds.go.
+// If the directory carries the mark of the recipe, the same commit says so. Then every
+// service tells the czxid of the new node and the number of its siblings, so an
+// uncontended acquisition costs one round trip. Other directories have foreign data, or
+// that operation is denied. Then the caller reads what the service does not tell. See
+// kinds.go.
 func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 	op := backend.Create(sp.prefix, sp.data, backend.EphemeralSequential)
 	f, err := s.footing(ctx, sp.ground)
@@ -127,7 +127,7 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 		return node{}, err
 	}
 	if f.mark != nil {
-		ops := [3]backend.Op{op, backend.SetData(sp.dir, f.mark, f.version), sp.check}
+		ops := [3]backend.Op{op, f.write(sp.dir), sp.check}
 		n := len(ops)
 		if sp.check.Kind == 0 {
 			n--

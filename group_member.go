@@ -364,7 +364,7 @@ func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 		// Data with which the next incarnation could not be created is refused now.
 		sp := newSpec(m.g.c, m.g.ground(), layout.MemberInfix+m.id+"-", nil)
 		err = m.g.c.rules().Limits().Refuse([]backend.Op{
-			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.SetData(sp.dir, sp.recipe.Mark(), backend.AnyVersion),
+			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.Carry(sp.dir, sp.recipe.Mark()),
 		})
 	}
 	if err != nil {

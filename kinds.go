@@ -34,14 +34,15 @@ import (
 // data of a directory.
 //
 // The mark also keeps an uncontended acquisition at one round trip: the commit that
-// creates the node writes the mark once more, and every service then tells the number
-// of siblings, see backend.Result. It writes at any version, since each contender
-// raises the version. Only a node that was found to carry the mark is written in this
-// way. Data can be lost in this way if something other than a recipe of this package
-// writes it over the mark of a directory in use: the next creation of each client that
-// has looked before replaces it. That client detects the loss: each creation raises the
-// version of the directory by one and its number of creations by one, while a foreign
-// write raises only the version. It logs the loss and does not write there any more. (A
+// creates the node says that the directory carries the mark, and every service then tells
+// the number of siblings, see backend.Carry. It says so only of a node that was found to
+// carry the mark. A service that writes nothing then refuses the commit if the node has
+// other data, and the client looks again. ZooKeeper's backend writes the mark once more, at
+// any version, since each contender raises the version. So data can be lost if something
+// other than a recipe of this package writes it over the mark of a directory in use: the
+// next creation of each client that has looked before replaces it. That client detects the
+// loss: each creation raises the version of the directory by one and its number of
+// creations by one, while a foreign write raises only the version. It logs the loss and does not write there any more. (A
 // creation by a client of another implementation can hide such a write, since it raises
 // only the number of creations.) Likewise a directory that is deleted, and created
 // again as something else, is overwritten once by a client that knew it before. From
@@ -84,6 +85,15 @@ type footing struct {
 	// it; a creation raises both. It is as of the commit zxid.
 	drift int64
 	zxid  int64
+}
+
+// write returns the operation that ensures, beside a creation in dir, that it carries the
+// mark.
+func (f *footing) write(dir string) backend.Op {
+	if f.version == backend.AnyVersion {
+		return backend.Carry(dir, f.mark)
+	}
+	return backend.SetData(dir, f.mark, f.version)
 }
 
 // footing returns the knowledge of g. If there is none, it reads the node. Its error is

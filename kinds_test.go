@@ -443,12 +443,74 @@ func TestOfTwoKindsThatMarkADirectoryAtOnceTheFirstGetsIt(t *testing.T) {
 	})
 }
 
+// A service that refuses to say that a directory carries a mark, when it does not, keeps
+// what another kind or an outsider has written there.
+func TestAServiceThatWritesNoMarkAgainKeepsForeignData(t *testing.T) {
+	ctx := context.Background()
+	for _, first := range kindUses() {
+		if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" {
+			continue
+		}
+		t.Run(first.kind, func(t *testing.T) {
+			coordtest.OnRevisions(t, func(cw *coordtest.World) {
+				w := &world{cw}
+				written := 0
+				a := w.Open("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+					if err == nil && does(backend.OpSetData, w.Path("/p"))(c) {
+						written++
+					}
+					return err
+				}})
+				if err := first.use(ctx, a, "/p"); err != nil {
+					w.T.Fatal(err)
+				}
+				written = 0
+				w.raze("/p")
+				h := acquire(w.T, coord.NewSemaphore(w.Open("b", nil), "/p", 2, nil), 1)
+				before := w.dump("/p")
+				wantKind(w.T, first.use(ctx, a, "/p"), w.Path("/p"), first.kind, "semaphore")
+				if after := w.dump("/p"); after != before || written > 0 {
+					w.T.Errorf("%d writes of the directory; before\n%s\nafter\n%s", written, before, after)
+				}
+				coordtest.MustRelease(w.T, h)
+			})
+		})
+	}
+	t.Run("an outsider, and a hand-over", func(t *testing.T) {
+		coordtest.OnRevisions(t, func(cw *coordtest.World) {
+			w := &world{cw}
+			m := coord.NewMutex(w.Open("a", nil), "/p", nil)
+			first := coordtest.MustLock(w.T, m)
+			next := make(chan *coord.Hold)
+			go func() {
+				h, _ := m.Lock(ctx)
+				next <- h
+			}()
+			w.Settle()
+			outsider := w.Session("outsider")
+			if _, err := outsider.Commit(ctx, backend.SetData(w.Path("/p"), []byte("foreign"), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
+			}
+			coordtest.MustRelease(w.T, first)
+			h := <-next
+			if h == nil || h.Token() <= first.Token() {
+				w.T.Fatalf("the next hold is %v", h)
+			}
+			coordtest.MustRelease(w.T, h)
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
+			if data, _, err := outsider.Get(ctx, w.Path("/p"), nil); err != nil || string(data) != "foreign" {
+				w.T.Errorf("the directory has %q, %v", data, err)
+			}
+		})
+	})
+}
+
 // If an outsider overwrites the mark of a lock in use, the mark is replaced once, which is
 // logged. Later writes are left alone.
 func TestAForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
 	onEach(t, func(w *world) {
 		if w.Revisions {
-			return // the numbers do not show it, see footing.drift
+			return // it is kept: TestAServiceThatWritesNoMarkAgainKeepsForeignData
 		}
 		ctx := context.Background()
 		var told atomic.Int32
@@ -729,7 +791,7 @@ func TestALateReplyFromADeletedDirectoryLeavesTheMarkOfTheNextOneKnown(t *testin
 		}
 		g := w.group("a", &backendtest.Hooks{
 			Before: func(ctx context.Context, c backendtest.Call) error {
-				if joins(c) && !coordtest.Commits(c, backend.OpSetData) {
+				if joins(c) && !coordtest.Commits(c, backend.OpCarry) {
 					bare.Add(1)
 				}
 				return before.Before(ctx, c)
@@ -969,6 +1031,9 @@ func TestAMarkOverThatOfAnotherKindDoesNotStay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
+				if w.Revisions {
+					return // no mark is written over another one
+				}
 				var before, after coordtest.Nth
 				c := w.aMutexBefore(func() {
 					if x.prepare != nil {
@@ -1114,9 +1179,15 @@ func TestARecipeOfSeveralNodesShowsItsKindBySomeOfThem(t *testing.T) {
 				kind, again := use(path, b)
 				w.Settle()
 				before := w.Children(path)
-				wantKind(w.T, first.use(ctx, a, path), w.Path(path), first.kind, kind)
-				// The removed mark was that of the first kind, so there is none.
-				wantKind(w.T, first.use(ctx, c, path), w.Path(path), first.kind, kind)
+				if w.Revisions { // the mark of the second kind was not written over
+					for _, c := range []*coord.Client{a, c} {
+						coordtest.WantErr(w.T, first.use(ctx, c, path), coord.ErrKind)
+					}
+				} else {
+					wantKind(w.T, first.use(ctx, a, path), w.Path(path), first.kind, kind)
+					// The removed mark was that of the first kind, so there is none.
+					wantKind(w.T, first.use(ctx, c, path), w.Path(path), first.kind, kind)
+				}
 				if after := w.Children(path); len(after) != len(before) {
 					w.T.Errorf("%s: %q has become %q", path, before, after)
 				}
@@ -1144,6 +1215,9 @@ func TestAMarkOverThatOfAnotherKindMisleadsNoClient(t *testing.T) {
 		for _, dies := range []bool{false, true} {
 			t.Run(fmt.Sprint(first.kind, " dies ", dies), func(t *testing.T) {
 				onMemory(t, func(w *world) {
+					if w.Revisions {
+						return // no mark is written over another one
+					}
 					ctx := context.Background()
 					var before coordtest.Nth
 					a := w.Open("a", &backendtest.Hooks{Before: before.Before})

@@ -203,7 +203,7 @@ func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 	err = h.remove(func(ctx context.Context, del backend.Op) error {
 		res, err := s.b.Commit(ctx, del,
 			backend.Create(sp.prefix, data, backend.EphemeralSequential),
-			backend.SetData(l.dir, f.mark, backend.AnyVersion))
+			backend.Carry(l.dir, f.mark))
 		var e *backend.Error
 		switch {
 		case err == nil:

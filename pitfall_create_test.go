@@ -404,7 +404,7 @@ func TestADirectoryThatMayNotBeWrittenIsUsedTheLongWay(t *testing.T) {
 		var refused atomic.Int32
 		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			for i, op := range c.Ops {
-				if op.Kind == backend.OpSetData && op.Path == "/l" {
+				if (op.Kind == backend.OpSetData || op.Kind == backend.OpCarry) && op.Path == "/l" {
 					refused.Add(1)
 					return &backend.Error{Op: "set", Path: op.Path, Index: i, Err: backend.ErrDenied}
 				}

@@ -40,6 +40,7 @@ const (
 	OpDelete
 	OpCheck
 	OpAbsent
+	OpCarry
 )
 
 // String returns the name that errors use.
@@ -55,6 +56,8 @@ func (k OpKind) String() string {
 		return "check"
 	case OpAbsent:
 		return "absent"
+	case OpCarry:
+		return "carry"
 	}
 	return "unknown"
 }
@@ -62,12 +65,12 @@ func (k OpKind) String() string {
 // AnyVersion as the version of an operation matches every version.
 const AnyVersion int32 = -1
 
-// An Op is one operation of a Commit. Make it with Create, SetData, Delete, Check
-// or Absent.
+// An Op is one operation of a Commit. Make it with Create, SetData, Delete, Check, Absent
+// or Carry.
 type Op struct {
 	Kind    OpKind
 	Path    string
-	Data    []byte     // Create and SetData
+	Data    []byte     // Create, SetData and Carry
 	Mode    CreateMode // Create
 	Version int32      // SetData, Delete and Check
 
@@ -113,14 +116,26 @@ func Check(path string, version int32) Op {
 // to delete children of the parent.
 func Absent(path string) Op { return Op{Kind: OpAbsent, Path: path} }
 
+// Carry fails the Commit unless the node at path exists. After the Commit the node has the
+// data. A caller uses it beside a Create, for a node that is known to have the data: with it
+// every service tells the number of siblings of the new node, see Result.
+//
+// ZooKeeper shows that number in the answer to a write only, so its backend writes the data
+// once more, whatever the node had: its Version grows by one, and the client needs the
+// permission to write it. A service that tells the number anyway writes nothing, and refuses
+// the Commit if the node has other data (ErrBadVersion).
+func Carry(path string, data []byte) Op {
+	return Op{Kind: OpCarry, Path: path, Data: data, Version: AnyVersion}
+}
+
 // Result is the result of one operation of a successful Commit.
 type Result struct {
 	Path string // Create: the path of the new node, with its number if sequential
-	Stat Stat   // SetData: the Stat after the operation; its Mzxid is the zxid of the Commit
+	Stat Stat   // SetData and Carry: the Stat after the operation; after SetData its Mzxid is the zxid of the Commit
 
 	// Czxid of a Create is the zxid of the Commit, and Siblings the number of children of the
 	// parent right after the Commit, the new node included. Zero means that the service did not
-	// tell. Every service tells both if a SetData of the parent follows in the same Commit. A
+	// tell. Every service tells both if a SetData or a Carry of the parent follows in the same Commit. A
 	// service tells both for each Create if its sequence numbers are not what ZooKeeper's are: the
 	// number of children that the parent was given before. So a recipe learns from each
 	// sequential Create, by one or the other, how full the parent can be.
@@ -128,10 +143,11 @@ type Result struct {
 	Siblings int32
 }
 
-// Tell is for backends whose service answers a Create with a path only: it sets Czxid and
-// Siblings of the results where the Stat of a SetData shows them.
+// Tell is for backends whose service answers a Create with a path only, and that write where
+// a Commit has a Carry: it sets Czxid and Siblings of the results where the Stat of a write
+// shows them.
 func Tell(ops []Op, results []Result) {
-	set := slices.IndexFunc(ops, func(op Op) bool { return op.Kind == OpSetData })
+	set := slices.IndexFunc(ops, func(op Op) bool { return op.Kind == OpSetData || op.Kind == OpCarry })
 	if set < 0 {
 		return
 	}
@@ -148,7 +164,7 @@ func Tell(ops []Op, results []Result) {
 func childrenAfter(ops []Op, results []Result, path string) int32 {
 	for i := len(ops) - 1; i >= 0; i-- {
 		switch op := &ops[i]; op.Kind {
-		case OpSetData:
+		case OpSetData, OpCarry:
 			if op.Path == path {
 				return results[i].Stat.NumChildren
 			}

@@ -16,7 +16,7 @@ func TestCheckOpsBlamesTheOperationThatCannotBe(t *testing.T) {
 	}{
 		{"one of each", []backend.Op{
 			backend.Create("/a", []byte("v"), backend.EphemeralSequential), backend.SetData("/", nil, 0),
-			backend.Delete("/a", 1<<31-1), backend.Check("/", backend.AnyVersion), backend.Absent("/a")}, nil},
+			backend.Delete("/a", 1<<31-1), backend.Check("/", backend.AnyVersion), backend.Absent("/a"), backend.Carry("/", nil)}, nil},
 		{"a container alone", []backend.Op{backend.Create("/a", nil, backend.Container)}, nil},
 		{"none", nil, &backend.Error{Op: "commit", Index: -1, Err: backend.ErrInvalid}},
 		{"a container among others", []backend.Op{good, backend.Create("/b", nil, backend.Container)},
@@ -35,6 +35,8 @@ func TestCheckOpsBlamesTheOperationThatCannotBe(t *testing.T) {
 			&backend.Error{Op: "create", Path: "/a", Err: backend.ErrInvalid}},
 		{"a version too low", []backend.Op{good, backend.Check("/a", -2)},
 			&backend.Error{Op: "check", Path: "/a", Index: 1, Err: backend.ErrInvalid}},
+		{"carried data of a version", []backend.Op{{Kind: backend.OpCarry, Path: "/a"}},
+			&backend.Error{Op: "carry", Path: "/a", Err: backend.ErrInvalid}},
 		{"no kind", []backend.Op{{Path: "/a"}},
 			&backend.Error{Op: "unknown", Path: "/a", Err: backend.ErrInvalid}},
 		{"too much data", []backend.Op{good, backend.SetData("/a", make([]byte, backend.MaxRequest), 0), good},
@@ -92,7 +94,7 @@ func TestModesKindsAndFeatures(t *testing.T) {
 	}
 	for got, want := range map[string]string{
 		backend.OpCreate.String(): "create", backend.OpSetData.String(): "set", backend.OpDelete.String(): "delete",
-		backend.OpCheck.String(): "check", backend.OpKind(0).String(): "unknown",
+		backend.OpCheck.String(): "check", backend.OpAbsent.String(): "absent", backend.OpCarry.String(): "carry", backend.OpKind(0).String(): "unknown",
 		backend.PhaseConnected.String(): "connected", backend.PhaseSuspended.String(): "suspended", backend.PhaseLost.String(): "lost",
 		backend.LookAgain.String(): "look again", backend.Deleted.String(): "deleted", backend.Kind(0).String(): "not fired",
 	} {
@@ -122,13 +124,14 @@ func TestTellReadsWhatTheStatsOfACommitShow(t *testing.T) {
 		"a sibling is created afterwards": {[]backend.Op{create("/d/n"), set("/d"), create("/d/m")}, true, 0},
 		"a sibling is deleted afterwards": {[]backend.Op{create("/d/n"), set("/d"), del("/d/m")}, true, 0},
 		"others change afterwards":        {[]backend.Op{create("/d/n"), set("/d"), create("/e/m"), del("/d")}, true, 5},
+		"the parent carries its data":     {[]backend.Op{create("/d/n"), backend.Carry("/d", nil)}, true, 5},
 		"nothing is set":                  {[]backend.Op{create("/d/n"), del("/e")}, false, 0},
 	} {
 		results := make([]backend.Result, len(tt.ops))
 		first := -1
 		for i, op := range tt.ops {
 			switch {
-			case op.Kind == backend.OpSetData:
+			case op.Kind == backend.OpSetData, op.Kind == backend.OpCarry:
 				results[i].Stat = backend.Stat{Mzxid: 7, NumChildren: 5}
 			case op.Kind == backend.OpCreate && first < 0:
 				first = i

@@ -126,10 +126,12 @@ func checkOp(op *Op, single bool) error {
 		case op.Mode == Container && !single:
 			return fmt.Errorf("%w: a container is created by a commit of its own", ErrUnsupported)
 		}
-	case OpSetData, OpDelete, OpCheck:
+	case OpSetData, OpDelete, OpCheck, OpCarry:
 		switch {
 		case op.Version < AnyVersion:
 			return fmt.Errorf("%w: version %d", ErrInvalid, op.Version)
+		case op.Kind == OpCarry && op.Version != AnyVersion:
+			return fmt.Errorf("%w: version %d of a node that is to carry data", ErrInvalid, op.Version)
 		case op.Kind == OpDelete && op.Path == "/":
 			return fmt.Errorf("%w: the root cannot be deleted", ErrBadPath)
 		}

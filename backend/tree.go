@@ -70,7 +70,8 @@ const defaultTreeLimit = 65536
 //
 // If an Arm of the session finds that a node is missing or has changed, the watch may report
 // that deletion or change again. A service may keep the changes of nodes that the session may
-// not read to itself.
+// not read to itself. If it does, it writes the data of a Carry, so that a creation beside
+// the Carry shows as a change of the parent.
 type TreeWatch struct {
 	ready chan struct{} // capacity 1; holds a value while there is something to take
 	limit int

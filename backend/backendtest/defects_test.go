@@ -153,6 +153,25 @@ func defects() []defect {
 				return shared[path], stat, err
 			}
 		}},
+		{"what a node carries is only checked to exist", "atomic", "tells the same beside data that the parent carries, and keeps or replaces other data", func(_ Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				for i, op := range ops {
+					if data, _, err := m.Session.Get(ctx, op.Path, nil); op.Kind == backend.OpCarry && err == nil {
+						ops[i].Data = data
+					}
+				}
+				return m.Session.Commit(ctx, ops...)
+			}
+		}},
+		{"a creation beside carried data tells no siblings", "atomic", "tells the same beside data that the parent carries, and keeps or replaces other data", func(_ Link, m *mutant) {
+			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+				results, err := m.Session.Commit(ctx, ops...)
+				if err == nil && ops[len(ops)-1].Kind == backend.OpCarry {
+					results[0].Siblings = 0
+				}
+				return results, err
+			}
+		}},
 		{"empty data is not nil", "data", "that is empty reads as nil, like absent data", func(_ Link, m *mutant) {
 			m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
 				data, stat, err := m.Session.Get(ctx, path, w)

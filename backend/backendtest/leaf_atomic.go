@@ -89,6 +89,39 @@ func atomicLeaves() []leaf {
 				}
 			}
 		}},
+		{"tells the same beside data that the parent carries, and keeps or replaces other data", func(s *scene) {
+			c := s.open("a")
+			dir := c.create("dir", "mark", backend.Persistent)
+			carry := backend.Carry(dir, []byte("mark"))
+			join := backend.Create(dir+"/n-", nil, backend.EphemeralSequential)
+			for i := range int32(3) {
+				results := c.commit(join, carry)
+				stat, parent := c.stat(results[0].Path, nil), results[1].Stat
+				if results[0].Czxid != stat.Czxid || results[0].Siblings != i+1 {
+					s.Fatalf("creation %d told %+v, its Stat is %+v", i, results[0], stat)
+				}
+				if now := c.stat(dir, nil); parent.NumChildren != i+1 || parent.Version != now.Version || parent.Czxid != now.Czxid || parent.Mzxid != now.Mzxid {
+					s.Fatalf("the parent has %+v, the result told %+v", now, parent)
+				}
+			}
+			if r := c.commit(carry)[0]; r.Stat.NumChildren != 3 || r.Stat.DataLength != 4 {
+				s.Fatalf("alone it told %+v", r)
+			}
+			if data, _ := c.get(dir, nil); data != "mark" {
+				s.Fatalf("the node has %q", data)
+			}
+			_, err := c.Commit(s.ctx, join, backend.Carry(s.path("missing"), nil))
+			s.refused(err, backend.ErrNotFound, "carry", s.path("missing"), 1)
+			c.set(dir, "other")
+			if _, err := c.Commit(s.ctx, join, carry); err != nil {
+				s.refused(err, backend.ErrBadVersion, "carry", dir, 1)
+				if data, stat := c.get(dir, nil); data != "other" || stat.NumChildren != 3 {
+					s.Fatalf("a refused commit left %q and %d children", data, stat.NumChildren)
+				}
+			} else if data, stat := c.get(dir, nil); data != "mark" || stat.NumChildren != 4 {
+				s.Fatalf("the node has %q and %d children", data, stat.NumChildren)
+			}
+		}},
 		{"reports the same Stat for a set of its own", func(s *scene) {
 			c := s.open("a")
 			dir := c.create("dir", "", backend.Persistent)

@@ -128,7 +128,7 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		p.tell(o, err)
 		for i, r := range results {
 			o.addf("result %d: %s ", i, p.short(r.Path))
-			p.stat(o, r.Stat, ops[i].Kind == backend.OpSetData)
+			p.stat(o, r.Stat, ops[i].Kind == backend.OpSetData || ops[i].Kind == backend.OpCarry)
 			if ops[i].Kind == backend.OpCreate && ops[i].Mode.Sequential() {
 				p.sequential = append(p.sequential, r.Path)
 				switch {
@@ -401,7 +401,7 @@ func (p *player) ops(ops []scriptOp) []backend.Op {
 			if op.node.latest == 0 && op.node.path == "" {
 				all[i].Path = "/" // a root cannot be created, whatever its path
 			}
-		case backend.OpSetData:
+		case backend.OpSetData, backend.OpCarry:
 			all[i].Data, all[i].Version = []byte(op.data), op.version
 		default:
 			all[i].Version = op.version

@@ -80,6 +80,8 @@ func (o scriptOp) String() string {
 		return fmt.Sprintf("create %s %s %s", o.node, brief(o.data), mode)
 	case backend.OpSetData:
 		return fmt.Sprintf("set %s %s if version %d", o.node, brief(o.data), o.version)
+	case backend.OpCarry:
+		return fmt.Sprintf("carry %s %s", o.node, brief(o.data))
 	}
 	return fmt.Sprintf("%v %s if version %d", o.kind, o.node, o.version)
 }
@@ -312,8 +314,10 @@ func (g scriptWriter) ops(n int) []scriptOp {
 			}
 		case p < 70:
 			op.kind = backend.OpSetData
-		case p < 84:
+		case p < 82:
 			op.kind = backend.OpDelete
+		case p < 85:
+			op.kind, op.version = backend.OpCarry, backend.AnyVersion
 		default:
 			op.kind = backend.OpCheck
 		}

@@ -67,7 +67,10 @@ func FuzzCommits(f *testing.F) {
 			if op.Kind == backend.OpCreate {
 				op.Mode = backend.CreateMode(v % 5)
 			}
-			if op.Kind == backend.OpCreate || op.Kind == backend.OpSetData {
+			if a&7 == 7 {
+				op.Kind, op.Version = backend.OpCarry, backend.AnyVersion
+			}
+			if op.Kind == backend.OpCreate || op.Kind == backend.OpSetData || op.Kind == backend.OpCarry {
 				op.Data = []byte{a, b, v}
 			}
 			ops = append(ops, op)

@@ -194,8 +194,14 @@ func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path
 	if op.Version != backend.AnyVersion && op.Version != n.version {
 		return "", stat, backend.ErrBadVersion
 	}
+	if op.Kind == backend.OpCarry && t.revisions {
+		if !bytes.Equal(n.data, op.Data) {
+			return "", stat, backend.ErrBadVersion
+		}
+		return "", n.stat(zxid), nil
+	}
 	switch op.Kind {
-	case backend.OpSetData:
+	case backend.OpSetData, backend.OpCarry:
 		c.undo = append(c.undo, undo{path: op.Path, node: n, saved: *n})
 		if !bytes.Equal(n.data, op.Data) {
 			n.data = slices.Clone(op.Data)

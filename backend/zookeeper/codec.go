@@ -68,7 +68,7 @@ func appendSteps(steps []step, ops []backend.Op) []step {
 		switch ops[i].Kind {
 		case backend.OpCreate:
 			steps = append(steps, step{op: opCreate, index: i})
-		case backend.OpSetData:
+		case backend.OpSetData, backend.OpCarry:
 			steps = append(steps, step{op: opSetData, index: i})
 		case backend.OpDelete:
 			steps = append(steps, step{op: opDelete, index: i})
@@ -92,7 +92,7 @@ func commitOp(ops []backend.Op) int32 {
 		return opContainer
 	case op.Kind == backend.OpCreate:
 		return opCreate
-	case op.Kind == backend.OpSetData:
+	case op.Kind == backend.OpSetData, op.Kind == backend.OpCarry:
 		return opSetData
 	case op.Kind == backend.OpDelete:
 		return opDelete

@@ -99,7 +99,10 @@ func TestRequestsAreThoseOfTheZKClient(t *testing.T) {
 		"absent alone": {func() {
 			c.Multi(&zk.CreateRequest{Path: "/a", Data: []byte{}, Acl: two}, &zk.DeleteRequest{Path: "/a", Version: 0})
 		}, commit(backend.Absent("/a"))},
-		"auth": {func() { c.AddAuth("digest", []byte("user:secret")) }, encodeAuth("user:secret")},
+		"carry": {func() { c.Multi(create(zk.FlagSequence), &zk.SetDataRequest{Path: "/", Data: data, Version: -1}) },
+			commit(backend.Create(path, data, backend.PersistentSequential), backend.Carry("/", data))},
+		"carry alone": {func() { c.Set(path, data, -1) }, commit(backend.Carry(path, data))},
+		"auth":        {func() { c.AddAuth("digest", []byte("user:secret")) }, encodeAuth("user:secret")},
 	} {
 		done := make(chan struct{})
 		go func() {

@@ -43,7 +43,7 @@ func TestRepliesAreDecoded(t *testing.T) {
 	refusal := func(code int32) []byte {
 		return be.AppendUint32(multiHead(opError, 0), uint32(code))
 	}
-	const c, s, d, k, no = backend.OpCreate, backend.OpSetData, backend.OpDelete, backend.OpCheck, backend.OpAbsent
+	const c, s, d, k, no, y = backend.OpCreate, backend.OpSetData, backend.OpDelete, backend.OpCheck, backend.OpAbsent, backend.OpCarry
 	path := func(p string) backend.Result { return backend.Result{Path: p} }
 	for _, test := range []struct {
 		name  string
@@ -73,6 +73,8 @@ func TestRepliesAreDecoded(t *testing.T) {
 		{"a multi of nothing", opMulti, end, []backend.OpKind{k}, nil},
 		{"a multi of all", opMulti, join(multiHead(opCreate, 0), str(nil, "/a"), multiHead(opSetData, 0), stat,
 			multiHead(opDelete, 0), multiHead(opCheck, 0), end), []backend.OpKind{c, s, d, k}, &answer{results: []backend.Result{path("/a"), {Stat: decoded}, {}, {}}}},
+		{"a multi that carries", opMulti, join(multiHead(opCreate, 0), str(nil, "/a"), multiHead(opSetData, 0), stat, end), []backend.OpKind{c, y},
+			&answer{results: []backend.Result{path("/a"), {Stat: decoded}}}},
 		{"a multi that was refused", opMulti, join(refusal(0), refusal(codeBadVersion), refusal(-2), end), []backend.OpKind{c, k, d},
 			&answer{code: codeBadVersion, failed: 1}},
 		{"a multi that was refused at once", opMulti, join(refusal(codeNoNode), refusal(-2), end), []backend.OpKind{c, d}, &answer{code: codeNoNode, failed: 0}},
