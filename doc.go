@@ -25,8 +25,9 @@
 //     Guard. (A lock taken for each run is not enough: the next instance gets it when
 //     the first has finished.) See the example OncePerPeriod of the package, in
 //     example_compose_test.go, and the program examples/singleton.
-//   - Work for many workers, with retries: a [Queue]. Ack what is done, Nack what
-//     failed, and set MaxAttempts. See the example Retries.
+//   - Work for many workers, with retries: a [Queue], its [Consumer.Work], and
+//     MaxAttempts. In a loop of your own, Ack what is done and Nack what failed. See
+//     the example Retries.
 //   - Which instances are there, and which one to call: a [Group], its Join and its
 //     [Picker].
 //   - Configuration that follows changes: [Value.Watch]; a whole tree: [Cache].
@@ -76,7 +77,8 @@
 // without another element. Any other end is a failure: the last element has the
 // error (the channel of [Consumer.Items] has no place for it and is closed; the error
 // is logged). A call that returns an error, such as [Election.Run],
-// [Participant.Serve] or [Cache.Run], returns the error of its ctx.
+// [Participant.Serve] or [Cache.Run], returns the error of its ctx. ([Consumer.Work]
+// returns nil when it has finished its work after the end of its ctx.)
 //
 // # Words
 //

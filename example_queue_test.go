@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-coord/coord"
@@ -43,6 +44,43 @@ func ExampleQueue() {
 	// build 1 <nil>
 	// test 1 <nil>
 	// ship 1 <nil>
+}
+
+// Four handlers at a time. When ctx ends, Work waits for those that run, and the handlers stop
+// at the latest when their own time, which the caller chooses, is over.
+func ExampleConsumer_Work() {
+	c, err := coord.Open(context.Background(), memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	jobs := coord.NewQueue[int](c, "/jobs", nil)
+	if _, err := jobs.PutAll(context.Background(), 1, 2, 3, 4, 5, 6, 7, 8); err != nil {
+		log.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(context.Background()) // for example of signal.NotifyContext
+	defer stop()
+	drain, hurry := context.WithCancel(context.Background())
+	defer hurry()
+	context.AfterFunc(ctx, func() { time.AfterFunc(20*time.Second, hurry) })
+
+	var sum, done atomic.Int64
+	err = jobs.Work(ctx, 4, func(ctx context.Context, item *coord.Item[int]) error {
+		ctx, cancel := context.WithCancel(ctx) // ends if the claim is lost
+		defer cancel()
+		defer context.AfterFunc(drain, cancel)()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		sum.Add(int64(item.Value))
+		if done.Add(1) == 8 {
+			stop()
+		}
+		return nil
+	})
+	fmt.Println(done.Load(), "jobs, sum", sum.Load(), err)
+	// Output: 8 jobs, sum 36 <nil>
 }
 
 func ExampleItem_Nack() {

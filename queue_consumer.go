@@ -75,21 +75,27 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // the service (ErrClosed, ErrDenied, ErrBadPath) it ends with one last pair of nil
 // and the error.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
+	return q.each(ctx, "all", func() int { return q.prefetch })
+}
+
+// each is the loop of All. It claims up to want items at a time.
+func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter.Seq2[*Item[T], error] {
 	return func(yield func(*Item[T], error) bool) {
 		st := &stock[T]{}
-		if q.prefetch > 1 {
-			over := make(chan struct{})
-			defer close(over)
-			st.giveBackAtClose(q.q.c, over)
-		}
+		over := func() {} // joins the goroutine that gives the stock back when the client closes
+		defer func() { over() }()
 		defer func() { // before Close continues
 			st.giveBack()
 			q.q.awaitGivenBack()
 		}()
-		for ctx.Err() == nil {
+		for alone := true; ctx.Err() == nil; {
 			it := st.next()
 			if it == nil {
-				items, err := q.some(ctx, "all", q.prefetch, false)
+				n := want()
+				if n > 1 && alone {
+					alone, over = false, st.giveBackAtClose(q.q.c)
+				}
+				items, err := q.some(ctx, op, n, false)
 				if err != nil {
 					if ctx.Err() == nil {
 						yield(nil, err)
@@ -151,19 +157,26 @@ func (st *stock[T]) giveBack() {
 }
 
 // giveBackAtClose gives the stock back when the client closes, before its session
-// ends, unless over is closed first. It needs a goroutine of its own because the
-// body of the loop may be running at that time.
-func (st *stock[T]) giveBackAtClose(c *Client, over <-chan struct{}) {
+// ends, unless the loop is over first, which calls the returned function. It needs a
+// goroutine of its own because the body of the loop may be running at that time.
+func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
 	u := c.beginCleanUp()
+	end, ended := make(chan struct{}), make(chan struct{})
 	if !c.goWork(func() {
+		defer close(ended)
 		defer u.end()
 		select {
 		case <-c.closing:
 			st.giveBack()
-		case <-over:
+		case <-end:
 		}
 	}) {
+		close(ended)
 		u.end()
+	}
+	return func() {
+		close(end)
+		<-ended
 	}
 }
 
