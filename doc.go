@@ -177,6 +177,7 @@
 //	ErrDeleted       with ErrLost: the node was deleted      finds what deletes nodes
 //	ErrRevoked       with ErrLost: taken away by force       stops, and finds out why
 //	ErrSuspended     with ErrLost: StepDownOnSuspend         campaigns again
+//	ErrClaimTimeout  with ErrLost: ClaimTimeout has passed   obeys the item's Context
 //	ErrHeld          Lock with the ctx of its own hold       uses that hold
 //	ErrUpgrade       a reader asks to become the writer      releases first
 //	ErrClosed        the client was closed                   opens a new one

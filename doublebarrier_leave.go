@@ -174,6 +174,6 @@ func (e *Entry) release(h *Hold) error {
 	return err
 }
 
-func (e *Entry) remains(*Hold, error) []string { return nil }
+func (e *Entry) remains(*Hold, error) remains { return remains{} }
 
 func (e *Entry) lost(*Hold) {}

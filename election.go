@@ -338,15 +338,16 @@ func (x *leading) release(h *Hold) error {
 // remains are, if the session lives on, first the node of a leader that has stepped down,
 // then the announcement. In the other order, an Announce under way could create the
 // announcement again.
-func (x *leading) remains(h *Hold, cause error) (paths []string) {
+func (x *leading) remains(h *Hold, cause error) remains {
 	path := h.Path()
+	left := remains{dir: parent(path), remove: h.s.remove}
 	if errors.Is(cause, ErrSuspended) {
-		paths = append(paths, path)
+		left.paths = append(left.paths, path)
 	}
 	if x.announced.Load() {
-		paths = append(paths, layout.ReadyPath(path))
+		left.paths = append(left.paths, layout.ReadyPath(path))
 	}
-	return paths
+	return left
 }
 
 func (x *leading) lost(*Hold) {}

@@ -53,6 +53,9 @@ var (
 	// ErrSuspended: a leader whose options say that it steps down without contact has
 	// lost contact. It matches ErrLost too.
 	ErrSuspended = errors.New("session suspended")
+	// ErrClaimTimeout: the claim on an item of a queue was not ended within the
+	// ClaimTimeout of the queue. It matches ErrLost too.
+	ErrClaimTimeout = errors.New("claim timed out")
 	// ErrDuplicate: another member, or another transaction, has the id.
 	ErrDuplicate = errors.New("id taken by another")
 	// ErrInDoubt: the decision of a transaction is missing, or cannot be read, while it

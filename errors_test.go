@@ -127,6 +127,18 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			<-term.Done()
 			return term.Err()
 		}},
+		"ErrClaimTimeout": {coord.ErrClaimTimeout, func(x *scene) error {
+			q := coord.NewQueue(x.c, "/q", &coord.QueueOptions[int]{ClaimTimeout: time.Second})
+			if _, err := q.Put(ctx, 1); err != nil {
+				x.t.Fatal(err)
+			}
+			it, err := q.Take(ctx)
+			if err != nil {
+				x.t.Fatal(err)
+			}
+			<-it.Done()
+			return it.Ack()
+		}},
 		"ErrEmpty": {coord.ErrEmpty, func(x *scene) error {
 			_, err := coord.NewQueue[int](x.c, "/q", nil).TryTake(ctx)
 			return err

@@ -37,6 +37,13 @@ func AckLines[T any](q *Consumer[T]) int {
 	return len(q.q.acks)
 }
 
+// StopClaimTimer stops the timer of ClaimTimeout, as if it were late.
+func StopClaimTimer[T any](it *Item[T]) {
+	it.claim.mu.Lock()
+	defer it.claim.mu.Unlock()
+	it.claim.timer.Stop()
+}
+
 var (
 	claimStates = []string{claimHeld: "held", claimEnding: "ending", claimInsisting: "insisting", claimEnded: "ended", claimLost: "lost"}
 	claimEvents = []string{claimRelease: "release", claimLose: "lose", claimSettle: "settle", claimInsist: "insist"}

@@ -33,6 +33,7 @@ type Hold struct {
 
 	mu      sync.Mutex
 	path    string        // of its node; a downgrade changes it
+	until   time.Time     // when the hold ends with ErrClaimTimeout; zero: never
 	moving  chan struct{} // closed when a downgrade under way is complete, nil if there is none
 	request *Revocation   // the request read from the node
 	revoked chan struct{} // made on first use
@@ -53,12 +54,19 @@ type recipe interface {
 	// release removes the node of a hold that its owner released, by Hold.remove, and
 	// hands the lock to the next local waiter, if any.
 	release(*Hold) error
-	// remains returns the nodes that a hold leaves on the service when it is lost for
-	// cause while its session lives on, in the order in which they are to be removed.
-	// It is called before the hold is marked as lost and again after that.
-	remains(h *Hold, cause error) []string
+	// remains returns what a hold leaves on the service when it is lost for cause while
+	// its session lives on. It is called before the hold is marked as lost and again
+	// after that.
+	remains(h *Hold, cause error) remains
 	// lost is called once, after a hold ended early. It must not do I/O.
 	lost(*Hold)
+}
+
+// remains is what a lost hold leaves on the service.
+type remains struct {
+	dir    string   // the next acquisition of the client in it waits for the removal
+	paths  []string // of the nodes, in the order in which they are to be removed
+	remove func(ctx context.Context, path string) error
 }
 
 type onEnd struct{ f func(error) }
@@ -72,8 +80,8 @@ type heldContext struct {
 type heldKey struct{}
 
 // Done returns a channel that is closed when the hold ends. Done compares the session's
-// lease with the clock, so after a pause of the process the channel of a lost hold is
-// closed already.
+// lease, and the time of a claim, with the clock, so after a pause of the process the
+// channel of a lost hold is closed already.
 func (h *Hold) Done() <-chan struct{} {
 	h.checkLease()
 	h.mu.Lock()
@@ -88,9 +96,9 @@ func (h *Hold) Done() <-chan struct{} {
 }
 
 // Err returns nil while the hold stands. Afterwards the error matches ErrReleased, or
-// ErrLost together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked.
-// (When the service ends a session, the deletion of its nodes can be reported first;
-// the reason is ErrDeleted then.) Like Done, Err compares the lease with the clock.
+// ErrLost together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked,
+// ErrClaimTimeout. (When the service ends a session, the deletion of its nodes can be
+// reported first; the reason is ErrDeleted then.) Err reads the clock as Done does.
 func (h *Hold) Err() error {
 	h.checkLease()
 	h.mu.Lock()
@@ -393,9 +401,9 @@ func (h *Hold) removalFor(cause error) lossRemoval {
 		return lossRemoval{}
 	}
 	r := lossRemoval{h: h, cause: cause}
-	if paths := h.recipe.remains(h, cause); len(paths) > 0 {
+	if left := h.recipe.remains(h, cause); len(left.paths) > 0 {
 		r.u = h.s.c.beginCleanUp()
-		r.u.note(parent(paths[0]))
+		r.u.note(left.dir)
 	}
 	return r
 }
@@ -407,8 +415,8 @@ func (r lossRemoval) start() {
 	if r.h == nil {
 		return
 	}
-	paths := r.h.recipe.remains(r.h, r.cause)
-	if len(paths) == 0 {
+	left := r.h.recipe.remains(r.h, r.cause)
+	if len(left.paths) == 0 {
 		r.u.end()
 		return
 	}
@@ -417,8 +425,8 @@ func (r lossRemoval) start() {
 	}
 	s := r.h.s
 	r.u.start(func(ctx context.Context, u *cleanUp) {
-		for _, path := range paths {
-			s.retry(ctx, u, "remove", path, func(ctx context.Context) error { return s.remove(ctx, path) })
+		for _, path := range left.paths {
+			s.retry(ctx, u, "remove", path, func(ctx context.Context) error { return left.remove(ctx, path) })
 		}
 	})
 }
@@ -448,15 +456,30 @@ func (e *ending) tell() {
 	h.recipe.lost(h)
 }
 
-// checkLease ends the hold if its session is over, even if no event has reported that
-// yet.
+// checkLease ends the hold if its session is over, or its own time, even if no event has
+// reported that yet.
 func (h *Hold) checkLease() {
 	if h.s == nil {
 		return // the hold never stood
 	}
 	if err := h.s.b.Err(); err != nil {
 		h.lose(err)
+	} else if h.isOverdue() {
+		h.lose(ErrClaimTimeout)
 	}
+}
+
+// endAfter limits the hold to d from now on.
+func (h *Hold) endAfter(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until = time.Now().Add(d)
+}
+
+func (h *Hold) isOverdue() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err == nil && !h.until.IsZero() && !time.Now().Before(h.until)
 }
 
 // Guard is the condition "this hold still stands", for the service to check in the same

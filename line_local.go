@@ -188,7 +188,7 @@ func (q *localQueue) release(h *Hold) error {
 // lost passes on the turn of a holder whose hold ended early.
 func (q *localQueue) lost(*Hold) { q.advance() }
 
-func (q *localQueue) remains(*Hold, error) []string { return nil }
+func (q *localQueue) remains(*Hold, error) remains { return remains{} }
 
 // handOver deletes the node of a hold and creates one for the next caller. Without a
 // berth, that caller creates its own. The error is that of Hold.remove.

@@ -410,6 +410,6 @@ func (l *line) release(h *Hold) error {
 	return err
 }
 
-func (l *line) remains(*Hold, error) []string { return nil }
+func (l *line) remains(*Hold, error) remains { return remains{} }
 
 func (l *line) lost(*Hold) {}

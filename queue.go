@@ -52,6 +52,30 @@ type QueueOptions[T any] struct {
 	// counts as an attempt. When the loop ends or the client closes, the item is
 	// given back, which does not count as an attempt; see All.
 	Prefetch int
+
+	// ClaimTimeout is the time within which a consumer must end the claim on an item.
+	// Zero means no limit but the session. It is for consumers that hang while their
+	// session lives.
+	//
+	// When the time has passed, the hold of the item ends first, with an error that
+	// matches ErrLost and ErrClaimTimeout: Done is closed, and the contexts of the item
+	// end. Then the item is given back as a failed attempt, as by Nack(0): it goes to
+	// another consumer or, if it was taken as often as MaxAttempts allows, to the dead
+	// letters. Writes under the Guard of the item fail before another consumer gets it.
+	// The consumer is not stopped otherwise, and must obey its context. If the service
+	// cannot be reached, or refuses, the item stays claimed, and the client retries for
+	// as long as its session lives.
+	//
+	// The time is measured by the monotonic clock of the process, from the moment in
+	// which the consumer receives the item. Ack, Nack and Release compare it with the
+	// clock when they are called. If it has passed, they do nothing and return the loss,
+	// also if the process was paused and nothing else has noticed. An Ack that began in
+	// time counts, however long it takes.
+	//
+	// An item that is claimed and not received within the time, such as a prefetched
+	// item behind one whose processing hangs, is given back, which does not count as an
+	// attempt. So an item is claimed for at most twice the time.
+	ClaimTimeout time.Duration
 }
 
 // A Queue holds values that any number of clients put in and any number of clients
@@ -151,13 +175,15 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 		refuse("MaxLen %d", opts.MaxLen)
 	case opts.MaxAttempts < 0:
 		refuse("MaxAttempts %d", opts.MaxAttempts)
+	case opts.ClaimTimeout < 0:
+		refuse("ClaimTimeout %v", opts.ClaimTimeout)
 	case opts.Prefetch < 0:
 		refuse("Prefetch %d", opts.Prefetch)
 	case opts.Prefetch > maxBatch:
 		refuse("Prefetch %d, limit %d", opts.Prefetch, maxBatch)
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
-	q.maxAttempts = opts.MaxAttempts
+	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout
 	deadLetters := "DeadLetterPath"
 	if opts.DeadLetterPath == "" {
 		deadLetters = "no DeadLetterPath is set, and the default is not valid"

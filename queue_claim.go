@@ -33,6 +33,7 @@ type itemClaim struct {
 
 	mu    sync.Mutex
 	state claimState
+	timer *time.Timer // of ClaimTimeout; nil without, and while the item is offered
 }
 
 // claimVerb is how a claim ends.
@@ -87,6 +88,9 @@ const (
 func (cl *itemClaim) move(e claimEvent) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
+	if cl.timer != nil {
+		cl.timer.Stop()
+	}
 	switch {
 	case cl.state == claimHeld && e == claimRelease:
 		cl.state = claimEnding
@@ -236,8 +240,54 @@ func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
 		if err := s.grant(cl.hold, nil); err != nil {
 			return nil, err // the session is over, and all the marks are deleted with it
 		}
+		cl.limit(func() { cl.later(verbGiveBack) })
 	}
 	return claims, nil
+}
+
+// limit calls end when ClaimTimeout has passed, unless the claim has ended by then, in
+// place of an earlier limit. It reports false if the claim has ended, or an earlier limit
+// is about to end it. The goroutine of the timer only starts one that Close joins.
+func (cl *itemClaim) limit(end func()) bool {
+	if cl.q.claimTimeout == 0 {
+		return true
+	}
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.state != claimHeld || cl.timer != nil && !cl.timer.Stop() {
+		return false
+	}
+	cl.timer = time.AfterFunc(cl.q.claimTimeout, func() { cl.q.c.goWork(end) })
+	return true
+}
+
+// receive is called when a caller gets the item: from now on the claim is lost when
+// ClaimTimeout has passed. It reports false if the item was not received in time; then
+// it must not be handed out.
+func (cl *itemClaim) receive() bool {
+	if !cl.limit(func() { cl.hold.lose(ErrClaimTimeout) }) {
+		return false
+	}
+	if d := cl.q.claimTimeout; d > 0 {
+		cl.hold.endAfter(d)
+	}
+	return true
+}
+
+// offer is called before the item is offered to a receiver on a channel. The caller ends
+// the claim if the item was not received when late is ready: only the caller knows that
+// at the moment at which the time has passed. It reports false as receive does.
+func (cl *itemClaim) offer() (late <-chan time.Time, ok bool) {
+	if cl.q.claimTimeout == 0 {
+		return nil, true
+	}
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.state != claimHeld || !cl.timer.Stop() {
+		return nil, false
+	}
+	cl.timer = nil
+	return time.After(cl.q.claimTimeout), true
 }
 
 // attempts returns how often an item that a list showed unclaimed was claimed
@@ -329,7 +379,26 @@ func (cl *itemClaim) outcome(v claimVerb) error {
 // the item available to other consumers.
 func (cl *itemClaim) lost(*Hold) { cl.move(claimLose) }
 
-func (cl *itemClaim) remains(*Hold, error) []string { return nil }
+// remains is the mark, if the claim has timed out.
+func (cl *itemClaim) remains(_ *Hold, cause error) remains {
+	if !errors.Is(cause, ErrClaimTimeout) {
+		return remains{}
+	}
+	return remains{dir: cl.q.items, paths: []string{cl.mark}, remove: cl.fail}
+}
+
+// fail gives the item of a lost claim back as a failed attempt, unless its mark is gone.
+func (cl *itemClaim) fail(ctx context.Context, _ string) error {
+	v := cl.failure()
+	err := cl.commit(ctx, v)
+	switch {
+	case errors.Is(err, ErrLost):
+		return nil
+	case err == nil && v == verbBury:
+		cl.q.tellBuried(&cl.e, cl.attempt)
+	}
+	return err
+}
 
 // release implements recipe, for a caller that released the hold itself: it gives the
 // item back.
@@ -475,10 +544,17 @@ func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *layout.QueueEn
 	case i >= 0 && !errors.Is(err, backend.ErrNotEmpty):
 		return nil
 	}
-	if t := q.trail("take"); err == nil && t != nil {
+	if err == nil {
+		q.tellBuried(e, attempts)
+	}
+	return err
+}
+
+// tellBuried traces that an item was moved to the dead letters without a claim.
+func (q *queue) tellBuried(e *layout.QueueEntry, attempts int) {
+	if t := q.trail("take"); t != nil {
 		w := t.at(e.Path())
 		w.ID = 0 // there was no claim
 		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempts, Outcome: trace.ItemDead})
 	}
-	return err
 }

@@ -28,13 +28,13 @@ type Consumer[T any] struct {
 //
 // Errors: the context's; ErrClosed; ErrDenied; ErrBadPath.
 func (q *Consumer[T]) Take(ctx context.Context) (*Item[T], error) {
-	return q.one(ctx, "take", false)
+	return q.receive(ctx, "take", false)
 }
 
 // TryTake takes the next item, or returns ErrEmpty if no item can be taken. It does
 // not wait for other clients, only for the service.
 func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
-	return q.one(ctx, "trytake", true)
+	return q.receive(ctx, "trytake", true)
 }
 
 // Pop takes the next item and deletes it before it returns the value: delivery is
@@ -56,8 +56,8 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 		switch {
 		case err == nil:
 			return it.Value, nil
-		case errors.Is(err, ErrLost) && !isUncertain(err):
-			continue // the item goes to another consumer
+		case errors.Is(err, ErrLost) && !isUncertain(err), errors.Is(err, ErrReleased):
+			continue // the item goes to another consumer; or ClaimTimeout has passed before
 		}
 		return zero, opError("pop", q.q.path.full, err)
 	}
@@ -75,10 +75,21 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // the service (ErrClosed, ErrDenied, ErrBadPath) it ends with one last pair of nil
 // and the error.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
+	return func(yield func(*Item[T], error) bool) {
+		for it, err := range q.all(ctx) {
+			if (err != nil || it.claim.receive()) && !yield(it, err) {
+				return
+			}
+		}
+	}
+}
+
+func (q *Consumer[T]) all(ctx context.Context) iter.Seq2[*Item[T], error] {
 	return q.each(ctx, "all", func() int { return q.prefetch })
 }
 
-// each is the loop of All. It claims up to want items at a time.
+// each is the loop of All. It claims up to want items at a time. The body must call
+// receive when its caller gets an item.
 func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter.Seq2[*Item[T], error] {
 	return func(yield func(*Item[T], error) bool) {
 		st := &stock[T]{}
@@ -193,15 +204,22 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 	work := func() {
 		defer u.end()
 		defer close(ch)
-		for it, err := range q.All(ctx) {
+		for it, err := range q.all(ctx) {
 			if err != nil {
 				if !errors.Is(err, ErrClosed) {
 					q.q.c.log.Error("coord: cannot take items any more", "path", q.q.path.full, "error", err)
 				}
 				return
 			}
+			late, ok := it.claim.offer()
+			if !ok {
+				continue
+			}
 			select {
 			case ch <- it:
+				it.claim.receive()
+			case <-late:
+				it.claim.later(verbGiveBack)
 			case <-it.Done(): // lost before it was received
 			case <-ctx.Done():
 				it.claim.later(verbGiveBack)
@@ -216,6 +234,16 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 		close(ch)
 	}
 	return ch
+}
+
+// receive takes an item for a caller that ends the claim.
+func (q *Consumer[T]) receive(ctx context.Context, op string, try bool) (*Item[T], error) {
+	for {
+		it, err := q.one(ctx, op, try)
+		if err != nil || it.claim.receive() {
+			return it, err
+		}
+	}
 }
 
 func (q *Consumer[T]) one(ctx context.Context, op string, try bool) (*Item[T], error) {

@@ -120,6 +120,13 @@ import (
 // sees it moves it to the dead letters. If the service refuses that, the client
 // logs it and ignores the item for a minute.
 //
+// T8. A claim that is not ended within ClaimTimeout is ended by the client that made it.
+// The hold is marked as lost before the mark is deleted, and nothing but the hold
+// decides whether an Ack or the timeout commits. The commit is that of a Nack or of a
+// move to the dead letters (T4). The client takes nothing else until that commit was
+// answered once, so it does not pass over the item. An item that no caller has received
+// in the time is given back instead, as in T5.
+//
 // # Waiting
 //
 // W1. A consumer that finds nothing makes a node in waiters. The first k waiters,
@@ -187,13 +194,14 @@ type queue struct {
 	items   string // <queue>/items
 	waiters string // <queue>/waiters
 
-	maxLen      int
-	reject      bool
-	maxAttempts int
-	size        int           // bucketSize, smaller in tests
-	most        int           // maxBuckets, fewer in tests
-	skew        time.Duration // added to the clock; zero except in tests
-	dead        *queue        // nil only in the engine that writes the dead letters
+	maxLen       int
+	reject       bool
+	maxAttempts  int
+	claimTimeout time.Duration // zero: none
+	size         int           // bucketSize, smaller in tests
+	most         int           // maxBuckets, fewer in tests
+	skew         time.Duration // added to the clock; zero except in tests
+	dead         *queue        // nil only in the engine that writes the dead letters
 
 	mu      sync.Mutex
 	open    map[int64]openBucket  // by key: the bucket of the latest put

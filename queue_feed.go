@@ -184,8 +184,12 @@ func (q *queue) awaitGivenBack() {
 	}
 }
 
-// settle waits until no claim is being given back.
+// settle waits until no claim is being given back, and no claim that timed out is being
+// removed.
 func (f *feeder) settle(ctx context.Context) error {
+	if err := f.s.c.awaitCleanUps(ctx, f.q.items, ""); err != nil {
+		return err
+	}
 	ended := f.q.begun()
 	if ended == nil {
 		return nil

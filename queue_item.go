@@ -22,7 +22,8 @@ import (
 // Release after Ack or Nack does nothing and returns the result of that call, so it
 // can be deferred. Ack or Nack after a different one does nothing and returns the
 // error of the first call, or if that had none, an error that matches ErrReleased.
-// If the claim was lost before, all three return Err, which matches ErrLost.
+// If the claim was lost before, or its ClaimTimeout has passed, all three return Err,
+// which matches ErrLost.
 //
 // Release gives the item back, at its old place, as if it had not been taken: it
 // does not count as an attempt. If the session ends before the reply arrives, the

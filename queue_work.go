@@ -81,6 +81,9 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 			it.claim.later(verbGiveBack)
 			break
 		}
+		if !it.claim.receive() {
+			continue
+		}
 		running.Go(func() {
 			defer func() { <-busy }()
 			it.process(handlers, handle)

@@ -288,7 +288,7 @@ func (s *Semaphore) release(h *Hold) error {
 	return err
 }
 
-func (s *Semaphore) remains(*Hold, error) []string { return nil }
+func (s *Semaphore) remains(*Hold, error) remains { return remains{} }
 
 func (s *Semaphore) lost(*Hold) {}
 

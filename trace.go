@@ -42,6 +42,8 @@ func reasonOf(err error) trace.Reason {
 		return trace.ReasonDeleted
 	case errors.Is(err, ErrSuspended):
 		return trace.ReasonSuspended
+	case errors.Is(err, ErrClaimTimeout):
+		return trace.ReasonTimeout
 	case errors.Is(err, ErrSessionLost):
 		return trace.ReasonSessionLost
 	case errors.Is(err, ErrClosed):

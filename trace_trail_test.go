@@ -35,6 +35,7 @@ func TestTheReasonOfALoss(t *testing.T) {
 		&loss{cause: ErrDeleted}:            trace.ReasonDeleted,
 		&loss{cause: &revoked{}}:            trace.ReasonRevoked,
 		&loss{cause: ErrSuspended}:          trace.ReasonSuspended,
+		&loss{cause: ErrClaimTimeout}:       trace.ReasonTimeout,
 		&loss{cause: ErrClosed}:             trace.ReasonClosed,
 		&loss{cause: errors.New("unknown")}: trace.ReasonOther,
 		errGone:                             trace.ReasonDeleted,

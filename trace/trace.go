@@ -61,12 +61,13 @@ type Reason string
 
 // The reasons. ReasonDeleted: another client deleted the node. ReasonRevoked: a Revoke
 // deleted it. ReasonSuspended: contact was lost, and the recipe was configured to end
-// then.
+// then. ReasonTimeout: the ClaimTimeout of a queue has passed.
 const (
 	ReasonSessionLost Reason = "session_lost"
 	ReasonDeleted     Reason = "deleted"
 	ReasonRevoked     Reason = "revoked"
 	ReasonSuspended   Reason = "suspended"
+	ReasonTimeout     Reason = "timeout"
 	ReasonClosed      Reason = "closed" // the client
 	ReasonOther       Reason = "other"
 )

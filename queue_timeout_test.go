@@ -1,0 +1,385 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/trace"
+)
+
+// claimTime is the ClaimTimeout of the tests.
+const claimTime = time.Second
+
+// timedOut checks that the claim has ended by ClaimTimeout, for every call.
+func timedOut(w *world, it *coord.Item[int]) {
+	w.T.Helper()
+	for name, err := range map[string]error{
+		"Err": it.Err(), "Ack": it.Ack(), "Nack": it.Nack(0), "Release": it.Release(),
+		"the context": context.Cause(it.Context(context.Background())),
+	} {
+		if !errors.Is(err, coord.ErrLost) || !errors.Is(err, coord.ErrClaimTimeout) {
+			w.T.Errorf("%s: %v, want ErrLost and ErrClaimTimeout", name, err)
+		}
+	}
+}
+
+// The hold ends first, then the mark is removed.
+func TestAConsumerThatHangsLosesItsItem(t *testing.T) {
+	onEach(t, func(w *world) {
+		var x coordtest.Nth
+		a, b := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, &coord.QueueOptions[int]{ClaimTimeout: claimTime}), w.queue("b", nil)
+		mustPut(w.T, a, 1, 1)
+		began := time.Now()
+		it := mustTake(w.T, a, 1)
+		work := it.Context(context.Background())
+		standing := make(chan bool, 1)
+		x.Arm(1, func(c backendtest.Call) bool {
+			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpDelete && op.Path == it.Path() })
+		}, func(context.Context, backendtest.Call, error) error {
+			select {
+			case <-it.Done():
+				standing <- work.Err() == nil
+			default:
+				standing <- true
+			}
+			return nil
+		})
+		again := mustTake(w.T, b, 1)
+		if d := time.Since(began); d < claimTime || w.Fake && d > claimTime {
+			w.T.Errorf("it was taken again after %v", d)
+		}
+		if receive(w, "the removal", standing) {
+			w.T.Error("the claim was removed while its hold stood")
+		}
+		if again.Attempt != 2 || again.Token() <= it.Token() {
+			w.T.Errorf("attempt %d, token %d after %d", again.Attempt, again.Token(), it.Token())
+		}
+		timedOut(w, it)
+		if err := again.Verify(context.Background()); err != nil {
+			w.T.Error("the next claim:", err)
+		}
+		mustAck(w.T, again)
+		w.drained(&b.Consumer)
+	})
+}
+
+// After a pause of the process nothing has fired yet. The first call sees that the time has
+// passed.
+func TestAnEndOfAClaimAfterItsTimeIsNone(t *testing.T) {
+	for name, end := range map[string]func(q *coord.Queue[int], it *coord.Item[int]) error{
+		"Ack":     func(_ *coord.Queue[int], it *coord.Item[int]) error { return it.Ack() },
+		"AckAll":  func(q *coord.Queue[int], it *coord.Item[int]) error { return q.AckAll(it) },
+		"Nack":    func(_ *coord.Queue[int], it *coord.Item[int]) error { return it.Nack(time.Hour) },
+		"Release": func(_ *coord.Queue[int], it *coord.Item[int]) error { return it.Release() },
+		"Err":     func(_ *coord.Queue[int], it *coord.Item[int]) error { return it.Err() },
+		"Verify":  func(_ *coord.Queue[int], it *coord.Item[int]) error { return it.Verify(context.Background()) },
+		"Done":    func(_ *coord.Queue[int], it *coord.Item[int]) error { <-it.Done(); return it.Err() },
+		"Context": func(_ *coord.Queue[int], it *coord.Item[int]) error {
+			return context.Cause(it.Context(context.Background()))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				q, b := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime}), w.queue("b", nil)
+				mustPut(w.T, q, 1, 1)
+				it := mustTake(w.T, q, 1)
+				coord.StopClaimTimer(it)
+				time.Sleep(claimTime)
+				coordtest.WantErr(w.T, end(q, it), coord.ErrLost, coord.ErrClaimTimeout)
+				timedOut(w, it)
+				again := mustTake(w.T, b, 1)
+				if again.Attempt != 2 {
+					w.T.Errorf("attempt %d", again.Attempt)
+				}
+				mustAck(w.T, again)
+				w.drained(&b.Consumer)
+			})
+		})
+	}
+}
+
+// An Ack that began in time counts, although it takes longer.
+func TestAnAckThatBeganInTimeCounts(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x coordtest.Nth
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		mustPut(w.T, q, 1, 1)
+		it := mustTake(w.T, q, 1)
+		time.Sleep(claimTime - time.Millisecond)
+		x.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+			time.Sleep(2 * claimTime)
+			return nil
+		})
+		mustAck(w.T, it)
+		coordtest.WantErr(w.T, it.Err(), coord.ErrReleased)
+		w.drained(&q.Consumer)
+	})
+}
+
+func TestAttemptsThatTimeOutEndWithTheDeadLetters(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime, MaxAttempts: 2})
+		mustPut(w.T, q, 1, 1)
+		for n := 1; n <= 2; n++ {
+			it := mustTake(w.T, q, 1)
+			if it.Attempt != n {
+				w.T.Errorf("attempt %d, want %d", it.Attempt, n)
+			}
+			<-it.Done()
+			timedOut(w, it)
+		}
+		// No consumer looks at the queue, which would move the item.
+		dead := coord.NewQueue[int](w.Open("b", nil), "/q/dead", nil)
+		mustAck(w.T, mustTake(w.T, dead, 1))
+		w.drained(&q.Consumer)
+	})
+}
+
+// Each request of the removal is lost, or its reply is. The item is moved once, or given back
+// once, and nothing touches the claim of the next consumer.
+func TestTheRemovalOfATimedOutClaimHasOneEffect(t *testing.T) {
+	for _, attempts := range []int{0, 1} {
+		for _, fault := range []string{"request", "reply", "refused"} {
+			for n := 1; ; n++ {
+				hit := false
+				onMemory(t, func(w *world) { hit = removedOnce(w, attempts, fault, n) })
+				if !hit {
+					if n < 2 {
+						t.Errorf("%s: no request was hit", fault)
+					}
+					break
+				}
+			}
+		}
+	}
+}
+
+func removedOnce(w *world, attempts int, fault string, n int) (hit bool) {
+	var before, after coordtest.Nth
+	q := w.hookedQueue("a", &backendtest.Hooks{Before: before.Before, After: after.After},
+		&coord.QueueOptions[int]{ClaimTimeout: claimTime, MaxAttempts: attempts})
+	b := w.queue("b", nil)
+	mustPut(w.T, q, 1, 1)
+	it := mustTake(w.T, q, 1)
+	time.Sleep(claimTime / 2) // the watch on the claim is armed
+	all := func(backendtest.Call) bool { return true }
+	switch fault {
+	case "request":
+		before.Arm(n, all, coordtest.Lose)
+	case "reply":
+		after.Arm(n, all, coordtest.Lose)
+	case "refused":
+		before.Arm(n, all, func(context.Context, backendtest.Call, error) error { return backend.ErrDenied })
+	}
+	<-it.Done()
+	from := b
+	if attempts > 0 {
+		from = coord.NewQueue[int](w.Open("c", nil), "/q/dead", nil)
+	}
+	again := mustTake(w.T, from, 1)
+	if want := 2 - attempts; again.Attempt != want {
+		w.T.Errorf("%s %d: attempt %d, want %d", fault, n, again.Attempt, want)
+	}
+	hit = before.Idle() && after.Idle()
+	before.Arm(0, all, nil)
+	after.Arm(0, all, nil)
+	time.Sleep(10 * time.Second) // all repetitions are done
+	if err := again.Verify(context.Background()); err != nil {
+		w.T.Errorf("%s %d: the next claim: %v", fault, n, err)
+	}
+	mustAck(w.T, again)
+	if n := mustLen(w.T, &from.Consumer); n != 0 {
+		w.T.Errorf("%s %d: %d items are left", fault, n, n)
+	}
+	w.drained(&q.Consumer)
+	return hit
+}
+
+// The client that has lost an item takes no later one before it is back.
+func TestAClientDoesNotPassOverItsItemThatTimedOut(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		mustPut(w.T, q, 1, 2)
+		it := mustTake(w.T, q, 1)
+		w.Link("a").(interface{ SetLatency(time.Duration) }).SetLatency(20 * time.Millisecond)
+		<-it.Done()
+		mustAck(w.T, mustTake(w.T, q, 1))
+		mustAck(w.T, mustTake(w.T, q, 2))
+		w.drained(&q.Consumer)
+	})
+}
+
+// What is only prefetched goes back when the time has passed, and that is no attempt. What is
+// handed out has the whole time.
+func TestAPrefetchedItemThatIsNotReceivedInTimeIsGivenBack(t *testing.T) {
+	onEach(t, func(w *world) {
+		q, b := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime, Prefetch: 4}), w.queue("b", nil)
+		mustPut(w.T, b, 1, 4)
+		for it, err := range q.All(context.Background()) {
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			if it.Value == 1 {
+				// The passing of time is what is tested: almost as long as the stock may wait.
+				wait := claimTime / 2
+				if w.Fake {
+					wait = claimTime - time.Millisecond
+				}
+				time.Sleep(wait)
+				mustAck(w.T, it)
+				continue
+			}
+			began := time.Now()
+			// 3 and 4 go back while this body hangs, before its own item does.
+			for n := 3; n <= 4; n++ {
+				other := mustTake(w.T, b, n)
+				if other.Attempt != 1 {
+					w.T.Errorf("attempt %d of an item that nobody has received", other.Attempt)
+				}
+				mustAck(w.T, other)
+			}
+			<-it.Done()
+			if d := time.Since(began); d < claimTime {
+				w.T.Errorf("the item was lost after %v, want %v", d, claimTime)
+			}
+			timedOut(w, it)
+			break
+		}
+		it := mustTake(w.T, b, 2)
+		if it.Attempt != 2 {
+			w.T.Errorf("attempt %d", it.Attempt)
+		}
+		mustAck(w.T, it)
+		w.drained(&b.Consumer)
+	})
+}
+
+// So does an item that is offered on the channel of Items.
+func TestAnItemThatIsOfferedInVainIsGivenBackInTime(t *testing.T) {
+	onEach(t, func(w *world) {
+		q, b := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime}), w.queue("b", nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		mustPut(w.T, b, 1, 1)
+		ch := q.Items(ctx)
+		it := mustTake(w.T, b, 1) // after it was offered
+		if it.Attempt != 1 {
+			w.T.Errorf("attempt %d of an item that nobody has received", it.Attempt)
+		}
+		if err := it.Release(); err != nil {
+			w.T.Fatal(err)
+		}
+		late := <-ch
+		<-late.Done()
+		timedOut(w, late)
+		again := mustTake(w.T, b, 1)
+		if again.Attempt != 2 {
+			w.T.Errorf("attempt %d", again.Attempt)
+		}
+		mustAck(w.T, again)
+		cancel()
+		for range ch {
+			w.T.Error("another item")
+		}
+		w.drained(&b.Consumer)
+	})
+}
+
+// A codec that takes longer than the time does not cost an attempt, and hands out no lost item.
+func TestAnItemThatIsDecodedTooLateIsNotHandedOut(t *testing.T) {
+	for _, pop := range []bool{false, true} {
+		onMemory(t, func(w *world) {
+			slow := true
+			q := coord.NewQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{ClaimTimeout: claimTime, Codec: coord.Codec[int]{
+				Encode: func(v int) ([]byte, error) { return []byte(fmt.Sprint(v)), nil },
+				Decode: func(data []byte) (v int, err error) {
+					if slow {
+						time.Sleep(2 * claimTime)
+					}
+					slow = false
+					_, err = fmt.Sscan(string(data), &v)
+					return v, err
+				},
+			}})
+			mustPut(w.T, q, 1, 1)
+			if pop {
+				if v, err := q.Pop(context.Background()); v != 1 || err != nil {
+					w.T.Error(v, err)
+				}
+			} else {
+				it := mustTake(w.T, q, 1)
+				if it.Attempt != 1 {
+					w.T.Errorf("attempt %d", it.Attempt)
+				}
+				mustAck(w.T, it)
+			}
+			w.drained(&q.Consumer)
+		})
+	}
+}
+
+// A handler of Work that hangs loses its item to another consumer; its context ends.
+func TestAHandlerThatHangsLosesItsItem(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x, c := w.taped("a", nil)
+		q, b := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{ClaimTimeout: claimTime}), w.queue("b", nil)
+		mustPut(w.T, b, 1, 1)
+		causes, proceed := make(chan error, 1), make(chan struct{})
+		wk := w.work(q, 1, func(ctx context.Context, it *coord.Item[int]) error {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			<-proceed // hangs
+			return nil
+		})
+		coordtest.WantErr(w.T, receive(w, "the context ends", causes), coord.ErrLost, coord.ErrClaimTimeout)
+		it := mustTake(w.T, b, 1)
+		if it.Attempt != 2 {
+			w.T.Errorf("attempt %d", it.Attempt)
+		}
+		close(proceed)
+		w.Settle()
+		if err := it.Verify(context.Background()); err != nil {
+			w.T.Error(err)
+		}
+		mustAck(w.T, it)
+		wk.finish()
+		w.drained(&b.Consumer)
+		if settled := toldOf[trace.ItemSettled](x); len(settled) != 1 || settled[0].Reason != trace.ReasonTimeout {
+			w.T.Errorf("reported %+v", settled)
+		}
+	})
+}
+
+// The time ends with the claim: nothing happens afterwards.
+func TestTheTimeOfAClaimEndsWithIt(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		for name, end := range map[string]func(*coord.Item[int]) error{
+			"Ack": (*coord.Item[int]).Ack, "Nack": func(it *coord.Item[int]) error { return it.Nack(0) }, "Release": func(it *coord.Item[int]) error { return it.Release() },
+		} {
+			mustPut(w.T, q, 1, 1)
+			it := mustTake(w.T, q, 1)
+			if err := end(it); err != nil {
+				w.T.Error(name, err)
+			}
+			time.Sleep(2 * claimTime)
+			coordtest.WantErr(w.T, it.Err(), coord.ErrReleased)
+			if err := end(it); err != nil || strings.Contains(it.Err().Error(), "timed out") {
+				w.T.Error(name, err, it.Err())
+			}
+			if name != "Ack" {
+				mustAck(w.T, mustTake(w.T, q, 1))
+			}
+		}
+		w.drained(&q.Consumer)
+	})
+}
