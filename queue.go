@@ -72,9 +72,9 @@ type QueueOptions[T any] struct {
 	// also if the process was paused and nothing else has noticed. An Ack that began in
 	// time counts, however long it takes.
 	//
-	// An item that is claimed and not received within the time, such as a prefetched
-	// item behind one whose processing hangs, is given back, which does not count as an
-	// attempt. So an item is claimed for at most twice the time.
+	// An item that was claimed and read but is not received within the time, such as a
+	// prefetched item behind one whose processing hangs, is given back, which does not
+	// count as an attempt.
 	ClaimTimeout time.Duration
 }
 

@@ -240,15 +240,18 @@ func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
 		if err := s.grant(cl.hold, nil); err != nil {
 			return nil, err // the session is over, and all the marks are deleted with it
 		}
-		cl.limit(func() { cl.later(verbGiveBack) })
+		// As long as the session may last without contact, so that an item can be read
+		// in time whatever ClaimTimeout is.
+		cl.limitUnreceived(max(cl.q.claimTimeout, s.b.Timeout()))
 	}
 	return claims, nil
 }
 
-// limit calls end when ClaimTimeout has passed, unless the claim has ended by then, in
-// place of an earlier limit. It reports false if the claim has ended, or an earlier limit
-// is about to end it. The goroutine of the timer only starts one that Close joins.
-func (cl *itemClaim) limit(end func()) bool {
+// limit calls end after d, unless the claim has ended by then, in place of an earlier
+// limit. It reports false if the claim has ended, or an earlier limit is about to end it.
+// Without ClaimTimeout it does nothing. The goroutine of the timer only starts one that
+// Close joins.
+func (cl *itemClaim) limit(d time.Duration, end func()) bool {
 	if cl.q.claimTimeout == 0 {
 		return true
 	}
@@ -257,18 +260,24 @@ func (cl *itemClaim) limit(end func()) bool {
 	if cl.state != claimHeld || cl.timer != nil && !cl.timer.Stop() {
 		return false
 	}
-	cl.timer = time.AfterFunc(cl.q.claimTimeout, func() { cl.q.c.goWork(end) })
+	cl.timer = time.AfterFunc(d, func() { cl.q.c.goWork(end) })
 	return true
+}
+
+// limitUnreceived gives the item back after d, unless a caller receives it before.
+func (cl *itemClaim) limitUnreceived(d time.Duration) bool {
+	return cl.limit(d, func() { cl.later(verbGiveBack) })
 }
 
 // receive is called when a caller gets the item: from now on the claim is lost when
 // ClaimTimeout has passed. It reports false if the item was not received in time; then
 // it must not be handed out.
 func (cl *itemClaim) receive() bool {
-	if !cl.limit(func() { cl.hold.lose(ErrClaimTimeout) }) {
+	d := cl.q.claimTimeout
+	if !cl.limit(d, func() { cl.hold.lose(ErrClaimTimeout) }) {
 		return false
 	}
-	if d := cl.q.claimTimeout; d > 0 {
+	if d > 0 {
 		cl.hold.endAfter(d)
 	}
 	return true

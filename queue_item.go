@@ -155,6 +155,9 @@ func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) *Item[T]
 		}
 		return nil
 	}
+	if !cl.limitUnreceived(cl.q.claimTimeout) {
+		return nil // lost, or given back because the codec took too long
+	}
 	return &Item[T]{Hold: cl.hold, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}
 }
 

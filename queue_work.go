@@ -97,16 +97,15 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 	return nil
 }
 
-// errExit is the failure of a handler that has called runtime.Goexit.
-var errExit = errors.New("the handler has ended its goroutine")
+// errUnfinished is the failure of a handler that has panicked or called runtime.Goexit.
+var errUnfinished = errors.New("the handler did not finish")
 
 // process calls handle with the item, and ends the claim by the result. All of it is
 // deferred, for the handler can end the goroutine.
 func (it *Item[T]) process(ctx context.Context, handle func(context.Context, *Item[T]) error) {
-	err := errExit
+	err := errUnfinished
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
 			it.s.c.log.Error("coord: a handler panicked, its item counts as a failed attempt",
 				"path", it.claim.e.Path(), "attempt", it.Attempt, "type", fmt.Sprintf("%T", v), "stack", stack())
 		}

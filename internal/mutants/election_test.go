@@ -69,7 +69,7 @@ var electionMutants = []mutant{
 		"doubt = true\n", "doubt = false\n",
 		"TestAnAnnouncementInDoubtIsUncertain"},
 	{"a candidate that stepped down queues beside its own node", "hold.go",
-		"\t\tr.u.note(parent(paths[0]))\n", "",
+		"\t\tr.u.note(left.dir)\n", "",
 		"TestACandidateThatSteppedDownWaitsForTheRemovalOfItsNode"},
 	{"the announcement of a candidate that is gone belongs to the one before it", "election_observe.go",
 		"case announcement && (of < 0 || list[of].Path != paths[i-1]):", "case announcement && of > len(paths):",
