@@ -7,9 +7,47 @@ import (
 	"fmt"
 )
 
-// The consumers of a queue that wait with slots. Only the holder of one of k slots watches
-// the items. The other consumers stand in a line. The rules are those of slotRules, and the
-// steps are in queue_slots_step_test.go.
+// The consumers of a queue that wait with slots. The nodes are
+//
+//	<queue>/slots/<i>            ephemeral; i is one of k fixed names
+//	<queue>/waiters/<guid>-<seq> ephemeral; the line
+//
+// 1. Only the holder of a slot watches the items. A consumer becomes a holder only by its own
+// commit, which creates the node of the slot. So no dead consumer becomes a holder.
+//
+// 2. A holder lists the items with a watch before it waits.
+//
+// 3. A consumer that sees no free slot creates a waiter, and then lists the waiters and the
+// slots. Whatever its place in the line is, it takes a free slot, by the commit {create slot,
+// delete waiter}.
+//
+// 4. A consumer that was woken arms its watches again, no later than it lists.
+//
+// 5. A claim deletes the slot of its consumer, in the same commit.
+//
+// 6. A consumer that has vacated a slot, by a claim or because it gives up, lists the slots
+// and the waiters until no slot is free or no waiter is left. In between it evicts waiters: it
+// deletes the first of the line. How many, and how soon, does not matter for the guarantee. A
+// waiter watches its own node. If it was evicted, it begins again.
+//
+// 7. The first waiter watches the slots, each other waiter the one before it.
+//
+// 8. A holder's watch also fires when the claim of an item goes with its session.
+//
+// 9. A claim checks that the item is as the list has shown it.
+//
+// 10. A consumer whose commit is refused calls Sync before it lists again.
+//
+// 11. A consumer that does not know the outcome of a commit calls Sync, and reads.
+//
+// The guarantee is that no item can be taken while a live consumer waits, unless k consumers
+// that held slots are dead: each of them as a holder, or before it has done its part of rule 6.
+// If all holders are dead, the expiry of any of them ends the wait, unless the first waiter is
+// dead as well. At most k consumers watch the items, and one the slots.
+//
+// A consumer that is paused is one whose steps come late. The model has two simplifications. A
+// server that lags behind catches up in one step. A list of the items is one step, and so is an
+// eviction with the list of the waiters before it.
 
 const (
 	slotTakers = 5 // most consumers of a model
@@ -42,7 +80,7 @@ const (
 	slotClaimLost               // nor slotClaims
 )
 
-// slotFill is what a consumer that has vacated a slot does until the slots are filled.
+// slotFill is what a consumer that has vacated a slot does until no slot is free.
 type slotFill uint8
 
 const (
@@ -60,7 +98,7 @@ const (
 	slotExpired          // its nodes are gone
 )
 
-// Watches that are armed. slotOwn is on the own waiter, slotPred on the one before.
+// Watches that are armed. slotWatchOwn is on the own waiter, slotWatchPred on the one before.
 const (
 	slotWatchItems = 1 << iota
 	slotWatchSlots
@@ -190,8 +228,8 @@ func (t *slotTree) strike(c int) {
 	t.line[slotTakers-1] = 0
 }
 
-// renamed returns s with its consumers in an order that does not depend on their names,
-// where it can be found cheaply.
+// renamed returns s with its consumers in another order. It depends on what they do, so that
+// most states that differ only in the names of the consumers become one.
 func (s *slotState) renamed(n int) slotState {
 	var key [slotTakers]uint64
 	var order [slotTakers]int

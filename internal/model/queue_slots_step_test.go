@@ -12,7 +12,7 @@ var (
 	errSlotHerd     = errors.New("more than k consumers watch the items, or more than one the slots")
 )
 
-// slotRules are the rules left out.
+// slotRules are the rules left out, by the numbers in queue_slots_state_test.go.
 type slotRules struct {
 	handsOver    bool // 1: a claim gives its slot to the first waiter
 	manySlots    bool // 1: the number of slots is not limited
@@ -23,9 +23,9 @@ type slotRules struct {
 	armsItems    bool // 4: the items are watched after they are listed
 	armsLine     bool // 4: the line and the slots are watched after they are listed
 	keepsSlot    bool // 5: a claim keeps its slot
-	noFill       bool // 6: a claim does not see that its slot is filled
-	noCancelFill bool // 6: a cancel does not
-	oneRound     bool // 6: one waiter is woken, and no other
+	noFill       bool // 6: a consumer that claims does not see that its slot is taken
+	noCancelFill bool // 6: a consumer that gives up does not
+	oneRound     bool // 6: it evicts one waiter, and no other
 	noOwn        bool // 6: a waiter does not watch its own node
 	noFirst      bool // 7: the first waiter does not watch the slots
 	noPred       bool // 7: a waiter does not watch the one before
@@ -35,8 +35,8 @@ type slotRules struct {
 	assumes      bool // 11: a commit without a reply counts as not applied
 
 	// Not unsafe.
-	nudges      bool // 6: a waiter is woken by a write to its node instead of its deletion
-	single      bool // 6: one waiter in each round instead of twice as many
+	nudges      bool // 6: a waiter is woken by a write to its node, and not evicted
+	single      bool // 6: one waiter is evicted at a time
 	anyHerd     bool // any number of consumers may watch the slots
 	noFirstLook bool // a consumer lists the items only when it has a slot
 }
@@ -47,13 +47,13 @@ type slotModel struct {
 	expires     bool
 	lags        int  // sessions whose servers lag behind at the same time, at most
 	lost        bool // replies can be lost
-	spurious    bool
+	spurious    bool // consumers reconnect, so that all their watches fire
 	names       bool // the consumers keep their names, for the trace
 	rules       slotRules
-	// If strict, only k dead holders excuse a stall. Else a dead consumer that left a slot, and
-	// did not see it filled, counts like a holder.
+	// If strict, only k dead holders excuse a stall. Otherwise a dead consumer that has
+	// vacated a slot, which was not taken since, counts like a holder.
 	strict bool
-	apart  bool           // a consumer acks and asks again while it sees that its slot is filled
+	apart  bool           // a consumer acks and asks again before no slot is free
 	woken  map[string]int // most consumers woken by one commit, by its kind
 }
 
@@ -309,7 +309,7 @@ func (m *slotModel) expire(s *slotState, c int) slotTouch {
 	return what
 }
 
-// filled ends the excuse of the dead consumers that left a slot.
+// filled ends the excuse of the dead consumers that have vacated a slot.
 func (m *slotModel) filled(s *slotState) {
 	if s.tree.freeSlot(m.k) >= 0 {
 		return
@@ -321,8 +321,8 @@ func (m *slotModel) filled(s *slotState) {
 	}
 }
 
-// refill adds the steps of a consumer that has left its slot, and sees that it is filled. It
-// wakes one waiter or all of them. So the model holds for every number between.
+// refill adds the steps of a consumer that has vacated a slot. It evicts one waiter or all of
+// them, so the model covers every number between.
 func (m *slotModel) refill(s *slotState, c int, free, decide slotEmit) {
 	view := s.view(c)
 	if s.takers[c].fill == fillLists {
