@@ -13,7 +13,7 @@ type fillPace struct {
 	single bool
 }
 
-// fillCost is what it costs until a slot is taken that was vacated while the first waiters
+// fillCost is what it costs until a slot is taken that was vacated, while the first waiters
 // are dead.
 type fillCost struct {
 	requests int     // of the consumer that has vacated the slot
@@ -23,10 +23,9 @@ type fillCost struct {
 
 // fillSlot follows one vacated slot. The unit is half a round trip: the time between a commit
 // and its event, or its reply. One request each lists the slots and the waiters, and one evicts;
-// those of one round travel together. A waiter that is woken lists the line and the slots
-// together, and takes the slot two round trips after the commit that woke it.
-func fillSlot(p fillPace, waiters, dead int) (c fillCost) {
-	const reaction = 4
+// those of one round travel together. A waiter takes the slot some time after the commit that
+// woke it: two round trips, if it lists the line and the slots at once and together.
+func fillSlot(p fillPace, waiters, dead, reaction int) (c fillCost) {
 	filled := -1 // when the slot is taken
 	if dead == 0 {
 		filled = reaction
@@ -70,13 +69,17 @@ func TestTheCostOfASlotBehindDeadWaiters(t *testing.T) {
 		{name: "doubling after a pause of 10 round trips", repeat: 1, pause: 20},
 	} {
 		for _, dead := range []int{0, 1, 10, 100, 900} {
-			c := fillSlot(p, waiters, dead)
+			c := fillSlot(p, waiters, dead, 4)
 			t.Logf("figure: a slot behind %d dead of %d idle consumers, %s: %d requests, %d live waiters evicted, taken after %g round trips", dead, waiters, p.name, c.requests, c.evicted, c.delay)
 			if c.delay == 0 {
 				t.Errorf("%s: with %d dead the slot is never taken", p.name, dead)
 			}
-			if more := fillSlot(p, 10*waiters, dead); dead <= 100 && !p.all && more != c {
+			if more := fillSlot(p, 10*waiters, dead, 4); dead <= 100 && !p.all && more != c {
 				t.Errorf("%s: with %d dead the cost grows with the line: %+v, %+v", p.name, dead, c, more)
+			}
+			if p.pause == 0 && dead == 0 {
+				slow := fillSlot(p, waiters, dead, 20)
+				t.Logf("figure: a slot before %d idle consumers that take 10 round trips to react, %s: %d requests, %d live waiters evicted", waiters, p.name, slow.requests, slow.evicted)
 			}
 			if p.pause > 0 && c.evicted > dead+1 {
 				t.Errorf("%s: %d live waiters were evicted for %d dead ones", p.name, c.evicted, dead)
