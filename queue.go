@@ -57,9 +57,9 @@ type QueueOptions[T any] struct {
 	// Zero means no limit but the session. It is for consumers that hang while their
 	// session lives.
 	//
-	// When the time has passed, the hold of the item ends first, with an error that
-	// matches ErrLost and ErrClaimTimeout: Done is closed, and the contexts of the item
-	// end. Then the item is given back as a failed attempt, as by Nack(0): it goes to
+	// When the time has passed, the hold of the item ends, with an error that matches
+	// ErrLost and ErrClaimTimeout. Once Done is closed, the contexts of the item end,
+	// and the item is given back as a failed attempt, as by Nack(0): it goes to
 	// another consumer or, if it was taken as often as MaxAttempts allows, to the dead
 	// letters. Writes under the Guard of the item fail before another consumer gets it.
 	// The consumer is not stopped otherwise, and must obey its context. If the service
