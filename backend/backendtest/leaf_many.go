@@ -166,15 +166,18 @@ func manyLeaves() []leaf {
 			c, o := s.open("a"), s.open("b")
 			first, second := o.create("first", "0", backend.Persistent), o.create("second", "0", backend.Persistent)
 			c.sync()
-			const rounds = 150
+			const calls, rounds = 20, 8 // rounds of writes beside each call
 			var group sync.WaitGroup
 			defer group.Wait()
+			begin := make(chan int)
+			defer close(begin)
 			group.Go(func() {
-				for i := range rounds {
-					for _, n := range []string{first, second} {
-						if _, err := o.Commit(s.ctx, backend.SetData(n, []byte(strconv.Itoa(i+1)), backend.AnyVersion)); err != nil {
-							s.Errorf("write %d: %v", i, err)
-							return
+				for call := range begin {
+					for i := range rounds {
+						for _, n := range []string{first, second} {
+							if _, err := o.Commit(s.ctx, backend.SetData(n, []byte(strconv.Itoa(call*rounds+i+1)), backend.AnyVersion)); err != nil {
+								s.Errorf("write %d of call %d: %v", i, call, err)
+							}
 						}
 					}
 				}
@@ -186,7 +189,8 @@ func manyLeaves() []leaf {
 				}
 				return n
 			}
-			for shown := 0; shown < rounds && !s.Failed(); {
+			for call := range calls {
+				begin <- call
 				// first is written before second, and read after it.
 				reads := make([]backend.Read, 300)
 				for i := range reads {
@@ -200,7 +204,6 @@ func manyLeaves() []leaf {
 					}
 					at = max(at, is)
 				}
-				shown = at
 			}
 		}),
 		onBatches("is repeated when its request or its reply is lost", func(s *scene) {
