@@ -198,8 +198,9 @@ func txProposal(id string, sites []string) coord.Proposal[string] {
 	return coord.Proposal[string]{ID: id, Sites: sites, Payload: "payload of " + id, Deadline: time.Now().Add(txDeadline)}
 }
 
-// propose proposes in the background; the result can be received, unless the
-// process has died.
+// propose proposes in the background; the result can be received, unless the process has
+// died before there was one. A decision that Propose returns is received also if the process
+// dies in the next moment: a retry would be a second transaction.
 func (p *txProc) propose(prop coord.Proposal[string]) <-chan proposed {
 	ch := make(chan proposed, 1)
 	p.wg.Go(func() {
@@ -207,7 +208,7 @@ func (p *txProc) propose(prop coord.Proposal[string]) <-chan proposed {
 		d, err := coord.NewCoordinator(p.c, txPath, &coord.CoordinatorOptions[string]{Unserved: p.x.unserved}).Propose(p.ctx, prop)
 		p.x.mu.Lock()
 		defer p.x.mu.Unlock()
-		if !p.dead {
+		if !p.dead || err == nil {
 			ch <- proposed{d, err}
 		}
 	})
