@@ -45,10 +45,13 @@ func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []
 
 func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []backend.Op) ([]backend.Result, int64, error) {
 	all := append(ops[:len(ops):len(ops)], backend.SetData(sl.path, []byte(id), backend.AnyVersion))
+	path := all[0].Path
 	pause := pauses{c: s.c}
 	for {
+		began := s.send()
 		results, err := s.b.Commit(ctx, all...)
 		if err == nil {
+			s.sent(began, &results[len(ops)].Stat)
 			s.giveSlot(sl)
 			return results[:len(ops)], results[len(ops)].Stat.Mzxid, nil
 		}
@@ -70,7 +73,7 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 		lost := err
 		if err := s.b.Sync(ctx, sl.path); err != nil {
 			s.dropSlot(sl.path)
-			return nil, 0, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.Uncertain(err)}
+			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		}
 		data, stat, err := s.b.Get(ctx, sl.path, nil)
 		switch {
@@ -78,13 +81,13 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 			return nil, 0, lost // the outcome cannot be determined any more
 		case err != nil:
 			s.dropSlot(sl.path)
-			return nil, 0, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.Uncertain(err)}
+			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		case string(data) == id:
-			s.resolved(ctx, ops[0].Path, true)
+			s.resolved(ctx, path, true)
 			s.giveSlot(sl)
 			return nil, stat.Mzxid, nil
 		}
-		s.resolved(ctx, ops[0].Path, false)
+		s.resolved(ctx, path, false)
 		pause.wait(ctx.Done(), s.b.Done())
 	}
 }

@@ -66,6 +66,8 @@ type Client struct {
 	trace   *outbox.Box[tale] // nil without Trace
 	traced  atomic.Uint64     // the latest ID of an acquisition that was traced
 	hooks   hook.Hooks        // only tests set any
+	began   time.Time         // for the monotonic clock, see local
+	skew    time.Duration     // added to the clocks; only tests set it
 
 	current atomic.Pointer[session]
 	state   *latest[State]
@@ -138,6 +140,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 		root:    strings.TrimSuffix(opts.Namespace, "/"),
 		log:     outbox.NewLogger(opts.Logger),
 		hooks:   hook.Of(ctx),
+		began:   time.Now(),
 		closing: make(chan struct{}),
 		calm:    make(map[string]struct{}),
 		grounds: make(map[string]footing),

@@ -132,8 +132,10 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 		if sp.check.Kind == 0 {
 			n--
 		}
+		began := s.send()
 		res, err := s.b.Commit(ctx, ops[:n]...)
 		if err == nil {
+			s.sent(began, &res[1].Stat)
 			return s.made(ctx, sp, res[0], &res[1].Stat)
 		}
 		var e *backend.Error

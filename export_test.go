@@ -14,8 +14,14 @@ func SetBucketSize[T any](q *Consumer[T], n int) { q.q.size = n }
 // SetBucketLimit makes a queue have few buckets.
 func SetBucketLimit[T any](q *Consumer[T], n int) { q.q.most = n }
 
-// SetClock makes the clock of a consumer wrong by d.
-func SetClock[T any](q *Consumer[T], d time.Duration) { q.q.skew = d }
+// SetClock makes the clocks of the client of q wrong by d, before it makes any call.
+func SetClock[T any](q *Consumer[T], d time.Duration) {
+	q.q.c.skew = d
+	k := &q.q.c.current.Load().clock
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.offset = offset{}
+}
 
 // WhenEnded calls f in the goroutine that ends a hold, when Done is closed.
 func WhenEnded(h *Hold, f func(error)) { h.whenEnded(f) }

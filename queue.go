@@ -102,10 +102,10 @@ type QueueOptions[T any] struct {
 //
 // Waiting costs no requests, however long it lasts. A change wakes four of the
 // clients that wait for an item, and a take wakes at most four more, however many
-// wait. Up to three waiting clients that are dead, cut off or paused, or have a
-// slow clock, delay nothing that another client could take. If all of the four
-// longest-waiting clients are in such a state, new items wait until the session of
-// one of the four has ended. (Producers that wait for room are all woken by each
+// wait. Up to three waiting clients that are dead, cut off or paused delay nothing
+// that another client could take. (If the service has no clock, see DelayQueue, that
+// includes clients with a slow clock.) If all of the four longest-waiting clients are
+// in such a state, new items wait until the session of one of the four has ended. (Producers that wait for room are all woken by each
 // change; see MaxLen.)
 //
 // Cost, in requests: Put 1; PutAll 1 for up to 128 items. Taking costs a list of
@@ -284,65 +284,3 @@ func (q *PriorityQueue[T]) Put(ctx context.Context, priority int64, v T) (id str
 func (q *PriorityQueue[T]) PutAll(ctx context.Context, priority int64, vs ...T) (ids []string, err error) {
 	return q.putAll(ctx, priority, 0, vs)
 }
-
-// A DelayQueue is a Queue whose items cannot be taken before they are due. Items
-// that are due are taken in the order of their due times, as far as the items of
-// one minute fit into one bucket of some hundred; beyond that the order is by the
-// minute. An item that is added later but due sooner is taken first. In all other
-// respects a DelayQueue behaves as a Queue.
-//
-// Due times are rounded up to a millisecond and compared with the clocks of the
-// clients that take. So only a client whose clock is fast takes an item early.
-//
-// Each minute in which an item is due has a node of its own. At most 10,000 such
-// minutes can be in use at a time, less the additional nodes of minutes with more
-// than some hundred items. Beyond that Put looks for empty minutes, which costs one
-// request each, and if it finds none it fails with ErrLimit. A client that found
-// none looks again after a minute at the earliest.
-type DelayQueue[T any] struct {
-	Consumer[T]
-}
-
-// NewDelayQueue returns the queue at path. It does no I/O; a bad path or option is
-// reported by the first call.
-func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueue[T] {
-	return &DelayQueue[T]{newConsumer(c, path, delayQueue, o)}
-}
-
-// Put adds a value that is due at the given time, rounded up to a millisecond; the
-// time may be in the past. Otherwise it is as Queue.Put. A time after the year 9999
-// is refused with ErrInvalid, and a time before the year 0 counts as the beginning
-// of that year.
-func (q *DelayQueue[T]) Put(ctx context.Context, due time.Time, v T) (id string, err error) {
-	at, err := q.dueTime("put", due)
-	if err != nil {
-		return "", err
-	}
-	return q.putOne(ctx, 0, at, v)
-}
-
-// PutAll adds values that are due at the same time, as Queue.PutAll does.
-func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids []string, err error) {
-	at, err := q.dueTime("putall", due)
-	if err != nil {
-		return nil, err
-	}
-	return q.putAll(ctx, 0, at, vs)
-}
-
-// dueTime returns the due time in milliseconds. A time before the year 0 counts as
-// the beginning of that year.
-func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
-	first := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
-	switch {
-	case due.Before(first):
-		due = first // of a time long before, the milliseconds would overflow
-	case due.Year() > 9999:
-		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: due in the year %d, after 9999", ErrInvalid, due.Year()))
-	}
-	return milliseconds(due), nil
-}
-
-// milliseconds returns t as items store it. It rounds up, because no item may be
-// taken early.
-func milliseconds(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }

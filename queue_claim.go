@@ -29,7 +29,7 @@ type itemClaim struct {
 	// Set by the call that ends the claim, before it completes the release of the hold.
 	verb  claimVerb
 	delay time.Duration // of verbNack
-	due   int64         // the time at which that delay ends, or 0
+	due   int64         // the time at which that delay ends, or 0; set by the first attempt to commit
 
 	mu    sync.Mutex
 	state claimState
@@ -369,9 +369,6 @@ func (cl *itemClaim) decide(v claimVerb, delay time.Duration) bool {
 func (cl *itemClaim) decided(v claimVerb, delay time.Duration) {
 	cl.move(claimRelease)
 	cl.verb, cl.delay = v, delay
-	if delay > 0 {
-		cl.due = milliseconds(cl.q.now().Add(delay))
-	}
 }
 
 // outcome waits for the end of the claim, if it is under way, and returns the result of
@@ -502,6 +499,13 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		}
 		ops = append(ops, state)
 	case verbNack:
+		if cl.delay > 0 && cl.due == 0 {
+			now, err := cl.s.learn(ctx)
+			if err != nil {
+				return err
+			}
+			cl.due = now.after(cl.delay)
+		}
 		if cl.due != 0 {
 			ops = append(ops, backend.Create(e.Bucket+"/"+layout.PutOffPrefix+e.ID+"-"+strconv.FormatInt(cl.due, 10), nil, backend.Persistent))
 		}

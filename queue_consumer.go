@@ -310,7 +310,7 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 		if err := s.b.Sync(ctx, q.items); err != nil {
 			return nil, err
 		}
-		v, err := q.walk(ctx, s, 1, nil, stuck)
+		v, err := q.walk(ctx, s, 1, nil, stuck, learnsNow)
 		if err != nil {
 			return nil, err
 		}

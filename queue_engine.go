@@ -22,7 +22,7 @@ import (
 //	  i-<id>-<due>-<sequence>            an item: the bytes that Put was given, nothing else
 //	  s-<id>                             its state, from the first claim on: how often it was claimed
 //	  m-<id>-<guid>                      its claim (the mark): ephemeral, made by the consumer
-//	  d-<id>-<time>                      the item is put off until then
+//	  d-<id>-<time>                      the item is put off until then, in milliseconds by the service's clock (W7)
 //	<queue>/waiters/_c_<guid>-take-<seq> a client that waits; waiters is a container
 //	<queue>/dead                         a queue of its own, for dead letters
 //
@@ -132,7 +132,7 @@ import (
 // W1. A consumer that finds nothing makes a node in waiters. The first k waiters,
 // by sequence number, are the front (k is frontWaiters). They watch everything that
 // can make an item available: the list of buckets, the buckets that they have
-// passed, and the clock where an item is put off. Every other waiter watches the k
+// passed, and the clock where an item is put off (W7). Every other waiter watches the k
 // waiters before it, and lists the waiters again when one of these leaves. So a put
 // wakes k clients however many wait, and a claim at most k more.
 //
@@ -169,6 +169,17 @@ import (
 // live item is ignored, because no name is used twice.
 //
 // W6. Producers that wait for room do not form a queue: each watches all buckets.
+//
+// W7. An item that is put off, or not due, can be taken when the service's clock
+// certainly shows its time: the session keeps an interval that contains the difference
+// of that clock from the local one, see session_offset.go and session_clock.go. The
+// clocks of clients do not matter, so a slow one at the front delays nothing, and a
+// fast one takes nothing early. Where the interval is not known, a client that waits
+// learns it from the creation of its waiter, and any other from a small write (learn).
+// A waiter at the front wakes when its lower bound reaches the first due time. If the
+// interval will be too wide by then, it wakes when the upper bound does, and learns.
+// It also wakes when its contact changes, since the service can have another clock
+// then. If the service has no clock, those of the clients count.
 
 const (
 	bucketSize = 256    // items that a bucket gets before the next put closes it
@@ -200,7 +211,6 @@ type queue struct {
 	claimTimeout time.Duration // zero: none
 	size         int           // bucketSize, smaller in tests
 	most         int           // maxBuckets, fewer in tests
-	skew         time.Duration // added to the clock; zero except in tests
 	dead         *queue        // nil only in the engine that writes the dead letters
 
 	mu      sync.Mutex
@@ -255,9 +265,6 @@ func (q *queue) makeItems(ctx context.Context, s *session) error {
 // batch is the maximum number of items in one commit that claims, acknowledges or deletes
 // items: maxBatch, or fewer if the path is long or the service takes less.
 func (q *queue) batch(s *session) int { return s.most(maxBatch, 5, 1, 5*(len(q.items)+300)) }
-
-// now is the time against which due times are compared.
-func (q *queue) now() time.Time { return time.Now().Add(q.skew) }
 
 // deadPath is the default path of the dead letters of the queue at path.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }

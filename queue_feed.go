@@ -305,7 +305,7 @@ func (f *feeder) run(ctx context.Context) error {
 			if len(f.q.present()) == 0 {
 				continue
 			}
-			if err := f.wait(ctx, v.next); err != nil {
+			if err := f.wait(ctx, v); err != nil {
 				return err
 			}
 		}
@@ -344,7 +344,11 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	if f.front {
 		f.ws = backend.NewWatchSet()
 	}
-	v, err := f.q.walk(ctx, f.s, want+f.spread(), f.ws, f.q.stuckItems())
+	l := learnsNow
+	if f.place == "" && !sync {
+		l = learnsLater
+	}
+	v, err := f.q.walk(ctx, f.s, want+f.spread(), f.ws, f.q.stuckItems(), l)
 	if err != nil || len(v.found) == 0 {
 		return nil, v, err
 	}

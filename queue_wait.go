@@ -13,13 +13,13 @@ import (
 // frontWaiters is the number of waiters, counted from the head of the queue of
 // waiters, that watch the items, and the number of predecessors that every other
 // waiter watches: see W1 in queue_engine.go. Up to frontWaiters-1 of them can be dead,
-// cut off or paused, or have a slow clock, without delaying any other waiter.
+// cut off or paused, or have a slow clock where that counts (W7), without delaying any other waiter.
 const frontWaiters = 4
 
 // wait waits for a reason to look again after the feeder found nothing. It joins
 // the waiters first. A waiter that has just reached the front looks once more, with
 // watches, before it waits.
-func (f *feeder) wait(ctx context.Context, next int64) error {
+func (f *feeder) wait(ctx context.Context, v sight) error {
 	switch {
 	case f.place == "":
 		// A node left behind by a failed create is removed before Close ends the
@@ -38,25 +38,46 @@ func (f *feeder) wait(ctx context.Context, next int64) error {
 		return nil
 	}
 	var due <-chan time.Time
-	if next > 0 {
+	var moved <-chan struct{}
+	if d, ok := v.rest(f.s); ok {
 		// At least a millisecond, because due times have that resolution: a shorter
 		// wait could become a busy loop.
-		t := time.NewTimer(max(time.UnixMilli(next).Sub(f.q.now()), time.Millisecond))
+		t := time.NewTimer(max(d, time.Millisecond))
 		defer t.Stop()
 		due = t.C
 	}
-	return f.await(ctx, f.ws.Ready(), due)
+	if v.next > 0 {
+		moved = v.now.moved // the timer may be wrong then
+	}
+	return f.await(ctx, f.ws.Ready(), due, moved)
+}
+
+// rest returns how long to wait before the next look if nothing changes. It reports false if
+// only a change can make an item available.
+func (v *sight) rest(s *session) (d time.Duration, ok bool) {
+	if v.next > 0 {
+		d, ok = s.untilDue(v.next), true
+	}
+	if v.retry > 0 {
+		retry := time.Until(time.UnixMilli(v.retry))
+		if !ok || retry < d {
+			d, ok = retry, true
+		}
+	}
+	return d, ok
 }
 
 // await returns when one of the channels is ready, or when a caller asks that does
 // not wait. Other new asks change nothing: the same watches serve them.
-func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan time.Time) error {
+func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan time.Time, moved <-chan struct{}) error {
 	for {
 		f.q.tellWaits()
 		select {
 		case <-changed:
 			return nil
 		case <-due:
+			return nil
+		case <-moved:
 			return nil
 		case <-f.q.more:
 			if slices.ContainsFunc(f.q.present(), func(a *queueAsk) bool { return a.try }) {
@@ -112,7 +133,7 @@ func (f *feeder) stand(ctx context.Context) error {
 	if ok, err := f.s.sees(ctx, f.q.waiters, all[i-1].name); !ok {
 		return err
 	}
-	return f.await(ctx, ws.Ready(), nil)
+	return f.await(ctx, ws.Ready(), nil, nil)
 }
 
 // leave removes the waiter. If the client is closing, the waiter goes with the

@@ -13,24 +13,43 @@ import (
 type sight struct {
 	found []layout.QueueEntry // items that can be taken, in order
 	stuck map[string]int64    // items to ignore, by path, and until when
-	next  int64               // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
+	now   moment
+	next  int64 // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
+	retry int64 // if nothing was found: until when the first of the items to ignore is ignored, or 0
+	doubt bool  // the walk has stopped at an item that may be due, and learnsLater
 }
+
+// learning says when a walk may write to learn the time of the service, if the session does not
+// know it.
+type learning int8
+
+const (
+	// learnsNow is for callers that do not wait.
+	learnsNow learning = iota
+	// learnsLater is for a consumer that makes a waiter if it finds nothing: that write tells the
+	// time as well. Only if the clock of this process says that an item is due does it pay to
+	// write at once.
+	learnsLater
+)
 
 // walk lists bucket after bucket until it finds an item that can be taken, and
 // returns up to want items of that bucket. With a watch set, it arms watches on all
 // nodes that it reads; they fire on every change that can make an item available.
 // It ignores the items whose paths are in stuck, until the time given there.
-func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.WatchSet, stuck map[string]int64) (sight, error) {
-	now := q.now().UnixMilli()
+//
+// An item that is put off, or not due, is found if the service's clock certainly shows its
+// time. If the session does not know the time, the walk learns it at the first such item, or
+// stops there in doubt.
+func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.WatchSet, stuck map[string]int64, l learning) (sight, error) {
 	if q.kind == fifoQueue && ws == nil {
 		if head := q.knownHead(); head != "" {
 			names, stat, err := s.b.Children(ctx, head, nil)
 			if err != nil && !isNotFound(err) {
 				return sight{}, err
 			}
-			v := sight{stuck: stuck}
-			if v.add(layout.ParseBucket(head, names, stat.AsOf).Items, want, now); len(v.found) > 0 {
-				return v, nil
+			v := sight{stuck: stuck, now: s.now()}
+			if err := v.look(ctx, s, layout.ParseBucket(head, names, stat.AsOf).Items, want, l); err != nil || v.doubt || len(v.found) > 0 {
+				return v, err
 			}
 		}
 	}
@@ -42,12 +61,20 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 	if err != nil {
 		return sight{}, err
 	}
-	v := sight{stuck: stuck}
+	v := sight{stuck: stuck, now: s.now()}
 	all, first := layout.Buckets(q.items, names), ""
 	for i, b := range all {
-		if q.kind == delayQueue && b.Key > now {
-			v.later(b.Key)
-			break
+		if q.kind == delayQueue {
+			due := v.due(b.Key)
+			if v.doubt {
+				if err := v.settle(ctx, s, b.Key, l); err != nil {
+					return v, err
+				}
+				due = !v.doubt && v.due(b.Key)
+			}
+			if !due {
+				return v, nil
+			}
 		}
 		w := ws.New()
 		names, stat, err := s.b.Children(ctx, b.Path, w)
@@ -67,35 +94,83 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 			first = b.Path
 			q.setHead(first)
 		}
-		if v.add(c.Items, want, now); len(v.found) > 0 {
-			break
+		if err := v.look(ctx, s, c.Items, want, l); err != nil || v.doubt || len(v.found) > 0 {
+			return v, err
 		}
 	}
 	return v, nil
 }
 
-// add adds the items that can be taken, until v has want of them.
-func (v *sight) add(items []layout.QueueEntry, want int, now int64) {
+// look adds the items that can be taken, until v has want of them. If it is in doubt about the
+// first one, it learns the time of the service, or leaves the doubt.
+func (v *sight) look(ctx context.Context, s *session, items []layout.QueueEntry, want int, l learning) error {
+	rest := v.add(items, want)
+	if !v.doubt || len(v.found) > 0 {
+		return nil
+	}
+	err := v.settle(ctx, s, rest[0].Ready(), l)
+	if err == nil && !v.doubt {
+		v.add(rest, want)
+	}
+	return err
+}
+
+// add adds the items that can be taken, until v has want of them. It stops at an item that is in
+// doubt, and returns that item and those after it.
+func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEntry) {
+	wall := time.Now().UnixMilli()
 	for i := range items {
 		e := &items[i]
 		switch {
 		case e.Marked:
-		case e.Ready() > now:
-			v.later(e.Ready())
-		case len(v.stuck) > 0 && v.stuck[e.Path()] > now:
-			v.later(v.stuck[e.Path()])
+		case !v.due(e.Ready()):
+			if v.doubt {
+				return items[i:]
+			}
+		case len(v.stuck) > 0 && v.stuck[e.Path()] > wall:
+			v.retry = earlier(v.retry, v.stuck[e.Path()])
 		default:
 			if v.found = append(v.found, *e); len(v.found) == want {
-				return
+				return nil
 			}
 		}
 	}
+	return nil
 }
 
-func (v *sight) later(at int64) {
-	if v.next == 0 || at < v.next {
-		v.next = at
+// due reports whether the service's clock certainly shows a time. If not, it notes the time or
+// the doubt.
+func (v *sight) due(at int64) bool {
+	switch v.now.judge(at) {
+	case reached:
+		return true
+	case inDoubt:
+		v.doubt = true
+	case notYet:
+		v.next = earlier(v.next, at)
 	}
+	return false
+}
+
+// settle ends the doubt about a time by learning the time of the service, unless that can be
+// done later.
+func (v *sight) settle(ctx context.Context, s *session, at int64, l learning) error {
+	if l == learnsLater && at > s.c.wall().UnixMilli() {
+		return nil
+	}
+	now, err := s.learn(ctx)
+	if err == nil {
+		v.now, v.doubt = now, false
+	}
+	return err
+}
+
+// earlier returns the earlier of two times, of which 0 means none.
+func earlier(a, b int64) int64 {
+	if a == 0 || b < a {
+		return b
+	}
+	return a
 }
 
 // sweep deletes litter and, with whole, the bucket if it is empty then, whether it

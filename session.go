@@ -29,10 +29,15 @@ type session struct {
 	slots  []*slot            // free journal nodes, see commit.go
 
 	allowed map[string]struct{} // directories in which the permissions are sufficient, see sees and mayMark
+
+	clock serviceClock
 }
 
 func newSession(c *Client, b backend.Session) *session {
-	return &session{c: c, b: b, holds: make(map[*Hold]struct{})}
+	return &session{
+		c: c, b: b, holds: make(map[*Hold]struct{}),
+		clock: serviceClock{exists: b.Features().Has(backend.Clock)},
+	}
 }
 
 // follow publishes the phases of a live session. It returns when the session is over or

@@ -243,6 +243,12 @@ const (
 	Trees
 	// Batches: the service has Session.ReadMany.
 	Batches
+	// Clock: the times in a Stat are those of the service's own clock, not of the writer's. The
+	// service reads it once for each Commit, after the Commit was sent and before it is answered.
+	// As long as the Status of a session is unchanged, its Commits have the times of one clock,
+	// which may be set in between. After a change of the Status it can be another clock, which
+	// shows another time.
+	Clock
 )
 
 // Has reports whether f contains all features of want.

@@ -48,7 +48,7 @@ func TestMemoryKeepsTheContractInsideABubble(t *testing.T) {
 }
 
 func TestMemoryWithoutItsFeaturesKeepsTheContract(t *testing.T) {
-	h := memoryWithout(10*time.Second, backend.Containers|backend.Trees|backend.Batches)
+	h := memoryWithout(10*time.Second, backend.Containers|backend.Trees|backend.Batches|backend.Clock)
 	h.Leaf = synctest.Test
 	backendtest.Run(t, h)
 }

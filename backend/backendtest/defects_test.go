@@ -103,6 +103,22 @@ func defects() []defect {
 				return r, err
 			}
 		}},
+		{"times are the writer's", "stat", "has times of the service's own clock, if it has one", func(_ Link, m *mutant) {
+			m.commit = timed(m, func(ms int64) int64 { return ms + m.Session.ID()%2*3_600_000 })
+		}},
+		{"times are those of an earlier commit", "stat", "has times of the service's own clock, if it has one", func(_ Link, m *mutant) {
+			var mu sync.Mutex
+			var last int64
+			m.commit = timed(m, func(ms int64) (was int64) {
+				mu.Lock()
+				defer mu.Unlock()
+				if was = last; was == 0 {
+					was = ms
+				}
+				last = ms
+				return was
+			})
+		}},
 		{"the first operation is always to blame", "atomic", "applies nothing when one operation is refused, and says which", func(_ Link, m *mutant) {
 			m.commit = func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 				r, err := m.Session.Commit(ctx, ops...)
@@ -339,5 +355,18 @@ func overtaken(_ Link, m *mutant) {
 		case <-ctx.Done():
 			return nil, &backend.Error{Op: "commit", Index: -1, Err: backend.Uncertain(backend.ContextError(ctx))}
 		}
+	}
+}
+
+// timed commits, and changes the times that the results show.
+func timed(m *mutant, change func(ms int64) int64) func(context.Context, ...backend.Op) ([]backend.Result, error) {
+	return func(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+		r, err := m.Session.Commit(ctx, ops...)
+		for i := range r {
+			if ops[i].Kind == backend.OpSetData {
+				r[i].Stat.Mtime = change(r[i].Stat.Mtime)
+			}
+		}
+		return r, err
 	}
 }

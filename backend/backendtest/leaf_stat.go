@@ -1,6 +1,8 @@
 package backendtest
 
 import (
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -161,6 +163,36 @@ func statLeaves() []leaf {
 			}
 			if stat.Mtime < stat.Ctime {
 				s.Fatalf("changed before it was created: %+v", stat)
+			}
+		}},
+		{"has times of the service's own clock, if it has one", func(s *scene) {
+			c, d := s.open("a"), s.open("b")
+			if !c.Features().Has(backend.Clock) {
+				return
+			}
+			p := c.create("n", "", backend.Persistent)
+			d.sync()
+			// Each commit tells between which bounds the service's clock differs from ours.
+			began, low, high := time.Now(), int64(math.MinInt64), int64(math.MaxInt64)
+			for i := range 20 {
+				by := []*client{c, d}[i%2]
+				_, contact := by.Status()
+				sent := time.Since(began)
+				stat := by.set(p, fmt.Sprint(i))
+				answered := time.Since(began)
+				select {
+				case <-contact:
+					low, high = math.MinInt64, math.MaxInt64 // it can be another clock
+					continue
+				default:
+				}
+				low = max(low, stat.Mtime*int64(time.Millisecond)-int64(answered))
+				high = min(high, (stat.Mtime+1)*int64(time.Millisecond)-int64(sent))
+				if low > high+int64(time.Millisecond) { // the clocks may run at different speeds
+					s.Fatalf("commit %d, under way from %v to %v, has the time %d, which does not fit those of the commits before: off by %v",
+						i, sent, answered, stat.Mtime, time.Duration(low-high))
+				}
+				time.Sleep(5 * time.Millisecond)
 			}
 		}},
 		{"has creation ids that grow and never repeat", func(s *scene) {

@@ -75,7 +75,7 @@ func New(o *Options) *Store {
 	st := &Store{
 		timeout:  opts.SessionTimeout,
 		margin:   opts.LossMargin,
-		has:      (backend.Containers | backend.Trees | backend.Batches) &^ opts.Without,
+		has:      (backend.Containers | backend.Trees | backend.Batches | backend.Clock) &^ opts.Without,
 		limits:   opts.Limits,
 		tree:     newTree(),
 		watches:  watches{paths: make(map[string]*pathWatches)},
@@ -147,6 +147,15 @@ func (st *Store) SetSequence(path string, next int64) error {
 	}
 	n.created = next
 	return nil
+}
+
+// SetClock makes the clock of the store, which the times of nodes are of, differ from that of the
+// process. The default is no difference. A session notices no change of it, as when the clock of
+// a server is set; Partition and Heal its link for what a change of servers does.
+func (st *Store) SetClock(ahead time.Duration) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.tree.ahead = ahead
 }
 
 // ReapContainers removes the containers that had children and have none now, as

@@ -17,7 +17,8 @@ type tree struct {
 	end   int64            // the highest sequence number
 	nodes map[string]*node // by path
 
-	revisions bool // see Options.Revisions
+	revisions bool          // see Options.Revisions
+	ahead     time.Duration // see Store.SetClock
 }
 
 type node struct {
@@ -163,7 +164,7 @@ type undo struct {
 // apply applies all operations or none, and collects the events in c. results may be nil;
 // otherwise it is as long as ops. All operations have one zxid.
 func (t *tree) apply(c *change, ops []backend.Op, results []backend.Result, owner int64) error {
-	zxid, now := t.zxid+1, time.Now().UnixMilli()
+	zxid, now := t.zxid+1, time.Now().Add(t.ahead).UnixMilli()
 	for i := range ops {
 		path, stat, err := t.applyOne(c, &ops[i], zxid, now, owner)
 		if err != nil {

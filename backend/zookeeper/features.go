@@ -24,12 +24,14 @@ type abilities struct {
 	has   backend.Features
 }
 
-// Features returns what the servers can do, less Options.Without.
+// Features returns what the servers can do, less Options.Without. The leader stamps each commit
+// with its own clock, and all connections break when another server becomes the leader, since
+// servers without a leader close them.
 func (s *session) Features() backend.Features {
 	a := s.cfg.abilities
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return backend.Containers | a.has
+	return backend.Containers | backend.Clock | a.has
 }
 
 // discover finds out which optional features the servers have, unless that is known.

@@ -62,6 +62,9 @@ func (o *oldServer) takeAsked() []int32 {
 	return asked
 }
 
+// always are the features that every server has.
+const always = backend.Containers | backend.Clock
+
 // The first session of a backend finds out which requests the servers know. Later ones do not
 // ask, and no call of a session that is in use breaks its connection.
 func TestTheFirstSessionFindsOutWhatTheServersKnow(t *testing.T) {
@@ -100,8 +103,8 @@ func TestTheFirstSessionFindsOutWhatTheServersKnow(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer s.Close()
-				if got := s.Features(); got != test.has|backend.Containers {
-					t.Errorf("session %d has features %b, want %b", n, got, test.has|backend.Containers)
+				if got := s.Features(); got != test.has|always {
+					t.Errorf("session %d has features %b, want %b", n, got, test.has|always)
 				}
 				if err := s.Sync(t.Context(), "/"); err != nil { // behind the request without an answer
 					t.Fatal(err)
@@ -147,7 +150,7 @@ func TestAFeatureIsSwitchedOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		if got, want := s.Features(), (optional&^without)|backend.Containers; got != want {
+		if got, want := s.Features(), (optional&^without)|always; got != want {
 			t.Errorf("without %b: features %b, want %b", without, got, want)
 		}
 		asked := server.takeAsked()
@@ -196,7 +199,7 @@ func TestAnOlderServerIsFoundOutLater(t *testing.T) {
 			t.Errorf("turn %d: asked %v, want %v", n, asked, want)
 		}
 	}
-	if s.Features() != backend.Containers {
+	if s.Features() != always {
 		t.Errorf("features %b", s.Features())
 	}
 }

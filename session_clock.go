@@ -1,0 +1,215 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// serviceClock is what a session knows of the clock of the service. It learns from the commits
+// that tell when they were made, of all recipes of the session: those of commitOnce, and those
+// that create the node of a contender. That costs no request.
+//
+// After a break of the contact the session may reach the service through another server, whose
+// clock is another one. So the samples count only as long as the Status of the session is
+// unchanged.
+type serviceClock struct {
+	exists bool // the service has a clock, see backend.Clock
+
+	mu      sync.Mutex
+	offset  offset
+	contact <-chan struct{} // of Status when the samples were made: closed when they count no more
+	refused bool            // this session cannot learn the time
+}
+
+// moment is what a session knows of the time by the service's clock. It is the time by the clock
+// of this process if the service has no clock, or does not let the session learn its time.
+type moment struct {
+	known       bool
+	stale       bool            // it is known badly, and a sample would improve it
+	least, most int64           // the service's clock shows a time between them: nanoseconds since 1970
+	moved       <-chan struct{} // closed when the times of the service's clock may have changed; nil: never
+}
+
+// verdict says whether a time has come.
+type verdict int8
+
+const (
+	notYet verdict = iota + 1
+	reached
+	inDoubt // a sample is needed
+)
+
+// judge says whether the service's clock shows a time, in milliseconds since 1970. It never says
+// so too early.
+func (m *moment) judge(at int64) verdict {
+	switch t := nanoseconds(at); {
+	case at <= 0 || m.known && t <= m.least:
+		return reached
+	case !m.known, m.stale && t <= m.most:
+		return inDoubt
+	}
+	return notYet
+}
+
+// after returns the time, in milliseconds since 1970, at which d has certainly passed by the
+// service's clock.
+func (m *moment) after(d time.Duration) int64 {
+	return milliseconds(time.Unix(0, m.most).Add(max(d, 0)))
+}
+
+// milliseconds returns t as items store it. It rounds up, because no item may be
+// taken early.
+func milliseconds(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }
+
+// nanoseconds returns a time that items store, in milliseconds, in nanoseconds. Times before 1970
+// count as 1970, and those after the year 2223 as that year.
+func nanoseconds(ms int64) int64 {
+	return min(max(ms, 0), maxStamp) * int64(time.Millisecond)
+}
+
+// wall returns the time by the clock of this process.
+func (c *Client) wall() time.Time { return time.Now().Add(c.skew) }
+
+// local returns the time since the client began, by the monotonic clock: a step of the wall clock
+// changes nothing.
+func (c *Client) local() int64 { return int64(time.Since(c.began) + c.skew) }
+
+// now returns what the session knows of the service's clock.
+func (s *session) now() moment {
+	k := &s.clock
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.exists || k.refused {
+		t := s.c.wall().UnixNano()
+		return moment{known: true, least: t, most: t}
+	}
+	k.expire()
+	local := s.c.local()
+	m := moment{known: k.offset.known, moved: k.contact}
+	if m.known {
+		m.stale = k.offset.stale(local)
+		m.least, m.most = k.offset.service(local)
+	}
+	return m
+}
+
+// untilDue returns how long to wait before the session looks again whether a time has come, in
+// milliseconds since 1970.
+func (s *session) untilDue(at int64) time.Duration {
+	k := &s.clock
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.exists || k.refused {
+		return time.UnixMilli(at).Sub(s.c.wall())
+	}
+	k.expire()
+	if !k.offset.known {
+		return 0
+	}
+	return time.Duration(k.offset.until(nanoseconds(at)) - s.c.local())
+}
+
+// expire forgets the samples if the contact has changed. The caller holds k.mu.
+func (k *serviceClock) expire() {
+	select {
+	case <-k.contact:
+		k.offset, k.contact = offset{}, nil
+	default:
+	}
+}
+
+// sending is a commit under way that will be a sample.
+type sending struct {
+	at      int64
+	contact <-chan struct{}
+}
+
+// send notes that a commit is about to be sent.
+func (s *session) send() sending {
+	if !s.clock.exists {
+		return sending{}
+	}
+	_, contact := s.b.Status()
+	return sending{s.c.local(), contact}
+}
+
+// sent takes a commit for a sample. stat is that of a node whose data the commit set, or
+// carried. If it was not written (see backend.Carry), or the contact has changed since the
+// commit was sent, it does not count.
+func (s *session) sent(p sending, stat *backend.Stat) {
+	k := &s.clock
+	if !k.exists || stat.Mzxid != stat.AsOf {
+		return
+	}
+	x := sample{sent: p.at, answered: s.c.local(), stamp: stat.Mtime, zxid: stat.Mzxid}
+	if !k.learn(x, p.contact) {
+		s.refuseClock(fmt.Errorf("%w: time %d of a node", ErrInvalid, stat.Mtime))
+	}
+}
+
+// learn adds a sample that was sent under a contact. It reports false if the stamp is no time.
+func (k *serviceClock) learn(x sample, contact <-chan struct{}) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	select {
+	case <-contact:
+		return true
+	default:
+	}
+	if k.contact != contact {
+		k.offset, k.contact = offset{}, contact // the samples were of an earlier contact
+	}
+	return k.offset.add(x)
+}
+
+// learn returns what the session knows of the service's clock, and makes it known: if it is
+// not, or badly, learn writes to a slot, which costs one request, and another one if the session
+// has no slot yet. If the service refuses the write, the clock of this process counts from then
+// on. The error never matches ErrUncertain.
+func (s *session) learn(ctx context.Context) (moment, error) {
+	pause := pauses{c: s.c}
+	for {
+		now := s.now()
+		if now.known && !now.stale {
+			return now, nil
+		}
+		switch err := s.writeSlot(ctx); {
+		case answers(err, ErrDenied):
+			s.refuseClock(err)
+		case err != nil:
+			return moment{}, s.notSent(ctx, err)
+		}
+		pause.wait(ctx.Done(), s.b.Done()) // contact may change again and again
+	}
+}
+
+// writeSlot commits nothing but the write of a slot.
+func (s *session) writeSlot(ctx context.Context) error {
+	for {
+		sl, err := s.takeSlot(ctx)
+		if err != nil {
+			return err
+		}
+		_, _, err = s.commitUnder(ctx, sl, s.c.newGUID(sl.path), nil)
+		if !errors.Is(err, errAgain) {
+			return err
+		}
+	}
+}
+
+// refuseClock makes the clock of this process count for the session.
+func (s *session) refuseClock(err error) {
+	k := &s.clock
+	k.mu.Lock()
+	first := !k.refused
+	k.refused = true
+	k.mu.Unlock()
+	if first {
+		s.c.log.Warn("coord: cannot learn the time of the service, using the clock of this process", "path", s.c.root+journalDir, "error", err)
+	}
+}
