@@ -393,9 +393,9 @@ type lossRemoval struct {
 	u     *cleanUp
 }
 
-// removalFor registers the removal of what h leaves behind when it is lost for cause. The
-// caller does so before Done is closed: whoever acquires as soon as he sees the loss must
-// not meet the remains.
+// removalFor registers the removal of what h leaves behind when it is lost for cause. It is
+// called before Done is closed, so that an acquisition that begins when Done is closed waits
+// for the removal.
 func (h *Hold) removalFor(cause error) lossRemoval {
 	if h.s.b.Err() != nil {
 		return lossRemoval{}

@@ -59,8 +59,8 @@ func (it *Item[T]) Ack() error {
 // Nack gives the item back as a failed attempt. It keeps its place in the queue,
 // but cannot be taken before delay has passed since the call, by the clock of the
 // service; DelayQueue says how exact that is, what it costs, and what holds for a
-// service that has no clock. If delay is not positive, it can be taken at once. An item that was taken as often
-// as MaxAttempts allows is moved to the dead letters instead.
+// service that has no clock. If delay is not positive, it can be taken at once. An item
+// that was taken as often as MaxAttempts allows is moved to the dead letters instead.
 func (it *Item[T]) Nack(delay time.Duration) error {
 	cl := it.claim
 	return opError("nack", cl.e.Path(), cl.finish(context.Background(), cl.failure(), max(delay, 0)))

@@ -13,7 +13,8 @@ import (
 // frontWaiters is the number of waiters, counted from the head of the queue of
 // waiters, that watch the items, and the number of predecessors that every other
 // waiter watches: see W1 in queue_engine.go. Up to frontWaiters-1 of them can be dead,
-// cut off or paused, or have a slow clock where that counts (W7), without delaying any other waiter.
+// cut off or paused, or have a slow clock where that counts (W7), without delaying any
+// other waiter.
 const frontWaiters = 4
 
 // wait waits for a reason to look again after the feeder found nothing. It joins

@@ -577,7 +577,7 @@ func TestCloseEndsTheHandlersOfWork(t *testing.T) {
 	})
 }
 
-// Nobody but Work says what became of its items, so its trace does.
+// Work returns nothing about its items, so Trace reports the end of each claim.
 func TestTheEventsOfWork(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x, c := w.taped("a", nil)

@@ -4,8 +4,8 @@ import "time"
 
 // An offset is what is known of the difference between the clock of the service and the local
 // clock: service - local, as an interval that contains it. All times are in nanoseconds. The
-// local clock is a monotonic one, which nobody sets. The service's clock is a wall clock, counted
-// from 1970.
+// local clock is the monotonic clock of the process, which cannot be set. The service's clock is a
+// wall clock, counted from 1970.
 //
 // A sample is a write of this process. The service stamped it between its sending and its answer,
 // and shows the stamp in whole milliseconds, rounded down. So if it was sent at t0 and answered at

@@ -37,8 +37,8 @@ type Options struct {
 
 	// Revisions numbers the sequential nodes by their commits, as a service does that has no
 	// counter for each parent: the numbers have gaps and begin anywhere, they have more than
-	// ten digits in time, and each Create tells its Czxid and its Siblings. They have no end. A Carry
-	// writes nothing, and is refused if the node has other data.
+	// ten digits in time, and each Create tells its Czxid and its Siblings. They have no end. A
+	// Carry writes nothing, and is refused if the node has other data.
 	Revisions bool
 
 	// Limits of one Commit, and the end of the sequence numbers. Zero fields mean those of
