@@ -358,12 +358,20 @@ func TestAnItemThatVanishesBeforeItsBatchIsReadIsLeftOut(t *testing.T) {
 // One item of a claim cannot be read: all are given back, and none of them has failed.
 func TestAnItemThatMayNotBeReadGivesItsClaimBack(t *testing.T) {
 	onMemory(t, func(w *world) {
-		refuse := true
-		q := w.hookedQueue("consumer", &backendtest.Hooks{Results: func(c backendtest.Call, results []backend.ReadResult) {
-			if refuse {
-				results[2] = denied(c.Reads[2])
-			}
-		}}, &coord.QueueOptions[int]{Prefetch: 6})
+		refuse, path := true, ""
+		q := w.hookedQueue("consumer", &backendtest.Hooks{
+			Results: func(c backendtest.Call, results []backend.ReadResult) {
+				if refuse {
+					results[2], path = denied(c.Reads[2]), c.Reads[2].Path
+				}
+			},
+			After: func(_ context.Context, c backendtest.Call, err error) error {
+				if refuse && c.Op == "get" && c.Path == path {
+					return denied(backend.Read{Path: path}).Err
+				}
+				return err
+			},
+		}, &coord.QueueOptions[int]{Prefetch: 6})
 		if _, err := q.PutAll(w.T.Context(), 0, 1, 2, 3, 4, 5); err != nil {
 			w.T.Fatal(err)
 		}

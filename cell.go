@@ -20,7 +20,7 @@ func (n *cell) fits(data []byte) error {
 	err := n.c.rules().Limits().Refuse([]backend.Op{
 		backend.Delete(n.path.full, 0),
 		backend.Create(n.path.full, data, backend.Persistent),
-		backend.SetData(n.c.root+journalDir+"/"+n.c.newGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion),
+		n.c.proof(),
 	})
 	return errors.Unwrap(err)
 }

@@ -20,7 +20,8 @@ import (
 // another goroutine, as for Items, Watch, Members, a Picker or a Participant, it ends
 // the program. A queue counts an attempt for the item at which Decode panics, and
 // returns the items that were claimed with it; so with MaxAttempts the item goes to the
-// dead letters.
+// dead letters. (An item at which Decode returns an error goes there at once, but not more
+// than a few in a row, see Consumer.Take.)
 type Codec[T any] struct {
 	Encode func(T) ([]byte, error)
 	Decode func([]byte) (T, error)

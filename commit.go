@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // journalDir holds the journal nodes of all clients, below the namespace. It is a
@@ -15,36 +16,36 @@ const journalDir = ownDir + "/journal"
 // ownDir is the directory that belongs to the library, below the namespace.
 const ownDir = "/_coord"
 
-// slot is a small ephemeral node that proves whether a commit was applied. Each commit
-// that must not apply twice also writes its own id there. Each slot serves one commit
+// receipt is a small ephemeral node that proves whether a commit was applied. Each commit
+// that must not apply twice also writes its own id there. Each receipt serves one commit
 // at a time, so its data refers to that commit.
-type slot struct{ path string }
+type receipt struct{ path string }
 
 // commitOnce applies ops exactly once or not at all, and reports which. If the outcome
-// of the commit is unknown, it reads the slot after a Sync: the id is in the slot if
+// of the commit is unknown, it reads the receipt after a Sync: the id is in the receipt if
 // and only if the commit was applied. If it was not applied, commitOnce sends it again.
 // The error matches ErrUncertain only if the session, or ctx, ends first, or if the
-// slot cannot be read: an outsider has deleted it, for example.
+// receipt cannot be read: an outsider has deleted it, for example.
 //
 // The results are nil if the commit was found to be applied after its reply was lost;
 // zxid is known either way. The error of an operation carries its index in ops.
 func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []backend.Result, zxid int64, err error) {
 	for {
 		id := s.c.newGUID(ops[0].Path)
-		sl, err := s.takeSlot(ctx)
+		r, err := s.takeReceipt(ctx)
 		if err != nil {
 			return nil, 0, err
 		}
-		results, zxid, err := s.commitUnder(ctx, sl, id, ops)
+		results, zxid, err := s.commitUnder(ctx, r, id, ops)
 		if errors.Is(err, errAgain) {
-			continue // an outsider deleted the slot
+			continue // an outsider deleted the receipt
 		}
 		return results, zxid, err
 	}
 }
 
-func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []backend.Op) ([]backend.Result, int64, error) {
-	all := append(ops[:len(ops):len(ops)], backend.SetData(sl.path, []byte(id), backend.AnyVersion))
+func (s *session) commitUnder(ctx context.Context, r *receipt, id string, ops []backend.Op) ([]backend.Result, int64, error) {
+	all := append(ops[:len(ops):len(ops)], backend.SetData(r.path, []byte(id), backend.AnyVersion))
 	path := all[0].Path
 	pause := pauses{c: s.c}
 	for {
@@ -52,7 +53,7 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 		results, err := s.b.Commit(ctx, all...)
 		if err == nil {
 			s.sent(began, &results[len(ops)].Stat)
-			s.giveSlot(sl)
+			s.giveReceipt(r)
 			return results[:len(ops)], results[len(ops)].Stat.Mzxid, nil
 		}
 		if !isUncertain(err) {
@@ -63,28 +64,28 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 				}
 				e.Index = -1 // the caller's operations did not cause it
 			}
-			s.giveSlot(sl)
+			s.giveReceipt(r)
 			return nil, 0, err
 		}
 		if isOver(err) || ctx.Err() != nil {
-			s.dropSlot(sl.path) // its data means nothing before the commit has settled
+			s.dropReceipt(r.path) // its data means nothing before the commit has settled
 			return nil, 0, err
 		}
 		lost := err
-		if err := s.b.Sync(ctx, sl.path); err != nil {
-			s.dropSlot(sl.path)
+		if err := s.b.Sync(ctx, r.path); err != nil {
+			s.dropReceipt(r.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		}
-		data, stat, err := s.b.Get(ctx, sl.path, nil)
+		data, stat, err := s.b.Get(ctx, r.path, nil)
 		switch {
 		case isNotFound(err):
 			return nil, 0, lost // the outcome cannot be determined any more
 		case err != nil:
-			s.dropSlot(sl.path)
+			s.dropReceipt(r.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		case string(data) == id:
 			s.resolved(ctx, path, true)
-			s.giveSlot(sl)
+			s.giveReceipt(r)
 			return nil, stat.Mzxid, nil
 		}
 		s.resolved(ctx, path, false)
@@ -96,7 +97,7 @@ func (s *session) commitUnder(ctx context.Context, sl *slot, id string, ops []ba
 // of which some are conditions, and so many bytes. It leaves room for the few operations
 // that belong to the whole commit, and is at least one.
 func (s *session) most(n, ops, checks, size int) int {
-	const whole = 6 // a bucket and a tally of a queue, a waiter, and the slot
+	const whole = 7 // a bucket, a tally and the counts of a queue, a waiter, and the receipt
 	l := s.b.Limits()
 	n = min(n, l.Bytes/size)
 	if l.Ops > 0 {
@@ -106,6 +107,11 @@ func (s *session) most(n, ops, checks, size int) int {
 		n = min(n, (l.Checks-1)/checks)
 	}
 	return max(n, 1)
+}
+
+// proof is an operation as large as the one that commitOnce adds to a commit.
+func (c *Client) proof() backend.Op {
+	return backend.SetData(c.root+journalDir+"/"+c.newGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion)
 }
 
 // raced reports whether a commit failed because of a concurrent change.
@@ -123,14 +129,14 @@ func blamed(err error) int {
 	return e.Index
 }
 
-// takeSlot returns a free slot of the session, or a new one.
-func (s *session) takeSlot(ctx context.Context) (*slot, error) {
+// takeReceipt returns a free receipt of the session, or a new one.
+func (s *session) takeReceipt(ctx context.Context) (*receipt, error) {
 	s.mu.Lock()
-	if n := len(s.slots); n > 0 {
-		sl := s.slots[n-1]
-		s.slots = s.slots[:n-1]
+	if n := len(s.receipts); n > 0 {
+		r := s.receipts[n-1]
+		s.receipts = s.receipts[:n-1]
 		s.mu.Unlock()
-		return sl, nil
+		return r, nil
 	}
 	s.mu.Unlock()
 	dir := s.c.root + journalDir
@@ -139,12 +145,12 @@ func (s *session) takeSlot(ctx context.Context) (*slot, error) {
 	// client uses this name.
 	_, err := s.makeNode(ctx, backend.Create(path, nil, backend.Ephemeral), func(dir string) error { return s.ensure(ctx, dir) })
 	if isUncertain(err) {
-		s.dropSlot(path)
+		s.dropReceipt(path)
 	}
 	if err != nil {
 		return nil, s.notSent(ctx, err)
 	}
-	return &slot{path}, nil
+	return &receipt{path}, nil
 }
 
 // notSent returns the error of a call that failed with err in a step before its own
@@ -157,9 +163,9 @@ func (s *session) notSent(ctx context.Context, err error) error {
 	return cmp.Or(backend.ContextError(ctx), s.b.Err(), err)
 }
 
-// dropSlot removes a slot in the background. If the journal was created with other
-// credentials, the service can refuse that; the slot then goes with its session.
-func (s *session) dropSlot(path string) {
+// dropReceipt removes a receipt in the background. If the journal was created with other
+// credentials, the service can refuse that; the receipt then goes with its session.
+func (s *session) dropReceipt(path string) {
 	if s.c.isClosing() {
 		return
 	}
@@ -171,8 +177,8 @@ func (s *session) dropSlot(path string) {
 	})
 }
 
-func (s *session) giveSlot(sl *slot) {
+func (s *session) giveReceipt(r *receipt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.slots = append(s.slots, sl)
+	s.receipts = append(s.receipts, r)
 }

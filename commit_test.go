@@ -102,7 +102,7 @@ func TestCommitOnceAppliesOnceWhateverIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := newOnceScene(t)
-				if _, _, err := x.set(t.Context()); err != nil { // makes the slot
+				if _, _, err := x.set(t.Context()); err != nil { // makes the receipt
 					t.Fatal(err)
 				}
 				x.sent = 0
@@ -136,7 +136,7 @@ func TestCommitOnceUsesOneSlotForEachOperationUnderWay(t *testing.T) {
 		}
 		names, _, err := x.s.b.Children(t.Context(), journalDir, nil)
 		if err != nil || len(names) != 1 {
-			t.Errorf("slots %v, %v, want one", names, err)
+			t.Errorf("receipts %v, %v, want one", names, err)
 		}
 	})
 }
@@ -161,8 +161,8 @@ func TestCommitOnceSurvivesALostSlot(t *testing.T) {
 		x := newOnceScene(t)
 		x.before = func(n int, c backendtest.Call) error {
 			if n == 1 {
-				slot := c.Ops[len(c.Ops)-1].Path
-				if _, err := c.Session.Commit(t.Context(), backend.Delete(slot, backend.AnyVersion)); err != nil {
+				receipt := c.Ops[len(c.Ops)-1].Path
+				if _, err := c.Session.Commit(t.Context(), backend.Delete(receipt, backend.AnyVersion)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -202,10 +202,10 @@ func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			synctest.Wait()
-			// The slot could show the outcome of the abandoned operation, so it is removed.
+			// The receipt could show the outcome of the abandoned operation, so it is removed.
 			names, _, err := x.s.b.Children(t.Context(), journalDir, nil)
 			if err != nil || len(names) != 0 {
-				t.Errorf("slots %v, %v, want none", names, err)
+				t.Errorf("receipts %v, %v, want none", names, err)
 			}
 			x.after = nil
 			if _, _, err := x.set(t.Context()); err != nil {
@@ -215,7 +215,7 @@ func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 	})
 }
 
-// If the slot cannot be created, nothing of the caller is sent.
+// If the receipt cannot be created, nothing of the caller is sent.
 func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)

@@ -75,12 +75,14 @@ type Client struct {
 	stop    context.CancelFunc
 
 	mu     sync.Mutex
-	closed bool                // Close was called
-	ending bool                // the client is about to end the session
-	work   sync.WaitGroup      // every goroutine of the client; Add under mu while not closed, or for a clean-up
-	calm   map[string]struct{} // directories, see isCalm
-	locals map[string]any      // the callers of this client on one path, by directory; opaque here, see localQueue
-	ended  chan struct{}       // closed when Close is complete
+	closed bool                 // Close was called
+	ending bool                 // the client is about to end the session
+	work   sync.WaitGroup       // every goroutine of the client; Add under mu while not closed, or for a clean-up
+	calm   map[string]struct{}  // directories, see isCalm
+	locals map[string]any       // the callers of this client on one path, by directory; opaque here, see localQueue
+	asked  map[string]time.Time // until when no lock is kept, by directory, see stay
+	seen   map[string]string    // paths of nodes, by directory, see asksKeeper
+	ended  chan struct{}        // closed when Close is complete
 
 	cleanUps int                   // number of clean-ups under way, see cleanUp
 	clean    chan struct{}         // closed when cleanUps drops to zero, nil if finishCleanUps does not wait
@@ -140,6 +142,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 		root:    strings.TrimSuffix(opts.Namespace, "/"),
 		log:     outbox.NewLogger(opts.Logger),
 		hooks:   hook.Of(ctx),
+		skew:    hook.Of(ctx).Skew,
 		began:   time.Now(),
 		closing: make(chan struct{}),
 		calm:    make(map[string]struct{}),

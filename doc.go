@@ -1,8 +1,8 @@
 // Package coord coordinates Go processes: locks, elections, queues, barriers,
 // transactions, membership and shared values, after the recipe guide of ZooKeeper.
 // Waits take a context, losses and changes arrive on channels, and the recipes
-// stand on a small pluggable backend. Package backend/zookeeper is the backend for
-// production, backend/memory the one for tests and single processes.
+// stand on a small pluggable backend. Packages backend/zookeeper and backend/etcd, a module of its
+// own, are the backends for production, backend/memory the one for tests and single processes.
 //
 //	c, err := coord.Open(ctx, zookeeper.New(servers, nil), nil)
 //	if err != nil {
@@ -27,7 +27,8 @@
 //     example_compose_test.go, and the program examples/singleton.
 //   - Work for many workers, with retries: a [Queue], its [Consumer.Work], and
 //     MaxAttempts. In a loop of your own, Ack what is done and Nack what failed. See
-//     the example Retries.
+//     the example Retries. What failed too often: [Consumer.Dead] shows it with the
+//     reason, [Consumer.Redrive] puts it back, and [Consumer.Remove] deletes it.
 //   - Which instances are there, and which one to call: a [Group], its Join and its
 //     [Picker].
 //   - Configuration that follows changes: [Value.Watch]; a whole tree: [Cache].
@@ -37,7 +38,8 @@
 //
 // By name:
 //
-//   - [Mutex]: one holder at a time.
+//   - [Mutex]: one holder at a time. [MutexOptions].Keep: a client that takes the lock again
+//     and again does so in memory, until another client comes.
 //   - [RWMutex]: one writer, or any number of readers; a writer can become a reader.
 //   - [Semaphore]: a number of permits; a caller acquires any number of them, all or
 //     none.
@@ -78,7 +80,8 @@
 // error (the channel of [Consumer.Items] has no place for it and is closed; the error
 // is logged). A call that returns an error, such as [Election.Run],
 // [Participant.Serve] or [Cache.Run], returns the error of its ctx. ([Consumer.Work]
-// returns nil when it has finished its work after the end of its ctx.)
+// returns nil when it has finished its work after the end of its ctx.) The list of
+// [Consumer.Dead] has an end of its own, so the end of ctx is a failure there.
 //
 // # Words
 //
@@ -161,6 +164,41 @@
 // holder that reads through the same client sees all that earlier holders had written
 // to the service when their holds ended.
 //
+// # When a consumer dies
+//
+// What happens to the items of a queue whose consumer dies, or loses its session, depends
+// on how it consumes. "Redelivered" means that another consumer gets the item, at its old
+// place, with the next Attempt, when the service has ended the session; MaxAttempts
+// bounds that. A consumer that lost its session without dying is told, and its Ack fails.
+//
+//	consumer         died before its Ack, or Pop's deletion          died afterwards
+//	Take, TryTake    the item is redelivered                         nothing is lost
+//	All              the same, also of up to Prefetch items that     nothing is lost
+//	                 the loop has not reached
+//	Items            the same, also of the item that waits to be     nothing is lost
+//	                 received
+//	Work             the item of each handler is redelivered         nothing is lost
+//	Pop              the item is redelivered                         the item is lost
+//
+// So only Pop loses an item, and only Pop never hands one out twice. With the others, what
+// a consumer has done before it died is done again. To do it once, make it idempotent, or
+// write it in a [Txn] that also creates a node named after the item's ID, which fails the
+// second time. A Txn under the Guard of the item refuses the writes of an earlier
+// consumer, but the Ack is a commit of its own, after it.
+//
+// Prefetched items that no loop body or handler has seen count as an attempt too if the
+// consumer dies: with MaxAttempts 1 they become dead letters unprocessed. A consumer that
+// closes its client, or whose ctx ends, gives them back, which counts as none.
+//
+// ClaimTimeout does not matter when a consumer dies: the end of its session frees its items.
+// It is for a consumer that hangs while its session lives, and redelivers the item when the
+// time has passed.
+//
+// A producer that dies during a Put has put the value or not, never twice. A PutOp puts it
+// if and only if the transaction is applied: a consumer that puts into the next queue, in a
+// Txn under the Guard of its item, and dies before its Ack, puts it again at the
+// redelivery.
+//
 // # Errors
 //
 // All errors are found with errors.Is. An error of a call names the operation and the
@@ -170,7 +208,7 @@
 //
 //	error            what it means                           what the caller does
 //	ctx's own        the wait was given up                   nothing; see "Given up is gone"
-//	ErrLocked        TryX: a hold or a waiter is in the way  retries later, or waits with Lock
+//	ErrLocked        TryX, Remove: a hold is in the way      retries later, or waits with Lock
 //	ErrLost          the hold ended before its release       stops its work under the hold
 //	ErrReleased      the hold was released                   nothing
 //	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold
@@ -207,7 +245,8 @@
 // node is gone, since another client may have deleted it before. The node is gone in
 // both cases. Any other error is a refusal by the service; the removal is retried in
 // the background for as long as the session lives. Do joins the error of Release with
-// its own.
+// its own. A lock with MutexOptions.Keep is released without a request, and nil means that
+// the client knew of no loss.
 //
 // # Nodes
 //
@@ -290,7 +329,9 @@
 // of its own, makes OpenTelemetry spans and metrics of the events. Options.Logger gets
 // what an operator should know without asking: lost sessions and holds, and what the
 // service refuses in the background. Neither reveals the data that users store. Package
-// inspect explains a path, and the command cmd/coordctl does so from a shell.
+// inspect explains a path, and the command cmd/coordctl does so from a shell. The backlog
+// of a queue and its age are in [Consumer.Stats], in oteltrace's gauges and in coordctl's
+// queue.
 //
 // Both are called on goroutines of their own, and nothing waits for them. However
 // slow they are, holds end in time and calls return; what exceeds their queues is dropped

@@ -19,6 +19,7 @@ import (
 // In ZooKeeper's recipe the ready node survives a crash of all members, and admits the next
 // entrant alone.
 func TestAReadyThatSurvivedACrashOpensNoRound(t *testing.T) {
+	t.Parallel()
 	for _, o := range []*coord.DoubleBarrierOptions{nil, {WaitForNextRound: true}} {
 		t.Run(fmt.Sprintf("%+v", o), func(t *testing.T) {
 			onEach(t, func(w *world) {

@@ -461,6 +461,7 @@ func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 			}
 			return err
 		}}), nil)
+		synctest.Wait() // the client has seen that there is contact
 		term, err := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDownOnSuspend: true}).Campaign(context.Background())
 		if err != nil {
 			t.Fatal(err)

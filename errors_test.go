@@ -394,7 +394,7 @@ func TestTheErrorOfACallIsNotThatOfTheCallThatEndedIt(t *testing.T) {
 		_, err = coord.NewTxn(closed).Set("/n", nil).Commit(bg)
 		var before coordtest.Nth
 		d := w.Open("d", &backendtest.Hooks{Before: before.Before})
-		before.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error { // of a slot
+		before.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error { // of a receipt
 			cancel(err)
 			return backend.ErrUncertain
 		})

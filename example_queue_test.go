@@ -2,6 +2,7 @@ package coord_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"sync/atomic"
@@ -163,4 +164,47 @@ func ExampleDelayQueue() {
 	// Output:
 	// sooner <nil>
 	// later <nil>
+}
+
+// What failed too often waits in the dead letters. Once the cause is mended, it goes back.
+func ExampleConsumer_Redrive() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	jobs := coord.NewQueue(c, "/jobs", &coord.QueueOptions[Job]{MaxAttempts: 1})
+	if _, err := jobs.PutAll(ctx, Job{"build"}, Job{"bulid"}); err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		item, err := jobs.Take(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := item.NackCause(time.Second, errors.New("disk full")); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	for dead, err := range jobs.Dead(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(dead.Value.Name, dead.Reason, dead.Error, dead.Attempts)
+		if dead.Value.Name != "build" {
+			if err := jobs.Remove(ctx, dead.ID); err != nil {
+				log.Fatal(err)
+			}
+		}
+	}
+	fmt.Println(jobs.Redrive(ctx))
+	job, err := jobs.Pop(ctx)
+	fmt.Println(job.Name, err)
+	// Output:
+	// build failed disk full 1
+	// bulid failed disk full 1
+	// 1 <nil>
+	// build <nil>
 }

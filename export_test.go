@@ -11,6 +11,9 @@ import (
 // SetBucketSize makes the buckets of a queue small.
 func SetBucketSize[T any](q *Consumer[T], n int) { q.q.size = n }
 
+// SetDeadBucketSize makes the buckets of its dead letters small.
+func SetDeadBucketSize[T any](q *Consumer[T], n int) { q.q.dead.size = n }
+
 // SetBucketLimit makes a queue have few buckets.
 func SetBucketLimit[T any](q *Consumer[T], n int) { q.q.most = n }
 

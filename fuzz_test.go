@@ -70,7 +70,7 @@ func FuzzContenders(f *testing.F) {
 		f.Add([]byte(data), "id")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, id string) {
-		text, err := encodeContender(id, data)
+		text, err := encodeContender(id, 0, data)
 		if bad := !utf8.ValidString(id) || id == "" && layout.IsRequest(data); bad != (err != nil) || bad && !errors.Is(err, ErrInvalid) {
 			t.Errorf("the contender %q with %q: %v", id, data, err)
 		} else if err == nil && layout.IsRequest(text) {

@@ -160,6 +160,7 @@ func TestABlipIsInvisibleAndCreatesNoNode(t *testing.T) {
 // The client has lost its session, but the service still keeps it. The member is not refused
 // because of its own old node, and no reader sees it twice or not at all.
 func TestAMemberJoinsAgainWhileItsOldNodeStillExists(t *testing.T) {
+	t.Parallel()
 	for _, replace := range []bool{false, true} {
 		t.Run(fmt.Sprint("replace ", replace), func(t *testing.T) {
 			onAll(t, func(w *world) {

@@ -30,6 +30,7 @@ type Hold struct {
 	token  int64
 	trail  *trail // nil without Trace
 	recipe recipe
+	stay   keeper // nil unless the node can outlast the hold
 
 	mu      sync.Mutex
 	path    string        // of its node; a downgrade changes it
@@ -46,6 +47,9 @@ type Hold struct {
 	waiting chan struct{} // made by a concurrent second Release, closed when given is set
 	giveErr error
 
+	guarded int  // commits under the guard that are not answered
+	exposed bool // a commit under the guard can come at any time
+
 	held time.Duration // until the Release began, for the trail; used by its goroutine
 }
 
@@ -60,6 +64,13 @@ type recipe interface {
 	remains(h *Hold, cause error) remains
 	// lost is called once, after a hold ended early. It must not do I/O.
 	lost(*Hold)
+}
+
+// keeper is what keeps the node of a hold for later holds of the client.
+type keeper interface {
+	// watch begins to watch the node for all of these holds. It reports false if the client
+	// is closed.
+	watch() bool
 }
 
 // remains is what a lost hold leaves on the service.
@@ -154,7 +165,8 @@ func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 
 // Token returns the fencing token of an exclusive hold. It is greater than that of
 // every earlier holder on the same path, for one history of the service. (It is the
-// czxid of the hold's node.) A resource that remembers the highest token it has seen,
+// czxid of the hold's node; holds that share a node, see MutexOptions.Keep, have the same.)
+// A resource that remembers the highest token it has seen,
 // and refuses lower ones, is safe from a holder that was paused. Holds that several
 // clients can have at a time have no token; theirs is zero.
 func (h *Hold) Token() int64 { return h.token }
@@ -178,7 +190,55 @@ func (h *Hold) Session() int64 {
 // Guard returns the condition "this hold still stands" for a transaction. A downgrade
 // changes it.
 func (h *Hold) Guard() Guard {
-	return Guard{checks: []backend.Op{backend.Check(h.Path(), backend.AnyVersion)}}
+	g := Guard{checks: []backend.Op{backend.Check(h.Path(), backend.AnyVersion)}}
+	if h.stay != nil {
+		g.kept = []*Hold{h}
+	}
+	return g
+}
+
+// enterGuarded is called before a commit under the guard of a hold whose node can outlast
+// the hold. It reports false if the hold has ended: then the service would not refuse the
+// commit.
+func (h *Hold) enterGuarded() bool {
+	h.checkLease()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err == nil {
+		h.guarded++
+	}
+	return h.err == nil
+}
+
+// leaveGuarded is called when the commit has ended with err. If its outcome is unknown, it
+// may be applied at any time.
+func (h *Hold) leaveGuarded(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.guarded--
+	if isUncertain(err) {
+		h.exposed = true
+	}
+}
+
+// expose is called when the operations of the guard are handed out. It reports false if the
+// hold has ended.
+func (h *Hold) expose() bool {
+	h.checkLease()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err == nil {
+		h.exposed = true
+	}
+	return h.err == nil
+}
+
+// isGuarded reports whether a commit under the guard of h may still be applied. If h has
+// ended, that does not change from false to true.
+func (h *Hold) isGuarded() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.guarded > 0 || h.exposed
 }
 
 // Verify asks the service whether the hold still stands. Nil means that it stood when
@@ -223,7 +283,7 @@ func (h *Hold) Verify(ctx context.Context) error {
 // which the node goes.
 //
 // Nil means that the hold stood until its release, and that this Release has removed
-// the node. Otherwise the error matches
+// the node, or keeps it (MutexOptions.Keep). Otherwise the error matches
 //
 //   - ErrLost, if the hold was lost before, even if only the removal detects that: the
 //     node had been deleted, or the session is over. Another client may have been
@@ -487,10 +547,44 @@ func (h *Hold) isOverdue() bool {
 // holder's process meanwhile: once the hold's node is gone, a commit under its Guard
 // fails with ErrNotFound, and no later node ever fulfils it. The zero Guard checks
 // nothing, and Txn.Under refuses it.
-type Guard struct{ checks []backend.Op }
+type Guard struct {
+	checks []backend.Op
+	kept   []*Hold // nil, or for each check the hold whose node can outlast it, or nil
+}
 
-// Ops returns the operations to put first into a Commit.
-func (g Guard) Ops() []backend.Op { return slices.Clone(g.checks) }
+// Ops returns the operations to put first into a Commit. After that, the Release of a lock
+// with MutexOptions.Keep deletes the node, since such a Commit can come at any time.
+func (g Guard) Ops() []backend.Op {
+	ops := slices.Clone(g.checks)
+	for i, h := range g.kept {
+		if h != nil && !h.expose() {
+			// The node can still exist. It is ephemeral, so it never has a child.
+			ops[i].Path += "/released"
+		}
+	}
+	return ops
+}
+
+// enter is called before a commit under g, and leave after it. If a hold of g has ended
+// whose node may still exist, enter returns the error with which the service refuses the
+// commit when the node is gone.
+func (g Guard) enter() error {
+	for i, h := range g.kept {
+		if h != nil && !h.enterGuarded() {
+			Guard{kept: g.kept[:i]}.leave(nil)
+			return &backend.Error{Op: "check", Path: g.checks[i].Path, Err: ErrNotFound}
+		}
+	}
+	return nil
+}
+
+func (g Guard) leave(err error) {
+	for _, h := range g.kept {
+		if h != nil {
+			h.leaveGuarded(err)
+		}
+	}
+}
 
 // do implements Do for every lock.
 func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {

@@ -103,7 +103,8 @@ func (h *Hold) awaitMove(ctx context.Context) error {
 
 // Revocation is a request to give a lock up: the recipe of the revocable shared lock of
 // the ZooKeeper recipe guide. It is written into the holder's node, so it is bound to
-// that holder and is deleted with that node; no successor ever sees it.
+// that holder and is deleted with that node; no successor ever sees it. (With
+// MutexOptions.Keep the next hold of the same client can have the same node, and gets the request.)
 type Revocation struct {
 	By     string    // the requester, in its own words
 	Reason string    // the reason

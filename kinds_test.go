@@ -609,6 +609,7 @@ func TestAnEmptyValueThatHadChildrenIsTakenOverLoudly(t *testing.T) {
 
 // An empty value is distinguished from a directory that was not used yet.
 func TestAnEmptyValueKeepsItsPath(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	type text = *coord.Value[string]
 	for name, make := range map[string]func(c *coord.Client, v text, path string) error{

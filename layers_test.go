@@ -31,7 +31,7 @@ const (
 var layers = [...][]string{
 	clientLayer: {"coord", "session", "hold", "create", "commit", "cleanup", "kinds", "errors",
 		"follow", "trace", "codec", "doc"},
-	engineLayer: {"line", "cell"},
+	engineLayer: {"line", "cell", "slots"},
 	recipeLayer: {"mutex", "rwmutex", "semaphore", "lock", "election", "group", "value", "counter", "cache", "barrier", "doublebarrier", "queue",
 		"txn", "twophase"},
 }
@@ -52,7 +52,6 @@ var strayMethods = []string{
 	"Hold.whenEnded",
 	"session.attempts",
 	"session.awaitFired",
-	"session.purgeSome",
 	"session.readCandidate",
 	"session.readLimit",
 	"session.replace",

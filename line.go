@@ -82,24 +82,26 @@ func (l *line) intruder(names []string, seq int64) error {
 
 // request is one acquisition.
 type request struct {
-	op    string // for errors
-	kind  string // of the node
-	data  []byte // of the node
-	try   bool   // ErrLocked instead of waiting
-	trail *trail // nil without Trace
-	berth berth  // left by the previous holder, see localQueue; used once
-	owner recipe // of the hold
+	op    string        // for errors
+	kind  string        // of the node
+	data  []byte        // of the node
+	try   bool          // ErrLocked instead of waiting
+	trail *trail        // nil without Trace
+	berth berth         // left by the previous holder, see localQueue; used once
+	owner recipe        // of the hold
+	keep  time.Duration // MutexOptions.Keep; the owner is a localQueue then
 	// contact, if not nil, receives the status of the session just before the grant.
 	contact *contact
 	*inquiry
 }
 
 // berth is a node, or a possible node, that the previous holder created for a local
-// waiter, which then creates none itself.
+// waiter, or kept, so that the waiter creates none itself.
 type berth struct {
 	state  berthState
 	place  *place // of berthStands
 	prefix string // of berthMayStand
+	stay   *stay  // of berthKept
 }
 
 // berthState is the knowledge about the node of a berth.
@@ -109,6 +111,7 @@ const (
 	noBerth       berthState = iota // no berth
 	berthStands                     // the node was created
 	berthMayStand                   // it may have been created, under a name with the prefix
+	berthKept                       // it is the node of a stay
 )
 
 // contact is the phase of a session, and the channel that signals the next one.
@@ -269,16 +272,58 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 //
 // A client creates its node at once only if its latest try in the directory succeeded,
 // so there is at most one such failure for each grant.
+//
+// The try must create its node all the same if the client of the only contender may keep the
+// lock: see asksKeeper.
 func (l *line) look(ctx context.Context, s *session, r *request) error {
 	names, err := s.lookAt(ctx, l.dir)
 	if err != nil {
 		return err
 	}
 	queue := append(l.kinds.Order(names), layout.Position{Shared: r.kind == layout.ReadInfix})
-	if layout.Blocker(queue, len(queue)-1) >= 0 {
+	if layout.Blocker(queue, len(queue)-1) >= 0 && !l.asksKeeper(ctx, s, r, queue) {
 		return r.locked(func() []string { return holders(queue, "") })
 	}
 	return nil
+}
+
+// asksKeeper reports whether a try has to create its node though a contender blocks it: that
+// contender is alone, and its client may keep the lock while no caller has it (stay). It gives
+// the lock up when it sees another node, and not for a try that only looks. One try of a client
+// is enough for a node, since the client then deletes that node with the Release at the latest.
+// The node's data is read once.
+func (l *line) asksKeeper(ctx context.Context, s *session, r *request, queue []layout.Position) bool {
+	if _, ok := r.owner.(*localQueue); !ok || len(queue) != 2 {
+		return false
+	}
+	path := l.dir + "/" + queue[0].Name
+	if l.c.hasSeen(l.dir, path) {
+		return false
+	}
+	data, _, err := s.b.Get(ctx, path, nil)
+	if err != nil {
+		return false
+	}
+	l.c.setSeen(l.dir, path)
+	return layout.KeepOf(data) > 0
+}
+
+// hasSeen reports whether the node at path is the one whose data the latest asksKeeper in dir
+// has read.
+func (c *Client) hasSeen(dir, path string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen[dir] == path
+}
+
+func (c *Client) setSeen(dir, path string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == nil {
+		c.seen = make(map[string]string)
+	}
+	makeRoom(c.seen)
+	c.seen[dir] = path
 }
 
 // lookAt is list for a try. If listing is denied, it returns no names and no error: the
@@ -318,6 +363,9 @@ func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch
 	if r.kind == layout.ReadInfix {
 		h.token = 0 // several readers hold it at a time
 	}
+	if q, ok := r.owner.(*localQueue); ok {
+		h.stay = q.stay(r, p, h)
+	}
 	if r.contact != nil {
 		r.contact.phase, r.contact.changed = p.s.b.Status()
 	}
@@ -347,11 +395,11 @@ type Contender struct {
 
 // encodeContender returns the data of a contender's node, see layout.EncodeContender. It
 // refuses an ID and Data that cannot be stored.
-func encodeContender(id string, data []byte) ([]byte, error) {
+func encodeContender(id string, keep time.Duration, data []byte) ([]byte, error) {
 	if !utf8.ValidString(id) {
 		return nil, fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid)
 	}
-	text, err := layout.EncodeContender(id, data)
+	text, err := layout.EncodeContender(id, keep, data)
 	if err != nil {
 		return nil, err
 	}

@@ -18,12 +18,14 @@ import (
 // other clients. (A token from any other source could exceed that of a waiter of
 // another client which is queued already, and the fence would then refuse that waiter.)
 //
-// A localQueue exists as long as a caller has or wants the lock.
+// A localQueue exists as long as a caller has or wants the lock, or the client keeps its
+// node: see stay.
 type localQueue struct {
 	l line
 
 	mu      sync.Mutex
 	waiting []*localWaiter
+	idle    *stay // the node that the client keeps though no caller has the lock, or nil
 }
 
 // localWaiter is a caller that waits for its turn to have a node.
@@ -40,6 +42,7 @@ type localWaiter struct {
 // their queue.
 //
 //	queued: a releasing holder calls it             -> called
+//	        a releasing holder passes its node on   -> served, with that node
 //	        a caller without a node passes the turn -> served, without a berth
 //	        its ctx ends, or the client closes      -> left
 //	called: the holder has tried to create its node -> served, with the berth, if any
@@ -84,9 +87,9 @@ func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
 	return w.state
 }
 
-// join gives the caller the turn to have a node, or queues it. A nil waiter means that
-// the caller has the turn at once.
-func (c *Client) join(l line, data []byte, try bool) (*localQueue, *localWaiter, error) {
+// join gives the caller of r the turn to have a node, or queues it. A nil waiter means that
+// the caller has the turn at once. If the client has kept a node, that is the caller's berth.
+func (c *Client) join(l line, r *request) (*localQueue, *localWaiter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -98,13 +101,17 @@ func (c *Client) join(l line, data []byte, try bool) (*localQueue, *localWaiter,
 		c.locals[l.dir] = q
 		return q, nil, nil
 	}
-	if try {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if k := q.take(); k != nil {
+		r.berth = berth{state: berthKept, stay: k}
+		return q, nil, nil
+	}
+	if r.try {
 		return nil, nil, errBehindOwn
 	}
-	w := &localWaiter{data: data, turn: make(chan struct{})}
-	q.mu.Lock()
+	w := &localWaiter{data: r.data, turn: make(chan struct{})}
 	q.waiting = append(q.waiting, w)
-	q.mu.Unlock()
 	return q, w, nil
 }
 
@@ -163,9 +170,18 @@ func (q *localQueue) advance() {
 	q.move(q.waiting[0], waiterServe)
 }
 
-// release ends the turn of a holder. It deletes the holder's node, in one commit with
-// the creation of a node for the next local waiter, if there is one.
+// release ends the turn of a holder. It keeps the holder's node if it can, for the next
+// local caller.
 func (q *localQueue) release(h *Hold) error {
+	if k, ok := h.stay.(*stay); ok && k.keepAt(h) {
+		return nil
+	}
+	return q.giveWay(h)
+}
+
+// giveWay deletes the node of a hold that has ended, in one commit with the creation of a
+// node for the next local waiter, if there is one.
+func (q *localQueue) giveWay(h *Hold) error {
 	w := q.call()
 	if w == nil {
 		err := q.l.release(h)
@@ -186,7 +202,12 @@ func (q *localQueue) release(h *Hold) error {
 }
 
 // lost passes on the turn of a holder whose hold ended early.
-func (q *localQueue) lost(*Hold) { q.advance() }
+func (q *localQueue) lost(h *Hold) {
+	if k, ok := h.stay.(*stay); ok {
+		k.finish()
+	}
+	q.advance()
+}
 
 func (q *localQueue) remains(*Hold, error) remains { return remains{} }
 

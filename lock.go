@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-
-	"github.com/go-coord/coord/backend"
 )
 
 // A Locker is a lock of this package: a *Mutex, a *RWMutex, its readers' side
@@ -196,11 +194,18 @@ func (s *HoldSet) Holds() []*Hold { return slices.Clone(s.holds) }
 
 // Guard returns the condition that all of the holds still stand.
 func (s *HoldSet) Guard() Guard {
-	var checks []backend.Op
-	for _, h := range s.holds {
-		checks = append(checks, h.Guard().checks...)
+	var all Guard
+	for i, h := range s.holds {
+		g := h.Guard()
+		all.checks = append(all.checks, g.checks...)
+		if g.kept != nil && all.kept == nil {
+			all.kept = make([]*Hold, len(s.holds))
+		}
+		if g.kept != nil {
+			all.kept[i] = h
+		}
 	}
-	return Guard{checks}
+	return all
 }
 
 // Verify asks the service whether all of the holds still stand, as Hold.Verify.

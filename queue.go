@@ -19,10 +19,21 @@ type QueueOptions[T any] struct {
 	// Zero means no limit. A Put beyond the limit waits. The limit is exact as long
 	// as all clients set it.
 	//
-	// With a limit, each Put counts the items, which costs one request for some
-	// hundred items in the queue, and producers compete. Waiting has a cost too:
-	// every change of the queue, including a claim, wakes all waiting producers,
-	// and each of them counts the items.
+	// Two nodes count the items, so a Put costs the same however long the queue is:
+	// one request if no other client has put in the meantime, else three. A Put that
+	// finds the queue full costs some more, and a list of the queue; of a long queue
+	// only now and then, about one request for each such Put. An item that leaves the queue wakes
+	// two of the clients that wait for room, and a Put at most two more, however many
+	// wait. One of these two can be dead, cut off or paused without delaying another.
+	//
+	// Consumers count the items that they delete whether they set MaxLen or not. If
+	// clients without MaxLen put, if another program deletes items or the nodes that
+	// count, or if a queue gets its first MaxLen while items are claimed, the count is
+	// wrong. Then the queue can be longer than MaxLen, or seem full, until a
+	// Put that finds it full lists the items and corrects the count. A Put that waits
+	// does so again when items have left uncounted, at the latest when the last item
+	// of its list is gone. Dead letters that a queue receives are neither limited nor
+	// counted.
 	MaxLen int
 
 	// FailWhenFull makes Put return ErrFull instead of waiting.
@@ -35,9 +46,11 @@ type QueueOptions[T any] struct {
 	// DeadLetterPath is the path of the queue that receives the items that were
 	// taken too often and the items that cannot be decoded. The default is
 	// "<queue>/dead". It is a Queue. Its items keep their id and bytes; their
-	// attempts are counted anew, and the reason of the move is not stored.
+	// attempts are counted anew. The reason of the move is stored beside the item: Dead
+	// shows it, and Redrive puts the item back.
 	//
-	// The path of the queue itself, or a path at or below its "items" or "waiters",
+	// The path of the queue itself, or a path at or below its "items", "waiters" or
+	// "producers",
 	// is refused with ErrInvalid. While an item cannot be moved, it stays where it
 	// is, is delivered to no consumer, and does not delay the other items.
 	//
@@ -97,20 +110,28 @@ type QueueOptions[T any] struct {
 // Order: values are taken in the order in which they were put, and the values of
 // one PutAll in their order; an item that is given back keeps its place. So a
 // single consumer sees the values in order, except those that other consumers held
-// in the meantime. When several consumers race for the head, the losers look a few
-// items further, so an item can be taken before an older one.
+// in the meantime: a client takes up to 32 times by one list, which is at most a second
+// old, before it sees what others have given back. When several consumers race for the
+// head, the losers look a few items further, so an item can be taken before an older one.
 //
-// Waiting costs no requests, however long it lasts. A change wakes four of the
-// clients that wait for an item, and a take wakes at most four more, however many
-// wait. Up to three waiting clients that are dead, cut off or paused delay nothing
-// that another client could take. (If the service has no clock, see DelayQueue, that
-// includes clients with a slow clock.) If all of the four longest-waiting clients are
-// in such a state, new items wait until the session of one of the four has ended. (Producers that wait for room are all woken by each
-// change; see MaxLen.)
+// Waiting costs no requests, however long it lasts. A change wakes six of the clients
+// that wait for an item, and a take wakes at most two more, however many wait. Up to
+// five of these six can be dead, cut off or paused without delaying anything that
+// another client could take. (If the service has no clock, see DelayQueue, that
+// includes clients with a slow clock.) If all six are in such a state, new items wait
+// until the session of one of them has ended. Clients that are in such a state do not
+// take the places of others, however many they are. Clients that wait for room do so in
+// the same way; see MaxLen.
 //
-// Cost, in requests: Put 1; PutAll 1 for up to 128 items. Taking costs a list of
-// some hundred names, a claim, a read and an Ack. Prefetched items share the list
-// and the claim. Acks that are called concurrently or with AckAll share a request.
+// In this, each Queue value counts as a client of its own. If six values of one process wait, they
+// can be the six that are woken, so share one value in a process. Then its death delays no other.
+//
+// Cost, in round trips: Put 1; PutAll 1 for up to 128 items; Take 1, for a claim and a
+// read at the same time, and 1 for an Ack. Once in 32 takes, or in a second, a list of
+// some hundred names is added, and one read for an item that was taken before. (A
+// PriorityQueue lists for each Take, behind a Sync, so that is 3.) Pop 1, if it follows
+// another. Prefetched items share the claim and the read. Acks that are called
+// concurrently or with AckAll share a request.
 // Each bucket of some hundred items that are all claimed or put off costs one more
 // list. The length of the queue does not matter; it can be about two million items.
 //
@@ -120,9 +141,16 @@ type QueueOptions[T any] struct {
 // a Queue, the priority in a PriorityQueue, and the minute of the due time in a
 // DelayQueue. In a bucket, i-<id>-<due>-<number> is an item, whose data is the
 // bytes of the codec and nothing else; s-<id> counts its claims; m-<id>-<uuid> is
-// its claim, which is ephemeral; d-<id>-<time> means that it is put off. The node
-// tally, in items, is made only after 2^31 puts with a MaxLen. Clients that wait
-// for an item have a node _c_<uuid>-take-<number> in the container waiters. dead is
+// its claim, which is ephemeral; d-<id>-<time> means that it is put off. In a queue of
+// dead letters r-<id> has, in JSON, the reason why the item was moved there ("reason",
+// "error"), "attempts", the "session" of the last consumer, and the "queue", "priority"
+// and "due" that a Redrive needs; it goes with the item. In items, the nodes in and out
+// count the items of a queue with MaxLen: in contains the number of items that were put,
+// and the version of out is the number that were deleted, both modulo 2^32. The node
+// tally, in items, is made only after 2^31 new buckets of priorities or minutes. Clients
+// that wait for an item have a node in the container waiters: slot-<i>, from 0 to 5, or
+// _c_<uuid>-take-<number>; clients that wait for room have one in the container
+// producers: slot-0, slot-1 or _c_<uuid>-put-<number>. dead is
 // the queue of the dead letters. All other nodes are persistent. So are items: the
 // ephemeral items of the recipe guide would be lost with the session of the client
 // that put them. The directory items and its last bucket remain when the queue is
@@ -146,7 +174,8 @@ func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
 // with this id appears. With any other error the id is empty.
 //
 // Errors: the context's; ErrFull; ErrTooLarge; ErrLimit when there are too many
-// buckets; ErrInvalid from the codec; ErrDenied, ErrClosed, ErrBadPath.
+// buckets; ErrInvalid from the codec; ErrExists, if the Put waits for room and another program has
+// made persistent nodes with the names of all slots; ErrDenied, ErrClosed, ErrBadPath.
 func (q *Queue[T]) Put(ctx context.Context, v T) (id string, err error) {
 	return q.putOne(ctx, 0, 0, v)
 }
@@ -197,16 +226,16 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	case q.dead.path.full == q.path.full:
 		refuse("DeadLetterPath is the path of the queue itself")
 	case within(q.dead.path.full, q):
-		refuse("DeadLetterPath %q stands in the items or waiters of the queue", opts.DeadLetterPath)
+		refuse("DeadLetterPath %q stands in the items, waiters or producers of the queue", opts.DeadLetterPath)
 	case within(q.path.full, q.dead):
-		refuse("the queue stands in the items or waiters of its DeadLetterPath %q", opts.DeadLetterPath)
+		refuse("the queue stands in the items, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
 	}
 	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1)}
 }
 
 // within reports whether a queue at path would stand among the nodes of q.
 func within(path string, q *queue) bool {
-	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters+"/")
+	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.dir+"/") || strings.HasPrefix(path+"/", q.producers.g.dir+"/")
 }
 
 func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
@@ -239,7 +268,7 @@ func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int6
 			return nil, 0, opError(op, q.q.path.full, err)
 		}
 		ids[i] = q.q.c.newGUID(q.q.path.full)
-		all[i] = parcel{ids[i], data}
+		all[i] = parcel{id: ids[i], data: data}
 	}
 	trail := q.q.trail(op)
 	n, err = q.q.put(ctx, trail, priority, due, all)

@@ -115,11 +115,15 @@ func ackTogether(batch []*acking) {
 		if len(batch) < 2 {
 			break
 		}
-		ops := make([]backend.Op, 0, ackOps*len(batch))
-		for _, a := range batch {
-			ops = a.cl.ackOps(ops)
+		var ops []backend.Op
+		var owner []int // for each operation, the index of its Ack
+		for i, a := range batch {
+			for ops = a.cl.ackOps(ops); len(owner) < len(ops); {
+				owner = append(owner, i)
+			}
 		}
-		_, _, err := batch[0].cl.s.commitOnce(context.Background(), ops...)
+		q, own := batch[0].cl.q, len(ops)
+		_, _, err := batch[0].cl.s.commitOnce(context.Background(), append(ops, q.counting(len(batch))...)...)
 		if err == nil || isUncertain(err) || isOver(err) {
 			for _, a := range batch {
 				a.tell(ackTurn{err: err})
@@ -127,10 +131,14 @@ func ackTogether(batch []*acking) {
 			return
 		}
 		i := blamed(err)
-		if i < 0 || i >= len(ops) {
+		if i < 0 {
 			break
 		}
-		i /= ackOps
+		if i >= own {
+			q.counted.Store(false)
+			continue
+		}
+		i = owner[i]
 		batch[i].tell(ackTurn{alone: true})
 		rest := make([]*acking, 0, len(batch)-1)
 		batch = append(append(rest, batch[:i]...), batch[i+1:]...)
@@ -140,15 +148,17 @@ func ackTogether(batch []*acking) {
 	}
 }
 
-// ackOps is the number of operations of an Ack.
-const ackOps = 3
-
-// ackOps appends the operations of an Ack.
+// ackOps appends the operations of an Ack: those on the mark, the state, the item and, if
+// the item is a dead letter with a reason, on the reason.
 func (cl *itemClaim) ackOps(ops []backend.Op) []backend.Op {
-	return append(ops,
+	ops = append(ops,
 		backend.Delete(cl.mark, backend.AnyVersion),
 		backend.Delete(cl.e.StateAt(), backend.AnyVersion),
 		backend.Delete(cl.e.Path(), backend.AnyVersion))
+	if cl.e.Reason {
+		ops = append(ops, backend.Delete(cl.e.ReasonAt(), backend.AnyVersion))
+	}
+	return ops
 }
 
 // AckAll acknowledges items that were taken from this queue, up to 128 in one commit,

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -650,5 +651,34 @@ func TestANackForeverIsADelay(t *testing.T) {
 		if n, err := q.Len(context.Background()); n != 1 || err != nil {
 			w.T.Errorf("%d items, %v", n, err)
 		}
+	})
+}
+
+// The delay of a Nack counts from its call, also if the Nack is refused at first and repeated later.
+func TestTheDelayOfANackBeginsWithItsCall(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const delay = time.Minute
+		var on atomic.Bool
+		q := w.hookedQueue("a", refuse(&on, coordtest.Deletes), nil)
+		other := w.queue("b", nil)
+		mustPut(w.T, q, 1, 1)
+		it := mustTake(w.T, q, 1)
+		on.Store(true)
+		began := time.Now()
+		coordtest.WantErr(w.T, it.Nack(delay), coord.ErrDenied)
+		time.Sleep(delay / 2)
+		on.Store(false)
+		time.Sleep(delay/2 - time.Second)
+		_, err := other.TryTake(context.Background())
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
+		again := mustTake(w.T, other, 1)
+		if d := time.Since(began); d < delay || d > delay+time.Second {
+			w.T.Errorf("it came back %v after a Nack with a delay of %v", d, delay)
+		}
+		if again.Attempt != 2 {
+			w.T.Errorf("attempt %d", again.Attempt)
+		}
+		mustAck(w.T, again)
+		w.drained(&other.Consumer)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,14 +22,16 @@ type itemClaim struct {
 	s       *session
 	e       layout.QueueEntry
 	attempt int
-	version int32  // of the state, if e has one
-	mark    string // path
-	data    []byte // for the dead letters; set before the item is handed out
+	version int32              // of the state, if e has one
+	mark    string             // path
+	read    backend.ReadResult // of the item, beside the claim
+	data    []byte             // for the dead letters; set before the item is handed out
 	hold    *Hold
 
 	// Set by the call that ends the claim, before it completes the release of the hold.
 	verb  claimVerb
 	delay time.Duration // of verbNack
+	why   deadReason    // of verbBury
 	due   int64         // the time at which that delay ends, or 0; set by the first attempt to commit
 
 	mu    sync.Mutex
@@ -122,8 +125,21 @@ func (q *queue) claim(ctx context.Context, s *session, found []layout.QueueEntry
 			claims = append(claims, cl)
 		}
 	}
-	claims, lost, err := q.commitClaims(ctx, s, claims, waiter, fresh)
-	return claims, faster || lost, err
+	if len(claims) == 0 {
+		return nil, faster, nil
+	}
+	var made []*itemClaim
+	var lost bool
+	together(2, func(i int) {
+		if i == 0 {
+			made, lost, err = q.commitClaims(ctx, s, slices.Clone(claims), waiter, fresh)
+			return
+		}
+		for j, r := range readClaims(ctx, claims) {
+			claims[j].read = r
+		}
+	})
+	return made, faster || lost, err
 }
 
 // prepare returns a claim on the item that is ready to be committed. It returns nil if
@@ -348,7 +364,13 @@ func (cl *itemClaim) failure() claimVerb {
 // another verb gets an error that matches ErrReleased. If ctx ends first, the work
 // continues in the background.
 func (cl *itemClaim) finish(ctx context.Context, v claimVerb, delay time.Duration) error {
+	return cl.finishFor(ctx, v, delay, deadReason{})
+}
+
+// finishFor is finish with the reason for verbBury.
+func (cl *itemClaim) finishFor(ctx context.Context, v claimVerb, delay time.Duration, why deadReason) error {
 	if cl.decide(v, delay) {
+		cl.why = why
 		cl.hold.complete(cl.end(ctx, cl.commit(ctx, v)))
 	}
 	return cl.outcome(v)
@@ -387,6 +409,7 @@ func (cl *itemClaim) lost(*Hold) { cl.move(claimLose) }
 
 // remains is the mark, if the claim has timed out.
 func (cl *itemClaim) remains(_ *Hold, cause error) remains {
+	cl.q.forget() // before Done is closed, since the item precedes others of a list
 	if !errors.Is(cause, ErrClaimTimeout) {
 		return remains{}
 	}
@@ -396,12 +419,13 @@ func (cl *itemClaim) remains(_ *Hold, cause error) remains {
 // fail gives the item of a lost claim back as a failed attempt, unless its mark is gone.
 func (cl *itemClaim) fail(ctx context.Context, _ string) error {
 	v := cl.failure()
+	cl.why = timedOut // this claim is lost, so no call has decided its end
 	err := cl.commit(ctx, v)
 	switch {
 	case errors.Is(err, ErrLost):
 		return nil
 	case err == nil && v == verbBury:
-		cl.q.tellBuried(&cl.e, cl.attempt)
+		cl.q.tellBuried(&cl.e, cl.attempt, cl.why)
 	}
 	return err
 }
@@ -436,7 +460,7 @@ func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Eve
 	case cl.verb == verbNack:
 		e.Outcome = trace.ItemNacked
 	case cl.verb == verbBury:
-		e.Outcome, e.Delay = trace.ItemDead, 0
+		e.Outcome, e.Delay, e.Reason = trace.ItemDead, 0, cl.why.word()
 	default:
 		e.Outcome = trace.ItemReturned
 	}
@@ -487,12 +511,20 @@ func (cl *itemClaim) insist() {
 // outsider or with its producer's session, it commits the rest without that node.
 func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 	e := &cl.e
-	ops := cl.ackOps(nil)
-	mark, state, item := ops[0], ops[1], ops[2]
-	ops = ops[:1:1]
+	if v == verbGiveBack || v == verbNack {
+		// The item precedes others of a list.
+		cl.q.forget()
+		defer cl.q.forget()
+	}
+	ack := cl.ackOps(nil)
+	ops, state := ack[:1:1], ack[1]
+	var letter parcel
 	switch v {
 	case verbAck, verbPop, verbBury:
-		ops = append(ops, state, item)
+		ops = append(ack, cl.q.counting(1)...)
+		if v == verbBury {
+			letter = parcel{e.ID, cl.data, cl.q.reasonOf(e, cl.attempt, cl.s, cl.why)}
+		}
 	case verbGiveBack:
 		if cl.attempt > 1 {
 			state = backend.SetData(e.StateAt(), []byte(strconv.Itoa(cl.attempt-1)), backend.AnyVersion)
@@ -513,7 +545,7 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 	for {
 		var err error
 		if v == verbBury {
-			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []parcel{{e.ID, cl.data}}, ops, tally{})
+			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []parcel{letter}, ops)
 		} else {
 			_, _, err = cl.s.commitOnce(ctx, ops...)
 		}
@@ -521,15 +553,22 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		switch {
 		case err == nil:
 			return nil
-		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty):
+		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty) && ops[i].Path != e.ReasonAt():
 			return err
 		case i == 0:
 			return &loss{cl.mark, ErrDeleted}
 		}
-		itemGone := v == verbBury && i == len(ops)-1
-		ops = append(ops[:i], ops[i+1:]...)
-		if itemGone {
-			v, ops = verbAck, []backend.Op{mark, state, item} // no item is left to bury
+		gone := ops[i].Path
+		ops = slices.Delete(slices.Clone(ops), i, i+1)
+		switch gone {
+		case cl.q.out:
+			cl.q.counted.Store(false)
+		case e.Path():
+			// There is no item to bury, or to count.
+			ops = slices.DeleteFunc(ops, func(op backend.Op) bool { return op.Path == cl.q.out })
+			if v == verbBury {
+				v = verbAck
+			}
 		}
 	}
 }
@@ -550,24 +589,33 @@ func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *layout.QueueEn
 	if e.PutOff != "" {
 		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
 	}
-	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{{e.ID, data}}, ops, tally{})
+	if e.Reason {
+		ops = append(ops, backend.Delete(e.ReasonAt(), backend.AnyVersion))
+	}
+	own := len(ops)
+	ops = append(ops, q.counting(1)...)
+	letter := parcel{e.ID, data, q.reasonOf(e, attempts, nil, abandoned)}
+	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{letter}, ops)
 	switch i := blamed(err); {
 	case i == 0 && errors.Is(err, backend.ErrBadVersion):
 		return errAgain // each claim changes the state
+	case i >= own:
+		q.counted.Store(false)
+		return errAgain
 	case i >= 0 && !errors.Is(err, backend.ErrNotEmpty):
 		return nil
 	}
 	if err == nil {
-		q.tellBuried(e, attempts)
+		q.tellBuried(e, attempts, abandoned)
 	}
 	return err
 }
 
 // tellBuried traces that an item was moved to the dead letters without a claim.
-func (q *queue) tellBuried(e *layout.QueueEntry, attempts int) {
+func (q *queue) tellBuried(e *layout.QueueEntry, attempts int, why deadReason) {
 	if t := q.trail("take"); t != nil {
 		w := t.at(e.Path())
 		w.ID = 0 // there was no claim
-		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempts, Outcome: trace.ItemDead})
+		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempts, Outcome: trace.ItemDead, Reason: why.word()})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/go-coord/coord/backend"
@@ -26,7 +27,19 @@ type Consumer[T any] struct {
 // without an item, nothing stays claimed: an item that is being claimed at that
 // moment is given back in the background.
 //
-// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath.
+// An item that the codec cannot decode is moved to the dead letters, and Take goes on with the
+// next one; but not more than five of them in a row. The sixth, and those behind it, are given
+// back, which counts no attempt, and the call fails with ErrDecode. A few bad items in a row
+// are the mistake of a producer, and five are more than most make before another item comes
+// between; more are as a rule the mistake of this consumer, such as a wrong codec or an old
+// version, and the dead letters are not the place for a whole queue. The row is that of all
+// calls on this queue value, and only an item that can be decoded ends it. So a call that is
+// repeated fails again as long as such an item is the first. A new process moves five more.
+// What was moved for a wrong codec comes back with Redrive; Remove deletes what is bad. All of
+// this holds for every call that takes items.
+//
+// Errors: the context's; ErrDecode, see above; ErrExists, if another program has made persistent
+// nodes with the names of all slots, see Queue; ErrClosed; ErrDenied; ErrBadPath.
 func (q *Consumer[T]) Take(ctx context.Context) (*Item[T], error) {
 	return q.receive(ctx, "take", false)
 }
@@ -43,15 +56,29 @@ func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 // unknown, the error matches ErrUncertain, and the item is either deleted or goes
 // to another consumer. With any other error the item was not deleted, and is given
 // back.
+//
+// Calls that follow each other cost one round trip each: beside its deletion, a Pop
+// reads the item that is next, and if no other consumer has taken that one, the next
+// Pop deletes it at once. (Once in 32 calls, or in a second, it costs two more, for a
+// list and a claim; for a PriorityQueue it costs four.) So the queue value keeps the
+// bytes of one item, and a last Pop has read one for nothing.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 	var zero T
 	u := q.q.c.beginCleanUp()
 	defer u.end()
 	for {
+		v, popped, err := q.popAhead(ctx)
+		if err != nil {
+			return zero, opError("pop", q.q.path.full, err)
+		}
+		if popped {
+			return v, nil
+		}
 		it, err := q.one(ctx, "pop", false)
 		if err != nil {
 			return zero, err
 		}
+		q.q.readNext(it.claim.s)
 		err = it.claim.finish(ctx, verbPop, 0)
 		switch {
 		case err == nil:
@@ -72,8 +99,8 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // the background.
 //
 // If ctx ends, the loop just ends. On a failure that is not a transient fault of
-// the service (ErrClosed, ErrDenied, ErrBadPath) it ends with one last pair of nil
-// and the error.
+// the service (ErrClosed, ErrDecode, ErrDenied, ErrBadPath) it ends with one last pair of
+// nil and the error. ErrDecode: the codec has failed on six items in a row, see Take.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 	return func(yield func(*Item[T], error) bool) {
 		for it, err := range q.all(ctx) {
@@ -273,6 +300,9 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 			}
 			err = ErrClosed
 		}
+		if isDecode(err) {
+			q.q.awaitGivenBack() // a consumer with the right codec can take them now
+		}
 		if err != nil {
 			return nil, opError(op, q.q.path.full, err)
 		}
@@ -284,9 +314,9 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 
 // Peek returns the value of the item that the next Take would get, without taking
 // it, or ErrEmpty. Another consumer may take the item at the same moment. Peek
-// costs as much as a TryTake without its claim. It skips items that were taken too
-// often, which a Take moves to the dead letters. If the item cannot be decoded, the
-// error matches ErrDecode.
+// costs as much as a TryTake without its claim, and the next Take lists the items. It
+// skips items that were taken too often, which a Take moves to the dead letters. If the
+// item cannot be decoded, the error matches ErrDecode.
 func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 	var zero T
 	if err := q.q.path.check("peek"); err != nil {
@@ -332,6 +362,7 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 		}
 		data, _, err := s.b.Get(ctx, e.Path(), nil)
 		if !isNotFound(err) {
+			q.forget() // an earlier list can show a later item as the first
 			return data, err
 		}
 	}
@@ -348,7 +379,7 @@ func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
 		if err := s.b.Sync(ctx, q.q.items); err != nil {
 			return 0, err
 		}
-		n, _, err := q.q.countItems(ctx, s, nil)
+		n, err := q.q.countItems(ctx, s)
 		if isNotFound(err) {
 			return 0, nil
 		}
@@ -384,11 +415,11 @@ func (q *queue) purge(ctx context.Context, s *session, total *int) error {
 	if err := s.b.Sync(ctx, q.items); err != nil {
 		return err
 	}
-	_, err := q.eachBucket(ctx, s, nil, func(b layout.Bucket, last bool, c layout.BucketContents) error {
+	err := q.eachBucket(ctx, s, func(b layout.Bucket, last bool, c layout.BucketContents) error {
 		claimed := slices.ContainsFunc(c.Items, func(e layout.QueueEntry) bool { return e.Marked })
 		for len(c.Items) > 0 {
 			n := min(len(c.Items), q.batch(s))
-			if err := s.purgeSome(ctx, c.Items[:n], total); err != nil {
+			if err := q.purgeSome(ctx, s, c.Items[:n], total); err != nil {
 				return err
 			}
 			c.Items = c.Items[n:]
@@ -402,28 +433,16 @@ func (q *queue) purge(ctx context.Context, s *session, total *int) error {
 	return err
 }
 
-func (s *session) purgeSome(ctx context.Context, items []layout.QueueEntry, total *int) error {
+func (q *queue) purgeSome(ctx context.Context, s *session, items []layout.QueueEntry, total *int) error {
 	var each [][]backend.Op
 	for i := range items {
 		e := &items[i]
-		if e.Marked {
+		ops, err := takeOut(ctx, s, e)
+		switch {
+		case isNotFound(err), errors.Is(err, errAgain):
 			continue
-		}
-		ops := []backend.Op{backend.Delete(e.Path(), backend.AnyVersion)}
-		if e.State {
-			_, version, err := s.attempts(ctx, e)
-			if isNotFound(err) || errors.Is(err, errAgain) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			ops = append(ops, backend.Delete(e.StateAt(), version))
-		} else {
-			ops = append(ops, backend.Create(e.StateAt(), nil, backend.Persistent), backend.Delete(e.StateAt(), 0))
-		}
-		if e.PutOff != "" {
-			ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
+		case err != nil:
+			return err
 		}
 		each = append(each, ops)
 	}
@@ -436,7 +455,7 @@ func (s *session) purgeSome(ctx context.Context, items []layout.QueueEntry, tota
 				owner = append(owner, i)
 			}
 		}
-		_, _, err := s.commitOnce(ctx, ops...)
+		_, _, err := s.commitOnce(ctx, append(ops, q.counting(len(each))...)...)
 		if err == nil {
 			*total += len(each)
 			return nil
@@ -445,7 +464,50 @@ func (s *session) purgeSome(ctx context.Context, items []layout.QueueEntry, tota
 		if i < 0 {
 			return err
 		}
-		each = append(each[:owner[i]], each[owner[i]+1:]...)
+		if i >= len(owner) {
+			q.counted.Store(false)
+			continue
+		}
+		if rest, ok := withoutReason(each[owner[i]], ops[i].Path); ok {
+			each[owner[i]] = rest
+			continue
+		}
+		each = slices.Delete(each, owner[i], owner[i]+1)
 	}
 	return nil
+}
+
+// takeOut returns the operations that delete an item that no consumer has claimed, with its
+// other nodes. If a consumer has claimed it since the list, they are refused. If that is
+// known already, takeOut returns errAgain, or ErrNotFound.
+func takeOut(ctx context.Context, s *session, e *layout.QueueEntry) ([]backend.Op, error) {
+	if e.Marked {
+		return nil, errAgain
+	}
+	ops := []backend.Op{backend.Delete(e.Path(), backend.AnyVersion)}
+	if e.State {
+		_, version, err := s.attempts(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, backend.Delete(e.StateAt(), version))
+	} else {
+		ops = append(ops, backend.Create(e.StateAt(), nil, backend.Persistent), backend.Delete(e.StateAt(), 0))
+	}
+	if e.PutOff != "" {
+		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
+	}
+	if e.Reason {
+		ops = append(ops, backend.Delete(e.ReasonAt(), backend.AnyVersion))
+	}
+	return ops, nil
+}
+
+// withoutReason removes the operation on the path of a reason. It reports false if path is not
+// one. A reason that an outsider has changed is no reason to leave its item.
+func withoutReason(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
+	if !strings.HasPrefix(base(path), layout.ReasonPrefix) {
+		return ops, false
+	}
+	return slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == path }), true
 }

@@ -9,8 +9,9 @@ import (
 // A DelayQueue is a Queue whose items cannot be taken before they are due. Items
 // that are due are taken in the order of their due times, as far as the items of
 // one minute fit into one bucket of some hundred; beyond that the order is by the
-// minute. An item that is added later but due sooner is taken first. In all other
-// respects a DelayQueue behaves as a Queue.
+// minute. An item that is added later but due sooner is taken first: at once by the queue
+// value that has put it, and after a second at the latest by others, see Queue. In all
+// other respects a DelayQueue behaves as a Queue.
 //
 // Due times are rounded up to a millisecond and compared with the clock of the
 // service, if it has one (backend.Clock); so are the delays of Nack. The clocks of

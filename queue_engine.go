@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -16,14 +17,19 @@ import (
 // # Nodes
 //
 //	<queue>                              a container
-//	<queue>/items                        persistent, without data; its version counts the puts into a queue with MaxLen, and the buckets made for a key without an open one (P2)
+//	<queue>/items                        persistent, without data; its version counts the buckets made for a key without an open one (P2)
 //	<queue>/items/tally                  its version continues that count when the versions of items are used up
+//	<queue>/items/in                     of a queue with MaxLen: its data counts the items that came in (L1)
+//	<queue>/items/out                    of a queue with MaxLen: its version counts the items that went out, its data is empty
 //	<queue>/items/b-<key>-<n>            a bucket; version 0: open, else closed
 //	  i-<id>-<due>-<sequence>            an item: the bytes that Put was given, nothing else
 //	  s-<id>                             its state, from the first claim on: how often it was claimed
 //	  m-<id>-<guid>                      its claim (the mark): ephemeral, made by the consumer
 //	  d-<id>-<time>                      the item is put off until then, in milliseconds by the service's clock (W7)
-//	<queue>/waiters/_c_<guid>-take-<seq> a client that waits; waiters is a container
+//	  r-<id>                             of a dead letter: why it was moved, in JSON, and what a Redrive needs (D1)
+//	<queue>/waiters/slot-<i>             a client that waits and watches the items; waiters is a container
+//	<queue>/waiters/_c_<guid>-take-<seq> any other client that waits
+//	<queue>/producers                    the same for clients that wait for room: _c_<guid>-put-<seq>
 //	<queue>/dead                         a queue of its own, for dead letters
 //
 // The key of a bucket is 0 in a Queue, the priority in a PriorityQueue, and the
@@ -76,6 +82,14 @@ import (
 // T1. A consumer lists buckets up to the first one that contains an item to take,
 // and none behind it.
 //
+// A consumer remembers the names that a list has shown (ahead), and claims items by them
+// without another list: 32 of them at most, within a second, and until two claims fail. A
+// failed claim says that another consumer has had the item. So what others give back in the
+// meantime is taken later. What this client gives back is seen, since it forgets the names
+// then. A PriorityQueue remembers no names, since an item of a higher priority must be seen. It
+// lists for each take, behind a Sync: the buckets, and at the same time the bucket that was first at
+// the last take.
+//
 // T2. A claim is one commit: {check(item), create its state, create the mark} for
 // the first claim of an item; {check(item), set(state, version read), create the
 // mark, delete d} for a later one. The state has a fixed name and a version that
@@ -83,6 +97,9 @@ import (
 // state is persistent: the attempt is counted even if the consumer dies. The
 // version must be that of the snapshot in which the item was free, see
 // session.attempts in queue_claim.go.
+//
+// The items are read beside the commit that claims them: their data does not change. If the
+// claim fails, the data is dropped.
 //
 // T3. The name of a mark is never used again. Every later operation of the holder
 // (ack, nack, giving back) deletes its mark in the same commit, so it never touches
@@ -127,29 +144,51 @@ import (
 // answered once, so it does not pass over the item. An item that no caller has received
 // in the time is given back instead, as in T5.
 //
+// T9. A Pop reads the item behind its own beside its deletion, if that item was never claimed and
+// its name is remembered (T1). The next Pop deletes that item without a claim, in one commit:
+// {delete(item), create(state), delete(state)}. The commit fails if another consumer has claimed
+// the item since the list, as in a claim (T2), and it is applied exactly once or not at all. So
+// what Pop says of the outcome is what it says of a deletion under a claim, and there is nothing
+// to give back. The rules for names that are remembered decide whether the Pop may rely on the
+// read, and while an item is being claimed or given back, it may not (T5). If the read, the codec
+// or the commit fails, the names are forgotten, and the Pop claims an item first. If two items
+// within a second were gone, a race was lost (W5), although the list did not follow a Sync:
+// consumers that pop would otherwise meet at each item, since their lists are alike.
+//
+// # Dead letters
+//
+// D1. A move to the dead letters is one commit, that of P1 with the deletion of the item and
+// its nodes: {delete mark, state, item} for a holder, {delete(state, version), item, d} where
+// no consumer holds it. It also creates r, a layout.DeadReason, behind the item. It does
+// without r if the commit would exceed the limits of the service with it, or if an outsider
+// has made that node. Each commit that deletes an item deletes its r as well, if the list
+// showed one; an r that is gone, or cannot be deleted, is left out. Clients that do not know
+// r leave it behind, and the next consumer removes it as litter.
+//
+// D2. A Redrive moves items in the other direction, in one commit: {delete(item), delete(r),
+// and create(state), delete(state) or, for an item that was claimed before, delete(state,
+// version read), delete(d)}, and a put (P1). As in a claim (T2), the state makes the commit
+// fail if a consumer has claimed the item since the list; so does Remove, whose commit is the
+// same without the put. Exactly one of a Redrive, a Remove, a claim and a move succeeds.
+//
+// D3. No name of an item is used twice, although its id is: a consumer that was paused since
+// an old list must not claim by it. In a Queue, and so in the dead letters, the numbers of
+// buckets and items only grow. In the other queues a bucket can be made again with the same
+// number, so there the due time in the name is new: 0 for an item that had one, else one less
+// than the last (layout.DeadReason.DueAgain). Times up to 0 are always due.
+//
 // # Waiting
 //
-// W1. A consumer that finds nothing makes a node in waiters. The first k waiters,
-// by sequence number, are the front (k is frontWaiters). They watch everything that
-// can make an item available: the list of buckets, the buckets that they have
-// passed, and the clock where an item is put off (W7). Every other waiter watches the k
-// waiters before it, and lists the waiters again when one of these leaves. So a put
-// wakes k clients however many wait, and a claim at most k more.
+// W1. A consumer that finds nothing takes one of k slots (k is itemSlots) or, if all are taken,
+// makes a waiter: see slotLine, which has the rules and says what they guarantee. The holders of
+// slots watch everything that can make an item available: the list of buckets, the buckets that
+// they have passed, and the clock where an item is put off (W7). So a put wakes k clients however
+// many wait, and a claim at most two more. An available item waits only while all k holders are
+// dead, cut off or paused, and only until the session of the first of them has ended. Dead
+// consumers do not collect among the holders, since each takes its slot itself.
 //
-// No waiter can get to the front without an event. The first k waiters are the k
-// predecessors of the waiter behind them. So when one of them leaves, that waiter
-// is watching it, even if the others are dead. Hence an available item waits only
-// while all k waiters at the front are dead, cut off or paused, or have a slow
-// clock, and only until the first of them has left. (Fewer watches do not suffice:
-// with a single watch on the predecessor, or on the k-th predecessor, one dead
-// waiter can stand between the items and all other waiters. internal/model explores
-// this.) Dead waiters do collect at the front: k of them within one session timeout
-// stop the queue for the rest of that timeout.
-//
-// W2. A waiter that claims deletes its node in the same commit. That lets the next
-// waiter to the front, which then looks for further items. A waiter that gives up
-// or dies has the same effect. So whenever an item is available, a waiter at the
-// front is awake or has a watch that fires.
+// W2. A consumer that claims deletes its slot in the same commit, or its waiter. Another one
+// takes the slot, and then looks for further items.
 //
 // W3. The claim of a dead consumer is a deleted child of a bucket that is watched.
 //
@@ -168,18 +207,57 @@ import (
 // refusal from the leader. The client ignores the item for a minute, as in T7. No
 // live item is ignored, because no name is used twice.
 //
-// W6. Producers that wait for room do not form a queue: each watches all buckets.
+// W6. Producers that wait for room do not form a queue: one of each queue value watches the
+// node out, see L6.
 //
 // W7. An item that is put off, or not due, can be taken when the service's clock
 // certainly shows its time: the session keeps an interval that contains the difference
 // of that clock from the local one, see session_offset.go and session_clock.go. The
-// clocks of clients do not matter, so a slow one at the front delays nothing, and a
-// fast one takes nothing early. Where the interval is not known, a client that waits
-// learns it from the creation of its waiter, and any other from a small write (learn).
-// A waiter at the front wakes when its lower bound reaches the first due time. If the
+// clocks of clients do not matter, so a slow one delays nothing, and a fast one takes
+// nothing early. Where the interval is not known, a client that waits learns it from the
+// creation of its slot or waiter, and any other from a small write (learn).
+// A holder of a slot wakes when its lower bound reaches the first due time. If the
 // interval will be too wide by then, it wakes when the upper bound does, and learns.
 // It also wakes when its contact changes, since the service can have another clock
 // then. If the service has no clock, those of the clients count.
+//
+// # Limits
+//
+// L1. The length of a queue with MaxLen is in - out. Both numbers wrap at 2^32. A put of n items
+// adds n to in, in its commit, on condition that in has the version that it read. So no other
+// put can come between its look at the length and its commit: the limit is never exceeded, not
+// even for a moment. When the versions of in are used up, the commit replaces the node.
+//
+// L2. A commit that deletes n items (Ack, Pop, Purge, the move to the dead letters) sets out n
+// times, at any version. So consumers do not compete, and need not know the number. The versions
+// of out wrap like the numbers.
+//
+// L3. A producer puts by the numbers that it remembers, if they show room. A stale out makes the
+// queue seem longer than it is, and a stale in fails the commit. Without room, it reads both
+// nodes, if need be after a Sync. It reads in first: if the queue seems to be full, then it was
+// full at the time at which out was read.
+//
+// L4. A consumer learns from any list of items that there is a node out, also if it has no MaxLen
+// itself. A producer with MaxLen makes the node in or before the commit of its first item, so
+// the list that shows a bucket shows out as well. If a commit finds that the node is gone, the
+// consumer goes on without it, until a list shows it again.
+//
+// L5. The numbers can be wrong: a client without MaxLen puts, an outsider deletes items or one of
+// the nodes, a consumer claimed its item before there was a node out. So a producer that finds
+// the queue full, or finds no sensible numbers, lists the items and repairs the numbers. It does
+// so in a commit under the version of in that it read before the list, so no put is left out.
+// It reads out once more after the list: an item that is deleted later was counted in
+// the list or is counted by out, so the repaired length is never too small. The repair sets out as well,
+// which wakes the producers that wait. To keep the costs flat, a queue value whose list took n
+// requests, more than a few, does not list again before n of its puts have found the queue full.
+//
+// L6. A producer that waits watches out. It also watches a few of the items that it has listed,
+// the last one among them. If one of these is gone and out does not account for it, the producer
+// counts again. So a queue that is emptied without being counted does not block it for ever.
+// The callers of one queue value take turns, see limit: one of them watches. Of the producers of
+// different clients, those that have slots watch (roomSlots of them, see slotLine). One that has
+// put its items, or gives up, vacates its slot. What has left since it read out wakes the next one
+// at once.
 
 const (
 	bucketSize = 256    // items that a bucket gets before the next put closes it
@@ -199,11 +277,13 @@ const (
 
 // queue is the engine of a queue: everything except the type of the values.
 type queue struct {
-	c       *Client
-	path    recipePath
-	kind    queueKind
-	items   string // <queue>/items
-	waiters string // <queue>/waiters
+	c         *Client
+	path      recipePath
+	kind      queueKind
+	items     string    // <queue>/items
+	in, out   string    // in items
+	waiters   *slotLine // <queue>/waiters
+	producers *slotLine // <queue>/producers
 
 	maxLen       int
 	reject       bool
@@ -212,6 +292,8 @@ type queue struct {
 	size         int           // bucketSize, smaller in tests
 	most         int           // maxBuckets, fewer in tests
 	dead         *queue        // nil only in the engine that writes the dead letters
+	lim          limit         // of a queue with maxLen
+	counted      atomic.Bool   // out exists, as far as is known
 
 	mu      sync.Mutex
 	open    map[int64]openBucket  // by key: the bucket of the latest put
@@ -222,9 +304,16 @@ type queue struct {
 	ending  int                   // number of claims that are being given back in the background
 	ended   chan struct{}         // closed when ending returns to 0
 	acks    map[*session]*ackLine // the sessions with an Ack under way, see queue_ack.go
-	head    string                // fifoQueue: the bucket that was first, "" if not known
+	head    string                // the bucket that was first, "" if not known
+	ahead   ahead                 // what the last list showed beyond the items that were taken
+	gen     int                   // incremented when what lists show cannot be used any more
+	missed  time.Time             // when a Pop last found the item gone that it had read ahead
+	lists   uint                  // how many lists choose has seen
+	rivals  int                   // how many items further to look, since others take from the head
 	stuck   map[string]int64      // paths of items that cannot be moved or claimed, and until when they are ignored
 	swept   time.Time             // when sweepEmpty last found nothing
+
+	undecoded int // items in a row that this consumer could not decode, up to maxUndecodable
 }
 
 // trail starts the trace of a call.
@@ -249,7 +338,11 @@ func newQueue(c *Client, path string, kind queueKind) *queue {
 		c: c, path: c.recipePath(path), kind: kind, size: cmp.Or(c.hooks.BucketSize, bucketSize), most: maxBuckets,
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
 	}
-	q.items, q.waiters = q.path.full+"/items", q.path.full+"/waiters"
+	q.items = q.path.full + "/items"
+	q.in, q.out = q.items+"/"+layout.InName, q.items+"/"+layout.OutName
+	q.waiters = newSlotLine(c, q.ground().within(q.path.full+"/waiters", layout.KindWaiters), layout.WaiterInfix, itemSlots)
+	q.producers = newSlotLine(c, q.ground().within(q.path.full+"/producers", layout.KindWaiters), layout.RoomInfix, roomSlots)
+	q.lim.turn, q.lim.dry = make(chan struct{}, 1), make(chan struct{})
 	return q
 }
 

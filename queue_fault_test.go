@@ -156,6 +156,7 @@ func TestManyNacksKeepNameAndId(t *testing.T) {
 }
 
 func TestALostPutReplyMakesOneItem(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(backendtest.Link){
 		"request lost": backendtest.Link.DropNextRequest,
 		"reply lost":   backendtest.Link.DropNextReply,
@@ -356,6 +357,28 @@ func TestAnItemWithoutItsStateStillBecomesADeadLetter(t *testing.T) {
 		if n != 0 || d != 1 || err != nil {
 			w.T.Errorf("%d in the queue and %d dead letters, %v", n, d, err)
 		}
+	})
+}
+
+// An item that another program has deleted while it was claimed does not come back as a dead
+// letter.
+func TestAnItemThatWasDeletedIsNoDeadLetter(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q := w.queue("a", &coord.QueueOptions[int]{MaxAttempts: 1})
+		mustPut(w.T, q, 1, 1)
+		it := mustTake(w.T, q, 1)
+		for _, n := range w.Children("/q/items/b-0-0") {
+			if strings.HasPrefix(n, "i-") {
+				w.commit(backend.Delete(w.Path("/q/items/b-0-0/"+n), backend.AnyVersion))
+			}
+		}
+		if err := it.Nack(0); err != nil {
+			w.T.Fatal(err)
+		}
+		if l := letters(w.T, &q.Consumer); len(l) != 0 {
+			w.T.Errorf("dead letters: %+v", l)
+		}
+		w.drained(&q.Consumer)
 	})
 }
 
@@ -562,8 +585,8 @@ func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
 		}
 		outsider := w.Session("x")
 		after.Arm(1, claims, func(_ context.Context, c backendtest.Call, err error) error {
-			slot := c.Ops[len(c.Ops)-1].Path
-			if _, derr := outsider.Commit(ctx, backend.Delete(slot, backend.AnyVersion)); err != nil || derr != nil {
+			receipt := c.Ops[len(c.Ops)-1].Path
+			if _, derr := outsider.Commit(ctx, backend.Delete(receipt, backend.AnyVersion)); err != nil || derr != nil {
 				w.T.Error(err, derr)
 			}
 			return backend.ErrUncertain

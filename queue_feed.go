@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -138,11 +139,14 @@ func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.
 
 // later ends a claim in the background. Close waits for it. Until then the feeder
 // takes nothing, so that a single consumer does not get a later item first.
-func (cl *itemClaim) later(v claimVerb) {
+func (cl *itemClaim) later(v claimVerb) { cl.laterFor(v, deadReason{}) }
+
+// laterFor is later with the reason for verbBury.
+func (cl *itemClaim) laterFor(v claimVerb, why deadReason) {
 	done := cl.q.begin()
 	if cl.q.c.goCleanUp(func(context.Context, *cleanUp) {
 		defer done()
-		cl.finish(context.Background(), v, 0)
+		cl.finishFor(context.Background(), v, 0, why)
 	}) == nil {
 		done() // the session is about to end, and the claim with it
 	}
@@ -249,8 +253,8 @@ func (q *queue) present() []*queueAsk {
 // feedOn runs feeders, on one session after the other, until no caller asks.
 func (q *queue) feedOn(ctx context.Context) error {
 	_, err := onSession(ctx, q.c, func(s *session) (struct{}, error) {
-		f := &feeder{q: q, s: s}
-		defer f.leave()
+		f := &feeder{q: q, s: s, place: slotPlace{l: q.waiters, s: s}}
+		defer f.place.leave()
 		return struct{}{}, f.run(ctx)
 	})
 	return err
@@ -260,11 +264,9 @@ func (q *queue) feedOn(ctx context.Context) error {
 type feeder struct {
 	q     *queue
 	s     *session
-	lost  int    // number of consecutive claims that failed because another consumer was first
 	stale bool   // the last snapshot may be stale: Sync first
 	gone  string // path of the first item of the last claim, if all its items had vanished
-	place string // path of the waiter, "" if there is none
-	front bool   // the waiter is one of the front, which watch the items
+	place slotPlace
 	ws    *backend.WatchSet
 }
 
@@ -284,8 +286,9 @@ func (f *feeder) run(ctx context.Context) error {
 			want += a.want
 			tries = tries || a.try
 		}
-		if f.place != "" && !f.front && !tries {
-			if err := f.stand(ctx); err != nil {
+		if f.place.path != "" && !f.place.slot && !tries {
+			err := f.place.stand(ctx, func(changed, filled <-chan struct{}) error { return f.await(ctx, changed, nil, filled) })
+			if err != nil {
 				return err
 			}
 			continue
@@ -332,46 +335,80 @@ func (f *feeder) takeFor(ctx context.Context, asks []*queueAsk, want int, tries 
 // take looks for items once and claims those it finds. It returns errAgain if it
 // found items but claimed none.
 func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, sight, error) {
+	if claims, err := f.takeAhead(ctx, want); len(claims) > 0 || err != nil {
+		return claims, sight{}, err
+	}
+	l := learnsNow
+	if f.place.path == "" && !sync {
+		l = learnsLater
+	}
 	fresh := sync || f.stale || f.q.kind == priorityQueue
 	if fresh {
-		// The Sync makes the walk see each item that was put before the call began.
+		// The Sync makes the walk see each item that was put before the call began. The lists
+		// do not travel with it: a leader answers the Sync of a client of its own at once, and
+		// reads that are sent with it can be older than what a follower has answered before.
 		if err := f.s.b.Sync(ctx, f.q.items); err != nil {
 			return nil, sight{}, err
 		}
 	}
-	f.stale = false
 	f.unwatch()
-	if f.front {
+	if f.place.slot {
 		f.ws = backend.NewWatchSet()
 	}
-	l := learnsNow
-	if f.place == "" && !sync {
-		l = learnsLater
-	}
-	v, err := f.q.walk(ctx, f.s, want+f.spread(), f.ws, f.q.stuckItems(), l)
+	began, gen := time.Now(), f.q.generation()
+	v, err := f.q.walk(ctx, f.s, math.MaxInt, f.ws, f.q.stuckItems(), l)
+	f.stale = false
 	if err != nil || len(v.found) == 0 {
 		return nil, v, err
 	}
-	found := v.found
-	if extra := min(f.spread(), len(found)-1); extra > 0 {
-		found = found[f.q.c.random("spread")%uint64(extra+1):]
-	}
-	found = found[:min(want, len(found))]
-	claims, faster, err := f.q.claim(ctx, f.s, found, f.place, fresh)
+	found, rest := f.q.choose(v.found, want)
+	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, fresh)
 	switch {
 	case err != nil:
 		return nil, v, err
 	case len(claims) == 0:
-		if faster {
-			f.lost++
-		} else {
+		if !faster {
 			f.vanished(found)
 		}
+		f.q.met(faster)
 		return nil, v, errAgain
 	}
-	f.lost = 0
-	f.place, f.front = "", false
+	f.q.met(false)
+	f.q.keep(f.s, began, gen, &v, rest)
+	f.place.vacated()
 	return claims, v, nil
+}
+
+// takeAhead claims items that an earlier list has shown. It returns no claims if there is no such
+// list. If an item cannot be claimed, another consumer has had it, and takeAhead tries the next
+// one. It returns errAgain after two of them, or if one of several items cannot be claimed: the
+// others precede the next ones.
+func (f *feeder) takeAhead(ctx context.Context, want int) ([]*itemClaim, error) {
+	if f.place.slot || f.stale {
+		return nil, nil
+	}
+	for tries := 1; ; tries++ {
+		found := f.q.next(f.s, want)
+		if len(found) == 0 {
+			if tries > 1 {
+				return nil, errAgain
+			}
+			return nil, nil
+		}
+		claims, _, err := f.q.claim(ctx, f.s, found, f.place.path, false)
+		switch {
+		case len(claims) > 0 && err == nil:
+			f.place.vacated()
+			return claims, nil
+		case err == nil || errors.Is(err, errAgain):
+			if tries == 1 && want == 1 {
+				continue
+			}
+			err = errAgain
+		}
+		f.q.forget() // these items may still be free
+		return nil, err
+	}
 }
 
 // vanished notes that the service did not have the items that a list showed. If a
@@ -390,14 +427,6 @@ func (f *feeder) vanished(found []layout.QueueEntry) {
 	for i := range found {
 		f.q.stick(found[i].Path())
 	}
-}
-
-// spread is the number of items that a consumer that lost races looks further.
-func (f *feeder) spread() int {
-	if f.q.kind != fifoQueue {
-		return 0
-	}
-	return min(4*f.lost, 32)
 }
 
 func (f *feeder) unwatch() {

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -61,16 +62,28 @@ func (it *Item[T]) Ack() error {
 // service; DelayQueue says how exact that is, what it costs, and what holds for a
 // service that has no clock. If delay is not positive, it can be taken at once. An item
 // that was taken as often as MaxAttempts allows is moved to the dead letters instead.
-func (it *Item[T]) Nack(delay time.Duration) error {
+// NackCause also says why.
+func (it *Item[T]) Nack(delay time.Duration) error { return it.NackCause(delay, nil) }
+
+// NackCause is Nack with the error for which the attempt failed. If the item is moved to
+// the dead letters, the text of the error is stored with it, and Dead shows it. The text is
+// stored as it is, up to a kilobyte, where the item's own bytes are, so it may quote them.
+// It appears in no log and no event. The causes of earlier attempts are not stored.
+func (it *Item[T]) NackCause(delay time.Duration, cause error) error {
 	cl := it.claim
-	return opError("nack", cl.e.Path(), cl.finish(context.Background(), cl.failure(), max(delay, 0)))
+	v, why := cl.failure(), deadReason{}
+	if v == verbBury {
+		why = failedFor(cause)
+	}
+	return opError("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
 }
 
 // openClaims reads and decodes the claimed items. It moves items that cannot be
 // decoded to the dead letters, and leaves out items that have vanished. If it
 // fails, it gives all of them back. If the codec panics, it gives all back but the
 // item being decoded: that item counts as a failed attempt, or it would be the
-// first of the queue for ever.
+// first of the queue for ever. If too many items in a row cannot be decoded, it gives back
+// the one beyond and those behind it; it fails if it has no item then.
 func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (items []*Item[T], err error) {
 	var decoding *itemClaim
 	defer func() {
@@ -78,7 +91,7 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 			for _, cl := range claims {
 				// This does nothing for a claim that has ended.
 				if cl == decoding {
-					cl.later(cl.failure())
+					cl.laterFor(cl.failure(), decodingPanicked)
 				} else {
 					cl.later(verbGiveBack)
 				}
@@ -88,8 +101,16 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 	}()
 	found := make([]bool, len(claims))
 	errs := make([]error, len(claims))
-	read := readClaims(ctx, claims)
-	together(len(claims), func(i int) { found[i], errs[i] = claims[i].took(ctx, read[i].Data, read[i].Err) })
+	var again []*itemClaim
+	for _, cl := range claims {
+		if cl.read.Err != nil { // such as the end of a context that was not this one
+			again = append(again, cl)
+		}
+	}
+	for i, r := range readClaims(ctx, again) {
+		again[i].read = r
+	}
+	together(len(claims), func(i int) { found[i], errs[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
 	for i, cl := range claims {
 		switch {
 		case errs[i] != nil:
@@ -97,10 +118,19 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 		case found[i] && err == nil:
 			// This runs the caller's code, in the caller's goroutine.
 			decoding = cl
-			if it := decodeClaim(ctx, k, cl); it != nil {
+			it, tooMany := decodeClaim(ctx, k, cl)
+			decoding = nil
+			switch {
+			case tooMany != nil && len(items) > 0: // the next call meets the same item
+				for _, cl := range claims[i:] {
+					cl.later(verbGiveBack)
+				}
+				return items, nil
+			case tooMany != nil:
+				err = tooMany
+			case it != nil:
 				items = append(items, it)
 			}
-			decoding = nil
 		}
 	}
 	return items, err
@@ -146,20 +176,46 @@ func (cl *itemClaim) took(ctx context.Context, data []byte, err error) (bool, er
 	return true, nil
 }
 
-// decodeClaim returns nil if there is no item to hand out.
-func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) *Item[T] {
+// maxUndecodable is the number of items in a row that a queue value moves to the dead letters
+// because its codec cannot decode them. A few of them are the producers' mistakes. More are
+// as a rule the mistake of this consumer, which has the wrong codec or is older than its
+// producers, and would move the whole queue.
+const maxUndecodable = 5
+
+// decoded counts the items in a row that could not be decoded, and reports whether they are
+// too many.
+func (q *queue) decoded(err error) (tooMany bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err == nil {
+		q.undecoded = 0
+		return false
+	}
+	if q.undecoded == maxUndecodable {
+		return true
+	}
+	q.undecoded++
+	return false
+}
+
+// decodeClaim returns nil if there is no item to hand out. If too many items in a row cannot
+// be decoded, it returns an error, and the claim stands.
+func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) (it *Item[T], tooMany error) {
 	v, err := k.decode(cl.data)
+	if cl.q.decoded(err) {
+		return nil, fmt.Errorf("%d items in a row, the last one %s: %w", maxUndecodable+1, cl.e.Path(), err)
+	}
 	if err != nil {
 		cl.s.c.log.Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.Path(), "error", err)
-		if err := cl.finish(ctx, cl.undecodable(), 0); err != nil && ctx.Err() == nil {
+		if err := cl.finishFor(ctx, cl.undecodable(), 0, undecodable(err)); err != nil && ctx.Err() == nil {
 			cl.s.c.log.Warn("coord: cannot move an item to the dead letters", "path", cl.e.Path(), "error", err)
 		}
-		return nil
+		return nil, nil
 	}
 	if !cl.limitUnreceived(cl.q.claimTimeout) {
-		return nil // lost, or given back because the codec took too long
+		return nil, nil // lost, or given back because the codec took too long
 	}
-	return &Item[T]{Hold: cl.hold, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}
+	return &Item[T]{Hold: cl.hold, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}, nil
 }
 
 // undecodable is the verb for an item that cannot be decoded.

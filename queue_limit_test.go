@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+
 	"slices"
 	"strings"
 	"sync"
@@ -266,55 +266,6 @@ func TestTheHighestBucketNumberIsALimit(t *testing.T) {
 			mustAck(w.T, mustTake(w.T, q, n))
 		}
 	})
-}
-
-// Each put into a queue with a limit increments the version of a node, and versions are finite.
-// A queue whose versions have overflowed already continues too.
-func TestALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
-	for _, first := range []int32{math.MaxInt32 - 3, math.MinInt32 + 5} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx := t.Context()
-			b := &aged{Backend: memory.New(nil), by: make(map[int64]int32)}
-			c := coordtest.Open(t, b, nil)
-			q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxLen: 2, FailWhenFull: true})
-			coord.SetBucketSize(&q.Consumer, 6)
-			s, err := b.Backend.Open(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			age := func(path string, version int32) int64 {
-				stat, err := s.Exists(ctx, path, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				b.by[stat.Czxid] += version - (stat.Version + b.by[stat.Czxid])
-				return stat.Czxid
-			}
-			n := 0
-			play := func() {
-				for range 8 {
-					mustPut(t, q, n, n+1)
-					_, err := q.Put(ctx, 99)
-					coordtest.WantErr(t, err, coord.ErrFull)
-					mustAck(t, mustTake(t, q, n))
-					mustAck(t, mustTake(t, q, n+1))
-					n += 2
-				}
-			}
-			play()
-			age("/q/items", first)
-			play()
-			next := age("/q/items/tally", math.MaxInt32-3)
-			play()
-			if age("/q/items/tally", 0) == next {
-				t.Error("the second node has the versions that were used up")
-			}
-			if n := mustLen(t, &q.Consumer); n != 0 {
-				t.Errorf("%d items", n)
-			}
-		})
-	}
 }
 
 // Peek skips an item that a take would move to the dead letters.
@@ -657,12 +608,16 @@ func TestBatchesAreSplitByTheLimitsOfTheService(t *testing.T) {
 		"conditions": {Checks: 4},
 		"bytes":      {Bytes: 8000},
 		"all":        {Ops: 12, Checks: 2, Bytes: 4000},
+		"all, limit": {Ops: 12, Checks: 2, Bytes: 4000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
 				var mu sync.Mutex
-				largest := 0
+				largest, most := 0, 0
+				if strings.HasSuffix(name, "limit") {
+					most = 100
+				}
 				hooks := backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 					mu.Lock()
 					defer mu.Unlock()
@@ -670,7 +625,7 @@ func TestBatchesAreSplitByTheLimitsOfTheService(t *testing.T) {
 					return nil
 				}}
 				c := coordtest.Open(t, backendtest.Intercept(memory.New(&memory.Options{Limits: limits}), hooks), nil)
-				q := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 100})
+				q := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 100, MaxLen: most})
 				vs := make([]string, 100)
 				for i := range vs {
 					vs[i] = fmt.Sprint(i)
@@ -793,5 +748,27 @@ func TestWhatTheServiceCannotHoldIsRefusedAtOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
+	})
+}
+
+// A producer reads the counts after a Sync before it says that the queue is full: its server can
+// lag behind.
+func TestAQueueIsFullOnlyAfterASync(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var syncs atomic.Int64
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Op == "sync" {
+				syncs.Add(1)
+			}
+			return nil
+		}}, full(2))
+		mustPut(w.T, q, 1, 2)
+		for range 3 {
+			before := syncs.Load()
+			wantFull(w.T, q)
+			if syncs.Load() == before {
+				w.T.Error("there was no Sync")
+			}
+		}
 	})
 }

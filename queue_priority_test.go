@@ -115,6 +115,48 @@ func TestABetterItemWinsOnALaggingServer(t *testing.T) {
 	})
 }
 
+// A Take lists the buckets and the first of them, and a third one only if the first is another one
+// than at the Take before.
+func TestATakeByPriorityListsTwoNodes(t *testing.T) {
+	onEach(t, func(w *world) {
+		var mu sync.Mutex
+		var calls []string
+		a := w.priorityQueue("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, c.Op)
+			return nil
+		}})
+		coord.SetBucketSize(&a.Consumer, 100)
+		b := w.priorityQueue("b", nil)
+		coord.SetBucketSize(&b.Consumer, 100)
+		mustPutAt(w.T, b, 3, 31, 32, 33, 34, 35)
+		costs := func(value int, want ...string) {
+			mu.Lock()
+			calls = nil
+			mu.Unlock()
+			it := mustTake(w.T, a, value)
+			mu.Lock()
+			slices.Sort(calls)
+			if !slices.Equal(calls, want) {
+				w.T.Errorf("to take %d costs the calls %v, want %v", value, calls, want)
+			}
+			mu.Unlock()
+			mustAck(w.T, it)
+		}
+		mustAck(w.T, mustTake(w.T, a, 31))
+		usual := []string{"children", "children", "commit", "get", "sync"}
+		costs(32, usual...)
+		costs(33, usual...)
+		mustPutAt(w.T, b, 2, 21, 22, 23)
+		costs(21, append([]string{"children"}, usual...)...)
+		costs(22, usual...)
+		costs(23, usual...)
+		mustAck(w.T, mustTake(w.T, a, 34)) // which removes the bucket of 2
+		costs(35, usual...)
+	})
+}
+
 func TestPrioritiesThatAreNotUsedLeaveNoNodes(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.priorityQueue("a", nil)
@@ -195,6 +237,9 @@ func TestTheDelayQueueGivesNothingBeforeItIsDue(t *testing.T) {
 		a, b := w.delayQueue("a"), w.delayQueue("b")
 		start := time.Now()
 		late, soon := start.Add(900*time.Millisecond), start.Add(400*time.Millisecond)
+		if !w.Fake { // the puts below must be over by then
+			late, soon = start.Add(6*time.Second), start.Add(5*time.Second)
+		}
 		if _, err := a.Put(ctx, late, 9); err != nil {
 			w.T.Fatal(err)
 		}

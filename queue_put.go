@@ -14,15 +14,19 @@ import (
 
 // parcel is a value to put.
 type parcel struct {
-	id   string
-	data []byte
+	id     string
+	data   []byte
+	reason []byte // of a dead letter: the data of the node beside it; nil: none
 }
 
 // fits returns ErrTooLarge if an item with data would leave no room for the other operations
-// of the commit that moves it to the dead letters.
+// of the commit that moves it to the dead letters, or back.
 func (q *queue) fits(data []byte) error {
-	most := q.c.rules().Limits().Bytes
-	if room := most - min(16*(len(q.items)+256), most/2); len(data) > room {
+	most, path := q.c.rules().Limits().Bytes, len(q.items)
+	if q.dead != nil {
+		path = max(path, len(q.dead.items))
+	}
+	if room := most - min(16*(path+256), most/2); len(data) > room {
 		return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), room)
 	}
 	return nil
@@ -51,7 +55,7 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 			if q.maxLen > 0 {
 				return q.putLimited(ctx, s, trail, q.keyOf(priority, due), due, all[done:done+n])
 			}
-			return n, q.putItems(ctx, s, q.keyOf(priority, due), due, all[done:done+n], nil, tally{})
+			return n, q.putItems(ctx, s, q.keyOf(priority, due), due, all[done:done+n], nil)
 		})
 		if err != nil {
 			return done, err
@@ -61,15 +65,12 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 	return done, nil
 }
 
-// tally is a version of the queue. Each limited put increments it, and so does each
-// commit that makes a bucket for a key without an open one; each of these commits
-// is conditional on the version that it has read. The version is that of the
-// directory of items or, once the versions of that are used up, that of the node
-// tally beside the buckets.
+// tally is the version of the directory of items or, once the versions of that are used up,
+// that of the node tally beside the buckets. Each commit that makes a bucket for a key without
+// an open one increments it, on condition that it is the version that was read.
 type tally struct {
 	path    string
 	version int32
-	read    bool // false: there is no tally, any version will do
 }
 
 // next returns the operations that increment the tally.
@@ -82,13 +83,14 @@ func (t tally) next() []backend.Op {
 }
 
 // listBuckets lists the directory of items. The tally is not newer than the list.
-func (q *queue) listBuckets(ctx context.Context, s *session, ws *backend.WatchSet) ([]string, backend.Stat, tally, error) {
-	names, stat, err := s.b.Children(ctx, q.items, ws.New())
+func (q *queue) listBuckets(ctx context.Context, s *session) ([]string, backend.Stat, tally, error) {
+	names, stat, err := s.b.Children(ctx, q.items, nil)
+	q.noteCounting(names)
 	if err != nil || stat.Version >= 0 && stat.Version < math.MaxInt32 {
-		return names, stat, tally{q.items, stat.Version, true}, err
+		return names, stat, tally{q.items, stat.Version}, err
 	}
 	// The version of the directory is used up and does not change any more.
-	next := tally{q.items + "/" + layout.TallyName, 0, true}
+	next := tally{q.items + "/" + layout.TallyName, 0}
 	next.version, err = s.version(ctx, next.path)
 	if err != nil {
 		return nil, backend.Stat{}, tally{}, err
@@ -126,9 +128,9 @@ func (s *session) version(ctx context.Context, path string) (int32, error) {
 
 // putItems creates the parcels as items of one bucket, in one commit together with
 // the operations of with. An error that blames one of these is returned unchanged,
-// with its index. With a tally that was read, the commit fails with errAgain if the
-// tally has changed since.
-func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch []parcel, with []backend.Op, t tally) error {
+// with its index. The reasons of dead letters are left out if the commit would be too
+// large with them, or another client has made a node of that name.
+func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch []parcel, with []backend.Op) error {
 	if err := s.occupy(ctx, q.ground()); err != nil {
 		return err
 	}
@@ -136,9 +138,6 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 	for {
 		err := q.planPut(ctx, s, key, &pl)
 		if isNotFound(err) {
-			if t.read {
-				return errAgain
-			}
 			if err := q.makeItems(ctx, s); err != nil {
 				return err
 			}
@@ -147,14 +146,13 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		if err != nil {
 			return err
 		}
-		if t.read && pl.tally.read && pl.tally != t {
-			return errAgain
-		}
-		ops, target := pl.ops(q, key, with, t)
+		ops, target := pl.ops(q, key, with)
 		first := len(ops)
 		for _, p := range batch {
 			ops = append(ops, backend.Create(target+"/"+layout.ItemStem(p.id, due), p.data, backend.PersistentSequential))
 		}
+		// Behind the items, so that neither their indexes nor their numbers change.
+		ops = withReasons(s, ops, target, batch)
 		results, _, err := s.commitOnce(ctx, ops...)
 		if err == nil {
 			full := false
@@ -163,16 +161,20 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 				full = q.fills(results[first+last], layout.ItemStem(batch[last].id, due))
 			}
 			q.setOpen(key, openBucket{pl.target(), full})
+			if q.kind == delayQueue {
+				q.forgetAfter(due)
+			}
 			return nil
 		}
 		i := blamed(err)
 		if i < 0 || i < len(with) {
 			return err
 		}
-		q.forgetOpen(key)
-		if t.read && i < len(with)+len(t.next()) {
-			return errAgain // the operations of the tally come first after with
+		if i >= first+len(batch) {
+			batch = withoutReasons(batch)
+			continue
 		}
+		q.forgetOpen(key)
 		// Another client closed, made or removed a bucket, or the list was stale.
 		// The next list must be newer than the state that made the commit fail.
 		if err := s.b.Sync(ctx, q.items); err != nil {
@@ -201,7 +203,7 @@ type putPlan struct {
 	n     int64
 	use   bool  // bucket n is expected to be open
 	full  bool  // and the put must close it
-	tally tally // that of the list, if there was one
+	tally tally // that of the list
 
 	closed bool  // the previous attempt found its bucket closed
 	was    int64 // the number of that bucket
@@ -226,7 +228,7 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 	}
 	closed, was := p.closed, p.was
 	for before := int64(-1); ; {
-		names, stat, t, err := q.listBuckets(ctx, s, nil)
+		names, stat, t, err := q.listBuckets(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -301,25 +303,18 @@ func (q *queue) sweepEmpty(ctx context.Context, s *session, all []layout.Bucket)
 }
 
 // ops returns the operations that precede those that create the items, and the path
-// of the bucket of the items. The first operations after with increment t if it was
-// read. Otherwise, if a bucket is made for a key without an open one, they
+// of the bucket of the items. If a bucket is made for a key without an open one, they
 // increment the tally of the list.
-func (p *putPlan) ops(q *queue, key int64, with []backend.Op, t tally) ([]backend.Op, string) {
+func (p *putPlan) ops(q *queue, key int64, with []backend.Op) ([]backend.Op, string) {
 	ops := with[:len(with):len(with)]
 	target := layout.BucketPath(q.items, key, p.target())
-	if !p.use && !t.read {
-		t = p.tally
-	}
-	if t.read {
-		ops = append(ops, t.next()...)
-	}
 	switch {
 	case p.use && p.full:
 		ops = append(ops, backend.SetData(layout.BucketPath(q.items, key, p.n), nil, 0), backend.Create(target, nil, backend.Persistent))
 	case p.use:
 		ops = append(ops, backend.Check(target, 0))
 	default:
-		ops = append(ops, backend.Create(target, nil, backend.Persistent))
+		ops = append(append(ops, p.tally.next()...), backend.Create(target, nil, backend.Persistent))
 	}
 	return ops, target
 }
@@ -337,67 +332,4 @@ func (q *queue) forgetOpen(key int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.open, key)
-}
-
-// putLimited puts as much of the batch as there is room for. If there is no room,
-// it waits for some, or fails with ErrFull.
-//
-// It counts the items under the version of the directory of items, which each
-// limited put increments. So no other limited put can come between the count and
-// the put: the limit is never exceeded, not even for a moment, and nothing has to
-// be taken back.
-func (q *queue) putLimited(ctx context.Context, s *session, trail *trail, key, due int64, batch []parcel) (int, error) {
-	for watch := false; ; {
-		n, err := q.putSome(ctx, s, trail, key, due, batch, watch)
-		switch {
-		case isNotFound(err):
-			if err := q.makeItems(ctx, s); err != nil {
-				return 0, err
-			}
-		case !errors.Is(err, errAgain):
-			return n, err
-		case n < 0: // it was full
-			watch = true
-		}
-	}
-}
-
-// putSome makes one attempt. It returns errAgain if another attempt is needed,
-// together with -1 if there was no room. With watch, it waits for a change before
-// it returns that.
-func (q *queue) putSome(ctx context.Context, s *session, trail *trail, key, due int64, batch []parcel, watch bool) (int, error) {
-	if err := s.b.Sync(ctx, q.items); err != nil {
-		return 0, err
-	}
-	var ws *backend.WatchSet
-	if watch {
-		ws = backend.NewWatchSet()
-		defer ws.Stop()
-	}
-	n, t, err := q.countItems(ctx, s, ws)
-	if err != nil {
-		return 0, err
-	}
-	if room := q.maxLen - n; room > 0 {
-		batch = batch[:min(room, len(batch))]
-		if err := q.putItems(ctx, s, key, due, batch, nil, t); err != nil {
-			return 0, err
-		}
-		return len(batch), nil
-	}
-	if q.reject {
-		return 0, fmt.Errorf("%w: %d items", ErrFull, n)
-	}
-	if !watch {
-		return -1, errAgain
-	}
-	trail.waiting(ctx, "", -1)
-	select {
-	case <-ws.Ready():
-		return -1, errAgain
-	case <-s.b.Done():
-		return 0, s.b.Err()
-	case <-ctx.Done():
-		return 0, backend.ContextError(ctx)
-	}
 }

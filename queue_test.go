@@ -118,7 +118,7 @@ func (w *world) drained(q *coord.Consumer[int]) {
 		if _, err := q.TryTake(ctx); !errors.Is(err, coord.ErrEmpty) {
 			w.T.Error(err)
 		}
-		buckets := w.Children("/q/items")
+		buckets := slices.DeleteFunc(w.Children("/q/items"), func(name string) bool { return !strings.HasPrefix(name, "b-") })
 		return len(buckets) == 1 && len(w.Children("/q/items/"+buckets[0])) == 0
 	})
 	w.Empty("/q/waiters")

@@ -280,6 +280,9 @@ func TestAPrefetchedItemThatIsNotReceivedInTimeIsGivenBack(t *testing.T) {
 func TestAnItemThatIsOfferedInVainIsGivenBackInTime(t *testing.T) {
 	onEach(t, func(w *world) {
 		q, b := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime}), w.queue("b", nil)
+		if l, ok := w.Link("a").(interface{ SetLatency(time.Duration) }); ok {
+			l.SetLatency(tripTime / 2) // else a takes each time again what it has given back, before b is told
+		}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		mustPut(w.T, b, 1, 1)

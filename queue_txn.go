@@ -101,7 +101,7 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 				continue
 			}
 		}
-		ops, _ := pl.ops(q, key, nil, tally{})
+		ops, _ := pl.ops(q, key, nil)
 		if _, _, err := s.commitOnce(ctx, ops...); err != nil {
 			if blamed(err) < 0 {
 				return "", err

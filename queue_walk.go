@@ -32,10 +32,25 @@ const (
 	learnsLater
 )
 
+// bucketList is a list of a bucket.
+type bucketList struct {
+	path  string
+	names []string
+	stat  backend.Stat
+	err   error
+}
+
+func (l *bucketList) read(ctx context.Context, s *session, w *backend.Watch) {
+	l.names, l.stat, l.err = s.b.Children(ctx, l.path, w)
+}
+
 // walk lists bucket after bucket until it finds an item that can be taken, and
 // returns up to want items of that bucket. With a watch set, it arms watches on all
 // nodes that it reads; they fire on every change that can make an item available.
 // It ignores the items whose paths are in stuck, until the time given there.
+//
+// In a Queue it lists the bucket that was first before it lists the buckets: none comes before it.
+// In a PriorityQueue it lists both at the same time, since one can, but seldom does.
 //
 // An item that is put off, or not due, is found if the service's clock certainly shows its
 // time. If the session does not know the time, the walk learns it at the first such item, or
@@ -54,10 +69,29 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		}
 	}
 	var names []string // none if there was no put yet, or an outsider has removed the directory
-	_, err := s.readOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
-		names, _, err = s.b.Children(ctx, q.items, w)
-		return err
-	})
+	var err error
+	readItems := func() {
+		_, err = s.readOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
+			names, _, err = s.b.Children(ctx, q.items, w)
+			return err
+		})
+	}
+	var head bucketList
+	if q.kind == priorityQueue && ws == nil {
+		head.path = q.knownHead()
+	}
+	if head.path == "" {
+		readItems()
+	} else {
+		together(2, func(i int) {
+			if i == 0 {
+				readItems()
+			} else {
+				head.read(ctx, s, nil)
+			}
+		})
+	}
+	q.noteCounting(names)
 	if err != nil {
 		return sight{}, err
 	}
@@ -76,18 +110,22 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 				return v, nil
 			}
 		}
-		w := ws.New()
-		names, stat, err := s.b.Children(ctx, b.Path, w)
-		if isNotFound(err) {
-			w.Stop()
-			continue
+		list := head
+		if b.Path != head.path || head.err != nil {
+			w := ws.New()
+			list = bucketList{path: b.Path}
+			list.read(ctx, s, w)
+			if isNotFound(list.err) {
+				w.Stop()
+				continue
+			}
+			if list.err != nil {
+				return sight{}, list.err
+			}
 		}
-		if err != nil {
-			return sight{}, err
-		}
-		c := layout.ParseBucket(b.Path, names, stat.AsOf)
+		c := layout.ParseBucket(b.Path, list.names, list.stat.AsOf)
 		if len(c.Items) == 0 && (i < len(all)-1 || len(c.Litter) > 0) {
-			q.sweep(ctx, s, b, c.Litter, len(c.Litter) == len(names) && i < len(all)-1)
+			q.sweep(ctx, s, b, c.Litter, len(c.Litter) == len(list.names) && i < len(all)-1)
 			continue
 		}
 		if first == "" {
@@ -205,6 +243,107 @@ func (q *queue) knownHead() string {
 	return q.head
 }
 
+// ahead is what a list has shown of the items that can be taken.
+type ahead struct {
+	s     *session
+	items []layout.QueueEntry // in order
+	until time.Time           // the list is too old then
+	next  int64               // or when the service's clock shows this time, since another item can be taken; 0: never
+	left  int                 // so many claims may rely on the list
+	first *readAhead          // of the first item, or of one that was before it; may be nil
+}
+
+// The limits of the claims that rely on one list.
+const (
+	aheadClaims = 32
+	aheadTime   = time.Second
+)
+
+// generation returns the present generation of lists.
+func (q *queue) generation() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.gen
+}
+
+// forget makes the client list the items again: it has given an item back, or has put one that
+// can come before the others.
+func (q *queue) forget() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gen++
+	q.ahead = ahead{}
+}
+
+// forgetAfter makes the client list the items again if it remembers one that is due after the
+// given time, at which an item that it has put is due.
+func (q *queue) forgetAfter(due int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gen++ // a list that is under way may not show the item
+	if n := len(q.ahead.items); n > 0 && q.ahead.items[n-1].Due > due {
+		q.ahead = ahead{}
+	}
+}
+
+// keep remembers the items that a list has shown, less those that are being claimed, unless the
+// generation is over.
+func (q *queue) keep(s *session, began time.Time, gen int, v *sight, items []layout.QueueEntry) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.kind != priorityQueue && gen == q.gen && v.retry == 0 {
+		q.ahead = ahead{s: s, items: items, until: began.Add(aheadTime), next: v.next, left: aheadClaims}
+	}
+}
+
+// next returns want items of those that are remembered, or none.
+func (q *queue) next(s *session, want int) []layout.QueueEntry {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.nextLocked(s, want)
+}
+
+func (q *queue) nextLocked(s *session, want int) []layout.QueueEntry {
+	a := &q.ahead
+	if a.s != s || a.left == 0 || len(a.items) < want || time.Now().After(a.until) || a.next > 0 && s.untilDue(a.next) <= 0 {
+		q.ahead = ahead{}
+		return nil
+	}
+	a.left--
+	found := a.items[:want:want]
+	a.items = a.items[want:]
+	return found
+}
+
+// choose returns want of the items of a list, and those behind them. If other consumers take
+// from the head of the queue, it passes over a few, but of four lists in turn it takes one from its
+// head: nobody else may take the first item.
+func (q *queue) choose(items []layout.QueueEntry, want int) (found, rest []layout.QueueEntry) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	want = min(want, len(items))
+	q.lists++
+	if extra := min(q.rivals, len(items)-want); extra > 0 && q.lists%4 > 0 {
+		items = items[q.c.random("spread")%uint64(extra+1):]
+	}
+	return items[:want:want], items[want:]
+}
+
+const mostRivals = 32
+
+// met records whether another consumer was faster with an item.
+func (q *queue) met(rival bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.kind != fifoQueue:
+	case rival:
+		q.rivals = min(q.rivals+4, mostRivals)
+	case q.rivals > 0:
+		q.rivals--
+	}
+}
+
 func (q *queue) setHead(path string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -225,6 +364,7 @@ func (q *queue) stick(path string) {
 	}
 	maps.DeleteFunc(q.stuck, func(_ string, until int64) bool { return until <= now.UnixMilli() })
 	q.stuck[path] = now.Add(stickPause).UnixMilli()
+	q.ahead = ahead{}
 }
 
 // stuckItems returns the paths of the items to ignore, and until when.
@@ -239,34 +379,33 @@ func (q *queue) stuckItems() map[string]int64 {
 
 // eachBucket lists every bucket of the queue. It calls f with each bucket, whether
 // it is the last one, and its contents.
-func (q *queue) eachBucket(ctx context.Context, s *session, ws *backend.WatchSet, f func(b layout.Bucket, last bool, c layout.BucketContents) error) (t tally, err error) {
-	names, _, t, err := q.listBuckets(ctx, s, ws)
+func (q *queue) eachBucket(ctx context.Context, s *session, f func(b layout.Bucket, last bool, c layout.BucketContents) error) error {
+	names, _, err := s.b.Children(ctx, q.items, nil)
 	if err != nil {
-		return tally{}, err
+		return err
 	}
+	q.noteCounting(names)
 	all := layout.Buckets(q.items, names)
 	for i, b := range all {
-		w := ws.New()
-		names, bstat, err := s.b.Children(ctx, b.Path, w)
+		names, stat, err := s.b.Children(ctx, b.Path, nil)
 		if isNotFound(err) {
-			w.Stop()
 			continue
 		}
 		if err == nil {
-			err = f(b, i == len(all)-1, layout.ParseBucket(b.Path, names, bstat.AsOf))
+			err = f(b, i == len(all)-1, layout.ParseBucket(b.Path, names, stat.AsOf))
 		}
 		if err != nil {
-			return tally{}, err
+			return err
 		}
 	}
-	return t, nil
+	return nil
 }
 
-// countItems returns the number of items, and the tally as it was before the count.
-func (q *queue) countItems(ctx context.Context, s *session, ws *backend.WatchSet) (n int, t tally, err error) {
-	t, err = q.eachBucket(ctx, s, ws, func(_ layout.Bucket, _ bool, c layout.BucketContents) error {
+// countItems returns the number of items.
+func (q *queue) countItems(ctx context.Context, s *session) (n int, err error) {
+	err = q.eachBucket(ctx, s, func(_ layout.Bucket, _ bool, c layout.BucketContents) error {
 		n += len(c.Items)
 		return nil
 	})
-	return n, t, err
+	return n, err
 }

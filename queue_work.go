@@ -23,7 +23,8 @@ const (
 // If handle returns nil, Work acknowledges the item. If it returns an error, Work gives
 // the item back as a failed attempt (Nack): it can be taken again after 100 ms, and
 // after twice as long with each further attempt, at most a minute, until MaxAttempts is
-// reached. The error itself is not logged, since it can contain data of the item. If
+// reached. The error itself is not logged, since it can contain data of the item; its text
+// is stored with the item if that becomes a dead letter, see NackCause and Dead. If
 // handle has ended the claim itself, with Ack, Nack or Release, Work leaves it at that,
 // whatever handle returns.
 //
@@ -43,7 +44,7 @@ const (
 // client, which ends the claims and so the contexts of all handlers. A handler that does
 // not return keeps Work from returning.
 //
-// On a failure for which All would end (ErrClosed, ErrDenied, ErrBadPath), Work waits
+// On a failure for which All would end (ErrClosed, ErrDecode, ErrDenied, ErrBadPath), Work waits
 // for the handlers in the same way and returns the error. ErrInvalid: n is less than 1,
 // or handle is nil.
 //
@@ -124,7 +125,7 @@ func (it *Item[T]) settle(err error) {
 		err = it.Ack()
 	} else {
 		op = "nack"
-		err = it.Nack(retryDelay(it.Attempt))
+		err = it.NackCause(retryDelay(it.Attempt), err)
 	}
 	if err != nil && !isClosed(err) && !errors.Is(err, ErrReleased) {
 		it.s.c.log.Warn("coord: cannot end the claim of an item", "operation", op, "path", it.claim.e.Path(), "error", err)

@@ -65,7 +65,7 @@ type RWMutex struct {
 func NewRWMutex(c *Client, path string, o *RWMutexOptions) *RWMutex {
 	rw := &RWMutex{c: c, path: c.recipePath(path)}
 	if o != nil {
-		rw.data, rw.bad = encodeContender(o.ID, slices.Clone(o.Data))
+		rw.data, rw.bad = encodeContender(o.ID, 0, slices.Clone(o.Data))
 		rw.hasID = o.ID != ""
 	}
 	return rw

@@ -98,7 +98,7 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 	s.want.Store(int64(limit))
 	if o != nil {
 		s.adopt = o.AdoptLimit
-		s.data, s.bad = encodeContender(o.ID, slices.Clone(o.Data))
+		s.data, s.bad = encodeContender(o.ID, 0, slices.Clone(o.Data))
 		s.hasID = o.ID != ""
 	}
 	return s

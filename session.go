@@ -20,13 +20,13 @@ type session struct {
 	c *Client
 	b backend.Session
 
-	mu     sync.Mutex
-	err    error              // why the session is over, for its holds
-	holds  map[*Hold]struct{} // the holds that stand
-	toArm  []*Hold            // granted without a watch on their node, see armLater
-	spare  []*Hold            // the other buffer of toArm
-	arming bool               // armLoop runs
-	slots  []*slot            // free journal nodes, see commit.go
+	mu       sync.Mutex
+	err      error              // why the session is over, for its holds
+	holds    map[*Hold]struct{} // the holds that stand
+	toArm    []*Hold            // granted without a watch on their node, see armLater
+	spare    []*Hold            // the other buffer of toArm
+	arming   bool               // armLoop runs
+	receipts []*receipt         // free journal nodes, see commit.go
 
 	allowed map[string]struct{} // directories in which the permissions are sufficient, see sees and mayMark
 
@@ -152,7 +152,11 @@ func (s *session) armLoop() {
 			return
 		}
 		for _, h := range due {
-			if h.Err() == nil {
+			switch {
+			case h.Err() != nil:
+			case h.stay != nil:
+				h.stay.watch()
+			default:
 				s.c.goWork(func() { h.watchNode("", nil) })
 			}
 		}

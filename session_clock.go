@@ -168,8 +168,8 @@ func (k *serviceClock) learn(x sample, contact <-chan struct{}) bool {
 }
 
 // learn returns what the session knows of the service's clock, and makes it known: if it is
-// not, or badly, learn writes to a slot, which costs one request, and another one if the session
-// has no slot yet. If the service refuses the write, the clock of this process counts from then
+// not, or badly, learn writes to a receipt, which costs one request, and another one if the session
+// has no receipt yet. If the service refuses the write, the clock of this process counts from then
 // on. The error never matches ErrUncertain.
 func (s *session) learn(ctx context.Context) (moment, error) {
 	pause := pauses{c: s.c}
@@ -178,7 +178,7 @@ func (s *session) learn(ctx context.Context) (moment, error) {
 		if now.known && !now.stale {
 			return now, nil
 		}
-		switch err := s.writeSlot(ctx); {
+		switch err := s.writeReceipt(ctx); {
 		case answers(err, ErrDenied):
 			s.refuseClock(err)
 		case err != nil:
@@ -188,14 +188,14 @@ func (s *session) learn(ctx context.Context) (moment, error) {
 	}
 }
 
-// writeSlot commits nothing but the write of a slot.
-func (s *session) writeSlot(ctx context.Context) error {
+// writeReceipt commits nothing but the write of a receipt.
+func (s *session) writeReceipt(ctx context.Context) error {
 	for {
-		sl, err := s.takeSlot(ctx)
+		r, err := s.takeReceipt(ctx)
 		if err != nil {
 			return err
 		}
-		_, _, err = s.commitUnder(ctx, sl, s.c.newGUID(sl.path), nil)
+		_, _, err = s.commitUnder(ctx, r, s.c.newGUID(r.path), nil)
 		if !errors.Is(err, errAgain) {
 			return err
 		}

@@ -191,13 +191,24 @@ verbose() {
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
+# packaged runs tests on the ZooKeeper of Debian's package, whatever ZOOKEEPER_CLASSPATH says.
+packaged() (
+	unset ZOOKEEPER_CLASSPATH
+	verbose "$@"
+)
+
 # tidy says what `go mod tidy` would change in a module. It asks the module proxy for
 # what the tests of our dependencies need, once.
 tidy() {
 	local module
-	for module in . bench oteltrace; do
+	for module in . backend/etcd bench examples oteltrace; do
 		(cd "$module" && go mod tidy -diff)
 	done
+	# This module has no replace directives; see its go.mod.
+	cp cmd/coordctl/go.mod "$tmp/coordctl.mod"
+	cp cmd/coordctl/go.sum "$tmp/coordctl.sum"
+	go mod edit -replace github.com/go-coord/coord="$PWD" -replace github.com/go-coord/coord/backend/etcd="$PWD/backend/etcd" "$tmp/coordctl.mod"
+	(cd cmd/coordctl && go mod tidy -diff -modfile "$tmp/coordctl.mod")
 }
 
 # module checks a module of its own beside the root. Its code drives the library, which
@@ -206,12 +217,13 @@ module() (
 	cd "$1"
 	go vet ./...
 	go run "$staticcheck" ./...
-	go test -count=1 -vet=off -timeout 20m ./...
+	go test -count=1 -vet=off -timeout 20m -parallel "$parallel" ./...
 )
 
-# workspace builds from the root what users call from there.
+# workspace runs from the root what users call from there.
 workspace() {
 	GOWORK='' go build -buildvcs=false -o "$tmp/bench" ./bench
+	GOWORK='' go run ./examples/tour
 }
 
 # plain runs what the race detector is too slow for: ten times the schedules of the
@@ -234,18 +246,20 @@ rest() {
 	# now; in those two packages are files that the race detector leaves out.
 	nice -n 10 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
 	nice -n 10 go run "$staticcheck" ./internal/model ./internal/coordtest
+	module backend/etcd
 	module bench
+	module examples
 	module oteltrace
+	GOWORK='' module cmd/coordctl
 	workspace
-	go run ./examples/tour
 }
 
 # ordered lists the packages, those first that take longest: they spend their time
 # waiting, and the others run meanwhile.
 ordered() {
-	local long='/internal/(chaos|faulttest|sweep|interop|hostile|simulation)$|/backend/zookeeper$|/coord$|/coordctl$'
+	local long='/internal/(chaos|faulttest|sweep|interop|hostile|simulation)$|/backend/zookeeper$|/coord$'
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
-	for name in internal/chaos internal/faulttest coord internal/simulation internal/hostile backend/zookeeper internal/interop internal/sweep cmd/coordctl; do
+	for name in internal/chaos internal/faulttest coord internal/simulation internal/hostile backend/zookeeper internal/interop internal/sweep; do
 		grep "/$name\$" "$tmp/packages.txt"
 	done
 	grep -Ev "$long|/internal/mutants\$" "$tmp/packages.txt"
@@ -332,6 +346,8 @@ export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
 # processor time.
 export GOGC=${GOGC:-400}
 COORD_FUZZ=${COORD_FUZZ:-3600}
+# More tests of a package at a time than processors: most of them wait.
+parallel=$((2 * $(getconf _NPROCESSORS_ONLN)))
 
 step "gofmt" check_format
 step "go mod tidy" tidy
@@ -346,14 +362,21 @@ if [[ -n $long ]]; then
 	mapfile -t packages < <(go list -buildvcs=false ./... | grep -Ev '/internal/(faulttest|chaos)$')
 	step "tests" verbose results/tests.txt -timeout 120m "${packages[@]}"
 	step "fault tests" verbose results/faulttest.txt -timeout 120m -p 1 ./internal/faulttest ./internal/chaos
+	summarized=(results/tests.txt results/faulttest.txt)
+	if [[ -n ${ZOOKEEPER_CLASSPATH:-} && -e $jars/zookeeper.jar ]]; then
+		step "tests on the packaged ZooKeeper" packaged results/packaged.txt -timeout 120m "${packages[@]}"
+		summarized+=(results/packaged.txt)
+	fi
 	step "benchmarks" benchmarks results/benchmarks.txt
 	step "simulation and models" plain results/simulation.txt
+	step "etcd" module backend/etcd
 	step "bench" module bench
+	step "examples" module examples
 	step "oteltrace" module oteltrace
-	step "workspace" workspace
-	step "tour" go run ./examples/tour
+	GOWORK='' step "coordctl" module cmd/coordctl
+	step "workspace and tour" workspace
 	step "fuzz" fuzz results/fuzz.txt ./...
-	summary results/tests.txt results/faulttest.txt results/simulation.txt results/fuzz.txt >"$tmp/summary.md"
+	summary "${summarized[@]}" results/simulation.txt results/fuzz.txt >"$tmp/summary.md"
 	mv "$tmp/summary.md" results/summary.md
 	echo "== summary: results/summary.md"
 else
@@ -364,7 +387,7 @@ else
 	start "staticcheck, simulation, models, modules and tour" rest "$tmp/simulation.txt"
 	mapfile -t packages < <(ordered)
 	# More packages at a time than processors: most of them wait.
-	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" "${packages[@]}"
+	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" -parallel "$parallel" "${packages[@]}"
 	join
 fi
 echo "== all: ok, $SECONDS s"

@@ -413,7 +413,7 @@ func TestATransactionThatWasNotSentIsNotUncertain(t *testing.T) {
 				c := w.Open("a", &backendtest.Hooks{After: x.After})
 				v := coord.NewValue[int](c, "/dir/v", nil)
 				q := coord.NewQueue[int](c, "/q", nil)
-				setValue(w.T, coord.NewValue[int](c, "/plain", nil), 1) // creates the slot
+				setValue(w.T, coord.NewValue[int](c, "/plain", nil), 1) // creates the receipt
 				x.Arm(1, coordtest.Creates, func(_ context.Context, call backendtest.Call, err error) error {
 					w.Link("a").Expire(call.Session.ID())
 					return backend.Uncertain(backend.ErrSessionLost)

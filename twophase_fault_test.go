@@ -51,6 +51,7 @@ func TestSitesDoNotWaitForADeadCoordinator(t *testing.T) {
 
 // The coordinator dies after its decision is committed and before Propose returns it.
 func TestADecisionOutlivesItsCoordinator(t *testing.T) {
+	t.Parallel()
 	for _, retry := range []bool{false, true} {
 		t.Run(fmt.Sprintf("retry=%v", retry), func(t *testing.T) {
 			onEach(t, func(w *world) {

@@ -233,6 +233,23 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError("commit", "", err)
 	}
+	for i, g := range t.guards {
+		if err := g.enter(); err != nil {
+			for _, g := range t.guards[:i] {
+				g.leave(nil)
+			}
+			return nil, (&txnPart{op: "guard", index: i}).conflict(err)
+		}
+	}
+	results, err := t.commit(ctx)
+	for _, g := range t.guards {
+		g.leave(err)
+	}
+	return results, err
+}
+
+// commit is Commit between the checks of the caller's part.
+func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 	pause := pauses{c: t.c}
 	for {
 		s, err := t.c.session(ctx)

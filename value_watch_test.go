@@ -488,6 +488,14 @@ func (s *agedSession) Exists(ctx context.Context, path string, w *backend.Watch)
 	return stat, err
 }
 
+func (s *agedSession) ReadMany(ctx context.Context, reads ...backend.Read) ([]backend.ReadResult, error) {
+	got, err := s.Session.ReadMany(ctx, reads...)
+	for i := range got {
+		s.b.see(&got[i].Stat)
+	}
+	return got, err
+}
+
 func (s *agedSession) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 	if err := backend.CheckOps(ops); err != nil {
 		return nil, err

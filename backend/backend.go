@@ -3,8 +3,9 @@
 // nodes, one-shot watches and atomic commits. A backend implements nodes, sessions and
 // watches. It contains no recipe.
 //
-// Two backends come with the module: backend/memory and backend/zookeeper. Package
-// backendtest is this contract as a test suite; a new backend is done when it passes.
+// Two backends come with the module: backend/memory and backend/zookeeper. A third one,
+// backend/etcd, is a module of its own. Package backendtest is this contract as a test suite; a
+// new backend is done when it passes.
 //
 // # Sessions
 //

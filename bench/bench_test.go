@@ -40,6 +40,7 @@ var tinySizes = sizes{
 	rounds: 2, long: 5 * time.Millisecond, short: 4 * time.Millisecond, widths: []int{1, 3},
 	waiters: []int{1, 3}, depths: []int{0, 10}, batches: []int{1, 5},
 	members: []int{2, 3}, sites: []int{1, 2}, nodes: []int{50, 250}, idle: 20,
+	consumers: []int{1, 3}, batch: 5,
 }
 
 // Every cell without servers yields its figures.

@@ -81,8 +81,9 @@ func (n name) String() string {
 // the measured time.
 type cell struct {
 	name
-	cost time.Duration // approximate time of one run, to estimate the remaining time
-	run  func(ctx context.Context) (sample, error)
+	crash string        // what a consumer's crash does to the item that it processes, for queues
+	cost  time.Duration // approximate time of one run, to estimate the remaining time
+	run   func(ctx context.Context) (sample, error)
 }
 
 // A group is a set of cells to compare, so their runs are interleaved: each round runs every

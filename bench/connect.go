@@ -27,10 +27,21 @@ var leading = &contestant{who: byCoord + " election", where: onZooKeeper, dial: 
 	return &electionConn{c.(*coordConn)}, nil
 }}
 
+// keeping is coord's lock, kept between holds.
+var keeping = &contestant{who: byCoord + ", kept", where: onZooKeeper, dial: func(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error) {
+	c, err := dialCoord(ctx, p, i, timeout)
+	if err != nil {
+		return nil, err
+	}
+	c.(*coordConn).keep = time.Second
+	return c, nil
+}}
+
 // coordConn is a client of coord.
 type coordConn struct {
 	c    *coord.Client
 	root string
+	keep time.Duration // of its locks
 }
 
 func dialCoord(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error) {
@@ -42,11 +53,11 @@ func dialCoord(ctx context.Context, p *place, i int, timeout time.Duration) (con
 	if err != nil {
 		return nil, err
 	}
-	return &coordConn{c, p.root}, nil
+	return &coordConn{c: c, root: p.root}, nil
 }
 
 func (x *coordConn) locker(_ context.Context, path string, _ int) (locker, error) {
-	m := coord.NewMutex(x.c, path[len(x.root):], nil)
+	m := coord.NewMutex(x.c, path[len(x.root):], &coord.MutexOptions{Keep: x.keep})
 	return func(ctx context.Context) (func() error, error) {
 		h, err := m.Lock(ctx)
 		if err != nil {

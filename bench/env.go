@@ -183,7 +183,11 @@ func (e *env) processors() (sum time.Duration, known bool) {
 
 // A meter counts the requests and the processor time of the servers while a cell hammers
 // them, and not while the cell prepares.
-type meter struct{ e *env }
+type meter struct {
+	requests   func(ctx context.Context) (n float64, known bool)
+	processors func() (sum time.Duration, known bool)
+	own        float64 // requests of one reading
+}
 
 type meterKey struct{}
 
@@ -193,7 +197,8 @@ func (e *env) metered(ctx context.Context, where string) context.Context {
 	if where != onZooKeeper {
 		return ctx
 	}
-	return context.WithValue(ctx, meterKey{}, &meter{e})
+	// The four-letter words themselves are packets.
+	return context.WithValue(ctx, meterKey{}, &meter{e.packets, e.processors, float64(len(e.addrs))})
 }
 
 // startMeter begins to count. The returned function adds the count for each of n operations
@@ -205,8 +210,8 @@ func startMeter(ctx context.Context) (stop func(s sample, n int)) {
 	var counted, timed bool
 	m, ours := ctx.Value(meterKey{}).(*meter)
 	if ours {
-		packets, counted = m.e.packets(ctx)
-		used, timed = m.e.processors()
+		packets, counted = m.requests(ctx)
+		used, timed = m.processors()
 	}
 	return func(s sample, n int) {
 		if n == 0 {
@@ -218,12 +223,11 @@ func startMeter(ctx context.Context) (stop func(s sample, n int)) {
 		if !ours {
 			return
 		}
-		if now, ok := m.e.processors(); ok && timed {
+		if now, ok := m.processors(); ok && timed {
 			s[mServerCPU] = micros(now-used) / float64(n)
 		}
-		if now, ok := m.e.packets(ctx); ok && counted {
-			// The four-letter words themselves are packets.
-			s[mPackets] = max(0, now-packets-float64(len(m.e.addrs))) / float64(n)
+		if now, ok := m.requests(ctx); ok && counted {
+			s[mPackets] = max(0, now-packets-m.own) / float64(n)
 		}
 	}
 }

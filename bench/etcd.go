@@ -1,13 +1,17 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -122,6 +126,64 @@ func (x *etcdCluster) at(p *place) ([]string, error) {
 		addrs = append(addrs, q.Addr())
 	}
 	return addrs, nil
+}
+
+// metered returns a context with which hammer counts the requests and the processor time of
+// these servers.
+func (x *etcdCluster) metered(ctx context.Context) context.Context {
+	return context.WithValue(ctx, meterKey{}, &meter{requests: x.requests, processors: x.processors})
+}
+
+// requests returns the number of messages of clients that the servers have received, by their
+// own count.
+func (x *etcdCluster) requests(ctx context.Context) (n float64, known bool) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, a := range x.addrs {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a+"/metrics", nil)
+		if err != nil {
+			return 0, false
+		}
+		r, err := client.Do(req)
+		if err != nil {
+			return 0, false
+		}
+		k, known := sumOf("grpc_server_msg_received_total", r.Body)
+		r.Body.Close()
+		if !known {
+			return 0, false
+		}
+		n += k
+	}
+	return n, true
+}
+
+// sumOf adds the values of a metric in Prometheus' text format.
+func sumOf(metric string, text io.Reader) (sum float64, known bool) {
+	in := bufio.NewScanner(text)
+	for in.Scan() {
+		labels, ok := strings.CutPrefix(in.Text(), metric)
+		if !ok || labels == "" || labels[0] != '{' && labels[0] != ' ' {
+			continue
+		}
+		v, err := strconv.ParseFloat(labels[strings.LastIndexByte(labels, ' ')+1:], 64)
+		if err != nil {
+			return 0, false
+		}
+		sum, known = sum+v, true
+	}
+	return sum, known && in.Err() == nil
+}
+
+// processors returns the processor time of the servers so far.
+func (x *etcdCluster) processors() (sum time.Duration, known bool) {
+	for _, cmd := range x.cmds {
+		t, ok := processorTimeOf(cmd.Process.Pid)
+		if !ok {
+			return 0, false
+		}
+		sum += t
+	}
+	return sum, true
 }
 
 // cut cuts a place off from the servers.

@@ -25,7 +25,10 @@ import (
 //	hold SERVERS SERVERS PATH MILLIS               a holder and an heir with that session timeout
 //	granted                                        when the heir has the lock
 //	drop                                           ends both
-//	queue SERVERS PATH THREADS MILLIS SIZE         N TOOK PERCENTILES of a put and a take
+//	queue KIND SERVERS PATH CONSUMERS BATCH SIZE   a queue, each of whose consumers has a client and has had a turn
+//	turns MILLIS                                   N TOOK PERCENTILES of turns: a consumer puts a batch, and takes as many
+//	                                               items; fails unless each item was taken once
+//	unqueue                                        ends that queue's consumers
 //	barrier SERVERS PATH MEMBERS ROUNDS            TOOK
 //	cache SERVERS PATH KIND                        TOOK NODES of a cache that has the subtree, and stays until uncache
 //	heap                                           BYTES in use after a collection, if the process can tell

@@ -28,8 +28,10 @@ func foreignMain() {
 	fmt.Println("ok")
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		switch words := strings.Fields(in.Text()); words[0] {
-		case "cycles":
+		case "cycles", "turns":
 			fmt.Println("ok 100 2000000000 1000 2000 3000 4000")
+		case "queue", "unqueue":
+			fmt.Println("ok")
 		case "hang":
 			time.Sleep(time.Hour)
 		case "die":

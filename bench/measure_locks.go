@@ -39,7 +39,7 @@ func uncontendedGroup(e *env, rivals []rival, widths []int, span time.Duration) 
 		}
 		at(whatWrite, byRaw, onZooKeeper, func(ctx context.Context) (sample, error) { return e.rawWrites(ctx, n, span) })
 		at(whatPairs, byRaw, onZooKeeper, func(ctx context.Context) (sample, error) { return e.rawPairs(ctx, n, span) })
-		for _, r := range rivals {
+		for _, r := range append(slices.Clone(rivals), native{keeping}) {
 			at(whatCycle, r.who(), r.where(), func(ctx context.Context) (sample, error) {
 				return r.cycles(ctx, e.direct, e.root+e.path(), n, span)
 			})
@@ -192,7 +192,7 @@ func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 	const clients = 8
 	g.limit(e, span)
 	for _, p := range []*place{e.direct, e.near, e.far} {
-		for _, r := range append(slices.Clone(rivals), native{leading}) {
+		for _, r := range append(slices.Clone(rivals), native{leading}, native{keeping}) {
 			where := r.where()
 			if p.oneWay > 0 {
 				where = fmt.Sprintf("%s, %v each way", where, p.oneWay)
@@ -215,7 +215,7 @@ func insideGroup(e *env, rivals []rival, span time.Duration) *group {
 	}
 	const callers = 16
 	g.limit(e, span)
-	for _, r := range rivals {
+	for _, r := range append(slices.Clone(rivals), native{keeping}) {
 		g.add(whatContend, r.who(), r.where(), span+100*time.Millisecond, func(ctx context.Context) (sample, error) {
 			return r.contend(e.metered(ctx, r.where()), e.direct, e.root+e.path(), callers, true, span)
 		}).at("callers", callers)

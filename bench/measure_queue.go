@@ -17,19 +17,17 @@ const (
 	together = 128
 
 	whatBatches = "items in batches"
-	whatOffer   = "items one at a time"
 )
 
-// queueGroup moves items through queues: with growing numbers of waiting items, put one by
-// one and in batches, and compared with the queues of other libraries.
-func queueGroup(e *env, p *peers, depths, batches []int, span time.Duration) *group {
+// queueGroup moves items through queues of coord: with growing numbers of waiting items, put
+// one by one and in batches.
+func queueGroup(e *env, depths, batches []int, span time.Duration) *group {
 	g := &group{
 		name: "queues",
 		warm: true,
 		about: "Items of 100 bytes through one client. A cycle is Put, Take and Ack of one item, with that many others in the queue. " +
 			"For items put in batches the times are those of a PutAll; the other figures are per item. " +
-			fmt.Sprintf("Items in batches are put by PutAll and taken with a prefetch of %d, as many Acks at a time. ", together) +
-			"Items one at a time are put and taken in turn by each thread, which keeps the queues of the peers short, their best case.",
+			fmt.Sprintf("Items in batches are put by PutAll and taken with a prefetch of %d, as many Acks at a time.", together),
 		shown: []metric{mRate, mP50, mP99, mPackets},
 	}
 	add := func(what, who string, cost time.Duration, run func(ctx context.Context) (sample, error)) *cell {
@@ -57,15 +55,6 @@ func queueGroup(e *env, p *peers, depths, batches []int, span time.Duration) *gr
 	}
 	for _, batch := range batches {
 		add(whatBatches, byCoord, 500*time.Millisecond, func(ctx context.Context) (sample, error) { return e.batches(ctx, batch, span) }).at("items a batch", float64(batch))
-	}
-	for _, n := range []int{1, 8} {
-		for _, f := range []*foreign{p.curator, p.kazoo} {
-			if f != nil {
-				add(whatOffer, f.name, 100*time.Millisecond, func(ctx context.Context) (sample, error) {
-					return f.hammered(f.ask(ctx, "queue", servers(e.direct), e.root+e.path(), n, span.Milliseconds(), len(payload)))
-				}).at("threads", float64(n))
-			}
-		}
 	}
 	return g
 }
@@ -106,14 +95,8 @@ func (e *env) puts(ctx context.Context, batch int, span time.Duration) (sample, 
 	if err != nil {
 		return nil, err
 	}
-	s[mRate] *= float64(batch)
-	for _, m := range []metric{mPackets, mAllocs, mAllocated, mCPU, mServerCPU} {
-		if v, ok := s[m]; ok {
-			s[m] = v / float64(batch)
-		}
-	}
 	_, err = q.Purge(ctx)
-	return s, err
+	return s.perItem(batch), err
 }
 
 // batches puts items in batches and takes them concurrently.

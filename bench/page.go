@@ -18,10 +18,14 @@ import (
 //	<!-- end -->
 //
 // Rows and columns are what, who, where or with. A cell shows the median of its metrics;
-// spread adds the lowest and highest round of the first one. only is a regular expression for
-// the names of the cells. "figures: targets" is the list of targets, "figures: run" describes
-// the run and the machine. With from=NAME the figures are those of another run, whose results
-// are in NAME.json beside those of the first.
+// spread adds the lowest and highest round of the first one. also=crash adds a column with
+// what a consumer's crash does to its item. only is a regular expression for the names of the
+// cells or targets. "figures: targets" is the list of targets, "figures: run" describes the
+// run and the machine. With from=NAME the figures are those of another run, whose results are
+// in NAME.json beside those of the first.
+//
+// A specification that begins with "planned" instead of "figures" is left alone, for a table
+// whose run is yet to come.
 var figuresOf = regexp.MustCompile(`(?s)<!-- figures: ([^\n]*?) -->\n.*?<!-- end -->`)
 
 // fillPage returns the page with the figures of runs. read reads the results of a run; the
@@ -37,7 +41,7 @@ func fillPage(page string, read func(name string) (*report, error)) (string, err
 		switch {
 		case err != nil:
 		case what == "targets":
-			r.targetTable(&b)
+			err = r.targetTable(&b, keys["only"])
 		case what == "run":
 			r.conditions(&b)
 		case what != "":
@@ -79,8 +83,13 @@ func (r *report) pivot(w io.Writer, keys map[string]string) error {
 	if rowOf == nil || colOf == nil {
 		return fmt.Errorf("rows and columns must be what, who, where or with")
 	}
+	crashes := keys["also"] == "crash"
+	if keys["also"] != "" && !crashes {
+		return fmt.Errorf("there is no column %q", keys["also"])
+	}
 	var rows, cols []string
 	cells := make(map[[2]string]string)
+	crashOf := make(map[string]string)
 	t := &table{results: r.Results}
 	for _, x := range r.Results {
 		if x.Group != keys["group"] || x.Error != "" || !only.MatchString(x.name.String()) {
@@ -102,11 +111,16 @@ func (r *report) pivot(w io.Writer, keys map[string]string) error {
 			return fmt.Errorf("two figures for %s, %s", row, col)
 		}
 		cells[at] = text
+		crashOf[row] = x.Crash
 	}
 	if len(rows) == 0 {
 		return fmt.Errorf("no cell of the run matches")
 	}
-	fmt.Fprintf(w, "\n| | %s |\n|---|%s\n", strings.Join(cols, " | "), strings.Repeat("---:|", len(cols)))
+	last, dashes := "", ""
+	if crashes {
+		last, dashes = " "+titleCrash+" |", "---|"
+	}
+	fmt.Fprintf(w, "\n| | %s |%s\n|---|%s%s\n", strings.Join(cols, " | "), last, strings.Repeat("---:|", len(cols)), dashes)
 	for _, row := range rows {
 		fmt.Fprintf(w, "| %s |", row)
 		for _, col := range cols {
@@ -115,6 +129,9 @@ func (r *report) pivot(w io.Writer, keys map[string]string) error {
 				text = "–"
 			}
 			fmt.Fprintf(w, " %s |", text)
+		}
+		if crashes {
+			fmt.Fprintf(w, " %s |", crashOf[row])
 		}
 		fmt.Fprintln(w)
 	}

@@ -66,6 +66,8 @@ func TestAPageWithUnknownFiguresIsRefused(t *testing.T) {
 		"group=uncontended; rows=who; columns=with; show=rate; only=(",
 		"uncontended",
 		"targets; from=none",
+		"targets; only=(",
+		"group=uncontended; rows=whose; columns=with; show=rate; also=luck",
 	} {
 		read := func(name string) (*report, error) {
 			if name != "" {
@@ -83,6 +85,43 @@ func TestAPageWithUnknownFiguresIsRefused(t *testing.T) {
 	}
 	if code := run(t.Context(), []string{"-page", "one"}, &notes, &notes); code != 2 {
 		t.Errorf("exit code %d for one argument", code)
+	}
+}
+
+func TestAPageShowsWhatACrashDoesToAnItem(t *testing.T) {
+	t.Parallel()
+	r := &report{
+		Results: []*result{
+			queueRates(whatTake, byCoord, crashRedelivers, 1, 10), queueRates(whatTake, byCoord, crashRedelivers, 8, 20),
+			queueRates(whatSimple, byCurator, crashLoses, 1, 5),
+		},
+		Targets: []target{{Name: "items", Bound: 2, Figure: 1, Known: true, Met: true}, {Name: "locks"}},
+	}
+	page := "<!-- figures: group=" + queuesCompared + "; rows=whose; columns=with; show=rate; also=crash -->\n<!-- end -->\n" +
+		"<!-- planned: group=none; rows=whose; columns=with; show=rate -->\n<!-- end -->\n" +
+		"<!-- figures: targets; only=^items -->\n<!-- end -->\n"
+	got, err := fillPage(page, func(string) (*report, error) { return r, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `<!-- figures: group=queues compared; rows=whose; columns=with; show=rate; also=crash -->
+
+| | 1 consumer | 8 consumers | the item of a consumer that crashes |
+|---|---:|---:|---|
+| Take and Ack, coord | 10 | 20 | redelivered |
+| SimpleDistributedQueue, Curator | 5 | – | lost |
+
+<!-- end -->
+<!-- planned: group=none; rows=whose; columns=with; show=rate -->
+<!-- end -->
+<!-- figures: targets; only=^items -->
+| target | figure | wanted | |
+|---|---:|---:|---|
+| items | 1 | ≤ 2 | met |
+<!-- end -->
+`
+	if got != want {
+		t.Errorf("the page is\n%s\nwant\n%s", got, want)
 	}
 }
 

@@ -15,6 +15,9 @@ type sizes struct {
 
 	waiters, depths, batches, members, sites, nodes []int
 
+	consumers []int // of the queues that are compared
+	batch     int   // items put and taken together in these queues
+
 	idle int // waiters whose memory is measured
 }
 
@@ -22,6 +25,7 @@ var fullSizes = sizes{
 	rounds: 5, long: time.Second, short: 200 * time.Millisecond, widths: []int{1, 16, 64},
 	waiters: []int{1, 10, 100, 1000}, depths: []int{0, 100, 1000, 10_000}, batches: []int{1, 10, 100, 1000},
 	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000, 100_000}, idle: 500,
+	consumers: []int{1, 8}, batch: 100,
 }
 
 // quickSizes are only for a check that everything works. Two such runs agree less.
@@ -29,6 +33,7 @@ var quickSizes = sizes{
 	rounds: 1, long: 120 * time.Millisecond, short: 30 * time.Millisecond, widths: []int{1, 16},
 	waiters: []int{1, 10, 50}, depths: []int{0, 1000}, batches: []int{1, 100},
 	members: []int{2, 20}, sites: []int{1, 5}, nodes: []int{1000}, idle: 200,
+	consumers: []int{1, 8}, batch: 10,
 }
 
 // plan returns the groups whose names match, in the order in which they run. The physical
@@ -56,7 +61,8 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		insideGroup(e, us, s.long),
 		recipesGroup(e, e.memory, s.widths, s.short/4),
 		recipesGroup(e, e.direct, s.widths, s.short),
-		queueGroup(e, p, s.depths, s.batches, s.long/2),
+		queueGroup(e, s.depths, s.batches, s.long/2),
+		comparedQueuesGroup(e, p, s.consumers, s.batch, s.long),
 		cacheGroup(e, p, s.nodes),
 		memoryGroup(e, s.idle),
 		waitersGroup(e, crowd, p, s.waiters),

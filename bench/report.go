@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -92,7 +93,7 @@ func (r *report) markdown(w io.Writer, drawn []*chart) {
 	fmt.Fprintf(w, "# Benchmarks\n\n")
 	r.conditions(w)
 	fmt.Fprintf(w, "\n## Targets\n\n")
-	r.targetTable(w)
+	_ = r.targetTable(w, "") // an empty expression is valid
 	if failed := r.failed(); len(failed) > 0 {
 		fmt.Fprintf(w, "\n## Failed\n\n")
 		for _, x := range failed {
@@ -141,10 +142,17 @@ func (r *report) conditions(w io.Writer) {
 	}
 }
 
-// targetTable lists the targets and whether they were met.
-func (r *report) targetTable(w io.Writer) {
+// targetTable lists the targets whose names match, and whether they were met.
+func (r *report) targetTable(w io.Writer, names string) error {
+	only, err := regexp.Compile(names)
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(w, "| target | figure | wanted | |\n|---|---:|---:|---|\n")
 	for _, t := range r.Targets {
+		if !only.MatchString(t.Name) {
+			continue
+		}
 		want, figure, met := "≤", number(t.Figure), "met"
 		if t.AtLeast {
 			want = "≥"
@@ -157,4 +165,5 @@ func (r *report) targetTable(w io.Writer) {
 		}
 		fmt.Fprintf(w, "| %s | %s | %s %g | %s |\n", t.Name, figure, want, t.Bound, met)
 	}
+	return nil
 }

@@ -15,6 +15,7 @@ const graceOfCell = 60 * time.Second
 // A result is a cell with its figures.
 type result struct {
 	name
+	Crash   string            `json:"crash,omitempty"` // what a consumer's crash does to its item
 	Figures map[metric]figure `json:"figures,omitempty"`
 	Error   string            `json:"error,omitempty"`
 }
@@ -98,7 +99,7 @@ func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 	samples := make([][]sample, len(g.cells))
 	results := make([]*result, len(g.cells))
 	for i, c := range g.cells {
-		results[i] = &result{name: c.name}
+		results[i] = &result{name: c.name, Crash: c.crash}
 	}
 	for round := rounds - r.runsOf(g); round < rounds; round++ {
 		if round < 0 {

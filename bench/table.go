@@ -21,13 +21,17 @@ var titles = map[metric]string{
 	mCPU: "CPU µs", mServerCPU: "servers' CPU µs", mBusy: "machine busy %", mMemory: "bytes", mTime: "ms", mTimeouts: "session timeouts",
 }
 
+// titleCrash is the column head of what a consumer's crash does to the item that it processes.
+const titleCrash = "the item of a consumer that crashes"
+
 // rows returns a head and a row for every result of a group. The first metric has its lowest
 // and highest round too.
 func (t *table) rows(g *group, results []*result) [][]string {
-	var limits bool
+	var limits, crashes bool
 	for _, r := range results {
 		_, ok := t.ofLimit(r)
 		limits = limits || ok
+		crashes = crashes || r.Crash != ""
 	}
 	head := []string{"what", "who", "where", "with"}
 	for i, m := range g.shown {
@@ -38,6 +42,9 @@ func (t *table) rows(g *group, results []*result) [][]string {
 	}
 	if limits {
 		head = append(head, "of the limit")
+	}
+	if crashes {
+		head = append(head, titleCrash)
 	}
 	rows := [][]string{head}
 	for _, r := range results {
@@ -67,6 +74,9 @@ func (t *table) rows(g *group, results []*result) [][]string {
 			} else {
 				row = append(row, "–")
 			}
+		}
+		if crashes {
+			row = append(row, r.Crash)
 		}
 		rows = append(rows, row)
 	}
@@ -178,7 +188,7 @@ func (t *table) ofLimit(r *result) (float64, bool) {
 		return 0, false // at another distance than the limit
 	case r.What == whatContend, r.What == "put":
 		what, callers = whatWrite, 1
-	case r.Axis == "threads" || r.Group == "queues" || r.Group == "two-phase commit":
+	case r.Group == "queues" || r.Group == "two-phase commit":
 		callers = 1
 	default:
 		return 0, false

@@ -47,7 +47,17 @@ func judge(results []*result) []target {
 		j.cell("contended inside a process", whatContend, byCoord, onZooKeeper, 16),
 		j.cell("contended inside a process", whatContend, byCurator, onZooKeeper, 16))
 	j.ratio("items through a queue in batches, times Curator's SimpleDistributedQueue", 10,
-		j.best("queues", whatBatches, byCoord), j.best("queues", whatOffer, byCurator))
+		j.best("queues", whatBatches, byCoord), j.best(queuesCompared, whatSimple, byCurator))
+	for _, n := range fullSizes.consumers {
+		for _, x := range []struct {
+			loses bool
+			which string
+			bound float64
+		}{{true, "can lose", 1}, {false, "never loses", 2}} {
+			j.ratio(fmt.Sprintf("items one at a time, %d consumers, times the fastest peer that %s an item", n, x.which), x.bound,
+				j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, float64(n)), j.fastestQueue(x.loses, float64(n)))
+		}
+	}
 
 	mutex := j.cell("costs", "Mutex", byCoord, onZooKeeper, 0)
 	j.atMost("uncontended lock: round trips", 1, mutex, mTripsOf+"Lock", 1)
@@ -102,6 +112,20 @@ func (j *judgement) best(group, what, who string) (best *result) {
 		}
 	}
 	return best
+}
+
+// fastestQueue returns the fastest queue of a peer that moves one item at a time and loses the
+// item with a consumer that crashes, or does not.
+func (j *judgement) fastestQueue(loses bool, consumers float64) (fastest *result) {
+	for _, r := range j.results {
+		if r.Error != "" || r.Group != queuesCompared || r.Who == byCoord || isBatched(r.What) || r.X != consumers || (r.Crash == crashLoses) != loses {
+			continue
+		}
+		if fastest == nil || r.Figures[mRate].Median > fastest.Figures[mRate].Median {
+			fastest = r
+		}
+	}
+	return fastest
 }
 
 // ratio requires that one rate is a multiple of another.

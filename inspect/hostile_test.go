@@ -425,6 +425,42 @@ func TestInspectReadsTheClaimsOfAQueueAtOnce(t *testing.T) {
 	})
 }
 
+// TestInspectListsTheBucketsOfAQueueAtOnce, up to its limit. It counts the clients that wait in
+// slots too.
+func TestInspectListsTheBucketsOfAQueueAtOnce(t *testing.T) {
+	onAll(t, func(w *world) {
+		const priorities = 30
+		q := coord.NewPriorityQueue[int](w.Open("a", nil), "/q", nil)
+		for i := range priorities {
+			if _, err := q.Put(context.Background(), int64(i), i); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		inspectMake(w, backend.Persistent, "/q/waiters")
+		inspectMake(w, backend.Ephemeral, "/q/waiters/slot-0", "/q/waiters/slot-2")
+		var calls atomic.Int32
+		c := w.Open("inspector", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { calls.Add(1); return nil }})
+		const fixed = 3 // the lists of the path, items and waiters
+		for limit, items := range map[int]int{0: priorities, fixed + 12: 12} {
+			calls.Store(0)
+			in, err := inspect.Path(context.Background(), c, "/q", &inspect.Options{MaxReads: limit})
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			if in.Recipe != "priorityqueue" || in.Queue.Items != items || in.Queue.Ready != items || in.Queue.Takers != 2 || in.ForeignCount != 0 || in.Truncated != (limit > 0) {
+				w.T.Errorf("with a limit of %d: %+v\n%s", limit, in.Queue, in)
+			}
+			wanted := int32(1 + in.Reads)
+			if w.batches(c) {
+				wanted -= int32(items) - 1
+			}
+			if n := calls.Load(); n != wanted {
+				w.T.Errorf("%d requests, want %d; %d reads were reported", n, wanted, in.Reads)
+			}
+		}
+	})
+}
+
 // TestInspectShowsAHolderOfMoreThanALoweredLimit: a request that was granted without a wait has
 // no mark.
 func TestInspectShowsAHolderOfMoreThanALoweredLimit(t *testing.T) {

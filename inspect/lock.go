@@ -36,6 +36,10 @@ type Contender struct {
 
 	ID string `json:"id,omitempty"`
 
+	// Keep is the time for which the node's client may keep the lock after its last
+	// release, see coord.MutexOptions. Whether it does, only that client knows.
+	Keep string `json:"keep,omitempty"`
+
 	// Of candidates only.
 	Ready            bool   `json:"ready,omitempty"`             // it has called Announce
 	Announcement     []byte `json:"announcement,omitempty"`      // with Options.Data
@@ -171,6 +175,9 @@ func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineK
 			e.ID, own = strings.ToValidUTF8(j.ID, "?"), j.Data
 			e.Size = len(own)
 		} else if id, rest := layout.OpenContender(own); len(rest) != len(own) {
+			if keep := layout.KeepOf(own); keep > 0 {
+				e.Keep = keep.String()
+			}
 			e.ID, own = strings.ToValidUTF8(id, "?"), rest
 			e.Size = len(own)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/queuestat"
 )
 
 // A Queue is the state of a queue: its items, and the claims on them.
@@ -67,6 +68,7 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 		if names, _, _, err = x.list(ctx, items); err != nil {
 			return err
 		}
+		names = slices.DeleteFunc(names, layout.CountsQueue)
 	}
 	var takers []string
 	if k.fixed["waiters"] {
@@ -74,11 +76,7 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 			return err
 		}
 	}
-	for _, name := range takers {
-		if _, ok := layout.ParseSeq(name, layout.WaiterInfix); ok {
-			in.Takers++
-		}
-	}
+	in.Takers = queuestat.Waiting(takers)
 	buckets := layout.Buckets(items, names)
 	switch {
 	case len(names) > 0 && len(buckets) == 0, len(takers) > 0 && in.Takers == 0:
@@ -86,7 +84,7 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 	case len(buckets) == 0 && in.Takers == 0:
 		x.in.note("recognized by the names of its directories alone: nothing is in them")
 	}
-	k.claim("items", "waiters", "dead")
+	k.claim("items", "waiters", "producers", "dead")
 	x.in.Queue = in
 	in.Buckets = len(buckets)
 	kind, err := x.items(ctx, in, buckets)
@@ -178,45 +176,48 @@ func (q *queueScan) kind(items int) string {
 func (x *inspector) scan(ctx context.Context, in *Queue, buckets []layout.Bucket) (*queueScan, error) {
 	now := x.in.At.UnixMilli()
 	q := &queueScan{minutes: true}
+	var tally queuestat.Tally
 	for _, b := range buckets {
-		names, stat, ok, err := x.list(ctx, b.Path)
-		if err != nil {
-			return nil, err
-		}
 		q.keys = q.keys || b.Key != 0
 		q.minutes = q.minutes && (b.Key == 0 || b.Key%layout.DelayGrain == 0 && b.Key > 1e12) // since 2001
-		if !ok {
-			continue
-		}
+	}
+	err := x.eachBucket(ctx, buckets, func(b layout.Bucket, names []string) {
 		marks := make(map[string]string)
 		for _, name := range names {
 			if id, _, ok := layout.CutID(name, layout.MarkPrefix); ok {
 				marks[id] = name
 			}
 		}
-		c := layout.ParseBucket(b.Path, names, stat.AsOf)
-		in.Items += len(c.Items)
-		in.Litter += len(c.Litter)
-		for _, e := range c.Items {
-			q.dues = q.dues || e.Due != 0
-			i := entry{e, b.Key, marks[e.ID]}
-			switch {
-			case e.Marked:
-				in.Claimed++
+		tally.Add(b, layout.ParseBucket(b.Path, names, 0), now, func(e *layout.QueueEntry, is queuestat.State) {
+			q.dues = q.dues || e.Due > 0 // less: an item that was a dead letter
+			switch i := (entry{*e, b.Key, marks[e.ID]}); {
+			case is == queuestat.Claimed:
 				q.claims = append(q.claims, i)
-			case e.Ready() > now:
-				in.Delayed++
-				if at := utc(e.Ready()); in.NextDue.IsZero() || at.Before(in.NextDue) {
-					in.NextDue = at
-				}
-			default:
-				if in.Ready++; q.next == nil {
-					q.next = &i
-				}
+			case is == queuestat.Ready && q.next == nil:
+				q.next = &i
 			}
+		})
+	})
+	in.Items, in.Ready, in.Claimed, in.Delayed, in.Litter = tally.Items, tally.Ready, tally.Claimed, tally.Delayed, tally.Litter
+	if tally.Delayed > 0 {
+		in.NextDue = utc(tally.NextDue)
+	}
+	return q, err
+}
+
+// eachBucket lists buckets, and calls f with each that exists, in order.
+func (x *inspector) eachBucket(ctx context.Context, buckets []layout.Bucket, f func(b layout.Bucket, names []string)) error {
+	paths := make([]string, len(buckets))
+	for i, b := range buckets {
+		paths[i] = b.Path
+	}
+	lists, err := x.lists(ctx, paths)
+	for i, l := range lists {
+		if l.ok {
+			f(buckets[i], l.names)
 		}
 	}
-	return q, nil
+	return err
 }
 
 // wants returns the nodes of an item.
@@ -243,7 +244,7 @@ func (x *inspector) item(e *entry, kind string, got []seen) (it Item, ok bool, r
 	if r.stat.Czxid != 0 {
 		it.Since = utc(r.stat.Ctime)
 	}
-	if e.Due != 0 {
+	if e.Due > 0 {
 		it.Due = utc(e.Due)
 	}
 	if kind == "priorityqueue" {
@@ -265,14 +266,8 @@ func (x *inspector) deadLetters(ctx context.Context, items string) (n int, err e
 	if err != nil {
 		return 0, err
 	}
-	for _, b := range layout.Buckets(items, names) {
-		names, stat, ok, err := x.list(ctx, b.Path)
-		if err != nil {
-			return n, err
-		}
-		if ok {
-			n += len(layout.ParseBucket(b.Path, names, stat.AsOf).Items)
-		}
-	}
-	return n, nil
+	err = x.eachBucket(ctx, layout.Buckets(items, names), func(b layout.Bucket, names []string) {
+		n += len(layout.ParseBucket(b.Path, names, 0).Items)
+	})
+	return n, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/queuestat"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -160,19 +161,45 @@ func (x *inspector) list(ctx context.Context, path string) (names []string, stat
 		return nil, stat, false, nil
 	}
 	names, stat, err = x.s.Children(ctx, path, nil)
+	ok, err = x.listed(path, err)
+	slices.Sort(names)
+	return names, stat, ok, err
+}
+
+// listed reports whether there is a list of the node, whose Children returned err.
+func (x *inspector) listed(path string, err error) (ok bool, _ error) {
 	switch {
 	case err == nil:
-		slices.Sort(names)
-		return names, stat, true, nil
-	case isNotFound(err):
-		return nil, stat, false, nil
+		return true, nil
+	case isNotFound(err), errors.Is(err, backend.ErrBadPath):
+		return false, nil
 	case errors.Is(err, backend.ErrDenied):
 		x.in.note("no permission to read %s", printable(strings.TrimPrefix(path, x.dir+"/")))
-		return nil, stat, false, nil
-	case errors.Is(err, backend.ErrBadPath):
-		return nil, stat, false, nil
+		return false, nil
 	}
-	return nil, stat, false, err
+	return false, err
+}
+
+// children is the list of a node, unless ok is false.
+type children struct {
+	names []string
+	ok    bool
+}
+
+// lists is list for many nodes, in few requests if the service has batches. Those beyond
+// the limit have no list.
+func (x *inspector) lists(ctx context.Context, paths []string) ([]children, error) {
+	n := 0
+	for n < len(paths) && x.take() {
+		n++
+	}
+	got, err := queuestat.Lists(ctx, x.s, paths[:n]...)
+	all := make([]children, len(paths))
+	for i := 0; i < len(got) && err == nil; i++ {
+		all[i].names = got[i].Names
+		all[i].ok, err = x.listed(paths[i], got[i].Err)
+	}
+	return all, err
 }
 
 const (
@@ -307,7 +334,7 @@ func sortNames(names []string) *nameKinds {
 }
 
 // fixedNames are the names that recipes give to nodes within their directory.
-var fixedNames = []string{"limit", "requests", "members", "ready", "items", "waiters", "dead", "tx", "sites", "serving", "present"}
+var fixedNames = []string{"limit", "requests", "members", "ready", "items", "waiters", "producers", "dead", "tx", "sites", "serving", "present"}
 
 // partOf returns the part of a recipe in which a name of that kind occurs, or "" if there
 // is none.

@@ -85,6 +85,9 @@ func (p *page) contenders(l *Line) {
 		if r := e.Revocation; r != nil {
 			asked = append(asked, fmt.Sprintf("#%d is asked to give it up%s", i+1, r.text()))
 		}
+		if e.Keep != "" {
+			asked = append(asked, fmt.Sprintf("#%d: its client may keep the lock for %s after a release", i+1, e.Keep))
+		}
 		if len(e.Announcement) > 0 {
 			asked = append(asked, fmt.Sprintf("#%d announces %s", i+1, quoteData(e.Announcement)))
 		} else if e.AnnouncementSize > 0 {

@@ -45,6 +45,13 @@
 //	coord.dropped *            events that coord has dropped, since the span processor is too
 //	                           slow; the other figures lack them. All open spans end, with
 //	                           coord.outcome unknown, since the event that ends them may be missing.
+//
+// ObserveQueues adds gauges of whole queues, with the attribute coord.path:
+//
+//	coord.queue.items          items, by coord.state: ready, claimed, delayed, dead
+//	coord.queue.oldest         how long the oldest ready item has been in the queue, in seconds
+//	coord.queue.waiting        clients that wait for an item
+//	coord.queue.unread         nodes with items that the other gauges leave out, see coord.QueueStats
 package oteltrace
 
 import (
@@ -92,7 +99,8 @@ type adapter struct {
 	holds   openSpans
 }
 
-func newAdapter(o *Options) *adapter {
+// orDefaults returns a copy of the options with their defaults.
+func (o *Options) orDefaults() Options {
 	var opts Options
 	if o != nil {
 		opts = *o
@@ -109,6 +117,11 @@ func newAdapter(o *Options) *adapter {
 	if opts.MaxSpans <= 0 {
 		opts.MaxSpans = 10_000
 	}
+	return opts
+}
+
+func newAdapter(o *Options) *adapter {
+	opts := o.orDefaults()
 	return &adapter{
 		path:    opts.Path,
 		tracer:  opts.TracerProvider.Tracer(Scope),

@@ -124,6 +124,14 @@ func (x *scene) points() []string {
 				for _, p := range d.DataPoints {
 					add(m.Name, p.Attributes, "%d", p.Value)
 				}
+			case metricdata.Gauge[int64]:
+				for _, p := range d.DataPoints {
+					add(m.Name, p.Attributes, "%d", p.Value)
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range d.DataPoints {
+					add(m.Name, p.Attributes, "%.0f", p.Value)
+				}
 			case metricdata.Histogram[float64]:
 				for _, p := range d.DataPoints {
 					add(m.Name, p.Attributes, "%d, %v s", p.Count, p.Sum)

@@ -142,7 +142,7 @@ func (a *adapter) span(ctx context.Context, e coordtrace.Event) {
 		a.begin(ctx, &a.holds, "coord.hold", e.Subject, keyToken.Int64(e.Token), keyItem.String(e.Item), keyAttempt.Int(e.Attempt))
 	case coordtrace.ItemSettled:
 		attrs := []attribute.KeyValue{keyOutcome.String(e.Outcome.String())}
-		if e.Outcome == coordtrace.ItemLost {
+		if e.Reason != "" {
 			attrs = append(attrs, keyReason.String(string(e.Reason)))
 		}
 		a.holds.end(e.Subject, e.Err, true, attrs...)

@@ -55,7 +55,7 @@ type Subject struct {
 // About returns w. All events have this method by embedding.
 func (w Subject) About() Subject { return w }
 
-// Reason is the reason for the loss of a hold or a place, as a word that can be a label
+// Reason is the reason for the loss of a hold or a place, or for a dead letter, as a word that can be a label
 // of a metric.
 type Reason string
 
@@ -70,6 +70,17 @@ const (
 	ReasonTimeout     Reason = "timeout"
 	ReasonClosed      Reason = "closed" // the client
 	ReasonOther       Reason = "other"
+)
+
+// The reasons for which an item is moved to the dead letters, beside ReasonTimeout.
+// ReasonFailed: its handler returned an error, or its consumer gave it back with Nack.
+// ReasonUndecodable: the codec could not decode it. ReasonAbandoned: it was taken as often
+// as MaxAttempts allows, and its last consumer has ended none of these ways: it died, or its
+// session was lost.
+const (
+	ReasonFailed      Reason = "failed"
+	ReasonUndecodable Reason = "undecodable"
+	ReasonAbandoned   Reason = "abandoned"
 )
 
 // WaitBegan: a call waits: for its turn, for the members of a round, for an item, for
@@ -127,6 +138,14 @@ type HoldReleased struct {
 	Token int64
 	Held  time.Duration // from the grant to the start of Release
 	Err   error         // what Release returns: a loss that only the removal detected, or why the node is not removed yet
+}
+
+// KeepEnded: this client has kept the node of a lock since the release of its latest hold
+// (MutexOptions.Keep), and deletes it.
+type KeepEnded struct {
+	Subject
+	Token int64 // of the holds on the node
+	Asked bool  // another client came, the node has changed, or contact was made again; false: the time has passed, or the session is over
 }
 
 // HoldDowngraded: a writer's hold became a reader's.
@@ -197,7 +216,7 @@ type ItemSettled struct {
 	Outcome ItemOutcome
 	Delay   time.Duration // of a Nack
 	Held    time.Duration // from the claim to its end; zero if the item was not claimed
-	Reason  Reason        // of ItemLost
+	Reason  Reason        // of ItemLost and ItemDead
 	Err     error         // of ItemLost: what Hold.Err returns; otherwise why the settlement is not complete yet, or cannot be
 }
 
@@ -344,6 +363,7 @@ func (HoldGranted) event()     {}
 func (HoldLost) event()        {}
 func (HoldReleased) event()    {}
 func (HoldDowngraded) event()  {}
+func (KeepEnded) event()       {}
 func (RevocationRead) event()  {}
 func (RevocationSent) event()  {}
 func (LeaderAnnounced) event() {}

@@ -22,6 +22,10 @@ import (
 // whether a watch saw a deletion or the break of its own session first, and the operation
 // that an uncertain commit names.
 //
+// Differ does not compare what the clauses of Harness.Unlike of either service are about: advisory
+// fields, sequence numbers except their order, the certainty of a refused commit whose reply was lost,
+// and what watches tell of a state between two operations, or of changes before their Arm.
+//
 // A difference is printed with the seed and the latest steps, after an attempt
 // to find a shorter script that shows it. Differ does not use Harness.Leaf.
 func Differ(t *testing.T, a, b Harness, seed uint64, steps int) {
@@ -98,7 +102,8 @@ func (d *difference) String() string {
 // on the first.
 func compare(t *testing.T, a, b Harness, script []step) (*difference, map[string]int) {
 	t.Helper()
-	pa, pb := newPlayer(t, a), newPlayer(t, b)
+	u := unlikeOf(a, b)
+	pa, pb := newPlayer(t, a, u), newPlayer(t, b, u)
 	defer func() {
 		for _, p := range []*player{pa, pb} {
 			if err := p.end(); err != nil {

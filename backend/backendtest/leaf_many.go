@@ -68,7 +68,7 @@ func manyLeaves() []leaf {
 					continue
 				}
 				data, stat, err := c.Get(s.ctx, r.Path, nil)
-				if fmt.Sprint(err) != fmt.Sprint(result.Err) || !bytes.Equal(data, result.Data) || (data == nil) != (result.Data == nil) || stat != result.Stat || result.Names != nil {
+				if fmt.Sprint(err) != fmt.Sprint(result.Err) || !bytes.Equal(data, result.Data) || (data == nil) != (result.Data == nil) || state(stat) != state(result.Stat) || result.Names != nil {
 					s.Fatalf("data of %s: %+v, want %q, %+v, %v", r.Path, result, data, stat, err)
 				}
 				if err != nil {

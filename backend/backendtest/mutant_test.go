@@ -171,7 +171,7 @@ func (m *mutant) treed(change func(path string, all []backend.TreeChange, over b
 		relayTree(w, below, func(all []backend.TreeChange, over bool) ([]backend.TreeChange, bool) { return change(path, all, over) })
 		return nil
 	}
-	pause := func() { time.Sleep(time.Nanosecond) } // ends when everything else waits
+	pause := func() { time.Sleep(2 * time.Nanosecond) } // ends when everything else waits, and relayTree is done
 	m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
 		defer pause()
 		return m.Session.Get(ctx, path, w)
@@ -203,6 +203,7 @@ func relayTree(w, below *backend.TreeWatch, change func(all []backend.TreeChange
 			case <-time.After(time.Hour): // a watch that nothing stops
 				return
 			}
+			time.Sleep(time.Nanosecond) // until the service has sent all events of a commit
 			all, over := change(below.Take())
 			for _, c := range all {
 				if !w.Tell(c) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,10 +25,33 @@ type player struct {
 	slots      [scriptSessions]*actor
 	opened     map[int64]int // session ID to its number
 	sequential []string      // paths of sequential nodes, oldest first
+	prefixes   []string      // their prefixes
 	watches    []*played
 	trees      []*playedTree
 	zxids      []int64        // all zxids seen, oldest first
 	counts     map[string]int // number of events by kind
+	unlike     unlike
+}
+
+// unlike is what Differ does not compare, since one of the services keeps it otherwise.
+type unlike struct {
+	advisory  bool // Pzxid and Cversion
+	numbers   bool // sequence numbers, except their order
+	refusals  bool // whether a commit is uncertain that is refused, and whose request or reply is lost
+	transient bool // what watches tell of a commit with several operations for one node, and of changes that an Arm came too late for
+}
+
+// unlikeOf returns what two services do not have in common, by their clauses that begin with
+// "(may)".
+func unlikeOf(a, b Harness) (u unlike) {
+	for _, name := range slices.Concat(a.Unlike, b.Unlike) {
+		group, _, _ := strings.Cut(name, "/")
+		u.advisory = u.advisory || group == "stat"
+		u.numbers = u.numbers || group == "sequence"
+		u.refusals = u.refusals || group == "lost packets"
+		u.transient = u.transient || group == "watch"
+	}
+	return u
 }
 
 // An actor is a session in a slot.
@@ -40,6 +64,7 @@ type actor struct {
 type played struct {
 	*backend.Watch
 	owner   *actor
+	path    string // of its node
 	parent  string // the node whose children it watches, if it does
 	armed   bool
 	stopped bool
@@ -62,8 +87,9 @@ type observation struct {
 
 func (o *observation) addf(format string, args ...any) { fmt.Fprintf(&o.text, format, args...) }
 
-func newPlayer(t *testing.T, h Harness) *player {
+func newPlayer(t *testing.T, h Harness, u unlike) *player {
 	return &player{
+		unlike: u,
 		ctx:    t.Context(),
 		svc:    h.New(t),
 		limit:  10*time.Second + 4*h.SessionTimeout,
@@ -121,16 +147,27 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 			a.link.DropNextReply()
 		}
 		ops := p.ops(st.ops)
+		if p.unlike.transient && severalFor(ops) {
+			ops = ops[:1]
+		}
 		results, err := a.Commit(ctx, ops...)
-		if st.what != commitStep && backend.CheckOps(ops) != nil {
+		if st.what != commitStep && (backend.CheckOps(ops) != nil || p.unlike.refusals && !errors.Is(err, backend.ErrUncertain)) {
 			a.Sync(ctx, "/") // consumes the fault, which the refused commit did not
+		}
+		if p.unlike.refusals && st.what != commitStep {
+			if errors.Is(err, backend.ErrUncertain) {
+				p.counts["error: uncertain"]++
+			}
+			break
 		}
 		p.tell(o, err)
 		for i, r := range results {
+			if ops[i].Kind == backend.OpCreate && ops[i].Mode.Sequential() {
+				p.sequential, p.prefixes = append(p.sequential, r.Path), append(p.prefixes, p.short(ops[i].Path))
+			}
 			o.addf("result %d: %s ", i, p.short(r.Path))
 			p.stat(o, r.Stat, ops[i].Kind == backend.OpSetData || ops[i].Kind == backend.OpCarry)
 			if ops[i].Kind == backend.OpCreate && ops[i].Mode.Sequential() {
-				p.sequential = append(p.sequential, r.Path)
 				switch {
 				case strings.Contains(r.Path, "--"):
 					p.counts["number past the end"]++
@@ -141,24 +178,23 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		}
 	case getStep:
 		data, stat, err := a.Get(ctx, path, w)
-		p.keep(w, a, err == nil)
+		p.keep(w, a, path, err == nil)
 		p.tell(o, err)
 		o.addf("data %s nil %v ", brief(string(data)), data == nil)
 		p.stat(o, stat, err == nil)
 	case existsStep:
 		stat, err := a.Exists(ctx, path, w)
-		p.keep(w, a, err == nil || errors.Is(err, backend.ErrNotFound))
+		p.keep(w, a, path, err == nil || errors.Is(err, backend.ErrNotFound))
 		p.tell(o, err)
 		p.stat(o, stat, err == nil)
 	case childrenStep:
 		names, stat, err := a.Children(ctx, path, w)
-		p.keep(w, a, err == nil)
+		p.keep(w, a, path, err == nil)
 		if w != nil {
 			p.watches[len(p.watches)-1].parent = path
 		}
 		p.tell(o, err)
-		slices.Sort(names)
-		o.addf("children %q ", names)
+		o.addf("children %q ", p.names(path, names))
 		p.stat(o, stat, err == nil)
 	case syncStep:
 		p.tell(o, a.Sync(ctx, path))
@@ -170,11 +206,11 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		err := a.Arm(ctx, p.since(st.since), targets...)
 		p.tell(o, err)
 		for i, t := range targets {
-			p.keep(t.Watch, a, err == nil)
+			p.keep(t.Watch, a, t.Path, err == nil)
 			if t.Children {
 				p.watches[len(p.watches)-1].parent = t.Path
 			}
-			if t.Children && p.startles(a, t.Path, targets) {
+			if t.Children && (p.unlike.transient || p.startles(a, t.Path, targets)) {
 				continue
 			}
 			o.addf("target %d: %v\n", i, t.Watch.Kind())
@@ -183,7 +219,7 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 			}
 		}
 		for _, w := range p.watches {
-			if w.owner == a && !w.told && !w.stopped && w.parent != "" && p.startles(a, w.parent, targets) {
+			if w.owner == a && !w.told && !w.stopped && (w.parent != "" && p.startles(a, w.parent, targets) || p.unlike.transient && aimed(w, targets)) {
 				w.Stop()
 				w.told = true
 				p.counts["arm: not compared"]++
@@ -213,8 +249,7 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 			default:
 				p.counts["read of many: data"]++
 			}
-			slices.Sort(r.Names)
-			o.addf("read %d: data %s nil %v children %q ", i, brief(string(r.Data)), r.Data == nil, r.Names)
+			o.addf("read %d: data %s nil %v children %q ", i, brief(string(r.Data)), r.Data == nil, p.names(reads[i].Path, r.Names))
 			p.stat(o, r.Stat, r.Err == nil && !reads[i].Children)
 		}
 	case stopTreeStep:
@@ -341,7 +376,10 @@ func (p *player) lookAtTrees(ctx context.Context, o *observation, broke, arms bo
 		if arms && w.owner == actor {
 			continue
 		}
-		slices.SortStableFunc(all, func(a, b backend.TreeChange) int { return strings.Compare(a.Path, b.Path) })
+		for _, c := range all {
+			p.meet([]string{c.Path})
+		}
+		slices.SortStableFunc(all, func(a, b backend.TreeChange) int { return strings.Compare(p.short(a.Path), p.short(b.Path)) })
 		for _, c := range all {
 			p.counts["tree: "+c.Kind.String()]++
 			o.addf("tree watch %d: %v %s\n", i, c.Kind, p.short(c.Path))
@@ -349,10 +387,33 @@ func (p *player) lookAtTrees(ctx context.Context, o *observation, broke, arms bo
 	}
 }
 
-func (p *player) keep(w *backend.Watch, a *actor, armed bool) {
+func (p *player) keep(w *backend.Watch, a *actor, path string, armed bool) {
 	if w != nil {
-		p.watches = append(p.watches, &played{Watch: w, owner: a, armed: armed})
+		p.watches = append(p.watches, &played{Watch: w, owner: a, path: path, armed: armed})
 	}
+}
+
+// severalFor reports whether a commit has several operations that change one node.
+func severalFor(ops []backend.Op) bool {
+	changed := make(map[string]bool)
+	for _, op := range ops {
+		if op.Kind == backend.OpCheck || op.Kind == backend.OpAbsent || op.Kind == backend.OpCreate && op.Mode.Sequential() {
+			continue
+		}
+		if changed[op.Path] {
+			return true
+		}
+		changed[op.Path] = true
+	}
+	return false
+}
+
+// aimed reports whether a watch is at a node of an Arm, which may fire it, or is for children
+// and belongs to the Arm.
+func aimed(w *played, targets []backend.Target) bool {
+	return slices.ContainsFunc(targets, func(t backend.Target) bool {
+		return t.Path == w.path && (t.Watch != w.Watch || t.Children)
+	})
 }
 
 // since returns a zxid that denotes the same moment on every service.
@@ -383,12 +444,62 @@ func (p *player) path(r nodeRef) string {
 	return root + "/" + r.path
 }
 
-// short returns a path relative to the root of the service.
+// short returns a path relative to the root of the service. If numbers are not compared, it has
+// the order of the creation in place of each.
 func (p *player) short(path string) string {
 	if path == p.svc.Root() {
 		return "/"
 	}
-	return strings.TrimPrefix(path, strings.TrimSuffix(p.svc.Root(), "/"))
+	short := strings.TrimPrefix(path, strings.TrimSuffix(p.svc.Root(), "/"))
+	if !p.unlike.numbers {
+		return short
+	}
+	for i, known := range p.sequential {
+		if rest, ok := strings.CutPrefix(path, known); ok && (rest == "" || rest[0] == '/') {
+			return fmt.Sprintf("%s<%d>%s", strings.TrimRight(p.prefixes[i], "/"), i, rest)
+		}
+	}
+	return short
+}
+
+// names returns names of children as they are compared, in order.
+func (p *player) names(parent string, names []string) []string {
+	if p.unlike.numbers {
+		paths := make([]string, len(names))
+		for i, name := range names {
+			paths[i] = below(parent, name)
+		}
+		p.meet(paths)
+		for i, path := range paths {
+			names[i] = p.short(path)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// meet learns the sequential nodes of commits whose outcome was uncertain, by the order of their
+// numbers.
+func (p *player) meet(paths []string) {
+	if !p.unlike.numbers {
+		return
+	}
+	type numbered struct {
+		path   string
+		number int
+	}
+	var fresh []numbered
+	for _, path := range paths {
+		prefix := strings.TrimRight(path, "0123456789")
+		number, err := strconv.Atoi(path[len(prefix):])
+		if err == nil && len(path)-len(prefix) >= 10 && !slices.Contains(p.sequential, path) {
+			fresh = append(fresh, numbered{path, number})
+		}
+	}
+	slices.SortFunc(fresh, func(a, b numbered) int { return a.number - b.number })
+	for _, n := range slices.Compact(fresh) {
+		p.sequential, p.prefixes = append(p.sequential, n.path), append(p.prefixes, p.short(strings.TrimRight(n.path, "0123456789")))
+	}
 }
 
 func (p *player) ops(ops []scriptOp) []backend.Op {
@@ -421,6 +532,9 @@ func (p *player) stat(o *observation, s backend.Stat, there bool) {
 		}
 		o.addf("\n")
 		return
+	}
+	if p.unlike.advisory {
+		s.Pzxid, s.Cversion = s.Czxid, 0
 	}
 	o.zxids = append(o.zxids, s.Czxid, s.Mzxid, s.Pzxid)
 	o.addf("version %d cversion %d owner %d length %d children %d\n",
@@ -490,6 +604,8 @@ func (p *player) picture() *observation {
 	return o
 }
 
+func below(dir, name string) string { return strings.TrimSuffix(dir, "/") + "/" + name }
+
 // draw records a node and its subtree.
 func (p *player) draw(ctx context.Context, o *observation, s backend.Session, path string) {
 	data, stat, err := s.Get(ctx, path, nil)
@@ -504,8 +620,9 @@ func (p *player) draw(ctx context.Context, o *observation, s backend.Session, pa
 		p.tell(o, err)
 		return
 	}
-	slices.Sort(names)
+	p.names(path, slices.Clone(names))
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(p.short(below(path, a)), p.short(below(path, b))) })
 	for _, name := range names {
-		p.draw(ctx, o, s, strings.TrimSuffix(path, "/")+"/"+name)
+		p.draw(ctx, o, s, below(path, name))
 	}
 }

@@ -134,7 +134,7 @@ func (s *session) queueUp(ctx context.Context, c *call) error {
 	case s.err != nil:
 		defer s.mu.Unlock()
 		return s.err
-	case s.lease.left(now) <= 0:
+	case s.lease.Left(now) <= 0:
 		s.mu.Unlock()
 		s.lose(errUnheard)
 		return s.ended()

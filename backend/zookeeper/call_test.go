@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // until waits until a condition holds, which is read under the session's lock.
@@ -439,10 +440,10 @@ func TestAnAnswerAfterTheLeaseIsNone(t *testing.T) {
 		answer = make(chan struct{}) // of the bubble
 		var later atomic.Int64
 		b.(*service).cfg.clock = func() func() instant {
-			now := clock()
+			now := contact.Clock()
 			return func() instant {
 				i := now()
-				i.wall += time.Duration(later.Load())
+				i.Wall += time.Duration(later.Load())
 				return i
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 	"github.com/go-coord/coord/internal/outbox"
 )
 
@@ -41,9 +42,9 @@ func judge(code int32) (verdict, error) {
 	case codeNoAuth, codeAuthFailed:
 		return refused, backend.ErrDenied
 	case codeInvalidACL:
-		return refused, invalid("the server rejects the ACL")
+		return refused, contact.Invalid("the server rejects the ACL")
 	case codeBadArguments:
-		return refused, invalid("the server rejects the arguments")
+		return refused, contact.Invalid("the server rejects the arguments")
 	case codeUnimplemented, codeLocalSession:
 		return refused, fmt.Errorf("%w: %s", backend.ErrUnsupported, serverCode(code))
 	case codeNotReadOnly, codeNeedsSASL, codeQuotaExceeded:

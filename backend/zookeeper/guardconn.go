@@ -460,16 +460,16 @@ func (c *guardConn) note(now instant) error {
 		case !c.useful:
 			c.useful, c.since = true, now
 			c.session.hosts.answered(remote(c.raw))
-		case c.since.to(now) >= c.session.hosts.spell:
+		case c.since.To(now) >= c.session.hosts.Spell():
 			c.lasting = true
-			c.session.hosts.lasted()
+			c.session.hosts.Lasted()
 		}
 	}
 	// The zk client extends the deadline at the frames that it gets.
-	if now.mono-c.extended < c.stall/8 {
+	if now.Mono-c.extended < c.stall/8 {
 		return nil
 	}
-	c.extended = now.mono
+	c.extended = now.Mono
 	return c.SetReadDeadline(time.Now().Add(c.stall))
 }
 
@@ -510,7 +510,7 @@ func (c *guardConn) ask(p []byte) error {
 	}
 	out := append(bytes.Clone(p), 0)
 	binary.BigEndian.PutUint32(out, uint32(len(out)-4))
-	binary.BigEndian.PutUint32(out[4+askedFrom:], uint32(c.session.cfg.timeout/time.Millisecond))
+	binary.BigEndian.PutUint32(out[4+askedFrom:], uint32(c.session.cfg.times.Timeout/time.Millisecond))
 	c.session.mu.Lock()
 	binary.BigEndian.PutUint64(out[4+seenFrom:], uint64(c.session.seen))
 	c.session.mu.Unlock()
@@ -588,7 +588,7 @@ func (c *guardConn) take() []byte {
 	if cap(c.out) > fullBatch+keepFrame {
 		c.out = nil
 	}
-	late := s.lease.left(now) <= 0
+	late := s.lease.Left(now) <= 0
 	if late || c.broken || s.isSealed() || !c.waitsLocked() {
 		c.writing = false
 		over := late && !c.broken

@@ -423,11 +423,7 @@ func TestAConnectionThatLastsIsGood(t *testing.T) {
 	}
 	defer b.Close()
 	s := b.(*session)
-	short := func() int {
-		s.hosts.mu.Lock()
-		defer s.hosts.mu.Unlock()
-		return s.hosts.short
-	}
+	short := s.hosts.Short
 	ask := func() {
 		t.Helper()
 		if err := s.Sync(t.Context(), "/"); err != nil {
@@ -451,11 +447,11 @@ func TestAConnectionThatLastsIsGood(t *testing.T) {
 	}
 	start := time.Now()
 	ask()
-	for short() != 0 && time.Since(start) < 5*s.hosts.spell {
+	for short() != 0 && time.Since(start) < 5*s.hosts.Spell() {
 		ask()
 	}
-	if took := time.Since(start); short() != 0 || took < s.hosts.spell {
-		t.Errorf("a connection was good after %v, want %v", took, s.hosts.spell)
+	if took := time.Since(start); short() != 0 || took < s.hosts.Spell() {
+		t.Errorf("a connection was good after %v, want %v", took, s.hosts.Spell())
 	}
 }
 

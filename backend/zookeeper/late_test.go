@@ -190,7 +190,7 @@ func TestStoppedWatchesDoNotAccumulate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var last *backend.Watch
-	for range 1500 {
+	for range 300 {
 		for _, arm := range []func(w *backend.Watch) error{
 			func(w *backend.Watch) error { _, _, err := c.Get(s.ctx, path, w); return err },
 			func(w *backend.Watch) error { _, err := c.Exists(s.ctx, path, w); return err },

@@ -9,106 +9,24 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
-func TestALeasePassesByEitherClock(t *testing.T) {
-	const s = time.Second
-	at := func(mono, wall time.Duration) instant { return instant{mono, 1000*s + wall} }
-	l := lease{from: at(0, 0), length: 10 * s}
-	for _, test := range []struct {
-		name string
-		now  instant
-		left time.Duration
-	}{
-		{"both go on", at(4*s, 4*s), 6 * s},
-		{"the machine was suspended", at(1*s, 30*s), -20 * s},
-		{"the wall clock was set back", at(4*s, -100*s), 6 * s},
-		{"to the end", at(10*s, 10*s), 0},
-	} {
-		if left := l.left(test.now); left != test.left {
-			t.Errorf("%s: %v left, want %v", test.name, left, test.left)
-		}
-	}
-	l.renew(at(3*s, 3*s))
-	l.renew(at(2*s, 2*s)) // an answer that was overtaken
-	if left := l.left(at(4*s, 4*s)); left != 9*s {
-		t.Errorf("renewed: %v left", left)
-	}
-}
-
-func TestHostsAreTriedInTurnWithPausesBetweenRounds(t *testing.T) {
-	h := newHosts([]string{"a", "b", "c"}, 10*time.Second)
-	seen := make(map[string]int)
-	for round := range 12 {
-		for i := range 3 {
-			server, retryStart := h.Next()
-			if retryStart {
-				t.Fatal("the zk client is made to sleep")
-			}
-			seen[server]++
-			most := time.Duration(0)
-			if round > 0 && i == 0 {
-				most = min(firstPause<<(round-1), time.Second)
-			}
-			if p := h.pause(); p > most || p < most/2 {
-				t.Errorf("round %d, server %d: a pause of %v, at most %v", round, i, p, most)
-			}
-		}
-	}
-	if seen["a"] != 12 || seen["b"] != 12 || seen["c"] != 12 {
-		t.Errorf("tried: %v", seen)
-	}
+// A connection without an answer, and the welcome of the zk client's, do not count as good.
+func TestAServerIsGoodWhenItHasAnswered(t *testing.T) {
+	h := newHosts([]string{"a"}, 10*time.Second)
+	h.Next()
 	h.Connected()
-	if h.Next(); h.pause() == 0 {
-		t.Error("a connection without an answer counts as good")
+	if server, retryStart := h.Next(); server != "a" || retryStart || h.Pause() == 0 {
+		t.Errorf("%s, %v: the zk client is made to sleep, or the second round has no pause", server, retryStart)
 	}
-	h.answered("")
-	if h.Next(); h.pause() != 0 {
-		t.Error("a pause before the first server is dialled again")
+	h.accepted("address")
+	if !h.isMute("address") {
+		t.Error("an address that has not answered is not skipped")
 	}
-}
-
-func TestContactThatNeverLastsIsRetriedMoreAndMoreSlowly(t *testing.T) {
-	for _, servers := range [][]string{{"a"}, {"a", "b", "c"}} {
-		h := newHosts(servers, 30*time.Second)
-		if h.spell != 3*time.Second {
-			t.Errorf("contact must last for %v", h.spell)
-		}
-		again := func(most time.Duration) {
-			t.Helper()
-			h.Next()
-			if p := h.pause(); p > most || p < most/2 {
-				t.Errorf("%v: a pause of %v, at most %v", servers, p, most)
-			}
-		}
-		for range 2 {
-			h.Next()
-			h.answered("")
-			again(0) // one blip is nothing
-			for i := range 12 {
-				h.answered("")
-				again(min(firstPause<<i, mostPause))
-			}
-			h.answered("")
-			h.lasted()
-			again(0)
-			h.answered("")
-			h.lasted()
-		}
-	}
-}
-
-func TestServersAreCompleted(t *testing.T) {
-	for in, want := range map[string]string{
-		"a": "a:2181", "a:1": "a:1", "10.0.0.1": "10.0.0.1:2181", "::1": "[::1]:2181", "[::1]": "[::1]:2181", "[::1]:3": "[::1]:3",
-	} {
-		if got, err := withPort(in); err != nil || got != want {
-			t.Errorf("%q: %q, %v", in, got, err)
-		}
-	}
-	cfg, err := newConfig([]string{"b", "a:2181", "a", "b:1"}, nil)
-	if err != nil || len(cfg.servers) != 3 {
-		t.Errorf("%v, %v", cfg.servers, err)
+	h.answered("address")
+	if h.Next(); h.Pause() != 0 || h.isMute("address") {
+		t.Error("an address that has answered is skipped, or tried after a pause")
 	}
 }
 
@@ -117,10 +35,10 @@ func TestAJumpOfTheWallClockIsNoticedByTheNextCall(t *testing.T) {
 	var jump atomic.Int64
 	b := New([]string{e}, &Options{Without: optional}).(*service)
 	b.cfg.clock = func() func() instant {
-		read := clock()
+		read := contact.Clock()
 		return func() instant {
 			now := read()
-			now.wall += time.Duration(jump.Load())
+			now.Wall += time.Duration(jump.Load())
 			return now
 		}
 	}

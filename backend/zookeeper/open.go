@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 	"github.com/go-zookeeper/zk"
 )
 
@@ -39,7 +40,7 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 			return nil, &backend.Error{Op: "open", Err: err}
 		}
 		// The session ended before its credentials were accepted, so it was never ready.
-		if over := sleep(ctx, nil, growing(firstPause, mostPause, tries)); over != nil {
+		if over := sleep(ctx, nil, contact.Growing(contact.FirstPause, contact.MostPause, tries)); over != nil {
 			over = fmt.Errorf("%w: %d sessions ended before they were ready, the last one: %v", over, tries, err)
 			return nil, &backend.Error{Op: "open", Err: over}
 		}
@@ -52,7 +53,7 @@ const zkBuffer = 1 << 10
 
 // start starts the zk client, which dials at once and goes on until it gets its farewell.
 func (s *session) start() error {
-	conn, events, err := zk.Connect(s.cfg.servers, s.cfg.timeout,
+	conn, events, err := zk.Connect(s.cfg.servers, s.cfg.times.Timeout,
 		zk.WithDialer(s.dial),
 		zk.WithHostProvider(s.hosts),
 		zk.WithLogger(debugLog{s.log}),
@@ -80,7 +81,7 @@ func (s *session) open(ctx context.Context) error {
 	case <-ctx.Done():
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.trouble.errorLocked(backend.ContextError(ctx))
+		return s.trouble.Error(backend.ContextError(ctx))
 	}
 }
 
@@ -98,7 +99,7 @@ func (s *session) abort() {
 
 // dial is the dialer of the zk client.
 func (s *session) dial(network, address string, _ time.Duration) (net.Conn, error) {
-	if pause := s.hosts.pause(); pause > 0 {
+	if pause := s.hosts.Pause(); pause > 0 {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -204,8 +205,8 @@ func (s *session) budget() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id == 0 {
-		return min(max(s.cfg.timeout/2, least), most)
+		return min(max(s.cfg.times.Timeout/2, least), most)
 	}
-	share := s.lease.left(now) / time.Duration(len(s.cfg.servers)+1)
+	share := s.lease.Left(now) / time.Duration(len(s.cfg.servers)+1)
 	return max(share, s.timeout/10)
 }

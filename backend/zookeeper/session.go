@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 	"github.com/go-coord/coord/internal/outbox"
 	"github.com/go-zookeeper/zk"
 )
@@ -59,7 +60,7 @@ type session struct {
 	mu       sync.Mutex
 	id       int64
 	timeout  time.Duration
-	lease    lease
+	lease    contact.Lease
 	conn     *guardConn // nil when there is none
 	linked   bool       // there is contact, on conn
 	ready    bool       // opened is closed
@@ -82,7 +83,7 @@ func newSession(cfg *config) *session {
 		cfg:     cfg,
 		now:     cfg.clock(),
 		hub:     newHub(),
-		hosts:   newHosts(cfg.servers, cfg.timeout),
+		hosts:   newHosts(cfg.servers, cfg.times.Timeout),
 		started: make(chan struct{}),
 		opened:  make(chan struct{}),
 		done:    make(chan struct{}),
@@ -154,7 +155,7 @@ func (s *session) changedLocked() {
 // another server.
 func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend int32, err error) {
 	timeout := time.Duration(r.timeout) * time.Millisecond
-	length := timeout - s.cfg.lossMargin(timeout)
+	length := s.cfg.times.Lease(timeout)
 	now := s.now()
 
 	s.mu.Lock()
@@ -170,18 +171,18 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 	case length <= 0 && s.id != 0:
 		lost = errTooShort
 	case length <= 0:
-		err = invalid("LossMargin %v: the servers grant a timeout of only %v", s.cfg.margin, timeout)
+		err = contact.Invalid("LossMargin %v: the servers grant a timeout of only %v", s.cfg.times.Margin, timeout)
 		s.trouble.giveUpLocked(err)
-	case s.id != 0 && s.lease.left(now) <= 0:
+	case s.id != 0 && s.lease.Left(now) <= 0:
 		lost = errUnheard
 	default:
 		if s.id == 0 {
-			s.lease.from = sent
+			s.lease.From = sent
 		}
 		s.id = r.session
 		s.timeout = timeout
-		s.lease.length = length
-		s.lease.renew(sent)
+		s.lease.Length = length
+		s.lease.Renew(sent)
 	}
 	s.mu.Unlock()
 
@@ -208,14 +209,14 @@ func (s *session) contact(c *guardConn) {
 		return
 	}
 	s.linked = true
-	s.trouble.endedLocked()
+	s.trouble.Over()
 	first := !s.ready
 	s.ready = true
 	id, timeout := s.id, s.timeout
 	s.changedLocked()
 	s.writeLocked()
 	if first {
-		s.watchLeaseLocked(s.lease.length)
+		s.watchLeaseLocked(s.lease.Length)
 	}
 	s.mu.Unlock()
 	if first {
@@ -286,15 +287,15 @@ func (s *session) failed(address string, why error) {
 		s.mu.Unlock()
 		return
 	}
-	s.trouble.noteLocked(address, why)
+	s.trouble.Failed(address, why)
 	if !s.ready {
 		s.trouble.judgeLocked()
 	}
-	report := s.trouble.reportLocked(now)
+	report := s.trouble.Report(now)
 	id := s.id
 	s.mu.Unlock()
 	if report != nil {
-		s.log.Warn("coord: no server can be reached", "session", hex(id), "attempts", report.attempts, "for", report.lasting, "error", report.failures)
+		s.log.Warn("coord: no server can be reached", "session", hex(id), "attempts", report.Attempts, "for", report.Lasting, "error", report.Failures)
 	}
 }
 

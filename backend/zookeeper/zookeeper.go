@@ -102,18 +102,14 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
-const (
-	defaultTimeout = 10 * time.Second
-	defaultPort    = "2181"
-)
+const defaultPort = "2181"
 
 // Options are the settings of a backend. The zero value of a field means its default, and so
 // does a nil *Options. New copies them.
@@ -237,8 +233,7 @@ type service struct {
 // config holds the checked arguments of New. It is not changed afterwards.
 type config struct {
 	servers []string
-	timeout time.Duration
-	margin  time.Duration // 0: a third of the negotiated timeout
+	times   contact.Times
 	tls     *tls.Config
 	digest  func() string // nil: none; a function, so that printing the config cannot show it
 	acl     acl
@@ -259,12 +254,15 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	if o == nil {
 		o = new(Options)
 	}
+	times, err := contact.CheckTimes(o.SessionTimeout, o.LossMargin, math.MaxInt32*time.Millisecond)
+	if err != nil {
+		return nil, err
+	}
 	cfg := &config{
-		timeout: o.SessionTimeout,
-		margin:  o.LossMargin,
+		times:   times,
 		logger:  o.Logger,
 		dial:    o.Dial,
-		clock:   clock,
+		clock:   contact.Clock,
 		without: o.Without,
 
 		abilities: &abilities{known: o.Without.Has(optional)},
@@ -276,29 +274,11 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	if o.TLS != nil {
 		cfg.tls = o.TLS.Clone()
 	}
-	if cfg.timeout == 0 {
-		cfg.timeout = defaultTimeout
-	}
-	if cfg.timeout < time.Millisecond || cfg.timeout > math.MaxInt32*time.Millisecond {
-		return nil, invalid("SessionTimeout %v", o.SessionTimeout)
-	}
-	if cfg.margin < 0 || cfg.margin >= cfg.timeout {
-		return nil, invalid("LossMargin %v with SessionTimeout %v", cfg.margin, cfg.timeout)
-	}
 	if user, _, ok := strings.Cut(o.Digest, ":"); o.Digest != "" && (!ok || user == "") {
-		return nil, invalid("Digest is not of the form user:password")
+		return nil, contact.Invalid("Digest is not of the form user:password")
 	}
-	if len(servers) == 0 {
-		return nil, invalid("no server")
-	}
-	for _, server := range servers {
-		address, err := withPort(server)
-		if err != nil {
-			return nil, err
-		}
-		if !slices.Contains(cfg.servers, address) {
-			cfg.servers = append(cfg.servers, address)
-		}
+	if cfg.servers, err = contact.Addresses(servers, defaultPort, "server"); err != nil {
+		return nil, err
 	}
 	own, parent := o.ACL, o.ParentACL
 	if err := checkACL("ACL", own); err != nil {
@@ -324,7 +304,7 @@ func newConfig(servers []string, o *Options) (*config, error) {
 func checkACL(option string, entries []ACL) error {
 	for i, a := range entries {
 		if a.Scheme == "" || a.Perms <= 0 || a.Perms > PermAll {
-			return invalid("%s entry %d: scheme %q, permissions %#x", option, i, a.Scheme, a.Perms)
+			return contact.Invalid("%s entry %d: scheme %q, permissions %#x", option, i, a.Scheme, a.Perms)
 		}
 	}
 	return nil
@@ -336,33 +316,4 @@ func (c *config) aclOf(shared bool) acl {
 		return c.parentACL
 	}
 	return c.acl
-}
-
-// withPort returns the address of a server as host:port.
-func withPort(server string) (string, error) {
-	host, port, err := net.SplitHostPort(server)
-	if err != nil {
-		// Without a port: a name, or an IPv6 address with or without brackets.
-		host, port = strings.TrimSuffix(strings.TrimPrefix(server, "["), "]"), defaultPort
-		if strings.Contains(host, ":") && net.ParseIP(host) == nil {
-			return "", invalid("server %q", server)
-		}
-	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	if host == "" || err != nil || number == 0 || strings.ContainsAny(host, " ,/") {
-		return "", invalid("server %q", server)
-	}
-	return net.JoinHostPort(host, port), nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", backend.ErrInvalid, fmt.Sprintf(format, args...))
-}
-
-// lossMargin returns the margin for a negotiated timeout.
-func (c *config) lossMargin(negotiated time.Duration) time.Duration {
-	if c.margin > 0 {
-		return c.margin
-	}
-	return negotiated / 3
 }

@@ -1,14 +1,17 @@
 import java.io.BufferedReader;
 import java.io.Closeable;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
@@ -18,7 +21,12 @@ import org.apache.curator.framework.recipes.cache.CuratorCacheListener;
 import org.apache.curator.framework.recipes.cache.TreeCache;
 import org.apache.curator.framework.recipes.cache.TreeCacheEvent;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.queue.DistributedQueue;
+import org.apache.curator.framework.recipes.queue.QueueBuilder;
+import org.apache.curator.framework.recipes.queue.QueueConsumer;
+import org.apache.curator.framework.recipes.queue.QueueSerializer;
 import org.apache.curator.framework.recipes.queue.SimpleDistributedQueue;
+import org.apache.curator.framework.state.ConnectionState;
 import org.apache.curator.retry.RetryNTimes;
 
 /**
@@ -226,21 +234,184 @@ public final class Curator {
         return "";
     }
 
-    /** Moves items through a queue, one by one in each thread. */
-    private String queue(String servers, String path, int threads, long millis, int size) throws Exception {
-        SimpleDistributedQueue q = new SimpleDistributedQueue(client(servers, 0), path);
-        byte[] data = new byte[size];
-        q.offer(data);
-        q.take();
-        Step step = () -> {
-            q.offer(data);
-            q.take();
-        };
-        List<Step> steps = new ArrayList<>();
-        for (int i = 0; i < threads; i++) {
-            steps.add(step);
+    /** The items that were put, and which of them were taken. An item is its number, with zeros up to its size. */
+    private static final class Ledger {
+        private final String format;
+        private final BitSet taken = new BitSet();
+        private int put;
+        private String wrong;
+
+        Ledger(int size) {
+            format = "%0" + size + "d";
         }
-        return hammer(steps, millis);
+
+        byte[] put() {
+            int k;
+            synchronized (this) {
+                k = put++;
+            }
+            return String.format(format, k).getBytes(StandardCharsets.US_ASCII);
+        }
+
+        synchronized void take(byte[] item) {
+            int k = Integer.parseInt(new String(item, StandardCharsets.US_ASCII));
+            if (k >= put || taken.get(k)) {
+                wrong = "item " + k + (k >= put ? " was taken and never put" : " was taken twice");
+            }
+            taken.set(k);
+        }
+
+        synchronized void check(int left) {
+            if (wrong == null && taken.cardinality() < put) {
+                wrong = "item " + taken.nextClearBit(0) + " was put and not taken";
+            }
+            if (wrong == null && left > 0) {
+                wrong = left + " items are in the queue, and all " + put + " were taken";
+            }
+            if (wrong != null) {
+                throw new IllegalStateException(wrong);
+            }
+        }
+    }
+
+    /** A consumer of a queue: puts a batch of items, and takes as many. */
+    private interface Consumer extends Closeable {
+        void put(int n) throws Exception;
+
+        void take(int n) throws Exception;
+    }
+
+    private final class Simple implements Consumer {
+        private final SimpleDistributedQueue q;
+
+        Simple(CuratorFramework client, String path) {
+            q = new SimpleDistributedQueue(client, path);
+        }
+
+        @Override
+        public void put(int n) throws Exception {
+            for (int i = 0; i < n; i++) {
+                q.offer(ledger.put());
+            }
+        }
+
+        @Override
+        public void take(int n) throws Exception {
+            for (int i = 0; i < n; i++) {
+                ledger.take(q.take());
+            }
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    /** Items are taken by the thread of any queue, so a turn waits for as many as it has put. */
+    private final class Distributed implements Consumer, QueueConsumer<byte[]>, QueueSerializer<byte[]> {
+        private final DistributedQueue<byte[]> q;
+        private final Semaphore done;
+        private int received;
+
+        Distributed(CuratorFramework client, String path, boolean locked, Semaphore done) throws Exception {
+            this.done = done;
+            QueueBuilder<byte[]> b = QueueBuilder.builder(client, this, this, path).putInBackground(false).executor(this::process);
+            if (locked) {
+                b.lockPath(path + "-locks");
+            }
+            q = b.buildQueue();
+            q.start();
+        }
+
+        /** Processes a node in the thread of the queue. It ends after the node and its lock are deleted. */
+        private void process(Runnable node) {
+            received = 0;
+            node.run();
+            done.release(received);
+        }
+
+        @Override
+        public void consumeMessage(byte[] item) {
+            ledger.take(item);
+            received++;
+        }
+
+        @Override
+        public void put(int n) throws Exception {
+            if (n == 1) {
+                q.put(ledger.put());
+                return;
+            }
+            int[] rest = {n};
+            q.putMulti(() -> rest[0]-- > 0 ? ledger.put() : null);
+        }
+
+        @Override
+        public void take(int n) throws Exception {
+            done.acquire(n);
+        }
+
+        @Override
+        public void close() throws IOException {
+            q.close();
+        }
+
+        @Override
+        public byte[] serialize(byte[] item) {
+            return item;
+        }
+
+        @Override
+        public byte[] deserialize(byte[] bytes) {
+            return bytes;
+        }
+
+        @Override
+        public void stateChanged(CuratorFramework client, ConnectionState state) {}
+    }
+
+    private CuratorFramework observer; // of the queue
+    private String queuePath;
+    private Ledger ledger;
+    private List<Consumer> consumers = new ArrayList<>();
+    private int batch;
+
+    private String queue(String kind, String servers, String path, int n, int batch, int size) throws Exception {
+        observer = client(servers, 0);
+        queuePath = path;
+        ledger = new Ledger(size);
+        this.batch = batch;
+        Semaphore done = new Semaphore(0);
+        for (int i = 0; i < n; i++) {
+            CuratorFramework c = client(servers, i);
+            consumers.add(kind.equals("simple") ? new Simple(c, path) : new Distributed(c, path, kind.equals("locked"), done));
+        }
+        for (Consumer c : consumers) {
+            turn(c);
+        }
+        return "";
+    }
+
+    private void turn(Consumer c) throws Exception {
+        c.put(batch);
+        c.take(batch);
+    }
+
+    private String turns(long millis) throws Exception {
+        List<Step> steps = new ArrayList<>();
+        for (Consumer c : consumers) {
+            steps.add(() -> turn(c));
+        }
+        String figures = hammer(steps, millis);
+        ledger.check(observer.getChildren().forPath(queuePath).size());
+        return figures;
+    }
+
+    private String unqueue() throws Exception {
+        for (Consumer c : consumers) {
+            c.close();
+        }
+        consumers.clear();
+        return "";
     }
 
     /** Makes n members, each with a thread, go through rounds of a double barrier. */
@@ -381,7 +552,11 @@ public final class Curator {
             case "drop":
                 return drop();
             case "queue":
-                return queue(a[1], a[2], Integer.parseInt(a[3]), Long.parseLong(a[4]), Integer.parseInt(a[5]));
+                return queue(a[1], a[2], a[3], Integer.parseInt(a[4]), Integer.parseInt(a[5]), Integer.parseInt(a[6]));
+            case "turns":
+                return turns(Long.parseLong(a[1]));
+            case "unqueue":
+                return unqueue();
             case "barrier":
                 return barrier(a[1], a[2], Integer.parseInt(a[3]), Integer.parseInt(a[4]));
             case "cache":

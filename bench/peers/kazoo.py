@@ -16,25 +16,25 @@ from kazoo.client import KazooClient
 from kazoo.recipe.barrier import DoubleBarrier
 from kazoo.recipe.cache import TreeCache, TreeEvent
 from kazoo.recipe.lock import Lock
-from kazoo.recipe.queue import Queue
+from kazoo.recipe.queue import LockingQueue, Queue
 
 pools = {}
 pair = []
 waiter = {}
 
 
-def connect(servers, timeout):
-    client = KazooClient(hosts=servers, timeout=timeout)
+def connect(servers, timeout, **options):
+    client = KazooClient(hosts=servers, timeout=timeout, **options)
     client.start(timeout=60)
     return client
 
 
-def client(servers, i):
+def client(servers, i, **options):
     """The i-th client of those servers is connected to the i-th of them."""
-    pool = pools.setdefault(servers, [])
+    pool = pools.setdefault((servers, repr(options)), [])
     addresses = servers.split(",")
     while len(pool) <= i:
-        pool.append(connect(addresses[len(pool) % len(addresses)], 20))
+        pool.append(connect(addresses[len(pool) % len(addresses)], 20, **options))
     return pool[i]
 
 
@@ -161,18 +161,88 @@ def drop():
     return []
 
 
-def queue(servers, path, threads, millis, size):
-    data = b"." * int(size)
+class Ledger:
+    """The items that were put, and which of them were taken. An item is its number, with zeros up to its size."""
 
-    def move(q):
-        q.put(data)
-        while q.get() is None:  # another thread was faster
-            pass
+    def __init__(self, size):
+        self.size = size
+        self.taken = []  # by number
+        self.wrong = None
+        self.lock = threading.Lock()
 
-    # One object is not safe for several threads.
-    queues = [Queue(client(servers, 0), path) for _ in range(int(threads))]
-    move(queues[0])
-    return hammer([lambda q=q: move(q) for q in queues], millis)
+    def put(self):
+        with self.lock:
+            self.taken.append(False)
+            return b"%0*d" % (self.size, len(self.taken) - 1)
+
+    def take(self, item):
+        with self.lock:
+            k = int(item)
+            if k >= len(self.taken):
+                self.wrong = "item %d was taken and never put" % k
+                return
+            if self.taken[k]:
+                self.wrong = "item %d was taken twice" % k
+            self.taken[k] = True
+
+    def check(self, left):
+        if self.wrong:
+            raise ValueError(self.wrong)
+        if False in self.taken:
+            raise ValueError("item %d was put and not taken" % self.taken.index(False))
+        if left:
+            raise ValueError("%d items are in the queue, and all %d were taken" % (left, len(self.taken)))
+
+
+def get_from_queue(q):
+    while True:
+        item = q.get()
+        if item is not None:  # otherwise another consumer was faster
+            return item
+
+
+def get_from_locking_queue(q):
+    item = q.get()
+    if not q.consume():
+        raise ValueError("an item was not consumed")
+    return item
+
+
+moved = {}
+
+
+def queue(kind, servers, path, n, batch, size):
+    """Consumers that lose a race try again soon, which is faster here than the default of 100 ms."""
+    ledger, batch = Ledger(int(size)), int(batch)
+
+    def turn(q):
+        items = [ledger.put() for _ in range(batch)]
+        if batch > 1:
+            q.put_all(items)
+        else:
+            q.put(items[0])
+        for _ in range(batch):
+            ledger.take(get(q))
+
+    get, recipe = {"plain": (get_from_queue, Queue), "locking": (get_from_locking_queue, LockingQueue)}[kind]
+    soon = {"max_tries": -1, "delay": 0.001, "max_delay": 0.01}
+    queues = [recipe(client(servers, i, command_retry=soon), path) for i in range(int(n))]
+    for q in queues:
+        turn(q)
+    moved.update(queues=queues, turn=turn, ledger=ledger)
+    return []
+
+
+def turns(millis):
+    turn, queues = moved["turn"], moved["queues"]
+    figures = hammer([lambda q=q: turn(q) for q in queues], millis)
+    moved["ledger"].check(len(queues[0]))
+    return figures
+
+
+def unqueue():
+    moved.clear()
+    return []
 
 
 def barrier(servers, path, n, rounds):
@@ -239,7 +309,7 @@ def uncache():
     return []
 
 
-COMMANDS = {f.__name__: f for f in (cycles, contend, trips, hold, granted, drop, queue, barrier, cache, heap, seen, uncache)}
+COMMANDS = {f.__name__: f for f in (cycles, contend, trips, hold, granted, drop, queue, turns, unqueue, barrier, cache, heap, seen, uncache)}
 
 
 def main():

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
 )
@@ -30,6 +32,8 @@ type tool struct {
 	command []string // the words after "--"
 
 	servers       string
+	backend       string
+	prefix        string
 	memory        bool
 	namespace     string
 	timeout       time.Duration
@@ -48,10 +52,10 @@ type tool struct {
 const synopsis = `usage: coordctl [flags] lock    PATH -- COMMAND [ARGUMENT…]
        coordctl [flags] elect   PATH -- COMMAND [ARGUMENT…]
        coordctl [flags] inspect PATH
-       coordctl [flags] queue   put PATH [VALUE…] | take PATH | len PATH
+       coordctl [flags] queue   PATH | put PATH [VALUE…] | take PATH | len PATH
        coordctl [flags] watch   PATH
 
-Credentials: COORD_DIGEST=user:password in the environment.
+Credentials: COORD_DIGEST=user:password in the environment; for etcd COORD_USER=user:password.
 `
 
 const (
@@ -63,7 +67,9 @@ const (
 func (t *tool) parse(args []string) error {
 	fs := flag.NewFlagSet("coordctl", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	fs.StringVar(&t.servers, "servers", os.Getenv("COORD_SERVERS"), "the ZooKeeper servers, as `host:port,…`; also COORD_SERVERS")
+	fs.StringVar(&t.servers, "servers", os.Getenv("COORD_SERVERS"), "the servers, as `host:port,…`; also COORD_SERVERS")
+	fs.StringVar(&t.backend, "backend", cmp.Or(os.Getenv("COORD_BACKEND"), "zookeeper"), "what the servers are: zookeeper or etcd; also COORD_BACKEND")
+	fs.StringVar(&t.prefix, "prefix", "", "etcd: what the keys begin with (default coord)")
 	fs.BoolVar(&t.memory, "memory", false, "use a service in the memory of this process, to try things out")
 	fs.StringVar(&t.namespace, "namespace", "", "a `path` that is a prefix of PATH")
 	fs.DurationVar(&t.timeout, "timeout", 10*time.Second, "the session timeout: how long the service waits for a silent client")
@@ -78,7 +84,7 @@ func (t *tool) parse(args []string) error {
 	fs.DurationVar(&t.grace, "grace", 300*time.Millisecond, "the time between SIGTERM and SIGKILL when the lock is lost, at most "+mostGrace.String())
 	fs.StringVar(&t.id, "id", defaultID(), "lock, elect: the name that inspect shows")
 	fs.BoolVar(&t.once, "once", false, "elect: do not campaign again")
-	fs.BoolVar(&t.json, "json", false, "inspect, watch: print JSON")
+	fs.BoolVar(&t.json, "json", false, "inspect, queue PATH, watch: print JSON")
 	fs.BoolVar(&t.data, "data", false, "inspect, watch: show stored data, which can be secret")
 	fs.BoolVar(&t.verbose, "v", false, "log changes of the session")
 	fs.BoolVar(&t.tls, "tls", false, "use TLS, with the system's authorities unless -tls-ca is given")
@@ -111,7 +117,7 @@ func (t *tool) parse(args []string) error {
 
 // check interprets the arguments that are not flags.
 func (t *tool) check(words []string) error {
-	if len(words) > 1 && words[0] == "queue" {
+	if len(words) > 1 && words[0] == "queue" && !strings.HasPrefix(words[1], "/") {
 		words = append([]string{"queue " + words[1]}, words[2:]...)
 	}
 	if len(words) == 0 {
@@ -120,7 +126,7 @@ func (t *tool) check(words []string) error {
 	verb, words := words[0], words[1:]
 	runs := verb == "lock" || verb == "elect"
 	switch verb {
-	case "lock", "elect", "inspect", "watch", "queue put", "queue take", "queue len":
+	case "lock", "elect", "inspect", "watch", "queue", "queue put", "queue take", "queue len":
 	default:
 		return usage("unknown command %q", verb)
 	}
@@ -145,6 +151,10 @@ func (t *tool) check(words []string) error {
 		return usage("-timeout %v and -margin %v: the margin is a part of the timeout", t.timeout, t.margin)
 	case t.memory && t.servers != "" && os.Getenv("COORD_SERVERS") != t.servers:
 		return usage("-memory and -servers do not go together")
+	case t.backend != "zookeeper" && t.backend != "etcd":
+		return usage("-backend %q: want zookeeper or etcd", t.backend)
+	case t.prefix != "" && (t.memory || t.backend != "etcd"):
+		return usage("-prefix needs -backend etcd")
 	case !t.memory && len(t.hosts()) == 0:
 		return usage("no servers: give -servers host:port,…, or -memory to try things out")
 	case (t.cert == "") != (t.key == ""):
@@ -172,17 +182,34 @@ func (t *tool) service() (backend.Backend, error) {
 	if t.memory {
 		return memory.New(&memory.Options{SessionTimeout: t.timeout, LossMargin: t.margin}), nil
 	}
-	o := &zookeeper.Options{SessionTimeout: t.timeout, LossMargin: t.margin, Digest: os.Getenv("COORD_DIGEST"), Logger: t.logger()}
-	if t.tls || t.ca != "" || t.cert != "" {
-		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	cfg, err := t.tlsConfig()
+	if err != nil {
+		return nil, err
 	}
+	if t.backend == "etcd" {
+		user, password, _ := strings.Cut(os.Getenv("COORD_USER"), ":")
+		return etcd.New(t.hosts(), &etcd.Options{
+			SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Username: user, Password: password, Prefix: t.prefix, Logger: t.logger(),
+		}), nil
+	}
+	return zookeeper.New(t.hosts(), &zookeeper.Options{
+		SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Digest: os.Getenv("COORD_DIGEST"), Logger: t.logger(),
+	}), nil
+}
+
+// tlsConfig returns nil if no flag asks for TLS.
+func (t *tool) tlsConfig() (*tls.Config, error) {
+	if !t.tls && t.ca == "" && t.cert == "" {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.ca != "" {
 		pem, err := os.ReadFile(t.ca)
 		if err != nil {
 			return nil, usage("-tls-ca: %w", err)
 		}
-		o.TLS.RootCAs = x509.NewCertPool()
-		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, usage("-tls-ca %s: no certificate in it", t.ca)
 		}
 	}
@@ -191,9 +218,9 @@ func (t *tool) service() (backend.Backend, error) {
 		if err != nil {
 			return nil, usage("-tls-cert: %w", err)
 		}
-		o.TLS.Certificates = []tls.Certificate{pair}
+		cfg.Certificates = []tls.Certificate{pair}
 	}
-	return zookeeper.New(t.hosts(), o), nil
+	return cfg, nil
 }
 
 // logger returns nil unless -v is given.

@@ -58,6 +58,8 @@ func (t *tool) do(ctx context.Context) error {
 		return t.await(ctx, func(ctx context.Context) error { return t.inspect(ctx, c) })
 	case "watch":
 		return t.await(ctx, func(ctx context.Context) error { return t.watch(ctx, c) })
+	case "queue":
+		return t.await(ctx, func(ctx context.Context) error { return t.figures(ctx, c) })
 	case "queue put":
 		return t.await(waiting, func(ctx context.Context) error { return t.put(ctx, c) })
 	case "queue take":

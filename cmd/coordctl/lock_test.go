@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // second is the time by which the command may outlive the lock. To end a session the test
@@ -28,7 +27,9 @@ const (
 // TestTheCommandNeverOutlivesTheLock: however coordctl, the command or the lock ends, the
 // last beat of the command comes before the next grant; or, if the lock is taken away without
 // warning, shortly after it.
-func TestTheCommandNeverOutlivesTheLock(t *testing.T) {
+func TestTheCommandNeverOutlivesTheLock(t *testing.T) { onEach(t, neverOutlives) }
+
+func neverOutlives(t *testing.T, v *servers) {
 	for _, sc := range []struct {
 		name   string
 		how    []string // the command
@@ -54,7 +55,7 @@ func TestTheCommandNeverOutlivesTheLock(t *testing.T) {
 				rounds = 10
 			}
 			for range rounds {
-				s := newStage(t)
+				s := newStage(t, v)
 				x := s.command([]string{"lock"}, sc.how...)
 				granted := s.await()
 				before := readBeats(t, s.file)
@@ -95,7 +96,7 @@ func signalling(n syscall.Signal) func(*stage, *ctl) {
 
 // blackHole drops all traffic without notifying either side.
 func blackHole(s *stage, _ *ctl) {
-	for _, p := range s.proxy {
+	for _, p := range s.links {
 		p.Blackhole(true)
 	}
 }
@@ -106,7 +107,7 @@ func expire(s *stage, _ *ctl) {
 	if err != nil || len(list) == 0 {
 		s.t.Fatal(list, err)
 	}
-	if err := zktest.ExpireSession(s.t.Context(), server.Get(s.t).Addrs()[0], list[0].Session, nil); err != nil {
+	if err := s.expire(s.t.Context(), list[0].Session); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -130,7 +131,7 @@ func deleteNode(s *stage, _ *ctl) {
 // ignores signals.
 func TestAChildOfTheCommandIsKilledBeforeTheRelease(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newStage(t, onZooKeeper(t))
 	left := s.file + "-left"
 	x := s.start("lock", s.path, "--", os.Args[0], "-as-command", s.file, "leave", left)
 	if got := x.status(); got != 0 {
@@ -153,9 +154,10 @@ func TestAChildOfTheCommandIsKilledBeforeTheRelease(t *testing.T) {
 }
 
 // TestTheWaitEndsAfterItsTimeOrByASignal: -wait, and a signal that ends the wait.
-func TestTheWaitEndsAfterItsTimeOrByASignal(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
+func TestTheWaitEndsAfterItsTimeOrByASignal(t *testing.T) { onEach(t, theWaitEnds) }
+
+func theWaitEnds(t *testing.T, v *servers) {
+	s := newStage(t, v)
 	h, err := s.mutex().Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +193,7 @@ func TestTheWaitEndsAfterItsTimeOrByASignal(t *testing.T) {
 // TestCommandsThatCannotRun leave no node, and no client waits for them.
 func TestCommandsThatCannotRun(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newStage(t, onZooKeeper(t))
 	plain := t.TempDir() + "/plain"
 	if err := os.WriteFile(plain, []byte("#!/no/such/interpreter\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -212,16 +214,17 @@ func TestCommandsThatCannotRun(t *testing.T) {
 
 // TestCoordctlCampaignsAgainAfterALoss: the command is ended, and started again with a
 // greater token; with -once coordctl ends.
-func TestCoordctlCampaignsAgainAfterALoss(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
+func TestCoordctlCampaignsAgainAfterALoss(t *testing.T) { onEach(t, campaignsAgain) }
+
+func campaignsAgain(t *testing.T, v *servers) {
+	s := newStage(t, v)
 	e := coord.NewElection(s.next, s.path, nil)
 	lose := func() {
 		l, err := e.Leader(t.Context())
 		if err != nil || l.ID != "me" {
 			t.Fatal(l, err)
 		}
-		if err := zktest.ExpireSession(t.Context(), server.Get(t).Addrs()[0], l.Session, nil); err != nil {
+		if err := s.expire(t.Context(), l.Session); err != nil {
 			t.Fatal(err)
 		}
 	}

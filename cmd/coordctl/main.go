@@ -4,6 +4,7 @@
 //	coordctl [flags] lock PATH -- COMMAND [ARGUMENT…]
 //	coordctl [flags] elect PATH -- COMMAND [ARGUMENT…]
 //	coordctl [flags] inspect PATH
+//	coordctl [flags] queue PATH
 //	coordctl [flags] queue put PATH [VALUE…]
 //	coordctl [flags] queue take PATH
 //	coordctl [flags] queue len PATH
@@ -16,11 +17,12 @@
 // Flags may also come after the verb, up to "--". For example
 //
 //	coordctl -servers zk1:2181,zk2:2181 lock -wait 1m /locks/backup -- backup.sh --full
+//	coordctl -backend etcd -servers etcd1:2379 -prefix orders inspect /locks/report
 //
 // # lock
 //
 // waits for the mutex at PATH, runs COMMAND, and releases the mutex when COMMAND has ended.
-// It excludes all clients that use this mutex, in any language; see the layout of
+// It excludes all clients that use this mutex, on ZooKeeper in any language; see the layout of
 // coord.Mutex. The environment of COMMAND contains
 //
 //	COORD_TOKEN  the fencing token, a number that grows from one holder to the next
@@ -61,9 +63,14 @@
 //
 // # queue
 //
-// puts values into the coord.Queue at PATH unchanged, or without values standard input as one
-// value, and prints their ids; takes one item, writes it unchanged to standard output, and
-// acknowledges it when it is written; and counts the items.
+// prints the figures of the queue at PATH, of any kind and with values of any type: a line for
+// each of coord.QueueStats, in seconds where it is a time, or with -json an object. It costs a
+// few requests, however long the queue is. The dead letters are those at the default path; for
+// others, print the figures of their own path.
+//
+// queue put puts values into the coord.Queue at PATH unchanged, or without values standard input
+// as one value, and prints their ids. queue take takes one item, writes it unchanged to standard
+// output, and acknowledges it when it is written. queue len counts the items.
 //
 // # watch
 //
@@ -72,9 +79,10 @@
 //
 // # Credentials
 //
-// COORD_DIGEST in the environment is "user:password" for ZooKeeper's digest scheme. It is not
-// a flag, since all users of the machine can read flags. COMMAND inherits it. COORD_SERVERS
-// is used if -servers is not given. For TLS there are files: -tls-ca, and -tls-cert with
+// COORD_DIGEST in the environment is "user:password" for ZooKeeper's digest scheme, and
+// COORD_USER is that of a user of etcd. They are not flags, since all users of the machine can
+// read flags. COMMAND inherits them. COORD_SERVERS and COORD_BACKEND are used if -servers and
+// -backend are not given. For TLS there are files: -tls-ca, and -tls-cert with
 // -tls-key.
 //
 // # Exit status

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
@@ -188,28 +189,54 @@ func eventually(t *testing.T, what string, cond func() bool) {
 // of contact a third of it earlier than the servers.
 const sessionTimeout = 5 * time.Second
 
+// servers are those of a service.
+type servers struct {
+	backend string // the flag of coordctl
+	addrs   []string
+	proxy   func(target string) (*zkproxy.Proxy, error)
+	service backend.Backend // with sessions that last longer than coordctl's
+	expire  func(ctx context.Context, session int64) error
+}
+
+func onZooKeeper(t *testing.T) *servers {
+	t.Helper()
+	addrs := server.Get(t).Addrs()
+	return &servers{
+		"zookeeper", addrs, zkproxy.New, zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: 8 * time.Second}),
+		func(ctx context.Context, session int64) error {
+			return zktest.ExpireSession(ctx, addrs[0], session, nil)
+		},
+	}
+}
+
+// onEach runs a test on each service.
+func onEach(t *testing.T, f func(t *testing.T, v *servers)) {
+	t.Run("zookeeper", func(t *testing.T) { t.Parallel(); f(t, onZooKeeper(t)) })
+	t.Run("etcd", func(t *testing.T) { t.Parallel(); f(t, onEtcd(t)) })
+}
+
 // stage is one lock, a coordctl that uses it, and the next contender.
 type stage struct {
+	*servers
 	t     *testing.T
 	path  string
 	file  string           // file of the command's beats
-	proxy []*zkproxy.Proxy // between coordctl and the servers
+	links []*zkproxy.Proxy // between coordctl and the servers
 	next  *coord.Client    // client of the next contender, which bypasses the proxies
 }
 
-func newStage(t *testing.T) *stage {
+func newStage(t *testing.T, v *servers) *stage {
 	t.Helper()
-	e := server.Get(t)
-	s := &stage{t: t, path: "/" + strings.ReplaceAll(t.Name(), "/", "-"), file: t.TempDir() + "/beats"}
-	for _, addr := range e.Addrs() {
-		p, err := zkproxy.New(addr)
+	s := &stage{servers: v, t: t, path: "/" + strings.ReplaceAll(t.Name(), "/", "-"), file: t.TempDir() + "/beats"}
+	for _, addr := range v.addrs {
+		p, err := v.proxy(addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { p.Close() })
-		s.proxy = append(s.proxy, p)
+		s.links = append(s.links, p)
 	}
-	c, err := coord.Open(t.Context(), zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: 8 * time.Second}), nil)
+	c, err := coord.Open(t.Context(), v.service, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,10 +266,10 @@ func (s *stage) start(args ...string) *ctl {
 func (s *stage) startTo(stdout *os.File, args ...string) *ctl {
 	s.t.Helper()
 	var addrs []string
-	for _, p := range s.proxy {
+	for _, p := range s.links {
 		addrs = append(addrs, p.Addr())
 	}
-	args = append([]string{"-as-coordctl", "-timeout", sessionTimeout.String()}, args...)
+	args = append([]string{"-as-coordctl", "-timeout", sessionTimeout.String(), "-backend", s.backend}, args...)
 	x := &ctl{t: s.t, cmd: exec.Command(os.Args[0], args...), ended: make(chan struct{})}
 	x.cmd.Env = append(os.Environ(), "COORD_SERVERS="+strings.Join(addrs, ","))
 	x.cmd.Stdout, x.cmd.Stderr = &x.stdout, &x.stderr

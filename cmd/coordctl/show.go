@@ -81,6 +81,40 @@ func (t *tool) count(ctx context.Context, c *coord.Client) error {
 	return err
 }
 
+// figures is coord.QueueStats as JSON and as text.
+type figures struct {
+	Ready   int     `json:"ready"`
+	Claimed int     `json:"claimed"`
+	Delayed int     `json:"delayed"`
+	Dead    int     `json:"dead"`
+	Oldest  float64 `json:"oldest_seconds"`
+	Waiting int     `json:"waiting"`
+	Buckets int     `json:"buckets"`
+	Unread  int     `json:"unread"`
+}
+
+// figures prints the figures of the queue.
+func (t *tool) figures(ctx context.Context, c *coord.Client) error {
+	st, err := t.queue(c).Stats(ctx)
+	if err != nil {
+		return err
+	}
+	f := figures{st.Ready, st.Claimed, st.Delayed, st.Dead, st.Oldest.Seconds(), st.Waiting, st.Buckets, st.Unread}
+	switch {
+	case f.Buckets == 0:
+		t.say("nothing was ever put into a queue at %s", t.path)
+	case f.Unread > 0:
+		t.say("%d nodes with items were not read, so the figures are lower bounds", f.Unread)
+	}
+	out := output{ctx, t.stdout}
+	if t.json {
+		return json.NewEncoder(out).Encode(f)
+	}
+	_, err = fmt.Fprintf(out, "ready %d\nclaimed %d\ndelayed %d\ndead %d\noldest %.3f\nwaiting %d\nbuckets %d\nunread %d\n",
+		f.Ready, f.Claimed, f.Delayed, f.Dead, f.Oldest, f.Waiting, f.Buckets, f.Unread)
+	return err
+}
+
 // change is one line of watch as JSON.
 type change struct {
 	At      time.Time `json:"at"`

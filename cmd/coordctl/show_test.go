@@ -40,9 +40,17 @@ func TestTheCommandLine(t *testing.T) {
 		{"-memory lock /a true", exitUsage, "unexpected argument"},
 		{"-memory inspect /a -- true", exitUsage, "takes no command"},
 		{"-memory inspect a", exitUsage, "bad path"},
-		{"-memory queue /a", exitUsage, "unknown command"},
+		{"-memory queue", exitUsage, "needs a PATH"},
+		{"-memory queue a", exitUsage, "unknown command"},
+		{"-memory queue /a b", exitUsage, "unexpected argument"},
+		{"-memory queue /a", 0, "nothing was ever put"},
+		{"-memory queue /a", 0, "ready 0\nclaimed 0\ndelayed 0\ndead 0\noldest 0.000\nwaiting 0\nbuckets 0\nunread 0\n"},
+		{"-memory -json queue /a", 0, `{"ready":0,"claimed":0,"delayed":0,"dead":0,"oldest_seconds":0,"waiting":0,"buckets":0,"unread":0}`},
 		{"-memory queue put", exitUsage, "needs a PATH"},
 		{"lock /a -- true", exitUsage, "no servers"},
+		{"-backend consul -servers x inspect /a", exitUsage, "want zookeeper or etcd"},
+		{"-prefix p -servers x inspect /a", exitUsage, "needs -backend etcd"},
+		{"-backend etcd lock /a -- true", exitUsage, "no servers"},
 		{"-servers x -memory lock /a -- true", exitUsage, "do not go together"},
 		{"-memory -grace 2s lock /a -- true", exitUsage, "within a second"},
 		{"-memory -margin 10s lock /a -- true", exitUsage, "a part of the timeout"},
@@ -73,9 +81,10 @@ func TestTheCommandLine(t *testing.T) {
 	}
 }
 
-func TestInspectQueueAndWatch(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
+func TestInspectQueueAndWatch(t *testing.T) { onEach(t, inspectQueueAndWatch) }
+
+func inspectQueueAndWatch(t *testing.T, v *servers) {
+	s := newStage(t, v)
 	t.Run("values go through a queue as they are", func(t *testing.T) {
 		s.t = t
 		ids := s.output("queue", "put", s.path+"/q", "first", "second")
@@ -93,6 +102,44 @@ func TestInspectQueueAndWatch(t *testing.T) {
 		}
 		if got := s.output("inspect", s.path+"/q"); strings.Contains(got, "second") {
 			t.Errorf("inspect shows data without -data:\n%s", got)
+		}
+	})
+	t.Run("the figures of a queue of any kind", func(t *testing.T) {
+		s.t = t
+		type order struct{ Number int }
+		q := coord.NewPriorityQueue(s.next, s.path+"/orders", &coord.QueueOptions[order]{MaxAttempts: 1})
+		for n := range 5 {
+			if _, err := q.Put(t.Context(), int64(n), order{n}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		first, err := q.Take(t.Context())
+		if err == nil {
+			err = first.Nack(0) // leaves its priority without items
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := q.Take(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := s.output("queue", s.path+"/orders")
+		if want := "ready 3\nclaimed 1\ndelayed 0\ndead 1\noldest "; !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "\nwaiting 0\nbuckets 4\nunread 0\n") {
+			t.Errorf("%q, want %q…", text, want)
+		}
+		if err := second.Release(); err != nil {
+			t.Fatal(err)
+		}
+		var f figures
+		if err := json.Unmarshal([]byte(s.output("queue", "-json", s.path+"/orders")), &f); err != nil {
+			t.Fatal(err)
+		}
+		if f.Oldest <= 0 || f.Oldest > 3600 {
+			t.Errorf("the oldest item is %v s old", f.Oldest)
+		}
+		if f.Oldest = 0; f != (figures{Ready: 4, Dead: 1, Buckets: 4}) {
+			t.Errorf("%+v", f)
 		}
 	})
 	t.Run("inspect prints JSON", func(t *testing.T) {

@@ -4,6 +4,7 @@
 //
 //	go run ./examples/mapreduce
 //	go run ./examples/mapreduce -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/mapreduce -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (

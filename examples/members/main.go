@@ -3,6 +3,7 @@
 //
 //	go run ./examples/members
 //	go run ./examples/members -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/members -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (

@@ -3,6 +3,7 @@
 //
 //	go run ./examples/singleton
 //	go run ./examples/singleton -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/singleton -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (

@@ -5,6 +5,7 @@
 //
 //	go run ./examples/transfer
 //	go run ./examples/transfer -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/transfer -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (

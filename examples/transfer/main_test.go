@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,24 +139,25 @@ func (l *lateLink) land(t *testing.T) bool {
 func TestAProposalThatArrivesLateIsNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(&memory.Options{SessionTimeout: time.Second})
-		var victim *lateLink
+		var victim atomic.Pointer[lateLink] // the office's clean-up reads it at any time
 		listed, landed := 0, false
 		s := service.New("/late", time.Second, func(name string) service.Link {
 			l := store.Link(name)
 			switch name {
 			case "another office":
-				victim = newLateLink(l)
-				return victim
+				late := newLateLink(l)
+				victim.Store(late)
+				return late
 			case "office":
 				office := newLateLink(l)
 				office.intercepted = backendtest.Intercept(l, backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-					if victim == nil || c.Op != "sync" || !strings.HasSuffix(c.Path, "/transfers/tx") {
+					if victim.Load() == nil || c.Op != "sync" || !strings.HasSuffix(c.Path, "/transfers/tx") {
 						return nil
 					}
 					// The first is Recover's, the second List's.
 					if listed++; listed == 2 {
 						synctest.Wait() // every process is idle
-						landed = victim.land(t)
+						landed = victim.Load().land(t)
 					}
 					return nil
 				}})

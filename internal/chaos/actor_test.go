@@ -96,8 +96,12 @@ type actor struct {
 func newActor(t *testing.T, r *run, index int) *actor {
 	t.Helper()
 	a := &actor{t: t, r: r, index: index, before: make(map[string]int64), news: make(chan struct{})}
-	for _, addr := range r.e.Addrs() {
-		p, err := zkproxy.New(addr)
+	proxy := zkproxy.New
+	if r.other != nil {
+		proxy = zkproxy.NewRaw
+	}
+	for _, addr := range r.addrs() {
+		p, err := proxy(addr)
 		if err != nil {
 			t.Fatal(err)
 		}

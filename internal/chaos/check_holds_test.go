@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -137,12 +138,17 @@ func checkOverlap(list []*tenure, most int) (wrong []string) {
 }
 
 // lockState is porcupine's model of a lock: an acquisition finds it free, with a token higher
-// than all before, and only a release by the holder frees it.
-type lockState struct{ holder, highest int64 }
+// than all before, and only a release by the holder frees it. A process that keeps the lock
+// acquires it again with the same token, if no other has had it since.
+type lockState struct {
+	holder, highest int64
+	keeper          string // the process that had it last and may keep it, or ""
+}
 
 type lockStep struct {
 	acquire bool
 	token   int64
+	keeper  string
 }
 
 var lockModel = porcupine.Model{
@@ -150,9 +156,10 @@ var lockModel = porcupine.Model{
 	Step: func(state, input, _ any) (bool, any) {
 		s, in := state.(lockState), input.(lockStep)
 		if in.acquire {
-			return s.holder == 0 && in.token > s.highest, lockState{in.token, in.token}
+			again := in.token == s.highest && in.keeper != "" && in.keeper == s.keeper
+			return s.holder == 0 && (in.token > s.highest || again), lockState{in.token, in.token, in.keeper}
 		}
-		return s.holder == in.token, lockState{0, s.highest}
+		return s.holder == in.token, lockState{0, s.highest, s.keeper}
 	},
 	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
 }
@@ -165,9 +172,13 @@ func checkLock(work string, list []*tenure) []string {
 		if x.excuse < forever {
 			ended = x.excuse
 		}
+		keeper := ""
+		if strings.Contains(x.id, keptID) {
+			keeper = x.process
+		}
 		ops = append(ops,
-			porcupine.Operation{Input: lockStep{true, x.token}, Call: x.asked, Return: x.from},
-			porcupine.Operation{Input: lockStep{false, x.token}, Call: ended, Return: max(ended, x.gone)})
+			porcupine.Operation{Input: lockStep{true, x.token, keeper}, Call: x.asked, Return: x.from},
+			porcupine.Operation{Input: lockStep{false, x.token, keeper}, Call: ended, Return: max(ended, x.gone)})
 	}
 	return linearizable(work, lockModel, ops)
 }

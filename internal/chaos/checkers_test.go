@@ -93,6 +93,18 @@ func TestTheCheckOfHoldsFindsTwoHolders(t *testing.T) {
 			order: "not linearizable",
 		},
 		{
+			name: "a token again, of a process that keeps the lock",
+			a: slices.Concat(held(1, "a#1", 30, 1*second, 2*second, 3*second, 4*second),
+				held(3, "a#2", 30, 5*second, 6*second, 7*second, 8*second)),
+		},
+		{
+			name: "a token again, of a process that had the lock before another",
+			a: slices.Concat(held(1, "a#1", 30, 1*second, 2*second, 3*second, 4*second),
+				held(3, "a#2", 30, 9*second, 10*second, 11*second, 12*second)),
+			b:     held(1, "b#1", 40, 5*second, 6*second, 7*second, 8*second),
+			order: "not linearizable",
+		},
+		{
 			name:  "one token twice",
 			a:     held(1, "a", 30, 1*second, 2*second, 3*second, 4*second),
 			b:     held(1, "b", 30, 5*second, 6*second, 7*second, 8*second),
@@ -153,7 +165,7 @@ func TestTheCheckOfHoldsFindsTwoHolders(t *testing.T) {
 			}
 			all := []*process{history(t, "a", tc.a...), history(t, "b", tc.b...), history(t, "nemesis", tc.nemesis...)}
 			list := tenures(all, "mutex", one)
-			if len(list) != 2 {
+			if len(list) < 2 {
 				t.Fatalf("%d tenures", len(list))
 			}
 			verdict(t, checkOverlap(list, 1), tc.two)

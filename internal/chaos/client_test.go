@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -103,10 +102,7 @@ func (x *client) run() (err error) {
 	background.Go(func() { x.beat(ctx) })
 	opening, opened := context.WithTimeout(ctx, limit)
 	defer opened()
-	x.c, err = coord.Open(opening, zookeeper.New(x.spec.Servers, &zookeeper.Options{
-		SessionTimeout: sessionTimeout,
-		LossMargin:     lossMargin,
-	}), &coord.Options{Trace: x.trace})
+	x.c, err = coord.Open(opening, backendAt(x.spec.Servers, sessionTimeout, lossMargin), &coord.Options{Trace: x.trace})
 	if err != nil {
 		cancel()
 		return err
@@ -254,6 +250,7 @@ type worker struct {
 	rand    *rand.Rand
 	conn    net.Conn // connection to the resource
 	answers *bufio.Reader
+	kept    int // holds with MutexOptions.Keep
 }
 
 func (w *worker) close() {

@@ -12,12 +12,12 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// A control keeps writing a node of its own with the raw client, which does not use this
-// library. While the control makes no progress, the servers are down: the time to elect a
+// A control keeps writing a node of its own without this library. While the control makes no progress, the servers are down: the time to elect a
 // leader depends on the machine, and no recipe can be faster. If one of its acknowledged
 // writes disappears, the servers are at fault.
 type control struct {
-	conn *zk.Conn
+	set  func(ctx context.Context) (version int32, zxid int64, err error)
+	end  func()
 	rec  *recorder
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -46,17 +46,29 @@ const (
 	controlEvery = 20 * time.Millisecond
 )
 
-func startControl(t *testing.T, addrs []string, rec *recorder) *control {
+func startControl(t *testing.T, r *run, rec *recorder) *control {
 	t.Helper()
-	conn, _, err := zk.Connect(addrs, sessionTimeout, zk.WithLogger(silent{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Create(controlPath, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
-	c := &control{conn: conn, rec: rec, stop: cancel}
+	c := &control{rec: rec, stop: cancel}
+	if r.other != nil {
+		c.set, c.end = r.other.Write, func() {}
+	} else {
+		conn, _, err := zk.Connect(r.e.Addrs(), sessionTimeout, zk.WithLogger(silent{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Create(controlPath, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+		c.end = conn.Close
+		c.set = func(context.Context) (int32, int64, error) {
+			stat, err := conn.Set(controlPath, nil, -1)
+			if err != nil {
+				return 0, 0, err
+			}
+			return stat.Version, stat.Mzxid, nil
+		}
+	}
 	c.wg.Go(func() { c.write(ctx) })
 	t.Cleanup(func() { c.close() })
 	return c
@@ -69,8 +81,8 @@ func (silent) Printf(string, ...any) {}
 func (c *control) write(ctx context.Context) {
 	for tick := time.Tick(controlEvery); ; {
 		about := c.rec.begin(event{Work: controlWork})
-		if stat, err := c.conn.Set(controlPath, nil, -1); err == nil {
-			c.kept.add(stat.Version, stat.Mzxid)
+		if version, zxid, err := c.set(ctx); err == nil {
+			c.kept.add(version, zxid)
 			c.rec.end(about, "ok", nil)
 		} else {
 			c.rec.end(about, "unknown", err)
@@ -87,7 +99,7 @@ func (c *control) write(ctx context.Context) {
 // A second call does nothing.
 func (c *control) close() (back string) {
 	c.stop()
-	c.conn.Close()
+	c.end()
 	c.wg.Wait()
 	return c.kept.back
 }

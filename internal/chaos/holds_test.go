@@ -34,14 +34,19 @@ func (w *worker) acquire(ctx context.Context, e event, get func(ctx context.Cont
 	}
 	_, _ = w.one(ctx, e, patience, func(ctx context.Context, e *event) (err error) {
 		if h, err = get(ctx); err == nil {
-			e.ID, e.Token, e.Session = h.Path(), h.Token(), h.Session()
+			id = h.Path()
+			if e.Value == keeps {
+				// The holds on one kept node have one path.
+				w.kept++
+				id += fmt.Sprint(keptID, w.kept)
+			}
+			e.ID, e.Token, e.Session = id, h.Token(), h.Session()
 		}
 		return err
 	})
 	if h == nil {
 		return nil, ""
 	}
-	id = h.Path()
 	w.x.watch(e.Work, h, id)
 	return h, id
 }
@@ -53,10 +58,23 @@ func (w *worker) release(ctx context.Context, work string, h *coord.Hold, id str
 	return kind == "ok"
 }
 
+// The Value of an acquisition with MutexOptions.Keep, and what precedes the number in the ID of
+// its hold.
+const (
+	keeps  = "keep"
+	keptID = "#"
+)
+
+// mutex locks with MutexOptions.Keep in half of the processes.
 func (x *client) mutex(ctx context.Context, w *worker) {
-	m := coord.NewMutex(x.c, mutexPath, nil)
+	var o coord.MutexOptions
+	e := event{Work: "mutex"}
+	if w.rand.IntN(2) == 0 {
+		o.Keep, e.Value = time.Second, keeps
+	}
+	m := coord.NewMutex(x.c, mutexPath, &o)
 	w.loop(ctx, 40*time.Millisecond, func(ctx context.Context) bool {
-		h, id := w.acquire(ctx, event{Work: "mutex"}, m.Lock)
+		h, id := w.acquire(ctx, e, m.Lock)
 		if h == nil {
 			return false
 		}

@@ -18,10 +18,25 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
+// otherLog is the file with the changes of a service that is not ZooKeeper.
+const otherLog = "log.json"
+
 // keepLogs copies the servers' logs, up to a transaction after all calls of the clients.
-func keepLogs(e *zktest.Ensemble, dir string) error {
+func (r *run) keepLogs() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	e, dir := r.e, r.dir
+	if r.other != nil {
+		log, err := r.other.Log(ctx)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(log)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, otherLog), text, 0o644)
+	}
 	leader, err := e.Leader(ctx)
 	if err != nil {
 		return err
@@ -76,6 +91,10 @@ func logDir(i int) string { return fmt.Sprintf("server-%d", i) }
 
 // readLogs returns all transactions that the servers have committed, in order.
 func readLogs(dir string) ([]zklog.Txn, error) {
+	if text, err := os.ReadFile(filepath.Join(dir, otherLog)); err == nil {
+		var log []zklog.Txn
+		return log, json.Unmarshal(text, &log)
+	}
 	var logs [][]zklog.Txn
 	starts := make(map[int64]int64)
 	for i := range 3 {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -54,8 +55,9 @@ var (
 
 // nemesis injects all faults. Their order follows from the seed.
 type nemesis struct {
-	r   *run
-	rec *recorder
+	r      *run
+	rec    *recorder
+	faults [2][]fault // of the servers, and of the clients
 
 	alone sync.RWMutex // read-locked by faults that may overlap others
 
@@ -67,7 +69,11 @@ type nemesis struct {
 }
 
 func newNemesis(r *run, rec *recorder) *nemesis {
-	return &nemesis{r: r, rec: rec, counts: make(map[string]int), skipped: make(map[string]error)}
+	n := &nemesis{r: r, rec: rec, faults: [2][]fault{serverFaults, clientFaults}, counts: make(map[string]int), skipped: make(map[string]error)}
+	if ensemble.Elsewhere != nil {
+		n.faults = otherFaults()
+	}
+	return n
 }
 
 // rage injects faults until the time is over and every kind has occurred.
@@ -77,7 +83,7 @@ func (n *nemesis) rage(ctx context.Context, seed uint64, d time.Duration) error 
 	over := time.Now().Add(d)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for i, faults := range [][]fault{serverFaults, clientFaults} {
+	for i, faults := range n.faults {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(i)))
 			if errs[i] = n.round(ctx, r, faults, over); errs[i] != nil {
@@ -359,6 +365,9 @@ func (n *nemesis) heal() error {
 			p.SetDelay(0, 0)
 			p.Refuse(false)
 		})
+	}
+	if n.r.other != nil {
+		return n.healOther()
 	}
 	for _, s := range n.r.e.Servers() {
 		if err := s.Launch(); err != nil {

@@ -116,7 +116,8 @@ func holdPath(c *call) string {
 	if c.Op == "take" {
 		return c.Old
 	}
-	return c.ID
+	path, _, _ := strings.Cut(c.ID, keptID)
+	return path
 }
 
 // verdict records the outcome of a call whose outcome is unknown.
@@ -181,6 +182,9 @@ func (l *ledger) settleDelete(c *call, p *process) {
 	}
 	logged := 0
 	for _, d := range l.deleted[c.ID] {
+		if d.session == 0 && !d.end {
+			return // the log does not show whose it was
+		}
 		if d.session == c.Session && !d.end {
 			logged++
 		}

@@ -71,7 +71,7 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 
 	md.WriteString("\n| fault | times |\n|---|---|\n")
 	var did []string
-	for _, fault := range slices.Concat(serverFaults, clientFaults) {
+	for _, fault := range slices.Concat(n.faults[:]...) {
 		if err := n.skipped[fault.kind]; err != nil {
 			did = append(did, fmt.Sprintf("%s: NOT INJECTED (%v)", fault.kind, err))
 			fmt.Fprintf(&md, "| %s | not injected: %v |\n", fault.kind, err)
@@ -92,7 +92,7 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 		f.expired, len(f.wrong), f.overlaps, f.refused, f.outcomes, f.stale)
 
 	md.WriteString("\n| stands still after | workload | least | median | most | bound |\n|---|---|---|---|---|---|\n")
-	for _, fault := range serverFaults {
+	for _, fault := range n.faults[0] {
 		if bounds[fault.kind] == 0 {
 			continue
 		}
@@ -124,6 +124,9 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 
 	if len(f.wrong) > 0 {
 		t.Errorf("%d violations:\n%s", len(f.wrong), shorten(f.wrong, 30))
+	}
+	if r.other != nil && f.stale > 0 {
+		t.Errorf("%d reads after a Sync were stale, and all reads of the service are linearizable", f.stale)
 	}
 	if total.unknown == 0 || f.expired == 0 || f.overlaps == 0 {
 		t.Errorf("%d uncertain outcomes, %d sessions lost, %d overlaps without the fence: want some of each", total.unknown, f.expired, f.overlaps)

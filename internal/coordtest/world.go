@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -32,7 +33,7 @@ type World struct {
 
 	Without backend.Features // in memory: those that the store lacks
 
-	Revisions bool // in memory: the store has the option
+	Revisions bool // the service numbers its nodes by revisions, as memory does with the option
 }
 
 // MemoryService is a store in memory as a service.
@@ -60,10 +61,21 @@ func OnEach(t *testing.T, f func(w *World)) {
 	})
 }
 
+// Elsewhere, if it is set, makes the services that stand for a ZooKeeper: a module with another
+// backend, whose numbers are revisions, runs the tests of the recipes on it. Tests of options of
+// ZooKeeper are skipped then.
+var Elsewhere func(t *testing.T) backendtest.Service
+
 // OnServer returns a world on the ZooKeeper that the tests share, whose links open
 // sessions with o and the timeout of real servers.
 func OnServer(t *testing.T, o zookeeper.Options) *World {
 	t.Helper()
+	if Elsewhere != nil {
+		if !reflect.ValueOf(o).IsZero() {
+			t.Skip("a test of options of ZooKeeper")
+		}
+		return &World{Service: Elsewhere(t), T: t, Timeout: RealTimeout, Revisions: true}
+	}
 	o.SessionTimeout = RealTimeout
 	return &World{Service: zkservice.New(t, Server.Get(t), o), T: t, Timeout: RealTimeout}
 }

@@ -60,6 +60,14 @@ type actor struct {
 
 // start starts a worker and waits until it has a session.
 func (s *stage) start(name string, timeout, margin time.Duration) *actor {
+	s.t.Helper()
+	a := s.launch(name, workerSpec{SessionTimeout: timeout, LossMargin: margin})
+	a.await("opened")
+	return a
+}
+
+// launch starts a worker, with what the specification says beside the parts of the stage.
+func (s *stage) launch(name string, spec workerSpec) *actor {
 	t := s.t
 	t.Helper()
 	a := &actor{
@@ -67,7 +75,7 @@ func (s *stage) start(name string, timeout, margin time.Duration) *actor {
 		exited: make(chan struct{}), news: make(chan struct{}),
 		greeted: make([]atomic.Int64, len(s.e.Addrs())),
 	}
-	spec := workerSpec{SessionTimeout: timeout, LossMargin: margin, Lock: s.lock, Election: s.election, ID: name, Resource: s.resource.socket}
+	spec.Lock, spec.Election, spec.ID, spec.Resource = s.lock, s.election, name, s.resource.socket
 	for i, addr := range s.e.Addrs() {
 		p, err := zkproxy.New(addr)
 		if err != nil {
@@ -110,7 +118,6 @@ func (s *stage) start(name string, timeout, margin time.Duration) *actor {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.end)
-	a.await("opened")
 	return a
 }
 

@@ -17,30 +17,31 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// wholeLog reads the transaction log of a server once the log contains all changes.
-func wholeLog(t *testing.T, e *zktest.Ensemble) []zklog.Txn {
+// endLog commits a transaction after all others, and returns its zxid.
+func endLog(t *testing.T, e *zktest.Ensemble) int64 {
 	t.Helper()
-	leader := leaderOf(t, e)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	s, err := zookeeper.New([]string{leader.Addr()}, nil).Open(ctx)
+	s, err := zookeeper.New(e.Addrs(), nil).Open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	const mark = "/end-of-the-log"
-	if _, err := s.Commit(ctx, backend.Create(mark, nil, backend.Ephemeral)); err != nil {
+	res, err := s.Commit(ctx, backend.Create("/end-of-the-log", nil, backend.Ephemeral))
+	if err != nil {
 		t.Fatal(err)
 	}
-	var txns []zklog.Txn
+	return res[0].Stat.Czxid
+}
+
+// wholeLog reads the transaction log of a server once the log contains all changes.
+func wholeLog(t *testing.T, e *zktest.Ensemble) (txns []zklog.Txn) {
+	t.Helper()
+	leader, end := leaderOf(t, e), endLog(t, e)
 	eventually(t, "the log has the last transaction", func() bool {
+		var err error
 		txns, err = zklog.Read(leader.DataDir())
-		for _, x := range txns {
-			if len(x.Ops) == 1 && x.Ops[0].Path == mark {
-				return err == nil
-			}
-		}
-		return false
+		return err == nil && len(txns) > 0 && txns[len(txns)-1].Zxid >= end
 	})
 	return txns
 }

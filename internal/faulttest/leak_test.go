@@ -113,6 +113,39 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 	eventually(t, "no watch is left on the server", func() bool { return measure(t).watches == 0 })
 }
 
+// A client that keeps locks, and gives them up for another, leaves no watch behind.
+func TestStaysLeaveNoWatch(t *testing.T) {
+	const path, rounds = "/leak/kept", 100
+	s := newService(t)
+	a, b := newContender(t, s, "keeps").c, newContender(t, s, "asks").c
+	kept := coord.NewMutex(a, path, &coord.MutexOptions{Keep: time.Millisecond})
+	cycle := func(m *coord.Mutex) {
+		h, err := m.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range rounds {
+		cycle(kept)
+		cycle(kept)
+		eventually(t, "the lock is free", func() bool {
+			line, err := kept.Contenders(t.Context())
+			return err == nil && len(line) == 0
+		})
+	}
+	cycle(kept)
+	cycle(coord.NewMutex(b, path, nil)) // an ask
+	var after footprint
+	eventually(t, "no watch is left on the server", func() bool {
+		after = measure(t)
+		return after.watches == 0
+	})
+	t.Logf("figure: after %d stays: %d watches on the server", rounds+1, after.watches)
+}
+
 type footprint struct {
 	watches    int
 	heap       int64

@@ -15,8 +15,11 @@ import (
 type passage struct {
 	puts       map[string]*putting // by value
 	deliveries []*delivery
+	dead       map[string]string       // by id: the values that are in the dead letters at the end
+	ended      map[int64]time.Duration // by session, if that is known
 	wrong      []string
 	calls      int
+	late       int // items that a process got after the session of their claim had ended, and after another process had acknowledged them
 }
 
 // putting is one value that is being put.
@@ -24,6 +27,7 @@ type putting struct {
 	began, ended time.Duration // ended is zero if the outcome is not known
 	id           string        // if it is known
 	call, at     int           // the call that put it, and its place among the call's values
+	delay        time.Duration // before which it must not be delivered
 }
 
 // delivery is one item delivered to one consumer.
@@ -34,16 +38,23 @@ type delivery struct {
 	token    int64 // the zxid of the claim, which orders all claims
 	session  int64
 	ack      string // "", "acking" for ever, "ok", "lost" or "unknown"
+	nack     string // "", "nacking" for ever, "ok", "lost" or "unknown"
+	hung     bool   // for longer than ClaimTimeout
+
+	began, nacking, acked time.Duration
+	delay                 time.Duration // of the Nack
 }
 
 func (d *delivery) String() string {
-	return fmt.Sprintf("%s (%s), attempt %d, claimed by %s in session %#x with %#x, ack %q", d.Value, d.ID, d.attempt, d.consumer, d.session, d.token, d.ack)
+	return fmt.Sprintf("%s (%s), attempt %d, claimed by %s in session %#x with %#x, ack %q, nack %q", d.Value, d.ID, d.attempt, d.consumer, d.session, d.token, d.ack, d.nack)
 }
 
 // done reports whether the item may be deleted.
 func (d *delivery) done() bool { return d.ack != "" && d.ack != "lost" }
 
-func newPassage() *passage { return &passage{puts: make(map[string]*putting)} }
+func newPassage() *passage {
+	return &passage{puts: make(map[string]*putting), dead: make(map[string]string), ended: make(map[int64]time.Duration)}
+}
 
 func (p *passage) errorf(format string, args ...any) {
 	p.wrong = append(p.wrong, fmt.Sprintf(format, args...))
@@ -64,7 +75,7 @@ func (p *passage) add(who string, lines []line) {
 				if p.puts[it.Value] != nil {
 					p.errorf("the test puts %s twice", it.Value)
 				}
-				p.puts[it.Value] = &putting{began: l.At, call: p.calls, at: i}
+				p.puts[it.Value] = &putting{began: l.At, call: p.calls, at: i, delay: l.Delay}
 			}
 		case "put":
 			for _, it := range l.Items {
@@ -73,7 +84,7 @@ func (p *passage) add(who string, lines []line) {
 			}
 		case "took":
 			it := l.Items[0]
-			d := &delivery{queued: it, consumer: who, attempt: l.Attempt, token: l.Token, session: l.Session}
+			d := &delivery{queued: it, consumer: who, attempt: l.Attempt, token: l.Token, session: l.Session, began: l.At}
 			if mine[claim{it.ID, l.Token}] != nil {
 				p.errorf("delivered twice under one claim: %v", d)
 			}
@@ -83,11 +94,24 @@ func (p *passage) add(who string, lines []line) {
 			d := mine[claim{l.Items[0].ID, l.Token}]
 			d.ack = "acking"
 			if l.Kind == "acked" {
-				d.ack = l.Text
+				d.ack, d.acked = l.Text, l.At
 			}
 			if !slices.Contains([]string{"acking", "ok", "lost", "unknown"}, d.ack) {
 				p.errorf("%v", d)
 			}
+		case "nacking", "nacked":
+			d := mine[claim{l.Items[0].ID, l.Token}]
+			d.delay = l.Delay
+			if d.nack = "nacking"; l.Kind == "nacked" {
+				d.nack = l.Text
+			} else {
+				d.nacking = l.At
+			}
+			if !slices.Contains([]string{"nacking", "ok", "lost", "unknown"}, d.nack) {
+				p.errorf("%v", d)
+			}
+		case "hanging":
+			mine[claim{l.Items[0].ID, l.Token}].hung = true
 		}
 	}
 }
@@ -108,12 +132,20 @@ func (p *passage) check() {
 			p.errorf("put once, but there is another with the id %s: %v", put.id, d)
 		}
 	}
+	for id, value := range p.dead {
+		switch put := p.puts[value]; {
+		case put == nil || put.id != "" && put.id != id:
+			p.errorf("never put, and in the dead letters: %s (%s)", value, id)
+		case put.id == "":
+			put.id = id
+		}
+	}
 	for value, put := range p.puts {
-		if put.ended != 0 && len(byID[put.id]) == 0 {
+		if _, dead := p.dead[put.id]; put.ended != 0 && len(byID[put.id]) == 0 && !dead {
 			p.errorf("never delivered: %s (%s)", value, put.id)
 		}
 	}
-	for _, all := range byID {
+	for id, all := range byID {
 		slices.SortFunc(all, func(a, b *delivery) int { return cmp.Compare(a.token, b.token) })
 		for i, d := range all {
 			if i > 0 {
@@ -124,13 +156,47 @@ func (p *passage) check() {
 				if before.ack == "ok" {
 					p.errorf("delivered again after it was acknowledged: %v, and then %v", before, d)
 				}
+				if early := before.nacking + before.delay - d.began; before.nack == "ok" && early > 0 {
+					p.errorf("delivered %v before the end of its delay: %v, and then %v", early, before, d)
+				}
 			}
+			if put := p.puts[d.Value]; put != nil && put.delay > 0 && d.began < put.began+put.delay {
+				p.errorf("delivered %v early: %v", put.began+put.delay-d.began, d)
+			}
+			if d.hung && d.ack == "ok" {
+				p.errorf("acknowledged after ClaimTimeout: %v", d)
+			}
+			p.afterAck(d, all)
 			if d.attempt < i+1 {
 				p.errorf("delivery %d: %v", i+1, d)
 			}
 		}
-		if last := all[len(all)-1]; !last.done() {
+		last := all[len(all)-1]
+		if _, dead := p.dead[id]; dead {
+			if i := slices.IndexFunc(all, func(d *delivery) bool { return d.ack == "ok" }); i >= 0 {
+				p.errorf("in the dead letters, and acknowledged: %v", all[i])
+			}
+		} else if !last.done() {
 			p.errorf("removed without an acknowledgement: %v", last)
+		}
+	}
+}
+
+// afterAck finds deliveries of the same item that began when the Ack of d had returned nil, by the
+// clock that all processes share. One with an earlier claim whose session had ended by then is
+// not a violation: its process was paused between the claim and the delivery.
+func (p *passage) afterAck(d *delivery, all []*delivery) {
+	if d.ack != "ok" || d.acked == 0 {
+		return
+	}
+	for _, o := range all {
+		ended, known := p.ended[o.session]
+		switch {
+		case o == d || o.began <= d.acked:
+		case o.token < d.token && known && ended < d.acked:
+			p.late++
+		default:
+			p.errorf("delivered %v after its Ack had returned: %v, and then %v", o.began-d.acked, d, o)
 		}
 	}
 }
@@ -182,6 +248,7 @@ func (p *passage) inOrder() {
 // counts computes the figures.
 type passageCounts struct {
 	values, unknown, deliveries, again, acked, lostAcks, unknownAcks, highest int
+	nacked, delayed, hung                                                     int
 }
 
 func (c passageCounts) String() string {
@@ -203,6 +270,15 @@ func (p *passage) counts() (c passageCounts) {
 		}
 		seen[d.ID] = true
 		c.highest = max(c.highest, d.attempt)
+		if d.nack == "ok" {
+			c.nacked++
+			if d.delay > 0 {
+				c.delayed++
+			}
+		}
+		if d.hung {
+			c.hung++
+		}
 		switch d.ack {
 		case "ok":
 			c.acked++

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -29,6 +30,7 @@ type workerSpec struct {
 	Election       string        // path
 	ID             string        // of the candidate
 	Resource       string        // socket
+	Skew           time.Duration // by how much its clocks are wrong
 }
 
 // A line is a report of a worker, with the time of the shared clock. A worker reports a step
@@ -45,7 +47,7 @@ type workerSpec struct {
 //	requeued             the place in the queue was lost
 //	failed               the worker gives up
 //
-// For elections see candidacy, for queues queueing, for transactions obeyCommit.
+// For elections see candidacy, for queues queueing and obeyFleet, for transactions obeyCommit.
 type line struct {
 	At      time.Duration
 	Kind    string
@@ -54,8 +56,9 @@ type line struct {
 	Session int64  `json:",omitempty"`
 	Text    string `json:",omitempty"`
 
-	Items   []queued `json:",omitempty"` // of a queue
-	Attempt int      `json:",omitempty"`
+	Items   []queued      `json:",omitempty"` // of a queue
+	Attempt int           `json:",omitempty"`
+	Delay   time.Duration `json:",omitempty"`
 }
 
 func (l line) String() string {
@@ -105,7 +108,7 @@ func (w *worker) run(spec string) error {
 	defer cancel()
 	opening, opened := context.WithTimeout(ctx, limit)
 	defer opened()
-	w.c, err = coord.Open(opening, zookeeper.New(w.spec.Servers, &zookeeper.Options{
+	w.c, err = coord.Open(hook.With(opening, hook.Hooks{Skew: w.spec.Skew}), zookeeper.New(w.spec.Servers, &zookeeper.Options{
 		SessionTimeout: w.spec.SessionTimeout,
 		LossMargin:     w.spec.LossMargin,
 	}), &coord.Options{Trace: w.trace})
@@ -135,6 +138,9 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 		return nil
 	}
 	if known, err := w.obeyQueue(ctx, work, command); known {
+		return err
+	}
+	if known, err := w.obeyFleet(ctx, work, command); known {
 		return err
 	}
 	if w.obeyCommit(ctx, work, command) || w.obeyElection(ctx, work, command) {

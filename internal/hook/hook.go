@@ -2,7 +2,10 @@
 // set. The client reads the hooks once, from the context of Open.
 package hook
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Hooks replace parts of a client. The zero value replaces nothing.
 type Hooks struct {
@@ -12,6 +15,9 @@ type Hooks struct {
 
 	// BucketSize is the number of items at which a queue begins another bucket.
 	BucketSize int
+
+	// Skew is by how much the clocks of the client are wrong.
+	Skew time.Duration
 }
 
 type key struct{}

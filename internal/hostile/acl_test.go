@@ -257,9 +257,9 @@ func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
 	coordtest.MustRelease(t, coordtest.MustLock(t, b.Locker(1)))
 }
 
-// In a journal that another user's client has created, a slot can be created and written, but
+// In a journal that another user's client has created, a receipt can be created and written, but
 // not deleted.
-func TestASlotThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
+func TestAReceiptThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
 	coordtest.OnMemory(t, func(w *coordtest.World) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var refused atomic.Int32
@@ -284,10 +284,10 @@ func TestASlotThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
 		coordtest.WantErr(w.T, err, coord.ErrUncertain)
 		time.Sleep(time.Hour)
 		if n := refused.Load(); n != 1 {
-			w.T.Errorf("%d deletions of the slot, want one", n)
+			w.T.Errorf("%d deletions of the receipt, want one", n)
 		}
 		if n := len(w.Children("/_coord/journal")); n != 1 {
-			w.T.Errorf("%d slots, want one", n)
+			w.T.Errorf("%d receipts, want one", n)
 		}
 		if err := c.Close(); err != nil {
 			w.T.Error(err)

@@ -16,6 +16,29 @@ type contestant struct {
 
 func (c contestant) String() string { return c.p.name + " as " + c.kind }
 
+// keptGivesWay: a client of coord takes a lock again that it has kept, and gives it up for the
+// contenders of other libraries.
+func keptGivesWay(t *testing.T, w *crew) {
+	for _, next := range []contestant{{w.java[0], "mutex"}, {w.python[0], "curator"}, {w.python[0], "kazoo"}} {
+		t.Run(next.String(), func(t *testing.T) {
+			s := newScene(t)
+			first := w.golang[0].lock(t, "kept", s.path).granted()
+			first.release()
+			again := w.golang[0].lock(t, "kept", s.path).granted()
+			again.release()
+			if again.czid != first.czid {
+				t.Errorf("token %#x, want that of the kept node, %#x", again.czid, first.czid)
+			}
+			other := next.p.lock(t, next.kind, s.path).granted()
+			if other.czid <= first.czid {
+				t.Errorf("%v has token %#x after %#x", next, other.czid, first.czid)
+			}
+			other.release()
+			s.empty()
+		})
+	}
+}
+
 // waitsInEveryDirection: each language holds once, and the others wait behind it and are
 // granted in the order of their arrival.
 func waitsInEveryDirection(t *testing.T, w *crew) {

@@ -137,6 +137,8 @@ func (w *goWorker) recipe(kind, path string) (take func(context.Context) (*coord
 	switch kind {
 	case "mutex":
 		return coord.NewMutex(w.c, path, &coord.MutexOptions{Data: []byte(w.name)}).Lock, nil
+	case "kept":
+		return coord.NewMutex(w.c, path, &coord.MutexOptions{Keep: time.Hour}).Lock, nil
 	case "election":
 		return campaign(coord.NewElection(w.c, path, &coord.ElectionOptions{ID: w.name})), nil
 	}

@@ -42,6 +42,7 @@ func TestLocksOfGoJavaAndPython(t *testing.T) {
 	play("Curator does not see kazoo's names, and the room shows it", namesNotSeen)
 	play("the second contender waits, in every direction", waitsInEveryDirection)
 	play("a try does not overtake waiters", triesAreRefused)
+	play("a client of coord that keeps a lock gives way to Curator and kazoo", keptGivesWay)
 	play("all languages list all contenders in one order", contendersOfAll)
 	play("readers of Go and Java share, writers exclude each other", readersAndWriters)
 	play("a queued writer of Java keeps waiting when coord's writer downgrades", downgradeKeepsJavaOut)

@@ -69,6 +69,7 @@ func IsRequest(data []byte) bool {
 // contenderJSON is the stored form of the ID and the Data of a contender for a lock.
 type contenderJSON struct {
 	ID   string `json:"id"`
+	Keep string `json:"keep,omitempty"` // a time.Duration
 	Data []byte `json:"data,omitempty"`
 }
 
@@ -78,25 +79,47 @@ type contenderEnvelope struct {
 
 var contenderStart = []byte(`{"coord-contender":`)
 
-// EncodeContender returns the data of a contender's node. That is own unchanged if there
-// is no ID and own cannot be mistaken for an envelope of an ID. It can still read as a
-// request.
-func EncodeContender(id string, own []byte) ([]byte, error) {
-	if id == "" && !bytes.HasPrefix(own, contenderStart) {
+// EncodeContender returns the data of a contender's node. keep is the time for which its
+// client may keep the node, or 0. The data is own unchanged if there is neither ID nor keep
+// and own cannot be mistaken for an envelope of an ID. It can still read as a request.
+func EncodeContender(id string, keep time.Duration, own []byte) ([]byte, error) {
+	if id == "" && keep == 0 && !bytes.HasPrefix(own, contenderStart) {
 		return own, nil
 	}
-	return json.Marshal(contenderEnvelope{&contenderJSON{id, own}})
+	c := contenderJSON{ID: id, Data: own}
+	if keep != 0 {
+		c.Keep = keep.String()
+	}
+	return json.Marshal(contenderEnvelope{&c})
 }
 
 // OpenContender returns the ID and the Data of a contender from the data of its node,
 // from which the envelope of a revocation request, if any, was removed. For a node of
 // another implementation, Data is all of it.
 func OpenContender(data []byte) (id string, own []byte) {
-	var e contenderEnvelope
-	if bytes.HasPrefix(data, contenderStart) && json.Unmarshal(data, &e) == nil && e.Contender != nil {
-		return e.Contender.ID, e.Contender.Data
+	if c := openContender(data); c != nil {
+		return c.ID, c.Data
 	}
 	return "", data
+}
+
+// KeepOf returns the time for which the client of a contender may keep the node with such
+// data, or 0.
+func KeepOf(data []byte) time.Duration {
+	if c := openContender(data); c != nil {
+		if keep, err := time.ParseDuration(c.Keep); err == nil && keep > 0 {
+			return keep
+		}
+	}
+	return 0
+}
+
+func openContender(data []byte) *contenderJSON {
+	var e contenderEnvelope
+	if bytes.HasPrefix(data, contenderStart) && json.Unmarshal(data, &e) == nil {
+		return e.Contender
+	}
+	return nil
 }
 
 // Candidate is what a candidate publishes about itself.

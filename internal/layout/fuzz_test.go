@@ -26,7 +26,7 @@ func FuzzNames(f *testing.F) {
 		"_c_" + fuzzID + "-latch-0000000000", "_c_" + fuzzID + "-ready-0000000000", "_c_" + fuzzID + "-permit-2147483647-0000000000",
 		"_c_" + fuzzID + "-member-a-0000000001", "_c_" + fuzzID + "-member--0000000001", "_c_" + fuzzID + "-guest-0000000001",
 		"b-0-0", "b--9223372036854775808-9007199254740992", "i-" + fuzzID + "-0-0000000000", "m-" + fuzzID + "-" + fuzzID,
-		"s-" + fuzzID, "d-" + fuzzID + "-9223372036854775807", "_c_" + fuzzID + "-take-0000000001", "tx~" + fuzzID, "live-" + fuzzID,
+		"s-" + fuzzID, "d-" + fuzzID + "-9223372036854775807", "r-" + fuzzID, "_c_" + fuzzID + "-take-0000000001", "tx~" + fuzzID, "live-" + fuzzID,
 		"_c_01234567-89ab-8def-8\u202e-456789abcdef-lock-0000000000", "lock-\xff0000000000", "lock-000000000\x00", "..", "", "%s%d",
 	} {
 		f.Add(name)
@@ -123,6 +123,7 @@ func FuzzBucket(f *testing.F) {
 		{"i-" + fuzzID + "-0-0000000000", "s-" + fuzzID, "m-" + fuzzID + "-" + other, "d-" + fuzzID + "-12"},
 		{"i-" + fuzzID + "-0-0000000001", "i-" + fuzzID + "-0-0000000000", "i-" + other + "-9223372036854775807--2147483648"},
 		{"s-" + other, "d-" + other + "-5", "b-0-0", "b-0-1", "b-0-00", "b--1-0", "b-9-9007199254740993"},
+		{"i-" + fuzzID + "-0-0000000000", "r-" + fuzzID, "r-" + other, "r-" + fuzzID + "-1"},
 		{"d-" + fuzzID + "-1", "d-" + fuzzID + "-2", "i-" + fuzzID + "--1-0000000000", "s-" + fuzzID + "x"},
 	} {
 		f.Add(strings.Join(list, "\n"))
@@ -152,6 +153,12 @@ func FuzzBucket(f *testing.F) {
 			}
 			if e.State != slices.Contains(names, layout.StatePrefix+e.ID) {
 				t.Errorf("%+v: state", e)
+			}
+			if e.Reason != slices.Contains(names, layout.ReasonPrefix+e.ID) {
+				t.Errorf("%+v: reason", e)
+			}
+			if e.Key() != 0 {
+				t.Errorf("%+v: key %d", e, e.Key())
 			}
 			if e.PutOff != "" && !slices.Contains(names, e.PutOff) {
 				t.Errorf("%+v: put off", e)
@@ -207,7 +214,7 @@ func FuzzEnvelopes(f *testing.F) {
 		if !utf8.ValidString(id) {
 			return // no ID
 		}
-		text, err := layout.EncodeContender(id, data)
+		text, err := layout.EncodeContender(id, 0, data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -377,4 +384,36 @@ func TestNumbersOfMoreThanTenDigitsAreInOrder(t *testing.T) {
 			t.Errorf("%d: %+v, %v", i, n, ok)
 		}
 	}
+}
+
+// Whatever an error says, and whatever an outsider writes: a reason is of bounded size and valid,
+// what was written is read, and garbage is not taken for a reason.
+func FuzzDeadReasons(f *testing.F) {
+	for _, data := range []string{
+		"", "{}", "null", "[]", `{"reason":"failed","error":"x","attempts":3,"session":"0x1f","queue":"/q"}`,
+		`{"reason":"timeout","attempts":-1,"due":-9223372036854775808,"priority":9223372036854775807}`,
+		`{"reason":1}`, `{"reason":"x","session":"-1"}`, `{"reason":"` + strings.Repeat("z", 2000) + `"}`, "\xff{", `{"reason":"failed","attempts":1e99}`,
+	} {
+		f.Add([]byte(data), data)
+	}
+	f.Add([]byte(nil), strings.Repeat("\x00\xff", 5000))
+	f.Add([]byte(nil), strings.Repeat("é", 5000))
+	f.Fuzz(func(t *testing.T, data []byte, text string) {
+		if r, ok := layout.ParseDeadReason(data); ok && (r.Reason == "" || r.Attempts < 0 || r.Due > layout.MaxNumber || r.Due < -layout.MaxNumber || !utf8.ValidString(r.Error)) {
+			t.Errorf("%+v", r)
+		}
+		in := layout.DeadReason{Reason: "failed", Error: text, Attempts: 3, Session: "0xffffffffffffffff", Queue: "/q", Priority: -7, Due: -2}
+		out := in.Encode()
+		r, ok := layout.ParseDeadReason(out)
+		if !ok || len(out) > layout.MaxReasonText+300 {
+			t.Fatalf("%d bytes: %q", len(out), out)
+		}
+		if utf8.ValidString(text) && len(text) < 100 && r.Error != text || r.SessionID() != -1 {
+			t.Errorf("%q has become %q", text, r.Error)
+		}
+		r.Error, in.Error = "", ""
+		if r != in {
+			t.Errorf("%+v has become %+v", in, r)
+		}
+	})
 }

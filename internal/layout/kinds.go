@@ -86,6 +86,7 @@ var numbered = []struct {
 	{LatchInfix, KindElection, false}, {ReadInfix, KindRWMutex, false}, {WriteInfix, KindRWMutex, false},
 	{LockInfix, KindMutex, false}, {KazooInfix, KindKazooLock, false}, {ReadyInfix, KindReady, true},
 	{EntrantInfix, KindMembers, true}, {ExtraInfix, KindMembers, true}, {WaiterInfix, KindWaiters, true},
+	{RoomInfix, KindWaiters, true},
 	{"lease-", KindCuratorLeases, true},
 }
 
@@ -114,6 +115,9 @@ func Parse(name string) (RecipeKind, int64) {
 	}
 	if q, ok := ParsePermit(name); ok {
 		return KindRequests, q.Seq
+	}
+	if _, ok := ParseSlot(name); ok {
+		return KindWaiters, 0
 	}
 	switch {
 	case len(Buckets("", []string{name})) == 1:
@@ -186,6 +190,7 @@ var parts = []Part{
 	{"members", KindDoubleBarrier, KindMembers},
 	{"items", KindQueue, KindBucket}, // of every kind of queue
 	{"waiters", KindQueue, KindWaiters},
+	{"producers", KindQueue, KindWaiters},
 	{"leases", KindCuratorSemaphore, KindCuratorLeases},
 }
 

@@ -15,10 +15,32 @@ const (
 	StatePrefix  = "s-"
 	MarkPrefix   = "m-"
 	PutOffPrefix = "d-"
+	ReasonPrefix = "r-"
 	WaiterInfix  = "take-"
+	RoomInfix    = "put-" // of a client that waits for room
+	SlotPrefix   = "slot-"
 
-	TallyName = "tally" // beside the buckets: a counter of limited puts, see queue_engine.go
+	// Beside the buckets, see queue_engine.go.
+	TallyName = "tally" // its version continues that of the directory
+	InName    = "in"    // its data counts the items that were put, if there is a limit
+	OutName   = "out"   // its version counts the items that were deleted since
 )
+
+// SlotName returns the name of a slot: a node with a fixed name, beside the waiters.
+func SlotName(i int) string { return SlotPrefix + strconv.Itoa(i) }
+
+// ParseSlot returns the number of the slot that has such a name.
+func ParseSlot(name string) (int, bool) {
+	rest, ok := strings.CutPrefix(name, SlotPrefix)
+	if !ok || len(rest) > 4 {
+		return 0, false
+	}
+	i, err := strconv.Atoi(rest)
+	return i, err == nil && i >= 0 && name == SlotName(i)
+}
+
+// CountsQueue reports whether name, beside the buckets, is that of a node that counts.
+func CountsQueue(name string) bool { return name == TallyName || name == InName || name == OutName }
 
 // MaxNumber is the highest number of a bucket. A higher one is an outsider's and is
 // ignored.
@@ -76,10 +98,23 @@ type QueueEntry struct {
 	Marked bool   // it is claimed now
 	Off    int64  // the time until which it is put off
 	PutOff string // the name of the node that puts it off
+	Reason bool   // a node says why it is in this queue of dead letters
 }
 
 func (e *QueueEntry) Path() string    { return e.Bucket + "/" + e.Name }
 func (e *QueueEntry) StateAt() string { return e.Bucket + "/" + StatePrefix + e.ID }
+
+// ReasonAt returns the path of the node that says why the item is a dead letter.
+func (e *QueueEntry) ReasonAt() string { return e.Bucket + "/" + ReasonPrefix + e.ID }
+
+// Key returns the key of the item's bucket.
+func (e *QueueEntry) Key() int64 {
+	i := strings.LastIndexByte(e.Bucket, '/')
+	for _, b := range Buckets(e.Bucket[:max(i, 0)], []string{e.Bucket[i+1:]}) {
+		return b.Key
+	}
+	return 0
+}
 
 // Ready returns the time from which the item can be taken.
 func (e *QueueEntry) Ready() int64 { return max(e.Due, e.Off) }
@@ -150,6 +185,8 @@ func ParseBucket(path string, names []string, seen int64) BucketContents {
 		case !ok:
 		case name[:2] == StatePrefix:
 			c.Items[i].State = true
+		case name[:2] == ReasonPrefix:
+			c.Items[i].Reason = true
 		default:
 			_, at, _ := CutID(name, PutOffPrefix)
 			if t, err := strconv.ParseInt(at, 10, 64); err == nil {
@@ -160,10 +197,10 @@ func ParseBucket(path string, names []string, seen int64) BucketContents {
 	return c
 }
 
-// IsState reports whether a name is that of a state node or of a node that puts an
-// item off.
+// IsState reports whether a name is that of a state node, of a node that puts an item
+// off, or of the reason of a dead letter.
 func IsState(name string) bool {
-	if len(name) == 2+GUIDLen && name[:2] == StatePrefix {
+	if len(name) == 2+GUIDLen && (name[:2] == StatePrefix || name[:2] == ReasonPrefix) {
 		return Speakable(name)
 	}
 	_, at, ok := CutID(name, PutOffPrefix)

@@ -19,7 +19,9 @@ import (
 //
 // 3. A consumer that sees no free slot creates a waiter, and then lists the waiters and the
 // slots. Whatever its place in the line is, it takes a free slot, by the commit {create slot,
-// delete waiter}.
+// delete waiter}. While it does its part of rule 6 itself, it takes no free slot before the others:
+// it joins the line if there is one, and takes a slot only if it is the first. It lists again when
+// it is done.
 //
 // 4. A consumer that was woken arms its watches again, no later than it lists.
 //

@@ -5,6 +5,7 @@ package model
 import "errors"
 
 var (
+	errStalled      = errors.New("an item that can be taken stays while a consumer waits")
 	errSlotTwice    = errors.New("two consumers have claimed one item")
 	errSlotCollects = errors.New("a dead consumer comes to hold a slot")
 	errSlotSecond   = errors.New("a consumer has a second node")
@@ -35,6 +36,8 @@ type slotRules struct {
 	assumes      bool // 11: a commit without a reply counts as not applied
 
 	// Not unsafe.
+	takesAgain  bool // 3: a consumer takes the slot again that it has vacated
+	noAgain     bool // 3: a waiter that leaves free slots to others does not list again when its part of rule 6 is done
 	nudges      bool // 6: a waiter is woken by a write to its node, and not evicted
 	single      bool // 6: one waiter is evicted at a time
 	anyHerd     bool // any number of consumers may watch the slots
@@ -73,9 +76,13 @@ func (m *slotModel) next(s slotState, step func(slotStep, slotState)) error {
 		rest = false
 		step(slotStep{what, who, true}, m.rename(&next))
 	}
+	slow := func(what string, who int, next slotState) {
+		rest = false
+		step(slotStep{what, who, false}, m.rename(&next))
+	}
 	decide := func(what string, who int, next slotState) { step(slotStep{what, who, false}, m.rename(&next)) }
 	for c := range m.n {
-		m.stepOf(&s, c, free, decide)
+		m.stepOf(&s, c, free, slow, decide)
 	}
 	if i := s.tree.noItem(m.items); i >= 0 {
 		next := s
@@ -219,8 +226,9 @@ func (t *slotTaker) to(at slotAt) {
 
 type slotEmit func(what string, who int, next slotState)
 
-// stepOf adds the steps of one consumer.
-func (m *slotModel) stepOf(s *slotState, c int, free, decide slotEmit) {
+// stepOf adds the steps of one consumer. slow is for a free step of which a cycle of free steps
+// consists only if a consumer that can go on never does.
+func (m *slotModel) stepOf(s *slotState, c int, free, slow, decide slotEmit) {
 	t := &s.takers[c]
 	switch {
 	case t.fate == slotDead && m.expires:
@@ -236,7 +244,7 @@ func (m *slotModel) stepOf(s *slotState, c int, free, decide slotEmit) {
 		m.refill(s, c, free, decide)
 	}
 	if t.fill == 0 || m.apart || t.at > slotWorks {
-		m.work(s, c, free, decide)
+		m.work(s, c, free, slow, decide)
 	}
 	switch {
 	case s.lagOf(c) != nil:
@@ -328,7 +336,7 @@ func (m *slotModel) refill(s *slotState, c int, free, decide slotEmit) {
 	if s.takers[c].fill == fillLists {
 		next := *s
 		if view.freeSlot(m.k) < 0 {
-			next.takers[c].fill, next.takers[c].tried = 0, 0
+			m.endFill(&next.takers[c])
 			free("sees no free slot", c, next)
 		} else {
 			next.takers[c].fill = fillEvicts
@@ -344,7 +352,7 @@ func (m *slotModel) refill(s *slotState, c int, free, decide slotEmit) {
 	}
 	if len(names) == 0 {
 		next := *s
-		next.takers[c].fill, next.takers[c].tried = 0, 0
+		m.endFill(&next.takers[c])
 		free("sees no waiter", c, next)
 		return
 	}
@@ -358,6 +366,17 @@ func (m *slotModel) refill(s *slotState, c int, free, decide slotEmit) {
 		m.evict(s, c, "eviction of all waiters", names, free)
 	}
 }
+
+// endFill is the end of what a consumer that has vacated a slot does. Its waiter lists again.
+func (m *slotModel) endFill(t *slotTaker) {
+	t.fill, t.tried = fillDone, 0
+	if t.at == slotStands && !m.rules.takesAgain && !m.rules.noAgain {
+		m.wake(t)
+	}
+}
+
+// yields reports whether a consumer leaves free slots to those before it in the line.
+func (m *slotModel) yields(t *slotTaker) bool { return t.fill != fillDone && !m.rules.takesAgain }
 
 func (m *slotModel) evict(s *slotState, c int, kind string, names []int, free slotEmit) {
 	next := *s

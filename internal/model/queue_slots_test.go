@@ -22,7 +22,7 @@ func (m *slotModel) String() string {
 	for _, o := range []struct {
 		on   bool
 		name string
-	}{{m.expires, "expiry"}, {m.lags > 0, "lag"}, {m.lost, "lost replies"}, {m.spurious, "reconnects"}, {m.apart, "a Take while its slot is free"}, {m.rules.noFirstLook, "no list of items without a slot"}} {
+	}{{m.expires, "expiry"}, {m.lags > 0, "lag"}, {m.lost, "lost replies"}, {m.spurious, "reconnects"}, {m.apart, "a Take while its slot is free"}, {m.rules.noFirstLook, "no list of items without a slot"}, {m.rules.takesAgain, "slots taken again"}} {
 		if o.on {
 			s += ", " + o.name
 		}
@@ -58,8 +58,9 @@ func TestWaitingWithSlotsIsNeverStalledByDeadConsumers(t *testing.T) {
 		models = append(models,
 			slotModel{k: 1, n: 3, items: 1, deaths: 1, expires: true, strict: true, lags: 1, lost: true, spurious: true, rules: bare},
 			slotModel{k: 2, n: 3, items: 1, deaths: 1, lags: 2, lost: true, rules: bare},
-			slotModel{k: 2, n: 3, items: 1, deaths: 1, lags: 1, apart: true, rules: bare},
-			slotModel{k: 2, n: 4, items: 1, deaths: 1, apart: true, rules: bare},
+			// The bracket of rule 3 multiplies the states of such models, so these go without.
+			slotModel{k: 2, n: 3, items: 1, deaths: 1, lags: 1, apart: true, rules: slotRules{takesAgain: true, noFirstLook: true}},
+			slotModel{k: 2, n: 4, items: 1, deaths: 1, apart: true, rules: slotRules{takesAgain: true, noFirstLook: true}},
 			slotModel{k: 2, n: 5, items: 1, deaths: 4, rules: bare},
 			slotModel{k: 3, n: 5, items: 1, deaths: 3, expires: true, strict: true},
 			slotModel{k: 3, n: 4, items: 2, deaths: 3, expires: true, strict: true, rules: bare},
@@ -79,6 +80,10 @@ func TestWaitingWithSlotsHoldsWithoutThese(t *testing.T) {
 		rules slotRules
 		scope slotModel
 	}{
+		{"3: a consumer takes the slot again that it has vacated, only less fair", slotRules{takesAgain: true, noFirstLook: true},
+			slotModel{k: 2, n: 3, items: 1, deaths: 2, expires: true, strict: true, apart: true}},
+		{"3: the list after the part of rule 6, if no eviction is refused", slotRules{noAgain: true, noFirstLook: true},
+			slotModel{k: 1, n: 3, items: 1, deaths: 1, expires: true, strict: true, apart: true}},
 		{"6: one eviction at a time, only slower", slotRules{single: true, noFirstLook: true}, usual},
 		{"6: a write to the node of a waiter instead of its deletion", slotRules{nudges: true, noFirstLook: true}, slotModel{k: 2, n: 4, items: 1, deaths: 1}},
 		{"6: the watch on the own node, for the waiting alone", slotRules{noOwn: true, anyHerd: true, noFirstLook: true}, usual},

@@ -3,7 +3,7 @@
 package model
 
 // work adds the steps of a consumer on its way from a Take to an Ack.
-func (m *slotModel) work(s *slotState, c int, free, decide slotEmit) {
+func (m *slotModel) work(s *slotState, c int, free, slow, decide slotEmit) {
 	t, view := &s.takers[c], s.view(c)
 	next := *s
 	n := &next.takers[c]
@@ -32,7 +32,15 @@ func (m *slotModel) work(s *slotState, c int, free, decide slotEmit) {
 	case slotGrabs:
 		m.write(s, c, "claim", m.claim, slotGrabLost, slotAsks, free, decide)
 	case slotSeeks:
-		m.picks(n, m.openSlot(view), slotTakes, slotJoins)
+		i := m.openSlot(view)
+		if i >= 0 && m.yields(t) && view.line[0] != 0 {
+			// Two such consumers can evict each other as long as the first of the line, which
+			// takes the slot, does nothing. The pause before an eviction is there for it.
+			n.to(slotJoins)
+			slow("lists the slots, and leaves those that are free to the line", c, next)
+			return
+		}
+		m.picks(n, i, slotTakes, slotJoins)
 		if m.rules.handsOver && view.slotOf(c) >= 0 {
 			n.to(slotLooks)
 		}
@@ -138,7 +146,7 @@ func (m *slotModel) watches(t *slotTaker) (w uint8) {
 // peeks is the list of the slots by a waiter.
 func (m *slotModel) peeks(t *slotTaker, view *slotTree, woken bool) {
 	i := m.openSlot(view)
-	if m.rules.firstPeeks && t.pred != 0 {
+	if (m.rules.firstPeeks || m.yields(t)) && t.pred != 0 {
 		i = -1
 	}
 	switch {

@@ -19,7 +19,7 @@ import (
 // applied together, one in each file at a time, so that few checks are enough.
 func TestEachMutantBuilds(t *testing.T) {
 	fset := token.NewFileSet()
-	imports := importer.ForCompiler(fset, "gc", exported(t))
+	imports := make(map[string]types.Importer)       // by the folder of the module
 	folders := make(map[string]map[string][]*mutant) // by folder, then file
 	for i := range list {
 		m := &list[i]
@@ -31,6 +31,11 @@ func TestEachMutantBuilds(t *testing.T) {
 	}
 	tried := 0
 	for dir, files := range folders {
+		base, _ := home(t, dir)
+		if imports[base] == nil {
+			imports[base] = importer.ForCompiler(fset, "gc", exported(t, base))
+		}
+		from := imports[base]
 		pkg, err := build.ImportDir(filepath.Join(root, dir), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +60,7 @@ func TestEachMutantBuilds(t *testing.T) {
 				}
 				parsed = append(parsed, f)
 			}
-			conf := types.Config{Importer: imports, Error: func(err error) {
+			conf := types.Config{Importer: from, Error: func(err error) {
 				e := err.(types.Error)
 				file, _ := filepath.Rel(root, e.Fset.Position(e.Pos).Filename)
 				if m := in[file]; m != nil {
@@ -79,11 +84,12 @@ func names(in map[string]*mutant) (all []string) {
 	return all
 }
 
-// exported returns the compiled form of each package that the module uses.
-func exported(t *testing.T) importer.Lookup {
+// exported returns the compiled form of each package that the module in a folder uses.
+func exported(t *testing.T, dir string) importer.Lookup {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./...")
-	cmd.Dir = root
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)

@@ -120,7 +120,7 @@ var lineMutants = []mutant{
 		"_, own := layout.OpenEnvelope(data)", "own := data",
 		"TestContendersShowTheirID"},
 	{"Data that reads as an ID is one", "internal/layout/envelope.go",
-		"if id == \"\" && !bytes.HasPrefix(own, contenderStart) {", "if id == \"\" {",
+		"if id == \"\" && keep == 0 && !bytes.HasPrefix(own, contenderStart) {", "if id == \"\" && keep == 0 {",
 		inRoot + "TestDataWithoutAnIDIsStoredAsItIs"},
 	{"a hand-over within a client goes on in an old directory", "line_local.go",
 		"|| s.isHigh(own.Seq) {", "|| own.Seq < 0 {",

@@ -7,6 +7,7 @@ const (
 	inRoot       = module + "."
 	inHostile    = module + "/internal/hostile."
 	inSimulation = module + "/internal/simulation."
+	inZooKeeper  = module + "/backend/zookeeper."
 )
 
 // A mutant is one defect: old is replaced by new in a file that contains old exactly once.
@@ -15,10 +16,10 @@ const (
 // long as a whole.
 type mutant struct {
 	name     string
-	file     string // in the module; its folder is the package
+	file     string // in the repository; its folder is the package
 	old, new string
 	test     string // that must fail
 }
 
 // list has the mutants of all recipes, one file for each area.
-var list = slices.Concat(lineMutants, nodeMutants, holdMutants, electionMutants, valueMutants, barrierMutants, queueMutants, txnMutants, backendMutants, logMutants)
+var list = slices.Concat(lineMutants, keepMutants, nodeMutants, holdMutants, electionMutants, valueMutants, barrierMutants, queueMutants, txnMutants, backendMutants, etcdMutants, logMutants)

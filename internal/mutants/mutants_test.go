@@ -137,12 +137,28 @@ func (m *mutant) run(t *testing.T, overlay string) (string, error) {
 	if _, sub, ok := strings.Cut(m.test, test+"/"); ok {
 		pattern += "/^" + sub + "$"
 	}
+	dir, pkg := home(t, strings.TrimPrefix(pkg, module))
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", file, "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout="+limit.String(),
 		"-run", pattern, "-skip", "/zookeeper|//zookeeper", pkg)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "COORD_LONG=")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "COORD_LONG=", "GOWORK=off")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// home returns the folder of the module that has a folder, and the folder as seen from there.
+func home(t *testing.T, folder string) (dir, rel string) {
+	t.Helper()
+	dir = filepath.Join(root, folder)
+	for rel = "."; ; {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, "./" + rel
+		}
+		if dir == filepath.Clean(root) {
+			t.Fatalf("%s is in no module", folder)
+		}
+		dir, rel = filepath.Dir(dir), path.Join(filepath.Base(dir), rel)
+	}
 }
 
 // where returns the import path of the package of the mutant's test, and the test.

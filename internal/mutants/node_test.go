@@ -77,7 +77,7 @@ var nodeMutants = []mutant{
 	{"others may create in the directory of the records", "twophase_propose.go",
 		"s.makePart(ctx, q.records(), q.ground())", "s.ensure(ctx, q.records())",
 		inHostile + "TestClientsWithDifferentCredentialsWorkBesideEachOther"},
-	{"the removal of a slot is refused for ever", "commit.go",
+	{"the removal of a receipt is refused for ever", "commit.go",
 		"!errors.Is(err, backend.ErrDenied) {", "true {",
-		inHostile + "TestASlotThatMayNotBeDeletedGoesWithItsSession"},
+		inHostile + "TestAReceiptThatMayNotBeDeletedGoesWithItsSession"},
 }

@@ -3,9 +3,9 @@
 //
 //	go run ./internal/release v1.2.3
 //
-// A module beside the root is built here with the root of the checkout, by a replace
-// directive. That directive does not apply to users, who get the version that the module
-// requires. So Release sets it to the version that is about to be tagged.
+// A module beside the root is built here with the modules of the checkout, by replace
+// directives or by go.work. These do not apply to users, who get the versions that the module
+// requires. So Release sets them to the version that is about to be tagged.
 package main
 
 import (
@@ -18,9 +18,9 @@ import (
 
 const root = "github.com/go-coord/coord"
 
-// released are the folders of the modules that are tagged with the root. The module
-// bench is a program to be run from a checkout.
-var released = []string{"oteltrace"}
+// released are the folders of the modules that are tagged with the root. The modules bench and
+// examples are programs to be run from a checkout.
+var released = []string{"backend/etcd", "cmd/coordctl", "oteltrace"}
 
 // A version from v2 on would need another module path.
 var canonical = regexp.MustCompile(`^v[01]\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.]+)?$`)
@@ -36,13 +36,17 @@ func main() {
 	}
 }
 
-// prepare makes the released modules of the checkout require this version of the root.
+// prepare makes the released modules of the checkout require this version of each other.
 func prepare(checkout, version string) error {
 	if !canonical.MatchString(version) {
 		return fmt.Errorf("%q is not a version of %s: want v1.2.3, or v1.2.3-rc.1", version, root)
 	}
 	for _, folder := range released {
-		cmd := exec.Command("go", "mod", "edit", "-require="+root+"@"+version)
+		args := []string{"mod", "edit", "-require=" + root + "@" + version}
+		if folder == "cmd/coordctl" {
+			args = append(args, "-require="+root+"/backend/etcd@"+version)
+		}
+		cmd := exec.Command("go", args...)
 		cmd.Dir = filepath.Join(checkout, folder)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w\n%s", folder, err, out)

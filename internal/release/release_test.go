@@ -40,8 +40,9 @@ func TestWhatGoGetResolvesTo(t *testing.T) {
 	publish(t, checkout, proxy)
 	cache := t.TempDir()
 	for get, want := range map[string][]string{
-		root + "/backend/zookeeper":    {root},
-		root + "/oteltrace@" + version: {root, root + "/oteltrace"},
+		root + "/backend/zookeeper":       {root},
+		root + "/backend/etcd@" + version: {root, root + "/backend/etcd"},
+		root + "/oteltrace@" + version:    {root, root + "/oteltrace"},
 	} {
 		u := newUser(t, proxy, cache)
 		u.must("go", "get", get)
@@ -57,6 +58,10 @@ func TestWhatGoGetResolvesTo(t *testing.T) {
 			t.Errorf("go get %s: %v, want %v", get, got, want)
 		}
 	}
+
+	// The command can be installed outside of a module, which a replace directive would prevent.
+	// -n only prints what would be done; the tests of the checkout build it.
+	newUser(t, proxy, cache).must("go", "install", "-n", root+"/cmd/coordctl@"+version)
 
 	// The released modules fit together.
 	u = newUser(t, proxy, cache)

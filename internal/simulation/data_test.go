@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -158,7 +159,7 @@ func txnScenario() *scenario {
 		must: []string{"written", "uncertain", "conflict", "guarded", "loss", "cancel", "gave up"},
 		play: func(x *sim) {
 			o := newOutcomes()
-			guards := make(map[string]string)
+			guards, under := make(map[string]string), make(map[string]*coord.Hold)
 			queue := func(c *coord.Client) *coord.Queue[string] { return coord.NewQueue[string](c, "/sim/t/q", nil) }
 			for _, p := range []string{"/sim", "/sim/t", dir, "/sim/t/sum"} {
 				x.truth.Commit(context.Background(), backend.Create(p, nil, backend.Persistent))
@@ -168,6 +169,11 @@ func txnScenario() *scenario {
 					name, ok := strings.CutPrefix(op.Path, dir+"/")
 					x.mu().Lock()
 					guard := guards[name]
+					for h := range x.at(lock).writers {
+						if ok && guard == h.Path() && under[name] != h {
+							x.simulation.t.Errorf("seed %d: %s was done under a later hold", x.arbiter.seed, name)
+						}
+					}
 					x.mu().Unlock()
 					if !ok || guard == "" {
 						continue
@@ -180,15 +186,20 @@ func txnScenario() *scenario {
 			for i := range 3 {
 				x.act("worker", i, func(a *actor) {
 					for n := range 4 {
-						h := x.lock(a, coord.NewMutex(a.client(), lock, nil).Lock)
+						var options coord.MutexOptions
+						if a.r.IntN(2) == 0 {
+							options.Keep = 2 * time.Second
+						}
+						h := x.lock(a, coord.NewMutex(a.client(), lock, &options).Lock)
 						if h == nil {
 							continue
 						}
+						x.mayKeep(lock, h, options.Keep > 0)
 						x.takes(a, lock, h, false)
 						x.works(a, lock, h, 4)
 						name := fmt.Sprint(a.name, ".", n)
 						x.mu().Lock()
-						guards[name] = h.Path()
+						guards[name], under[name] = h.Path(), h
 						x.mu().Unlock()
 						ctx, done := a.context()
 						txn := coord.NewTxn(a.client()).Under(h.Guard()).Set("/sim/t/sum", []byte(name)).

@@ -14,14 +14,16 @@ import (
 // heldThings has the holders of one lock, as far as they know.
 type heldThings struct {
 	token            int64
-	accepted         int64 // the highest token that a fenced resource has seen
+	node             string          // of the writer with that token
+	keeps            map[string]bool // the nodes that their clients may keep
+	accepted         int64           // the highest token that a fenced resource has seen
 	writers, readers map[*coord.Hold]bool
 }
 
 func (x *sim) at(path string) *heldThings {
 	t := x.held[path]
 	if t == nil {
-		t = &heldThings{writers: make(map[*coord.Hold]bool), readers: make(map[*coord.Hold]bool)}
+		t = &heldThings{keeps: make(map[string]bool), writers: make(map[*coord.Hold]bool), readers: make(map[*coord.Hold]bool)}
 		x.held[path] = t
 	}
 	return t
@@ -62,10 +64,24 @@ func (x *sim) has(a *actor, path string, h *coord.Hold, reads, now bool) {
 		return
 	}
 	x.conflict(h, t.readers)
-	x.token = t.token
-	x.grows(h)
-	t.token = x.token
+	if t.node == h.Path() && t.token == h.Token() && t.keeps[h.Path()] {
+		x.count["kept"]++ // the holds of a stay have one token
+	} else {
+		x.token = t.token
+		x.grows(h)
+		t.token = x.token
+	}
+	if !x.void(h) {
+		t.node = h.Path()
+	}
 	t.writers[h] = true
+}
+
+// mayKeep records that the client of a hold may keep its node.
+func (x *sim) mayKeep(path string, h *coord.Hold, keeps bool) {
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	x.at(path).keeps[h.Path()] = keeps
 }
 
 // gives records that the holder stops holding, before the holder reports it.
@@ -156,6 +172,9 @@ func (x *sim) gave(a *actor, err error, holds ...*coord.Hold) {
 		// In a recreated directory, the node of a hold can have the name of an earlier
 		// node of the same call, which never was a hold.
 		gone, own := x.deleted[h.Path()], x.nodes[h]
+		if x.at(path.Dir(h.Path())).keeps[h.Path()] {
+			continue // a Release that keeps the node does not ask for it
+		}
 		if x.outside[h.Path()] && (gone == 0 || own == 0 || gone == own) {
 			x.simulation.t.Errorf("seed %d: Release of %s returned nil, and another had deleted the node", x.arbiter.seed, h.Path())
 		}
@@ -187,17 +206,22 @@ func mutexScenario() *scenario {
 	const path = "/sim/lock"
 	return &scenario{
 		name: "mutex", share: 10, clients: 3, dir: path,
-		must: []string{"grant", "loss", "gave up", "locked", "fenced write", "refused write", "cancel", "outsider's delete", "outsider's write"},
+		must: []string{"grant", "kept", "loss", "gave up", "locked", "fenced write", "refused write", "cancel", "outsider's delete", "outsider's write"},
 		play: func(x *sim) {
 			for i := range 4 { // two of them in one client
 				x.act("worker", i, func(a *actor) {
 					for range 3 {
-						m := coord.NewMutex(a.client(), path, nil)
+						var o coord.MutexOptions
+						if a.r.IntN(2) == 0 {
+							o.Keep = 2 * time.Second
+						}
+						m := coord.NewMutex(a.client(), path, &o)
 						lock := m.Lock
 						if a.r.IntN(6) == 0 {
 							lock = m.TryLock
 						}
 						if h := x.lock(a, lock); h != nil {
+							x.mayKeep(path, h, o.Keep > 0)
 							x.takes(a, path, h, false)
 							x.works(a, path, h, 4)
 							x.releases(a, path, h)
@@ -315,10 +339,15 @@ func revocationScenario() *scenario {
 			for i := range 3 {
 				x.act("worker", i, func(a *actor) {
 					for range 3 {
-						h := x.lock(a, coord.NewMutex(a.client(), path, nil).Lock)
+						var o coord.MutexOptions
+						if a.r.IntN(2) == 0 {
+							o.Keep = 2 * time.Second
+						}
+						h := x.lock(a, coord.NewMutex(a.client(), path, &o).Lock)
 						if h == nil {
 							continue
 						}
+						x.mayKeep(path, h, o.Keep > 0)
 						x.takes(a, path, h, false)
 						willing := a.r.IntN(3) > 0
 						for range 3 + a.r.IntN(10) {

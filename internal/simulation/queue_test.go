@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-coord/coord"
@@ -19,12 +21,18 @@ func queueScenario(kind string, share int) *scenario {
 	if kind == "dead letters" {
 		must = append(must, "dead letter")
 	}
+	if kind == "limited" {
+		must = append(must, "full")
+	}
 	return &scenario{
 		name: "queue, " + kind, share: share, clients: 4, bucket: simBucket, dir: at + "/waiters", must: must,
 		play: func(x *sim) {
 			q := &queuePlay{simulation: simulation{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}, l: coordtest.NewLedger(), kind: kind}
 			x.queue = q
 			x.producing = 2
+			if kind == "limited" {
+				x.applied = func(c *simCall) { x.checkLimit(at + "/items") }
+			}
 			ctx, cancel := context.WithCancel(context.Background())
 			x.stop = cancel
 			for i := range 2 {
@@ -93,6 +101,33 @@ func queueScenario(kind string, share int) *scenario {
 				x.empty(at + "/items/" + b)
 			}
 		},
+	}
+}
+
+// checkLimit checks the length of a limited queue, and the nodes that count its items.
+func (x *sim) checkLimit(items string) {
+	ctx := context.Background()
+	buckets, _, _ := x.truth.Children(ctx, items, nil)
+	n := 0
+	for _, b := range buckets {
+		names, _, _ := x.truth.Children(ctx, items+"/"+b, nil)
+		for _, name := range names {
+			if strings.HasPrefix(name, "i-") {
+				n++
+			}
+		}
+	}
+	in, _, err := x.truth.Get(ctx, items+"/in", nil)
+	if err != nil && n == 0 {
+		return // nothing was put yet
+	}
+	came, wrong := strconv.ParseUint(string(in), 10, 32)
+	out, err := x.truth.Exists(ctx, items+"/out", nil)
+	if length := int(came) - int(out.Version); wrong != nil || err != nil || length != n || n > simMaxLen {
+		x.errorf("%d items, the limit is %d, and the nodes count %d - %d, %v, %v", n, simMaxLen, came, out.Version, wrong, err)
+	}
+	if n == simMaxLen {
+		x.note("full")
 	}
 }
 

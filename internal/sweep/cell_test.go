@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/trace"
 )
@@ -58,7 +58,7 @@ type cell struct {
 type player struct {
 	x       *cell
 	name    string
-	proxy   *zkproxy.Proxy
+	proxy   ensemble.Line
 	under   backend.Backend
 	c       *coord.Client
 	session atomic.Int64 // its latest session, by the server's replies
@@ -127,13 +127,13 @@ func (x *cell) lossy() bool {
 
 // join adds a player without a client.
 func (x *cell) join(name string) *player {
-	proxy, err := zkproxy.New(x.addr)
+	proxy, err := newLine(x.addr)
 	if err != nil {
 		x.violation("no proxy: %v", err)
 		return nil
 	}
 	p := &player{x: x, name: name, proxy: proxy}
-	p.under = zookeeper.New([]string{proxy.Addr()}, &zookeeper.Options{SessionTimeout: timeout, Without: x.without})
+	p.under = backendAt(proxy.Addr(), timeout, x.without)
 	proxy.OnFrame(func(f zkproxy.Frame) {
 		if f.Dir == zkproxy.Up {
 			if what, ok := kind(f); ok {

@@ -14,6 +14,7 @@ type resource struct {
 
 	mu      sync.Mutex
 	highest int64
+	node    string // of the hold with the highest token
 	inside  map[*coord.Hold]tenant
 }
 
@@ -45,10 +46,13 @@ func (r *resource) enter(p *player, h *coord.Hold, weight int) {
 		r.x.violation("%s is inside with %d of %d: %v", p.name, sum, r.limit, r.names())
 	}
 	if token := h.Token(); token != 0 {
-		if token <= r.highest && !p.lostWith(h) {
+		// The holds on one kept node have one token.
+		if token <= r.highest && h.Path() != r.node && !p.lostWith(h) {
 			r.x.violation("%s was granted token %d after %d", p.name, token, r.highest)
 		}
-		r.highest = max(r.highest, token)
+		if token > r.highest {
+			r.highest, r.node = token, h.Path()
+		}
 	}
 	r.inside[h] = tenant{p, weight}
 	p.grants.Add(1)

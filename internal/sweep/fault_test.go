@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zkproxy"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // fault is the fault that hits a frame.
@@ -94,7 +94,7 @@ func (s spot) String() string {
 type strike struct {
 	spot
 	p       *player
-	armed   *zkproxy.Fault
+	armed   ensemble.Fault
 	what    string        // the frame that it hit
 	at      time.Time     // time of the hit; valid once hit is closed
 	session int64         // session that it hit; valid once hit is closed
@@ -154,7 +154,7 @@ func (k *strike) run(ctx context.Context) {
 		// A client that reconnects at once would keep its session.
 		k.p.proxy.Refuse(true)
 		k.p.proxy.Cut()
-		if err := zktest.ExpireSession(ctx, k.p.x.addr, k.session, nil); err != nil {
+		if err := expire(ctx, k.p.x.addr, k.session); err != nil {
 			k.p.x.violation("cannot expire %#x: %v", k.session, err)
 		}
 		k.p.proxy.Refuse(false)

@@ -181,6 +181,38 @@ func mutexLocal() *recipe {
 	}
 }
 
+// mutexKept: a client keeps the lock between holds, and gives it up for another.
+func mutexKept() *recipe {
+	return &recipe{
+		name: "mutex, kept", players: []string{"a", "b"},
+		play: func(x *cell) {
+			r := x.resource("m", 1)
+			a, b := x.by["a"], x.by["b"]
+			o := &coord.MutexOptions{Keep: 200 * time.Millisecond}
+			m, other := coord.NewMutex(a.c, "/locks/m", o), coord.NewMutex(b.c, "/locks/m", o)
+			r.cycle(a, "lock", m, 1, nil)
+			r.cycle(a, "lock the kept lock", m, 1, nil)
+			x.rest()
+			r.cycle(b, "lock", other, 1, nil)
+			h, err := m.Lock(x.ctx)
+			if !a.ok("lock", err) {
+				return
+			}
+			r.enter(a, h, 1)
+			all := []chan struct{}{
+				x.inLine(a, func() { r.cycle(a, "lock locally", m, 1, nil) }),
+				x.inLine(b, func() { r.cycle(b, "lock behind", other, 1, nil) }),
+			}
+			x.rest()
+			r.release(a, h)
+			for _, done := range all {
+				<-done
+			}
+		},
+		fresh: freshMutex("/locks/m"),
+	}
+}
+
 // Readers weigh 1, and a writer the whole limit.
 func readersWriters() *recipe {
 	return &recipe{

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
 )
 
 // field is the environment of all cells: one server, and an observer's session.
@@ -21,10 +20,10 @@ type field struct {
 
 func newField(t *testing.T) *field {
 	t.Helper()
-	addr := server.Get(t).Addrs()[0]
+	addr := oneServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	s, err := zookeeper.New([]string{addr}, &zookeeper.Options{SessionTimeout: 20 * tick}).Open(ctx)
+	s, err := backendAt(addr, 20*tick, 0).Open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

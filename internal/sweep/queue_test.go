@@ -14,7 +14,7 @@ import (
 // emptied: a queue at rest has no item, no claim, no count and no waiter.
 func emptied(paths []string) string {
 	for _, p := range paths {
-		for _, kind := range []string{"/i-", "/s-", "/m-", "/d-", "/take-"} {
+		for _, kind := range []string{"/i-", "/s-", "/m-", "/d-", "/r-", "/take-"} {
 			if strings.HasPrefix(p, "/q/") && !strings.HasPrefix(p, "/q/dead/") && strings.Contains(p, kind) {
 				return "left in the queue: " + p
 			}
@@ -98,6 +98,93 @@ func queue() *recipe {
 		},
 		fresh: freshQueue(opts),
 		rests: emptied,
+	}
+}
+
+// redrive: items become dead letters, one of them is removed, and the others go back.
+func redrive() *recipe {
+	opts := &coord.QueueOptions[string]{MaxAttempts: 1}
+	return &recipe{
+		name: "redrive", players: []string{"a", "b"},
+		play: func(x *cell) {
+			a, b := x.by["a"], x.by["b"]
+			l := x.ledger()
+			q := coord.NewQueue(a.c, "/q", opts)
+			for _, v := range []string{"one", "two", "three"} {
+				id, err := q.Put(x.ctx, v)
+				l.put(a, []string{id}, err, v)
+			}
+			x.until("all are dead letters", func() bool {
+				for x.going() {
+					it, err := q.TryTake(x.ctx)
+					if errors.Is(err, coord.ErrEmpty) || !a.ok("take", err) {
+						break
+					}
+					a.ok("nack", it.NackCause(0, errors.New("bad")), coord.ErrLost)
+				}
+				return x.count("/q/items/", "/i-") == 0
+			})
+			x.rest()
+			mine := coord.NewQueue(b.c, "/q", opts)
+			ids := make(map[string]string)
+			for d, err := range mine.Dead(x.ctx) {
+				if !b.ok("list the dead letters", err) {
+					return
+				}
+				if ids[d.Value] != "" || l.sure[d.Value] != "" && l.sure[d.Value] != d.ID || d.Reason == "" || d.Attempts != 1 {
+					x.violation("dead letter %+v", d)
+				}
+				ids[d.Value] = d.ID
+			}
+			for v := range l.sure {
+				if ids[v] == "" && x.going() {
+					x.violation("%q is no dead letter", v)
+				}
+			}
+			if ids["two"] != "" {
+				if !b.ok("remove", mine.Remove(x.ctx, ids["two"]), coord.ErrUncertain) && x.going() {
+					if err := mine.Remove(x.ctx, ids["two"]); !errors.Is(err, coord.ErrNotFound) {
+						b.ok("remove again", err)
+					}
+				}
+				delete(ids, "two")
+				delete(l.sure, "two")
+			}
+			moved := 0
+			for x.going() {
+				n, err := mine.Redrive(x.ctx)
+				if moved += n; b.ok("redrive", err, coord.ErrUncertain) {
+					break
+				}
+			}
+			if x.going() && (moved > len(ids) || moved < len(ids) && !b.lost()) {
+				x.violation("%d of %d dead letters were put back", moved, len(ids))
+			}
+			if n := x.count("/q/items/", "/i-"); n != len(ids) && x.going() {
+				x.violation("%d items are in the queue, want %d", n, len(ids))
+			}
+			x.rest()
+			ctx, stop := context.WithCancel(x.ctx)
+			defer stop()
+			taker := coord.NewQueue(a.c, "/q", &coord.QueueOptions[string]{})
+			x.together(
+				func() { l.consume(ctx, a, &taker.Consumer, nil) },
+				func() { l.drained(nil, stop) },
+			)
+			l.check()
+			if l.got["two"] > 0 {
+				x.violation("an item came back that was removed")
+			}
+		},
+		fresh: freshQueue(nil),
+		rests: func(paths []string) string {
+			for _, p := range paths {
+				if strings.HasPrefix(p, "/q/dead/") && (strings.Contains(p, "/i-") || strings.Contains(p, "/r-")) {
+					return "left in the dead letters: " + p
+				}
+			}
+			return emptied(paths)
+		},
 	}
 }
 

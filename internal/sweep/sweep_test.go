@@ -19,11 +19,11 @@ import (
 )
 
 var recipes = []func() *recipe{
-	mutexAlone, mutexHandOver, mutexGivenUp, mutexLocal, readersWriters, semaphore, lockAll, revocation,
+	mutexAlone, mutexHandOver, mutexGivenUp, mutexLocal, mutexKept, readersWriters, semaphore, lockAll, revocation,
 	election, value, counter, barrier, doubleBarrier,
 	func() *recipe { return group(0) }, func() *recipe { return group(backend.Trees | backend.Batches) },
 	func() *recipe { return cache(0) }, func() *recipe { return cache(backend.Trees | backend.Batches) },
-	queue, priorityQueue, delayQueue, putAll, maxLen, pop, txn,
+	queue, priorityQueue, delayQueue, putAll, maxLen, pop, redrive, txn,
 	func() *recipe { return twoPhase(false) }, func() *recipe { return twoPhase(true) },
 }
 

@@ -13,33 +13,44 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/examples/internal/etcdserver"
 	"github.com/go-coord/coord/examples/internal/service"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// Tells runs the example on memory and on a ZooKeeper server. Each of the patterns in told
-// must match the beginning of a line of the story, including its subject, in this order. On
-// the server no node of the example may be left.
+// Tells runs the example on memory, on a ZooKeeper server and on an etcd server. Each of the
+// patterns in told must match the beginning of a line of the story, including its subject, in
+// this order. On the servers no node of the example may be left.
 func Tells(t *testing.T, name string, story service.Story, told ...string) {
 	t.Run("memory", func(t *testing.T) {
 		tells(t, name, story, told, "-session", "1s")
 	})
 	t.Run("zookeeper", func(t *testing.T) {
-		e := zktest.Run(t, nil)
-		// A busy machine must not lose sessions that the story keeps.
-		tells(t, name, story, told, "-backend", "zookeeper", "-servers", strings.Join(e.Addrs(), ","), "-session", "3s")
-		s, err := zookeeper.New(e.Addrs(), nil).Open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		names, _, err := s.Children(t.Context(), "/coord-examples", nil)
-		if err != nil && !errors.Is(err, backend.ErrNotFound) || len(names) > 0 {
-			t.Errorf("nodes left: %v, %v", names, err)
-		}
+		servers := zktest.Run(t, nil).Addrs()
+		tellsOn(t, name, story, told, "zookeeper", servers, zookeeper.New(servers, nil))
 	})
+	t.Run("etcd", func(t *testing.T) {
+		servers := []string{etcdserver.Run(t)}
+		tellsOn(t, name, story, told, "etcd", servers, etcd.New(servers, nil))
+	})
+}
+
+func tellsOn(t *testing.T, name string, story service.Story, told []string, kind string, servers []string, b backend.Backend) {
+	t.Helper()
+	// A busy machine must not lose sessions that the story keeps.
+	tells(t, name, story, told, "-backend", kind, "-servers", strings.Join(servers, ","), "-session", "3s")
+	s, err := b.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	names, _, err := s.Children(t.Context(), "/coord-examples", nil)
+	if err != nil && !errors.Is(err, backend.ErrNotFound) || len(names) > 0 {
+		t.Errorf("nodes left: %v, %v", names, err)
+	}
 }
 
 func tells(t *testing.T, name string, story service.Story, told []string, args ...string) {

@@ -9,11 +9,10 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
-	"github.com/go-coord/coord/backend/zookeeper"
 )
 
 // A Link is one client's connection to the service, which an example can cut. Programs do not
-// need one: they pass memory.New or zookeeper.New to coord.Open.
+// need one: they pass memory.New, zookeeper.New or etcd.New to coord.Open.
 type Link interface {
 	backend.Backend
 	// Partition cuts the link: nothing gets through until Heal. The service ends the client's
@@ -27,7 +26,7 @@ var (
 	_ Link = (*wire)(nil)
 )
 
-// wire is a link to ZooKeeper servers. It makes its connections itself, so it can stall them:
+// wire is a link to servers. It makes its connections itself, so it can stall them:
 // between Partition and Heal nothing gets through in either direction, neither side is
 // notified, and no connection can be made.
 type wire struct {
@@ -38,10 +37,12 @@ type wire struct {
 	conns map[*conn]struct{}
 }
 
-func newWire(servers []string, o zookeeper.Options) *wire {
+// A dialer makes connections: the Dial of the Options of a backend.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+func newWire(open func(dial dialer) backend.Backend) *wire {
 	w := &wire{conns: make(map[*conn]struct{})}
-	o.Dial = w.dial
-	w.Backend = zookeeper.New(servers, &o)
+	w.Backend = open(w.dial)
 	return w
 }
 
@@ -80,7 +81,7 @@ func (w *wire) isCut() bool {
 
 var errCut = errors.New("the example has cut this link")
 
-// dial is the Dial of zookeeper.Options.
+// dial is a dialer.
 func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if w.isCut() {
 		return nil, errCut

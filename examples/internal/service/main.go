@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
 )
@@ -74,9 +75,9 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are printed once, by Main
 	var (
-		kind    = flags.String("backend", "memory", "the service: memory or zookeeper")
-		servers = flags.String("servers", "", "the servers of -backend zookeeper, as `host:port,…`")
-		timeout = flags.Duration("session", 0, "the session timeout (default 1.5s on memory, 4s on zookeeper)")
+		kind    = flags.String("backend", "memory", "the service: memory, zookeeper or etcd")
+		servers = flags.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+		timeout = flags.Duration("session", 0, "the session timeout (default 1.5s on memory, 4s on servers)")
 		path    = flags.String("path", "/coord-examples", "the node to work under")
 	)
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -90,8 +91,8 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 	hosts := list(*servers)
 	if *timeout == 0 {
 		*timeout = 1500 * time.Millisecond
-		if *kind == "zookeeper" {
-			*timeout = 4 * time.Second // the shortest that servers grant with their default tick of 2 s
+		if *kind != "memory" {
+			*timeout = 4 * time.Second // the shortest that ZooKeeper grants with its default tick of 2 s
 		}
 	}
 	switch {
@@ -102,13 +103,18 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 	case backend.CheckPath(*path) != nil:
 		return nil, usage("-path: %w", backend.CheckPath(*path))
 	case *kind == "memory" && len(hosts) > 0:
-		return nil, usage("-servers needs -backend zookeeper")
-	case *kind == "zookeeper" && len(hosts) == 0:
-		return nil, usage("-backend zookeeper needs -servers host:port,…")
+		return nil, usage("-servers needs -backend zookeeper or -backend etcd")
+	case (*kind == "zookeeper" || *kind == "etcd") && len(hosts) == 0:
+		return nil, usage("-backend %s needs -servers host:port,…", *kind)
 	}
 
 	// Concurrent runs, and nodes that an earlier run could not remove, stay separate.
 	root := strings.TrimSuffix(*path, "/") + "/" + name + "-" + strings.ToLower(rand.Text()[:8])
+	wires := func(about string, open func(dial dialer) backend.Backend) (*Service, error) {
+		s := New(root, *timeout, func(string) Link { return newWire(open) }, stdout)
+		s.About = about + " at " + strings.Join(hosts, ", ")
+		return s, nil
+	}
 	switch *kind {
 	case "memory":
 		store := memory.New(&memory.Options{SessionTimeout: *timeout})
@@ -116,12 +122,15 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 		s.About = "a service in memory"
 		return s, nil
 	case "zookeeper":
-		wires := func(string) Link { return newWire(hosts, zookeeper.Options{SessionTimeout: *timeout}) }
-		s := New(root, *timeout, wires, stdout)
-		s.About = "ZooKeeper at " + strings.Join(hosts, ", ")
-		return s, nil
+		return wires("ZooKeeper", func(dial dialer) backend.Backend {
+			return zookeeper.New(hosts, &zookeeper.Options{SessionTimeout: *timeout, Dial: dial})
+		})
+	case "etcd":
+		return wires("etcd", func(dial dialer) backend.Backend {
+			return etcd.New(hosts, &etcd.Options{SessionTimeout: *timeout, Dial: dial})
+		})
 	}
-	return nil, usage("-backend %q: want memory or zookeeper", *kind)
+	return nil, usage("-backend %q: want memory, zookeeper or etcd", *kind)
 }
 
 func usage(format string, args ...any) error {

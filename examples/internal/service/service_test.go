@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/examples/internal/etcdserver"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -23,8 +24,9 @@ func TestTheCommandLineIsChecked(t *testing.T) {
 		return nil
 	}
 	for _, c := range []struct{ args, want string }{
-		{"-backend etcd", `-backend "etcd"`},
-		{"-backend zookeeper", "needs -servers"},
+		{"-backend consul", `-backend "consul"`},
+		{"-backend zookeeper", "-backend zookeeper needs -servers"},
+		{"-backend etcd", "-backend etcd needs -servers"},
 		{"-servers localhost:2181", "needs -backend zookeeper"},
 		{"-session 10ms", "-session 10ms"},
 		{"-session 2h", "-session 2h"},
@@ -91,8 +93,17 @@ func TestCloseRemovesAllNodesOfTheRunAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestALinkToZooKeeperStallsUntilItIsHealed(t *testing.T) {
-	e := zktest.Run(t, nil)
+func TestALinkToServersStallsUntilItIsHealed(t *testing.T) {
+	t.Run("zookeeper", func(t *testing.T) {
+		stalls(t, "-backend", "zookeeper", "-servers", strings.Join(zktest.Run(t, nil).Addrs(), " "), "-session", "1s")
+	})
+	t.Run("etcd", func(t *testing.T) {
+		stalls(t, "-backend", "etcd", "-servers", etcdserver.Run(t), "-session", "1s")
+	})
+}
+
+func stalls(t *testing.T, args ...string) {
+	t.Helper()
 	run := func(ctx context.Context, s *Service) error {
 		c, link, err := s.Open(ctx, "client")
 		if err != nil {
@@ -119,7 +130,6 @@ func TestALinkToZooKeeperStallsUntilItIsHealed(t *testing.T) {
 		}
 		return next.Sync(ctx, "/")
 	}
-	args := []string{"-backend", "zookeeper", "-servers", strings.Join(e.Addrs(), " "), "-session", "1s"}
 	if err := Run(t.Context(), "example", args, io.Discard, run); err != nil {
 		t.Error(err)
 	}

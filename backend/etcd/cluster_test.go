@@ -1,0 +1,232 @@
+//go:build linux
+
+package etcd_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
+
+	"github.com/go-coord/coord/internal/ensemble"
+)
+
+// memberEnv makes the test binary a member of a cluster. It names the member's configuration.
+const memberEnv = "COORD_ETCD_MEMBER"
+
+// Every binary with this file can be a member, so nothing needs to be installed. A TestMain would
+// be too late: some binaries that this file is built into have one that knows nothing of members.
+func init() {
+	if file := os.Getenv(memberEnv); file != "" {
+		fmt.Fprintln(os.Stderr, serve(file))
+		os.Exit(1)
+	}
+}
+
+// serve is the process of a member. It ends with an error only.
+func serve(file string) error {
+	cfg, err := embed.ConfigFromFile(file)
+	if err != nil {
+		return err
+	}
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return err
+	}
+	return <-e.Err()
+}
+
+// The timing of the members.
+const (
+	heartbeat = 100 * time.Millisecond
+	election  = time.Second
+)
+
+// cluster is three members, each of which is a process.
+type cluster struct {
+	members []*member
+}
+
+type member struct {
+	addr, config, log string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd // nil while the process is down
+	done chan struct{}
+}
+
+// startCluster starts the members with this binary, or with the etcd of COORD_ETCD.
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	ports, dir := free(t, 6), t.TempDir()
+	var all []string
+	for i := range 3 {
+		all = append(all, fmt.Sprintf("m%d=http://%s", i, ports[3+i]))
+	}
+	c := new(cluster)
+	t.Cleanup(func() {
+		for _, m := range c.members {
+			if m.Kill(); t.Failed() {
+				log, _ := os.ReadFile(m.log) // the test has failed already
+				t.Logf("the end of the log of %s:\n%s", m.addr, log[max(0, len(log)-4000):])
+			}
+		}
+	})
+	for i := range 3 {
+		client, peer := "http://"+ports[i], "http://"+ports[3+i]
+		text, err := json.Marshal(map[string]any{
+			"name": fmt.Sprint("m", i), "data-dir": filepath.Join(dir, fmt.Sprint(i)),
+			"heartbeat-interval": heartbeat.Milliseconds(), "election-timeout": election.Milliseconds(),
+			"listen-client-urls": client, "advertise-client-urls": client,
+			"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": strings.Join(all, ","),
+			"log-level": "error", "logger": "zap", "log-outputs": []string{"stderr"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &member{addr: ports[i], config: filepath.Join(dir, fmt.Sprint(i, ".json")), log: filepath.Join(dir, fmt.Sprint(i, ".log"))}
+		if err := os.WriteFile(m.config, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		c.members = append(c.members, m)
+	}
+	return c
+}
+
+func (c *cluster) Addrs() (addrs []string) {
+	for _, m := range c.members {
+		addrs = append(addrs, m.addr)
+	}
+	return addrs
+}
+
+// Launch starts the process, unless it runs. The kernel kills it when the thread that started it
+// ends, and so however the tests end: that thread stays locked.
+func (m *member) Launch() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cmd != nil {
+		return nil
+	}
+	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	path := binary
+	if path == "" {
+		if path, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	cmd := exec.Command(path, "--config-file", m.config)
+	cmd.Env = append(os.Environ(), memberEnv+"="+m.config)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(done)
+		defer log.Close()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // it is killed
+		}
+	}()
+	if err := <-started; err != nil {
+		return err
+	}
+	m.cmd, m.done = cmd, done
+	return nil
+}
+
+// Kill ends the process, also a paused one.
+func (m *member) Kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cmd != nil {
+		_ = m.cmd.Process.Kill() // it may have ended by itself
+		<-m.done
+		m.cmd = nil
+	}
+}
+
+func (m *member) Pause() error  { return m.signal(syscall.SIGSTOP) }
+func (m *member) Resume() error { return m.signal(syscall.SIGCONT) }
+
+func (m *member) signal(sig os.Signal) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cmd == nil {
+		return errors.New("the member is down")
+	}
+	return m.cmd.Process.Signal(sig)
+}
+
+// status asks the member who leads.
+func (m *member) status(ctx context.Context) (*pb.StatusResponse, error) {
+	cc, err := dial(m.addr)
+	if err != nil {
+		return nil, err
+	}
+	defer cc.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return pb.NewMaintenanceClient(cc).Status(ctx, &pb.StatusRequest{}, grpc.WaitForReady(true))
+}
+
+// Await returns when the member answers linearizable reads.
+func (m *member) Await(ctx context.Context) error {
+	cc, err := dial(m.addr)
+	if err != nil {
+		return err
+	}
+	defer cc.Close()
+	for {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		_, err := pb.NewKVClient(cc).Range(try, &pb.RangeRequest{Key: []byte("x")}, grpc.WaitForReady(true))
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (c *cluster) Servers() (all []ensemble.Server) {
+	for _, m := range c.members {
+		all = append(all, m)
+	}
+	return all
+}
+
+// Leader returns the leader. One that is paused or dead does not count.
+func (c *cluster) Leader(ctx context.Context) (ensemble.Server, error) {
+	for ; ; time.Sleep(50 * time.Millisecond) { // between two looks at what nothing signals
+		for _, m := range c.members {
+			r, err := m.status(ctx)
+			if err == nil && r.Leader != 0 && r.Leader == r.Header.MemberId {
+				return m, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("no leader: %w", ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,314 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// commit is a call of Commit under way.
+type commit struct{ done chan struct{} }
+
+// Commit applies the operations in one transaction. The first try assumes what the session has
+// seen of the nodes, or the usual: that a node to create is missing, that one to delete has no
+// children. Its compares test every assumption. If one fails, the same request returns the
+// nodes as they are. They show the operation to blame, or else what the next try has to assume.
+func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+	if err := s.Limits().Refuse(ops); err != nil {
+		return nil, err
+	}
+	if ops[0].Kind == backend.OpCreate && ops[0].Mode == backend.Container {
+		return nil, &backend.Error{Op: "create", Path: ops[0].Path, Err: backend.ErrUnsupported}
+	}
+	results, err := s.commit(ctx, ops)
+	if err == nil {
+		return results, nil
+	}
+	var e *backend.Error
+	if errors.As(err, &e) {
+		return nil, err
+	}
+	e = &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: err}
+	if len(ops) == 1 {
+		e.Op = ops[0].Kind.String()
+	}
+	return nil, e
+}
+
+func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Result, error) {
+	if err := backend.ContextError(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	c := &commit{done: make(chan struct{})}
+	s.mu.Lock()
+	s.commits[c] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.commits, c)
+		s.mu.Unlock()
+		close(c.done)
+	}()
+	paths := nodesOf(ops)
+	p := s.guess(ops)
+	for tries := 0; ; {
+		l, err := s.contact(ctx)
+		if err != nil {
+			return nil, err
+		}
+		on, stop := l.call(ctx)
+		if err = s.settle(on, l); err == nil && p == nil {
+			var views map[string]*view
+			if views, err = s.inspect(on, l, paths); err == nil {
+				p, err = s.exactly(ops, views)
+			}
+		}
+		stop()
+		if over := s.over(ctx); over != nil {
+			return nil, over
+		}
+		if err != nil {
+			switch s.judge(l, err) {
+			case refused:
+				return nil, translate(err)
+			case throttled:
+				tries++
+				s.pause(ctx, tries)
+			case again:
+			default:
+				l.fail(err)
+			}
+			continue
+		}
+		before := l.revision.Load()
+		on, stop = l.call(ctx)
+		reply, err := l.kv.Txn(on, s.request(p, paths))
+		full := is(err, rpctypes.ErrGRPCNoSpace) && s.mayHaveRun(on, l, p, before)
+		stop()
+		s.checkLease()
+		if err != nil {
+			over := s.over(ctx)
+			what := unknown
+			if over == nil {
+				what = s.judge(l, err)
+			}
+			switch what {
+			case refused:
+				if over := s.over(ctx); over != nil {
+					return nil, over
+				}
+				if full {
+					return nil, backend.Uncertain(translate(err))
+				}
+				return nil, translate(err)
+			case throttled:
+				tries++
+				s.pause(ctx, tries)
+				continue
+			case stale:
+				l.fail(err)
+				continue
+			}
+			s.doubt()
+			if over == nil {
+				l.fail(err)
+				over = s.over(ctx)
+			}
+			if over == nil {
+				over = fmt.Errorf("etcd: %v", err) // only shown
+			}
+			return nil, backend.Uncertain(over)
+		}
+		if over := s.over(context.Background()); over != nil {
+			return nil, backend.Uncertain(over)
+		}
+		if reply.Succeeded {
+			return p.results(s, reply), nil
+		}
+		views, err := s.refusal(reply, p, paths)
+		if err != nil {
+			if over := s.over(ctx); over != nil {
+				return nil, over
+			}
+			return nil, translate(err)
+		}
+		if p = nil; views != nil {
+			if p, err = s.exactly(ops, views); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// mayHaveRun reports whether a transaction may have been applied although the server says that its
+// database has reached its quota: a server that finds so when it applies a transaction reports that
+// and has applied it. before is a revision from before the transaction was sent. The server has
+// handled it, so a read now shows what it has written.
+func (s *session) mayHaveRun(ctx context.Context, l *link, p *plan, before int64) bool {
+	look := []*pb.RequestOp{head(s.key)}
+	for _, w := range p.writes {
+		if put := w.GetRequestPut(); put != nil {
+			look = append(look, head(string(put.Key)))
+		}
+	}
+	reply, err := l.kv.Txn(ctx, &pb.TxnRequest{Success: look})
+	if err != nil {
+		return true
+	}
+	if reply.Header.Revision == before {
+		return false
+	}
+	for _, r := range reply.Responses[1:] {
+		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 && kvs[0].ModRevision <= before {
+			return false // it is as it was
+		}
+	}
+	return true
+}
+
+// doubt records a commit of unknown outcome.
+func (s *session) doubt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doubts++
+}
+
+// underWay returns channels that are closed when the commits under way have returned.
+func (s *session) underWay() []<-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []<-chan struct{}
+	for c := range s.commits {
+		all = append(all, c.done)
+	}
+	return all
+}
+
+// nodesOf returns the nodes that decide about the operations: those that they name, and the
+// parents of new ones.
+func nodesOf(ops []backend.Op) []string {
+	var paths []string
+	seen := make(map[string]bool, 2*len(ops))
+	add := func(path string) {
+		if !seen[path] {
+			seen[path] = true
+			paths = append(paths, path)
+		}
+	}
+	for i := range ops {
+		op := &ops[i]
+		if op.Kind == backend.OpCreate || op.Kind == backend.OpAbsent {
+			dir, _ := split(op.Path)
+			add(dir)
+		}
+		if op.Kind != backend.OpCreate || !op.Mode.Sequential() {
+			add(op.Path)
+		}
+	}
+	return paths
+}
+
+// mostReread is the size of the paths that a request has a second time, for the case that its plan
+// fails. Longer ones cost a request of their own then.
+const mostReread = 64 << 10
+
+// request returns the request for a plan. If the plan fails, the reply has the session key and,
+// where they fit, the nodes.
+func (s *session) request(p *plan, paths []string) *pb.TxnRequest {
+	s.mu.Lock()
+	epoch := s.epoch
+	s.mu.Unlock()
+	r := &pb.TxnRequest{
+		Compare: append([]*pb.Compare{s.inEpoch(epoch)}, p.compares...),
+		Success: p.requests(s),
+		Failure: []*pb.RequestOp{get(s.key)},
+	}
+	p.readers = p.readers[:0]
+	size := 0
+	for _, path := range paths {
+		reader := s.reader(question{path: path, since: -1})
+		size += len(reader.ops) * len(path)
+		if len(r.Failure)+len(reader.ops) > mostRequests || size > mostReread {
+			p.readers, r.Failure = nil, r.Failure[:1]
+			break
+		}
+		p.readers = append(p.readers, reader)
+		r.Failure = append(r.Failure, reader.ops...)
+	}
+	return r
+}
+
+// refusal reads the reply to a plan that has failed. It returns nil if the reply does not have
+// the nodes.
+func (s *session) refusal(reply *pb.TxnResponse, p *plan, paths []string) (map[string]*view, error) {
+	answers := reply.Responses
+	if err := s.checkEpoch(answers[0].GetResponseRange()); err != nil {
+		return nil, err
+	}
+	answers = answers[1:]
+	if len(p.readers) < len(paths) {
+		return nil, nil
+	}
+	views := make(map[string]*view, len(paths))
+	for _, r := range p.readers {
+		v, err := r.view(s, reply.Header.Revision, answers[:len(r.ops)])
+		if err != nil {
+			return nil, err
+		}
+		views[v.path], answers = v, answers[len(r.ops):]
+	}
+	return views, nil
+}
+
+// inspect reads the nodes that decide about a commit, all as of one revision. It begins each
+// request with the session key: this is no read of the caller's.
+func (s *session) inspect(ctx context.Context, l *link, paths []string) (map[string]*view, error) {
+	views := make(map[string]*view, len(paths))
+	rev := int64(0)
+	for len(paths) > 0 {
+		ops := []*pb.RequestOp{get(s.key)}
+		var readers []*reader
+		for _, path := range paths {
+			r := s.reader(question{path: path, since: -1})
+			if len(readers) > 0 && len(ops)+len(r.ops) > mostRequests {
+				break
+			}
+			readers, ops = append(readers, r), append(ops, r.ops...)
+		}
+		for _, op := range ops[1:] {
+			op.GetRequestRange().Revision = rev
+		}
+		reply, err := l.kv.Txn(ctx, &pb.TxnRequest{Success: ops})
+		if is(err, rpctypes.ErrGRPCCompacted) {
+			return nil, errAgain // the first part is too old for the others by now
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := s.checkEpoch(reply.Responses[0].GetResponseRange()); err != nil {
+			return nil, err
+		}
+		if rev == 0 {
+			rev = reply.Header.Revision
+		}
+		answers := reply.Responses[1:]
+		for _, r := range readers {
+			v, err := r.view(s, rev, answers[:len(r.ops)])
+			if err != nil {
+				return nil, err
+			}
+			views[v.path], answers = v, answers[len(r.ops):]
+		}
+		paths = paths[len(readers):]
+	}
+	return views, nil
+}

@@ -1,0 +1,52 @@
+package etcd_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+type memoryService struct{ *memory.Store }
+
+func (s memoryService) Root() string                      { return "/" }
+func (s memoryService) Link(name string) backendtest.Link { return s.Store.Link(name) }
+
+// scripts returns short, or long if COORD_LONG is set.
+func scripts(short, long uint64) uint64 {
+	if os.Getenv("COORD_LONG") != "" {
+		return long
+	}
+	return short
+}
+
+// Memory with revisions is the reference: the same scripts return the same results, errors,
+// Stats and events on both, except for what unlike names.
+func TestMemoryAndEtcdAgree(t *testing.T) {
+	const timeout = 6 * time.Second
+	real := backendtest.Harness{
+		SessionTimeout: timeout, Unlike: unlike,
+		New: func(t *testing.T) backendtest.Service {
+			return newService(t, shared.get(t), etcd.Options{SessionTimeout: timeout})
+		},
+	}
+	model := backendtest.Harness{
+		SessionTimeout: timeout,
+		New: func(*testing.T) backendtest.Service {
+			return memoryService{memory.New(&memory.Options{
+				SessionTimeout: timeout, Revisions: true, Without: backend.Containers | backend.Clock,
+				Limits: backend.Limits{Ops: 63},
+			})}
+		},
+	}
+	for seed := range scripts(3, 20) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			backendtest.Differ(t, model, real, seed, int(scripts(400, 2000)))
+		})
+	}
+}

@@ -1,0 +1,287 @@
+// Package etcd is the backend for etcd servers, from version 3.4 on. It is tested with 3.6.13
+// and with 3.4.23.
+//
+// New makes a backend.Backend from a list of servers. Each session makes its calls on a gRPC
+// connection of its own, to one server at a time. gRPC and etcd's client repeat requests and
+// reconnect by themselves; here each connection is made once, and the session decides what is
+// repeated.
+//
+// # Sessions
+//
+// A session is a lease and a key that belongs to the lease. The version of this key is the
+// epoch of the session. Every commit compares it, so the servers refuse a commit of a session
+// that has ended, even if the request was on its way for long. After a commit of unknown
+// outcome the session begins a new epoch before its next call. Then the commit either has been
+// applied, or every server refuses it.
+//
+// The lease is counted from the moment at which the latest answered keep-alive was sent. Other
+// requests renew nothing. A keep-alive is sent every eighth of the timeout. A server that
+// leaves one without an answer for half the lease is given up for another one. Time is
+// measured by the monotonic clock and the wall clock, and the larger value counts: the
+// monotonic clock stops while a machine is suspended. Therefore a wall clock that is set
+// forward by more than the lease ends the session.
+//
+// The servers end a lease by the clock of their leader, at the earliest after the granted
+// timeout. A new leader starts the timeout of every lease again. A leader that was stopped for a while and has
+// lost its office can answer keep-alives that renew nothing, and before versions 3.4.31 and
+// 3.5.13 it can revoke leases that were renewed at the new leader (issue 15247 of etcd). Then a
+// session ends early: its nodes are deleted while the client trusts its lease. Fencing tokens and
+// guards hold all the same, since every guarded commit compares nodes on the servers. Version 3.6
+// makes a leader prove its office before it renews a lease.
+//
+// # Reads and commits
+//
+// Reads are linearizable, so a session is never behind others. Each read of a node is one
+// request, and each commit is one transaction. Its compares test what the session assumes of
+// the nodes: from what it has seen of them, or the usual. If they fail, the same answer has
+// the nodes as they are. They show which operation to blame, or what the next try must assume.
+// A write of a node that the session has not seen, or that has been replaced by another one,
+// is preceded by a read.
+//
+// A sequence number is 128 times the revision of the commit, plus the place of the node in it.
+// So the numbers grow, with gaps, in all directories together, and concurrent creations do not
+// conflict. They have more than ten digits once the servers have seen some 78 million commits.
+// The name of a node that was created without a number can look as if it had the number of a
+// later revision. Do not create such names in directories of sequential nodes: if the revision
+// comes, a sequential node can get the same name.
+//
+// A commit takes up to 63 operations, since servers take 128 compares and 128 operations in
+// one transaction (--max-txn-ops); do not set that lower. A request takes up to 1 MB of paths
+// and data, as in all backends; servers take 1.5 MiB (--max-request-bytes). A path is in a request
+// up to five times, so a commit with more than some 250 kB of paths can fail with
+// backend.ErrTooLarge. Each creation counts the children of the parent, for which a server visits
+// each of them in its index.
+//
+// When the database of the servers has reached its quota, commits fail, except those that only
+// check and delete, and Open waits until its ctx ends. Reads go on. A server that finds the quota
+// exceeded only when it applies a commit reports the same error, and has applied the commit. So the
+// session reads after that error whether the nodes have changed: the error is definite if they
+// have not, and uncertain otherwise. If contact breaks during a commit while there is no space, the
+// next calls of the session fail until there is space, since a new epoch is a write.
+//
+// # Watches
+//
+// A watch has a watcher on the server for its node, and another one for the children if it is
+// for these. It is made in parallel with the read. Watches of one node share their watchers. A
+// watcher that nothing uses any more is canceled.
+//
+// Watches fire in the order of the commits. From versions 3.4.25 and 3.5.8 on servers can
+// prove that no event is missing; while a proof is due, an event waits for one round trip.
+// With earlier servers an event can come up to a tenth of a second late, also after a read
+// that shows the change, if its watch was armed while another client committed. There a Sync
+// writes the session's key and waits for that event, which does not prove that no other one is
+// late. So the contract's order of events and reads does not hold for certain. With 3.4.23 two of
+// its clauses fail now and then: that a watch has fired before a read returns that shows the
+// change, if another session, or the session itself, has made it. Use a newer version.
+//
+// A server that answers other requests, but keeps events back for half the lease while a read
+// waits for them, is given up for another one.
+//
+// Watches fire with backend.LookAgain after contact broke. So do they, and tree watches are
+// over, when the servers have compacted what a watcher that lags behind still needs: the
+// connection is given up then. Compaction does not matter otherwise.
+//
+// # What etcd does not have
+//
+// The session has the features backend.Trees and backend.Batches, and neither
+// backend.Containers nor backend.Clock. Times are those of the clock of the client that wrote.
+// Pzxid and Cversion of a Stat are zero. There are no permissions of single nodes, so
+// backend.Op.Shared means nothing. etcd gives permissions by ranges of keys: use another
+// Options.Prefix for clients that must be kept apart, and give their user the permission to
+// read and to write all keys with that prefix. Watches of a state between two operations of
+// one commit do not fire.
+//
+// # Security
+//
+// A lease has no owner: every user whom etcd lets in can keep alive or revoke leases whose
+// id it knows, unless it may not write a key of the lease. So use TLS with client
+// certificates, or users with passwords, and a prefix for each group of clients that trust
+// each other.
+//
+// # Keys
+//
+// All keys begin with Options.Prefix. A node is one key, whose name has the path of its parent
+// and, behind two slashes, its own name, and whose value is a header and the data. Do not
+// write to these keys with other programs. To remove everything, end all clients and delete
+// the keys with the prefix.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
+)
+
+const (
+	defaultPort   = "2379"
+	defaultPrefix = "coord"
+)
+
+// Options are the settings of a backend. The zero value of a field means its default, and so
+// does a nil *Options. New copies them.
+type Options struct {
+	// SessionTimeout is the timeout to ask for; zero means 10 s. It is the TTL of the session's
+	// lease, in whole seconds: a part of a second counts as one. The servers grant at least one
+	// and a half times their election timeout; Session.Timeout returns what they granted.
+	SessionTimeout time.Duration
+
+	// LossMargin is how long before the end of the granted timeout a session whose renewals are
+	// not answered declares itself lost. It must be shorter than that timeout. Zero means a
+	// third of it.
+	LossMargin time.Duration
+
+	// TLS, if it is not nil, makes the connections use TLS. An empty ServerName means the
+	// host name in the server's address.
+	TLS *tls.Config
+
+	// Username and Password are those of a user of etcd. The password appears in no log and no
+	// error. The user needs the permission to read and to write all keys that begin with Prefix.
+	// Where tokens have a fixed time to live (JWT), contact breaks for a moment each time that one
+	// has ended.
+	Username string
+	Password string
+
+	// Prefix is what the keys of this backend begin with; empty means "coord". Backends with
+	// other prefixes have trees of their own, unless one of two prefixes continues the other
+	// with "/" or ":". Nothing else may write to these keys.
+	Prefix string
+
+	// Without switches off backend.Trees or backend.Batches.
+	Without backend.Features
+
+	// Logger gets the log lines about the connections of a session: each connection that is
+	// made (Info), and each that breaks, with the server and the reason (Warn). While no server
+	// can be reached there is a line with the address and the error of each, when all have been
+	// tried and then at intervals that grow from a second to a minute (Warn). The loss of a
+	// session is logged by its user: see Logger of coord.Options. Nil means no logging.
+	//
+	// It is called on a goroutine of its own, one line at a time and in order for each session.
+	// Nothing waits for it, except that the session's Close waits up to a second for the last
+	// lines. When it is so slow that many thousand lines wait, further lines are dropped; a later
+	// line reports how many.
+	Logger *slog.Logger
+
+	// Dial makes the connections, before TLS. It is called with network "tcp" and the address
+	// as it was given to New. It must return soon after ctx ends. Nil means the DialContext of a
+	// net.Dialer.
+	//
+	// A connection that wraps a *net.TCPConn should have its method SetLinger(int) error. It
+	// is called with 0 before a broken connection is closed, so that the operating system drops
+	// what was not sent.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// String formats the options without the password.
+func (o Options) String() string {
+	if o.Password != "" {
+		o.Password = "…"
+	}
+	type plain Options // without these methods
+	return fmt.Sprintf("%+v", plain(o))
+}
+
+// GoString formats the options without the password.
+func (o Options) GoString() string { return "etcd.Options" + o.String() }
+
+// New returns a backend for the cluster of these servers, each given as host, host:port (default
+// 2379), or as a URL of them with the scheme http or https. It does no I/O. Open reports invalid
+// servers and options (backend.ErrInvalid). The order in which the servers are tried is shuffled
+// for each session.
+func New(endpoints []string, o *Options) backend.Backend {
+	cfg, err := newConfig(endpoints, o)
+	return &service{cfg: cfg, err: err}
+}
+
+type service struct {
+	cfg *config
+	err error // why cfg is invalid
+}
+
+// config holds the checked arguments of New. It is not changed afterwards.
+type config struct {
+	servers  []string
+	times    contact.Times // with a timeout of whole seconds
+	tls      *tls.Config
+	user     string
+	password func() string // a function, so that printing the config cannot show it
+	prefix   string
+	has      backend.Features
+	logger   *slog.Logger // nil: silence
+	dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	clock    func() func() contact.Instant // replaced by tests
+}
+
+func newConfig(endpoints []string, o *Options) (*config, error) {
+	if o == nil {
+		o = new(Options)
+	}
+	times, err := contact.CheckTimes(o.SessionTimeout, o.LossMargin, 24*365*time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	times.Timeout = (times.Timeout + time.Second - 1).Truncate(time.Second)
+	password := o.Password
+	cfg := &config{
+		times:    times,
+		user:     o.Username,
+		password: func() string { return password },
+		prefix:   o.Prefix,
+		has:      (backend.Trees | backend.Batches) &^ o.Without,
+		logger:   o.Logger,
+		dial:     o.Dial,
+		clock:    contact.Clock,
+	}
+	if o.TLS != nil {
+		cfg.tls = o.TLS.Clone()
+	}
+	if cfg.prefix == "" {
+		cfg.prefix = defaultPrefix
+	}
+	if cfg.dial == nil {
+		cfg.dial = new(net.Dialer).DialContext
+	}
+	switch {
+	case o.Username == "" && o.Password != "":
+		return nil, contact.Invalid("Password without Username")
+	case strings.IndexFunc(cfg.prefix, func(r rune) bool { return r < ' ' }) >= 0:
+		return nil, contact.Invalid("Prefix %q has a control character", cfg.prefix)
+	}
+	servers := make([]string, len(endpoints))
+	for i, endpoint := range endpoints {
+		if servers[i], err = cfg.server(endpoint); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.servers, err = contact.Addresses(servers, defaultPort, "endpoint"); err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}
+
+// server returns an endpoint without its scheme.
+func (c *config) server(endpoint string) (string, error) {
+	scheme, rest, ok := strings.Cut(endpoint, "://")
+	switch {
+	case !ok:
+		return endpoint, nil
+	case scheme != "http" && scheme != "https":
+		return "", contact.Invalid("endpoint %q", endpoint)
+	case (scheme == "https") != (c.tls != nil):
+		return "", contact.Invalid("endpoint %q: its scheme does not fit Options.TLS", endpoint)
+	}
+	return strings.TrimSuffix(rest, "/"), nil
+}
+
+var (
+	errUnheard = fmt.Errorf("%w: no renewal was answered within the lease", backend.ErrSessionLost)
+	errRevoked = fmt.Errorf("%w: the service has ended it", backend.ErrSessionLost)
+	errBroken  = errors.New("etcd: the connection is broken")
+)

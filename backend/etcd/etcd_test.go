@@ -1,0 +1,426 @@
+package etcd_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/authpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+)
+
+func TestInvalidOptionsAreReportedByOpen(t *testing.T) {
+	for _, test := range []struct {
+		endpoints []string
+		o         *etcd.Options
+	}{
+		{nil, nil}, {[]string{""}, nil}, {[]string{"a:b:c"}, nil}, {[]string{"a:99999"}, nil}, {[]string{"ftp://a"}, nil},
+		{[]string{"https://a"}, nil}, {[]string{"http://a"}, &etcd.Options{TLS: &tls.Config{}}},
+		{[]string{"a"}, &etcd.Options{SessionTimeout: -1}},
+		{[]string{"a"}, &etcd.Options{SessionTimeout: time.Second, LossMargin: time.Second}},
+		{[]string{"a"}, &etcd.Options{Password: "secret"}}, {[]string{"a"}, &etcd.Options{Prefix: "a\x00b"}},
+	} {
+		_, err := etcd.New(test.endpoints, test.o).Open(t.Context())
+		var e *backend.Error
+		if !errors.Is(err, backend.ErrInvalid) || !errors.As(err, &e) || e.Op != "open" {
+			t.Errorf("%v, %+v: %v", test.endpoints, test.o, err)
+		}
+	}
+}
+
+// lines is a slog.Handler that keeps the lines that it gets.
+type lines struct {
+	slog.Handler
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := r.Level.String() + " " + r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += " " + a.String()
+		return true
+	})
+	l.all = append(l.all, text)
+	return nil
+}
+
+// An outage is in the log each time, also when it has the same reason as the one before. The end
+// of a session that its user closes is no trouble.
+func TestTheLogTellsOfEachOutage(t *testing.T) {
+	t.Parallel()
+	log := new(lines)
+	s := newService(t, shared.get(t), etcd.Options{SessionTimeout: 20 * time.Second, Logger: slog.New(log)})
+	l := s.link("a")
+	a := open(t, l)
+	for range 2 {
+		_, changed := a.Status()
+		l.Partition()
+		await(t, changed, "the suspension")
+		for n := log.count("coord: no server can be reached"); log.count("coord: no server can be reached") == n; {
+			time.Sleep(5 * time.Millisecond)
+		}
+		l.Heal()
+		if err := a.Sync(t.Context(), "/"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	text := strings.Join(log.all, "\n")
+	for what, n := range map[string]int{
+		"INFO coord: session connected session=" + strconv.FormatInt(a.ID(), 16) + " server=" + l.bytes.Addr(): 3,
+		"WARN coord: session suspended session=": 2,
+		"INFO coord: session closed session=":    1,
+	} {
+		if got := strings.Count(text, what); got != n {
+			t.Errorf("%q is %d times in the log, want %d:\n%s", what, got, n, text)
+		}
+	}
+	if n := strings.Count(text, "coord: no server can be reached"); n < 2 || n > 10 {
+		t.Errorf("%d reports of two outages:\n%s", n, text)
+	}
+}
+
+func (l *lines) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, line := range l.all {
+		if strings.Contains(line, what) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestOptionsDoNotShowThePassword(t *testing.T) {
+	o := etcd.Options{Username: "alice", Password: "secret"}
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		for _, v := range []any{o, &o, etcd.New([]string{"a"}, &o)} {
+			if s := fmt.Sprintf(format, v); strings.Contains(s, "secret") {
+				t.Errorf("%s shows %s", format, s)
+			}
+		}
+	}
+}
+
+// A node that was replaced in one commit keeps its key on the server, with all that was written
+// to it. A session that has not seen it takes it for a new node.
+func TestAReplacedNodeBeginsAgain(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	commit(t, a, backend.Create("/n", nil, backend.Persistent))
+	commit(t, a, backend.SetData("/n", nil, 0))
+	commit(t, a, backend.SetData("/n", nil, 1))
+	made := commit(t, a, backend.Delete("/n", 2), backend.Create("/n", []byte("new"), backend.Ephemeral))[1].Czxid
+	if stat, err := b.Exists(t.Context(), "/n", nil); err != nil || stat.Czxid != made || stat.Mzxid != made {
+		t.Errorf("the new node has %+v, %v, want the commit %d", stat, err, made)
+	}
+	for _, version := range []int32{1, 2, 3, 4} {
+		for _, op := range []backend.Op{backend.Check("/n", version), backend.Delete("/n", version), backend.SetData("/n", nil, version)} {
+			fresh := open(t, s.link("b"))
+			if _, err := fresh.Commit(t.Context(), op); !errors.Is(err, backend.ErrBadVersion) {
+				t.Errorf("%v of version %d: %v", op.Kind, version, err)
+			}
+		}
+	}
+	if _, err := b.Commit(t.Context(), backend.Create("/n/x", nil, backend.Persistent)); !errors.Is(err, backend.ErrNoChildren) {
+		t.Errorf("a child of an ephemeral node: %v", err)
+	}
+	commit(t, b, backend.Check("/n", 0))
+	if stat := commit(t, b, backend.SetData("/n", nil, 0))[0].Stat; stat.Version != 1 || stat.EphemeralOwner != a.ID() {
+		t.Errorf("after a set the node has %+v", stat)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Exists(t.Context(), "/n", nil); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("the node of a closed session: %v", err)
+	}
+}
+
+// What calls cost, once the session has seen the nodes.
+func TestEachCallIsOneRequest(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("a")
+	a := open(t, l)
+	commit(t, a, backend.Create("/d", []byte("mark"), backend.Persistent))
+	requests := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.sent["/etcdserverpb.KV/Txn"] + l.sent["/etcdserverpb.KV/Range"]
+	}
+	var n string
+	var asOf int64
+	for _, call := range []struct {
+		name string
+		do   func() error
+	}{
+		{"create", func() error {
+			n = commit(t, a, backend.Create("/d/n-", nil, backend.EphemeralSequential), backend.Carry("/d", []byte("mark")))[0].Path
+			return nil
+		}},
+		{"get", func() error {
+			_, stat, err := a.Get(t.Context(), n, nil)
+			asOf = stat.AsOf
+			return err
+		}},
+		{"get with a watch", func() error { _, _, err := a.Get(t.Context(), n, backend.NewWatch()); return err }},
+		{"children with a watch", func() error { _, _, err := a.Children(t.Context(), "/d", backend.NewWatch()); return err }},
+		{"arm", func() error {
+			return a.Arm(t.Context(), asOf, backend.Target{Path: n, Watch: backend.NewWatch()}, backend.Target{Path: n, Children: true, Watch: backend.NewWatch()})
+		}},
+		{"set", func() error { commit(t, a, backend.SetData(n, []byte("v"), backend.AnyVersion)); return nil }},
+		{"check", func() error { commit(t, a, backend.Check(n, 1)); return nil }},
+		{"a refused check", func() error {
+			if _, err := a.Commit(t.Context(), backend.Check(n, 0)); !errors.Is(err, backend.ErrBadVersion) {
+				return fmt.Errorf("a check of another version: %w", err)
+			}
+			return nil
+		}},
+		{"delete", func() error { commit(t, a, backend.Delete(n, backend.AnyVersion)); return nil }},
+	} {
+		before := requests()
+		if err := call.do(); err != nil {
+			t.Fatalf("%s: %v", call.name, err)
+		}
+		if got := requests() - before; got != 1 {
+			t.Errorf("%s cost %d requests", call.name, got)
+		}
+	}
+}
+
+func TestUsersAndTheirPermissions(t *testing.T) {
+	t.Parallel()
+	if binary != "" {
+		t.Skip("with the embedded server only")
+	}
+	srv, err := startEmbedded(t.TempDir(), "127.0.0.1:0", func(cfg *embed.Config) { cfg.BcryptCost = 4 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.stop)
+	cc, err := dial(srv.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	auth := pb.NewAuthClient(cc)
+	ctx := t.Context()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(auth.UserAdd(ctx, &pb.AuthUserAddRequest{Name: "root", Password: "root"}))
+	must(auth.RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "root"}))
+	must(auth.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}))
+	must(auth.UserAdd(ctx, &pb.AuthUserAddRequest{Name: "alice", Password: "secret"}))
+	must(auth.RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "team"}))
+	must(auth.RoleGrantPermission(ctx, &pb.AuthRoleGrantPermissionRequest{Name: "team",
+		Perm: &authpb.Permission{PermType: authpb.READWRITE, Key: []byte("team"), RangeEnd: []byte("tean")}}))
+	must(auth.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "alice", Role: "team"}))
+	must(auth.AuthEnable(ctx, &pb.AuthEnableRequest{}))
+
+	// Without the permission for its keys a lease is not renewed, so the session is long.
+	a := open(t, etcd.New([]string{srv.addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 10 * time.Minute}))
+	w := backend.NewWatch()
+	commit(t, a, backend.Create("/n", nil, backend.Ephemeral))
+	if _, _, err := a.Get(ctx, "/n", w); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, a, backend.SetData("/n", nil, 0))
+	await(t, w.Fired(), "the watch")
+	if err := a.Sync(ctx, "/"); err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]*etcd.Options{
+		"a wrong password":        {Username: "alice", Password: "wrong", Prefix: "team"},
+		"an unknown user":         {Username: "bob", Password: "secret", Prefix: "team"},
+		"no user":                 {Prefix: "team"},
+		"the prefix of another":   {Username: "alice", Password: "secret", Prefix: "other"},
+		"a prefix that is a part": {Username: "alice", Password: "secret", Prefix: "te"},
+	} {
+		limit, cancel := context.WithTimeout(ctx, 20*time.Second)
+		_, err := etcd.New([]string{srv.addr}, o).Open(limit)
+		cancel()
+		if !errors.Is(err, backend.ErrDenied) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want %v", name, err, backend.ErrDenied)
+		}
+	}
+	// A change of the user ends the validity of its tokens. The session asks for another one.
+	login, err := auth.Authenticate(ctx, &pb.AuthenticateRequest{Name: "root", Password: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asRoot := metadataToken(ctx, login.Token)
+	must(auth.UserChangePassword(asRoot, &pb.AuthUserChangePasswordRequest{Name: "alice", Password: "secret"}))
+	commit(t, a, backend.SetData("/n", nil, 1))
+	if _, _, err := a.Get(ctx, "/n", nil); err != nil {
+		t.Fatal(err)
+	}
+	if a.Err() != nil {
+		t.Fatal(a.Err())
+	}
+	// The stream of the watches had the token of before. It is made again.
+	if _, _, err := a.Get(ctx, "/n", backend.NewWatch()); err != nil {
+		t.Fatal(err)
+	}
+	// A permission that is taken away and given back: the calls in between are refused, each for
+	// itself.
+	_, changed := a.Status()
+	all := &authpb.Permission{PermType: authpb.READWRITE, Key: []byte("team"), RangeEnd: []byte("tean")}
+	must(auth.RoleRevokePermission(asRoot, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: all.Key, RangeEnd: all.RangeEnd}))
+	for range 3 {
+		if _, _, err := a.Children(ctx, "/n", backend.NewWatch()); !errors.Is(err, backend.ErrDenied) {
+			t.Errorf("a read with a watch: %v", err)
+		}
+		if err := a.WatchTree(ctx, "/n", backend.NewTreeWatch(0)); !errors.Is(err, backend.ErrDenied) {
+			t.Errorf("a tree watch: %v", err)
+		}
+	}
+	must(auth.RoleGrantPermission(asRoot, &pb.AuthRoleGrantPermissionRequest{Name: "team", Perm: all}))
+	w = backend.NewWatch()
+	if _, _, err := a.Get(ctx, "/n", w); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, a, backend.SetData("/n", nil, 2))
+	await(t, w.Fired(), "the watch")
+	select {
+	case <-changed:
+		t.Error("contact broke because of a permission")
+	default:
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	if binary != "" {
+		t.Skip("with the embedded server only")
+	}
+	dir := t.TempDir()
+	ca := newAuthority(t, dir, "ca")
+	srv, err := startEmbedded(filepath.Join(dir, "data"), "127.0.0.1:0", func(cfg *embed.Config) {
+		cfg.ListenClientUrls[0].Scheme, cfg.AdvertiseClientUrls[0].Scheme = "https", "https"
+		cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = ca.issue(t, dir, "server")
+		cfg.ClientTLSInfo.TrustedCAFile = filepath.Join(dir, "ca.pem")
+		cfg.ClientTLSInfo.ClientCertAuth = true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.stop)
+	cert, key := ca.issue(t, dir, "client")
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{pair}}
+	a := open(t, etcd.New([]string{"https://" + srv.addr}, &etcd.Options{TLS: good}))
+	commit(t, a, backend.Create("/n", nil, backend.Ephemeral))
+	for name, cfg := range map[string]*tls.Config{
+		"another authority": {RootCAs: newAuthority(t, dir, "other").pool, Certificates: good.Certificates},
+		"another name":      {RootCAs: ca.pool, Certificates: good.Certificates, ServerName: "elsewhere"},
+	} {
+		limit, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		_, err := etcd.New([]string{srv.addr}, &etcd.Options{TLS: cfg}).Open(limit)
+		cancel()
+		if !errors.Is(err, backend.ErrDenied) {
+			t.Errorf("%s: %v, want %v", name, err, backend.ErrDenied)
+		}
+	}
+	limit, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := etcd.New([]string{srv.addr}, &etcd.Options{TLS: &tls.Config{RootCAs: ca.pool}}).Open(limit); err == nil {
+		t.Error("a session without a certificate was opened")
+	}
+}
+
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T, dir, name string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{key: key, pool: x509.NewCertPool(), cert: &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}}
+	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	a.pool.AddCert(a.cert)
+	write(t, filepath.Join(dir, name+".pem"), "CERTIFICATE", der)
+	return a
+}
+
+// issue writes a certificate and its key, and returns the files.
+func (a *authority) issue(t *testing.T, dir, name string) (cert, key string) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, a.cert, &k.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
+	write(t, cert, "CERTIFICATE", der)
+	write(t, key, "EC PRIVATE KEY", private)
+	return cert, key
+}
+
+func write(t *testing.T, file, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

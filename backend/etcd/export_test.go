@@ -1,0 +1,60 @@
+package etcd
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
+	"github.com/go-coord/coord/internal/zklog"
+)
+
+// OpsOf returns what an event of a key changed in the tree, for tests that follow the keys. The
+// event has the pair before it. owner is the session that an ephemeral node was created by, and
+// ended the one that ended with this event.
+func OpsOf(prefix string, e *mvccpb.Event) (ops []zklog.Op, owner, ended int64, err error) {
+	c := &config{prefix: prefix}
+	if id, ok := strings.CutPrefix(string(e.Kv.Key), prefix+":session/"); ok {
+		if e.Type == mvccpb.DELETE {
+			ended, err = strconv.ParseInt(id, 16, 64)
+		}
+		return nil, 0, ended, err
+	}
+	created := e.Kv.CreateRevision
+	if e.Type == mvccpb.DELETE {
+		created = e.PrevKv.CreateRevision
+	}
+	path, ok := c.pathOf(e.Kv.Key, created)
+	if !ok || path == "/" {
+		return nil, 0, 0, nil
+	}
+	if e.Type == mvccpb.DELETE {
+		return []zklog.Op{{Type: zklog.Delete, Path: path}}, 0, 0, nil
+	}
+	r, err := decode(e.Kv)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	if !r.newborn() {
+		return []zklog.Op{{Type: zklog.SetData, Path: path, Data: r.data, Version: r.version()}}, 0, 0, nil
+	}
+	if r.created != r.mod { // it replaces another node
+		ops = append(ops, zklog.Op{Type: zklog.Delete, Path: path})
+	}
+	return append(ops, zklog.Op{Type: zklog.Create, Path: path, Data: r.data, Ephemeral: r.ephemeral()}), r.lease, 0, nil
+}
+
+// SetAhead puts the wall clock of the sessions of a backend ahead.
+func SetAhead(b backend.Backend, ahead func() time.Duration) {
+	b.(*service).cfg.clock = func() func() contact.Instant {
+		read := contact.Clock()
+		return func() contact.Instant {
+			now := read()
+			now.Wall += ahead()
+			return now
+		}
+	}
+}

@@ -1,0 +1,343 @@
+package etcd
+
+import (
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// stage is a hub with a stream that the test plays.
+type stage struct {
+	*testing.T
+	h   *hub
+	l   *link
+	set *backend.WatchSet
+}
+
+func newStage(t *testing.T, ordered bool) *stage {
+	s := &session{cfg: &config{prefix: "p"}, key: "p:session/1"}
+	s.hub = newHub(s)
+	st := &stage{t, s.hub, &link{ordered: ordered, wake: make(chan struct{}, 1)}, backend.NewWatchSet()}
+	s.hub.link = st.l
+	s.hub.own = s.hub.watcherLocked(watchKey{nodeRange, s.key})
+	st.created(1, 1)
+	return st
+}
+
+func (st *stage) handle(r *pb.WatchResponse) {
+	st.Helper()
+	if err := st.h.handle(st.l, r); err != nil {
+		st.Fatal(err)
+	}
+}
+
+func (st *stage) created(id, rev int64) {
+	st.Helper()
+	st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: rev}, WatchId: id, Created: true})
+}
+
+func (st *stage) progress(rev int64) {
+	st.Helper()
+	st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: rev}, WatchId: -1})
+}
+
+// deleted plays the deletion of a node.
+func (st *stage) deleted(i *interest, rev int64) {
+	st.Helper()
+	st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: rev}, WatchId: i.node.id,
+		Events: []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(i.node.key.key), ModRevision: rev}}}})
+}
+
+// arm arms a watch of a node as of a revision. The server has made the watcher.
+func (st *stage) arm(path string, rev int64) *interest {
+	st.Helper()
+	return st.armAt(path, st.h.s.cfg.literalKey(path), false, rev)
+}
+
+// armAt arms a watch of the node with a key.
+func (st *stage) armAt(path, key string, children bool, rev int64) *interest {
+	st.Helper()
+	i, err := st.h.begin(st.l, path, key, children, st.set.New())
+	if err != nil {
+		st.Fatal(err)
+	}
+	st.created(i.node.id, rev)
+	if children {
+		st.created(i.kids.id, rev)
+	}
+	st.h.settle(i, &view{path: path, found: &record{key: key, created: 1, mod: 1}, rev: rev})
+	return i
+}
+
+// waits checks up to which revision events must have fired before a read returns.
+func (st *stage) waits(want int64, v *view, listed bool) {
+	st.Helper()
+	if got := st.h.need(v, listed); got != want {
+		st.Errorf("the read of %s waits for the events up to %d, want %d", v.path, got, want)
+	}
+}
+
+func (st *stage) fired(want ...*interest) {
+	st.Helper()
+	got := st.set.Take()
+	if len(got) != len(want) {
+		st.Fatalf("%d watches have fired, want %d", len(got), len(want))
+	}
+	for n, i := range want {
+		if got[n] != i.watch || got[n].Kind() != backend.Deleted {
+			st.Fatalf("watch %d is another one, or has kind %q", n, got[n].Kind())
+		}
+	}
+}
+
+// A watcher that was made while a commit was under way lags behind: its event comes after a
+// later one of another watcher.
+func TestAnEventWaitsForWatchersThatMayLagBehind(t *testing.T) {
+	st := newStage(t, true)
+	a := st.arm("/a", 5)
+	st.progress(5)
+	b := st.arm("/b", 5)
+	st.deleted(a, 7)
+	st.fired()
+	st.deleted(b, 6)
+	st.fired()
+	st.progress(7)
+	st.fired(b, a)
+	// With every watcher covered, an event fires at once.
+	c := st.arm("/c", 8)
+	st.progress(8)
+	st.deleted(c, 9)
+	st.fired(c)
+}
+
+// A server can send a progress reply before it tells that it has made a watcher, although it
+// has made it earlier. The events of that watcher follow the telling.
+func TestAReplyThatOvertakesTheMakingOfAWatcherProvesNothingOfIt(t *testing.T) {
+	st := newStage(t, true)
+	a := st.arm("/a", 5)
+	st.progress(5)
+	b, err := st.h.begin(st.l, "/b", "p//b", false, st.set.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.progress(7)
+	st.created(b.node.id, 5)
+	st.h.settle(b, &view{path: "/b", found: &record{}, rev: 5})
+	st.waits(6, &view{path: "/b", found: &record{mod: 6}, rev: 6}, false)
+	st.deleted(a, 8)
+	st.fired()
+	st.deleted(b, 6)
+	st.progress(8)
+	st.fired(b, a)
+}
+
+// A server leaves requests without a reply while a watcher lags behind. The replies to later
+// requests prove what they would without those.
+func TestRequestsWithoutAReplyAreForgotten(t *testing.T) {
+	st := newStage(t, true)
+	a := st.arm("/a", 5)
+	for range 10 {
+		st.h.ask() // without a reply
+	}
+	b := st.arm("/b", 6)
+	st.progress(7)
+	if len(st.h.asked) > 1 {
+		t.Errorf("%d requests wait for a reply", len(st.h.asked))
+	}
+	st.deleted(b, 8)
+	st.fired(b)
+	// The watcher is older than the reply, whatever request it answers.
+	c := st.arm("/c", 8)
+	st.h.ask()
+	st.progress(9)
+	st.deleted(c, 10)
+	st.fired(c)
+	st.deleted(a, 11)
+	st.fired(a)
+}
+
+// So does a session that makes no watcher for long: then it makes one for that purpose.
+func TestAMarkShowsWhichRequestsHadNoReply(t *testing.T) {
+	st := newStage(t, true)
+	a := st.arm("/a", 5)
+	st.progress(5)
+	for range 10 {
+		st.h.mark()
+		st.h.ask() // without a reply, except the last one
+		st.created(st.h.next, 6)
+	}
+	st.progress(7)
+	if len(st.h.asked) > 1 {
+		t.Errorf("%d requests wait for a reply", len(st.h.asked))
+	}
+	if n := len(st.h.byID); n != 2 {
+		t.Errorf("%d watchers, want that of the session and that of the node", n)
+	}
+	st.deleted(a, 8)
+	st.fired(a)
+}
+
+// Between two replies more than fit into the buffer of the server have come. A request that
+// had no reply is older than both, and does not count for the later one.
+func TestHeldEventsAreAskedForAgainAtOnce(t *testing.T) {
+	st := newStage(t, true)
+	a := st.arm("/a", 5)
+	st.h.ask() // without a reply
+	for range mostUnproved {
+		st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 5}, WatchId: 99, Events: []*mvccpb.Event{{Kv: &mvccpb.KeyValue{ModRevision: 6}}}})
+	}
+	st.progress(5)
+	st.deleted(a, 8)
+	asked := len(st.h.asked)
+	st.progress(7) // to a request that is older than all of them
+	if len(st.h.asked) < asked {
+		t.Error("an event is held, and no reply is requested")
+	}
+	for range asked {
+		st.progress(8)
+	}
+	st.fired(a)
+}
+
+// A read that shows a change returns after the watches for that change have fired.
+func TestAReadWaitsForTheWatchesOfWhatItShows(t *testing.T) {
+	st := newStage(t, true)
+	key := "p/d//n-\x0000u"
+	n, kids, literal := st.armAt("/d/n-0000000640", key, false, 5), st.armAt("/d/n-0000000640", key, true, 5), st.armAt("/d/x", "p/d//x", true, 5)
+	st.waits(9, &view{path: n.path, key: "p/d//n-0000000640", rev: 9}, false) // deleted
+	n.watch.Stop()
+	st.waits(9, &view{path: n.path, key: "p/d//n-0000000640", rev: 9}, false)
+	kids.watch.Stop()
+	st.waits(0, &view{path: n.path, key: "p/d//n-0000000640", rev: 9}, false)
+	st.waits(9, &view{path: literal.path, found: &record{created: 8, mod: 8}, rev: 9}, false) // another node
+	st.waits(0, &view{path: literal.path, found: &record{created: 1, mod: 8}, rev: 9}, false) // other data
+	dir := &record{created: 1, mod: 1}
+	st.waits(0, &view{path: "/d", found: dir, rev: 9, names: []string{"x", "y"}, children: 2}, true)
+	st.waits(9, &view{path: "/d", found: dir, rev: 9, names: []string{"y"}, children: 1}, true) // without x
+	st.deleted(literal, 9)
+	st.progress(9)
+	st.waits(0, &view{path: "/d", found: dir, rev: 9, names: []string{"y"}, children: 1}, true)
+	if len(st.h.places) > 0 {
+		t.Errorf("%d places are left", len(st.h.places))
+	}
+}
+
+// A request without a reply, of which a later reply could be mistaken.
+func TestAReplyCoversOnlyTheWatchersOfTheOldestRequest(t *testing.T) {
+	st := newStage(t, true)
+	a := st.arm("/a", 5)
+	b := st.arm("/b", 5)
+	st.progress(5) // to either of two requests
+	st.deleted(a, 7)
+	st.fired()
+	st.deleted(b, 6)
+	st.progress(7)
+	st.fired(b, a)
+}
+
+// So many responses came since the latest proof that the server may have put an event back.
+func TestAnEventWaitsWhenTheBufferOfTheServerMayHaveBeenFull(t *testing.T) {
+	st := newStage(t, true)
+	a, b := st.arm("/a", 5), st.arm("/b", 5)
+	st.progress(5)
+	st.progress(5)
+	for range mostUnproved {
+		st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 5}, WatchId: 99, Events: []*mvccpb.Event{{Kv: &mvccpb.KeyValue{ModRevision: 6}}}})
+	}
+	st.deleted(a, 8)
+	st.fired()
+	st.deleted(b, 7)
+	st.progress(8)
+	st.fired(b, a)
+}
+
+func TestWithoutOrderedProgressEventsFireAsTheyCome(t *testing.T) {
+	st := newStage(t, false)
+	a, b := st.arm("/a", 5), st.arm("/b", 5)
+	st.deleted(a, 7)
+	st.deleted(b, 6)
+	st.fired(a, b)
+}
+
+// The creation of the node of a tree is not to come: it was before its watcher, which is
+// younger than that of the nodes below, or the node has another key by now.
+func TestAnEventDoesNotWaitForOneThatDoesNotCome(t *testing.T) {
+	for name, play := range map[string]func(st *stage, begin func(key string) *armedTree) *armedTree{
+		"before the watcher": func(st *stage, begin func(key string) *armedTree) *armedTree {
+			first := begin("p/d//n-\x0000u")
+			st.created(first.node.id, 5)
+			st.created(first.below.id, 5)
+			second := begin("p/d//n-0000000640")
+			st.created(second.node.id, 8)
+			st.h.settleTree(second, 8)
+			st.progress(5)
+			return second
+		},
+		"another key": func(st *stage, begin func(key string) *armedTree) *armedTree {
+			tree := begin("p/d//n-\x0000u")
+			st.created(tree.node.id, 3)
+			st.created(tree.below.id, 3)
+			st.h.settleTree(tree, 3)
+			st.progress(5)
+			return tree
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := newStage(t, true)
+			tree := play(st, func(key string) *armedTree {
+				tree, err := st.h.beginTree(st.l, "/d/n-0000000640", key, backend.NewTreeWatch(0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return tree
+			})
+			x := st.arm("/x", 8)
+			st.progress(8)
+			st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 7}, WatchId: tree.below.id, Events: []*mvccpb.Event{{
+				Kv: &mvccpb.KeyValue{Key: []byte("p/d/n-0000000640//c"), Value: (&record{flags: flagNewParent}).value(), CreateRevision: 7, ModRevision: 7, Version: 1}}}})
+			st.deleted(x, 9)
+			st.progress(9)
+			st.fired(x)
+			st.h.end()
+		})
+	}
+}
+
+// A commit creates the node of a tree, and a child. The events of the two watchers come in
+// either order.
+func TestATreeIsToldOfANodeBeforeItsChildren(t *testing.T) {
+	for _, childFirst := range []bool{false, true} {
+		st := newStage(t, true)
+		w := backend.NewTreeWatch(0)
+		tree, err := st.h.beginTree(st.l, "/n", "p//n", w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.created(tree.node.id, 5)
+		st.created(tree.below.id, 5)
+		st.h.settleTree(tree, 5)
+		st.progress(5)
+		event := func(of *watcher, key string, flags byte) {
+			st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 6}, WatchId: of.id, Events: []*mvccpb.Event{{
+				Kv: &mvccpb.KeyValue{Key: []byte(key), Value: (&record{flags: flags}).value(), CreateRevision: 6, ModRevision: 6, Version: 1}}}})
+		}
+		if childFirst {
+			event(tree.below, "p/n//x", flagNewParent)
+			if got, over := w.Take(); len(got) > 0 || over {
+				t.Errorf("told %v, over %v, before the node was", got, over)
+			}
+		}
+		event(tree.node, "p//n", 0)
+		if !childFirst {
+			event(tree.below, "p/n//x", flagNewParent)
+		}
+		got, over := w.Take()
+		if over || len(got) != 2 || got[0].Path != "/n" || got[1].Path != "/n/x" {
+			t.Errorf("the child first: %v: told %v, over %v", childFirst, got, over)
+		}
+		st.h.end()
+	}
+}

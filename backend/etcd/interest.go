@@ -1,0 +1,239 @@
+package etcd
+
+import (
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// interest is one Watch passed to one call.
+type interest struct {
+	hub      *hub
+	watch    *backend.Watch
+	path     string
+	children bool
+	node     *watcher
+	kids     *watcher // for children
+	order    int64
+
+	armed   bool
+	gone    bool
+	early   []early // before it was armed
+	existed bool
+	after   int64 // events after this revision fire it
+	czxid   int64 // of the node, when it was armed
+	mod     int64 // likewise
+	count   int64 // of its children, likewise
+}
+
+// place is the interests of one path, and those of the nodes directly below it.
+type place struct{ here, below map[*interest]struct{} }
+
+// index adds an interest to the places, or removes it.
+func (h *hub) index(i *interest, add bool) {
+	set := func(path string, of func(*place) map[*interest]struct{}) {
+		p := h.places[path]
+		if p == nil {
+			p = &place{make(map[*interest]struct{}), make(map[*interest]struct{})}
+			h.places[path] = p
+		}
+		if add {
+			of(p)[i] = struct{}{}
+		} else if delete(of(p), i); len(p.here)+len(p.below) == 0 {
+			delete(h.places, path)
+		}
+	}
+	set(i.path, func(p *place) map[*interest]struct{} { return p.here })
+	if i.path != "/" {
+		dir, _ := split(i.path)
+		set(dir, func(p *place) map[*interest]struct{} { return p.below })
+	}
+}
+
+type early struct {
+	rev  int64
+	kind backend.Kind
+}
+
+func (h *hub) fireOne(i *interest, kind backend.Kind) {
+	if kind == backend.Deleted && !i.existed {
+		kind = backend.LookAgain
+	}
+	i.watch.Fire(kind)
+	h.drop(i)
+}
+
+// kind returns how an event of a watcher fires the watch, or zero.
+func (i *interest) kind(from *watcher, e *mvccpb.Event) backend.Kind {
+	if e.Type == mvccpb.DELETE {
+		if from == i.node {
+			return backend.Deleted
+		}
+		return backend.LookAgain // a child
+	}
+	if !i.children {
+		return backend.LookAgain
+	}
+	// Of a child, or of the node itself, only the creation counts.
+	if r, err := decode(e.Kv); err != nil || r.newborn() {
+		return backend.LookAgain
+	}
+	return 0
+}
+
+// begin requests the watchers for a watch. The caller reads, and then settles or drops the
+// interest.
+func (h *hub) begin(l *link, path, key string, children bool, w *backend.Watch) (*interest, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.link != l || h.ended {
+		return nil, errBroken
+	}
+	h.order++
+	i := &interest{hub: h, watch: w, path: path, children: children, order: h.order}
+	before := h.next
+	i.node = h.watcherLocked(watchKey{nodeRange, key})
+	i.node.users[i] = struct{}{}
+	if children {
+		i.kids = h.watcherLocked(watchKey{kidsRange, h.s.cfg.kids(path)})
+		i.kids.users[i] = struct{}{}
+	}
+	h.index(i, true)
+	if h.next > before && l.ordered {
+		h.ask()
+	}
+	return i, nil
+}
+
+// settle arms the watch for the events after a read.
+func (h *hub) settle(i *interest, v *view) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i.gone {
+		// Contact broke, or the session ended, after the read.
+		if i.watch.Arm(nil) {
+			i.watch.Fire(backend.LookAgain)
+		}
+		return
+	}
+	if !i.watch.Arm(i.disarm) {
+		h.drop(i)
+		return
+	}
+	i.armed = true
+	h.armed++
+	i.existed, i.after, i.count = v.found != nil, v.rev, v.children
+	if v.found != nil {
+		i.czxid, i.mod = v.found.czxid(), v.found.mod
+	}
+	for _, e := range i.early {
+		if e.rev > i.after {
+			h.fireOne(i, e.kind)
+			break
+		}
+	}
+	i.early = nil
+}
+
+// abandon drops an interest that was not settled.
+func (h *hub) abandon(i *interest) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.drop(i)
+}
+
+// disarm runs when a watch is stopped.
+func (i *interest) disarm(*backend.Watch) {
+	i.hub.mu.Lock()
+	defer i.hub.mu.Unlock()
+	i.hub.drop(i)
+}
+
+func (h *hub) drop(i *interest) {
+	if i.gone {
+		return
+	}
+	i.gone = true
+	h.index(i, false)
+	if i.armed {
+		h.armed--
+	}
+	for _, w := range []*watcher{i.node, i.kids} {
+		if w != nil {
+			delete(w.users, i)
+			h.release(w)
+		}
+	}
+}
+
+// need returns the revision up to which events must have fired before a read returns what it
+// shows, or zero. A watch that still waits for an event that the read does not show needs none.
+func (h *hub) need(v *view, listed bool) int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	certain := h.certain()
+	if h.armed == 0 || v.rev <= certain {
+		return 0
+	}
+	var need int64
+	want := func(i *interest, rev int64) {
+		if i.armed && rev > i.after {
+			need = max(need, rev)
+		}
+	}
+	if p := h.places[v.path]; p != nil {
+		for i := range p.here {
+			want(i, i.shown(v, listed))
+		}
+		if listed && v.found != nil && len(p.below) > 0 {
+			names := make(map[string]bool, len(v.names))
+			for _, name := range v.names {
+				names[name] = true
+			}
+			for i := range p.below {
+				if _, name := split(i.path); names[name] != i.existed {
+					want(i, v.rev)
+				}
+			}
+		}
+	}
+	if v.path != "/" {
+		dir, _ := split(v.path)
+		if p := h.places[dir]; p != nil {
+			for i := range p.here {
+				switch {
+				case !i.children:
+				case v.found == nil:
+					want(i, v.rev)
+				default:
+					want(i, v.found.czxid())
+				}
+			}
+		}
+	}
+	for _, t := range h.trees {
+		if t.armed && covers(t.path, v.path) && v.rev > t.after {
+			need = max(need, v.rev)
+		}
+	}
+	if need <= certain {
+		return 0
+	}
+	return need
+}
+
+// shown returns the revision of a change that a read of the node shows, and that the interest
+// is for, or zero.
+func (i *interest) shown(v *view, listed bool) int64 {
+	switch {
+	case v.found == nil && !i.existed:
+		return 0
+	case v.found == nil || !i.existed || v.found.czxid() != i.czxid:
+		return v.rev
+	case i.children && (listed || v.children != i.count):
+		return v.rev
+	case i.children || v.found.mod == i.mod:
+		return 0
+	}
+	return v.found.mod
+}

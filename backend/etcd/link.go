@@ -1,0 +1,320 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// A link is one connection to one server. It is never made again: when it breaks, the session
+// makes another one. So no request is repeated without the session's knowledge.
+type link struct {
+	address string
+	cc      *grpc.ClientConn
+	ctx     context.Context // ends when the link is broken
+	cancel  context.CancelCauseFunc
+	ordered bool // a progress reply comes after the events that it covers
+
+	kv      pb.KVClient
+	leases  pb.LeaseClient
+	watches pb.WatchClient
+	auth    pb.AuthClient
+	user    string
+	secret  func() string
+
+	revision atomic.Int64 // the latest one in a reply
+
+	mu    sync.Mutex
+	raw   net.Conn
+	token string
+
+	wake chan struct{} // capacity 1: the hub has requests for the watch stream
+	work sync.WaitGroup
+}
+
+// dialLink connects to a server. ctx bounds that only.
+func (c *config) dialLink(ctx context.Context, address string) (*link, error) {
+	raw, err := c.dial(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{address: address, raw: raw, user: c.user, secret: c.password, wake: make(chan struct{}, 1)}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	creds := insecure.NewCredentials()
+	if c.tls != nil {
+		creds = credentials.NewTLS(c.tls)
+	}
+	var taken sync.Once
+	l.cc, err = grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(func(context.Context, string) (conn net.Conn, err error) {
+			err = errBroken
+			taken.Do(func() { conn, err = raw, nil })
+			return conn, err
+		}),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithInitialWindowSize(1<<20),
+		grpc.WithInitialConnWindowSize(4<<20),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+		grpc.WithUnaryInterceptor(l.unary),
+		grpc.WithStreamInterceptor(l.stream),
+	)
+	if err != nil {
+		raw.Close()
+		return nil, err
+	}
+	l.kv, l.leases, l.watches, l.auth = pb.NewKVClient(l.cc), pb.NewLeaseClient(l.cc), pb.NewWatchClient(l.cc), pb.NewAuthClient(l.cc)
+	if err := l.ready(ctx); err != nil {
+		l.fail(err)
+		l.close()
+		return nil, err
+	}
+	l.work.Add(1)
+	go l.guard()
+	return l, nil
+}
+
+// ready waits until the server answers, and learns its version.
+func (l *link) ready(ctx context.Context) error {
+	if l.user != "" {
+		if err := l.authenticate(ctx); err != nil {
+			return err
+		}
+	}
+	reply, err := pb.NewMaintenanceClient(l.cc).Status(ctx, &pb.StatusRequest{}, grpc.WaitForReady(false))
+	switch {
+	case err != nil && status.Code(err) != codes.PermissionDenied:
+		return err
+	case err == nil && reply.Leader == 0:
+		return rpctypes.ErrGRPCNoLeader
+	}
+	l.ordered = err == nil && ordered(reply.Version)
+	return nil
+}
+
+// ordered reports whether a server of this version sends a progress reply after the events that
+// it covers: from 3.4.25 and 3.5.8 on.
+func ordered(version string) bool {
+	var n [3]int
+	for i, part := range strings.SplitN(strings.SplitN(version, "-", 2)[0], ".", 3) {
+		number, err := strconv.Atoi(part)
+		if err != nil {
+			return false
+		}
+		n[i] = number
+	}
+	switch {
+	case n[0] != 3:
+		return n[0] > 3
+	case n[1] == 4:
+		return n[2] >= 25
+	case n[1] == 5:
+		return n[2] >= 8
+	}
+	return n[1] > 5
+}
+
+func (l *link) authenticate(ctx context.Context) error {
+	reply, err := l.auth.Authenticate(ctx, &pb.AuthenticateRequest{Name: l.user, Password: l.secret()})
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.token = reply.Token
+	return nil
+}
+
+func (l *link) outgoing(ctx context.Context) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.token == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, l.token)
+}
+
+const authenticateMethod = "/etcdserverpb.Auth/Authenticate"
+
+// unary adds the token to a request. A request that the server refuses because of an old token
+// was not run, so it is sent again with a new one.
+func (l *link) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	for tries := 1; ; tries++ {
+		on := ctx
+		if method != authenticateMethod {
+			on = l.outgoing(ctx)
+		}
+		err := invoke(on, method, req, reply, cc, opts...)
+		if err == nil {
+			l.saw(reply)
+			return nil
+		}
+		if l.user == "" || method == authenticateMethod || tries > 2 || !is(err, rpctypes.ErrGRPCInvalidAuthToken) && !is(err, rpctypes.ErrGRPCAuthOldRevision) {
+			return err
+		}
+		if l.authenticate(ctx) != nil {
+			return err
+		}
+	}
+}
+
+// saw notes the revision of a reply.
+func (l *link) saw(reply any) {
+	r, ok := reply.(interface{ GetHeader() *pb.ResponseHeader })
+	for ok {
+		old, rev := l.revision.Load(), r.GetHeader().GetRevision()
+		ok = old < rev && !l.revision.CompareAndSwap(old, rev)
+	}
+}
+
+// stream adds the token, and asks the server to end the stream when it has lost its leader.
+func (l *link) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	ctx = metadata.AppendToOutgoingContext(l.outgoing(ctx), rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
+	return open(ctx, desc, cc, method, opts...)
+}
+
+// is reports whether err is this error of the server.
+func is(err, want error) bool {
+	return err != nil && status.Code(err) == status.Code(want) && rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(want)
+}
+
+// guard notices that the connection is broken.
+func (l *link) guard() {
+	defer l.work.Done()
+	for state := l.cc.GetState(); ; state = l.cc.GetState() {
+		if state != connectivity.Ready {
+			l.fail(errBroken)
+			return
+		}
+		if !l.cc.WaitForStateChange(l.ctx, state) {
+			return
+		}
+	}
+}
+
+// fail breaks the link. What was not sent yet is dropped.
+func (l *link) fail(reason error) {
+	l.cancel(reason)
+	l.mu.Lock()
+	raw := l.raw
+	l.raw = nil
+	l.mu.Unlock()
+	if raw == nil {
+		return
+	}
+	if tcp, ok := raw.(interface{ SetLinger(int) error }); ok {
+		_ = tcp.SetLinger(0) // only hastens the end
+	}
+	raw.Close()
+}
+
+// close waits for the goroutines of a broken link.
+func (l *link) close() {
+	l.cc.Close()
+	l.work.Wait()
+}
+
+// stir wakes the goroutine that writes the requests of the watch stream.
+func (l *link) stir() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// reason returns why the link is broken, or nil.
+func (l *link) reason() error {
+	if l.ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(l.ctx)
+}
+
+// call returns a context for a request that ends with ctx or with the link. It has no deadline,
+// so that no server ends the request a moment before ctx ends.
+func (l *link) call(ctx context.Context) (context.Context, func()) {
+	on, cancel := context.WithCancel(l.ctx)
+	stop := context.AfterFunc(ctx, cancel)
+	return on, func() { stop(); cancel() }
+}
+
+// keepAlive renews the lease of the session until the link is broken. The link breaks when a
+// renewal is not answered for half the lease: the other half is for another server.
+func (s *session) keepAlive(l *link) {
+	defer l.work.Done()
+	stream, err := l.leases.LeaseKeepAlive(l.ctx)
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	answers := make(chan error, 1)
+	var ttl int64
+	receive := func() {
+		reply, err := stream.Recv()
+		if err == nil {
+			ttl = reply.TTL
+		}
+		answers <- err
+	}
+	begun, lasted := s.now(), false
+	tick := time.NewTicker(max(s.timeout/8, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		sent := s.now()
+		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: s.id}); err != nil {
+			l.fail(fmt.Errorf("keep-alive: %w", err))
+			return
+		}
+		go receive()
+		for answered := false; !answered; {
+			select {
+			case err := <-answers:
+				if err != nil {
+					l.fail(fmt.Errorf("keep-alive: %w", err))
+					return
+				}
+				if ttl <= 0 {
+					s.end(errRevoked)
+					return
+				}
+				s.renewed(sent)
+				answered = true
+				if !lasted && begun.To(s.now()) >= s.servers.Spell() {
+					lasted = true
+					s.servers.Lasted()
+				}
+			case <-tick.C:
+				if sent.To(s.now()) > s.lease.Length/2 {
+					l.fail(errors.New("etcd: the server does not answer keep-alives"))
+				}
+			case <-l.ctx.Done():
+				<-answers
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}

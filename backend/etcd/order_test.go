@@ -1,0 +1,185 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+)
+
+// A commit that its caller has given up reaches the server after the session's next call has
+// returned. The server refuses it, because that call has begun a new epoch.
+func TestACommitThatWasGivenUpIsRefusedWhenItComesLate(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("a")
+	a := open(t, l)
+	commit(t, a, backend.Create("/n", []byte("before"), backend.Persistent))
+	for name, next := range map[string]func() error{
+		"a Sync under way": nil,
+
+		"a Sync":   func() error { return a.Sync(t.Context(), "/") },
+		"a read":   func() error { _, _, err := a.Get(t.Context(), "/n", nil); return err },
+		"a commit": func() error { _, err := a.Commit(t.Context(), backend.Check("/n", backend.AnyVersion)); return err },
+	} {
+		h := l.holdNext(puts)
+		ctx, cancel := context.WithCancel(t.Context())
+		given := make(chan error, 1)
+		go func() {
+			_, err := a.Commit(ctx, backend.SetData("/n", []byte("late"), backend.AnyVersion))
+			given <- err
+		}()
+		await(t, h.hit, "the request")
+		if name == "a Sync under way" {
+			synced := make(chan error, 1)
+			go func() { synced <- a.Sync(t.Context(), "/") }()
+			next = func() error { return <-synced }
+			for deadline := time.Now().Add(100 * time.Millisecond); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+				if len(synced) > 0 {
+					t.Fatal("Sync has not waited for a commit under way")
+				}
+			}
+		}
+		cancel()
+		if err := <-given; !errors.Is(err, backend.ErrUncertain) || !errors.Is(err, context.Canceled) {
+			t.Fatalf("%s: a commit that was given up: %v", name, err)
+		}
+		if err := next(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		close(h.release)
+		await(t, h.done, "the answer")
+		if !refused("/etcdserverpb.KV/Txn", h.reply) {
+			t.Errorf("%s came before a commit that was given up, and the server accepted the commit", name)
+		}
+		if data, _, err := a.Get(t.Context(), "/n", nil); err != nil || string(data) != "before" {
+			t.Errorf("%s: the node holds %q, %v", name, data, err)
+		}
+	}
+}
+
+// The server makes a watcher late, when the read beside it has been answered, and the node has
+// changed in between.
+func TestAReadIsNotOlderThanItsWatcher(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("a")
+	a, b := open(t, l), open(t, s.link("b"))
+	commit(t, b, backend.Create("/n", []byte("old"), backend.Persistent))
+	h := l.holdNext(func(method string, body []byte) bool {
+		var r pb.WatchRequest
+		return method == "/etcdserverpb.Watch/Watch" && r.Unmarshal(body) == nil && r.GetCreateRequest() != nil
+	})
+	before := l.replied("/etcdserverpb.KV/Txn")
+	w := backend.NewWatch()
+	data := make(chan string, 1)
+	go func() {
+		got, _, err := a.Get(t.Context(), "/n", w)
+		if err != nil {
+			t.Errorf("get: %v", err)
+		}
+		data <- string(got)
+	}()
+	await(t, h.hit, "the request of the watcher")
+	for l.replied("/etcdserverpb.KV/Txn") == before {
+		time.Sleep(5 * time.Millisecond)
+	}
+	commit(t, b, backend.SetData("/n", []byte("new"), backend.AnyVersion))
+	close(h.release)
+	if got := <-data; got != "new" {
+		await(t, w.Fired(), "the watch of a read that shows "+got)
+	}
+}
+
+// A server answers everything but what comes on the stream of the watches. A read that has to
+// wait for an event leaves it after half the lease.
+func TestAServerThatKeepsEventsBackIsLeft(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{SessionTimeout: 6 * time.Second})
+	l := s.link("a")
+	a, b := open(t, l), open(t, s.link("b"))
+	commit(t, b, backend.Create("/n", nil, backend.Persistent))
+	w := backend.NewWatch()
+	if _, _, err := a.Get(t.Context(), "/n", w); err != nil {
+		t.Fatal(err)
+	}
+	l.silence(true)
+	commit(t, b, backend.SetData("/n", []byte("new"), 0))
+	_, changed := a.Status()
+	read := make(chan error, 1)
+	go func() {
+		data, _, err := a.Get(t.Context(), "/n", nil)
+		if err == nil && string(data) != "new" {
+			err = errors.New("it shows " + string(data))
+		}
+		read <- err
+	}()
+	await(t, changed, "the end of contact")
+	l.silence(false)
+	if err := <-read; err != nil {
+		t.Errorf("the read: %v", err)
+	}
+	if w.Kind() != backend.LookAgain {
+		t.Errorf("the watch has kind %q", w.Kind())
+	}
+}
+
+// A machine that was suspended, or a clock that was set, shows at the next call that the lease has
+// passed. The server does not know of it yet.
+func TestAJumpOfTheWallClockIsNoticedByTheNextCall(t *testing.T) {
+	for name, call := range map[string]func(s backend.Session) error{
+		"Err":    func(s backend.Session) error { return s.Err() },
+		"Get":    func(s backend.Session) error { _, _, err := s.Get(t.Context(), "/", nil); return err },
+		"Sync":   func(s backend.Session) error { return s.Sync(t.Context(), "/") },
+		"Commit": func(s backend.Session) error { _, err := s.Commit(t.Context(), backend.Delete("/a", 0)); return err },
+		"Arm": func(s backend.Session) error {
+			return s.Arm(t.Context(), 1, backend.Target{Path: "/", Watch: backend.NewWatch()})
+		},
+	} {
+		b := etcd.New([]string{shared.get(t)}, &etcd.Options{SessionTimeout: 30 * time.Second, Prefix: "jump"})
+		var ahead atomic.Int64
+		etcd.SetAhead(b, func() time.Duration { return time.Duration(ahead.Load()) })
+		s := open(t, b)
+		// A renewal between a jump and a call would take the new time for its own. There is none
+		// within an eighth of the timeout, unless the machine is very slow.
+		ahead.Store(int64(5 * time.Second))
+		if err := s.Err(); err != nil {
+			t.Fatalf("%s: after a jump within the lease: %v", name, err)
+		}
+		ahead.Store(int64(time.Minute))
+		err := call(s)
+		if !errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrUncertain) {
+			t.Errorf("%s: %v", name, err)
+		}
+		await(t, s.Done(), "the end")
+	}
+}
+
+// An answer to a keep-alive takes long. The lease runs from the request.
+func TestTheLeaseRunsFromTheRequestAndNotFromItsAnswer(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{SessionTimeout: 9 * time.Second, LossMargin: 3 * time.Second})
+	l := s.link("a")
+	a := open(t, l)
+	h := l.holdNext(func(method string, _ []byte) bool { return method == "/etcdserverpb.Lease/LeaseKeepAlive" })
+	await(t, h.hit, "a keep-alive")
+	sent := time.Now()
+	timer := time.NewTimer(2500 * time.Millisecond) // less than half the lease of 6 s
+	defer timer.Stop()
+	<-timer.C
+	before := l.replied("/etcdserverpb.Lease/LeaseKeepAlive")
+	close(h.release)
+	for l.replied("/etcdserverpb.Lease/LeaseKeepAlive") == before {
+		time.Sleep(5 * time.Millisecond)
+	}
+	l.Partition()
+	defer l.Heal()
+	await(t, a.Done(), "the loss")
+	if took := time.Since(sent); took > 7500*time.Millisecond {
+		t.Errorf("lost %v after the request of the latest keep-alive, the lease is 6 s", took)
+	}
+}

@@ -1,0 +1,537 @@
+package etcd
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// plan is a commit as a transaction: compares, writes, and how its results are made of the
+// replies.
+type plan struct {
+	ops      []backend.Op
+	compares []*pb.Compare
+	writes   []*pb.RequestOp
+	counts   []string // nodes whose children are counted after the writes
+	outcomes []outcome
+	readers  []*reader // of the nodes, if the plan fails
+	compared map[string]bool
+	now      int64
+}
+
+// outcome is what is known of an operation's result before its commit.
+type outcome struct {
+	kind    backend.OpKind
+	path    string
+	number  int     // the place of a sequential node, or negative
+	record  *record // after a SetData or a Carry: mod is zero if it is that of the commit
+	head    string  // the key whose version is to be asked for
+	learned *record // what the cache learns, if the commit succeeds
+	key     string  // of the node that was created
+}
+
+func newPlan(ops []backend.Op) *plan {
+	return &plan{ops: ops, outcomes: make([]outcome, len(ops)), compared: make(map[string]bool), now: time.Now().UnixMilli()}
+}
+
+func (p *plan) compare(c ...*pb.Compare) { p.compares = append(p.compares, c...) }
+
+// once reports whether a compare is new to the plan.
+func (p *plan) once(what, key string) bool {
+	if p.compared[what+key] {
+		return false
+	}
+	p.compared[what+key] = true
+	return true
+}
+
+// unique returns the end of the key of a sequential node, which no other key has.
+func (s *session) unique() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serial++
+	return strconv.FormatInt(s.id, 36) + "." + strconv.FormatInt(s.serial, 36)
+}
+
+// countOf makes the plan count the children of a node.
+func (p *plan) countOf(path string) {
+	if !slices.Contains(p.counts, path) {
+		p.counts = append(p.counts, path)
+	}
+}
+
+// create adds the put of a new node.
+func (p *plan) create(s *session, i int, newParent bool) {
+	op := &p.ops[i]
+	dir, _ := split(op.Path)
+	p.countOf(dir)
+	r := &record{ctime: p.now, mtime: p.now, data: op.Data}
+	if op.Mode.Ephemeral() {
+		r.flags |= flagEphemeral
+		r.lease = s.id
+	}
+	if newParent {
+		r.flags |= flagNewParent
+	}
+	o := &p.outcomes[i]
+	*o = outcome{kind: op.Kind, path: op.Path, number: -1, learned: r, key: s.cfg.literalKey(op.Path)}
+	if op.Mode.Sequential() {
+		o.number = 0
+		for j := range i {
+			if p.outcomes[j].kind == backend.OpCreate && p.outcomes[j].number >= 0 {
+				o.number++
+			}
+		}
+		o.key = s.cfg.sequenceKey(op.Path, o.number, s.unique())
+	}
+	r.key = o.key
+	p.writes = append(p.writes, put(o.key, r.value(), r.lease))
+}
+
+// requests returns the writes, and the reads that follow them.
+func (p *plan) requests(s *session) []*pb.RequestOp {
+	all := slices.Clone(p.writes)
+	for _, path := range p.counts {
+		all = append(all, count(s.cfg.kids(path)))
+	}
+	for i := range p.outcomes {
+		if key := p.outcomes[i].head; key != "" {
+			all = append(all, head(key))
+		}
+	}
+	return all
+}
+
+// fits reports whether a server takes the transaction.
+func (p *plan) fits(s *session) bool {
+	return len(p.compares)+1 <= mostRequests && len(p.requests(s)) <= mostRequests
+}
+
+// results returns the results of a plan that has succeeded.
+func (p *plan) results(s *session, reply *pb.TxnResponse) []backend.Result {
+	rev := reply.Header.Revision
+	answers := reply.Responses[len(p.writes):]
+	counted := make(map[string]int64, len(p.counts))
+	for _, path := range p.counts {
+		counted[path], answers = answers[0].GetResponseRange().Count, answers[1:]
+	}
+	results := make([]backend.Result, len(p.ops))
+	for i := range p.outcomes {
+		o := &p.outcomes[i]
+		switch o.kind {
+		case backend.OpCreate:
+			dir, _ := split(o.path)
+			path := o.path
+			if o.number >= 0 {
+				path += fmt.Sprintf("%010d", rev*places+int64(o.number))
+				s.known.setKey(path, o.key)
+			}
+			results[i] = backend.Result{Path: path, Czxid: rev, Siblings: int32(counted[dir])}
+			if o.learned != nil {
+				o.learned.created, o.learned.mod, o.learned.puts = rev, rev, 1
+				s.known.see(path, o.learned)
+			}
+		case backend.OpSetData, backend.OpCarry:
+			r := *o.record
+			if o.head != "" {
+				kv := answers[0].GetResponseRange().Kvs[0]
+				answers = answers[1:]
+				r.puts = kv.Version
+			}
+			if r.mod == 0 {
+				r.mod = rev
+			}
+			if r.created == 0 {
+				r.created = rev
+			}
+			results[i].Stat = r.stat(counted[o.path]-p.later(i), rev)
+			if o.learned != nil {
+				s.known.see(o.path, &r)
+			}
+		case backend.OpDelete:
+			s.known.forget(o.path)
+		}
+	}
+	return results
+}
+
+// later returns by how much the operations after i change the number of children of its node.
+func (p *plan) later(i int) int64 {
+	n := int64(0)
+	for j := i + 1; j < len(p.ops); j++ {
+		if dir, _ := split(p.ops[j].Path); dir != p.ops[i].Path || p.ops[j].Path == "/" {
+			continue
+		}
+		switch p.ops[j].Kind {
+		case backend.OpCreate:
+			n++
+		case backend.OpDelete:
+			n--
+		}
+	}
+	return n
+}
+
+// guess returns a plan by what the session has seen, or nil if it has to look first. It leaves
+// everything that is unusual to exactly: nodes that several operations are for, and nodes that
+// were replaced.
+func (s *session) guess(ops []backend.Op) *plan {
+	p := newPlan(ops)
+	named := make(map[string]*backend.Op, len(ops))
+	for i := range ops {
+		op := &ops[i]
+		dir, _ := split(op.Path)
+		key := s.known.key(op.Path)
+		sequential := key != ""
+		if !sequential {
+			key = s.cfg.literalKey(op.Path)
+		}
+		seen := s.known.record(op.Path)
+		if op.Kind != backend.OpCreate || !op.Mode.Sequential() {
+			if named[op.Path] != nil {
+				return nil
+			}
+			named[op.Path] = op
+		}
+		switch op.Kind {
+		case backend.OpCreate, backend.OpAbsent:
+			fresh := false
+			switch parent := named[dir]; {
+			case parent != nil && parent.Kind == backend.OpCreate:
+				if fresh = true; parent.Mode.Ephemeral() {
+					return nil
+				}
+			case parent != nil && parent.Kind != backend.OpCheck && parent.Kind != backend.OpSetData && parent.Kind != backend.OpCarry:
+				return nil
+			case p.once("parent", dir):
+				dirKey := s.known.key(dir)
+				if dirKey == "" && len(s.cfg.sequences(dir)) > 0 {
+					return nil
+				}
+				if dirKey == "" {
+					dirKey = s.cfg.literalKey(dir)
+				}
+				if r := s.known.record(dir); r != nil && !r.regular() {
+					return nil
+				}
+				p.compare(compareBelow(dirKey, flagEphemeral))
+			}
+			if op.Kind == backend.OpAbsent || !op.Mode.Sequential() {
+				if sequential {
+					return nil
+				}
+				if !fresh {
+					p.compare(compareCreated(key, pb.Compare_EQUAL, 0))
+					for _, way := range s.cfg.sequences(op.Path) {
+						p.compare(compareNoneOf(way.keys, after(way.keys), way.created))
+					}
+				}
+			}
+			if op.Kind == backend.OpCreate {
+				p.create(s, i, fresh)
+			}
+			continue
+		}
+		if !sequential && len(s.cfg.sequences(op.Path)) > 0 || seen != nil && (seen.key != key || !seen.regular()) {
+			return nil
+		}
+		switch op.Kind {
+		case backend.OpCheck, backend.OpDelete:
+			if op.Version == backend.AnyVersion {
+				p.compare(compareCreated(key, pb.Compare_GREATER, 0))
+			} else {
+				p.compare(compareVersion(key, pb.Compare_EQUAL, int64(op.Version)+1), compareBelow(key, flagIrregular))
+			}
+			if op.Kind == backend.OpDelete {
+				p.compare(compareNone(s.cfg.kids(op.Path), after(s.cfg.kids(op.Path))))
+				p.writes = append(p.writes, remove(key))
+				p.outcomes[i] = outcome{kind: op.Kind, path: op.Path}
+			}
+		case backend.OpSetData:
+			if seen == nil {
+				return nil
+			}
+			p.compare(compareCreated(key, pb.Compare_EQUAL, seen.created), compareBelow(key, flagIrregular))
+			next := *seen
+			next.mtime, next.data, next.mod = p.now, op.Data, 0
+			o := outcome{kind: op.Kind, path: op.Path, record: &next, learned: &next}
+			if op.Version == backend.AnyVersion {
+				o.head = key
+			} else {
+				p.compare(compareVersion(key, pb.Compare_EQUAL, int64(op.Version)+1))
+				next.puts = int64(op.Version) + 2
+			}
+			p.outcomes[i] = o
+			p.write(key, &next)
+			p.countOf(op.Path)
+		case backend.OpCarry:
+			if seen == nil || seen.mod == 0 || !bytes.Equal(seen.data, op.Data) {
+				return nil
+			}
+			p.compare(compareMod(key, seen.mod))
+			p.outcomes[i] = outcome{kind: op.Kind, path: op.Path, record: seen}
+			p.countOf(op.Path)
+		}
+	}
+	// A node that has lost its children in the commit, or was given some.
+	for i := range ops {
+		op := &ops[i]
+		if op.Kind != backend.OpCreate && op.Kind != backend.OpDelete {
+			continue
+		}
+		dir, _ := split(op.Path)
+		if parent := named[dir]; parent != nil && parent != op && parent.Kind == backend.OpDelete {
+			return nil
+		}
+	}
+	if !p.fits(s) {
+		return nil
+	}
+	return p
+}
+
+// write adds the put of a node that exists, and keeps its owner.
+func (p *plan) write(key string, r *record) {
+	w := put(key, r.value(), 0)
+	w.GetRequestPut().IgnoreLease = true
+	p.writes = append(p.writes, w)
+}
+
+// state is a node while its operations are applied one after the other.
+type state struct {
+	path  string
+	view  *view // before the commit
+	named bool  // by an operation, and not only as a parent
+
+	exists  bool
+	record  *record
+	version int32
+	fresh   int // one more than the operation that created it, or zero
+	dirty   bool
+	kids    int64
+	at      int // the latest operation that changed it
+}
+
+// exactly returns the plan for nodes as they are, or the error of the operation that they refuse.
+func (s *session) exactly(ops []backend.Op, views map[string]*view) (*plan, error) {
+	p := newPlan(ops)
+	states := make(map[string]*state, len(views))
+	for path, v := range views {
+		st := &state{path: path, view: v, exists: v.found != nil, kids: v.children}
+		if st.exists {
+			r := *v.found
+			st.record, st.version = &r, r.version()
+		}
+		states[path] = st
+	}
+	for i := range ops {
+		if err := p.apply(s, states, i); err != nil {
+			return nil, &backend.Error{Op: ops[i].Kind.String(), Path: ops[i].Path, Index: i, Err: err}
+		}
+	}
+	p.emit(s, states)
+	if !p.fits(s) {
+		return nil, &backend.Error{Op: ops[0].Kind.String(), Path: ops[0].Path,
+			Err: fmt.Errorf("%w: %d compares and %d requests, limit %d", backend.ErrTooLarge, len(p.compares)+1, len(p.requests(s)), mostRequests)}
+	}
+	return p, nil
+}
+
+// apply applies one operation.
+func (p *plan) apply(s *session, states map[string]*state, i int) error {
+	op := &p.ops[i]
+	dir, _ := split(op.Path)
+	parent, st := states[dir], states[op.Path]
+	if op.Kind == backend.OpCreate && op.Mode.Sequential() {
+		st = nil
+	}
+	if st != nil {
+		st.named = true
+	}
+	switch op.Kind {
+	case backend.OpCreate, backend.OpAbsent:
+		switch {
+		case !parent.exists:
+			return backend.ErrNotFound
+		case st != nil && st.exists:
+			return backend.ErrExists
+		case parent.record.ephemeral():
+			return backend.ErrNoChildren
+		case op.Kind == backend.OpAbsent:
+			return nil
+		}
+		if st == nil {
+			p.create(s, i, parent.fresh > 0)
+		} else {
+			p.outcomes[i] = outcome{kind: op.Kind, path: op.Path, number: -1}
+			p.countOf(dir)
+			st.exists, st.version, st.fresh, st.at = true, 0, i+1, i
+			st.record = &record{key: s.cfg.literalKey(op.Path), ctime: p.now, mtime: p.now, data: op.Data}
+			if op.Mode.Ephemeral() {
+				st.record.flags, st.record.lease = flagEphemeral, s.id
+			}
+			if parent.fresh > 0 {
+				st.record.flags |= flagNewParent
+			}
+		}
+		parent.kids++
+		return nil
+	}
+	switch {
+	case !st.exists:
+		return backend.ErrNotFound
+	case op.Version != backend.AnyVersion && op.Version != st.version:
+		return backend.ErrBadVersion
+	}
+	switch op.Kind {
+	case backend.OpSetData:
+		st.version++
+		st.dirty, st.at = true, i
+		st.record.data, st.record.mtime = op.Data, p.now
+		p.outcomes[i] = p.shown(st)
+		p.outcomes[i].kind = op.Kind
+		p.outcomes[i].record.mod = 0
+	case backend.OpCarry:
+		if !bytes.Equal(st.record.data, op.Data) {
+			return backend.ErrBadVersion
+		}
+		p.outcomes[i] = p.shown(st)
+		p.outcomes[i].kind = op.Kind
+	case backend.OpDelete:
+		if st.kids > 0 {
+			return backend.ErrNotEmpty
+		}
+		p.outcomes[i] = outcome{kind: op.Kind, path: op.Path}
+		st.exists, st.fresh, st.dirty, st.at = false, 0, false, i
+		if parent != nil {
+			parent.kids--
+		}
+	}
+	return nil
+}
+
+// shown returns the outcome of an operation that returns a Stat.
+func (p *plan) shown(st *state) outcome {
+	p.countOf(st.path)
+	r := *st.record
+	r.puts, r.delta = 1, st.version
+	switch {
+	case st.fresh > 0:
+		r.created, r.birth, r.mod = 0, 0, 0
+	default:
+		if st.dirty {
+			r.mod = 0
+		}
+		r.birth = st.view.found.czxid()
+		r.created = r.birth
+	}
+	return outcome{path: st.path, record: &r}
+}
+
+// emit adds the compares, and the writes in the order of the operations.
+func (p *plan) emit(s *session, states map[string]*state) {
+	all := make([]*state, 0, len(states))
+	for _, st := range states {
+		all = append(all, st)
+	}
+	slices.SortFunc(all, func(a, b *state) int {
+		if a.at != b.at {
+			return a.at - b.at
+		}
+		return len(a.path) - len(b.path)
+	})
+	type write struct {
+		at int
+		op *pb.RequestOp
+	}
+	var writes []write
+	n := 0
+	for i := range p.ops { // those of sequential nodes, which p.create has added
+		if p.outcomes[i].kind == backend.OpCreate && p.outcomes[i].number >= 0 {
+			writes = append(writes, write{i, p.writes[n]})
+			n++
+		}
+	}
+	gone := make(map[string]*state) // deleted, even if there is a new one
+	for _, st := range all {
+		if found := st.view.found; found != nil && st.named && (!st.exists || st.fresh > 0) {
+			gone[st.path] = st
+		}
+	}
+	for _, st := range all {
+		found := st.view.found
+		key := s.cfg.literalKey(st.path)
+		switch {
+		case found == nil:
+			p.compare(compareCreated(key, pb.Compare_EQUAL, 0))
+		case !st.named && found.regular():
+			p.compare(compareBelow(found.key, flagEphemeral))
+		default:
+			p.compare(compareMod(found.key, found.mod))
+		}
+		if dir, _ := split(st.path); gone[st.path] != nil && gone[dir] == nil && !found.ephemeral() {
+			p.childless(s, st.path, gone)
+		}
+		var r record
+		if st.exists {
+			r = *st.record
+			r.delta, r.birth = st.version, 0
+		}
+		switch {
+		case !st.exists && found != nil:
+			writes = append(writes, write{st.at, remove(found.key)})
+		case !st.exists:
+		case st.fresh > 0 && (found == nil || found.key != key):
+			if found != nil {
+				writes = append(writes, write{st.at, remove(found.key)})
+			}
+			writes = append(writes, write{st.fresh - 1, put(key, r.value(), r.lease)})
+			p.outcomes[st.fresh-1].learned = &r
+		case st.fresh > 0:
+			// A server takes no deletion and creation of one key in a transaction. So the put
+			// replaces the node, and its header says so.
+			r.delta, r.birth = st.version-int32(found.puts), bornNow
+			writes = append(writes, write{st.fresh - 1, put(key, r.value(), r.lease)})
+		case st.dirty:
+			r.delta = st.version - int32(found.puts)
+			if found.czxid() != found.created {
+				r.birth = found.czxid()
+			}
+			w := put(found.key, r.value(), 0)
+			w.GetRequestPut().IgnoreLease = true
+			writes = append(writes, write{st.at, w})
+		}
+	}
+	slices.SortStableFunc(writes, func(a, b write) int { return a.at - b.at })
+	p.writes = p.writes[:0]
+	for _, w := range writes {
+		p.writes = append(p.writes, w.op)
+	}
+}
+
+// childless adds compares for a node that must have nothing below it but what the commit deletes.
+// For each deletion that is one compare.
+func (p *plan) childless(s *session, path string, gone map[string]*state) {
+	from := s.cfg.below(path)
+	end := after(from)
+	var but []string
+	for _, st := range gone {
+		if key := st.view.found.key; from <= key && key < end {
+			but = append(but, key)
+		}
+	}
+	slices.Sort(but)
+	for _, key := range but {
+		if from < key {
+			p.compare(compareNone(from, key))
+		}
+		from = key + "\x00"
+	}
+	p.compare(compareNone(from, end))
+}

@@ -1,0 +1,521 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
+	"github.com/go-coord/coord/internal/outbox"
+)
+
+// A session is a lease, and a key of that lease: the session key. The version of the session key
+// is the epoch. Each commit compares it, so the server refuses every commit of a session that
+// has ended. When the outcome of a commit is unknown, the session puts its key again before its
+// next call: then the commit has been applied, or it never will be.
+type session struct {
+	cfg     *config
+	id      int64 // of the lease
+	key     string
+	timeout time.Duration
+	now     func() contact.Instant
+	done    chan struct{}
+	work    sync.WaitGroup
+	hub     *hub
+	servers *contact.Servers
+	outage  *contact.Outage // used by run only, once the session is open
+	log     *outbox.Logger  // never blocks
+
+	mu      sync.Mutex
+	lease   contact.Lease
+	phase   backend.Phase
+	changed chan struct{} // closed and replaced at each change of phase
+	err     error
+	link    *link // nil without contact
+	closing bool
+	idle    chan struct{} // closed when a closing session has no call under way
+	calls   int
+	commits map[*commit]struct{} // under way for their callers
+	epoch   int64
+	doubts  int // commits of unknown outcome
+	settled int // of them, those that an epoch has settled
+	settler chan struct{}
+	serial  int64 // of keys of sequential nodes
+
+	known *cache
+}
+
+func (s *session) ID() int64                  { return s.id }
+func (s *session) Timeout() time.Duration     { return s.timeout }
+func (s *session) Features() backend.Features { return s.cfg.has }
+func (s *session) CheckPath(p string) error   { return checkPath(p) }
+func (s *session) Done() <-chan struct{}      { return s.done }
+
+// maxOps is the number of operations of one commit. A server takes 128 compares, and 128
+// operations, by default. Each operation needs at most two, and the epoch one.
+const maxOps = 63
+
+func (s *session) Limits() backend.Limits {
+	return backend.Limits{Ops: maxOps, Bytes: backend.MaxRequest, Sequence: math.MaxInt64}
+}
+
+func (s *session) Status() (backend.Phase, <-chan struct{}) {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.phase, s.changed
+}
+
+func (s *session) Err() error {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// setPhase needs the mutex.
+func (s *session) setPhase(p backend.Phase) {
+	s.phase = p
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// end ends the session, once. Nothing of it reaches the service any more.
+func (s *session) end(err error) {
+	s.mu.Lock()
+	if s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	if s.closing {
+		err = backend.ErrClosed
+	}
+	s.err = err
+	l := s.link
+	s.link = nil
+	s.setPhase(backend.PhaseLost)
+	close(s.done)
+	s.mu.Unlock()
+	if l != nil {
+		l.fail(err)
+	}
+	s.hub.end()
+	if errors.Is(err, backend.ErrClosed) {
+		s.log.Info("coord: session closed", "session", hex(s.id))
+	}
+}
+
+// run keeps contact until the session is over. l is the first link.
+func (s *session) run(l *link) {
+	defer s.work.Done()
+	for {
+		select {
+		case <-l.ctx.Done():
+		case <-s.done:
+			l.fail(s.Err())
+		}
+		s.detach(l)
+		l.close()
+		if l = s.connect(); l == nil {
+			return
+		}
+	}
+}
+
+func (s *session) detach(l *link) {
+	s.hub.detach(l)
+	s.mu.Lock()
+	suspended := s.link == l && s.err == nil
+	if suspended {
+		s.link = nil
+		s.setPhase(backend.PhaseSuspended)
+	}
+	s.mu.Unlock()
+	if suspended {
+		s.log.Warn("coord: session suspended", "session", hex(s.id), "server", l.address, "error", l.reason())
+	}
+}
+
+// connected records that there is contact.
+func (s *session) connected(l *link) {
+	s.servers.Answered()
+	s.outage.Over()
+	s.log.Info("coord: session connected", "session", hex(s.id), "server", l.address, "timeout", s.timeout)
+}
+
+// failed records a failed attempt to connect to a server. While no server can be reached, it logs
+// that at growing intervals.
+func (s *session) failed(address string, why error) {
+	s.outage.Failed(address, why)
+	if r := s.outage.Report(s.now()); r != nil {
+		s.log.Warn("coord: no server can be reached", "session", hex(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
+	}
+}
+
+// connect makes the next link. It returns nil when the session is over.
+func (s *session) connect() *link {
+	for {
+		address := s.servers.Next()
+		sleep(context.Background(), s.done, s.servers.Pause())
+		left := s.checkLease()
+		if s.Err() != nil {
+			return nil
+		}
+		budget := min(max(left/time.Duration(len(s.cfg.servers)+1), s.timeout/10), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), budget)
+		stop := make(chan struct{})
+		s.work.Go(func() {
+			select {
+			case <-s.done:
+				cancel()
+			case <-stop:
+			}
+		})
+		l, err := s.cfg.dialLink(ctx, address)
+		if err == nil {
+			if err = s.attach(ctx, l); err != nil {
+				l.fail(err)
+				s.hub.detach(l)
+				l.close()
+			}
+		}
+		close(stop)
+		cancel()
+		if err == nil {
+			s.connected(l)
+			return l
+		}
+		if s.Err() == nil {
+			s.failed(address, err)
+		}
+	}
+}
+
+// attach gives the session its next link: the watch stream works, and the session exists.
+func (s *session) attach(ctx context.Context, l *link) error {
+	on, stop := l.call(ctx)
+	defer stop()
+	if err := s.hub.attach(on, l); err != nil {
+		return err
+	}
+	reply, err := l.kv.Txn(on, &pb.TxnRequest{Success: []*pb.RequestOp{get(s.key)}})
+	if err != nil {
+		return err
+	}
+	if err := s.checkEpoch(reply.Responses[0].GetResponseRange()); err != nil {
+		return err
+	}
+	l.work.Add(1)
+	go s.keepAlive(l)
+	s.hub.reconnected(l)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	s.link = l
+	s.setPhase(backend.PhaseConnected)
+	return nil
+}
+
+// enter begins a call, and returns the error of a session that is over or closing.
+func (s *session) enter() error {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.closing:
+		return backend.ErrClosed
+	}
+	s.calls++
+	return nil
+}
+
+func (s *session) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls--
+	if s.calls == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
+// contact waits for a link.
+func (s *session) contact(ctx context.Context) (*link, error) {
+	for {
+		if err := backend.ContextError(ctx); err != nil {
+			return nil, err
+		}
+		s.checkLease()
+		s.mu.Lock()
+		l, err, changed := s.link, s.err, s.changed
+		s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		if l != nil && l.ctx.Err() == nil {
+			return l, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// read runs a read until it is answered. f is called again when contact breaks.
+func (s *session) read(ctx context.Context, f func(ctx context.Context, l *link) error) error {
+	if err := backend.ContextError(ctx); err != nil {
+		return err
+	}
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	for tries := 0; ; tries++ {
+		l, err := s.contact(ctx)
+		if err != nil {
+			return err
+		}
+		on, stop := l.call(ctx)
+		err = s.settle(on, l)
+		if err == nil {
+			err = f(on, l)
+		}
+		stop()
+		s.checkLease()
+		if over := s.over(ctx); over != nil {
+			return over
+		}
+		switch what := s.judge(l, err); {
+		case err == nil:
+			return nil
+		case what == refused:
+			return translate(err)
+		case what == throttled:
+			s.pause(ctx, tries)
+		case what == again:
+		default:
+			l.fail(err)
+		}
+	}
+}
+
+// over returns why no call can go on, or nil.
+func (s *session) over(ctx context.Context) error {
+	s.mu.Lock()
+	err := s.err
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return backend.ContextError(ctx)
+}
+
+// pause waits before a request that an overloaded server has refused is sent again.
+func (s *session) pause(ctx context.Context, tries int) {
+	sleep(ctx, s.done, min(10*time.Millisecond<<min(tries, 10), time.Second))
+}
+
+// sleep waits for d, until over is closed or until ctx ends.
+func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// hex formats the id of a session as etcd's own tools do.
+func hex(id int64) string { return strconv.FormatInt(id, 16) }
+
+// verdict is what an error of a request means.
+type verdict int
+
+const (
+	unknown   verdict = iota // it may have been run; the server cannot be used at the moment
+	refused                  // it was not run, and never will be
+	throttled                // it was not run; a later one can be
+	again                    // a read that has to be repeated
+	stale                    // it was not run, and the token of the link is not valid any more
+)
+
+var errAgain = errors.New("etcd: read again")
+
+// judge tells what an error of a request means. A server that has no leader, or that is slow or
+// stopping, is left for another one.
+func (s *session) judge(l *link, err error) verdict {
+	switch {
+	case err == nil:
+		return refused
+	case errors.Is(err, errAgain):
+		return again
+	case is(err, rpctypes.ErrGRPCInvalidAuthToken), is(err, rpctypes.ErrGRPCAuthOldRevision):
+		return stale
+	case l.reason() != nil:
+		return unknown
+	case is(err, rpctypes.ErrGRPCRequestTooManyRequests):
+		return throttled
+	case is(err, rpctypes.ErrGRPCLeaseNotFound):
+		s.end(errRevoked)
+		return refused
+	}
+	var own *backend.Error
+	if errors.As(err, &own) || errors.Is(err, errNotOurs) || errors.Is(err, backend.ErrNotFound) {
+		return refused
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange, codes.ResourceExhausted, codes.FailedPrecondition, codes.NotFound:
+		return refused
+	}
+	return unknown
+}
+
+// translate returns an error of a server as one of the contract.
+func translate(err error) error {
+	switch {
+	case is(err, rpctypes.ErrGRPCRequestTooLarge), is(err, rpctypes.ErrGRPCTooManyOps),
+		status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max"):
+		return fmt.Errorf("%w: %s", backend.ErrTooLarge, rpctypes.ErrorDesc(err))
+	case status.Code(err) == codes.PermissionDenied, is(err, rpctypes.ErrGRPCAuthFailed):
+		return fmt.Errorf("%w: %s", backend.ErrDenied, rpctypes.ErrorDesc(err))
+	}
+	return err
+}
+
+// settle makes certain that no commit of unknown outcome is applied any more, if there is one.
+func (s *session) settle(ctx context.Context, l *link) error {
+	s.mu.Lock()
+	none := s.doubts == s.settled
+	s.mu.Unlock()
+	if none {
+		return nil
+	}
+	select {
+	case s.settler <- struct{}{}:
+		defer func() { <-s.settler }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	doubts := s.doubts
+	none = doubts == s.settled
+	s.mu.Unlock()
+	if none {
+		return nil
+	}
+	_, err := s.newEpoch(ctx, l)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settled = max(s.settled, doubts)
+	return nil
+}
+
+// newEpoch begins a new epoch, and returns the revision of it. Commits of the earlier one that the
+// service has not handled by then are refused.
+func (s *session) newEpoch(ctx context.Context, l *link) (int64, error) {
+	for {
+		s.mu.Lock()
+		epoch := s.epoch
+		s.mu.Unlock()
+		reply, err := l.kv.Txn(ctx, &pb.TxnRequest{
+			Compare: []*pb.Compare{s.inEpoch(epoch)},
+			Success: []*pb.RequestOp{put(s.key, nil, s.id)},
+			Failure: []*pb.RequestOp{get(s.key)},
+		})
+		if err != nil {
+			return 0, err
+		}
+		if reply.Succeeded {
+			s.sawEpoch(epoch + 1)
+			return reply.Header.Revision, nil
+		}
+		if err := s.checkEpoch(reply.Responses[0].GetResponseRange()); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (s *session) inEpoch(epoch int64) *pb.Compare {
+	return compareVersion(s.key, pb.Compare_EQUAL, epoch)
+}
+
+func (s *session) sawEpoch(epoch int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch = max(s.epoch, epoch)
+}
+
+// checkEpoch learns the epoch from the session key, and ends the session if that is missing.
+func (s *session) checkEpoch(r *pb.RangeResponse) error {
+	if len(r.Kvs) == 0 {
+		s.end(errRevoked)
+		return errRevoked
+	}
+	s.sawEpoch(r.Kvs[0].Version)
+	return nil
+}
+
+// The limits of the parts of Close.
+const (
+	closeCalls  = time.Second
+	closeRevoke = 2 * time.Second
+	mostDrain   = time.Second // for the last lines of the log
+)
+
+func (s *session) Close() error {
+	s.mu.Lock()
+	first := !s.closing
+	s.closing = true
+	l := s.link
+	var idle chan struct{}
+	if first && s.calls > 0 && l != nil && s.err == nil {
+		idle = make(chan struct{})
+		s.idle = idle
+	}
+	over := s.err != nil
+	s.mu.Unlock()
+	if !first {
+		<-s.done
+		s.work.Wait()
+		return nil
+	}
+	if idle != nil {
+		timer := time.NewTimer(closeCalls)
+		select {
+		case <-idle:
+		case <-timer.C:
+		case <-s.done:
+		case <-l.ctx.Done():
+		}
+		timer.Stop()
+	}
+	if !over && l != nil {
+		ctx, cancel := context.WithTimeout(l.ctx, closeRevoke)
+		_, _ = l.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: s.id}) // else it ends by its timeout
+		cancel()
+	}
+	s.end(backend.ErrClosed)
+	s.work.Wait()
+	s.log.Drain(mostDrain)
+	return nil
+}

@@ -1,0 +1,27 @@
+//go:build linux
+
+package etcd_test
+
+import (
+	"os"
+	"regexp"
+	"testing"
+)
+
+// Each recipe with one request, reply, connection or session lost at each of its requests: the run
+// of internal/sweep. The short form plays some of the recipes.
+func TestEveryRecipeStandsAFaultAtEachOfItsRequestsOnEtcd(t *testing.T) {
+	t.Parallel()
+	which := "(uncontended|semaphore|election|^cache$|^queue$|txn|two-phase_commit)"
+	if os.Getenv("COORD_LONG") != "" {
+		which = ""
+	}
+	out, err := elsewhere(t, "internal/sweep", nil, "-timeout", "2h", "-run", "^TestEveryRecipeStandsAFaultAtEachOfItsRequests$/"+which)
+	for _, line := range regexp.MustCompile(`figure: .*`).FindAllString(out, -1) {
+		t.Log(line)
+	}
+	passed := regexp.MustCompile(`(?m)^    --- PASS: TestEveryRecipeStandsAFaultAtEachOfItsRequests/`).FindAllString(out, -1)
+	if err != nil || len(passed) < 7 {
+		t.Errorf("%d recipes passed, %v\n%s", len(passed), err, tail(out))
+	}
+}

@@ -1,0 +1,92 @@
+package etcd_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+)
+
+// A deletion of a sequential node does not show its number, which is part of its path.
+func TestATreeWatchTellsTheDeletionOfASequentialNode(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	commit(t, a, backend.Create("/d", nil, backend.Persistent))
+	for i := range 50 {
+		n := commit(t, a, backend.Create("/d/n-", nil, backend.EphemeralSequential))[0].Path
+		var trees []*backend.TreeWatch
+		for _, top := range []string{n, "/d", "/"} {
+			w := backend.NewTreeWatch(0)
+			if err := b.WatchTree(t.Context(), top, w); err != nil {
+				t.Fatal(err)
+			}
+			trees = append(trees, w)
+		}
+		commit(t, a, backend.Delete(n, 0))
+		if err := b.Sync(t.Context(), "/"); err != nil {
+			t.Fatal(err)
+		}
+		for k, w := range trees {
+			got, over := w.Take()
+			if over || fmt.Sprint(got) != fmt.Sprint([]backend.TreeChange{{Path: n, Kind: backend.TreeDeleted, Zxid: got[0].Zxid}}) {
+				t.Fatalf("round %d, tree %d: told %v, over %v", i, k, got, over)
+			}
+			w.Stop()
+		}
+	}
+}
+
+// A node with the name of a sequential one, which was deleted, has another key than that one. A
+// session that has seen the first node reads the second one, and its tree watch tells of it.
+func TestANodeWithTheNameOfASequentialOne(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	n := commit(t, a, backend.Create("/n-", nil, backend.PersistentSequential))[0].Path
+	if _, _, err := b.Get(t.Context(), n, nil); err != nil {
+		t.Fatal(err)
+	}
+	tree := backend.NewTreeWatch(0)
+	if err := b.WatchTree(t.Context(), n, tree); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, a, backend.Delete(n, 0))
+	commit(t, a, backend.Create(n, []byte("second"), backend.Persistent), backend.Create(n+"/x", nil, backend.Persistent))
+	if data, _, err := b.Get(t.Context(), n, backend.NewWatch()); err != nil || string(data) != "second" {
+		t.Errorf("get with a watch: %q, %v", data, err)
+	}
+	if err := b.WatchTree(t.Context(), n, backend.NewTreeWatch(0)); err != nil {
+		t.Error(err)
+	}
+	if err := b.Sync(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	changes, over := tree.Take()
+	for _, c := range changes {
+		got = append(got, fmt.Sprint(c.Kind, " ", c.Path))
+	}
+	if want := []string{"deleted " + n, "created " + n, "created " + n + "/x"}; over || !slices.Equal(got, want) {
+		t.Errorf("told %q, over %v, want %q", got, over, want)
+	}
+}
+
+func open(t *testing.T, b backend.Backend) backend.Session {
+	t.Helper()
+	s, err := b.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func commit(t *testing.T, s backend.Session, ops ...backend.Op) []backend.Result {
+	t.Helper()
+	results, err := s.Commit(t.Context(), ops...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return results
+}

@@ -1,0 +1,143 @@
+//go:build linux
+
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/internal/ensemble"
+)
+
+// The faults of servers that are not ZooKeeper's. Those of clients and their networks are the
+// same, except that of connections, since other servers limit none.
+var otherServerFaults = []fault{
+	{"leader killed", true, (*nemesis).killOtherLeader},
+	{"leader stopped", true, (*nemesis).stopOtherLeader},
+	{"rolling restart", true, (*nemesis).restartOthers},
+	{"server killed", false, (*nemesis).killOther},
+	{"server stopped", false, (*nemesis).stopOther},
+	{"compaction", false, (*nemesis).compact},
+}
+
+// brief are the faults of the short form. Its run is a part of the tests of another module.
+var brief = []string{"leader killed", "leader stopped", "compaction", "connections cut", "network lost"}
+
+func otherFaults() [2][]fault {
+	all := [2][]fault{otherServerFaults, slices.Clone(clientFaults)}
+	for i, list := range all {
+		all[i] = slices.DeleteFunc(slices.Clone(list), func(f fault) bool {
+			return f.kind == "connection limit" || isBrief() && !slices.Contains(brief, f.kind)
+		})
+	}
+	return all
+}
+
+func isBrief() bool {
+	return ensemble.Elsewhere != nil && os.Getenv("COORD_CHAOS") == "" && os.Getenv("COORD_LONG") != "1"
+}
+
+func (n *nemesis) otherLeader() (ensemble.Server, error) {
+	ctx, cancel := n.ctx()
+	defer cancel()
+	return n.r.other.Leader(ctx)
+}
+
+func (n *nemesis) relaunch(s ensemble.Server) error {
+	s.Kill()
+	if err := s.Launch(); err != nil {
+		return err
+	}
+	ctx, cancel := n.ctx()
+	defer cancel()
+	return s.Await(ctx)
+}
+
+// pause stops a server for a while.
+func (n *nemesis) pause(s ensemble.Server, d time.Duration) error {
+	if err := s.Pause(); err != nil {
+		return err
+	}
+	time.Sleep(d) // the length of the fault
+	if err := s.Resume(); err != nil {
+		return err
+	}
+	ctx, cancel := n.ctx()
+	defer cancel()
+	return s.Await(ctx)
+}
+
+func (n *nemesis) killOtherLeader(*rand.Rand, *event) error {
+	s, err := n.otherLeader()
+	if err != nil {
+		return err
+	}
+	return n.relaunch(s)
+}
+
+// stopOtherLeader pauses the leader for so long that the others elect another one. When it
+// resumes it still believes that it leads.
+func (n *nemesis) stopOtherLeader(r *rand.Rand, _ *event) error {
+	s, err := n.otherLeader()
+	if err != nil {
+		return err
+	}
+	return n.pause(s, time.Duration(2000+r.IntN(2000))*time.Millisecond)
+}
+
+func (n *nemesis) restartOthers(r *rand.Rand, _ *event) error {
+	servers := n.r.other.Servers()
+	for _, i := range r.Perm(len(servers)) {
+		if err := n.relaunch(servers[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *nemesis) oneOf(r *rand.Rand) ensemble.Server {
+	servers := n.r.other.Servers()
+	return servers[r.IntN(len(servers))]
+}
+
+func (n *nemesis) killOther(r *rand.Rand, _ *event) error { return n.relaunch(n.oneOf(r)) }
+
+func (n *nemesis) stopOther(r *rand.Rand, _ *event) error {
+	return n.pause(n.oneOf(r), time.Duration(500+r.IntN(3000))*time.Millisecond)
+}
+
+// compact makes the servers forget their history several times, also under clients that lag
+// behind.
+func (n *nemesis) compact(*rand.Rand, *event) error {
+	for range 10 {
+		ctx, cancel := n.ctx()
+		err := n.r.other.Compact(ctx)
+		cancel()
+		if err != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond) // the clients work
+	}
+	return nil
+}
+
+func (n *nemesis) healOther() error {
+	ctx, cancel := n.ctx()
+	defer cancel()
+	var errs []error
+	for i, s := range n.r.other.Servers() {
+		if err := errors.Join(s.Launch(), s.Resume()); err != nil {
+			errs = append(errs, fmt.Errorf("server %d: %w", i, err))
+		}
+	}
+	for i, s := range n.r.other.Servers() {
+		if err := s.Await(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("server %d: %w", i, err))
+		}
+	}
+	return errors.Join(errs...)
+}

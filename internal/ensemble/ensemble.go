@@ -1,0 +1,75 @@
+// Package ensemble lets the tests with several servers run on another service than ZooKeeper. A
+// module with such a service builds them together with an Elsewhere of its own.
+package ensemble
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/zklog"
+	"github.com/go-coord/coord/internal/zkproxy"
+)
+
+// Elsewhere is the service that stands for ZooKeeper. It is nil if the tests run on ZooKeeper.
+var Elsewhere *Service
+
+// Service starts servers, and makes backends for them.
+type Service struct {
+	Start   func(t *testing.T) Ensemble // ended by the test
+	Backend func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend
+
+	// One returns the address of a server that all tests share.
+	One func(t *testing.T) string
+	// Line returns a line to a server.
+	Line func(server string) (Line, error)
+	// Expire ends a session on such a server.
+	Expire func(ctx context.Context, server string, session int64) error
+}
+
+// Line is a proxy that knows requests. It tells them as frames of ZooKeeper: OpConnect for the
+// first request on a connection and for the reply with a new session, OpPing for a renewal,
+// OpClose for the end of a session, OpAuth for what no test counts.
+type Line interface {
+	Addr() string
+	Close() error
+	Cut() int
+	Refuse(on bool)
+	OnFrame(f func(zkproxy.Frame))
+	Drop(match func(zkproxy.Frame) bool, what zkproxy.DropWhat) Fault
+}
+
+// Fault is a fault of a Line, see zkproxy.Fault.
+type Fault interface {
+	Hit() <-chan struct{}
+	Cancel()
+}
+
+// Ensemble is three servers with one tree.
+type Ensemble interface {
+	Addrs() []string
+	Servers() []Server
+	// Leader returns a server that leads and answers.
+	Leader(ctx context.Context) (Server, error)
+	// Expire ends a session.
+	Expire(ctx context.Context, session int64) error
+	// Compact makes the servers forget all earlier states of the tree.
+	Compact(ctx context.Context) error
+	// Write writes a key that no library knows. Of the key it returns how often it was written.
+	// The servers never take an acknowledged write back, so this number grows.
+	Write(ctx context.Context) (version int32, zxid int64, err error)
+	// Log returns all changes of the tree that were made before the call. The client of a
+	// transaction that creates no ephemeral node is unknown.
+	Log(ctx context.Context) ([]zklog.Txn, error)
+}
+
+// Server is a process.
+type Server interface {
+	Launch() error // does nothing if it runs
+	Kill()
+	Pause() error
+	Resume() error
+	// Await returns when the server serves clients.
+	Await(ctx context.Context) error
+}

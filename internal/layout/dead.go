@@ -1,0 +1,91 @@
+package layout
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// DeadReason says why an item is a dead letter. It is the data, in JSON, of the node
+// r-<id> beside the item. A reader ignores unknown fields.
+type DeadReason struct {
+	Reason   string `json:"reason"`             // a word: a trace.Reason
+	Error    string `json:"error,omitempty"`    // for people; it can quote data of the item
+	Attempts int    `json:"attempts"`           // how often the item was taken
+	Session  string `json:"session,omitempty"`  // of the last consumer, hexadecimal; empty: not known
+	Queue    string `json:"queue"`              // the path of the queue that the item was in
+	Priority int64  `json:"priority,omitempty"` // of an item of a PriorityQueue
+	Due      int64  `json:"due,omitempty"`      // in the name that the item had in that queue
+}
+
+// MaxReasonText is the maximum number of bytes of the text of an error in a DeadReason, as
+// JSON.
+const MaxReasonText = 1024
+
+// Encode returns the data of the node, with the text of the error valid and cut at
+// MaxReasonText.
+func (r DeadReason) Encode() []byte {
+	r.Error = boundedText(r.Error)
+	return plainJSON(r)
+}
+
+// boundedText returns the beginning of text, as valid UTF-8.
+func boundedText(text string) string {
+	const more = "…"
+	end := ""
+	if len(text) > MaxReasonText {
+		text, end = cutText(text, MaxReasonText-len(more)-2), more
+	}
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	for len(plainJSON(text+end)) > MaxReasonText { // of control characters, which are long in JSON
+		text, end = cutText(text, len(text)*7/8), more
+	}
+	return text + end
+}
+
+// cutText returns at most n bytes of text, and no part of a character.
+func cutText(text string, n int) string {
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// plainJSON encodes a value that has a JSON. It does not escape the characters of HTML,
+// because people read the data.
+func plainJSON(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.Encode(v) // no write to a buffer fails
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// ParseDeadReason decodes the data of the node. It reports false if they are not a reason:
+// an outsider can have written them. Numbers that no client writes are replaced by the
+// nearest ones.
+func ParseDeadReason(data []byte) (DeadReason, bool) {
+	var r DeadReason
+	if json.Unmarshal(data, &r) != nil || r.Reason == "" {
+		return DeadReason{}, false
+	}
+	r.Attempts = max(r.Attempts, 0)
+	r.Due = min(max(r.Due, -MaxNumber), MaxNumber)
+	return r, true
+}
+
+// SessionID returns the session, or 0 if it is not known.
+func (r *DeadReason) SessionID() int64 {
+	id, err := strconv.ParseUint(r.Session, 0, 64)
+	if err != nil {
+		return 0
+	}
+	return int64(id)
+}
+
+// DueAgain returns the due time in the name of the item when it is put back into its queue.
+// It has passed, and no earlier name of the item in a queue of that kind has it, unless the
+// queue never uses a number again.
+func (r *DeadReason) DueAgain() int64 { return min(r.Due, 1) - 1 }

@@ -1,0 +1,755 @@
+//go:build !race
+
+package model
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// The exhaustive model of a kept lock: MutexOptions.Keep of package coord, line_keep.go. One
+// client has two callers, and keeps its node between their holds (a stay). A newcomer of
+// another client locks or tries once. The service is one server; what it sends to the client
+// can be late, and is lost when the connection breaks. Keep itself is endless here, so a
+// newcomer whom no event wakes waits for ever.
+//
+// The queue of the newcomer and the client's later nodes is not the subject (see the model of
+// the line): a waiter is granted as soon as the node ahead of it is gone.
+
+// keepRules are the rules that the variants break.
+type keepRules struct {
+	sinceArmed    bool // only a change after the arming of the directory's watch is an ask
+	unarmed       bool // a stay whose arming failed goes on
+	lookAgain     bool // LookAgain of the directory's watch is no ask
+	onlyStanding  bool // an event is an ask only if there is another node
+	idleStays     bool // an idle keeper that is asked waits for its next release
+	askForgotten  bool // a release after an ask passes the turn in memory
+	askUnlocked   bool // the test for an ask and the marking as idle are two steps
+	notFinal      bool // a Lock takes a node that is being given up
+	watchOfHold   bool // the watch on the own node ends with the hold
+	leaseUntested bool // a grant in memory does not test the session
+	turnDropped   bool // a waiter that was passed the turn after its context ended leaves
+	guardUnasked  bool // a release does not test for guarded commits under way
+	guardAbandon  bool // a guarded commit that was abandoned counts as answered
+	guardOps      bool // a release does not test whether the operations of the guard were handed out
+	guardEnded    bool // the client sends a guarded commit of an ended hold
+	revokeHeld    bool // a revocation does not end the stay
+	anyData       bool // the turn is passed in memory whatever the waiter's data
+	closeWaits    bool // the end of the session does not end an idle stay
+}
+
+// keepPC is the position of a local caller.
+type keepPC int8
+
+const (
+	keepAway   keepPC = iota
+	keepQueued        // waits for the turn
+	keepServed        // has the turn, with the node of the stay
+	keepEnters        // has the turn, without a node
+	keepWaits         // has a node behind the newcomer's
+	keepHolds
+	keepMarks   // is about to mark the stay as idle; only in a variant
+	keepRemoves // releases as without Keep: the deletion is under way
+)
+
+func (p keepPC) hasTurn() bool { return p >= keepServed }
+
+// keepNode is the node of the client.
+type keepNode int8
+
+const (
+	keepNone   keepNode = iota
+	keepFirst           // ahead of the newcomer's
+	keepSecond          // behind the newcomer's
+)
+
+// stayState is the state of the stay, as stay of line_keep.go.
+type stayState int8
+
+const (
+	stayNone stayState = iota
+	stayHeld
+	stayIdle
+	stayGiving // over; an idle stay whose deletion is under way
+	stayOver   // over; a caller holds, and releases as without Keep
+)
+
+type keepArming int8
+
+const (
+	armNot keepArming = iota
+	armBegun
+	armDone
+	armFailed
+)
+
+type keepEvent int8
+
+const (
+	keepNothing keepEvent = iota
+	keepDirEvent
+	keepOwnEvent
+)
+
+// keepCommit is the state of the one guarded commit.
+type keepCommit int8
+
+const (
+	commitNone keepCommit = iota
+	commitSent
+	commitAbandoned // its caller does not wait for it
+	commitOver
+)
+
+type keepNewcomer int8
+
+const (
+	newAway keepNewcomer = iota
+	newWaits
+	newHolds
+	newTries // its node exists, and it is about to withdraw
+	newOver
+)
+
+type keepState struct {
+	// The service.
+	node     keepNode
+	data     int8 // of the node: the caller whose data it is
+	changed  bool // the directory changed since the node was created
+	written  bool // a request to release stands in the node
+	ownMoved bool // the node was written or deleted since it was created
+	dirArmed bool
+	ownArmed bool
+	wire     [3]keepEvent
+
+	// The client.
+	stay     stayState
+	arming   keepArming
+	dirFired bool
+	ownFired bool
+	again    bool // the watches have fired with LookAgain
+	over     bool // the session is lost
+	pc       [2]keepPC
+	ended    [2]bool // the context of the caller
+	mustEnd  bool    // an outsider has deleted the node of a hold
+	told     bool    // the holder has read the request
+	watched  bool    // the watch on the own node serves the current hold
+
+	gen    int8 // of the node
+	guard  keepCommit
+	of     int8 // the caller that has taken the guard of its hold, from 1
+	under  int8 // the node of that hold
+	stands bool // the hold stands
+	after  bool // another local hold began since that one
+	ops    bool // the operations of the guard were handed out
+
+	newcomer keepNewcomer
+	inVain   bool // the try has failed because of this stay, and nobody held
+
+	locks, reconnects, losses, deletes, writes, fails, giveUps, guards int8 // left
+	bad                                                                keepFault
+}
+
+type keepFault string
+
+func (f keepFault) Error() string { return string(f) }
+
+const (
+	keepStarves   = keepFault("a newcomer waits for ever behind an idle client")
+	keepInVain    = keepFault("a try has failed, and the idle client keeps the lock")
+	keepOvertakes = keepFault("a local caller is granted after the ask")
+	keepTwo       = keepFault("two clients believe that they hold")
+	keepNoNode    = keepFault("a hold without a node")
+	keepLostTurn  = keepFault("a local caller waits for a turn that nobody has")
+	keepNotTold   = keepFault("a holder is never told that its node is deleted")
+	keepNotRead   = keepFault("a request to release is never read")
+	keepLate      = keepFault("a guarded commit of an ended hold is applied under a later one")
+	keepWrongData = keepFault("a hold on a node with the data of another caller")
+)
+
+type keepModel struct {
+	rules keepRules
+	scope keepState // the budgets
+	data  bool      // the callers have different data
+}
+
+type keepAction struct {
+	what string
+	free bool
+}
+
+func (a keepAction) String() string { return a.what }
+
+func (m *keepModel) next(s keepState, step func(keepAction, keepState)) error {
+	if s.bad != "" {
+		return s.bad
+	}
+	rest := true
+	do := func(free bool, o keepState, what string, args ...any) {
+		if free {
+			rest = false
+		}
+		m.judge(&o)
+		step(keepAction{fmt.Sprintf(what, args...), free}, o)
+	}
+	m.service(s, do)
+	m.client(s, do)
+	for i := range s.pc {
+		m.caller(s, int8(i), do)
+	}
+	m.other(s, do)
+	m.faults(s, do)
+	if rest {
+		return m.atRest(&s)
+	}
+	return nil
+}
+
+type keepDo func(free bool, o keepState, what string, args ...any)
+
+// holder returns the caller that believes that it holds, or -1.
+func (s *keepState) holder() int {
+	for i, p := range s.pc {
+		if p == keepHolds {
+			return i
+		}
+	}
+	return -1
+}
+
+// turn reports whether a caller or the stay has the turn.
+func (s *keepState) turn() bool {
+	return s.stay == stayIdle || s.stay == stayGiving || s.pc[0].hasTurn() || s.pc[1].hasTurn()
+}
+
+func (s *keepState) send(e keepEvent) {
+	for i := range s.wire {
+		if s.wire[i] == keepNothing {
+			s.wire[i] = e
+			return
+		}
+	}
+	panic("the wire is full")
+}
+
+// dirChange is a change of the children of the directory.
+func (s *keepState) dirChange() {
+	s.changed = true
+	if s.dirArmed {
+		s.dirArmed = false
+		s.send(keepDirEvent)
+	}
+}
+
+func (s *keepState) ownChange() {
+	s.ownMoved = true
+	if s.ownArmed {
+		s.ownArmed = false
+		s.send(keepOwnEvent)
+	}
+}
+
+// remove deletes the node of the client.
+func (s *keepState) remove() {
+	if s.node == keepNone {
+		return
+	}
+	s.node = keepNone
+	s.dirChange()
+	s.ownChange()
+	s.written = false
+}
+
+// create creates a node for caller i. It stands behind the newcomer's, if there is one.
+func (s *keepState) create(i int8) {
+	s.node, s.data = keepFirst, i
+	s.gen++
+	s.changed, s.ownMoved, s.written, s.told, s.inVain = false, false, false, false, false
+	s.arming, s.dirArmed, s.ownArmed, s.dirFired, s.ownFired, s.again = armNot, false, false, false, false, false
+	s.wire = [3]keepEvent{}
+	s.stay, s.mustEnd, s.watched = stayOver, false, false
+	if s.newcomer == newWaits || s.newcomer == newHolds || s.newcomer == newTries {
+		s.node, s.pc[i] = keepSecond, keepWaits
+		return
+	}
+	s.stay = stayHeld // it began alone
+	s.grant(i)
+}
+
+// grant makes caller i hold.
+func (s *keepState) grant(i int8) {
+	s.pc[i] = keepHolds
+	s.watched = s.stay == stayHeld
+	s.after = s.of > 0 && !s.stands
+}
+
+// finish ends the hold of caller i.
+func (s *keepState) finish(i int8, to keepPC) {
+	s.pc[i] = to
+	if s.of == i+1 {
+		s.stands = false
+	}
+}
+
+// advance passes a turn without a node.
+func (s *keepState) advance() {
+	for i := range s.pc {
+		if s.pc[i] == keepQueued {
+			s.pc[i] = keepEnters
+			return
+		}
+	}
+}
+
+// service adds the deliveries and the guarded commit.
+func (m *keepModel) service(s keepState, do keepDo) {
+	if s.wire[0] != keepNothing {
+		o := s
+		copy(o.wire[:], o.wire[1:])
+		o.wire[2] = keepNothing
+		if s.wire[0] == keepDirEvent {
+			o.dirFired = true
+		} else {
+			o.ownFired = true
+		}
+		do(true, o, "an event arrives")
+	}
+	if s.arming == armBegun && !s.over {
+		o := s
+		o.arming, o.dirArmed, o.ownArmed = armDone, true, true
+		if s.changed && !m.rules.sinceArmed {
+			o.dirArmed, o.dirFired = false, true
+		}
+		if s.ownMoved {
+			o.ownArmed, o.ownFired = false, true
+		}
+		do(true, o, "the watches are armed")
+	}
+	if s.guard == commitSent || s.guard == commitAbandoned {
+		o := s
+		o.guard = commitOver
+		if s.node != keepNone && s.gen == s.under && s.after && s.holder() >= 0 {
+			o.bad = keepLate
+		}
+		do(true, o, "the guarded commit arrives")
+	}
+	if s.over && s.node != keepNone {
+		o := s
+		o.remove()
+		do(true, o, "the service ends the session")
+	}
+}
+
+// client adds the steps of the goroutine of the stay, and of the watch of a hold after it.
+func (m *keepModel) client(s keepState, do keepDo) {
+	asked := s.dirFired && !(m.rules.lookAgain && s.again) || s.ownFired && !m.rules.revokeHeld || s.arming == armFailed && !m.rules.unarmed
+	if m.rules.onlyStanding && s.dirFired && s.newcomer != newWaits && s.newcomer != newTries && !s.ownFired {
+		asked = false
+	}
+	switch {
+	case s.stay == stayIdle && asked && !s.over:
+		o := s
+		o.stay = stayGiving
+		if m.rules.idleStays {
+			o.stay = stayIdle
+			o.dirFired, o.ownFired = false, false
+		}
+		do(true, o, "the idle client gives way")
+	case s.stay == stayHeld && asked:
+		o := s
+		o.stay = stayOver
+		do(true, o, "the client is asked")
+	case s.stay == stayIdle && s.over && !m.rules.closeWaits:
+		o := s
+		o.stay = stayNone
+		o.advance()
+		do(true, o, "the idle stay ends with its session")
+	case s.stay == stayGiving:
+		o := s
+		o.stay = stayNone
+		m.release(&o)
+		do(true, o, "the node is deleted")
+	}
+	// watchNode of a hold after the stay.
+	if i := s.holder(); i >= 0 && (s.stay == stayOver || m.rules.revokeHeld) && !s.over {
+		o := s
+		switch {
+		case s.ownFired && s.node == keepNone:
+			o.finish(int8(i), keepAway)
+			o.stay = stayNone
+			o.advance()
+			do(true, o, "the holder learns that its node is deleted")
+		case s.ownFired:
+			o.ownFired, o.ownArmed, o.told = false, true, s.written
+			do(true, o, "the holder reads its node")
+		case !s.ownArmed && s.wire == [3]keepEvent{} && s.arming != armBegun && !m.rules.watchOfHold:
+			o.ownArmed, o.told = true, s.written
+			if s.node == keepNone {
+				o.finish(int8(i), keepAway)
+				o.stay = stayNone
+				o.advance()
+			}
+			do(true, o, "the holder watches its node")
+		}
+	}
+}
+
+// release is the commit of a release as without Keep: it deletes the node, and creates one for
+// the first local waiter.
+func (m *keepModel) release(s *keepState) {
+	if !s.over {
+		s.remove()
+		for i := range s.pc {
+			if s.pc[i] == keepQueued {
+				s.create(int8(i))
+				return
+			}
+		}
+		return
+	}
+	s.advance()
+}
+
+// mayKeep is the test of a release.
+func (m *keepModel) mayKeep(s *keepState, i int8) bool {
+	live := s.stay == stayHeld || m.rules.askForgotten && s.stay == stayOver && s.node == keepFirst
+	fired := (s.dirFired && !m.rules.lookAgain && !m.rules.onlyStanding && !m.rules.askForgotten) || s.ownFired && !m.rules.revokeHeld
+	guard := s.of == i+1 && s.stands &&
+		(s.guard == commitSent && !m.rules.guardUnasked || s.guard == commitAbandoned && !m.rules.guardAbandon || s.ops && !m.rules.guardOps)
+	return live && !fired && !guard && !s.over
+}
+
+func (m *keepModel) caller(s keepState, i int8, do keepDo) {
+	j := 1 - i
+	o := s
+	switch s.pc[i] {
+	case keepAway:
+		if s.locks == 0 || s.over {
+			return
+		}
+		o.locks--
+		o.ended[i] = false
+		switch {
+		case s.stay == stayIdle && (!s.dirFired && !s.ownFired || m.rules.lookAgain || m.rules.onlyStanding), m.rules.notFinal && s.stay == stayGiving:
+			o.pc[i] = keepServed
+			if s.stay == stayIdle {
+				o.stay = stayHeld
+			}
+		case s.turn():
+			o.pc[i] = keepQueued
+		default:
+			o.pc[i] = keepEnters
+		}
+		do(false, o, "caller %d locks", i)
+	case keepQueued:
+		if s.giveUps > 0 {
+			o.giveUps--
+			o.pc[i] = keepAway
+			do(false, o, "queued caller %d gives up", i)
+		}
+	case keepEnters:
+		if s.over {
+			o.pc[i] = keepAway // it continues with the next session, which is another client here
+			o.advance()
+		} else {
+			o.create(i)
+		}
+		do(true, o, "caller %d enters", i)
+	case keepServed:
+		if s.giveUps > 0 && !s.ended[i] {
+			e := s
+			e.giveUps--
+			e.ended[i] = true
+			do(false, e, "the context of caller %d, which was passed the turn, ends", i)
+		}
+		switch {
+		case s.ended[i] && m.rules.turnDropped:
+			o.pc[i] = keepAway
+		case s.over && !m.rules.leaseUntested:
+			o.stay = stayNone
+			o.pc[i] = keepEnters
+		case s.ownFired && !m.rules.revokeHeld || s.data != i && m.data && !m.rules.anyData:
+			// The node is removed, and the caller takes a new one.
+			o.remove()
+			o.stay, o.pc[i] = stayNone, keepEnters
+		default:
+			if s.data != i && m.data {
+				o.bad = keepWrongData
+			}
+			if m.rules.askForgotten && s.stay == stayOver && s.newcomer == newWaits {
+				o.bad = keepOvertakes
+			}
+			o.grant(i)
+		}
+		do(true, o, "caller %d is granted in memory, or not", i)
+	case keepWaits:
+		switch {
+		case s.over:
+			o.pc[i] = keepAway
+			o.stay = stayNone
+			o.advance()
+			do(true, o, "caller %d loses its session", i)
+		case s.newcomer == newOver:
+			if s.node == keepNone {
+				o.pc[i], o.stay = keepEnters, stayNone
+			} else {
+				o.node = keepFirst
+				o.grant(i)
+			}
+			do(true, o, "caller %d is granted", i)
+		}
+	case keepHolds:
+		switch {
+		case s.over:
+			o.finish(i, keepAway)
+			o.stay = stayNone
+			o.advance()
+			do(true, o, "caller %d loses its hold", i)
+			return
+		case s.stay == stayHeld && s.arming == armNot:
+			b := s
+			b.arming = armBegun
+			do(false, b, "the hold grows old, and its watches are armed")
+		}
+		if s.guards > 0 {
+			g := s
+			g.guards--
+			g.of, g.under, g.stands, g.after = i+1, s.gen, true, false
+			do(false, g, "caller %d takes its guard", i)
+		}
+		if s.guard == commitSent && s.of == i+1 && s.stands {
+			g := s
+			g.guard = commitAbandoned
+			do(false, g, "caller %d abandons its commit", i)
+		}
+		keep := m.mayKeep(&s, i)
+		if keep && s.arming == armNot {
+			o.arming = armBegun
+		}
+		if m.rules.watchOfHold {
+			o.ownArmed, o.ownFired = false, false
+		}
+		switch {
+		case keep && s.pc[j] == keepQueued && (!m.data || m.rules.anyData):
+			o.finish(i, keepAway)
+			o.pc[j] = keepServed
+		case keep && s.pc[j] == keepQueued:
+			o.finish(i, keepRemoves)
+			o.stay = stayOver
+		case keep && m.rules.askUnlocked:
+			o.finish(i, keepMarks)
+		case keep:
+			o.finish(i, keepAway)
+			o.stay = stayIdle
+		default:
+			o.finish(i, keepRemoves)
+			o.stay = stayOver
+		}
+		do(false, o, "caller %d releases", i)
+	case keepMarks:
+		o.pc[i] = keepAway
+		o.stay = stayIdle
+		if s.stay == stayOver {
+			o.dirFired, o.ownFired = false, false // the goroutine has handled them
+		}
+		do(true, o, "caller %d marks the stay as idle", i)
+	case keepRemoves:
+		o.pc[i], o.stay = keepAway, stayNone
+		m.release(&o)
+		do(true, o, "the node of caller %d is deleted", i)
+	}
+	if s.of != i+1 || s.guard != commitNone {
+		return
+	}
+	// The operations of the guard can be committed at any time, a Txn under it while the hold
+	// stands.
+	g := s
+	if s.stands && !s.ops {
+		g.ops = true
+		do(false, g, "caller %d takes the operations of its guard", i)
+		g.ops = false
+	}
+	if s.stands || s.ops || m.rules.guardEnded {
+		g.guard = commitSent
+		do(false, g, "caller %d commits under its guard", i)
+	}
+}
+
+// other adds the steps of the newcomer.
+func (m *keepModel) other(s keepState, do keepDo) {
+	o := s
+	switch s.newcomer {
+	case newAway:
+		o.dirChange()
+		o.newcomer = newWaits
+		if s.node == keepNone {
+			o.newcomer = newHolds
+		}
+		do(false, o, "the newcomer locks")
+		if s.node != keepNone {
+			o.newcomer = newTries
+			do(false, o, "the newcomer tries")
+		}
+	case newTries:
+		o.newcomer = newOver
+		o.inVain = s.node == keepFirst
+		o.dirChange()
+		do(true, o, "the newcomer withdraws")
+	case newWaits:
+		if s.node != keepFirst {
+			o.newcomer = newHolds
+			do(true, o, "the newcomer is granted")
+		}
+	case newHolds:
+		o.newcomer = newOver
+		o.dirChange()
+		do(false, o, "the newcomer releases")
+	}
+}
+
+func (m *keepModel) faults(s keepState, do keepDo) {
+	if s.reconnects > 0 && s.arming == armDone && !s.over {
+		o := s
+		o.reconnects--
+		o.wire = [3]keepEvent{}
+		o.dirArmed, o.ownArmed = false, false
+		o.dirFired, o.ownFired, o.again = true, true, true
+		if m.rules.lookAgain {
+			// Only the watch on the own node is armed again.
+			o.ownFired, o.ownArmed = s.ownMoved, !s.ownMoved
+		}
+		do(false, o, "the client reconnects")
+	}
+	if s.losses > 0 && !s.over {
+		o := s
+		o.losses--
+		o.over = true
+		if i := s.holder(); i >= 0 {
+			o.finish(int8(i), keepAway)
+			o.stay = stayNone
+			o.advance()
+		}
+		do(false, o, "the session is lost")
+	}
+	if s.deletes > 0 && s.node != keepNone {
+		o := s
+		o.deletes--
+		o.remove()
+		o.mustEnd = true
+		do(false, o, "an outsider deletes the node")
+	}
+	if s.writes > 0 && s.node != keepNone {
+		o := s
+		o.writes--
+		o.written = true
+		o.ownChange()
+		do(false, o, "a request to release is written")
+	}
+	if s.fails > 0 && s.arming == armBegun {
+		o := s
+		o.fails--
+		o.arming = armFailed
+		do(false, o, "the arming fails")
+	}
+}
+
+// judge checks the state after a step.
+func (m *keepModel) judge(s *keepState) {
+	i := s.holder()
+	switch {
+	case s.bad != "" || i < 0 || s.mustEnd:
+	case s.newcomer == newHolds:
+		s.bad = keepTwo
+	case s.node == keepNone && !s.over:
+		s.bad = keepNoNode
+	}
+}
+
+// atRest returns the error of a state in which nobody does anything without a decision.
+func (m *keepModel) atRest(s *keepState) error {
+	h := s.holder()
+	switch {
+	case s.newcomer == newWaits && h < 0:
+		return keepStarves
+	case s.written && s.node == keepFirst && h < 0:
+		return keepNotRead
+	case s.inVain && s.stay == stayIdle && s.node == keepFirst:
+		return keepInVain
+	case (s.pc[0] == keepQueued || s.pc[1] == keepQueued) && !s.pc[0].hasTurn() && !s.pc[1].hasTurn():
+		return keepLostTurn
+	case h >= 0 && s.node == keepNone && s.arming != armNot:
+		return keepNotTold
+	case h >= 0 && s.written && !s.told && s.arming != armNot:
+		return keepNotRead
+	}
+	return nil
+}
+
+func (m *keepModel) explore(t *testing.T) Result[keepAction] {
+	t.Helper()
+	began := time.Now()
+	r := Explore(Model[keepState, keepAction]{Start: m.scope, Next: m.next, Free: func(a keepAction) bool { return a.free }}, mostStates)
+	t.Logf("figure: model of Keep: %d states, %d steps, depth %d, %.1f s", r.States, r.Steps, r.Depth, time.Since(began).Seconds())
+	return r
+}
+
+func TestAKeptLockKeepsItsGuarantees(t *testing.T) {
+	t.Parallel()
+	for name, m := range map[string]*keepModel{
+		"an outsider":    {scope: keepState{locks: 3, reconnects: 1, deletes: 1, writes: 1}},
+		"guards":         {scope: keepState{locks: 3, reconnects: 1, guards: 1}},
+		"lost sessions":  {scope: keepState{locks: 3, losses: 1, fails: 1, deletes: 1, giveUps: 1}},
+		"different data": {scope: keepState{locks: 3, reconnects: 1, losses: 1, giveUps: 1}, data: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := m.explore(t)
+			switch {
+			case r.Err != nil:
+				t.Errorf("a guarantee is violated:\n%v", r)
+			case !r.Full:
+				t.Errorf("only the first %d states were visited", r.States)
+			}
+		})
+	}
+}
+
+// Each rule is needed: without it a guarantee is violated in the way that the trace shows.
+func TestAKeptLockWithoutOneOfItsRules(t *testing.T) {
+	t.Parallel()
+	for _, v := range []struct {
+		name  string
+		rules keepRules
+		scope keepState
+		data  bool
+		fault error
+	}{
+		{"only changes after the arming are asks", keepRules{sinceArmed: true}, keepState{locks: 2}, false, keepStarves},
+		{"a stay without a watch", keepRules{unarmed: true}, keepState{locks: 2, fails: 1}, false, keepStarves},
+		{"LookAgain is no ask", keepRules{lookAgain: true}, keepState{locks: 2, reconnects: 1}, false, keepStarves},
+		{"an ask only of a node that stands", keepRules{onlyStanding: true}, keepState{locks: 2}, false, keepInVain},
+		{"an idle client that is asked goes on", keepRules{idleStays: true}, keepState{locks: 2}, false, keepStarves},
+		{"a turn in memory after an ask", keepRules{askForgotten: true}, keepState{locks: 3}, false, keepOvertakes},
+		{"the ask is tested before the lock is taken", keepRules{askUnlocked: true}, keepState{locks: 1}, false, keepStarves},
+		{"a Lock takes a node that is being given up", keepRules{notFinal: true}, keepState{locks: 2}, false, keepNoNode},
+		{"the watch on the own node ends with the hold", keepRules{watchOfHold: true}, keepState{locks: 2, writes: 1}, false, keepNotRead},
+		{"the session is not tested at a grant in memory", keepRules{leaseUntested: true}, keepState{locks: 2, losses: 1}, false, keepTwo},
+		{"a waiter whose context has ended drops the turn", keepRules{turnDropped: true}, keepState{locks: 2, giveUps: 1}, false, keepStarves},
+		{"a guarded commit under way", keepRules{guardUnasked: true}, keepState{locks: 2, guards: 1}, false, keepLate},
+		{"a guarded commit that was abandoned", keepRules{guardAbandon: true}, keepState{locks: 2, guards: 1}, false, keepLate},
+		{"the operations of a guard", keepRules{guardOps: true}, keepState{locks: 2, guards: 1}, false, keepLate},
+		{"a guard of an ended hold", keepRules{guardEnded: true}, keepState{locks: 2, guards: 1}, false, keepLate},
+		{"a revocation does not end the stay", keepRules{revokeHeld: true}, keepState{locks: 2, writes: 1}, false, keepNotRead},
+		{"a turn in memory with other data", keepRules{anyData: true}, keepState{locks: 2}, true, keepWrongData},
+		{"a lost session leaves the stay idle", keepRules{closeWaits: true}, keepState{locks: 2, losses: 1}, false, keepLostTurn},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			r := (&keepModel{rules: v.rules, scope: v.scope, data: v.data}).explore(t)
+			if !errors.Is(r.Err, v.fault) {
+				t.Errorf("got %v, want %v", r, v.fault)
+			}
+			t.Logf("the shortest way to violate a guarantee:\n%v", r)
+		})
+	}
+}

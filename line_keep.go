@@ -1,0 +1,320 @@
+package coord
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/trace"
+)
+
+// leastUnkept is the shortest time after an ask in which the client keeps no lock on the
+// path.
+const leastUnkept = time.Second
+
+// A stay is the time for which a client keeps the node of a lock beyond the first Release:
+// see MutexOptions.Keep. While it lasts, a Lock of the same client, and each hand-over to a
+// local waiter, sends nothing. All holds of a stay have the same node and token.
+//
+// The following rules make this safe. Model checking (internal/model/keep_test.go) found, for
+// each rule left out, a contender of another client that waits for ever, a hold without a
+// node, two holders, or a guarded write under a later hold.
+//   - A stay is possible only if its node was created alone in the directory. One request
+//     arms the watches on the directory and on the node for every change since that
+//     creation. So a contender that came before the request is not missed.
+//   - Each event of these watches is an ask, LookAgain included, and if the watches cannot
+//     be armed, that is an ask too. An ask ends the stay: if it is idle, the client deletes
+//     the node at once, and otherwise the hold goes on as one that is not kept. It does not
+//     matter whether the contender that asked still stands.
+//   - The tests of a Release and the marking as idle happen under the lock under which an
+//     ask ends the stay. A stay that is over has no further holds.
+//   - The watch on the node belongs to the stay, and serves each of its holds. A grant in
+//     memory tests the lease, the session and that watch, as every grant does.
+//   - A local waiter is passed the turn only while it waits, and then takes it.
+//   - A Release ends the stay if a commit under the guard of the hold can be on its way:
+//     see Hold.isGuarded.
+//   - The turn is passed in memory only between callers that write the same data.
+type stay struct {
+	q *localQueue
+	place
+	data []byte        // of the node
+	keep time.Duration // MutexOptions.Keep
+
+	own *backend.Watch // on the data of the node
+	dir *backend.Watch // on the children of the directory
+
+	begin sync.Once // of run
+	runs  bool
+
+	armed  chan struct{} // closed when the request that arms the watches is over
+	rested chan struct{} // receives when the stay becomes idle; for one value
+	over   chan struct{} // closed when the stay is over
+
+	// Guarded by the queue's mu.
+	state stayState
+	hold  *Hold     // of stayHeld, nil while the turn is passed; of stayIdle, the latest
+	since time.Time // of stayIdle
+}
+
+// stayState is the state of a stay.
+//
+//	held: its holder releases, and may keep     -> idle, or held by the next local waiter
+//	      it may not keep; an ask; a loss       -> over
+//	idle: a local caller takes the lock         -> held
+//	      an ask; Keep has passed; a loss       -> over; the node is deleted
+//	over: final
+type stayState int8
+
+const (
+	stayHeld stayState = iota
+	stayIdle
+	stayOver
+)
+
+// stay returns the stay that begins with the grant of h for r at p, or nil if the client
+// does not keep the lock.
+func (q *localQueue) stay(r *request, p place, h *Hold) keeper {
+	if r.keep == 0 || p.siblings != 1 || p.s.isHigh(p.seq) || q.l.c.wasAsked(q.l.dir) {
+		return nil
+	}
+	return &stay{
+		q: q, place: p, data: r.data, keep: r.keep,
+		own: backend.NewWatch(), dir: backend.NewWatch(),
+		armed: make(chan struct{}), rested: make(chan struct{}, 1), over: make(chan struct{}),
+		hold: h,
+	}
+}
+
+// wasAsked reports whether an ask has ended a stay in dir a short time ago.
+func (c *Client) wasAsked(dir string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	until, ok := c.asked[dir]
+	if ok && !time.Now().Before(until) {
+		delete(c.asked, dir)
+		ok = false
+	}
+	return ok
+}
+
+// noteAsk notes that an ask has ended the stay. Contenders that come again and again would
+// otherwise meet an idle client each time.
+func (k *stay) noteAsk() {
+	c := k.s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked == nil {
+		c.asked = make(map[string]time.Time)
+	}
+	makeRoom(c.asked)
+	c.asked[k.q.l.dir] = time.Now().Add(max(k.keep, leastUnkept))
+}
+
+// isAsked reports whether a watch of the stay has fired.
+func (k *stay) isAsked() bool { return k.dir.Kind() != 0 || k.own.Kind() != 0 }
+
+// finish ends the stay. It returns the state in which it was, and its hold.
+func (k *stay) finish() (was stayState, h *Hold) {
+	k.q.mu.Lock()
+	defer k.q.mu.Unlock()
+	return k.finishLocked()
+}
+
+// finishLocked is finish for a caller that holds the queue's mu.
+func (k *stay) finishLocked() (was stayState, h *Hold) {
+	was, h = k.state, k.hold
+	if was == stayIdle {
+		k.q.idle = nil
+	}
+	if was != stayOver {
+		k.state = stayOver
+		close(k.over)
+	}
+	return was, h
+}
+
+// keepAt ends the turn of h without a request: the next local waiter gets the node, or the
+// stay becomes idle. It reports false if the node has to be deleted; the stay is over then.
+func (k *stay) keepAt(h *Hold) bool {
+	q := k.q
+	if h.isGuarded() { // nothing is armed for a node that is deleted now
+		k.finish()
+		return false
+	}
+	able := k.watch() && k.s.b.Err() == nil
+	asked := k.isAsked()
+	if asked && able {
+		defer k.noteAsk()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if k.state == stayOver {
+		return false
+	}
+	if !able || asked {
+		k.finishLocked()
+		return false
+	}
+	if len(q.waiting) == 0 {
+		k.state, k.since, q.idle = stayIdle, time.Now(), k
+		select {
+		case k.rested <- struct{}{}:
+		default:
+		}
+		return true
+	}
+	w := q.waiting[0]
+	if !bytes.Equal(w.data, k.data) {
+		k.finishLocked()
+		return false
+	}
+	k.hold = nil
+	w.berth = berth{state: berthKept, stay: k}
+	q.move(w, waiterServe)
+	return true
+}
+
+// take gives the caller an idle stay of the queue, or returns nil. The caller holds q.mu.
+func (q *localQueue) take() *stay {
+	k := q.idle
+	if k == nil || k.isAsked() {
+		return nil
+	}
+	q.idle, k.state, k.hold = nil, stayHeld, nil
+	return k
+}
+
+// resume grants the lock to a caller that has the turn and the node of the stay k. If it
+// returns nil, the node is removed, and the caller takes a new place. It waits for the watches:
+// without them nothing says that the node still exists.
+func (q *localQueue) resume(ctx context.Context, r *request, k *stay) *Hold {
+	select {
+	case <-k.armed:
+	case <-ctx.Done():
+	}
+	if r.keep > 0 && bytes.Equal(r.data, k.data) && ctx.Err() == nil && !k.isOver() {
+		h := &Hold{s: k.s, path: k.path, token: k.czxid, trail: r.trail, recipe: q, stay: k}
+		if k.s.grant(h, k.own) == nil {
+			r.trail.grant(ctx, h, 1)
+			q.mu.Lock()
+			k.hold = h
+			over := k.state == stayOver
+			q.mu.Unlock()
+			if over { // an ask came before the hold that it concerns
+				q.l.c.goWork(func() { h.watchNode("", nil) })
+			}
+			return h
+		}
+	}
+	if k.isAsked() && k.s.b.Err() == nil {
+		k.noteAsk()
+	}
+	k.finish()
+	k.s.giveUp(k.path)
+	return nil
+}
+
+func (k *stay) isOver() bool {
+	select {
+	case <-k.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch begins to watch the stay. It reports false if the client is closed.
+func (k *stay) watch() bool {
+	k.begin.Do(func() { k.runs = k.s.c.goWork(k.run) })
+	return k.runs
+}
+
+// arm arms the watches of the stay.
+func (k *stay) arm(ctx context.Context) error {
+	dir := k.q.l.dir
+	err := k.s.b.Arm(ctx, k.czxid,
+		backend.Target{Path: dir, Children: true, Watch: k.dir},
+		backend.Target{Path: k.path, Watch: k.own})
+	if err != nil || k.isAsked() {
+		return err
+	}
+	// Servers from 3.8.4 on withhold events of a node that the session may not read, see
+	// session.sees.
+	if readable := dir + "/"; !k.s.isAllowed(readable) {
+		if _, _, err := k.s.b.Children(ctx, dir, nil); err != nil {
+			return err
+		}
+		k.s.setAllowed(readable)
+	}
+	return nil
+}
+
+// run ends the stay when it is asked for, when Keep has passed since the latest Release, and
+// with the session.
+func (k *stay) run() {
+	err := k.arm(context.Background()) // the session bounds it
+	close(k.armed)
+	asked := true
+	timer := time.NewTimer(k.keep)
+	defer timer.Stop()
+	for waits := err == nil; waits; {
+		select {
+		case <-k.dir.Fired():
+			waits = false
+		case <-k.own.Fired():
+			waits = false
+		case <-k.s.b.Done():
+			waits = false
+		case <-k.over:
+			waits = false
+		case <-k.rested:
+			timer.Reset(k.keep)
+		case <-timer.C:
+			if left, idle := k.left(); !idle {
+				// The next Release sets the timer.
+			} else if left > 0 {
+				timer.Reset(left)
+			} else {
+				asked, waits = false, false
+			}
+		}
+	}
+	if k.s.b.Err() != nil {
+		asked = false
+	}
+	was, h := k.finish()
+	if asked {
+		k.noteAsk()
+	}
+	k.dir.Stop()
+	if was == stayOver {
+		k.own.Stop()
+		return
+	}
+	l := &k.q.l
+	if was == stayIdle {
+		k.own.Stop()
+		tell(context.Background(), l.c, trace.KeepEnded{Subject: l.subject("lock", k.path), Token: k.czxid, Asked: asked})
+		if err := k.q.giveWay(h); err != nil {
+			l.c.log.Debug("coord: a kept lock was given up", "path", k.path, "error", err)
+		}
+		return
+	}
+	own := k.own
+	if err != nil {
+		own.Stop()
+		own = nil
+	}
+	if h != nil { // otherwise the caller that has the turn does it
+		h.watchNode(k.path, own)
+	}
+}
+
+// left returns the time that is left of Keep, and whether the stay is idle.
+func (k *stay) left() (left time.Duration, idle bool) {
+	k.q.mu.Lock()
+	defer k.q.mu.Unlock()
+	return k.keep - time.Since(k.since), k.state == stayIdle
+}

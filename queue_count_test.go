@@ -1,0 +1,1030 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
+)
+
+// counted returns the length of the queue at path by its counting nodes, and that by a list of
+// its items.
+func counted(t *testing.T, s backend.Session, path string) (byCounts, listed int) {
+	t.Helper()
+	ctx := context.Background()
+	if err := s.Sync(ctx, path); err != nil {
+		t.Fatal(err)
+	}
+	data, _, err := s.Get(ctx, path+"/items/in", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := strconv.ParseUint(string(data), 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.Exists(ctx, path+"/items/out", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(int32(uint32(in) - uint32(out.Version))), listedItems(t, s, path)
+}
+
+func listedItems(t *testing.T, s backend.Session, path string) (n int) {
+	t.Helper()
+	ctx := context.Background()
+	buckets, _, err := s.Children(ctx, path+"/items", nil)
+	if err != nil && !errors.Is(err, backend.ErrNotFound) {
+		t.Fatal(err)
+	}
+	for _, b := range buckets {
+		names, _, err := s.Children(ctx, path+"/items/"+b, nil)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if strings.HasPrefix(name, "i-") {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// wantCounted checks that the counting nodes of /q are true.
+func (w *world) wantCounted(want int) {
+	w.T.Helper()
+	if n, listed := counted(w.T, w.Session("counter"), w.Path("/q")); n != want || listed != want {
+		w.T.Errorf("the nodes count %d items, a list shows %d, want %d", n, listed, want)
+	}
+}
+
+func full(max int) *coord.QueueOptions[int] {
+	return &coord.QueueOptions[int]{MaxLen: max, FailWhenFull: true}
+}
+
+func wantFull(t *testing.T, q *coord.Queue[int]) {
+	t.Helper()
+	_, err := q.Put(context.Background(), 99)
+	coordtest.WantErr(t, err, coord.ErrFull)
+}
+
+// However an item leaves the queue, it is counted in the commit that deletes it.
+func TestEachItemThatLeavesAQueueIsCounted(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		o := full(20)
+		o.MaxAttempts = 2
+		p := w.queue("p", o)
+		// A consumer need not know the limit.
+		c := w.queue("c", &coord.QueueOptions[int]{MaxAttempts: 2})
+		mustPut(w.T, p, 1, 2)
+		if _, err := p.PutAll(ctx, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14); err != nil {
+			w.T.Fatal(err)
+		}
+		w.wantCounted(14)
+		if v, err := c.Pop(ctx); v != 1 || err != nil {
+			w.T.Fatal(v, err)
+		}
+		w.wantCounted(13)
+		mustAck(w.T, mustTake(w.T, c, 2))
+		w.wantCounted(12)
+		var items []*coord.Item[int]
+		for n := 3; n <= 6; n++ {
+			items = append(items, mustTake(w.T, c, n))
+		}
+		if err := c.AckAll(items...); err != nil {
+			w.T.Fatal(err)
+		}
+		w.wantCounted(8)
+		for range 2 { // the second failure buries it
+			if err := mustTake(w.T, c, 7).Nack(0); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		w.wantCounted(7)
+		for range 2 { // as does the third consumer that sees it
+			it := mustTake(w.T, p, 8)
+			w.Link("p").Expire(it.Session())
+			<-it.Done()
+		}
+		// A client that has not listed the items before.
+		mustAck(w.T, mustTake(w.T, w.queue("d", &coord.QueueOptions[int]{MaxAttempts: 2}), 9))
+		w.wantCounted(5)
+		if err := mustTake(w.T, c, 10).Release(); err != nil {
+			w.T.Fatal(err)
+		}
+		held := mustTake(w.T, c, 10)
+		w.wantCounted(5)
+		if n, err := c.Purge(ctx); n != 4 || err != nil {
+			w.T.Errorf("purged %d, %v, want 4", n, err)
+		}
+		w.wantCounted(1)
+		mustAck(w.T, held)
+		w.wantCounted(0)
+		if n, err := coord.NewQueue[int](w.Open("d", nil), "/q/dead", nil).Len(ctx); n != 2 || err != nil {
+			w.T.Errorf("%d dead letters, %v, want 2", n, err)
+		}
+		w.drained(&c.Consumer)
+	})
+}
+
+// The other queues count in the same way, whatever the buckets are.
+func TestTheOtherQueuesKeepTheirLimits(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		d, p := coord.NewDelayQueue(c, "/d", full(3)), coord.NewPriorityQueue(c, "/p", full(3))
+		for n := range 3 {
+			if _, err := d.PutAfter(ctx, time.Duration(n)*time.Hour, n); err != nil {
+				w.T.Fatal(err)
+			}
+			if _, err := p.Put(ctx, int64(n), n); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		for range 2 {
+			_, err := d.PutAfter(ctx, 0, 9)
+			coordtest.WantErr(w.T, err, coord.ErrFull)
+			_, err = p.PutAll(ctx, -1, 9)
+			coordtest.WantErr(w.T, err, coord.ErrFull)
+			mustAck(w.T, mustTake(w.T, d, 0))
+			mustAck(w.T, mustTake(w.T, p, 0))
+			if _, err := d.PutAfter(ctx, 0, 0); err != nil {
+				w.T.Fatal(err)
+			}
+			if _, err := p.Put(ctx, -5, 0); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		s := w.Session("counter")
+		for _, path := range []string{"/d", "/p"} {
+			if n, listed := counted(w.T, s, w.Path(path)); n != 3 || listed != 3 {
+				w.T.Errorf("%s: the nodes count %d items, a list shows %d, want 3", path, n, listed)
+			}
+		}
+	})
+}
+
+// A request or a reply is lost: the put, the Ack and what they count happen once.
+func TestALostReplyCountsOnce(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(backendtest.Link){
+		"request lost": backendtest.Link.DropNextRequest,
+		"reply lost":   backendtest.Link.DropNextReply,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				q := w.queue("a", full(4))
+				mustPut(w.T, q, 1, 1)
+				for n := 2; n <= 10; n++ {
+					fault(w.Link("a"))
+					mustPut(w.T, q, n, n)
+					w.wantCounted(2)
+					it := mustTake(w.T, q, n-1)
+					fault(w.Link("a"))
+					mustAck(w.T, it)
+					w.wantCounted(1)
+				}
+				for n := 11; n <= 13; n++ {
+					fault(w.Link("a"))
+					mustPut(w.T, q, n, n)
+				}
+				wantFull(w.T, q)
+				fault(w.Link("a"))
+				if n, err := q.Purge(context.Background()); n != 4 || err != nil {
+					w.T.Errorf("purged %d, %v, want 4", n, err)
+				}
+				w.wantCounted(0)
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}
+
+// Each commit with the counts is hit in turn, on the first put, on later ones and on repairs.
+func TestALimitedPutOverAnyLostCall(t *testing.T) {
+	for _, kind := range []string{"request", "reply"} {
+		for hit := 1; hit <= 12; hit++ {
+			t.Run(fmt.Sprint(kind, " ", hit), func(t *testing.T) {
+				onMemories(t, func(w *world) {
+					var x coordtest.Nth
+					hooks := &backendtest.Hooks{Before: x.Before}
+					if kind == "reply" {
+						hooks = &backendtest.Hooks{After: x.After}
+					}
+					q := w.hookedQueue("a", hooks, full(2))
+					x.Arm(hit, func(c backendtest.Call) bool { return c.Op == "commit" }, coordtest.Lose)
+					mustPut(w.T, q, 1, 2)
+					wantFull(w.T, q)
+					w.remove("/q/items/out")
+					wantFull(w.T, q)
+					mustAck(w.T, mustTake(w.T, q, 1))
+					mustPut(w.T, q, 3, 3)
+					wantFull(w.T, q)
+					w.wantCounted(2)
+				})
+			})
+		}
+	}
+}
+
+// remove deletes nodes, as an outsider does.
+func (w *world) remove(paths ...string) {
+	w.T.Helper()
+	var ops []backend.Op
+	for _, path := range paths {
+		ops = append(ops, backend.Delete(w.Path(path), backend.AnyVersion))
+	}
+	if _, err := w.Session("outsider").Commit(context.Background(), ops...); err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// The counts are wrong, for one reason or another. That neither blocks the queue nor, once it
+// was full, makes it longer than the limit.
+func TestCountsThatAreWrongAreRepaired(t *testing.T) {
+	const most = 4
+	set := func(name, data string) func(w *world) {
+		return func(w *world) {
+			if _, err := w.Session("outsider").Commit(context.Background(), backend.SetData(w.Path("/q/items/"+name), []byte(data), backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+	}
+	items := func(w *world) (all []string) {
+		for _, b := range w.Children("/q/items") {
+			for _, name := range itemNames(w, "/q/items/"+b) {
+				all = append(all, "/q/items/"+b+"/"+name)
+			}
+		}
+		return all
+	}
+	for name, spoil := range map[string]func(w *world){
+		"an outsider deletes an item":       func(w *world) { w.remove(items(w)[1]) },
+		"an outsider deletes all items":     func(w *world) { w.remove(items(w)...) },
+		"in is missing":                     func(w *world) { w.remove("/q/items/in") },
+		"out is missing":                    func(w *world) { w.remove("/q/items/out") },
+		"both are missing":                  func(w *world) { w.remove("/q/items/in", "/q/items/out") },
+		"in has no number":                  set("in", "many"),
+		"in is empty":                       set("in", ""),
+		"in is much too large":              set("in", "1000000"),
+		"in is less than out":               set("in", "0"),
+		"out is as large as in":             func(w *world) { set("out", "")(w); set("out", "")(w); set("out", "")(w); set("out", "")(w) },
+		"a client without a limit puts":     func(w *world) { mustPut(w.T, w.queue("b", nil), 50, 50) },
+		"a client without a limit fills it": func(w *world) { mustPut(w.T, w.queue("b", nil), 50, 53) },
+	} {
+		for _, first := range []string{"a put", "a take"} {
+			t.Run(name+", then "+first, func(t *testing.T) {
+				onEach(t, func(w *world) {
+					ctx := context.Background()
+					unlimited := strings.Contains(name, "without a limit") || strings.Contains(name, "out is as large")
+					a, c := w.queue("a", full(most)), w.queue("c", nil)
+					mustPut(w.T, a, 1, 3)
+					mustAck(w.T, mustTake(w.T, c, 1))
+					mustPut(w.T, a, 4, 5)
+					wantFull(w.T, a)
+					spoil(w)
+					s := w.Session("s")
+					if first == "a take" {
+						if it, err := c.TryTake(ctx); err == nil {
+							mustAck(w.T, it)
+						} else {
+							coordtest.WantErr(w.T, err, coord.ErrEmpty)
+						}
+					}
+					// The second producer remembers nothing.
+					for _, q := range []*coord.Queue[int]{a, w.queue("d", full(most))} {
+						room := most - listedItems(w.T, s, w.Path("/q"))
+						n := 0
+						for ; n < 3*most; n++ {
+							if _, err := q.Put(ctx, 60); err != nil {
+								coordtest.WantErr(w.T, err, coord.ErrFull)
+								break
+							}
+						}
+						if n != room && (n < room || !unlimited) {
+							w.T.Errorf("%d puts, there was room for %d", n, room)
+						}
+						for n := max(listedItems(w.T, s, w.Path("/q"))-most, 0) + 1; n > 0; n-- {
+							mustAck(w.T, sure(c.Take(ctx)))
+						}
+						unlimited = false // the queue was full, and has repaired the counts
+					}
+					mustPut(w.T, a, 60, 60)
+					wantFull(w.T, a)
+					w.wantCounted(most)
+				})
+			})
+		}
+	}
+}
+
+func sure[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// An item is deleted before or after the list that counts it. The counts are true all the same.
+func TestItemsThatLeaveDuringACount(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		for _, before := range []bool{false, true} {
+			t.Run(fmt.Sprintf("broken %v, before the list %v", broken, before), func(t *testing.T) {
+				onMemories(t, func(w *world) {
+					var x coordtest.Nth
+					hooks := &backendtest.Hooks{After: x.After}
+					if before {
+						hooks = &backendtest.Hooks{Before: x.Before}
+					}
+					c := w.queue("c", nil)
+					mustPut(w.T, w.queue("b", full(3)), 1, 3)
+					it := mustTake(w.T, c, 1)
+					if broken {
+						w.remove("/q/items/in")
+					}
+					a := w.hookedQueue("a", hooks, full(3))
+					left := false
+					x.Arm(1, func(c backendtest.Call) bool {
+						return c.Op == "children" && strings.HasSuffix(c.Path, "/b-0-0")
+					}, func(_ context.Context, _ backendtest.Call, err error) error {
+						mustAck(w.T, it)
+						left = true
+						return err
+					})
+					_, err := a.Put(context.Background(), 4)
+					if !left {
+						w.T.Fatal("there was no list")
+					}
+					if err != nil && (!broken || before) {
+						w.T.Error(err)
+					}
+					if n, listed := counted(w.T, w.Session("s"), w.Path("/q")); n < listed || n > listed && !(broken && !before) {
+						w.T.Errorf("the nodes count %d items, a list shows %d", n, listed)
+					}
+					mustAck(w.T, mustTake(w.T, c, 2))
+					for range 3 {
+						a.Put(context.Background(), 5)
+					}
+					w.wantCounted(3)
+				})
+			})
+		}
+	}
+}
+
+// A queue that has items but no counts gets them with the first put that has a limit.
+func TestAnOlderQueueGetsCounts(t *testing.T) {
+	onEach(t, func(w *world) {
+		old := w.queue("old", nil)
+		mustPut(w.T, old, 1, 9)
+		if names := w.Children("/q/items"); slices.Contains(names, "in") || slices.Contains(names, "out") {
+			w.T.Fatalf("counts without a limit: %v", names)
+		}
+		held := mustTake(w.T, old, 1) // by a client that does not know of counts
+		wantFull(w.T, w.queue("a", full(9)))
+		b := w.queue("b", full(10))
+		mustPut(w.T, b, 10, 10)
+		wantFull(w.T, b)
+		w.wantCounted(10)
+		mustAck(w.T, held) // is not counted
+		mustPut(w.T, b, 11, 11)
+		wantFull(w.T, b)
+		w.wantCounted(10)
+		for n := 2; n <= 11; n++ {
+			mustAck(w.T, mustTake(w.T, old, n))
+		}
+		for n := 1; n <= 10; n++ {
+			mustPut(w.T, b, n, n)
+		}
+		wantFull(w.T, b)
+	})
+}
+
+// A producer that waits for room gets it although the items are deleted by clients that do not
+// count them.
+func TestAProducerThatWaitsNoticesItemsThatLeaveUncounted(t *testing.T) {
+	for name, leave := range map[string]func(w *world, it *coord.Item[int]){
+		"an outsider deletes all": func(w *world, _ *coord.Item[int]) {
+			for _, name := range itemNames(w, "/q/items/b-0-0") {
+				w.remove("/q/items/b-0-0/" + name)
+			}
+		},
+		"a consumer that began before there was a limit": func(w *world, it *coord.Item[int]) { mustAck(w.T, it) },
+		"an outsider deletes the nodes that count":       func(w *world, it *coord.Item[int]) { w.remove("/q/items/out"); mustAck(w.T, it) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				old := w.queue("old", nil)
+				mustPut(w.T, old, 1, 3)
+				it := mustTake(w.T, old, 1)
+				put := w.putWaits(w.queue("a", &coord.QueueOptions[int]{MaxLen: 3}), 4)
+				leave(w, it)
+				put.done()
+			})
+		})
+	}
+}
+
+// A producer that waits is woken when another one repairs the counts and leaves some room.
+func TestARepairOfTheCountsWakesTheProducersThatWait(t *testing.T) {
+	onEach(t, func(w *world) {
+		mustPut(w.T, w.queue("old", nil), 1, 6)
+		put := w.putWaits(w.queue("a", &coord.QueueOptions[int]{MaxLen: 6}), 7)
+		items := itemNames(w, "/q/items/b-0-0")
+		number := func(name string) string { return name[strings.LastIndexByte(name, '-'):] }
+		slices.SortFunc(items, func(a, b string) int { return strings.Compare(number(a), number(b)) })
+		// The waiting producer has not chosen these two.
+		w.remove("/q/items/b-0-0/"+items[1], "/q/items/b-0-0/"+items[4])
+		w.Settle()
+		select {
+		case err := <-put.err:
+			w.T.Fatalf("the Put was not waiting: %v", err)
+		default:
+		}
+		b := w.queue("b", full(6))
+		mustPut(w.T, b, 8, 8)
+		put.done()
+		wantFull(w.T, b)
+		w.wantCounted(6)
+	})
+}
+
+// putting is a Put under way.
+type putting struct {
+	w   *world
+	err chan error
+}
+
+func (w *world) putWaits(q *coord.Queue[int], v int) *putting {
+	w.T.Helper()
+	n := w.Waits.Load()
+	x := &putting{w, make(chan error, 1)}
+	go func() {
+		_, err := q.Put(context.Background(), v)
+		x.err <- err
+	}()
+	w.Eventually("the Put waits", func() bool { return w.Waits.Load() > n })
+	w.Settle()
+	return x
+}
+
+func (x *putting) done() {
+	x.w.T.Helper()
+	select {
+	case err := <-x.err:
+		if err != nil {
+			x.w.T.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		x.w.T.Fatal("the Put did not return")
+	}
+}
+
+// An item that leaves after a producer has read out, and before it watches it, wakes the producer.
+func TestRoomThatIsMadeBeforeAProducerWatchesIsSeen(t *testing.T) {
+	onMemories(t, func(w *world) {
+		var x coordtest.Nth
+		q := w.queue("b", full(6))
+		mustPut(w.T, q, 1, 6)
+		mustTake(w.T, q, 1)
+		it := mustTake(w.T, q, 2) // none of those that the producer watches
+		// The producer reads out before it takes a slot.
+		x.Arm(1, func(c backendtest.Call) bool {
+			return coordtest.Creates(c) && strings.Contains(c.Path, "/producers/slot-")
+		}, func(context.Context, backendtest.Call, error) error {
+			mustAck(w.T, it)
+			return nil
+		})
+		watched := false
+		hooks := &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			if c.Op == "arm" && c.Path == w.Path("/q/items/out") {
+				watched = true
+				for _, t := range c.Targets {
+					if strings.Contains(t.Path, it.ID) {
+						w.T.Errorf("it watches %s, so this tests nothing", t.Path)
+					}
+				}
+			}
+			return x.Before(ctx, c)
+		}}
+		w.putWaits(w.hookedQueue("a", hooks, &coord.QueueOptions[int]{MaxLen: 6}), 7).done()
+		if !watched || !x.Idle() {
+			w.T.Error("the producer has not waited")
+		}
+		w.wantCounted(6)
+	})
+}
+
+// A producer whose put is refused, since another one has put, and whose server does not show that
+// yet, reads the counts after a Sync.
+func TestALimitedPutIsRefusedOnceOnALaggingServer(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var lags atomic.Bool
+		var puts atomic.Int64
+		var old []byte // what the server shows of in
+		var stat backend.Stat
+		in := w.Path("/q/items/in")
+		hooks := &backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				if c.Op == "sync" {
+					lags.Store(false)
+				}
+				if coordtest.Creates(c) && puts.Add(1) > 10 {
+					return backend.ErrDenied // it would not end
+				}
+				return nil
+			},
+			Results: func(c backendtest.Call, results []backend.ReadResult) {
+				if lags.Load() && c.Path == in {
+					results[0].Data, results[0].Stat = old, stat
+				}
+			},
+		}
+		o := &coord.QueueOptions[int]{MaxLen: 9}
+		a, b := w.hookedQueue("a", hooks, o), w.queue("b", o)
+		mustPut(w.T, a, 1, 1)
+		var err error
+		old, stat, err = w.Session("observer").Get(context.Background(), in, nil)
+		w.must(err)
+		mustPut(w.T, b, 2, 2)
+		puts.Store(0)
+		lags.Store(true)
+		mustPut(w.T, a, 3, 3)
+		if n := puts.Load(); n != 2 || lags.Load() {
+			w.T.Errorf("the put took %d commits, want 2, with a Sync between them", n)
+		}
+		w.wantCounted(3)
+	})
+}
+
+// An Ack of a queue without counts is one commit, and so is one of a queue with counts. If the
+// node has gone, one Ack pays for that.
+func TestAnAckIsOneCommitWithAndWithoutCounts(t *testing.T) {
+	onMemories(t, func(w *world) {
+		var r callCount
+		q := w.hookedQueue("a", r.hooks(), nil)
+		ack := func(n, want int) {
+			w.T.Helper()
+			it := mustTake(w.T, q, n)
+			r.reset()
+			mustAck(w.T, it)
+			if k := r.reset(); k != want {
+				w.T.Errorf("the Ack of %d cost %d requests, want %d", n, k, want)
+			}
+		}
+		mustPut(w.T, q, 1, 3)
+		for n := 1; n <= 3; n++ {
+			ack(n, 1)
+		}
+		mustPut(w.T, w.queue("b", full(9)), 4, 9)
+		for n := 4; n <= 6; n++ {
+			ack(n, 1)
+		}
+		w.remove("/q/items/out")
+		ack(7, 2)
+		for n := 8; n <= 9; n++ {
+			ack(n, 1)
+		}
+		var items []*coord.Item[int]
+		mustPut(w.T, w.queue("c", full(9)), 10, 13)
+		for n := 10; n <= 13; n++ {
+			items = append(items, mustTake(w.T, q, n))
+		}
+		w.remove("/q/items/out")
+		r.reset()
+		if err := q.AckAll(items...); err != nil {
+			w.T.Error(err)
+		}
+		if k := r.reset(); k != 2 {
+			w.T.Errorf("AckAll cost %d requests, want 2", k)
+		}
+	})
+}
+
+// A put into a queue with a limit costs the same however long the queue is.
+func TestALimitedPutCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
+	ctx := context.Background()
+	for _, length := range []int{100, 10_000, 50_000} {
+		st := memory.New(nil)
+		var r, r2 callCount
+		a := coordtest.Open(t, backendtest.Intercept(st, *r.hooks()), nil)
+		b := coordtest.Open(t, backendtest.Intercept(st, *r2.hooks()), nil)
+		const puts = 40
+		o := full(length + 4*puts)
+		q, q2 := coord.NewQueue(a, "/q", o), coord.NewQueue(b, "/q", o)
+		if _, err := q.PutAll(ctx, make([]int, length)...); err != nil {
+			t.Fatal(err)
+		}
+		put := r.reset()
+		if most := length/80 + 20; put > most {
+			t.Errorf("PutAll of %d cost %d requests, want %d at most", length, put, most)
+		}
+		mustPut(t, q2, 0, 0)
+		mustPut(t, q, 0, 0)
+		r.reset()
+		mustPut(t, q, 1, puts)
+		alone := float64(r.reset()) / puts
+		for range puts {
+			mustPut(t, q2, 1, 1)
+			mustPut(t, q, 1, 1)
+		}
+		turns := float64(r.reset()) / puts
+		var acked int
+		for range puts {
+			it, err := q.Take(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.reset()
+			mustAck(t, it)
+			acked += r.reset()
+		}
+		// At the limit: room for one, again and again.
+		for {
+			if _, err := q.Put(ctx, 0); err != nil {
+				coordtest.WantErr(t, err, coord.ErrFull)
+				break
+			}
+		}
+		r.reset()
+		limit := 0
+		for range puts {
+			it, err := q2.Take(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustAck(t, it)
+			r.reset()
+			mustPut(t, q, 1, 1)
+			limit += r.reset()
+		}
+		r.reset()
+		const refused = 400
+		for range refused {
+			wantFull(t, q)
+		}
+		none := float64(r.reset()) / refused
+		t.Logf("figure: a queue of %d items with a limit: PutAll %.4f requests an item; Put %.2f requests, %.2f in turns with another producer, %.2f at the limit; ErrFull %.2f; Ack %.2f",
+			length, float64(put)/float64(length), alone, turns, float64(limit)/puts, none, float64(acked)/puts)
+		if alone > 1.1 || turns > 3.2 || float64(limit)/puts > 2.2 || none > 9.1 || acked != puts {
+			t.Error("that is too much")
+		}
+		if n, listed := counted(t, sure(st.Open(ctx)), "/q"); n != listed || n != o.MaxLen {
+			t.Errorf("the nodes count %d items, a list shows %d, the limit is %d", n, listed, o.MaxLen)
+		}
+	}
+}
+
+// A producer that waits costs a few requests for each item that leaves, however long the queue
+// is, and none while nothing happens. The callers of one queue value share one watch.
+func TestAProducerThatWaitsForRoomCostsLittle(t *testing.T) {
+	for _, length := range []int{20, 5_000} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			st := memory.New(nil)
+			var r callCount
+			a := coordtest.Open(t, backendtest.Intercept(st, *r.hooks()), nil)
+			q := coord.NewQueue(a, "/q", &coord.QueueOptions[int]{MaxLen: length})
+			c := coord.NewQueue[int](coordtest.Open(t, st, nil), "/q", nil)
+			if _, err := q.PutAll(ctx, make([]int, length)...); err != nil {
+				t.Fatal(err)
+			}
+			const callers = 30
+			var wg sync.WaitGroup
+			for range callers {
+				wg.Go(func() {
+					if _, err := q.Put(ctx, 1); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+			r.reset()
+			time.Sleep(time.Hour)
+			if n := r.reset(); n != 0 {
+				t.Errorf("%d requests in an hour of waiting", n)
+			}
+			for n := range callers {
+				it := sure(c.Take(ctx))
+				mustAck(t, it)
+				synctest.Wait()
+				if got := sure(c.Len(ctx)); got != length {
+					t.Fatalf("%d items after %d Acks, want %d", got, n+1, length)
+				}
+			}
+			per := float64(r.reset()) / callers
+			t.Logf("figure: %d callers of one queue value wait for room in a queue of %d: %.2f requests for each item that leaves", callers, length, per)
+			// Two reads, the put, and the list of a full queue; and for the slot: it is taken, given
+			// up, and seen to be taken, all of it in the background of the next put.
+			if per > 16 {
+				t.Error("that is too much")
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// A caller that gives up while another one of its queue value waits for room does not disturb
+// that one, and the other way round.
+func TestCallersThatWaitForRoomGiveUpIndependently(t *testing.T) {
+	for _, gone := range []int{0, 1} {
+		t.Run(fmt.Sprint(gone), func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				q := w.queue("a", &coord.QueueOptions[int]{MaxLen: 1})
+				mustPut(w.T, q, 0, 0)
+				errs := [2]chan error{make(chan error, 1), make(chan error, 1)}
+				var cancels [2]context.CancelFunc
+				for i := range errs {
+					ctx, cancel := context.WithCancel(context.Background())
+					cancels[i] = cancel
+					defer cancel()
+					n := w.Waits.Load()
+					go func() {
+						_, err := q.Put(ctx, i+1)
+						errs[i] <- err
+					}()
+					w.Eventually("it waits", func() bool { return w.Waits.Load() > n })
+				}
+				cancels[gone]()
+				coordtest.WantErr(w.T, <-errs[gone], context.Canceled)
+				mustAck(w.T, mustTake(w.T, q, 0))
+				if err := <-errs[1-gone]; err != nil {
+					w.T.Error(err)
+				}
+				mustAck(w.T, mustTake(w.T, q, 2-gone))
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}
+
+// Versions and counts are finite. A queue goes on when they have wrapped.
+func TestALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
+	for name, first := range map[string]struct{ in, out int32 }{
+		"in":                       {math.MaxInt32 - 3, 5},
+		"out":                      {5, math.MaxInt32 - 3},
+		"both":                     {math.MaxInt32 - 3, math.MaxInt32 - 3},
+		"out, to zero":             {5, -3},
+		"out, of an outsider's in": {math.MinInt32 + 5, -3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				b := &aged{Backend: memory.New(nil), by: make(map[int64]int32)}
+				c := coordtest.Open(t, b, nil)
+				s := sure(b.Open(ctx))
+				defer s.Close()
+				q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxLen: 2})
+				// In commits of their own, so that they age alone.
+				old := coord.NewQueue[int](c, "/q", nil)
+				mustPut(t, old, 1, 1)
+				for name, data := range map[string]string{"in": "1", "out": ""} {
+					if _, err := s.Commit(ctx, backend.Create("/q/items/"+name, []byte(data), backend.Persistent)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				mustAck(t, mustTake(t, old, 1))
+				age := func(path string, version int32) int64 {
+					synctest.Wait() // no clean-up reads
+					stat := sure(s.Exists(ctx, path, nil))
+					b.by[stat.Czxid] += version - stat.Version
+					return stat.Czxid
+				}
+				n := 0
+				play := func() {
+					for range 8 {
+						mustPut(t, q, n, n+1)
+						if k, listed := counted(t, s, "/q"); k != 2 || listed != 2 {
+							t.Fatalf("the nodes count %d items, a list shows %d, want 2", k, listed)
+						}
+						short, cancel := context.WithTimeout(ctx, time.Minute)
+						_, err := q.Put(short, 99)
+						cancel()
+						coordtest.WantErr(t, err, context.DeadlineExceeded)
+						mustAck(t, mustTake(t, q, n))
+						mustAck(t, mustTake(t, q, n+1))
+						if k, listed := counted(t, s, "/q"); k != 0 || listed != 0 {
+							t.Fatalf("the nodes count %d items, a list shows %d, want none", k, listed)
+						}
+						n += 2
+					}
+				}
+				play()
+				if _, err := s.Commit(ctx, backend.SetData("/q/items/in", strconv.AppendUint(nil, uint64(uint32(first.out)), 10), backend.AnyVersion)); err != nil {
+					t.Fatal(err)
+				}
+				was := age("/q/items/in", first.in)
+				age("/q/items/out", first.out)
+				play()
+				if renewed := age("/q/items/in", 0) != was; renewed != (first.in != 5) {
+					t.Errorf("another node in: %v", renewed)
+				}
+			})
+		})
+	}
+}
+
+// The version of the directory of items is used up by the buckets of new priorities. The node
+// tally goes on.
+func TestAQueueOutlivesTheVersionsOfItsDirectory(t *testing.T) {
+	for _, first := range []int32{math.MaxInt32 - 3, math.MinInt32 + 5} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			b := &aged{Backend: memory.New(nil), by: make(map[int64]int32)}
+			q := coord.NewPriorityQueue(coordtest.Open(t, b, nil), "/q", full(2))
+			s := sure(b.Backend.Open(ctx))
+			defer s.Close()
+			age := func(path string, version int32) int64 {
+				stat, err := s.Exists(ctx, path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.by[stat.Czxid] += version - (stat.Version + b.by[stat.Czxid])
+				return stat.Czxid
+			}
+			priority := 0
+			play := func() {
+				for range 8 {
+					for range 2 {
+						priority++
+						if _, err := q.Put(ctx, int64(priority), priority); err != nil {
+							t.Fatal(err)
+						}
+					}
+					_, err := q.Put(ctx, 0, 99)
+					coordtest.WantErr(t, err, coord.ErrFull)
+					mustAck(t, mustTake(t, q, priority-1))
+					mustAck(t, mustTake(t, q, priority))
+				}
+			}
+			play()
+			age("/q/items", first)
+			play()
+			next := age("/q/items/tally", math.MaxInt32-3)
+			play()
+			if age("/q/items/tally", 0) == next {
+				t.Error("the second node has the versions that were used up")
+			}
+			if n := mustLen(t, &q.Consumer); n != 0 {
+				t.Errorf("%d items", n)
+			}
+		})
+	}
+}
+
+// Producers and consumers lose sessions, replies and requests. The queue is never longer than
+// its limit, the counts are never wrong, and at the end the queue is not blocked.
+func TestALimitHoldsWhateverIsLost(t *testing.T) {
+	seeds := uint64(30)
+	if coordtest.Long() {
+		seeds = 1_000
+	}
+	var steps, longest, lost atomic.Int64
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			const most, producers, consumers, each = 5, 3, 3, 12
+			st := memory.New(&memory.Options{SessionTimeout: 2 * time.Second})
+			look := sure(st.Open(t.Context()))
+			defer look.Close()
+			var mu sync.Mutex // a commit and its check are one step
+			sessions := make(map[*memory.Link]int64)
+			step := func(l *memory.Link, c backendtest.Call) {
+				mu.Lock()
+				defer mu.Unlock()
+				sessions[l] = c.Session.ID()
+				names, _, err := look.Children(t.Context(), "/q/items/b-0-0", nil)
+				if err != nil {
+					return
+				}
+				n := 0
+				for _, name := range names {
+					if strings.HasPrefix(name, "i-") {
+						n++
+					}
+				}
+				steps.Add(1)
+				longest.Store(max(longest.Load(), int64(n)))
+				if n > most {
+					t.Errorf("seed %d: %d items, limit %d", seed, n, most)
+				}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var put, took atomic.Int64
+			var producing, rest sync.WaitGroup
+			links := make([]*memory.Link, 0, producers+consumers)
+			open := func(name string) *coord.Queue[int] {
+				l := st.Link(name)
+				l.SetLatency(time.Duration(1+len(links)%3) * time.Millisecond)
+				links = append(links, l)
+				hooks := backendtest.Hooks{
+					Before: func(_ context.Context, c backendtest.Call) error {
+						step(l, c)
+						return nil
+					},
+					After: func(_ context.Context, c backendtest.Call, err error) error {
+						step(l, c)
+						return err
+					},
+				}
+				q := coord.NewQueue[int](coordtest.Open(t, backendtest.Intercept(l, hooks), nil), "/q", &coord.QueueOptions[int]{MaxLen: most, Prefetch: 1 + len(links)%2})
+				coord.SetBucketSize(&q.Consumer, 10_000) // one bucket, so that a list is exact
+				return q
+			}
+			for i := range producers {
+				q := open(fmt.Sprint("p", i))
+				r := rand.New(rand.NewPCG(seed, uint64(i)))
+				producing.Go(func() {
+					for range each {
+						ids, err := q.PutAll(ctx, make([]int, 1+r.IntN(3))...)
+						put.Add(int64(len(ids)))
+						if err != nil {
+							lost.Add(1)
+							if !errors.Is(err, coord.ErrUncertain) {
+								t.Errorf("seed %d: %v", seed, err)
+							}
+						}
+						time.Sleep(time.Duration(r.IntN(30)) * time.Millisecond)
+					}
+				})
+			}
+			for i := range consumers {
+				q := open(fmt.Sprint("c", i))
+				r := rand.New(rand.NewPCG(seed, 100+uint64(i)))
+				rest.Go(func() {
+					for it, err := range q.All(ctx) {
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
+						switch r.IntN(5) {
+						case 0:
+							err = it.Nack(0)
+						case 1:
+							err = it.Release()
+						default:
+							if err = it.Ack(); err == nil {
+								took.Add(1)
+							}
+						}
+						if err != nil {
+							lost.Add(1)
+						}
+					}
+				})
+			}
+			rest.Go(func() {
+				r := rand.New(rand.NewPCG(seed, 1_000))
+				for ctx.Err() == nil {
+					l := links[r.IntN(len(links))]
+					switch r.IntN(4) {
+					case 0:
+						l.DropNextReply()
+					case 1:
+						l.DropNextRequest()
+					case 2:
+						mu.Lock()
+						id := sessions[l]
+						mu.Unlock()
+						l.Expire(id)
+					}
+					time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
+				}
+			})
+			producing.Wait()
+			for listedItems(t, look, "/q") > 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
+			cancel()
+			rest.Wait()
+			synctest.Wait()
+			if n, listed := counted(t, look, "/q"); n != 0 || listed != 0 {
+				t.Errorf("seed %d: in the end the nodes count %d items, a list shows %d", seed, n, listed)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("figure: %d seeds, %d steps checked, at most %d items, %d calls lost", seeds, steps.Load(), longest.Load(), lost.Load())
+	if longest.Load() != 5 || lost.Load() == 0 {
+		t.Error("this tests too little")
+	}
+}

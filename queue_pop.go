@@ -1,0 +1,165 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/trace"
+)
+
+// readAhead is a read of the first of the items that are remembered, for the next Pop. It is only
+// of an item that was never claimed.
+type readAhead struct {
+	e    layout.QueueEntry
+	done chan struct{} // closed when the read is over
+	data []byte
+	err  error
+}
+
+// readNext begins to read the first of the items that are remembered. A Pop calls it beside its
+// deletion. If other callers wait for items, they get that item first, so it is not read.
+func (q *queue) readNext(s *session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := &q.ahead
+	if a.s != s || len(a.items) == 0 || a.left == 0 || len(q.asks) > 0 {
+		return
+	}
+	e := a.items[0]
+	if a.first != nil && a.first.e.ID == e.ID || e.State || e.PutOff != "" || e.Reason {
+		return
+	}
+	r := &readAhead{e: e, done: make(chan struct{})}
+	// It outlasts the Pop, which does not wait for it.
+	if q.c.goWork(func() {
+		defer close(r.done)
+		r.data, _, r.err = s.b.Get(context.Background(), e.Path(), nil)
+	}) {
+		a.first = r
+	}
+}
+
+// nextRead returns the first of the items that are remembered, if its read has begun, and forgets
+// its name. It returns nil if there is none, if other callers wait for items, or if an item is being
+// claimed or given back: one whose caller is gone comes before.
+func (q *queue) nextRead() (*session, *readAhead) {
+	q.mu.Lock()
+	s := q.ahead.s
+	q.mu.Unlock()
+	if s == nil || s.b.Err() != nil {
+		return nil, nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := &q.ahead
+	r := a.first
+	if r == nil || q.feeding || q.ending > 0 || len(a.items) == 0 || a.items[0].ID != r.e.ID {
+		return nil, nil
+	}
+	if len(q.nextLocked(s, 1)) == 0 {
+		return nil, nil // too old
+	}
+	a.first = nil
+	return s, r
+}
+
+// popAhead pops the next item if a Pop before has read it ahead: it deletes the item without a
+// claim, in one commit, see T9 in queue_engine.go. If it reports false without an error, nothing
+// was deleted, and the caller takes an item as others do.
+func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error) {
+	if ctx.Err() != nil || q.q.c.isClosing() {
+		return v, false, nil
+	}
+	s, r := q.q.nextRead()
+	if r == nil {
+		return v, false, nil
+	}
+	began := time.Now()
+	defer func() {
+		if !popped {
+			q.q.forget() // the item precedes those that are remembered
+		}
+	}()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return v, false, nil
+	case <-q.q.c.closing:
+		return v, false, nil
+	}
+	if r.err != nil {
+		return v, false, nil
+	}
+	v, ok := q.decodes(r.data)
+	if !ok {
+		return v, false, nil
+	}
+	q.q.readNext(s)
+	zxid, err := q.q.deleteUnclaimed(ctx, s, &r.e)
+	switch {
+	case err == nil:
+		q.q.decoded(nil)
+		q.q.tellPopped(ctx, &r.e, zxid, began)
+		return v, true, nil
+	case isUncertain(err):
+		return v, false, err
+	}
+	q.q.overtaken(err)
+	return v, false, nil
+}
+
+// decodes returns the value of an item that nobody has claimed. It reports false if the codec fails
+// or panics: then the item is claimed first, so that this counts as an attempt.
+func (q *Consumer[T]) decodes(data []byte) (v T, ok bool) {
+	defer func() {
+		if !ok {
+			recover()
+		}
+	}()
+	v, err := q.codec.decode(data)
+	return v, err == nil
+}
+
+// overtaken records that a Pop has found the item gone that it had read ahead. Consumers that pop
+// would meet at each item, since their lists are alike. A single time it can be a Purge or a Remove,
+// which is no reason to change the order; twice in a second it counts as a lost race.
+func (q *queue) overtaken(err error) {
+	if blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty) {
+		return
+	}
+	now := time.Now()
+	q.mu.Lock()
+	again := now.Sub(q.missed) < aheadTime
+	q.missed = now
+	q.mu.Unlock()
+	if again {
+		q.met(true)
+	}
+}
+
+// deleteUnclaimed deletes an item that was never claimed, and counts it. It fails if a consumer has
+// claimed the item since the list.
+func (q *queue) deleteUnclaimed(ctx context.Context, s *session, e *layout.QueueEntry) (zxid int64, err error) {
+	ops, err := takeOut(ctx, s, e)
+	for err == nil {
+		_, zxid, err = s.commitOnce(ctx, append(ops[:len(ops):len(ops)], q.counting(1)...)...)
+		if blamed(err) < len(ops) {
+			break
+		}
+		q.counted.Store(false)
+		err = nil
+	}
+	return zxid, err
+}
+
+// tellPopped traces that an item was taken and acknowledged in one commit.
+func (q *queue) tellPopped(ctx context.Context, e *layout.QueueEntry, zxid int64, began time.Time) {
+	if t := q.trail("take"); t != nil {
+		w := t.at(e.Path())
+		tell(ctx, q.c, trace.ItemClaimed{Subject: w, Item: e.ID, Attempt: 1, Token: zxid, Waited: time.Since(began)})
+		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: 1, Outcome: trace.ItemAcked})
+	}
+}

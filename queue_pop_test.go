@@ -1,0 +1,550 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/trace"
+)
+
+func mustPop(t *testing.T, q *coord.Queue[int], want int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if v, err := q.Pop(ctx); v != want || err != nil {
+		t.Fatalf("popped %d, %v, want %d", v, err, want)
+	}
+}
+
+// popsAhead matches the commit of a Pop that has read its item ahead.
+func popsAhead(c backendtest.Call) bool {
+	return coordtest.Deletes(c) && coordtest.Creates(c)
+}
+
+// ahead puts the numbers from 1 to n, and pops the first, so that the second is read ahead.
+func (w *world) ahead(hooks *backendtest.Hooks, o *coord.QueueOptions[int], n int) *coord.Queue[int] {
+	w.T.Helper()
+	q := w.hookedQueue("a", hooks, o)
+	coord.SetBucketSize(&q.Consumer, 100)
+	mustPut(w.T, q, 1, n)
+	mustPop(w.T, q, 1)
+	return q
+}
+
+// A Pop costs a commit, and the read of the next item beside it.
+func TestAPopIsOneCommit(t *testing.T) {
+	onEach(t, func(w *world) {
+		var mu sync.Mutex
+		var calls []string
+		q := w.ahead(&backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, c.Op)
+			return nil
+		}}, nil, 10)
+		w.Settle()
+		for n := 2; n <= 9; n++ {
+			mu.Lock()
+			calls = nil
+			mu.Unlock()
+			mustPop(w.T, q, n)
+			w.Eventually("the next item is read", func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				slices.Sort(calls)
+				return slices.Equal(calls, []string{"commit", "get"})
+			})
+		}
+		mustPop(w.T, q, 10)
+		w.drained(&q.Consumer)
+	})
+}
+
+// Another consumer takes the item that a Pop has read ahead: the Pop gets the next one, and
+// the order stays.
+func TestAPopDoesNotGetWhatAnotherConsumerHasTaken(t *testing.T) {
+	for _, how := range []string{"holds", "has acknowledged", "has given back", "has failed with"} {
+		t.Run(how, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				q := w.ahead(nil, nil, 4)
+				it := mustTake(w.T, w.queue("b", nil), 2)
+				want := []int{3, 4}
+				switch how {
+				case "has acknowledged":
+					mustAck(w.T, it)
+				case "has given back":
+					want = []int{2, 3, 4}
+					if err := it.Release(); err != nil {
+						w.T.Fatal(err)
+					}
+				case "has failed with":
+					want = []int{2, 3, 4}
+					if err := it.Nack(0); err != nil {
+						w.T.Fatal(err)
+					}
+				}
+				got := make([]int, len(want))
+				for i := range got {
+					var err error
+					if got[i], err = q.Pop(context.Background()); err != nil {
+						w.T.Fatal(err)
+					}
+				}
+				if !slices.Equal(got, want) {
+					w.T.Fatalf("popped %v, want %v", got, want)
+				}
+				if how == "holds" {
+					mustAck(w.T, it)
+				}
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}
+
+// An item that was read ahead is popped under the rules for names that are remembered: what other
+// clients have given back comes first after a second, and after 32 items.
+func TestAPopDoesNotRelyOnAnOldRead(t *testing.T) {
+	for _, how := range []string{"after a second", "after 32 claims"} {
+		t.Run(how, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				q, other := w.queue("a", nil), w.queue("b", nil)
+				coord.SetBucketSize(&q.Consumer, 100)
+				mustPut(w.T, q, 1, 60)
+				first := mustTake(w.T, other, 1)
+				mustPop(w.T, q, 2)
+				if err := first.Release(); err != nil {
+					w.T.Fatal(err)
+				}
+				next := 3
+				if how == "after 32 claims" {
+					for range 32 {
+						mustPop(w.T, q, next)
+						next++
+					}
+				} else {
+					time.Sleep(1100 * time.Millisecond) // fake
+				}
+				mustPop(w.T, q, 1)
+				mustPop(w.T, q, next)
+			})
+		})
+	}
+}
+
+// What this client gives back precedes what it has read ahead.
+func TestAPopGetsWhatItsClientHasGivenBack(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := w.queue("a", nil)
+		mustPut(w.T, q, 1, 4)
+		it := mustTake(w.T, q, 1)
+		mustPop(w.T, q, 2)
+		if err := it.Release(); err != nil {
+			w.T.Fatal(err)
+		}
+		for _, n := range []int{1, 3, 4} {
+			mustPop(w.T, q, n)
+		}
+		w.drained(&q.Consumer)
+	})
+}
+
+// While an item is being claimed for a Take that was given up, a Pop beside it has read the next
+// one ahead. The Pop after it waits for the item that is given back.
+func TestAPopDoesNotPassAnItemThatIsGivenBack(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var reads, commits coordtest.Nth
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			return errors.Join(reads.Before(ctx, c), commits.Before(ctx, c))
+		}}, nil)
+		mustPut(w.T, q, 1, 5)
+		wait := func(gate chan struct{}) func(context.Context, backendtest.Call, error) error {
+			return func(context.Context, backendtest.Call, error) error {
+				<-gate
+				return nil
+			}
+		}
+		reading, claiming := make(chan struct{}), make(chan struct{})
+		reads.Arm(2, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/i-") }, wait(reading))
+		mustPop(w.T, q, 1)
+		popped := make(chan int, 1)
+		pop := func() {
+			v, err := q.Pop(context.Background())
+			if err != nil {
+				w.T.Error(err)
+			}
+			popped <- v
+		}
+		go pop() // waits for the read of 2
+		w.Settle()
+		commits.Arm(1, func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpCheck) }, wait(claiming))
+		ctx, cancel := context.WithCancel(context.Background())
+		over := make(chan error, 1)
+		go func() {
+			_, err := q.Take(ctx)
+			over <- err
+		}()
+		w.Settle() // 3 is being claimed
+		cancel()
+		if err := <-over; !errors.Is(err, context.Canceled) || !commits.Idle() {
+			w.T.Fatal(err)
+		}
+		close(reading)
+		if v := <-popped; v != 2 {
+			w.T.Fatalf("popped %d, want 2", v)
+		}
+		w.Settle() // 4 was read ahead
+		go pop()
+		w.Settle()
+		close(claiming)
+		if v := <-popped; v != 3 {
+			w.T.Errorf("popped %d, want 3", v)
+		}
+		mustPop(w.T, q, 4)
+		mustPop(w.T, q, 5)
+		w.drained(&q.Consumer)
+	})
+}
+
+// The request or the reply of a deletion is lost: the item is deleted once, and the Pop returns it.
+func TestADeletionAheadIsMadeOnce(t *testing.T) {
+	for _, name := range []string{"request lost", "reply lost"} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				var x, y coordtest.Nth
+				q := w.ahead(&backendtest.Hooks{Before: x.Before, After: y.After}, nil, 3)
+				z := &x
+				if name == "reply lost" {
+					z = &y
+				}
+				z.Arm(1, popsAhead, func(context.Context, backendtest.Call, error) error { return backend.ErrUncertain })
+				mustPop(w.T, q, 2)
+				if !z.Idle() {
+					w.T.Error("nothing was lost")
+				}
+				mustPop(w.T, q, 3)
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}
+
+// If the context or the session ends before the outcome of a deletion is known, the Pop says so, and
+// the item is deleted or goes to another consumer.
+func TestADeletionAheadOfUnknownOutcome(t *testing.T) {
+	for _, ends := range []string{"context", "session"} {
+		for _, name := range []string{"request lost", "reply lost"} {
+			t.Run(ends+", "+name, func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					var x, y coordtest.Nth
+					q := w.ahead(&backendtest.Hooks{Before: x.Before, After: y.After}, nil, 3)
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					z := &x
+					if name == "reply lost" {
+						z = &y
+					}
+					want := context.Canceled
+					if ends == "session" {
+						want = coord.ErrSessionLost
+					}
+					z.Arm(1, popsAhead, func(_ context.Context, c backendtest.Call, _ error) error {
+						if ends == "session" {
+							w.Link("a").Expire(c.Session.ID())
+							<-c.Session.Done()
+							return backend.Uncertain(c.Session.Err())
+						}
+						cancel()
+						return backend.Uncertain(backend.ContextError(ctx))
+					})
+					v, err := q.Pop(ctx)
+					coordtest.WantErr(w.T, err, coord.ErrUncertain, want)
+					if v != 0 {
+						w.T.Errorf("popped %d with an error", v)
+					}
+					if name == "request lost" {
+						it := mustTake(w.T, w.queue("b", nil), 2)
+						if it.Attempt != 1 {
+							w.T.Errorf("attempt %d", it.Attempt)
+						}
+						mustAck(w.T, it)
+					}
+					mustPop(w.T, q, 3)
+					w.drained(&q.Consumer)
+				})
+			})
+		}
+	}
+}
+
+// The read of the next item fails, or lasts: that changes nothing for the Pop beside it, and the
+// next Pop takes the item as others do, or ends with its context.
+func TestAReadAheadThatFails(t *testing.T) {
+	for _, how := range []string{"fails", "lasts"} {
+		t.Run(how, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				var x coordtest.Nth
+				q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil)
+				mustPut(w.T, q, 1, 3)
+				gate := make(chan struct{})
+				x.Arm(2, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/i-") }, func(context.Context, backendtest.Call, error) error {
+					if how == "fails" {
+						return backend.ErrDenied
+					}
+					<-gate
+					return nil
+				})
+				mustPop(w.T, q, 1)
+				if how == "lasts" {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+					_, err := q.Pop(ctx)
+					cancel()
+					coordtest.WantErr(w.T, err, context.DeadlineExceeded)
+					if errors.Is(err, coord.ErrUncertain) {
+						w.T.Error(err)
+					}
+				}
+				mustPop(w.T, q, 2)
+				close(gate)
+				mustPop(w.T, q, 3)
+				if !x.Idle() {
+					w.T.Error("nothing was read")
+				}
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}
+
+// The service refuses to delete the item: the Pop fails, and the item is given back.
+func TestARefusedDeletionAheadGivesTheItemBack(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var on atomic.Bool
+		q := w.ahead(refuse(&on, coordtest.Deletes), nil, 3)
+		on.Store(true)
+		_, err := q.Pop(context.Background())
+		on.Store(false)
+		coordtest.WantErr(w.T, err, coord.ErrDenied)
+		if errors.Is(err, coord.ErrUncertain) {
+			w.T.Error(err)
+		}
+		time.Sleep(10 * time.Second) // fake, for the pauses between retries
+		it := mustTake(w.T, q, 2)
+		if it.Attempt != 1 {
+			w.T.Errorf("attempt %d", it.Attempt)
+		}
+		mustAck(w.T, it)
+		mustPop(w.T, q, 3)
+		w.drained(&q.Consumer)
+	})
+}
+
+// An item that was read ahead and cannot be decoded is moved to the dead letters. If the codec
+// panics, that counts as an attempt.
+func TestAnItemReadAheadThatCannotBeDecoded(t *testing.T) {
+	for _, panics := range []bool{false, true} {
+		t.Run(fmt.Sprint("panics: ", panics), func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				o := &coord.QueueOptions[int]{MaxAttempts: 2, Codec: coord.Codec[int]{
+					Encode: func(v int) ([]byte, error) { return fmt.Append(nil, v), nil },
+					Decode: func(data []byte) (v int, err error) {
+						fmt.Sscan(string(data), &v)
+						if v == 2 && panics {
+							panic("the codec fails")
+						}
+						if v == 2 {
+							err = errors.New("the codec fails")
+						}
+						return v, err
+					},
+				}}
+				q := w.ahead(nil, o, 3)
+				if panics {
+					for range 2 {
+						func() {
+							defer func() {
+								if recover() == nil {
+									w.T.Error("the codec has not panicked")
+								}
+							}()
+							q.Pop(context.Background())
+						}()
+					}
+				}
+				mustPop(w.T, q, 3)
+				dead := coord.NewQueue(w.Open("b", nil), "/q/dead", &coord.QueueOptions[string]{Codec: coord.Text()})
+				if v, err := dead.Pop(context.Background()); v != "2" || err != nil {
+					w.T.Errorf("the dead letter is %q, %v", v, err)
+				}
+				w.drained(&q.Consumer)
+			})
+		})
+	}
+}
+
+// A queue with MaxLen counts the items that were popped without a claim, also if the node that
+// counts is gone for a while.
+func TestAPopAheadIsCounted(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q := w.queue("a", &coord.QueueOptions[int]{MaxLen: 5, FailWhenFull: true})
+		coord.SetBucketSize(&q.Consumer, 100)
+		mustPut(w.T, q, 1, 5)
+		next := 1
+		for range 4 {
+			mustPop(w.T, q, next)
+			next++
+		}
+		if out, err := w.Session("x").Exists(context.Background(), w.Path("/q/items/out"), nil); out.Version != 4 || err != nil {
+			w.T.Errorf("%d items were counted, %v, want 4", out.Version, err)
+		}
+		mustPut(w.T, q, 6, 9)
+		_, err := q.Put(context.Background(), 10)
+		coordtest.WantErr(w.T, err, coord.ErrFull)
+		mustPop(w.T, q, 5)
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(w.Path("/q/items/out"), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
+		}
+		for n := 6; n <= 9; n++ {
+			mustPop(w.T, q, n)
+		}
+	})
+}
+
+// An item that was popped without a claim has the events of one that was taken and acknowledged.
+func TestAPopAheadIsTraced(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var mu sync.Mutex
+		var events []trace.Event
+		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Trace: func(_ context.Context, e trace.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch e.(type) {
+			case trace.ItemClaimed, trace.ItemSettled:
+				events = append(events, e)
+			}
+		}})
+		q := coord.NewQueue[int](c, "/q", nil)
+		mustPut(w.T, q, 1, 3)
+		for n := 1; n <= 3; n++ {
+			mustPop(w.T, q, n)
+		}
+		w.Settle()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(events) != 6 {
+			w.T.Fatalf("%d events, want 6: %v", len(events), events)
+		}
+		last := int64(0)
+		for i := 0; i < 6; i += 2 {
+			claimed, ok := events[i].(trace.ItemClaimed)
+			settled, ok2 := events[i+1].(trace.ItemSettled)
+			if !ok || !ok2 || claimed.Item != settled.Item || claimed.ID != settled.ID || claimed.ID == 0 || claimed.Attempt != 1 || settled.Outcome != trace.ItemAcked {
+				w.T.Errorf("item %d: %+v, %+v", i/2+1, events[i], events[i+1])
+			}
+			if claimed.Token <= last {
+				w.T.Errorf("item %d has the token %d after %d", i/2+1, claimed.Token, last)
+			}
+			last = claimed.Token
+		}
+	})
+}
+
+// Clients that pop from one queue have lists that are alike. They do not compete for each item.
+func TestPopsOfSeveralClientsSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, items = 4, 1000
+		st := memory.New(&memory.Options{SessionTimeout: time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if _, err := coord.NewQueue[int](coordtest.Open(t, st, nil), "/q", nil).PutAll(ctx, make([]int, items)...); err != nil {
+			t.Fatal(err)
+		}
+		var popped atomic.Int32
+		var wg sync.WaitGroup
+		counts := make([]callCount, clients)
+		began := time.Now()
+		for i := range clients {
+			link := st.Link(fmt.Sprint(i))
+			q := coord.NewQueue[int](coordtest.Open(t, backendtest.Intercept(link, *counts[i].hooks()), nil), "/q", nil)
+			link.SetLatency(tripTime / 2)
+			wg.Go(func() {
+				for {
+					if _, err := q.Pop(ctx); err != nil {
+						if ctx.Err() == nil {
+							t.Error(err)
+						}
+						return
+					}
+					if popped.Add(1) == items {
+						cancel()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		calls := 0
+		for i := range counts {
+			calls += counts[i].reset()
+		}
+		trips, requests := float64(time.Since(began))/float64(tripTime)*clients/items, float64(calls)/items
+		t.Logf("figure: %d clients pop from one queue: %.2f round trips for each item of a client, %.2f requests", clients, trips, requests)
+		if trips > 2.3 || requests > 4.2 {
+			t.Error("that is too much")
+		}
+	})
+}
+
+// Callers that pop at the same time get all items, each once.
+func TestManyPopAtTheSameTime(t *testing.T) {
+	onEach(t, func(w *world) {
+		const clients, callers, items = 3, 3, 120
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		p := w.queue("p", nil)
+		mustPut(w.T, p, 1, items)
+		var mu sync.Mutex
+		seen := make(map[int]int)
+		var wg sync.WaitGroup
+		for i := range clients {
+			q := w.queue(fmt.Sprint("c", i), nil)
+			for range callers {
+				wg.Go(func() {
+					for {
+						v, err := q.Pop(ctx)
+						if err != nil {
+							if ctx.Err() == nil {
+								w.T.Error(err)
+							}
+							return
+						}
+						mu.Lock()
+						if seen[v]++; len(seen) == items {
+							cancel()
+						}
+						mu.Unlock()
+					}
+				})
+			}
+		}
+		wg.Wait()
+		for n := 1; n <= items; n++ {
+			if seen[n] != 1 {
+				w.T.Errorf("%d was popped %d times", n, seen[n])
+			}
+		}
+		w.drained(&p.Consumer)
+	})
+}

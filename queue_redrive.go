@@ -1,0 +1,401 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/trace"
+)
+
+// Redrive puts dead letters back into the queue that they came from, which must be this one,
+// and returns their number: those with the given ids or, without ids, all that were dead
+// letters when Redrive began and that no consumer of the dead-letter queue has claimed. A
+// program that selects ids must not call it with an empty selection.
+//
+// An item keeps its id and its bytes, whether they can be decoded or not. Its attempts are
+// counted anew. It goes to the end of a Queue. In a PriorityQueue it has its old priority and
+// comes before up to some hundred items that have that priority; in a DelayQueue it is due at
+// once, before all others. A priority that is not known (see DeadLetter) is 0.
+//
+// Each item is in one of the two queues at any moment: it is moved by one atomic commit,
+// exactly once, even if replies are lost. If the session is lost, or ctx ends, while the
+// outcome of a commit is unknown, the error matches ErrUncertain, and up to 16 more items may
+// have been moved. To call Redrive again moves the rest.
+//
+// Redrive keeps MaxLen and does not wait for room. If the queue is full it stops with ErrFull.
+//
+// With ids, it moves what it can, and the error says what it could not: it matches ErrLocked
+// if a consumer of the dead-letter queue has claimed one of the items, and ErrNotFound if one
+// is not there, or came from another queue. Where several queues share a DeadLetterPath, an
+// item whose origin is not known is moved only if its id is given.
+//
+// It costs about two requests for 16 items, and one list for some hundred; one more for each
+// item that was taken from the dead letters before; with MaxLen, for each item as much as a
+// Put. Items are found by reading the dead letters up to the last of the ids.
+//
+// Errors: the context's; ErrFull; ErrLocked; ErrNotFound; ErrUncertain; ErrLimit;
+// ErrConflict, if an item
+// has changed ten times meanwhile; backend.ErrNotEmpty, if another program made a node below an
+// item; ErrDenied, ErrClosed,
+// ErrBadPath, ErrKind.
+func (q *Consumer[T]) Redrive(ctx context.Context, ids ...string) (n int, err error) {
+	const op = "redrive"
+	if err := q.q.path.check(op); err != nil {
+		return 0, err
+	}
+	r := &redrive{q: q.q, trail: q.q.trail(op), all: len(ids) == 0, wanted: make(map[string]error, len(ids))}
+	for _, id := range ids {
+		r.wanted[id] = ErrNotFound
+	}
+	_, err = onSessionOnce(ctx, q.q.c, func(s *session) (struct{}, error) { return struct{}{}, r.run(ctx, s) })
+	if err == nil {
+		err = r.missed()
+	}
+	return r.moved, opError(op, q.q.path.full, err)
+}
+
+// redrive is a Redrive under way. It goes on with the next session if one is lost.
+type redrive struct {
+	q      *queue
+	trail  *trail
+	all    bool
+	wanted map[string]error // the ids that are not moved, and why; with all: those that cannot be
+	end    *deadEnd         // nil: not known yet
+	moved  int
+}
+
+// deadEnd is the end of the dead letters at the beginning of a Redrive. Those behind it can
+// have been moved by this call, and have died again.
+type deadEnd struct {
+	n, seq int64 // the number of the last bucket, and that of its last item
+}
+
+// behind reports whether an item of bucket n is behind the end.
+func (end *deadEnd) behind(n int64, e *layout.QueueEntry) bool {
+	return n > end.n || n == end.n && e.Seq > end.seq
+}
+
+// mostPasses bounds the number of times that a call reads again because an item has changed
+// since the list: a list of a server whose tree has diverged is always wrong.
+const mostPasses = 10
+
+// errChanging is the error for an item that has changed in each pass.
+var errChanging = fmt.Errorf("%w: the item changes all the time", ErrConflict)
+
+// errClaimed is the error for an item that a consumer has claimed.
+var errClaimed = fmt.Errorf("%w: a consumer has claimed the item", ErrLocked)
+
+// missed returns the error for the items that were not moved, or nil.
+func (r *redrive) missed() error {
+	same := make(map[string][]string) // ids, by the text of the error
+	for id, err := range r.wanted {
+		same[err.Error()] = append(same[err.Error()], id)
+	}
+	var errs []error
+	for _, text := range slices.Sorted(maps.Keys(same)) {
+		ids := same[text]
+		errs = append(errs, fmt.Errorf("%d not moved, first %q: %w", len(ids), slices.Min(ids), r.wanted[ids[0]]))
+	}
+	return errors.Join(errs...)
+}
+
+// run reads the dead letters, bucket after bucket, and moves those that are wanted. If one of
+// the given ids has changed since the list that showed it, it reads again.
+func (r *redrive) run(ctx context.Context, s *session) error {
+	if err := s.meet(ctx, r.q.ground()); err != nil {
+		return err
+	}
+	changed := true
+	for pass := 0; changed && pass < mostPasses; pass++ {
+		changed = false
+		for id := range r.wanted {
+			r.wanted[id] = ErrNotFound
+		}
+		if r.all {
+			clear(r.wanted)
+		}
+		buckets, err := r.q.deadBuckets(ctx, s)
+		if err == nil && r.end == nil && len(buckets) > 0 {
+			r.end, err = endOf(ctx, s, buckets[len(buckets)-1])
+		}
+		if err != nil {
+			return err
+		}
+		for i, b := range buckets {
+			if !r.all && len(r.wanted) == 0 {
+				return nil
+			}
+			again, err := r.bucket(ctx, s, b, i == len(buckets)-1)
+			if err != nil {
+				return err
+			}
+			changed = changed || again && !r.all
+		}
+	}
+	return nil
+}
+
+// endOf returns the end of the dead letters, whose last bucket is b.
+func endOf(ctx context.Context, s *session, b layout.Bucket) (*deadEnd, error) {
+	c, err := listBucket(ctx, s, b)
+	if err != nil {
+		return nil, err
+	}
+	end := &deadEnd{n: b.N, seq: math.MinInt64}
+	for _, e := range c.Items {
+		end.seq = max(end.seq, e.Seq)
+	}
+	return end, nil
+}
+
+// bucket moves the items of a bucket that are wanted, and removes the bucket if it is empty
+// then, unless it is the last one. again reports whether an item has changed since the list.
+func (r *redrive) bucket(ctx context.Context, s *session, b layout.Bucket, last bool) (again bool, err error) {
+	c, err := listBucket(ctx, s, b)
+	if err != nil {
+		return false, err
+	}
+	var found []layout.QueueEntry
+	for _, e := range c.Items {
+		_, wanted := r.wanted[e.ID]
+		switch {
+		case !r.all && !wanted, r.all && r.end.behind(b.N, &e):
+		case !e.Marked:
+			found = append(found, e)
+		case wanted:
+			r.wanted[e.ID] = errClaimed
+		}
+	}
+	before := r.moved
+	for some := range slices.Chunk(found, r.atOnce(s)) {
+		changed, err := r.move(ctx, s, some)
+		if err != nil {
+			return false, err
+		}
+		again = again || changed
+	}
+	r.q.dead.sweep(ctx, s, b, c.Litter, !last && r.moved-before == len(c.Items))
+	return again, nil
+}
+
+// atOnce is the number of items that are moved in one commit.
+func (r *redrive) atOnce(s *session) int {
+	if r.q.maxLen > 0 {
+		return 1
+	}
+	const ops = 6 // five that take an item out, and the one that puts it
+	return s.most(lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
+}
+
+// homing is an item on its way back into its queue.
+type homing struct {
+	id       string
+	data     []byte
+	key, due int64
+	out      []backend.Op // that take it out of the dead letters
+}
+
+// move moves items that no consumer had claimed at the time of the list. again reports whether
+// one of them has changed since.
+func (r *redrive) move(ctx context.Context, s *session, items []layout.QueueEntry) (again bool, err error) {
+	letters, err := readLetters(ctx, s, items)
+	if err != nil {
+		return false, err
+	}
+	again = len(letters) < len(items)
+	var some []homing
+	size := 0
+	for _, l := range letters {
+		ours, sure := r.q.ours(l)
+		if !ours || r.all && !sure {
+			continue
+		}
+		h := homing{id: l.e.ID, data: l.data}
+		switch r.q.kind {
+		case priorityQueue:
+			h.key, h.due = l.why.Priority, l.why.DueAgain()
+		case delayQueue:
+			h.due = l.why.DueAgain()
+			h.key = r.q.keyOf(0, h.due)
+		}
+		h.out, err = takeOut(ctx, s, &l.e)
+		switch {
+		case isNotFound(err), errors.Is(err, errAgain):
+			r.changed(h.id)
+			again = true
+			continue
+		case err != nil:
+			return again, err
+		}
+		n := len(h.data) + 512 + len(r.q.items)
+		if len(some) > 0 && (h.key != some[0].key || h.due != some[0].due || size+n > s.b.Limits().Bytes/2) {
+			changed, err := r.commit(ctx, s, some)
+			if again = again || changed; err != nil {
+				return again, err
+			}
+			some, size = nil, 0
+		}
+		some, size = append(some, h), size+n
+	}
+	changed, err := r.commit(ctx, s, some)
+	return again || changed, err
+}
+
+// commit moves items that go to one bucket, in one commit. An item that has changed since it
+// was read is left out, and again is true then.
+func (r *redrive) commit(ctx context.Context, s *session, some []homing) (again bool, err error) {
+	for len(some) > 0 {
+		var with []backend.Op
+		var owner []int // for each operation, the index of its item
+		var batch []parcel
+		for i, h := range some {
+			batch = append(batch, parcel{id: h.id, data: h.data})
+			for with = append(with, h.out...); len(owner) < len(with); {
+				owner = append(owner, i)
+			}
+		}
+		err := r.q.putBack(ctx, s, some[0].key, some[0].due, batch, with)
+		i := blamed(err)
+		switch {
+		case err == nil:
+			r.done(ctx, some)
+			return again, nil
+		case i < 0 || i >= len(with):
+			return again, err
+		}
+		h := &some[owner[i]]
+		if out, ok := withoutReason(h.out, with[i].Path); ok {
+			h.out = out
+			continue
+		}
+		if errors.Is(err, backend.ErrNotEmpty) {
+			r.wanted[h.id] = err
+		} else {
+			r.changed(h.id)
+			again = true
+		}
+		some = slices.Delete(some, owner[i], owner[i]+1)
+	}
+	return again, nil
+}
+
+// changed notes that an item has changed since the list that showed it.
+func (r *redrive) changed(id string) {
+	if !r.all {
+		r.wanted[id] = errChanging
+	}
+}
+
+// done notes that items were moved.
+func (r *redrive) done(ctx context.Context, some []homing) {
+	r.moved += len(some)
+	ids := make([]string, len(some))
+	for i, h := range some {
+		ids[i] = h.id
+		delete(r.wanted, h.id)
+	}
+	if r.trail != nil {
+		tell(ctx, r.q.c, trace.ItemsPut{Subject: r.trail.at(""), Items: ids})
+	}
+}
+
+// putBack is putItems for items that were dead letters. With MaxLen it fails with ErrFull if
+// there is no room.
+func (q *queue) putBack(ctx context.Context, s *session, key, due int64, batch []parcel, with []backend.Op) error {
+	if q.maxLen == 0 {
+		return q.putItems(ctx, s, key, due, batch, with)
+	}
+	// With counts of its own: the producer that has the turn may wait for room.
+	p := &limitedPut{q: q, lim: new(limit), s: s, key: key, due: due, batch: batch, with: with, now: true, told: true}
+	_, err := p.run(ctx)
+	return err
+}
+
+// Remove deletes the item with this id, wherever it is: in the queue, also if it is put off or
+// not due, or in the dead letters of the queue. Where several queues share a DeadLetterPath,
+// it deletes a dead letter of any of them. An item that a consumer has claimed is left alone,
+// and the error matches ErrLocked. If there is no such item, the error matches ErrNotFound.
+//
+// The item is deleted by one atomic commit, exactly once, even if replies are lost. If the
+// session is lost, or ctx ends, while the outcome is unknown, the error matches ErrUncertain.
+//
+// Remove searches the queue and then the dead letters, which costs one list for some hundred
+// items; then the deletion, and one request more for an item that was taken before. If it
+// finds no item, it has listed the queue twice.
+//
+// Errors: the context's; ErrLocked; ErrNotFound; ErrUncertain; ErrConflict if the item has
+// changed ten times while Remove tried to delete it; backend.ErrNotEmpty, if another program
+// made a node below the item; ErrDenied, ErrClosed, ErrBadPath, ErrKind.
+func (q *Consumer[T]) Remove(ctx context.Context, id string) error {
+	if err := q.q.path.check("remove"); err != nil {
+		return err
+	}
+	_, err := onSessionOnce(ctx, q.q.c, func(s *session) (struct{}, error) { return struct{}{}, q.q.remove(ctx, s, id) })
+	return opError("remove", q.q.path.full, err)
+}
+
+func (q *queue) remove(ctx context.Context, s *session, id string) error {
+	for range mostPasses {
+		in, e, err := q.find(ctx, s, id)
+		switch {
+		case err != nil:
+			return err
+		case e == nil:
+			return ErrNotFound
+		case e.Marked:
+			return errClaimed
+		}
+		ops, err := takeOut(ctx, s, e)
+		for err == nil {
+			_, _, err = s.commitOnce(ctx, append(ops, in.counting(1)...)...)
+			if err == nil {
+				return nil
+			}
+			i := blamed(err)
+			if i == len(ops) {
+				in.counted.Store(false)
+				err = nil
+			} else if i >= 0 {
+				if out, ok := withoutReason(ops, ops[i].Path); ok {
+					ops, err = out, nil
+				}
+			}
+		}
+		// Otherwise the item has changed since the list.
+		if !errors.Is(err, errAgain) && !isNotFound(err) && (blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty)) {
+			return err
+		}
+	}
+	return errChanging
+}
+
+// find returns the item with this id, and the queue that it is in: this one, or that of the dead letters. The item is nil if there is none. The queue comes
+// first, and again at the end, since the item can be moved in either direction meanwhile.
+func (q *queue) find(ctx context.Context, s *session, id string) (in *queue, e *layout.QueueEntry, err error) {
+	for _, in := range []*queue{q, q.dead, q} {
+		if err := s.meet(ctx, in.ground()); err != nil {
+			return nil, nil, err
+		}
+		names, err := s.list(ctx, in.items)
+		if err != nil {
+			return nil, nil, err
+		}
+		in.noteCounting(names)
+		for _, b := range layout.Buckets(in.items, names) {
+			c, err := listBucket(ctx, s, b)
+			if err != nil {
+				return nil, nil, err
+			}
+			if i := slices.IndexFunc(c.Items, func(e layout.QueueEntry) bool { return e.ID == id }); i >= 0 {
+				return in, &c.Items[i], nil
+			}
+		}
+	}
+	return nil, nil, nil
+}

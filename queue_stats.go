@@ -1,0 +1,157 @@
+package coord
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/queuestat"
+)
+
+// QueueStats are the figures of a queue at a moment, for operators. Their nodes are read
+// in a few requests, one after the other, so the figures are not a snapshot: an item that
+// is claimed, acknowledged or moved meanwhile is counted as it was when its node was read.
+// An item that moves to the dead letters at that moment can be counted twice, or not at
+// all.
+//
+// If Ready is positive while Claimed and Waiting are zero, nothing consumes the queue.
+type QueueStats struct {
+	Ready   int // items that a consumer can take now
+	Claimed int // items that a consumer has claimed, including prefetched items
+	Delayed int // items that are not due, or put off by Nack
+
+	// Dead is the number of items in the queue at DeadLetterPath, whatever their state
+	// and whichever queue they come from.
+	Dead int
+
+	// Oldest is how long the ready item that has waited longest has been in the queue, by
+	// the clock of the service. In a DelayQueue the time counts from when the item was
+	// due, if that is later than its Put. A delivery that failed does not reset it. Oldest
+	// is zero if no item is ready, or if those that were read have gone meanwhile.
+	//
+	// In a PriorityQueue with ready items of more than 16 priorities, the 16 that are taken
+	// last count. In a DelayQueue into which more than 16 items were put after their due
+	// times, Oldest can be too low.
+	Oldest time.Duration
+
+	// Waiting is the number of clients that wait for an item, because nothing was there to
+	// take when they looked. It counts a client once, however many of its calls wait, and
+	// until its session ends if it has died. Consumers that are busy with an item do not
+	// wait; their sessions are not known without a request for each claim, so they are not
+	// counted.
+	Waiting int
+
+	// Buckets is the number of nodes that hold the items, 256 each in a long Queue. It is
+	// zero if nothing was ever put. One remains when the queue is empty.
+	Buckets int
+
+	// Unread is the number of such nodes that were not read, of the queue and of the dead
+	// letters together: of each, those after the first 256 in the order in which items are
+	// taken. If Unread is not zero, then Ready, Claimed, Delayed, Dead and Oldest are lower
+	// bounds. Len counts the items of a queue of any length.
+	Unread int
+}
+
+// mostStats is the number of buckets that Stats lists at most, of the queue and of the
+// dead letters each.
+const mostStats = 256
+
+// Stats returns the figures of the queue. It works for a queue of any kind and on a path
+// that nothing was put to, where all figures are zero. It changes nothing in the queue, and
+// needs no permission but to read it and its dead letters.
+//
+// The number of requests is bounded, whatever the length of the queue: a Sync, one for the
+// directories, one for some 16 to 64 nodes that hold items (each of some hundred items, and
+// at most 512 of them are read), and one for Oldest; in a PriorityQueue one for each
+// priority with ready items, at most 16. That is some 8 requests for a queue of 50,000
+// items. A service without batches takes one request for each node. If there are
+// unclaimed items and the client does not know the time of the service, which it learns
+// from its writes, a small write is added; see DelayQueue. The replies amount to about
+// 70 bytes for each item that is read.
+//
+// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath.
+func (q *Consumer[T]) Stats(ctx context.Context) (QueueStats, error) {
+	if err := q.q.path.check("stats"); err != nil {
+		return QueueStats{}, err
+	}
+	st, err := onSession(ctx, q.q.c, func(s *session) (QueueStats, error) { return q.q.stats(ctx, s) })
+	if err != nil {
+		return QueueStats{}, opError("stats", q.q.path.full, err)
+	}
+	return st, nil
+}
+
+// stats reads the figures.
+func (q *queue) stats(ctx context.Context, s *session) (st QueueStats, err error) {
+	if err := s.b.Sync(ctx, q.items); err != nil {
+		return st, err
+	}
+	dirs, err := standingLists(ctx, s, q.items, q.waiters.g.dir, q.dead.items)
+	if err != nil {
+		return st, err
+	}
+	st.Waiting = queuestat.Waiting(dirs[1])
+	live, dead := layout.Buckets(q.items, dirs[0]), layout.Buckets(q.dead.items, dirs[2])
+	st.Buckets = len(live)
+	st.Unread = max(len(live)-mostStats, 0) + max(len(dead)-mostStats, 0)
+	live, dead = live[:min(len(live), mostStats)], dead[:min(len(dead), mostStats)]
+	var paths []string
+	for _, b := range live {
+		paths = append(paths, b.Path)
+	}
+	for _, b := range dead {
+		paths = append(paths, b.Path)
+	}
+	lists, err := standingLists(ctx, s, paths...)
+	if err != nil {
+		return st, err
+	}
+	contents := make([]layout.BucketContents, len(live))
+	unclaimed := false
+	for i, b := range live {
+		contents[i] = layout.ParseBucket(b.Path, lists[i], 0)
+		for _, e := range contents[i].Items {
+			unclaimed = unclaimed || !e.Marked
+		}
+	}
+	for i, b := range dead {
+		st.Dead += len(layout.ParseBucket(b.Path, lists[len(live)+i], 0).Items)
+	}
+	now := int64(0) // it does not matter where all items are claimed
+	if unclaimed {
+		m, err := s.learn(ctx)
+		if err != nil {
+			return st, err
+		}
+		now = m.least / int64(time.Millisecond)
+	}
+	var t queuestat.Tally
+	for i, b := range live {
+		t.Add(b, contents[i], now, nil)
+	}
+	st.Ready, st.Claimed, st.Delayed = t.Ready, t.Claimed, t.Delayed
+	since, err := t.Oldest(ctx, s.b)
+	if since > 0 {
+		st.Oldest = max(time.Duration(now-since)*time.Millisecond, 0)
+	}
+	return st, err
+}
+
+// standingLists lists directories. The list of one that is missing is empty.
+func standingLists(ctx context.Context, s *session, paths ...string) ([][]string, error) {
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	lists, err := queuestat.Lists(ctx, s.b, paths...)
+	if err != nil {
+		return nil, err
+	}
+	names := make([][]string, len(lists))
+	for i, l := range lists {
+		if l.Err != nil && !isNotFound(l.Err) {
+			return nil, l.Err
+		}
+		names[i] = l.Names
+	}
+	return names, nil
+}

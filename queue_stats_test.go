@@ -1,0 +1,371 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/zkservice"
+	"github.com/go-zookeeper/zk"
+)
+
+// mustStats returns the figures of a queue without Oldest, and Oldest.
+func mustStats(t *testing.T, q interface {
+	Stats(context.Context) (coord.QueueStats, error)
+}) (st coord.QueueStats, oldest time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	st, err := q.Stats(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	oldest, st.Oldest = st.Oldest, 0
+	return st, oldest
+}
+
+func wantStats(t *testing.T, q interface {
+	Stats(context.Context) (coord.QueueStats, error)
+}, want coord.QueueStats) {
+	t.Helper()
+	if got, _ := mustStats(t, q); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestStatsCountTheItemsOfEachState(t *testing.T) {
+	onAll(t, func(w *world) {
+		o := &coord.QueueOptions[int]{MaxAttempts: 1}
+		q := w.queue("a", o)
+		wantStats(w.T, q, coord.QueueStats{})
+		mustPut(w.T, q, 1, 20)
+		if err := mustTake(w.T, q, 1).Nack(0); err != nil { // the only attempt
+			w.T.Fatal(err)
+		}
+		if err := mustTake(w.T, q, 2).Nack(time.Hour); err != nil {
+			w.T.Fatal(err)
+		}
+		open := w.queue("b", nil)
+		if err := mustTake(w.T, open, 3).Nack(time.Hour); err != nil {
+			w.T.Fatal(err)
+		}
+		claimed := mustTake(w.T, open, 4)
+		mustAck(w.T, mustTake(w.T, open, 5))
+		it := mustTake(w.T, q, 6)
+		buckets := len(w.Children("/q/items"))
+		if buckets < 3 {
+			w.T.Fatalf("%d buckets: this tests too little", buckets)
+		}
+		wantStats(w.T, q, coord.QueueStats{Ready: 14, Claimed: 2, Delayed: 1, Dead: 2, Buckets: buckets})
+		wantStats(w.T, w.delayQueue("c"), coord.QueueStats{Ready: 14, Claimed: 2, Delayed: 1, Dead: 2, Buckets: buckets})
+		mustAck(w.T, claimed)
+		if err := it.Release(); err != nil {
+			w.T.Fatal(err)
+		}
+		wantStats(w.T, q, coord.QueueStats{Ready: 15, Delayed: 1, Dead: 2, Buckets: buckets})
+	})
+}
+
+// A client that waits has a node in one of two directories. The dead, the busy and the callers
+// that share a client do not count more.
+func TestStatsCountTheClientsThatWait(t *testing.T) {
+	onEach(t, func(w *world) {
+		q := w.queue("a", nil)
+		mustPut(w.T, q, 1, 1)
+		busy := mustTake(w.T, q, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		var waits []*taking
+		for _, name := range []string{"b", "c"} {
+			q := w.queue(name, nil)
+			waits = append(waits, w.takeWaits(ctx, q), w.take(ctx, q))
+		}
+		w.Settle()
+		wantStats(w.T, q, coord.QueueStats{Claimed: 1, Waiting: 2, Buckets: 1})
+		s := w.Session("outsider")
+		for _, op := range []backend.Op{
+			backend.Create(w.Path("/q/waiters/slot-7"), nil, backend.Ephemeral),
+			backend.Create(w.Path("/q/waiters/slot-8"), nil, backend.Ephemeral),
+			backend.Create(w.Path("/q/waiters/slot-x"), nil, backend.Ephemeral),
+			backend.Create(w.Path("/q/waiters/readme"), nil, backend.Persistent),
+		} {
+			if _, err := s.Commit(ctx, op); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		wantStats(w.T, q, coord.QueueStats{Claimed: 1, Waiting: 4, Buckets: 1})
+		cancel()
+		for _, x := range waits {
+			<-x.done
+		}
+		mustAck(w.T, busy)
+	})
+}
+
+// The clock of the client is wrong, and that of the service is ahead.
+func TestStatsTellTheAgeOfTheOldestReadyItem(t *testing.T) {
+	onAll(t, func(w *world) {
+		w.serviceTime()
+		const slack = 10 * time.Second // of a real server, on a busy machine
+		pass := func(d time.Duration) {
+			if w.Fake {
+				time.Sleep(d)
+			} else {
+				time.Sleep(d / 1000)
+			}
+		}
+		scale := func(d time.Duration) time.Duration {
+			if w.Fake {
+				return d
+			}
+			return d / 1000
+		}
+		check := func(what string, q interface {
+			Stats(context.Context) (coord.QueueStats, error)
+		}, want time.Duration) {
+			w.T.Helper()
+			tolerance := lateness
+			if !w.Fake {
+				tolerance = slack
+			}
+			_, got := mustStats(w.T, q)
+			if want = scale(want); got < want-lateness || got > want+tolerance || got == 0 && want > lateness {
+				w.T.Errorf("%s: %v, want %v", what, got, want)
+			}
+		}
+		ctx := context.Background()
+
+		q := coord.NewQueue[int](w.Open("a", nil), "/fifo", nil)
+		coord.SetClock(&q.Consumer, -5*time.Minute)
+		check("an empty queue", q, 0)
+		mustPut(w.T, q, 1, 1)
+		pass(time.Minute)
+		mustPut(w.T, q, 2, 40)
+		pass(time.Minute)
+		check("a queue", q, 2*time.Minute)
+		it := mustTake(w.T, q, 1)
+		check("the oldest is claimed", q, time.Minute)
+		if err := it.Nack(0); err != nil {
+			w.T.Fatal(err)
+		}
+		check("the oldest was given back", q, 2*time.Minute)
+
+		p := coord.NewPriorityQueue[int](w.Open("b", nil), "/priority", nil)
+		mustPutAt(w.T, p, 7, 1)
+		pass(time.Minute)
+		mustPutAt(w.T, p, -3, 2, 3)
+		mustPutAt(w.T, p, 7, 4)
+		pass(time.Minute)
+		check("a priority that starves", p, 2*time.Minute)
+
+		d := coord.NewDelayQueue[int](w.Open("c", nil), "/delay", nil)
+		coord.SetClock(&d.Consumer, 5*time.Minute)
+		now := w.serviceTime()
+		if _, err := d.Put(ctx, now.Add(-time.Hour), 1); err != nil { // due when it is put
+			w.T.Fatal(err)
+		}
+		for i, due := range []time.Duration{scale(time.Minute), scale(time.Minute) + time.Millisecond, 24 * time.Hour} {
+			if _, err := d.Put(ctx, now.Add(due), 2+i); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		pass(3 * time.Minute)
+		check("a DelayQueue with an item that was put late", d, 3*time.Minute)
+		mustAck(w.T, mustTake(w.T, d, 1))
+		check("a DelayQueue", d, 2*time.Minute)
+	})
+}
+
+// Consumers take the oldest items while the figures are read.
+func TestStatsFindTheOldestOfItemsThatAreTakenMeanwhile(t *testing.T) {
+	onMemories(t, func(w *world) {
+		q := w.queue("a", nil)
+		mustPut(w.T, q, 1, 40)
+		time.Sleep(time.Minute)
+		var once sync.Once
+		p := w.hookedQueue("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Op == "exists" && strings.Contains(c.Path, "/items/") {
+				once.Do(func() {
+					for n := range 9 {
+						mustAck(w.T, mustTake(w.T, q, n+1))
+					}
+				})
+			}
+			return nil
+		}}, nil)
+		if st, oldest := mustStats(w.T, p); st.Ready != 40 || oldest < time.Minute-lateness || oldest > time.Minute+lateness {
+			w.T.Errorf("%+v, oldest %v", st, oldest)
+		}
+		wantStats(w.T, p, coord.QueueStats{Ready: 31, Buckets: len(w.Children("/q/items"))})
+	})
+}
+
+// The number of requests grows with the length by the lists of buckets only, and the figures are
+// exact.
+func TestStatsCostFewRequestsHoweverLongTheQueueIs(t *testing.T) {
+	for name, without := range map[string]backend.Features{"with batches": 0, "without batches": backend.Batches} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var r callCount
+			st := memory.New(&memory.Options{Without: without})
+			put, c := coordtest.Open(t, st, nil), coordtest.Open(t, backendtest.Intercept(st, *r.hooks()), nil)
+			for _, length := range []int{100, 10_000, 50_000} {
+				path := fmt.Sprint("/q", length)
+				putMany(t, coord.NewQueue[int](put, path, nil), length)
+				q := coord.NewQueue[int](c, path, nil)
+				mustStats(t, q) // the first ones learn the time
+				r.reset()
+				got, _ := mustStats(t, q)
+				n := r.reset()
+				t.Logf("figure: Stats of %d items %s: %d calls, %d buckets", length, name, n, got.Buckets)
+				if want := (coord.QueueStats{Ready: length - 2, Claimed: 1, Delayed: 1, Buckets: got.Buckets}); got != want {
+					t.Errorf("%+v, want %+v", got, want)
+				}
+				most := 4 // Sync, directories, buckets, the oldest item
+				if without != 0 {
+					most = 1 + 4 + got.Buckets + 1
+				}
+				if n > most || got.Buckets > length/256+2 {
+					t.Errorf("%d calls for %d items in %d buckets, want %d", n, length, got.Buckets, most)
+				}
+			}
+		})
+	}
+}
+
+// putMany puts that many items, of which one is claimed and one put off.
+func putMany(t *testing.T, q *coord.Queue[int], length int) {
+	t.Helper()
+	if ids, err := q.PutAll(context.Background(), make([]int, length)...); err != nil || len(ids) != length {
+		t.Fatal(len(ids), err)
+	}
+	mustTake(t, q, 0)
+	if err := mustTake(t, q, 0).Nack(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// As TestStatsCostFewRequestsHoweverLongTheQueueIs, on the wire.
+func TestStatsCostFewRequestsOnARealServer(t *testing.T) {
+	t.Parallel()
+	w := onServer(t, zookeeper.Options{})
+	put, c := w.Open("a", nil), w.Open("b", nil)
+	link := w.Link("b").(*zkservice.Link)
+	for _, length := range []int{100, 10_000, 50_000} {
+		path := fmt.Sprint("/q", length)
+		putMany(t, coord.NewQueue[int](put, path, nil), length)
+		q := coord.NewQueue[int](c, path, nil)
+		before := link.Requests()
+		got, _ := mustStats(t, q)
+		n := link.Requests() - before
+		t.Logf("figure: Stats of %d items: %d requests, %d buckets", length, n, got.Buckets)
+		if want := (coord.QueueStats{Ready: length - 2, Claimed: 1, Delayed: 1, Buckets: got.Buckets}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		// A request asks for 16 nodes until the session has seen how long a list is. The first
+		// figures cost two writes, to learn the time.
+		if most := 6 + got.Buckets/16 + 1; n > most {
+			t.Errorf("%d requests for %d items in %d buckets, want %d at most", n, length, got.Buckets, most)
+		}
+	}
+}
+
+// Of a queue with more buckets than Stats reads, and of such dead letters, the figures are lower
+// bounds, and say so.
+func TestStatsReadABoundedNumberOfBuckets(t *testing.T) {
+	onMemories(t, func(w *world) {
+		ctx := context.Background()
+		var r callCount
+		const most, more = 256, 44
+		c := w.Open("a", r.hooks())
+		p := coord.NewPriorityQueue(c, "/p", &coord.QueueOptions[int]{DeadLetterPath: "/dead"})
+		dead := coord.NewPriorityQueue[int](c, "/dead", nil) // so that it has many buckets
+		for i := range most + more {
+			mustPutAt(w.T, p, int64(i), i)
+			if i < most+more/2 {
+				mustPutAt(w.T, dead, int64(i), i)
+			}
+		}
+		for i := range 3 {
+			if it, err := p.Take(ctx); err != nil || it.Value != i {
+				w.T.Fatal(it, err)
+			}
+		}
+		r.reset()
+		wantStats(w.T, p, coord.QueueStats{Ready: most - 3, Claimed: 3, Dead: most, Buckets: most + more, Unread: more + more/2})
+		// 16 priorities are read to find the oldest item.
+		wanted := 1 + 1 + 1 + 16
+		if w.Without&backend.Batches != 0 {
+			wanted = 1 + 3 + 2*most + 16
+		}
+		if n := r.reset(); n != wanted {
+			w.T.Errorf("%d requests, want %d", n, wanted)
+		}
+	})
+}
+
+func TestStatsSurviveTheSessionAndEndWithTheContext(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q := w.queue("a", nil)
+		mustPut(w.T, q, 1, 3)
+		for nth := 1; nth <= 4; nth++ {
+			var hook coordtest.Nth
+			p := w.hookedQueue(fmt.Sprint("b", nth), &backendtest.Hooks{Before: hook.Before}, nil)
+			mustStats(w.T, p)
+			hook.Arm(nth, func(c backendtest.Call) bool { return true }, func(_ context.Context, c backendtest.Call, _ error) error {
+				w.Link(fmt.Sprint("b", nth)).Expire(c.Session.ID())
+				return nil
+			})
+			wantStats(w.T, p, coord.QueueStats{Ready: 3, Buckets: 1})
+			ctx, cancel := context.WithCancelCause(context.Background())
+			cause := fmt.Errorf("%w: a cause", backend.ErrNotFound)
+			hook.Arm(nth, func(c backendtest.Call) bool { return true }, func(context.Context, backendtest.Call, error) error {
+				cancel(cause)
+				return nil
+			})
+			st, err := p.Stats(ctx)
+			if !errors.Is(err, context.Canceled) || !errors.Is(err, cause) || st != (coord.QueueStats{}) {
+				w.T.Errorf("canceled at call %d: %+v, %v", nth, st, err)
+			}
+		}
+	})
+}
+
+func TestStatsReportWhatTheyMayNotRead(t *testing.T) {
+	t.Parallel()
+	w := onServer(t, zookeeper.Options{})
+	coordtest.WithPermissions(t, w.Path("/q"), zk.PermAll)
+	coordtest.WithPermissions(t, w.Path("/q/items"), zk.PermAll)
+	coordtest.WithPermissions(t, w.Path("/q/items/b-0-1"), zk.PermCreate)
+	_, err := w.queue("a", nil).Stats(context.Background())
+	var e *backend.Error
+	if !errors.Is(err, coord.ErrDenied) || !errors.As(err, &e) || e.Op != "stats" || e.Path != w.Path("/q") {
+		t.Error(err)
+	}
+}
+
+// A client that may only read has the figures, by its own clock.
+func TestStatsOfAClientThatMayNotWrite(t *testing.T) {
+	onMemory(t, func(w *world) {
+		mustPut(w.T, w.queue("a", nil), 1, 3)
+		time.Sleep(time.Minute)
+		reader := w.hookedQueue("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if c.Op == "commit" {
+				return backend.ErrDenied
+			}
+			return nil
+		}}, nil)
+		if st, oldest := mustStats(w.T, reader); st != (coord.QueueStats{Ready: 3, Buckets: 1}) || oldest != time.Minute {
+			w.T.Errorf("%+v, oldest %v", st, oldest)
+		}
+	})
+}

@@ -1,0 +1,453 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// slotLine is a directory in which any number of clients wait for the same things, while
+// only a few of them watch these things. No dead client comes to be one of those, and what a
+// change wakes does not grow with the number of clients.
+//
+//	<dir>/slot-<i>               a slot, one of k; ephemeral
+//	<dir>/_c_<guid>-<infix><seq> a waiter; ephemeral
+//
+// A client that waits has one of the two. These are the rules; internal/model explores them,
+// and for each rule what happens without it.
+//
+// S1. Only the holder of a slot watches the things. A client becomes a holder only by its own
+// commit, which creates the node of the slot. So no dead client becomes a holder.
+//
+// S2. A holder reads the things with watches before it waits.
+//
+// S3. A client that sees no free slot creates a waiter, and then lists the directory. Whatever
+// its place in the line is, it takes a free slot, by the commit {create slot, delete waiter}.
+// (While it fills a slot itself, S6, it leaves that to the others, unless it is the first, and
+// lists again when it is done.)
+//
+// S4. A client that was woken arms its watches again, no later than it reads.
+//
+// S5. A holder that gets what it waits for deletes its slot, in the same commit.
+//
+// S6. A client that has vacated a slot lists the directory until no slot is free or no waiter
+// is left (fill). In between it evicts waiters: it deletes the first of the line. How many, and
+// how soon, does not matter for the guarantee. A waiter watches its own node. If it was evicted,
+// it begins again. If the service refuses, the client tries again later.
+//
+// S7. The first waiter watches the slots, each other waiter the one before it.
+//
+// S8. A client whose commit is refused calls Sync before it lists again.
+//
+// The guarantee is that no change stays unseen while a live client waits, unless k clients that
+// held slots are dead: each of them as a holder, or before it has done its part of S6. If all
+// holders are dead, the expiry of any of them ends that, unless the first waiter is dead as well.
+type slotLine struct {
+	c     *Client
+	g     ground // of the directory
+	infix string // of the waiters, such as "take-"
+	k     int
+
+	mu    sync.Mutex
+	last  int           // the slot that this client took last
+	queue bool          // the last list showed waiters
+	wants int           // the number of slots vacated since fill was idle
+	s     *session      // the latest that has vacated one
+	done  chan struct{} // closed when fill is idle again; nil while it is
+	fails int           // how often in a row the service has refused a fill
+	retry *session      // of the fill that is repeated after a pause; nil: none
+}
+
+// slotPlace is the place of a client in a slotLine: a slot, a waiter, or none. It belongs to one
+// goroutine and one session.
+type slotPlace struct {
+	l    *slotLine
+	s    *session
+	path string // of the node; "": none
+	slot bool   // the node is a slot
+
+	// Close waits until a slot was given up, and until it was taken by another client.
+	closes *cleanUp
+}
+
+// slotView is what a list of the directory shows.
+type slotView struct {
+	free []int    // slots
+	line []string // names of the waiters, in order
+	asOf int64
+	took time.Duration // by the list
+}
+
+func newSlotLine(c *Client, g ground, infix string, k int) *slotLine {
+	return &slotLine{c: c, g: g, infix: infix, k: k, last: -1}
+}
+
+func (l *slotLine) slot(i int) string { return l.g.dir + "/" + layout.SlotName(i) }
+
+// view lists the directory. A directory that is missing has no nodes.
+func (l *slotLine) view(ctx context.Context, s *session) (v slotView, err error) {
+	began := time.Now()
+	names, stat, err := s.b.Children(ctx, l.g.dir, nil)
+	if err != nil && !isNotFound(err) {
+		return slotView{}, err
+	}
+	v.asOf, v.took = stat.AsOf, time.Since(began)
+	type waiter struct {
+		name string
+		seq  int64
+	}
+	var line []waiter
+	taken := make([]bool, l.k)
+	for _, name := range names {
+		if i, ok := layout.ParseSlot(name); ok {
+			if i < l.k {
+				taken[i] = true
+			}
+		} else if seq, ok := layout.ParseSeq(name, "-"+l.infix); ok && layout.IsOurs(name) {
+			line = append(line, waiter{name, seq})
+		}
+	}
+	for i, t := range taken {
+		if !t {
+			v.free = append(v.free, i)
+		}
+	}
+	slices.SortFunc(line, func(a, b waiter) int { return layout.BySeq(a.seq, a.name, b.seq, b.name) })
+	for _, w := range line {
+		v.line = append(v.line, w.name)
+	}
+	l.mu.Lock()
+	l.queue = len(line) > 0
+	l.mu.Unlock()
+	return v, nil
+}
+
+// enter takes a free slot for a client that has no place, or makes its waiter. It makes a waiter
+// also if there is a free slot and a line: otherwise a client that has just vacated a slot would
+// take it again, before the first of the line can.
+func (p *slotPlace) enter(ctx context.Context) error {
+	l := p.l
+	l.mu.Lock()
+	try, queue := l.last, l.queue || l.wants > 0
+	l.mu.Unlock()
+	if try < 0 {
+		try = int(l.c.random("slot") % uint64(l.k))
+	}
+	for free := []int{try}; ; {
+		if !queue {
+			if took, err := p.take(ctx, free); took || err != nil {
+				return err
+			}
+		}
+		v, err := l.view(ctx, p.s)
+		if err != nil {
+			return err
+		}
+		free, queue = v.free, false
+		if len(v.line) > 0 || len(free) == 0 {
+			break
+		}
+	}
+	// The node of a creation that fails is removed before Close ends the session.
+	u := l.c.beginCleanUp()
+	defer u.end()
+	sp := newSpec(l.c, l.g, l.infix, nil)
+	n, err := p.s.create(ctx, &sp)
+	if err == nil {
+		p.path = n.path
+	}
+	return err
+}
+
+// take takes one of the free slots, in the commit that deletes the waiter, if there is one. It
+// reports false if the commit is refused, which is known after a Sync: another client has taken
+// the slot, or the waiter was evicted.
+func (p *slotPlace) take(ctx context.Context, free []int) (bool, error) {
+	l, s := p.l, p.s
+	i := free[0]
+	if len(free) > 1 {
+		i = free[l.c.random("slot")%uint64(len(free))] // other clients have the same list
+	}
+	u := l.c.beginCleanUp()
+	defer u.end()
+	for {
+		ops := []backend.Op{backend.Create(l.slot(i), nil, backend.Ephemeral)}
+		if p.path != "" {
+			ops = append(ops, backend.Delete(p.path, backend.AnyVersion))
+		}
+		// Not cancellable, so that the client always learns whether it has the slot.
+		_, _, err := s.commitOnce(context.WithoutCancel(ctx), ops...)
+		switch blamed(err) {
+		case 0:
+			if isNotFound(err) {
+				l.c.unlearn(l.g.dir)
+				if err := s.makeDir(ctx, l.g); err != nil {
+					return false, err
+				}
+				continue
+			}
+		case 1:
+			p.path = ""
+		default:
+			if err == nil {
+				p.path, p.slot, p.closes = l.slot(i), true, l.c.beginCleanUp()
+				l.mu.Lock()
+				l.last = i
+				l.mu.Unlock()
+			} else if isUncertain(err) && !isOver(err) {
+				// An outsider deleted the node that proves the commit. No slot may stay taken.
+				(&slotPlace{l: l, s: s, path: l.slot(i), slot: true}).leave()
+			}
+			return err == nil, err
+		}
+		return false, s.b.Sync(ctx, l.g.dir)
+	}
+}
+
+// stand waits, for a waiter, until it was evicted or has taken a slot, or until something else
+// has changed. wait returns when one of its channels is ready, or earlier.
+//
+// While this client fills a slot that it has vacated, its new waiter does not take it before the
+// others, unless it is the first: fill evicts those that are dead.
+func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan struct{}) error) error {
+	l, s := p.l, p.s
+	l.mu.Lock()
+	filled := l.done
+	l.mu.Unlock()
+	v, err := l.view(ctx, s)
+	if err != nil {
+		return err
+	}
+	i := slices.Index(v.line, base(p.path))
+	switch {
+	case i < 0:
+		// It was evicted, or an outsider deleted it.
+		p.path = ""
+		return s.b.Sync(ctx, l.g.dir)
+	case len(v.free) > 0 && (i == 0 || filled == nil):
+		_, err := p.take(ctx, v.free)
+		return err
+	}
+	ws := backend.NewWatchSet()
+	defer ws.Stop()
+	targets := []backend.Target{{Path: p.path, Children: true, Watch: ws.New()}}
+	if i > 0 {
+		targets = append(targets, backend.Target{Path: l.g.dir + "/" + v.line[i-1], Children: true, Watch: ws.New()})
+	} else {
+		for i := range l.k {
+			targets = append(targets, backend.Target{Path: l.slot(i), Children: true, Watch: ws.New()})
+		}
+	}
+	// If one of the nodes is gone already, or was made anew, its watch fires at once.
+	if err := s.b.Arm(ctx, v.asOf, targets...); err != nil {
+		return err
+	}
+	var ok bool
+	if i > 0 {
+		ok, err = s.sees(ctx, l.g.dir, v.line[i-1])
+	} else {
+		ok, err = p.seesSlots(ctx)
+	}
+	if !ok {
+		return err
+	}
+	return wait(ws.Ready(), filled)
+}
+
+// seesSlots is session.sees for the first waiter, which watches the slots. It returns an error if
+// all slots are persistent nodes, which another program has made: then no client would ever get
+// one, and all would wait for ever.
+func (p *slotPlace) seesSlots(ctx context.Context) (bool, error) {
+	for i := range p.l.k {
+		_, stat, err := p.s.b.Children(ctx, p.l.slot(i), nil)
+		switch {
+		case isNotFound(err):
+			return false, nil // deleted just now; the event may have been withheld
+		case err != nil:
+			return false, err
+		case stat.EphemeralOwner != 0:
+			return true, nil
+		}
+	}
+	return false, &backend.Error{Op: "wait", Path: p.l.slot(0), Index: -1, Err: fmt.Errorf("%w: another program has made all slots, and they are persistent", ErrExists)}
+}
+
+// leave gives the place up, in the background. A waiter goes with the session if the client
+// closes. A slot is vacated before that.
+func (p *slotPlace) leave() {
+	l, s, path, slot := p.l, p.s, p.path, p.slot
+	defer p.none()
+	switch {
+	case path == "" || s.b.Err() != nil:
+	case !slot:
+		if !l.c.isClosing() {
+			s.removeLater(path)
+		}
+	default:
+		s.cleanUp("give up a slot", path, func(ctx context.Context) error {
+			// Exactly once, since the slot can be another client's at once.
+			_, _, err := s.commitOnce(ctx, backend.Delete(path, backend.AnyVersion))
+			if err != nil && !isNotFound(err) {
+				return err
+			}
+			l.fill(s)
+			return nil
+		})
+	}
+}
+
+// vacated records that the commit that deletes the slot of the place, or its waiter, was applied.
+func (p *slotPlace) vacated() {
+	if p.slot {
+		p.l.fill(p.s)
+	}
+	p.none()
+}
+
+// none is for a place that was given up.
+func (p *slotPlace) none() {
+	p.closes.end()
+	p.path, p.slot, p.closes = "", false, nil
+}
+
+// The pause before waiters are evicted is some round trips, within these limits. It saves
+// evictions, since the first waiter sees that a slot is free, and takes it. It can be further
+// from the service than this client.
+const (
+	fillTrips    = 8
+	shortestFill = 100 * time.Millisecond
+	longestFill  = time.Second
+)
+
+// fill sees to it, in the background, that no slot is free while a waiter is left: S6.
+func (l *slotLine) fill(s *session) {
+	l.mu.Lock()
+	l.wants++
+	l.s = s // the slots of an earlier session that is over are seen by the first waiter, or here
+	busy := l.wants > 1
+	if !busy {
+		l.done = make(chan struct{})
+	}
+	l.mu.Unlock()
+	if busy {
+		return
+	}
+	if l.c.goCleanUp(func(ctx context.Context, _ *cleanUp) {
+		for n, s := 1, s; n > 0; n, s = l.filled(n) {
+			if err := l.fillOnce(ctx, s); err != nil && !isOver(err) {
+				s.c.log.Warn("coord: cannot see whether a waiter takes a free slot, trying again", "path", l.g.dir, "error", err)
+				l.fillLater(s)
+				continue
+			}
+			l.mu.Lock()
+			l.fails = 0
+			l.mu.Unlock()
+		}
+	}) == nil {
+		l.filled(1) // the session is about to end
+	}
+}
+
+// fillLater repeats a fill after a pause. The service has refused it, as when a permission was
+// revoked. Meanwhile the waiters of this client take free slots wherever they stand.
+func (l *slotLine) fillLater(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pending := l.retry != nil
+	l.retry = s
+	l.fails++
+	if pending {
+		return
+	}
+	pause := pauses{c: l.c, n: l.fails}
+	l.c.goCleanUp(func(context.Context, *cleanUp) {
+		pause.wait(l.c.closing, s.b.Done())
+		l.mu.Lock()
+		s := l.retry // a later session, if that one is over
+		l.retry = nil
+		l.mu.Unlock()
+		if !l.c.isClosing() && s.b.Err() == nil {
+			l.fill(s)
+		}
+	})
+}
+
+// filled records that fill is done with the first n slots vacated. It returns 0 if there are no
+// others, and the new number and the session if there are.
+func (l *slotLine) filled(n int) (int, *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wants == n {
+		l.wants, l.s = 0, nil
+		close(l.done)
+		l.done = nil
+	}
+	return l.wants, l.s
+}
+
+// mostGone is the number of rounds in which no waiter of a list could be evicted, since the
+// service had none of them, after which fillOnce ends. Each of them looks for a slot of its own
+// accord, or the server shows what the service does not have.
+const mostGone = 3
+
+// fillOnce returns when it has seen that no slot is free, or that no waiter is left.
+func (l *slotLine) fillOnce(ctx context.Context, s *session) error {
+	for most, gone := 1, 0; gone < mostGone; most *= 2 {
+		v, err := l.view(ctx, s)
+		if err != nil || len(v.free) == 0 || len(v.line) == 0 {
+			return err
+		}
+		took, err := l.isTaken(ctx, s, v)
+		if err != nil {
+			return err
+		}
+		if took {
+			if len(v.free) == 1 {
+				return nil
+			}
+			most = 1
+			continue
+		}
+		line := v.line[:min(most, len(v.line), mostReads)]
+		errs := make([]error, len(line))
+		together(len(line), func(i int) {
+			_, errs[i] = s.b.Commit(ctx, backend.Delete(l.g.dir+"/"+line[i], backend.AnyVersion))
+		})
+		gone++
+		for _, err := range errs {
+			switch {
+			case err == nil, isUncertain(err):
+				gone = 0
+			case !raced(err):
+				return err
+			}
+		}
+	}
+	return s.b.Sync(ctx, l.g.dir)
+}
+
+// isTaken waits some round trips for a client that takes the first free slot.
+func (l *slotLine) isTaken(ctx context.Context, s *session, v slotView) (bool, error) {
+	w := backend.NewWatch()
+	defer w.Stop()
+	_, err := s.b.Exists(ctx, l.slot(v.free[0]), w)
+	if !isNotFound(err) {
+		return err == nil, err
+	}
+	timer := time.NewTimer(min(max(fillTrips*v.took, shortestFill), longestFill))
+	defer timer.Stop()
+	select {
+	case <-w.Fired():
+		return true, nil
+	case <-timer.C:
+	case <-l.c.closing:
+	case <-s.b.Done():
+		return false, s.b.Err()
+	}
+	return false, nil
+}
