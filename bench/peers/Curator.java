@@ -402,6 +402,9 @@ public final class Curator {
             steps.add(() -> turn(c));
         }
         String figures = hammer(steps, millis);
+        // Its server may not know yet what another one's clients took last. The call does not wait, and
+        // the server answers the read after it.
+        observer.sync().forPath(queuePath);
         ledger.check(observer.getChildren().forPath(queuePath).size());
         return figures;
     }

@@ -236,6 +236,7 @@ def queue(kind, servers, path, n, batch, size):
 def turns(millis):
     turn, queues = moved["turn"], moved["queues"]
     figures = hammer([lambda q=q: turn(q) for q in queues], millis)
+    queues[0].client.sync(queues[0].path)  # its server may not know yet what another one's clients took last
     moved["ledger"].check(len(queues[0]))
     return figures
 
