@@ -53,6 +53,9 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 		q.q.forgetOpen(key)
 		return raced(err)
 	}
+	if q.q.kind == delayQueue {
+		op.applied = func() { q.q.forgetAfter(due) }
+	}
 	return op
 }
 

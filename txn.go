@@ -89,6 +89,9 @@ type TxnOp struct {
 	// state that expand had read was outdated. Then the operation is expanded and the
 	// transaction tried again. Nil means never.
 	again func(err error) bool
+	// applied is called when the transaction is applied, or may be. Nil means that
+	// the recipe need not know.
+	applied func()
 }
 
 // A TxnResult is the result of one operation of a Txn.
@@ -260,6 +263,9 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 		results, zxid := []backend.Result(nil), int64(0)
 		if p, err = t.plan(ctx, s); err == nil {
 			results, zxid, err = s.commitOnce(ctx, p.ops...)
+			if err == nil || isUncertain(err) {
+				t.applied()
+			}
 		} else if isUncertain(err) {
 			// Only a directory, or a bucket, is uncertain: the transaction itself was
 			// not sent.
@@ -292,6 +298,15 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 			continue
 		}
 		return nil, part.conflict(err)
+	}
+}
+
+// applied tells the recipes that the transaction is applied, or may be.
+func (t *Txn) applied() {
+	for _, op := range t.ops {
+		if op.applied != nil {
+			op.applied()
+		}
 	}
 }
 
