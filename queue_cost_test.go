@@ -60,6 +60,13 @@ func (r *callCount) reset() int {
 	return n
 }
 
+// writes returns the number of commits since the last reset.
+func (r *callCount) writes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.commits
+}
+
 func text200(n int) string { return fmt.Sprintf("%6d%s", n, strings.Repeat(".", 194)) }
 
 func TestATakeCostsTheSameHoweverLongTheQueueIs(t *testing.T) {

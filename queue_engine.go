@@ -221,6 +221,12 @@ import (
 // It also wakes when its contact changes, since the service can have another clock
 // then. If the service has no clock, those of the clients count.
 //
+// W8. A put wakes all holders of slots, and one of them gets the item. A holder whose claim has
+// failed since it took its slot calls Sync before its next list, with a probability of two in
+// three. So, of k holders, about two claim at once, and the others mostly see an item that is
+// claimed already, and send no claim. If those who claim at once are dead, the item waits for one
+// round trip more. A holder that nobody was faster than never waits.
+//
 // # Limits
 //
 // L1. The length of a queue with MaxLen is in - out. Both numbers wrap at 2^32. A put of n items

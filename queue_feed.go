@@ -265,6 +265,7 @@ type feeder struct {
 	q     *queue
 	s     *session
 	stale bool   // the last snapshot may be stale: Sync first
+	later bool   // others had the item that this holder of a slot tried to claim: W8
 	gone  string // path of the first item of the last claim, if all its items had vanished
 	place slotPlace
 	ws    *backend.WatchSet
@@ -342,8 +343,14 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	if f.place.path == "" && !sync {
 		l = learnsLater
 	}
-	fresh := sync || f.stale || f.q.kind == priorityQueue
-	if fresh {
+	syncs := 0
+	if sync || f.stale || f.q.kind == priorityQueue {
+		syncs++
+	}
+	if f.yields() {
+		syncs++
+	}
+	for range syncs {
 		// The Sync makes the walk see each item that was put before the call began. The lists
 		// do not travel with it: a leader answers the Sync of a client of its own at once, and
 		// reads that are sent with it can be older than what a follower has answered before.
@@ -362,7 +369,10 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 		return nil, v, err
 	}
 	found, rest := f.q.choose(v.found, want)
-	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, fresh)
+	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, syncs > 0)
+	if f.place.slot && (faster || errors.Is(err, errAgain)) {
+		f.later = true
+	}
 	switch {
 	case err != nil:
 		return nil, v, err
@@ -375,8 +385,14 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	}
 	f.q.met(false)
 	f.q.keep(f.s, began, gen, &v, rest)
+	f.later = false
 	f.place.vacated()
 	return claims, v, nil
+}
+
+// yields reports whether a holder of a slot leaves the next item to the others, see W8.
+func (f *feeder) yields() bool {
+	return f.later && f.place.slot && !f.stale && f.q.c.random("yield")%3 > 0
 }
 
 // takeAhead claims items that an earlier list has shown. It returns no claims if there is no such

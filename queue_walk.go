@@ -50,7 +50,8 @@ func (l *bucketList) read(ctx context.Context, s *session, w *backend.Watch) {
 // It ignores the items whose paths are in stuck, until the time given there.
 //
 // In a Queue it lists the bucket that was first before it lists the buckets: none comes before it.
-// In a PriorityQueue it lists both at the same time, since one can, but seldom does.
+// In a PriorityQueue it lists both at the same time, since one can, but seldom does. So does a walk
+// of a Queue with watches, which needs both.
 //
 // An item that is put off, or not due, is found if the service's clock certainly shows its
 // time. If the session does not know the time, the walk learns it at the first such item, or
@@ -77,7 +78,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		})
 	}
 	var head bucketList
-	if q.kind == priorityQueue && ws == nil {
+	if q.kind == priorityQueue || q.kind == fifoQueue && ws != nil {
 		head.path = q.knownHead()
 	}
 	if head.path == "" {
@@ -86,8 +87,11 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		together(2, func(i int) {
 			if i == 0 {
 				readItems()
-			} else {
-				head.read(ctx, s, nil)
+				return
+			}
+			w := ws.New()
+			if head.read(ctx, s, w); head.err != nil {
+				w.Stop()
 			}
 		})
 	}

@@ -335,7 +335,7 @@ func TestConsumersWhoseSlotsAreDeletedTakeItems(t *testing.T) {
 
 // What a put costs all consumers together does not grow with the number of those that are idle.
 func TestTheCostOfAPutDoesNotGrowWithTheIdleConsumers(t *testing.T) {
-	type cost struct{ awake, requests float64 }
+	type cost struct{ awake, requests, commits float64 }
 	of := make(map[int]cost)
 	for _, consumers := range []int{1, 10, 100, 1000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -375,15 +375,16 @@ func TestTheCostOfAPutDoesNotGrowWithTheIdleConsumers(t *testing.T) {
 				mustPut(t, p, n, n)
 				time.Sleep(time.Second)
 				for i := range all {
+					c.commits += float64(all[i].writes())
 					if k := all[i].reset(); k > 0 {
 						c.awake++
 						c.requests += float64(k)
 					}
 				}
 			}
-			c.awake, c.requests = c.awake/puts, c.requests/puts
+			c.awake, c.requests, c.commits = c.awake/puts, c.requests/puts, c.commits/puts
 			of[consumers] = c
-			t.Logf("figure: a put into a queue with %d idle consumers wakes %.1f of them, which make %.1f requests together", consumers, c.awake, c.requests)
+			t.Logf("figure: a put into a queue with %d idle consumers wakes %.1f of them, which make %.1f requests together, %.1f of them commits", consumers, c.awake, c.requests, c.commits)
 			cancel()
 			wg.Wait()
 		})
@@ -393,6 +394,68 @@ func TestTheCostOfAPutDoesNotGrowWithTheIdleConsumers(t *testing.T) {
 	}
 	if of[1000].awake > idleSlots+2 {
 		t.Errorf("%v clients are awake", of[1000].awake)
+	}
+	// Four of them are a claim, an Ack, and those of a slot and a waiter. The others are claims
+	// that fail: one or two of them, if most of the holders of slots yield, and five if none does.
+	if of[1000].commits > 8 || of[100].commits > 8 {
+		t.Errorf("the holders of slots compete: %v", of)
+	}
+}
+
+// A consumer that waits has an item two round trips after it was told of a change: one to list the
+// items, and one to claim.
+func TestAnItemReachesAnIdleConsumerInTwoRoundTrips(t *testing.T) {
+	for name, open := range map[string]func(c *coord.Client) (*coord.Consumer[int], func() error){
+		"Queue": func(c *coord.Client) (*coord.Consumer[int], func() error) {
+			q := coord.NewQueue[int](c, "/q", nil)
+			return &q.Consumer, func() error { _, err := q.Put(context.Background(), 1); return err }
+		},
+		"PriorityQueue": func(c *coord.Client) (*coord.Consumer[int], func() error) {
+			q := coord.NewPriorityQueue[int](c, "/q", nil)
+			return &q.Consumer, func() error { _, err := q.Put(context.Background(), 5, 1); return err }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := memory.New(&memory.Options{SessionTimeout: time.Hour})
+				_, put := open(coordtest.Open(t, st, nil))
+				far := st.Link("far")
+				q, _ := open(coordtest.Open(t, far, nil))
+				if err := put(); err != nil {
+					t.Fatal(err)
+				}
+				mustAck(t, mustTake(t, q, 1)) // so it knows the first bucket
+				far.SetLatency(tripTime / 2)
+				for range 3 {
+					var took time.Time
+					var wg sync.WaitGroup
+					wg.Go(func() {
+						it, err := q.Take(t.Context())
+						took = time.Now()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						mustAck(t, it)
+					})
+					time.Sleep(time.Minute)
+					began := time.Now()
+					if err := put(); err != nil {
+						t.Fatal(err)
+					}
+					wg.Wait()
+					trips := float64(took.Sub(began)) / float64(tripTime)
+					t.Logf("figure: an item of a %s reaches an idle consumer %.1f round trips after its Put", name, trips)
+					want := 2.0
+					if name == "PriorityQueue" {
+						want++ // the Sync before the lists
+					}
+					if trips > want {
+						t.Errorf("%v round trips, want %v", trips, want)
+					}
+				}
+			})
+		})
 	}
 }
 
