@@ -60,8 +60,9 @@ func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 // Calls that follow each other cost one round trip each: beside its deletion, a Pop
 // reads the item that is next, and if no other consumer has taken that one, the next
 // Pop deletes it at once. (Once in 32 calls, or in a second, it costs two more, for a
-// list and a claim; for a PriorityQueue it costs four.) So the queue value keeps the
-// bytes of one item, and a last Pop has read one for nothing.
+// list and a read, or a claim where other consumers take items too; for a
+// PriorityQueue it costs four.) So the queue value keeps the bytes of one item, and a
+// last Pop has read one for nothing.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 	var zero T
 	u := q.q.c.beginCleanUp()

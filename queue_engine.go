@@ -149,7 +149,9 @@ import (
 // {delete(item), create(state), delete(state)}. The commit fails if another consumer has claimed
 // the item since the list, as in a claim (T2), and it is applied exactly once or not at all. So
 // what Pop says of the outcome is what it says of a deletion under a claim, and there is nothing
-// to give back. The rules for names that are remembered decide whether the Pop may rely on the
+// to give back. In a Queue, a Pop without such a read lists and reads first, if the list before
+// has shown an item at once and no race was lost lately: it takes as many round trips as a claim
+// would, and one write less. The rules for names that are remembered decide whether the Pop may rely on the
 // read, and while an item is being claimed or given back, it may not (T5). If the read, the codec
 // or the commit fails, the names are forgotten, and the Pop claims an item first. If two items
 // within a second were gone, a race was lost (W5), although the list did not follow a Sync:
@@ -313,6 +315,7 @@ type queue struct {
 	head    string                // the bucket that was first, "" if not known
 	ahead   ahead                 // what the last list showed beyond the items that were taken
 	gen     int                   // incremented when what lists show cannot be used any more
+	prompt  *session              // the session whose last list found an item at once, for a caller without a place; nil: none
 	missed  time.Time             // when a Pop last found the item gone that it had read ahead
 	lists   uint                  // how many lists choose has seen
 	rivals  int                   // how many items further to look, since others take from the head

@@ -386,6 +386,11 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	f.q.met(false)
 	f.q.keep(f.s, began, gen, &v, rest)
 	f.later = false
+	prompt := f.s
+	if f.place.path != "" {
+		prompt = nil // it has waited
+	}
+	f.q.setPrompt(prompt)
 	f.place.vacated()
 	return claims, v, nil
 }

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -66,16 +67,50 @@ func (q *queue) nextRead() (*session, *readAhead) {
 	return s, r
 }
 
-// popAhead pops the next item if a Pop before has read it ahead: it deletes the item without a
-// claim, in one commit, see T9 in queue_engine.go. If it reports false without an error, nothing
-// was deleted, and the caller takes an item as others do.
+// listNext begins to read the first of the items that are remembered, and lists them before if
+// none is. It does so only in a Queue, if the last list of this session found an item at once, and
+// if no other consumer takes from the head: else a claim, which needs no read before, is better.
+func (q *queue) listNext(ctx context.Context) {
+	q.mu.Lock()
+	s, gen := q.prompt, q.gen
+	known := s != nil && q.ahead.s == s && len(q.ahead.items) > 0
+	calm := q.kind == fifoQueue && !q.feeding && q.ending == 0 && q.rivals == 0
+	q.mu.Unlock()
+	if s == nil || !calm || s.b.Err() != nil {
+		return
+	}
+	if !known {
+		began := time.Now()
+		v, err := q.walk(ctx, s, math.MaxInt, nil, q.stuckItems(), learnsLater)
+		if err != nil || len(v.found) == 0 {
+			q.setPrompt(nil)
+			return
+		}
+		q.keep(s, began, gen, &v, v.found)
+	}
+	q.readNext(s)
+}
+
+// setPrompt records on which session the last list found an item at once; nil: on none.
+func (q *queue) setPrompt(s *session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.prompt = s
+}
+
+// popAhead pops the next item if it was read ahead, by a Pop before or by this one: it deletes the
+// item without a claim, in one commit, see T9 in queue_engine.go. If it reports false without an
+// error, nothing was deleted, and the caller takes an item as others do.
 func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error) {
 	if ctx.Err() != nil || q.q.c.isClosing() {
 		return v, false, nil
 	}
 	s, r := q.q.nextRead()
 	if r == nil {
-		return v, false, nil
+		q.q.listNext(ctx)
+		if s, r = q.q.nextRead(); r == nil {
+			return v, false, nil
+		}
 	}
 	began := time.Now()
 	defer func() {

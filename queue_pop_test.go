@@ -462,6 +462,37 @@ func TestAPopAheadIsTraced(t *testing.T) {
 	})
 }
 
+// A Pop of an item that was just put costs one commit, as a Pop of one that was read ahead does, and
+// as many round trips as one that claims.
+func TestAPopOfWhatWasJustPutIsOneCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r callCount
+		st := memory.New(&memory.Options{SessionTimeout: time.Hour})
+		link := st.Link("far")
+		q := coord.NewQueue[int](coordtest.Open(t, backendtest.Intercept(link, *r.hooks()), nil), "/q", nil)
+		link.SetLatency(tripTime / 2)
+		const turns = 20
+		var trips time.Duration
+		commits, requests := 0, 0
+		for n := range turns + 1 {
+			mustPut(t, q, n, n)
+			r.reset()
+			began := time.Now()
+			mustPop(t, q, n)
+			if n > 0 { // the first does not know that there is something
+				trips += time.Since(began)
+				commits += r.writes()
+				requests += r.reset()
+			}
+		}
+		t.Logf("figure: a Pop of what was just put: %.2f round trips, %.2f requests, %.2f commits",
+			float64(trips)/float64(tripTime)/turns, float64(requests)/turns, float64(commits)/turns)
+		if commits != turns || requests > 3*turns || trips > 3*turns*tripTime {
+			t.Errorf("%d Pops: %d commits, %d requests, %v", turns, commits, requests, trips)
+		}
+	})
+}
+
 // Clients that pop from one queue have lists that are alike. They do not compete for each item.
 func TestPopsOfSeveralClientsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
