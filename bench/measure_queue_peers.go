@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	recipe "go.etcd.io/etcd/client/v3/experimental/recipes"
 
@@ -32,6 +33,7 @@ const (
 	whatQueue    = "Queue"
 	whatLocking  = "LockingQueue"
 	whatRecipe   = "recipe Queue"
+	whatThree    = "create, create and delete, without a queue"
 )
 
 // What a consumer's crash does to the item that it processes.
@@ -41,6 +43,7 @@ const (
 	// The consumers of Curator watch the items and not the locks. So the end of a lock wakes
 	// no consumer, and each looks at the items again when one is put or deleted.
 	crashRedeliversLate = "redelivered, after the next change of the queue"
+	crashNothing        = "no item"
 )
 
 // comparedQueuesGroup compares the queues of coord with those of other libraries: a service's
@@ -53,6 +56,7 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 			"where the queue knows that. So the queues stay short, which is the best case of those that list all items. "+
 			"In batches a turn has %d items: coord puts, claims and acknowledges them together; Curator's putMulti stores them in one node, "+
 			"which is taken and deleted as a whole; kazoo's put_all puts them together, and they are taken one by one. "+
+			"The first row is the limit of the queues that never lose an item: three writes, one after the other, with one client for all. "+
 			"The times are those of a turn, the other figures are per item. A cell fails unless every item was taken exactly once.", len(payload), batch),
 		shown: []metric{mRate, mPackets, mServerCPU, mP50, mP99},
 	}
@@ -77,6 +81,9 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 			c.crash = crash
 		}
 	}
+	add(whatThree, byRaw, onZooKeeper, crashNothing, func(ctx context.Context, _ string, n, _ int, span time.Duration) (sample, error) {
+		return e.rawSteps(ctx, n, span, rawThree)
+	})
 	add(whatTake, byCoord, onZooKeeper, crashRedelivers, inProcess(e.direct.takers))
 	add(whatPop, byCoord, onZooKeeper, crashLoses, inProcess(e.direct.poppers))
 	add(whatPrefetch, byCoord, onZooKeeper, crashRedelivers, inProcess(e.direct.prefetchers))
@@ -97,6 +104,23 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 		}))
 	}
 	return g
+}
+
+// rawThree makes the writes that a queue cannot do without if it never loses an item: one for the
+// item, one for the claim, and one that deletes both. Each begins when the one before is answered.
+func rawThree(c *zk.Conn, path string) step {
+	return func(context.Context) error {
+		item, err := c.Create(path+"/i-", []byte(payload), zk.FlagSequence, zk.WorldACL(zk.PermAll))
+		if err != nil {
+			return err
+		}
+		mark := path + "/m-" + item[strings.LastIndexByte(item, '-')+1:]
+		if _, err := c.Create(mark, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
+			return err
+		}
+		_, err = c.Multi(&zk.DeleteRequest{Path: mark, Version: -1}, &zk.DeleteRequest{Path: item, Version: -1})
+		return err
+	}
 }
 
 // isBatched reports whether several items are put at a time.

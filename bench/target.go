@@ -57,7 +57,11 @@ func judge(results []*result) []target {
 			j.ratio(fmt.Sprintf("items one at a time, %d consumers, times the fastest peer that %s an item", n, x.which), x.bound,
 				j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, float64(n)), j.fastestQueue(x.loses, float64(n)))
 		}
+		j.ratio(fmt.Sprintf("items popped, %d consumers, times the fastest peer that can lose an item", n), 1,
+			j.cell(queuesCompared, whatPop, byCoord, onZooKeeper, float64(n)), j.fastestQueue(true, float64(n)))
 	}
+	j.ratio("items one at a time, 1 consumers, as a part of three writes in turn", 0.85,
+		j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatThree, byRaw, onZooKeeper, 1))
 
 	mutex := j.cell("costs", "Mutex", byCoord, onZooKeeper, 0)
 	j.atMost("uncontended lock: round trips", 1, mutex, mTripsOf+"Lock", 1)
@@ -118,7 +122,7 @@ func (j *judgement) best(group, what, who string) (best *result) {
 // item with a consumer that crashes, or does not.
 func (j *judgement) fastestQueue(loses bool, consumers float64) (fastest *result) {
 	for _, r := range j.results {
-		if r.Error != "" || r.Group != queuesCompared || r.Who == byCoord || isBatched(r.What) || r.X != consumers || (r.Crash == crashLoses) != loses {
+		if r.Error != "" || r.Group != queuesCompared || r.Who == byCoord || r.Who == byRaw || isBatched(r.What) || r.X != consumers || (r.Crash == crashLoses) != loses {
 			continue
 		}
 		if fastest == nil || r.Figures[mRate].Median > fastest.Figures[mRate].Median {
