@@ -83,7 +83,8 @@ type Harness struct {
 	// busy machine.
 	SessionTimeout time.Duration
 
-	// Parallel runs the leaves in parallel. Without it they run one by one.
+	// Parallel runs the leaves in parallel, those of all groups together. Without it they run
+	// one by one.
 	Parallel bool
 
 	// Unlike has the names, as group/clause, of the clauses that begin with "(may)" and that
@@ -114,6 +115,9 @@ func Run(t *testing.T, h Harness) {
 	}
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {
+			if h.Parallel {
+				t.Parallel()
+			}
 			for _, l := range g.leaves {
 				if slices.Contains(h.Unlike, g.name+"/"+l.name) {
 					continue

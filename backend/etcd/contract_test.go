@@ -22,6 +22,7 @@ var unlike = []string{
 // TestTheContract runs the whole contract, each test with keys of its own, and with a proxy for
 // each link.
 func TestTheContract(t *testing.T) {
+	t.Parallel()
 	// A machine with other work loses shorter sessions.
 	const timeout = 6 * time.Second
 	backendtest.Run(t, backendtest.Harness{
