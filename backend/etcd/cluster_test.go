@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,10 +69,28 @@ type member struct {
 	done chan struct{}
 }
 
-// startCluster starts the members with this binary, or with the etcd of COORD_ETCD.
-func startCluster(t *testing.T) *cluster {
+// startCluster starts the members with this binary, or with the etcd of COORD_ETCD, and returns
+// when they serve. more is added to their configuration.
+func startCluster(t *testing.T, more map[string]any) *cluster {
 	t.Helper()
-	ports, dir := free(t, 6), t.TempDir()
+	for tries := 1; ; tries++ {
+		c, err := newCluster(t, more)
+		if err == nil {
+			return c
+		}
+		if !errors.Is(err, errPortTaken) || tries == 5 {
+			t.Fatal(err)
+		}
+	}
+}
+
+func newCluster(t *testing.T, more map[string]any) (_ *cluster, err error) {
+	t.Helper()
+	ports, err := free(6)
+	if err != nil {
+		return nil, err
+	}
+	dir := t.TempDir()
 	var all []string
 	for i := range 3 {
 		all = append(all, fmt.Sprintf("m%d=http://%s", i, ports[3+i]))
@@ -80,33 +99,52 @@ func startCluster(t *testing.T) *cluster {
 	t.Cleanup(func() {
 		for _, m := range c.members {
 			if m.Kill(); t.Failed() {
-				log, _ := os.ReadFile(m.log) // the test has failed already
-				t.Logf("the end of the log of %s:\n%s", m.addr, log[max(0, len(log)-4000):])
+				t.Logf("the end of the log of %s:\n%s", m.addr, m.lastWords())
 			}
 		}
 	})
 	for i := range 3 {
 		client, peer := "http://"+ports[i], "http://"+ports[3+i]
-		text, err := json.Marshal(map[string]any{
+		config := map[string]any{
 			"name": fmt.Sprint("m", i), "data-dir": filepath.Join(dir, fmt.Sprint(i)),
 			"heartbeat-interval": heartbeat.Milliseconds(), "election-timeout": election.Milliseconds(),
 			"listen-client-urls": client, "advertise-client-urls": client,
 			"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": strings.Join(all, ","),
 			"log-level": "error", "logger": "zap", "log-outputs": []string{"stderr"},
-		})
+		}
+		maps.Copy(config, more)
+		text, err := json.Marshal(config)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		m := &member{addr: ports[i], config: filepath.Join(dir, fmt.Sprint(i, ".json")), log: filepath.Join(dir, fmt.Sprint(i, ".log"))}
 		if err := os.WriteFile(m.config, text, 0o644); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		if err := m.Launch(); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		c.members = append(c.members, m)
 	}
-	return c
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, m := range c.members {
+		if err := m.Await(ctx); err != nil {
+			for _, m := range c.members {
+				m.Kill()
+			}
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+var errPortTaken = errors.New("a port is taken")
+
+// lastWords returns the end of the log.
+func (m *member) lastWords() string {
+	log, _ := os.ReadFile(m.log) // what there is
+	return string(log[max(0, len(log)-4000):])
 }
 
 func (c *cluster) Addrs() (addrs []string) {
@@ -192,21 +230,39 @@ func (m *member) status(ctx context.Context) (*pb.StatusResponse, error) {
 	return pb.NewMaintenanceClient(cc).Status(ctx, &pb.StatusRequest{}, grpc.WaitForReady(true))
 }
 
-// Await returns when the member answers linearizable reads.
+// Await returns when the member answers linearizable reads, or when its process has ended.
 func (m *member) Await(ctx context.Context) error {
+	m.mu.Lock()
+	ended := m.done
+	m.mu.Unlock()
+	for {
+		// gRPC connects again after growing pauses, so each try has a connection of its own.
+		err := m.answer(ctx)
+		select {
+		case <-ended:
+			if log := m.lastWords(); strings.Contains(log, "address already in use") {
+				return fmt.Errorf("member %s: %w", m.addr, errPortTaken)
+			}
+			return fmt.Errorf("member %s has ended: %s", m.addr, m.lastWords())
+		default:
+		}
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// answer waits up to a second for an answer.
+func (m *member) answer(ctx context.Context) error {
 	cc, err := dial(m.addr)
 	if err != nil {
 		return err
 	}
 	defer cc.Close()
-	for {
-		try, cancel := context.WithTimeout(ctx, time.Second)
-		_, err := pb.NewKVClient(cc).Range(try, &pb.RangeRequest{Key: []byte("x")}, grpc.WaitForReady(true))
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err = pb.NewKVClient(cc).Range(ctx, &pb.RangeRequest{Key: []byte("x")}, grpc.WaitForReady(true))
+	return err
 }
 
 func (c *cluster) Servers() (all []ensemble.Server) {

@@ -16,7 +16,11 @@ import (
 // A server is stopped and started again; the session outlives it.
 func TestARestartOfTheServer(t *testing.T) {
 	t.Parallel()
-	dir, addr := t.TempDir(), free(t, 1)[0]
+	addrs, err := free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, addr := t.TempDir(), addrs[0]
 	srv, err := startAt(dir, addr)
 	if err != nil {
 		t.Fatal(err)

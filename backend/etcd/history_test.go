@@ -24,15 +24,10 @@ import (
 // Ensembles are clusters for the tests with several servers.
 var Ensembles = &ensemble.Service{
 	Start: func(t *testing.T) ensemble.Ensemble {
-		e := &recorded{cluster: startCluster(t), moved: make(chan struct{})}
+		e := &recorded{cluster: startCluster(t, nil), moved: make(chan struct{})}
 		ctx, cancel := context.WithCancel(context.Background())
 		e.wg.Go(func() { e.follow(ctx) })
 		t.Cleanup(func() { cancel(); e.wg.Wait() })
-		for _, m := range e.members {
-			if err := m.Await(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
 		return e
 	},
 	Backend: func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend {

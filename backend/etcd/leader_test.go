@@ -17,7 +17,7 @@ import (
 // The leader is paused, and then killed. Sessions of all three members go on with the next one.
 func TestTheLeaderIsPausedAndKilled(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t)
+	c := startCluster(t, nil)
 	leader := func() ensemble.Server {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

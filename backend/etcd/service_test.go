@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/internal/zktest"
 )
 
 // binary is the path of an etcd to run the tests with. Without one they run an embedded server.
@@ -104,17 +106,12 @@ func startEmbedded(dir, addr string, change func(*embed.Config)) (*server, error
 }
 
 func startBinary(path, dir, addr string) (*server, error) {
-	addrs := [2]string{addr}
-	for i := range addrs {
-		if addrs[i] != "" && !strings.HasSuffix(addrs[i], ":0") {
-			continue
-		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		addrs[i] = l.Addr().String()
-		l.Close()
+	addrs, err := free(2)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(addr, ":0") {
+		addrs[0] = addr
 	}
 	client, peer := "http://"+addrs[0], "http://"+addrs[1]
 	cmd := exec.Command(path, "--data-dir", filepath.Join(dir, "data"), "--heartbeat-interval", "20", "--election-timeout", "200",
@@ -139,19 +136,18 @@ func startBinary(path, dir, addr string) (*server, error) {
 	return s, nil
 }
 
-// free returns addresses that nothing listens at.
-func free(t testing.TB, n int) []string {
-	t.Helper()
-	var addrs []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
+// free returns addresses of loopback that nothing listens at. No other process is assigned one of
+// them while its server is down.
+func free(n int) ([]string, error) {
+	ports, err := zktest.FreePorts(n)
+	if err != nil {
+		return nil, err
 	}
-	return addrs
+	var addrs []string
+	for _, port := range ports {
+		addrs = append(addrs, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	}
+	return addrs, nil
 }
 
 func dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {

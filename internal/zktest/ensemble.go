@@ -108,7 +108,7 @@ type Ensemble struct {
 // Start starts the servers and returns when all of them serve clients. ctx bounds only the
 // start. The error contains the end of the servers' logs. The caller must Close the ensemble.
 func Start(ctx context.Context, opts *Options) (*Ensemble, error) {
-	return startOn(ctx, opts, freePorts)
+	return startOn(ctx, opts, FreePorts)
 }
 
 // startOn is Start with ports that choose returns.

@@ -26,9 +26,9 @@ const (
 	highestPort = 32000
 )
 
-// freePorts returns n different ports that were free a moment ago. Another
+// FreePorts returns n different ports for servers that were free a moment ago. Another
 // process may take one before the server does: see portTaken.
-func freePorts(n int) ([]int, error) {
+func FreePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
 	listeners := make([]net.Listener, 0, n)
 	defer func() {

@@ -97,7 +97,7 @@ func TestAWrongPasswordEndsNoSession(t *testing.T) {
 }
 
 func TestExpireSessionEndsWithItsContext(t *testing.T) {
-	ports, err := freePorts(1)
+	ports, err := FreePorts(1)
 	if err != nil {
 		t.Fatal(err)
 	}

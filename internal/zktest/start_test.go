@@ -60,7 +60,7 @@ func TestATakenPortIsAvoided(t *testing.T) {
 				}
 			}()
 			choose := func(n int) ([]int, error) {
-				ports, err := freePorts(n)
+				ports, err := FreePorts(n)
 				if err != nil || len(taken) > 0 {
 					return ports, err
 				}
