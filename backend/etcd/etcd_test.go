@@ -219,6 +219,23 @@ func TestEachCallIsOneRequest(t *testing.T) {
 	}
 }
 
+// The name of a node that was created without a number can look as if it had one: some that end
+// with a UUID do. What the session has seen of the node is enough for a commit of one request.
+func TestANodeThatLooksSequentialIsDeletedInOneRequest(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("a")
+	a := open(t, l)
+	commit(t, a, backend.Create("/d-0000001408", nil, backend.Persistent))
+	commit(t, a, backend.Create("/d-0000001408/n-861405011417", nil, backend.Persistent))
+	before := l.requested("/etcdserverpb.KV/Txn")
+	commit(t, a, backend.SetData("/d-0000001408/n-861405011417", nil, 0))
+	commit(t, a, backend.Create("/d-0000001408/m", nil, backend.Persistent))
+	commit(t, a, backend.Delete("/d-0000001408/n-861405011417", 1))
+	if n := l.requested("/etcdserverpb.KV/Txn") - before; n != 3 {
+		t.Errorf("%d requests for three commits", n)
+	}
+}
+
 func TestUsersAndTheirPermissions(t *testing.T) {
 	t.Parallel()
 	if binary != "" {

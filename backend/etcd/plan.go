@@ -210,14 +210,14 @@ func (s *session) guess(ops []backend.Op) *plan {
 			case parent != nil && parent.Kind != backend.OpCheck && parent.Kind != backend.OpSetData && parent.Kind != backend.OpCarry:
 				return nil
 			case p.once("parent", dir):
-				dirKey := s.known.key(dir)
-				if dirKey == "" && len(s.cfg.sequences(dir)) > 0 {
+				dirKey, r := s.known.key(dir), s.known.record(dir)
+				if dirKey == "" && r == nil && len(s.cfg.sequences(dir)) > 0 {
 					return nil
 				}
 				if dirKey == "" {
 					dirKey = s.cfg.literalKey(dir)
 				}
-				if r := s.known.record(dir); r != nil && !r.regular() {
+				if r != nil && (r.key != dirKey || !r.regular()) {
 					return nil
 				}
 				p.compare(compareBelow(dirKey, flagEphemeral))
@@ -238,7 +238,8 @@ func (s *session) guess(ops []backend.Op) *plan {
 			}
 			continue
 		}
-		if !sequential && len(s.cfg.sequences(op.Path)) > 0 || seen != nil && (seen.key != key || !seen.regular()) {
+		// A node that the session has seen has the key that it had then, or the compares fail.
+		if seen == nil && !sequential && len(s.cfg.sequences(op.Path)) > 0 || seen != nil && (seen.key != key || !seen.regular()) {
 			return nil
 		}
 		switch op.Kind {
