@@ -15,6 +15,7 @@ import (
 // cannot import this module.
 var overlaid = map[string]string{
 	"service_test.go": "internal/etcdservice/service.go",
+	"trips_test.go":   "internal/etcdservice/trips.go",
 	"cluster_test.go": "internal/etcdservice/cluster.go",
 	"history_test.go": "internal/etcdservice/history.go",
 	"line_test.go":    "internal/etcdservice/line.go",

@@ -164,6 +164,7 @@ type service struct {
 	mu    sync.Mutex
 	links map[string]*link
 	admin *grpc.ClientConn
+	trips *trips // of all links that are made afterwards
 }
 
 var prefixes atomic.Int64
@@ -188,6 +189,11 @@ func (s *service) close() {
 		l.close()
 	}
 	s.admin.Close()
+}
+
+// roundTrip makes a request of no client.
+func (s *service) roundTrip(ctx context.Context) (*pb.RangeResponse, error) {
+	return pb.NewKVClient(s.admin).Range(ctx, &pb.RangeRequest{Key: []byte("x")})
 }
 
 func (s *service) Root() string { return s.root }
@@ -228,6 +234,7 @@ type link struct {
 	answer    error // instead of the reply to the next commit
 	reject    error // instead of passing the next commit on
 	silent    bool  // no response of a watch stream reaches the client
+	trips     *trips
 }
 
 // rejectNext answers the next commit with an error; the server does not get it.
@@ -352,7 +359,7 @@ func (l *link) forward(md metadata.MD, method string, body []byte, h *hold) {
 }
 
 func newLink(s *service) (*link, error) {
-	l := &link{service: s, served: make(chan struct{}), sent: make(map[string]int), replies: make(map[string]int)}
+	l := &link{service: s, trips: s.trips, served: make(chan struct{}), sent: make(map[string]int), replies: make(map[string]int)}
 	var err error
 	if l.server, err = dial(s.server, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30))); err != nil {
 		return nil, err
@@ -486,6 +493,7 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 		return err
 	}
 	lost := errLost
+	var call tripCall
 	up := make(chan error, 1)
 	counted := make(chan bool, 1) // of the first request
 	put := make(chan bool, 1)     // likewise: it writes
@@ -501,6 +509,7 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 			l.mu.Lock()
 			l.sent[method]++
 			l.mu.Unlock()
+			l.trips.sent(l, &call, method, body)
 			l.runHook(method, body)
 			if h := l.holds(method, body); h != nil {
 				close(h.hit)
@@ -570,6 +579,7 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 		if silent {
 			continue
 		}
+		l.trips.answered(l, &call, method, body)
 		if err := client.SendMsg(&body); err != nil {
 			return err
 		}
