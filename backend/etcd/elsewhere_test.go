@@ -39,7 +39,14 @@ func New(t *testing.T) backendtest.Service {
 	return newService(t, os.Getenv("COORD_ETCD_SERVER"), etcd.Options{SessionTimeout: coordtest.RealTimeout})
 }
 `,
-	"elsewhere_test.go": `package coord_test
+	"elsewhere_test.go":                     "package coord_test" + services,
+	"internal/simulation/elsewhere_test.go": "package simulation_test" + services,
+	"internal/chaos/elsewhere_test.go":      "package chaos" + ensembles,
+	"internal/faulttest/elsewhere_test.go":  "package faulttest" + ensembles,
+	"internal/sweep/elsewhere_test.go":      "package sweep" + ensembles,
+}
+
+const services = `
 
 import (
 	"github.com/go-coord/coord/internal/coordtest"
@@ -47,10 +54,7 @@ import (
 )
 
 func init() { coordtest.Elsewhere = etcdservice.New }
-`,
-	"internal/chaos/elsewhere_test.go": "package chaos" + ensembles,
-	"internal/sweep/elsewhere_test.go": "package sweep" + ensembles,
-}
+`
 
 const ensembles = `
 

@@ -212,6 +212,9 @@ func (l *line) down(ctx context.Context, client grpc.ServerStream, server grpc.C
 		case f = <-pending:
 		default:
 		}
+		if err == nil && strings.HasSuffix(method, "/LeaseKeepAlive") {
+			l.said(zkproxy.Frame{Dir: zkproxy.Down, Opcode: zkproxy.OpPing})
+		}
 		if err == nil && strings.HasSuffix(method, "/LeaseGrant") {
 			var r pb.LeaseGrantResponse
 			if r.Unmarshal(body) == nil {

@@ -402,7 +402,8 @@ func (l *link) SetLatency(d time.Duration) { l.bytes.SetDelay(d, d) }
 func (l *link) Expire(session int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if _, err := pb.NewLeaseClient(l.service.admin).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: session}); err != nil {
+	_, err := pb.NewLeaseClient(l.service.admin).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: session})
+	if err != nil && status.Code(err) != codes.NotFound { // it can have ended by itself
 		l.service.tb.Errorf("expire session %#x: %v", session, err)
 	}
 }

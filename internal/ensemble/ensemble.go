@@ -36,6 +36,7 @@ type Line interface {
 	Close() error
 	Cut() int
 	Refuse(on bool)
+	Blackhole(on bool)
 	OnFrame(f func(zkproxy.Frame))
 	Drop(match func(zkproxy.Frame) bool, what zkproxy.DropWhat) Fault
 }

@@ -396,7 +396,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 		took, width = 15*time.Second, 900 // about 10,000 nodes
 		rounds = max(rounds, int(large/took))
 	}
-	e := ensemble(t, shortSync)
+	e := startServers(t, shortSync).Ensemble
 	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
 	c := &churn{e: e, s: s, width: width}
 	plain, err := s.ZooKeeper("observer").Open(t.Context())

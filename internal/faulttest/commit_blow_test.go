@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zkproxy"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // The ways in which a process of a transaction fails at one of its requests.
@@ -41,7 +41,7 @@ const lateBy = commitTimeout / 2
 type blow struct {
 	a      *actor
 	how    string
-	faults []*zkproxy.Fault // one at each proxy, of which one can happen
+	faults []ensemble.Fault // one at each proxy, of which one can happen
 	seen   atomic.Int64     // requests
 	kills  bool
 	struck bool
@@ -96,9 +96,7 @@ func (b *blow) look() (killed bool) {
 		b.cut() // held frames are never forwarded
 		b.release()
 	case expiryBefore, expiryAfter:
-		if err := zktest.ExpireSession(b.a.t.Context(), b.a.e.Addrs()[0], b.session(), nil); err != nil {
-			b.a.t.Fatal(err)
-		}
+		b.a.e.expire(b.a.t, b.session())
 		b.cut()
 		b.release()
 	}

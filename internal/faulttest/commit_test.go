@@ -64,7 +64,7 @@ func (c commitCell) String() string {
 // with each other and with the protocol.
 func TestATransactionOfProcessesSurvivesAFaultAtEveryRequest(t *testing.T) {
 	zktest.Require(t)
-	m := newMatrix(t, ensemble(t, shortSync))
+	m := newMatrix(t, startServers(t, shortSync).Ensemble)
 	// Without a fault, to count the requests.
 	m.run(2, []commitCell{{how: noBlow}, {how: noBlow, no: true}})
 	var cells []commitCell

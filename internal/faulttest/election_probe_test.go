@@ -11,8 +11,6 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // A probe is a client without faults. It makes a small commit again and again, to measure the
@@ -26,10 +24,10 @@ type probe struct {
 	began time.Duration // begin of the commit under way, or zero
 }
 
-func newProbe(t *testing.T, e *zktest.Ensemble) *probe {
+func newProbe(t *testing.T, e servers) *probe {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	c, err := coord.Open(ctx, zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: mostTimeout}), nil)
+	c, err := coord.Open(ctx, backendAt(e.Addrs(), mostTimeout, 0), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // electionTimeout leaves a candidate half of it for its pings, since the margin takes the
@@ -33,12 +32,12 @@ var ways = []string{"leadership", "run"}
 // channel of Leadership and those that use Run swap half-way, and whenever a process is
 // replaced.
 func TestLeadersAreReplaced(t *testing.T) {
-	zktest.Require(t)
+	require(t)
 	n := len(faults)
 	if long() {
 		n = 100
 	}
-	r := newReign(t, ensemble(t, shortSync))
+	r := newReign(t, startServers(t, shortSync))
 	for i := range n {
 		if i == n/2 {
 			r.vacate()
@@ -78,7 +77,7 @@ type reign struct {
 	unheard  map[int64]bool  // tokens of terms whose leader could not be notified in time
 }
 
-func newReign(t *testing.T, e *zktest.Ensemble) *reign {
+func newReign(t *testing.T, e servers) *reign {
 	t.Helper()
 	r := &reign{
 		stage: newStage(t, e), way: make(map[*actor]int),
@@ -302,9 +301,7 @@ func (r *reign) next(term line) (who *actor, after line) {
 // expire makes the service end a session, as if it had timed out.
 func (r *reign) expire(session int64) {
 	r.t.Helper()
-	if err := zktest.ExpireSession(r.t.Context(), r.e.Addrs()[0], session, nil); err != nil {
-		r.t.Fatal(err)
-	}
+	r.e.expire(r.t, session)
 }
 
 // disturb cuts the observer's connections, or ends its session, in some rounds.

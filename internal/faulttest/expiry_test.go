@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zkproxy"
-	"github.com/go-coord/coord/internal/zktest"
+	"github.com/go-coord/coord/internal/ensemble"
 )
 
 // expiry is the control for bounds that begin when a process is killed. It is a session with
@@ -20,22 +18,18 @@ import (
 // the next leader gives all of them their whole timeout again.
 type expiry struct {
 	t     *testing.T
-	proxy *zkproxy.Proxy
+	proxy ensemble.Line
 	path  string
 	see   backend.Session
 	began time.Duration
 	after time.Duration // the session timeout
 }
 
-func newExpiry(t *testing.T, e *zktest.Ensemble, timeout time.Duration) *expiry {
+func newExpiry(t *testing.T, e servers, timeout time.Duration) *expiry {
 	t.Helper()
-	p, err := zkproxy.New(e.Addrs()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
+	p := newLine(t, e.Addrs()[0])
 	open := func(addrs []string, timeout time.Duration) backend.Session {
-		s, err := zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: timeout}).Open(t.Context())
+		s, err := backendAt(addrs, timeout, 0).Open(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func resume(t *testing.T, s *zktest.Server) {
 
 // leaderPaused: the pause and the margin fit into the session timeout. Followers go on
 // answering pings, writes wait, and no client loses anything.
-func leaderPaused(t *testing.T, e *zktest.Ensemble) {
+func leaderPaused(t *testing.T, e servers) {
 	const timeout = mostTimeout
 	s := newStage(t, e)
 	var back figures[time.Duration]
@@ -55,7 +55,7 @@ func leaderPaused(t *testing.T, e *zktest.Ensemble) {
 	held := holder.hold()
 	for i := range n {
 		place := waiter.wait()
-		leader, followers := leaderOf(t, e), followersOf(t, e)
+		leader, followers := leaderOf(t, e.Ensemble), followersOf(t, e.Ensemble)
 		pin(followers[0], holder)
 		pin(followers[1], waiter)
 		writer := newWriter(t, followers[i%2])
@@ -79,7 +79,7 @@ func leaderPaused(t *testing.T, e *zktest.Ensemble) {
 			t.Errorf("round %d: the write that waited: %v", i, writer.err)
 		}
 		writer.close()
-		if l := leaderOf(t, e); l != leader {
+		if l := leaderOf(t, e.Ensemble); l != leader {
 			t.Errorf("round %d: server %d leads, not %d; the followers gave it up, so this round is void", i, l.ID(), leader.ID())
 		}
 		holder.silent(mh, "done", "requeued")
@@ -152,7 +152,7 @@ func (w *writer) close() { w.c.Close() }
 // to report that the session is alive. Then no client loses anything, and the round does not
 // count. A round in which the follower was too slow to answer, so that the holder is notified
 // during the pause, does not count either: nothing was late.
-func leaderPausedTooLong(t *testing.T, e *zktest.Ensemble) {
+func leaderPausedTooLong(t *testing.T, e servers) {
 	const timeout = 2 * time.Second
 	s := newStage(t, e)
 	var gap figures[time.Duration]
@@ -162,7 +162,7 @@ func leaderPausedTooLong(t *testing.T, e *zktest.Ensemble) {
 	for i := 0; i < n+saved+early && saved+early < n+4; i++ {
 		holder.hold()
 		other.wait()
-		leader, followers := leaderOf(t, e), followersOf(t, e)
+		leader, followers := leaderOf(t, e.Ensemble), followersOf(t, e.Ensemble)
 		pin(followers[i%2], holder)
 		pin(followers[i/2%2], other)
 		held := holder.stands()
@@ -215,7 +215,7 @@ func leaderPausedTooLong(t *testing.T, e *zktest.Ensemble) {
 // If the follower's last report is under way when the leader is stopped, the leader reads it
 // afterwards and counts from then. Such a round does not test the margin, so more rounds
 // follow until one does.
-func marginCovers(t *testing.T, e *zktest.Ensemble) {
+func marginCovers(t *testing.T, e servers) {
 	const timeout = mostTimeout
 	const noMargin = tick / 2
 	type pair struct {
@@ -235,7 +235,7 @@ func marginCovers(t *testing.T, e *zktest.Ensemble) {
 	}
 	n := 0
 	for ; n < rounds(2) || pairs[1].late == 0 && n < rounds(2)+4; n++ {
-		leader, followers := leaderOf(t, e), followersOf(t, e)
+		leader, followers := leaderOf(t, e.Ensemble), followersOf(t, e.Ensemble)
 		doomed, stays := followers[n%2], followers[1-n%2]
 		for _, p := range pairs {
 			p.holder.hold()

@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // The ensembles. With a margin of (syncLimit + 2) ticks the package guarantees its order:
@@ -23,18 +21,13 @@ const (
 	mostTimeout = 20 * tick // the largest that servers grant by default
 )
 
-func ensemble(t *testing.T, syncLimit int) *zktest.Ensemble {
-	t.Helper()
-	return zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: syncLimit})
-}
-
 // TestTwoProcesses makes two processes use one lock while one of them, the network, or a
 // server fails. Scenarios that affect only processes run concurrently on one ensemble.
 func TestTwoProcesses(t *testing.T) {
-	zktest.Require(t)
+	require(t)
 	together(t,
 		subtest{"processes", func(t *testing.T) {
-			e := ensemble(t, shortSync)
+			e := startServers(t, shortSync)
 			together(t,
 				subtest{"a killed holder is succeeded within the session timeout", func(t *testing.T) { holderKilled(t, e) }},
 				subtest{"a holder without network is notified before the next grant", func(t *testing.T) { holderBlackholed(t, e) }},
@@ -43,18 +36,18 @@ func TestTwoProcesses(t *testing.T) {
 			)
 		}},
 		subtest{"servers", func(t *testing.T) {
-			e := ensemble(t, shortSync)
+			e := startServers(t, shortSync)
 			t.Run("no client loses the lock when the leader is killed", func(t *testing.T) { leaderKilled(t, e) })
 			t.Run("no client loses the lock when a follower is killed", func(t *testing.T) { followerKilled(t, e) })
 			t.Run("a waiter whose server is killed keeps its place", func(t *testing.T) { waiterKeepsPlace(t, e) })
 		}},
 		subtest{"pauses", func(t *testing.T) {
-			e := ensemble(t, longSync)
+			e := startServers(t, longSync)
 			t.Run("no client loses the lock when the leader is paused", func(t *testing.T) { leaderPaused(t, e) })
 			t.Run("a margin too small lets the next grant come first", func(t *testing.T) { leaderPausedTooLong(t, e) })
 		}},
 		subtest{"margins", func(t *testing.T) {
-			e := ensemble(t, longSync)
+			e := startServers(t, longSync)
 			t.Run("a margin large enough covers pings that a follower answers without its leader", func(t *testing.T) { marginCovers(t, e) })
 		}},
 	)
@@ -62,7 +55,7 @@ func TestTwoProcesses(t *testing.T) {
 
 // holderKilled: only the servers release the lock of a dead process, when its session has
 // timed out.
-func holderKilled(t *testing.T, e *zktest.Ensemble) {
+func holderKilled(t *testing.T, e servers) {
 	const timeout = 3 * time.Second
 	s := newStage(t, e)
 	var took figures[time.Duration]
@@ -91,7 +84,7 @@ func holderKilled(t *testing.T, e *zktest.Ensemble) {
 
 // holderBlackholed: client and servers lose contact, and neither side is notified. The client
 // must give up first.
-func holderBlackholed(t *testing.T, e *zktest.Ensemble) {
+func holderBlackholed(t *testing.T, e servers) {
 	const timeout = 6 * time.Second
 	s := newStage(t, e)
 	var gap, told figures[time.Duration]
@@ -129,7 +122,7 @@ func holderBlackholed(t *testing.T, e *zktest.Ensemble) {
 
 // holderPaused: a process that does not run cannot be notified. It must see its loss as soon
 // as it runs and checks, and the resource must refuse its write if it does not check.
-func holderPaused(t *testing.T, e *zktest.Ensemble) {
+func holderPaused(t *testing.T, e servers) {
 	const timeout = 2 * time.Second
 	s := newStage(t, e)
 	var look figures[time.Duration]

@@ -121,7 +121,7 @@ func runFleet(t *testing.T) (broken error) {
 	setUp := monotonic()
 	e := zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: longSync, JavaArgs: []string{wholeLogs}})
 	f := &fleet{
-		works: newWorks(t, e), setUp: setUp, faults: make(map[string]int), stopped: make(map[*actor]spans), cutOff: make(map[*actor]spans),
+		works: newWorks(t, servers{Ensemble: e}), setUp: setUp, faults: make(map[string]int), stopped: make(map[*actor]spans), cutOff: make(map[*actor]spans),
 		died: make(map[*actor]time.Duration), busy: make(map[*actor]bool), told: make(map[*actor]int), skew: make(map[*actor]time.Duration),
 	}
 	f.delayed = f.path + "-delayed"
@@ -295,10 +295,10 @@ func (f *fleet) cause(kind string) {
 		f.cut(f.producers[f.choose(f.producers, false)])
 		f.cut(f.consumers[f.choose(f.consumers, true)])
 	case "kill the leader":
-		followersOf(f.t, f.e) // all servers are back
-		f.killServer(leaderOf(f.t, f.e))
+		followersOf(f.t, f.e.Ensemble) // all servers are back
+		f.killServer(leaderOf(f.t, f.e.Ensemble))
 	case "kill a follower":
-		f.killServer(followersOf(f.t, f.e)[rand.N(2)])
+		f.killServer(followersOf(f.t, f.e.Ensemble)[rand.N(2)])
 	default:
 		f.t.Fatalf("no such fault: %s", kind)
 	}
@@ -504,7 +504,7 @@ func (f *fleet) conclude() (broken error) {
 		f.drain(p, path)
 		f.empty(path)
 	}
-	log, dropped := allLogs(t, f.e)
+	log, dropped := allLogs(t, f.e.Ensemble)
 	if err := zklog.Replay(log); err != nil {
 		return err
 	}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // queueTimeout is the session timeout of consumers that are killed: their items return when
@@ -19,8 +17,8 @@ const queueTimeout = 4 * time.Second
 // own, pass items through one queue on three servers. Every process reports each step before
 // and after it, and all reports together must be consistent.
 func TestItemsPassAQueueBetweenProcesses(t *testing.T) {
-	zktest.Require(t)
-	e := ensemble(t, shortSync)
+	require(t)
+	e := startServers(t, shortSync)
 	t.Run("without a fault no item is delivered twice", func(t *testing.T) { queueWithoutFaults(t, e) })
 	t.Run("one consumer gets all items in order", func(t *testing.T) { queueInOrder(t, e) })
 	t.Run("whatever dies, no item is lost, and none is delivered after its ack", func(t *testing.T) { queueWithFaults(t, e) })
@@ -35,7 +33,7 @@ func queueItems() int {
 }
 
 // queueWithoutFaults checks for exactly-once delivery.
-func queueWithoutFaults(t *testing.T, e *zktest.Ensemble) {
+func queueWithoutFaults(t *testing.T, e servers) {
 	w := newWorks(t, e)
 	for _, prefetch := range []string{"0", "1", "8", "64"} {
 		w.producer()
@@ -62,7 +60,7 @@ func queueWithoutFaults(t *testing.T, e *zktest.Ensemble) {
 
 // queueInOrder checks that earlier items come earlier, however often the consumer has to
 // start again.
-func queueInOrder(t *testing.T, e *zktest.Ensemble) {
+func queueInOrder(t *testing.T, e servers) {
 	w := newWorks(t, e)
 	for range 4 {
 		w.producer()
@@ -82,7 +80,7 @@ func queueInOrder(t *testing.T, e *zktest.Ensemble) {
 		switch i {
 		case 0: // a part without a fault
 		case steps / 2:
-			w.restart(followersOf(t, e)[rand.N(2)])
+			w.restart(e.followers(t)[rand.N(2)])
 		default:
 			w.expire(a)
 		}
@@ -106,7 +104,7 @@ const mostWaiting = 100
 func share(n, parts, i int) int { return n*(i+1)/parts - n*i/parts }
 
 // queueWithFaults checks for at-least-once delivery under faults of consumers and servers.
-func queueWithFaults(t *testing.T, e *zktest.Ensemble) {
+func queueWithFaults(t *testing.T, e servers) {
 	w := newWorks(t, e)
 	for _, prefetch := range []string{"0", "1", "8", "64"} {
 		w.producer()
@@ -129,9 +127,9 @@ func queueWithFaults(t *testing.T, e *zktest.Ensemble) {
 		victim := w.victim()
 		switch {
 		case i%(steps/2) == 2:
-			server := leaderOf(t, e)
+			server := e.leader(t)
 			if len(w.restarts)%2 == 1 {
-				server = followersOf(t, e)[rand.N(2)]
+				server = e.followers(t)[rand.N(2)]
 			}
 			w.restart(server)
 		case i%2 == 0:

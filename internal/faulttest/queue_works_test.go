@@ -12,8 +12,6 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // works is a queue and the processes that use it.
@@ -38,7 +36,7 @@ type works struct {
 	prefetch map[*actor]string // prefetch of each consumer
 }
 
-func newWorks(t *testing.T, e *zktest.Ensemble) *works {
+func newWorks(t *testing.T, e servers) *works {
 	t.Helper()
 	w := &works{
 		stage: newStage(t, e),
@@ -47,7 +45,7 @@ func newWorks(t *testing.T, e *zktest.Ensemble) *works {
 		puts: make(map[*actor]int), prefetch: make(map[*actor]string),
 	}
 	w.path = fmt.Sprintf("/queues/%d", stages.Add(1))
-	c, err := coord.Open(t.Context(), zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: mostTimeout}), nil)
+	c, err := coord.Open(t.Context(), backendAt(e.Addrs(), mostTimeout, 0), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,20 +218,18 @@ func (w *works) expire(a *actor) {
 		session = w.session[a]
 		return session != 0
 	})
-	if err := zktest.ExpireSession(w.t.Context(), w.e.Addrs()[0], session, nil); err != nil {
-		w.t.Fatal(err)
-	}
+	w.e.expire(w.t, session)
 	eventually(w.t, a.name+" loses its session", func() bool {
 		w.look()
 		return w.session[a] != session
 	})
 }
 
-func (w *works) restart(s *zktest.Server) {
+func (w *works) restart(s member) {
 	w.t.Helper()
 	began := time.Now()
 	s.Kill()
-	restart(w.t, s)
+	w.e.restart(w.t, s)
 	w.restarts = append(w.restarts, time.Since(began))
 }
 

@@ -48,7 +48,7 @@ func restart(t *testing.T, s *zktest.Server) {
 
 // survive plays rounds in which a server is killed. before prepares a round and returns the
 // server. No client may lose anything, and when the server is back the lock is handed over.
-func survive(t *testing.T, e *zktest.Ensemble, what string, n int, before func(round int, holder, waiter *actor) *zktest.Server) {
+func survive(t *testing.T, e servers, what string, n int, before func(round int, holder, waiter *actor) member) {
 	s := newStage(t, e)
 	var back, handOver figures[time.Duration]
 	violations := 0
@@ -63,7 +63,7 @@ func survive(t *testing.T, e *zktest.Ensemble, what string, n int, before func(r
 		killed := monotonic()
 		victim.Kill()
 		back.add(holder.stands().At - killed)
-		restart(t, victim)
+		e.restart(t, victim)
 		// The reply comes after all events that this server had to send to the holder.
 		holder.stands()
 		failed := t.Failed()
@@ -85,9 +85,9 @@ func survive(t *testing.T, e *zktest.Ensemble, what string, n int, before func(r
 }
 
 // leaderKilled: an election keeps all sessions, and so all holds.
-func leaderKilled(t *testing.T, e *zktest.Ensemble) {
-	survive(t, e, "leader", rounds(2), func(round int, holder, waiter *actor) *zktest.Server {
-		leader := leaderOf(t, e)
+func leaderKilled(t *testing.T, e servers) {
+	survive(t, e, "leader", rounds(2), func(round int, holder, waiter *actor) member {
+		leader := e.leader(t)
 		if round%2 == 0 {
 			pin(leader, holder)
 			unpin(holder)
@@ -100,9 +100,9 @@ func leaderKilled(t *testing.T, e *zktest.Ensemble) {
 }
 
 // followerKilled: both clients lose their connection and find another server.
-func followerKilled(t *testing.T, e *zktest.Ensemble) {
-	survive(t, e, "the clients' follower", rounds(2), func(round int, holder, waiter *actor) *zktest.Server {
-		follower := followersOf(t, e)[round%2]
+func followerKilled(t *testing.T, e servers) {
+	survive(t, e, "the clients' follower", rounds(2), func(round int, holder, waiter *actor) member {
+		follower := e.followers(t)[round%2]
 		pin(follower, holder, waiter)
 		unpin(holder, waiter)
 		return follower

@@ -10,7 +10,6 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkservice"
-	"github.com/go-coord/coord/internal/zktest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -127,8 +126,8 @@ func (x *contender) pending() {
 
 // waiterExpires: a waiter that loses its session joins at the tail by itself, and is granted
 // in the new order.
-func waiterExpires(t *testing.T, e *zktest.Ensemble) {
-	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: mostTimeout})
+func waiterExpires(t *testing.T, e servers) {
+	s := zkservice.New(t, e.Ensemble, zookeeper.Options{SessionTimeout: mostTimeout})
 	n := rounds(3)
 	a, b, c := newContender(t, s, "a"), newContender(t, s, "b"), newContender(t, s, "c")
 	for i := range n {
@@ -178,14 +177,14 @@ func paths(line []coord.Contender) []string {
 
 // waiterKeepsPlace: a waiter whose server is killed finds another one, and its node was never
 // deleted.
-func waiterKeepsPlace(t *testing.T, e *zktest.Ensemble) {
-	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
+func waiterKeepsPlace(t *testing.T, e servers) {
+	s := zkservice.New(t, e.Ensemble, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
 	n := rounds(2)
 	a, b, c := newContender(t, s, "a"), newContender(t, s, "b"), newContender(t, s, "c")
 	for i := range n {
-		victim := followersOf(t, e)[i%2]
+		victim := followersOf(t, e.Ensemble)[i%2]
 		if i%3 == 2 {
-			victim = leaderOf(t, e)
+			victim = leaderOf(t, e.Ensemble)
 		}
 		at := slices.Index(e.Servers(), victim)
 		b.moveTo(at)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/trace"
 )
@@ -108,10 +107,8 @@ func (w *worker) run(spec string) error {
 	defer cancel()
 	opening, opened := context.WithTimeout(ctx, limit)
 	defer opened()
-	w.c, err = coord.Open(hook.With(opening, hook.Hooks{Skew: w.spec.Skew}), zookeeper.New(w.spec.Servers, &zookeeper.Options{
-		SessionTimeout: w.spec.SessionTimeout,
-		LossMargin:     w.spec.LossMargin,
-	}), &coord.Options{Trace: w.trace})
+	w.c, err = coord.Open(hook.With(opening, hook.Hooks{Skew: w.spec.Skew}), backendAt(w.spec.Servers, w.spec.SessionTimeout, w.spec.LossMargin),
+		&coord.Options{Trace: w.trace})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,69 @@
+//go:build linux
+
+package etcd_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The scenarios of internal/faulttest in which processes with a lock are killed, paused and cut
+// off, on three members that are killed too. With COORD_LONG=1 also those of candidates of an
+// election, and of producers and consumers of a queue.
+func TestProcessesAreKilledPausedAndCutOffOnEtcd(t *testing.T) {
+	t.Parallel()
+	run := "^TestTwoProcesses$"
+	// What remains of it is about ZooKeeper: its ticks, and frames of its protocol.
+	skip := "TestTwoProcesses/(pauses|margins)|TestTwoProcesses/.*/a_waiter"
+	wanted := []string{
+		"TestTwoProcesses/processes/a_killed_holder_is_succeeded_within_the_session_timeout",
+		"TestTwoProcesses/processes/a_holder_without_network_is_notified_before_the_next_grant",
+		"TestTwoProcesses/processes/a_paused_holder_sees_its_loss_at_its_first_check",
+		"TestTwoProcesses/servers/no_client_loses_the_lock_when_the_leader_is_killed",
+		"TestTwoProcesses/servers/no_client_loses_the_lock_when_a_follower_is_killed",
+	}
+	if os.Getenv("COORD_LONG") != "" {
+		run = "^(TestTwoProcesses|TestLeadersAreReplaced|TestItemsPassAQueueBetweenProcesses)$"
+		wanted = append(wanted, "TestLeadersAreReplaced",
+			"TestItemsPassAQueueBetweenProcesses/without_a_fault_no_item_is_delivered_twice",
+			"TestItemsPassAQueueBetweenProcesses/one_consumer_gets_all_items_in_order",
+			"TestItemsPassAQueueBetweenProcesses/whatever_dies,_no_item_is_lost,_and_none_is_delivered_after_its_ack")
+	}
+	out, err := elsewhere(t, "internal/faulttest", []string{"COORD_LONG="}, "-timeout", "30m", "-run", run, "-skip", skip)
+	for _, line := range regexp.MustCompile(`figure: .*`).FindAllString(out, -1) {
+		t.Log(line)
+	}
+	for _, name := range wanted {
+		if !passed(out, name) {
+			t.Errorf("%s has not passed", name)
+		}
+	}
+	if err != nil || t.Failed() {
+		t.Errorf("%v\n%s", err, tail(out))
+	}
+}
+
+// passed reports whether a test has passed.
+func passed(out, name string) bool {
+	return slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+		return strings.HasPrefix(strings.TrimSpace(line), "--- PASS: "+name+" ")
+	})
+}
+
+// The forms of internal/simulation that run on a real server.
+func TestCrowdsOnEtcd(t *testing.T) {
+	t.Parallel()
+	names := []string{"TestAHundredWorkersNeverHaveMoreThanElevenPermits/zookeeper", "TestRoundsOfADoubleBarrierOnZooKeeper"}
+	out, err := elsewhere(t, "internal/simulation", []string{"COORD_LONG=", "COORD_ETCD_SERVER=" + shared.get(t)}, "-timeout", "10m", "-run", "^(TestAHundredWorkersNeverHaveMoreThanElevenPermits|TestRoundsOfADoubleBarrierOnZooKeeper)$", "-skip", "/^memory")
+	for _, name := range names {
+		if !passed(out, name) {
+			t.Errorf("%s has not passed", name)
+		}
+	}
+	if err != nil || t.Failed() {
+		t.Errorf("%v\n%s", err, tail(out))
+	}
+}
