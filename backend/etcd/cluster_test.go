@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,11 +69,11 @@ type member struct {
 }
 
 // startCluster starts the members with this binary, or with the etcd of COORD_ETCD, and returns
-// when they serve. more is added to their configuration.
-func startCluster(t *testing.T, more map[string]any) *cluster {
+// when they serve. dirs are those of their data, or nil.
+func startCluster(t *testing.T, dirs []string) *cluster {
 	t.Helper()
 	for tries := 1; ; tries++ {
-		c, err := newCluster(t, more)
+		c, err := newCluster(t, dirs)
 		if err == nil {
 			return c
 		}
@@ -84,7 +83,7 @@ func startCluster(t *testing.T, more map[string]any) *cluster {
 	}
 }
 
-func newCluster(t *testing.T, more map[string]any) (_ *cluster, err error) {
+func newCluster(t *testing.T, dirs []string) (_ *cluster, err error) {
 	t.Helper()
 	ports, err := free(6)
 	if err != nil {
@@ -104,16 +103,18 @@ func newCluster(t *testing.T, more map[string]any) (_ *cluster, err error) {
 		}
 	})
 	for i := range 3 {
+		data := filepath.Join(dir, fmt.Sprint(i))
+		if dirs != nil && dirs[i] != "" {
+			data = filepath.Join(dirs[i], filepath.Base(dir)) // another one in each try
+		}
 		client, peer := "http://"+ports[i], "http://"+ports[3+i]
-		config := map[string]any{
-			"name": fmt.Sprint("m", i), "data-dir": filepath.Join(dir, fmt.Sprint(i)),
+		text, err := json.Marshal(map[string]any{
+			"name": fmt.Sprint("m", i), "data-dir": data,
 			"heartbeat-interval": heartbeat.Milliseconds(), "election-timeout": election.Milliseconds(),
 			"listen-client-urls": client, "advertise-client-urls": client,
 			"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": strings.Join(all, ","),
 			"log-level": "error", "logger": "zap", "log-outputs": []string{"stderr"},
-		}
-		maps.Copy(config, more)
-		text, err := json.Marshal(config)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -140,6 +141,18 @@ func newCluster(t *testing.T, more map[string]any) (_ *cluster, err error) {
 }
 
 var errPortTaken = errors.New("a port is taken")
+
+// running reports whether the process has not ended.
+func (m *member) running() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.done:
+		return false
+	default:
+		return m.cmd != nil
+	}
+}
 
 // lastWords returns the end of the log.
 func (m *member) lastWords() string {

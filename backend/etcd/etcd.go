@@ -22,12 +22,37 @@
 // forward by more than the lease ends the session.
 //
 // The servers end a lease by the clock of their leader, at the earliest after the granted
-// timeout. A new leader starts the timeout of every lease again. A leader that was stopped for a while and has
-// lost its office can answer keep-alives that renew nothing, and before versions 3.4.31 and
-// 3.5.13 it can revoke leases that were renewed at the new leader (issue 15247 of etcd). Then a
-// session ends early: its nodes are deleted while the client trusts its lease. Fencing tokens and
-// guards hold all the same, since every guarded commit compares nodes on the servers. Version 3.6
-// makes a leader prove its office before it renews a lease.
+// timeout. A new leader starts the timeout of every lease again. A leader that was stopped for a while
+// and has lost its office can answer keep-alives that renew nothing, and it can revoke leases that were
+// renewed at the new leader (issue 15247 of etcd). Then a session ends early: its nodes are deleted
+// while the client trusts its lease, until the event of this reaches it. Fencing tokens and guards hold
+// all the same, since every guarded commit compares nodes on the servers. From versions 3.4.31 and
+// 3.5.13 on a leader that has not run for a while proves its office before it revokes leases, and from
+// 3.6 on before it renews them. That makes early ends rare, and does not exclude them: a leader whose
+// whole process was paused (SIGSTOP, a virtual machine that is frozen) can take itself for active when
+// it resumes. In tests with 3.6.13 such a leader ended sessions whose timeout was shorter than its pause
+// in a third of the pauses, and never sessions whose timeout was longer. So choose a SessionTimeout
+// that is longer than the pauses that you expect of servers.
+//
+// # Servers in trouble
+//
+// A paused leader: the others elect a new leader within two election timeouts, and calls that begin
+// then succeed. Commits that were under way, at whichever server, are uncertain: they wait until the
+// server gives up, after five seconds and two election timeouts, or until the session leaves it after
+// half the lease.
+//
+// A black hole (packets vanish, and no connection is reset): a session leaves the server when a
+// keep-alive has had no answer for half the lease, and its commits that were under way are uncertain. If
+// all servers are behind the black hole, the session is lost when its lease has passed, before the servers
+// delete its nodes.
+//
+// A full disk of one server: etcd ends the process of this server. Sessions go on at the others. Once
+// there is room, start it again. If no majority has room, there is no service: calls wait, and sessions are
+// lost when their leases have passed. A full database is something else; see below.
+//
+// A user who loses the permission to write the keys with the prefix loses its sessions: a server renews
+// a lease only for a user who may write all keys of the lease. Calls fail with backend.ErrDenied, then they
+// wait for contact, and the session is lost when its lease has passed.
 //
 // # Reads and commits
 //

@@ -338,6 +338,16 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 		t.Error("contact broke because of a permission")
 	default:
 	}
+	// Without the permission no server renews the lease of a session.
+	b := open(t, etcd.New([]string{srv.addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 2 * time.Second}))
+	must(auth.RoleRevokePermission(asRoot, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: all.Key, RangeEnd: all.RangeEnd}))
+	if _, err := b.Exists(ctx, "/", nil); !errors.Is(err, backend.ErrDenied) && !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("a read without permission: %v", err)
+	}
+	await(t, b.Done(), "the loss of a session whose user has no permission any more")
+	if !errors.Is(b.Err(), backend.ErrSessionLost) {
+		t.Error(b.Err())
+	}
 }
 
 func TestTLS(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,9 +16,16 @@ import (
 	"github.com/go-coord/coord/internal/ensemble"
 )
 
-// The leader is paused, and then killed. Sessions of all three members go on with the next one.
+// The leader is paused for longer than the timeout of some sessions, and later killed. The commits
+// that are under way then are uncertain, also at the other members, which have passed them on to the
+// leader. Later ones are not.
+//
+// When it resumes, the paused leader has leases that it has not renewed for longer than their
+// timeout, and can end them before it knows that it does not lead any more (etcd #15247). Such a
+// session is lost, and its node is gone. A session whose timeout is longer than the pause is not.
 func TestTheLeaderIsPausedAndKilled(t *testing.T) {
 	t.Parallel()
+	const long, short, pause = 20 * time.Second, 6 * time.Second, 8 * time.Second
 	c := startCluster(t, nil)
 	leader := func() ensemble.Server {
 		t.Helper()
@@ -29,43 +38,100 @@ func TestTheLeaderIsPausedAndKilled(t *testing.T) {
 		return s
 	}
 	first := leader()
-	b := etcd.New(c.Addrs(), &etcd.Options{SessionTimeout: 20 * time.Second})
-	var sessions []backend.Session
+	type client struct {
+		backend.Session
+		path  string
+		short bool
+	}
+	var all []*client
 	for i := range 6 {
-		s := open(t, b)
-		commit(t, s, backend.Create(fmt.Sprint("/e", i), nil, backend.Ephemeral))
-		sessions = append(sessions, s)
-	}
-	write := func(round string) {
-		t.Helper()
-		for i, s := range sessions {
-			for {
-				_, err := s.Commit(t.Context(), backend.SetData(fmt.Sprint("/e", i), []byte(round), backend.AnyVersion))
-				if err == nil {
-					break
-				}
-				if !errors.Is(err, backend.ErrUncertain) || s.Err() != nil {
-					t.Fatalf("%s: session %d: %v", round, i, err)
-				}
-				if err := s.Sync(t.Context(), "/"); err != nil {
-					t.Fatalf("%s: session %d: %v", round, i, err)
-				}
-			}
-			data, stat, err := s.Get(t.Context(), fmt.Sprint("/e", i), nil)
-			if err != nil || string(data) != round || stat.EphemeralOwner != s.ID() {
-				t.Fatalf("%s: session %d reads %q, %+v, %v", round, i, data, stat, err)
-			}
+		x := &client{path: fmt.Sprint("/e", i), short: i >= 3}
+		timeout := long
+		if x.short {
+			timeout = short
 		}
+		x.Session = open(t, etcd.New(c.Addrs(), &etcd.Options{SessionTimeout: timeout}))
+		commit(t, x, backend.Create(x.path, nil, backend.Ephemeral))
+		all = append(all, x)
 	}
-	write("before")
+	var uncertain, early atomic.Int32
+	write := func(round string, mayEnd bool) (ofShort, ofLong time.Duration) {
+		t.Helper()
+		began := time.Now()
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, x := range all {
+			wg.Go(func() {
+				if x.Err() != nil {
+					return // counted already
+				}
+				for {
+					_, err := x.Commit(t.Context(), backend.SetData(x.path, []byte(round), backend.AnyVersion))
+					if err != nil && x.Err() != nil && mayEnd && x.short {
+						early.Add(1)
+						return
+					}
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, backend.ErrUncertain) {
+						t.Errorf("%s: %s: %v", round, x.path, err)
+						return
+					}
+					uncertain.Add(1)
+					if err := x.Sync(t.Context(), "/"); err != nil {
+						t.Errorf("%s: %s: %v", round, x.path, err)
+						return
+					}
+				}
+				mu.Lock()
+				if took := time.Since(began); x.short {
+					ofShort = max(ofShort, took)
+				} else {
+					ofLong = max(ofLong, took)
+				}
+				mu.Unlock()
+				data, stat, err := x.Get(t.Context(), x.path, nil)
+				if mayEnd && x.short && x.Err() != nil {
+					early.Add(1)
+					return
+				}
+				if err != nil || string(data) != round || stat.EphemeralOwner != x.ID() {
+					t.Errorf("%s: %s holds %q, %+v, %v", round, x.path, data, stat, err)
+				}
+			})
+		}
+		wg.Wait()
+		return ofShort.Round(time.Millisecond), ofLong.Round(time.Millisecond)
+	}
+	write("before", false)
 	if err := first.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	write("while the leader is paused")
+	began := time.Now()
+	ofShort, ofLong := write("while the leader is paused", false)
+	time.Sleep(time.Until(began.Add(pause))) // the length of the pause
+	write("at the end of the pause", false)
+	paused := time.Since(began)
 	if err := first.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	write("after the pause")
+	write("after the pause", true)
+	time.Sleep(election) // a leader that resumed has ended leases by now
+	write("some time after the pause", true)
+	for _, x := range all {
+		if x.Err() == nil {
+			continue
+		}
+		if !errors.Is(x.Err(), backend.ErrSessionLost) {
+			t.Errorf("%s: %v", x.path, x.Err())
+		}
+		if _, err := all[0].Exists(t.Context(), x.path, nil); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("the node of a session that is lost: %v", err)
+		}
+	}
+	t.Logf("figure: a leader paused for %v: sessions of %v had written after %v, those of %v after %v, %d of 6 commits were uncertain; when it resumed, %d of 3 sessions of %v ended, and none of %v",
+		paused.Round(time.Millisecond), short, ofShort, long, ofLong, uncertain.Load(), early.Load(), short, long)
 	leader().Kill()
-	write("after a leader was killed")
+	write("after a leader was killed", false)
 }
