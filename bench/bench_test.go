@@ -40,6 +40,7 @@ var tinySizes = sizes{
 	rounds: 2, long: 5 * time.Millisecond, short: 4 * time.Millisecond, widths: []int{1, 3},
 	waiters: []int{1, 3}, depths: []int{0, 10}, batches: []int{1, 5},
 	members: []int{2, 3}, sites: []int{1, 2}, nodes: []int{50, 250}, idle: 20,
+	clients: []int{2, 3}, crowd: []int{3}, watches: []int{20},
 	consumers: []int{1, 3}, batch: 5,
 }
 
@@ -68,7 +69,9 @@ func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := len(operations())*len(tinySizes.widths) + 1 + 2 + len(tinySizes.nodes); len(results) != want {
+	want := len(operations())*len(tinySizes.widths) + 1 + 2 + len(tinySizes.nodes)
+	want += 2*(len(tinySizes.widths)+len(tinySizes.clients)) + len(tinySizes.watches) // of the services
+	if len(results) != want {
 		t.Errorf("%d cells on memory, want %d", len(results), want)
 	}
 	for _, x := range results {
@@ -77,6 +80,8 @@ func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
 			t.Errorf("%s: %s", x.name, x.Error)
 		case x.Group == "caches":
 			checkFigures(t, x, mTime, mRate)
+		case x.Group == servicesWatches:
+			checkFigures(t, x, mTime, mP50)
 		case x.Group == "memory":
 			checkFigures(t, x, mMemory)
 		default:

@@ -24,7 +24,7 @@ type place struct {
 	tally   tally
 
 	mu    sync.Mutex
-	pools map[string][]connection // by who
+	pools map[string][]connection // by who and where
 }
 
 // A connection is a client of a contestant, with one session or its equivalent.
@@ -79,14 +79,15 @@ func (p *place) conns(ctx context.Context, who *contestant, n int) ([]connection
 	if p.pools == nil {
 		p.pools = make(map[string][]connection)
 	}
-	for len(p.pools[who.who]) < n {
-		c, err := who.dial(ctx, p, len(p.pools[who.who]), sessionTimeout)
+	key := who.who + " on " + who.where
+	for len(p.pools[key]) < n {
+		c, err := who.dial(ctx, p, len(p.pools[key]), sessionTimeout)
 		if err != nil {
-			return nil, fmt.Errorf("open client %d of %s: %w", len(p.pools[who.who])+1, who.who, err)
+			return nil, fmt.Errorf("open client %d of %s: %w", len(p.pools[key])+1, key, err)
 		}
-		p.pools[who.who] = append(p.pools[who.who], c)
+		p.pools[key] = append(p.pools[key], c)
 	}
-	return p.pools[who.who][:n:n], nil
+	return p.pools[key][:n:n], nil
 }
 
 // coords returns the first n clients of coord.

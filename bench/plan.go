@@ -15,6 +15,10 @@ type sizes struct {
 
 	waiters, depths, batches, members, sites, nodes []int
 
+	clients []int // that contend for one lock, on all services
+	crowd   []int // clients that wait for one lock, on all services
+	watches []int // of one client, on all services
+
 	consumers []int // of the queues that are compared
 	batch     int   // items put and taken together in these queues
 
@@ -25,6 +29,7 @@ var fullSizes = sizes{
 	rounds: 5, long: time.Second, short: 200 * time.Millisecond, widths: []int{1, 16, 64},
 	waiters: []int{1, 10, 100, 1000}, depths: []int{0, 100, 1000, 10_000}, batches: []int{1, 10, 100, 1000},
 	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000, 100_000}, idle: 500,
+	clients: []int{8, 32}, crowd: []int{1000}, watches: []int{10_000},
 	consumers: []int{1, 8}, batch: 100,
 }
 
@@ -33,6 +38,7 @@ var quickSizes = sizes{
 	rounds: 1, long: 120 * time.Millisecond, short: 30 * time.Millisecond, widths: []int{1, 16},
 	waiters: []int{1, 10, 50}, depths: []int{0, 1000}, batches: []int{1, 100},
 	members: []int{2, 20}, sites: []int{1, 5}, nodes: []int{1000}, idle: 200,
+	clients: []int{4, 8}, crowd: []int{50}, watches: []int{500},
 	consumers: []int{1, 8}, batch: 10,
 }
 
@@ -68,8 +74,9 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		waitersGroup(e, crowd, p, s.waiters),
 		barrierGroup(e, crowd, p, s.members, s.long/2),
 		commitGroup(e, crowd, s.sites, s.long/2),
-		failoverGroup(e, us, p),
 	}
+	all = append(all, servicesGroups(e, p, s)...)
+	all = append(all, failoverGroup(e, us, p))
 	var groups []*group
 	for _, g := range all {
 		if only == nil || only.MatchString(g.name) {

@@ -63,6 +63,17 @@ func judge(results []*result) []target {
 	j.ratio("items one at a time, 1 consumers, as a part of three writes in turn", 0.85,
 		j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatThree, byRaw, onZooKeeper, 1))
 
+	for _, n := range fullSizes.widths {
+		j.ratio(fmt.Sprintf("on etcd: uncontended lock, %d callers, as a part of concurrency's Mutex", n), 0.9,
+			j.cell(servicesUncontended, whatCycle, byCoord, onEtcd, float64(n)), j.cell(servicesUncontended, whatCycle, byEtcd, onEtcd, float64(n)))
+	}
+	for _, n := range fullSizes.clients {
+		j.ratio(fmt.Sprintf("on etcd: contended, %d clients, times concurrency's Mutex", n), 3,
+			j.cell(servicesContended, whatContend, byCoord, onEtcd, float64(n)), j.cell(servicesContended, whatContend, byEtcd, onEtcd, float64(n)))
+	}
+	j.atMost("on etcd: hand-over to another client: round trips", 1.2, j.cell(servicesHandOver, "hand-over", byCoord, onEtcd, 9), mRoundTrips, 1)
+	j.atMost("on etcd: change of leader after a resignation: round trips", 1.2, j.cell(servicesHandOver, "hand-over", leading.who, onEtcd, 9), mRoundTrips, 1)
+
 	mutex := j.cell("costs", "Mutex", byCoord, onZooKeeper, 0)
 	j.atMost("uncontended lock: round trips", 1, mutex, mTripsOf+"Lock", 1)
 	j.atMost("uncontended release: round trips", 1, mutex, mTripsOf+"Release", 1)
