@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -119,6 +120,32 @@ func TestDataSurvivesAKillAndARestart(t *testing.T) {
 	}
 	if data, _, err := connect(t, addr).Get("/kept"); string(data) != "x" || err != nil {
 		t.Errorf("after restart: %q, %v", data, err)
+	}
+}
+
+// A server that was killed while it began a log starts again, which ZooKeeper alone does not do.
+func TestAServerStartsWithALogWithoutAHeader(t *testing.T) {
+	t.Parallel()
+	s := Run(t, nil).Servers()[0]
+	if _, err := connect(t, s.Addr()).Create("/kept", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	s.Kill()
+	files, err := filepath.Glob(filepath.Join(s.DataDir(), "version-2", "log.*"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	begun := filepath.Join(s.DataDir(), "version-2", "log.ffff")
+	if err := os.WriteFile(begun, []byte("ZKLG"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err) // a log with transactions is kept
+		}
 	}
 }
 

@@ -107,6 +107,9 @@ func (s *Server) Launch() error {
 	if s.ensemble.spawn.isRefused() {
 		return errClosed // the directory is deleted
 	}
+	if err := s.removeUnbegunLogs(); err != nil {
+		return fmt.Errorf("zktest: %w", err)
+	}
 	log, err := os.OpenFile(s.LogFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return fmt.Errorf("zktest: %w", err)
@@ -123,6 +126,27 @@ func (s *Server) Launch() error {
 		close(p.exited)
 	}()
 	s.proc = p
+	return nil
+}
+
+// removeUnbegunLogs removes the logs without a complete header, which have no transaction. A server
+// that is killed while it begins a log leaves one. ZooKeeper up to 3.9.2 does not start with it
+// (ZOOKEEPER-2332), and an operator deletes it.
+func (s *Server) removeUnbegunLogs() error {
+	const header = 16 // bytes
+	files, err := filepath.Glob(filepath.Join(s.DataDir(), "version-2", "log.*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		info, err := os.Stat(file)
+		if err == nil && info.Size() < header {
+			err = os.Remove(file)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
