@@ -593,7 +593,14 @@ func TestAnAckIsOneCommitWithAndWithoutCounts(t *testing.T) {
 		for n := 1; n <= 3; n++ {
 			ack(n, 1)
 		}
+		learn := func() { // Len lists the directory, which shows the node out
+			w.T.Helper()
+			if _, err := q.Len(context.Background()); err != nil {
+				w.T.Error(err)
+			}
+		}
 		mustPut(w.T, w.queue("b", full(9)), 4, 9)
+		learn()
 		for n := 4; n <= 6; n++ {
 			ack(n, 1)
 		}
@@ -604,6 +611,7 @@ func TestAnAckIsOneCommitWithAndWithoutCounts(t *testing.T) {
 		}
 		var items []*coord.Item[int]
 		mustPut(w.T, w.queue("c", full(9)), 10, 13)
+		learn()
 		for n := 10; n <= 13; n++ {
 			items = append(items, mustTake(w.T, q, n))
 		}

@@ -247,7 +247,8 @@ import (
 //
 // L4. A consumer learns from any list of items that there is a node out, also if it has no MaxLen
 // itself. A producer with MaxLen makes the node in or before the commit of its first item, so
-// the list that shows a bucket shows out as well. If a commit finds that the node is gone, the
+// the list that shows a bucket shows out as well. (A consumer that knew the first bucket before
+// there was a node out does not count until it lists items again, when that bucket is used up.) If a commit finds that the node is gone, the
 // consumer goes on without it, until a list shows it again.
 //
 // L5. The numbers can be wrong: a client without MaxLen puts, an outsider deletes items or one of
