@@ -34,6 +34,10 @@
 // in a third of the pauses, and never sessions whose timeout was longer. So choose a SessionTimeout
 // that is longer than the pauses that you expect of servers.
 //
+// When a session was lost, its lease can live on at the servers for a while, and a commit that was under
+// way can be applied until it ends. The next Open of the same Backend revokes that lease first. So when
+// Open returns, the nodes of the lost session are deleted, and none of its commits is applied any more.
+//
 // # Servers in trouble
 //
 // A paused leader: the others elect a new leader within two election timeouts, and calls that begin
@@ -242,6 +246,7 @@ type config struct {
 	logger   *slog.Logger // nil: silence
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	clock    func() func() contact.Instant // replaced by tests
+	lost     lostLeases
 }
 
 func newConfig(endpoints []string, o *Options) (*config, error) {

@@ -6,7 +6,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -80,6 +82,37 @@ func hopeless(err error) bool {
 	return is(err, rpctypes.ErrGRPCAuthFailed) || is(err, rpctypes.ErrGRPCAuthNotEnabled) || is(err, rpctypes.ErrGRPCUserEmpty)
 }
 
+// lostLeases are those of lost sessions that were not seen to end.
+type lostLeases struct {
+	mu  sync.Mutex
+	ids []int64
+}
+
+func (x *lostLeases) add(id int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ids = append(x.ids, id)
+}
+
+// revoke ends the leases. Each commit of a session compares the session's key, which goes with the
+// lease, so the servers refuse what they still have of it: a server that was paused can have
+// received a commit long ago.
+func (x *lostLeases) revoke(ctx context.Context, leases pb.LeaseClient) error {
+	x.mu.Lock()
+	ids := slices.Clone(x.ids)
+	x.mu.Unlock()
+	for _, id := range ids {
+		_, err := leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id})
+		if err != nil && !is(err, rpctypes.ErrGRPCLeaseNotFound) {
+			return err
+		}
+		x.mu.Lock()
+		x.ids = slices.DeleteFunc(x.ids, func(other int64) bool { return other == id })
+		x.mu.Unlock()
+	}
+	return nil
+}
+
 // openAt opens the session at one server.
 func (s *session) openAt(ctx context.Context, address string) (err error) {
 	c := s.cfg
@@ -96,6 +129,9 @@ func (s *session) openAt(ctx context.Context, address string) (err error) {
 	}()
 	on, stop := l.call(ctx)
 	defer stop()
+	if err := c.lost.revoke(on, l.leases); err != nil {
+		return err
+	}
 	sent := s.now()
 	grant, err := l.leases.LeaseGrant(on, &pb.LeaseGrantRequest{TTL: int64(c.times.Timeout / time.Second)})
 	if err != nil {

@@ -105,6 +105,9 @@ func (s *session) end(err error) {
 	l := s.link
 	s.link = nil
 	s.setPhase(backend.PhaseLost)
+	if !errors.Is(err, backend.ErrClosed) {
+		s.cfg.lost.add(s.id) // before anybody can know of the loss, and open the next session
+	}
 	close(s.done)
 	s.mu.Unlock()
 	if l != nil {

@@ -133,3 +133,31 @@ func TestABlackHole(t *testing.T) {
 		t.Errorf("the watch has fired with %q", w.Kind())
 	}
 }
+
+// A lost session whose lease the servers still keep is ended by the next Open, so none of its commits
+// can be applied afterwards.
+func TestTheNextSessionEndsALostOne(t *testing.T) {
+	t.Parallel()
+	p, err := zkproxy.NewRaw(shared.get(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	o := etcd.Options{SessionTimeout: 10 * time.Second, LossMargin: 5 * time.Second, Prefix: "next-session"}
+	b := etcd.New([]string{p.Addr()}, &o)
+	lost, see := open(t, b), open(t, etcd.New([]string{shared.get(t)}, &o))
+	commit(t, lost, backend.Create("/n", nil, backend.Ephemeral))
+	p.Blackhole(true)
+	await(t, lost.Done(), "the loss")
+	p.Blackhole(false)
+	if _, err := see.Exists(t.Context(), "/n", nil); err != nil {
+		t.Fatal("this tests nothing: ", err)
+	}
+	next := open(t, b)
+	if _, err := see.Exists(t.Context(), "/n", nil); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("the node of the lost session: %v", err)
+	}
+	if next.ID() == lost.ID() {
+		t.Error("the next session has the ID of the lost one")
+	}
+}
