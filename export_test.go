@@ -111,3 +111,10 @@ func Overtaken[T any](late *Item[T]) *Item[T] {
 	st.giveBack()
 	return st.fill([]*Item[T]{late})
 }
+
+// Rivals returns how many items further a consumer looks because others take from the head.
+func Rivals[T any](q *Consumer[T]) int {
+	q.q.mu.Lock()
+	defer q.q.mu.Unlock()
+	return q.q.rivals
+}

@@ -317,6 +317,7 @@ type queue struct {
 	ahead   ahead                 // what the last list showed beyond the items that were taken
 	gen     int                   // incremented when what lists show cannot be used any more
 	prompt  *session              // the session whose last list found an item at once, for a caller without a place; nil: none
+	popping int                   // how many Pops delete an item that they have not claimed
 	missed  time.Time             // when a Pop last found the item gone that it had read ahead
 	lists   uint                  // how many lists choose has seen
 	rivals  int                   // how many items further to look, since others take from the head

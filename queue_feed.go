@@ -347,7 +347,8 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	if sync || f.stale || f.q.kind == priorityQueue {
 		syncs++
 	}
-	if f.yields() {
+	yields := f.yields()
+	if yields {
 		syncs++
 	}
 	for range syncs {
@@ -380,15 +381,17 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 		if !faster {
 			f.vanished(found)
 		}
-		f.q.met(faster)
+		if !yields { // those that yield meet others by W8, who need not be there at the next items
+			f.q.met(faster)
+		}
 		return nil, v, errAgain
 	}
 	f.q.met(false)
 	f.q.keep(f.s, began, gen, &v, rest)
 	f.later = false
 	prompt := f.s
-	if f.place.path != "" {
-		prompt = nil // it has waited
+	if f.place.path != "" || v.retry != 0 {
+		prompt = nil // it has waited, or a list cannot be kept
 	}
 	f.q.setPrompt(prompt)
 	f.place.vacated()

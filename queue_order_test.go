@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,5 +232,43 @@ func TestATakeThatEndsBeforeItsClaimDoesNotChangeTheOrder(t *testing.T) {
 		_, err := q.Take(ctx)
 		coordtest.WantErr(w.T, err, context.Canceled)
 		mustTake(w.T, q, 2)
+	})
+}
+
+// A consumer that reads the first bucket beside the list of buckets gets the items in order, although
+// the bucket was filled, and the next one made, between the two.
+func TestABucketThatFillsDuringAListIsNotPassedOver(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const last = 10
+		p := w.queue("p", nil)
+		coord.SetBucketSize(&p.Consumer, 3)
+		var armed atomic.Bool
+		var read, put sync.Once
+		readHead := make(chan struct{})
+		q := w.hookedQueue("a", &backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				if armed.Load() && c.Op == "children" && c.Path == w.Path("/q/items") {
+					put.Do(func() {
+						<-readHead
+						mustPut(w.T, p, 2, last)
+					})
+				}
+				return nil
+			},
+			After: func(_ context.Context, c backendtest.Call, err error) error {
+				switch {
+				case c.Op == "commit" && coordtest.Commits(c, backend.OpCreate) && strings.Contains(c.Ops[0].Path, "/slot-"):
+					armed.Store(true)
+				case armed.Load() && c.Op == "children" && strings.HasPrefix(c.Path, w.Path("/q/items/")):
+					read.Do(func() { close(readHead) })
+				}
+				return err
+			},
+		}, nil)
+		mustPut(w.T, p, 1, 1)
+		mustAck(w.T, mustTake(w.T, q, 1))
+		for n := 2; n <= last; n++ {
+			mustAck(w.T, mustTake(w.T, q, n))
+		}
 	})
 }

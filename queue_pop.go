@@ -44,7 +44,7 @@ func (q *queue) readNext(s *session) {
 }
 
 // nextRead returns the first of the items that are remembered, if its read has begun, and forgets
-// its name. It returns nil if there is none, if other callers wait for items, or if an item is being
+// its name. The caller ends with popped. It returns nil if there is none, if other callers wait for items, or if an item is being
 // claimed or given back: one whose caller is gone comes before.
 func (q *queue) nextRead() (*session, *readAhead) {
 	q.mu.Lock()
@@ -64,17 +64,29 @@ func (q *queue) nextRead() (*session, *readAhead) {
 		return nil, nil // too old
 	}
 	a.first = nil
+	q.popping++
 	return s, r
 }
 
+// popped ends what a nextRead has begun.
+func (q *queue) popped() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.popping--
+}
+
 // listNext begins to read the first of the items that are remembered, and lists them before if
-// none is. It does so only in a Queue, if the last list of this session found an item at once, and
-// if no other consumer takes from the head: else a claim, which needs no read before, is better.
+// none is. It does so only in a Queue, and only
+//   - if the last list of this session found an item at once,
+//   - if no other call of this client takes an item, which the list could show,
+//   - and if no other consumer takes from the head: else a claim, which needs no read before, is
+//     better.
 func (q *queue) listNext(ctx context.Context) {
 	q.mu.Lock()
 	s, gen := q.prompt, q.gen
-	known := s != nil && q.ahead.s == s && len(q.ahead.items) > 0
-	calm := q.kind == fifoQueue && !q.feeding && q.ending == 0 && q.rivals == 0
+	a := &q.ahead
+	known := s != nil && a.s == s && len(a.items) > 0 && a.left > 0 && !time.Now().After(a.until)
+	calm := q.kind == fifoQueue && !q.feeding && q.ending == 0 && q.popping == 0 && q.rivals == 0
 	q.mu.Unlock()
 	if s == nil || !calm || s.b.Err() != nil {
 		return
@@ -82,11 +94,10 @@ func (q *queue) listNext(ctx context.Context) {
 	if !known {
 		began := time.Now()
 		v, err := q.walk(ctx, s, math.MaxInt, nil, q.stuckItems(), learnsLater)
-		if err != nil || len(v.found) == 0 {
+		if err != nil || len(v.found) == 0 || !q.keep(s, began, gen, &v, v.found) {
 			q.setPrompt(nil)
 			return
 		}
-		q.keep(s, began, gen, &v, v.found)
 	}
 	q.readNext(s)
 }
@@ -113,6 +124,7 @@ func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error
 		}
 	}
 	began := time.Now()
+	defer q.q.popped()
 	defer func() {
 		if !popped {
 			q.q.forget() // the item precedes those that are remembered

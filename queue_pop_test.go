@@ -493,6 +493,58 @@ func TestAPopOfWhatWasJustPutIsOneCommit(t *testing.T) {
 	})
 }
 
+// Callers that pop from one queue value do not take each other for another consumer: what comes after
+// is taken in order. A single one never claims.
+func TestPopsOfOneQueueValueDoNotCompete(t *testing.T) {
+	for _, callers := range []int{1, 2, 4, 16} {
+		t.Run(fmt.Sprint(callers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const pops, rest = 160, 60
+				var r callCount
+				st := memory.New(&memory.Options{SessionTimeout: time.Hour})
+				link := st.Link("far")
+				q := coord.NewQueue[int](coordtest.Open(t, backendtest.Intercept(link, *r.hooks()), nil), "/q", nil)
+				mustPut(t, q, 1, 1)
+				mustPop(t, q, 1)
+				mustPut(t, q, 2, 1+pops+rest)
+				link.SetLatency(time.Millisecond)
+				r.reset()
+				var wg sync.WaitGroup
+				for i := range callers {
+					wg.Go(func() {
+						for range pops / callers {
+							if i%4 == 3 { // some take and acknowledge
+								it, err := q.Take(t.Context())
+								if err == nil {
+									err = it.Ack()
+								}
+								if err != nil {
+									t.Error(err)
+								}
+							} else if _, err := q.Pop(t.Context()); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+				wg.Wait()
+				commits := r.writes()
+				t.Logf("figure: %d Pops by %d callers of one queue value: %d commits", pops, callers, commits)
+				if callers == 1 && commits != pops {
+					t.Errorf("%d commits", commits)
+				}
+				if n := coord.Rivals(&q.Consumer); n != 0 {
+					t.Errorf("the queue value looks %d items further", n)
+				}
+				for n := 2 + pops; n < 2+pops+rest; n++ {
+					time.Sleep(2 * time.Second) // each take lists
+					mustAck(t, mustTake(t, q, n))
+				}
+			})
+		})
+	}
+}
+
 // Clients that pop from one queue have lists that are alike. They do not compete for each item.
 func TestPopsOfSeveralClientsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

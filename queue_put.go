@@ -154,6 +154,9 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		// Behind the items, so that neither their indexes nor their numbers change.
 		ops = withReasons(s, ops, target, batch)
 		results, _, err := s.commitOnce(ctx, ops...)
+		if q.kind == delayQueue && (err == nil || isUncertain(err)) {
+			q.forgetAfter(due)
+		}
 		if err == nil {
 			full := false
 			if results != nil {
@@ -161,9 +164,6 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 				full = q.fills(results[first+last], layout.ItemStem(batch[last].id, due))
 			}
 			q.setOpen(key, openBucket{pl.target(), full})
-			if q.kind == delayQueue {
-				q.forgetAfter(due)
-			}
 			return nil
 		}
 		i := blamed(err)

@@ -115,7 +115,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 			}
 		}
 		list := head
-		if b.Path != head.path || head.err != nil {
+		if b.Path != head.path || head.err != nil || i < len(all)-1 && !v.shows(&head) {
 			w := ws.New()
 			list = bucketList{path: b.Path}
 			list.read(ctx, s, w)
@@ -141,6 +141,15 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		}
 	}
 	return v, nil
+}
+
+// shows reports whether a list shows an item that can be taken, or may be. The list of the first
+// bucket was read beside that of the buckets. If it shows none and the bucket is not the last, it can
+// be older than the last put into that bucket, so the walk lists it again before it passes over it.
+func (v sight) shows(l *bucketList) bool {
+	v.found = nil
+	v.add(layout.ParseBucket(l.path, l.names, l.stat.AsOf).Items, 1)
+	return len(v.found) > 0 || v.doubt
 }
 
 // look adds the items that can be taken, until v has want of them. If it is in doubt about the
@@ -291,13 +300,16 @@ func (q *queue) forgetAfter(due int64) {
 }
 
 // keep remembers the items that a list has shown, less those that are being claimed, unless the
-// generation is over.
-func (q *queue) keep(s *session, began time.Time, gen int, v *sight, items []layout.QueueEntry) {
+// generation is over, and reports whether it does. It ends the generation: another list that was
+// under way can show items that are claimed by this one.
+func (q *queue) keep(s *session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.kind != priorityQueue && gen == q.gen && v.retry == 0 {
-		q.ahead = ahead{s: s, items: items, until: began.Add(aheadTime), next: v.next, left: aheadClaims}
+	if q.kind == priorityQueue || gen != q.gen || v.retry != 0 {
+		return false
 	}
+	q.ahead = ahead{s: s, items: items, until: began.Add(aheadTime), next: v.next, left: aheadClaims}
+	return true
 }
 
 // next returns want items of those that are remembered, or none.
