@@ -79,7 +79,9 @@
 // and data, as in all backends; servers take 1.5 MiB (--max-request-bytes). A path is in a request
 // up to five times, so a commit with more than some 250 kB of paths can fail with
 // backend.ErrTooLarge. Each creation counts the children of the parent, for which a server visits
-// each of them in its index.
+// each of them in its index, and also those that were deleted since the latest compaction. So where
+// locks or items come and go in one directory, let the servers compact every few minutes or every
+// few thousand revisions (--auto-compaction-mode, --auto-compaction-retention).
 //
 // When the database of the servers has reached its quota, commits fail, except those that only
 // check and delete, and Open waits until its ctx ends. Reads go on. A server that finds the quota

@@ -21,6 +21,8 @@ type plan struct {
 	counts   []string // nodes whose children are counted after the writes
 	outcomes []outcome
 	readers  []*reader // of the nodes, if the plan fails
+	likely   bool      // it hardly ever fails, so it does not read the nodes then
+	alone    bool      // it deletes one key, which can be missing
 	compared map[string]bool
 	now      int64
 }
@@ -109,8 +111,14 @@ func (p *plan) requests(s *session) []*pb.RequestOp {
 }
 
 // fits reports whether a server takes the transaction.
-func (p *plan) fits(s *session) bool {
-	return len(p.compares)+1 <= mostRequests && len(p.requests(s)) <= mostRequests
+func (p *plan) fits() bool {
+	n := len(p.writes) + len(p.counts)
+	for i := range p.outcomes {
+		if p.outcomes[i].head != "" {
+			n++
+		}
+	}
+	return len(p.compares)+1 <= mostRequests && n <= mostRequests
 }
 
 // results returns the results of a plan that has succeeded.
@@ -183,6 +191,7 @@ func (p *plan) later(i int) int64 {
 // were replaced.
 func (s *session) guess(ops []backend.Op) *plan {
 	p := newPlan(ops)
+	p.likely = true
 	named := make(map[string]*backend.Op, len(ops))
 	for i := range ops {
 		op := &ops[i]
@@ -220,7 +229,16 @@ func (s *session) guess(ops []backend.Op) *plan {
 				if r != nil && (r.key != dirKey || !r.regular()) {
 					return nil
 				}
-				p.compare(compareBelow(dirKey, flagEphemeral))
+				if r == nil {
+					p.likely = false
+				}
+				// A Carry shows that the parent is as it was seen.
+				if r == nil || r.ephemeral() || !carries(ops, dir) {
+					p.compare(compareBelow(dirKey, flagEphemeral))
+				}
+			}
+			if op.Kind == backend.OpAbsent || !op.Mode.Sequential() {
+				p.likely = false
 			}
 			if op.Kind == backend.OpAbsent || !op.Mode.Sequential() {
 				if sequential {
@@ -244,13 +262,24 @@ func (s *session) guess(ops []backend.Op) *plan {
 		}
 		switch op.Kind {
 		case backend.OpCheck, backend.OpDelete:
-			if op.Version == backend.AnyVersion {
+			if op.Kind == backend.OpCheck || op.Version != backend.AnyVersion || seen == nil {
+				p.likely = false
+			}
+			// The reply to a deletion that stands alone tells whether there was the node.
+			p.alone = op.Kind == backend.OpDelete && len(ops) == 1 && sequential && seen != nil && seen.ephemeral() && op.Version == backend.AnyVersion
+			switch {
+			case p.alone:
+			case op.Version == backend.AnyVersion:
 				p.compare(compareCreated(key, pb.Compare_GREATER, 0))
-			} else {
+			default:
 				p.compare(compareVersion(key, pb.Compare_EQUAL, int64(op.Version)+1), compareBelow(key, flagIrregular))
 			}
 			if op.Kind == backend.OpDelete {
-				p.compare(compareNone(s.cfg.kids(op.Path), after(s.cfg.kids(op.Path))))
+				// The key of a sequential node is that of no other node, and an ephemeral one has no
+				// children.
+				if !sequential || seen == nil || !seen.ephemeral() {
+					p.compare(compareNone(s.cfg.kids(op.Path), after(s.cfg.kids(op.Path))))
+				}
 				p.writes = append(p.writes, remove(key))
 				p.outcomes[i] = outcome{kind: op.Kind, path: op.Path}
 			}
@@ -258,6 +287,7 @@ func (s *session) guess(ops []backend.Op) *plan {
 			if seen == nil {
 				return nil
 			}
+			p.likely = p.likely && op.Version == backend.AnyVersion
 			p.compare(compareCreated(key, pb.Compare_EQUAL, seen.created), compareBelow(key, flagIrregular))
 			next := *seen
 			next.mtime, next.data, next.mod = p.now, op.Data, 0
@@ -291,10 +321,15 @@ func (s *session) guess(ops []backend.Op) *plan {
 			return nil
 		}
 	}
-	if !p.fits(s) {
+	if !p.fits() {
 		return nil
 	}
 	return p
+}
+
+// carries reports whether a Carry of the node is among the operations.
+func carries(ops []backend.Op, path string) bool {
+	return slices.ContainsFunc(ops, func(op backend.Op) bool { return op.Kind == backend.OpCarry && op.Path == path })
 }
 
 // write adds the put of a node that exists, and keeps its owner.
@@ -337,7 +372,7 @@ func (s *session) exactly(ops []backend.Op, views map[string]*view) (*plan, erro
 		}
 	}
 	p.emit(s, states)
-	if !p.fits(s) {
+	if !p.fits() {
 		return nil, &backend.Error{Op: ops[0].Kind.String(), Path: ops[0].Path,
 			Err: fmt.Errorf("%w: %d compares and %d requests, limit %d", backend.ErrTooLarge, len(p.compares)+1, len(p.requests(s)), mostRequests)}
 	}

@@ -402,12 +402,16 @@ func translate(err error) error {
 	return err
 }
 
+// inDoubt reports whether there is a commit of unknown outcome.
+func (s *session) inDoubt() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doubts != s.settled
+}
+
 // settle makes certain that no commit of unknown outcome is applied any more, if there is one.
 func (s *session) settle(ctx context.Context, l *link) error {
-	s.mu.Lock()
-	none := s.doubts == s.settled
-	s.mu.Unlock()
-	if none {
+	if !s.inDoubt() {
 		return nil
 	}
 	select {
@@ -418,7 +422,7 @@ func (s *session) settle(ctx context.Context, l *link) error {
 	}
 	s.mu.Lock()
 	doubts := s.doubts
-	none = doubts == s.settled
+	none := doubts == s.settled
 	s.mu.Unlock()
 	if none {
 		return nil
