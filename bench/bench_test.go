@@ -81,7 +81,9 @@ func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
 		case x.Group == "caches":
 			checkFigures(t, x, mTime, mRate)
 		case x.Group == servicesWatches:
-			checkFigures(t, x, mTime, mP50)
+			if x.Figures[mTime].Min <= 0 || x.Figures[mP50].Min <= 0 { // fewer rounds
+				t.Errorf("%s: %+v", x.name, x.Figures)
+			}
 		case x.Group == "memory":
 			checkFigures(t, x, mMemory)
 		default:

@@ -1,5 +1,6 @@
 // Bench measures coord on memory and on ZooKeeper, compared with the raw client and, with
-// -peers, with the locks and queues of other libraries, in one run on one ensemble.
+// -peers, with the locks and queues of other libraries, in one run on one ensemble. With -peers
+// it also measures coord on etcd, beside etcd's own package concurrency on the same servers.
 //
 //	go run ./bench
 //	go run ./bench -quick
@@ -60,7 +61,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 		c       config
 		servers = f.String("servers", "", "use these ZooKeeper `servers` (addresses with commas between them) instead of starting three")
 		compare = f.Bool("compare", false, "run nothing, but compare two runs: their results.json are the arguments")
-		page    = f.Bool("page", false, "run nothing, but write figures into a page like BENCHMARKS.md: it and a results.json are the arguments")
+		page    = f.Bool("page", false, "run nothing, but write figures into a page like BENCHMARKS.md, and draw the plots beside the results again: it and a results.json are the arguments")
 		quick   = f.Bool("quick", false, "only check that everything works, in less than 2 minutes")
 		rounds  = f.Int("rounds", 0, "the number of `times` that each cell is run; 0 means 5, and 1 with -quick")
 		span    = f.Duration("span", 0, "the duration of a run that is compared with others; 0 means 1s, and 120ms with -quick")
@@ -151,7 +152,11 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 	case c.compare != nil:
 		return compareFiles(c.compare, out, notes)
 	case c.page != nil:
-		return writePage(c.page[0], c.page[1], notes)
+		code := writePage(c.page[0], c.page[1], notes)
+		if code == 0 {
+			code = drawAgain(c.page[1], notes)
+		}
+		return code
 	}
 	r, err := measure(ctx, c, args, out, notes)
 	if ctx.Err() != nil {

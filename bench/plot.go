@@ -1,10 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"image/color"
+	"io"
+	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -15,14 +20,16 @@ import (
 // A chart shows a metric of one or several cells over a varied quantity: a line for each cell
 // and contestant, with the lowest and highest round of each point.
 type chart struct {
-	file   string
-	title  string
-	group  string
-	whats  []string // nil for all cells of the group
-	metric metric
-	per    float64 // factor of the values, if not zero
-	unit   string
-	zero   bool // the axis begins at zero
+	file    string
+	title   string
+	group   string
+	whats   []string // nil for all cells of the group
+	axis    string   // the varied quantity, where the group has several
+	without []string // services
+	metric  metric
+	per     float64 // factor of the values, if not zero
+	unit    string
+	zero    bool // the axis begins at zero
 }
 
 // charts are all charts; each is drawn if there are results for it.
@@ -39,6 +46,9 @@ var charts = []*chart{
 	{file: "barrier-requests", title: "Requests of one member in a round of a double barrier", group: "double barriers", metric: mRequests, unit: "requests", zero: true},
 	{file: "commit-time", title: "Transaction over sites", group: "two-phase commit", metric: mP50, per: 1e-3, unit: "ms", zero: true},
 	{file: "commit-requests", title: "Requests for a transaction over sites", group: "two-phase commit", metric: mRequests, unit: "requests", zero: true},
+	{file: "services-uncontended", title: "Uncontended lock and release on each service", group: servicesUncontended, without: []string{onMemory}, metric: mRate, unit: "cycles a second", zero: true},
+	{file: "services-contended", title: "Clients that contend for one lock", group: servicesContended, without: []string{onMemory}, metric: mRate, unit: "turns a second", zero: true},
+	{file: "services-updates", title: "Adding to numbers of their own", group: servicesUpdates, whats: []string{whatOwn}, axis: "callers", without: []string{onMemory}, metric: mRate, unit: "additions a second", zero: true},
 	{file: "cache-sync", title: "Time until a cache has a subtree", group: "caches", metric: mTime, unit: "ms", zero: true},
 }
 
@@ -64,11 +74,25 @@ func drawAll(dir string, results []*result) ([]*chart, error) {
 	return drawn, nil
 }
 
+// drawAgain draws the charts of a results.json beside it.
+func drawAgain(file string, notes io.Writer) int {
+	r, err := readReport(file)
+	if err == nil {
+		_, err = drawAll(filepath.Dir(file), r.Results)
+	}
+	if err != nil {
+		fmt.Fprintf(notes, "bench: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
 // A line is one contestant's points.
 type line struct {
-	name   string
-	axis   string
-	points points
+	name       string
+	who, where string
+	axis       string
+	points     points
 }
 
 // points are figures over the varied quantity. They have the methods that package plotter
@@ -89,18 +113,32 @@ func (p points) YError(i int) (low, high float64) {
 func (c *chart) lines(results []*result) []*line {
 	var lines []*line
 	byName := make(map[string]*line)
+	shown := func(r *result) bool {
+		_, ok := r.Figures[c.metric]
+		return ok && r.Error == "" && r.Group == c.group && r.Axis != "" && (c.axis == "" || r.Axis == c.axis) &&
+			(c.whats == nil || slices.Contains(c.whats, r.What)) && !slices.Contains(c.without, r.Where)
+	}
+	wheres, whats := make(map[string]bool), make(map[string]bool)
 	for _, r := range results {
-		f, ok := r.Figures[c.metric]
-		if !ok || r.Error != "" || r.Group != c.group || r.Axis == "" || c.whats != nil && !slices.Contains(c.whats, r.What) {
+		if shown(r) {
+			wheres[r.Where], whats[r.What] = true, true
+		}
+	}
+	for _, r := range results {
+		if !shown(r) {
 			continue
 		}
-		name := fmt.Sprintf("%s: %s", r.Who, r.What)
-		if r.Where == onMemory {
+		f := r.Figures[c.metric]
+		name := r.Who
+		if len(whats) > 1 {
+			name += ": " + r.What
+		}
+		if len(wheres) > 1 && r.Who != r.Where {
 			name += ", " + r.Where
 		}
 		l := byName[name]
 		if l == nil {
-			l = &line{name: name, axis: r.Axis}
+			l = &line{name: name, who: r.Who, where: r.Where, axis: r.Axis}
 			byName[name] = l
 			lines = append(lines, l)
 		}
@@ -124,11 +162,39 @@ func (c *chart) lines(results []*result) []*line {
 	return slices.DeleteFunc(lines, func(l *line) bool { return len(l.points) < 2 })
 }
 
-// colours can be distinguished by readers with colour blindness, and so can the shapes of the
-// points (Okabe and Ito).
-var colours = []color.Color{
-	color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{204, 121, 167, 255},
-	color.RGBA{230, 159, 0, 255}, color.RGBA{86, 180, 233, 255}, color.RGBA{0, 0, 0, 255}, color.RGBA{150, 150, 150, 255},
+// systems have the same colour in each chart. The colours can be distinguished by readers with colour
+// blindness (Okabe and Ito).
+var systems = []struct {
+	prefix string // of the names of its contestants
+	colour color.Color
+}{
+	{byCoord, color.RGBA{0, 114, 178, 255}},
+	{byGoZK, color.RGBA{213, 94, 0, 255}},
+	{byCurator, color.RGBA{0, 158, 115, 255}},
+	{byKazoo, color.RGBA{204, 121, 167, 255}},
+	{byEtcd, color.RGBA{230, 159, 0, 255}},
+	{byRaw, color.RGBA{0, 0, 0, 255}},
+}
+
+// colourOf returns the colour of a contestant.
+func colourOf(who string) color.Color {
+	for _, s := range systems {
+		if strings.HasPrefix(who, s.prefix) {
+			return s.colour
+		}
+	}
+	return color.RGBA{120, 120, 120, 255}
+}
+
+// dashesOf returns the dashes of a service, which tell the lines of one system apart.
+func dashesOf(where string) []vg.Length {
+	switch {
+	case strings.HasPrefix(where, onEtcd):
+		return []vg.Length{vg.Points(7), vg.Points(3)}
+	case where == onMemory:
+		return []vg.Length{vg.Points(2), vg.Points(3)}
+	}
+	return nil
 }
 
 var shapes = []draw.GlyphDrawer{
@@ -143,10 +209,10 @@ func (c *chart) draw(lines []*line) (*plot.Plot, error) {
 	p.Y.Label.Text = c.unit
 	p.X.Scale = plot.LogScale{}
 	p.X.Tick.Marker = valueTicks(lines)
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.XOffs = vg.Points(6)
+	p.Y.Tick.Marker = roundTicks{}
 	p.Add(plotter.NewGrid())
-	for i, l := range lines {
+	drawn := make(map[string]int) // lines of one colour and dashes
+	for _, l := range lines {
 		curve, dots, err := plotter.NewLinePoints(l.points)
 		if err != nil {
 			return nil, err
@@ -155,17 +221,68 @@ func (c *chart) draw(lines []*line) (*plot.Plot, error) {
 		if err != nil {
 			return nil, err
 		}
-		colour := colours[i%len(colours)]
+		colour := colourOf(l.who)
 		curve.Color, dots.Color, bars.Color = colour, colour, colour
-		dots.Shape = shapes[i%len(shapes)]
+		curve.Dashes = dashesOf(l.where)
+		like := fmt.Sprint(colour)
+		dots.Shape = shapes[drawn[like]%len(shapes)]
+		drawn[like]++
 		p.Add(curve, dots, bars)
-		p.Legend.Add(l.name, curve, dots)
 	}
 	if c.zero {
 		p.Y.Min = 0
 	}
-	p.Y.Max *= 1.25 // room for the legend
+	p.Y.Max *= 1.05
+	labels, err := lineLabels(lines, p.Y.Min, p.Y.Max)
+	if err != nil {
+		return nil, err
+	}
+	p.Add(labels)
+	// Room for the labels at the ends of the lines.
+	longest := 0
+	for _, l := range lines {
+		longest = max(longest, len(l.name))
+	}
+	part := min(0.5, 0.012*float64(longest)+0.02)
+	p.X.Max *= math.Pow(p.X.Max/p.X.Min, part/(1-part))
 	return p, nil
+}
+
+// lineLabels returns the names of the lines at their ends, with some distance between them.
+func lineLabels(lines []*line, low, high float64) (*plotter.Labels, error) {
+	sorted := slices.Clone(lines)
+	end := func(l *line) float64 { return l.points[len(l.points)-1].f.Median }
+	slices.SortStableFunc(sorted, func(a, b *line) int { return cmp.Compare(end(a), end(b)) })
+	gap := (high - low) / 26
+	at := make([]float64, len(sorted))
+	for i, l := range sorted {
+		at[i] = max(end(l), low+gap/2)
+		if i > 0 {
+			at[i] = max(at[i], at[i-1]+gap)
+		}
+	}
+	for i := len(at) - 1; i >= 0; i-- { // the topmost ones stay below the edge
+		most := high - gap/2 - gap*float64(len(at)-1-i)
+		at[i] = min(at[i], most)
+	}
+	var text plotter.XYLabels
+	right := 0.0
+	for _, l := range sorted {
+		right = max(right, l.points[len(l.points)-1].x)
+	}
+	for i, l := range sorted {
+		text.XYs = append(text.XYs, plotter.XY{X: right, Y: at[i]})
+		text.Labels = append(text.Labels, l.name)
+	}
+	labels, err := plotter.NewLabels(text)
+	if err != nil {
+		return nil, err
+	}
+	labels.Offset = vg.Point{X: vg.Points(8), Y: vg.Points(-3)}
+	for i, l := range sorted {
+		labels.TextStyle[i].Color = colourOf(l.who)
+	}
+	return labels, nil
 }
 
 // valueTicks marks the measured values.
@@ -176,9 +293,46 @@ func valueTicks(lines []*line) plot.ConstantTicks {
 		for _, pt := range l.points {
 			if !seen[pt.x] {
 				seen[pt.x] = true
-				ticks = append(ticks, plot.Tick{Value: pt.x, Label: fmt.Sprintf("%g", pt.x)})
+				ticks = append(ticks, plot.Tick{Value: pt.x, Label: thousands(pt.x)})
 			}
 		}
 	}
 	return ticks
+}
+
+// roundTicks marks five to ten round values.
+type roundTicks struct{}
+
+func (roundTicks) Ticks(low, high float64) (ticks []plot.Tick) {
+	if !(high > low) {
+		return []plot.Tick{{Value: low, Label: thousands(low)}}
+	}
+	step := math.Pow(10, math.Floor(math.Log10(high-low)))
+	for _, part := range []float64{0.1, 0.2, 0.5, 1} {
+		if (high-low)/(step*part) <= 10 {
+			step *= part
+			break
+		}
+	}
+	for i := math.Ceil(low / step); i*step <= high*(1+1e-9); i++ {
+		ticks = append(ticks, plot.Tick{Value: i * step, Label: thousands(i * step)})
+	}
+	return ticks
+}
+
+// thousands formats a number with commas between groups of three digits.
+func thousands(v float64) string {
+	text := strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
+	whole, rest, _ := strings.Cut(text, ".")
+	digits := strings.TrimPrefix(whole, "-")
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	if strings.HasPrefix(whole, "-") {
+		digits = "-" + digits
+	}
+	if rest != "" {
+		digits += "." + rest
+	}
+	return digits
 }

@@ -155,3 +155,47 @@ func TestALineNeedsTwoPointsInOrder(t *testing.T) {
 		t.Errorf("first point %v, %v, want 1, 1: zero has no logarithm", x, y)
 	}
 }
+
+func TestTicksAreRoundAndHaveThousands(t *testing.T) {
+	for _, test := range []struct {
+		low, high float64
+		want      string
+	}{
+		{0, 1, "0 0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 1"},
+		{0, 12_300, "0 2,000 4,000 6,000 8,000 10,000 12,000"},
+		{0, 3_400_000, "0 500,000 1,000,000 1,500,000 2,000,000 2,500,000 3,000,000"},
+		{0, 47, "0 5 10 15 20 25 30 35 40 45"},
+		{3, 3, "3"},
+	} {
+		var got []string
+		for _, tick := range (roundTicks{}).Ticks(test.low, test.high) {
+			got = append(got, tick.Label)
+		}
+		if s := strings.Join(got, " "); s != test.want {
+			t.Errorf("from %v to %v: %s, want %s", test.low, test.high, s, test.want)
+		}
+	}
+}
+
+// A system has one colour, whatever else a chart shows, and the labels at the ends of the lines
+// do not cover each other.
+func TestLinesHaveColoursOfTheirSystemsAndLabels(t *testing.T) {
+	if colourOf(byCoord) != colourOf(leading.who) || colourOf(byCurator) != colourOf(byNewer) || colourOf(byCoord) == colourOf(byEtcd) {
+		t.Error("the colours are not those of the systems")
+	}
+	var lines []*line
+	for i := range 6 {
+		l := &line{name: "coord", who: byCoord, points: make(points, 2)}
+		l.points[1].x, l.points[1].f.Median = 64, 100+float64(i%2)/10
+		lines = append(lines, l)
+	}
+	labels, err := lineLabels(lines, 0, 105)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < len(labels.XYs); i++ {
+		if d := labels.XYs[i].Y - labels.XYs[i-1].Y; d < 4 || labels.XYs[i].Y > 105 {
+			t.Errorf("labels at %v", labels.XYs)
+		}
+	}
+}
