@@ -219,6 +219,41 @@ func TestEachCallIsOneRequest(t *testing.T) {
 	}
 }
 
+// What a session has created can be gone, and the parent can be another node by now. Commits that
+// read nothing beforehand and nothing when they fail find out all the same.
+func TestSmallTransactionsFindWhatHasChanged(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	commit(t, a, backend.Create("/d", []byte("mark"), backend.Persistent))
+	create := func() (string, error) {
+		r, err := a.Commit(t.Context(), backend.Create("/d/n-", nil, backend.EphemeralSequential), backend.Carry("/d", []byte("mark")))
+		if err != nil {
+			return "", err
+		}
+		return r[0].Path, nil
+	}
+	n, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, b, backend.Delete(n, backend.AnyVersion))
+	if _, err := a.Commit(t.Context(), backend.Delete(n, backend.AnyVersion)); !errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrUncertain) {
+		t.Errorf("a deletion of a node that is gone: %v", err)
+	}
+	commit(t, b, backend.SetData("/d", []byte("other"), 0))
+	if _, err := create(); !errors.Is(err, backend.ErrBadVersion) {
+		t.Errorf("a carry of other data: %v", err)
+	}
+	commit(t, b, backend.Delete("/d", 1))
+	if _, err := create(); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("a creation without a parent: %v", err)
+	}
+	commit(t, b, backend.Create("/d", []byte("mark"), backend.Ephemeral))
+	if _, err := create(); !errors.Is(err, backend.ErrNoChildren) {
+		t.Errorf("a creation below an ephemeral node: %v", err)
+	}
+}
+
 // The name of a node that was created without a number can look as if it had one: some that end
 // with a UUID do. What the session has seen of the node is enough for a commit of one request.
 func TestANodeThatLooksSequentialIsDeletedInOneRequest(t *testing.T) {
@@ -339,7 +374,7 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 	default:
 	}
 	// Without the permission no server renews the lease of a session.
-	b := open(t, etcd.New([]string{srv.addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 2 * time.Second}))
+	b := open(t, etcd.New([]string{srv.addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 6 * time.Second}))
 	must(auth.RoleRevokePermission(asRoot, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: all.Key, RangeEnd: all.RangeEnd}))
 	if _, err := b.Exists(ctx, "/", nil); !errors.Is(err, backend.ErrDenied) && !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("a read without permission: %v", err)
