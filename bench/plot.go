@@ -118,11 +118,16 @@ func (c *chart) lines(results []*result) []*line {
 		return ok && r.Error == "" && r.Group == c.group && r.Axis != "" && (c.axis == "" || r.Axis == c.axis) &&
 			(c.whats == nil || slices.Contains(c.whats, r.What)) && !slices.Contains(c.without, r.Where)
 	}
-	wheres, whats := make(map[string]bool), make(map[string]bool)
+	// A name says what tells the line from the others of its contestant.
+	wheres, whats := make(map[string]map[string]bool), make(map[string]map[string]bool)
 	for _, r := range results {
-		if shown(r) {
-			wheres[r.Where], whats[r.What] = true, true
+		if !shown(r) {
+			continue
 		}
+		if wheres[r.Who] == nil {
+			wheres[r.Who], whats[r.Who] = make(map[string]bool), make(map[string]bool)
+		}
+		wheres[r.Who][r.Where], whats[r.Who][r.What] = true, true
 	}
 	for _, r := range results {
 		if !shown(r) {
@@ -130,10 +135,10 @@ func (c *chart) lines(results []*result) []*line {
 		}
 		f := r.Figures[c.metric]
 		name := r.Who
-		if len(whats) > 1 {
+		if len(whats[r.Who]) > 1 {
 			name += ": " + r.What
 		}
-		if len(wheres) > 1 && r.Who != r.Where {
+		if len(wheres[r.Who]) > 1 {
 			name += ", " + r.Where
 		}
 		l := byName[name]
