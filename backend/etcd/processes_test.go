@@ -56,6 +56,9 @@ func passed(out, name string) bool {
 // The forms of internal/simulation that run on a real server.
 func TestCrowdsOnEtcd(t *testing.T) {
 	t.Parallel()
+	if os.Getenv("COORD_LONG") == "" {
+		t.Skip("set COORD_LONG=1")
+	}
 	names := []string{"TestAHundredWorkersNeverHaveMoreThanElevenPermits/zookeeper", "TestRoundsOfADoubleBarrierOnZooKeeper"}
 	out, err := elsewhere(t, "internal/simulation", []string{"COORD_LONG=", "COORD_ETCD_SERVER=" + shared.get(t)}, "-timeout", "10m", "-run", "^(TestAHundredWorkersNeverHaveMoreThanElevenPermits|TestRoundsOfADoubleBarrierOnZooKeeper)$", "-skip", "/^memory")
 	for _, name := range names {
