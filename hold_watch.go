@@ -150,16 +150,19 @@ func (h *Hold) Revocation() (Revocation, bool) {
 
 // look records a request in the data of the hold's node.
 func (h *Hold) look(data []byte) {
-	r, _ := layout.OpenEnvelope(data)
-	if r == nil {
-		return
+	if r, _ := layout.OpenEnvelope(data); r != nil {
+		h.ask((*Revocation)(r))
 	}
+}
+
+// ask records a request to give the hold up.
+func (h *Hold) ask(r *Revocation) {
 	h.mu.Lock()
 	first := h.request == nil
 	if !first && h.request.Force {
 		r.Force = true // another request does not take back the force of an earlier one
 	}
-	h.request = (*Revocation)(r)
+	h.request = r
 	if first && h.revoked != nil {
 		close(h.revoked)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -148,6 +149,29 @@ func kindUses() []kindUse {
 			_, err := coord.NewCoordinator[string](c, path, nil).RemoveSite(ctx, "a")
 			return err
 		}),
+		{kind: "shards", use: func(ctx context.Context, c *coord.Client, path string) error {
+			for sh, err := range coord.NewShards(c, path, 1, nil).All(ctx) {
+				if err != nil {
+					return err
+				}
+				return sh.Release()
+			}
+			return nil
+		}, hold: func(ctx context.Context, c *coord.Client, path string) (func(), error) {
+			next, stop := iter.Pull2(coord.NewShards(c, path, 1, nil).All(ctx))
+			sh, err, _ := next()
+			if err != nil {
+				stop()
+				return nil, err
+			}
+			return func() {
+				sh.Release()
+				stop()
+			}, nil
+		}, others: []func(ctx context.Context, c *coord.Client, path string) error{func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewShards(c, path, 1, nil).Owners(ctx)
+			return err
+		}}},
 		stays("value", func(ctx context.Context, c *coord.Client, path string) error {
 			_, err := coord.NewValue[string](c, path, nil).Set(ctx, "x")
 			return err

@@ -33,7 +33,7 @@ var layers = [...][]string{
 		"follow", "trace", "codec", "doc"},
 	engineLayer: {"line", "cell", "slots"},
 	recipeLayer: {"mutex", "rwmutex", "semaphore", "lock", "election", "group", "value", "counter", "cache", "barrier", "doublebarrier", "queue",
-		"txn", "twophase"},
+		"txn", "twophase", "shards"},
 }
 
 // borrowed has the internals of one recipe that another recipe uses. Remove entries that are no

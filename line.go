@@ -417,26 +417,35 @@ func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) 
 	}
 	var list []Contender
 	for _, q := range l.kinds.Order(names) {
-		p := l.dir + "/" + q.Name
-		data, stat, err := s.b.Get(ctx, p, nil)
+		x, err := s.contender(ctx, l, q)
 		if isNotFound(err) {
 			continue // deleted since the listing
 		}
 		if err != nil {
 			return nil, err
 		}
-		_, own := layout.OpenEnvelope(data)
-		x := Contender{
-			Path: p, Token: stat.Czxid, Session: stat.EphemeralOwner,
-			Since: time.UnixMilli(stat.Ctime),
-		}
-		x.ID, x.Data = layout.OpenContender(own)
-		if q.Shared {
-			x.Token = 0
-		}
 		list = append(list, x)
 	}
 	return list, nil
+}
+
+// contender reads the node of a contender.
+func (s *session) contender(ctx context.Context, l *line, q layout.Position) (Contender, error) {
+	p := l.dir + "/" + q.Name
+	data, stat, err := s.b.Get(ctx, p, nil)
+	if err != nil {
+		return Contender{}, err
+	}
+	_, own := layout.OpenEnvelope(data)
+	x := Contender{
+		Path: p, Token: stat.Czxid, Session: stat.EphemeralOwner,
+		Since: time.UnixMilli(stat.Ctime),
+	}
+	x.ID, x.Data = layout.OpenContender(own)
+	if q.Shared {
+		x.Token = 0
+	}
+	return x, nil
 }
 
 // orderKey is the sort key of LockAll. A nil lock has none.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"strings"
 	"sync"
 	"time"
 )
@@ -98,9 +96,6 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 	return nil
 }
 
-// errUnfinished is the failure of a handler that has panicked or called runtime.Goexit.
-var errUnfinished = errors.New("the handler did not finish")
-
 // process calls handle with the item, and ends the claim by the result. All of it is
 // deferred, for the handler can end the goroutine.
 func (it *Item[T]) process(ctx context.Context, handle func(context.Context, *Item[T]) error) {
@@ -135,19 +130,4 @@ func (it *Item[T]) settle(err error) {
 // retryDelay returns the delay after a failed attempt, counted from 1.
 func retryDelay(attempt int) time.Duration {
 	return min(firstRetry<<min(attempt-1, 10), lastRetry)
-}
-
-// stack returns the functions of the present goroutine with their positions. Unlike the
-// text of package debug it has no arguments, which can be data of an item.
-func stack() string {
-	pcs := make([]uintptr, 64)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	var text strings.Builder
-	for {
-		f, more := frames.Next()
-		fmt.Fprintf(&text, "%s\n\t%s:%d\n", f.Function, f.File, f.Line)
-		if !more {
-			return text.String()
-		}
-	}
 }

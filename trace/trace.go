@@ -29,9 +29,10 @@ type Event interface {
 // Subject is the subject of an event.
 type Subject struct {
 	// Recipe is "mutex", "rwmutex", "semaphore", "election", "barrier",
-	// "doublebarrier", "queue", "priorityqueue", "delayqueue", "group", "cache" or
-	// "twophase", as in inspect.Report. The locks of LockAll, and the lock under which a
-	// Participant serves its site, are reported under their own recipes.
+	// "doublebarrier", "queue", "priorityqueue", "delayqueue", "group", "cache",
+	// "twophase" or "shards", as in inspect.Report. The locks of LockAll, and the lock under which
+	// a Participant serves its site, are reported under their own recipes. Each shard of a Shards
+	// is reported under the path of all of them.
 	Recipe string
 
 	// Path is the path of the recipe: absolute, the namespace included. There are as
@@ -270,6 +271,18 @@ type MemberLeft struct {
 	Rejoins bool  // it tries to join again
 }
 
+// ShardsAssigned: a member of this client has computed which shards it ought to own, because the
+// members have changed. The shards move afterwards: each acquisition is a HoldGranted, and each
+// that it gives up a HoldReleased or HoldLost, under the same recipe and path.
+type ShardsAssigned struct {
+	Subject
+	Member  string // its id
+	Members int    // of which it is one
+	Shards  int    // that it ought to own
+	Gained  int    // of those, which it did not have to own before
+	Lost    int    // shards that it need not own any more
+}
+
 // CacheSynced: a Cache has read its tree: when it began, and after each
 // reconnection.
 type CacheSynced struct {
@@ -375,6 +388,7 @@ func (ItemClaimed) event()     {}
 func (ItemSettled) event()     {}
 func (MemberJoined) event()    {}
 func (MemberLeft) event()      {}
+func (ShardsAssigned) event()  {}
 func (CacheSynced) event()     {}
 func (CacheStopped) event()    {}
 func (ProposalMade) event()    {}

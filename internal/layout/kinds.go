@@ -23,6 +23,7 @@ const (
 	KindPriorityQueue RecipeKind = "priorityqueue"
 	KindDelayQueue    RecipeKind = "delayqueue"
 	KindTwoPhase      RecipeKind = "twophase"
+	KindShards        RecipeKind = "shards"
 	KindValue         RecipeKind = "value"   // has no mark
 	KindCounter       RecipeKind = "counter" // has no mark
 
@@ -157,6 +158,7 @@ var layouts = []struct {
 	{KindQueue, []string{"items", "waiters"}}, // of every kind of queue
 	{KindTwoPhase, []string{"sites", "tx"}},
 	{KindTwoPhase, []string{"sites", "serving"}},
+	{KindShards, []string{WorkersName, ShardsName}},
 	{KindCuratorSemaphore, []string{"leases", "locks"}},
 }
 

@@ -1,0 +1,191 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// ShardsOptions may be nil.
+type ShardsOptions struct {
+	// ID names the member. It must be unique among the members, and an id of a Group: at most
+	// 200 bytes, without a slash. A process that uses the same ID after each restart has the
+	// same shards as before. If it comes back before the service has ended the session of its
+	// former process, no shard moves to another member, and it takes its shards at once: it
+	// removes the nodes of the former process, whose holds are lost if it still runs. Without an
+	// ID each call of All or Run draws one.
+	ID string
+
+	// Weight is the share of the member in proportion to the weights of the others, from 1 to
+	// 1000. Zero means 1.
+	Weight int
+
+	// Data is stored in the node of each shard that the member owns or waits for, for Owners.
+	// It can be the address under which the owner serves. Keep it small.
+	Data []byte
+
+	// ForceAfter is the time that the owner of a shard has to give it up when it is to move, or
+	// when the loop of All ends. After that the hold ends, with ErrRevoked, though the owner has
+	// not released it, and the next member is granted. Zero means to wait for the Release.
+	ForceAfter time.Duration
+}
+
+// Shards divides a fixed number of pieces of work among the processes that take part, such that
+// each piece, a shard, has one owner. The processes come and go; a change moves few shards. It is
+// for the partitions of a stream, for tenants, for buckets of timers: work that all processes
+// together have to do, and each part of it only one of them.
+//
+// Each process is a member as long as it runs All or Run. Every member computes the same
+// assignment from the ids and the weights of the members. The assignment only says which member
+// asks for a shard. To own the shard, the member acquires its lock, so whatever members believe,
+// a shard has one owner: a Shard is a Hold, which can be lost, and which carries a token and a
+// guard.
+//
+// When the members change and a shard is to move, its owner is asked to give it up (Hold.Revoked;
+// in Run, the context of the function ends), finishes, and releases it. Its successor, which waits
+// for the lock, is granted one round trip later. Other shards go on meanwhile. A member that has
+// died is a member until the service has ended its session; then its shards move, to all the
+// others. A loss of contact that is shorter than the session timeout moves nothing, and neither
+// does a restart under the same ID within that time.
+//
+// What is guaranteed:
+//
+//   - Two members never own one shard, as two clients never hold one Mutex: see Hold for what a
+//     paused process believes, and how to fence it.
+//   - The number of shards that the assignment gives to a member is its share by weight, rounded
+//     down or up. With equal weights, the numbers differ by at most one.
+//   - If one of m members joins or leaves, about n/m shards move, and not more than n/m + 2√n + 3
+//     if the weights are equal: n/m that the member has got or had, and the others to keep the
+//     numbers equal.
+//   - When the members do not change any more, and every shard that was to move is released, each
+//     shard has its owner after a few round trips.
+//
+// The assignment is not a schedule: between the release by one owner and the grant to the next, a
+// shard has no owner, and nothing says in which order shards move.
+//
+// All members must have the same number of shards. A member that comes while others have another
+// number is refused with ErrInvalid. So the number cannot be changed while members run: it is part
+// of how keys map to shards, and two members with different numbers could work on one key.
+//
+// A change of the members costs each client the reads of Group.Watch, one or two requests for each
+// shard that it gives up, and five for each that it gets; the first owner of a shard has a few
+// more. Nothing is polled. The client has the watches of Group.Watch, one for each shard that it
+// owns, and three for each that it waits for. The assignment of 10,000 shards to 100 members takes
+// some milliseconds of one processor.
+//
+// Layout: path is a directory (a container, created on first use with missing ancestors) whose
+// data names the recipe. path/workers is the Group of the members; the data of a member is JSON
+// with the number of shards, the weight and the Data. path/shards/<number> is the directory of a
+// Mutex for each shard, from 0 on, in which only members have nodes. An operator can use them: a
+// Revoke of the Mutex restarts the work on the shard, since its owner releases it and acquires it
+// again.
+//
+// A Shards is safe for concurrent use and owns no resources; there is nothing to close. Each call
+// of All or Run is a member of its own.
+type Shards struct {
+	c     *Client
+	path  recipePath
+	n     int
+	o     ShardsOptions
+	group *Group[layout.ShardMember]
+	bad   error // of the options
+}
+
+// NewShards returns the n shards at path, at most 65,536. It does no I/O; a bad path, number or
+// option is reported by the first call.
+func NewShards(c *Client, path string, n int, o *ShardsOptions) *Shards {
+	s := &Shards{c: c, path: c.recipePath(path), n: n}
+	if o != nil {
+		s.o = *o
+	}
+	s.o.Data = slices.Clone(s.o.Data)
+	if s.o.Weight == 0 {
+		s.o.Weight = 1
+	}
+	switch {
+	case n < 1 || n > layout.MaxShards:
+		s.bad = fmt.Errorf("%w: %d shards", ErrInvalid, n)
+	case s.o.Weight < 0 || s.o.Weight > layout.MaxWeight:
+		s.bad = fmt.Errorf("%w: weight %d", ErrInvalid, s.o.Weight)
+	case s.o.ForceAfter < 0:
+		s.bad = fmt.Errorf("%w: negative ForceAfter", ErrInvalid)
+	}
+	s.group = NewGroup(c, path+"/"+layout.WorkersName, &GroupOptions[layout.ShardMember]{
+		Codec:    Codec[layout.ShardMember]{Encode: layout.ShardMember.Encode, Decode: layout.ParseShardMember},
+		TakeOver: s.o.ID != "",
+	})
+	return s
+}
+
+// A Shard is a shard that this process owns. Release gives it back; if the member still ought to
+// own it, it acquires it again. Revoked tells that the shard is to move. A Shard is safe for
+// concurrent use.
+type Shard struct {
+	*Hold
+	Index int // from 0 to n-1
+}
+
+func (s *Shards) ground() ground { return ground{dir: s.path.full, recipe: layout.KindShards} }
+
+// line returns the engine of the lock of a shard.
+func (s *Shards) line(i int) *line {
+	dir := s.path.full + "/" + layout.ShardsName + "/" + layout.ShardName(i)
+	return &line{c: s.c, dir: dir, kinds: layout.LockLine, whole: s.ground()}
+}
+
+// check returns the error for a bad path or option, or an ended ctx.
+func (s *Shards) check(ctx context.Context, op string) error {
+	if err := s.path.check(op); err != nil {
+		return err
+	}
+	err := s.bad
+	if err == nil {
+		err = backend.ContextError(ctx)
+	}
+	return opError(op, s.path.full, err)
+}
+
+// Owners returns the owner of each shard, in the order of their numbers: the first contender for
+// its lock. The Token of a Contender is zero if the shard has no owner. The shards are read one
+// after the other, so the result is not a snapshot, but no part of it is older than the call. It
+// costs one request for each shard, and another for each that has an owner. It is for operators,
+// and for callers that look an owner up now and then.
+func (s *Shards) Owners(ctx context.Context) ([]Contender, error) {
+	const op = "owners"
+	if err := s.check(ctx, op); err != nil {
+		return nil, err
+	}
+	list, err := onSession(ctx, s.c, func(ss *session) ([]Contender, error) {
+		if err := ss.b.Sync(ctx, s.path.full); err != nil {
+			return nil, err
+		}
+		if err := ss.meet(ctx, s.ground()); err != nil {
+			return nil, err
+		}
+		list := make([]Contender, s.n)
+		return list, readAll(ctx, s.n, func(ctx context.Context, i int) (err error) {
+			list[i], err = s.line(i).owner(ctx, ss)
+			return err
+		})
+	})
+	return list, opError(op, s.path.full, err)
+}
+
+// owner reads the first contender of a line.
+func (l *line) owner(ctx context.Context, s *session) (Contender, error) {
+	names, _, err := s.b.Children(ctx, l.dir, nil)
+	if err != nil && !isNotFound(err) {
+		return Contender{}, err
+	}
+	for _, q := range l.kinds.Order(names) {
+		x, err := s.contender(ctx, l, q)
+		if !isNotFound(err) {
+			return x, err
+		}
+	}
+	return Contender{}, nil
+}

@@ -1,0 +1,466 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/trace"
+)
+
+// shardsRun is one member of a Shards, from the begin of an All to the end of the last shard that
+// it has handed out. Its loop runs on one goroutine, which owns all of its state but the news.
+//
+// Whatever the assignment says, the line of a shard excludes a second owner. So the following rules
+// are about progress only. Model checking (internal/model/shards_test.go) found, for each rule left
+// out, a shard that has no owner for ever.
+//   - An owner gives up a shard that is assigned to another member.
+//   - A member asks again for a shard that has ended, for whatever reason, if the shard is still
+//     assigned to it.
+//   - An acquisition that is not wanted any more is given up, and a grant that comes all the same
+//     is released.
+//   - A member that leaves releases what it has not handed out.
+//   - A member that is missing in the list does nothing: its membership joins again by itself, or
+//     ends. So a short absence moves nothing of what it owns.
+type shardsRun struct {
+	s      *Shards
+	op     string
+	id     string
+	data   []byte // of the nodes in the lines
+	m      *Membership[layout.ShardMember]
+	out    chan *Shard   // closed when the member leaves
+	gone   chan struct{} // closed when the member has left, and has only shards that were handed out
+	asks   context.Context
+	leave  context.CancelFunc // ends asks, and begins the leaving
+	former int64              // the session of the former process of the member; 0: there is none
+
+	members []shardMember
+	assign  []int32 // the index of the owner of each shard; nil before the first list, and after the leaving has begun
+	shards  map[int]*ownShard
+	ready   []*ownShard // in shardReady, in the order of the grants
+	moving  []*ownShard // in shardMoving, with a time at which they end by force, in the order of time
+	left    bool        // the membership has ended
+
+	mu   sync.Mutex
+	news []*ownShard   // whose acquisition or hold has ended
+	wake chan struct{} // has an element if news is not empty
+	err  error         // why the member leaves
+}
+
+// ownShard is a shard that a member asks for or owns. It is the recipe of its hold.
+type ownShard struct {
+	r      *shardsRun
+	l      *line
+	former int64
+	cancel context.CancelFunc // of the acquisition
+
+	// Owned by the loop.
+	shard Shard // the hold is nil in shardAsking
+	state shardState
+	until time.Time // of moving
+
+	// Guarded by r.mu.
+	granted *Hold
+	failed  error // of the acquisition
+	ended   bool  // the hold has ended, and its Release is complete
+}
+
+// shardState is the state of an ownShard.
+//
+//	asking: the lock is granted        -> ready
+//	        it is not wanted any more  -> ending; the acquisition is given up
+//	ready:  a caller receives it       -> owned
+//	        it is not wanted any more  -> ending; the hold is released
+//	owned:  it is not wanted any more  -> moving; the owner is asked to release it
+//	moving: ForceAfter has passed      -> ending; the hold is lost
+//	any:    the acquisition has failed, or the hold has ended -> over
+type shardState int8
+
+const (
+	shardAsking shardState = iota
+	shardReady
+	shardOwned
+	shardMoving
+	shardEnding
+	shardOver
+)
+
+// join makes the caller a member, and starts its loop.
+func (s *Shards) join(ctx context.Context, op string) (*shardsRun, error) {
+	if err := s.check(ctx, op); err != nil {
+		return nil, err
+	}
+	r := &shardsRun{
+		s: s, op: op, id: s.o.ID,
+		out:    make(chan *Shard),
+		gone:   make(chan struct{}),
+		shards: make(map[int]*ownShard),
+		wake:   make(chan struct{}, 1),
+	}
+	if r.id == "" {
+		r.id = s.c.newGUID("member")
+	}
+	err := r.enter(ctx)
+	if err != nil {
+		return nil, opError(op, s.path.full, err)
+	}
+	r.asks, r.leave = context.WithCancel(ctx)
+	if !s.c.goWork(r.run) {
+		r.leave()
+		r.m.Leave()
+		return nil, opError(op, s.path.full, ErrClosed)
+	}
+	return r, nil
+}
+
+// enter makes the directories, and the node of the member.
+func (r *shardsRun) enter(ctx context.Context) (err error) {
+	s := r.s
+	if r.data, err = encodeContender(r.id, 0, s.o.Data); err != nil {
+		return err
+	}
+	_, err = onSession(ctx, s.c, func(ss *session) (struct{}, error) {
+		err := ss.occupy(ctx, s.ground())
+		if err == nil {
+			err = ss.makePart(ctx, s.path.full+"/"+layout.ShardsName, s.ground())
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		return err
+	}
+	if s.o.ID != "" {
+		former, err := s.group.Member(ctx, r.id)
+		if err != nil && !isNotFound(err) {
+			return err
+		}
+		r.former = former.Session
+	}
+	r.m, err = s.group.Join(ctx, r.id, layout.ShardMember{Shards: s.n, Weight: s.o.Weight, Data: s.o.Data})
+	return err
+}
+
+// run is the loop. It ends when the member has left and the last of its shards has ended.
+func (r *shardsRun) run() {
+	defer r.leave()
+	watching, unwatch := context.WithCancel(context.WithoutCancel(r.asks))
+	defer unwatch()
+	lists := r.s.group.Watch(watching)
+	leaving, ended, closing := r.asks.Done(), r.m.Done(), r.s.c.closing
+	var parted chan struct{}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for told := false; !r.left || len(r.shards) > 0; {
+		if r.left && !told && !r.holdsBack() {
+			told = true
+			close(r.gone)
+		}
+		var out chan *Shard
+		var next *Shard
+		if len(r.ready) > 0 {
+			out, next = r.out, &r.ready[0].shard
+		}
+		if len(r.moving) > 0 {
+			timer.Reset(time.Until(r.moving[0].until))
+		}
+		select {
+		case list, ok := <-lists:
+			switch {
+			case !ok:
+				lists = nil
+			case list.Err != nil:
+				r.fail(list.Err)
+			default:
+				r.take(list.Members)
+			}
+		case out <- next:
+			r.ready[0].state = shardOwned
+			r.ready = r.ready[1:]
+		case <-r.wake:
+			r.settle()
+		case now := <-timer.C:
+			r.force(now)
+		case <-ended:
+			ended = nil
+			r.fail(r.m.Err())
+		case <-closing:
+			closing = nil
+			r.fail(ErrClosed)
+		case <-leaving:
+			leaving, lists, ended = nil, nil, nil
+			unwatch()
+			r.part()
+			// First the member leaves the group, so that its shards are assigned to others
+			// when their owners release them.
+			parted = make(chan struct{})
+			done := parted
+			if !r.s.c.goWork(func() {
+				defer close(done)
+				r.m.Leave()
+			}) {
+				close(done)
+			}
+		case <-parted:
+			parted, r.left = nil, true
+		}
+	}
+	select {
+	case <-r.gone:
+	default:
+		close(r.gone)
+	}
+}
+
+// fail makes the member leave because of err.
+func (r *shardsRun) fail(err error) {
+	r.mu.Lock()
+	if r.err == nil && r.asks.Err() == nil {
+		r.err = opError(r.op, r.s.path.full, err)
+	}
+	r.mu.Unlock()
+	r.leave()
+}
+
+// failure returns why the member has left, or nil if it was told to.
+func (r *shardsRun) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// part begins the leaving: no further shard is handed out, and all are to end.
+func (r *shardsRun) part() {
+	close(r.out)
+	r.assign = nil
+	for _, x := range r.shards {
+		x.unwant(r.id, "the member leaves")
+	}
+}
+
+// holdsBack reports whether the member has shards that it has not handed out.
+func (r *shardsRun) holdsBack() bool {
+	for _, x := range r.shards {
+		if x.state != shardOwned && x.state != shardMoving {
+			return true
+		}
+	}
+	return false
+}
+
+// take computes the assignment for a list of members, and acts on it.
+func (r *shardsRun) take(list []Member[layout.ShardMember]) {
+	own := slices.IndexFunc(list, func(m Member[layout.ShardMember]) bool { return m.ID == r.id })
+	if own < 0 || r.asks.Err() != nil {
+		return
+	}
+	members := make([]shardMember, 0, len(list))
+	for _, m := range list {
+		if m.Err == nil && m.Value.Shards == r.s.n {
+			members = append(members, shardMember{m.ID, m.Value.Weight})
+			continue
+		}
+		if m.Token > list[own].Token {
+			continue // it leaves when it sees this member
+		}
+		err := m.Err
+		if err == nil {
+			err = fmt.Errorf("%w: %d shards, but member %q divides the work into %d", ErrInvalid, r.s.n, layout.Clip(m.ID), m.Value.Shards)
+		}
+		r.fail(err)
+		return
+	}
+	if r.assign != nil && slices.Equal(members, r.members) {
+		return // another incarnation of a member
+	}
+	before := make(map[int]bool)
+	for i, m := range r.assign {
+		if r.members[m].id == r.id {
+			before[i] = true
+		}
+	}
+	r.members, r.assign = members, assignShards(r.s.n, members)
+	e := trace.ShardsAssigned{
+		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.full, Op: r.op}, Member: r.id, Members: len(members),
+	}
+	for i, m := range r.assign {
+		x := r.shards[i]
+		switch mine := members[m].id == r.id; {
+		case mine:
+			e.Shards++
+			if !before[i] {
+				e.Gained++
+			}
+			if x == nil {
+				r.ask(i)
+			}
+		case before[i]:
+			e.Lost++
+			fallthrough
+		default:
+			if x != nil {
+				x.unwant(members[m].id, "the shard moves")
+			}
+		}
+	}
+	r.former = 0
+	tell(context.Background(), r.s.c, e)
+}
+
+// wants reports whether the member ought to own a shard.
+func (r *shardsRun) wants(i int) bool {
+	return r.assign != nil && r.members[r.assign[i]].id == r.id
+}
+
+// settle acts on the news.
+func (r *shardsRun) settle() {
+	r.mu.Lock()
+	news := r.news
+	r.news = nil
+	r.mu.Unlock()
+	for _, x := range news {
+		r.mu.Lock()
+		granted, failed, ended := x.granted, x.failed, x.ended
+		x.granted = nil
+		r.mu.Unlock()
+		if x.state == shardOver {
+			continue
+		}
+		if granted != nil && !ended {
+			x.shard.Hold = granted
+			if x.state == shardAsking {
+				x.state = shardReady
+				r.ready = append(r.ready, x)
+			} else {
+				x.giveBack()
+			}
+		}
+		if failed != nil && x.state == shardAsking {
+			r.fail(failed) // of no effect if the member leaves already
+		}
+		if failed == nil && !ended {
+			continue
+		}
+		switch is := func(y *ownShard) bool { return x == y }; x.state {
+		case shardReady:
+			r.ready = slices.DeleteFunc(r.ready, is)
+		case shardMoving:
+			r.moving = slices.DeleteFunc(r.moving, is)
+		}
+		x.state = shardOver
+		delete(r.shards, x.shard.Index)
+		if r.wants(x.shard.Index) && r.asks.Err() == nil {
+			r.ask(x.shard.Index)
+		}
+	}
+}
+
+// force ends the shards whose time to move has passed.
+func (r *shardsRun) force(now time.Time) {
+	for len(r.moving) > 0 && !r.moving[0].until.After(now) {
+		x := r.moving[0]
+		r.moving = r.moving[1:]
+		x.state = shardEnding
+		q, _ := x.shard.Revocation()
+		x.shard.lose(&revoked{q})
+	}
+}
+
+// ask begins the acquisition of a shard.
+func (r *shardsRun) ask(i int) {
+	ctx, cancel := context.WithCancel(r.asks)
+	x := &ownShard{r: r, l: r.s.line(i), former: r.former, cancel: cancel, shard: Shard{Index: i}}
+	r.shards[i] = x
+	if !r.s.c.goWork(func() {
+		defer cancel()
+		h, err := x.acquire(ctx)
+		x.report(func() { x.granted, x.failed = h, err })
+	}) {
+		cancel()
+		x.report(func() { x.failed = ErrClosed })
+	}
+}
+
+// acquire acquires the lock of the shard. It first removes what the former process of the member
+// has there: the member has taken the id over, so that process is not a member any more.
+func (x *ownShard) acquire(ctx context.Context) (*Hold, error) {
+	r, c := x.r, x.r.s.c
+	if x.former != 0 {
+		_, err := onSession(ctx, c, func(s *session) (struct{}, error) {
+			list, err := s.contenders(ctx, x.l)
+			for _, other := range list {
+				if err == nil && other.Session == x.former && other.ID == r.id {
+					err = s.remove(ctx, other.Path)
+				}
+			}
+			return struct{}{}, err
+		})
+		if err != nil {
+			return nil, opError(r.op, x.l.dir, err)
+		}
+	}
+	return x.l.acquire(ctx, &request{
+		op: r.op, kind: layout.LockInfix, data: r.data, owner: x, trail: c.trail("shards", r.s.path.full, r.op),
+	})
+}
+
+// report changes the news of x, and wakes the loop.
+func (x *ownShard) report(change func()) {
+	r := x.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+	r.news = append(r.news, x)
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// unwant ends what the member does with a shard that it ought not to own any more.
+func (x *ownShard) unwant(by, why string) {
+	r := x.r
+	switch x.state {
+	case shardAsking:
+		x.state = shardEnding
+		x.cancel()
+	case shardReady:
+		r.ready = slices.DeleteFunc(r.ready, func(y *ownShard) bool { return x == y })
+		x.state = shardEnding
+		x.giveBack()
+	case shardOwned:
+		x.state = shardMoving
+		after := r.s.o.ForceAfter
+		x.shard.ask(&Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
+		if after > 0 {
+			x.until = time.Now().Add(after)
+			r.moving = append(r.moving, x)
+		}
+	}
+}
+
+// giveBack releases a shard that was not handed out. If the client is closed, the hold ends with
+// its session.
+func (x *ownShard) giveBack() { x.r.s.c.goWork(func() { x.shard.Release() }) }
+
+// release, remains and lost make an ownShard the recipe of its hold.
+
+func (x *ownShard) release(h *Hold) error {
+	err := x.l.release(h)
+	x.report(func() { x.ended = true })
+	return err
+}
+
+func (x *ownShard) lost(*Hold) { x.report(func() { x.ended = true }) }
+
+// remains is the node of a shard that ended by force.
+func (x *ownShard) remains(h *Hold, cause error) remains {
+	left := remains{dir: x.l.dir, remove: h.s.remove}
+	if errors.Is(cause, ErrRevoked) {
+		left.paths = []string{h.Path()}
+	}
+	return left
+}
