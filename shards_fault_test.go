@@ -1,0 +1,370 @@
+package coord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/coordtest"
+)
+
+// A short loss of contact, also of the member's node, moves nothing.
+func TestABlipMovesNoShard(t *testing.T) {
+	onAll(t, func(w *world) {
+		x := newCrew(w, 10)
+		a := x.start("a", coord.ShardsOptions{})
+		b := x.start("b", coord.ShardsOptions{})
+		x.loads(map[*crewMember]int{a: 5, b: 5})
+		before, grants := x.ids(), x.granted()
+		w.Link("a").Partition()
+		awaitPhase(w.T, a.c, coord.PhaseSuspended)
+		w.Link("a").Heal()
+		awaitPhase(w.T, a.c, coord.PhaseConnected)
+		w.Settle()
+		// An outsider deletes the node of the member, which joins again.
+		for _, name := range w.Children("/s/workers") {
+			w.Destroy(w.Path("/s/workers/" + name))
+		}
+		w.Eventually("both are members again", func() bool { return len(w.Children("/s/workers")) == 2 })
+		c := x.start("c", coord.ShardsOptions{}) // so that all have seen that
+		x.loads(map[*crewMember]int{a: 4, b: 3, c: 3})
+		if n := x.granted() - grants; moves(before, x.ids()) != n {
+			w.T.Errorf("%d shards have another owner after %d grants", moves(before, x.ids()), n)
+		}
+	})
+}
+
+// The shards of a dead process move to the others, when its session has ended.
+func TestTheShardsOfADeadProcessMove(t *testing.T) {
+	onAll(t, func(w *world) {
+		x := newCrew(w, 12)
+		a := x.start("a", coord.ShardsOptions{})
+		b := x.start("b", coord.ShardsOptions{})
+		c := x.start("c", coord.ShardsOptions{})
+		x.loads(map[*crewMember]int{a: 4, b: 4, c: 4})
+		before := x.ids()
+		w.Link("a").Partition()
+		x.loads(map[*crewMember]int{b: 6, c: 6})
+		if n := moves(before, x.ids()); n > 4+4 {
+			w.T.Errorf("%d shards moved when the owner of 4 died", n)
+		}
+		w.Link("a").Heal()
+		x.loads(map[*crewMember]int{a: 4, b: 4, c: 4})
+		if !slices.Equal(before, x.ids()) {
+			w.T.Errorf("a member came back: %v, want %v", x.ids(), before)
+		}
+	})
+}
+
+// A process that comes back under its ID before its session has ended gets its shards at once,
+// and no shard of another member moves.
+func TestARestartMovesNoShard(t *testing.T) {
+	onAll(t, func(w *world) {
+		x := newCrew(w, 9)
+		a := x.start("a", coord.ShardsOptions{})
+		b := x.start("b", coord.ShardsOptions{})
+		c := x.start("c", coord.ShardsOptions{})
+		x.loads(map[*crewMember]int{a: 3, b: 3, c: 3})
+		before, grants := x.ids(), x.granted()
+		w.Link("a").Partition() // the process hangs or is dead; the service does not know which
+		x.replaced(a)
+		again := x.startOn(w.Open("again", nil), "a", coord.ShardsOptions{})
+		x.loads(map[*crewMember]int{again: 3, b: 3, c: 3})
+		if !slices.Equal(before, x.ids()) || x.granted() != grants+3 {
+			w.T.Errorf("%v with %d grants, want %v with 3", x.ids(), x.granted()-grants, before)
+		}
+		w.Link("a").Heal()
+		coordtest.WantErr(w.T, a.wait(), coord.ErrDuplicate)
+		x.loads(map[*crewMember]int{again: 3, b: 3, c: 3})
+	})
+}
+
+// An owner that does not give its shards up loses them after ForceAfter, and not before.
+func TestAShardMovesByForce(t *testing.T) {
+	onMemory(t, func(w *world) {
+		for _, after := range []time.Duration{0, time.Minute} {
+			path := fmt.Sprint("/s", after)
+			ctx := context.Background()
+			open := make(chan struct{})
+			var held []*coord.Shard
+			stubborn, leave := context.WithCancel(ctx)
+			done := make(chan error, 1)
+			s := coord.NewShards(w.Open(fmt.Sprint("a", after), nil), path, 4, &coord.ShardsOptions{ID: "a", ForceAfter: after})
+			go func() {
+				defer close(open)
+				for sh, err := range s.All(stubborn) {
+					if err != nil {
+						done <- err
+						return
+					}
+					if held = append(held, sh); len(held) == 4 {
+						open <- struct{}{}
+					}
+				}
+				done <- nil
+			}()
+			<-open
+			x := newCrew(w, 4)
+			b := &crewMember{x: x, id: "b", done: make(chan struct{}), shards: make(map[int]*coord.Shard)}
+			bctx, stop := context.WithCancel(ctx)
+			b.s = coord.NewShards(w.Open(fmt.Sprint("b", after), nil), path, 4, nil)
+			go func() {
+				defer close(b.done)
+				b.err = b.s.Run(bctx, b.work)
+			}()
+			time.Sleep(59 * time.Second)
+			asked, lost := 0, 0
+			count := func() {
+				asked, lost = 0, 0
+				for _, sh := range held {
+					if _, ok := sh.Revocation(); ok {
+						asked++
+					}
+					if errors.Is(sh.Err(), coord.ErrRevoked) {
+						lost++
+					}
+				}
+			}
+			if count(); asked != 2 || lost != 0 {
+				w.T.Errorf("%v: after 59 s %d are asked for and %d lost, want 2 and 0", after, asked, lost)
+			}
+			time.Sleep(2 * time.Second)
+			want := 2
+			if after == 0 {
+				want = 0
+			}
+			if count(); lost != want || x.granted() != want {
+				w.T.Errorf("%v: after 61 s %d are lost, and %d granted to the other member, want %d", after, lost, x.granted(), want)
+			}
+			leave()
+			if err := <-done; err != nil {
+				w.T.Error(err)
+			}
+			time.Sleep(59 * time.Second)
+			if count(); asked != 4 || lost != want {
+				w.T.Errorf("%v: 59 s after the end of the loop %d are asked for and %d lost, want 4 and %d", after, asked, lost, want)
+			}
+			time.Sleep(2 * time.Second)
+			if count(); lost != 2*want || x.granted() != 2*want {
+				w.T.Errorf("%v: 61 s after the end of the loop %d are lost, and %d granted, want %d", after, lost, x.granted(), 2*want)
+			}
+			for _, sh := range held {
+				sh.Release()
+			}
+			w.Settle()
+			if x.granted() != 4 {
+				w.T.Errorf("%v: all are released, and %d are granted", after, x.granted())
+			}
+			stop()
+			<-b.done
+			if b.err != nil {
+				w.T.Error(b.err)
+			}
+		}
+	})
+}
+
+// A member with another number of shards is refused, and disturbs no other.
+func TestMembersAgreeOnTheNumberOfShards(t *testing.T) {
+	onEach(t, func(w *world) {
+		x := newCrew(w, 6)
+		a := x.start("a", coord.ShardsOptions{})
+		x.loads(map[*crewMember]int{a: 6})
+		grants := x.granted()
+		err := coord.NewShards(w.Open("b", nil), "/s", 7, nil).Run(context.Background(), func(context.Context, *coord.Shard) error {
+			w.T.Error("a shard of another number")
+			return nil
+		})
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
+		x.loads(map[*crewMember]int{a: 6})
+		if x.granted() != grants {
+			w.T.Errorf("%d shards were granted again", x.granted()-grants)
+		}
+		other, err := coord.NewGroup[string](w.Open("other", nil), "/s/workers", nil).Join(context.Background(), "other", "not a worker")
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		defer other.Leave()
+		c := x.start("c", coord.ShardsOptions{})
+		coordtest.WantErr(w.T, c.wait(), coord.ErrDecode) // an older one cannot be read
+		x.loads(map[*crewMember]int{a: 6})
+	})
+}
+
+// Two processes with one ID: the later one has the shards, and the former one ends.
+func TestTheLaterOfTwoProcessesWithOneIDHasTheShards(t *testing.T) {
+	onEach(t, func(w *world) {
+		x := newCrew(w, 5)
+		a := x.start("a", coord.ShardsOptions{})
+		x.loads(map[*crewMember]int{a: 5})
+		x.replaced(a)
+		b := x.startOn(w.Open("b", nil), "a", coord.ShardsOptions{})
+		coordtest.WantErr(w.T, a.wait(), coord.ErrDuplicate)
+		x.loads(map[*crewMember]int{b: 5})
+	})
+}
+
+// A shard that its owner releases, and one that an operator revokes, are acquired again.
+func TestAShardThatIsReleasedComesAgain(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		c := w.Open("a", nil)
+		var tokens []int64
+		for sh, err := range coord.NewShards(c, "/s", 1, nil).All(ctx) {
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			tokens = append(tokens, sh.Token())
+			switch len(tokens) {
+			case 1:
+				if err := sh.Release(); err != nil {
+					w.T.Error(err)
+				}
+			case 2:
+				go coord.NewMutex(c, "/s/shards/0", nil).Revoke(ctx, &coord.RevokeOptions{Reason: "restart"})
+				<-sh.Revoked()
+				if q, _ := sh.Revocation(); q.Reason != "restart" {
+					w.T.Errorf("%+v", q)
+				}
+				sh.Release()
+			case 3:
+				w.Destroy(sh.Path())
+				<-sh.Done()
+			case 4:
+				stop()
+				sh.Release()
+			}
+		}
+		if len(tokens) != 4 || !slices.IsSorted(tokens) {
+			w.T.Errorf("tokens %v", tokens)
+		}
+	})
+}
+
+// A function that fails, panics or ends its goroutine is called again; one that returns nil is
+// not, and the shard stays.
+func TestRunCallsAFunctionThatFailsAgain(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, stop := context.WithCancel(context.Background())
+		var calls [5]atomic.Int32
+		var holds [5]atomic.Pointer[coord.Shard]
+		done := make(chan error, 1)
+		go func() {
+			done <- coord.NewShards(w.Open("a", nil), "/s", 5, nil).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+				holds[sh.Index].Store(sh)
+				if n := calls[sh.Index].Add(1); n <= 3 {
+					switch sh.Index {
+					case 0:
+						return errors.New("fails")
+					case 1:
+						panic("fails")
+					case 2:
+						runtime.Goexit()
+					case 3:
+						return nil
+					}
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		time.Sleep(time.Minute)
+		for i, want := range []int32{4, 4, 4, 1, 1} {
+			if n := calls[i].Load(); n != want || holds[i].Load().Err() != nil {
+				w.T.Errorf("shard %d: %d calls, want %d; the hold: %v", i, n, want, holds[i].Load().Err())
+			}
+		}
+		stop()
+		if err := <-done; err != nil {
+			w.T.Error(err)
+		}
+		w.Settle()
+		for i := range holds {
+			if err := holds[i].Load().Err(); !errors.Is(err, coord.ErrReleased) {
+				w.T.Errorf("shard %d: %v after the end of Run", i, err)
+			}
+		}
+	})
+}
+
+// What the loop has not handed out is given back when it ends; what it has is asked for.
+func TestTheEndOfTheLoopGivesBackShards(t *testing.T) {
+	onAll(t, func(w *world) {
+		c := w.Open("a", nil)
+		var mine *coord.Shard
+		for sh, err := range coord.NewShards(c, "/s", 8, nil).All(context.Background()) {
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			mine = sh
+			w.Settle()
+			break
+		}
+		select {
+		case <-mine.Revoked():
+		case <-time.After(time.Minute):
+			w.T.Error("the shard that was handed out is not asked for")
+		}
+		if mine.Err() != nil {
+			w.T.Error(mine.Err())
+		}
+		w.Empty("/s/workers")
+		for i := range 8 {
+			want := 0
+			if i == mine.Index {
+				want = 1
+			}
+			w.Eventually("other shards are free", func() bool { return len(w.Children(fmt.Sprint("/s/shards/", i))) == want })
+		}
+		coordtest.MustRelease(w.T, mine.Hold)
+	})
+}
+
+func TestErrorsOfShards(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		work := func(context.Context, *coord.Shard) error { return nil }
+		for _, s := range []*coord.Shards{
+			coord.NewShards(c, "/s", 0, nil), coord.NewShards(c, "/s", 65_537, nil),
+			coord.NewShards(c, "/s", 1, &coord.ShardsOptions{Weight: -1}), coord.NewShards(c, "/s", 1, &coord.ShardsOptions{Weight: 1001}),
+			coord.NewShards(c, "/s", 1, &coord.ShardsOptions{ForceAfter: -1}), coord.NewShards(c, "/s", 1, &coord.ShardsOptions{ID: "\xff"}),
+		} {
+			coordtest.WantErr(w.T, s.Run(ctx, work), coord.ErrInvalid)
+		}
+		coordtest.WantErr(w.T, coord.NewShards(c, "/s", 1, nil).Run(ctx, nil), coord.ErrInvalid)
+		coordtest.WantErr(w.T, coord.NewShards(c, "s", 1, nil).Run(ctx, work), coord.ErrBadPath)
+		coordtest.WantErr(w.T, coord.NewShards(c, "/s", 1, &coord.ShardsOptions{ID: "a/b"}).Run(ctx, work), coord.ErrBadPath)
+		_, err := coord.NewShards(c, "s", 1, nil).Owners(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
+		over, stop := context.WithCancel(ctx)
+		stop()
+		if err := coord.NewShards(c, "/s", 1, nil).Run(over, work); err != nil {
+			w.T.Error(err)
+		}
+		owners, err := coord.NewShards(c, "/never", 3, nil).Owners(ctx)
+		if err != nil || len(owners) != 3 || owners[0].Token != 0 {
+			w.T.Errorf("%v, %v", owners, err)
+		}
+		done := make(chan error, 1)
+		granted := make(chan struct{}, 4)
+		go func() {
+			done <- coord.NewShards(c, "/s", 4, nil).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+				granted <- struct{}{}
+				<-ctx.Done()
+				return nil
+			})
+		}()
+		<-granted
+		c.Close()
+		coordtest.WantErr(w.T, <-done, coord.ErrClosed)
+		coordtest.WantErr(w.T, coord.NewShards(c, "/s", 1, nil).Run(ctx, work), coord.ErrClosed)
+	})
+}
