@@ -57,6 +57,13 @@ func (s countedSession) Children(ctx context.Context, path string, w *backend.Wa
 	return s.Session.Children(ctx, path, w)
 }
 
+func (s countedSession) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
+	for _, t := range targets {
+		s.b.add(t.Watch)
+	}
+	return s.Session.Arm(ctx, since, targets...)
+}
+
 // standing counts the watches that could still fire, and fires them.
 func (b *watchCounter) standing() (n int) {
 	b.mu.Lock()

@@ -71,9 +71,9 @@ type ShardsOptions struct {
 // number is refused with ErrInvalid. So the number cannot be changed while members run: it is part
 // of how keys map to shards, and two members with different numbers could work on one key.
 //
-// A change of the members costs each client the reads of Group.Watch, one or two requests for each
-// shard that it gives up, and five for each that it gets; the first owner of a shard has a few
-// more. Nothing is polled. The client has the watches of Group.Watch, one for each shard that it
+// A change of the members costs each client the reads of Group.Watch, one request for each shard
+// that it gives up, and two to five for each that it gets, or three to seven if the client never
+// had it. Nothing is polled. The client has the watches of Group.Watch, one for each shard that it
 // owns, and three for each that it waits for. The assignment of 10,000 shards to 100 members takes
 // some milliseconds of one processor.
 //

@@ -1,0 +1,140 @@
+package coord_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/trace"
+)
+
+// countedMember is a member whose requests and moves are counted.
+type countedMember struct {
+	*crewMember
+	requests     atomic.Int64
+	gained, lost atomic.Int64
+}
+
+func (x *crew) counted(id string) *countedMember {
+	m := &countedMember{}
+	b := backendtest.Intercept(x.w.Link(id), backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+		m.requests.Add(1)
+		return nil
+	}})
+	c := coordtest.Open(x.w.T, b, &coord.Options{Namespace: x.w.Path(""), Trace: func(_ context.Context, e trace.Event) {
+		if e, ok := e.(trace.ShardsAssigned); ok {
+			m.gained.Add(int64(e.Gained))
+			m.lost.Add(int64(e.Lost))
+		}
+	}})
+	m.crewMember = x.startOn(c, id, coord.ShardsOptions{})
+	return m
+}
+
+// evenly waits until the members own all shards, in numbers that differ by at most one.
+func (x *crew) evenly(members []*countedMember) {
+	x.w.T.Helper()
+	x.w.Eventually("the shards are owned evenly", func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		have := make(map[*crewMember]int)
+		for _, m := range x.owners {
+			if m == nil {
+				return false
+			}
+			have[m]++
+		}
+		for _, m := range members {
+			if n := have[m.crewMember]; n != x.n/len(members) && n != (x.n+len(members)-1)/len(members) {
+				return false
+			}
+			delete(have, m.crewMember)
+		}
+		return len(have) == 0
+	})
+	x.w.Settle()
+}
+
+// A change costs each client requests for the shards that it gets or gives up, and for the members
+// that have changed. The number of all shards does not matter.
+func TestAChangeOfMembersCostsWhatMoves(t *testing.T) {
+	onMemories(t, func(w *world) {
+		for _, n := range []int{60, 600} {
+			x := newCrew(w, n)
+			var members []*countedMember
+			step := func(what string, change func()) {
+				w.T.Helper()
+				before := make(map[*countedMember][3]int64)
+				for _, m := range members {
+					before[m] = [3]int64{m.requests.Load(), m.gained.Load(), m.lost.Load()}
+				}
+				change()
+				x.evenly(members)
+				text := ""
+				for _, m := range members {
+					b := before[m]
+					requests, gained, lost := m.requests.Load()-b[0], m.gained.Load()-b[1], m.lost.Load()-b[2]
+					text += fmt.Sprintf(" %s: %d for %d gained and %d lost;", m.id, requests, gained, lost)
+					most := 7*gained + 2*lost
+					if b[0] == 0 {
+						most += 24 // opens, joins, and makes directories
+					}
+					if w.Without == 0 {
+						most += 4 // the list of the members
+					} else {
+						most += 4 + 2*int64(len(members))
+					}
+					if requests > most {
+						w.T.Errorf("%d shards, %s: %s makes %d requests for %d shards gained and %d lost, want at most %d", n, what, m.id, requests, gained, lost, most)
+					}
+				}
+				w.T.Logf("figure: %d shards, %s:%s", n, what, text)
+			}
+			for i := range 5 {
+				step(fmt.Sprint("member ", i+1, " joins"), func() { members = append(members, x.counted(fmt.Sprintf("%d-%d", n, i))) })
+			}
+			step("the first member leaves", func() {
+				if err := members[0].leave(); err != nil {
+					w.T.Error(err)
+				}
+				members = members[1:]
+			})
+			for _, m := range members {
+				m.leave()
+			}
+			w.Destroy(w.Path("/s"))
+		}
+	})
+}
+
+// A client watches its own shards and the members, and nothing else.
+func TestAMemberWatchesWhatItOwns(t *testing.T) {
+	onMemories(t, func(w *world) {
+		const n, each = 90, 3
+		x := newCrew(w, n)
+		var members []*crewMember
+		var counters []*watchCounter
+		want := make(map[*crewMember]int)
+		for i := range each {
+			counter := &watchCounter{Backend: w.Link(fmt.Sprint(i))}
+			counters = append(counters, counter)
+			members = append(members, x.startOn(coordtest.Open(w.T, counter, &coord.Options{Namespace: w.Path("")}), fmt.Sprint(i), coord.ShardsOptions{}))
+			want[members[i]] = n / each
+		}
+		x.loads(want)
+		time.Sleep(time.Second) // the watch on the node of a hold is armed a while after the grant
+		w.Settle()
+		for i, counter := range counters {
+			got := counter.standing()
+			if got < n/each || got > n/each+each+3 {
+				w.T.Errorf("member %d has %d watches, for %d shards of its own and %d members", i, got, n/each, each)
+			}
+			w.T.Logf("figure: %d watches for %d shards of its own of %d, and %d members", got, n/each, n, each)
+		}
+	})
+}
