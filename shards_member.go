@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -236,8 +237,8 @@ func (r *shardsRun) failure() error {
 func (r *shardsRun) part() {
 	close(r.out)
 	r.assign = nil
-	for _, x := range r.shards {
-		x.unwant(r.id, "the member leaves")
+	for _, i := range slices.Sorted(maps.Keys(r.shards)) { // a simulation repeats itself exactly
+		r.shards[i].unwant(r.id, "the member leaves")
 	}
 }
 

@@ -1,0 +1,145 @@
+package simulation_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord"
+)
+
+// shardsPlay has the owners of shards, as far as they know.
+type shardsPlay struct {
+	mu     sync.Mutex
+	owners map[int]*coord.Shard
+	loads  map[string]int // by member
+}
+
+func (p *shardsPlay) own(id string, sh *coord.Shard) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.owners[sh.Index] = sh
+	p.loads[id]++
+}
+
+func (p *shardsPlay) disown(id string, sh *coord.Shard) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.owners[sh.Index] == sh {
+		delete(p.owners, sh.Index)
+	}
+	p.loads[id]--
+}
+
+// settled reports whether all of n shards are owned, in numbers that differ by at most one, by so
+// many members.
+func (p *shardsPlay) settled(n, members int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, sh := range p.owners {
+		if sh.Err() != nil {
+			return false
+		}
+	}
+	least, most, all := n, 0, 0
+	for _, load := range p.loads {
+		if load > 0 {
+			least, most, all = min(least, load), max(most, load), all+1
+		}
+	}
+	return len(p.owners) == n && all == members && most-least <= 1
+}
+
+// shardsScenario: members come, go, and come again under their ids. In the end, when nothing fails
+// any more, all of them own all shards evenly.
+func shardsScenario() *scenario {
+	const at, n, members = "/sim/shards", 4, 3
+	return &scenario{
+		name: "shards", share: 10, clients: members, dir: at + "/shards/1",
+		must: []string{"grant", "moved", "forced", "loss", "fenced write", "closed", "cancel", "outsider's delete", "outsider's write"},
+		play: func(x *sim) {
+			p := &shardsPlay{owners: make(map[int]*coord.Shard), loads: make(map[string]int)}
+			fin, finish := context.WithCancel(context.Background())
+			for i := range members {
+				x.act("member", i, func(a *actor) {
+					id := fmt.Sprint("m", i)
+					run := func(ctx context.Context) {
+						o := &coord.ShardsOptions{ID: id}
+						if a.x.arbiter.seed%3 > 0 {
+							o.ForceAfter = time.Duration(20+i) * time.Millisecond
+						}
+						a.say("runs")
+						err := coord.NewShards(a.client(), at, n, o).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+							x.owns(ctx, a, id, p, at, sh)
+							return nil
+						})
+						if err != nil && !a.excused(err) {
+							a.errorf("run: %v", err)
+						}
+						a.pause()
+					}
+					for round := range 1 + i {
+						a.linger(5)
+						ctx, done := a.context()
+						ctx, stop := context.WithTimeout(ctx, time.Duration(50+a.r.IntN(600))*time.Millisecond+time.Duration(10*i+round))
+						run(ctx)
+						stop()
+						done()
+					}
+					for fin.Err() == nil {
+						run(fin)
+					}
+				})
+			}
+			x.act("judge", -1, func(a *actor) {
+				<-x.calm
+				for !p.settled(n, members) {
+					time.Sleep(10*time.Millisecond + 7)
+				}
+				a.note("settled")
+				finish()
+			})
+			x.ending = func() {
+				finish()
+				x.empty(at + "/workers")
+				for i := range n {
+					x.empty(fmt.Sprint(at, "/shards/", i))
+				}
+			}
+		},
+	}
+}
+
+// owns owns a shard until it is to move. Some owners take their time then.
+func (x *sim) owns(ctx context.Context, a *actor, id string, p *shardsPlay, at string, sh *coord.Shard) {
+	path := fmt.Sprint(at, "/shards/", sh.Index)
+	step := func(n int) {
+		for range n {
+			a.x.pass(context.Background(), &simCall{op: "step", path: fmt.Sprint(a.name, " ", sh.Index)})
+			x.fenced(path, sh.Hold)
+		}
+	}
+	x.has(a, path, sh.Hold, false, false)
+	p.own(id, sh)
+	step(2)
+	<-ctx.Done()
+	p.disown(id, sh)
+	if _, ok := sh.Revocation(); ok {
+		x.note("moved")
+	}
+	if sh.Token()%5 == 0 {
+		select {
+		case <-sh.Done():
+		case <-time.After(50*time.Millisecond + time.Duration(sh.Index)):
+		}
+		if errors.Is(sh.Err(), coord.ErrRevoked) {
+			x.note("forced")
+		}
+	}
+	step(1)
+	x.heard(sh.Hold)
+	x.gives(path, sh.Hold)
+	x.ended(sh.Hold)
+}
