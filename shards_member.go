@@ -17,16 +17,19 @@ import (
 // it has handed out. Its loop runs on one goroutine, which owns all of its state but the news.
 //
 // Whatever the assignment says, the line of a shard excludes a second owner. So the following rules
-// are about progress only. Model checking (internal/model/shards_test.go) found, for each rule left
-// out, a shard that has no owner for ever.
-//   - An owner gives up a shard that is assigned to another member.
+// are about progress. Model checking (internal/model/shards_test.go) found, for each rule left out,
+// a shard that has no owner for ever, or that moves for nothing.
+//   - An owner gives up a shard that is assigned to another member. What does not give it up is
+//     forced, if the options say so: the hold ends, and its node is deleted.
 //   - A member asks again for a shard that has ended, for whatever reason, if the shard is still
 //     assigned to it.
 //   - An acquisition that is not wanted any more is given up, and a grant that comes all the same
 //     is released.
-//   - A member that leaves releases what it has not handed out.
-//   - A member that is missing in the list does nothing: its membership joins again by itself, or
-//     ends. So a short absence moves nothing of what it owns.
+//   - A member that leaves gives up all of its shards.
+//   - A member that takes over the id of a former process deletes the nodes of that process in the
+//     lines of its own shards.
+//   - A member goes by the latest list that it is in itself. If it is missing, it does nothing: its
+//     membership joins again by itself, or ends.
 type shardsRun struct {
 	s      *Shards
 	op     string
