@@ -20,7 +20,7 @@ import (
 
 var recipes = []func() *recipe{
 	mutexAlone, mutexHandOver, mutexGivenUp, mutexLocal, mutexKept, readersWriters, semaphore, lockAll, revocation,
-	election, value, counter, barrier, doubleBarrier,
+	election, value, counter, barrier, doubleBarrier, shards,
 	func() *recipe { return group(0) }, func() *recipe { return group(backend.Trees | backend.Batches) },
 	func() *recipe { return cache(0) }, func() *recipe { return cache(backend.Trees | backend.Batches) },
 	queue, priorityQueue, delayQueue, putAll, maxLen, pop, redrive, txn,
