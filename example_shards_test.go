@@ -18,6 +18,7 @@ import (
 // the shard, so a process that was paused cannot overwrite what its successor has written.
 func ExampleShards_Run() {
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
 	if err != nil {
 		log.Fatal(err)
@@ -42,6 +43,7 @@ func ExampleShards_Run() {
 // With All the caller says when a shard is given up.
 func ExampleShards_All() {
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	c, err := coord.Open(ctx, memory.New(nil), nil)
 	if err != nil {
 		log.Fatal(err)

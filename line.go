@@ -436,16 +436,21 @@ func (s *session) contender(ctx context.Context, l *line, q layout.Position) (Co
 	if err != nil {
 		return Contender{}, err
 	}
+	return newContender(p, data, stat, q.Shared), nil
+}
+
+// newContender returns the contender whose node at path was read.
+func newContender(path string, data []byte, stat backend.Stat, shared bool) Contender {
 	_, own := layout.OpenEnvelope(data)
 	x := Contender{
-		Path: p, Token: stat.Czxid, Session: stat.EphemeralOwner,
+		Path: path, Token: stat.Czxid, Session: stat.EphemeralOwner,
 		Since: time.UnixMilli(stat.Ctime),
 	}
 	x.ID, x.Data = layout.OpenContender(own)
-	if q.Shared {
+	if shared {
 		x.Token = 0
 	}
-	return x, nil
+	return x
 }
 
 // orderKey is the sort key of LockAll. A nil lock has none.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/queuestat"
 )
 
 // ShardsOptions may be nil.
@@ -152,8 +153,9 @@ func (s *Shards) check(ctx context.Context, op string) error {
 // Owners returns the owner of each shard, in the order of their numbers: the first contender for
 // its lock. The Token of a Contender is zero if the shard has no owner. The shards are read one
 // after the other, so the result is not a snapshot, but no part of it is older than the call. It
-// costs one request for each shard, and another for each that has an owner. It is for operators,
-// and for callers that look an owner up now and then.
+// costs one read for each shard, and another for each that has an owner; if the service has batches,
+// many of them are one request. It is for operators, and for callers that look an owner up now and
+// then.
 func (s *Shards) Owners(ctx context.Context) ([]Contender, error) {
 	const op = "owners"
 	if err := s.check(ctx, op); err != nil {
@@ -166,13 +168,52 @@ func (s *Shards) Owners(ctx context.Context) ([]Contender, error) {
 		if err := ss.meet(ctx, s.ground()); err != nil {
 			return nil, err
 		}
-		list := make([]Contender, s.n)
-		return list, readAll(ctx, s.n, func(ctx context.Context, i int) (err error) {
-			list[i], err = s.line(i).owner(ctx, ss)
-			return err
-		})
+		return s.owners(ctx, ss)
 	})
 	return list, opError(op, s.path.full, err)
+}
+
+// owners reads the first contender of each shard: first all queues, and then their heads.
+func (s *Shards) owners(ctx context.Context, ss *session) ([]Contender, error) {
+	lines, dirs := make([]*line, s.n), make([]string, s.n)
+	for i := range lines {
+		lines[i] = s.line(i)
+		dirs[i] = lines[i].dir
+	}
+	queues, err := queuestat.Lists(ctx, ss.b, dirs...)
+	if err != nil {
+		return nil, err
+	}
+	var heads []string
+	var of []int
+	for i, q := range queues {
+		if q.Err != nil && !isNotFound(q.Err) {
+			return nil, q.Err
+		}
+		if queue := lines[i].kinds.Order(q.Names); len(queue) > 0 {
+			heads, of = append(heads, dirs[i]+"/"+queue[0].Name), append(of, i)
+		}
+	}
+	list := make([]Contender, s.n)
+	if len(heads) == 0 {
+		return list, nil
+	}
+	got, err := ss.getAll(ctx, heads)
+	if err != nil {
+		return nil, err
+	}
+	return list, readAll(ctx, len(heads), func(ctx context.Context, k int) (err error) {
+		i := of[k]
+		switch {
+		case isNotFound(got[k].Err): // released since the list
+			list[i], err = lines[i].owner(ctx, ss)
+		case got[k].Err != nil:
+			err = got[k].Err
+		default:
+			list[i] = newContender(heads[k], got[k].Data, got[k].Stat, false)
+		}
+		return err
+	})
 }
 
 // owner reads the first contender of a line.

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
@@ -366,5 +368,66 @@ func TestErrorsOfShards(t *testing.T) {
 		c.Close()
 		coordtest.WantErr(w.T, <-done, coord.ErrClosed)
 		coordtest.WantErr(w.T, coord.NewShards(c, "/s", 1, nil).Run(ctx, work), coord.ErrClosed)
+	})
+}
+
+// A member whose shard is assigned to a third one does not wait for it any more.
+func TestAWaiterThatIsNotWantedGivesUp(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x := newCrew(w, 12)
+		stubborn := coord.NewShards(w.Open("a", nil), "/s", x.n, &coord.ShardsOptions{ID: "a"})
+		ctx, stop := context.WithCancel(context.Background())
+		var held []*coord.Shard
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for sh := range stubborn.All(ctx) {
+				held = append(held, sh)
+			}
+		}()
+		w.Settle()
+		for i, name := range []string{"b", "c", "d"} {
+			x.start(name, coord.ShardsOptions{})
+			w.Settle()
+			waiters := 0
+			for s := range x.n {
+				n := len(w.Children(fmt.Sprint("/s/shards/", s)))
+				if n > 2 {
+					w.T.Errorf("%d members wait for shard %d", n-1, s)
+				}
+				waiters += n - 1
+			}
+			if want := 12 - 12/(i+2); waiters != want {
+				w.T.Errorf("with %d members there are %d waiters, want %d", i+2, waiters, want)
+			}
+		}
+		stop()
+		<-done
+		for _, sh := range held {
+			sh.Release()
+		}
+	})
+}
+
+// If an acquisition is given up when the lock is granted already, the shard is released.
+func TestAGrantThatIsNotWantedIsGivenBack(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x := newCrew(w, 4)
+		var hold atomic.Bool
+		hold.Store(true)
+		late := make(chan struct{})
+		c := w.Open("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			if coordtest.Creates(c) && strings.Contains(c.Path, "-lock-") && hold.Load() {
+				<-late // the reply
+			}
+			return err
+		}})
+		a := x.startOn(c, "a", coord.ShardsOptions{})
+		w.Settle()
+		b := x.start("b", coord.ShardsOptions{})
+		w.Settle() // a has seen that two of them are not its own
+		hold.Store(false)
+		close(late)
+		x.loads(map[*crewMember]int{a: 2, b: 2})
 	})
 }

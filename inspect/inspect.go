@@ -48,7 +48,7 @@ type Report struct {
 
 	// Recipe is the recipe at the path: "mutex", "rwmutex", "election", "semaphore",
 	// "group", "value", "counter", "barrier", "doublebarrier", "queue",
-	// "priorityqueue", "delayqueue", "twophase" (which Coordinators and Participants
+	// "priorityqueue", "delayqueue", "shards", "twophase" (which Coordinators and Participants
 	// share), "inbox" (of one of its sites). Or it is "missing", "empty", "part"
 	// (nodes from within a recipe whose path is further up), "mixture" (of several
 	// recipes), or "unknown".
@@ -78,6 +78,7 @@ type Report struct {
 	DoubleBarrier *DoubleBarrier `json:"doublebarrier,omitempty"`
 	Queue         *Queue         `json:"queue,omitempty"` // of each kind
 	TwoPhase      *TwoPhase      `json:"twophase,omitempty"`
+	Shards        *Shards        `json:"shards,omitempty"`
 	Inbox         *Site          `json:"inbox,omitempty"`
 }
 
@@ -180,7 +181,7 @@ func (x *inspector) inspect(ctx context.Context) error {
 		recipes, says = append(recipes, recipe), append(says, summary)
 	}
 	for _, look := range []func(context.Context, *nameKinds, func(recipe, summary string)) error{
-		x.lines, x.semaphore, x.group, x.doubleBarrier, x.queue, x.twoPhase, x.inbox,
+		x.lines, x.semaphore, x.group, x.doubleBarrier, x.queue, x.twoPhase, x.shards, x.inbox,
 	} {
 		if err := look(ctx, k, add); err != nil {
 			return err

@@ -158,6 +158,35 @@ var inspectScenes = []inspectScene{
 			}
 		}
 	}},
+	{name: "shards", path: "/sh", data: true, setup: func(w *world) {
+		// The shard is to move from the first member, which does not give it up yet.
+		for i, id := range []string{"web-1", "web-2"} {
+			n := w.Waits.Load()
+			owns := make(chan struct{})
+			s := coord.NewShards(w.Open(id, nil), "/sh", 1, &coord.ShardsOptions{ID: id, Weight: i + 1, Data: []byte(id + ":80")})
+			ctx, stop := context.WithCancel(context.Background())
+			w.T.Cleanup(stop)
+			go s.Run(ctx, func(_ context.Context, sh *coord.Shard) error {
+				close(owns)
+				<-ctx.Done()
+				return nil
+			})
+			if i == 0 {
+				<-owns
+			} else {
+				w.Eventually("the second member waits", func() bool { return w.Waits.Load() > n })
+			}
+		}
+	}},
+	{name: "shards-left", path: "/sh", setup: func(w *world) {
+		for sh, err := range coord.NewShards(w.Open("a", nil), "/sh", 2, nil).All(context.Background()) {
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			w.T.Cleanup(func() { sh.Release() })
+			break
+		}
+	}},
 	{name: "twophase", path: "/app/tx", data: true, setup: inspectTwoPhase},
 	{name: "twophase-aborted", path: "/app/tx", setup: func(w *world) {
 		inspectServe(w, "a", func(context.Context) error { return errors.New("no room") }, nil)

@@ -30,6 +30,7 @@ func (in *Report) String() string {
 	p.doubleBarrier(in.DoubleBarrier)
 	p.queue(in.Queue)
 	p.twoPhase(in.TwoPhase)
+	p.shards(in.Shards)
 	if in.Inbox != nil {
 		p.sites([]Site{*in.Inbox})
 	}
