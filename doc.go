@@ -29,6 +29,8 @@
 //     MaxAttempts. In a loop of your own, Ack what is done and Nack what failed. See
 //     the example Retries. What failed too often: [Consumer.Dead] shows it with the
 //     reason, [Consumer.Redrive] puts it back, and [Consumer.Remove] deletes it.
+//   - Work that never ends, in a fixed number of pieces, each done by one of the
+//     processes that are there (partitions, tenants, buckets of timers): [Shards.Run].
 //   - Which instances are there, and which one to call: a [Group], its Join and its
 //     [Picker].
 //   - Configuration that follows changes: [Value.Watch]; a whole tree: [Cache].
@@ -56,6 +58,8 @@
 //     abort; no site waits for a dead one past the deadline.
 //   - [Group]: the members that are there, with names and addresses, and a choice of
 //     one to call.
+//   - [Shards]: n pieces of work divided among the members that are there, each with one
+//     owner, and few that move when members come and go.
 //   - [Value]: a typed configuration value that can be watched.
 //   - [Counter]: a number to add to, and blocks of numbers for ids.
 //   - [Cache]: a live copy of a subtree, to read without a round trip.
@@ -80,7 +84,7 @@
 // error (the channel of [Consumer.Items] has no place for it and is closed; the error
 // is logged). A call that returns an error, such as [Election.Run],
 // [Participant.Serve] or [Cache.Run], returns the error of its ctx. ([Consumer.Work]
-// returns nil when it has finished its work after the end of its ctx.) The list of
+// and [Shards.Run] return nil when they have finished their work after the end of their ctx.) The list of
 // [Consumer.Dead] has an end of its own, so the end of ctx is a failure there.
 //
 // # Words
@@ -98,7 +102,7 @@
 // the state.
 //
 // A [Hold] is something that can be lost: a lock that was granted, a [Term] of
-// leadership, an [Item] of a queue, an [Entry] of a double barrier. When it ends,
+// leadership, a [Shard], an [Item] of a queue, an [Entry] of a double barrier. When it ends,
 // its Done channel is closed and its Context ends.
 //
 // A channel of states, leaders, members or values is latest-wins: a slow reader

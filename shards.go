@@ -68,6 +68,9 @@ type ShardsOptions struct {
 // The assignment is not a schedule: between the release by one owner and the grant to the next, a
 // shard has no owner, and nothing says in which order shards move.
 //
+// Members that start at the same time do not wait for each other: the first one acquires all
+// shards, and gives them up as the others come.
+//
 // All members must have the same number of shards. A member that comes while others have another
 // number is refused with ErrInvalid. So the number cannot be changed while members run: it is part
 // of how keys map to shards, and two members with different numbers could work on one key.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
@@ -137,4 +138,86 @@ func TestAMemberWatchesWhatItOwns(t *testing.T) {
 			w.T.Logf("figure: %d watches for %d shards of its own of %d, and %d members", got, n/each, n, each)
 		}
 	})
+}
+
+// The figures of the changelog: how long members need until they own all shards, on memory and in
+// real time.
+func TestFiguresOfShards(t *testing.T) {
+	sizes := [][2]int{{64, 3}}
+	if coordtest.Long() {
+		sizes = [][2]int{{64, 3}, {64, 10}, {1000, 3}, {1000, 10}, {1000, 100}, {10_000, 3}, {10_000, 10}, {10_000, 100}}
+	}
+	for _, size := range sizes {
+		n, members := size[0], size[1]
+		store := memory.New(nil)
+		var requests, owned atomic.Int64
+		ended := make(chan error, members+1)
+		start := func(id string) (c *coord.Client, stop context.CancelFunc) {
+			ctx, stop := context.WithCancel(context.Background())
+			c, err := coord.Open(ctx, backendtest.Intercept(store.Link(id), backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+				requests.Add(1)
+				return nil
+			}}), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				ended <- coord.NewShards(c, "/s", n, &coord.ShardsOptions{ID: id}).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+					owned.Add(1)
+					<-ctx.Done()
+					owned.Add(-1)
+					return nil
+				})
+			}()
+			return c, stop
+		}
+		s, err := store.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		// settled waits until all shards are owned, and have been for some time.
+		settled := func(what string, began time.Time) {
+			t.Helper()
+			was := requests.Load()
+			last, still := time.Now(), 0
+			for still < 5 {
+				time.Sleep(20 * time.Millisecond)
+				now := requests.Load()
+				if owned.Load() == int64(n) && now == was {
+					still++
+					continue
+				}
+				was, last, still = now, time.Now(), 0
+				if time.Since(began) > 3*time.Minute {
+					t.Fatalf("%s: %d of %d shards are owned", what, owned.Load(), n)
+				}
+			}
+			t.Logf("figure: %d shards, %d members on memory: %s: %d ms, %d requests of all", n, members, what, last.Sub(began).Milliseconds(), requests.Swap(0))
+		}
+		clients, stops := make([]*coord.Client, members), make([]context.CancelFunc, members)
+		began := time.Now()
+		for i := range members {
+			clients[i], stops[i] = start(fmt.Sprint("m", i))
+		}
+		settled("all members start", began)
+		began = time.Now()
+		extra, stop := start("one more")
+		settled("one more joins", began)
+		began = time.Now()
+		stop()
+		settled("it leaves", began)
+		extra.Close()
+		for i := range members {
+			stops[i]()
+		}
+		for range members + 1 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		for _, c := range clients {
+			c.Close()
+		}
+	}
 }

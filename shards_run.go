@@ -12,7 +12,8 @@ import (
 // body breaks off. It does not end by itself while the caller owns all that it ought to own. A
 // shard belongs to the body, which must release it, or have another goroutine do so: when its work
 // is finished after Revoked is closed. A shard that is released while the member still ought to
-// own it is acquired, and yielded, again.
+// own it is acquired, and yielded, again. The body should not block for long: a shard that waits to
+// be yielded is owned, and nothing works on it.
 //
 // When the loop ends, the member leaves the group, and gives back the shards that were not
 // yielded. The end of the loop waits for that: without contact, not longer than the session can

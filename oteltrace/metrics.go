@@ -41,6 +41,7 @@ type metrics struct {
 	holds metric.Int64UpDownCounter
 
 	losses, requeues, revocations, rounds, members metric.Int64Counter
+	moves                                          metric.Int64Counter
 	puts, claims, settled                          metric.Int64Counter
 	votes, decisions, inDoubt                      metric.Int64Counter
 	uncertain, sessions, dropped                   metric.Int64Counter
@@ -81,6 +82,7 @@ func newMetrics(m metric.Meter) *metrics {
 		revocations: counter("coord.revocations", "{request}", "Requests to release a lock."),
 		rounds:      counter("coord.rounds", "{round}", "Rounds of double barriers that were opened."),
 		members:     counter("coord.group.changes", "{change}", "Own members that joined or left."),
+		moves:       counter("coord.shards.moves", "{shard}", "Shards assigned to own members, or to others instead."),
 		puts:        counter("coord.queue.puts", "{item}", "Items that were put."),
 		claims:      counter("coord.queue.claims", "{item}", "Items that were taken."),
 		settled:     counter("coord.queue.settled", "{item}", "Items whose claim has ended."),
@@ -156,6 +158,9 @@ func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 			outcome = "ended"
 		}
 		m.members.Add(ctx, 1, with(keyOutcome.String(outcome)))
+	case coordtrace.ShardsAssigned:
+		m.moves.Add(ctx, int64(e.Gained), with(keyOutcome.String("gained")))
+		m.moves.Add(ctx, int64(e.Lost), with(keyOutcome.String("lost")))
 	case coordtrace.CacheSynced:
 		m.synced.Record(ctx, e.Took.Seconds(), with(keyAgain.Bool(e.Again)))
 	case coordtrace.ProposalVoted:

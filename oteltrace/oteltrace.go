@@ -34,6 +34,8 @@
 //	coord.queue.claims         items, by coord.redelivered
 //	coord.queue.settled        items, by coord.outcome as above
 //	coord.group.changes        of own members, by coord.outcome: joined, rejoined, lost, left, ended
+//	coord.shards.moves         shards that a member of this process ought to own, or not to own any
+//	                           more, by coord.outcome: gained, lost. (Those that it owns are coord.holds.)
 //	coord.rounds               that this process has opened at double barriers
 //	coord.cache.sync.duration  of reading a tree, by coord.again
 //	coord.twophase.votes             by coord.yes
