@@ -34,7 +34,7 @@ func assignShards(n int, members []shardMember) []int32 {
 		return nil
 	}
 	slices.SortFunc(members, func(a, b shardMember) int { return strings.Compare(a.id, b.id) })
-	a := assignment{members: make([]assigned, len(members)), shards: make([]uint64, n), owner: make([]int32, n)}
+	a := assignment{members: make([]assigned, len(members)), shards: make([]uint64, n), second: make([]bid, n), owner: make([]int32, n)}
 	total := 0
 	for _, m := range members {
 		total += m.weight
@@ -80,6 +80,7 @@ const (
 type assignment struct {
 	members []assigned
 	shards  []uint64 // the hash of each shard
+	second  []bid    // the pair after the one that its latest look has found
 	owner   []int32
 	spare   int // shards that no member has room for but as an extra one
 }
@@ -108,14 +109,22 @@ func (b bid) order(c bid) int {
 // next returns the cheapest pair of the shard of b after b.
 func (a *assignment) next(b bid) bid {
 	best := bid{cost: 1<<64 - 1, shard: b.shard, member: -1}
+	second := best
+	if s := a.second[b.shard]; s.member >= 0 && s.order(b) > 0 && b.member >= 0 {
+		return s
+	}
 	h := a.shards[b.shard]
 	for i := range a.members {
 		m := &a.members[i]
 		cost := negLog(mix(h^m.key)) * m.inverse
-		if cost < best.cost && (cost > b.cost || cost == b.cost && int32(i) > b.member) {
-			best.cost, best.member = cost, int32(i)
+		if cost < second.cost && (cost > b.cost || cost == b.cost && int32(i) > b.member) {
+			second.cost, second.member = cost, int32(i)
+			if cost < best.cost {
+				best, second = second, best
+			}
 		}
 	}
+	a.second[b.shard] = second // of the pairs after b
 	return best
 }
 

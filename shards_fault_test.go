@@ -76,10 +76,14 @@ func TestARestartMovesNoShard(t *testing.T) {
 		before, grants := x.ids(), x.granted()
 		w.Link("a").Partition() // the process hangs or is dead; the service does not know which
 		x.replaced(a)
+		began := time.Now()
 		again := x.startOn(w.Open("again", nil), "a", coord.ShardsOptions{})
 		x.loads(map[*crewMember]int{again: 3, b: 3, c: 3})
 		if !slices.Equal(before, x.ids()) || x.granted() != grants+3 {
 			w.T.Errorf("%v with %d grants, want %v with 3", x.ids(), x.granted()-grants, before)
+		}
+		if d := time.Since(began); w.Fake && d > w.Timeout/2 {
+			w.T.Errorf("it has its shards after %v, as if it had waited for the end of the former session", d)
 		}
 		w.Link("a").Heal()
 		coordtest.WantErr(w.T, a.wait(), coord.ErrDuplicate)

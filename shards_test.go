@@ -21,7 +21,6 @@ type crew struct {
 	tokens  []int64       // the highest of each shard
 	changed chan struct{}
 	grants  int
-	ended   sync.WaitGroup
 }
 
 type crewMember struct {

@@ -21,7 +21,7 @@ var shardsMutants = []mutant{
 		"if x.former != 0 {", "if false {",
 		"TestARestartMovesNoShard"},
 	{"a forced end leaves the node", "shards_member.go",
-		"if errors.Is(cause, ErrRevoked) {", "if false {",
+		"if errors.Is(cause, ErrRevoked) {", "if errors.Is(cause, ErrRevoked) && false {",
 		"TestAShardMovesByForce"},
 	{"an owner is not forced", "shards_member.go",
 		"for len(r.moving) > 0 && !r.moving[0].until.After(now) {", "for false {",
