@@ -24,7 +24,7 @@ var shardsMutants = []mutant{
 		"if errors.Is(cause, ErrRevoked) {", "if errors.Is(cause, ErrRevoked) && false {",
 		"TestAShardMovesByForce"},
 	{"an owner is not forced", "shards_member.go",
-		"for len(r.moving) > 0 && !r.moving[0].until.After(now) {", "for false {",
+		"\t\tx.shard.lose(&revoked{q})\n", "\t\t_ = q\n",
 		"TestAShardMovesByForce"},
 	{"a member that is missing owns nothing", "shards_member.go",
 		"if own < 0 || r.asks.Err() != nil {\n\t\treturn\n", "if own < 0 {\n\t\tfor _, x := range r.shards {\n\t\t\tx.unwant(r.id, \"\")\n\t\t}\n\t\treturn\n\t}\n\tif r.asks.Err() != nil {\n\t\treturn\n",
