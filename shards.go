@@ -51,7 +51,8 @@ type ShardsOptions struct {
 // for the lock, is granted one round trip later. Other shards go on meanwhile. A member that has
 // died is a member until the service has ended its session; then its shards move, to all the
 // others. A loss of contact that is shorter than the session timeout moves nothing, and neither
-// does a restart under the same ID within that time.
+// does a restart under the same ID within that time. A member whose ctx ends, or whose client
+// closes, gives its shards to the others at once, and takes them back when it comes again.
 //
 // What is guaranteed:
 //
@@ -73,7 +74,9 @@ type ShardsOptions struct {
 //
 // All members must have the same number of shards. A member that comes while others have another
 // number is refused with ErrInvalid. So the number cannot be changed while members run: it is part
-// of how keys map to shards, and two members with different numbers could work on one key.
+// of how keys map to shards, and two members with different numbers could work on one key. A member
+// whose ctx has ended is not counted any more while it finishes: change the number only when every
+// Run has returned, and every shard of every All is released.
 //
 // A change of the members costs each client the reads of Group.Watch, one request for each shard
 // that it gives up, and two to five for each that it gets, or three to seven if the client never

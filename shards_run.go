@@ -62,7 +62,8 @@ func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
 // should finish then, and return; after that Run releases the shard, and the next member is
 // granted. Until then the hold stands, so f can still write under it: with
 // sh.Context(context.WithoutCancel(ctx)), which ends with the hold alone. ForceAfter bounds that
-// time: it ends the hold, and not the call.
+// time: it ends the hold, and not the call. A call that does not return then can still run when this
+// member owns the shard again, and Run calls f for it once more.
 //
 // If f returns nil earlier, the work on the shard is done as far as this process is concerned: Run
 // keeps the shard without a further call. If f returns an error, or panics, Run logs that and calls

@@ -179,7 +179,7 @@ var inspectScenes = []inspectScene{
 		}
 	}},
 	{name: "shards-left", path: "/sh", setup: func(w *world) {
-		for sh, err := range coord.NewShards(w.Open("a", nil), "/sh", 2, nil).All(context.Background()) {
+		for sh, err := range coord.NewShards(w.Open("a", nil), "/sh", 1, nil).All(context.Background()) {
 			if err != nil {
 				w.T.Fatal(err)
 			}
