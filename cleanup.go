@@ -37,8 +37,8 @@ type cleanUp struct {
 
 	// Guarded by c.mu.
 	isAnswered bool
-	dir        string // the directory in which it is noted, or ""
-	of         string // the prefix of the nodes of its call, or ""
+	dirs       []string // the directories in which it is noted
+	of         string   // the prefix of the nodes of its call, or ""
 }
 
 // beginCleanUp registers a clean-up that the end of the session must wait for. A caller
@@ -130,12 +130,12 @@ func (u *cleanUp) end() {
 	defer c.mu.Unlock()
 	u.setAnswered()
 	close(u.done)
-	if u.dir != "" {
-		list := c.ghosts[u.dir]
+	for _, dir := range u.dirs {
+		list := c.ghosts[dir]
 		if i := slices.Index(list, u); len(list) > 1 {
-			c.ghosts[u.dir] = slices.Delete(list, i, i+1)
+			c.ghosts[dir] = slices.Delete(list, i, i+1)
 		} else {
-			delete(c.ghosts, u.dir)
+			delete(c.ghosts, dir)
 		}
 	}
 	c.cleanUps--
@@ -197,8 +197,8 @@ func (u *cleanUp) note(dir string) {
 		return
 	default:
 	}
-	if u.dir == "" {
-		u.dir = dir
+	if !slices.Contains(u.dirs, dir) {
+		u.dirs = append(u.dirs, dir)
 		c.ghosts[dir] = append(c.ghosts[dir], u)
 	}
 }

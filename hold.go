@@ -50,6 +50,8 @@ type Hold struct {
 	guarded int  // commits under the guard that are not answered
 	exposed bool // a commit under the guard can come at any time
 
+	own *backend.Watch // on the node, nil if none is armed
+
 	held time.Duration // until the Release began, for the trail; used by its goroutine
 }
 
@@ -68,6 +70,8 @@ type recipe interface {
 
 // keeper is what keeps the node of a hold for later holds of the client.
 type keeper interface {
+	// ownWatch returns the watch on the node. It may not be armed yet.
+	ownWatch() *backend.Watch
 	// watch begins to watch the node for all of these holds. It reports false if the client
 	// is closed.
 	watch() bool
@@ -239,6 +243,21 @@ func (h *Hold) isGuarded() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.guarded > 0 || h.exposed
+}
+
+// isDoubted reports whether a watch on the node of h has fired, and the client has not read
+// the node since.
+func (h *Hold) isDoubted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.own.Kind() != 0 || h.stay != nil && h.stay.ownWatch().Kind() != 0
+}
+
+// watchedBy records the watch on the node, or nil.
+func (h *Hold) watchedBy(own *backend.Watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.own = own
 }
 
 // Verify asks the service whether the hold still stands. Nil means that it stood when

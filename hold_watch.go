@@ -44,6 +44,7 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 			pause.reset()
 			h.look(data)
 		}
+		h.watchedBy(own)
 		select {
 		case <-own.Fired():
 			if own.Kind() == backend.Deleted {

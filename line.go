@@ -90,9 +90,19 @@ type request struct {
 	berth berth         // left by the previous holder, see localQueue; used once
 	owner recipe        // of the hold
 	keep  time.Duration // MutexOptions.Keep; the owner is a localQueue then
+	// beforeWait, if not nil, is called before the call waits for other contenders, see retreat.
+	beforeWait func()
 	// contact, if not nil, receives the status of the session just before the grant.
 	contact *contact
 	*inquiry
+}
+
+// willWait is called before the call waits for other contenders.
+func (r *request) willWait() {
+	if r.beforeWait != nil {
+		r.beforeWait()
+		r.beforeWait = nil
+	}
 }
 
 // berth is a node, or a possible node, that the previous holder created for a local
@@ -217,6 +227,7 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 			r.trail.over(ctx, err)
 			return nil, err
 		}
+		r.willWait()
 		l.c.log.Debug("coord: back to the tail of the line", "path", l.dir, "error", err)
 		r.trail.requeued(ctx, err)
 	}
@@ -228,7 +239,7 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	b := r.berth
 	r.berth = berth{}
 	if b.state == berthStands && b.place.s.b.Err() == nil {
-		return *b.place, l.checkNumber(ctx, *b.place, r.try)
+		return *b.place, l.checkNumber(ctx, *b.place, r)
 	}
 	if b.state != berthMayStand { // a node that may exist must be looked for, whatever ends the call
 		if err := l.c.awaitCleanUps(ctx, l.dir, ""); err != nil {
@@ -255,7 +266,7 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 		return place{}, err
 	}
 	p := place{s: s, node: n}
-	return p, l.checkNumber(ctx, p, r.try)
+	return p, l.checkNumber(ctx, p, r)
 }
 
 // look returns ErrLocked if another contender blocks a try, before the try creates a

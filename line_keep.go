@@ -208,12 +208,18 @@ func (q *localQueue) resume(ctx context.Context, r *request, k *stay) *Hold {
 			return h
 		}
 	}
+	k.drop()
+	k.s.giveUp(k.path)
+	return nil
+}
+
+// drop ends the stay for a caller that has its node and does not become a hold. The caller
+// removes the node.
+func (k *stay) drop() {
 	if k.isAsked() && k.s.b.Err() == nil {
 		k.noteAsk()
 	}
 	k.finish()
-	k.s.giveUp(k.path)
-	return nil
 }
 
 func (k *stay) isOver() bool {
@@ -224,6 +230,8 @@ func (k *stay) isOver() bool {
 		return false
 	}
 }
+
+func (k *stay) ownWatch() *backend.Watch { return k.own }
 
 // watch begins to watch the stay. It reports false if the client is closed.
 func (k *stay) watch() bool {

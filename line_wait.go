@@ -150,6 +150,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			if err := l.behindOwn(ctx, r, queue[:j+1]); err != nil {
 				return nil, err
 			}
+			r.willWait()
 			if turn, err = l.watchOthers(ctx, r, p, w, turn, queue, j); err != nil {
 				return nil, err
 			}
@@ -348,7 +349,7 @@ func (s *session) removeWithDir(ctx context.Context, path, dir string) error {
 // node, waits until the queue has drained and the directory is deleted, and returns
 // errDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
 // layout.LeftHard, or if foreign nodes keep the directory.
-func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
+func (l *line) checkNumber(ctx context.Context, p place, r *request) error {
 	if p.s.left(p.seq) > layout.LeftClose {
 		return nil
 	}
@@ -383,10 +384,11 @@ func (l *line) checkNumber(ctx context.Context, p place, try bool) error {
 			w.Stop()
 			return fmt.Errorf("%w: sequence numbers are used up, and foreign nodes keep the directory", ErrLimit)
 		}
-		if try {
+		if r.try {
 			w.Stop()
 			return ErrLocked
 		}
+		r.willWait()
 		select {
 		case <-w.Fired():
 		case <-p.s.b.Done():

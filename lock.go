@@ -58,17 +58,27 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	s := &HoldSet{done: make(chan struct{})}
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, l := range list {
-		h, err := l.Lock(wait)
-		if err == nil {
-			s.holds = append(s.holds, h)
-			wait = h.Context(wait) // a loss ends the wait for the rest
-		} else if lost := s.firstLoss(); lost != nil && ctx.Err() == nil {
-			err = lost
+	for together := true; len(list) > 0; {
+		n := 1
+		if together {
+			n = neighbours(wait, list)
+		}
+		var err error
+		if n > 1 {
+			wait, together, err = s.lockTogether(wait, list[:n])
+		} else {
+			wait, err = s.lock(wait, list[0])
 		}
 		if err != nil {
+			if lost := s.firstLoss(); lost != nil && ctx.Err() == nil {
+				err = lost
+			}
 			return nil, s.giveBack(ctx, err)
 		}
+		list = list[n:]
+	}
+	if err := s.test(ctx); err != nil {
+		return nil, s.giveBack(ctx, err)
 	}
 	for _, h := range s.holds {
 		h.whenEnded(s.end)
@@ -77,6 +87,29 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 		return nil, s.giveBack(ctx, err)
 	}
 	return s, nil
+}
+
+// lock acquires one lock. It returns the context that ends with its hold too.
+func (s *HoldSet) lock(ctx context.Context, l Locker) (context.Context, error) {
+	h, err := l.Lock(ctx)
+	if err != nil {
+		return ctx, err
+	}
+	s.holds = append(s.holds, h)
+	return h.Context(ctx), nil
+}
+
+// test asks the service for the nodes that may have been deleted, as far as the client knows,
+// while the call waited for others.
+func (s *HoldSet) test(ctx context.Context) error {
+	for _, h := range s.holds {
+		if h.isDoubted() {
+			if err := h.Verify(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // giveBack releases the holds of a set that was not completed for the reason why, and

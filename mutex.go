@@ -156,25 +156,46 @@ func (m *Mutex) line() *line {
 }
 
 func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
-	if err := m.path.check(r.op); err != nil {
+	if err := m.begin(ctx, r); err != nil {
 		return nil, err
+	}
+	if err := m.takeTurn(ctx, r); err != nil {
+		return nil, err
+	}
+	return m.acquire(ctx, r)
+}
+
+func (m *Mutex) newRequest() *request {
+	return &request{op: "lock", kind: layout.LockInfix, data: m.data}
+}
+
+func (m *Mutex) begin(ctx context.Context, r *request) error {
+	if err := m.path.check(r.op); err != nil {
+		return err
 	}
 	path := m.path.full
 	if m.bad != nil {
-		return nil, opError(r.op, path, m.bad)
+		return opError(r.op, path, m.bad)
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, opError(r.op, path, err)
+		return opError(r.op, path, err)
 	}
 	if err := m.line().heldUnder(ctx, r); err != nil {
-		return nil, opError(r.op, path, err)
+		return opError(r.op, path, err)
 	}
 	r.trail = m.c.trail("mutex", path, r.op)
 	r.inquiry = newInquiry(m.hasID)
 	r.keep = m.keep
+	return nil
+}
+
+// takeTurn waits for the caller's turn among the callers of the client. With the turn, the
+// request may get a berth.
+func (m *Mutex) takeTurn(ctx context.Context, r *request) error {
+	path := m.path.full
 	q, w, err := m.c.join(*m.line(), r)
 	if err != nil {
-		return nil, opError(r.op, path, err)
+		return opError(r.op, path, err)
 	}
 	if w != nil {
 		r.trail.waiting(ctx, "", -1)
@@ -182,11 +203,18 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 			q.l.beginInquiry(ctx, r, m.c.current.Load(), "", err)()
 			err = opError(r.op, path, r.explain(err))
 			r.trail.over(ctx, err)
-			return nil, err
+			return err
 		}
 		r.berth = w.berth
 	}
 	r.owner = q
+	return nil
+}
+
+// acquire acquires the lock for a caller that has the turn. If it fails, it passes the turn
+// on.
+func (m *Mutex) acquire(ctx context.Context, r *request) (*Hold, error) {
+	q := r.owner.(*localQueue)
 	if r.berth.state == berthKept {
 		k := r.berth.stay
 		r.berth = berth{}

@@ -124,23 +124,41 @@ func (rw *RWMutex) Contenders(ctx context.Context) ([]Contender, error) {
 func (rw *RWMutex) line() *line { return &line{c: rw.c, dir: rw.path.full, kinds: layout.SharedLine} }
 
 func (rw *RWMutex) lock(ctx context.Context, r *request) (*Hold, error) {
-	if err := rw.path.check(r.op); err != nil {
+	if err := rw.begin(ctx, r); err != nil {
 		return nil, err
 	}
+	return rw.acquire(ctx, r)
+}
+
+func (rw *RWMutex) newRequest() *request {
+	return &request{op: "lock", kind: layout.WriteInfix, data: rw.data}
+}
+
+func (rw *RWMutex) begin(ctx context.Context, r *request) error {
+	if err := rw.path.check(r.op); err != nil {
+		return err
+	}
 	if err := rw.bad; err != nil {
-		return nil, opError(r.op, rw.path.full, err)
+		return opError(r.op, rw.path.full, err)
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, opError(r.op, rw.path.full, err)
+		return opError(r.op, rw.path.full, err)
 	}
 	l := rw.line()
 	if err := l.heldUnder(ctx, r); err != nil {
-		return nil, opError(r.op, rw.path.full, err)
+		return opError(r.op, rw.path.full, err)
 	}
 	r.data, r.inquiry = rw.data, newInquiry(rw.hasID)
 	r.trail = rw.c.trail("rwmutex", rw.path.full, r.op)
 	r.owner = l
-	return l.acquire(ctx, r)
+	return nil
+}
+
+// takeTurn returns at once: each caller has a node of its own.
+func (rw *RWMutex) takeTurn(context.Context, *request) error { return nil }
+
+func (rw *RWMutex) acquire(ctx context.Context, r *request) (*Hold, error) {
+	return r.owner.(*line).acquire(ctx, r)
 }
 
 // Downgrade turns a writer's hold into a reader's, without releasing the lock in
@@ -249,6 +267,18 @@ func (rw *RWMutex) orderKey() (k orderKey) {
 		k = orderKey{rw.c, rw.path}
 	}
 	return k
+}
+
+func (r readLocker) line() *line { return r.rw.line() }
+
+func (r readLocker) newRequest() *request {
+	return &request{op: "rlock", kind: layout.ReadInfix, data: r.rw.data}
+}
+
+func (r readLocker) begin(ctx context.Context, q *request) error    { return r.rw.begin(ctx, q) }
+func (r readLocker) takeTurn(ctx context.Context, q *request) error { return r.rw.takeTurn(ctx, q) }
+func (r readLocker) acquire(ctx context.Context, q *request) (*Hold, error) {
+	return r.rw.acquire(ctx, q)
 }
 
 func (r readLocker) orderKey() orderKey { return r.rw.orderKey() }

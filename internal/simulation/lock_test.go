@@ -283,28 +283,66 @@ func (x *sim) downgrades(a *actor, rw *coord.RWMutex, path string, h *coord.Hold
 	}
 }
 
+// lockAllScenario has callers of LockAll beside callers that take the same locks one by one, in
+// the order of their paths.
 func lockAllScenario() *scenario {
 	paths := []string{"/sim/all/a", "/sim/all/b", "/sim/all/c"}
 	return &scenario{
 		name: "lock all", share: 6, clients: 3, dir: paths[1],
-		must: []string{"grant", "all", "gave up", "cancel", "lost while others were awaited", "outsider's delete"},
+		must: []string{"grant", "all", "nested", "joint commit", "retreat", "kept", "gave up", "cancel", "lost while others were awaited", "outsider's delete"},
 		play: func(x *sim) {
 			for i := range 4 {
 				x.act("worker", i, func(a *actor) {
 					for range 2 {
-						var lockers []coord.Locker
+						lockers := make(map[string]coord.Locker)
+						var list []coord.Locker
 						of := make(map[string]bool) // read
-						for _, j := range a.r.Perm(3)[:2] {
-							rw := coord.NewRWMutex(a.client(), paths[j], nil)
-							if of[paths[j]] = a.r.IntN(3) == 0; of[paths[j]] {
-								lockers = append(lockers, rw.RLocker())
-							} else {
-								lockers = append(lockers, rw)
+						keeps := make(map[string]bool)
+						for _, j := range a.r.Perm(3)[:2+a.r.IntN(2)] {
+							p := paths[j]
+							switch rw := coord.NewRWMutex(a.client(), p, nil); {
+							case j > 0: // with local turns
+								var o coord.MutexOptions
+								if keeps[p] = a.r.IntN(2) == 0; keeps[p] {
+									o.Keep = 2 * time.Second
+								}
+								lockers[p] = coord.NewMutex(a.client(), p, &o)
+							case a.r.IntN(3) == 0:
+								of[p], lockers[p] = true, rw.RLocker()
+							default:
+								lockers[p] = rw
 							}
+							list = append(list, lockers[p])
+						}
+						has := func(p string, h *coord.Hold, now bool) {
+							x.mayKeep(p, h, keeps[p])
+							x.has(a, p, h, of[p], now)
+						}
+						if a.r.IntN(2) == 0 {
+							var holds []*coord.Hold
+							for _, p := range paths {
+								if lockers[p] == nil {
+									continue
+								}
+								h := x.lock(a, lockers[p].Lock)
+								if h == nil {
+									break
+								}
+								has(p, h, true)
+								holds = append(holds, h)
+							}
+							if len(holds) == len(list) {
+								a.note("nested")
+								a.linger(4)
+							}
+							for _, h := range holds {
+								x.releases(a, path.Dir(h.Path()), h)
+							}
+							continue
 						}
 						var set *coord.HoldSet
 						if !a.try("lock all", func(ctx context.Context) (err error) {
-							if set, err = coord.LockAll(ctx, lockers...); errors.Is(err, coord.ErrLost) {
+							if set, err = coord.LockAll(ctx, list...); errors.Is(err, coord.ErrLost) {
 								a.note("lost while others were awaited")
 								return nil
 							}
@@ -315,7 +353,7 @@ func lockAllScenario() *scenario {
 						a.note("all")
 						// They are in the order in which they were granted.
 						for i, h := range set.Holds() {
-							x.has(a, path.Dir(h.Path()), h, of[path.Dir(h.Path())], i == len(set.Holds())-1)
+							has(path.Dir(h.Path()), h, i == len(set.Holds())-1)
 						}
 						a.linger(4)
 						for _, h := range set.Holds() {
@@ -324,6 +362,18 @@ func lockAllScenario() *scenario {
 						x.gave(a, set.Release(), set.Holds()...)
 					}
 				})
+			}
+			x.applied = func(c *simCall) {
+				count := make(map[backend.OpKind]int)
+				for _, op := range c.ops {
+					count[op.Kind]++
+				}
+				if count[backend.OpCreate] > 1 {
+					x.note("joint commit")
+				}
+				if count[backend.OpDelete] > 1 && count[backend.OpCreate] == 0 {
+					x.note("retreat")
+				}
 			}
 		},
 		end: func(x *sim) { x.empty(paths...) },
