@@ -142,17 +142,22 @@ func (s *HoldSet) lockTogether(ctx context.Context, lockers []Locker) (wait cont
 // retreat gives up the places of calls that have their turns, and passes the turns on. It does
 // not depend on the context of the call.
 func retreat(list []*joint) {
-	var s *session
 	var paths []string
+	var live *session
+	leave := func(s *session, path string) {
+		if s.b.Err() == nil { // otherwise the node goes with the session
+			live, paths = s, append(paths, path)
+		}
+	}
 	for _, j := range list {
 		b := j.r.berth
 		j.r.berth = berth{}
 		switch b.state {
 		case berthStands:
-			s, paths = b.place.s, append(paths, b.place.path)
+			leave(b.place.s, b.place.path)
 		case berthKept:
 			b.stay.drop()
-			s, paths = b.stay.s, append(paths, b.stay.path)
+			leave(b.stay.s, b.stay.path)
 		case berthMayStand:
 			// Without a session, the node goes with the lost one.
 			if s := j.l.c.current.Load(); s != nil {
@@ -160,8 +165,8 @@ func retreat(list []*joint) {
 			}
 		}
 	}
-	if s != nil {
-		s.giveUpAll(paths)
+	if live != nil {
+		live.giveUpAll(paths)
 	}
 	for _, j := range list {
 		if q, ok := j.r.owner.(*localQueue); ok && j.turn {
