@@ -589,3 +589,41 @@ func TestLockAllPassesItsTurnsOn(t *testing.T) {
 		}
 	})
 }
+
+// A kept lock of a session that is over does not keep the call from giving the others up.
+func TestLockAllGivesUpBesideAKeptLockOfALostSession(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{Before: before.Before})
+		all := locks(w, c, 2, nil)
+		kept := coord.NewMutex(c, "/2", keeps(""))
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, kept))
+		w.Settle()
+		taken := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/0", nil))
+		// The node of a call that was given up delays the joint commit.
+		deletes := make(chan struct{})
+		before.Arm(1, coordtest.Deletes, func(ctx context.Context, c backendtest.Call, _ error) error {
+			close(deletes)
+			return coordtest.Silence(ctx, c)
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		ghost := w.Waiting(ctx, all[0])
+		cancel()
+		<-deletes
+		<-ghost.Done
+		locking := w.lockAll(context.Background(), all[0], all[1], kept)
+		w.Settle()
+		s, err := c.Session(context.Background())
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		waits := w.Waits.Load()
+		w.Link("a").Expire(s.ID())
+		w.Eventually("LockAll waits", func() bool { return w.Waits.Load() > waits })
+		if n := len(w.Children("/1")); n != 0 {
+			w.T.Errorf("%d nodes in a later line while the call waits", n)
+		}
+		coordtest.MustRelease(w.T, taken)
+		w.releaseAll(locking.result())
+	})
+}
