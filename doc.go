@@ -45,7 +45,7 @@
 //   - [RWMutex]: one writer, or any number of readers; a writer can become a reader.
 //   - [Semaphore]: a number of permits; a caller acquires any number of them, all or
 //     none.
-//   - [LockAll]: several locks, all or none.
+//   - [LockAll]: several locks, all or none; one round trip if they are free.
 //   - [Mutex.Revoke], [RWMutex.Revoke]: ask the holder to release, or force it to.
 //   - [Election]: one leader among candidates, and which one it is.
 //   - [Barrier]: blocks all waiters until it is removed. [DoubleBarrier]: a number of

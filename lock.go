@@ -24,7 +24,8 @@ type Locker interface {
 }
 
 // A HoldSet is a set of holds that were acquired together, all or none. It is lost when
-// any of them is. It has no token, since each lock counts its own. Fence what is
+// any of them is. It has no token, since each lock counts its own; holds that one commit has
+// made have the same. Fence what is
 // written under the set by Guard, or by the tokens of its Holds.
 //
 // It is safe for concurrent use.
@@ -37,12 +38,24 @@ type HoldSet struct {
 }
 
 // LockAll acquires all of the locks, or none. They may be mutexes, the sides of
-// readers-writer locks and permits of semaphores, of one client or several. It acquires
-// them in the order of their paths, whatever the order of the arguments, so two callers
-// cannot wait for each other. (Locks at one path on several services are acquired in
-// the order of the arguments, which must be the same for all callers.) If one of them
-// cannot be acquired, LockAll releases those that it holds in reverse, and joins all
-// errors. ctx bounds the whole call: if it ends before all of them are released, the
+// readers-writer locks and permits of semaphores, of one client or several. The order of the
+// arguments does not matter: no two callers wait for each other as long as every caller that
+// has several of these locks acquires them by LockAll, or one by one in the order of their
+// paths. (Locks at one path on several services are acquired in the order of the arguments,
+// which must be the same for all callers.)
+//
+// Mutexes and readers-writer locks of one client that are neighbours in the order of their
+// paths are acquired by one commit. If they are free, its reply grants them: one round trip,
+// however many they are. Otherwise LockAll waits for the first lock that is not free. It holds
+// the locks before it, gives up its places in the queues behind it, and then acquires the
+// rest one by one, in the order of the paths. That is one commit more than Locks one by one
+// would cost, at most. For about a round trip it is in all of the queues: a TryLock of
+// another caller can get ErrLocked meanwhile, and a client that keeps one of the locks
+// (MutexOptions.Keep) gives it up. A lock of another client, permits, and a Locker of
+// another package divide the list; so do the limits of a commit.
+//
+// If one of them cannot be acquired, LockAll releases those that it holds in reverse, and
+// joins all errors. ctx bounds the whole call: if it ends before all of them are released, the
 // release goes on in the background.
 //
 // A hold that is lost while others are awaited ends the call with that loss: the error

@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/go-coord/coord"
@@ -328,6 +329,85 @@ func lockAll() *recipe {
 			}
 		},
 		fresh: func(x *cell, p *player) { lock(x, p, nil) },
+	}
+}
+
+// lockAllNested: one player acquires three locks together, of which it keeps one, and another
+// acquires the same locks one by one.
+func lockAllNested() *recipe {
+	paths := []string{"/locks/1", "/locks/2", "/locks/3"}
+	locks := func(p *player) (list []coord.Locker) {
+		for i, path := range paths {
+			var o coord.MutexOptions
+			if i == 2 {
+				o.Keep = 200 * time.Millisecond
+			}
+			list = append(list, coord.NewMutex(p.c, path, &o))
+		}
+		return list
+	}
+	leave := func(x *cell, holds []*coord.Hold) {
+		for i, h := range holds {
+			x.resource(fmt.Sprint(i+1), 1).leave(h)
+		}
+	}
+	together := func(x *cell, p *player, inside func()) {
+		for x.going() {
+			set, err := coord.LockAll(x.ctx, locks(p)...)
+			if !p.ok("lockall", err, coord.ErrLost) {
+				continue // a lock was lost while it waited for others
+			}
+			for i, h := range set.Holds() {
+				x.resource(fmt.Sprint(i+1), 1).enter(p, h, 1)
+			}
+			if inside != nil {
+				inside()
+			}
+			leave(x, set.Holds())
+			p.gave("release all", set.Release())
+			return
+		}
+	}
+	nested := func(x *cell, p *player, inside func(n int)) {
+		var holds []*coord.Hold
+		for i, m := range locks(p) {
+			h, err := m.Lock(x.ctx)
+			if !p.ok("lock", err) {
+				break
+			}
+			x.resource(fmt.Sprint(i+1), 1).enter(p, h, 1)
+			holds = append(holds, h)
+			inside(len(holds))
+		}
+		leave(x, holds)
+		for _, h := range holds {
+			p.gave("release", h.Release())
+		}
+	}
+	return &recipe{
+		name: "lockall, beside nested locks", players: []string{"a", "b"},
+		play: func(x *cell) {
+			a, b := x.by["a"], x.by["b"]
+			together(x, a, nil) // the third lock is kept
+			var all []chan struct{}
+			nested(x, b, func(n int) {
+				if n == 2 {
+					all = append(all, x.inLine(a, func() { together(x, a, nil) }))
+					x.rest()
+				}
+			})
+			for _, done := range all {
+				<-done
+			}
+			together(x, a, func() {
+				all = append(all, x.inLine(b, func() { nested(x, b, func(int) {}) }))
+				x.rest()
+			})
+			for _, done := range all {
+				<-done
+			}
+		},
+		fresh: func(x *cell, p *player) { together(x, p, nil) },
 	}
 }
 
