@@ -32,6 +32,7 @@ func TestTwoProcesses(t *testing.T) {
 				subtest{"a killed holder is succeeded within the session timeout", func(t *testing.T) { holderKilled(t, e) }},
 				subtest{"a holder without network is notified before the next grant", func(t *testing.T) { holderBlackholed(t, e) }},
 				subtest{"a paused holder sees its loss at its first check", func(t *testing.T) { holderPaused(t, e) }},
+				subtest{"a newcomer waits for a client that keeps the lock", func(t *testing.T) { keeperMet(t, e) }},
 				subtest{"a waiter that loses its session goes on and is granted", func(t *testing.T) { waiterExpires(t, e) }},
 			)
 		}},
@@ -80,6 +81,65 @@ func holderKilled(t *testing.T, e servers) {
 		holder.write("accepted")
 	}
 	t.Logf("figure: kill -9 of the holder to the next grant, session timeout %v: %v; %d rounds, %d violations", timeout, took, n, violations)
+}
+
+// keeperMet: how long another client waits for a lock that a client keeps (MutexOptions.Keep). A
+// client that lives gives way at once; one that does not, when its session has timed out.
+func keeperMet(t *testing.T, e *zktest.Ensemble) {
+	const timeout = 3 * time.Second
+	for _, v := range []struct {
+		state  string
+		strike func(keeper *actor)
+		lives  bool
+	}{
+		{"idle", func(*actor) {}, true},
+		{"busy", func(a *actor) { a.ask("cycle", "cycling") }, true},
+		{"paused", func(a *actor) { a.signal(syscall.SIGSTOP) }, false},
+		{"cut off", func(a *actor) { a.blackhole(true) }, false},
+		{"killed", func(a *actor) { a.kill() }, false},
+	} {
+		var took figures[time.Duration]
+		n := rounds(1)
+		for i := range n {
+			s := newStage(t, e)
+			keeper := s.launch("keeper", workerSpec{SessionTimeout: timeout, Keep: time.Hour})
+			keeper.await("opened")
+			first := keeper.hold()
+			if l := keeper.ask("release", "released"); l.Text != "ok" {
+				t.Fatalf("released: %s", l.Text)
+			}
+			if again := keeper.hold(); again.Token != first.Token {
+				t.Fatalf("%s: the lock was not kept: token %#x after %#x", v.state, again.Token, first.Token)
+			}
+			keeper.ask("release", "released")
+			newcomer := s.start("newcomer", timeout, 0)
+			control := newExpiry(t, e, timeout)
+			v.strike(keeper)
+			control.begin()
+			newcomer.tell("lock")
+			want, granted := newcomer.await("want"), newcomer.await("granted")
+			took.add(granted.At - want.At)
+			bound := 2 * time.Second
+			if !v.lives {
+				bound = control.bound() + 2*time.Second
+			}
+			if granted.At-want.At > bound || granted.Token <= first.Token {
+				t.Errorf("%s, round %d: granted token %#x after %#x, waited %v, bound %v", v.state, i, granted.Token, first.Token, granted.At-want.At, bound)
+			}
+			newcomer.write("accepted")
+			switch v.state {
+			case "paused":
+				keeper.signal(syscall.SIGCONT)
+				keeper.wait()
+				newcomer.passTo(keeper)
+			case "cut off":
+				keeper.blackhole(false)
+				keeper.wait()
+				newcomer.passTo(keeper)
+			}
+		}
+		t.Logf("figure: a newcomer waits for a kept lock whose client is %s, session timeout %v: %v; %d rounds", v.state, timeout, took, n)
+	}
 }
 
 // holderBlackholed: client and servers lose contact, and neither side is notified. The client

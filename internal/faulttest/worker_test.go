@@ -26,6 +26,7 @@ type workerSpec struct {
 	SessionTimeout time.Duration
 	LossMargin     time.Duration // zero: the default
 	Lock           string        // path
+	Keep           time.Duration // MutexOptions.Keep
 	Election       string        // path
 	ID             string        // of the candidate
 	Resource       string        // socket
@@ -112,7 +113,7 @@ func (w *worker) run(spec string) error {
 	if err != nil {
 		return err
 	}
-	w.m = coord.NewMutex(w.c, w.spec.Lock, nil)
+	w.m = coord.NewMutex(w.c, w.spec.Lock, &coord.MutexOptions{Keep: w.spec.Keep})
 	w.say(line{Kind: "opened"})
 
 	var work sync.WaitGroup
@@ -132,6 +133,11 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 	if command == "lock" {
 		w.say(line{Kind: "want"})
 		work.Go(func() { w.lock(ctx, work) })
+		return nil
+	}
+	if command == "cycle" {
+		w.say(line{Kind: "cycling"})
+		work.Go(func() { w.cycle(ctx) })
 		return nil
 	}
 	if known, err := w.obeyQueue(ctx, work, command); known {
@@ -189,6 +195,18 @@ func (w *worker) lock(ctx context.Context, work *sync.WaitGroup) {
 		return
 	}
 	w.holds(work, h, "granted")
+}
+
+// cycle acquires and releases the lock again and again.
+func (w *worker) cycle(ctx context.Context) {
+	for ctx.Err() == nil {
+		h, err := w.m.Lock(ctx)
+		if err != nil {
+			continue
+		}
+		time.Sleep(2 * time.Millisecond) // the work under the lock
+		_ = h.Release()                  // a loss is no failure here
+	}
 }
 
 // holds reports that the worker has h, and later that h is done.

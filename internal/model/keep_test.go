@@ -38,6 +38,8 @@ type keepRules struct {
 	revokeHeld    bool // a revocation does not end the stay
 	anyData       bool // the turn is passed in memory whatever the waiter's data
 	closeWaits    bool // the end of the session does not end an idle stay
+	keptAgain     bool // a stay begins a short time after an ask
+	notAlone      bool // a stay begins with a grant that had to wait
 }
 
 // keepPC is the position of a local caller.
@@ -145,11 +147,16 @@ type keepState struct {
 	after  bool // another local hold began since that one
 	ops    bool // the operations of the guard were handed out
 
+	asked  bool // an ask has ended a stay a short time ago
+	met    int8 // the stays, one after the other, that tries of the newcomer have found idle in this time
+	metGen int8 // the node of the latest of them
+	behind bool // the node was not created alone
+
 	newcomer keepNewcomer
 	inVain   bool // the try has failed because of this stay, and nobody held
 
-	locks, reconnects, losses, deletes, writes, fails, giveUps, guards int8 // left
-	bad                                                                keepFault
+	locks, reconnects, losses, deletes, writes, fails, giveUps, guards, tries int8 // left
+	bad                                                                       keepFault
 }
 
 type keepFault string
@@ -166,6 +173,8 @@ const (
 	keepNotTold   = keepFault("a holder is never told that its node is deleted")
 	keepNotRead   = keepFault("a request to release is never read")
 	keepLate      = keepFault("a guarded commit of an ended hold is applied under a later one")
+	keepMetAgain  = keepFault("each of several tries meets a new idle client")
+	keepExtra     = keepFault("clients in turns send more than without Keep")
 	keepWrongData = keepFault("a hold on a node with the data of another caller")
 )
 
@@ -263,19 +272,37 @@ func (s *keepState) remove() {
 }
 
 // create creates a node for caller i. It stands behind the newcomer's, if there is one.
-func (s *keepState) create(i int8) {
+func (m *keepModel) create(s *keepState, i int8) {
 	s.node, s.data = keepFirst, i
 	s.gen++
 	s.changed, s.ownMoved, s.written, s.told, s.inVain = false, false, false, false, false
 	s.arming, s.dirArmed, s.ownArmed, s.dirFired, s.ownFired, s.again = armNot, false, false, false, false, false
 	s.wire = [3]keepEvent{}
-	s.stay, s.mustEnd, s.watched = stayOver, false, false
+	s.stay, s.mustEnd, s.watched, s.behind = stayOver, false, false, false
 	if s.newcomer == newWaits || s.newcomer == newHolds || s.newcomer == newTries {
-		s.node, s.pc[i] = keepSecond, keepWaits
+		s.node, s.pc[i], s.behind = keepSecond, keepWaits, true
 		return
 	}
-	s.stay = stayHeld // it began alone
+	if !s.asked || m.rules.keptAgain {
+		s.stay = stayHeld // it began alone
+	}
 	s.grant(i)
+}
+
+// leave removes the newcomer's node.
+func (s *keepState) leave() {
+	s.newcomer = newOver
+	if s.node == keepSecond {
+		s.node = keepFirst
+	}
+}
+
+// arm begins to arm the watches of the stay.
+func (s *keepState) arm() {
+	s.arming = armBegun
+	if s.behind {
+		s.bad = keepExtra
+	}
 }
 
 // grant makes caller i hold.
@@ -351,7 +378,7 @@ func (m *keepModel) client(s keepState, do keepDo) {
 	switch {
 	case s.stay == stayIdle && asked && !s.over:
 		o := s
-		o.stay = stayGiving
+		o.stay, o.asked = stayGiving, true
 		if m.rules.idleStays {
 			o.stay = stayIdle
 			o.dirFired, o.ownFired = false, false
@@ -359,7 +386,7 @@ func (m *keepModel) client(s keepState, do keepDo) {
 		do(true, o, "the idle client gives way")
 	case s.stay == stayHeld && asked:
 		o := s
-		o.stay = stayOver
+		o.stay, o.asked = stayOver, true
 		do(true, o, "the client is asked")
 	case s.stay == stayIdle && s.over && !m.rules.closeWaits:
 		o := s
@@ -403,7 +430,7 @@ func (m *keepModel) release(s *keepState) {
 		s.remove()
 		for i := range s.pc {
 			if s.pc[i] == keepQueued {
-				s.create(int8(i))
+				m.create(s, int8(i))
 				return
 			}
 		}
@@ -414,7 +441,7 @@ func (m *keepModel) release(s *keepState) {
 
 // mayKeep is the test of a release.
 func (m *keepModel) mayKeep(s *keepState, i int8) bool {
-	live := s.stay == stayHeld || m.rules.askForgotten && s.stay == stayOver && s.node == keepFirst
+	live := s.stay == stayHeld || m.rules.askForgotten && s.stay == stayOver && s.node == keepFirst && !s.behind
 	fired := (s.dirFired && !m.rules.lookAgain && !m.rules.onlyStanding && !m.rules.askForgotten) || s.ownFired && !m.rules.revokeHeld
 	guard := s.of == i+1 && s.stands &&
 		(s.guard == commitSent && !m.rules.guardUnasked || s.guard == commitAbandoned && !m.rules.guardAbandon || s.ops && !m.rules.guardOps)
@@ -454,7 +481,7 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 			o.pc[i] = keepAway // it continues with the next session, which is another client here
 			o.advance()
 		} else {
-			o.create(i)
+			m.create(&o, i)
 		}
 		do(true, o, "caller %d enters", i)
 	case keepServed:
@@ -474,6 +501,7 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 			// The node is removed, and the caller takes a new one.
 			o.remove()
 			o.stay, o.pc[i] = stayNone, keepEnters
+			o.asked = o.asked || s.ownFired
 		default:
 			if s.data != i && m.data {
 				o.bad = keepWrongData
@@ -491,13 +519,14 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 			o.stay = stayNone
 			o.advance()
 			do(true, o, "caller %d loses its session", i)
-		case s.newcomer == newOver:
-			if s.node == keepNone {
-				o.pc[i], o.stay = keepEnters, stayNone
-			} else {
-				o.node = keepFirst
-				o.grant(i)
+		case s.node == keepNone:
+			o.pc[i], o.stay = keepEnters, stayNone
+			do(true, o, "caller %d finds its node deleted", i)
+		case s.node == keepFirst:
+			if m.rules.notAlone {
+				o.stay = stayHeld
 			}
+			o.grant(i)
 			do(true, o, "caller %d is granted", i)
 		}
 	case keepHolds:
@@ -510,7 +539,7 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 			return
 		case s.stay == stayHeld && s.arming == armNot:
 			b := s
-			b.arming = armBegun
+			b.arm()
 			do(false, b, "the hold grows old, and its watches are armed")
 		}
 		if s.guards > 0 {
@@ -526,7 +555,10 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 		}
 		keep := m.mayKeep(&s, i)
 		if keep && s.arming == armNot {
-			o.arming = armBegun
+			o.arm()
+		}
+		if s.stay == stayHeld && (s.dirFired || s.ownFired) {
+			o.asked = true
 		}
 		if m.rules.watchOfHold {
 			o.ownArmed, o.ownFired = false, false
@@ -590,10 +622,20 @@ func (m *keepModel) other(s keepState, do keepDo) {
 		do(false, o, "the newcomer locks")
 		if s.node != keepNone {
 			o.newcomer = newTries
+			if s.stay == stayIdle && s.metGen != s.gen {
+				o.metGen = s.gen
+				if o.met++; o.met > 1 {
+					o.bad = keepMetAgain
+				}
+			}
 			do(false, o, "the newcomer tries")
 		}
 	case newTries:
-		o.newcomer = newOver
+		o.leave()
+		if s.tries > 0 {
+			o.tries--
+			o.newcomer = newAway
+		}
 		o.inVain = s.node == keepFirst
 		o.dirChange()
 		do(true, o, "the newcomer withdraws")
@@ -603,13 +645,18 @@ func (m *keepModel) other(s keepState, do keepDo) {
 			do(true, o, "the newcomer is granted")
 		}
 	case newHolds:
-		o.newcomer = newOver
+		o.leave()
 		o.dirChange()
 		do(false, o, "the newcomer releases")
 	}
 }
 
 func (m *keepModel) faults(s keepState, do keepDo) {
+	if s.asked {
+		o := s
+		o.asked, o.met = false, 0
+		do(false, o, "the time after the ask is over")
+	}
 	if s.reconnects > 0 && s.arming == armDone && !s.over {
 		o := s
 		o.reconnects--
@@ -701,6 +748,7 @@ func TestAKeptLockKeepsItsGuarantees(t *testing.T) {
 		"an outsider":    {scope: keepState{locks: 3, reconnects: 1, deletes: 1, writes: 1}},
 		"guards":         {scope: keepState{locks: 3, reconnects: 1, guards: 1}},
 		"lost sessions":  {scope: keepState{locks: 3, losses: 1, fails: 1, deletes: 1, giveUps: 1}},
+		"tries":          {scope: keepState{locks: 4, tries: 2, reconnects: 1}},
 		"different data": {scope: keepState{locks: 3, reconnects: 1, losses: 1, giveUps: 1}, data: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -742,6 +790,8 @@ func TestAKeptLockWithoutOneOfItsRules(t *testing.T) {
 		{"a guard of an ended hold", keepRules{guardEnded: true}, keepState{locks: 2, guards: 1}, false, keepLate},
 		{"a revocation does not end the stay", keepRules{revokeHeld: true}, keepState{locks: 2, writes: 1}, false, keepNotRead},
 		{"a turn in memory with other data", keepRules{anyData: true}, keepState{locks: 2}, true, keepWrongData},
+		{"a stay begins soon after an ask", keepRules{keptAgain: true}, keepState{locks: 3, tries: 1}, false, keepMetAgain},
+		{"a stay begins with a grant that had to wait", keepRules{notAlone: true}, keepState{locks: 2}, false, keepExtra},
 		{"a lost session leaves the stay idle", keepRules{closeWaits: true}, keepState{locks: 2, losses: 1}, false, keepLostTurn},
 	} {
 		t.Run(v.name, func(t *testing.T) {
