@@ -140,7 +140,7 @@ func (k *stay) finishLocked() (was stayState, h *Hold) {
 func (k *stay) keepAt(h *Hold) bool {
 	q := k.q
 	if h.isGuarded() { // nothing is armed for a node that is deleted now
-		k.finish()
+		k.drop()
 		return false
 	}
 	able := k.watch() && k.s.b.Err() == nil
@@ -213,8 +213,7 @@ func (q *localQueue) resume(ctx context.Context, r *request, k *stay) *Hold {
 	return nil
 }
 
-// drop ends the stay for a caller that has its node and does not become a hold. The caller
-// removes the node.
+// drop ends the stay for a caller that has its node and removes it.
 func (k *stay) drop() {
 	if k.isAsked() && k.s.b.Err() == nil {
 		k.noteAsk()
@@ -276,7 +275,7 @@ func (k *stay) run() {
 		case <-k.s.b.Done():
 			waits = false
 		case <-k.over:
-			waits = false
+			asked, waits = false, false // whoever has ended the stay has noted an ask
 		case <-k.rested:
 			timer.Reset(k.keep)
 		case <-timer.C:

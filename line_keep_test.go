@@ -2,6 +2,8 @@ package coord
 
 import (
 	"context"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,5 +56,59 @@ func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// An ask that arrives when a Release has tested for one, and has not marked the stay as idle yet,
+// is not missed: the tests and the mark are under the lock under which an ask ends the stay.
+func TestAnAskBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
+	ctx, st := context.Background(), memory.New(nil)
+	open := func(name string) *Client {
+		c, err := Open(ctx, st.Link(name), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	a, b := NewMutex(open("a"), "/l", &MutexOptions{Keep: time.Hour}), NewMutex(open("b"), "/l", nil)
+	h, err := a.Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := h.stay.(*stay)
+	k.watch()
+	<-k.armed
+	k.q.mu.Lock()
+	released := make(chan error)
+	go func() { released <- h.Release() }()
+	// Until the Release waits for the lock.
+	for text := make([]byte, 1<<20); ; runtime.Gosched() {
+		waits := false
+		for g := range strings.SplitSeq(string(text[:runtime.Stack(text, true)]), "\n\n") {
+			waits = waits || strings.Contains(g, "(*stay).keepAt") && strings.Contains(g, "sync.(*Mutex).Lock")
+		}
+		if waits {
+			break
+		}
+	}
+	granted := make(chan error)
+	go func() {
+		h, err := b.Lock(ctx)
+		if err == nil {
+			err = h.Release()
+		}
+		granted <- err
+	}()
+	<-k.dir.Fired()
+	k.q.mu.Unlock()
+	if err := <-released; err != nil {
+		t.Error(err)
+	}
+	if err := <-granted; err != nil {
+		t.Error(err)
+	}
+	if h, err = a.Lock(ctx); err != nil || h.Release() != nil {
+		t.Error(err)
 	}
 }

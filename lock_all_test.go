@@ -510,7 +510,17 @@ func TestLockAllHasOneCommitForNeighboursOnly(t *testing.T) {
 		last := coordtest.MustLock(w.T, coord.NewMutex(w.Open("c", nil), "/2", nil))
 		coordtest.MustRelease(w.T, last)
 		coordtest.MustRelease(w.T, middle)
-		w.releaseAll(locking.result())
+		set := locking.result()
+		for i, c := range []*coord.Client{a, b, a} {
+			s, err := c.Session(context.Background())
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			if got := set.Holds()[i].Session(); got != s.ID() {
+				w.T.Errorf("hold %d is of session %d, want that of its client, %d", i, got, s.ID())
+			}
+		}
+		w.releaseAll(set)
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/trace"
 )
 
 // keeps are the options of a lock that no test waits out.
@@ -736,4 +737,286 @@ func TestATurnPassedInMemoryIsNotLost(t *testing.T) {
 			coordtest.MustRelease(w.T, h)
 		}
 	})
+}
+
+// The end of an idle stay is reported once, with its reason.
+func TestTheEndOfAStayIsReportedOnce(t *testing.T) {
+	for _, v := range []struct {
+		name  string
+		end   func(w *world, c *coord.Client, m *coord.Mutex)
+		asked bool
+	}{
+		{"another client", func(w *world, _ *coord.Client, _ *coord.Mutex) {
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil)))
+		}, true},
+		{"a try", func(w *world, _ *coord.Client, _ *coord.Mutex) {
+			if h, err := coord.NewMutex(w.Open("b", nil), "/l", nil).TryLock(context.Background()); err == nil {
+				coordtest.MustRelease(w.T, h)
+			}
+		}, true},
+		{"the node is deleted", func(w *world, _ *coord.Client, _ *coord.Mutex) {
+			if _, err := w.Session("x").Commit(context.Background(), backend.Delete(w.Path("/l")+"/"+w.Children("/l")[0], backend.AnyVersion)); err != nil {
+				w.T.Fatal(err)
+			}
+		}, true},
+		{"contact was lost and made again", func(w *world, _ *coord.Client, _ *coord.Mutex) {
+			w.Link("a").Partition()
+			w.Settle()
+			w.Link("a").Heal()
+		}, true},
+		{"Keep has passed", func(*world, *coord.Client, *coord.Mutex) { time.Sleep(time.Minute) }, false},
+		{"the session is over", func(w *world, c *coord.Client, _ *coord.Mutex) {
+			s, err := c.Session(context.Background())
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			w.Link("a").Expire(s.ID())
+		}, false},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				x, c := w.taped("a", nil)
+				m := coord.NewMutex(c, "/l", &coord.MutexOptions{Keep: time.Minute})
+				token := idle(w, m)
+				node := w.Path("/l") + "/" + w.Children("/l")[0]
+				v.end(w, c, m)
+				w.Settle()
+				time.Sleep(2 * time.Minute)
+				w.Settle()
+				x.mu.Lock()
+				defer x.mu.Unlock()
+				var ends []trace.KeepEnded
+				for _, e := range x.all {
+					if e, ok := e.(trace.KeepEnded); ok {
+						ends = append(ends, e)
+					}
+				}
+				if len(ends) != 1 {
+					w.T.Fatalf("reported %d times, want once: %+v", len(ends), ends)
+				}
+				if e := ends[0]; e.Asked != v.asked || e.Token != token || e.Node != node || e.Path != w.Path("/l") {
+					w.T.Errorf("%+v; want token %d, node %s, asked %t", e, token, node, v.asked)
+				}
+			})
+		})
+	}
+}
+
+// A stay that ends with a Release for another reason than an ask does not keep the next one from
+// beginning.
+func TestAReleaseThatDoesNotKeepIsNoAsk(t *testing.T) {
+	onMemory(t, func(w *world) {
+		m := coord.NewMutex(w.Open("a", nil), "/l", keeps(""))
+		idle(w, m)
+		h := coordtest.MustLock(w.T, m)
+		h.Guard().Ops()
+		coordtest.MustRelease(w.T, h)
+		w.Settle()
+		if n := len(w.Children("/l")); n != 0 {
+			w.T.Fatalf("%d nodes", n)
+		}
+		idle(w, m)
+	})
+}
+
+// The guard of a hold whose node is kept is worth nothing to another client either.
+func TestAnotherClientsTxnUnderAKeptGuardIsRefused(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		if _, err := w.Session("x").Commit(ctx, backend.Create(w.Path("/data"), nil, backend.Persistent)); err != nil {
+			w.T.Fatal(err)
+		}
+		b := w.Open("b", nil)
+		m := coord.NewMutex(w.Open("a", nil), "/l", keeps(""))
+		h := coordtest.MustLock(w.T, m)
+		g := h.Guard()
+		if _, err := coord.NewTxn(b).Under(g).Set("/data", []byte("stands")).Commit(ctx); err != nil {
+			w.T.Fatal(err)
+		}
+		coordtest.MustRelease(w.T, h)
+		if n := len(w.Children("/l")); n != 1 {
+			w.T.Fatalf("%d nodes, want that of the client that keeps the lock", n)
+		}
+		_, err := coord.NewTxn(b).Under(g).Set("/data", []byte("idle")).Commit(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrConflict, coord.ErrNotFound)
+		next := coordtest.MustLock(w.T, m)
+		if next.Token() != h.Token() {
+			w.T.Fatalf("token %d after %d: not kept", next.Token(), h.Token())
+		}
+		_, err = coord.NewTxn(b).Under(g).Set("/data", []byte("later")).Commit(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrConflict, coord.ErrNotFound)
+		data, _, err := w.Session("y").Get(ctx, w.Path("/data"), nil)
+		if err != nil || string(data) != "stands" {
+			w.T.Errorf("the data is %q, %v", data, err)
+		}
+		coordtest.MustRelease(w.T, next)
+	})
+}
+
+// resumed is a service for a client whose process was paused for longer than its lease: its
+// session is lost when the client compares the lease with the clock, and not earlier.
+type resumed struct {
+	backend.Backend
+	over atomic.Bool // the lease of the first session has passed
+	n    atomic.Int32
+}
+
+type resumedSession struct {
+	backend.Session
+	b    *resumed
+	once sync.Once
+	done chan struct{}
+}
+
+func (b *resumed) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	if err != nil || b.n.Add(1) > 1 {
+		return s, err
+	}
+	return &resumedSession{Session: s, b: b, done: make(chan struct{})}, nil
+}
+
+func (s *resumedSession) Err() error {
+	if s.b.over.Load() {
+		s.once.Do(func() { close(s.done) })
+		return &backend.Error{Op: "session", Err: backend.ErrSessionLost}
+	}
+	return s.Session.Err()
+}
+
+func (s *resumedSession) Done() <-chan struct{} { return s.done }
+
+// A process that was paused between two turns in memory, for longer than its lease, does not get
+// the second one.
+func TestALeaseThatHasPassedGivesNoTurn(t *testing.T) {
+	onMemory(t, func(w *world) {
+		b := &resumed{Backend: w.Link("a")}
+		m := coord.NewMutex(coordtest.Open(w.T, b, &coord.Options{Namespace: w.Path("")}), "/l", keeps(""))
+		token := idle(w, m)
+		if again := coordtest.MustLock(w.T, m); again.Token() != token {
+			w.T.Fatalf("token %d after %d: not kept", again.Token(), token)
+		} else {
+			coordtest.MustRelease(w.T, again)
+		}
+		b.over.Store(true)
+		h := coordtest.MustLock(w.T, m)
+		if h.Token() <= token {
+			w.T.Errorf("granted in memory, with token %d, after the lease has passed", h.Token())
+		}
+		if err := h.Err(); err != nil {
+			w.T.Error(err)
+		}
+		coordtest.MustRelease(w.T, h)
+	})
+	// The same for a caller that waits: the release does not pass the turn to it.
+	onMemory(t, func(w *world) {
+		b := &resumed{Backend: w.Link("a")}
+		m := coord.NewMutex(coordtest.Open(w.T, b, &coord.Options{Namespace: w.Path("")}), "/l", keeps(""))
+		idle(w, m)
+		h := coordtest.MustLock(w.T, m)
+		waits := w.Lock(context.Background(), m)
+		w.Settle()
+		b.over.Store(true)
+		coordtest.WantErr(w.T, h.Release(), coord.ErrLost, coord.ErrSessionLost)
+		next := waits.Hold()
+		if next.Token() <= h.Token() {
+			w.T.Errorf("token %d after %d", next.Token(), h.Token())
+		}
+		coordtest.MustRelease(w.T, next)
+	})
+}
+
+// Two clients in turns send as much as without Keep.
+func TestTwoClientsInTurnsSendWhatTheySendWithoutKeep(t *testing.T) {
+	sent := func(w *world, o *coord.MutexOptions) int64 {
+		var calls atomic.Int64
+		a, b := coord.NewMutex(w.Counting("a", &calls), "/l", o), coord.NewMutex(w.Counting("b", &calls), "/l", o)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, a))
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, b))
+		w.Settle()
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, b))
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, a)) // an ask: from here on nothing is kept
+		w.Settle()
+		calls.Store(0)
+		for range 100 {
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, a))
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, b))
+		}
+		w.Settle()
+		return calls.Load()
+	}
+	contended := func(w *world, o *coord.MutexOptions) int64 {
+		var calls atomic.Int64
+		list := []*coord.Mutex{coord.NewMutex(w.Counting("a", &calls), "/l", o), coord.NewMutex(w.Counting("b", &calls), "/l", o)}
+		for _, m := range list {
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
+			w.Settle()
+		}
+		h := coordtest.MustLock(w.T, list[0])
+		for i := range 204 {
+			if i == 4 {
+				calls.Store(0)
+			}
+			waits := w.Waiting(context.Background(), list[(i+1)%2])
+			w.Settle()
+			coordtest.MustRelease(w.T, h)
+			h = waits.Hold()
+		}
+		w.Settle()
+		n := calls.Load()
+		coordtest.MustRelease(w.T, h)
+		return n
+	}
+	for name, count := range map[string]func(*world, *coord.MutexOptions) int64{"without waiting": sent, "waiting for each other": contended} {
+		t.Run(name, func(t *testing.T) {
+			var with, without int64
+			onMemory(t, func(w *world) { with = count(w, keeps("")) })
+			onMemory(t, func(w *world) { without = count(w, nil) })
+			t.Logf("figure: 200 turns of two clients, %s: %d requests with Keep, %d without", name, with, without)
+			if with != without {
+				t.Errorf("%d requests with Keep, %d without", with, without)
+			}
+		})
+	}
+}
+
+// Of a thousand locks, one client takes nine tenths and another one the rest: what both send.
+func TestMostLocksByOneClientSendLessWithKeep(t *testing.T) {
+	sent := func(w *world, keep, gap time.Duration, run int) (requests int64) {
+		var calls atomic.Int64
+		o := &coord.MutexOptions{Keep: keep}
+		a, b := coord.NewMutex(w.Counting("a", &calls), "/l", o), coord.NewMutex(w.Counting("b", &calls), "/l", o)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, b))
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, a))
+		time.Sleep(10 * time.Second)
+		calls.Store(0)
+		for i := range 1000 {
+			m := a
+			if i/run%10 == 9 {
+				m = b
+			}
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
+			time.Sleep(gap)
+		}
+		w.Settle()
+		return calls.Load()
+	}
+	for _, v := range []struct {
+		gap  time.Duration // between two locks
+		run  int           // the other client takes so many in a row
+		most int64         // requests for 100 without Keep
+	}{
+		{10 * time.Millisecond, 1, 100}, // the other client comes more often than the time after an ask
+		{time.Second, 1, 80},
+		{10 * time.Millisecond, 100, 2},
+		{100 * time.Millisecond, 100, 2},
+	} {
+		var with, without int64
+		onMemory(t, func(w *world) { with = sent(w, 5*time.Second, v.gap, v.run) })
+		onMemory(t, func(w *world) { without = sent(w, 0, v.gap, v.run) })
+		t.Logf("figure: 1,000 locks, 90 %% by one client, the others in runs of %d, %v between them: %d requests with Keep of 5 s, %d without", v.run, v.gap, with, without)
+		if with > without*v.most/100 {
+			t.Errorf("%d requests with Keep, %d without; want at most %d %%", with, without, v.most)
+		}
+	}
 }

@@ -497,6 +497,9 @@ func (x *tape) describe(e trace.Event) string {
 		add("by=%s forced=%v", e.By, e.Forced)
 	case trace.LeaderAnnounced:
 		token(e.Token)
+	case trace.KeepEnded:
+		token(e.Token)
+		add("asked=%v", e.Asked)
 	case trace.BarrierSet, trace.BarrierRemoved:
 	case trace.RoundOpened:
 		add("members=%d", e.Members)
