@@ -637,3 +637,67 @@ func TestLockAllGivesUpBesideAKeptLockOfALostSession(t *testing.T) {
 		w.releaseAll(locking.result())
 	})
 }
+
+// A path of another recipe among the locks fails the call, and nothing is left.
+func TestLockAllRefusesThePathOfAnotherRecipe(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.Open("a", nil)
+		all := locks(w, c, 3, nil)
+		if _, err := coord.NewValue[string](c, "/v", nil).Set(context.Background(), "data"); err != nil {
+			w.T.Fatal(err)
+		}
+		_, err := coord.LockAll(context.Background(), append(all, coord.NewMutex(w.Open("b", nil), "/v", nil))...)
+		coordtest.WantErr(w.T, err, coord.ErrKind)
+		_, err = coord.LockAll(context.Background(), append(all, coord.NewMutex(c, "/v", nil))...)
+		coordtest.WantErr(w.T, err, coord.ErrKind)
+		for i := range all {
+			w.Empty(fmt.Sprintf("/%d", i))
+		}
+	})
+}
+
+// A client that closes while LockAll waits leaves nothing.
+func TestCloseEndsLockAll(t *testing.T) {
+	onEach(t, func(w *world) {
+		c := w.Open("a", nil)
+		all := locks(w, c, 3, keeps(""))
+		taken := coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/1", nil))
+		locking := w.waitingAll(context.Background(), all...)
+		c.Close()
+		<-locking.done
+		coordtest.WantErr(w.T, locking.err, coord.ErrClosed)
+		coordtest.MustRelease(w.T, taken)
+		for i := range all {
+			w.Empty(fmt.Sprintf("/%d", i))
+		}
+	})
+}
+
+// A service that refuses the marks of directories, and one whose numbers come to an end: LockAll
+// acquires the locks all the same.
+func TestLockAllWithoutTheHelpOfTheService(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			for i, op := range c.Ops {
+				if op.Kind == backend.OpCarry || op.Kind == backend.OpSetData {
+					return &backend.Error{Op: "carry", Path: op.Path, Index: i, Err: backend.ErrDenied}
+				}
+			}
+			return nil
+		}})
+		var all []coord.Locker
+		for i := range 3 {
+			all = append(all, coord.NewMutex(c, fmt.Sprintf("/%d", i), nil))
+		}
+		for range 3 {
+			set, err := coord.LockAll(context.Background(), all...)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			if err := set.Verify(context.Background()); err != nil {
+				w.T.Error(err)
+			}
+			w.releaseAll(set)
+		}
+	})
+}

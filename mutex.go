@@ -44,8 +44,10 @@ type MutexOptions struct {
 	//     the lock free one round trip later. Afterwards the client does not keep the lock
 	//     for the time Keep, at least for one second. The same holds after contact was lost
 	//     and made again.
-	//   - A client that is paused or cut off while the lock is idle blocks others for up to
-	//     the session timeout, when without Keep the lock would be free.
+	//   - A client that is paused, cut off or killed while the lock is idle blocks others until
+	//     it goes on, or for up to the session timeout, when without Keep the lock would be
+	//     free. (Servers can end a session a little late, those of ZooKeeper by up to a tick.
+	//     TESTING.md has a table of such waits.)
 	//   - A Release that keeps the lock returns nil when the client knows of no loss. It does
 	//     not ask the service.
 	//
