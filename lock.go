@@ -72,13 +72,14 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for together := true; len(list) > 0; {
-		n := 1
+		var joints []joint
 		if together {
-			n = neighbours(wait, list)
+			joints = neighbours(wait, list)
 		}
+		n := max(len(joints), 1)
 		var err error
 		if n > 1 {
-			wait, together, err = s.lockTogether(wait, list[:n])
+			wait, together, err = s.lockTogether(wait, joints)
 		} else {
 			wait, err = s.lock(wait, list[0])
 		}
@@ -102,14 +103,23 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	return s, nil
 }
 
-// lock acquires one lock. It returns the context that ends with its hold too.
-func (s *HoldSet) lock(ctx context.Context, l Locker) (context.Context, error) {
+// lock acquires one lock.
+func (s *HoldSet) lock(ctx context.Context, l Locker) (wait context.Context, err error) {
+	ctx = s.within(ctx)
 	h, err := l.Lock(ctx)
-	if err != nil {
-		return ctx, err
+	if err == nil {
+		s.holds = append(s.holds, h)
 	}
-	s.holds = append(s.holds, h)
-	return h.Context(ctx), nil
+	return ctx, err
+}
+
+// within returns the context of the next acquisition: it ends also with the latest hold of the
+// set, so that a loss ends the wait for the rest.
+func (s *HoldSet) within(ctx context.Context) context.Context {
+	if n := len(s.holds); n > 0 {
+		return s.holds[n-1].Context(ctx)
+	}
+	return ctx
 }
 
 // test asks the service for the nodes that may have been deleted, as far as the client knows,

@@ -70,59 +70,63 @@ func joinerOf(l Locker) joiner {
 	return nil
 }
 
-// neighbours returns how many of the lockers, which are in path order, one joint commit can
-// have, counted from the first one. It is at least 1.
-func neighbours(ctx context.Context, lockers []Locker) int {
+// neighbours returns the calls for those of the lockers, which are in path order, that one
+// joint commit can have, counted from the first one, or nil if these are fewer than two.
+func neighbours(ctx context.Context, lockers []Locker) []joint {
 	first := joinerOf(lockers[0])
 	if first == nil || len(lockers) == 1 {
-		return 1
+		return nil
 	}
-	c := first.line().c
+	c := first.orderKey().client
 	s, err := c.session(ctx)
 	if err != nil {
-		return 1 // Lock returns the error
+		return nil // Lock returns the error
 	}
 	const perLine = 2*128 + 256 // two operations, the name of the node, and the mark
 	limits, size := s.b.Limits(), 0
+	list := make([]joint, 0, len(lockers))
 	for i, l := range lockers {
 		j := joinerOf(l)
-		if j == nil || j.line().c != c {
-			return i
+		if j == nil || j.orderKey().client != c {
+			break
 		}
-		size += perLine + 2*len(j.line().dir) + len(j.newRequest().data)
-		if i > 0 && (size > limits.Bytes || limits.Ops > 0 && 2*(i+1) > limits.Ops) {
-			return i
+		r := j.newRequest()
+		size += perLine + 2*len(j.orderKey().path.full) + len(r.data)
+		if size > limits.Bytes || limits.Ops > 0 && 2*(i+1) > limits.Ops {
+			break
 		}
+		list = append(list, joint{joiner: j, l: j.line(), r: r})
 	}
-	return len(lockers)
+	if len(list) < 2 {
+		return nil
+	}
+	return list
 }
 
-// lockTogether acquires neighbours, and adds their holds to the set. ctx ends when a hold of
-// the set does; lockTogether returns the one that ends with the added holds too. together
-// reports whether all of them were free.
-func (s *HoldSet) lockTogether(ctx context.Context, lockers []Locker) (wait context.Context, together bool, err error) {
-	list := make([]*joint, len(lockers))
-	for i, l := range lockers {
-		j := joinerOf(l)
-		list[i] = &joint{joiner: j, l: j.line(), r: j.newRequest()}
-		if err := j.begin(ctx, list[i].r); err != nil {
+// lockTogether acquires neighbours, and adds their holds to the set. together reports whether
+// all of them were free.
+func (s *HoldSet) lockTogether(ctx context.Context, list []joint) (wait context.Context, together bool, err error) {
+	ctx = s.within(ctx)
+	for i := range list {
+		if err := list[i].begin(ctx, list[i].r); err != nil {
 			return ctx, false, err
 		}
 	}
-	for i, j := range list {
-		if err := j.takeTurn(ctx, j.r); err != nil {
+	for i := range list {
+		if err := list[i].enterTurn(ctx); err != nil {
 			retreat(list[:i])
 			return ctx, false, err
 		}
-		j.turn = true
 	}
 	enterTogether(ctx, list)
 	together = true
-	for i, j := range list {
-		if !j.turn {
-			if err := j.takeTurn(ctx, j.r); err != nil {
-				return ctx, false, err
-			}
+	for i := range list {
+		j := &list[i]
+		if i > 0 {
+			ctx = s.within(ctx)
+		}
+		if err := j.enterTurn(ctx); err != nil {
+			return ctx, false, err
 		}
 		j.r.beforeWait = func() {
 			together = false
@@ -134,14 +138,23 @@ func (s *HoldSet) lockTogether(ctx context.Context, lockers []Locker) (wait cont
 			return ctx, false, err
 		}
 		s.holds = append(s.holds, h)
-		ctx = h.Context(ctx)
 	}
 	return ctx, together, nil
 }
 
+// enterTurn takes the caller's turn, unless the caller has it.
+func (j *joint) enterTurn(ctx context.Context) error {
+	if j.turn {
+		return nil
+	}
+	err := j.takeTurn(ctx, j.r)
+	j.turn = err == nil
+	return err
+}
+
 // retreat gives up the places of calls that have their turns, and passes the turns on. It does
 // not depend on the context of the call.
-func retreat(list []*joint) {
+func retreat(list []joint) {
 	var paths []string
 	var live *session
 	leave := func(s *session, path string) {
@@ -149,7 +162,8 @@ func retreat(list []*joint) {
 			live, paths = s, append(paths, path)
 		}
 	}
-	for _, j := range list {
+	for i := range list {
+		j := &list[i]
 		b := j.r.berth
 		j.r.berth = berth{}
 		switch b.state {
@@ -168,7 +182,8 @@ func retreat(list []*joint) {
 	if live != nil {
 		live.giveUpAll(paths)
 	}
-	for _, j := range list {
+	for i := range list {
+		j := &list[i]
 		if q, ok := j.r.owner.(*localQueue); ok && j.turn {
 			q.advance()
 		}
@@ -178,8 +193,8 @@ func retreat(list []*joint) {
 
 // enterTogether creates the nodes of the calls that have none, with a joint commit. If it
 // fails, no node of it is left, or none that lasts, and each call takes a place by itself.
-func enterTogether(ctx context.Context, all []*joint) {
-	list := slices.DeleteFunc(slices.Clone(all), func(j *joint) bool { return j.r.berth.state != noBerth })
+func enterTogether(ctx context.Context, all []joint) {
+	list := slices.DeleteFunc(slices.Clone(all), func(j joint) bool { return j.r.berth.state != noBerth })
 	if len(list) < 2 {
 		return
 	}
@@ -206,7 +221,7 @@ const mostJoint = 2
 // createTogether creates a node for each of the calls with a joint commit. It returns nil if
 // that failed; then the nodes that it may have created are removed in the background, or go
 // with the session.
-func (s *session) createTogether(ctx context.Context, list []*joint) []node {
+func (s *session) createTogether(ctx context.Context, list []joint) []node {
 	n := len(list)
 	specs := make([]spec, n)
 	feet := make([]footing, n)

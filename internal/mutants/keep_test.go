@@ -91,7 +91,7 @@ var lockAllMutants = []mutant{
 		"if h.isDoubted() {", "if false {",
 		"TestLockAllTestsItsNodesWhenItIsComplete"},
 	{"one commit has locks that are no neighbours", "lock_all.go",
-		"if j == nil || j.line().c != c {\n\t\t\treturn i\n", "if j == nil {\n\t\t\treturn i\n",
+		"if j == nil || j.orderKey().client != c {", "if j == nil {",
 		"TestLockAllHasOneCommitForNeighboursOnly"},
 	{"a joint commit exceeds the limits", "lock_all.go",
 		"limits.Ops > 0 && 2*(i+1) > limits.Ops", "false",
