@@ -94,7 +94,7 @@ var lockAllMutants = []mutant{
 		"if j == nil || j.orderKey().client != c {", "if j == nil {",
 		"TestLockAllHasOneCommitForNeighboursOnly"},
 	{"a joint commit exceeds the limits", "lock_all.go",
-		"limits.Ops > 0 && 2*(i+1) > limits.Ops", "false",
+		"limits.Ops > 0 && 2*(i+1) > limits.Ops", "i < 0",
 		"TestLockAllHeedsTheLimitsOfACommit"},
 	{"LockAll passes by the Lock of a wrapper", "lock_all.go",
 		"\tcase readLocker:\n\t\treturn l\n\t}\n\treturn nil\n", "\tcase readLocker:\n\t\treturn l\n\t}\n\tj, _ := l.(joiner)\n\treturn j\n",
