@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -306,5 +307,31 @@ func (s *session) removeLater(path string) { s.removal(path).note(parent(path)) 
 func (s *session) giveUp(path string) {
 	if s.b.Err() == nil {
 		s.removal(path).wait(s, parent(path))
+	}
+}
+
+// giveUpAll is giveUp for several nodes, with one commit.
+func (s *session) giveUpAll(paths []string) {
+	if len(paths) == 0 || s.b.Err() != nil || s.c.isClosing() {
+		return
+	}
+	u := s.cleanUp("remove", paths[0], func(ctx context.Context) error {
+		ops := make([]backend.Op, len(paths))
+		for i, p := range paths {
+			ops[i] = backend.Delete(p, backend.AnyVersion)
+		}
+		if _, err := s.b.Commit(ctx, ops...); err == nil {
+			return nil
+		}
+		// One of them is gone, or denied, or the outcome is unknown.
+		var all error
+		for _, p := range paths {
+			all = errors.Join(all, s.remove(ctx, p))
+		}
+		return all
+	})
+	u.wait(s, parent(paths[0]))
+	for _, p := range paths[1:] {
+		u.note(parent(p))
 	}
 }

@@ -468,4 +468,5 @@ func newContender(path string, data []byte, stat backend.Stat, shared bool) Cont
 type orderKey struct {
 	client *Client
 	path   recipePath
+	joiner joiner // the lock, without its wrappers; nil if no joint commit can have it
 }

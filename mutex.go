@@ -259,7 +259,7 @@ func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 
 func (m *Mutex) orderKey() (k orderKey) {
 	if m != nil {
-		k = orderKey{m.c, m.path}
+		k = orderKey{m.c, m.path, m}
 	}
 	return k
 }

@@ -264,7 +264,7 @@ func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 
 func (rw *RWMutex) orderKey() (k orderKey) {
 	if rw != nil {
-		k = orderKey{rw.c, rw.path}
+		k = orderKey{rw.c, rw.path, rw}
 	}
 	return k
 }
@@ -281,4 +281,8 @@ func (r readLocker) acquire(ctx context.Context, q *request) (*Hold, error) {
 	return r.rw.acquire(ctx, q)
 }
 
-func (r readLocker) orderKey() orderKey { return r.rw.orderKey() }
+func (r readLocker) orderKey() orderKey {
+	k := r.rw.orderKey()
+	k.joiner = r
+	return k
+}

@@ -328,7 +328,7 @@ func tooHeavy(n, limit int) error {
 
 func (p permitLocker) orderKey() (k orderKey) {
 	if p.s != nil {
-		k = orderKey{p.s.c, p.s.path}
+		k = orderKey{p.s.c, p.s.path, nil}
 	}
 	return k
 }
