@@ -59,6 +59,61 @@ func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 	}
 }
 
+// awaitMutex returns when a goroutine that is in the function waits for a mutex.
+func awaitMutex(function string) {
+	for text := make([]byte, 1<<20); ; runtime.Gosched() {
+		for g := range strings.SplitSeq(string(text[:runtime.Stack(text, true)]), "\n\n") {
+			if strings.Contains(g, function) && strings.Contains(g, "sync.(*Mutex).Lock") {
+				return
+			}
+		}
+	}
+}
+
+// The deletion of the node has arrived, and the goroutine of the stay has not handled it yet: the
+// grant tests the watch itself.
+func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
+	ctx, st := context.Background(), memory.New(nil)
+	c, err := Open(ctx, st, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	m := NewMutex(c, "/l", &MutexOptions{Keep: time.Hour})
+	h, err := m.Lock(ctx)
+	if err != nil || h.Release() != nil {
+		t.Fatal(err)
+	}
+	r := &request{op: "lock", data: m.data, keep: m.keep}
+	q, _, err := c.join(*m.line(), r)
+	if err != nil || r.berth.state != berthKept {
+		t.Fatal(err, r.berth)
+	}
+	k := r.berth.stay
+	<-k.armed
+	q.mu.Lock()
+	other, err := st.Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.Commit(ctx, backend.Delete(k.path, backend.AnyVersion)); err != nil {
+		t.Fatal(err)
+	}
+	<-k.own.Fired()
+	granted := make(chan *Hold)
+	go func() { granted <- q.resume(ctx, r, k) }()
+	awaitMutex("(*localQueue).resume")
+	q.mu.Unlock()
+	if h := <-granted; h != nil {
+		t.Errorf("granted on a node that is known to be deleted: %v", h.Err())
+	}
+	q.advance()
+	if h, err = m.Lock(ctx); err != nil || h.Release() != nil {
+		t.Error(err)
+	}
+}
+
 // An ask that arrives when a Release has tested for one, and has not marked the stay as idle yet,
 // is not missed: the tests and the mark are under the lock under which an ask ends the stay.
 func TestAnAskBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
@@ -82,16 +137,7 @@ func TestAnAskBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
 	k.q.mu.Lock()
 	released := make(chan error)
 	go func() { released <- h.Release() }()
-	// Until the Release waits for the lock.
-	for text := make([]byte, 1<<20); ; runtime.Gosched() {
-		waits := false
-		for g := range strings.SplitSeq(string(text[:runtime.Stack(text, true)]), "\n\n") {
-			waits = waits || strings.Contains(g, "(*stay).keepAt") && strings.Contains(g, "sync.(*Mutex).Lock")
-		}
-		if waits {
-			break
-		}
-	}
+	awaitMutex("(*stay).keepAt")
 	granted := make(chan error)
 	go func() {
 		h, err := b.Lock(ctx)
