@@ -56,6 +56,7 @@ type stay struct {
 	state stayState
 	hold  *Hold     // of stayHeld, nil while the turn is passed; of stayIdle, the latest
 	since time.Time // of stayIdle
+	asked bool      // of stayOver: a watch had fired when the stay ended
 }
 
 // stayState is the state of a stay.
@@ -129,7 +130,7 @@ func (k *stay) finishLocked() (was stayState, h *Hold) {
 		k.q.idle = nil
 	}
 	if was != stayOver {
-		k.state = stayOver
+		k.state, k.asked = stayOver, k.isAsked()
 		close(k.over)
 	}
 	return was, h
@@ -263,7 +264,6 @@ func (k *stay) arm(ctx context.Context) error {
 func (k *stay) run() {
 	err := k.arm(context.Background()) // the session bounds it
 	close(k.armed)
-	asked := true
 	timer := time.NewTimer(k.keep)
 	defer timer.Stop()
 	for waits := err == nil; waits; {
@@ -275,7 +275,7 @@ func (k *stay) run() {
 		case <-k.s.b.Done():
 			waits = false
 		case <-k.over:
-			asked, waits = false, false // whoever has ended the stay has noted an ask
+			waits = false
 		case <-k.rested:
 			timer.Reset(k.keep)
 		case <-timer.C:
@@ -284,14 +284,13 @@ func (k *stay) run() {
 			} else if left > 0 {
 				timer.Reset(left)
 			} else {
-				asked, waits = false, false
+				waits = false
 			}
 		}
 	}
-	if k.s.b.Err() != nil {
-		asked = false
-	}
 	was, h := k.finish()
+	// A Release that ends the stay for another reason is no ask, though the watches fire then.
+	asked := (err != nil || k.wasAsked()) && k.s.b.Err() == nil
 	if asked {
 		k.noteAsk()
 	}
@@ -317,6 +316,13 @@ func (k *stay) run() {
 	if h != nil { // otherwise the caller that has the turn does it
 		h.watchNode(k.path, own)
 	}
+}
+
+// wasAsked reports whether a watch had fired when the stay, which is over, ended.
+func (k *stay) wasAsked() bool {
+	k.q.mu.Lock()
+	defer k.q.mu.Unlock()
+	return k.asked
 }
 
 // left returns the time that is left of Keep, and whether the stay is idle.
