@@ -20,7 +20,11 @@ import (
 //     also those that its client has kept (stay) and that it has taken, and passes on its
 //     local turns there. Then it goes on one by one. So a call that waits has nodes and
 //     turns only up to the line that it waits for, as a caller that nests its locks has.
-//   - The local turns (localQueue) are taken in path order, before the commit.
+//   - The local turns (localQueue) are taken in path order, before the commit. The call waits
+//     for the first of them only. A lock whose turn another caller has ends the joint commit
+//     before it: a call that waits for a turn holds all the locks that it has places for.
+//     So does a node that the previous holder has handed over: it is granted before the next
+//     commit, since nothing watches it until then.
 //   - A joint commit has neighbours of the path order only: a lock in between that it cannot
 //     have, of another client for example, ends it.
 //   - A joint commit whose outcome is unknown is looked up in all of its lines. If a node is
@@ -65,6 +69,14 @@ func (j *joint) enterTurn(ctx context.Context) error {
 	return err
 }
 
+// tryTurn takes the caller's turn if that is free, and does not queue for it.
+func (j *joint) tryTurn(ctx context.Context) bool {
+	j.r.try = true
+	j.turn = j.takeTurn(ctx, j.r) == nil
+	j.r.try = false
+	return j.turn
+}
+
 // retreat gives up the places of calls that have their turns, and passes the turns on. It does
 // not depend on the context of the call.
 func retreat(list []joint) {
@@ -85,11 +97,6 @@ func retreat(list []joint) {
 		case berthKept:
 			b.stay.drop()
 			leave(b.stay.s, b.stay.path)
-		case berthMayStand:
-			// Without a session, the node goes with the lost one.
-			if s := j.l.c.current.Load(); s != nil {
-				s.disown(spec{ground: j.l.ground(), kind: j.r.kind, prefix: b.prefix}).note(j.l.dir)
-			}
 		}
 	}
 	if live != nil {

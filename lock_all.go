@@ -44,21 +44,27 @@ func neighbours(ctx context.Context, lockers []Locker) []joint {
 	return list
 }
 
-// lockTogether acquires neighbours, and adds their holds to the set. together reports whether
-// all of them were free.
-func (s *HoldSet) lockTogether(ctx context.Context, list []joint) (wait context.Context, together bool, err error) {
+// lockTogether acquires neighbours, and adds their holds to the set: the first n of the list.
+// The next lock, if any, is one for whose local turn the call has to wait, or the first one had
+// a node of the previous holder, which must not go unwatched during a commit. together reports
+// whether all n were free.
+func (s *HoldSet) lockTogether(ctx context.Context, list []joint) (n int, wait context.Context, together bool, err error) {
 	ctx = s.within(ctx)
 	for i := range list {
 		if err := list[i].begin(ctx, list[i].r); err != nil {
-			return ctx, false, err
+			return 0, ctx, false, err
 		}
 	}
-	for i := range list {
-		if err := list[i].enterTurn(ctx); err != nil {
-			retreat(list[:i])
-			return ctx, false, err
+	if err := list[0].enterTurn(ctx); err != nil {
+		return 0, ctx, false, err
+	}
+	n = 1
+	if b := list[0].r.berth.state; b == noBerth || b == berthKept { // a handed-over node is granted first
+		for n < len(list) && list[n].tryTurn(ctx) {
+			n++
 		}
 	}
+	list = list[:n]
 	enterTogether(ctx, list)
 	together = true
 	for i := range list {
@@ -67,7 +73,7 @@ func (s *HoldSet) lockTogether(ctx context.Context, list []joint) (wait context.
 			ctx = s.within(ctx)
 		}
 		if err := j.enterTurn(ctx); err != nil {
-			return ctx, false, err
+			return 0, ctx, false, err
 		}
 		j.r.beforeWait = func() {
 			together = false
@@ -76,9 +82,9 @@ func (s *HoldSet) lockTogether(ctx context.Context, list []joint) (wait context.
 		h, err := j.acquire(ctx, j.r)
 		if err != nil {
 			retreat(list[i+1:])
-			return ctx, false, err
+			return 0, ctx, false, err
 		}
 		s.holds = append(s.holds, h)
 	}
-	return ctx, together, nil
+	return n, ctx, together, nil
 }

@@ -96,6 +96,17 @@ func (l *lockingAll) result() *coord.HoldSet {
 	return l.set
 }
 
+// error returns the error with which the call ends.
+func (l *lockingAll) error() error {
+	l.w.T.Helper()
+	select {
+	case <-l.done:
+	case <-time.After(30 * time.Second):
+		return errors.New("LockAll never returned")
+	}
+	return l.err
+}
+
 func (w *world) releaseAll(set *coord.HoldSet) {
 	w.T.Helper()
 	if err := set.Release(); err != nil {
@@ -597,6 +608,134 @@ func TestLockAllPassesItsTurnsOn(t *testing.T) {
 			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
 			w.Empty(fmt.Sprintf("/%d", i))
 		}
+	})
+	onEachLater(t, "refused", func(w *world) {
+		c := w.Open("a", nil)
+		if _, err := coord.NewValue[string](c, "/v", nil).Set(context.Background(), "data"); err != nil {
+			w.T.Fatal(err)
+		}
+		later := coord.NewMutex(c, "/w", nil)
+		_, err := coord.LockAll(context.Background(), coord.NewMutex(c, "/v", nil), later)
+		coordtest.WantErr(w.T, err, coord.ErrKind)
+		coordtest.MustRelease(w.T, w.Lock(context.Background(), later).Hold())
+	})
+}
+
+// While LockAll waits for the local turn of a lock, it has no place in the line of a lock that it
+// does not hold: a client that removes the node of an earlier lock is noticed.
+func TestLockAllHasNoPlaceWhileItWaitsForALaterTurn(t *testing.T) {
+	onMemory(t, func(w *world) {
+		all := locks(w, w.Open("a", nil), 2, nil)
+		first, second := coordtest.MustLock(w.T, all[0]), coordtest.MustLock(w.T, all[1])
+		locking := w.waitingAll(context.Background(), all...)
+		n := w.Waits.Load()
+		coordtest.MustRelease(w.T, first) // the node in /0 is handed over
+		w.Eventually("LockAll waits for the second turn", func() bool { return w.Waits.Load() > n })
+		other := coord.NewMutex(w.Open("b", nil), "/0", nil)
+		if err := other.Revoke(context.Background(), &coord.RevokeOptions{ForceAfter: time.Millisecond}); err != nil {
+			w.T.Fatal(err)
+		}
+		h := coordtest.MustLock(w.T, other)
+		if err := locking.error(); !errors.Is(err, coord.ErrLost) {
+			w.T.Errorf("got %v, want that the lock was lost", err)
+		}
+		coordtest.MustRelease(w.T, second)
+		coordtest.MustRelease(w.T, h)
+		w.Empty("/0")
+		w.Empty("/1")
+	})
+}
+
+// A node that was handed over is granted before the joint commit of the other locks is sent, so a
+// loss meanwhile is noticed.
+func TestLockAllTakesAHandedOverNodeFirst(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before coordtest.Nth
+		all := locks(w, w.Open("a", &backendtest.Hooks{Before: before.Before}), 3, nil)
+		first := coordtest.MustLock(w.T, all[0])
+		locking := w.waitingAll(context.Background(), all...)
+		sends, goesOn := make(chan struct{}), make(chan struct{})
+		// The first commit that creates nodes is that of the hand-over.
+		before.Arm(2, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
+			close(sends)
+			<-goesOn
+			return nil
+		})
+		coordtest.MustRelease(w.T, first)
+		<-sends
+		time.Sleep(100 * time.Millisecond) // the node of the first hold is watched
+		if _, err := w.Session("x").Commit(context.Background(), backend.Delete(w.Path("/0")+"/"+w.Children("/0")[0], backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
+		}
+		w.Settle()
+		close(goesOn)
+		if err := locking.error(); !errors.Is(err, coord.ErrLost) {
+			w.T.Errorf("got %v, want that the lock was lost", err)
+		}
+	})
+}
+
+// A caller of another client has the first lock and asks for the second, which the client of
+// LockAll keeps or has just released. A holder of the third lock is not in its way.
+func TestLockAllThatWaitsForALaterTurnBlocksNobody(t *testing.T) {
+	for _, v := range []struct {
+		name string
+		keep *coord.MutexOptions
+	}{{"kept", keeps("")}, {"released", nil}} {
+		t.Run(v.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				a, b := w.Open("a", nil), w.Open("b", nil)
+				all := locks(w, a, 3, nil)
+				all[1] = coord.NewMutex(a, "/1", v.keep)
+				third := coordtest.MustLock(w.T, all[2])
+				outer := coordtest.MustLock(w.T, coord.NewMutex(b, "/0", nil))
+				second := coordtest.MustLock(w.T, all[1])
+				var locking *lockingAll
+				if v.keep != nil {
+					coordtest.MustRelease(w.T, second)
+					w.Settle()
+					locking = w.waitingAll(context.Background(), all...)
+				} else {
+					locking = w.waitingAll(context.Background(), all...)
+					coordtest.MustRelease(w.T, second)
+					w.Settle()
+				}
+				inner := w.Lock(context.Background(), coord.NewMutex(b, "/1", nil)).Hold()
+				coordtest.MustRelease(w.T, inner)
+				coordtest.MustRelease(w.T, outer)
+				coordtest.MustRelease(w.T, third)
+				w.releaseAll(locking.result())
+			})
+		})
+	}
+}
+
+// Each WaitBegan has an end, also that of a call that ends while it waits for a later turn.
+func TestLockAllReportsTheEndOfEachWait(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x, c := w.taped("a", nil)
+		m0, m1 := coord.NewMutex(c, "/0", nil), coord.NewMutex(c, "/1", nil)
+		first, second := coordtest.MustLock(w.T, m0), coordtest.MustLock(w.T, m1)
+		ctx, cancel := context.WithCancel(context.Background())
+		locking := w.lockAll(ctx, m0, m1)
+		w.Settle()
+		coordtest.MustRelease(w.T, first)
+		w.Settle()
+		cancel()
+		<-locking.done
+		w.Empty("/0")
+		coordtest.MustRelease(w.T, second)
+		x.want(
+			"#1 HoldGranted mutex /0 lock node=/*lock-* token=true weight=1",
+			"#1 HoldReleased mutex /0 lock node=/*lock-* token=true err=nil",
+			"#2 HoldGranted mutex /1 lock node=/*lock-* token=true weight=1",
+			"#2 HoldReleased mutex /1 lock node=/*lock-* token=true err=nil",
+			"#3 WaitBegan mutex /0 lock ahead=-1",
+			"#3 HoldGranted mutex /0 lock node=/*lock-* token=true weight=1",
+			"#3 HoldReleased mutex /0 lock node=/*lock-* token=true err=nil",
+			"#4 WaitBegan mutex /1 lock ahead=-1",
+			"#4 WaitEnded mutex /1 lock err=canceled",
+		)
 	})
 }
 
