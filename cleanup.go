@@ -156,6 +156,16 @@ func (u *cleanUp) wait(s *session, dir string) {
 	}
 }
 
+// waitForAll is cleanUp.wait for several clean-ups that are noted, together.
+func (s *session) waitForAll(list ...*cleanUp) {
+	began := time.Now()
+	for _, u := range list {
+		if u != nil {
+			s.waitFor(u.answered, giveUpWait-time.Since(began))
+		}
+	}
+}
+
 // waitFor waits for ch while there is contact, at most for d.
 func (s *session) waitFor(ch <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
@@ -330,8 +340,8 @@ func (s *session) giveUpAll(paths []string) {
 		}
 		return all
 	})
-	u.wait(s, parent(paths[0]))
-	for _, p := range paths[1:] {
+	for _, p := range paths {
 		u.note(parent(p))
 	}
+	s.waitForAll(u)
 }

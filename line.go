@@ -370,7 +370,7 @@ func (c *Client) setCalm(dir string, calm bool) {
 // hold turns the place into a hold. own is the armed watch on its node; if own is nil,
 // a watch is armed later. It returns errAgain if own has fired.
 func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch) (*Hold, error) {
-	h := &Hold{s: p.s, path: p.path, token: p.czxid, trail: r.trail, recipe: r.owner}
+	h := &Hold{s: p.s, path: p.path, token: p.czxid, trail: r.trail, recipe: r.owner, own: own}
 	if r.kind == layout.ReadInfix {
 		h.token = 0 // several readers hold it at a time
 	}

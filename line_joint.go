@@ -252,7 +252,6 @@ func (s *session) adoptTogether(ctx context.Context, err error, specs []spec) (n
 		s.disownAll(specs)
 		return nil, false
 	}
-	s.resolved(ctx, specs[0].prefix, found[0])
 	var paths []string
 	whole := true
 	for i := range nodes {
@@ -261,6 +260,7 @@ func (s *session) adoptTogether(ctx context.Context, err error, specs []spec) (n
 		}
 		whole = whole && found[i] && nodes[i].czxid == nodes[0].czxid && s.left(nodes[i].seq) > layout.LeftClose
 	}
+	s.resolved(ctx, specs[0].prefix, len(paths) > 0)
 	// The Stats that show whether the directories are the known ones were lost.
 	if whole && readAll(ctx, len(specs), func(ctx context.Context, i int) error {
 		if f, ok := s.c.known(specs[i].ground); ok && f.mark == nil {
@@ -275,9 +275,13 @@ func (s *session) adoptTogether(ctx context.Context, err error, specs []spec) (n
 	return nil, len(paths) == 0
 }
 
-// disownAll is disown for nodes in several directories.
+// disownAll is disown for nodes in several directories. It waits for the removals, see
+// cleanUp.wait.
 func (s *session) disownAll(specs []spec) {
-	for _, sp := range specs {
-		s.disown(sp).note(sp.dir)
+	all := make([]*cleanUp, len(specs))
+	for i, sp := range specs {
+		all[i] = s.disown(sp)
+		all[i].note(sp.dir)
 	}
+	s.waitForAll(all...)
 }

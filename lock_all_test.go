@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/trace"
 )
 
 // sentLog records the requests of a client.
@@ -381,6 +382,38 @@ func TestAJointCommitWithoutAReply(t *testing.T) {
 	}
 }
 
+// A joint commit that was applied is reported as applied, also if its first node is gone.
+func TestTheOutcomeOfAJointCommitIsReported(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var after coordtest.Nth
+		x, c := w.taped("a", &backendtest.Hooks{After: after.After})
+		all := locks(w, c, 3, nil)
+		outsider := w.Session("x")
+		after.Arm(1, coordtest.Creates, func(ctx context.Context, _ backendtest.Call, err error) error {
+			if _, err := outsider.Commit(ctx, backend.Delete(w.Path("/0")+"/"+w.Children("/0")[0], backend.AnyVersion)); err != nil {
+				w.T.Error(err)
+			}
+			return backend.ErrUncertain
+		})
+		set, err := coord.LockAll(context.Background(), all...)
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		w.releaseAll(set)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		var outcomes []bool
+		for _, e := range x.all {
+			if o, ok := e.(trace.OutcomeResolved); ok {
+				outcomes = append(outcomes, o.Applied)
+			}
+		}
+		if !slices.Equal(outcomes, []bool{true}) {
+			w.T.Errorf("reported outcomes %v, want one that was applied", outcomes)
+		}
+	})
+}
+
 // If the joint commit was not applied, it is sent again; if ctx has ended, nothing is left.
 func TestAJointCommitThatWasLost(t *testing.T) {
 	onEach(t, func(w *world) {
@@ -404,7 +437,12 @@ func TestAJointCommitThatWasLost(t *testing.T) {
 	})
 	onEachLater(t, "given up", func(w *world) {
 		var after coordtest.Nth
-		c := w.Open("a", &backendtest.Hooks{After: after.After})
+		c := w.Open("a", &backendtest.Hooks{After: after.After, Before: func(_ context.Context, c backendtest.Call) error {
+			if w.Fake && coordtest.Deletes(c) {
+				time.Sleep(50 * time.Millisecond) // a service that is slow
+			}
+			return nil
+		}})
 		all := locks(w, c, 3, nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -415,7 +453,9 @@ func TestAJointCommitThatWasLost(t *testing.T) {
 		_, err := coord.LockAll(ctx, all...)
 		coordtest.WantErr(w.T, err, context.Canceled)
 		for i := range all {
-			w.Empty(fmt.Sprintf("/%d", i))
+			if left := w.Children(fmt.Sprintf("/%d", i)); len(left) > 0 {
+				w.T.Errorf("LockAll has returned, and %v is left", left)
+			}
 		}
 	})
 }
