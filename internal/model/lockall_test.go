@@ -30,6 +30,7 @@ type allRules struct {
 	goneWaits bool // the deletion of a node that waits is not noticed
 	lastTurn  bool // local turns are taken in the reverse of the path order
 	skips     bool // one commit has all lines that it can, not only neighbours
+	turnWaits bool // the turn of each line is waited for, not only that of the first one
 	idleDeaf  bool // an idle client does not give its kept node up
 }
 
@@ -100,6 +101,7 @@ const (
 	allDeadlock = keepFault("callers wait for each other, and nobody holds")
 	allLeft     = keepFault("a node, or a turn, of a call that is over")
 	allNoNode   = keepFault("a granted line without a node at the head")
+	allHoards   = keepFault("a call that waits for a turn has places that are not granted")
 	allLost     = keepFault("a set is returned whose node is known to be deleted")
 )
 
@@ -363,6 +365,13 @@ func (m *allModel) caller(s allState, i int8, do allDo) {
 			l = highest(lines)
 		}
 		if !m.isFree(&s, i, l) {
+			if l > lowest(c.seg&^c.have) && !m.rules.turnWaits {
+				later := above(c.seg, l-1)
+				c.seg &^= later
+				c.rest |= later
+				c.pc = allCommit
+				do(true, o, i, l, "leaves the line to its next segment")
+			}
 			return
 		}
 		c.turns |= 1 << l
@@ -541,6 +550,11 @@ func (m *allModel) atRest(s *allState) error {
 	if waits && !holds {
 		return allDeadlock
 	}
+	for i := range s.c {
+		if c := &s.c[i]; c.pc == allTurn && c.turns&^c.have != 0 {
+			return allHoards
+		}
+	}
 	for l := range s.queue {
 		for _, n := range s.queue[l] {
 			if n > 0 && n < allKept {
@@ -629,7 +643,8 @@ func TestLockAllWithoutOneOfItsRules(t *testing.T) {
 		{"a node beside one that is still to be removed", allRules{ghosts: true, unmatched: true}, allModel{calls: [3]allCall{all(line12, 0)}, lost: 2, deletes: 1}, allNoNode},
 		{"the nodes are not tested at completion", allRules{untested: true}, allModel{calls: [3]allCall{all(line12, 0)}, deletes: 1}, allLost},
 		{"the deletion of a node that waits is not noticed", allRules{goneWaits: true}, allModel{calls: [3]allCall{all(line12, 0), nested(line12, 1)}, deletes: 1}, allDeadlock},
-		{"local turns in another order", allRules{lastTurn: true}, allModel{calls: [3]allCall{all(line12, 0), nested(line12, 0)}, turns: line12}, allDeadlock},
+		{"local turns in another order", allRules{lastTurn: true, turnWaits: true}, allModel{calls: [3]allCall{all(line12, 0), nested(line12, 0)}, turns: line12}, allDeadlock},
+		{"the turn of each line is waited for", allRules{turnWaits: true}, allModel{calls: [3]allCall{all(lines3, 0), nested(4, 0), nested(line12, 1)}, turns: lines3, keeps: line2}, allHoards},
 		{"lines that are no neighbours in one commit", allRules{skips: true}, allModel{calls: [3]allCall{{wants: lines3, group: [3]int8{0, 1, 0}}, nested(line23, 1)}}, allDeadlock},
 		{"an idle client that is not asked", allRules{idleDeaf: true}, allModel{calls: [3]allCall{{}, all(line12, 1)}, turns: line12, keeps: line2}, allDeadlock},
 	} {
