@@ -110,7 +110,7 @@ var lockAllMutants = []mutant{
 		"TestLockAllPassesItsTurnsOn"},
 	{"LockAll waits for a local turn while it has places that are not granted", "line_joint.go",
 		"j.r.try = true", "j.r.try = false",
-		"TestLockAllHasNoPlaceWhileItWaitsForALaterTurn"},
+		"TestLockAllThatWaitsForALaterTurnBlocksNobody"},
 	{"LockAll commits before it is granted a node that was handed over", "lock_all.go",
 		"b == noBerth || b == berthKept {", "b != -1 {",
 		"TestLockAllTakesAHandedOverNodeFirst"},
