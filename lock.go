@@ -49,11 +49,11 @@ type HoldSet struct {
 // however many they are. Otherwise LockAll waits for the first lock that is not free. It holds
 // the locks before it, gives up its places in the queues behind it, and then acquires the
 // rest one by one, in the order of the paths. That is one commit more than Locks one by one
-// would cost, at most; locks behind it that the client keeps are taken anew. For about a round trip it is in all of the queues: a TryLock of
-// another caller can get ErrLocked meanwhile, and a client that keeps one of the locks
-// (MutexOptions.Keep) gives it up. A lock of another client, permits, and a Locker of
-// another package divide the list; so do the limits of a commit, and a mutex that another
-// caller of the client has.
+// would cost, at most; locks behind it that the client keeps are taken anew. For about a round
+// trip it is in all of the queues: a TryLock of another caller can get ErrLocked meanwhile, and
+// a client that keeps one of the locks (MutexOptions.Keep) gives it up. A lock of another
+// client, permits, and a Locker of another package divide the list; so do the limits of a
+// commit, and a mutex that another caller of the client has.
 //
 // If one of them cannot be acquired, LockAll releases those that it holds in reverse, and
 // joins all errors. ctx bounds the whole call: if it ends before all of them are released, the
