@@ -154,11 +154,7 @@ func (s *session) createTogether(ctx context.Context, list []joint) []node {
 				unknown = append(unknown, i)
 			}
 		}
-		if len(unknown) > 0 && readAll(ctx, len(unknown), func(ctx context.Context, k int) (err error) {
-			i := unknown[k]
-			feet[i], err = s.standOn(ctx, specs[i].ground)
-			return err
-		}) != nil {
+		if s.standOn(ctx, specs, feet, unknown) != nil {
 			return nil
 		}
 		nodes, err := s.commitTogether(ctx, specs, feet)
@@ -181,16 +177,29 @@ func (s *session) createTogether(ctx context.Context, list []joint) []node {
 	return nil
 }
 
-// standOn is footing for a ground whose directory may have to be created.
-func (s *session) standOn(ctx context.Context, g ground) (footing, error) {
-	f, err := s.footing(ctx, g)
-	if isNotFound(err) {
-		if err := s.makeDir(ctx, g); err != nil {
-			return footing{}, err
-		}
-		f, err = s.footing(ctx, g)
+// standOn sets the footings of the specs with the indices unknown, which are in path order. It
+// creates missing directories one after the other, so that the permissions of a path above two
+// of them are those of the first one, as for callers that nest the locks.
+func (s *session) standOn(ctx context.Context, specs []spec, feet []footing, unknown []int) error {
+	if len(unknown) == 0 {
+		return nil
 	}
-	return f, err
+	missing := make([]bool, len(unknown))
+	err := readAll(ctx, len(unknown), func(ctx context.Context, k int) (err error) {
+		i := unknown[k]
+		if feet[i], err = s.footing(ctx, specs[i].ground); isNotFound(err) {
+			missing[k], err = true, nil
+		}
+		return err
+	})
+	for k, i := range unknown {
+		if err == nil && missing[k] {
+			if err = s.makeDir(ctx, specs[i].ground); err == nil {
+				feet[i], err = s.footing(ctx, specs[i].ground)
+			}
+		}
+	}
+	return err
 }
 
 // commitTogether sends one joint commit.
