@@ -85,7 +85,7 @@ func holderKilled(t *testing.T, e servers) {
 
 // keeperMet: how long another client waits for a lock that a client keeps (MutexOptions.Keep). A
 // client that lives gives way at once; one that does not, when its session has timed out.
-func keeperMet(t *testing.T, e *zktest.Ensemble) {
+func keeperMet(t *testing.T, e servers) {
 	const timeout = 3 * time.Second
 	for _, v := range []struct {
 		state  string
