@@ -21,19 +21,18 @@ var notOurs = []string{
 // commands in the pages exist, so that a change of any of them is noticed. It skips the names
 // in the changelog, which also describes past versions.
 func TestThePagesNameWhatIsThere(t *testing.T) {
-	const root = "../.."
 	read := func(name string) string {
 		t.Helper()
-		b, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
+		return readFile(t, filepath.Join(root, name))
 	}
 	exported := regexp.MustCompile(`\w+`).FindAllString(read("api.txt"), -1)
 	tests, variables := sources(t, root)
-	for _, page := range []string{"README.md", "BENCHMARKS.md", "TESTING.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+	for _, page := range append(pages(t), "BENCHMARKS.md", "TESTING.md", "CONTRIBUTING.md", "CHANGELOG.md") {
 		text := read(page)
+		var others []string // names of peers on this page
+		for _, names := range all(text, `<!-- names of others: ([^>]*)-->`) {
+			others = append(others, strings.Fields(names)...)
+		}
 		prose := regexp.MustCompile("(?s)\n```.*?\n```\n").ReplaceAllString(text, "\n")
 		exists := func(what string) {
 			t.Helper()
@@ -44,14 +43,14 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 		}
 		for _, link := range all(prose, `\]\(([^)#]+)`) {
 			if !strings.Contains(link, "://") {
-				exists(link)
+				exists(filepath.Join(filepath.Dir(page), link))
 			}
 		}
 		if page == "CHANGELOG.md" {
 			continue
 		}
 		for _, file := range append(all(prose, "`([a-z_*]+(?:/[a-z_*]+)*\\.(?:go|md|sh|txt))`"),
-			all(prose, "`((?:internal|backend|examples|cmd|bench|oteltrace)(?:/[a-z]+)*)`")...) {
+			all(prose, "`((?:internal|backend|examples|cmd|bench|oteltrace|coordtest|docs|status)(?:/[a-z]+)*)`")...) {
 			if !strings.HasPrefix(file, "results") { // a run of bench writes these
 				exists(file)
 			}
@@ -61,7 +60,7 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 		}
 		for _, name := range all(prose, "`([A-Z]\\w*(?:\\.[A-Z]\\w*)*)…?`") {
 			for _, part := range strings.Split(name, ".") {
-				ok := slices.Contains(exported, part) || slices.Contains(notOurs, part) || slices.Contains(variables, part) ||
+				ok := slices.Contains(exported, part) || slices.Contains(notOurs, part) || slices.Contains(others, part) || slices.Contains(variables, part) ||
 					slices.ContainsFunc(tests, func(test string) bool { return strings.HasPrefix(test, part) })
 				if !ok && page != "BENCHMARKS.md" { // BENCHMARKS.md has names of peers
 					t.Errorf("%s: there is no name %s", page, name)

@@ -1,115 +1,115 @@
-// Package readme builds and runs the snippets of the README as a user would: in a module of
-// its own, which requires this one. It also checks that the names in all pages exist.
+// Package readme builds and runs the Go blocks of README.md and of the guides docs/*.md as a user
+// would: in a module of its own, which requires this one. It also checks that the names in all
+// pages exist.
+//
+// The words behind ```go say what is done with a block:
+//
+//	```go                 built; its Test functions, and Examples with an Output, are run
+//	```go alone           the same, in a package of its own instead of that of the page
+//	```go in=bench        the same, with the requirements of the module in that folder
+//	                      (bench, backend/etcd, oteltrace, …), whose packages it can import
+//	```go illustrative    not built: a sketch, or code of a library that no module requires
+//
+// A block is one of these:
+//
+//   - a whole file that begins with a package clause: a program is built, in a folder of its own;
+//   - declarations: all such blocks of a page are one package, so they can use each other;
+//   - statements: they are built as the body of a function with the parameters
+//     ctx context.Context, c *coord.Client and t *testing.T, and the result error. What they
+//     declare need not be used.
+//
+// Imports may be left out: those of the standard library that are listed in wellKnown, and of the
+// packages of this module and of the one named by in=. Code that the reader shall not see, but
+// that the blocks need, stands in a comment of the page, which is built as a block:
+//
+//	<!-- go
+//	type Order struct{ ID string }
+//	-->
+//
+// The comment takes the same words. A file testdata/PAGE_test.go.txt, of the package page, is a
+// further part of the page's package: a test that uses its blocks. The errors of the compiler name
+// the lines of the page.
+//
+// Names in `backquotes` that begin with a capital letter must exist in api.txt, be a test, or
+// stand on the page in a comment of its own: <!-- names of others: LeaderSelector Lease -->.
 package readme
 
 import (
-	"bytes"
-	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// imports are the packages that a reader imports for a block that is not a whole program.
-var imports = []string{
-	"context", "errors", "log", "testing", "testing/synctest", "time",
-	"github.com/go-coord/coord", "github.com/go-coord/coord/backend/memory",
-}
+const root = "../.."
 
-// TestTheSnippetsOfTheREADMERun builds all Go blocks of the README unchanged,
-// together in one package. It runs the test among them, the program, and drives_test.go,
-// which uses the other blocks.
-func TestTheSnippetsOfTheREADMERun(t *testing.T) {
-	root, err := filepath.Abs("../..")
+// pages returns README.md and the guides.
+func pages(t *testing.T) []string {
+	t.Helper()
+	guides, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := func(name string) []byte {
-		t.Helper()
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
+	all := []string{"README.md"}
+	for _, g := range guides {
+		all = append(all, "docs/"+filepath.Base(g))
 	}
-	dir := t.TempDir()
-	write := func(name, content string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	programs, tests := 0, 0
-	for i, block := range regexp.MustCompile("(?s)\n```go\n(.*?)```\n").FindAllSubmatch(read(filepath.Join(root, "README.md")), -1) {
-		switch source := string(block[1]); {
-		case strings.HasPrefix(source, "package main\n"):
-			programs++
-			write("main.go", source)
-		case strings.Contains(source, "func Test"):
-			tests++
-			write(fmt.Sprintf("block%d_test.go", i), whole(source))
-		default:
-			write(fmt.Sprintf("block%d.go", i), whole(source))
-		}
-	}
-	if programs != 1 || tests == 0 {
-		t.Fatalf("%d programs and %d tests in the README, expected one program and some tests", programs, tests)
-	}
-	write("drives_test.go", string(read("testdata/drives_test.go.txt")))
-
-	write("go.sum", string(read(filepath.Join(root, "go.sum"))))
-	mod := string(read(filepath.Join(root, "go.mod")))
-	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAllLiteralString(mod, "module example.com/first")
-	write("go.mod", mod+"\nrequire github.com/go-coord/coord v0.0.0\n\nreplace github.com/go-coord/coord => "+root+"\n")
-
-	run := func(args ...string) string {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
-		cmd.WaitDelay = 10 * time.Second
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-		return string(out)
-	}
-	run("go", "vet", ".")
-	out := run("go", "test", "-count=1", "-v", ".")
-	for _, name := range []string{"TestTheNextCandidateTakesOver", "TestLead", "TestSend"} {
-		if !strings.Contains(out, "--- PASS: "+name+" ") {
-			t.Errorf("%s did not run:\n%s", name, out)
-		}
-	}
-
-	t.Run("the program takes its lock and writes under it on a server", func(t *testing.T) {
-		zktest.Require(t)
-		e := zktest.Run(t, nil)
-		out := run(append([]string{"go", "run", "."}, e.Addrs()...)...)
-		if !strings.Contains(out, "locked, fencing token ") {
-			t.Errorf("the program did not report that it has the lock:\n%s", out)
-		}
-	})
+	return all
 }
 
-// whole makes a file of a block of declarations: it adds the imports that the
-// block uses.
-func whole(block string) string {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "package main\n\nimport (\n")
-	for _, path := range imports {
-		name := path[strings.LastIndexByte(path, '/')+1:]
-		if regexp.MustCompile(`\b` + name + `\.`).MatchString(block) {
-			fmt.Fprintf(&b, "\t%q\n", path)
+// TestTheBlocksOfThePagesRun builds the Go blocks of all pages unchanged and runs the tests among
+// them.
+func TestTheBlocksOfThePagesRun(t *testing.T) {
+	var blocks []block
+	for _, page := range pages(t) {
+		found, err := blocksOf(page, readFile(t, filepath.Join(root, page)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page == "README.md" && len(found) == 0 {
+			t.Fatal("the README has no Go block")
+		}
+		blocks = append(blocks, found...)
+	}
+	modules := make(map[string][]block) // by folder
+	for _, b := range blocks {
+		if !b.illustrative {
+			modules[b.module] = append(modules[b.module], b)
 		}
 	}
-	fmt.Fprintf(&b, ")\n\n%s", block)
-	return b.String()
+	for folder, blocks := range modules {
+		t.Run(folder, func(t *testing.T) {
+			m := newModule(t, folder)
+			tests := m.add(t, blocks)
+			m.run(t, "go", "vet", "-unreachable=false", "./...")
+			if len(tests) == 0 {
+				return
+			}
+			out := m.run(t, "go", "test", "-count=1", "-v", "./...")
+			for _, name := range tests {
+				passed := strings.Contains(out, "--- PASS: "+name+" ")
+				if !passed && !strings.Contains(out, "--- SKIP: "+name+" ") {
+					t.Errorf("%s did not run:\n%s", name, out)
+				}
+			}
+			if folder != "." {
+				return
+			}
+			t.Run("the program of the README takes its lock and writes under it on a server", func(t *testing.T) {
+				zktest.Require(t)
+				e := zktest.Run(t, nil)
+				program := ""
+				for _, b := range blocks {
+					if b.page == "README.md" && b.kind == wholeFile {
+						program = b.folder()
+					}
+				}
+				out := m.run(t, append([]string{"go", "run", "./" + program}, e.Addrs()...)...)
+				if !strings.Contains(out, "locked, fencing token ") {
+					t.Errorf("the program did not report that it has the lock:\n%s", out)
+				}
+			})
+		})
+	}
 }
