@@ -119,7 +119,7 @@ missing() {
 		java=$JAVA_HOME/bin/java
 	fi
 	command -v "$java" >/dev/null || echo default-jre-headless
-	if [[ -z ${ZOOKEEPER_CLASSPATH:-} ]]; then
+	if [[ -z ${ZOOKEEPER_CLASSPATH:-}${ZOOKEEPER_HOME:-} ]]; then
 		# The package zookeeper brings a desktop Java on top of these.
 		[[ -e $jars/zookeeper.jar ]] || echo libzookeeper-java
 		[[ -e $jars/netty-codec.jar ]] || echo libnetty-java # for TLS

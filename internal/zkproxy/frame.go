@@ -96,10 +96,11 @@ type Frame struct {
 	Ops    []SubOp // of a multi or multiRead, and of its reply
 	Size   int     // on the wire, with the four bytes of the length
 
-	Zxid    int64 // of a reply or event
-	Err     int32 // of a reply: ZooKeeper's error code, 0 for none
-	Event   int32 // of an event: its type, 1 created, 2 deleted, 3 data changed, 4 children changed
-	Session int64 // of the two connect frames; 0 in a request for a new session and in the refusal of an old one
+	Zxid    int64  // of a reply or event
+	Err     int32  // of a reply: ZooKeeper's error code, 0 for none
+	Event   int32  // of an event: its type, 1 created, 2 deleted, 3 data changed, 4 children changed
+	Session int64  // of the two connect frames; 0 in a request for a new session and in the refusal of an old one
+	Passwd  string // of the session, in the two connect frames
 }
 
 // isEvent reports whether the frame is a watch event, not a reply or request.
@@ -158,6 +159,7 @@ func parseConnect(body []byte, dir Dir) (Frame, error) {
 	if d.Failed {
 		return f, fmt.Errorf("%w: connect of %d bytes", errMalformed, len(body))
 	}
+	f.Passwd = d.Text()
 	if dir == Down && (timeout <= 0 || f.Session == 0) {
 		f.Err = -112 // SESSIONEXPIRED; this reply has no error code of its own
 	}

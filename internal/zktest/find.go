@@ -26,17 +26,22 @@ type installation struct {
 	classpath string
 }
 
-// Find returns the class path for servers: the environment variable ZOOKEEPER_CLASSPATH if it
-// is set, else the jars of Debian's package zookeeper. Java is found by JAVA_HOME or PATH.
-// The error matches ErrNotInstalled and says what to install.
+// Find returns the class path for servers, from the first of these that is there:
+//
+//   - the environment variable ZOOKEEPER_CLASSPATH, as Java takes it;
+//   - the environment variable ZOOKEEPER_HOME, the folder of an unpacked release of Apache
+//     ZooKeeper: its lib/*.jar, and its folder conf for the settings of the log;
+//   - the jars that Debian's package zookeeper puts into /usr/share/java.
+//
+// Java is found by JAVA_HOME or PATH. The error matches ErrNotInstalled and says what to install.
 func Find() (classpath string, err error) {
 	inst, err := find()
 	return inst.classpath, err
 }
 
 func find() (installation, error) {
-	const install = "install ZooKeeper 3.8 and Java (Debian, Ubuntu: apt-get install zookeeper default-jre-headless) " +
-		"or set ZOOKEEPER_CLASSPATH to its jars"
+	const install = "install ZooKeeper 3.8 and Java (Debian, Ubuntu: apt-get install zookeeper default-jre-headless), " +
+		"or unpack a release of Apache ZooKeeper and set ZOOKEEPER_HOME to its folder, or set ZOOKEEPER_CLASSPATH to its jars"
 	var inst installation
 	java := "java"
 	if home := os.Getenv("JAVA_HOME"); home != "" {
@@ -48,6 +53,14 @@ func find() (installation, error) {
 	}
 	inst.java = path
 	if inst.classpath = os.Getenv("ZOOKEEPER_CLASSPATH"); inst.classpath != "" {
+		return inst, nil
+	}
+	if home := os.Getenv("ZOOKEEPER_HOME"); home != "" {
+		jars, err := filepath.Glob(filepath.Join(home, "lib", "*.jar"))
+		if err != nil || len(jars) == 0 {
+			return inst, fmt.Errorf("zktest: %w: ZOOKEEPER_HOME is set, and %s has no jars: %s", ErrNotInstalled, filepath.Join(home, "lib"), install)
+		}
+		inst.classpath = strings.Join(append([]string{filepath.Join(home, "conf")}, jars...), string(os.PathListSeparator))
 		return inst, nil
 	}
 	if _, err := os.Stat(mainJar); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -149,6 +150,44 @@ func TestFindSaysWhatToInstall(t *testing.T) {
 	}
 	if _, err := Start(t.Context(), nil); !errors.Is(err, ErrNotInstalled) {
 		t.Errorf("start without java: %v", err)
+	}
+}
+
+// The folder has the layout of the release: all jars in lib.
+func TestServersStartFromTheFolderOfARelease(t *testing.T) {
+	Require(t)
+	if os.Getenv("ZOOKEEPER_CLASSPATH") != "" {
+		t.Skip("the jars of the release are made of Debian's")
+	}
+	home := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(home, "lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	jars, err := filepath.Glob("/usr/share/java/*.jar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, jar := range jars {
+		name := filepath.Base(jar)
+		if !strings.HasPrefix(name, "zookeeper") && !strings.HasPrefix(name, "netty") && !strings.HasPrefix(name, "slf4j-") && !strings.HasPrefix(name, "snappy") && !strings.HasPrefix(name, "metrics") && !strings.HasPrefix(name, "commons-") {
+			continue
+		}
+		if err := os.Symlink(jar, filepath.Join(home, "lib", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("ZOOKEEPER_HOME", home)
+	cp, err := Find()
+	if err != nil || !strings.Contains(cp, filepath.Join(home, "lib", "zookeeper.jar")) {
+		t.Fatalf("class path %q, %v", cp, err)
+	}
+	e := Run(t, nil)
+	if role, err := e.Servers()[0].Role(t.Context()); err != nil || role != Standalone {
+		t.Errorf("role %q, %v", role, err)
+	}
+	t.Setenv("ZOOKEEPER_HOME", t.TempDir())
+	if _, err := Find(); !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "ZOOKEEPER_HOME is set") {
+		t.Errorf("a folder without jars: %v", err)
 	}
 }
 
