@@ -374,7 +374,9 @@ func (c *Client) random(what string) uint64 {
 
 func (c *Client) publish(st State, final bool) {
 	c.state.set(st, final)
-	tell(context.Background(), c, trace.StateChanged{Phase: st.Phase.String(), Session: st.Session, Err: st.Err})
+	tell(context.Background(), c, trace.StateChanged{
+		Phase: st.Phase.String(), Session: st.Session, Err: st.Err, Again: st.Phase == PhaseConnected,
+	})
 }
 
 // recipePath is the path of a recipe with the namespace before it, or the reason why it

@@ -38,7 +38,7 @@ type metrics struct {
 	synced  metric.Float64Histogram
 	doubted metric.Float64Histogram
 
-	holds metric.Int64UpDownCounter
+	holds, waiters, clients metric.Int64UpDownCounter
 
 	losses, requeues, revocations, rounds, members metric.Int64Counter
 	moves                                          metric.Int64Counter
@@ -67,16 +67,21 @@ func newMetrics(m metric.Meter) *metrics {
 		}
 		return c
 	}
-	holds, err := m.Int64UpDownCounter("coord.holds", metric.WithUnit("{hold}"), metric.WithDescription("Holds of this process."))
-	if err != nil {
-		otel.Handle(err)
+	present := func(name, unit, what string) metric.Int64UpDownCounter {
+		c, err := m.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
+		if err != nil {
+			otel.Handle(err)
+		}
+		return c
 	}
 	return &metrics{
 		waited:      duration("coord.wait.duration", "From the call to the grant, or the end of the wait."),
 		held:        duration("coord.hold.duration", "From the grant to the release or the loss."),
 		synced:      duration("coord.cache.sync.duration", "The time to read a cache's tree."),
 		doubted:     duration("coord.twophase.doubt.duration", "From a site's vote to the decision."),
-		holds:       holds,
+		holds:       present("coord.holds", "{hold}", "Holds of this process."),
+		waiters:     present("coord.waiters", "{call}", "Calls of this process that wait."),
+		clients:     present("coord.sessions", "{client}", "Clients of this process, by the phase of their session."),
 		losses:      counter("coord.losses", "{hold}", "Holds that ended early."),
 		requeues:    counter("coord.requeues", "{place}", "Places in the queue that were lost."),
 		revocations: counter("coord.revocations", "{request}", "Requests to release a lock."),
@@ -104,18 +109,22 @@ func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 			keyRecipe.String(at.Recipe), keyPath.String(a.path(at.Path)))...))
 	}
 	switch e := e.(type) {
+	case coordtrace.WaitBegan:
+		a.waiting.add(ctx, m.waiters, e.ID, with(keyOp.String(e.Op)))
 	case coordtrace.WaitEnded:
 		m.waited.Record(ctx, e.Waited.Seconds(), with(keyOp.String(e.Op), keyOutcome.String(ended(e.Err))))
+		a.waiting.remove(ctx, m.waiters, e.ID)
 	case coordtrace.HoldGranted:
 		m.waited.Record(ctx, e.Waited.Seconds(), with(keyOp.String(e.Op), keyOutcome.String("granted")))
-		m.holds.Add(ctx, 1, with())
+		a.waiting.remove(ctx, m.waiters, e.ID)
+		a.holding.add(ctx, m.holds, e.ID, with())
 	case coordtrace.HoldReleased:
 		m.held.Record(ctx, e.Held.Seconds(), with(keyOutcome.String("released")))
-		m.holds.Add(ctx, -1, with())
+		a.holding.remove(ctx, m.holds, e.ID)
 	case coordtrace.HoldLost:
 		m.held.Record(ctx, e.Held.Seconds(), with(keyOutcome.String("lost")))
 		m.losses.Add(ctx, 1, with(keyReason.String(string(e.Reason))))
-		m.holds.Add(ctx, -1, with())
+		a.holding.remove(ctx, m.holds, e.ID)
 	case coordtrace.WaiterRequeued:
 		m.requeues.Add(ctx, 1, with())
 	case coordtrace.RevocationSent:
@@ -132,7 +141,7 @@ func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 		m.puts.Add(ctx, int64(len(e.Items)), with())
 	case coordtrace.ItemClaimed:
 		m.claims.Add(ctx, 1, with(keyRedelivered.Bool(e.Attempt > 1)))
-		m.holds.Add(ctx, 1, with())
+		a.holding.add(ctx, m.holds, e.ID, with())
 	case coordtrace.ItemSettled:
 		outcome := keyOutcome.String(e.Outcome.String())
 		m.settled.Add(ctx, 1, with(outcome))
@@ -140,7 +149,7 @@ func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 			return // it was not claimed
 		}
 		m.held.Record(ctx, e.Held.Seconds(), with(outcome))
-		m.holds.Add(ctx, -1, with())
+		a.holding.remove(ctx, m.holds, e.ID)
 		if e.Outcome == coordtrace.ItemLost {
 			m.losses.Add(ctx, 1, with(keyReason.String(string(e.Reason))))
 		}
@@ -180,7 +189,11 @@ func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 		m.uncertain.Add(ctx, 1, metric.WithAttributes(keyApplied.Bool(e.Applied)))
 	case coordtrace.StateChanged:
 		m.sessions.Add(ctx, 1, metric.WithAttributes(keyPhase.String(e.Phase)))
+		a.sessions.changed(ctx, m.clients, e)
 	case coordtrace.EventsDropped:
 		m.dropped.Add(ctx, int64(e.Events))
+		// The events that end them may be missing.
+		a.waiting.removeAll(ctx, m.waiters)
+		a.holding.removeAll(ctx, m.holds)
 	}
 }

@@ -27,6 +27,7 @@
 //	                           granted, done, canceled, failed
 //	coord.hold.duration        by coord.outcome: released, lost; of items acked, nacked, returned, lost, dead
 //	coord.holds                up-down counter: holds of this process at the moment
+//	coord.waiters              up-down counter: calls of this process that wait at the moment, by coord.op
 //	coord.losses               by coord.reason: session_lost, deleted, revoked, suspended, closed, other
 //	coord.requeues             places in the queue that were lost
 //	coord.revocations          by coord.outcome: sent, forced, read
@@ -43,10 +44,13 @@
 //	coord.twophase.doubt.duration    of sites, from their vote to the decision
 //	coord.twophase.in_doubt          decisions that were destroyed
 //	coord.uncertain *          requests whose reply was lost, by coord.applied
-//	coord.session.changes *    by coord.phase
+//	coord.sessions *           up-down counter: clients of this process by coord.phase, the phase of
+//	                           their session: connected, suspended, lost. A closed client is none.
+//	coord.session.changes *    by coord.phase, closed too
 //	coord.dropped *            events that coord has dropped, since the span processor is too
 //	                           slow; the other figures lack them. All open spans end, with
-//	                           coord.outcome unknown, since the event that ends them may be missing.
+//	                           coord.outcome unknown, since the event that ends them may be missing;
+//	                           coord.holds and coord.waiters begin again with what comes later.
 //
 // ObserveQueues adds gauges of whole queues, with the attribute coord.path:
 //
@@ -54,6 +58,11 @@
 //	coord.queue.oldest         how long the oldest ready item has been in the queue, in seconds
 //	coord.queue.waiting        clients that wait for an item
 //	coord.queue.unread         nodes with items that the other gauges leave out, see coord.QueueStats
+//
+// Backend measures the calls that the client makes to the service:
+//
+//	coord.backend.duration     by coord.op: get, exists, children, arm, watch, read, sync, commit, open;
+//	                           and by coord.outcome: ok, refused, canceled, lost, uncertain, failed
 package oteltrace
 
 import (
@@ -68,7 +77,7 @@ import (
 // Scope is the name of the instrumentation scope.
 const Scope = "github.com/go-coord/coord/oteltrace"
 
-// Options may be nil.
+// Options may be nil. New uses all of them; the other functions name those that they use.
 type Options struct {
 	// TracerProvider makes the tracer. The default is the global one.
 	TracerProvider trace.TracerProvider
@@ -99,6 +108,10 @@ type adapter struct {
 	metrics *metrics
 	waits   openSpans
 	holds   openSpans
+
+	// What the up-down counters count.
+	waiting, holding acquisitions
+	sessions         sessions
 }
 
 // orDefaults returns a copy of the options with their defaults.
@@ -130,6 +143,10 @@ func newAdapter(o *Options) *adapter {
 		metrics: newMetrics(opts.MeterProvider.Meter(Scope)),
 		waits:   openSpans{most: opts.MaxSpans, spans: make(map[uint64]trace.Span)},
 		holds:   openSpans{most: opts.MaxSpans, spans: make(map[uint64]trace.Span)},
+
+		waiting:  acquisitions{set: make(map[uint64]metric.MeasurementOption)},
+		holding:  acquisitions{set: make(map[uint64]metric.MeasurementOption)},
+		sessions: sessions{phases: make(map[int64]string)},
 	}
 }
 

@@ -209,7 +209,8 @@ func TestAWaitThatIsGivenUpEndsItsSpan(t *testing.T) {
 			"coord.wait 1s outcome=failed [exception] error")
 		x.want(slices.DeleteFunc(x.points(), func(s string) bool { return !strings.HasPrefix(s, "coord.wait") }),
 			"coord.wait.duration{op=lock,outcome=canceled,path=/app/l,recipe=mutex} 1, 1 s",
-			"coord.wait.duration{op=lock,outcome=failed,path=/app/l,recipe=mutex} 1, 1 s")
+			"coord.wait.duration{op=lock,outcome=failed,path=/app/l,recipe=mutex} 1, 1 s",
+			"coord.waiters{op=lock,path=/app/l,recipe=mutex} 0")
 	})
 }
 
@@ -273,7 +274,9 @@ func TestAPlaceInLineThatIsLostShows(t *testing.T) {
 		}),
 			"coord.requeues{path=/app/l,recipe=mutex} 1",
 			"coord.session.changes{phase=connected} 2",
-			"coord.session.changes{phase=lost} 1")
+			"coord.session.changes{phase=lost} 1",
+			"coord.sessions{phase=connected} 1",
+			"coord.sessions{phase=lost} 0")
 	})
 }
 
@@ -313,7 +316,8 @@ func TestItemsAreHoldsAndAreCounted(t *testing.T) {
 			"coord.queue.settled{outcome=acked,path=/app/q,recipe=queue} 1",
 			"coord.queue.settled{outcome=dead,path=/app/q,recipe=queue} 1",
 			"coord.queue.settled{outcome=nacked,path=/app/q,recipe=queue} 1",
-			"coord.session.changes{phase=connected} 1")
+			"coord.session.changes{phase=connected} 1",
+			"coord.sessions{phase=connected} 1")
 	})
 }
 

@@ -359,6 +359,7 @@ type StateChanged struct {
 	Phase   string // coord.Phase as a word: "connected", "suspended", "lost", "closed"
 	Session int64  // the id of the present or latest session
 	Err     error  // why there is no session: set with "lost" and "closed"
+	Again   bool   // connected, and not for the first time: after "suspended" or "lost"
 }
 
 // EventsDropped: events of any kind are missing here, because too many were pending for

@@ -1,0 +1,89 @@
+package oteltrace
+
+import (
+	"context"
+	"sync"
+
+	coordtrace "github.com/go-coord/coord/trace"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// acquisitions are those that an up-down counter counts at present, by their ID, with the
+// attributes under which each was counted. So each is subtracted once, and only if it was added,
+// also if events are missing.
+type acquisitions struct {
+	mu  sync.Mutex
+	set map[uint64]metric.MeasurementOption
+}
+
+// add counts an acquisition, unless it is counted: a call that loses its place in the queue begins
+// to wait again.
+func (s *acquisitions) add(ctx context.Context, c metric.Int64UpDownCounter, id uint64, with metric.MeasurementOption) {
+	s.mu.Lock()
+	_, counted := s.set[id]
+	if !counted {
+		s.set[id] = with
+	}
+	s.mu.Unlock()
+	if !counted {
+		c.Add(ctx, 1, with)
+	}
+}
+
+func (s *acquisitions) remove(ctx context.Context, c metric.Int64UpDownCounter, id uint64) {
+	s.mu.Lock()
+	with, counted := s.set[id]
+	delete(s.set, id)
+	s.mu.Unlock()
+	if counted {
+		c.Add(ctx, -1, with)
+	}
+}
+
+func (s *acquisitions) removeAll(ctx context.Context, c metric.Int64UpDownCounter) {
+	s.mu.Lock()
+	set := s.set
+	s.set = make(map[uint64]metric.MeasurementOption)
+	s.mu.Unlock()
+	for _, with := range set {
+		c.Add(ctx, -1, with)
+	}
+}
+
+// sessions are the phases of the sessions of the clients, by the id of the session.
+type sessions struct {
+	mu     sync.Mutex
+	phases map[int64]string
+}
+
+// changed counts the clients in the phase of e, and in the phase before it. A session that
+// follows a lost one takes the place of one that is lost: which client it belongs to makes no
+// difference to the numbers.
+func (s *sessions) changed(ctx context.Context, c metric.Int64UpDownCounter, e coordtrace.StateChanged) {
+	s.mu.Lock()
+	before, known := s.phases[e.Session]
+	if !known && e.Again {
+		for id, phase := range s.phases {
+			if phase == "lost" {
+				before = phase
+				delete(s.phases, id)
+				break
+			}
+		}
+	}
+	if e.Phase == "closed" {
+		delete(s.phases, e.Session)
+	} else {
+		s.phases[e.Session] = e.Phase
+	}
+	s.mu.Unlock()
+	if before == e.Phase {
+		return
+	}
+	if before != "" {
+		c.Add(ctx, -1, metric.WithAttributes(keyPhase.String(before)))
+	}
+	if e.Phase != "closed" {
+		c.Add(ctx, 1, metric.WithAttributes(keyPhase.String(e.Phase)))
+	}
+}
