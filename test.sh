@@ -38,7 +38,9 @@ done
 # when this script is interrupted.
 set -m
 group=
-beside= # the group of the steps that run beside others
+beside=() # the groups of the steps that run beside others
+beside_names=()
+beside_from=()
 tmp=
 
 # end ends a process group, if there is one.
@@ -56,7 +58,10 @@ finish() {
 	trap - EXIT
 	trap '' INT TERM HUP
 	end "$group"
-	end "$beside"
+	local b
+	for b in "${beside[@]}"; do
+		end "$b"
+	done
 	if [[ -n $tmp ]]; then
 		chmod -R u+w "$tmp" 2>/dev/null || true
 		rm -rf "$tmp"
@@ -88,25 +93,29 @@ step() {
 }
 
 # start begins a step beside those that follow, up to join. What it says comes with
-# join, so that it does not stand among what they say. At most one runs at a time.
+# join, so that it does not stand among what they say.
 start() {
-	beside_name=$1 beside_from=$SECONDS
+	local name=$1
 	shift
-	echo "== $beside_name: begun, beside what follows"
-	"$@" </dev/null >"$tmp/beside.txt" 2>&1 &
-	beside=$!
+	echo "== $name: begun, beside what follows"
+	"$@" </dev/null >"$tmp/beside-${#beside[@]}.txt" 2>&1 &
+	beside+=("$!") beside_names+=("$name") beside_from+=("$SECONDS")
 }
 
+# join waits for the steps that run beside, in the order in which they began.
 join() {
-	local status=0
-	wait "$beside" || status=$?
-	beside=
-	cat "$tmp/beside.txt"
-	if ((status != 0)); then
-		echo "== $beside_name: FAILED (exit status $status, $((SECONDS - beside_from)) s)" >&2
-		exit 1
-	fi
-	echo "== $beside_name: ok, $((SECONDS - beside_from)) s"
+	local i status
+	for i in "${!beside[@]}"; do
+		status=0
+		wait "${beside[i]}" || status=$?
+		beside[i]=
+		cat "$tmp/beside-$i.txt"
+		if ((status != 0)); then
+			echo "== ${beside_names[i]}: FAILED (exit status $status, at $SECONDS s)" >&2
+			exit 1
+		fi
+		echo "== ${beside_names[i]}: ok, begun at ${beside_from[i]} s, joined at $SECONDS s"
+	done
 }
 
 # The tests start servers from these jars, see internal/zktest/find.go.
@@ -237,8 +246,9 @@ plain() {
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
-# rest is what stands beside the tests of the root module.
-rest() {
+# The next two are what stands beside the tests of the root module: what computes, and what
+# mostly waits for servers.
+computing() {
 	plain "$1"
 	# It checks the types of each mutant: ten times the work under the race detector.
 	nice -n 10 go test -count=1 -vet=off -timeout 20m ./internal/mutants
@@ -246,6 +256,9 @@ rest() {
 	# now; in those two packages are files that the race detector leaves out.
 	nice -n 10 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
 	nice -n 10 go run "$staticcheck" ./internal/model ./internal/coordtest
+}
+
+modules() {
 	module backend/etcd
 	module bench
 	module examples
@@ -384,7 +397,8 @@ else
 	# connections ready also reads and writes them, instead of handing each to another thread.
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
-	start "staticcheck, simulation, models, modules and tour" rest "$tmp/simulation.txt"
+	start "simulation, models, mutants and staticcheck" computing "$tmp/simulation.txt"
+	start "modules and tour" modules
 	mapfile -t packages < <(ordered)
 	# More packages at a time than processors: most of them wait.
 	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" -parallel "$parallel" "${packages[@]}"
