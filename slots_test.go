@@ -860,7 +860,7 @@ func TestSlotsOfAnotherProgramEndAWait(t *testing.T) {
 		mustAck(w.T, mustTake(w.T, q, 1))
 		var paths []string
 		for dir, n := range map[string]int{"waiters": idleSlots, "producers": 2} {
-			w.commit(backend.Create(w.Path("/q/"+dir), nil, backend.Container))
+			w.commit(backend.Create(w.Path("/q/"+dir), nil, backend.Persistent))
 			for i := range n {
 				paths = append(paths, fmt.Sprintf("/q/%s/slot-%d", dir, i))
 				w.commit(backend.Create(w.Path(paths[len(paths)-1]), nil, backend.Persistent))

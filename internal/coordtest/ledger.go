@@ -3,6 +3,7 @@ package coordtest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/go-coord/coord"
@@ -16,6 +17,7 @@ type Ledger struct {
 	Delivered map[int]int
 	acked     map[int]int64 // the token of the claim whose Ack returned nil
 	unsure    map[int]bool  // an Ack was uncertain
+	pops      int           // whose outcome is uncertain: each may have deleted an item
 	wrong     []string
 }
 
@@ -61,15 +63,53 @@ func (l *Ledger) Ended(it *coord.Item[int], err error) {
 	}
 }
 
+// Popped records the result of a Pop, which has deleted n if it has no error.
+func (l *Ledger) Popped(n int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.Delivered[n]++
+		l.gone(n)
+	case errors.Is(err, coord.ErrUncertain):
+		l.pops++
+	}
+}
+
+// Removed records the result of a Remove of n.
+func (l *Ledger) Removed(n int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.gone(n)
+	case errors.Is(err, coord.ErrUncertain):
+		l.unsure[n] = true
+	}
+}
+
+// gone records that n was deleted without an Ack. The token of the deletion is not known, so a
+// late report of an earlier delivery is not told from a later one: that is found when it ends.
+func (l *Ledger) gone(n int) {
+	if _, ok := l.acked[n]; ok {
+		l.wrong = append(l.wrong, fmt.Sprintf("%d was deleted again", n))
+	}
+	l.acked[n] = math.MaxInt64
+}
+
 // Check returns what is wrong at the end, when the queue is empty.
 func (l *Ledger) Check() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wrong := l.wrong
+	var lost []string
 	for n := range l.put {
 		if _, ok := l.acked[n]; !ok && !l.unsure[n] {
-			wrong = append(wrong, fmt.Sprintf("%d was put, delivered %d times, and is lost", n, l.Delivered[n]))
+			lost = append(lost, fmt.Sprintf("%d was put, delivered %d times, and is lost", n, l.Delivered[n]))
 		}
+	}
+	if len(lost) > l.pops {
+		wrong = append(wrong, lost...)
 	}
 	for n := range l.Delivered {
 		if !l.put[n] && !l.maybe[n] {

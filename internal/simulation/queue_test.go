@@ -17,9 +17,9 @@ import (
 // queueScenario is a queue of one kind.
 func queueScenario(kind string, share int) *scenario {
 	const at = "/sim/q"
-	must := []string{"put", "uncertain put", "delivered", "received", "again", "ack", "uncertain ack", "nack", "release", "loss", "gave up", "empty", "cancel", "outsider's delete"}
+	must := []string{"put", "uncertain put", "delivered", "received", "again", "ack", "uncertain ack", "nack", "release", "loss", "gave up", "empty", "cancel", "outsider's delete", "pop"}
 	if kind == "dead letters" {
-		must = append(must, "dead letter")
+		must = append(must, "dead letter", "redrive", "remove")
 	}
 	if kind == "limited" {
 		must = append(must, "full")
@@ -52,6 +52,9 @@ func queueScenario(kind string, share int) *scenario {
 					x.mu().Unlock()
 					if busy {
 						continue
+					}
+					if kind == "dead letters" {
+						x.revive(a, q)
 					}
 					n, err := newSimQueue(a.client(), at, kind, coord.QueueOptions[int]{}).Len(context.Background())
 					switch {
@@ -168,7 +171,7 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 	for ctx.Err() == nil {
 		c := newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{Prefetch: 1 + a.r.IntN(3)})
 		var items []*coord.Item[int]
-		how := a.r.IntN(6)
+		how := a.r.IntN(8)
 		a.try("take", func(own context.Context) error {
 			own, cancel := context.WithCancel(own)
 			defer cancel()
@@ -209,6 +212,20 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 					it.Release() // it was sent in the same moment
 				}
 				return nil
+			case 3, 4:
+				for range 1 + a.r.IntN(3) { // those that follow the first need no claim
+					v, err := c.Pop(own)
+					q.l.Popped(v, err)
+					if errors.Is(err, coord.ErrUncertain) {
+						a.note("uncertain pop")
+						return nil
+					}
+					if err != nil {
+						return err
+					}
+					a.note("pop")
+				}
+				return nil
 			default:
 				it, err := c.Take(own)
 				items = append(items, it)
@@ -221,6 +238,48 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 			}
 		}
 		a.pause()
+	}
+}
+
+// revive puts dead letters back into their queue, or removes one of them.
+func (x *sim) revive(a *actor, q *queuePlay) {
+	c := newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{})
+	switch a.r.IntN(4) {
+	case 0:
+		n, err := c.Redrive(context.Background())
+		switch {
+		case errors.Is(err, coord.ErrUncertain):
+			a.note("uncertain redrive")
+		case err != nil && !a.excused(err):
+			a.errorf("redrive: %v", err)
+		}
+		if n > 0 {
+			a.note("redrive")
+		}
+	case 1:
+		var letter *coord.DeadLetter[int]
+		for l, err := range c.Dead(context.Background()) {
+			if err != nil {
+				if !a.excused(err) {
+					a.errorf("dead: %v", err)
+				}
+				return
+			}
+			letter = l
+		}
+		if letter == nil {
+			return
+		}
+		err := c.Remove(context.Background(), letter.ID)
+		q.l.Removed(letter.Value, err)
+		switch {
+		case err == nil:
+			a.note("remove")
+		case errors.Is(err, coord.ErrUncertain):
+			a.note("uncertain remove")
+		case !a.excused(err):
+			a.errorf("remove: %v", err)
+		}
 	}
 }
 
