@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 usage() {
 	cat <<'EOF'
-usage: test.sh [-long] [-h]
+usage: test.sh [-long] [-vuln] [-h]
 
 Installs what the tests need and is missing (Debian and Ubuntu, as root), then
 checks the format, vets, builds, runs all tests with the race detector on real
@@ -14,14 +14,19 @@ ZooKeeper servers, and runs the tour.
   -long   the full number of rounds, benchmarks, and an hour of fuzzing the
           codec (COORD_FUZZ says how many seconds); takes much longer, and
           writes a summary to results/summary.md
+  -vuln   nothing but the search for known vulnerabilities, which -long includes;
+          fails if the vulnerability database cannot be reached (COORD_VULNDB is the
+          URL of another one)
   -h      this text
 EOF
 }
 
 long=
+vuln=
 for arg in "$@"; do
 	case $arg in
 	-long | --long) long=1 ;;
+	-vuln | --vuln) vuln=1 ;;
 	-h | --help)
 		usage
 		exit 0
@@ -181,6 +186,36 @@ try_install() {
 # staticcheck is run at a version that accepts the toolchains in use.
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# govulncheck is run at a version that accepts the toolchains in use.
+govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+# vulnerabilities looks for calls of functions with known vulnerabilities in all modules. If
+# the vulnerability database cannot be reached, it leaves that reason in the file $1.
+vulnerabilities() {
+	local module status=0 workspace
+	GOBIN=$tmp go install "$govulncheck"
+	for module in $(sed -n 's/^\t\(\.[^ ]*\)$/\1/p' go.work); do
+		workspace=off
+		[[ $module != ./cmd/coordctl ]] || workspace=
+		echo "-- $module"
+		(cd "$module" && GOWORK=$workspace "$tmp/govulncheck" ${COORD_VULNDB:+-db "$COORD_VULNDB"} ./... 2>&1) | tee "$tmp/vuln.txt" || status=1
+		if grep -q 'fetching vulnerabilities' "$tmp/vuln.txt"; then
+			grep 'fetching vulnerabilities' "$tmp/vuln.txt" >"$1"
+			echo "-- NOT CHECKED: the vulnerability database cannot be reached"
+			return 0
+		fi
+	done
+	return "$status"
+}
+
+# look_up runs vulnerabilities, and sets unchecked if there was no database.
+look_up() {
+	rm -f "$tmp/unchecked.txt"
+	step "known vulnerabilities" vulnerabilities "$tmp/unchecked.txt"
+	unchecked=
+	[[ ! -e $tmp/unchecked.txt ]] || unchecked="known vulnerabilities were NOT CHECKED: $(cat "$tmp/unchecked.txt")"
+}
+
 check_format() {
 	local unformatted
 	unformatted=$("$(go env GOROOT)/bin/gofmt" -l .)
@@ -326,6 +361,7 @@ summary() {
 	echo "- ZooKeeper: $("$java" -cp "$classpath" org.apache.zookeeper.Version --full 2>/dev/null | sed 's/[-,].*//')"
 	echo "- Java: $("$java" -version 2>&1 | head -n 1)"
 	echo "- time: $SECONDS s"
+	echo "- known vulnerabilities: ${unchecked:-none found}"
 	echo
 	echo "## Tests"
 	echo
@@ -351,6 +387,15 @@ if ! command -v go >/dev/null; then
 	echo "test.sh: Go is missing; see https://go.dev/doc/install" >&2
 	exit 1
 fi
+if [[ -n $vuln ]]; then
+	tmp=$(mktemp -d "${TMPDIR:-/tmp}/coord-test-XXXXXX")
+	look_up
+	if [[ -n $unchecked ]]; then
+		echo "test.sh: $unchecked" >&2
+		exit 1
+	fi
+	exit 0
+fi
 install_missing
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/coord-test-XXXXXX")
 # The root module stands by itself; what is beside it in the workspace brings more.
@@ -371,6 +416,7 @@ if [[ -n $long ]]; then
 	export COORD_LONG=1
 	mkdir -p results
 	step "staticcheck" go run "$staticcheck" ./...
+	look_up
 	# The fault tests measure times, so nothing runs beside them.
 	mapfile -t packages < <(go list -buildvcs=false ./... | grep -Ev '/internal/(faulttest|chaos)$')
 	step "tests" verbose results/tests.txt -timeout 120m "${packages[@]}"
@@ -404,4 +450,8 @@ else
 	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" -parallel "$parallel" "${packages[@]}"
 	join
 fi
-echo "== all: ok, $SECONDS s"
+if [[ -n ${unchecked:-} ]]; then
+	echo "== all: ok, $SECONDS s; but $unchecked"
+else
+	echo "== all: ok, $SECONDS s"
+fi
