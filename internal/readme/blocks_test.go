@@ -22,7 +22,7 @@ const modulePath = "github.com/go-coord/coord"
 
 // wellKnown are the packages of the standard library that a block need not import.
 var wellKnown = []string{
-	"bytes", "context", "encoding/json", "errors", "expvar", "fmt", "io", "log", "log/slog", "maps", "net", "net/http",
+	"bytes", "context", "crypto/tls", "crypto/x509", "encoding/json", "errors", "expvar", "fmt", "io", "log", "log/slog", "maps", "net", "net/http",
 	"os", "os/exec", "os/signal", "slices", "sort", "strconv", "strings", "sync", "sync/atomic", "syscall", "testing",
 	"testing/synctest", "time",
 }
@@ -264,7 +264,11 @@ func (m *module) add(t *testing.T, blocks []block) (tests []string) {
 		}
 		m.write(t, filepath.Join(b.folder(), name), text)
 		tests = append(tests, b.tests...)
-		if page := strings.TrimSuffix(filepath.Base(b.page), ".md"); b.kind != wholeFile && !b.alone {
+		page := strings.TrimSuffix(filepath.Base(b.page), ".md")
+		if b.module != "." {
+			page += "_" + strings.ReplaceAll(b.module, "/", "_")
+		}
+		if b.kind != wholeFile && !b.alone {
 			drives[filepath.Join(b.folder(), "drives_test.go")] = filepath.Join("testdata", page+"_test.go.txt")
 		}
 	}

@@ -27,7 +27,7 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 	}
 	exported := regexp.MustCompile(`\w+`).FindAllString(read("api.txt"), -1)
 	tests, variables := sources(t, root)
-	for _, page := range append(pages(t), "BENCHMARKS.md", "TESTING.md", "CONTRIBUTING.md", "CHANGELOG.md") {
+	for _, page := range append(pages(t), "BENCHMARKS.md", "SECURITY.md", "TESTING.md", "CONTRIBUTING.md", "CHANGELOG.md") {
 		text := read(page)
 		var others []string // names of peers on this page
 		for _, names := range all(text, `<!-- names of others: ([^>]*)-->`) {
@@ -41,9 +41,30 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 				t.Errorf("%s: there is no %s, error %v", page, what, err)
 			}
 		}
-		for _, link := range all(prose, `\]\(([^)#]+)`) {
-			if !strings.Contains(link, "://") {
-				exists(filepath.Join(filepath.Dir(page), link))
+		for _, link := range all(prose, `\]\(([^)]+)\)`) {
+			file, anchor, _ := strings.Cut(link, "#")
+			if strings.Contains(link, "://") {
+				continue
+			}
+			if file != "" {
+				exists(filepath.Join(filepath.Dir(page), file))
+			}
+			if anchor == "" {
+				continue
+			}
+			other := page
+			if file != "" {
+				other = filepath.Join(filepath.Dir(page), file)
+			}
+			if !slices.Contains(anchors(read(other)), anchor) {
+				t.Errorf("%s: %s has no heading for the link %s", page, other, link)
+			}
+		}
+		for _, name := range all(prose, `pkg\.go\.dev/github\.com/go-coord/coord[\w/]*#([A-Z]\w*(?:\.[A-Z]\w*)?)\)`) {
+			for _, part := range strings.Split(name, ".") {
+				if !slices.Contains(exported, part) {
+					t.Errorf("%s: a link to the manual names %s, which is not there", page, name)
+				}
 			}
 		}
 		if page == "CHANGELOG.md" {
@@ -83,6 +104,15 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 			t.Errorf("the README does not show the command %q", strings.TrimSpace(command))
 		}
 	}
+}
+
+// anchors returns the names that a forge gives to the headings of a page.
+func anchors(text string) (names []string) {
+	for _, heading := range all(text, `(?m)^#+ (.*)$`) {
+		heading = regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(heading), "")
+		names = append(names, strings.ReplaceAll(heading, " ", "-"))
+	}
+	return append(names, all(text, `<a (?:id|name)="([^"]+)">`)...)
 }
 
 // all returns the matches of the group of a regular expression in a text.

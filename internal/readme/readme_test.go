@@ -27,14 +27,15 @@
 //	-->
 //
 // The comment takes the same words. A file testdata/PAGE_test.go.txt, of the package page, is a
-// further part of the page's package: a test that uses its blocks. The errors of the compiler name
-// the lines of the page.
+// further part of the page's package: a test that uses its blocks. For the blocks with in=bench it
+// is PAGE_bench_test.go.txt. The errors of the compiler name the lines of the page.
 //
 // Names in `backquotes` that begin with a capital letter must exist in api.txt, be a test, or
 // stand on the page in a comment of its own: <!-- names of others: LeaderSelector Lease -->.
 package readme
 
 import (
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -110,6 +111,42 @@ func TestTheBlocksOfThePagesRun(t *testing.T) {
 					t.Errorf("the program did not report that it has the lock:\n%s", out)
 				}
 			})
+			t.Run("the certificates and the permissions of the guide to production work on a server", func(t *testing.T) {
+				zktest.Require(t)
+				dir, servers := guidedServer(t)
+				t.Setenv("COORD_GUIDE_TLS", dir)
+				t.Setenv("COORD_GUIDE_SERVERS", servers)
+				if out := m.run(t, "go", "test", "-count=1", "-v", "-run", "TestOrders", "./docs_production"); !strings.Contains(out, "--- PASS: TestOrders") {
+					t.Errorf("the test did not run:\n%s", out)
+				}
+			})
 		})
 	}
+}
+
+// guidedServer runs the commands of docs/production.md that make certificates, and starts a
+// server with the settings of that page, which also refuses sessions without credentials.
+func guidedServer(t *testing.T) (dir, servers string) {
+	t.Helper()
+	text := readFile(t, filepath.Join(root, "docs", "production.md"))
+	commands := all(text, "(?s)```sh\n(mkdir.*?)```")
+	settings := all(text, "(?s)```properties\n(.*?)```")
+	if len(commands) != 1 || len(settings) != 1 {
+		t.Fatalf("%d blocks of commands, %d of settings", len(commands), len(settings))
+	}
+	dir = t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", commands[0])
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("the commands: %v\n%s", err, out)
+	}
+	dir = filepath.Join(dir, "tls")
+	config := map[string]string{"enforce.auth.enabled": "true", "enforce.auth.schemes": "digest"}
+	for _, line := range strings.Split(strings.ReplaceAll(settings[0], "/etc/zookeeper/tls", dir), "\n") {
+		if name, value, ok := strings.Cut(line, "="); ok && name != "secureClientPort" {
+			config[name] = value
+		}
+	}
+	e := zktest.Run(t, &zktest.Options{TLS: &zktest.TLSOptions{}, Config: config})
+	return dir, strings.Join(e.SecureAddrs(), ",")
 }
