@@ -64,7 +64,7 @@
 //   - [Counter]: a number to add to, and blocks of numbers for ids.
 //   - [Cache]: a live copy of a subtree, to read without a round trip.
 //   - Package inspect: what stands under a path: which recipe, its holders, and
-//     which waiter waits for which.
+//     which waiter waits for which; and which recipes there are in a tree.
 //
 // # What is common to all
 //

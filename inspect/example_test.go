@@ -38,3 +38,36 @@ func ExamplePath() {
 	// mutex: held, no waiters
 	// holds: true with the token of our hold: true
 }
+
+// Tree finds the recipes below a path. For a person, print the Survey itself.
+func ExampleTree() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/locks/reindex", nil).Lock(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer h.Release()
+	if _, err := coord.NewQueue[string](c, "/jobs/mail", nil).Put(ctx, "hello"); err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	v, err := inspect.Tree(ctx, c, "/", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, in := range v.Reports {
+		fmt.Printf("%s: %s: %s\n", in.Path, in.Recipe, in.Summary)
+	}
+	// Output:
+	// /jobs/mail: queue: 1 item: 1 ready, 0 claimed, 0 delayed
+	// /locks/reindex: mutex: held, no waiters
+}

@@ -49,7 +49,7 @@ func (x *inspector) group(ctx context.Context, k *nameKinds, add func(recipe, su
 		}
 		return list
 	}
-	standing, all, err := x.getStanding(ctx, x.dir, k.all, x.data, order)
+	standing, all, err := x.getStanding(ctx, x.dir, k.all, x.small(), order)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	var list []string
 	known := true // list names all members
 	if k.fixed["members"] {
-		if list, _, known, err = x.list(ctx, dir+"/members"); err != nil {
+		if list, known, err = x.list(ctx, dir+"/members"); err != nil {
 			return err
 		}
 	}
@@ -166,7 +166,7 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 		}
 		return all
 	}
-	standing, all, err := x.getStanding(ctx, dir+"/members", list, x.data, kept)
+	standing, all, err := x.getStanding(ctx, dir+"/members", list, x.small(), kept)
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 		}
 	}
 	in.members(x, standing, all)
-	root, err := x.get(ctx, dir, false)
+	root, err := x.get(ctx, x.in.Path, false)
 	if err != nil {
 		return err
 	}

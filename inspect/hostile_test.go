@@ -32,6 +32,11 @@ func sanePage(t *testing.T, in *inspect.Report) {
 	if in.Recipe == "" || in.Summary == "" || !utf8.ValidString(text) {
 		t.Errorf("recipe %q, summary %q:\n%q", in.Recipe, in.Summary, text)
 	}
+	saneText(t, text)
+}
+
+func saneText(t *testing.T, text string) {
+	t.Helper()
 	for _, r := range text {
 		if r != '\n' && !strconv.IsPrint(r) {
 			t.Errorf("the text has %q:\n%s", r, text)
@@ -107,6 +112,19 @@ func TestInspectSurvivesHostileNodes(t *testing.T) {
 					if o != nil && o.MaxReads > 0 && in.Reads > o.MaxReads+1 {
 						w.T.Errorf("seed %d: %s: %d reads, at most %d were allowed", seed, p, in.Reads, o.MaxReads)
 					}
+				}
+			}
+			for _, o := range []*inspect.Options{nil, {MaxReads: 1 + rng.IntN(10)}, {MaxDepth: 1}} {
+				v, err := inspect.Tree(context.Background(), c, "/", o)
+				if err != nil {
+					w.T.Fatalf("seed %d: %v", seed, err)
+				}
+				for _, in := range v.Reports {
+					sanePage(w.T, in)
+				}
+				saneText(w.T, v.String())
+				if o != nil && o.MaxReads > 0 && v.Reads > o.MaxReads {
+					w.T.Errorf("seed %d: %d reads, at most %d were allowed", seed, v.Reads, o.MaxReads)
 				}
 			}
 			s.Close()

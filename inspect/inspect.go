@@ -1,9 +1,10 @@
 // Package inspect describes what stands under a path: which recipe, its holders, and
-// which waiter waits for which. It is for operators, and for programs that show it to
-// them.
+// which waiter waits for which. Tree does so for all recipes below a path. It is for
+// operators, and for programs that show it to them.
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,19 +18,46 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// Options are the options of Path. They may be nil.
+// Options are the options of Path and Tree. They may be nil.
 type Options struct {
 	// Data includes the data that users have stored: the data of contenders and
 	// members, values, items, payloads. It can be secret, so without Data only its
 	// size is reported. What is meant to be seen is reported in any case: the IDs of
-	// contenders and members, and the reasons of revocations and aborts.
+	// contenders and members, data that is the address of a host, and the reasons of
+	// revocations and aborts.
 	Data bool
 
 	// MaxReads bounds the number of reads: one for each node that matters and one for
-	// each list of nodes. The default is 1,000. Nodes beyond that are not described,
-	// and Truncated is set. If the service has batches (see Features of package
-	// backend), many reads of data are one request.
+	// each list of nodes. The default is 1,000, and 10,000 for Tree, in which each recipe
+	// gets at most 1,000. Nodes beyond that are not described, and Truncated is set. If the
+	// service has batches (see Features of package backend), many reads of data are one
+	// request.
 	MaxReads int
+
+	// MaxDepth is for Tree: how many levels below the path it looks at. The default is
+	// 32. If there are more, Truncated is set.
+	MaxDepth int
+}
+
+// withDefaults returns the options of a call with that default of MaxReads.
+func (o *Options) withDefaults(op, path string, reads int) (Options, error) {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	var err error
+	switch {
+	case opts.MaxReads < 0:
+		err = fmt.Errorf("%w: MaxReads %d", coord.ErrInvalid, opts.MaxReads)
+	case opts.MaxDepth < 0:
+		err = fmt.Errorf("%w: MaxDepth %d", coord.ErrInvalid, opts.MaxDepth)
+	}
+	if err != nil {
+		return opts, &backend.Error{Op: op, Path: path, Err: err}
+	}
+	opts.MaxReads = cmp.Or(opts.MaxReads, reads)
+	opts.MaxDepth = cmp.Or(opts.MaxDepth, defaultDepth)
+	return opts, nil
 }
 
 // defaultReads is the default of MaxReads.
@@ -51,7 +79,8 @@ type Report struct {
 	// "priorityqueue", "delayqueue", "shards", "twophase" (which Coordinators and Participants
 	// share), "inbox" (of one of its sites). Or it is "missing", "empty", "part"
 	// (nodes from within a recipe whose path is further up), "mixture" (of several
-	// recipes), or "unknown".
+	// recipes), or "directory" (the nodes at the path are of no recipe; recipes can be
+	// below them).
 	Recipe string `json:"recipe"`
 
 	Summary string    `json:"summary"` // in one line
@@ -62,7 +91,7 @@ type Report struct {
 	Truncated bool     `json:"truncated,omitempty"`
 	Notes     []string `json:"notes,omitempty"`
 
-	// Foreign lists names of nodes at the path that no recipe of coord
+	// Foreign lists names of nodes at the path of a recipe that no recipe of coord
 	// creates, the first 20 in order. ForeignCount is the number of all such nodes.
 	Foreign      []string `json:"foreign,omitempty"`
 	ForeignCount int      `json:"foreign_count,omitempty"`
@@ -80,6 +109,7 @@ type Report struct {
 	TwoPhase      *TwoPhase      `json:"twophase,omitempty"`
 	Shards        *Shards        `json:"shards,omitempty"`
 	Inbox         *Site          `json:"inbox,omitempty"`
+	Directory     *Directory     `json:"directory,omitempty"`
 }
 
 // A Node is a node by which a client takes part in a recipe.
@@ -94,34 +124,29 @@ type Node struct {
 	Unread string `json:"unread,omitempty"`
 }
 
-// Path describes the state under a path, which is below the client's namespace. It only
+// Path describes the state under a path, which is below the client's namespace or "/". It only
 // reads, after one Sync. The nodes are read at different moments, so the result is not a
 // snapshot: contenders can come or go meanwhile. Nodes that vanish while they are read
 // are left out.
 //
 // A path without a node, and nodes that belong to no recipe, are not errors; the Report
-// says so. If the session is lost, Path begins again on the next one. Errors: that of the
+// says so. Of a directory above recipes it describes the first 100 nodes in a word; Tree
+// describes what is below in full. If the session is lost, Path begins again on the next one. Errors: that of the
 // context; coord.ErrDenied if the path itself may not be read (below it, a note reports
 // that); coord.ErrBadPath; coord.ErrInvalid; coord.ErrClosed.
 func Path(ctx context.Context, c *coord.Client, path string, o *Options) (*Report, error) {
 	const op = "inspect"
-	full, err := c.FullPath(path)
-	if e := (*backend.Error)(nil); errors.As(err, &e) {
-		return nil, &backend.Error{Op: op, Path: e.Path, Err: e.Err}
+	full, root, err := place(c, op, path)
+	if err != nil {
+		return nil, err
 	}
-	var opts Options
-	if o != nil {
-		opts = *o
-	}
-	if opts.MaxReads < 0 {
-		return nil, &backend.Error{Op: op, Path: full, Err: fmt.Errorf("%w: MaxReads %d", coord.ErrInvalid, opts.MaxReads)}
-	}
-	if opts.MaxReads == 0 {
-		opts.MaxReads = defaultReads
+	opts, err := o.withDefaults(op, full, defaultReads)
+	if err != nil {
+		return nil, err
 	}
 	r, err := onSession(ctx, c, func(s backend.Session) (*Report, error) {
 		x := &inspector{
-			s: s, dir: full, root: strings.TrimSuffix(full, path), data: opts.Data, left: opts.MaxReads,
+			s: s, dir: strings.TrimSuffix(full, "/"), root: root, data: opts.Data, left: opts.MaxReads,
 			in: &Report{Path: full, At: time.Now().UTC()},
 		}
 		err := x.inspect(ctx)
@@ -135,11 +160,11 @@ func Path(ctx context.Context, c *coord.Client, path string, o *Options) (*Repor
 
 // onSession runs read on a session of the client, and again on the next one if that
 // session is lost.
-func onSession(ctx context.Context, c *coord.Client, read func(backend.Session) (*Report, error)) (*Report, error) {
+func onSession[T any](ctx context.Context, c *coord.Client, read func(backend.Session) (*T, error)) (*T, error) {
 	for {
 		s, err := c.Session(ctx)
 		if e, ok := err.(*backend.Error); ok {
-			err = e.Err // the error of Path names only Path
+			err = e.Err // the error of the call names the call
 		}
 		if err != nil {
 			return nil, err
@@ -156,13 +181,13 @@ func onSession(ctx context.Context, c *coord.Client, read func(backend.Session) 
 
 // inspect reads the path and everything that matters below it.
 func (x *inspector) inspect(ctx context.Context) error {
-	in, dir := x.in, x.dir
+	in := x.in
 	defer func() { in.Reads = x.reads }()
-	if err := x.s.Sync(ctx, dir); err != nil {
+	if err := x.s.Sync(ctx, in.Path); err != nil {
 		return err
 	}
 	x.count()
-	names, stat, err := x.s.Children(ctx, dir, nil)
+	names, stat, err := x.s.Children(ctx, in.Path, nil)
 	if isNotFound(err) {
 		in.Recipe = "missing"
 		in.Summary = "nothing there: an unused recipe, or a barrier that is not set"
@@ -171,10 +196,23 @@ func (x *inspector) inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(names) == 0 {
-		return x.leaf(ctx, stat)
-	}
 	slices.Sort(names)
+	if err := x.describe(ctx, names, stat, nil); err != nil {
+		return err
+	}
+	if in.Directory != nil {
+		return x.directory(ctx, x.below)
+	}
+	return nil
+}
+
+// describe describes the path, with these children in order. top is what was read of its
+// node, unless it is nil.
+func (x *inspector) describe(ctx context.Context, names []string, stat backend.Stat, top *seen) error {
+	in := x.in
+	if len(names) == 0 {
+		return x.leaf(ctx, stat, top)
+	}
 	k := sortNames(names)
 	var recipes, says []string
 	add := func(recipe, summary string) {
@@ -188,14 +226,17 @@ func (x *inspector) inspect(ctx context.Context) error {
 		}
 	}
 	var data []byte
-	if stat.DataLength > 0 {
-		r, err := x.get(ctx, dir, true)
+	switch {
+	case top != nil:
+		data = top.data
+	case stat.DataLength > 0:
+		r, err := x.get(ctx, in.Path, true)
 		if err != nil {
 			return err
 		}
 		data = r.data
 	}
-	x.setForeign(k, data, stat)
+	x.setForeign(k, data, stat, len(recipes) > 0 || len(k.parts) > 0)
 	switch {
 	case len(recipes) == 1:
 		in.Recipe, in.Summary = recipes[0], says[0]
@@ -212,22 +253,26 @@ func (x *inspector) inspect(ctx context.Context) error {
 			in.note("inspect a path further up, such as %s", up)
 		}
 	default:
-		in.Recipe = "unknown"
-		in.Summary = plural(in.ForeignCount, "node") + " that no recipe of this package makes"
-		in.note("what stands here can be recipes further down: inspect the paths below")
+		in.Recipe = "directory"
+		in.Directory = &Directory{Nodes: len(names)}
+		in.Summary = in.Directory.summary()
 	}
 	return nil
 }
 
-// setForeign reports the nodes that no recipe has claimed, and data in a directory.
-func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat) {
+// setForeign reports the nodes that no recipe has claimed, if there is a recipe, and data in a
+// directory.
+func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat, recipe bool) {
 	in := x.in
 	for name := range k.fixed {
 		k.foreign = append(k.foreign, name)
 	}
 	slices.Sort(k.foreign)
-	in.ForeignCount = len(k.foreign)
-	in.Foreign = k.foreign[:min(len(k.foreign), 20)]
+	x.below = k.foreign
+	if recipe {
+		in.ForeignCount = len(k.foreign)
+		in.Foreign = k.foreign[:min(len(k.foreign), 20)]
+	}
 	if _, marked := layout.ParseMark(data); stat.DataLength > 0 && !marked {
 		in.note("the node itself holds %s, which no recipe with nodes below it stores", plural(int(stat.DataLength), "byte"))
 	}
@@ -236,9 +281,9 @@ func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat) {
 	}
 }
 
-// leaf describes a node without children.
-func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
-	in, dir := x.in, x.dir
+// leaf describes a node without children. top is what was read of it, unless it is nil.
+func (x *inspector) leaf(ctx context.Context, stat backend.Stat, top *seen) error {
+	in := x.in
 	owned := stat.EphemeralOwner != 0
 	empty := layout.IsEmptyValue(stat)
 	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) && !empty {
@@ -253,17 +298,23 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat) error {
 		in.Summary = "a directory whose nodes are all gone: a recipe that is not in use"
 		return nil
 	}
-	if !x.take() {
+	var data []byte
+	switch {
+	case top != nil:
+		data = top.data
+	case !x.take():
 		in.Recipe, in.Summary = "value", plural(int(stat.DataLength), "byte")
 		return nil
-	}
-	data, stat, err := x.s.Get(ctx, dir, nil)
-	if isNotFound(err) {
-		in.Recipe, in.Summary = "missing", "nothing there: it was deleted while it was read"
-		return nil
-	}
-	if err != nil {
-		return err
+	default:
+		var err error
+		data, stat, err = x.s.Get(ctx, in.Path, nil)
+		if isNotFound(err) {
+			in.Recipe, in.Summary = "missing", "nothing there: it was deleted while it was read"
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if kind, ok := layout.ParseMark(data); ok && kind == layout.KindBarrier {
 		x.setBarrier(stat)

@@ -214,8 +214,14 @@ var inspectScenes = []inspectScene{
 		inspectMake(w, backend.Persistent, "/m") // a container could be reaped before it is inspected
 		coordtest.Prime(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
 	}},
-	{name: "unknown", path: "/u", setup: func(w *world) {
+	{name: "directory", path: "/u", setup: func(w *world) {
 		inspectMake(w, backend.Persistent, "/u=some text", "/u/README", "/u/lock-1", "/u/x")
+	}},
+	{name: "directory-of-queues", path: "/queues", data: true, setup: func(w *world) {
+		inspectMake(w, backend.Persistent, "/queues", "/queues/old", "/queues/old/2024", "/queues/config=3")
+		for _, name := range []string{"orders", "mails"} {
+			mustPut(w.T, coord.NewQueue[int](w.Open(name, nil), "/queues/"+name, nil), 1, 2)
+		}
 	}},
 	{name: "foreign", path: "/m", setup: func(w *world) {
 		coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
@@ -660,6 +666,7 @@ func TestTheJSONOfAnInspectionHasStableNames(t *testing.T) {
 		}
 	}
 	check(reflect.TypeFor[inspect.Report]())
+	check(reflect.TypeFor[inspect.Survey]())
 	if len(done) < 15 {
 		t.Errorf("only %d types were seen", len(done))
 	}
@@ -669,7 +676,7 @@ func TestTheJSONOfAnInspectionHasStableNames(t *testing.T) {
 func TestInspectRefusesBadInput(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
-		for _, path := range []string{"", "/", "x", "/_coord/journal", "/a//b"} {
+		for _, path := range []string{"", "x", "/_coord/journal", "/a//b"} {
 			_, err := inspect.Path(context.Background(), c, path, nil)
 			coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		}

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,9 @@ type Contender struct {
 	Revocation *Revocation `json:"revocation,omitempty"`
 
 	ID string `json:"id,omitempty"`
+
+	// Host is the address of the contender's host, which Curator stores in a node by default.
+	Host string `json:"host,omitempty"`
 
 	// Keep is the time for which the node's client may keep the lock after its last
 	// release, see coord.MutexOptions. Whether it does, only that client knows.
@@ -181,6 +185,9 @@ func (x *inspector) line(ctx context.Context, names []string, kinds layout.LineK
 			e.ID, own = strings.ToValidUTF8(id, "?"), rest
 			e.Size = len(own)
 		}
+		if host, err := netip.ParseAddr(string(own)); err == nil {
+			e.Host = host.WithZone("").String()
+		}
 		e.Data = x.keep(own)
 		in.Contenders = append(in.Contenders, e)
 	}
@@ -273,7 +280,7 @@ func (x *inspector) semaphore(ctx context.Context, k *nameKinds, add func(recipe
 	}
 	var names []string
 	if k.fixed["requests"] {
-		if names, _, _, err = x.list(ctx, dir+"/requests"); err != nil {
+		if names, _, err = x.list(ctx, dir+"/requests"); err != nil {
 			return err
 		}
 	}

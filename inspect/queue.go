@@ -2,12 +2,14 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/queuestat"
 )
@@ -23,6 +25,10 @@ type Queue struct {
 
 	// Next is the item that the next Take would get, if this client's clock is right.
 	Next *Item `json:"next,omitempty"`
+
+	// Oldest is since when the ready item that has waited longest has been in the queue, or
+	// since when it has been due, if that is later. It is zero if no item is ready.
+	Oldest time.Time `json:"oldest,omitzero"`
 
 	// Claims are the claims in the order of the items.
 	Claims []Claim `json:"claims,omitempty"`
@@ -65,14 +71,14 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 	var names []string
 	var err error
 	if k.fixed["items"] {
-		if names, _, _, err = x.list(ctx, items); err != nil {
+		if names, _, err = x.list(ctx, items); err != nil {
 			return err
 		}
 		names = slices.DeleteFunc(names, layout.CountsQueue)
 	}
 	var takers []string
 	if k.fixed["waiters"] {
-		if takers, _, _, err = x.list(ctx, waiters); err != nil {
+		if takers, _, err = x.list(ctx, waiters); err != nil {
 			return err
 		}
 	}
@@ -151,11 +157,45 @@ func (x *inspector) items(ctx context.Context, in *Queue, buckets []layout.Bucke
 			in.Next = &item
 		}
 	}
-	return kind, nil
+	return kind, x.oldest(ctx, in, kind, &scan.tally)
+}
+
+// oldest sets Oldest. The next item of a Queue is the oldest one.
+func (x *inspector) oldest(ctx context.Context, in *Queue, kind string, tally *queuestat.Tally) error {
+	if kind == "queue" {
+		if in.Next != nil {
+			in.Oldest = in.Next.Since
+		}
+		return nil
+	}
+	since, err := tally.Oldest(ctx, counted{x.s, x})
+	if since > 0 {
+		in.Oldest = utc(since)
+	}
+	if errors.Is(err, errNoReads) || answers(err, backend.ErrDenied) {
+		return nil
+	}
+	return err
+}
+
+// counted is a session whose Exists counts as a read of x, and fails when the limit is reached.
+type counted struct {
+	backend.Session
+	x *inspector
+}
+
+var errNoReads = errors.New("no more reads")
+
+func (c counted) Exists(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
+	if !c.x.take() {
+		return backend.Stat{}, errNoReads
+	}
+	return c.Session.Exists(ctx, path, w)
 }
 
 // queueScan is the result of listing the buckets, beside the numbers of items.
 type queueScan struct {
+	tally               queuestat.Tally
 	claims              []entry
 	next                *entry
 	keys, dues, minutes bool // some key is not 0, some item is due at a time, all keys are minutes
@@ -176,7 +216,7 @@ func (q *queueScan) kind(items int) string {
 func (x *inspector) scan(ctx context.Context, in *Queue, buckets []layout.Bucket) (*queueScan, error) {
 	now := x.in.At.UnixMilli()
 	q := &queueScan{minutes: true}
-	var tally queuestat.Tally
+	tally := &q.tally
 	for _, b := range buckets {
 		q.keys = q.keys || b.Key != 0
 		q.minutes = q.minutes && (b.Key == 0 || b.Key%layout.DelayGrain == 0 && b.Key > 1e12) // since 2001
@@ -262,7 +302,7 @@ func (x *inspector) item(e *entry, kind string, got []seen) (it Item, ok bool, r
 
 // deadLetters counts the items of a queue of dead letters, whose buckets are in items.
 func (x *inspector) deadLetters(ctx context.Context, items string) (n int, err error) {
-	names, _, _, err := x.list(ctx, items)
+	names, _, err := x.list(ctx, items)
 	if err != nil {
 		return 0, err
 	}

@@ -14,17 +14,43 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// inspector is one call of Path under way, on one session.
+// inspector is the description of one path under way, on one session.
 type inspector struct {
 	s    backend.Session
-	dir  string // the path
+	dir  string // the path; "" for the root
 	root string // the client's namespace, with which dir begins
 	data bool   // keep what users have stored
 	in   *Report
 
+	below []string // names of the nodes that belong to no recipe
+
+	shared *budget // of all inspectors of a Tree, or nil
+	mu     sync.Mutex
+	reads  int
+	left   int
+}
+
+// A budget is the reads that several inspectors may make together.
+type budget struct {
 	mu    sync.Mutex
 	reads int
 	left  int
+	short bool // an inspector wanted more
+}
+
+// take is takeN of an inspector.
+func (b *budget) take(n int) bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left < n {
+		b.short = true
+		return false
+	}
+	b.reads, b.left = b.reads+n, b.left-n
+	return true
 }
 
 // count counts a read that is made whatever the limit is.
@@ -42,7 +68,7 @@ func (x *inspector) take() bool { return x.takeN(1) }
 func (x *inspector) takeN(n int) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.left < n {
+	if x.left < n || !x.shared.take(n) {
 		x.in.Truncated = true
 		return false
 	}
@@ -136,6 +162,10 @@ func (x *inspector) readAll(ctx context.Context, wants []want) ([]backend.ReadRe
 	return results, all.Wait()
 }
 
+// small reports whether to read the data of nodes whose data is small, such as members. Batches
+// read only nodes with their data, and one request for many nodes is worth the bytes.
+func (x *inspector) small() bool { return x.data || x.s.Features().Has(backend.Batches) }
+
 // judge returns what the read of a node shows.
 func (x *inspector) judge(ctx context.Context, w want, read backend.ReadResult) (seen, error) {
 	r, err := seen{data: read.Data, stat: read.Stat}, read.Err
@@ -156,14 +186,13 @@ func (x *inspector) judge(ctx context.Context, w want, read backend.ReadResult) 
 
 // list lists the children of a node. ok is false if there is no list. If the
 // permission is missing, a note says so.
-func (x *inspector) list(ctx context.Context, path string) (names []string, stat backend.Stat, ok bool, err error) {
-	if !x.take() {
-		return nil, stat, false, nil
+func (x *inspector) list(ctx context.Context, path string) (names []string, ok bool, err error) {
+	all, err := x.lists(ctx, []string{path})
+	if err != nil {
+		return nil, false, err
 	}
-	names, stat, err = x.s.Children(ctx, path, nil)
-	ok, err = x.listed(path, err)
-	slices.Sort(names)
-	return names, stat, ok, err
+	slices.Sort(all[0].names)
+	return all[0].names, all[0].ok, nil
 }
 
 // listed reports whether there is a list of the node, whose Children returned err.
@@ -193,13 +222,26 @@ func (x *inspector) lists(ctx context.Context, paths []string) ([]children, erro
 	for n < len(paths) && x.take() {
 		n++
 	}
-	got, err := queuestat.Lists(ctx, x.s, paths[:n]...)
+	got, err := x.readLists(ctx, paths[:n])
 	all := make([]children, len(paths))
 	for i := 0; i < len(got) && err == nil; i++ {
 		all[i].names = got[i].Names
 		all[i].ok, err = x.listed(paths[i], got[i].Err)
 	}
 	return all, err
+}
+
+// readLists reads the lists of the children of nodes.
+func (x *inspector) readLists(ctx context.Context, paths []string) ([]queuestat.List, error) {
+	p, pooled := x.s.(*pool)
+	if !pooled || len(paths) != 1 || !p.Features().Has(backend.Batches) {
+		return queuestat.Lists(ctx, x.s, paths...)
+	}
+	got, err := p.ReadMany(ctx, backend.Read{Path: paths[0], Children: true})
+	if err != nil {
+		return nil, err
+	}
+	return []queuestat.List{{Names: got[0].Names, Err: got[0].Err}}, nil
 }
 
 const (
@@ -247,7 +289,7 @@ func (x *inspector) getStanding(ctx context.Context, dir string, names []string,
 		}
 		gone := func(name string) bool { return all[name].gone }
 		if vanished && lists < mostLists {
-			again, _, ok, err := x.list(ctx, dir)
+			again, ok, err := x.list(ctx, dir)
 			if err != nil {
 				return nil, nil, err
 			}

@@ -49,7 +49,7 @@ func (x *inspector) shards(ctx context.Context, k *nameKinds, add func(recipe, s
 		return err
 	}
 	dir := x.dir + "/" + layout.ShardsName
-	names, _, _, err := x.list(ctx, dir)
+	names, _, err := x.list(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (x *inspector) shards(ctx context.Context, k *nameKinds, add func(recipe, s
 // shardMembers reads the members.
 func (x *inspector) shardMembers(ctx context.Context, in *Shards) error {
 	dir := x.dir + "/" + layout.WorkersName
-	names, _, _, err := x.list(ctx, dir)
+	names, _, err := x.list(ctx, dir)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ func (in *Report) String() string {
 	if in.Inbox != nil {
 		p.sites([]Site{*in.Inbox})
 	}
+	p.directory(in.Directory)
 	p.line("")
 	if in.ForeignCount > 0 {
 		names := make([]string, len(in.Foreign))
@@ -56,8 +57,22 @@ func (in *Report) String() string {
 	return strings.TrimLeft(p.text.String(), "\n")
 }
 
+func (p *page) directory(d *Directory) {
+	if d == nil {
+		return
+	}
+	rows := [][]string{{"name", "is", "summary"}}
+	for _, b := range d.Below {
+		rows = append(rows, []string{printable(b.Name), b.Recipe, b.Summary})
+	}
+	p.table(rows...)
+	if rest := d.Nodes - len(d.Below); rest > 0 {
+		p.line("  … and %d more", rest)
+	}
+}
+
 func (p *page) contenders(l *Line) {
-	rows := [][]string{{"#", "is", "id", "token", "session", "came", "waits for", "bytes", "data"}}
+	rows := [][]string{{"#", "is", "id", "host", "token", "session", "came", "waits for", "bytes", "data"}}
 	number := make(map[string]int)
 	for i, e := range l.Contenders {
 		number[e.Name] = i + 1
@@ -82,7 +97,7 @@ func (p *page) contenders(l *Line) {
 		if e.Role == "candidate" || e.ID != "" {
 			id = strconv.Quote(shorten(e.ID))
 		}
-		rows = append(rows, slices.Concat([]string{strconv.Itoa(i + 1), is, id, token(e.Token)}, e.who(), []string{numbers(number, e.WaitsFor)}, e.what()))
+		rows = append(rows, slices.Concat([]string{strconv.Itoa(i + 1), is, id, e.Host, token(e.Token)}, e.who(), []string{numbers(number, e.WaitsFor)}, e.what()))
 		if r := e.Revocation; r != nil {
 			asked = append(asked, fmt.Sprintf("#%d is asked to give it up%s", i+1, r.text()))
 		}
@@ -235,6 +250,9 @@ func (p *page) queue(q *Queue) {
 	if !q.NextDue.IsZero() {
 		p.line("")
 		p.line("  the first of the delayed is due at %s", stamp(q.NextDue))
+	}
+	if !q.Oldest.IsZero() {
+		p.line("  the oldest of the ready has waited since %s", stamp(q.Oldest))
 	}
 	if q.Litter > 0 {
 		p.line("  %s left of items that others deleted", plural(q.Litter, "node"))

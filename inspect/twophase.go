@@ -92,12 +92,12 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 	var ids, sites []string
 	var err error
 	if k.fixed["tx"] {
-		if ids, _, _, err = x.list(ctx, sp.records()); err != nil {
+		if ids, _, err = x.list(ctx, sp.records()); err != nil {
 			return err
 		}
 	}
 	if k.fixed["sites"] {
-		if sites, _, _, err = x.list(ctx, sp.sites()); err != nil {
+		if sites, _, err = x.list(ctx, sp.sites()); err != nil {
 			return err
 		}
 	}
@@ -334,7 +334,7 @@ func (x *inspector) outcome(ctx context.Context, sp space, id string, czxid int6
 
 // site describes a site. Branches of the transactions in known are only counted.
 func (x *inspector) site(ctx context.Context, sp space, name string, known map[string]bool) (s Site, ok bool, err error) {
-	names, _, ok, err := x.list(ctx, sp.inbox(name))
+	names, ok, err := x.list(ctx, sp.inbox(name))
 	if err != nil || !ok {
 		return s, false, err
 	}
