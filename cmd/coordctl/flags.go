@@ -1,18 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
@@ -26,10 +26,11 @@ type tool struct {
 	stdout, stderr io.Writer
 	signals        <-chan os.Signal
 
-	verb    string // "lock", "queue put" and so on
-	path    string
-	values  []string // of queue put
-	command []string // the words after "--"
+	path   string   // PATH
+	values []string // the words after it
+	dashed []string // the words after "--"
+
+	flags *pflag.FlagSet // those of all verbs
 
 	servers       string
 	backend       string
@@ -39,128 +40,102 @@ type tool struct {
 	timeout       time.Duration
 	margin        time.Duration
 	wait          time.Duration // negative: for ever
-	grace         time.Duration
-	id            string
-	once          bool
-	json          bool
-	data          bool
-	verbose       bool
 	tls           bool
 	ca, cert, key string
+	credentials   string // a file
+	context       string // of the config file
+	json          bool
+	output        string // "text" or "json"
+	yes           bool
+	verbose       bool
+
+	digest string // "user:password" for ZooKeeper, from the environment or the file
+	user   string // the same for etcd
+
+	// Flags of some verbs.
+	grace time.Duration
+	id    string
+	once  bool
+	data  bool
 }
-
-const synopsis = `usage: coordctl [flags] lock    PATH -- COMMAND [ARGUMENT…]
-       coordctl [flags] elect   PATH -- COMMAND [ARGUMENT…]
-       coordctl [flags] inspect PATH
-       coordctl [flags] queue   PATH | put PATH [VALUE…] | take PATH | len PATH
-       coordctl [flags] watch   PATH
-
-Credentials: COORD_DIGEST=user:password in the environment; for etcd COORD_USER=user:password.
-`
 
 const (
 	mostGrace = 900 * time.Millisecond // so that the command ends within a second
 	openLimit = 30 * time.Second       // for the first contact
 )
 
-// parse reads the command line. The verb is empty if there is nothing to do.
-func (t *tool) parse(args []string) error {
-	fs := flag.NewFlagSet("coordctl", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.StringVar(&t.servers, "servers", os.Getenv("COORD_SERVERS"), "the servers, as `host:port,…`; also COORD_SERVERS")
-	fs.StringVar(&t.backend, "backend", cmp.Or(os.Getenv("COORD_BACKEND"), "zookeeper"), "what the servers are: zookeeper or etcd; also COORD_BACKEND")
-	fs.StringVar(&t.prefix, "prefix", "", "etcd: what the keys begin with (default coord)")
-	fs.BoolVar(&t.memory, "memory", false, "use a service in the memory of this process, to try things out")
+// addFlags defines the flags of all verbs.
+func (t *tool) addFlags(root *cobra.Command) {
+	fs := root.PersistentFlags()
+	t.flags = fs
+	fs.StringVar(&t.servers, "servers", "", "the `servers`, as host:port, separated by commas")
+	fs.StringVar(&t.backend, "backend", "zookeeper", "`what` the servers are: zookeeper or etcd")
+	fs.StringVar(&t.prefix, "prefix", "", "etcd: the `text` with which the keys begin (default coord)")
 	fs.StringVar(&t.namespace, "namespace", "", "a `path` that is a prefix of PATH")
+	fs.StringVar(&t.context, "context", "", "the `name` of a context of the config file")
+	fs.BoolVar(&t.memory, "memory", false, "use a service in the memory of this process, to try things out")
 	fs.DurationVar(&t.timeout, "timeout", 10*time.Second, "the session timeout: how long the service waits for a silent client")
 	fs.DurationVar(&t.margin, "margin", 0, "how long before that a loss is noticed (default a third of the timeout)")
 	t.wait = -1
-	fs.Func("wait", "how long to wait for the lock, leadership or an item, as a `duration`; 0 tries once (default for ever)", func(s string) (err error) {
-		if t.wait, err = time.ParseDuration(s); err == nil && t.wait < 0 {
-			err = errors.New("negative")
-		}
-		return err
-	})
-	fs.DurationVar(&t.grace, "grace", 300*time.Millisecond, "the time between SIGTERM and SIGKILL when the lock is lost, at most "+mostGrace.String())
-	fs.StringVar(&t.id, "id", defaultID(), "lock, elect: the name that inspect shows")
-	fs.BoolVar(&t.once, "once", false, "elect: do not campaign again")
-	fs.BoolVar(&t.json, "json", false, "inspect, queue PATH, watch: print JSON")
-	fs.BoolVar(&t.data, "data", false, "inspect, watch: show stored data, which can be secret")
-	fs.BoolVar(&t.verbose, "v", false, "log changes of the session")
-	fs.BoolVar(&t.tls, "tls", false, "use TLS, with the system's authorities unless -tls-ca is given")
+	fs.Var((*waitFlag)(&t.wait), "wait", "how long to wait: for the lock, leadership, an item, an answer; 0 tries once")
+	fs.BoolVar(&t.tls, "tls", false, "use TLS, with the system's authorities unless --tls-ca is given")
 	fs.StringVar(&t.ca, "tls-ca", "", "a PEM `file` with the authorities that sign the servers' certificates")
 	fs.StringVar(&t.cert, "tls-cert", "", "a PEM `file` with the certificate of this client")
 	fs.StringVar(&t.key, "tls-key", "", "a PEM `file` with its key")
-
-	if i := slices.Index(args, "--"); i >= 0 {
-		args, t.command = args[:i], args[i+1:]
-	}
-	var words []string
-	for {
-		err := fs.Parse(args)
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(t.stdout, synopsis+"\nFlags:\n")
-			fs.SetOutput(t.stdout)
-			fs.PrintDefaults()
-			return nil
-		}
-		if err != nil {
-			return usage("%w", err)
-		}
-		if fs.NArg() == 0 {
-			break
-		}
-		words, args = append(words, fs.Arg(0)), fs.Args()[1:]
-	}
-	return t.check(words)
+	fs.StringVar(&t.credentials, "credentials", "", "a `file` with user:password, which only its owner can read")
+	fs.BoolVar(&t.json, "json", false, "print JSON; the same as -o json")
+	fs.StringVarP(&t.output, "output", "o", "text", "the `form` of the output: text or json")
+	fs.BoolVarP(&t.yes, "yes", "y", false, "do not ask before something is taken by force or deleted")
+	fs.BoolVarP(&t.verbose, "verbose", "v", false, "log changes of the session")
 }
 
-// check interprets the arguments that are not flags.
-func (t *tool) check(words []string) error {
-	if len(words) > 1 && words[0] == "queue" && !strings.HasPrefix(words[1], "/") {
-		words = append([]string{"queue " + words[1]}, words[2:]...)
+// waitFlag is a duration that is not negative. Its default is no limit.
+type waitFlag time.Duration
+
+func (w *waitFlag) Type() string { return "duration" }
+
+func (w *waitFlag) String() string {
+	if *w < 0 {
+		return ""
 	}
-	if len(words) == 0 {
-		return usage("nothing to do")
+	return time.Duration(*w).String()
+}
+
+func (w *waitFlag) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err == nil && d < 0 {
+		err = errors.New("negative")
 	}
-	verb, words := words[0], words[1:]
-	runs := verb == "lock" || verb == "elect"
-	switch verb {
-	case "lock", "elect", "inspect", "watch", "queue", "queue put", "queue take", "queue len":
-	default:
-		return usage("unknown command %q", verb)
+	if err == nil {
+		*w = waitFlag(d)
 	}
-	if len(words) == 0 {
-		return usage("%s needs a PATH", verb)
+	return err
+}
+
+// checkFlags completes the flags from the environment and the config file, and checks them.
+func (t *tool) checkFlags() error {
+	if err := t.complete(); err != nil {
+		return err
 	}
-	t.path, t.values = words[0], words[1:]
 	switch {
-	case backend.CheckPath(t.path) != nil:
-		return usage("%w", backend.CheckPath(t.path))
-	case len(t.values) > 0 && verb != "queue put":
-		return usage("unexpected argument %q; a command comes after --", t.values[0])
-	case runs && len(t.command) == 0:
-		return usage("%s needs a command after --", verb)
-	case !runs && t.command != nil:
-		return usage("%s takes no command", verb)
-	case t.wait == 0 && verb == "elect":
-		return usage("-wait 0: a campaign takes a moment")
+	case t.output != "text" && t.output != "json":
+		return usage("--output %q: want text or json", t.output)
 	case t.grace < 0 || t.grace > mostGrace:
-		return usage("-grace %v: want from 0 to %v, since the command must end within a second", t.grace, mostGrace)
+		return usage("--grace %v: want from 0 to %v, since the command must end within a second", t.grace, mostGrace)
 	case t.timeout <= 0 || t.margin < 0 || t.margin >= t.timeout:
-		return usage("-timeout %v and -margin %v: the margin is a part of the timeout", t.timeout, t.margin)
-	case t.memory && t.servers != "" && os.Getenv("COORD_SERVERS") != t.servers:
-		return usage("-memory and -servers do not go together")
+		return usage("--timeout %v and --margin %v: the margin is a part of the timeout", t.timeout, t.margin)
+	case t.memory && t.flags.Changed("servers"):
+		return usage("--memory and --servers do not go together")
 	case t.backend != "zookeeper" && t.backend != "etcd":
-		return usage("-backend %q: want zookeeper or etcd", t.backend)
+		return usage("--backend %q: want zookeeper or etcd", t.backend)
 	case t.prefix != "" && (t.memory || t.backend != "etcd"):
-		return usage("-prefix needs -backend etcd")
-	case !t.memory && len(t.hosts()) == 0:
-		return usage("no servers: give -servers host:port,…, or -memory to try things out")
+		return usage("--prefix needs --backend etcd")
+	case t.namespace != "" && backend.CheckPath(t.namespace) != nil:
+		return usage("--namespace: %w", backend.CheckPath(t.namespace))
 	case (t.cert == "") != (t.key == ""):
-		return usage("-tls-cert and -tls-key go together")
+		return usage("--tls-cert and --tls-key go together")
 	}
-	t.verb = verb
+	t.json = t.json || t.output == "json"
 	return nil
 }
 
@@ -182,18 +157,21 @@ func (t *tool) service() (backend.Backend, error) {
 	if t.memory {
 		return memory.New(&memory.Options{SessionTimeout: t.timeout, LossMargin: t.margin}), nil
 	}
+	if len(t.hosts()) == 0 {
+		return nil, usage("no servers: give --servers host:port,…, or --memory to try things out")
+	}
 	cfg, err := t.tlsConfig()
 	if err != nil {
 		return nil, err
 	}
 	if t.backend == "etcd" {
-		user, password, _ := strings.Cut(os.Getenv("COORD_USER"), ":")
+		user, password, _ := strings.Cut(t.user, ":")
 		return etcd.New(t.hosts(), &etcd.Options{
 			SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Username: user, Password: password, Prefix: t.prefix, Logger: t.logger(),
 		}), nil
 	}
 	return zookeeper.New(t.hosts(), &zookeeper.Options{
-		SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Digest: os.Getenv("COORD_DIGEST"), Logger: t.logger(),
+		SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Digest: t.digest, Logger: t.logger(),
 	}), nil
 }
 
@@ -206,24 +184,24 @@ func (t *tool) tlsConfig() (*tls.Config, error) {
 	if t.ca != "" {
 		pem, err := os.ReadFile(t.ca)
 		if err != nil {
-			return nil, usage("-tls-ca: %w", err)
+			return nil, usage("--tls-ca: %w", err)
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, usage("-tls-ca %s: no certificate in it", t.ca)
+			return nil, usage("--tls-ca %s: no certificate in it", t.ca)
 		}
 	}
 	if t.cert != "" {
 		pair, err := tls.LoadX509KeyPair(t.cert, t.key)
 		if err != nil {
-			return nil, usage("-tls-cert: %w", err)
+			return nil, usage("--tls-cert: %w", err)
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
 }
 
-// logger returns nil unless -v is given.
+// logger returns nil unless --verbose is given.
 func (t *tool) logger() *slog.Logger {
 	if !t.verbose {
 		return nil

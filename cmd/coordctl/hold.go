@@ -11,17 +11,69 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/go-coord/coord"
 )
 
-// do executes the command line.
-func (t *tool) do(ctx context.Context) error {
+// lockCommand returns the verb lock.
+func (t *tool) lockCommand() *cobra.Command {
+	cmd := t.command(verb{
+		name: "lock", words: "PATH", runs: true, short: "run a command under a lock",
+		long: `
+It waits for the mutex at PATH, runs COMMAND, and releases the mutex when COMMAND has ended.
+COORD_TOKEN in the environment of COMMAND is the fencing token, COORD_PATH is PATH, and
+COORD_NODE the node of the hold. If the lock is lost, COMMAND gets SIGTERM, and SIGKILL after
+--grace.`,
+		example: `
+coordctl lock --wait 1m /locks/backup -- backup.sh --full
+coordctl lock --wait 0 /locks/backup -- echo it was free`,
+		exits: append([]int{exitLate}, runExits...),
+		do:    t.lock,
+	})
+	t.runFlags(cmd)
+	return cmd
+}
+
+// electCommand returns the verb elect.
+func (t *tool) electCommand() *cobra.Command {
+	cmd := t.command(verb{
+		name: "elect", words: "PATH", runs: true, short: "run a command for as long as it leads",
+		long: `
+It campaigns in the election at PATH, as --id, and runs COMMAND when it leads. If leadership is
+lost COMMAND is ended, as by lock, and coordctl campaigns again unless --once is given. When
+COMMAND ends by itself coordctl resigns and ends.`,
+		example: `coordctl elect /leaders/scheduler -- echo I lead`,
+		exits:   append([]int{exitLate}, runExits...),
+		do:      t.elect,
+	})
+	t.runFlags(cmd)
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if t.wait == 0 {
+			return usage("--wait 0: a campaign takes a moment")
+		}
+		return nil
+	}
+	cmd.Flags().BoolVar(&t.once, "once", false, "do not campaign again")
+	return cmd
+}
+
+var runExits = []int{exitLost, exitCannotRun, exitNotFound, exitSignal}
+
+// runFlags defines the flags of verbs that run a command.
+func (t *tool) runFlags(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&t.grace, "grace", 300*time.Millisecond, "the time between SIGTERM and SIGKILL when the lock is lost, at most "+mostGrace.String())
+	cmd.Flags().StringVar(&t.id, "id", defaultID(), "the `name` that inspect shows")
+}
+
+// connect opens a client, and calls f with it and a context that ends after --wait.
+func (t *tool) connect(ctx context.Context, f func(waiting context.Context, c *coord.Client) error) error {
 	b, err := t.service()
 	if err != nil {
 		return err
 	}
-	if len(t.command) > 0 {
-		if err := findCommand(t.command[0]); err != nil {
+	if len(t.dashed) > 0 {
+		if err := findCommand(t.dashed[0]); err != nil {
 			return err // before other clients wait for this one
 		}
 	}
@@ -49,23 +101,7 @@ func (t *tool) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	switch t.verb {
-	case "lock":
-		return t.lock(waiting, c)
-	case "elect":
-		return t.elect(waiting, c)
-	case "inspect":
-		return t.await(ctx, func(ctx context.Context) error { return t.inspect(ctx, c) })
-	case "watch":
-		return t.await(ctx, func(ctx context.Context) error { return t.watch(ctx, c) })
-	case "queue":
-		return t.await(ctx, func(ctx context.Context) error { return t.figures(ctx, c) })
-	case "queue put":
-		return t.await(waiting, func(ctx context.Context) error { return t.put(ctx, c) })
-	case "queue take":
-		return t.await(waiting, func(ctx context.Context) error { return t.take(ctx, c) })
-	}
-	return t.await(ctx, func(ctx context.Context) error { return t.count(ctx, c) })
+	return f(waiting, c)
 }
 
 var errLate = errors.New("not obtained in time")
@@ -156,7 +192,7 @@ func (t *tool) under(h *coord.Hold) error {
 		"COORD_PATH=" + t.path,
 		"COORD_NODE=" + h.Path(),
 	}
-	p, err := startProcess(t.command, env, t.stdin, t.stdout, t.stderr)
+	p, err := startProcess(t.dashed, env, t.stdin, t.stdout, t.stderr)
 	if err != nil {
 		h.Release()
 		return &exit{exitCannotRun, err}

@@ -105,11 +105,15 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
 
 // The exit statuses of coordctl besides those of COMMAND.
 const (
+	exitNo        = 1
 	exitUsage     = 2
 	exitLost      = 123
 	exitLate      = 124
@@ -118,6 +122,18 @@ const (
 	exitNotFound  = 127
 	exitSignal    = 128 // plus its number
 )
+
+// statuses is their meaning.
+var statuses = map[int]string{
+	exitNo:        "no: nothing is there, a condition does not hold, or a question was answered no",
+	exitUsage:     "the command line, the config file or the environment is invalid",
+	exitLost:      "the lock, or with --once leadership, was lost while COMMAND ran",
+	exitLate:      "not obtained within --wait",
+	exitFailed:    "the service cannot be reached within 30 s or --wait, or has refused a request",
+	exitCannotRun: "COMMAND cannot be run",
+	exitNotFound:  "COMMAND was not found",
+	exitSignal:    "plus the number of a signal that ended coordctl",
+}
 
 func main() {
 	signals := make(chan os.Signal, 8)
@@ -132,10 +148,12 @@ func main() {
 // run is main without the process.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, signals <-chan os.Signal) int {
 	t := &tool{stdin: stdin, stdout: stdout, stderr: stderr, signals: signals}
-	err := t.parse(args)
-	if err == nil && t.verb != "" {
-		err = t.do(context.Background())
+	root := t.root()
+	if len(args) == 0 || !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		args, t.dashed = arrange(root, args)
 	}
+	root.SetArgs(args)
+	err := root.ExecuteContext(context.Background())
 	var e *exit
 	switch {
 	case err == nil:
@@ -160,7 +178,7 @@ func (e *exit) Error() string { return fmt.Sprintf("exit %d: %v", e.status, e.er
 func (e *exit) Unwrap() error { return e.err }
 
 func usage(format string, args ...any) error {
-	return &exit{exitUsage, fmt.Errorf(format+"\nRun coordctl -h to see how it is used.", args...)}
+	return &exit{exitUsage, fmt.Errorf(format+"\nRun coordctl help to see how it is used.", args...)}
 }
 
 // say prints a message for the user.

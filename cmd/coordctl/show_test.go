@@ -30,8 +30,8 @@ func TestTheCommandLine(t *testing.T) {
 		status int
 		tells  string // on either output
 	}{
-		{"-h", 0, "usage: coordctl"},
-		{"lock -h", 0, "usage: coordctl"},
+		{"-h", 0, "Usage:\n  coordctl"},
+		{"lock -h", 0, "Usage:\n  coordctl lock PATH -- COMMAND"},
 		{"", exitUsage, "nothing to do"},
 		{"frobnicate /a", exitUsage, "unknown command"},
 		{"-memory lock", exitUsage, "needs a PATH"},
@@ -40,7 +40,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"-memory lock /a true", exitUsage, "unexpected argument"},
 		{"-memory inspect /a -- true", exitUsage, "takes no command"},
 		{"-memory inspect a", exitUsage, "bad path"},
-		{"-memory queue", exitUsage, "needs a PATH"},
+		{"-memory queue", 0, "coordctl queue"},
 		{"-memory queue a", exitUsage, "unknown command"},
 		{"-memory queue /a b", exitUsage, "unexpected argument"},
 		{"-memory queue /a", 0, "nothing was ever put"},
@@ -49,7 +49,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"-memory queue put", exitUsage, "needs a PATH"},
 		{"lock /a -- true", exitUsage, "no servers"},
 		{"-backend consul -servers x inspect /a", exitUsage, "want zookeeper or etcd"},
-		{"-prefix p -servers x inspect /a", exitUsage, "needs -backend etcd"},
+		{"-prefix p -servers x inspect /a", exitUsage, "needs --backend etcd"},
 		{"-backend etcd lock /a -- true", exitUsage, "no servers"},
 		{"-servers x -memory lock /a -- true", exitUsage, "do not go together"},
 		{"-memory -grace 2s lock /a -- true", exitUsage, "within a second"},
