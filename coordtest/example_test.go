@@ -26,6 +26,7 @@ func work(ctx context.Context, c *coord.Client, task func(ctx context.Context)) 
 }
 
 func TestAWorkerStopsWhenItsLockIsLost(t *testing.T) {
+	t.Parallel()
 	coordtest.Each(t, &coordtest.Options{SessionTimeout: 3 * time.Second}, func(t *testing.T, s *coordtest.Service) {
 		events := make(chan string, 10)
 		start := func(name string) {
@@ -68,6 +69,7 @@ func runDaily(ctx context.Context, c *coord.Client, day string, job func()) erro
 }
 
 func TestAJobRunsOnceAlthoughTheReplyOfItsCommitIsLost(t *testing.T) {
+	t.Parallel()
 	coordtest.Each(t, nil, func(t *testing.T, s *coordtest.Service) {
 		runs := 0
 		lost := s.Link("a").DropReply(1, "/jobs/latest")
@@ -101,6 +103,7 @@ func (a *account) write(token int64, text string) error {
 }
 
 func TestADeposedLeaderWritesNothing(t *testing.T) {
+	t.Parallel()
 	coordtest.Each(t, &coordtest.Options{SessionTimeout: 3 * time.Second}, func(t *testing.T, s *coordtest.Service) {
 		var books account
 		lead := func(name string) *coord.Term {
@@ -137,6 +140,7 @@ func follow(ctx context.Context, c *coord.Client, apply func(level string)) {
 }
 
 func TestAChangeOfTheConfigurationReachesTheService(t *testing.T) {
+	t.Parallel()
 	coordtest.Each(t, nil, func(t *testing.T, s *coordtest.Service) {
 		level := coord.NewValue[string](s.Client("admin", nil), "/config/level", nil)
 		applied := make(chan string, 10)

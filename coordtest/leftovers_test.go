@@ -16,15 +16,11 @@ import (
 	"github.com/go-coord/coord/coordtest"
 )
 
-// sceneEnv makes TestScene end as a user's test does that goes wrong.
+// sceneEnv makes TestNothingIsLeftOfATestThatFails, in a child process, the test that goes wrong.
 const sceneEnv = "COORD_COORDTEST_SCENE"
 
-// TestScene runs in the child processes of TestNothingIsLeftOfATestThatFails only.
-func TestScene(t *testing.T) {
-	scene := os.Getenv(sceneEnv)
-	if scene == "" {
-		t.Skip("in a child process only")
-	}
+// play is a user's test that goes wrong.
+func play(t *testing.T, scene string) {
 	coordtest.Each(t, nil, func(t *testing.T, s *coordtest.Service) {
 		a, b := s.Client("a", nil), s.Client("b", nil)
 		coordtest.Announce(s)
@@ -55,11 +51,15 @@ func TestScene(t *testing.T) {
 
 // However a user's test ends, no process, file or goroutine is left.
 func TestNothingIsLeftOfATestThatFails(t *testing.T) {
+	if scene := os.Getenv(sceneEnv); scene != "" {
+		play(t, scene)
+		return
+	}
 	for _, scene := range []string{"error", "fatal", "skip", "panic", "pass"} {
 		t.Run(scene, func(t *testing.T) {
 			t.Parallel()
 			tmp := t.TempDir()
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestScene$", "-test.v", "-test.timeout=60s")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+regexp.QuoteMeta(strings.Split(t.Name(), "/")[0])+"$", "-test.v", "-test.timeout=60s")
 			cmd.Env = append(os.Environ(), sceneEnv+"="+scene, "TMPDIR="+tmp)
 			out, err := cmd.CombinedOutput()
 			text := string(out)
@@ -92,6 +92,7 @@ func TestNothingIsLeftOfATestThatFails(t *testing.T) {
 // The server is there when the client is closed, so that closing it frees at once what it holds; and
 // it ends after that.
 func TestTheClientIsClosedBeforeTheServer(t *testing.T) {
+	t.Parallel()
 	checked := false
 	t.Run("inner", func(t *testing.T) {
 		zk := coordtest.StartZooKeeper(t, nil)

@@ -13,6 +13,7 @@ import (
 )
 
 func TestTheFaultsOfAProxy(t *testing.T) {
+	t.Parallel()
 	zk := coordtest.StartZooKeeper(t, nil)
 	open := func(t *testing.T, p *coordtest.Proxy) backend.Session {
 		s := must[backend.Session](t)(zookeeper.New([]string{p.Addr()}, nil).Open(t.Context()))

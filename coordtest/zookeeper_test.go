@@ -11,6 +11,7 @@ import (
 )
 
 func TestAnEnsembleLosesItsServers(t *testing.T) {
+	t.Parallel()
 	zk := coordtest.StartZooKeeper(t, &coordtest.ZooKeeperOptions{Servers: 3})
 	s := zk.Service(t, &coordtest.Options{SessionTimeout: 30 * time.Second}) // which outlives any election
 	c := s.Client("a", nil)
@@ -58,6 +59,7 @@ func TestAnEnsembleLosesItsServers(t *testing.T) {
 }
 
 func TestAServerThatEndsByItselfFailsTheTest(t *testing.T) {
+	t.Parallel()
 	r := watch(t, func(tb testing.TB) {
 		zk := coordtest.StartZooKeeper(tb, nil)
 		coordtest.KillByOthers(zk.Server(0))
