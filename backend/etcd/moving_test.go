@@ -16,7 +16,7 @@ import (
 	"github.com/go-coord/coord/backend/etcd"
 )
 
-// The functions in this file are the blocks of MOVING.md.
+// The functions in this file are the blocks of docs/moving.md in its section on etcd.
 
 func lockBefore(ctx context.Context, cli *clientv3.Client, build func(context.Context) string) error {
 	s, err := concurrency.NewSession(cli, concurrency.WithTTL(10))
@@ -116,7 +116,9 @@ func TestTheBlocksOfThePageAreThoseOfThisFile(t *testing.T) {
 		}
 		return string(text)
 	}
-	blocks := regexp.MustCompile("(?s)\n```go\n(.*?)```\n").FindAllStringSubmatch(read("MOVING.md"), -1)
+	_, section, _ := strings.Cut(read("../../docs/moving.md"), "\n## From etcd")
+	section, _, _ = strings.Cut(section, "\n## ")
+	blocks := regexp.MustCompile("(?s)\n```go illustrative\n(.*?)```\n").FindAllStringSubmatch(section, -1)
 	source := read("moving_test.go")
 	for _, b := range blocks {
 		if !strings.Contains(source, "\n\n"+b[1]+"\n") {
