@@ -3,6 +3,7 @@
 // Waits take a context, losses and changes arrive on channels, and the recipes
 // stand on a small pluggable backend. Packages backend/zookeeper and backend/etcd, a module of its
 // own, are the backends for production, backend/memory the one for tests and single processes.
+// Package coordtest is for the tests of code that uses coord.
 //
 //	c, err := coord.Open(ctx, zookeeper.New(servers, nil), nil)
 //	if err != nil {
