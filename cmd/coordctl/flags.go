@@ -57,6 +57,23 @@ type tool struct {
 	id    string
 	once  bool
 	data  bool
+
+	// Flags of the verbs of queues.
+	priority int64
+	delay    time.Duration
+	deadPath string
+	all      bool
+	putFlags *pflag.FlagSet
+
+	// Flags of other verbs.
+	ifVersion string
+	by        string
+	reason    string
+	force     bool
+	after     time.Duration
+	doubt     bool
+	readOnly  bool
+	depth     int
 }
 
 const (

@@ -120,6 +120,10 @@ func (t *tool) await(ctx context.Context, f func(context.Context) error) error {
 		<-done
 		return interrupted(s)
 	}
+	var e *exit
+	if errors.As(err, &e) {
+		return err
+	}
 	if errors.Is(err, errLate) || errors.Is(err, coord.ErrLocked) || errors.Is(err, coord.ErrEmpty) {
 		return &exit{exitLate, fmt.Errorf("%s: %w", t.path, errors.Join(errLate, hideContext(err)))}
 	}
@@ -143,6 +147,7 @@ func interrupted(s os.Signal) error {
 func (t *tool) lock(waiting context.Context, c *coord.Client) error {
 	m := coord.NewMutex(c, t.path, &coord.MutexOptions{ID: t.id})
 	var h *coord.Hold
+	stop := t.progress("waiting for the lock %s", t.path)
 	err := t.await(waiting, func(ctx context.Context) (err error) {
 		if t.wait == 0 {
 			h, err = m.TryLock(ctx)
@@ -151,6 +156,7 @@ func (t *tool) lock(waiting context.Context, c *coord.Client) error {
 		}
 		return err
 	})
+	stop()
 	if err != nil {
 		if h != nil {
 			h.Release() // granted at the moment of the signal
@@ -165,10 +171,12 @@ func (t *tool) elect(waiting context.Context, c *coord.Client) error {
 	e := coord.NewElection(c, t.path, &coord.ElectionOptions{ID: t.id})
 	for {
 		var term *coord.Term
+		stop := t.progress("waiting to lead %s", t.path)
 		err := t.await(waiting, func(ctx context.Context) (err error) {
 			term, err = e.Campaign(ctx)
 			return err
 		})
+		stop()
 		if err != nil {
 			if term != nil {
 				term.Release()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +13,7 @@ import (
 // inspectCommand returns the verb inspect.
 func (t *tool) inspectCommand() *cobra.Command {
 	cmd := t.command(verb{
-		name: "inspect", words: "PATH", short: "show what a path holds: the recipe, its holders, the waiters",
+		name: "inspect", words: "PATH", root: true, short: "show what a path holds: the recipe, its holders, the waiters",
 		long: `
 It names the recipe at PATH, its holders, and which waiter waits for which. It only reads.
 Stored data is shown only with --data. With --json the report is that of package inspect.`,
@@ -36,5 +37,6 @@ func (t *tool) inspect(ctx context.Context, c *coord.Client) error {
 	if err != nil {
 		return err
 	}
-	return t.report(ctx, in, in.String())
+	head, rest, _ := strings.Cut(in.String(), "\n")
+	return t.report(ctx, in, t.paint(bold, head)+"\n"+rest)
 }

@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,19 +16,39 @@ import (
 
 // queueCommand returns the verb queue and those below it.
 func (t *tool) queueCommand() *cobra.Command {
+	stats := t.command(verb{
+		name: "stats", words: "PATH", short: "print the figures of a queue of any kind",
+		long: `
+ready, claimed and delayed items, dead letters, the seconds for which the oldest ready item has
+been ready, the clients that wait for an item, the nodes that hold items, and those that were not
+read. It costs a few requests, however long the queue is. coordctl queue PATH is the same.`,
+		example: `coordctl queue stats /queues/mail`,
+		do:      t.figures,
+	})
 	put := t.command(verb{
 		name: "put", words: "PATH [VALUE…]", short: "put values into a queue, and print their ids",
-		long:    `Without a VALUE, standard input is one value.`,
-		example: `coordctl queue put /queues/mail '{"to":"a@example.com"}'`,
-		exits:   []int{exitLate},
-		do:      t.put,
+		long: `
+Without a VALUE, standard input is one value. The values are stored as they are. With --priority
+the queue is a PriorityQueue, with --delay a DelayQueue.`,
+		example: `
+coordctl queue put /queues/mail '{"to":"a@example.com"}'
+date | coordctl queue put /queues/mail
+coordctl queue put /queues/jobs --priority 5 urgent
+coordctl queue put /queues/later --delay 1h "close the books"`,
+		exits: []int{exitNo, exitLate},
+		do:    t.put,
 	})
+	put.Flags().Int64Var(&t.priority, "priority", 0, "of an item of a PriorityQueue")
+	put.Flags().DurationVar(&t.delay, "delay", 0, "of an item of a DelayQueue, until it is due")
+	put.MarkFlagsMutuallyExclusive("priority", "delay")
+	t.putFlags = put.Flags()
 	take := t.command(verb{
 		name: "take", words: "PATH", short: "take one item, write it to standard output, and acknowledge it",
 		long: `
-The item is acknowledged when it is written. If the write fails, another consumer gets it.`,
+The item is acknowledged when it is written. If the write fails, another consumer gets it. With
+--json its id and attempt are written too.`,
 		example: `coordctl queue take /queues/mail --wait 0`,
-		exits:   []int{exitLate},
+		exits:   []int{exitLate, exitSignal},
 		do:      t.take,
 	})
 	length := t.command(verb{
@@ -32,15 +56,97 @@ The item is acknowledged when it is written. If the write fails, another consume
 		example: `coordctl queue len /queues/mail`,
 		do:      t.count,
 	})
+	dead := t.command(verb{
+		name: "dead", words: "PATH", short: "list the dead letters, with the reason for each",
+		long: `
+An item becomes a dead letter if it was taken too often or could not be decoded. Its data is shown
+only with --data; the error can quote it.`,
+		example: `
+coordctl queue dead /queues/mail
+coordctl queue dead /queues/mail --data --json`,
+		do: t.dead,
+	})
+	t.dataFlag(dead)
+	redrive := t.command(verb{
+		name: "redrive", words: "PATH [ID…]", short: "put dead letters back into their queue",
+		long: `
+With ids it moves these, and without ids, with --all, all of them after a question. The attempts
+of an item are counted anew. It prints the number of items that were moved.`,
+		example: `coordctl queue redrive /queues/mail --all --yes`,
+		exits:   []int{exitNo},
+		do:      t.redrive,
+	})
+	redrive.Flags().BoolVar(&t.all, "all", false, "all dead letters")
+	remove := t.command(verb{
+		name: "remove", words: "PATH ID [ID…]", short: "delete items or dead letters, after a question",
+		long: `
+It deletes each item wherever it is, in the queue or in the dead letters, unless a consumer has
+claimed it.`,
+		example: `coordctl queue remove /queues/mail --yes 00000000000000000000-example`,
+		exits:   []int{exitNo},
+		do:      t.remove,
+	})
+	for _, c := range []*cobra.Command{dead, redrive, remove, stats} {
+		c.Flags().StringVar(&t.deadPath, "dead-letters", "", "the `path` of the dead letters (default PATH/dead)")
+	}
 	return t.command(verb{
 		name: "queue", words: "PATH", short: "use and repair a queue",
-		below: []*cobra.Command{put, take, length},
+		below: []*cobra.Command{stats, put, take, dead, redrive, remove, length},
 		do:    t.figures,
 	})
 }
 
+func (t *tool) queueOptions() *coord.QueueOptions[[]byte] {
+	return &coord.QueueOptions[[]byte]{Codec: coord.Bytes(), DeadLetterPath: t.deadPath}
+}
+
 func (t *tool) queue(c *coord.Client) *coord.Queue[[]byte] {
-	return coord.NewQueue(c, t.path, &coord.QueueOptions[[]byte]{Codec: coord.Bytes()})
+	return coord.NewQueue(c, t.path, t.queueOptions())
+}
+
+// onQueue calls f with the queue of the kind that the path has.
+func (t *tool) onQueue(c *coord.Client, f func(q *coord.Consumer[[]byte]) error) error {
+	err := f(&t.queue(c).Consumer)
+	var kind *coord.KindError
+	if !errors.As(err, &kind) {
+		return err
+	}
+	switch kind.Found {
+	case "priorityqueue":
+		return f(&coord.NewPriorityQueue(c, t.path, t.queueOptions()).Consumer)
+	case "delayqueue":
+		return f(&coord.NewDelayQueue(c, t.path, t.queueOptions()).Consumer)
+	}
+	return err
+}
+
+// mostInput bounds how much of a standard input that is too large is counted.
+const mostInput = 64 << 20
+
+// input reads standard input as one value.
+func (t *tool) input(ctx context.Context, c *coord.Client) ([]byte, error) {
+	s, err := c.Session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	most := s.Limits().Bytes
+	data, err := readAll(ctx, io.LimitReader(t.stdin, int64(most)+1))
+	if err != nil || len(data) <= most {
+		return data, err
+	}
+	var more int64
+	err = blocking(ctx, func() (err error) {
+		more, err = io.Copy(io.Discard, io.LimitReader(t.stdin, mostInput))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	size := fmt.Sprintf("%d bytes", int64(len(data))+more)
+	if more == mostInput {
+		size = fmt.Sprintf("more than %d bytes", mostInput)
+	}
+	return nil, fmt.Errorf("standard input is %s: %w: the service takes at most %d", size, coord.ErrTooLarge, most)
 }
 
 // put puts the values, or standard input as one value.
@@ -50,36 +156,64 @@ func (t *tool) put(ctx context.Context, c *coord.Client) error {
 		values = append(values, []byte(v))
 	}
 	if len(values) == 0 {
-		data, err := readAll(ctx, io.LimitReader(t.stdin, 1<<21)) // more than a node can hold
+		data, err := t.input(ctx, c)
 		if err != nil {
 			return err
 		}
 		values = append(values, data)
 	}
-	ids, err := t.queue(c).PutAll(ctx, values...)
+	var ids []string
+	var err error
+	switch {
+	case t.putFlags.Changed("priority"):
+		ids, err = coord.NewPriorityQueue(c, t.path, t.queueOptions()).PutAll(ctx, t.priority, values...)
+	case t.putFlags.Changed("delay"):
+		q := coord.NewDelayQueue(c, t.path, t.queueOptions())
+		for _, v := range values {
+			var id string
+			if id, err = q.PutAfter(ctx, t.delay, v); err != nil {
+				break
+			}
+			ids = append(ids, id)
+		}
+	default:
+		ids, err = t.queue(c).PutAll(ctx, values...)
+	}
+	if t.json && err == nil {
+		return t.print(ctx, map[string][]string{"ids": ids}, "")
+	}
 	for _, id := range ids {
 		fmt.Fprintln(output{ctx, t.stdout}, id)
 	}
-	return err
+	return answered(err)
+}
+
+// taken is an item as JSON.
+type taken struct {
+	ID      string `json:"id"`
+	Attempt int    `json:"attempt"`
+	content
 }
 
 // take takes one item. It acknowledges the item only after writing it: if the write fails,
 // another consumer gets the item.
 func (t *tool) take(ctx context.Context, c *coord.Client) error {
-	q := t.queue(c)
-	take := q.Take
-	if t.wait == 0 {
-		take = q.TryTake
-	}
-	item, err := take(ctx)
-	if err != nil {
-		return err
-	}
-	defer item.Release()
-	if _, err := (output{ctx, t.stdout}).Write(item.Value); err != nil {
-		return err
-	}
-	return item.Ack()
+	defer t.progress("waiting for an item of %s", t.path)()
+	return t.onQueue(c, func(q *coord.Consumer[[]byte]) error {
+		take := q.Take
+		if t.wait == 0 {
+			take = q.TryTake
+		}
+		item, err := take(ctx)
+		if err != nil {
+			return err
+		}
+		defer item.Release()
+		if err := t.print(ctx, taken{item.ID, item.Attempt, contentOf(item.Value)}, string(item.Value)); err != nil {
+			return err
+		}
+		return item.Ack()
+	})
 }
 
 // count prints the number of items.
@@ -88,8 +222,120 @@ func (t *tool) count(ctx context.Context, c *coord.Client) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(output{ctx, t.stdout}, n)
-	return err
+	return t.print(ctx, map[string]int{"items": n}, strconv.Itoa(n)+"\n")
+}
+
+// deadLetter is a coord.DeadLetter as JSON.
+type deadLetter struct {
+	ID       string    `json:"id"`
+	Reason   string    `json:"reason,omitempty"`
+	Error    string    `json:"error,omitempty"`
+	Attempts int       `json:"attempts,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Session  string    `json:"session,omitempty"` // of the last consumer
+	Queue    string    `json:"queue,omitempty"`
+	Priority int64     `json:"priority,omitempty"`
+	Claimed  bool      `json:"claimed,omitempty"`
+	Size     int       `json:"size"`
+	*content
+}
+
+// dead lists the dead letters.
+func (t *tool) dead(ctx context.Context, c *coord.Client) error {
+	letters := []deadLetter{}
+	err := t.onQueue(c, func(q *coord.Consumer[[]byte]) error {
+		letters = letters[:0]
+		for l, err := range q.Dead(ctx) {
+			if err != nil {
+				return err
+			}
+			d := deadLetter{
+				ID: l.ID, Reason: string(l.Reason), Error: l.Error, Attempts: l.Attempts, Since: l.Since.UTC(), Session: hexSession(l.Session),
+				Queue: l.Queue, Priority: l.Priority, Claimed: l.Claimed, Size: len(l.Data),
+			}
+			if t.data {
+				data := contentOf(l.Data)
+				d.content = &data
+			}
+			letters = append(letters, d)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"id", "reason", "attempts", "since", "last session", "bytes", "error"}}
+	if t.data {
+		rows[0] = append(rows[0], "data")
+	}
+	for _, l := range letters {
+		reason := l.Reason
+		if reason == "" {
+			reason = "unknown"
+		}
+		if l.Claimed {
+			reason += " (claimed)"
+		}
+		row := []string{printable(l.ID), reason, strconv.Itoa(l.Attempts), stamp(l.Since), dash(l.Session), strconv.Itoa(l.Size), "-"}
+		if l.Error != "" {
+			row[6] = strconv.Quote(l.Error)
+		}
+		if t.data {
+			row = append(row, l.content.String())
+		}
+		rows = append(rows, row)
+	}
+	if len(letters) == 0 && !t.json {
+		t.say("no dead letters of %s", t.path)
+	}
+	return t.report(ctx, letters, table(rows))
+}
+
+// redrive puts dead letters back.
+func (t *tool) redrive(ctx context.Context, c *coord.Client) error {
+	if t.all == (len(t.values) > 0) {
+		return usage("queue redrive needs ids, or --all")
+	}
+	if t.all {
+		if err := t.confirm(ctx, "put all dead letters of %s back into it", t.path); err != nil {
+			return err
+		}
+	}
+	defer t.progress("moving dead letters of %s", t.path)()
+	n := 0
+	err := t.onQueue(c, func(q *coord.Consumer[[]byte]) (err error) {
+		n, err = q.Redrive(ctx, t.values...)
+		return err
+	})
+	if perr := t.print(ctx, map[string]int{"moved": n}, strconv.Itoa(n)+"\n"); err == nil {
+		err = perr
+	}
+	return answered(err)
+}
+
+// remove deletes items.
+func (t *tool) remove(ctx context.Context, c *coord.Client) error {
+	if err := t.confirm(ctx, "delete %s from %s", strings.Join(t.values, ", "), t.path); err != nil {
+		return err
+	}
+	removed := []string{}
+	var all error
+	for _, id := range t.values {
+		err := t.onQueue(c, func(q *coord.Consumer[[]byte]) error { return q.Remove(ctx, id) })
+		if err != nil {
+			all = errors.Join(all, fmt.Errorf("%s: %w", printable(id), err))
+			continue
+		}
+		removed = append(removed, id)
+	}
+	text := strings.Join(removed, "\n")
+	if text != "" {
+		text += "\n"
+	}
+	if perr := t.print(ctx, map[string][]string{"removed": removed}, text); all == nil {
+		all = perr
+	}
+	return answered(all)
 }
 
 // figures is coord.QueueStats as JSON and as text.

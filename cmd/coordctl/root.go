@@ -44,11 +44,20 @@ from the environment and the config file; see coordctl help config.`,
 		group *cobra.Group
 		cmd   *cobra.Command
 	}{
+		{see, t.checkCommand()},
+		{see, t.treeCommand()},
 		{see, t.inspectCommand()},
 		{see, t.watchCommand()},
+		{see, t.shardsCommand()},
 		{act, t.lockCommand()},
 		{act, t.electCommand()},
+		{act, t.revokeCommand()},
 		{act, t.queueCommand()},
+		{act, t.valueCommand()},
+		{act, t.counterCommand()},
+		{act, t.groupCommand()},
+		{act, t.barrierCommand()},
+		{act, t.txCommand()},
 		{own, t.versionCommand()},
 		{nil, configTopic()},
 		{own, t.completionCommand()},
@@ -129,7 +138,8 @@ coordctl completion zsh > "${fpath[1]}/_coordctl"`,
 
 // usageTemplate is cobra's, without the flags of all verbs, which the help of coordctl shows.
 const usageTemplate = `Usage:
-  {{if .HasParent}}{{.UseLine}}{{else}}coordctl [FLAGS] VERB …{{end}}{{if .HasExample}}
+  {{if .HasParent}}{{if .HasAvailableSubCommands}}{{.CommandPath}} VERB …{{if gt (len .Use) (len .Name)}}
+  {{.UseLine}}{{end}}{{else}}{{.UseLine}}{{end}}{{else}}coordctl [FLAGS] VERB …{{end}}{{if .HasExample}}
 
 Examples:
 {{.Example}}{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{if eq (len .Groups) 0}}

@@ -16,6 +16,7 @@ import (
 type verb struct {
 	name    string
 	words   string // its arguments, such as "PATH [VALUE…]"
+	root    bool   // PATH can be "/", which is its default
 	runs    bool   // a command follows after "--"
 	short   string
 	long    string // what follows short in the help; may be empty
@@ -45,7 +46,7 @@ func (t *tool) command(v verb) *cobra.Command {
 	if v.runs {
 		cmd.Use += " -- COMMAND [ARGUMENT…]"
 	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error { return t.accept(cmd, words, v.runs, args) }
+	cmd.Args = func(cmd *cobra.Command, args []string) error { return t.accept(cmd, words, &v, args) }
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case v.local != nil:
@@ -95,9 +96,9 @@ func indent(lines string) string {
 }
 
 // accept checks the words of a verb, and keeps them.
-func (t *tool) accept(cmd *cobra.Command, words []string, runs bool, args []string) error {
+func (t *tool) accept(cmd *cobra.Command, words []string, v *verb, args []string) error {
 	name := strings.TrimPrefix(cmd.CommandPath(), "coordctl ")
-	if len(args) > 0 && cmd.HasSubCommands() && !strings.HasPrefix(args[0], "/") {
+	if len(args) > 0 && cmd.HasSubCommands() && (len(words) == 0 || !strings.HasPrefix(args[0], "/")) {
 		return unknown(cmd, args[0])
 	}
 	if len(args) == 0 && cmd.HasSubCommands() {
@@ -107,14 +108,14 @@ func (t *tool) accept(cmd *cobra.Command, words []string, runs bool, args []stri
 		return err
 	}
 	switch {
-	case runs && len(args) > 0 && len(t.dashed) == 0:
+	case v.runs && len(args) > 0 && len(t.dashed) == 0:
 		if len(args) > 1 {
 			return usage("unexpected argument %q; a command comes after --", args[1])
 		}
 		return usage("%s needs a command after --", name)
-	case !runs && len(words) < 2 && t.dashed != nil:
+	case !v.runs && len(words) < 2 && t.dashed != nil:
 		return usage("%s takes no command", name)
-	case !runs:
+	case !v.runs:
 		args, t.dashed = append(args, t.dashed...), nil // words that begin with a dash
 	}
 	for i, word := range words {
@@ -125,7 +126,14 @@ func (t *tool) accept(cmd *cobra.Command, words []string, runs bool, args []stri
 	if most := len(words); len(args) > most && !strings.HasSuffix(words[max(most-1, 0)], "…]") {
 		return usage("unexpected argument %q", args[most])
 	}
-	if len(args) > 0 && strings.Contains(words[0], "PATH") {
+	if len(args) == 0 && v.root {
+		args = []string{"/"}
+	}
+	if len(words) > 0 && strings.Contains(words[0], "PATH") {
+		if args[0] == "/" && v.root {
+			t.path = "/"
+			return nil
+		}
 		if err := backend.CheckPath(args[0]); err != nil {
 			return usage("%w", err)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -21,7 +22,7 @@ It prints a line for each node at PATH and below that exists, is created, change
 until it is interrupted or --wait has passed. If PATH is missing, it says so on standard error
 and waits for it.`,
 		example: `coordctl watch /locks --wait 3s`,
-		exits:   []int{exitLate, exitSignal},
+		exits:   []int{exitSignal},
 		do:      t.watch,
 	})
 	t.dataFlag(cmd)
@@ -51,6 +52,13 @@ func (t *tool) watch(ctx context.Context, c *coord.Client) error {
 		cancel(nil)
 		<-ran
 	}()
+	select {
+	case <-cache.Synced():
+		if _, ok := cache.Get(t.path); !ok {
+			t.say("%s is missing; waiting for it", t.path)
+		}
+	case <-ctx.Done():
+	}
 	out := output{ctx, t.stdout}
 	e := json.NewEncoder(out)
 	first := true
@@ -80,13 +88,21 @@ func (t *tool) watch(ctx context.Context, c *coord.Client) error {
 		}
 		first = false
 	}
-	return context.Cause(ctx)
+	return watched(ctx)
+}
+
+// watched returns the error of a watch whose context has ended: none if --wait has passed.
+func watched(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, errLate) {
+		return err
+	}
+	return nil
 }
 
 func (c *change) String() string {
 	s := fmt.Sprintf("%s  %-7s  %s", c.At.Format(time.RFC3339), c.Event, c.Path)
 	if c.Event != "deleted" {
-		s += fmt.Sprintf("  %d bytes", c.Size)
+		s += "  " + plural(c.Size, "byte")
 	}
 	if c.Session != "" {
 		s += "  " + c.Session

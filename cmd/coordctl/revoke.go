@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/inspect"
+)
+
+// revokeCommand returns the verb revoke.
+func (t *tool) revokeCommand() *cobra.Command {
+	cmd := t.command(verb{
+		name: "revoke", words: "PATH", short: "ask the holder of a lock to release it, or force it to",
+		long: `
+PATH is that of a Mutex, an RWMutex, or one shard of Shards (PATH/shards/0). The holder is asked
+to release the lock, and coordctl waits until it has, or --wait has passed. With --force the lock
+is taken away after --after: the next waiter is granted, perhaps before the holder learns of the
+loss. A question comes first.`,
+		example: `
+coordctl revoke /locks/report --reason "maintenance" --wait 10s
+coordctl revoke /locks/report --force --after 1s --yes`,
+		exits: []int{exitNo, exitLate, exitSignal},
+		do:    t.revoke,
+	})
+	f := cmd.Flags()
+	f.BoolVar(&t.force, "force", false, "take the lock away after --after, whether the holder consents or not")
+	f.DurationVar(&t.after, "after", 10*time.Second, "with --force: how long the holder has to consent")
+	f.StringVar(&t.by, "by", defaultID(), "the `name` of the requester, for the holder to read")
+	f.StringVar(&t.reason, "reason", "", "the reason, as `text` for the holder to read")
+	return cmd
+}
+
+func (t *tool) revoke(ctx context.Context, c *coord.Client) error {
+	if t.after < 0 {
+		return usage("--after %v: negative", t.after)
+	}
+	in, err := inspect.Path(ctx, c, t.path, nil)
+	if err != nil {
+		return err
+	}
+	line, revoke := in.Mutex, coord.NewMutex(c, t.path, nil).Revoke
+	if in.RWMutex != nil {
+		line, revoke = in.RWMutex, coord.NewRWMutex(c, t.path, nil).Revoke
+	}
+	switch {
+	case in.Recipe != "mutex" && in.Recipe != "rwmutex" && in.Recipe != "missing" && in.Recipe != "empty":
+		return &exit{exitNo, fmt.Errorf("%s is no lock that can be revoked but: %s: %s", t.path, in.Recipe, in.Summary)}
+	case line == nil || line.Holders == 0:
+		return &exit{exitNo, fmt.Errorf("%s: nothing holds it", t.path)}
+	}
+	names := ""
+	for _, h := range line.Contenders {
+		if h.Holds && names == "" {
+			names = holderName(&h)
+		}
+	}
+	if line.Holders > 1 {
+		names += " and " + strconv.Itoa(line.Holders-1) + " more"
+	}
+	o := &coord.RevokeOptions{By: t.by, Reason: t.reason}
+	if t.force {
+		if err := t.confirm(ctx, "take %s from %s by force after %v", t.path, names, t.after); err != nil {
+			return err
+		}
+		o.ForceAfter = max(t.after, 1)
+	}
+	defer t.progress("waiting for %s to release %s", names, t.path)()
+	begun := time.Now()
+	if err := revoke(ctx, o); err != nil {
+		return err
+	}
+	took := time.Since(begun)
+	return t.print(ctx, map[string]any{"path": t.path, "released": true, "seconds": took.Seconds()},
+		fmt.Sprintf("%s: %s released it, or lost it, after %v\n", t.path, names, took.Round(time.Millisecond)))
+}
+
+// holderName returns how a contender is called.
+func holderName(h *inspect.Contender) string {
+	if h.ID != "" {
+		return printable(h.ID)
+	}
+	return "session " + h.Session
+}
+
+// shardsCommand returns the verb shards.
+func (t *tool) shardsCommand() *cobra.Command {
+	return t.command(verb{
+		name: "shards", words: "PATH", short: "list the shards of a Shards with their owners",
+		example: `coordctl shards /shards/timers`,
+		exits:   []int{exitNo},
+		do:      t.shards,
+	})
+}
+
+func (t *tool) shards(ctx context.Context, c *coord.Client) error {
+	in, err := inspect.Path(ctx, c, t.path, &inspect.Options{MaxReads: 500_000})
+	if err != nil {
+		return err
+	}
+	if in.Shards == nil {
+		return &exit{exitNo, fmt.Errorf("%s has no shards but is: %s: %s", t.path, in.Recipe, in.Summary)}
+	}
+	rows := [][]string{{"shard", "owner", "token", "waiting"}}
+	for _, s := range in.Shards.Shards {
+		token := "-"
+		if s.Token != 0 {
+			token = strconv.FormatInt(s.Token, 10)
+		}
+		rows = append(rows, []string{strconv.Itoa(s.Index), dash(s.ID), token, strconv.Itoa(s.Waiting)})
+	}
+	return t.report(ctx, in.Shards, in.Summary+"\n\n"+table(rows))
+}

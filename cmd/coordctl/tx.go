@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/inspect"
+)
+
+// txCommand returns the verb tx and those below it.
+func (t *tool) txCommand() *cobra.Command {
+	list := t.command(verb{
+		name: "list", words: "PATH", short: "list the transactions of a two-phase commit",
+		long: `
+PATH is that of the Coordinators. With --doubt only those are listed that a site has voted for and
+that are not decided, or whose decision an outsider has destroyed.`,
+		example: `
+coordctl tx list /tx/orders
+coordctl tx list /tx/orders --doubt`,
+		do: t.listTx,
+	})
+	list.Flags().BoolVar(&t.doubt, "doubt", false, "only those in doubt")
+	status := t.command(verb{
+		name: "status", words: "PATH ID", short: "show one transaction: its state, deadline, decision and votes",
+		long:    `If there is no record of it, the exit status is 1: it was never proposed, or it is finished.`,
+		example: `coordctl tx status /tx/orders order-4711`,
+		exits:   []int{exitNo},
+		do:      t.txStatus,
+	})
+	recoverTx := t.command(verb{
+		name: "recover", words: "PATH", short: "finish the transactions of dead proposers, after a question",
+		long: `
+It aborts those that are undecided, prints the decisions that are still owed to a proposer, and
+removes their records: a program that wants to ask for such a decision later cannot. It waits for
+proposers that are alive, or that the service does not know to be dead yet, until their deadlines.
+Transactions in doubt are left as they are.`,
+		example: `coordctl tx recover /tx/orders --yes`,
+		exits:   []int{exitNo, exitLate, exitSignal},
+		do:      t.recoverTx,
+	})
+	return t.command(verb{name: "tx", short: "see and recover transactions of a two-phase commit", below: []*cobra.Command{list, status, recoverTx}})
+}
+
+// transactions returns the transactions at the path, and the ballots of transactions whose
+// records were destroyed.
+func (t *tool) transactions(ctx context.Context, c *coord.Client) ([]inspect.Transaction, []string, error) {
+	in, err := inspect.Path(ctx, c, t.path, &inspect.Options{MaxReads: 100_000})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case in.TwoPhase == nil && in.Recipe != "missing" && in.Recipe != "empty":
+		return nil, nil, &exit{exitNo, fmt.Errorf("%s is no two-phase commit but: %s: %s", t.path, in.Recipe, in.Summary)}
+	case in.TwoPhase == nil:
+		return []inspect.Transaction{}, nil, nil
+	}
+	if in.Truncated {
+		t.say("not all transactions were read")
+	}
+	var lost []string
+	for _, site := range in.TwoPhase.Sites {
+		for _, b := range site.Branches {
+			if b.State == "in doubt" {
+				lost = append(lost, fmt.Sprintf("%s at the site %s, which has voted %s", printable(b.ID), printable(site.Site), dash(b.Vote)))
+			}
+		}
+	}
+	return in.TwoPhase.Transactions, lost, nil
+}
+
+func (t *tool) listTx(ctx context.Context, c *coord.Client) error {
+	all, lost, err := t.transactions(ctx, c)
+	if err != nil {
+		return err
+	}
+	shown := []inspect.Transaction{}
+	rows := [][]string{{"id", "state", "since", "deadline", "in doubt since", "proposer", "votes"}}
+	for _, tx := range all {
+		if t.doubt && tx.State != "in doubt" && tx.InDoubt.IsZero() {
+			continue
+		}
+		shown = append(shown, tx)
+		rows = append(rows, []string{printable(tx.ID), t.state(&tx), stamp(tx.Since), stamp(tx.Deadline), stamp(tx.InDoubt), proposer(&tx), votes(&tx)})
+	}
+	for _, l := range lost {
+		t.say("the record was destroyed: %s", l)
+	}
+	if len(shown) == 0 && !t.json {
+		t.say("no transactions")
+	}
+	return t.report(ctx, shown, table(rows))
+}
+
+// state returns the state of a transaction, with what an operator must know of it.
+func (t *tool) state(tx *inspect.Transaction) string {
+	if tx.Overdue {
+		return tx.State + " (overdue)"
+	}
+	return tx.State
+}
+
+func proposer(tx *inspect.Transaction) string {
+	switch {
+	case tx.Proposed:
+		return "waits"
+	case tx.Told:
+		return "told"
+	}
+	return "gone"
+}
+
+func votes(tx *inspect.Transaction) string {
+	var list []string
+	for _, v := range tx.Votes {
+		text := printable(v.Site) + ":" + dash(v.Vote)
+		if !v.Served {
+			text += "(not served)"
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, " ")
+}
+
+func (t *tool) txStatus(ctx context.Context, c *coord.Client) error {
+	all, _, err := t.transactions(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, tx := range all {
+		if tx.ID != t.values[0] {
+			continue
+		}
+		text := fmt.Sprintf("%s: %s\nsince     %s\ndeadline  %s\nproposer  %s\n", printable(tx.ID), t.state(&tx), stamp(tx.Since), stamp(tx.Deadline), proposer(&tx))
+		if tx.By != "" {
+			text += fmt.Sprintf("decided   by %s\n", printable(tx.By))
+		}
+		if tx.Reason != "" {
+			text += fmt.Sprintf("reason    %q\n", tx.Reason)
+		}
+		if !tx.InDoubt.IsZero() {
+			text += fmt.Sprintf("in doubt  at a site since %s\n", stamp(tx.InDoubt))
+		}
+		rows := [][]string{{"site", "vote", "since", "acknowledged", "served"}}
+		for _, v := range tx.Votes {
+			rows = append(rows, []string{printable(v.Site), dash(v.Vote), stamp(v.Since), yesNo(v.Acknowledged), yesNo(v.Served)})
+		}
+		return t.report(ctx, tx, text+"\n"+table(rows))
+	}
+	return &exit{exitNo, fmt.Errorf("%s: there is no record of the transaction %s", t.path, printable(t.values[0]))}
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// decision is a coord.Decision as JSON.
+type decision struct {
+	ID     string `json:"id"`
+	Commit bool   `json:"commit"`
+	By     string `json:"by"`
+	Reason string `json:"reason,omitempty"`
+}
+
+func (t *tool) recoverTx(ctx context.Context, c *coord.Client) error {
+	all, _, err := t.transactions(ctx, c)
+	if err != nil {
+		return err
+	}
+	open, owed := 0, 0
+	for _, tx := range all {
+		switch {
+		case tx.State == "in doubt" || tx.Proposed:
+		case tx.State == "open" || tx.State == "prepared":
+			open++
+		case !tx.Told:
+			owed++
+		}
+	}
+	if open+owed > 0 {
+		if err := t.confirm(ctx, "abort %s of dead proposers, and take over %s", plural(open, "undecided transaction"), plural(owed, "decision")); err != nil {
+			return err
+		}
+	}
+	defer t.progress("recovering %s", t.path)()
+	co := coord.NewCoordinator(c, t.path, &coord.CoordinatorOptions[[]byte]{Codec: coord.Bytes()})
+	decisions, err := co.Recover(ctx)
+	done := []decision{}
+	rows := [][]string{{"id", "decision", "by", "reason"}}
+	for _, d := range decisions {
+		done = append(done, decision{d.ID, d.Commit, d.By, d.Reason})
+		word := "abort"
+		if d.Commit {
+			word = "commit"
+		}
+		rows = append(rows, []string{printable(d.ID), word, printable(d.By), dash(d.Reason)})
+	}
+	if err == nil && len(done) == 0 && !t.json {
+		t.say("nothing to recover")
+	}
+	if perr := t.report(ctx, done, table(rows)); err == nil {
+		err = perr
+	}
+	return err
+}
