@@ -177,6 +177,9 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	}
 	c.current.Store(s)
 	c.state = newLatest(State{Phase: PhaseConnected, Session: bs.ID()})
+	if c.hooks.Opened != nil {
+		c.hooks.Opened(func() []hook.Hold { return c.current.Load().standing() })
+	}
 	tell(ctx, c, trace.StateChanged{Phase: PhaseConnected.String(), Session: bs.ID()})
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop = stop

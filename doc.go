@@ -334,6 +334,8 @@
 // of its own, makes OpenTelemetry spans and metrics of the events. Options.Logger gets
 // what an operator should know without asking: lost sessions and holds, and what the
 // service refuses in the background. Neither reveals the data that users store. Package
+// status is an HTTP handler that says what a process holds, leads, waits for and consumes,
+// with probes of liveness and readiness. Package
 // inspect explains a path, and the command cmd/coordctl does so from a shell. The backlog
 // of a queue and its age are in [Consumer.Stats], in oteltrace's gauges and in coordctl's
 // queue.

@@ -3,10 +3,13 @@ package coord
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/hook"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -121,6 +124,23 @@ func (s *session) grant(h *Hold, own *backend.Watch) error {
 		s.armLater(h)
 	}
 	return nil
+}
+
+// standing returns the holds that stand.
+func (s *session) standing() []hook.Hold {
+	if s.b.Err() != nil {
+		return nil
+	}
+	s.mu.Lock()
+	holds := slices.Collect(maps.Keys(s.holds))
+	s.mu.Unlock()
+	list := make([]hook.Hold, 0, len(holds))
+	for _, h := range holds {
+		if h.Err() == nil {
+			list = append(list, hook.Hold{ID: h.trail.id(), Node: h.Path(), Token: h.token})
+		}
+	}
+	return list
 }
 
 // forget removes a hold that has ended.

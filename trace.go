@@ -107,6 +107,14 @@ func (t *trail) next(op string) *trail {
 	return n
 }
 
+// id returns the ID of the events of t.
+func (t *trail) id() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.where.ID
+}
+
 func (t *trail) at(node string) trace.Subject {
 	w := t.where
 	w.Node = node

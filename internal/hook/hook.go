@@ -1,5 +1,5 @@
-// Package hook passes to a client what only tests of other packages in this module
-// set. The client reads the hooks once, from the context of Open.
+// Package hook passes to a client what only other packages of this module set: its tests,
+// and package status. The client reads the hooks once, from the context of Open.
 package hook
 
 import (
@@ -18,6 +18,18 @@ type Hooks struct {
 
 	// Skew is by how much the clocks of the client are wrong.
 	Skew time.Duration
+
+	// Opened is called by Open when the client has a session. standing returns the holds of
+	// the client that stand when it is called, as Hold.Err would say: it compares the lease
+	// with the clock.
+	Opened func(standing func() []Hold)
+}
+
+// Hold is a hold that stands.
+type Hold struct {
+	ID    uint64 // of its events; zero without Trace
+	Node  string
+	Token int64
 }
 
 type key struct{}
