@@ -106,6 +106,22 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 	}
 }
 
+// TestEachAlertHasASectionInTheRunbook checks the links of the alert rules.
+func TestEachAlertHasASectionInTheRunbook(t *testing.T) {
+	rules := readFile(t, filepath.Join(root, "docs", "alerts.yaml"))
+	names := all(rules, `(?m)^ *- alert: (\w+)$`)
+	links := all(rules, `(?m)^ *runbook(?:_url)?: \S*docs/runbook\.md#(\S+)$`)
+	sections := anchors(readFile(t, filepath.Join(root, "docs", "runbook.md")))
+	if len(names) == 0 || len(links) != len(names) {
+		t.Fatalf("%d alerts have %d links", len(names), len(links))
+	}
+	for i, name := range names {
+		if links[i] != strings.ToLower(name) || !slices.Contains(sections, links[i]) {
+			t.Errorf("%s has the link %s; the runbook has the sections %q", name, links[i], sections)
+		}
+	}
+}
+
 // anchors returns the names that a forge gives to the headings of a page.
 func anchors(text string) (names []string) {
 	for _, heading := range all(text, `(?m)^#+ (.*)$`) {
