@@ -34,7 +34,8 @@
 //     processes that are there (partitions, tenants, buckets of timers): [Shards.Run].
 //   - Which instances are there, and which one to call: a [Group], its Join and its
 //     [Picker].
-//   - Configuration that follows changes: [Value.Watch]; a whole tree: [Cache].
+//   - Configuration that follows changes: [Value.Watch], and [Value.Load] where each request
+//     reads it; a whole tree: [Cache].
 //   - Begin together, end together: [DoubleBarrier].
 //   - Several writes, all or none: [Txn] on the service, [Coordinator] over
 //     databases and processes.
@@ -61,7 +62,7 @@
 //     one to call.
 //   - [Shards]: n pieces of work divided among the members that are there, each with one
 //     owner, and few that move when members come and go.
-//   - [Value]: a typed configuration value that can be watched.
+//   - [Value]: a typed configuration value that can be watched, and loaded without a request.
 //   - [Counter]: a number to add to, and blocks of numbers for ids.
 //   - [Cache]: a live copy of a subtree, to read without a round trip.
 //   - Package inspect: what stands under a path: which recipe, its holders, and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
@@ -75,4 +76,36 @@ func ExampleCounter_Reserve() {
 	// Output:
 	// 1
 	// 101
+}
+
+// A service reads its limits at each request, without a round trip. It starts only with limits,
+// and keeps the last good ones when somebody writes bad ones.
+func ExampleValue_Load() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	type Limits struct{ Rate int }
+	limits := coord.NewValue[Limits](c, "/app/limits", nil)
+	if _, err := limits.Set(ctx, Limits{Rate: 100}); err != nil {
+		log.Fatal(err)
+	}
+
+	first := <-limits.Watch(ctx) // keeps Load current until ctx ends
+	if first.Err != nil {
+		log.Fatal(first.Err)
+	}
+	serve := func() {
+		now, age := limits.Load()
+		if now.Err != nil || age > time.Minute {
+			log.Print("old limits: ", now.Err, age) // better a metric
+		}
+		fmt.Println("rate", now.Value.Rate)
+	}
+	serve()
+	// Output: rate 100
 }

@@ -118,10 +118,13 @@ func (g signal[T]) untaken() (v T, ok bool) {
 
 // observe returns a latest-wins channel that look feeds, called as by followLive. The
 // channel is closed when ctx ends. If following fails for good, the last element is
-// failed(err), and then the channel is closed.
-func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, failed func(error) T, look func(ctx context.Context, v *vigil, out signal[T]) error) <-chan T {
+// failed(err), and then the channel is closed. over, if it is not nil, is called before.
+func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, failed func(error) T, over func(), look func(ctx context.Context, v *vigil, out signal[T]) error) <-chan T {
 	out := newSignal[T]()
 	end := func(err error) {
+		if over != nil {
+			over()
+		}
 		if ctx.Err() == nil {
 			if !errors.Is(err, ErrClosed) {
 				c.log.Error("coord: cannot follow any more", "operation", op, "path", p.full, "error", err)

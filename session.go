@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -34,6 +35,51 @@ type session struct {
 	allowed map[string]struct{} // directories in which the permissions are sufficient, see sees and mayMark
 
 	clock serviceClock
+
+	touch   sync.Mutex // guards contact, held while the backend's Status is read
+	contact *stretch   // the latest, nil before the first
+}
+
+// stretch is a period in which a session has contact without a break. A watch that
+// was armed in it, and has not fired, has missed nothing until it is over.
+type stretch struct {
+	changed <-chan struct{} // of the backend's Status: closed at the break
+	ended   atomic.Int64    // when the break was noticed, by Client.local, plus 1; 0 while the stretch lasts
+}
+
+func (t *stretch) end(now int64) { t.ended.CompareAndSwap(0, now+1) }
+
+// over reports whether the stretch is over, and since when.
+func (t *stretch) over() (at int64, over bool) {
+	ended := t.ended.Load()
+	return ended - 1, ended != 0
+}
+
+// status returns the phase and the present stretch of contact. A stretch that begins without
+// contact is over at once. It ends the previous stretch, so that follow and a caller that reads
+// right after a reconnection agree on what is over, whichever comes first.
+func (s *session) status() (backend.Phase, *stretch) {
+	s.touch.Lock()
+	defer s.touch.Unlock()
+	phase, changed := s.b.Status()
+	if s.contact != nil && s.contact.changed == changed {
+		return phase, s.contact
+	}
+	now := s.c.local()
+	if s.contact != nil {
+		s.contact.end(now)
+	}
+	s.contact = &stretch{changed: changed}
+	if phase != backend.PhaseConnected {
+		s.contact.end(now)
+	}
+	return phase, s.contact
+}
+
+// endContact ends the stretch of contact of a session that is over, or about to be closed.
+func (s *session) endContact() {
+	_, t := s.status()
+	t.end(s.c.local())
 }
 
 func newSession(c *Client, b backend.Session) *session {
@@ -48,7 +94,7 @@ func newSession(c *Client, b backend.Session) *session {
 // for functions of the user's.
 func (s *session) follow(ctx context.Context) {
 	for told := backend.PhaseConnected; ; {
-		phase, changed := s.b.Status()
+		phase, t := s.status()
 		switch {
 		case phase == backend.PhaseLost:
 			return
@@ -60,7 +106,7 @@ func (s *session) follow(ctx context.Context) {
 		}
 		told = phase
 		select {
-		case <-changed:
+		case <-t.changed:
 		case <-s.b.Done():
 			return
 		case <-ctx.Done():
@@ -87,6 +133,7 @@ func (s *session) end(err error) {
 			endings = append(endings, e)
 		}
 	}
+	s.endContact()
 	for i := range endings {
 		endings[i].removal.start()
 	}

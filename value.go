@@ -56,6 +56,7 @@ type ValueOptions[T any] struct {
 type Value[T any] struct {
 	cell
 	codec Codec[T]
+	known known[T] // to its Watches, for Load
 }
 
 // Versioned is a value as it was at one time.
@@ -77,9 +78,10 @@ type Versioned[T any] struct {
 	// applies values can use it as a fencing token.
 	Mzxid int64
 
-	// Err is set only in elements of Watch. ErrNotFound: there is no value; it was
+	// Err is set only by Watch and Load. ErrNotFound: there is no value; it was
 	// deleted or not made yet. ErrDecode: the codec cannot decode the data. Any
-	// other error is the reason why the watch has ended, in the last element.
+	// other error is the reason why the watch has ended, in its last element. See
+	// Load for the other fields of what it returns with an error.
 	Err error
 }
 
@@ -279,33 +281,40 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 // ErrDenied, ErrBadPath), the last element has that error in Err and no value, and
 // then the channel is closed.
 //
+// A Watch also keeps Load current, whether or not its elements are received.
+//
 // The codec's Decode runs in a goroutine of the client. A change costs the event
 // and one read.
 func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 	failed := func(err error) Versioned[T] { return Versioned[T]{Err: err} }
-	var told content
+	w := &valueWatch[T]{k: &v.known, c: v.c, path: v.path.full}
 	first := true
-	return observe(ctx, v.c, "watch", &v.path, failed, func(ctx context.Context, g *vigil, out signal[Versioned[T]]) error {
+	return observe(ctx, v.c, "watch", &v.path, failed, w.end, func(ctx context.Context, g *vigil, out signal[Versioned[T]]) error {
+		w.doubt()
 		if g.first {
 			// The server of a new session may lag behind the last element.
 			if err := g.s.b.Sync(ctx, v.path.full); err != nil {
 				return err
 			}
 		}
-		st, err := v.look(ctx, g)
+		st, began, t, err := v.lookInContact(ctx, g)
 		if err != nil {
 			return err
 		}
-		if !first && st.same(told) {
+		if !first && st.same(w.seen) {
+			w.confirm(began, t)
 			return nil
 		}
-		first, told = false, content{created: st.created, changed: st.changed}
-		out.put(v.element(st))
+		first, w.seen = false, content{created: st.created, changed: st.changed}
+		e := v.element(st)
+		w.see(e, began, t) // before the element: its receiver finds no older one
+		e.Err = opError("watch", v.path.full, e.Err)
+		out.put(e)
 		return nil
 	})
 }
 
-// element returns the element of Watch for st.
+// element returns the element of Watch for st. Its error does not name the operation yet.
 func (v *Value[T]) element(st content) Versioned[T] {
 	var val T
 	err := error(ErrNotFound)
@@ -313,6 +322,6 @@ func (v *Value[T]) element(st content) Versioned[T] {
 		val, err = v.codec.decode(st.data)
 	}
 	e := versioned(val, st)
-	e.Err = opError("watch", v.path.full, err)
+	e.Err = err
 	return e
 }
