@@ -35,7 +35,7 @@
 //   - Which instances are there, and which one to call: a [Group], its Join and its
 //     [Picker].
 //   - Configuration that follows changes: [Value.Watch], and [Value.Load] where each request
-//     reads it; a whole tree: [Cache].
+//     reads it; a whole tree: [Cache], and [CacheView] for typed values.
 //   - Begin together, end together: [DoubleBarrier].
 //   - Several writes, all or none: [Txn] on the service, [Coordinator] over
 //     databases and processes.
@@ -64,7 +64,8 @@
 //     owner, and few that move when members come and go.
 //   - [Value]: a typed configuration value that can be watched, and loaded without a request.
 //   - [Counter]: a number to add to, and blocks of numbers for ids.
-//   - [Cache]: a live copy of a subtree, to read without a round trip.
+//   - [Cache]: a live copy of a subtree, to read without a round trip. [CacheView]: its
+//     nodes as values of a type.
 //   - Package inspect: what stands under a path: which recipe, its holders, and
 //     which waiter waits for which; and which recipes there are in a tree.
 //

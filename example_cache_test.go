@@ -87,3 +87,43 @@ func ExampleCache_Events() {
 	// created /config v1
 	// changed /config v2
 }
+
+// The settings of all tenants, decoded once for each change.
+func ExampleCacheView() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	type Tenant struct{ Quota int }
+	for name, quota := range map[string]int{"a": 10, "b": 20} {
+		if _, err := coord.NewValue[Tenant](c, "/tenants/"+name, nil).Set(ctx, Tenant{quota}); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	cache := coord.NewCache(c, "/tenants", nil)
+	tenants := coord.NewCacheView(cache, coord.JSON[Tenant]())
+	ended := make(chan error)
+	go func() { ended <- cache.Run(ctx) }()
+	select {
+	case <-cache.Synced():
+	case err := <-ended:
+		log.Fatal(err)
+	}
+	if b, ok := tenants.Get("/tenants/b"); ok {
+		fmt.Println("b", b.Value.Quota)
+	}
+	for path, tenant := range tenants.All("/tenants") {
+		fmt.Println(path, tenant.Value.Quota, tenant.Err)
+	}
+	cancel()
+	<-ended
+	// Output:
+	// b 20
+	// /tenants/a 10 <nil>
+	// /tenants/b 20 <nil>
+}

@@ -118,3 +118,10 @@ func Rivals[T any](q *Consumer[T]) int {
 	defer q.q.mu.Unlock()
 	return q.q.rivals
 }
+
+// Decoded returns the number of values that a view keeps.
+func Decoded[T any](v *CacheView[T]) int {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return len(v.decoded)
+}

@@ -78,7 +78,7 @@ type Versioned[T any] struct {
 	// applies values can use it as a fencing token.
 	Mzxid int64
 
-	// Err is set only by Watch and Load. ErrNotFound: there is no value; it was
+	// Err is set only by Watch, Load and a CacheView. ErrNotFound: there is no value; it was
 	// deleted or not made yet. ErrDecode: the codec cannot decode the data. Any
 	// other error is the reason why the watch has ended, in its last element. See
 	// Load for the other fields of what it returns with an error.

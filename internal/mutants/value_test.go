@@ -137,4 +137,7 @@ var valueMutants = []mutant{
 	{"a Watch that reads late takes Load back", "value_load.go",
 		"w.seen.created != 0 && latest", "false && latest",
 		"TestAWatchThatReadsLateDoesNotTakeLoadBack"},
+	{"a view decodes at each read", "cache_view.go",
+		"\tv.decoded[path] = d\n", "",
+		"TestAViewDecodesEachVersionOnce"},
 }

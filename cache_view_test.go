@@ -1,0 +1,250 @@
+package coord_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+// counting returns a JSON codec that counts what it decodes.
+func counting(n *atomic.Int64) coord.Codec[settings] {
+	json := coord.JSON[settings]()
+	decode := json.Decode
+	json.Decode = func(data []byte) (settings, error) {
+		n.Add(1)
+		return decode(data)
+	}
+	return json
+}
+
+// goRun runs the cache, and returns a function that ends it.
+func (w *world) goRun(k *coord.Cache) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- k.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			w.T.Errorf("the cache ended with %v", err)
+		}
+	}
+}
+
+func TestAViewDecodesEachVersionOnce(t *testing.T) {
+	onEach(t, func(w *world) {
+		var decodes atomic.Int64
+		k := coord.NewCache(w.Open("a", nil), "/config", nil)
+		v := coord.NewCacheView(k, counting(&decodes))
+		if _, ok := v.Get("/config"); ok || len(maps.Collect(v.All("/config"))) > 0 {
+			w.T.Error("something is there before Run")
+		}
+		defer w.goRun(k)()
+		other := w.Open("b", nil)
+		tenant := func(name string) *coord.Value[settings] { return coord.NewValue[settings](other, "/config/"+name, nil) }
+		want := map[string]coord.Versioned[settings]{
+			"/config/a": setValue(w.T, tenant("a"), settings{Rate: 1}),
+			"/config/b": setValue(w.T, tenant("b"), settings{Rate: 2}),
+		}
+		check := func(decoded int64) {
+			w.T.Helper()
+			w.Eventually("the cache is current", func() bool {
+				n := 0
+				for path, want := range want {
+					if got, ok := k.Get(path); ok && got.Stat.Mzxid == want.Mzxid {
+						n++
+					}
+				}
+				return n == len(want) && k.Len() == len(want)+1
+			})
+			before := decodes.Load()
+			for range 10 {
+				if got := maps.Collect(v.All("/config")); !maps.Equal(got, want) {
+					w.T.Fatalf("the view has %+v, want %+v", got, want)
+				}
+				for path, want := range want {
+					if got, ok := v.Get(path); !ok || got != want {
+						w.T.Fatalf("%s: %+v, %v, want %+v", path, got, ok, want)
+					}
+				}
+			}
+			if n := decodes.Load() - before; n != decoded {
+				w.T.Errorf("%d were decoded, want %d", n, decoded)
+			}
+		}
+		check(2)
+		check(0)
+		want["/config/b"] = setValue(w.T, tenant("b"), settings{Rate: 3})
+		check(1)
+		// Made again at the same version, in one commit.
+		w.outsider(backend.Delete(w.Path("/config/a"), 0), backend.Create(w.Path("/config/a"), []byte(`{"rate":4}`), backend.Persistent))
+		want["/config/a"] = getValue(w.T, tenant("a"))
+		check(1)
+		if err := tenant("a").Delete(w.T.Context(), want["/config/a"]); err != nil {
+			w.T.Fatal(err)
+		}
+		delete(want, "/config/a")
+		check(0)
+		if got, ok := v.Get("/config/a"); ok {
+			w.T.Errorf("deleted: %+v", got)
+		}
+	})
+}
+
+func TestAViewReportsWhatItCannotDecodeBesideTheOthers(t *testing.T) {
+	onMemory(t, func(w *world) {
+		k := coord.NewCache(w.Open("a", nil), "/config", nil)
+		v := coord.NewCacheView(k, coord.Codec[settings]{})
+		w.outsider(
+			backend.Create("/config", nil, backend.Persistent),
+			backend.Create("/config/bad", []byte("{"), backend.Persistent),
+			backend.Create("/config/empty", nil, backend.Persistent),
+			backend.Create("/config/good", []byte(`{"rate":1}`), backend.Persistent),
+			backend.Create("/config/good/below", []byte(`{"rate":2}`), backend.Persistent),
+		)
+		defer w.goRun(k)()
+		<-k.Synced()
+		var seen []string
+		for path, e := range v.All("/config") {
+			var named *backend.Error
+			if e.Err != nil && (!errors.Is(e.Err, coord.ErrDecode) || !errors.As(e.Err, &named) || named.Path != path || e.Czxid == 0) {
+				w.T.Errorf("%s: %+v", path, e)
+			}
+			seen = append(seen, fmt.Sprint(path, " ", e.Value.Rate, " ", e.Err != nil))
+		}
+		if want := []string{"/config/bad 0 true", "/config/empty 0 true", "/config/good 1 false", "/config/good/below 2 false"}; !slices.Equal(seen, want) {
+			w.T.Errorf("saw %q, want %q", seen, want)
+		}
+		if e, ok := v.Get("/config"); !ok || !errors.Is(e.Err, coord.ErrDecode) {
+			w.T.Errorf("the directory: %+v, %v", e, ok)
+		}
+		for range v.All("/config") {
+			break
+		}
+	})
+}
+
+// A loop that is slower than the changes sees the copy of its beginning, and does not make the
+// view older.
+func TestALoopOverAViewSeesOneMoment(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var decodes atomic.Int64
+		k := coord.NewCache(w.Open("a", nil), "/config", nil)
+		v := coord.NewCacheView(k, counting(&decodes))
+		other := w.Open("b", nil)
+		a, b := coord.NewValue[settings](other, "/config/a", nil), coord.NewValue[settings](other, "/config/b", nil)
+		setValue(w.T, a, settings{Rate: 1})
+		old := setValue(w.T, b, settings{Rate: 1})
+		defer w.goRun(k)()
+		<-k.Synced()
+		var now coord.Versioned[settings]
+		for path, e := range v.All("/config") {
+			switch path {
+			case "/config/a":
+				now = setValue(w.T, b, settings{Rate: 2})
+				w.Settle()
+				if got, _ := v.Get("/config/b"); got != now {
+					w.T.Errorf("got %+v, want %+v", got, now)
+				}
+			case "/config/b":
+				if e != old {
+					w.T.Errorf("the loop sees %+v, want %+v", e, old)
+				}
+			}
+		}
+		before := decodes.Load()
+		if got, _ := v.Get("/config/b"); got != now || decodes.Load() != before {
+			w.T.Errorf("got %+v after the loop, want %+v, %d decoded", got, now, decodes.Load()-before)
+		}
+	})
+}
+
+func TestReadersOfAViewShareOneDecode(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var decodes atomic.Int64
+		k := coord.NewCache(w.Open("a", nil), "/config", nil)
+		entered, goOn := make(chan struct{}, 8), make(chan struct{})
+		codec := counting(&decodes)
+		decode := codec.Decode
+		codec.Decode = func(data []byte) (settings, error) {
+			entered <- struct{}{}
+			<-goOn
+			return decode(data)
+		}
+		v := coord.NewCacheView(k, codec)
+		want := setValue(w.T, coord.NewValue[settings](w.Open("b", nil), "/config/a", nil), settings{Rate: 1})
+		defer w.goRun(k)()
+		<-k.Synced()
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if got, ok := v.Get("/config/a"); !ok || got != want {
+					w.T.Errorf("got %+v, %v", got, ok)
+				}
+			})
+		}
+		<-entered
+		if n := k.Len(); n != 2 { // the cache is not blocked
+			w.T.Errorf("%d nodes", n)
+		}
+		close(goOn)
+		all.Wait()
+		if n := decodes.Load(); n != 1 {
+			w.T.Errorf("%d were decoded", n)
+		}
+	})
+}
+
+func TestAPanicOfTheCodecReachesEachReaderOfAView(t *testing.T) {
+	onMemory(t, func(w *world) {
+		k := coord.NewCache(w.Open("a", nil), "/config", nil)
+		v := coord.NewCacheView(k, coord.Codec[int]{Encode: func(int) ([]byte, error) { return nil, nil }, Decode: func([]byte) (int, error) { panic("no") }})
+		w.outsider(backend.Create("/config", []byte("1"), backend.Persistent))
+		defer w.goRun(k)()
+		<-k.Synced()
+		for range 2 {
+			func() {
+				defer func() {
+					if recover() == nil {
+						w.T.Error("no panic")
+					}
+				}()
+				v.Get("/config")
+			}()
+		}
+		if other, ok := coord.NewCacheView(k, coord.Codec[json.Number]{}).Get("/config"); !ok || other.Value != "1" {
+			w.T.Errorf("another view: %+v, %v", other, ok)
+		}
+	})
+}
+
+func TestAViewForgetsNodesThatAreGone(t *testing.T) {
+	onMemory(t, func(w *world) {
+		k := coord.NewCache(w.Open("a", nil), "/config", nil)
+		v := coord.NewCacheView(k, coord.Codec[int]{})
+		defer w.goRun(k)()
+		w.outsider(backend.Create("/config", nil, backend.Persistent))
+		for i := range 500 {
+			path := "/config/" + strconv.Itoa(i)
+			w.outsider(backend.Create(path, []byte("1"), backend.Persistent))
+			w.Settle()
+			if got, ok := v.Get(path); !ok || got.Value != 1 {
+				w.T.Fatalf("%+v, %v", got, ok)
+			}
+			w.outsider(backend.Delete(path, 0))
+			w.Settle()
+		}
+		if n := coord.Decoded(v); n < 1 || n > 70 {
+			w.T.Errorf("the view keeps %d values of one node", n)
+		}
+	})
+}
