@@ -14,29 +14,36 @@ import (
 	"github.com/go-coord/coord/coordtest"
 )
 
-// Each fault of a link does what the table of the package says, on memory and on ZooKeeper.
-func TestTheFaultsOfALink(t *testing.T) {
+// faultsOfALink has a test for each row of the table of the package.
+var faultsOfALink = map[string]func(t *testing.T, s *coordtest.Service){
+	"Cut leaves sessions and holds":               cutLeavesHolds,
+	"Refuse ends holds after the lease":           func(t *testing.T, s *coordtest.Service) { withoutContact(t, s, (*coordtest.Link).Refuse) },
+	"Blackhole ends holds after the lease":        func(t *testing.T, s *coordtest.Service) { withoutContact(t, s, (*coordtest.Link).Blackhole) },
+	"Delay makes calls slower":                    delayed,
+	"DropRequest loses the n-th commit at a path": func(t *testing.T, s *coordtest.Service) { dropped(t, s, true) },
+	"DropReply loses the n-th reply at a path":    func(t *testing.T, s *coordtest.Service) { dropped(t, s, false) },
+	"recipes resolve a lost reply":                resolved,
+	"Expire has ended the session":                expired,
+}
+
+func TestTheFaultsOfALinkInMemory(t *testing.T) {
+	for name, f := range faultsOfALink {
+		t.Run(name, func(t *testing.T) { coordtest.Memory(t, nil, f) })
+	}
+}
+
+func TestTheFaultsOfALinkOnZooKeeper(t *testing.T) {
 	t.Parallel()
 	zk := coordtest.StartZooKeeper(t, nil)
-	short := &coordtest.Options{SessionTimeout: 3 * time.Second} // where the end of a session is awaited
-	t.Run("faults", func(t *testing.T) {
-		for name, f := range map[string]func(t *testing.T, s *coordtest.Service){
-			"Cut leaves sessions and holds":               cutLeavesHolds,
-			"Refuse ends holds after the lease":           func(t *testing.T, s *coordtest.Service) { withoutContact(t, s, (*coordtest.Link).Refuse) },
-			"Blackhole ends holds after the lease":        func(t *testing.T, s *coordtest.Service) { withoutContact(t, s, (*coordtest.Link).Blackhole) },
-			"Delay makes calls slower":                    delayed,
-			"DropRequest loses the n-th commit at a path": func(t *testing.T, s *coordtest.Service) { dropped(t, s, true) },
-			"DropReply loses the n-th reply at a path":    func(t *testing.T, s *coordtest.Service) { dropped(t, s, false) },
-			"recipes resolve a lost reply":                resolved,
-			"Expire has ended the session":                expired,
-		} {
+	t.Run("faults", func(t *testing.T) { // which ends before the server does
+		for name, f := range faultsOfALink {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
+				var o *coordtest.Options
 				if strings.Contains(name, "ends holds") {
-					on(t, zk, short, f)
-				} else {
-					on(t, zk, nil, f)
+					o = &coordtest.Options{SessionTimeout: 3 * time.Second} // the test waits for it
 				}
+				f(t, zk.Service(t, o))
 			})
 		}
 	})
@@ -76,7 +83,7 @@ func withoutContact(t *testing.T, s *coordtest.Service, fault func(l *coordtest.
 	if second == nil || second.Token() <= h.Token() {
 		t.Errorf("the next hold is %v", second)
 	}
-	if passed := time.Since(began); s.Fake() && (lease != 2*time.Second || passed != 3*time.Second) {
+	if passed := time.Since(began); s.Fake() && (lease != s.SessionTimeout()-s.SessionTimeout()/3 || passed != s.SessionTimeout()) {
 		t.Errorf("the loss was told after %v, and the next was granted after %v", lease, passed)
 	}
 	second.Release()

@@ -8,20 +8,9 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"github.com/go-coord/coord/coordtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// on runs f on memory, and on a part of the tree of zk beside other tests.
-func on(t *testing.T, zk *coordtest.ZooKeeper, o *coordtest.Options, f func(t *testing.T, s *coordtest.Service)) {
-	t.Run("memory", func(t *testing.T) { coordtest.Memory(t, o, f) })
-	t.Run("zookeeper", func(t *testing.T) {
-		t.Parallel()
-		f(t, zk.Service(t, o))
-	})
-}
 
 // recorder is a test that must fail, or be skipped.
 type recorder struct {
