@@ -302,6 +302,9 @@ func (m *Model) dirtyLocked(c backend.TreeChange) (root string, ok bool) {
 			return "", false // what the service or the library keeps for itself
 		}
 	}
+	if dir := parent(c.Path); c.Kind == backend.TreeDeleted && c.Path != m.full && m.dirs[dir] && !m.othersLocked(c.Path) {
+		return dir, true // which is a directory no more
+	}
 	for path := c.Path; len(path) >= len(m.full) && path != ""; path = parent(path) {
 		if m.entries[path] != nil {
 			return path, true
@@ -310,11 +313,8 @@ func (m *Model) dirtyLocked(c backend.TreeChange) (root string, ok bool) {
 			break
 		}
 	}
-	switch {
-	case c.Kind == backend.TreeChanged && m.dirs[c.Path]:
+	if c.Kind == backend.TreeChanged && m.dirs[c.Path] {
 		return "", false // the data of a directory is not shown
-	case c.Kind == backend.TreeDeleted && c.Path != m.full && m.dirs[parent(c.Path)] && !m.othersLocked(c.Path):
-		return parent(c.Path), true // which may be a directory no more
 	}
 	return c.Path, true
 }

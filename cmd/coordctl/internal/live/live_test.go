@@ -308,6 +308,31 @@ func TestTheViewEndsAsTheTreeIs(t *testing.T) {
 	})
 }
 
+// TestADirectoryThatBecomesEmpty: it is a directory no more when its last node is deleted.
+func TestADirectoryThatBecomesEmpty(t *testing.T) {
+	coordtest.OnMemory(t, func(w *coordtest.World) {
+		s := w.Session("outsider")
+		commit := func(ops ...backend.Op) {
+			if _, err := s.Commit(context.Background(), ops...); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		commit(backend.Create("/d", nil, backend.Persistent), backend.Create("/d/1", nil, backend.Persistent), backend.Create("/d/2", nil, backend.Persistent))
+		m := follow(w.T, w.Open("viewer", nil), "/", nil)
+		until(w.T, m, "two nodes", func(v *live.Snapshot) bool { return len(v.Rows) == 2 && v.Directories == 2 })
+		commit(backend.Delete("/d/1", backend.AnyVersion))
+		until(w.T, m, "one node", func(v *live.Snapshot) bool { return len(v.Rows) == 1 && v.Rows[0].Path == "/d/2" && v.Directories == 2 })
+		commit(backend.Delete("/d/2", backend.AnyVersion))
+		began := time.Now()
+		until(w.T, m, "an empty directory", func(v *live.Snapshot) bool {
+			return len(v.Rows) == 1 && v.Rows[0].Path == "/d" && v.Rows[0].Recipe == "empty"
+		})
+		if d := time.Since(began); d > 5*time.Second {
+			w.T.Errorf("it took %v, until the next survey of the whole tree", d)
+		}
+	})
+}
+
 // TestTheViewOfAServerOfEtcd: locks and queues, with rates, on etcd.
 func TestTheViewOfAServerOfEtcd(t *testing.T) {
 	cfg := embed.NewConfig()
