@@ -427,6 +427,7 @@ func (m *Model) publishLocked() {
 		v.Rows = append(v.Rows, e.row(now, l.watched))
 	}
 	slices.SortFunc(v.Rows, func(a, b *Row) int { return ComparePaths(a.Path, b.Path) })
+	v.Cycles = cycles(v.Rows)
 	m.snap = v
 	close(m.changed)
 	m.changed = make(chan struct{})

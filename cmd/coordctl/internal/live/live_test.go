@@ -369,6 +369,33 @@ func TestTheViewOfAServerOfEtcd(t *testing.T) {
 	}
 }
 
+// TestClientsThatWaitForEachOtherAreShown: two clients take two locks in opposite order.
+func TestClientsThatWaitForEachOtherAreShown(t *testing.T) {
+	coordtest.OnMemory(t, func(w *coordtest.World) {
+		m := follow(w.T, w.Open("viewer", nil), "/", nil)
+		clients := map[string]*coord.Client{"a": w.Open("a", nil), "b": w.Open("b", nil)}
+		lock := func(id, path string) *coord.Mutex {
+			return coord.NewMutex(clients[id], path, &coord.MutexOptions{ID: id})
+		}
+		coordtest.MustLock(w.T, lock("a", "/x"))
+		coordtest.MustLock(w.T, lock("b", "/y"))
+		ctx, cancel := context.WithCancel(context.Background())
+		first := w.Waiting(ctx, lock("b", "/x"))
+		v := until(w.T, m, "one waiter", func(v *live.Snapshot) bool { return len(v.Rows) == 2 && v.Rows[0].Waiting == 1 })
+		if len(v.Cycles) > 0 {
+			w.T.Errorf("one waits for the other: cycles %v", v.Cycles)
+		}
+		second := w.Waiting(ctx, lock("a", "/y"))
+		v = until(w.T, m, "two waiters", func(v *live.Snapshot) bool { return len(v.Rows) == 2 && v.Rows[0].Waiting+v.Rows[1].Waiting == 2 })
+		cancel()
+		<-first.Done
+		<-second.Done
+		if len(v.Cycles) != 1 || len(v.Cycles[0]) != 2 || !slices.Contains(v.Cycles[0], "a") || !slices.Contains(v.Cycles[0], "b") {
+			w.T.Errorf("cycles %v", v.Cycles)
+		}
+	})
+}
+
 func TestRowsAreSelectedAndOrdered(t *testing.T) {
 	now := time.Now()
 	v := &live.Snapshot{At: now, Rows: []*live.Row{

@@ -31,7 +31,12 @@ type Snapshot struct {
 	Notes       []string      `json:"notes,omitempty"`
 	Err         string        `json:"error,omitempty"` // why the latest reads failed
 	Directories int           `json:"directories"`
-	Rows        []*Row        `json:"rows"` // in the order of their paths
+
+	// Cycles are clients of which each waits for the next one, and the last for the first: they
+	// may be deadlocked. Each is a list of labels.
+	Cycles [][]string `json:"cycles,omitempty"`
+
+	Rows []*Row `json:"rows"` // in the order of their paths
 }
 
 // Session is the state of the client's session.
@@ -76,7 +81,9 @@ type Party struct {
 	Since    time.Time `json:"since,omitzero"` // when it came, by the service's clock
 	Token    int64     `json:"token,omitempty"`
 	WaitsFor []string  `json:"waits_for,omitempty"` // labels
-	Asked    string    `json:"asked,omitempty"`     // the request to give the lock up
+
+	behind []string // the sessions of those
+	Asked  string   `json:"asked,omitempty"` // the request to give the lock up
 }
 
 // A Turn is a time for which a client held a lock exclusively, or led, as far as it was seen.
@@ -296,14 +303,15 @@ func (r *Row) line(l *inspect.Line, held string) {
 		r.State = held
 	}
 	r.Holding, r.Waiting = l.Holders, l.Waiting
-	labels := make(map[string]string)
+	labels, sessions := make(map[string]string), make(map[string]string)
 	for _, x := range l.Contenders {
-		labels[x.Name] = label(x.ID, x.Host, x.Session)
+		labels[x.Name], sessions[x.Name] = label(x.ID, x.Host, x.Session), x.Session
 	}
 	for _, x := range l.Contenders {
 		p := Party{ID: x.ID, Host: x.Host, Session: x.Session, Node: x.Name, Role: x.Role, Since: x.Since, Token: x.Token}
 		for _, name := range x.WaitsFor {
 			p.WaitsFor = append(p.WaitsFor, cmp.Or(labels[name], name))
+			p.behind = append(p.behind, sessions[name])
 		}
 		if a := x.Revocation; a != nil {
 			p.Asked = "asked to give it up"
@@ -328,9 +336,9 @@ func (r *Row) semaphore(s *inspect.Semaphore) {
 		r.State = fmt.Sprintf("%d of %d", s.Held, s.Limit)
 	}
 	r.Holding, r.Waiting = s.Holders, s.Waiting
-	labels := make(map[string]string)
+	labels, sessions := make(map[string]string), make(map[string]string)
 	for _, x := range s.Requests {
-		labels[x.Name] = label(x.ID, "", x.Session)
+		labels[x.Name], sessions[x.Name] = label(x.ID, "", x.Session), x.Session
 	}
 	for _, x := range s.Requests {
 		p := Party{ID: x.ID, Session: x.Session, Node: x.Name, Since: x.Since, Role: fmt.Sprintf("%d permits", x.Weight)}
@@ -339,6 +347,7 @@ func (r *Row) semaphore(s *inspect.Semaphore) {
 		}
 		for _, name := range x.WaitsFor {
 			p.WaitsFor = append(p.WaitsFor, cmp.Or(labels[name], name))
+			p.behind = append(p.behind, sessions[name])
 		}
 		if x.Granted {
 			r.add(&r.Holders, p)
