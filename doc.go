@@ -347,6 +347,9 @@
 // and counted. So events and lines arrive shortly after what they report, in order. Close
 // waits for them for a second.
 //
+// The guides of the repository (docs/README.md) are for those who operate a program: production
+// and security, sizes, queues, a runbook.
+//
 // # Testing with fake time
 //
 // The memory backend works inside a testing/synctest bubble: partitions, expiry

@@ -18,7 +18,7 @@ import (
 // while two clients of each kind are there.
 func TestTheWatchesOfTheGuideToSizes(t *testing.T) {
 	rows := make(map[string][2]int)
-	for _, row := range regexp.MustCompile("(?m)^\\| ([^|]+) \\| (\\d) \\| (\\d) \\|$").FindAllStringSubmatch(readFile(t, filepath.Join(root, "docs", "sizing.md")), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]+) \| (\d) \| (\d) \|$`).FindAllStringSubmatch(readFile(t, filepath.Join(root, "docs", "sizing.md")), -1) {
 		watches, _ := strconv.Atoi(row[2]) // digits
 		nodes, _ := strconv.Atoi(row[3])
 		rows[row[1]] = [2]int{watches, nodes}
