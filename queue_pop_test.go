@@ -41,6 +41,7 @@ func (w *world) ahead(hooks *backendtest.Hooks, o *coord.QueueOptions[int], n in
 	coord.SetBucketSize(&q.Consumer, 100)
 	mustPut(w.T, q, 1, n)
 	mustPop(w.T, q, 1)
+	w.Settle() // else its feeder may still be there, and the next Pop claims its item
 	return q
 }
 

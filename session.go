@@ -65,7 +65,7 @@ func (s *session) status() (backend.Phase, *stretch) {
 	if s.contact != nil && s.contact.changed == changed {
 		return phase, s.contact
 	}
-	now := s.c.local()
+	now := s.c.elapsed()
 	if s.contact != nil {
 		s.contact.end(now)
 	}
@@ -79,7 +79,7 @@ func (s *session) status() (backend.Phase, *stretch) {
 // endContact ends the stretch of contact of a session that is over, or about to be closed.
 func (s *session) endContact() {
 	_, t := s.status()
-	t.end(s.c.local())
+	t.end(s.c.elapsed())
 }
 
 func newSession(c *Client, b backend.Session) *session {

@@ -77,7 +77,10 @@ func (c *Client) wall() time.Time { return time.Now().Add(c.skew) }
 
 // local returns the time since the client began, by the monotonic clock: a step of the wall clock
 // changes nothing.
-func (c *Client) local() int64 { return int64(time.Since(c.began) + c.skew) }
+func (c *Client) local() int64 { return c.elapsed() + int64(c.skew) }
+
+// elapsed is local without the skew of tests, which is for the times of a service.
+func (c *Client) elapsed() int64 { return int64(time.Since(c.began)) }
 
 // now returns what the session knows of the service's clock.
 func (s *session) now() moment {

@@ -302,6 +302,12 @@ modules() {
 	workspace
 }
 
+# rest is both, one after the other: more at a time disturbs the tests that it stands beside.
+rest() {
+	computing "$1"
+	modules
+}
+
 # ordered lists the packages, those first that take longest: they spend their time
 # waiting, and the others run meanwhile.
 ordered() {
@@ -443,8 +449,7 @@ else
 	# connections ready also reads and writes them, instead of handing each to another thread.
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
-	start "simulation, models, mutants and staticcheck" computing "$tmp/simulation.txt"
-	start "modules and tour" modules
+	start "staticcheck, simulation, models, modules and tour" rest "$tmp/simulation.txt"
 	mapfile -t packages < <(ordered)
 	# More packages at a time than processors: most of them wait.
 	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" -parallel "$parallel" "${packages[@]}"

@@ -85,7 +85,7 @@ func (k *state[T]) age(c *Client) time.Duration {
 		}
 		at = max(at, end)
 	}
-	return time.Duration(max(c.local()-at, 0))
+	return time.Duration(max(c.elapsed()-at, 0))
 }
 
 // current reports whether a watch stands for the state.
@@ -122,7 +122,7 @@ func (w *valueWatch[T]) see(e Versioned[T], began int64, t *stretch) {
 	if w.now == nil {
 		w.k.watches = append(w.k.watches, w)
 	}
-	w.now = &state[T]{value: e, seen: w.seen, at: w.c.local(), contact: t}
+	w.now = &state[T]{value: e, seen: w.seen, at: w.c.elapsed(), contact: t}
 	w.publish(began)
 }
 
@@ -130,7 +130,7 @@ func (w *valueWatch[T]) see(e Versioned[T], began int64, t *stretch) {
 func (w *valueWatch[T]) confirm(began int64, t *stretch) {
 	w.k.mu.Lock()
 	defer w.k.mu.Unlock()
-	w.now = &state[T]{value: w.now.value, seen: w.seen, at: w.c.local(), contact: t}
+	w.now = &state[T]{value: w.now.value, seen: w.seen, at: w.c.elapsed(), contact: t}
 	w.publish(began)
 }
 
@@ -156,7 +156,7 @@ func (w *valueWatch[T]) doubt() {
 	}
 	at, over := was.contact.over()
 	if !over {
-		at = w.c.local()
+		at = w.c.elapsed()
 	}
 	w.now = &state[T]{value: was.value, seen: was.seen, at: max(at, was.at)}
 	if w.k.latest.Load() != was {
@@ -184,7 +184,7 @@ func (w *valueWatch[T]) end() {
 func (n *cell) lookInContact(ctx context.Context, g *vigil) (st content, began int64, t *stretch, err error) {
 	for {
 		_, t = g.s.status()
-		began = n.c.local()
+		began = n.c.elapsed()
 		if st, err = n.look(ctx, g); err != nil {
 			return st, began, t, err
 		}
