@@ -35,7 +35,7 @@ func (t *tool) barrierCommand() *cobra.Command {
 			}),
 			t.command(verb{
 				name: "wait", words: "PATH", short: "wait until a barrier is not set",
-				example: `coordctl barrier wait /maintenance --wait 1m`,
+				example: `coordctl barrier wait /startup --wait 1m`,
 				exits:   []int{exitLate, exitSignal},
 				do: func(ctx context.Context, c *coord.Client) error {
 					defer t.progress("waiting at the barrier %s", t.path)()

@@ -24,7 +24,7 @@ func (t *tool) groupCommand() *cobra.Command {
 	watch := t.command(verb{
 		name: "watch", words: "PATH", short: "print the members of a group, and each that joins or leaves",
 		long:    `It ends when it is interrupted or --wait has passed.`,
-		example: `coordctl group watch /services/mail --wait 2s`,
+		example: `coordctl group watch /services/mail`,
 		exits:   []int{exitSignal},
 		do:      t.watchMembers,
 	})
@@ -33,7 +33,7 @@ func (t *tool) groupCommand() *cobra.Command {
 		long: `
 It is a member until it is interrupted or --wait has passed, also across lost sessions, and then
 leaves. If another member has the ID, the exit status is 1.`,
-		example: `coordctl group join /services/mail maintenance 10.0.0.7:25 --wait 2s`,
+		example: `coordctl group join /services/mail maintenance 10.0.0.7:25`,
 		exits:   []int{exitNo, exitSignal},
 		do:      t.join,
 	})

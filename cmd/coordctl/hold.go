@@ -27,7 +27,7 @@ COORD_NODE the node of the hold. If the lock is lost, COMMAND gets SIGTERM, and 
 --grace.`,
 		example: `
 coordctl lock --wait 1m /locks/backup -- backup.sh --full
-coordctl lock --wait 0 /locks/backup -- echo it was free`,
+coordctl lock --wait 0 /locks/report -- echo it was free`,
 		exits: append([]int{exitLate}, runExits...),
 		do:    t.lock,
 	})
@@ -43,7 +43,7 @@ func (t *tool) electCommand() *cobra.Command {
 It campaigns in the election at PATH, as --id, and runs COMMAND when it leads. If leadership is
 lost COMMAND is ended, as by lock, and coordctl campaigns again unless --once is given. When
 COMMAND ends by itself coordctl resigns and ends.`,
-		example: `coordctl elect /leaders/scheduler -- echo I lead`,
+		example: `coordctl elect /leaders/report -- echo I lead`,
 		exits:   append([]int{exitLate}, runExits...),
 		do:      t.elect,
 	})

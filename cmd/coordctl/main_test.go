@@ -42,6 +42,7 @@ func TestMain(m *testing.M) {
 			beat(os.Args[2], os.Args[3:])
 		}
 	}
+	os.Setenv("COORDCTL_CONFIG", os.DevNull) // not that of the developer
 	// Under nohup and in the background of a shell these are ignored, and a child would
 	// inherit that.
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {

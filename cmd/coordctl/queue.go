@@ -82,7 +82,7 @@ of an item are counted anew. It prints the number of items that were moved.`,
 		long: `
 It deletes each item wherever it is, in the queue or in the dead letters, unless a consumer has
 claimed it.`,
-		example: `coordctl queue remove /queues/mail --yes 00000000000000000000-example`,
+		example: `coordctl queue remove /queues/mail --yes 7f5aa9e9-fb5f-802c-acef-b158bdff5d57`,
 		exits:   []int{exitNo},
 		do:      t.remove,
 	})

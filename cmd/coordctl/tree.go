@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -58,9 +59,7 @@ func (t *tool) tree(ctx context.Context, c *coord.Client) error {
 	slices.SortFunc(lines, func(a, b line) int { return slices.Compare(strings.Split(a.path, "/"), strings.Split(b.path, "/")) })
 	for i := range lines {
 		l := &lines[i]
-		if l.path != "/" {
-			l.path = pathText(l.path)
-		}
+		l.path = pathText(cmp.Or(strings.TrimPrefix(l.path, t.namespace), "/")) // as verbs take it
 		width, kinds = max(width, len([]rune(l.path))), max(kinds, len(l.kind))
 	}
 	var b strings.Builder
@@ -89,33 +88,50 @@ func pathText(path string) string {
 	return path
 }
 
-// about returns the line of tree for a recipe.
+// about returns what tree says of a recipe.
 func about(r *inspect.Report, at time.Time) string {
-	text := r.Summary
-	for _, line := range []*inspect.Line{r.Mutex, r.RWMutex, r.Election} {
-		if line == nil {
+	for kind, line := range map[string]*inspect.Line{"mutex": r.Mutex, "rwmutex": r.RWMutex, "election": r.Election} {
+		if kind != r.Recipe {
 			continue
 		}
 		for _, h := range line.Contenders {
-			if !h.Holds {
-				continue
+			if h.Holds {
+				return aboutHolder(kind, line, &h, at)
 			}
-			if line != r.Election { // whose summary names the leader
-				text += ", by " + holderName(&h)
-			}
-			if !h.Since.IsZero() {
-				text += " for " + age(at.Sub(h.Since))
-			}
-			if h.Revocation != nil {
-				text += ", asked to release it"
-			}
-			break
 		}
 	}
 	if q := r.Queue; q != nil && !q.Oldest.IsZero() {
-		text += ", oldest ready for " + age(at.Sub(q.Oldest))
+		return r.Summary + ", oldest ready for " + age(at.Sub(q.Oldest))
 	}
-	return text
+	return r.Summary
+}
+
+// aboutHolder returns what tree says of a lock or an election with a holder.
+func aboutHolder(kind string, line *inspect.Line, h *inspect.Contender, at time.Time) string {
+	who := holderName(h)
+	if !h.Since.IsZero() {
+		who += " for " + age(at.Sub(h.Since))
+	}
+	text := "held by " + who
+	switch {
+	case kind == "election":
+		text = "led by " + who
+		if h.Ready {
+			text += ", ready"
+		}
+	case kind == "rwmutex":
+		text = "held by " + plural(line.Holders, h.Role) + ": " + who
+	}
+	if h.Revocation != nil {
+		text += ", asked to release it"
+	}
+	switch line.Waiting {
+	case 0:
+		return text + ", no waiters"
+	case 1:
+		return text + ", 1 waits"
+	}
+	return text + fmt.Sprintf(", %d wait", line.Waiting)
 }
 
 // age returns a duration for people. The clocks of client and service can differ, so it can be

@@ -32,7 +32,7 @@ Without VALUE it is read from standard input. With --if-version it is set only i
 has this version; "none" means that there is no value.`,
 		example: `
 coordctl value set /config/limits '{"rps":100}'
-coordctl value set /config/limits --if-version 0 '{"rps":200}'`,
+coordctl value set /config/limits --if-version 2 '{"rps":200}'`,
 		exits: []int{exitNo},
 		do:    t.setValue,
 	})
@@ -48,7 +48,7 @@ stays in a file, whose name is printed.`,
 	watch := t.command(verb{
 		name: "watch", words: "PATH", short: "print a value, and each change of it",
 		long:    `A line for each change, until it is interrupted or --wait has passed. Intermediate values can be missed.`,
-		example: `coordctl value watch /config/limits --wait 2s`,
+		example: `coordctl value watch /config/limits`,
 		exits:   []int{exitSignal},
 		do:      t.watchValue,
 	})

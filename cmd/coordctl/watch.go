@@ -21,7 +21,7 @@ func (t *tool) watchCommand() *cobra.Command {
 It prints a line for each node at PATH and below that exists, is created, changed or deleted,
 until it is interrupted or --wait has passed. If PATH is missing, it says so on standard error
 and waits for it.`,
-		example: `coordctl watch /locks --wait 3s`,
+		example: `coordctl watch /locks`,
 		exits:   []int{exitSignal},
 		do:      t.watch,
 	})
