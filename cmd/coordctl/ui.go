@@ -15,7 +15,7 @@ func (t *tool) uiCommand() *cobra.Command {
 	o := ui.Options{}
 	var poll bool
 	cmd := t.command(verb{
-		name: "ui", words: "[PATH]", short: "show a tree as a live web page, on this machine",
+		name: "ui", words: "[PATH]", root: true, short: "show a tree as a live web page, on this machine",
 		long: `
 It serves a page with the recipes at and below PATH, or "/": who holds and leads, who waits for
 whom, how long queues are and how fast they move. The page follows each change, and works without
@@ -31,14 +31,10 @@ coordctl ui /app
 coordctl ui --listen 127.0.0.1:8080 --allow-actions`,
 		exits: []int{exitSignal},
 		do: func(ctx context.Context, c *coord.Client) error {
-			path := t.path
-			if path == "" {
-				path = "/"
-			}
 			o.By = t.id
 			o.Live = live.Options{Data: t.data, Poll: poll}
 			o.Started = func(address string) { t.say("the page is at %s", address) }
-			return ui.Serve(ctx, c, path, &o)
+			return ui.Serve(ctx, c, t.path, &o)
 		},
 	})
 	t.dataFlag(cmd)

@@ -117,7 +117,7 @@ func TestTheHelpOfEachVerb(t *testing.T) {
 		"coordctl queue remove /queues/mail --yes 7f5aa9e9-fb5f-802c-acef-b158bdff5d57": exitNo,
 	}
 	// The verbs that run until they are interrupted.
-	endless := []string{"watch", "value watch", "group watch", "group join"}
+	endless := []string{"watch", "value watch", "group watch", "group join", "ui"}
 	names, byName := verbs()
 	examples := 0
 	for _, name := range names {
@@ -140,6 +140,9 @@ func TestTheHelpOfEachVerb(t *testing.T) {
 		for line := range strings.Lines(cmd.Example) {
 			line = strings.TrimSpace(line)
 			run, want := strings.NewReplacer("source <(", "true $(", "${fpath[1]}/", s.dir+"/").Replace(line), statuses[line]
+			if name == "ui" {
+				run = strings.Replace(run, " --listen 127.0.0.1:8080", "", 1) + " --listen 127.0.0.1:0"
+			}
 			if slices.Contains(endless, name) {
 				run, want = "lines 1 "+run, exitSignal+int(syscall.SIGTERM)
 			}
