@@ -8,7 +8,7 @@ import (
 // A CacheView reads the nodes of a Cache as values of type T, without a round trip. It decodes
 // the data of a node once, at the first read of each version, and not at each read. It has no
 // goroutine and holds nothing that needs closing: it is current as long as its Cache runs, and
-// nodes that nobody reads are not decoded. Any number of views, of different types, can use one
+// a node that is not read is not decoded. Any number of views, of different types, can use one
 // Cache.
 //
 // What the codec refuses hides no other node: Get and All return it with ErrDecode in Err and a

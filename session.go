@@ -44,7 +44,7 @@ type session struct {
 // was armed in it, and has not fired, has missed nothing until it is over.
 type stretch struct {
 	changed <-chan struct{} // of the backend's Status: closed at the break
-	ended   atomic.Int64    // when the break was noticed, by Client.local, plus 1; 0 while the stretch lasts
+	ended   atomic.Int64    // when the break was noticed, by Client.elapsed, plus 1; 0 while the stretch lasts
 }
 
 func (t *stretch) end(now int64) { t.ended.CompareAndSwap(0, now+1) }

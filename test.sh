@@ -43,9 +43,7 @@ done
 # when this script is interrupted.
 set -m
 group=
-beside=() # the groups of the steps that run beside others
-beside_names=()
-beside_from=()
+beside= # the group of the steps that run beside others
 tmp=
 
 # end ends a process group, if there is one.
@@ -63,10 +61,7 @@ finish() {
 	trap - EXIT
 	trap '' INT TERM HUP
 	end "$group"
-	local b
-	for b in "${beside[@]}"; do
-		end "$b"
-	done
+	end "$beside"
 	if [[ -n $tmp ]]; then
 		chmod -R u+w "$tmp" 2>/dev/null || true
 		rm -rf "$tmp"
@@ -98,29 +93,25 @@ step() {
 }
 
 # start begins a step beside those that follow, up to join. What it says comes with
-# join, so that it does not stand among what they say.
+# join, so that it does not stand among what they say. At most one runs at a time.
 start() {
-	local name=$1
+	beside_name=$1 beside_from=$SECONDS
 	shift
-	echo "== $name: begun, beside what follows"
-	"$@" </dev/null >"$tmp/beside-${#beside[@]}.txt" 2>&1 &
-	beside+=("$!") beside_names+=("$name") beside_from+=("$SECONDS")
+	echo "== $beside_name: begun, beside what follows"
+	"$@" </dev/null >"$tmp/beside.txt" 2>&1 &
+	beside=$!
 }
 
-# join waits for the steps that run beside, in the order in which they began.
 join() {
-	local i status
-	for i in "${!beside[@]}"; do
-		status=0
-		wait "${beside[i]}" || status=$?
-		beside[i]=
-		cat "$tmp/beside-$i.txt"
-		if ((status != 0)); then
-			echo "== ${beside_names[i]}: FAILED (exit status $status, at $SECONDS s)" >&2
-			exit 1
-		fi
-		echo "== ${beside_names[i]}: ok, begun at ${beside_from[i]} s, joined at $SECONDS s"
-	done
+	local status=0
+	wait "$beside" || status=$?
+	beside=
+	cat "$tmp/beside.txt"
+	if ((status != 0)); then
+		echo "== $beside_name: FAILED (exit status $status, $((SECONDS - beside_from)) s)" >&2
+		exit 1
+	fi
+	echo "== $beside_name: ok, $((SECONDS - beside_from)) s"
 }
 
 # The tests start servers from these jars, see internal/zktest/find.go.
@@ -281,9 +272,8 @@ plain() {
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
-# The next two are what stands beside the tests of the root module: what computes, and what
-# mostly waits for servers.
-computing() {
+# rest is what stands beside the tests of the root module.
+rest() {
 	plain "$1"
 	# It checks the types of each mutant: ten times the work under the race detector.
 	nice -n 10 go test -count=1 -vet=off -timeout 20m ./internal/mutants
@@ -291,21 +281,12 @@ computing() {
 	# now; in those two packages are files that the race detector leaves out.
 	nice -n 10 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
 	nice -n 10 go run "$staticcheck" ./internal/model ./internal/coordtest
-}
-
-modules() {
 	module backend/etcd
 	module bench
 	module examples
 	module oteltrace
 	GOWORK='' module cmd/coordctl
 	workspace
-}
-
-# rest is both, one after the other: more at a time disturbs the tests that it stands beside.
-rest() {
-	computing "$1"
-	modules
 }
 
 # ordered lists the packages, those first that take longest: they spend their time

@@ -72,7 +72,7 @@ type known[T any] struct {
 type state[T any] struct {
 	value   Versioned[T] // for Load
 	seen    content      // which state this is; without its data
-	at      int64        // when it was known to be current, by Client.local
+	at      int64        // when it was known to be current, by Client.elapsed
 	contact *stretch     // it is current until this stretch is over; nil: it was at that time
 }
 

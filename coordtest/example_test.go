@@ -117,7 +117,7 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 		if err := books.write(a.Token(), "of a"); err != nil {
 			t.Fatal(err)
 		}
-		s.Link("a").Blackhole(true) // a is not told that its session has ended
+		s.Link("a").Blackhole(true) // a does not learn that its session has ended
 		s.Link("a").Expire()
 		b := lead("b")
 		if err := books.write(b.Token(), "of b"); err != nil {

@@ -56,7 +56,7 @@ func (l *Link) Cut() { l.conn.Cut() }
 func (l *Link) Refuse(on bool) { l.conn.Refuse(on) }
 
 // Blackhole loses everything in both directions while it is on, and resets no connection: neither
-// side is told. It is what a client sees of a network that fails. In memory it is the same as
+// side notices it at once. It is what a client sees of a network that fails. In memory it is the same as
 // Refuse.
 func (l *Link) Blackhole(on bool) { l.conn.Blackhole(on) }
 

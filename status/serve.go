@@ -139,7 +139,7 @@ func (h *Handler) page(w http.ResponseWriter, r *http.Request, rep Report) {
 		Refresh  bool
 	}{rep, reason(h.ready(rep)), refresh}
 	// The template is parsed for each page: few people look at it, and the package has no globals
-	// that a program pays for when nobody does.
+	// that a program pays for without using it.
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"age":  func(since time.Time) string { return age(rep.At, since) },
 		"full": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },

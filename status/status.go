@@ -40,7 +40,7 @@
 //
 // What counts as ready is Options.Ready. The default asks for contact. Think before you connect it
 // to a readinessProbe of a Service of Kubernetes: when the service that coord uses is down, all
-// processes become unready together, and a Service without endpoints serves nobody. Programs that
+// processes become unready together, and a Service without endpoints answers no request. Programs that
 // can work without contact return nil from Ready then. A program of which only the leader serves
 // returns an error unless Report.Leads says so; its Service then leads to the leader.
 //

@@ -39,7 +39,7 @@ coordctl value set /config/limits --if-version 2 '{"rps":200}'`,
 	edit := t.command(verb{
 		name: "edit", words: "PATH", short: "edit a value with $VISUAL or $EDITOR",
 		long: `
-The value is written only if nobody else has changed it meanwhile. If that is so, the edited text
+The value is written only if no other client has changed it meanwhile. Otherwise the edited text
 stays in a file, whose name is printed.`,
 		example: `EDITOR='sed -i s/100/150/' coordctl value edit /config/limits`,
 		exits:   []int{exitNo},

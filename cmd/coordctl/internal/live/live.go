@@ -33,7 +33,7 @@ const (
 	pollFactor      = 2                // without a watch surveys are rarer
 	tick            = 2 * time.Second  // the longest time between two snapshots
 	resurvey        = 60 * time.Second // finds what no watch reports: a permission that has changed
-	mostRoots       = 64               // paths that are read anew one by one; of more the whole tree is
+	mostRoots       = 64               // paths that are read again one by one; of more the whole tree is
 	treesAtOnce     = 8
 	watchLimit      = 1 << 16
 )
@@ -262,7 +262,7 @@ func (m *Model) nextDue(limit time.Time) time.Time {
 	return limit
 }
 
-// dirty returns the paths to be read anew, none of which is below another one. Queues whose
+// dirty returns the paths to read again, none of which is below another one. Queues whose
 // delayed items have become due are among them.
 func (m *Model) dirty(changes []backend.TreeChange) []string {
 	m.mu.Lock()
@@ -295,7 +295,7 @@ func (m *Model) dirty(changes []backend.TreeChange) []string {
 	return roots
 }
 
-// dirtyLocked returns the path to be read anew because of a change.
+// dirtyLocked returns the path to read again because of a change.
 func (m *Model) dirtyLocked(c backend.TreeChange) (root string, ok bool) {
 	if path := m.rel(c.Path); path != "/" {
 		if _, err := m.c.FullPath(path); err != nil {

@@ -129,7 +129,7 @@ type node struct {
 	Text string // cut
 	Full string
 	Link string
-	Busy bool // somebody waits for it
+	Busy bool // clients wait for it
 }
 
 type edge struct {
@@ -144,7 +144,7 @@ const (
 	graphStep        = 30
 )
 
-// newGraph returns the graph of rows, or nil if nobody holds or waits.
+// newGraph returns the graph of rows, or nil if they have no holder and no waiter.
 func newGraph(rows []*live.Row) *graph {
 	g := &graph{}
 	var shown []*live.Row
