@@ -118,6 +118,7 @@ func (a *actor) launch() error {
 	spec := clientSpec{
 		Name:     fmt.Sprintf("client%d.%d", a.index, a.launches),
 		Number:   a.r.processes.Add(1),
+		Index:    a.index,
 		Site:     sites[a.index%len(sites)],
 		Resource: a.r.socket,
 		Seed:     a.r.seed ^ uint64(a.index)<<32 ^ uint64(a.launches)<<40,

@@ -391,7 +391,10 @@ func (r *run) ghosts() string {
 			if session, err := openAt(ctx, s.Addr()); err == nil {
 				names = make(map[string]bool)
 				const buckets = queuePath + "/items"
-				dirs := []string{mutexPath, rwPath, semaphorePath + "/requests", electionPath, buckets}
+				dirs := []string{mutexPath, rwPath, semaphorePath + "/requests", electionPath, shardsPath + "/workers", buckets}
+				for i := range shardCount {
+					dirs = append(dirs, fmt.Sprint(shardsPath, "/shards/", i))
+				}
 				for i := 0; i < len(dirs); i++ {
 					_ = session.Sync(ctx, dirs[i])
 					children, _, _ := session.Children(ctx, dirs[i], nil)

@@ -5,6 +5,7 @@ package chaos
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 type tenure struct {
 	id      string
 	process string
+	num     int64 // of the acquisition: which of several locks
 	weight  int
 	token   int64
 	// asked and from are the begin and the return of the acquisition. The holder believed in
@@ -53,14 +55,14 @@ func tenures(all []*process, work string, weigh func(c *call) int) (list []*tenu
 		lost := make(map[string]int64)
 		for _, e := range p.events {
 			if e.Kind == "lost" && e.Work == work {
-				lost[e.ID] = e.At
+				lost[e.ID] = cmp.Or(e.Since, e.At)
 			}
 		}
 		for _, c := range p.calls {
 			if c.Work != work || c.Op != "acquire" || c.outcome != "ok" {
 				continue
 			}
-			x := &tenure{id: c.ID, process: p.name, weight: weigh(c), token: c.Token, asked: c.from, from: c.to, until: p.ended, excuse: forever, gone: forever}
+			x := &tenure{id: c.ID, process: p.name, num: c.Num, weight: weigh(c), token: c.Token, asked: cmp.Or(c.Since, c.from), from: c.to, until: p.ended, excuse: forever, gone: forever}
 			if r := ends["release "+c.ID]; r != nil {
 				x.until = r.from
 				if r.outcome == "ok" && r.zxid != 0 {
@@ -101,6 +103,18 @@ func (x *tenure) excused(at int64) {
 	}
 	x.excuse = min(x.excuse, max(at, x.asked))
 	x.until = min(x.until, max(at, x.from))
+}
+
+// eachLock divides the tenures of a workload with several locks.
+func eachLock(list []*tenure) (locks [][]*tenure) {
+	of := make(map[int64][]*tenure)
+	for _, x := range list {
+		of[x.num] = append(of[x.num], x)
+	}
+	for _, num := range slices.Sorted(maps.Keys(of)) {
+		locks = append(locks, of[num])
+	}
+	return locks
 }
 
 // checkOverlap finds tenures whose sum exceeds the limit at some moment.

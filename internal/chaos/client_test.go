@@ -24,6 +24,7 @@ import (
 type clientSpec struct {
 	Name     string // unique name of the process
 	Number   int64  // unique number of the process, from 1
+	Index    int    // of the place of the process
 	Site     string // the transaction site that it serves
 	Servers  []string
 	Resource string // socket
@@ -32,7 +33,7 @@ type clientSpec struct {
 }
 
 // The workloads, by the names in histories and in the summary.
-var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "value", "counter", "cache", "txn"}
+var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "value", "counter", "cache", "txn", "shards"}
 
 // A client is such a process. It reads commands from standard input:
 //
@@ -40,7 +41,7 @@ var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "valu
 //	go      they write to the resource without a check, and go on
 //	finish  every worker makes one more successful call, and ends; reported when all have ended
 //	drain   finishes the rest of the queue and of the transactions; reported when done
-//	look    reports the content of the cache, and the group
+//	look    reports the content of the cache, the group, and the shards
 //
 // Its answers and its progress are reports on standard output.
 type client struct {
@@ -56,6 +57,7 @@ type client struct {
 	holds    sync.WaitGroup // goroutines that watch for the loss of holds
 	cache    *copyOfTree
 	members  *membership
+	shards   *sharing
 	lingerMu sync.Mutex
 	lingers  map[string]bool
 	goOn     chan struct{}
@@ -70,18 +72,22 @@ type report struct {
 	Folded  map[string]nodeIs `json:",omitempty"` // the tree folded from its events
 	Wrong   int               `json:",omitempty"` // events that do not follow from earlier ones
 	Members *membersReport    `json:",omitempty"`
+	Shards  map[int]int64     `json:",omitempty"` // the tokens of the shards that it owns
 	Text    string            `json:",omitempty"`
 }
 
-func clientMain(text string) int {
-	var spec clientSpec
+func newClient() *client {
 	x := &client{done: make(map[string]*atomic.Int64), lingers: make(map[string]bool), goOn: make(chan struct{})}
 	for _, w := range works {
 		x.done[w] = new(atomic.Int64)
 	}
-	err := json.Unmarshal([]byte(text), &spec)
+	return x
+}
+
+func clientMain(text string) int {
+	x := newClient()
+	err := json.Unmarshal([]byte(text), &x.spec)
 	if err == nil {
-		x.spec = spec
 		err = x.run()
 	}
 	if err != nil {
@@ -110,6 +116,7 @@ func (x *client) run() (err error) {
 	defer x.c.Close()
 	x.cache = newCopy(x.c)
 	x.members = newMembership(x.c, x.spec.Name, x.finish.Load)
+	x.shards = newSharing(x)
 
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
@@ -131,6 +138,7 @@ func (x *client) run() (err error) {
 	servers.Go(func() { x.recover(serving) })
 	servers.Go(func() { x.cache.keep(serving) })
 	servers.Go(func() { x.members.keep(serving) })
+	servers.Go(func() { x.shards.keep(serving) })
 
 	x.report(report{Kind: "opened"})
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
@@ -155,7 +163,7 @@ func (x *client) run() (err error) {
 			})
 		case "look":
 			r := x.cache.report()
-			r.Members = x.members.report()
+			r.Members, r.Shards = x.members.report(), x.shards.report()
 			x.report(r)
 		default:
 			return fmt.Errorf("no such command: %s", command)
@@ -340,7 +348,13 @@ func (x *client) watch(work string, h *coord.Hold, id string) {
 		defer x.holds.Done()
 		<-h.Done()
 		if err := h.Err(); !errors.Is(err, coord.ErrReleased) && !errors.Is(err, coord.ErrClosed) {
-			x.rec.say(event{Kind: "lost", Work: work, ID: id, Token: h.Token(), Session: h.Session(), Err: err.Error()})
+			e := event{Kind: "lost", Work: work, ID: id, Token: h.Token(), Session: h.Session(), Err: err.Error()}
+			// The next holder is granted a round trip after the end by force, which may be before
+			// this goroutine runs.
+			if q, ok := h.Revocation(); ok && errors.Is(err, coord.ErrRevoked) {
+				e.Since = x.rec.now() - int64(time.Since(q.At)-shardForce)
+			}
+			x.rec.say(e)
 		}
 	}()
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 )
 
@@ -77,7 +78,7 @@ func (r *run) compareServers() string {
 			return ""
 		}
 		all := make(map[string]nodeIs)
-		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath} {
+		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath, shardsPath} {
 			tree, err := realTree(ctx, session, root)
 			if err != nil {
 				r.t.Errorf("server %d: %v", s.ID(), err)
@@ -96,10 +97,17 @@ func (r *run) compareServers() string {
 	return ""
 }
 
-// copies compares the caches with the tree, and what the clients know of the group with its
-// members.
+// copies compares the caches with the tree, what the clients know of the group with its members,
+// and the shards that they own with the owners.
 func (r *run) copies(s backend.Session) (wrong []string) {
-	_ = until("the copies equal the tree, and the group its members", limit, func() bool {
+	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
+	defer cancel()
+	c, err := coord.Open(ctx, backendAt(r.addrs(), 20*tick, 0), nil)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer c.Close()
+	_ = until("the copies equal the tree, the group its members, and each shard has its owner", limit, func() bool {
 		wrong = nil
 		tree, err := realTree(r.t.Context(), s, treePath)
 		if err != nil {
@@ -114,6 +122,7 @@ func (r *run) copies(s backend.Session) (wrong []string) {
 			wrong = []string{err.Error()}
 			return false
 		}
+		owned := make(map[string]map[int]int64)
 		for _, a := range r.actors {
 			got, err := a.look()
 			if err != nil {
@@ -122,7 +131,13 @@ func (r *run) copies(s backend.Session) (wrong []string) {
 			}
 			wrong = append(wrong, checkCopy(a.name, got, tree)...)
 			wrong = append(wrong, checkMembers(a.name, got.Members, members)...)
+			owned[a.name] = got.Shards
 		}
+		owners, err := coord.NewShards(c, shardsPath, shardCount, nil).Owners(r.t.Context())
+		if err != nil {
+			wrong = append(wrong, err.Error())
+		}
+		wrong = append(wrong, checkShards(owned, owners)...)
 		return len(wrong) == 0
 	})
 	return wrong

@@ -43,6 +43,7 @@ type event struct {
 	Num     int64  `json:"i,omitempty"` // weight, delta, attempt
 	Token   int64  `json:"tok,omitempty"`
 	Session int64  `json:"s,omitempty"`
+	Since   int64  `json:"from,omitempty"` // the earliest time of a grant or of a loss, if that is not the time of the begin or of the event
 	Err     string `json:"err,omitempty"`
 	Odd     bool   `json:"odd,omitempty"` // the faults do not explain Err
 }
@@ -67,6 +68,7 @@ func monotonic() int64 {
 type recorder struct {
 	mu    sync.Mutex
 	f     *os.File
+	now   func() int64
 	calls atomic.Int64
 }
 
@@ -75,14 +77,14 @@ func newRecorder(path string) (*recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{f: f}, nil
+	return &recorder{f: f, now: monotonic}, nil
 }
 
 // say writes one event with the current time.
 func (r *recorder) say(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.At = monotonic()
+	e.At = r.now()
 	line, err := json.Marshal(e)
 	if err == nil {
 		_, err = r.f.Write(append(line, '\n'))

@@ -63,6 +63,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	}{
 		{"mutex", 1, one, true},
 		{"election", 1, one, true},
+		{"shards", 1, one, true},
 		{"semaphore", semaphoreLimit, func(c *call) int { return int(c.Num) }, false},
 		{"rwmutex", allReaders, func(c *call) int {
 			if c.Value == "write" {
@@ -80,9 +81,13 @@ func judge(all []*process, log []zklog.Txn) *findings {
 		if len(list) > 0 && f.tenures[h.work] == 0 {
 			f.add(h.work, []string{"every hold is excused from its beginning: nothing was compared"})
 		}
-		f.add(h.work, checkOverlap(list, h.most))
-		if h.lock {
-			f.add(h.work, checkLock(h.work, list))
+		if !h.lock {
+			f.add(h.work, checkOverlap(list, h.most))
+			continue
+		}
+		for _, of := range eachLock(list) {
+			f.add(h.work, checkOverlap(of, h.most))
+			f.add(h.work, checkLock(h.work, of))
 		}
 	}
 	items := l.items()

@@ -73,7 +73,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				c.verdict(applied > 0)
 			case "txn propose":
 				c.verdict(l.begun[c.ID])
-			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "queue take":
+			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "shards acquire", "queue take":
 				if c.outcome != "ok" {
 					c.verdict(l.unreturned(c, sessions, held))
 					break
@@ -84,7 +84,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				}
 			case "rwmutex downgrade":
 				c.verdict(l.deletes(c.ID) != nil)
-			case "mutex release", "rwmutex release", "semaphore release", "election release":
+			case "mutex release", "rwmutex release", "semaphore release", "election release", "shards release":
 				// The session's end can delete the node too, if the session ends meanwhile.
 				if gone := l.deletes(c.Value); gone != nil {
 					c.zxid = gone.zxid

@@ -5,6 +5,7 @@ import "slices"
 // The beginnings of the names of tests that are in another package than the defect.
 const (
 	inRoot       = module + "."
+	inChaos      = module + "/internal/chaos."
 	inHostile    = module + "/internal/hostile."
 	inSimulation = module + "/internal/simulation."
 	inZooKeeper  = module + "/backend/zookeeper."

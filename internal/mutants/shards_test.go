@@ -2,6 +2,9 @@ package mutants
 
 // shardsMutants are defects of the moves of shards.
 var shardsMutants = []mutant{
+	{"a shard is handed out without the lock that all members share", "shards_member.go",
+		"\treturn x.l.acquire(ctx, &request{", "\tx.l.dir += \"-\" + r.id\n\treturn x.l.acquire(ctx, &request{",
+		inChaos + "TestShardsOfARunHaveOneOwnerEach"},
 	{"an owner keeps a shard that is assigned to another", "shards_member.go",
 		"\t\tx.shard.ask(&Revocation{", "\t\t_ = (&Revocation{",
 		"TestAShardMovesByForce"},
