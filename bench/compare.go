@@ -68,7 +68,7 @@ func counted(r *result) []metric {
 	var ms []metric
 	for m := range r.Figures {
 		switch {
-		case r.Group != "costs" && r.Group != "waiters":
+		case r.Group != "costs" && r.Group != "waiters" && r.Group != severalLocks:
 		case m == mTrips, m == mRequests, m == mEvents, m == mWoken, strings.HasPrefix(string(m), string(mTripsOf)):
 			ms = append(ms, m)
 		}

@@ -22,6 +22,8 @@ import (
 //	cycles SERVERS PATH CALLERS MILLIS             N TOOK PERCENTILES
 //	contend SERVERS PATH CALLERS one|each MILLIS   TURNS TOOK PERCENTILES of hand-overs
 //	trips SERVERS PATH N                           N cycles of one caller
+//	share SERVERS PATH LOCKS EVERY MILLIS          N TOOK PERCENTILES of the cycles of a mix
+//	together SERVERS PATH LOCKS MILLIS             N TOOK PERCENTILES of cycles of several locks: at least one cycle
 //	hold SERVERS SERVERS PATH MILLIS               a holder and an heir with that session timeout
 //	granted                                        when the heir has the lock
 //	drop                                           ends both
@@ -162,14 +164,20 @@ func (f *foreign) contend(ctx context.Context, p *place, path string, callers in
 }
 
 func (f *foreign) trips(ctx context.Context, p *place, path string, cycles int) (sample, error) {
-	if _, err := f.ask(ctx, "trips", servers(p), path, 1); err != nil { // makes the directory
+	return f.count(ctx, p, cycles, func(n int) error { _, err := f.ask(ctx, "trips", servers(p), path, n); return err })
+}
+
+// count counts the cost of cycles at a place, of which run makes n. A first cycle makes the
+// directories and does not count.
+func (f *foreign) count(ctx context.Context, p *place, cycles int, run func(n int) error) (sample, error) {
+	if err := run(1); err != nil {
 		return nil, err
 	}
 	if err := p.settle(ctx); err != nil {
 		return nil, err
 	}
 	p.tally.reset()
-	if _, err := f.ask(ctx, "trips", servers(p), path, cycles); err != nil {
+	if err := run(cycles); err != nil {
 		return nil, err
 	}
 	trips := p.tally.trips() / float64(cycles)

@@ -58,7 +58,9 @@ func operations() []*operation {
 			s := coord.NewSemaphore(c, path, 2, nil)
 			return holding(func(ctx context.Context) (*coord.Hold, error) { return s.Acquire(ctx, 1) }), nil
 		}},
-		{"LockAll of 3", []string{"Lock", "Release"}, openLockAll},
+		{"LockAll of 3", []string{"Lock", "Release"}, func(_ context.Context, c *coord.Client, path string) (*caller, error) {
+			return lockingAll(c, path, 3, func(m *coord.Mutex) coord.Locker { return m }), nil
+		}},
 		{"Election", []string{"Campaign", "Release"}, func(_ context.Context, c *coord.Client, path string) (*caller, error) {
 			e := coord.NewElection(c, path, &coord.ElectionOptions{ID: "a"})
 			return holding(func(ctx context.Context) (*coord.Hold, error) {
@@ -150,21 +152,6 @@ func consuming(put func(context.Context) (string, error), q *coord.Consumer[stri
 		},
 		func(context.Context) error { return it.Ack() },
 	}}
-}
-
-func openLockAll(_ context.Context, c *coord.Client, path string) (*caller, error) {
-	var all []coord.Locker
-	for i := range 3 {
-		all = append(all, coord.NewMutex(c, fmt.Sprintf("%s-%d", path, i), nil))
-	}
-	var h *coord.HoldSet
-	return &caller{steps: []step{
-		func(ctx context.Context) (err error) {
-			h, err = coord.LockAll(ctx, all...)
-			return err
-		},
-		func(context.Context) error { return h.Release() },
-	}}, nil
 }
 
 func openDoubleBarrier(_ context.Context, c *coord.Client, path string) (*caller, error) {

@@ -19,6 +19,8 @@ type sizes struct {
 	crowd   []int // clients that wait for one lock, on all services
 	watches []int // of one client, on all services
 
+	together []int // locks of one caller
+
 	consumers []int // of the queues that are compared
 	batch     int   // items put and taken together in these queues
 
@@ -30,7 +32,7 @@ var fullSizes = sizes{
 	waiters: []int{1, 10, 100, 1000}, depths: []int{0, 100, 1000, 10_000}, batches: []int{1, 10, 100, 1000},
 	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000, 100_000}, idle: 500,
 	clients: []int{8, 32}, crowd: []int{1000}, watches: []int{10_000},
-	consumers: []int{1, 8}, batch: 100,
+	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 100,
 }
 
 // quickSizes are only for a check that everything works. Two such runs agree less.
@@ -39,7 +41,7 @@ var quickSizes = sizes{
 	waiters: []int{1, 10, 50}, depths: []int{0, 1000}, batches: []int{1, 100},
 	members: []int{2, 20}, sites: []int{1, 5}, nodes: []int{1000}, idle: 200,
 	clients: []int{4, 8}, crowd: []int{50}, watches: []int{500},
-	consumers: []int{1, 8}, batch: 10,
+	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 10,
 }
 
 // plan returns the groups whose names match, in the order in which they run. The physical
@@ -65,6 +67,8 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		contendedGroup(e, us, s.long),
 		handOverGroup(e, natives),
 		insideGroup(e, us, s.long),
+		sharedGroup(e, us, s.long),
+		severalGroup(e, p, s.together, s.short),
 		recipesGroup(e, e.memory, s.widths, s.short/4),
 		recipesGroup(e, e.direct, s.widths, s.short),
 		queueGroup(e, s.depths, s.batches, s.long/2),

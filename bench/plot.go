@@ -25,7 +25,8 @@ type chart struct {
 	group   string
 	whats   []string // nil for all cells of the group
 	axis    string   // the varied quantity, where the group has several
-	without []string // services
+	without []string // services, and contestants
+	log     bool     // the figures have a logarithmic scale
 	metric  metric
 	per     float64 // factor of the values, if not zero
 	unit    string
@@ -34,8 +35,9 @@ type chart struct {
 
 // charts are all charts; each is drawn if there are results for it.
 var charts = []*chart{
-	{file: "uncontended", title: "Uncontended lock and release", group: "uncontended", metric: mRate, unit: "cycles a second", zero: true},
-	{file: "uncontended-latency", title: "Uncontended lock and release, 99th percentile", group: "uncontended", metric: mP99, per: 1e-3, unit: "ms", zero: true},
+	{file: "uncontended", title: "Uncontended lock and release", group: "uncontended", without: []string{keeping.who}, metric: mRate, unit: "cycles a second", zero: true},
+	{file: "uncontended-latency", title: "Uncontended lock and release, 99th percentile", group: "uncontended", without: []string{keeping.who}, metric: mP99, per: 1e-3, unit: "ms", zero: true},
+	{file: "kept", title: "Lock and release by the same client again", group: "uncontended", whats: []string{whatCycle}, metric: mRate, unit: "cycles a second", log: true},
 	{file: "waiters-events", title: "Watch events of one release", group: "waiters", metric: mEvents, unit: "events", zero: true},
 	{file: "waiters-requests", title: "Requests of all clients at one release", group: "waiters", metric: mRequests, unit: "requests", zero: true},
 	{file: "waiters-time", title: "Hand-over with others waiting", group: "waiters", metric: mP50, per: 1e-3, unit: "ms", zero: true},
@@ -116,7 +118,7 @@ func (c *chart) lines(results []*result) []*line {
 	shown := func(r *result) bool {
 		_, ok := r.Figures[c.metric]
 		return ok && r.Error == "" && r.Group == c.group && r.Axis != "" && (c.axis == "" || r.Axis == c.axis) &&
-			(c.whats == nil || slices.Contains(c.whats, r.What)) && !slices.Contains(c.without, r.Where)
+			(c.whats == nil || slices.Contains(c.whats, r.What)) && !slices.Contains(c.without, r.Where) && !slices.Contains(c.without, r.Who)
 	}
 	// A name says what tells the line from the others of its contestant.
 	wheres, whats := make(map[string]map[string]bool), make(map[string]map[string]bool)
@@ -238,7 +240,11 @@ func (c *chart) draw(lines []*line) (*plot.Plot, error) {
 		p.Y.Min = 0
 	}
 	p.Y.Max *= 1.05
-	labels, err := lineLabels(lines, p.Y.Min, p.Y.Max)
+	if c.log {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, powerTicks{}
+		p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(p.Y.Min))), math.Pow(10, math.Ceil(math.Log10(p.Y.Max)))
+	}
+	labels, err := lineLabels(lines, p.Y.Min, p.Y.Max, c.log)
 	if err != nil {
 		return nil, err
 	}
@@ -254,9 +260,14 @@ func (c *chart) draw(lines []*line) (*plot.Plot, error) {
 }
 
 // lineLabels returns the names of the lines at their ends, with some distance between them.
-func lineLabels(lines []*line, low, high float64) (*plotter.Labels, error) {
+func lineLabels(lines []*line, low, high float64, log bool) (*plotter.Labels, error) {
 	sorted := slices.Clone(lines)
-	end := func(l *line) float64 { return l.points[len(l.points)-1].f.Median }
+	scaled, back := func(v float64) float64 { return v }, func(v float64) float64 { return v }
+	if log {
+		scaled, back = math.Log10, func(v float64) float64 { return math.Pow(10, v) }
+	}
+	low, high = scaled(low), scaled(high)
+	end := func(l *line) float64 { return scaled(l.points[len(l.points)-1].f.Median) }
 	slices.SortStableFunc(sorted, func(a, b *line) int { return cmp.Compare(end(a), end(b)) })
 	gap := (high - low) / 26
 	at := make([]float64, len(sorted))
@@ -276,7 +287,7 @@ func lineLabels(lines []*line, low, high float64) (*plotter.Labels, error) {
 		right = max(right, l.points[len(l.points)-1].x)
 	}
 	for i, l := range sorted {
-		text.XYs = append(text.XYs, plotter.XY{X: right, Y: at[i]})
+		text.XYs = append(text.XYs, plotter.XY{X: right, Y: back(at[i])})
 		text.Labels = append(text.Labels, l.name)
 	}
 	labels, err := plotter.NewLabels(text)
@@ -321,6 +332,19 @@ func (roundTicks) Ticks(low, high float64) (ticks []plot.Tick) {
 	}
 	for i := math.Ceil(low / step); i*step <= high*(1+1e-9); i++ {
 		ticks = append(ticks, plot.Tick{Value: i * step, Label: thousands(i * step)})
+	}
+	return ticks
+}
+
+// powerTicks labels powers of ten on a logarithmic scale, and marks the values between them.
+type powerTicks struct{}
+
+func (powerTicks) Ticks(low, high float64) (ticks []plot.Tick) {
+	for _, t := range (plot.LogTicks{Prec: -1}).Ticks(low, high) {
+		if t.Label != "" {
+			t.Label = thousands(t.Value)
+		}
+		ticks = append(ticks, t)
 	}
 	return ticks
 }

@@ -189,7 +189,7 @@ func TestLinesHaveColoursOfTheirSystemsAndLabels(t *testing.T) {
 		l.points[1].x, l.points[1].f.Median = 64, 100+float64(i%2)/10
 		lines = append(lines, l)
 	}
-	labels, err := lineLabels(lines, 0, 105)
+	labels, err := lineLabels(lines, 0, 105, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ type rival interface {
 	cycles(ctx context.Context, p *place, path string, callers int, span time.Duration) (sample, error)
 	// contend makes clients, or callers of one client, take turns with one lock.
 	contend(ctx context.Context, p *place, path string, callers int, oneClient bool, span time.Duration) (sample, error)
+	// share makes two clients share locks, one cycle after the other.
+	share(ctx context.Context, p *place, path string, m mix, span time.Duration) (sample, error)
 	// trips counts the cost of cycles of one caller.
 	trips(ctx context.Context, p *place, path string, cycles int) (sample, error)
 	// failover makes a client at holder acquire a lock, and one at heir wait for it, with

@@ -1,6 +1,9 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // A target is a bound that the library has to reach.
 type target struct {
@@ -46,6 +49,15 @@ func judge(results []*result) []target {
 	j.ratio("contended inside a process, times Curator's InterProcessMutex", 3,
 		j.cell("contended inside a process", whatContend, byCoord, onZooKeeper, 16),
 		j.cell("contended inside a process", whatContend, byCurator, onZooKeeper, 16))
+	j.ratio("lock that the same client keeps, 1 callers, times the fastest peer", 100,
+		j.cell("uncontended", whatCycle, keeping.who, onZooKeeper, 1), j.fastestPeer("uncontended", whatCycle, 1))
+	j.ratio("contended inside a process, kept, times Curator's InterProcessMutex", 20,
+		j.cell("contended inside a process", whatContend, keeping.who, onZooKeeper, 16),
+		j.cell("contended inside a process", whatContend, byCurator, onZooKeeper, 16))
+	for _, x := range []struct{ what, name string }{{whatContend, "two clients contend"}, {whatAlternate, whatAlternate}} {
+		j.ratio(x.name+", kept, as a part of no Keep", 0.95,
+			j.cell(sharedLocks, x.what, keeping.who, onZooKeeper, 2), j.cell(sharedLocks, x.what, byCoord, onZooKeeper, 2))
+	}
 	j.ratio("items through a queue in batches, times Curator's SimpleDistributedQueue", 10,
 		j.best("queues", whatBatches, byCoord), j.best(queuesCompared, whatSimple, byCurator))
 	for _, n := range fullSizes.consumers {
@@ -74,6 +86,9 @@ func judge(results []*result) []target {
 	j.atMost("on etcd: hand-over to another client: round trips", 1.2, j.cell(servicesHandOver, "hand-over", byCoord, onEtcd, 9), mRoundTrips, 1)
 	j.atMost("on etcd: change of leader after a resignation: round trips", 1.2, j.cell(servicesHandOver, "hand-over", leading.who, onEtcd, 9), mRoundTrips, 1)
 
+	for _, n := range fullSizes.together {
+		j.atMost(fmt.Sprintf("LockAll of %d free locks: round trips", n), 1, j.cell(severalLocks, whatTogether, byCoord, onZooKeeper, float64(n)), mTripsOf+"Lock", 1)
+	}
 	mutex := j.cell("costs", "Mutex", byCoord, onZooKeeper, 0)
 	j.atMost("uncontended lock: round trips", 1, mutex, mTripsOf+"Lock", 1)
 	j.atMost("uncontended release: round trips", 1, mutex, mTripsOf+"Release", 1)
@@ -127,6 +142,19 @@ func (j *judgement) best(group, what, who string) (best *result) {
 		}
 	}
 	return best
+}
+
+// fastestPeer returns the fastest cell of another library.
+func (j *judgement) fastestPeer(group, what string, x float64) (fastest *result) {
+	for _, r := range j.results {
+		if r.Error != "" || r.Group != group || r.What != what || r.X != x || r.Who == byRaw || strings.HasPrefix(r.Who, byCoord) {
+			continue
+		}
+		if fastest == nil || r.Figures[mRate].Median > fastest.Figures[mRate].Median {
+			fastest = r
+		}
+	}
+	return fastest
 }
 
 // fastestQueue returns the fastest queue of a peer that moves one item at a time and loses the

@@ -20,6 +20,7 @@ import org.apache.curator.framework.recipes.cache.CuratorCache;
 import org.apache.curator.framework.recipes.cache.CuratorCacheListener;
 import org.apache.curator.framework.recipes.cache.TreeCache;
 import org.apache.curator.framework.recipes.cache.TreeCacheEvent;
+import org.apache.curator.framework.recipes.locks.InterProcessMultiLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.queue.DistributedQueue;
 import org.apache.curator.framework.recipes.queue.QueueBuilder;
@@ -184,6 +185,35 @@ public final class Curator {
             cycle(m);
         }
         return "";
+    }
+
+    /** Cycles of two clients, one after the other: see mix in measure_shared.go. */
+    private String share(String servers, String path, int locks, int every, long millis) throws Exception {
+        List<InterProcessMutex> first = new ArrayList<>();
+        for (int i = 0; i < locks; i++) {
+            first.add(new InterProcessMutex(client(servers, 0), path + "-" + i));
+            cycle(first.get(i));
+        }
+        InterProcessMutex second = new InterProcessMutex(client(servers, 1), path + "-0");
+        cycle(second);
+        int[] next = {0};
+        return hammer(List.<Step>of(() -> {
+            int k = next[0]++;
+            boolean other = k % locks == 0 && k / locks % every == every - 1;
+            cycle(other ? second : first.get(k % locks));
+        }), millis);
+    }
+
+    private String together(String servers, String path, int n, long millis) throws Exception {
+        List<String> paths = new ArrayList<>();
+        for (int i = 0; i < n; i++) {
+            paths.add(path + "-" + i);
+        }
+        InterProcessMultiLock all = new InterProcessMultiLock(client(servers, 0), paths);
+        return hammer(List.<Step>of(() -> {
+            all.acquire();
+            all.release();
+        }), millis);
     }
 
     private CuratorFramework[] pair = new CuratorFramework[2];
@@ -548,6 +578,10 @@ public final class Curator {
                 return contend(a[1], a[2], Integer.parseInt(a[3]), a[4].equals("one"), Long.parseLong(a[5]));
             case "trips":
                 return trips(a[1], a[2], Integer.parseInt(a[3]));
+            case "share":
+                return share(a[1], a[2], Integer.parseInt(a[3]), Integer.parseInt(a[4]), Long.parseLong(a[5]));
+            case "together":
+                return together(a[1], a[2], Integer.parseInt(a[3]), Long.parseLong(a[4]));
             case "hold":
                 return hold(a[1], a[2], a[3], Integer.parseInt(a[4]));
             case "granted":

@@ -124,6 +124,23 @@ def trips(servers, path, n):
     return []
 
 
+def share(servers, path, locks, every, millis):
+    """Cycles of two clients, one after the other: see mix in measure_shared.go."""
+    locks, every = int(locks), int(every)
+    first = [Lock(client(servers, 0), "%s-%d" % (path, i)) for i in range(locks)]
+    second = Lock(client(servers, 1), path + "-0")
+    for lock in first + [second]:
+        cycle(lock)
+    next = [0]
+
+    def one():
+        k, next[0] = next[0], next[0] + 1
+        other = k % locks == 0 and k // locks % every == every - 1
+        cycle(second if other else first[k % locks])
+
+    return hammer([one], millis)
+
+
 def hold(holder, heir, path, millis):
     pair[:] = [connect(holder, int(millis) / 1000), connect(heir, int(millis) / 1000)]
     Lock(pair[0], path).acquire()
@@ -310,7 +327,7 @@ def uncache():
     return []
 
 
-COMMANDS = {f.__name__: f for f in (cycles, contend, trips, hold, granted, drop, queue, turns, unqueue, barrier, cache, heap, seen, uncache)}
+COMMANDS = {f.__name__: f for f in (cycles, contend, trips, share, hold, granted, drop, queue, turns, unqueue, barrier, cache, heap, seen, uncache)}
 
 
 def main():
