@@ -224,10 +224,17 @@ func (x *client) changed(e trace.StateChanged, now time.Time) {
 	next := phase{word: e.Phase, session: e.Session, since: now, err: e.Err}
 	if x.phase.word == next.word && x.phase.session == next.session {
 		next.since = x.phase.since
-	} else if x.noticed.word == next.word && x.noticed.session == next.session {
+	} else if x.isNoticed(next.word, next.session) {
 		next.since = x.noticed.since
 	}
 	x.phase = next
+}
+
+// isNoticed reports whether a report has noticed this phase already. A session can be in one phase
+// several times: what was noticed before the present phase is an earlier time.
+func (x *client) isNoticed(word string, session int64) bool {
+	n := x.noticed
+	return n.word == word && n.session == session && !n.since.Before(x.phase.since)
 }
 
 // resume keeps what is certain although events are missing: the holds that stand, and numbers.
@@ -362,7 +369,7 @@ func (x *client) now() phase {
 	if x.phase.word == word && x.phase.session == session {
 		return x.phase
 	}
-	if x.noticed.word != word || x.noticed.session != session {
+	if !x.isNoticed(word, session) {
 		x.noticed = phase{word: word, session: session, since: time.Now()}
 	}
 	return x.noticed
@@ -450,7 +457,7 @@ func (x *client) report() Client {
 	}
 
 	holdKey := func(h Hold) (time.Time, string) { return h.Since, h.Node }
-	cut(&c, "leads", &c.Leads, holdKey)
+	c.moreLeads = cut(&c, "leads", &c.Leads, holdKey)
 	cut(&c, "holds", &c.Holds, holdKey)
 	cut(&c, "items", &c.Items, holdKey)
 	cut(&c, "waits", &c.Waits, func(w Wait) (time.Time, string) { return w.Since, w.Path + w.Node })
@@ -461,18 +468,19 @@ func (x *client) report() Client {
 	return c
 }
 
-// cut sorts a list, the oldest first, and limits it.
-func cut[T any](c *Client, name string, list *[]T, key func(T) (time.Time, string)) {
+// cut sorts a list, the oldest first, and limits it. It returns the elements beyond the limit.
+func cut[T any](c *Client, name string, list *[]T, key func(T) (time.Time, string)) (rest []T) {
 	slices.SortFunc(*list, func(a, b T) int {
 		at, an := key(a)
 		bt, bn := key(b)
 		return cmp.Or(at.Compare(bt), cmp.Compare(an, bn))
 	})
-	if more := len(*list) - mostShown; more > 0 {
-		*list = slices.Clip((*list)[:mostShown])
+	if len(*list) > mostShown {
+		*list, rest = slices.Clip((*list)[:mostShown]), (*list)[mostShown:]
 		if c.More == nil {
 			c.More = make(map[string]int)
 		}
-		c.More[name] = more
+		c.More[name] = len(rest)
 	}
+	return rest
 }

@@ -139,15 +139,16 @@ func (h *Handler) Open(ctx context.Context, b backend.Backend, o *coord.Options)
 		}
 	}
 	h.mu.Lock()
-	h.clients = append(slices.DeleteFunc(h.clients, (*client).isClosed), x)
+	h.clients = append(h.clients, x)
 	h.mu.Unlock()
 	c, err := coord.Open(hook.With(ctx, hooks), b, &opts)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err != nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		h.clients = slices.DeleteFunc(h.clients, func(y *client) bool { return y == x })
 		return nil, err
 	}
+	h.clients = slices.DeleteFunc(h.clients, (*client).isClosed) // not before: until then every client is closed
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.c = c
@@ -204,16 +205,13 @@ type Report struct {
 }
 
 // Leads reports whether a client of the process leads the election at path: absolute, the namespace
-// included. It is true only while the term stands, by the clock of the report.
+// included. It is true only while the term stands, by the clock of the report. Terms beyond those
+// that fit into a list count too, unless the Report was decoded from JSON.
 func (r *Report) Leads(path string) bool {
-	for _, c := range r.Clients {
-		for _, l := range c.Leads {
-			if l.Path == path {
-				return true
-			}
-		}
-	}
-	return false
+	at := func(l Hold) bool { return l.Path == path }
+	return slices.ContainsFunc(r.Clients, func(c Client) bool {
+		return slices.ContainsFunc(c.Leads, at) || slices.ContainsFunc(c.moreLeads, at)
+	})
 }
 
 // A Client is a client of the process.
@@ -247,6 +245,8 @@ type Client struct {
 	// Behind is since when one call of the program's Trace has not returned, if that is longer than
 	// a second. Everything that comes from events is as it was then.
 	Behind time.Time `json:"behind_since,omitzero"`
+
+	moreLeads []Hold // those that Leads lacks
 }
 
 // A Hold is a hold that stands.

@@ -342,6 +342,24 @@ func TestReadyIsWhatTheProgramSays(t *testing.T) {
 	})
 }
 
+// A program that closes its client to open another one, and cannot, does not come back by itself.
+func TestAClosedClientIsReportedUntilAnotherIsOpen(t *testing.T) {
+	play(t, nil, nil, func(x *scene) {
+		x.c.Close()
+		ended, cancel := context.WithCancel(x.Context())
+		cancel()
+		if _, err := x.h.Open(ended, x.st.Link("c"), nil); err == nil {
+			t.Fatal("Open with a context that has ended succeeds")
+		}
+		if c := x.client(); c.Phase != "closed" {
+			t.Errorf("it reports %s", c.Phase)
+		}
+		if w := x.get("/healthz"); w.Code != 503 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
 // blocker is a Trace that blocks between Lock and Unlock. It has a channel, since a bubble does not
 // count a wait for a mutex as one.
 type blocker struct {
@@ -409,6 +427,38 @@ func TestALossIsReportedBeforeItsEvent(t *testing.T) {
 	if !slices.ContainsFunc(b.seen, func(e trace.Event) bool { _, ok := e.(trace.HoldGranted); return ok }) {
 		t.Error("the Trace of the program was not called")
 	}
+}
+
+// A session can be suspended twice. Trace blocks, so that a report notices the first suspension
+// before its event.
+func TestEachSuspensionIsReportedSinceItBegan(t *testing.T) {
+	var b blocker
+	play(t, nil, &coord.Options{Trace: b.trace}, func(x *scene) {
+		link := x.st.Link("a")
+		synctest.Wait()
+		b.Lock()
+		m := must(coord.NewMutex(x.c, "/l", nil).Lock(x.Context())) // this event blocks
+		defer m.Release()
+		for i := range 2 {
+			time.Sleep(time.Hour)
+			link.Partition()
+			began := time.Now()
+			for range 2 {
+				if c := x.client(); c.Phase != "suspended" || !c.Since.Equal(began) {
+					t.Errorf("suspension %d: %s since %v, want %v", i, c.Phase, c.Since, began)
+				}
+				time.Sleep(time.Second)
+			}
+			if i == 0 {
+				b.Unlock()
+				if c := x.client(); c.Phase != "suspended" || !c.Since.Equal(began) {
+					t.Errorf("suspension %d, after its event: %s since %v, want %v", i, c.Phase, c.Since, began)
+				}
+			}
+			link.Heal()
+			synctest.Wait()
+		}
+	})
 }
 
 func TestAReportSaysThatEventsWereDropped(t *testing.T) {
@@ -480,6 +530,22 @@ func TestListsAreBounded(t *testing.T) {
 		}
 		if c := x.client(); len(c.Losses) != 32 || c.SessionsLost != 40 || c.Losses[0].At.Before(c.Losses[31].At) {
 			t.Errorf("%d losses, %d sessions", len(c.Losses), c.SessionsLost)
+		}
+	})
+}
+
+func TestLeadsKnowsTheTermsThatTheListLacks(t *testing.T) {
+	play(t, nil, nil, func(x *scene) {
+		for i := range 130 {
+			must(coord.NewElection(x.c, fmt.Sprintf("/leaders/%d", i), nil).Campaign(x.Context()))
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		r := x.h.Report()
+		for i := range 130 {
+			if !r.Leads(fmt.Sprintf("/leaders/%d", i)) {
+				t.Fatalf("term %d of 130 is missing; the list has %d", i, len(r.Clients[0].Leads))
+			}
 		}
 	})
 }
