@@ -54,6 +54,9 @@
 // "connected" until the client notices the loss of contact, which takes a part of the session
 // timeout.
 //
+// The example examples/status of the repository shows what the probes say of a process that is cut
+// off, paused and killed.
+//
 // Everything else comes from the events of the client: calls that wait, members, shards, items
 // that were settled, losses, and for each hold the recipe, the path and since when. Events come a
 // moment later. If events were dropped, because Trace is too slow, the report says so: it leaves
