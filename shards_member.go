@@ -44,10 +44,13 @@ type shardsRun struct {
 
 	members []shardMember
 	assign  []int32 // the index of the owner of each shard; nil before the first list, and after the leaving has begun
+	ought   int     // shards that are assigned to the member
 	shards  map[int]*ownShard
-	ready   []*ownShard // in shardReady, in the order of the grants
-	moving  []*ownShard // in shardMoving, with a time at which they end by force, in the order of time
-	left    bool        // the membership has ended
+	ready   []*ownShard        // in shardReady, in the order of the grants
+	moving  []*ownShard        // in shardMoving, with a time at which they end by force, in the order of time
+	left    bool               // the membership has ended
+	count   [shardOver + 1]int // of shards, by their state
+	told    trace.ShardsOwned  // the latest such event
 
 	mu   sync.Mutex
 	news []*ownShard   // whose acquisition or hold has ended
@@ -92,6 +95,13 @@ const (
 	shardEnding
 	shardOver
 )
+
+// to moves x to another state.
+func (x *ownShard) to(next shardState) {
+	x.r.count[x.state]--
+	x.r.count[next]++
+	x.state = next
+}
 
 // join makes the caller a member, and starts its loop.
 func (s *Shards) join(ctx context.Context, op string) (*shardsRun, error) {
@@ -159,6 +169,7 @@ func (r *shardsRun) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for told := false; !r.left || len(r.shards) > 0; {
+		r.tellOwned()
 		if r.left && !told && !r.holdsBack() {
 			told = true
 			close(r.gone)
@@ -182,7 +193,7 @@ func (r *shardsRun) run() {
 				r.take(list.Members)
 			}
 		case out <- next:
-			r.ready[0].state = shardOwned
+			r.ready[0].to(shardOwned)
 			r.ready = r.ready[1:]
 		case <-r.wake:
 			r.settle()
@@ -212,10 +223,24 @@ func (r *shardsRun) run() {
 			parted, r.left = nil, true
 		}
 	}
+	r.tellOwned()
 	select {
 	case <-r.gone:
 	default:
 		close(r.gone)
+	}
+}
+
+// tellOwned reports how many shards the member owns, if that has changed. Grants that come together
+// are one event.
+func (r *shardsRun) tellOwned() {
+	e := trace.ShardsOwned{
+		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.full, Op: r.op}, Member: r.id, Ought: r.ought,
+		Owned: r.count[shardReady] + r.count[shardOwned] + r.count[shardMoving], Moving: r.count[shardMoving],
+	}
+	if e != r.told && (r.assign != nil || r.told.Member != "") {
+		r.told = e
+		tell(context.Background(), r.s.c, e)
 	}
 }
 
@@ -239,7 +264,7 @@ func (r *shardsRun) failure() error {
 // part begins the leaving: no further shard is handed out, and all are to end.
 func (r *shardsRun) part() {
 	close(r.out)
-	r.assign = nil
+	r.assign, r.ought = nil, 0
 	for _, i := range slices.Sorted(maps.Keys(r.shards)) { // a simulation repeats itself exactly
 		r.shards[i].unwant(r.id, "the member leaves")
 	}
@@ -310,7 +335,7 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 			}
 		}
 	}
-	r.former = 0
+	r.former, r.ought = 0, e.Shards
 	tell(context.Background(), r.s.c, e)
 }
 
@@ -336,7 +361,7 @@ func (r *shardsRun) settle() {
 		if granted != nil && !ended {
 			x.shard.Hold = granted
 			if x.state == shardAsking {
-				x.state = shardReady
+				x.to(shardReady)
 				r.ready = append(r.ready, x)
 			} else {
 				x.giveBack()
@@ -354,7 +379,7 @@ func (r *shardsRun) settle() {
 		case shardMoving:
 			r.moving = slices.DeleteFunc(r.moving, is)
 		}
-		x.state = shardOver
+		x.to(shardOver)
 		delete(r.shards, x.shard.Index)
 		if r.wants(x.shard.Index) && r.asks.Err() == nil {
 			r.ask(x.shard.Index)
@@ -367,7 +392,7 @@ func (r *shardsRun) force(now time.Time) {
 	for len(r.moving) > 0 && !r.moving[0].until.After(now) {
 		x := r.moving[0]
 		r.moving = r.moving[1:]
-		x.state = shardEnding
+		x.to(shardEnding)
 		q, _ := x.shard.Revocation()
 		x.shard.lose(&revoked{q})
 	}
@@ -378,6 +403,7 @@ func (r *shardsRun) ask(i int) {
 	ctx, cancel := context.WithCancel(r.asks)
 	x := &ownShard{r: r, l: r.s.line(i), former: r.former, cancel: cancel, shard: Shard{Index: i}}
 	r.shards[i] = x
+	r.count[x.state]++
 	if !r.s.c.goWork(func() {
 		defer cancel()
 		h, err := x.acquire(ctx)
@@ -429,14 +455,14 @@ func (x *ownShard) unwant(by, why string) {
 	r := x.r
 	switch x.state {
 	case shardAsking:
-		x.state = shardEnding
+		x.to(shardEnding)
 		x.cancel()
 	case shardReady:
 		r.ready = slices.DeleteFunc(r.ready, func(y *ownShard) bool { return x == y })
-		x.state = shardEnding
+		x.to(shardEnding)
 		x.giveBack()
 	case shardOwned:
-		x.state = shardMoving
+		x.to(shardMoving)
 		after := r.s.o.ForceAfter
 		x.shard.ask(&Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
 		if after > 0 {

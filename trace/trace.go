@@ -283,6 +283,18 @@ type ShardsAssigned struct {
 	Lost    int    // shards that it need not own any more
 }
 
+// ShardsOwned: the number of shards that a member of this client owns has changed, or one of the
+// numbers beside it. Shards that come or go together are one event. The numbers are totals, so the
+// latest event of a member is right even if earlier ones were dropped. A member whose loop is over
+// owns none.
+type ShardsOwned struct {
+	Subject
+	Member string // its id
+	Owned  int    // shards whose lock it has
+	Moving int    // of those, which it was asked to give up
+	Ought  int    // shards that it ought to own
+}
+
 // CacheSynced: a Cache has read its tree: when it began, and after each
 // reconnection.
 type CacheSynced struct {
@@ -390,6 +402,7 @@ func (ItemSettled) event()     {}
 func (MemberJoined) event()    {}
 func (MemberLeft) event()      {}
 func (ShardsAssigned) event()  {}
+func (ShardsOwned) event()     {}
 func (CacheSynced) event()     {}
 func (CacheStopped) event()    {}
 func (ProposalMade) event()    {}
