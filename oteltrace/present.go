@@ -58,11 +58,12 @@ type sessions struct {
 
 // changed counts the clients in the phase of e, and in the phase before it. A session that
 // follows a lost one takes the place of one that is lost: which client it belongs to makes no
-// difference to the numbers.
+// difference to the numbers. So the place of a lost session can be gone when an event reports that
+// its client could not open the next one, or was closed. That client then takes the place that is left.
 func (s *sessions) changed(ctx context.Context, c metric.Int64UpDownCounter, e coordtrace.StateChanged) {
 	s.mu.Lock()
 	before, known := s.phases[e.Session]
-	if !known && e.Again {
+	if !known && (e.Again || e.Phase == "lost" || e.Phase == "closed") {
 		for id, phase := range s.phases {
 			if phase == "lost" {
 				before = phase

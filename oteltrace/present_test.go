@@ -123,3 +123,35 @@ func TestEveryClientIsCountedInThePhaseOfItsSession(t *testing.T) {
 		want("0", "0", "0")
 	})
 }
+
+// The session that follows a lost one takes the place of any session that is lost, so that the
+// place of a client can be another's when the client is heard of again.
+func TestAClientThatStaysLostIsCountedOnce(t *testing.T) {
+	play(t, Options{}, sdktrace.NeverSample(), func(x *scene) {
+		session := int64(1000)
+		told := func(phase string, id int64, again bool) {
+			x.adapter.trace(t.Context(), coordtrace.StateChanged{Phase: phase, Session: id, Again: again})
+		}
+		for range 20 {
+			lost := session + 1
+			for range 3 {
+				session++
+				told("connected", session, false)
+				told("lost", session, false)
+			}
+			for range 2 {
+				session++
+				told("connected", session, true)
+				defer told("closed", session, false)
+			}
+			told("lost", lost, false) // an attempt to open the next one has failed
+			if now := x.present(); !slices.Contains(now, "coord.sessions{phase=lost} 1") {
+				t.Fatalf("one client of three is still lost: %q", now)
+			}
+			told("closed", lost, false)
+			if now := x.present(); !slices.Contains(now, "coord.sessions{phase=lost} 0") {
+				t.Fatalf("the client that was lost is closed: %q", now)
+			}
+		}
+	})
+}

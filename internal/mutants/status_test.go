@@ -1,6 +1,6 @@
 package mutants
 
-// statusMutants are defects of the report on a process.
+// statusMutants are defects of what is reported on a process.
 var statusMutants = []mutant{
 	{"an Open that fails forgets the clients that are closed", "status/status.go",
 		"\th.clients = append(h.clients, x)\n", "\th.clients = append(slices.DeleteFunc(h.clients, (*client).isClosed), x)\n",
@@ -11,4 +11,7 @@ var statusMutants = []mutant{
 	{"a suspension is as old as an earlier one", "status/client.go",
 		" && !n.since.Before(x.phase.since)", "",
 		"TestEachSuspensionIsReportedSinceItBegan"},
+	{"a client whose place another has taken is counted again", "oteltrace/present.go",
+		"(e.Again || e.Phase == \"lost\" || e.Phase == \"closed\")", "e.Again",
+		"TestAClientThatStaysLostIsCountedOnce"},
 }
