@@ -166,7 +166,7 @@ func (m *Model) setState(st coord.State) {
 	m.publishLocked()
 }
 
-// follow keeps the view current with one watch. It returns nil if the watch is over.
+// follow keeps the view current with one watch. It returns nil if the watch or the session is over.
 func (m *Model) follow(ctx context.Context) error {
 	s, err := m.c.Session(ctx)
 	if err != nil {
@@ -208,8 +208,8 @@ func (m *Model) follow(ctx context.Context) error {
 		if !watched {
 			pause *= pollFactor
 		}
-		if err := m.wait(ctx, s, w, watched, began.Add(pause), surveyed.Add(resurvey)); err != nil {
-			return err
+		if err := m.wait(ctx, s, w, watched, began.Add(pause), surveyed.Add(resurvey)); err != nil || s.Err() != nil {
+			return err // nil if the session is over
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (m *Model) wait(ctx context.Context, s backend.Session, w *backend.TreeWatc
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-s.Done():
-			return nil // Take or the next call finds out
+			return nil
 		case <-least.C:
 			may = true
 		case <-ready:

@@ -223,6 +223,26 @@ func TestTheViewSurvivesLostContactAndLostSessions(t *testing.T) {
 	})
 }
 
+// Without a watch nothing but the pauses keeps the view from reading again and again, also on the
+// session that follows a lost one.
+func TestAViewWithoutAWatchPausesAfterALostSession(t *testing.T) {
+	coordtest.OnMemoryWithoutTrees(t, func(w *coordtest.World) {
+		m := follow(w.T, w.Open("viewer", nil), "/", nil)
+		first := until(w.T, m, "the first pass", func(v *live.Snapshot) bool { return v.Ready && v.Session.ID != "" })
+		w.Link("viewer").Partition()
+		until(w.T, m, "the loss", func(v *live.Snapshot) bool { return v.Session.Phase == "lost" })
+		w.Link("viewer").Heal()
+		next := until(w.T, m, "the next session", func(v *live.Snapshot) bool {
+			return v.Session.Phase == "connected" && v.Session.ID != first.Session.ID && v.Passes > first.Passes
+		})
+		began := time.Now()
+		until(w.T, m, "five passes more", func(v *live.Snapshot) bool { return v.Passes >= next.Passes+5 })
+		if took, least := time.Since(began), 4*2*time.Second; took < least {
+			w.T.Errorf("five passes in %v, want at least %v", took, least)
+		}
+	})
+}
+
 // play does n random things to a tree.
 func play(w *coordtest.World, rng *rand.Rand, n int) {
 	ctx := context.Background()
