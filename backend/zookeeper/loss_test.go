@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -227,6 +228,21 @@ func TestALostSessionSendsNothing(t *testing.T) {
 		t.Errorf("the server ended the session before the client declared it lost: %v", err)
 	}
 	proxy.HoldDown(false)
+	// Frames that were sent before the loss can still be under way, the connect request of
+	// another connection for instance. They have arrived when all connections have ended that
+	// came before this one.
+	later, err := s.link.Open(s.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := later.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); proxy.Open() > 0; coordtest.Pause(began) {
+		if time.Since(began) > limit {
+			t.Fatalf("%d connections of a lost session are open", proxy.Open())
+		}
+	}
 	before := proxy.Count()
 	s.gone(o, s.path("e"))
 	after := proxy.Count()

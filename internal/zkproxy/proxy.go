@@ -86,6 +86,14 @@ func (p *Proxy) OnFrame(f func(Frame)) {
 	p.observe = f
 }
 
+// Open returns the number of connections that have not ended. All frames of the others are
+// counted.
+func (p *Proxy) Open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
 // Close stops listening, cuts all connections and returns when every goroutine
 // has ended. A second Close does nothing.
 func (p *Proxy) Close() error {
