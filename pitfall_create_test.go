@@ -379,6 +379,12 @@ func TestADirectoryWithDataKeepsIt(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		m := coord.NewMutex(w.Open("a", nil), "/l", nil)
+		if !w.countsChildren("/l") {
+			// Nothing but a child shows that the node is a directory and not a Value.
+			_, err := m.Lock(context.Background())
+			wantKind(w.T, err, w.Path("/l"), "mutex", "value")
+			w.commit(backend.Create(w.Path("/l/note"), nil, backend.Persistent))
+		}
 		first := coordtest.MustLock(w.T, m)
 		local := w.Waiting(context.Background(), m)
 		outside := w.Waiting(context.Background(), coord.NewMutex(w.Open("b", nil), "/l", nil))
@@ -445,8 +451,8 @@ func TestADirectoryThatWasCreatedAgainWithDataKeepsIt(t *testing.T) {
 		if _, err := s.Commit(ctx, backend.Delete(w.Path("/l"), backend.AnyVersion)); err != nil {
 			w.T.Fatal(err)
 		}
-		container := func(c backendtest.Call) bool { return coordtest.Creates(c) && c.Ops[0].Mode == backend.Container }
-		before.Arm(1, container, func(context.Context, backendtest.Call, error) error {
+		directory := func(c backendtest.Call) bool { return coordtest.Creates(c) && c.Ops[0].Path == w.Path("/l") }
+		before.Arm(1, directory, func(context.Context, backendtest.Call, error) error {
 			_, err := s.Commit(ctx, backend.Create(w.Path("/l"), []byte("foreign"), backend.Persistent))
 			return err
 		})

@@ -35,12 +35,27 @@ func (w *world) serviceTime() time.Time {
 	return time.Now()
 }
 
-// delays returns the DelayQueue at /q of a client whose clock is wrong by that.
+// delays returns the DelayQueue at /q of a client whose clock is wrong by that. The test is
+// skipped if the clocks of clients count.
 func (w *world) delays(name string, wrong time.Duration, hooks *backendtest.Hooks) *coord.DelayQueue[int] {
 	w.T.Helper()
-	q := coord.NewDelayQueue[int](w.Open(name, hooks), "/q", nil)
+	c := w.Open(name, hooks)
+	if wrong != 0 && !w.hasClock(c) {
+		w.T.Skip("the service has no clock")
+	}
+	q := coord.NewDelayQueue[int](c, "/q", nil)
 	coord.SetClock(&q.Consumer, wrong)
 	return q
+}
+
+// hasClock reports whether the times of the service are those of its own clock.
+func (w *world) hasClock(c *coord.Client) bool {
+	w.T.Helper()
+	s, err := c.Session(context.Background())
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return s.Features().Has(backend.Clock)
 }
 
 // lateness is by how much an item may be late by the clock of a store without latency: the width

@@ -144,8 +144,13 @@ func TestStatsTellTheAgeOfTheOldestReadyItem(t *testing.T) {
 		}
 		ctx := context.Background()
 
-		q := coord.NewQueue[int](w.Open("a", nil), "/fifo", nil)
-		coord.SetClock(&q.Consumer, -5*time.Minute)
+		a := w.Open("a", nil)
+		wrong := 5 * time.Minute
+		if !w.hasClock(a) {
+			wrong = 0 // the clocks of clients count
+		}
+		q := coord.NewQueue[int](a, "/fifo", nil)
+		coord.SetClock(&q.Consumer, -wrong)
 		check("an empty queue", q, 0)
 		mustPut(w.T, q, 1, 1)
 		pass(time.Minute)
@@ -168,7 +173,7 @@ func TestStatsTellTheAgeOfTheOldestReadyItem(t *testing.T) {
 		check("a priority that starves", p, 2*time.Minute)
 
 		d := coord.NewDelayQueue[int](w.Open("c", nil), "/delay", nil)
-		coord.SetClock(&d.Consumer, 5*time.Minute)
+		coord.SetClock(&d.Consumer, wrong)
 		now := w.serviceTime()
 		if _, err := d.Put(ctx, now.Add(-time.Hour), 1); err != nil { // due when it is put
 			w.T.Fatal(err)

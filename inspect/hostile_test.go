@@ -189,7 +189,7 @@ func TestInspectContinuesWhenNodesVanish(t *testing.T) {
 						sanePage(w.T, in)
 						if lose {
 							inspectNormal(in, w.Path(""))
-							compareInspection(w.T, sc.name, in)
+							compareInspection(w, sc.name, in)
 						}
 					})
 				}

@@ -40,6 +40,7 @@ func New(t *testing.T) backendtest.Service {
 }
 `,
 	"elsewhere_test.go":                     "package coord_test" + services,
+	"inspect/elsewhere_test.go":             "package inspect_test" + services,
 	"internal/simulation/elsewhere_test.go": "package simulation_test" + services,
 	"internal/chaos/elsewhere_test.go":      "package chaos" + ensembles,
 	"internal/faulttest/elsewhere_test.go":  "package faulttest" + ensembles,

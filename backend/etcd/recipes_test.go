@@ -9,24 +9,12 @@ import (
 	"testing"
 )
 
-// notHere are tests of what the service does not have.
-var notHere = []string{
-	// The number of changes of the children (Cversion), which shows that an empty directory is not a Value.
-	"TestADirectoryWithDataKeepsIt", "TestADirectoryThatWasCreatedAgainWithDataKeepsIt", "TestAnEmptyValueThatHadChildrenIsTakenOverLoudly",
-	// The watches that ZooKeeper fires for an Absent.
-	"TestIfMissingLeavesNoNode",
-	// Commits of more than 63 operations.
-	"TestAckAllCostsOneCommit", "TestAcksThatArriveDuringACommitShareTheNext", "TestALostMessageOfACombinedAckIsResolved",
-	// The time of the service.
-	"TestStatsTellTheAgeOfTheOldestReadyItem", "TestTheClockOfAConsumerDoesNotMatter", "TestPutAfterCountsByTheClockOfTheService",
-}
-
-// onRealServers returns the tests of package coord that have a half on a real server, except those
-// that need more than the contract of it. If most is not zero, it returns the first ones of each
-// file, up to this number.
-func onRealServers(t *testing.T, root string, most int) []string {
+// onRealServers returns the tests of a package that have a half on a real server, except those
+// that use ZooKeeper itself. If most is not zero, it returns the first ones of each file, up to
+// this number.
+func onRealServers(t *testing.T, folder string, most int) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "*_test.go"))
+	files, err := filepath.Glob(filepath.Join("../..", folder, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +27,8 @@ func onRealServers(t *testing.T, root string, most int) []string {
 		n := len(names)
 		for _, m := range regexp.MustCompile(`(?ms)^func (Test\w+)\(t \*testing\.T\) \{\n(.*?)^\}`).FindAllSubmatch(text, -1) {
 			body := string(m[2])
-			if regexp.MustCompile(`\bon(Each|All|Revisions)\(t`).MatchString(body) && !strings.Contains(body, "zkservice.") && !strings.Contains(body, "zktest.") &&
-				!slices.Contains(notHere, string(m[1])) && (most == 0 || len(names) < n+most) {
+			if regexp.MustCompile(`\bon(Each|EachLong|All|Revisions)\(t`).MatchString(body) && !strings.Contains(body, "zkservice.") && !strings.Contains(body, "zktest.") &&
+				(most == 0 || len(names) < n+most) {
 				names = append(names, string(m[1]))
 			}
 		}
@@ -48,28 +36,44 @@ func onRealServers(t *testing.T, root string, most int) []string {
 	return names
 }
 
-// TestTheRecipes runs the tests of package coord that run on a real server, on etcd: one of each
-// file, or with COORD_LONG=1 all of them.
+// The tests of recipes and of their reports that run on a real server, on etcd: one of each file,
+// or with COORD_LONG=1 all of them.
 func TestTheRecipes(t *testing.T) {
 	t.Parallel()
+	onEtcd(t, ".", 20)
+}
+
+func TestInspectOnEtcd(t *testing.T) {
+	t.Parallel()
+	onEtcd(t, "inspect", 3)
+}
+
+// onEtcd runs the tests of a package that have a half on a real server, of which there are
+// at least so many files. Each must pass.
+func onEtcd(t *testing.T, folder string, files int) {
+	t.Helper()
 	most := 1
 	if os.Getenv("COORD_LONG") != "" {
 		most = 0
 	}
-	names := onRealServers(t, "../..", most)
-	if len(names) < 20 {
+	names := onRealServers(t, folder, most)
+	if len(names) < files {
 		t.Fatalf("found only %q", names)
 	}
-	out, err := elsewhere(t, ".", []string{"COORD_LONG=", "COORD_ETCD_SERVER=" + shared.get(t)},
+	out, err := elsewhere(t, folder, []string{"COORD_LONG=", "COORD_ETCD_SERVER=" + shared.get(t)},
 		"-timeout", "25m", "-run", "^("+strings.Join(names, "|")+")$", "-skip", "/^memory|//^memory")
-	passed := regexp.MustCompile(`(?m)^ +--- PASS: (\w+)/(\S+/)?zookeeper `).FindAllStringSubmatch(out, -1)
+	forms := regexp.MustCompile(`(?m)^ +--- PASS: (\w+)/(\S+/)?zookeeper `).FindAllStringSubmatch(out, -1)
 	failed := regexp.MustCompile(`(?m)^ +--- FAIL: \S+/zookeeper `).FindAllString(out, -1)
-	t.Logf("figure: %d tests of recipes on etcd passed, %d failed", len(passed), len(failed))
+	passed := 0
 	for _, name := range names {
-		if !slices.ContainsFunc(passed, func(m []string) bool { return m[1] == name }) {
+		if slices.ContainsFunc(forms, func(m []string) bool { return m[1] == name }) {
+			passed++
+		} else {
 			t.Errorf("%s has not passed", name)
 		}
 	}
+	t.Logf("figure: %s: of %d tests on real servers %d were run on etcd and %d passed; %d of their subtests passed, %d failed",
+		folder, len(onRealServers(t, folder, 0)), len(names), passed, len(forms), len(failed))
 	if err != nil || t.Failed() {
 		t.Errorf("%v\n%s", err, tail(out))
 	}
