@@ -471,18 +471,21 @@ func TestACacheOfAServerTakesFewRequests(t *testing.T) {
 		x.create(fmt.Sprint("/c/", i))
 	}
 	link := w.Service.(*zkservice.Service).ZooKeeper("cache")
-	before := link.Requests()
-	count := func() int {
-		n := link.Requests() - before
-		before += n
-		return n
+	requests, contacts := link.Requests(), link.Contacts()
+	// count returns the requests and the new contacts since the last call.
+	count := func() (n, again int) {
+		n, again = link.Requests()-requests, link.Contacts()-contacts
+		requests, contacts = requests+n, contacts+again
+		return n, again
 	}
 	x.run().synced()
 	x.equal()
-	// Sync, the tree, the data and the children of the root, and 400 reads in four batches.
-	first := count()
-	if first < 8 || first > 4+4*4 {
-		t.Errorf("%d requests for the first copy", first)
+	// Sync, the tree, the data and the children of the root, and 400 reads in four batches;
+	// as many again for each contact that was lost on the way.
+	const most = 4 + 4*4
+	first, again := count()
+	if first < 8 || first > most*(1+again) {
+		t.Errorf("%d requests for the first copy, with %d contacts lost on the way", first, again)
 	}
 	t.Logf("figure: the first copy of 401 nodes takes %d requests on ZooKeeper", first)
 	for _, sc := range []struct {
@@ -498,8 +501,8 @@ func TestACacheOfAServerTakesFewRequests(t *testing.T) {
 	} {
 		sc.do()
 		x.equal()
-		if n := count(); n != sc.want {
-			t.Errorf("%s takes %d requests, want %d", sc.what, n, sc.want)
+		if n, again := count(); n < sc.want || n > sc.want+most*again {
+			t.Errorf("%s takes %d requests, want %d, and up to %d for each of %d new contacts", sc.what, n, sc.want, most, again)
 		}
 	}
 }

@@ -181,7 +181,8 @@ func TestClose(t *testing.T) {
 			start := time.Now()
 			err := c.Close()
 			var e *backend.Error
-			if !errors.As(err, &e) || e.Op != "close" || time.Since(start) > most+time.Second {
+			// The limit of Close is 3.5 s; the rest is for a machine that does other work.
+			if !errors.As(err, &e) || e.Op != "close" || time.Since(start) > 2*most {
 				t.Errorf("close: %v after %v", err, time.Since(start))
 			}
 			close(release)

@@ -167,6 +167,15 @@ func (l *Link) Requests() int {
 	return n
 }
 
+// Contacts returns the number of connections that were made through the link.
+func (l *Link) Contacts() int {
+	n := 0
+	for _, p := range l.Proxies {
+		n += p.Count().Connections
+	}
+	return n
+}
+
 // Expire makes the ensemble end a session.
 func (l *Link) Expire(session int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
