@@ -41,7 +41,7 @@ var tinySizes = sizes{
 	waiters: []int{1, 3}, depths: []int{0, 10}, batches: []int{1, 5},
 	members: []int{2, 3}, sites: []int{1, 2}, nodes: []int{50, 250}, idle: 20,
 	clients: []int{2, 3}, crowd: []int{3}, watches: []int{20},
-	together: []int{1, 3}, consumers: []int{1, 3}, batch: 5,
+	divisions: []division{{12, 3}}, patience: 20 * time.Second, together: []int{1, 3}, consumers: []int{1, 3}, batch: 5,
 }
 
 // Every cell without servers yields its figures.
@@ -71,6 +71,7 @@ func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
 	}
 	want := len(operations())*len(tinySizes.widths) + 1 + 2 + len(tinySizes.nodes)
 	want += 2*(len(tinySizes.widths)+len(tinySizes.clients)) + len(tinySizes.watches) // of the services
+	want += len(tinySizes.divisions)
 	if len(results) != want {
 		t.Errorf("%d cells on memory, want %d", len(results), want)
 	}
@@ -82,6 +83,10 @@ func TestEveryCellOnMemoryYieldsFigures(t *testing.T) {
 			checkFigures(t, x, mTime, mRate)
 		case x.Group == servicesWatches:
 			if x.Figures[mTime].Min <= 0 || x.Figures[mP50].Min <= 0 { // fewer rounds
+				t.Errorf("%s: %+v", x.name, x.Figures)
+			}
+		case x.Group == shardsGroupName:
+			if x.Figures[mTime].Min <= 0 || x.Figures[mMoves].Min < 12 || x.Figures[mJoinMoves].Median != 3 || x.Figures[mLeaveMoves].Median != 3 { // fewer rounds
 				t.Errorf("%s: %+v", x.name, x.Figures)
 			}
 		case x.Group == "memory":

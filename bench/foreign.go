@@ -32,6 +32,11 @@ import (
 //	                                               items; fails unless each item was taken once
 //	unqueue                                        ends that queue's consumers
 //	barrier SERVERS PATH MEMBERS ROUNDS            TOOK
+//	divide SERVERS PATH SHARDS MEMBERS MILLIS      prepares members that divide shards, and that wait for others for a time
+//	start LIMIT                                    TOOK MOVES of all members but one; nothing beyond LIMIT milliseconds
+//	join LIMIT                                     TOOK MOVES of the last one
+//	leave LIMIT                                    TOOK MOVES as it leaves
+//	undivide                                       ends the members
 //	cache SERVERS PATH KIND                        TOOK NODES of a cache that has the subtree, and stays until uncache
 //	heap                                           BYTES in use after a collection, if the process can tell
 //	seen N                                         when that cache has seen N changes of data

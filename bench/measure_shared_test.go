@@ -48,6 +48,9 @@ func TestMixes(t *testing.T) {
 			if i == 0 {
 				clients = clients[1:] // the second client has had the lock before the cycles
 			}
+			if want := int(s[mDone]) / m.locks; len(clients) < want || len(clients) > want+2 {
+				t.Errorf("%s: lock %d has %d cycles of %g", m.what, i, len(clients), s[mDone])
+			}
 			for k := 1; k < len(clients); k++ {
 				cycles++
 				if clients[k] == clients[k-1] {

@@ -169,6 +169,8 @@ func (t *table) figures(r *result, show string, spreads bool) (string, bool) {
 		}
 		f, ok := r.Figures[metric(name)]
 		switch {
+		case !ok && r.Beyond != "":
+			parts = append(parts, r.Beyond)
 		case !ok:
 		case spreads && i == 0:
 			parts = append(parts, fmt.Sprintf("%s (%s)", number(f.Median), showRange(f, true)))

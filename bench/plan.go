@@ -19,6 +19,9 @@ type sizes struct {
 	crowd   []int // clients that wait for one lock, on all services
 	watches []int // of one client, on all services
 
+	divisions []division
+	patience  time.Duration // of a change of their members
+
 	together []int // locks of one caller
 
 	consumers []int // of the queues that are compared
@@ -32,6 +35,7 @@ var fullSizes = sizes{
 	waiters: []int{1, 10, 100, 1000}, depths: []int{0, 100, 1000, 10_000}, batches: []int{1, 10, 100, 1000},
 	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000, 100_000}, idle: 500,
 	clients: []int{8, 32}, crowd: []int{1000}, watches: []int{10_000},
+	divisions: []division{{64, 3}, {64, 10}, {64, 100}, {1000, 3}, {1000, 10}, {1000, 100}, {10_000, 3}, {10_000, 10}, {10_000, 100}}, patience: time.Minute,
 	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 100,
 }
 
@@ -41,6 +45,7 @@ var quickSizes = sizes{
 	waiters: []int{1, 10, 50}, depths: []int{0, 1000}, batches: []int{1, 100},
 	members: []int{2, 20}, sites: []int{1, 5}, nodes: []int{1000}, idle: 200,
 	clients: []int{4, 8}, crowd: []int{50}, watches: []int{500},
+	divisions: []division{{64, 3}}, patience: 20 * time.Second,
 	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 10,
 }
 
@@ -78,6 +83,7 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		waitersGroup(e, crowd, p, s.waiters),
 		barrierGroup(e, crowd, p, s.members, s.long/2),
 		commitGroup(e, crowd, s.sites, s.long/2),
+		shardsGroup(e, crowd, p, s.divisions, s.patience),
 	}
 	all = append(all, servicesGroups(e, p, s)...)
 	all = append(all, failoverGroup(e, us, p))

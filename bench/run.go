@@ -15,7 +15,8 @@ const graceOfCell = 60 * time.Second
 // A result is a cell with its figures.
 type result struct {
 	name
-	Crash   string            `json:"crash,omitempty"` // what a consumer's crash does to its item
+	Crash   string            `json:"crash,omitempty"`  // what a consumer's crash does to its item
+	Beyond  string            `json:"beyond,omitempty"` // stands for the figures that a peer cannot reach within a limit
 	Figures map[metric]figure `json:"figures,omitempty"`
 	Error   string            `json:"error,omitempty"`
 }
@@ -110,12 +111,18 @@ func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 		for _, i := range order(len(g.cells), max(0, round), rounds) {
 			c := g.cells[i]
 			r.done += c.cost
-			if results[i].Error != "" {
+			if results[i].Error != "" || results[i].Beyond != "" {
 				continue
 			}
 			s, err := r.runCell(ctx, c)
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
+			}
+			var beyond beyondError
+			if errors.As(err, &beyond) {
+				results[i].Beyond = fmt.Sprintf("> %.0f s", beyond.limit.Seconds())
+				fmt.Fprintf(r.notes, "%s: %v\n", c.name, err)
+				err = nil
 			}
 			if err != nil {
 				results[i].Error = err.Error()
@@ -123,7 +130,7 @@ func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 				continue
 			}
 			delete(s, mDone)
-			if round >= 0 {
+			if round >= 0 && len(s) > 0 {
 				samples[i] = append(samples[i], s)
 			}
 		}

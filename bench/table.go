@@ -19,6 +19,7 @@ var titles = map[metric]string{
 	mTrips: "round trips", mRoundTrips: "round trips", mRequests: "requests", mBytesUp: "bytes up", mBytesDown: "bytes down",
 	mEvents: "events", mWoken: "woken", mPackets: "server requests", mAllocs: "allocs", mAllocated: "bytes alloc.",
 	mCPU: "CPU µs", mServerCPU: "servers' CPU µs", mBusy: "machine busy %", mMemory: "bytes", mTime: "ms", mTimeouts: "session timeouts",
+	mMoves: "moves", mJoinTime: "join: ms", mJoinMoves: "moves", mJoinRequests: "requests", mLeaveTime: "leave: ms", mLeaveMoves: "moves", mLeaveRequests: "requests",
 }
 
 // titleCrash is the column head of what a consumer's crash does to the item that it processes.
@@ -62,7 +63,11 @@ func (t *table) rows(g *group, results []*result) [][]string {
 		}
 		for i, m := range g.shown {
 			f, ok := r.Figures[m]
-			row = append(row, show(f, ok, g.exact, r, m))
+			if !ok && r.Beyond != "" {
+				row = append(row, r.Beyond)
+			} else {
+				row = append(row, show(f, ok, g.exact, r, m))
+			}
 			if i == 0 && !g.exact {
 				row = append(row, showRange(f, ok))
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -88,6 +89,15 @@ func judge(results []*result) []target {
 
 	for _, n := range fullSizes.together {
 		j.atMost(fmt.Sprintf("LockAll of %d free locks: round trips", n), 1, j.cell(severalLocks, whatTogether, byCoord, onZooKeeper, float64(n)), mTripsOf+"Lock", 1)
+	}
+	for _, d := range []division{{1000, 10}, {10_000, 100}} {
+		r := j.cell(shardsGroupName, d.what(), byCoord, onZooKeeper, float64(d.members))
+		for _, x := range []struct {
+			verb string
+			m    metric
+		}{{"joins", mJoinMoves}, {"leaves", mLeaveMoves}} {
+			j.atMost(fmt.Sprintf("moves of %d shards when a member %s %d others", d.shards, x.verb, d.members), math.Floor(d.mostMoves()), r, x.m, 1)
+		}
 	}
 	mutex := j.cell("costs", "Mutex", byCoord, onZooKeeper, 0)
 	j.atMost("uncontended lock: round trips", 1, mutex, mTripsOf+"Lock", 1)

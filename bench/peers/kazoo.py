@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.recipe.barrier import DoubleBarrier
 from kazoo.recipe.cache import TreeCache, TreeEvent
 from kazoo.recipe.lock import Lock
+from kazoo.recipe.partitioner import SetPartitioner
 from kazoo.recipe.queue import LockingQueue, Queue
 
 pools = {}
@@ -278,6 +279,120 @@ def barrier(servers, path, n, rounds):
     return [time.perf_counter_ns() - began]
 
 
+class Crew:
+    """Members of a SetPartitioner, each with a session of its own."""
+
+    def __init__(self, servers, path, shards, members, boundary):
+        addresses = servers.split(",")
+        self.clients = [connect(addresses[i % len(addresses)], 20) for i in range(members)]
+        self.path, self.shards, self.boundary = path, ["%05d" % i for i in range(shards)], boundary / 1000
+        self.changed = threading.Condition()
+        self.have = {}  # shards of each member, None while it has not acquired them
+        self.moves = 0
+        self.failed = None
+        self.ended = [threading.Event() for _ in self.clients]
+        self.woken = [threading.Event() for _ in self.clients]
+
+    def member(self, i):
+        changed = self.woken[i]
+        p = SetPartitioner(self.clients[i], self.path, self.shards, identifier="member-%03d" % i,
+                           time_boundary=self.boundary, state_change_event=changed)
+        was = None
+        while not self.ended[i].is_set():
+            changed.wait()
+            changed.clear()
+            state = p.state_id
+            if p.release:
+                self.note(i, None)
+                p.release_set()
+                changed.set()
+            elif p.acquired and state != was:
+                was = state
+                self.note(i, len(list(p)))
+            elif p.failed and not self.ended[i].is_set():
+                raise RuntimeError("the partitioner failed")
+        self.note(i, None)
+        p.finish()
+
+    def note(self, i, have):
+        with self.changed:
+            self.have[i] = have
+            self.moves += have or 0
+            self.changed.notify_all()
+
+    def start(self, i):
+        def run():
+            try:
+                self.member(i)
+            except Exception as e:
+                with self.changed:
+                    if not self.ended[i].is_set():
+                        self.failed = e
+                        self.changed.notify_all()
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def end(self, i):
+        self.ended[i].set()
+        self.woken[i].set()
+
+    def settled(self, members, limit):
+        """Waits until these members have all shards."""
+        def done():
+            if self.failed:
+                raise self.failed
+            have = [self.have.get(i) for i in members]
+            return None not in have and sum(have) == len(self.shards)
+
+        with self.changed:
+            return self.changed.wait_for(done, limit / 1000)
+
+
+crew = []
+
+
+def divide(servers, path, shards, members, boundary):
+    crew[:] = [Crew(servers, path, int(shards), int(members), int(boundary))]
+    return []
+
+
+def change(members, limit, act):
+    c = crew[0]
+    c.moves = 0
+    began = time.perf_counter_ns()
+    act(c)
+    if not c.settled(members(c), int(limit)):
+        return []
+    return [time.perf_counter_ns() - began, c.moves]
+
+
+def start(limit):
+    return change(lambda c: range(len(c.clients) - 1), limit, lambda c: [c.start(i) for i in range(len(c.clients) - 1)])
+
+
+def join(limit):
+    return change(lambda c: range(len(c.clients)), limit, lambda c: c.start(len(c.clients) - 1))
+
+
+def leave(limit):
+    return change(lambda c: range(len(c.clients) - 1), limit, lambda c: c.end(len(c.clients) - 1))
+
+
+def undivide():
+    """Ends the sessions, and the nodes with them: to release all locks one by one takes long."""
+    for c in crew:
+        for i in range(len(c.clients)):
+            c.end(i)
+
+        def end(client):
+            client.stop()
+            client.close()
+
+        in_threads([lambda k=k: end(k) for k in c.clients])
+    crew.clear()
+    return []
+
+
 cached = {}
 
 
@@ -327,7 +442,7 @@ def uncache():
     return []
 
 
-COMMANDS = {f.__name__: f for f in (cycles, contend, trips, share, hold, granted, drop, queue, turns, unqueue, barrier, cache, heap, seen, uncache)}
+COMMANDS = {f.__name__: f for f in (cycles, contend, trips, share, hold, granted, drop, queue, turns, unqueue, divide, start, join, leave, undivide, barrier, cache, heap, seen, uncache)}
 
 
 def main():
