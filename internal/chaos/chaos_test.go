@@ -392,6 +392,9 @@ func (r *run) ghosts() string {
 				names = make(map[string]bool)
 				const buckets = queuePath + "/items"
 				dirs := []string{mutexPath, rwPath, semaphorePath + "/requests", electionPath, shardsPath + "/workers", buckets}
+				for i := range max(clients, togetherLocks) {
+					dirs = append(dirs, fmt.Sprint(homePath, "/", i), fmt.Sprint(togetherPath, "/", i))
+				}
 				for i := range shardCount {
 					dirs = append(dirs, fmt.Sprint(shardsPath, "/shards/", i))
 				}

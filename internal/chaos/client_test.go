@@ -33,7 +33,7 @@ type clientSpec struct {
 }
 
 // The workloads, by the names in histories and in the summary.
-var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "value", "counter", "cache", "txn", "shards"}
+var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "value", "counter", "cache", "txn", "keep", "lockall", "shards"}
 
 // A client is such a process. It reads commands from standard input:
 //
@@ -53,6 +53,7 @@ type client struct {
 	done     map[string]*atomic.Int64 // successful calls, by workload
 	finish   atomic.Bool
 	ahead    atomic.Int64   // values put, less items taken
+	kept     atomic.Int64   // holds with MutexOptions.Keep
 	session  atomic.Int64   // the present session
 	holds    sync.WaitGroup // goroutines that watch for the loss of holds
 	cache    *copyOfTree
@@ -122,7 +123,7 @@ func (x *client) run() (err error) {
 	defer stopServing()
 	var workers, servers sync.WaitGroup
 	for i, work := range []func(ctx context.Context, w *worker){
-		x.mutex, x.rwmutex, x.semaphore, x.election, x.producer, x.value, x.counter, x.churn, x.proposer,
+		x.mutex, x.rwmutex, x.semaphore, x.election, x.producer, x.value, x.counter, x.churn, x.proposer, x.home, x.home, x.lockAll,
 	} {
 		w := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, uint64(i)))}
 		workers.Go(func() {
@@ -258,7 +259,6 @@ type worker struct {
 	rand    *rand.Rand
 	conn    net.Conn // connection to the resource
 	answers *bufio.Reader
-	kept    int // holds with MutexOptions.Keep
 }
 
 func (w *worker) close() {
@@ -296,6 +296,11 @@ func (w *worker) one(ctx context.Context, e event, patience time.Duration, do fu
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err = do(ctx, &e)
+	return w.end(e, err), err
+}
+
+// end records the outcome of a call.
+func (w *worker) end(e event, err error) (kind string) {
 	kind = "ok"
 	switch {
 	case errors.Is(err, coord.ErrUncertain), errors.Is(err, coord.ErrInDoubt):
@@ -308,7 +313,7 @@ func (w *worker) one(ctx context.Context, e event, patience time.Duration, do fu
 	if kind == "ok" {
 		w.x.done[e.Work].Add(1)
 	}
-	return kind, err
+	return kind
 }
 
 // expected reports whether the faults explain this error of a call.

@@ -28,19 +28,9 @@ const semaphoreLimit = 5
 // acquire acquires a hold and records it. One acquisition in eight gives up soon.
 func (w *worker) acquire(ctx context.Context, e event, get func(ctx context.Context) (*coord.Hold, error)) (h *coord.Hold, id string) {
 	e.Op = "acquire"
-	patience := 20 * time.Second
-	if w.rand.IntN(8) == 0 {
-		patience = 50 * time.Millisecond
-	}
-	_, _ = w.one(ctx, e, patience, func(ctx context.Context, e *event) (err error) {
+	_, _ = w.one(ctx, e, w.patience(), func(ctx context.Context, e *event) (err error) {
 		if h, err = get(ctx); err == nil {
-			id = h.Path()
-			if e.Value == keeps {
-				// The holds on one kept node have one path.
-				w.kept++
-				id += fmt.Sprint(keptID, w.kept)
-			}
-			e.ID, e.Token, e.Session = id, h.Token(), h.Session()
+			id = w.grant(e, h)
 		}
 		return err
 	})
@@ -49,6 +39,25 @@ func (w *worker) acquire(ctx context.Context, e event, get func(ctx context.Cont
 	}
 	w.x.watch(e.Work, h, id)
 	return h, id
+}
+
+// patience is the time for an acquisition.
+func (w *worker) patience() time.Duration {
+	if w.rand.IntN(8) == 0 {
+		return 50 * time.Millisecond
+	}
+	return 20 * time.Second
+}
+
+// grant completes the event of an acquisition, and returns the ID of the hold.
+func (w *worker) grant(e *event, h *coord.Hold) (id string) {
+	id = h.Path()
+	if e.Value == keeps {
+		// The holds on one kept node have one path.
+		id += fmt.Sprint(keptID, w.x.kept.Add(1))
+	}
+	e.ID, e.Token, e.Session = id, h.Token(), h.Session()
+	return id
 }
 
 // release releases a hold. It is fine if the hold is lost or the service refuses.

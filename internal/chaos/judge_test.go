@@ -21,6 +21,7 @@ type findings struct {
 	tallies  map[string]*tally
 	overlaps int // overlaps without a fence
 	refused  int // writes that the fence refused
+	reused   int // turns that reused a stay
 	expired  int // sessions that clients lost
 	stale    int // reads after a Sync
 	txns     int // transactions in the servers' logs
@@ -63,6 +64,8 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	}{
 		{"mutex", 1, one, true},
 		{"election", 1, one, true},
+		{"keep", 1, one, true},
+		{"lockall", 1, one, true},
 		{"shards", 1, one, true},
 		{"semaphore", semaphoreLimit, func(c *call) int { return int(c.Num) }, false},
 		{"rwmutex", allReaders, func(c *call) int {
@@ -90,6 +93,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 			f.add(h.work, checkLock(h.work, of))
 		}
 	}
+	f.reused = reused(all)
 	items := l.items()
 	f.add("queue", checkQueue(callsOf(all, "queue", "put"), callsOf(all, "queue", "take"), callsOf(all, "queue", "ack", "nack", "giveback"), items))
 	values := callsOf(all, "value")
@@ -104,6 +108,22 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	f.tallyUp(all)
 	f.outages = outages(all)
 	return f
+}
+
+// reused counts the acquisitions that were granted the node that the process had kept.
+func reused(all []*process) (n int) {
+	for _, p := range all {
+		seen := make(map[string]bool)
+		for _, c := range p.calls {
+			if c.Op == "acquire" && c.outcome == "ok" && strings.Contains(c.ID, keptID) {
+				if seen[holdPath(c)] {
+					n++
+				}
+				seen[holdPath(c)] = true
+			}
+		}
+	}
+	return n
 }
 
 // allReaders is more than the number of readers. A writer weighs as much.

@@ -73,7 +73,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				c.verdict(applied > 0)
 			case "txn propose":
 				c.verdict(l.begun[c.ID])
-			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "shards acquire", "queue take":
+			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "keep acquire", "lockall acquire", "shards acquire", "queue take":
 				if c.outcome != "ok" {
 					c.verdict(l.unreturned(c, sessions, held))
 					break
@@ -84,7 +84,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				}
 			case "rwmutex downgrade":
 				c.verdict(l.deletes(c.ID) != nil)
-			case "mutex release", "rwmutex release", "semaphore release", "election release", "shards release":
+			case "mutex release", "rwmutex release", "semaphore release", "election release", "keep release", "lockall release", "shards release":
 				// The session's end can delete the node too, if the session ends meanwhile.
 				if gone := l.deletes(c.Value); gone != nil {
 					c.zxid = gone.zxid
@@ -147,6 +147,7 @@ func (p *process) sessions() (ids []int64) {
 func (l *ledger) unreturned(c *call, sessions []int64, held map[string]bool) bool {
 	prefix := map[string]string{
 		"mutex": mutexPath + "/", "rwmutex": rwPath + "/", "semaphore": semaphorePath + "/requests/", "election": electionPath + "/",
+		"keep": homePath + "/", "lockall": togetherPath + "/",
 	}[c.Work]
 	if len(sessions) == 0 {
 		return false

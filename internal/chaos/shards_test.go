@@ -8,15 +8,12 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend/memory"
 )
 
 const (
@@ -116,7 +113,9 @@ func (d *sharing) own(ctx context.Context, w *worker, sh *coord.Shard, since int
 			asked, enough = nil, time.After(2*shardForce)
 			over = d.x.finish.Load() || w.rand.IntN(4) > 0
 		case <-sh.Done():
-			over = true
+			if over = true; w.rand.IntN(3) == 0 {
+				w.pause(ctx, shardForce) // the next owner writes meanwhile
+			}
 		}
 	}
 	w.write(register, sh.Hold)
@@ -197,103 +196,22 @@ func TestTheCheckOfTheShardsFindsAMissingOwner(t *testing.T) {
 	}
 }
 
-// The part of a run with shards, on memory: sessions end, contact breaks, and the histories are
-// judged as those of a run.
 func TestShardsOfARunHaveOneOwnerEach(t *testing.T) {
-	dir := t.TempDir()
-	socket := newResource(t, dir)
-	var wrong []string // a failure in the bubble would end the test before the histories are judged
-	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(&memory.Options{SessionTimeout: sessionTimeout})
-		nemesis := recorderAt(t, dir, "nemesis")
-		var all []*client
-		working, stop := context.WithCancel(t.Context())
-		var done sync.WaitGroup
-		for i := range 3 {
-			x := newClient()
-			x.spec = clientSpec{Name: fmt.Sprintf("client%d.1", i), Index: i, Resource: socket, Seed: uint64(i)}
-			x.rec = recorderAt(t, dir, x.spec.Name)
-			var err error
-			if x.c, err = coord.Open(t.Context(), store.Link(x.spec.Name), nil); err != nil {
-				t.Fatal(err)
-			}
-			x.shards = newSharing(x)
-			all = append(all, x)
-			done.Go(func() { x.shards.keep(working) })
-		}
-		for i := range 24 {
-			x := all[i%3]
-			time.Sleep(700 * time.Millisecond)
-			if i%4 == 0 {
-				store.Link(x.spec.Name).Partition()
-				time.Sleep(sessionTimeout * 5 / 4)
-				store.Link(x.spec.Name).Heal()
-				continue
-			}
-			s, err := x.c.Session(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			nemesis.say(event{Kind: "expire", Work: "fault", Session: s.ID()})
-			store.Link(x.spec.Name).Expire(s.ID())
-		}
-		for _, x := range all {
-			x.finish.Store(true)
-		}
-		time.Sleep(3 * sessionTimeout)
-		owners, err := coord.NewShards(all[0].c, shardsPath, shardCount, nil).Owners(t.Context())
+	var wrong []string
+	processes := onMemory(t, func(ctx context.Context, x *client) {
+		x.shards = newSharing(x)
+		x.shards.keep(ctx)
+	}, func(ctx context.Context, all []*client) {
+		owners, err := coord.NewShards(all[0].c, shardsPath, shardCount, nil).Owners(ctx)
 		if err != nil {
-			t.Fatal(err)
+			wrong = append(wrong, err.Error())
 		}
 		owned := make(map[string]map[int]int64)
 		for _, x := range all {
 			owned[x.spec.Name] = x.shards.report()
 		}
-		wrong = checkShards(owned, owners)
-		stop()
-		done.Wait()
-		for _, x := range all {
-			x.c.Close()
-			x.holds.Wait()
-		}
+		wrong = append(wrong, checkShards(owned, owners)...)
 	})
 	verdict(t, wrong, "")
-	processes, err := readHistories(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var writes []event
-	for _, p := range processes {
-		for _, e := range p.events {
-			if e.Odd {
-				t.Errorf("%s: %v", p.name, e)
-			}
-			if e.Kind == "write" {
-				writes = append(writes, e)
-			}
-		}
-	}
-	wrong, overlaps, refused := checkFence(writes)
-	verdict(t, wrong, "")
-	list := tenures(processes, "shards", func(*call) int { return 1 })
-	for _, of := range eachLock(list) {
-		verdict(t, checkOverlap(of, 1), "")
-		verdict(t, checkLock("shards", of), "")
-	}
-	t.Logf("figure: chaos of shards on memory: %d tenures, %d writes, without the fence %d overlaps, with it %d writes refused", len(list), len(writes), overlaps, refused)
-	if len(list) < 100 || refused == 0 {
-		t.Errorf("%d tenures, %d late writes: want 100 and some", len(list), refused)
-	}
-}
-
-// recorderAt records with the clock of the test, which may be fake.
-func recorderAt(t *testing.T, dir, name string) *recorder {
-	t.Helper()
-	rec, err := newRecorder(filepath.Join(dir, name+".jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { rec.f.Close() })
-	rec.now = func() int64 { return time.Now().UnixNano() }
-	return rec
+	checkLocksOnMemory(t, processes, "shards", 200)
 }

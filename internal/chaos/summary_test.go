@@ -85,8 +85,8 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 	}
 	figure("chaos: faults: %s", strings.Join(did, ", "))
 
-	figure("chaos: %d sessions lost by clients; transactions %v; holds %v; %d reads after a Sync that were stale, which ZooKeeper allows",
-		f.expired, f.outcomes, f.tenures, f.stale)
+	figure("chaos: %d sessions lost by clients; transactions %v; holds %v, of which %d reused a kept lock; %d reads after a Sync that were stale, which ZooKeeper allows",
+		f.expired, f.outcomes, f.tenures, f.reused, f.stale)
 	figure("chaos: violations with the fence and in all other checks %d; without the fence %d overlaps, and the fence refused %d late writes", len(f.wrong), f.overlaps, f.refused)
 	fmt.Fprintf(&md, "\nSessions lost by clients: %d. Violations: %d. Without the fence: %d overlaps; with it %d late writes refused. Transactions: %v. Reads after a Sync that were stale, which ZooKeeper allows: %d.\n",
 		f.expired, len(f.wrong), f.overlaps, f.refused, f.outcomes, f.stale)
@@ -127,6 +127,9 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 	}
 	if r.other != nil && f.stale > 0 {
 		t.Errorf("%d reads after a Sync were stale, and all reads of the service are linearizable", f.stale)
+	}
+	if f.reused == 0 {
+		t.Errorf("no hold reused a kept lock: Keep was not tested")
 	}
 	if total.unknown == 0 || f.expired == 0 || f.overlaps == 0 {
 		t.Errorf("%d uncertain outcomes, %d sessions lost, %d overlaps without the fence: want some of each", total.unknown, f.expired, f.overlaps)

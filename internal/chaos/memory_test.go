@@ -1,0 +1,117 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// onMemory is a run of one workload by three clients, on memory and with fake time: sessions end, and
+// contact breaks for longer than the session timeout. Then no more faults happen, the clients have to finish, and settled is called. The
+// workload ends with its context. It returns the histories.
+func onMemory(t *testing.T, work func(ctx context.Context, x *client), settled func(ctx context.Context, all []*client)) []*process {
+	t.Helper()
+	dir := t.TempDir()
+	socket := newResource(t, dir)
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(&memory.Options{SessionTimeout: sessionTimeout})
+		nemesis := recorderAt(t, dir, "nemesis")
+		var all []*client
+		ctx, stop := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		for i := range 3 {
+			x := newClient()
+			x.spec = clientSpec{Name: fmt.Sprintf("client%d.1", i), Index: i, Resource: socket, Seed: uint64(i)}
+			x.rec = recorderAt(t, dir, x.spec.Name)
+			link := store.Link(x.spec.Name)
+			link.SetLatency(time.Millisecond)
+			var err error
+			if x.c, err = coord.Open(t.Context(), link, nil); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, x)
+			done.Go(func() { work(ctx, x) })
+		}
+		for i := range 24 {
+			x := all[i%3]
+			link := store.Link(x.spec.Name)
+			time.Sleep(700 * time.Millisecond)
+			if i%4 == 0 {
+				link.Partition()
+				time.Sleep(sessionTimeout * 5 / 2)
+				link.Heal()
+				continue
+			}
+			s, err := x.c.Session(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			nemesis.say(event{Kind: "expire", Work: "fault", Session: s.ID()})
+			link.Expire(s.ID())
+		}
+		for _, x := range all {
+			x.finish.Store(true)
+		}
+		time.Sleep(3 * sessionTimeout)
+		settled(ctx, all)
+		stop()
+		done.Wait()
+		for _, x := range all {
+			x.c.Close()
+			x.holds.Wait()
+		}
+	})
+	processes, err := readHistories(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return processes
+}
+
+// recorderAt records with the clock of the test, which may be fake.
+func recorderAt(t *testing.T, dir, name string) *recorder {
+	t.Helper()
+	rec, err := newRecorder(filepath.Join(dir, name+".jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rec.f.Close() })
+	rec.now = func() int64 { return time.Now().UnixNano() }
+	return rec
+}
+
+// checkLocksOnMemory judges the holds of a workload as those of a run.
+func checkLocksOnMemory(t *testing.T, processes []*process, work string, least int) {
+	t.Helper()
+	var writes []event
+	for _, p := range processes {
+		for _, e := range p.events {
+			if e.Odd {
+				t.Errorf("%s: %v", p.name, e)
+			}
+			if e.Kind == "write" {
+				writes = append(writes, e)
+			}
+		}
+	}
+	wrong, overlaps, refused := checkFence(writes)
+	verdict(t, wrong, "")
+	list := tenures(processes, work, func(*call) int { return 1 })
+	for _, of := range eachLock(list) {
+		verdict(t, checkOverlap(of, 1), "")
+		verdict(t, checkLock(work, of), "")
+	}
+	t.Logf("figure: chaos of %s on memory: %d holds, %d writes, without the fence %d overlaps, with it %d writes refused", work, len(list), len(writes), overlaps, refused)
+	if len(list) < least {
+		t.Errorf("%d holds, want at least %d", len(list), least)
+	}
+}
