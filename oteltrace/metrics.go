@@ -39,6 +39,7 @@ type metrics struct {
 	doubted metric.Float64Histogram
 
 	holds, waiters, clients metric.Int64UpDownCounter
+	assigned, owned, moving metric.Int64UpDownCounter // shards
 
 	losses, requeues, revocations, rounds, members metric.Int64Counter
 	moves                                          metric.Int64Counter
@@ -82,6 +83,9 @@ func newMetrics(m metric.Meter) *metrics {
 		holds:       present("coord.holds", "{hold}", "Holds of this process."),
 		waiters:     present("coord.waiters", "{call}", "Calls of this process that wait."),
 		clients:     present("coord.sessions", "{client}", "Clients of this process, by the phase of their session."),
+		assigned:    present("coord.shards.assigned", "{shard}", "Shards that members of this process ought to own."),
+		owned:       present("coord.shards.owned", "{shard}", "Shards that members of this process own."),
+		moving:      present("coord.shards.moving", "{shard}", "Owned shards that their members were asked to give up."),
 		losses:      counter("coord.losses", "{hold}", "Holds that ended early."),
 		requeues:    counter("coord.requeues", "{place}", "Places in the queue that were lost."),
 		revocations: counter("coord.revocations", "{request}", "Requests to release a lock."),
@@ -170,6 +174,8 @@ func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 	case coordtrace.ShardsAssigned:
 		m.moves.Add(ctx, int64(e.Gained), with(keyOutcome.String("gained")))
 		m.moves.Add(ctx, int64(e.Lost), with(keyOutcome.String("lost")))
+	case coordtrace.ShardsOwned:
+		a.shards.changed(ctx, m, e, with())
 	case coordtrace.CacheSynced:
 		m.synced.Record(ctx, e.Took.Seconds(), with(keyAgain.Bool(e.Again)))
 	case coordtrace.ProposalVoted:

@@ -35,8 +35,11 @@
 //	coord.queue.claims         items, by coord.redelivered
 //	coord.queue.settled        items, by coord.outcome as above
 //	coord.group.changes        of own members, by coord.outcome: joined, rejoined, lost, left, ended
+//	coord.shards.assigned      up-down counter: shards that members of this process ought to own
+//	coord.shards.owned         up-down counter: shards that they own
+//	coord.shards.moving        up-down counter: of those, shards that they were asked to give up
 //	coord.shards.moves         shards that a member of this process ought to own, or not to own any
-//	                           more, by coord.outcome: gained, lost. (Those that it owns are coord.holds.)
+//	                           more, by coord.outcome: gained, lost
 //	coord.rounds               that this process has opened at double barriers
 //	coord.cache.sync.duration  of reading a tree, by coord.again
 //	coord.twophase.votes             by coord.yes
@@ -50,7 +53,8 @@
 //	coord.dropped *            events that coord has dropped, since the span processor is too
 //	                           slow; the other figures lack them. All open spans end, with
 //	                           coord.outcome unknown, since the event that ends them may be missing;
-//	                           coord.holds and coord.waiters begin again with what comes later.
+//	                           coord.holds and coord.waiters begin again with what comes later. The
+//	                           figures of shards are right again with the next event of their member.
 //
 // ObserveQueues adds gauges of whole queues, with the attribute coord.path:
 //
@@ -112,6 +116,7 @@ type adapter struct {
 	// What the up-down counters count.
 	waiting, holding acquisitions
 	sessions         sessions
+	shards           shards
 }
 
 // orDefaults returns a copy of the options with their defaults.
@@ -147,6 +152,7 @@ func newAdapter(o *Options) *adapter {
 		waiting:  acquisitions{set: make(map[uint64]metric.MeasurementOption)},
 		holding:  acquisitions{set: make(map[uint64]metric.MeasurementOption)},
 		sessions: sessions{phases: make(map[int64]string)},
+		shards:   shards{members: make(map[shardMember]shardTotals)},
 	}
 }
 

@@ -88,3 +88,30 @@ func (s *sessions) changed(ctx context.Context, c metric.Int64UpDownCounter, e c
 		c.Add(ctx, 1, metric.WithAttributes(keyPhase.String(e.Phase)))
 	}
 }
+
+// shards are the members that divide work among them, with the totals that each has reported last.
+type shards struct {
+	mu      sync.Mutex
+	members map[shardMember]shardTotals
+}
+
+type shardMember struct{ path, member string }
+
+type shardTotals struct{ assigned, owned, moving int }
+
+// changed counts the totals of a member in place of those before.
+func (s *shards) changed(ctx context.Context, m *metrics, e coordtrace.ShardsOwned, with metric.MeasurementOption) {
+	key := shardMember{e.Path, e.Member}
+	now := shardTotals{e.Ought, e.Owned, e.Moving}
+	s.mu.Lock()
+	before := s.members[key]
+	if now == (shardTotals{}) {
+		delete(s.members, key)
+	} else {
+		s.members[key] = now
+	}
+	s.mu.Unlock()
+	m.assigned.Add(ctx, int64(now.assigned-before.assigned), with)
+	m.owned.Add(ctx, int64(now.owned-before.owned), with)
+	m.moving.Add(ctx, int64(now.moving-before.moving), with)
+}

@@ -155,3 +155,59 @@ func TestAClientThatStaysLostIsCountedOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestTheShardsOfMembersAreCounted(t *testing.T) {
+	play(t, Options{}, sdktrace.NeverSample(), func(x *scene) {
+		ask := make(chan struct{}) // the owners give a shard up when it is closed
+		member := func(c *coord.Client, id string) (leave func()) {
+			ctx, cancel := context.WithCancel(x.t.Context())
+			left := make(chan error, 1)
+			go func() {
+				left <- coord.NewShards(c, "/s", 10, &coord.ShardsOptions{ID: id}).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+					<-ctx.Done()
+					<-ask
+					return nil
+				})
+			}()
+			synctest.Wait()
+			return func() {
+				cancel()
+				<-left
+			}
+		}
+		want := func(assigned, owned, moving, gained, lost string) {
+			t.Helper()
+			list := slices.DeleteFunc(x.points(), func(s string) bool { return !strings.HasPrefix(s, "coord.shards") })
+			want := []string{
+				"coord.shards.assigned{path=/app/s,recipe=shards} " + assigned,
+				"coord.shards.moves{outcome=gained,path=/app/s,recipe=shards} " + gained,
+				"coord.shards.moves{outcome=lost,path=/app/s,recipe=shards} " + lost,
+				"coord.shards.moving{path=/app/s,recipe=shards} " + moving,
+				"coord.shards.owned{path=/app/s,recipe=shards} " + owned,
+			}
+			x.want(list, want...)
+		}
+		leave := member(x.c, "me")
+		want("10", "10", "0", "10", "0")
+		other := member(x.other, "other")
+		want("5", "10", "5", "10", "5")
+		// The totals of the next event are right whatever was dropped.
+		x.adapter.trace(x.t.Context(), coordtrace.EventsDropped{Events: 3})
+		want("5", "10", "5", "10", "5")
+		close(ask)
+		want("5", "5", "0", "10", "5")
+		second := member(x.c, "second")
+		leave()
+		second()
+		other()
+		synctest.Wait()
+		for _, s := range x.points() {
+			if strings.HasPrefix(s, "coord.shards.") && !strings.Contains(s, "moves") && !strings.HasSuffix(s, " 0") {
+				t.Errorf("after the last member has left: %s", s)
+			}
+		}
+		if n := len(x.adapter.shards.members); n != 0 {
+			t.Errorf("%d members are kept", n)
+		}
+	})
+}
