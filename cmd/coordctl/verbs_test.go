@@ -113,6 +113,7 @@ func TestTheHelpOfEachVerb(t *testing.T) {
 	}
 	// The statuses of examples that are not 0.
 	statuses := map[string]int{
+		"coordctl top /locks": exitUsage, // there is no terminal
 		"coordctl lock --wait 0 /locks/report -- echo it was free":                      exitLate,
 		"coordctl queue remove /queues/mail --yes 7f5aa9e9-fb5f-802c-acef-b158bdff5d57": exitNo,
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/inspect"
@@ -375,7 +376,10 @@ func (r *Row) queue(q *inspect.Queue) {
 	}
 }
 
-// Class returns the class of recipes to which a row belongs, in the words of an operator.
+// Classes are the classes of recipes, in the words of an operator.
+var Classes = []string{"locks", "leaders", "queues", "groups", "shards", "transactions", "barriers", "values", "others"}
+
+// Class returns the class of recipes to which a row belongs.
 func (r *Row) Class() string {
 	switch r.Recipe {
 	case "mutex", "rwmutex", "semaphore":
@@ -472,6 +476,63 @@ func (v *Snapshot) Select(words, order string) []*Row {
 	return rows
 }
 
+// Totals are sums over the rows of a Snapshot.
+type Totals struct {
+	Locks, Held, Waiting       int
+	Elections, Led             int
+	Queues, Items, Stuck, Dead int
+	In, Out                    *float64 // items a second, of the queues whose rates are known
+	Groups, Members            int      // and those of shards
+	InDoubt                    int      // paths with a transaction in doubt
+}
+
+// Totals sums the rows up.
+func (v *Snapshot) Totals() (t Totals) {
+	for _, r := range v.Rows {
+		switch r.Class() {
+		case "locks":
+			t.Locks++
+			t.Waiting += r.Waiting
+			if r.Holding > 0 {
+				t.Held++
+			}
+		case "leaders":
+			t.Elections++
+			if r.Holding > 0 {
+				t.Led++
+			}
+		case "queues":
+			if r.Queue == nil {
+				continue
+			}
+			t.Queues++
+			t.Items += r.Queue.Items
+			t.Dead += r.Queue.Dead
+			if r.State == "stuck" {
+				t.Stuck++
+			}
+			if r.Queue.In != nil {
+				if t.In == nil {
+					t.In, t.Out = new(float64), new(float64)
+				}
+				*t.In += *r.Queue.In
+				*t.Out += *r.Queue.Out
+			}
+		case "groups":
+			t.Groups++
+			t.Members += r.Holding
+		case "shards":
+			t.Groups++
+			t.Members += len(r.Holders)
+		case "transactions":
+			if r.State == "in doubt" {
+				t.InDoubt++
+			}
+		}
+	}
+	return t
+}
+
 // Find returns the row of a path, or nil.
 func (v *Snapshot) Find(path string) *Row {
 	i, ok := slices.BinarySearchFunc(v.Rows, path, func(r *Row, path string) int { return ComparePaths(r.Path, path) })
@@ -511,4 +572,14 @@ func Rate(r *float64) string {
 		return fmt.Sprintf("%.1f", *r)
 	}
 	return fmt.Sprintf("%.0f", *r)
+}
+
+// Clean returns a text that another client has written, with escapes for what does not print: it
+// cannot confuse a terminal, and a name looks like what it is.
+func Clean(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
 }

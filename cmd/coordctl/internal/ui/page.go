@@ -18,18 +18,8 @@ import (
 const mostRows = 500 // of the overview
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"clean": clean, "age": live.Age, "rate": live.Rate, "spark": spark, "stamp": stamp,
+	"clean": live.Clean, "age": live.Age, "rate": live.Rate, "spark": spark, "stamp": stamp,
 }).ParseFS(assets, "assets/*.html"))
-
-// clean returns a text that others have written with what does not print as an escape, so that a
-// name looks like what it is. The templates escape HTML.
-func clean(text string) string {
-	if !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return text
-	}
-	quoted := strconv.Quote(text)
-	return quoted[1 : len(quoted)-1]
-}
 
 // printing returns the characters of a text that print.
 func printing(text string) string {
@@ -81,13 +71,13 @@ type tile struct {
 // newPage returns the contents of a page for a request.
 func (s *server) newPage(name string, v *live.Snapshot, r *http.Request) *page {
 	q := r.URL.Query()
-	p := &page{View: v, Title: clean(v.Path), Orders: live.Orders, Actions: s.o.AllowActions, MayAct: s.mayAct(r)}
+	p := &page{View: v, Title: live.Clean(v.Path), Orders: live.Orders, Actions: s.o.AllowActions, MayAct: s.mayAct(r)}
 	if p.MayAct {
 		p.Token = s.token
 	}
 	if name == "recipe" {
 		p.Path = q.Get("path")
-		p.Title = clean(p.Path)
+		p.Title = live.Clean(p.Path)
 		p.Stream = "/events?" + url.Values{"path": {p.Path}}.Encode()
 		p.Acts = s.actsOf(p.Path)
 		if p.Row = v.Find(p.Path); p.Row != nil {
@@ -105,7 +95,7 @@ func (s *server) newPage(name string, v *live.Snapshot, r *http.Request) *page {
 	p.Graph = newGraph(rows)
 	p.Rows = rows[:min(len(rows), mostRows)]
 	p.More = len(rows) - len(p.Rows)
-	p.Tiles = tiles(v.Rows)
+	p.Tiles = tiles(v.Totals())
 	return p
 }
 
@@ -142,58 +132,24 @@ func (p *page) By(order string) string {
 	return "/?" + url.Values{"q": {p.Words}, "sort": {order}}.Encode()
 }
 
-// tiles sums the rows up.
-func tiles(rows []*live.Row) []tile {
-	var locks, held, waiting, leaders, led, queues, items, stuck, dead, groups, members int
-	var in, out float64
-	rates := false
-	for _, r := range rows {
-		switch r.Class() {
-		case "locks":
-			locks++
-			waiting += r.Waiting
-			if r.Holding > 0 {
-				held++
-			}
-		case "leaders":
-			leaders++
-			if r.Holding > 0 {
-				led++
-			}
-		case "queues":
-			if r.Queue == nil {
-				continue
-			}
-			queues++
-			items += r.Queue.Items
-			dead += r.Queue.Dead
-			if r.State == "stuck" {
-				stuck++
-			}
-			if r.Queue.In != nil {
-				rates, in, out = true, in+*r.Queue.In, out+*r.Queue.Out
-			}
-		case "groups", "shards":
-			groups++
-			members += len(r.Holders)
-		}
-	}
+// tiles returns the sums as tiles.
+func tiles(t live.Totals) []tile {
 	flow := ""
-	if rates {
-		flow = fmt.Sprintf("%s/s in, %s/s out", live.Rate(&in), live.Rate(&out))
+	if t.In != nil {
+		flow = fmt.Sprintf("%s/s in, %s/s out", live.Rate(t.In), live.Rate(t.Out))
 	}
 	list := []tile{
-		{Label: "locks held", Figure: fmt.Sprintf("%d of %d", held, locks), Detail: count(waiting, "waiter", "waiters"), Words: "locks"},
-		{Label: "elections led", Figure: fmt.Sprintf("%d of %d", led, leaders), Words: "leaders", Bad: led < leaders},
-		{Label: "items in queues", Figure: strconv.Itoa(items), Detail: cmp.Or(flow, count(queues, "queue", "queues")), Words: "queues"},
-		{Label: "dead letters", Figure: strconv.Itoa(dead), Words: "queues", Bad: dead > 0},
-		{Label: "groups and shards", Figure: strconv.Itoa(groups), Detail: count(members, "member", "members"), Words: ""},
+		{Label: "locks held", Figure: fmt.Sprintf("%d of %d", t.Held, t.Locks), Detail: count(t.Waiting, "waiter", "waiters"), Words: "locks"},
+		{Label: "elections led", Figure: fmt.Sprintf("%d of %d", t.Led, t.Elections), Words: "leaders", Bad: t.Led < t.Elections},
+		{Label: "items in queues", Figure: strconv.Itoa(t.Items), Detail: cmp.Or(flow, count(t.Queues, "queue", "queues")), Words: "queues"},
+		{Label: "dead letters", Figure: strconv.Itoa(t.Dead), Words: "queues", Bad: t.Dead > 0},
+		{Label: "groups and shards", Figure: strconv.Itoa(t.Groups), Detail: count(t.Members, "member", "members"), Words: ""},
 	}
-	if stuck > 0 {
-		list = append(list, tile{Label: "queues without consumers", Figure: strconv.Itoa(stuck), Words: "stuck", Bad: true})
+	if t.Stuck > 0 {
+		list = append(list, tile{Label: "queues without consumers", Figure: strconv.Itoa(t.Stuck), Words: "stuck", Bad: true})
 	}
-	if leaders > led {
-		list[1].Detail = fmt.Sprintf("%d without a leader", leaders-led)
+	if t.Elections > t.Led {
+		list[1].Detail = fmt.Sprintf("%d without a leader", t.Elections-t.Led)
 	}
 	return list
 }

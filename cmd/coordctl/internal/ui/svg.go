@@ -106,7 +106,7 @@ func newTimeline(turns []live.Turn, now time.Time) *timeline {
 		t.Turns = append(t.Turns, bar{
 			X:     float64(x.From.Sub(first)) / float64(span) * 640,
 			Width: max(1, float64(until.Sub(x.From))/float64(span)*640),
-			Color: int(hash.Sum32() % colors), Label: fmt.Sprintf("%s for %s", clean(x.Label), live.Age(until, x.From)),
+			Color: int(hash.Sum32() % colors), Label: fmt.Sprintf("%s for %s", live.Clean(x.Label), live.Age(until, x.From)),
 		})
 	}
 	t.List = slices.Clone(turns)
@@ -196,11 +196,11 @@ func newGraph(rows []*live.Row) *graph {
 	at := make(map[string]int)
 	for i, k := range clients {
 		at[k] = place(i, len(clients))
-		g.Clients = append(g.Clients, node{Y: at[k], Text: short(clean(labels[k]), 30), Full: clean(labels[k])})
+		g.Clients = append(g.Clients, node{Y: at[k], Text: short(live.Clean(labels[k]), 30), Full: live.Clean(labels[k])})
 	}
 	for i, r := range shown {
 		y := place(i, len(shown))
-		g.Recipes = append(g.Recipes, node{Y: y, Text: short(clean(r.Path), 34), Full: clean(r.Path) + ": " + r.Recipe, Link: (&page{}).Link(r.Path), Busy: r.Waiting > 0})
+		g.Recipes = append(g.Recipes, node{Y: y, Text: short(live.Clean(r.Path), 34), Full: live.Clean(r.Path) + ": " + r.Recipe, Link: (&page{}).Link(r.Path), Busy: r.Waiting > 0})
 		list, holders := parties(r)
 		for j, p := range list {
 			e := edge{From: at[key(p)], To: y, Waits: j >= holders}
@@ -210,7 +210,7 @@ func newGraph(rows []*live.Row) *graph {
 			} else if r.Class() == "groups" {
 				what = "is in"
 			}
-			e.Label = clean(p.Label) + " " + what + " " + clean(r.Path)
+			e.Label = live.Clean(p.Label) + " " + what + " " + live.Clean(r.Path)
 			g.Edges = append(g.Edges, e)
 		}
 	}

@@ -1,0 +1,127 @@
+package top
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/width"
+)
+
+// A style is the code of how a text looks on a terminal.
+type style string
+
+const (
+	plain    style = ""
+	bold     style = "1"
+	quiet    style = "2"
+	reversed style = "7"
+	bad      style = "31"
+	good     style = "32"
+	warn     style = "33"
+	kind     style = "36"
+)
+
+// A span is a text of one style, and a line is a list of spans.
+type (
+	span struct {
+		text string
+		look style
+	}
+	line []span
+)
+
+func words(text string) line { return line{{text, plain}} }
+
+// columns returns how many columns of a terminal a character takes.
+func columns(r rune) int {
+	if unicode.In(r, unicode.Mn, unicode.Me) {
+		return 0
+	}
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+func length(text string) (n int) {
+	for _, r := range text {
+		n += columns(r)
+	}
+	return n
+}
+
+// An end is that of a text which is cut if there is no room.
+type end int
+
+const (
+	cutRight end = iota
+	cutLeft      // of paths, whose ends tell more
+)
+
+// fit returns the text in exactly so many columns.
+func fit(text string, room int, cut end) string {
+	room = max(room, 0)
+	n := length(text)
+	if n > room && room > 0 {
+		for n > room-1 {
+			var r rune
+			var size int
+			if cut == cutLeft {
+				r, size = utf8.DecodeRuneInString(text)
+				text = text[size:]
+			} else {
+				r, size = utf8.DecodeLastRuneInString(text)
+				text = text[:len(text)-size]
+			}
+			n -= columns(r)
+		}
+		if cut == cutLeft {
+			text = "…" + text
+		} else {
+			text += "…"
+		}
+		n++
+	}
+	if room == 0 {
+		return ""
+	}
+	return text + strings.Repeat(" ", room-n)
+}
+
+// text returns the line without styles, and without spaces at its end.
+func (l line) text() string {
+	var b strings.Builder
+	for _, s := range l {
+		b.WriteString(s.text)
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// paint returns the line in at most so many columns, with the codes of its styles.
+func (l line) paint(room int, colour bool) string {
+	var b strings.Builder
+	for i, s := range l {
+		n := length(s.text)
+		if n > room {
+			s.text = fit(s.text, room, cutRight)
+			n = room
+		}
+		room -= n
+		if i == len(l)-1 && s.look != reversed {
+			s.text = strings.TrimRight(s.text, " ")
+		}
+		switch {
+		case s.text == "":
+		case s.look == plain, !colour && s.look != bold && s.look != reversed:
+			b.WriteString(s.text)
+		default:
+			b.WriteString("\x1b[" + string(s.look) + "m" + s.text + "\x1b[0m")
+		}
+		if room <= 0 {
+			break
+		}
+	}
+	return b.String()
+}
