@@ -73,7 +73,7 @@ func (t *tool) member(m coord.Member[[]byte]) member {
 func (m *member) value() string {
 	switch {
 	case m.Unread != "":
-		return "not read: " + m.Unread
+		return "not read: " + visible(m.Unread)
 	case m.content != nil:
 		return m.content.String()
 	}

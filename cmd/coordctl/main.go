@@ -181,7 +181,11 @@ func usage(format string, args ...any) error {
 	return &exit{exitUsage, fmt.Errorf(format+"\nRun coordctl help to see how it is used.", args...)}
 }
 
-// say prints a message for the user.
+// say prints a message for the user. An error can quote what other clients have written.
 func (t *tool) say(format string, args ...any) {
-	fmt.Fprintf(t.stderr, "coordctl: "+format+"\n", args...)
+	lines := strings.Split(fmt.Sprintf("coordctl: "+format, args...), "\n")
+	for i, line := range lines {
+		lines[i] = visible(line)
+	}
+	fmt.Fprintln(t.stderr, strings.Join(lines, "\n"))
 }

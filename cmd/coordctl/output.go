@@ -38,7 +38,8 @@ func (t *tool) write(ctx context.Context, v any, text, indent string) error {
 	return err
 }
 
-// table returns rows of cells in columns. The first row is the head.
+// table returns rows of cells in columns. The first row is the head. Other clients can have written the
+// text of a cell: it neither ends a row nor reaches the terminal as a command.
 func table(rows [][]string) string {
 	if len(rows) < 2 {
 		return ""
@@ -46,7 +47,11 @@ func table(rows [][]string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = visible(cell)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	w.Flush()
 	lines := strings.Split(b.String(), "\n")
@@ -59,10 +64,24 @@ func table(rows [][]string) string {
 // printable returns a text that other clients wrote as it is, or quoted if it could confuse a
 // terminal or a table.
 func printable(s string) string {
-	if s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) || strings.ContainsAny(s, `" `) {
+	if s == "" || !prints(s) || strings.ContainsAny(s, `" `) {
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+// visible returns a text that other clients wrote, with escapes in place of what does not print.
+func visible(s string) string {
+	if prints(s) {
+		return s
+	}
+	quoted := strconv.Quote(s)
+	return quoted[1 : len(quoted)-1]
+}
+
+// prints reports whether a terminal shows a text as it is, in one line.
+func prints(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
 func stamp(at time.Time) string {

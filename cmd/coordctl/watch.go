@@ -100,7 +100,7 @@ func watched(ctx context.Context) error {
 }
 
 func (c *change) String() string {
-	s := fmt.Sprintf("%s  %-7s  %s", c.At.Format(time.RFC3339), c.Event, c.Path)
+	s := fmt.Sprintf("%s  %-7s  %s", c.At.Format(time.RFC3339), c.Event, pathText(c.Path))
 	if c.Event != "deleted" {
 		s += "  " + plural(c.Size, "byte")
 	}
