@@ -23,8 +23,12 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
+// clusterToken is the token of the cluster.
+const clusterToken = "coord-bench"
+
 // etcdCluster is three etcd servers.
 type etcdCluster struct {
+	version string
 	dir     string
 	addrs   []string
 	cmds    []*exec.Cmd
@@ -33,14 +37,23 @@ type etcdCluster struct {
 	proxies map[*place][]*zkproxy.Proxy
 }
 
-// startEtcd starts three servers, with their data beside that of the ZooKeeper servers. etcd
-// waits for the disk on every commit.
-func startEtcd(ctx context.Context) (_ *etcdCluster, err error) {
-	binary, err := findEtcd()
+// startEtcd starts three servers, with their data beside that of the ZooKeeper servers: of an etcd
+// command, or of the server that is part of this command if binary is empty. etcd waits for the
+// disk on every commit.
+func startEtcd(ctx context.Context, binary string) (_ *etcdCluster, err error) {
+	x := &etcdCluster{version: embeddedVersion(), proxies: make(map[*place][]*zkproxy.Proxy)}
+	if binary != "" {
+		b, err := exec.CommandContext(ctx, binary, "--version").Output()
+		if err != nil {
+			return nil, err
+		}
+		line, _, _ := strings.Cut(string(b), "\n")
+		x.version = strings.TrimPrefix(line, "etcd Version: ")
+	}
+	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	x := &etcdCluster{proxies: make(map[*place][]*zkproxy.Proxy)}
 	if x.dir, err = os.MkdirTemp("", "coord-etcd-"); err != nil {
 		return nil, err
 	}
@@ -60,10 +73,14 @@ func startEtcd(ctx context.Context) (_ *etcdCluster, err error) {
 	}
 	for i := range members {
 		client, peer := "http://"+ports[2*i], "http://"+ports[2*i+1]
-		cmd := exec.Command(binary, "--name", fmt.Sprint("m", i), "--data-dir", filepath.Join(x.dir, fmt.Sprint(i)),
-			"--listen-client-urls", client, "--advertise-client-urls", client,
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-			"--initial-cluster", strings.Join(cluster, ","), "--initial-cluster-token", "coord-bench", "--log-level", "error")
+		name, dir, all := fmt.Sprint("m", i), filepath.Join(x.dir, fmt.Sprint(i)), strings.Join(cluster, ",")
+		cmd := exec.Command(self, memberVerb, name, dir, client, peer, all)
+		if binary != "" {
+			cmd = exec.Command(binary, "--name", name, "--data-dir", dir,
+				"--listen-client-urls", client, "--advertise-client-urls", client,
+				"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+				"--initial-cluster", all, "--initial-cluster-token", clusterToken, "--log-level", "error")
+		}
 		log, err := os.Create(filepath.Join(x.dir, fmt.Sprintf("%d.log", i)))
 		if err != nil {
 			return nil, err
@@ -90,14 +107,6 @@ func startEtcd(ctx context.Context) (_ *etcdCluster, err error) {
 		return nil, fmt.Errorf("etcd does not serve: %w; its log: %s", err, log)
 	}
 	return x, nil
-}
-
-func findEtcd() (string, error) {
-	binary, err := exec.LookPath("etcd")
-	if err != nil {
-		return "", fmt.Errorf("%w: no etcd in PATH", errNotInstalled)
-	}
-	return binary, nil
 }
 
 func (x *etcdCluster) client(addrs []string) (*clientv3.Client, error) {

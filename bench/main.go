@@ -9,6 +9,8 @@
 //	go run ./bench -page BENCHMARKS.md results.json
 //	go run ./bench -servers 10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181
 //
+// The etcd servers are part of this command, and need no installation.
+//
 // It starts three ZooKeeper servers, unless servers are given, prints tables while it runs,
 // and writes results.json, results.md and plots into a directory. It exits with 1 if a
 // measurement failed, with 2 for invalid arguments, and with 130 if it was interrupted;
@@ -22,7 +24,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"regexp"
 	"runtime/pprof"
@@ -32,6 +33,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == memberVerb {
+		os.Exit(serveMember(os.Args[2:], os.Stderr))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -44,6 +48,7 @@ type config struct {
 	out      string
 	peers    bool
 	install  bool
+	etcd     string // a command; empty for the server that is part of this one
 	fsync    bool
 	profile  string
 	compare  []string // two files of results
@@ -69,6 +74,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 	f.StringVar(&c.out, "out", "bench-results", "write results and plots into this `directory`")
 	f.BoolVar(&c.peers, "peers", false, "measure go-zookeeper, Curator, kazoo and etcd too")
 	f.BoolVar(&c.install, "install", false, "with -peers, install the missing ones (Debian and Ubuntu, as root)")
+	f.StringVar(&c.etcd, "etcd", "", "with -peers, measure the servers of this etcd `command` instead of those that are part of bench")
 	f.BoolVar(&c.fsync, "fsync", true, "make the started ZooKeeper servers wait for the disk, as etcd does")
 	f.StringVar(&c.profile, "cpuprofile", "", "write a processor profile of this process into this `file`, for go tool pprof")
 	f.StringVar(&c.onlyText, "run", "", "run only groups whose names match this regular `expression`")
@@ -115,6 +121,9 @@ func parse(args []string, out io.Writer) (*config, error) {
 	}
 	if c.install && !c.peers {
 		return fail("-install goes with -peers")
+	}
+	if c.etcd != "" && !c.peers {
+		return fail("-etcd goes with -peers")
 	}
 	if c.out == "" {
 		return fail("-out is empty")
@@ -210,7 +219,7 @@ func measure(ctx context.Context, c *config, args []string, out, notes io.Writer
 	}()
 	p := &peers{}
 	if c.peers {
-		if p, err = openPeers(ctx, e, c.install, notes); err != nil {
+		if p, err = openPeers(ctx, e, c, notes); err != nil {
 			return nil, err
 		}
 		r.Missing = p.missing
@@ -291,10 +300,7 @@ func versions(ctx context.Context, e *env, p *peers) map[string]string {
 		}
 	}
 	if p.etcd != nil {
-		if b, err := exec.CommandContext(ctx, "etcd", "--version").Output(); err == nil {
-			line, _, _ := strings.Cut(string(b), "\n")
-			v[byEtcd] = "three servers of version " + strings.TrimPrefix(line, "etcd Version: ")
-		}
+		v[byEtcd] = "three servers of version " + p.etcd.version
 	}
 	return v
 }

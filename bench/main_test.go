@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 		foreignMain()
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == memberVerb {
+		os.Exit(serveMember(os.Args[2:], os.Stderr))
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -53,6 +56,7 @@ func TestBadArgumentsAreNamedAndExitWithTwo(t *testing.T) {
 		"-servers localhost":    `"localhost" is not host:port`,
 		"-servers a:1,,b:2":     `"" is not host:port`,
 		"-install":              "-install goes with -peers",
+		"-etcd /bin/etcd":       "-etcd goes with -peers",
 		"-run (":                "-run: error parsing regexp",
 		"-out= -quick":          "-out is empty",
 		"-quick=maybe -rounds1": "invalid boolean value",

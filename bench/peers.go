@@ -39,7 +39,7 @@ type peers struct {
 
 // openPeers starts the peers. A peer that is not installed is skipped, or installed if
 // install is set; an installed peer that does not start is an error.
-func openPeers(ctx context.Context, e *env, install bool, notes io.Writer) (*peers, error) {
+func openPeers(ctx context.Context, e *env, c *config, notes io.Writer) (*peers, error) {
 	p := &peers{all: []rival{native{goZK}}}
 	for _, x := range []struct {
 		who, packages string
@@ -59,8 +59,8 @@ func openPeers(ctx context.Context, e *env, install bool, notes io.Writer) (*pee
 			}
 			return err
 		}},
-		{byEtcd, "etcd-server", func() (err error) {
-			p.etcd, err = startEtcd(ctx)
+		{byEtcd, "nothing", func() (err error) { // it is part of this command
+			p.etcd, err = startEtcd(ctx, c.etcd)
 			if err == nil {
 				e.atEnd(p.etcd.Close)
 				p.all = append(p.all, native{p.etcd.contestant()})
@@ -70,7 +70,7 @@ func openPeers(ctx context.Context, e *env, install bool, notes io.Writer) (*pee
 	} {
 		fmt.Fprintf(notes, "starting %s\n", x.who)
 		err := x.open()
-		if errors.Is(err, errNotInstalled) && install {
+		if errors.Is(err, errNotInstalled) && c.install {
 			fmt.Fprintf(notes, "installing %s\n", x.packages)
 			if ierr := aptInstall(ctx, strings.Fields(x.packages), notes); ierr != nil {
 				return nil, fmt.Errorf("install %s: %w", x.who, ierr)
