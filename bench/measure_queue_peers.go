@@ -54,8 +54,9 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 		warm: true,
 		about: fmt.Sprintf("Items of %d bytes, with a client for each consumer. In each turn a consumer puts an item, takes one, and acknowledges it "+
 			"where the queue knows that. So the queues stay short, which is the best case of those that list all items. "+
-			"In batches a turn has %d items: coord puts, claims and acknowledges them together; Curator's putMulti stores them in one node, "+
-			"which is taken and deleted as a whole; kazoo's put_all puts them together, and they are taken one by one. "+
+			"In batches a turn has %d items: coord puts, claims and acknowledges them together; putMulti of Curator's DistributedQueue stores them in one node, "+
+			"which is taken and deleted as a whole; put_all of kazoo's LockingQueue puts them together, and they are taken one by one. The other queues have no batches: "+
+			"their items are put one by one and then taken one by one. "+
 			"The first row is the limit of the queues that never lose an item: three writes, one after the other, with one client for all. "+
 			"The times are those of a turn, the other figures are per item. A cell fails unless every item was taken exactly once.", len(payload), batch),
 		shown: []metric{mRate, mPackets, mServerCPU, mP50, mP99},
@@ -66,7 +67,8 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 			if isBatched(what) {
 				size = batch
 			}
-			if what == whatLocking+inBatches { // taken one by one, so a turn can take longer than the span
+			switch what { // taken one by one, so a turn can take longer than the span
+			case whatSimple + inBatches, whatQueue + inBatches, whatLocking + inBatches, whatRecipe + inBatches:
 				cost += time.Duration(n*size) * 15 * time.Millisecond
 			}
 			c := g.add(what, who, where, span+cost, func(ctx context.Context) (sample, error) {
@@ -84,24 +86,35 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 	add(whatThree, byRaw, onZooKeeper, crashNothing, func(ctx context.Context, _ string, n, _ int, span time.Duration) (sample, error) {
 		return e.rawSteps(ctx, n, span, rawThree)
 	})
-	add(whatTake, byCoord, onZooKeeper, crashRedelivers, inProcess(e.direct.takers))
-	add(whatPop, byCoord, onZooKeeper, crashLoses, inProcess(e.direct.poppers))
-	add(whatPrefetch, byCoord, onZooKeeper, crashRedelivers, inProcess(e.direct.prefetchers))
+	us := []*contestant{ours}
+	if p.etcd != nil {
+		us = append(us, p.etcd.coord())
+	}
+	for _, x := range us {
+		add(whatTake, x.who, x.where, crashRedelivers, inProcess(e.direct.takers(x)))
+		add(whatPop, x.who, x.where, crashLoses, inProcess(e.direct.poppers(x)))
+		add(whatPrefetch, x.who, x.where, crashRedelivers, inProcess(e.direct.prefetchers(x)))
+	}
 	if f := p.curator; f != nil {
 		add(whatSimple, f.name, f.where(), crashLoses, f.turner(e, "simple"))
+		add(whatSimple+inBatches, f.name, f.where(), crashLoses, f.turner(e, "simple"))
 		add(whatPlain, f.name, f.where(), crashLoses, f.turner(e, "plain"))
+		add(whatPlain+inBatches, f.name, f.where(), crashLoses, f.turner(e, "plain"))
 		add(whatLocked, f.name, f.where(), crashRedeliversLate, f.turner(e, "locked"))
 		add(whatLocked+inBatches, f.name, f.where(), crashRedeliversLate, f.turner(e, "locked"))
 	}
 	if f := p.kazoo; f != nil {
 		add(whatQueue, f.name, f.where(), crashLoses, f.turner(e, "plain"))
+		add(whatQueue+inBatches, f.name, f.where(), crashLoses, f.turner(e, "plain"))
 		add(whatLocking, f.name, f.where(), crashRedelivers, f.turner(e, "locking"))
 		add(whatLocking+inBatches, f.name, f.where(), crashRedelivers, f.turner(e, "locking"))
 	}
 	if p.etcd != nil {
-		add(whatRecipe, byEtcd, onEtcd, crashLoses, inProcess(func(ctx context.Context, path string, n, _ int) ([]consumer, error) {
-			return p.etcd.consumers(ctx, e.direct, path, n)
-		}))
+		for _, what := range []string{whatRecipe, whatRecipe + inBatches} {
+			add(what, byEtcd, onEtcd, crashLoses, inProcess(func(ctx context.Context, path string, n, _ int) ([]consumer, error) {
+				return p.etcd.consumers(ctx, e.direct, path, n)
+			}))
+		}
 	}
 	return g
 }
@@ -141,9 +154,11 @@ type consumer interface {
 	left(ctx context.Context) (int, error)
 }
 
-// inProcess is the turner of consumers in this process. open returns n consumers of a queue
-// that take batches of some size.
-func inProcess(open func(ctx context.Context, path string, n, batch int) ([]consumer, error)) turner {
+// An opener returns n consumers of a queue that take batches of some size.
+type opener func(ctx context.Context, path string, n, batch int) ([]consumer, error)
+
+// inProcess is the turner of consumers in this process.
+func inProcess(open opener) turner {
 	return func(ctx context.Context, path string, n, batch int, span time.Duration) (sample, error) {
 		consumers, err := open(ctx, path, n, batch)
 		if err != nil {
@@ -292,29 +307,30 @@ func (x coordQueue) giveBack() {}
 
 func (x coordQueue) left(ctx context.Context) (int, error) { return x.q.Len(ctx) }
 
-// coordQueues opens a queue with each of n clients.
-func (p *place) coordQueues(ctx context.Context, path string, n, prefetch int) ([]coordQueue, error) {
-	clients, err := p.coords(ctx, n)
-	if err != nil {
-		return nil, err
+// coordQueues opens a queue of coord with each of n clients.
+func (p *place) coordQueues(who *contestant, prefetches bool, consumerOf func(coordQueue) consumer) opener {
+	return func(ctx context.Context, path string, n, batch int) ([]consumer, error) {
+		conns, err := p.conns(ctx, who, n)
+		if err != nil {
+			return nil, err
+		}
+		o := &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 1}
+		if prefetches {
+			o.Prefetch = batch
+		}
+		var consumers []consumer
+		for _, c := range conns {
+			consumers = append(consumers, consumerOf(coordQueue{coord.NewQueue(c.(*coordConn).c, path, o)}))
+		}
+		return consumers, nil
 	}
-	queues := make([]coordQueue, n)
-	for i, c := range clients {
-		queues[i].q = coord.NewQueue(c, path, &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: prefetch})
-	}
-	return queues, nil
 }
 
 // taker takes items one by one and acknowledges each.
 type taker struct{ coordQueue }
 
-func (p *place) takers(ctx context.Context, path string, n, _ int) ([]consumer, error) {
-	queues, err := p.coordQueues(ctx, path, n, 1)
-	var consumers []consumer
-	for _, q := range queues {
-		consumers = append(consumers, taker{q})
-	}
-	return consumers, err
+func (p *place) takers(who *contestant) opener {
+	return p.coordQueues(who, false, func(q coordQueue) consumer { return taker{q} })
 }
 
 func (x taker) take(ctx context.Context, n int) ([]string, error) {
@@ -330,13 +346,8 @@ func (x taker) take(ctx context.Context, n int) ([]string, error) {
 // popper takes items one by one, at most once.
 type popper struct{ coordQueue }
 
-func (p *place) poppers(ctx context.Context, path string, n, _ int) ([]consumer, error) {
-	queues, err := p.coordQueues(ctx, path, n, 1)
-	var consumers []consumer
-	for _, q := range queues {
-		consumers = append(consumers, popper{q})
-	}
-	return consumers, err
+func (p *place) poppers(who *contestant) opener {
+	return p.coordQueues(who, false, func(q coordQueue) consumer { return popper{q} })
 }
 
 func (x popper) take(ctx context.Context, n int) ([]string, error) {
@@ -363,13 +374,8 @@ type prefetcher struct {
 	stop func()
 }
 
-func (p *place) prefetchers(ctx context.Context, path string, n, batch int) ([]consumer, error) {
-	queues, err := p.coordQueues(ctx, path, n, batch)
-	var consumers []consumer
-	for _, q := range queues {
-		consumers = append(consumers, &prefetcher{coordQueue: q})
-	}
-	return consumers, err
+func (p *place) prefetchers(who *contestant) opener {
+	return p.coordQueues(who, true, func(q coordQueue) consumer { return &prefetcher{coordQueue: q} })
 }
 
 func (x *prefetcher) take(ctx context.Context, n int) ([]string, error) {

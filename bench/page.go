@@ -145,7 +145,12 @@ var aspects = map[string]func(*result) string{
 	"who":   func(r *result) string { return r.Who },
 	"where": func(r *result) string { return r.Where },
 	"with":  func(r *result) string { return with(r.X, r.Axis) },
-	"whose": func(r *result) string { return r.What + ", " + r.Who },
+	"whose": func(r *result) string {
+		if r.Where == onEtcd && r.Who != byEtcd {
+			return r.What + ", " + r.Who + " on etcd"
+		}
+		return r.What + ", " + r.Who
+	},
 }
 
 // with formats a number and its unit: "1 caller", "10 items a batch".

@@ -235,10 +235,11 @@ def queue(kind, servers, path, n, batch, size):
 
     def turn(q):
         items = [ledger.put() for _ in range(batch)]
-        if batch > 1:
+        if batch > 1 and kind == "locking":
             q.put_all(items)
         else:
-            q.put(items[0])
+            for item in items:
+                q.put(item)
         for _ in range(batch):
             ledger.take(get(q))
 
